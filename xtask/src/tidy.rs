@@ -1,0 +1,85 @@
+//! `cargo xtask tidy`: the rules of the source tree that no compiler or linter knows.
+//!
+//! One file of `tidy/` per group of rules; each rule returns its findings as `PATH:LINE: what`.
+
+mod commands;
+mod features;
+mod graph;
+mod lexer;
+mod names;
+mod text;
+mod unsafety;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell;
+
+/// A text file of the tree.
+#[derive(Debug)]
+struct SourceFile {
+    /// Relative to the root, with `/`.
+    path: String,
+    text: String,
+    /// Rust only: `text` with comments and the contents of literals blanked, same lines.
+    code: String,
+}
+
+impl SourceFile {
+    fn new(path: &str, text: String) -> Self {
+        let code = if path.ends_with(".rs") { lexer::code_only(&text) } else { String::new() };
+        Self { path: path.to_owned(), text, code }
+    }
+
+    fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+
+    fn stem(&self) -> &str {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        name.split('.').next().unwrap_or_default()
+    }
+
+    fn finding(&self, line: usize, what: impl std::fmt::Display) -> String {
+        format!("{}:{line}: {what}", self.path)
+    }
+}
+
+/// Runs every rule over the files that git tracks or would track.
+pub(crate) fn run() -> Result<()> {
+    let root = shell::workspace_root();
+    let files = read_tree(&root)?;
+    let mut findings = Vec::new();
+    findings.extend(text::check(&files));
+    findings.extend(names::check(&files));
+    findings.extend(features::check(&files));
+    findings.extend(unsafety::check(&files));
+    findings.extend(commands::check(&files));
+    findings.extend(graph::check()?);
+    if findings.is_empty() {
+        println!("tidy: {} files, nothing to report", files.len());
+        return Ok(());
+    }
+    for finding in &findings {
+        println!("{finding}");
+    }
+    bail!("tidy: {} findings", findings.len())
+}
+
+fn read_tree(root: &Path) -> Result<Vec<SourceFile>> {
+    let mut git = shell::program("git");
+    git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    let listed = shell::output(&mut git).context("tidy reads the files that git knows")?;
+    let mut files = Vec::new();
+    for path in listed.split('\0').filter(|path| !path.is_empty()) {
+        // A file that was removed but not yet committed is still listed.
+        let Ok(bytes) = fs::read(root.join(path)) else { continue };
+        // Audio and models are no text.
+        if let Ok(text) = String::from_utf8(bytes) {
+            files.push(SourceFile::new(path, text));
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,117 @@
+//! Rules about the text of files: module docs, length, whitespace, root documents, host names.
+
+use super::SourceFile;
+
+/// Markdown files at the root; the others go to `docs/`.
+const ROOT_DOCUMENTS: [&str; 3] = ["CHANGELOG.md", "CONTRIBUTING.md", "README.md"];
+
+/// Lines of a Rust file before its tests.
+const MAX_LINES: usize = 600;
+
+/// Files that may be longer, with the reason.
+const LONGER: [(&str, &str); 0] = [];
+
+/// Written by their tools, host names included.
+const LOCK_FILES: [&str; 2] = ["Cargo.lock", "package-lock.json"];
+
+/// Package registries are used through their clients' configuration, never by address.
+const HOSTS: [&str; 8] = [
+    concat!("//crates", ".io"),
+    concat!("static.crates", ".io"),
+    concat!("index.crates", ".io"),
+    concat!("pypi", ".org"),
+    concat!("pythonhosted", ".org"),
+    concat!("npmjs", ".org"),
+    concat!("npmjs", ".com"),
+    concat!("deb.debian", ".org"),
+];
+
+pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
+    files.iter().flat_map(check_file).collect()
+}
+
+fn check_file(file: &SourceFile) -> Vec<String> {
+    let mut findings = Vec::new();
+    let name = file.path.rsplit('/').next().unwrap_or_default();
+    if LOCK_FILES.contains(&name) {
+        return findings;
+    }
+    if file.path.ends_with(".md") && name == file.path && !ROOT_DOCUMENTS.contains(&name) {
+        findings.push(
+            file.finding(1, "documents other than README, CHANGELOG, CONTRIBUTING go to docs/"),
+        );
+    }
+    for (i, line) in file.text.lines().enumerate() {
+        if line.ends_with([' ', '\t', '\r']) {
+            findings.push(file.finding(i + 1, "trailing whitespace"));
+        }
+        let lower = line.to_lowercase();
+        if let Some(host) = HOSTS.iter().find(|host| lower.contains(**host)) {
+            findings.push(file.finding(i + 1, format!("host name of a package registry: {host}")));
+        }
+    }
+    if !file.text.is_empty() && !file.text.ends_with('\n') && !file.path.ends_with(".json") {
+        findings.push(file.finding(file.text.lines().count(), "no newline at the end of the file"));
+    }
+    if file.is_rust() {
+        findings.extend(check_rust(file));
+    }
+    findings
+}
+
+fn check_rust(file: &SourceFile) -> Vec<String> {
+    let mut findings = Vec::new();
+    if !file.text.starts_with("//! ") {
+        findings.push(file.finding(1, "the first line is no module doc (`//! What it is.`)"));
+    }
+    let is_test = file.stem() == "tests" || file.path.contains("/tests/");
+    let listed = LONGER.iter().any(|(path, _)| *path == file.path);
+    let lines = lines_before_tests(&file.text);
+    if lines > MAX_LINES && !is_test && !listed {
+        findings.push(
+            file.finding(MAX_LINES, format!("{lines} lines: which two things does it hold?")),
+        );
+    }
+    findings
+}
+
+/// Unit tests stand at the end of a file.
+fn lines_before_tests(text: &str) -> usize {
+    text.lines().take_while(|line| *line != "#[cfg(test)]").count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn findings(path: &str, text: &str, expected: usize) {
+        let found = check_file(&SourceFile::new(path, text.to_owned()));
+        assert_eq!(found.len(), expected, "{found:?}");
+    }
+
+    #[test]
+    fn documents_at_the_root_are_listed() {
+        findings("README.md", "text\n", 0);
+        findings("NOTES.md", "text\n", 1);
+        findings("docs/notes.md", "text\n", 0);
+    }
+
+    #[test]
+    fn whitespace_and_hosts_are_found() {
+        findings("docs/a.md", "a \nb\t\nc\n", 2);
+        findings("docs/a.md", "no newline", 1);
+        findings("a.toml", concat!("url = \"https://pypi", ".org/simple\"\n"), 1);
+        findings("Cargo.lock", concat!("https://index.crates", ".io \n"), 0);
+    }
+
+    #[test]
+    fn rust_files_start_with_their_doc_and_stay_short() {
+        findings("src/a.rs", "//! Doc.\n", 0);
+        findings("src/a.rs", "use a;\n", 1);
+        let long = format!("//! Doc.\n{}", "f();\n".repeat(MAX_LINES));
+        findings("src/a.rs", &long, 1);
+        let tested = format!("//! Doc.\n#[cfg(test)]\n{}", "f();\n".repeat(MAX_LINES));
+        findings("src/a.rs", &tested, 0);
+    }
+}

@@ -1,0 +1,100 @@
+//! Where `unsafe` may stand, and that its justifications are not copied around.
+
+use std::collections::BTreeMap;
+
+use super::SourceFile;
+
+/// Crates that hold `unsafe`: kernels, quantized kernels, and the memory map of model files.
+const UNSAFE_CRATES: [&str; 3] = ["crates/compute/", "crates/formats/", "crates/quant/"];
+
+/// The one file of `formats` with `unsafe`.
+const FORMATS_UNSAFE: &str = "crates/formats/src/mmap.rs";
+
+/// How often one justification may appear before it must have become a copied formula.
+const MAX_COPIES: usize = 3;
+
+pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
+    let mut findings = Vec::new();
+    let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in files.iter().filter(|file| file.is_rust()) {
+        let may_have = UNSAFE_CRATES.iter().any(|folder| file.path.starts_with(folder));
+        let is_root = file.path.ends_with("src/lib.rs") || file.path.ends_with("src/main.rs");
+        if is_root && !may_have && !file.code.contains("#![forbid(unsafe_code)]") {
+            findings.push(file.finding(1, "the crate root lacks #![forbid(unsafe_code)]"));
+        }
+        if file.path.starts_with("crates/formats/src/") && file.path != FORMATS_UNSAFE {
+            for (i, _) in file.code.lines().enumerate().filter(|(_, line)| has_unsafe(line)) {
+                findings.push(file.finding(i + 1, format!("unsafe belongs into {FORMATS_UNSAFE}")));
+            }
+        }
+        for (line, text) in justifications(&file.text) {
+            texts.entry(text).or_default().push(format!("{}:{line}", file.path));
+        }
+    }
+    for (text, places) in texts.iter().filter(|(_, places)| places.len() > MAX_COPIES) {
+        findings.push(format!(
+            "{}: the same SAFETY comment stands at {} places: \"{text}\"",
+            places[0],
+            places.len()
+        ));
+    }
+    findings
+}
+
+fn has_unsafe(line: &str) -> bool {
+    line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == "unsafe")
+}
+
+/// Line and text of each SAFETY comment, its lines joined.
+fn justifications(source: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut lines = source.lines().enumerate().peekable();
+    while let Some((i, line)) = lines.next() {
+        let Some(first) = line.trim_start().strip_prefix(concat!("// ", "SAFETY:")) else {
+            continue;
+        };
+        let mut text = first.trim().to_owned();
+        while let Some((_, next)) = lines.peek() {
+            let Some(more) = next.trim_start().strip_prefix("//") else { break };
+            text.push(' ');
+            text.push_str(more.trim());
+            lines.next();
+        }
+        found.push((i + 1, text));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> SourceFile {
+        SourceFile::new(path, text.to_owned())
+    }
+
+    #[test]
+    fn crate_roots_forbid_unsafe_code() {
+        let bare = file("crates/nn/src/lib.rs", "//! Layers.\n// #![forbid(unsafe_code)]\n");
+        assert_eq!(check(&[bare]).len(), 1);
+        let good = file("crates/nn/src/lib.rs", "//! Layers.\n#![forbid(unsafe_code)]\n");
+        let kernels = file("crates/quant/src/lib.rs", "//! Kernels.\n");
+        assert!(check(&[good, kernels]).is_empty());
+    }
+
+    #[test]
+    fn copied_justifications_are_found() {
+        let comment = concat!("// ", "SAFETY: the same\n// words.\nf();\n");
+        let findings = check(&[file("crates/quant/src/dot.rs", &comment.repeat(4))]);
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].contains("at 4 places: \"the same words.\""), "{findings:?}");
+        assert!(check(&[file("crates/quant/src/dot.rs", &comment.repeat(3))]).is_empty());
+    }
+
+    #[test]
+    fn unsafe_of_formats_stays_in_the_memory_map() {
+        let text = "//! Doc.\nunsafe { f() } // unsafe\n";
+        assert_eq!(check(&[file("crates/formats/src/gguf.rs", text)]).len(), 1);
+        assert!(check(&[file("crates/formats/src/mmap.rs", text)]).is_empty());
+    }
+}

@@ -1,0 +1,65 @@
+//! `cargo xtask wasm`: every library crate compiles for wasm32-unknown-unknown.
+//!
+//! The target of rustup is used where it is installed. Where it cannot be had, Debian's packages
+//! `rustc-web` and `rust-web-src` give a compiler and the sources of its standard library, which
+//! cargo then builds as well. Only type checking is asked for, so nothing is linked.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::shell;
+
+const TARGET: &str = "wasm32-unknown-unknown";
+const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
+const PACKAGES: [&str; 7] = [
+    "stonechat-compute",
+    "stonechat-quant",
+    "stonechat-formats",
+    "stonechat-text",
+    "stonechat-audio",
+    "stonechat-nn",
+    "stonechat-whisper",
+];
+
+/// Checks the library crates, in a target folder of their own.
+pub(crate) fn run() -> Result<()> {
+    let mut check = shell::cargo();
+    check.args(["check", "--target", TARGET, "--target-dir"]).arg(shell::target_dir().join("wasm"));
+    for package in PACKAGES {
+        check.args(["--package", package]);
+    }
+    if !has_std(Path::new("rustc")) {
+        let sources = sysroot(Path::new(DEBIAN_RUSTC))
+            .map(|root| root.join("lib/rustlib/src/rust/library/std/Cargo.toml"));
+        if !sources.is_some_and(|path| path.exists()) {
+            bail!(
+                "no standard library for {TARGET}: run `rustup target add {TARGET}`, \
+                 or on Debian `apt-get install rustc-web rust-web-src lld`"
+            );
+        }
+        check
+            .args(["-Z", "build-std=std,panic_abort"])
+            .env("RUSTC", DEBIAN_RUSTC)
+            // Building the standard library is unstable; the code itself uses nothing unstable.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", "/usr/bin/wasm-ld")
+            .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", "-C linker-flavor=wasm-ld");
+    }
+    shell::run(&mut check)
+}
+
+/// Whether `rustc` has the precompiled standard library of the target.
+fn has_std(rustc: &Path) -> bool {
+    let lib = sysroot(rustc).map(|root| root.join("lib/rustlib").join(TARGET).join("lib"));
+    lib.and_then(|lib| std::fs::read_dir(lib).ok()).is_some_and(|mut files| {
+        files.any(|file| file.is_ok_and(|f| f.file_name().to_string_lossy().starts_with("libstd-")))
+    })
+}
+
+fn sysroot(rustc: &Path) -> Option<PathBuf> {
+    let mut command = Command::new(rustc);
+    command.current_dir(shell::workspace_root()).args(["--print", "sysroot"]);
+    shell::output(&mut command).ok().map(|path| PathBuf::from(path.trim()))
+}
