@@ -1,0 +1,277 @@
+//! SIMD: the instruction-set tokens, their detection, and dispatch to kernels generic over them.
+//!
+//! An f32 kernel is a [`Kernel`], generic over [`Simd`]; [`Isa::dispatch`] runs it with the token
+//! of one tier. What does not generalise (8-bit dot products) belongs to an extension trait that
+//! its owner implements on the tokens, reached with [`match_isa!`](crate::match_isa).
+
+mod token;
+mod vector;
+
+use std::fmt;
+use std::sync::OnceLock;
+
+pub use pulp::NullaryFnOnce;
+pub use token::Scalar;
+#[cfg(target_arch = "wasm32")]
+pub use token::WasmSimd128;
+#[cfg(target_arch = "x86_64")]
+pub use token::{Avx2, Avx512, Avx512Vnni};
+#[cfg(target_arch = "aarch64")]
+pub use token::{Neon, NeonDot, NeonI8mm};
+pub use vector::Simd;
+
+use crate::config;
+use crate::error::{Error, Result};
+
+/// A tier of instructions, holding the token that proves this CPU has it.
+///
+/// Variants are in rising order; a later tier can run whatever an earlier one can.
+#[derive(Clone, Copy, Debug)]
+pub enum Isa {
+    /// Plain Rust.
+    Scalar(Scalar),
+    /// AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// AVX-512 F, BW, CD, DQ, VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    /// AVX-512 with VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni(Avx512Vnni),
+    /// NEON.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
+    /// NEON with `dotprod`.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot(NeonDot),
+    /// NEON with `dotprod` and `i8mm`.
+    #[cfg(target_arch = "aarch64")]
+    NeonI8mm(NeonI8mm),
+    /// WebAssembly `simd128`.
+    #[cfg(target_arch = "wasm32")]
+    WasmSimd128(WasmSimd128),
+}
+
+/// Evaluates `$body` with `$token` bound to the token that `$isa` holds, once per tier.
+///
+/// This is how code outside this crate dispatches over its own extension trait. `$body` runs
+/// *outside* the tier's feature context; enter it with `$token.vectorize(…)`, whose argument
+/// implements [`NullaryFnOnce`](crate::simd::NullaryFnOnce) with an `#[inline(always)]` body.
+#[macro_export]
+macro_rules! match_isa {
+    ($isa:expr, $token:ident => $body:expr) => {
+        match $isa {
+            $crate::simd::Isa::Scalar($token) => $body,
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx2($token) => $body,
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx512($token) => $body,
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx512Vnni($token) => $body,
+            #[cfg(target_arch = "aarch64")]
+            $crate::simd::Isa::Neon($token) => $body,
+            #[cfg(target_arch = "aarch64")]
+            $crate::simd::Isa::NeonDot($token) => $body,
+            #[cfg(target_arch = "aarch64")]
+            $crate::simd::Isa::NeonI8mm($token) => $body,
+            #[cfg(target_arch = "wasm32")]
+            $crate::simd::Isa::WasmSimd128($token) => $body,
+        }
+    };
+}
+
+/// A computation generic over the SIMD token.
+pub trait Kernel {
+    /// What it returns.
+    type Output;
+
+    /// Computes. Must be `#[inline(always)]`, as must be every function it calls in a hot loop.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+struct InContext<K, S>(K, S);
+
+impl<K: Kernel, S: Simd> NullaryFnOnce for InContext<K, S> {
+    type Output = K::Output;
+
+    #[inline(always)]
+    fn call(self) -> K::Output {
+        self.0.run(self.1)
+    }
+}
+
+impl Isa {
+    /// The best tier of this CPU, lowered by the environment variable `STONECHAT_ISA` to the
+    /// best one not above the tier it names. Detected once.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the variable names no tier of this architecture.
+    pub fn best() -> Result<Self> {
+        static BEST: OnceLock<Result<Isa>> = OnceLock::new();
+        BEST.get_or_init(|| match config::isa_limit() {
+            Some(limit) => Self::limited_to(&limit),
+            None => Ok(Self::fastest()),
+        })
+        .clone()
+    }
+
+    /// Every tier this CPU has, in rising order; the environment is not consulted.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        #[cfg_attr(
+            not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32")),
+            expect(unused_mut, reason = "only the scalar tier exists")
+        )]
+        let mut tiers = vec![Self::Scalar(Scalar::new())];
+        #[cfg(target_arch = "x86_64")]
+        {
+            tiers.extend(Avx2::try_new().map(Self::Avx2));
+            if std::is_x86_feature_detected!("avx512vl") {
+                tiers.extend(Avx512::try_new().map(Self::Avx512));
+                tiers.extend(Avx512Vnni::try_new().map(Self::Avx512Vnni));
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            tiers.extend(Neon::try_new().map(Self::Neon));
+            tiers.extend(NeonDot::try_new().map(Self::NeonDot));
+            tiers.extend(NeonI8mm::try_new().map(Self::NeonI8mm));
+        }
+        #[cfg(target_arch = "wasm32")]
+        tiers.extend(WasmSimd128::try_new().map(Self::WasmSimd128));
+        tiers
+    }
+
+    /// Names of all tiers of this architecture, in rising order, as `STONECHAT_ISA` takes them.
+    pub const NAMES: &'static [&'static str] = if cfg!(target_arch = "x86_64") {
+        &["scalar", "avx2", "avx512", "avx512vnni"]
+    } else if cfg!(target_arch = "aarch64") {
+        &["scalar", "neon", "neondot", "neoni8mm"]
+    } else if cfg!(target_arch = "wasm32") {
+        &["scalar", "simd128"]
+    } else {
+        &["scalar"]
+    };
+
+    /// The tier's name, for logs and benches.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self.rank()]
+    }
+
+    /// Runs `kernel` inside the tier's feature context.
+    #[inline]
+    pub fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
+        match_isa!(self, token => token.vectorize(InContext(kernel, token)))
+    }
+
+    fn fastest() -> Self {
+        Self::available().pop().unwrap_or(Self::Scalar(Scalar::new()))
+    }
+
+    fn limited_to(limit: &str) -> Result<Self> {
+        let wanted = limit.to_ascii_lowercase();
+        let Some(rank) = Self::NAMES.iter().position(|&name| name == wanted) else {
+            return Err(Error::Config {
+                name: config::ISA_VARIABLE,
+                expected: Self::NAMES.join("|"),
+                got: limit.to_owned(),
+            });
+        };
+        let best = Self::available().into_iter().rfind(|tier| tier.rank() <= rank);
+        Ok(best.unwrap_or(Self::Scalar(Scalar::new())))
+    }
+
+    /// Position in [`Self::NAMES`].
+    fn rank(self) -> usize {
+        match self {
+            Self::Scalar(_) => 0,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => 1,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => 2,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni(_) => 3,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => 1,
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDot(_) => 2,
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonI8mm(_) => 3,
+            #[cfg(target_arch = "wasm32")]
+            Self::WasmSimd128(_) => 1,
+        }
+    }
+}
+
+impl PartialEq for Isa {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl Eq for Isa {}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Isa, Kernel, Simd};
+    use crate::error::Error;
+
+    #[test]
+    fn a_limit_lowers_and_never_raises() {
+        let tiers = Isa::available();
+        assert_eq!(tiers[0].name(), "scalar");
+        assert_eq!(Isa::limited_to("scalar"), Ok(tiers[0]));
+        for &tier in &tiers {
+            assert_eq!(Isa::limited_to(&tier.name().to_uppercase()), Ok(tier));
+        }
+        let top = Isa::NAMES.last().unwrap();
+        assert_eq!(Isa::limited_to(top), Ok(*tiers.last().unwrap()));
+    }
+
+    #[test]
+    fn an_unknown_limit_is_an_error() {
+        let error = Isa::limited_to("avx9000").unwrap_err();
+        let Error::Config { name, got, .. } = &error else { panic!("{error}") };
+        assert_eq!((*name, got.as_str()), ("STONECHAT_ISA", "avx9000"));
+    }
+
+    struct Sum<'a>(&'a [f32]);
+
+    impl Kernel for Sum<'_> {
+        type Output = (usize, f32);
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> (usize, f32) {
+            let (head, tail) = simd.split(self.0);
+            let mut sum = simd.splat(0.0);
+            for &v in head {
+                sum = simd.add(sum, v);
+            }
+            (S::LANES, simd.reduce_sum(sum) + tail.iter().sum::<f32>())
+        }
+    }
+
+    #[test]
+    fn every_tier_runs_a_kernel() {
+        let x: Vec<f32> = (0..37u8).map(f32::from).collect();
+        for isa in Isa::available() {
+            let (lanes, sum) = isa.dispatch(Sum(&x));
+            assert_eq!(sum, 666.0, "{isa}");
+            let expected = match isa.name() {
+                "scalar" => 1,
+                "avx2" => 8,
+                "avx512" | "avx512vnni" => 16,
+                _ => 4,
+            };
+            assert_eq!(lanes, expected, "{isa}");
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! [`Simd`]: the vector operations that f32 kernels use, under our own names.
+//!
+//! Every method is one or a few instructions. Arithmetic goes to `pulp`; what pulp lacks (loads
+//! that widen f16 and bf16) is implemented per token here.
+
+use half::{bf16, f16};
+use pulp::Simd as _;
+
+use super::token::Scalar;
+#[cfg(target_arch = "wasm32")]
+use super::token::WasmSimd128;
+#[cfg(target_arch = "x86_64")]
+use super::token::{Avx2, Avx512, Avx512Vnni};
+#[cfg(target_arch = "aarch64")]
+use super::token::{Neon, NeonDot, NeonI8mm};
+
+type F32<S> = <<S as Simd>::Pulp as pulp::Simd>::f32s;
+type I32<S> = <<S as Simd>::Pulp as pulp::Simd>::i32s;
+type U32<S> = <<S as Simd>::Pulp as pulp::Simd>::u32s;
+type M32<S> = <<S as Simd>::Pulp as pulp::Simd>::m32s;
+
+/// A token whose vectors hold [`LANES`](Self::LANES) f32 values.
+///
+/// Methods must be called inside the token's feature context ([`Isa::dispatch`](super::Isa)), or
+/// they compile to function calls; they are correct either way.
+pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
+    /// The pulp token of the same vectors.
+    type Pulp: pulp::Simd;
+
+    /// f32 values in a vector.
+    const LANES: usize = <Self::Pulp as pulp::Simd>::F32_LANES;
+
+    /// The pulp token.
+    fn pulp(self) -> Self::Pulp;
+
+    /// Loads `LANES` f16 values and widens them.
+    ///
+    /// # Safety
+    /// `p` is readable for `LANES` values; it needs no alignment.
+    unsafe fn load_f16(self, p: *const f16) -> F32<Self>;
+
+    /// Loads `LANES` bf16 values and widens them.
+    ///
+    /// # Safety
+    /// `p` is readable for `LANES` values; it needs no alignment.
+    unsafe fn load_bf16(self, p: *const bf16) -> F32<Self>;
+
+    /// Loads `LANES` values.
+    ///
+    /// # Safety
+    /// `p` is readable for `LANES` values; it needs no alignment.
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> F32<Self> {
+        // SAFETY: the caller vouches for `LANES` readable values, the size of a vector.
+        unsafe { p.cast::<F32<Self>>().read_unaligned() }
+    }
+
+    /// Stores `LANES` values.
+    ///
+    /// # Safety
+    /// `p` is writable for `LANES` values; it needs no alignment.
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: F32<Self>) {
+        // SAFETY: the caller vouches for `LANES` writable values, the size of a vector.
+        unsafe { p.cast::<F32<Self>>().write_unaligned(v) }
+    }
+
+    /// Loads a slice shorter than a vector; missing lanes are zero.
+    #[inline(always)]
+    fn load_partial(self, x: &[f32]) -> F32<Self> {
+        self.pulp().partial_load_f32s(x)
+    }
+
+    /// Stores the first `x.len()` lanes, all of them if `x` is longer than a vector.
+    #[inline(always)]
+    fn store_partial(self, x: &mut [f32], v: F32<Self>) {
+        self.pulp().partial_store_f32s(x, v);
+    }
+
+    /// Whole vectors of `x` and the rest.
+    #[inline(always)]
+    fn split(self, x: &[f32]) -> (&[F32<Self>], &[f32]) {
+        Self::Pulp::as_simd_f32s(x)
+    }
+
+    /// Whole vectors of `x` and the rest.
+    #[inline(always)]
+    fn split_mut(self, x: &mut [f32]) -> (&mut [F32<Self>], &mut [f32]) {
+        Self::Pulp::as_mut_simd_f32s(x)
+    }
+
+    /// All lanes `x`.
+    #[inline(always)]
+    fn splat(self, x: f32) -> F32<Self> {
+        self.pulp().splat_f32s(x)
+    }
+
+    /// All lanes `x`.
+    #[inline(always)]
+    fn splat_u32(self, x: u32) -> U32<Self> {
+        self.pulp().splat_u32s(x)
+    }
+
+    /// All lanes `x`.
+    #[inline(always)]
+    fn splat_i32(self, x: i32) -> I32<Self> {
+        self.pulp().splat_i32s(x)
+    }
+
+    /// `a + b`.
+    #[inline(always)]
+    fn add(self, a: F32<Self>, b: F32<Self>) -> F32<Self> {
+        self.pulp().add_f32s(a, b)
+    }
+
+    /// `a - b`.
+    #[inline(always)]
+    fn sub(self, a: F32<Self>, b: F32<Self>) -> F32<Self> {
+        self.pulp().sub_f32s(a, b)
+    }
+
+    /// `a * b`.
+    #[inline(always)]
+    fn mul(self, a: F32<Self>, b: F32<Self>) -> F32<Self> {
+        self.pulp().mul_f32s(a, b)
+    }
+
+    /// `a / b`.
+    #[inline(always)]
+    fn div(self, a: F32<Self>, b: F32<Self>) -> F32<Self> {
+        self.pulp().div_f32s(a, b)
+    }
+
+    /// `a * b + c`, fused where the CPU fuses.
+    #[inline(always)]
+    fn mul_add(self, a: F32<Self>, b: F32<Self>, c: F32<Self>) -> F32<Self> {
+        self.pulp().mul_add_e_f32s(a, b, c)
+    }
+
+    /// The lesser lane.
+    #[inline(always)]
+    fn min(self, a: F32<Self>, b: F32<Self>) -> F32<Self> {
+        self.pulp().min_f32s(a, b)
+    }
+
+    /// The greater lane.
+    #[inline(always)]
+    fn max(self, a: F32<Self>, b: F32<Self>) -> F32<Self> {
+        self.pulp().max_f32s(a, b)
+    }
+
+    /// `|a|`.
+    #[inline(always)]
+    fn abs(self, a: F32<Self>) -> F32<Self> {
+        self.and(a, self.splat_u32(0x7fff_ffff))
+    }
+
+    /// The bits of `a` that `mask` has.
+    #[inline(always)]
+    fn and(self, a: F32<Self>, mask: U32<Self>) -> F32<Self> {
+        self.with_bits(self.pulp().and_u32s(self.to_bits(a), mask))
+    }
+
+    /// Lanes where `a < b`.
+    #[inline(always)]
+    fn less_than(self, a: F32<Self>, b: F32<Self>) -> M32<Self> {
+        self.pulp().less_than_f32s(a, b)
+    }
+
+    /// Lanes where `a <= b`.
+    #[inline(always)]
+    fn less_or_equal(self, a: F32<Self>, b: F32<Self>) -> M32<Self> {
+        self.pulp().less_than_or_equal_f32s(a, b)
+    }
+
+    /// `yes` where `mask`, else `no`.
+    #[inline(always)]
+    fn select(self, mask: M32<Self>, yes: F32<Self>, no: F32<Self>) -> F32<Self> {
+        self.pulp().select_f32s(mask, yes, no)
+    }
+
+    /// The bits as integers.
+    #[inline(always)]
+    fn to_bits(self, a: F32<Self>) -> U32<Self> {
+        bytemuck::cast(a)
+    }
+
+    /// The f32 values with these bits.
+    #[inline(always)]
+    fn with_bits(self, a: U32<Self>) -> F32<Self> {
+        bytemuck::cast(a)
+    }
+
+    /// Wrapping `a + b`.
+    #[inline(always)]
+    fn add_u32(self, a: U32<Self>, b: U32<Self>) -> U32<Self> {
+        self.pulp().add_u32s(a, b)
+    }
+
+    /// Wrapping `a * b`; by a power of two it is a left shift.
+    #[inline(always)]
+    fn mul_u32(self, a: U32<Self>, b: U32<Self>) -> U32<Self> {
+        self.pulp().mul_u32s(a, b)
+    }
+
+    /// The sum of all lanes.
+    #[inline(always)]
+    fn reduce_sum(self, a: F32<Self>) -> f32 {
+        self.pulp().reduce_sum_f32s(a)
+    }
+
+    /// The greatest lane.
+    #[inline(always)]
+    fn reduce_max(self, a: F32<Self>) -> f32 {
+        self.pulp().reduce_max_f32s(a)
+    }
+}
+
+impl Simd for Scalar {
+    type Pulp = pulp::Scalar;
+
+    #[inline(always)]
+    fn pulp(self) -> pulp::Scalar {
+        pulp::Scalar
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const f16) -> f32 {
+        // SAFETY: the caller vouches for one readable value.
+        unsafe { p.read_unaligned() }.to_f32()
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const bf16) -> f32 {
+        // SAFETY: the caller vouches for one readable value.
+        unsafe { p.read_unaligned() }.to_f32()
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Simd for Avx2 {
+    type Pulp = pulp::x86::V3;
+
+    #[inline(always)]
+    fn pulp(self) -> pulp::x86::V3 {
+        Self::pulp(self)
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
+        // SAFETY: the caller vouches for 16 readable bytes.
+        let half = unsafe { self.sse2._mm_loadu_si128(p.cast()) };
+        // SAFETY: `self` holds the proof of F16C, whose methods pulp does not wrap.
+        bytemuck::cast(unsafe { std::arch::x86_64::_mm256_cvtph_ps(half) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
+        // SAFETY: the caller vouches for 16 readable bytes.
+        let half = unsafe { self.sse2._mm_loadu_si128(p.cast()) };
+        let wide = self.avx2._mm256_cvtepu16_epi32(half);
+        bytemuck::cast(self.avx2._mm256_slli_epi32::<16>(wide))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Simd for Avx512 {
+    type Pulp = pulp::x86::V4;
+
+    #[inline(always)]
+    fn pulp(self) -> pulp::x86::V4 {
+        Self::pulp(self)
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
+        // SAFETY: the caller vouches for 32 readable bytes.
+        let half = unsafe { self.avx._mm256_loadu_si256(p.cast()) };
+        bytemuck::cast(self.avx512f._mm512_cvtph_ps(half))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
+        // SAFETY: the caller vouches for 32 readable bytes.
+        let half = unsafe { self.avx._mm256_loadu_si256(p.cast()) };
+        let wide = self.avx512f._mm512_cvtepu16_epi32(half);
+        bytemuck::cast(self.avx512f._mm512_slli_epi32::<16>(wide))
+    }
+}
+
+/// Implements `Simd` for a token with further instructions by one without them.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! delegate {
+    ($token:ty, $lesser:ty, $get:expr) => {
+        impl Simd for $token {
+            type Pulp = <$lesser as Simd>::Pulp;
+
+            #[inline(always)]
+            fn pulp(self) -> Self::Pulp {
+                $get(self).pulp()
+            }
+
+            #[inline(always)]
+            unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
+                // SAFETY: the contract is the same.
+                unsafe { $get(self).load_f16(p) }
+            }
+
+            #[inline(always)]
+            unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
+                // SAFETY: the contract is the same.
+                unsafe { $get(self).load_bf16(p) }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+delegate!(Avx512Vnni, Avx512, Avx512Vnni::avx512);
+#[cfg(target_arch = "aarch64")]
+delegate!(NeonDot, Neon, NeonDot::neon);
+#[cfg(target_arch = "aarch64")]
+delegate!(NeonI8mm, NeonDot, NeonI8mm::neon_dot);
+
+/// Turns f16 bits in the low halves of the lanes into f32 values, exactly, without an F16C-like
+/// instruction: the exponent is rebiased by a multiplication, which also normalises subnormals.
+#[cfg(any(target_arch = "aarch64", target_arch = "wasm32", test))]
+#[inline(always)]
+fn widen_f16<S: Simd>(s: S, bits: U32<S>) -> F32<S> {
+    let pulp = s.pulp();
+    let sign = s.mul_u32(pulp.and_u32s(bits, s.splat_u32(0x8000)), s.splat_u32(1 << 16));
+    let rest = s.mul_u32(pulp.and_u32s(bits, s.splat_u32(0x7fff)), s.splat_u32(1 << 13));
+    let finite = s.mul(s.with_bits(rest), s.splat(f32::from_bits((127 + 112) << 23)));
+    let special = s.with_bits(pulp.or_u32s(rest, s.splat_u32(0x7f80_0000)));
+    let is_finite = s.less_than(finite, s.splat(65536.0));
+    let magnitude = s.select(is_finite, finite, special);
+    s.with_bits(pulp.or_u32s(s.to_bits(magnitude), sign))
+}
+
+#[cfg(target_arch = "aarch64")]
+impl Simd for Neon {
+    type Pulp = pulp::aarch64::Neon;
+
+    #[inline(always)]
+    fn pulp(self) -> pulp::aarch64::Neon {
+        Self::pulp(self)
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
+        // SAFETY: the caller vouches for 8 readable bytes.
+        let half = unsafe { self.neon.vld1_u16(p.cast()) };
+        widen_f16(self, bytemuck::cast(self.neon.vmovl_u16(half)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
+        // SAFETY: the caller vouches for 8 readable bytes.
+        let half = unsafe { self.neon.vld1_u16(p.cast()) };
+        bytemuck::cast(self.neon.vshll_n_u16::<16>(half))
+    }
+}
+
+#[cfg(target_arch = "wasm32")]
+impl Simd for WasmSimd128 {
+    type Pulp = pulp::wasm::Simd128;
+
+    #[inline(always)]
+    fn pulp(self) -> pulp::wasm::Simd128 {
+        Self::pulp(self)
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
+        // SAFETY: the caller vouches for 8 readable bytes.
+        let wide = unsafe { self.simd128.u32x4_load_extend_u16x4(p.cast()) };
+        // SAFETY: both are 16 bytes of plain integers.
+        widen_f16(self, unsafe { std::mem::transmute(wide) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
+        // SAFETY: the caller vouches for 8 readable bytes.
+        let wide = unsafe { self.simd128.u32x4_load_extend_u16x4(p.cast()) };
+        // SAFETY: both are 16 bytes; every bit pattern is a valid f32.
+        unsafe { std::mem::transmute(self.simd128.u32x4_shl(wide, 16)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::{Scalar, Simd, widen_f16};
+    use crate::simd::{Isa, Kernel};
+
+    struct Widen<'a>(&'a [u16], &'a mut [f32], bool);
+
+    impl Kernel for Widen<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) {
+            let Self(bits, out, is_bf16) = self;
+            assert!(bits.len().is_multiple_of(S::LANES) && bits.len() == out.len());
+            for i in (0..bits.len()).step_by(S::LANES) {
+                // SAFETY: `i + LANES <= len` of both, by the assertion and the loop's step.
+                unsafe {
+                    let p = bits.as_ptr().add(i);
+                    let v =
+                        if is_bf16 { simd.load_bf16(p.cast()) } else { simd.load_f16(p.cast()) };
+                    simd.store(out.as_mut_ptr().add(i), v);
+                }
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(got: f32, expected: f32, what: &str) {
+        let same = got.to_bits() == expected.to_bits() || (got.is_nan() && expected.is_nan());
+        assert!(same, "{what}: got {got}, expected {expected}");
+    }
+
+    #[test]
+    fn every_half_value_widens_exactly() {
+        let bits: Vec<u16> = (0..=u16::MAX).collect();
+        let mut out = vec![0.0; bits.len()];
+        for isa in Isa::available() {
+            isa.dispatch(Widen(&bits, &mut out, false));
+            for (&b, &y) in bits.iter().zip(&out) {
+                check(y, f16::from_bits(b).to_f32(), isa.name());
+            }
+            isa.dispatch(Widen(&bits, &mut out, true));
+            for (&b, &y) in bits.iter().zip(&out) {
+                check(y, bf16::from_bits(b).to_f32(), isa.name());
+            }
+        }
+        for b in bits {
+            check(widen_f16(Scalar::new(), b.into()), f16::from_bits(b).to_f32(), "widen_f16");
+        }
+    }
+}
