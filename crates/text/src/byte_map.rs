@@ -1,0 +1,73 @@
+//! GPT-2's printable form of bytes: each byte is written as one character, so that a token of
+//! arbitrary bytes fits in a text file. Printable Latin-1 characters stand for themselves; the
+//! other 68 bytes become U+0100 and up, in order.
+//!
+//! Source: `bytes_to_unicode` of openai/gpt-2 `encoder.py`.
+
+/// The first character of the bytes that do not stand for themselves.
+const SHIFT: u32 = 0x100;
+/// How many bytes do not stand for themselves.
+const N_SHIFTED: usize = 68;
+
+const fn stands_for_itself(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
+}
+
+/// The bytes written as `SHIFT + index`.
+const SHIFTED: [u8; N_SHIFTED] = {
+    let mut table = [0u8; N_SHIFTED];
+    let mut n = 0;
+    let mut byte = 0usize;
+    while byte < 256 {
+        if !stands_for_itself(byte as u8) {
+            table[n] = byte as u8;
+            n += 1;
+        }
+        byte += 1;
+    }
+    assert!(n == N_SHIFTED);
+    table
+};
+
+/// The byte that `c` is written for, or `None` if it is not a character of the printable form.
+pub(crate) fn byte_of(c: char) -> Option<u8> {
+    let code = u32::from(c);
+    if code < SHIFT {
+        let byte = code as u8;
+        return stands_for_itself(byte).then_some(byte);
+    }
+    SHIFTED.get((code - SHIFT) as usize).copied()
+}
+
+/// The bytes of a token in its printable form. A token with a character outside of it is taken
+/// as plain text, as Hugging Face's byte-level decoder does (words added after training).
+pub(crate) fn token_bytes(printable: &str) -> Vec<u8> {
+    let bytes: Option<Vec<u8>> = printable.chars().map(byte_of).collect();
+    bytes.unwrap_or_else(|| printable.as_bytes().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_has_exactly_one_character() {
+        let mut seen = [0u32; 256];
+        for code in 0..0x300 {
+            if let Some(byte) = char::from_u32(code).and_then(byte_of) {
+                seen[usize::from(byte)] += 1;
+            }
+        }
+        assert_eq!(seen, [1; 256]);
+    }
+
+    #[test]
+    fn known_characters() {
+        assert_eq!(token_bytes("Ġthe"), b" the");
+        assert_eq!(token_bytes("Ċ"), b"\n");
+        assert_eq!(token_bytes("Ã©"), "é".as_bytes());
+        assert_eq!(token_bytes("ĀŃ"), [0x00, 0xAD]);
+        assert_eq!(token_bytes("東京"), "東京".as_bytes());
+        assert_eq!(token_bytes(""), b"");
+    }
+}

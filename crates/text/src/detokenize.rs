@@ -1,0 +1,50 @@
+//! Decoding token by token, without ever showing half a code point.
+
+use crate::tokenizer::Tokenizer;
+
+/// Turns a stream of tokens into text as it comes.
+///
+/// Bytes of an unfinished code point wait for the next token. All that [`push`](Self::push) and
+/// [`flush`](Self::flush) return, joined, equals [`Tokenizer::decode`] of the same ids.
+#[derive(Debug, Clone)]
+pub struct StreamDecoder<'t> {
+    tokenizer: &'t Tokenizer,
+    pending: Vec<u8>,
+}
+
+impl<'t> StreamDecoder<'t> {
+    /// A decoder that has seen no token.
+    pub fn new(tokenizer: &'t Tokenizer) -> Self {
+        Self { tokenizer, pending: Vec::new() }
+    }
+
+    /// The text completed by this token, if any. Special and unknown ids add none; bytes that no
+    /// continuation can make valid become U+FFFD.
+    pub fn push(&mut self, id: u32) -> Option<String> {
+        self.pending.extend_from_slice(self.tokenizer.shown_bytes(id)?);
+        let unfinished = unfinished_len(&self.pending);
+        let complete = self.pending.len() - unfinished;
+        let text = String::from_utf8_lossy(&self.pending[..complete]).into_owned();
+        self.pending.drain(..complete);
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// What is left at the end of the stream: an unfinished code point becomes U+FFFD.
+    pub fn flush(&mut self) -> Option<String> {
+        let rest = std::mem::take(&mut self.pending);
+        (!rest.is_empty()).then(|| String::from_utf8_lossy(&rest).into_owned())
+    }
+}
+
+/// Length of the tail of `bytes` that more bytes could turn into a code point.
+fn unfinished_len(bytes: &[u8]) -> usize {
+    let mut rest = bytes;
+    while let Err(error) = std::str::from_utf8(rest) {
+        rest = &rest[error.valid_up_to()..];
+        match error.error_len() {
+            Some(invalid) => rest = &rest[invalid..],
+            None => return rest.len(),
+        }
+    }
+    0
+}

@@ -1,0 +1,84 @@
+//! What can be wrong with a vocabulary.
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A vocabulary that cannot be used, with what was expected and what was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The bytes are not the JSON that this format consists of.
+    #[error("{format}: expected {expected}: {source}")]
+    Json {
+        /// Which file format was read.
+        format: &'static str,
+        /// The shape that was expected.
+        expected: &'static str,
+        /// Where and why parsing stopped.
+        source: serde_json::Error,
+    },
+    /// A text format is not UTF-8.
+    #[error("{format}: expected UTF-8, got an invalid sequence at byte {offset}")]
+    NotUtf8 {
+        /// Which file format was read.
+        format: &'static str,
+        /// Offset of the first invalid byte.
+        offset: usize,
+    },
+    /// A part of the file that this crate does not implement.
+    #[error("tokenizer.json: expected {expected}, got {got}")]
+    Unsupported {
+        /// What is implemented.
+        expected: &'static str,
+        /// What the file asks for.
+        got: String,
+    },
+    /// An id too high for the size of the file, or beyond what is addressable.
+    #[error("token {token:?}: expected an id below {limit}, got {id}")]
+    IdOutOfRange {
+        /// The token's text.
+        token: String,
+        /// Its id in the file.
+        id: u64,
+        /// The first id that is refused.
+        limit: u64,
+    },
+    /// Two tokens claim one id.
+    #[error("token id {id}: expected one token, got {first:?} and {second:?}")]
+    DuplicateId {
+        /// The id.
+        id: u32,
+        /// The token read first.
+        first: String,
+        /// The other token.
+        second: String,
+    },
+    /// Byte-level BPE needs a token for each of the 256 bytes.
+    #[error("expected a token for each of 256 bytes, got none for byte 0x{byte:02x}")]
+    MissingByte {
+        /// The first byte without a token.
+        byte: u8,
+    },
+    /// A merge rule names a token that the vocabulary lacks.
+    #[error("merge {index}: expected a token of the vocabulary, got {token:?}")]
+    MergeToken {
+        /// Position of the rule in the file.
+        index: usize,
+        /// The missing token, as written in the file.
+        token: String,
+    },
+    /// A merge rule is not two tokens.
+    #[error("merge {index}: expected two tokens separated by one space, got {got:?}")]
+    MergeShape {
+        /// Position of the rule in the file.
+        index: usize,
+        /// The rule as written in the file.
+        got: String,
+    },
+    /// A special token with no text could match anywhere.
+    #[error("special token {id}: expected text, got an empty string")]
+    EmptySpecial {
+        /// Its id.
+        id: u32,
+    },
+}

@@ -1,0 +1,66 @@
+//! CTranslate2's vocabularies: the tokens in id order, in GPT-2's printable form, special tokens
+//! included; one a line (`vocabulary.txt`) or as a JSON array (`vocabulary.json`).
+//!
+//! Neither carries merges, so the id is the merge rank. Neither marks special tokens, so they are
+//! told by their shape, `<|…|>`, which no learned token has.
+
+use std::collections::BTreeMap;
+
+use crate::bpe::MergeRule;
+use crate::byte_map::token_bytes;
+use crate::error::{Error, Result};
+use crate::tokenizer::{Added, Tokenizer};
+use crate::vocab::Vocab;
+
+impl Tokenizer {
+    /// Reads a CTranslate2 `vocabulary.txt`.
+    ///
+    /// # Errors
+    /// If it is not UTF-8 or a byte has no token.
+    pub fn from_vocabulary_txt(bytes: &[u8]) -> Result<Self> {
+        let text = std::str::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
+            format: "vocabulary.txt",
+            offset: error.valid_up_to(),
+        })?;
+        // `str::lines` would also strip a carriage return, which no printable form contains.
+        from_tokens(text.strip_suffix('\n').unwrap_or(text).split('\n'))
+    }
+
+    /// Reads a CTranslate2 `vocabulary.json`.
+    ///
+    /// # Errors
+    /// If it is not a JSON array of strings or a byte has no token.
+    pub fn from_vocabulary_json(bytes: &[u8]) -> Result<Self> {
+        let tokens: Vec<String> = serde_json::from_slice(bytes).map_err(|source| Error::Json {
+            format: "vocabulary.json",
+            expected: "an array of strings",
+            source,
+        })?;
+        from_tokens(tokens.iter().map(String::as_str))
+    }
+}
+
+fn from_tokens<'t>(tokens: impl Iterator<Item = &'t str>) -> Result<Tokenizer> {
+    let mut vocab = Vocab::default();
+    let mut added = BTreeMap::new();
+    for (index, token) in tokens.enumerate() {
+        let id = u32::try_from(index).map_err(|_| Error::IdOutOfRange {
+            token: token.to_owned(),
+            id: index as u64,
+            limit: u64::from(u32::MAX),
+        })?;
+        if looks_special(token) {
+            added.insert(id, Added { text: token.to_owned(), special: true });
+        } else {
+            vocab.insert(id, &token_bytes(token))?;
+        }
+    }
+    Tokenizer::assemble(vocab, MergeRule::RankIsId, added)
+}
+
+fn looks_special(token: &str) -> bool {
+    token
+        .strip_prefix("<|")
+        .and_then(|rest| rest.strip_suffix("|>"))
+        .is_some_and(|name| !name.is_empty())
+}
