@@ -76,7 +76,7 @@ fn run_step(step: Step) -> Result<()> {
             "warnings",
         ])),
         Step::Deny => cargo_deny::run(),
-        Step::Wasm => wasm::run(),
+        Step::Wasm => wasm::run(&wasm::WasmArgs::default()),
         Step::Test => test::run(&test::TestArgs::default()),
         Step::Doc => {
             let mut doc = shell::cargo();

@@ -50,7 +50,7 @@ enum Verb {
     /// Check the rules of the source tree that no other tool knows
     Tidy,
     /// Check that every library crate compiles for wasm32-unknown-unknown
-    Wasm,
+    Wasm(wasm::WasmArgs),
     /// Measure the word error rate on a manifest of recordings
     Wer(wer::WerArgs),
 }
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         Verb::Setup => setup::run(),
         Verb::Test(args) => test::run(&args),
         Verb::Tidy => tidy::run(),
-        Verb::Wasm => wasm::run(),
+        Verb::Wasm(args) => wasm::run(&args),
         Verb::Wer(args) => wer::run(args),
     };
     match result {

@@ -23,11 +23,22 @@ const PACKAGES: [&str; 7] = [
     "stonechat-whisper",
 ];
 
+/// Options of `cargo xtask wasm`.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct WasmArgs {
+    /// Check only this package; may be repeated
+    #[arg(short, long)]
+    package: Vec<String>,
+}
+
 /// Checks the library crates, in a target folder of their own.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(args: &WasmArgs) -> Result<()> {
     let mut check = shell::cargo();
-    check.args(["check", "--target", TARGET, "--target-dir"]).arg(shell::target_dir().join("wasm"));
-    for package in PACKAGES {
+    check.args(["check", "--keep-going", "--target", TARGET]);
+    check.arg("--target-dir").arg(shell::target_dir().join("wasm"));
+    let chosen = args.package.iter().map(String::as_str);
+    let all = PACKAGES.into_iter().filter(|_| args.package.is_empty());
+    for package in chosen.chain(all) {
         check.args(["--package", package]);
     }
     if !has_std(Path::new("rustc")) {

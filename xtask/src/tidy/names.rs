@@ -6,7 +6,7 @@ const BANNED_STEMS: [&str; 8] =
     ["mod", "util", "utils", "helper", "helpers", "common", "base", "misc"];
 
 /// Identifiers with the word that the tree uses instead.
-const BANNED_IDENTIFIERS: [(&str, &str); 13] = [
+const BANNED_IDENTIFIERS: [(&str, &str); 12] = [
     ("hidden_dim", "d_model or d_ff"),
     ("n_state", "d_model"),
     ("head_size", "head_dim"),
@@ -16,7 +16,6 @@ const BANNED_IDENTIFIERS: [(&str, &str); 13] = [
     ("num_mels", "n_mels"),
     ("head_count", "n_heads"),
     ("layer_count", "n_layers"),
-    ("n_vocab", "vocab_size"),
     ("generate_step", "decode"),
     ("BLCK_SIZE", "block_len"),
     ("blck_size", "block_len"),
