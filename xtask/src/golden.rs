@@ -17,32 +17,52 @@ pub(crate) struct GoldenArgs {
 }
 
 const FOLDER: &str = "test-data/golden";
-const SCRIPT: &str = "whisper.py";
-const FILES: [&str; 2] = ["whisper-tiny.en.json", "whisper-base.json"];
-const REQUIREMENTS: [&str; 4] =
-    ["ctranslate2==4.8.5", "faster-whisper==1.2.1", "numpy==2.4.6", "soundfile==0.14.0"];
 
 /// Numbers may differ by so much, relative to the larger of 1 and the number: the reference picks
 /// other kernels on another CPU.
 const TOLERANCE: f64 = 1e-3;
 
-/// Runs the golden script, and with `--check` compares its files with those in the tree.
+/// Runs the golden scripts, and with `--check` compares their files with those in the tree.
 pub(crate) fn run(args: &GoldenArgs) -> Result<()> {
     setup::run()?;
     let folder = shell::workspace_root().join(FOLDER);
     let out = if args.check { shell::target_dir().join("golden") } else { folder.clone() };
-    let python = venv::programs("golden", &REQUIREMENTS)?.join("python");
-    let mut script = shell::program(python);
-    script.arg(folder.join(SCRIPT)).arg("--models").arg(models::models_dir()?);
-    script.args(["--audio", "test-data/audio", "--out"]).arg(&out);
-    shell::run(&mut script)?;
+    fs::create_dir_all(out.join("tokenizer"))?;
+    whisper(&folder, &out)?;
+    tokenizer(&folder, &out)?;
     if args.check {
-        for name in FILES {
+        for name in ["whisper-tiny.en.json", "whisper-base.json", "tokenizer/cases.json"] {
             compare(name, &read(&folder.join(name))?, &read(&out.join(name))?)?;
             println!("{FOLDER}/{name}: up to date");
         }
     }
     Ok(())
+}
+
+/// Features, encoder output, logits and tokens, from CTranslate2.
+fn whisper(folder: &Path, out: &Path) -> Result<()> {
+    let requirements =
+        ["ctranslate2==4.8.5", "faster-whisper==1.2.1", "numpy==2.4.6", "soundfile==0.14.0"];
+    let python = venv::programs("golden-whisper", &requirements, &[])?.join("python");
+    let mut script = shell::program(python);
+    script.arg(folder.join("whisper.py")).arg("--models").arg(models::models_dir()?);
+    script.args(["--audio", "test-data/audio", "--out"]).arg(out);
+    shell::run(&mut script)
+}
+
+/// Token ids, from tiktoken and the vocabularies that come with OpenAI's package.
+fn tokenizer(folder: &Path, out: &Path) -> Result<()> {
+    let requirements = ["tiktoken==0.14.0", "tokenizers==0.23.3"];
+    let whisper = ["openai-whisper==20250625"];
+    let python = venv::programs("golden-tokenizer", &requirements, &whisper)?.join("python");
+    let find = "import importlib.util as u; print(u.find_spec('whisper').origin)";
+    let init = shell::output(shell::program(&python).args(["-c", find]))?;
+    let assets = Path::new(init.trim()).with_file_name("assets");
+    let mut script = shell::program(python);
+    script.arg(folder.join("tokenizer/make.py")).arg(assets).arg(models::models_dir()?);
+    println!("$ {}", shell::describe(&script));
+    let cases = shell::output(&mut script)?;
+    fs::write(out.join("tokenizer/cases.json"), cases).context("cannot write cases.json")
 }
 
 fn read(path: &Path) -> Result<Value> {
