@@ -1,1 +1,47 @@
-//! Placeholder.
+//! Model files, read into one tensor table over a memory map: CTranslate2 `model.bin`,
+//! whisper.cpp `.bin`, GGUF, safetensors and Hugging Face folders; GGUF and whisper.cpp `.bin`
+//! are written too.
+//!
+//! Nothing here knows a model or does math: a tensor is a name, a [`DType`], a shape and bytes.
+//! Every parser accepts any byte sequence: it ends in `Ok` or `Err`, never in a panic, and
+//! allocates no more than a small multiple of the bytes that it was given.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `model_file` | [`ModelFile`]: opening by content, look-ups |
+//! | `folder` | Hugging Face and CTranslate2 folders, companion files, shards |
+//! | `detect` | which format some bytes are, and what they are instead |
+//! | `ctranslate2`, `gguf`, `safetensors`, `whisper_bin` | one format each |
+//! | `metadata`, `value`, `tensor` | what every format is parsed into |
+//! | `reader`, `mmap` | bounded reads, and the bytes they read from |
+//! | `atomic_file` | writing a file so that a failure leaves the old one |
+//! | `summary` | what `inspect` prints |
+#![deny(unsafe_code)]
+
+mod atomic_file;
+mod ctranslate2;
+mod detect;
+mod error;
+mod folder;
+mod gguf;
+mod metadata;
+mod mmap;
+mod model_file;
+mod reader;
+mod safetensors;
+mod summary;
+mod tensor;
+mod value;
+mod whisper_bin;
+
+pub use atomic_file::AtomicFile;
+pub use detect::Format;
+pub use error::{Error, Result};
+pub use gguf::GgufWriter;
+pub use metadata::Metadata;
+pub use model_file::ModelFile;
+pub use stonechat_compute::DType;
+pub use summary::{Summary, TensorSummary};
+pub use tensor::{TensorInfo, TensorView};
+pub use value::{Array, Value};
+pub use whisper_bin::{MelFilters, WhisperBin, WhisperBinWriter, WhisperHparams};

@@ -1,0 +1,111 @@
+//! Which format some bytes are; and for bytes that are none, what they look like.
+
+use std::fmt;
+
+use crate::reader::Reader;
+use crate::{ctranslate2, gguf, safetensors, whisper_bin};
+
+/// A model file format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// CTranslate2's `model.bin`, alone or in its folder.
+    CTranslate2,
+    /// whisper.cpp's `ggml-*.bin`.
+    WhisperBin,
+    /// GGUF.
+    Gguf,
+    /// safetensors: one file, or the shards of a Hugging Face folder.
+    SafeTensors,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::CTranslate2 => "CTranslate2",
+            Self::WhisperBin => "whisper.cpp .bin",
+            Self::Gguf => "GGUF",
+            Self::SafeTensors => "safetensors",
+        })
+    }
+}
+
+/// The format that `bytes` start like, or what they look like instead.
+pub(crate) fn detect(bytes: &[u8]) -> Result<Format, String> {
+    if bytes.starts_with(&gguf::MAGIC) {
+        Ok(Format::Gguf)
+    } else if bytes.starts_with(&whisper_bin::MAGIC) {
+        Ok(Format::WhisperBin)
+    } else if safetensors::looks_like(bytes) {
+        Ok(Format::SafeTensors)
+    } else if ctranslate2::looks_like(Reader::new(bytes)) {
+        Ok(Format::CTranslate2)
+    } else {
+        Err(describe(bytes))
+    }
+}
+
+/// First bytes of formats that people pass by mistake.
+const LOOK_ALIKES: &[(&[u8], &str)] = &[
+    (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint is one; convert it to safetensors)"),
+    (b"\x80\x02", "a Python pickle (an old PyTorch checkpoint?)"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"RIFF", "a WAV or other RIFF file"),
+    (b"OggS", "an Ogg audio file"),
+    (b"fLaC", "a FLAC audio file"),
+    (b"ID3", "an MP3 audio file"),
+    (b"ggjt", "an old llama.cpp file"),
+    (b"tjgg", "an old llama.cpp file (ggjt)"),
+    (b"FUGG", "a big-endian GGUF file"),
+    (b"\x7fELF", "a program"),
+    (b"version https://git-lfs", "a Git LFS pointer (the file itself was not downloaded)"),
+    (b"<!DOCTYPE", "an HTML page"),
+    (b"<html", "an HTML page"),
+];
+
+fn describe(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "an empty file".into();
+    }
+    if let Some((_, name)) = LOOK_ALIKES.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+        return (*name).into();
+    }
+    let head = &bytes[..bytes.len().min(512)];
+    // The cut can split the last character.
+    let is_text = match std::str::from_utf8(head) {
+        Ok(_) => true,
+        Err(e) => e.error_len().is_none() && bytes.len() > head.len(),
+    };
+    if is_text && !head.iter().any(|&b| b < b' ' && !b"\t\n\r\x0c".contains(&b)) {
+        let first = head.iter().find(|b| !b.is_ascii_whitespace());
+        return if matches!(first, Some(b'{' | b'[')) { "JSON text" } else { "text" }.into();
+    }
+    let hex: Vec<String> = head.iter().take(8).map(|b| format!("{b:02x}")).collect();
+    format!("unknown binary data starting with {}", hex.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Format, detect};
+
+    #[track_caller]
+    fn check(bytes: &[u8], expected: Result<Format, &str>) {
+        assert_eq!(detect(bytes), expected.map_err(String::from));
+    }
+
+    #[test]
+    fn content_decides() {
+        check(b"GGUF\x03", Ok(Format::Gguf));
+        check(b"lmgg", Ok(Format::WhisperBin));
+        check(b"\x10\0\0\0\0\0\0\0{}", Ok(Format::SafeTensors));
+        check(b"\x06\0\0\0\x0c\0WhisperSpec\0", Ok(Format::CTranslate2));
+        check(b"", Err("an empty file"));
+        check(b"Hello.\n", Err("text"));
+        check("naïve".as_bytes(), Err("text"));
+        check(b" {\"a\": 1}", Err("JSON text"));
+        check(b"\x00\x01\xff", Err("unknown binary data starting with 00 01 ff"));
+        check(b"RIFF....WAVE", Err("a WAV or other RIFF file"));
+    }
+}

@@ -1,0 +1,186 @@
+//! The errors of this crate: what was expected, what was found, and where.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The result of reading or writing a model file.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a model file cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused.
+    #[error("cannot {action} `{}`: {source}", path.display())]
+    Io {
+        /// What was tried: `open`, `create`, …
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An output refused bytes.
+    #[error("cannot write the model: {source}")]
+    Write {
+        /// What the output said.
+        source: io::Error,
+    },
+    /// The content is none of the formats.
+    #[error(
+        "not a model file: expected CTranslate2, GGUF, whisper.cpp .bin or safetensors; \
+         found {found}"
+    )]
+    NotAModel {
+        /// What the content looks like.
+        found: String,
+    },
+    /// The folder holds no model that this crate reads.
+    #[error(
+        "no model in this folder: expected model.bin, model.safetensors or \
+         model.safetensors.index.json; found {found}"
+    )]
+    NoModelInFolder {
+        /// Some names that it holds.
+        found: String,
+    },
+    /// The format is known, this version of it is not.
+    #[error("unsupported {what}: expected {expected}, got {got}")]
+    Version {
+        /// Which version: `GGUF version`, …
+        what: &'static str,
+        /// The versions that are read.
+        expected: &'static str,
+        /// The version in the file.
+        got: u64,
+    },
+    /// The file ends too early.
+    #[error(
+        "file ends inside {what}: expected {expected} more bytes at offset {offset}, got {got}"
+    )]
+    Truncated {
+        /// What was being read.
+        what: &'static str,
+        /// Where it starts, in bytes from the start of the file.
+        offset: usize,
+        /// Bytes that it needs.
+        expected: u64,
+        /// Bytes that are left.
+        got: usize,
+    },
+    /// A field holds what it must not.
+    #[error("invalid {what} at offset {offset}: expected {expected}, got {got}")]
+    Invalid {
+        /// Which field.
+        what: &'static str,
+        /// Where it is, in bytes from the start of the file.
+        offset: usize,
+        /// What the format asks for.
+        expected: String,
+        /// What is there.
+        got: String,
+    },
+    /// A tensor's description or data is wrong.
+    #[error("tensor `{tensor}`: expected {expected}, got {got}")]
+    Tensor {
+        /// Its name, escaped and shortened.
+        tensor: String,
+        /// What it should be.
+        expected: String,
+        /// What it is.
+        got: String,
+    },
+    /// The file has no tensor of this name.
+    #[error("tensor `{tensor}` is missing")]
+    MissingTensor {
+        /// The name looked up.
+        tensor: String,
+    },
+    /// A metadata entry is missing or of another type.
+    #[error("metadata `{key}`: expected {expected}, got {got}")]
+    Metadata {
+        /// Its key.
+        key: String,
+        /// The type or value asked for.
+        expected: String,
+        /// What is there.
+        got: String,
+    },
+    /// A JSON part cannot be read.
+    #[error("invalid JSON in {what}: {source}")]
+    Json {
+        /// Which part.
+        what: String,
+        /// What the JSON parser said.
+        source: serde_json::Error,
+    },
+    /// One of the above, in a file.
+    #[error("`{}`: {source}", path.display())]
+    In {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: Box<Error>,
+    },
+}
+
+impl Error {
+    /// Names the file that the error is about; errors that name a path already stay as they are.
+    pub(crate) fn in_file(self, path: impl Into<PathBuf>) -> Self {
+        match self {
+            Self::Io { .. } | Self::In { .. } => self,
+            other => Self::In { path: path.into(), source: Box::new(other) },
+        }
+    }
+
+    pub(crate) fn tensor(
+        tensor: &str,
+        expected: impl Into<String>,
+        got: impl Into<String>,
+    ) -> Self {
+        Self::Tensor { tensor: printable(tensor), expected: expected.into(), got: got.into() }
+    }
+
+    pub(crate) fn metadata(key: &str, expected: impl Into<String>, got: impl Into<String>) -> Self {
+        Self::Metadata { key: printable(key), expected: expected.into(), got: got.into() }
+    }
+}
+
+/// Characters of a foreign string that fit in a one-line message.
+const PRINTABLE_CHARS: usize = 96;
+
+/// `text` on one line: control characters escaped, long text cut with `…`.
+pub(crate) fn printable(text: &str) -> String {
+    let mut out = String::new();
+    for (n, c) in text.chars().enumerate() {
+        if n == PRINTABLE_CHARS {
+            out.push('…');
+            break;
+        }
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, PRINTABLE_CHARS, printable};
+
+    #[test]
+    fn foreign_names_stay_on_one_line() {
+        assert_eq!(printable("a\nb\u{1b}[0m"), "a\\nb\\u{1b}[0m");
+        let long = printable(&"é".repeat(5000));
+        assert_eq!(long.chars().count(), PRINTABLE_CHARS + 1);
+        assert!(long.ends_with('…'));
+    }
+
+    #[test]
+    fn a_path_is_named_once() {
+        let e = Error::MissingTensor { tensor: "w".into() }.in_file("a.gguf").in_file("b.gguf");
+        assert_eq!(e.to_string(), "`a.gguf`: tensor `w` is missing");
+    }
+}

@@ -1,0 +1,201 @@
+//! An open model: opening by content, and look-ups.
+
+use std::path::{Path, PathBuf};
+
+use crate::detect::{Format, detect};
+use crate::error::{Error, Result, printable};
+use crate::folder::{self, Companion};
+use crate::metadata::Metadata;
+use crate::mmap::Bytes;
+use crate::summary::Summary;
+use crate::tensor::{Place, TensorInfo, TensorTable, TensorView};
+use crate::whisper_bin::WhisperBin;
+use crate::{ctranslate2, gguf, safetensors, whisper_bin};
+
+/// What a parser makes of one file.
+pub(crate) struct Parsed {
+    pub(crate) version: u32,
+    pub(crate) metadata: Metadata,
+    pub(crate) tensors: TensorTable,
+    pub(crate) whisper_bin: Option<WhisperBin>,
+}
+
+/// A model file or folder, mapped and parsed; tensors are read from the map when asked for.
+#[derive(Debug)]
+pub struct ModelFile {
+    path: Option<PathBuf>,
+    format: Format,
+    version: u32,
+    metadata: Metadata,
+    tensors: TensorTable,
+    whisper_bin: Option<WhisperBin>,
+    /// The files that the table's shards count.
+    shards: Vec<Bytes>,
+    companions: Vec<Companion>,
+}
+
+impl ModelFile {
+    /// Opens a model file of any format, or a Hugging Face or CTranslate2 folder. The content
+    /// decides, not the name.
+    ///
+    /// # Errors
+    /// Any [`Error`] but the writers'; it names the file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let metadata = std::fs::metadata(path).map_err(|source| Error::Io {
+            action: "open",
+            path: path.into(),
+            source,
+        })?;
+        let mut model = if metadata.is_dir() {
+            folder::open(path)?
+        } else {
+            let mut model = Self::open_file(path)?;
+            if matches!(model.format, Format::CTranslate2 | Format::SafeTensors) {
+                model.companions = folder::companions_of(path)?;
+            }
+            model
+        };
+        model.path = Some(path.to_owned());
+        Ok(model)
+    }
+
+    /// Opens one file and no companions.
+    pub(crate) fn open_file(path: &Path) -> Result<Self> {
+        Self::from_map(Bytes::open(path)?).map_err(|e| e.in_file(path))
+    }
+
+    /// Parses a model file that is in memory.
+    ///
+    /// # Errors
+    /// Any [`Error`] of the parsers.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
+        Self::from_map(Bytes::Owned(bytes))
+    }
+
+    fn from_map(bytes: Bytes) -> Result<Self> {
+        let format = detect(&bytes).map_err(|found| Error::NotAModel { found })?;
+        let parsed = match format {
+            Format::CTranslate2 => ctranslate2::parse(&bytes)?,
+            Format::WhisperBin => whisper_bin::parse(&bytes)?,
+            Format::Gguf => gguf::parse(&bytes)?,
+            Format::SafeTensors => safetensors::parse(&bytes)?,
+        };
+        Ok(Self {
+            path: None,
+            format,
+            version: parsed.version,
+            metadata: parsed.metadata,
+            tensors: parsed.tensors,
+            whisper_bin: parsed.whisper_bin,
+            shards: vec![bytes],
+            companions: Vec::new(),
+        })
+    }
+
+    /// Adds the tensors of another file of the same format.
+    pub(crate) fn append_shard(&mut self, other: Self) -> Result<()> {
+        let shard = self.shards.len();
+        self.tensors.append_shard(other.tensors, shard)?;
+        self.shards.extend(other.shards);
+        Ok(())
+    }
+
+    pub(crate) fn set_companions(&mut self, companions: Vec<Companion>) {
+        self.companions = companions;
+    }
+
+    /// Adds a file that belongs to the model, as `open` does for the files of its folder;
+    /// replaces one of the same name.
+    #[must_use]
+    pub fn with_companion(mut self, name: impl Into<String>, bytes: Vec<u8>) -> Self {
+        let name = name.into();
+        self.companions.retain(|c| c.name != name);
+        self.companions.push(Companion { name, bytes: Bytes::Owned(bytes) });
+        self
+    }
+
+    /// The format.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The format's version in the file: GGUF's, CTranslate2's binary version, the quantization
+    /// version of a whisper.cpp file; 0 for safetensors, which have none.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The path given to [`Self::open`].
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Bytes of the model's files, companions not counted.
+    #[must_use]
+    pub fn file_bytes(&self) -> usize {
+        self.shards.iter().map(|bytes| bytes.len()).sum()
+    }
+
+    /// The metadata.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The tensors in file order, CTranslate2's aliases last.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorView<'_>> {
+        self.tensors.iter().map(|entry| self.view(entry))
+    }
+
+    /// The tensor called `name`.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        self.tensors.get(name).map(|entry| self.view(entry))
+    }
+
+    /// The tensor called `name`, which must exist.
+    ///
+    /// # Errors
+    /// [`Error::MissingTensor`].
+    pub fn require(&self, name: &str) -> Result<TensorView<'_>> {
+        self.tensor(name).ok_or_else(|| Error::MissingTensor { tensor: printable(name) })
+    }
+
+    fn view<'a>(&'a self, (info, place): &'a (TensorInfo, Place)) -> TensorView<'a> {
+        TensorView {
+            name: &info.name,
+            dtype: info.dtype,
+            shape: &info.shape,
+            data: &self.shards[place.shard][place.range.clone()],
+        }
+    }
+
+    /// The content of a file that belongs to the model: `config.json`, `tokenizer.json`,
+    /// `vocabulary.txt`, `vocabulary.json`, `preprocessor_config.json`,
+    /// `generation_config.json`. Only CTranslate2 and safetensors models have them.
+    #[must_use]
+    pub fn companion(&self, file_name: &str) -> Option<&[u8]> {
+        self.companions.iter().find(|c| c.name == file_name).map(|c| &*c.bytes)
+    }
+
+    /// The names and contents of the files that belong to the model.
+    pub fn companions(&self) -> impl ExactSizeIterator<Item = (&str, &[u8])> {
+        self.companions.iter().map(|c| (c.name.as_str(), &*c.bytes))
+    }
+
+    /// Sizes, filters and tokens of a whisper.cpp file; `None` for the other formats.
+    #[must_use]
+    pub fn whisper_bin(&self) -> Option<&WhisperBin> {
+        self.whisper_bin.as_ref()
+    }
+
+    /// What is in the file, for printing.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        Summary::of(self)
+    }
+}

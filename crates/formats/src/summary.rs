@@ -1,0 +1,79 @@
+//! What is in a model file, as data for printing.
+
+use stonechat_compute::DType;
+
+use crate::detect::Format;
+use crate::model_file::ModelFile;
+
+/// What is in a model file.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The format.
+    pub format: Format,
+    /// The format's version, as [`ModelFile::version`].
+    pub version: u32,
+    /// Bytes of the model's files.
+    pub file_bytes: usize,
+    /// Keys and values in file order; each value is one line, long ones cut.
+    pub metadata: Vec<(String, String)>,
+    /// The tensors in file order.
+    pub tensors: Vec<TensorSummary>,
+    /// Elements of all tensors, those under several names counted once.
+    pub n_parameters: usize,
+    /// Bytes of all tensors, those under several names counted once.
+    pub tensor_bytes: usize,
+    /// Names and bytes of the files that belong to the model.
+    pub companions: Vec<(String, usize)>,
+}
+
+/// One tensor of a [`Summary`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TensorSummary {
+    /// The name as the file spells it.
+    pub name: String,
+    /// The element type.
+    pub dtype: DType,
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// Bytes of data.
+    pub bytes: usize,
+}
+
+impl Summary {
+    pub(crate) fn of(model: &ModelFile) -> Self {
+        let mut metadata: Vec<(String, String)> =
+            model.metadata().iter().map(|(k, v)| (k.to_owned(), v.to_string())).collect();
+        if let Some(bin) = model.whisper_bin() {
+            let (n_mels, n_bins) = (bin.mel_filters.n_mels, bin.mel_filters.n_bins);
+            metadata.push(("mel filters".into(), format!("{n_mels} × {n_bins} of f32")));
+            metadata.push(("tokens".into(), bin.vocab.len().to_string()));
+        }
+        let mut seen = std::collections::HashSet::new();
+        let (mut n_parameters, mut tensor_bytes) = (0, 0);
+        let mut tensors = Vec::with_capacity(model.tensors().len());
+        for tensor in model.tensors() {
+            if seen.insert(tensor.data.as_ptr_range()) {
+                n_parameters += tensor.n_elements();
+                tensor_bytes += tensor.data.len();
+            }
+            tensors.push(TensorSummary {
+                name: tensor.name.to_owned(),
+                dtype: tensor.dtype,
+                shape: tensor.shape.to_vec(),
+                bytes: tensor.data.len(),
+            });
+        }
+        Self {
+            format: model.format(),
+            version: model.version(),
+            file_bytes: model.file_bytes(),
+            metadata,
+            tensors,
+            n_parameters,
+            tensor_bytes,
+            companions: model.companions().map(|(k, v)| (k.to_owned(), v.len())).collect(),
+        }
+    }
+}
