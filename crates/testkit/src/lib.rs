@@ -1,1 +1,24 @@
-//! Placeholder.
+//! What the tests of the workspace share; nothing here is part of the product.
+//!
+//! [`Reference`] is a backend in f64 with obvious loops: the oracle of the conformance suite and,
+//! since it is a backend, of whole models. [`TinyWhisper`] makes a random model of real structure.
+//! [`suite`] runs every op of a backend against the oracle. [`Lcg`] makes the same pseudo-random values everywhere.
+#![forbid(unsafe_code)]
+
+mod lcg;
+mod reference;
+pub mod suite;
+mod tiny_whisper;
+
+pub use lcg::Lcg;
+pub use reference::{Reference, ReferenceBuffer, ReferenceKv, ReferenceMatrix};
+pub use tiny_whisper::TinyWhisper;
+
+/// Where `cargo xtask models` installs models: `STONECHAT_MODELS`, else the platform's cache
+/// folder; `None` if neither can be found.
+#[must_use]
+pub fn models_folder() -> Option<std::path::PathBuf> {
+    std::env::var_os("STONECHAT_MODELS")
+        .map(std::path::PathBuf::from)
+        .or_else(|| Some(std::env::home_dir()?.join(".cache/stonechat/models")))
+}

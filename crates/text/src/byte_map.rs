@@ -46,6 +46,15 @@ pub(crate) fn token_bytes(printable: &str) -> Vec<u8> {
     bytes.unwrap_or_else(|| printable.as_bytes().to_vec())
 }
 
+/// The printable form of `bytes`.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    let character = |byte: &u8| {
+        let shifted = SHIFTED.iter().position(|b| b == byte);
+        shifted.and_then(|index| char::from_u32(SHIFT + index as u32)).unwrap_or(char::from(*byte))
+    };
+    bytes.iter().map(character).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,6 +68,13 @@ mod tests {
             }
         }
         assert_eq!(seen, [1; 256]);
+    }
+
+    #[test]
+    fn the_printable_form_round_trips() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(token_bytes(&printable(&bytes)), bytes);
+        assert_eq!(printable(b" the"), "Ġthe");
     }
 
     #[test]

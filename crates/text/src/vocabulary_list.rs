@@ -7,12 +7,32 @@
 use std::collections::BTreeMap;
 
 use crate::bpe::MergeRule;
-use crate::byte_map::token_bytes;
+use crate::byte_map::{printable, token_bytes};
 use crate::error::{Error, Result};
 use crate::tokenizer::{Added, Tokenizer};
 use crate::vocab::Vocab;
 
 impl Tokenizer {
+    /// Reads tokens in id order and GPT-2's printable form, as GGUF's `tokenizer.ggml.tokens` and
+    /// CTranslate2's lists hold them.
+    ///
+    /// # Errors
+    /// If a byte has no token.
+    pub fn from_vocabulary<T: AsRef<str>>(tokens: &[T]) -> Result<Self> {
+        from_tokens(tokens.iter().map(AsRef::as_ref))
+    }
+
+    /// The entry of token `id` in such a list; special tokens stand as they are.
+    #[must_use]
+    pub fn vocabulary_entry(&self, id: u32) -> Option<String> {
+        let bytes = self.token_bytes(id)?;
+        Some(if self.is_special(id) {
+            String::from_utf8_lossy(bytes).into_owned()
+        } else {
+            printable(bytes)
+        })
+    }
+
     /// Reads a CTranslate2 `vocabulary.txt`.
     ///
     /// # Errors
@@ -36,7 +56,7 @@ impl Tokenizer {
             expected: "an array of strings",
             source,
         })?;
-        from_tokens(tokens.iter().map(String::as_str))
+        Self::from_vocabulary(&tokens)
     }
 }
 

@@ -3,7 +3,7 @@
 //! The cases are made by `test-data/golden/tokenizer/make.py`; the vocabularies are the model
 //! folders that `cargo xtask models` installs.
 
-#![expect(clippy::unwrap_used, reason = "a failing test shows where")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failing test shows where")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,1 +1,60 @@
-//! Placeholder.
+//! Whisper speech recognition: the model, its decoding rules and the long-audio pipeline.
+//!
+//! [`Transcriber`] is the front door: it owns a loaded [`Model`] and turns 16 kHz samples into a
+//! [`Transcript`]. The pieces below it are public for those who want to drive them.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `config.rs`, `source.rs`, `weights.rs` | sizes, tensor names of each file format, checked weights |
+//! | `encoder.rs`, `decoder.rs` | the two forward passes and their state |
+//! | `special.rs`, `languages.rs` | special token ids and language codes |
+//! | `rules.rs`, `sampling.rs`, `window.rs` | logit rules, token choice, one 30 s window |
+//! | `transcribe.rs` | seek, prompts and temperature fallback over long audio |
+//! | `output.rs` | txt, srt, vtt, tsv and json |
+//! | `export.rs` | writing GGUF and whisper.cpp files, quantizing |
+//!
+//! Behaviour follows openai/whisper 20250625 (`decoding.py`, `transcribe.py`).
+#![forbid(unsafe_code)]
+
+mod config;
+mod decoder;
+mod encoder;
+mod error;
+mod export;
+mod languages;
+mod model;
+mod options;
+mod output;
+mod rules;
+mod sampling;
+mod source;
+mod special;
+mod transcribe;
+mod weights;
+mod window;
+
+pub use config::Config;
+pub use decoder::{Batch, DecoderState};
+pub use encoder::EncoderState;
+pub use error::Error;
+pub use export::{ExportFormat, export};
+pub use languages::{LANGUAGES, Language};
+pub use model::Model;
+pub use options::{Options, Task};
+pub use output::OutputFormat;
+pub use special::SpecialTokens;
+pub use transcribe::{Progress, Segment, Timings, Transcriber, Transcript};
+pub use window::WindowResult;
+
+/// Sample rate of every input, in Hz.
+pub const SAMPLE_RATE: usize = 16_000;
+/// Samples between two mel frames.
+pub const HOP_LENGTH: usize = 160;
+/// Mel frames in one window.
+pub const WINDOW_FRAMES: usize = 3000;
+/// Samples in one window.
+pub const WINDOW_SAMPLES: usize = WINDOW_FRAMES * HOP_LENGTH;
+/// Mel frames in one encoder position and in one timestamp step.
+pub const FRAMES_PER_POSITION: usize = 2;
+/// Seconds of one timestamp step.
+pub const TIMESTAMP_SECONDS: f64 = 0.02;

@@ -1,0 +1,266 @@
+//! The op vocabulary: what a device must be able to do for a model to run on it.
+//!
+//! Every op has a contract (shapes, what is read and written), an f64 reference in
+//! `stonechat-testkit` and one conformance suite that runs on every backend and ISA. Ops enqueue
+//! work; only [`Backend::read`] waits for it, and it is async so that a browser is never blocked.
+//! Shapes are the caller's duty: an op panics on a mismatch, it never reads out of bounds.
+
+use std::fmt::Debug;
+use std::future::Future;
+
+use stonechat_compute::DType;
+pub use stonechat_compute::cpu::{Activation, KvDType, KvRow, QueryRow};
+
+use crate::Error;
+
+/// `rows × cols` values of a device buffer: row `r` starts at `offset + r * stride`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// Index of the first value.
+    pub offset: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Values in a row.
+    pub cols: usize,
+    /// Distance between the starts of two rows.
+    pub stride: usize,
+}
+
+impl Rows {
+    /// `rows × cols` values packed from the start of a buffer.
+    #[must_use]
+    pub fn packed(rows: usize, cols: usize) -> Self {
+        Self { offset: 0, rows, cols, stride: cols }
+    }
+
+    /// The columns `from .. from + cols` of the same rows.
+    ///
+    /// # Panics
+    /// If the columns are not inside these rows.
+    #[must_use]
+    #[track_caller]
+    pub fn columns(self, from: usize, cols: usize) -> Self {
+        assert!(from + cols <= self.cols, "columns {from}+{cols} of {}", self.cols);
+        Self { offset: self.offset + from, cols, ..self }
+    }
+
+    /// The rows `from .. from + rows`.
+    ///
+    /// # Panics
+    /// If the rows are not inside these rows.
+    #[must_use]
+    #[track_caller]
+    pub fn slice(self, from: usize, rows: usize) -> Self {
+        assert!(from + rows <= self.rows, "rows {from}+{rows} of {}", self.rows);
+        Self { offset: self.offset + from * self.stride, rows, ..self }
+    }
+
+    /// One past the last index that is touched; 0 when there is nothing.
+    #[must_use]
+    pub fn end(self) -> usize {
+        if self.rows == 0 { 0 } else { self.offset + (self.rows - 1) * self.stride + self.cols }
+    }
+
+    /// Whether the rows follow each other without gaps.
+    #[must_use]
+    pub fn is_packed(self) -> bool {
+        self.stride == self.cols || self.rows <= 1
+    }
+}
+
+/// A readable matrix in a buffer.
+#[derive(Debug)]
+pub struct View<'a, B: Backend> {
+    /// The buffer.
+    pub buffer: &'a B::Buffer,
+    /// Where in the buffer.
+    pub rows: Rows,
+}
+
+impl<B: Backend> Clone for View<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for View<'_, B> {}
+
+impl<'a, B: Backend> View<'a, B> {
+    /// `rows` of `buffer`.
+    #[must_use]
+    pub fn new(buffer: &'a B::Buffer, rows: Rows) -> Self {
+        Self { buffer, rows }
+    }
+
+    /// `rows × cols` values packed from the start of `buffer`.
+    #[must_use]
+    pub fn packed(buffer: &'a B::Buffer, rows: usize, cols: usize) -> Self {
+        Self { buffer, rows: Rows::packed(rows, cols) }
+    }
+}
+
+/// What happens to a matmul's or convolution's result before it is stored:
+/// `y = act(x·Wᵀ + bias)`, added to what `y` held when `accumulate` is set.
+#[derive(Debug)]
+pub struct Epilogue<'a, B: Backend> {
+    /// `[N]`, added to every row.
+    pub bias: Option<&'a B::Buffer>,
+    /// Applied after the bias.
+    pub activation: Activation,
+    /// Whether the result is added to the output (a residual connection) or replaces it.
+    pub accumulate: bool,
+}
+
+/// A weight matrix as a file holds it.
+#[derive(Debug, Clone, Copy)]
+pub struct MatrixSource<'a> {
+    /// Name for error messages.
+    pub name: &'a str,
+    /// Output features `N`.
+    pub rows: usize,
+    /// Input features `K`.
+    pub cols: usize,
+    /// Type of the stored values.
+    pub dtype: DType,
+    /// `rows` consecutive rows; any alignment.
+    pub bytes: &'a [u8],
+}
+
+/// Geometry of a KV pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvShape {
+    /// Layers; each has its own pages.
+    pub n_layers: usize,
+    /// Pages of a layer.
+    pub n_pages: usize,
+    /// KV heads `G`.
+    pub n_kv_heads: usize,
+    /// Width of a head `C`.
+    pub head_dim: usize,
+    /// Element type.
+    pub dtype: KvDType,
+}
+
+/// Arguments of [`Backend::attention`].
+#[derive(Debug)]
+pub struct Attention<'a, B: Backend> {
+    /// `[T, H*C]`.
+    pub q: View<'a, B>,
+    /// Pool that holds the keys and values.
+    pub kv: &'a B::Kv,
+    /// Layer of the pool.
+    pub layer: usize,
+    /// Query heads `H`, a multiple of the pool's KV heads.
+    pub n_heads: usize,
+    /// Factor of the scores, usually `1/sqrt(C)`.
+    pub scale: f32,
+    /// One entry a query row; rows of one sequence are adjacent.
+    pub rows: &'a [QueryRow],
+    /// The page lists of all sequences; each row says where its own begins.
+    pub page_table: &'a [u32],
+}
+
+/// A device and its ops. Values are f32 unless said otherwise.
+pub trait Backend: Clone + Debug + Send + Sync + 'static {
+    /// f32 values on the device.
+    type Buffer: Debug + Send + Sync;
+    /// An immutable weight matrix in the layout that the kernels stream.
+    type Matrix: Debug + Send + Sync;
+    /// Pages of keys and values, see [`KvCache`](crate::KvCache).
+    type Kv: Debug + Send + Sync;
+
+    /// Name for messages, for example `cpu`.
+    fn name(&self) -> &'static str;
+
+    /// Names of the kernels and device in use, for logs and benchmarks.
+    fn describe(&self) -> String;
+
+    /// A buffer of `len` zeros.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    fn alloc(&self, len: usize) -> Result<Self::Buffer, Error>;
+
+    /// A weight matrix, copied (and repacked) to the device.
+    ///
+    /// # Errors
+    /// If the type has no kernel here or the bytes do not fit the shape.
+    fn matrix(&self, source: MatrixSource<'_>) -> Result<Self::Matrix, Error>;
+
+    /// An empty KV pool.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    fn kv(&self, shape: KvShape) -> Result<Self::Kv, Error>;
+
+    /// Copies `values` to `dst[offset..]`.
+    fn write(&self, dst: &mut Self::Buffer, offset: usize, values: &[f32]);
+
+    /// Copies `src[offset .. offset + out.len()]` to `out` once all earlier ops are done.
+    fn read(
+        &self,
+        src: &Self::Buffer,
+        offset: usize,
+        out: &mut [f32],
+    ) -> impl Future<Output = Result<(), Error>>;
+
+    /// Copies the rows of `src` one after the other to `dst[offset..]`.
+    fn copy(&self, dst: &mut Self::Buffer, offset: usize, src: View<'_, Self>);
+
+    /// `out[t] = table[tokens[t]] + positions[pos[t]]`; all rows `[T, D]`, `positions` `[n_ctx, D]`.
+    fn embed(
+        &self,
+        out: &mut Self::Buffer,
+        table: &Self::Matrix,
+        tokens: &[u32],
+        positions: &Self::Buffer,
+        pos: &[u32],
+    );
+
+    /// `out[t] = (x[t] - mean) / sqrt(var + eps) * weight + bias`, `x` and `out` `[T, D]`.
+    fn layer_norm(
+        &self,
+        out: &mut Self::Buffer,
+        x: View<'_, Self>,
+        weight: &Self::Buffer,
+        bias: &Self::Buffer,
+        eps: f32,
+    );
+
+    /// `out[t, n] = Σ_k x[t, k] w[n, k]` with `epilogue`; `out` is packed `[T, N]`.
+    fn matmul(
+        &self,
+        out: &mut Self::Buffer,
+        x: View<'_, Self>,
+        w: &Self::Matrix,
+        epilogue: Epilogue<'_, Self>,
+    );
+
+    /// Convolution over time with kernel 3 and padding 1: `w` is `[C_out, 3 * C_in]`, tap-major
+    /// (`w[o, tap * C_in + i]`), `x` packed `[T, C_in]`, `out` packed `[ceil(T / stride), C_out]`.
+    fn conv1d(
+        &self,
+        out: &mut Self::Buffer,
+        x: View<'_, Self>,
+        w: &Self::Matrix,
+        stride: usize,
+        epilogue: Epilogue<'_, Self>,
+    );
+
+    /// Stores `k[t]` and `v[t]` (`[T, G*C]`) at `rows[t]` of `layer`.
+    fn kv_write(
+        &self,
+        kv: &mut Self::Kv,
+        layer: usize,
+        k: View<'_, Self>,
+        v: View<'_, Self>,
+        rows: &[KvRow],
+    );
+
+    /// Copies page `src` to page `dst` in every layer.
+    fn kv_copy_page(&self, kv: &mut Self::Kv, src: u32, dst: u32);
+
+    /// Softmax attention of every query row over the `kv_len` first positions of its pages;
+    /// `out` is packed `[T, H*C]`.
+    fn attention(&self, out: &mut Self::Buffer, args: Attention<'_, Self>);
+}

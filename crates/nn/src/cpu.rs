@@ -1,0 +1,291 @@
+//! The op vocabulary on this machine's SIMD.
+
+use std::future::{Future, ready};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use stonechat_compute::cpu::{
+    self, DenseWeight, KvLayout, KvPool, LayerNorm, MatMut, MatRef, conv1d, layer_norm, matmul,
+    matmul_dequantized,
+};
+use stonechat_compute::{DType, Isa};
+use stonechat_quant::{ActivationBuffer, QuantMatrix};
+
+use crate::{Attention, Backend, Epilogue, Error, KvRow, KvShape, MatrixSource, Rows, View};
+
+/// Rows of activations up to which a quantized matrix is multiplied by integer dot products;
+/// beyond, each of its rows is dequantized once and used for all of them.
+const MAX_INTEGER_ROWS: usize = 16;
+
+/// The CPU backend: an instruction set and a thread team.
+#[derive(Debug, Clone)]
+pub struct Cpu {
+    device: stonechat_compute::Cpu,
+    /// Quantized activations of the matmul in flight; ops of one backend run one after the other.
+    activations: Arc<Mutex<ActivationBuffer>>,
+}
+
+/// A weight matrix in host memory.
+#[derive(Debug)]
+pub enum CpuMatrix {
+    /// f32 values `[N, K]`.
+    F32(usize, usize, Vec<f32>),
+    /// f16 values `[N, K]`.
+    F16(usize, usize, Vec<half::f16>),
+    /// bf16 values `[N, K]`.
+    BF16(usize, usize, Vec<half::bf16>),
+    /// Blocks of a quantized type.
+    Quant(QuantMatrix),
+}
+
+impl CpuMatrix {
+    fn shape(&self) -> (usize, usize) {
+        match self {
+            Self::F32(n, k, _) | Self::F16(n, k, _) | Self::BF16(n, k, _) => (*n, *k),
+            Self::Quant(matrix) => (matrix.n(), matrix.k()),
+        }
+    }
+}
+
+impl Cpu {
+    /// The best instruction set of this machine and `n_threads` threads (0: one per core).
+    ///
+    /// # Errors
+    /// If `STONECHAT_ISA` names no instruction set or threads cannot be started.
+    pub fn new(n_threads: usize) -> Result<Self, Error> {
+        Ok(Self::with_device(stonechat_compute::Cpu::new(n_threads)?))
+    }
+
+    /// A chosen instruction set and thread team.
+    #[must_use]
+    pub fn with_device(device: stonechat_compute::Cpu) -> Self {
+        Self { device, activations: Arc::default() }
+    }
+
+    /// The instruction set in use.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.device.isa
+    }
+
+    fn matmul_into(
+        &self,
+        out: MatMut<'_>,
+        x: MatRef<'_>,
+        w: &CpuMatrix,
+        epilogue: cpu::Epilogue<'_>,
+    ) {
+        let device = &self.device;
+        match w {
+            CpuMatrix::F32(_, _, values) => {
+                matmul(device, out, x, DenseWeight::F32(values), epilogue);
+            }
+            CpuMatrix::F16(_, _, values) => {
+                matmul(device, out, x, DenseWeight::F16(values), epilogue);
+            }
+            CpuMatrix::BF16(_, _, values) => {
+                matmul(device, out, x, DenseWeight::BF16(values), epilogue);
+            }
+            CpuMatrix::Quant(matrix) if x.rows <= MAX_INTEGER_ROWS => {
+                let mut activations =
+                    self.activations.lock().unwrap_or_else(PoisonError::into_inner);
+                matrix.matmul(device, out, x, &mut activations, epilogue);
+            }
+            CpuMatrix::Quant(matrix) => {
+                let dequantize = |rows, values: &mut [f32]| {
+                    matrix.dequantize_rows(device.isa, rows, values);
+                };
+                matmul_dequantized(device, out, x, &dequantize, epilogue);
+            }
+        }
+    }
+}
+
+fn mat(buffer: &[f32], rows: Rows) -> MatRef<'_> {
+    MatRef::new(
+        &buffer[rows.offset..rows.end().max(rows.offset)],
+        rows.rows,
+        rows.cols,
+        rows.stride,
+    )
+}
+
+fn host<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
+    cpu::Epilogue {
+        bias: epilogue.bias.map(Vec::as_slice),
+        activation: epilogue.activation,
+        accumulate: epilogue.accumulate,
+    }
+}
+
+impl Backend for Cpu {
+    type Buffer = Vec<f32>;
+    type Matrix = CpuMatrix;
+    type Kv = Vec<KvPool>;
+
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn describe(&self) -> String {
+        format!("cpu {}, {} threads", self.device.isa.name(), self.device.threads.n_threads())
+    }
+
+    fn alloc(&self, len: usize) -> Result<Vec<f32>, Error> {
+        let mut values = Vec::new();
+        let refused = |_| Error::OutOfMemory { bytes: len.saturating_mul(4), backend: "cpu" };
+        values.try_reserve_exact(len).map_err(refused)?;
+        values.resize(len, 0.0);
+        Ok(values)
+    }
+
+    fn matrix(&self, source: MatrixSource<'_>) -> Result<CpuMatrix, Error> {
+        let MatrixSource { name, rows, cols, dtype, bytes } = source;
+        let expected =
+            rows.checked_mul(cols).and_then(|n| dtype.bytes_for(n)).unwrap_or(usize::MAX);
+        if bytes.len() != expected || !cols.is_multiple_of(dtype.block_len()) {
+            let (name, shape) = (name.to_owned(), [rows, cols]);
+            return Err(Error::WeightSize { name, dtype, shape, expected, got: bytes.len() });
+        }
+        Ok(match dtype {
+            DType::F32 => CpuMatrix::F32(rows, cols, bytemuck::pod_collect_to_vec(bytes)),
+            DType::F16 => CpuMatrix::F16(rows, cols, bytemuck::pod_collect_to_vec(bytes)),
+            DType::BF16 => CpuMatrix::BF16(rows, cols, bytemuck::pod_collect_to_vec(bytes)),
+            _ if stonechat_quant::supports_matmul(dtype) => {
+                let refused =
+                    |_| Error::UnsupportedWeight { name: name.to_owned(), dtype, backend: "cpu" };
+                CpuMatrix::Quant(QuantMatrix::new(dtype, rows, cols, bytes).map_err(refused)?)
+            }
+            _ => {
+                let name = name.to_owned();
+                return Err(Error::UnsupportedWeight { name, dtype, backend: "cpu" });
+            }
+        })
+    }
+
+    fn kv(&self, shape: KvShape) -> Result<Vec<KvPool>, Error> {
+        let KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype } = shape;
+        let layout = KvLayout { n_kv_heads, head_dim, dtype };
+        (0..n_layers).map(|_| Ok(KvPool::new(layout, n_pages)?)).collect()
+    }
+
+    fn write(&self, dst: &mut Vec<f32>, offset: usize, values: &[f32]) {
+        dst[offset..offset + values.len()].copy_from_slice(values);
+    }
+
+    fn read(
+        &self,
+        src: &Vec<f32>,
+        offset: usize,
+        out: &mut [f32],
+    ) -> impl Future<Output = Result<(), Error>> {
+        out.copy_from_slice(&src[offset..offset + out.len()]);
+        ready(Ok(()))
+    }
+
+    fn copy(&self, dst: &mut Vec<f32>, offset: usize, src: View<'_, Self>) {
+        let Rows { rows, cols, stride, .. } = src.rows;
+        for r in 0..rows {
+            let from = src.rows.offset + r * stride;
+            dst[offset + r * cols..][..cols].copy_from_slice(&src.buffer[from..from + cols]);
+        }
+    }
+
+    fn embed(
+        &self,
+        out: &mut Vec<f32>,
+        table: &CpuMatrix,
+        tokens: &[u32],
+        positions: &Vec<f32>,
+        pos: &[u32],
+    ) {
+        let (_, d) = table.shape();
+        for (row, (&token, &pos)) in out.chunks_exact_mut(d).zip(tokens.iter().zip(pos)) {
+            let token = token as usize;
+            let values = token * d..(token + 1) * d;
+            match table {
+                CpuMatrix::F32(_, _, table) => row.copy_from_slice(&table[values]),
+                CpuMatrix::F16(_, _, table) => {
+                    row.iter_mut().zip(&table[values]).for_each(|(r, v)| *r = v.to_f32());
+                }
+                CpuMatrix::BF16(_, _, table) => {
+                    row.iter_mut().zip(&table[values]).for_each(|(r, v)| *r = v.to_f32());
+                }
+                CpuMatrix::Quant(table) => {
+                    table.dequantize_rows(self.device.isa, token..token + 1, row);
+                }
+            }
+            let position = &positions[pos as usize * d..][..d];
+            row.iter_mut().zip(position).for_each(|(r, p)| *r += p);
+        }
+    }
+
+    fn layer_norm(
+        &self,
+        out: &mut Vec<f32>,
+        x: View<'_, Self>,
+        weight: &Vec<f32>,
+        bias: &Vec<f32>,
+        eps: f32,
+    ) {
+        let Rows { rows, cols, .. } = x.rows;
+        let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
+        layer_norm(&self.device, out, mat(x.buffer, x.rows), LayerNorm { weight, bias, eps });
+    }
+
+    fn matmul(
+        &self,
+        out: &mut Vec<f32>,
+        x: View<'_, Self>,
+        w: &CpuMatrix,
+        epilogue: Epilogue<'_, Self>,
+    ) {
+        let (n, _) = w.shape();
+        let out = MatMut::packed(&mut out[..x.rows.rows * n], x.rows.rows, n);
+        self.matmul_into(out, mat(x.buffer, x.rows), w, host(&epilogue));
+    }
+
+    fn conv1d(
+        &self,
+        out: &mut Vec<f32>,
+        x: View<'_, Self>,
+        w: &CpuMatrix,
+        stride: usize,
+        epilogue: Epilogue<'_, Self>,
+    ) {
+        let (n, _) = w.shape();
+        let rows = x.rows.rows.div_ceil(stride);
+        let out = MatMut::packed(&mut out[..rows * n], rows, n);
+        let epilogue = host(&epilogue);
+        conv1d(out, mat(x.buffer, x.rows), stride, |out, x| self.matmul_into(out, x, w, epilogue));
+    }
+
+    fn kv_write(
+        &self,
+        kv: &mut Vec<KvPool>,
+        layer: usize,
+        k: View<'_, Self>,
+        v: View<'_, Self>,
+        rows: &[KvRow],
+    ) {
+        kv[layer].write(mat(k.buffer, k.rows), mat(v.buffer, v.rows), rows);
+    }
+
+    fn kv_copy_page(&self, kv: &mut Vec<KvPool>, src: u32, dst: u32) {
+        for pool in kv {
+            pool.copy_page(src, dst);
+        }
+    }
+
+    fn attention(&self, out: &mut Vec<f32>, args: Attention<'_, Self>) {
+        let Attention { q, kv, layer, n_heads, scale, rows, page_table } = args;
+        let Rows { rows: n_rows, cols, .. } = q.rows;
+        let out = MatMut::packed(&mut out[..n_rows * cols], n_rows, cols);
+        let q = mat(q.buffer, q.rows);
+        let kv = &kv[layer];
+        cpu::attention(
+            &self.device,
+            out,
+            cpu::Attention { q, kv, n_heads, scale, rows, page_table },
+        );
+    }
+}

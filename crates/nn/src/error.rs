@@ -1,0 +1,50 @@
+use stonechat_compute::DType;
+
+/// What can go wrong outside the caller's control.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device could not be set up.
+    #[error(transparent)]
+    Compute(#[from] stonechat_compute::Error),
+    /// A weight is stored in a type that the backend has no kernel for.
+    #[error("tensor `{name}`: the {backend} backend cannot use weights of type {dtype}")]
+    UnsupportedWeight {
+        /// The tensor's name in its file.
+        name: String,
+        /// The stored type.
+        dtype: DType,
+        /// The backend that was asked.
+        backend: &'static str,
+    },
+    /// A tensor's size does not match its declared shape.
+    #[error("tensor `{name}`: expected {expected} bytes of {dtype} for shape {shape:?}, got {got}")]
+    WeightSize {
+        /// The tensor's name in its file.
+        name: String,
+        /// The stored type.
+        dtype: DType,
+        /// Rows, columns.
+        shape: [usize; 2],
+        /// Bytes that the shape needs.
+        expected: usize,
+        /// Bytes present.
+        got: usize,
+    },
+    /// The KV pool has no free page left.
+    #[error("KV cache is full: {pages} pages of {page_len} positions are in use")]
+    KvFull {
+        /// Pages in the pool.
+        pages: usize,
+        /// Positions in a page.
+        page_len: usize,
+    },
+    /// A device buffer could not be made.
+    #[error("cannot allocate {bytes} bytes on {backend}")]
+    OutOfMemory {
+        /// Size asked for.
+        bytes: usize,
+        /// The backend that was asked.
+        backend: &'static str,
+    },
+}

@@ -1,0 +1,330 @@
+//! Every op of [`Backend`] in f64 with obvious loops.
+
+use std::future::{Future, ready};
+
+use stonechat_compute::DType;
+use stonechat_nn::{
+    Activation, Attention, Backend, Epilogue, Error, KvRow, KvShape, MatrixSource, PAGE_LEN, Rows,
+    View,
+};
+
+/// The f64 oracle.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reference;
+
+/// Values of a buffer.
+#[derive(Debug, Clone, Default)]
+pub struct ReferenceBuffer(pub Vec<f64>);
+
+/// A dequantized matrix `[N, K]`.
+#[derive(Debug, Clone)]
+pub struct ReferenceMatrix {
+    n: usize,
+    k: usize,
+    values: Vec<f64>,
+}
+
+/// Keys and values by layer, page, slot, head and channel.
+#[derive(Debug, Clone)]
+pub struct ReferenceKv {
+    shape: KvShape,
+    keys: Vec<f64>,
+    values: Vec<f64>,
+}
+
+impl ReferenceKv {
+    fn width(&self) -> usize {
+        self.shape.n_kv_heads * self.shape.head_dim
+    }
+
+    fn row(&self, layer: usize, at: KvRow) -> usize {
+        ((layer * self.shape.n_pages + at.page as usize) * PAGE_LEN + at.slot as usize)
+            * self.width()
+    }
+}
+
+/// Error function; absolute error below 1e-13.
+fn erf(x: f64) -> f64 {
+    // The Maclaurin series converges fast where it does not cancel; elsewhere a continued
+    // fraction of erfc does.
+    let z = x.abs();
+    let value = if z < 3.0 {
+        let (mut term, mut sum) = (z, z);
+        for n in 1..200 {
+            term *= -z * z / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        sum * 2.0 / std::f64::consts::PI.sqrt()
+    } else {
+        let fraction = (1..=60).rev().fold(0.0, |tail, n| f64::from(n) / 2.0 / (z + tail));
+        1.0 - (-z * z).exp() / ((z + fraction) * std::f64::consts::PI.sqrt())
+    };
+    value.copysign(x)
+}
+
+fn indices(rows: Rows) -> impl Iterator<Item = std::ops::Range<usize>> {
+    (0..rows.rows).map(move |r| {
+        let start = rows.offset + r * rows.stride;
+        start..start + rows.cols
+    })
+}
+
+fn finish(out: &mut f64, sum: f64, n: usize, epilogue: &Epilogue<'_, Reference>) {
+    let biased = sum + epilogue.bias.map_or(0.0, |bias| bias.0[n]);
+    let active = match epilogue.activation {
+        Activation::None => biased,
+        Activation::Gelu => biased / 2.0 * (1.0 + erf(biased / 2f64.sqrt())),
+    };
+    *out = if epilogue.accumulate { *out + active } else { active };
+}
+
+fn round_kv(value: f64, shape: &KvShape) -> f64 {
+    match shape.dtype {
+        stonechat_nn::KvDType::F32 => value,
+        stonechat_nn::KvDType::F16 => f64::from(half::f16::from_f64(value).to_f32()),
+    }
+}
+
+impl Backend for Reference {
+    type Buffer = ReferenceBuffer;
+    type Matrix = ReferenceMatrix;
+    type Kv = ReferenceKv;
+
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn describe(&self) -> String {
+        "f64 loops".to_owned()
+    }
+
+    fn alloc(&self, len: usize) -> Result<ReferenceBuffer, Error> {
+        Ok(ReferenceBuffer(vec![0.0; len]))
+    }
+
+    fn matrix(&self, source: MatrixSource<'_>) -> Result<ReferenceMatrix, Error> {
+        let MatrixSource { name, rows, cols, dtype, bytes } = source;
+        let mut values = vec![0.0; rows * cols];
+        stonechat_quant::dequantize_row(dtype, bytes, &mut values).map_err(|_| {
+            Error::UnsupportedWeight { name: name.to_owned(), dtype, backend: "reference" }
+        })?;
+        Ok(ReferenceMatrix {
+            n: rows,
+            k: cols,
+            values: values.into_iter().map(f64::from).collect(),
+        })
+    }
+
+    fn kv(&self, shape: KvShape) -> Result<ReferenceKv, Error> {
+        let len = shape.n_layers * shape.n_pages * PAGE_LEN * shape.n_kv_heads * shape.head_dim;
+        // Unwritten positions must never be read.
+        Ok(ReferenceKv { shape, keys: vec![f64::NAN; len], values: vec![f64::NAN; len] })
+    }
+
+    fn write(&self, dst: &mut ReferenceBuffer, offset: usize, values: &[f32]) {
+        for (to, from) in dst.0[offset..].iter_mut().zip(values) {
+            *to = f64::from(*from);
+        }
+    }
+
+    fn read(
+        &self,
+        src: &ReferenceBuffer,
+        offset: usize,
+        out: &mut [f32],
+    ) -> impl Future<Output = Result<(), Error>> {
+        for (to, from) in out.iter_mut().zip(&src.0[offset..]) {
+            *to = *from as f32;
+        }
+        ready(Ok(()))
+    }
+
+    fn copy(&self, dst: &mut ReferenceBuffer, offset: usize, src: View<'_, Self>) {
+        let mut at = offset;
+        for row in indices(src.rows) {
+            for i in row {
+                dst.0[at] = src.buffer.0[i];
+                at += 1;
+            }
+        }
+    }
+
+    fn embed(
+        &self,
+        out: &mut ReferenceBuffer,
+        table: &ReferenceMatrix,
+        tokens: &[u32],
+        positions: &ReferenceBuffer,
+        pos: &[u32],
+    ) {
+        for (t, (&token, &pos)) in tokens.iter().zip(pos).enumerate() {
+            for d in 0..table.k {
+                out.0[t * table.k + d] = table.values[token as usize * table.k + d]
+                    + positions.0[pos as usize * table.k + d];
+            }
+        }
+    }
+
+    fn layer_norm(
+        &self,
+        out: &mut ReferenceBuffer,
+        x: View<'_, Self>,
+        weight: &ReferenceBuffer,
+        bias: &ReferenceBuffer,
+        eps: f32,
+    ) {
+        let n = x.rows.cols;
+        for (t, row) in indices(x.rows).enumerate() {
+            let row = &x.buffer.0[row];
+            let mean = row.iter().sum::<f64>() / n as f64;
+            let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n as f64;
+            for d in 0..n {
+                let normal = (row[d] - mean) / (variance + f64::from(eps)).sqrt();
+                out.0[t * n + d] = normal * weight.0[d] + bias.0[d];
+            }
+        }
+    }
+
+    fn matmul(
+        &self,
+        out: &mut ReferenceBuffer,
+        x: View<'_, Self>,
+        w: &ReferenceMatrix,
+        epilogue: Epilogue<'_, Self>,
+    ) {
+        assert_eq!(x.rows.cols, w.k);
+        for (t, row) in indices(x.rows).enumerate() {
+            let row = &x.buffer.0[row];
+            for n in 0..w.n {
+                let weights = &w.values[n * w.k..][..w.k];
+                let sum = row.iter().zip(weights).map(|(a, b)| a * b).sum();
+                finish(&mut out.0[t * w.n + n], sum, n, &epilogue);
+            }
+        }
+    }
+
+    fn conv1d(
+        &self,
+        out: &mut ReferenceBuffer,
+        x: View<'_, Self>,
+        w: &ReferenceMatrix,
+        stride: usize,
+        epilogue: Epilogue<'_, Self>,
+    ) {
+        let (n_in, n_frames) = (x.rows.cols, x.rows.rows);
+        assert_eq!(w.k, 3 * n_in);
+        for t in 0..n_frames.div_ceil(stride) {
+            for n in 0..w.n {
+                let mut sum = 0.0;
+                for tap in 0..3 {
+                    let Some(frame) = (t * stride + tap).checked_sub(1) else { continue };
+                    if frame < n_frames {
+                        for i in 0..n_in {
+                            sum += x.buffer.0[x.rows.offset + frame * x.rows.stride + i]
+                                * w.values[n * w.k + tap * n_in + i];
+                        }
+                    }
+                }
+                finish(&mut out.0[t * w.n + n], sum, n, &epilogue);
+            }
+        }
+    }
+
+    fn kv_write(
+        &self,
+        kv: &mut ReferenceKv,
+        layer: usize,
+        k: View<'_, Self>,
+        v: View<'_, Self>,
+        rows: &[KvRow],
+    ) {
+        let width = kv.width();
+        for ((&at, k_row), v_row) in rows.iter().zip(indices(k.rows)).zip(indices(v.rows)) {
+            let start = kv.row(layer, at);
+            for i in 0..width {
+                kv.keys[start + i] = round_kv(k.buffer.0[k_row.start + i], &kv.shape);
+                kv.values[start + i] = round_kv(v.buffer.0[v_row.start + i], &kv.shape);
+            }
+        }
+    }
+
+    fn kv_copy_page(&self, kv: &mut ReferenceKv, src: u32, dst: u32) {
+        for layer in 0..kv.shape.n_layers {
+            let from = kv.row(layer, KvRow { page: src, slot: 0 });
+            let to = kv.row(layer, KvRow { page: dst, slot: 0 });
+            let len = PAGE_LEN * kv.width();
+            kv.keys.copy_within(from..from + len, to);
+            kv.values.copy_within(from..from + len, to);
+        }
+    }
+
+    fn attention(&self, out: &mut ReferenceBuffer, args: Attention<'_, Self>) {
+        let Attention { q, kv, layer, n_heads, scale, rows, page_table } = args;
+        let head_dim = kv.shape.head_dim;
+        let group = n_heads / kv.shape.n_kv_heads;
+        for (t, (query, q_row)) in rows.iter().zip(indices(q.rows)).enumerate() {
+            let pages = &page_table[query.first_page as usize..];
+            for head in 0..n_heads {
+                let q = &q.buffer.0[q_row.start + head * head_dim..][..head_dim];
+                let at = |pos: usize| {
+                    let slot = KvRow { page: pages[pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 };
+                    kv.row(layer, slot) + head / group * head_dim
+                };
+                let scores: Vec<f64> = (0..query.kv_len as usize)
+                    .map(|pos| {
+                        let key = &kv.keys[at(pos)..][..head_dim];
+                        f64::from(scale) * q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>()
+                    })
+                    .collect();
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let total: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+                for c in 0..head_dim {
+                    let sum: f64 = scores
+                        .iter()
+                        .enumerate()
+                        .map(|(pos, s)| (s - max).exp() / total * kv.values[at(pos) + c])
+                        .sum();
+                    out.0[(t * n_heads + head) * head_dim + c] = sum;
+                }
+            }
+        }
+    }
+}
+
+impl ReferenceMatrix {
+    /// The matrix of f32 values.
+    ///
+    /// # Panics
+    /// If `values` is not `n * k` long.
+    #[must_use]
+    pub fn from_f32(n: usize, k: usize, values: &[f32]) -> Self {
+        let source = MatrixSource {
+            name: "test",
+            rows: n,
+            cols: k,
+            dtype: DType::F32,
+            bytes: bytemuck::cast_slice(values),
+        };
+        Reference.matrix(source).expect("f32 is always readable")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::erf;
+
+    #[test]
+    fn erf_matches_published_digits() {
+        // Abramowitz & Stegun, table 7.1.
+        for (x, expected) in [
+            (0.0, 0.0),
+            (0.5, 0.520_499_877_8),
+            (1.0, 0.842_700_792_9),
+            (2.0, 0.995_322_265_0),
+            (-3.5, -0.999_999_257),
+            (6.0, 1.0),
+        ] {
+            assert!((erf(x) - expected).abs() < 1e-9, "erf({x}) = {}", erf(x));
+        }
+    }
+}

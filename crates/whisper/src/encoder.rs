@@ -1,0 +1,137 @@
+//! The audio encoder: one window of mel frames to 1500 positions.
+
+use stonechat_nn::{
+    Attention, Backend, Conv1d, Error, KvCache, KvDType, KvShape, LayerNorm, Linear, PAGE_LEN,
+    QueryRow, Rows, Sequence, View,
+};
+
+use crate::{Config, WINDOW_FRAMES};
+
+/// Weights of the encoder.
+#[derive(Debug)]
+pub(crate) struct Encoder<B: Backend> {
+    pub(crate) conv1: Conv1d<B>,
+    pub(crate) conv2: Conv1d<B>,
+    /// `[n_audio_ctx, D]`.
+    pub(crate) positions: B::Buffer,
+    pub(crate) blocks: Vec<EncoderBlock<B>>,
+    pub(crate) norm: LayerNorm<B>,
+}
+
+/// Weights of one encoder layer.
+#[derive(Debug)]
+pub(crate) struct EncoderBlock<B: Backend> {
+    pub(crate) attn_norm: LayerNorm<B>,
+    /// Query, key and value stacked: `[3D, D]`.
+    pub(crate) attn_qkv: Linear<B>,
+    pub(crate) attn_out: Linear<B>,
+    pub(crate) ffn_norm: LayerNorm<B>,
+    pub(crate) ffn_up: Linear<B>,
+    pub(crate) ffn_down: Linear<B>,
+}
+
+/// Buffers of one encoder run, made once.
+#[derive(Debug)]
+pub struct EncoderState<B: Backend> {
+    mel: B::Buffer,
+    conv: B::Buffer,
+    /// The residual stream `[n_audio_ctx, D]`; after a run, the encoder's output before `norm`.
+    x: B::Buffer,
+    /// Norm and attention results `[n_audio_ctx, D]`; after a run, the encoder's output.
+    h: B::Buffer,
+    qkv: B::Buffer,
+    ffn: B::Buffer,
+    /// Keys and values of one layer at a time.
+    kv: KvCache<B>,
+    window: Sequence,
+    rows: Vec<QueryRow>,
+}
+
+impl<B: Backend> EncoderState<B> {
+    /// Buffers for `config`.
+    ///
+    /// # Errors
+    /// If the device has no room.
+    pub fn new(backend: &B, config: &Config, kv_dtype: KvDType) -> Result<Self, Error> {
+        let (t, d) = (config.n_audio_ctx, config.d_model);
+        let shape = KvShape {
+            n_layers: 1,
+            n_pages: t.div_ceil(PAGE_LEN),
+            n_kv_heads: config.n_audio_heads,
+            head_dim: config.audio_head_dim(),
+            dtype: kv_dtype,
+        };
+        let mut kv = KvCache::new(backend, shape)?;
+        let mut window = Sequence::with_capacity(t);
+        kv.reserve(backend, &mut window, t)?;
+        let row = QueryRow { first_page: 0, kv_len: t as u32 };
+        Ok(Self {
+            mel: backend.alloc(WINDOW_FRAMES * config.n_mels)?,
+            conv: backend.alloc(WINDOW_FRAMES * d)?,
+            x: backend.alloc(t * d)?,
+            h: backend.alloc(t * d)?,
+            qkv: backend.alloc(t * 3 * d)?,
+            ffn: backend.alloc(t * 4 * d)?,
+            kv,
+            window,
+            rows: vec![row; t],
+        })
+    }
+
+    /// The output of the last run, `[n_audio_ctx, D]`.
+    #[must_use]
+    pub fn output(&self) -> &B::Buffer {
+        &self.h
+    }
+}
+
+impl<B: Backend> Encoder<B> {
+    /// Encodes `mel`, `[WINDOW_FRAMES, n_mels]`; the result is [`EncoderState::output`].
+    pub(crate) fn forward(
+        &self,
+        backend: &B,
+        config: &Config,
+        state: &mut EncoderState<B>,
+        mel: &[f32],
+    ) {
+        let (t, d) = (config.n_audio_ctx, config.d_model);
+        let EncoderState { mel: input, conv, x, h, qkv, ffn, kv, window, rows } = state;
+        assert_eq!(mel.len(), WINDOW_FRAMES * config.n_mels, "one window of mel frames");
+        let scale = 1.0 / (config.audio_head_dim() as f32).sqrt();
+        let slots: Vec<_> = (0..t).map(|pos| window.slot(pos)).collect();
+
+        backend.write(input, 0, mel);
+        self.conv1.forward_gelu(
+            backend,
+            conv,
+            View::packed(input, WINDOW_FRAMES, config.n_mels),
+            false,
+        );
+        backend.copy(x, 0, View::packed(&self.positions, t, d));
+        self.conv2.forward_gelu(backend, x, View::packed(conv, WINDOW_FRAMES, d), true);
+        for block in &self.blocks {
+            block.attn_norm.forward(backend, h, View::packed(x, t, d));
+            block.attn_qkv.forward(backend, qkv, View::packed(h, t, d));
+            let all = Rows::packed(t, 3 * d);
+            let part = |i| View::new(&*qkv, all.columns(i * d, d));
+            backend.kv_write(kv.pool_mut(), 0, part(1), part(2), &slots);
+            backend.attention(
+                h,
+                Attention {
+                    q: part(0),
+                    kv: kv.pool(),
+                    layer: 0,
+                    n_heads: config.n_audio_heads,
+                    scale,
+                    rows,
+                    page_table: window.pages(),
+                },
+            );
+            block.attn_out.accumulate(backend, x, View::packed(h, t, d));
+            block.ffn_norm.forward(backend, h, View::packed(x, t, d));
+            block.ffn_up.forward_gelu(backend, ffn, View::packed(h, t, d));
+            block.ffn_down.accumulate(backend, x, View::packed(ffn, t, 4 * d));
+        }
+        self.norm.forward(backend, h, View::packed(x, t, d));
+    }
+}

@@ -1,0 +1,340 @@
+//! Writing a model: GGUF or whisper.cpp `.bin`, as stored or with other weight types.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use stonechat_audio::LogMel;
+use stonechat_compute::DType;
+use stonechat_formats::{
+    AtomicFile, GgufWriter, MelFilters, Metadata, ModelFile, TensorInfo, WhisperBinWriter,
+    WhisperHparams,
+};
+use stonechat_text::Tokenizer;
+
+use crate::model::read_tokenizer;
+use crate::source::Source;
+use crate::{Config, Error, SpecialTokens};
+
+/// File formats that can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExportFormat {
+    /// GGUF version 3 with openai/whisper's tensor names.
+    Gguf,
+    /// whisper.cpp's `ggml-*.bin`.
+    WhisperBin,
+}
+
+impl ExportFormat {
+    /// The format that a path's extension names.
+    #[must_use]
+    pub fn from_path(path: &Path) -> Option<Self> {
+        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+        match extension.as_str() {
+            "gguf" => Some(Self::Gguf),
+            "bin" => Some(Self::WhisperBin),
+            _ => None,
+        }
+    }
+}
+
+/// Where a tensor stands, which decides its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// A matrix that takes any type.
+    Matrix,
+    /// A convolution: plain floats.
+    Conv,
+    /// Norms, biases, positions: f32.
+    Vector,
+}
+
+/// A tensor to be written.
+#[derive(Debug)]
+struct Planned {
+    name: String,
+    role: Role,
+    dtype: DType,
+    shape: Vec<usize>,
+}
+
+impl Planned {
+    fn row_len(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+
+    fn info(&self) -> TensorInfo {
+        TensorInfo::new(self.name.clone(), self.dtype, self.shape.clone())
+    }
+}
+
+/// Writes the model in `file` to `path`, its matrices converted to `weights` if given; `progress`
+/// is told the fraction done. Rows that are no multiple of 256 values get the nearest type with
+/// blocks of 32 in GGUF; whisper.cpp files hold one type only.
+///
+/// # Errors
+/// If `file` is no Whisper model, the type does not fit the format, or writing fails; then
+/// whatever stood at `path` is unchanged.
+pub fn export(
+    file: &ModelFile,
+    path: &Path,
+    format: ExportFormat,
+    weights: Option<DType>,
+    mut progress: impl FnMut(f32),
+) -> Result<(), Error> {
+    let source = Source::new(file)?;
+    let config = Config::read(&source)?;
+    let special = SpecialTokens::new(config.vocab_size)?;
+    let tokenizer = read_tokenizer(file, &special)?;
+    let mut plan = plan(&source, &config, weights)?;
+    let n_tensors = plan.len() as f32;
+    let converted = |tensor: &Planned| convert(&source, &tensor.name, tensor.dtype);
+    match format {
+        ExportFormat::Gguf => {
+            for tensor in plan.iter_mut().filter(|t| t.role == Role::Matrix) {
+                tensor.dtype = fitting(tensor.dtype, tensor.row_len());
+            }
+            let metadata = gguf_metadata(&config, &special, &tokenizer);
+            let infos = plan.iter().map(Planned::info).collect();
+            let mut writer = GgufWriter::new(AtomicFile::create(path)?, &metadata, infos)?;
+            for (i, tensor) in plan.iter().enumerate() {
+                writer.write_tensor(&tensor.name, &converted(tensor)?)?;
+                progress((i + 1) as f32 / n_tensors);
+            }
+            writer.finish()?.commit()?;
+        }
+        ExportFormat::WhisperBin => {
+            let ftype = make_uniform(&mut plan, weights)?;
+            let filters = LogMel::new(config.n_mels).filters().to_vec();
+            let n_bins = filters.len() / config.n_mels;
+            let filters = MelFilters { n_mels: config.n_mels, n_bins, data: filters };
+            let vocab: Vec<&[u8]> =
+                (0..special.eot).map(|id| tokenizer.token_bytes(id).unwrap_or_default()).collect();
+            let out = AtomicFile::create(path)?;
+            let mut writer =
+                WhisperBinWriter::new(out, &hparams(&config, ftype), &filters, &vocab)?;
+            for (i, tensor) in plan.iter().enumerate() {
+                writer.write_tensor(&tensor.info(), &converted(tensor)?)?;
+                progress((i + 1) as f32 / n_tensors);
+            }
+            writer.finish()?.commit()?;
+        }
+    }
+    Ok(())
+}
+
+/// Every tensor with the type it should get, before the format's own limits.
+fn plan(
+    source: &Source<'_>,
+    config: &Config,
+    weights: Option<DType>,
+) -> Result<Vec<Planned>, Error> {
+    let mut plan = Vec::new();
+    for (name, role) in tensor_names(config) {
+        let stored = source.tensor(&name)?;
+        let dtype = match (role, weights.unwrap_or(stored.dtype)) {
+            (Role::Vector, _) => DType::F32,
+            (Role::Conv, DType::F32) => DType::F32,
+            (Role::Conv, _) => DType::F16,
+            (Role::Matrix, dtype) => dtype,
+        };
+        let shape = match role {
+            Role::Vector => stored.shape.into_iter().filter(|&n| n != 1).collect(),
+            Role::Matrix | Role::Conv => stored.shape,
+        };
+        plan.push(Planned { name, role, dtype, shape });
+    }
+    Ok(plan)
+}
+
+/// Gives every matrix the one type that a whisper.cpp file can hold and returns that type's
+/// `ftype`; without a wish, mixed or foreign types become f16.
+fn make_uniform(plan: &mut [Planned], wish: Option<DType>) -> Result<u32, Error> {
+    let mut matrices = plan.iter().filter(|t| t.role == Role::Matrix).map(|t| t.dtype);
+    let first = matrices.next().unwrap_or(DType::F16);
+    let kept =
+        if matrices.all(|d| d == first) && ftype(first).is_some() { first } else { DType::F16 };
+    let dtype = wish.unwrap_or(kept);
+    for tensor in &mut *plan {
+        match tensor.role {
+            Role::Matrix if !tensor.row_len().is_multiple_of(dtype.block_len()) => {
+                let name = tensor.name.clone();
+                let expected = "a type with blocks of 32: rows are no multiple of 256 and a whisper.cpp file holds one type";
+                return Err(Error::TensorType { name, dtype, expected });
+            }
+            Role::Matrix => tensor.dtype = dtype,
+            Role::Conv => {
+                tensor.dtype = if dtype == DType::F32 { DType::F32 } else { DType::F16 };
+            }
+            // whisper.cpp adds the convolutions' biases as columns.
+            Role::Vector if tensor.name.contains(".conv") => tensor.shape.push(1),
+            Role::Vector => {}
+        }
+    }
+    ftype(dtype).ok_or_else(|| Error::TensorType {
+        name: "every matrix".to_owned(),
+        dtype,
+        expected: "a type of whisper.cpp: f32, f16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k to q6_k",
+    })
+}
+
+/// whisper.cpp's `ftype` (`enum ggml_ftype`).
+fn ftype(dtype: DType) -> Option<u32> {
+    Some(match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::Q4_0 => 2,
+        DType::Q4_1 => 3,
+        DType::Q8_0 => 7,
+        DType::Q5_0 => 8,
+        DType::Q5_1 => 9,
+        DType::Q2K => 10,
+        DType::Q3K => 11,
+        DType::Q4K => 12,
+        DType::Q5K => 13,
+        DType::Q6K => 14,
+        _ => return None,
+    })
+}
+
+/// `dtype`, or the type with blocks of 32 that stands in for it in rows of `row_len` values
+/// (llama.cpp's choices, with `q4_0` where it takes a type that this project lacks).
+fn fitting(dtype: DType, row_len: usize) -> DType {
+    if row_len.is_multiple_of(dtype.block_len()) {
+        return dtype;
+    }
+    match dtype {
+        DType::Q2K | DType::Q3K => DType::Q4_0,
+        DType::Q4K => DType::Q5_0,
+        DType::Q5K => DType::Q5_1,
+        DType::Q6K => DType::Q8_0,
+        _ => DType::F16,
+    }
+}
+
+/// The tensor's bytes as `dtype`.
+fn convert<'a>(source: &Source<'a>, name: &str, dtype: DType) -> Result<Cow<'a, [u8]>, Error> {
+    let tensor = source.tensor(name)?;
+    if tensor.dtype == dtype {
+        return Ok(tensor.bytes);
+    }
+    let values = tensor.to_f32()?;
+    let row_len = tensor.shape.last().copied().unwrap_or(1);
+    let unsupported = || Error::TensorType {
+        name: tensor.name.clone(),
+        dtype,
+        expected: "a type that can be written",
+    };
+    let mut bytes = vec![0; dtype.bytes_for(values.len()).ok_or_else(unsupported)?];
+    stonechat_quant::quantize_rows(dtype, &values, row_len, &mut bytes)
+        .map_err(|_| unsupported())?;
+    Ok(Cow::Owned(bytes))
+}
+
+fn tensor_names(config: &Config) -> Vec<(String, Role)> {
+    let mut names = Vec::new();
+    let mut with_bias = |name: String, role| {
+        names.push((format!("{name}.weight"), role));
+        names.push((format!("{name}.bias"), Role::Vector));
+    };
+    for name in ["encoder.conv1", "encoder.conv2"] {
+        with_bias(name.to_owned(), Role::Conv);
+    }
+    for name in ["encoder.ln_post", "decoder.ln"] {
+        with_bias(name.to_owned(), Role::Vector);
+    }
+    let mut keys = Vec::new();
+    for (stack, n_layers, attentions) in [
+        ("encoder", config.n_audio_layers, &["attn"][..]),
+        ("decoder", config.n_text_layers, &["attn", "cross_attn"][..]),
+    ] {
+        for i in 0..n_layers {
+            let block = format!("{stack}.blocks.{i}");
+            for attention in attentions {
+                with_bias(format!("{block}.{attention}_ln"), Role::Vector);
+                for part in ["query", "value", "out"] {
+                    with_bias(format!("{block}.{attention}.{part}"), Role::Matrix);
+                }
+                keys.push((format!("{block}.{attention}.key.weight"), Role::Matrix));
+            }
+            with_bias(format!("{block}.mlp_ln"), Role::Vector);
+            with_bias(format!("{block}.mlp.0"), Role::Matrix);
+            with_bias(format!("{block}.mlp.2"), Role::Matrix);
+        }
+    }
+    names.extend(keys);
+    for stack in ["encoder", "decoder"] {
+        names.push((format!("{stack}.positional_embedding"), Role::Vector));
+    }
+    names.push(("decoder.token_embedding.weight".to_owned(), Role::Matrix));
+    names
+}
+
+fn hparams(config: &Config, ftype: u32) -> WhisperHparams {
+    let size = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    WhisperHparams {
+        n_vocab: size(config.vocab_size),
+        n_audio_ctx: size(config.n_audio_ctx),
+        n_audio_state: size(config.d_model),
+        n_audio_head: size(config.n_audio_heads),
+        n_audio_layer: size(config.n_audio_layers),
+        n_text_ctx: size(config.n_text_ctx),
+        n_text_state: size(config.d_model),
+        n_text_head: size(config.n_text_heads),
+        n_text_layer: size(config.n_text_layers),
+        n_mels: size(config.n_mels),
+        ftype,
+    }
+}
+
+fn gguf_metadata(config: &Config, special: &SpecialTokens, tokenizer: &Tokenizer) -> Metadata {
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", "whisper");
+    metadata.set("general.quantization_version", 2u32);
+    let hparams = hparams(config, 0);
+    for (key, value) in [
+        ("n_vocab", hparams.n_vocab),
+        ("n_audio_ctx", hparams.n_audio_ctx),
+        ("n_audio_state", hparams.n_audio_state),
+        ("n_audio_head", hparams.n_audio_head),
+        ("n_audio_layer", hparams.n_audio_layer),
+        ("n_text_ctx", hparams.n_text_ctx),
+        ("n_text_state", hparams.n_text_state),
+        ("n_text_head", hparams.n_text_head),
+        ("n_text_layer", hparams.n_text_layer),
+        ("n_mels", hparams.n_mels),
+    ] {
+        metadata.set(format!("whisper.{key}"), value);
+    }
+    metadata.set("tokenizer.ggml.model", "gpt2");
+    let tokens: Vec<String> =
+        (0..special.eot).map(|id| tokenizer.vocabulary_entry(id).unwrap_or_default()).collect();
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    metadata
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use stonechat_compute::DType;
+
+    use super::{ExportFormat, fitting};
+
+    #[test]
+    fn k_types_give_way_on_short_rows() {
+        assert_eq!(fitting(DType::Q4K, 512), DType::Q4K);
+        assert_eq!(fitting(DType::Q4K, 384), DType::Q5_0);
+        assert_eq!(fitting(DType::Q6K, 384), DType::Q8_0);
+        assert_eq!(fitting(DType::Q8_0, 100), DType::F16);
+    }
+
+    #[test]
+    fn the_extension_names_the_format() {
+        assert_eq!(ExportFormat::from_path(Path::new("a/B.GGUF")), Some(ExportFormat::Gguf));
+        assert_eq!(
+            ExportFormat::from_path(Path::new("ggml-base.bin")),
+            Some(ExportFormat::WhisperBin)
+        );
+        assert_eq!(ExportFormat::from_path(Path::new("model")), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! A loaded model: sizes, weights, tokenizer, mel filters.
+
+use stonechat_audio::LogMel;
+use stonechat_formats::{Format, ModelFile};
+use stonechat_nn::{Backend, KvDType};
+use stonechat_text::Tokenizer;
+
+use crate::source::Source;
+use crate::weights::Weights;
+use crate::{Batch, Config, DecoderState, EncoderState, Error, LANGUAGES, SpecialTokens};
+
+/// An immutable Whisper model on a device.
+#[derive(Debug)]
+pub struct Model<B: Backend> {
+    backend: B,
+    config: Config,
+    special: SpecialTokens,
+    tokenizer: Tokenizer,
+    weights: Weights<B>,
+    log_mel: LogMel,
+}
+
+impl<B: Backend> Model<B> {
+    /// Loads a model of any supported format; `progress` is told the fraction done.
+    ///
+    /// # Errors
+    /// If the file is no Whisper model, a tensor is missing or misshapen, or the device is full.
+    pub fn load(backend: B, file: &ModelFile, progress: impl FnMut(f32)) -> Result<Self, Error> {
+        let source = Source::new(file)?;
+        let config = Config::read(&source)?;
+        let special = SpecialTokens::new(config.vocab_size)?;
+        let tokenizer = read_tokenizer(file, &special)?;
+        let log_mel = LogMel::new(config.n_mels);
+        let weights = Weights::load(&backend, &source, &config, progress)?;
+        Ok(Self { backend, config, special, tokenizer, weights, log_mel })
+    }
+
+    /// The device that the model is on.
+    #[must_use]
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Sizes.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Special token ids.
+    #[must_use]
+    pub fn special(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    /// The tokenizer, with every special token named.
+    #[must_use]
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The spectrogram that this model hears.
+    #[must_use]
+    pub fn log_mel(&self) -> &LogMel {
+        &self.log_mel
+    }
+
+    /// Buffers for [`encode`](Self::encode).
+    ///
+    /// # Errors
+    /// If the device is full.
+    pub fn encoder_state(&self, kv_dtype: KvDType) -> Result<EncoderState<B>, Error> {
+        Ok(EncoderState::new(&self.backend, &self.config, kv_dtype)?)
+    }
+
+    /// Buffers for [`decode`](Self::decode) with up to `n_sequences` sequences.
+    ///
+    /// # Errors
+    /// If the device is full.
+    pub fn decoder_state(
+        &self,
+        n_sequences: usize,
+        kv_dtype: KvDType,
+    ) -> Result<DecoderState<B>, Error> {
+        Ok(DecoderState::new(&self.backend, &self.config, n_sequences, kv_dtype)?)
+    }
+
+    /// Encodes one window: `mel` is `[WINDOW_FRAMES, n_mels]`, time-major.
+    ///
+    /// # Panics
+    /// If `mel` has another length.
+    pub fn encode(&self, state: &mut EncoderState<B>, mel: &[f32]) {
+        self.weights.encoder.forward(&self.backend, &self.config, state, mel);
+    }
+
+    /// Makes the last encoded window what `state` attends to and forgets its sequences.
+    pub fn set_audio(&self, state: &mut DecoderState<B>, encoder: &EncoderState<B>) {
+        self.weights.decoder.set_audio(&self.backend, &self.config, state, encoder.output());
+    }
+
+    /// Runs a ragged batch of tokens; the logits stay on the device until
+    /// [`read_logits`](Self::read_logits).
+    ///
+    /// # Errors
+    /// If the KV pool is full.
+    ///
+    /// # Panics
+    /// If the batch is larger than the state or a sequence outgrows `n_text_ctx`.
+    pub fn decode(&self, state: &mut DecoderState<B>, batch: Batch<'_>) -> Result<(), Error> {
+        Ok(self.weights.decoder.forward(&self.backend, &self.config, state, batch)?)
+    }
+
+    /// Copies the logits of output `index` of the last batch to `logits`, `[vocab_size]`.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub async fn read_logits(
+        &self,
+        state: &DecoderState<B>,
+        index: usize,
+        logits: &mut [f32],
+    ) -> Result<(), Error> {
+        let offset = index * self.config.vocab_size;
+        Ok(self.backend.read(state.logits(), offset, logits).await?)
+    }
+
+    /// Copies the encoder's output to `out`, `[n_audio_ctx, d_model]`.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub async fn read_encoded(
+        &self,
+        state: &EncoderState<B>,
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        Ok(self.backend.read(state.output(), 0, out).await?)
+    }
+}
+
+/// The file's own tokenizer, with the special tokens that it does not name.
+pub(crate) fn read_tokenizer(
+    file: &ModelFile,
+    special: &SpecialTokens,
+) -> Result<Tokenizer, Error> {
+    let n_text = special.eot as usize;
+    let tokenizer = if let Some(bin) = file.whisper_bin() {
+        Tokenizer::from_ranked(&bin.vocab[..bin.vocab.len().min(n_text)])?
+    } else if file.format() == Format::Gguf {
+        let tokens = file.metadata().strings("tokenizer.ggml.tokens")?;
+        Tokenizer::from_vocabulary(&tokens[..tokens.len().min(n_text)])?
+    } else if let Some(txt) = file.companion("vocabulary.txt") {
+        Tokenizer::from_vocabulary_txt(txt)?
+    } else if let Some(json) = file.companion("vocabulary.json") {
+        Tokenizer::from_vocabulary_json(json)?
+    } else if let Some(json) = file.companion("tokenizer.json") {
+        Tokenizer::from_hf_json(json)?
+    } else {
+        return Err(Error::NoTokenizer);
+    };
+    Ok(tokenizer.with_special(special_names(special))?)
+}
+
+fn special_names(special: &SpecialTokens) -> Vec<(u32, String)> {
+    let mut names = vec![
+        (special.eot, "<|endoftext|>".to_owned()),
+        (special.sot, "<|startoftranscript|>".to_owned()),
+        (special.translate, "<|translate|>".to_owned()),
+        (special.transcribe, "<|transcribe|>".to_owned()),
+        (special.start_of_lm, "<|startoflm|>".to_owned()),
+        (special.start_of_prev, "<|startofprev|>".to_owned()),
+        (special.no_speech, "<|nospeech|>".to_owned()),
+        (special.no_timestamps, "<|notimestamps|>".to_owned()),
+    ];
+    let languages = LANGUAGES.iter().take(special.n_languages as usize);
+    names.extend(languages.zip(special.sot + 1..).map(|(l, id)| (id, format!("<|{}|>", l.code))));
+    names.extend((0..=1500).map(|i| {
+        let (seconds, hundredths) = (i / 50, i % 50 * 2);
+        (special.timestamp_begin + i, format!("<|{seconds}.{hundredths:02}|>"))
+    }));
+    names
+}

@@ -1,0 +1,128 @@
+//! Ids of the special tokens.
+
+use crate::languages::LANGUAGES;
+use crate::{Error, Language, Task};
+
+/// Timestamp tokens from 0.00 s to 30.00 s.
+const TIMESTAMPS: u32 = 1501;
+/// translate, transcribe, startoflm, startofprev, nospeech, notimestamps.
+const TASK_TOKENS: u32 = 6;
+/// Size of the GPT-2 vocabulary of the English-only models.
+const ENGLISH_TEXT_TOKENS: u32 = 50256;
+
+/// Special token ids. They follow the text tokens in a fixed order (openai/whisper
+/// `tokenizer.py`), so the vocabulary's size determines all of them; many files do not name the
+/// timestamp tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpecialTokens {
+    /// `<|endoftext|>`; smaller ids are text.
+    pub eot: u32,
+    /// `<|startoftranscript|>`.
+    pub sot: u32,
+    /// `<|translate|>`.
+    pub translate: u32,
+    /// `<|transcribe|>`.
+    pub transcribe: u32,
+    /// `<|startoflm|>`.
+    pub start_of_lm: u32,
+    /// `<|startofprev|>`.
+    pub start_of_prev: u32,
+    /// `<|nospeech|>` or `<|nocaptions|>`.
+    pub no_speech: u32,
+    /// `<|notimestamps|>`.
+    pub no_timestamps: u32,
+    /// `<|0.00|>`; it and all larger ids are timestamps.
+    pub timestamp_begin: u32,
+    /// Languages with a token.
+    pub n_languages: u32,
+    /// Whether the model knows more than English.
+    pub multilingual: bool,
+}
+
+impl SpecialTokens {
+    /// The ids of a vocabulary of `vocab_size` tokens.
+    ///
+    /// # Errors
+    /// If no Whisper model has such a vocabulary.
+    pub fn new(vocab_size: usize) -> Result<Self, Error> {
+        let wrong = || Error::VocabSize { got: vocab_size };
+        let multilingual = vocab_size > 51864;
+        let eot = ENGLISH_TEXT_TOKENS + u32::from(multilingual);
+        let size = u32::try_from(vocab_size).map_err(|_| wrong())?;
+        let n_languages = size.checked_sub(eot + 2 + TASK_TOKENS + TIMESTAMPS).ok_or_else(wrong)?;
+        if !(99..=LANGUAGES.len() as u32).contains(&n_languages) {
+            return Err(wrong());
+        }
+        let sot = eot + 1;
+        let translate = sot + 1 + n_languages;
+        Ok(Self {
+            eot,
+            sot,
+            translate,
+            transcribe: translate + 1,
+            start_of_lm: translate + 2,
+            start_of_prev: translate + 3,
+            no_speech: translate + 4,
+            no_timestamps: translate + 5,
+            timestamp_begin: translate + 6,
+            n_languages,
+            multilingual,
+        })
+    }
+
+    /// The token of `language`, if this model has one.
+    #[must_use]
+    pub fn language(&self, language: Language) -> Option<u32> {
+        let index = LANGUAGES.iter().position(|l| l.code == language.code)? as u32;
+        (index < self.n_languages).then_some(self.sot + 1 + index)
+    }
+
+    /// The languages with a token, in token order from `sot + 1`.
+    #[must_use]
+    pub fn languages(&self) -> &'static [Language] {
+        &LANGUAGES[..self.n_languages as usize]
+    }
+
+    /// The token of `task`.
+    #[must_use]
+    pub fn task(&self, task: Task) -> u32 {
+        match task {
+            Task::Transcribe => self.transcribe,
+            Task::Translate => self.translate,
+        }
+    }
+
+    /// Whether `token` is a timestamp.
+    #[must_use]
+    pub fn is_timestamp(&self, token: u32) -> bool {
+        token >= self.timestamp_begin
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SpecialTokens;
+
+    #[test]
+    fn ids_match_the_published_vocabularies() {
+        let en = SpecialTokens::new(51864).unwrap();
+        assert_eq!(
+            (en.eot, en.sot, en.no_timestamps, en.timestamp_begin),
+            (50256, 50257, 50362, 50363)
+        );
+        let v2 = SpecialTokens::new(51865).unwrap();
+        assert_eq!(
+            (v2.eot, v2.translate, v2.no_speech, v2.timestamp_begin),
+            (50257, 50358, 50362, 50364)
+        );
+        let v3 = SpecialTokens::new(51866).unwrap();
+        assert_eq!((v3.n_languages, v3.transcribe, v3.timestamp_begin), (100, 50360, 50365));
+    }
+
+    #[test]
+    fn other_sizes_are_errors() {
+        for size in [0, 50257, 51863, 51867, usize::MAX] {
+            assert!(SpecialTokens::new(size).is_err(), "{size}");
+        }
+    }
+}

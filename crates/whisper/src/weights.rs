@@ -1,0 +1,239 @@
+//! Reading a file into checked, device-resident weights.
+
+use std::borrow::Cow;
+
+use stonechat_compute::DType;
+use stonechat_nn::{Backend, Conv1d, LayerNorm, Linear, MatrixSource};
+
+use crate::decoder::{Decoder, DecoderBlock};
+use crate::encoder::{Encoder, EncoderBlock};
+use crate::source::{Source, Tensor};
+use crate::{Config, Error};
+
+/// PyTorch's default, used by every Whisper layer norm.
+const LAYER_NORM_EPS: f32 = 1e-5;
+
+/// All weights of a model.
+#[derive(Debug)]
+pub(crate) struct Weights<B: Backend> {
+    pub(crate) encoder: Encoder<B>,
+    pub(crate) decoder: Decoder<B>,
+}
+
+impl<B: Backend> Weights<B> {
+    /// Loads and checks every tensor; `progress` is told the fraction done.
+    pub(crate) fn load(
+        backend: &B,
+        source: &Source<'_>,
+        config: &Config,
+        mut progress: impl FnMut(f32),
+    ) -> Result<Self, Error> {
+        let loader = Loader { backend, source, d_model: config.d_model };
+        let n_layers = (config.n_audio_layers + config.n_text_layers + 1) as f32;
+        let mut done = 0.0;
+        let mut step = || {
+            done += 1.0;
+            progress(done / n_layers);
+        };
+        let encoder = Encoder {
+            conv1: loader.conv("encoder.conv1", config.n_mels, 1)?,
+            conv2: loader.conv("encoder.conv2", config.d_model, 2)?,
+            positions: loader
+                .vector("encoder.positional_embedding", &[config.n_audio_ctx, config.d_model])?,
+            blocks: (0..config.n_audio_layers)
+                .map(|i| loader.encoder_block(&format!("encoder.blocks.{i}")).inspect(|_| step()))
+                .collect::<Result<_, _>>()?,
+            norm: loader.norm("encoder.ln_post")?,
+        };
+        let blocks = (0..config.n_text_layers)
+            .map(|i| loader.decoder_block(&format!("decoder.blocks.{i}")).inspect(|_| step()))
+            .collect::<Result<_, _>>()?;
+        let decoder = Decoder {
+            tokens: loader.stacked(
+                &["decoder.token_embedding.weight"],
+                &[],
+                [config.vocab_size, config.d_model],
+            )?,
+            positions: loader
+                .vector("decoder.positional_embedding", &[config.n_text_ctx, config.d_model])?,
+            blocks,
+            norm: loader.norm("decoder.ln")?,
+        };
+        step();
+        Ok(Self { encoder, decoder })
+    }
+}
+
+struct Loader<'a, B: Backend> {
+    backend: &'a B,
+    source: &'a Source<'a>,
+    d_model: usize,
+}
+
+impl<B: Backend> Loader<'_, B> {
+    fn encoder_block(&self, name: &str) -> Result<EncoderBlock<B>, Error> {
+        let d = self.d_model;
+        Ok(EncoderBlock {
+            attn_norm: self.norm(&format!("{name}.attn_ln"))?,
+            attn_qkv: self.projections(&format!("{name}.attn"), &["query", "key", "value"])?,
+            attn_out: self.linear(&format!("{name}.attn.out"), [d, d])?,
+            ffn_norm: self.norm(&format!("{name}.mlp_ln"))?,
+            ffn_up: self.linear(&format!("{name}.mlp.0"), [4 * d, d])?,
+            ffn_down: self.linear(&format!("{name}.mlp.2"), [d, 4 * d])?,
+        })
+    }
+
+    fn decoder_block(&self, name: &str) -> Result<DecoderBlock<B>, Error> {
+        let d = self.d_model;
+        Ok(DecoderBlock {
+            attn_norm: self.norm(&format!("{name}.attn_ln"))?,
+            attn_qkv: self.projections(&format!("{name}.attn"), &["query", "key", "value"])?,
+            attn_out: self.linear(&format!("{name}.attn.out"), [d, d])?,
+            cross_norm: self.norm(&format!("{name}.cross_attn_ln"))?,
+            cross_q: self.linear(&format!("{name}.cross_attn.query"), [d, d])?,
+            cross_kv: self.projections(&format!("{name}.cross_attn"), &["key", "value"])?,
+            cross_out: self.linear(&format!("{name}.cross_attn.out"), [d, d])?,
+            ffn_norm: self.norm(&format!("{name}.mlp_ln"))?,
+            ffn_up: self.linear(&format!("{name}.mlp.0"), [4 * d, d])?,
+            ffn_down: self.linear(&format!("{name}.mlp.2"), [d, 4 * d])?,
+        })
+    }
+
+    fn norm(&self, name: &str) -> Result<LayerNorm<B>, Error> {
+        Ok(LayerNorm {
+            weight: self.vector(&format!("{name}.weight"), &[self.d_model])?,
+            bias: self.vector(&format!("{name}.bias"), &[self.d_model])?,
+            eps: LAYER_NORM_EPS,
+        })
+    }
+
+    /// `d_model`-wide projections stacked into one matrix; keys have no bias.
+    fn projections(&self, name: &str, parts: &[&str]) -> Result<Linear<B>, Error> {
+        let weights: Vec<_> = parts.iter().map(|part| format!("{name}.{part}.weight")).collect();
+        let biases: Vec<_> = parts
+            .iter()
+            .map(|part| (*part != "key").then(|| format!("{name}.{part}.bias")))
+            .collect();
+        let weights: Vec<&str> = weights.iter().map(String::as_str).collect();
+        let biases: Vec<Option<&str>> = biases.iter().map(Option::as_deref).collect();
+        self.stacked(&weights, &biases, [self.d_model, self.d_model])
+    }
+
+    fn linear(&self, name: &str, shape: [usize; 2]) -> Result<Linear<B>, Error> {
+        self.stacked(&[&format!("{name}.weight")], &[Some(&format!("{name}.bias"))], shape)
+    }
+
+    /// Matrices of `shape` each, one below the other; an absent bias is zero.
+    fn stacked(
+        &self,
+        weights: &[&str],
+        biases: &[Option<&str>],
+        shape: [usize; 2],
+    ) -> Result<Linear<B>, Error> {
+        let [rows, cols] = shape;
+        let parts =
+            weights.iter().map(|name| self.checked(name, &shape)).collect::<Result<Vec<_>, _>>()?;
+        let (dtype, bytes) = join(&parts)?;
+        let weight = self.backend.matrix(MatrixSource {
+            name: &parts[0].name,
+            rows: rows * parts.len(),
+            cols,
+            dtype,
+            bytes: &bytes,
+        })?;
+        let bias = if biases.is_empty() {
+            None
+        } else {
+            let mut values = Vec::with_capacity(rows * biases.len());
+            for name in biases {
+                match name {
+                    Some(name) => values.extend(self.floats(name, &[rows])?),
+                    None => values.resize(values.len() + rows, 0.0),
+                }
+            }
+            Some(self.upload(&values)?)
+        };
+        Ok(Linear { weight, bias })
+    }
+
+    /// A convolution whose stored weight is `[D, C_in, 3]`; the op wants its taps outside.
+    fn conv(&self, name: &str, n_in: usize, stride: usize) -> Result<Conv1d<B>, Error> {
+        let d = self.d_model;
+        let stored = self.checked(&format!("{name}.weight"), &[d, n_in, 3])?;
+        let width = match stored.dtype {
+            DType::F32 => 4,
+            DType::F16 | DType::BF16 => 2,
+            dtype => {
+                let expected = "f32, f16 or bf16";
+                return Err(Error::TensorType { name: stored.name, dtype, expected });
+            }
+        };
+        let mut bytes = Vec::with_capacity(stored.bytes.len());
+        for channel in stored.bytes.chunks_exact(n_in * 3 * width) {
+            for tap in 0..3 {
+                for input in 0..n_in {
+                    let at = (input * 3 + tap) * width;
+                    bytes.extend_from_slice(&channel[at..at + width]);
+                }
+            }
+        }
+        let weight = self.backend.matrix(MatrixSource {
+            name: &stored.name,
+            rows: d,
+            cols: 3 * n_in,
+            dtype: stored.dtype,
+            bytes: &bytes,
+        })?;
+        Ok(Conv1d { weight, bias: self.vector(&format!("{name}.bias"), &[d])?, stride })
+    }
+
+    fn vector(&self, name: &str, shape: &[usize]) -> Result<B::Buffer, Error> {
+        self.upload(&self.floats(name, shape)?)
+    }
+
+    fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
+        self.checked(name, shape)?.to_f32()
+    }
+
+    fn upload(&self, values: &[f32]) -> Result<B::Buffer, Error> {
+        let mut buffer = self.backend.alloc(values.len())?;
+        self.backend.write(&mut buffer, 0, values);
+        Ok(buffer)
+    }
+
+    /// The tensor, if its shape is `expected`; axes of length 1 do not count, since whisper.cpp
+    /// stores the convolutions' biases as columns.
+    fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor<'_>, Error> {
+        let tensor = self.source.tensor(name)?;
+        let squeezed =
+            |shape: &[usize]| shape.iter().copied().filter(|&n| n != 1).collect::<Vec<_>>();
+        let stored = tensor.dtype.bytes_for(expected.iter().product());
+        if squeezed(&tensor.shape) != squeezed(expected) || stored != Some(tensor.bytes.len()) {
+            return Err(Error::Shape {
+                name: tensor.name,
+                expected: expected.to_vec(),
+                got: tensor.shape,
+            });
+        }
+        Ok(tensor)
+    }
+}
+
+/// One block of bytes for matrices that stand below each other; mixed types become f32.
+fn join<'a>(parts: &'a [Tensor<'_>]) -> Result<(DType, Cow<'a, [u8]>), Error> {
+    let dtype = parts[0].dtype;
+    if parts.len() == 1 {
+        return Ok((dtype, Cow::Borrowed(&parts[0].bytes)));
+    }
+    if parts.iter().all(|part| part.dtype == dtype) {
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.bytes.iter().copied()).collect();
+        return Ok((dtype, Cow::Owned(bytes)));
+    }
+    let mut bytes = Vec::new();
+    for part in parts {
+        for value in part.to_f32()? {
+            bytes.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+    Ok((DType::F32, Cow::Owned(bytes)))
+}
