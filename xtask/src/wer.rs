@@ -1,12 +1,210 @@
-//! `cargo xtask wer`: word error rate on a manifest.
+//! `cargo xtask wer`: word error rate on a manifest of recordings, of stonechat as its users run
+//! it and, beside it, of faster-whisper on the same clips.
+//!
+//! File map (`wer/`): `manifest` the clips; `engine` and `peer` run the two; `normalize` makes
+//! texts comparable; `score` counts errors; `report` prints and writes the results.
 
-use anyhow::{Result, bail};
+mod engine;
+mod manifest;
+mod normalize;
+mod peer;
+mod report;
+mod score;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::models;
+use manifest::{Clip, Tier};
 
 /// Options of `cargo xtask wer`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct WerArgs {}
+pub(crate) struct WerArgs {
+    /// One JSON object a line: file (relative to the manifest), id, language, reference, metric
+    #[arg(long, value_name = "FILE")]
+    manifest: PathBuf,
+    /// A model's file or folder, or its name among the installed models; repeatable
+    #[arg(long = "model", value_name = "NAME_OR_PATH", default_values = ["base"])]
+    models: Vec<String>,
+    /// Only clips of this language (ISO 639-1); repeatable
+    #[arg(long = "language-filter", value_name = "LANGUAGE")]
+    languages: Vec<String>,
+    /// Only clips of this tier
+    #[arg(long)]
+    tier: Option<Tier>,
+    /// Only clips whose field `split` has this value; an error if no clip has the field
+    #[arg(long, value_name = "NAME")]
+    split: Option<String>,
+    /// Only clips whose id contains this text
+    #[arg(long = "clip", value_name = "TEXT")]
+    clip: Option<String>,
+    /// Let the models detect the language instead of telling them
+    #[arg(long)]
+    auto_language: bool,
+    /// Run this engine on the same clips and compare
+    #[arg(long, value_enum)]
+    peer: Option<Peer>,
+    /// Compare with texts from an earlier run (`--json`, or the peer script's output lines)
+    #[arg(long, value_name = "FILE", conflicts_with = "peer")]
+    peer_results: Option<PathBuf>,
+    /// Do not run stonechat
+    #[arg(long)]
+    peer_only: bool,
+    /// Threads of each process
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// How many stonechat processes run at a time
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// The stonechat binary; without it, the release build is made first
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Write all texts and scores to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Print only the totals, not each clip
+    #[arg(long)]
+    totals: bool,
+    /// More options for `stonechat transcribe`, after `--`
+    #[arg(last = true, value_name = "OPTION")]
+    engine_options: Vec<String>,
+}
 
-/// Runs the manifest.
-pub(crate) fn run(_args: WerArgs) -> Result<()> {
-    bail!("not built yet")
+/// Another engine.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Peer {
+    /// In a virtual environment under the target folder: float32, beam 1, its other defaults
+    FasterWhisper,
+}
+
+/// What an engine made of one clip.
+#[derive(Debug, Clone, Default)]
+struct Transcript {
+    text: String,
+    /// As given or detected.
+    language: Option<String>,
+    error: Option<String>,
+}
+
+/// Transcripts by clip id.
+type Transcripts = BTreeMap<String, Transcript>;
+
+/// Runs the manifest with each model and reports.
+pub(crate) fn run(args: WerArgs) -> Result<()> {
+    ensure!(
+        !args.peer_only || args.peer.is_some() || args.peer_results.is_some(),
+        "--peer-only needs --peer or --peer-results"
+    );
+    ensure!(args.jobs > 0 && args.threads > 0, "--jobs and --threads: expected at least 1, got 0");
+    let clips = manifest::read(&args.manifest)?;
+    let selection = manifest::Selection {
+        languages: &args.languages,
+        tier: args.tier,
+        split: args.split.as_deref(),
+        id_part: args.clip.as_deref(),
+    };
+    let clips = manifest::select(clips, &selection)?;
+    let binary = if args.peer_only { None } else { Some(engine::binary(args.binary.as_deref())?) };
+    let mut results = Vec::new();
+    for model in &args.models {
+        let clips = for_model(&clips, model, args.auto_language);
+        ensure!(!clips.is_empty(), "no clip of the manifest is left for {model}");
+        let path = resolve(model)?;
+        println!("{model}: {} clips, {:.0} s of audio", clips.len(), seconds(&clips));
+        let ours = match &binary {
+            Some(binary) => Some(engine::transcribe(&engine::Run {
+                binary,
+                model: &path,
+                clips: &clips,
+                threads: args.threads,
+                jobs: args.jobs,
+                options: &args.engine_options,
+            })?),
+            None => None,
+        };
+        let peer = match (args.peer, &args.peer_results) {
+            (Some(Peer::FasterWhisper), _) => Some(peer::transcribe(&path, &clips, args.threads)?),
+            (None, Some(file)) => Some(peer::read_results(file)?),
+            (None, None) => None,
+        };
+        let scores = report::ModelScores::new(model, &clips, ours.as_ref(), peer.as_ref());
+        scores.print(!args.totals);
+        results.push(scores);
+    }
+    if let Some(file) = &args.json {
+        let text = serde_json::to_string_pretty(&results)?;
+        std::fs::write(file, text + "\n")
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+fn seconds(clips: &[Clip]) -> f64 {
+    clips.iter().map(|clip| clip.seconds).sum()
+}
+
+/// The clips that a model can do, with the language to tell it. An English-only model (its name
+/// ends in `.en`) gets the English clips and those without speech.
+fn for_model(clips: &[Clip], model: &str, auto_language: bool) -> Vec<Clip> {
+    let english_only = Path::new(model).file_name().is_some_and(|name| {
+        name.to_string_lossy()
+            .split(['-', '_'])
+            .any(|part| part.ends_with(".en") || part.contains(".en."))
+    });
+    let mut clips: Vec<Clip> = clips
+        .iter()
+        .filter(|clip| !english_only || clip.is_english_or_no_speech())
+        .cloned()
+        .collect();
+    for clip in &mut clips {
+        clip.spoken = match (english_only, auto_language) {
+            (true, _) => Some("en".to_owned()),
+            (false, true) => None,
+            (false, false) => clip.language.clone(),
+        };
+    }
+    clips
+}
+
+/// A path as it is, a name as the folder of that installed model.
+fn resolve(model: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(model);
+    if path.exists() {
+        return Ok(std::path::absolute(path)?);
+    }
+    let installed = models::models_dir()?.join(model);
+    ensure!(
+        installed.exists(),
+        "model {model}: no such file, and not installed as {} (`cargo xtask models {model}`)",
+        installed.display()
+    );
+    Ok(installed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn english_models_get_english_clips() {
+        let lines = [
+            r#"{"file": "a.wav", "id": "a", "language": "en", "reference": "x", "metric": "wer"}"#,
+            r#"{"file": "b.wav", "id": "b", "language": "de", "reference": "x", "metric": "wer"}"#,
+            r#"{"file": "c.wav", "id": "c", "language": null, "reference": "", "metric": "insertions"}"#,
+            r#"{"file": "d.wav", "id": "d", "language": null, "reference": null, "metric": null}"#,
+        ];
+        let clips = manifest::parse(&lines.join("\n"), Path::new("/x")).unwrap();
+        let ids = |model: &str, auto| {
+            let told =
+                |clip: &Clip| format!("{}{}", clip.id, clip.spoken.as_deref().unwrap_or("?"));
+            for_model(&clips, model, auto).iter().map(told).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(ids("tiny.en", false), "aen cen");
+        assert_eq!(ids("/models/ggml-tiny.en-q5_1.bin", true), "aen cen");
+        assert_eq!(ids("base", false), "aen bde c? d?");
+        assert_eq!(ids("base", true), "a? b? c? d?");
+        assert_eq!(ids("/models.en/base", true), "a? b? c? d?");
+    }
 }

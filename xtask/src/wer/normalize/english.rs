@@ -80,12 +80,10 @@ impl EnglishNormalizer {
         let compiled = |rules: &[(&str, &'static str)]| {
             rules.iter().map(|&(python, by)| (Pattern::new(python), by)).collect::<Vec<_>>()
         };
-        let mut before_symbols =
-            compiled(&[(r"\b(hmm|mm|mhm|mmm|uh|um)\b", ""), (r"\s+'", "'")]);
+        let mut before_symbols = compiled(&[(r"\b(hmm|mm|mhm|mmm|uh|um)\b", ""), (r"\s+'", "'")]);
         before_symbols.extend(compiled(&REPLACEMENTS));
         // Commas within numbers, and periods that are no decimal points.
-        before_symbols
-            .extend(compiled(&[(r"(\d),(\d)", "${1}${2}"), (r"\.([^0-9]|$)", " ${1}")]));
+        before_symbols.extend(compiled(&[(r"(\d),(\d)", "${1}${2}"), (r"\.([^0-9]|$)", " ${1}")]));
         Self {
             brackets: Brackets::new(),
             before_symbols,
@@ -113,8 +111,7 @@ impl EnglishNormalizer {
 
     /// American spelling, one space between words.
     pub(super) fn spell(&self, text: &str) -> String {
-        let spelled =
-            words(text).map(|word| self.spellings.get(word).map_or(word, String::as_str));
+        let spelled = words(text).map(|word| self.spellings.get(word).map_or(word, String::as_str));
         spelled.collect::<Vec<_>>().join(" ")
     }
 }

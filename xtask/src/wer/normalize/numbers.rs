@@ -66,9 +66,9 @@ impl NumberNormalizer {
 
     /// `$2 and ¢7` is `$2.07`, `$0.36` is `¢36`, and a lone 1 is spelled "one".
     fn postprocess(&self, text: &str) -> String {
-        let text = self.dollars_and_cents.replace_with(text, |found| {
-            format!("{}{}.{:0>2}", &found[1], &found[2], &found[3])
-        });
+        let text = self
+            .dollars_and_cents
+            .replace_with(text, |found| format!("{}{}.{:0>2}", &found[1], &found[2], &found[3]));
         let text = self.cents.replace_with(&text, |found| {
             let cents = found[1].trim_start_matches('0');
             format!("¢{}", if cents.is_empty() { "0" } else { cents })

@@ -29,7 +29,7 @@ impl Pattern {
     pub(super) fn replace_with(
         &self,
         text: &str,
-        replacement: impl Fn(&Captures<'_>) -> String,
+        replacement: impl Fn(&Captures<'_, str>) -> String,
     ) -> String {
         self.0.replace_all(text, replacement).into_owned()
     }
