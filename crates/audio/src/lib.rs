@@ -1,1 +1,23 @@
-//! Placeholder.
+//! Audio in: any file or byte stream to 16 kHz mono samples, and samples to log-mel spectrograms.
+//!
+//! Not here: voice activity detection, playback, recording, and everything that knows a model.
+//!
+//! - [`decode`]: containers and codecs, recognised by content; mean of the channels.
+//! - [`resample`]: any rate to 16 kHz, streaming.
+//! - [`mel`]: Whisper's log-mel spectrogram.
+#![forbid(unsafe_code)]
+
+pub mod decode;
+mod error;
+pub mod mel;
+pub mod resample;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub use decode::decode_file;
+pub use decode::{Audio, Decoder, Progress, SourceInfo, decode_bytes, decode_reader};
+pub use error::Error;
+pub use mel::{HOP, LogMel, Mel, N_FFT};
+pub use resample::{Resampler, resample};
+
+/// Sample rate of everything this crate hands out, in Hz.
+pub const SAMPLE_RATE: u32 = 16_000;

@@ -1,0 +1,188 @@
+//! Files and byte streams to 16 kHz mono.
+//!
+//! The container is recognised by its bytes, never by a file name. Packets are decoded, mixed down
+//! and resampled one after another, so that only the 16 kHz result grows (64 kB a second).
+//!
+//! - Downmix: the mean of all channels (for stereo what ffmpeg's `-ac 1` does).
+//! - Track: the container's default audio track, else its first one.
+//! - A packet that does not decode is skipped and counted; it is an error only if none decodes.
+//! - A file cut short gives what is there; a valid container without audio gives 0 samples.
+//! - Encoder delay is removed where the file states it: LAME tags, Opus pre-skip, MP4 edit lists.
+
+mod container;
+mod mono;
+mod mp4_edit;
+mod opus;
+mod sniff;
+mod wav;
+
+use std::fmt;
+use std::io::{Cursor, Read, Seek, SeekFrom};
+#[cfg(not(target_arch = "wasm32"))]
+use std::path::Path;
+
+use symphonia::core::io::MediaSource;
+
+use crate::{Error, SAMPLE_RATE};
+use mono::MonoSink;
+
+/// Decoded audio.
+#[derive(Debug, Clone)]
+pub struct Audio {
+    /// 16 kHz mono, nominally in -1..1.
+    pub samples: Vec<f32>,
+    /// What it was decoded from.
+    pub source: SourceInfo,
+}
+
+impl Audio {
+    /// Length in seconds.
+    pub fn duration_s(&self) -> f64 {
+        self.samples.len() as f64 / f64::from(SAMPLE_RATE)
+    }
+}
+
+/// What the audio was decoded from.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
+pub struct SourceInfo {
+    /// Short name of the container, such as `wav` or `ogg`.
+    pub container: String,
+    /// Short name of the codec, such as `pcm_s16le` or `vorbis`.
+    pub codec: String,
+    /// In Hz; 0 if nothing was decoded.
+    pub sample_rate: u32,
+    /// Channels before the downmix; 0 if nothing was decoded.
+    pub channels: u16,
+    /// Seconds decoded.
+    pub duration_s: f64,
+    /// Packets that were skipped because they did not decode.
+    pub n_bad_packets: u64,
+}
+
+/// How far decoding is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    /// Seconds decoded.
+    pub decoded_s: f64,
+    /// Seconds in all, where the container says so.
+    pub total_s: Option<f64>,
+}
+
+/// Decodes with a progress callback; [`decode_file`] and its siblings are the short forms.
+#[derive(Default)]
+pub struct Decoder<'a> {
+    on_progress: Option<Box<dyn FnMut(Progress) + 'a>>,
+}
+
+impl fmt::Debug for Decoder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decoder").field("has_progress", &self.on_progress.is_some()).finish()
+    }
+}
+
+impl<'a> Decoder<'a> {
+    /// A decoder without a callback.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Calls `on_progress` after about every second of audio.
+    #[must_use]
+    pub fn on_progress(mut self, on_progress: impl FnMut(Progress) + 'a) -> Self {
+        self.on_progress = Some(Box::new(on_progress));
+        self
+    }
+
+    /// Decodes the file at `path`.
+    ///
+    /// # Errors
+    /// If it cannot be opened or read, is no audio, or nothing in it decodes.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn file(self, path: impl AsRef<Path>) -> Result<Audio, Error> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let open_error = |source| Error::Open { path: name.clone(), source };
+        let file_type = std::fs::metadata(path).map_err(open_error)?.file_type();
+        if file_type.is_dir() {
+            return Err(Error::NotAFile { path: name, got: "a folder" });
+        }
+        let file = std::fs::File::open(path).map_err(open_error)?;
+        if file_type.is_file() {
+            self.source(Box::new(file))
+        } else {
+            // Pipes and devices cannot seek.
+            self.reader(file)
+        }
+    }
+
+    /// Decodes a file held in memory.
+    ///
+    /// # Errors
+    /// If it is no audio, or nothing in it decodes.
+    pub fn bytes(self, bytes: Vec<u8>) -> Result<Audio, Error> {
+        self.source(Box::new(Cursor::new(bytes)))
+    }
+
+    /// Decodes a stream such as standard input; the encoded bytes are read into memory first,
+    /// because some containers keep their index at the end.
+    ///
+    /// # Errors
+    /// If it cannot be read, is no audio, or nothing in it decodes.
+    pub fn reader(self, mut reader: impl Read) -> Result<Audio, Error> {
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).map_err(|source| Error::Read { source })?;
+        self.bytes(bytes)
+    }
+
+    fn source(self, mut source: Box<dyn MediaSource>) -> Result<Audio, Error> {
+        let head = sniff::read_head(&mut source)?;
+        sniff::refuse_what_is_no_audio(&head)?;
+        let mut sink = MonoSink::new(self.on_progress);
+        if sniff::is_wav(&head) {
+            match wav::read_layout(&mut source)? {
+                Some(layout) => {
+                    wav::decode(&mut source, &layout, &mut sink)?;
+                    return sink.finish();
+                }
+                None => rewind(&mut source)?,
+            }
+        }
+        let edit = if sniff::is_mp4(&head) { mp4_edit::read(&mut source) } else { None };
+        rewind(&mut source)?;
+        container::decode(source, edit, &head, &mut sink)?;
+        sink.finish()
+    }
+}
+
+fn rewind(source: &mut impl Seek) -> Result<(), Error> {
+    source.seek(SeekFrom::Start(0)).map(drop).map_err(|source| Error::Read { source })
+}
+
+/// Decodes the file at `path` to 16 kHz mono.
+///
+/// # Errors
+/// As [`Decoder::file`].
+#[cfg(not(target_arch = "wasm32"))]
+pub fn decode_file(path: impl AsRef<Path>) -> Result<Audio, Error> {
+    Decoder::new().file(path)
+}
+
+/// Decodes a file held in memory to 16 kHz mono.
+///
+/// # Errors
+/// As [`Decoder::bytes`].
+pub fn decode_bytes(bytes: Vec<u8>) -> Result<Audio, Error> {
+    Decoder::new().bytes(bytes)
+}
+
+/// Decodes a stream such as standard input to 16 kHz mono.
+///
+/// # Errors
+/// As [`Decoder::reader`].
+pub fn decode_reader(reader: impl Read) -> Result<Audio, Error> {
+    Decoder::new().reader(reader)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! WAV: a chunk walker of our own, for the files that strict readers refuse.
+//!
+//! It takes chunks in any order, a missing or unneeded pad byte after an odd chunk, sizes of
+//! 0 or 0xFFFFFFFF as streaming writers leave them, RF64, and data that is cut short (what is there
+//! is decoded). Compressed WAV files (ADPCM and the like) are left to the general reader.
+
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
+
+use super::mono::MonoSink;
+use crate::Error;
+
+const MAX_CHUNKS: usize = 4096;
+const UNKNOWN_SIZE: u32 = u32::MAX;
+const BLOCK_FRAMES: usize = 8192;
+
+/// How a sample is stored, little-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    U8,
+    S16,
+    S24,
+    S32,
+    F32,
+    F64,
+    ALaw,
+    MuLaw,
+}
+
+impl Encoding {
+    fn bytes(self) -> usize {
+        match self {
+            Self::U8 | Self::ALaw | Self::MuLaw => 1,
+            Self::S16 => 2,
+            Self::S24 => 3,
+            Self::S32 | Self::F32 => 4,
+            Self::F64 => 8,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::U8 => "pcm_u8",
+            Self::S16 => "pcm_s16le",
+            Self::S24 => "pcm_s24le",
+            Self::S32 => "pcm_s32le",
+            Self::F32 => "pcm_f32le",
+            Self::F64 => "pcm_f64le",
+            Self::ALaw => "pcm_alaw",
+            Self::MuLaw => "pcm_mulaw",
+        }
+    }
+}
+
+/// The `fmt ` chunk.
+#[derive(Debug, Clone, Copy)]
+struct Format {
+    encoding: Encoding,
+    n_channels: u16,
+    sample_rate: u32,
+}
+
+/// Where the samples are and what they are.
+#[derive(Debug)]
+pub(super) struct Layout {
+    format: Format,
+    data_start: u64,
+    /// `None`: to the end of the file.
+    data_bytes: Option<u64>,
+}
+
+fn malformed(reason: impl Into<String>) -> Error {
+    Error::Malformed { container: "wav".to_owned(), reason: reason.into() }
+}
+
+fn read_error(source: std::io::Error) -> Error {
+    Error::Read { source }
+}
+
+/// Walks the chunks; `None` if the encoding is one for the general reader.
+pub(super) fn read_layout<S: Read + Seek>(source: &mut S) -> Result<Option<Layout>, Error> {
+    let mut source = BufReader::new(source);
+    let mut riff = [0u8; 12];
+    source.read_exact(&mut riff).map_err(read_error)?;
+    let riff_bytes = u32_at(&riff, 4);
+    let mut format = None;
+    let mut data = None;
+    let mut long_data_bytes = None;
+    let mut pos = 12u64;
+    for _ in 0..MAX_CHUNKS {
+        let Some((id, size)) = read_chunk_head(&mut source)? else { break };
+        pos += 8;
+        match &id {
+            b"fmt " => {
+                let mut body = Vec::new();
+                source
+                    .by_ref()
+                    .take(u64::from(size.min(64)))
+                    .read_to_end(&mut body)
+                    .map_err(read_error)?;
+                match parse_format(&body)? {
+                    Some(parsed) => format = Some(parsed),
+                    None => return Ok(None),
+                }
+            }
+            b"ds64" => {
+                let mut body = [0u8; 16];
+                if source.read_exact(&mut body).is_ok() {
+                    long_data_bytes = Some(u64::from_le_bytes([
+                        body[8], body[9], body[10], body[11], body[12], body[13], body[14],
+                        body[15],
+                    ]));
+                }
+            }
+            b"data" => {
+                let bytes = match size {
+                    UNKNOWN_SIZE => long_data_bytes,
+                    // A writer that could not seek back; a finished empty file has its RIFF size.
+                    0 if riff_bytes == UNKNOWN_SIZE || u64::from(riff_bytes) + 8 < pos => None,
+                    size => Some(u64::from(size)),
+                };
+                data = Some((pos, bytes));
+                if format.is_some() || bytes.is_none() {
+                    break;
+                }
+            }
+            _ => {}
+        }
+        if format.is_some() && data.is_some() {
+            break;
+        }
+        pos = skip_to_next_chunk(&mut source, pos + u64::from(size), size % 2 == 1)?;
+    }
+    let format = format.ok_or_else(|| malformed("expected a `fmt ` chunk, found none"))?;
+    let (data_start, data_bytes) =
+        data.ok_or_else(|| malformed("expected a `data` chunk, found none"))?;
+    Ok(Some(Layout { format, data_start, data_bytes }))
+}
+
+/// `None` at the end of the file.
+fn read_chunk_head(source: &mut impl Read) -> Result<Option<([u8; 4], u32)>, Error> {
+    let mut head = [0u8; 8];
+    match source.read_exact(&mut head) {
+        Ok(()) => Ok(Some(([head[0], head[1], head[2], head[3]], u32_at(&head, 4)))),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(read_error(error)),
+    }
+}
+
+/// Odd chunks are padded to an even length, but some writers forget it: a zero byte is the pad,
+/// a printable one starts the next chunk's name.
+fn skip_to_next_chunk<S: Read + Seek>(source: &mut S, end: u64, odd: bool) -> Result<u64, Error> {
+    source.seek(SeekFrom::Start(end)).map_err(read_error)?;
+    if !odd {
+        return Ok(end);
+    }
+    let mut byte = [0u8];
+    let is_pad = match source.read_exact(&mut byte) {
+        Ok(()) => !(0x20..0x7F).contains(&byte[0]),
+        Err(_) => true,
+    };
+    let next = end + u64::from(is_pad);
+    source.seek(SeekFrom::Start(next)).map_err(read_error)?;
+    Ok(next)
+}
+
+/// Source: Microsoft's `WAVEFORMATEX` and `WAVEFORMATEXTENSIBLE`.
+fn parse_format(body: &[u8]) -> Result<Option<Format>, Error> {
+    if body.len() < 14 {
+        return Err(malformed(format!("expected a `fmt ` chunk of 16 bytes, got {}", body.len())));
+    }
+    let tag = u16_at(body, 0);
+    let n_channels = u16_at(body, 2);
+    let sample_rate = u32_at(body, 4);
+    let frame_bytes = u16_at(body, 12);
+    let bits = if body.len() >= 16 { u16_at(body, 14) } else { 0 };
+    // The sub-format's first two bytes are the tag again.
+    let tag = if tag == 0xFFFE && body.len() >= 26 { u16_at(body, 24) } else { tag };
+    if n_channels == 0 {
+        return Err(malformed("expected at least 1 channel, got 0"));
+    }
+    // The container of a sample may be wider than its valid bits, which are then the upper ones.
+    let sample_bytes = if frame_bytes > 0 && frame_bytes % n_channels == 0 {
+        frame_bytes / n_channels
+    } else {
+        bits.div_ceil(8)
+    };
+    let encoding = match (tag, sample_bytes) {
+        (1, 1) => Encoding::U8,
+        (1, 2) => Encoding::S16,
+        (1, 3) => Encoding::S24,
+        (1, 4) => Encoding::S32,
+        (3, 4) => Encoding::F32,
+        (3, 8) => Encoding::F64,
+        (6, 1) => Encoding::ALaw,
+        (7, 1) => Encoding::MuLaw,
+        (1 | 3 | 6 | 7, got) => {
+            return Err(malformed(format!(
+                "expected samples of 1 to 4 bytes (floats: 4 or 8), got {got} bytes of format {tag}"
+            )));
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(Format { encoding, n_channels, sample_rate }))
+}
+
+/// Decodes everything from the start of the data to its end or the file's.
+pub(super) fn decode<S: Read + Seek>(
+    source: &mut S,
+    layout: &Layout,
+    sink: &mut MonoSink<'_>,
+) -> Result<(), Error> {
+    let Format { encoding, n_channels, sample_rate } = layout.format;
+    let n_channels = usize::from(n_channels);
+    sink.source.container = "wav".to_owned();
+    sink.source.codec = encoding.name().to_owned();
+    sink.source.sample_rate = sample_rate;
+    sink.source.channels = n_channels as u16;
+    let frame_bytes = encoding.bytes() * n_channels;
+    sink.total_frames = layout.data_bytes.map(|n| n / frame_bytes as u64);
+    source.seek(SeekFrom::Start(layout.data_start)).map_err(read_error)?;
+    let mut data = source.take(layout.data_bytes.unwrap_or(u64::MAX));
+    let block_bytes = (BLOCK_FRAMES / n_channels).max(1) * frame_bytes;
+    let mut block = Vec::with_capacity(block_bytes);
+    let mut frames = Vec::new();
+    loop {
+        block.clear();
+        data.by_ref().take(block_bytes as u64).read_to_end(&mut block).map_err(read_error)?;
+        frames.clear();
+        to_f32(encoding, &block, &mut frames);
+        sink.push(&frames, n_channels, sample_rate)?;
+        if block.len() < block_bytes {
+            return Ok(());
+        }
+    }
+}
+
+/// Appends whole samples as f32; integers are divided by 2^(bits - 1).
+fn to_f32(encoding: Encoding, bytes: &[u8], out: &mut Vec<f32>) {
+    let whole = bytes.chunks_exact(encoding.bytes());
+    match encoding {
+        Encoding::U8 => out.extend(bytes.iter().map(|&b| (f32::from(b) - 128.0) / 128.0)),
+        Encoding::S16 => {
+            out.extend(whole.map(|b| f32::from(i16::from_le_bytes([b[0], b[1]])) / 32_768.0));
+        }
+        Encoding::S24 => out.extend(
+            whole.map(|b| i32::from_le_bytes([0, b[0], b[1], b[2]]) as f32 / 2_147_483_648.0),
+        ),
+        Encoding::S32 => out.extend(
+            whole.map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32 / 2_147_483_648.0),
+        ),
+        Encoding::F32 => {
+            out.extend(whole.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+        }
+        Encoding::F64 => {
+            out.extend(whole.map(|b| {
+                f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32
+            }))
+        }
+        Encoding::ALaw => out.extend(bytes.iter().map(|&b| f32::from(a_law(b)) / 32_768.0)),
+        Encoding::MuLaw => out.extend(bytes.iter().map(|&b| f32::from(mu_law(b)) / 32_768.0)),
+    }
+}
+
+/// ITU-T G.711 A-law to 16 bits.
+fn a_law(code: u8) -> i16 {
+    let code = code ^ 0x55;
+    let exponent = (code >> 4) & 7;
+    let mantissa = i16::from(code & 0x0F) << 4;
+    let magnitude = match exponent {
+        0 => mantissa + 8,
+        _ => (mantissa + 0x108) << (exponent - 1),
+    };
+    if code & 0x80 != 0 { magnitude } else { -magnitude }
+}
+
+/// ITU-T G.711 µ-law to 16 bits.
+fn mu_law(code: u8) -> i16 {
+    let code = !code;
+    let exponent = (code >> 4) & 7;
+    let magnitude = (((i16::from(code & 0x0F) << 3) + 0x84) << exponent) - 0x84;
+    if code & 0x80 != 0 { -magnitude } else { magnitude }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! The error type of this crate.
+
+use std::io;
+
+/// Why audio could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file could not be opened.
+    #[error("cannot open `{path}`: {source}")]
+    Open {
+        /// The path as given.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A folder or device where a file was expected.
+    #[error("`{path}`: expected an audio file, got {got}")]
+    NotAFile {
+        /// The path as given.
+        path: String,
+        /// What is there.
+        got: &'static str,
+    },
+    /// Reading failed half-way.
+    #[error("cannot read the audio: {source}")]
+    Read {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The bytes are no audio container known here.
+    #[error("expected audio (WAV, FLAC, MP3, OGG, M4A/MP4, MKV/WebM, AIFF, CAF), got {got}")]
+    NotAudio {
+        /// What the first bytes look like.
+        got: String,
+    },
+    /// A container that is recognised but not read.
+    #[error("{container} is not supported; convert it to WAV, FLAC, MP3, OGG or M4A first")]
+    UnsupportedContainer {
+        /// Its name.
+        container: &'static str,
+    },
+    /// A codec that is recognised but not decoded.
+    #[error("{container} file: codec {codec} is not supported")]
+    UnsupportedCodec {
+        /// Name of the container.
+        container: String,
+        /// Name or number of the codec.
+        codec: String,
+    },
+    /// The container has no audio track.
+    #[error("{container} file: expected an audio track, found none")]
+    NoAudioTrack {
+        /// Name of the container.
+        container: String,
+    },
+    /// A header that breaks the rules of its format.
+    #[error("{container} file: {reason}")]
+    Malformed {
+        /// Name of the container.
+        container: String,
+        /// What was expected and found.
+        reason: String,
+    },
+    /// There were packets, and none could be decoded.
+    #[error("{container} file: none of {n_packets} {codec} packets could be decoded ({reason})")]
+    NothingDecoded {
+        /// Name of the container.
+        container: String,
+        /// Name of the codec.
+        codec: String,
+        /// Packets tried.
+        n_packets: u64,
+        /// What the decoder said of the last one.
+        reason: String,
+    },
+    /// A sample rate outside what is resampled.
+    #[error("expected a sample rate of 1000 to 768000 Hz, got {got} Hz")]
+    SampleRate {
+        /// The rate found.
+        got: u32,
+    },
+    /// More audio than is taken at once.
+    #[error("expected at most {max_hours} hours of audio, got more")]
+    TooLong {
+        /// The limit.
+        max_hours: u32,
+    },
+    /// Mel filters of the wrong size.
+    #[error("expected {n_mels} x {n_bins} mel filter weights, got {got}")]
+    Filters {
+        /// Mel bands asked for.
+        n_mels: usize,
+        /// Bins per band.
+        n_bins: usize,
+        /// Weights given.
+        got: usize,
+    },
+}

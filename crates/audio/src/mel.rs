@@ -1,0 +1,189 @@
+//! Whisper's log-mel spectrogram: 25 ms Hann windows every 10 ms, 80 or 128 Slaney mels.
+//!
+//! The rows are time-major (`[n_frames][n_mels]`), the order that a convolution over time reads;
+//! the Python packages keep the transpose. Values agree with openai-whisper's
+//! `log_mel_spectrogram` within 1e-4 (golden test).
+
+mod filters;
+
+use std::fmt;
+use std::sync::Arc;
+
+use realfft::{RealFftPlanner, RealToComplex};
+
+use crate::Error;
+use filters::FilterBank;
+
+/// Samples under one analysis window.
+pub const N_FFT: usize = 400;
+/// Samples between the starts of two frames.
+pub const HOP: usize = 160;
+/// Frequency bins of one window, 40 Hz apart.
+pub(crate) const N_BINS: usize = N_FFT / 2 + 1;
+
+/// Computes log-mel spectrograms; holds the window, the FFT plan and the filters.
+#[derive(Clone)]
+pub struct LogMel {
+    filters: FilterBank,
+    window: Vec<f32>,
+    fft: Arc<dyn RealToComplex<f32>>,
+}
+
+impl fmt::Debug for LogMel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogMel").field("n_mels", &self.n_mels()).finish_non_exhaustive()
+    }
+}
+
+/// A log-mel spectrogram.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mel {
+    /// Values in a frame.
+    pub n_mels: usize,
+    /// Frames of 10 ms.
+    pub n_frames: usize,
+    /// `[n_frames][n_mels]`, time-major.
+    pub data: Vec<f32>,
+}
+
+impl LogMel {
+    /// Filters computed from librosa's formula; `n_mels` is 80, or 128 for large-v3 and turbo.
+    ///
+    /// # Panics
+    /// If `n_mels` is 0.
+    pub fn new(n_mels: usize) -> Self {
+        assert!(n_mels > 0, "n_mels must be positive");
+        Self::build(FilterBank::slaney(n_mels))
+    }
+
+    /// Filters read from a model file: `[n_mels][201]`, as whisper.cpp stores them.
+    ///
+    /// # Errors
+    /// [`Error::Filters`] if `n_mels` is 0 or `filters` has another length.
+    pub fn with_filters(n_mels: usize, filters: &[f32]) -> Result<Self, Error> {
+        if n_mels == 0 || n_mels.checked_mul(N_BINS) != Some(filters.len()) {
+            return Err(Error::Filters { n_mels, n_bins: N_BINS, got: filters.len() });
+        }
+        Ok(Self::build(FilterBank::from_dense(filters)))
+    }
+
+    fn build(filters: FilterBank) -> Self {
+        // Periodic Hann: the period is N_FFT, not N_FFT - 1.
+        let window = (0..N_FFT)
+            .map(|i| {
+                let phase = std::f64::consts::TAU * i as f64 / N_FFT as f64;
+                (0.5 - 0.5 * phase.cos()) as f32
+            })
+            .collect();
+        let fft = RealFftPlanner::<f32>::new().plan_fft_forward(N_FFT);
+        Self { filters, window, fft }
+    }
+
+    /// Values in a frame.
+    pub fn n_mels(&self) -> usize {
+        self.filters.n_mels()
+    }
+
+    /// The filters, `[n_mels][201]`, as whisper.cpp stores them.
+    pub fn filters(&self) -> Vec<f32> {
+        self.filters.to_dense()
+    }
+
+    /// The spectrogram of `samples` (16 kHz mono) followed by `padding_samples` zeros.
+    ///
+    /// `n_frames` is `(samples.len() + padding_samples) / 160`. The signal is reflected by 200
+    /// samples at both ends, as `torch.stft(center=True)` does, and that transform's last frame is
+    /// dropped. The floor (8 decades under the loudest value) is taken over the whole result, so
+    /// a caller that wants the reference's values passes the whole file: openai-whisper pads
+    /// by 480 000 samples, faster-whisper 1.2 by 160.
+    ///
+    /// Inputs of 200 samples or fewer, which the reference refuses, are reflected again and again
+    /// (a bouncing index), so that any non-zero length works.
+    pub fn compute(&self, samples: &[f32], padding_samples: usize) -> Mel {
+        let n_mels = self.n_mels();
+        let n_frames = (samples.len() + padding_samples) / HOP;
+        let mut data = vec![0.0f32; n_frames * n_mels];
+        let mut frame = vec![0.0f32; N_FFT];
+        let mut spectrum = self.fft.make_output_vec();
+        let mut scratch = self.fft.make_scratch_vec();
+        let mut power = [0.0f32; N_BINS];
+        for (index, mels) in data.chunks_exact_mut(n_mels).enumerate() {
+            load_frame(samples, padding_samples, index, &mut frame);
+            // Most of a padded file is zeros: their power is zero.
+            if frame.iter().all(|&x| x == 0.0) {
+                continue;
+            }
+            for (x, w) in frame.iter_mut().zip(&self.window) {
+                *x *= w;
+            }
+            let done = self.fft.process_with_scratch(&mut frame, &mut spectrum, &mut scratch);
+            debug_assert!(done.is_ok(), "the buffers come from the plan");
+            for (p, bin) in power.iter_mut().zip(&spectrum) {
+                *p = bin.norm_sqr();
+            }
+            self.filters.apply(&power, mels);
+        }
+        log_and_scale(&mut data);
+        Mel { n_mels, n_frames, data }
+    }
+}
+
+/// Copies the window of frame `index` out of the reflected, padded signal.
+fn load_frame(samples: &[f32], padding_samples: usize, index: usize, frame: &mut [f32]) {
+    let start = (index * HOP) as isize - (N_FFT / 2) as isize;
+    let inside = start >= 0 && start as usize + N_FFT <= samples.len();
+    if inside {
+        frame.copy_from_slice(&samples[start as usize..start as usize + N_FFT]);
+        return;
+    }
+    let len = samples.len() + padding_samples;
+    for (i, x) in frame.iter_mut().enumerate() {
+        let at = reflect(start + i as isize, len);
+        *x = samples.get(at).copied().unwrap_or(0.0);
+    }
+}
+
+/// Mirrors an index into `0..len` without repeating the end samples.
+fn reflect(index: isize, len: usize) -> usize {
+    if len < 2 {
+        return 0;
+    }
+    let period = 2 * (len - 1);
+    let wrapped = index.rem_euclid(period as isize) as usize;
+    wrapped.min(period - wrapped)
+}
+
+/// `(max(log10(max(x, 1e-10)), top - 8) + 4) / 4`, `top` over all of `data`.
+fn log_and_scale(data: &mut [f32]) {
+    let mut top = f32::NEG_INFINITY;
+    for x in data.iter_mut() {
+        *x = x.max(1e-10).log10();
+        top = top.max(*x);
+    }
+    for x in data.iter_mut() {
+        *x = (x.max(top - 8.0) + 4.0) / 4.0;
+    }
+}
+
+impl Mel {
+    /// The values of frame `index`.
+    ///
+    /// # Panics
+    /// If `index >= n_frames`.
+    pub fn frame(&self, index: usize) -> &[f32] {
+        &self.data[index * self.n_mels..(index + 1) * self.n_mels]
+    }
+
+    /// `n_frames` frames from `start_frame` on, `[n_frames][n_mels]`; frames past the end are 0.0,
+    /// as both Python packages pad (`pad_or_trim` on the spectrogram, not on the samples).
+    pub fn window(&self, start_frame: usize, n_frames: usize) -> Vec<f32> {
+        let start = start_frame.min(self.n_frames);
+        let end = start.saturating_add(n_frames).min(self.n_frames);
+        let mut out = self.data[start * self.n_mels..end * self.n_mels].to_vec();
+        out.resize(n_frames * self.n_mels, 0.0);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests;
