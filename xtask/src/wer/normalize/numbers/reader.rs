@@ -261,10 +261,10 @@ fn add_or_append(n: u128, part: u128, room: u128) -> Value {
 /// several points, and beyond 128 bits.
 fn times_decimal(decimal: &str, factor: u128) -> Option<u128> {
     let (integer, fraction) = decimal.split_once('.').unwrap_or((decimal, ""));
-    let fraction = fraction.trim_end_matches('0');
     if integer.is_empty() && fraction.is_empty() {
         return None;
     }
+    let fraction = fraction.trim_end_matches('0');
     let digits = integer
         .chars()
         .chain(fraction.chars())
