@@ -1,7 +1,7 @@
 //! What the fuzz targets of model files share.
 #![forbid(unsafe_code)]
 
-use stonechat_formats::{DType, GgufWriter, ModelFile, TensorInfo};
+use stonechat_formats::{GgufWriter, ModelFile, TensorInfo, WhisperBinWriter};
 
 /// Parses `magic` and `rest` as one file and checks what must hold of any model. The magic is
 /// put in front so that no input is spent on another format or on none.
@@ -26,27 +26,53 @@ pub fn check_model(magic: &[u8], rest: &[u8]) {
     }
     let summary = model.summary();
     assert!(summary.tensor_bytes <= model.file_bytes());
-    round_trip(&model);
+    gguf_round_trip(&model);
+    whisper_bin_round_trip(&model);
+}
+
+/// Everything that a tensor is, to compare it.
+fn tensors(model: &ModelFile) -> Vec<(TensorInfo, &[u8])> {
+    model.tensors().map(|t| (TensorInfo::new(t.name, t.dtype, t.shape), t.data)).collect()
 }
 
 /// Writes the model as GGUF, if GGUF can hold it, and reads it back.
-fn round_trip(model: &ModelFile) {
-    let infos: Vec<TensorInfo> =
-        model.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
-    let Ok(mut writer) = GgufWriter::new(Vec::new(), model.metadata(), infos) else {
+fn gguf_round_trip(model: &ModelFile) {
+    let Some(bytes) = as_gguf(model) else {
         return;
     };
+    let back = ModelFile::from_bytes(bytes.clone()).expect("what is written can be read");
+    assert_eq!(tensors(&back), tensors(model));
+    // Bytes also compare where a value is NaN.
+    assert_eq!(as_gguf(&back), Some(bytes));
+}
+
+fn as_gguf(model: &ModelFile) -> Option<Vec<u8>> {
+    let infos = tensors(model).into_iter().map(|(info, _)| info).collect();
+    let mut writer = GgufWriter::new(Vec::new(), model.metadata(), infos).ok()?;
     for tensor in model.tensors() {
         writer.write_tensor(tensor.name, tensor.data).expect("announced in this order");
     }
-    let bytes = writer.finish().expect("every tensor was written");
-    let back = ModelFile::from_bytes(bytes).expect("what is written can be read");
-    // Compared as text: a NaN is not equal to itself.
-    assert_eq!(format!("{:?}", back.metadata()), format!("{:?}", model.metadata()));
-    let tensors = |m: &ModelFile| -> Vec<(String, DType, Vec<usize>, Vec<u8>)> {
-        m.tensors()
-            .map(|t| (t.name.to_owned(), t.dtype, t.shape.to_vec(), t.data.to_vec()))
-            .collect()
+    Some(writer.finish().expect("every tensor was written"))
+}
+
+/// Writes the model as a whisper.cpp file, if it is one that whisper.cpp would load, and reads
+/// it back.
+fn whisper_bin_round_trip(model: &ModelFile) {
+    let Some(bytes) = as_whisper_bin(model) else {
+        return;
     };
+    let back = ModelFile::from_bytes(bytes.clone()).expect("what is written can be read");
+    assert_eq!(back.metadata(), model.metadata());
     assert_eq!(tensors(&back), tensors(model));
+    assert_eq!(as_whisper_bin(&back), Some(bytes));
+}
+
+fn as_whisper_bin(model: &ModelFile) -> Option<Vec<u8>> {
+    let bin = model.whisper_bin()?;
+    let mut writer =
+        WhisperBinWriter::new(Vec::new(), &bin.hparams, &bin.mel_filters, &bin.vocab).ok()?;
+    for (info, data) in tensors(model) {
+        writer.write_tensor(&info, data).ok()?;
+    }
+    Some(writer.finish().expect("a Vec takes everything"))
 }

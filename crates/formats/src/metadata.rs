@@ -1,15 +1,23 @@
 //! Ordered, typed metadata.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::value::{Array, Value};
 
 /// Metadata entries in file order, with typed look-ups.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Metadata {
     entries: Vec<(String, Value)>,
     index: HashMap<String, usize>,
+}
+
+/// The entries alone: the index says nothing more, in an order that changes.
+impl fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
 }
 
 impl PartialEq for Metadata {

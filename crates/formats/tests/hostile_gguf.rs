@@ -43,7 +43,7 @@ impl Raw {
 
     #[track_caller]
     fn refused(self, expected: &str) {
-        let e = ModelFile::from_bytes(self.0).unwrap_err().to_string();
+        let e = ModelFile::from_bytes(self.0).expect_err("a broken file").to_string();
         assert!(e.contains(expected), "{e}");
         assert!(!e.contains('\n'), "{e}");
     }

@@ -15,8 +15,9 @@ fn check_tensors(model: &ModelFile, expected: &[TensorInfo]) {
         model.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
     assert_eq!(got, expected);
     for info in expected {
-        let tensor = model.require(&info.name).unwrap();
-        assert_eq!(tensor.data, pattern(info.data_bytes().unwrap()), "{}", info.name);
+        let tensor = model.require(&info.name).expect("a tensor of the list");
+        let n_bytes = info.data_bytes().expect("a small shape");
+        assert_eq!(tensor.data, pattern(n_bytes), "{}", info.name);
     }
 }
 
@@ -211,7 +212,7 @@ fn safetensors() {
 #[track_caller]
 fn refuse_safetensors(header: &str, n_bytes: usize, expected: &str) {
     let bytes = sample_files::safetensors_of(header, n_bytes);
-    let e = ModelFile::from_bytes(bytes).unwrap_err().to_string();
+    let e = ModelFile::from_bytes(bytes).expect_err("a broken header").to_string();
     assert!(e.contains(expected), "{e}");
     assert!(!e.contains('\n'), "{e}");
 }
