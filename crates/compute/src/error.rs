@@ -22,6 +22,12 @@ pub enum Error {
         /// What the thread pool said.
         reason: String,
     },
+    /// A buffer cannot be allocated.
+    #[error("out of memory: {bytes} bytes are not available")]
+    OutOfMemory {
+        /// Its size.
+        bytes: usize,
+    },
 }
 
 /// A result of this crate.

@@ -18,7 +18,7 @@ pub use token::WasmSimd128;
 pub use token::{Avx2, Avx512, Avx512Vnni};
 #[cfg(target_arch = "aarch64")]
 pub use token::{Neon, NeonDot, NeonI8mm};
-pub use vector::Simd;
+pub use vector::{F32, Simd, U32};
 
 use crate::config;
 use crate::error::{Error, Result};

@@ -14,9 +14,10 @@ use super::token::{Avx2, Avx512, Avx512Vnni};
 #[cfg(target_arch = "aarch64")]
 use super::token::{Neon, NeonDot, NeonI8mm};
 
-type F32<S> = <<S as Simd>::Pulp as pulp::Simd>::f32s;
-type I32<S> = <<S as Simd>::Pulp as pulp::Simd>::i32s;
-type U32<S> = <<S as Simd>::Pulp as pulp::Simd>::u32s;
+/// A vector of f32 values.
+pub type F32<S> = <<S as Simd>::Pulp as pulp::Simd>::f32s;
+/// A vector of u32 values, as many as in [`F32`].
+pub type U32<S> = <<S as Simd>::Pulp as pulp::Simd>::u32s;
 type M32<S> = <<S as Simd>::Pulp as pulp::Simd>::m32s;
 
 /// A token whose vectors hold [`LANES`](Self::LANES) f32 values.
@@ -29,6 +30,9 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
 
     /// f32 values in a vector.
     const LANES: usize = <Self::Pulp as pulp::Simd>::F32_LANES;
+
+    /// Vector registers, which bound how many sums a kernel may keep.
+    const N_REGISTERS: usize = <Self::Pulp as pulp::Simd>::REGISTER_COUNT;
 
     /// The pulp token.
     fn pulp(self) -> Self::Pulp;
@@ -99,12 +103,6 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     #[inline(always)]
     fn splat_u32(self, x: u32) -> U32<Self> {
         self.pulp().splat_u32s(x)
-    }
-
-    /// All lanes `x`.
-    #[inline(always)]
-    fn splat_i32(self, x: i32) -> I32<Self> {
-        self.pulp().splat_i32s(x)
     }
 
     /// `a + b`.

@@ -1,0 +1,43 @@
+//! Dense f32 kernels on the CPU, generic over the SIMD token, one op a file.
+//!
+//! Each op checks its shapes once, then runs on caller buffers. Values are f32 and sums are f32;
+//! weights may be f16 or bf16, keys and values f16. Not here: quantized weights (`stonechat-quant`)
+//! and anything that knows a model.
+//!
+//! | file | op |
+//! |---|---|
+//! | `matrix` | strided views |
+//! | `math` | vector `exp` and `erf` that the others inline |
+//! | `elementwise` | `add`, GELU |
+//! | `layer_norm`, `softmax` | row-wise ops, logit reductions |
+//! | `matmul` | choice between `gemv` (few rows) and `gemm` (many), epilogue |
+//! | `conv1d` | convolution as matmul over overlapping rows |
+//! | `kv`, `attention` | paged keys and values, attention over them |
+
+mod attention;
+mod conv1d;
+mod element;
+mod elementwise;
+mod epilogue;
+mod gemm;
+mod gemv;
+
+mod kv;
+mod layer_norm;
+mod math;
+mod matmul;
+mod matrix;
+mod softmax;
+#[cfg(test)]
+mod test_data;
+
+pub use attention::{Attention, QueryRow, attention};
+pub use conv1d::conv1d;
+pub use elementwise::{add_in_place, gelu_in_place};
+pub use epilogue::{Activation, Epilogue};
+
+pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN};
+pub use layer_norm::{LayerNorm, layer_norm};
+pub use matmul::{DenseWeight, matmul, matmul_dequantized};
+pub use matrix::{MatMut, MatRef};
+pub use softmax::{argmax, log_softmax_in_place, log_sum_exp, softmax_in_place};

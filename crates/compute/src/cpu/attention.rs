@@ -1,0 +1,336 @@
+//! Attention over paged keys and values: the only attention op. Self-attention of a decoder
+//! (causal), cross-attention and an encoder's self-attention differ in what a row may see.
+//!
+//! A task takes a block of query rows of one sequence and one KV head. It walks the sequence's
+//! pages once: scores of the block against a page, softmax with a running maximum, and the
+//! weighted values, all while the page is in cache (Dao et al. 2022, algorithm 1). Query heads
+//! that share a KV head are rows of the same block, so that a decode step reads each page once.
+
+use super::element::Element;
+use super::gemm::{Operands, tile_rows};
+use super::kv::{KvHead, KvPool, PAGE_LEN};
+use super::math::exp;
+use super::matrix::{MatMut, MatRef, SharedMut};
+use crate::Cpu;
+use crate::scratch::with_scratch;
+use crate::simd::{Kernel, Simd};
+
+/// Rows of a block: enough that a page read from the second-level cache is used many times.
+const BLOCK_ROWS: usize = 48;
+/// Floats of scratch that live on the stack, enough for one query row of the usual head widths,
+/// so that a decode step needs no memory of the thread.
+const STACK_LEN: usize = 2048;
+
+/// What one query row may look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueryRow {
+    /// Where the sequence's pages begin in the page table.
+    pub first_page: u32,
+    /// How many there are.
+    pub n_pages: u32,
+    /// Visible positions: `pos + 1` for causal attention.
+    pub kv_len: u32,
+}
+
+/// Arguments of [`attention`].
+#[derive(Debug, Clone, Copy)]
+pub struct Attention<'a> {
+    /// `[T, H*C]`.
+    pub q: MatRef<'a>,
+    /// Keys and values.
+    pub kv: &'a KvPool,
+    /// Query heads `H`, a multiple of the KV heads `G`; head `h` reads KV head `h / (H / G)`.
+    pub n_heads: usize,
+    /// Factor of the scores, usually `1/sqrt(C)`.
+    pub scale: f32,
+    /// One entry a query row; adjacent rows with the same pages are computed together.
+    pub rows: &'a [QueryRow],
+    /// The page lists of all sequences.
+    pub page_table: &'a [u32],
+}
+
+/// `out[t,h] = sum_p softmax_p(scale * q[t,h] · k[p,g]) * v[p,g]` over the `kv_len` first
+/// positions of the row's pages.
+///
+/// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP. Slots beyond every visible
+/// position are not used, whatever they hold. A row that sees nothing gives zeros.
+///
+/// # Panics
+/// If the shapes do not fit, or a row names pages outside the table or the pool.
+#[track_caller]
+pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
+    let out = out.checked();
+    let group = check(&out, &args);
+    if args.rows.is_empty() || args.n_heads == 0 {
+        return;
+    }
+    let out = out.shared();
+    let block_rows = (BLOCK_ROWS / group).max(1);
+    let n_kv_heads = args.kv.layout().n_kv_heads;
+    // A block ends after `block_rows` rows or where the pages change; blocks are found by walking
+    // the rows, so that nothing is stored.
+    let n_blocks = Blocks::new(args.rows, block_rows).count();
+    cpu.threads.run(n_blocks * n_kv_heads, |task| {
+        let (index, head) = (task / n_kv_heads, task % n_kv_heads);
+        let Some((first, n_rows)) = find_block(args.rows, block_rows, index) else { return };
+        let block = Block { out, args, group, head, first, n_rows };
+        let len = block.scratch_len();
+        if len <= STACK_LEN {
+            cpu.isa.dispatch(Run { block, scratch: &mut [0.0; STACK_LEN][..len] });
+        } else {
+            with_scratch(len, |scratch| cpu.isa.dispatch(Run { block, scratch }));
+        }
+    });
+}
+
+/// Checks the shapes; returns the query heads of a KV head.
+#[track_caller]
+fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
+    let (q, layout) = (args.q.checked(), args.kv.layout());
+    let width = args.n_heads * layout.head_dim;
+    assert!(
+        layout.n_kv_heads > 0 && args.n_heads.is_multiple_of(layout.n_kv_heads),
+        "attention: {} heads are no multiple of {} kv heads",
+        args.n_heads,
+        layout.n_kv_heads
+    );
+    assert_eq!((q.rows, q.cols), (args.rows.len(), width), "attention: shape of the queries");
+    assert_eq!((out.rows, out.cols), (args.rows.len(), width), "attention: shape of the output");
+    for (t, row) in args.rows.iter().enumerate() {
+        let is_new = t == 0 || !same_pages(*row, args.rows[t - 1]);
+        let pages = row.first_page as usize..row.first_page as usize + row.n_pages as usize;
+        assert!(
+            pages.end <= args.page_table.len()
+                && row.kv_len as usize <= row.n_pages as usize * PAGE_LEN,
+            "attention: {row:?} does not fit a page table of {}",
+            args.page_table.len()
+        );
+        if is_new {
+            for &page in &args.page_table[pages] {
+                assert!((page as usize) < args.kv.n_pages(), "attention: page {page} not in pool");
+            }
+        }
+    }
+    args.n_heads / layout.n_kv_heads
+}
+
+fn same_pages(a: QueryRow, b: QueryRow) -> bool {
+    (a.first_page, a.n_pages) == (b.first_page, b.n_pages)
+}
+
+/// Blocks of adjacent rows with the same pages, as (first row, number of rows).
+struct Blocks<'a> {
+    rows: &'a [QueryRow],
+    block_rows: usize,
+    next: usize,
+}
+
+impl<'a> Blocks<'a> {
+    fn new(rows: &'a [QueryRow], block_rows: usize) -> Self {
+        Self { rows, block_rows, next: 0 }
+    }
+}
+
+impl Iterator for Blocks<'_> {
+    type Item = (usize, usize);
+
+    fn next(&mut self) -> Option<(usize, usize)> {
+        let first = self.next;
+        let head = *self.rows.get(first)?;
+        let rest = &self.rows[first..];
+        let n = rest
+            .iter()
+            .take(self.block_rows)
+            .position(|&row| !same_pages(row, head))
+            .unwrap_or(self.block_rows.min(rest.len()));
+        self.next = first + n;
+        Some((first, n))
+    }
+}
+
+fn find_block(rows: &[QueryRow], block_rows: usize, index: usize) -> Option<(usize, usize)> {
+    Blocks::new(rows, block_rows).nth(index)
+}
+
+/// Rows `first .. first + n_rows` of the queries at KV head `head`.
+#[derive(Clone, Copy)]
+struct Block<'a> {
+    out: SharedMut<'a>,
+    args: Attention<'a>,
+    group: usize,
+    head: usize,
+    first: usize,
+    n_rows: usize,
+}
+
+impl Block<'_> {
+    /// Rows of the tile: each query row once a query head.
+    fn tile_rows(&self) -> usize {
+        self.n_rows * self.group
+    }
+
+    fn scratch_len(&self) -> usize {
+        let layout = self.args.kv.layout();
+        // Scaled queries, scores, sums of values, running maximum and sum.
+        self.tile_rows() * (layout.head_dim + PAGE_LEN + layout.value_stride() + 2)
+    }
+}
+
+struct Run<'a, 's> {
+    block: Block<'a>,
+    scratch: &'s mut [f32],
+}
+
+/// State of the running softmax of a block; each slice holds one entry or row a tile row.
+struct State<'s> {
+    q: &'s mut [f32],
+    scores: &'s mut [f32],
+    sums: &'s mut [f32],
+    max: &'s mut [f32],
+    total: &'s mut [f32],
+}
+
+impl Kernel for Run<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { block, scratch } = self;
+        let layout = block.args.kv.layout();
+        let (rows, c) = (block.tile_rows(), layout.head_dim);
+        let (q, rest) = scratch.split_at_mut(rows * c);
+        let (scores, rest) = rest.split_at_mut(rows * PAGE_LEN);
+        let (sums, rest) = rest.split_at_mut(rows * layout.value_stride());
+        let (max, total) = rest.split_at_mut(rows);
+        sums.fill(0.0);
+        max.fill(f32::NEG_INFINITY);
+        total.fill(0.0);
+        let mut state = State { q, scores, sums, max, total };
+        for r in 0..rows {
+            let x = &block.args.q.row(block.first + r / block.group);
+            let x = &x[(block.head * block.group + r % block.group) * c..][..c];
+            for (y, &x) in state.q[r * c..][..c].iter_mut().zip(x) {
+                *y = x * block.args.scale;
+            }
+        }
+        let query = &block.args.rows[block.first..][..block.n_rows];
+        let visible = query.iter().map(|row| row.kv_len as usize).max().unwrap_or(0);
+        for page in 0..visible.div_ceil(PAGE_LEN) {
+            let id = block.args.page_table[query[0].first_page as usize + page];
+            let len = PAGE_LEN.min(visible - page * PAGE_LEN);
+            match block.args.kv.head(id, block.head) {
+                KvHead::F32(kv) => add_page(s, &mut state, &block, kv, page, len),
+                KvHead::F16(kv) => add_page(s, &mut state, &block, kv, page, len),
+            }
+        }
+        for r in 0..rows {
+            let column = (block.head * block.group + r % block.group) * c;
+            // SAFETY: these columns of these rows belong to this block alone.
+            let out = unsafe { block.out.span(block.first + r / block.group, column, c) };
+            let scale = if state.total[r] == 0.0 { 0.0 } else { 1.0 / state.total[r] };
+            let sums = &state.sums[r * layout.value_stride()..][..c];
+            for (y, &sum) in out.iter_mut().zip(sums) {
+                *y = sum * scale;
+            }
+        }
+    }
+}
+
+/// Adds the `len` first positions of page `page` to the running softmax.
+#[inline(always)]
+fn add_page<S: Simd, E: Element>(
+    s: S,
+    state: &mut State<'_>,
+    block: &Block<'_>,
+    kv: &[E],
+    page: usize,
+    len: usize,
+) {
+    let layout = block.args.kv.layout();
+    let (c, rows) = (layout.head_dim, block.tile_rows());
+    let (keys, values) = kv.split_at(c * PAGE_LEN);
+    let width = 2 * S::LANES;
+    for n in (0..len).step_by(width) {
+        let operands = Operands {
+            a: state.q.as_ptr(),
+            a_stride: c,
+            b: keys[n..].as_ptr(),
+            b_stride: PAGE_LEN,
+            c: state.scores[n..].as_mut_ptr(),
+            c_stride: PAGE_LEN,
+            k: c,
+            accumulate: false,
+        };
+        // SAFETY: `q` is `rows × c`, `keys` is `c × PAGE_LEN`, `scores` is `rows × PAGE_LEN`, and
+        // `n + width <= PAGE_LEN`, a multiple of every `width`.
+        unsafe { tile_rows::<S, E, 2>(s, rows, operands) };
+    }
+    for r in 0..rows {
+        let kv_len = block.args.rows[block.first + r / block.group].kv_len as usize;
+        let seen = kv_len.saturating_sub(page * PAGE_LEN).min(len);
+        softmax_row(s, state, r, seen, layout.value_stride());
+    }
+    let stride = layout.value_stride();
+    let mut n = 0;
+    while n < c {
+        let operands = Operands {
+            a: state.scores.as_ptr(),
+            a_stride: PAGE_LEN,
+            b: values[n..].as_ptr(),
+            b_stride: stride,
+            c: state.sums[n..].as_mut_ptr(),
+            c_stride: stride,
+            k: len,
+            accumulate: true,
+        };
+        // SAFETY: `scores` is `rows × PAGE_LEN`, `values` is `PAGE_LEN × stride`, `sums` is
+        // `rows × stride`, and `stride`, a multiple of 16, has room for the vectors from `n`.
+        unsafe {
+            if n + width <= stride {
+                tile_rows::<S, E, 2>(s, rows, operands);
+                n += width;
+            } else {
+                tile_rows::<S, E, 1>(s, rows, operands);
+                n += S::LANES;
+            }
+        }
+    }
+}
+
+/// Turns the scores of row `r` into weights relative to the running maximum; only the first
+/// `seen` positions are visible, the others get weight 0.
+#[inline(always)]
+fn softmax_row<S: Simd>(s: S, state: &mut State<'_>, r: usize, seen: usize, stride: usize) {
+    let row = &mut state.scores[r * PAGE_LEN..][..PAGE_LEN];
+    if seen == 0 {
+        row.fill(0.0);
+        return;
+    }
+    row[seen..].fill(f32::NEG_INFINITY);
+    let (scores, _) = s.split_mut(row);
+    let mut max = scores[0];
+    for &v in &scores[1..] {
+        max = s.max(max, v);
+    }
+    let old = state.max[r];
+    let new = old.max(s.reduce_max(max));
+    if new > old {
+        state.max[r] = new;
+        let factor = if old == f32::NEG_INFINITY { 0.0 } else { (old - new).exp() };
+        state.total[r] *= factor;
+        let (sums, _) = s.split_mut(&mut state.sums[r * stride..][..stride]);
+        for v in sums {
+            *v = s.mul(*v, s.splat(factor));
+        }
+    }
+    let new = s.splat(new);
+    let mut total = s.splat(0.0);
+    for v in scores {
+        *v = exp(s, s.sub(*v, new));
+        total = s.add(total, *v);
+    }
+    state.total[r] += s.reduce_sum(total);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! Attention against f64 loops.
+
+use super::{Attention, QueryRow, attention};
+use crate::cpu::test_data::{assert_close, random};
+use crate::cpu::{KvDType, KvLayout, KvPool, KvRow, MatMut, MatRef, PAGE_LEN};
+use crate::{Cpu, Isa, ThreadTeam};
+
+/// A sequence of `kv_len` positions, of which the last `n_queries` are queried.
+#[derive(Clone, Copy)]
+struct Sequence {
+    kv_len: usize,
+    n_queries: usize,
+    causal: bool,
+}
+
+struct Case {
+    n_heads: usize,
+    layout: KvLayout,
+    sequences: Vec<Sequence>,
+}
+
+fn poison(pool: &mut KvPool, width: usize) {
+    let nan = vec![f32::NAN; PAGE_LEN * width];
+    let nan = MatRef::packed(&nan, PAGE_LEN, width);
+    for page in 0..pool.n_pages() as u32 {
+        let rows: Vec<KvRow> = (0..PAGE_LEN as u32).map(|slot| KvRow { page, slot }).collect();
+        pool.write(nan, nan, &rows);
+    }
+}
+
+#[track_caller]
+fn check(cpu: &Cpu, case: &Case) {
+    let layout = case.layout;
+    let c = layout.head_dim;
+    let (width, kv_width) = (case.n_heads * c, layout.n_kv_heads * c);
+    let group = case.n_heads / layout.n_kv_heads;
+    let n_pages: usize = case.sequences.iter().map(|q| q.kv_len.div_ceil(PAGE_LEN) + 1).sum();
+    let mut pool = KvPool::new(layout, n_pages).unwrap();
+    poison(&mut pool, kv_width);
+    let (mut rows, mut page_table) = (Vec::new(), Vec::new());
+    let mut expected = Vec::new();
+    let t: usize = case.sequences.iter().map(|q| q.n_queries).sum();
+    let stride = width + 7;
+    let q_data = random(t * stride, 9);
+    let q = MatRef::new(&q_data, t, width, stride);
+    let scale = 4.0 / (c as f32).sqrt();
+    for (i, sequence) in case.sequences.iter().enumerate() {
+        let seed = 10 * i as u64;
+        let n = sequence.kv_len;
+        let round = |x: Vec<f32>| -> Vec<f32> {
+            match layout.dtype {
+                KvDType::F32 => x,
+                KvDType::F16 => x.iter().map(|&v| half::f16::from_f32(v).to_f32()).collect(),
+            }
+        };
+        let k = round(random(n * kv_width, seed + 1));
+        let v = round(random(n * kv_width, seed + 2));
+        let first_page = page_table.len() as u32;
+        let pages = n.div_ceil(PAGE_LEN) + 1;
+        // Pages from the end, so that they are not in order.
+        page_table.extend((0..pages).map(|p| (n_pages - 1 - first_page as usize - p) as u32));
+        let slots: Vec<KvRow> = (0..n)
+            .map(|p| KvRow {
+                page: page_table[first_page as usize + p / PAGE_LEN],
+                slot: (p % PAGE_LEN) as u32,
+            })
+            .collect();
+        pool.write(MatRef::packed(&k, n, kv_width), MatRef::packed(&v, n, kv_width), &slots);
+        for j in 0..sequence.n_queries {
+            let kv_len = if sequence.causal { n - sequence.n_queries + j + 1 } else { n };
+            let x = q.row(rows.len());
+            rows.push(QueryRow { first_page, n_pages: pages as u32, kv_len: kv_len as u32 });
+            for h in 0..case.n_heads {
+                let g = h / group;
+                let at = |m: &[f32], p: usize, i: usize| f64::from(m[p * kv_width + g * c + i]);
+                let weights: Vec<f64> = (0..kv_len)
+                    .map(|p| {
+                        let dot: f64 = (0..c).map(|i| f64::from(x[h * c + i]) * at(&k, p, i)).sum();
+                        (dot * f64::from(scale)).exp()
+                    })
+                    .collect();
+                let sum: f64 = weights.iter().sum();
+                for i in 0..c {
+                    let y: f64 = (0..kv_len).map(|p| weights[p] * at(&v, p, i)).sum();
+                    expected.push(if kv_len == 0 { 0.0 } else { y / sum });
+                }
+            }
+        }
+    }
+    let mut out = vec![f32::NAN; t * width];
+    let args = Attention {
+        q,
+        kv: &pool,
+        n_heads: case.n_heads,
+        scale,
+        rows: &rows,
+        page_table: &page_table,
+    };
+    attention(cpu, MatMut::packed(&mut out, t, width), args);
+    let what = format!("{} H{} {layout:?}", cpu.isa, case.n_heads);
+    assert_close(&out, &expected, 2e-5, &what);
+}
+
+fn each_cpu(f: impl Fn(&Cpu)) {
+    for isa in Isa::available() {
+        for n_threads in [1, 2] {
+            f(&Cpu { isa, threads: ThreadTeam::new(n_threads).unwrap() });
+        }
+    }
+}
+
+fn ragged() -> Vec<Sequence> {
+    let s = |kv_len, n_queries, causal| Sequence { kv_len, n_queries, causal };
+    vec![
+        s(1, 1, true),
+        s(64, 1, true),
+        s(65, 1, true),
+        s(130, 3, true),
+        s(200, 200, true),
+        s(63, 5, false),
+        s(0, 2, false),
+        s(129, 61, false),
+    ]
+}
+
+#[test]
+fn ragged_batches_match_f64() {
+    each_cpu(|cpu| {
+        for dtype in [KvDType::F32, KvDType::F16] {
+            for (n_heads, n_kv_heads, head_dim) in [(2, 2, 64), (6, 2, 24), (4, 1, 8), (1, 1, 5)] {
+                let layout = KvLayout { n_kv_heads, head_dim, dtype };
+                check(cpu, &Case { n_heads, layout, sequences: ragged() });
+            }
+        }
+    });
+}
+
+#[test]
+fn many_heads_of_one_kv_head_exceed_a_block() {
+    each_cpu(|cpu| {
+        let layout = KvLayout { n_kv_heads: 1, head_dim: 72, dtype: KvDType::F16 };
+        let sequences = vec![Sequence { kv_len: 100, n_queries: 3, causal: true }];
+        check(cpu, &Case { n_heads: 71, layout, sequences });
+    });
+}
+
+#[test]
+#[should_panic(expected = "does not fit a page table")]
+fn a_row_longer_than_its_pages_is_refused() {
+    let layout = KvLayout { n_kv_heads: 1, head_dim: 8, dtype: KvDType::F32 };
+    let pool = KvPool::new(layout, 1).unwrap();
+    let cpu = Cpu { isa: Isa::available()[0], threads: ThreadTeam::new(1).unwrap() };
+    let q = [0.0; 8];
+    let rows = [QueryRow { first_page: 0, n_pages: 1, kv_len: 65 }];
+    let args = Attention {
+        q: MatRef::packed(&q, 1, 8),
+        kv: &pool,
+        n_heads: 1,
+        scale: 1.0,
+        rows: &rows,
+        page_table: &[0],
+    };
+    attention(&cpu, MatMut::packed(&mut [0.0; 8], 1, 8), args);
+}

@@ -1,0 +1,56 @@
+//! Stored element types that kernels widen to f32 in registers.
+
+use half::{bf16, f16};
+
+use crate::simd::{F32, Simd};
+
+/// A stored type with an f32 value.
+pub(crate) trait Element: Copy + Send + Sync {
+    /// Loads `S::LANES` values.
+    ///
+    /// # Safety
+    /// `p` is readable for `S::LANES` values.
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S>;
+
+    /// One value.
+    fn widen(self) -> f32;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {
+        // SAFETY: the contract is the same.
+        unsafe { s.load(p) }
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+}
+
+impl Element for f16 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {
+        // SAFETY: the contract is the same.
+        unsafe { s.load_f16(p) }
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+impl Element for bf16 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {
+        // SAFETY: the contract is the same.
+        unsafe { s.load_bf16(p) }
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+}

@@ -1,0 +1,75 @@
+//! What happens to the sums of a matmul while they are still in cache.
+
+use super::math::gelu;
+use crate::simd::{F32, Simd};
+
+/// A function applied to each output of a matmul.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Activation {
+    /// Nothing.
+    #[default]
+    None,
+    /// The exact GELU.
+    Gelu,
+}
+
+/// `y = act(sum + bias)`, or `y += act(sum + bias)` with `accumulate`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Epilogue<'a> {
+    /// `[N]`, added to every row.
+    pub bias: Option<&'a [f32]>,
+    /// Applied after the bias.
+    pub activation: Activation,
+    /// Whether the result is added to what the output held (a residual connection).
+    pub accumulate: bool,
+}
+
+impl Epilogue<'_> {
+    /// Finishes the sums of columns `first ..` of one row and stores them in `out`; meant to be
+    /// inlined into a matmul kernel.
+    ///
+    /// # Panics
+    /// If `sums` or the bias is shorter than what `out` needs.
+    #[inline(always)]
+    pub fn finish<S: Simd>(self, s: S, sums: &[f32], first: usize, out: &mut [f32]) {
+        let sums = &sums[..out.len()];
+        let bias = self.bias.map(|b| &b[first..first + out.len()]);
+        let mut i = 0;
+        while i + S::LANES <= out.len() {
+            // SAFETY: `i + LANES <= out.len()`, the loop's condition; `sums` and `bias` were cut
+            // to the same length above.
+            unsafe {
+                let b = bias.map(|b| s.load(b.as_ptr().add(i)));
+                let y = self.finish_vector(s, s.load(sums.as_ptr().add(i)), b);
+                let p = out.as_mut_ptr().add(i);
+                s.store(p, if self.accumulate { s.add(s.load(p), y) } else { y });
+            }
+            i += S::LANES;
+        }
+        if i < out.len() {
+            let b = bias.map(|b| s.load_partial(&b[i..]));
+            let y = self.finish_vector(s, s.load_partial(&sums[i..]), b);
+            let out = &mut out[i..];
+            let y = if self.accumulate { s.add(s.load_partial(out), y) } else { y };
+            s.store_partial(out, y);
+        }
+    }
+
+    #[inline(always)]
+    fn finish_vector<S: Simd>(self, s: S, sum: F32<S>, bias: Option<F32<S>>) -> F32<S> {
+        let y = match bias {
+            Some(b) => s.add(sum, b),
+            None => sum,
+        };
+        match self.activation {
+            Activation::None => y,
+            Activation::Gelu => gelu(s, y),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn check(self, n: usize) {
+        let len = self.bias.map_or(n, <[f32]>::len);
+        assert_eq!(len, n, "matmul: bias length is not the number of outputs");
+    }
+}

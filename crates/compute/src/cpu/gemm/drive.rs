@@ -1,0 +1,149 @@
+//! Splits a matrix product into blocks for the threads and walks the tiles of a block.
+
+use std::ops::Range;
+
+use super::pack::transpose;
+use super::tile::{Operands, max_rows, tile_rows};
+use crate::Cpu;
+use crate::cpu::epilogue::Epilogue;
+use crate::cpu::matrix::{MatRef, SharedMut};
+use crate::scratch::with_scratch;
+use crate::simd::{Kernel, Simd};
+
+/// Vectors in a row of a tile, and so in the width of a panel.
+const PANEL_VECTORS: usize = 2;
+/// f32 values of packed weights that share the second-level cache with the inputs.
+const PACKED_LEN: usize = 128 << 10;
+/// Fewer rows than this do not repay packing the weights again for another thread.
+const MIN_ROWS_PER_TASK: usize = 192;
+/// Sums of the largest tile: 12 rows of two 16-lane vectors.
+const TILE_LEN: usize = 12 * PANEL_VECTORS * 16;
+
+/// Rows of `w[N,K]`.
+#[derive(Clone, Copy)]
+pub(crate) enum Weights<'a> {
+    /// As they are.
+    F32(&'a [f32]),
+    /// `f(rows, out)` writes the rows to `out`.
+    Rows(&'a (dyn Fn(Range<usize>, &mut [f32]) + Sync)),
+}
+
+/// `out = epilogue(x · wᵀ)`; shapes were checked by the caller.
+pub(crate) fn gemm(
+    cpu: &Cpu,
+    out: SharedMut<'_>,
+    x: MatRef<'_>,
+    w: Weights<'_>,
+    epilogue: Epilogue<'_>,
+) {
+    let plan = cpu.isa.dispatch(MakePlan {
+        m: x.rows,
+        n: out.cols,
+        k: x.cols,
+        n_threads: cpu.threads.n_threads(),
+    });
+    let n_blocks = out.cols.div_ceil(plan.cols);
+    let m_blocks = x.rows.div_ceil(plan.rows);
+    cpu.threads.run(n_blocks * m_blocks, |task| {
+        let (n, m) = (task / m_blocks * plan.cols, task % m_blocks * plan.rows);
+        let cols = n..(n + plan.cols).min(out.cols);
+        let rows = m..(m + plan.rows).min(x.rows);
+        with_scratch(plan.scratch_len, |scratch| {
+            cpu.isa.dispatch(Block { out, x, w, epilogue, rows, cols, scratch });
+        });
+    });
+}
+
+struct Plan {
+    /// Rows and columns of a block.
+    rows: usize,
+    cols: usize,
+    scratch_len: usize,
+}
+
+struct MakePlan {
+    m: usize,
+    n: usize,
+    k: usize,
+    n_threads: usize,
+}
+
+impl Kernel for MakePlan {
+    type Output = Plan;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> Plan {
+        let width = PANEL_VECTORS * S::LANES;
+        let k = self.k.max(1);
+        let wanted_tasks = 3 * self.n_threads;
+        let panels = self.n.div_ceil(width).max(1);
+        let in_cache = (PACKED_LEN / (k * width)).max(1);
+        let panels_per_block = in_cache.min(panels.div_ceil(wanted_tasks)).max(1);
+        let n_blocks = panels.div_ceil(panels_per_block);
+        let m_blocks = wanted_tasks.div_ceil(n_blocks).min(self.m / MIN_ROWS_PER_TASK).max(1);
+        let rows = self.m.div_ceil(m_blocks).next_multiple_of(max_rows::<S>());
+        let cols = panels_per_block * width;
+        Plan { rows, cols, scratch_len: (cols + width) * self.k }
+    }
+}
+
+struct Block<'a> {
+    out: SharedMut<'a>,
+    x: MatRef<'a>,
+    w: Weights<'a>,
+    epilogue: Epilogue<'a>,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    scratch: &'a mut [f32],
+}
+
+impl Kernel for Block<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { out, x, w, epilogue, rows, cols, scratch } = self;
+        let (k, width) = (x.cols, PANEL_VECTORS * S::LANES);
+        let panels = cols.len().div_ceil(width);
+        let (packed, rest) = scratch.split_at_mut(panels * width * k);
+        for p in 0..panels {
+            let n = cols.start + p * width;
+            let n_end = (n + width).min(cols.end);
+            let panel = &mut packed[p * width * k..][..width * k];
+            match w {
+                Weights::F32(w) => transpose(panel, &w[n * k..n_end * k], k, width),
+                Weights::Rows(fill) => {
+                    let block = &mut rest[..(n_end - n) * k];
+                    fill(n..n_end, block);
+                    transpose(panel, block, k, width);
+                }
+            }
+        }
+        let mut sums = [0.0; TILE_LEN];
+        for m in rows.clone().step_by(max_rows::<S>()) {
+            let n_rows = max_rows::<S>().min(rows.end - m);
+            for p in 0..panels {
+                let n = cols.start + p * width;
+                let n_cols = width.min(cols.end - n);
+                let operands = Operands {
+                    a: x.data[m * x.stride..].as_ptr(),
+                    a_stride: x.stride,
+                    b: packed[p * width * k..].as_ptr(),
+                    b_stride: width,
+                    c: sums.as_mut_ptr(),
+                    c_stride: width,
+                    k,
+                    accumulate: false,
+                };
+                // SAFETY: `x` was checked to hold its rows, the panel is `k × width`, and `sums`
+                // has room for the largest tile.
+                unsafe { tile_rows::<S, f32, PANEL_VECTORS>(s, n_rows, operands) };
+                for r in 0..n_rows {
+                    // SAFETY: this block alone writes these rows and columns.
+                    let out = unsafe { out.span(m + r, n, n_cols) };
+                    epilogue.finish(s, &sums[r * width..][..width], n, out);
+                }
+            }
+        }
+    }
+}

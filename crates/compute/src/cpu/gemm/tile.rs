@@ -1,0 +1,109 @@
+//! The register tile: `c[R,NV·LANES] (+)= a[R,K] · b[K,NV·LANES]`, sums held in registers.
+
+use crate::cpu::element::Element;
+use crate::simd::Simd;
+
+/// Where a tile reads and writes. `a` and `c` have rows, `b` has one row a `k`.
+pub(crate) struct Operands<E> {
+    /// `a[r, k]` is `a[r * a_stride + k]`.
+    pub(crate) a: *const f32,
+    pub(crate) a_stride: usize,
+    /// `b[k, n]` is `b[k * b_stride + n]`.
+    pub(crate) b: *const E,
+    pub(crate) b_stride: usize,
+    /// `c[r, n]` is `c[r * c_stride + n]`.
+    pub(crate) c: *mut f32,
+    pub(crate) c_stride: usize,
+    /// Length of the sums.
+    pub(crate) k: usize,
+    /// Whether the product is added to `c` or replaces it.
+    pub(crate) accumulate: bool,
+}
+
+impl<E> Clone for Operands<E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E> Copy for Operands<E> {}
+
+/// Rows of the largest tile: with two vectors a row, its sums and operands fill the registers.
+#[inline(always)]
+pub(crate) fn max_rows<S: Simd>() -> usize {
+    if S::N_REGISTERS >= 32 { 12 } else { 6 }
+}
+
+/// Computes `rows` rows, tile by tile.
+///
+/// # Safety
+/// `a` is readable for `rows × k`, `b` for `k × NV·LANES` and `c` is writable (and initialised,
+/// with `accumulate`) for `rows × NV·LANES` values, at their strides; nothing else uses `c`.
+#[inline(always)]
+pub(crate) unsafe fn tile_rows<S: Simd, E: Element, const NV: usize>(
+    s: S,
+    rows: usize,
+    mut o: Operands<E>,
+) {
+    let mut left = rows;
+    while left > 0 {
+        // SAFETY: every arm computes at most `left` of the rows that the caller vouches for.
+        let done = unsafe {
+            if max_rows::<S>() == 12 && left >= 12 {
+                tile::<S, E, 12, NV>(s, o);
+                12
+            } else if left >= 6 {
+                tile::<S, E, 6, NV>(s, o);
+                6
+            } else if left >= 3 {
+                tile::<S, E, 3, NV>(s, o);
+                3
+            } else {
+                tile::<S, E, 1, NV>(s, o);
+                1
+            }
+        };
+        left -= done;
+        o.a = o.a.wrapping_add(done * o.a_stride);
+        o.c = o.c.wrapping_add(done * o.c_stride);
+    }
+}
+
+/// # Safety
+/// As for [`tile_rows`] with `rows = R`.
+#[inline(always)]
+unsafe fn tile<S: Simd, E: Element, const R: usize, const NV: usize>(s: S, o: Operands<E>) {
+    let mut sums = [[s.splat(0.0); NV]; R];
+    if o.accumulate {
+        for r in 0..R {
+            for v in 0..NV {
+                // SAFETY: `r < R` and `v < NV`, inside `c`.
+                sums[r][v] = unsafe { s.load(o.c.add(r * o.c_stride + v * S::LANES)) };
+            }
+        }
+    }
+    let (mut a, mut b) = (o.a, o.b);
+    for _ in 0..o.k {
+        // SAFETY: `a` has advanced by at most `k - 1` columns and `b` by as many rows.
+        unsafe {
+            let mut columns = [s.splat(0.0); NV];
+            for v in 0..NV {
+                columns[v] = E::load(s, b.add(v * S::LANES));
+            }
+            for r in 0..R {
+                let x = s.splat(*a.add(r * o.a_stride));
+                for v in 0..NV {
+                    sums[r][v] = s.mul_add(x, columns[v], sums[r][v]);
+                }
+            }
+        }
+        a = a.wrapping_add(1);
+        b = b.wrapping_add(o.b_stride);
+    }
+    for r in 0..R {
+        for v in 0..NV {
+            // SAFETY: `r < R` and `v < NV`, inside `c`.
+            unsafe { s.store(o.c.add(r * o.c_stride + v * S::LANES), sums[r][v]) };
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Paged keys and values.
+//!
+//! A page holds [`PAGE_LEN`] positions. For every KV head it holds the keys transposed, so that
+//! scores of adjacent positions are a vector, then the values:
+//!
+//! ```text
+//! page  = head 0 | head 1 | … | head G-1
+//! head  = keys   [C][PAGE_LEN]          key c of position p at c * PAGE_LEN + p
+//!         values [PAGE_LEN][C']         value c of position p at p * C' + c
+//! C'    = C rounded up to a multiple of 16; the added columns are zero
+//! ```
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use super::matrix::MatRef;
+use crate::aligned::AlignedVec;
+use crate::error::{Error, Result};
+
+/// Positions in a page.
+pub const PAGE_LEN: usize = 64;
+/// Values in a row are padded to a multiple of this, the widest vector.
+const VALUE_ALIGN: usize = 16;
+
+/// Element type of cached keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum KvDType {
+    /// 4 bytes.
+    F32,
+    /// 2 bytes; values are rounded to nearest even and widened in registers.
+    F16,
+}
+
+/// Shape of one layer's page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvLayout {
+    /// KV heads `G`.
+    pub n_kv_heads: usize,
+    /// Width of a head `C`.
+    pub head_dim: usize,
+    /// Element type.
+    pub dtype: KvDType,
+}
+
+impl KvLayout {
+    /// Distance between the values of adjacent positions.
+    pub(crate) fn value_stride(self) -> usize {
+        self.head_dim.next_multiple_of(VALUE_ALIGN)
+    }
+
+    /// Elements of one head in a page.
+    pub(crate) fn head_len(self) -> usize {
+        PAGE_LEN * (self.head_dim + self.value_stride())
+    }
+
+    /// Elements of a page.
+    fn page_len(self) -> usize {
+        self.n_kv_heads * self.head_len()
+    }
+
+    /// Bytes of a page.
+    #[must_use]
+    pub fn page_bytes(self) -> usize {
+        self.page_len() * if self.dtype == KvDType::F32 { 4 } else { 2 }
+    }
+}
+
+/// Where one position's key and value are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvRow {
+    /// Page of the pool.
+    pub page: u32,
+    /// Position in the page.
+    pub slot: u32,
+}
+
+/// The pages of one layer.
+#[derive(Debug)]
+pub struct KvPool {
+    layout: KvLayout,
+    n_pages: usize,
+    memory: AlignedVec,
+}
+
+/// One head of one page.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum KvHead<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+}
+
+impl KvPool {
+    /// `n_pages` pages of zeros.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(layout: KvLayout, n_pages: usize) -> Result<Self> {
+        let bytes = n_pages.saturating_mul(layout.page_bytes());
+        let memory =
+            AlignedVec::try_zeroed(bytes.div_ceil(4)).ok_or(Error::OutOfMemory { bytes })?;
+        Ok(Self { layout, n_pages, memory })
+    }
+
+    /// Shape of the pages.
+    #[must_use]
+    pub fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
+    /// Number of pages.
+    #[must_use]
+    pub fn n_pages(&self) -> usize {
+        self.n_pages
+    }
+
+    /// Bytes of all pages.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.n_pages * self.layout.page_bytes()
+    }
+
+    /// Stores key `k[t]` and value `v[t]`, both `[T, G*C]`, at `rows[t]`. Adjacent rows that fill
+    /// adjacent slots of a page are quickest.
+    ///
+    /// # Panics
+    /// If the shapes do not fit or a row is outside the pool.
+    #[track_caller]
+    pub fn write(&mut self, k: MatRef<'_>, v: MatRef<'_>, rows: &[KvRow]) {
+        let (k, v) = (k.checked(), v.checked());
+        let width = self.layout.n_kv_heads * self.layout.head_dim;
+        assert_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
+        assert_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
+        for row in rows {
+            let inside = (row.page as usize) < self.n_pages && (row.slot as usize) < PAGE_LEN;
+            assert!(inside, "kv write: {row:?} is outside of {} pages", self.n_pages);
+        }
+        let layout = self.layout;
+        match layout.dtype {
+            KvDType::F32 => write_runs(layout, &mut self.memory, [k, v], rows, |to, from| {
+                to.copy_from_slice(from);
+            }),
+            KvDType::F16 => {
+                let memory = bytemuck::cast_slice_mut(&mut self.memory);
+                write_runs(layout, memory, [k, v], rows, |to: &mut [f16], from| {
+                    to.convert_from_f32_slice(from);
+                });
+            }
+        }
+    }
+
+    /// Copies page `src` to page `dst`.
+    ///
+    /// # Panics
+    /// If either is outside the pool.
+    #[track_caller]
+    pub fn copy_page(&mut self, src: u32, dst: u32) {
+        let (src, dst, n) = (src as usize, dst as usize, self.n_pages);
+        assert!(src < n && dst < n, "kv copy: page {src} to {dst} of {n}");
+        let bytes = self.layout.page_bytes();
+        let memory: &mut [u8] = bytemuck::cast_slice_mut(&mut self.memory);
+        memory.copy_within(src * bytes..(src + 1) * bytes, dst * bytes);
+    }
+
+    /// Head `head` of page `page`.
+    #[inline]
+    pub(crate) fn head(&self, page: u32, head: usize) -> KvHead<'_> {
+        let start = page as usize * self.layout.page_len() + head * self.layout.head_len();
+        let range = start..start + self.layout.head_len();
+        match self.layout.dtype {
+            KvDType::F32 => KvHead::F32(&self.memory[range]),
+            KvDType::F16 => KvHead::F16(&bytemuck::cast_slice(&self.memory)[range]),
+        }
+    }
+}
+
+/// Keys of this many positions are converted before they are stored, slot by slot.
+const RUN: usize = 16;
+/// Columns of a head that are converted at once.
+const STRIP: usize = 64;
+
+/// Writes rows run by run: a run is adjacent rows in adjacent slots of one page.
+fn write_runs<T: Copy + Default>(
+    layout: KvLayout,
+    memory: &mut [T],
+    [k, v]: [MatRef<'_>; 2],
+    rows: &[KvRow],
+    convert: impl Fn(&mut [T], &[f32]),
+) {
+    let c = layout.head_dim;
+    let mut t = 0;
+    while t < rows.len() {
+        let first = rows[t];
+        let n = (1..RUN.min(rows.len() - t))
+            .find(|&i| rows[t + i].page != first.page || rows[t + i].slot != first.slot + i as u32)
+            .unwrap_or(RUN.min(rows.len() - t));
+        for g in 0..layout.n_kv_heads {
+            let start = first.page as usize * layout.page_len() + g * layout.head_len();
+            let (keys, values) =
+                memory[start..start + layout.head_len()].split_at_mut(c * PAGE_LEN);
+            let slot = first.slot as usize;
+            let mut strips = [[T::default(); STRIP]; RUN];
+            for from in (0..c).step_by(STRIP) {
+                let len = STRIP.min(c - from);
+                for i in 0..n {
+                    convert(&mut strips[i][..len], &k.row(t + i)[g * c + from..][..len]);
+                }
+                for j in 0..len {
+                    let column = &mut keys[(from + j) * PAGE_LEN + slot..][..n];
+                    for (i, y) in column.iter_mut().enumerate() {
+                        *y = strips[i][j];
+                    }
+                }
+            }
+            for i in 0..n {
+                let row = &mut values[(slot + i) * layout.value_stride()..][..c];
+                convert(row, &v.row(t + i)[g * c..][..c]);
+            }
+        }
+        t += n;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KvDType, KvHead, KvLayout, KvPool, KvRow, PAGE_LEN};
+    use crate::cpu::MatRef;
+    use crate::cpu::test_data::random;
+
+    fn key_and_value(pool: &KvPool, row: KvRow, g: usize, c: usize) -> (f32, f32) {
+        let layout = pool.layout();
+        let slot = row.slot as usize;
+        let key = c * PAGE_LEN + slot;
+        let value = layout.head_dim * PAGE_LEN + slot * layout.value_stride() + c;
+        match pool.head(row.page, g) {
+            KvHead::F32(h) => (h[key], h[value]),
+            KvHead::F16(h) => (h[key].to_f32(), h[value].to_f32()),
+        }
+    }
+
+    #[test]
+    fn rows_land_where_the_layout_says() {
+        for dtype in [KvDType::F32, KvDType::F16] {
+            for head_dim in [1, 8, 20, 64, 80] {
+                let layout = KvLayout { n_kv_heads: 3, head_dim, dtype };
+                let mut pool = KvPool::new(layout, 4).unwrap();
+                assert_eq!(pool.bytes(), 4 * layout.page_bytes());
+                let mut rows: Vec<KvRow> =
+                    (50..PAGE_LEN as u32).map(|slot| KvRow { page: 2, slot }).collect();
+                rows.extend((0..40).map(|slot| KvRow { page: 0, slot }));
+                rows.extend([KvRow { page: 1, slot: 63 }, KvRow { page: 1, slot: 5 }]);
+                let width = 3 * head_dim;
+                let (k, v) = (random(rows.len() * width, 1), random(rows.len() * width, 2));
+                let as_rows = |x| MatRef::packed(x, rows.len(), width);
+                pool.write(as_rows(&k), as_rows(&v), &rows);
+                pool.copy_page(0, 3);
+                let tolerance = if dtype == KvDType::F32 { 0.0 } else { 5e-4 };
+                for (t, &row) in rows.iter().enumerate() {
+                    let copy = KvRow { page: 3, ..row };
+                    for row in [row, if row.page == 0 { copy } else { row }] {
+                        for i in 0..width {
+                            let got = key_and_value(&pool, row, i / head_dim, i % head_dim);
+                            assert!((got.0 - k[t * width + i]).abs() <= tolerance, "{row:?}");
+                            assert!((got.1 - v[t * width + i]).abs() <= tolerance, "{row:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of 1 pages")]
+    fn a_row_outside_the_pool_is_refused() {
+        let layout = KvLayout { n_kv_heads: 1, head_dim: 8, dtype: KvDType::F32 };
+        let row = [0.0; 8];
+        let row = MatRef::packed(&row, 1, 8);
+        KvPool::new(layout, 1).unwrap().write(row, row, &[KvRow { page: 1, slot: 0 }]);
+    }
+}

@@ -1,0 +1,176 @@
+//! Vector `exp` and `erf`, inlined into the kernels that need them.
+
+use crate::simd::{F32, Simd};
+
+/// Below this, `exp` is 0: its results would be subnormal.
+const EXP_MIN: f32 = -87.336_54;
+/// Above this, `exp` stays at its value there, about `2.4e38`.
+const EXP_MAX: f32 = 88.376_26;
+
+/// `e^x` within 2 ULP for `-87.3 <= x <= 88.3`; 0 below (and for `-inf`), `2.4e38` above.
+///
+/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`: a polynomial gives `e^r`, the exponent field `2^n`.
+/// `ln 2` is split in two so that `r` is exact (Cody & Waite 1980); polynomial from Cephes `expf`.
+#[inline(always)]
+pub(crate) fn exp<S: Simd>(s: S, x: F32<S>) -> F32<S> {
+    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the mantissa.
+    let magic = s.splat(12_582_912.0);
+    let clamped = s.min(s.splat(EXP_MAX), s.max(s.splat(EXP_MIN), x));
+    let shifted = s.mul_add(clamped, s.splat(std::f32::consts::LOG2_E), magic);
+    let n = s.sub(shifted, magic);
+    let r = s.mul_add(n, s.splat(-0.693_359_4), clamped);
+    let r = s.mul_add(n, s.splat(2.121_944_4e-4), r);
+    let mut p = s.splat(1.987_569_1e-4);
+    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        p = s.mul_add(p, r, s.splat(c));
+    }
+    let p = s.add(s.mul_add(p, s.mul(r, r), r), s.splat(1.0));
+    let power = s.add_u32(
+        s.mul_u32(s.to_bits(shifted), s.splat_u32(1 << 23)),
+        s.splat_u32(1.0f32.to_bits()),
+    );
+    let y = s.mul(p, s.with_bits(power));
+    s.select(s.less_than(x, s.splat(EXP_MIN)), s.splat(0.0), y)
+}
+
+/// Beyond this, `erf` rounds to 1 within the stated error.
+const ERF_MAX: f32 = 3.92;
+
+/// `erf(x) / x` as a polynomial in `2 (x / ERF_MAX)^2 - 1`: the Chebyshev interpolant of degree
+/// 16 on `[-1, 1]`, written in powers, highest first.
+const ERF_POLYNOMIAL: [f32; 17] = [
+    3.788_009e-4,
+    -9.379_143_6e-4,
+    6.125_365_4e-4,
+    -1.050_359e-3,
+    4.282_948_7e-3,
+    -8.162_879e-3,
+    1.225_953_1e-2,
+    -1.962_328_4e-2,
+    3.058_619_3e-2,
+    -4.358_337_2e-2,
+    5.817_710_5e-2,
+    -7.399_038_5e-2,
+    9.062_331e-2,
+    -1.091_818_1e-1,
+    1.340_833_6e-1,
+    -1.801_085_6e-1,
+    3.607_368_2e-1,
+];
+
+/// `erf(x)` with an absolute error of at most 2e-7.
+#[inline(always)]
+pub(crate) fn erf<S: Simd>(s: S, x: F32<S>) -> F32<S> {
+    let x = s.min(s.splat(ERF_MAX), s.max(s.splat(-ERF_MAX), x));
+    let v = s.mul_add(s.mul(x, x), s.splat(2.0 / (ERF_MAX * ERF_MAX)), s.splat(-1.0));
+    let mut p = s.splat(ERF_POLYNOMIAL[0]);
+    for &c in &ERF_POLYNOMIAL[1..] {
+        p = s.mul_add(p, v, s.splat(c));
+    }
+    s.min(s.splat(1.0), s.max(s.splat(-1.0), s.mul(p, x)))
+}
+
+/// `x / 2 * (1 + erf(x / sqrt 2))`, the exact GELU.
+#[inline(always)]
+pub(crate) fn gelu<S: Simd>(s: S, x: F32<S>) -> F32<S> {
+    let half = s.mul(x, s.splat(0.5));
+    s.mul_add(half, erf(s, s.mul(x, s.splat(std::f32::consts::FRAC_1_SQRT_2))), half)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{EXP_MIN, erf, exp};
+    use crate::simd::{Isa, Kernel, Simd};
+
+    #[derive(Clone, Copy)]
+    enum Function {
+        Exp,
+        Erf,
+    }
+
+    struct Apply<'a>(Function, &'a mut [f32]);
+
+    impl Kernel for Apply<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            for x in self.1.chunks_mut(S::LANES) {
+                let v = s.load_partial(x);
+                let y = match self.0 {
+                    Function::Exp => exp(s, v),
+                    Function::Erf => erf(s, v),
+                };
+                s.store_partial(x, y);
+            }
+        }
+    }
+
+    /// `erf` in f64: its Taylor series where that converges fast, else the continued fraction of
+    /// `erfc`.
+    pub(crate) fn erf_f64(x: f64) -> f64 {
+        let a = x.abs();
+        let y = if a < 3.0 {
+            let (mut term, mut sum) = (a, a);
+            for n in 1..200 {
+                let n = f64::from(n);
+                term *= -a * a / n;
+                sum += term / (2.0 * n + 1.0);
+            }
+            sum * 2.0 / std::f64::consts::PI.sqrt()
+        } else {
+            let mut tail = 0.0;
+            for k in (1..100).rev() {
+                tail = f64::from(k) / 2.0 / (a + tail);
+            }
+            1.0 - (-a * a).exp() / ((a + tail) * std::f64::consts::PI.sqrt())
+        };
+        y.copysign(x)
+    }
+
+    fn grid(from: f32, to: f32, n: u32) -> Vec<f32> {
+        (0..=n).map(|i| from + (to - from) * (f64::from(i) / f64::from(n)) as f32).collect()
+    }
+
+    #[test]
+    fn exp_is_within_two_ulp() {
+        let x = grid(-87.3, 88.3, 300_001);
+        for isa in Isa::available() {
+            let mut y = x.clone();
+            isa.dispatch(Apply(Function::Exp, &mut y));
+            let mut worst = 0.0f64;
+            for (&x, &y) in x.iter().zip(&y) {
+                let exact = f64::from(x).exp();
+                let ulp = f64::from((exact as f32).next_up()) - f64::from(exact as f32);
+                worst = worst.max((f64::from(y) - exact).abs() / ulp);
+            }
+            println!("exp on {isa}: {worst:.3} ulp");
+            assert!(worst <= 2.0, "{isa}: {worst} ulp");
+        }
+    }
+
+    #[test]
+    fn exp_at_the_edges() {
+        for isa in Isa::available() {
+            let mut x = [f32::NEG_INFINITY, -1e30, EXP_MIN.next_down(), 0.0, 1e30, f32::INFINITY];
+            isa.dispatch(Apply(Function::Exp, &mut x));
+            assert_eq!(x[..4], [0.0, 0.0, 0.0, 1.0], "{isa}");
+            assert!(x[4] > 2e38 && x[4].is_finite() && x[5] == x[4], "{isa}: {x:?}");
+        }
+    }
+
+    #[test]
+    fn erf_error_is_at_most_2e_7() {
+        let x = grid(-6.0, 6.0, 100_001);
+        for isa in Isa::available() {
+            let mut y = x.clone();
+            isa.dispatch(Apply(Function::Erf, &mut y));
+            let mut worst = 0.0f64;
+            for (&x, &y) in x.iter().zip(&y) {
+                worst = worst.max((f64::from(y) - erf_f64(f64::from(x))).abs());
+            }
+            println!("erf on {isa}: {worst:.3e}");
+            assert!(worst <= 2e-7, "{isa}: {worst}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The thread team: parallel loops with dynamic claiming over one rayon pool.
+//!
+//! Nothing else in this workspace starts threads. A loop is split with `rayon::join` alone, whose
+//! tasks live on the stack: inside [`ThreadTeam::install`] a loop allocates nothing. Entering the
+//! pool from outside goes through rayon's injection queue, which allocates a block now and then,
+//! and wakes a sleeping worker; so enter once around many loops. Rayon bounds its spinning and
+//! then parks, and a worker that the system does not run costs nothing: the caller claims the
+//! remaining indices itself.
+//!
+//! WebAssembly has no threads: there every loop runs inline.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::error::Result;
+
+#[cfg(not(target_arch = "wasm32"))]
+use {crate::error::Error, std::sync::Arc};
+
+/// A fixed number of threads that run parallel loops. Clones share the threads.
+#[derive(Debug, Clone)]
+pub struct ThreadTeam {
+    n_threads: usize,
+    /// `None` for a team of one, which runs everything on the caller.
+    #[cfg(not(target_arch = "wasm32"))]
+    pool: Option<Arc<rayon::ThreadPool>>,
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl ThreadTeam {
+    /// A team of `n_threads`; 0 means one a physical core that this process may use.
+    ///
+    /// # Errors
+    /// [`Error::Threads`] if the system refuses to start them.
+    pub fn new(n_threads: usize) -> Result<Self> {
+        let n_threads = if n_threads == 0 { usable_cores() } else { n_threads };
+        if n_threads == 1 {
+            return Ok(Self { n_threads, pool: None });
+        }
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(n_threads)
+            .thread_name(|i| format!("stonechat-{i}"))
+            .build()
+            .map_err(|e| Error::Threads { n_threads, reason: e.to_string() })?;
+        Ok(Self { n_threads, pool: Some(Arc::new(pool)) })
+    }
+
+    /// Runs `f` on a thread of the team; loops inside it start without entering the pool again.
+    pub fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        match &self.pool {
+            Some(pool) => pool.install(f),
+            None => f(),
+        }
+    }
+
+    fn run_split(&self, n_workers: usize, claim: &(impl Fn() + Sync)) {
+        match &self.pool {
+            Some(pool) if pool.current_thread_index().is_some() => split(n_workers, claim),
+            Some(pool) => pool.install(|| split(n_workers, claim)),
+            None => claim(),
+        }
+    }
+}
+
+#[cfg(target_arch = "wasm32")]
+impl ThreadTeam {
+    /// A team of one, whatever was asked for.
+    ///
+    /// # Errors
+    /// None on this target.
+    pub fn new(_n_threads: usize) -> Result<Self> {
+        Ok(Self { n_threads: 1 })
+    }
+
+    /// Runs `f`.
+    pub fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        f()
+    }
+
+    fn run_split(&self, _n_workers: usize, claim: &(impl Fn() + Sync)) {
+        claim();
+    }
+}
+
+impl ThreadTeam {
+    /// Threads that take part in a loop.
+    #[must_use]
+    pub fn n_threads(&self) -> usize {
+        self.n_threads
+    }
+
+    /// Calls `task(i)` once for every `i < n_tasks`, in any order, from any thread of the team;
+    /// each thread claims the next index when it is done with one. Returns when all are done.
+    ///
+    /// # Panics
+    /// If a task panics.
+    pub fn run(&self, n_tasks: usize, task: impl Fn(usize) + Sync) {
+        if n_tasks <= 1 || self.n_threads == 1 {
+            (0..n_tasks).for_each(task);
+            return;
+        }
+        let next = AtomicUsize::new(0);
+        let claim = || {
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                if i >= n_tasks {
+                    return;
+                }
+                task(i);
+            }
+        };
+        self.run_split(self.n_threads.min(n_tasks), &claim);
+    }
+}
+
+/// Offers `claim` to up to `n_workers` threads; the caller is one of them.
+#[cfg(not(target_arch = "wasm32"))]
+fn split(n_workers: usize, claim: &(impl Fn() + Sync)) {
+    if n_workers <= 1 {
+        claim();
+    } else {
+        let half = n_workers / 2;
+        rayon::join(|| split(n_workers - half, claim), || split(half, claim));
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn usable_cores() -> usize {
+    // The first honours affinity and cgroup quotas but counts hyperthreads, which share the
+    // vector units that the kernels saturate.
+    let allowed = std::thread::available_parallelism().map_or(1, usize::from);
+    allowed.min(num_cpus::get_physical()).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::ThreadTeam;
+
+    #[test]
+    fn every_index_runs_exactly_once() {
+        for n_threads in [1, 2, 3, 8] {
+            let team = ThreadTeam::new(n_threads).unwrap();
+            for n_tasks in [0, 1, 2, 7, 1000] {
+                let hits: Vec<AtomicUsize> = (0..n_tasks).map(|_| AtomicUsize::new(0)).collect();
+                let count = |i: usize| {
+                    hits[i].fetch_add(1, Ordering::Relaxed);
+                };
+                team.run(n_tasks, count);
+                team.install(|| team.run(n_tasks, count));
+                assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 2), "{n_threads}");
+            }
+        }
+    }
+
+    #[test]
+    fn loops_nest() {
+        let team = ThreadTeam::new(2).unwrap();
+        let sum = AtomicUsize::new(0);
+        team.run(10, |i| {
+            team.run(10, |j| {
+                sum.fetch_add(i * 10 + j, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(sum.into_inner(), 4950);
+    }
+
+    #[test]
+    fn zero_means_the_cores_of_this_machine() {
+        assert!(ThreadTeam::new(0).unwrap().n_threads() >= 1);
+    }
+}
