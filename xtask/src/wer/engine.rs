@@ -204,8 +204,6 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_failing_clip_is_reported_and_spares_the_others() {
-        use std::os::unix::fs::PermissionsExt;
-
         let folder = std::env::temp_dir().join(format!("wer-engine-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let script = folder.join("stonechat");
@@ -222,8 +220,11 @@ for file in "$@"; do
     echo "{\"text\": \" This is $name.\", \"language\": \"$language\"}" > "$out/$name.json"
 done
 "#;
-        fs::write(&script, text).unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        // Written by another process: were it open for writing here while another test starts a
+        // program, that one would hold it open for a moment and it could not be run.
+        let mut write = Command::new("sh");
+        write.args(["-c", r#"printf %s "$1" > "$0" && chmod +x "$0""#]).arg(&script).arg(text);
+        assert!(write.status().unwrap().success());
         let clips = clips(&[("one.wav", "en"), ("bad.wav", "en"), ("two.wav", "en")]);
         let run = Run {
             binary: &script,
