@@ -1,1 +1,25 @@
-//! Placeholder.
+//! GGML's block formats: layout, quantize, dequantize, and matrix products that stay in integers.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `block` | one file a format: bit layout, quantizer, dequantizer |
+//! | `rows` | rows of any float type by dtype, dense types included |
+//! | `activation` | 8-bit activations |
+//! | `simd` | [`simd::I8Dot`], the 8-bit dot product of each instruction set |
+//! | `dot` | fused dot products: formats over the trait |
+//! | `matmul` | few rows of activations times a matrix of blocks |
+//!
+//! Not here: files, dense matrix products, model names.
+
+mod activation;
+pub mod block;
+mod dot;
+mod error;
+mod matmul;
+mod rows;
+pub mod simd;
+
+pub use activation::ActivationBuffer;
+pub use error::{Error, Result};
+pub use matmul::{QuantMatrix, kernel_name, matmul};
+pub use rows::{dequantize_row, dequantize_rows, is_float, quantize_rows};

@@ -1,0 +1,207 @@
+//! Activations quantized to 8 bits, once per matmul and for every weight format alike.
+//!
+//! Each 32 elements have an f32 scale of their own, also beside weights in blocks of 256: the
+//! quantization noise is then at most that of GGML's Q8_K, which has one scale per 256, and one
+//! buffer serves matrices of different formats.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::cpu::MatRef;
+use stonechat_compute::simd::NullaryFnOnce;
+use stonechat_compute::{Isa, match_isa};
+
+/// Elements that share a scale.
+const UNIT_LEN: usize = 32;
+/// Units of a row are padded to a multiple of this, a block of 256 elements.
+const UNITS_PER_BLOCK: usize = 8;
+
+/// 32 values in one register, never across a cache line.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(32))]
+pub(crate) struct Unit(pub(crate) [i8; UNIT_LEN]);
+
+impl Unit {
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> &[u8; UNIT_LEN] {
+        bytemuck::cast_ref(&self.0)
+    }
+}
+
+/// Quantized rows `x[M, K]`, reusable: after [`reserve`](Self::reserve) nothing is allocated as
+/// long as matrices are no larger.
+#[derive(Clone, Debug, Default)]
+pub struct ActivationBuffer {
+    m: usize,
+    k: usize,
+    /// Units of a row, padding included.
+    units_per_row: usize,
+    units: Vec<Unit>,
+    /// Per unit: the scale `d`, with `x = d * q`.
+    scales: Vec<f32>,
+    /// Per unit: `d * sum(q)`.
+    sums32: Vec<f32>,
+    /// Per 256 elements and 16 of them: `d * sum(q)`.
+    sums16: Vec<[[f32; 8]; 2]>,
+}
+
+/// One row; all slices are of the same extent.
+#[derive(Clone, Copy)]
+pub(crate) struct ActivationRow<'a> {
+    pub(crate) units: &'a [Unit],
+    pub(crate) scales: &'a [f32],
+    pub(crate) sums32: &'a [f32],
+    pub(crate) sums16: &'a [[[f32; 8]; 2]],
+}
+
+impl ActivationRow<'_> {
+    /// Cuts to `n` units, so that the compiler knows one length for all.
+    #[inline(always)]
+    pub(crate) fn first_units(self, n: usize) -> Self {
+        Self {
+            units: &self.units[..n],
+            scales: &self.scales[..n],
+            sums32: &self.sums32[..n],
+            sums16: &self.sums16[..n / UNITS_PER_BLOCK],
+        }
+    }
+}
+
+impl ActivationBuffer {
+    /// An empty buffer.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes room for `m` rows of `k` elements.
+    pub fn reserve(&mut self, m: usize, k: usize) {
+        let n_units = m * padded_units(k);
+        self.units.reserve(n_units.saturating_sub(self.units.len()));
+        self.scales.reserve(n_units.saturating_sub(self.scales.len()));
+        self.sums32.reserve(n_units.saturating_sub(self.sums32.len()));
+        let n_blocks = n_units / UNITS_PER_BLOCK;
+        self.sums16.reserve(n_blocks.saturating_sub(self.sums16.len()));
+    }
+
+    /// Bytes that `m` rows of `k` elements take.
+    #[must_use]
+    pub fn bytes_for(m: usize, k: usize) -> usize {
+        m * padded_units(k) * (UNIT_LEN + 2 * size_of::<f32>() + 2 * size_of::<f32>())
+    }
+
+    /// Rows held.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.m
+    }
+
+    /// Elements of a row.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        self.k
+    }
+
+    /// Quantizes `x`, rounding to nearest, ties to even. Non-finite values make the rows' outputs
+    /// non-finite.
+    ///
+    /// # Panics
+    /// If the rows of `x` are no whole number of 32 elements.
+    #[track_caller]
+    pub fn quantize(&mut self, isa: Isa, x: MatRef<'_>) {
+        let (m, k) = (x.rows, x.cols);
+        assert!(k.is_multiple_of(UNIT_LEN), "activation rows: expected k % 32 == 0, got k = {k}");
+        let units_per_row = padded_units(k);
+        (self.m, self.k, self.units_per_row) = (m, k, units_per_row);
+        self.units.resize(m * units_per_row, Unit::zeroed());
+        self.scales.resize(m * units_per_row, 0.0);
+        self.sums32.resize(m * units_per_row, 0.0);
+        self.sums16.resize(m * units_per_row / UNITS_PER_BLOCK, [[0.0; 8]; 2]);
+        for r in 0..m {
+            let row = r * units_per_row..(r + 1) * units_per_row;
+            let blocks = r * units_per_row / UNITS_PER_BLOCK..;
+            let kernel = QuantizeRow {
+                x: x.row(r).as_chunks().0,
+                units: &mut self.units[row.clone()],
+                scales: &mut self.scales[row.clone()],
+                sums32: &mut self.sums32[row],
+                sums16: self.sums16[blocks].as_flattened_mut().as_flattened_mut(),
+            };
+            match_isa!(isa, token => token.vectorize(kernel));
+        }
+    }
+
+    /// Row `r` as the values that the integer dot products see.
+    ///
+    /// # Panics
+    /// If there is no such row or `out` is shorter than it.
+    pub fn dequantize_row(&self, r: usize, out: &mut [f32]) {
+        let row = self.row(r);
+        for (i, v) in out[..self.k].iter_mut().enumerate() {
+            *v = row.scales[i / UNIT_LEN] * f32::from(row.units[i / UNIT_LEN].0[i % UNIT_LEN]);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn row(&self, r: usize) -> ActivationRow<'_> {
+        let units = r * self.units_per_row..(r + 1) * self.units_per_row;
+        let blocks = units.start / UNITS_PER_BLOCK..units.end / UNITS_PER_BLOCK;
+        ActivationRow {
+            units: &self.units[units.clone()],
+            scales: &self.scales[units.clone()],
+            sums32: &self.sums32[units],
+            sums16: &self.sums16[blocks],
+        }
+    }
+}
+
+fn padded_units(k: usize) -> usize {
+    k.div_ceil(UNIT_LEN).next_multiple_of(UNITS_PER_BLOCK)
+}
+
+struct QuantizeRow<'a> {
+    x: &'a [[f32; UNIT_LEN]],
+    units: &'a mut [Unit],
+    scales: &'a mut [f32],
+    sums32: &'a mut [f32],
+    sums16: &'a mut [f32],
+}
+
+impl NullaryFnOnce for QuantizeRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (i, x) in self.x.iter().enumerate() {
+            let (scale, unit, sums) = quantize_unit(x);
+            self.units[i] = unit;
+            self.scales[i] = scale;
+            self.sums32[i] = scale * (sums[0] + sums[1]) as f32;
+            self.sums16[2 * i] = scale * sums[0] as f32;
+            self.sums16[2 * i + 1] = scale * sums[1] as f32;
+        }
+    }
+}
+
+/// The scale, the values and the sums of the two halves.
+///
+/// The greatest magnitude is found among the bits, where NaN is greater than infinity and so
+/// ends up in the scale.
+#[inline(always)]
+fn quantize_unit(x: &[f32; UNIT_LEN]) -> (f32, Unit, [i32; 2]) {
+    let mut max_bits = 0;
+    for v in x {
+        max_bits = (v.to_bits() & 0x7fff_ffff).cast_signed().max(max_bits);
+    }
+    let scale = f32::from_bits(max_bits.cast_unsigned()) / 127.0;
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    let mut q = [0i8; UNIT_LEN];
+    for i in 0..UNIT_LEN {
+        // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+        let rounded = x[i] * inverse + 12_582_912.0;
+        q[i] = rounded.to_bits() as i8;
+    }
+    let mut sums = [0; 2];
+    for i in 0..UNIT_LEN {
+        sums[i / 16] += i32::from(q[i]);
+    }
+    (scale, Unit(q), sums)
+}

@@ -1,0 +1,46 @@
+//! Q4_0: 32 signed 4-bit values with one scale, 4.5 bits an element.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::DType;
+
+use super::{Block, Half, reciprocal, signed_max, truncate};
+
+/// `x[i] = d * (q[i] - 8)`.
+///
+/// ```text
+/// byte 0..2    d, f16
+/// byte 2..18   qs[j]: bits 0..4 = q[j], bits 4..8 = q[j + 16]
+/// ```
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockQ4_0 {
+    /// Scale.
+    pub d: Half,
+    /// Values, offset by 8.
+    pub qs: [u8; 16],
+}
+
+const _: () = assert!(size_of::<BlockQ4_0>() == 18 && align_of::<BlockQ4_0>() == 1);
+
+impl Block for BlockQ4_0 {
+    const DTYPE: DType = DType::Q4_0;
+    const BLOCK_LEN: usize = 32;
+    type Values = [f32; 32];
+
+    fn quantize(x: &[f32; 32]) -> Self {
+        let d = signed_max(x) / -8.0;
+        let inverse = reciprocal(d);
+        let quant = |v: f32| (truncate(v * inverse + 8.5) as i8).min(15) as u8;
+        let qs = std::array::from_fn(|j| quant(x[j]) | quant(x[j + 16]) << 4);
+        Self { d: Half::from_f32(d), qs }
+    }
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let d = self.d.to_f32();
+        for j in 0..16 {
+            out[j] = (i32::from(self.qs[j] & 15) - 8) as f32 * d;
+            out[j + 16] = (i32::from(self.qs[j] >> 4) - 8) as f32 * d;
+        }
+    }
+}

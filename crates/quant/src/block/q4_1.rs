@@ -1,0 +1,50 @@
+//! Q4_1: 32 unsigned 4-bit values with a scale and a minimum, 5 bits an element.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::DType;
+
+use super::{Block, Half, min_max, reciprocal, truncate};
+
+/// `x[i] = d * q[i] + m`.
+///
+/// ```text
+/// byte 0..2    d, f16
+/// byte 2..4    m, f16
+/// byte 4..20   qs[j]: bits 0..4 = q[j], bits 4..8 = q[j + 16]
+/// ```
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockQ4_1 {
+    /// Scale.
+    pub d: Half,
+    /// Minimum.
+    pub m: Half,
+    /// Values.
+    pub qs: [u8; 16],
+}
+
+const _: () = assert!(size_of::<BlockQ4_1>() == 20 && align_of::<BlockQ4_1>() == 1);
+
+impl Block for BlockQ4_1 {
+    const DTYPE: DType = DType::Q4_1;
+    const BLOCK_LEN: usize = 32;
+    type Values = [f32; 32];
+
+    fn quantize(x: &[f32; 32]) -> Self {
+        let (min, max) = min_max(x);
+        let d = (max - min) / 15.0;
+        let inverse = reciprocal(d);
+        let quant = |v: f32| (truncate((v - min) * inverse + 0.5) as i8).min(15) as u8;
+        let qs = std::array::from_fn(|j| quant(x[j]) | quant(x[j + 16]) << 4);
+        Self { d: Half::from_f32(d), m: Half::from_f32(min), qs }
+    }
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let (d, m) = (self.d.to_f32(), self.m.to_f32());
+        for j in 0..16 {
+            out[j] = i32::from(self.qs[j] & 15) as f32 * d + m;
+            out[j + 16] = i32::from(self.qs[j] >> 4) as f32 * d + m;
+        }
+    }
+}

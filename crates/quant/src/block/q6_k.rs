@@ -1,0 +1,86 @@
+//! Q6_K: 16 groups of 16 signed 6-bit values, 6.5625 bits an element.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::DType;
+
+use super::search::{GROUP_MAX_EPS, nearest, signed_grid};
+use super::{Block, Half};
+
+/// `x[i] = d * s * (q[i] - 32)`, with an 8-bit `s` per 16 elements.
+///
+/// ```text
+/// byte 0..128     ql[64 h + l], half h of 128 elements, l in 0..64:
+///                 bits 0..4 = low bits of q[128 h + l], bits 4..8 = of q[128 h + 64 + l]
+/// byte 128..192   qh[32 h + l], l in 0..32:
+///                 bits 2 p .. 2 p + 2 = high bits of q[128 h + 32 p + l], p in 0..4
+/// byte 192..208   scales[g] = s of group g, i8
+/// byte 208..210   d, f16
+/// ```
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockQ6K {
+    /// Bits 0..4 of the values, which are offset by 32.
+    pub ql: [u8; 128],
+    /// Bits 4..6 of the values.
+    pub qh: [u8; 64],
+    /// Scales of the groups.
+    pub scales: [i8; 16],
+    /// Scale of the scales.
+    pub d: Half,
+}
+
+const _: () = assert!(size_of::<BlockQ6K>() == 210 && align_of::<BlockQ6K>() == 1);
+
+impl Block for BlockQ6K {
+    const DTYPE: DType = DType::Q6K;
+    const BLOCK_LEN: usize = 256;
+    type Values = [f32; 256];
+
+    fn quantize(x: &[f32; 256]) -> Self {
+        let mut block = Self::zeroed();
+        let mut q = [[0u8; 16]; 16];
+        let groups = bytemuck::cast_ref::<_, [[f32; 16]; 16]>(x);
+        let mut scales = [0.0f32; 16];
+        for (g, group) in groups.iter().enumerate() {
+            scales[g] = signed_grid(32, group, &mut q[g]);
+        }
+        let max_scale = super::signed_max(&scales);
+        if max_scale.abs() < GROUP_MAX_EPS {
+            return block;
+        }
+        let inverse = -128.0 / max_scale;
+        block.d = Half::from_f32(1.0 / inverse);
+        block.scales = scales.map(|s| nearest(inverse * s).min(127) as i8);
+        for (g, group) in groups.iter().enumerate() {
+            let d = block.d.to_f32() * f32::from(block.scales[g]);
+            if d != 0.0 {
+                q[g] = group.map(|v| (nearest(v / d).clamp(-32, 31) + 32) as u8);
+            }
+        }
+        let q: [u8; 256] = bytemuck::cast(q);
+        block.ql = std::array::from_fn(|i| {
+            let first = i / 64 * 128 + i % 64;
+            (q[first] & 15) | q[first + 64] << 4
+        });
+        block.qh = std::array::from_fn(|i| {
+            let first = i / 32 * 128 + i % 32;
+            (0..4).fold(0, |byte, p| byte | (q[first + 32 * p] >> 4) << (2 * p))
+        });
+        block
+    }
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 256]) {
+        let d = self.d.to_f32();
+        for g in 0..16 {
+            let (h, p) = (g / 8, g % 8 / 2);
+            let scale = d * f32::from(self.scales[g]);
+            for l in 0..16 {
+                let column = 16 * (g % 2) + l;
+                let low = self.ql[64 * h + 32 * (p % 2) + column] >> (4 * (p / 2)) & 15;
+                let high = (self.qh[32 * h + column] >> (2 * p) & 3) << 4;
+                out[16 * g + l] = scale * f32::from((low | high) as i8 - 32);
+            }
+        }
+    }
+}

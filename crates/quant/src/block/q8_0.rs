@@ -1,0 +1,53 @@
+//! Q8_0: 32 signed 8-bit values with one scale, 8.5 bits an element.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::DType;
+
+use super::{Block, Half, reciprocal, truncate};
+
+/// `x[i] = d * q[i]`.
+///
+/// ```text
+/// byte 0..2    d, f16
+/// byte 2..34   qs[i], i8
+/// ```
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockQ8_0 {
+    /// Scale.
+    pub d: Half,
+    /// Values.
+    pub qs: [i8; 32],
+}
+
+const _: () = assert!(size_of::<BlockQ8_0>() == 34 && align_of::<BlockQ8_0>() == 1);
+
+impl Block for BlockQ8_0 {
+    const DTYPE: DType = DType::Q8_0;
+    const BLOCK_LEN: usize = 32;
+    type Values = [f32; 32];
+
+    fn quantize(x: &[f32; 32]) -> Self {
+        let (d, qs) = quantize8(x);
+        Self { d: Half::from_f32(d), qs }
+    }
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let d = self.d.to_f32();
+        for j in 0..32 {
+            out[j] = f32::from(self.qs[j]) * d;
+        }
+    }
+}
+
+/// The scale, not yet rounded to f16, and the values; halves round away from zero.
+pub(super) fn quantize8(x: &[f32; 32]) -> (f32, [i8; 32]) {
+    let mut amax = 0.0f32;
+    for &v in x {
+        amax = if amax > v.abs() { amax } else { v.abs() };
+    }
+    let d = amax / 127.0;
+    let inverse = reciprocal(d);
+    (d, x.map(|v| truncate((v * inverse).round()) as i8))
+}

@@ -1,0 +1,47 @@
+//! Q8_1: Q8_0 with the sum of the block, the activation format beside Q4_1 and Q5_1 in GGML.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::DType;
+
+use super::q8_0::quantize8;
+use super::{Block, Half};
+
+/// `x[i] = d * q[i]`.
+///
+/// ```text
+/// byte 0..2    d, f16
+/// byte 2..4    s = d * sum of q, f16
+/// byte 4..36   qs[i], i8
+/// ```
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockQ8_1 {
+    /// Scale.
+    pub d: Half,
+    /// The scaled sum of the values.
+    pub s: Half,
+    /// Values.
+    pub qs: [i8; 32],
+}
+
+const _: () = assert!(size_of::<BlockQ8_1>() == 36 && align_of::<BlockQ8_1>() == 1);
+
+impl Block for BlockQ8_1 {
+    const DTYPE: DType = DType::Q8_1;
+    const BLOCK_LEN: usize = 32;
+    type Values = [f32; 32];
+
+    fn quantize(x: &[f32; 32]) -> Self {
+        let (d, qs) = quantize8(x);
+        let sum: i32 = qs.iter().map(|&q| i32::from(q)).sum();
+        Self { d: Half::from_f32(d), s: Half::from_f32(sum as f32 * d), qs }
+    }
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let d = self.d.to_f32();
+        for j in 0..32 {
+            out[j] = f32::from(self.qs[j]) * d;
+        }
+    }
+}

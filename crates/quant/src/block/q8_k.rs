@@ -1,0 +1,55 @@
+//! Q8_K: 256 signed 8-bit values with an f32 scale, the activation format beside GGML's K types.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::DType;
+
+use super::search::nearest;
+use super::{Block, signed_max};
+
+/// `x[i] = d * q[i]`.
+///
+/// ```text
+/// byte 0..4       d, f32
+/// byte 4..260     qs[i], i8
+/// byte 260..292   bsums[j], i16 = sum of q[16 j .. 16 j + 16]
+/// ```
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockQ8K {
+    /// Scale, a little-endian f32.
+    pub d: [u8; 4],
+    /// Values.
+    pub qs: [i8; 256],
+    /// Sums of 16 values, little-endian i16.
+    pub bsums: [[u8; 2]; 16],
+}
+
+const _: () = assert!(size_of::<BlockQ8K>() == 292 && align_of::<BlockQ8K>() == 1);
+
+impl Block for BlockQ8K {
+    const DTYPE: DType = DType::Q8K;
+    const BLOCK_LEN: usize = 256;
+    type Values = [f32; 256];
+
+    fn quantize(x: &[f32; 256]) -> Self {
+        let max = signed_max(x);
+        if max == 0.0 {
+            return Self::zeroed();
+        }
+        let inverse = -127.0 / max;
+        let qs: [i8; 256] = std::array::from_fn(|i| nearest(inverse * x[i]).min(127) as i8);
+        let bsums = std::array::from_fn(|j| {
+            let sum: i16 = qs[16 * j..][..16].iter().map(|&q| i16::from(q)).sum();
+            sum.to_le_bytes()
+        });
+        Self { d: (1.0 / inverse).to_le_bytes(), qs, bsums }
+    }
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 256]) {
+        let d = f32::from_le_bytes(self.d);
+        for j in 0..256 {
+            out[j] = d * f32::from(self.qs[j]);
+        }
+    }
+}

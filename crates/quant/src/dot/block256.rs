@@ -1,0 +1,170 @@
+//! How blocks of 256 unpack.
+
+use super::{ActivationRow, DotRow, Unpack256, dot256};
+use crate::block::{BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K};
+use crate::simd::I8Dot;
+
+macro_rules! dot_row {
+    ($($block:ty),*) => {$(
+        impl DotRow for $block {
+            #[inline(always)]
+            fn dot<S: I8Dot, const M: usize>(
+                s: S,
+                w: &[Self],
+                x: &[ActivationRow<'_>; M],
+            ) -> [f32; M] {
+                dot256(s, w, x)
+            }
+        }
+    )*};
+}
+
+dot_row!(BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K);
+
+impl Unpack256 for BlockQ2K {
+    const GROUPS_OF_16: bool = true;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
+        two_bits(s, &self.qs)
+    }
+
+    #[inline(always)]
+    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
+        let (d, dmin) = (s.half(self.d), s.half(self.dmin));
+        let scales = self.scales.map(|packed| d * f32::from(packed & 15));
+        (scales, self.scales.map(|packed| -dmin * f32::from(packed >> 4)))
+    }
+}
+
+impl Unpack256 for BlockQ3K {
+    const GROUPS_OF_16: bool = true;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
+        let low = two_bits(s, &self.qs);
+        let high = one_bit(s, &self.hmask);
+        std::array::from_fn(|u| s.or(low[u], s.shift_left::<2>(high[u])))
+    }
+
+    #[inline(always)]
+    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
+        let d = s.half(self.d);
+        let scales = self.group_scales().map(|scale| d * f32::from(scale));
+        (scales, scales.map(|scale| -4.0 * scale))
+    }
+}
+
+impl Unpack256 for BlockQ4K {
+    const GROUPS_OF_16: bool = false;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
+        four_bits(s, &self.qs)
+    }
+
+    #[inline(always)]
+    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
+        groups_of_32(s.half(self.d), s.half(self.dmin), self.group_scales())
+    }
+}
+
+impl Unpack256 for BlockQ5K {
+    const GROUPS_OF_16: bool = false;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
+        let low = four_bits(s, &self.qs);
+        let high = one_bit(s, &self.qh);
+        std::array::from_fn(|u| s.or(low[u], s.shift_left::<4>(high[u])))
+    }
+
+    #[inline(always)]
+    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
+        groups_of_32(s.half(self.d), s.half(self.dmin), self.group_scales())
+    }
+}
+
+impl Unpack256 for BlockQ6K {
+    const GROUPS_OF_16: bool = true;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
+        let [a, b, c, d]: [[u8; 32]; 4] = bytemuck::cast(self.ql);
+        let low = [split_nibbles(s, &a), split_nibbles(s, &b)];
+        let next = [split_nibbles(s, &c), split_nibbles(s, &d)];
+        let high = two_bits(s, &self.qh);
+        std::array::from_fn(|u| {
+            let half = if u < 4 { &low } else { &next };
+            s.or(half[u % 2][u % 4 / 2], s.shift_left::<4>(high[u]))
+        })
+    }
+
+    #[inline(always)]
+    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
+        let d = s.half(self.d);
+        let scales = self.scales.map(|scale| d * f32::from(scale));
+        (scales, scales.map(|scale| -32.0 * scale))
+    }
+}
+
+/// Low nibbles, high nibbles.
+#[inline(always)]
+fn split_nibbles<S: I8Dot>(s: S, x: &[u8; 32]) -> [S::Bytes; 2] {
+    let x = s.load_bytes(x);
+    [s.mask(x, 15), s.mask(s.shift_right::<4>(x), 15)]
+}
+
+/// Q4_K's order: the low nibbles of 32 bytes, then their high nibbles.
+#[inline(always)]
+fn four_bits<S: I8Dot>(s: S, qs: &[u8; 128]) -> [S::Bytes; 8] {
+    let [a, b, c, d]: [[u8; 32]; 4] = bytemuck::cast(*qs);
+    let ([a, b], [c, d]) = (
+        [split_nibbles(s, &a), split_nibbles(s, &b)],
+        [split_nibbles(s, &c), split_nibbles(s, &d)],
+    );
+    [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
+}
+
+/// Q2_K's order: the four bit pairs of 32 bytes, lowest first.
+#[inline(always)]
+fn two_bits<S: I8Dot>(s: S, qs: &[u8; 64]) -> [S::Bytes; 8] {
+    let [a, b]: [[u8; 32]; 2] = bytemuck::cast(*qs);
+    let (a, b) = (s.load_bytes(&a), s.load_bytes(&b));
+    [
+        s.mask(a, 3),
+        s.mask(s.shift_right::<2>(a), 3),
+        s.mask(s.shift_right::<4>(a), 3),
+        s.mask(s.shift_right::<6>(a), 3),
+        s.mask(b, 3),
+        s.mask(s.shift_right::<2>(b), 3),
+        s.mask(s.shift_right::<4>(b), 3),
+        s.mask(s.shift_right::<6>(b), 3),
+    ]
+}
+
+/// The eight bits of 32 bytes, lowest first.
+#[inline(always)]
+fn one_bit<S: I8Dot>(s: S, bits: &[u8; 32]) -> [S::Bytes; 8] {
+    let x = s.load_bytes(bits);
+    [
+        s.mask(x, 1),
+        s.mask(s.shift_right::<1>(x), 1),
+        s.mask(s.shift_right::<2>(x), 1),
+        s.mask(s.shift_right::<3>(x), 1),
+        s.mask(s.shift_right::<4>(x), 1),
+        s.mask(s.shift_right::<5>(x), 1),
+        s.mask(s.shift_right::<6>(x), 1),
+        s.mask(s.shift_right::<7>(x), 1),
+    ]
+}
+
+#[inline(always)]
+fn groups_of_32(d: f32, dmin: f32, packed: ([u8; 8], [u8; 8])) -> ([f32; 16], [f32; 16]) {
+    let (mut scales, mut mins) = ([0.0; 16], [0.0; 16]);
+    for g in 0..8 {
+        scales[g] = d * f32::from(packed.0[g]);
+        mins[g] = -dmin * f32::from(packed.1[g]);
+    }
+    (scales, mins)
+}

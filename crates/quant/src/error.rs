@@ -1,0 +1,44 @@
+//! What can go wrong for reasons that a caller cannot foresee.
+
+use stonechat_compute::DType;
+
+/// An error of this crate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The type has no float values, or no kernel for this operation.
+    #[error("{op}: expected one of {expected}, got {dtype}")]
+    Unsupported {
+        /// What was attempted.
+        op: &'static str,
+        /// The types it works on.
+        expected: &'static str,
+        /// The type given.
+        dtype: DType,
+    },
+    /// A row does not divide into blocks.
+    #[error("{dtype} rows: expected a multiple of {block_len} elements, got {k}")]
+    RowLen {
+        /// The type.
+        dtype: DType,
+        /// Elements in a block.
+        block_len: usize,
+        /// Elements in the row.
+        k: usize,
+    },
+    /// A buffer has the wrong length.
+    #[error("{dtype} {what}: expected {expected}, got {got}")]
+    Len {
+        /// The type.
+        dtype: DType,
+        /// Which buffer, and its unit.
+        what: &'static str,
+        /// The length needed.
+        expected: usize,
+        /// The length found.
+        got: usize,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

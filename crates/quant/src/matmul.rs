@@ -1,0 +1,259 @@
+//! `y[M, N] = x[M, K] * W[N, K]^T` with `W` in blocks and few rows of `x`.
+//!
+//! Weights are streamed once: a row of `W` stays in the first-level cache while all rows of `x`
+//! are multiplied with it, a few at a time in registers. For many rows (prefill, encoder) a dense
+//! GEMM over [`dequantize_rows`](crate::dequantize_rows) is the better choice.
+
+use std::ops::Range;
+
+use stonechat_compute::cpu::{Epilogue, MatMut};
+use stonechat_compute::simd::NullaryFnOnce;
+use stonechat_compute::{Cpu, DType, Isa, match_isa};
+
+use crate::activation::ActivationBuffer;
+use crate::block::{
+    BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K,
+    BlockQ8_0,
+};
+use crate::dot::DotRow;
+use crate::error::{Error, Result};
+use crate::simd::I8Dot;
+
+/// Rows of `x` that are multiplied with a weight row at a time.
+const MAX_TILE_ROWS: usize = 5;
+/// Outputs of a task that are finished together.
+const TILE_COLS: usize = 32;
+/// Weight bytes of a task: large beside the cost of claiming it, small beside a core's share.
+const TASK_BYTES: usize = 32 * 1024;
+
+/// Weights `[N, K]`, row-major, in a block format with a fused kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantMatrix<'a> {
+    dtype: DType,
+    n: usize,
+    k: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> QuantMatrix<'a> {
+    /// A view of `bytes`, which may lie at any address.
+    ///
+    /// # Errors
+    /// If the format has no fused kernel ([`has_kernel`](Self::has_kernel)), `k` is no multiple
+    /// of its block length, or `bytes` has another length than `n` rows.
+    pub fn new(dtype: DType, n: usize, k: usize, bytes: &'a [u8]) -> Result<Self> {
+        if !Self::has_kernel(dtype) {
+            let expected = "q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k";
+            return Err(Error::Unsupported { op: "matmul", expected, dtype });
+        }
+        let Some(row_bytes) = dtype.bytes_for(k) else {
+            return Err(Error::RowLen { dtype, block_len: dtype.block_len(), k });
+        };
+        let expected = row_bytes.saturating_mul(n);
+        if expected != bytes.len() {
+            return Err(Error::Len { dtype, what: "bytes", expected, got: bytes.len() });
+        }
+        Ok(Self { dtype, n, k, bytes })
+    }
+
+    /// Whether [`matmul`] works on this type.
+    #[must_use]
+    pub fn has_kernel(dtype: DType) -> bool {
+        use DType::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+        matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K)
+    }
+
+    /// The format.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Rows, the outputs of a matmul.
+    #[must_use]
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Elements of a row.
+    #[must_use]
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Unpacks rows into `out`, `[rows.len(), K]`.
+    ///
+    /// # Panics
+    /// If there are no such rows or `out` has another length.
+    pub fn dequantize_rows(&self, isa: Isa, rows: Range<usize>, out: &mut [f32]) {
+        let row_bytes = self.bytes.len() / self.n.max(1);
+        let bytes = &self.bytes[rows.start * row_bytes..rows.end * row_bytes];
+        if let Err(error) = crate::rows::dequantize_rows(isa, self.dtype, bytes, out) {
+            panic!("{error}");
+        }
+    }
+}
+
+/// The kernel that [`matmul`] runs for `dtype` on `isa`, for logs and benches.
+#[must_use]
+pub fn kernel_name(isa: Isa, dtype: DType) -> String {
+    fn dot_name<S: I8Dot>(_: S) -> &'static str {
+        S::DOT_NAME
+    }
+    format!("{dtype}-{}", match_isa!(isa, token => dot_name(token)))
+}
+
+/// `out = epilogue(x * w^T)`. Allocates nothing.
+///
+/// Numerics: products are exact integers within 32 elements, sums f32; against the same product
+/// in f64 of the quantized activations the error is a few f32 roundings of the terms' magnitudes.
+///
+/// # Panics
+/// If `x` is `[M, K]`, `w` `[N, K]` and `out` `[M, N]` do not agree, or the bias is not `[N]`.
+#[track_caller]
+pub fn matmul(
+    cpu: &Cpu,
+    out: MatMut<'_>,
+    x: &ActivationBuffer,
+    w: QuantMatrix<'_>,
+    epilogue: Epilogue<'_>,
+) {
+    assert_eq!(x.cols(), w.k, "matmul: expected activations of K = {}, got {}", w.k, x.cols());
+    assert_eq!(
+        (out.rows, out.cols),
+        (x.rows(), w.n),
+        "matmul: expected an output of {} x {}, got {} x {}",
+        x.rows(),
+        w.n,
+        out.rows,
+        out.cols
+    );
+    let n_bias = epilogue.bias.map_or(w.n, <[f32]>::len);
+    assert_eq!(n_bias, w.n, "matmul: expected a bias of {}, got {n_bias}", w.n);
+    match w.dtype {
+        DType::Q4_0 => rows::<BlockQ4_0>(cpu, out, x, w, epilogue),
+        DType::Q4_1 => rows::<BlockQ4_1>(cpu, out, x, w, epilogue),
+        DType::Q5_0 => rows::<BlockQ5_0>(cpu, out, x, w, epilogue),
+        DType::Q5_1 => rows::<BlockQ5_1>(cpu, out, x, w, epilogue),
+        DType::Q8_0 => rows::<BlockQ8_0>(cpu, out, x, w, epilogue),
+        DType::Q2K => rows::<BlockQ2K>(cpu, out, x, w, epilogue),
+        DType::Q3K => rows::<BlockQ3K>(cpu, out, x, w, epilogue),
+        DType::Q4K => rows::<BlockQ4K>(cpu, out, x, w, epilogue),
+        DType::Q5K => rows::<BlockQ5K>(cpu, out, x, w, epilogue),
+        DType::Q6K => rows::<BlockQ6K>(cpu, out, x, w, epilogue),
+        other => unreachable!("`QuantMatrix::new` rejects {other}"),
+    }
+}
+
+/// Splits the outputs into tasks.
+fn rows<B: DotRow>(
+    cpu: &Cpu,
+    out: MatMut<'_>,
+    x: &ActivationBuffer,
+    w: QuantMatrix<'_>,
+    epilogue: Epilogue<'_>,
+) {
+    if w.n == 0 || out.rows == 0 {
+        return;
+    }
+    // Checks anew that all rows of the output lie inside its data, disjoint.
+    let out = MatMut::new(out.data, out.rows, out.cols, out.stride);
+    let shared = SharedOut { data: out.data.as_mut_ptr(), stride: out.stride };
+    let row_bytes = w.bytes.len() / w.n;
+    let task_cols = (TASK_BYTES / row_bytes.max(1)).next_multiple_of(TILE_COLS).max(TILE_COLS);
+    let blocks = bytemuck::cast_slice::<u8, B>(w.bytes);
+    cpu.threads.run(w.n.div_ceil(task_cols), |task| {
+        let cols = task * task_cols..w.n.min((task + 1) * task_cols);
+        let blocks_per_row = w.k / B::BLOCK_LEN;
+        let task = Task { blocks, blocks_per_row, x, cols, out: shared, epilogue };
+        match_isa!(cpu.isa, token => token.vectorize(InContext(task, token)));
+    });
+}
+
+/// An output that several threads write, each to columns of its own.
+#[derive(Clone, Copy)]
+struct SharedOut {
+    data: *mut f32,
+    stride: usize,
+}
+
+// SAFETY: the pointer is only used by `span`, whose callers promise disjointness.
+unsafe impl Send for SharedOut {}
+// SAFETY: a shared `SharedOut` gives no access but through `span`, as above.
+unsafe impl Sync for SharedOut {}
+
+impl SharedOut {
+    /// Columns `cols` of row `m`.
+    ///
+    /// # Safety
+    /// They lie inside the output that the pointer was made from, which outlives the slice, and
+    /// no other reference to them lives at the same time.
+    #[inline(always)]
+    unsafe fn span<'a>(self, m: usize, cols: Range<usize>) -> &'a mut [f32] {
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.data.add(m * self.stride + cols.start), cols.len())
+        }
+    }
+}
+
+struct Task<'a, B> {
+    blocks: &'a [B],
+    blocks_per_row: usize,
+    x: &'a ActivationBuffer,
+    cols: Range<usize>,
+    out: SharedOut,
+    epilogue: Epilogue<'a>,
+}
+
+struct InContext<'a, B, S>(Task<'a, B>, S);
+
+impl<B: DotRow, S: I8Dot> NullaryFnOnce for InContext<'_, B, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self(task, s) = self;
+        let n_rows = task.x.rows();
+        for first in task.cols.clone().step_by(TILE_COLS) {
+            let cols = first..task.cols.end.min(first + TILE_COLS);
+            let n_chunks = n_rows.div_ceil(MAX_TILE_ROWS);
+            let mut row = 0;
+            for chunk in 0..n_chunks {
+                let len = (n_rows - row).div_ceil(n_chunks - chunk);
+                match len {
+                    1 => task.tile::<S, 1>(s, row, cols.clone()),
+                    2 => task.tile::<S, 2>(s, row, cols.clone()),
+                    3 => task.tile::<S, 3>(s, row, cols.clone()),
+                    4 => task.tile::<S, 4>(s, row, cols.clone()),
+                    _ => task.tile::<S, MAX_TILE_ROWS>(s, row, cols.clone()),
+                }
+                row += len;
+            }
+        }
+    }
+}
+
+impl<B: DotRow> Task<'_, B> {
+    /// Rows `row .. row + M` of `x`, `M` at most [`MAX_TILE_ROWS`], with at most [`TILE_COLS`]
+    /// rows of weights.
+    #[inline(always)]
+    fn tile<S: I8Dot, const M: usize>(&self, s: S, row: usize, cols: Range<usize>) {
+        let x: [_; M] = std::array::from_fn(|m| self.x.row(row + m));
+        let mut sums = [[0.0f32; TILE_COLS]; M];
+        for (i, n) in cols.clone().enumerate() {
+            let w = &self.blocks[n * self.blocks_per_row..][..self.blocks_per_row];
+            let dots = B::dot(s, w, &x);
+            for m in 0..M {
+                sums[m][i] = dots[m];
+            }
+        }
+        for m in 0..M {
+            // SAFETY: `row + M <= x.rows()` by the split in `call`, `cols` lies in `0..N`, and
+            // `rows` checked that the output holds all of `x.rows()` by `N`; columns belong to
+            // this task alone.
+            let out = unsafe { self.out.span(row + m, cols.clone()) };
+            self.epilogue.finish(s, &sums[m], cols.start, out);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Rows of any float type, dense or blocks, to f32 and back.
+
+use half::{bf16, f16};
+use stonechat_compute::simd::{NullaryFnOnce, Scalar};
+use stonechat_compute::{DType, Isa, match_isa};
+
+use crate::block::{
+    Block, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K,
+    BlockQ6K, BlockQ8_0, BlockQ8_1, BlockQ8K, Half,
+};
+use crate::error::{Error, Result};
+
+/// Evaluates `$block` with `$B` naming the block type of `$dtype`; other types take `$dense`.
+macro_rules! match_block {
+    ($dtype:expr, $B:ident => $block:expr, $($dense:tt)*) => {
+        match $dtype {
+            DType::Q4_0 => { type $B = BlockQ4_0; $block }
+            DType::Q4_1 => { type $B = BlockQ4_1; $block }
+            DType::Q5_0 => { type $B = BlockQ5_0; $block }
+            DType::Q5_1 => { type $B = BlockQ5_1; $block }
+            DType::Q8_0 => { type $B = BlockQ8_0; $block }
+            DType::Q8_1 => { type $B = BlockQ8_1; $block }
+            DType::Q2K => { type $B = BlockQ2K; $block }
+            DType::Q3K => { type $B = BlockQ3K; $block }
+            DType::Q4K => { type $B = BlockQ4K; $block }
+            DType::Q5K => { type $B = BlockQ5K; $block }
+            DType::Q6K => { type $B = BlockQ6K; $block }
+            DType::Q8K => { type $B = BlockQ8K; $block }
+            $($dense)*
+        }
+    };
+}
+
+/// Whether the type holds floats, so that [`dequantize_rows`] and [`quantize_rows`] work on it.
+#[must_use]
+pub fn is_float(dtype: DType) -> bool {
+    dtype.is_quantized() || matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// Unpacks `bytes`, any whole number of blocks or elements at any address, to exactly the values
+/// that the format defines, with the best instructions there are.
+///
+/// # Errors
+/// If the type holds no floats, or the lengths of `bytes` and `out` disagree.
+pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<()> {
+    // A malformed limit is reported where a device is chosen; the values are the same anyway.
+    let isa = Isa::best().unwrap_or(Isa::Scalar(Scalar::new()));
+    dequantize_rows(isa, dtype, bytes, out)
+}
+
+/// [`dequantize_row`] with the instructions of `isa`; the same values on every tier.
+///
+/// # Errors
+/// If the type holds no floats, or the lengths of `bytes` and `out` disagree.
+pub fn dequantize_rows(isa: Isa, dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<()> {
+    check_lengths(dtype, out.len(), bytes.len())?;
+    match_block!(dtype,
+        B => {
+            let blocks = bytemuck::cast_slice::<u8, B>(bytes);
+            run(isa, Dequantize { blocks, out: bytemuck::cast_slice_mut(out) });
+        },
+        DType::F32 => {
+            let values = bytes.as_chunks().0;
+            run(isa, Widen { values, out, widen: |v| f32::from_le_bytes(v) });
+        }
+        DType::F16 => {
+            let values = bytemuck::cast_slice::<u8, Half>(bytes);
+            run(isa, Widen { values, out, widen: |v: Half| v.to_f32() });
+        }
+        DType::BF16 => {
+            let values = bytes.as_chunks().0;
+            let widen = |v| f32::from_bits(u32::from(u16::from_le_bytes(v)) << 16);
+            run(isa, Widen { values, out, widen });
+        }
+        _ => return Err(unsupported("dequantize", dtype)),
+    );
+    Ok(())
+}
+
+/// Packs rows of `k` values into `out` as llama.cpp's reference quantizers do; f16 and bf16 round
+/// to nearest, ties to even.
+///
+/// # Errors
+/// If the type holds no floats, `k` is no multiple of its block length, `src` is no whole number
+/// of rows, or `out` has another length than the packed rows.
+pub fn quantize_rows(dtype: DType, src: &[f32], k: usize, out: &mut [u8]) -> Result<()> {
+    let block_len = dtype.block_len();
+    if k == 0 || !k.is_multiple_of(block_len) {
+        return Err(Error::RowLen { dtype, block_len, k });
+    }
+    if !src.len().is_multiple_of(k) {
+        let expected = src.len().next_multiple_of(k);
+        return Err(Error::Len { dtype, what: "source values", expected, got: src.len() });
+    }
+    check_lengths(dtype, src.len(), out.len())?;
+    match_block!(dtype,
+        B => {
+            let values = bytemuck::cast_slice::<f32, <B as Block>::Values>(src);
+            for (block, x) in bytemuck::cast_slice_mut::<u8, B>(out).iter_mut().zip(values) {
+                *block = B::quantize(x);
+            }
+        },
+        DType::F32 => narrow(src, out, f32::to_le_bytes),
+        DType::F16 => narrow(src, out, |v| f16::from_f32(v).to_le_bytes()),
+        DType::BF16 => narrow(src, out, |v| bf16::from_f32(v).to_le_bytes()),
+        _ => return Err(unsupported("quantize", dtype)),
+    );
+    Ok(())
+}
+
+fn unsupported(op: &'static str, dtype: DType) -> Error {
+    Error::Unsupported { op, expected: "f32, f16, bf16 and the block formats", dtype }
+}
+
+fn check_lengths(dtype: DType, n_values: usize, n_bytes: usize) -> Result<()> {
+    let block_len = dtype.block_len();
+    let Some(expected) = dtype.bytes_for(n_values) else {
+        return Err(Error::RowLen { dtype, block_len, k: n_values });
+    };
+    if expected != n_bytes {
+        return Err(Error::Len { dtype, what: "bytes", expected, got: n_bytes });
+    }
+    Ok(())
+}
+
+fn run(isa: Isa, kernel: impl NullaryFnOnce<Output = ()>) {
+    match_isa!(isa, token => token.vectorize(kernel));
+}
+
+fn narrow<const N: usize>(src: &[f32], out: &mut [u8], pack: impl Fn(f32) -> [u8; N]) {
+    for (bytes, &v) in out.as_chunks_mut().0.iter_mut().zip(src) {
+        *bytes = pack(v);
+    }
+}
+
+struct Dequantize<'a, B: Block> {
+    blocks: &'a [B],
+    out: &'a mut [B::Values],
+}
+
+impl<B: Block> NullaryFnOnce for Dequantize<'_, B> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (block, values) in self.blocks.iter().zip(self.out) {
+            block.dequantize(values);
+        }
+    }
+}
+
+struct Widen<'a, T, F> {
+    values: &'a [T],
+    out: &'a mut [f32],
+    widen: F,
+}
+
+impl<T: Copy, F: Fn(T) -> f32> NullaryFnOnce for Widen<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (y, &v) in self.out.iter_mut().zip(self.values) {
+            *y = (self.widen)(v);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

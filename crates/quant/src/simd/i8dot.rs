@@ -1,0 +1,77 @@
+//! [`I8Dot`]: what the fused dot kernels need from an instruction set.
+
+use stonechat_compute::simd::Simd;
+
+use crate::block::Half;
+
+/// Operations on units of 32 weights, implemented on the tokens of `stonechat_compute::simd`.
+///
+/// On every instruction set a dot product of two units ends in eight partial sums, the first four
+/// over products 0..16 and the others over products 16..32, each exact. All tiers with fused
+/// multiply-add therefore return the same bits.
+///
+/// Methods must be called inside the token's feature context, or they compile to function calls;
+/// they are correct either way.
+pub trait I8Dot: Simd {
+    /// 32 bytes.
+    type Bytes: Copy;
+    /// Eight `i32`.
+    type Ints: Copy;
+    /// Eight `f32`.
+    type Floats: Copy;
+
+    /// The name of the dot product's instructions, for logs and benches.
+    const DOT_NAME: &'static str;
+
+    /// Widens an f16.
+    fn half(self, x: Half) -> f32;
+
+    /// Loads 32 bytes.
+    fn load_bytes(self, x: &[u8; 32]) -> Self::Bytes;
+
+    /// The low nibbles of 16 bytes, then their high nibbles.
+    fn nibbles(self, x: &[u8; 16]) -> Self::Bytes;
+
+    /// Byte `i` is 16 where bit `i` is set, else 0.
+    fn spread_bits(self, bits: u32) -> Self::Bytes;
+
+    /// Every byte masked.
+    fn mask(self, x: Self::Bytes, mask: u8) -> Self::Bytes;
+
+    /// Bitwise or.
+    fn or(self, x: Self::Bytes, y: Self::Bytes) -> Self::Bytes;
+
+    /// Every 16-bit pair shifted right: a byte's bits that stay within it are right, its high
+    /// `N` bits are the neighbour's or zero.
+    fn shift_right<const N: i32>(self, x: Self::Bytes) -> Self::Bytes;
+
+    /// Every byte shifted left; its low bits are zero, and its high `N` bits must be zero.
+    fn shift_left<const N: i32>(self, x: Self::Bytes) -> Self::Bytes;
+
+    /// Products of unsigned weights `w <= 127` with signed activations `a`.
+    fn dot_unsigned(self, w: Self::Bytes, a: Self::Bytes) -> Self::Ints;
+
+    /// Products of signed weights with signed activations `a >= -127`.
+    fn dot_signed(self, w: Self::Bytes, a: Self::Bytes) -> Self::Ints;
+
+    /// Converts; the sums of one unit are exact in f32.
+    fn to_floats(self, x: Self::Ints) -> Self::Floats;
+
+    /// Loads eight values.
+    fn load_floats(self, x: &[f32; 8]) -> Self::Floats;
+
+    /// Eight times `x`.
+    fn splat_floats(self, x: f32) -> Self::Floats;
+
+    /// Four times `low`, four times `high`.
+    fn pair(self, low: f32, high: f32) -> Self::Floats;
+
+    /// `a * b`.
+    fn scale_floats(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+
+    /// `a * b + c`, fused where the CPU fuses.
+    fn fused(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+
+    /// The sum of the lanes, in one order on every tier.
+    fn sum(self, x: Self::Floats) -> f32;
+}

@@ -1,0 +1,245 @@
+//! [`I8Dot`] on x86-64. A unit fills a 256-bit register; AVX-512 tiers keep that width, and the
+//! VNNI tier replaces the three-instruction dot product by one.
+
+use std::arch::x86_64::{__m256, __m256i, _mm256_dpbusd_epi32};
+
+use stonechat_compute::simd::{Avx2, Avx512, Avx512Vnni};
+
+use super::I8Dot;
+use crate::block::Half;
+
+impl I8Dot for Avx2 {
+    type Bytes = __m256i;
+    type Ints = __m256i;
+    type Floats = __m256;
+
+    const DOT_NAME: &'static str = "avx2-maddubs";
+
+    #[inline(always)]
+    fn half(self, x: Half) -> f32 {
+        let bits = self.sse2._mm_cvtsi32_si128(i32::from(x.to_bits()));
+        // SAFETY: `self` proves F16C, whose methods pulp does not wrap.
+        let wide = unsafe { std::arch::x86_64::_mm_cvtph_ps(bits) };
+        self.sse._mm_cvtss_f32(wide)
+    }
+
+    #[inline(always)]
+    fn load_bytes(self, x: &[u8; 32]) -> __m256i {
+        bytemuck::cast(*x)
+    }
+
+    #[inline(always)]
+    fn nibbles(self, x: &[u8; 16]) -> __m256i {
+        let low = bytemuck::cast(*x);
+        let high = self.sse2._mm_srli_epi16::<4>(low);
+        self.mask(self.avx._mm256_set_m128i(high, low), 15)
+    }
+
+    #[inline(always)]
+    fn spread_bits(self, bits: u32) -> __m256i {
+        // Byte i gets the byte of `bits` that holds bit i, and then keeps that bit alone.
+        let spread = self.avx._mm256_set1_epi32(bits as i32);
+        let index: [u8; 32] = std::array::from_fn(|i| (i / 8) as u8);
+        let bytes = self.avx2._mm256_shuffle_epi8(spread, bytemuck::cast(index));
+        let bit: [u8; 32] = std::array::from_fn(|i| 1 << (i % 8));
+        let kept = self.avx2._mm256_and_si256(bytes, bytemuck::cast(bit));
+        let set = self.avx2._mm256_cmpeq_epi8(kept, bytemuck::cast(bit));
+        self.mask(set, 16)
+    }
+
+    #[inline(always)]
+    fn mask(self, x: __m256i, mask: u8) -> __m256i {
+        self.avx2._mm256_and_si256(x, self.avx._mm256_set1_epi8(mask as i8))
+    }
+
+    #[inline(always)]
+    fn or(self, x: __m256i, y: __m256i) -> __m256i {
+        self.avx2._mm256_or_si256(x, y)
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: i32>(self, x: __m256i) -> __m256i {
+        self.avx2._mm256_srli_epi16::<N>(x)
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: i32>(self, x: __m256i) -> __m256i {
+        self.avx2._mm256_slli_epi16::<N>(x)
+    }
+
+    #[inline(always)]
+    fn dot_unsigned(self, w: __m256i, a: __m256i) -> __m256i {
+        // Two products of at most 127 * 128 fit in the 16-bit lanes.
+        let pairs = self.avx2._mm256_maddubs_epi16(w, a);
+        self.avx2._mm256_madd_epi16(pairs, self.avx._mm256_set1_epi16(1))
+    }
+
+    #[inline(always)]
+    fn dot_signed(self, w: __m256i, a: __m256i) -> __m256i {
+        // |w| <= 128 and |a| <= 127: two products reach 32512 at most.
+        let magnitude = self.avx2._mm256_abs_epi8(w);
+        let pairs = self.avx2._mm256_maddubs_epi16(magnitude, self.avx2._mm256_sign_epi8(a, w));
+        self.avx2._mm256_madd_epi16(pairs, self.avx._mm256_set1_epi16(1))
+    }
+
+    #[inline(always)]
+    fn to_floats(self, x: __m256i) -> __m256 {
+        self.avx._mm256_cvtepi32_ps(x)
+    }
+
+    #[inline(always)]
+    fn load_floats(self, x: &[f32; 8]) -> __m256 {
+        bytemuck::cast(*x)
+    }
+
+    #[inline(always)]
+    fn splat_floats(self, x: f32) -> __m256 {
+        self.avx._mm256_set1_ps(x)
+    }
+
+    #[inline(always)]
+    fn pair(self, low: f32, high: f32) -> __m256 {
+        let (low, high) = (self.splat_floats(low), self.splat_floats(high));
+        self.avx._mm256_blend_ps::<0xf0>(low, high)
+    }
+
+    #[inline(always)]
+    fn scale_floats(self, a: __m256, b: __m256) -> __m256 {
+        self.avx._mm256_mul_ps(a, b)
+    }
+
+    #[inline(always)]
+    fn fused(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        self.fma._mm256_fmadd_ps(a, b, c)
+    }
+
+    #[inline(always)]
+    fn sum(self, x: __m256) -> f32 {
+        let low = self.avx._mm256_castps256_ps128(x);
+        let x = self.sse._mm_add_ps(low, self.avx._mm256_extractf128_ps::<1>(x));
+        let x = self.sse._mm_add_ps(x, self.sse._mm_movehl_ps(x, x));
+        let x = self.sse._mm_add_ss(x, self.sse._mm_shuffle_ps::<1>(x, x));
+        self.sse._mm_cvtss_f32(x)
+    }
+}
+
+/// Implements `I8Dot` for a 512-bit token by the 256-bit one, except for the dot products.
+macro_rules! by_avx2 {
+    ($token:ty, $avx2:expr, $name:literal, $($dots:item)*) => {
+        impl I8Dot for $token {
+            type Bytes = __m256i;
+            type Ints = __m256i;
+            type Floats = __m256;
+
+            const DOT_NAME: &'static str = $name;
+
+            #[inline(always)]
+            fn half(self, x: Half) -> f32 {
+                $avx2(self).half(x)
+            }
+
+            #[inline(always)]
+            fn load_bytes(self, x: &[u8; 32]) -> __m256i {
+                $avx2(self).load_bytes(x)
+            }
+
+            #[inline(always)]
+            fn nibbles(self, x: &[u8; 16]) -> __m256i {
+                $avx2(self).nibbles(x)
+            }
+
+            #[inline(always)]
+            fn spread_bits(self, bits: u32) -> __m256i {
+                self.avx512bw._mm256_maskz_set1_epi8(bits, 16)
+            }
+
+            #[inline(always)]
+            fn mask(self, x: __m256i, mask: u8) -> __m256i {
+                $avx2(self).mask(x, mask)
+            }
+
+            #[inline(always)]
+            fn or(self, x: __m256i, y: __m256i) -> __m256i {
+                $avx2(self).or(x, y)
+            }
+
+            #[inline(always)]
+            fn shift_right<const N: i32>(self, x: __m256i) -> __m256i {
+                $avx2(self).shift_right::<N>(x)
+            }
+
+            #[inline(always)]
+            fn shift_left<const N: i32>(self, x: __m256i) -> __m256i {
+                $avx2(self).shift_left::<N>(x)
+            }
+
+            $($dots)*
+
+            #[inline(always)]
+            fn to_floats(self, x: __m256i) -> __m256 {
+                $avx2(self).to_floats(x)
+            }
+
+            #[inline(always)]
+            fn load_floats(self, x: &[f32; 8]) -> __m256 {
+                $avx2(self).load_floats(x)
+            }
+
+            #[inline(always)]
+            fn splat_floats(self, x: f32) -> __m256 {
+                $avx2(self).splat_floats(x)
+            }
+
+            #[inline(always)]
+            fn pair(self, low: f32, high: f32) -> __m256 {
+                $avx2(self).pair(low, high)
+            }
+
+            #[inline(always)]
+            fn scale_floats(self, a: __m256, b: __m256) -> __m256 {
+                $avx2(self).scale_floats(a, b)
+            }
+
+            #[inline(always)]
+            fn fused(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+                $avx2(self).fused(a, b, c)
+            }
+
+            #[inline(always)]
+            fn sum(self, x: __m256) -> f32 {
+                $avx2(self).sum(x)
+            }
+        }
+    };
+}
+
+by_avx2! {
+    Avx512, Avx512::avx2, "avx512-maddubs",
+
+    #[inline(always)]
+    fn dot_unsigned(self, w: __m256i, a: __m256i) -> __m256i {
+        self.avx2().dot_unsigned(w, a)
+    }
+
+    #[inline(always)]
+    fn dot_signed(self, w: __m256i, a: __m256i) -> __m256i {
+        self.avx2().dot_signed(w, a)
+    }
+}
+
+by_avx2! {
+    Avx512Vnni, |token: Avx512Vnni| token.avx512().avx2(), "avx512-vnni",
+
+    #[inline(always)]
+    fn dot_unsigned(self, w: __m256i, a: __m256i) -> __m256i {
+        let zero = self.avx._mm256_setzero_si256();
+        // SAFETY: `self` proves AVX-512 VNNI and VL.
+        unsafe { _mm256_dpbusd_epi32(zero, w, a) }
+    }
+
+    #[inline(always)]
+    fn dot_signed(self, w: __m256i, a: __m256i) -> __m256i {
+        let magnitude = self.avx2._mm256_abs_epi8(w);
+        self.dot_unsigned(magnitude, self.avx2._mm256_sign_epi8(a, w))
+    }
+}
