@@ -1,4 +1,4 @@
-//! What the fuzz targets of model files share.
+//! What the fuzz targets share: the promises that hold for any input.
 #![forbid(unsafe_code)]
 
 use stonechat_formats::{GgufWriter, ModelFile, TensorInfo, WhisperBinWriter};
@@ -75,4 +75,21 @@ fn as_whisper_bin(model: &ModelFile) -> Option<Vec<u8>> {
         writer.write_tensor(&info, data).ok()?;
     }
     Some(writer.finish().expect("a Vec takes everything"))
+}
+
+/// Decodes `magic` and `rest` as one audio file and checks what must hold of any audio.
+///
+/// # Panics
+/// If a decoder breaks a promise.
+pub fn check_audio(magic: &[u8], rest: &[u8]) {
+    match stonechat_audio::decode_bytes([magic, rest].concat()) {
+        Ok(audio) => {
+            assert!(audio.samples.iter().all(|s| s.is_finite()));
+            assert!(audio.source.sample_rate > 0 && audio.source.channels > 0);
+        }
+        Err(e) => {
+            let message = e.to_string();
+            assert!(!message.is_empty() && !message.contains('\n'), "{message}");
+        }
+    }
 }

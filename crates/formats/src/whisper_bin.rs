@@ -11,7 +11,9 @@
 //! `[ctx, state]`. Only `encoder.conv1.bias` and `encoder.conv2.bias` differ: `[out, 1]`.
 //!
 //! whisper.cpp allocates tensors by `ftype` and checks the file's sizes, not its types, so a
-//! tensor must be stored as [`WhisperHparams::stored_dtype`] says or it will not load there.
+//! tensor must be stored as [`WhisperHparams::stored_dtype`] says or it will not load there. An
+//! f32 file loads, but its convolutions run on no whisper.cpp whose GGML builds them in f16
+//! alone, so f16 is the plain type to write for it.
 //!
 //! Source: `whisper_model_load` in whisper.cpp's `src/whisper.cpp`, and its
 //! `models/convert-pt-to-ggml.py` and `examples/quantize/quantize.cpp`.
@@ -46,8 +48,8 @@ pub struct WhisperBin {
     pub hparams: WhisperHparams,
     /// The mel filter bank.
     pub mel_filters: MelFilters,
-    /// The bytes of each token, by id. Special tokens are not stored: whisper.cpp makes up the
-    /// ids from here to `hparams.n_vocab`.
+    /// The bytes of each token, by id. Special tokens are not stored, but for `<|endoftext|>` in
+    /// some files: whisper.cpp makes up the ids from here to `hparams.n_vocab`.
     pub vocab: Vec<Vec<u8>>,
 }
 
