@@ -1,0 +1,176 @@
+//! Every block format with a fused kernel, on every instruction set of this machine, against f64.
+
+use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
+use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
+use stonechat_quant::{ActivationBuffer, QuantMatrix, dequantize_row, matmul, quantize_rows};
+
+/// f32 rounding of the sums, relative to the sum of the terms' magnitudes.
+const TOLERANCE: f64 = 1e-6;
+
+struct Random(u64);
+
+impl Random {
+    /// Uniform in [-1, 1).
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    fn fill(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.next()).collect()
+    }
+}
+
+struct Case {
+    dtype: DType,
+    m: usize,
+    n: usize,
+    k: usize,
+}
+
+/// The weights as packed bytes at an odd address, and as values.
+fn weights(case: &Case, random: &mut Random) -> (Vec<u8>, Vec<f32>) {
+    let Case { dtype, n, k, .. } = *case;
+    let values: Vec<f32> = random.fill(n * k).iter().map(|v| 0.1 * v + 0.02).collect();
+    let mut bytes = vec![0; 1 + dtype.bytes_for(n * k).unwrap()];
+    quantize_rows(dtype, &values, k, &mut bytes[1..]).unwrap();
+    let mut unpacked = vec![0.0; n * k];
+    dequantize_row(dtype, &bytes[1..], &mut unpacked).unwrap();
+    (bytes, unpacked)
+}
+
+fn check(case: &Case, threads: &ThreadTeam) {
+    let Case { dtype, m, n, k } = *case;
+    let random = &mut Random((m * 1_000_000 + n * 1000 + k) as u64);
+    let (bytes, w) = weights(case, random);
+    let w_packed = QuantMatrix::new(dtype, n, k, &bytes[1..]).unwrap();
+    // A mean makes the mins and the offsets count; rows differ in size.
+    let x: Vec<f32> = (0..m * k).map(|i| random.next() * (1 + i / k) as f32 + 0.3).collect();
+    let bias = random.fill(n);
+    for isa in Isa::available() {
+        let cpu = Cpu { isa, threads: threads.clone() };
+        let mut activations = ActivationBuffer::new();
+        activations.quantize(isa, MatRef::packed(&x, m, k));
+        let stride = n + 3;
+        let mut y = vec![7.0; m * stride];
+        let epilogue = Epilogue { bias: Some(&bias), ..Epilogue::default() };
+        matmul(&cpu, MatMut::new(&mut y, m, n, stride), &activations, w_packed, epilogue);
+
+        let mut seen = vec![0.0; k];
+        for r in 0..m {
+            activations.dequantize_row(r, &mut seen);
+            let x = &x[r * k..(r + 1) * k];
+            for c in 0..n {
+                let w = &w[c * k..(c + 1) * k];
+                let w_max = w.iter().fold(0.0, |a: f32, v| a.max(v.abs()));
+                let (mut of_seen, mut of_x, mut size, mut noise) = (0.0, 0.0, 1.0, 0.0);
+                for unit in (0..k).step_by(32) {
+                    let amax = x[unit..unit + 32].iter().fold(0.0, |a: f32, v| a.max(v.abs()));
+                    for i in unit..unit + 32 {
+                        of_seen += f64::from(w[i]) * f64::from(seen[i]);
+                        of_x += f64::from(w[i]) * f64::from(x[i]);
+                        size += f64::from((w[i].abs() + w_max) * seen[i].abs());
+                        // Half a step of the activations' rounding.
+                        noise += f64::from(w[i].abs() * amax / 127.0) * 0.5;
+                    }
+                }
+                let got = f64::from(y[r * stride + c]) - f64::from(bias[c]);
+                let what = format!("{dtype} {m}x{n}x{k} on {isa}, output ({r}, {c}): got {got}");
+                let error = (got - of_seen).abs();
+                assert!(error <= TOLERANCE * size, "{what}, expected {of_seen}, error {error:e}");
+                let error = (got - of_x).abs();
+                assert!(error <= 1.001 * noise + TOLERANCE * size, "{what}, f32 gives {of_x}");
+            }
+            let gap = &y[r * stride + n..(r + 1) * stride];
+            assert!(gap.iter().all(|&v| v == 7.0), "{dtype} on {isa}: wrote beyond row {r}");
+        }
+    }
+}
+
+fn formats() -> impl Iterator<Item = DType> {
+    DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::has_kernel(dtype))
+}
+
+#[test]
+fn every_format_has_a_kernel_on_every_tier() {
+    let names: Vec<_> = Isa::available().iter().map(|isa| isa.name()).collect();
+    println!("tiers: {}", names.join(" "));
+    assert_eq!(formats().count(), 10);
+}
+
+#[test]
+fn products_match_f64() {
+    let threads = ThreadTeam::new(2).unwrap();
+    for dtype in formats() {
+        for m in [1, 2, 3, 4, 5, 6, 11, 16] {
+            for (n, blocks) in [(1, 1), (3, 2), (33, 1), (70, 3)] {
+                check(&Case { dtype, m, n, k: blocks * dtype.block_len() }, &threads);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_384_use_blocks_of_32() {
+    let threads = ThreadTeam::new(2).unwrap();
+    for dtype in formats().filter(|dtype| dtype.block_len() == 32) {
+        for k in [32, 160, 384, 2080] {
+            check(&Case { dtype, m: 2, n: 5, k }, &threads);
+        }
+    }
+}
+
+#[test]
+fn several_tasks_cover_all_outputs() {
+    let threads = ThreadTeam::new(3).unwrap();
+    for dtype in formats() {
+        let k = dtype.block_len();
+        let n = 3 * 32 * 1024 / dtype.block_bytes() + 17;
+        check(&Case { dtype, m: 1, n, k }, &threads);
+    }
+}
+
+#[test]
+fn a_buffer_serves_one_matmul_after_another() {
+    let cpu = Cpu::new(1).unwrap();
+    let mut activations = ActivationBuffer::new();
+    activations.reserve(4, 512);
+    let random = &mut Random(5);
+    for (m, k) in [(4, 512), (1, 256), (3, 512), (1, 64)] {
+        let x = random.fill(m * k);
+        activations.quantize(cpu.isa, MatRef::packed(&x, m, k));
+        let mut fresh = ActivationBuffer::new();
+        fresh.quantize(cpu.isa, MatRef::packed(&x, m, k));
+        let case = Case { dtype: DType::Q5_1, m, n: 9, k };
+        let (bytes, _) = weights(&case, random);
+        let w = QuantMatrix::new(case.dtype, case.n, k, &bytes[1..]).unwrap();
+        let [mut y, mut expected] = [vec![0.0; m * 9], vec![1.0; m * 9]];
+        let out = MatMut::packed(&mut y, m, 9);
+        matmul(&cpu, out, &activations, w, Epilogue::default());
+        matmul(&cpu, MatMut::packed(&mut expected, m, 9), &fresh, w, Epilogue::default());
+        assert_eq!(y, expected);
+    }
+}
+
+#[test]
+fn non_finite_activations_show() {
+    for dtype in formats() {
+        let k = 2 * dtype.block_len();
+        let random = &mut Random(9);
+        let (bytes, _) = weights(&Case { dtype, m: 1, n: 3, k }, random);
+        let w = QuantMatrix::new(dtype, 3, k, &bytes[1..]).unwrap();
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = random.fill(k);
+            x[k - 7] = bad;
+            for isa in Isa::available() {
+                let cpu = Cpu { isa, threads: ThreadTeam::new(1).unwrap() };
+                let mut activations = ActivationBuffer::new();
+                activations.quantize(isa, MatRef::packed(&x, 1, k));
+                let mut y = [0.0; 3];
+                let out = MatMut::packed(&mut y, 1, 3);
+                matmul(&cpu, out, &activations, w, Epilogue::default());
+                assert!(y.iter().all(|v| !v.is_finite()), "{dtype} on {isa}: {bad} gave {y:?}");
+            }
+        }
+    }
+}
