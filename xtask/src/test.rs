@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{setup, shell};
+use crate::{models, setup, shell};
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, Default, clap::Args)]
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<()> {
         setup::run()?;
     }
     let mut command = shell::cargo();
-    command.args(["test", "--no-fail-fast"]);
+    command.args(["test", "--no-fail-fast"]).env("STONECHAT_MODELS", models::models_dir()?);
     if args.package.is_empty() {
         command.arg("--workspace");
     }
