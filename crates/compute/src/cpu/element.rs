@@ -1,5 +1,6 @@
 //! Stored element types that kernels widen to f32 in registers.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::simd::{F32, Simd};
@@ -14,6 +15,9 @@ pub(crate) trait Element: Copy + Send + Sync {
 
     /// One value.
     fn widen(self) -> f32;
+
+    /// Writes the values of `from` to `to`, which is as long.
+    fn widen_slice(from: &[Self], to: &mut [f32]);
 }
 
 impl Element for f32 {
@@ -26,6 +30,10 @@ impl Element for f32 {
     #[inline(always)]
     fn widen(self) -> f32 {
         self
+    }
+
+    fn widen_slice(from: &[Self], to: &mut [f32]) {
+        to.copy_from_slice(from);
     }
 }
 
@@ -40,6 +48,10 @@ impl Element for f16 {
     fn widen(self) -> f32 {
         self.to_f32()
     }
+
+    fn widen_slice(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
 }
 
 impl Element for bf16 {
@@ -52,5 +64,9 @@ impl Element for bf16 {
     #[inline(always)]
     fn widen(self) -> f32 {
         self.to_f32()
+    }
+
+    fn widen_slice(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
     }
 }

@@ -24,7 +24,6 @@ const VALUE_ALIGN: usize = 16;
 
 /// Element type of cached keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum KvDType {
     /// 4 bytes.
     F32,

@@ -95,11 +95,7 @@ fn dense<E: Element>(
 }
 
 fn widen_rows<E: Element>(w: &[E], k: usize) -> impl Fn(Range<usize>, &mut [f32]) + Sync {
-    move |rows, block| {
-        for (y, x) in block.iter_mut().zip(&w[rows.start * k..rows.end * k]) {
-            *y = x.widen();
-        }
-    }
+    move |rows, block| E::widen_slice(&w[rows.start * k..rows.end * k], block)
 }
 
 #[cfg(test)]

@@ -371,7 +371,7 @@ impl Simd for WasmSimd128 {
     #[inline(always)]
     unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
         // SAFETY: the caller vouches for 8 readable bytes.
-        let wide = unsafe { self.simd128.u32x4_load_extend_u16x4(p.cast()) };
+        let wide = unsafe { self.simd128.i32x4_load_extend_u16x4(p.cast()) };
         // SAFETY: both are 16 bytes of plain integers.
         widen_f16(self, unsafe { std::mem::transmute(wide) })
     }
@@ -379,9 +379,9 @@ impl Simd for WasmSimd128 {
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
         // SAFETY: the caller vouches for 8 readable bytes.
-        let wide = unsafe { self.simd128.u32x4_load_extend_u16x4(p.cast()) };
+        let wide = unsafe { self.simd128.i32x4_load_extend_u16x4(p.cast()) };
         // SAFETY: both are 16 bytes; every bit pattern is a valid f32.
-        unsafe { std::mem::transmute(self.simd128.u32x4_shl(wide, 16)) }
+        unsafe { std::mem::transmute(self.simd128.i32x4_shl(wide, 16)) }
     }
 }
 

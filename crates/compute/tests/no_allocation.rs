@@ -1,0 +1,79 @@
+//! A decode step must not allocate: the ops that it is made of, run by two threads.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use stonechat_compute::cpu::{
+    Activation, Attention, DenseWeight, Epilogue, KvDType, KvLayout, KvPool, KvRow, LayerNorm,
+    MatMut, MatRef, QueryRow, attention, layer_norm, log_softmax_in_place, matmul,
+};
+use stonechat_compute::{Cpu, Isa, ThreadTeam};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the contract is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: `p` came from `alloc` above, which is the system's.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Five rows of 256 values.
+fn rows_of(x: &[f32]) -> MatRef<'_> {
+    MatRef::packed(x, 5, 256)
+}
+
+#[test]
+fn ops_of_a_decode_step_do_not_allocate() {
+    let (n_rows, width, d_ff) = (5, 256, 1024);
+    let isa = *Isa::available().last().unwrap();
+    let cpu = Cpu { isa, threads: ThreadTeam::new(2).unwrap() };
+    let layout = KvLayout { n_kv_heads: 4, head_dim: 64, dtype: KvDType::F16 };
+    let mut pool = KvPool::new(layout, n_rows).unwrap();
+    let slots: Vec<KvRow> = (0..n_rows as u32).map(|page| KvRow { page, slot: 7 }).collect();
+    let rows: Vec<QueryRow> = (0..n_rows as u32)
+        .map(|first_page| QueryRow { first_page, n_pages: 1, kv_len: 8 })
+        .collect();
+    let page_table: Vec<u32> = (0..n_rows as u32).collect();
+    let (up, norm) = (vec![0.01; d_ff * width], vec![1.0; width]);
+    let mut x = vec![0.5; n_rows * width];
+    let (mut y, mut hidden) = (x.clone(), vec![0.0; n_rows * d_ff]);
+    let mut step = || {
+        let epilogue = Epilogue { bias: None, activation: Activation::Gelu, accumulate: false };
+        let norm = LayerNorm { weight: &norm, bias: &norm, eps: 1e-5 };
+        layer_norm(&cpu, MatMut::packed(&mut y, n_rows, width), rows_of(&x), norm);
+        pool.write(rows_of(&y), rows_of(&y), &slots);
+        let args = Attention {
+            q: rows_of(&y),
+            kv: &pool,
+            n_heads: 4,
+            scale: 0.125,
+            rows: &rows,
+            page_table: &page_table,
+        };
+        attention(&cpu, MatMut::packed(&mut x, n_rows, width), args);
+        let out = MatMut::packed(&mut hidden, n_rows, d_ff);
+        matmul(&cpu, out, rows_of(&x), DenseWeight::F32(&up), epilogue);
+        log_softmax_in_place(cpu.isa, &mut hidden);
+    };
+    let allocated = cpu.threads.install(|| {
+        (0..20).for_each(|_| step());
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        (0..200).for_each(|_| step());
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    });
+    assert_eq!(allocated, 0);
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > 0, "the counter does not count");
+}
