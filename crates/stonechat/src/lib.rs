@@ -1,1 +1,54 @@
-//! Placeholder.
+//! stonechat: speech recognition in Rust, from an audio file to text, on the CPU.
+//!
+//! This crate is the front door. It re-exports the layers, each a crate of its own, and adds what
+//! a program around them needs: [`Models`] finds a model by name or path, and [`pull`] downloads
+//! one.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`whisper`] | the model, decoding rules, long recordings, subtitles, export |
+//! | [`audio`] | decoding of audio files, resampling, log-mel spectrograms |
+//! | [`formats`] | GGUF, safetensors, whisper.cpp and CTranslate2 files |
+//! | [`text`] | tokenizers |
+//! | [`nn`] | the backend vocabulary, layers, KV cache; [`nn::Cpu`] is the CPU |
+//! | [`quant`], [`compute`] | block formats and kernels |
+//!
+//! # Example
+//!
+//! ```no_run
+//! use stonechat::formats::ModelFile;
+//! use stonechat::nn::{Cpu, KvDType};
+//! use stonechat::whisper::{Model, Options, Progress, Transcriber};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let file = ModelFile::open(stonechat::Models::from_env().find("base")?)?;
+//! let model = Model::load(Cpu::new(0)?, &file, |_fraction| {})?;
+//! let mut transcriber = Transcriber::new(model, KvDType::F16)?;
+//!
+//! let audio = stonechat::audio::decode_file("talk.mp3")?;
+//! let transcript = transcriber.transcribe(&audio.samples, &Options::default(), &mut |news| {
+//!     if let Progress::Segment(segment) = news {
+//!         println!("{:7.2} {}", segment.start, segment.text.trim());
+//!     }
+//! })?;
+//! println!("{} ({})", transcript.text, transcript.language);
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod error;
+mod models;
+#[cfg(feature = "pull")]
+pub mod pull;
+
+pub use stonechat_audio as audio;
+pub use stonechat_compute as compute;
+pub use stonechat_formats as formats;
+pub use stonechat_nn as nn;
+pub use stonechat_quant as quant;
+pub use stonechat_text as text;
+pub use stonechat_whisper as whisper;
+
+pub use error::Error;
+pub use models::{Installed, Models, NAMES};

@@ -1,2 +1,8 @@
-//! The command line.
-fn main() {}
+//! The `stonechat` command line.
+#![forbid(unsafe_code)]
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::run()
+}

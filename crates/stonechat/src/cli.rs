@@ -1,0 +1,91 @@
+//! Verbs of the command line, how they end and what they print when they fail.
+//!
+//! Each verb has a file: its arguments as clap reads them and a `run`. Exit codes: 0 done, 1 an
+//! error (one line on standard error), 2 a command line that clap refuses.
+
+mod console;
+mod convert;
+mod inspect;
+mod models;
+mod pull;
+mod quantize;
+mod transcribe;
+mod write_model;
+
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+use std::sync::LazyLock;
+
+use clap::{Parser, Subcommand};
+use stonechat::compute::simd::Isa;
+
+/// Speech to text, offline.
+#[derive(Debug, Parser)]
+#[command(name = "stonechat", version = VERSION.as_str())]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Transcribe or translate audio files
+    Transcribe(transcribe::Args),
+    /// Download a model from the Hugging Face hub
+    Pull(pull::Args),
+    /// List the installed models and where they are
+    Models(models::Args),
+    /// Print what is in a model or audio file
+    Inspect(inspect::Args),
+    /// Convert a model to GGUF or whisper.cpp's format
+    Convert(convert::Args),
+    /// Write a model with another weight type
+    Quantize(quantize::Args),
+}
+
+/// Version, platform and the instruction set that the kernels use here.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let isa = Isa::best().map_or_else(|error| error.to_string(), |isa| isa.name().to_owned());
+    let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);
+    format!("{} ({arch} {os}, {isa})", env!("CARGO_PKG_VERSION"))
+});
+
+/// Runs the command line of this process.
+pub(crate) fn run() -> ExitCode {
+    let result = match Cli::parse().verb {
+        Verb::Transcribe(args) => transcribe::run(&args),
+        Verb::Pull(args) => pull::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Models(args) => models::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Inspect(args) => inspect::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Convert(args) => convert::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Quantize(args) => quantize::run(&args).map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        if error.downcast_ref::<io::Error>().is_some_and(is_broken_pipe) {
+            return ExitCode::SUCCESS;
+        }
+        console::print_error(&error);
+        ExitCode::FAILURE
+    })
+}
+
+/// Whether the reader of standard output has gone, for example `head`: no failure of ours.
+fn is_broken_pipe(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::BrokenPipe
+}
+
+/// Writes to standard output at once.
+fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+/// Bytes as a person reads them.
+fn megabytes(bytes: u64) -> String {
+    if bytes < 100_000 {
+        format!("{:.1} kB", bytes as f64 / 1e3)
+    } else {
+        format!("{:.1} MB", bytes as f64 / 1e6)
+    }
+}

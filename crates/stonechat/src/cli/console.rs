@@ -1,0 +1,89 @@
+//! Standard error: notes, errors and, on a terminal, a progress bar.
+
+use std::io::{self, IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Writes an error with its causes as one line.
+pub(super) fn print_error(error: &anyhow::Error) {
+    // Standard error may be closed; there is nobody else to tell.
+    let _ = writeln!(io::stderr(), "error: {}", one_line(&format!("{error:#}")));
+}
+
+/// Joins lines and drops what is left of them: a message must not look like several.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+/// What a verb tells while it works.
+#[derive(Debug)]
+pub(super) struct Console {
+    quiet: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Console {
+    /// A console with a bar if standard error is a terminal and `quiet` is not asked for.
+    pub(super) fn new(quiet: bool) -> Self {
+        let bar = (!quiet && io::stderr().is_terminal()).then(ProgressBar::no_length);
+        Self { quiet, bar }
+    }
+
+    /// Starts a stage of `length` steps.
+    pub(super) fn begin(&self, stage: &str, length: u64) {
+        if let Some(bar) = &self.bar {
+            let template = "{msg} {wide_bar} {percent:>3}% {elapsed_precise} (eta {eta})";
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+            bar.reset();
+            bar.set_length(length);
+            bar.set_message(stage.to_owned());
+            bar.tick();
+        }
+    }
+
+    /// Moves the bar of the stage.
+    pub(super) fn advance(&self, position: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(position);
+        }
+    }
+
+    /// Removes the bar.
+    pub(super) fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// Runs `print` with the bar out of the way.
+    pub(super) fn beside_bar<R>(&self, print: impl FnOnce() -> R) -> R {
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
+    /// Tells something, unless told to be quiet.
+    pub(super) fn note(&self, text: &str) {
+        if !self.quiet {
+            // Standard error may be closed; a note is not worth failing for.
+            self.beside_bar(|| drop(writeln!(io::stderr(), "{text}")));
+        }
+    }
+
+    /// Tells an error.
+    pub(super) fn error(&self, error: &anyhow::Error) {
+        self.beside_bar(|| print_error(error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn messages_stay_on_one_line() {
+        assert_eq!(super::one_line("a\n  b: c\r\n\nd"), "a b: c d");
+    }
+}

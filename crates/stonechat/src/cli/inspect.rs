@@ -1,0 +1,130 @@
+//! `stonechat inspect`: what is in a model or audio file.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use serde_json::{Map, Value, json};
+use stonechat::Models;
+use stonechat::audio::{self, SourceInfo};
+use stonechat::formats::{ModelFile, Summary};
+
+/// Arguments of `stonechat inspect`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A model (path or name) or an audio file
+    #[arg(value_name = "FILE")]
+    file: String,
+    /// Print one JSON object instead
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the summary of a model or, if the file is none, of a recording.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let path: PathBuf = Models::from_env().find(&args.file)?;
+    let text = match ModelFile::open(&path) {
+        Ok(model) if args.json => format!("{}\n", model_json(&model.summary())),
+        Ok(model) => model_text(&model.summary())?,
+        Err(error) if path.is_dir() => return Err(error.into()),
+        Err(not_model) => match audio::decode_file(&path) {
+            Ok(audio) if args.json => format!("{}\n", audio_json(&audio.source)),
+            Ok(audio) => audio_text(&audio.source)?,
+            Err(not_audio) => bail!("neither a model ({not_model}) nor audio ({not_audio})"),
+        },
+    };
+    super::print(&text)?;
+    Ok(())
+}
+
+fn model_text(summary: &Summary) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let Summary { format, version, n_parameters, .. } = summary;
+    writeln!(text, "format      {format}, version {version}")?;
+    writeln!(text, "size        {}", super::megabytes(summary.file_bytes as u64))?;
+    writeln!(text, "parameters  {n_parameters} ({})", types(summary))?;
+    for (name, bytes) in &summary.companions {
+        writeln!(text, "beside it   {name}, {}", super::megabytes(*bytes as u64))?;
+    }
+    if !summary.metadata.is_empty() {
+        writeln!(text, "\nmetadata")?;
+    }
+    let width = summary.metadata.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
+    for (key, value) in &summary.metadata {
+        writeln!(text, "  {key:width$}  {value}")?;
+    }
+    writeln!(text, "\ntensors ({})", summary.tensors.len())?;
+    let width = summary.tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0);
+    for tensor in &summary.tensors {
+        let (name, dtype, bytes) = (&tensor.name, tensor.dtype, tensor.bytes);
+        let shape = format!("{:?}", tensor.shape);
+        writeln!(text, "  {name:width$}  {dtype:6} {shape:16} {bytes:>12} bytes")?;
+    }
+    Ok(text)
+}
+
+/// The types of the tensors with their share of the bytes, largest first.
+fn types(summary: &Summary) -> String {
+    let mut totals: Vec<(&str, usize)> = Vec::new();
+    for tensor in &summary.tensors {
+        let name = tensor.dtype.name();
+        match totals.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, bytes)) => *bytes += tensor.bytes,
+            None => totals.push((name, tensor.bytes)),
+        }
+    }
+    totals.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+    let part =
+        |(name, bytes): &(&str, usize)| format!("{name} {}", super::megabytes(*bytes as u64));
+    totals.iter().map(part).collect::<Vec<_>>().join(", ")
+}
+
+fn model_json(summary: &Summary) -> Value {
+    let metadata: Map<String, Value> =
+        summary.metadata.iter().map(|(k, v)| (k.clone(), Value::from(v.as_str()))).collect();
+    let companions: Map<String, Value> =
+        summary.companions.iter().map(|(k, bytes)| (k.clone(), Value::from(*bytes))).collect();
+    let tensors: Vec<Value> = summary
+        .tensors
+        .iter()
+        .map(|t| {
+            json!({ "name": t.name, "dtype": t.dtype.name(), "shape": t.shape, "bytes": t.bytes })
+        })
+        .collect();
+    json!({
+        "kind": "model",
+        "format": summary.format.to_string(),
+        "version": summary.version,
+        "file_bytes": summary.file_bytes,
+        "n_parameters": summary.n_parameters,
+        "tensor_bytes": summary.tensor_bytes,
+        "companions": companions,
+        "metadata": metadata,
+        "tensors": tensors,
+    })
+}
+
+fn audio_text(source: &SourceInfo) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(text, "container    {}", source.container)?;
+    writeln!(text, "codec        {}", source.codec)?;
+    writeln!(text, "sample rate  {} Hz", source.sample_rate)?;
+    writeln!(text, "channels     {}", source.channels)?;
+    writeln!(text, "duration     {:.3} s", source.duration_s)?;
+    if source.n_bad_packets > 0 {
+        writeln!(text, "damaged      {} packets", source.n_bad_packets)?;
+    }
+    Ok(text)
+}
+
+fn audio_json(source: &SourceInfo) -> Value {
+    json!({
+        "kind": "audio",
+        "container": source.container,
+        "codec": source.codec,
+        "sample_rate": source.sample_rate,
+        "channels": source.channels,
+        "duration_s": source.duration_s,
+        "n_bad_packets": source.n_bad_packets,
+    })
+}

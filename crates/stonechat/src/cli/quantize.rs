@@ -1,0 +1,70 @@
+//! `stonechat quantize`: a model with another weight type.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use stonechat::formats::DType;
+
+use super::write_model::write_model;
+
+/// Types that can be asked for.
+const TYPES: [DType; 13] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q8_0,
+    DType::Q2K,
+    DType::Q3K,
+    DType::Q4K,
+    DType::Q5K,
+    DType::Q6K,
+];
+
+/// Arguments of `stonechat quantize`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A model: path or name
+    #[arg(value_name = "IN")]
+    input: String,
+    /// File to write: .gguf, or .bin for whisper.cpp
+    #[arg(value_name = "OUT")]
+    output: PathBuf,
+    /// Type of the matrices: f32, f16, bf16, or a quantized one such as `q8_0`, `q5_1`, `q4_k`
+    #[arg(value_name = "TYPE")]
+    dtype: String,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Writes the model with its matrices as the type asked for.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let dtype = find(&args.dtype)?;
+    write_model(&args.input, &args.output, Some(dtype), args.quiet)
+}
+
+fn find(name: &str) -> anyhow::Result<DType> {
+    DType::from_name(name).filter(|dtype| TYPES.contains(dtype)).ok_or_else(|| {
+        let expected = TYPES.map(DType::name).join(", ");
+        anyhow!("type: expected {expected}, got `{name}`")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TYPES, find};
+
+    #[test]
+    fn types_are_found_by_name() {
+        for dtype in TYPES {
+            assert_eq!(find(&dtype.name().to_ascii_uppercase()).unwrap(), dtype);
+        }
+        let message = find("q9_z").unwrap_err().to_string();
+        assert!(message.starts_with("type: expected f32, f16, bf16, q4_0,"), "{message}");
+        assert!(message.ends_with("q6_k, got `q9_z`"), "{message}");
+    }
+}

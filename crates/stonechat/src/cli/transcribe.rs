@@ -1,0 +1,230 @@
+//! `stonechat transcribe`: audio files in, text out.
+//!
+//! [`Args`] is what clap reads; [`plan`] checks it and says what to do; [`output`] writes text as
+//! it comes or files once they are whole; [`stages`] sums up where the time went.
+
+mod output;
+mod plan;
+mod stages;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use stonechat::audio::{self, Audio};
+use stonechat::formats::ModelFile;
+use stonechat::nn::{Backend, Cpu, KvDType};
+use stonechat::whisper::{Language, Model, Progress, Transcriber};
+
+use super::console::Console;
+use output::Output;
+use plan::{Input, Plan, Threshold};
+use stages::Stages;
+
+/// Arguments of `stonechat transcribe`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Audio or video files; `-` is standard input
+    #[arg(required = true, value_name = "AUDIO")]
+    audio: Vec<PathBuf>,
+    /// Model: a file, a folder or a name [default: test-data/models, else an installed one]
+    #[arg(short, long)]
+    model: Option<String>,
+    /// Spoken language: a code or English name, or auto to detect it
+    #[arg(short, long, default_value = "auto")]
+    language: String,
+    /// Write the words as spoken, or in English
+    #[arg(long, value_enum, default_value_t = TaskName::Transcribe)]
+    task: TaskName,
+    /// txt, srt, vtt, tsv, json; several separated by commas [default: txt]
+    #[arg(short = 'f', long, value_name = "FORMAT", value_delimiter = ',')]
+    output_format: Vec<String>,
+    /// Folder for the results instead of standard output
+    #[arg(short, long, value_name = "FOLDER")]
+    output_dir: Option<PathBuf>,
+    /// Text that comes before the recording: names, spelling, style
+    #[arg(long, value_name = "TEXT")]
+    initial_prompt: Option<String>,
+    /// Temperature to start from, or all of them separated by commas
+    #[arg(long, value_name = "T", default_value = "0")]
+    temperature: String,
+    /// Step to the next temperature after a failed window, up to 1; none to try once
+    #[arg(long, value_name = "STEP", default_value = "0.2")]
+    temperature_increment_on_fallback: Threshold,
+    /// Candidates at temperatures above zero
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    best_of: usize,
+    /// Whether the text so far is the prompt of the next window
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    condition_on_previous_text: bool,
+    /// A window whose text compresses better than this fails; none to accept all
+    #[arg(long, value_name = "RATIO", default_value = "2.4", allow_negative_numbers = true)]
+    compression_ratio_threshold: Threshold,
+    /// A window whose mean log-probability is lower fails; none to accept all
+    #[arg(long, value_name = "LOGPROB", default_value = "-1.0", allow_negative_numbers = true)]
+    logprob_threshold: Threshold,
+    /// A failing window more probably silent than this is skipped; none to skip none
+    #[arg(long, value_name = "P", default_value = "0.6", allow_negative_numbers = true)]
+    no_speech_threshold: Threshold,
+    /// Ask for text without timestamps: one segment for each window of 30 s
+    #[arg(long)]
+    no_timestamps: bool,
+    /// Never choose symbols that are not speech
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    suppress_non_speech: bool,
+    /// Never start a window with a blank
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    suppress_blank: bool,
+    /// Seed of the sampler used at temperatures above zero
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Threads; 0 is one for each physical core
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// Type of cached keys and values
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
+    kv_type: KvName,
+    /// Print the time of each stage
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print nothing but the text and errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+}
+
+/// Values of `--task`.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum TaskName {
+    Transcribe,
+    Translate,
+}
+
+/// Values of `--kv-type`.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum KvName {
+    F32,
+    F16,
+}
+
+/// Transcribes every input; one that fails does not stop the others.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let plan = Plan::check(args)?;
+    // Opened before the first recording is decoded: a bad file shows at once.
+    let file = ModelFile::open(&plan.model)?;
+    let mut job = Job {
+        console: Console::new(plan.quiet),
+        plan: &plan,
+        file: &file,
+        stages: Stages::start(),
+        engine: None,
+    };
+    let mut failed = false;
+    for input in &plan.inputs {
+        if let Err(error) = job.transcribe(input)? {
+            failed = true;
+            job.console.error(&error.context(input.name()));
+        }
+    }
+    if let (true, Some(engine)) = (plan.verbose, &job.engine) {
+        let report = job.stages.report(engine.timings(), &engine.model().backend().describe());
+        job.console.note(&report);
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What is kept between inputs.
+struct Job<'a> {
+    console: Console,
+    plan: &'a Plan,
+    file: &'a ModelFile,
+    stages: Stages,
+    /// Loaded when the first recording is there.
+    engine: Option<Transcriber<Cpu>>,
+}
+
+impl Job<'_> {
+    /// Transcribes one input; the outer error concerns every input, the inner one only this.
+    fn transcribe(&mut self, input: &Input) -> anyhow::Result<anyhow::Result<()>> {
+        let started = Instant::now();
+        let audio = match decode(input) {
+            Ok(audio) => audio,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.stages.audio += started.elapsed();
+        self.stages.audio_s += audio.duration_s();
+        if audio.source.n_bad_packets > 0 {
+            let n = audio.source.n_bad_packets;
+            self.console.note(&format!("{}: {n} damaged packets were skipped", input.name()));
+        }
+        if self.engine.is_none() {
+            let started = Instant::now();
+            self.engine = Some(self.load()?);
+            self.stages.load = started.elapsed();
+        }
+        let Some(engine) = &mut self.engine else { return Ok(Ok(())) };
+        Ok(transcribe(engine, self.plan, &self.console, input, &audio))
+    }
+
+    fn load(&self) -> anyhow::Result<Transcriber<Cpu>> {
+        const STEPS: f32 = 1000.0;
+        self.console.begin("loading", STEPS as u64);
+        let cpu = Cpu::new(self.plan.n_threads)?;
+        let model = Model::load(cpu, self.file, |done| {
+            self.console.advance((done * STEPS) as u64);
+        });
+        self.console.end();
+        let name = || format!("cannot load `{}`", self.plan.model.display());
+        Transcriber::new(model.with_context(name)?, self.plan.kv_dtype).with_context(name)
+    }
+}
+
+fn decode(input: &Input) -> anyhow::Result<Audio> {
+    Ok(match input {
+        Input::StandardInput => audio::decode_reader(io::stdin().lock())?,
+        Input::File(path) => audio::decode_file(path)?,
+    })
+}
+
+fn transcribe(
+    engine: &mut Transcriber<Cpu>,
+    plan: &Plan,
+    console: &Console,
+    input: &Input,
+    audio: &Audio,
+) -> anyhow::Result<()> {
+    let mut output = Output::begin(&plan.destination, input, plan.inputs.len() > 1)?;
+    let mut written = Ok(());
+    console.begin(&input.name(), audio.samples.len() as u64);
+    let result = engine.transcribe(&audio.samples, &plan.options, &mut |news| match news {
+        Progress::Language(language, probability) => {
+            console.note(&detected(input, language, probability, plan.inputs.len() > 1));
+        }
+        Progress::Segment(segment) if written.is_ok() => {
+            written = console.beside_bar(|| output.segment(segment));
+        }
+        Progress::Segment(_) => {}
+        Progress::Position(done, _) => console.advance(done as u64),
+    });
+    console.end();
+    let transcript = result?;
+    written?;
+    output.end(&transcript)
+}
+
+fn detected(input: &Input, language: Language, probability: f32, several: bool) -> String {
+    let percent = probability * 100.0;
+    let name = if several { format!("{}: ", input.name()) } else { String::new() };
+    format!("{name}detected language: {} ({}, {percent:.0}%)", language.name, language.code)
+}
+
+impl From<KvName> for KvDType {
+    fn from(name: KvName) -> Self {
+        match name {
+            KvName::F32 => Self::F32,
+            KvName::F16 => Self::F16,
+        }
+    }
+}

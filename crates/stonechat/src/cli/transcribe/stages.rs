@@ -1,0 +1,64 @@
+//! Where the time went.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use stonechat::whisper::Timings;
+
+/// Stages that the engine does not time itself.
+#[derive(Debug)]
+pub(super) struct Stages {
+    started: Instant,
+    /// Reading the model.
+    pub(super) load: Duration,
+    /// Decoding and resampling audio.
+    pub(super) audio: Duration,
+    /// Seconds of audio.
+    pub(super) audio_s: f64,
+}
+
+impl Stages {
+    /// Starts the clock.
+    pub(super) fn start() -> Self {
+        let zero = Duration::ZERO;
+        Self { started: Instant::now(), load: zero, audio: zero, audio_s: 0.0 }
+    }
+
+    /// The table that `-v` prints.
+    pub(super) fn report(&self, engine: Timings, kernels: &str) -> String {
+        let total = self.started.elapsed();
+        let mut text = String::new();
+        let mut line = |stage: &str, time: Duration, what: String| {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{stage:8} {:9.3} s  {what}", time.as_secs_f64());
+        };
+        line("load", self.load, kernels.to_owned());
+        line("audio", self.audio, format!("{:.2} s of sound", self.audio_s));
+        line("mel", engine.mel, String::new());
+        line("encode", engine.encode, format!("{} windows", engine.windows));
+        let speed = rate(engine.tokens as f64, engine.decode);
+        let (tokens, fallbacks) = (engine.tokens, engine.fallbacks);
+        line(
+            "decode",
+            engine.decode,
+            format!("{tokens} tokens, {speed:.1}/s, {fallbacks} fallbacks"),
+        );
+        let factor = if self.audio_s > 0.0 { total.as_secs_f64() / self.audio_s } else { 0.0 };
+        line("total", total, format!("real-time factor {factor:.3}"));
+        if let Some(bytes) = peak_memory_bytes() {
+            let _ = writeln!(text, "{:8} {:9.1} MB peak", "memory", bytes as f64 / 1e6);
+        }
+        text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn rate(amount: f64, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { amount / time.as_secs_f64() }
+}
+
+/// The most memory that this process has held, where the system tells.
+fn peak_memory_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+}

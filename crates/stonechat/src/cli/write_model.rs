@@ -1,0 +1,55 @@
+//! Writing a model file: what `convert` and `quantize` share.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use stonechat::Models;
+use stonechat::formats::{DType, ModelFile};
+use stonechat::whisper::{ExportFormat, export};
+
+use super::console::Console;
+
+/// Steps of the progress bar.
+const STEPS: f32 = 1000.0;
+
+/// Writes the model `input` to `output` and prints the sizes.
+pub(super) fn write_model(
+    input: &str,
+    output: &Path,
+    weights: Option<DType>,
+    quiet: bool,
+) -> anyhow::Result<()> {
+    let format = ExportFormat::from_path(output).with_context(|| {
+        let path = output.display();
+        format!("output `{path}`: expected a name that ends in .gguf or .bin")
+    })?;
+    let source = Models::from_env().find(input)?;
+    refuse_overwriting(&source, output)?;
+    let file = ModelFile::open(&source)?;
+    let console = Console::new(quiet);
+    console.begin("writing", STEPS as u64);
+    let result = export(&file, output, format, weights, |done| {
+        console.advance((done * STEPS) as u64);
+    });
+    console.end();
+    result.with_context(|| format!("cannot write `{}`", output.display()))?;
+    if !quiet {
+        let (before, after) = (file.file_bytes() as u64, fs::metadata(output)?.len());
+        let (before, after) = (super::megabytes(before), super::megabytes(after));
+        let path = output.display();
+        super::print(&format!("{} {before} -> {path} {after}\n", source.display()))?;
+    }
+    Ok(())
+}
+
+/// Fails if `output` is `input` or a file of the folder `input`.
+fn refuse_overwriting(input: &Path, output: &Path) -> anyhow::Result<()> {
+    let (Ok(input), Ok(existing)) = (fs::canonicalize(input), fs::canonicalize(output)) else {
+        return Ok(());
+    };
+    if existing == input || existing.parent() == Some(&input) {
+        bail!("output `{}` is part of the input: choose another name", output.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Everything that can be wrong from outside ends in one line and exit code 1.
+
+use std::fs;
+
+use crate::run::{Folder, tone};
+
+/// Options that make a run with a model of random weights short.
+const SHORT: [&str; 6] =
+    ["-m", "tiny.gguf", "--temperature-increment-on-fallback", "none", "-l", "en"];
+
+fn transcribe<'a>(rest: &[&'a str]) -> Vec<&'a str> {
+    [&["transcribe"][..], &SHORT, rest].concat()
+}
+
+#[test]
+fn audio_that_cannot_be_read() {
+    let folder = Folder::new("audio_that_cannot_be_read").with_tiny_model(51864);
+    folder.write("text.wav", b"This is no sound, whatever its name says.\n");
+    folder.write("empty.mp3", b"");
+    folder.write("cut.wav", &tone(16_000)[..30]);
+    fs::create_dir(folder.path("folder.wav")).unwrap();
+    for (name, expected) in [
+        ("missing.wav", "missing.wav"),
+        ("text.wav", "text.wav"),
+        ("empty.mp3", "empty.mp3"),
+        ("cut.wav", "cut.wav"),
+        ("folder.wav", "folder.wav"),
+    ] {
+        folder.run(&transcribe(&[name])).fails(expected);
+    }
+    let ran = folder.run_with_input(&transcribe(&["-"]), b"neither sound nor fury");
+    ran.fails("standard input");
+}
+
+#[test]
+fn models_that_cannot_be_read() {
+    let folder = Folder::new("models_that_cannot_be_read").with_tiny_model(51864);
+    let model = fs::read(folder.path("tiny.gguf")).unwrap();
+    folder.write("cut.gguf", &model[..model.len() / 2]);
+    folder.write("head.gguf", &model[..20]);
+    folder.write("empty.gguf", b"");
+    folder.write("text.bin", b"not a model\n");
+    fs::create_dir(folder.path("nothing-in-it")).unwrap();
+    for name in ["cut.gguf", "head.gguf", "empty.gguf", "text.bin", "nothing-in-it"] {
+        folder.run(&["transcribe", "-m", name, "tone.wav"]).fails(name);
+    }
+    let ran = folder.run(&["transcribe", "-m", "base", "tone.wav"]);
+    ran.fails("`stonechat pull base` or `cargo xtask models base`");
+    folder.run(&["transcribe", "-m", "gone.gguf", "tone.wav"]).fails("gone.gguf");
+}
+
+#[test]
+fn flipped_bits_in_the_header_of_a_model() {
+    let folder = Folder::new("flipped_bits").with_tiny_model(51864);
+    let model = fs::read(folder.path("tiny.gguf")).unwrap();
+    // Magic, version, counts and the first key; the lengths are what a parser may believe.
+    for byte in (0..48).step_by(3) {
+        for bit in [0, 6] {
+            let mut damaged = model.clone();
+            damaged[byte] ^= 1 << bit;
+            folder.write("flipped.gguf", &damaged);
+            let ran = folder.run(&["inspect", "flipped.gguf"]);
+            assert!(matches!(ran.code, Some(0 | 1)), "byte {byte} bit {bit}: {ran:?}");
+            if ran.code == Some(1) {
+                ran.fails("");
+            }
+        }
+    }
+    let mut damaged = model;
+    damaged[8] ^= 0x40;
+    folder.write("flipped.gguf", &damaged);
+    folder.run(&["transcribe", "-m", "flipped.gguf", "tone.wav"]).fails("flipped.gguf");
+}
+
+#[cfg(unix)]
+#[test]
+fn files_without_permission() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = Folder::new("files_without_permission").with_tiny_model(51864);
+    let forbid = |name: &str| {
+        fs::set_permissions(folder.path(name), fs::Permissions::from_mode(0o000)).unwrap();
+    };
+    fs::copy(folder.path("tiny.gguf"), folder.path("secret.gguf")).unwrap();
+    forbid("secret.gguf");
+    if fs::read(folder.path("secret.gguf")).is_ok() {
+        println!("SKIPPED files_without_permission: this user may read everything");
+        return;
+    }
+    forbid("tone.wav");
+    folder.run(&["transcribe", "-m", "secret.gguf", "tone.wav"]).fails("ermission denied");
+    folder.run(&transcribe(&["tone.wav"])).fails("ermission denied");
+}
+
+#[test]
+fn options_out_of_range() {
+    let folder = Folder::new("options_out_of_range").with_tiny_model(51864);
+    for (option, value, expected) in [
+        ("--language", "klingon", "language: expected auto"),
+        ("--output-format", "doc", "expected txt, srt, vtt, tsv or json, got `doc`"),
+        ("--temperature", "3", "temperature: expected 0 to 2, got 3"),
+        ("--temperature", "warm", "temperature: expected 0 to 2, got `warm`"),
+        ("--best-of", "0", "best-of: expected 1 to 16, got 0"),
+        ("--threads", "100000", "threads: expected 0 to 1024"),
+    ] {
+        let arguments = ["transcribe", "-m", "tiny.gguf", option, value, "tone.wav"];
+        folder.run(&arguments).fails(expected);
+    }
+    let german = ["transcribe", "-m", "tiny.gguf", "-l", "de", "tone.wav"];
+    folder.run(&german).fails("the model is English-only");
+}
+
+#[test]
+fn outputs_that_would_be_lost() {
+    let folder = Folder::new("outputs_that_would_be_lost").with_tiny_model(51864);
+    fs::create_dir(folder.path("a")).unwrap();
+    fs::copy(folder.path("tone.wav"), folder.path("a/tone.wav")).unwrap();
+    folder.run(&transcribe(&["-o", "out", "tone.wav", "a/tone.wav"])).fails("tone.txt");
+    assert!(!folder.path("out").exists());
+    folder.run(&transcribe(&["-f", "srt,vtt", "tone.wav"])).fails("--output-dir");
+    folder.run(&transcribe(&["-f", "srt", "tone.wav", "a/tone.wav"])).fails("--output-dir");
+    folder.run(&transcribe(&["-", "-"])).fails("only once");
+    folder.run(&transcribe(&["-o", "tone.wav", "tone.wav"])).fails("cannot create the folder");
+}
+
+#[test]
+fn usage_errors_end_with_2() {
+    let folder = Folder::new("usage_errors");
+    for arguments in [&["transcribe"][..], &["transcribe", "--loud", "a.wav"], &["sing"], &[]] {
+        let ran = folder.run(arguments);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
+        assert!(ran.stderr.contains("Usage: "), "{ran:?}");
+    }
+}

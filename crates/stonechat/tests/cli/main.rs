@@ -1,0 +1,12 @@
+//! The binary from outside: what it prints, where, and how it ends.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "the exceptions for tests do not reach what they share"
+)]
+
+mod errors;
+mod hub;
+mod model_files;
+mod run;
+mod transcripts;

@@ -1,0 +1,100 @@
+//! `inspect`, `convert`, `quantize`, `models`.
+
+use std::fs;
+
+use crate::run::{Folder, tone};
+
+#[test]
+fn inspect_prints_what_is_in_a_model() {
+    let folder = Folder::new("inspect_model").with_tiny_model(51865);
+    let ran = folder.run(&["inspect", "tiny.gguf"]);
+    let text = ran.succeeds();
+    assert!(text.lines().next().unwrap().ends_with("version 3"), "{text}");
+    for part in ["whisper.n_vocab", "51865", "decoder.token_embedding.weight", "[51865, 64]", "f32"]
+    {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    let ran = folder.run(&["inspect", "--json", "tiny.gguf"]);
+    let json: serde_json::Value = serde_json::from_str(ran.succeeds()).unwrap();
+    assert_eq!(json["kind"], "model");
+    assert_eq!(json["metadata"]["whisper.n_vocab"], "51865");
+    let bytes = fs::metadata(folder.path("tiny.gguf")).unwrap().len();
+    assert_eq!(json["file_bytes"], bytes);
+}
+
+#[test]
+fn inspect_prints_what_is_in_a_recording() {
+    let folder = Folder::new("inspect_audio");
+    folder.write("tone.wav", &tone(8_000));
+    let ran = folder.run(&["inspect", "--json", "tone.wav"]);
+    let json: serde_json::Value = serde_json::from_str(ran.succeeds()).unwrap();
+    assert_eq!((&json["kind"], &json["sample_rate"]), (&"audio".into(), &16_000.into()));
+    assert_eq!((&json["channels"], &json["duration_s"]), (&1.into(), &0.5.into()));
+    let ran = folder.run(&["inspect", "tone.wav"]);
+    assert!(ran.succeeds().contains("sample rate  16000 Hz"), "{ran:?}");
+    folder.write("text", b"nothing of the kind\n");
+    folder.run(&["inspect", "text"]).fails("neither a model");
+    folder.run(&["inspect", "gone"]).fails("gone");
+}
+
+#[test]
+fn models_are_converted_and_quantized() {
+    let folder = Folder::new("convert").with_tiny_model(51865);
+    let ran = folder.run(&["quantize", "tiny.gguf", "small.gguf", "q8_0"]);
+    assert!(ran.succeeds().contains("small.gguf"), "{ran:?}");
+    let size = |name: &str| fs::metadata(folder.path(name)).unwrap().len();
+    assert!(size("small.gguf") * 2 < size("tiny.gguf"));
+    folder.run(&["convert", "small.gguf", "small.bin"]).succeeds();
+    let ran = folder.run(&["inspect", "--json", "small.bin"]);
+    let json: serde_json::Value = serde_json::from_str(ran.succeeds()).unwrap();
+    let find = |json: &serde_json::Value| {
+        let tensors = json["tensors"].as_array().unwrap();
+        let name = "decoder.token_embedding.weight";
+        tensors.iter().find(|t| t["name"] == name).unwrap()["dtype"].clone()
+    };
+    assert_eq!(find(&json), "q8_0");
+    // Back again: what was stored survives the other format.
+    folder.run(&["convert", "small.bin", "again.gguf"]).succeeds();
+    assert_eq!(fs::read(folder.path("again.gguf")).unwrap().len() as u64, size("small.gguf"));
+    assert_eq!(
+        folder.names("."),
+        ["again.gguf", "small.bin", "small.gguf", "tiny.gguf", "tone.wav"]
+    );
+}
+
+#[test]
+fn models_are_not_written_over_themselves() {
+    let folder = Folder::new("convert_errors").with_tiny_model(51865);
+    let before = fs::read(folder.path("tiny.gguf")).unwrap();
+    folder.run(&["quantize", "tiny.gguf", "tiny.gguf", "q8_0"]).fails("choose another name");
+    folder.run(&["quantize", "tiny.gguf", "x.gguf", "q9_9"]).fails("type: expected f32,");
+    folder.run(&["convert", "tiny.gguf", "x.onnx"]).fails(".gguf or .bin");
+    folder.run(&["convert", "tone.wav", "x.gguf"]).fails("tone.wav");
+    folder.run(&["convert", "tiny.gguf", "no/such/folder/x.gguf"]).fails("x.gguf");
+    assert_eq!(fs::read(folder.path("tiny.gguf")).unwrap(), before);
+    assert_eq!(folder.names("."), ["tiny.gguf", "tone.wav"]);
+}
+
+#[test]
+fn models_are_listed() {
+    let folder = Folder::new("models");
+    assert!(folder.run(&["models"]).succeeds().contains("no models"));
+    fs::create_dir_all(folder.path("models/mine")).unwrap();
+    folder.write("models/ggml-tiny.bin", &[0; 2000]);
+    let ran = folder.run(&["models", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(ran.succeeds()).unwrap();
+    let names: Vec<_> = json["models"].as_array().unwrap().iter().map(|m| &m["name"]).collect();
+    assert_eq!(names, ["mine", "tiny"]);
+    assert_eq!(json["models"][1]["bytes"], 2000);
+}
+
+#[test]
+fn the_version_names_the_instruction_set() {
+    let folder = Folder::new("version");
+    let ran = folder.run(&["--version"]);
+    let text = ran.succeeds();
+    assert!(text.starts_with(&format!("stonechat {} (", env!("CARGO_PKG_VERSION"))), "{text}");
+    let mut command = folder.command(&["--version"]);
+    let scalar = crate::run::finish(command.env("STONECHAT_ISA", "scalar").spawn().unwrap());
+    assert!(scalar.succeeds().contains("scalar"), "{scalar:?}");
+}

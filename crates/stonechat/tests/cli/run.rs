@@ -1,0 +1,171 @@
+//! Running the binary in a folder of its own.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use stonechat_testkit::TinyWhisper;
+
+/// What a run of the binary gave.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    /// Asserts exit code 1, nothing on standard output and one line of error that holds `expected`.
+    #[track_caller]
+    pub(crate) fn fails(&self, expected: &str) {
+        assert_eq!(self.code, Some(1), "{self:?}");
+        assert_eq!(self.stdout, "", "{self:?}");
+        let lines: Vec<&str> = self.stderr.lines().collect();
+        assert_eq!(lines.len(), 1, "{self:?}");
+        assert!(lines[0].starts_with("error: "), "{self:?}");
+        assert!(lines[0].contains(expected), "expected `{expected}` in {self:?}");
+    }
+
+    /// Asserts exit code 0 and gives standard output.
+    #[track_caller]
+    pub(crate) fn succeeds(&self) -> &str {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        &self.stdout
+    }
+}
+
+/// A folder with nothing in it that is removed in the end; the binary runs inside.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new(test: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+        if path.exists() {
+            fs::remove_dir_all(&path).unwrap();
+        }
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// The names in the folder or one below it, sorted.
+    pub(crate) fn names(&self, below: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(below)).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Writes `tiny.gguf`, a model of random weights, and `tone.wav`, one second of a tone.
+    pub(crate) fn with_tiny_model(self, vocab_size: usize) -> Self {
+        self.write("tiny.gguf", &TinyWhisper { vocab_size, ..TinyWhisper::default() }.gguf());
+        self.write("tone.wav", &tone(16_000));
+        self
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stonechat"));
+        command
+            .args(arguments)
+            .current_dir(&self.0)
+            .env("STONECHAT_MODELS", self.path("models"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        finish(self.command(arguments).spawn().unwrap())
+    }
+
+    pub(crate) fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Ran {
+        let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
+        // A program that refuses its arguments never reads its input.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        finish(child)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What a failed test left is worth a look.
+        if !std::thread::panicking() {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+}
+
+pub(crate) fn finish(child: std::process::Child) -> Ran {
+    let output = child.wait_with_output().unwrap();
+    Ran {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A WAV file: 16 kHz, 16-bit, mono, 440 Hz.
+pub(crate) fn tone(n_samples: u32) -> Vec<u8> {
+    let data_bytes = n_samples * 2;
+    let mut wav = Vec::new();
+    wav.extend(b"RIFF");
+    wav.extend((36 + data_bytes).to_le_bytes());
+    wav.extend(b"WAVEfmt ");
+    wav.extend(16u32.to_le_bytes());
+    wav.extend(1u16.to_le_bytes());
+    wav.extend(1u16.to_le_bytes());
+    wav.extend(16_000u32.to_le_bytes());
+    wav.extend(32_000u32.to_le_bytes());
+    wav.extend(2u16.to_le_bytes());
+    wav.extend(16u16.to_le_bytes());
+    wav.extend(b"data");
+    wav.extend(data_bytes.to_le_bytes());
+    for i in 0..n_samples {
+        let phase = f64::from(i) * 440.0 / 16_000.0 * std::f64::consts::TAU;
+        wav.extend(((phase.sin() * 8000.0) as i16).to_le_bytes());
+    }
+    wav
+}
+
+/// The root of the workspace.
+pub(crate) fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The default model of the checkout and a clip, or a line that says why `test` is skipped.
+pub(crate) fn default_model_and_clip(test: &str) -> Option<(String, String)> {
+    let models = workspace().join("test-data/models");
+    let model = fs::read_dir(&models)
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "gguf"));
+    let clip = workspace().join("test-data/audio/quick_brown_fox.wav");
+    match model {
+        Some(model) if clip.exists() => {
+            let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+            Some((text(model), text(clip)))
+        }
+        _ => {
+            println!(
+                "SKIPPED {test}: no test-data/models/*.gguf or test-data/audio/quick_brown_fox.wav"
+            );
+            None
+        }
+    }
+}

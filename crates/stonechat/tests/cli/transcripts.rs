@@ -1,0 +1,138 @@
+//! Text, subtitles and JSON from recordings.
+
+use std::io::Read;
+
+use crate::run::{Folder, default_model_and_clip, finish};
+
+const FOX: &str = "The quick brown fox jumps over the lazy dog.";
+
+#[test]
+fn the_fox_is_printed() {
+    let Some((model, clip)) = default_model_and_clip("the_fox_is_printed") else { return };
+    let folder = Folder::new("fox");
+    let ran = folder.run(&["transcribe", "-m", &model, &clip]);
+    assert_eq!(ran.succeeds(), format!("{FOX}\n"));
+    // Without a model, the one of the checkout around the binary or the folder is used.
+    let mut command = folder.command(&["transcribe", &clip]);
+    let ran = finish(command.current_dir(crate::run::workspace()).spawn().unwrap());
+    assert_eq!(ran.succeeds(), format!("{FOX}\n"));
+    let ran = folder.run(&["transcribe", "-q", "-m", &model, &clip]);
+    assert_eq!((ran.succeeds(), ran.stderr.as_str()), (&*format!("{FOX}\n"), ""));
+}
+
+#[test]
+fn the_fox_in_every_format() {
+    let Some((model, clip)) = default_model_and_clip("the_fox_in_every_format") else { return };
+    let folder = Folder::new("formats");
+    let formats = ["-f", "txt,srt", "-f", "vtt,tsv,json", "-o", "out/put"];
+    let ran = folder.run(&[&["transcribe", "-m", &model][..], &formats, &[&clip]].concat());
+    assert_eq!(ran.succeeds(), "");
+    let stem = "out/put/quick_brown_fox";
+    assert_eq!(
+        folder.names("out/put"),
+        ["json", "srt", "tsv", "txt", "vtt"].map(|e| format!("quick_brown_fox.{e}"))
+    );
+    assert_eq!(folder.read(&format!("{stem}.txt")), format!("{FOX}\n"));
+    let srt = folder.read(&format!("{stem}.srt"));
+    assert!(srt.starts_with("1\n00:00:00,"), "{srt}");
+    assert!(srt.contains(" --> 00:00:0") && srt.ends_with(&format!("{FOX}\n\n")), "{srt}");
+    let vtt = folder.read(&format!("{stem}.vtt"));
+    assert!(vtt.starts_with("WEBVTT\n\n00:0") && vtt.ends_with(&format!("{FOX}\n\n")), "{vtt}");
+    let tsv = folder.read(&format!("{stem}.tsv"));
+    assert!(tsv.starts_with("start\tend\ttext\n0\t") && tsv.contains(FOX), "{tsv}");
+    let json: serde_json::Value =
+        serde_json::from_str(&folder.read(&format!("{stem}.json"))).unwrap();
+    assert_eq!((&json["text"], &json["language"]), (&format!(" {FOX}").into(), &"en".into()));
+    assert_eq!(json["segments"][0]["id"], 0);
+    assert!(json["segments"][0]["avg_logprob"].as_f64().unwrap() < 0.0);
+}
+
+#[test]
+fn recordings_come_from_standard_input() {
+    let Some((model, clip)) = default_model_and_clip("recordings_come_from_standard_input") else {
+        return;
+    };
+    let folder = Folder::new("stdin");
+    let wav = std::fs::read(&clip).unwrap();
+    let ran = folder.run_with_input(&["transcribe", "-m", &model, "-"], &wav);
+    assert_eq!(ran.succeeds(), format!("{FOX}\n"));
+    let arguments = ["transcribe", "-m", &model, "-f", "srt", "-o", ".", "-"];
+    folder.run_with_input(&arguments, &wav).succeeds();
+    assert_eq!(folder.names("."), ["stdin.srt"]);
+}
+
+#[test]
+fn a_bad_input_does_not_stop_the_others() {
+    let Some((model, clip)) = default_model_and_clip("a_bad_input_does_not_stop_the_others") else {
+        return;
+    };
+    let folder = Folder::new("several");
+    folder.write("bad.wav", b"RIFF");
+    let ran = folder.run(&["transcribe", "-m", &model, &clip, "bad.wav", &clip]);
+    assert_eq!((ran.code, ran.stdout), (Some(1), format!("{FOX}\n{FOX}\n")));
+    let errors: Vec<&str> = ran.stderr.lines().filter(|l| l.starts_with("error: ")).collect();
+    assert!(matches!(errors[..], [error] if error.contains("bad.wav")), "{errors:?}");
+    let ran = folder.run(&["transcribe", "-m", &model, "-f", "json", &clip, &clip]);
+    let lines: Vec<serde_json::Value> =
+        ran.succeeds().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!((&lines[1]["file"], &lines[1]["text"]), (&clip.into(), &format!(" {FOX}").into()));
+}
+
+#[test]
+fn verbose_prints_every_stage() {
+    let folder = Folder::new("verbose").with_tiny_model(51864);
+    let ran = folder.run(&[
+        "transcribe",
+        "-v",
+        "-m",
+        "tiny.gguf",
+        "--temperature",
+        "0",
+        "--temperature-increment-on-fallback",
+        "none",
+        "--kv-type",
+        "f32",
+        "-t",
+        "1",
+        "tone.wav",
+    ]);
+    ran.succeeds();
+    for stage in ["load", "audio", "mel", "encode", "decode", "total"] {
+        assert!(ran.stderr.lines().any(|line| line.starts_with(stage)), "{stage}: {ran:?}");
+    }
+    assert!(ran.stderr.contains("real-time factor"), "{ran:?}");
+}
+
+#[test]
+fn the_language_is_told_unless_quiet() {
+    let folder = Folder::new("language").with_tiny_model(51865);
+    let once = ["--temperature-increment-on-fallback", "none"];
+    let ran = folder.run(&[&["transcribe", "-m", "tiny.gguf"][..], &once, &["tone.wav"]].concat());
+    ran.succeeds();
+    assert!(ran.stderr.starts_with("detected language: "), "{ran:?}");
+    let quiet = ["transcribe", "-q", "-m", "tiny.gguf", once[0], once[1], "tone.wav"];
+    let ran = folder.run(&quiet);
+    ran.succeeds();
+    assert_eq!(ran.stderr, "");
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let folder = Folder::new("pipe").with_tiny_model(51864);
+    let mut child = folder.command(&["inspect", "tiny.gguf"]).spawn().unwrap();
+    // The reading end goes before anything is written, or after the first bytes.
+    let mut first = [0; 1];
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut first).unwrap();
+    drop(stdout);
+    let ran = finish(child);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let mut child = folder
+        .command(&["transcribe", "-m", "tiny.gguf", "-f", "vtt", "tone.wav"])
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let ran = finish(child);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+}
