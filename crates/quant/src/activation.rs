@@ -1,7 +1,7 @@
 //! Activations quantized to 8 bits, once per matmul and for every weight format alike.
 //!
 //! Each 32 elements have an f32 scale of their own, also beside weights in blocks of 256: the
-//! quantization noise is then at most that of GGML's Q8_K, which has one scale per 256, and one
+//! quantization noise is then at most that of GGML's `Q8_K`, which has one scale per 256, and one
 //! buffer serves matrices of different formats.
 
 use bytemuck::{Pod, Zeroable};
@@ -170,8 +170,8 @@ impl NullaryFnOnce for QuantizeRow<'_> {
 
     #[inline(always)]
     fn call(self) {
-        for (i, x) in self.x.iter().enumerate() {
-            let (scale, unit, sums) = quantize_unit(x);
+        for i in 0..self.x.len() {
+            let (scale, unit, sums) = quantize_unit(&self.x[i]);
             self.units[i] = unit;
             self.scales[i] = scale;
             self.sums32[i] = scale * (sums[0] + sums[1]) as f32;

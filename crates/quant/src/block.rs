@@ -123,7 +123,7 @@ fn reciprocal(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
-/// The eight 6-bit scales and eight 6-bit mins that Q4_K and Q5_K pack into 12 bytes.
+/// The eight 6-bit scales and eight 6-bit mins that `Q4_K` and `Q5_K` pack into 12 bytes.
 ///
 /// ```text
 /// byte 0..4    s[0..4] in bits 0..6, high 2 bits of s[4..8] in bits 6..8

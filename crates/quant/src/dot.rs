@@ -7,6 +7,9 @@
 //! With weights `w = scale * q + min` and activations `a = d * p` over a group,
 //! `sum(w * a) = scale * d * sum(q * p) + min * (d * sum(p))`. The first sum is an integer dot
 //! product; the bracket is stored with the activations.
+//!
+//! Loops, not closures: a closure that the compiler does not inline leaves the feature context,
+//! and every intrinsic in it becomes a call.
 
 mod block256;
 mod block32;
@@ -44,13 +47,23 @@ trait Unpack256: Block {
     fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]);
 }
 
+/// Every row cut to `n` units.
+#[inline(always)]
+fn first_units<'a, const M: usize>(x: &[ActivationRow<'a>; M], n: usize) -> [ActivationRow<'a>; M] {
+    let mut x = *x;
+    for m in 0..M {
+        x[m] = x[m].first_units(n);
+    }
+    x
+}
+
 #[inline(always)]
 fn dot32<B: Unpack32, S: I8Dot, const M: usize>(
     s: S,
     w: &[B],
     x: &[ActivationRow<'_>; M],
 ) -> [f32; M] {
-    let x = x.map(|row| row.first_units(w.len()));
+    let x = first_units(x, w.len());
     let mut sums = [s.splat_floats(0.0); M];
     let mut min_sums = [0.0f32; M];
     for (i, block) in w.iter().enumerate() {
@@ -65,7 +78,10 @@ fn dot32<B: Unpack32, S: I8Dot, const M: usize>(
             }
         }
     }
-    std::array::from_fn(|m| s.sum(sums[m]) + min_sums[m])
+    for m in 0..M {
+        min_sums[m] += s.sum(sums[m]);
+    }
+    min_sums
 }
 
 #[inline(always)]
@@ -74,7 +90,7 @@ fn dot256<B: Unpack256, S: I8Dot, const M: usize>(
     w: &[B],
     x: &[ActivationRow<'_>; M],
 ) -> [f32; M] {
-    let x = x.map(|row| row.first_units(8 * w.len()));
+    let x = first_units(x, 8 * w.len());
     let mut sums = [s.splat_floats(0.0); M];
     for (i, block) in w.iter().enumerate() {
         let q = block.unpack(s);
@@ -105,5 +121,9 @@ fn dot256<B: Unpack256, S: I8Dot, const M: usize>(
             }
         }
     }
-    sums.map(|sum| s.sum(sum))
+    let mut dots = [0.0; M];
+    for m in 0..M {
+        dots[m] = s.sum(sums[m]);
+    }
+    dots
 }

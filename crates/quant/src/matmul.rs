@@ -239,7 +239,10 @@ impl<B: DotRow> Task<'_, B> {
     /// rows of weights.
     #[inline(always)]
     fn tile<S: I8Dot, const M: usize>(&self, s: S, row: usize, cols: Range<usize>) {
-        let x: [_; M] = std::array::from_fn(|m| self.x.row(row + m));
+        let mut x = [self.x.row(row); M];
+        for m in 1..M {
+            x[m] = self.x.row(row + m);
+        }
         let mut sums = [[0.0f32; TILE_COLS]; M];
         for (i, n) in cols.clone().enumerate() {
             let w = &self.blocks[n * self.blocks_per_row..][..self.blocks_per_row];

@@ -143,8 +143,10 @@ impl<B: Block> NullaryFnOnce for Dequantize<'_, B> {
 
     #[inline(always)]
     fn call(self) {
-        for (block, values) in self.blocks.iter().zip(self.out) {
-            block.dequantize(values);
+        let Self { blocks, out } = self;
+        let out = &mut out[..blocks.len()];
+        for i in 0..blocks.len() {
+            blocks[i].dequantize(&mut out[i]);
         }
     }
 }
@@ -160,8 +162,10 @@ impl<T: Copy, F: Fn(T) -> f32> NullaryFnOnce for Widen<'_, T, F> {
 
     #[inline(always)]
     fn call(self) {
-        for (y, &v) in self.out.iter_mut().zip(self.values) {
-            *y = (self.widen)(v);
+        let Self { values, out, widen } = self;
+        let out = &mut out[..values.len()];
+        for i in 0..values.len() {
+            out[i] = widen(values[i]);
         }
     }
 }

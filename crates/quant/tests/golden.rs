@@ -83,7 +83,7 @@ impl Reader {
     }
 
     fn hash(&mut self) -> u64 {
-        u64::from_le_bytes(self.take(8).try_into().unwrap())
+        u64::from_le_bytes(self.take(8).try_into().expect("eight bytes"))
     }
 }
 

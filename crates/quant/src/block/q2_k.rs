@@ -1,4 +1,4 @@
-//! Q2_K: 16 groups of 16 unsigned 2-bit values, 2.625 bits an element.
+//! `Q2_K`: 16 groups of 16 unsigned 2-bit values, 2.625 bits an element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -86,7 +86,7 @@ impl Block for BlockQ2K {
     }
 }
 
-/// The low two bits of 256 values, as Q2_K and Q3_K store them.
+/// The low two bits of 256 values, as `Q2_K` and `Q3_K` store them.
 pub(super) fn pack2(q: &[u8; 256]) -> [u8; 64] {
     std::array::from_fn(|i| {
         let first = i / 32 * 128 + i % 32;

@@ -1,4 +1,4 @@
-//! Q3_K: 16 groups of 16 signed 3-bit values, 3.4375 bits an element.
+//! `Q3_K`: 16 groups of 16 signed 3-bit values, 3.4375 bits an element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -35,11 +35,13 @@ impl BlockQ3K {
     /// `s - 32` of the groups.
     #[inline(always)]
     pub(crate) fn group_scales(&self) -> [i8; 16] {
-        std::array::from_fn(|g| {
+        let mut scales = [0; 16];
+        for g in 0..16 {
             let low = self.scales[g % 8] >> (g / 8 * 4) & 15;
             let high = self.scales[8 + g % 4] >> (g / 4 * 2) & 3;
-            (low | high << 4) as i8 - 32
-        })
+            scales[g] = (low | high << 4) as i8 - 32;
+        }
+        scales
     }
 }
 

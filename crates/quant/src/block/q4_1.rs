@@ -1,4 +1,4 @@
-//! Q4_1: 32 unsigned 4-bit values with a scale and a minimum, 5 bits an element.
+//! `Q4_1`: 32 unsigned 4-bit values with a scale and a minimum, 5 bits an element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

@@ -1,4 +1,4 @@
-//! Q4_K: 8 groups of 32 unsigned 4-bit values, 4.5 bits an element.
+//! `Q4_K`: 8 groups of 32 unsigned 4-bit values, 4.5 bits an element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -70,7 +70,7 @@ impl Block for BlockQ4K {
     }
 }
 
-/// What Q4_K and Q5_K store, the values not yet packed.
+/// What `Q4_K` and `Q5_K` store, the values not yet packed.
 pub(super) struct Groups {
     pub(super) d: Half,
     pub(super) dmin: Half,

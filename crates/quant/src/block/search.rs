@@ -58,7 +58,7 @@ pub(super) fn signed_grid<const N: usize>(limit: i32, x: &[f32; N], quants: &mut
     scale
 }
 
-/// A signed grid of eight levels `scale * (q - 4)`, improved one value at a time, for Q3_K.
+/// A signed grid of eight levels `scale * (q - 4)`, improved one value at a time, for `Q3_K`.
 /// Returns the scale.
 pub(super) fn three_bit_grid(x: &[f32; 16], quants: &mut [u8; 16]) -> f32 {
     let max = super::signed_max(x);

@@ -32,8 +32,12 @@ impl Unpack256 for BlockQ2K {
     #[inline(always)]
     fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
         let (d, dmin) = (s.half(self.d), s.half(self.dmin));
-        let scales = self.scales.map(|packed| d * f32::from(packed & 15));
-        (scales, self.scales.map(|packed| -dmin * f32::from(packed >> 4)))
+        let (mut scales, mut mins) = ([0.0; 16], [0.0; 16]);
+        for g in 0..16 {
+            scales[g] = d * f32::from(self.scales[g] & 15);
+            mins[g] = -dmin * f32::from(self.scales[g] >> 4);
+        }
+        (scales, mins)
     }
 }
 
@@ -42,16 +46,17 @@ impl Unpack256 for BlockQ3K {
 
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
-        let low = two_bits(s, &self.qs);
+        let mut q = two_bits(s, &self.qs);
         let high = one_bit(s, &self.hmask);
-        std::array::from_fn(|u| s.or(low[u], s.shift_left::<2>(high[u])))
+        for u in 0..8 {
+            q[u] = s.or(q[u], s.shift_left::<2>(high[u]));
+        }
+        q
     }
 
     #[inline(always)]
     fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        let d = s.half(self.d);
-        let scales = self.group_scales().map(|scale| d * f32::from(scale));
-        (scales, scales.map(|scale| -4.0 * scale))
+        signed_groups(s.half(self.d), -4.0, &self.group_scales())
     }
 }
 
@@ -74,9 +79,12 @@ impl Unpack256 for BlockQ5K {
 
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
-        let low = four_bits(s, &self.qs);
+        let mut q = four_bits(s, &self.qs);
         let high = one_bit(s, &self.qh);
-        std::array::from_fn(|u| s.or(low[u], s.shift_left::<4>(high[u])))
+        for u in 0..8 {
+            q[u] = s.or(q[u], s.shift_left::<4>(high[u]));
+        }
+        q
     }
 
     #[inline(always)]
@@ -91,20 +99,19 @@ impl Unpack256 for BlockQ6K {
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
         let [a, b, c, d]: [[u8; 32]; 4] = bytemuck::cast(self.ql);
-        let low = [split_nibbles(s, &a), split_nibbles(s, &b)];
-        let next = [split_nibbles(s, &c), split_nibbles(s, &d)];
+        let [a, b] = [split_nibbles(s, &a), split_nibbles(s, &b)];
+        let [c, d] = [split_nibbles(s, &c), split_nibbles(s, &d)];
+        let mut q = [a[0], b[0], a[1], b[1], c[0], d[0], c[1], d[1]];
         let high = two_bits(s, &self.qh);
-        std::array::from_fn(|u| {
-            let half = if u < 4 { &low } else { &next };
-            s.or(half[u % 2][u % 4 / 2], s.shift_left::<4>(high[u]))
-        })
+        for u in 0..8 {
+            q[u] = s.or(q[u], s.shift_left::<4>(high[u]));
+        }
+        q
     }
 
     #[inline(always)]
     fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        let d = s.half(self.d);
-        let scales = self.scales.map(|scale| d * f32::from(scale));
-        (scales, scales.map(|scale| -32.0 * scale))
+        signed_groups(s.half(self.d), -32.0, &self.scales)
     }
 }
 
@@ -115,7 +122,7 @@ fn split_nibbles<S: I8Dot>(s: S, x: &[u8; 32]) -> [S::Bytes; 2] {
     [s.mask(x, 15), s.mask(s.shift_right::<4>(x), 15)]
 }
 
-/// Q4_K's order: the low nibbles of 32 bytes, then their high nibbles.
+/// `Q4_K`'s order: the low nibbles of 32 bytes, then their high nibbles.
 #[inline(always)]
 fn four_bits<S: I8Dot>(s: S, qs: &[u8; 128]) -> [S::Bytes; 8] {
     let [a, b, c, d]: [[u8; 32]; 4] = bytemuck::cast(*qs);
@@ -126,7 +133,7 @@ fn four_bits<S: I8Dot>(s: S, qs: &[u8; 128]) -> [S::Bytes; 8] {
     [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]]
 }
 
-/// Q2_K's order: the four bit pairs of 32 bytes, lowest first.
+/// `Q2_K`'s order: the four bit pairs of 32 bytes, lowest first.
 #[inline(always)]
 fn two_bits<S: I8Dot>(s: S, qs: &[u8; 64]) -> [S::Bytes; 8] {
     let [a, b]: [[u8; 32]; 2] = bytemuck::cast(*qs);
@@ -157,6 +164,17 @@ fn one_bit<S: I8Dot>(s: S, bits: &[u8; 32]) -> [S::Bytes; 8] {
         s.mask(s.shift_right::<6>(x), 1),
         s.mask(s.shift_right::<7>(x), 1),
     ]
+}
+
+/// Groups whose values are offset: `scale * (q + offset)`.
+#[inline(always)]
+fn signed_groups(d: f32, offset: f32, packed: &[i8; 16]) -> ([f32; 16], [f32; 16]) {
+    let (mut scales, mut mins) = ([0.0; 16], [0.0; 16]);
+    for g in 0..16 {
+        scales[g] = d * f32::from(packed[g]);
+        mins[g] = offset * scales[g];
+    }
+    (scales, mins)
 }
 
 #[inline(always)]

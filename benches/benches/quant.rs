@@ -1,0 +1,84 @@
+//! GB/s of weights through the fused kernels, per format and shape.
+//!
+//! ```text
+//! cargo bench -p stonechat-benches --bench quant -- q5_1
+//! STONECHAT_ISA=avx2 cargo bench -p stonechat-benches --bench quant -- 2048x512
+//! ```
+//!
+//! Weights are random; a group's name has the kernel, a function's name M x N x K. Quantizing the
+//! activations is part of what is timed.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
+use stonechat_compute::{Cpu, DType};
+use stonechat_quant::{
+    ActivationBuffer, QuantMatrix, dequantize_rows, kernel_name, matmul, quantize_rows,
+};
+
+/// `(N, K)`: attention, the two feed-forward matrices and the vocabulary of Whisper's base model.
+const SHAPES: [(usize, usize); 5] =
+    [(512, 512), (2048, 512), (512, 2048), (2048, 2048), (51865, 512)];
+
+fn random(n: usize) -> Vec<f32> {
+    let mut state = 1u32;
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / 8_388_608.0 - 1.0
+    };
+    std::iter::repeat_with(next).take(n).collect()
+}
+
+/// Packed rows; the same 64 again and again, since packing K types takes long.
+fn weights(dtype: DType, n: usize, k: usize) -> Vec<u8> {
+    let few = n.min(64);
+    let row_bytes = dtype.bytes_for(k).expect("K is a multiple of 256");
+    let mut bytes = vec![0; few * row_bytes];
+    quantize_rows(dtype, &random(few * k), k, &mut bytes).expect("whole rows");
+    bytes.iter().copied().cycle().take(n * row_bytes).collect()
+}
+
+fn products(c: &mut Criterion) {
+    let cpu = Cpu::new(0).expect("threads");
+    for dtype in DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::has_kernel(dtype)) {
+        let name = format!("{}, {} threads", kernel_name(cpu.isa, dtype), cpu.threads.n_threads());
+        let mut group = c.benchmark_group(name);
+        for (n, k) in SHAPES {
+            let bytes = weights(dtype, n, k);
+            let w = QuantMatrix::new(dtype, n, k, &bytes).expect("whole rows");
+            group.throughput(Throughput::Bytes(bytes.len() as u64));
+            for m in [1, 5] {
+                let x = random(m * k);
+                let mut y = vec![0.0; m * n];
+                let mut activations = ActivationBuffer::new();
+                group.bench_function(format!("{m}x{n}x{k}"), |b| {
+                    b.iter(|| {
+                        activations.quantize(cpu.isa, MatRef::packed(black_box(&x), m, k));
+                        let out = MatMut::packed(&mut y, m, n);
+                        matmul(&cpu, out, &activations, w, Epilogue::default());
+                    });
+                });
+            }
+        }
+        group.finish();
+    }
+}
+
+fn unpacking(c: &mut Criterion) {
+    let cpu = Cpu::new(1).expect("threads");
+    let (n, k) = (512, 512);
+    let mut group = c.benchmark_group(format!("dequantize on {}", cpu.isa));
+    for dtype in DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::has_kernel(dtype)) {
+        let bytes = weights(dtype, n, k);
+        let mut out = vec![0.0; n * k];
+        group.throughput(Throughput::Elements((n * k) as u64));
+        group.bench_function(dtype.name(), |b| {
+            b.iter(|| dequantize_rows(cpu.isa, dtype, black_box(&bytes), &mut out));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, products, unpacking);
+criterion_main!(benches);
