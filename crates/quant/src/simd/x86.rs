@@ -8,6 +8,28 @@ use stonechat_compute::simd::{Avx2, Avx512, Avx512Vnni};
 use super::I8Dot;
 use crate::block::Half;
 
+/// The byte that holds bit `i` of a `u32`.
+const BIT_BYTES: [u8; 32] = {
+    let mut bytes = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        bytes[i] = (i / 8) as u8;
+        i += 1;
+    }
+    bytes
+};
+
+/// Bit `i` of a `u32` within its byte.
+const BITS: [u8; 32] = {
+    let mut bits = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        bits[i] = 1 << (i % 8);
+        i += 1;
+    }
+    bits
+};
+
 impl I8Dot for Avx2 {
     type Bytes = __m256i;
     type Ints = __m256i;
@@ -39,11 +61,9 @@ impl I8Dot for Avx2 {
     fn spread_bits(self, bits: u32) -> __m256i {
         // Byte i gets the byte of `bits` that holds bit i, and then keeps that bit alone.
         let spread = self.avx._mm256_set1_epi32(bits as i32);
-        let index: [u8; 32] = std::array::from_fn(|i| (i / 8) as u8);
-        let bytes = self.avx2._mm256_shuffle_epi8(spread, bytemuck::cast(index));
-        let bit: [u8; 32] = std::array::from_fn(|i| 1 << (i % 8));
-        let kept = self.avx2._mm256_and_si256(bytes, bytemuck::cast(bit));
-        let set = self.avx2._mm256_cmpeq_epi8(kept, bytemuck::cast(bit));
+        let bytes = self.avx2._mm256_shuffle_epi8(spread, bytemuck::cast(BIT_BYTES));
+        let kept = self.avx2._mm256_and_si256(bytes, bytemuck::cast(BITS));
+        let set = self.avx2._mm256_cmpeq_epi8(kept, bytemuck::cast(BITS));
         self.mask(set, 16)
     }
 
