@@ -7,7 +7,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// Writes an error with its causes as one line.
 pub(super) fn print_error(error: &anyhow::Error) {
     // Standard error may be closed; there is nobody else to tell.
-    let _ = writeln!(io::stderr(), "error: {}", one_line(&format!("{error:#}")));
+    let _ = writeln!(io::stderr(), "error: {}", one_line(&with_causes(error)));
+}
+
+/// The message and those of its causes that it does not quote already.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Joins lines and drops what is left of them: a message must not look like several.
@@ -82,6 +93,17 @@ impl Console {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn causes_are_told_once() {
+        let cause = anyhow::anyhow!("cannot open `a`: not found");
+        assert_eq!(
+            super::with_causes(&cause.context("a.wav")),
+            "a.wav: cannot open `a`: not found"
+        );
+        let quoted = anyhow::anyhow!("not found").context("cannot open `a`: not found");
+        assert_eq!(super::with_causes(&quoted), "cannot open `a`: not found");
+    }
+
     #[test]
     fn messages_stay_on_one_line() {
         assert_eq!(super::one_line("a\n  b: c\r\n\nd"), "a b: c d");

@@ -63,7 +63,7 @@ fn model_text(summary: &Summary) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The types of the tensors with their share of the bytes, largest first.
+/// The types of the tensors, those of most bytes first.
 fn types(summary: &Summary) -> String {
     let mut totals: Vec<(&str, usize)> = Vec::new();
     for tensor in &summary.tensors {
@@ -74,9 +74,7 @@ fn types(summary: &Summary) -> String {
         }
     }
     totals.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
-    let part =
-        |(name, bytes): &(&str, usize)| format!("{name} {}", super::megabytes(*bytes as u64));
-    totals.iter().map(part).collect::<Vec<_>>().join(", ")
+    totals.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
 fn model_json(summary: &Summary) -> Value {

@@ -125,7 +125,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for input in &plan.inputs {
         if let Err(error) = job.transcribe(input)? {
             failed = true;
-            job.console.error(&error.context(input.name()));
+            // The message of a file that cannot be opened names it already.
+            let named = error.to_string().contains(&input.name());
+            job.console.error(&if named { error } else { error.context(input.name()) });
         }
     }
     if let (true, Some(engine)) = (plan.verbose, &job.engine) {
