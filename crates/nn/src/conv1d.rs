@@ -1,3 +1,5 @@
+//! Convolution over time.
+
 use crate::backend::Activation;
 use crate::{Backend, Epilogue, View};
 

@@ -33,15 +33,17 @@ pub enum CpuMatrix {
     F16(usize, usize, Vec<half::f16>),
     /// bf16 values `[N, K]`.
     BF16(usize, usize, Vec<half::bf16>),
-    /// Blocks of a quantized type.
-    Quant(QuantMatrix),
+    /// Blocks of a quantized type `[N, K]`.
+    Quant(usize, usize, DType, Vec<u8>),
 }
 
 impl CpuMatrix {
     fn shape(&self) -> (usize, usize) {
         match self {
-            Self::F32(n, k, _) | Self::F16(n, k, _) | Self::BF16(n, k, _) => (*n, *k),
-            Self::Quant(matrix) => (matrix.n(), matrix.k()),
+            Self::F32(n, k, _)
+            | Self::F16(n, k, _)
+            | Self::BF16(n, k, _)
+            | Self::Quant(n, k, ..) => (*n, *k),
         }
     }
 }
@@ -85,19 +87,27 @@ impl Cpu {
             CpuMatrix::BF16(_, _, values) => {
                 matmul(device, out, x, DenseWeight::BF16(values), epilogue);
             }
-            CpuMatrix::Quant(matrix) if x.rows <= MAX_INTEGER_ROWS => {
-                let mut activations =
-                    self.activations.lock().unwrap_or_else(PoisonError::into_inner);
-                matrix.matmul(device, out, x, &mut activations, epilogue);
-            }
-            CpuMatrix::Quant(matrix) => {
-                let dequantize = |rows, values: &mut [f32]| {
-                    matrix.dequantize_rows(device.isa, rows, values);
-                };
-                matmul_dequantized(device, out, x, &dequantize, epilogue);
+            CpuMatrix::Quant(n, k, dtype, bytes) => {
+                let matrix = blocks(*dtype, *n, *k, bytes);
+                if x.rows <= MAX_INTEGER_ROWS {
+                    let mut activations =
+                        self.activations.lock().unwrap_or_else(PoisonError::into_inner);
+                    activations.quantize(device.isa, x);
+                    stonechat_quant::matmul(device, out, &activations, matrix, epilogue);
+                } else {
+                    let dequantize = |rows, values: &mut [f32]| {
+                        matrix.dequantize_rows(device.isa, rows, values);
+                    };
+                    matmul_dequantized(device, out, x, &dequantize, epilogue);
+                }
             }
         }
     }
+}
+
+/// The view of a matrix whose sizes were checked when it was loaded.
+fn blocks(dtype: DType, n: usize, k: usize, bytes: &[u8]) -> QuantMatrix<'_> {
+    QuantMatrix::new(dtype, n, k, bytes).expect("checked by `Backend::matrix`")
 }
 
 fn mat(buffer: &[f32], rows: Rows) -> MatRef<'_> {
@@ -130,6 +140,10 @@ impl Backend for Cpu {
         format!("cpu {}, {} threads", self.device.isa.name(), self.device.threads.n_threads())
     }
 
+    fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        self.device.threads.install(f)
+    }
+
     fn alloc(&self, len: usize) -> Result<Vec<f32>, Error> {
         let mut values = Vec::new();
         let refused = |_| Error::OutOfMemory { bytes: len.saturating_mul(4), backend: "cpu" };
@@ -150,10 +164,12 @@ impl Backend for Cpu {
             DType::F32 => CpuMatrix::F32(rows, cols, bytemuck::pod_collect_to_vec(bytes)),
             DType::F16 => CpuMatrix::F16(rows, cols, bytemuck::pod_collect_to_vec(bytes)),
             DType::BF16 => CpuMatrix::BF16(rows, cols, bytemuck::pod_collect_to_vec(bytes)),
-            _ if stonechat_quant::supports_matmul(dtype) => {
-                let refused =
-                    |_| Error::UnsupportedWeight { name: name.to_owned(), dtype, backend: "cpu" };
-                CpuMatrix::Quant(QuantMatrix::new(dtype, rows, cols, bytes).map_err(refused)?)
+            _ if QuantMatrix::has_kernel(dtype) => {
+                // Sized once: a decode step must not grow it.
+                let mut activations =
+                    self.activations.lock().unwrap_or_else(PoisonError::into_inner);
+                activations.reserve(MAX_INTEGER_ROWS, cols);
+                CpuMatrix::Quant(rows, cols, dtype, bytes.to_vec())
             }
             _ => {
                 let name = name.to_owned();
@@ -210,7 +226,8 @@ impl Backend for Cpu {
                 CpuMatrix::BF16(_, _, table) => {
                     row.iter_mut().zip(&table[values]).for_each(|(r, v)| *r = v.to_f32());
                 }
-                CpuMatrix::Quant(table) => {
+                CpuMatrix::Quant(n, k, dtype, bytes) => {
+                    let table = blocks(*dtype, *n, *k, bytes);
                     table.dequantize_rows(self.device.isa, token..token + 1, row);
                 }
             }

@@ -1,3 +1,5 @@
+//! Errors of backends and caches.
+
 use stonechat_compute::DType;
 
 /// What can go wrong outside the caller's control.

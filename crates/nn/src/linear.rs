@@ -1,3 +1,5 @@
+//! Matrix products with a bias.
+
 use crate::backend::Activation;
 use crate::{Backend, Epilogue, View};
 

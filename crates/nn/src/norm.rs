@@ -1,3 +1,5 @@
+//! Normalization.
+
 use crate::{Backend, View};
 
 /// Layer norm over the last axis.

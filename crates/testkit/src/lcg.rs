@@ -1,3 +1,5 @@
+//! Reproducible pseudo-random values.
+
 /// A linear congruential generator (Knuth's MMIX constants): reproducible test data.
 #[derive(Debug, Clone)]
 pub struct Lcg(u64);

@@ -263,7 +263,7 @@ impl Backend for Reference {
         let head_dim = kv.shape.head_dim;
         let group = n_heads / kv.shape.n_kv_heads;
         for (t, (query, q_row)) in rows.iter().zip(indices(q.rows)).enumerate() {
-            let pages = &page_table[query.first_page as usize..];
+            let pages = &page_table[query.first_page as usize..][..query.n_pages as usize];
             for head in 0..n_heads {
                 let q = &q.buffer.0[q_row.start + head * head_dim..][..head_dim];
                 let at = |pos: usize| {

@@ -153,6 +153,7 @@ impl<B: Backend> DecoderState<B> {
         self.pos.clear();
         self.slots.clear();
         self.page_table.clear();
+        let window_pages = self.window.pages().len() as u32;
         let mut start = 0;
         for run in batch.sequences.chunk_by(|a, b| a == b) {
             let sequence = &mut self.sequences[run[0]];
@@ -161,12 +162,13 @@ impl<B: Backend> DecoderState<B> {
             self.self_kv.reserve(backend, sequence, run.len())?;
             let first_page = self.page_table.len() as u32;
             self.page_table.extend_from_slice(sequence.pages());
+            let n_pages = sequence.pages().len() as u32;
             for pos in past..past + run.len() {
                 self.pos.push(pos as u32);
                 self.slots.push(sequence.slot(pos));
-                self.self_rows.push(QueryRow { first_page, kv_len: pos as u32 + 1 });
+                self.self_rows.push(QueryRow { first_page, n_pages, kv_len: pos as u32 + 1 });
                 let kv_len = self.window.len() as u32;
-                self.cross_rows.push(QueryRow { first_page: 0, kv_len });
+                self.cross_rows.push(QueryRow { first_page: 0, n_pages: window_pages, kv_len });
             }
             sequence.advance(run.len());
             start += run.len();

@@ -64,7 +64,7 @@ impl<B: Backend> EncoderState<B> {
         let mut kv = KvCache::new(backend, shape)?;
         let mut window = Sequence::with_capacity(t);
         kv.reserve(backend, &mut window, t)?;
-        let row = QueryRow { first_page: 0, kv_len: t as u32 };
+        let row = QueryRow { first_page: 0, n_pages: shape.n_pages as u32, kv_len: t as u32 };
         Ok(Self {
             mel: backend.alloc(WINDOW_FRAMES * config.n_mels)?,
             conv: backend.alloc(WINDOW_FRAMES * d)?,

@@ -1,3 +1,5 @@
+//! Errors of loading and running a model.
+
 use stonechat_compute::DType;
 
 /// Why a model cannot be loaded or run.

@@ -104,7 +104,7 @@ pub fn export(
         }
         ExportFormat::WhisperBin => {
             let ftype = make_uniform(&mut plan, weights)?;
-            let filters = LogMel::new(config.n_mels).filters().to_vec();
+            let filters = LogMel::new(config.n_mels).filters();
             let n_bins = filters.len() / config.n_mels;
             let filters = MelFilters { n_mels: config.n_mels, n_bins, data: filters };
             let vocab: Vec<&[u8]> =

@@ -1,3 +1,5 @@
+//! Decoding options.
+
 use crate::{Error, Language};
 
 /// What to write down.

@@ -130,9 +130,10 @@ impl<B: Backend> Transcriber<B> {
         &mut self,
         samples: &[f32],
         options: &Options,
-        on_progress: &mut dyn FnMut(Progress<'_>),
+        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
     ) -> Result<Transcript, Error> {
-        pollster::block_on(self.transcribe_async(samples, options, on_progress))
+        let backend = self.model.backend().clone();
+        backend.enter(|| pollster::block_on(self.transcribe_async(samples, options, on_progress)))
     }
 
     /// Transcribes 16 kHz mono samples.
@@ -143,7 +144,7 @@ impl<B: Backend> Transcriber<B> {
         &mut self,
         samples: &[f32],
         options: &Options,
-        on_progress: &mut dyn FnMut(Progress<'_>),
+        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
     ) -> Result<Transcript, Error> {
         options.validate()?;
         let started = Instant::now();
