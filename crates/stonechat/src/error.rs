@@ -1,3 +1,5 @@
+//! Errors of finding and fetching models.
+
 use std::io;
 use std::path::PathBuf;
 
