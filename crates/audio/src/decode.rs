@@ -7,7 +7,12 @@
 //! - Track: the container's default audio track, else its first one.
 //! - A packet that does not decode is skipped and counted; it is an error only if none decodes.
 //! - A file cut short gives what is there; a valid container without audio gives 0 samples.
-//! - Encoder delay is removed where the file states it: LAME tags, Opus pre-skip, MP4 edit lists.
+//! - Encoder delay and padding are removed where the file states them: LAME tags, Opus pre-skip, MP4
+//!   edit lists and `iTunSMPB` tags. (Not the padding after the end of an MKV track.)
+//! - The decoders are other people's code. Where one panics, that becomes
+//!   [`Error::DecoderFailed`] (the process's panic hook still runs; on targets that abort on panic,
+//!   such as wasm32, it stays a panic).
+//! - What a file may unpack to is limited by its size ([`Error::Inflated`]) and to 24 hours.
 
 mod container;
 mod mono;
@@ -25,6 +30,9 @@ use symphonia::core::io::MediaSource;
 
 use crate::{Error, SAMPLE_RATE};
 use mono::MonoSink;
+
+/// A stream is held in memory until it ends.
+const MAX_STREAM_GIB: u64 = 4;
 
 /// Decoded audio.
 #[derive(Debug, Clone)]
@@ -130,15 +138,25 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// If it cannot be read, is no audio, or nothing in it decodes.
     pub fn reader(self, mut reader: impl Read) -> Result<Audio, Error> {
+        let read_error = |source| Error::Read { source };
         let mut bytes = Vec::new();
-        reader.read_to_end(&mut bytes).map_err(|source| Error::Read { source })?;
+        // An endless stream of something else is refused before it is read.
+        reader.by_ref().take(sniff::HEAD_BYTES).read_to_end(&mut bytes).map_err(read_error)?;
+        sniff::refuse_what_is_no_audio(&bytes)?;
+        let left = MAX_STREAM_GIB << 30;
+        let n_read = reader.take(left).read_to_end(&mut bytes).map_err(read_error)?;
+        if n_read as u64 == left {
+            return Err(Error::StreamTooLong { max_gib: MAX_STREAM_GIB });
+        }
         self.bytes(bytes)
     }
 
     fn source(self, mut source: Box<dyn MediaSource>) -> Result<Audio, Error> {
         let head = sniff::read_head(&mut source)?;
         sniff::refuse_what_is_no_audio(&head)?;
-        let mut sink = MonoSink::new(self.on_progress);
+        let file_bytes = source.seek(SeekFrom::End(0)).map_err(|source| Error::Read { source })?;
+        rewind(&mut source)?;
+        let mut sink = MonoSink::new(file_bytes, self.on_progress);
         if sniff::is_wav(&head) {
             match wav::read_layout(&mut source)? {
                 Some(layout) => {

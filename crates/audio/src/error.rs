@@ -74,6 +74,28 @@ pub enum Error {
         /// What the decoder said of the last one.
         reason: String,
     },
+    /// A decoder ran into a fault of its own; the file is damaged in a way that it does not expect.
+    #[error("{container} file: the decoder failed ({reason}); the file may be damaged")]
+    DecoderFailed {
+        /// Name of the container.
+        container: String,
+        /// The first line of its panic.
+        reason: String,
+    },
+    /// Far more audio than such a file can hold, as only damaged or hostile files unpack to.
+    #[error("expected at most {max_s} seconds of audio in {file_bytes} bytes, got more")]
+    Inflated {
+        /// The limit.
+        max_s: u64,
+        /// Size of the file.
+        file_bytes: u64,
+    },
+    /// A stream longer than is held in memory.
+    #[error("expected at most {max_gib} GiB from a stream, got more; pass a file instead")]
+    StreamTooLong {
+        /// The limit.
+        max_gib: u64,
+    },
     /// A sample rate outside what is resampled.
     #[error("expected a sample rate of 1000 to 768000 Hz, got {got} Hz")]
     SampleRate {

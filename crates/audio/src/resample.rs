@@ -11,7 +11,7 @@ const MIN_RATE: u32 = 1000;
 const MAX_RATE: u32 = 768_000;
 
 /// Output samples per transform: long enough for a filter that is flat to 7.5 kHz.
-const BLOCK_OUT: u64 = 1024;
+const BLOCK_OUT: u32 = 1024;
 
 /// Streaming resampler of one mono signal to 16 kHz.
 ///
@@ -49,11 +49,10 @@ impl Resampler {
         let fft = if from_hz == SAMPLE_RATE {
             None
         } else {
-            let block_in = (BLOCK_OUT * u64::from(from_hz)).div_ceil(u64::from(SAMPLE_RATE));
             let made = Fft::new(
                 from_hz as usize,
                 SAMPLE_RATE as usize,
-                block_in as usize,
+                block_frames(from_hz),
                 1,
                 FixedSync::Both,
             );
@@ -102,6 +101,20 @@ impl Resampler {
         let surplus = self.n_out.saturating_sub(wanted) as usize;
         out.truncate(out.len().saturating_sub(surplus));
     }
+}
+
+/// Input samples per transform. An even number: the filter's centre is then a whole sample, as
+/// the output delay assumes (an odd length is half a sample off).
+fn block_frames(from_hz: u32) -> usize {
+    let gcd = greatest_common_divisor(from_hz, SAMPLE_RATE);
+    let (least_in, least_out) = (from_hz / gcd, SAMPLE_RATE / gcd);
+    let n_units = BLOCK_OUT.div_ceil(least_out);
+    let n_units = if least_in % 2 == 1 { n_units.next_multiple_of(2) } else { n_units };
+    (n_units * least_in) as usize
+}
+
+fn greatest_common_divisor(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 /// One block through the transform; the sizes come from the plan, so it does not fail.

@@ -1,8 +1,10 @@
 //! Every container but plain WAV: demuxing and decoding through symphonia, Opus beside it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use symphonia::core::codecs::CodecParameters;
 use symphonia::core::codecs::audio::well_known::CODEC_ID_OPUS;
-use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
+use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
 use symphonia::core::errors::Error as MediaError;
 use symphonia::core::formats::probe::Hint;
 use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
@@ -26,6 +28,18 @@ struct Span {
 }
 
 impl Span {
+    /// `rate` is that of the decoded frames, which the header may state wrongly.
+    fn new(edit: Option<Edit>, decoder: &TrackDecoder, rate: u32) -> Self {
+        let frames = |seconds: f64| (seconds * f64::from(rate)).round() as u64;
+        let keep = edit.and_then(|edit| edit.duration_s).map_or(u64::MAX, frames);
+        let skip = match (decoder, edit) {
+            (_, Some(edit)) => frames(edit.start_s),
+            (TrackDecoder::Opus(track), None) => track.pre_skip(),
+            (TrackDecoder::Other(_), None) => 0,
+        };
+        Self { skip, keep }
+    }
+
     fn cut<'a>(&mut self, frames: &'a [f32], n_channels: usize) -> &'a [f32] {
         let n_frames = (frames.len() / n_channels) as u64;
         let skip = self.skip.min(n_frames);
@@ -49,10 +63,22 @@ pub(super) fn decode(
     sink: &mut MonoSink<'_>,
 ) -> Result<(), Error> {
     let stream = MediaSourceStream::new(source, Default::default());
-    let mut reader = symphonia::default::get_probe()
-        .probe(&Hint::new(), stream, FormatOptions::default(), MetadataOptions::default())
+    let probe = || {
+        symphonia::default::get_probe().probe(
+            &Hint::new(),
+            stream,
+            FormatOptions::default(),
+            MetadataOptions::default(),
+        )
+    };
+    let mut reader = contain(container_name(head).unwrap_or("audio"), probe)?
         .map_err(|error| probe_error(&error, head))?;
-    let container = reader.format_info().short_name.to_owned();
+    let container = match reader.format_info().short_name {
+        // As the WAV reader of this crate has it.
+        "wave" => "wav",
+        name => name,
+    };
+    let container = container.to_owned();
     sink.source.container.clone_from(&container);
     let mut run = Run { sink, edit, container, n_packets: 0, n_decoded: 0, reason: String::new() };
     // A chained stream asks for new decoders at each link.
@@ -60,8 +86,19 @@ pub(super) fn decode(
     run.check()
 }
 
-/// What the probe's failure means to the user.
-fn probe_error(error: &MediaError, head: &[u8]) -> Error {
+/// Runs foreign code; its panic becomes an error. What it was working on is not used again.
+fn contain<T>(container: &str, work: impl FnOnce() -> T) -> Result<T, Error> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+        Error::DecoderFailed {
+            container: container.to_owned(),
+            reason: text.lines().next().unwrap_or_default().to_owned(),
+        }
+    })
+}
+
+fn container_name(head: &[u8]) -> Option<&'static str> {
     let known = [
         (&b"fLaC"[..], 0, "flac"),
         (b"OggS", 0, "ogg"),
@@ -71,12 +108,17 @@ fn probe_error(error: &MediaError, head: &[u8]) -> Error {
         (b"caff", 0, "caf"),
         (b"WAVE", 8, "wav"),
     ];
-    let container = known
-        .iter()
-        .find(|(magic, at, _)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
-    match container {
-        Some((_, _, name)) => Error::Malformed {
-            container: (*name).to_owned(),
+    let is_at = |(magic, at, _): &(&[u8], usize, _)| {
+        head.get(*at..).is_some_and(|rest| rest.starts_with(magic))
+    };
+    known.into_iter().find(is_at).map(|(_, _, name)| name)
+}
+
+/// What the probe's failure means to the user.
+fn probe_error(error: &MediaError, head: &[u8]) -> Error {
+    match container_name(head) {
+        Some(name) => Error::Malformed {
+            container: name.to_owned(),
             reason: format!("expected a complete header, got: {error}"),
         },
         None => Error::NotAudio { got: sniff::describe(head) },
@@ -95,12 +137,12 @@ struct Run<'a, 'b> {
 impl Run<'_, '_> {
     /// Decodes until the end (`false`) or until the tracks change (`true`).
     fn decode_tracks(&mut self, reader: &mut dyn FormatReader) -> Result<bool, Error> {
-        let (track_id, params, mut decoder) = self.open(reader)?;
-        let mut span = self.span(&params, &decoder);
+        let (track_id, mut decoder) = self.open(reader)?;
+        let mut span = None;
         let mut frames = Vec::new();
         let mut bad_in_a_row = 0;
         while bad_in_a_row < MAX_BAD_IN_A_ROW {
-            let packet = match reader.next_packet() {
+            let packet = match contain(&self.container, || reader.next_packet())? {
                 Ok(Some(packet)) if packet.track_id == track_id => packet,
                 Ok(Some(_)) => continue,
                 Ok(None) => return Ok(false),
@@ -118,10 +160,13 @@ impl Run<'_, '_> {
                 }
             };
             self.n_packets += 1;
-            match decode_packet(&mut decoder, &packet, &mut frames) {
+            let decoded =
+                contain(&self.container, || decode_packet(&mut decoder, &packet, &mut frames))?;
+            match decoded {
                 Ok(Some((n_channels, rate))) => {
                     self.n_decoded += 1;
                     bad_in_a_row = 0;
+                    let span = span.get_or_insert_with(|| Span::new(self.edit, &decoder, rate));
                     self.sink.push(span.cut(&frames, n_channels), n_channels, rate)?;
                 }
                 Ok(None) => {}
@@ -136,10 +181,7 @@ impl Run<'_, '_> {
     }
 
     /// Chooses the track and makes its decoder.
-    fn open(
-        &mut self,
-        reader: &dyn FormatReader,
-    ) -> Result<(u32, AudioCodecParameters, TrackDecoder), Error> {
+    fn open(&mut self, reader: &dyn FormatReader) -> Result<(u32, TrackDecoder), Error> {
         let audio = |track: &Track| match &track.codec_params {
             Some(CodecParameters::Audio(params)) => Some(params.clone()),
             _ => None,
@@ -153,40 +195,28 @@ impl Run<'_, '_> {
         self.sink.total_frames = track.num_frames;
         let decoder = if params.codec == CODEC_ID_OPUS {
             let head = params.extra_data.as_deref().unwrap_or_default();
-            let track = OpusTrack::new(head, self.container == "isomp4").ok_or_else(|| {
-                Error::Malformed {
-                    container: self.container.clone(),
-                    reason: "expected a valid Opus header, got none".to_owned(),
-                }
+            let is_mp4 = self.container == "isomp4";
+            let made = contain(&self.container, || OpusTrack::new(head, is_mp4))?;
+            let track = made.ok_or_else(|| Error::Malformed {
+                container: self.container.clone(),
+                reason: "expected a valid Opus header, got none".to_owned(),
             })?;
             "opus".clone_into(&mut self.sink.source.codec);
             TrackDecoder::Opus(Box::new(track))
         } else {
-            let made = symphonia::default::get_codecs()
-                .make_audio_decoder(&params, &AudioDecoderOptions::default())
-                .map_err(|error| Error::UnsupportedCodec {
+            let make = || {
+                symphonia::default::get_codecs()
+                    .make_audio_decoder(&params, &AudioDecoderOptions::default())
+            };
+            let made =
+                contain(&self.container, make)?.map_err(|error| Error::UnsupportedCodec {
                     container: self.container.clone(),
                     codec: format!("{} ({error})", params.codec),
                 })?;
             made.codec_info().short_name.clone_into(&mut self.sink.source.codec);
             TrackDecoder::Other(made)
         };
-        Ok((track.id, params, decoder))
-    }
-
-    fn span(&self, params: &AudioCodecParameters, decoder: &TrackDecoder) -> Span {
-        let rate = match decoder {
-            TrackDecoder::Opus(_) => opus::RATE,
-            TrackDecoder::Other(_) => params.sample_rate.unwrap_or(0),
-        };
-        let frames = |seconds: f64| (seconds * f64::from(rate)).round() as u64;
-        let keep = self.edit.and_then(|edit| edit.duration_s).map_or(u64::MAX, frames);
-        let skip = match (decoder, self.edit) {
-            (_, Some(edit)) => frames(edit.start_s),
-            (TrackDecoder::Opus(track), None) => track.pre_skip(),
-            (TrackDecoder::Other(_), None) => 0,
-        };
-        Span { skip, keep }
+        Ok((track.id, decoder))
     }
 
     fn check(self) -> Result<(), Error> {

@@ -1,7 +1,9 @@
-//! The edit list of an MP4 file's audio track: which part of the decoded track is meant.
+//! Which part of an MP4 file's decoded audio track is meant: AAC encoders put a priming delay
+//! before the sound and padding after it, and say so only here.
 //!
-//! Encoders of AAC put a priming delay before the sound and say so only here. Source:
-//! ISO/IEC 14496-12 §8.6.6; boxes `moov/trak/{edts/elst, mdia/{mdhd, hdlr}}`.
+//! - The edit list: ISO/IEC 14496-12 §8.6.6; boxes `moov/trak/{edts/elst, mdia/{mdhd, hdlr}}`.
+//! - Without one, Apple's `iTunSMPB` tag, in `moov/udta/meta/ilst/----`: text of hexadecimal words,
+//!   of which the second is the priming, the third the padding and the fourth the length.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -15,22 +17,22 @@ pub(super) struct Edit {
     pub(super) duration_s: Option<f64>,
 }
 
-/// The edit of the first audio track; `None` without one, or with a list of several parts.
+/// The edit of the first audio track; `None` if nothing states one, or with a list of several parts.
 pub(super) fn read<S: Read + Seek>(source: &mut S) -> Option<Edit> {
-    let moov = read_moov(source)?;
-    let movie_scale = find(&moov, b"mvhd").and_then(timescale)?;
-    boxes(&moov)
-        .filter(|(kind, _)| kind == b"trak")
-        .find_map(|(_, trak)| {
-            let mdia = find(trak, b"mdia")?;
-            let is_audio = find(mdia, b"hdlr")?.get(8..12)? == b"soun";
-            is_audio.then_some((trak, mdia))
-        })
-        .and_then(|(trak, mdia)| {
-            let media_scale = find(mdia, b"mdhd").and_then(timescale)?;
-            let list = find(find(trak, b"edts")?, b"elst")?;
-            parse_list(list, movie_scale, media_scale)
-        })
+    parse_moov(&read_moov(source)?)
+}
+
+fn parse_moov(moov: &[u8]) -> Option<Edit> {
+    let (trak, mdia) = boxes(moov).filter(|(kind, _)| kind == b"trak").find_map(|(_, trak)| {
+        let mdia = find(trak, b"mdia")?;
+        let is_audio = find(mdia, b"hdlr")?.get(8..12)? == b"soun";
+        is_audio.then_some((trak, mdia))
+    })?;
+    let media = clock(find(mdia, b"mdhd")?)?;
+    match find(trak, b"edts").and_then(|edts| find(edts, b"elst")) {
+        Some(list) => parse_list(list, clock(find(moov, b"mvhd")?)?.scale, media),
+        None => parse_smpb(gapless_tag(moov)?, media.scale),
+    }
 }
 
 fn read_moov<S: Read + Seek>(source: &mut S) -> Option<Vec<u8>> {
@@ -73,13 +75,23 @@ fn find<'a>(parent: &'a [u8], kind: &[u8; 4]) -> Option<&'a [u8]> {
     boxes(parent).find(|(found, _)| found == kind).map(|(_, body)| body)
 }
 
-/// Units a second, of `mvhd` or `mdhd`.
-fn timescale(body: &[u8]) -> Option<f64> {
-    let at = if *body.first()? == 1 { 20 } else { 12 };
-    u32_at(body, at).filter(|&scale| scale > 0).map(f64::from)
+/// The clock of `mvhd` or `mdhd`.
+#[derive(Clone, Copy)]
+struct Clock {
+    /// Units a second.
+    scale: f64,
+    /// In these units.
+    duration: f64,
 }
 
-fn parse_list(list: &[u8], movie_scale: f64, media_scale: f64) -> Option<Edit> {
+fn clock(body: &[u8]) -> Option<Clock> {
+    let is_long = *body.first()? == 1;
+    let scale = u32_at(body, if is_long { 20 } else { 12 }).filter(|&scale| scale > 0)?;
+    let duration = if is_long { u64_at(body, 24)? as f64 } else { f64::from(u32_at(body, 16)?) };
+    Some(Clock { scale: f64::from(scale), duration })
+}
+
+fn parse_list(list: &[u8], movie_scale: f64, media: Clock) -> Option<Edit> {
     let is_long = *list.first()? == 1;
     let entry_bytes = if is_long { 20 } else { 12 };
     let n_entries = u32_at(list, 4)? as usize;
@@ -96,8 +108,35 @@ fn parse_list(list: &[u8], movie_scale: f64, media_scale: f64) -> Option<Edit> {
     if edits.next().is_some() {
         return None;
     }
-    let duration_s = (duration > 0).then_some(duration as f64 / movie_scale);
-    Some(Edit { start_s: start as f64 / media_scale, duration_s })
+    let start = start as f64;
+    // The list counts in units of the movie, often milliseconds; the track knows its end exactly.
+    let exact_s = (media.duration - start) / media.scale;
+    let duration_s = duration as f64 / movie_scale;
+    let agree = (exact_s - duration_s).abs() <= 1.0 / movie_scale;
+    Some(Edit {
+        start_s: start / media.scale,
+        duration_s: (duration > 0).then_some(if agree { exact_s } else { duration_s }),
+    })
+}
+
+/// The text of the `iTunSMPB` tag.
+fn gapless_tag(moov: &[u8]) -> Option<&str> {
+    let meta = find(find(moov, b"udta")?, b"meta")?;
+    // `meta` has a version and flags before its boxes; so have `name` and `data` (and a locale).
+    boxes(find(meta.get(4..)?, b"ilst")?)
+        .filter(|(kind, _)| kind == b"----")
+        .find(|(_, tag)| find(tag, b"name").and_then(|name| name.get(4..)) == Some(b"iTunSMPB"))
+        .and_then(|(_, tag)| std::str::from_utf8(find(tag, b"data")?.get(8..)?).ok())
+}
+
+fn parse_smpb(text: &str, media_scale: f64) -> Option<Edit> {
+    let mut words = text.split_ascii_whitespace().map(|word| u64::from_str_radix(word, 16).ok());
+    let (_, priming, _padding, length) =
+        (words.next()??, words.next()??, words.next()??, words.next()??);
+    Some(Edit {
+        start_s: priming as f64 / media_scale,
+        duration_s: (length > 0).then_some(length as f64 / media_scale),
+    })
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -106,4 +145,65 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn make(kind: &[u8; 4], parts: &[&[u8]]) -> Vec<u8> {
+        let body = parts.concat();
+        [&(body.len() as u32 + 8).to_be_bytes()[..], kind, &body].concat()
+    }
+
+    /// Version 0 of `mvhd` or `mdhd`, up to the duration.
+    fn header(kind: &[u8; 4], scale: u32, duration: u32) -> Vec<u8> {
+        make(kind, &[&[0; 12], &scale.to_be_bytes(), &duration.to_be_bytes()])
+    }
+
+    fn moov(list: Option<(u32, i32)>, media: (u32, u32), tag: &str) -> Vec<u8> {
+        let hdlr = make(b"hdlr", &[&[0; 8], b"soun"]);
+        let mdia = make(b"mdia", &[&hdlr, &header(b"mdhd", media.0, media.1)]);
+        let edts = list.map(|(duration, start)| {
+            let entry = [&duration.to_be_bytes()[..], &start.to_be_bytes(), &[0, 1, 0, 0]].concat();
+            make(b"edts", &[&make(b"elst", &[&[0, 0, 0, 0, 0, 0, 0, 1], &entry])])
+        });
+        let name = make(b"name", &[&[0; 4], b"iTunSMPB"]);
+        let tag = make(b"----", &[&name, &make(b"data", &[&[0; 8], tag.as_bytes()])]);
+        let meta = make(b"meta", &[&[0; 4], &make(b"ilst", &[&tag])]);
+        [
+            header(b"mvhd", 1000, 0),
+            make(b"trak", &[&mdia, &edts.unwrap_or_default()]),
+            make(b"udta", &[&meta]),
+        ]
+        .concat()
+    }
+
+    const TAG: &str = " 00000000 00000840 000000D4 00000000000766EC 00000000 00000000";
+
+    fn seconds(units: u32, scale: u32) -> f64 {
+        f64::from(units) / f64::from(scale)
+    }
+
+    #[test]
+    fn the_list_goes_before_the_tag_and_is_made_exact() {
+        let edit = parse_moov(&moov(Some((2888, 1024)), (44_100, 128_413), TAG)).unwrap();
+        let exact = seconds(128_413 - 1024, 44_100);
+        assert_eq!(edit, Edit { start_s: seconds(1024, 44_100), duration_s: Some(exact) });
+        // A list that means less than the whole track is taken at its word.
+        let edit = parse_moov(&moov(Some((1500, 0)), (44_100, 128_413), TAG)).unwrap();
+        assert_eq!(edit, Edit { start_s: 0.0, duration_s: Some(1.5) });
+        let edit = parse_moov(&moov(Some((0, 1024)), (44_100, 0), TAG)).unwrap();
+        assert_eq!(edit.duration_s, None);
+    }
+
+    #[test]
+    fn the_tag_is_read_where_there_is_no_list() {
+        let edit = parse_moov(&moov(None, (44_100, 487_424), TAG)).unwrap();
+        let (start_s, length_s) = (seconds(2112, 44_100), seconds(485_100, 44_100));
+        assert_eq!(edit, Edit { start_s, duration_s: Some(length_s) });
+        for broken in ["", " 00000000 xyz", " 0 0 0", " 0 0 0 fffffffffffffffff"] {
+            assert_eq!(parse_moov(&moov(None, (44_100, 0), broken)), None, "{broken:?}");
+        }
+    }
 }

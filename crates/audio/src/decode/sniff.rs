@@ -5,7 +5,8 @@ use std::io::{Read, Seek};
 use super::rewind;
 use crate::Error;
 
-const HEAD_BYTES: u64 = 512;
+/// What is looked at.
+pub(super) const HEAD_BYTES: u64 = 512;
 
 /// The first bytes of `source`, which is left at its start.
 pub(super) fn read_head<S: Read + Seek>(source: &mut S) -> Result<Vec<u8>, Error> {
@@ -37,6 +38,8 @@ pub(super) fn refuse_what_is_no_audio(head: &[u8]) -> Result<(), Error> {
         return Err(Error::UnsupportedContainer { container: "AMR" });
     } else if head.starts_with(b"RIFX") {
         return Err(Error::UnsupportedContainer { container: "big-endian RIFF (RIFX)" });
+    } else if head.iter().all(|&b| b == 0) {
+        "zeros".to_owned()
     } else if is_text(head) {
         "text".to_owned()
     } else if head.len() < 12 {
@@ -87,6 +90,7 @@ mod tests {
         assert!(message(b"").ends_with("got an empty file"));
         assert!(message("žluťoučký kůň\n".as_bytes()).ends_with("got text"));
         assert!(message(&[0x30, 0x26, 0xB2, 0x75, 0x8E, 0x66, 0xCF, 0x11]).contains("WMA"));
+        assert!(message(&[0; 100]).ends_with("got zeros"));
         assert!(message(&[0xFF, 0xFB, 0x90]).ends_with("got 3 bytes"));
         assert!(refuse_what_is_no_audio(b"RIFF\x24\0\0\0WAVEfmt ").is_ok());
         assert_eq!(describe(b"GGUF\x03\0\0\0"), "a GGUF model");

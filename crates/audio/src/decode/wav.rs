@@ -179,7 +179,7 @@ fn parse_format(body: &[u8]) -> Result<Option<Format>, Error> {
         return Err(malformed("expected at least 1 channel, got 0"));
     }
     // The container of a sample may be wider than its valid bits, which are then the upper ones.
-    let sample_bytes = if frame_bytes > 0 && frame_bytes % n_channels == 0 {
+    let sample_bytes = if frame_bytes > 0 && frame_bytes.is_multiple_of(n_channels) {
         frame_bytes / n_channels
     } else {
         bits.div_ceil(8)
