@@ -3,7 +3,7 @@
 //! Not here: voice activity detection, playback, recording, and everything that knows a model.
 //!
 //! - [`decode`]: containers and codecs, recognised by content; mean of the channels.
-//! - [`resample`]: any rate to 16 kHz, streaming.
+//! - [`mod@resample`]: any rate to 16 kHz, streaming.
 //! - [`mel`]: Whisper's log-mel spectrogram.
 #![forbid(unsafe_code)]
 

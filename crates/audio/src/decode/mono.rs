@@ -84,7 +84,7 @@ impl<'a> MonoSink<'a> {
 
     /// Starts a new resampler when the rate changes, as chained streams may do.
     fn set_rate(&mut self, sample_rate: u32) -> Result<(), Error> {
-        if self.rate != sample_rate {
+        if self.resampler.is_none() || self.rate != sample_rate {
             let next = Resampler::new(sample_rate)?;
             if let Some(done) = self.resampler.replace(next) {
                 done.finish(&mut self.samples);

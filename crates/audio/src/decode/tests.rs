@@ -89,6 +89,94 @@ fn what_is_no_audio_is_refused_in_one_line() {
     }
 }
 
+#[test]
+fn a_file_without_permission_is_named() {
+    let path = std::env::temp_dir().join(format!("stonechat-audio-{}.wav", std::process::id()));
+    std::fs::write(&path, b"RIFF").unwrap();
+    let mut permissions = std::fs::metadata(&path).unwrap().permissions();
+    permissions.set_readonly(true);
+    #[cfg(unix)]
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0);
+    std::fs::set_permissions(&path, permissions).unwrap();
+    let is_readable = std::fs::File::open(&path).is_ok();
+    let result = decode_file(&path);
+    std::fs::remove_file(&path).unwrap();
+    let message = result.unwrap_err().to_string();
+    println!("{message}");
+    if is_readable {
+        println!("skipped a_file_without_permission_is_named: this user may read everything");
+        return;
+    }
+    assert!(message.starts_with("cannot open `") && message.contains("ermission"), "{message}");
+}
+
+/// Passes on `bytes` and then zeros without an end, counting what was taken.
+struct Endless<'a> {
+    head: &'a [u8],
+    n_read: u64,
+}
+
+impl Read for Endless<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let n = if self.head.is_empty() {
+            out.fill(0);
+            out.len()
+        } else {
+            self.head.read(out)?
+        };
+        self.n_read += n as u64;
+        Ok(n)
+    }
+}
+
+#[test]
+fn endless_streams_of_no_audio_are_not_read() {
+    for head in [&b""[..], &[b'y', b'\n'].repeat(300), b"#!AMR\n"] {
+        let mut stream = Endless { head, n_read: 0 };
+        let error = decode_reader(&mut stream).unwrap_err();
+        println!("{error}");
+        assert!(stream.n_read <= sniff::HEAD_BYTES);
+    }
+    let path = format!("{DIR}/formats/fox.flac");
+    let from_stream = decode_reader(std::fs::File::open(&path).unwrap()).unwrap();
+    assert_eq!(from_stream.samples, decode_file(path).unwrap().samples);
+}
+
+/// A FLAC file of digital silence: one stream header and `n_frames` copies of the same frame of
+/// 65 535 samples.
+fn silent_flac(n_frames: usize) -> Vec<u8> {
+    let mut bytes = b"fLaC\x80\0\0\x22\xFF\xFF\xFF\xFF\0\0\0\0\0\0".to_vec();
+    // 8 kHz, 1 channel, 16 bits, length unknown, no checksum of the samples.
+    bytes.extend([0x01, 0xF4, 0x00, 0xF0, 0, 0, 0, 0]);
+    bytes.extend([0; 16]);
+    let mut frame = vec![0xFF, 0xF8, 0x74, 0x08, 0x00, 0xFF, 0xFE];
+    frame.push(crc(&frame, 8, 0x07) as u8);
+    frame.extend([0x00, 0x00, 0x00]);
+    frame.extend((crc(&frame, 16, 0x8005) as u16).to_be_bytes());
+    bytes.extend(frame.repeat(n_frames));
+    bytes
+}
+
+/// The checksum of FLAC frames: `polynomial` of `n_bits`, most significant bit first, from 0.
+fn crc(bytes: &[u8], n_bits: u32, polynomial: u32) -> u32 {
+    let top = 1 << (n_bits - 1);
+    bytes.iter().fold(0u32, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte) << (n_bits - 8), |crc, _| {
+            let shifted = crc << 1 & ((top << 1) - 1);
+            if crc & top != 0 { shifted ^ polynomial } else { shifted }
+        })
+    })
+}
+
+#[test]
+fn small_files_do_not_unpack_to_hours() {
+    let audio = decode_bytes(silent_flac(4)).unwrap();
+    assert_eq!(audio.samples.len(), 4 * 65_535 * 2);
+    let error = decode_bytes(silent_flac(1000)).unwrap_err();
+    println!("{error}");
+    assert!(matches!(error, Error::Inflated { .. }), "{error}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 

@@ -51,6 +51,62 @@ fn chunks_in_any_order_with_or_without_pad_bytes() {
 }
 
 #[test]
+fn extensible_headers_name_the_encoding_again() {
+    // Valid bits, channel mask, then the sub-format's GUID, which starts with the tag.
+    let extensible = |sub_tag: u16, bits: u16, valid: u16| {
+        let plain = format(0xFFFE, 1, 16_000, bits);
+        let mut body = plain[8..].to_vec();
+        body.extend(22u16.to_le_bytes());
+        body.extend(valid.to_le_bytes());
+        body.extend(4u32.to_le_bytes());
+        body.extend(sub_tag.to_le_bytes());
+        body.extend([0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xAA, 0, 0x38, 0x9B, 0x71]);
+        chunk(b"fmt ", 40, &body)
+    };
+    let float = chunk(b"data", 4, &0.25f32.to_le_bytes());
+    check(riff(0, &[extensible(3, 32, 32), float]), &[0.25]);
+    // 20 valid bits in 24 are the upper ones.
+    let wide = chunk(b"data", 3, &[0x00, 0x00, 0x20]);
+    check(riff(0, &[extensible(1, 24, 20), wide]), &[0.25]);
+}
+
+#[test]
+fn rf64_keeps_its_size_in_another_chunk() {
+    let mut ds64 = [0u8; 28];
+    ds64[8..16].copy_from_slice(&4u64.to_le_bytes());
+    let data = chunk(b"data", u32::MAX, &[0, 64, 0, 192, b'L', b'I', b'S', b'T']);
+    let chunks = [chunk(b"ds64", 28, &ds64), format(1, 1, 16_000, 16), data].concat();
+    check([chunk(b"RF64", u32::MAX, b"WAVE"), chunks].concat(), &[0.5, -0.5]);
+}
+
+#[test]
+fn channels_are_averaged() {
+    let frames: Vec<u8> =
+        [8192i16, -16_384, 16_384, 16_384].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let data = chunk(b"data", 8, &frames);
+    check(riff(0, &[format(1, 2, 16_000, 16), data.clone()]), &[-0.125, 0.5]);
+    check(riff(0, &[format(1, 4, 16_000, 16), data]), &[0.1875]);
+}
+
+#[test]
+fn broken_headers_say_what_was_expected() {
+    let data = chunk(b"data", 4, &[0; 4]);
+    let message = |chunks: &[Vec<u8>]| decode_bytes(riff(0, chunks)).unwrap_err().to_string();
+    for (fmt, want) in [
+        (format(1, 0, 16_000, 16), "expected at least 1 channel, got 0"),
+        (format(1, 1, 16_000, 64), "got 8 bytes of format 1"),
+        (format(1, 1, 0, 16), "expected a sample rate of 1000 to 768000 Hz, got 0 Hz"),
+        (chunk(b"fmt ", 4, &[1, 0, 1, 0]), "expected a `fmt ` chunk of 16 bytes, got 4"),
+        (chunk(b"LIST", 0, b""), "expected a `fmt ` chunk, found none"),
+    ] {
+        let message = message(&[fmt, data.clone()]);
+        assert!(message.ends_with(want), "{message}");
+    }
+    let message = message(&[format(1, 1, 16_000, 16)]);
+    assert!(message.ends_with("expected a `data` chunk, found none"), "{message}");
+}
+
+#[test]
 fn every_sample_encoding() {
     let make = |tag, bits, body: &[u8]| {
         riff(0, &[format(tag, 1, 16_000, bits), chunk(b"data", body.len() as u32, body)])
