@@ -74,8 +74,9 @@ pub(super) fn decode(
     let mut reader = contain(container_name(head).unwrap_or("audio"), probe)?
         .map_err(|error| probe_error(&error, head))?;
     let container = match reader.format_info().short_name {
-        // As the WAV reader of this crate has it.
         "wave" => "wav",
+        "isomp4" => "mp4",
+        "matroska" => "mkv",
         name => name,
     };
     let container = container.to_owned();
@@ -195,7 +196,7 @@ impl Run<'_, '_> {
         self.sink.total_frames = track.num_frames;
         let decoder = if params.codec == CODEC_ID_OPUS {
             let head = params.extra_data.as_deref().unwrap_or_default();
-            let is_mp4 = self.container == "isomp4";
+            let is_mp4 = self.container == "mp4";
             let made = contain(&self.container, || OpusTrack::new(head, is_mp4))?;
             let track = made.ok_or_else(|| Error::Malformed {
                 container: self.container.clone(),
@@ -254,5 +255,21 @@ fn decode_packet(
             buffer.copy_to_vec_interleaved(frames);
             Ok((n_channels > 0).then_some((n_channels, rate)))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_one_line() {
+        let error = contain("ogg", || panic!("{} is out of range\nand more", 3)).map(|()| 0);
+        let message = error.unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "ogg file: the decoder failed (3 is out of range); the file may be damaged"
+        );
+        assert_eq!(contain("ogg", || 7).unwrap(), 7);
     }
 }

@@ -110,7 +110,19 @@ fn a_file_without_permission_is_named() {
     assert!(message.starts_with("cannot open `") && message.contains("ermission"), "{message}");
 }
 
-/// Passes on `bytes` and then zeros without an end, counting what was taken.
+/// One byte of a Vorbis codebook that makes symphonia 0.6.1 index past a table.
+#[test]
+fn a_decoder_that_panics_is_an_error() {
+    const AT: usize = 1092;
+    let mut bytes = std::fs::read(format!("{DIR}/formats/fox_vorbis.mkv")).unwrap();
+    assert_eq!(bytes[AT], 0x10);
+    bytes[AT] = 0xFC;
+    let message = decode_bytes(bytes).unwrap_err().to_string();
+    println!("{message}");
+    assert!(message.starts_with("mkv file: ") && !message.contains('\n'), "{message}");
+}
+
+/// Passes on `head` and then zeros without an end, counting what was taken.
 struct Endless<'a> {
     head: &'a [u8],
     n_read: u64,
