@@ -1,1 +1,2 @@
 //! Criterion benches live in `benches/`.
+#![forbid(unsafe_code)]

@@ -1,6 +1,11 @@
 //! Encoder, logits and greedy tokens against CTranslate2 in float32, for the real models.
 //!
 //! The golden files come from `test-data/golden/whisper.py`, which documents their fields.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and says what it measured"
+)]
 
 use std::path::{Path, PathBuf};
 

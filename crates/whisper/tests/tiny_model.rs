@@ -1,4 +1,5 @@
 //! Properties of the forward pass on a random model of real structure.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pollster::block_on;
 use stonechat_nn::{Backend, Cpu, KvDType};

@@ -23,7 +23,7 @@ pub(crate) trait Element: Copy + Send + Sync {
 impl Element for f32 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {
-        // SAFETY: the contract is the same.
+        // SAFETY: `p` is readable for `S::LANES` f32 values, as the trait asks of the caller.
         unsafe { s.load(p) }
     }
 
@@ -40,7 +40,7 @@ impl Element for f32 {
 impl Element for f16 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {
-        // SAFETY: the contract is the same.
+        // SAFETY: `p` is readable for `S::LANES` f16 values, as the trait asks of the caller.
         unsafe { s.load_f16(p) }
     }
 
@@ -57,7 +57,7 @@ impl Element for f16 {
 impl Element for bf16 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {
-        // SAFETY: the contract is the same.
+        // SAFETY: `p` is readable for `S::LANES` bf16 values, as the trait asks of the caller.
         unsafe { s.load_bf16(p) }
     }
 

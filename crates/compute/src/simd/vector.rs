@@ -346,14 +346,14 @@ impl Simd for Neon {
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
-        // SAFETY: the caller vouches for 8 readable bytes.
+        // SAFETY: four f16 of `p` are 8 readable bytes, by the trait's contract.
         let half = unsafe { self.neon.vld1_u16(p.cast()) };
         widen_f16(self, bytemuck::cast(self.neon.vmovl_u16(half)))
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
-        // SAFETY: the caller vouches for 8 readable bytes.
+        // SAFETY: four bf16 of `p` are 8 readable bytes, by the trait's contract.
         let half = unsafe { self.neon.vld1_u16(p.cast()) };
         bytemuck::cast(self.neon.vshll_n_u16::<16>(half))
     }
@@ -370,7 +370,7 @@ impl Simd for WasmSimd128 {
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
-        // SAFETY: the caller vouches for 8 readable bytes.
+        // SAFETY: `load_f16` may read four values: 8 bytes from `p`.
         let wide = unsafe { self.simd128.i32x4_load_extend_u16x4(p.cast()) };
         // SAFETY: both are 16 bytes of plain integers.
         widen_f16(self, unsafe { std::mem::transmute(wide) })
@@ -378,7 +378,7 @@ impl Simd for WasmSimd128 {
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
-        // SAFETY: the caller vouches for 8 readable bytes.
+        // SAFETY: `load_bf16` may read four values: 8 bytes from `p`.
         let wide = unsafe { self.simd128.i32x4_load_extend_u16x4(p.cast()) };
         // SAFETY: both are 16 bytes; every bit pattern is a valid f32.
         unsafe { std::mem::transmute(self.simd128.i32x4_shl(wide, 16)) }
