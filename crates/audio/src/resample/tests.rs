@@ -6,13 +6,17 @@ fn sine(hz: f64, rate: u32, n: usize) -> Vec<f32> {
 }
 
 const RATES: [u32; 10] =
-    [8000, 11_025, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000, 192_000, 37_123];
+    [8000, 11_025, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000, 192_000, ODD_RATE];
+
+/// Shares no factor with 16 kHz, so that one transform spans seconds; rubato designs that long
+/// filter in f32. Measured: -80.5 dB at 7.5 kHz, where the other rates have -109 dB or better.
+const ODD_RATE: u32 = 37_123;
 
 #[test]
 fn sines_keep_phase_and_amplitude_at_every_rate() {
     for rate in RATES {
         let top = f64::from(rate.min(SAMPLE_RATE)) / 2.0;
-        for hz in [100.0, 0.3 * top, 0.85 * top] {
+        for hz in [100.0, 0.3 * top, 0.9375 * top] {
             let n = rate as usize;
             let got = resample(&sine(hz, rate, n), rate).unwrap();
             let want = sine(hz, SAMPLE_RATE, SAMPLE_RATE as usize);
@@ -23,7 +27,8 @@ fn sines_keep_phase_and_amplitude_at_every_rate() {
                     / middle.len() as f64;
             let db = 10.0 * (error / 0.5).log10();
             println!("{hz} Hz from {rate}: {db:.1} dB");
-            assert!(db <= -80.0, "{hz} Hz from {rate}: {db} dB");
+            let bound = if rate == ODD_RATE { -75.0 } else { -100.0 };
+            assert!(db <= bound, "{hz} Hz from {rate}: {db} dB");
         }
     }
 }
