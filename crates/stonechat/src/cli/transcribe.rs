@@ -117,7 +117,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut job = Job {
         console: Console::new(plan.quiet),
         plan: &plan,
-        file: &file,
+        file: Some(file),
         stages: Stages::start(),
         engine: None,
     };
@@ -141,7 +141,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 struct Job<'a> {
     console: Console,
     plan: &'a Plan,
-    file: &'a ModelFile,
+    /// Open until the weights are loaded: its pages count as this process's memory.
+    file: Option<ModelFile>,
     stages: Stages,
     /// Loaded when the first recording is there.
     engine: Option<Transcriber<Cpu>>,
@@ -170,14 +171,16 @@ impl Job<'_> {
         Ok(transcribe(engine, self.plan, &self.console, input, &audio))
     }
 
-    fn load(&self) -> anyhow::Result<Transcriber<Cpu>> {
+    fn load(&mut self) -> anyhow::Result<Transcriber<Cpu>> {
+        let file = self.file.take().context("the model was closed after an earlier failure")?;
         const STEPS: f32 = 1000.0;
         self.console.begin("loading", STEPS as u64);
         let cpu = Cpu::new(self.plan.n_threads)?;
-        let model = Model::load(cpu, self.file, |done| {
+        let model = Model::load(cpu, &file, |done| {
             self.console.advance((done * STEPS) as u64);
         });
         self.console.end();
+        drop(file);
         let name = || format!("cannot load `{}`", self.plan.model.display());
         Transcriber::new(model.with_context(name)?, self.plan.kv_dtype).with_context(name)
     }
