@@ -89,7 +89,7 @@ impl Options {
     pub fn validate(&self) -> Result<(), Error> {
         let wrong = |option, expected, got| Err(Error::Option { option, expected, got });
         if self.temperatures.is_empty() {
-            return wrong("temperatures", "at least one", "none".to_owned());
+            return Err(no_temperature());
         }
         if let Some(t) = self.temperatures.iter().find(|t| !(0.0..=2.0).contains(*t)) {
             return wrong("temperature", "0 to 2", t.to_string());
@@ -106,4 +106,8 @@ impl Options {
         }
         Ok(())
     }
+}
+
+pub(crate) fn no_temperature() -> Error {
+    Error::Option { option: "temperatures", expected: "at least one", got: "none".to_owned() }
 }

@@ -8,6 +8,7 @@ use stonechat_audio::Mel;
 use stonechat_nn::{Backend, KvDType};
 use web_time::Instant;
 
+use crate::options::no_temperature;
 use crate::rules::Rules;
 use crate::sampling::Rng;
 use crate::window::{Scratch, WindowRequest};
@@ -172,6 +173,7 @@ impl<B: Backend> Transcriber<B> {
             prompt_from: 0,
             segments: Vec::new(),
             rng: Rng::new(options.seed),
+            temperature: 0.0,
         };
         if let Some(prompt) = &options.initial_prompt {
             run.history = self.model.tokenizer().encode(&format!(" {}", prompt.trim()));
@@ -179,6 +181,12 @@ impl<B: Backend> Transcriber<B> {
         let mut seek = 0;
         while seek < n_frames {
             let size = WINDOW_FRAMES.min(n_frames - seek);
+            if is_digital_silence(samples, seek, size) {
+                seek += size;
+                let done = (seek * HOP_LENGTH).min(samples.len());
+                on_progress(Progress::Position(done, samples.len()));
+                continue;
+            }
             if encoded.take() != Some(seek) {
                 self.encode(&mel, seek, size);
             }
@@ -191,7 +199,7 @@ impl<B: Backend> Transcriber<B> {
                 for segment in &run.segments[first..] {
                     on_progress(Progress::Segment(segment));
                 }
-                if !options.condition_on_previous_text || result.temperature > 0.5 {
+                if !options.condition_on_previous_text || run.temperature > 0.5 {
                     run.prompt_from = run.history.len();
                 }
             }
@@ -275,20 +283,26 @@ impl<B: Backend> Transcriber<B> {
     ) -> Result<WindowResult, Error> {
         let started = Instant::now();
         let prompt = run.prompt(&self.model);
-        let mut attempts = options.temperatures.iter().copied().peekable();
-        loop {
-            let temperature = attempts.next().unwrap_or(0.0);
+        let mut best: Option<WindowResult> = None;
+        for &temperature in &options.temperatures {
             let n_candidates = if temperature > 0.0 { options.best_of } else { 1 };
             let request = WindowRequest { prompt: &prompt, rules, temperature, n_candidates };
             let (state, scratch) = (&mut self.decoder, &mut self.scratch);
             let result = self.model.decode_window(state, scratch, request, &mut run.rng).await?;
-            if attempts.peek().is_none() || !needs_fallback(&result, options) {
-                self.timings.decode += started.elapsed();
-                self.timings.tokens += result.tokens.len();
-                return Ok(result);
+            run.temperature = temperature;
+            let failed = needs_fallback(&result, options);
+            if !failed || best.as_ref().is_none_or(|best| is_better(&result, best, options)) {
+                best = Some(result);
+            }
+            if !failed {
+                break;
             }
             self.timings.fallbacks += 1;
         }
+        self.timings.decode += started.elapsed();
+        let best = best.ok_or_else(no_temperature)?;
+        self.timings.tokens += best.tokens.len();
+        Ok(best)
     }
 
     /// Cuts a window's tokens into segments at its timestamp pairs; returns by how many frames to
@@ -376,6 +390,8 @@ struct Run {
     prompt_from: usize,
     segments: Vec<Segment>,
     rng: Rng,
+    /// The last temperature that the current window needed.
+    temperature: f32,
 }
 
 impl Run {
@@ -392,6 +408,15 @@ impl Run {
     }
 }
 
+/// Which of two failed attempts to keep: one that does not repeat itself, then the more probable
+/// one. The reference keeps the last, which is the most random; this is faster-whisper's choice.
+fn is_better(a: &WindowResult, b: &WindowResult, options: &Options) -> bool {
+    let varied = |result: &WindowResult| {
+        options.compression_ratio_threshold.is_none_or(|limit| result.compression_ratio <= limit)
+    };
+    (varied(a), a.avg_logprob) > (varied(b), b.avg_logprob)
+}
+
 fn needs_fallback(result: &WindowResult, options: &Options) -> bool {
     let repeats =
         options.compression_ratio_threshold.is_some_and(|limit| result.compression_ratio > limit);
@@ -405,6 +430,14 @@ fn needs_fallback(result: &WindowResult, options: &Options) -> bool {
 fn is_silent(result: &WindowResult, options: &Options) -> bool {
     let sure = options.logprob_threshold.is_some_and(|limit| result.avg_logprob > limit);
     options.no_speech_threshold.is_some_and(|limit| result.no_speech_prob > limit) && !sure
+}
+
+/// Whether the window holds nothing above the last bit of 16-bit audio. The reference hears "you"
+/// in such a window; there is nothing to hear.
+fn is_digital_silence(samples: &[f32], seek: usize, size: usize) -> bool {
+    const LAST_BIT: f32 = 1.5 / 32768.0;
+    let end = ((seek + size) * HOP_LENGTH).min(samples.len());
+    samples[(seek * HOP_LENGTH).min(end)..end].iter().all(|s| s.abs() <= LAST_BIT)
 }
 
 fn seconds(frames: usize) -> f64 {

@@ -80,7 +80,9 @@ fn samples(case: &Value) -> Vec<f32> {
 
 fn check_model(name: &str) {
     let Some(model) = load(name) else {
-        println!("SKIPPED golden {name}: no such model in STONECHAT_MODELS, run `cargo xtask test`");
+        println!(
+            "SKIPPED golden {name}: no such model in STONECHAT_MODELS, run `cargo xtask test`"
+        );
         return;
     };
     let golden = std::fs::read(root().join(format!("golden/whisper-{name}.json"))).unwrap();
