@@ -162,9 +162,7 @@ fn make_uniform(plan: &mut [Planned], wish: Option<DType>) -> Result<u32, Error>
                 return Err(Error::TensorType { name, dtype, expected });
             }
             Role::Matrix => tensor.dtype = dtype,
-            Role::Conv => {
-                tensor.dtype = if dtype == DType::F32 { DType::F32 } else { DType::F16 };
-            }
+            Role::Conv => tensor.dtype = DType::F16,
             // whisper.cpp adds the convolutions' biases as columns.
             Role::Vector if tensor.name.contains(".conv") => tensor.shape.push(1),
             Role::Vector => {}
@@ -173,14 +171,14 @@ fn make_uniform(plan: &mut [Planned], wish: Option<DType>) -> Result<u32, Error>
     ftype(dtype).ok_or_else(|| Error::TensorType {
         name: "every matrix".to_owned(),
         dtype,
-        expected: "a type of whisper.cpp: f32, f16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k to q6_k",
+        expected: "a type that whisper.cpp runs: f16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k to q6_k",
     })
 }
 
-/// whisper.cpp's `ftype` (`enum ggml_ftype`).
+/// whisper.cpp's `ftype` (`enum ggml_ftype`). Not f32: its loader takes such a file, and its
+/// convolution then aborts, because it expects f16 kernels.
 fn ftype(dtype: DType) -> Option<u32> {
     Some(match dtype {
-        DType::F32 => 0,
         DType::F16 => 1,
         DType::Q4_0 => 2,
         DType::Q4_1 => 3,

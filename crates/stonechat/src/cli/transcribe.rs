@@ -187,10 +187,16 @@ impl Job<'_> {
 }
 
 fn decode(input: &Input) -> anyhow::Result<Audio> {
-    Ok(match input {
-        Input::StandardInput => audio::decode_reader(io::stdin().lock())?,
-        Input::File(path) => audio::decode_file(path)?,
-    })
+    // A decoder that panics on a damaged file is contained and reported as an error; the default
+    // hook would print a second message.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let audio = match input {
+        Input::StandardInput => audio::decode_reader(io::stdin().lock()),
+        Input::File(path) => audio::decode_file(path),
+    };
+    std::panic::set_hook(hook);
+    Ok(audio?)
 }
 
 fn transcribe(
