@@ -1,12 +1,12 @@
 //! Model sizes.
 
-use stonechat_formats::Format;
+use stonechat_formats::{Format, ModelFile};
 
 use crate::Error;
 use crate::source::Source;
 
 /// Sizes of a Whisper model; nothing is assumed, everything comes from the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Config {
     /// Mel bands: 80, or 128 since large-v3.
     pub n_mels: usize,
@@ -96,6 +96,14 @@ impl Config {
 }
 
 impl Config {
+    /// The sizes of the model in `file`.
+    ///
+    /// # Errors
+    /// If it is no Whisper model or leaves a size out.
+    pub fn from_file(file: &ModelFile) -> Result<Self, Error> {
+        Self::read(&Source::new(file)?)
+    }
+
     /// The sizes that a file states: its metadata, its `config.json`, or the shapes of its tensors
     /// where the format leaves them out.
     pub(crate) fn read(source: &Source<'_>) -> Result<Self, Error> {

@@ -173,6 +173,7 @@ impl<B: Backend> Transcriber<B> {
             prompt_from: 0,
             segments: Vec::new(),
             rng: Rng::new(options.seed),
+            duration: samples.len() as f64 / SAMPLE_RATE as f64,
             temperature: 0.0,
         };
         if let Some(prompt) = &options.initial_prompt {
@@ -368,8 +369,8 @@ impl<B: Backend> Transcriber<B> {
         run.segments.push(Segment {
             id: run.segments.len(),
             seek,
-            start: hundredths(start),
-            end: hundredths(end),
+            start: hundredths(start.min(run.duration)),
+            end: hundredths(end.min(run.duration)),
             text,
             tokens: tokens.to_vec(),
             temperature: result.temperature,
@@ -390,6 +391,8 @@ struct Run {
     prompt_from: usize,
     segments: Vec<Segment>,
     rng: Rng,
+    /// Seconds of the recording: stamps in the padding of the last window lie beyond it.
+    duration: f64,
     /// The last temperature that the current window needed.
     temperature: f32,
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use stonechat::Models;
 use stonechat::audio::{self, SourceInfo};
 use stonechat::formats::{ModelFile, Summary};
+use stonechat::whisper::Config;
 
 /// Arguments of `stonechat inspect`.
 #[derive(Debug, clap::Args)]
@@ -24,8 +25,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let path: PathBuf = Models::from_env().find(&args.file)?;
     let text = match ModelFile::open(&path) {
-        Ok(model) if args.json => format!("{}\n", model_json(&model.summary())),
-        Ok(model) => model_text(&model.summary())?,
+        Ok(model) if args.json => format!("{}\n", model_json(&model)),
+        Ok(model) => model_text(&model)?,
         Err(error) if path.is_dir() => return Err(error.into()),
         Err(not_model) => match audio::decode_file(&path) {
             Ok(audio) if args.json => format!("{}\n", audio_json(&audio.source)),
@@ -37,12 +38,22 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn model_text(summary: &Summary) -> anyhow::Result<String> {
+fn model_text(model: &ModelFile) -> anyhow::Result<String> {
     let mut text = String::new();
+    let summary = &model.summary();
     let Summary { format, version, n_parameters, .. } = summary;
     writeln!(text, "format      {format}, version {version}")?;
     writeln!(text, "size        {}", super::megabytes(summary.file_bytes as u64))?;
     writeln!(text, "parameters  {n_parameters} ({})", types(summary))?;
+    if let Ok(config) = Config::from_file(model) {
+        let Config { d_model, n_audio_layers, n_text_layers, n_text_heads, .. } = config;
+        writeln!(
+            text,
+            "whisper     {n_audio_layers} encoder and {n_text_layers} decoder layers, {d_model} wide, \
+             {n_text_heads} heads, {} mels, {} tokens",
+            config.n_mels, config.vocab_size
+        )?;
+    }
     for (name, bytes) in &summary.companions {
         writeln!(text, "beside it   {name}, {}", super::megabytes(*bytes as u64))?;
     }
@@ -77,7 +88,8 @@ fn types(summary: &Summary) -> String {
     totals.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
-fn model_json(summary: &Summary) -> Value {
+fn model_json(model: &ModelFile) -> Value {
+    let summary = &model.summary();
     let metadata: Map<String, Value> =
         summary.metadata.iter().map(|(k, v)| (k.clone(), Value::from(v.as_str()))).collect();
     let companions: Map<String, Value> =
@@ -96,6 +108,7 @@ fn model_json(summary: &Summary) -> Value {
         "file_bytes": summary.file_bytes,
         "n_parameters": summary.n_parameters,
         "tensor_bytes": summary.tensor_bytes,
+        "whisper": Config::from_file(model).ok(),
         "companions": companions,
         "metadata": metadata,
         "tensors": tensors,
