@@ -57,18 +57,7 @@ pub(crate) fn models_dir() -> Result<PathBuf> {
     if let Some(dir) = variable("STONECHAT_MODELS") {
         return Ok(dir.into());
     }
-    let home = || variable("HOME").map(PathBuf::from);
-    let cache = if cfg!(target_os = "macos") {
-        home().map(|home| home.join("Library/Caches"))
-    } else if cfg!(windows) {
-        variable("LOCALAPPDATA").map(PathBuf::from)
-    } else {
-        // The XDG specification tells to ignore a relative path.
-        variable("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .filter(|dir| dir.is_absolute())
-            .or_else(|| home().map(|home| home.join(".cache")))
-    };
+    let cache = dirs::cache_dir();
     let cache = cache.context("no home folder is known: set STONECHAT_MODELS to a folder")?;
     Ok(cache.join("stonechat").join("models"))
 }

@@ -52,7 +52,7 @@ impl Models {
     pub fn from_env() -> Self {
         let folder = variable("STONECHAT_MODELS")
             .map(PathBuf::from)
-            .or_else(|| Some(cache_folder()?.join("stonechat").join("models")));
+            .or_else(|| Some(dirs::cache_dir()?.join("stonechat").join("models")));
         Self { folder }
     }
 
@@ -211,21 +211,6 @@ fn bytes_at(path: &Path) -> u64 {
     }
     let Ok(entries) = fs::read_dir(path) else { return 0 };
     entries.filter_map(|entry| Some(fs::metadata(entry.ok()?.path()).ok()?.len())).sum()
-}
-
-fn cache_folder() -> Option<PathBuf> {
-    let home = || variable("HOME").map(PathBuf::from);
-    if cfg!(target_os = "macos") {
-        home().map(|home| home.join("Library/Caches"))
-    } else if cfg!(windows) {
-        variable("LOCALAPPDATA").map(PathBuf::from)
-    } else {
-        // The XDG specification tells to ignore a relative path.
-        variable("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .filter(|folder| folder.is_absolute())
-            .or_else(|| home().map(|home| home.join(".cache")))
-    }
 }
 
 fn variable(name: &str) -> Option<OsString> {

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use crate::run::{Folder, default_model_and_clip, finish};
+use crate::run::{Folder, default_model_and_clip, finish, tone};
 
 const FOX: &str = "The quick brown fox jumps over the lazy dog.";
 
@@ -135,4 +135,31 @@ fn a_closed_pipe_is_no_error() {
     drop(child.stdout.take());
     let ran = finish(child);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn nothing_is_heard_in_silence() {
+    let Some((model, _)) = default_model_and_clip("nothing_is_heard_in_silence") else { return };
+    let folder = Folder::new("silence");
+    for seconds in [0, 1, 40] {
+        let mut wav = tone(seconds * 16_000);
+        let samples = wav.len() - seconds as usize * 32_000;
+        wav[samples..].fill(0);
+        folder.write("silence.wav", &wav);
+        let ran = folder.run(&["transcribe", "-q", "-m", &model, "silence.wav"]);
+        assert_eq!((ran.succeeds(), ran.stderr.as_str()), ("", ""), "{seconds} s of silence");
+    }
+}
+
+#[test]
+fn any_rate_depth_and_channel_count_gives_the_same_text() {
+    let test = "any_rate_depth_and_channel_count_gives_the_same_text";
+    let Some((model, clip)) = default_model_and_clip(test) else { return };
+    let folder = Folder::new("containers");
+    let formats = std::path::Path::new(&clip).with_file_name("formats");
+    for name in ["fox_stereo.mp4", "fox_mulaw.wav", "fox.mp3", "fox.opus", "fox.m4a", "fox_vorbis.mkv"] {
+        let path = formats.join(name).display().to_string();
+        let ran = folder.run(&["transcribe", "-m", &model, &path]);
+        assert_eq!(ran.succeeds(), format!("{FOX}\n"), "{name}");
+    }
 }
