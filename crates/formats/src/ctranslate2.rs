@@ -84,10 +84,24 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
     if version >= 3 {
         let count = r.u32("number of aliases")?;
         let count = r.fits(count.into(), MIN_ALIAS_BYTES, "aliases")?;
+        let mut aliases = Vec::with_capacity(count);
         for _ in 0..count {
             let alias = string(&mut r, "alias")?;
             let name = string(&mut r, "aliased variable")?;
-            push_alias(&mut tensors, alias, name)?;
+            if !tensors.push_alias(alias, name)? {
+                let expected = format!("a variable called `{}`", printable(name));
+                return Err(Error::tensor(alias, expected, "none"));
+            }
+            aliases.push((alias, name));
+        }
+        // An alias of a weight stands for its scale, too; the converter lists some of these itself,
+        // in any order.
+        for (alias, name) in aliases {
+            let alias_scale = format!("{alias}_scale");
+            if !tensors.contains(&alias_scale) {
+                // A variable without a scale has no alias of it either.
+                tensors.push_alias(&alias_scale, &format!("{name}_scale"))?;
+            }
         }
     }
     if r.remaining() > 0 {
@@ -129,20 +143,6 @@ fn variable(r: &mut Reader<'_>, version: u32) -> Result<(TensorInfo, Place)> {
     let start = r.pos();
     r.take(n_bytes, "variable data")?;
     Ok((info, Place { shard: 0, range: start..start + n_bytes }))
-}
-
-/// An alias stands for a variable and, as in CTranslate2, for its scale.
-fn push_alias(tensors: &mut TensorTable, alias: &str, name: &str) -> Result<()> {
-    if !tensors.push_alias(alias, name)? {
-        let expected = format!("a variable called `{}`", printable(name));
-        return Err(Error::tensor(alias, expected, "none"));
-    }
-    let alias_scale = format!("{alias}_scale");
-    if !tensors.contains(&alias_scale) {
-        // A variable without a scale has no alias of it either.
-        tensors.push_alias(&alias_scale, &format!("{name}_scale"))?;
-    }
-    Ok(())
 }
 
 /// `enum class DataType` of CTranslate2's `types.h`.

@@ -234,9 +234,13 @@ fn ctranslate2_bytes(variables: &[Tensor], int8: bool) -> Vec<u8> {
         out.extend((data.len() as u32).to_le_bytes());
         out.extend(data);
     }
-    out.extend(1u32.to_le_bytes());
-    string(&mut out, "decoder/projection/weight");
-    string(&mut out, "decoder/embeddings/weight");
+    // The converter finds equal variables, scales among them.
+    let kinds = if int8 { &["weight", "weight_scale"][..] } else { &["weight"] };
+    out.extend((kinds.len() as u32).to_le_bytes());
+    for kind in kinds {
+        string(&mut out, &format!("decoder/projection/{kind}"));
+        string(&mut out, &format!("decoder/embeddings/{kind}"));
+    }
     out
 }
 
