@@ -34,9 +34,9 @@ impl AlignedVec {
     #[must_use]
     pub fn try_zeroed(len: usize) -> Option<Self> {
         let n_lines = len.div_ceil(16);
-        let mut lines = Vec::new();
-        lines.try_reserve_exact(n_lines).ok()?;
-        lines.resize(n_lines, Line::zeroed());
+        // Zeroed by the allocator: memory that is never touched, such as the pages of sequences
+        // that are never used, is never taken.
+        let lines = bytemuck::allocation::try_zeroed_slice_box(n_lines).ok()?.into_vec();
         Some(Self { lines, len })
     }
 }

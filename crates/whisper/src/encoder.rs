@@ -34,12 +34,13 @@ pub(crate) struct EncoderBlock<B: Backend> {
 #[derive(Debug)]
 pub struct EncoderState<B: Backend> {
     mel: B::Buffer,
-    conv: B::Buffer,
     /// The residual stream `[n_audio_ctx, D]`; after a run, the encoder's output before `norm`.
     x: B::Buffer,
     /// Norm and attention results `[n_audio_ctx, D]`; after a run, the encoder's output.
     h: B::Buffer,
     qkv: B::Buffer,
+    /// FFN activations `[n_audio_ctx, 4D]`; before the first layer, the output of the first
+    /// convolution `[WINDOW_FRAMES, D]`, which is half as large.
     ffn: B::Buffer,
     /// Keys and values of one layer at a time.
     kv: KvCache<B>,
@@ -67,7 +68,6 @@ impl<B: Backend> EncoderState<B> {
         let row = QueryRow { first_page: 0, n_pages: shape.n_pages as u32, kv_len: t as u32 };
         Ok(Self {
             mel: backend.alloc(WINDOW_FRAMES * config.n_mels)?,
-            conv: backend.alloc(WINDOW_FRAMES * d)?,
             x: backend.alloc(t * d)?,
             h: backend.alloc(t * d)?,
             qkv: backend.alloc(t * 3 * d)?,
@@ -95,7 +95,7 @@ impl<B: Backend> Encoder<B> {
         mel: &[f32],
     ) {
         let (t, d) = (config.n_audio_ctx, config.d_model);
-        let EncoderState { mel: input, conv, x, h, qkv, ffn, kv, window, rows } = state;
+        let EncoderState { mel: input, x, h, qkv, ffn, kv, window, rows } = state;
         assert_eq!(mel.len(), WINDOW_FRAMES * config.n_mels, "one window of mel frames");
         let scale = 1.0 / (config.audio_head_dim() as f32).sqrt();
         let slots: Vec<_> = (0..t).map(|pos| window.slot(pos)).collect();
@@ -103,12 +103,12 @@ impl<B: Backend> Encoder<B> {
         backend.write(input, 0, mel);
         self.conv1.forward_gelu(
             backend,
-            conv,
+            ffn,
             View::packed(input, WINDOW_FRAMES, config.n_mels),
             false,
         );
         backend.copy(x, 0, View::packed(&self.positions, t, d));
-        self.conv2.forward_gelu(backend, x, View::packed(conv, WINDOW_FRAMES, d), true);
+        self.conv2.forward_gelu(backend, x, View::packed(ffn, WINDOW_FRAMES, d), true);
         for block in &self.blocks {
             block.attn_norm.forward(backend, h, View::packed(x, t, d));
             block.attn_qkv.forward(backend, qkv, View::packed(h, t, d));
