@@ -7,7 +7,7 @@ classes with a vocabulary of 64 tokens. Weights are exact in f16, so that the fi
     pip install torch transformers safetensors numpy sentencepiece
     python3 llm.py --llama-cpp PATH_TO_LLAMA_CPP [--only NAME] [--f32 FOLDER]
 
-PATH_TO_LLAMA_CPP is a source tree with `conversion/` and `gguf-py/`. `--f32 FOLDER` writes the same models in f32 too, for check_llm.py.
+PATH_TO_LLAMA_CPP is a source tree with `conversion/` and `gguf-py/`. `--f32 FOLDER` writes the same models in f32 too, for llm_check.py.
 Each `<name>.json` names its `model`, the context length `n_ctx` it is run with (phi3 chooses its RoPE factors by it), the prompt's
 `tokens`, the `logits` after those at `positions`, and the `greedy` continuation of the prompt (no token ends it). `smallest_margin` is how
 close any greedy choice or expert choice comes to a tie. `<name>-hf` is the same model as the Hub keeps it.
@@ -67,11 +67,12 @@ def falcon(**changes):
 
 def phi3():
     factors = dict(short_factor=[1.0, 1.05, 1.1, 1.3, 1.5, 2.0], long_factor=[1.1, 1.5, 2.5, 3.5, 4.5, 6.0])
+    # llama.cpp rounds a context up to 256 positions before it compares it with the original length.
     return transformers.Phi3Config(**{
         **NARROW, "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": False, "sliding_window": None,
-        "original_max_position_embeddings": 64, "partial_rotary_factor": 0.75,
+        "max_position_embeddings": 1024, "original_max_position_embeddings": 256, "partial_rotary_factor": 0.75,
         "rope_parameters": dict(
-            rope_type="longrope", rope_theta=10000.0, original_max_position_embeddings=64, partial_rotary_factor=0.75, **factors
+            rope_type="longrope", rope_theta=10000.0, original_max_position_embeddings=256, partial_rotary_factor=0.75, **factors
         ),
     })
 
@@ -270,7 +271,9 @@ def write_tokenizer(folder):
 
 def write_folder(model, packed, folder, layout):
     """A folder as the Hub has it. transformers' own writer splits the fused experts again."""
-    dtype = torch.bfloat16 if layout == "bf16" else torch.float16
+    # The converter adds one to gemma's norms in the file's type: exact from bf16, which it widens to f32 first, but not from f16.
+    wants_bf16 = layout == "bf16" or model.config.model_type.startswith("gemma")
+    dtype = torch.bfloat16 if wants_bf16 else torch.float16
     shard = {"max_shard_size": "20KB"} if layout == "sharded" else {}
     model.to(dtype).save_pretrained(folder, **shard)
     model.float()
@@ -303,8 +306,11 @@ def older_config(config):
     return config
 
 
-def write_gguf(folder, out, name, f32):
-    """Converts through llama.cpp's own class of the architecture; only the vocabulary is ours."""
+def write_gguf(folder, out, f32):
+    """Converts through llama.cpp's own class of the architecture; only the vocabulary is ours.
+
+    The name says nothing of the architecture: llama.cpp expects special tokens of a file whose name has "phi3" in it.
+    """
     import gguf
     from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
 
@@ -328,18 +334,19 @@ def write_gguf(folder, out, name, f32):
 
     converter = type(f"Tiny{base.__name__}", (base,), {"model_arch": base.model_arch, "set_vocab": set_vocab})
     ftype = gguf.LlamaFileType.ALL_F32 if f32 else gguf.LlamaFileType.MOSTLY_F16
-    converter(folder, ftype, out, eager=True, model_name=name, hparams=hparams).write()
+    converter(folder, ftype, out, eager=True, model_name="tiny", hparams=hparams).write()
 
 
 def write_json(path, name, prompt, result, model, entry, seed, n_ctx):
     logits, greedy, margin = result
+    positions = [*(p for p in POSITIONS if p < len(prompt) - 1), len(prompt) - 1]
     number = lambda x: float(f"{x:.6g}")
-    rows = ",\n  ".join(json.dumps([number(x) for x in logits[p].tolist()], separators=(",", ":")) for p in POSITIONS if p < len(prompt))
+    rows = ",\n  ".join(json.dumps([number(x) for x in logits[p].tolist()], separators=(",", ":")) for p in positions)
     head = {
         "model": f"{name}.gguf", "architecture": model.config.architectures[0], "seed": seed, "n_ctx": n_ctx,
         "reference": f"transformers {transformers.__version__}, torch {torch.__version__}, f32",
         "note": entry.get("note", ""), "smallest_margin": number(margin),
-        "tokens": prompt, "greedy": greedy, "positions": [p for p in POSITIONS if p < len(prompt)],
+        "tokens": prompt, "greedy": greedy, "positions": positions,
     }
     lines = ",\n".join(f' "{k}": {json.dumps(v)}' for k, v in head.items())
     path.write_text(f'{{\n{lines},\n "logits": [\n  {rows}\n ]\n}}\n')
@@ -353,16 +360,17 @@ def make(name, entry, f32_folder):
     draw = lambda n: [0, *(int(t) for t in rng.integers(2, VOCAB_SIZE, n - 1))]
     runs = {name: (draw(40), 128)}
     if name == "phi3":
-        runs = {"phi3-short": (draw(40), 64), "phi3-long": (draw(72), 256)}
+        runs = {"phi3-short": (draw(40), 256), "phi3-long": (draw(300), 512)}
     seed, model, packed, results = search(config, [prompt for prompt, _ in runs.values()])
     for (run, (prompt, n_ctx)), result in zip(runs.items(), results):
         write_json(OUT / f"{run}.json", name, prompt, result, model, entry, seed, n_ctx)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / name
         write_folder(model, packed, folder, entry.get("folder", ""))
-        write_gguf(folder, OUT / f"{name}.gguf", name, f32=False)
+        write_gguf(folder, OUT / f"{name}.gguf", f32=False)
         if f32_folder:
-            write_gguf(folder, f32_folder / f"{name}.gguf", name, f32=True)
+            write_folder(model, {}, Path(scratch) / "f32", "")
+            write_gguf(Path(scratch) / "f32", f32_folder / f"{name}.gguf", f32=True)
         if "folder" in entry:
             target = OUT / f"{name}-hf"
             shutil.rmtree(target, ignore_errors=True)
