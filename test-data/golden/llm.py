@@ -128,9 +128,11 @@ MODELS = {
         rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
     ))),
     "llama-yarn": dict(config=lambda: wide_heads(dict(
-        rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=64
-    ))),
-    "llama-bias-tied": dict(config=lambda: llama(attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
+        rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=1024
+    ), max_position_embeddings=4096)),
+    "llama-bias-tied": dict(config=lambda: llama(
+        attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rms_norm_eps=0.01
+    )),
     "qwen2": dict(config=lambda: transformers.Qwen2Config(**{**NARROW, "tie_word_embeddings": True}), folder="bf16"),
     "qwen3": dict(config=lambda: transformers.Qwen3Config(**{
         **NARROW, "num_hidden_layers": 1, "head_dim": 16, "tie_word_embeddings": False
@@ -144,7 +146,9 @@ MODELS = {
     "phi3": dict(config=phi3, folder="f16"),
     "gpt-oss": dict(config=gpt_oss),
     "falcon-7b": dict(config=lambda: falcon(multi_query=True, new_decoder_architecture=False), note=TANH_GELU),
-    "falcon-40b": dict(config=lambda: falcon(num_hidden_layers=1, new_decoder_architecture=True, num_kv_heads=2), note=TANH_GELU),
+    "falcon-40b": dict(config=lambda: falcon(
+        num_hidden_layers=1, new_decoder_architecture=True, num_kv_heads=2, layer_norm_epsilon=0.01
+    ), note=TANH_GELU),
     "bloom": dict(config=lambda: transformers.BloomConfig(
         vocab_size=VOCAB_SIZE, hidden_size=32, n_layer=1, n_head=4, bos_token_id=0, eos_token_id=1, seq_length=256
     )),
