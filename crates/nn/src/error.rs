@@ -1,4 +1,4 @@
-//! Errors of backends and caches.
+//! Errors of backends, caches and sampling.
 
 use stonechat_compute::DType;
 
@@ -48,5 +48,23 @@ pub enum Error {
         bytes: usize,
         /// The backend that was asked.
         backend: &'static str,
+    },
+    /// A sampling option is out of its range.
+    #[error("sampling option `{option}`: expected {expected}, got {got}")]
+    SamplingOption {
+        /// The field of `SamplingOptions`.
+        option: &'static str,
+        /// The range in words.
+        expected: &'static str,
+        /// The value given.
+        got: f32,
+    },
+    /// No sampler has this name or letter.
+    #[error("unknown sampler `{name}`: expected one of {known}")]
+    UnknownSampler {
+        /// The name given.
+        name: String,
+        /// The names there are, with their letters.
+        known: String,
     },
 }

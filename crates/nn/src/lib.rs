@@ -9,6 +9,7 @@
 //! | `cpu.rs` | [`Cpu`]: the ops on this machine's SIMD |
 //! | `kv_cache.rs` | [`KvCache`]: pages with reference counts and copy-on-write; [`Sequence`] |
 //! | `linear.rs`, `norm.rs`, `conv1d.rs` | weights plus the op that applies them |
+//! | `sample.rs` | [`sample`]: the sampling chain |
 //!
 //! Shape letters: `T` token or time rows, `D` `d_model`, `H` heads, `G` KV heads, `C` `head_dim`,
 //! `V` vocabulary, `N`/`K` rows and columns of a weight matrix.
@@ -21,6 +22,7 @@ mod error;
 mod kv_cache;
 mod linear;
 mod norm;
+pub mod sample;
 
 pub use backend::{
     Activation, Attention, Backend, Epilogue, KvDType, KvRow, KvShape, MatrixSource, QueryRow,

@@ -1,24 +1,6 @@
 //! Choosing a token from logits.
 
-/// Small seeded generator (splitmix64): sampling must be reproducible across platforms.
-#[derive(Debug, Clone)]
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// Uniform in `[0, 1)`.
-    fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        (z >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
+use stonechat_nn::sample::Rng;
 
 /// A chosen token and its log-probability at temperature 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,7 +70,9 @@ fn max(logits: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Rng, greedy, probability, sample};
+    use stonechat_nn::sample::Rng;
+
+    use super::{greedy, probability, sample};
 
     #[test]
     fn greedy_takes_the_first_maximum_and_its_log_probability() {

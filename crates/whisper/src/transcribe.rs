@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use stonechat_audio::Mel;
+use stonechat_nn::sample::Rng;
 use stonechat_nn::{Backend, KvDType};
 use web_time::Instant;
 
 use crate::options::no_temperature;
 use crate::rules::Rules;
-use crate::sampling::Rng;
 use crate::window::{Scratch, WindowRequest};
 use crate::{
     Batch, DecoderState, EncoderState, Error, FRAMES_PER_POSITION, HOP_LENGTH, Language, Model,

@@ -5,9 +5,10 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use stonechat_nn::Backend;
+use stonechat_nn::sample::Rng;
 
 use crate::rules::Rules;
-use crate::sampling::{Rng, greedy, probability, sample};
+use crate::sampling::{greedy, probability, sample};
 use crate::{Batch, DecoderState, Error, Model};
 
 /// What one window was decoded to.

@@ -1,0 +1,44 @@
+//! Choosing tokens from logits: llama.cpp's sampling chain, in its order and with its defaults.
+//!
+//! What it is not: beam search and stop strings, which belong to the engine, and tokenization.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `options.rs`, `kind.rs` | [`SamplingOptions`]; [`SamplerKind`], the names and the order |
+//! | `sampler.rs` | [`Sampler`]: the chain and the draw |
+//! | `candidates.rs` | the buffer that the chain works on |
+//! | `penalties.rs`, `dry.rs`, `breakers.rs` | penalties for what the text has already said |
+//! | `top_n_sigma.rs`, `top_k.rs`, `top_p.rs`, `min_p.rs` | truncation by logit or probability |
+//! | `typical.rs`, `tail_free.rs`, `eta.rs`, `xtc.rs` | truncation by the distribution's shape |
+//! | `temperature.rs`, `mirostat.rs`, `adaptive_p.rs` | reshaping, fixed or by feedback |
+//! | `rng.rs` | [`Rng`]: the seeded generator |
+
+mod adaptive_p;
+mod breakers;
+mod candidates;
+mod dry;
+mod entropy;
+mod eta;
+mod kind;
+mod min_p;
+mod mirostat;
+mod options;
+mod penalties;
+mod rng;
+mod sampler;
+mod tail_free;
+mod temperature;
+#[cfg(test)]
+mod testing;
+mod top_k;
+mod top_n_sigma;
+mod top_p;
+mod typical;
+mod xtc;
+
+pub use breakers::DryBreakers;
+pub use candidates::Candidate;
+pub use kind::SamplerKind;
+pub use options::SamplingOptions;
+pub use rng::Rng;
+pub use sampler::Sampler;

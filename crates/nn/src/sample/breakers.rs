@@ -1,0 +1,133 @@
+//! Sequence breakers of DRY as tokens.
+
+use std::collections::HashMap;
+
+/// Bytes of a breaker that are looked at.
+const MAX_BYTES: usize = 40;
+/// Tokens of a breaker after the first.
+const MAX_TAIL: usize = 20;
+
+/// The token sequences that end a repetition for DRY: tokens that contain a breaker, and tokens
+/// whose end is the start of one, followed by the rest of it.
+#[derive(Debug, Clone, Default)]
+pub struct DryBreakers {
+    /// For the first token of a sequence the tokens that must follow it.
+    tails: HashMap<u32, Vec<Vec<u32>>>,
+}
+
+impl DryBreakers {
+    /// Finds the tokens that can spell each of `breakers`.
+    ///
+    /// `token_bytes(token, buffer)` appends the text of a token (special tokens by their name) to
+    /// the empty buffer; `tokenize` splits the rest of a breaker, which may start within a
+    /// character, without adding or recognizing special tokens. Empty breakers are ignored.
+    ///
+    /// Source: koboldcpp PR 982 (pi6am), as in llama.cpp.
+    pub fn new<S: AsRef<str>>(
+        breakers: &[S],
+        vocab_size: usize,
+        mut token_bytes: impl FnMut(u32, &mut Vec<u8>),
+        mut tokenize: impl FnMut(&[u8]) -> Vec<u32>,
+    ) -> Self {
+        let mut new = Self::default();
+        let mut word = Vec::new();
+        for token in 0..vocab_size as u32 {
+            word.clear();
+            token_bytes(token, &mut word);
+            for breaker in breakers {
+                let breaker = breaker.as_ref().as_bytes();
+                let breaker = &breaker[..breaker.len().min(MAX_BYTES)];
+                if breaker.is_empty() {
+                    continue;
+                }
+                if word.windows(breaker.len()).any(|part| part == breaker) {
+                    new.add(token, Vec::new());
+                    continue;
+                }
+                // No part of the word is the whole breaker: an overlap is an end of the word.
+                for overlap in (1..breaker.len().min(word.len() + 1)).rev() {
+                    if word.ends_with(&breaker[..overlap]) {
+                        let mut tail = tokenize(&breaker[overlap..]);
+                        tail.truncate(MAX_TAIL);
+                        new.add(token, tail);
+                    }
+                }
+            }
+        }
+        new
+    }
+
+    /// Breakers given as tokens; empty ones are ignored.
+    #[must_use]
+    pub fn from_tokens(sequences: &[Vec<u32>]) -> Self {
+        let mut new = Self::default();
+        for sequence in sequences {
+            if let Some((&head, tail)) = sequence.split_first() {
+                new.add(head, tail.to_vec());
+            }
+        }
+        new
+    }
+
+    fn add(&mut self, head: u32, tail: Vec<u32>) {
+        let tails = self.tails.entry(head).or_default();
+        if !tails.contains(&tail) {
+            tails.push(tail);
+        }
+    }
+
+    /// The longest tail of a breaker that starts with `head` for which `follows(i, token)` holds
+    /// for each of its tokens; its length.
+    pub(super) fn longest_match(
+        &self,
+        head: u32,
+        follows: impl Fn(usize, u32) -> bool,
+    ) -> Option<usize> {
+        let matches =
+            |tail: &&Vec<u32>| tail.iter().enumerate().all(|(i, &token)| follows(i, token));
+        self.tails.get(&head)?.iter().filter(matches).map(Vec::len).max()
+    }
+
+    /// Whether the token alone is a breaker.
+    pub(super) fn is_breaker(&self, token: u32) -> bool {
+        self.tails.get(&token).is_some_and(|tails| tails.iter().any(Vec::is_empty))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DryBreakers;
+
+    #[test]
+    fn finds_whole_and_overlapping_tokens() {
+        let vocab = ["a", "b", "ab", "xab", "c", "bcx", "bab"];
+        let tokenize = |text: &[u8]| -> Vec<u32> {
+            let id = |byte: &u8| vocab.iter().position(|v| v.as_bytes() == [*byte]).unwrap() as u32;
+            text.iter().map(id).collect()
+        };
+        let bytes = |token: u32, out: &mut Vec<u8>| out.extend(vocab[token as usize].as_bytes());
+        let breakers = DryBreakers::new(&["abc", "", "bcx"], vocab.len(), bytes, |text| {
+            // `x` has no token of its own in this vocabulary.
+            tokenize(&text.iter().copied().filter(|b| *b != b'x').collect::<Vec<_>>())
+        });
+        let tails = |token| breakers.tails.get(&token).cloned().unwrap_or_default();
+        assert_eq!(tails(0), [vec![1, 4]]);
+        assert_eq!(tails(1), [vec![4]]);
+        // "ab" starts "abc", its "b" starts "bcx"; the tails are the same here.
+        assert_eq!(tails(2), [vec![4]]);
+        assert_eq!(tails(3), [vec![4]]);
+        assert!(tails(4).is_empty());
+        assert_eq!(tails(5), [Vec::<u32>::new()]);
+        assert!(breakers.is_breaker(5) && !breakers.is_breaker(0) && !breakers.is_breaker(4));
+    }
+
+    #[test]
+    fn the_longest_tail_wins() {
+        let breakers = DryBreakers::from_tokens(&[vec![1], vec![1, 2, 3], vec![1, 2], vec![]]);
+        let next = [2, 3];
+        let follows = |i: usize, token| next.get(i) == Some(&token);
+        assert_eq!(breakers.longest_match(1, follows), Some(2));
+        assert_eq!(breakers.longest_match(1, |_, _| false), Some(0));
+        assert_eq!(breakers.longest_match(2, follows), None);
+    }
+}

@@ -1,0 +1,342 @@
+//! The tokens that are still in play while the chain runs.
+//!
+//! Two forms share one type. As long as no sampler has removed a token, the logits lie by token
+//! id in one array, and a sampler that touches a few tokens (bias, penalties) touches a few
+//! floats. The first sampler that removes tokens turns them into a list; after top-k that list is
+//! short, and the vocabulary is never sorted.
+
+use std::cmp::Ordering;
+
+/// One token with its logit and probability.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    /// The token.
+    pub token: u32,
+    /// Its logit after the samplers that have run.
+    pub logit: f32,
+    /// Its probability among the candidates.
+    pub p: f32,
+}
+
+/// The buffer that the chain works on.
+#[derive(Debug, Clone)]
+pub(super) struct Candidates {
+    /// Logits by token id; meaningful while `is_dense`.
+    dense: Vec<f32>,
+    is_dense: bool,
+    /// The survivors, empty while `is_dense`.
+    list: Vec<Candidate>,
+    /// The first `sorted` entries of `list` are its greatest, in order.
+    sorted: usize,
+    /// Work space of [`Candidates::keep_by_score`].
+    scored: Vec<(f32, Candidate)>,
+}
+
+/// Descending logit; equal logits by ascending token id, so that every platform agrees.
+fn descending(a: &Candidate, b: &Candidate) -> Ordering {
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
+}
+
+impl Candidates {
+    /// A buffer for `vocab_size` tokens with room for a list of `list_capacity`.
+    pub(super) fn new(vocab_size: usize, list_capacity: usize) -> Self {
+        Self {
+            dense: vec![0.0; vocab_size],
+            is_dense: true,
+            list: Vec::with_capacity(list_capacity),
+            sorted: 0,
+            scored: Vec::new(),
+        }
+    }
+
+    /// Starts over with every token. NaN counts as −∞ and +∞ as the greatest finite value.
+    ///
+    /// # Panics
+    /// If `logits` has not one value for each token.
+    #[track_caller]
+    pub(super) fn load(&mut self, logits: &[f32]) {
+        assert_eq!(logits.len(), self.dense.len(), "one logit for each token of the vocabulary");
+        for (to, &from) in self.dense.iter_mut().zip(logits) {
+            *to = if from.is_nan() { f32::NEG_INFINITY } else { from.min(f32::MAX) };
+        }
+        self.is_dense = true;
+        self.list.clear();
+        self.sorted = 0;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        if self.is_dense { self.dense.len() } else { self.list.len() }
+    }
+
+    /// The list as it stands; empty while no sampler has needed one.
+    pub(super) fn as_slice(&self) -> &[Candidate] {
+        &self.list
+    }
+
+    /// Every logit, in no particular order.
+    pub(super) fn logits(&self) -> impl Iterator<Item = f32> {
+        let dense = if self.is_dense { &self.dense[..] } else { &[] };
+        dense.iter().copied().chain(self.list.iter().map(|c| c.logit))
+    }
+
+    pub(super) fn max_logit(&self) -> f32 {
+        if self.sorted > 0 {
+            return self.list[0].logit;
+        }
+        self.logits().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    /// Replaces the logit of each token of `touched` by `change(token, logit)`.
+    ///
+    /// `touched` holds no token twice, and `change` returns the logit of any other token as it is.
+    pub(super) fn adjust(&mut self, touched: &[u32], change: impl Fn(u32, f32) -> f32) {
+        if self.is_dense {
+            for &token in touched {
+                if let Some(logit) = self.dense.get_mut(token as usize) {
+                    *logit = change(token, *logit).min(f32::MAX);
+                }
+            }
+        } else if !touched.is_empty() {
+            for candidate in &mut self.list {
+                candidate.logit = change(candidate.token, candidate.logit).min(f32::MAX);
+            }
+            self.sorted = 0;
+        }
+    }
+
+    /// Replaces every logit; `change` keeps their order (equal logits may become of them).
+    pub(super) fn map_logits(&mut self, change: impl Fn(f32) -> f32) {
+        if self.is_dense {
+            self.dense.iter_mut().for_each(|logit| *logit = change(*logit));
+        } else {
+            self.list.iter_mut().for_each(|candidate| candidate.logit = change(candidate.logit));
+        }
+    }
+
+    /// Replaces every logit by a function of the candidate; the order may change.
+    pub(super) fn reshape(&mut self, change: impl Fn(&Candidate) -> f32) {
+        for candidate in self.list_mut() {
+            candidate.logit = change(candidate);
+        }
+        self.sorted = 0;
+    }
+
+    /// The candidates as a list.
+    fn list_mut(&mut self) -> &mut Vec<Candidate> {
+        if self.is_dense {
+            let all = self.dense.iter().zip(0..);
+            self.list.extend(all.map(|(&logit, token)| Candidate { token, logit, p: 0.0 }));
+            self.is_dense = false;
+        }
+        &mut self.list
+    }
+
+    /// Fills in the probabilities: the softmax of the logits.
+    pub(super) fn softmax(&mut self) -> &[Candidate] {
+        let max = self.max_logit();
+        let list = self.list_mut();
+        if max == f32::NEG_INFINITY {
+            // Nothing is possible; the first candidate stands for the choice that must be made.
+            list.iter_mut().enumerate().for_each(|(i, c)| c.p = if i == 0 { 1.0 } else { 0.0 });
+            return list;
+        }
+        let mut sum = 0.0;
+        for candidate in list.iter_mut() {
+            candidate.p = (candidate.logit - max).exp();
+            sum += f64::from(candidate.p);
+        }
+        for candidate in list.iter_mut() {
+            candidate.p = (f64::from(candidate.p) / sum) as f32;
+        }
+        list
+    }
+
+    /// Moves the `n` greatest to the front, in order.
+    pub(super) fn sort_prefix(&mut self, n: usize) -> &[Candidate] {
+        let sorted = self.sorted;
+        let list = self.list_mut();
+        let n = n.min(list.len());
+        if n > sorted {
+            let rest = &mut list[sorted..];
+            if n - sorted < rest.len() {
+                rest.select_nth_unstable_by(n - sorted - 1, descending);
+            }
+            rest[..n - sorted].sort_unstable_by(descending);
+            self.sorted = n;
+        }
+        &self.list
+    }
+
+    /// Keeps the `k` greatest, in order.
+    pub(super) fn keep_top(&mut self, k: usize) {
+        if self.is_dense && k < self.dense.len() / 4 {
+            self.gather_top(k);
+        }
+        self.sort_prefix(k);
+        self.truncate(k);
+    }
+
+    /// One pass over the dense logits that leaves the `k` greatest (and perhaps a few others) in
+    /// the list.
+    fn gather_top(&mut self, k: usize) {
+        const CHUNK: usize = 32;
+        let limit = (2 * k).max(64);
+        let mut threshold = f32::NEG_INFINITY;
+        for (chunk, first) in self.dense.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
+            let full = self.list.len() >= k;
+            // Without a branch for each value: nearly all chunks have nothing above the threshold.
+            if full && !chunk.iter().fold(false, |any, &logit| any | (logit > threshold)) {
+                continue;
+            }
+            for (&logit, token) in chunk.iter().zip(first..) {
+                // A later token that equals the threshold loses to the k that are there.
+                if logit > threshold || self.list.len() < k {
+                    self.list.push(Candidate { token, logit, p: 0.0 });
+                    if self.list.len() == limit {
+                        self.list.select_nth_unstable_by(k - 1, descending);
+                        self.list.truncate(k);
+                        threshold = self.list[k - 1].logit;
+                    }
+                }
+            }
+        }
+        self.is_dense = false;
+    }
+
+    /// Keeps those of at least `min_logit`, or the `min_keep` greatest where these are more.
+    pub(super) fn keep_above(&mut self, min_logit: f32, min_keep: usize) {
+        let enough = self.logits().filter(|&logit| logit >= min_logit).take(min_keep.max(1));
+        if enough.count() < min_keep.max(1) {
+            return self.keep_top(min_keep.max(1));
+        }
+        if self.is_dense {
+            let above = self.dense.iter().zip(0..).filter(|&(&logit, _)| logit >= min_logit);
+            self.list.extend(above.map(|(&logit, token)| Candidate { token, logit, p: 0.0 }));
+            self.is_dense = false;
+        } else {
+            self.list.retain(|candidate| candidate.logit >= min_logit);
+            self.sorted = self.sorted.min(self.list.len());
+        }
+    }
+
+    /// Keeps the first `n` of the list.
+    pub(super) fn truncate(&mut self, n: usize) {
+        self.list_mut().truncate(n);
+        self.sorted = self.sorted.min(n);
+    }
+
+    /// Drops the first `n` of the list, which must be in order.
+    pub(super) fn drop_prefix(&mut self, n: usize) {
+        debug_assert!(n <= self.sorted, "the dropped candidates are sorted");
+        self.list.drain(..n);
+        self.sorted -= n;
+    }
+
+    /// Keeps the greatest alone: of equals the one of the lowest id.
+    pub(super) fn keep_greatest(&mut self) {
+        if self.is_dense {
+            let mut best = 0;
+            for (token, &logit) in self.dense.iter().enumerate() {
+                if logit > self.dense[best] {
+                    best = token;
+                }
+            }
+            self.list.push(Candidate { token: best as u32, logit: self.dense[best], p: 1.0 });
+            self.is_dense = false;
+        } else {
+            self.sort_prefix(1);
+            self.list.truncate(1);
+        }
+        self.sorted = 1;
+    }
+
+    /// Orders the list by ascending `score` and keeps the shortest prefix for which `enough(n,
+    /// mass)` holds, `n` candidates of probability `mass` together. Needs the probabilities.
+    pub(super) fn keep_by_score(
+        &mut self,
+        score: impl Fn(&Candidate) -> f32,
+        enough: impl Fn(usize, f64) -> bool,
+    ) {
+        let mut scored = std::mem::take(&mut self.scored);
+        scored.clear();
+        scored.extend(self.list_mut().iter().map(|candidate| (score(candidate), *candidate)));
+        let ascending = |a: &(f32, Candidate), b: &(f32, Candidate)| {
+            a.0.total_cmp(&b.0).then(descending(&a.1, &b.1))
+        };
+        self.list.clear();
+        self.sorted = 0;
+        let (mut ordered, mut mass) = (0, 0.0);
+        for i in 0..scored.len() {
+            if i == ordered {
+                // Most prefixes are short, and most of the vocabulary need not be ordered.
+                ordered = (4 * ordered).max(256).min(scored.len());
+                let rest = &mut scored[i..];
+                if ordered - i < rest.len() {
+                    rest.select_nth_unstable_by(ordered - i - 1, ascending);
+                }
+                rest[..ordered - i].sort_unstable_by(ascending);
+            }
+            self.list.push(scored[i].1);
+            mass += f64::from(scored[i].1.p);
+            if enough(i + 1, mass) {
+                break;
+            }
+        }
+        self.scored = scored;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Candidates, descending};
+    use crate::sample::Rng;
+
+    fn random(n: usize, rng: &mut Rng) -> Vec<f32> {
+        // Few distinct values, so that ties are met.
+        (0..n).map(|_| (rng.uniform() * 50.0).floor() as f32 - 25.0).collect()
+    }
+
+    #[test]
+    fn the_top_k_are_those_of_a_full_sort() {
+        let mut rng = Rng::new(3);
+        for n in [1, 2, 31, 32, 33, 500, 4097] {
+            let logits = random(n, &mut rng);
+            let mut candidates = Candidates::new(n, 0);
+            candidates.load(&logits);
+            let mut all = candidates.softmax().to_vec();
+            all.sort_by(descending);
+            for k in [1, 2, 7, 40, 100, n] {
+                candidates.load(&logits);
+                candidates.keep_top(k);
+                let got: Vec<_> =
+                    candidates.as_slice().iter().map(|c| (c.token, c.logit)).collect();
+                let want: Vec<_> = all.iter().take(k).map(|c| (c.token, c.logit)).collect();
+                assert_eq!(got, want, "{k} of {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn growing_the_sorted_prefix_ends_in_a_full_sort() {
+        let mut rng = Rng::new(4);
+        let logits = random(1000, &mut rng);
+        let mut candidates = Candidates::new(1000, 0);
+        candidates.load(&logits);
+        let mut all = candidates.softmax().to_vec();
+        all.sort_by(descending);
+        for n in [1, 5, 300, 999, 1000, 2000] {
+            assert_eq!(candidates.sort_prefix(n)[..n.min(1000)], all[..n.min(1000)]);
+        }
+    }
+
+    #[test]
+    fn impossible_and_broken_logits_have_no_probability() {
+        let mut candidates = Candidates::new(4, 0);
+        candidates.load(&[f32::NAN, 1.0, f32::NEG_INFINITY, f32::INFINITY]);
+        let p: Vec<f32> = candidates.softmax().iter().map(|c| c.p).collect();
+        assert_eq!(p, [0.0, 0.0, 0.0, 1.0]);
+        candidates.load(&[f32::NEG_INFINITY; 4]);
+        let p: Vec<f32> = candidates.softmax().iter().map(|c| c.p).collect();
+        assert_eq!(p, [1.0, 0.0, 0.0, 0.0]);
+    }
+}

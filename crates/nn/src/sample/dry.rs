@@ -1,0 +1,237 @@
+//! DRY, "don't repeat yourself": penalizes tokens that would extend a repeated sequence.
+
+use std::collections::VecDeque;
+
+use super::breakers::DryBreakers;
+use super::candidates::Candidates;
+use super::options::SamplingOptions;
+
+/// Subtracts `multiplier · base^(n − allowed_length)` from the logit of each token that would
+/// continue a sequence of `n ≥ allowed_length` tokens that ends the context and occurs earlier in
+/// it. Sequences do not reach back over a breaker.
+///
+/// Source: text-generation-webui PR 5677 (p-e-w); koboldcpp PR 982 (pi6am), as in llama.cpp. The
+/// repetitions are found by the Z-algorithm (Gusfield 1997, §1.4) on the reversed context.
+#[derive(Debug, Clone)]
+pub(super) struct Dry {
+    multiplier: f32,
+    base: f32,
+    allowed_length: usize,
+    last_n: usize,
+    breakers: DryBreakers,
+    window: VecDeque<u32>,
+    /// The last tokens, latest first.
+    reversed: Vec<u32>,
+    /// `matches[k]`: tokens before position `k` of `reversed` that equal the end of the context.
+    matches: Vec<usize>,
+    /// For each token of the vocabulary one more than the longest sequence it would extend.
+    extends: Vec<u32>,
+    /// The tokens for which `extends` is not 0.
+    touched: Vec<u32>,
+}
+
+impl Dry {
+    /// `None` where the options turn it off.
+    pub(super) fn new(
+        options: &SamplingOptions,
+        vocab_size: usize,
+        breakers: DryBreakers,
+    ) -> Option<Self> {
+        if !options.uses_dry() {
+            return None;
+        }
+        let last_n = options.dry_penalty_last_n;
+        let capacity = last_n.min(1 << 16);
+        Some(Self {
+            multiplier: options.dry_multiplier,
+            base: options.dry_base,
+            allowed_length: options.dry_allowed_length,
+            last_n,
+            breakers,
+            window: VecDeque::with_capacity(capacity),
+            reversed: Vec::with_capacity(capacity),
+            matches: Vec::with_capacity(capacity),
+            extends: vec![0; vocab_size],
+            touched: Vec::with_capacity(capacity.min(vocab_size)),
+        })
+    }
+
+    pub(super) fn accept(&mut self, token: u32) {
+        if token as usize >= self.extends.len() {
+            return;
+        }
+        if self.window.len() == self.last_n {
+            self.window.pop_front();
+        }
+        self.window.push_back(token);
+    }
+
+    pub(super) fn apply(&mut self, candidates: &mut Candidates) {
+        self.find_extensions();
+        let max_exponent = if self.base > 1.000_001 {
+            // Where `base^exponent` would leave the range of f32.
+            (f32::MAX.ln() / self.base.ln()) as usize
+        } else {
+            0
+        };
+        candidates.adjust(&self.touched, |token, logit| {
+            let longest = match self.extends[token as usize] {
+                0 => return logit,
+                extends => extends as usize - 1,
+            };
+            let mut exponent = longest - self.allowed_length;
+            if max_exponent > 0 {
+                exponent = exponent.min(max_exponent);
+            }
+            logit - (f64::from(self.multiplier) * f64::from(self.base).powi(exponent as i32)) as f32
+        });
+    }
+
+    /// Fills `extends` and `touched` for the context as it is.
+    fn find_extensions(&mut self) {
+        for &token in &self.touched {
+            self.extends[token as usize] = 0;
+        }
+        self.touched.clear();
+        if self.window.len() <= self.allowed_length {
+            return;
+        }
+        self.reversed.clear();
+        self.reversed.extend(self.window.iter().rev());
+        let limit = self.tokens_since_breaker();
+        if limit < self.allowed_length {
+            return;
+        }
+        prefix_matches(&self.reversed, &mut self.matches);
+        for k in 1..self.reversed.len() {
+            let length = self.matches[k].min(limit);
+            let next = self.reversed[k - 1];
+            if length < self.allowed_length || self.breakers.is_breaker(next) {
+                continue;
+            }
+            let extends = &mut self.extends[next as usize];
+            if *extends == 0 {
+                self.touched.push(next);
+            }
+            *extends = (*extends).max(length as u32 + 1);
+        }
+    }
+
+    /// Tokens after the last breaker.
+    fn tokens_since_breaker(&self) -> usize {
+        for (i, &head) in self.reversed.iter().enumerate() {
+            let follows = |offset: usize, token: u32| {
+                i.checked_sub(offset + 1).is_some_and(|at| self.reversed[at] == token)
+            };
+            if let Some(tail) = self.breakers.longest_match(head, follows) {
+                return i - tail;
+            }
+        }
+        self.reversed.len()
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.window.clear();
+    }
+}
+
+/// The Z-function: `matches[k]` becomes the length of the longest common prefix of `tokens` and
+/// `tokens[k..]`, for `k ≥ 1`.
+fn prefix_matches(tokens: &[u32], matches: &mut Vec<usize>) {
+    let n = tokens.len();
+    matches.clear();
+    matches.resize(n, 0);
+    // `tokens[start..end]` is the match found so far that reaches furthest.
+    let (mut start, mut end) = (0, 0);
+    for k in 1..n {
+        let mut length = if k < end { matches[k - start].min(end - k) } else { 0 };
+        while k + length < n && tokens[length] == tokens[k + length] {
+            length += 1;
+        }
+        matches[k] = length;
+        if k + length > end {
+            (start, end) = (k, k + length);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{apply, check};
+    use super::{Dry, DryBreakers, SamplingOptions, prefix_matches};
+    use crate::sample::Rng;
+
+    fn dry(
+        vocab_size: usize,
+        [multiplier, base]: [f32; 2],
+        [allowed_length, last_n]: [usize; 2],
+        breakers: &[Vec<u32>],
+    ) -> Dry {
+        let options = SamplingOptions {
+            dry_multiplier: multiplier,
+            dry_base: base,
+            dry_allowed_length: allowed_length,
+            dry_penalty_last_n: last_n,
+            ..SamplingOptions::default()
+        };
+        Dry::new(&options, vocab_size, DryBreakers::from_tokens(breakers)).unwrap()
+    }
+
+    #[track_caller]
+    fn penalized(mut dry: Dry, past: &[u32], expected: &[f32]) {
+        past.iter().for_each(|&token| dry.accept(token));
+        let n = dry.extends.len();
+        check(&apply(&vec![1.0 / n as f32; n], |c| dry.apply(c)), expected);
+    }
+
+    #[test]
+    fn penalizes_what_would_extend_a_repetition() {
+        penalized(dry(4, [1.0, 1.1], [2, 4], &[]), &[0, 1], &[0.25; 4]);
+        let (p, q) = (0.296_923, 0.109_232);
+        penalized(dry(4, [1.0, 1.1], [2, 5], &[]), &[0, 1, 2, 0, 1], &[p, p, p, q]);
+        let (p, q) = (0.241_818, 0.032_727);
+        penalized(dry(5, [2.0, 1.1], [2, 5], &[]), &[0, 1, 2, 0, 1], &[p, p, p, p, q]);
+    }
+
+    #[test]
+    fn short_repetitions_are_allowed() {
+        penalized(dry(5, [1.0, 1.1], [4, 7], &[]), &[0, 1, 2, 3, 4, 0, 1], &[0.2; 5]);
+    }
+
+    #[test]
+    fn breakers_end_a_sequence_and_are_not_penalized() {
+        // Two tokens follow the breaker 3, as many as are allowed; without it three would match.
+        let past = [5, 0, 1, 2, 4, 5, 3, 0, 1];
+        let mut with = dry(6, [1.0, 2.0], [2, 9], &[vec![3]]);
+        past.iter().for_each(|&token| with.accept(token));
+        with.find_extensions();
+        assert_eq!((&with.touched[..], with.extends[2]), (&[2][..], 3));
+        // The token after the repetition is itself a breaker.
+        penalized(dry(5, [1.0, 1.1], [2, 6], &[vec![3]]), &[0, 1, 3, 4, 0, 1], &[0.2; 5]);
+        // A breaker within the repetition leaves one token.
+        penalized(dry(3, [1.0, 1.1], [2, 6], &[vec![0]]), &[0, 1, 2, 0, 1], &[1.0 / 3.0; 3]);
+        // A breaker of two tokens.
+        penalized(dry(3, [1.0, 1.1], [2, 6], &[vec![0, 1]]), &[0, 1, 2, 0, 1], &[1.0 / 3.0; 3]);
+    }
+
+    #[test]
+    fn a_long_repetition_does_not_overflow() {
+        let mut dry = dry(2, [1.0, 1.75], [2, 4000], &[]);
+        (0..4000).for_each(|_| dry.accept(0));
+        check(&apply(&[0.5, 0.5], |c| dry.apply(c)), &[1.0]);
+    }
+
+    #[test]
+    fn matches_are_those_of_the_definition() {
+        let mut rng = Rng::new(5);
+        let mut matches = Vec::new();
+        for n in 0..60 {
+            let tokens: Vec<u32> = (0..n).map(|_| (rng.uniform() * 2.0) as u32).collect();
+            prefix_matches(&tokens, &mut matches);
+            for k in 1..n {
+                let pairs = tokens.iter().zip(&tokens[k..]);
+                assert_eq!(matches[k], pairs.take_while(|(a, b)| a == b).count());
+            }
+        }
+    }
+}

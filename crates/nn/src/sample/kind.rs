@@ -1,0 +1,148 @@
+//! The names of the samplers and the order of the chain.
+
+use std::str::FromStr;
+
+use crate::Error;
+
+/// A step of the chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SamplerKind {
+    /// Repetition, frequency and presence penalties.
+    Penalties,
+    /// Penalty for extending repeated sequences.
+    Dry,
+    /// Logits within `n` standard deviations of the greatest.
+    TopNSigma,
+    /// The `k` most probable tokens.
+    TopK,
+    /// Tail-free sampling.
+    TailFree,
+    /// Locally typical sampling.
+    TypicalP,
+    /// The nucleus of probability `p`.
+    TopP,
+    /// A share of the best token's probability.
+    MinP,
+    /// A fixed bar on the probability.
+    EpsilonCutoff,
+    /// A bar that the entropy lowers.
+    EtaCutoff,
+    /// Exclude top choices.
+    Xtc,
+    /// Temperature, fixed or dynamic.
+    Temperature,
+    /// Adaptive-p, which takes the place of the plain draw at the end of the chain.
+    AdaptiveP,
+}
+
+/// Kind, name, letter, other names. Names and letters are llama.cpp's; those it does not have (or
+/// no longer has) are `tfs_z`, `epsilon_cutoff` and `eta_cutoff`.
+const NAMES: [(SamplerKind, &str, char, &[&str]); 13] = [
+    (SamplerKind::Penalties, "penalties", 'e', &[]),
+    (SamplerKind::Dry, "dry", 'd', &[]),
+    (SamplerKind::TopNSigma, "top_n_sigma", 's', &[]),
+    (SamplerKind::TopK, "top_k", 'k', &[]),
+    (SamplerKind::TailFree, "tfs_z", 'f', &["tfs", "tail_free"]),
+    (SamplerKind::TypicalP, "typ_p", 'y', &["typ", "typical", "typical_p"]),
+    (SamplerKind::TopP, "top_p", 'p', &["nucleus"]),
+    (SamplerKind::MinP, "min_p", 'm', &[]),
+    (SamplerKind::EpsilonCutoff, "epsilon_cutoff", 'c', &["epsilon"]),
+    (SamplerKind::EtaCutoff, "eta_cutoff", 'h', &["eta"]),
+    (SamplerKind::Xtc, "xtc", 'x', &[]),
+    (SamplerKind::Temperature, "temperature", 't', &["temp"]),
+    (SamplerKind::AdaptiveP, "adaptive_p", 'a', &[]),
+];
+
+impl SamplerKind {
+    /// llama.cpp's order. The three samplers that it lacks stand beside their kin; all three are
+    /// off by default.
+    pub const DEFAULT_ORDER: [Self; 12] = [
+        Self::Penalties,
+        Self::Dry,
+        Self::TopNSigma,
+        Self::TopK,
+        Self::TailFree,
+        Self::TypicalP,
+        Self::TopP,
+        Self::MinP,
+        Self::EpsilonCutoff,
+        Self::EtaCutoff,
+        Self::Xtc,
+        Self::Temperature,
+    ];
+
+    /// The name in `--samplers`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        NAMES.iter().find(|entry| entry.0 == self).map_or("", |entry| entry.1)
+    }
+
+    /// Reads names separated by semicolons, as in `--samplers "top_k;top_p;temperature"`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSampler`] for the first name that none of them has.
+    pub fn parse_names(names: &str) -> Result<Vec<Self>, Error> {
+        names.split(';').map(str::trim).filter(|name| !name.is_empty()).map(str::parse).collect()
+    }
+
+    /// Reads one letter for each sampler, as in `--sampler-seq edskypmxt`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSampler`] for the first letter that none of them has.
+    pub fn parse_letters(letters: &str) -> Result<Vec<Self>, Error> {
+        let parse = |letter: char| {
+            let entry = NAMES.iter().find(|entry| entry.2 == letter);
+            entry.map(|entry| entry.0).ok_or_else(|| unknown(&letter.to_string()))
+        };
+        letters.chars().map(parse).collect()
+    }
+}
+
+impl FromStr for SamplerKind {
+    type Err = Error;
+
+    /// One name of `--samplers`: `top_k`, `top-k`, `topk`, in any case, and llama.cpp's aliases.
+    fn from_str(name: &str) -> Result<Self, Error> {
+        let bare = |name: &str| name.to_lowercase().replace(['_', '-'], "");
+        let wanted = bare(name);
+        let matches = |entry: &&(Self, &str, char, &[&str])| {
+            bare(entry.1) == wanted || entry.3.iter().any(|alias| bare(alias) == wanted)
+        };
+        NAMES.iter().find(matches).map(|entry| entry.0).ok_or_else(|| unknown(name))
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    let known = NAMES.map(|(_, name, letter, _)| format!("{name} ({letter})")).join(", ");
+    Error::UnknownSampler { name: name.to_owned(), known }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SamplerKind;
+
+    #[test]
+    fn names_letters_and_aliases_are_read() {
+        let order = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature";
+        let names = SamplerKind::parse_names(order).unwrap();
+        assert_eq!(names, SamplerKind::parse_letters("edskypmxt").unwrap());
+        for name in ["Top-K", "topk", "top_k"] {
+            assert_eq!(name.parse::<SamplerKind>().unwrap(), SamplerKind::TopK);
+        }
+        assert_eq!("nucleus".parse::<SamplerKind>().unwrap(), SamplerKind::TopP);
+        for kind in SamplerKind::DEFAULT_ORDER {
+            assert_eq!(kind.name().parse::<SamplerKind>().unwrap(), kind);
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_told() {
+        let error = SamplerKind::parse_names("top_k;warmth").unwrap_err().to_string();
+        assert!(
+            error.starts_with("unknown sampler `warmth`: expected one of penalties (e), dry (d)")
+        );
+        let error = SamplerKind::parse_letters("kz").unwrap_err().to_string();
+        assert!(error.starts_with("unknown sampler `z`"), "{error}");
+    }
+}

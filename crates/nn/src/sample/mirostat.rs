@@ -1,0 +1,130 @@
+//! Mirostat, versions 1 and 2: truncation that steers the surprise of the text.
+
+use super::candidates::Candidates;
+
+/// State of either version.
+///
+/// Source: Basu et al. 2021, "Mirostat: A Neural Text Decoding Algorithm that Directly Controls
+/// Perplexity", algorithms 1 and 2.
+#[derive(Debug, Clone)]
+pub(super) struct Mirostat {
+    /// Target surprise in bits.
+    tau: f32,
+    /// Learning rate.
+    eta: f32,
+    /// The allowed surprise, twice the target at the start.
+    mu: f32,
+    /// The token drawn last and its surprise, until it is accepted.
+    pending: Option<(u32, f32)>,
+}
+
+/// Tokens from which version 1 estimates the exponent of Zipf's law.
+const ZIPF_TOKENS: usize = 100;
+
+impl Mirostat {
+    pub(super) fn new(tau: f32, eta: f32) -> Self {
+        Self { tau, eta, mu: 2.0 * tau, pending: None }
+    }
+
+    /// Version 1: keeps as many tokens as Zipf's law with the exponent of the top tokens needs
+    /// for a surprise of `mu`.
+    pub(super) fn truncate_v1(&self, candidates: &mut Candidates, vocab_size: usize) {
+        candidates.softmax();
+        let sorted = candidates.sort_prefix(ZIPF_TOKENS);
+        let (mut sum_tb, mut sum_tt) = (0.0f32, 0.0f32);
+        let top = &sorted[..ZIPF_TOKENS.min(sorted.len())];
+        for (i, pair) in top.windows(2).enumerate() {
+            let t = ((i + 2) as f32 / (i + 1) as f32).ln();
+            sum_tb += t * (pair[0].p / pair[1].p).ln();
+            sum_tt += t * t;
+        }
+        let s = sum_tb / sum_tt;
+        let epsilon = s - 1.0;
+        let rest = 1.0 - (vocab_size as f32).powf(-epsilon);
+        let k = (epsilon * 2f32.powf(self.mu) / rest).powf(1.0 / s);
+        // The cast takes NaN (a flat or single-token distribution) to 0 and infinity to the limit.
+        candidates.keep_top((k as usize).max(1));
+    }
+
+    /// Version 2: keeps the tokens of a surprise of at most `mu`, at least one.
+    pub(super) fn truncate_v2(&self, candidates: &mut Candidates) {
+        let surprising = |p: f32| -p.log2() > self.mu;
+        let kept = candidates.softmax().iter().filter(|c| !surprising(c.p)).count();
+        candidates.keep_top(kept.max(1));
+    }
+
+    /// Notes the draw; the state moves when the token is accepted.
+    pub(super) fn drawn(&mut self, token: u32, p: f32) {
+        self.pending = Some((token, -p.log2()));
+    }
+
+    /// Moves `mu` against the error of the token's surprise. Tokens that were not drawn (those of
+    /// a prompt) change nothing.
+    pub(super) fn accept(&mut self, token: u32) {
+        if let Some((drawn, surprise)) = self.pending.take()
+            && drawn == token
+        {
+            self.mu -= self.eta * (surprise - self.tau);
+        }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.mu = 2.0 * self.tau;
+        self.pending = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{apply, check};
+    use super::Mirostat;
+
+    #[test]
+    fn version_2_cuts_at_the_allowed_surprise() {
+        let mut mirostat = Mirostat::new(1.0, 0.1);
+        let p = [0.1, 0.2, 0.3, 0.4];
+        // μ = 2 bits: a probability of at least 0.25.
+        check(&apply(&p, |c| mirostat.truncate_v2(c)), &[0.4 / 0.7, 0.3 / 0.7]);
+        // Drawing one of 3 bits: μ = 2 − 0.1 · (3 − 1) = 1.8, a probability of 0.287.
+        mirostat.drawn(3, 0.125);
+        mirostat.accept(3);
+        assert!((mirostat.mu - 1.8).abs() < 1e-6);
+        check(&apply(&p, |c| mirostat.truncate_v2(c)), &[0.4 / 0.7, 0.3 / 0.7]);
+        mirostat.drawn(3, 0.001);
+        mirostat.accept(3);
+        check(&apply(&p, |c| mirostat.truncate_v2(c)), &[1.0]);
+    }
+
+    #[test]
+    fn only_the_drawn_token_moves_the_state() {
+        let mut mirostat = Mirostat::new(5.0, 0.1);
+        mirostat.accept(1);
+        mirostat.drawn(2, 0.5);
+        mirostat.accept(1);
+        mirostat.accept(2);
+        assert_eq!(mirostat.mu, 10.0);
+        mirostat.drawn(2, 0.5);
+        mirostat.accept(2);
+        assert!((mirostat.mu - 10.4).abs() < 1e-6);
+        mirostat.reset();
+        assert_eq!(mirostat.mu, 10.0);
+    }
+
+    #[test]
+    fn version_1_estimates_zipf() {
+        // p ∝ 1 / i^1.5: s = 1.5, so k = (0.5 · 2^μ / (1 − 1000^−0.5))^(2/3).
+        let weights: Vec<f32> = (1..=1000).map(|i| (i as f32).powf(-1.5)).collect();
+        let sum: f32 = weights.iter().sum();
+        let p: Vec<f32> = weights.iter().map(|w| w / sum).collect();
+        let mirostat = Mirostat::new(3.0, 0.1);
+        let k = (0.5 * 64.0 / (1.0 - 1000f32.powf(-0.5))).powf(2.0 / 3.0);
+        assert_eq!(apply(&p, |c| mirostat.truncate_v1(c, 1000)).len(), k as usize);
+    }
+
+    #[test]
+    fn version_1_survives_flat_and_single_token_distributions() {
+        let mirostat = Mirostat::new(3.0, 0.1);
+        assert!(!apply(&[0.25; 4], |c| mirostat.truncate_v1(c, 4)).is_empty());
+        check(&apply(&[1.0], |c| mirostat.truncate_v1(c, 1)), &[1.0]);
+    }
+}

@@ -1,0 +1,241 @@
+//! The knobs of the chain.
+
+use super::kind::SamplerKind;
+use crate::Error;
+
+/// Everything that shapes the choice of a token. The defaults are llama.cpp's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingOptions {
+    /// Seed of the draws; `None` takes a new one each time.
+    pub seed: Option<u64>,
+    /// Divisor of the logits; 0 or less always takes the most probable token.
+    pub temperature: f32,
+    /// Dynamic temperature: how far the entropy may move it either way; 0 is off.
+    pub dynatemp_range: f32,
+    /// Dynamic temperature: power to which the normalized entropy is raised.
+    pub dynatemp_exponent: f32,
+    /// Keep the `k` most probable tokens; 0 is off.
+    pub top_k: usize,
+    /// Keep the most probable tokens up to this probability together; 1 is off.
+    pub top_p: f32,
+    /// Keep tokens of at least this share of the best one's probability; 0 is off.
+    pub min_p: f32,
+    /// Locally typical sampling up to this probability; 1 is off.
+    pub typical_p: f32,
+    /// Tail-free sampling; 1 is off.
+    pub tail_free_z: f32,
+    /// Drop tokens of a lower probability than this; 0 is off.
+    pub epsilon_cutoff: f32,
+    /// Eta sampling's epsilon; 0 is off.
+    pub eta_cutoff: f32,
+    /// How often the top choices are excluded; 0 is off.
+    pub xtc_probability: f32,
+    /// The probability that makes a token a top choice; above 0.5 is off.
+    pub xtc_threshold: f32,
+    /// Keep logits within this many standard deviations of the greatest; 0 or less is off.
+    pub top_n_sigma: f32,
+    /// Tokens that the truncating samplers leave at the least.
+    pub min_keep: usize,
+    /// Divides positive logits of recent tokens and multiplies others; 1 is off.
+    pub repeat_penalty: f32,
+    /// Recent tokens that the three penalties look at; 0 turns them off.
+    pub repeat_last_n: usize,
+    /// Subtracted for each occurrence of a recent token; 0 is off.
+    pub frequency_penalty: f32,
+    /// Subtracted once for a recent token; 0 is off.
+    pub presence_penalty: f32,
+    /// Scale of the DRY penalty; 0 is off.
+    pub dry_multiplier: f32,
+    /// Base of the DRY penalty's growth; below 1 is off.
+    pub dry_base: f32,
+    /// Repetitions of at least this length are penalized.
+    pub dry_allowed_length: usize,
+    /// Recent tokens that DRY looks at; 0 turns it off.
+    pub dry_penalty_last_n: usize,
+    /// Texts that end a repetition; given to [`super::DryBreakers::new`].
+    pub dry_sequence_breakers: Vec<String>,
+    /// 0 off, or mirostat's version: then only the bias, the temperature and mirostat run.
+    pub mirostat: u8,
+    /// Mirostat's target surprise in bits.
+    pub mirostat_tau: f32,
+    /// Mirostat's learning rate.
+    pub mirostat_eta: f32,
+    /// Adaptive-p's target probability; below 0 is off. It also needs a place in `order`.
+    pub adaptive_target: f32,
+    /// How slowly adaptive-p forgets, 0 to 0.99.
+    pub adaptive_decay: f32,
+    /// Added to the logits of tokens before anything else; −∞ forbids a token.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The samplers to run, in this order; one that is missing does not run.
+    pub order: Vec<SamplerKind>,
+}
+
+impl Default for SamplingOptions {
+    fn default() -> Self {
+        Self {
+            seed: None,
+            temperature: 0.8,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            typical_p: 1.0,
+            tail_free_z: 1.0,
+            epsilon_cutoff: 0.0,
+            eta_cutoff: 0.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            top_n_sigma: -1.0,
+            min_keep: 0,
+            repeat_penalty: 1.0,
+            repeat_last_n: 64,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            dry_multiplier: 0.0,
+            dry_base: 1.75,
+            dry_allowed_length: 2,
+            dry_penalty_last_n: 64,
+            dry_sequence_breakers: ["\n", ":", "\"", "*"].map(str::to_owned).to_vec(),
+            mirostat: 0,
+            mirostat_tau: 5.0,
+            mirostat_eta: 0.1,
+            adaptive_target: -1.0,
+            adaptive_decay: 0.9,
+            logit_bias: Vec::new(),
+            order: SamplerKind::DEFAULT_ORDER.to_vec(),
+        }
+    }
+}
+
+impl SamplingOptions {
+    /// Options under which the most probable token is always taken.
+    #[must_use]
+    pub fn greedy() -> Self {
+        Self { temperature: 0.0, ..Self::default() }
+    }
+
+    /// Whether DRY runs and so needs breakers.
+    #[must_use]
+    pub fn uses_dry(&self) -> bool {
+        self.dry_multiplier != 0.0 && self.dry_base >= 1.0 && self.dry_penalty_last_n > 0
+    }
+
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// [`Error::SamplingOption`] for the first value out of its range.
+    pub fn validate(&self) -> Result<(), Error> {
+        let finite = "a finite number";
+        let share = "a number from 0 to 1";
+        let share_of = |x: f32| (0.0..=1.0).contains(&x);
+        let not_negative = "a finite number that is not negative";
+        let not_negative_of = |x: f32| x >= 0.0 && x.is_finite();
+        let positive_of = |x: f32| x > 0.0 && x.is_finite() && x.recip().is_finite();
+        let checks = [
+            ("temperature", self.temperature, self.temperature.is_finite(), finite),
+            ("dynatemp_range", self.dynatemp_range, self.dynatemp_range.is_finite(), finite),
+            (
+                "dynatemp_exponent",
+                self.dynatemp_exponent,
+                not_negative_of(self.dynatemp_exponent),
+                not_negative,
+            ),
+            ("top_p", self.top_p, share_of(self.top_p), share),
+            ("min_p", self.min_p, share_of(self.min_p), share),
+            ("typical_p", self.typical_p, share_of(self.typical_p), share),
+            ("tail_free_z", self.tail_free_z, share_of(self.tail_free_z), share),
+            ("epsilon_cutoff", self.epsilon_cutoff, share_of(self.epsilon_cutoff), share),
+            ("eta_cutoff", self.eta_cutoff, share_of(self.eta_cutoff), share),
+            ("xtc_probability", self.xtc_probability, share_of(self.xtc_probability), share),
+            ("xtc_threshold", self.xtc_threshold, share_of(self.xtc_threshold), share),
+            ("top_n_sigma", self.top_n_sigma, self.top_n_sigma.is_finite(), finite),
+            (
+                "repeat_penalty",
+                self.repeat_penalty,
+                positive_of(self.repeat_penalty),
+                "a finite number above 0",
+            ),
+            (
+                "frequency_penalty",
+                self.frequency_penalty,
+                self.frequency_penalty.is_finite(),
+                finite,
+            ),
+            ("presence_penalty", self.presence_penalty, self.presence_penalty.is_finite(), finite),
+            (
+                "dry_multiplier",
+                self.dry_multiplier,
+                not_negative_of(self.dry_multiplier),
+                not_negative,
+            ),
+            ("dry_base", self.dry_base, not_negative_of(self.dry_base), not_negative),
+            ("mirostat", f32::from(self.mirostat), self.mirostat <= 2, "0, 1 or 2"),
+            ("mirostat_tau", self.mirostat_tau, not_negative_of(self.mirostat_tau), not_negative),
+            ("mirostat_eta", self.mirostat_eta, not_negative_of(self.mirostat_eta), not_negative),
+            (
+                "adaptive_target",
+                self.adaptive_target,
+                self.adaptive_target <= 1.0,
+                "a number up to 1, below 0 for off",
+            ),
+            (
+                "adaptive_decay",
+                self.adaptive_decay,
+                (0.0..=0.99).contains(&self.adaptive_decay),
+                "a number from 0 to 0.99",
+            ),
+        ];
+        let failed = checks.into_iter().find(|&(_, _, holds, _)| !holds);
+        let bias = self.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY);
+        match (failed, bias) {
+            (Some((option, got, _, expected)), _) => {
+                Err(Error::SamplingOption { option, expected, got })
+            }
+            (None, Some(&(_, got))) => Err(Error::SamplingOption {
+                option: "logit_bias",
+                expected: "a finite number or −∞",
+                got,
+            }),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SamplingOptions;
+
+    #[test]
+    fn the_defaults_are_valid() {
+        SamplingOptions::default().validate().unwrap();
+        SamplingOptions::greedy().validate().unwrap();
+    }
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        #[track_caller]
+        fn refused(change: impl FnOnce(&mut SamplingOptions), message: &str) {
+            let mut options = SamplingOptions::default();
+            change(&mut options);
+            assert_eq!(options.validate().unwrap_err().to_string(), message);
+        }
+        refused(
+            |o| o.top_p = 1.5,
+            "sampling option `top_p`: expected a number from 0 to 1, got 1.5",
+        );
+        refused(
+            |o| o.temperature = f32::NAN,
+            "sampling option `temperature`: expected a finite number, got NaN",
+        );
+        refused(
+            |o| o.repeat_penalty = 0.0,
+            "sampling option `repeat_penalty`: expected a finite number above 0, got 0",
+        );
+        refused(|o| o.mirostat = 3, "sampling option `mirostat`: expected 0, 1 or 2, got 3");
+        refused(
+            |o| o.logit_bias = vec![(1, f32::NEG_INFINITY), (2, f32::INFINITY)],
+            "sampling option `logit_bias`: expected a finite number or −∞, got inf",
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! Repetition, frequency and presence penalties over the last tokens.
+
+use std::collections::VecDeque;
+
+use super::candidates::Candidates;
+
+/// Makes tokens of the recent past less likely.
+///
+/// A token seen `n > 0` times in the window gets `logit / repeat` (`logit · repeat` where the
+/// logit is not positive), then `− n · frequency − presence`.
+///
+/// Source: Keskar et al. 2019 (CTRL, §4.1) with the sign rule of llama.cpp; the other two are
+/// those of the OpenAI API.
+#[derive(Debug, Clone)]
+pub(super) struct Penalties {
+    last_n: usize,
+    repeat: f32,
+    frequency: f32,
+    presence: f32,
+    window: VecDeque<u32>,
+    /// How often each token of the vocabulary is in `window`.
+    counts: Vec<u32>,
+    /// The tokens whose count is not 0.
+    seen: Vec<u32>,
+}
+
+impl Penalties {
+    /// Penalties over the last `last_n` tokens; `None` where they would change nothing.
+    pub(super) fn new(
+        vocab_size: usize,
+        last_n: usize,
+        repeat: f32,
+        frequency: f32,
+        presence: f32,
+    ) -> Option<Self> {
+        if last_n == 0 || (repeat == 1.0 && frequency == 0.0 && presence == 0.0) {
+            return None;
+        }
+        let capacity = last_n.min(1 << 16);
+        Some(Self {
+            last_n,
+            repeat,
+            frequency,
+            presence,
+            window: VecDeque::with_capacity(capacity),
+            counts: vec![0; vocab_size],
+            seen: Vec::with_capacity(capacity.min(vocab_size)),
+        })
+    }
+
+    pub(super) fn accept(&mut self, token: u32) {
+        if token as usize >= self.counts.len() {
+            return;
+        }
+        if self.window.len() == self.last_n
+            && let Some(old) = self.window.pop_front()
+        {
+            self.counts[old as usize] -= 1;
+            if self.counts[old as usize] == 0 {
+                self.seen.retain(|&t| t != old);
+            }
+        }
+        self.window.push_back(token);
+        self.counts[token as usize] += 1;
+        if self.counts[token as usize] == 1 {
+            self.seen.push(token);
+        }
+    }
+
+    pub(super) fn apply(&self, candidates: &mut Candidates) {
+        candidates.adjust(&self.seen, |token, logit| match self.counts[token as usize] {
+            0 => logit,
+            count => {
+                let repeated = if logit <= 0.0 { logit * self.repeat } else { logit / self.repeat };
+                repeated - (count as f32 * self.frequency + self.presence)
+            }
+        });
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.window.clear();
+        self.counts.fill(0);
+        self.seen.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{apply, check};
+    use super::Penalties;
+
+    #[track_caller]
+    fn penalized(past: &[u32], [repeat, frequency, presence]: [f32; 3], expected: &[f32]) {
+        let mut penalties = Penalties::new(5, past.len(), repeat, frequency, presence).unwrap();
+        past.iter().for_each(|&token| penalties.accept(token));
+        check(&apply(&[0.2; 5], |candidates| penalties.apply(candidates)), expected);
+    }
+
+    #[test]
+    fn repetition_counts_once() {
+        penalized(&[0], [50.0, 0.0, 0.0], &[0.25, 0.25, 0.25, 0.25, 0.0]);
+        let two = [0.5, 0.5, 0.0, 0.0, 0.0];
+        penalized(&[0, 1, 2], [50.0, 0.0, 0.0], &two);
+        penalized(&[0, 1, 2, 0, 0], [50.0, 0.0, 0.0], &two);
+    }
+
+    #[test]
+    fn frequency_counts_each_time_and_presence_once() {
+        let rest = 0.249_997;
+        penalized(&[0], [1.0, 5.0, 5.0], &[rest, rest, rest, rest, 0.000_011]);
+        let (seen, rest) = (0.000_023, 0.499_966);
+        penalized(&[0, 1, 2], [1.0, 5.0, 5.0], &[rest, rest, seen, seen, seen]);
+    }
+
+    #[test]
+    fn tokens_leave_the_window() {
+        let mut penalties = Penalties::new(3, 2, 1.0, 1.0, 0.0).unwrap();
+        for token in [0, 0, 1, 2, 99] {
+            penalties.accept(token);
+        }
+        let p = 1.0 / (1.0 + 2.0 * (-1f32).exp());
+        let q = p * (-1f32).exp();
+        check(&apply(&[1.0 / 3.0; 3], |c| penalties.apply(c)), &[p, q, q]);
+        penalties.reset();
+        check(&apply(&[1.0 / 3.0; 3], |c| penalties.apply(c)), &[1.0 / 3.0; 3]);
+    }
+
+    #[test]
+    fn the_list_form_is_penalized_like_the_dense_one() {
+        let probabilities = [0.1, 0.2, 0.3, 0.25, 0.15];
+        let mut penalties = Penalties::new(5, 8, 1.3, 0.2, 0.1).unwrap();
+        [2, 2, 4, 0].iter().for_each(|&token| penalties.accept(token));
+        let dense = apply(&probabilities, |c| penalties.apply(c));
+        let list = apply(&probabilities, |c| {
+            c.sort_prefix(3);
+            penalties.apply(c);
+        });
+        assert_eq!(dense, list);
+    }
+
+    #[test]
+    fn neutral_settings_need_no_sampler() {
+        assert!(Penalties::new(5, 64, 1.0, 0.0, 0.0).is_none());
+        assert!(Penalties::new(5, 0, 1.1, 0.0, 0.0).is_none());
+    }
+}

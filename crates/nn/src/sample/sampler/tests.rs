@@ -1,0 +1,251 @@
+//! The chain as a whole.
+
+use super::{DryBreakers, Sampler, SamplerKind, SamplingOptions};
+use crate::sample::Rng;
+
+fn sampler(vocab_size: usize, change: impl FnOnce(&mut SamplingOptions)) -> Sampler {
+    let mut options = SamplingOptions { seed: Some(42), ..SamplingOptions::default() };
+    change(&mut options);
+    Sampler::new(&options, vocab_size, DryBreakers::default()).unwrap()
+}
+
+fn random_logits(n: usize, rng: &mut Rng) -> Vec<f32> {
+    (0..n).map(|_| (rng.uniform() * 20.0 - 10.0) as f32).collect()
+}
+
+fn survivors(sampler: &Sampler) -> Vec<u32> {
+    let possible = sampler.candidates().iter().filter(|c| c.p > 0.0);
+    let mut tokens: Vec<u32> = possible.map(|c| c.token).collect();
+    tokens.sort_unstable();
+    tokens
+}
+
+#[test]
+fn the_same_seed_draws_the_same_tokens() {
+    let mut rng = Rng::new(1);
+    let all: Vec<Vec<f32>> = (0..50).map(|_| random_logits(300, &mut rng)).collect();
+    let run = |sampler: &mut Sampler| -> Vec<u32> {
+        let draw = |logits: &Vec<f32>| {
+            let token = sampler.sample(logits);
+            sampler.accept(token);
+            token
+        };
+        all.iter().map(draw).collect()
+    };
+    let hot = |o: &mut SamplingOptions| o.temperature = 3.0;
+    let first = run(&mut sampler(300, hot));
+    assert_eq!(first, run(&mut sampler(300, hot)));
+    let mut again = sampler(300, hot);
+    run(&mut again);
+    again.reset();
+    assert_eq!(first, run(&mut again));
+    let other = run(&mut sampler(300, |o| {
+        hot(o);
+        o.seed = Some(43);
+    }));
+    assert_ne!(first, other);
+}
+
+#[test]
+fn an_open_seed_is_told_and_repeats_the_draws() {
+    let options = SamplingOptions { temperature: 2.0, ..SamplingOptions::default() };
+    let open = Sampler::new(&options, 100, DryBreakers::default()).unwrap();
+    let seed = open.seed();
+    assert_ne!(seed, Sampler::new(&options, 100, DryBreakers::default()).unwrap().seed());
+    let mut rng = Rng::new(2);
+    let (mut open, mut fixed) =
+        (open, sampler(100, |o| *o = SamplingOptions { seed: Some(seed), ..options }));
+    for _ in 0..20 {
+        let logits = random_logits(100, &mut rng);
+        assert_eq!(open.sample(&logits), fixed.sample(&logits));
+    }
+}
+
+#[test]
+fn draws_follow_the_distribution() {
+    let p = [0.5f32, 0.25, 0.125, 0.125];
+    let logits = p.map(f32::ln);
+    let mut sampler = sampler(4, |o| {
+        o.temperature = 1.0;
+        o.min_p = 0.0;
+        o.top_p = 1.0;
+    });
+    let mut counts = [0u32; 4];
+    let n = 20_000;
+    for _ in 0..n {
+        counts[sampler.sample(&logits) as usize] += 1;
+    }
+    for (count, p) in counts.into_iter().zip(p) {
+        let sigma = (f64::from(p) * (1.0 - f64::from(p)) * f64::from(n)).sqrt();
+        assert!((f64::from(count) - f64::from(p) * f64::from(n)).abs() < 5.0 * sigma);
+    }
+}
+
+#[test]
+fn temperature_zero_takes_the_lowest_of_the_greatest_after_penalties() {
+    let logits = [1.0, 5.0, 4.9, 5.0];
+    let mut greedy = sampler(4, |o| o.temperature = 0.0);
+    assert_eq!(greedy.sample(&logits), 1);
+    assert_eq!(greedy.candidates().len(), 1);
+    let mut penalized = sampler(4, |o| {
+        o.temperature = 0.0;
+        o.repeat_penalty = 1.1;
+    });
+    penalized.accept(1);
+    assert_eq!(penalized.sample(&logits), 3);
+    penalized.accept(3);
+    assert_eq!(penalized.sample(&logits), 2);
+}
+
+#[test]
+fn greedy_shortcuts_give_what_the_whole_chain_gives() {
+    let mut rng = Rng::new(9);
+    for seed in 0..200 {
+        let logits = random_logits(400, &mut rng);
+        let settings = |o: &mut SamplingOptions| {
+            o.seed = Some(seed);
+            o.top_n_sigma = 2.0;
+            o.xtc_probability = (seed % 2) as f32;
+            o.typical_p = if seed % 3 == 0 { 0.7 } else { 1.0 };
+        };
+        let mut greedy = sampler(400, |o| {
+            settings(o);
+            o.temperature = 0.0;
+        });
+        // No temperature, and the greatest of what is left.
+        let mut whole = sampler(400, |o| {
+            settings(o);
+            o.order.retain(|&kind| kind != SamplerKind::Temperature);
+        });
+        whole.sample(&logits);
+        let best = whole.candidates().iter().max_by(|a, b| a.logit.total_cmp(&b.logit)).unwrap();
+        assert_eq!(greedy.sample(&logits), best.token);
+    }
+}
+
+#[test]
+fn the_order_matters_and_can_be_changed() {
+    let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
+    let order = |letters: &str| {
+        let order = SamplerKind::parse_letters(letters).unwrap();
+        let mut sampler = sampler(4, |o| {
+            o.order = order;
+            o.temperature = 4.0;
+            o.top_p = 0.6;
+        });
+        sampler.sample(&logits);
+        survivors(&sampler)
+    };
+    assert_eq!(order("pt"), [0, 1]);
+    // The temperature comes first and flattens the distribution.
+    assert_eq!(order("tp"), [0, 1, 2]);
+    assert_eq!(order("t"), [0, 1, 2, 3]);
+}
+
+#[test]
+fn biases_forbid_and_force_tokens() {
+    let logits = [3.0, 2.0, 1.0, 0.0];
+    let mut forbid = sampler(4, |o| {
+        o.temperature = 5.0;
+        o.logit_bias = vec![(0, f32::NEG_INFINITY), (1, f32::NEG_INFINITY), (9, 1.0)];
+    });
+    for _ in 0..200 {
+        assert!(forbid.sample(&logits) >= 2);
+    }
+    let mut force = sampler(4, |o| o.logit_bias = vec![(3, 50.0), (3, 50.0)]);
+    assert_eq!(force.sample(&logits), 3);
+    assert_eq!(force.candidates()[0].logit, 100.0 / 0.8);
+}
+
+#[test]
+fn mirostat_holds_the_surprise_near_its_target() {
+    let logits: Vec<f32> = (1..=2000).map(|i| -1.1 * (i as f32).ln()).collect();
+    for version in [1, 2] {
+        let mut sampler = sampler(2000, |o| {
+            o.mirostat = version;
+            o.mirostat_tau = 3.0;
+            o.temperature = 1.0;
+        });
+        let mut surprise = 0.0;
+        let n = 3000;
+        for i in 0..n + 300 {
+            let token = sampler.sample(&logits);
+            let p = sampler.candidates().iter().find(|c| c.token == token).unwrap().p;
+            if i >= 300 {
+                surprise -= p.log2() / n as f32;
+            }
+            sampler.accept(token);
+        }
+        assert!((surprise - 3.0).abs() < 0.1, "version {version}: {surprise} bits");
+    }
+}
+
+#[test]
+fn adaptive_p_takes_the_place_of_the_draw() {
+    let mut sampler = sampler(4, |o| {
+        o.order.push(SamplerKind::AdaptiveP);
+        o.adaptive_target = 0.1;
+        o.temperature = 1.0;
+        o.min_p = 0.0;
+        o.top_p = 1.0;
+    });
+    sampler.sample(&[0.4f32, 0.3, 0.2, 0.1].map(f32::ln));
+    let best = sampler.candidates().iter().max_by(|a, b| a.p.total_cmp(&b.p)).unwrap();
+    assert_eq!(best.token, 3);
+}
+
+#[test]
+fn every_option_set_draws_a_survivor_with_sound_probabilities() {
+    let mut rng = Rng::new(77);
+    for round in 0..3000 {
+        let n = [1, 2, 5, 80, 700][round % 5];
+        let mut logits = random_logits(n, &mut rng);
+        if round % 7 == 0 {
+            logits.iter_mut().step_by(2).for_each(|logit| *logit = f32::NEG_INFINITY);
+        }
+        let mut pick = |values: &[f32]| values[(rng.uniform() * values.len() as f64) as usize];
+        let mut order = SamplerKind::DEFAULT_ORDER.to_vec();
+        order.push(SamplerKind::AdaptiveP);
+        for i in (1..order.len()).rev() {
+            order.swap(i, pick(&[0.0, 1.0, 3.0, 5.0, 11.0]) as usize % (i + 1));
+        }
+        let options = SamplingOptions {
+            seed: Some(round as u64),
+            temperature: pick(&[-1.0, 0.0, 0.1, 0.8, 1.0, 5.0]),
+            dynatemp_range: pick(&[0.0, 0.5, 2.0]),
+            top_k: pick(&[0.0, 1.0, 3.0, 40.0]) as usize,
+            top_p: pick(&[0.0, 0.3, 0.95, 1.0]),
+            min_p: pick(&[0.0, 0.05, 0.9, 1.0]),
+            typical_p: pick(&[0.0, 0.5, 1.0]),
+            tail_free_z: pick(&[0.0, 0.5, 1.0]),
+            epsilon_cutoff: pick(&[0.0, 0.01, 1.0]),
+            eta_cutoff: pick(&[0.0, 0.01, 1.0]),
+            xtc_probability: pick(&[0.0, 0.5, 1.0]),
+            xtc_threshold: pick(&[0.0, 0.1, 0.5]),
+            top_n_sigma: pick(&[-1.0, 0.5, 2.0]),
+            min_keep: pick(&[0.0, 1.0, 3.0]) as usize,
+            repeat_penalty: pick(&[0.5, 1.0, 1.3]),
+            presence_penalty: pick(&[0.0, -1.0, 1.0]),
+            dry_multiplier: pick(&[0.0, 0.8]),
+            mirostat: pick(&[0.0, 0.0, 1.0, 2.0]) as u8,
+            adaptive_target: pick(&[-1.0, 0.0, 0.5]),
+            order,
+            ..SamplingOptions::default()
+        };
+        let mut sampler = Sampler::new(&options, n, DryBreakers::default()).unwrap();
+        for _ in 0..6 {
+            let token = sampler.sample(&logits);
+            let p: f32 = sampler.candidates().iter().map(|c| c.p).sum();
+            assert!((p - 1.0).abs() < 1e-4, "{options:?} leaves a sum of {p}");
+            let drawn = sampler.candidates().iter().find(|c| c.token == token).unwrap();
+            assert!(drawn.p > 0.0, "{options:?} drew an impossible token");
+            sampler.accept(token);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "one logit for each token")]
+fn logits_of_another_vocabulary_are_refused() {
+    sampler(4, |_| ()).sample(&[0.0; 5]);
+}

@@ -1,0 +1,61 @@
+//! Tail-free sampling: cuts where the curve of sorted probabilities flattens.
+
+use super::candidates::Candidates;
+
+/// Keeps tokens until the normalized absolute second differences of the sorted probabilities sum
+/// to more than `z`, and not fewer than `min_keep`; `z` of 1 keeps everything.
+///
+/// Source: trentbrick, "Tail Free Sampling", 2019; as llama.cpp had it until PR 10071.
+pub(super) fn apply(candidates: &mut Candidates, z: f32, min_keep: usize) {
+    let n = candidates.len();
+    if z >= 1.0 || n <= 2 {
+        return;
+    }
+    candidates.softmax();
+    let sorted = candidates.sort_prefix(n);
+    let curvature = |i: usize| {
+        let [a, b, c] = [sorted[i].p, sorted[i + 1].p, sorted[i + 2].p].map(f64::from);
+        ((a - b) - (b - c)).abs()
+    };
+    let total: f64 = (0..n - 2).map(curvature).sum();
+    let mut sum = 0.0;
+    for i in 0..n - 2 {
+        // A straight line has no tail: every place counts the same.
+        sum += if total > 1e-6 { curvature(i) / total } else { 1.0 / (n - 2) as f64 };
+        if sum > f64::from(z) && i >= min_keep.max(1) {
+            return candidates.truncate(i);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{apply, check};
+
+    #[test]
+    fn cuts_the_tail() {
+        // Second differences 0.2, 0.09, 0, 0.01 of 0.3 in all: shares 0.667, 0.967, 0.967, 1.
+        let p = [0.55f32, 0.25, 0.15, 0.04, 0.01, 0.0];
+        let cut = |z, min_keep| apply(&p, |c| super::apply(c, z, min_keep)).len();
+        let second = |i: usize| ((p[i] - p[i + 1]) - (p[i + 1] - p[i + 2])).abs();
+        let total: f32 = (0..4).map(second).sum();
+        for z in [0.1, 0.5, 0.75, 0.9, 0.95] {
+            let mut sum = 0.0;
+            let expected = (0..4).find(|&i| {
+                sum += second(i) / total;
+                sum > z && i >= 1
+            });
+            assert_eq!(cut(z, 1), expected.unwrap(), "z {z}");
+        }
+        assert_eq!(cut(0.1, 3), 3);
+        assert_eq!(cut(1.0, 1), 5);
+    }
+
+    #[test]
+    fn equal_steps_are_cut_by_count() {
+        check(&apply(&[0.1, 0.15, 0.2, 0.25, 0.3], |c| super::apply(c, 0.25, 1)), &[1.0]);
+        let two = [0.3 / 0.55, 0.25 / 0.55];
+        check(&apply(&[0.1, 0.15, 0.2, 0.25, 0.3], |c| super::apply(c, 0.75, 1)), &two);
+        check(&apply(&[0.1, 0.15, 0.2, 0.25, 0.3], |c| super::apply(c, 0.99, 1)), &two);
+    }
+}

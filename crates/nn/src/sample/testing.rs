@@ -1,0 +1,24 @@
+//! What the samplers' tests share.
+
+use super::candidates::Candidates;
+
+/// Runs `sampler` on the logits `ln p` and returns the probabilities that are left, greatest
+/// first, impossible tokens left out.
+pub(super) fn apply(probabilities: &[f32], sampler: impl FnOnce(&mut Candidates)) -> Vec<f32> {
+    let mut candidates = Candidates::new(probabilities.len(), 0);
+    let logits: Vec<f32> = probabilities.iter().map(|p| p.ln()).collect();
+    candidates.load(&logits);
+    sampler(&mut candidates);
+    let mut left: Vec<f32> = candidates.softmax().iter().map(|c| c.p).collect();
+    left.retain(|&p| p > 0.0);
+    left.sort_by(|a, b| b.total_cmp(a));
+    left
+}
+
+/// Compares up to rounding.
+#[track_caller]
+pub(super) fn check(got: &[f32], expected: &[f32]) {
+    let near = |(a, b): (&f32, &f32)| (a - b).abs() < 2e-5;
+    let close = got.len() == expected.len() && got.iter().zip(expected).all(near);
+    assert!(close, "expected {expected:?}, got {got:?}");
+}

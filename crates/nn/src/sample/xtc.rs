@@ -1,0 +1,61 @@
+//! XTC, "exclude top choices": sometimes drops the most probable tokens.
+
+use super::candidates::Candidates;
+use super::rng::Rng;
+
+/// With the given probability drops all tokens of at least `threshold` but the least probable of
+/// them, if `min_keep` candidates are left.
+///
+/// Source: text-generation-webui PR 6335 (p-e-w); llama.cpp PR 9742.
+pub(super) fn apply(
+    candidates: &mut Candidates,
+    probability: f32,
+    threshold: f32,
+    min_keep: usize,
+    rng: &mut Rng,
+) {
+    if probability <= 0.0 || threshold > 0.5 || candidates.len() < 2 {
+        return;
+    }
+    if rng.uniform() > f64::from(probability) {
+        return;
+    }
+    candidates.softmax();
+    // Tokens of at least `threshold` cannot be more than `1 / threshold`.
+    let most = (1.0 / threshold).ceil().min(u32::MAX as f32) as usize + 1;
+    let top = candidates.sort_prefix(most).iter().take_while(|c| c.p >= threshold).count();
+    let dropped = top.saturating_sub(1);
+    if dropped > 0 && candidates.len() - dropped >= min_keep {
+        candidates.drop_prefix(dropped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{apply, check};
+    use super::Rng;
+
+    #[test]
+    fn drops_all_top_choices_but_the_last() {
+        let xtc = |threshold, min_keep| {
+            let p = [0.4, 0.3, 0.2, 0.1];
+            apply(&p, |c| super::apply(c, 1.0, threshold, min_keep, &mut Rng::new(0)))
+        };
+        check(&xtc(0.09, 0), &[1.0]);
+        check(&xtc(0.19, 0), &[0.2 / 0.3, 0.1 / 0.3]);
+        check(&xtc(0.29, 0), &[0.3 / 0.6, 0.2 / 0.6, 0.1 / 0.6]);
+        check(&xtc(0.39, 0), &[0.4, 0.3, 0.2, 0.1]);
+        check(&xtc(0.51, 0), &[0.4, 0.3, 0.2, 0.1]);
+        check(&xtc(0.19, 3), &[0.4, 0.3, 0.2, 0.1]);
+    }
+
+    #[test]
+    fn acts_as_often_as_asked() {
+        let mut rng = Rng::new(7);
+        let acted = (0..2000)
+            .filter(|_| apply(&[0.6, 0.4], |c| super::apply(c, 0.25, 0.1, 0, &mut rng)).len() == 1);
+        // 500 expected, a standard deviation is 19.
+        let acted = acted.count();
+        assert!((420..=580).contains(&acted), "acted {acted} times of 2000");
+    }
+}
