@@ -78,7 +78,7 @@ def phi3():
 
 
 def mpt():
-    attention = dict(alibi=True, alibi_bias_max=8, clip_qkv=1.5, attn_pdrop=0)
+    attention = dict(alibi=True, alibi_bias_max=8, attn_pdrop=0)
     return transformers.MptConfig(
         vocab_size=VOCAB_SIZE, d_model=24, n_layers=2, n_heads=3, max_seq_len=256, attn_config=attention, no_bias=True, bos_token_id=0,
         eos_token_id=1, tie_word_embeddings=True,
