@@ -4,13 +4,15 @@
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install numpy pywhispercpp==1.5.1
     /tmp/venv/bin/python test-data/golden/quant.py
 
-The wheel carries libggml-base, whose exported `quantize_row_*_ref` and `dequantize_row_*` are
-called here through ctypes. Rows come from a linear congruential generator that the Rust test
+The wheel carries libggml-base, whose exported `quantize_row_*_ref`, `ggml_quantize_chunk` and
+`dequantize_row_*` are called here through ctypes. Rows come from a linear congruential generator that the Rust test
 (crates/quant/tests/golden.rs) repeats, so the file holds results only.
 
 Layout, per format in the order of FORMATS: for each row of `rows()` the packed bytes, then the
 64-bit FNV-1a hash of the dequantized f32 bytes; after the rows, the hash of the dequantized
-`random_blocks`. Little-endian throughout.
+`random_blocks`. The same follows for CODE_BOOKS, packed with an importance matrix: the first rows
+only, and more random blocks, so that most entries of the code books occur. Little-endian
+throughout.
 """
 
 import ctypes
@@ -34,7 +36,30 @@ FORMATS = [
     ("q5_k", "q5_K", 256, 176, [0, 2]),
     ("q6_k", "q6_K", 256, 210, [208]),
     ("q8_k", "q8_K", 256, 292, []),
+    ("iq4_nl", "iq4_nl", 32, 18, [0]),
+    ("iq4_xs", "iq4_xs", 256, 136, [0]),
+    ("mxfp4", "mxfp4", 32, 17, []),
+    ("nvfp4", "nvfp4", 64, 36, []),
+    ("tq1_0", "tq1_0", 256, 54, [52]),
+    ("tq2_0", "tq2_0", 256, 66, [64]),
 ]
+# GGML's ids of the types that are packed by `ggml_quantize_chunk`, which `llama-quantize` calls:
+# for the others without a `_ref` of their own it is the same.
+CHUNK_IDS = {
+    "iq2_xxs": 16, "iq2_xs": 17, "iq3_xxs": 18, "iq1_s": 19, "iq4_nl": 20, "iq3_s": 21, "iq2_s": 22,
+    "iq4_xs": 23, "iq1_m": 29, "tq1_0": 34, "tq2_0": 35, "mxfp4": 39, "nvfp4": 40,
+}  # fmt: skip
+CODE_BOOKS = [
+    ("iq1_s", "iq1_s", 256, 50, [0]),
+    ("iq1_m", "iq1_m", 256, 56, [54]),
+    ("iq2_xxs", "iq2_xxs", 256, 66, [0]),
+    ("iq2_xs", "iq2_xs", 256, 74, [0]),
+    ("iq2_s", "iq2_s", 256, 82, [0]),
+    ("iq3_xxs", "iq3_xxs", 256, 98, [0]),
+    ("iq3_s", "iq3_s", 256, 110, [0]),
+]
+CODE_BOOK_ROWS = 3
+CODE_BOOK_BLOCKS = 256
 
 
 class Lcg:
@@ -104,9 +129,19 @@ def main():
     site = next(pathlib.Path(p) for p in sys.path if list(pathlib.Path(p).glob("libggml-base.so")))
     base = ctypes.CDLL(str(site / "libggml-base.so"))
 
-    def quantize(symbol, row, n_bytes):
+    base.ggml_quantize_chunk.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p] + [ctypes.c_int64] * 3 + [ctypes.c_void_p]
+    base.ggml_quantize_chunk.restype = ctypes.c_size_t
+
+    def quantize(symbol, row, n_bytes, importance=None):
         out = np.zeros(n_bytes, np.uint8)
         row = np.ascontiguousarray(row, np.float32)
+        if symbol in CHUNK_IDS:
+            weights = None if importance is None else importance.ctypes.data_as(ctypes.c_void_p)
+            n = base.ggml_quantize_chunk(
+                CHUNK_IDS[symbol], row.ctypes.data, out.ctypes.data, 0, 1, row.size, weights
+            )
+            assert n == n_bytes
+            return out
         getattr(base, f"quantize_row_{symbol}_ref")(
             row.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64(row.size)
         )
@@ -134,6 +169,14 @@ def main():
         if symbol == "q8_K":  # the f32 scale, kept finite
             raw[:, 3] &= 0xBF
         result += fnv1a(dequantize(symbol, raw, 2048).tobytes())
+    importance = np.abs(Lcg(7).unit(K)) + np.float32(0.5)
+    for i, (_, symbol, block_len, block_bytes, halves) in enumerate(CODE_BOOKS):
+        for row in rows()[:CODE_BOOK_ROWS]:
+            packed = quantize(symbol, row, K // block_len * block_bytes, importance)
+            result += packed.tobytes() + fnv1a(dequantize(symbol, packed, K).tobytes())
+        raw = random_blocks(200 + i, CODE_BOOK_BLOCKS, block_bytes, halves)
+        n = CODE_BOOK_BLOCKS * block_len
+        result += fnv1a(dequantize(symbol, raw, n).tobytes())
     path = pathlib.Path(__file__).with_name("quant.bin")
     path.write_bytes(result)
     print(f"{path}: {len(result)} bytes")

@@ -1,7 +1,7 @@
 //! Element types of stored tensors, with GGML's ids, names and block sizes.
 //!
-//! A *block* is the smallest unit of a format: one element for plain types, 32 or 256 consecutive
-//! elements of a row for the quantized ones. Layouts live in `stonechat-quant`; this table is all
+//! A *block* is the smallest unit of a format: one element for plain types, 32, 64 or 256
+//! consecutive elements of a row for the quantized ones. Layouts live in `stonechat-quant`; this table is all
 //! that a file parser needs to size a tensor.
 
 use std::fmt;
@@ -61,12 +61,25 @@ dtypes! {
     Q5K = 13, "q5_k", 256, 176;
     Q6K = 14, "q6_k", 256, 210;
     Q8K = 15, "q8_k", 256, 292;
+    Iq2Xxs = 16, "iq2_xxs", 256, 66;
+    Iq2Xs = 17, "iq2_xs", 256, 74;
+    Iq3Xxs = 18, "iq3_xxs", 256, 98;
+    Iq1S = 19, "iq1_s", 256, 50;
+    Iq4Nl = 20, "iq4_nl", 32, 18;
+    Iq3S = 21, "iq3_s", 256, 110;
+    Iq2S = 22, "iq2_s", 256, 82;
+    Iq4Xs = 23, "iq4_xs", 256, 136;
     I8 = 24, "i8", 1, 1;
     I16 = 25, "i16", 1, 2;
     I32 = 26, "i32", 1, 4;
     I64 = 27, "i64", 1, 8;
     F64 = 28, "f64", 1, 8;
+    Iq1M = 29, "iq1_m", 256, 56;
     BF16 = 30, "bf16", 1, 2;
+    Tq1_0 = 34, "tq1_0", 256, 54;
+    Tq2_0 = 35, "tq2_0", 256, 66;
+    Mxfp4 = 39, "mxfp4", 32, 17;
+    Nvfp4 = 40, "nvfp4", 64, 36;
 }
 
 impl DType {

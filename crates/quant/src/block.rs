@@ -1,9 +1,22 @@
 //! The block formats: layout, quantize and dequantize, one file a format.
 //!
 //! Layouts are GGML's, byte for byte. Every struct has alignment 1, so that a block may lie
-//! anywhere in a memory-mapped file. Quantizers reproduce llama.cpp's reference functions
-//! (`quantize_row_*_ref`, no importance matrix) bit for bit, which the golden test checks.
+//! anywhere in a memory-mapped file. Quantizers reproduce llama.cpp's (`ggml_quantize_chunk`
+//! without an importance matrix) bit for bit, which the golden test checks. The formats below 4
+//! bits that choose from code books (`iq1_*`, `iq2_*`, `iq3_*`) are read only.
 
+mod grid;
+mod iq1_m;
+mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
+mod nvfp4;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -17,10 +30,24 @@ mod q8_0;
 mod q8_1;
 mod q8_k;
 mod search;
+mod tq1_0;
+mod tq2_0;
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+pub(crate) use grid::GridBlock;
+pub use iq1_m::BlockIq1M;
+pub use iq1_s::BlockIq1S;
+pub use iq2_s::BlockIq2S;
+pub use iq2_xs::BlockIq2Xs;
+pub use iq2_xxs::BlockIq2Xxs;
+pub use iq3_s::BlockIq3S;
+pub use iq3_xxs::BlockIq3Xxs;
+pub use iq4_nl::BlockIq4Nl;
+pub use iq4_xs::BlockIq4Xs;
+pub use mxfp4::BlockMxfp4;
+pub use nvfp4::BlockNvfp4;
 pub use q2_k::BlockQ2K;
 pub use q3_k::BlockQ3K;
 pub use q4_0::BlockQ4_0;
@@ -33,6 +60,11 @@ pub use q6_k::BlockQ6K;
 pub use q8_0::BlockQ8_0;
 pub use q8_1::BlockQ8_1;
 pub use q8_k::BlockQ8K;
+pub use tq1_0::BlockTq1_0;
+pub use tq2_0::BlockTq2_0;
+
+pub(crate) use iq4_nl::LEVELS;
+pub(crate) use mxfp4::E2M1_TWICE;
 
 /// A block format: `BLOCK_LEN` consecutive elements of a row in `size_of::<Self>()` bytes.
 pub trait Block: Pod + Send + Sync {
@@ -43,12 +75,15 @@ pub trait Block: Pod + Send + Sync {
     /// `[f32; BLOCK_LEN]`.
     type Values: Pod;
 
-    /// Packs `x` as llama.cpp's reference quantizer does.
-    #[must_use]
-    fn quantize(x: &Self::Values) -> Self;
-
     /// Unpacks to exactly the values the format defines.
     fn dequantize(&self, out: &mut Self::Values);
+}
+
+/// A format that values are packed into without an importance matrix.
+pub trait QuantizeBlock: Block {
+    /// Packs `x` as llama.cpp does.
+    #[must_use]
+    fn quantize(x: &Self::Values) -> Self;
 }
 
 /// An f16 at any address, little-endian.

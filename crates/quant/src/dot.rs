@@ -1,8 +1,9 @@
 //! Fused dot products: rows of weight blocks with quantized activations, never leaving integers
 //! within 32 elements.
 //!
-//! Formats differ only in how a block unpacks to bytes, scales and mins ([`Unpack`], in `block32`
-//! and `block256`), instruction sets only in [`I8Dot`]; the two loops here are written once.
+//! Formats differ only in how a block unpacks to bytes, scales and mins ([`Unpack32`] in `block32`,
+//! [`Unpack256`] in `block256`; `block64` is `NVFP4`), instruction sets only in [`I8Dot`]; the two
+//! loops here are written once.
 //!
 //! With weights `w = scale * q + min` and activations `a = d * p` over a group,
 //! `sum(w * a) = scale * d * sum(q * p) + min * (d * sum(p))`. The first sum is an integer dot
@@ -13,6 +14,7 @@
 
 mod block256;
 mod block32;
+mod block64;
 
 use crate::activation::ActivationRow;
 use crate::block::Block;
@@ -39,8 +41,10 @@ trait Unpack32: Block {
 trait Unpack256: Block {
     /// Whether groups have 16 elements.
     const GROUPS_OF_16: bool;
+    /// Whether the bytes are signed and there are no mins; unsigned ones are at most 127.
+    const SIGNED: bool;
 
-    /// `q` of each 32 elements, at most 127.
+    /// `q` of each 32 elements.
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8];
 
     /// Scales and mins; with groups of 32 only the first eight count.
@@ -104,9 +108,12 @@ fn dot256<B: Unpack256, S: I8Dot, const M: usize>(
             for m in 0..M {
                 let p = s.load_bytes(x[m].units[8 * i + u].bytes());
                 let factor = s.scale_floats(scale, s.splat_floats(x[m].scales[8 * i + u]));
-                let dot = s.to_floats(s.dot_unsigned(q[u], p));
-                sums[m] = s.fused(dot, factor, sums[m]);
+                let dot = if B::SIGNED { s.dot_signed(q[u], p) } else { s.dot_unsigned(q[u], p) };
+                sums[m] = s.fused(s.to_floats(dot), factor, sums[m]);
             }
+        }
+        if B::SIGNED {
+            continue;
         }
         let [mins_low, mins_high]: [[f32; 8]; 2] = bytemuck::cast(mins);
         let (mins_low, mins_high) = (s.load_floats(&mins_low), s.load_floats(&mins_high));

@@ -16,6 +16,15 @@ pub enum Error {
         /// The type given.
         dtype: DType,
     },
+    /// The type packs well only with an importance matrix.
+    #[error(
+        "cannot quantize to {dtype}: it needs an importance matrix, which is not supported; \
+         the smallest types that need none are tq1_0 (ternary models), q2_k and q3_k"
+    )]
+    NeedsImportance {
+        /// The type given.
+        dtype: DType,
+    },
     /// A row does not divide into blocks.
     #[error("{dtype} rows: expected a multiple of {block_len} elements, got {k}")]
     RowLen {

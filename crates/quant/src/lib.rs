@@ -22,4 +22,4 @@ pub mod simd;
 pub use activation::ActivationBuffer;
 pub use error::{Error, Result};
 pub use matmul::{QuantMatrix, kernel_name, matmul};
-pub use rows::{dequantize_row, dequantize_rows, is_float, quantize_rows};
+pub use rows::{dequantize_row, dequantize_rows, is_float, needs_importance, quantize_rows};

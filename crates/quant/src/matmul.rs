@@ -12,8 +12,9 @@ use stonechat_compute::{Cpu, DType, Isa, match_isa};
 
 use crate::activation::ActivationBuffer;
 use crate::block::{
-    BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K,
-    BlockQ8_0,
+    BlockIq1M, BlockIq1S, BlockIq2S, BlockIq2Xs, BlockIq2Xxs, BlockIq3S, BlockIq3Xxs, BlockIq4Nl,
+    BlockIq4Xs, BlockMxfp4, BlockNvfp4, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K,
+    BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, BlockTq1_0, BlockTq2_0,
 };
 use crate::dot::DotRow;
 use crate::error::{Error, Result};
@@ -43,7 +44,7 @@ impl<'a> QuantMatrix<'a> {
     /// of its block length, or `bytes` has another length than `n` rows.
     pub fn new(dtype: DType, n: usize, k: usize, bytes: &'a [u8]) -> Result<Self> {
         if !Self::has_kernel(dtype) {
-            let expected = "q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k";
+            let expected = "the block formats of weights";
             return Err(Error::Unsupported { op: "matmul", expected, dtype });
         }
         let Some(row_bytes) = dtype.bytes_for(k) else {
@@ -59,8 +60,7 @@ impl<'a> QuantMatrix<'a> {
     /// Whether [`matmul`] works on this type.
     #[must_use]
     pub fn has_kernel(dtype: DType) -> bool {
-        use DType::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-        matches!(dtype, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K)
+        dtype.is_quantized() && !matches!(dtype, DType::Q8_1 | DType::Q8K)
     }
 
     /// The format.
@@ -141,6 +141,19 @@ pub fn matmul(
         DType::Q4K => rows::<BlockQ4K>(cpu, out, x, w, epilogue),
         DType::Q5K => rows::<BlockQ5K>(cpu, out, x, w, epilogue),
         DType::Q6K => rows::<BlockQ6K>(cpu, out, x, w, epilogue),
+        DType::Iq4Nl => rows::<BlockIq4Nl>(cpu, out, x, w, epilogue),
+        DType::Iq4Xs => rows::<BlockIq4Xs>(cpu, out, x, w, epilogue),
+        DType::Tq1_0 => rows::<BlockTq1_0>(cpu, out, x, w, epilogue),
+        DType::Tq2_0 => rows::<BlockTq2_0>(cpu, out, x, w, epilogue),
+        DType::Mxfp4 => rows::<BlockMxfp4>(cpu, out, x, w, epilogue),
+        DType::Nvfp4 => rows::<BlockNvfp4>(cpu, out, x, w, epilogue),
+        DType::Iq1S => rows::<BlockIq1S>(cpu, out, x, w, epilogue),
+        DType::Iq1M => rows::<BlockIq1M>(cpu, out, x, w, epilogue),
+        DType::Iq2Xxs => rows::<BlockIq2Xxs>(cpu, out, x, w, epilogue),
+        DType::Iq2Xs => rows::<BlockIq2Xs>(cpu, out, x, w, epilogue),
+        DType::Iq2S => rows::<BlockIq2S>(cpu, out, x, w, epilogue),
+        DType::Iq3Xxs => rows::<BlockIq3Xxs>(cpu, out, x, w, epilogue),
+        DType::Iq3S => rows::<BlockIq3S>(cpu, out, x, w, epilogue),
         other => unreachable!("`QuantMatrix::new` rejects {other}"),
     }
 }

@@ -5,14 +5,32 @@ use stonechat_compute::simd::{NullaryFnOnce, Scalar};
 use stonechat_compute::{DType, Isa, match_isa};
 
 use crate::block::{
-    Block, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K,
-    BlockQ6K, BlockQ8_0, BlockQ8_1, BlockQ8K, Half,
+    Block, BlockIq1M, BlockIq1S, BlockIq2S, BlockIq2Xs, BlockIq2Xxs, BlockIq3S, BlockIq3Xxs,
+    BlockIq4Nl, BlockIq4Xs, BlockMxfp4, BlockNvfp4, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1,
+    BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, BlockQ8_1, BlockQ8K, BlockTq1_0,
+    BlockTq2_0, Half, QuantizeBlock,
 };
 use crate::error::{Error, Result};
 
-/// Evaluates `$block` with `$B` naming the block type of `$dtype`; other types take `$dense`.
+/// Evaluates `$block` with `$B` naming the block type of `$dtype`; other types take `$rest`.
 macro_rules! match_block {
-    ($dtype:expr, $B:ident => $block:expr, $($dense:tt)*) => {
+    ($dtype:expr, $B:ident => $block:expr, $($rest:tt)*) => {
+        match_quantizable!($dtype, $B => $block,
+            DType::Iq1S => { type $B = BlockIq1S; $block }
+            DType::Iq1M => { type $B = BlockIq1M; $block }
+            DType::Iq2Xxs => { type $B = BlockIq2Xxs; $block }
+            DType::Iq2Xs => { type $B = BlockIq2Xs; $block }
+            DType::Iq2S => { type $B = BlockIq2S; $block }
+            DType::Iq3Xxs => { type $B = BlockIq3Xxs; $block }
+            DType::Iq3S => { type $B = BlockIq3S; $block }
+            $($rest)*
+        )
+    };
+}
+
+/// [`match_block`] without the formats that need an importance matrix.
+macro_rules! match_quantizable {
+    ($dtype:expr, $B:ident => $block:expr, $($rest:tt)*) => {
         match $dtype {
             DType::Q4_0 => { type $B = BlockQ4_0; $block }
             DType::Q4_1 => { type $B = BlockQ4_1; $block }
@@ -26,7 +44,13 @@ macro_rules! match_block {
             DType::Q5K => { type $B = BlockQ5K; $block }
             DType::Q6K => { type $B = BlockQ6K; $block }
             DType::Q8K => { type $B = BlockQ8K; $block }
-            $($dense)*
+            DType::Iq4Nl => { type $B = BlockIq4Nl; $block }
+            DType::Iq4Xs => { type $B = BlockIq4Xs; $block }
+            DType::Tq1_0 => { type $B = BlockTq1_0; $block }
+            DType::Tq2_0 => { type $B = BlockTq2_0; $block }
+            DType::Mxfp4 => { type $B = BlockMxfp4; $block }
+            DType::Nvfp4 => { type $B = BlockNvfp4; $block }
+            $($rest)*
         }
     };
 }
@@ -35,6 +59,14 @@ macro_rules! match_block {
 #[must_use]
 pub fn is_float(dtype: DType) -> bool {
     dtype.is_quantized() || matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// Whether a good block of the type can only be found with an importance matrix, which is not
+/// supported: [`quantize_rows`] refuses it.
+#[must_use]
+pub fn needs_importance(dtype: DType) -> bool {
+    use DType::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
+    matches!(dtype, Iq1S | Iq1M | Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S)
 }
 
 /// Unpacks `bytes`, any whole number of blocks or elements at any address, to exactly the values
@@ -77,12 +109,12 @@ pub fn dequantize_rows(isa: Isa, dtype: DType, bytes: &[u8], out: &mut [f32]) ->
     Ok(())
 }
 
-/// Packs rows of `k` values into `out` as llama.cpp's reference quantizers do; f16 and bf16 round
+/// Packs rows of `k` values into `out` as llama.cpp does without an importance matrix; f16 and bf16 round
 /// to nearest, ties to even.
 ///
 /// # Errors
-/// If the type holds no floats, `k` is no multiple of its block length, `src` is no whole number
-/// of rows, or `out` has another length than the packed rows.
+/// If the type holds no floats or needs an importance matrix ([`needs_importance`]), `k` is no
+/// multiple of its block length, `src` is no whole number of rows, or `out` has another length than the packed rows.
 pub fn quantize_rows(dtype: DType, src: &[f32], k: usize, out: &mut [u8]) -> Result<()> {
     let block_len = dtype.block_len();
     if k == 0 || !k.is_multiple_of(block_len) {
@@ -93,7 +125,7 @@ pub fn quantize_rows(dtype: DType, src: &[f32], k: usize, out: &mut [u8]) -> Res
         return Err(Error::Len { dtype, what: "source values", expected, got: src.len() });
     }
     check_lengths(dtype, src.len(), out.len())?;
-    match_block!(dtype,
+    match_quantizable!(dtype,
         B => {
             let values = bytemuck::cast_slice::<f32, <B as Block>::Values>(src);
             for (block, x) in bytemuck::cast_slice_mut::<u8, B>(out).iter_mut().zip(values) {
@@ -103,6 +135,7 @@ pub fn quantize_rows(dtype: DType, src: &[f32], k: usize, out: &mut [u8]) -> Res
         DType::F32 => narrow(src, out, f32::to_le_bytes),
         DType::F16 => narrow(src, out, |v| f16::from_f32(v).to_le_bytes()),
         DType::BF16 => narrow(src, out, |v| bf16::from_f32(v).to_le_bytes()),
+        _ if needs_importance(dtype) => return Err(Error::NeedsImportance { dtype }),
         _ => return Err(unsupported("quantize", dtype)),
     );
     Ok(())

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 use stonechat_quant::{
-    ActivationBuffer, QuantMatrix, dequantize_rows, is_float, matmul, quantize_rows,
+    ActivationBuffer, Error, QuantMatrix, dequantize_rows, is_float, matmul, needs_importance,
+    quantize_rows,
 };
 
 fn floats() -> Vec<DType> {
@@ -44,7 +45,12 @@ proptest! {
         x in prop::collection::vec(prop::num::f32::ANY, 512),
     ) {
         let mut bytes = vec![0; dtype.bytes_for(512).unwrap()];
-        quantize_rows(dtype, &x, 512, &mut bytes).unwrap();
+        let packed = quantize_rows(dtype, &x, 512, &mut bytes);
+        if needs_importance(dtype) {
+            prop_assert_eq!(packed, Err(Error::NeedsImportance { dtype }));
+            return Ok(());
+        }
+        packed.unwrap();
         let mut out = vec![0.0; 512];
         dequantize_rows(Isa::available()[0], dtype, &bytes, &mut out).unwrap();
     }

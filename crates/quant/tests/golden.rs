@@ -9,7 +9,7 @@ use stonechat_quant::{dequantize_rows, quantize_rows};
 const GOLDEN: &[u8] = include_bytes!("../../../test-data/golden/quant.bin");
 const K: usize = 512;
 
-const FORMATS: [(DType, &[usize]); 12] = [
+const FORMATS: [(DType, &[usize]); 18] = [
     (DType::Q4_0, &[0]),
     (DType::Q4_1, &[0, 2]),
     (DType::Q5_0, &[0]),
@@ -23,7 +23,27 @@ const FORMATS: [(DType, &[usize]); 12] = [
     (DType::Q6K, &[208]),
     // The upper half of its f32 scale: clearing the same bit keeps it finite.
     (DType::Q8K, &[2]),
+    (DType::Iq4Nl, &[0]),
+    (DType::Iq4Xs, &[0]),
+    (DType::Mxfp4, &[]),
+    (DType::Nvfp4, &[]),
+    (DType::Tq1_0, &[52]),
+    (DType::Tq2_0, &[64]),
 ];
+
+/// Packed with an importance matrix: only unpacked here.
+const CODE_BOOKS: [(DType, usize); 7] = [
+    (DType::Iq1S, 0),
+    // The last quarter of its scale: the same bit again.
+    (DType::Iq1M, 54),
+    (DType::Iq2Xxs, 0),
+    (DType::Iq2Xs, 0),
+    (DType::Iq2S, 0),
+    (DType::Iq3Xxs, 0),
+    (DType::Iq3S, 0),
+];
+const CODE_BOOK_ROWS: usize = 3;
+const CODE_BOOK_BLOCKS: usize = 256;
 
 struct Lcg(u32);
 
@@ -87,10 +107,32 @@ impl Reader {
     }
 }
 
+/// Any blocks, but with finite f16 fields at `halves`.
+fn random_blocks(seed: u32, dtype: DType, n_blocks: usize, halves: &[usize]) -> Vec<u8> {
+    let mut g = Lcg(seed);
+    let n_bytes = n_blocks * dtype.block_bytes();
+    let mut raw: Vec<u8> = (0..n_bytes).map(|_| (g.next24() >> 16) as u8).collect();
+    for block in raw.chunks_exact_mut(dtype.block_bytes()) {
+        halves.iter().for_each(|&offset| block[offset + 1] &= 0xbf);
+    }
+    raw
+}
+
+/// Compares what `bytes` unpack to with the golden hash, on every instruction set.
+fn check_unpacked(dtype: DType, name: &str, bytes: &[u8], hash: u64, failures: &mut Vec<String>) {
+    for isa in Isa::available() {
+        let mut out = vec![0.0; bytes.len() / dtype.block_bytes() * dtype.block_len()];
+        dequantize_rows(isa, dtype, bytes, &mut out).expect("whole blocks");
+        if fnv1a(&out) != hash {
+            failures.push(format!("{dtype}, {name}, {isa}: unpacked values differ"));
+        }
+    }
+}
+
 #[test]
 fn blocks_are_ggmls_bit_for_bit() {
     let mut golden = Reader(GOLDEN);
-    let mut failures = Vec::new();
+    let failures = &mut Vec::new();
     for (i, (dtype, halves)) in FORMATS.into_iter().enumerate() {
         for (name, row) in rows() {
             let expected = golden.take(dtype.bytes_for(K).unwrap());
@@ -100,29 +142,18 @@ fn blocks_are_ggmls_bit_for_bit() {
             if n > 0 {
                 failures.push(format!("{dtype}, {name}: {n} packed bytes differ"));
             }
-            let expected_hash = golden.hash();
-            for isa in Isa::available() {
-                let mut out = vec![0.0; K];
-                dequantize_rows(isa, dtype, expected, &mut out).unwrap();
-                if fnv1a(&out) != expected_hash {
-                    failures.push(format!("{dtype}, {name}, {isa}: unpacked values differ"));
-                }
-            }
+            check_unpacked(dtype, name, expected, golden.hash(), failures);
         }
-        let mut g = Lcg(100 + i as u32);
-        let mut raw: Vec<u8> =
-            (0..dtype.bytes_for(2048).unwrap()).map(|_| (g.next24() >> 16) as u8).collect();
-        for block in raw.chunks_exact_mut(dtype.block_bytes()) {
-            halves.iter().for_each(|&offset| block[offset + 1] &= 0xbf);
+        let raw = random_blocks(100 + i as u32, dtype, 2048 / dtype.block_len(), halves);
+        check_unpacked(dtype, "random bytes", &raw, golden.hash(), failures);
+    }
+    for (i, (dtype, half)) in CODE_BOOKS.into_iter().enumerate() {
+        for (name, _) in &rows()[..CODE_BOOK_ROWS] {
+            let packed = golden.take(dtype.bytes_for(K).unwrap());
+            check_unpacked(dtype, name, packed, golden.hash(), failures);
         }
-        let expected_hash = golden.hash();
-        for isa in Isa::available() {
-            let mut out = vec![0.0; 2048];
-            dequantize_rows(isa, dtype, &raw, &mut out).unwrap();
-            if fnv1a(&out) != expected_hash {
-                failures.push(format!("{dtype}, random bytes, {isa}: unpacked values differ"));
-            }
-        }
+        let raw = random_blocks(200 + i as u32, dtype, CODE_BOOK_BLOCKS, &[half]);
+        check_unpacked(dtype, "random bytes", &raw, golden.hash(), failures);
     }
     assert!(golden.0.is_empty(), "{} bytes of the golden file are left", golden.0.len());
     assert!(failures.is_empty(), "{}", failures.join("\n"));

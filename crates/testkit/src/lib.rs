@@ -6,11 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod lcg;
+mod random_weights;
 mod reference;
 pub mod suite;
 mod tiny_whisper;
 
 pub use lcg::Lcg;
+pub use random_weights::random_weights;
 pub use reference::{Reference, ReferenceBuffer, ReferenceKv, ReferenceMatrix};
 pub use tiny_whisper::TinyWhisper;
 

@@ -11,7 +11,7 @@ use stonechat_nn::{
     Rows, View,
 };
 
-use crate::{Lcg, Reference};
+use crate::{Lcg, Reference, random_weights};
 
 /// Largest accepted error: `|got - expected| <= absolute + relative * max|expected|`.
 #[derive(Debug, Clone, Copy)]
@@ -270,9 +270,7 @@ fn weights<B: Backend>(
     rows: usize,
     cols: usize,
 ) -> B::Matrix {
-    let values = random.normals(rows * cols, 1.0 / (cols as f32).sqrt());
-    let mut bytes = vec![0; dtype.bytes_for(values.len()).expect("whole blocks")];
-    stonechat_quant::quantize_rows(dtype, &values, cols, &mut bytes).expect("a type of weights");
+    let bytes = random_weights(dtype, random, (rows, cols), 1.0 / (cols as f32).sqrt());
     let source = MatrixSource { name: "test", rows, cols, dtype, bytes: &bytes };
     backend.matrix(source).expect("a supported type")
 }

@@ -3,7 +3,10 @@
 
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
-use stonechat_quant::{ActivationBuffer, QuantMatrix, dequantize_row, matmul, quantize_rows};
+use stonechat_quant::{
+    ActivationBuffer, QuantMatrix, dequantize_row, matmul, needs_importance, quantize_rows,
+};
+use stonechat_testkit::{Lcg, random_weights};
 
 /// f32 rounding of the sums, relative to the sum of the terms' magnitudes.
 const TOLERANCE: f64 = 1e-6;
@@ -32,9 +35,14 @@ struct Case {
 /// The weights as packed bytes at an odd address, and as values.
 fn weights(case: &Case, random: &mut Random) -> (Vec<u8>, Vec<f32>) {
     let Case { dtype, n, k, .. } = *case;
-    let values: Vec<f32> = random.fill(n * k).iter().map(|v| 0.1 * v + 0.02).collect();
     let mut bytes = vec![0; 1 + dtype.bytes_for(n * k).unwrap()];
-    quantize_rows(dtype, &values, k, &mut bytes[1..]).unwrap();
+    if needs_importance(dtype) {
+        let lcg = &mut Lcg::new(random.0);
+        bytes[1..].copy_from_slice(&random_weights(dtype, lcg, (n, k), 0.1));
+    } else {
+        let values: Vec<f32> = random.fill(n * k).iter().map(|v| 0.1 * v + 0.02).collect();
+        quantize_rows(dtype, &values, k, &mut bytes[1..]).unwrap();
+    }
     let mut unpacked = vec![0.0; n * k];
     dequantize_row(dtype, &bytes[1..], &mut unpacked).unwrap();
     (bytes, unpacked)
@@ -96,7 +104,7 @@ fn formats() -> impl Iterator<Item = DType> {
 fn every_format_has_a_kernel_on_every_tier() {
     let names: Vec<_> = Isa::available().iter().map(|isa| isa.name()).collect();
     println!("tiers: {}", names.join(" "));
-    assert_eq!(formats().count(), 10);
+    assert_eq!(formats().count(), 23);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
 use super::search::{AffineSearch, affine_grid, nearest};
-use super::{Block, Half};
+use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * s * q[i] - dmin * m`, with 4-bit `s`, `m` per 16 elements.
 ///
@@ -38,6 +38,22 @@ impl Block for BlockQ2K {
     const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 256]) {
+        let (d, dmin) = (self.d.to_f32(), self.dmin.to_f32());
+        for g in 0..16 {
+            let (h, p) = (g / 8, g % 8 / 2);
+            let scale = d * f32::from(self.scales[g] & 15);
+            let min = dmin * f32::from(self.scales[g] >> 4);
+            for l in 0..16 {
+                let q = self.qs[32 * h + 16 * (g % 2) + l] >> (2 * p) & 3;
+                out[16 * g + l] = scale * f32::from(q) - min;
+            }
+        }
+    }
+}
+
+impl QuantizeBlock for BlockQ2K {
     fn quantize(x: &[f32; 256]) -> Self {
         let mut block = Self::zeroed();
         let mut q = [[0u8; 16]; 16];
@@ -69,20 +85,6 @@ impl Block for BlockQ2K {
         }
         block.qs = pack2(&bytemuck::cast(q));
         block
-    }
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        let (d, dmin) = (self.d.to_f32(), self.dmin.to_f32());
-        for g in 0..16 {
-            let (h, p) = (g / 8, g % 8 / 2);
-            let scale = d * f32::from(self.scales[g] & 15);
-            let min = dmin * f32::from(self.scales[g] >> 4);
-            for l in 0..16 {
-                let q = self.qs[32 * h + 16 * (g % 2) + l] >> (2 * p) & 3;
-                out[16 * g + l] = scale * f32::from(q) - min;
-            }
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use stonechat_compute::DType;
 
 use super::q2_k::pack2;
 use super::search::{nearest, three_bit_grid};
-use super::{Block, Half};
+use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * (s - 32) * (q[i] - 4)`, with a 6-bit `s` per 16 elements.
 ///
@@ -50,6 +50,24 @@ impl Block for BlockQ3K {
     const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 256]) {
+        let d = self.d.to_f32();
+        let scales = self.group_scales();
+        for g in 0..16 {
+            let (h, p) = (g / 8, g % 8 / 2);
+            let scale = d * f32::from(scales[g]);
+            for l in 0..16 {
+                let column = 16 * (g % 2) + l;
+                let low = self.qs[32 * h + column] >> (2 * p) & 3;
+                let high = (self.hmask[column] >> (g / 2) & 1) << 2;
+                out[16 * g + l] = scale * f32::from((low | high) as i8 - 4);
+            }
+        }
+    }
+}
+
+impl QuantizeBlock for BlockQ3K {
     fn quantize(x: &[f32; 256]) -> Self {
         let mut block = Self::zeroed();
         let mut q = [[0u8; 16]; 16];
@@ -81,21 +99,5 @@ impl Block for BlockQ3K {
         }
         block.qs = pack2(&q);
         block
-    }
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        let d = self.d.to_f32();
-        let scales = self.group_scales();
-        for g in 0..16 {
-            let (h, p) = (g / 8, g % 8 / 2);
-            let scale = d * f32::from(scales[g]);
-            for l in 0..16 {
-                let column = 16 * (g % 2) + l;
-                let low = self.qs[32 * h + column] >> (2 * p) & 3;
-                let high = (self.hmask[column] >> (g / 2) & 1) << 2;
-                out[16 * g + l] = scale * f32::from((low | high) as i8 - 4);
-            }
-        }
     }
 }

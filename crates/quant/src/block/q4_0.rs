@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::{Block, Half, reciprocal, signed_max, truncate};
+use super::{Block, Half, QuantizeBlock, reciprocal, signed_max, truncate};
 
 /// `x[i] = d * (q[i] - 8)`.
 ///
@@ -27,14 +27,6 @@ impl Block for BlockQ4_0 {
     const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
-    fn quantize(x: &[f32; 32]) -> Self {
-        let d = signed_max(x) / -8.0;
-        let inverse = reciprocal(d);
-        let quant = |v: f32| (truncate(v * inverse + 8.5) as i8).min(15) as u8;
-        let qs = std::array::from_fn(|j| quant(x[j]) | quant(x[j + 16]) << 4);
-        Self { d: Half::from_f32(d), qs }
-    }
-
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = self.d.to_f32();
@@ -42,5 +34,15 @@ impl Block for BlockQ4_0 {
             out[j] = (i32::from(self.qs[j] & 15) - 8) as f32 * d;
             out[j + 16] = (i32::from(self.qs[j] >> 4) - 8) as f32 * d;
         }
+    }
+}
+
+impl QuantizeBlock for BlockQ4_0 {
+    fn quantize(x: &[f32; 32]) -> Self {
+        let d = signed_max(x) / -8.0;
+        let inverse = reciprocal(d);
+        let quant = |v: f32| (truncate(v * inverse + 8.5) as i8).min(15) as u8;
+        let qs = std::array::from_fn(|j| quant(x[j]) | quant(x[j + 16]) << 4);
+        Self { d: Half::from_f32(d), qs }
     }
 }

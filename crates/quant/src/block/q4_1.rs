@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::{Block, Half, min_max, reciprocal, truncate};
+use super::{Block, Half, QuantizeBlock, min_max, reciprocal, truncate};
 
 /// `x[i] = d * q[i] + m`.
 ///
@@ -30,15 +30,6 @@ impl Block for BlockQ4_1 {
     const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
-    fn quantize(x: &[f32; 32]) -> Self {
-        let (min, max) = min_max(x);
-        let d = (max - min) / 15.0;
-        let inverse = reciprocal(d);
-        let quant = |v: f32| (truncate((v - min) * inverse + 0.5) as i8).min(15) as u8;
-        let qs = std::array::from_fn(|j| quant(x[j]) | quant(x[j + 16]) << 4);
-        Self { d: Half::from_f32(d), m: Half::from_f32(min), qs }
-    }
-
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let (d, m) = (self.d.to_f32(), self.m.to_f32());
@@ -46,5 +37,16 @@ impl Block for BlockQ4_1 {
             out[j] = i32::from(self.qs[j] & 15) as f32 * d + m;
             out[j + 16] = i32::from(self.qs[j] >> 4) as f32 * d + m;
         }
+    }
+}
+
+impl QuantizeBlock for BlockQ4_1 {
+    fn quantize(x: &[f32; 32]) -> Self {
+        let (min, max) = min_max(x);
+        let d = (max - min) / 15.0;
+        let inverse = reciprocal(d);
+        let quant = |v: f32| (truncate((v - min) * inverse + 0.5) as i8).min(15) as u8;
+        let qs = std::array::from_fn(|j| quant(x[j]) | quant(x[j + 16]) << 4);
+        Self { d: Half::from_f32(d), m: Half::from_f32(min), qs }
     }
 }

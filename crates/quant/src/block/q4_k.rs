@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
 use super::search::{AffineSearch, affine_grid, nearest};
-use super::{Block, Half, pack_scales_mins, unpack_scales_mins};
+use super::{Block, Half, QuantizeBlock, pack_scales_mins, unpack_scales_mins};
 
 /// `x[i] = d * s * q[i] - dmin * m`, with 6-bit `s`, `m` per 32 elements.
 ///
@@ -46,15 +46,6 @@ impl Block for BlockQ4K {
     const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
-    fn quantize(x: &[f32; 256]) -> Self {
-        let Groups { d, dmin, scales, q } = quantize_groups(&SEARCH, x);
-        let qs = std::array::from_fn(|i| {
-            let first = i / 32 * 64 + i % 32;
-            q[first] | q[first + 32] << 4
-        });
-        Self { d, dmin, scales, qs }
-    }
-
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
         let (d, dmin) = (self.d.to_f32(), self.dmin.to_f32());
@@ -67,6 +58,17 @@ impl Block for BlockQ4K {
                 out[32 * g + l] = scale * f32::from(q) - min;
             }
         }
+    }
+}
+
+impl QuantizeBlock for BlockQ4K {
+    fn quantize(x: &[f32; 256]) -> Self {
+        let Groups { d, dmin, scales, q } = quantize_groups(&SEARCH, x);
+        let qs = std::array::from_fn(|i| {
+            let first = i / 32 * 64 + i % 32;
+            q[first] | q[first + 32] << 4
+        });
+        Self { d, dmin, scales, qs }
     }
 }
 

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::{Block, Half, reciprocal, signed_max, truncate};
+use super::{Block, Half, QuantizeBlock, reciprocal, signed_max, truncate};
 
 /// `x[i] = d * (q[i] - 16)`.
 ///
@@ -30,14 +30,6 @@ impl Block for BlockQ5_0 {
     const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
-    fn quantize(x: &[f32; 32]) -> Self {
-        let d = signed_max(x) / -16.0;
-        let inverse = reciprocal(d);
-        let q = x.map(|v| (truncate(v * inverse + 16.5) as i8).min(31) as u8);
-        let (qh, qs) = pack5(&q);
-        Self { d: Half::from_f32(d), qh, qs }
-    }
-
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = self.d.to_f32();
@@ -47,6 +39,16 @@ impl Block for BlockQ5_0 {
             out[j] = (low - 16) as f32 * d;
             out[j + 16] = (top - 16) as f32 * d;
         }
+    }
+}
+
+impl QuantizeBlock for BlockQ5_0 {
+    fn quantize(x: &[f32; 32]) -> Self {
+        let d = signed_max(x) / -16.0;
+        let inverse = reciprocal(d);
+        let q = x.map(|v| (truncate(v * inverse + 16.5) as i8).min(31) as u8);
+        let (qh, qs) = pack5(&q);
+        Self { d: Half::from_f32(d), qh, qs }
     }
 }
 

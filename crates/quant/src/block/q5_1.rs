@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
 use super::q5_0::{pack5, unpack5};
-use super::{Block, Half, min_max, reciprocal, truncate};
+use super::{Block, Half, QuantizeBlock, min_max, reciprocal, truncate};
 
 /// `x[i] = d * q[i] + m`.
 ///
@@ -34,14 +34,6 @@ impl Block for BlockQ5_1 {
     const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
-    fn quantize(x: &[f32; 32]) -> Self {
-        let (min, max) = min_max(x);
-        let d = (max - min) / 31.0;
-        let inverse = reciprocal(d);
-        let (qh, qs) = pack5(&x.map(|v| truncate((v - min) * inverse + 0.5) as u8));
-        Self { d: Half::from_f32(d), m: Half::from_f32(min), qh, qs }
-    }
-
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let (d, m) = (self.d.to_f32(), self.m.to_f32());
@@ -51,5 +43,15 @@ impl Block for BlockQ5_1 {
             out[j] = low as f32 * d + m;
             out[j + 16] = top as f32 * d + m;
         }
+    }
+}
+
+impl QuantizeBlock for BlockQ5_1 {
+    fn quantize(x: &[f32; 32]) -> Self {
+        let (min, max) = min_max(x);
+        let d = (max - min) / 31.0;
+        let inverse = reciprocal(d);
+        let (qh, qs) = pack5(&x.map(|v| truncate((v - min) * inverse + 0.5) as u8));
+        Self { d: Half::from_f32(d), m: Half::from_f32(min), qh, qs }
     }
 }

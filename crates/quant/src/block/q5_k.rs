@@ -5,7 +5,7 @@ use stonechat_compute::DType;
 
 use super::q4_k::{Groups, quantize_groups};
 use super::search::AffineSearch;
-use super::{Block, Half, unpack_scales_mins};
+use super::{Block, Half, QuantizeBlock, unpack_scales_mins};
 
 /// `x[i] = d * s * q[i] - dmin * m`, with 6-bit `s`, `m` per 32 elements.
 ///
@@ -49,17 +49,6 @@ impl Block for BlockQ5K {
     const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
-    fn quantize(x: &[f32; 256]) -> Self {
-        let Groups { d, dmin, scales, q } = quantize_groups(&SEARCH, x);
-        let qs = std::array::from_fn(|i| {
-            let first = i / 32 * 64 + i % 32;
-            (q[first] & 15) | q[first + 32] << 4
-        });
-        let qh =
-            std::array::from_fn(|l| (0..8).fold(0, |byte, p| byte | (q[32 * p + l] >> 4) << p));
-        Self { d, dmin, scales, qh, qs }
-    }
-
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
         let (d, dmin) = (self.d.to_f32(), self.dmin.to_f32());
@@ -73,5 +62,18 @@ impl Block for BlockQ5K {
                 out[32 * g + l] = scale * f32::from(low | high) - min;
             }
         }
+    }
+}
+
+impl QuantizeBlock for BlockQ5K {
+    fn quantize(x: &[f32; 256]) -> Self {
+        let Groups { d, dmin, scales, q } = quantize_groups(&SEARCH, x);
+        let qs = std::array::from_fn(|i| {
+            let first = i / 32 * 64 + i % 32;
+            (q[first] & 15) | q[first + 32] << 4
+        });
+        let qh =
+            std::array::from_fn(|l| (0..8).fold(0, |byte, p| byte | (q[32 * p + l] >> 4) << p));
+        Self { d, dmin, scales, qh, qs }
     }
 }

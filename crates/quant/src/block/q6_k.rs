@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
 use super::search::{GROUP_MAX_EPS, nearest, signed_grid};
-use super::{Block, Half};
+use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * s * (q[i] - 32)`, with an 8-bit `s` per 16 elements.
 ///
@@ -36,6 +36,23 @@ impl Block for BlockQ6K {
     const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 256]) {
+        let d = self.d.to_f32();
+        for g in 0..16 {
+            let (h, p) = (g / 8, g % 8 / 2);
+            let scale = d * f32::from(self.scales[g]);
+            for l in 0..16 {
+                let column = 16 * (g % 2) + l;
+                let low = self.ql[64 * h + 32 * (p % 2) + column] >> (4 * (p / 2)) & 15;
+                let high = (self.qh[32 * h + column] >> (2 * p) & 3) << 4;
+                out[16 * g + l] = scale * f32::from((low | high) as i8 - 32);
+            }
+        }
+    }
+}
+
+impl QuantizeBlock for BlockQ6K {
     fn quantize(x: &[f32; 256]) -> Self {
         let mut block = Self::zeroed();
         let mut q = [[0u8; 16]; 16];
@@ -67,20 +84,5 @@ impl Block for BlockQ6K {
             (0..4).fold(0, |byte, p| byte | (q[first + 32 * p] >> 4) << (2 * p))
         });
         block
-    }
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        let d = self.d.to_f32();
-        for g in 0..16 {
-            let (h, p) = (g / 8, g % 8 / 2);
-            let scale = d * f32::from(self.scales[g]);
-            for l in 0..16 {
-                let column = 16 * (g % 2) + l;
-                let low = self.ql[64 * h + 32 * (p % 2) + column] >> (4 * (p / 2)) & 15;
-                let high = (self.qh[32 * h + column] >> (2 * p) & 3) << 4;
-                out[16 * g + l] = scale * f32::from((low | high) as i8 - 32);
-            }
-        }
     }
 }

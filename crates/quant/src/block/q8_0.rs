@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::{Block, Half, reciprocal, truncate};
+use super::{Block, Half, QuantizeBlock, reciprocal, truncate};
 
 /// `x[i] = d * q[i]`.
 ///
@@ -27,17 +27,19 @@ impl Block for BlockQ8_0 {
     const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
-    fn quantize(x: &[f32; 32]) -> Self {
-        let (d, qs) = quantize8(x);
-        Self { d: Half::from_f32(d), qs }
-    }
-
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = self.d.to_f32();
         for j in 0..32 {
             out[j] = f32::from(self.qs[j]) * d;
         }
+    }
+}
+
+impl QuantizeBlock for BlockQ8_0 {
+    fn quantize(x: &[f32; 32]) -> Self {
+        let (d, qs) = quantize8(x);
+        Self { d: Half::from_f32(d), qs }
     }
 }
 

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
 use super::q8_0::quantize8;
-use super::{Block, Half};
+use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * q[i]`.
 ///
@@ -31,17 +31,19 @@ impl Block for BlockQ8_1 {
     const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
-    fn quantize(x: &[f32; 32]) -> Self {
-        let (d, qs) = quantize8(x);
-        let sum: i32 = qs.iter().map(|&q| i32::from(q)).sum();
-        Self { d: Half::from_f32(d), s: Half::from_f32(sum as f32 * d), qs }
-    }
-
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = self.d.to_f32();
         for j in 0..32 {
             out[j] = f32::from(self.qs[j]) * d;
         }
+    }
+}
+
+impl QuantizeBlock for BlockQ8_1 {
+    fn quantize(x: &[f32; 32]) -> Self {
+        let (d, qs) = quantize8(x);
+        let sum: i32 = qs.iter().map(|&q| i32::from(q)).sum();
+        Self { d: Half::from_f32(d), s: Half::from_f32(sum as f32 * d), qs }
     }
 }

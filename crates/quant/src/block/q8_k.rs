@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
 use super::search::nearest;
-use super::{Block, signed_max};
+use super::{Block, QuantizeBlock, signed_max};
 
 /// `x[i] = d * q[i]`.
 ///
@@ -31,6 +31,16 @@ impl Block for BlockQ8K {
     const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 256]) {
+        let d = f32::from_le_bytes(self.d);
+        for j in 0..256 {
+            out[j] = d * f32::from(self.qs[j]);
+        }
+    }
+}
+
+impl QuantizeBlock for BlockQ8K {
     fn quantize(x: &[f32; 256]) -> Self {
         let max = signed_max(x);
         if max == 0.0 {
@@ -43,13 +53,5 @@ impl Block for BlockQ8K {
             sum.to_le_bytes()
         });
         Self { d: (1.0 / inverse).to_le_bytes(), qs, bsums }
-    }
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        let d = f32::from_le_bytes(self.d);
-        for j in 0..256 {
-            out[j] = d * f32::from(self.qs[j]);
-        }
     }
 }

@@ -1,7 +1,10 @@
 //! How blocks of 256 unpack.
 
 use super::{ActivationRow, DotRow, Unpack256, dot256};
-use crate::block::{BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K};
+use crate::block::{
+    BlockIq1M, BlockIq1S, BlockIq2S, BlockIq2Xs, BlockIq2Xxs, BlockIq3S, BlockIq3Xxs, BlockIq4Xs,
+    BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K, BlockTq1_0, BlockTq2_0, GridBlock, LEVELS,
+};
 use crate::simd::I8Dot;
 
 macro_rules! dot_row {
@@ -19,10 +22,13 @@ macro_rules! dot_row {
     )*};
 }
 
-dot_row!(BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K);
+dot_row!(BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K, BlockTq1_0, BlockTq2_0);
+dot_row!(BlockIq1S, BlockIq1M, BlockIq2Xxs, BlockIq2Xs, BlockIq2S, BlockIq3Xxs, BlockIq3S);
+dot_row!(BlockIq4Xs);
 
 impl Unpack256 for BlockQ2K {
     const GROUPS_OF_16: bool = true;
+    const SIGNED: bool = false;
 
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
@@ -43,6 +49,7 @@ impl Unpack256 for BlockQ2K {
 
 impl Unpack256 for BlockQ3K {
     const GROUPS_OF_16: bool = true;
+    const SIGNED: bool = false;
 
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
@@ -62,6 +69,7 @@ impl Unpack256 for BlockQ3K {
 
 impl Unpack256 for BlockQ4K {
     const GROUPS_OF_16: bool = false;
+    const SIGNED: bool = false;
 
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
@@ -76,6 +84,7 @@ impl Unpack256 for BlockQ4K {
 
 impl Unpack256 for BlockQ5K {
     const GROUPS_OF_16: bool = false;
+    const SIGNED: bool = false;
 
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
@@ -95,6 +104,7 @@ impl Unpack256 for BlockQ5K {
 
 impl Unpack256 for BlockQ6K {
     const GROUPS_OF_16: bool = true;
+    const SIGNED: bool = false;
 
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
@@ -113,6 +123,144 @@ impl Unpack256 for BlockQ6K {
     fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
         signed_groups(s.half(self.d), -32.0, &self.scales)
     }
+}
+
+impl Unpack256 for BlockIq4Xs {
+    const GROUPS_OF_16: bool = false;
+    const SIGNED: bool = true;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
+        let mut q = [s.nibbles(&self.qs[0]); 8];
+        for u in 0..8 {
+            q[u] = s.lookup(&LEVELS, s.nibbles(&self.qs[u]));
+        }
+        q
+    }
+
+    #[inline(always)]
+    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
+        (first_eight(self.group_scales(s.half(self.d))), [0.0; 16])
+    }
+}
+
+impl Unpack256 for BlockTq1_0 {
+    const GROUPS_OF_16: bool = false;
+    const SIGNED: bool = false;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
+        load_units(s, &self.digits())
+    }
+
+    #[inline(always)]
+    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
+        let d = s.half(self.d);
+        ([d; 16], [-d; 16])
+    }
+}
+
+impl Unpack256 for BlockTq2_0 {
+    const GROUPS_OF_16: bool = false;
+    const SIGNED: bool = false;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
+        two_bits(s, &self.qs)
+    }
+
+    #[inline(always)]
+    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
+        let d = s.half(self.d);
+        ([d; 16], [-d; 16])
+    }
+}
+
+impl Unpack256 for BlockIq1S {
+    const GROUPS_OF_16: bool = false;
+    const SIGNED: bool = false;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
+        load_units(s, &std::array::from_fn(|u| self.unit(u)))
+    }
+
+    #[inline(always)]
+    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
+        eighths(first_eight(self.group_scales(s.half(self.d))))
+    }
+}
+
+impl Unpack256 for BlockIq1M {
+    const GROUPS_OF_16: bool = true;
+    const SIGNED: bool = false;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
+        load_units(s, &std::array::from_fn(|u| self.unit(u)))
+    }
+
+    #[inline(always)]
+    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
+        eighths(self.group_scales(s.half(self.d())))
+    }
+}
+
+macro_rules! unpack_grid {
+    ($($block:ty),*) => {$(
+        impl Unpack256 for $block {
+            const GROUPS_OF_16: bool = <Self as GridBlock>::GROUPS_OF_16;
+            const SIGNED: bool = true;
+
+            #[inline(always)]
+            fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
+                grid_units(s, self)
+            }
+
+            #[inline(always)]
+            fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
+                (self.group_scales(s.half(GridBlock::d(self))), [0.0; 16])
+            }
+        }
+    )*};
+}
+
+unpack_grid!(BlockIq2Xxs, BlockIq2Xs, BlockIq2S, BlockIq3Xxs, BlockIq3S);
+
+#[inline(always)]
+fn grid_units<B: GridBlock, S: I8Dot>(s: S, block: &B) -> [S::Bytes; 8] {
+    let mut q = [s.load_bytes(&[0; 32]); 8];
+    for u in 0..8 {
+        let (magnitudes, signs) = block.unit(u);
+        q[u] = s.negate(s.load_bytes(&magnitudes), signs);
+    }
+    q
+}
+
+#[inline(always)]
+fn load_units<S: I8Dot>(s: S, units: &[[u8; 32]; 8]) -> [S::Bytes; 8] {
+    let mut q = [s.load_bytes(&units[0]); 8];
+    for u in 1..8 {
+        q[u] = s.load_bytes(&units[u]);
+    }
+    q
+}
+
+/// The scales of groups of 32.
+#[inline(always)]
+fn first_eight(scales: [f32; 8]) -> [f32; 16] {
+    bytemuck::cast([scales, [0.0; 8]])
+}
+
+/// Scales and mins of `scale * (q - 9) / 8`.
+#[inline(always)]
+fn eighths(mut scales: [f32; 16]) -> ([f32; 16], [f32; 16]) {
+    let mut mins = [0.0; 16];
+    for g in 0..16 {
+        scales[g] *= 0.125;
+        mins[g] = -9.0 * scales[g];
+    }
+    (scales, mins)
 }
 
 /// Low nibbles, high nibbles.

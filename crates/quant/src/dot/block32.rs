@@ -1,7 +1,10 @@
 //! How blocks of 32 unpack.
 
 use super::{ActivationRow, DotRow, Unpack32, dot32};
-use crate::block::{BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0};
+use crate::block::{
+    BlockIq4Nl, BlockMxfp4, BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, E2M1_TWICE,
+    LEVELS,
+};
 use crate::simd::I8Dot;
 
 macro_rules! dot_row {
@@ -19,7 +22,7 @@ macro_rules! dot_row {
     )*};
 }
 
-dot_row!(BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0);
+dot_row!(BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, BlockIq4Nl, BlockMxfp4);
 
 impl Unpack32 for BlockQ4_0 {
     const SIGNED: bool = false;
@@ -70,6 +73,26 @@ impl Unpack32 for BlockQ8_0 {
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> (S::Bytes, f32, f32) {
         (s.load_bytes(bytemuck::cast_ref(&self.qs)), s.half(self.d), 0.0)
+    }
+}
+
+impl Unpack32 for BlockIq4Nl {
+    const SIGNED: bool = true;
+    const HAS_MIN: bool = false;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> (S::Bytes, f32, f32) {
+        (s.lookup(&LEVELS, s.nibbles(&self.qs)), s.half(self.d), 0.0)
+    }
+}
+
+impl Unpack32 for BlockMxfp4 {
+    const SIGNED: bool = true;
+    const HAS_MIN: bool = false;
+
+    #[inline(always)]
+    fn unpack<S: I8Dot>(&self, s: S) -> (S::Bytes, f32, f32) {
+        (s.lookup(&E2M1_TWICE, s.nibbles(&self.qs)), self.scale(), 0.0)
     }
 }
 

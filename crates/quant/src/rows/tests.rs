@@ -2,7 +2,7 @@
 
 use stonechat_compute::{DType, Isa};
 
-use super::{dequantize_row, dequantize_rows, is_float, quantize_rows};
+use super::{dequantize_row, dequantize_rows, is_float, needs_importance, quantize_rows};
 use crate::error::Error;
 
 fn wave(n: usize) -> Vec<f32> {
@@ -28,6 +28,12 @@ fn quantizing_stays_within_the_format_s_step() {
         (DType::Q4K, 0.045),
         (DType::Q3K, 0.12),
         (DType::Q2K, 0.25),
+        (DType::Iq4Nl, 0.06),
+        (DType::Iq4Xs, 0.06),
+        (DType::Mxfp4, 0.1),
+        (DType::Nvfp4, 0.1),
+        (DType::Tq1_0, 0.26),
+        (DType::Tq2_0, 0.26),
     ];
     let x = wave(1024);
     let range = 6.0;
@@ -48,7 +54,12 @@ fn bytes_need_no_alignment() {
     for &dtype in DType::ALL.iter().filter(|&&dtype| is_float(dtype)) {
         let n_bytes = dtype.bytes_for(x.len()).unwrap();
         let mut bytes = vec![0; n_bytes + 3];
-        quantize_rows(dtype, &x, 512, &mut bytes[..n_bytes]).unwrap();
+        if needs_importance(dtype) {
+            // Any bytes are a block; these leave the top bit of every f16 exponent clear.
+            (0..n_bytes).for_each(|i| bytes[i] = (i * 37 % 251) as u8 & 0xbf);
+        } else {
+            quantize_rows(dtype, &x, 512, &mut bytes[..n_bytes]).unwrap();
+        }
         let mut expected = vec![0.0; x.len()];
         dequantize_row(dtype, &bytes[..n_bytes], &mut expected).unwrap();
         for shift in 1..4 {
@@ -61,6 +72,12 @@ fn bytes_need_no_alignment() {
             }
         }
     }
+}
+
+#[test]
+fn code_books_are_read_only() {
+    let got = quantize_rows(DType::Iq2Xs, &[0.0; 256], 256, &mut [0; 74]).unwrap_err();
+    assert!(got.to_string().contains("iq2_xs: it needs an importance matrix"), "{got}");
 }
 
 #[test]

@@ -35,6 +35,12 @@ pub trait I8Dot: Simd {
     /// Byte `i` is 16 where bit `i` is set, else 0.
     fn spread_bits(self, bits: u32) -> Self::Bytes;
 
+    /// Byte `i` negated where bit `i` is set.
+    fn negate(self, x: Self::Bytes, bits: u32) -> Self::Bytes;
+
+    /// Every byte, below 16, replaced by that entry of `table`.
+    fn lookup(self, table: &[i8; 16], x: Self::Bytes) -> Self::Bytes;
+
     /// Every byte masked.
     fn mask(self, x: Self::Bytes, mask: u8) -> Self::Bytes;
 

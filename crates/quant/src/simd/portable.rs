@@ -38,6 +38,21 @@ macro_rules! portable {
             }
 
             #[inline(always)]
+            fn negate(self, x: [u8; 32], bits: u32) -> [u8; 32] {
+                let mut out = [0; 32];
+                for i in 0..32 {
+                    let mask = ((bits >> i & 1) as u8).wrapping_neg();
+                    out[i] = (x[i] ^ mask).wrapping_sub(mask);
+                }
+                out
+            }
+
+            #[inline(always)]
+            fn lookup(self, table: &[i8; 16], x: [u8; 32]) -> [u8; 32] {
+                x.map(|v| table[usize::from(v & 15)] as u8)
+            }
+
+            #[inline(always)]
             fn mask(self, x: [u8; 32], mask: u8) -> [u8; 32] {
                 x.map(|v| v & mask)
             }

@@ -59,12 +59,19 @@ impl I8Dot for Avx2 {
 
     #[inline(always)]
     fn spread_bits(self, bits: u32) -> __m256i {
-        // Byte i gets the byte of `bits` that holds bit i, and then keeps that bit alone.
-        let spread = self.avx._mm256_set1_epi32(bits as i32);
-        let bytes = self.avx2._mm256_shuffle_epi8(spread, bytemuck::cast(BIT_BYTES));
-        let kept = self.avx2._mm256_and_si256(bytes, bytemuck::cast(BITS));
-        let set = self.avx2._mm256_cmpeq_epi8(kept, bytemuck::cast(BITS));
-        self.mask(set, 16)
+        self.mask(byte_mask(self, bits), 16)
+    }
+
+    #[inline(always)]
+    fn negate(self, x: __m256i, bits: u32) -> __m256i {
+        let mask = byte_mask(self, bits);
+        self.avx2._mm256_sub_epi8(self.avx2._mm256_xor_si256(x, mask), mask)
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: &[i8; 16], x: __m256i) -> __m256i {
+        let table = self.avx2._mm256_broadcastsi128_si256(bytemuck::cast(*table));
+        self.avx2._mm256_shuffle_epi8(table, x)
     }
 
     #[inline(always)]
@@ -143,6 +150,16 @@ impl I8Dot for Avx2 {
     }
 }
 
+/// Byte `i` is all ones where bit `i` is set.
+#[inline(always)]
+fn byte_mask(token: Avx2, bits: u32) -> __m256i {
+    // Byte i gets the byte of `bits` that holds bit i, and then keeps that bit alone.
+    let spread = token.avx._mm256_set1_epi32(bits as i32);
+    let bytes = token.avx2._mm256_shuffle_epi8(spread, bytemuck::cast(BIT_BYTES));
+    let kept = token.avx2._mm256_and_si256(bytes, bytemuck::cast(BITS));
+    token.avx2._mm256_cmpeq_epi8(kept, bytemuck::cast(BITS))
+}
+
 /// Implements `I8Dot` for a 512-bit token by the 256-bit one, except for the dot products.
 macro_rules! by_avx2 {
     ($token:ty, $avx2:expr, $name:literal, $($dots:item)*) => {
@@ -171,6 +188,17 @@ macro_rules! by_avx2 {
             #[inline(always)]
             fn spread_bits(self, bits: u32) -> __m256i {
                 self.avx512bw._mm256_maskz_set1_epi8(bits, 16)
+            }
+
+            #[inline(always)]
+            fn negate(self, x: __m256i, bits: u32) -> __m256i {
+                let zero = self.avx._mm256_setzero_si256();
+                self.avx512bw._mm256_mask_sub_epi8(x, bits, zero, x)
+            }
+
+            #[inline(always)]
+            fn lookup(self, table: &[i8; 16], x: __m256i) -> __m256i {
+                $avx2(self).lookup(table, x)
             }
 
             #[inline(always)]

@@ -1,0 +1,83 @@
+//! `IQ1_S`: 256 ternary values from a code book of 2048 entries, 1.5625 bits an element.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::DType;
+
+use super::grid;
+use super::{Block, Half};
+
+/// `x[i] = d * (2 * s + 1) * (v[i] + delta)`, `v[i]` of -1, 0, 1, with a 3-bit `s` and a `delta`
+/// of 1/8 or -1/8 per 32 elements.
+///
+/// ```text
+/// byte 0..2     d, f16
+/// byte 2..34    qs[l]: bits 0..8 of the entry of elements 8 l .. 8 l + 8
+/// byte 34..50   qh[u], u16: bits 3 l .. 3 l + 3 = high bits of entry 4 u + l, l in 0..4;
+///               bits 12..15 = s of group u, bit 15 = whether its delta is negative
+/// ```
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockIq1S {
+    /// Scale of the scales.
+    pub d: Half,
+    /// Low bits of the entries.
+    pub qs: [[u8; 4]; 8],
+    /// High bits of the entries, scale and sign of the delta of each 32 elements.
+    pub qh: [[u8; 2]; 8],
+}
+
+const _: () = assert!(size_of::<BlockIq1S>() == 50 && align_of::<BlockIq1S>() == 1);
+
+impl BlockIq1S {
+    /// `8 * (v + delta) + 9` of elements `32 * u ..`: integers of 0 to 18.
+    #[inline(always)]
+    pub(crate) fn unit(&self, u: usize) -> [u8; 32] {
+        let high = u16::from_le_bytes(self.qh[u]);
+        let mut entries = [[0; 8]; 4];
+        for l in 0..4 {
+            let index = usize::from(self.qs[u][l]) | usize::from(high >> (3 * l) & 7) << 8;
+            entries[l] = shifted(index, high >> 15 != 0);
+        }
+        bytemuck::cast(entries)
+    }
+
+    /// `d * (2 * s + 1)` of the groups.
+    #[inline(always)]
+    pub(crate) fn group_scales(&self, d: f32) -> [f32; 8] {
+        let mut scales = [0.0; 8];
+        for u in 0..8 {
+            scales[u] = d * f32::from((self.qh[u][1] >> 4 & 7) * 2 + 1);
+        }
+        scales
+    }
+}
+
+/// An entry's eight `8 * (v + delta) + 9`.
+#[inline(always)]
+pub(super) fn shifted(index: usize, negative: bool) -> [u8; 8] {
+    let delta = if negative { 0 } else { 0x0202_0202_0202_0202 };
+    (u64::from_le_bytes(grid::IQ1_S[index]) + delta).to_le_bytes()
+}
+
+/// `scale * (v + delta)` of what [`shifted`] gives.
+#[inline(always)]
+pub(super) fn value(scale: f32, q: u8) -> f32 {
+    scale * ((f32::from(q) - 9.0) * 0.125)
+}
+
+impl Block for BlockIq1S {
+    const DTYPE: DType = DType::Iq1S;
+    const BLOCK_LEN: usize = 256;
+    type Values = [f32; 256];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 256]) {
+        let scales = self.group_scales(self.d.to_f32());
+        for u in 0..8 {
+            let q = self.unit(u);
+            for i in 0..32 {
+                out[32 * u + i] = value(scales[u], q[i]);
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! `IQ2_XS`: 256 values from a code book of 512 entries, 2.3125 bits an element.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::DType;
+
+use super::grid::{self, GridBlock};
+use super::{Block, Half};
+
+/// `x[i] = d * (0.5 + s) / 4 * sign[i] * magnitude[i]`, with a 4-bit `s` per 16 elements.
+///
+/// ```text
+/// byte 0..2     d, f16
+/// byte 2..66    qs[l], u16, of elements 8 l .. 8 l + 8: bits 0..9 = entry of the code book,
+///               bits 9..16 = signs, the eighth making the number of negative ones even
+/// byte 66..74   scales[u]: bits 0..4 = s of group 2 u, bits 4..8 = s of group 2 u + 1
+/// ```
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockIq2Xs {
+    /// Scale of the scales.
+    pub d: Half,
+    /// Entries and signs of each 8 elements.
+    pub qs: [[u8; 2]; 32],
+    /// Scales of the groups.
+    pub scales: [u8; 8],
+}
+
+const _: () = assert!(size_of::<BlockIq2Xs>() == 74 && align_of::<BlockIq2Xs>() == 1);
+
+impl GridBlock for BlockIq2Xs {
+    const GROUPS_OF_16: bool = true;
+
+    #[inline(always)]
+    fn unit(&self, u: usize) -> ([u8; 32], u32) {
+        let (mut entries, mut signs) = ([[0; 8]; 4], [0; 4]);
+        for l in 0..4 {
+            let q = u16::from_le_bytes(self.qs[4 * u + l]);
+            entries[l] = grid::IQ2_XS[usize::from(q & 511)];
+            signs[l] = grid::even_signs(u32::from(q >> 9));
+        }
+        (bytemuck::cast(entries), u32::from_le_bytes(signs))
+    }
+
+    #[inline(always)]
+    fn d(&self) -> Half {
+        self.d
+    }
+
+    #[inline(always)]
+    fn group_scales(&self, d: f32) -> [f32; 16] {
+        grid::half_step_scales(d, 0.25, &self.scales)
+    }
+}
+
+impl Block for BlockIq2Xs {
+    const DTYPE: DType = DType::Iq2Xs;
+    const BLOCK_LEN: usize = 256;
+    type Values = [f32; 256];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 256]) {
+        grid::dequantize(self, out);
+    }
+}

@@ -1,0 +1,107 @@
+//! `TQ1_0`: 256 ternary values with one scale, five to a byte, 1.6875 bits an element.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::DType;
+
+use super::{Block, Half, QuantizeBlock, reciprocal};
+
+/// `x[i] = d * (t[i] - 1)`, `t[i]` of 0, 1, 2.
+///
+/// A byte is the fraction `0.t0 t1 t2 t3 t4` in base 3, times 256 and rounded up; multiplying it by
+/// 3 brings one digit after the other above the point.
+///
+/// ```text
+/// byte 0..32    qs[m]: digits n = t[32 n + m], n in 0..5
+/// byte 32..48   qs[32 + m]: digits n = t[160 + 16 n + m], n in 0..5
+/// byte 48..52   qh[m]: digits n = t[240 + 4 n + m], n in 0..4
+/// byte 52..54   d, f16
+/// ```
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockTq1_0 {
+    /// Five digits a byte.
+    pub qs: [u8; 48],
+    /// Four digits a byte.
+    pub qh: [u8; 4],
+    /// Scale.
+    pub d: Half,
+}
+
+const _: () = assert!(size_of::<BlockTq1_0>() == 54 && align_of::<BlockTq1_0>() == 1);
+
+impl BlockTq1_0 {
+    /// The digits of all elements.
+    #[inline(always)]
+    pub(crate) fn digits(&self) -> [[u8; 32]; 8] {
+        let mut t = [0; 256];
+        let (wide, narrow) = self.qs.split_at(32);
+        unpack::<32, 5>(wide, &mut t[..160]);
+        unpack::<16, 5>(narrow, &mut t[160..240]);
+        unpack::<4, 4>(&self.qh, &mut t[240..]);
+        bytemuck::cast(t)
+    }
+}
+
+impl Block for BlockTq1_0 {
+    const DTYPE: DType = DType::Tq1_0;
+    const BLOCK_LEN: usize = 256;
+    type Values = [f32; 256];
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 256]) {
+        let d = self.d.to_f32();
+        let t = self.digits();
+        for i in 0..256 {
+            out[i] = f32::from(t[i / 32][i % 32] as i8 - 1) * d;
+        }
+    }
+}
+
+impl QuantizeBlock for BlockTq1_0 {
+    fn quantize(x: &[f32; 256]) -> Self {
+        let (d, t) = ternary(x);
+        let mut block = Self { d, ..Self::zeroed() };
+        let (wide, narrow) = block.qs.split_at_mut(32);
+        pack::<32, 5>(&t[..160], wide);
+        pack::<16, 5>(&t[160..240], narrow);
+        pack::<4, 4>(&t[240..], &mut block.qh);
+        block
+    }
+}
+
+/// The scale and the digits, not quite 0, 1 or 2 if there are NaNs.
+pub(super) fn ternary(x: &[f32; 256]) -> (Half, [u8; 256]) {
+    let mut amax = 0.0f32;
+    for v in x {
+        amax = if amax > v.abs() { amax } else { v.abs() };
+    }
+    let inverse = reciprocal(amax);
+    let digit = |v: f32| {
+        let scaled = v * inverse;
+        // What C's `lroundf` returns on x86 for a value that no integer holds ends in zeros.
+        if scaled.is_finite() { (scaled.round() as i32).wrapping_add(1) as u8 } else { 1 }
+    };
+    (Half::from_f32(amax), x.map(digit))
+}
+
+#[inline(always)]
+fn unpack<const LEN: usize, const DIGITS: usize>(packed: &[u8], t: &mut [u8]) {
+    for m in 0..LEN {
+        let mut q = packed[m];
+        for n in 0..DIGITS {
+            t[LEN * n + m] = u8::from(q >= 86) + u8::from(q >= 171);
+            q = q.wrapping_add(q).wrapping_add(q);
+        }
+    }
+}
+
+fn pack<const LEN: usize, const DIGITS: usize>(t: &[u8], packed: &mut [u8]) {
+    for (m, byte) in packed.iter_mut().enumerate() {
+        let mut q = 0u8;
+        for n in 0..5 {
+            let digit = if n < DIGITS { t[LEN * n + m] } else { 0 };
+            q = q.wrapping_mul(3).wrapping_add(digit);
+        }
+        *byte = (u32::from(q) * 256).div_ceil(243) as u8;
+    }
+}
