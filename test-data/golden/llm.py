@@ -96,13 +96,19 @@ def gpt_oss():
     })
 
 
+def gemma1():
+    return transformers.GemmaConfig(**{
+        **NARROW, "num_hidden_layers": 1, "intermediate_size": 24, "head_dim": 8, "hidden_act": "gelu_pytorch_tanh",
+    })
+
+
 def gemma3():
     rope = {
         "full_attention": dict(rope_type="linear", factor=8.0, rope_theta=1000000.0),
         "sliding_attention": dict(rope_type="default", rope_theta=10000.0),
     }
     return gemma(
-        transformers.Gemma3TextConfig, num_hidden_layers=6, intermediate_size=24, rope_parameters=rope, final_logit_softcapping=None
+        transformers.Gemma3TextConfig, num_hidden_layers=6, intermediate_size=16, rope_parameters=rope, final_logit_softcapping=None
     )
 
 
@@ -138,6 +144,7 @@ MODELS = {
         **NARROW, "num_hidden_layers": 1, "head_dim": 16, "tie_word_embeddings": False
     }), folder="sharded"),
     "qwen3moe": dict(config=qwen3moe, folder="f16"),
+    "gemma": dict(config=gemma1),
     "gemma2": dict(config=lambda: gemma(
         transformers.Gemma2Config, num_hidden_layers=3, attn_logit_softcapping=2.0, final_logit_softcapping=6.0
     )),
