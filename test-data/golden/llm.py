@@ -114,15 +114,15 @@ def gemma3():
 
 def qwen3moe():
     return transformers.Qwen3MoeConfig(**{
-        **NARROW, "num_hidden_layers": 1, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True,
-        "decoder_sparse_step": 1, "mlp_only_layers": [], "tie_word_embeddings": False,
+        **NARROW, "num_hidden_layers": 1, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "tie_word_embeddings": False,
     })
 
 
 def phi2():
     return transformers.PhiConfig(**{
-        **NARROW, "num_hidden_layers": 1, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_act": "gelu_new",
-        "tie_word_embeddings": False, "rope_parameters": dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5),
+        **NARROW, "num_hidden_layers": 1, "intermediate_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2,
+        "hidden_act": "gelu_new", "tie_word_embeddings": False, "rope_parameters": dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5),
     })
 
 
@@ -277,7 +277,8 @@ def write_tokenizer(folder):
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}))
+    named = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIAL[0], "eos_token": SPECIAL[1]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
 
 
 def write_folder(model, packed, folder, layout):
@@ -387,8 +388,8 @@ def make(name, entry, f32_folder):
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(folder, target)
     values = results[0][0]
-    print(f"{name}: seed {seed}, logits {values.std():.2f} ± max {values.abs().max():.2f}, margin {results[0][2]:.3f}, greedy {results[0][1]}, "
-          f"{(OUT / f'{name}.gguf').stat().st_size} bytes", flush=True)
+    size = (OUT / f"{name}.gguf").stat().st_size
+    print(f"{name}: seed {seed}, logits ±{values.std():.2f}, margin {results[0][2]:.3f}, greedy {results[0][1]}, {size} bytes", flush=True)
 
 
 def main():
