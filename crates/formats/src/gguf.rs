@@ -14,6 +14,7 @@
 //! Source: `docs/gguf.md` of ggml.
 
 mod read;
+pub(crate) mod split;
 mod write;
 
 pub(crate) use read::parse;

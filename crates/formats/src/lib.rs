@@ -11,7 +11,7 @@
 //! | `model_file` | [`ModelFile`]: opening by content, look-ups |
 //! | `folder` | Hugging Face and CTranslate2 folders, companion files, shards |
 //! | `detect` | which format some bytes are, and what they are instead |
-//! | `ctranslate2`, `gguf`, `safetensors`, `whisper_bin` | one format each |
+//! | `ctranslate2`, `gguf`, `safetensors`, `whisper_bin` | one format each; `gguf::split` finds the parts of a split model |
 //! | `metadata`, `value`, `tensor` | what every format is parsed into |
 //! | `reader`, `mmap` | bounded reads, and the bytes they read from |
 //! | `atomic_file` | writing a file so that a failure leaves the old one |

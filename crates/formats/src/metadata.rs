@@ -68,6 +68,13 @@ impl Metadata {
         }
     }
 
+    pub(crate) fn remove(&mut self, key: &str) {
+        if let Some(at) = self.index.remove(key) {
+            self.entries.remove(at);
+            self.index.values_mut().filter(|i| **i > at).for_each(|i| *i -= 1);
+        }
+    }
+
     fn typed<'a, T>(
         &'a self,
         key: &str,

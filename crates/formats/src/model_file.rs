@@ -36,7 +36,7 @@ pub struct ModelFile {
 
 impl ModelFile {
     /// Opens a model file of any format, or a Hugging Face or CTranslate2 folder. The content
-    /// decides, not the name.
+    /// decides, not the name; but the other parts of a split GGUF model are found by theirs.
     ///
     /// # Errors
     /// Any [`Error`] but the writers'; it names the file.
@@ -50,7 +50,7 @@ impl ModelFile {
         let mut model = if metadata.is_dir() {
             folder::open(path)?
         } else {
-            let mut model = Self::open_file(path)?;
+            let mut model = gguf::split::open_all(Self::open_file(path)?, path)?;
             if matches!(model.format, Format::CTranslate2 | Format::SafeTensors) {
                 model.companions = folder::companions_of(path)?;
             }
@@ -68,9 +68,19 @@ impl ModelFile {
     /// Parses a model file that is in memory.
     ///
     /// # Errors
-    /// Any [`Error`] of the parsers.
+    /// Any [`Error`] of the parsers; [`Error::Metadata`] for one part of a split GGUF model.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
-        Self::from_map(Bytes::Owned(bytes))
+        let model = Self::from_map(Bytes::Owned(bytes))?;
+        gguf::split::check_whole(&model)?;
+        Ok(model)
+    }
+
+    /// Parses the parts of a split GGUF model that are in memory, in order.
+    ///
+    /// # Errors
+    /// Any [`Error`] of the parsers; [`Error::Metadata`] for parts that do not belong together.
+    pub fn from_parts(parts: Vec<Vec<u8>>) -> Result<Self> {
+        gguf::split::join_all(parts.into_iter().map(|part| Self::from_map(Bytes::Owned(part))))
     }
 
     fn from_map(bytes: Bytes) -> Result<Self> {
@@ -99,6 +109,10 @@ impl ModelFile {
         self.tensors.append_shard(other.tensors, shard)?;
         self.shards.extend(other.shards);
         Ok(())
+    }
+
+    pub(crate) fn remove_metadata(&mut self, key: &str) {
+        self.metadata.remove(key);
     }
 
     pub(crate) fn set_companions(&mut self, companions: Vec<Companion>) {

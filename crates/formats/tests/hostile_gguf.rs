@@ -140,6 +140,34 @@ fn dimensions() {
 }
 
 #[test]
+fn every_type_is_sized() {
+    for &dtype in DType::ALL {
+        let (ne, id) = (3 * dtype.block_len() as u64, dtype.ggml_id());
+        let n_bytes = 3 * dtype.block_bytes();
+        let with = |ne, n_bytes| Raw::new(1, 0).tensor("t", &[ne], id, 0).pad().bytes(n_bytes);
+        let model = ModelFile::from_bytes(with(ne, n_bytes).0).expect("the size is right");
+        assert_eq!(model.require("t").unwrap().data.len(), n_bytes, "{dtype}");
+        with(ne, n_bytes - 1).refused(&format!("expected {n_bytes} bytes at offset 0"));
+        if dtype.is_quantized() {
+            let expected = format!("rows of a multiple of {} elements for", dtype.block_len());
+            with(ne - 1, n_bytes).refused(&expected);
+        }
+    }
+}
+
+#[test]
+fn every_cut_is_refused() {
+    let raw = Raw::new(2, 2).string("k").u32(9).u32(8).u64(2).string("a").string("bc");
+    let raw = raw.string("n").u32(4).u32(7);
+    let raw = raw.tensor("w", &[256], 16, 0).tensor("v", &[8], 0, 96).pad().bytes(96 + 32);
+    assert!(ModelFile::from_bytes(raw.0.clone()).is_ok());
+    for n in 8..raw.0.len() {
+        let e = ModelFile::from_bytes(raw.0[..n].to_vec()).expect_err("a cut file").to_string();
+        assert!(e.contains("file ends inside") || e.contains("bytes of data"), "{n}: {e}");
+    }
+}
+
+#[test]
 fn types() {
     for id in [4, 5, 31, 32, 33, 36, 37, 38, 43, u32::MAX] {
         let raw = Raw::new(1, 0).tensor("blk.0.w", &[256], id, 0).pad().bytes(4096);
