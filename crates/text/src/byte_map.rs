@@ -42,8 +42,12 @@ pub(crate) fn byte_of(c: char) -> Option<u8> {
 /// The bytes of a token in its printable form. A token with a character outside of it is taken
 /// as plain text, as Hugging Face's byte-level decoder does (words added after training).
 pub(crate) fn token_bytes(printable: &str) -> Vec<u8> {
-    let bytes: Option<Vec<u8>> = printable.chars().map(byte_of).collect();
-    bytes.unwrap_or_else(|| printable.as_bytes().to_vec())
+    strict_token_bytes(printable).unwrap_or_else(|| printable.as_bytes().to_vec())
+}
+
+/// The bytes of a token in its printable form, or `None` if it has a character outside of it.
+pub(crate) fn strict_token_bytes(printable: &str) -> Option<Vec<u8>> {
+    printable.chars().map(byte_of).collect()
 }
 
 /// The printable form of `bytes`.

@@ -5,23 +5,39 @@ use crate::tokenizer::Tokenizer;
 /// Turns a stream of tokens into text as it comes.
 ///
 /// Bytes of an unfinished code point wait for the next token. All that [`push`](Self::push) and
-/// [`flush`](Self::flush) return, joined, equals [`Tokenizer::decode`] of the same ids.
+/// [`flush`](Self::flush) return, joined, equals [`Tokenizer::decode`] of the same ids (and
+/// [`Tokenizer::decode_with_special`] once [`with_special`](Self::with_special) was called).
 #[derive(Debug, Clone)]
 pub struct StreamDecoder<'t> {
     tokenizer: &'t Tokenizer,
     pending: Vec<u8>,
+    is_first: bool,
+    with_special: bool,
 }
 
 impl<'t> StreamDecoder<'t> {
     /// A decoder that has seen no token.
     pub fn new(tokenizer: &'t Tokenizer) -> Self {
-        Self { tokenizer, pending: Vec::new() }
+        Self { tokenizer, pending: Vec::new(), is_first: true, with_special: false }
     }
 
-    /// The text completed by this token, if any. Special and unknown ids add none; bytes that no
-    /// continuation can make valid become U+FFFD.
+    /// A decoder of what follows other tokens: a leading space of the first token is shown.
+    pub fn continuing(tokenizer: &'t Tokenizer) -> Self {
+        Self { is_first: false, ..Self::new(tokenizer) }
+    }
+
+    /// Shows special tokens as their text.
+    #[must_use]
+    pub fn with_special(self) -> Self {
+        Self { with_special: true, ..self }
+    }
+
+    /// The text completed by this token, if any. Unknown ids add none, nor do special ones unless
+    /// asked for; bytes that no continuation can make valid become U+FFFD.
     pub fn push(&mut self, id: u32) -> Option<String> {
-        self.pending.extend_from_slice(self.tokenizer.shown_bytes(id)?);
+        let piece = self.tokenizer.decoded_piece(id, self.is_first, self.with_special);
+        self.is_first = false;
+        self.pending.extend_from_slice(piece);
         let unfinished = unfinished_len(&self.pending);
         let complete = self.pending.len() - unfinished;
         let text = String::from_utf8_lossy(&self.pending[..complete]).into_owned();

@@ -81,4 +81,39 @@ pub enum Error {
         /// Its id.
         id: u32,
     },
+    /// A kind of vocabulary (`tokenizer.ggml.model`) that is not implemented.
+    #[error(
+        "tokenizer.ggml.model: expected gpt2, gemma4, whitespace, llama, bert or t5, got {model:?}"
+    )]
+    UnknownVocabulary {
+        /// The kind in the file.
+        model: String,
+    },
+    /// A pre-tokenizer (`tokenizer.ggml.pre`) that is not known.
+    #[error("tokenizer.ggml.pre: expected the name of a pre-tokenizer, got {name:?}")]
+    UnknownPreTokenizer {
+        /// The name in the file.
+        name: String,
+    },
+    /// A list that should have an entry for each token.
+    #[error("tokenizer.ggml.{list}: expected at least {expected} entries, got {got}")]
+    ListLength {
+        /// The list.
+        list: &'static str,
+        /// How many tokens there are.
+        expected: usize,
+        /// How many entries it has.
+        got: usize,
+    },
+    /// A unigram vocabulary needs a token for what it does not cover.
+    #[error("expected an unknown token, got none")]
+    NoUnknownToken,
+    /// A character map that is shorter than it says.
+    #[error(
+        "tokenizer.ggml.precompiled_charsmap: expected a trie and replacements, got {got} bytes"
+    )]
+    CharacterMap {
+        /// Its length.
+        got: usize,
+    },
 }

@@ -12,9 +12,10 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::bpe::MergeRule;
+use crate::byte_level::{Added, ByteLevel};
 use crate::byte_map::token_bytes;
 use crate::error::{Error, Result};
-use crate::tokenizer::{Added, Tokenizer};
+use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
 
 #[derive(Deserialize)]
@@ -105,7 +106,7 @@ impl Tokenizer {
             let pairs = ranked.map(|(rule, rank)| (rule.sides, (rank, rule.merged))).collect();
             MergeRule::Pairs { pairs, whole_pieces: file.model.ignore_merges }
         };
-        Self::assemble(vocab, rule, added)
+        Ok(ByteLevel::assemble(vocab, rule, added)?.into())
     }
 }
 

@@ -1,20 +1,24 @@
 //! Tokenizers: text to token ids and back, for every model of the workspace.
 //!
-//! What it is: byte-level BPE over a vocabulary read from a model's own files, and a streaming
-//! detokenizer. What it is not: it reads no file itself (callers pass bytes), and it knows no
-//! model; the numbering of special tokens belongs to the model crates, which look them up by
-//! their text or add them with [`Tokenizer::with_special`].
+//! What it is: byte-level BPE over the vocabularies of speech models, the vocabularies of GGUF
+//! files as llama.cpp reads them, and a streaming detokenizer. What it is not: it reads no file
+//! itself (callers pass bytes or metadata), and it knows no model; speech models look their special
+//! tokens up by their text or add them with [`Tokenizer::with_special`].
 //!
-//! File map: `tokenizer` the public type; `vocab` ids and bytes; `byte_map` GPT-2's printable
-//! form of bytes; `bpe` the merge loop; `pretokenize` splitting text into pieces; `hf_json` and
-//! `vocabulary_list` the file formats; `detokenize` streaming.
+//! File map: `tokenizer` the public type; `detokenize` streaming; `byte_level` byte-level BPE with
+//! `vocab` ids and bytes, `bpe`, `pretokenize`, and its file formats `hf_json` and
+//! `vocabulary_list`; `ggml` the vocabularies of GGUF files; `merge` the merge loop of both;
+//! `byte_map` GPT-2's printable form of bytes.
 #![forbid(unsafe_code)]
 
 mod bpe;
+mod byte_level;
 mod byte_map;
 mod detokenize;
 mod error;
+mod ggml;
 mod hf_json;
+mod merge;
 mod pretokenize;
 mod tokenizer;
 mod vocab;
@@ -22,4 +26,5 @@ mod vocabulary_list;
 
 pub use detokenize::StreamDecoder;
 pub use error::{Error, Result};
+pub use ggml::{FimTokens, GgmlVocabulary};
 pub use tokenizer::Tokenizer;

@@ -1,22 +1,16 @@
 //! The public type: encode, decode, look up.
 
-use std::collections::BTreeMap;
-use std::sync::OnceLock;
-
-use aho_corasick::{AhoCorasick, MatchKind};
-
-use crate::bpe::{Bpe, MergeRule};
+use crate::byte_level::ByteLevel;
 use crate::error::{Error, Result};
-use crate::pretokenize::split_gpt2;
-use crate::vocab::Vocab;
+use crate::ggml::{FimTokens, Ggml, GgmlVocabulary};
 
-/// A byte-level BPE tokenizer.
+/// A tokenizer, whatever its vocabulary was read from.
 ///
-/// Two kinds of tokens: ordinary ones stand for bytes and come out of merging; *special* ones
-/// (`<|en|>`) have a text of their own and steer the model. Special tokens are only produced by
-/// [`encode_with_special`](Self::encode_with_special) and only shown by
+/// Two kinds of tokens: ordinary ones stand for text; *special* ones (`<|en|>`, `<|im_end|>`) have
+/// a text of their own and steer the model. Special tokens are only produced where the caller asks
+/// for them ([`encode_with_special`](Self::encode_with_special), `parse_special`) and only shown by
 /// [`decode_with_special`](Self::decode_with_special). A file may also name added tokens that are
-/// not special: those are matched as a whole by both encoders and shown by every decoder.
+/// not special: those are matched as a whole by every encoder and shown by every decoder.
 ///
 /// ```
 /// # fn main() -> stonechat_text::Result<()> {
@@ -33,30 +27,19 @@ use crate::vocab::Vocab;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
-    vocab: Vocab,
-    bpe: Bpe,
-    added: BTreeMap<u32, Added>,
-    matchers: Matchers,
-}
-
-/// A token matched as a whole.
-#[derive(Debug, Clone)]
-pub(crate) struct Added {
-    pub(crate) text: String,
-    pub(crate) special: bool,
-}
-
-/// Finders of added tokens, built when first needed: most callers never encode text.
-#[derive(Debug, Clone, Default)]
-struct Matchers {
-    all: OnceLock<Option<Matcher>>,
-    not_special: OnceLock<Option<Matcher>>,
+    kind: Kind,
 }
 
 #[derive(Debug, Clone)]
-struct Matcher {
-    finder: AhoCorasick,
-    ids: Vec<u32>,
+enum Kind {
+    ByteLevel(Box<ByteLevel>),
+    Ggml(Box<Ggml>),
+}
+
+impl From<ByteLevel> for Tokenizer {
+    fn from(byte_level: ByteLevel) -> Self {
+        Self { kind: Kind::ByteLevel(Box::new(byte_level)) }
+    }
 }
 
 impl Tokenizer {
@@ -68,94 +51,50 @@ impl Tokenizer {
     /// # Errors
     /// If a byte has no token or there are more than `u32::MAX` tokens.
     pub fn from_ranked<T: AsRef<[u8]>>(tokens: &[T]) -> Result<Self> {
-        let mut vocab = Vocab::with_capacity(tokens.len());
-        for (index, token) in tokens.iter().enumerate() {
-            let token = token.as_ref();
-            let id = u32::try_from(index).map_err(|_| Error::IdOutOfRange {
-                token: String::from_utf8_lossy(token).into_owned(),
-                id: index as u64,
-                limit: u64::from(u32::MAX),
-            })?;
-            vocab.insert(id, token)?;
-        }
-        Self::assemble(vocab, MergeRule::RankIsId, BTreeMap::new())
+        Ok(ByteLevel::from_ranked(tokens)?.into())
     }
 
-    /// Puts the parts together; ids in `added` stop being ordinary tokens.
-    pub(crate) fn assemble(
-        mut vocab: Vocab,
-        rule: MergeRule,
-        added: BTreeMap<u32, Added>,
-    ) -> Result<Self> {
-        for (&id, token) in &added {
-            if token.text.is_empty() {
-                return Err(Error::EmptySpecial { id });
-            }
-            vocab.remove(id);
-        }
-        let bpe = Bpe::new(rule, vocab.byte_ids()?);
-        Ok(Self { vocab, bpe, added, matchers: Matchers::default() })
+    /// The vocabulary of a GGUF file; encodes and decodes as llama.cpp does.
+    ///
+    /// # Errors
+    /// If the kind of vocabulary or its pre-tokenizer is not known, or its lists differ in length.
+    pub fn from_ggml(vocabulary: GgmlVocabulary) -> Result<Self> {
+        Ok(Self { kind: Kind::Ggml(Box::new(Ggml::new(vocabulary)?)) })
     }
 
     /// Names special tokens by id, beyond or instead of what the file says.
     ///
     /// # Errors
-    /// If a text is empty, or an id was the only token of a byte.
-    pub fn with_special(mut self, tokens: impl IntoIterator<Item = (u32, String)>) -> Result<Self> {
-        let named = tokens.into_iter().map(|(id, text)| (id, Added { text, special: true }));
-        self.added.extend(named);
-        Self::assemble(self.vocab, self.bpe.into_rule(), self.added)
+    /// If a text is empty, an id was the only token of a byte, or the vocabulary is one that names
+    /// its special tokens itself ([`from_ggml`](Self::from_ggml)).
+    pub fn with_special(self, tokens: impl IntoIterator<Item = (u32, String)>) -> Result<Self> {
+        match self.kind {
+            Kind::ByteLevel(byte_level) => Ok(byte_level.with_special(tokens)?.into()),
+            Kind::Ggml(_) => Err(Error::Unsupported {
+                expected: "a vocabulary without special tokens",
+                got: "the vocabulary of a GGUF file".to_owned(),
+            }),
+        }
+    }
+
+    /// Token ids of `text`, as llama.cpp's `llama_tokenize` gives them. `add_special` puts BOS,
+    /// EOS or separators around them where the vocabulary says so; with `parse_special`, the text
+    /// of a special token becomes that token.
+    pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
+        match &self.kind {
+            Kind::ByteLevel(byte_level) => byte_level.encode(text, parse_special),
+            Kind::Ggml(ggml) => ggml.tokenize(text, add_special, parse_special),
+        }
     }
 
     /// Token ids of `text`, in which the text of a special token is ordinary text.
     pub fn encode(&self, text: &str) -> Vec<u32> {
-        self.encode_around(text, self.matcher(&self.matchers.not_special, false))
+        self.tokenize(text, false, false)
     }
 
     /// Token ids of `text`, in which the text of a special token becomes that token.
     pub fn encode_with_special(&self, text: &str) -> Vec<u32> {
-        self.encode_around(text, self.matcher(&self.matchers.all, true))
-    }
-
-    fn encode_around(&self, text: &str, matcher: Option<&Matcher>) -> Vec<u32> {
-        let mut ids = Vec::new();
-        let mut start = 0;
-        if let Some(Matcher { finder, ids: added_ids }) = matcher {
-            for found in finder.find_iter(text) {
-                self.encode_plain(&text[start..found.start()], &mut ids);
-                ids.push(added_ids[found.pattern().as_usize()]);
-                start = found.end();
-            }
-        }
-        self.encode_plain(&text[start..], &mut ids);
-        ids
-    }
-
-    fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) {
-        split_gpt2(text, |piece| self.bpe.encode_piece(&self.vocab, piece.as_bytes(), ids));
-    }
-
-    fn matcher<'m>(
-        &self,
-        cell: &'m OnceLock<Option<Matcher>>,
-        with_special: bool,
-    ) -> Option<&'m Matcher> {
-        cell.get_or_init(|| {
-            let (ids, texts): (Vec<u32>, Vec<&str>) = self
-                .added
-                .iter()
-                .filter(|(_, token)| with_special || !token.special)
-                .map(|(&id, token)| (id, token.text.as_str()))
-                .unzip();
-            if ids.is_empty() {
-                return None;
-            }
-            let finder =
-                AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&texts);
-            // Building fails only past 2^31 pattern bytes; then no added token is matched.
-            finder.ok().map(|finder| Matcher { finder, ids })
-        })
-        .as_ref()
+        self.tokenize(text, false, true)
     }
 
     /// Text of `ids` without special tokens. Ids without a token are skipped. Bytes that are not
@@ -166,52 +105,138 @@ impl Tokenizer {
 
     /// Like [`decode`](Self::decode), with special tokens shown as their text.
     pub fn decode_with_special(&self, ids: &[u32]) -> String {
-        let bytes: Vec<u8> =
-            ids.iter().filter_map(|&id| self.token_bytes(id)).flatten().copied().collect();
-        String::from_utf8_lossy(&bytes).into_owned()
+        String::from_utf8_lossy(&self.joined(ids, true)).into_owned()
     }
 
     /// The joined bytes of `ids` without special tokens.
     pub fn decode_bytes(&self, ids: &[u32]) -> Vec<u8> {
-        ids.iter().filter_map(|&id| self.shown_bytes(id)).flatten().copied().collect()
+        self.joined(ids, false)
     }
 
-    /// The bytes a token adds to decoded text: none for special and unknown ids.
-    pub(crate) fn shown_bytes(&self, id: u32) -> Option<&[u8]> {
-        if self.is_special(id) { None } else { self.token_bytes(id) }
+    fn joined(&self, ids: &[u32], with_special: bool) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (index, &id) in ids.iter().enumerate() {
+            bytes.extend_from_slice(self.decoded_piece(id, index == 0, with_special));
+        }
+        bytes
+    }
+
+    /// What a token adds to decoded text. Vocabularies that put a space before text lose it again
+    /// from the first token, as in `llama_detokenize`.
+    pub(crate) fn decoded_piece(&self, id: u32, is_first: bool, with_special: bool) -> &[u8] {
+        let piece = self.token_piece(id, with_special);
+        let strips =
+            is_first && matches!(&self.kind, Kind::Ggml(ggml) if ggml.strips_first_space());
+        if strips { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece }
+    }
+
+    /// The bytes that a token shows, as llama.cpp's `llama_token_to_piece` gives them: none for
+    /// unknown ids, and for special tokens only if `with_special`.
+    pub fn token_piece(&self, id: u32, with_special: bool) -> &[u8] {
+        match &self.kind {
+            Kind::ByteLevel(byte_level) => byte_level.piece(id, with_special).unwrap_or_default(),
+            Kind::Ggml(ggml) => ggml.piece(id, with_special),
+        }
     }
 
     /// The bytes of a token (of a special token: its text), or `None` if the id has none.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
-        match self.added.get(&id) {
-            Some(token) => Some(token.text.as_bytes()),
-            None => self.vocab.bytes(id),
+        match &self.kind {
+            Kind::ByteLevel(byte_level) => byte_level.piece(id, true),
+            Kind::Ggml(ggml) => ggml.text(id).map(|_| ggml.piece(id, true)),
         }
     }
 
     /// The id of a special or added token with this text, else of the ordinary token with exactly
     /// these bytes.
     pub fn token_id(&self, token: &str) -> Option<u32> {
-        let added = self.added.iter().find(|(_, added)| added.text == token).map(|(&id, _)| id);
-        added.or_else(|| self.vocab.id(token.as_bytes()))
+        match &self.kind {
+            Kind::ByteLevel(byte_level) => byte_level.token_id(token),
+            Kind::Ggml(ggml) => ggml.token_id(token),
+        }
     }
 
-    /// Whether the id is a special token.
+    /// Whether the id is a special token: one that plain encoding never gives and plain decoding
+    /// never shows.
     pub fn is_special(&self, id: u32) -> bool {
-        self.added.get(&id).is_some_and(|token| token.special)
+        match &self.kind {
+            Kind::ByteLevel(byte_level) => byte_level.is_special(id),
+            Kind::Ggml(ggml) => ggml.is_special(id),
+        }
+    }
+
+    /// Whether the id is a control token: a special token other than the unknown token.
+    pub fn is_control(&self, id: u32) -> bool {
+        match &self.kind {
+            Kind::ByteLevel(byte_level) => byte_level.is_special(id),
+            Kind::Ggml(ggml) => ggml.is_control(id),
+        }
     }
 
     /// The special tokens with their texts, by ascending id.
     pub fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
-        self.added
-            .iter()
-            .filter(|(_, token)| token.special)
-            .map(|(&id, token)| (id, token.text.as_str()))
+        let byte_level = match &self.kind {
+            Kind::ByteLevel(byte_level) => Some(byte_level.specials()),
+            Kind::Ggml(_) => None,
+        };
+        let ggml = self.ggml().map(Ggml::specials);
+        byte_level.into_iter().flatten().chain(ggml.into_iter().flatten())
     }
 
     /// The highest id + 1, special tokens included. A model's embedding may have more rows.
     pub fn vocab_size(&self) -> usize {
-        let added = self.added.last_key_value().map_or(0, |(&id, _)| id as usize + 1);
-        self.vocab.len().max(added)
+        match &self.kind {
+            Kind::ByteLevel(byte_level) => byte_level.vocab_size(),
+            Kind::Ggml(ggml) => ggml.vocab_size(),
+        }
+    }
+
+    fn ggml(&self) -> Option<&Ggml> {
+        match &self.kind {
+            Kind::ByteLevel(_) => None,
+            Kind::Ggml(ggml) => Some(ggml),
+        }
+    }
+
+    /// Whether generation ends with this token (llama.cpp's `llama_vocab_is_eog`): those the file
+    /// names as the end of a text, a turn or a message, and those known by their text.
+    pub fn is_end_of_generation(&self, id: u32) -> bool {
+        self.ggml().is_some_and(|ggml| ggml.special().ends.contains(&id))
+    }
+
+    /// The tokens for which [`is_end_of_generation`](Self::is_end_of_generation) holds, by
+    /// ascending id.
+    pub fn ends_of_generation(&self) -> impl Iterator<Item = u32> {
+        self.ggml().into_iter().flat_map(|ggml| ggml.special().ends.iter().copied())
+    }
+
+    /// The token that starts a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.ggml()?.special().bos
+    }
+
+    /// The token that ends a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.ggml()?.special().eos
+    }
+
+    /// The token that ends a turn.
+    pub fn eot(&self) -> Option<u32> {
+        self.ggml()?.special().eot
+    }
+
+    /// Whether [`tokenize`](Self::tokenize) starts with BOS when asked to add special tokens.
+    pub fn adds_bos(&self) -> bool {
+        self.ggml().is_some_and(Ggml::adds_bos)
+    }
+
+    /// Whether [`tokenize`](Self::tokenize) ends with EOS when asked to add special tokens.
+    pub fn adds_eos(&self) -> bool {
+        self.ggml().is_some_and(Ggml::adds_eos)
+    }
+
+    /// The tokens for filling in the middle, if the vocabulary has them.
+    pub fn fim(&self) -> Option<&FimTokens> {
+        self.ggml()?.special().fim.as_ref()
     }
 }

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 
 use crate::bpe::MergeRule;
+use crate::byte_level::{Added, ByteLevel};
 use crate::byte_map::{printable, token_bytes};
 use crate::error::{Error, Result};
-use crate::tokenizer::{Added, Tokenizer};
+use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
 
 impl Tokenizer {
@@ -75,7 +76,7 @@ fn from_tokens<'t>(tokens: impl Iterator<Item = &'t str>) -> Result<Tokenizer> {
             vocab.insert(id, &token_bytes(token))?;
         }
     }
-    Tokenizer::assemble(vocab, MergeRule::RankIsId, added)
+    Ok(ByteLevel::assemble(vocab, MergeRule::RankIsId, added)?.into())
 }
 
 fn looks_special(token: &str) -> bool {

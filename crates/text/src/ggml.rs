@@ -1,0 +1,275 @@
+//! The vocabularies of GGUF files, encoded and decoded as llama.cpp does.
+//!
+//! Source: llama.cpp `src/llama-vocab.cpp`. File map: `attributes` what a token is; `special` ids
+//! by role and the ends of generation; `fragments` cutting text at special tokens; then one file
+//! for each way to encode what is left: `merged` (BPE, with `pre_types`, `split` and `category`),
+//! `scored` (SentencePiece BPE), `words` (WordPiece), `unigram`.
+
+mod attributes;
+mod category;
+mod fragments;
+mod merged;
+mod pre_types;
+mod scored;
+mod special;
+mod split;
+mod unigram;
+mod vocabulary;
+mod words;
+
+use std::collections::HashMap;
+
+use self::attributes::Attributes;
+use self::fragments::{Fragment, Partition};
+use self::merged::Merged;
+use self::pre_types::{PreType, pre_type};
+use self::scored::Scored;
+pub use self::special::FimTokens;
+use self::special::Special;
+use self::unigram::Unigram;
+pub use self::vocabulary::GgmlVocabulary;
+use self::words::Words;
+use crate::byte_map::token_bytes;
+use crate::error::{Error, Result};
+
+/// How SentencePiece writes a space.
+const ESCAPED_SPACE: &str = "\u{2581}";
+
+/// A token as the file has it.
+#[derive(Debug, Clone)]
+struct Token {
+    text: Box<str>,
+    attributes: Attributes,
+}
+
+/// How text between special tokens is encoded.
+#[derive(Debug, Clone)]
+enum Method {
+    Merged(Box<Merged>),
+    Scored(Scored),
+    Words(Words),
+    Unigram(Unigram),
+}
+
+/// A tokenizer made from a GGUF file's vocabulary.
+#[derive(Debug, Clone)]
+pub(crate) struct Ggml {
+    tokens: Vec<Token>,
+    ids: HashMap<Box<str>, u32>,
+    pieces: Vec<Box<[u8]>>,
+    method: Method,
+    partition: Partition,
+    special: Special,
+    flags: Flags,
+}
+
+/// What is added and escaped.
+#[derive(Debug, Clone, Copy)]
+struct Flags {
+    add_bos: bool,
+    add_eos: bool,
+    add_space_prefix: bool,
+    escapes_spaces: bool,
+    drops_spaces: bool,
+    lowercases: bool,
+}
+
+impl Ggml {
+    pub(crate) fn new(vocabulary: GgmlVocabulary) -> Result<Self> {
+        let vocabulary = vocabulary.checked()?;
+        let pre = vocabulary.pre.as_deref().unwrap_or_default();
+        let is_gemma4 = vocabulary.model == "gemma4";
+        let drops_spaces = vocabulary.model == "whitespace";
+        let pre_type = match vocabulary.model.as_str() {
+            "gpt2" | "gemma4" | "whitespace" => {
+                let name = if is_gemma4 { "gemma4" } else { pre };
+                let found = pre_type(name);
+                Some(found.ok_or_else(|| Error::UnknownPreTokenizer { name: name.to_owned() })?)
+            }
+            "llama" | "bert" | "t5" => None,
+            other => return Err(Error::UnknownVocabulary { model: other.to_owned() }),
+        };
+        let mut tokens = vocabulary.tokens();
+        let ids: HashMap<Box<str>, u32> =
+            (0..).zip(&tokens).map(|(id, token)| (token.text.clone(), id)).collect();
+        let special = Special::find(&vocabulary, pre_type.as_ref(), &ids, &mut tokens);
+        let flags = Flags::new(&vocabulary, pre_type.as_ref(), drops_spaces);
+        let method = match (&pre_type, vocabulary.model.as_str()) {
+            (Some(pre_type), _) => {
+                Method::Merged(Box::new(Merged::new(&tokens, &ids, &vocabulary.merges, pre_type)))
+            }
+            (None, "bert") => Method::Words(Words {
+                lowercase: flags.lowercases,
+                strip_accents: vocabulary.strip_accents.unwrap_or(flags.lowercases),
+                longest: tokens.iter().map(|token| token.text.len()).max().unwrap_or(0),
+                unk: special.unk,
+            }),
+            (None, "t5") => {
+                Method::Unigram(Unigram::new(&vocabulary, &tokens, special.unk, flags)?)
+            }
+            (None, _) => Method::Scored(Scored::new(&vocabulary.scores, &ids, special.unk)),
+        };
+        let is_printable = pre_type.as_ref().is_some_and(|pre_type| !pre_type.escapes_spaces);
+        let pieces = tokens.iter().map(|token| piece(token, is_printable)).collect();
+        let partition = Partition::new(&tokens);
+        special::set_strip_flags(&vocabulary, partition.ids(), &ids, &mut tokens);
+        Ok(Self { tokens, ids, pieces, method, partition, special, flags })
+    }
+
+    /// Token ids of `text`, as `llama_tokenize` gives them.
+    pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
+        let mut ids = Vec::new();
+        let is_words = matches!(self.method, Method::Words(_));
+        if add_special && (self.flags.add_bos || is_words) {
+            ids.extend(self.special.bos);
+        }
+        let mut after_special = true;
+        for fragment in self.partition.cut(&self.tokens, text, parse_special) {
+            match fragment {
+                Fragment::Token(id) => ids.push(id),
+                Fragment::Text(part) => self.encode_part(part, after_special, &mut ids),
+            }
+            after_special = matches!(fragment, Fragment::Token(_));
+        }
+        if add_special {
+            if is_words {
+                ids.extend(self.special.sep);
+            } else if self.flags.add_eos {
+                ids.extend(self.special.eos);
+            }
+        }
+        ids
+    }
+
+    fn encode_part(&self, part: &str, after_special: bool, ids: &mut Vec<u32>) {
+        match &self.method {
+            Method::Merged(merged) if self.flags.drops_spaces => {
+                let lower =
+                    if self.flags.lowercases { words::lowercased(part) } else { part.into() };
+                lower.split_whitespace().for_each(|word| merged.encode(word, ids));
+            }
+            Method::Merged(merged) if self.flags.escapes_spaces => {
+                merged.encode(&part.replace(' ', ESCAPED_SPACE), ids);
+            }
+            Method::Merged(merged) => merged.encode(part, ids),
+            Method::Scored(scored) => {
+                let prefix =
+                    if self.flags.add_space_prefix && after_special { ESCAPED_SPACE } else { "" };
+                let escaped = format!("{prefix}{}", part.replace(' ', ESCAPED_SPACE));
+                scored.encode(&self.ids, &escaped, ids);
+            }
+            Method::Words(words) => words.encode(&self.ids, part, ids),
+            Method::Unigram(unigram) => unigram.encode(part, ids),
+        }
+    }
+
+    /// What a token shows, as `llama_token_to_piece` gives it; nothing for ids without a token.
+    pub(crate) fn piece(&self, id: u32, with_special: bool) -> &[u8] {
+        if !with_special && self.is_special(id) {
+            return &[];
+        }
+        self.pieces.get(id as usize).map_or(&[], |piece| piece)
+    }
+
+    /// Whether the first token of decoded text loses a leading space.
+    pub(crate) fn strips_first_space(&self) -> bool {
+        self.flags.add_space_prefix
+    }
+
+    pub(crate) fn special(&self) -> &Special {
+        &self.special
+    }
+
+    pub(crate) fn adds_bos(&self) -> bool {
+        self.flags.add_bos || matches!(self.method, Method::Words(_))
+    }
+
+    pub(crate) fn adds_eos(&self) -> bool {
+        self.flags.add_eos
+    }
+
+    pub(crate) fn vocab_size(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(crate) fn is_control(&self, id: u32) -> bool {
+        self.has(id, Attributes::CONTROL)
+    }
+
+    /// Whether the token is only matched and shown where special tokens are asked for.
+    pub(crate) fn is_special(&self, id: u32) -> bool {
+        self.has(id, Attributes::SPECIAL)
+    }
+
+    fn has(&self, id: u32, flags: Attributes) -> bool {
+        self.tokens.get(id as usize).is_some_and(|token| token.attributes.any(flags))
+    }
+
+    /// The special tokens with their texts, by ascending id.
+    pub(crate) fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
+        let is_special = |token: &Token| token.attributes.any(Attributes::SPECIAL);
+        let tokens = (0..).zip(&self.tokens);
+        tokens.filter(move |(_, token)| is_special(token)).map(|(id, token)| (id, &*token.text))
+    }
+
+    /// The token's text as the file has it.
+    pub(crate) fn text(&self, id: u32) -> Option<&str> {
+        Some(&self.tokens.get(id as usize)?.text)
+    }
+
+    /// The token matched as a whole with this text, else the one that shows exactly this text.
+    pub(crate) fn token_id(&self, text: &str) -> Option<u32> {
+        let by_text = self.ids.get(text).copied();
+        if let Some(id) = by_text.filter(|&id| self.has(id, Attributes::MATCHED)) {
+            return Some(id);
+        }
+        let shown = match &self.method {
+            Method::Merged(merged) if !self.flags.escapes_spaces => merged.id(text.as_bytes()),
+            _ => self.ids.get(text.replace(' ', ESCAPED_SPACE).as_str()).copied(),
+        };
+        shown.or(by_text)
+    }
+}
+
+impl Flags {
+    fn new(vocabulary: &GgmlVocabulary, pre_type: Option<&PreType>, drops_spaces: bool) -> Self {
+        let is_scored = vocabulary.model == "llama";
+        let is_unigram = vocabulary.model == "t5";
+        let default_bos = pre_type.map_or(!is_unigram, |pre_type| pre_type.add_bos);
+        let forces_bos = pre_type.is_some_and(|pre_type| pre_type.forces_bos);
+        Self {
+            add_bos: forces_bos || vocabulary.add_bos.unwrap_or(default_bos),
+            add_eos: vocabulary.add_eos.unwrap_or(is_unigram),
+            add_space_prefix: vocabulary.add_space_prefix.unwrap_or(is_scored),
+            escapes_spaces: pre_type.is_none_or(|pre_type| pre_type.escapes_spaces),
+            drops_spaces,
+            lowercases: vocabulary.lowercase.unwrap_or(!drops_spaces),
+        }
+    }
+}
+
+/// The name of a byte's token in vocabularies that hold text.
+fn byte_token_text(byte: u8) -> String {
+    format!("<0x{byte:02X}>")
+}
+
+/// What a token shows. `is_printable`: ordinary tokens are in GPT-2's printable form.
+fn piece(token: &Token, is_printable: bool) -> Box<[u8]> {
+    let text = &*token.text;
+    if token.attributes.any(Attributes::MATCHED) {
+        return text.as_bytes().into();
+    }
+    if token.attributes.any(Attributes::NORMAL) {
+        return if is_printable {
+            token_bytes(text).into()
+        } else {
+            text.replace(ESCAPED_SPACE, " ").into_bytes().into()
+        };
+    }
+    if token.attributes.any(Attributes::BYTE) {
+        let hex = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        return byte.into_iter().collect();
+    }
+    Box::default()
+}
