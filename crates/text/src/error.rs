@@ -116,4 +116,28 @@ pub enum Error {
         /// Its length.
         got: usize,
     },
+    /// A chat template that does not compile, fails, or takes too much.
+    #[error("chat template, line {line}: {reason}")]
+    ChatTemplate {
+        /// Line of the template, from 1; 0 if it is not known.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// The template itself refuses the conversation, with its own words.
+    #[error("chat template, line {line}: refused: {message}")]
+    ChatRefused {
+        /// Line of the template, from 1; 0 if it is not known.
+        line: usize,
+        /// What the template gave to `raise_exception`.
+        message: String,
+    },
+    /// No built-in chat template has this name.
+    #[error("chat template {name:?}: expected one of {expected}")]
+    UnknownChatTemplate {
+        /// The name asked for.
+        name: String,
+        /// The names that there are.
+        expected: String,
+    },
 }

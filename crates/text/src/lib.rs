@@ -14,6 +14,7 @@
 mod bpe;
 mod byte_level;
 mod byte_map;
+mod chat_template;
 mod detokenize;
 mod error;
 mod ggml;
@@ -24,6 +25,7 @@ mod tokenizer;
 mod vocab;
 mod vocabulary_list;
 
+pub use chat_template::{ChatTemplate, ChatTemplateCapabilities, Conversation};
 pub use detokenize::StreamDecoder;
 pub use error::{Error, Result};
 pub use ggml::{FimTokens, GgmlVocabulary};

@@ -1,0 +1,276 @@
+//! Chat templates: from the messages of a conversation to the prompt that a model was trained on.
+//!
+//! A template is a Jinja program that comes with the model. It is rendered as Hugging Face's
+//! transformers renders it (`apply_chat_template`: jinja2 with `trim_blocks`, `lstrip_blocks`,
+//! loop controls, its own `tojson`, `raise_exception` and `strftime_now`), byte for byte; messages
+//! are fitted to what the template can take as llama.cpp does.
+//!
+//! File map: `limits` what a template may use; `source` rewriting before parsing; `hooks` and
+//! `operators` the operators; `python` methods, filters and tests with Python's results; `json` the filter `tojson`; `strftime` dates;
+//! `capabilities` what a template can take, and fitting messages to it; `builtin` templates by
+//! llama.cpp's names.
+
+mod builtin;
+mod capabilities;
+mod hooks;
+mod json;
+mod limits;
+mod operators;
+mod python;
+mod source;
+mod strftime;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
+use serde::{Deserialize, Serialize};
+
+pub use capabilities::ChatTemplateCapabilities;
+
+use crate::error::{Error, Result};
+
+/// What a template renders: messages in the form of OpenAI's chat API, and what else it may ask.
+///
+/// Messages are kept as JSON, so that every field of a client reaches the template: `role`,
+/// `content` as a string or a list of parts, `name`, `tool_calls`, `tool_call_id`,
+/// `reasoning_content`, …
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conversation {
+    /// The messages, oldest first; each an object.
+    pub messages: Vec<serde_json::Value>,
+    /// The definitions of tools: a list of objects.
+    #[serde(default)]
+    pub tools: Option<serde_json::Value>,
+    /// The documents of retrieval templates: a list of objects.
+    #[serde(default)]
+    pub documents: Option<serde_json::Value>,
+    /// Whether the prompt ends where the assistant's answer begins.
+    #[serde(default)]
+    pub add_generation_prompt: bool,
+    /// The time that `strftime_now` shows, in seconds after 1970-01-01 00:00:00 of the clock to be
+    /// shown (local time, if the caller wants that); without it the system's clock, in UTC.
+    #[serde(default)]
+    pub now: Option<i64>,
+    /// Further variables of the template: `enable_thinking`, `date_string`, ….
+    #[serde(default)]
+    pub variables: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A compiled chat template.
+///
+/// ```
+/// use stonechat_text::{ChatTemplate, Conversation};
+///
+/// let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}";
+/// let template = ChatTemplate::new(source, "<s>", "</s>")?;
+/// let conversation = Conversation {
+///     messages: vec![serde_json::json!({"role": "user", "content": "Hello"})],
+///     ..Conversation::default()
+/// };
+/// assert_eq!(template.render(&conversation)?, "<user>Hello\n");
+/// # Ok::<(), stonechat_text::Error>(())
+/// ```
+pub struct ChatTemplate {
+    env: Environment<'static>,
+    source: String,
+    bos: String,
+    eos: String,
+    capabilities: ChatTemplateCapabilities,
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatTemplate")
+            .field("bos", &self.bos)
+            .field("eos", &self.eos)
+            .field("capabilities", &self.capabilities)
+            .finish_non_exhaustive()
+    }
+}
+
+const NAME: &str = "chat";
+
+type Code<'a> = (Instructions<'a>, BTreeMap<&'a str, Instructions<'a>>);
+
+impl ChatTemplate {
+    /// Compiles `source`; `bos` and `eos` are the texts of the model's special tokens, which the
+    /// template sees as `bos_token` and `eos_token`.
+    ///
+    /// The source may come from anywhere: size, nesting, running time and output are bounded.
+    ///
+    /// # Errors
+    /// [`Error::ChatTemplate`] with the line, if the source is too long or no Jinja template.
+    pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self> {
+        let mut template = Self {
+            env: environment(),
+            source: source::rewrite(source)?,
+            bos: bos.to_owned(),
+            eos: eos.to_owned(),
+            capabilities: ChatTemplateCapabilities::default(),
+        };
+        template.compile()?;
+        template.capabilities = ChatTemplateCapabilities::probe(&template);
+        Ok(template)
+    }
+
+    /// The built-in template `name`, for models that come without one: the common ones of
+    /// llama.cpp's `--chat-template`, see [`ChatTemplate::builtin_names`].
+    ///
+    /// # Errors
+    /// [`Error::UnknownChatTemplate`], which lists the names.
+    pub fn builtin(name: &str, bos: &str, eos: &str) -> Result<Self> {
+        match builtin::source(name) {
+            Some(source) => Self::new(source, bos, eos),
+            None => Err(Error::UnknownChatTemplate {
+                name: name.to_owned(),
+                expected: builtin::names().collect::<Vec<_>>().join(", "),
+            }),
+        }
+    }
+
+    /// The names that [`ChatTemplate::builtin`] knows.
+    pub fn builtin_names() -> impl Iterator<Item = &'static str> {
+        builtin::names()
+    }
+
+    /// What the template can take, found by rendering small conversations with it.
+    pub fn capabilities(&self) -> &ChatTemplateCapabilities {
+        &self.capabilities
+    }
+
+    /// The prompt of `conversation`, its messages fitted to what the template can take:
+    ///
+    /// * the role `developer` becomes `system`, unless the template knows it;
+    /// * without a system role, the system message goes in front of the next message;
+    /// * content in parts becomes one string, or a string one part, where only the other works;
+    /// * the arguments of tool calls become an object, where the template wants that;
+    /// * a message with tool calls and no content gets an empty one.
+    ///
+    /// # Errors
+    /// [`Error::ChatRefused`] if the template refuses the conversation, [`Error::ChatTemplate`] if
+    /// it fails or takes too much.
+    pub fn render(&self, conversation: &Conversation) -> Result<String> {
+        let fitted = self.capabilities.fit(conversation);
+        self.render_unchanged(&fitted)
+    }
+
+    /// The prompt of `conversation`, its messages exactly as they are: what transformers'
+    /// `apply_chat_template` returns.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn render_unchanged(&self, conversation: &Conversation) -> Result<String> {
+        let (instructions, blocks) = self.compile()?;
+        let variables = self.variables(conversation);
+        let mut text = String::new();
+        let mut output = make_string_output(&mut text);
+        eval(&self.env, &instructions, variables, &blocks, &mut output, AutoEscape::None)
+            .map_err(|error| failure(&error))?;
+        drop(output);
+        Ok(text)
+    }
+
+    /// The engine's code, which borrows the source: it is made again for each rendering, in a
+    /// fraction of a millisecond, rather than held in a structure that borrows from itself.
+    fn compile(&self) -> Result<Code<'_>> {
+        let tree = parse(&self.source, NAME, self.env.syntax().clone())
+            .map_err(|error| failure(&error))?;
+        let mut generator = CodeGenerator::new(NAME, &self.source);
+        generator.compile_stmt(&hooks::hook(&tree)?);
+        Ok(generator.finish())
+    }
+
+    /// Whether `word` stands anywhere in the source.
+    fn knows_word(&self, word: &str) -> bool {
+        self.source.contains(word)
+    }
+
+    fn variables(&self, conversation: &Conversation) -> Value {
+        let now = conversation.now;
+        let strftime_now = Value::from_function(move |format: &str| {
+            strftime::strftime(format, now.unwrap_or_else(system_time))
+        });
+        let fixed = [
+            ("messages", Value::from(Serde(&conversation.messages))),
+            ("tools", Value::from(Serde(&conversation.tools))),
+            ("documents", Value::from(Serde(&conversation.documents))),
+            ("add_generation_prompt", Value::from(conversation.add_generation_prompt)),
+            ("bos_token", Value::from(self.bos.as_str())),
+            ("eos_token", Value::from(self.eos.as_str())),
+            ("strftime_now", strftime_now),
+        ];
+        let further = conversation
+            .variables
+            .iter()
+            .map(|(name, value)| (name.as_str(), Value::from(Serde(value))));
+        Value::from_pairs(fixed.into_iter().chain(further))
+    }
+}
+
+/// Seconds since the Unix epoch, in UTC.
+fn system_time() -> i64 {
+    let since = web_time::SystemTime::now().duration_since(web_time::UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or_default())
+}
+
+fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    let mut syntax = SyntaxConfig::builder();
+    if let Ok(syntax) = syntax.trim_blocks(true).lstrip_blocks(true).build() {
+        env.set_syntax(syntax);
+    }
+    env.set_undefined_behavior(UndefinedBehavior::Lenient);
+    env.set_recursion_limit(limits::MAX_RECURSION);
+    env.set_fuel(Some(limits::FUEL));
+    env.set_formatter(limits::print_counted);
+    python::register(&mut env);
+    operators::register(&mut env);
+    env.add_filter("tojson", |value: &Value, ensure_ascii: Option<Value>, kwargs: Kwargs| {
+        json::tojson(value, ensure_ascii.as_ref(), &kwargs)
+    });
+    env.add_function("raise_exception", |message: Value| -> std::result::Result<(), _> {
+        let refusal = Refusal(message.to_string());
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, "refused").with_source(refusal))
+    });
+    env
+}
+
+/// What a template gave to `raise_exception`.
+#[derive(Debug)]
+struct Refusal(String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// The engine's error in this crate's words.
+fn failure(error: &minijinja::Error) -> Error {
+    // Errors inside macros are wrapped; the innermost line is where it happened.
+    let mut line = error.line().unwrap_or_default();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        if let Some(refusal) = cause.downcast_ref::<Refusal>() {
+            return Error::ChatRefused { line, message: refusal.0.clone() };
+        }
+        if let Some(inner) = cause.downcast_ref::<minijinja::Error>() {
+            line = inner.line().unwrap_or(line);
+        }
+        source = cause.source();
+    }
+    let reason = match (error.kind(), error.detail()) {
+        (ErrorKind::OutOfFuel, _) => "takes too many steps".to_owned(),
+        (kind, Some(detail)) => format!("{kind}: {detail}"),
+        (kind, None) => kind.to_string(),
+    };
+    Error::ChatTemplate { line, reason }
+}

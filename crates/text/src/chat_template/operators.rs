@@ -1,0 +1,272 @@
+//! The operators of templates, as filters that `hooks` puts in their places: Python's results,
+//! within bounds.
+
+use minijinja::formatting::{FormatStyle, format};
+use minijinja::value::{Tuple, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind};
+
+use super::hooks;
+use super::limits::{MAX_DEPTH, MAX_ITEMS, MAX_VALUE_BYTES};
+
+pub(super) fn register(env: &mut Environment<'_>) {
+    env.add_filter(hooks::ADD, add);
+    env.add_filter(hooks::BOUNDED, bounded);
+    env.add_filter(hooks::CONCAT, concat);
+    env.add_filter(hooks::ITERATE, iterate);
+    env.add_filter(hooks::MULTIPLY, multiply);
+    env.add_filter(hooks::REMAINDER, remainder);
+    env.add_filter(hooks::SLICE, slice);
+    env.add_filter("safe", |value: &Value| match value.as_str() {
+        Some(text) => Value::from_safe_string(text.to_owned()),
+        None => Value::from_safe_string(value.to_string()),
+    });
+}
+
+pub(super) fn invalid(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, detail.into())
+}
+
+fn unsupported(operator: &str, left: &Value, right: &Value) -> Error {
+    invalid(format!("{operator} takes no {} and {}", left.kind(), right.kind()))
+}
+
+/// A string made of `pieces`, if it is not too long.
+fn joined(pieces: [&str; 2]) -> Result<String, Error> {
+    fits(pieces[0].len().saturating_add(pieces[1].len()))?;
+    Ok(pieces.concat())
+}
+
+/// Refuses a string of more than [`MAX_VALUE_BYTES`].
+pub(super) fn fits(bytes: usize) -> Result<(), Error> {
+    if bytes > MAX_VALUE_BYTES {
+        return Err(invalid(format!("expected a string of at most {MAX_VALUE_BYTES} bytes")));
+    }
+    Ok(())
+}
+
+fn add(left: &Value, right: &Value) -> Result<Value, Error> {
+    if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
+        // A string marked as safe escapes what is added to it: `Markup` of markupsafe.
+        return match (left.is_safe(), right.is_safe()) {
+            (false, false) => joined([a, b]).map(Value::from),
+            (true, true) => joined([a, b]).map(Value::from_safe_string),
+            (true, false) => joined([a, &escaped(b)]).map(Value::from_safe_string),
+            (false, true) => joined([&escaped(a), b]).map(Value::from_safe_string),
+        };
+    }
+    if let (Some(a), Some(b)) = (list(left)?, list(right)?) {
+        if left.is_tuple() != right.is_tuple() {
+            return Err(unsupported("+", left, right));
+        }
+        if a.len() + b.len() > MAX_ITEMS {
+            return Err(invalid(format!("expected a list of at most {MAX_ITEMS} items")));
+        }
+        let items: Vec<Value> = a.into_iter().chain(b).collect();
+        return Ok(if left.is_tuple() {
+            Value::from(Tuple::from(items))
+        } else {
+            Value::from(items)
+        });
+    }
+    number(left, right, "+", i128::checked_add, |a, b| a + b)
+}
+
+fn concat(left: &Value, right: &Value) -> Result<Value, Error> {
+    joined([&printed(left)?, &printed(right)?]).map(Value::from)
+}
+
+/// What a value prints as, if it is not nested too deeply to be printed.
+pub(super) fn printed(value: &Value) -> Result<String, Error> {
+    bounded(value.clone()).map(|value| value.to_string())
+}
+
+fn multiply(left: &Value, right: &Value) -> Result<Value, Error> {
+    let repeated = [(left, right), (right, left)].into_iter().find(|(value, times)| {
+        matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Iterable)
+            && times.as_i64().is_some()
+    });
+    let Some((value, times)) = repeated else {
+        return number(left, right, "*", i128::checked_mul, |a, b| a * b);
+    };
+    let times = usize::try_from(times.as_i64().unwrap_or_default()).unwrap_or_default();
+    if let Some(text) = value.as_str() {
+        fits(text.len().saturating_mul(times))?;
+        return Ok(Value::from(text.repeat(times)));
+    }
+    let items = list(value)?.unwrap_or_default();
+    match items.len().checked_mul(times) {
+        Some(n) if n <= MAX_ITEMS => Ok(items.iter().cloned().cycle().take(n).collect()),
+        _ => Err(invalid(format!("expected a list of at most {MAX_ITEMS} items"))),
+    }
+}
+
+/// The remainder with the sign of the divisor, or a string filled in as `%` does it.
+fn remainder(left: &Value, right: &Value) -> Result<Value, Error> {
+    if let Some(text) = left.as_str() {
+        let args = match right.is_tuple() {
+            true => list(right)?.unwrap_or_default(),
+            false => vec![right.clone()],
+        };
+        return formatted(FormatStyle::Printf, text, &args);
+    }
+    let integer = |a: i128, b: i128| {
+        let remainder = a.checked_rem(b)?;
+        Some(if remainder != 0 && (remainder < 0) != (b < 0) { remainder + b } else { remainder })
+    };
+    if right.as_i64() == Some(0) || f64::try_from(right.clone()).is_ok_and(|b| b == 0.0) {
+        return Err(invalid("division by zero"));
+    }
+    number(left, right, "%", integer, |a, b| {
+        let remainder = a % b;
+        if remainder != 0.0 && (remainder < 0.0) != (b < 0.0) { remainder + b } else { remainder }
+    })
+}
+
+/// `text` with `args` filled in; a width of more than four digits is refused.
+pub(super) fn formatted(style: FormatStyle, text: &str, args: &[Value]) -> Result<Value, Error> {
+    let longest = text.split(|c: char| !c.is_ascii_digit()).map(str::len).max();
+    if longest.unwrap_or_default() > 4 || text.contains('*') && text.contains('%') {
+        return Err(invalid("expected a format with fixed widths of at most four digits"));
+    }
+    for arg in args {
+        check(arg, MAX_DEPTH)?;
+    }
+    let filled = format(style, text, args)?;
+    joined([&filled, ""]).map(Value::from)
+}
+
+fn number(
+    left: &Value,
+    right: &Value,
+    operator: &str,
+    integer: impl Fn(i128, i128) -> Option<i128>,
+    float: impl Fn(f64, f64) -> f64,
+) -> Result<Value, Error> {
+    let is_number = |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
+    if !is_number(left) || !is_number(right) {
+        return Err(unsupported(operator, left, right));
+    }
+    let is_float = |value: &Value| value.kind() == ValueKind::Number && !value.is_integer();
+    if is_float(left) || is_float(right) {
+        return Ok(Value::from(float(as_float(left)?, as_float(right)?)));
+    }
+    let result = integer(i128::try_from(left.clone())?, i128::try_from(right.clone())?);
+    let result =
+        result.ok_or_else(|| invalid(format!("{left} {operator} {right} is too large")))?;
+    Ok(i64::try_from(result).map_or_else(|_| Value::from(result), Value::from))
+}
+
+fn as_float(value: &Value) -> Result<f64, Error> {
+    match value.kind() {
+        ValueKind::Bool => Ok(f64::from(u8::from(value.is_true()))),
+        _ => f64::try_from(value.clone()),
+    }
+}
+
+/// The items of a list or tuple; `None` for anything else.
+fn list(value: &Value) -> Result<Option<Vec<Value>>, Error> {
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            value.try_iter()?.checked().collect::<Result<_, _>>().map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// What a loop may run over: Python refuses `none`, and so do models' own tests.
+fn iterate(value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::None | ValueKind::Bool | ValueKind::Number => {
+            Err(invalid(format!("expected a list to loop over, got {}", value.kind())))
+        }
+        _ => Ok(value.clone()),
+    }
+}
+
+/// `value[start:stop:step]`.
+fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
+    let bound = |bound: &Value| match bound.is_none() {
+        true => Ok(None),
+        false => i64::try_from(bound.clone()).map(Some),
+    };
+    let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
+    if step == 0 {
+        return Err(invalid("expected a step other than 0"));
+    }
+    if let Some(text) = value.as_str() {
+        let chars: Vec<char> = text.chars().collect();
+        let picked: String = indices(chars.len(), start, stop, step).map(|i| chars[i]).collect();
+        return Ok(if value.is_safe() { Value::from_safe_string(picked) } else { picked.into() });
+    }
+    if value.is_undefined() {
+        return Err(Error::new(ErrorKind::UndefinedError, "an undefined value has no parts"));
+    }
+    let Some(items) = list(value)? else {
+        return Err(invalid(format!("expected a string or list to slice, got {}", value.kind())));
+    };
+    let picked: Vec<Value> =
+        indices(items.len(), start, stop, step).map(|i| items[i].clone()).collect();
+    Ok(if value.is_tuple() { Value::from(Tuple::from(picked)) } else { Value::from(picked) })
+}
+
+/// The indices below `len` that Python's `slice(start, stop, step).indices(len)` gives.
+fn indices(
+    len: usize,
+    start: Option<i64>,
+    stop: Option<i64>,
+    step: i64,
+) -> impl Iterator<Item = usize> {
+    let len = i64::try_from(len).unwrap_or(i64::MAX);
+    let (lowest, highest) = if step > 0 { (0, len) } else { (-1, len - 1) };
+    let place = |bound: Option<i64>, default: i64| match bound {
+        None => default,
+        Some(bound) if bound < 0 => bound.saturating_add(len).max(lowest),
+        Some(bound) => bound.min(highest),
+    };
+    let start = place(start, if step > 0 { lowest } else { highest });
+    let stop = place(stop, if step > 0 { highest } else { lowest });
+    std::iter::successors(Some(start), move |i| i.checked_add(step))
+        .take_while(move |i| if step > 0 { *i < stop } else { *i > stop })
+        .filter_map(|i| usize::try_from(i).ok())
+}
+
+/// `value` itself, if its strings are not too long and it is not nested too deeply.
+pub(super) fn bounded(value: Value) -> Result<Value, Error> {
+    check(&value, MAX_DEPTH)?;
+    Ok(value)
+}
+
+fn check(value: &Value, depth_left: usize) -> Result<(), Error> {
+    fits(value.as_str().map_or(0, str::len))?;
+    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
+        return Ok(());
+    }
+    if depth_left == 0 {
+        return Err(invalid(format!("expected at most {MAX_DEPTH} levels of nesting")));
+    }
+    for item in value.try_iter()?.checked() {
+        let item = item?;
+        if value.kind() == ValueKind::Map {
+            check(&value.get_item(&item)?, depth_left - 1)?;
+        } else {
+            check(&item, depth_left - 1)?;
+        }
+    }
+    Ok(())
+}
+
+/// `html.escape` in markupsafe's spelling.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&#34;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
