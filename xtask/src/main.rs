@@ -13,6 +13,7 @@ mod golden;
 mod models;
 mod setup;
 mod shell;
+mod templates;
 mod test;
 mod tidy;
 mod venv;
@@ -45,6 +46,8 @@ enum Verb {
     Models(models::ModelsArgs),
     /// Install what the tests need: the models tiny.en and base
     Setup,
+    /// Compare the prompts of real chat templates with jinja2's
+    Templates(templates::TemplatesArgs),
     /// Set up, run every test of the workspace and print the totals
     Test(test::TestArgs),
     /// Check the rules of the source tree that no other tool knows
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Verb::Golden(args) => golden::run(&args),
         Verb::Models(args) => models::run(&args),
         Verb::Setup => setup::run(),
+        Verb::Templates(args) => templates::run(&args),
         Verb::Test(args) => test::run(&args),
         Verb::Tidy => tidy::run(),
         Verb::Wasm(args) => wasm::run(&args),
