@@ -1,4 +1,5 @@
-//! Tokenizers: text to token ids and back, for every model of the workspace.
+//! Tokenizers and chat templates: messages to text, text to token ids and back, for every model of
+//! the workspace.
 //!
 //! What it is: byte-level BPE over the vocabularies of speech models, the vocabularies of GGUF
 //! files as llama.cpp reads them, and a streaming detokenizer. What it is not: it reads no file
@@ -8,7 +9,7 @@
 //! File map: `tokenizer` the public type; `detokenize` streaming; `byte_level` byte-level BPE with
 //! `vocab` ids and bytes, `bpe`, `pretokenize`, and its file formats `hf_json` and
 //! `vocabulary_list`; `ggml` the vocabularies of GGUF files; `merge` the merge loop of both;
-//! `byte_map` GPT-2's printable form of bytes.
+//! `byte_map` GPT-2's printable form of bytes; `chat_template` messages to prompts.
 #![forbid(unsafe_code)]
 
 mod bpe;
