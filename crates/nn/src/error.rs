@@ -67,4 +67,12 @@ pub enum Error {
         /// The names there are, with their letters.
         known: String,
     },
+    /// A grammar cannot be used, or a token goes against one.
+    #[error("{kind}: {message}")]
+    Grammar {
+        /// The grammar's language, or what was asked of it.
+        kind: &'static str,
+        /// What is wrong, in words.
+        message: String,
+    },
 }

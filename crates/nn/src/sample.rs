@@ -11,6 +11,8 @@
 //! | `top_n_sigma.rs`, `top_k.rs`, `top_p.rs`, `min_p.rs` | truncation by logit or probability |
 //! | `typical.rs`, `tail_free.rs`, `eta.rs`, `xtc.rs` | truncation by the distribution's shape |
 //! | `temperature.rs`, `mirostat.rs`, `adaptive_p.rs` | reshaping, fixed or by feedback |
+//! | `healing.rs` | [`PrefixConstraint`]: token healing |
+//! | `grammar.rs`, `gbnf.rs` | `Grammar`: grammars as token masks, with the feature `grammar` |
 //! | `rng.rs` | [`Rng`]: the seeded generator |
 
 mod adaptive_p;
@@ -19,6 +21,11 @@ mod candidates;
 mod dry;
 mod entropy;
 mod eta;
+#[cfg(feature = "grammar")]
+mod gbnf;
+#[cfg(feature = "grammar")]
+mod grammar;
+mod healing;
 mod kind;
 mod min_p;
 mod mirostat;
@@ -38,6 +45,9 @@ mod xtc;
 
 pub use breakers::DryBreakers;
 pub use candidates::Candidate;
+#[cfg(feature = "grammar")]
+pub use grammar::{Grammar, GrammarSource, TokenTable, TokenText};
+pub use healing::PrefixConstraint;
 pub use kind::SamplerKind;
 pub use options::SamplingOptions;
 pub use rng::Rng;
