@@ -83,7 +83,8 @@ fn bench_attention(c: &mut Criterion) {
             } else {
                 Throughput::Bytes(pool.bytes() as u64)
             });
-            let row = QueryRow { first_page: 0, n_pages: n_pages as u32, kv_len: T as u32 };
+            let row =
+                QueryRow { first_page: 0, n_pages: n_pages as u32, kv_start: 0, kv_len: T as u32 };
             let rows = vec![row; t];
             let mut out = vec![0.0; t * D_MODEL];
             each_cpu(|cpu, label| {
@@ -96,6 +97,9 @@ fn bench_attention(c: &mut Criterion) {
                                 kv: &pool,
                                 n_heads: N_HEADS,
                                 scale: 0.125,
+                                soft_cap: None,
+                                slopes: None,
+                                sinks: None,
                                 rows: &rows,
                                 page_table: &page_table,
                             };

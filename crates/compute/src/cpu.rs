@@ -19,6 +19,7 @@ mod conv1d;
 mod element;
 mod elementwise;
 mod epilogue;
+mod gated;
 mod gemm;
 mod gemv;
 
@@ -27,6 +28,7 @@ mod layer_norm;
 mod math;
 mod matmul;
 mod matrix;
+mod rope;
 mod softmax;
 #[cfg(test)]
 mod test_data;
@@ -35,9 +37,11 @@ pub use attention::{Attention, QueryRow, attention};
 pub use conv1d::conv1d;
 pub use elementwise::{add_in_place, gelu_in_place};
 pub use epilogue::{Activation, Epilogue};
+pub use gated::GatedActivation;
 
 pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN};
 pub use layer_norm::{LayerNorm, layer_norm};
 pub use matmul::{DenseWeight, matmul, matmul_dequantized};
 pub use matrix::{MatMut, MatRef};
+pub use rope::RopePairs;
 pub use softmax::{argmax, log_softmax_in_place, log_sum_exp, softmax_in_place};

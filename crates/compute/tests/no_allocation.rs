@@ -44,7 +44,7 @@ fn ops_of_a_decode_step_do_not_allocate() {
     let mut pool = KvPool::new(layout, n_rows).unwrap();
     let slots: Vec<KvRow> = (0..n_rows as u32).map(|page| KvRow { page, slot: 7 }).collect();
     let rows: Vec<QueryRow> = (0..n_rows as u32)
-        .map(|first_page| QueryRow { first_page, n_pages: 1, kv_len: 8 })
+        .map(|first_page| QueryRow { first_page, n_pages: 1, kv_start: 0, kv_len: 8 })
         .collect();
     let page_table: Vec<u32> = (0..n_rows as u32).collect();
     let (up, norm) = (vec![0.01; d_ff * width], vec![1.0; width]);
@@ -60,6 +60,9 @@ fn ops_of_a_decode_step_do_not_allocate() {
             kv: &pool,
             n_heads: 4,
             scale: 0.125,
+            soft_cap: None,
+            slopes: None,
+            sinks: None,
             rows: &rows,
             page_table: &page_table,
         };

@@ -9,7 +9,9 @@ use std::fmt::Debug;
 use std::future::Future;
 
 use stonechat_compute::DType;
-pub use stonechat_compute::cpu::{Activation, KvDType, KvRow, QueryRow};
+pub use stonechat_compute::cpu::{
+    Activation, GatedActivation, KvDType, KvRow, QueryRow, RopePairs,
+};
 
 use crate::Error;
 
@@ -154,10 +156,88 @@ pub struct Attention<'a, B: Backend> {
     pub n_heads: usize,
     /// Factor of the scores, usually `1/sqrt(C)`.
     pub scale: f32,
+    /// Scores become `cap * tanh(score / cap)` before masking (Gemma 2).
+    pub soft_cap: Option<f32>,
+    /// `[H]`: ALiBi slopes; `slope * (pos_k - pos_q)` is added to a score, where the query stands
+    /// at its last visible position.
+    pub slopes: Option<&'a B::Buffer>,
+    /// `[H]`: a logit of each head that takes part in the softmax and has no value (gpt-oss).
+    pub sinks: Option<&'a B::Buffer>,
     /// One entry a query row; rows of one sequence are adjacent.
     pub rows: &'a [QueryRow],
     /// The page lists of all sequences; each row says where its own begins.
     pub page_table: &'a [u32],
+}
+
+/// Arguments of [`Backend::embed`].
+#[derive(Debug)]
+pub struct Embed<'a, B: Backend> {
+    /// `[T]` token ids.
+    pub tokens: &'a [u32],
+    /// Factor of the table's rows.
+    pub scale: f32,
+    /// Learned positions `[n_ctx, D]` and the row of each token, added after scaling.
+    pub positions: Option<(&'a B::Buffer, &'a [u32])>,
+}
+
+/// Arguments of [`Backend::rope`].
+#[derive(Debug)]
+pub struct Rope<'a, B: Backend> {
+    /// Width of a head `C`.
+    pub head_dim: usize,
+    /// RMS norm of every head before the rotation: weight `[C]` and epsilon (Qwen 3, Gemma 3).
+    pub norm: Option<(&'a B::Buffer, f32)>,
+    /// The rotation of each row; none leaves the heads as the norm made them.
+    pub rotation: Option<Rotation<'a, B>>,
+}
+
+/// Angles of a rotary embedding.
+#[derive(Debug)]
+pub struct Rotation<'a, B: Backend> {
+    /// `[T, R]`: `R/2` cosines then `R/2` sines a row, scaled by the model's factor if it has one.
+    /// The first `R` of the `C` channels of a head are rotated, the others stay.
+    pub cos_sin: &'a B::Buffer,
+    /// `R`, even.
+    pub n_rot: usize,
+    /// Which channels form a pair.
+    pub pairs: RopePairs,
+}
+
+/// Weights of a layer's experts, stacked: expert `e` is the rows `e * N .. (e + 1) * N`.
+#[derive(Debug)]
+pub struct Experts<B: Backend> {
+    /// `[E * F, D]`.
+    pub gate: B::Matrix,
+    /// `[E * F, D]`.
+    pub up: B::Matrix,
+    /// `[E * D, F]`.
+    pub down: B::Matrix,
+    /// `[E * F]`.
+    pub gate_bias: Option<B::Buffer>,
+    /// `[E * F]`.
+    pub up_bias: Option<B::Buffer>,
+    /// `[E * D]`.
+    pub down_bias: Option<B::Buffer>,
+    /// Experts `E`.
+    pub n_experts: usize,
+    /// Experts of a token.
+    pub n_used: usize,
+    /// How router logits become weights.
+    pub routing: Routing,
+    /// Between gate and up.
+    pub activation: GatedActivation,
+}
+
+/// How router logits become the weights of the chosen experts. The `n_used` largest logits are
+/// chosen; of equals the lower expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routing {
+    /// Softmax over all experts; the chosen weights keep what that gives them (Mixtral-like
+    /// without renormalisation).
+    Softmax,
+    /// Softmax over all experts, the chosen weights divided by their sum; equal to a softmax over
+    /// the chosen logits (Qwen 3, gpt-oss).
+    SoftmaxOfChosen,
 }
 
 /// A device and its ops. Values are f32 unless said otherwise.
@@ -213,15 +293,8 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// Copies the rows of `src` one after the other to `dst[offset..]`.
     fn copy(&self, dst: &mut Self::Buffer, offset: usize, src: View<'_, Self>);
 
-    /// `out[t] = table[tokens[t]] + positions[pos[t]]`; all rows `[T, D]`, `positions` `[n_ctx, D]`.
-    fn embed(
-        &self,
-        out: &mut Self::Buffer,
-        table: &Self::Matrix,
-        tokens: &[u32],
-        positions: &Self::Buffer,
-        pos: &[u32],
-    );
+    /// `out[t] = scale * table[tokens[t]] + positions[pos[t]]`, `[T, D]`.
+    fn embed(&self, out: &mut Self::Buffer, table: &Self::Matrix, args: Embed<'_, Self>);
 
     /// `out[t] = (x[t] - mean) / sqrt(var + eps) * weight + bias`, `x` and `out` `[T, D]`.
     fn layer_norm(
@@ -229,8 +302,42 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         out: &mut Self::Buffer,
         x: View<'_, Self>,
         weight: &Self::Buffer,
-        bias: &Self::Buffer,
+        bias: Option<&Self::Buffer>,
         eps: f32,
+    );
+
+    /// `y[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight`, `x` and `out` `[T, D]`; `y` is added to
+    /// what `out` held when `accumulate` is set, else it replaces it.
+    fn rms_norm(
+        &self,
+        out: &mut Self::Buffer,
+        x: View<'_, Self>,
+        weight: &Self::Buffer,
+        eps: f32,
+        accumulate: bool,
+    );
+
+    /// Norms and rotates the heads of `rows` (`[T, H*C]`) of `x` in place.
+    fn rope(&self, x: &mut Self::Buffer, rows: Rows, args: Rope<'_, Self>);
+
+    /// `out[t] = act(gate[t]) * up[t]`, all `[T, F]`, `out` packed; see [`GatedActivation`].
+    fn gated(
+        &self,
+        out: &mut Self::Buffer,
+        gate: View<'_, Self>,
+        up: View<'_, Self>,
+        activation: GatedActivation,
+    );
+
+    /// A mixture of experts:
+    /// `out[t] += Σ_chosen weight * (down · gated(gate · x[t], up · x[t]))`, `x` and `out`
+    /// `[T, D]`, `logits` `[T, E]` of the router.
+    fn moe(
+        &self,
+        out: &mut Self::Buffer,
+        x: View<'_, Self>,
+        logits: View<'_, Self>,
+        experts: &Experts<Self>,
     );
 
     /// `out[t, n] = Σ_k x[t, k] w[n, k]` with `epilogue`; `out` is packed `[T, N]`.
@@ -266,7 +373,7 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// Copies page `src` to page `dst` in every layer.
     fn kv_copy_page(&self, kv: &mut Self::Kv, src: u32, dst: u32);
 
-    /// Softmax attention of every query row over the `kv_len` first positions of its pages;
+    /// Softmax attention of every query row over the positions `kv_start .. kv_len` of its pages;
     /// `out` is packed `[T, H*C]`.
     fn attention(&self, out: &mut Self::Buffer, args: Attention<'_, Self>);
 }

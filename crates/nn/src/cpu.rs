@@ -10,7 +10,10 @@ use stonechat_compute::cpu::{
 use stonechat_compute::{AlignedVec, DType, Isa};
 use stonechat_quant::{ActivationBuffer, QuantMatrix};
 
-use crate::{Attention, Backend, Epilogue, Error, KvRow, KvShape, MatrixSource, Rows, View};
+use crate::{
+    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
+    MatrixSource, Rope, Rows, View,
+};
 
 /// Rows of activations up to which a quantized matrix is multiplied by integer dot products;
 /// beyond, each of its rows is dequantized once and used for all of them.
@@ -203,16 +206,9 @@ impl Backend for Cpu {
         }
     }
 
-    fn embed(
-        &self,
-        out: &mut AlignedVec,
-        table: &CpuMatrix,
-        tokens: &[u32],
-        positions: &AlignedVec,
-        pos: &[u32],
-    ) {
+    fn embed(&self, out: &mut AlignedVec, table: &CpuMatrix, args: Embed<'_, Self>) {
         let (_, d) = table.shape();
-        for (row, (&token, &pos)) in out.chunks_exact_mut(d).zip(tokens.iter().zip(pos)) {
+        for (t, (row, &token)) in out.chunks_exact_mut(d).zip(args.tokens).enumerate() {
             let token = token as usize;
             let values = token * d..(token + 1) * d;
             match table {
@@ -228,8 +224,13 @@ impl Backend for Cpu {
                     table.dequantize_rows(self.device.isa, token..token + 1, row);
                 }
             }
-            let position = &positions[pos as usize * d..][..d];
-            row.iter_mut().zip(position).for_each(|(r, p)| *r += p);
+            if args.scale != 1.0 {
+                row.iter_mut().for_each(|r| *r *= args.scale);
+            }
+            if let Some((positions, pos)) = args.positions {
+                let position = &positions[pos[t] as usize * d..][..d];
+                row.iter_mut().zip(position).for_each(|(r, p)| *r += p);
+            }
         }
     }
 
@@ -238,12 +239,52 @@ impl Backend for Cpu {
         out: &mut AlignedVec,
         x: View<'_, Self>,
         weight: &AlignedVec,
-        bias: &AlignedVec,
+        bias: Option<&AlignedVec>,
         eps: f32,
     ) {
         let Rows { rows, cols, .. } = x.rows;
         let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
-        layer_norm(&self.device, out, mat(x.buffer, x.rows), LayerNorm { weight, bias, eps });
+        layer_norm(
+            &self.device,
+            out,
+            mat(x.buffer, x.rows),
+            LayerNorm { weight, bias: bias.map(|b| &b[..]), eps },
+        );
+    }
+
+    fn rms_norm(
+        &self,
+        out: &mut AlignedVec,
+        x: View<'_, Self>,
+        weight: &AlignedVec,
+        eps: f32,
+        accumulate: bool,
+    ) {
+        todo!()
+    }
+
+    fn rope(&self, x: &mut AlignedVec, rows: Rows, args: Rope<'_, Self>) {
+        todo!()
+    }
+
+    fn gated(
+        &self,
+        out: &mut AlignedVec,
+        gate: View<'_, Self>,
+        up: View<'_, Self>,
+        activation: GatedActivation,
+    ) {
+        todo!()
+    }
+
+    fn moe(
+        &self,
+        out: &mut AlignedVec,
+        x: View<'_, Self>,
+        logits: View<'_, Self>,
+        experts: &Experts<Self>,
+    ) {
+        todo!()
     }
 
     fn matmul(
@@ -291,7 +332,8 @@ impl Backend for Cpu {
     }
 
     fn attention(&self, out: &mut AlignedVec, args: Attention<'_, Self>) {
-        let Attention { q, kv, layer, n_heads, scale, rows, page_table } = args;
+        let Attention { q, kv, layer, n_heads, scale, soft_cap, rows, page_table, .. } = args;
+        let (slopes, sinks) = (args.slopes.map(|s| &s[..]), args.sinks.map(|s| &s[..]));
         let Rows { rows: n_rows, cols, .. } = q.rows;
         let out = MatMut::packed(&mut out[..n_rows * cols], n_rows, cols);
         let q = mat(q.buffer, q.rows);
@@ -299,7 +341,7 @@ impl Backend for Cpu {
         cpu::attention(
             &self.device,
             out,
-            cpu::Attention { q, kv, n_heads, scale, rows, page_table },
+            cpu::Attention { q, kv, n_heads, scale, soft_cap, slopes, sinks, rows, page_table },
         );
     }
 }

@@ -25,12 +25,12 @@ mod norm;
 pub mod sample;
 
 pub use backend::{
-    Activation, Attention, Backend, Epilogue, KvDType, KvRow, KvShape, MatrixSource, QueryRow,
-    Rows, View,
+    Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, KvDType, KvRow,
+    KvShape, MatrixSource, QueryRow, Rope, RopePairs, Rotation, Routing, Rows, View,
 };
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix};
 pub use error::Error;
 pub use kv_cache::{KvCache, PAGE_LEN, Sequence};
 pub use linear::Linear;
-pub use norm::LayerNorm;
+pub use norm::{LayerNorm, RmsNorm};

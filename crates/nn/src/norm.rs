@@ -8,7 +8,7 @@ pub struct LayerNorm<B: Backend> {
     /// `[D]`.
     pub weight: B::Buffer,
     /// `[D]`.
-    pub bias: B::Buffer,
+    pub bias: Option<B::Buffer>,
     /// Added to the variance.
     pub eps: f32,
 }
@@ -16,6 +16,27 @@ pub struct LayerNorm<B: Backend> {
 impl<B: Backend> LayerNorm<B> {
     /// `out[T, D] = norm(x[T, D])`.
     pub fn forward(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
-        backend.layer_norm(out, x, &self.weight, &self.bias, self.eps);
+        backend.layer_norm(out, x, &self.weight, self.bias.as_ref(), self.eps);
+    }
+}
+
+/// RMS norm over the last axis (Zhang & Sennrich 2019, eq. 4).
+#[derive(Debug)]
+pub struct RmsNorm<B: Backend> {
+    /// `[D]`.
+    pub weight: B::Buffer,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+impl<B: Backend> RmsNorm<B> {
+    /// `out[T, D] = norm(x[T, D])`.
+    pub fn forward(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
+        backend.rms_norm(out, x, &self.weight, self.eps, false);
+    }
+
+    /// `out[T, D] += norm(x[T, D])`: the end of a residual branch that is normed.
+    pub fn accumulate(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
+        backend.rms_norm(out, x, &self.weight, self.eps, true);
     }
 }

@@ -4,8 +4,8 @@ use std::future::{Future, ready};
 
 use stonechat_compute::DType;
 use stonechat_nn::{
-    Activation, Attention, Backend, Epilogue, Error, KvRow, KvShape, MatrixSource, PAGE_LEN, Rows,
-    View,
+    Activation, Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow,
+    KvShape, MatrixSource, PAGE_LEN, Rope, RopePairs, Rotation, Routing, Rows, View,
 };
 
 /// The f64 oracle.
@@ -74,8 +74,48 @@ fn finish(out: &mut f64, sum: f64, n: usize, epilogue: &Epilogue<'_, Reference>)
     let active = match epilogue.activation {
         Activation::None => biased,
         Activation::Gelu => biased / 2.0 * (1.0 + erf(biased / 2f64.sqrt())),
+        Activation::GeluTanh => gelu_tanh(biased),
     };
     *out = if epilogue.accumulate { *out + active } else { active };
+}
+
+fn gelu_tanh(x: f64) -> f64 {
+    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+    x / 2.0 * (1.0 + inner.tanh())
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+fn gated(gate: f64, up: f64, activation: GatedActivation) -> f64 {
+    match activation {
+        GatedActivation::Silu => gate * sigmoid(gate) * up,
+        GatedActivation::GeluTanh => gelu_tanh(gate) * up,
+        GatedActivation::ClampedSwiglu { alpha, limit } => {
+            let limit = f64::from(limit);
+            let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
+            gate * sigmoid(f64::from(alpha) * gate) * (up + 1.0)
+        }
+    }
+}
+
+fn inverse_rms(row: &[f64], eps: f32) -> f64 {
+    let mean = row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64;
+    1.0 / (mean + f64::from(eps)).sqrt()
+}
+
+/// The chosen experts with their weights.
+fn route(logits: &[f64], n_used: usize, routing: Routing) -> Vec<(usize, f64)> {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    let max = logits[order[0]];
+    let chosen = &order[..n_used];
+    let total: f64 = match routing {
+        Routing::Softmax => logits.iter().map(|l| (l - max).exp()).sum(),
+        Routing::SoftmaxOfChosen => chosen.iter().map(|&e| (logits[e] - max).exp()).sum(),
+    };
+    chosen.iter().map(|&e| (e, (logits[e] - max).exp() / total)).collect()
 }
 
 fn round_kv(value: f64, shape: &KvShape) -> f64 {
@@ -149,18 +189,14 @@ impl Backend for Reference {
         }
     }
 
-    fn embed(
-        &self,
-        out: &mut ReferenceBuffer,
-        table: &ReferenceMatrix,
-        tokens: &[u32],
-        positions: &ReferenceBuffer,
-        pos: &[u32],
-    ) {
-        for (t, (&token, &pos)) in tokens.iter().zip(pos).enumerate() {
+    fn embed(&self, out: &mut ReferenceBuffer, table: &ReferenceMatrix, args: Embed<'_, Self>) {
+        for (t, &token) in args.tokens.iter().enumerate() {
             for d in 0..table.k {
-                out.0[t * table.k + d] = table.values[token as usize * table.k + d]
-                    + positions.0[pos as usize * table.k + d];
+                let position = args
+                    .positions
+                    .map_or(0.0, |(values, pos)| values.0[pos[t] as usize * table.k + d]);
+                out.0[t * table.k + d] =
+                    f64::from(args.scale) * table.values[token as usize * table.k + d] + position;
             }
         }
     }
@@ -170,7 +206,7 @@ impl Backend for Reference {
         out: &mut ReferenceBuffer,
         x: View<'_, Self>,
         weight: &ReferenceBuffer,
-        bias: &ReferenceBuffer,
+        bias: Option<&ReferenceBuffer>,
         eps: f32,
     ) {
         let n = x.rows.cols;
@@ -180,7 +216,95 @@ impl Backend for Reference {
             let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n as f64;
             for d in 0..n {
                 let normal = (row[d] - mean) / (variance + f64::from(eps)).sqrt();
-                out.0[t * n + d] = normal * weight.0[d] + bias.0[d];
+                out.0[t * n + d] = normal * weight.0[d] + bias.map_or(0.0, |bias| bias.0[d]);
+            }
+        }
+    }
+
+    fn rms_norm(
+        &self,
+        out: &mut ReferenceBuffer,
+        x: View<'_, Self>,
+        weight: &ReferenceBuffer,
+        eps: f32,
+        accumulate: bool,
+    ) {
+        let n = x.rows.cols;
+        for (t, row) in indices(x.rows).enumerate() {
+            let row = &x.buffer.0[row];
+            let scale = inverse_rms(row, eps);
+            for d in 0..n {
+                let old = if accumulate { out.0[t * n + d] } else { 0.0 };
+                out.0[t * n + d] = old + row[d] * scale * weight.0[d];
+            }
+        }
+    }
+
+    fn rope(&self, x: &mut ReferenceBuffer, rows: Rows, args: Rope<'_, Self>) {
+        for (t, row) in indices(rows).enumerate() {
+            for head in x.0[row].chunks_exact_mut(args.head_dim) {
+                if let Some((weight, eps)) = args.norm {
+                    let scale = inverse_rms(head, eps);
+                    head.iter_mut().zip(&weight.0).for_each(|(v, w)| *v *= scale * w);
+                }
+                if let Some(Rotation { cos_sin, n_rot, pairs }) = args.rotation {
+                    let (cos, sin) = cos_sin.0[t * n_rot..][..n_rot].split_at(n_rot / 2);
+                    for i in 0..n_rot / 2 {
+                        let (a, b) = match pairs {
+                            RopePairs::Adjacent => (2 * i, 2 * i + 1),
+                            RopePairs::Halves => (i, i + n_rot / 2),
+                        };
+                        let (u, v) = (head[a], head[b]);
+                        head[a] = u * cos[i] - v * sin[i];
+                        head[b] = u * sin[i] + v * cos[i];
+                    }
+                }
+            }
+        }
+    }
+
+    fn gated(
+        &self,
+        out: &mut ReferenceBuffer,
+        gate: View<'_, Self>,
+        up: View<'_, Self>,
+        activation: GatedActivation,
+    ) {
+        let n = gate.rows.cols;
+        for (t, (g, u)) in indices(gate.rows).zip(indices(up.rows)).enumerate() {
+            for i in 0..n {
+                let (g, u) = (gate.buffer.0[g.start + i], up.buffer.0[u.start + i]);
+                out.0[t * n + i] = gated(g, u, activation);
+            }
+        }
+    }
+
+    fn moe(
+        &self,
+        out: &mut ReferenceBuffer,
+        x: View<'_, Self>,
+        logits: View<'_, Self>,
+        experts: &Experts<Self>,
+    ) {
+        let d = x.rows.cols;
+        let f = experts.gate.n / experts.n_experts;
+        let bias = |bias: &Option<ReferenceBuffer>, i: usize| bias.as_ref().map_or(0.0, |b| b.0[i]);
+        for (t, (x_row, l_row)) in indices(x.rows).zip(indices(logits.rows)).enumerate() {
+            let x = &x.buffer.0[x_row];
+            for (expert, weight) in route(&logits.buffer.0[l_row], experts.n_used, experts.routing)
+            {
+                let hidden: Vec<f64> = (expert * f..(expert + 1) * f)
+                    .map(|n| {
+                        let g = experts.gate.dot(n, x) + bias(&experts.gate_bias, n);
+                        let u = experts.up.dot(n, x) + bias(&experts.up_bias, n);
+                        gated(g, u, experts.activation)
+                    })
+                    .collect();
+                for i in 0..d {
+                    let n = expert * d + i;
+                    out.0[t * d + i] +=
+                        weight * (experts.down.dot(n, &hidden) + bias(&experts.down_bias, n));
+                }
             }
         }
     }
@@ -196,8 +320,7 @@ impl Backend for Reference {
         for (t, row) in indices(x.rows).enumerate() {
             let row = &x.buffer.0[row];
             for n in 0..w.n {
-                let weights = &w.values[n * w.k..][..w.k];
-                let sum = row.iter().zip(weights).map(|(a, b)| a * b).sum();
+                let sum = w.dot(n, row);
                 finish(&mut out.0[t * w.n + n], sum, n, &epilogue);
             }
         }
@@ -259,7 +382,7 @@ impl Backend for Reference {
     }
 
     fn attention(&self, out: &mut ReferenceBuffer, args: Attention<'_, Self>) {
-        let Attention { q, kv, layer, n_heads, scale, rows, page_table } = args;
+        let Attention { q, kv, layer, n_heads, scale, rows, page_table, .. } = args;
         let head_dim = kv.shape.head_dim;
         let group = n_heads / kv.shape.n_kv_heads;
         for (t, (query, q_row)) in rows.iter().zip(indices(q.rows)).enumerate() {
@@ -270,19 +393,28 @@ impl Backend for Reference {
                     let slot = KvRow { page: pages[pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 };
                     kv.row(layer, slot) + head / group * head_dim
                 };
-                let scores: Vec<f64> = (0..query.kv_len as usize)
+                let visible = query.kv_start as usize..query.kv_len as usize;
+                let scores: Vec<f64> = visible
+                    .clone()
                     .map(|pos| {
                         let key = &kv.keys[at(pos)..][..head_dim];
-                        f64::from(scale) * q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>()
+                        let score =
+                            f64::from(scale) * q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>();
+                        let capped = args
+                            .soft_cap
+                            .map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
+                        let distance = pos as f64 - f64::from(query.kv_len - 1);
+                        capped + args.slopes.map_or(0.0, |slopes| slopes.0[head] * distance)
                     })
                     .collect();
-                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let total: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+                let sink = args.sinks.map(|sinks| sinks.0[head]);
+                let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+                let total: f64 = scores.iter().chain(&sink).map(|s| (s - max).exp()).sum();
                 for c in 0..head_dim {
                     let sum: f64 = scores
                         .iter()
-                        .enumerate()
-                        .map(|(pos, s)| (s - max).exp() / total * kv.values[at(pos) + c])
+                        .zip(visible.clone())
+                        .map(|(s, pos)| (s - max).exp() / total * kv.values[at(pos) + c])
                         .sum();
                     out.0[(t * n_heads + head) * head_dim + c] = sum;
                 }
@@ -292,6 +424,10 @@ impl Backend for Reference {
 }
 
 impl ReferenceMatrix {
+    fn dot(&self, row: usize, x: &[f64]) -> f64 {
+        self.values[row * self.k..][..self.k].iter().zip(x).map(|(a, b)| a * b).sum()
+    }
+
     /// The matrix of f32 values.
     ///
     /// # Panics

@@ -7,8 +7,8 @@
 use pollster::block_on;
 use stonechat_compute::DType;
 use stonechat_nn::{
-    Activation, Attention, Backend, Epilogue, KvDType, KvShape, MatrixSource, PAGE_LEN, QueryRow,
-    Rows, View,
+    Activation, Attention, Backend, Embed, Epilogue, KvDType, KvShape, MatrixSource, PAGE_LEN,
+    QueryRow, Rows, View,
 };
 
 use crate::{Lcg, Reference, random_weights};
@@ -142,7 +142,7 @@ impl Case {
         let weight = upload(backend, &random.normals(self.cols, 1.0));
         let bias = upload(backend, &random.normals(self.cols, 1.0));
         let mut out = upload(backend, &vec![0.0; self.rows * self.cols]);
-        backend.layer_norm(&mut out, View::new(&x, rows), &weight, &bias, 1e-5);
+        backend.layer_norm(&mut out, View::new(&x, rows), &weight, Some(&bias), 1e-5);
         download(backend, &out, self.rows * self.cols)
     }
 
@@ -153,7 +153,8 @@ impl Case {
         let tokens: Vec<u32> = (0..self.rows).map(|_| random.next_u32() % 11).collect();
         let pos: Vec<u32> = (0..self.rows).map(|_| random.next_u32() % 7).collect();
         let mut out = upload(backend, &vec![0.0; self.rows * self.cols]);
-        backend.embed(&mut out, &table, &tokens, &positions, &pos);
+        let args = Embed { tokens: &tokens, scale: 1.0, positions: Some((&positions, &pos)) };
+        backend.embed(&mut out, &table, args);
         download(backend, &out, self.rows * self.cols)
     }
 
@@ -228,10 +229,10 @@ impl Heads {
         backend.kv_copy_page(&mut kv, 6, 7);
         let page_table = [7u32, 1, 3, 5];
         let mut rows: Vec<QueryRow> = (lengths[0] - 70..lengths[0])
-            .map(|pos| QueryRow { first_page: 0, n_pages: 3, kv_len: pos as u32 + 1 })
+            .map(|pos| QueryRow { first_page: 0, n_pages: 3, kv_start: 0, kv_len: pos as u32 + 1 })
             .collect();
-        rows.push(QueryRow { first_page: 3, n_pages: 1, kv_len: lengths[1] as u32 });
-        rows.push(QueryRow { first_page: 0, n_pages: 3, kv_len: 1 });
+        rows.push(QueryRow { first_page: 3, n_pages: 1, kv_start: 0, kv_len: lengths[1] as u32 });
+        rows.push(QueryRow { first_page: 0, n_pages: 3, kv_start: 0, kv_len: 1 });
         let case = Case { rows: rows.len(), cols: n_heads * head_dim, seed };
         let (q, q_rows) = case.strided(backend, &mut random);
         let len = rows.len() * n_heads * head_dim;
@@ -243,6 +244,9 @@ impl Heads {
             layer,
             n_heads,
             scale,
+            soft_cap: None,
+            slopes: None,
+            sinks: None,
             rows: &rows,
             page_table: &page_table,
         };

@@ -1,8 +1,8 @@
 //! The text decoder: a ragged batch of tokens to logits.
 
 use stonechat_nn::{
-    Attention, Backend, Error, KvCache, KvDType, KvRow, KvShape, LayerNorm, Linear, PAGE_LEN,
-    QueryRow, Rows, Sequence, View,
+    Attention, Backend, Embed, Error, KvCache, KvDType, KvRow, KvShape, LayerNorm, Linear,
+    PAGE_LEN, QueryRow, Rows, Sequence, View,
 };
 
 use crate::Config;
@@ -166,9 +166,19 @@ impl<B: Backend> DecoderState<B> {
             for pos in past..past + run.len() {
                 self.pos.push(pos as u32);
                 self.slots.push(sequence.slot(pos));
-                self.self_rows.push(QueryRow { first_page, n_pages, kv_len: pos as u32 + 1 });
+                self.self_rows.push(QueryRow {
+                    first_page,
+                    n_pages,
+                    kv_start: 0,
+                    kv_len: pos as u32 + 1,
+                });
                 let kv_len = self.window.len() as u32;
-                self.cross_rows.push(QueryRow { first_page: 0, n_pages: window_pages, kv_len });
+                self.cross_rows.push(QueryRow {
+                    first_page: 0,
+                    n_pages: window_pages,
+                    kv_start: 0,
+                    kv_len,
+                });
             }
             sequence.advance(run.len());
             start += run.len();
@@ -216,7 +226,12 @@ impl<B: Backend> Decoder<B> {
         state.plan(backend, batch, config.n_text_ctx)?;
 
         let DecoderState { self_kv, cross_kv, window, x, h, qkv, ffn, .. } = state;
-        backend.embed(x, &self.tokens.weight, batch.tokens, &self.positions, &state.pos);
+        let embed = Embed {
+            tokens: batch.tokens,
+            scale: 1.0,
+            positions: Some((&self.positions, &state.pos)),
+        };
+        backend.embed(x, &self.tokens.weight, embed);
         for (layer, block) in self.blocks.iter().enumerate() {
             block.attn_norm.forward(backend, h, View::packed(x, t, d));
             block.attn_qkv.forward(backend, qkv, View::packed(h, t, d));
@@ -232,6 +247,9 @@ impl<B: Backend> Decoder<B> {
                     layer,
                     n_heads,
                     scale,
+                    soft_cap: None,
+                    slopes: None,
+                    sinks: None,
                     rows: &state.self_rows,
                     page_table: &state.page_table,
                 },
@@ -248,6 +266,9 @@ impl<B: Backend> Decoder<B> {
                     layer,
                     n_heads,
                     scale,
+                    soft_cap: None,
+                    slopes: None,
+                    sinks: None,
                     rows: &state.cross_rows,
                     page_table: window.pages(),
                 },

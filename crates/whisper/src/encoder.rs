@@ -65,7 +65,12 @@ impl<B: Backend> EncoderState<B> {
         let mut kv = KvCache::new(backend, shape)?;
         let mut window = Sequence::with_capacity(t);
         kv.reserve(backend, &mut window, t)?;
-        let row = QueryRow { first_page: 0, n_pages: shape.n_pages as u32, kv_len: t as u32 };
+        let row = QueryRow {
+            first_page: 0,
+            n_pages: shape.n_pages as u32,
+            kv_start: 0,
+            kv_len: t as u32,
+        };
         Ok(Self {
             mel: backend.alloc(WINDOW_FRAMES * config.n_mels)?,
             x: backend.alloc(t * d)?,
@@ -123,6 +128,9 @@ impl<B: Backend> Encoder<B> {
                     layer: 0,
                     n_heads: config.n_audio_heads,
                     scale,
+                    soft_cap: None,
+                    slopes: None,
+                    sinks: None,
                     rows,
                     page_table: window.pages(),
                 },

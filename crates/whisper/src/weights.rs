@@ -102,7 +102,7 @@ impl<B: Backend> Loader<'_, B> {
     fn norm(&self, name: &str) -> Result<LayerNorm<B>, Error> {
         Ok(LayerNorm {
             weight: self.vector(&format!("{name}.weight"), &[self.d_model])?,
-            bias: self.vector(&format!("{name}.bias"), &[self.d_model])?,
+            bias: Some(self.vector(&format!("{name}.bias"), &[self.d_model])?),
             eps: LAYER_NORM_EPS,
         })
     }

@@ -28,7 +28,9 @@ pub struct QueryRow {
     pub first_page: u32,
     /// How many there are.
     pub n_pages: u32,
-    /// Visible positions: `pos + 1` for causal attention.
+    /// First visible position: 0, or where a sliding window begins.
+    pub kv_start: u32,
+    /// One past the last visible position: `pos + 1` for causal attention.
     pub kv_len: u32,
 }
 
@@ -43,6 +45,12 @@ pub struct Attention<'a> {
     pub n_heads: usize,
     /// Factor of the scores, usually `1/sqrt(C)`.
     pub scale: f32,
+    /// Scores become `cap * tanh(score / cap)` before masking.
+    pub soft_cap: Option<f32>,
+    /// `[H]`: ALiBi slopes; `slope * (pos_k - (kv_len - 1))` is added to a score.
+    pub slopes: Option<&'a [f32]>,
+    /// `[H]`: a logit of each head that takes part in the softmax and has no value.
+    pub sinks: Option<&'a [f32]>,
     /// One entry a query row; adjacent rows with the same pages are computed together.
     pub rows: &'a [QueryRow],
     /// The page lists of all sequences.

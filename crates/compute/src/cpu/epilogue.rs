@@ -11,6 +11,8 @@ pub enum Activation {
     None,
     /// The exact GELU.
     Gelu,
+    /// GELU by its tanh approximation: `x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+    GeluTanh,
 }
 
 /// `y = act(sum + bias)`, or `y += act(sum + bias)` with `accumulate`.
@@ -64,6 +66,7 @@ impl Epilogue<'_> {
         match self.activation {
             Activation::None => y,
             Activation::Gelu => gelu(s, y),
+            Activation::GeluTanh => todo!(),
         }
     }
 

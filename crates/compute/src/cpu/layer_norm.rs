@@ -10,7 +10,7 @@ pub struct LayerNorm<'a> {
     /// `[D]`.
     pub weight: &'a [f32],
     /// `[D]`.
-    pub bias: &'a [f32],
+    pub bias: Option<&'a [f32]>,
     /// Added to the variance.
     pub eps: f32,
 }
@@ -27,7 +27,11 @@ pub fn layer_norm(cpu: &Cpu, out: MatMut<'_>, x: MatRef<'_>, norm: LayerNorm<'_>
     let (out, x) = (out.checked(), x.checked());
     assert_eq!((out.rows, out.cols), (x.rows, x.cols), "layer_norm: shapes differ");
     assert_eq!(norm.weight.len(), x.cols, "layer_norm: weight length is not the row width");
-    assert_eq!(norm.bias.len(), x.cols, "layer_norm: bias length is not the row width");
+    assert_eq!(
+        norm.bias.map_or(x.cols, <[f32]>::len),
+        x.cols,
+        "layer_norm: bias length is not the row width"
+    );
     let rows_per_task = (32_768 / x.cols.max(1)).clamp(1, 256);
     let out = out.shared();
     cpu.threads.run(x.rows.div_ceil(rows_per_task), |task| {
@@ -77,14 +81,18 @@ fn normalize<S: Simd>(s: S, out: &mut [f32], x: &[f32], norm: LayerNorm<'_>) {
     let scale = 1.0 / ((s.reduce_sum(squares) + tail_squares) / n + norm.eps).sqrt();
     let scale_v = s.splat(scale);
     let (weight, weight_tail) = s.split(norm.weight);
-    let (bias, bias_tail) = s.split(norm.bias);
+    let bias = norm.bias.map(|bias| s.split(bias));
     let (out, out_tail) = s.split_mut(out);
     for i in 0..head.len() {
         let centred = s.mul(s.sub(head[i], mean_v), scale_v);
-        out[i] = s.mul_add(centred, weight[i], bias[i]);
+        out[i] = match bias {
+            Some((bias, _)) => s.mul_add(centred, weight[i], bias[i]),
+            None => s.mul(centred, weight[i]),
+        };
     }
     for i in 0..tail.len() {
-        out_tail[i] = (tail[i] - mean) * scale * weight_tail[i] + bias_tail[i];
+        let bias = bias.map_or(0.0, |(_, tail)| tail[i]);
+        out_tail[i] = (tail[i] - mean) * scale * weight_tail[i] + bias;
     }
 }
 
@@ -108,7 +116,7 @@ mod tests {
                     &cpu,
                     MatMut::packed(&mut out, t, d),
                     MatRef::new(&x, t, d, stride),
-                    LayerNorm { weight: &weight, bias: &bias, eps: 1e-5 },
+                    LayerNorm { weight: &weight, bias: Some(&bias), eps: 1e-5 },
                 );
                 let mut expected = Vec::new();
                 for row in x.chunks(stride).map(|row| &row[..d]) {

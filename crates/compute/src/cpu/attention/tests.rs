@@ -69,7 +69,12 @@ fn check(cpu: &Cpu, case: &Case) {
         for j in 0..sequence.n_queries {
             let kv_len = if sequence.causal { n - sequence.n_queries + j + 1 } else { n };
             let x = q.row(rows.len());
-            rows.push(QueryRow { first_page, n_pages: pages as u32, kv_len: kv_len as u32 });
+            rows.push(QueryRow {
+                first_page,
+                n_pages: pages as u32,
+                kv_start: 0,
+                kv_len: kv_len as u32,
+            });
             for h in 0..case.n_heads {
                 let g = h / group;
                 let at = |m: &[f32], p: usize, i: usize| f64::from(m[p * kv_width + g * c + i]);
@@ -93,6 +98,9 @@ fn check(cpu: &Cpu, case: &Case) {
         kv: &pool,
         n_heads: case.n_heads,
         scale,
+        soft_cap: None,
+        slopes: None,
+        sinks: None,
         rows: &rows,
         page_table: &page_table,
     };
@@ -151,12 +159,15 @@ fn a_row_longer_than_its_pages_is_refused() {
     let pool = KvPool::new(layout, 1).unwrap();
     let cpu = Cpu { isa: Isa::available()[0], threads: ThreadTeam::new(1).unwrap() };
     let q = [0.0; 8];
-    let rows = [QueryRow { first_page: 0, n_pages: 1, kv_len: 65 }];
+    let rows = [QueryRow { first_page: 0, n_pages: 1, kv_start: 0, kv_len: 65 }];
     let args = Attention {
         q: MatRef::packed(&q, 1, 8),
         kv: &pool,
         n_heads: 1,
         scale: 1.0,
+        soft_cap: None,
+        slopes: None,
+        sinks: None,
         rows: &rows,
         page_table: &[0],
     };
