@@ -42,6 +42,22 @@ impl Bytes {
         Ok(Self::Map(map))
     }
 
+    /// Gives the memory behind the map back to the system; later reads come from the file again.
+    #[cfg_attr(
+        unix,
+        expect(unsafe_code, reason = "advice on a map is marked unsafe for maps with changes")
+    )]
+    pub(crate) fn release(&self) {
+        #[cfg(unix)]
+        if let Self::Map(map) = self {
+            // SAFETY: dropping the pages of a private map loses what was written to it; this map
+            // is read-only, so the file still holds every byte.
+            let advised = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+            // Advice that the system does not take costs memory, not correctness.
+            drop(advised);
+        }
+    }
+
     /// Reads the file at `path`.
     #[cfg(target_arch = "wasm32")]
     pub(crate) fn open(path: &Path) -> Result<Self> {

@@ -154,6 +154,14 @@ impl ModelFile {
         self.shards.iter().map(|bytes| bytes.len()).sum()
     }
 
+    /// Gives the memory behind the map back to the system. Tensors stay readable, from the file
+    /// again: a loader that copies calls this as it goes, so that it never holds the file twice.
+    pub fn release(&self) {
+        for shard in &self.shards {
+            shard.release();
+        }
+    }
+
     /// The metadata.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {

@@ -33,4 +33,4 @@ pub use cpu::{Cpu, CpuMatrix};
 pub use error::Error;
 pub use kv_cache::{KvCache, PAGE_LEN, Sequence};
 pub use linear::Linear;
-pub use norm::{LayerNorm, RmsNorm};
+pub use norm::{LayerNorm, Norm, RmsNorm};

@@ -40,3 +40,22 @@ impl<B: Backend> RmsNorm<B> {
         backend.rms_norm(out, x, &self.weight, self.eps, true);
     }
 }
+
+/// Either norm, where the architecture decides.
+#[derive(Debug)]
+pub enum Norm<B: Backend> {
+    /// Layer norm.
+    Layer(LayerNorm<B>),
+    /// RMS norm.
+    Rms(RmsNorm<B>),
+}
+
+impl<B: Backend> Norm<B> {
+    /// `out[T, D] = norm(x[T, D])`.
+    pub fn forward(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
+        match self {
+            Self::Layer(norm) => norm.forward(backend, out, x),
+            Self::Rms(norm) => norm.forward(backend, out, x),
+        }
+    }
+}

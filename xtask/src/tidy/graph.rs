@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::shell;
 
 /// Each library crate with the crates of the workspace that it may use.
-const ALLOWED: [(&str, &[&str]); 7] = [
+const ALLOWED: [(&str, &[&str]); 8] = [
     ("stonechat-compute", &[]),
     ("stonechat-quant", &["compute"]),
     ("stonechat-formats", &["compute"]),
@@ -14,6 +14,7 @@ const ALLOWED: [(&str, &[&str]); 7] = [
     ("stonechat-audio", &["compute"]),
     ("stonechat-nn", &["compute", "quant", "formats"]),
     ("stonechat-whisper", &["compute", "quant", "formats", "nn", "text", "audio"]),
+    ("stonechat-llm", &["compute", "quant", "formats", "nn", "text"]),
 ];
 
 /// Depends on what it gives references of, and only tests and benches depend on it.

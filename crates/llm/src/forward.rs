@@ -1,0 +1,195 @@
+//! The forward pass of every architecture: a ragged batch of tokens to logits.
+
+use stonechat_nn::{
+    Activation, Attention, Backend, Embed, Epilogue, RmsNorm, Rope, Rotation, Rows, View,
+};
+
+use crate::arch::{FeedForward, Residual};
+use crate::config::RopeConfig;
+use crate::state::{Batch, Buffers, State};
+use crate::weights::{Block, Ffn, Weights};
+use crate::{Config, Error};
+
+/// Runs `batch` and leaves the wanted logits in the state.
+pub(crate) fn forward<B: Backend>(
+    backend: &B,
+    config: &Config,
+    weights: &Weights<B>,
+    state: &mut State<B>,
+    batch: Batch<'_>,
+) -> Result<(), Error> {
+    let (t, d) = (batch.tokens.len(), config.d_model);
+    assert!(t <= state.options.n_batch && batch.outputs.len() <= state.options.n_outputs);
+    assert_eq!(t, batch.sequences.len(), "one sequence a token");
+    state.prepare(backend, batch, config.window)?;
+
+    let embed =
+        Embed { tokens: batch.tokens, scale: config.embedding_scale(), positions: None };
+    backend.embed(&mut state.buffers.x, &weights.token_embd, embed);
+    if let Some(norm) = &weights.token_embd_norm {
+        let Buffers { x, h, .. } = &mut state.buffers;
+        norm.forward(backend, h, View::packed(x, t, d));
+        std::mem::swap(x, h);
+    }
+    for (layer, block) in weights.blocks.iter().enumerate() {
+        let pass = Pass { backend, config, weights, layer, t };
+        pass.attention(block, state);
+        pass.feed_forward(block, &mut state.buffers);
+    }
+
+    // Only the wanted rows go through the last norm and the vocabulary projection, the largest
+    // matrix of small models.
+    let Buffers { x, h, output, logits, .. } = &mut state.buffers;
+    for (i, &row) in batch.outputs.iter().enumerate() {
+        let from = View::new(&*x, Rows::packed(t, d).slice(row, 1));
+        backend.copy(output, i * d, from);
+    }
+    let n = batch.outputs.len();
+    if n > 0 {
+        weights.output_norm.forward(backend, h, View::packed(output, n, d));
+        let matrix = weights.output.as_ref().unwrap_or(&weights.token_embd);
+        let bias = weights.output_bias.as_ref();
+        let epilogue = Epilogue { bias, activation: Activation::None, accumulate: false };
+        backend.matmul(logits, View::packed(h, n, d), matrix, epilogue);
+    }
+    Ok(())
+}
+
+/// One layer of one pass.
+struct Pass<'a, B: Backend> {
+    backend: &'a B,
+    config: &'a Config,
+    weights: &'a Weights<B>,
+    layer: usize,
+    /// Tokens of the batch.
+    t: usize,
+}
+
+impl<B: Backend> Pass<'_, B> {
+    /// Adds self-attention to the residual stream. The normed input stays in `h` for a parallel
+    /// feed-forward network.
+    fn attention(&self, block: &Block<B>, state: &mut State<B>) {
+        let Self { backend, config, layer, t, .. } = *self;
+        let (d, is_local) = (config.d_model, config.is_local[layer]);
+        let Buffers { x, h, q, k, v, attn, cos_sin, local_cos_sin, .. } = &mut state.buffers;
+        block.attn_norm.forward(backend, h, View::packed(x, t, d));
+        block.attn_q.forward(backend, q, View::packed(h, t, d));
+        block.attn_k.forward(backend, k, View::packed(h, t, d));
+        block.attn_v.forward(backend, v, View::packed(h, t, d));
+        let (rope, angles) = match (&config.local_rope, &*local_cos_sin) {
+            (Some(rope), Some(angles)) if is_local => (Some(rope), Some(angles)),
+            _ => (config.rope.as_ref(), cos_sin.as_ref()),
+        };
+        let rows = |width| Rows::packed(t, width);
+        self.rope(q, rows(config.q_width()), block.attn_q_norm.as_ref(), rope.zip(angles));
+        self.rope(k, rows(config.kv_width()), block.attn_k_norm.as_ref(), rope.zip(angles));
+        let width = config.kv_width();
+        let (k, v) = (View::packed(k, t, width), View::packed(v, t, width));
+        backend.kv_write(state.kv.pool_mut(), layer, k, v, &state.plan.slots);
+        backend.attention(
+            attn,
+            Attention {
+                q: View::packed(q, t, config.q_width()),
+                kv: state.kv.pool(),
+                layer,
+                n_heads: config.n_heads,
+                scale: config.attn_scale,
+                soft_cap: config.attn_soft_cap,
+                slopes: self.weights.alibi_slopes.as_ref(),
+                sinks: block.attn_sinks.as_ref(),
+                rows: if is_local { &state.plan.local_rows } else { &state.plan.rows },
+                page_table: &state.plan.page_table,
+            },
+        );
+        let result = View::packed(attn, t, config.q_width());
+        match &block.post_attn_norm {
+            Some(norm) => {
+                block.attn_output.forward(backend, h, result);
+                norm.accumulate(backend, x, View::packed(h, t, d));
+            }
+            None if config.architecture.residual == Residual::Parallel
+                && block.ffn_norm.is_some() =>
+            {
+                // The feed-forward network's own norm is of the stream before attention.
+                self.parallel_norm(block, x, h);
+                block.attn_output.accumulate(backend, x, result);
+            }
+            None => block.attn_output.accumulate(backend, x, result),
+        }
+    }
+
+    fn parallel_norm(&self, block: &Block<B>, x: &B::Buffer, h: &mut B::Buffer) {
+        if let Some(norm) = &block.ffn_norm {
+            norm.forward(self.backend, h, View::packed(x, self.t, self.config.d_model));
+        }
+    }
+
+    /// Norms and rotates the heads of `x`, where the architecture does either.
+    fn rope(
+        &self,
+        x: &mut B::Buffer,
+        rows: Rows,
+        norm: Option<&B::Buffer>,
+        rotation: Option<(&RopeConfig, &B::Buffer)>,
+    ) {
+        let norm = norm.map(|weight| (weight, self.config.norm_eps));
+        let rotation = rotation.map(|(rope, cos_sin)| Rotation {
+            cos_sin,
+            n_rot: rope.n_rot,
+            pairs: rope.pairs,
+        });
+        if norm.is_some() || rotation.is_some() {
+            let head_dim = self.config.head_dim;
+            self.backend.rope(x, rows, Rope { head_dim, norm, rotation });
+        }
+    }
+
+    /// Adds the feed-forward network to the residual stream.
+    fn feed_forward(&self, block: &Block<B>, buffers: &mut Buffers<B>) {
+        let Self { backend, config, t, .. } = *self;
+        let (d, f) = (config.d_model, config.d_ff);
+        let Buffers { x, h, gate, up, hidden, .. } = buffers;
+        if let (Residual::Sequential, Some(norm)) = (config.architecture.residual, &block.ffn_norm)
+        {
+            norm.forward(backend, h, View::packed(x, t, d));
+        }
+        match (&block.ffn, config.architecture.feed_forward) {
+            (Ffn::Gated { gate: w_gate, up: w_up, down }, FeedForward::Gated(activation)) => {
+                w_gate.forward(backend, gate, View::packed(h, t, d));
+                w_up.forward(backend, up, View::packed(h, t, d));
+                let (gate, up) = (View::packed(gate, t, f), View::packed(up, t, f));
+                backend.gated(hidden, gate, up, activation);
+                self.join(down, block.post_ffn_norm.as_ref(), (x, h), View::packed(hidden, t, f));
+            }
+            (Ffn::Plain { up: w_up, down }, FeedForward::Plain(activation)) => {
+                let epilogue =
+                    Epilogue { bias: w_up.bias.as_ref(), activation, accumulate: false };
+                backend.matmul(up, View::packed(h, t, d), &w_up.weight, epilogue);
+                self.join(down, block.post_ffn_norm.as_ref(), (x, h), View::packed(up, t, f));
+            }
+            (Ffn::Experts { router, experts }, _) => {
+                router.forward(backend, gate, View::packed(h, t, d));
+                let logits = View::packed(gate, t, experts.n_experts);
+                backend.moe(x, View::packed(h, t, d), logits, experts);
+            }
+            _ => unreachable!("`Weights::load` follows the architecture"),
+        }
+    }
+
+    /// Adds `down · hidden` to the stream, through a norm where there is one.
+    fn join(
+        &self,
+        down: &stonechat_nn::Linear<B>,
+        norm: Option<&RmsNorm<B>>,
+        (x, h): (&mut B::Buffer, &mut B::Buffer),
+        hidden: View<'_, B>,
+    ) {
+        match norm {
+            Some(norm) => {
+                down.forward(self.backend, h, hidden);
+                norm.accumulate(self.backend, x, View::packed(h, self.t, self.config.d_model));
+            }
+            None => down.accumulate(self.backend, x, hidden),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Tensors by their GGUF names, whatever the file calls them.
+
+use std::borrow::Cow;
+
+use stonechat_compute::DType;
+use stonechat_formats::{Format, ModelFile, TensorView};
+
+use crate::hugging_face::Names;
+use crate::{Config, Error};
+
+/// A tensor as the forward pass wants it.
+#[derive(Debug)]
+pub(crate) struct Tensor<'a> {
+    /// Name in the file, for messages.
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    /// Outermost axis first.
+    pub(crate) shape: Vec<usize>,
+    pub(crate) bytes: Cow<'a, [u8]>,
+}
+
+impl Tensor<'_> {
+    /// The values as f32.
+    pub(crate) fn to_f32(&self) -> Result<Vec<f32>, Error> {
+        let mut values = vec![0.0; self.shape.iter().product()];
+        stonechat_quant::dequantize_row(self.dtype, &self.bytes, &mut values).map_err(|_| {
+            let (name, dtype) = (self.name.clone(), self.dtype);
+            stonechat_nn::Error::UnsupportedWeight { name, dtype, backend: "host" }
+        })?;
+        Ok(values)
+    }
+}
+
+/// Where tensors come from.
+#[derive(Debug)]
+pub(crate) struct Source<'a> {
+    file: &'a ModelFile,
+    names: Option<Names>,
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn new(file: &'a ModelFile, config: &Config) -> Self {
+        let names = (file.format() == Format::SafeTensors).then(|| Names::of(config));
+        Self { file, names }
+    }
+
+    /// Returns the pages of the file's map that were read to the system.
+    pub(crate) fn release(&self) {
+        self.file.release();
+    }
+
+    /// The tensor with this GGUF name, if the file has it.
+    pub(crate) fn find(&self, name: &str) -> Result<Option<Tensor<'a>>, Error> {
+        let Some(names) = &self.names else {
+            return Ok(self.file.tensor(name).map(plain));
+        };
+        let Some(stored) = names.stored(name) else { return Ok(None) };
+        if stored.len() == 1 {
+            let Some(view) = self.file.tensor(&stored[0]) else { return Ok(None) };
+            let mut tensor = plain(view);
+            if names.is_offset_norm(name) {
+                // Gemma stores its RMS norms as the difference from 1.
+                let values: Vec<f32> = tensor.to_f32()?.iter().map(|v| v + 1.0).collect();
+                tensor.dtype = DType::F32;
+                tensor.bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            }
+            return Ok(Some(tensor));
+        }
+        // Experts: one tensor each in the file, stacked here.
+        let mut stacked: Option<Tensor<'a>> = None;
+        for part in &stored {
+            let Some(view) = self.file.tensor(part) else { return Ok(None) };
+            match &mut stacked {
+                None => {
+                    let mut tensor = plain(view);
+                    tensor.shape.insert(0, 1);
+                    stacked = Some(tensor);
+                }
+                Some(tensor) => {
+                    if view.dtype != tensor.dtype || *view.shape != tensor.shape[1..] {
+                        return Err(Error::Shape {
+                            name: part.clone(),
+                            expected: tensor.shape[1..].to_vec(),
+                            got: view.shape.to_vec(),
+                        });
+                    }
+                    tensor.shape[0] += 1;
+                    tensor.bytes.to_mut().extend_from_slice(view.data);
+                }
+            }
+        }
+        Ok(stacked)
+    }
+
+    /// The tensor with this GGUF name, which must be there.
+    pub(crate) fn require(&self, name: &str) -> Result<Tensor<'a>, Error> {
+        let spelled = || match &self.names {
+            Some(names) => names.stored(name).map_or(name.to_owned(), |all| all[0].clone()),
+            None => name.to_owned(),
+        };
+        self.find(name)?.ok_or_else(|| Error::MissingTensor { name: spelled() })
+    }
+}
+
+fn plain(view: TensorView<'_>) -> Tensor<'_> {
+    Tensor {
+        name: view.name.to_owned(),
+        dtype: view.dtype,
+        shape: view.shape.to_vec(),
+        bytes: Cow::Borrowed(view.data),
+    }
+}

@@ -1,0 +1,374 @@
+//! Reading a file into checked, device-resident weights.
+
+use stonechat_compute::DType;
+use stonechat_formats::ModelFile;
+use stonechat_nn::{
+    Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, RmsNorm,
+};
+
+use crate::arch::{FeedForward, NormKind, Residual};
+use crate::rope::RopeDivisors;
+use crate::source::{Source, Tensor};
+use crate::{Config, Error, hugging_face};
+
+/// All weights of a model.
+#[derive(Debug)]
+pub(crate) struct Weights<B: Backend> {
+    /// `[V, D]`.
+    pub(crate) token_embd: B::Matrix,
+    pub(crate) token_embd_norm: Option<Norm<B>>,
+    pub(crate) blocks: Vec<Block<B>>,
+    pub(crate) output_norm: Norm<B>,
+    /// `[V, D]`; the embedding when the file has none.
+    pub(crate) output: Option<B::Matrix>,
+    /// `[V]`.
+    pub(crate) output_bias: Option<B::Buffer>,
+    /// `[H]`.
+    pub(crate) alibi_slopes: Option<B::Buffer>,
+    pub(crate) rope_divisors: RopeDivisors,
+}
+
+/// Weights of a layer.
+#[derive(Debug)]
+pub(crate) struct Block<B: Backend> {
+    pub(crate) attn_norm: Norm<B>,
+    pub(crate) attn_q: Linear<B>,
+    pub(crate) attn_k: Linear<B>,
+    pub(crate) attn_v: Linear<B>,
+    /// `[C]`.
+    pub(crate) attn_q_norm: Option<B::Buffer>,
+    /// `[C]`.
+    pub(crate) attn_k_norm: Option<B::Buffer>,
+    /// `[H]`.
+    pub(crate) attn_sinks: Option<B::Buffer>,
+    pub(crate) attn_output: Linear<B>,
+    pub(crate) post_attn_norm: Option<RmsNorm<B>>,
+    /// None where the feed-forward network sees what attention sees.
+    pub(crate) ffn_norm: Option<Norm<B>>,
+    pub(crate) ffn: Ffn<B>,
+    pub(crate) post_ffn_norm: Option<RmsNorm<B>>,
+}
+
+/// Feed-forward network of a layer.
+#[derive(Debug)]
+pub(crate) enum Ffn<B: Backend> {
+    Gated { gate: Linear<B>, up: Linear<B>, down: Linear<B> },
+    Plain { up: Linear<B>, down: Linear<B> },
+    Experts { router: Linear<B>, experts: Experts<B> },
+}
+
+impl<B: Backend> Weights<B> {
+    /// Loads and checks every tensor; `progress` is told the fraction done.
+    pub(crate) fn load(
+        backend: &B,
+        file: &ModelFile,
+        config: &Config,
+        mut progress: impl FnMut(f32),
+    ) -> Result<Self, Error> {
+        let source = Source::new(file, config);
+        let loader = Loader { backend, source: &source, config };
+        let (d, vocab) = (config.d_model, config.vocab_size);
+        let steps = (config.n_layers + 2) as f32;
+        let mut done = 0.0;
+        let mut step = || {
+            // What was read is on the device now.
+            source.release();
+            done += 1.0;
+            progress(done / steps);
+        };
+        let token_embd = loader.matrix("token_embd.weight", vocab, d)?;
+        step();
+        let norm_embeddings = config.architecture.norm_embeddings;
+        let weights = Self {
+            token_embd,
+            token_embd_norm: norm_embeddings
+                .then(|| loader.norm("token_embd_norm"))
+                .transpose()?,
+            blocks: (0..config.n_layers)
+                .map(|i| loader.block(&format!("blk.{i}")).inspect(|_| step()))
+                .collect::<Result<_, _>>()?,
+            output_norm: loader.norm("output_norm")?,
+            output: match loader.source.find("output.weight")? {
+                Some(tensor) => Some(loader.upload_matrix(&tensor, vocab, d)?),
+                None => None,
+            },
+            output_bias: loader.vector_if_there("output.bias", vocab)?,
+            alibi_slopes: match config.alibi_slopes() {
+                Some(slopes) => Some(loader.upload(&slopes)?),
+                None => None,
+            },
+            rope_divisors: RopeDivisors {
+                always: loader.divisors("rope_freqs.weight")?,
+                short: match hugging_face::divisors(file, "short_factor") {
+                    None => loader.divisors("rope_factors_short.weight")?,
+                    found => found,
+                },
+                long: match hugging_face::divisors(file, "long_factor") {
+                    None => loader.divisors("rope_factors_long.weight")?,
+                    found => found,
+                },
+            },
+        };
+        step();
+        Ok(weights)
+    }
+}
+
+struct Loader<'a, B: Backend> {
+    backend: &'a B,
+    source: &'a Source<'a>,
+    config: &'a Config,
+}
+
+impl<B: Backend> Loader<'_, B> {
+    fn block(&self, name: &str) -> Result<Block<B>, Error> {
+        let config = self.config;
+        let arch = config.architecture;
+        let (q_width, kv_width) = (config.q_width(), config.kv_width());
+        let [attn_q, attn_k, attn_v] = self.attention_inputs(name, [q_width, kv_width, kv_width])?;
+        let head_norm = |part: &str| {
+            let norm = || self.vector(&format!("{name}.{part}.weight"), config.head_dim);
+            arch.qk_norm.then(norm).transpose()
+        };
+        let post_norm = |part: &str| {
+            let norm = || self.rms_norm(&format!("{name}.{part}"));
+            arch.post_norms.then(norm).transpose()
+        };
+        // Falcon's second norm is attention's; the first is then the feed-forward network's.
+        let second = format!("{name}.attn_norm_2");
+        let has_second = self.source.find(&format!("{second}.weight"))?.is_some();
+        let first = format!("{name}.attn_norm");
+        let (attn_norm, ffn_norm) = match arch.residual {
+            Residual::Parallel if has_second => {
+                (self.norm(&second)?, Some(self.norm(&first)?))
+            }
+            Residual::Parallel => (self.norm(&first)?, None),
+            Residual::Sequential => {
+                (self.norm(&first)?, Some(self.norm(&format!("{name}.{}", arch.ffn_norm))?))
+            }
+        };
+        Ok(Block {
+            attn_norm,
+            attn_q,
+            attn_k,
+            attn_v,
+            attn_q_norm: head_norm("attn_q_norm")?,
+            attn_k_norm: head_norm("attn_k_norm")?,
+            attn_sinks: arch
+                .sinks
+                .then(|| self.vector(&format!("{name}.attn_sinks.weight"), config.n_heads))
+                .transpose()?,
+            attn_output: self.linear(&format!("{name}.attn_output"), config.d_model, q_width)?,
+            post_attn_norm: post_norm("post_attention_norm")?,
+            ffn_norm,
+            ffn: self.ffn(name)?,
+            post_ffn_norm: post_norm("post_ffw_norm")?,
+        })
+    }
+
+    /// Query, key and value projections, stored apart or as rows of one matrix.
+    fn attention_inputs(&self, name: &str, widths: [usize; 3]) -> Result<[Linear<B>; 3], Error> {
+        let d = self.config.d_model;
+        if self.source.find(&format!("{name}.attn_qkv.weight"))?.is_some() {
+            let parts = self.fused(&format!("{name}.attn_qkv"), &widths, d)?;
+            return parts.try_into().map_err(|_| unreachable!("as many parts as widths"));
+        }
+        let [q, k, v] = widths;
+        Ok([
+            self.linear(&format!("{name}.attn_q"), q, d)?,
+            self.linear(&format!("{name}.attn_k"), k, d)?,
+            self.linear(&format!("{name}.attn_v"), v, d)?,
+        ])
+    }
+
+    fn ffn(&self, name: &str) -> Result<Ffn<B>, Error> {
+        let config = self.config;
+        let (d, f) = (config.d_model, config.d_ff);
+        if config.experts.is_some() {
+            return self.experts(name);
+        }
+        let down = self.linear(&format!("{name}.ffn_down"), d, f)?;
+        if let FeedForward::Plain(_) = config.architecture.feed_forward {
+            return Ok(Ffn::Plain { up: self.linear(&format!("{name}.ffn_up"), f, d)?, down });
+        }
+        if self.source.find(&format!("{name}.ffn_gate.weight"))?.is_some() {
+            let gate = self.linear(&format!("{name}.ffn_gate"), f, d)?;
+            return Ok(Ffn::Gated { gate, up: self.linear(&format!("{name}.ffn_up"), f, d)?, down });
+        }
+        // Phi 3 stores the gate as the first rows of `ffn_up`.
+        let mut parts = self.fused(&format!("{name}.ffn_up"), &[f, f], d)?.into_iter();
+        match (parts.next(), parts.next()) {
+            (Some(gate), Some(up)) => Ok(Ffn::Gated { gate, up, down }),
+            _ => unreachable!("as many parts as widths"),
+        }
+    }
+
+    fn experts(&self, name: &str) -> Result<Ffn<B>, Error> {
+        let config = self.config;
+        let (d, f) = (config.d_model, config.d_ff);
+        let Some(sizes) = config.experts else { unreachable!("checked by the caller") };
+        let FeedForward::Gated(activation) = config.architecture.feed_forward else {
+            return Err(Error::config("expert_count", "experts need a gated activation"));
+        };
+        let n = sizes.n_experts;
+        let matrix = |part: &str, rows: usize, cols: usize| {
+            let tensor = self.checked(&format!("{name}.{part}.weight"), &[n, rows, cols])?;
+            self.upload_rows(&tensor, 0, n * rows, cols)
+        };
+        let bias = |part: &str, rows: usize| {
+            let name = format!("{name}.{part}.bias");
+            match self.source.find(&name)? {
+                Some(_) => self.upload(&self.checked(&name, &[n, rows])?.to_f32()?).map(Some),
+                None => Ok(None),
+            }
+        };
+        let experts = Experts {
+            gate: matrix("ffn_gate_exps", f, d)?,
+            up: matrix("ffn_up_exps", f, d)?,
+            down: matrix("ffn_down_exps", d, f)?,
+            gate_bias: bias("ffn_gate_exps", f)?,
+            up_bias: bias("ffn_up_exps", f)?,
+            down_bias: bias("ffn_down_exps", d)?,
+            n_experts: n,
+            n_used: sizes.n_used,
+            routing: sizes.routing,
+            activation,
+        };
+        Ok(Ffn::Experts { router: self.linear(&format!("{name}.ffn_gate_inp"), n, d)?, experts })
+    }
+
+    fn norm(&self, name: &str) -> Result<Norm<B>, Error> {
+        let config = self.config;
+        Ok(match config.architecture.norm {
+            NormKind::Rms => Norm::Rms(self.rms_norm(name)?),
+            NormKind::Layer => Norm::Layer(LayerNorm {
+                weight: self.vector(&format!("{name}.weight"), config.d_model)?,
+                bias: self.vector_if_there(&format!("{name}.bias"), config.d_model)?,
+                eps: config.norm_eps,
+            }),
+        })
+    }
+
+    fn rms_norm(&self, name: &str) -> Result<RmsNorm<B>, Error> {
+        let weight = self.vector(&format!("{name}.weight"), self.config.d_model)?;
+        Ok(RmsNorm { weight, eps: self.config.norm_eps })
+    }
+
+    /// A matrix `[rows, cols]` with the bias that the file may have.
+    fn linear(&self, name: &str, rows: usize, cols: usize) -> Result<Linear<B>, Error> {
+        let weight = self.matrix(&format!("{name}.weight"), rows, cols)?;
+        Ok(Linear { weight, bias: self.vector_if_there(&format!("{name}.bias"), rows)? })
+    }
+
+    /// Matrices that are stored as rows of one, in this order.
+    fn fused(&self, name: &str, widths: &[usize], cols: usize) -> Result<Vec<Linear<B>>, Error> {
+        let total = widths.iter().sum();
+        let tensor = self.checked(&format!("{name}.weight"), &[total, cols])?;
+        let bias_name = format!("{name}.bias");
+        let bias = match self.source.find(&bias_name)? {
+            Some(_) => Some(self.checked(&bias_name, &[total])?.to_f32()?),
+            None => None,
+        };
+        let mut first = 0;
+        widths
+            .iter()
+            .map(|&rows| {
+                let from = first;
+                first += rows;
+                Ok(Linear {
+                    weight: self.upload_rows(&tensor, from, rows, cols)?,
+                    bias: match &bias {
+                        Some(values) => Some(self.upload(&values[from..from + rows])?),
+                        None => None,
+                    },
+                })
+            })
+            .collect()
+    }
+
+    fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<B::Matrix, Error> {
+        self.upload_matrix(&self.source.require(name)?, rows, cols)
+    }
+
+    fn upload_matrix(
+        &self,
+        tensor: &Tensor<'_>,
+        rows: usize,
+        cols: usize,
+    ) -> Result<B::Matrix, Error> {
+        check(tensor, &[rows, cols])?;
+        self.upload_rows(tensor, 0, rows, cols)
+    }
+
+    /// Rows `from .. from + rows` of a tensor whose shape was checked.
+    fn upload_rows(
+        &self,
+        tensor: &Tensor<'_>,
+        from: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<B::Matrix, Error> {
+        let row_bytes = tensor.dtype.bytes_for(cols).filter(|_| whole_blocks(tensor.dtype, cols));
+        let row_bytes = row_bytes.ok_or_else(|| Error::Shape {
+            name: tensor.name.clone(),
+            expected: vec![rows, cols.next_multiple_of(tensor.dtype.block_len())],
+            got: tensor.shape.clone(),
+        })?;
+        Ok(self.backend.matrix(MatrixSource {
+            name: &tensor.name,
+            rows,
+            cols,
+            dtype: tensor.dtype,
+            bytes: &tensor.bytes[from * row_bytes..(from + rows) * row_bytes],
+        })?)
+    }
+
+    fn vector(&self, name: &str, len: usize) -> Result<B::Buffer, Error> {
+        self.upload(&self.checked(name, &[len])?.to_f32()?)
+    }
+
+    fn vector_if_there(&self, name: &str, len: usize) -> Result<Option<B::Buffer>, Error> {
+        match self.source.find(name)? {
+            Some(_) => self.vector(name, len).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Divisors of the rotary frequencies, if the file has them.
+    fn divisors(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
+        let (Some(rope), Some(tensor)) = (self.config.rope, self.source.find(name)?) else {
+            return Ok(None);
+        };
+        check(&tensor, &[rope.n_rot / 2])?;
+        tensor.to_f32().map(Some)
+    }
+
+    fn upload(&self, values: &[f32]) -> Result<B::Buffer, Error> {
+        let mut buffer = self.backend.alloc(values.len())?;
+        self.backend.write(&mut buffer, 0, values);
+        Ok(buffer)
+    }
+
+    fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor<'_>, Error> {
+        let tensor = self.source.require(name)?;
+        check(&tensor, expected)?;
+        Ok(tensor)
+    }
+}
+
+/// Refuses a tensor of another shape, or with fewer bytes than its shape needs.
+fn check(tensor: &Tensor<'_>, expected: &[usize]) -> Result<(), Error> {
+    let stored = tensor.dtype.bytes_for(expected.iter().product());
+    if tensor.shape == expected && stored == Some(tensor.bytes.len()) {
+        return Ok(());
+    }
+    Err(Error::Shape {
+        name: tensor.name.clone(),
+        expected: expected.to_vec(),
+        got: tensor.shape.clone(),
+    })
+}
+
+fn whole_blocks(dtype: DType, cols: usize) -> bool {
+    cols.is_multiple_of(dtype.block_len())
+}
