@@ -118,7 +118,7 @@ fn bench_small(c: &mut Criterion) {
     let mut y = x.clone();
     each_cpu(|cpu, label| {
         group.bench_function(BenchmarkId::new(label, "layer_norm 1500x512"), |b| {
-            let norm = LayerNorm { weight: &weight, bias: &weight, eps: 1e-5 };
+            let norm = LayerNorm { weight: &weight, bias: Some(&weight), eps: 1e-5 };
             b.iter(|| {
                 let out = MatMut::packed(&mut y, T, D_MODEL);
                 layer_norm(cpu, out, MatRef::packed(&x, T, D_MODEL), norm);

@@ -1,15 +1,17 @@
 //! Dense f32 kernels on the CPU, generic over the SIMD token, one op a file.
 //!
 //! Each op checks its shapes once, then runs on caller buffers. Values are f32 and sums are f32;
-//! weights may be f16 or bf16, keys and values f16. Not here: quantized weights (`stonechat-quant`)
+//! weights may be f16 or bf16, keys and values f16 or 8-bit integers. Not here: quantized weights (`stonechat-quant`)
 //! and anything that knows a model.
 //!
 //! | file | op |
 //! |---|---|
 //! | `matrix` | strided views |
-//! | `math` | vector `exp` and `erf` that the others inline |
+//! | `math` | vector `exp`, `erf`, `tanh` and activations that the others inline |
 //! | `elementwise` | `add`, GELU |
-//! | `layer_norm`, `softmax` | row-wise ops, logit reductions |
+//! | `layer_norm`, `rms_norm`, `softmax` | row-wise ops, logit reductions |
+//! | `rope` | norm and rotation of heads |
+//! | `gated` | product of an activated and a plain half of a feed-forward network |
 //! | `matmul` | choice between `gemv` (few rows) and `gemm` (many), epilogue |
 //! | `conv1d` | convolution as matmul over overlapping rows |
 //! | `kv`, `attention` | paged keys and values, attention over them |
@@ -28,6 +30,7 @@ mod layer_norm;
 mod math;
 mod matmul;
 mod matrix;
+mod rms_norm;
 mod rope;
 mod softmax;
 #[cfg(test)]
@@ -37,11 +40,12 @@ pub use attention::{Attention, QueryRow, attention};
 pub use conv1d::conv1d;
 pub use elementwise::{add_in_place, gelu_in_place};
 pub use epilogue::{Activation, Epilogue};
-pub use gated::GatedActivation;
+pub use gated::{GatedActivation, gated};
 
 pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN};
 pub use layer_norm::{LayerNorm, layer_norm};
 pub use matmul::{DenseWeight, matmul, matmul_dequantized};
 pub use matrix::{MatMut, MatRef};
-pub use rope::RopePairs;
+pub use rms_norm::{RmsNorm, rms_norm};
+pub use rope::{Rope, RopePairs, Rotation, rope};
 pub use softmax::{argmax, log_softmax_in_place, log_sum_exp, softmax_in_place};

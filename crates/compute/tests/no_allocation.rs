@@ -52,7 +52,7 @@ fn ops_of_a_decode_step_do_not_allocate() {
     let (mut y, mut hidden) = (x.clone(), vec![0.0; n_rows * d_ff]);
     let mut step = || {
         let epilogue = Epilogue { bias: None, activation: Activation::Gelu, accumulate: false };
-        let norm = LayerNorm { weight: &norm, bias: &norm, eps: 1e-5 };
+        let norm = LayerNorm { weight: &norm, bias: Some(&norm), eps: 1e-5 };
         layer_norm(&cpu, MatMut::packed(&mut y, n_rows, width), rows_of(&x), norm);
         pool.write(rows_of(&y), rows_of(&y), &slots);
         let args = Attention {

@@ -1,6 +1,6 @@
 //! What happens to the sums of a matmul while they are still in cache.
 
-use super::math::gelu;
+use super::math::{gelu, gelu_tanh};
 use crate::simd::{F32, Simd};
 
 /// A function applied to each output of a matmul.
@@ -66,7 +66,7 @@ impl Epilogue<'_> {
         match self.activation {
             Activation::None => y,
             Activation::Gelu => gelu(s, y),
-            Activation::GeluTanh => todo!(),
+            Activation::GeluTanh => gelu_tanh(s, y),
         }
     }
 

@@ -1,4 +1,5 @@
-//! Vector `exp` and `erf`, inlined into the kernels that need them.
+//! Vector `exp`, `erf`, `tanh` and what activations make of them, inlined into the kernels that
+//! need them.
 
 use crate::simd::{F32, Simd};
 
@@ -77,15 +78,61 @@ pub(crate) fn gelu<S: Simd>(s: S, x: F32<S>) -> F32<S> {
     s.mul_add(half, erf(s, s.mul(x, s.splat(std::f32::consts::FRAC_1_SQRT_2))), half)
 }
 
+/// `1 / (1 + e^-x)` within 4 ULP for `x >= -87.3`; 0 below.
+#[inline(always)]
+pub(crate) fn sigmoid<S: Simd>(s: S, x: F32<S>) -> F32<S> {
+    // `e^x` is never infinite, so that the quotient reaches 1, and is 0 where `e^-x` overflows.
+    let e = exp(s, x);
+    s.div(e, s.add(e, s.splat(1.0)))
+}
+
+/// `x * sigmoid(x)`, also called swish; relative error at most 5e-7.
+#[inline(always)]
+pub(crate) fn silu<S: Simd>(s: S, x: F32<S>) -> F32<S> {
+    s.mul(x, sigmoid(s, x))
+}
+
+/// `x / 2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))`, the approximate GELU, with an absolute error of
+/// at most 3e-7 for `|x| <= 1`, beyond of 3e-7 of `|x|`.
+#[inline(always)]
+pub(crate) fn gelu_tanh<S: Simd>(s: S, x: F32<S>) -> F32<S> {
+    // (1 + tanh u) / 2 is sigmoid(2u), which loses nothing where tanh is near -1.
+    const SLOPE: f32 = 1.595_769_1;
+    let cubic = s.mul_add(s.mul(x, x), s.splat(SLOPE * 0.044_715), s.splat(SLOPE));
+    s.mul(x, sigmoid(s, s.mul(x, cubic)))
+}
+
+/// `tanh(x)` within 4 ULP.
+///
+/// Near 0 a polynomial in `x²` (Cephes `tanhf`), beyond `1 - 2 / (e^2|x| + 1)`.
+#[inline(always)]
+pub(crate) fn tanh<S: Simd>(s: S, x: F32<S>) -> F32<S> {
+    let z = s.mul(x, x);
+    let mut p = s.splat(-5.704_988_7e-3);
+    for c in [2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1] {
+        p = s.mul_add(p, z, s.splat(c));
+    }
+    let near = s.mul_add(s.mul(p, z), x, x);
+    let magnitude = s.abs(x);
+    let e = exp(s, s.add(magnitude, magnitude));
+    let far = s.sub(s.splat(1.0), s.div(s.splat(2.0), s.add(e, s.splat(1.0))));
+    let far = s.select(s.less_than(x, s.splat(0.0)), s.sub(s.splat(0.0), far), far);
+    s.select(s.less_than(magnitude, s.splat(0.625)), near, far)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{EXP_MIN, erf, exp};
+    use super::{EXP_MIN, erf, exp, gelu_tanh, sigmoid, silu, tanh};
     use crate::simd::{Isa, Kernel, Simd};
 
-    #[derive(Clone, Copy)]
+    #[derive(Debug, Clone, Copy)]
     enum Function {
         Exp,
         Erf,
+        Sigmoid,
+        Silu,
+        GeluTanh,
+        Tanh,
     }
 
     struct Apply<'a>(Function, &'a mut [f32]);
@@ -100,6 +147,10 @@ pub(crate) mod tests {
                 let y = match self.0 {
                     Function::Exp => exp(s, v),
                     Function::Erf => erf(s, v),
+                    Function::Sigmoid => sigmoid(s, v),
+                    Function::Silu => silu(s, v),
+                    Function::GeluTanh => gelu_tanh(s, v),
+                    Function::Tanh => tanh(s, v),
                 };
                 s.store_partial(x, y);
             }
@@ -132,20 +183,65 @@ pub(crate) mod tests {
         (0..=n).map(|i| from + (to - from) * (f64::from(i) / f64::from(n)) as f32).collect()
     }
 
+    /// `x / 2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))` in f64.
+    pub(crate) fn gelu_tanh_f64(x: f64) -> f64 {
+        let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+        x / 2.0 * (1.0 + inner.tanh())
+    }
+
+    pub(crate) fn sigmoid_f64(x: f64) -> f64 {
+        1.0 / (1.0 + (-x).exp())
+    }
+
+    /// The largest of `error(x, got)` over `x` on any tier.
+    fn worst(function: Function, x: &[f32], error: impl Fn(f64, f64) -> f64) -> f64 {
+        let mut worst = 0.0f64;
+        for isa in Isa::available() {
+            let mut y = x.to_vec();
+            isa.dispatch(Apply(function, &mut y));
+            let errors = x.iter().zip(&y).map(|(&x, &y)| error(f64::from(x), f64::from(y)));
+            let of_isa = errors.fold(0.0, f64::max);
+            println!("{function:?} on {isa}: {of_isa:.3e}");
+            worst = worst.max(of_isa);
+        }
+        worst
+    }
+
+    fn ulps(exact: f64, got: f64) -> f64 {
+        let magnitude = exact.abs() as f32;
+        (got - exact).abs() / (f64::from(magnitude.next_up()) - f64::from(magnitude))
+    }
+
     #[test]
     fn exp_is_within_two_ulp() {
         let x = grid(-87.3, 88.3, 300_001);
+        assert!(worst(Function::Exp, &x, |x, y| ulps(x.exp(), y)) <= 2.0);
+    }
+
+    #[test]
+    fn sigmoid_and_tanh_are_within_four_ulp() {
+        let x = grid(-87.3, 100.0, 300_001);
+        assert!(worst(Function::Sigmoid, &x, |x, y| ulps(sigmoid_f64(x), y)) <= 4.0);
+        let mut x = grid(-12.0, 12.0, 300_001);
+        x.extend([1e-30, -1e-9, 1e30, -1e30]);
+        assert!(worst(Function::Tanh, &x, |x, y| ulps(x.tanh(), y)) <= 4.0);
+    }
+
+    #[test]
+    fn gates_keep_their_stated_error() {
+        let x = grid(-87.3, 87.3, 300_001);
+        let silu = |x: f64| x * sigmoid_f64(x);
+        let relative = |x: f64, y: f64| (y - silu(x)).abs() / silu(x).abs().max(1e-30);
+        assert!(worst(Function::Silu, &x, relative) <= 5e-7);
+        let x = grid(-12.0, 12.0, 300_001);
+        let error = |x: f64, y: f64| (y - gelu_tanh_f64(x)).abs() / x.abs().max(1.0);
+        assert!(worst(Function::GeluTanh, &x, error) <= 3e-7);
         for isa in Isa::available() {
-            let mut y = x.clone();
-            isa.dispatch(Apply(Function::Exp, &mut y));
-            let mut worst = 0.0f64;
-            for (&x, &y) in x.iter().zip(&y) {
-                let exact = f64::from(x).exp();
-                let ulp = f64::from((exact as f32).next_up()) - f64::from(exact as f32);
-                worst = worst.max((f64::from(y) - exact).abs() / ulp);
+            for function in [Function::Silu, Function::GeluTanh] {
+                let mut x = [-1e30, -200.0, 0.0, 200.0, 1e30];
+                isa.dispatch(Apply(function, &mut x));
+                assert_eq!(x, [0.0, 0.0, 0.0, 200.0, 1e30], "{function:?} {isa}");
             }
-            println!("exp on {isa}: {worst:.3} ulp");
-            assert!(worst <= 2.0, "{isa}: {worst} ulp");
         }
     }
 
@@ -162,15 +258,6 @@ pub(crate) mod tests {
     #[test]
     fn erf_error_is_at_most_2e_7() {
         let x = grid(-6.0, 6.0, 100_001);
-        for isa in Isa::available() {
-            let mut y = x.clone();
-            isa.dispatch(Apply(Function::Erf, &mut y));
-            let mut worst = 0.0f64;
-            for (&x, &y) in x.iter().zip(&y) {
-                worst = worst.max((f64::from(y) - erf_f64(f64::from(x))).abs());
-            }
-            println!("erf on {isa}: {worst:.3e}");
-            assert!(worst <= 2e-7, "{isa}: {worst}");
-        }
+        assert!(worst(Function::Erf, &x, |x, y| (y - erf_f64(x)).abs()) <= 2e-7);
     }
 }

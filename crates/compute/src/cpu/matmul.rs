@@ -103,7 +103,7 @@ mod tests {
     use half::{bf16, f16};
 
     use super::{DenseWeight, matmul, matmul_dequantized};
-    use crate::cpu::math::tests::erf_f64;
+    use crate::cpu::math::tests::{erf_f64, gelu_tanh_f64};
     use crate::cpu::test_data::{assert_close, random};
     use crate::cpu::{Activation, Epilogue, MatMut, MatRef};
     use crate::{Cpu, Isa, ThreadTeam};
@@ -137,9 +137,11 @@ mod tests {
                     sum += f64::from(x.row(m)[k]) * f64::from(w[j * x.cols + k]);
                 }
                 sum += e.bias.map_or(0.0, |b| f64::from(b[j]));
-                if e.activation == Activation::Gelu {
-                    sum *= 0.5 * (1.0 + erf_f64(sum * 0.5f64.sqrt()));
-                }
+                sum = match e.activation {
+                    Activation::None => sum,
+                    Activation::Gelu => sum * 0.5 * (1.0 + erf_f64(sum * 0.5f64.sqrt())),
+                    Activation::GeluTanh => gelu_tanh_f64(sum),
+                };
                 out.push(sum + if e.accumulate { f64::from(y[m * n + j]) } else { 0.0 });
             }
         }
@@ -187,6 +189,8 @@ mod tests {
                     check(&cpu, shape, Epilogue::default());
                     let bias = Some(&bias[..]);
                     check(&cpu, shape, Epilogue { bias, ..Epilogue::default() });
+                    let activation = Activation::GeluTanh;
+                    check(&cpu, shape, Epilogue { bias, activation, accumulate: false });
                     check(
                         &cpu,
                         shape,

@@ -1,4 +1,12 @@
-//! Rotary position embedding.
+//! Rotary position embedding, with the norm of each head that some models put before it.
+
+use super::matrix::{MatMut, MatRef, SharedMut};
+use super::rms_norm::inverse_rms;
+use crate::Cpu;
+use crate::simd::{Kernel, Simd};
+
+/// Values of a task: a decode step's row stays on the calling thread.
+const TASK_LEN: usize = 32 << 10;
 
 /// Which channels of a head form a pair that is rotated together; `R` channels are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -7,4 +15,219 @@ pub enum RopePairs {
     Adjacent,
     /// `(i, i + R/2)`: GPT-NeoX, Hugging Face.
     Halves,
+}
+
+/// Arguments of [`rope`].
+#[derive(Debug, Clone, Copy)]
+pub struct Rope<'a> {
+    /// Width of a head `C`.
+    pub head_dim: usize,
+    /// RMS norm of every head before the rotation: weight `[C]` and epsilon.
+    pub norm: Option<(&'a [f32], f32)>,
+    /// The rotation of each row; none leaves the heads as the norm made them.
+    pub rotation: Option<Rotation<'a>>,
+}
+
+/// Angles of a rotary embedding.
+#[derive(Debug, Clone, Copy)]
+pub struct Rotation<'a> {
+    /// `[T, R]`: `R/2` cosines then `R/2` sines a row. The first `R` of the `C` channels of a head
+    /// are rotated, the others stay.
+    pub cos_sin: MatRef<'a>,
+    /// Which channels form a pair.
+    pub pairs: RopePairs,
+}
+
+/// Norms every head of `x` and rotates its pairs `(u, v)` to `(u cos - v sin, u sin + v cos)`.
+///
+/// Shapes: `x` = `[T, H*C]`. Numerics: f32. Source: Su et al. 2021, eq. 34.
+///
+/// # Panics
+/// If the shapes do not fit or `R` is odd.
+#[track_caller]
+pub fn rope(cpu: &Cpu, x: MatMut<'_>, args: Rope<'_>) {
+    let x = x.checked();
+    let c = args.head_dim;
+    assert!(c > 0 && x.cols.is_multiple_of(c), "rope: {} columns in heads of {c}", x.cols);
+    if let Some((weight, _)) = args.norm {
+        assert_eq!(weight.len(), c, "rope: norm weight length is not the head width");
+    }
+    if let Some(rotation) = args.rotation {
+        let angles = rotation.cos_sin.checked();
+        assert_eq!(angles.rows, x.rows, "rope: rows of angles");
+        assert!(
+            angles.cols.is_multiple_of(2) && angles.cols <= c,
+            "rope: {} rotated channels in heads of {c}",
+            angles.cols
+        );
+    }
+    let rows_per_task = (TASK_LEN / x.cols.max(1)).max(1);
+    let x = x.shared();
+    cpu.threads.run(x.rows.div_ceil(rows_per_task), |task| {
+        let first = task * rows_per_task;
+        let n_rows = rows_per_task.min(x.rows - first);
+        cpu.isa.dispatch(Rows { x, args, first, n_rows });
+    });
+}
+
+struct Rows<'a> {
+    x: SharedMut<'a>,
+    args: Rope<'a>,
+    first: usize,
+    n_rows: usize,
+}
+
+impl Kernel for Rows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for r in self.first..self.first + self.n_rows {
+            // SAFETY: no other task has this row, and only one slice of it lives at a time.
+            let row = unsafe { self.x.span(r, 0, self.x.cols) };
+            for head in row.chunks_exact_mut(self.args.head_dim) {
+                if let Some((weight, eps)) = self.args.norm {
+                    norm(s, head, weight, eps);
+                }
+                if let Some(Rotation { cos_sin, pairs }) = self.args.rotation {
+                    let head = &mut head[..cos_sin.cols];
+                    match pairs {
+                        RopePairs::Halves => rotate_halves(s, head, cos_sin.row(r)),
+                        RopePairs::Adjacent => rotate_adjacent(head, cos_sin.row(r)),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn norm<S: Simd>(s: S, head: &mut [f32], weight: &[f32], eps: f32) {
+    let scale = inverse_rms(s, head, eps);
+    let (values, tail) = s.split_mut(head);
+    let (weight, weight_tail) = s.split(weight);
+    for (v, &w) in values.iter_mut().zip(weight) {
+        *v = s.mul(s.mul(*v, s.splat(scale)), w);
+    }
+    for (v, &w) in tail.iter_mut().zip(weight_tail) {
+        *v = *v * scale * w;
+    }
+}
+
+#[inline(always)]
+fn rotate_halves<S: Simd>(s: S, head: &mut [f32], cos_sin: &[f32]) {
+    let half = head.len() / 2;
+    let (u, v) = head.split_at_mut(half);
+    let (cos, sin) = cos_sin.split_at(half);
+    let ((u, u_tail), (v, v_tail)) = (s.split_mut(u), s.split_mut(v));
+    let ((cos, cos_tail), (sin, sin_tail)) = (s.split(cos), s.split(sin));
+    for i in 0..u.len() {
+        let (a, b) = (u[i], v[i]);
+        u[i] = s.sub(s.mul(a, cos[i]), s.mul(b, sin[i]));
+        v[i] = s.mul_add(a, sin[i], s.mul(b, cos[i]));
+    }
+    for i in 0..u_tail.len() {
+        let (a, b) = (u_tail[i], v_tail[i]);
+        u_tail[i] = a * cos_tail[i] - b * sin_tail[i];
+        v_tail[i] = a * sin_tail[i] + b * cos_tail[i];
+    }
+}
+
+/// Plain code: the compiler turns the interleaved pairs into shuffles of whole vectors.
+#[inline(always)]
+fn rotate_adjacent(head: &mut [f32], cos_sin: &[f32]) {
+    let pairs = head.as_chunks_mut::<2>().0;
+    let (cos, sin) = cos_sin.split_at(pairs.len());
+    for ((pair, &cos), &sin) in pairs.iter_mut().zip(cos).zip(sin) {
+        let [a, b] = *pair;
+        *pair = [a * cos - b * sin, a * sin + b * cos];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Rope, RopePairs, Rotation, rope};
+    use crate::cpu::test_data::{assert_close, random};
+    use crate::cpu::{MatMut, MatRef};
+    use crate::{Cpu, Isa, ThreadTeam};
+
+    /// `t` rows of `n_heads` heads of `c` channels, `r` of them rotated.
+    #[derive(Clone, Copy)]
+    struct Case {
+        t: usize,
+        n_heads: usize,
+        c: usize,
+        r: usize,
+    }
+
+    fn expected(head: &[f32], args: Rope<'_>, t: usize) -> Vec<f64> {
+        let mut head: Vec<f64> = head.iter().map(|&v| f64::from(v)).collect();
+        if let Some((weight, eps)) = args.norm {
+            let mean = head.iter().map(|v| v * v).sum::<f64>() / head.len() as f64;
+            let scale = 1.0 / (mean + f64::from(eps)).sqrt();
+            head.iter_mut().zip(weight).for_each(|(v, &w)| *v *= scale * f64::from(w));
+        }
+        if let Some(Rotation { cos_sin, pairs }) = args.rotation {
+            let half = cos_sin.cols / 2;
+            for i in 0..half {
+                let (a, b) = match pairs {
+                    RopePairs::Adjacent => (2 * i, 2 * i + 1),
+                    RopePairs::Halves => (i, i + half),
+                };
+                let row = cos_sin.row(t);
+                let (cos, sin) = (f64::from(row[i]), f64::from(row[i + half]));
+                (head[a], head[b]) =
+                    (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
+            }
+        }
+        head
+    }
+
+    fn check(cpu: &Cpu, Case { t, n_heads, c, r }: Case) {
+        let width = n_heads * c;
+        let stride = width + 3;
+        let (x, weight, angles) = (random(t * stride, 1), random(c, 2), random(t * r, 3));
+        let cos_sin = MatRef::packed(&angles, t, r);
+        let halves = Some(Rotation { cos_sin, pairs: RopePairs::Halves });
+        let adjacent = Some(Rotation { cos_sin, pairs: RopePairs::Adjacent });
+        for norm in [None, Some((&weight[..], 1e-6))] {
+            for rotation in [None, halves, adjacent] {
+                let args = Rope { head_dim: c, norm, rotation };
+                let mut y = x.clone();
+                rope(cpu, MatMut::new(&mut y, t, width, stride), args);
+                let mut all: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();
+                for row in 0..t {
+                    for head in 0..n_heads {
+                        let at = row * stride + head * c..row * stride + (head + 1) * c;
+                        all[at.clone()].copy_from_slice(&expected(&x[at], args, row));
+                    }
+                }
+                assert_close(&y, &all, 4e-6, cpu.isa.name());
+            }
+        }
+    }
+
+    #[test]
+    fn both_pairings_match_f64_at_odd_widths() {
+        for isa in Isa::available() {
+            let cpu = Cpu { isa, threads: ThreadTeam::new(2).unwrap() };
+            for (c, r) in [(1, 0), (2, 2), (5, 4), (8, 6), (64, 64), (80, 32), (34, 34), (128, 126)]
+            {
+                check(&cpu, Case { t: 3, n_heads: 2, c, r });
+            }
+            check(&cpu, Case { t: 0, n_heads: 2, c: 8, r: 8 });
+            check(&cpu, Case { t: 90, n_heads: 6, c: 64, r: 64 });
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "rotated channels")]
+    fn more_rotated_channels_than_a_head_has_are_refused() {
+        let cpu = Cpu { isa: Isa::available()[0], threads: ThreadTeam::new(1).unwrap() };
+        let cos_sin = MatRef::packed(&[0.0; 6], 1, 6);
+        let rotation = Some(Rotation { cos_sin, pairs: RopePairs::Halves });
+        let mut x = [0.0; 8];
+        let args = Rope { head_dim: 4, norm: None, rotation };
+        rope(&cpu, MatMut::packed(&mut x, 1, 8), args);
+    }
 }
