@@ -4,8 +4,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stonechat_compute::cpu::{
-    Activation, Attention, DenseWeight, Epilogue, KvDType, KvLayout, KvPool, KvRow, LayerNorm,
-    MatMut, MatRef, QueryRow, attention, layer_norm, log_softmax_in_place, matmul,
+    Activation, Attention, DenseWeight, Epilogue, GatedActivation, KvDType, KvLayout, KvPool,
+    KvRow, LayerNorm, MatMut, MatRef, QueryRow, RmsNorm, Rope, RopePairs, Rotation, attention,
+    gated, layer_norm, log_softmax_in_place, matmul, rms_norm, rope,
 };
 use stonechat_compute::{Cpu, Isa, ThreadTeam};
 
@@ -40,8 +41,11 @@ fn ops_of_a_decode_step_do_not_allocate() {
     let (n_rows, width, d_ff) = (5, 256, 1024);
     let isa = *Isa::available().last().unwrap();
     let cpu = Cpu { isa, threads: ThreadTeam::new(2).unwrap() };
-    let layout = KvLayout { n_kv_heads: 4, head_dim: 64, dtype: KvDType::F16 };
-    let mut pool = KvPool::new(layout, n_rows).unwrap();
+    let mut pools = [KvDType::F16, KvDType::Q8_0].map(|dtype| {
+        let layout = KvLayout { n_kv_heads: 4, head_dim: 64, dtype };
+        KvPool::new(layout, n_rows).unwrap()
+    });
+    let (angles, per_head) = (vec![0.6; n_rows * 64], vec![1.0; 4]);
     let slots: Vec<KvRow> = (0..n_rows as u32).map(|page| KvRow { page, slot: 7 }).collect();
     let rows: Vec<QueryRow> = (0..n_rows as u32)
         .map(|first_page| QueryRow { first_page, n_pages: 1, kv_start: 0, kv_len: 8 })
@@ -54,19 +58,31 @@ fn ops_of_a_decode_step_do_not_allocate() {
         let epilogue = Epilogue { bias: None, activation: Activation::Gelu, accumulate: false };
         let norm = LayerNorm { weight: &norm, bias: Some(&norm), eps: 1e-5 };
         layer_norm(&cpu, MatMut::packed(&mut y, n_rows, width), rows_of(&x), norm);
-        pool.write(rows_of(&y), rows_of(&y), &slots);
-        let args = Attention {
-            q: rows_of(&y),
-            kv: &pool,
-            n_heads: 4,
-            scale: 0.125,
-            soft_cap: None,
-            slopes: None,
-            sinks: None,
-            rows: &rows,
-            page_table: &page_table,
-        };
-        attention(&cpu, MatMut::packed(&mut x, n_rows, width), args);
+        let norm = RmsNorm { weight: norm.weight, eps: 1e-5, accumulate: true };
+        rms_norm(&cpu, MatMut::packed(&mut y, n_rows, width), rows_of(&x), norm);
+        for pairs in [RopePairs::Halves, RopePairs::Adjacent] {
+            let cos_sin = MatRef::packed(&angles, n_rows, 64);
+            let norm = Some((&norm.weight[..64], 1e-5));
+            let args = Rope { head_dim: 64, norm, rotation: Some(Rotation { cos_sin, pairs }) };
+            rope(&cpu, MatMut::packed(&mut y, n_rows, width), args);
+        }
+        for pool in &mut pools {
+            pool.write(rows_of(&y), rows_of(&y), &slots);
+            let args = Attention {
+                q: rows_of(&y),
+                kv: pool,
+                n_heads: 4,
+                scale: 0.125,
+                soft_cap: Some(30.0),
+                slopes: Some(&per_head),
+                sinks: Some(&per_head),
+                rows: &rows,
+                page_table: &page_table,
+            };
+            attention(&cpu, MatMut::packed(&mut x, n_rows, width), args);
+        }
+        let out = MatMut::packed(&mut y, n_rows, width);
+        gated(&cpu, out, rows_of(&x), rows_of(&x), GatedActivation::Silu);
         let out = MatMut::packed(&mut hidden, n_rows, d_ff);
         matmul(&cpu, out, rows_of(&x), DenseWeight::F32(&up), epilogue);
         log_softmax_in_place(cpu.isa, &mut hidden);

@@ -1,11 +1,14 @@
 //! The op vocabulary on this machine's SIMD.
 
+mod moe;
+
 use std::future::{Future, ready};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stonechat_compute::cpu::{
-    self, DenseWeight, KvLayout, KvPool, LayerNorm, MatMut, MatRef, conv1d, layer_norm, matmul,
-    matmul_dequantized,
+    self, DenseWeight, KvLayout, KvPool, LayerNorm, MatMut, MatRef, RmsNorm, conv1d, layer_norm,
+    matmul, matmul_dequantized, rms_norm,
 };
 use stonechat_compute::{AlignedVec, DType, Isa};
 use stonechat_quant::{ActivationBuffer, QuantMatrix};
@@ -25,6 +28,8 @@ pub struct Cpu {
     device: stonechat_compute::Cpu,
     /// Quantized activations of the matmul in flight; ops of one backend run one after the other.
     activations: Arc<Mutex<ActivationBuffer>>,
+    /// Memory of the mixture of experts in flight.
+    moe: Arc<Mutex<moe::Scratch>>,
 }
 
 /// A weight matrix in host memory.
@@ -40,6 +45,13 @@ pub enum CpuMatrix {
     Quant(usize, usize, DType, Vec<u8>),
 }
 
+/// Some rows of a [`CpuMatrix`].
+#[derive(Debug, Clone, Copy)]
+enum Weights<'a> {
+    Dense(DenseWeight<'a>),
+    Quant(QuantMatrix<'a>),
+}
+
 impl CpuMatrix {
     fn shape(&self) -> (usize, usize) {
         match self {
@@ -47,6 +59,25 @@ impl CpuMatrix {
             | Self::F16(n, k, _)
             | Self::BF16(n, k, _)
             | Self::Quant(n, k, ..) => (*n, *k),
+        }
+    }
+
+    fn all(&self) -> Weights<'_> {
+        self.rows(0..self.shape().0)
+    }
+
+    fn rows(&self, rows: Range<usize>) -> Weights<'_> {
+        let (_, k) = self.shape();
+        let values = rows.start * k..rows.end * k;
+        match self {
+            Self::F32(_, _, w) => Weights::Dense(DenseWeight::F32(&w[values])),
+            Self::F16(_, _, w) => Weights::Dense(DenseWeight::F16(&w[values])),
+            Self::BF16(_, _, w) => Weights::Dense(DenseWeight::BF16(&w[values])),
+            Self::Quant(n, k, dtype, bytes) => {
+                let row_bytes = bytes.len() / (*n).max(1);
+                let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
+                Weights::Quant(blocks(*dtype, rows.len(), *k, bytes))
+            }
         }
     }
 }
@@ -63,7 +94,7 @@ impl Cpu {
     /// A chosen instruction set and thread team.
     #[must_use]
     pub fn with_device(device: stonechat_compute::Cpu) -> Self {
-        Self { device, activations: Arc::default() }
+        Self { device, activations: Arc::default(), moe: Arc::default() }
     }
 
     /// The instruction set in use.
@@ -76,35 +107,30 @@ impl Cpu {
         &self,
         out: MatMut<'_>,
         x: MatRef<'_>,
-        w: &CpuMatrix,
+        w: Weights<'_>,
         epilogue: cpu::Epilogue<'_>,
     ) {
         let device = &self.device;
         match w {
-            CpuMatrix::F32(_, _, values) => {
-                matmul(device, out, x, DenseWeight::F32(values), epilogue);
+            Weights::Dense(w) => matmul(device, out, x, w, epilogue),
+            Weights::Quant(w) if x.rows <= MAX_INTEGER_ROWS => {
+                let activations = self.quantize(x);
+                stonechat_quant::matmul(device, out, &activations, w, epilogue);
             }
-            CpuMatrix::F16(_, _, values) => {
-                matmul(device, out, x, DenseWeight::F16(values), epilogue);
-            }
-            CpuMatrix::BF16(_, _, values) => {
-                matmul(device, out, x, DenseWeight::BF16(values), epilogue);
-            }
-            CpuMatrix::Quant(n, k, dtype, bytes) => {
-                let matrix = blocks(*dtype, *n, *k, bytes);
-                if x.rows <= MAX_INTEGER_ROWS {
-                    let mut activations =
-                        self.activations.lock().unwrap_or_else(PoisonError::into_inner);
-                    activations.quantize(device.isa, x);
-                    stonechat_quant::matmul(device, out, &activations, matrix, epilogue);
-                } else {
-                    let dequantize = |rows, values: &mut [f32]| {
-                        matrix.dequantize_rows(device.isa, rows, values);
-                    };
-                    matmul_dequantized(device, out, x, &dequantize, epilogue);
-                }
+            Weights::Quant(w) => {
+                let dequantize = |rows, values: &mut [f32]| {
+                    w.dequantize_rows(device.isa, rows, values);
+                };
+                matmul_dequantized(device, out, x, &dequantize, epilogue);
             }
         }
+    }
+
+    /// The rows of `x` as integers, until the guard is dropped.
+    fn quantize(&self, x: MatRef<'_>) -> MutexGuard<'_, ActivationBuffer> {
+        let mut activations = self.activations.lock().unwrap_or_else(PoisonError::into_inner);
+        activations.quantize(self.device.isa, x);
+        activations
     }
 }
 
@@ -260,11 +286,29 @@ impl Backend for Cpu {
         eps: f32,
         accumulate: bool,
     ) {
-        todo!()
+        let Rows { rows, cols, .. } = x.rows;
+        let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
+        rms_norm(
+            &self.device,
+            out,
+            mat(x.buffer, x.rows),
+            RmsNorm { weight: &weight[..], eps, accumulate },
+        );
     }
 
     fn rope(&self, x: &mut AlignedVec, rows: Rows, args: Rope<'_, Self>) {
-        todo!()
+        let Rows { offset, rows: n_rows, cols, stride } = rows;
+        let x = &mut x[offset..rows.end().max(offset)];
+        let rotation = args.rotation.map(|rotation| cpu::Rotation {
+            cos_sin: MatRef::packed(&rotation.cos_sin[..], n_rows, rotation.n_rot),
+            pairs: rotation.pairs,
+        });
+        let norm = args.norm.map(|(weight, eps)| (&weight[..], eps));
+        cpu::rope(
+            &self.device,
+            MatMut::new(x, n_rows, cols, stride),
+            cpu::Rope { head_dim: args.head_dim, norm, rotation },
+        );
     }
 
     fn gated(
@@ -274,7 +318,10 @@ impl Backend for Cpu {
         up: View<'_, Self>,
         activation: GatedActivation,
     ) {
-        todo!()
+        let Rows { rows, cols, .. } = gate.rows;
+        let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
+        let (gate, up) = (mat(gate.buffer, gate.rows), mat(up.buffer, up.rows));
+        cpu::gated(&self.device, out, gate, up, activation);
     }
 
     fn moe(
@@ -284,7 +331,9 @@ impl Backend for Cpu {
         logits: View<'_, Self>,
         experts: &Experts<Self>,
     ) {
-        todo!()
+        let Rows { rows, cols, .. } = x.rows;
+        let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
+        self.mixture(out, mat(x.buffer, x.rows), mat(logits.buffer, logits.rows), experts);
     }
 
     fn matmul(
@@ -296,7 +345,7 @@ impl Backend for Cpu {
     ) {
         let (n, _) = w.shape();
         let out = MatMut::packed(&mut out[..x.rows.rows * n], x.rows.rows, n);
-        self.matmul_into(out, mat(x.buffer, x.rows), w, host(&epilogue));
+        self.matmul_into(out, mat(x.buffer, x.rows), w.all(), host(&epilogue));
     }
 
     fn conv1d(
@@ -311,6 +360,7 @@ impl Backend for Cpu {
         let rows = x.rows.rows.div_ceil(stride);
         let out = MatMut::packed(&mut out[..rows * n], rows, n);
         let epilogue = host(&epilogue);
+        let w = w.all();
         conv1d(out, mat(x.buffer, x.rows), stride, |out, x| self.matmul_into(out, x, w, epilogue));
     }
 

@@ -5,11 +5,14 @@
 //! pages once: scores of the block against a page, softmax with a running maximum, and the
 //! weighted values, all while the page is in cache (Dao et al. 2022, algorithm 1). Query heads
 //! that share a KV head are rows of the same block, so that a decode step reads each page once.
+//! Pages of 8-bit values are widened to f32 once for the whole block.
+
+use std::ops::Range;
 
 use super::element::Element;
 use super::gemm::{Operands, tile_rows};
-use super::kv::{KvHead, KvPool, PAGE_LEN};
-use super::math::exp;
+use super::kv::{KvDType, KvHead, KvPool, PAGE_LEN};
+use super::math::{exp, tanh};
 use super::matrix::{MatMut, MatRef, SharedMut};
 use crate::Cpu;
 use crate::scratch::with_scratch;
@@ -57,11 +60,12 @@ pub struct Attention<'a> {
     pub page_table: &'a [u32],
 }
 
-/// `out[t,h] = sum_p softmax_p(scale * q[t,h] · k[p,g]) * v[p,g]` over the `kv_len` first
-/// positions of the row's pages.
+/// `out[t,h] = sum_p softmax_p(scale * q[t,h] · k[p,g]) * v[p,g]` over the positions
+/// `kv_start .. kv_len` of the row's pages.
 ///
-/// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP. Slots beyond every visible
-/// position are not used, whatever they hold. A row that sees nothing gives zeros.
+/// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP, `tanh` within 4. Slots
+/// before or beyond every position that the rows of a sequence see are not used, whatever they
+/// hold. A row that sees nothing gives zeros.
 ///
 /// # Panics
 /// If the shapes do not fit, or a row names pages outside the table or the pool.
@@ -104,6 +108,10 @@ fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
     );
     assert_eq!((q.rows, q.cols), (args.rows.len(), width), "attention: shape of the queries");
     assert_eq!((out.rows, out.cols), (args.rows.len(), width), "attention: shape of the output");
+    for (what, values) in [("slope", args.slopes), ("sink", args.sinks)] {
+        let len = values.map_or(args.n_heads, <[f32]>::len);
+        assert_eq!(len, args.n_heads, "attention: expected one {what} a head");
+    }
     for (t, row) in args.rows.iter().enumerate() {
         let is_new = t == 0 || !same_pages(*row, args.rows[t - 1]);
         let pages = row.first_page as usize..row.first_page as usize + row.n_pages as usize;
@@ -179,8 +187,32 @@ impl Block<'_> {
 
     fn scratch_len(&self) -> usize {
         let layout = self.args.kv.layout();
-        // Scaled queries, scores, sums of values, running maximum and sum.
-        self.tile_rows() * (layout.head_dim + PAGE_LEN + layout.value_stride() + 2)
+        let state = layout.head_dim + PAGE_LEN + layout.value_stride() + 2;
+        self.tile_rows() * state + self.widened_len()
+    }
+
+    /// Values of a head of a page, if they are widened before use.
+    fn widened_len(&self) -> usize {
+        let layout = self.args.kv.layout();
+        if layout.dtype == KvDType::Q8_0 { layout.head_len() } else { 0 }
+    }
+
+    /// The positions that any row sees, as one range.
+    fn visible(&self) -> Range<usize> {
+        let rows = &self.args.rows[self.first..][..self.n_rows];
+        let seen = rows.iter().filter(|row| row.kv_start < row.kv_len);
+        let start = seen.clone().map(|row| row.kv_start).min().unwrap_or(0);
+        let end = seen.map(|row| row.kv_len).max().unwrap_or(0);
+        start as usize..end as usize
+    }
+
+    fn query(&self, r: usize) -> QueryRow {
+        self.args.rows[self.first + r / self.group]
+    }
+
+    /// The query head of tile row `r`.
+    fn query_head(&self, r: usize) -> usize {
+        self.head * self.group + r % self.group
     }
 }
 
@@ -198,13 +230,11 @@ struct State<'s> {
     total: &'s mut [f32],
 }
 
-impl Kernel for Run<'_, '_> {
-    type Output = ();
-
+impl<'s> State<'s> {
+    /// Before the first page: scaled queries, and of the softmax only what the sinks add.
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Self { block, scratch } = self;
-        let layout = block.args.kv.layout();
+    fn new(block: &Block<'_>, scratch: &'s mut [f32]) -> Self {
+        let (layout, args) = (block.args.kv.layout(), &block.args);
         let (rows, c) = (block.tile_rows(), layout.head_dim);
         let (q, rest) = scratch.split_at_mut(rows * c);
         let (scores, rest) = rest.split_at_mut(rows * PAGE_LEN);
@@ -213,26 +243,69 @@ impl Kernel for Run<'_, '_> {
         sums.fill(0.0);
         max.fill(f32::NEG_INFINITY);
         total.fill(0.0);
-        let mut state = State { q, scores, sums, max, total };
         for r in 0..rows {
-            let x = &block.args.q.row(block.first + r / block.group);
-            let x = &x[(block.head * block.group + r % block.group) * c..][..c];
-            for (y, &x) in state.q[r * c..][..c].iter_mut().zip(x) {
-                *y = x * block.args.scale;
+            let head = block.query_head(r);
+            let x = &args.q.row(block.first + r / block.group)[head * c..][..c];
+            for (y, &x) in q[r * c..][..c].iter_mut().zip(x) {
+                *y = x * args.scale;
+            }
+            if let Some(sinks) = args.sinks
+                && sinks[head] > f32::NEG_INFINITY
+            {
+                max[r] = sinks[head];
+                total[r] = 1.0;
             }
         }
-        let query = &block.args.rows[block.first..][..block.n_rows];
-        let visible = query.iter().map(|row| row.kv_len as usize).max().unwrap_or(0);
-        for page in 0..visible.div_ceil(PAGE_LEN) {
-            let id = block.args.page_table[query[0].first_page as usize + page];
-            let len = PAGE_LEN.min(visible - page * PAGE_LEN);
+        Self { q, scores, sums, max, total }
+    }
+}
+
+/// The positions `visible` of a page that starts at position `start`.
+#[derive(Clone, Copy)]
+struct Page<'a, E> {
+    keys: &'a [E],
+    values: &'a [E],
+    start: usize,
+    /// Positions of the page that any row sees.
+    from: usize,
+    to: usize,
+}
+
+impl Kernel for Run<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { block, scratch } = self;
+        let layout = block.args.kv.layout();
+        let (rows, c) = (block.tile_rows(), layout.head_dim);
+        let (widened, scratch) = scratch.split_at_mut(block.widened_len());
+        let mut state = State::new(&block, scratch);
+        let visible = block.visible();
+        let first_page = block.args.rows[block.first].first_page as usize;
+        for page in visible.start / PAGE_LEN..visible.end.div_ceil(PAGE_LEN) {
+            let id = block.args.page_table[first_page + page];
+            let start = page * PAGE_LEN;
+            let from = visible.start.saturating_sub(start);
+            let to = PAGE_LEN.min(visible.end - start);
             match block.args.kv.head(id, block.head) {
-                KvHead::F32(kv) => add_page(s, &mut state, &block, kv, page, len),
-                KvHead::F16(kv) => add_page(s, &mut state, &block, kv, page, len),
+                KvHead::F32(kv) => {
+                    let (keys, values) = kv.split_at(c * PAGE_LEN);
+                    add_page(s, &mut state, &block, Page { keys, values, start, from, to });
+                }
+                KvHead::F16(kv) => {
+                    let (keys, values) = kv.split_at(c * PAGE_LEN);
+                    add_page(s, &mut state, &block, Page { keys, values, start, from, to });
+                }
+                KvHead::Q8(kv) => {
+                    kv.widen(widened, from..to);
+                    let (keys, values) = widened.split_at(c * PAGE_LEN);
+                    add_page(s, &mut state, &block, Page { keys, values, start, from, to });
+                }
             }
         }
         for r in 0..rows {
-            let column = (block.head * block.group + r % block.group) * c;
+            let column = block.query_head(r) * c;
             // SAFETY: these columns of these rows belong to this block alone.
             let out = unsafe { block.out.span(block.first + r / block.group, column, c) };
             let scale = if state.total[r] == 0.0 { 0.0 } else { 1.0 / state.total[r] };
@@ -244,21 +317,19 @@ impl Kernel for Run<'_, '_> {
     }
 }
 
-/// Adds the `len` first positions of page `page` to the running softmax.
+/// Adds the visible positions of a page to the running softmax.
 #[inline(always)]
 fn add_page<S: Simd, E: Element>(
     s: S,
     state: &mut State<'_>,
     block: &Block<'_>,
-    kv: &[E],
-    page: usize,
-    len: usize,
+    page: Page<'_, E>,
 ) {
     let layout = block.args.kv.layout();
     let (c, rows) = (layout.head_dim, block.tile_rows());
-    let (keys, values) = kv.split_at(c * PAGE_LEN);
+    let Page { keys, values, start, from, to } = page;
     let width = 2 * S::LANES;
-    for n in (0..len).step_by(width) {
+    for n in (from / width * width..to).step_by(width) {
         let operands = Operands {
             a: state.q.as_ptr(),
             a_stride: c,
@@ -273,26 +344,33 @@ fn add_page<S: Simd, E: Element>(
         // `n + width <= PAGE_LEN`, a multiple of every `width`.
         unsafe { tile_rows::<S, E, 2>(s, rows, operands) };
     }
+    let is_plain = block.args.soft_cap.is_none() && block.args.slopes.is_none();
     for r in 0..rows {
-        let kv_len = block.args.rows[block.first + r / block.group].kv_len as usize;
-        let seen = kv_len.saturating_sub(page * PAGE_LEN).min(len);
-        softmax_row(s, state, r, seen, layout.value_stride());
+        let QueryRow { kv_start, kv_len, .. } = block.query(r);
+        let seen_to = (kv_len as usize).saturating_sub(start).min(to);
+        let seen_from = (kv_start as usize).saturating_sub(start).min(seen_to);
+        if !is_plain {
+            let distance = start as f32 - (kv_len as f32 - 1.0);
+            adjust_scores(s, &mut state.scores[r * PAGE_LEN..][..PAGE_LEN], block, r, distance);
+        }
+        softmax_row(s, state, r, seen_from..seen_to, layout.value_stride());
     }
     let stride = layout.value_stride();
     let mut n = 0;
     while n < c {
         let operands = Operands {
-            a: state.scores.as_ptr(),
+            a: state.scores[from..].as_ptr(),
             a_stride: PAGE_LEN,
-            b: values[n..].as_ptr(),
+            b: values[from * stride + n..].as_ptr(),
             b_stride: stride,
             c: state.sums[n..].as_mut_ptr(),
             c_stride: stride,
-            k: len,
+            k: to - from,
             accumulate: true,
         };
-        // SAFETY: `scores` is `rows × PAGE_LEN`, `values` is `PAGE_LEN × stride`, `sums` is
-        // `rows × stride`, and `stride`, a multiple of 16, has room for the vectors from `n`.
+        // SAFETY: `scores` is `rows × PAGE_LEN`, `values` is `PAGE_LEN × stride`, of both the
+        // positions `from .. to` are used, `to <= PAGE_LEN`; `sums` is `rows × stride`, and
+        // `stride`, a multiple of 16, has room for the vectors from `n`.
         unsafe {
             if n + width <= stride {
                 tile_rows::<S, E, 2>(s, rows, operands);
@@ -305,16 +383,48 @@ fn add_page<S: Simd, E: Element>(
     }
 }
 
-/// Turns the scores of row `r` into weights relative to the running maximum; only the first
-/// `seen` positions are visible, the others get weight 0.
+/// The index of each position in its page.
+const INDEX: [f32; PAGE_LEN] = {
+    let mut index = [0.0; PAGE_LEN];
+    let mut i = 0;
+    while i < PAGE_LEN {
+        index[i] = i as f32;
+        i += 1;
+    }
+    index
+};
+
+/// Caps the scores of tile row `r` and adds its head's slope; `distance` is that of the page's
+/// first position from the query's.
 #[inline(always)]
-fn softmax_row<S: Simd>(s: S, state: &mut State<'_>, r: usize, seen: usize, stride: usize) {
+fn adjust_scores<S: Simd>(s: S, scores: &mut [f32], block: &Block<'_>, r: usize, distance: f32) {
+    let (scores, _) = s.split_mut(scores);
+    if let Some(cap) = block.args.soft_cap {
+        let (cap, inverse) = (s.splat(cap), s.splat(1.0 / cap));
+        for v in &mut *scores {
+            *v = s.mul(tanh(s, s.mul(*v, inverse)), cap);
+        }
+    }
+    if let Some(slopes) = block.args.slopes {
+        let (slope, distance) = (s.splat(slopes[block.query_head(r)]), s.splat(distance));
+        let (index, _) = s.split(&INDEX);
+        for (v, &i) in scores.iter_mut().zip(index) {
+            *v = s.mul_add(slope, s.add(i, distance), *v);
+        }
+    }
+}
+
+/// Turns the scores of row `r` into weights relative to the running maximum; only the positions
+/// `seen` of the page are visible, the others get weight 0.
+#[inline(always)]
+fn softmax_row<S: Simd>(s: S, state: &mut State<'_>, r: usize, seen: Range<usize>, stride: usize) {
     let row = &mut state.scores[r * PAGE_LEN..][..PAGE_LEN];
-    if seen == 0 {
+    if seen.is_empty() {
         row.fill(0.0);
         return;
     }
-    row[seen..].fill(f32::NEG_INFINITY);
+    row[..seen.start].fill(f32::NEG_INFINITY);
+    row[seen.end..].fill(f32::NEG_INFINITY);
     let (scores, _) = s.split_mut(row);
     let mut max = scores[0];
     for &v in &scores[1..] {

@@ -112,8 +112,7 @@ mod tests {
             GatedActivation::Silu => gate * sigmoid_f64(gate) * up,
             GatedActivation::GeluTanh => gelu_tanh_f64(gate) * up,
             GatedActivation::ClampedSwiglu { alpha, limit } => {
-                let (gate, up) =
-                    (gate.min(limit.into()), up.clamp((-limit).into(), limit.into()));
+                let (gate, up) = (gate.min(limit.into()), up.clamp((-limit).into(), limit.into()));
                 gate * sigmoid_f64(f64::from(alpha) * gate) * (up + 1.0)
             }
         }

@@ -9,10 +9,15 @@
 //!         values [PAGE_LEN][C']         value c of position p at p * C' + c
 //! C'    = C rounded up to a multiple of 16; the added columns are zero
 //! ```
+//!
+//! [`KvDType::Q8_0`] has one-byte elements in the same places, then scales, see [`q8_0`].
+
+mod q8_0;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;
 use crate::error::{Error, Result};
@@ -29,6 +34,9 @@ pub enum KvDType {
     F32,
     /// 2 bytes; values are rounded to nearest even and widened in registers.
     F16,
+    /// One byte, and an f16 scale for every 32 channels of a position; the last scale of a head
+    /// whose width is no multiple of 32 serves fewer channels.
+    Q8_0,
 }
 
 /// Shape of one layer's page.
@@ -58,10 +66,19 @@ impl KvLayout {
         self.n_kv_heads * self.head_len()
     }
 
+    /// Bytes of one head in a page.
+    fn head_bytes(self) -> usize {
+        match self.dtype {
+            KvDType::F32 => 4 * self.head_len(),
+            KvDType::F16 => 2 * self.head_len(),
+            KvDType::Q8_0 => self.head_len() + 2 * q8_0::n_scales(self),
+        }
+    }
+
     /// Bytes of a page.
     #[must_use]
     pub fn page_bytes(self) -> usize {
-        self.page_len() * if self.dtype == KvDType::F32 { 4 } else { 2 }
+        self.n_kv_heads * self.head_bytes()
     }
 }
 
@@ -87,6 +104,7 @@ pub struct KvPool {
 pub(crate) enum KvHead<'a> {
     F32(&'a [f32]),
     F16(&'a [f16]),
+    Q8(Q8Head<'a>),
 }
 
 impl KvPool {
@@ -145,6 +163,18 @@ impl KvPool {
                     to.convert_from_f32_slice(from);
                 });
             }
+            KvDType::Q8_0 => {
+                let memory: &mut [u8] = bytemuck::cast_slice_mut(&mut self.memory);
+                for (t, row) in rows.iter().enumerate() {
+                    let page = &mut memory[row.page as usize * layout.page_bytes()..];
+                    let heads = page.chunks_exact_mut(layout.head_bytes());
+                    for (g, head) in heads.take(layout.n_kv_heads).enumerate() {
+                        let channels = g * layout.head_dim..(g + 1) * layout.head_dim;
+                        let (k, v) = (&k.row(t)[channels.clone()], &v.row(t)[channels]);
+                        q8_0::write(layout, head, row.slot as usize, k, v);
+                    }
+                }
+            }
         }
     }
 
@@ -164,11 +194,14 @@ impl KvPool {
     /// Head `head` of page `page`.
     #[inline]
     pub(crate) fn head(&self, page: u32, head: usize) -> KvHead<'_> {
-        let start = page as usize * self.layout.page_len() + head * self.layout.head_len();
-        let range = start..start + self.layout.head_len();
+        let len = self.layout.head_bytes();
+        let start = page as usize * self.layout.page_bytes() + head * len;
+        let memory: &[u8] = bytemuck::cast_slice(&self.memory);
+        let bytes = &memory[start..start + len];
         match self.layout.dtype {
-            KvDType::F32 => KvHead::F32(&self.memory[range]),
-            KvDType::F16 => KvHead::F16(&bytemuck::cast_slice(&self.memory)[range]),
+            KvDType::F32 => KvHead::F32(bytemuck::cast_slice(bytes)),
+            KvDType::F16 => KvHead::F16(bytemuck::cast_slice(bytes)),
+            KvDType::Q8_0 => KvHead::Q8(Q8Head::new(self.layout, bytes)),
         }
     }
 }
@@ -234,12 +267,17 @@ mod tests {
         match pool.head(row.page, g) {
             KvHead::F32(h) => (h[key], h[value]),
             KvHead::F16(h) => (h[key].to_f32(), h[value].to_f32()),
+            KvHead::Q8(h) => {
+                let mut wide = vec![0.0; layout.head_len()];
+                h.widen(&mut wide, slot..slot + 1);
+                (wide[key], wide[value])
+            }
         }
     }
 
     #[test]
     fn rows_land_where_the_layout_says() {
-        for dtype in [KvDType::F32, KvDType::F16] {
+        for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
             for head_dim in [1, 8, 20, 64, 80] {
                 let layout = KvLayout { n_kv_heads: 3, head_dim, dtype };
                 let mut pool = KvPool::new(layout, 4).unwrap();
@@ -253,7 +291,11 @@ mod tests {
                 let as_rows = |x| MatRef::packed(x, rows.len(), width);
                 pool.write(as_rows(&k), as_rows(&v), &rows);
                 pool.copy_page(0, 3);
-                let tolerance = if dtype == KvDType::F32 { 0.0 } else { 5e-4 };
+                let tolerance = match dtype {
+                    KvDType::F32 => 0.0,
+                    KvDType::F16 => 5e-4,
+                    KvDType::Q8_0 => 0.505 / 127.0,
+                };
                 for (t, &row) in rows.iter().enumerate() {
                     let copy = KvRow { page: 3, ..row };
                     for row in [row, if row.page == 0 { copy } else { row }] {

@@ -176,8 +176,7 @@ mod tests {
                 };
                 let row = cos_sin.row(t);
                 let (cos, sin) = (f64::from(row[i]), f64::from(row[i + half]));
-                (head[a], head[b]) =
-                    (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
+                (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
             }
         }
         head

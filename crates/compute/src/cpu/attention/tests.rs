@@ -11,12 +11,22 @@ struct Sequence {
     kv_len: usize,
     n_queries: usize,
     causal: bool,
+    /// Positions that a row sees at most.
+    window: usize,
+}
+
+#[derive(Default)]
+struct Options {
+    soft_cap: Option<f32>,
+    slopes: Option<Vec<f32>>,
+    sinks: Option<Vec<f32>>,
 }
 
 struct Case {
     n_heads: usize,
     layout: KvLayout,
     sequences: Vec<Sequence>,
+    options: Options,
 }
 
 fn poison(pool: &mut KvPool, width: usize) {
@@ -26,6 +36,13 @@ fn poison(pool: &mut KvPool, width: usize) {
         let rows: Vec<KvRow> = (0..PAGE_LEN as u32).map(|slot| KvRow { page, slot }).collect();
         pool.write(nan, nan, &rows);
     }
+}
+
+/// A block as 8-bit pages hold it.
+fn round_q8(x: &[f32]) -> Vec<f32> {
+    let max = x.iter().fold(0.0f32, |max, v| max.max(v.abs()));
+    let scale = half::f16::from_f32(max / 127.0).to_f32();
+    x.iter().map(|v| (v / scale).round_ties_even().clamp(-127.0, 127.0) * scale).collect()
 }
 
 #[track_caller]
@@ -51,6 +68,9 @@ fn check(cpu: &Cpu, case: &Case) {
             match layout.dtype {
                 KvDType::F32 => x,
                 KvDType::F16 => x.iter().map(|&v| half::f16::from_f32(v).to_f32()).collect(),
+                KvDType::Q8_0 => {
+                    x.chunks(c).flat_map(|x| x.chunks(32)).flat_map(round_q8).collect()
+                }
             }
         };
         let k = round(random(n * kv_width, seed + 1));
@@ -68,26 +88,36 @@ fn check(cpu: &Cpu, case: &Case) {
         pool.write(MatRef::packed(&k, n, kv_width), MatRef::packed(&v, n, kv_width), &slots);
         for j in 0..sequence.n_queries {
             let kv_len = if sequence.causal { n - sequence.n_queries + j + 1 } else { n };
+            let kv_start = kv_len.saturating_sub(sequence.window);
             let x = q.row(rows.len());
             rows.push(QueryRow {
                 first_page,
                 n_pages: pages as u32,
-                kv_start: 0,
+                kv_start: kv_start as u32,
                 kv_len: kv_len as u32,
             });
             for h in 0..case.n_heads {
                 let g = h / group;
                 let at = |m: &[f32], p: usize, i: usize| f64::from(m[p * kv_width + g * c + i]);
-                let weights: Vec<f64> = (0..kv_len)
+                let Options { soft_cap, slopes, sinks } = &case.options;
+                let weights: Vec<f64> = (kv_start..kv_len)
                     .map(|p| {
                         let dot: f64 = (0..c).map(|i| f64::from(x[h * c + i]) * at(&k, p, i)).sum();
-                        (dot * f64::from(scale)).exp()
+                        let score = dot * f64::from(scale);
+                        let score = soft_cap.map_or(score, |cap| {
+                            let cap = f64::from(cap);
+                            cap * (score / cap).tanh()
+                        });
+                        let slope = slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[h]));
+                        (score + slope * (p as f64 - (kv_len as f64 - 1.0))).exp()
                     })
                     .collect();
-                let sum: f64 = weights.iter().sum();
+                let sink = sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[h]).exp());
+                let sum: f64 = weights.iter().sum::<f64>() + sink;
                 for i in 0..c {
-                    let y: f64 = (0..kv_len).map(|p| weights[p] * at(&v, p, i)).sum();
-                    expected.push(if kv_len == 0 { 0.0 } else { y / sum });
+                    let y: f64 =
+                        weights.iter().zip(kv_start..).map(|(w, p)| w * at(&v, p, i)).sum();
+                    expected.push(if weights.is_empty() { 0.0 } else { y / sum });
                 }
             }
         }
@@ -98,9 +128,9 @@ fn check(cpu: &Cpu, case: &Case) {
         kv: &pool,
         n_heads: case.n_heads,
         scale,
-        soft_cap: None,
-        slopes: None,
-        sinks: None,
+        soft_cap: case.options.soft_cap,
+        slopes: case.options.slopes.as_deref(),
+        sinks: case.options.sinks.as_deref(),
         rows: &rows,
         page_table: &page_table,
     };
@@ -117,8 +147,8 @@ fn each_cpu(f: impl Fn(&Cpu)) {
     }
 }
 
-fn ragged() -> Vec<Sequence> {
-    let s = |kv_len, n_queries, causal| Sequence { kv_len, n_queries, causal };
+fn ragged(window: usize) -> Vec<Sequence> {
+    let s = |kv_len, n_queries, causal| Sequence { kv_len, n_queries, causal, window };
     vec![
         s(1, 1, true),
         s(64, 1, true),
@@ -134,21 +164,82 @@ fn ragged() -> Vec<Sequence> {
 #[test]
 fn ragged_batches_match_f64() {
     each_cpu(|cpu| {
-        for dtype in [KvDType::F32, KvDType::F16] {
-            for (n_heads, n_kv_heads, head_dim) in [(2, 2, 64), (6, 2, 24), (4, 1, 8), (1, 1, 5)] {
+        for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
+            for (n_heads, n_kv_heads, head_dim) in [(2, 2, 64), (6, 2, 24), (4, 1, 40), (1, 1, 5)] {
                 let layout = KvLayout { n_kv_heads, head_dim, dtype };
-                check(cpu, &Case { n_heads, layout, sequences: ragged() });
+                let (sequences, options) = (ragged(usize::MAX), Options::default());
+                check(cpu, &Case { n_heads, layout, sequences, options });
             }
         }
     });
 }
 
 #[test]
+fn windows_skip_what_lies_before_them() {
+    each_cpu(|cpu| {
+        for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
+            for window in [1, 7, 64, 100] {
+                let layout = KvLayout { n_kv_heads: 2, head_dim: 24, dtype };
+                let (sequences, options) = (ragged(window), Options::default());
+                check(cpu, &Case { n_heads: 4, layout, sequences, options });
+            }
+        }
+    });
+}
+
+#[test]
+fn caps_slopes_and_sinks_match_f64() {
+    let heads = |from: f32, step: f32| (0..4u8).map(|h| from + step * f32::from(h)).collect();
+    each_cpu(|cpu| {
+        for bits in 1..8 {
+            let on = |bit: u32| bits & bit != 0;
+            let options = Options {
+                soft_cap: on(1).then_some(1.5),
+                slopes: on(2).then(|| heads(0.01, 0.25)),
+                sinks: on(4).then(|| heads(-1.0, 3.0)),
+            };
+            let layout = KvLayout { n_kv_heads: 2, head_dim: 20, dtype: KvDType::F32 };
+            let sequences = ragged(if bits == 7 { 70 } else { usize::MAX });
+            check(cpu, &Case { n_heads: 4, layout, sequences, options });
+        }
+    });
+}
+
+#[test]
+fn slots_before_every_window_are_not_read() {
+    each_cpu(|cpu| {
+        let layout = KvLayout { n_kv_heads: 1, head_dim: 8, dtype: KvDType::F32 };
+        let mut pool = KvPool::new(layout, 2).unwrap();
+        poison(&mut pool, 8);
+        let ones = [1.0; 16];
+        let slots = [KvRow { page: 1, slot: 2 }, KvRow { page: 1, slot: 3 }];
+        let ones = MatRef::packed(&ones, 2, 8);
+        pool.write(ones, ones, &slots);
+        let args = Attention {
+            q: ones.slice(0, 1),
+            kv: &pool,
+            n_heads: 1,
+            scale: 1.0,
+            soft_cap: Some(10.0),
+            slopes: Some(&[1.0]),
+            sinks: None,
+            rows: &[QueryRow { first_page: 0, n_pages: 2, kv_start: 66, kv_len: 68 }],
+            page_table: &[0, 1],
+        };
+        let mut out = [0.0; 8];
+        attention(cpu, MatMut::packed(&mut out, 1, 8), args);
+        assert_close(&out, &[1.0; 8], 1e-6, cpu.isa.name());
+    });
+}
+
+#[test]
 fn many_heads_of_one_kv_head_exceed_a_block() {
     each_cpu(|cpu| {
-        let layout = KvLayout { n_kv_heads: 1, head_dim: 72, dtype: KvDType::F16 };
-        let sequences = vec![Sequence { kv_len: 100, n_queries: 3, causal: true }];
-        check(cpu, &Case { n_heads: 71, layout, sequences });
+        for dtype in [KvDType::F16, KvDType::Q8_0] {
+            let layout = KvLayout { n_kv_heads: 1, head_dim: 72, dtype };
+            let sequences = vec![Sequence { kv_len: 100, n_queries: 3, causal: true, window: 80 }];
+            check(cpu, &Case { n_heads: 71, layout, sequences, options: Options::default() });
+        }
     });
 }
 

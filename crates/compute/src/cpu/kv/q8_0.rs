@@ -1,0 +1,138 @@
+//! Heads of 8-bit keys and values.
+//!
+//! ```text
+//! head = keys         i8  [C][PAGE_LEN]
+//!        values       i8  [PAGE_LEN][C']
+//!        key scales   f16 [B][PAGE_LEN]     B = ceil(C / 32)
+//!        value scales f16 [B][PAGE_LEN]
+//! ```
+//!
+//! Channel `c` of position `p` is its integer times the scale at `(c / 32) * PAGE_LEN + p`.
+
+use std::ops::Range;
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use super::{KvLayout, PAGE_LEN};
+
+/// Channels that share a scale.
+const BLOCK_LEN: usize = 32;
+
+/// Scales of one head in a page, of keys and values together.
+pub(super) fn n_scales(layout: KvLayout) -> usize {
+    2 * PAGE_LEN * layout.head_dim.div_ceil(BLOCK_LEN)
+}
+
+/// One head of one page.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Q8Head<'a> {
+    layout: KvLayout,
+    keys: &'a [i8],
+    values: &'a [i8],
+    key_scales: &'a [f16],
+    value_scales: &'a [f16],
+}
+
+impl<'a> Q8Head<'a> {
+    pub(super) fn new(layout: KvLayout, bytes: &'a [u8]) -> Self {
+        let (integers, scales) = bytes.split_at(layout.head_len());
+        let (keys, values) = bytemuck::cast_slice(integers).split_at(layout.head_dim * PAGE_LEN);
+        let (key_scales, value_scales) =
+            bytemuck::cast_slice(scales).split_at(n_scales(layout) / 2);
+        Self { layout, keys, values, key_scales, value_scales }
+    }
+
+    /// Writes the head to `out` as pages of f32 hold it: the keys of all positions, the values of
+    /// `positions`; other values are left as they are.
+    #[inline(always)]
+    pub(crate) fn widen(&self, out: &mut [f32], positions: Range<usize>) {
+        let (c, stride) = (self.layout.head_dim, self.layout.value_stride());
+        let (keys, values) = out.split_at_mut(c * PAGE_LEN);
+        let mut scales = [0.0; PAGE_LEN];
+        for (b, stored) in self.key_scales.as_chunks::<PAGE_LEN>().0.iter().enumerate() {
+            stored.convert_to_f32_slice(&mut scales);
+            let block = b * BLOCK_LEN * PAGE_LEN..c.min((b + 1) * BLOCK_LEN) * PAGE_LEN;
+            let from = self.keys[block.clone()].as_chunks::<PAGE_LEN>().0;
+            for (to, from) in keys[block].as_chunks_mut::<PAGE_LEN>().0.iter_mut().zip(from) {
+                for p in 0..PAGE_LEN {
+                    to[p] = f32::from(from[p]) * scales[p];
+                }
+            }
+        }
+        for (b, stored) in self.value_scales.as_chunks::<PAGE_LEN>().0.iter().enumerate() {
+            stored.convert_to_f32_slice(&mut scales);
+            for p in positions.clone() {
+                // The padding is zero and is widened with the last block.
+                let block =
+                    p * stride + b * BLOCK_LEN..p * stride + stride.min((b + 1) * BLOCK_LEN);
+                for (to, &from) in values[block.clone()].iter_mut().zip(&self.values[block]) {
+                    *to = f32::from(from) * scales[p];
+                }
+            }
+        }
+    }
+}
+
+/// Stores key `k` and value `v`, both `[C]`, at `slot` of the head in `bytes`.
+pub(super) fn write(layout: KvLayout, bytes: &mut [u8], slot: usize, k: &[f32], v: &[f32]) {
+    let (integers, scales) = bytes.split_at_mut(layout.head_len());
+    let (keys, values) =
+        bytemuck::cast_slice_mut::<u8, i8>(integers).split_at_mut(layout.head_dim * PAGE_LEN);
+    let (key_scales, value_scales) =
+        bytemuck::cast_slice_mut::<u8, f16>(scales).split_at_mut(n_scales(layout) / 2);
+    let mut block = [0; BLOCK_LEN];
+    for (b, k) in k.chunks(BLOCK_LEN).enumerate() {
+        key_scales[b * PAGE_LEN + slot] = quantize(&mut block, k);
+        for (i, &q) in block[..k.len()].iter().enumerate() {
+            keys[(b * BLOCK_LEN + i) * PAGE_LEN + slot] = q;
+        }
+    }
+    let row = &mut values[slot * layout.value_stride()..][..layout.head_dim];
+    for (b, (v, to)) in v.chunks(BLOCK_LEN).zip(row.chunks_mut(BLOCK_LEN)).enumerate() {
+        value_scales[b * PAGE_LEN + slot] = quantize(to, v);
+    }
+}
+
+/// Rounds `x / scale` to nearest, ties to even; returns the scale, the greatest magnitude / 127.
+/// Values that are not finite, or beyond what the scale can hold, make it so too.
+fn quantize(out: &mut [i8], x: &[f32]) -> f16 {
+    // Among the bits NaN is greater than infinity and so is not lost.
+    let max = x.iter().fold(0, |max: u32, v| max.max(v.to_bits() & 0x7fff_ffff));
+    let stored = f16::from_f32(f32::from_bits(max) / 127.0);
+    let scale = stored.to_f32();
+    if scale == 0.0 {
+        out.fill(0);
+        return stored;
+    }
+    for (q, v) in out.iter_mut().zip(x) {
+        // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+        let rounded = (v / scale).clamp(-127.0, 127.0) + 12_582_912.0;
+        *q = rounded.to_bits() as i8;
+    }
+    stored
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quantize;
+
+    #[test]
+    fn the_scale_serves_the_greatest_magnitude() {
+        let mut q = [9; 4];
+        let scale = quantize(&mut q, &[0.0, 1.0, -2.54, 0.03]).to_f32();
+        assert!((scale - 0.02).abs() < 1e-5);
+        assert_eq!(q, [0, 50, -127, 1]);
+        assert_eq!(quantize(&mut q, &[0.0; 4]).to_f32(), 0.0);
+        assert_eq!(q, [0; 4]);
+        assert_eq!(quantize(&mut q, &[1e-9; 4]).to_f32(), 0.0);
+        assert_eq!(q, [0; 4]);
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_visible() {
+        let mut q = [0; 2];
+        assert!(quantize(&mut q, &[1.0, f32::NAN]).is_nan());
+        assert!(quantize(&mut q, &[1.0, f32::NEG_INFINITY]).is_infinite());
+    }
+}

@@ -1,0 +1,199 @@
+//! A mixture of experts: tokens are grouped by expert, so that an expert's weights are read once
+//! for all tokens that chose it.
+
+use std::ops::Range;
+use std::sync::PoisonError;
+
+use stonechat_compute::AlignedVec;
+use stonechat_compute::cpu::{self, MatMut, MatRef};
+
+use super::{Cpu, MAX_INTEGER_ROWS, Weights};
+use crate::{Experts, Routing};
+
+/// Memory that is kept between calls; it only grows.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    choices: Vec<Choice>,
+    /// `[rows, D]`: the tokens of an expert, then what it makes of them.
+    tokens: Vec<f32>,
+    /// `[rows, F]`, as the next two.
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    hidden: Vec<f32>,
+}
+
+/// A token's use of an expert.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Choice {
+    expert: usize,
+    token: usize,
+    weight: f32,
+}
+
+impl Cpu {
+    /// `out[t] += Σ weight * expert(x[t])` over the experts that the logits choose.
+    #[track_caller]
+    pub(super) fn mixture(
+        &self,
+        mut out: MatMut<'_>,
+        x: MatRef<'_>,
+        logits: MatRef<'_>,
+        experts: &Experts<Self>,
+    ) {
+        let (n_experts, n_used) = (experts.n_experts, experts.n_used);
+        assert_eq!((logits.rows, logits.cols), (x.rows, n_experts), "moe: shape of the logits");
+        assert!(n_used <= n_experts, "moe: {n_used} of {n_experts} experts");
+        let mut scratch = self.moe.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut choices = std::mem::take(&mut scratch.choices);
+        choices.clear();
+        for t in 0..x.rows {
+            route(&mut choices, t, logits.row(t), n_used, experts.routing);
+        }
+        choices.sort_unstable_by_key(|choice| (choice.expert, choice.token));
+        for group in choices.chunk_by(|a, b| a.expert == b.expert) {
+            self.run_expert(&mut scratch, &mut out, x, group, experts);
+        }
+        scratch.choices = choices;
+    }
+
+    /// Adds what one expert makes of the tokens of `group`.
+    fn run_expert(
+        &self,
+        scratch: &mut Scratch,
+        out: &mut MatMut<'_>,
+        x: MatRef<'_>,
+        group: &[Choice],
+        experts: &Experts<Self>,
+    ) {
+        let (rows, d, expert) = (group.len(), x.cols, group[0].expert);
+        let f = experts.gate.shape().0 / experts.n_experts;
+        let (inner, outer) = (expert * f..(expert + 1) * f, expert * d..(expert + 1) * d);
+        let tokens = first(&mut scratch.tokens, rows * d);
+        for (row, choice) in tokens.chunks_exact_mut(d).zip(group) {
+            row.copy_from_slice(x.row(choice.token));
+        }
+        let gate = first(&mut scratch.gate, rows * f);
+        let up = first(&mut scratch.up, rows * f);
+        self.matmul_pair(
+            [MatMut::packed(gate, rows, f), MatMut::packed(up, rows, f)],
+            MatRef::packed(tokens, rows, d),
+            [experts.gate.rows(inner.clone()), experts.up.rows(inner.clone())],
+            [
+                biased(experts.gate_bias.as_ref(), inner.clone()),
+                biased(experts.up_bias.as_ref(), inner),
+            ],
+        );
+        let hidden = first(&mut scratch.hidden, rows * f);
+        cpu::gated(
+            &self.device,
+            MatMut::packed(hidden, rows, f),
+            MatRef::packed(gate, rows, f),
+            MatRef::packed(up, rows, f),
+            experts.activation,
+        );
+        self.matmul_into(
+            MatMut::packed(tokens, rows, d),
+            MatRef::packed(hidden, rows, f),
+            experts.down.rows(outer.clone()),
+            biased(experts.down_bias.as_ref(), outer),
+        );
+        for (row, choice) in tokens.chunks_exact(d).zip(group) {
+            for (y, v) in out.row_mut(choice.token).iter_mut().zip(row) {
+                *y += choice.weight * v;
+            }
+        }
+    }
+
+    /// Two matmuls of the same input, which is quantized once.
+    fn matmul_pair(
+        &self,
+        out: [MatMut<'_>; 2],
+        x: MatRef<'_>,
+        w: [Weights<'_>; 2],
+        epilogues: [cpu::Epilogue<'_>; 2],
+    ) {
+        let [out_a, out_b] = out;
+        if let [Weights::Quant(a), Weights::Quant(b)] = w
+            && x.rows <= MAX_INTEGER_ROWS
+        {
+            let activations = self.quantize(x);
+            stonechat_quant::matmul(&self.device, out_a, &activations, a, epilogues[0]);
+            stonechat_quant::matmul(&self.device, out_b, &activations, b, epilogues[1]);
+        } else {
+            self.matmul_into(out_a, x, w[0], epilogues[0]);
+            self.matmul_into(out_b, x, w[1], epilogues[1]);
+        }
+    }
+}
+
+fn biased(bias: Option<&AlignedVec>, rows: Range<usize>) -> cpu::Epilogue<'_> {
+    cpu::Epilogue { bias: bias.map(|bias| &bias[rows]), ..cpu::Epilogue::default() }
+}
+
+/// The first `len` values, with more memory if there are fewer.
+fn first(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if memory.len() < len {
+        memory.resize(len, 0.0);
+    }
+    &mut memory[..len]
+}
+
+/// Appends the `n_used` experts with the largest logits, of equals the lower ones first, with
+/// their weights.
+fn route(choices: &mut Vec<Choice>, token: usize, logits: &[f32], n_used: usize, routing: Routing) {
+    let start = choices.len();
+    for (expert, &logit) in logits.iter().enumerate() {
+        let chosen = &choices[start..];
+        let at = chosen.iter().position(|c| c.weight < logit).unwrap_or(chosen.len());
+        if at < n_used {
+            if chosen.len() == n_used {
+                choices.pop();
+            }
+            choices.insert(start + at, Choice { expert, token, weight: logit });
+        }
+    }
+    let chosen = &mut choices[start..];
+    let Some(max) = chosen.first().map(|c| c.weight) else { return };
+    chosen.iter_mut().for_each(|c| c.weight = (c.weight - max).exp());
+    let total: f32 = match routing {
+        Routing::Softmax => logits.iter().map(|l| (l - max).exp()).sum(),
+        Routing::SoftmaxOfChosen => chosen.iter().map(|c| c.weight).sum(),
+    };
+    chosen.iter_mut().for_each(|c| c.weight /= total);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Choice, Routing, route};
+
+    fn chosen(logits: &[f32], n_used: usize, routing: Routing) -> Vec<(usize, f32)> {
+        let mut choices = vec![Choice { expert: 9, token: 0, weight: 0.5 }];
+        route(&mut choices, 1, logits, n_used, routing);
+        assert!(choices[1..].iter().all(|c| c.token == 1));
+        choices[1..].iter().map(|c| (c.expert, c.weight)).collect()
+    }
+
+    #[test]
+    fn the_largest_logits_are_chosen_and_the_lower_of_equals() {
+        let experts = |logits: &[f32], n| -> Vec<usize> {
+            chosen(logits, n, Routing::Softmax).iter().map(|c| c.0).collect()
+        };
+        assert_eq!(experts(&[1.0, 3.0, 2.0, 3.0], 2), [1, 3]);
+        assert_eq!(experts(&[0.0; 5], 3), [0, 1, 2]);
+        assert_eq!(experts(&[-1.0, f32::NEG_INFINITY], 2), [0, 1]);
+        assert_eq!(experts(&[f32::NAN; 3], 2).len(), 2);
+    }
+
+    #[test]
+    fn weights_are_shares_of_all_or_of_the_chosen() {
+        let logits = [0.0, 2f32.ln(), 5f32.ln()];
+        let close = |got: Vec<(usize, f32)>, expected: [(usize, f32); 2]| {
+            for (got, expected) in got.iter().zip(expected) {
+                assert_eq!(got.0, expected.0);
+                assert!((got.1 - expected.1).abs() < 1e-6, "{got:?} {expected:?}");
+            }
+        };
+        close(chosen(&logits, 2, Routing::Softmax), [(2, 0.625), (1, 0.25)]);
+        close(chosen(&logits, 2, Routing::SoftmaxOfChosen), [(2, 5.0 / 7.0), (1, 2.0 / 7.0)]);
+    }
+}
