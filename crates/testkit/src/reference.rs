@@ -4,8 +4,8 @@ use std::future::{Future, ready};
 
 use stonechat_compute::DType;
 use stonechat_nn::{
-    Activation, Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow,
-    KvShape, MatrixSource, PAGE_LEN, Rope, RopePairs, Rotation, Routing, Rows, View,
+    Activation, Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvDType,
+    KvRow, KvShape, MatrixSource, PAGE_LEN, Rope, RopePairs, Rotation, Routing, Rows, View,
 };
 
 /// The f64 oracle.
@@ -118,11 +118,27 @@ fn route(logits: &[f64], n_used: usize, routing: Routing) -> Vec<(usize, f64)> {
     chosen.iter().map(|&e| (e, (logits[e] - max).exp() / total)).collect()
 }
 
-fn round_kv(value: f64, shape: &KvShape) -> f64 {
+/// What pages hold of one position's heads.
+fn round_kv(row: &[f64], shape: &KvShape) -> Vec<f64> {
     match shape.dtype {
-        stonechat_nn::KvDType::F32 => value,
-        stonechat_nn::KvDType::F16 => f64::from(half::f16::from_f64(value).to_f32()),
+        KvDType::F32 => row.to_vec(),
+        KvDType::F16 => row.iter().map(|&v| f64::from(half::f16::from_f64(v).to_f32())).collect(),
+        KvDType::Q8_0 => {
+            row.chunks(shape.head_dim).flat_map(|head| head.chunks(32)).flat_map(round_q8).collect()
+        }
     }
+}
+
+/// A block of 8-bit values, in f32 as its stored scale is made, so that ties fall alike.
+fn round_q8(block: &[f64]) -> Vec<f64> {
+    let block: Vec<f32> = block.iter().map(|&v| v as f32).collect();
+    let max = block.iter().fold(0.0f32, |max, v| max.max(v.abs()));
+    let scale = half::f16::from_f32(max / 127.0).to_f32();
+    let integer = |v: f32| (v / scale).round_ties_even().clamp(-127.0, 127.0);
+    block
+        .into_iter()
+        .map(|v| if scale == 0.0 { 0.0 } else { f64::from(integer(v)) * f64::from(scale) })
+        .collect()
 }
 
 impl Backend for Reference {
@@ -364,10 +380,9 @@ impl Backend for Reference {
         let width = kv.width();
         for ((&at, k_row), v_row) in rows.iter().zip(indices(k.rows)).zip(indices(v.rows)) {
             let start = kv.row(layer, at);
-            for i in 0..width {
-                kv.keys[start + i] = round_kv(k.buffer.0[k_row.start + i], &kv.shape);
-                kv.values[start + i] = round_kv(v.buffer.0[v_row.start + i], &kv.shape);
-            }
+            let row = start..start + width;
+            kv.keys[row.clone()].copy_from_slice(&round_kv(&k.buffer.0[k_row], &kv.shape));
+            kv.values[row].copy_from_slice(&round_kv(&v.buffer.0[v_row], &kv.shape));
         }
     }
 

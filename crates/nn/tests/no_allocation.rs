@@ -1,0 +1,81 @@
+//! What a decode step asks of the CPU backend must not allocate once it has run a few times.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use stonechat_compute::DType;
+use stonechat_nn::{
+    Activation, Backend, Cpu, Epilogue, Experts, GatedActivation, MatrixSource, Routing, View,
+};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all calls go to the system allocator as they came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract, which is the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: the system allocator made `p`, above.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// `rows × cols` weights of 0.25.
+fn quantized(cpu: &Cpu, rows: usize, cols: usize) -> <Cpu as Backend>::Matrix {
+    // A block of Q8_0 is an f16 scale and 32 integers.
+    let block: Vec<u8> = [0x00, 0x34].into_iter().chain([1; 32]).collect();
+    let bytes = block.repeat(rows * cols / 32);
+    cpu.matrix(MatrixSource { name: "test", rows, cols, dtype: DType::Q8_0, bytes: &bytes })
+        .unwrap()
+}
+
+#[test]
+fn matmuls_and_experts_of_one_token_do_not_allocate() {
+    let cpu = Cpu::new(2).unwrap();
+    let (d, f, n_experts) = (64, 96, 8);
+    let experts: Experts<Cpu> = Experts {
+        gate: quantized(&cpu, n_experts * f, d),
+        up: quantized(&cpu, n_experts * f, d),
+        down: quantized(&cpu, n_experts * d, f),
+        gate_bias: None,
+        up_bias: None,
+        down_bias: None,
+        n_experts,
+        n_used: 3,
+        routing: Routing::SoftmaxOfChosen,
+        activation: GatedActivation::Silu,
+    };
+    let head = quantized(&cpu, 512, d);
+    let mut x = cpu.alloc(d).unwrap();
+    cpu.write(&mut x, 0, &[0.5; 64]);
+    let mut logits = cpu.alloc(n_experts).unwrap();
+    cpu.write(&mut logits, 0, &[1.0, 5.0, 2.0, 8.0, 7.0, 3.0, 6.0, 4.0]);
+    let (mut y, mut out) = (cpu.alloc(d).unwrap(), cpu.alloc(512).unwrap());
+    let mut step = || {
+        let epilogue = Epilogue { bias: None, activation: Activation::None, accumulate: false };
+        cpu.moe(&mut y, View::packed(&x, 1, d), View::packed(&logits, 1, n_experts), &experts);
+        cpu.matmul(&mut out, View::packed(&y, 1, d), &head, epilogue);
+    };
+    // What must come is a round without any allocation; the first ones make the scratch memory.
+    let rounds = cpu.enter(|| {
+        let mut rounds = [0; 20];
+        for allocations in &mut rounds {
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            (0..50).for_each(|_| step());
+            *allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        }
+        rounds
+    });
+    assert!(rounds.contains(&0), "allocations in rounds of 50 steps: {rounds:?}");
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > 0, "the counter does not count");
+    assert!(y[0] > 0.0, "the experts did nothing");
+}
