@@ -97,6 +97,8 @@ const GEMMA: Architecture = Architecture {
     ..QWEN2
 };
 
+// Falcon and MPT were trained with the exact GELU; llama.cpp runs them with this approximation of
+// it, and tokens are to be the same as there.
 const PHI2: Architecture = Architecture {
     name: "phi2",
     norm: NormKind::Layer,
@@ -134,7 +136,7 @@ pub static ARCHITECTURES: [Architecture; 13] = [
         sinks: true,
         ..QWEN2
     },
-    Architecture { name: "falcon", feed_forward: FeedForward::Plain(Activation::Gelu), ..PHI2 },
+    Architecture { name: "falcon", ..PHI2 },
     Architecture {
         name: "bloom",
         positions: Positions::Alibi,
@@ -145,7 +147,6 @@ pub static ARCHITECTURES: [Architecture; 13] = [
     Architecture {
         name: "mpt",
         positions: Positions::Alibi,
-        feed_forward: FeedForward::Plain(Activation::Gelu),
         residual: Residual::Sequential,
         ..PHI2
     },

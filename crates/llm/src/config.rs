@@ -175,7 +175,11 @@ impl Config {
         let experts = (n_experts > 0)
             .then(|| {
                 let n_used = keys.size("expert_used_count")?;
-                Ok::<_, Error>(ExpertsConfig { n_experts, n_used, routing: Routing::SoftmaxOfChosen })
+                Ok::<_, Error>(ExpertsConfig {
+                    n_experts,
+                    n_used,
+                    routing: Routing::SoftmaxOfChosen,
+                })
             })
             .transpose()?;
         let d_ff = match experts {
@@ -301,11 +305,8 @@ impl Config {
         Some(
             (0..self.n_heads)
                 .map(|h| {
-                    let exponent = if h < n {
-                        even * (h + 1) as f32
-                    } else {
-                        odd * (2 * (h - n) + 1) as f32
-                    };
+                    let exponent =
+                        if h < n { even * (h + 1) as f32 } else { odd * (2 * (h - n) + 1) as f32 };
                     exponent.exp2()
                 })
                 .collect(),

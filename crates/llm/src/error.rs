@@ -46,7 +46,9 @@ pub enum Error {
         got: Vec<usize>,
     },
     /// The tokens do not fit the context.
-    #[error("{tokens} tokens do not fit the context of {n_ctx}: shorten the prompt, raise the context size, or shift the context")]
+    #[error(
+        "{tokens} tokens do not fit the context of {n_ctx}: shorten the prompt, raise the context size, or shift the context"
+    )]
     ContextFull {
         /// Tokens that were to be held.
         tokens: usize,

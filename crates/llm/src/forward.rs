@@ -23,8 +23,7 @@ pub(crate) fn forward<B: Backend>(
     assert_eq!(t, batch.sequences.len(), "one sequence a token");
     state.prepare(backend, batch, config.window)?;
 
-    let embed =
-        Embed { tokens: batch.tokens, scale: config.embedding_scale(), positions: None };
+    let embed = Embed { tokens: batch.tokens, scale: config.embedding_scale(), positions: None };
     backend.embed(&mut state.buffers.x, &weights.token_embd, embed);
     if let Some(norm) = &weights.token_embd_norm {
         let Buffers { x, h, .. } = &mut state.buffers;
@@ -162,8 +161,7 @@ impl<B: Backend> Pass<'_, B> {
                 self.join(down, block.post_ffn_norm.as_ref(), (x, h), View::packed(hidden, t, f));
             }
             (Ffn::Plain { up: w_up, down }, FeedForward::Plain(activation)) => {
-                let epilogue =
-                    Epilogue { bias: w_up.bias.as_ref(), activation, accumulate: false };
+                let epilogue = Epilogue { bias: w_up.bias.as_ref(), activation, accumulate: false };
                 backend.matmul(up, View::packed(h, t, d), &w_up.weight, epilogue);
                 self.join(down, block.post_ffn_norm.as_ref(), (x, h), View::packed(up, t, f));
             }

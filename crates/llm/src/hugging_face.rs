@@ -76,7 +76,11 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
         n_heads,
         n_kv_heads: json.size_or("num_key_value_heads", n_heads)?,
         head_dim,
-        d_ff: json.size(if experts.is_some() { "moe_intermediate_size" } else { "intermediate_size" })?,
+        d_ff: json.size(if experts.is_some() {
+            "moe_intermediate_size"
+        } else {
+            "intermediate_size"
+        })?,
         vocab_size: json.size("vocab_size")?,
         norm_eps: json.float(match json.0["rms_norm_eps"] {
             Value::Null => "layer_norm_eps",

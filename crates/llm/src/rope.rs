@@ -48,8 +48,7 @@ impl RopeTable {
                 magnitude = own * f64::from(attn_factor);
             }
             RopeScaling::Long { n_ctx_orig, attn_factor } => {
-                let by_length =
-                    if n_ctx > n_ctx_orig { &divisors.long } else { &divisors.short };
+                let by_length = if n_ctx > n_ctx_orig { &divisors.long } else { &divisors.short };
                 chosen = by_length.as_ref().or(chosen);
                 magnitude = f64::from(attn_factor);
             }

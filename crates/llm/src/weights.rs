@@ -2,9 +2,7 @@
 
 use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
-use stonechat_nn::{
-    Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, RmsNorm,
-};
+use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, RmsNorm};
 
 use crate::arch::{FeedForward, NormKind, Residual};
 use crate::rope::RopeDivisors;
@@ -81,9 +79,7 @@ impl<B: Backend> Weights<B> {
         let norm_embeddings = config.architecture.norm_embeddings;
         let weights = Self {
             token_embd,
-            token_embd_norm: norm_embeddings
-                .then(|| loader.norm("token_embd_norm"))
-                .transpose()?,
+            token_embd_norm: norm_embeddings.then(|| loader.norm("token_embd_norm")).transpose()?,
             blocks: (0..config.n_layers)
                 .map(|i| loader.block(&format!("blk.{i}")).inspect(|_| step()))
                 .collect::<Result<_, _>>()?,
@@ -125,7 +121,8 @@ impl<B: Backend> Loader<'_, B> {
         let config = self.config;
         let arch = config.architecture;
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
-        let [attn_q, attn_k, attn_v] = self.attention_inputs(name, [q_width, kv_width, kv_width])?;
+        let [attn_q, attn_k, attn_v] =
+            self.attention_inputs(name, [q_width, kv_width, kv_width])?;
         let head_norm = |part: &str| {
             let norm = || self.vector(&format!("{name}.{part}.weight"), config.head_dim);
             arch.qk_norm.then(norm).transpose()
@@ -139,9 +136,7 @@ impl<B: Backend> Loader<'_, B> {
         let has_second = self.source.find(&format!("{second}.weight"))?.is_some();
         let first = format!("{name}.attn_norm");
         let (attn_norm, ffn_norm) = match arch.residual {
-            Residual::Parallel if has_second => {
-                (self.norm(&second)?, Some(self.norm(&first)?))
-            }
+            Residual::Parallel if has_second => (self.norm(&second)?, Some(self.norm(&first)?)),
             Residual::Parallel => (self.norm(&first)?, None),
             Residual::Sequential => {
                 (self.norm(&first)?, Some(self.norm(&format!("{name}.{}", arch.ffn_norm))?))
@@ -193,7 +188,11 @@ impl<B: Backend> Loader<'_, B> {
         }
         if self.source.find(&format!("{name}.ffn_gate.weight"))?.is_some() {
             let gate = self.linear(&format!("{name}.ffn_gate"), f, d)?;
-            return Ok(Ffn::Gated { gate, up: self.linear(&format!("{name}.ffn_up"), f, d)?, down });
+            return Ok(Ffn::Gated {
+                gate,
+                up: self.linear(&format!("{name}.ffn_up"), f, d)?,
+                down,
+            });
         }
         // Phi 3 stores the gate as the first rows of `ffn_up`.
         let mut parts = self.fused(&format!("{name}.ffn_up"), &[f, f], d)?.into_iter();

@@ -425,13 +425,12 @@ impl Backend for Reference {
                 let sink = args.sinks.map(|sinks| sinks.0[head]);
                 let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
                 let total: f64 = scores.iter().chain(&sink).map(|s| (s - max).exp()).sum();
-                for c in 0..head_dim {
-                    let sum: f64 = scores
-                        .iter()
-                        .zip(visible.clone())
-                        .map(|(s, pos)| (s - max).exp() / total * kv.values[at(pos) + c])
-                        .sum();
-                    out.0[(t * n_heads + head) * head_dim + c] = sum;
+                let sums = &mut out.0[(t * n_heads + head) * head_dim..][..head_dim];
+                sums.fill(0.0);
+                for (score, pos) in scores.iter().zip(visible) {
+                    let weight = (score - max).exp() / total;
+                    let value = &kv.values[at(pos)..][..head_dim];
+                    sums.iter_mut().zip(value).for_each(|(sum, v)| *sum += weight * v);
                 }
             }
         }

@@ -4,13 +4,18 @@
 //! on both backends. Inputs with a stride carry NaN in the gaps, and KV pages start as NaN in the
 //! oracle, so reading what must not be read shows.
 
+mod attention;
+mod moe;
+
 use pollster::block_on;
 use stonechat_compute::DType;
 use stonechat_nn::{
-    Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, KvDType, KvShape,
-    MatrixSource, PAGE_LEN, QueryRow, Rope, RopePairs, Rotation, Routing, Rows, View,
+    Activation, Backend, Embed, Epilogue, GatedActivation, KvDType, MatrixSource, Rope, RopePairs,
+    Rotation, Rows, View,
 };
 
+use self::attention::Heads;
+use self::moe::Mixture;
 use crate::{Lcg, Reference, random_weights};
 
 /// Largest accepted error: `|got - expected| <= absolute + relative * max|expected|`.
@@ -272,168 +277,6 @@ impl Case {
             Epilogue { bias: Some(&bias), activation: Activation::Gelu, accumulate: true };
         backend.conv1d(&mut out, View::packed(&x, self.rows, self.cols), &w, stride, epilogue);
         download(backend, &out, len)
-    }
-}
-
-/// A ragged batch over two sequences with pages out of order.
-#[derive(Debug)]
-struct Heads {
-    n_heads: usize,
-    n_kv_heads: usize,
-    head_dim: usize,
-    dtype: KvDType,
-    seed: u64,
-}
-
-/// What scores and softmax are given beside keys and queries.
-#[derive(Debug, Clone, Copy, Default)]
-struct Scoring {
-    /// Positions that a row sees at most.
-    window: Option<u32>,
-    soft_cap: Option<f32>,
-    slopes: bool,
-    sinks: bool,
-}
-
-impl Heads {
-    fn check<B: Backend>(&self, backends: &[B]) {
-        let plain = Scoring::default();
-        let case = Case { rows: self.n_heads, cols: self.head_dim, seed: self.seed };
-        let tolerance = if self.dtype == KvDType::Q8_0 { Q8_KV } else { F32 };
-        for scoring in [
-            plain,
-            Scoring { window: Some(1), ..plain },
-            Scoring { window: Some(70), ..plain },
-            Scoring { soft_cap: Some(1.5), ..plain },
-            Scoring { slopes: true, ..plain },
-            Scoring { sinks: true, ..plain },
-            Scoring { window: Some(9), soft_cap: Some(50.0), slopes: true, sinks: true },
-        ] {
-            let name = format!("attention {self:?} {scoring:?}");
-            let oracle = self.attention(&Reference, scoring);
-            case.check(&name, tolerance, backends, |_, b| self.attention(b, scoring), &oracle);
-        }
-    }
-
-    /// A pool of two sequences, the first over pages 7, 1 and 3, the second on page 5.
-    fn pool<B: Backend>(&self, backend: &B, random: &mut Lcg, layer: usize) -> B::Kv {
-        let Self { n_kv_heads, head_dim, dtype, .. } = *self;
-        let shape = KvShape { n_layers: 2, n_pages: 8, n_kv_heads, head_dim, dtype };
-        let mut kv = backend.kv(shape).expect("a small pool");
-        let page_table = [6u32, 1, 3, 5];
-        let width = n_kv_heads * head_dim;
-        for (first, len) in [0, 3].into_iter().zip(Self::LENGTHS) {
-            let rows: Vec<_> = (0..len)
-                .map(|pos| stonechat_nn::KvRow {
-                    page: page_table[first + pos / PAGE_LEN],
-                    slot: (pos % PAGE_LEN) as u32,
-                })
-                .collect();
-            let both = upload(backend, &random.normals(len * 2 * width, 1.0));
-            let all = Rows::packed(len, 2 * width);
-            let part = |i| View::new(&both, all.columns(i * width, width));
-            backend.kv_write(&mut kv, layer, part(0), part(1), &rows);
-        }
-        backend.kv_copy_page(&mut kv, 6, 7);
-        kv
-    }
-
-    /// Lengths around page edges; the second sequence decodes a single token.
-    const LENGTHS: [usize; 2] = [2 * PAGE_LEN + 3, PAGE_LEN];
-
-    fn attention<B: Backend>(&self, backend: &B, scoring: Scoring) -> Vec<f32> {
-        let Self { n_heads, head_dim, seed, .. } = *self;
-        let mut random = Lcg::new(seed);
-        let layer = 1;
-        let kv = self.pool(backend, &mut random, layer);
-        let page_table = [7u32, 1, 3, 5];
-        let row = |first_page, n_pages, kv_len: usize| {
-            let kv_len = kv_len as u32;
-            let kv_start = scoring.window.map_or(0, |window| kv_len.saturating_sub(window));
-            QueryRow { first_page, n_pages, kv_start, kv_len }
-        };
-        let [long, short] = Self::LENGTHS;
-        let mut rows: Vec<QueryRow> = (long - 70..long).map(|pos| row(0, 3, pos + 1)).collect();
-        rows.extend([row(3, 1, short), row(0, 3, 1)]);
-        let case = Case { rows: rows.len(), cols: n_heads * head_dim, seed };
-        let (q, q_rows) = case.strided(backend, &mut random);
-        let slopes = scoring.slopes.then(|| upload(backend, &random.normals(n_heads, 0.1)));
-        let sinks = scoring.sinks.then(|| upload(backend, &random.normals(n_heads, 2.0)));
-        let len = rows.len() * n_heads * head_dim;
-        let mut out = upload(backend, &vec![0.0; len]);
-        let args = Attention {
-            q: View::new(&q, q_rows),
-            kv: &kv,
-            layer,
-            n_heads,
-            scale: 1.0 / (head_dim as f32).sqrt(),
-            soft_cap: scoring.soft_cap,
-            slopes: slopes.as_ref(),
-            sinks: sinks.as_ref(),
-            rows: &rows,
-            page_table: &page_table,
-        };
-        backend.attention(&mut out, args);
-        download(backend, &out, len)
-    }
-}
-
-/// A small mixture of experts.
-#[derive(Debug)]
-struct Mixture {
-    n_experts: usize,
-    n_used: usize,
-    rows: usize,
-    dtype: DType,
-    seed: u64,
-}
-
-impl Mixture {
-    fn check<B: Backend>(&self, backends: &[B]) {
-        let tolerance = if self.dtype.is_quantized() { INT8 } else { F32 };
-        let case = Case { rows: self.rows, cols: self.n_experts, seed: self.seed };
-        for routing in [Routing::Softmax, Routing::SoftmaxOfChosen] {
-            for has_bias in [false, true] {
-                let name = format!("moe {self:?} {routing:?} bias {has_bias}");
-                let oracle = self.moe(&Reference, routing, has_bias);
-                let run = |_: &Case, b: &B| self.moe(b, routing, has_bias);
-                case.check(&name, tolerance, backends, run, &oracle);
-            }
-        }
-    }
-
-    fn moe<B: Backend>(&self, backend: &B, routing: Routing, has_bias: bool) -> Vec<f32> {
-        let Self { n_experts, n_used, rows, dtype, seed } = *self;
-        let mut random = Lcg::new(seed);
-        // Whole blocks in both directions; an odd width where the type has no blocks.
-        let (d, f) = if dtype.is_quantized() { (256, 512) } else { (33, 20) };
-        let tokens = Case { rows, cols: d, seed };
-        let (x, x_rows) = tokens.strided(backend, &mut random);
-        let (logits, logit_rows) = Case { cols: n_experts, ..tokens }.strided(backend, &mut random);
-        let mut bias = |len| has_bias.then(|| upload(backend, &random.normals(len, 1.0)));
-        let (gate_bias, up_bias, down_bias) =
-            (bias(n_experts * f), bias(n_experts * f), bias(n_experts * d));
-        let mut stack = |n, k| weights(backend, &mut random, dtype, n_experts * n, k);
-        let experts = Experts {
-            gate: stack(f, d),
-            up: stack(f, d),
-            down: stack(d, f),
-            gate_bias,
-            up_bias,
-            down_bias,
-            n_experts,
-            n_used,
-            routing,
-            activation: if has_bias {
-                GatedActivation::ClampedSwiglu { alpha: 1.702, limit: 7.0 }
-            } else {
-                GatedActivation::Silu
-            },
-        };
-        let mut out = upload(backend, &random.normals(rows * d, 1.0));
-        let (x, logits) = (View::new(&x, x_rows), View::new(&logits, logit_rows));
-        backend.moe(&mut out, x, logits, &experts);
-        download(backend, &out, rows * d)
     }
 }
 

@@ -1,0 +1,109 @@
+//! Cases of [`Backend::attention`], [`Backend::kv_write`] and [`Backend::kv_copy_page`].
+
+use stonechat_nn::{Attention, Backend, KvDType, KvRow, KvShape, PAGE_LEN, QueryRow, Rows, View};
+
+use super::{Case, F32, Q8_KV, download, upload};
+use crate::{Lcg, Reference};
+
+/// A ragged batch over two sequences with pages out of order.
+#[derive(Debug)]
+pub(super) struct Heads {
+    pub(super) n_heads: usize,
+    pub(super) n_kv_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) dtype: KvDType,
+    pub(super) seed: u64,
+}
+
+/// What scores and softmax are given beside keys and queries.
+#[derive(Debug, Clone, Copy, Default)]
+struct Scoring {
+    /// Positions that a row sees at most.
+    window: Option<u32>,
+    soft_cap: Option<f32>,
+    slopes: bool,
+    sinks: bool,
+}
+
+impl Heads {
+    pub(super) fn check<B: Backend>(&self, backends: &[B]) {
+        let plain = Scoring::default();
+        let case = Case { rows: self.n_heads, cols: self.head_dim, seed: self.seed };
+        let tolerance = if self.dtype == KvDType::Q8_0 { Q8_KV } else { F32 };
+        for scoring in [
+            plain,
+            Scoring { window: Some(1), ..plain },
+            Scoring { window: Some(70), ..plain },
+            Scoring { soft_cap: Some(1.5), ..plain },
+            Scoring { slopes: true, ..plain },
+            Scoring { sinks: true, ..plain },
+            Scoring { window: Some(9), soft_cap: Some(50.0), slopes: true, sinks: true },
+        ] {
+            let name = format!("attention {self:?} {scoring:?}");
+            let oracle = self.attention(&Reference, scoring);
+            case.check(&name, tolerance, backends, |_, b| self.attention(b, scoring), &oracle);
+        }
+    }
+
+    /// A pool of two sequences, the first over pages 7, 1 and 3, the second on page 5.
+    fn pool<B: Backend>(&self, backend: &B, random: &mut Lcg, layer: usize) -> B::Kv {
+        let Self { n_kv_heads, head_dim, dtype, .. } = *self;
+        let shape = KvShape { n_layers: 2, n_pages: 8, n_kv_heads, head_dim, dtype };
+        let mut kv = backend.kv(shape).expect("a small pool");
+        let page_table = [6u32, 1, 3, 5];
+        let width = n_kv_heads * head_dim;
+        for (first, len) in [0, 3].into_iter().zip(Self::LENGTHS) {
+            let rows: Vec<_> = (0..len)
+                .map(|pos| KvRow {
+                    page: page_table[first + pos / PAGE_LEN],
+                    slot: (pos % PAGE_LEN) as u32,
+                })
+                .collect();
+            let both = upload(backend, &random.normals(len * 2 * width, 1.0));
+            let all = Rows::packed(len, 2 * width);
+            let part = |i| View::new(&both, all.columns(i * width, width));
+            backend.kv_write(&mut kv, layer, part(0), part(1), &rows);
+        }
+        backend.kv_copy_page(&mut kv, 6, 7);
+        kv
+    }
+
+    /// Lengths around page edges; the second sequence decodes a single token.
+    const LENGTHS: [usize; 2] = [2 * PAGE_LEN + 3, PAGE_LEN];
+
+    fn attention<B: Backend>(&self, backend: &B, scoring: Scoring) -> Vec<f32> {
+        let Self { n_heads, head_dim, seed, .. } = *self;
+        let mut random = Lcg::new(seed);
+        let layer = 1;
+        let kv = self.pool(backend, &mut random, layer);
+        let page_table = [7u32, 1, 3, 5];
+        let row = |first_page, n_pages, kv_len: usize| {
+            let kv_len = kv_len as u32;
+            let kv_start = scoring.window.map_or(0, |window| kv_len.saturating_sub(window));
+            QueryRow { first_page, n_pages, kv_start, kv_len }
+        };
+        let [long, short] = Self::LENGTHS;
+        let mut rows: Vec<QueryRow> = (long - 70..long).map(|pos| row(0, 3, pos + 1)).collect();
+        rows.extend([row(3, 1, short), row(0, 3, 1)]);
+        let case = Case { rows: rows.len(), cols: n_heads * head_dim, seed };
+        let (q, q_rows) = case.strided(backend, &mut random);
+        let slopes = scoring.slopes.then(|| upload(backend, &random.normals(n_heads, 0.1)));
+        let sinks = scoring.sinks.then(|| upload(backend, &random.normals(n_heads, 2.0)));
+        let len = rows.len() * n_heads * head_dim;
+        let mut out = upload(backend, &vec![0.0; len]);
+        let args = Attention {
+            q: View::new(&q, q_rows),
+            kv: &kv,
+            layer,
+            n_heads,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            soft_cap: scoring.soft_cap,
+            slopes: slopes.as_ref(),
+            sinks: sinks.as_ref(),
+            rows: &rows,
+            page_table: &page_table,
+        };
+        backend.attention(&mut out, args);
+        download(backend, &out, len)
+    }
+}
