@@ -158,7 +158,7 @@ pub struct Attention<'a, B: Backend> {
     pub scale: f32,
     /// Scores become `cap * tanh(score / cap)` before masking (Gemma 2).
     pub soft_cap: Option<f32>,
-    /// `[H]`: ALiBi slopes; `slope * (pos_k - pos_q)` is added to a score, where the query stands
+    /// `[H]`: `ALiBi` slopes; `slope * (pos_k - pos_q)` is added to a score, where the query stands
     /// at its last visible position.
     pub slopes: Option<&'a B::Buffer>,
     /// `[H]`: a logit of each head that takes part in the softmax and has no value (gpt-oss).

@@ -35,7 +35,7 @@ fn quantized(cpu: &Cpu, rows: usize, cols: usize) -> <Cpu as Backend>::Matrix {
     let block: Vec<u8> = [0x00, 0x34].into_iter().chain([1; 32]).collect();
     let bytes = block.repeat(rows * cols / 32);
     cpu.matrix(MatrixSource { name: "test", rows, cols, dtype: DType::Q8_0, bytes: &bytes })
-        .unwrap()
+        .expect("a supported type")
 }
 
 #[test]

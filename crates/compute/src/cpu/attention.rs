@@ -50,7 +50,7 @@ pub struct Attention<'a> {
     pub scale: f32,
     /// Scores become `cap * tanh(score / cap)` before masking.
     pub soft_cap: Option<f32>,
-    /// `[H]`: ALiBi slopes; `slope * (pos_k - (kv_len - 1))` is added to a score.
+    /// `[H]`: `ALiBi` slopes; `slope * (pos_k - (kv_len - 1))` is added to a score.
     pub slopes: Option<&'a [f32]>,
     /// `[H]`: a logit of each head that takes part in the softmax and has no value.
     pub sinks: Option<&'a [f32]>,

@@ -97,7 +97,7 @@ pub(crate) fn silu<S: Simd>(s: S, x: F32<S>) -> F32<S> {
 #[inline(always)]
 pub(crate) fn gelu_tanh<S: Simd>(s: S, x: F32<S>) -> F32<S> {
     // (1 + tanh u) / 2 is sigmoid(2u), which loses nothing where tanh is near -1.
-    const SLOPE: f32 = 1.595_769_1;
+    const SLOPE: f32 = 1.595_769;
     let cubic = s.mul_add(s.mul(x, x), s.splat(SLOPE * 0.044_715), s.splat(SLOPE));
     s.mul(x, sigmoid(s, s.mul(x, cubic)))
 }
@@ -109,7 +109,7 @@ pub(crate) fn gelu_tanh<S: Simd>(s: S, x: F32<S>) -> F32<S> {
 pub(crate) fn tanh<S: Simd>(s: S, x: F32<S>) -> F32<S> {
     let z = s.mul(x, x);
     let mut p = s.splat(-5.704_988_7e-3);
-    for c in [2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1] {
+    for c in [2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
         p = s.mul_add(p, z, s.splat(c));
     }
     let near = s.mul_add(s.mul(p, z), x, x);
