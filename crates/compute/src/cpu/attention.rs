@@ -24,6 +24,9 @@ const BLOCK_ROWS: usize = 48;
 /// so that a decode step needs no memory of the thread.
 const STACK_LEN: usize = 2048;
 
+/// Multiplications below which starting threads costs more than it gains.
+const MIN_PARALLEL: usize = 128 << 10;
+
 /// What one query row may look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueryRow {
@@ -82,17 +85,38 @@ pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
     // A block ends after `block_rows` rows or where the pages change; blocks are found by walking
     // the rows, so that nothing is stored.
     let n_blocks = Blocks::new(args.rows, block_rows).count();
-    cpu.threads.run(n_blocks * n_kv_heads, |task| {
-        let (index, head) = (task / n_kv_heads, task % n_kv_heads);
+    // Where there are fewer of them than threads, the query heads of a KV head are shared out.
+    let is_small = work(&args) < MIN_PARALLEL;
+    let n_parts = if is_small { 1 } else { cpu.threads.n_threads() / (n_blocks * n_kv_heads) };
+    let part_heads = group.div_ceil(n_parts.clamp(1, group));
+    let n_parts = group.div_ceil(part_heads);
+    let run = |task: usize| {
+        let (index, task) = (task / (n_kv_heads * n_parts), task % (n_kv_heads * n_parts));
         let Some((first, n_rows)) = find_block(args.rows, block_rows, index) else { return };
-        let block = Block { out, args, group, head, first, n_rows };
+        let (kv_head, from) = (task / n_parts, task % n_parts * part_heads);
+        let n_heads = part_heads.min(group - from);
+        let first_head = kv_head * group + from;
+        let block = Block { out, args, kv_head, first_head, n_heads, first, n_rows };
         let len = block.scratch_len();
         if len <= STACK_LEN {
             cpu.isa.dispatch(Run { block, scratch: &mut [0.0; STACK_LEN][..len] });
         } else {
             with_scratch(len, |scratch| cpu.isa.dispatch(Run { block, scratch }));
         }
-    });
+    };
+    let n_tasks = n_blocks * n_kv_heads * n_parts;
+    if is_small {
+        (0..n_tasks).for_each(run);
+    } else {
+        cpu.threads.run(n_tasks, run);
+    }
+}
+
+/// Multiplications of the whole op.
+fn work(args: &Attention<'_>) -> usize {
+    let seen = |row: &QueryRow| row.kv_len.saturating_sub(row.kv_start) as usize;
+    let positions: usize = args.rows.iter().map(seen).sum();
+    2 * positions * args.n_heads * args.kv.layout().head_dim
 }
 
 /// Checks the shapes; returns the query heads of a KV head.
@@ -168,13 +192,15 @@ fn find_block(rows: &[QueryRow], block_rows: usize, index: usize) -> Option<(usi
     Blocks::new(rows, block_rows).nth(index)
 }
 
-/// Rows `first .. first + n_rows` of the queries at KV head `head`.
+/// Rows `first .. first + n_rows` of the queries at heads that read KV head `kv_head`.
 #[derive(Clone, Copy)]
 struct Block<'a> {
     out: SharedMut<'a>,
     args: Attention<'a>,
-    group: usize,
-    head: usize,
+    kv_head: usize,
+    /// First of the query heads.
+    first_head: usize,
+    n_heads: usize,
     first: usize,
     n_rows: usize,
 }
@@ -182,7 +208,7 @@ struct Block<'a> {
 impl Block<'_> {
     /// Rows of the tile: each query row once a query head.
     fn tile_rows(&self) -> usize {
-        self.n_rows * self.group
+        self.n_rows * self.n_heads
     }
 
     fn scratch_len(&self) -> usize {
@@ -207,12 +233,17 @@ impl Block<'_> {
     }
 
     fn query(&self, r: usize) -> QueryRow {
-        self.args.rows[self.first + r / self.group]
+        self.args.rows[self.row(r)]
+    }
+
+    /// The query row of tile row `r`.
+    fn row(&self, r: usize) -> usize {
+        self.first + r / self.n_heads
     }
 
     /// The query head of tile row `r`.
     fn query_head(&self, r: usize) -> usize {
-        self.head * self.group + r % self.group
+        self.first_head + r % self.n_heads
     }
 }
 
@@ -245,7 +276,7 @@ impl<'s> State<'s> {
         total.fill(0.0);
         for r in 0..rows {
             let head = block.query_head(r);
-            let x = &args.q.row(block.first + r / block.group)[head * c..][..c];
+            let x = &args.q.row(block.row(r))[head * c..][..c];
             for (y, &x) in q[r * c..][..c].iter_mut().zip(x) {
                 *y = x * args.scale;
             }
@@ -288,7 +319,7 @@ impl Kernel for Run<'_, '_> {
             let start = page * PAGE_LEN;
             let from = visible.start.saturating_sub(start);
             let to = PAGE_LEN.min(visible.end - start);
-            match block.args.kv.head(id, block.head) {
+            match block.args.kv.head(id, block.kv_head) {
                 KvHead::F32(kv) => {
                     let (keys, values) = kv.split_at(c * PAGE_LEN);
                     add_page(s, &mut state, &block, Page { keys, values, start, from, to });
@@ -307,7 +338,7 @@ impl Kernel for Run<'_, '_> {
         for r in 0..rows {
             let column = block.query_head(r) * c;
             // SAFETY: these columns of these rows belong to this block alone.
-            let out = unsafe { block.out.span(block.first + r / block.group, column, c) };
+            let out = unsafe { block.out.span(block.row(r), column, c) };
             let scale = if state.total[r] == 0.0 { 0.0 } else { 1.0 / state.total[r] };
             let sums = &state.sums[r * layout.value_stride()..][..c];
             for (y, &sum) in out.iter_mut().zip(sums) {

@@ -141,7 +141,7 @@ fn check(cpu: &Cpu, case: &Case) {
 
 fn each_cpu(f: impl Fn(&Cpu)) {
     for isa in Isa::available() {
-        for n_threads in [1, 2] {
+        for n_threads in [1, 2, 5] {
             f(&Cpu { isa, threads: ThreadTeam::new(n_threads).unwrap() });
         }
     }
@@ -229,6 +229,17 @@ fn slots_before_every_window_are_not_read() {
         let mut out = [0.0; 8];
         attention(cpu, MatMut::packed(&mut out, 1, 8), args);
         assert_close(&out, &[1.0; 8], 1e-6, cpu.isa.name());
+    });
+}
+
+#[test]
+fn heads_of_a_kv_head_are_shared_out_to_idle_threads() {
+    each_cpu(|cpu| {
+        for (n_heads, n_kv_heads) in [(8, 1), (6, 2), (3, 1)] {
+            let layout = KvLayout { n_kv_heads, head_dim: 96, dtype: KvDType::F32 };
+            let sequences = vec![Sequence { kv_len: 700, n_queries: 1, causal: true, window: 600 }];
+            check(cpu, &Case { n_heads, layout, sequences, options: Options::default() });
+        }
     });
 }
 
