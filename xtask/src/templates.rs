@@ -30,6 +30,9 @@ pub(crate) struct TemplatesArgs {
     /// Only templates whose names contain this
     #[arg(long)]
     only: Option<String>,
+    /// Print why conversations are refused by both
+    #[arg(long)]
+    refusals: bool,
     /// Print both prompts of the first difference of each template
     #[arg(long)]
     show: bool,
@@ -60,20 +63,24 @@ pub(crate) fn run(args: &TemplatesArgs) -> Result<()> {
     let cases = conversations::cases();
     let expected = render_with_jinja2(&sources, &cases)?;
     let mut totals = Counts::default();
+    let mut fitted = 0;
     for (name, source) in &sources {
-        let got = render(source, &cases);
+        let (got, rendered) = render(source, &cases);
         let expected = expected.get(name).with_context(|| format!("{name}: not rendered"))?;
-        let counts = compare(name, &cases, expected, &got, args.show);
+        let counts = compare(name, &cases, expected, &got, args);
+        fitted += rendered;
         totals.equal += counts.equal;
         totals.refused += counts.refused;
         totals.differ += counts.differ;
     }
     println!(
-        "{} templates x {} conversations: {} equal, {} refused by both, {} differ",
+        "{} templates x {} conversations: {} equal, {} refused by both ({} of them rendered once \
+         fitted to the template), {} differ",
         sources.len(),
         cases.len(),
         totals.equal,
         totals.refused,
+        fitted,
         totals.differ,
     );
     ensure!(totals.differ == 0, "{} prompts differ from jinja2's", totals.differ);
@@ -93,14 +100,18 @@ fn compare(
     cases: &[Case],
     expected: &[Rendered],
     got: &[Rendered],
-    show: bool,
+    args: &TemplatesArgs,
 ) -> Counts {
     let mut counts = Counts::default();
     let mut different = Vec::new();
+    let mut reasons: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for ((case, expected), got) in cases.iter().zip(expected).zip(got) {
         match (expected, got) {
             (Ok(expected), Ok(got)) if expected == got => counts.equal += 1,
-            (Err(_), Err(_)) => counts.refused += 1,
+            (Err(a), Err(b)) => {
+                counts.refused += 1;
+                reasons.entry(format!("jinja2: {a} | here: {b}")).or_default().push(&case.name);
+            }
             _ => {
                 counts.differ += 1;
                 different.push((case, expected, got));
@@ -115,7 +126,10 @@ fn compare(
     for (case, expected, got) in &different {
         println!("    {}: {}", case.name, difference(expected, got));
     }
-    if let (true, Some((case, expected, got))) = (show, different.first()) {
+    for (reason, names) in reasons.iter().filter(|_| args.refusals) {
+        println!("    {}: {reason}", names.join(" "));
+    }
+    if let (true, Some((case, expected, got))) = (args.show, different.first()) {
         println!("--- {}: jinja2\n{expected:?}\n--- here\n{got:?}", case.name);
     }
     counts
@@ -135,12 +149,14 @@ fn difference(expected: &Rendered, got: &Rendered) -> String {
     }
 }
 
-/// Every conversation rendered by this engine.
-fn render(source: &str, cases: &[Case]) -> Vec<Rendered> {
+/// Every conversation rendered by this engine as it is, and how many of those that are refused can
+/// be rendered when their messages are fitted to the template.
+fn render(source: &str, cases: &[Case]) -> (Vec<Rendered>, usize) {
     let template = match ChatTemplate::new(source, BOS, EOS) {
         Ok(template) => template,
-        Err(error) => return cases.iter().map(|_| Err(error.to_string())).collect(),
+        Err(error) => return (cases.iter().map(|_| Err(error.to_string())).collect(), 0),
     };
+    let mut fitted = 0;
     let one = |case: &Case| {
         let conversation = Conversation {
             messages: case.messages.clone(),
@@ -150,9 +166,12 @@ fn render(source: &str, cases: &[Case]) -> Vec<Rendered> {
             now: Some(NOW),
             variables: case.variables.clone(),
         };
-        template.render_unchanged(&conversation).map_err(|error| error.to_string())
+        template.render_unchanged(&conversation).map_err(|error| {
+            fitted += usize::from(template.render(&conversation).is_ok());
+            error.to_string()
+        })
     };
-    cases.iter().map(one).collect()
+    (cases.iter().map(one).collect(), fitted)
 }
 
 const BOS: &str = "<s>";
