@@ -27,7 +27,7 @@ use std::fmt;
 
 use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
 use serde::{Deserialize, Serialize};
 
@@ -231,9 +231,7 @@ fn environment() -> Environment<'static> {
     env.set_formatter(limits::print_counted);
     python::register(&mut env);
     operators::register(&mut env);
-    env.add_filter("tojson", |value: &Value, ensure_ascii: Option<Value>, kwargs: Kwargs| {
-        json::tojson(value, ensure_ascii.as_ref(), &kwargs)
-    });
+    env.add_filter("tojson", json::tojson);
     env.add_function("raise_exception", |message: Value| -> std::result::Result<(), _> {
         let refusal = Refusal(message.to_string());
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, "refused").with_source(refusal))

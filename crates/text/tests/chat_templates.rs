@@ -2,8 +2,6 @@
 //!
 //! The texts are made by `test-data/golden/chat-templates/make.py` with llama.cpp itself.
 
-#![expect(clippy::unwrap_used, reason = "a failing test shows where")]
-
 use std::collections::BTreeMap;
 
 use serde::Deserialize;

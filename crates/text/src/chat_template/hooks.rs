@@ -145,7 +145,8 @@ fn target<'a>(expression: &Expr<'a>) -> Expr<'a> {
 /// A value that is kept: its size and nesting are checked.
 fn bounded<'a>(expression: &Expr<'a>) -> Expr<'a> {
     match expression {
-        Expr::Const(_) => expr(expression),
+        // Literals of collections are checked themselves.
+        Expr::Const(_) | Expr::List(_) | Expr::Tuple(_) | Expr::Map(_) => expr(expression),
         _ => filter(BOUNDED, expr(expression), [], expression.span()),
     }
 }

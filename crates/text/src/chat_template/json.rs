@@ -1,9 +1,9 @@
 //! The `tojson` filter: what Python's `json.dumps` prints for a value of a template.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
 
-use super::limits::MAX_DEPTH;
+use super::operators;
 
 /// The arguments of `json.dumps` that templates use.
 struct Layout {
@@ -21,9 +21,10 @@ struct Layout {
 /// # Errors
 /// If the value holds something that JSON does not have, or an argument is of another kind.
 pub(super) fn tojson(
+    state: &mut State<'_, '_>,
     value: &Value,
-    ensure_ascii: Option<&Value>,
-    kwargs: &Kwargs,
+    ensure_ascii: Option<Value>,
+    kwargs: Kwargs,
 ) -> Result<String, Error> {
     let indent: Option<Value> = kwargs.get("indent")?;
     let separators: Option<Value> = kwargs.get("separators")?;
@@ -45,6 +46,7 @@ pub(super) fn tojson(
         sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     kwargs.assert_all_used()?;
+    operators::check(state, value)?;
     let mut out = String::new();
     write_value(&mut out, value, &layout, 0)?;
     Ok(out)
@@ -82,9 +84,6 @@ fn write_value(
     layout: &Layout,
     depth: usize,
 ) -> Result<(), Error> {
-    if depth > MAX_DEPTH {
-        return Err(Error::new(ErrorKind::InvalidOperation, "tojson: value is nested too deeply"));
-    }
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

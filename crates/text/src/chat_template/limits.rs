@@ -17,7 +17,7 @@ pub(super) const MAX_BRANCHES: usize = 400;
 
 /// Instructions of one rendering; a conversation of a thousand messages takes some hundred
 /// thousand.
-pub(super) const FUEL: u64 = 20_000_000;
+pub(super) const FUEL: u64 = 10_000_000;
 
 /// Nesting of statements, macro calls and values.
 pub(super) const MAX_RECURSION: usize = 300;
@@ -29,14 +29,35 @@ pub(super) const MAX_DEPTH: usize = 200;
 pub(super) const MAX_VALUE_BYTES: usize = 1 << 24;
 
 /// Items of a list that an operator makes.
-pub(super) const MAX_ITEMS: usize = 1 << 20;
+pub(super) const MAX_ITEMS: usize = 1 << 18;
+
+/// What one item of a list or mapping counts for, in bytes: going through it takes about as long.
+pub(super) const ITEM_BYTES: usize = 32;
+
+/// Bytes that the operators of one rendering may go through.
+const MAX_WORK: usize = 1 << 28;
 
 /// Bytes of the rendered prompt, and of everything that expressions printed on the way to it.
 pub(super) const MAX_OUTPUT_BYTES: usize = 1 << 26;
 
-/// Bytes that expressions printed, into the output or into a variable.
+/// What a rendering has used up.
 #[derive(Debug, Default)]
-struct Printed(usize);
+struct Used {
+    /// Bytes that expressions printed, into the output or into a variable.
+    printed: usize,
+    /// Bytes that operators went through.
+    work: usize,
+}
+
+/// Counts `work` bytes; an error when the rendering has had its share.
+pub(super) fn charge(state: &mut State<'_, '_>, work: usize) -> Result<(), Error> {
+    let used = state.get_or_insert_extension_with(Used::default);
+    used.work = used.work.saturating_add(work);
+    if used.work > MAX_WORK {
+        return Err(Error::from(ErrorKind::OutOfFuel));
+    }
+    Ok(())
+}
 
 /// Prints `value` as the engine does and counts it, also where the output is captured by a macro or
 /// a variable.
@@ -45,14 +66,19 @@ pub(super) fn print_counted(
     state: &mut State<'_, '_>,
     value: &Value,
 ) -> Result<(), Error> {
-    let printed = state.get_or_insert_extension_with(Printed::default);
-    printed.0 += value.as_str().map_or(0, str::len);
-    if printed.0 > MAX_OUTPUT_BYTES {
+    let made;
+    let text = match value.as_str() {
+        Some(text) => text,
+        None => {
+            made = operators::printed(state, value)?;
+            &made
+        }
+    };
+    let used = state.get_or_insert_extension_with(Used::default);
+    used.printed = used.printed.saturating_add(text.len());
+    if used.printed > MAX_OUTPUT_BYTES {
         let detail = format!("expected at most {MAX_OUTPUT_BYTES} bytes, got more");
         return Err(Error::new(ErrorKind::WriteFailure, detail));
     }
-    match value.as_str() {
-        Some(text) => out.write_str(text).map_err(Error::from),
-        None => out.write_str(&operators::printed(value)?).map_err(Error::from),
-    }
+    out.write_str(text).map_err(Error::from)
 }

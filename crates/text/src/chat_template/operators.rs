@@ -2,11 +2,11 @@
 //! within bounds.
 
 use minijinja::formatting::{FormatStyle, format};
-use minijinja::value::{Tuple, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::value::{Rest, Tuple, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::hooks;
-use super::limits::{MAX_DEPTH, MAX_ITEMS, MAX_VALUE_BYTES};
+use super::limits::{ITEM_BYTES, MAX_DEPTH, MAX_ITEMS, MAX_VALUE_BYTES, charge};
 
 pub(super) fn register(env: &mut Environment<'_>) {
     env.add_filter(hooks::ADD, add);
@@ -31,36 +31,35 @@ fn unsupported(operator: &str, left: &Value, right: &Value) -> Error {
 }
 
 /// A string made of `pieces`, if it is not too long.
-fn joined(pieces: [&str; 2]) -> Result<String, Error> {
-    fits(pieces[0].len().saturating_add(pieces[1].len()))?;
+fn joined(state: &mut State<'_, '_>, pieces: [&str; 2]) -> Result<String, Error> {
+    fits(state, pieces[0].len().saturating_add(pieces[1].len()))?;
     Ok(pieces.concat())
 }
 
-/// Refuses a string of more than [`MAX_VALUE_BYTES`].
-pub(super) fn fits(bytes: usize) -> Result<(), Error> {
+/// Refuses a string of more than [`MAX_VALUE_BYTES`], and counts it as work.
+pub(super) fn fits(state: &mut State<'_, '_>, bytes: usize) -> Result<(), Error> {
+    charge(state, bytes)?;
     if bytes > MAX_VALUE_BYTES {
         return Err(invalid(format!("expected a string of at most {MAX_VALUE_BYTES} bytes")));
     }
     Ok(())
 }
 
-fn add(left: &Value, right: &Value) -> Result<Value, Error> {
+fn add(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, Error> {
     if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
         // A string marked as safe escapes what is added to it: `Markup` of markupsafe.
         return match (left.is_safe(), right.is_safe()) {
-            (false, false) => joined([a, b]).map(Value::from),
-            (true, true) => joined([a, b]).map(Value::from_safe_string),
-            (true, false) => joined([a, &escaped(b)]).map(Value::from_safe_string),
-            (false, true) => joined([&escaped(a), b]).map(Value::from_safe_string),
+            (false, false) => joined(state, [a, b]).map(Value::from),
+            (true, true) => joined(state, [a, b]).map(Value::from_safe_string),
+            (true, false) => joined(state, [a, &escaped(b)]).map(Value::from_safe_string),
+            (false, true) => joined(state, [&escaped(a), b]).map(Value::from_safe_string),
         };
     }
-    if let (Some(a), Some(b)) = (list(left)?, list(right)?) {
+    if let (Some(a), Some(b)) = (list(state, left)?, list(state, right)?) {
         if left.is_tuple() != right.is_tuple() {
             return Err(unsupported("+", left, right));
         }
-        if a.len() + b.len() > MAX_ITEMS {
-            return Err(invalid(format!("expected a list of at most {MAX_ITEMS} items")));
-        }
+        few(state, a.len() + b.len())?;
         let items: Vec<Value> = a.into_iter().chain(b).collect();
         return Ok(if left.is_tuple() {
             Value::from(Tuple::from(items))
@@ -71,16 +70,27 @@ fn add(left: &Value, right: &Value) -> Result<Value, Error> {
     number(left, right, "+", i128::checked_add, |a, b| a + b)
 }
 
-fn concat(left: &Value, right: &Value) -> Result<Value, Error> {
-    joined([&printed(left)?, &printed(right)?]).map(Value::from)
+fn concat(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, Error> {
+    let (left, right) = (printed(state, left)?, printed(state, right)?);
+    joined(state, [&left, &right]).map(Value::from)
 }
 
 /// What a value prints as, if it is not nested too deeply to be printed.
-pub(super) fn printed(value: &Value) -> Result<String, Error> {
-    bounded(value.clone()).map(|value| value.to_string())
+pub(super) fn printed(state: &mut State<'_, '_>, value: &Value) -> Result<String, Error> {
+    check(state, value)?;
+    Ok(value.to_string())
 }
 
-fn multiply(left: &Value, right: &Value) -> Result<Value, Error> {
+/// Refuses a list of more than [`MAX_ITEMS`], and counts it as work.
+fn few(state: &mut State<'_, '_>, items: usize) -> Result<(), Error> {
+    charge(state, items.saturating_mul(ITEM_BYTES))?;
+    if items > MAX_ITEMS {
+        return Err(invalid(format!("expected a list of at most {MAX_ITEMS} items")));
+    }
+    Ok(())
+}
+
+fn multiply(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, Error> {
     let repeated = [(left, right), (right, left)].into_iter().find(|(value, times)| {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Iterable)
             && times.as_i64().is_some()
@@ -90,24 +100,23 @@ fn multiply(left: &Value, right: &Value) -> Result<Value, Error> {
     };
     let times = usize::try_from(times.as_i64().unwrap_or_default()).unwrap_or_default();
     if let Some(text) = value.as_str() {
-        fits(text.len().saturating_mul(times))?;
+        fits(state, text.len().saturating_mul(times))?;
         return Ok(Value::from(text.repeat(times)));
     }
-    let items = list(value)?.unwrap_or_default();
-    match items.len().checked_mul(times) {
-        Some(n) if n <= MAX_ITEMS => Ok(items.iter().cloned().cycle().take(n).collect()),
-        _ => Err(invalid(format!("expected a list of at most {MAX_ITEMS} items"))),
-    }
+    let items = list(state, value)?.unwrap_or_default();
+    let n = items.len().saturating_mul(times);
+    few(state, n)?;
+    Ok(items.iter().cloned().cycle().take(n).collect())
 }
 
 /// The remainder with the sign of the divisor, or a string filled in as `%` does it.
-fn remainder(left: &Value, right: &Value) -> Result<Value, Error> {
+fn remainder(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, Error> {
     if let Some(text) = left.as_str() {
         let args = match right.is_tuple() {
-            true => list(right)?.unwrap_or_default(),
+            true => list(state, right)?.unwrap_or_default(),
             false => vec![right.clone()],
         };
-        return formatted(FormatStyle::Printf, text, &args);
+        return formatted(state, FormatStyle::Printf, text, &args);
     }
     let integer = |a: i128, b: i128| {
         let remainder = a.checked_rem(b)?;
@@ -123,16 +132,21 @@ fn remainder(left: &Value, right: &Value) -> Result<Value, Error> {
 }
 
 /// `text` with `args` filled in; a width of more than four digits is refused.
-pub(super) fn formatted(style: FormatStyle, text: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn formatted(
+    state: &mut State<'_, '_>,
+    style: FormatStyle,
+    text: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     let longest = text.split(|c: char| !c.is_ascii_digit()).map(str::len).max();
     if longest.unwrap_or_default() > 4 || text.contains('*') && text.contains('%') {
         return Err(invalid("expected a format with fixed widths of at most four digits"));
     }
     for arg in args {
-        check(arg, MAX_DEPTH)?;
+        check(state, arg)?;
     }
     let filled = format(style, text, args)?;
-    joined([&filled, ""]).map(Value::from)
+    joined(state, [&filled, ""]).map(Value::from)
 }
 
 fn number(
@@ -164,10 +178,12 @@ fn as_float(value: &Value) -> Result<f64, Error> {
 }
 
 /// The items of a list or tuple; `None` for anything else.
-fn list(value: &Value) -> Result<Option<Vec<Value>>, Error> {
+fn list(state: &mut State<'_, '_>, value: &Value) -> Result<Option<Vec<Value>>, Error> {
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable => {
-            value.try_iter()?.checked().collect::<Result<_, _>>().map(Some)
+            let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
+            charge(state, items.len().saturating_mul(ITEM_BYTES))?;
+            Ok(Some(items))
         }
         _ => Ok(None),
     }
@@ -184,7 +200,10 @@ fn iterate(value: &Value) -> Result<Value, Error> {
 }
 
 /// `value[start:stop:step]`.
-fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
+fn slice(state: &mut State<'_, '_>, value: &Value, bounds: Rest<Value>) -> Result<Value, Error> {
+    let [start, stop, step] = &bounds[..] else {
+        return Err(invalid("a slice has three bounds"));
+    };
     let bound = |bound: &Value| match bound.is_none() {
         true => Ok(None),
         false => i64::try_from(bound.clone()).map(Some),
@@ -194,6 +213,7 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
         return Err(invalid("expected a step other than 0"));
     }
     if let Some(text) = value.as_str() {
+        charge(state, text.len())?;
         let chars: Vec<char> = text.chars().collect();
         let picked: String = indices(chars.len(), start, stop, step).map(|i| chars[i]).collect();
         return Ok(if value.is_safe() { Value::from_safe_string(picked) } else { picked.into() });
@@ -201,7 +221,7 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
     if value.is_undefined() {
         return Err(Error::new(ErrorKind::UndefinedError, "an undefined value has no parts"));
     }
-    let Some(items) = list(value)? else {
+    let Some(items) = list(state, value)? else {
         return Err(invalid(format!("expected a string or list to slice, got {}", value.kind())));
     };
     let picked: Vec<Value> =
@@ -231,13 +251,25 @@ fn indices(
 }
 
 /// `value` itself, if its strings are not too long and it is not nested too deeply.
-pub(super) fn bounded(value: Value) -> Result<Value, Error> {
-    check(&value, MAX_DEPTH)?;
+fn bounded(state: &mut State<'_, '_>, value: Value) -> Result<Value, Error> {
+    check(state, &value)?;
     Ok(value)
 }
 
-fn check(value: &Value, depth_left: usize) -> Result<(), Error> {
-    fits(value.as_str().map_or(0, str::len))?;
+/// Goes through all of `value`: it must not be nested too deeply, nor be larger as a tree than
+/// [`MAX_VALUE_BYTES`], for everything that prints it walks the tree.
+pub(super) fn check(state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+    let mut size = 0;
+    let result = measure(value, MAX_DEPTH, &mut size);
+    charge(state, size)?;
+    result
+}
+
+fn measure(value: &Value, depth_left: usize, size: &mut usize) -> Result<(), Error> {
+    *size += ITEM_BYTES + value.as_str().map_or(0, str::len);
+    if *size > MAX_VALUE_BYTES + ITEM_BYTES {
+        return Err(invalid(format!("expected a value of at most {MAX_VALUE_BYTES} bytes")));
+    }
     if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
         return Ok(());
     }
@@ -246,10 +278,9 @@ fn check(value: &Value, depth_left: usize) -> Result<(), Error> {
     }
     for item in value.try_iter()?.checked() {
         let item = item?;
+        measure(&item, depth_left - 1, size)?;
         if value.kind() == ValueKind::Map {
-            check(&value.get_item(&item)?, depth_left - 1)?;
-        } else {
-            check(&item, depth_left - 1)?;
+            measure(&value.get_item(&item)?, depth_left - 1, size)?;
         }
     }
     Ok(())

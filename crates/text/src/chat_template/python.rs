@@ -5,6 +5,7 @@ use minijinja::formatting::FormatStyle;
 use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Environment, Error, State};
 
+use super::limits::{MAX_VALUE_BYTES, charge};
 use super::operators::{self, fits, invalid};
 
 /// Registers the filters and tests of jinja2 whose results differ from those of the engine.
@@ -15,12 +16,9 @@ pub(super) fn register(env: &mut Environment<'_>) {
     env.add_filter("count", length);
     env.add_filter("items", items);
     env.add_filter("join", join);
-    env.add_filter("replace", |value: &Value, old: String, new: String, count: Option<i64>| {
-        replace(&value.to_string(), &old, &new, count)
-    });
-    env.add_filter("format", |text: String, args: Rest<Value>| {
-        operators::formatted(FormatStyle::Printf, &text, &args)
-    });
+    env.add_filter("replace", replace_filter);
+    env.add_filter("format", format_filter);
+    env.add_filter("string", string);
     env.add_filter("indent", indent);
     // Not in jinja2, or without bounds and of no use in a chat template.
     for name in ["batch", "bool", "chain", "lines", "slice", "split", "zip", "pprint"] {
@@ -52,12 +50,33 @@ fn length(value: &Value) -> Result<usize, Error> {
     }
 }
 
-fn trim(value: &Value, chars: Option<String>) -> String {
-    strip(&value.to_string(), chars.as_deref(), true, true).to_owned()
+fn string(state: &mut State<'_, '_>, value: &Value) -> Result<Value, Error> {
+    if value.is_safe() {
+        return Ok(value.clone());
+    }
+    operators::printed(state, value).map(Value::from)
+}
+
+fn format_filter(
+    state: &mut State<'_, '_>,
+    text: String,
+    args: Rest<Value>,
+) -> Result<Value, Error> {
+    operators::formatted(state, FormatStyle::Printf, &text, &args)
+}
+
+fn trim(state: &mut State<'_, '_>, value: &Value, chars: Option<String>) -> Result<String, Error> {
+    let text = operators::printed(state, value)?;
+    Ok(strip(&text, chars.as_deref(), true, true).to_owned())
 }
 
 /// `value|join(d='', attribute=None)`.
-fn join(value: &Value, separator: Option<String>, kwargs: Kwargs) -> Result<String, Error> {
+fn join(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    separator: Option<String>,
+    kwargs: Kwargs,
+) -> Result<String, Error> {
     let separator = match separator {
         Some(separator) => separator,
         None => kwargs.get::<Option<String>>("d")?.unwrap_or_default(),
@@ -76,28 +95,42 @@ fn join(value: &Value, separator: Option<String>, kwargs: Kwargs) -> Result<Stri
         if i > 0 {
             out.push_str(&separator);
         }
-        out.push_str(&operators::printed(&item)?);
-        fits(out.len())?;
+        out.push_str(&operators::printed(state, &item)?);
+        if out.len() > MAX_VALUE_BYTES {
+            break;
+        }
     }
+    fits(state, out.len())?;
     Ok(out)
 }
 
 /// `str.replace`; a negative `count` replaces everything.
-fn replace(text: &str, old: &str, new: &str, count: Option<i64>) -> Result<String, Error> {
+fn replace(
+    state: &mut State<'_, '_>,
+    text: &str,
+    [old, new]: [&str; 2],
+    count: Option<i64>,
+) -> Result<String, Error> {
     let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
     let found = text.matches(old).take(count).count();
-    fits(text.len().saturating_add(found.saturating_mul(new.len())))?;
+    fits(state, text.len().saturating_add(found.saturating_mul(new.len())))?;
     Ok(text.replacen(old, new, count))
 }
 
-/// `value|indent(width=4, first=False, blank=False)`; `width` may be the indentation itself.
-fn indent(
+fn replace_filter(
+    state: &mut State<'_, '_>,
     value: &Value,
-    width: Option<Value>,
-    first: Option<bool>,
-    blank: Option<bool>,
-    kwargs: Kwargs,
+    args: Rest<Value>,
 ) -> Result<String, Error> {
+    let (old, new, count): (String, String, Option<i64>) = from_args(&args)?;
+    let text = operators::printed(state, value)?;
+    replace(state, &text, [&old, &new], count)
+}
+
+/// `value|indent(width=4, first=False, blank=False)`; `width` may be the indentation itself.
+fn indent(state: &mut State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let (width, first, blank, kwargs): (Option<Value>, Option<bool>, Option<bool>, Kwargs) =
+        from_args(&args)?;
     let width = width.or(kwargs.get("width")?);
     let first = first.or(kwargs.get("first")?).unwrap_or(false);
     let blank = blank.or(kwargs.get("blank")?).unwrap_or(false);
@@ -110,9 +143,9 @@ fn indent(
             _ => return Err(invalid(format!("indent: expected at most 256 spaces, got {width}"))),
         },
     };
-    let text = format!("{}\n", value.to_string().replace("\r\n", "\n"));
+    let text = format!("{}\n", operators::printed(state, value)?.replace("\r\n", "\n"));
     let lines: Vec<&str> = text.strip_suffix('\n').unwrap_or(&text).split('\n').collect();
-    fits(text.len().saturating_add(lines.len().saturating_mul(indentation.len())))?;
+    fits(state, text.len().saturating_add(lines.len().saturating_mul(indentation.len())))?;
     let mut out = String::new();
     for (i, line) in lines.into_iter().enumerate() {
         if i > 0 {
@@ -165,7 +198,7 @@ fn call_method(
     args: &[Value],
 ) -> Result<Value, Error> {
     let result = match value.kind() {
-        ValueKind::String => string_method(value.as_str().unwrap_or_default(), method, args),
+        ValueKind::String => string_method(state, value, method, args),
         ValueKind::Seq | ValueKind::Iterable if method == "index" => {
             let (wanted,): (Value,) = from_args(args)?;
             value
@@ -201,7 +234,14 @@ fn call_method(
     }
 }
 
-fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn string_method(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Option<Value>, Error> {
+    let text = value.as_str().unwrap_or_default();
+    charge(state, text.len())?;
     Ok(Some(match method {
         "strip" | "lstrip" | "rstrip" => {
             let (chars,): (Option<String>,) = from_args(args)?;
@@ -240,14 +280,14 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Valu
         }
         "replace" => {
             let (old, new, count): (String, String, Option<i64>) = from_args(args)?;
-            Value::from(replace(text, &old, &new, count)?)
+            Value::from(replace(state, text, [&old, &new], count)?)
         }
         "join" => {
             let (values,): (Value,) = from_args(args)?;
             let kwargs = Kwargs::from_iter([] as [(&str, Value); 0]);
-            Value::from(join(&values, Some(text.to_owned()), kwargs)?)
+            Value::from(join(state, &values, Some(text.to_owned()), kwargs)?)
         }
-        "format" => operators::formatted(FormatStyle::StrFormat, text, args)?,
+        "format" => operators::formatted(state, FormatStyle::StrFormat, text, args)?,
         "removeprefix" => {
             let (prefix,): (String,) = from_args(args)?;
             Value::from(text.strip_prefix(&prefix).unwrap_or(text))

@@ -251,6 +251,10 @@ fn hostile_templates_end_in_errors() {
         1,
         "nesting",
     );
+    check_fails(&doubling.replace("n.s ~ n.s", "[n.s, n.s]"), 1, "at most");
+    let work =
+        "{% set x = 'x' * 9999999 %}{% for a in range(99999) %}{% set y = x[1:] %}{% endfor %}";
+    check_fails(work, 1, "too many steps");
     check_fails("{{ '%999999999d' % 1 }}", 1, "width");
     check_fails("{{ '{:>999999999}'.format(1) }}", 1, "width");
     let knot = "{% set n = namespace() %}{% set n.n = n %}{{ n }}";
