@@ -14,7 +14,8 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType};
 use stonechat_quant::{
-    ActivationBuffer, QuantMatrix, dequantize_rows, kernel_name, matmul, quantize_rows,
+    ActivationBuffer, QuantMatrix, dequantize_rows, kernel_name, matmul, needs_importance,
+    quantize_rows,
 };
 
 /// `(N, K)`: attention, the two feed-forward matrices and the vocabulary of Whisper's base model.
@@ -35,7 +36,13 @@ fn weights(dtype: DType, n: usize, k: usize) -> Vec<u8> {
     let few = n.min(64);
     let row_bytes = dtype.bytes_for(k).expect("K is a multiple of 256");
     let mut bytes = vec![0; few * row_bytes];
-    quantize_rows(dtype, &random(few * k), k, &mut bytes).expect("whole rows");
+    if needs_importance(dtype) {
+        // Any bytes are blocks; without this bit f16 scales are finite.
+        let values = random(bytes.len());
+        bytes.iter_mut().zip(values).for_each(|(b, v)| *b = (v * 128.0) as i8 as u8 & 0xbf);
+    } else {
+        quantize_rows(dtype, &random(few * k), k, &mut bytes).expect("whole rows");
+    }
     bytes.iter().copied().cycle().take(n * row_bytes).collect()
 }
 
