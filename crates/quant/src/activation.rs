@@ -32,7 +32,7 @@ impl Unit {
 pub struct ActivationBuffer {
     m: usize,
     k: usize,
-    /// Units of a row, padding included.
+    /// Units of a row, padding included, which is zeros.
     units_per_row: usize,
     units: Vec<Unit>,
     /// Per unit: the scale `d`, with `x = d * q`.
@@ -118,6 +118,10 @@ impl ActivationBuffer {
         for r in 0..m {
             let row = r * units_per_row..(r + 1) * units_per_row;
             let blocks = r * units_per_row / UNITS_PER_BLOCK..;
+            let padding = row.start + k / UNIT_LEN..row.end;
+            self.units[padding.clone()].fill(Unit::zeroed());
+            self.scales[padding.clone()].fill(0.0);
+            self.sums32[padding].fill(0.0);
             let kernel = QuantizeRow {
                 x: x.row(r).as_chunks().0,
                 units: &mut self.units[row.clone()],

@@ -33,8 +33,14 @@ trait Unpack32: Block {
     /// Whether there is a min.
     const HAS_MIN: bool;
 
-    /// `q`, `scale`, `min`.
-    fn unpack<S: I8Dot>(&self, s: S) -> (S::Bytes, f32, f32);
+    /// `q`.
+    fn unpack<S: I8Dot>(&self, s: S) -> S::Bytes;
+
+    /// Scales of up to eight blocks, then zeros.
+    fn scales<S: I8Dot>(s: S, blocks: &[Self]) -> S::Floats;
+
+    /// Mins of up to eight blocks, whose scales are `scales`, then zeros.
+    fn mins<S: I8Dot>(s: S, blocks: &[Self], scales: S::Floats) -> S::Floats;
 }
 
 /// A block of 256 elements in 16 groups of 16 or 8 groups of 32, each with `w = scale * q + min`.
@@ -61,31 +67,85 @@ fn first_units<'a, const M: usize>(x: &[ActivationRow<'a>; M], n: usize) -> [Act
     x
 }
 
+/// Partial sums of `M` rows. A row alone has several, so that its additions do not wait for each
+/// other; more rows have one each, which registers can hold.
+struct Sums<F, const M: usize>([[F; 4]; M]);
+
+impl<F: Copy, const M: usize> Sums<F, M> {
+    #[inline(always)]
+    fn zeros<S: I8Dot<Floats = F>>(s: S) -> Self {
+        Self([[s.splat_floats(0.0); 4]; M])
+    }
+
+    /// Adds `a * b` to a sum of row `m` that differs from those of the three neighbours of `u`.
+    #[inline(always)]
+    fn add<S: I8Dot<Floats = F>>(&mut self, s: S, (m, u): (usize, usize), a: F, b: F) {
+        let sum = &mut self.0[m][if M == 1 { u % 4 } else { 0 }];
+        *sum = s.fused(a, b, *sum);
+    }
+
+    #[inline(always)]
+    fn finish<S: I8Dot<Floats = F>>(self, s: S) -> [f32; M] {
+        let mut dots = [0.0; M];
+        for m in 0..M {
+            let [mut a, b, mut c, d] = self.0[m];
+            if M == 1 {
+                let one = s.splat_floats(1.0);
+                a = s.fused(b, one, a);
+                c = s.fused(d, one, c);
+                a = s.fused(c, one, a);
+            }
+            dots[m] = s.sum(a);
+        }
+        dots
+    }
+}
+
 #[inline(always)]
 fn dot32<B: Unpack32, S: I8Dot, const M: usize>(
     s: S,
     w: &[B],
     x: &[ActivationRow<'_>; M],
 ) -> [f32; M] {
-    let x = first_units(x, w.len());
-    let mut sums = [s.splat_floats(0.0); M];
-    let mut min_sums = [0.0f32; M];
-    for (i, block) in w.iter().enumerate() {
-        let (q, scale, min) = block.unpack(s);
-        for m in 0..M {
-            let p = s.load_bytes(x[m].units[i].bytes());
-            let dot = if B::SIGNED { s.dot_signed(q, p) } else { s.dot_unsigned(q, p) };
-            let factor = s.splat_floats(scale * x[m].scales[i]);
-            sums[m] = s.fused(s.to_floats(dot), factor, sums[m]);
-            if B::HAS_MIN {
-                min_sums[m] += min * x[m].sums32[i];
-            }
+    let x = first_units(x, w.len().next_multiple_of(8));
+    let mut sums = Sums::zeros(s);
+    let (groups, rest) = w.as_chunks::<8>();
+    for (i, group) in groups.iter().enumerate() {
+        eight_blocks(s, group, i, &x, &mut sums);
+    }
+    if !rest.is_empty() {
+        eight_blocks(s, rest, groups.len(), &x, &mut sums);
+    }
+    sums.finish(s)
+}
+
+/// Up to eight blocks of 32, beside units `8 * i ..`. Scales are widened and multiplied together.
+#[inline(always)]
+fn eight_blocks<B: Unpack32, S: I8Dot, const M: usize>(
+    s: S,
+    blocks: &[B],
+    i: usize,
+    x: &[ActivationRow<'_>; M],
+    sums: &mut Sums<S::Floats, M>,
+) {
+    let scales = B::scales(s, blocks);
+    let mut factors = [[0.0; 8]; M];
+    for m in 0..M {
+        let x_scales = s.load_floats(&x[m].scales.as_chunks().0[i]);
+        factors[m] = s.to_array(s.scale_floats(scales, x_scales));
+        if B::HAS_MIN {
+            let x_sums = s.load_floats(&x[m].sums32.as_chunks().0[i]);
+            sums.add(s, (m, 0), B::mins(s, blocks, scales), x_sums);
         }
     }
-    for m in 0..M {
-        min_sums[m] += s.sum(sums[m]);
+    for (u, block) in blocks.iter().enumerate() {
+        let q = block.unpack(s);
+        for m in 0..M {
+            let p = s.load_bytes(x[m].units[8 * i + u].bytes());
+            let dot = if B::SIGNED { s.dot_signed(q, p) } else { s.dot_unsigned(q, p) };
+            sums.add(s, (m, u), s.to_floats(dot), s.splat_floats(factors[m][u]));
+        }
     }
-    min_sums
 }
 
 #[inline(always)]
@@ -95,21 +155,27 @@ fn dot256<B: Unpack256, S: I8Dot, const M: usize>(
     x: &[ActivationRow<'_>; M],
 ) -> [f32; M] {
     let x = first_units(x, 8 * w.len());
-    let mut sums = [s.splat_floats(0.0); M];
+    let mut sums = Sums::zeros(s);
     for (i, block) in w.iter().enumerate() {
         let q = block.unpack(s);
         let (scales, mins) = block.grids(s);
+        let mut factors = [[0.0; 16]; M];
+        for m in 0..M {
+            for g in 0..16 {
+                let u = if B::GROUPS_OF_16 { g / 2 } else { g % 8 };
+                factors[m][g] = scales[g] * x[m].scales[8 * i + u];
+            }
+        }
         for u in 0..8 {
-            let scale = if B::GROUPS_OF_16 {
-                s.pair(scales[2 * u], scales[2 * u + 1])
-            } else {
-                s.splat_floats(scales[u])
-            };
             for m in 0..M {
                 let p = s.load_bytes(x[m].units[8 * i + u].bytes());
-                let factor = s.scale_floats(scale, s.splat_floats(x[m].scales[8 * i + u]));
+                let factor = if B::GROUPS_OF_16 {
+                    s.pair(factors[m][2 * u], factors[m][2 * u + 1])
+                } else {
+                    s.splat_floats(factors[m][u])
+                };
                 let dot = if B::SIGNED { s.dot_signed(q[u], p) } else { s.dot_unsigned(q[u], p) };
-                sums[m] = s.fused(s.to_floats(dot), factor, sums[m]);
+                sums.add(s, (m, u), s.to_floats(dot), factor);
             }
         }
         if B::SIGNED {
@@ -120,17 +186,13 @@ fn dot256<B: Unpack256, S: I8Dot, const M: usize>(
         for m in 0..M {
             if B::GROUPS_OF_16 {
                 let [low, high] = &x[m].sums16[i];
-                sums[m] = s.fused(mins_low, s.load_floats(low), sums[m]);
-                sums[m] = s.fused(mins_high, s.load_floats(high), sums[m]);
+                sums.add(s, (m, 0), mins_low, s.load_floats(low));
+                sums.add(s, (m, 1), mins_high, s.load_floats(high));
             } else {
                 let (groups, _) = x[m].sums32.as_chunks();
-                sums[m] = s.fused(mins_low, s.load_floats(&groups[i]), sums[m]);
+                sums.add(s, (m, 0), mins_low, s.load_floats(&groups[i]));
             }
         }
     }
-    let mut dots = [0.0; M];
-    for m in 0..M {
-        dots[m] = s.sum(sums[m]);
-    }
-    dots
+    sums.finish(s)
 }

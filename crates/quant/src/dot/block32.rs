@@ -3,7 +3,7 @@
 use super::{ActivationRow, DotRow, Unpack32, dot32};
 use crate::block::{
     BlockIq4Nl, BlockMxfp4, BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, E2M1_TWICE,
-    LEVELS,
+    Half, LEVELS,
 };
 use crate::simd::I8Dot;
 
@@ -24,75 +24,98 @@ macro_rules! dot_row {
 
 dot_row!(BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, BlockIq4Nl, BlockMxfp4);
 
-impl Unpack32 for BlockQ4_0 {
-    const SIGNED: bool = false;
-    const HAS_MIN: bool = true;
-
-    #[inline(always)]
-    fn unpack<S: I8Dot>(&self, s: S) -> (S::Bytes, f32, f32) {
-        let scale = s.half(self.d);
-        (s.nibbles(&self.qs), scale, -8.0 * scale)
-    }
+/// The field `$field` of up to eight blocks, widened.
+macro_rules! halves {
+    ($s:expr, $blocks:expr, $field:ident) => {{
+        let mut halves = [Half::default(); 8];
+        for (half, block) in halves.iter_mut().zip($blocks) {
+            *half = block.$field;
+        }
+        $s.halves(halves)
+    }};
 }
 
-impl Unpack32 for BlockQ4_1 {
-    const SIGNED: bool = false;
-    const HAS_MIN: bool = true;
+/// `$bytes` are the bytes of `$block`; with `$offset` they are unsigned and offset by it.
+macro_rules! unpack_offset {
+    ($block:ty, |$this:ident, $s:ident| $bytes:expr, offset $offset:literal) => {
+        impl Unpack32 for $block {
+            const SIGNED: bool = $offset == 0.0;
+            const HAS_MIN: bool = $offset != 0.0;
 
-    #[inline(always)]
-    fn unpack<S: I8Dot>(&self, s: S) -> (S::Bytes, f32, f32) {
-        (s.nibbles(&self.qs), s.half(self.d), s.half(self.m))
-    }
+            #[inline(always)]
+            fn unpack<S: I8Dot>(&self, $s: S) -> S::Bytes {
+                let $this = self;
+                $bytes
+            }
+
+            #[inline(always)]
+            fn scales<S: I8Dot>(s: S, blocks: &[Self]) -> S::Floats {
+                halves!(s, blocks, d)
+            }
+
+            #[inline(always)]
+            fn mins<S: I8Dot>(s: S, _: &[Self], scales: S::Floats) -> S::Floats {
+                s.scale_floats(scales, s.splat_floats(-$offset))
+            }
+        }
+    };
 }
 
-impl Unpack32 for BlockQ5_0 {
-    const SIGNED: bool = false;
-    const HAS_MIN: bool = true;
+unpack_offset!(BlockQ4_0, |w, s| s.nibbles(&w.qs), offset 8.0);
+unpack_offset!(BlockQ5_0, |w, s| five_bits(s, w.qh, &w.qs), offset 16.0);
+unpack_offset!(BlockQ8_0, |w, s| s.load_bytes(bytemuck::cast_ref(&w.qs)), offset 0.0);
+unpack_offset!(BlockIq4Nl, |w, s| s.lookup(&LEVELS, s.nibbles(&w.qs)), offset 0.0);
 
-    #[inline(always)]
-    fn unpack<S: I8Dot>(&self, s: S) -> (S::Bytes, f32, f32) {
-        let scale = s.half(self.d);
-        (five_bits(s, self.qh, &self.qs), scale, -16.0 * scale)
-    }
+/// `$bytes` are the unsigned bytes of `$block`, which has a min.
+macro_rules! unpack_min {
+    ($block:ty, |$this:ident, $s:ident| $bytes:expr) => {
+        impl Unpack32 for $block {
+            const SIGNED: bool = false;
+            const HAS_MIN: bool = true;
+
+            #[inline(always)]
+            fn unpack<S: I8Dot>(&self, $s: S) -> S::Bytes {
+                let $this = self;
+                $bytes
+            }
+
+            #[inline(always)]
+            fn scales<S: I8Dot>(s: S, blocks: &[Self]) -> S::Floats {
+                halves!(s, blocks, d)
+            }
+
+            #[inline(always)]
+            fn mins<S: I8Dot>(s: S, blocks: &[Self], _: S::Floats) -> S::Floats {
+                halves!(s, blocks, m)
+            }
+        }
+    };
 }
 
-impl Unpack32 for BlockQ5_1 {
-    const SIGNED: bool = false;
-    const HAS_MIN: bool = true;
-
-    #[inline(always)]
-    fn unpack<S: I8Dot>(&self, s: S) -> (S::Bytes, f32, f32) {
-        (five_bits(s, self.qh, &self.qs), s.half(self.d), s.half(self.m))
-    }
-}
-
-impl Unpack32 for BlockQ8_0 {
-    const SIGNED: bool = true;
-    const HAS_MIN: bool = false;
-
-    #[inline(always)]
-    fn unpack<S: I8Dot>(&self, s: S) -> (S::Bytes, f32, f32) {
-        (s.load_bytes(bytemuck::cast_ref(&self.qs)), s.half(self.d), 0.0)
-    }
-}
-
-impl Unpack32 for BlockIq4Nl {
-    const SIGNED: bool = true;
-    const HAS_MIN: bool = false;
-
-    #[inline(always)]
-    fn unpack<S: I8Dot>(&self, s: S) -> (S::Bytes, f32, f32) {
-        (s.lookup(&LEVELS, s.nibbles(&self.qs)), s.half(self.d), 0.0)
-    }
-}
+unpack_min!(BlockQ4_1, |w, s| s.nibbles(&w.qs));
+unpack_min!(BlockQ5_1, |w, s| five_bits(s, w.qh, &w.qs));
 
 impl Unpack32 for BlockMxfp4 {
     const SIGNED: bool = true;
     const HAS_MIN: bool = false;
 
     #[inline(always)]
-    fn unpack<S: I8Dot>(&self, s: S) -> (S::Bytes, f32, f32) {
-        (s.lookup(&E2M1_TWICE, s.nibbles(&self.qs)), self.scale(), 0.0)
+    fn unpack<S: I8Dot>(&self, s: S) -> S::Bytes {
+        s.lookup(&E2M1_TWICE, s.nibbles(&self.qs))
+    }
+
+    #[inline(always)]
+    fn scales<S: I8Dot>(s: S, blocks: &[Self]) -> S::Floats {
+        let mut scales = [0.0; 8];
+        for (scale, block) in scales.iter_mut().zip(blocks) {
+            *scale = block.scale();
+        }
+        s.load_floats(&scales)
+    }
+
+    #[inline(always)]
+    fn mins<S: I8Dot>(s: S, _: &[Self], _: S::Floats) -> S::Floats {
+        s.splat_floats(0.0)
     }
 }
 

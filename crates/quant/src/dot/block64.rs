@@ -1,6 +1,6 @@
 //! The dot product of `NVFP4`, the only format with blocks of 64.
 
-use super::{ActivationRow, DotRow, first_units};
+use super::{ActivationRow, DotRow, Sums, first_units};
 use crate::block::{BlockNvfp4, E2M1_TWICE};
 use crate::simd::I8Dot;
 
@@ -8,7 +8,7 @@ impl DotRow for BlockNvfp4 {
     #[inline(always)]
     fn dot<S: I8Dot, const M: usize>(s: S, w: &[Self], x: &[ActivationRow<'_>; M]) -> [f32; M] {
         let x = first_units(x, 2 * w.len());
-        let mut sums = [s.splat_floats(0.0); M];
+        let mut sums = Sums::zeros(s);
         for (i, block) in w.iter().enumerate() {
             let scales = block.half_scales();
             for u in 0..2 {
@@ -17,14 +17,10 @@ impl DotRow for BlockNvfp4 {
                 for m in 0..M {
                     let p = s.load_bytes(x[m].units[2 * i + u].bytes());
                     let factor = s.scale_floats(scale, s.splat_floats(x[m].scales[2 * i + u]));
-                    sums[m] = s.fused(s.to_floats(s.dot_signed(q, p)), factor, sums[m]);
+                    sums.add(s, (m, u), s.to_floats(s.dot_signed(q, p)), factor);
                 }
             }
         }
-        let mut dots = [0.0; M];
-        for m in 0..M {
-            dots[m] = s.sum(sums[m]);
-        }
-        dots
+        sums.finish(s)
     }
 }

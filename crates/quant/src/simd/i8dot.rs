@@ -26,6 +26,9 @@ pub trait I8Dot: Simd {
     /// Widens an f16.
     fn half(self, x: Half) -> f32;
 
+    /// Widens eight f16.
+    fn halves(self, x: [Half; 8]) -> Self::Floats;
+
     /// Loads 32 bytes.
     fn load_bytes(self, x: &[u8; 32]) -> Self::Bytes;
 
@@ -65,6 +68,9 @@ pub trait I8Dot: Simd {
 
     /// Loads eight values.
     fn load_floats(self, x: &[f32; 8]) -> Self::Floats;
+
+    /// The lanes.
+    fn to_array(self, x: Self::Floats) -> [f32; 8];
 
     /// Eight times `x`.
     fn splat_floats(self, x: f32) -> Self::Floats;

@@ -23,6 +23,15 @@ macro_rules! portable {
             }
 
             #[inline(always)]
+            fn halves(self, x: [Half; 8]) -> [f32; 8] {
+                let mut wide = [0.0; 8];
+                for i in 0..8 {
+                    wide[i] = x[i].to_f32();
+                }
+                wide
+            }
+
+            #[inline(always)]
             fn load_bytes(self, x: &[u8; 32]) -> [u8; 32] {
                 *x
             }
@@ -94,6 +103,11 @@ macro_rules! portable {
             #[inline(always)]
             fn load_floats(self, x: &[f32; 8]) -> [f32; 8] {
                 *x
+            }
+
+            #[inline(always)]
+            fn to_array(self, x: [f32; 8]) -> [f32; 8] {
+                x
             }
 
             #[inline(always)]

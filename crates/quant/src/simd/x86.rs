@@ -46,6 +46,12 @@ impl I8Dot for Avx2 {
     }
 
     #[inline(always)]
+    fn halves(self, x: [Half; 8]) -> __m256 {
+        // SAFETY: F16C again, in its 256-bit form.
+        unsafe { std::arch::x86_64::_mm256_cvtph_ps(bytemuck::cast(x)) }
+    }
+
+    #[inline(always)]
     fn load_bytes(self, x: &[u8; 32]) -> __m256i {
         bytemuck::cast(*x)
     }
@@ -120,6 +126,11 @@ impl I8Dot for Avx2 {
     }
 
     #[inline(always)]
+    fn to_array(self, x: __m256) -> [f32; 8] {
+        bytemuck::cast(x)
+    }
+
+    #[inline(always)]
     fn splat_floats(self, x: f32) -> __m256 {
         self.avx._mm256_set1_ps(x)
     }
@@ -173,6 +184,11 @@ macro_rules! by_avx2 {
             #[inline(always)]
             fn half(self, x: Half) -> f32 {
                 $avx2(self).half(x)
+            }
+
+            #[inline(always)]
+            fn halves(self, x: [Half; 8]) -> __m256 {
+                $avx2(self).halves(x)
             }
 
             #[inline(always)]
@@ -231,6 +247,11 @@ macro_rules! by_avx2 {
             #[inline(always)]
             fn load_floats(self, x: &[f32; 8]) -> __m256 {
                 $avx2(self).load_floats(x)
+            }
+
+            #[inline(always)]
+            fn to_array(self, x: __m256) -> [f32; 8] {
+                $avx2(self).to_array(x)
             }
 
             #[inline(always)]
