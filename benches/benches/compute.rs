@@ -72,7 +72,7 @@ fn bench_attention(c: &mut Criterion) {
         .map(|pos| KvRow { page: (pos / PAGE_LEN) as u32, slot: (pos % PAGE_LEN) as u32 })
         .collect();
     let x = made_up(T * D_MODEL);
-    for dtype in [KvDType::F32, KvDType::F16] {
+    for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
         let layout = KvLayout { n_kv_heads: N_HEADS, head_dim, dtype };
         let mut pool = KvPool::new(layout, n_pages).expect("a few MiB");
         let all = MatRef::packed(&x, T, D_MODEL);
