@@ -15,8 +15,8 @@ pub(super) const MAX_TAG_TOKENS: usize = 600;
 /// Branches `elif` of the whole template, which nest as well.
 pub(super) const MAX_BRANCHES: usize = 400;
 
-/// Instructions of one rendering; a conversation of a thousand messages takes some hundred
-/// thousand.
+/// Instructions of one rendering: enough for every template of the corpus at a thousand messages,
+/// also for the few that look through all messages for each.
 pub(super) const FUEL: u64 = 10_000_000;
 
 /// Nesting of statements, macro calls and values.
