@@ -25,7 +25,7 @@ use self::merged::Merged;
 use self::pre_types::{PreType, pre_type};
 use self::scored::Scored;
 pub use self::special::FimTokens;
-use self::special::Special;
+pub(crate) use self::special::Special;
 use self::unigram::Unigram;
 pub use self::vocabulary::GgmlVocabulary;
 use self::words::Words;

@@ -1,7 +1,7 @@
 //! Hugging Face's `tokenizer.json`, for byte-level BPE.
 //!
 //! Read: the vocabulary, the merges and the added tokens. Anything in the file that would change
-//! the result in a way not implemented here is refused by name. The post-processor (which wraps
+//! the result in a way not implemented here leaves the file to `hf_tokenizers`. The post-processor (which wraps
 //! text in special tokens) and the decoder (which follows from the model) are not used.
 
 use std::borrow::Cow;
@@ -15,6 +15,7 @@ use crate::bpe::MergeRule;
 use crate::byte_level::{Added, ByteLevel};
 use crate::byte_map::token_bytes;
 use crate::error::{Error, Result};
+use crate::hf_tokenizers::HfTokenizers;
 use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
 
@@ -63,51 +64,72 @@ struct Model<'a> {
 }
 
 impl Tokenizer {
-    /// Reads a Hugging Face `tokenizer.json` that holds a byte-level BPE model.
+    /// Reads a Hugging Face `tokenizer.json`.
+    ///
+    /// Byte-level BPE with GPT-2's pieces is read here, which also repairs the files of OpenAI's
+    /// multilingual speech models (they lack their first merge); every other file is encoded by
+    /// the `tokenizers` crate. The file names no BOS and no end of generation: see
+    /// [`with_roles`](Self::with_roles).
     ///
     /// # Errors
     /// If the JSON has another shape, asks for something not implemented (named in the error), or
     /// its vocabulary and merges contradict each other.
     pub fn from_hf_json(json: &[u8]) -> Result<Self> {
-        let file: File<'_> = serde_json::from_slice(json).map_err(|source| Error::Json {
-            format: "tokenizer.json",
-            expected: "a BPE tokenizer",
-            source,
-        })?;
-        check_supported(&file)?;
-        // Each token takes more than one byte of JSON: a higher id can only be damage, and would
-        // make the table larger than the file justifies.
-        let limit = u32::try_from(json.len()).unwrap_or(u32::MAX);
-        let in_range = |token: &str, id: u32| {
-            let (id_wide, limit_wide) = (u64::from(id), u64::from(limit));
-            if id < limit {
-                return Ok(());
+        match read(json) {
+            Ok(byte_level) => Ok(byte_level.into()),
+            Err(Error::Unsupported { expected, got }) => match HfTokenizers::new(json) {
+                Ok(hf) => Ok(hf.into()),
+                Err(error) => Err(Error::Unsupported { expected, got: format!("{got} ({error})") }),
+            },
+            // Models other than BPE have another shape.
+            Err(Error::Json { source, .. }) if source.is_data() => {
+                Ok(HfTokenizers::new(json)?.into())
             }
-            Err(Error::IdOutOfRange { token: token.to_owned(), id: id_wide, limit: limit_wide })
-        };
-
-        let entries = file.model.vocab.0;
-        let mut vocab = Vocab::with_capacity(entries.len());
-        for (token, id) in &entries {
-            in_range(token, *id)?;
-            vocab.insert(*id, &token_bytes(token))?;
+            Err(error) => Err(error),
         }
-        let merges = merge_rules(&file.model.merges, &entries)?;
-        let mut added = BTreeMap::new();
-        for token in file.added_tokens {
-            in_range(&token.content, token.id)?;
-            added.insert(token.id, Added { text: token.content, special: token.special });
-        }
-        let rule = if lacks_a_rule(&merges, &vocab) && ids_are_ranks(&merges) {
-            MergeRule::RankIsId
-        } else {
-            let ranked = merges.iter().zip(0..);
-            // A rule given twice counts at its last place, as in Hugging Face's map.
-            let pairs = ranked.map(|(rule, rank)| (rule.sides, (rank, rule.merged))).collect();
-            MergeRule::Pairs { pairs, whole_pieces: file.model.ignore_merges }
-        };
-        Ok(ByteLevel::assemble(vocab, rule, added)?.into())
     }
+}
+
+/// Reads the byte-level BPE that is implemented here.
+fn read(json: &[u8]) -> Result<ByteLevel> {
+    let file: File<'_> = serde_json::from_slice(json).map_err(|source| Error::Json {
+        format: "tokenizer.json",
+        expected: "a BPE tokenizer",
+        source,
+    })?;
+    check_supported(&file)?;
+    // Each token takes more than one byte of JSON: a higher id can only be damage, and would
+    // make the table larger than the file justifies.
+    let limit = u32::try_from(json.len()).unwrap_or(u32::MAX);
+    let in_range = |token: &str, id: u32| {
+        let (id_wide, limit_wide) = (u64::from(id), u64::from(limit));
+        if id < limit {
+            return Ok(());
+        }
+        Err(Error::IdOutOfRange { token: token.to_owned(), id: id_wide, limit: limit_wide })
+    };
+
+    let entries = file.model.vocab.0;
+    let mut vocab = Vocab::with_capacity(entries.len());
+    for (token, id) in &entries {
+        in_range(token, *id)?;
+        vocab.insert(*id, &token_bytes(token))?;
+    }
+    let merges = merge_rules(&file.model.merges, &entries)?;
+    let mut added = BTreeMap::new();
+    for token in file.added_tokens {
+        in_range(&token.content, token.id)?;
+        added.insert(token.id, Added { text: token.content, special: token.special });
+    }
+    let rule = if lacks_a_rule(&merges, &vocab) && ids_are_ranks(&merges) {
+        MergeRule::RankIsId
+    } else {
+        let ranked = merges.iter().zip(0..);
+        // A rule given twice counts at its last place, as in Hugging Face's map.
+        let pairs = ranked.map(|(rule, rank)| (rule.sides, (rank, rule.merged))).collect();
+        MergeRule::Pairs { pairs, whole_pieces: file.model.ignore_merges }
+    };
+    ByteLevel::assemble(vocab, rule, added)
 }
 
 /// A merge by ids.

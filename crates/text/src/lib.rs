@@ -8,8 +8,9 @@
 //!
 //! File map: `tokenizer` the public type; `detokenize` streaming; `byte_level` byte-level BPE with
 //! `vocab` ids and bytes, `bpe`, `pretokenize`, and its file formats `hf_json` and
-//! `vocabulary_list`; `ggml` the vocabularies of GGUF files; `merge` the merge loop of both;
-//! `byte_map` GPT-2's printable form of bytes; `chat_template` messages to prompts.
+//! `vocabulary_list`; `hf_tokenizers` every other `tokenizer.json`; `ggml` the vocabularies of GGUF
+//! files; `merge` the merge loop of both; `byte_map` GPT-2's printable form of bytes;
+//! `chat_template` messages to prompts.
 #![forbid(unsafe_code)]
 
 mod bpe;
@@ -20,6 +21,7 @@ mod detokenize;
 mod error;
 mod ggml;
 mod hf_json;
+mod hf_tokenizers;
 mod merge;
 mod pretokenize;
 mod tokenizer;

@@ -2,7 +2,8 @@
 
 use crate::byte_level::ByteLevel;
 use crate::error::{Error, Result};
-use crate::ggml::{FimTokens, Ggml, GgmlVocabulary};
+use crate::ggml::{FimTokens, Ggml, GgmlVocabulary, Special};
+use crate::hf_tokenizers::HfTokenizers;
 
 /// A tokenizer, whatever its vocabulary was read from.
 ///
@@ -28,17 +29,31 @@ use crate::ggml::{FimTokens, Ggml, GgmlVocabulary};
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     kind: Kind,
+    special: Special,
 }
 
 #[derive(Debug, Clone)]
 enum Kind {
     ByteLevel(Box<ByteLevel>),
     Ggml(Box<Ggml>),
+    Hf(Box<HfTokenizers>),
 }
 
 impl From<ByteLevel> for Tokenizer {
     fn from(byte_level: ByteLevel) -> Self {
-        Self { kind: Kind::ByteLevel(Box::new(byte_level)) }
+        let is_special = |id: &u32| byte_level.is_special(*id);
+        let special = Special::by_text(|text| byte_level.token_id(text).filter(is_special));
+        Self { kind: Kind::ByteLevel(Box::new(byte_level)), special }
+    }
+}
+
+impl From<HfTokenizers> for Tokenizer {
+    fn from(hf: HfTokenizers) -> Self {
+        let is_special = |id: &u32| hf.is_special(*id);
+        let mut special = Special::by_text(|text| hf.token_id(text).filter(is_special));
+        // What is put before an empty text is BOS.
+        special.bos = hf.tokenize("", true, true).first().copied().filter(is_special);
+        Self { kind: Kind::Hf(Box::new(hf)), special }
     }
 }
 
@@ -59,20 +74,32 @@ impl Tokenizer {
     /// # Errors
     /// If the kind of vocabulary or its pre-tokenizer is not known, or its lists differ in length.
     pub fn from_ggml(vocabulary: GgmlVocabulary) -> Result<Self> {
-        Ok(Self { kind: Kind::Ggml(Box::new(Ggml::new(vocabulary)?)) })
+        let ggml = Ggml::new(vocabulary)?;
+        Ok(Self { special: ggml.special().clone(), kind: Kind::Ggml(Box::new(ggml)) })
+    }
+
+    /// Names the token that starts a text and those that end a generation, for vocabularies whose
+    /// file does not (`bos_token_id` and `eos_token_id` of `config.json` or
+    /// `generation_config.json`). The ends add to those known by their text.
+    #[must_use]
+    pub fn with_roles(mut self, bos: Option<u32>, ends: &[u32]) -> Self {
+        self.special.bos = bos.or(self.special.bos);
+        self.special.eos = ends.first().copied().or(self.special.eos);
+        self.special.ends.extend(ends);
+        self
     }
 
     /// Names special tokens by id, beyond or instead of what the file says.
     ///
     /// # Errors
     /// If a text is empty, an id was the only token of a byte, or the vocabulary is one that names
-    /// its special tokens itself ([`from_ggml`](Self::from_ggml)).
+    /// its special tokens itself ([`from_ggml`](Self::from_ggml), most `tokenizer.json`).
     pub fn with_special(self, tokens: impl IntoIterator<Item = (u32, String)>) -> Result<Self> {
         match self.kind {
             Kind::ByteLevel(byte_level) => Ok(byte_level.with_special(tokens)?.into()),
-            Kind::Ggml(_) => Err(Error::Unsupported {
-                expected: "a vocabulary without special tokens",
-                got: "the vocabulary of a GGUF file".to_owned(),
+            Kind::Ggml(_) | Kind::Hf(_) => Err(Error::Unsupported {
+                expected: "a vocabulary of bytes",
+                got: "a vocabulary that names its special tokens".to_owned(),
             }),
         }
     }
@@ -84,6 +111,7 @@ impl Tokenizer {
         match &self.kind {
             Kind::ByteLevel(byte_level) => byte_level.encode(text, parse_special),
             Kind::Ggml(ggml) => ggml.tokenize(text, add_special, parse_special),
+            Kind::Hf(hf) => hf.tokenize(text, add_special, parse_special),
         }
     }
 
@@ -125,9 +153,12 @@ impl Tokenizer {
     /// from the first token, as in `llama_detokenize`.
     pub(crate) fn decoded_piece(&self, id: u32, is_first: bool, with_special: bool) -> &[u8] {
         let piece = self.token_piece(id, with_special);
-        let strips =
-            is_first && matches!(&self.kind, Kind::Ggml(ggml) if ggml.strips_first_space());
-        if strips { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece }
+        let strips = match &self.kind {
+            Kind::ByteLevel(_) => false,
+            Kind::Ggml(ggml) => ggml.strips_first_space(),
+            Kind::Hf(hf) => hf.strips_first_space(),
+        };
+        if is_first && strips { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece }
     }
 
     /// The bytes that a token shows, as llama.cpp's `llama_token_to_piece` gives them: none for
@@ -136,6 +167,7 @@ impl Tokenizer {
         match &self.kind {
             Kind::ByteLevel(byte_level) => byte_level.piece(id, with_special).unwrap_or_default(),
             Kind::Ggml(ggml) => ggml.piece(id, with_special),
+            Kind::Hf(hf) => hf.piece(id, with_special).unwrap_or_default(),
         }
     }
 
@@ -144,6 +176,7 @@ impl Tokenizer {
         match &self.kind {
             Kind::ByteLevel(byte_level) => byte_level.piece(id, true),
             Kind::Ggml(ggml) => ggml.text(id).map(|_| ggml.piece(id, true)),
+            Kind::Hf(hf) => hf.piece(id, true),
         }
     }
 
@@ -153,6 +186,7 @@ impl Tokenizer {
         match &self.kind {
             Kind::ByteLevel(byte_level) => byte_level.token_id(token),
             Kind::Ggml(ggml) => ggml.token_id(token),
+            Kind::Hf(hf) => hf.token_id(token),
         }
     }
 
@@ -162,6 +196,7 @@ impl Tokenizer {
         match &self.kind {
             Kind::ByteLevel(byte_level) => byte_level.is_special(id),
             Kind::Ggml(ggml) => ggml.is_special(id),
+            Kind::Hf(hf) => hf.is_special(id),
         }
     }
 
@@ -170,17 +205,19 @@ impl Tokenizer {
         match &self.kind {
             Kind::ByteLevel(byte_level) => byte_level.is_special(id),
             Kind::Ggml(ggml) => ggml.is_control(id),
+            Kind::Hf(hf) => hf.is_special(id),
         }
     }
 
     /// The special tokens with their texts, by ascending id.
     pub fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
-        let byte_level = match &self.kind {
-            Kind::ByteLevel(byte_level) => Some(byte_level.specials()),
-            Kind::Ggml(_) => None,
+        let (byte_level, ggml, hf) = match &self.kind {
+            Kind::ByteLevel(byte_level) => (Some(byte_level.specials()), None, None),
+            Kind::Ggml(ggml) => (None, Some(ggml.specials()), None),
+            Kind::Hf(hf) => (None, None, Some(hf.specials())),
         };
-        let ggml = self.ggml().map(Ggml::specials);
-        byte_level.into_iter().flatten().chain(ggml.into_iter().flatten())
+        let of_files = ggml.into_iter().flatten().chain(hf.into_iter().flatten());
+        byte_level.into_iter().flatten().chain(of_files)
     }
 
     /// The highest id + 1, special tokens included. A model's embedding may have more rows.
@@ -188,55 +225,63 @@ impl Tokenizer {
         match &self.kind {
             Kind::ByteLevel(byte_level) => byte_level.vocab_size(),
             Kind::Ggml(ggml) => ggml.vocab_size(),
-        }
-    }
-
-    fn ggml(&self) -> Option<&Ggml> {
-        match &self.kind {
-            Kind::ByteLevel(_) => None,
-            Kind::Ggml(ggml) => Some(ggml),
+            Kind::Hf(hf) => hf.vocab_size(),
         }
     }
 
     /// Whether generation ends with this token (llama.cpp's `llama_vocab_is_eog`): those the file
     /// names as the end of a text, a turn or a message, and those known by their text.
     pub fn is_end_of_generation(&self, id: u32) -> bool {
-        self.ggml().is_some_and(|ggml| ggml.special().ends.contains(&id))
+        self.special.ends.contains(&id)
     }
 
     /// The tokens for which [`is_end_of_generation`](Self::is_end_of_generation) holds, by
     /// ascending id.
     pub fn ends_of_generation(&self) -> impl Iterator<Item = u32> {
-        self.ggml().into_iter().flat_map(|ggml| ggml.special().ends.iter().copied())
+        self.special.ends.iter().copied()
     }
 
     /// The token that starts a text.
     pub fn bos(&self) -> Option<u32> {
-        self.ggml()?.special().bos
+        self.special.bos
     }
 
     /// The token that ends a text.
     pub fn eos(&self) -> Option<u32> {
-        self.ggml()?.special().eos
+        self.special.eos
     }
 
     /// The token that ends a turn.
     pub fn eot(&self) -> Option<u32> {
-        self.ggml()?.special().eot
+        self.special.eot
     }
 
     /// Whether [`tokenize`](Self::tokenize) starts with BOS when asked to add special tokens.
     pub fn adds_bos(&self) -> bool {
-        self.ggml().is_some_and(Ggml::adds_bos)
+        match &self.kind {
+            Kind::ByteLevel(_) => false,
+            Kind::Ggml(ggml) => ggml.adds_bos(),
+            Kind::Hf(hf) => {
+                self.special.bos.is_some()
+                    && hf.tokenize("", true, true).first() == self.special.bos.as_ref()
+            }
+        }
     }
 
     /// Whether [`tokenize`](Self::tokenize) ends with EOS when asked to add special tokens.
     pub fn adds_eos(&self) -> bool {
-        self.ggml().is_some_and(Ggml::adds_eos)
+        match &self.kind {
+            Kind::ByteLevel(_) => false,
+            Kind::Ggml(ggml) => ggml.adds_eos(),
+            Kind::Hf(hf) => {
+                self.special.eos.is_some()
+                    && hf.tokenize("", true, true).last() == self.special.eos.as_ref()
+            }
+        }
     }
 
     /// The tokens for filling in the middle, if the vocabulary has them.
     pub fn fim(&self) -> Option<&FimTokens> {
-        self.ggml()?.special().fim.as_ref()
+        self.special.fim.as_ref()
     }
 }

@@ -115,6 +115,35 @@ const ENDS: [&str; 22] = [
 /// Parts of gpt-oss's format that are text to be shown.
 const SHOWN: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
+impl Special {
+    /// Roles by text alone, where a file names none.
+    pub(crate) fn by_text(id_of: impl Fn(&str) -> Option<u32>) -> Self {
+        let first = |texts: &[&str]| texts.iter().find_map(|&text| id_of(text));
+        let (pad, rep, sep) = (first(&FIM_PAD), first(&FIM_REP), first(&FIM_SEP));
+        let mut special = Self { eot: first(&EOT), eom: first(&EOM), ..Self::default() };
+        if let (Some(pre), Some(suf), Some(mid)) =
+            (first(&FIM_PRE), first(&FIM_SUF), first(&FIM_MID))
+        {
+            special.fim = Some(FimTokens { pre, suf, mid, pad, rep, sep });
+        }
+        special.ends.extend([pad, rep, sep].into_iter().flatten());
+        special.ends.extend(ENDS.iter().filter_map(|text| id_of(text)));
+        let not_ends = special.not_ends(&id_of);
+        special.ends.retain(|id| !not_ends.contains(&Some(*id)));
+        special
+    }
+
+    /// What the presence of other ends shows to be none: `<|end|>` where it ends a message and not
+    /// the turn, and `</s>` where it is text.
+    fn not_ends(&self, id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 2] {
+        let is_end = |text: &str| id_of(text).filter(|id| self.ends.contains(id));
+        let any = |texts: [&str; 2]| texts.iter().any(|text| is_end(text).is_some());
+        let has_channels = any(["<|return|>", "<|flush|>"]) && any(["<|call|>", "<|calls|>"]);
+        let has_other_ends = any(["<|tool_response>", "<|plamo:eos|>"]);
+        [is_end("<|end|>").filter(|_| has_channels), is_end("</s>").filter(|_| has_other_ends)]
+    }
+}
+
 /// The vocabulary while roles are given out.
 struct Roles<'v> {
     ids: &'v HashMap<Box<str>, u32>,
@@ -173,14 +202,8 @@ impl Special {
             tokens[id as usize].attributes = Attributes::USER_DEFINED;
         }
         self.ends.extend([self.eos, self.eot, self.eom].into_iter().flatten());
-        let is_end = |text: &str| id_of(text).filter(|id| self.ends.contains(id));
-        let (call, end) = (is_end("<|call|>").or(is_end("<|calls|>")), is_end("<|end|>"));
-        // Formats in which `<|end|>` ends a message and not the turn.
-        let has_channels = is_end("<|return|>").or(is_end("<|flush|>")).is_some() && call.is_some();
-        // Formats in which `</s>` is text.
-        let has_other_ends = is_end("<|tool_response>").or(is_end("<|plamo:eos|>")).is_some();
-        let text_end = is_end("</s>").filter(|_| has_other_ends);
-        if let Some(id) = end.filter(|_| has_channels) {
+        let [message_end, text_end] = self.not_ends(id_of);
+        if let Some(id) = message_end {
             self.ends.remove(&id);
             tokens[id as usize].attributes = Attributes::USER_DEFINED;
         }

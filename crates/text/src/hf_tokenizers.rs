@@ -1,0 +1,189 @@
+//! Hugging Face's `tokenizer.json` of any kind, encoded by the `tokenizers` crate.
+//!
+//! Files that `hf_json` reads never come here. Decoding is done here, token by token, so that it
+//! streams: each token's bytes follow from the kind of decoder that the file names.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::byte_level::Added;
+use crate::byte_map::token_bytes;
+use crate::error::{Error, Result};
+
+/// How SentencePiece writes a space.
+const ESCAPED_SPACE: &str = "\u{2581}";
+
+/// A tokenizer that the `tokenizers` crate encodes with.
+#[derive(Debug, Clone)]
+pub(crate) struct HfTokenizers {
+    encoder: tokenizers::Tokenizer,
+    /// The same, for which the text of a special token is text; made when first needed.
+    literal: OnceLock<Box<tokenizers::Tokenizer>>,
+    pieces: Vec<Option<Box<[u8]>>>,
+    added: BTreeMap<u32, Added>,
+    strips_first_space: bool,
+}
+
+/// The parts of the file that say how tokens are written.
+#[derive(Deserialize)]
+struct Decoding {
+    #[serde(default)]
+    decoder: Option<Value>,
+}
+
+/// How tokens are written in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// GPT-2's printable form of bytes.
+    Printable,
+    /// Text with escaped spaces, and byte tokens such as `<0x0A>`.
+    Escaped,
+    /// Words, and parts of words after `##`.
+    Words,
+    /// As they are shown.
+    Plain,
+}
+
+impl HfTokenizers {
+    pub(crate) fn new(json: &[u8]) -> Result<Self> {
+        let refused = |source: tokenizers::Error| Error::Unsupported {
+            expected: "a file that the tokenizers crate reads",
+            got: source.to_string(),
+        };
+        let Decoding { decoder } = serde_json::from_slice(json).map_err(|source| Error::Json {
+            format: "tokenizer.json",
+            expected: "a tokenizer",
+            source,
+        })?;
+        let mut encoder = tokenizers::Tokenizer::from_bytes(json).map_err(refused)?;
+        encoder.with_padding(None);
+        encoder.with_truncation(None).map_err(refused)?;
+        let decoder = decoder.unwrap_or_default();
+        let written = Written::of(&decoder);
+        let mut added = BTreeMap::new();
+        for (id, token) in encoder.get_added_tokens_decoder() {
+            added.insert(id, Added { text: token.content, special: token.special });
+        }
+        // Each token takes more than one byte of JSON: a higher id can only be damage.
+        let limit = json.len();
+        let mut pieces = Vec::new();
+        for (text, id) in encoder.get_vocab(true) {
+            let index = id as usize;
+            if index >= limit {
+                let (id, limit) = (u64::from(id), limit as u64);
+                return Err(Error::IdOutOfRange { token: text, id, limit });
+            }
+            if index >= pieces.len() {
+                pieces.resize(index + 1, None);
+            }
+            let is_added = added.contains_key(&id);
+            let bytes = if is_added { text.into_bytes() } else { written.bytes(&text) };
+            pieces[index] = Some(bytes.into_boxed_slice());
+        }
+        let strips_first_space = written == Written::Words || strips_first_space(&decoder);
+        Ok(Self { encoder, literal: OnceLock::new(), pieces, added, strips_first_space })
+    }
+
+    /// Token ids of `text`; none if the file's model refuses it (a vocabulary of words without an
+    /// unknown token).
+    pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
+        let encoder = if parse_special {
+            &self.encoder
+        } else {
+            self.literal.get_or_init(|| {
+                let mut literal = self.encoder.clone();
+                literal.set_encode_special_tokens(true);
+                Box::new(literal)
+            })
+        };
+        encoder
+            .encode_fast(text, add_special)
+            .map_or_else(|_| Vec::new(), |encoding| encoding.get_ids().to_vec())
+    }
+
+    pub(crate) fn piece(&self, id: u32, with_special: bool) -> Option<&[u8]> {
+        if !with_special && self.is_special(id) {
+            return None;
+        }
+        self.pieces.get(id as usize)?.as_deref()
+    }
+
+    pub(crate) fn strips_first_space(&self) -> bool {
+        self.strips_first_space
+    }
+
+    pub(crate) fn is_special(&self, id: u32) -> bool {
+        self.added.get(&id).is_some_and(|token| token.special)
+    }
+
+    pub(crate) fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
+        let specials = self.added.iter().filter(|(_, token)| token.special);
+        specials.map(|(&id, token)| (id, token.text.as_str()))
+    }
+
+    /// The added token with this text, else the ordinary one with exactly these bytes.
+    pub(crate) fn token_id(&self, text: &str) -> Option<u32> {
+        let added = self.added.iter().find(|(_, added)| added.text == text).map(|(&id, _)| id);
+        let shows = |piece: &Option<Box<[u8]>>| piece.as_deref() == Some(text.as_bytes());
+        added.or_else(|| self.pieces.iter().position(shows).map(|id| id as u32))
+    }
+
+    pub(crate) fn vocab_size(&self) -> usize {
+        self.pieces.len()
+    }
+}
+
+impl Written {
+    fn of(decoder: &Value) -> Self {
+        let has = |name| steps(decoder).iter().any(|step| step["type"] == name);
+        if has("ByteLevel") {
+            Self::Printable
+        } else if has("Metaspace") || has("ByteFallback") || has("Replace") {
+            Self::Escaped
+        } else if has("WordPiece") {
+            Self::Words
+        } else {
+            Self::Plain
+        }
+    }
+
+    fn bytes(self, text: &str) -> Vec<u8> {
+        match self {
+            Self::Printable => token_bytes(text),
+            Self::Escaped => {
+                let hex = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+                match hex.filter(|hex| hex.len() == 2).map(|hex| u8::from_str_radix(hex, 16)) {
+                    Some(Ok(byte)) => vec![byte],
+                    _ => text.replace(ESCAPED_SPACE, " ").into_bytes(),
+                }
+            }
+            Self::Words => match text.strip_prefix("##") {
+                Some(part) => part.as_bytes().to_vec(),
+                None => format!(" {text}").into_bytes(),
+            },
+            Self::Plain => text.as_bytes().to_vec(),
+        }
+    }
+}
+
+/// The steps of a decoder: itself, or those of a sequence.
+fn steps(decoder: &Value) -> Vec<&Value> {
+    match decoder["decoders"].as_array() {
+        Some(steps) => steps.iter().collect(),
+        None => vec![decoder],
+    }
+}
+
+/// Whether decoding takes back the space that encoding put before the text.
+fn strips_first_space(decoder: &Value) -> bool {
+    steps(decoder).iter().any(|step| match step["type"].as_str() {
+        Some("Strip") => step["content"] == " " && step["start"].as_u64().unwrap_or(0) > 0,
+        Some("Metaspace") => {
+            step["prepend_scheme"] != "never" && step["add_prefix_space"] != Value::Bool(false)
+        }
+        _ => false,
+    })
+}
