@@ -6,10 +6,14 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failing test shows where")]
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde::Deserialize;
 use stonechat_text::{StreamDecoder, Tokenizer};
+
+#[path = "installed/folder.rs"]
+mod folder;
+
+use folder::models_folder;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -29,14 +33,6 @@ struct Expected {
 fn golden() -> Golden {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/tokenizer/cases.json");
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
-}
-
-fn models_folder() -> PathBuf {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from);
-    variable("STONECHAT_MODELS")
-        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("stonechat/models")))
-        .or_else(|| variable("HOME").map(|home| home.join(".cache/stonechat/models")))
-        .unwrap_or_default()
 }
 
 /// The tokenizer of an installed model from one of its files and from what derives from it.

@@ -149,6 +149,7 @@ fn merges_follow_the_file_and_not_the_ids() {
     assert_eq!(from_hf(&hf_json(short)).unwrap().encode("hello"), [259, 111]);
 }
 
+/// The file lacks what the `tokenizers` crate requires of one, so it does not step in.
 #[test]
 fn what_is_not_implemented_is_refused_by_name() {
     let cases = [
