@@ -43,6 +43,9 @@ trait Unpack32: Block {
     fn mins<S: I8Dot>(s: S, blocks: &[Self], scales: S::Floats) -> S::Floats;
 }
 
+/// Scales and mins of 16 groups.
+type Grids<S> = [[<S as I8Dot>::Floats; 2]; 2];
+
 /// A block of 256 elements in 16 groups of 16 or 8 groups of 32, each with `w = scale * q + min`.
 trait Unpack256: Block {
     /// Whether groups have 16 elements.
@@ -54,7 +57,7 @@ trait Unpack256: Block {
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8];
 
     /// Scales and mins; with groups of 32 only the first eight count.
-    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]);
+    fn grids<S: I8Dot>(&self, s: S) -> Grids<S>;
 }
 
 /// Every row cut to `n` units.
@@ -138,10 +141,10 @@ fn eight_blocks<B: Unpack32, S: I8Dot, const M: usize>(
             sums.add(s, (m, 0), B::mins(s, blocks, scales), x_sums);
         }
     }
-    for (u, block) in blocks.iter().enumerate() {
+    for (u, block) in blocks.iter().enumerate().take(8) {
         let q = block.unpack(s);
         for m in 0..M {
-            let p = s.load_bytes(x[m].units[8 * i + u].bytes());
+            let p = s.load_bytes(x[m].units.as_chunks::<8>().0[i][u].bytes());
             let dot = if B::SIGNED { s.dot_signed(q, p) } else { s.dot_unsigned(q, p) };
             sums.add(s, (m, u), s.to_floats(dot), s.splat_floats(factors[m][u]));
         }
@@ -158,21 +161,27 @@ fn dot256<B: Unpack256, S: I8Dot, const M: usize>(
     let mut sums = Sums::zeros(s);
     for (i, block) in w.iter().enumerate() {
         let q = block.unpack(s);
-        let (scales, mins) = block.grids(s);
-        let mut factors = [[0.0; 16]; M];
+        let [scales, mins] = block.grids(s);
+        let mut factors = [[[0.0; 8]; 2]; M];
         for m in 0..M {
-            for g in 0..16 {
-                let u = if B::GROUPS_OF_16 { g / 2 } else { g % 8 };
-                factors[m][g] = scales[g] * x[m].scales[8 * i + u];
+            let x_scales = &x[m].scales.as_chunks().0[i];
+            if B::GROUPS_OF_16 {
+                let [low, high] = s.load_twice(x_scales);
+                factors[m][0] = s.to_array(s.scale_floats(scales[0], low));
+                factors[m][1] = s.to_array(s.scale_floats(scales[1], high));
+            } else {
+                let x_scales = s.load_floats(x_scales);
+                factors[m][0] = s.to_array(s.scale_floats(scales[0], x_scales));
             }
         }
         for u in 0..8 {
             for m in 0..M {
-                let p = s.load_bytes(x[m].units[8 * i + u].bytes());
+                let p = s.load_bytes(x[m].units.as_chunks::<8>().0[i][u].bytes());
                 let factor = if B::GROUPS_OF_16 {
-                    s.pair(factors[m][2 * u], factors[m][2 * u + 1])
+                    let pairs = &factors[m][u / 4];
+                    s.pair(pairs[u % 4 * 2], pairs[u % 4 * 2 + 1])
                 } else {
-                    s.splat_floats(factors[m][u])
+                    s.splat_floats(factors[m][0][u])
                 };
                 let dot = if B::SIGNED { s.dot_signed(q[u], p) } else { s.dot_unsigned(q[u], p) };
                 sums.add(s, (m, u), s.to_floats(dot), factor);
@@ -181,16 +190,14 @@ fn dot256<B: Unpack256, S: I8Dot, const M: usize>(
         if B::SIGNED {
             continue;
         }
-        let [mins_low, mins_high]: [[f32; 8]; 2] = bytemuck::cast(mins);
-        let (mins_low, mins_high) = (s.load_floats(&mins_low), s.load_floats(&mins_high));
         for m in 0..M {
             if B::GROUPS_OF_16 {
                 let [low, high] = &x[m].sums16[i];
-                sums.add(s, (m, 0), mins_low, s.load_floats(low));
-                sums.add(s, (m, 1), mins_high, s.load_floats(high));
+                sums.add(s, (m, 0), mins[0], s.load_floats(low));
+                sums.add(s, (m, 1), mins[1], s.load_floats(high));
             } else {
                 let (groups, _) = x[m].sums32.as_chunks();
-                sums.add(s, (m, 0), mins_low, s.load_floats(&groups[i]));
+                sums.add(s, (m, 0), mins[0], s.load_floats(&groups[i]));
             }
         }
     }

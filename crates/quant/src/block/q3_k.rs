@@ -35,13 +35,19 @@ impl BlockQ3K {
     /// `s - 32` of the groups.
     #[inline(always)]
     pub(crate) fn group_scales(&self) -> [i8; 16] {
-        let mut scales = [0; 16];
+        let [a, b, c, d, e, f, g, h, top @ ..] = self.scales;
+        let low = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let top = u64::from(u32::from_le_bytes(top));
+        // The pairs of four groups in one half of a word, those of the next four in the other.
+        let high = |shift: u32| (top >> shift | top >> (shift + 2) << 32) & 0x0303_0303_0303_0303;
+        let join = |low: u64, high: u64| (low & 0x0f0f_0f0f_0f0f_0f0f) | high << 4;
+        let words = [join(low, high(0)), join(low >> 4, high(4))];
+        let scales: [u8; 16] = bytemuck::cast(words.map(u64::to_le_bytes));
+        let mut signed = [0; 16];
         for g in 0..16 {
-            let low = self.scales[g % 8] >> (g / 8 * 4) & 15;
-            let high = self.scales[8 + g % 4] >> (g / 4 * 2) & 3;
-            scales[g] = (low | high << 4) as i8 - 32;
+            signed[g] = scales[g] as i8 - 32;
         }
-        scales
+        signed
     }
 }
 

@@ -1,9 +1,10 @@
 //! How blocks of 256 unpack.
 
-use super::{ActivationRow, DotRow, Unpack256, dot256};
+use super::{ActivationRow, DotRow, Grids, Unpack256, dot256};
 use crate::block::{
     BlockIq1M, BlockIq1S, BlockIq2S, BlockIq2Xs, BlockIq2Xxs, BlockIq3S, BlockIq3Xxs, BlockIq4Xs,
-    BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K, BlockTq1_0, BlockTq2_0, GridBlock, LEVELS,
+    BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K, BlockTq1_0, BlockTq2_0, GridBlock, Half,
+    LEVELS,
 };
 use crate::simd::I8Dot;
 
@@ -36,14 +37,17 @@ impl Unpack256 for BlockQ2K {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        let (d, dmin) = (s.half(self.d), s.half(self.dmin));
-        let (mut scales, mut mins) = ([0.0; 16], [0.0; 16]);
-        for g in 0..16 {
-            scales[g] = d * f32::from(self.scales[g] & 15);
-            mins[g] = -dmin * f32::from(self.scales[g] >> 4);
+    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+        let (d, minus_dmin) = (s.splat_half(self.d), s.splat_half(self.dmin.negated()));
+        let (mut scales, mut mins) = ([d; 2], [minus_dmin; 2]);
+        let packed = bytemuck::cast_ref::<_, [[u8; 8]; 2]>(&self.scales);
+        for h in 0..2 {
+            let both = u64::from_le_bytes(packed[h]);
+            let nibbles = |v: u64| (v & 0x0f0f_0f0f_0f0f_0f0f).to_le_bytes();
+            scales[h] = s.scale_floats(d, s.widen_unsigned(nibbles(both)));
+            mins[h] = s.scale_floats(minus_dmin, s.widen_unsigned(nibbles(both >> 4)));
         }
-        (scales, mins)
+        [scales, mins]
     }
 }
 
@@ -62,8 +66,8 @@ impl Unpack256 for BlockQ3K {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        signed_groups(s.half(self.d), -4.0, &self.group_scales())
+    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+        signed_groups(s, self.d, -4.0, bytemuck::cast(self.group_scales()))
     }
 }
 
@@ -77,8 +81,8 @@ impl Unpack256 for BlockQ4K {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        groups_of_32(s.half(self.d), s.half(self.dmin), self.group_scales())
+    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+        groups_of_32(s, self.d, self.dmin, self.group_scales())
     }
 }
 
@@ -97,8 +101,8 @@ impl Unpack256 for BlockQ5K {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        groups_of_32(s.half(self.d), s.half(self.dmin), self.group_scales())
+    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+        groups_of_32(s, self.d, self.dmin, self.group_scales())
     }
 }
 
@@ -120,8 +124,8 @@ impl Unpack256 for BlockQ6K {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        signed_groups(s.half(self.d), -32.0, &self.scales)
+    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+        signed_groups(s, self.d, -32.0, bytemuck::cast(self.scales))
     }
 }
 
@@ -139,8 +143,9 @@ impl Unpack256 for BlockIq4Xs {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        (first_eight(self.group_scales(s.half(self.d))), [0.0; 16])
+    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+        let scales = self.group_scales(s.half(self.d));
+        [[s.load_floats(&scales); 2]; 2]
     }
 }
 
@@ -154,9 +159,8 @@ impl Unpack256 for BlockTq1_0 {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        let d = s.half(self.d);
-        ([d; 16], [-d; 16])
+    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+        [[s.splat_half(self.d); 2], [s.splat_half(self.d.negated()); 2]]
     }
 }
 
@@ -170,9 +174,8 @@ impl Unpack256 for BlockTq2_0 {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        let d = s.half(self.d);
-        ([d; 16], [-d; 16])
+    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+        [[s.splat_half(self.d); 2], [s.splat_half(self.d.negated()); 2]]
     }
 }
 
@@ -186,8 +189,8 @@ impl Unpack256 for BlockIq1S {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        eighths(first_eight(self.group_scales(s.half(self.d))))
+    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+        eighths(s, [self.group_scales(s.half(self.d)); 2])
     }
 }
 
@@ -201,8 +204,8 @@ impl Unpack256 for BlockIq1M {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-        eighths(self.group_scales(s.half(self.d())))
+    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+        eighths(s, bytemuck::cast(self.group_scales(s.half(self.d()))))
     }
 }
 
@@ -218,8 +221,10 @@ macro_rules! unpack_grid {
             }
 
             #[inline(always)]
-            fn grids<S: I8Dot>(&self, s: S) -> ([f32; 16], [f32; 16]) {
-                (self.group_scales(s.half(GridBlock::d(self))), [0.0; 16])
+            fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+                let scales = self.group_scales(s.half(GridBlock::d(self)));
+                let [low, high]: [[f32; 8]; 2] = bytemuck::cast(scales);
+                [[s.load_floats(&low), s.load_floats(&high)]; 2]
             }
         }
     )*};
@@ -246,21 +251,16 @@ fn load_units<S: I8Dot>(s: S, units: &[[u8; 32]; 8]) -> [S::Bytes; 8] {
     q
 }
 
-/// The scales of groups of 32.
-#[inline(always)]
-fn first_eight(scales: [f32; 8]) -> [f32; 16] {
-    bytemuck::cast([scales, [0.0; 8]])
-}
-
 /// Scales and mins of `scale * (q - 9) / 8`.
 #[inline(always)]
-fn eighths(mut scales: [f32; 16]) -> ([f32; 16], [f32; 16]) {
-    let mut mins = [0.0; 16];
-    for g in 0..16 {
-        scales[g] *= 0.125;
-        mins[g] = -9.0 * scales[g];
+fn eighths<S: I8Dot>(s: S, scales: [[f32; 8]; 2]) -> Grids<S> {
+    let mut grids = [[s.splat_floats(0.0); 2]; 2];
+    for h in 0..2 {
+        let scale = s.load_floats(&scales[h]);
+        grids[0][h] = s.scale_floats(scale, s.splat_floats(0.125));
+        grids[1][h] = s.scale_floats(scale, s.splat_floats(-9.0 / 8.0));
     }
-    (scales, mins)
+    grids
 }
 
 /// Low nibbles, high nibbles.
@@ -314,23 +314,21 @@ fn one_bit<S: I8Dot>(s: S, bits: &[u8; 32]) -> [S::Bytes; 8] {
     ]
 }
 
-/// Groups whose values are offset: `scale * (q + offset)`.
+/// Groups whose values are offset: `scale * (q + offset)`, with signed scales.
 #[inline(always)]
-fn signed_groups(d: f32, offset: f32, packed: &[i8; 16]) -> ([f32; 16], [f32; 16]) {
-    let (mut scales, mut mins) = ([0.0; 16], [0.0; 16]);
-    for g in 0..16 {
-        scales[g] = d * f32::from(packed[g]);
-        mins[g] = offset * scales[g];
+fn signed_groups<S: I8Dot>(s: S, d: Half, offset: f32, packed: [[u8; 8]; 2]) -> Grids<S> {
+    let d = s.splat_half(d);
+    let mut grids = [[d; 2]; 2];
+    for h in 0..2 {
+        grids[0][h] = s.scale_floats(d, s.widen_signed(packed[h]));
+        grids[1][h] = s.scale_floats(grids[0][h], s.splat_floats(offset));
     }
-    (scales, mins)
+    grids
 }
 
 #[inline(always)]
-fn groups_of_32(d: f32, dmin: f32, packed: ([u8; 8], [u8; 8])) -> ([f32; 16], [f32; 16]) {
-    let (mut scales, mut mins) = ([0.0; 16], [0.0; 16]);
-    for g in 0..8 {
-        scales[g] = d * f32::from(packed.0[g]);
-        mins[g] = -dmin * f32::from(packed.1[g]);
-    }
-    (scales, mins)
+fn groups_of_32<S: I8Dot>(s: S, d: Half, dmin: Half, packed: ([u8; 8], [u8; 8])) -> Grids<S> {
+    let scales = s.scale_floats(s.splat_half(d), s.widen_unsigned(packed.0));
+    let mins = s.scale_floats(s.splat_half(dmin.negated()), s.widen_unsigned(packed.1));
+    [[scales; 2], [mins; 2]]
 }

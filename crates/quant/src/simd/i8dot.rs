@@ -29,6 +29,18 @@ pub trait I8Dot: Simd {
     /// Widens eight f16.
     fn halves(self, x: [Half; 8]) -> Self::Floats;
 
+    /// Eight times `x` widened; unlike [`half`](Self::half) it waits for no other register.
+    fn splat_half(self, x: Half) -> Self::Floats;
+
+    /// Eight small integers.
+    fn widen_unsigned(self, x: [u8; 8]) -> Self::Floats;
+
+    /// Eight small integers.
+    fn widen_signed(self, x: [u8; 8]) -> Self::Floats;
+
+    /// Loads eight values, each into two neighbouring lanes.
+    fn load_twice(self, x: &[f32; 8]) -> [Self::Floats; 2];
+
     /// Loads 32 bytes.
     fn load_bytes(self, x: &[u8; 32]) -> Self::Bytes;
 

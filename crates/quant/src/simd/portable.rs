@@ -32,6 +32,26 @@ macro_rules! portable {
             }
 
             #[inline(always)]
+            fn splat_half(self, x: Half) -> [f32; 8] {
+                [x.to_f32(); 8]
+            }
+
+            #[inline(always)]
+            fn widen_unsigned(self, x: [u8; 8]) -> [f32; 8] {
+                x.map(f32::from)
+            }
+
+            #[inline(always)]
+            fn widen_signed(self, x: [u8; 8]) -> [f32; 8] {
+                x.map(|v| f32::from(v as i8))
+            }
+
+            #[inline(always)]
+            fn load_twice(self, x: &[f32; 8]) -> [[f32; 8]; 2] {
+                std::array::from_fn(|h| std::array::from_fn(|i| x[4 * h + i / 2]))
+            }
+
+            #[inline(always)]
             fn load_bytes(self, x: &[u8; 32]) -> [u8; 32] {
                 *x
             }

@@ -52,6 +52,31 @@ impl I8Dot for Avx2 {
     }
 
     #[inline(always)]
+    fn splat_half(self, x: Half) -> __m256 {
+        self.halves([x; 8])
+    }
+
+    #[inline(always)]
+    fn widen_unsigned(self, x: [u8; 8]) -> __m256 {
+        let x = bytemuck::cast([x, [0; 8]]);
+        self.avx._mm256_cvtepi32_ps(self.avx2._mm256_cvtepu8_epi32(x))
+    }
+
+    #[inline(always)]
+    fn widen_signed(self, x: [u8; 8]) -> __m256 {
+        let x = bytemuck::cast([x, [0; 8]]);
+        self.avx._mm256_cvtepi32_ps(self.avx2._mm256_cvtepi8_epi32(x))
+    }
+
+    #[inline(always)]
+    fn load_twice(self, x: &[f32; 8]) -> [__m256; 2] {
+        let x = self.load_floats(x);
+        let low = bytemuck::cast([0i32, 0, 1, 1, 2, 2, 3, 3]);
+        let high = bytemuck::cast([4i32, 4, 5, 5, 6, 6, 7, 7]);
+        [self.avx2._mm256_permutevar8x32_ps(x, low), self.avx2._mm256_permutevar8x32_ps(x, high)]
+    }
+
+    #[inline(always)]
     fn load_bytes(self, x: &[u8; 32]) -> __m256i {
         bytemuck::cast(*x)
     }
@@ -189,6 +214,26 @@ macro_rules! by_avx2 {
             #[inline(always)]
             fn halves(self, x: [Half; 8]) -> __m256 {
                 $avx2(self).halves(x)
+            }
+
+            #[inline(always)]
+            fn splat_half(self, x: Half) -> __m256 {
+                $avx2(self).splat_half(x)
+            }
+
+            #[inline(always)]
+            fn widen_unsigned(self, x: [u8; 8]) -> __m256 {
+                $avx2(self).widen_unsigned(x)
+            }
+
+            #[inline(always)]
+            fn widen_signed(self, x: [u8; 8]) -> __m256 {
+                $avx2(self).widen_signed(x)
+            }
+
+            #[inline(always)]
+            fn load_twice(self, x: &[f32; 8]) -> [__m256; 2] {
+                $avx2(self).load_twice(x)
             }
 
             #[inline(always)]
