@@ -10,13 +10,15 @@ use crate::mmap::Bytes;
 use crate::model_file::ModelFile;
 
 /// The files that are kept beside the weights.
-const COMPANIONS: [&str; 6] = [
+const COMPANIONS: [&str; 8] = [
     "config.json",
     "tokenizer.json",
     "vocabulary.txt",
     "vocabulary.json",
     "preprocessor_config.json",
     "generation_config.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
 ];
 
 const INDEX: &str = "model.safetensors.index.json";

@@ -10,21 +10,41 @@
 //! | `source`, `weights` | reading and checking a file's tensors |
 //! | `rope` | rotary frequencies and their stretching |
 //! | `state`, `forward`, `model` | KV pages and buffers, the pass, both behind one type |
+//! | `vocabulary` | a file's tokenizer and chat template |
+//! | `session`, `prompt_cache` | a text that grows, with its prefix kept, in memory or in a file |
+//! | `generate`, `stop`, `probabilities` | drawing tokens until something ends the text |
+//! | `beam`, `perplexity` | searching for and measuring texts |
 #![forbid(unsafe_code)]
 
 mod arch;
+mod beam;
 mod config;
 mod error;
 mod forward;
+mod generate;
 mod hugging_face;
 mod model;
+mod perplexity;
+mod probabilities;
+mod prompt_cache;
 mod rope;
+mod session;
 mod source;
 mod state;
+mod stop;
+mod vocabulary;
 mod weights;
 
 pub use arch::{ARCHITECTURES, Architecture, FeedForward, NormKind, Positions, Residual};
+pub use beam::{Beam, BeamOptions};
 pub use config::{Config, ExpertsConfig, RopeConfig, RopeScaling};
 pub use error::Error;
-pub use model::Model;
+pub use generate::{
+    Completion, Event, Finish, GenerateOptions, GrammarText, Guidance, OnFull, Timings,
+};
+pub use model::{Model, ModelSummary};
+pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
+pub use probabilities::{TokenProb, TokenProbs};
+pub use session::{Session, SessionOptions};
 pub use state::{Batch, State, StateOptions};
+pub use vocabulary::tokenizer;

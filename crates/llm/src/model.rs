@@ -1,11 +1,16 @@
 //! A loaded model: configuration, weights, tokenizer, chat template.
 
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
 use stonechat_formats::ModelFile;
 use stonechat_nn::Backend;
+use stonechat_nn::sample::TokenTable;
+use stonechat_text::{ChatTemplate, Tokenizer};
 
 use crate::forward::forward;
 use crate::weights::Weights;
-use crate::{Batch, Config, Error, State, StateOptions};
+use crate::{Batch, Config, Error, State, StateOptions, vocabulary};
 
 /// An immutable language model on a device.
 #[derive(Debug)]
@@ -13,18 +18,42 @@ pub struct Model<B: Backend> {
     backend: B,
     config: Config,
     weights: Weights<B>,
+    tokenizer: Tokenizer,
+    template: Option<String>,
+    summary: ModelSummary,
+    /// Made when the first grammar needs it.
+    token_table: OnceLock<TokenTable>,
+}
+
+/// What a file holds, for tables and logs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelSummary {
+    /// The model's own name, or its architecture's.
+    pub name: String,
+    /// The weight type that most bytes have.
+    pub dtype: String,
+    /// Weights.
+    pub n_params: u64,
+    /// Their bytes.
+    pub weight_bytes: u64,
+    /// Differs between models whose KV pages differ.
+    pub(crate) fingerprint: u64,
 }
 
 impl<B: Backend> Model<B> {
     /// Loads a GGUF file or a Hugging Face folder; `progress` is told the fraction done.
     ///
     /// # Errors
-    /// If the architecture does not run here, a tensor is missing or misshapen, or the device is
-    /// full.
+    /// If the architecture does not run here, a tensor is missing or misshapen, the tokenizer
+    /// cannot be read, or the device is full.
     pub fn load(backend: B, file: &ModelFile, progress: impl FnMut(f32)) -> Result<Self, Error> {
         let config = Config::from_file(file)?;
+        let tokenizer = vocabulary::tokenizer(file)?;
+        let template = vocabulary::template_source(file);
+        let summary = ModelSummary::of(file, &config);
         let weights = Weights::load(&backend, file, &config, progress)?;
-        Ok(Self { backend, config, weights })
+        let token_table = OnceLock::new();
+        Ok(Self { backend, config, weights, tokenizer, template, summary, token_table })
     }
 
     /// The device that the model is on.
@@ -37,6 +66,84 @@ impl<B: Backend> Model<B> {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The tokenizer.
+    #[must_use]
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Name, weight type, counts.
+    #[must_use]
+    pub fn summary(&self) -> &ModelSummary {
+        &self.summary
+    }
+
+    /// The chat template: `replacement`, the name of a built-in one or Jinja, or the file's own.
+    ///
+    /// # Errors
+    /// If there is none or it does not compile.
+    pub fn chat_template(&self, replacement: Option<&str>) -> Result<ChatTemplate, Error> {
+        let source = replacement.or(self.template.as_deref()).ok_or_else(|| Error::Option {
+            option: "chat template",
+            expected: "one in the file, a template or the name of a built-in one".to_owned(),
+            got: "none".to_owned(),
+        })?;
+        vocabulary::template(source, &self.tokenizer)
+    }
+
+    /// Tokens of a raw prompt: BOS where the vocabulary asks for it, special tokens recognized.
+    #[must_use]
+    pub fn tokenize_prompt(&self, text: &str) -> Vec<u32> {
+        let mut tokens = self.tokenizer.tokenize(text, true, true);
+        if self.tokenizer.adds_eos() && tokens.len() > 1 && tokens.last().copied() == self.tokenizer.eos() {
+            // A prompt is to be continued.
+            tokens.pop();
+        }
+        tokens
+    }
+
+    /// Tokens of a rendered chat template, which may have written BOS itself.
+    #[must_use]
+    pub fn tokenize_chat(&self, rendered: &str) -> Vec<u32> {
+        let bos = self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos());
+        let name = bos.map(|bos| self.tokenizer.token_piece(bos, true)).unwrap_or_default();
+        let name = std::str::from_utf8(name).unwrap_or_default();
+        let text = match rendered.strip_prefix(name) {
+            Some(rest) if !name.is_empty() => rest,
+            _ => rendered,
+        };
+        self.tokenize_prompt(text)
+    }
+
+    /// Tokens that ask for what stands between `prefix` and `suffix`.
+    ///
+    /// # Errors
+    /// If the vocabulary has no tokens for it.
+    pub fn infill(&self, prefix: &str, suffix: &str) -> Result<Vec<u32>, Error> {
+        let fim = self.tokenizer.fim().ok_or_else(|| Error::Option {
+            option: "infill",
+            expected: "a model whose vocabulary has fill-in-the-middle tokens".to_owned(),
+            got: self.summary.name.clone(),
+        })?;
+        let mut tokens: Vec<u32> =
+            self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos()).into_iter().collect();
+        tokens.push(fim.pre);
+        tokens.extend(self.tokenizer.tokenize(prefix, false, false));
+        tokens.push(fim.suf);
+        tokens.extend(self.tokenizer.tokenize(suffix, false, false));
+        tokens.push(fim.mid);
+        Ok(tokens)
+    }
+
+    /// The vocabulary as grammars see it.
+    pub(crate) fn token_table(&self) -> Result<&TokenTable, Error> {
+        if let Some(table) = self.token_table.get() {
+            return Ok(table);
+        }
+        let table = vocabulary::token_table(&self.tokenizer, self.config.vocab_size)?;
+        Ok(self.token_table.get_or_init(|| table))
     }
 
     /// Buffers and KV pages for [`forward`](Self::forward).
@@ -80,5 +187,46 @@ impl<B: Backend> Model<B> {
             logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
         }
         Ok(())
+    }
+}
+
+impl ModelSummary {
+    fn of(file: &ModelFile, config: &Config) -> Self {
+        let mut by_type: BTreeMap<String, u64> = BTreeMap::new();
+        let (mut n_params, mut fingerprint) = (0, Fnv::default());
+        for tensor in file.tensors() {
+            *by_type.entry(tensor.dtype.to_string()).or_default() += tensor.data.len() as u64;
+            n_params += tensor.n_elements() as u64;
+            fingerprint.add(tensor.name.as_bytes());
+            // The head of each tensor tells fine-tuned models apart without reading the file.
+            fingerprint.add(&tensor.data[..tensor.data.len().min(64)]);
+        }
+        let weight_bytes = by_type.values().sum();
+        let largest = by_type.into_iter().max_by_key(|&(_, bytes)| bytes);
+        let named = file.metadata().str("general.name").ok().filter(|name| !name.is_empty());
+        Self {
+            name: named.unwrap_or(config.architecture.name).to_owned(),
+            dtype: largest.map_or_else(String::new, |(dtype, _)| dtype),
+            n_params,
+            weight_bytes,
+            fingerprint: fingerprint.0,
+        }
+    }
+}
+
+/// Fowler, Noll and Vo's hash, 1a: stable across builds, unlike the standard library's.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
     }
 }

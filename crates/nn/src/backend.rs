@@ -373,6 +373,21 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// Copies page `src` to page `dst` in every layer.
     fn kv_copy_page(&self, kv: &mut Self::Kv, src: u32, dst: u32);
 
+    /// Appends what page `page` holds in every layer to `out`, once all earlier ops are done: bytes
+    /// for [`kv_write_page`](Self::kv_write_page) of a pool of the same shape.
+    fn kv_read_page(
+        &self,
+        kv: &Self::Kv,
+        page: u32,
+        out: &mut Vec<u8>,
+    ) -> impl Future<Output = Result<(), Error>>;
+
+    /// Replaces what page `page` holds in every layer.
+    ///
+    /// # Errors
+    /// [`Error::KvPage`] if the bytes are not those of a page of this pool.
+    fn kv_write_page(&self, kv: &mut Self::Kv, page: u32, bytes: &[u8]) -> Result<(), Error>;
+
     /// Softmax attention of every query row over the positions `kv_start .. kv_len` of its pages;
     /// `out` is packed `[T, H*C]`.
     fn attention(&self, out: &mut Self::Buffer, args: Attention<'_, Self>);

@@ -381,6 +381,33 @@ impl Backend for Cpu {
         }
     }
 
+    fn kv_read_page(
+        &self,
+        kv: &Vec<KvPool>,
+        page: u32,
+        out: &mut Vec<u8>,
+    ) -> impl Future<Output = Result<(), Error>> {
+        for pool in kv {
+            out.extend_from_slice(pool.page(page));
+        }
+        ready(Ok(()))
+    }
+
+    fn kv_write_page(&self, kv: &mut Vec<KvPool>, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let expected = kv.iter().map(|pool| pool.page(page).len()).sum();
+        if bytes.len() != expected {
+            return Err(Error::KvPage { expected, got: bytes.len() });
+        }
+        let mut rest = bytes;
+        for pool in kv {
+            let page = pool.page_mut(page);
+            let (head, tail) = rest.split_at(page.len());
+            page.copy_from_slice(head);
+            rest = tail;
+        }
+        Ok(())
+    }
+
     fn attention(&self, out: &mut AlignedVec, args: Attention<'_, Self>) {
         let Attention { q, kv, layer, n_heads, scale, soft_cap, rows, page_table, .. } = args;
         let (slopes, sinks) = (args.slopes.map(|s| &s[..]), args.sinks.map(|s| &s[..]));

@@ -41,6 +41,14 @@ pub enum Error {
         /// Positions in a page.
         page_len: usize,
     },
+    /// Saved keys and values do not fit the pool.
+    #[error("saved keys and values: expected {expected} bytes a page, got {got}")]
+    KvPage {
+        /// Bytes of a page in every layer.
+        expected: usize,
+        /// Bytes given.
+        got: usize,
+    },
     /// A device buffer could not be made.
     #[error("cannot allocate {bytes} bytes on {backend}")]
     OutOfMemory {

@@ -33,6 +33,14 @@ pub struct ReferenceKv {
 }
 
 impl ReferenceKv {
+    /// Where page `page` is in each layer.
+    fn page_ranges(&self, page: u32) -> impl Iterator<Item = std::ops::Range<usize>> {
+        (0..self.shape.n_layers).map(move |layer| {
+            let start = self.row(layer, KvRow { page, slot: 0 });
+            start..start + PAGE_LEN * self.width()
+        })
+    }
+
     fn width(&self) -> usize {
         self.shape.n_kv_heads * self.shape.head_dim
     }
@@ -394,6 +402,37 @@ impl Backend for Reference {
             kv.keys.copy_within(from..from + len, to);
             kv.values.copy_within(from..from + len, to);
         }
+    }
+
+    fn kv_read_page(
+        &self,
+        kv: &ReferenceKv,
+        page: u32,
+        out: &mut Vec<u8>,
+    ) -> impl Future<Output = Result<(), Error>> {
+        for range in kv.page_ranges(page) {
+            out.extend_from_slice(bytemuck::cast_slice(&kv.keys[range.clone()]));
+            out.extend_from_slice(bytemuck::cast_slice(&kv.values[range]));
+        }
+        ready(Ok(()))
+    }
+
+    fn kv_write_page(&self, kv: &mut ReferenceKv, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let ranges: Vec<_> = kv.page_ranges(page).collect();
+        let expected = ranges.iter().map(|range| range.len() * 16).sum();
+        if bytes.len() != expected {
+            return Err(Error::KvPage { expected, got: bytes.len() });
+        }
+        let values: Vec<f64> = bytemuck::pod_collect_to_vec(bytes);
+        let mut rest = &values[..];
+        for range in ranges {
+            for side in [&mut kv.keys, &mut kv.values] {
+                let (head, tail) = rest.split_at(range.len());
+                side[range.clone()].copy_from_slice(head);
+                rest = tail;
+            }
+        }
+        Ok(())
     }
 
     fn attention(&self, out: &mut ReferenceBuffer, args: Attention<'_, Self>) {

@@ -119,6 +119,25 @@ impl KvPool {
         Ok(Self { layout, n_pages, memory })
     }
 
+    /// The bytes of a page, in this machine's byte order.
+    ///
+    /// # Panics
+    /// If there is no such page.
+    #[must_use]
+    pub fn page(&self, page: u32) -> &[u8] {
+        let len = self.layout.page_bytes();
+        &bytemuck::cast_slice(&self.memory)[page as usize * len..][..len]
+    }
+
+    /// The bytes of a page, to be replaced by those of a page of the same layout.
+    ///
+    /// # Panics
+    /// If there is no such page.
+    pub fn page_mut(&mut self, page: u32) -> &mut [u8] {
+        let len = self.layout.page_bytes();
+        &mut bytemuck::cast_slice_mut(&mut self.memory)[page as usize * len..][..len]
+    }
+
     /// Shape of the pages.
     #[must_use]
     pub fn layout(&self) -> KvLayout {

@@ -1,0 +1,133 @@
+//! Perplexity of a text, over the same windows as llama.cpp's `llama-perplexity`.
+
+use stonechat_nn::{Backend, KvDType};
+
+use crate::probabilities::normalizer;
+use crate::{Batch, Error, Model, StateOptions};
+
+/// How a text is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PerplexityOptions {
+    /// Tokens of a window; the later half of each is measured.
+    pub n_ctx: usize,
+    /// Tokens of one forward pass.
+    pub n_batch: usize,
+    /// Element type of cached keys and values.
+    pub kv_dtype: KvDType,
+}
+
+impl Default for PerplexityOptions {
+    fn default() -> Self {
+        Self { n_ctx: 512, n_batch: 128, kv_dtype: KvDType::F16 }
+    }
+}
+
+/// A window that is done.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WindowReport {
+    /// Windows done.
+    pub window: usize,
+    /// All windows.
+    pub n_windows: usize,
+    /// Perplexity of what is done.
+    pub value_so_far: f64,
+}
+
+/// The measure of a text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Perplexity {
+    /// `exp` of the mean negative log-likelihood.
+    pub value: f64,
+    /// Standard error of the value.
+    pub std_error: f64,
+    /// Tokens measured.
+    pub n_tokens: usize,
+    /// Windows.
+    pub n_windows: usize,
+}
+
+/// Measures `text`: it is tokenized once and cut into windows of `n_ctx` tokens, the first of which
+/// becomes BOS where the vocabulary asks for one; the tokens of each window's later half are
+/// measured, each given those before it in the window. What does not fill a window is left out.
+///
+/// # Errors
+/// If the text has less than two windows, or the device fails.
+pub async fn perplexity<B: Backend>(
+    model: &Model<B>,
+    text: &str,
+    options: &PerplexityOptions,
+    on_window: &mut dyn FnMut(WindowReport),
+) -> Result<Perplexity, Error> {
+    let tokens = model.tokenizer().tokenize(text, true, false);
+    let n_ctx = options.n_ctx;
+    if n_ctx < 4 || tokens.len() < 2 * n_ctx {
+        return Err(Error::Option {
+            option: "text",
+            expected: format!("at least {} tokens, two windows of the context", 2 * n_ctx.max(4)),
+            got: tokens.len().to_string(),
+        });
+    }
+    let n_batch = options.n_batch.min(n_ctx);
+    let mut state = model.state(StateOptions {
+        n_batch,
+        n_outputs: n_batch,
+        kv_dtype: options.kv_dtype,
+        ..StateOptions::new(n_ctx)
+    })?;
+    let bos = model.tokenizer().bos().filter(|_| model.tokenizer().adds_bos());
+    let mut logits = vec![0.0; model.config().vocab_size];
+    let sequences = vec![0; n_batch];
+    let n_windows = tokens.len() / n_ctx;
+    let mut sums = Sums::default();
+    for (window, tokens) in tokens.chunks_exact(n_ctx).enumerate() {
+        let mut input = tokens.to_vec();
+        if let Some(bos) = bos {
+            input[0] = bos;
+        }
+        state.truncate(0, 0);
+        // Position `p` predicts token `p + 1`; positions from the middle on are measured.
+        let measured = n_ctx / 2..n_ctx - 1;
+        for (part, chunk) in input.chunks(n_batch).enumerate() {
+            let first = part * n_batch;
+            let outputs: Vec<usize> =
+                (0..chunk.len()).filter(|i| measured.contains(&(first + i))).collect();
+            let batch =
+                Batch { tokens: chunk, sequences: &sequences[..chunk.len()], outputs: &outputs };
+            model.forward(&mut state, batch)?;
+            for (index, &row) in outputs.iter().enumerate() {
+                model.read_logits(&state, index, &mut logits).await?;
+                let next = tokens[first + row + 1];
+                sums.add(f64::from(normalizer(&logits) - logits[next as usize]));
+            }
+        }
+        let value_so_far = sums.perplexity().0;
+        on_window(WindowReport { window: window + 1, n_windows, value_so_far });
+    }
+    let (value, std_error) = sums.perplexity();
+    Ok(Perplexity { value, std_error, n_tokens: sums.n, n_windows })
+}
+
+/// Moments of the negative log-likelihood.
+#[derive(Debug, Default)]
+struct Sums {
+    n: usize,
+    first: f64,
+    second: f64,
+}
+
+impl Sums {
+    fn add(&mut self, nll: f64) {
+        self.n += 1;
+        self.first += nll;
+        self.second += nll * nll;
+    }
+
+    /// Perplexity and its standard error.
+    fn perplexity(&self) -> (f64, f64) {
+        let n = self.n as f64;
+        let mean = self.first / n;
+        let variance = (self.second / n - mean * mean).max(0.0);
+        let value = mean.exp();
+        (value, value * (variance / (n - 1.0).max(1.0)).sqrt())
+    }
+}

@@ -1,0 +1,63 @@
+//! Log-probabilities of tokens.
+
+/// A drawn token and the most probable ones, by the raw logits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenProbs {
+    /// The drawn token.
+    pub token: u32,
+    /// Its log-probability.
+    pub logprob: f32,
+    /// The most probable tokens, best first.
+    pub top: Vec<TokenProb>,
+}
+
+/// A token with its logit and log-probability.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenProb {
+    /// The token.
+    pub token: u32,
+    /// Its logit.
+    pub logit: f32,
+    /// Its log-probability.
+    pub logprob: f32,
+}
+
+/// The log-probability of `token` and the `n` most probable tokens.
+pub(crate) fn token_probs(logits: &[f32], token: u32, n: usize) -> TokenProbs {
+    let total = normalizer(logits);
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    let n = n.min(order.len());
+    let by_logit = |&a: &u32, &b: &u32| {
+        logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b))
+    };
+    if n < order.len() {
+        order.select_nth_unstable_by(n, by_logit);
+        order.truncate(n);
+    }
+    order.sort_unstable_by(by_logit);
+    let top = order
+        .into_iter()
+        .map(|token| {
+            let logit = logits[token as usize];
+            TokenProb { token, logit, logprob: logit - total }
+        })
+        .collect();
+    TokenProbs { token, logprob: logits[token as usize] - total, top }
+}
+
+/// Classifier-free guidance: both become log-probabilities, and `logits` what lies `scale` times
+/// as far from `negative` as they did.
+pub(crate) fn guide(logits: &mut [f32], negative: &[f32], scale: f32) {
+    let (total, negative_total) = (normalizer(logits), normalizer(negative));
+    for (logit, other) in logits.iter_mut().zip(negative) {
+        let (with, without) = (*logit - total, *other - negative_total);
+        *logit = without + scale * (with - without);
+    }
+}
+
+/// `log Σ exp(logits)` in f64.
+pub(crate) fn normalizer(logits: &[f32]) -> f32 {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let total: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();
+    max + total.ln() as f32
+}

@@ -1,0 +1,125 @@
+//! Saving what a session holds to a file, and going on from it.
+//!
+//! The file: a magic number, the fingerprint of the model, the type of keys and values, the number
+//! of tokens, the tokens, then the pages; numbers are little-endian u64, tokens u32.
+
+use std::path::Path;
+
+use stonechat_formats::AtomicFile;
+use stonechat_nn::{Backend, KvDType, PAGE_LEN};
+
+use crate::session::MAIN;
+use crate::{Error, Session};
+
+const MAGIC: &[u8; 8] = b"stonekv1";
+/// Magic number, fingerprint, type, count.
+const HEADER_BYTES: usize = 32;
+
+impl<B: Backend> Session<'_, B> {
+    /// Saves the tokens that the session holds with their keys and values; a file of that name is
+    /// replaced once the new one is whole.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub async fn save(&self, path: &Path) -> Result<(), Error> {
+        let tokens = self.tokens();
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(MAGIC);
+        let kind = kv_code(self.state.options().kv_dtype);
+        for value in [self.model.summary().fingerprint, kind, tokens.len() as u64] {
+            bytes.extend_from_slice(&value.to_le_bytes());
+        }
+        bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+        let backend = self.model.backend();
+        let used = tokens.len().div_ceil(PAGE_LEN);
+        for &page in &self.state.sequences[MAIN].pages()[..used] {
+            backend.kv_read_page(self.state.kv.pool(), page, &mut bytes).await?;
+        }
+        let mut file = AtomicFile::create(path)?;
+        file.write_all(&bytes)?;
+        file.commit()?;
+        Ok(())
+    }
+
+    /// Replaces what the session holds by a saved text; returns its length in tokens.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is damaged, or was saved with another model or type of keys and
+    /// values, or its text does not fit the context. The session is empty then.
+    pub fn restore(&mut self, path: &Path) -> Result<usize, Error> {
+        self.clear();
+        let bytes = std::fs::read(path).map_err(|e| problem(path, &e.to_string()))?;
+        let tokens = self.check(path, &bytes)?;
+        let pages = &bytes[HEADER_BYTES + 4 * tokens.len()..];
+        let used = tokens.len().div_ceil(PAGE_LEN);
+        if used == 0 {
+            return Ok(0);
+        }
+        let backend = self.model.backend();
+        let (state, n) = (&mut self.state, tokens.len());
+        let sequence = &mut state.sequences[MAIN];
+        state.kv.reserve(backend, sequence, n)?;
+        let written = pages.chunks(pages.len().div_ceil(used).max(1)).zip(sequence.pages());
+        let mut count = 0;
+        for (bytes, &page) in written {
+            if let Err(error) = backend.kv_write_page(state.kv.pool_mut(), page, bytes) {
+                return Err(problem(path, &error.to_string()));
+            }
+            count += 1;
+        }
+        if count != used {
+            return Err(problem(path, "ends too early"));
+        }
+        sequence.advance(n);
+        self.tokens[MAIN] = tokens;
+        Ok(n)
+    }
+
+    /// The tokens of a saved text that fits this session.
+    fn check(&self, path: &Path, bytes: &[u8]) -> Result<Vec<u32>, Error> {
+        let Some((magic, rest)) = bytes.split_first_chunk::<8>() else {
+            return Err(problem(path, "ends too early"));
+        };
+        if magic != MAGIC {
+            return Err(problem(path, "is no prompt cache"));
+        }
+        let number = |i: usize| {
+            let bytes = rest.get(i * 8..).and_then(|rest| rest.first_chunk::<8>());
+            bytes.map(|bytes| u64::from_le_bytes(*bytes))
+        };
+        let (Some(fingerprint), Some(kind), Some(n)) = (number(0), number(1), number(2)) else {
+            return Err(problem(path, "ends too early"));
+        };
+        if fingerprint != self.model.summary().fingerprint {
+            return Err(problem(path, "was saved with another model"));
+        }
+        if kind != kv_code(self.state.options().kv_dtype) {
+            return Err(problem(path, "was saved with another type of keys and values"));
+        }
+        let n = usize::try_from(n).unwrap_or(usize::MAX);
+        if n > self.n_ctx() {
+            return Err(Error::ContextFull { tokens: n, n_ctx: self.n_ctx() });
+        }
+        let tokens = bytes.get(HEADER_BYTES..HEADER_BYTES + 4 * n);
+        let tokens = tokens.ok_or_else(|| problem(path, "ends too early"))?;
+        let tokens: Vec<u32> =
+            tokens.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        let vocab_size = self.model.config().vocab_size;
+        if tokens.iter().any(|&token| token as usize >= vocab_size) {
+            return Err(problem(path, "holds tokens that the model does not have"));
+        }
+        Ok(tokens)
+    }
+}
+
+fn kv_code(dtype: KvDType) -> u64 {
+    match dtype {
+        KvDType::F32 => 0,
+        KvDType::F16 => 1,
+        KvDType::Q8_0 => 2,
+    }
+}
+
+fn problem(path: &Path, problem: &str) -> Error {
+    Error::PromptCache { path: path.display().to_string(), problem: problem.to_owned() }
+}

@@ -1,0 +1,159 @@
+//! One conversation with a model: what the KV holds, and the logits after it.
+
+use std::ops::ControlFlow;
+
+use stonechat_nn::{Backend, KvDType};
+
+use crate::{Batch, Error, Model, State, StateOptions};
+
+/// The sequence of a session's text; others are beams or guidance.
+pub(crate) const MAIN: usize = 0;
+/// Largest context that is taken without being asked for.
+const DEFAULT_MAX_CTX: usize = 16_384;
+
+/// Sizes of a [`Session`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Tokens that the context holds; none takes that of training, at most 16,384.
+    pub n_ctx: Option<usize>,
+    /// Tokens of one forward pass.
+    pub n_batch: usize,
+    /// Element type of cached keys and values.
+    pub kv_dtype: KvDType,
+    /// Texts that are held at once: 2 for guidance, twice the width for beams.
+    pub n_sequences: usize,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { n_ctx: None, n_batch: 256, kv_dtype: KvDType::F16, n_sequences: 1 }
+    }
+}
+
+/// A text that grows: its tokens, their keys and values, and the logits of what comes next.
+#[derive(Debug)]
+pub struct Session<'m, B: Backend> {
+    pub(crate) model: &'m Model<B>,
+    pub(crate) state: State<B>,
+    /// The tokens of each sequence whose keys and values are stored.
+    pub(crate) tokens: Vec<Vec<u32>>,
+    /// `[V]`, after the last pass that had an output.
+    pub(crate) logits: Vec<f32>,
+    sequences: Vec<usize>,
+}
+
+/// The caller asked to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cancelled;
+
+impl<'m, B: Backend> Session<'m, B> {
+    /// An empty session.
+    ///
+    /// # Errors
+    /// If a size is impossible or the device is full.
+    pub fn new(model: &'m Model<B>, options: SessionOptions) -> Result<Self, Error> {
+        let n_ctx = options.n_ctx.unwrap_or(model.config().n_ctx_train.min(DEFAULT_MAX_CTX));
+        let state = model.state(StateOptions {
+            n_ctx,
+            n_sequences: options.n_sequences,
+            n_pages: None,
+            n_batch: options.n_batch.min(n_ctx),
+            n_outputs: options.n_sequences,
+            kv_dtype: options.kv_dtype,
+        })?;
+        Ok(Self {
+            model,
+            tokens: vec![Vec::with_capacity(n_ctx); options.n_sequences],
+            logits: vec![0.0; model.config().vocab_size],
+            sequences: Vec::with_capacity(state.options().n_batch),
+            state,
+        })
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &'m Model<B> {
+        self.model
+    }
+
+    /// The tokens whose keys and values are stored.
+    #[must_use]
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens[MAIN]
+    }
+
+    /// Tokens that the context holds.
+    #[must_use]
+    pub fn n_ctx(&self) -> usize {
+        self.state.options().n_ctx
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        for sequence in 0..self.tokens.len() {
+            self.truncate(sequence, 0);
+        }
+    }
+
+    pub(crate) fn truncate(&mut self, sequence: usize, len: usize) {
+        self.state.truncate(sequence, len);
+        self.tokens[sequence].truncate(len);
+    }
+
+    /// Makes `sequence` hold exactly `tokens`, with the logits after them read; keeps what it
+    /// already holds of them and returns how many those are.
+    ///
+    /// # Errors
+    /// If the tokens do not fit the context.
+    pub(crate) async fn feed(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        on_progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Result<usize, Cancelled>, Error> {
+        if tokens.len() > self.n_ctx() {
+            return Err(Error::ContextFull { tokens: tokens.len(), n_ctx: self.n_ctx() });
+        }
+        let held = &self.tokens[sequence];
+        let common = held.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        // The last token is always run: its logits are wanted.
+        let kept = common.min(tokens.len().saturating_sub(1));
+        self.truncate(sequence, kept);
+        let mut done = kept;
+        for chunk in tokens[kept..].chunks(self.state.options().n_batch) {
+            if on_progress(done, tokens.len()).is_break() {
+                return Ok(Err(Cancelled));
+            }
+            let is_last = done + chunk.len() == tokens.len();
+            self.pass(sequence, chunk, is_last)?;
+            done += chunk.len();
+        }
+        self.read(0).await?;
+        Ok(Ok(kept))
+    }
+
+    /// Appends a token to `sequence` and reads the logits after it.
+    ///
+    /// # Errors
+    /// If the context is full.
+    pub(crate) async fn step(&mut self, sequence: usize, token: u32) -> Result<(), Error> {
+        self.pass(sequence, &[token], true)?;
+        self.read(0).await
+    }
+
+    fn pass(&mut self, sequence: usize, tokens: &[u32], with_logits: bool) -> Result<(), Error> {
+        self.sequences.clear();
+        self.sequences.resize(tokens.len(), sequence);
+        let last = [tokens.len() - 1];
+        let outputs = if with_logits { &last[..] } else { &[] };
+        let batch = Batch { tokens, sequences: &self.sequences, outputs };
+        self.model.forward(&mut self.state, batch)?;
+        self.tokens[sequence].extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// Reads the logits of output `index` of the last pass.
+    pub(crate) async fn read(&mut self, index: usize) -> Result<(), Error> {
+        self.model.read_logits(&self.state, index, &mut self.logits).await
+    }
+}

@@ -1,0 +1,72 @@
+//! Text on its way to the reader, with stop strings cut out before anyone sees them.
+
+/// Holds back text that may become a stop string.
+#[derive(Debug)]
+pub(crate) struct StopFilter<'a> {
+    stops: &'a [String],
+    held: String,
+}
+
+impl<'a> StopFilter<'a> {
+    pub(crate) fn new(stops: &'a [String]) -> Self {
+        Self { stops, held: String::new() }
+    }
+
+    /// Takes more text; returns what can be shown, and whether a stop string came. The text from
+    /// the stop string on is dropped.
+    pub(crate) fn push(&mut self, text: &str) -> (String, bool) {
+        self.held.push_str(text);
+        let found = self.stops.iter().filter(|s| !s.is_empty()).filter_map(|s| self.held.find(s));
+        if let Some(at) = found.min() {
+            let shown = self.held[..at].to_owned();
+            self.held.clear();
+            return (shown, true);
+        }
+        let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - keep);
+        (std::mem::replace(&mut self.held, rest), false)
+    }
+
+    /// What was held back, once no more text comes.
+    pub(crate) fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Bytes at the end of `text` that are the start of `stop`.
+fn overlap(text: &str, stop: &str) -> usize {
+    let starts = stop.char_indices().map(|(i, _)| i).skip(1);
+    starts.filter(|&n| text.ends_with(&stop[..n])).last().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StopFilter;
+
+    fn run(stops: &[&str], pieces: &[&str]) -> (String, bool) {
+        let stops: Vec<String> = stops.iter().map(|&s| s.to_owned()).collect();
+        let mut filter = StopFilter::new(&stops);
+        let mut shown = String::new();
+        for piece in pieces {
+            let (text, stopped) = filter.push(piece);
+            shown += &text;
+            if stopped {
+                return (shown, true);
+            }
+        }
+        (shown + &filter.finish(), false)
+    }
+
+    #[test]
+    fn a_stop_string_across_pieces_is_never_shown() {
+        assert_eq!(run(&["END"], &["ab", "cE", "N", "Dxy"]), ("abc".to_owned(), true));
+        assert_eq!(run(&["\n\n", "é!"], &["a\n", "bé", "?é", "!"]), ("a\nbé?".to_owned(), true));
+    }
+
+    #[test]
+    fn text_that_only_began_like_one_is_shown() {
+        assert_eq!(run(&["END"], &["E", "N", "O", " EN"]), ("ENO EN".to_owned(), false));
+        assert_eq!(run(&["aab"], &["a", "a", "a", "b"]), ("a".to_owned(), true));
+        assert_eq!(run(&[], &["x", "y"]), ("xy".to_owned(), false));
+    }
+}

@@ -1,0 +1,121 @@
+//! A file's tokenizer and chat template.
+
+use stonechat_formats::{Array, Format, Metadata, ModelFile, Value};
+use stonechat_nn::sample::{TokenTable, TokenText};
+use stonechat_text::{ChatTemplate, GgmlVocabulary, Tokenizer};
+
+use crate::Error;
+
+/// The tokenizer of a GGUF file or a Hugging Face folder; the weights are not touched.
+///
+/// # Errors
+/// If the file has none or it cannot be read.
+pub fn tokenizer(file: &ModelFile) -> Result<Tokenizer, Error> {
+    if file.format() == Format::Gguf {
+        return Ok(Tokenizer::from_ggml(vocabulary(file.metadata())?)?);
+    }
+    let json = file
+        .companion("tokenizer.json")
+        .ok_or_else(|| Error::config("tokenizer.json", "is missing beside the weights"))?;
+    Ok(Tokenizer::from_hf_json(json)?)
+}
+
+fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary, Error> {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let has = |name: &str| metadata.get(&key(name)).is_some();
+    let id = |name: &str| {
+        let name = format!("{name}_token_id");
+        // Some converters write -1 for a token that is not there.
+        Ok::<_, Error>(if has(&name) { metadata.u32(&key(&name)).ok() } else { None })
+    };
+    let flag = |name: &str| match has(name) {
+        true => Ok::<_, Error>(Some(metadata.bool(&key(name))?)),
+        false => Ok(None),
+    };
+    let strings = |name: &str| match has(name) {
+        true => Ok::<_, Error>(metadata.strings(&key(name))?.to_vec()),
+        false => Ok(Vec::new()),
+    };
+    Ok(GgmlVocabulary {
+        model: metadata.str(&key("model"))?.to_owned(),
+        pre: if has("pre") { Some(metadata.str(&key("pre"))?.to_owned()) } else { None },
+        tokens: metadata.strings(&key("tokens"))?.to_vec(),
+        scores: match metadata.get(&key("scores")) {
+            Some(Value::Array(Array::F32(scores))) => scores.clone(),
+            _ => Vec::new(),
+        },
+        token_types: match metadata.get(&key("token_type")) {
+            Some(Value::Array(Array::I32(types))) => types.clone(),
+            Some(Value::Array(Array::U32(types))) => types.iter().map(|&t| t as i32).collect(),
+            _ => Vec::new(),
+        },
+        merges: strings("merges")?,
+        bos: id("bos")?,
+        eos: id("eos")?,
+        eot: id("eot")?,
+        eom: id("eom")?,
+        unk: id("unknown")?,
+        // The misspelling is GGUF's own older key.
+        sep: id("seperator")?.or(id("separator")?),
+        pad: id("padding")?,
+        cls: id("cls")?,
+        mask: id("mask")?,
+        fim_pre: id("fim_pre")?.or(id("prefix")?),
+        fim_suf: id("fim_suf")?.or(id("suffix")?),
+        fim_mid: id("fim_mid")?.or(id("middle")?),
+        fim_pad: id("fim_pad")?,
+        fim_rep: id("fim_rep")?,
+        fim_sep: id("fim_sep")?,
+        add_bos: flag("add_bos_token")?,
+        add_eos: flag("add_eos_token")?,
+        add_sep: flag("add_sep_token")?,
+        add_space_prefix: flag("add_space_prefix")?,
+        remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
+    })
+}
+
+/// The source of the file's chat template.
+pub(crate) fn template_source(file: &ModelFile) -> Option<String> {
+    if file.format() == Format::Gguf {
+        return file.metadata().str("tokenizer.chat_template").ok().map(str::to_owned);
+    }
+    if let Some(jinja) = file.companion("chat_template.jinja") {
+        return String::from_utf8(jinja.to_vec()).ok();
+    }
+    let config = file.companion("tokenizer_config.json")?;
+    let json: serde_json::Value = serde_json::from_slice(config).ok()?;
+    json["chat_template"].as_str().map(str::to_owned)
+}
+
+/// Compiles a chat template: `source` is the name of a built-in one or Jinja.
+pub(crate) fn template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, Error> {
+    let name = |id: Option<u32>| {
+        let bytes = id.map_or(&[][..], |id| tokenizer.token_piece(id, true));
+        String::from_utf8_lossy(bytes).into_owned()
+    };
+    let (bos, eos) = (name(tokenizer.bos()), name(tokenizer.eos()));
+    if ChatTemplate::builtin_names().any(|builtin| builtin == source) {
+        return Ok(ChatTemplate::builtin(source, &bos, &eos)?);
+    }
+    Ok(ChatTemplate::new(source, &bos, &eos)?)
+}
+
+/// The vocabulary as grammars see it.
+pub(crate) fn token_table(tokenizer: &Tokenizer, vocab_size: usize) -> Result<TokenTable, Error> {
+    let ends: Vec<u32> = tokenizer.ends_of_generation().collect();
+    let names: Vec<_> = (0..vocab_size as u32)
+        .map(|id| String::from_utf8_lossy(tokenizer.token_piece(id, true)))
+        .collect();
+    let tokens: Vec<TokenText<'_>> = (0..vocab_size as u32)
+        .map(|id| {
+            if tokenizer.is_control(id) {
+                return TokenText::Special(&names[id as usize]);
+            }
+            match tokenizer.token_piece(id, false) {
+                [] => TokenText::Unused,
+                bytes => TokenText::Bytes(bytes),
+            }
+        })
+        .collect();
+    Ok(TokenTable::new(&tokens, &ends)?)
+}
