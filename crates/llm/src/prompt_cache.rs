@@ -3,6 +3,7 @@
 //! The file: a magic number, the fingerprint of the model, the type of keys and values, the number
 //! of tokens, the tokens, then the pages; numbers are little-endian u64, tokens u32.
 
+use std::io::Write;
 use std::path::Path;
 
 use stonechat_formats::AtomicFile;
@@ -36,7 +37,7 @@ impl<B: Backend> Session<'_, B> {
             backend.kv_read_page(self.state.kv.pool(), page, &mut bytes).await?;
         }
         let mut file = AtomicFile::create(path)?;
-        file.write_all(&bytes)?;
+        file.write_all(&bytes).map_err(|e| problem(path, &e.to_string()))?;
         file.commit()?;
         Ok(())
     }

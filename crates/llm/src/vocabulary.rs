@@ -71,6 +71,15 @@ fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary, Error> {
         add_sep: flag("add_sep_token")?,
         add_space_prefix: flag("add_space_prefix")?,
         remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
+        precompiled_charsmap: match metadata.get(&key("precompiled_charsmap")) {
+            Some(Value::Array(Array::U8(map))) => map.clone(),
+            Some(Value::Array(Array::I8(map))) => map.iter().map(|&byte| byte as u8).collect(),
+            _ => Vec::new(),
+        },
+        lowercase: flag("normalizer.lowercase")?,
+        strip_accents: flag("normalizer.strip_accents")?,
+        name: metadata.str("general.name").ok().map(str::to_owned),
+        architecture: metadata.str("general.architecture").ok().map(str::to_owned),
     })
 }
 
