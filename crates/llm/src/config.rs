@@ -34,7 +34,7 @@ pub struct Config {
     pub rope: Option<RopeConfig>,
     /// Rotary embedding of windowed layers, where it differs.
     pub local_rope: Option<RopeConfig>,
-    /// ALiBi's largest slope exponent.
+    /// `ALiBi`'s largest slope exponent.
     pub max_alibi_bias: Option<f32>,
     /// Sliding window: positions that a token of a windowed layer sees, itself included.
     pub window: Option<usize>,
@@ -295,7 +295,7 @@ impl Config {
         self.n_kv_heads * self.head_dim
     }
 
-    /// ALiBi's slope of each head, as ggml's softmax takes them.
+    /// `ALiBi`'s slope of each head, as ggml's softmax takes them.
     #[must_use]
     pub fn alibi_slopes(&self) -> Option<Vec<f32>> {
         let max_bias = self.max_alibi_bias?;

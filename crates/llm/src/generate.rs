@@ -393,11 +393,7 @@ impl<'a> Writer<'a> {
         (done.then_some(Finish::GrammarEnd), is_break)
     }
 
-    fn show(
-        &mut self,
-        text: &str,
-        on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    ) -> bool {
+    fn show(&mut self, text: &str, on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>) -> bool {
         self.text.push_str(text);
         !text.is_empty() && on_event(Event::Text(text)).is_break()
     }

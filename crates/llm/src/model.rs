@@ -97,7 +97,10 @@ impl<B: Backend> Model<B> {
     #[must_use]
     pub fn tokenize_prompt(&self, text: &str) -> Vec<u32> {
         let mut tokens = self.tokenizer.tokenize(text, true, true);
-        if self.tokenizer.adds_eos() && tokens.len() > 1 && tokens.last().copied() == self.tokenizer.eos() {
+        if self.tokenizer.adds_eos()
+            && tokens.len() > 1
+            && tokens.last().copied() == self.tokenizer.eos()
+        {
             // A prompt is to be continued.
             tokens.pop();
         }

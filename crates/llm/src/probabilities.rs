@@ -27,9 +27,8 @@ pub(crate) fn token_probs(logits: &[f32], token: u32, n: usize) -> TokenProbs {
     let total = normalizer(logits);
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
     let n = n.min(order.len());
-    let by_logit = |&a: &u32, &b: &u32| {
-        logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b))
-    };
+    let by_logit =
+        |&a: &u32, &b: &u32| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b));
     if n < order.len() {
         order.select_nth_unstable_by(n, by_logit);
         order.truncate(n);

@@ -17,7 +17,23 @@ pub fn tokenizer(file: &ModelFile) -> Result<Tokenizer, Error> {
     let json = file
         .companion("tokenizer.json")
         .ok_or_else(|| Error::config("tokenizer.json", "is missing beside the weights"))?;
-    Ok(Tokenizer::from_hf_json(json)?)
+    let (bos, ends) = roles(file);
+    Ok(Tokenizer::from_hf_json(json)?.with_roles(bos, &ends))
+}
+
+/// BOS and the end tokens of a Hugging Face folder, which `tokenizer.json` does not name.
+fn roles(file: &ModelFile) -> (Option<u32>, Vec<u32>) {
+    let (mut bos, mut ends) = (None, Vec::new());
+    for name in ["generation_config.json", "config.json"] {
+        let Some(text) = file.companion(name) else { continue };
+        let Ok(json) = serde_json::from_slice::<serde_json::Value>(text) else { continue };
+        let id = |value: &serde_json::Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        bos = bos.or(id(&json["bos_token_id"]));
+        let eos = &json["eos_token_id"];
+        ends.extend(id(eos));
+        ends.extend(eos.as_array().into_iter().flatten().filter_map(id));
+    }
+    (bos, ends)
 }
 
 fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary, Error> {

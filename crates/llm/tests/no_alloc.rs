@@ -1,0 +1,76 @@
+//! A decode step allocates nothing: forward pass, logits and draw under a counting allocator.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pollster::block_on;
+use stonechat_formats::ModelFile;
+use stonechat_llm::{Batch, Model, StateOptions};
+use stonechat_nn::sample::{DryBreakers, Sampler, SamplingOptions};
+use stonechat_nn::{Cpu, KvDType};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system allocator unchanged; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: `p` came from `System` through `alloc` above.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Every kind of layer: dense, windowed, parallel, with experts, with biases for positions.
+const MODELS: [&str; 8] =
+    ["llama", "qwen3", "gemma3", "phi2", "phi3", "gpt-oss", "falcon-40b", "bloom"];
+
+#[test]
+fn a_decode_step_allocates_nothing() {
+    for name in MODELS {
+        for (kv_dtype, n_threads) in [(KvDType::F16, 1), (KvDType::F16, 2), (KvDType::Q8_0, 2)] {
+            assert_eq!(fewest(name, kv_dtype, n_threads), 0, "{name} {kv_dtype:?} {n_threads}");
+        }
+    }
+}
+
+/// The fewest allocations of a round of steps: threads make their scratch when they first take
+/// part, which on a busy machine may be late.
+fn fewest(name: &str, kv_dtype: KvDType, n_threads: usize) -> usize {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
+    let file = ModelFile::open(folder.join(format!("{name}.gguf"))).unwrap();
+    let model = Model::load(Cpu::new(n_threads).unwrap(), &file, |_| ()).unwrap();
+    let options = StateOptions { kv_dtype, n_sequences: 2, ..StateOptions::new(128) };
+    let mut state = model.state(options).unwrap();
+    let vocab_size = model.config().vocab_size;
+    let mut sampler =
+        Sampler::new(&SamplingOptions::default(), vocab_size, DryBreakers::default()).unwrap();
+    let mut logits = vec![0.0; vocab_size];
+    let prompt: Vec<u32> = (0..40).collect();
+    let batch = Batch { tokens: &prompt, sequences: &[0; 40], outputs: &[39] };
+    model.forward(&mut state, batch).unwrap();
+    let mut token = 1;
+    let mut round = || {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..5 {
+            let batch = Batch { tokens: &[token], sequences: &[0], outputs: &[0] };
+            model.forward(&mut state, batch).unwrap();
+            block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
+            token = sampler.sample(&logits);
+            sampler.accept(token);
+        }
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    };
+    (0..15).map(|_| round()).min().unwrap()
+}
