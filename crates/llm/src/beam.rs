@@ -26,8 +26,10 @@ pub struct Beam {
     pub tokens: Vec<u32>,
     /// Its text.
     pub text: String,
-    /// Log-probability over length to the power of the penalty.
+    /// Log-probability, that of the end token included, over length to the power of the penalty.
     pub score: f32,
+    /// Whether it ended with an end token.
+    pub ended: bool,
 }
 
 /// A text on its way.
@@ -85,7 +87,7 @@ impl<B: Backend> Session<'_, B> {
                 let parent = &alive[step.parent];
                 if self.model.tokenizer().is_end_of_generation(step.token) {
                     let score = options.score(step.logprob, n);
-                    finished.push(self.beam(parent.tokens.clone(), score));
+                    finished.push(self.beam(parent.tokens.clone(), score, true));
                 } else if next.len() < width {
                     let sequence = half + next.len();
                     self.copy(parent.sequence, sequence);
@@ -105,7 +107,7 @@ impl<B: Backend> Session<'_, B> {
         }
         for beam in alive {
             let score = options.score(beam.logprob, beam.tokens.len());
-            finished.push(self.beam(beam.tokens, score));
+            finished.push(self.beam(beam.tokens, score, false));
         }
         finished.sort_by(|a, b| b.score.total_cmp(&a.score));
         finished.truncate(width);
@@ -156,9 +158,9 @@ impl<B: Backend> Session<'_, B> {
         self.tokens[to].clone_from(&tokens);
     }
 
-    fn beam(&self, tokens: Vec<u32>, score: f32) -> Beam {
+    fn beam(&self, tokens: Vec<u32>, score: f32, ended: bool) -> Beam {
         let text = self.model.tokenizer().decode(&tokens);
-        Beam { tokens, text, score }
+        Beam { tokens, text, score, ended }
     }
 }
 

@@ -200,7 +200,9 @@ fn one_beam_is_greedy_and_more_find_no_worse_texts() {
         last = beams[0].score;
         // Each score is that of the text alone.
         for beam in &beams {
-            let score = logprob(&model, &beam.tokens);
+            let end = model.tokenizer().ends_of_generation().next().filter(|_| beam.ended);
+            let tokens: Vec<u32> = beam.tokens.iter().copied().chain(end).collect();
+            let score = logprob(&model, &tokens);
             assert!((beam.score - score).abs() < 1e-3, "{} {score}", beam.score);
         }
     }

@@ -81,6 +81,8 @@ impl Tokenizer {
                 Ok(hf) => Ok(hf.into()),
                 Err(error) => Err(Error::Unsupported { expected, got: format!("{got} ({error})") }),
             },
+            // Byte-level vocabularies may lack bytes that never occur in text.
+            Err(Error::MissingByte { .. }) => Ok(HfTokenizers::new(json)?.into()),
             // Models other than BPE have another shape.
             Err(Error::Json { source, .. }) if source.is_data() => {
                 Ok(HfTokenizers::new(json)?.into())
