@@ -1,10 +1,14 @@
 //! What the fuzz targets share: the promises that hold for any input.
 #![forbid(unsafe_code)]
 
+mod llm;
+
 use std::panic;
 use std::sync::Once;
 
 use stonechat_formats::{GgufWriter, ModelFile, TensorInfo, WhisperBinWriter};
+
+pub use llm::{check_chat_template, check_grammar, check_llm, check_tokenizer};
 
 /// Parses `magic` and `rest` as one file and checks what must hold of any model. The magic is
 /// put in front so that no input is spent on another format or on none.

@@ -6,6 +6,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::shell;
 
+/// One input that takes so many seconds counts as a crash.
+const HANG: &str = "-timeout=30";
+
 /// Options of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FuzzArgs {
@@ -38,7 +41,7 @@ pub(crate) fn run(args: &FuzzArgs) -> Result<()> {
     );
     for target in known.iter().filter(|name| args.target.as_ref().is_none_or(|t| t == *name)) {
         let limit = format!("-max_total_time={}", args.secs);
-        shell::run(cargo().args(["run", target.as_str(), "--", &limit]))?;
+        shell::run(cargo().args(["run", target.as_str(), "--", &limit, HANG]))?;
     }
     Ok(())
 }

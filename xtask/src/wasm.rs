@@ -13,7 +13,7 @@ use crate::shell;
 
 const TARGET: &str = "wasm32-unknown-unknown";
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 8] = [
     "stonechat-compute",
     "stonechat-quant",
     "stonechat-formats",
@@ -21,6 +21,7 @@ const PACKAGES: [&str; 7] = [
     "stonechat-audio",
     "stonechat-nn",
     "stonechat-whisper",
+    "stonechat-llm",
 ];
 
 /// Options of `cargo xtask wasm`.

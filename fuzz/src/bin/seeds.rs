@@ -5,6 +5,9 @@
 #[path = "../../../crates/formats/tests/support/sample_files.rs"]
 mod sample_files;
 
+#[path = "../llm_seeds.rs"]
+mod llm_seeds;
+
 use std::fs;
 use std::path::Path;
 
@@ -19,6 +22,7 @@ fn main() -> std::io::Result<()> {
         let skip = if MAGIC_IN_FRONT.contains(&target) { 4 } else { 0 };
         fs::write(folder.join(format!("seed{n}")), &bytes[skip..])?;
     }
+    llm_seeds::write(&corpus)?;
     audio_seeds(&corpus)
 }
 
