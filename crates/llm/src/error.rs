@@ -10,6 +10,9 @@ pub enum Error {
     /// A device operation failed.
     #[error(transparent)]
     Backend(#[from] stonechat_nn::Error),
+    /// A weight could not be unpacked or packed.
+    #[error(transparent)]
+    Quant(#[from] stonechat_quant::Error),
     /// The tokenizer or the chat template could not be read.
     #[error(transparent)]
     Text(#[from] stonechat_text::Error),

@@ -14,6 +14,7 @@
 //! | `session`, `prompt_cache` | a text that grows, with its prefix kept, in memory or in a file |
 //! | `generate`, `stop`, `probabilities` | drawing tokens until something ends the text |
 //! | `beam`, `perplexity` | searching for and measuring texts |
+//! | `quantize` | writing a model with another weight type |
 #![forbid(unsafe_code)]
 
 mod arch;
@@ -27,6 +28,7 @@ mod model;
 mod perplexity;
 mod probabilities;
 mod prompt_cache;
+mod quantize;
 mod rope;
 mod session;
 mod source;
@@ -45,6 +47,7 @@ pub use generate::{
 pub use model::{Model, ModelSummary};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
 pub use probabilities::{TokenProb, TokenProbs};
+pub use quantize::quantize;
 pub use session::{Session, SessionOptions};
 pub use state::{Batch, State, StateOptions};
 pub use vocabulary::tokenizer;

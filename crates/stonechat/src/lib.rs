@@ -7,6 +7,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`whisper`] | the model, decoding rules, long recordings, subtitles, export |
+//! | [`llm`] | language models: architectures, sessions, generation, quantizing |
 //! | [`audio`] | decoding of audio files, resampling, log-mel spectrograms |
 //! | [`formats`] | GGUF, safetensors, whisper.cpp and CTranslate2 files |
 //! | [`text`] | tokenizers |
@@ -45,6 +46,7 @@ pub mod pull;
 pub use stonechat_audio as audio;
 pub use stonechat_compute as compute;
 pub use stonechat_formats as formats;
+pub use stonechat_llm as llm;
 pub use stonechat_nn as nn;
 pub use stonechat_quant as quant;
 pub use stonechat_text as text;

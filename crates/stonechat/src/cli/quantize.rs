@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use stonechat::formats::DType;
+use stonechat::quant;
 
 use super::write_model::write_model;
 
 /// Types that can be asked for.
-const TYPES: [DType; 13] = [
+const TYPES: [DType; 19] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -22,6 +23,12 @@ const TYPES: [DType; 13] = [
     DType::Q4K,
     DType::Q5K,
     DType::Q6K,
+    DType::Iq4Nl,
+    DType::Iq4Xs,
+    DType::Mxfp4,
+    DType::Nvfp4,
+    DType::Tq1_0,
+    DType::Tq2_0,
 ];
 
 /// Arguments of `stonechat quantize`.
@@ -30,7 +37,7 @@ pub(super) struct Args {
     /// A model: path or name
     #[arg(value_name = "IN")]
     input: String,
-    /// File to write: .gguf, or .bin for whisper.cpp
+    /// File to write: .gguf, or .bin for Whisper models as whisper.cpp reads them
     #[arg(value_name = "OUT")]
     output: PathBuf,
     /// Type of the matrices: f32, f16, bf16, or a quantized one such as `q8_0`, `q5_1`, `q4_k`
@@ -48,7 +55,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn find(name: &str) -> anyhow::Result<DType> {
-    DType::from_name(name).filter(|dtype| TYPES.contains(dtype)).ok_or_else(|| {
+    let dtype = DType::from_name(name);
+    if let Some(dtype) = dtype.filter(|&dtype| quant::needs_importance(dtype)) {
+        bail!(quant::Error::NeedsImportance { dtype });
+    }
+    dtype.filter(|dtype| TYPES.contains(dtype)).ok_or_else(|| {
         let expected = TYPES.map(DType::name).join(", ");
         anyhow!("type: expected {expected}, got `{name}`")
     })
@@ -65,6 +76,8 @@ mod tests {
         }
         let message = find("q9_z").unwrap_err().to_string();
         assert!(message.starts_with("type: expected f32, f16, bf16, q4_0,"), "{message}");
-        assert!(message.ends_with("q6_k, got `q9_z`"), "{message}");
+        assert!(message.ends_with("tq2_0, got `q9_z`"), "{message}");
+        let message = find("iq2_xs").unwrap_err().to_string();
+        assert!(message.contains("iq2_xs: it needs an importance matrix"), "{message}");
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use stonechat::Models;
-use stonechat::formats::{DType, ModelFile};
+use stonechat::formats::{DType, Format, ModelFile};
 use stonechat::whisper::{ExportFormat, export};
 
 use super::console::Console;
@@ -29,9 +29,12 @@ pub(super) fn write_model(
     let file = ModelFile::open(&source)?;
     let console = Console::new(quiet);
     console.begin("writing", STEPS as u64);
-    let result = export(&file, output, format, weights, |done| {
-        console.advance((done * STEPS) as u64);
-    });
+    let progress = |done| console.advance((done * STEPS) as u64);
+    let result = if is_language_model(&file) {
+        quantize_language_model(&file, output, format, weights, progress)
+    } else {
+        export(&file, output, format, weights, progress).map_err(Into::into)
+    };
     console.end();
     result.with_context(|| format!("cannot write `{}`", output.display()))?;
     if !quiet {
@@ -41,6 +44,30 @@ pub(super) fn write_model(
         super::print(&format!("{} {before} -> {path} {after}\n", source.display()))?;
     }
     Ok(())
+}
+
+/// Whether the file names an architecture, and another than Whisper's.
+fn is_language_model(file: &ModelFile) -> bool {
+    file.format() == Format::Gguf
+        && file.metadata().str("general.architecture").is_ok_and(|name| name != "whisper")
+}
+
+fn quantize_language_model(
+    file: &ModelFile,
+    output: &Path,
+    format: ExportFormat,
+    weights: Option<DType>,
+    progress: impl FnMut(f32),
+) -> anyhow::Result<()> {
+    match (weights, format) {
+        (Some(dtype), ExportFormat::Gguf) => {
+            Ok(stonechat::llm::quantize(file, output, dtype, progress)?)
+        }
+        (Some(_), ExportFormat::WhisperBin) => {
+            bail!("a language model: expected a name that ends in .gguf")
+        }
+        (None, _) => bail!("a language model: `convert` is for Whisper models, see `quantize`"),
+    }
 }
 
 /// Fails if `output` is `input` or a file of the folder `input`.

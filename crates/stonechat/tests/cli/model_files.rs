@@ -63,6 +63,34 @@ fn models_are_converted_and_quantized() {
 }
 
 #[test]
+fn language_models_are_quantized() {
+    let folder = Folder::new("quantize_llm");
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
+    fs::copy(golden, folder.path("llama.gguf")).unwrap();
+    folder.run(&["quantize", "llama.gguf", "small.gguf", "iq4_nl"]).succeeds();
+    let inspect = |name: &str| -> serde_json::Value {
+        serde_json::from_str(folder.run(&["inspect", "--json", name]).succeeds()).unwrap()
+    };
+    let (before, after) = (inspect("llama.gguf"), inspect("small.gguf"));
+    assert_eq!(after["metadata"]["general.file_type"], "25");
+    assert_eq!(after["metadata"]["llama.block_count"], before["metadata"]["llama.block_count"]);
+    let dtype = |json: &serde_json::Value, name: &str| {
+        let tensors = json["tensors"].as_array().unwrap();
+        tensors.iter().find(|t| t["name"] == name).unwrap()["dtype"].clone()
+    };
+    assert_eq!(dtype(&after, "blk.0.ffn_up.weight"), "iq4_nl");
+    assert_eq!(dtype(&after, "blk.0.attn_norm.weight"), "f32");
+    // Its rows are too short for q6_k.
+    assert_eq!(dtype(&after, "output.weight"), "q8_0");
+    let size = |name: &str| fs::metadata(folder.path(name)).unwrap().len();
+    assert!(size("small.gguf") < size("llama.gguf"));
+    let ran = folder.run(&["quantize", "llama.gguf", "x.gguf", "iq2_xxs"]);
+    ran.fails("importance matrix");
+    folder.run(&["quantize", "llama.gguf", "x.bin", "q8_0"]).fails(".gguf");
+    folder.run(&["convert", "llama.gguf", "x.gguf"]).fails("language model");
+}
+
+#[test]
 fn models_are_not_written_over_themselves() {
     let folder = Folder::new("convert_errors").with_tiny_model(51865);
     let before = fs::read(folder.path("tiny.gguf")).unwrap();

@@ -1,0 +1,176 @@
+//! Writing a model with another weight type, as `llama-quantize` chooses types, without its mixtures.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use stonechat_compute::DType;
+use stonechat_formats::{
+    AtomicFile, Format, GgufWriter, Metadata, ModelFile, TensorInfo, TensorView,
+};
+use stonechat_quant::{dequantize_row, is_float, needs_importance, quantize_rows};
+
+use crate::Error;
+
+/// Writes the GGUF file `file` to `path` with its matrices as `dtype`; `progress` is told the
+/// fraction done.
+///
+/// Norms, biases, expert routers and position tables stay as they are. The matrix of the logits
+/// (`output.weight`, or `token_embd.weight` where there is none) gets at least `q6_k`. Rows that
+/// `dtype` does not divide get the type that llama.cpp puts in its place. The metadata is kept,
+/// with `general.file_type` of the new type.
+///
+/// # Errors
+/// If `file` is no GGUF file, `dtype` needs an importance matrix, a matrix cannot be unpacked, or
+/// writing fails; then whatever stood at `path` is unchanged.
+pub fn quantize(
+    file: &ModelFile,
+    path: &Path,
+    dtype: DType,
+    mut progress: impl FnMut(f32),
+) -> Result<(), Error> {
+    if file.format() != Format::Gguf {
+        return Err(Error::Option {
+            option: "model to quantize",
+            expected: "a GGUF file".to_owned(),
+            got: file.format().to_string(),
+        });
+    }
+    if needs_importance(dtype) {
+        return Err(stonechat_quant::Error::NeedsImportance { dtype }.into());
+    }
+    let file_type = file_type(dtype).ok_or_else(|| Error::Option {
+        option: "weight type",
+        expected: "a type of whole models".to_owned(),
+        got: dtype.to_string(),
+    })?;
+    let is_tied = file.tensor("output.weight").is_none();
+    let infos: Vec<TensorInfo> = file
+        .tensors()
+        .map(|t| TensorInfo::new(t.name, chosen(&t, dtype, is_tied), t.shape))
+        .collect();
+    let dtypes: Vec<DType> = infos.iter().map(|info| info.dtype).collect();
+    let metadata = metadata(file.metadata(), file_type);
+    let mut writer = GgufWriter::new(AtomicFile::create(path)?, &metadata, infos)?;
+    let n_tensors = dtypes.len() as f32;
+    for (i, (tensor, dtype)) in file.tensors().zip(dtypes).enumerate() {
+        writer.write_tensor(tensor.name, &converted(&tensor, dtype)?)?;
+        progress((i + 1) as f32 / n_tensors);
+    }
+    writer.finish()?.commit()?;
+    Ok(())
+}
+
+/// The type that a tensor gets where its matrices are to be `dtype`.
+fn chosen(tensor: &TensorView<'_>, dtype: DType, is_tied: bool) -> DType {
+    // A router's few rows decide which experts run; positions are added, not multiplied.
+    let is_kept = ["_norm.weight", "ffn_gate_inp.weight"].iter().any(|s| tensor.name.ends_with(s))
+        || ["position_embd.weight", "token_types.weight"].contains(&tensor.name);
+    let is_matrix = tensor.shape.len() >= 2 && tensor.name.ends_with(".weight");
+    if is_kept || !is_matrix || !is_float(tensor.dtype) {
+        return tensor.dtype;
+    }
+    let makes_logits = tensor.name == if is_tied { "token_embd.weight" } else { "output.weight" };
+    let is_coarse = dtype.is_quantized() && dtype != DType::Q8_0;
+    let row_len = tensor.shape.last().copied().unwrap_or(1);
+    fitting(if makes_logits && is_coarse { DType::Q6K } else { dtype }, row_len)
+}
+
+/// `dtype`, or the type that stands in for it in rows of `row_len` values (llama.cpp's choices).
+fn fitting(dtype: DType, row_len: usize) -> DType {
+    let fits = |dtype: &DType| row_len.is_multiple_of(dtype.block_len());
+    let substitute = match dtype {
+        DType::Q2K | DType::Q3K | DType::Tq1_0 | DType::Tq2_0 => DType::Q4_0,
+        DType::Iq4Xs | DType::Nvfp4 => DType::Iq4Nl,
+        DType::Q4K => DType::Q5_0,
+        DType::Q5K => DType::Q5_1,
+        DType::Q6K => DType::Q8_0,
+        _ => DType::F16,
+    };
+    [dtype, substitute].into_iter().find(fits).unwrap_or(DType::F16)
+}
+
+/// `general.file_type` of a model whose matrices are `dtype` (`enum llama_ftype`), and so `None`
+/// for types that only single tensors have.
+fn file_type(dtype: DType) -> Option<u32> {
+    Some(match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::Q4_0 => 2,
+        DType::Q4_1 => 3,
+        DType::Q8_0 => 7,
+        DType::Q5_0 => 8,
+        DType::Q5_1 => 9,
+        DType::Q2K => 10,
+        DType::Q3K => 11,
+        DType::Q4K => 14,
+        DType::Q5K => 16,
+        DType::Q6K => 18,
+        DType::Iq4Nl => 25,
+        DType::Iq4Xs => 30,
+        DType::BF16 => 32,
+        DType::Tq1_0 => 36,
+        DType::Tq2_0 => 37,
+        DType::Mxfp4 => 38,
+        DType::Nvfp4 => 39,
+        _ => return None,
+    })
+}
+
+/// The entries of the model, which is one file now.
+fn metadata(of: &Metadata, file_type: u32) -> Metadata {
+    let mut metadata = Metadata::new();
+    for (key, value) in of.iter().filter(|(key, _)| !key.starts_with("split.")) {
+        metadata.set(key, value.clone());
+    }
+    metadata.set("general.file_type", file_type);
+    metadata.set("general.quantization_version", 2u32);
+    metadata
+}
+
+/// The tensor's bytes as `dtype`.
+fn converted<'a>(tensor: &TensorView<'a>, dtype: DType) -> Result<Cow<'a, [u8]>, Error> {
+    if tensor.dtype == dtype {
+        return Ok(Cow::Borrowed(tensor.data));
+    }
+    let row_len = tensor.shape.last().copied().unwrap_or(1);
+    let mut values = vec![0.0; tensor.n_elements()];
+    dequantize_row(tensor.dtype, tensor.data, &mut values)?;
+    let n_bytes = dtype.bytes_for(values.len()).ok_or(stonechat_quant::Error::RowLen {
+        dtype,
+        block_len: dtype.block_len(),
+        k: row_len,
+    })?;
+    let mut bytes = vec![0; n_bytes];
+    quantize_rows(dtype, &values, row_len, &mut bytes)?;
+    Ok(Cow::Owned(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_a_type_does_not_divide_get_llama_cpps_substitute() {
+        assert_eq!(fitting(DType::Q4K, 512), DType::Q4K);
+        assert_eq!(fitting(DType::Q4K, 96), DType::Q5_0);
+        assert_eq!(fitting(DType::Q2K, 96), DType::Q4_0);
+        assert_eq!(fitting(DType::Iq4Xs, 96), DType::Iq4Nl);
+        assert_eq!(fitting(DType::Q6K, 100), DType::F16);
+    }
+
+    #[test]
+    fn logits_are_kept_finer_than_the_rest() {
+        let data = [0; 4 * 256 * 2];
+        let chosen_for = |name, shape: &[usize], is_tied| {
+            let tensor = TensorView { name, dtype: DType::F32, shape, data: &data };
+            chosen(&tensor, DType::Q4_0, is_tied)
+        };
+        assert_eq!(chosen_for("output.weight", &[2, 256], false), DType::Q6K);
+        assert_eq!(chosen_for("token_embd.weight", &[2, 256], true), DType::Q6K);
+        assert_eq!(chosen_for("token_embd.weight", &[2, 256], false), DType::Q4_0);
+        assert_eq!(chosen_for("blk.0.attn_q.weight", &[2, 256], true), DType::Q4_0);
+        assert_eq!(chosen_for("blk.0.ffn_gate_inp.weight", &[2, 256], true), DType::F32);
+        assert_eq!(chosen_for("blk.0.attn_norm.weight", &[256], true), DType::F32);
+        assert_eq!(chosen_for("blk.0.attn_q.bias", &[2, 256], true), DType::F32);
+    }
+}
