@@ -24,7 +24,7 @@ const COMPANIONS: [&str; 8] = [
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Files that hold a whole model, the first that exists counts.
-const WEIGHTS: [&str; 2] = ["model.safetensors", "model.bin"];
+const WEIGHTS: [&str; 3] = ["model.safetensors", "model.bin", "model.gguf"];
 
 /// Names of a modelless folder that its error lists.
 const LISTED: usize = 5;

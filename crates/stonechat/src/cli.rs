@@ -6,6 +6,7 @@
 mod console;
 mod convert;
 mod inspect;
+mod llm;
 mod models;
 mod pull;
 mod quantize;
@@ -19,7 +20,7 @@ use std::sync::LazyLock;
 use clap::{Parser, Subcommand};
 use stonechat::compute::simd::Isa;
 
-/// Speech to text, offline.
+/// Speech to text and language models, offline.
 #[derive(Debug, Parser)]
 #[command(name = "stonechat", version = VERSION.as_str())]
 struct Cli {
@@ -31,6 +32,16 @@ struct Cli {
 enum Verb {
     /// Transcribe or translate audio files
     Transcribe(transcribe::Args),
+    /// Continue a text with a language model
+    Generate(Box<llm::generate::Args>),
+    /// Talk with a language model
+    Chat(Box<llm::chat::Args>),
+    /// Print the tokens of a text
+    Tokenize(llm::tokenize::Args),
+    /// Measure how well a language model predicts a text
+    Perplexity(llm::perplexity::Args),
+    /// Measure the speed of language models
+    Bench(llm::bench::Args),
     /// Download a model from the Hugging Face hub
     Pull(pull::Args),
     /// List the installed models and where they are
@@ -54,6 +65,11 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 pub(crate) fn run() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Transcribe(args) => transcribe::run(&args),
+        Verb::Generate(args) => llm::generate::run(&args),
+        Verb::Chat(args) => llm::chat::run(&args),
+        Verb::Tokenize(args) => llm::tokenize::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Perplexity(args) => llm::perplexity::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Bench(args) => llm::bench::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Pull(args) => pull::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Models(args) => models::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Inspect(args) => inspect::run(&args).map(|()| ExitCode::SUCCESS),

@@ -1,4 +1,4 @@
-//! stonechat: speech recognition in Rust, from an audio file to text, on the CPU.
+//! stonechat: speech recognition and language models in Rust, on the CPU.
 //!
 //! This crate is the front door. It re-exports the layers, each a crate of its own, and adds what
 //! a program around them needs: [`Models`] finds a model by name or path, and [`pull`] downloads
@@ -7,10 +7,10 @@
 //! | module | holds |
 //! |---|---|
 //! | [`whisper`] | the model, decoding rules, long recordings, subtitles, export |
-//! | [`llm`] | language models: architectures, sessions, generation, quantizing |
+//! | [`llm`] | language models: loading, generating, beams, perplexity |
 //! | [`audio`] | decoding of audio files, resampling, log-mel spectrograms |
 //! | [`formats`] | GGUF, safetensors, whisper.cpp and CTranslate2 files |
-//! | [`text`] | tokenizers |
+//! | [`text`] | tokenizers, chat templates |
 //! | [`nn`] | the backend vocabulary, layers, KV cache; [`nn::Cpu`] is the CPU |
 //! | [`quant`], [`compute`] | block formats and kernels |
 //!

@@ -1,0 +1,151 @@
+//! What the verbs for language models share: finding and loading a model, reading a prompt.
+//!
+//! [`sampling`] holds the flags of the sampling chain; each verb has a file of its own.
+
+pub(super) mod bench;
+pub(super) mod chat;
+pub(super) mod generate;
+pub(super) mod perplexity;
+mod sampling;
+pub(super) mod tokenize;
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use stonechat::Models;
+use stonechat::formats::ModelFile;
+use stonechat::llm::{Model, SessionOptions};
+use stonechat::nn::{Cpu, KvDType};
+
+use super::console::Console;
+
+/// Flags of every verb that runs a model.
+#[derive(Debug, clap::Args)]
+pub(super) struct ModelArgs {
+    /// Model: a GGUF file, a Hugging Face folder or the name of an installed model
+    #[arg(short, long)]
+    model: String,
+    /// Threads; 0 is one for each physical core
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// Print nothing but the result and errors
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Flags of the context.
+#[derive(Debug, clap::Args)]
+pub(super) struct ContextArgs {
+    /// Tokens that the context holds; 0 is that of training [default: that, at most 16384]
+    #[arg(short, long, value_name = "N")]
+    ctx_size: Option<usize>,
+    /// Tokens of one forward pass over the prompt
+    #[arg(short, long, value_name = "N", default_value_t = 256)]
+    batch_size: usize,
+    /// Type of cached keys and values
+    #[arg(long, visible_alias = "ctk", value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
+    cache_type_k: KvName,
+}
+
+/// Values of `--cache-type-k`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum KvName {
+    F32,
+    F16,
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl KvName {
+    fn dtype(self) -> KvDType {
+        match self {
+            Self::F32 => KvDType::F32,
+            Self::F16 => KvDType::F16,
+            Self::Q8_0 => KvDType::Q8_0,
+        }
+    }
+}
+
+impl ContextArgs {
+    fn session(&self, model: &Model<Cpu>, n_sequences: usize) -> SessionOptions {
+        SessionOptions {
+            n_ctx: match self.ctx_size {
+                Some(0) => Some(model.config().n_ctx_train),
+                asked => asked,
+            },
+            n_batch: self.batch_size,
+            kv_dtype: self.cache_type_k.dtype(),
+            n_sequences,
+        }
+    }
+}
+
+/// Opens the file of a model that is given by path or name.
+fn open(name: &str) -> anyhow::Result<(PathBuf, ModelFile)> {
+    let path = Models::from_env().find(name)?;
+    let file = ModelFile::open(&path)?;
+    Ok((path, file))
+}
+
+impl ModelArgs {
+    /// Loads the model, with a bar on a terminal.
+    fn load(&self) -> anyhow::Result<Model<Cpu>> {
+        load(&self.model, self.threads, &Console::new(self.quiet))
+    }
+}
+
+fn load(name: &str, n_threads: usize, console: &Console) -> anyhow::Result<Model<Cpu>> {
+    let (path, file) = open(name)?;
+    const STEPS: f32 = 1000.0;
+    console.begin("loading", STEPS as u64);
+    let loaded =
+        Model::load(Cpu::new(n_threads)?, &file, |done| console.advance((done * STEPS) as u64));
+    console.end();
+    loaded.with_context(|| {
+        let advice =
+            if is_whisper(&file) { " (speech models: `stonechat transcribe`)" } else { "" };
+        format!("cannot load `{}`{advice}", path.display())
+    })
+}
+
+fn is_whisper(file: &ModelFile) -> bool {
+    file.whisper_bin().is_some()
+        || file.metadata().str("general.architecture").is_ok_and(|name| name == "whisper")
+        || file.tensors().any(|tensor| tensor.name.starts_with("encoder"))
+}
+
+/// The content of a text file, or of standard input for `-`.
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    let bytes = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
+        bytes
+    } else {
+        std::fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to();
+            bail!("`{}`: expected UTF-8 text, got another byte at offset {at}", path.display())
+        }
+    }
+}
+
+/// A flag that ctrl-C sets; it is looked at between tokens.
+fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let shared = Arc::clone(&flag);
+    ctrlc::set_handler(move || {
+        // The first asks; a second, while the first was not answered, ends the program.
+        if shared.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    })
+    .context("cannot listen for ctrl-C")?;
+    Ok(flag)
+}

@@ -1,0 +1,192 @@
+//! `stonechat bench`: llama-bench's tests on this engine.
+
+use std::time::Instant;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use stonechat::llm::{Batch, Model, State, StateOptions};
+use stonechat::nn::sample::Rng;
+use stonechat::nn::{Backend, Cpu};
+
+use super::super::console::Console;
+use super::super::{megabytes, print};
+use super::{KvName, load};
+
+/// Arguments of `stonechat bench`.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    /// Models: files, folders or names, separated by commas
+    #[arg(short, long, value_delimiter = ',', required = true)]
+    model: Vec<String>,
+    /// Prompt lengths to test; 0 for none
+    #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_value = "512")]
+    n_prompt: Vec<usize>,
+    /// Numbers of generated tokens to test; 0 for none
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "128")]
+    n_gen: Vec<usize>,
+    /// Threads; 0 is one for each physical core
+    #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "0")]
+    threads: Vec<usize>,
+    /// Runs of each test, after one that does not count
+    #[arg(short, long, value_name = "N", default_value_t = 5)]
+    repetitions: usize,
+    /// Tokens of one forward pass over a prompt
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    batch_size: usize,
+    /// Type of cached keys and values
+    #[arg(long, visible_alias = "ctk", value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
+    cache_type_k: KvName,
+    /// How to print the results
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// Values of `--output`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    #[value(alias = "md")]
+    Table,
+    Json,
+}
+
+/// A test with its samples.
+#[derive(Debug, Serialize)]
+struct Measured {
+    model: String,
+    #[serde(rename = "type")]
+    dtype: String,
+    size_bytes: u64,
+    n_params: u64,
+    backend: String,
+    threads: usize,
+    test: String,
+    n_prompt: usize,
+    n_gen: usize,
+    avg_tok_s: f64,
+    stddev_tok_s: f64,
+    median_tok_s: f64,
+    samples_tok_s: Vec<f64>,
+}
+
+/// Runs the tests and prints what they measured.
+pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
+    if args.repetitions == 0 {
+        anyhow::bail!("--repetitions: expected at least 1, got 0");
+    }
+    let console = Console::new(false);
+    let mut all = Vec::new();
+    for name in &args.model {
+        for &threads in &args.threads {
+            let model = load(name, threads, &console)?;
+            for &n in args.n_prompt.iter().filter(|&&n| n > 0) {
+                all.push(measure(args, &model, threads, (n, 0))?);
+            }
+            for &n in args.n_gen.iter().filter(|&&n| n > 0) {
+                all.push(measure(args, &model, threads, (0, n))?);
+            }
+        }
+    }
+    match args.output {
+        Output::Json => print(&format!("{}\n", serde_json::to_string_pretty(&all)?))?,
+        Output::Table => print(&table(&all))?,
+    }
+    Ok(())
+}
+
+fn measure(
+    args: &Args,
+    model: &Model<Cpu>,
+    threads: usize,
+    (n_prompt, n_gen): (usize, usize),
+) -> anyhow::Result<Measured> {
+    let n = n_prompt + n_gen;
+    let mut state = model.state(StateOptions {
+        n_batch: args.batch_size.min(n.max(1)),
+        kv_dtype: args.cache_type_k.dtype(),
+        ..StateOptions::new(n.max(64))
+    })?;
+    let mut rng = Rng::new(1);
+    let mut samples = Vec::new();
+    for repetition in 0..=args.repetitions {
+        state.truncate(0, 0);
+        let start = Instant::now();
+        if n_prompt > 0 {
+            prefill(model, &mut state, n_prompt, &mut rng)?;
+        }
+        for _ in 0..n_gen {
+            prefill(model, &mut state, 1, &mut rng)?;
+        }
+        if repetition > 0 {
+            samples.push(n as f64 / start.elapsed().as_secs_f64());
+        }
+    }
+    let summary = model.summary();
+    let mean = samples.iter().sum::<f64>() / samples.len() as f64;
+    let squares: f64 = samples.iter().map(|s| (s - mean).powi(2)).sum();
+    let mut sorted = samples.clone();
+    sorted.sort_by(f64::total_cmp);
+    Ok(Measured {
+        model: summary.name.clone(),
+        dtype: summary.dtype.clone(),
+        size_bytes: summary.weight_bytes,
+        n_params: summary.n_params,
+        backend: model.backend().describe(),
+        threads,
+        test: if n_prompt > 0 { format!("pp{n_prompt}") } else { format!("tg{n_gen}") },
+        n_prompt,
+        n_gen,
+        avg_tok_s: mean,
+        stddev_tok_s: (squares / (samples.len().max(2) - 1) as f64).sqrt(),
+        median_tok_s: sorted[sorted.len() / 2],
+        samples_tok_s: samples,
+    })
+}
+
+/// Runs `n` random tokens, with the logits of the last.
+fn prefill(
+    model: &Model<Cpu>,
+    state: &mut State<Cpu>,
+    n: usize,
+    rng: &mut Rng,
+) -> anyhow::Result<()> {
+    let vocab_size = model.config().vocab_size as f64;
+    let tokens: Vec<u32> = (0..n).map(|_| (rng.uniform() * vocab_size) as u32).collect();
+    let n_batch = state.options().n_batch;
+    let mut done = 0;
+    for chunk in tokens.chunks(n_batch) {
+        done += chunk.len();
+        let last = [chunk.len() - 1];
+        let outputs = if done == n { &last[..] } else { &[] };
+        let sequences = vec![0; chunk.len()];
+        model.forward(state, Batch { tokens: chunk, sequences: &sequences, outputs })?;
+    }
+    Ok(())
+}
+
+fn table(all: &[Measured]) -> String {
+    let mut rows = vec![
+        ["model", "type", "size", "params", "backend", "test", "t/s", "median"].map(str::to_owned),
+    ];
+    rows.extend(all.iter().map(|m| {
+        [
+            m.model.clone(),
+            m.dtype.clone(),
+            megabytes(m.size_bytes),
+            format!("{:.1} M", m.n_params as f64 / 1e6),
+            m.backend.clone(),
+            m.test.clone(),
+            format!("{:.2} ± {:.2}", m.avg_tok_s, m.stddev_tok_s),
+            format!("{:.2}", m.median_tok_s),
+        ]
+    }));
+    let widths: Vec<usize> = (0..rows[0].len())
+        .map(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0))
+        .collect();
+    let line = |row: &[String; 8]| {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!(" {cell:width$} "));
+        format!("|{}|\n", cells.collect::<Vec<_>>().join("|"))
+    };
+    let rule: Vec<String> = widths.iter().map(|width| "-".repeat(width + 2)).collect();
+    let body: String = rows[1..].iter().map(line).collect();
+    format!("{}|{}|\n{body}", line(&rows[0]), rule.join("|"))
+}

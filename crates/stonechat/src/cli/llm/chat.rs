@@ -1,0 +1,258 @@
+//! `stonechat chat`: a conversation with a model, on a terminal or over a pipe.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use stonechat::llm::{Completion, Event, Finish, GenerateOptions, Model, OnFull, Session};
+use stonechat::nn::Cpu;
+use stonechat::text::{ChatTemplate, Conversation};
+
+use super::super::console::Console;
+use super::super::print;
+use super::generate::times;
+use super::sampling::SamplingArgs;
+use super::{ContextArgs, ModelArgs, interrupt_flag, read_text};
+
+/// Arguments of `stonechat chat`.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    context: ContextArgs,
+    /// First message; the conversation goes on after its answer
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// System message
+    #[arg(long, visible_alias = "sys", value_name = "TEXT")]
+    system_prompt: Option<String>,
+    /// End after the answer to --prompt
+    #[arg(long, visible_alias = "st", requires = "prompt")]
+    single_turn: bool,
+    /// Template instead of the model's: a file, Jinja, or the name of a built-in one
+    #[arg(long, value_name = "TEMPLATE")]
+    chat_template: Option<String>,
+    /// Ask a reasoning model to answer at once
+    #[arg(long)]
+    no_think: bool,
+    /// Most tokens of an answer; -1 goes on until it ends
+    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    n_predict: i64,
+    /// String that ends an answer; repeatable
+    #[arg(short, long, visible_alias = "stop", value_name = "TEXT")]
+    reverse_prompt: Vec<String>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Print times after each answer
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
+}
+
+const HELP: &str = "\
+/help          this list
+/exit          end (or end of input)
+/clear         forget the conversation
+/regen         answer the last message again
+/system TEXT   set the system message and forget the conversation
+/tokens        how many tokens the context holds
+/save FILE     write the conversation as JSON
+/load FILE     read a conversation written by /save
+Ctrl-C stops an answer.";
+
+/// Talks until the input ends.
+pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let model = args.model.load()?;
+    let template = template(args, &model)?;
+    let session = Session::new(&model, args.context.session(&model, 1))?;
+    let options = GenerateOptions {
+        n_predict: usize::try_from(args.n_predict).ok(),
+        sampling: args.sampling.options(model.tokenizer())?,
+        grammar: args.sampling.grammar()?,
+        stop: args.reverse_prompt.clone(),
+        ignore_eos: args.sampling.ignore_eos,
+        on_full: OnFull::Stop,
+        ..GenerateOptions::default()
+    };
+    let interrupted = interrupt_flag()?;
+    let console = Console::new(args.model.quiet);
+    let mut chat = Chat { args, template, session, options, console, messages: Vec::new() };
+    chat.system(args.system_prompt.as_deref());
+    if let Some(prompt) = &args.prompt {
+        chat.say(prompt, &interrupted)?;
+        if args.single_turn {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let is_terminal = io::stdin().is_terminal();
+    if is_terminal {
+        chat.console.note("/help lists the commands");
+    }
+    let mut failed = false;
+    loop {
+        if is_terminal {
+            // Standard error may be closed; the prompt is only a courtesy.
+            let _ = write!(io::stderr(), "> ");
+        }
+        let mut line = String::new();
+        let n = io::stdin().lock().read_line(&mut line).context("cannot read standard input")?;
+        interrupted.store(false, Ordering::Relaxed);
+        if n == 0 {
+            break;
+        }
+        let line = line.trim();
+        if line == "/exit" || line == "/quit" {
+            break;
+        }
+        // A message that fails does not end the conversation.
+        if let Err(error) = chat.take(line, &interrupted) {
+            if error.downcast_ref::<io::Error>().is_some() {
+                return Err(error);
+            }
+            failed = true;
+            chat.console.error(&error);
+        }
+    }
+    // On a terminal the user has seen it; a script wants to know.
+    Ok(if failed && !is_terminal { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn template(args: &Args, model: &Model<Cpu>) -> anyhow::Result<ChatTemplate> {
+    let replacement = match &args.chat_template {
+        Some(name) if Path::new(name).is_file() => Some(read_text(Path::new(name))?),
+        other => other.clone(),
+    };
+    model.chat_template(replacement.as_deref()).context(
+        "the model has no usable chat template: --chat-template takes a file or a name like chatml",
+    )
+}
+
+struct Chat<'a> {
+    args: &'a Args,
+    template: ChatTemplate,
+    session: Session<'a, Cpu>,
+    options: GenerateOptions,
+    console: Console,
+    messages: Vec<Value>,
+}
+
+impl Chat<'_> {
+    /// Handles one line: a command or a message.
+    fn take(&mut self, line: &str, interrupted: &AtomicBool) -> anyhow::Result<()> {
+        if line.is_empty() {
+            return Ok(());
+        }
+        if !line.starts_with('/') {
+            return self.say(line, interrupted);
+        }
+        let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let rest = rest.trim();
+        match command {
+            "/help" => self.console.note(HELP),
+            "/clear" => {
+                let system = self.system_message().map(str::to_owned);
+                self.system(system.as_deref());
+            }
+            "/system" => self.system(Some(rest).filter(|text| !text.is_empty())),
+            "/regen" => {
+                while self.messages.last().is_some_and(|m| m["role"] == "assistant") {
+                    self.messages.pop();
+                }
+                anyhow::ensure!(
+                    self.messages.last().is_some_and(|m| m["role"] == "user"),
+                    "/regen: there is no message to answer"
+                );
+                self.answer(interrupted)?;
+            }
+            "/tokens" => {
+                let (held, n_ctx) = (self.session.tokens().len(), self.session.n_ctx());
+                self.console.note(&format!("{held} of {n_ctx} tokens"));
+            }
+            "/save" => {
+                anyhow::ensure!(!rest.is_empty(), "/save: expected a file name");
+                let text = serde_json::to_string_pretty(&self.messages)?;
+                std::fs::write(rest, text)
+                    .map_err(|e| anyhow::anyhow!("cannot write `{rest}`: {e}"))?;
+            }
+            "/load" => {
+                anyhow::ensure!(!rest.is_empty(), "/load: expected a file name");
+                let messages: Vec<Value> = serde_json::from_str(&read_text(Path::new(rest))?)
+                    .with_context(|| format!("`{rest}`: expected a JSON array of messages"))?;
+                anyhow::ensure!(
+                    messages.iter().all(|m| m["role"].is_string()),
+                    "`{rest}`: expected messages with a role"
+                );
+                self.messages = messages;
+            }
+            _ => anyhow::bail!("no command `{command}`: /help lists them"),
+        }
+        Ok(())
+    }
+
+    fn system_message(&self) -> Option<&str> {
+        self.messages.first().filter(|m| m["role"] == "system")?["content"].as_str()
+    }
+
+    /// Starts a conversation with this system message.
+    fn system(&mut self, text: Option<&str>) {
+        self.messages.clear();
+        self.messages.extend(text.map(|text| json!({"role": "system", "content": text})));
+    }
+
+    fn say(&mut self, text: &str, interrupted: &AtomicBool) -> anyhow::Result<()> {
+        self.messages.push(json!({"role": "user", "content": text}));
+        let answered = self.answer(interrupted);
+        if answered.is_err() {
+            // The conversation goes on as if the message had not been sent.
+            self.messages.pop();
+        }
+        answered
+    }
+
+    /// Writes the assistant's next message.
+    fn answer(&mut self, interrupted: &AtomicBool) -> anyhow::Result<()> {
+        let mut conversation = Conversation {
+            messages: self.messages.clone(),
+            add_generation_prompt: true,
+            now: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .ok()
+                .and_then(|now| i64::try_from(now.as_secs()).ok()),
+            ..Conversation::default()
+        };
+        if self.args.no_think {
+            conversation.variables.insert("enable_thinking".to_owned(), Value::Bool(false));
+        }
+        let prompt = self.session.model().tokenize_chat(&self.template.render(&conversation)?);
+        interrupted.store(false, Ordering::Relaxed);
+        let mut printed = Ok(());
+        let mut on_event = |event: Event<'_>| {
+            if let Event::Text(text) = event {
+                printed = print(text);
+            }
+            let stop = printed.is_err() || interrupted.load(Ordering::Relaxed);
+            if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let completion: Completion =
+            pollster::block_on(self.session.generate(&prompt, &self.options, &mut on_event))?;
+        printed?;
+        interrupted.store(false, Ordering::Relaxed);
+        print("\n")?;
+        self.messages.push(json!({"role": "assistant", "content": completion.text}));
+        if completion.finish == Finish::ContextFull {
+            let n_ctx = self.session.n_ctx();
+            self.console.note(&format!(
+                "the context of {n_ctx} tokens is full: /clear starts over, --ctx-size raises it"
+            ));
+        }
+        if self.args.verbose {
+            self.console.note(&times(self.session.model(), &completion));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,334 @@
+//! `stonechat generate`: a prompt in, its continuation out.
+
+use std::io::IsTerminal;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+use stonechat::llm::{
+    BeamOptions, Completion, Event, Finish, GenerateOptions, Guidance, Model, OnFull, Session,
+    TokenProbs,
+};
+use stonechat::nn::{Backend, Cpu};
+
+use super::super::console::Console;
+use super::super::print;
+use super::sampling::{SamplingArgs, unescape};
+use super::{ContextArgs, ModelArgs, interrupt_flag, read_text};
+
+/// Arguments of `stonechat generate`.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    context: ContextArgs,
+    /// The prompt; `-`, or none where standard input is no terminal, reads it from there
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    prompt: Option<String>,
+    /// File of the prompt
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Replace \n, \t and the like in the prompt
+    #[arg(short, long)]
+    escape: bool,
+    /// Most tokens to generate; -1 goes on until the text ends
+    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    n_predict: i64,
+    /// Fill in what stands between the prompt and this text
+    #[arg(long, value_name = "TEXT")]
+    suffix: Option<String>,
+    /// String that ends the text; repeatable
+    #[arg(short, long, visible_alias = "stop", value_name = "TEXT")]
+    reverse_prompt: Vec<String>,
+    /// Print one JSON object once the text is whole
+    #[arg(long)]
+    json: bool,
+    /// Most probable tokens to report for each token, with --json
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "json")]
+    n_probs: usize,
+    /// Show special tokens
+    #[arg(long)]
+    special: bool,
+    /// Let the model choose a longer token for the end of the prompt
+    #[arg(long)]
+    heal: bool,
+    /// Keep the prompt's keys and values in this file, and start from it
+    #[arg(long, value_name = "FILE")]
+    prompt_cache: Option<PathBuf>,
+    /// When the context is full, drop the older half of it instead of ending
+    #[arg(long)]
+    context_shift: bool,
+    /// Tokens at the start that a shift keeps; -1 keeps the prompt
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    keep: i64,
+    /// Prompt to steer away from
+    #[arg(long, value_name = "TEXT", requires = "cfg_scale")]
+    negative_prompt: Option<String>,
+    /// How far to steer away from the negative prompt; 1 not at all
+    #[arg(long, value_name = "X", requires = "negative_prompt")]
+    cfg_scale: Option<f32>,
+    /// Search for the most probable texts with this many beams instead of drawing
+    #[arg(long, value_name = "N", conflicts_with_all = ["n_probs", "heal", "prompt_cache", "context_shift", "cfg_scale", "grammars"])]
+    beams: Option<usize>,
+    /// Exponent of the length that a beam's log-probability is divided by
+    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "beams")]
+    length_penalty: f32,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Print times
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
+}
+
+/// Continues the prompt.
+pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let prompt = prompt(args)?;
+    let n_predict = usize::try_from(args.n_predict).ok();
+    let model = args.model.load()?;
+    let tokens = match &args.suffix {
+        Some(suffix) => model.infill(&prompt, suffix)?,
+        None => model.tokenize_prompt(&prompt),
+    };
+    if let Some(width) = args.beams {
+        return search(args, &model, &tokens, width, n_predict);
+    }
+    let mut options = options(args, &model, tokens.len())?;
+    options.n_predict = n_predict;
+    let n_sequences = if options.guidance.is_some() { 2 } else { 1 };
+    let mut session = Session::new(&model, args.context.session(&model, n_sequences))?;
+    if let Some(path) = args.prompt_cache.as_ref().filter(|path| path.exists()) {
+        session.restore(path)?;
+    }
+    let console = Console::new(args.model.quiet);
+    let interrupted = interrupt_flag()?;
+    let mut printed = Ok(());
+    let completion = pollster::block_on(session.generate(&tokens, &options, &mut |event| {
+        on_event(event, args, &console, &interrupted, &mut printed)
+    }))?;
+    console.end();
+    printed?;
+    if let Some(path) = &args.prompt_cache {
+        pollster::block_on(session.save(path))?;
+    }
+    if args.json {
+        let report = Report::new(&model, &completion);
+        print(&format!("{}\n", serde_json::to_string(&report)?))?;
+    } else if !completion.text.ends_with('\n') {
+        print("\n")?;
+    }
+    if completion.finish == Finish::ContextFull {
+        let n_ctx = session.n_ctx();
+        console.note(&format!(
+            "the context of {n_ctx} tokens is full: --ctx-size raises it, --context-shift goes on"
+        ));
+    }
+    if args.verbose {
+        console.note(&times(&model, &completion));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tells what happens; breaks when ctrl-C was pressed or nobody reads.
+fn on_event(
+    event: Event<'_>,
+    args: &Args,
+    console: &Console,
+    interrupted: &AtomicBool,
+    printed: &mut std::io::Result<()>,
+) -> ControlFlow<()> {
+    match event {
+        Event::Prompt { done, total } => {
+            if done == 0 {
+                console.begin("prompt", total as u64);
+            }
+            console.advance(done as u64);
+        }
+        Event::Text(text) if !args.json => {
+            console.end();
+            *printed = print(text);
+        }
+        Event::Text(_) => console.end(),
+    }
+    if interrupted.load(Ordering::Relaxed) || printed.is_err() {
+        return ControlFlow::Break(());
+    }
+    ControlFlow::Continue(())
+}
+
+fn prompt(args: &Args) -> anyhow::Result<String> {
+    let text = match (&args.prompt, &args.file) {
+        (Some(text), _) if text != "-" => text.clone(),
+        (None, Some(path)) => read_text(path)?,
+        (None, None) if std::io::stdin().is_terminal() => {
+            bail!("no prompt: expected --prompt, --file or text on standard input")
+        }
+        _ => read_text("-".as_ref())?,
+    };
+    Ok(if args.escape { unescape(&text) } else { text })
+}
+
+fn options(args: &Args, model: &Model<Cpu>, n_prompt: usize) -> anyhow::Result<GenerateOptions> {
+    Ok(GenerateOptions {
+        n_predict: None,
+        sampling: args.sampling.options(model.tokenizer())?,
+        grammar: args.sampling.grammar()?,
+        stop: args.reverse_prompt.clone(),
+        n_probs: args.n_probs,
+        ignore_eos: args.sampling.ignore_eos,
+        show_special: args.special,
+        heal: args.heal,
+        guidance: match (&args.negative_prompt, args.cfg_scale) {
+            (Some(text), Some(scale)) => {
+                Some(Guidance { negative: model.tokenize_prompt(text), scale })
+            }
+            _ => None,
+        },
+        on_full: if args.context_shift {
+            OnFull::Shift { keep: usize::try_from(args.keep).unwrap_or(n_prompt) }
+        } else {
+            OnFull::Stop
+        },
+    })
+}
+
+fn search(
+    args: &Args,
+    model: &Model<Cpu>,
+    prompt: &[u32],
+    width: usize,
+    n_predict: Option<usize>,
+) -> anyhow::Result<ExitCode> {
+    let n_predict = n_predict.context("--beams: expected --n-predict with the longest text")?;
+    if !(1..=64).contains(&width) {
+        bail!("--beams: expected 1 to 64, got {width}");
+    }
+    let mut session = Session::new(model, args.context.session(model, 2 * width))?;
+    let options = BeamOptions { width, n_predict, length_penalty: args.length_penalty };
+    let beams = pollster::block_on(session.beam_search(prompt, &options))?;
+    if args.json {
+        let beams: Vec<_> = beams
+            .iter()
+            .map(|beam| {
+                serde_json::json!({"text": beam.text, "tokens": beam.tokens, "score": beam.score})
+            })
+            .collect();
+        print(&format!("{}\n", serde_json::json!({ "beams": beams })))?;
+    } else if let Some(best) = beams.first() {
+        print(&format!("{}\n", best.text))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    text: &'a str,
+    tokens: &'a [u32],
+    prompt_tokens: usize,
+    cached_tokens: usize,
+    finish: &'static str,
+    seed: u64,
+    timings: Times,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    probs: Vec<Probs>,
+}
+
+#[derive(Serialize)]
+struct Times {
+    prompt_ms: f64,
+    prompt_tok_s: f64,
+    decode_ms: f64,
+    decode_tok_s: f64,
+}
+
+#[derive(Serialize)]
+struct Probs {
+    id: u32,
+    logprob: f32,
+    top: Vec<Top>,
+}
+
+#[derive(Serialize)]
+struct Top {
+    id: u32,
+    piece: String,
+    logit: f32,
+    logprob: f32,
+}
+
+impl<'a> Report<'a> {
+    fn new(model: &Model<Cpu>, completion: &'a Completion) -> Self {
+        let times = rates(completion);
+        let piece = |id| {
+            let bytes = model.tokenizer().token_piece(id, true);
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        let probs = |probs: &TokenProbs| Probs {
+            id: probs.token,
+            logprob: probs.logprob,
+            top: probs
+                .top
+                .iter()
+                .map(|t| Top {
+                    id: t.token,
+                    piece: piece(t.token),
+                    logit: t.logit,
+                    logprob: t.logprob,
+                })
+                .collect(),
+        };
+        Self {
+            text: &completion.text,
+            tokens: &completion.tokens,
+            prompt_tokens: completion.prompt_tokens,
+            cached_tokens: completion.cached_tokens,
+            finish: finish_name(completion.finish),
+            seed: completion.seed,
+            timings: times,
+            probs: completion.probs.iter().map(probs).collect(),
+        }
+    }
+}
+
+fn finish_name(finish: Finish) -> &'static str {
+    match finish {
+        Finish::EndOfText => "end_of_text",
+        Finish::StopString => "stop",
+        Finish::Length => "length",
+        Finish::ContextFull => "context_full",
+        Finish::GrammarEnd => "grammar_end",
+        Finish::Cancelled => "cancelled",
+    }
+}
+
+fn rates(completion: &Completion) -> Times {
+    let rate = |tokens: usize, ms: f64| if ms > 0.0 { tokens as f64 * 1e3 / ms } else { 0.0 };
+    let timings = completion.timings;
+    Times {
+        prompt_ms: timings.prompt_ms,
+        prompt_tok_s: rate(completion.prompt_tokens - completion.cached_tokens, timings.prompt_ms),
+        decode_ms: timings.decode_ms,
+        decode_tok_s: rate(completion.tokens.len(), timings.decode_ms),
+    }
+}
+
+/// The line of `--verbose`.
+pub(super) fn times(model: &Model<Cpu>, completion: &Completion) -> String {
+    let times = rates(completion);
+    format!(
+        "{}: prompt {} tokens ({} kept) {:.0} ms, {:.1} tok/s; text {} tokens {:.0} ms, {:.1} tok/s; seed {}",
+        model.backend().describe(),
+        completion.prompt_tokens,
+        completion.cached_tokens,
+        times.prompt_ms,
+        times.prompt_tok_s,
+        completion.tokens.len(),
+        times.decode_ms,
+        times.decode_tok_s,
+        completion.seed
+    )
+}

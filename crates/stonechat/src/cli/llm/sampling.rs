@@ -1,0 +1,242 @@
+//! Flags of the sampling chain, by llama.cpp's names.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use stonechat::llm::GrammarText;
+use stonechat::nn::sample::{SamplerKind, SamplingOptions};
+use stonechat::text::Tokenizer;
+
+use super::read_text;
+
+/// Flags of the sampling chain.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Sampling")]
+pub(super) struct SamplingArgs {
+    /// Temperature; 0 always takes the most probable token
+    #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.8)]
+    temp: f32,
+    /// Temperatures between T minus and T plus this, by how sure the model is
+    #[arg(long, value_name = "RANGE", default_value_t = 0.0)]
+    dynatemp_range: f32,
+    /// Exponent of the dynamic temperature
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    dynatemp_exp: f32,
+    /// Keep the N most probable tokens; 0 keeps all
+    #[arg(long, value_name = "N", default_value_t = 40, allow_negative_numbers = true)]
+    top_k: i64,
+    /// Keep the most probable tokens that together have this probability; 1 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    top_p: f32,
+    /// Drop tokens less probable than this times the most probable; 0 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    min_p: f32,
+    /// Locally typical sampling; 1 keeps all
+    #[arg(long, visible_alias = "typical-p", value_name = "P", default_value_t = 1.0)]
+    typical: f32,
+    /// Keep logits within N standard deviations of the largest; negative keeps all
+    #[arg(long, visible_alias = "top-n-sigma", value_name = "N", default_value_t = -1.0, allow_negative_numbers = true)]
+    top_nsigma: f32,
+    /// Probability of excluding the top choices; 0 never does
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    xtc_probability: f32,
+    /// Choices from this probability on may be excluded
+    #[arg(long, value_name = "P", default_value_t = 0.1)]
+    xtc_threshold: f32,
+    /// Tail-free sampling; 1 keeps all
+    #[arg(long, value_name = "Z", default_value_t = 1.0)]
+    tfs: f32,
+    /// Eta sampling; 0 keeps all
+    #[arg(long, value_name = "ETA", default_value_t = 0.0)]
+    eta_cutoff: f32,
+    /// Drop tokens less probable than this; 0 keeps all
+    #[arg(long, value_name = "EPSILON", default_value_t = 0.0)]
+    epsilon_cutoff: f32,
+    /// Tokens that are kept whatever a sampler says
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    min_keep: usize,
+    /// Tokens that penalties look back at; 0 none, -1 the whole context
+    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
+    repeat_last_n: i64,
+    /// Penalty of tokens that came before; 1 is none
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    repeat_penalty: f32,
+    /// Penalty of tokens that came before, once
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    presence_penalty: f32,
+    /// Penalty of tokens that came before, for each time
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    frequency_penalty: f32,
+    /// DRY: strength of the penalty of repeated sequences; 0 is none
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    dry_multiplier: f32,
+    /// DRY: growth of the penalty with length
+    #[arg(long, value_name = "X", default_value_t = 1.75)]
+    dry_base: f32,
+    /// DRY: repetitions up to this length are free
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    dry_allowed_length: usize,
+    /// DRY: tokens to look back at; -1 the whole context
+    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
+    dry_penalty_last_n: i64,
+    /// DRY: strings that end a repetition, instead of the usual; none for none
+    #[arg(long, value_name = "TEXT")]
+    dry_sequence_breaker: Vec<String>,
+    /// Mirostat 1 or 2 instead of the chain; 0 is off
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    mirostat: u8,
+    /// Mirostat's learning rate
+    #[arg(long, value_name = "ETA", default_value_t = 0.1)]
+    mirostat_lr: f32,
+    /// Mirostat's target entropy
+    #[arg(long, value_name = "TAU", default_value_t = 5.0)]
+    mirostat_ent: f32,
+    /// Add to the logit of a token: ID+BIAS or ID-BIAS; repeatable
+    #[arg(short = 'l', long, value_name = "ID+BIAS", allow_hyphen_values = true)]
+    logit_bias: Vec<String>,
+    /// Samplers in order, separated by `;`
+    #[arg(long, value_name = "NAMES")]
+    samplers: Option<String>,
+    /// Samplers in order, a letter each
+    #[arg(
+        long,
+        visible_alias = "sampler-seq",
+        value_name = "LETTERS",
+        conflicts_with = "samplers"
+    )]
+    sampling_seq: Option<String>,
+    /// Seed of the draws; -1 takes a new one
+    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    seed: i64,
+    /// Never end at an end token
+    #[arg(long)]
+    pub(super) ignore_eos: bool,
+    /// Grammar (GBNF) that the text must match
+    #[arg(long, value_name = "GBNF", group = "grammars")]
+    grammar: Option<String>,
+    /// File of a grammar (GBNF)
+    #[arg(long, value_name = "FILE", group = "grammars")]
+    grammar_file: Option<PathBuf>,
+    /// JSON schema that the text must match; {} is any JSON
+    #[arg(short, long, value_name = "SCHEMA", group = "grammars")]
+    json_schema: Option<String>,
+    /// Regular expression that the whole text must match
+    #[arg(long, value_name = "REGEX", group = "grammars")]
+    regex: Option<String>,
+    /// Grammar in llguidance's dialect of Lark
+    #[arg(long, value_name = "LARK", group = "grammars")]
+    lark: Option<String>,
+}
+
+impl SamplingArgs {
+    /// The options of the chain.
+    pub(super) fn options(&self, tokenizer: &Tokenizer) -> anyhow::Result<SamplingOptions> {
+        let defaults = SamplingOptions::default();
+        let whole = |n: i64| usize::try_from(n).unwrap_or(if n < 0 { 1 << 20 } else { 0 });
+        let options = SamplingOptions {
+            seed: u64::try_from(self.seed).ok(),
+            temperature: self.temp,
+            dynatemp_range: self.dynatemp_range,
+            dynatemp_exponent: self.dynatemp_exp,
+            top_k: usize::try_from(self.top_k).unwrap_or(0),
+            top_p: self.top_p,
+            min_p: self.min_p,
+            typical_p: self.typical,
+            tail_free_z: self.tfs,
+            epsilon_cutoff: self.epsilon_cutoff,
+            eta_cutoff: self.eta_cutoff,
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            top_n_sigma: self.top_nsigma,
+            min_keep: self.min_keep,
+            repeat_penalty: self.repeat_penalty,
+            repeat_last_n: whole(self.repeat_last_n),
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            dry_multiplier: self.dry_multiplier,
+            dry_base: self.dry_base,
+            dry_allowed_length: self.dry_allowed_length,
+            dry_penalty_last_n: whole(self.dry_penalty_last_n),
+            dry_sequence_breakers: match &self.dry_sequence_breaker[..] {
+                [] => defaults.dry_sequence_breakers,
+                [none] if none == "none" => Vec::new(),
+                own => own.iter().map(|text| unescape(text)).collect(),
+            },
+            mirostat: self.mirostat,
+            mirostat_tau: self.mirostat_ent,
+            mirostat_eta: self.mirostat_lr,
+            logit_bias: self
+                .logit_bias
+                .iter()
+                .map(|text| bias(text, tokenizer))
+                .collect::<anyhow::Result<_>>()?,
+            order: match (&self.samplers, &self.sampling_seq) {
+                (Some(names), _) => SamplerKind::parse_names(names)?,
+                (None, Some(letters)) => SamplerKind::parse_letters(letters)?,
+                (None, None) => defaults.order,
+            },
+            ..SamplingOptions::default()
+        };
+        options.validate()?;
+        Ok(options)
+    }
+
+    /// The grammar, if one is asked for.
+    pub(super) fn grammar(&self) -> anyhow::Result<Option<GrammarText>> {
+        if let Some(path) = &self.grammar_file {
+            return Ok(Some(GrammarText::Gbnf(read_text(path)?)));
+        }
+        let gbnf = self.grammar.clone().map(GrammarText::Gbnf);
+        let schema = self.json_schema.clone().map(GrammarText::JsonSchema);
+        let regex = self.regex.clone().map(GrammarText::Regex);
+        Ok(gbnf.or(schema).or(regex).or(self.lark.clone().map(GrammarText::Lark)))
+    }
+}
+
+/// `ID+BIAS` or `ID-BIAS`; `ID-inf` forbids a token.
+fn bias(text: &str, tokenizer: &Tokenizer) -> anyhow::Result<(u32, f32)> {
+    let split = text.find(['+', '-']).and_then(|at| {
+        let id: u32 = text[..at].trim().parse().ok()?;
+        Some((id, text[at..].parse::<f32>().ok()?))
+    });
+    match split {
+        Some((id, bias)) if (id as usize) < tokenizer.vocab_size() && !bias.is_nan() => {
+            Ok((id, bias))
+        }
+        Some((id, _)) => {
+            bail!("--logit-bias: expected a token below {}, got {id}", tokenizer.vocab_size())
+        }
+        None => bail!("--logit-bias: expected ID+BIAS or ID-BIAS, got `{text}`"),
+    }
+}
+
+/// `\n`, `\t`, `\\` and `\"` as the characters they stand for.
+pub(super) fn unescape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            out.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('n') => out.push('\n'),
+            Some('t') => out.push('\t'),
+            Some('r') => out.push('\r'),
+            Some(same @ ('\\' | '"' | '\'')) => out.push(same),
+            Some(other) => out.extend(['\\', other]),
+            None => out.push('\\'),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unescape;
+
+    #[test]
+    fn escapes_are_replaced_once() {
+        assert_eq!(unescape(r#"a\nb\t\\n\"\x\"#), "a\nb\t\\n\"\\x\\");
+    }
+}
