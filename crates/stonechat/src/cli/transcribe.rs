@@ -180,8 +180,10 @@ impl Job<'_> {
             self.console.advance((done * STEPS) as u64);
         });
         self.console.end();
+        let is_llm = model.is_err() && stonechat::llm::Config::from_file(&file).is_ok();
         drop(file);
-        let name = || format!("cannot load `{}`", self.plan.model.display());
+        let advice = if is_llm { " (language models: `stonechat generate`)" } else { "" };
+        let name = || format!("cannot load `{}`{advice}", self.plan.model.display());
         Transcriber::new(model.with_context(name)?, self.plan.kv_dtype).with_context(name)
     }
 }

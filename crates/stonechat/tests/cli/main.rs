@@ -7,6 +7,7 @@
 
 mod errors;
 mod hub;
+mod language_models;
 mod model_files;
 mod run;
 mod transcripts;

@@ -1,0 +1,213 @@
+//! The verbs for language models, on a tiny model of random weights and on an installed one.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::run::{Folder, workspace};
+
+fn golden(name: &str) -> String {
+    let path = workspace().join("test-data/golden/llm").join(name);
+    path.to_str().unwrap().to_owned()
+}
+
+/// A model of the user's, or a line that says why `test` is skipped.
+fn installed(test: &str, name: &str) -> Option<String> {
+    let found = stonechat::Models::from_env().find(name).ok();
+    if found.is_none() {
+        println!("SKIPPED {test}: model {name} is not installed (cargo xtask models {name})");
+    }
+    found.map(|path: PathBuf| path.to_str().unwrap().to_owned())
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn generate_repeats_with_its_seed_and_reports_as_json() {
+    let folder = Folder::new("llm-generate");
+    let model = golden("llama.gguf");
+    let arguments = ["generate", "-m", &model, "-p", "a", "-n", "8", "--ignore-eos", "--json"];
+    let first = json(folder.run(&arguments).succeeds());
+    assert_eq!(first["tokens"].as_array().unwrap().len(), 8);
+    assert_eq!(first["finish"], "length");
+    // The flag is signed, as llama.cpp's; half of all seeds do not fit it.
+    let seed = first["seed"].to_string();
+    if seed.parse::<i64>().is_ok() {
+        let again = [&arguments[..], &["-s", &seed]].concat();
+        assert_eq!(json(folder.run(&again).succeeds())["tokens"], first["tokens"]);
+    }
+    let probs = [&arguments[..], &["--temp", "0", "--n-probs", "3"]].concat();
+    let probs = json(folder.run(&probs).succeeds());
+    let steps = probs["probs"].as_array().unwrap();
+    assert_eq!(steps.len(), 8);
+    assert!(steps.iter().all(|step| step["id"] == step["top"][0]["id"]), "{probs}");
+}
+
+#[test]
+fn generate_reads_a_prompt_from_anywhere_and_streams_text() {
+    let folder = Folder::new("llm-prompt");
+    let model = golden("llama.gguf");
+    folder.write("prompt.txt", b"ab");
+    let tail = ["-n", "6", "--temp", "0", "--ignore-eos"];
+    let run = |head: &[&str], input: &[u8]| {
+        let arguments = [&["generate", "-m", &model][..], head, &tail].concat();
+        folder.run_with_input(&arguments, input).succeeds().to_owned()
+    };
+    let expected = run(&["-p", "ab"], b"");
+    assert_eq!(run(&["-f", "prompt.txt"], b""), expected);
+    assert_eq!(run(&["-p", "-"], b"ab"), expected);
+    assert_eq!(run(&[], b"ab"), expected);
+}
+
+#[test]
+fn a_prompt_cache_is_written_and_used() {
+    let folder = Folder::new("llm-cache");
+    let model = golden("qwen2.gguf");
+    let arguments = [
+        "generate",
+        "-m",
+        &model,
+        "-p",
+        "abcabc",
+        "-n",
+        "4",
+        "--temp",
+        "0",
+        "--ignore-eos",
+        "--json",
+        "--prompt-cache",
+        "kept",
+    ];
+    let first = json(folder.run(&arguments).succeeds());
+    let second = json(folder.run(&arguments).succeeds());
+    assert_eq!((&first["tokens"], first["cached_tokens"].as_u64()), (&second["tokens"], Some(0)));
+    assert!(second["cached_tokens"].as_u64().unwrap() > 0, "{second}");
+    let other = golden("llama.gguf");
+    let mut wrong = arguments;
+    wrong[2] = &other;
+    folder.run(&wrong).fails("was saved with another model");
+}
+
+#[test]
+fn tokenize_needs_the_vocabulary_only() {
+    let folder = Folder::new("llm-tokenize");
+    let model = golden("llama.gguf");
+    let ids = json(folder.run(&["tokenize", "-m", &model, "--json", "abc"]).succeeds());
+    let plain =
+        json(folder.run(&["tokenize", "-m", &model, "--json", "--no-special", "abc"]).succeeds());
+    assert!(!ids.as_array().unwrap().is_empty() && !plain.as_array().unwrap().is_empty());
+    let lines = folder.run(&["tokenize", "-m", &model, "abc"]);
+    assert_eq!(lines.succeeds().lines().count(), ids.as_array().unwrap().len());
+    folder.write("texts.json", br#"["abc", "", "abc"]"#);
+    let all = folder.run(&["tokenize", "-m", &model, "--texts", "texts.json"]);
+    let all: Vec<_> = all.succeeds().lines().map(json).collect();
+    assert_eq!((all.len(), &all[0], &all[2]), (3, &ids, &ids));
+}
+
+#[test]
+fn perplexity_is_the_last_number() {
+    let folder = Folder::new("llm-perplexity");
+    let model = golden("llama.gguf");
+    folder.write("text.txt", "abcdefgh abc dab ".repeat(20).as_bytes());
+    let ran = folder.run(&["perplexity", "-m", &model, "-f", "text.txt", "-c", "16", "-q"]);
+    let last: f64 = ran.succeeds().split_whitespace().last().unwrap().parse().unwrap();
+    let report = folder.run(&["perplexity", "-m", &model, "-f", "text.txt", "-c", "16", "--json"]);
+    let value = json(report.succeeds())["perplexity"].as_f64().unwrap();
+    assert!(last > 1.0 && (last - value).abs() < 1e-3, "{last} {value}");
+    folder.write("short.txt", b"abc");
+    folder
+        .run(&["perplexity", "-m", &model, "-f", "short.txt", "-q"])
+        .fails("at least 1024 tokens");
+}
+
+#[test]
+fn bench_reports_every_test() {
+    let folder = Folder::new("llm-bench");
+    let model = golden("llama.gguf");
+    let arguments = ["bench", "-m", &model, "-p", "8,4", "-n", "2", "-r", "3", "-t", "1"];
+    let table = folder.run(&arguments);
+    assert_eq!(table.succeeds().lines().count(), 5);
+    let report = folder.run(&[&arguments[..], &["-o", "json"]].concat());
+    let report = json(report.succeeds());
+    let tests: Vec<_> = report.as_array().unwrap().iter().map(|test| &test["test"]).collect();
+    assert_eq!(tests, ["pp8", "pp4", "tg2"]);
+    assert_eq!(report[0]["samples_tok_s"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn chat_works_over_a_pipe() {
+    let folder = Folder::new("llm-chat");
+    let model = golden("qwen2.gguf");
+    let arguments = [
+        "chat",
+        "-m",
+        &model,
+        "--chat-template",
+        "chatml",
+        "-n",
+        "3",
+        "--temp",
+        "0",
+        "--ignore-eos",
+        "-q",
+    ];
+    let input = b"ab\n/save kept.json\n/clear\nab\n/regen\n/exit\n";
+    let ran = folder.run_with_input(&arguments, input);
+    let answers = ran.succeeds();
+    let kept = json(&folder.read("kept.json"));
+    let answer = kept[1]["content"].as_str().unwrap();
+    assert_eq!(kept[0]["content"], "ab");
+    // The same question gives the same answer: after /clear, and again after /regen.
+    assert_eq!(answers, format!("{answer}\n").repeat(3));
+
+    let ran = folder.run_with_input(&arguments, b"/nonsense\n/load missing.json\n/regen\n");
+    assert_eq!((ran.code, ran.stderr.lines().count()), (Some(1), 3), "{ran:?}");
+    folder.run(&["chat", "-m", &model, "-p", "x"]).fails("--chat-template");
+}
+
+#[test]
+fn what_cannot_run_says_why() {
+    let folder = Folder::new("llm-errors").with_tiny_model(51_864);
+    let model = golden("llama.gguf");
+    let check = |arguments: &[&str], expected: &str| {
+        folder.run(&[&["generate", "-n", "2"][..], arguments].concat()).fails(expected);
+    };
+    check(&["-m", "missing.gguf", "-p", "a"], "no model `missing.gguf`");
+    check(&["-m", "tiny.gguf", "-p", "a"], "stonechat transcribe");
+    check(&["-m", &model, "-p", "abcdefghij", "-c", "4"], "do not fit the context of 4");
+    check(&["-m", &model, "-p", "a", "--top-p", "3"], "top_p");
+    check(&["-m", &model, "-p", "a", "--samplers", "top_q"], "top_q");
+    check(&["-m", &model, "-p", "a", "--grammar", "root ::= ("], "gbnf");
+    check(&["-m", &model, "-p", "a", "--logit-bias", "9999+1"], "expected a token below");
+    check(&["-m", &model, "-p", "a", "--suffix", "b"], "fill-in-the-middle");
+    check(&["-m", &model, "-f", "missing.txt"], "cannot read `missing.txt`");
+    folder.write("latin.txt", b"caf\xe9");
+    check(&["-m", &model, "-f", "latin.txt"], "expected UTF-8 text");
+    folder.run(&["transcribe", "-m", &model, "tone.wav"]).fails("stonechat generate");
+
+    let bytes = fs::read(&model).unwrap();
+    for len in [0, 3, 100, bytes.len() / 2, bytes.len() - 1] {
+        folder.write("cut.gguf", &bytes[..len]);
+        folder.run(&["generate", "-m", "cut.gguf", "-p", "a", "-n", "1"]).fails("cut.gguf");
+    }
+}
+
+#[test]
+fn a_real_model_knows_the_capital_of_france() {
+    let test = "a_real_model_knows_the_capital_of_france";
+    let Some(model) = installed(test, "smollm2-135m") else { return };
+    let folder = Folder::new("llm-real");
+    let arguments = ["generate", "-m", &model, "-p", "The capital of France is", "--temp", "0"];
+    let text = folder.run(&[&arguments[..], &["-n", "2"]].concat());
+    assert!(text.succeeds().starts_with(" Paris"), "{text:?}");
+    let schema = r#"{"type":"object","properties":{"city":{"type":"string"},"people":{"type":"integer"}},"required":["city","people"],"additionalProperties":false}"#;
+    let ruled = folder.run(&[&arguments[..], &["-n", "120", "-j", schema]].concat());
+    let value = json(ruled.succeeds());
+    assert!(value["city"].is_string() && value["people"].is_i64(), "{value}");
+    let answer = folder.run_with_input(
+        &["chat", "-m", &model, "--temp", "0", "-n", "40", "-q"],
+        b"What is the capital of France?\n",
+    );
+    assert!(answer.succeeds().contains("Paris"), "{answer:?}");
+}
