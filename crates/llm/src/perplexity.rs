@@ -10,7 +10,8 @@ use crate::{Batch, Error, Model, StateOptions};
 pub struct PerplexityOptions {
     /// Tokens of a window; the later half of each is measured.
     pub n_ctx: usize,
-    /// Tokens of one forward pass.
+    /// Tokens of one forward pass. Up to 16, quantized weights are multiplied by integers, as in
+    /// decoding; beyond, in f32, which predicts a little better.
     pub n_batch: usize,
     /// Element type of cached keys and values.
     pub kv_dtype: KvDType,
@@ -18,7 +19,7 @@ pub struct PerplexityOptions {
 
 impl Default for PerplexityOptions {
     fn default() -> Self {
-        Self { n_ctx: 512, n_batch: 128, kv_dtype: KvDType::F16 }
+        Self { n_ctx: 512, n_batch: 16, kv_dtype: KvDType::F16 }
     }
 }
 

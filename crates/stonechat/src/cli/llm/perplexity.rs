@@ -19,8 +19,8 @@ pub(in crate::cli) struct Args {
     /// Tokens of a window, whose later half is measured
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     ctx_size: usize,
-    /// Tokens of one forward pass
-    #[arg(short, long, value_name = "N", default_value_t = 128)]
+    /// Tokens of one forward pass; up to 16 it computes as decoding does, beyond in f32
+    #[arg(short, long, value_name = "N", default_value_t = 16)]
     batch_size: usize,
     /// Type of cached keys and values
     #[arg(long, visible_alias = "ctk", value_name = "TYPE", value_enum, default_value_t = KvName::F16)]

@@ -1,6 +1,6 @@
 """Runs llama.cpp through llama-cpp-python's low-level functions and prints its results as one JSON object.
 
-    python llama_cpp_peer.py TASK --model FILE [--threads 2] [--input FILE] [...]
+    python llama_cpp.py TASK --model FILE [--threads 2] [--input FILE] [...]
 
 TASK, and what `--input` holds:
     tokens      JSON array of strings -> {"tokens": [[id, ...], ...]}
