@@ -68,8 +68,8 @@ pub fn check_tokenizer(data: &[u8]) {
     }
     let mut settings = part().split(|&byte| byte == b'\n');
     let mut vocabulary = GgmlVocabulary {
-        model: String::from_utf8_lossy(settings.next().unwrap_or_default()).into_owned(),
-        pre: settings.next().map(|pre| String::from_utf8_lossy(pre).into_owned()),
+        model: String::from_utf8_lossy(settings.next().unwrap_or_default()),
+        pre: settings.next().map(String::from_utf8_lossy),
         ..GgmlVocabulary::default()
     };
     let mut numbers =
@@ -85,13 +85,13 @@ pub fn check_tokenizer(data: &[u8]) {
     // Each token's first byte is its type, and through it its score.
     for line in part().split(|&byte| byte == b'\n') {
         let (kind, text) = line.split_first().unwrap_or((&b'1', b""));
-        vocabulary.token_types.push(i32::from(*kind) - i32::from(b'0'));
-        vocabulary.scores.push(-f32::from(*kind) - text.len() as f32);
-        vocabulary.tokens.push(String::from_utf8_lossy(text).into_owned());
+        vocabulary.token_types.to_mut().push(i32::from(*kind) - i32::from(b'0'));
+        vocabulary.scores.to_mut().push(-f32::from(*kind) - text.len() as f32);
+        vocabulary.tokens.to_mut().push(String::from_utf8_lossy(text).into_owned());
     }
     vocabulary.merges = String::from_utf8_lossy(part()).lines().map(str::to_owned).collect();
     let text = String::from_utf8_lossy(part()).into_owned();
-    vocabulary.precompiled_charsmap = part().to_vec();
+    vocabulary.precompiled_charsmap = part().into();
     match Tokenizer::from_ggml(vocabulary) {
         Ok(tokenizer) => check_text(&tokenizer, &text),
         Err(e) => assert_message(&e),

@@ -1,5 +1,7 @@
 //! A file's tokenizer and chat template.
 
+use std::borrow::Cow;
+
 use stonechat_formats::{Array, Format, Metadata, ModelFile, Value};
 use stonechat_nn::sample::{TokenTable, TokenText};
 use stonechat_text::{ChatTemplate, GgmlVocabulary, Tokenizer};
@@ -36,7 +38,7 @@ fn roles(file: &ModelFile) -> (Option<u32>, Vec<u32>) {
     (bos, ends)
 }
 
-fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary, Error> {
+fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary<'_>, Error> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let has = |name: &str| metadata.get(&key(name)).is_some();
     let id = |name: &str| {
@@ -49,21 +51,21 @@ fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary, Error> {
         false => Ok(None),
     };
     let strings = |name: &str| match has(name) {
-        true => Ok::<_, Error>(metadata.strings(&key(name))?.to_vec()),
-        false => Ok(Vec::new()),
+        true => Ok::<_, Error>(metadata.strings(&key(name))?.into()),
+        false => Ok(Cow::default()),
     };
     Ok(GgmlVocabulary {
-        model: metadata.str(&key("model"))?.to_owned(),
-        pre: if has("pre") { Some(metadata.str(&key("pre"))?.to_owned()) } else { None },
-        tokens: metadata.strings(&key("tokens"))?.to_vec(),
+        model: metadata.str(&key("model"))?.into(),
+        pre: if has("pre") { Some(metadata.str(&key("pre"))?.into()) } else { None },
+        tokens: metadata.strings(&key("tokens"))?.into(),
         scores: match metadata.get(&key("scores")) {
-            Some(Value::Array(Array::F32(scores))) => scores.clone(),
-            _ => Vec::new(),
+            Some(Value::Array(Array::F32(scores))) => scores.into(),
+            _ => Cow::default(),
         },
         token_types: match metadata.get(&key("token_type")) {
-            Some(Value::Array(Array::I32(types))) => types.clone(),
+            Some(Value::Array(Array::I32(types))) => types.into(),
             Some(Value::Array(Array::U32(types))) => types.iter().map(|&t| t as i32).collect(),
-            _ => Vec::new(),
+            _ => Cow::default(),
         },
         merges: strings("merges")?,
         bos: id("bos")?,
@@ -88,14 +90,14 @@ fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary, Error> {
         add_space_prefix: flag("add_space_prefix")?,
         remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
         precompiled_charsmap: match metadata.get(&key("precompiled_charsmap")) {
-            Some(Value::Array(Array::U8(map))) => map.clone(),
+            Some(Value::Array(Array::U8(map))) => map.into(),
             Some(Value::Array(Array::I8(map))) => map.iter().map(|&byte| byte as u8).collect(),
-            _ => Vec::new(),
+            _ => Cow::default(),
         },
         lowercase: flag("normalizer.lowercase")?,
         strip_accents: flag("normalizer.strip_accents")?,
-        name: metadata.str("general.name").ok().map(str::to_owned),
-        architecture: metadata.str("general.architecture").ok().map(str::to_owned),
+        name: metadata.str("general.name").ok().map(Cow::from),
+        architecture: metadata.str("general.architecture").ok().map(Cow::from),
     })
 }
 

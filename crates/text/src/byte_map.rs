@@ -29,6 +29,23 @@ const SHIFTED: [u8; N_SHIFTED] = {
     table
 };
 
+/// What each byte is written as.
+const CHARACTERS: [char; 256] = {
+    let mut table = ['\0'; 256];
+    let mut n_shifted = 0;
+    let mut byte = 0usize;
+    while byte < 256 {
+        let mut code = byte as u32;
+        if !stands_for_itself(byte as u8) {
+            code = SHIFT + n_shifted;
+            n_shifted += 1;
+        }
+        table[byte] = char::from_u32(code).expect("the codes are below the surrogates");
+        byte += 1;
+    }
+    table
+};
+
 /// The byte that `c` is written for, or `None` if it is not a character of the printable form.
 pub(crate) fn byte_of(c: char) -> Option<u8> {
     let code = u32::from(c);
@@ -52,11 +69,7 @@ pub(crate) fn strict_token_bytes(printable: &str) -> Option<Vec<u8>> {
 
 /// The printable form of `bytes`.
 pub(crate) fn printable(bytes: &[u8]) -> String {
-    let character = |byte: &u8| {
-        let shifted = SHIFTED.iter().position(|b| b == byte);
-        shifted.and_then(|index| char::from_u32(SHIFT + index as u32)).unwrap_or(char::from(*byte))
-    };
-    bytes.iter().map(character).collect()
+    bytes.iter().map(|&byte| CHARACTERS[usize::from(byte)]).collect()
 }
 
 #[cfg(test)]

@@ -105,6 +105,14 @@ pub enum Error {
         /// How many entries it has.
         got: usize,
     },
+    /// A list with more text than 32-bit offsets reach.
+    #[error("tokenizer.ggml.{list}: expected less than 4 GiB of text, got {got} bytes")]
+    TextLength {
+        /// The list.
+        list: &'static str,
+        /// Its length in bytes, as held in memory.
+        got: u64,
+    },
     /// A unigram vocabulary needs a token for what it does not cover.
     #[error("expected an unknown token, got none")]
     NoUnknownToken,

@@ -2,45 +2,44 @@
 //!
 //! Source: llama.cpp `src/llama-vocab.cpp`. File map: `attributes` what a token is; `special` ids
 //! by role and the ends of generation; `fragments` cutting text at special tokens; then one file
-//! for each way to encode what is left: `merged` (BPE, with `pre_types`, `split` and `category`),
-//! `scored` (SentencePiece BPE), `words` (WordPiece), `unigram`.
+//! for each way to encode what is left: `merged` (BPE, with `pairs`, `pre_types`, `split` and
+//! `category`), `scored` (SentencePiece BPE), `words` (WordPiece), `unigram`. What they share:
+//! `tokens` the texts by id and the ids by text, over `slices` and `index`; `pieces` what tokens
+//! show.
 
 mod attributes;
 mod category;
 mod fragments;
+mod index;
 mod merged;
+mod pairs;
+mod pieces;
 mod pre_types;
 mod scored;
+mod slices;
 mod special;
 mod split;
+mod tokens;
 mod unigram;
 mod vocabulary;
 mod words;
 
-use std::collections::HashMap;
-
 use self::attributes::Attributes;
 use self::fragments::{Fragment, Partition};
 use self::merged::Merged;
+use self::pieces::Pieces;
 use self::pre_types::{PreType, pre_type};
 use self::scored::Scored;
 pub use self::special::FimTokens;
 pub(crate) use self::special::Special;
+use self::tokens::Tokens;
 use self::unigram::Unigram;
 pub use self::vocabulary::GgmlVocabulary;
 use self::words::Words;
-use crate::byte_map::token_bytes;
 use crate::error::{Error, Result};
 
 /// How SentencePiece writes a space.
 const ESCAPED_SPACE: &str = "\u{2581}";
-
-/// A token as the file has it.
-#[derive(Debug, Clone)]
-struct Token {
-    text: Box<str>,
-    attributes: Attributes,
-}
 
 /// How text between special tokens is encoded.
 #[derive(Debug, Clone)]
@@ -54,9 +53,8 @@ enum Method {
 /// A tokenizer made from a GGUF file's vocabulary.
 #[derive(Debug, Clone)]
 pub(crate) struct Ggml {
-    tokens: Vec<Token>,
-    ids: HashMap<Box<str>, u32>,
-    pieces: Vec<Box<[u8]>>,
+    tokens: Tokens,
+    pieces: Pieces,
     method: Method,
     partition: Partition,
     special: Special,
@@ -75,12 +73,12 @@ struct Flags {
 }
 
 impl Ggml {
-    pub(crate) fn new(vocabulary: GgmlVocabulary) -> Result<Self> {
+    pub(crate) fn new(vocabulary: GgmlVocabulary<'_>) -> Result<Self> {
         let vocabulary = vocabulary.checked()?;
         let pre = vocabulary.pre.as_deref().unwrap_or_default();
         let is_gemma4 = vocabulary.model == "gemma4";
         let drops_spaces = vocabulary.model == "whitespace";
-        let pre_type = match vocabulary.model.as_str() {
+        let pre_type = match &*vocabulary.model {
             "gpt2" | "gemma4" | "whitespace" => {
                 let name = if is_gemma4 { "gemma4" } else { pre };
                 let found = pre_type(name);
@@ -89,31 +87,29 @@ impl Ggml {
             "llama" | "bert" | "t5" => None,
             other => return Err(Error::UnknownVocabulary { model: other.to_owned() }),
         };
-        let mut tokens = vocabulary.tokens();
-        let ids: HashMap<Box<str>, u32> =
-            (0..).zip(&tokens).map(|(id, token)| (token.text.clone(), id)).collect();
-        let special = Special::find(&vocabulary, pre_type.as_ref(), &ids, &mut tokens);
+        let mut tokens = Tokens::new(&vocabulary);
+        let special = Special::find(&vocabulary, pre_type.as_ref(), &mut tokens);
         let flags = Flags::new(&vocabulary, pre_type.as_ref(), drops_spaces);
-        let method = match (&pre_type, vocabulary.model.as_str()) {
+        let method = match (&pre_type, &*vocabulary.model) {
             (Some(pre_type), _) => {
-                Method::Merged(Box::new(Merged::new(&tokens, &ids, &vocabulary.merges, pre_type)))
+                Method::Merged(Box::new(Merged::new(&tokens, &vocabulary.merges, pre_type)))
             }
             (None, "bert") => Method::Words(Words {
                 lowercase: flags.lowercases,
                 strip_accents: vocabulary.strip_accents.unwrap_or(flags.lowercases),
-                longest: tokens.iter().map(|token| token.text.len()).max().unwrap_or(0),
+                longest: tokens.longest(),
                 unk: special.unk,
             }),
             (None, "t5") => {
                 Method::Unigram(Unigram::new(&vocabulary, &tokens, special.unk, flags)?)
             }
-            (None, _) => Method::Scored(Scored::new(&vocabulary.scores, &ids, special.unk)),
+            (None, _) => Method::Scored(Scored::new(&vocabulary, &tokens, special.unk)),
         };
         let is_printable = pre_type.as_ref().is_some_and(|pre_type| !pre_type.escapes_spaces);
-        let pieces = tokens.iter().map(|token| piece(token, is_printable)).collect();
+        let pieces = Pieces::new(&tokens, is_printable);
         let partition = Partition::new(&tokens);
-        special::set_strip_flags(&vocabulary, partition.ids(), &ids, &mut tokens);
-        Ok(Self { tokens, ids, pieces, method, partition, special, flags })
+        special::set_strip_flags(&vocabulary, partition.ids(), &mut tokens);
+        Ok(Self { tokens, pieces, method, partition, special, flags })
     }
 
     /// Token ids of `text`, as `llama_tokenize` gives them.
@@ -142,24 +138,25 @@ impl Ggml {
     }
 
     fn encode_part(&self, part: &str, after_special: bool, ids: &mut Vec<u32>) {
+        let tokens = &self.tokens;
         match &self.method {
             Method::Merged(merged) if self.flags.drops_spaces => {
                 let lower =
                     if self.flags.lowercases { words::lowercased(part) } else { part.into() };
-                lower.split_whitespace().for_each(|word| merged.encode(word, ids));
+                lower.split_whitespace().for_each(|word| merged.encode(tokens, word, ids));
             }
             Method::Merged(merged) if self.flags.escapes_spaces => {
-                merged.encode(&part.replace(' ', ESCAPED_SPACE), ids);
+                merged.encode(tokens, &part.replace(' ', ESCAPED_SPACE), ids);
             }
-            Method::Merged(merged) => merged.encode(part, ids),
+            Method::Merged(merged) => merged.encode(tokens, part, ids),
             Method::Scored(scored) => {
                 let prefix =
                     if self.flags.add_space_prefix && after_special { ESCAPED_SPACE } else { "" };
                 let escaped = format!("{prefix}{}", part.replace(' ', ESCAPED_SPACE));
-                scored.encode(&self.ids, &escaped, ids);
+                scored.encode(tokens, &escaped, ids);
             }
-            Method::Words(words) => words.encode(&self.ids, part, ids),
-            Method::Unigram(unigram) => unigram.encode(part, ids),
+            Method::Words(words) => words.encode(tokens, part, ids),
+            Method::Unigram(unigram) => unigram.encode(tokens, part, ids),
         }
     }
 
@@ -168,7 +165,7 @@ impl Ggml {
         if !with_special && self.is_special(id) {
             return &[];
         }
-        self.pieces.get(id as usize).map_or(&[], |piece| piece)
+        self.pieces.get(&self.tokens, id)
     }
 
     /// Whether the first token of decoded text loses a leading space.
@@ -202,37 +199,40 @@ impl Ggml {
     }
 
     fn has(&self, id: u32, flags: Attributes) -> bool {
-        self.tokens.get(id as usize).is_some_and(|token| token.attributes.any(flags))
+        self.tokens.attributes(id).any(flags)
     }
 
     /// The special tokens with their texts, by ascending id.
     pub(crate) fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
-        let is_special = |token: &Token| token.attributes.any(Attributes::SPECIAL);
-        let tokens = (0..).zip(&self.tokens);
-        tokens.filter(move |(_, token)| is_special(token)).map(|(id, token)| (id, &*token.text))
+        let special = self.tokens.ids().filter(|&id| self.is_special(id));
+        special.map(|id| (id, self.tokens.text(id)))
     }
 
-    /// The token's text as the file has it.
-    pub(crate) fn text(&self, id: u32) -> Option<&str> {
-        Some(&self.tokens.get(id as usize)?.text)
+    /// The bytes of a token, if the id has one.
+    pub(crate) fn bytes(&self, id: u32) -> Option<&[u8]> {
+        ((id as usize) < self.vocab_size()).then(|| self.piece(id, true))
     }
 
     /// The token matched as a whole with this text, else the one that shows exactly this text.
     pub(crate) fn token_id(&self, text: &str) -> Option<u32> {
-        let by_text = self.ids.get(text).copied();
+        let by_text = self.tokens.id(text);
         if let Some(id) = by_text.filter(|&id| self.has(id, Attributes::MATCHED)) {
             return Some(id);
         }
         let shown = match &self.method {
-            Method::Merged(merged) if !self.flags.escapes_spaces => merged.id(text.as_bytes()),
-            _ => self.ids.get(text.replace(' ', ESCAPED_SPACE).as_str()).copied(),
+            Method::Merged(merged) if !self.flags.escapes_spaces => merged.id(&self.tokens, text),
+            _ => self.tokens.id(&text.replace(' ', ESCAPED_SPACE)),
         };
         shown.or(by_text)
     }
 }
 
 impl Flags {
-    fn new(vocabulary: &GgmlVocabulary, pre_type: Option<&PreType>, drops_spaces: bool) -> Self {
+    fn new(
+        vocabulary: &GgmlVocabulary<'_>,
+        pre_type: Option<&PreType>,
+        drops_spaces: bool,
+    ) -> Self {
         let is_scored = vocabulary.model == "llama";
         let is_unigram = vocabulary.model == "t5";
         let default_bos = pre_type.map_or(!is_unigram, |pre_type| pre_type.add_bos);
@@ -251,25 +251,4 @@ impl Flags {
 /// The name of a byte's token in vocabularies that hold text.
 fn byte_token_text(byte: u8) -> String {
     format!("<0x{byte:02X}>")
-}
-
-/// What a token shows. `is_printable`: ordinary tokens are in GPT-2's printable form.
-fn piece(token: &Token, is_printable: bool) -> Box<[u8]> {
-    let text = &*token.text;
-    if token.attributes.any(Attributes::MATCHED) {
-        return text.as_bytes().into();
-    }
-    if token.attributes.any(Attributes::NORMAL) {
-        return if is_printable {
-            token_bytes(text).into()
-        } else {
-            text.replace(ESCAPED_SPACE, " ").into_bytes().into()
-        };
-    }
-    if token.attributes.any(Attributes::BYTE) {
-        let hex = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
-        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        return byte.into_iter().collect();
-    }
-    Box::default()
 }

@@ -73,7 +73,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If the kind of vocabulary or its pre-tokenizer is not known, or its lists differ in length.
-    pub fn from_ggml(vocabulary: GgmlVocabulary) -> Result<Self> {
+    pub fn from_ggml(vocabulary: GgmlVocabulary<'_>) -> Result<Self> {
         let ggml = Ggml::new(vocabulary)?;
         Ok(Self { special: ggml.special().clone(), kind: Kind::Ggml(Box::new(ggml)) })
     }
@@ -175,7 +175,7 @@ impl Tokenizer {
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         match &self.kind {
             Kind::ByteLevel(byte_level) => byte_level.piece(id, true),
-            Kind::Ggml(ggml) => ggml.text(id).map(|_| ggml.piece(id, true)),
+            Kind::Ggml(ggml) => ggml.bytes(id),
             Kind::Hf(hf) => hf.piece(id, true),
         }
     }

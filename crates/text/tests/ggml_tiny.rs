@@ -24,18 +24,18 @@ fn printable(byte: u8) -> String {
 }
 
 /// Ids 0..256 are the bytes.
-fn bpe_vocabulary() -> GgmlVocabulary {
+fn bpe_vocabulary() -> GgmlVocabulary<'static> {
     let mut tokens: Vec<String> = (0..=255).map(printable).collect();
     tokens.extend(strings(&["he", "ll", "hell", "hello", "Ġw", "<|im_start|>", "<|im_end|>"]));
     tokens.extend(strings(&["<think>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]));
     let mut token_types = vec![NORMAL; 261];
     token_types.extend([CONTROL, CONTROL, USER_DEFINED, CONTROL, CONTROL, CONTROL]);
     GgmlVocabulary {
-        model: "gpt2".to_owned(),
-        pre: Some("qwen2".to_owned()),
-        tokens,
-        token_types,
-        merges: strings(&["h e", "l l", "he ll", "hell o", "Ġ w"]),
+        model: "gpt2".into(),
+        pre: Some("qwen2".into()),
+        tokens: tokens.into(),
+        token_types: token_types.into(),
+        merges: strings(&["h e", "l l", "he ll", "hell o", "Ġ w"]).into(),
         bos: Some(261),
         eos: Some(262),
         ..GgmlVocabulary::default()
@@ -43,7 +43,7 @@ fn bpe_vocabulary() -> GgmlVocabulary {
 }
 
 /// Ids 3..259 are the byte tokens.
-fn scored_vocabulary() -> GgmlVocabulary {
+fn scored_vocabulary() -> GgmlVocabulary<'static> {
     let mut tokens = strings(&["<unk>", "<s>", "</s>"]);
     tokens.extend((0..=255).map(|byte: u8| format!("<0x{byte:02X}>")));
     tokens.extend(strings(&["▁", "a", "b", "ab", "▁a", "▁ab", "日", "<turn>"]));
@@ -54,10 +54,10 @@ fn scored_vocabulary() -> GgmlVocabulary {
     let mut scores = vec![0.0; 259];
     scores.extend([-10.0, -9.0, -8.0, -2.0, -1.0, -3.0, -4.0, 0.0]);
     GgmlVocabulary {
-        model: "llama".to_owned(),
-        tokens,
-        token_types,
-        scores,
+        model: "llama".into(),
+        tokens: tokens.into(),
+        token_types: token_types.into(),
+        scores: scores.into(),
         ..GgmlVocabulary::default()
     }
 }
@@ -73,8 +73,8 @@ fn scored() -> Tokenizer {
 fn words() -> Tokenizer {
     let tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁run", "▁the", "ning", "▁,", "▁東", "▁cafe"];
     Tokenizer::from_ggml(GgmlVocabulary {
-        model: "bert".to_owned(),
-        tokens: strings(&tokens),
+        model: "bert".into(),
+        tokens: strings(&tokens).into(),
         token_types: [CONTROL; 4].into_iter().chain([NORMAL; 6]).collect(),
         bos: Some(2),
         sep: Some(3),
@@ -87,10 +87,10 @@ fn words() -> Tokenizer {
 fn unigram() -> Tokenizer {
     let tokens = ["<pad>", "</s>", "<unk>", "▁", "a", "b", "▁ab", "▁a", "bab"];
     Tokenizer::from_ggml(GgmlVocabulary {
-        model: "t5".to_owned(),
-        tokens: strings(&tokens),
+        model: "t5".into(),
+        tokens: strings(&tokens).into(),
         token_types: [CONTROL, CONTROL, UNKNOWN].into_iter().chain([NORMAL; 6]).collect(),
-        scores: vec![0.0, 0.0, 0.0, -5.0, -4.0, -4.0, -3.0, -2.0, -2.5],
+        scores: vec![0.0, 0.0, 0.0, -5.0, -4.0, -4.0, -3.0, -2.0, -2.5].into(),
         add_space_prefix: Some(true),
         ..GgmlVocabulary::default()
     })
@@ -146,8 +146,13 @@ fn roles() {
 #[test]
 fn a_message_end_is_no_end_of_generation_where_there_are_channels() {
     let mut vocabulary = bpe_vocabulary();
-    vocabulary.tokens.extend(strings(&["<|return|>", "<|call|>", "<|end|>", "<|channel|>"]));
-    vocabulary.token_types.extend([CONTROL; 4]);
+    vocabulary.tokens.to_mut().extend(strings(&[
+        "<|return|>",
+        "<|call|>",
+        "<|end|>",
+        "<|channel|>",
+    ]));
+    vocabulary.token_types.to_mut().extend([CONTROL; 4]);
     vocabulary.eos = Some(267);
     let tokenizer = Tokenizer::from_ggml(vocabulary).unwrap();
     assert!(tokenizer.is_end_of_generation(267) && tokenizer.is_end_of_generation(268));
@@ -179,7 +184,7 @@ fn scores_decide_merges() {
 #[test]
 fn special_tokens_of_phi3_swallow_the_white_space_after_them() {
     let mut vocabulary = scored_vocabulary();
-    vocabulary.name = Some("Phi-3-mini".to_owned());
+    vocabulary.name = Some("Phi-3-mini".into());
     let tokenizer = Tokenizer::from_ggml(vocabulary).unwrap();
     assert_eq!(tokenizer.encode("ab<turn>\n  ab"), [264, 266, 264]);
     assert_eq!(scored().encode("ab<turn>\nab"), [264, 266, 259, 3 + 10, 262]);
@@ -206,18 +211,18 @@ fn unigram_takes_the_likeliest_way() {
 
 #[test]
 fn what_is_not_known_is_refused() {
-    let refused = |change: fn(&mut GgmlVocabulary)| {
+    let refused = |change: fn(&mut GgmlVocabulary<'_>)| {
         let mut vocabulary = bpe_vocabulary();
         change(&mut vocabulary);
         Tokenizer::from_ggml(vocabulary).unwrap_err()
     };
-    let error = refused(|vocabulary| vocabulary.model = "rwkv".to_owned());
+    let error = refused(|vocabulary| vocabulary.model = "rwkv".into());
     assert!(matches!(error, Error::UnknownVocabulary { .. }), "{error}");
-    let error = refused(|vocabulary| vocabulary.pre = Some("nope".to_owned()));
+    let error = refused(|vocabulary| vocabulary.pre = Some("nope".into()));
     assert!(matches!(error, Error::UnknownPreTokenizer { .. }), "{error}");
-    let error = refused(|vocabulary| vocabulary.scores = vec![1.0]);
+    let error = refused(|vocabulary| vocabulary.scores = vec![1.0].into());
     assert!(matches!(error, Error::ListLength { list: "scores", got: 1, .. }), "{error}");
-    let error = refused(|vocabulary| vocabulary.tokens.clear());
+    let error = refused(|vocabulary| vocabulary.tokens.to_mut().clear());
     assert!(matches!(error, Error::ListLength { list: "tokens", .. }), "{error}");
     assert!(bpe().with_special([(1, "x".to_owned())]).is_err());
 }
@@ -226,9 +231,9 @@ fn what_is_not_known_is_refused() {
 fn damaged_roles_and_merges_are_left_out() {
     let mut vocabulary = bpe_vocabulary();
     vocabulary.bos = Some(u32::MAX);
-    vocabulary.merges.extend(strings(&["", " ", "x", "日 本", "a  b", "h zz"]));
-    vocabulary.tokens.push(String::new());
-    vocabulary.token_types.push(99);
+    vocabulary.merges.to_mut().extend(strings(&["", " ", "x", "日 本", "a  b", "h zz"]));
+    vocabulary.tokens.to_mut().push(String::new());
+    vocabulary.token_types.to_mut().push(99);
     let tokenizer = Tokenizer::from_ggml(vocabulary).unwrap();
     assert_eq!(tokenizer.bos(), Some(11), "what llama.cpp assumes");
     assert_eq!(tokenizer.encode("hello"), [259]);
@@ -301,9 +306,9 @@ proptest! {
         map in prop::collection::vec(any::<u8>(), 0..200), text in any::<String>()
     ) {
         let built = Tokenizer::from_ggml(GgmlVocabulary {
-            model: "t5".to_owned(),
-            tokens: strings(&["<pad>", "</s>", "<unk>", "a"]),
-            precompiled_charsmap: [&[64, 0, 0, 0], map.as_slice()].concat(),
+            model: "t5".into(),
+            tokens: strings(&["<pad>", "</s>", "<unk>", "a"]).into(),
+            precompiled_charsmap: [&[64, 0, 0, 0], map.as_slice()].concat().into(),
             ..GgmlVocabulary::default()
         });
         prop_assert_eq!(built.is_ok(), map.len() > 64);

@@ -17,9 +17,9 @@ impl Attributes {
     pub(super) const RSTRIP: Self = Self(1 << 7);
 
     /// Tokens that are matched as a whole before anything else.
-    pub(super) const MATCHED: Self = Self(Self::CONTROL.0 | Self::USER_DEFINED.0 | Self::UNKNOWN.0);
+    pub(super) const MATCHED: Self = Self::SPECIAL.with(Self::USER_DEFINED);
     /// Tokens that are only matched and shown where special tokens are asked for.
-    pub(super) const SPECIAL: Self = Self(Self::CONTROL.0 | Self::UNKNOWN.0);
+    pub(super) const SPECIAL: Self = Self::CONTROL.with(Self::UNKNOWN);
 
     /// From `tokenizer.ggml.token_type`.
     pub(super) fn from_type(token_type: i32) -> Self {
@@ -32,6 +32,11 @@ impl Attributes {
             6 => Self::BYTE,
             _ => Self::default(),
         }
+    }
+
+    /// The flags of both.
+    pub(super) const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     /// Whether any flag of `other` is set.

@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-use super::Token;
 use super::attributes::Attributes;
+use super::tokens::Tokens;
 
 /// A part of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +26,10 @@ pub(super) struct Partition {
 }
 
 impl Partition {
-    pub(super) fn new(tokens: &[Token]) -> Self {
-        let matched = |id: &u32| tokens[*id as usize].attributes.any(Attributes::MATCHED);
-        let mut ids: Vec<u32> = (0..tokens.len() as u32).filter(matched).collect();
-        ids.sort_by_key(|&id| std::cmp::Reverse(tokens[id as usize].text.len()));
+    pub(super) fn new(tokens: &Tokens) -> Self {
+        let matched = |id: &u32| tokens.attributes(*id).any(Attributes::MATCHED);
+        let mut ids: Vec<u32> = tokens.ids().filter(matched).collect();
+        ids.sort_by_key(|&id| std::cmp::Reverse(tokens.text(id).len()));
         Self { ids, finder: OnceLock::new() }
     }
 
@@ -40,7 +40,7 @@ impl Partition {
     /// The fragments of `text`, none of them empty.
     pub(super) fn cut<'t>(
         &self,
-        tokens: &[Token],
+        tokens: &Tokens,
         text: &'t str,
         with_special: bool,
     ) -> Vec<Fragment<'t>> {
@@ -50,14 +50,13 @@ impl Partition {
         }
         for rank in self.present(tokens, text) {
             let id = self.ids[rank];
-            let token = &tokens[id as usize];
-            if !with_special && token.attributes.any(Attributes::SPECIAL) {
+            if !with_special && tokens.attributes(id).any(Attributes::SPECIAL) {
                 continue;
             }
             let mut cut = Vec::with_capacity(fragments.len() + 2);
             for fragment in fragments {
                 match fragment {
-                    Fragment::Text(part) => cut_at(token, id, part, &mut cut),
+                    Fragment::Text(part) => cut_at(tokens, id, part, &mut cut),
                     Fragment::Token(_) => cut.push(fragment),
                 }
             }
@@ -67,9 +66,9 @@ impl Partition {
     }
 
     /// Indices into `ids`, ascending, of the tokens whose text occurs in `text`.
-    fn present(&self, tokens: &[Token], text: &str) -> Vec<usize> {
+    fn present(&self, tokens: &Tokens, text: &str) -> Vec<usize> {
         let finder = self.finder.get_or_init(|| {
-            let texts = self.ids.iter().map(|&id| &*tokens[id as usize].text);
+            let texts = self.ids.iter().map(|&id| tokens.text(id));
             // Building fails only past 2^31 pattern bytes; then every token is looked for.
             AhoCorasick::builder().match_kind(MatchKind::Standard).build(texts).ok()
         });
@@ -83,20 +82,21 @@ impl Partition {
 }
 
 /// Cuts one text at every occurrence of one token.
-fn cut_at<'t>(token: &Token, id: u32, mut rest: &'t str, out: &mut Vec<Fragment<'t>>) {
+fn cut_at<'t>(tokens: &Tokens, id: u32, mut rest: &'t str, out: &mut Vec<Fragment<'t>>) {
     // The white space of C's `isspace`.
     let is_space = |c: char| matches!(c, '\t'..='\r' | ' ');
-    while let Some(at) = rest.find(&*token.text) {
+    let (token, attributes) = (tokens.text(id), tokens.attributes(id));
+    while let Some(at) = rest.find(token) {
         let mut left = &rest[..at];
-        if token.attributes.any(Attributes::LSTRIP) {
+        if attributes.any(Attributes::LSTRIP) {
             left = left.trim_end_matches(is_space);
         }
         if !left.is_empty() {
             out.push(Fragment::Text(left));
         }
         out.push(Fragment::Token(id));
-        rest = &rest[at + token.text.len()..];
-        if token.attributes.any(Attributes::RSTRIP) {
+        rest = &rest[at + token.len()..];
+        if attributes.any(Attributes::RSTRIP) {
             rest = rest.trim_start_matches(is_space);
         }
     }

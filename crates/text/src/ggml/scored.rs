@@ -3,9 +3,8 @@
 //! Characters merge into the token with the highest score; what is no token in the end becomes
 //! byte tokens. Source: `llm_tokenizer_spm_session` of llama.cpp `src/llama-vocab.cpp`.
 
-use std::collections::HashMap;
-
-use super::byte_token_text;
+use super::tokens::Tokens;
+use super::{GgmlVocabulary, byte_token_text};
 use crate::merge::Merger;
 
 /// A character that is no token.
@@ -21,32 +20,32 @@ pub(super) struct Scored {
 }
 
 impl Scored {
-    pub(super) fn new(scores: &[f32], ids: &HashMap<Box<str>, u32>, unk: Option<u32>) -> Self {
+    pub(super) fn new(vocabulary: &GgmlVocabulary<'_>, tokens: &Tokens, unk: Option<u32>) -> Self {
         let byte_id = |byte: u8| {
             let fallback = || byte.is_ascii().then(|| char::from(byte).to_string());
-            let by_name = ids.get(&*byte_token_text(byte)).copied();
-            by_name.or_else(|| ids.get(fallback()?.as_str()).copied()).or(unk)
+            let by_name = tokens.id(&byte_token_text(byte));
+            by_name.or_else(|| tokens.id(&fallback()?)).or(unk)
         };
         Self {
-            ranks: scores.iter().map(|&score| descending(score)).collect(),
+            ranks: tokens.ids().map(|id| descending(vocabulary.score(id))).collect(),
             byte_ids: (0..=u8::MAX).map(byte_id).collect(),
-            longest: ids.keys().map(|text| text.len()).max().unwrap_or(0),
+            longest: tokens.longest(),
         }
     }
 
     /// Appends the tokens of `text`, in which spaces are already escaped, to `out`.
-    pub(super) fn encode(&self, ids: &HashMap<Box<str>, u32>, text: &str, out: &mut Vec<u32>) {
+    pub(super) fn encode(&self, tokens: &Tokens, text: &str, out: &mut Vec<u32>) {
         let mut merger = Merger::default();
         let characters = text.char_indices().map(|(at, c)| {
             let len = c.len_utf8();
-            (ids.get(&text[at..at + len]).copied().unwrap_or(NO_TOKEN), len as u32)
+            (tokens.id(&text[at..at + len]).unwrap_or(NO_TOKEN), len as u32)
         });
         let merged = merger.merge(characters, |left, right| {
             let range = left.start as usize..(right.start + right.len) as usize;
             if range.len() > self.longest {
                 return None;
             }
-            let id = *ids.get(&text[range])?;
+            let id = tokens.id(&text[range])?;
             Some((self.ranks[id as usize], id))
         });
         for symbol in merged {

@@ -2,11 +2,12 @@
 //!
 //! Source: `llama_vocab::impl::load` of llama.cpp `src/llama-vocab.cpp`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
+use super::GgmlVocabulary;
 use super::attributes::Attributes;
 use super::pre_types::PreType;
-use super::{GgmlVocabulary, Token};
+use super::tokens::Tokens;
 
 /// The tokens that mark a text to fill in the middle of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,30 +145,21 @@ impl Special {
     }
 }
 
-/// The vocabulary while roles are given out.
-struct Roles<'v> {
-    ids: &'v HashMap<Box<str>, u32>,
-    tokens: &'v mut [Token],
-}
-
-impl Roles<'_> {
-    /// The named token, else the first of `texts` that is a token, which becomes a control token.
-    fn find(&mut self, named: Option<u32>, texts: &[&str]) -> Option<u32> {
-        if named.is_some() {
-            return named;
-        }
-        let id = texts.iter().find_map(|&text| self.ids.get(text).copied())?;
-        self.tokens[id as usize].attributes.set(Attributes::CONTROL, true);
-        Some(id)
+/// The named token, else the first of `texts` that is a token, which becomes a control token.
+fn role(tokens: &mut Tokens, named: Option<u32>, texts: &[&str]) -> Option<u32> {
+    if named.is_some() {
+        return named;
     }
+    let id = texts.iter().find_map(|text| tokens.id(text))?;
+    tokens.attributes_mut(id).set(Attributes::CONTROL, true);
+    Some(id)
 }
 
 impl Special {
     pub(super) fn find(
-        vocabulary: &GgmlVocabulary,
+        vocabulary: &GgmlVocabulary<'_>,
         pre_type: Option<&PreType>,
-        ids: &HashMap<Box<str>, u32>,
-        tokens: &mut [Token],
+        tokens: &mut Tokens,
     ) -> Self {
         let mut special = defaults(vocabulary, pre_type);
         let in_range = |id: &u32| (*id as usize) < tokens.len();
@@ -175,48 +167,48 @@ impl Special {
         special.eos = vocabulary.eos.or(special.eos.filter(in_range));
         special.unk = vocabulary.unk.or(special.unk.filter(in_range));
         special.sep = vocabulary.sep.or(special.sep.filter(in_range));
-        let mut roles = Roles { ids, tokens };
-        special.eot = roles.find(vocabulary.eot, &EOT);
-        special.eom = roles.find(vocabulary.eom, &EOM);
-        let pre = roles.find(vocabulary.fim_pre, &FIM_PRE);
-        let suf = roles.find(vocabulary.fim_suf, &FIM_SUF);
-        let mid = roles.find(vocabulary.fim_mid, &FIM_MID);
-        let pad = roles.find(vocabulary.fim_pad, &FIM_PAD);
-        let rep = roles.find(vocabulary.fim_rep, &FIM_REP);
-        let sep = roles.find(vocabulary.fim_sep, &FIM_SEP);
+        special.eot = role(tokens, vocabulary.eot, &EOT);
+        special.eom = role(tokens, vocabulary.eom, &EOM);
+        let pre = role(tokens, vocabulary.fim_pre, &FIM_PRE);
+        let suf = role(tokens, vocabulary.fim_suf, &FIM_SUF);
+        let mid = role(tokens, vocabulary.fim_mid, &FIM_MID);
+        let pad = role(tokens, vocabulary.fim_pad, &FIM_PAD);
+        let rep = role(tokens, vocabulary.fim_rep, &FIM_REP);
+        let sep = role(tokens, vocabulary.fim_sep, &FIM_SEP);
         if let (Some(pre), Some(suf), Some(mid)) = (pre, suf, mid) {
             special.fim = Some(FimTokens { pre, suf, mid, pad, rep, sep });
         }
         special.ends.extend([pad, rep, sep].into_iter().flatten());
-        special.find_ends(ids, tokens);
+        special.find_ends(tokens);
         special
     }
 
-    fn find_ends(&mut self, ids: &HashMap<Box<str>, u32>, tokens: &mut [Token]) {
-        let id_of = |text: &str| ids.get(text).copied();
-        for id in ENDS.iter().filter_map(|text| id_of(text)) {
+    fn find_ends(&mut self, tokens: &mut Tokens) {
+        for text in ENDS {
+            let Some(id) = tokens.id(text) else { continue };
             self.ends.insert(id);
-            tokens[id as usize].attributes.set(Attributes::CONTROL, true);
+            tokens.attributes_mut(id).set(Attributes::CONTROL, true);
         }
-        for id in SHOWN.iter().filter_map(|text| id_of(text)) {
-            tokens[id as usize].attributes = Attributes::USER_DEFINED;
+        for text in SHOWN {
+            let Some(id) = tokens.id(text) else { continue };
+            *tokens.attributes_mut(id) = Attributes::USER_DEFINED;
         }
         self.ends.extend([self.eos, self.eot, self.eom].into_iter().flatten());
-        let [message_end, text_end] = self.not_ends(id_of);
+        let [message_end, text_end] = self.not_ends(|text| tokens.id(text));
         if let Some(id) = message_end {
             self.ends.remove(&id);
-            tokens[id as usize].attributes = Attributes::USER_DEFINED;
+            *tokens.attributes_mut(id) = Attributes::USER_DEFINED;
         }
         if let Some(id) = text_end {
             self.ends.remove(&id);
-            tokens[id as usize].attributes = Attributes::NORMAL;
+            *tokens.attributes_mut(id) = Attributes::NORMAL;
         }
     }
 }
 
 /// The ids that llama.cpp assumes where the file names none.
-fn defaults(vocabulary: &GgmlVocabulary, pre_type: Option<&PreType>) -> Special {
-    let (bos, eos, unk, sep) = match vocabulary.model.as_str() {
+fn defaults(vocabulary: &GgmlVocabulary<'_>, pre_type: Option<&PreType>) -> Special {
+    let (bos, eos, unk, sep) = match &*vocabulary.model {
         "llama" => (Some(1), Some(2), Some(0), None),
         "bert" => (Some(101), None, Some(100), Some(102)),
         "t5" => (None, Some(1), Some(2), None),
@@ -230,17 +222,16 @@ fn defaults(vocabulary: &GgmlVocabulary, pre_type: Option<&PreType>) -> Special 
 /// Marks the tokens that swallow white space around them, which files do not say: `matched` are
 /// the tokens matched as a whole.
 pub(super) fn set_strip_flags(
-    vocabulary: &GgmlVocabulary,
+    vocabulary: &GgmlVocabulary<'_>,
     matched: &[u32],
-    ids: &HashMap<Box<str>, u32>,
-    tokens: &mut [Token],
+    tokens: &mut Tokens,
 ) {
     let pre = vocabulary.pre.as_deref().unwrap_or_default();
     let architecture = vocabulary.architecture.as_deref().unwrap_or_default();
     let name = vocabulary.name.as_deref().unwrap_or_default().to_lowercase();
     let mut set = |text: &str, flag, value| {
-        if let Some(&id) = ids.get(text) {
-            tokens[id as usize].attributes.set(flag, value);
+        if let Some(id) = tokens.id(text) {
+            tokens.attributes_mut(id).set(flag, value);
         }
     };
     let has_mask = ["jina-v2-de", "jina-v2-es", "jina-v2-code"].iter().any(|n| pre.contains(n))
@@ -249,11 +240,11 @@ pub(super) fn set_strip_flags(
         set("<mask>", Attributes::LSTRIP, true);
     } else if name.contains("phi-3") || name.contains("phi3") {
         for &id in matched {
-            tokens[id as usize].attributes.set(Attributes::RSTRIP, true);
+            tokens.attributes_mut(id).set(Attributes::RSTRIP, true);
         }
         let mut set = |text: &str, value| {
-            if let Some(&id) = ids.get(text) {
-                tokens[id as usize].attributes.set(Attributes::RSTRIP, value);
+            if let Some(id) = tokens.id(text) {
+                tokens.attributes_mut(id).set(Attributes::RSTRIP, value);
             }
         };
         set("</s>", true);

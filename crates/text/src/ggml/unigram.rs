@@ -3,10 +3,10 @@
 //! Source: `llm_tokenizer_ugm_session` of llama.cpp `src/llama-vocab.cpp`, which follows
 //! SentencePiece: a walk over the text that keeps the best way to reach each byte.
 
-use std::collections::HashMap;
-
 use super::attributes::Attributes;
-use super::{ESCAPED_SPACE, Flags, GgmlVocabulary, Token};
+use super::index::Index;
+use super::tokens::Tokens;
+use super::{ESCAPED_SPACE, Flags, GgmlVocabulary};
 use crate::error::{Error, Result};
 
 /// How much worse than the worst token an unknown character is.
@@ -15,10 +15,12 @@ const UNKNOWN_PENALTY: f32 = 10.0;
 /// The vocabulary as the walk sees it.
 #[derive(Debug, Clone)]
 pub(super) struct Unigram {
-    /// Scores by token, user-defined tokens at 0.
-    scores: HashMap<Box<[u8]>, (u32, f64)>,
+    /// The tokens that cover text, by their text.
+    index: Index,
+    /// Scores by id, user-defined tokens at 0.
+    scores: Vec<f32>,
     longest: usize,
-    user_defined: Vec<Box<[u8]>>,
+    user_defined: Vec<u32>,
     unknown_score: f64,
     unk: u32,
     normalizer: Normalizer,
@@ -28,36 +30,34 @@ pub(super) struct Unigram {
 
 impl Unigram {
     pub(super) fn new(
-        vocabulary: &GgmlVocabulary,
-        tokens: &[Token],
+        vocabulary: &GgmlVocabulary<'_>,
+        tokens: &Tokens,
         unk: Option<u32>,
         flags: Flags,
     ) -> Result<Self> {
-        let mut scores = HashMap::new();
+        let mut index = Index::with_capacity(tokens.len());
+        let mut scores = Vec::with_capacity(tokens.len());
         let mut user_defined = Vec::new();
         let mut lowest = f32::MAX;
-        let covers = {
-            let mut covers = Attributes::NORMAL;
-            covers.set(Attributes::USER_DEFINED, true);
-            covers.set(Attributes::UNUSED, true);
-            covers
-        };
-        for ((id, token), &score) in (0..).zip(tokens).zip(&vocabulary.scores) {
-            let bytes: Box<[u8]> = token.text.as_bytes().into();
-            if token.attributes.any(Attributes::NORMAL) {
+        let mut longest = 0;
+        let covers = Attributes::NORMAL.with(Attributes::USER_DEFINED).with(Attributes::UNUSED);
+        for id in tokens.ids() {
+            let (attributes, score) = (tokens.attributes(id), vocabulary.score(id));
+            if attributes.any(Attributes::NORMAL) {
                 lowest = lowest.min(score);
             }
-            let is_user_defined = token.attributes.any(Attributes::USER_DEFINED);
+            let is_user_defined = attributes.any(Attributes::USER_DEFINED);
             if is_user_defined {
-                user_defined.push(bytes.clone());
+                user_defined.push(id);
             }
-            if token.attributes.any(covers) {
-                let score = if is_user_defined { 0.0 } else { f64::from(score) };
-                scores.insert(bytes, (id, score));
+            scores.push(if is_user_defined { 0.0 } else { score });
+            if attributes.any(covers) {
+                index.insert(tokens.texts(), id);
+                longest = longest.max(tokens.texts().get(id).len());
             }
         }
-        let longest = scores.keys().map(|bytes| bytes.len()).max().unwrap_or(0);
         Ok(Self {
+            index,
             longest,
             scores,
             user_defined,
@@ -70,8 +70,8 @@ impl Unigram {
     }
 
     /// Appends the tokens of `text` to `out`.
-    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) {
-        let text = self.normalized(text);
+    pub(super) fn encode(&self, tokens: &Tokens, text: &str, out: &mut Vec<u32>) {
+        let text = self.normalized(tokens, text);
         // The best way to each byte: its score, its last token and where that starts.
         let mut best = vec![(f64::MIN, self.unk, 0); text.len() + 1];
         best[0].0 = 0.0;
@@ -80,7 +80,9 @@ impl Unigram {
             let after = at + c.len_utf8();
             let mut covered = false;
             for end in after..=text.len().min(at + self.longest) {
-                let Some(&(id, own)) = self.scores.get(&text.as_bytes()[at..end]) else { continue };
+                let covering = self.index.find(tokens.texts(), &text.as_bytes()[at..end]);
+                let Some(id) = covering else { continue };
+                let own = f64::from(self.scores[id as usize]);
                 covered |= end == after;
                 if score + own > best[end].0 {
                     best[end] = (score + own, id, at);
@@ -104,12 +106,12 @@ impl Unigram {
     }
 
     /// The text with its characters mapped and its spaces escaped.
-    fn normalized(&self, text: &str) -> String {
+    fn normalized(&self, tokens: &Tokens, text: &str) -> String {
         let mut normalized = String::with_capacity(text.len() + ESCAPED_SPACE.len());
         let (mut has_prefix, mut in_word) = (false, false);
         let mut rest = text;
         while !rest.is_empty() {
-            let (mapped, consumed) = self.normalized_prefix(rest);
+            let (mapped, consumed) = self.normalized_prefix(tokens, rest);
             for c in mapped.chars() {
                 if c == ' ' {
                     in_word = false;
@@ -133,12 +135,13 @@ impl Unigram {
     }
 
     /// What the start of `text` becomes, and how many bytes of it.
-    fn normalized_prefix<'t>(&'t self, text: &'t str) -> (&'t str, usize) {
+    fn normalized_prefix<'t>(&'t self, tokens: &Tokens, text: &'t str) -> (&'t str, usize) {
         // As in llama.cpp, the start of a user-defined token is enough to be left alone.
         let in_common = |token: &[u8]| {
             token.iter().zip(text.as_bytes()).take_while(|(own, byte)| own == byte).count()
         };
-        let kept = self.user_defined.iter().map(|token| in_common(token)).max().unwrap_or(0);
+        let user_defined = self.user_defined.iter().map(|&id| tokens.texts().get(id));
+        let kept = user_defined.map(in_common).max().unwrap_or(0);
         let kept = text.floor_char_boundary(kept);
         if kept > 0 {
             return (&text[..kept], kept);

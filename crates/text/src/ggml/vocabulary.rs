@@ -1,25 +1,27 @@
 //! The metadata that a tokenizer is made from.
 
-use super::Token;
-use super::attributes::Attributes;
+use std::borrow::Cow;
+
 use crate::error::{Error, Result};
 
 /// The `tokenizer.ggml.*` metadata of a GGUF file. What the file lacks stays at its default.
+///
+/// Lists and texts may be borrowed from the file: a tokenizer keeps its own, smaller form.
 #[derive(Debug, Clone, Default)]
-pub struct GgmlVocabulary {
+pub struct GgmlVocabulary<'a> {
     /// `tokenizer.ggml.model`: `gpt2`, `gemma4`, `whitespace` (BPE), `llama` (SentencePiece BPE),
     /// `bert` (WordPiece) or `t5` (unigram).
-    pub model: String,
+    pub model: Cow<'a, str>,
     /// `tokenizer.ggml.pre`: how text is cut before BPE merges it.
-    pub pre: Option<String>,
+    pub pre: Option<Cow<'a, str>>,
     /// `tokenizer.ggml.tokens`, by id.
-    pub tokens: Vec<String>,
+    pub tokens: Cow<'a, [String]>,
     /// `tokenizer.ggml.scores`, by id, or empty.
-    pub scores: Vec<f32>,
+    pub scores: Cow<'a, [f32]>,
     /// `tokenizer.ggml.token_type`, by id, or empty.
-    pub token_types: Vec<i32>,
+    pub token_types: Cow<'a, [i32]>,
     /// `tokenizer.ggml.merges`, best first.
-    pub merges: Vec<String>,
+    pub merges: Cow<'a, [String]>,
     /// `tokenizer.ggml.bos_token_id`.
     pub bos: Option<u32>,
     /// `tokenizer.ggml.eos_token_id`.
@@ -61,20 +63,20 @@ pub struct GgmlVocabulary {
     /// `tokenizer.ggml.remove_extra_whitespaces`.
     pub remove_extra_whitespaces: Option<bool>,
     /// `tokenizer.ggml.precompiled_charsmap`: the normalization of unigram vocabularies.
-    pub precompiled_charsmap: Vec<u8>,
+    pub precompiled_charsmap: Cow<'a, [u8]>,
     /// `tokenizer.ggml.normalizer.lowercase`, for WordPiece.
     pub lowercase: Option<bool>,
     /// `tokenizer.ggml.normalizer.strip_accents`, for WordPiece.
     pub strip_accents: Option<bool>,
     /// `general.name`: phi-3's special tokens swallow the white space after them, which the file
     /// does not say otherwise.
-    pub name: Option<String>,
+    pub name: Option<Cow<'a, str>>,
     /// `general.architecture`, for the same reason.
-    pub architecture: Option<String>,
+    pub architecture: Option<Cow<'a, str>>,
 }
 
-impl GgmlVocabulary {
-    /// The same with lists of equal length and ids inside the vocabulary.
+impl GgmlVocabulary<'_> {
+    /// The same with lists long enough, texts not too long, and ids inside the vocabulary.
     pub(super) fn checked(mut self) -> Result<Self> {
         let n_tokens = self.tokens.len();
         if n_tokens == 0 || u32::try_from(n_tokens).is_err() {
@@ -86,7 +88,14 @@ impl GgmlVocabulary {
                 return Err(Error::ListLength { list, expected: n_tokens, got });
             }
         }
-        self.scores.resize(n_tokens, 0.0);
+        // An empty text is replaced by one of up to 18 bytes; merges add both sides and the result.
+        let token_bytes: u64 = self.tokens.iter().map(|text| text.len().max(18) as u64).sum();
+        let merge_bytes: u64 = self.merges.iter().map(|merge| merge.len() as u64 * 2).sum();
+        for (list, got) in [("tokens", token_bytes), ("merges", merge_bytes)] {
+            if u32::try_from(got).is_err() {
+                return Err(Error::TextLength { list, got });
+            }
+        }
         for id in [
             &mut self.bos,
             &mut self.eos,
@@ -109,18 +118,8 @@ impl GgmlVocabulary {
         Ok(self)
     }
 
-    pub(super) fn tokens(&self) -> Vec<Token> {
-        let token = |(id, text): (usize, &String)| Token {
-            text: if text.is_empty() {
-                format!("[EMPTY_{id}]").into_boxed_str()
-            } else {
-                text.as_str().into()
-            },
-            attributes: match self.token_types.get(id) {
-                Some(&token_type) => Attributes::from_type(token_type),
-                None => Attributes::NORMAL,
-            },
-        };
-        self.tokens.iter().enumerate().map(token).collect()
+    /// The token's score; 0 where the file has none.
+    pub(super) fn score(&self, id: u32) -> f32 {
+        self.scores.get(id as usize).copied().unwrap_or(0.0)
     }
 }

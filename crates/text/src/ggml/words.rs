@@ -3,11 +3,10 @@
 //!
 //! Source: `llm_tokenizer_wpm_session` of llama.cpp `src/llama-vocab.cpp`.
 
-use std::collections::HashMap;
-
 use unicode_normalization::char::decompose_canonical;
 
 use super::category::{Major, major};
+use super::tokens::Tokens;
 
 /// Ideographs, which are words of their own. The fourth last block starts where Hugging Face's
 /// implementation has it.
@@ -33,14 +32,14 @@ pub(super) struct Words {
 
 impl Words {
     /// Appends the tokens of `text` to `out`.
-    pub(super) fn encode(&self, ids: &HashMap<Box<str>, u32>, text: &str, out: &mut Vec<u32>) {
+    pub(super) fn encode(&self, tokens: &Tokens, text: &str, out: &mut Vec<u32>) {
         for word in self.words(text) {
             // Tokens that start a word are written with U+2581 before them.
             let word = format!("\u{2581}{word}");
             let n_before = out.len();
             let mut at = 0;
             while at < word.len() {
-                let Some((end, id)) = self.longest_token(ids, &word, at) else {
+                let Some((end, id)) = self.longest_token(tokens, &word, at) else {
                     out.truncate(n_before);
                     break;
                 };
@@ -54,17 +53,12 @@ impl Words {
     }
 
     /// The longest token of `word` that starts at byte `at`, with its end.
-    fn longest_token(
-        &self,
-        ids: &HashMap<Box<str>, u32>,
-        word: &str,
-        at: usize,
-    ) -> Option<(usize, u32)> {
+    fn longest_token(&self, tokens: &Tokens, word: &str, at: usize) -> Option<(usize, u32)> {
         let limit = word.len().min(at + self.longest + 1);
         (at + 1..=limit)
             .rev()
             .filter(|&end| word.is_char_boundary(end))
-            .find_map(|end| Some((end, *ids.get(&word[at..end])?)))
+            .find_map(|end| Some((end, tokens.id(&word[at..end])?)))
     }
 
     fn words(&self, text: &str) -> Vec<String> {

@@ -1,5 +1,6 @@
 //! The tokenizer's metadata of a GGUF file, for tests: this crate reads no files itself.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -18,7 +19,7 @@ struct Values {
 }
 
 /// Reads the metadata at the start of a GGUF file; panics on anything unexpected.
-pub(crate) fn read(path: &Path) -> GgmlVocabulary {
+pub(crate) fn read(path: &Path) -> GgmlVocabulary<'static> {
     let mut file = BufReader::new(File::open(path).unwrap());
     let mut header = [0; 24];
     file.read_exact(&mut header).unwrap();
@@ -69,7 +70,7 @@ fn string(file: &mut impl Read) -> String {
 }
 
 impl Values {
-    fn vocabulary(mut self) -> GgmlVocabulary {
+    fn vocabulary(mut self) -> GgmlVocabulary<'static> {
         let ggml = |name: &str| format!("tokenizer.ggml.{name}");
         let id = |name: &str| self.numbers.get(&ggml(name)).map(|&id| id as u32);
         let flag = |name: &str| self.numbers.get(&ggml(name)).map(|&flag| flag != 0);
@@ -78,8 +79,8 @@ impl Values {
             bytes.as_chunks().0.to_vec()
         };
         GgmlVocabulary {
-            model: self.strings[&ggml("model")].clone(),
-            pre: self.strings.get(&ggml("pre")).cloned(),
+            model: self.strings[&ggml("model")].clone().into(),
+            pre: self.strings.get(&ggml("pre")).cloned().map(Cow::from),
             scores: words("scores").into_iter().map(f32::from_le_bytes).collect(),
             token_types: words("token_type").into_iter().map(i32::from_le_bytes).collect(),
             bos: id("bos_token_id"),
@@ -106,13 +107,14 @@ impl Values {
                 .number_lists
                 .get(&ggml("precompiled_charsmap"))
                 .cloned()
+                .map(Cow::from)
                 .unwrap_or_default(),
             lowercase: flag("normalizer.lowercase"),
             strip_accents: flag("normalizer.strip_accents"),
-            name: self.strings.get("general.name").cloned(),
-            architecture: self.strings.get("general.architecture").cloned(),
-            tokens: self.string_lists.remove(&ggml("tokens")).unwrap(),
-            merges: self.string_lists.remove(&ggml("merges")).unwrap_or_default(),
+            name: self.strings.get("general.name").cloned().map(Cow::from),
+            architecture: self.strings.get("general.architecture").cloned().map(Cow::from),
+            tokens: self.string_lists.remove(&ggml("tokens")).unwrap().into(),
+            merges: self.string_lists.remove(&ggml("merges")).unwrap_or_default().into(),
         }
     }
 }
