@@ -130,13 +130,16 @@ pub(crate) fn template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTempla
 /// The vocabulary as grammars see it.
 pub(crate) fn token_table(tokenizer: &Tokenizer, vocab_size: usize) -> Result<TokenTable, Error> {
     let ends: Vec<u32> = tokenizer.ends_of_generation().collect();
-    let names: Vec<_> = (0..vocab_size as u32)
-        .map(|id| String::from_utf8_lossy(tokenizer.token_piece(id, true)))
-        .collect();
-    let tokens: Vec<TokenText<'_>> = (0..vocab_size as u32)
+    let ids = 0..vocab_size as u32;
+    let name = |id| String::from_utf8_lossy(tokenizer.token_piece(id, true));
+    let names: Vec<_> = ids.clone().filter(|&id| tokenizer.is_control(id)).map(name).collect();
+    let mut names = names.iter();
+    let tokens: Vec<TokenText<'_>> = ids
         .map(|id| {
-            if tokenizer.is_control(id) {
-                return TokenText::Special(&names[id as usize]);
+            if tokenizer.is_control(id)
+                && let Some(name) = names.next()
+            {
+                return TokenText::Special(name);
             }
             match tokenizer.token_piece(id, false) {
                 [] => TokenText::Unused,
