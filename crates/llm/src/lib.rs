@@ -44,7 +44,7 @@ pub use error::Error;
 pub use generate::{
     Completion, Event, Finish, GenerateOptions, GrammarText, Guidance, OnFull, Timings,
 };
-pub use model::{Model, ModelSummary};
+pub use model::{Model, ModelSummary, PLAIN_STOP};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
 pub use probabilities::{TokenProb, TokenProbs};
 pub use quantize::quantize;

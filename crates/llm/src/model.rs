@@ -12,6 +12,9 @@ use crate::forward::forward;
 use crate::weights::Weights;
 use crate::{Batch, Config, Error, State, StateOptions, vocabulary};
 
+/// What stands before the next question in a text of the chat template `plain`.
+pub const PLAIN_STOP: &str = "\nQuestion:";
+
 /// An immutable language model on a device.
 #[derive(Debug)]
 pub struct Model<B: Backend> {
@@ -80,17 +83,21 @@ impl<B: Backend> Model<B> {
         &self.summary
     }
 
-    /// The chat template: `replacement`, the name of a built-in one or Jinja, or the file's own.
+    /// The chat template: `replacement`, the name of a built-in one or Jinja; or the file's own; or
+    /// `plain`, since a file without one is a base model: it goes on with text and knows no turns, even
+    /// where its vocabulary has tokens for them. [`PLAIN_STOP`] ends its answers.
     ///
     /// # Errors
-    /// If there is none or it does not compile.
+    /// If it does not compile.
     pub fn chat_template(&self, replacement: Option<&str>) -> Result<ChatTemplate, Error> {
-        let source = replacement.or(self.template.as_deref()).ok_or_else(|| Error::Option {
-            option: "chat template",
-            expected: "one in the file, a template or the name of a built-in one".to_owned(),
-            got: "none".to_owned(),
-        })?;
+        let source = replacement.or(self.template.as_deref()).unwrap_or("plain");
         vocabulary::template(source, &self.tokenizer)
+    }
+
+    /// Whether the file has a chat template.
+    #[must_use]
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some()
     }
 
     /// Tokens of a raw prompt: BOS where the vocabulary asks for it, special tokens recognized.

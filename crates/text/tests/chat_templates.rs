@@ -18,9 +18,8 @@ fn builtin_templates_equal_llama_cpps() {
     let path =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/chat-templates/builtin.json");
     let golden: Golden = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    for name in ChatTemplate::builtin_names() {
+    for (name, expected) in &golden.texts {
         let template = ChatTemplate::builtin(name, "<s>", "</s>").unwrap();
-        let expected = &golden.texts[name];
         assert_eq!(expected.len(), golden.conversations.len(), "{name}");
         for (messages, texts) in golden.conversations.iter().zip(expected) {
             for (add_generation_prompt, text) in [false, true].into_iter().zip(texts) {
@@ -34,5 +33,6 @@ fn builtin_templates_equal_llama_cpps() {
             }
         }
     }
-    assert_eq!(golden.texts.len(), ChatTemplate::builtin_names().count());
+    // llama.cpp has no `plain`.
+    assert_eq!(golden.texts.len(), ChatTemplate::builtin_names().count() - 1);
 }

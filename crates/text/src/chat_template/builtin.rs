@@ -2,7 +2,8 @@
 //!
 //! They print what llama.cpp's `llama_chat_apply_template` prints for the name (`src/llama-chat.cpp`):
 //! no token for the beginning of the text, which the tokenizer adds, and no tools. Contents must be
-//! strings.
+//! strings. `plain` is not llama.cpp's: questions and answers as text has them, which is what a
+//! model that was never trained to chat goes on with.
 
 macro_rules! sources {
     ($($name:literal)*) => {
@@ -10,7 +11,8 @@ macro_rules! sources {
     };
 }
 
-const SOURCES: [(&str, &str); 29] = sources! {
+const SOURCES: [(&str, &str); 30] = sources! {
+    "plain"
     "chatml"
     "llama2"
     "llama2-sys"

@@ -9,7 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use stonechat::llm::{Completion, Event, Finish, GenerateOptions, Model, OnFull, Session};
+use stonechat::llm::{
+    Completion, Event, Finish, GenerateOptions, Model, OnFull, PLAIN_STOP, Session,
+};
 use stonechat::nn::Cpu;
 use stonechat::text::{ChatTemplate, Conversation};
 
@@ -70,7 +72,7 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let model = args.model.load()?;
     let template = template(args, &model)?;
     let session = Session::new(&model, args.context.session(&model, 1))?;
-    let options = GenerateOptions {
+    let mut options = GenerateOptions {
         n_predict: usize::try_from(args.n_predict).ok(),
         sampling: args.sampling.options(model.tokenizer())?,
         grammar: args.sampling.grammar()?,
@@ -81,7 +83,22 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let interrupted = interrupt_flag()?;
     let console = Console::new(args.model.quiet);
-    let mut chat = Chat { args, template, session, options, console, messages: Vec::new() };
+    let has_none = args.chat_template.is_none() && !model.has_chat_template();
+    if has_none {
+        console.note("the model has no chat template: it gets questions and answers as plain text");
+    }
+    if has_none || args.chat_template.as_deref() == Some("plain") {
+        options.stop.push(PLAIN_STOP.to_owned());
+    }
+    let mut chat = Chat {
+        args,
+        template,
+        session,
+        options,
+        console,
+        messages: Vec::new(),
+        is_output_closed: false,
+    };
     chat.system(args.system_prompt.as_deref());
     if let Some(prompt) = &args.prompt {
         chat.say(prompt, &interrupted)?;
@@ -111,7 +128,7 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         // A message that fails does not end the conversation.
         if let Err(error) = chat.take(line, &interrupted) {
-            if error.downcast_ref::<io::Error>().is_some() {
+            if chat.is_output_closed {
                 return Err(error);
             }
             failed = true;
@@ -127,9 +144,9 @@ fn template(args: &Args, model: &Model<Cpu>) -> anyhow::Result<ChatTemplate> {
         Some(name) if Path::new(name).is_file() => Some(read_text(Path::new(name))?),
         other => other.clone(),
     };
-    model.chat_template(replacement.as_deref()).context(
-        "the model has no usable chat template: --chat-template takes a file or a name like chatml",
-    )
+    model
+        .chat_template(replacement.as_deref())
+        .context("cannot use the chat template: --chat-template takes a file or a name like chatml")
 }
 
 struct Chat<'a> {
@@ -139,6 +156,7 @@ struct Chat<'a> {
     options: GenerateOptions,
     console: Console,
     messages: Vec<Value>,
+    is_output_closed: bool,
 }
 
 impl Chat<'_> {
@@ -231,8 +249,11 @@ impl Chat<'_> {
         let prompt = self.session.model().tokenize_chat(&self.template.render(&conversation)?);
         interrupted.store(false, Ordering::Relaxed);
         let mut printed = Ok(());
+        let mut has_begun = false;
         let mut on_event = |event: Event<'_>| {
             if let Event::Text(text) = event {
+                let text = if has_begun { text } else { text.trim_start() };
+                has_begun |= !text.is_empty();
                 printed = print(text);
             }
             let stop = printed.is_err() || interrupted.load(Ordering::Relaxed);
@@ -240,10 +261,9 @@ impl Chat<'_> {
         };
         let completion: Completion =
             pollster::block_on(self.session.generate(&prompt, &self.options, &mut on_event))?;
-        printed?;
         interrupted.store(false, Ordering::Relaxed);
-        print("\n")?;
-        self.messages.push(json!({"role": "assistant", "content": completion.text}));
+        printed.and_then(|()| print("\n")).inspect_err(|_| self.is_output_closed = true)?;
+        self.messages.push(json!({"role": "assistant", "content": completion.text.trim_start()}));
         if completion.finish == Finish::ContextFull {
             let n_ctx = self.session.n_ctx();
             self.console.note(&format!(
