@@ -38,6 +38,14 @@ pub enum Error {
         /// Name in the file's own convention.
         name: String,
     },
+    /// A tensor that the architecture does not use here, so that the model would not be itself.
+    #[error("tensor `{name}`: expected none of this name in architecture `{architecture}`")]
+    UnknownTensor {
+        /// Name in the file's own convention.
+        name: String,
+        /// The architecture's name.
+        architecture: &'static str,
+    },
     /// A tensor has an unexpected shape.
     #[error("tensor `{name}`: expected shape {expected:?}, got {got:?}")]
     Shape {

@@ -1,6 +1,8 @@
 //! Tensors by their GGUF names, whatever the file calls them.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use stonechat_compute::DType;
 use stonechat_formats::{Format, ModelFile, TensorView};
@@ -36,12 +38,14 @@ impl Tensor<'_> {
 pub(crate) struct Source<'a> {
     file: &'a ModelFile,
     names: Option<Names>,
+    /// Names of a GGUF file that were asked for.
+    asked: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Source<'a> {
     pub(crate) fn new(file: &'a ModelFile, config: &Config) -> Self {
         let names = (file.format() == Format::SafeTensors).then(|| Names::of(config));
-        Self { file, names }
+        Self { file, names, asked: RefCell::default() }
     }
 
     /// Returns the pages of the file's map that were read to the system.
@@ -52,6 +56,7 @@ impl<'a> Source<'a> {
     /// The tensor with this GGUF name, if the file has it.
     pub(crate) fn find(&self, name: &str) -> Result<Option<Tensor<'a>>, Error> {
         let Some(names) = &self.names else {
+            self.asked.borrow_mut().insert(name.to_owned());
             return Ok(self.file.tensor(name).map(plain));
         };
         let Some(stored) = names.stored(name) else { return Ok(None) };
@@ -90,6 +95,13 @@ impl<'a> Source<'a> {
             }
         }
         Ok(stacked)
+    }
+
+    /// A tensor of a GGUF file that nobody asked for: it would have changed what the model says.
+    pub(crate) fn unread(&self) -> Option<&'a str> {
+        let asked = self.asked.borrow();
+        let is_unread = |name: &&str| !asked.contains(*name);
+        self.names.is_none().then(|| self.file.tensors().map(|t| t.name).find(is_unread)).flatten()
     }
 
     /// The tensor with this GGUF name, which must be there.

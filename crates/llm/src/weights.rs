@@ -106,6 +106,10 @@ impl<B: Backend> Weights<B> {
             },
         };
         step();
+        if let Some(name) = source.unread() {
+            let (name, architecture) = (name.to_owned(), config.architecture.name);
+            return Err(Error::UnknownTensor { name, architecture });
+        }
         Ok(weights)
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use pollster::block_on;
 use serde::Deserialize;
-use stonechat_formats::ModelFile;
+use stonechat_formats::{GgufWriter, ModelFile, TensorInfo};
 use stonechat_llm::{Batch, Model, State, StateOptions};
 use stonechat_nn::{Backend, Cpu, KvDType};
 use stonechat_testkit::Reference;
@@ -325,4 +325,43 @@ fn a_hugging_face_folder_equals_its_gguf() {
         let got = run(&folder, &mut b, 0, &golden.tokens, &golden.positions);
         close(&got, &expected, 1e-6)
     });
+}
+
+/// The model `name` with its tensors renamed or left out.
+fn rewritten(name: &str, rename: impl Fn(&str) -> Option<String>) -> ModelFile {
+    let file = ModelFile::open(folder().join(name)).unwrap();
+    let tensors: Vec<_> = file.tensors().filter_map(|t| Some((rename(t.name)?, t))).collect();
+    let infos =
+        tensors.iter().map(|(name, t)| TensorInfo::new(name.clone(), t.dtype, t.shape)).collect();
+    let mut writer = GgufWriter::new(Vec::new(), file.metadata(), infos).unwrap();
+    for (name, tensor) in &tensors {
+        writer.write_tensor(name, tensor.data).unwrap();
+    }
+    ModelFile::from_bytes(writer.finish().unwrap()).unwrap()
+}
+
+#[test]
+fn tensors_are_those_of_the_architecture() {
+    let error = |rename: &dyn Fn(&str) -> Option<String>| {
+        let file = rewritten("llama.gguf", rename);
+        Model::load(cpu(), &file, |_| {}).map_or_else(|e| e.to_string(), |_| String::new())
+    };
+    assert_eq!(error(&|name| Some(name.to_owned())), "");
+    let without = |name: &str| (name != "blk.0.ffn_up.weight").then(|| name.to_owned());
+    assert_eq!(error(&without), "tensor `blk.0.ffn_up.weight` is missing");
+    // Such a factor comes with NVFP4 weights of some converters.
+    let unknown = |name: &str| {
+        Some(if name == "output.weight" { "output.scale".to_owned() } else { name.to_owned() })
+    };
+    let name = error(&unknown);
+    assert!(name.contains("expected none of this name in architecture `llama`"), "{name}");
+    let swapped = |name: &str| {
+        Some(match name {
+            "blk.0.attn_q.weight" => "blk.0.attn_k.weight".to_owned(),
+            "blk.0.attn_k.weight" => "blk.0.attn_q.weight".to_owned(),
+            other => other.to_owned(),
+        })
+    };
+    let shape = error(&swapped);
+    assert!(shape.contains("expected shape"), "{shape}");
 }

@@ -1,16 +1,16 @@
 """Runs llama.cpp through llama-cpp-python's low-level functions and prints its results as one JSON object.
 
-    python llama_cpp.py TASK --model FILE [--threads 2] [--input FILE] [...]
+    python reference.py TASK --model FILE [--threads 2] [--input FILE] [...]
 
 TASK, and what `--input` holds:
     tokens      JSON array of strings -> {"tokens": [[id, ...], ...]}
-    greedy      JSON array of prompts -> {"prompts": [{"prompt_tokens", "tokens", "steps", "forced"}, ...]}
+    greedy      prompts, one a line, "\\n" for a new line -> {"prompts": [{"prompt_tokens", "tokens", "steps", "forced"}, ...]}
                 steps: per generated token, forced: per position of prompt and continuation in one batch,
                 each [id of the largest logit, that logit, id of the second, that logit]
     perplexity  text -> {"perplexity", "n_tokens", "n_windows", "running": [after each window]}
     speed       nothing -> {"prefill_tok_s", "decode_tok_s"} of this one process
 
-The context has llama.cpp's defaults (flash attention by its own choice, KV in f16). Perplexity is computed as
+The context has llama.cpp's defaults (flash attention, KV in f16; `--kv f32` is without both). Perplexity is computed as
 llama-perplexity does: windows of `--n-ctx` tokens of the text tokenized once, the first token of a window
 replaced by BOS where the vocabulary adds one, as many windows in a batch as fit in 2048 tokens, the second half of each
 window counted, one final line feed of the file dropped. Speed is measured as llama-bench does: random tokens, one batch
@@ -48,6 +48,9 @@ class Engine:
             params.n_ctx, params.n_batch, params.n_seq_max = n_ctx, N_BATCH, n_seq
             params.n_threads = params.n_threads_batch = args.threads
             params.swa_full = False
+            if args.kv == "f32":
+                # Flash attention would round the cache to f16 all the same.
+                params.type_k = params.type_v = params.flash_attn_type = 0
             self.context = cpp.llama_init_from_model(self.model, params)
             if not self.context:
                 sys.exit("llama.cpp cannot make a context")
@@ -100,7 +103,8 @@ def tokens(args):
 def greedy(args):
     engine = Engine(args, args.n_ctx)
     results = []
-    for prompt in json.loads(Path(args.input).read_text()):
+    prompts = [line.replace("\\n", "\n") for line in Path(args.input).read_text().splitlines()]
+    for prompt in prompts:
         engine.clear()
         sequence = engine.tokenize(prompt)
         n_prompt = len(sequence)
@@ -200,6 +204,7 @@ def main():
     parser.add_argument("--n-predict", type=int, default=64)
     parser.add_argument("--n-prompt", type=int, default=128)
     parser.add_argument("--windows", type=int, default=0, help="at most so many windows; 0 is all")
+    parser.add_argument("--kv", choices=["f16", "f32"], default="f16", help="type of cached keys and values")
     parser.add_argument("--no-special", action="store_true", help="tokens: add no BOS or EOS")
     args = parser.parse_args()
     # Kept in a name: ctypes frees a callback that nothing refers to.
