@@ -45,7 +45,7 @@ class Engine:
         self.context = None
         if n_ctx:
             params = cpp.llama_context_default_params()
-            params.n_ctx, params.n_batch, params.n_seq_max = n_ctx, N_BATCH, n_seq
+            params.n_ctx, params.n_batch, params.n_seq_max = n_ctx, max(n_ctx, N_BATCH), n_seq
             params.n_threads = params.n_threads_batch = args.threads
             params.swa_full = False
             if args.kv == "f32":

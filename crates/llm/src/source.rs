@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use stonechat_compute::DType;
 use stonechat_formats::{Format, ModelFile, TensorView};
+use stonechat_nn::Pages;
 
 use crate::hugging_face::Names;
 use crate::{Config, Error};
@@ -46,11 +47,6 @@ impl<'a> Source<'a> {
     pub(crate) fn new(file: &'a ModelFile, config: &Config) -> Self {
         let names = (file.format() == Format::SafeTensors).then(|| Names::of(config));
         Self { file, names, asked: RefCell::default() }
-    }
-
-    /// Returns the pages of the file's map that were read to the system.
-    pub(crate) fn release(&self) {
-        self.file.release();
     }
 
     /// The tensor with this GGUF name, if the file has it.
@@ -111,6 +107,12 @@ impl<'a> Source<'a> {
             None => name.to_owned(),
         };
         self.find(name)?.ok_or_else(|| Error::MissingTensor { name: spelled() })
+    }
+}
+
+impl Pages for Source<'_> {
+    fn release(&self) {
+        self.file.release();
     }
 }
 

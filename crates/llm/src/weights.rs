@@ -2,7 +2,7 @@
 
 use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, RmsNorm};
+use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, Pages, RmsNorm};
 
 use crate::arch::{FeedForward, NormKind, Residual};
 use crate::rope::RopeDivisors;
@@ -323,6 +323,7 @@ impl<B: Backend> Loader<'_, B> {
             cols,
             dtype: tensor.dtype,
             bytes: &tensor.bytes[from * row_bytes..(from + rows) * row_bytes],
+            pages: Some(self.source),
         })?)
     }
 

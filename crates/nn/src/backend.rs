@@ -126,6 +126,15 @@ pub struct MatrixSource<'a> {
     pub dtype: DType,
     /// `rows` consecutive rows; any alignment.
     pub bytes: &'a [u8],
+    /// Told after every few MB of `bytes` that were copied: where they are pages of a file's map, those
+    /// need not stay in memory beside the copy.
+    pub pages: Option<&'a dyn Pages>,
+}
+
+/// Memory that a file can fill again.
+pub trait Pages: fmt::Debug {
+    /// Returns it to the system until it is read again.
+    fn release(&self);
 }
 
 /// Geometry of a KV pool.

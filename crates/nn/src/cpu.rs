@@ -6,6 +6,7 @@ use std::future::{Future, ready};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytemuck::Pod;
 use stonechat_compute::cpu::{
     self, DenseWeight, KvLayout, KvPool, LayerNorm, MatMut, MatRef, RmsNorm, conv1d, layer_norm,
     matmul, matmul_dequantized, rms_norm,
@@ -156,6 +157,20 @@ fn host<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
     }
 }
 
+/// The values of a weight matrix in memory of their own.
+fn copied<T: Pod>(source: &MatrixSource<'_>) -> Vec<T> {
+    const CHUNK: usize = 8 << 20;
+    let mut values = bytemuck::allocation::zeroed_vec::<T>(source.bytes.len() / size_of::<T>());
+    let to = bytemuck::cast_slice_mut::<T, u8>(&mut values);
+    for (to, from) in to.chunks_mut(CHUNK).zip(source.bytes.chunks(CHUNK)) {
+        to.copy_from_slice(from);
+        if let Some(pages) = source.pages {
+            pages.release();
+        }
+    }
+    values
+}
+
 impl Backend for Cpu {
     type Buffer = AlignedVec;
     type Matrix = CpuMatrix;
@@ -179,7 +194,7 @@ impl Backend for Cpu {
     }
 
     fn matrix(&self, source: MatrixSource<'_>) -> Result<CpuMatrix, Error> {
-        let MatrixSource { name, rows, cols, dtype, bytes } = source;
+        let MatrixSource { name, rows, cols, dtype, bytes, pages: _ } = source;
         let expected =
             rows.checked_mul(cols).and_then(|n| dtype.bytes_for(n)).unwrap_or(usize::MAX);
         if bytes.len() != expected || !cols.is_multiple_of(dtype.block_len()) {
@@ -187,15 +202,15 @@ impl Backend for Cpu {
             return Err(Error::WeightSize { name, dtype, shape, expected, got: bytes.len() });
         }
         Ok(match dtype {
-            DType::F32 => CpuMatrix::F32(rows, cols, bytemuck::pod_collect_to_vec(bytes)),
-            DType::F16 => CpuMatrix::F16(rows, cols, bytemuck::pod_collect_to_vec(bytes)),
-            DType::BF16 => CpuMatrix::BF16(rows, cols, bytemuck::pod_collect_to_vec(bytes)),
+            DType::F32 => CpuMatrix::F32(rows, cols, copied(&source)),
+            DType::F16 => CpuMatrix::F16(rows, cols, copied(&source)),
+            DType::BF16 => CpuMatrix::BF16(rows, cols, copied(&source)),
             _ if QuantMatrix::has_kernel(dtype) => {
                 // Sized once: a decode step must not grow it.
                 let mut activations =
                     self.activations.lock().unwrap_or_else(PoisonError::into_inner);
                 activations.reserve(MAX_INTEGER_ROWS, cols);
-                CpuMatrix::Quant(rows, cols, dtype, bytes.to_vec())
+                CpuMatrix::Quant(rows, cols, dtype, copied(&source))
             }
             _ => {
                 let name = name.to_owned();

@@ -34,8 +34,15 @@ fn quantized(cpu: &Cpu, rows: usize, cols: usize) -> <Cpu as Backend>::Matrix {
     // A block of Q8_0 is an f16 scale and 32 integers.
     let block: Vec<u8> = [0x00, 0x34].into_iter().chain([1; 32]).collect();
     let bytes = block.repeat(rows * cols / 32);
-    cpu.matrix(MatrixSource { name: "test", rows, cols, dtype: DType::Q8_0, bytes: &bytes })
-        .expect("a supported type")
+    cpu.matrix(MatrixSource {
+        name: "test",
+        rows,
+        cols,
+        dtype: DType::Q8_0,
+        bytes: &bytes,
+        pages: None,
+    })
+    .expect("a supported type")
 }
 
 #[test]

@@ -167,7 +167,7 @@ impl Backend for Reference {
     }
 
     fn matrix(&self, source: MatrixSource<'_>) -> Result<ReferenceMatrix, Error> {
-        let MatrixSource { name, rows, cols, dtype, bytes } = source;
+        let MatrixSource { name, rows, cols, dtype, bytes, pages: _ } = source;
         let mut values = vec![0.0; rows * cols];
         stonechat_quant::dequantize_row(dtype, bytes, &mut values).map_err(|_| {
             Error::UnsupportedWeight { name: name.to_owned(), dtype, backend: "reference" }
@@ -493,6 +493,7 @@ impl ReferenceMatrix {
             cols: k,
             dtype: DType::F32,
             bytes: bytemuck::cast_slice(values),
+            pages: None,
         };
         Reference.matrix(source).expect("f32 is always readable")
     }

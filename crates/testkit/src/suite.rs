@@ -300,6 +300,6 @@ fn weights<B: Backend>(
     cols: usize,
 ) -> B::Matrix {
     let bytes = random_weights(dtype, random, (rows, cols), 1.0 / (cols as f32).sqrt());
-    let source = MatrixSource { name: "test", rows, cols, dtype, bytes: &bytes };
+    let source = MatrixSource { name: "test", rows, cols, dtype, bytes: &bytes, pages: None };
     backend.matrix(source).expect("a supported type")
 }

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use stonechat_compute::DType;
 use stonechat_formats::{ModelFile, TensorView};
+use stonechat_nn::Pages;
 
 use crate::Error;
 
@@ -56,6 +57,12 @@ struct Place {
 pub(crate) struct Source<'a> {
     file: &'a ModelFile,
     naming: Naming,
+}
+
+impl Pages for Source<'_> {
+    fn release(&self) {
+        self.file.release();
+    }
 }
 
 impl<'a> Source<'a> {

@@ -140,6 +140,7 @@ impl<B: Backend> Loader<'_, B> {
             cols,
             dtype,
             bytes: &bytes,
+            pages: Some(self.source),
         })?;
         let bias = if biases.is_empty() {
             None
@@ -183,6 +184,7 @@ impl<B: Backend> Loader<'_, B> {
             cols: 3 * n_in,
             dtype: stored.dtype,
             bytes: &bytes,
+            pages: None,
         })?;
         Ok(Conv1d { weight, bias: self.vector(&format!("{name}.bias"), &[d])?, stride })
     }

@@ -76,7 +76,8 @@ impl Mixture {
         let (gate_bias, up_bias, down_bias) = (bias(f), bias(f), bias(d));
         let stack = |i: usize, n, cols| {
             let bytes = &bytes[i];
-            let source = MatrixSource { name: "test", rows: n_experts * n, cols, dtype, bytes };
+            let source =
+                MatrixSource { name: "test", rows: n_experts * n, cols, dtype, bytes, pages: None };
             backend.matrix(source).expect("a supported type")
         };
         let experts = Experts {
