@@ -10,8 +10,8 @@ use crate::{Batch, Error, Model, StateOptions};
 pub struct PerplexityOptions {
     /// Tokens of a window; the later half of each is measured.
     pub n_ctx: usize,
-    /// Tokens of one forward pass. Up to 16, quantized weights are multiplied by integers, as in
-    /// decoding; beyond, in f32, which predicts a little better.
+    /// Tokens of one forward pass. Up to 16, every quantized weight is multiplied by integers, as in
+    /// decoding; beyond, those of formats without a kernel for many rows are multiplied in f32.
     pub n_batch: usize,
     /// Element type of cached keys and values.
     pub kv_dtype: KvDType,

@@ -132,7 +132,7 @@ pub struct MatrixSource<'a> {
 }
 
 /// Memory that a file can fill again.
-pub trait Pages: fmt::Debug {
+pub trait Pages: Debug {
     /// Returns it to the system until it is read again.
     fn release(&self);
 }

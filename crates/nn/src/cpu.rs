@@ -12,16 +12,18 @@ use stonechat_compute::cpu::{
     matmul, matmul_dequantized, rms_norm,
 };
 use stonechat_compute::{AlignedVec, DType, Isa};
-use stonechat_quant::{ActivationBuffer, QuantMatrix};
+use stonechat_quant::{ActivationBuffer, PackedMatrix, QuantMatrix};
 
 use crate::{
     Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
     MatrixSource, Rope, Rows, View,
 };
 
-/// Rows of activations up to which a quantized matrix is multiplied by integer dot products;
-/// beyond, each of its rows is dequantized once and used for all of them.
+/// Rows of activations up to which a quantized matrix that was not rearranged is multiplied by integer
+/// dot products; beyond, each of its rows is dequantized once and used for all of them.
 const MAX_INTEGER_ROWS: usize = 16;
+/// Bytes of weights that are taken over at a time, after which the pages they came from are released.
+const CHUNK_BYTES: usize = 8 << 20;
 
 /// The CPU backend: an instruction set and a thread team.
 #[derive(Debug, Clone)]
@@ -44,6 +46,8 @@ pub enum CpuMatrix {
     BF16(usize, usize, Vec<half::bf16>),
     /// Blocks of a quantized type `[N, K]`.
     Quant(usize, usize, DType, Vec<u8>),
+    /// The same, rearranged for this instruction set.
+    Packed(PackedMatrix),
 }
 
 /// Some rows of a [`CpuMatrix`].
@@ -51,6 +55,7 @@ pub enum CpuMatrix {
 enum Weights<'a> {
     Dense(DenseWeight<'a>),
     Quant(QuantMatrix<'a>),
+    Packed(&'a PackedMatrix, usize, usize),
 }
 
 impl CpuMatrix {
@@ -60,6 +65,7 @@ impl CpuMatrix {
             | Self::F16(n, k, _)
             | Self::BF16(n, k, _)
             | Self::Quant(n, k, ..) => (*n, *k),
+            Self::Packed(matrix) => (matrix.n(), matrix.k()),
         }
     }
 
@@ -79,6 +85,7 @@ impl CpuMatrix {
                 let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
                 Weights::Quant(blocks(*dtype, rows.len(), *k, bytes))
             }
+            Self::Packed(matrix) => Weights::Packed(matrix, rows.start, rows.end),
         }
     }
 }
@@ -114,6 +121,16 @@ impl Cpu {
         let device = &self.device;
         match w {
             Weights::Dense(w) => matmul(device, out, x, w, epilogue),
+            Weights::Packed(w, start, end) => {
+                let activations = self.quantize(x);
+                stonechat_quant::matmul_packed(
+                    device,
+                    out,
+                    &activations,
+                    (w, start..end),
+                    epilogue,
+                );
+            }
             Weights::Quant(w) if x.rows <= MAX_INTEGER_ROWS => {
                 let activations = self.quantize(x);
                 stonechat_quant::matmul(device, out, &activations, w, epilogue);
@@ -125,6 +142,24 @@ impl Cpu {
                 matmul_dequantized(device, out, x, &dequantize, epilogue);
             }
         }
+    }
+
+    /// The weights rearranged, if this instruction set has a kernel for that.
+    fn packed(&self, source: &MatrixSource<'_>) -> Option<PackedMatrix> {
+        if !PackedMatrix::has_kernel(self.device.isa, source.dtype) {
+            return None;
+        }
+        let mut matrix = PackedMatrix::zeroed(source.dtype, source.rows, source.cols)?;
+        let row_bytes = matrix.row_bytes().max(1);
+        // Whole panels, whatever their height.
+        let rows_at_once = (CHUNK_BYTES / row_bytes).next_multiple_of(64).max(64);
+        for (i, bytes) in source.bytes.chunks(rows_at_once * row_bytes).enumerate() {
+            matrix.pack(&self.device, i * rows_at_once, bytes);
+            if let Some(pages) = source.pages {
+                pages.release();
+            }
+        }
+        Some(matrix)
     }
 
     /// The rows of `x` as integers, until the guard is dropped.
@@ -159,10 +194,9 @@ fn host<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
 
 /// The values of a weight matrix in memory of their own.
 fn copied<T: Pod>(source: &MatrixSource<'_>) -> Vec<T> {
-    const CHUNK: usize = 8 << 20;
     let mut values = bytemuck::allocation::zeroed_vec::<T>(source.bytes.len() / size_of::<T>());
     let to = bytemuck::cast_slice_mut::<T, u8>(&mut values);
-    for (to, from) in to.chunks_mut(CHUNK).zip(source.bytes.chunks(CHUNK)) {
+    for (to, from) in to.chunks_mut(CHUNK_BYTES).zip(source.bytes.chunks(CHUNK_BYTES)) {
         to.copy_from_slice(from);
         if let Some(pages) = source.pages {
             pages.release();
@@ -210,7 +244,10 @@ impl Backend for Cpu {
                 let mut activations =
                     self.activations.lock().unwrap_or_else(PoisonError::into_inner);
                 activations.reserve(MAX_INTEGER_ROWS, cols);
-                CpuMatrix::Quant(rows, cols, dtype, copied(&source))
+                match self.packed(&source) {
+                    Some(matrix) => CpuMatrix::Packed(matrix),
+                    None => CpuMatrix::Quant(rows, cols, dtype, copied(&source)),
+                }
             }
             _ => {
                 let name = name.to_owned();
@@ -264,6 +301,7 @@ impl Backend for Cpu {
                     let table = blocks(*dtype, *n, *k, bytes);
                     table.dequantize_rows(self.device.isa, token..token + 1, row);
                 }
+                CpuMatrix::Packed(table) => table.dequantize_row(self.device.isa, token, row),
             }
             if args.scale != 1.0 {
                 row.iter_mut().for_each(|r| *r *= args.scale);

@@ -41,6 +41,8 @@ pub struct ActivationBuffer {
     sums32: Vec<f32>,
     /// Per 256 elements and 16 of them: `d * sum(q)`.
     sums16: Vec<[[f32; 8]; 2]>,
+    /// Per unit and 16 elements: `sum(q)`.
+    int_sums: Vec<[i32; 2]>,
 }
 
 /// One row; all slices are of the same extent.
@@ -50,6 +52,7 @@ pub(crate) struct ActivationRow<'a> {
     pub(crate) scales: &'a [f32],
     pub(crate) sums32: &'a [f32],
     pub(crate) sums16: &'a [[[f32; 8]; 2]],
+    pub(crate) int_sums: &'a [[i32; 2]],
 }
 
 impl ActivationRow<'_> {
@@ -61,6 +64,7 @@ impl ActivationRow<'_> {
             scales: &self.scales[..n],
             sums32: &self.sums32[..n],
             sums16: &self.sums16[..n / UNITS_PER_BLOCK],
+            int_sums: &self.int_sums[..n],
         }
     }
 }
@@ -78,6 +82,7 @@ impl ActivationBuffer {
         self.units.reserve(n_units.saturating_sub(self.units.len()));
         self.scales.reserve(n_units.saturating_sub(self.scales.len()));
         self.sums32.reserve(n_units.saturating_sub(self.sums32.len()));
+        self.int_sums.reserve(n_units.saturating_sub(self.int_sums.len()));
         let n_blocks = n_units / UNITS_PER_BLOCK;
         self.sums16.reserve(n_blocks.saturating_sub(self.sums16.len()));
     }
@@ -85,7 +90,7 @@ impl ActivationBuffer {
     /// Bytes that `m` rows of `k` elements take.
     #[must_use]
     pub fn bytes_for(m: usize, k: usize) -> usize {
-        m * padded_units(k) * (UNIT_LEN + 2 * size_of::<f32>() + 2 * size_of::<f32>())
+        m * padded_units(k) * (UNIT_LEN + 4 * size_of::<f32>() + 2 * size_of::<i32>())
     }
 
     /// Rows held.
@@ -115,18 +120,21 @@ impl ActivationBuffer {
         self.scales.resize(m * units_per_row, 0.0);
         self.sums32.resize(m * units_per_row, 0.0);
         self.sums16.resize(m * units_per_row / UNITS_PER_BLOCK, [[0.0; 8]; 2]);
+        self.int_sums.resize(m * units_per_row, [0; 2]);
         for r in 0..m {
             let row = r * units_per_row..(r + 1) * units_per_row;
             let blocks = r * units_per_row / UNITS_PER_BLOCK..;
             let padding = row.start + k / UNIT_LEN..row.end;
             self.units[padding.clone()].fill(Unit::zeroed());
             self.scales[padding.clone()].fill(0.0);
-            self.sums32[padding].fill(0.0);
+            self.sums32[padding.clone()].fill(0.0);
+            self.int_sums[padding].fill([0; 2]);
             let kernel = QuantizeRow {
                 x: x.row(r).as_chunks().0,
                 units: &mut self.units[row.clone()],
                 scales: &mut self.scales[row.clone()],
-                sums32: &mut self.sums32[row],
+                sums32: &mut self.sums32[row.clone()],
+                int_sums: &mut self.int_sums[row],
                 sums16: self.sums16[blocks].as_flattened_mut().as_flattened_mut(),
             };
             match_isa!(isa, token => token.vectorize(kernel));
@@ -151,8 +159,9 @@ impl ActivationBuffer {
         ActivationRow {
             units: &self.units[units.clone()],
             scales: &self.scales[units.clone()],
-            sums32: &self.sums32[units],
+            sums32: &self.sums32[units.clone()],
             sums16: &self.sums16[blocks],
+            int_sums: &self.int_sums[units],
         }
     }
 }
@@ -167,6 +176,7 @@ struct QuantizeRow<'a> {
     scales: &'a mut [f32],
     sums32: &'a mut [f32],
     sums16: &'a mut [f32],
+    int_sums: &'a mut [[i32; 2]],
 }
 
 impl NullaryFnOnce for QuantizeRow<'_> {
@@ -177,6 +187,7 @@ impl NullaryFnOnce for QuantizeRow<'_> {
         for i in 0..self.x.len() {
             let (scale, unit, sums) = quantize_unit(&self.x[i]);
             self.units[i] = unit;
+            self.int_sums[i] = sums;
             self.scales[i] = scale;
             self.sums32[i] = scale * (sums[0] + sums[1]) as f32;
             self.sums16[2 * i] = scale * sums[0] as f32;

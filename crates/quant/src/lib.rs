@@ -8,6 +8,7 @@
 //! | `simd` | [`simd::I8Dot`], the 8-bit dot product of each instruction set |
 //! | `dot` | fused dot products: formats over the trait |
 //! | `matmul` | few rows of activations times a matrix of blocks |
+//! | `packed` | any number of them times a matrix whose rows lie side by side |
 //!
 //! Not here: files, dense matrix products, model names.
 
@@ -16,10 +17,12 @@ pub mod block;
 mod dot;
 mod error;
 mod matmul;
+mod packed;
 mod rows;
 pub mod simd;
 
 pub use activation::ActivationBuffer;
 pub use error::{Error, Result};
 pub use matmul::{QuantMatrix, kernel_name, matmul};
+pub use packed::{PackedMatrix, matmul_packed};
 pub use rows::{dequantize_row, dequantize_rows, is_float, needs_importance, quantize_rows};

@@ -170,8 +170,8 @@ fn rows<B: DotRow>(
         return;
     }
     // Checks anew that all rows of the output lie inside its data, disjoint.
-    let out = MatMut::new(out.data, out.rows, out.cols, out.stride);
-    let shared = SharedOut { data: out.data.as_mut_ptr(), stride: out.stride };
+    let mut out = MatMut::new(out.data, out.rows, out.cols, out.stride);
+    let shared = SharedOut::new(&mut out);
     let row_bytes = w.bytes.len() / w.n;
     let task_cols = (TASK_BYTES / row_bytes.max(1)).next_multiple_of(TILE_COLS).max(TILE_COLS);
     let blocks = bytemuck::cast_slice::<u8, B>(w.bytes);
@@ -185,7 +185,7 @@ fn rows<B: DotRow>(
 
 /// An output that several threads write, each to columns of its own.
 #[derive(Clone, Copy)]
-struct SharedOut {
+pub(crate) struct SharedOut {
     data: *mut f32,
     stride: usize,
 }
@@ -196,13 +196,17 @@ unsafe impl Send for SharedOut {}
 unsafe impl Sync for SharedOut {}
 
 impl SharedOut {
+    pub(crate) fn new(out: &mut MatMut<'_>) -> Self {
+        Self { data: out.data.as_mut_ptr(), stride: out.stride }
+    }
+
     /// Columns `cols` of row `m`.
     ///
     /// # Safety
     /// They lie inside the output that the pointer was made from, which outlives the slice, and
     /// no other reference to them lives at the same time.
     #[inline(always)]
-    unsafe fn span<'a>(self, m: usize, cols: Range<usize>) -> &'a mut [f32] {
+    pub(crate) unsafe fn span<'a>(self, m: usize, cols: Range<usize>) -> &'a mut [f32] {
         // SAFETY: the caller vouches for both.
         unsafe {
             std::slice::from_raw_parts_mut(self.data.add(m * self.stride + cols.start), cols.len())

@@ -113,7 +113,13 @@ impl Cpu {
         epilogues: [cpu::Epilogue<'_>; 2],
     ) {
         let [out_a, out_b] = out;
-        if let [Weights::Quant(a), Weights::Quant(b)] = w
+        if let [Weights::Packed(a, from_a, to_a), Weights::Packed(b, from_b, to_b)] = w {
+            let activations = self.quantize(x);
+            let device = &self.device;
+            let (a, b) = ((a, from_a..to_a), (b, from_b..to_b));
+            stonechat_quant::matmul_packed(device, out_a, &activations, a, epilogues[0]);
+            stonechat_quant::matmul_packed(device, out_b, &activations, b, epilogues[1]);
+        } else if let [Weights::Quant(a), Weights::Quant(b)] = w
             && x.rows <= MAX_INTEGER_ROWS
         {
             let activations = self.quantize(x);

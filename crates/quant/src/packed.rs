@@ -1,0 +1,219 @@
+//! Weights rearranged so that a vector holds 16 rows: `y[M, N] = x[M, K] * W[N, K]^T` for any number of
+//! rows of `x`, with weights that stay in their format's bits.
+//!
+//! GGML's blocks lie along a row, so that a dot product ends in a sum across lanes and a scale per
+//! block and row. Here a panel has 16 rows: 32-bit words of their blocks side by side, in the order of
+//! the format's own bytes. Four values of each row then meet four broadcast activations in one
+//! instruction, sums never cross lanes, and a scale is a vector. The rearrangement loses nothing:
+//! [`PackedMatrix::dequantize_row`] puts a row's blocks together again.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod layout;
+
+use std::ops::Range;
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::cpu::{Epilogue, MatMut};
+use stonechat_compute::{Cpu, DType, Isa};
+
+use crate::activation::ActivationBuffer;
+use crate::matmul::SharedOut;
+use layout::Layout;
+
+/// Rows of a panel.
+const PANEL_ROWS: usize = 16;
+/// Weight bytes of a task of few rows of `x`: large beside the cost of claiming it, small beside a
+/// core's share.
+const TASK_BYTES: usize = 32 * 1024;
+/// Weight bytes of a task of many rows: they stay in the second-level cache while all rows of `x` pass.
+const TASK_BYTES_MANY: usize = 192 * 1024;
+
+/// A vector register's worth of memory: one word of each row of a panel.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Words([u32; PANEL_ROWS]);
+
+/// Weights `[N, K]` in panels.
+#[derive(Debug)]
+pub struct PackedMatrix {
+    layout: &'static Layout,
+    n: usize,
+    k: usize,
+    /// Panels; each has its lone f16 factors, padded to whole vectors, then its blocks.
+    data: Vec<Words>,
+}
+
+impl PackedMatrix {
+    /// Whether `isa` has a kernel for panels of this format.
+    #[must_use]
+    pub fn has_kernel(isa: Isa, dtype: DType) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if matches!(isa, Isa::Avx512Vnni(_)) {
+            return Layout::of(dtype).is_some();
+        }
+        let _ = (isa, dtype);
+        false
+    }
+
+    /// Room for `n` rows of `k` values, `None` if the format has no panels or `k` is no whole number
+    /// of blocks. The rows come with [`pack`](Self::pack).
+    #[must_use]
+    pub fn zeroed(dtype: DType, n: usize, k: usize) -> Option<Self> {
+        let layout = Layout::of(dtype)?;
+        if !k.is_multiple_of(dtype.block_len()) {
+            return None;
+        }
+        let mut matrix = Self { layout, n, k, data: Vec::new() };
+        let n_words = n.div_ceil(PANEL_ROWS) * matrix.panel_len();
+        matrix.data = bytemuck::allocation::zeroed_vec(n_words);
+        Some(matrix)
+    }
+
+    /// Rearranges whole rows, of which the first is row `first`, a multiple of 16.
+    ///
+    /// # Panics
+    /// If `first` is none or the rows are not the matrix's.
+    pub fn pack(&mut self, cpu: &Cpu, first: usize, bytes: &[u8]) {
+        let row_bytes = self.row_bytes();
+        let rows = bytes.len() / row_bytes;
+        assert!(first.is_multiple_of(PANEL_ROWS) && first + rows <= self.n, "pack: no such rows");
+        let (layout, n_blocks, panel_len) = (self.layout, self.blocks_per_row(), self.panel_len());
+        let panels = first / PANEL_ROWS..(first + rows).div_ceil(PANEL_ROWS);
+        let out = SharedPanels(self.data[panels.start * panel_len..].as_mut_ptr());
+        cpu.threads.run(panels.len(), |panel| {
+            // SAFETY: panels are disjoint and inside the data, which was sized for all rows.
+            let words = unsafe { out.panel(panel, panel_len) };
+            let rows = panel * PANEL_ROWS * row_bytes..bytes.len();
+            layout.pack_panel(&bytes[rows], n_blocks, words);
+        });
+    }
+
+    /// The format.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.layout.dtype
+    }
+
+    /// Rows, the outputs of a matmul.
+    #[must_use]
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Elements of a row.
+    #[must_use]
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Bytes of a row in the format.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.blocks_per_row() * self.layout.block_bytes
+    }
+
+    /// Unpacks row `row` into `out`, `[K]`.
+    ///
+    /// # Panics
+    /// If there is no such row or `out` has another length.
+    pub fn dequantize_row(&self, isa: Isa, row: usize, out: &mut [f32]) {
+        assert!(row < self.n, "dequantize: no such row");
+        let panel = &self.data[row / PANEL_ROWS * self.panel_len()..][..self.panel_len()];
+        let block_len = self.layout.dtype.block_len();
+        let mut bytes = [0; layout::MAX_BLOCK_BYTES];
+        let bytes = &mut bytes[..self.layout.block_bytes];
+        let n_blocks = self.blocks_per_row();
+        for (block, values) in out.chunks_exact_mut(block_len).enumerate() {
+            self.layout.unpack_block(panel, n_blocks, (row % PANEL_ROWS, block), bytes);
+            if let Err(error) = crate::rows::dequantize_rows(isa, self.layout.dtype, bytes, values)
+            {
+                panic!("{error}");
+            }
+        }
+    }
+
+    fn blocks_per_row(&self) -> usize {
+        self.k / self.layout.dtype.block_len()
+    }
+
+    /// Vectors of a panel.
+    fn panel_len(&self) -> usize {
+        self.layout.panel_len(self.blocks_per_row())
+    }
+}
+
+/// The panels of a matrix while several threads fill them.
+#[derive(Clone, Copy)]
+struct SharedPanels(*mut Words);
+
+// SAFETY: the pointer is only used by `panel`, whose callers promise disjointness.
+unsafe impl Send for SharedPanels {}
+// SAFETY: a shared `SharedPanels` gives no access but through `panel`, as above.
+unsafe impl Sync for SharedPanels {}
+
+impl SharedPanels {
+    /// # Safety
+    /// The panel lies inside the data, which outlives the slice, and nobody else has it.
+    unsafe fn panel<'a>(self, index: usize, len: usize) -> &'a mut [Words] {
+        // SAFETY: the caller vouches for both.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(index * len), len) }
+    }
+}
+
+/// `out = epilogue(x * w[rows]^T)`. Allocates nothing.
+///
+/// Numerics: as [`matmul`](crate::matmul()); the order of the f32 sums differs.
+///
+/// # Panics
+/// If `x` is `[M, K]`, `rows` not inside `w` and `out` not `[M, rows.len()]`, or the bias has another
+/// length, or the instruction set has no kernel ([`PackedMatrix::has_kernel`]).
+#[track_caller]
+pub fn matmul_packed(
+    cpu: &Cpu,
+    out: MatMut<'_>,
+    x: &ActivationBuffer,
+    (w, rows): (&PackedMatrix, Range<usize>),
+    epilogue: Epilogue<'_>,
+) {
+    assert_eq!(x.cols(), w.k, "matmul: expected activations of K = {}, got {}", w.k, x.cols());
+    assert!(rows.end <= w.n, "matmul: rows {rows:?} of {}", w.n);
+    assert_eq!((out.rows, out.cols), (x.rows(), rows.len()), "matmul: the output's shape");
+    let n_bias = epilogue.bias.map_or(rows.len(), <[f32]>::len);
+    assert_eq!(n_bias, rows.len(), "matmul: expected a bias of {}, got {n_bias}", rows.len());
+    if rows.is_empty() || out.rows == 0 {
+        return;
+    }
+    // Checks anew that all rows of the output lie inside its data, disjoint.
+    let mut out = MatMut::new(out.data, out.rows, out.cols, out.stride);
+    let shared = SharedOut::new(&mut out);
+    let panel_len = w.panel_len();
+    let task_bytes = if x.rows() > 8 { TASK_BYTES_MANY } else { TASK_BYTES };
+    let per_task = (task_bytes / (panel_len * size_of::<Words>()).max(1)).max(1);
+    let panels = rows.start / PANEL_ROWS..rows.end.div_ceil(PANEL_ROWS);
+    cpu.threads.run(panels.len().div_ceil(per_task), |task| {
+        let first = panels.start + task * per_task;
+        let panels = first..panels.end.min(first + per_task);
+        let task = Task { w, x, panels, rows: rows.clone(), out: shared, epilogue };
+        match cpu.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni(token) => task.run(token),
+            _ => panic!("matmul: no kernel for panels on {}", cpu.isa),
+        }
+    });
+}
+
+/// Some panels times all rows of `x`.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has a kernel"))]
+struct Task<'a> {
+    w: &'a PackedMatrix,
+    x: &'a ActivationBuffer,
+    panels: Range<usize>,
+    /// The rows of `w` that are wanted.
+    rows: Range<usize>,
+    out: SharedOut,
+    epilogue: Epilogue<'a>,
+}
+
+#[cfg(test)]
+mod tests;

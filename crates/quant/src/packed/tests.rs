@@ -1,0 +1,104 @@
+use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
+use stonechat_compute::{Cpu, DType};
+
+use super::{PackedMatrix, matmul_packed};
+use crate::{ActivationBuffer, dequantize_row, quantize_rows};
+
+const DTYPES: [DType; 8] = [
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q8_0,
+    DType::Q4K,
+    DType::Q5K,
+    DType::Q6K,
+];
+
+fn random(n: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed;
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / 8_388_608.0 - 1.0
+    };
+    std::iter::repeat_with(next).take(n).collect()
+}
+
+fn packed(cpu: &Cpu, dtype: DType, n: usize, k: usize) -> (PackedMatrix, Vec<f32>) {
+    let mut bytes = vec![0; dtype.bytes_for(n * k).unwrap()];
+    quantize_rows(dtype, &random(n * k, 7), k, &mut bytes).unwrap();
+    let mut values = vec![0.0; n * k];
+    dequantize_row(dtype, &bytes, &mut values).unwrap();
+    let mut matrix = PackedMatrix::zeroed(dtype, n, k).unwrap();
+    // In two pieces, as a file that is read in pieces.
+    let first = n / 2 / 16 * 16;
+    let (head, tail) = bytes.split_at(first * matrix.row_bytes());
+    matrix.pack(cpu, 0, head);
+    matrix.pack(cpu, first, tail);
+    (matrix, values)
+}
+
+#[test]
+fn packing_loses_nothing() {
+    let cpu = Cpu::new(2).unwrap();
+    for dtype in DTYPES {
+        let (n, k) = (37, 512);
+        let (matrix, values) = packed(&cpu, dtype, n, k);
+        let mut row = vec![0.0; k];
+        for (i, expected) in values.chunks_exact(k).enumerate() {
+            matrix.dequantize_row(cpu.isa, i, &mut row);
+            assert_eq!(row, expected, "{dtype}, row {i}");
+        }
+    }
+}
+
+#[test]
+fn products_equal_f64_sums() {
+    let cpu = Cpu::new(2).unwrap();
+    for dtype in DTYPES {
+        if !PackedMatrix::has_kernel(cpu.isa, dtype) {
+            continue;
+        }
+        // Rows that do not fill the last panel, and K that no format of 256 values has.
+        let ks: &[usize] = if dtype.block_len() == 32 { &[32, 96, 288] } else { &[256, 768] };
+        for &k in ks {
+            let n = 53;
+            let (matrix, values) = packed(&cpu, dtype, n, k);
+            for m in [1, 2, 3, 7, 8, 21] {
+                for rows in [0..n, 16..32, 5..50, 3..9] {
+                    check(&cpu, &matrix, &values, m, rows);
+                }
+            }
+        }
+    }
+}
+
+fn check(cpu: &Cpu, w: &PackedMatrix, values: &[f32], m: usize, rows: std::ops::Range<usize>) {
+    let (n, k, dtype) = (rows.len(), w.k(), w.dtype());
+    let x = random(m * k, 3);
+    let mut activations = ActivationBuffer::new();
+    activations.quantize(cpu.isa, MatRef::packed(&x, m, k));
+    let bias = random(n, 5);
+    let mut out = vec![0.0; m * n];
+    let epilogue = Epilogue { bias: Some(&bias), ..Epilogue::default() };
+    matmul_packed(cpu, MatMut::packed(&mut out, m, n), &activations, (w, rows.clone()), epilogue);
+    let mut x = vec![0.0; k];
+    for i in 0..m {
+        activations.dequantize_row(i, &mut x);
+        for (j, row) in rows.clone().enumerate() {
+            let products = x.iter().zip(&values[row * k..]).map(|(&x, &w)| {
+                let product = f64::from(x) * f64::from(w);
+                (product, product.abs())
+            });
+            let (sum, magnitude) = products.fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+            let expected = sum + f64::from(bias[j]);
+            let got = f64::from(out[i * n + j]);
+            // Codes with an offset or a min cancel: the terms are a few times as large as the values.
+            let limit = 1e-6 * magnitude + 1e-5;
+            assert!(
+                (got - expected).abs() <= limit,
+                "{dtype} {m}x{n}x{k}, [{i}, {j}]: {got} for {expected}"
+            );
+        }
+    }
+}
