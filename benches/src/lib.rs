@@ -1,2 +1,20 @@
-//! Criterion benches live in `benches/`.
+//! What benchmark runs are made of, apart from the measuring: what drivers and workers say to each other,
+//! statistics, reports, comparisons, tables and charts.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`protocol`] | jobs and answers, one JSON object a line |
+//! | [`statistics`] | median, percentiles, variation, outliers |
+//! | [`report`] | a run with its machine, saved as JSON |
+//! | [`comparison`] | whether something changed by more than its noise |
+//! | [`table`] | reports as text |
+//!
+//! The program of this package (`stonechat-bench-worker`) measures this engine; `cargo xtask bench` drives it
+//! beside other engines' workers. Criterion benches of the kernels live in `benches/`.
 #![forbid(unsafe_code)]
+
+pub mod comparison;
+pub mod protocol;
+pub mod report;
+pub mod statistics;
+pub mod table;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
-use crate::{cargo_deny, shell, test, tidy, wasm};
+use crate::{bench, cargo_deny, models, shell, test, tidy, wasm};
 
 /// Options of `cargo xtask ci`.
 #[derive(Debug, clap::Args)]
@@ -84,15 +84,21 @@ fn run_step(step: Step) -> Result<()> {
             shell::run(&mut doc)
         }
         Step::Smoke => smoke(),
-        // Clippy has checked the benches; this one links them, in the profile that the tests built.
-        Step::Bench => shell::run(shell::cargo().args([
-            "bench",
-            "--workspace",
-            "--no-run",
-            "--profile",
-            "dev",
-        ])),
+        Step::Bench => bench(),
     }
+}
+
+/// Clippy has checked the benches; this links them, in the profile that the tests built, and runs the
+/// matrix in little.
+fn bench() -> Result<()> {
+    let in_profile = ["--profile", "dev"];
+    shell::run(shell::cargo().args(["bench", "--workspace", "--no-run"]).args(in_profile))?;
+    models::install(&["smollm2-135m"])?;
+    let report = shell::target_dir().join("ci-bench.json");
+    let mut xtask = shell::cargo();
+    xtask.args(["xtask", "bench", "--quick"]).args(in_profile).arg("--json").arg(&report);
+    shell::run(&mut xtask)?;
+    bench::check(&report, &["load", "speech", "text", "kernel"])
 }
 
 /// The first command of the README, and the whole of what it prints.

@@ -6,6 +6,7 @@
     reason = "a command-line tool reports by printing"
 )]
 
+mod bench;
 mod cargo_deny;
 mod ci;
 mod fuzz;
@@ -34,6 +35,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Measure this engine on this machine, beside others and other revisions
+    Bench(Box<bench::BenchArgs>),
     /// Run every check, cheapest first, and stop at the first that fails
     Ci(ci::CiArgs),
     /// Check licences, duplicate versions and sources of the dependencies with cargo-deny
@@ -60,6 +63,7 @@ enum Verb {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().verb {
+        Verb::Bench(args) => bench::run(&args),
         Verb::Ci(args) => ci::run(&args),
         Verb::Deny => cargo_deny::run(),
         Verb::Fuzz(args) => fuzz::run(&args),

@@ -111,6 +111,28 @@ impl Cpu {
         self.device.isa
     }
 
+    /// The instruction set and the threads.
+    #[must_use]
+    pub fn device(&self) -> &stonechat_compute::Cpu {
+        &self.device
+    }
+
+    /// Name of the kernel that multiplies `rows` rows of activations with `w`, for benches.
+    #[must_use]
+    pub fn matmul_kernel(&self, w: &CpuMatrix, rows: usize) -> String {
+        let isa = self.device.isa;
+        match w {
+            CpuMatrix::F32(..) => format!("f32-{isa}"),
+            CpuMatrix::F16(..) => format!("f16-{isa}"),
+            CpuMatrix::BF16(..) => format!("bf16-{isa}"),
+            CpuMatrix::Packed(w) => format!("{}-panels-{isa}", w.dtype()),
+            CpuMatrix::Quant(_, _, dtype, _) if rows <= MAX_INTEGER_ROWS => {
+                stonechat_quant::kernel_name(isa, *dtype)
+            }
+            CpuMatrix::Quant(_, _, dtype, _) => format!("{dtype}-dequantized-f32-{isa}"),
+        }
+    }
+
     fn matmul_into(
         &self,
         out: MatMut<'_>,

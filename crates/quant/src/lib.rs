@@ -9,6 +9,7 @@
 //! | `dot` | fused dot products: formats over the trait |
 //! | `matmul` | few rows of activations times a matrix of blocks |
 //! | `packed` | any number of them times a matrix whose rows lie side by side |
+//! | `peak` | the most multiply-adds that a core can do |
 //!
 //! Not here: files, dense matrix products, model names.
 
@@ -18,6 +19,7 @@ mod dot;
 mod error;
 mod matmul;
 mod packed;
+mod peak;
 mod rows;
 pub mod simd;
 
@@ -25,4 +27,5 @@ pub use activation::ActivationBuffer;
 pub use error::{Error, Result};
 pub use matmul::{QuantMatrix, kernel_name, matmul};
 pub use packed::{PackedMatrix, matmul_packed};
+pub use peak::int8_peak;
 pub use rows::{dequantize_row, dequantize_rows, is_float, needs_importance, quantize_rows};

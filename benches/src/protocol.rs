@@ -1,0 +1,247 @@
+//! What the driver and a worker say to each other: one JSON object a line on the worker's standard
+//! input and output. Other engines' workers (`xtask/assets/bench_peer.py`) speak it too.
+//!
+//! A worker opens one [`Job`] at a time and then times it once for each [`Request::Sample`], so that
+//! a driver can take turns between engines that all have their model loaded.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Changes when a worker of another revision would be misunderstood.
+pub const PROTOCOL: u32 = 1;
+
+/// What the driver asks for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    /// Who are you: answered by [`Reply::Hello`].
+    Hello,
+    /// Which kernels can be opened: answered by [`Reply::Kernels`].
+    Kernels {
+        /// Only one of each kind.
+        quick: bool,
+    },
+    /// What kind of model is that: answered by [`Reply::Model`].
+    Inspect {
+        /// The model.
+        model: PathBuf,
+    },
+    /// Write a speech model as a whisper.cpp file: answered by [`Reply::Done`].
+    Convert {
+        /// A speech model of any format.
+        model: PathBuf,
+        /// Where to; ends in `.bin`.
+        to: PathBuf,
+        /// Weight type; none keeps that of the file.
+        dtype: Option<String>,
+    },
+    /// Write recordings one after the other as one WAV file: answered by [`Reply::Done`].
+    Join {
+        /// Audio files.
+        audio: Vec<PathBuf>,
+        /// Where to.
+        to: PathBuf,
+    },
+    /// Get ready for a job, forgetting the last: answered by [`Reply::Opened`].
+    Open {
+        /// What to time.
+        job: Job,
+    },
+    /// Do the job once: answered by [`Reply::Sample`].
+    Sample,
+}
+
+/// What can be timed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "work", rename_all = "snake_case")]
+pub enum Job {
+    /// What memory and arithmetic units can do at most.
+    Floors {
+        /// Memory to read, far more than the caches hold.
+        bytes: usize,
+    },
+    /// One kernel, named by [`Reply::Kernels`].
+    Kernel {
+        /// Its name.
+        name: String,
+    },
+    /// Opening a model until it could run.
+    Load {
+        /// The model.
+        model: PathBuf,
+    },
+    /// Speech to text, stage by stage and as a whole; greedy, with timestamps.
+    Speech {
+        /// The model.
+        model: PathBuf,
+        /// A WAV file.
+        audio: PathBuf,
+    },
+    /// A language model's phases.
+    Text {
+        /// The model.
+        model: PathBuf,
+        /// Prompt lengths.
+        prefill: Vec<usize>,
+        /// Numbers of tokens that are decoded after the first prompt, one at a time.
+        decode: Vec<usize>,
+        /// Numbers of sequences that decode side by side.
+        batch: Vec<usize>,
+    },
+}
+
+impl Job {
+    /// The name of the work, as in tables.
+    #[must_use]
+    pub fn work(&self) -> &'static str {
+        match self {
+            Self::Floors { .. } => "floors",
+            Self::Kernel { .. } => "kernel",
+            Self::Load { .. } => "load",
+            Self::Speech { .. } => "speech",
+            Self::Text { .. } => "text",
+        }
+    }
+}
+
+/// What a model is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelKind {
+    /// Speech to text.
+    Speech,
+    /// Text to text.
+    Text,
+}
+
+/// What a worker answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    /// Who it is.
+    Hello {
+        /// [`PROTOCOL`].
+        protocol: u32,
+        /// Name of the engine.
+        engine: String,
+        /// Its version, or empty.
+        version: String,
+        /// Instruction set or kernels in use, in the engine's own words.
+        device: String,
+        /// Threads.
+        threads: usize,
+    },
+    /// Names of kernels.
+    Kernels {
+        /// In the order in which they are to be run.
+        names: Vec<String>,
+    },
+    /// What a model is for.
+    Model {
+        /// Its kind.
+        kind: ModelKind,
+        /// The type that most of its weights have.
+        dtype: String,
+        /// Whether weights come in blocks that share a scale.
+        is_quantized: bool,
+    },
+    /// It is done.
+    Done,
+    /// The job is ready; the stages that each sample will time.
+    Opened {
+        /// In the order of their seconds.
+        stages: Vec<Stage>,
+        /// How the job is done, where engines could do it differently.
+        settings: String,
+    },
+    /// One more measurement.
+    Sample {
+        /// Of each stage.
+        seconds: Vec<f64>,
+        /// Most memory that the process ever held, where the system tells.
+        peak_bytes: Option<u64>,
+        /// The text that came out, if the job ends in one.
+        text: Option<String>,
+    },
+    /// The request failed; the worker waits for the next.
+    Failed {
+        /// One line.
+        error: String,
+    },
+}
+
+/// A timed part of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    /// Name, the same in every engine that has this stage.
+    pub name: String,
+    /// Work of one sample, in `unit`.
+    pub amount: f64,
+    /// What is counted.
+    pub unit: Unit,
+    /// The least that the machine must do for one sample.
+    #[serde(default)]
+    pub floor: Vec<FloorWork>,
+    /// The kernel that does it, where it is one.
+    #[serde(default)]
+    pub kernel: Option<String>,
+}
+
+/// What a rate counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Tokens.
+    Tokens,
+    /// Bytes.
+    Bytes,
+    /// Floating-point operations, a multiplication and an addition being two.
+    Flops,
+    /// The same of 8-bit integers.
+    IntOps,
+    /// Seconds of audio.
+    AudioSeconds,
+    /// Calls.
+    Calls,
+}
+
+/// A limit of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum FloorKind {
+    /// Reading memory.
+    Read,
+    /// f32 multiply-adds.
+    F32,
+    /// 8-bit multiply-adds.
+    Int8,
+}
+
+/// A part of what a stage must do at least. A stage's floor is the time that all its parts take, each
+/// at the machine's limit.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct FloorWork {
+    /// What bounds it.
+    pub kind: FloorKind,
+    /// Bytes or operations of one sample.
+    pub amount: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Job, Reply, Request};
+
+    #[test]
+    fn messages_are_what_other_workers_expect() {
+        let open = Request::Open { job: Job::Load { model: "a.gguf".into() } };
+        let line = r#"{"request":"open","job":{"work":"load","model":"a.gguf"}}"#;
+        assert_eq!(serde_json::to_string(&open).unwrap(), line);
+        assert_eq!(serde_json::from_str::<Request>(line).unwrap(), open);
+        let line = r#"{"reply":"opened","settings":"","stages":[{"name":"load","amount":3.0,"unit":"bytes"}]}"#;
+        let Reply::Opened { stages, .. } = serde_json::from_str(line).unwrap() else { panic!() };
+        assert!(stages[0].floor.is_empty() && stages[0].kernel.is_none());
+    }
+}

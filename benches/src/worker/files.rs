@@ -1,0 +1,75 @@
+//! Files that jobs read: what they hold, whisper.cpp's for engines that read no other, and one recording made of several.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use stonechat_benches::protocol::{ModelKind, Reply};
+use stonechat_compute::DType;
+use stonechat_formats::ModelFile;
+use stonechat_whisper::{ExportFormat, export};
+
+/// What kind of model a file is.
+pub(super) fn inspect(model: &Path) -> Result<Reply> {
+    let file = ModelFile::open(model)?;
+    let kind = match (
+        stonechat_whisper::Config::from_file(&file),
+        stonechat_llm::Config::from_file(&file),
+    ) {
+        (Ok(_), _) => ModelKind::Speech,
+        (_, Ok(_)) => ModelKind::Text,
+        (Err(speech), Err(text)) => bail!("no speech model ({speech}), no language model ({text})"),
+    };
+    let dtype = main_dtype(&file);
+    Ok(Reply::Model { kind, dtype: dtype.to_string(), is_quantized: dtype.is_quantized() })
+}
+
+/// The type that most bytes of a file have.
+pub(super) fn main_dtype(file: &ModelFile) -> DType {
+    let bytes = |dtype| -> usize {
+        file.tensors().filter(|t| t.dtype == dtype).map(|t| t.data.len()).sum()
+    };
+    DType::ALL.iter().copied().max_by_key(|&dtype| bytes(dtype)).unwrap_or(DType::F32)
+}
+
+/// Writes the speech model at `model` to `to`.
+pub(super) fn convert(model: &Path, to: &Path, dtype: Option<&str>) -> Result<()> {
+    let dtype = match dtype {
+        Some(name) => {
+            Some(DType::from_name(name).with_context(|| format!("unknown weight type `{name}`"))?)
+        }
+        None => None,
+    };
+    let file = ModelFile::open(model)?;
+    export(&file, to, ExportFormat::WhisperBin, dtype, |_| {})?;
+    Ok(())
+}
+
+/// Writes all of `audio` to `to`, one after the other: 16 kHz mono 32-bit float WAV.
+pub(super) fn join(audio: &[PathBuf], to: &Path) -> Result<()> {
+    let mut samples = Vec::new();
+    for file in audio {
+        let decoded = stonechat_audio::decode_file(file);
+        samples.extend(decoded.with_context(|| file.display().to_string())?.samples);
+    }
+    let rate = stonechat_audio::SAMPLE_RATE;
+    let bytes = u32::try_from(4 * samples.len()).context("the recording is too long for WAV")?;
+    let mut out = BufWriter::new(File::create(to)?);
+    out.write_all(b"RIFF")?;
+    out.write_all(&(36 + bytes).to_le_bytes())?;
+    out.write_all(b"WAVEfmt ")?;
+    out.write_all(&16u32.to_le_bytes())?;
+    // IEEE float, one channel.
+    out.write_all(&[3, 0, 1, 0])?;
+    out.write_all(&rate.to_le_bytes())?;
+    out.write_all(&(4 * rate).to_le_bytes())?;
+    // Bytes of a frame, bits of a sample.
+    out.write_all(&[4, 0, 32, 0])?;
+    out.write_all(b"data")?;
+    out.write_all(&bytes.to_le_bytes())?;
+    for sample in samples {
+        out.write_all(&sample.to_le_bytes())?;
+    }
+    Ok(out.flush()?)
+}

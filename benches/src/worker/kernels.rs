@@ -1,0 +1,153 @@
+//! One op at a time, at shapes that models have, through the backend's vocabulary, so that the kernels are
+//! those that models get.
+//!
+//! `matmul` has products and loading of weights, `attention` the KV ops, `rows` ops on activations,
+//! `host` what runs beside the backend: spectrograms, resampling, parallel loops.
+
+mod attention;
+mod host;
+mod matmul;
+mod rows;
+
+use anyhow::{Context, Result};
+use stonechat_benches::protocol::{FloorKind, FloorWork, Stage, Unit};
+use stonechat_nn::{Backend, Cpu};
+
+use super::{Work, timed};
+
+/// How long one sample of a kernel takes at least, so that the clock and a region's start do not count.
+const SAMPLE_SECONDS: f64 = 0.01;
+/// Memory that a kernel that streams weights goes through before it meets the same ones again: more than
+/// caches hold.
+const STREAM_BYTES: usize = 256 << 20;
+
+/// Gets a kernel ready.
+type Open = dyn Fn(&Cpu) -> Result<Repeated>;
+
+/// A kernel at a shape.
+pub(super) struct Case {
+    pub(super) name: String,
+    /// Whether it is among the few of a quick run.
+    quick: bool,
+    open: Box<Open>,
+}
+
+/// Every case, or one of each kind.
+pub(super) fn list(quick: bool) -> Vec<Case> {
+    let mut cases = matmul::cases();
+    cases.extend(attention::cases());
+    cases.extend(rows::cases());
+    cases.extend(host::cases());
+    cases.retain(|case| case.quick || !quick);
+    cases
+}
+
+/// Gets the case `name` ready.
+pub(super) fn open(backend: &Cpu, name: &str) -> Result<Box<dyn Work>> {
+    let case = list(false).into_iter().find(|case| case.name == name);
+    let case = case.with_context(|| format!("unknown kernel `{name}`"))?;
+    let mut repeated = (case.open)(backend)?;
+    repeated.stage.name = case.name;
+    repeated.calibrate();
+    Ok(Box::new(repeated))
+}
+
+/// An op that is called so often that the clock sees it.
+struct Repeated {
+    /// For one call; the name is the case's.
+    stage: Stage,
+    /// Where calls start: inside the backend's threads, or outside.
+    backend: Option<Cpu>,
+    calls: usize,
+    run: Box<dyn FnMut() + Send>,
+}
+
+impl Repeated {
+    fn new(backend: &Cpu, (amount, unit): (f64, Unit), run: impl FnMut() + Send + 'static) -> Self {
+        let stage = Stage { name: String::new(), amount, unit, floor: Vec::new(), kernel: None };
+        Self { stage, backend: Some(backend.clone()), calls: 1, run: Box::new(run) }
+    }
+
+    /// Bounded by `kind`, of which a call needs as much as its rate counts.
+    fn bounded(mut self, kind: FloorKind) -> Self {
+        self.stage.floor = vec![FloorWork { kind, amount: self.stage.amount }];
+        self
+    }
+
+    fn kernel(mut self, name: impl Into<String>) -> Self {
+        self.stage.kernel = Some(name.into());
+        self
+    }
+
+    fn time(&mut self) -> f64 {
+        let Self { backend, calls, run, .. } = self;
+        let calls = *calls;
+        let mut all = || timed(|| (0..calls).for_each(|_| run())).0;
+        let seconds = match backend {
+            Some(backend) => backend.enter(all),
+            None => all(),
+        };
+        seconds / calls as f64
+    }
+
+    /// Finds how many calls a sample needs; the first calls are not measured.
+    fn calibrate(&mut self) {
+        self.time();
+        let mut seconds = self.time();
+        while seconds * (self.calls as f64) < SAMPLE_SECONDS && self.calls < 1 << 24 {
+            let wanted = (SAMPLE_SECONDS / seconds.max(1e-9)).ceil() as usize;
+            self.calls = wanted.clamp(2 * self.calls, 1 << 24);
+            seconds = self.time();
+        }
+    }
+}
+
+impl Work for Repeated {
+    fn stages(&self) -> Vec<Stage> {
+        vec![self.stage.clone()]
+    }
+
+    fn sample(&mut self) -> Result<Vec<f64>> {
+        Ok(vec![self.time()])
+    }
+}
+
+/// Values in -1..1 without a pattern that a kernel could profit from.
+fn made_up(len: usize) -> Vec<f32> {
+    (0..len).map(|i| (i * 7919 % 1999) as f32 / 1000.0 - 1.0).collect()
+}
+
+/// A buffer of made-up values.
+fn filled(backend: &Cpu, len: usize) -> Result<<Cpu as Backend>::Buffer> {
+    let mut buffer = backend.alloc(len)?;
+    backend.write(&mut buffer, 0, &made_up(len));
+    Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let cases = list(false);
+        let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names.len(), cases.len());
+        assert!(list(true).len() < cases.len() / 2);
+    }
+
+    #[test]
+    fn quick_kernels_can_be_timed() {
+        let backend = Cpu::new(2).unwrap();
+        for case in list(true) {
+            let mut work = open(&backend, &case.name).unwrap();
+            let stage = work.stages().remove(0);
+            assert_eq!(stage.name, case.name);
+            let seconds = work.sample().unwrap();
+            assert!(seconds.len() == 1 && seconds[0] > 0.0, "{}: {seconds:?}", case.name);
+        }
+        assert!(open(&backend, "gemv of nothing").is_err());
+    }
+}

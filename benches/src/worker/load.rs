@@ -1,0 +1,73 @@
+//! Opening a model until it could run.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use stonechat_benches::protocol::{FloorKind, FloorWork, Stage, Unit};
+use stonechat_formats::ModelFile;
+use stonechat_llm::StateOptions;
+use stonechat_nn::{Backend, KvDType};
+use stonechat_whisper::Transcriber;
+
+use super::{Work, timed};
+
+/// Loads a model again and again.
+pub(super) struct Load<B: Backend> {
+    backend: B,
+    model: PathBuf,
+    is_speech: bool,
+    file_bytes: usize,
+}
+
+impl<B: Backend> Load<B> {
+    pub(super) fn new(backend: B, model: PathBuf) -> Result<Self> {
+        let file = ModelFile::open(&model)?;
+        let is_speech = stonechat_whisper::Config::from_file(&file).is_ok();
+        let file_bytes = file.file_bytes();
+        Ok(Self { backend, model, is_speech, file_bytes })
+    }
+}
+
+impl<B: Backend> Work for Load<B> {
+    fn stages(&self) -> Vec<Stage> {
+        let amount = self.file_bytes as f64;
+        vec![Stage {
+            name: "load".to_owned(),
+            amount,
+            unit: Unit::Bytes,
+            floor: vec![FloorWork { kind: FloorKind::Read, amount }],
+            kernel: None,
+        }]
+    }
+
+    fn settings(&self) -> String {
+        "file in the page cache".to_owned()
+    }
+
+    fn sample(&mut self) -> Result<Vec<f64>> {
+        let backend = self.backend.clone();
+        let path = &self.model;
+        // The models are dropped after the clock has stopped.
+        let seconds = if self.is_speech {
+            let load = || -> Result<_> {
+                let file = ModelFile::open(path)?;
+                let model = stonechat_whisper::Model::load(backend, &file, |_| {})?;
+                Ok(Transcriber::new(model, KvDType::F16)?)
+            };
+            let (seconds, loaded) = timed(load);
+            loaded?;
+            seconds
+        } else {
+            let load = || -> Result<_> {
+                let file = ModelFile::open(path)?;
+                let model = stonechat_llm::Model::load(backend, &file, |_| {})?;
+                let state = model.state(StateOptions::new(512))?;
+                Ok((model, state))
+            };
+            let (seconds, loaded) = timed(load);
+            loaded?;
+            seconds
+        };
+        Ok(vec![seconds])
+    }
+}

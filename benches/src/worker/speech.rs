@@ -1,0 +1,216 @@
+//! Whisper, by stage and as a whole.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use stonechat_benches::protocol::{FloorKind, FloorWork, Stage, Unit};
+use stonechat_compute::DType;
+use stonechat_formats::ModelFile;
+use stonechat_nn::{Backend, KvDType};
+use stonechat_whisper::{
+    Batch, Config, DecoderState, EncoderState, Language, Model, Options, Transcriber,
+    WINDOW_FRAMES, WINDOW_SAMPLES,
+};
+
+use super::files::main_dtype;
+use super::{Work, timed};
+
+/// Rate of the signal that is resampled.
+const OTHER_RATE: u32 = 44_100;
+/// Tokens of a decoder prompt: as many as earlier text may take, and the start sequence.
+const PROMPT: usize = 224;
+/// Tokens decoded one at a time.
+const STEPS: usize = 32;
+/// Some text token of every vocabulary.
+const TOKEN: u32 = 1000;
+
+/// One model and one recording.
+pub(super) struct Speech<B: Backend> {
+    transcriber: Transcriber<B>,
+    encoder: EncoderState<B>,
+    decoder: DecoderState<B>,
+    audio: PathBuf,
+    samples: Vec<f32>,
+    /// As long as the recording, at [`OTHER_RATE`].
+    unresampled: Vec<f32>,
+    options: Options,
+    /// The type that most weights have.
+    dtype: DType,
+    text: Option<String>,
+}
+
+impl<B: Backend> Speech<B> {
+    /// Loads the model; checks that the recording can be read.
+    pub(super) fn new(backend: B, model: &Path, audio: PathBuf) -> Result<Self> {
+        let file = ModelFile::open(model)?;
+        let dtype = main_dtype(&file);
+        let model = Model::load(backend, &file, |_| {})?;
+        drop(file);
+        let samples = stonechat_audio::decode_file(&audio)?.samples;
+        let n = samples.len() as f64 / f64::from(stonechat_audio::SAMPLE_RATE);
+        let unresampled = (0..(n * f64::from(OTHER_RATE)) as usize)
+            .map(|i| (i * 7919 % 1999) as f32 / 1000.0 - 1.0)
+            .collect();
+        let kv = KvDType::F16;
+        let english = Language::find("en").context("a list of languages without English")?;
+        Ok(Self {
+            encoder: model.encoder_state(kv)?,
+            decoder: model.decoder_state(1, kv)?,
+            transcriber: Transcriber::new(model, kv)?,
+            audio,
+            samples,
+            unresampled,
+            options: Options { language: Some(english), ..Options::default() },
+            dtype,
+            text: None,
+        })
+    }
+
+    fn seconds(&self) -> f64 {
+        self.samples.len() as f64 / f64::from(stonechat_audio::SAMPLE_RATE)
+    }
+}
+
+impl<B: Backend> Work for Speech<B> {
+    fn stages(&self) -> Vec<Stage> {
+        let audio = |name: &str| Stage {
+            name: name.to_owned(),
+            amount: self.seconds(),
+            unit: Unit::AudioSeconds,
+            floor: Vec::new(),
+            kernel: None,
+        };
+        let tokens = |name: String, n: usize, floor| Stage {
+            name,
+            amount: n as f64,
+            unit: Unit::Tokens,
+            floor,
+            kernel: None,
+        };
+        let costs = Costs { config: self.transcriber.model().config(), dtype: self.dtype };
+        let window = |name: &str, floor| Stage { floor, ..audio(name) };
+        vec![
+            audio("read audio"),
+            audio(&format!("resample {OTHER_RATE} Hz")),
+            audio("mel"),
+            window("encoder", costs.encoder()),
+            window("cross keys", costs.cross_keys()),
+            // whisper.cpp does both in one call.
+            window("encoder with cross keys", [costs.encoder(), costs.cross_keys()].concat()),
+            tokens(format!("prompt {PROMPT}"), PROMPT, costs.prompt()),
+            tokens(format!("steps {STEPS}"), STEPS, costs.steps()),
+            audio("transcribe"),
+        ]
+    }
+
+    fn settings(&self) -> String {
+        "greedy, timestamps, KV f16".to_owned()
+    }
+
+    fn sample(&mut self) -> Result<Vec<f64>> {
+        let (read, decoded) = timed(|| stonechat_audio::decode_file(&self.audio));
+        decoded?;
+        let (resample, made) =
+            timed(|| stonechat_audio::resample(&self.unresampled, OTHER_RATE).map(|s| s.len()));
+        made?;
+        let Self { transcriber, encoder, decoder, samples, options, .. } = self;
+        let mut seconds = vec![read, resample];
+        let model = transcriber.model();
+        let passes = model.backend().enter(|| passes(model, encoder, decoder, samples));
+        seconds.extend(passes?);
+        let (transcribe, transcript) =
+            timed(|| transcriber.transcribe(samples, options, &mut |_| {}));
+        self.text = Some(transcript?.text);
+        seconds.push(transcribe);
+        Ok(seconds)
+    }
+
+    fn text(&self) -> Option<String> {
+        self.text.clone()
+    }
+}
+
+/// Seconds of the spectrogram, the encoder, the keys of its output, both of these, a prompt and single
+/// tokens.
+fn passes<B: Backend>(
+    model: &Model<B>,
+    encoder: &mut EncoderState<B>,
+    decoder: &mut DecoderState<B>,
+    samples: &[f32],
+) -> Result<[f64; 6]> {
+    let (mel_s, mel) = timed(|| model.log_mel().compute(samples, WINDOW_SAMPLES));
+    let window = mel.window(0, WINDOW_FRAMES);
+    let (encode_s, ()) = timed(|| model.encode(encoder, &window));
+    let (keys_s, ()) = timed(|| model.set_audio(decoder, encoder));
+    let mut logits = vec![0.0; model.config().vocab_size];
+    let mut run = |tokens: &[u32]| -> Result<()> {
+        let sequences = vec![0; tokens.len()];
+        let outputs = [tokens.len() - 1];
+        model.decode(decoder, Batch { tokens, sequences: &sequences, outputs: &outputs })?;
+        Ok(pollster::block_on(model.read_logits(decoder, 0, &mut logits))?)
+    };
+    let (prompt_s, done) = timed(|| run(&[TOKEN; PROMPT]));
+    done?;
+    let (steps_s, done) = timed(|| (0..STEPS).try_for_each(|_| run(&[TOKEN])));
+    done?;
+    Ok([mel_s, encode_s, keys_s, encode_s + keys_s, prompt_s, steps_s])
+}
+
+/// What stages must do at least.
+struct Costs<'a> {
+    config: &'a Config,
+    dtype: DType,
+}
+
+impl Costs<'_> {
+    /// Products of weights with `rows` rows: `2 * rows * n_weights` operations.
+    fn products(&self, rows: usize, n_weights: usize) -> FloorWork {
+        let kind = if self.dtype.is_quantized() { FloorKind::Int8 } else { FloorKind::F32 };
+        FloorWork { kind, amount: 2.0 * rows as f64 * n_weights as f64 }
+    }
+
+    fn f32(amount: usize) -> FloorWork {
+        FloorWork { kind: FloorKind::F32, amount: amount as f64 }
+    }
+
+    fn encoder(&self) -> Vec<FloorWork> {
+        let c = self.config;
+        let (t, d) = (c.n_audio_ctx, c.d_model);
+        // Convolutions with kernel 3, over frames and then over positions; scores and sums of all pairs
+        // of positions.
+        let convolutions = 2 * (WINDOW_FRAMES * 3 * c.n_mels * d + t * 3 * d * d);
+        let attention = c.n_audio_layers * 4 * t * t * d;
+        vec![self.products(t, c.n_audio_layers * 12 * d * d), Self::f32(convolutions + attention)]
+    }
+
+    fn cross_keys(&self) -> Vec<FloorWork> {
+        let c = self.config;
+        vec![self.products(c.n_audio_ctx, c.n_text_layers * 2 * c.d_model * c.d_model)]
+    }
+
+    /// Weights of the decoder's layers, those of the cross-attention's keys left out.
+    fn layer_weights(&self) -> usize {
+        self.config.n_text_layers * 14 * self.config.d_model * self.config.d_model
+    }
+
+    fn prompt(&self) -> Vec<FloorWork> {
+        let c = self.config;
+        let pairs = PROMPT * c.n_audio_ctx + PROMPT * PROMPT / 2;
+        let attention = c.n_text_layers * 4 * pairs * c.d_model;
+        vec![
+            self.products(PROMPT, self.layer_weights()),
+            self.products(1, c.vocab_size * c.d_model),
+            Self::f32(attention),
+        ]
+    }
+
+    /// Weights, and keys and values of the window in f16, once a token.
+    fn steps(&self) -> Vec<FloorWork> {
+        let c = self.config;
+        let n_weights = self.layer_weights() + c.vocab_size * c.d_model;
+        let bytes_per_weight = self.dtype.block_bytes() as f64 / self.dtype.block_len() as f64;
+        let kv_bytes = c.n_text_layers * c.n_audio_ctx * 2 * c.d_model * 2;
+        let amount = STEPS as f64 * (n_weights as f64 * bytes_per_weight + kv_bytes as f64);
+        vec![FloorWork { kind: FloorKind::Read, amount }]
+    }
+}

@@ -1,0 +1,227 @@
+//! A language model's phases: prompts, tokens one at a time, several sequences side by side.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use stonechat_benches::protocol::{FloorKind, FloorWork, Stage, Unit};
+use stonechat_formats::{ModelFile, TensorView};
+use stonechat_llm::{Batch, Model, State, StateOptions};
+use stonechat_nn::{Backend, KvDType};
+
+use super::files::main_dtype;
+use super::{Work, timed};
+
+/// Tokens of one forward pass: llama.cpp's default.
+const N_BATCH: usize = 512;
+/// Steps of sequences side by side.
+const BATCH_STEPS: usize = 16;
+
+/// What to run.
+#[derive(Debug)]
+pub(super) struct Sizes {
+    /// Prompt lengths.
+    pub(super) prefill: Vec<usize>,
+    /// Tokens decoded one at a time, after the shortest prompt.
+    pub(super) decode: Vec<usize>,
+    /// Sequences side by side, after the shortest prompt.
+    pub(super) batch: Vec<usize>,
+}
+
+/// A model with a context for the largest of its sizes.
+pub(super) struct Text<B: Backend> {
+    model: Model<B>,
+    state: State<B>,
+    sizes: Sizes,
+    costs: Costs,
+    random: u32,
+    logits: Vec<f32>,
+}
+
+/// Weights that tokens meet.
+struct Costs {
+    /// Read for each pass, wherever its rows come from.
+    bytes: f64,
+    /// Of the layers; each token meets them all.
+    layers: f64,
+    /// Of the vocabulary's projection, met by tokens whose logits are wanted.
+    projection: f64,
+    is_quantized: bool,
+}
+
+impl<B: Backend> Text<B> {
+    /// Loads the model.
+    pub(super) fn new(backend: B, path: &Path, mut sizes: Sizes) -> Result<Self> {
+        let Sizes { prefill, decode, batch } = &mut sizes;
+        ensure!(
+            prefill.iter().chain(&*decode).chain(&*batch).all(|&n| n > 0),
+            "sizes: expected at least 1, got 0"
+        );
+        prefill.sort_unstable();
+        let file = ModelFile::open(path)?;
+        let model = Model::load(backend, &file, |_| {})?;
+        let costs = Costs::new(&file, &model);
+        drop(file);
+        let start = prefill.first().copied().unwrap_or(0);
+        let most = |list: &[usize]| list.iter().copied().max().unwrap_or(0);
+        let n_ctx = most(prefill).max(start + most(decode)).max(start + BATCH_STEPS + 1);
+        let n_sequences = most(batch).max(1);
+        let state = model.state(StateOptions {
+            n_ctx,
+            n_sequences,
+            n_pages: None,
+            n_batch: N_BATCH.min(n_ctx).max(n_sequences),
+            n_outputs: n_sequences,
+            kv_dtype: KvDType::F16,
+        })?;
+        let logits = vec![0.0; model.config().vocab_size];
+        Ok(Self { model, state, sizes, costs, random: 1, logits })
+    }
+
+    /// Random tokens, the same in every engine.
+    fn tokens(&mut self, n: usize) -> Vec<u32> {
+        let vocab_size = self.model.config().vocab_size as u32;
+        let next = || {
+            self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (self.random >> 8) % vocab_size
+        };
+        std::iter::repeat_with(next).take(n).collect()
+    }
+
+    /// One pass of `tokens`, of which sequence `sequences[i]` has the i-th; logits of `outputs` are read.
+    fn pass(&mut self, tokens: &[u32], sequences: &[usize], outputs: &[usize]) -> Result<()> {
+        self.model.forward(&mut self.state, Batch { tokens, sequences, outputs })?;
+        for i in 0..outputs.len() {
+            pollster::block_on(self.model.read_logits(&self.state, i, &mut self.logits))?;
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        for sequence in 0..self.state.options().n_sequences {
+            self.state.truncate(sequence, 0);
+        }
+    }
+
+    fn prefill(&mut self, n: usize) -> Result<f64> {
+        self.clear();
+        let tokens = self.tokens(n);
+        let sequences = vec![0; n];
+        let (seconds, done) = timed(|| {
+            let mut left = n;
+            for chunk in tokens.chunks(N_BATCH) {
+                left -= chunk.len();
+                let last = [chunk.len() - 1];
+                let outputs = if left == 0 { &last[..] } else { &[] };
+                self.pass(chunk, &sequences[..chunk.len()], outputs)?;
+            }
+            anyhow::Ok(())
+        });
+        done.map(|()| seconds)
+    }
+
+    /// `steps` tokens of each of `n` sequences that share the shortest prompt.
+    fn decode(&mut self, n: usize, steps: usize) -> Result<f64> {
+        let start = self.sizes.prefill.first().copied().unwrap_or(0);
+        for sequence in 0..self.state.options().n_sequences {
+            self.state.truncate(sequence, if sequence == 0 { start } else { 0 });
+        }
+        for sequence in 1..n {
+            self.state.fork(0, sequence);
+        }
+        let sequences: Vec<usize> = (0..n).collect();
+        if n > 1 {
+            // Here sequences part, which copies what they share.
+            let tokens = self.tokens(n);
+            self.pass(&tokens, &sequences, &sequences)?;
+        }
+        let tokens = self.tokens(n * steps);
+        let (seconds, done) =
+            timed(|| tokens.chunks(n).try_for_each(|step| self.pass(step, &sequences, &sequences)));
+        done.map(|()| seconds)
+    }
+
+    fn measure(&mut self) -> Result<Vec<f64>> {
+        let mut seconds = Vec::new();
+        for n in self.sizes.prefill.clone() {
+            seconds.push(self.prefill(n)?);
+        }
+        for n in self.sizes.decode.clone() {
+            seconds.push(self.decode(1, n)?);
+        }
+        for n in self.sizes.batch.clone() {
+            seconds.push(self.decode(n, BATCH_STEPS)?);
+        }
+        Ok(seconds)
+    }
+}
+
+impl<B: Backend> Work for Text<B> {
+    fn stages(&self) -> Vec<Stage> {
+        let stage = |name: String, n: usize, floor| Stage {
+            name,
+            amount: n as f64,
+            unit: Unit::Tokens,
+            floor: vec![floor],
+            kernel: None,
+        };
+        let Sizes { prefill, decode, batch } = &self.sizes;
+        let prefill =
+            prefill.iter().map(|&n| stage(format!("prefill {n}"), n, self.costs.products(n)));
+        let decode = decode.iter().map(|&n| stage(format!("decode {n}"), n, self.costs.passes(n)));
+        let batch = batch.iter().map(|&n| {
+            stage(format!("batch of {n}"), n * BATCH_STEPS, self.costs.passes(BATCH_STEPS))
+        });
+        prefill.chain(decode).chain(batch).collect()
+    }
+
+    fn settings(&self) -> String {
+        format!("random tokens, KV f16, passes of up to {N_BATCH}")
+    }
+
+    fn sample(&mut self) -> Result<Vec<f64>> {
+        let backend = self.model.backend().clone();
+        backend.enter(|| self.measure())
+    }
+}
+
+impl Costs {
+    fn new<B: Backend>(file: &ModelFile, model: &Model<B>) -> Self {
+        let is_embedding = |t: &TensorView<'_>| {
+            matches!(t.name, "token_embd.weight" | "model.embed_tokens.weight")
+        };
+        let is_projection =
+            |t: &TensorView<'_>| matches!(t.name, "output.weight" | "lm_head.weight");
+        let is_tied = !file.tensors().any(|t| is_projection(&t));
+        let used = model.config().experts.map_or(1.0, |e| e.n_used as f64 / e.n_experts as f64);
+        let mut costs = Self {
+            bytes: 0.0,
+            layers: 0.0,
+            projection: 0.0,
+            is_quantized: main_dtype(file).is_quantized(),
+        };
+        for tensor in file.tensors() {
+            let part = if tensor.name.contains("exps") { used } else { 1.0 };
+            if is_embedding(&tensor) && !is_tied {
+                continue;
+            }
+            costs.bytes += part * tensor.data.len() as f64;
+            if is_embedding(&tensor) || is_projection(&tensor) {
+                costs.projection += tensor.n_elements() as f64;
+            } else if tensor.shape.len() > 1 {
+                costs.layers += part * tensor.n_elements() as f64;
+            }
+        }
+        costs
+    }
+
+    /// Products of `n` tokens with the layers, of one with the projection. Attention is left out.
+    fn products(&self, n: usize) -> FloorWork {
+        let kind = if self.is_quantized { FloorKind::Int8 } else { FloorKind::F32 };
+        FloorWork { kind, amount: 2.0 * (n as f64 * self.layers + self.projection) }
+    }
+
+    /// Reading all weights `n` times. Keys and values are left out.
+    fn passes(&self, n: usize) -> FloorWork {
+        FloorWork { kind: FloorKind::Read, amount: n as f64 * self.bytes }
+    }
+}

@@ -1,0 +1,94 @@
+//! Building the worker, of the working tree or of another revision.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use super::folder;
+use crate::shell;
+
+const PACKAGE: &str = "stonechat-benches";
+const WORKER: &str = "stonechat-bench-worker";
+
+/// Builds this tree's worker in `profile`.
+pub(super) fn worker(profile: &str) -> Result<PathBuf> {
+    let mut cargo = shell::cargo();
+    shell::run(cargo.args(arguments()).args(["--profile", profile]))?;
+    built_in(&shell::target_dir(), profile)
+}
+
+fn arguments() -> [&'static str; 5] {
+    ["build", "--package", PACKAGE, "--bin", WORKER]
+}
+
+fn built_in(target: &Path, profile: &str) -> Result<PathBuf> {
+    // Cargo's names of these two differ from their folders'.
+    let folder = if profile == "dev" { "debug" } else { profile };
+    let path = target.join(folder).join(format!("{WORKER}{}", std::env::consts::EXE_SUFFIX));
+    ensure!(path.is_file(), "cargo built no {}", path.display());
+    Ok(path)
+}
+
+/// Builds the worker of the commit `revision`, a full hash, in a work tree of its own, or takes the one
+/// that was built before.
+pub(super) fn worker_of(revision: &str, profile: &str) -> Result<PathBuf> {
+    let folder = folder()?;
+    let kept = folder
+        .join("workers")
+        .join(format!("{revision}-{profile}{}", std::env::consts::EXE_SUFFIX));
+    if kept.is_file() {
+        return Ok(kept);
+    }
+    let tree = folder.join("tree");
+    remove_tree(&tree);
+    shell::run(
+        shell::program("git")
+            .args(["worktree", "add", "--quiet", "--detach"])
+            .arg(&tree)
+            .arg(revision),
+    )?;
+    let built = build_tree(&tree, &folder.join("target"), profile).with_context(|| {
+        format!("cannot build the worker of {revision}, which perhaps is older than the worker")
+    });
+    remove_tree(&tree);
+    fs::create_dir_all(folder.join("workers"))?;
+    fs::copy(built?, &kept).with_context(|| format!("cannot write {}", kept.display()))?;
+    Ok(kept)
+}
+
+fn build_tree(tree: &Path, target: &Path, profile: &str) -> Result<PathBuf> {
+    let mut cargo = shell::cargo();
+    cargo.current_dir(tree).env("CARGO_TARGET_DIR", target);
+    shell::run(cargo.args(arguments()).args(["--profile", profile]))?;
+    built_in(target, profile)
+}
+
+/// Forgets a work tree, also one that was left behind half made.
+fn remove_tree(tree: &Path) {
+    let git = |args: &[&str]| {
+        shell::succeeds(shell::program("git").args(args));
+    };
+    git(&["worktree", "remove", "--force", &tree.to_string_lossy()]);
+    let _ = fs::remove_dir_all(tree);
+    git(&["worktree", "prune"]);
+}
+
+/// The commit that is checked out, and whether tracked files differ from it; nothing outside a repository.
+pub(super) fn revision() -> (String, bool) {
+    let git = |args: &[&str]| shell::output(shell::program("git").args(args)).unwrap_or_default();
+    let dirty = !git(&["status", "--porcelain", "--untracked-files=no"]).trim().is_empty();
+    (git(&["rev-parse", "HEAD"]).trim().to_owned(), dirty)
+}
+
+/// The full hash of a commit that is named in any of git's ways.
+pub(super) fn find_revision(name: &str) -> Option<String> {
+    let commit = format!("{name}^{{commit}}");
+    let args = ["rev-parse", "--verify", "--quiet", "--end-of-options", &commit];
+    shell::output(shell::program("git").args(args)).ok().map(|hash| hash.trim().to_owned())
+}
+
+/// The compiler's name and version.
+pub(super) fn rustc() -> String {
+    shell::output(shell::program("rustc").arg("--version")).unwrap_or_default().trim().to_owned()
+}

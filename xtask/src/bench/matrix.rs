@@ -1,0 +1,348 @@
+//! Which jobs run, with which engines, in which order.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use stonechat_benches::protocol::{FloorKind, Job, ModelKind, Reply, Request};
+use stonechat_benches::report::{Floor, Limits, Report};
+use stonechat_benches::table;
+
+use super::engine::Engine;
+use super::models::{self, Model};
+use super::peers::Peer;
+use super::sampling::{Contender, sample};
+use super::{BenchArgs, Work, folder, machine};
+use crate::shell;
+
+/// The recordings that make 11 s together.
+const CLIP: [&str; 5] =
+    ["quick_brown_fox", "counting", "hello_world", "quick_brown_fox", "hello_world"];
+/// Samples of each floor; the best counts, since nothing makes a machine faster than it is.
+const FLOOR_SAMPLES: usize = 10;
+
+/// Everything that does not change during a run.
+pub(super) struct Matrix<'a> {
+    args: &'a BenchArgs,
+    limits: Limits,
+    worker: PathBuf,
+    /// Label and worker of another revision.
+    revision: Option<(String, PathBuf)>,
+    models: Vec<Model>,
+    /// Each with a Python that has it.
+    peers: Vec<(Peer, PathBuf)>,
+    threads: Vec<usize>,
+    cores: usize,
+    device: String,
+    audio: PathBuf,
+    notes: Vec<String>,
+}
+
+/// How rows of another revision of this engine are labelled.
+pub(super) fn label(hash: &str) -> String {
+    format!("stonechat@{hash:.12}")
+}
+
+impl<'a> Matrix<'a> {
+    /// Finds models and engines; nothing is measured.
+    pub(super) fn new(args: &'a BenchArgs, limits: Limits, worker: PathBuf) -> Result<Self> {
+        let mut matrix = Self {
+            args,
+            limits,
+            worker,
+            revision: None,
+            models: Vec::new(),
+            peers: Vec::new(),
+            threads: Vec::new(),
+            cores: 0,
+            device: String::new(),
+            audio: PathBuf::new(),
+            notes: Vec::new(),
+        };
+        let mut worker = matrix.own(0)?;
+        (matrix.cores, matrix.device) = (worker.threads, worker.device.clone());
+        for &n in &args.threads {
+            let n = if n == 0 { matrix.cores } else { n };
+            if !matrix.threads.contains(&n) {
+                matrix.threads.push(n);
+            }
+        }
+        if [Work::Load, Work::Speech, Work::Text].iter().any(|&work| args.wants(work)) {
+            matrix.find_models(&mut worker)?;
+            matrix.find_peers()?;
+            matrix.audio = match &args.audio {
+                Some(audio) => std::path::absolute(audio)?,
+                None => folder()?.join("clip.wav"),
+            };
+        }
+        if args.audio.is_none() && args.wants(Work::Speech) {
+            let file =
+                |name: &&str| shell::workspace_root().join(format!("test-data/audio/{name}.wav"));
+            let audio = CLIP.iter().map(file).collect();
+            worker.ask(&Request::Join { audio, to: matrix.audio.clone() })?;
+        }
+        Ok(matrix)
+    }
+
+    fn find_models(&mut self, worker: &mut Engine) -> Result<()> {
+        let mut names = self.args.models.clone();
+        if names.is_empty() {
+            names = models::default_names(self.args.quick)?;
+        }
+        let peers = self.args.peers.as_deref();
+        let with_whisper_cpp = peers.is_some_and(|p| p.is_empty() || p.contains(&Peer::WhisperCpp));
+        for name in &names {
+            let mut model = models::find(worker, name)?;
+            if with_whisper_cpp && model.kind == ModelKind::Speech && model.path == model.source {
+                // The same file for both.
+                model = models::converted(worker, &model, None)?;
+            }
+            self.models.push(model);
+        }
+        Ok(())
+    }
+
+    fn find_peers(&mut self) -> Result<()> {
+        let Some(wanted) = &self.args.peers else { return Ok(()) };
+        let all = [Peer::LlamaCpp, Peer::WhisperCpp, Peer::FasterWhisper];
+        let wanted = if wanted.is_empty() { &all[..] } else { wanted };
+        for &peer in wanted {
+            if self.models.iter().any(|model| peer.refuses(model).is_none()) {
+                self.peers.push((peer, peer.python(&self.args.peer_pythons)?));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the worker of another revision take part.
+    pub(super) fn add_revision(&mut self, hash: &str, worker: PathBuf) {
+        self.revision = Some((label(hash), worker));
+    }
+
+    pub(super) fn cores(&self) -> usize {
+        self.cores
+    }
+
+    /// Instruction set and threads, in the worker's words.
+    pub(super) fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Measures everything and prints each table when it is known.
+    pub(super) fn run(&self, report: &mut Report) -> Result<()> {
+        report.notes.extend(self.notes.iter().cloned());
+        self.floors(report)?;
+        print!("\n{}", table::floors(&report.floors));
+        for model in &self.models {
+            for &threads in &self.threads {
+                self.model(model, threads, report)?;
+            }
+        }
+        if self.args.wants(Work::Kernels) {
+            for &threads in &self.threads {
+                self.kernels(threads, report)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Floors of one thread and of each number that is measured.
+    fn floors(&self, report: &mut Report) -> Result<()> {
+        let mut threads = self.threads.clone();
+        if !threads.contains(&1) {
+            threads.insert(0, 1);
+        }
+        for threads in threads {
+            let mut worker = self.own(threads)?;
+            let bytes = machine::floor_bytes();
+            let Reply::Opened { stages, .. } =
+                worker.ask(&Request::Open { job: Job::Floors { bytes } })?
+            else {
+                bail!("floors: expected an open job")
+            };
+            let mut best = vec![f64::INFINITY; stages.len()];
+            for _ in 0..FLOOR_SAMPLES {
+                let Reply::Sample { seconds, .. } = worker.ask(&Request::Sample)? else {
+                    bail!("floors: expected a sample")
+                };
+                best.iter_mut().zip(seconds).for_each(|(best, s)| *best = best.min(s));
+            }
+            for (stage, seconds) in stages.into_iter().zip(best) {
+                let kind = match stage.name.as_str() {
+                    "read" => FloorKind::Read,
+                    "f32" => FloorKind::F32,
+                    "int8" => FloorKind::Int8,
+                    other => bail!("floors: unknown floor {other:?}"),
+                };
+                let per_second = stage.amount / seconds;
+                let kernel = stage.kernel.unwrap_or_default();
+                report.floors.push(Floor { threads, kind, per_second, kernel });
+            }
+        }
+        Ok(())
+    }
+
+    /// The jobs of a model.
+    fn jobs(&self, model: &Model) -> Vec<Job> {
+        let args = self.args;
+        let path = model.path.clone();
+        let first =
+            |sizes: &[usize]| sizes.iter().copied().take(if args.quick { 1 } else { 99 }).collect();
+        let mut jobs = Vec::new();
+        if args.wants(Work::Load) {
+            jobs.push(Job::Load { model: path.clone() });
+        }
+        match model.kind {
+            ModelKind::Speech if args.wants(Work::Speech) => {
+                jobs.push(Job::Speech { model: path, audio: self.audio.clone() });
+            }
+            ModelKind::Text if args.wants(Work::Text) => jobs.push(Job::Text {
+                model: path,
+                prefill: first(&args.prefill),
+                decode: first(&args.decode),
+                batch: first(&args.batch),
+            }),
+            _ => {}
+        }
+        jobs
+    }
+
+    /// Runs the jobs of a model, each with all engines that can.
+    fn model(&self, model: &Model, threads: usize, report: &mut Report) -> Result<()> {
+        let mut peers = Vec::new();
+        for (peer, python) in &self.peers {
+            match peer.refuses(model) {
+                None => peers.push((*peer, python)),
+                Some(reason) if reason.is_empty() || report.notes.contains(&reason) => {}
+                Some(reason) => report.notes.push(reason),
+            }
+        }
+        for job in self.jobs(model) {
+            let own = self.own_engines(threads)?;
+            let mut engines: Vec<_> = own.into_iter().map(|engine| (engine, None)).collect();
+            for &(peer, python) in &peers {
+                let mut command = peer.command(python, model, threads);
+                match self.start(&mut command, Some(peer.name())) {
+                    Ok(engine) => engines.push((engine, Some(peer))),
+                    // Another engine's trouble must not end the run.
+                    Err(error) => report.notes.push(format!("{}: {error:#}", peer.name())),
+                }
+            }
+            let mut contenders = Vec::new();
+            for (engine, peer) in &mut engines {
+                let job = match peer {
+                    Some(peer) => with_path(&job, peer.path(model).to_owned()),
+                    None => job.clone(),
+                };
+                match Contender::open(engine, job, &model.name, threads) {
+                    Ok(contender) => contenders.push(contender),
+                    Err(error) if peer.is_some() => report.notes.push(format!("{error:#}")),
+                    Err(error) => return Err(error),
+                }
+            }
+            self.finish(contenders, report)?;
+        }
+        Ok(())
+    }
+
+    fn kernels(&self, threads: usize, report: &mut Report) -> Result<()> {
+        let mut engines = self.own_engines(threads)?;
+        let quick = self.args.quick && self.args.kernels.is_empty();
+        let Reply::Kernels { names } = engines[0].ask(&Request::Kernels { quick })? else {
+            bail!("expected names of kernels")
+        };
+        let wanted = |name: &&String| {
+            let texts = &self.args.kernels;
+            texts.is_empty() || texts.iter().any(|text| name.contains(text.as_str()))
+        };
+        let wanted: Vec<&String> = names.iter().filter(wanted).collect();
+        ensure!(
+            !wanted.is_empty(),
+            "--kernel {}: no kernel's name contains that; there are: {}",
+            self.args.kernels.join(", "),
+            names.join(", ")
+        );
+        let limits = Limits { max_seconds: self.limits.max_seconds / 10.0, ..self.limits };
+        let from = report.rows.len();
+        for (i, name) in wanted.iter().enumerate() {
+            eprintln!("kernel {}/{}: {name}", i + 1, wanted.len());
+            let mut contenders = Vec::new();
+            for (i, engine) in engines.iter_mut().enumerate() {
+                let job = Job::Kernel { name: (*name).clone() };
+                match Contender::open(engine, job, "", threads) {
+                    Ok(contender) => contenders.push(contender),
+                    // Another revision may not have it.
+                    Err(error) if i > 0 => report.notes.push(format!("{error:#}")),
+                    Err(error) => return Err(error),
+                }
+            }
+            report.notes.extend(sample(&mut contenders, &limits)?);
+            for contender in contenders {
+                report.rows.extend(contender.into_rows(&report.floors)?);
+            }
+        }
+        print!("\nkernels, {threads} threads\n{}", table::job(&report.rows[from..]));
+        Ok(())
+    }
+
+    /// Samples, prints and files one job.
+    fn finish(&self, mut contenders: Vec<Contender<'_>>, report: &mut Report) -> Result<()> {
+        let order: Vec<String> = contenders.iter().map(|c| c.name().to_owned()).collect();
+        report.notes.extend(sample(&mut contenders, &self.limits)?);
+        // Taking turns has rotated them.
+        contenders.sort_by_key(|contender| order.iter().position(|name| name == contender.name()));
+        let mut rows = Vec::new();
+        for contender in contenders {
+            rows.extend(contender.into_rows(&report.floors)?);
+        }
+        let first = rows.first().context("a job without rows")?;
+        println!("\n{}, {}, {} threads", first.model, first.work, first.threads);
+        print!("{}{}", table::job(&rows), table::remarks(&rows));
+        report.rows.extend(rows);
+        Ok(())
+    }
+
+    /// This engine's workers: of this tree and of the revision that it is compared with.
+    fn own_engines(&self, threads: usize) -> Result<Vec<Engine>> {
+        let mut engines = vec![self.own(threads)?];
+        if let Some((label, worker)) = &self.revision {
+            let mut command = Command::new(worker);
+            command.args(["--threads", &threads.to_string()]);
+            engines.push(self.start(&mut command, Some(label))?);
+        }
+        Ok(engines)
+    }
+
+    fn own(&self, threads: usize) -> Result<Engine> {
+        let mut command = Command::new(&self.worker);
+        command.args(["--threads", &threads.to_string()]);
+        self.start(&mut command, None)
+    }
+
+    fn start(&self, command: &mut Command, name: Option<&str>) -> Result<Engine> {
+        let log = folder()?.join(format!("{}.log", name.unwrap_or("stonechat")));
+        Engine::start(command.current_dir(shell::workspace_root()), name, &log)
+    }
+}
+
+/// The job with another engine's file of the model.
+fn with_path(job: &Job, path: PathBuf) -> Job {
+    let mut job = job.clone();
+    if let Job::Load { model } | Job::Speech { model, .. } | Job::Text { model, .. } = &mut job {
+        *model = path;
+    }
+    job
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_engines_get_their_own_file() {
+        let job = Job::Speech { model: "a".into(), audio: "clip.wav".into() };
+        let Job::Speech { model, audio } = with_path(&job, "b".into()) else { panic!() };
+        assert_eq!((model, audio), (PathBuf::from("b"), PathBuf::from("clip.wav")));
+        assert_eq!(label("0123456789abcdef"), "stonechat@0123456789ab");
+    }
+}
