@@ -2,7 +2,7 @@
 
 use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, Pages, RmsNorm};
+use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, RmsNorm};
 
 use crate::arch::{FeedForward, NormKind, Residual};
 use crate::rope::RopeDivisors;
@@ -69,8 +69,6 @@ impl<B: Backend> Weights<B> {
         let steps = (config.n_layers + 2) as f32;
         let mut done = 0.0;
         let mut step = || {
-            // What was read is on the device now.
-            source.release();
             done += 1.0;
             progress(done / steps);
         };

@@ -58,6 +58,17 @@ enum Weights<'a> {
     Packed(&'a PackedMatrix, usize, usize),
 }
 
+impl Weights<'_> {
+    /// Whether so many rows of activations are quantized before they are multiplied.
+    fn takes_integers(&self, n_rows: usize) -> bool {
+        match self {
+            Self::Dense(_) => false,
+            Self::Quant(_) => n_rows <= MAX_INTEGER_ROWS,
+            Self::Packed(..) => true,
+        }
+    }
+}
+
 impl CpuMatrix {
     fn shape(&self) -> (usize, usize) {
         match self {
@@ -143,26 +154,34 @@ impl Cpu {
         let device = &self.device;
         match w {
             Weights::Dense(w) => matmul(device, out, x, w, epilogue),
-            Weights::Packed(w, start, end) => {
-                let activations = self.quantize(x);
-                stonechat_quant::matmul_packed(
-                    device,
-                    out,
-                    &activations,
-                    (w, start..end),
-                    epilogue,
-                );
+            _ if w.takes_integers(x.rows) => {
+                self.matmul_integers(out, &self.quantize(x), w, epilogue);
             }
-            Weights::Quant(w) if x.rows <= MAX_INTEGER_ROWS => {
-                let activations = self.quantize(x);
-                stonechat_quant::matmul(device, out, &activations, w, epilogue);
-            }
+            Weights::Packed(..) => unreachable!("panels take integers only"),
             Weights::Quant(w) => {
                 let dequantize = |rows, values: &mut [f32]| {
                     w.dequantize_rows(device.isa, rows, values);
                 };
                 matmul_dequantized(device, out, x, &dequantize, epilogue);
             }
+        }
+    }
+
+    /// Weights that [take integers](Weights::takes_integers) times activations that are some.
+    fn matmul_integers(
+        &self,
+        out: MatMut<'_>,
+        x: &ActivationBuffer,
+        w: Weights<'_>,
+        epilogue: cpu::Epilogue<'_>,
+    ) {
+        let device = &self.device;
+        match w {
+            Weights::Packed(w, start, end) => {
+                stonechat_quant::matmul_packed(device, out, x, (w, start..end), epilogue);
+            }
+            Weights::Quant(w) => stonechat_quant::matmul(device, out, x, w, epilogue),
+            Weights::Dense(_) => unreachable!("dense weights take no integers"),
         }
     }
 
@@ -175,12 +194,9 @@ impl Cpu {
         let row_bytes = matrix.row_bytes().max(1);
         // Whole panels, whatever their height.
         let rows_at_once = (CHUNK_BYTES / row_bytes).next_multiple_of(64).max(64);
-        for (i, bytes) in source.bytes.chunks(rows_at_once * row_bytes).enumerate() {
+        in_pieces(source, rows_at_once * row_bytes, |i, bytes| {
             matrix.pack(&self.device, i * rows_at_once, bytes);
-            if let Some(pages) = source.pages {
-                pages.release();
-            }
-        }
+        });
         Some(matrix)
     }
 
@@ -214,16 +230,23 @@ fn host<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
     }
 }
 
-/// The values of a weight matrix in memory of their own.
-fn copied<T: Pod>(source: &MatrixSource<'_>) -> Vec<T> {
-    let mut values = bytemuck::allocation::zeroed_vec::<T>(source.bytes.len() / size_of::<T>());
-    let to = bytemuck::cast_slice_mut::<T, u8>(&mut values);
-    for (to, from) in to.chunks_mut(CHUNK_BYTES).zip(source.bytes.chunks(CHUNK_BYTES)) {
-        to.copy_from_slice(from);
+/// Calls `take` with each `len` bytes of a weight matrix, fewer at the end, and releases their pages.
+fn in_pieces(source: &MatrixSource<'_>, len: usize, mut take: impl FnMut(usize, &[u8])) {
+    for (i, bytes) in source.bytes.chunks(len).enumerate() {
+        take(i, bytes);
         if let Some(pages) = source.pages {
             pages.release();
         }
     }
+}
+
+/// The values of a weight matrix in memory of their own.
+fn copied<T: Pod>(source: &MatrixSource<'_>) -> Vec<T> {
+    let mut values = bytemuck::allocation::zeroed_vec::<T>(source.bytes.len() / size_of::<T>());
+    let to = bytemuck::cast_slice_mut::<T, u8>(&mut values);
+    in_pieces(source, CHUNK_BYTES, |i, bytes| {
+        to[i * CHUNK_BYTES..][..bytes.len()].copy_from_slice(bytes);
+    });
     values
 }
 

@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use stonechat_compute::AlignedVec;
 use stonechat_compute::cpu::{self, MatMut, MatRef};
 
-use super::{Cpu, MAX_INTEGER_ROWS, Weights};
+use super::{Cpu, Weights};
 use crate::{Experts, Routing};
 
 /// Memory that is kept between calls; it only grows.
@@ -113,18 +113,10 @@ impl Cpu {
         epilogues: [cpu::Epilogue<'_>; 2],
     ) {
         let [out_a, out_b] = out;
-        if let [Weights::Packed(a, from_a, to_a), Weights::Packed(b, from_b, to_b)] = w {
+        if w.iter().all(|w| w.takes_integers(x.rows)) {
             let activations = self.quantize(x);
-            let device = &self.device;
-            let (a, b) = ((a, from_a..to_a), (b, from_b..to_b));
-            stonechat_quant::matmul_packed(device, out_a, &activations, a, epilogues[0]);
-            stonechat_quant::matmul_packed(device, out_b, &activations, b, epilogues[1]);
-        } else if let [Weights::Quant(a), Weights::Quant(b)] = w
-            && x.rows <= MAX_INTEGER_ROWS
-        {
-            let activations = self.quantize(x);
-            stonechat_quant::matmul(&self.device, out_a, &activations, a, epilogues[0]);
-            stonechat_quant::matmul(&self.device, out_b, &activations, b, epilogues[1]);
+            self.matmul_integers(out_a, &activations, w[0], epilogues[0]);
+            self.matmul_integers(out_b, &activations, w[1], epilogues[1]);
         } else {
             self.matmul_into(out_a, x, w[0], epilogues[0]);
             self.matmul_into(out_b, x, w[1], epilogues[1]);
