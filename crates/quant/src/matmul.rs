@@ -20,8 +20,9 @@ use crate::dot::DotRow;
 use crate::error::{Error, Result};
 use crate::simd::I8Dot;
 
-/// Rows of `x` that are multiplied with a weight row at a time.
-const MAX_TILE_ROWS: usize = 5;
+/// Rows of `x` that are multiplied with a weight row at a time; fewer go one by one. Each size is
+/// compiled for every format and instruction set.
+const TILE_ROWS: usize = 4;
 /// Outputs of a task that are finished together.
 const TILE_COLS: usize = 32;
 /// Weight bytes of a task: large beside the cost of claiming it, small beside a core's share.
@@ -234,25 +235,22 @@ impl<B: DotRow, S: I8Dot> NullaryFnOnce for InContext<'_, B, S> {
         let n_rows = task.x.rows();
         for first in task.cols.clone().step_by(TILE_COLS) {
             let cols = first..task.cols.end.min(first + TILE_COLS);
-            let n_chunks = n_rows.div_ceil(MAX_TILE_ROWS);
             let mut row = 0;
-            for chunk in 0..n_chunks {
-                let len = (n_rows - row).div_ceil(n_chunks - chunk);
-                match len {
-                    1 => task.tile::<S, 1>(s, row, cols.clone()),
-                    2 => task.tile::<S, 2>(s, row, cols.clone()),
-                    3 => task.tile::<S, 3>(s, row, cols.clone()),
-                    4 => task.tile::<S, 4>(s, row, cols.clone()),
-                    _ => task.tile::<S, MAX_TILE_ROWS>(s, row, cols.clone()),
+            while row < n_rows {
+                if n_rows - row < TILE_ROWS {
+                    task.tile::<S, 1>(s, row, cols.clone());
+                    row += 1;
+                } else {
+                    task.tile::<S, TILE_ROWS>(s, row, cols.clone());
+                    row += TILE_ROWS;
                 }
-                row += len;
             }
         }
     }
 }
 
 impl<B: DotRow> Task<'_, B> {
-    /// Rows `row .. row + M` of `x`, `M` at most [`MAX_TILE_ROWS`], with at most [`TILE_COLS`]
+    /// Rows `row .. row + M` of `x` with at most [`TILE_COLS`]
     /// rows of weights.
     #[inline(always)]
     fn tile<S: I8Dot, const M: usize>(&self, s: S, row: usize, cols: Range<usize>) {

@@ -25,7 +25,7 @@ use layout::Layout;
 const PANEL_ROWS: usize = 16;
 /// Weight bytes of a task of few rows of `x`: large beside the cost of claiming it, small beside a
 /// core's share.
-const TASK_BYTES: usize = 32 * 1024;
+const TASK_BYTES: usize = 64 * 1024;
 /// Weight bytes of a task of many rows: they stay in the second-level cache while all rows of `x` pass.
 const TASK_BYTES_MANY: usize = 192 * 1024;
 

@@ -20,7 +20,7 @@ use crate::activation::ActivationRow;
 /// Rows of `x` that pass a panel together: their sums, two vectors each, and what they share fill the
 /// 32 registers.
 const MAX_TILE_ROWS: usize = 8;
-/// How far ahead a single row asks for weights, in vectors.
+/// How far ahead the first rows, for which weights come from memory, ask for them, in vectors.
 const PREFETCH_WORDS: usize = 64;
 
 impl Task<'_> {
@@ -87,7 +87,8 @@ fn tile<F: Format, const M: usize>(task: &Task<'_>, token: Avx512Vnni, row: usiz
     let words = &w.data[panel * panel_len..][..panel_len];
     // SAFETY: `token` proves the instructions; `matmul_packed` checked that rows of `x` have as many
     // values as rows of `w`, which are `F`'s blocks.
-    let sums = unsafe { dots::<F, M>(words, n_blocks, w.layout.factors_len(n_blocks), &x) };
+    let sums =
+        unsafe { dots::<F, M>(words, n_blocks, w.layout.factors_len(n_blocks), &x, row == 0) };
     // A range that starts or ends inside the panel wants some of its rows only.
     let all = panel * PANEL_ROWS..(panel + 1) * PANEL_ROWS;
     let wanted = all.start.max(task.rows.start)..all.end.min(task.rows.end);
@@ -119,6 +120,7 @@ unsafe fn dots<F: Format, const M: usize>(
     n_blocks: usize,
     factors_len: usize,
     x: &[ActivationRow<'_>; M],
+    is_first: bool,
 ) -> [__m512; M] {
     assert!(panel.len() >= factors_len + n_blocks * F::N_WORDS);
     for m in 0..M {
@@ -133,7 +135,7 @@ unsafe fn dots<F: Format, const M: usize>(
         let factors = panel.as_ptr().cast::<[u16; PANEL_ROWS]>();
         for i in 0..n_blocks {
             let words = panel.as_ptr().add(factors_len + i * F::N_WORDS);
-            if M == 1 {
+            if is_first {
                 for word in 0..F::N_WORDS {
                     let ahead = words.wrapping_add(word + PREFETCH_WORDS);
                     _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
