@@ -61,7 +61,7 @@ fn products(c: &mut Criterion) {
                 let mut activations = ActivationBuffer::new();
                 group.bench_function(format!("{m}x{n}x{k}"), |b| {
                     b.iter(|| {
-                        activations.quantize(cpu.isa, MatRef::packed(black_box(&x), m, k));
+                        activations.quantize(&cpu, MatRef::packed(black_box(&x), m, k));
                         let out = MatMut::packed(&mut y, m, n);
                         matmul(&cpu, out, &activations, w, Epilogue::default());
                     });

@@ -13,7 +13,7 @@ pub use aligned::AlignedVec;
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use simd::Isa;
-pub use threads::ThreadTeam;
+pub use threads::{Parts, ThreadTeam};
 
 /// The processor as a compute device: which instructions to use and which threads.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! The forward pass of every architecture: a ragged batch of tokens to logits.
 
 use stonechat_nn::{
-    Activation, Attention, Backend, Embed, Epilogue, RmsNorm, Rope, Rotation, Rows, View,
+    Activation, Attention, Backend, Embed, Epilogue, Product, RmsNorm, Rope, Rotation, Rows, View,
 };
 
 use crate::arch::{FeedForward, Residual};
@@ -49,7 +49,8 @@ pub(crate) fn forward<B: Backend>(
         let matrix = weights.output.as_ref().unwrap_or(&weights.token_embd);
         let bias = weights.output_bias.as_ref();
         let epilogue = Epilogue { bias, activation: Activation::None, accumulate: false };
-        backend.matmul(logits, View::packed(h, n, d), matrix, epilogue);
+        let product = Product { out: logits, w: matrix, epilogue };
+        backend.matmul(View::packed(h, n, d), [product]);
     }
     Ok(())
 }
@@ -72,9 +73,8 @@ impl<B: Backend> Pass<'_, B> {
         let (d, is_local) = (config.d_model, config.is_local[layer]);
         let Buffers { x, h, q, k, v, attn, cos_sin, local_cos_sin, .. } = &mut state.buffers;
         block.attn_norm.forward(backend, h, View::packed(x, t, d));
-        block.attn_q.forward(backend, q, View::packed(h, t, d));
-        block.attn_k.forward(backend, k, View::packed(h, t, d));
-        block.attn_v.forward(backend, v, View::packed(h, t, d));
+        let qkv = [block.attn_q.product(q), block.attn_k.product(k), block.attn_v.product(v)];
+        backend.matmul(View::packed(h, t, d), qkv);
         let (rope, angles) = match (&config.local_rope, &*local_cos_sin) {
             (Some(rope), Some(angles)) if is_local => (Some(rope), Some(angles)),
             _ => (config.rope.as_ref(), cos_sin.as_ref()),
@@ -154,15 +154,16 @@ impl<B: Backend> Pass<'_, B> {
         }
         match (&block.ffn, config.architecture.feed_forward) {
             (Ffn::Gated { gate: w_gate, up: w_up, down }, FeedForward::Gated(activation)) => {
-                w_gate.forward(backend, gate, View::packed(h, t, d));
-                w_up.forward(backend, up, View::packed(h, t, d));
+                let products = [w_gate.product(gate), w_up.product(up)];
+                backend.matmul(View::packed(h, t, d), products);
                 let (gate, up) = (View::packed(gate, t, f), View::packed(up, t, f));
                 backend.gated(hidden, gate, up, activation);
                 self.join(down, block.post_ffn_norm.as_ref(), (x, h), View::packed(hidden, t, f));
             }
             (Ffn::Plain { up: w_up, down }, FeedForward::Plain(activation)) => {
                 let epilogue = Epilogue { bias: w_up.bias.as_ref(), activation, accumulate: false };
-                backend.matmul(up, View::packed(h, t, d), &w_up.weight, epilogue);
+                let product = Product { out: up, w: &w_up.weight, epilogue };
+                backend.matmul(View::packed(h, t, d), [product]);
                 self.join(down, block.post_ffn_norm.as_ref(), (x, h), View::packed(up, t, f));
             }
             (Ffn::Experts { router, experts }, _) => {

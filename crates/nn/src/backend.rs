@@ -113,6 +113,17 @@ pub struct Epilogue<'a, B: Backend> {
     pub accumulate: bool,
 }
 
+/// One of the matrix products of an input.
+#[derive(Debug)]
+pub struct Product<'a, B: Backend> {
+    /// Packed `[T, N]`.
+    pub out: &'a mut B::Buffer,
+    /// `[N, K]`.
+    pub w: &'a B::Matrix,
+    /// What happens to the result.
+    pub epilogue: Epilogue<'a, B>,
+}
+
 /// A weight matrix as a file holds it.
 #[derive(Debug, Clone, Copy)]
 pub struct MatrixSource<'a> {
@@ -349,14 +360,9 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         experts: &Experts<Self>,
     );
 
-    /// `out[t, n] = Σ_k x[t, k] w[n, k]` with `epilogue`; `out` is packed `[T, N]`.
-    fn matmul(
-        &self,
-        out: &mut Self::Buffer,
-        x: View<'_, Self>,
-        w: &Self::Matrix,
-        epilogue: Epilogue<'_, Self>,
-    );
+    /// For each product `out[t, n] = Σ_k x[t, k] w[n, k]` with its epilogue. What the products share,
+    /// such as rounding `x` to what a kernel multiplies, is done once.
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]);
 
     /// Convolution over time with kernel 3 and padding 1: `w` is `[C_out, 3 * C_in]`, tap-major
     /// (`w[o, tap * C_in + i]`), `x` packed `[T, C_in]`, `out` packed `[ceil(T / stride), C_out]`.

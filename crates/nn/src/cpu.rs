@@ -16,7 +16,7 @@ use stonechat_quant::{ActivationBuffer, PackedMatrix, QuantMatrix};
 
 use crate::{
     Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
-    MatrixSource, Rope, Rows, View,
+    MatrixSource, Product, Rope, Rows, View,
 };
 
 /// Rows of activations up to which a quantized matrix that was not rearranged is multiplied by integer
@@ -144,44 +144,32 @@ impl Cpu {
         }
     }
 
-    fn matmul_into(
+    /// Products of one input, which is quantized at most once.
+    fn products<const N: usize>(
         &self,
-        out: MatMut<'_>,
         x: MatRef<'_>,
-        w: Weights<'_>,
-        epilogue: cpu::Epilogue<'_>,
+        products: [(MatMut<'_>, Weights<'_>, cpu::Epilogue<'_>); N],
     ) {
+        let needs_integers = products.iter().any(|(_, w, _)| w.takes_integers(x.rows));
+        let integers = needs_integers.then(|| self.quantize(x));
         let device = &self.device;
-        match w {
-            Weights::Dense(w) => matmul(device, out, x, w, epilogue),
-            _ if w.takes_integers(x.rows) => {
-                self.matmul_integers(out, &self.quantize(x), w, epilogue);
+        for (out, w, epilogue) in products {
+            match (w, &integers) {
+                (Weights::Dense(w), _) => matmul(device, out, x, w, epilogue),
+                (Weights::Packed(w, start, end), Some(x)) => {
+                    stonechat_quant::matmul_packed(device, out, x, (w, start..end), epilogue);
+                }
+                (Weights::Quant(w), Some(x)) if x.rows() <= MAX_INTEGER_ROWS => {
+                    stonechat_quant::matmul(device, out, x, w, epilogue);
+                }
+                (Weights::Quant(w), _) => {
+                    let dequantize = |rows, values: &mut [f32]| {
+                        w.dequantize_rows(device.isa, rows, values);
+                    };
+                    matmul_dequantized(device, out, x, &dequantize, epilogue);
+                }
+                (Weights::Packed(..), None) => unreachable!("panels take integers"),
             }
-            Weights::Packed(..) => unreachable!("panels take integers only"),
-            Weights::Quant(w) => {
-                let dequantize = |rows, values: &mut [f32]| {
-                    w.dequantize_rows(device.isa, rows, values);
-                };
-                matmul_dequantized(device, out, x, &dequantize, epilogue);
-            }
-        }
-    }
-
-    /// Weights that [take integers](Weights::takes_integers) times activations that are some.
-    fn matmul_integers(
-        &self,
-        out: MatMut<'_>,
-        x: &ActivationBuffer,
-        w: Weights<'_>,
-        epilogue: cpu::Epilogue<'_>,
-    ) {
-        let device = &self.device;
-        match w {
-            Weights::Packed(w, start, end) => {
-                stonechat_quant::matmul_packed(device, out, x, (w, start..end), epilogue);
-            }
-            Weights::Quant(w) => stonechat_quant::matmul(device, out, x, w, epilogue),
-            Weights::Dense(_) => unreachable!("dense weights take no integers"),
         }
     }
 
@@ -203,7 +191,7 @@ impl Cpu {
     /// The rows of `x` as integers, until the guard is dropped.
     fn quantize(&self, x: MatRef<'_>) -> MutexGuard<'_, ActivationBuffer> {
         let mut activations = self.activations.lock().unwrap_or_else(PoisonError::into_inner);
-        activations.quantize(self.device.isa, x);
+        activations.quantize(&self.device, x);
         activations
     }
 }
@@ -434,16 +422,13 @@ impl Backend for Cpu {
         self.mixture(out, mat(x.buffer, x.rows), mat(logits.buffer, logits.rows), experts);
     }
 
-    fn matmul(
-        &self,
-        out: &mut AlignedVec,
-        x: View<'_, Self>,
-        w: &CpuMatrix,
-        epilogue: Epilogue<'_, Self>,
-    ) {
-        let (n, _) = w.shape();
-        let out = MatMut::packed(&mut out[..x.rows.rows * n], x.rows.rows, n);
-        self.matmul_into(out, mat(x.buffer, x.rows), w.all(), host(&epilogue));
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
+        let products = products.map(|Product { out, w, epilogue }| {
+            let (n, _) = w.shape();
+            let out = MatMut::packed(&mut out[..x.rows.rows * n], x.rows.rows, n);
+            (out, w.all(), host(&epilogue))
+        });
+        self.products(mat(x.buffer, x.rows), products);
     }
 
     fn conv1d(
@@ -459,7 +444,7 @@ impl Backend for Cpu {
         let out = MatMut::packed(&mut out[..rows * n], rows, n);
         let epilogue = host(&epilogue);
         let w = w.all();
-        conv1d(out, mat(x.buffer, x.rows), stride, |out, x| self.matmul_into(out, x, w, epilogue));
+        conv1d(out, mat(x.buffer, x.rows), stride, |out, x| self.products(x, [(out, w, epilogue)]));
     }
 
     fn kv_write(

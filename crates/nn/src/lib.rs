@@ -26,7 +26,8 @@ pub mod sample;
 
 pub use backend::{
     Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, KvDType, KvRow,
-    KvShape, MatrixSource, Pages, QueryRow, Rope, RopePairs, Rotation, Routing, Rows, View,
+    KvShape, MatrixSource, Pages, Product, QueryRow, Rope, RopePairs, Rotation, Routing, Rows,
+    View,
 };
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix};

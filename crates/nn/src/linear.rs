@@ -1,7 +1,7 @@
 //! Matrix products with a bias.
 
 use crate::backend::Activation;
-use crate::{Backend, Epilogue, View};
+use crate::{Backend, Epilogue, Product, View};
 
 /// `y = act(x·Wᵀ + b)` with `W` of any weight type.
 #[derive(Debug)]
@@ -15,28 +15,31 @@ pub struct Linear<B: Backend> {
 impl<B: Backend> Linear<B> {
     /// `out[T, N] = x·Wᵀ + b`.
     pub fn forward(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
-        self.apply(backend, out, x, Activation::None, false);
+        backend.matmul(x, [self.product(out)]);
     }
 
     /// `out[T, N] = gelu(x·Wᵀ + b)`.
     pub fn forward_gelu(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
-        self.apply(backend, out, x, Activation::Gelu, false);
+        backend.matmul(x, [self.ending(out, Activation::Gelu, false)]);
     }
 
     /// `out[T, N] += x·Wᵀ + b`: the end of a residual branch.
     pub fn accumulate(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
-        self.apply(backend, out, x, Activation::None, true);
+        backend.matmul(x, [self.ending(out, Activation::None, true)]);
     }
 
-    fn apply(
-        &self,
-        backend: &B,
-        out: &mut B::Buffer,
-        x: View<'_, B>,
+    /// `out[T, N] = x·Wᵀ + b`, to be computed with other products of `x`.
+    pub fn product<'a>(&'a self, out: &'a mut B::Buffer) -> Product<'a, B> {
+        self.ending(out, Activation::None, false)
+    }
+
+    fn ending<'a>(
+        &'a self,
+        out: &'a mut B::Buffer,
         activation: Activation,
         accumulate: bool,
-    ) {
+    ) -> Product<'a, B> {
         let epilogue = Epilogue { bias: self.bias.as_ref(), activation, accumulate };
-        backend.matmul(out, x, &self.weight, epilogue);
+        Product { out, w: &self.weight, epilogue }
     }
 }

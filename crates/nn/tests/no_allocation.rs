@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stonechat_compute::DType;
 use stonechat_nn::{
-    Activation, Backend, Cpu, Epilogue, Experts, GatedActivation, MatrixSource, Routing, View,
+    Activation, Backend, Cpu, Epilogue, Experts, GatedActivation, MatrixSource, Product, Routing,
+    View,
 };
 
 struct Counting;
@@ -70,7 +71,8 @@ fn matmuls_and_experts_of_one_token_do_not_allocate() {
     let mut step = || {
         let epilogue = Epilogue { bias: None, activation: Activation::None, accumulate: false };
         cpu.moe(&mut y, View::packed(&x, 1, d), View::packed(&logits, 1, n_experts), &experts);
-        cpu.matmul(&mut out, View::packed(&y, 1, d), &head, epilogue);
+        let product = Product { out: &mut out, w: &head, epilogue };
+        cpu.matmul(View::packed(&y, 1, d), [product]);
     };
     // What must come is a round without any allocation; the first ones make the scratch memory.
     let rounds = cpu.enter(|| {

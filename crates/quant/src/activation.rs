@@ -4,15 +4,20 @@
 //! quantization noise is then at most that of GGML's `Q8_K`, which has one scale per 256, and one
 //! buffer serves matrices of different formats.
 
+use std::ops::Range;
+
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::MatRef;
 use stonechat_compute::simd::NullaryFnOnce;
-use stonechat_compute::{Isa, match_isa};
+use stonechat_compute::{Cpu, Parts, match_isa};
 
 /// Elements that share a scale.
 const UNIT_LEN: usize = 32;
 /// Units of a row are padded to a multiple of this, a block of 256 elements.
 const UNITS_PER_BLOCK: usize = 8;
+
+/// Values that a thread quantizes at a time: some microseconds of work.
+const TASK_LEN: usize = 16 * 1024;
 
 /// 32 values in one register, never across a cache line.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -111,7 +116,7 @@ impl ActivationBuffer {
     /// # Panics
     /// If the rows of `x` are no whole number of 32 elements.
     #[track_caller]
-    pub fn quantize(&mut self, isa: Isa, x: MatRef<'_>) {
+    pub fn quantize(&mut self, cpu: &Cpu, x: MatRef<'_>) {
         let (m, k) = (x.rows, x.cols);
         assert!(k.is_multiple_of(UNIT_LEN), "activation rows: expected k % 32 == 0, got k = {k}");
         let units_per_row = padded_units(k);
@@ -121,24 +126,23 @@ impl ActivationBuffer {
         self.sums32.resize(m * units_per_row, 0.0);
         self.sums16.resize(m * units_per_row / UNITS_PER_BLOCK, [[0.0; 8]; 2]);
         self.int_sums.resize(m * units_per_row, [0; 2]);
-        for r in 0..m {
-            let row = r * units_per_row..(r + 1) * units_per_row;
-            let blocks = r * units_per_row / UNITS_PER_BLOCK..;
-            let padding = row.start + k / UNIT_LEN..row.end;
-            self.units[padding.clone()].fill(Unit::zeroed());
-            self.scales[padding.clone()].fill(0.0);
-            self.sums32[padding.clone()].fill(0.0);
-            self.int_sums[padding].fill([0; 2]);
-            let kernel = QuantizeRow {
-                x: x.row(r).as_chunks().0,
-                units: &mut self.units[row.clone()],
-                scales: &mut self.scales[row.clone()],
-                sums32: &mut self.sums32[row.clone()],
-                int_sums: &mut self.int_sums[row],
-                sums16: self.sums16[blocks].as_flattened_mut().as_flattened_mut(),
-            };
-            match_isa!(isa, token => token.vectorize(kernel));
-        }
+        let shared = SharedBuffer {
+            units: Parts::new(&mut self.units),
+            scales: Parts::new(&mut self.scales),
+            sums32: Parts::new(&mut self.sums32),
+            sums16: Parts::new(self.sums16.as_flattened_mut()),
+            int_sums: Parts::new(&mut self.int_sums),
+        };
+        let rows_per_task = (TASK_LEN / k.max(1)).max(1);
+        cpu.threads.run(m.div_ceil(rows_per_task), |task| {
+            for r in task * rows_per_task..m.min((task + 1) * rows_per_task) {
+                // SAFETY: each row is of one task, and tasks run once.
+                let mut row = unsafe { shared.row(r * units_per_row..(r + 1) * units_per_row) };
+                row.x = x.row(r).as_chunks().0;
+                row.clear_padding(k / UNIT_LEN);
+                match_isa!(cpu.isa, token => token.vectorize(row));
+            }
+        });
     }
 
     /// Row `r` as the values that the integer dot products see.
@@ -170,6 +174,37 @@ fn padded_units(k: usize) -> usize {
     k.div_ceil(UNIT_LEN).next_multiple_of(UNITS_PER_BLOCK)
 }
 
+/// The buffer while several threads write rows of it.
+#[derive(Clone, Copy)]
+struct SharedBuffer<'a> {
+    units: Parts<'a, Unit>,
+    scales: Parts<'a, f32>,
+    sums32: Parts<'a, f32>,
+    sums16: Parts<'a, [f32; 8]>,
+    int_sums: Parts<'a, [i32; 2]>,
+}
+
+impl<'a> SharedBuffer<'a> {
+    /// A row of whole blocks, without its values yet.
+    ///
+    /// # Safety
+    /// Nobody else has units of the row.
+    unsafe fn row(self, units: Range<usize>) -> QuantizeRow<'a> {
+        let halves = units.start / UNITS_PER_BLOCK * 2..units.end / UNITS_PER_BLOCK * 2;
+        // SAFETY: rows do not share units or blocks, and this one is the caller's.
+        unsafe {
+            QuantizeRow {
+                x: &[],
+                units: self.units.part(units.clone()),
+                scales: self.scales.part(units.clone()),
+                sums32: self.sums32.part(units.clone()),
+                sums16: self.sums16.part(halves).as_flattened_mut(),
+                int_sums: self.int_sums.part(units),
+            }
+        }
+    }
+}
+
 struct QuantizeRow<'a> {
     x: &'a [[f32; UNIT_LEN]],
     units: &'a mut [Unit],
@@ -177,6 +212,16 @@ struct QuantizeRow<'a> {
     sums32: &'a mut [f32],
     sums16: &'a mut [f32],
     int_sums: &'a mut [[i32; 2]],
+}
+
+impl QuantizeRow<'_> {
+    /// Makes all units but the first `n` zero.
+    fn clear_padding(&mut self, n: usize) {
+        self.units[n..].fill(Unit::zeroed());
+        self.scales[n..].fill(0.0);
+        self.sums32[n..].fill(0.0);
+        self.int_sums[n..].fill([0; 2]);
+    }
 }
 
 impl NullaryFnOnce for QuantizeRow<'_> {

@@ -31,8 +31,8 @@ proptest! {
             if QuantMatrix::has_kernel(dtype) {
                 let w = QuantMatrix::new(dtype, 2, k, bytes).unwrap();
                 let mut activations = ActivationBuffer::new();
-                activations.quantize(isa, MatRef::packed(&x, 1, k));
                 let cpu = Cpu { isa, threads: ThreadTeam::new(1).unwrap() };
+                activations.quantize(&cpu, MatRef::packed(&x, 1, k));
                 let out = MatMut::packed(&mut out[..2], 1, 2);
                 matmul(&cpu, out, &activations, w, Epilogue::default());
             }

@@ -44,7 +44,7 @@ fn decode_steps_do_not_allocate() {
     let before = COUNT.get();
     assert!(before > before_reserve, "the counter does not count");
     for rows in [m, 1, m] {
-        activations.quantize(cpu.isa, MatRef::packed(&x[..rows * k], rows, k));
+        activations.quantize(&cpu, MatRef::packed(&x[..rows * k], rows, k));
         let out = MatMut::packed(&mut y[..rows * n], rows, n);
         matmul(&cpu, out, &activations, w, Epilogue::default());
     }

@@ -5,7 +5,8 @@ use std::future::{Future, ready};
 use stonechat_compute::DType;
 use stonechat_nn::{
     Activation, Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvDType,
-    KvRow, KvShape, MatrixSource, PAGE_LEN, Rope, RopePairs, Rotation, Routing, Rows, View,
+    KvRow, KvShape, MatrixSource, PAGE_LEN, Product, Rope, RopePairs, Rotation, Routing, Rows,
+    View,
 };
 
 /// The f64 oracle.
@@ -333,19 +334,15 @@ impl Backend for Reference {
         }
     }
 
-    fn matmul(
-        &self,
-        out: &mut ReferenceBuffer,
-        x: View<'_, Self>,
-        w: &ReferenceMatrix,
-        epilogue: Epilogue<'_, Self>,
-    ) {
-        assert_eq!(x.rows.cols, w.k);
-        for (t, row) in indices(x.rows).enumerate() {
-            let row = &x.buffer.0[row];
-            for n in 0..w.n {
-                let sum = w.dot(n, row);
-                finish(&mut out.0[t * w.n + n], sum, n, &epilogue);
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
+        for Product { out, w, epilogue } in products {
+            assert_eq!(x.rows.cols, w.k);
+            for (t, row) in indices(x.rows).enumerate() {
+                let row = &x.buffer.0[row];
+                for n in 0..w.n {
+                    let sum = w.dot(n, row);
+                    finish(&mut out.0[t * w.n + n], sum, n, &epilogue);
+                }
             }
         }
     }

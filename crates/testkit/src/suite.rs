@@ -10,8 +10,8 @@ mod moe;
 use pollster::block_on;
 use stonechat_compute::DType;
 use stonechat_nn::{
-    Activation, Backend, Embed, Epilogue, GatedActivation, KvDType, MatrixSource, Rope, RopePairs,
-    Rotation, Rows, View,
+    Activation, Backend, Embed, Epilogue, GatedActivation, KvDType, MatrixSource, Product, Rope,
+    RopePairs, Rotation, Rows, View,
 };
 
 use self::attention::Heads;
@@ -249,6 +249,7 @@ impl Case {
         let mut random = self.random();
         let (x, rows) = self.strided(backend, &mut random);
         let w = weights(backend, &mut random, dtype, n, self.cols);
+        let dense = weights(backend, &mut random, DType::F32, 3, self.cols);
         let bias = upload(backend, &random.normals(n, 1.0));
         let mut results = Vec::new();
         for (bias, activation, accumulate) in [
@@ -258,9 +259,26 @@ impl Case {
             (Some(&bias), Activation::None, true),
         ] {
             let mut out = upload(backend, &random.normals(self.rows * n, 1.0));
-            let epilogue = Epilogue { bias, activation, accumulate };
-            backend.matmul(&mut out, View::new(&x, rows), &w, epilogue);
+            let mut dense_out = upload(backend, &vec![f32::NAN; self.rows * 3]);
+            let products = [
+                Product {
+                    out: &mut out,
+                    w: &w,
+                    epilogue: Epilogue { bias, activation, accumulate },
+                },
+                Product {
+                    out: &mut dense_out,
+                    w: &dense,
+                    epilogue: Epilogue {
+                        bias: None,
+                        activation: Activation::None,
+                        accumulate: false,
+                    },
+                },
+            ];
+            backend.matmul(View::new(&x, rows), products);
             results.extend(download(backend, &out, self.rows * n));
+            results.extend(download(backend, &dense_out, self.rows * 3));
         }
         results
     }

@@ -59,7 +59,7 @@ fn check(case: &Case, threads: &ThreadTeam) {
     for isa in Isa::available() {
         let cpu = Cpu { isa, threads: threads.clone() };
         let mut activations = ActivationBuffer::new();
-        activations.quantize(isa, MatRef::packed(&x, m, k));
+        activations.quantize(&cpu, MatRef::packed(&x, m, k));
         let stride = n + 3;
         let mut y = vec![7.0; m * stride];
         let epilogue = Epilogue { bias: Some(&bias), ..Epilogue::default() };
@@ -147,9 +147,9 @@ fn a_buffer_serves_one_matmul_after_another() {
     let random = &mut Random(5);
     for (m, k) in [(4, 512), (1, 256), (3, 512), (1, 64)] {
         let x = random.fill(m * k);
-        activations.quantize(cpu.isa, MatRef::packed(&x, m, k));
+        activations.quantize(&cpu, MatRef::packed(&x, m, k));
         let mut fresh = ActivationBuffer::new();
-        fresh.quantize(cpu.isa, MatRef::packed(&x, m, k));
+        fresh.quantize(&cpu, MatRef::packed(&x, m, k));
         let case = Case { dtype: DType::Q5_1, m, n: 9, k };
         let (bytes, _) = weights(&case, random);
         let w = QuantMatrix::new(case.dtype, case.n, k, &bytes[1..]).unwrap();
@@ -174,7 +174,7 @@ fn non_finite_activations_show() {
             for isa in Isa::available() {
                 let cpu = Cpu { isa, threads: ThreadTeam::new(1).unwrap() };
                 let mut activations = ActivationBuffer::new();
-                activations.quantize(isa, MatRef::packed(&x, 1, k));
+                activations.quantize(&cpu, MatRef::packed(&x, 1, k));
                 let mut y = [0.0; 3];
                 let out = MatMut::packed(&mut y, 1, 3);
                 matmul(&cpu, out, &activations, w, Epilogue::default());

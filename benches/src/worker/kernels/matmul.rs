@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use stonechat_benches::protocol::{FloorKind, Unit};
 use stonechat_compute::DType;
-use stonechat_nn::{Activation, Backend, Cpu, CpuMatrix, Epilogue, MatrixSource, View};
+use stonechat_nn::{Activation, Backend, Cpu, CpuMatrix, Epilogue, MatrixSource, Product, View};
 use stonechat_quant::QuantMatrix;
 use stonechat_testkit::{Lcg, random_weights};
 
@@ -64,7 +64,8 @@ fn gemv(dtype: DType, (n, k): (usize, usize)) -> Case {
             let mut next = 0;
             let run = move || {
                 let x = View::packed(&x, 1, k);
-                device.matmul(&mut out, x, &matrices[next], plain());
+                let product = Product { out: &mut out, w: &matrices[next], epilogue: plain() };
+                device.matmul(x, [product]);
                 next = (next + 1) % matrices.len();
             };
             let work = (bytes.len() as f64, Unit::Bytes);
@@ -82,7 +83,10 @@ fn gemm(dtype: DType, (m, n, k): (usize, usize, usize)) -> Case {
             let kernel = backend.matmul_kernel(&w, m);
             let (x, mut out) = (filled(backend, m * k)?, backend.alloc(m * n)?);
             let device = backend.clone();
-            let run = move || device.matmul(&mut out, View::packed(&x, m, k), &w, plain());
+            let run = move || {
+                let product = Product { out: &mut out, w: &w, epilogue: plain() };
+                device.matmul(View::packed(&x, m, k), [product]);
+            };
             let ops = 2.0 * (m * n * k) as f64;
             let (unit, floor) = match dtype.is_quantized() {
                 true => (Unit::IntOps, FloorKind::Int8),

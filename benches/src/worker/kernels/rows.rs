@@ -97,15 +97,15 @@ fn gated(t: usize, d_ff: usize) -> Case {
     }
 }
 
-/// What every product with quantized weights begins with; on the calling thread alone.
+/// What every product with quantized weights begins with.
 fn quantize(t: usize, k: usize) -> Case {
     Case {
         name: format!("quantize activations {t}x{k}"),
         quick: t > 1,
         open: Box::new(move |backend| {
-            let (x, isa) = (made_up(t * k), backend.isa());
+            let (x, device) = (made_up(t * k), backend.device().clone());
             let mut activations = ActivationBuffer::new();
-            let run = move || activations.quantize(isa, MatRef::packed(&x, t, k));
+            let run = move || activations.quantize(&device, MatRef::packed(&x, t, k));
             Ok(Repeated::new(backend, bytes(t * k), run))
         }),
     }

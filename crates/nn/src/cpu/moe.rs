@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use stonechat_compute::AlignedVec;
 use stonechat_compute::cpu::{self, MatMut, MatRef};
 
-use super::{Cpu, Weights};
+use super::Cpu;
 use crate::{Experts, Routing};
 
 /// Memory that is kept between calls; it only grows.
@@ -74,13 +74,19 @@ impl Cpu {
         }
         let gate = first(&mut scratch.gate, rows * f);
         let up = first(&mut scratch.up, rows * f);
-        self.matmul_pair(
-            [MatMut::packed(gate, rows, f), MatMut::packed(up, rows, f)],
+        self.products(
             MatRef::packed(tokens, rows, d),
-            [experts.gate.rows(inner.clone()), experts.up.rows(inner.clone())],
             [
-                biased(experts.gate_bias.as_ref(), inner.clone()),
-                biased(experts.up_bias.as_ref(), inner),
+                (
+                    MatMut::packed(gate, rows, f),
+                    experts.gate.rows(inner.clone()),
+                    biased(experts.gate_bias.as_ref(), inner.clone()),
+                ),
+                (
+                    MatMut::packed(up, rows, f),
+                    experts.up.rows(inner.clone()),
+                    biased(experts.up_bias.as_ref(), inner),
+                ),
             ],
         );
         let hidden = first(&mut scratch.hidden, rows * f);
@@ -91,35 +97,14 @@ impl Cpu {
             MatRef::packed(up, rows, f),
             experts.activation,
         );
-        self.matmul_into(
-            MatMut::packed(tokens, rows, d),
-            MatRef::packed(hidden, rows, f),
-            experts.down.rows(outer.clone()),
-            biased(experts.down_bias.as_ref(), outer),
-        );
+        let down = experts.down.rows(outer.clone());
+        let bias = biased(experts.down_bias.as_ref(), outer);
+        let out_rows = MatMut::packed(tokens, rows, d);
+        self.products(MatRef::packed(hidden, rows, f), [(out_rows, down, bias)]);
         for (row, choice) in tokens.chunks_exact(d).zip(group) {
             for (y, v) in out.row_mut(choice.token).iter_mut().zip(row) {
                 *y += choice.weight * v;
             }
-        }
-    }
-
-    /// Two matmuls of the same input, which is quantized once.
-    fn matmul_pair(
-        &self,
-        out: [MatMut<'_>; 2],
-        x: MatRef<'_>,
-        w: [Weights<'_>; 2],
-        epilogues: [cpu::Epilogue<'_>; 2],
-    ) {
-        let [out_a, out_b] = out;
-        if w.iter().all(|w| w.takes_integers(x.rows)) {
-            let activations = self.quantize(x);
-            self.matmul_integers(out_a, &activations, w[0], epilogues[0]);
-            self.matmul_integers(out_b, &activations, w[1], epilogues[1]);
-        } else {
-            self.matmul_into(out_a, x, w[0], epilogues[0]);
-            self.matmul_into(out_b, x, w[1], epilogues[1]);
         }
     }
 }

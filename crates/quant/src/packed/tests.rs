@@ -77,7 +77,7 @@ fn check(cpu: &Cpu, w: &PackedMatrix, values: &[f32], m: usize, rows: std::ops::
     let (n, k, dtype) = (rows.len(), w.k(), w.dtype());
     let x = random(m * k, 3);
     let mut activations = ActivationBuffer::new();
-    activations.quantize(cpu.isa, MatRef::packed(&x, m, k));
+    activations.quantize(cpu, MatRef::packed(&x, m, k));
     let bias = random(n, 5);
     let mut out = vec![0.0; m * n];
     let epilogue = Epilogue { bias: Some(&bias), ..Epilogue::default() };
