@@ -7,12 +7,13 @@
 //! | [`statistics`] | median, percentiles, variation, outliers |
 //! | [`report`] | a run with its machine, saved as JSON |
 //! | [`comparison`] | whether something changed by more than its noise |
-//! | [`table`] | reports as text |
+//! | [`table`], [`chart`] | reports as text and as pictures |
 //!
 //! The program of this package (`stonechat-bench-worker`) measures this engine; `cargo xtask bench` drives it
 //! beside other engines' workers. Criterion benches of the kernels live in `benches/`.
 #![forbid(unsafe_code)]
 
+pub mod chart;
 pub mod comparison;
 pub mod protocol;
 pub mod report;

@@ -20,7 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use stonechat_benches::report::{Build, Limits, Report, SCHEMA};
-use stonechat_benches::{comparison, table};
+use stonechat_benches::{chart, comparison, table};
 
 use crate::shell;
 use matrix::Matrix;
@@ -87,6 +87,9 @@ pub(crate) struct BenchArgs {
     /// Write the report to this file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Draw the report: a .svg or .png file
+    #[arg(long, value_name = "FILE")]
+    chart: Option<PathBuf>,
     /// Cargo profile of this engine's workers
     #[arg(long, default_value = "release")]
     profile: String,
@@ -158,6 +161,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     // What cannot work is said before anything is built or measured.
     let baseline = args.compare.as_deref().map(saved::baseline).transpose()?;
     let save = args.save.as_deref().map(saved::path_of).transpose()?;
+    let chart = args.chart.as_deref().map(chart_format).transpose()?;
     if let Some(audio) = &args.audio {
         ensure!(audio.is_file(), "--audio {}: no such file", audio.display());
     }
@@ -200,7 +204,21 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(baseline) = &baseline {
         print_changes(&report, baseline)?;
     }
-    save.iter().chain(&args.json).try_for_each(|path| saved::write(&report, path))
+    save.iter().chain(&args.json).try_for_each(|path| saved::write(&report, path))?;
+    if let Some((path, format)) = chart {
+        fs::write(path, chart::draw(&report, format))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        println!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+/// A path with the format that its extension names.
+fn chart_format(path: &Path) -> Result<(&Path, chart::Format)> {
+    match chart::Format::of(path) {
+        Some(format) => Ok((path, format)),
+        None => bail!("--chart {}: expected a name that ends in .svg or .png", path.display()),
+    }
 }
 
 /// An error unless the file is a report that has measured each of `works`.
