@@ -38,6 +38,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// An error and its causes, those left out that it has named itself.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !line.contains(&cause) {
+            let separator = if line.is_empty() { "" } else { ": " };
+            line = format!("{line}{separator}{cause}");
+        }
+    }
+    line
+}
+
 /// Answers requests until there are no more.
 fn serve(backend: Cpu) -> anyhow::Result<()> {
     let mut worker = Worker::new(backend);
@@ -46,7 +58,7 @@ fn serve(backend: Cpu) -> anyhow::Result<()> {
             Ok(request) => worker.answer(request),
             Err(error) => Err(error.into()),
         };
-        let reply = reply.unwrap_or_else(|error| Reply::Failed { error: format!("{error:#}") });
+        let reply = reply.unwrap_or_else(|error| Reply::Failed { error: one_line(&error) });
         let mut out = io::stdout().lock();
         writeln!(out, "{}", serde_json::to_string(&reply)?)?;
         out.flush()?;

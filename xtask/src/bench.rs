@@ -3,10 +3,11 @@
 //!
 //! File map (`bench/`): `build` the worker; `engine` talks to one; `models` finds what they load;
 //! `peers` installs other engines; `matrix` says which jobs run and runs them; `sampling` takes turns;
-//! `machine` describes where; `saved` keeps reports.
+//! `machine` and `floors` describe where; `saved` keeps reports.
 
 mod build;
 mod engine;
+mod floors;
 mod machine;
 mod matrix;
 mod models;
@@ -162,6 +163,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let baseline = args.compare.as_deref().map(saved::baseline).transpose()?;
     let save = args.save.as_deref().map(saved::path_of).transpose()?;
     let chart = args.chart.as_deref().map(chart_format).transpose()?;
+    for path in save.iter().chain(&args.json).chain(&args.chart) {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let is_there = folder.is_none_or(Path::is_dir);
+        ensure!(is_there, "{}: there is no such folder to write to", path.display());
+    }
     if let Some(audio) = &args.audio {
         ensure!(audio.is_file(), "--audio {}: no such file", audio.display());
     }
@@ -199,7 +205,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     matrix.run(&mut report)?;
     report.machine.load_after = machine::load();
     for note in &report.notes {
-        println!("note: {note}");
+        println!("\nnote: {note}");
     }
     if let Some(baseline) = &baseline {
         print_changes(&report, baseline)?;

@@ -16,9 +16,9 @@ const N_SUMS: usize = 12;
 /// Floats that a thread reads at a time: more than memory pages, less than a core's share.
 const READ_TASK: usize = 1 << 20;
 /// Multiply-adds of every sum in one task, enough for the clock.
-const F32_ROUNDS: usize = 1 << 23;
+const F32_ROUNDS: usize = 1 << 22;
 /// Thousands of instructions of a task of 8-bit multiply-adds.
-const INT8_ROUNDS: usize = 1 << 16;
+const INT8_ROUNDS: usize = 1 << 15;
 
 /// Reads a large buffer, then keeps every thread's units busy.
 pub(super) struct Floors {

@@ -3,24 +3,21 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
-use stonechat_benches::protocol::{FloorKind, Job, ModelKind, Reply, Request};
-use stonechat_benches::report::{Floor, Limits, Report};
+use anyhow::{Context, Result, bail};
+use stonechat_benches::protocol::{Job, ModelKind, Reply, Request};
+use stonechat_benches::report::{Limits, Report};
 use stonechat_benches::table;
 
 use super::engine::Engine;
 use super::models::{self, Model};
 use super::peers::Peer;
 use super::sampling::{Contender, sample};
-use super::{BenchArgs, Work, folder, machine};
+use super::{BenchArgs, Work, floors, folder};
 use crate::shell;
 
 /// The recordings that make 11 s together.
 const CLIP: [&str; 5] =
     ["quick_brown_fox", "counting", "hello_world", "quick_brown_fox", "hello_world"];
-/// Samples of each floor; the best counts, since nothing makes a machine faster than it is.
-const FLOOR_SAMPLES: usize = 10;
-
 /// Everything that does not change during a run.
 pub(super) struct Matrix<'a> {
     args: &'a BenchArgs,
@@ -31,6 +28,8 @@ pub(super) struct Matrix<'a> {
     models: Vec<Model>,
     /// Each with a Python that has it.
     peers: Vec<(Peer, PathBuf)>,
+    /// Names.
+    kernels: Vec<String>,
     threads: Vec<usize>,
     cores: usize,
     device: String,
@@ -53,6 +52,7 @@ impl<'a> Matrix<'a> {
             revision: None,
             models: Vec::new(),
             peers: Vec::new(),
+            kernels: Vec::new(),
             threads: Vec::new(),
             cores: 0,
             device: String::new(),
@@ -70,18 +70,49 @@ impl<'a> Matrix<'a> {
         if [Work::Load, Work::Speech, Work::Text].iter().any(|&work| args.wants(work)) {
             matrix.find_models(&mut worker)?;
             matrix.find_peers()?;
-            matrix.audio = match &args.audio {
-                Some(audio) => std::path::absolute(audio)?,
-                None => folder()?.join("clip.wav"),
-            };
         }
-        if args.audio.is_none() && args.wants(Work::Speech) {
-            let file =
-                |name: &&str| shell::workspace_root().join(format!("test-data/audio/{name}.wav"));
-            let audio = CLIP.iter().map(file).collect();
-            worker.ask(&Request::Join { audio, to: matrix.audio.clone() })?;
+        if args.wants(Work::Speech) {
+            matrix.make_clip(&mut worker)?;
+        }
+        if args.wants(Work::Kernels) {
+            matrix.find_kernels(&mut worker)?;
         }
         Ok(matrix)
+    }
+
+    /// One WAV file that every engine reads.
+    fn make_clip(&mut self, worker: &mut Engine) -> Result<()> {
+        let root = shell::workspace_root();
+        let file = |name: &&str| root.join(format!("test-data/audio/{name}.wav"));
+        let audio = match &self.args.audio {
+            Some(audio) => vec![std::path::absolute(audio)?],
+            None => CLIP.iter().map(file).collect(),
+        };
+        self.audio = folder()?.join("clip.wav");
+        worker.ask(&Request::Join { audio, to: self.audio.clone() })?;
+        Ok(())
+    }
+
+    fn find_kernels(&mut self, worker: &mut Engine) -> Result<()> {
+        let texts = &self.args.kernels;
+        let quick = self.args.quick && texts.is_empty();
+        let Reply::Kernels { names } = worker.ask(&Request::Kernels { quick })? else {
+            bail!("expected names of kernels")
+        };
+        let wanted = |name: &&String| {
+            texts.is_empty() || texts.iter().any(|text| name.contains(text.as_str()))
+        };
+        self.kernels = names.iter().filter(wanted).cloned().collect();
+        if self.kernels.is_empty() {
+            let mut kinds: Vec<&str> = names.iter().filter_map(|n| n.split(' ').next()).collect();
+            kinds.dedup();
+            bail!(
+                "--kernel {}: no kernel's name contains that; names begin with {}",
+                texts.join(", "),
+                kinds.join(", ")
+            );
+        }
+        Ok(())
     }
 
     fn find_models(&mut self, worker: &mut Engine) -> Result<()> {
@@ -131,7 +162,14 @@ impl<'a> Matrix<'a> {
     /// Measures everything and prints each table when it is known.
     pub(super) fn run(&self, report: &mut Report) -> Result<()> {
         report.notes.extend(self.notes.iter().cloned());
-        self.floors(report)?;
+        let mut threads = self.threads.clone();
+        if !threads.contains(&1) {
+            threads.insert(0, 1);
+        }
+        for threads in threads {
+            report.floors.extend(floors::measure(&mut self.own(threads)?)?);
+        }
+        report.notes.extend(floors::disturbance(&report.floors, self.cores));
         print!("\n{}", table::floors(&report.floors));
         for model in &self.models {
             for &threads in &self.threads {
@@ -141,42 +179,6 @@ impl<'a> Matrix<'a> {
         if self.args.wants(Work::Kernels) {
             for &threads in &self.threads {
                 self.kernels(threads, report)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Floors of one thread and of each number that is measured.
-    fn floors(&self, report: &mut Report) -> Result<()> {
-        let mut threads = self.threads.clone();
-        if !threads.contains(&1) {
-            threads.insert(0, 1);
-        }
-        for threads in threads {
-            let mut worker = self.own(threads)?;
-            let bytes = machine::floor_bytes();
-            let Reply::Opened { stages, .. } =
-                worker.ask(&Request::Open { job: Job::Floors { bytes } })?
-            else {
-                bail!("floors: expected an open job")
-            };
-            let mut best = vec![f64::INFINITY; stages.len()];
-            for _ in 0..FLOOR_SAMPLES {
-                let Reply::Sample { seconds, .. } = worker.ask(&Request::Sample)? else {
-                    bail!("floors: expected a sample")
-                };
-                best.iter_mut().zip(seconds).for_each(|(best, s)| *best = best.min(s));
-            }
-            for (stage, seconds) in stages.into_iter().zip(best) {
-                let kind = match stage.name.as_str() {
-                    "read" => FloorKind::Read,
-                    "f32" => FloorKind::F32,
-                    "int8" => FloorKind::Int8,
-                    other => bail!("floors: unknown floor {other:?}"),
-                };
-                let per_second = stage.amount / seconds;
-                let kernel = stage.kernel.unwrap_or_default();
-                report.floors.push(Floor { threads, kind, per_second, kernel });
             }
         }
         Ok(())
@@ -247,28 +249,13 @@ impl<'a> Matrix<'a> {
 
     fn kernels(&self, threads: usize, report: &mut Report) -> Result<()> {
         let mut engines = self.own_engines(threads)?;
-        let quick = self.args.quick && self.args.kernels.is_empty();
-        let Reply::Kernels { names } = engines[0].ask(&Request::Kernels { quick })? else {
-            bail!("expected names of kernels")
-        };
-        let wanted = |name: &&String| {
-            let texts = &self.args.kernels;
-            texts.is_empty() || texts.iter().any(|text| name.contains(text.as_str()))
-        };
-        let wanted: Vec<&String> = names.iter().filter(wanted).collect();
-        ensure!(
-            !wanted.is_empty(),
-            "--kernel {}: no kernel's name contains that; there are: {}",
-            self.args.kernels.join(", "),
-            names.join(", ")
-        );
         let limits = Limits { max_seconds: self.limits.max_seconds / 10.0, ..self.limits };
         let from = report.rows.len();
-        for (i, name) in wanted.iter().enumerate() {
-            eprintln!("kernel {}/{}: {name}", i + 1, wanted.len());
+        for (i, name) in self.kernels.iter().enumerate() {
+            eprintln!("kernel {}/{}: {name}", i + 1, self.kernels.len());
             let mut contenders = Vec::new();
             for (i, engine) in engines.iter_mut().enumerate() {
-                let job = Job::Kernel { name: (*name).clone() };
+                let job = Job::Kernel { name: name.clone() };
                 match Contender::open(engine, job, "", threads) {
                     Ok(contender) => contenders.push(contender),
                     // Another revision may not have it.
