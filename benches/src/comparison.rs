@@ -8,8 +8,8 @@ use crate::statistics::summarize;
 const DRIFT: f64 = 0.05;
 /// The same of runs that took turns.
 const PAIRED_DRIFT: f64 = 0.02;
-/// Standard errors that a change must exceed.
-const STANDARD_ERRORS: f64 = 2.0;
+/// Fewer samples say nothing about how much they vary.
+const MIN_SAMPLES: usize = 5;
 /// A median's standard error beside a mean's, of a normal distribution.
 const MEDIAN_ERROR: f64 = 1.2533;
 
@@ -18,7 +18,7 @@ const MEDIAN_ERROR: f64 = 1.2533;
 pub struct Change {
     /// Time now over time before, at the median.
     pub ratio: f64,
-    /// Changes up to this part are noise.
+    /// Changes up to this part are noise; infinite where samples are too few to know.
     pub noise: f64,
 }
 
@@ -38,20 +38,26 @@ impl Change {
     /// `i` of one is compared with sample `i` of the other, so that what disturbed both drops out.
     #[must_use]
     pub fn between(now: &Row, before: &Row, interleaved: bool) -> Self {
+        let n = now.samples_s.len().min(before.samples_s.len());
+        if n < MIN_SAMPLES {
+            return Self { ratio: now.p50_s / before.p50_s, noise: f64::INFINITY };
+        }
+        // Student's 95 % of n - 1 degrees of freedom, within 3 %.
+        let standard_errors = 1.96 + 3.0 / (n - 1) as f64;
         let error = |spread: f64, n: usize| MEDIAN_ERROR * spread / (n as f64).sqrt();
         if interleaved {
             let pairs = now.samples_s.iter().zip(&before.samples_s);
             let ratios: Vec<f64> = pairs.map(|(now, before)| now / before).collect();
             if let Some(summary) = summarize(&ratios) {
-                let noise = STANDARD_ERRORS * error(summary.spread, ratios.len());
+                let noise = standard_errors * error(summary.spread, ratios.len());
                 return Self { ratio: summary.p50, noise: noise.max(PAIRED_DRIFT) };
             }
         }
         let part = |row: &Row| {
             let spread = summarize(&row.samples_s).map_or(0.0, |summary| summary.spread);
-            error(spread, row.samples_s.len().max(1))
+            error(spread, row.samples_s.len())
         };
-        let noise = STANDARD_ERRORS * part(now).hypot(part(before));
+        let noise = standard_errors * part(now).hypot(part(before));
         Self { ratio: now.p50_s / before.p50_s, noise: noise.max(DRIFT) }
     }
 
@@ -110,6 +116,8 @@ mod tests {
         check(&[1.03, 1.03, 1.04, 1.02, 1.03], true, Verdict::Slower);
         // Slower at the median, but by less than it varies.
         check(&[1.1, 0.7, 1.6, 0.9, 1.3], false, Verdict::Same);
+        // Too few.
+        check(&[2.0, 2.0, 2.0, 2.0], false, Verdict::Same);
     }
 
     #[test]

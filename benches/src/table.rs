@@ -145,7 +145,11 @@ pub fn changes(pairs: &[(&Row, &Row)], interleaved: bool) -> String {
             duration(before.p50_s),
             duration(now.p50_s),
             format!("{:+.1} %", 100.0 * (change.ratio - 1.0)),
-            format!("{:.1} %", 100.0 * change.noise),
+            if change.noise.is_finite() {
+                format!("{:.1} %", 100.0 * change.noise)
+            } else {
+                "too few".to_owned()
+            },
             verdict.to_owned(),
         ]);
     }

@@ -113,3 +113,6 @@ fn timed<R>(f: impl FnOnce() -> R) -> (f64, R) {
     let result = f();
     (start.elapsed().as_secs_f64(), result)
 }
+
+#[cfg(test)]
+mod tests;

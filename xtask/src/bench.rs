@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
-use stonechat_benches::report::{Build, Limits, Report, SCHEMA};
+use stonechat_benches::report::{Build, Limits, Machine, Report, SCHEMA};
 use stonechat_benches::{chart, comparison, table};
 
 use crate::shell;
@@ -49,14 +49,14 @@ pub(crate) struct BenchArgs {
     /// Threads; 0 is one for each physical core
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     threads: Vec<usize>,
-    /// Prompt lengths of language models
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128,512")]
+    /// Prompt lengths of language models [default: 128,512]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
     prefill: Vec<usize>,
-    /// Tokens decoded one at a time, after the shortest prompt
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "32")]
+    /// Tokens decoded one at a time, after the shortest prompt [default: 32]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
     decode: Vec<usize>,
-    /// Sequences that decode side by side, after the shortest prompt
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,4,8")]
+    /// Sequences that decode side by side, after the shortest prompt [default: 1,2,4,8]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
     batch: Vec<usize>,
     /// Recording to transcribe [default: 11 s made of those in test-data]
     #[arg(long, value_name = "FILE")]
@@ -243,7 +243,16 @@ fn print_changes(report: &Report, baseline: &Baseline) -> Result<()> {
     let (pairs, interleaved, name) = match baseline {
         Baseline::Report(saved) => {
             let pairs = comparison::pairs((report, "stonechat"), (saved, "stonechat"));
-            (pairs, false, format!("the saved run of revision {:.12}", saved.build.revision))
+            let load = |machine: &Machine| {
+                machine
+                    .load_before
+                    .map_or_else(|| "unknown".to_owned(), |load| format!("{load:.2}"))
+            };
+            let (revision, then, now) =
+                (&saved.build.revision, load(&saved.machine), load(&report.machine));
+            let name =
+                format!("the saved run of revision {revision:.12} (load then {then}, now {now})");
+            (pairs, false, name)
         }
         Baseline::Revision(hash) => {
             let pairs = comparison::pairs((report, "stonechat"), (report, &matrix::label(hash)));

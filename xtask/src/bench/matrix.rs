@@ -18,6 +18,12 @@ use crate::shell;
 /// The recordings that make 11 s together.
 const CLIP: [&str; 5] =
     ["quick_brown_fox", "counting", "hello_world", "quick_brown_fox", "hello_world"];
+/// Prompt lengths, tokens decoded one at a time, sequences side by side, where nothing else is asked for; a
+/// quick run has the first of each.
+const PREFILL: [usize; 2] = [128, 512];
+const DECODE: [usize; 1] = [32];
+const BATCH: [usize; 4] = [1, 2, 4, 8];
+
 /// Everything that does not change during a run.
 pub(super) struct Matrix<'a> {
     args: &'a BenchArgs,
@@ -188,8 +194,10 @@ impl<'a> Matrix<'a> {
     fn jobs(&self, model: &Model) -> Vec<Job> {
         let args = self.args;
         let path = model.path.clone();
-        let first =
-            |sizes: &[usize]| sizes.iter().copied().take(if args.quick { 1 } else { 99 }).collect();
+        let sizes = |asked: &[usize], usual: &[usize]| match asked {
+            [] => usual[..if args.quick { 1 } else { usual.len() }].to_vec(),
+            asked => asked.to_vec(),
+        };
         let mut jobs = Vec::new();
         if args.wants(Work::Load) {
             jobs.push(Job::Load { model: path.clone() });
@@ -200,9 +208,9 @@ impl<'a> Matrix<'a> {
             }
             ModelKind::Text if args.wants(Work::Text) => jobs.push(Job::Text {
                 model: path,
-                prefill: first(&args.prefill),
-                decode: first(&args.decode),
-                batch: first(&args.batch),
+                prefill: sizes(&args.prefill, &PREFILL),
+                decode: sizes(&args.decode, &DECODE),
+                batch: sizes(&args.batch, &BATCH),
             }),
             _ => {}
         }

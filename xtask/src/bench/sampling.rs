@@ -13,7 +13,7 @@ use super::engine::Engine;
 /// Other engines' threads spin for a while after their work (Intel's OpenMP for 200 ms); what comes next
 /// must not share the cores with them.
 const PAUSE: Duration = Duration::from_millis(250);
-/// This tree's engine, whose failure ends the run.
+/// This tree's engine, whose failure ends the run; names of other revisions begin so.
 const OWN: &str = "stonechat";
 /// Stages shorter than this vary with the clock and the caches; they do not prolong the sampling.
 const SHORT_SECONDS: f64 = 1e-3;
@@ -123,7 +123,8 @@ pub(super) fn sample(contenders: &mut Vec<Contender<'_>>, limits: &Limits) -> Re
 
 /// One sample of each.
 fn round(contenders: &mut Vec<Contender<'_>>, counts: bool, notes: &mut Vec<String>) -> Result<()> {
-    let pause = if contenders.len() > 1 { PAUSE } else { Duration::ZERO };
+    let is_foreign = |contender: &Contender<'_>| !contender.head.engine.starts_with(OWN);
+    let pause = if contenders.iter().any(is_foreign) { PAUSE } else { Duration::ZERO };
     let mut failed = None;
     for contender in &mut *contenders {
         match contender.sample(counts) {
