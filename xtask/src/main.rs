@@ -14,6 +14,7 @@ mod golden;
 mod models;
 mod setup;
 mod shell;
+mod synth;
 mod templates;
 mod test;
 mod tidy;
@@ -49,6 +50,8 @@ enum Verb {
     Models(models::ModelsArgs),
     /// Install what the tests need: the models tiny.en and base
     Setup,
+    /// Write a GGUF file of random weights in the shape of a real model, to measure speed with
+    Synth(synth::SynthArgs),
     /// Compare the prompts of real chat templates with jinja2's
     Templates(templates::TemplatesArgs),
     /// Set up, run every test of the workspace and print the totals
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Verb::Golden(args) => golden::run(&args),
         Verb::Models(args) => models::run(&args),
         Verb::Setup => setup::run(),
+        Verb::Synth(args) => synth::run(&args),
         Verb::Templates(args) => templates::run(&args),
         Verb::Test(args) => test::run(&args),
         Verb::Tidy => tidy::run(),

@@ -47,7 +47,7 @@ pub use generate::{
 pub use model::{Model, ModelSummary, PLAIN_STOP};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
 pub use probabilities::{TokenProb, TokenProbs};
-pub use quantize::quantize;
+pub use quantize::{file_type, quantize, quantized_dtype};
 pub use session::{Session, SessionOptions};
 pub use state::{Batch, State, StateOptions};
 pub use vocabulary::tokenizer;

@@ -44,10 +44,11 @@ pub fn quantize(
         got: dtype.to_string(),
     })?;
     let is_tied = file.tensor("output.weight").is_none();
-    let infos: Vec<TensorInfo> = file
-        .tensors()
-        .map(|t| TensorInfo::new(t.name, chosen(&t, dtype, is_tied), t.shape))
-        .collect();
+    let mut infos: Vec<TensorInfo> =
+        file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
+    for info in &mut infos {
+        info.dtype = quantized_dtype(info, dtype, is_tied);
+    }
     let dtypes: Vec<DType> = infos.iter().map(|info| info.dtype).collect();
     let metadata = metadata(file.metadata(), file_type);
     let mut writer = GgufWriter::new(AtomicFile::create(path)?, &metadata, infos)?;
@@ -60,11 +61,13 @@ pub fn quantize(
     Ok(())
 }
 
-/// The type that a tensor gets where its matrices are to be `dtype`.
-fn chosen(tensor: &TensorView<'_>, dtype: DType, is_tied: bool) -> DType {
+/// The type that a tensor gets where a model's matrices are to be `dtype`; `is_tied` says that the
+/// embedding also makes the logits.
+#[must_use]
+pub fn quantized_dtype(tensor: &TensorInfo, dtype: DType, is_tied: bool) -> DType {
     // A router's few rows decide which experts run; positions are added, not multiplied.
     let is_kept = ["_norm.weight", "ffn_gate_inp.weight"].iter().any(|s| tensor.name.ends_with(s))
-        || ["position_embd.weight", "token_types.weight"].contains(&tensor.name);
+        || ["position_embd.weight", "token_types.weight"].contains(&tensor.name.as_str());
     let is_matrix = tensor.shape.len() >= 2 && tensor.name.ends_with(".weight");
     if is_kept || !is_matrix || !is_float(tensor.dtype) {
         return tensor.dtype;
@@ -91,7 +94,8 @@ fn fitting(dtype: DType, row_len: usize) -> DType {
 
 /// `general.file_type` of a model whose matrices are `dtype` (`enum llama_ftype`), and so `None`
 /// for types that only single tensors have.
-fn file_type(dtype: DType) -> Option<u32> {
+#[must_use]
+pub fn file_type(dtype: DType) -> Option<u32> {
     Some(match dtype {
         DType::F32 => 0,
         DType::F16 => 1,
@@ -160,10 +164,8 @@ mod tests {
 
     #[test]
     fn logits_are_kept_finer_than_the_rest() {
-        let data = [0; 4 * 256 * 2];
         let chosen_for = |name, shape: &[usize], is_tied| {
-            let tensor = TensorView { name, dtype: DType::F32, shape, data: &data };
-            chosen(&tensor, DType::Q4_0, is_tied)
+            quantized_dtype(&TensorInfo::new(name, DType::F32, shape), DType::Q4_0, is_tied)
         };
         assert_eq!(chosen_for("output.weight", &[2, 256], false), DType::Q6K);
         assert_eq!(chosen_for("token_embd.weight", &[2, 256], true), DType::Q6K);

@@ -1,0 +1,145 @@
+//! `cargo xtask synth`: a GGUF file of random weights in the shape of a real model, so that speed
+//! can be measured where no model can be downloaded.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `shapes` | the sizes of the models |
+//! | `language`, `whisper` | which tensors and metadata a file of each kind has |
+//! | `types` | which type each tensor gets |
+//! | `blocks` | random bytes that are valid blocks of every type |
+//! | `vocabulary` | tokens that stand for single bytes, and fillers |
+//!
+//! Tensors are made one after the other, each by all threads, and written at once: memory holds no
+//! more than the largest. The same seed gives the same bytes on every machine.
+
+mod blocks;
+mod language;
+mod shapes;
+#[cfg(test)]
+mod tests;
+mod types;
+mod vocabulary;
+mod whisper;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, bail};
+use stonechat_formats::{AtomicFile, GgufWriter, Metadata, TensorInfo};
+
+use shapes::{SHAPES, Shape, Sizes};
+use types::Types;
+
+/// Options of `cargo xtask synth`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SynthArgs {
+    /// The model whose shape the file gets
+    #[arg(long, required_unless_present = "list")]
+    shape: Option<String>,
+    /// The file to write
+    #[arg(short, long, required_unless_present = "list", value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Type of the weights: `q4_k_m`, `q5_k_m`, or one type for every matrix, as `stonechat quantize` takes them
+    #[arg(long = "type", default_value = "q4_k_m", value_name = "TYPE")]
+    types: Types,
+    /// Seed of the random weights
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// List the shapes
+    #[arg(long, conflicts_with_all = ["shape", "output"])]
+    list: bool,
+}
+
+/// Lists the shapes or writes one file.
+pub(crate) fn run(args: &SynthArgs) -> Result<()> {
+    let (Some(name), Some(path)) = (&args.shape, &args.output) else {
+        return list(args.types);
+    };
+    let shape = find(name)?;
+    let start = Instant::now();
+    let mut plan = plan(&shape.sizes, args.types)?;
+    plan.metadata.set("general.name", format!("{name}, random weights"));
+    // The message holds its source already.
+    let n_bytes = write(&plan, path, args.seed).map_err(|error| anyhow!("{error}"))?;
+    let (megabytes, seconds) = (n_bytes as f64 / 1e6, start.elapsed().as_secs_f64());
+    println!(
+        "{}: random weights of type {} in the shape of {name}, {megabytes:.1} MB in {seconds:.1} s",
+        path.display(),
+        args.types
+    );
+    Ok(())
+}
+
+/// What a file is to hold.
+#[derive(Debug)]
+struct Plan {
+    metadata: Metadata,
+    tensors: Vec<Planned>,
+}
+
+/// A tensor to be made.
+#[derive(Debug)]
+struct Planned {
+    info: TensorInfo,
+    values: Values,
+}
+
+/// What a tensor's values are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Values {
+    /// Random, around 0.
+    Random,
+    /// All 1: the factors of a norm.
+    Ones,
+}
+
+fn find(name: &str) -> Result<&'static Shape> {
+    if let Some(shape) = SHAPES.iter().find(|shape| shape.name == name) {
+        return Ok(shape);
+    }
+    let known = SHAPES.iter().map(|shape| shape.name).collect::<Vec<_>>().join(", ");
+    bail!("unknown shape {name:?}: expected one of {known}")
+}
+
+fn plan(sizes: &Sizes, types: Types) -> Result<Plan> {
+    let mut plan = match sizes {
+        Sizes::Language(sizes) => language::plan(sizes)?,
+        Sizes::Whisper(sizes) => whisper::plan(sizes),
+    };
+    types.assign(&mut plan);
+    Ok(plan)
+}
+
+/// Writes `plan` to `path` and returns the bytes of the weights.
+fn write(plan: &Plan, path: &Path, seed: u64) -> Result<usize> {
+    let infos = plan.tensors.iter().map(|tensor| tensor.info.clone()).collect();
+    let mut writer = GgufWriter::new(AtomicFile::create(path)?, &plan.metadata, infos)?;
+    let mut buffer = Vec::new();
+    let mut n_bytes = 0;
+    for (index, Planned { info, values }) in plan.tensors.iter().enumerate() {
+        buffer.resize(info.data_bytes()?, 0);
+        match values {
+            Values::Random => blocks::fill(info.dtype, &mut buffer, blocks::stream(seed, index))?,
+            Values::Ones => buffer
+                .chunks_exact_mut(4)
+                .for_each(|value| value.copy_from_slice(&1f32.to_le_bytes())),
+        }
+        writer.write_tensor(&info.name, &buffer)?;
+        n_bytes += buffer.len();
+    }
+    writer.finish()?.commit()?;
+    Ok(n_bytes)
+}
+
+fn list(types: Types) -> Result<()> {
+    for shape in &SHAPES {
+        let plan = plan(&shape.sizes, types)?;
+        let sizes = plan.tensors.iter().map(|tensor| tensor.info.data_bytes());
+        let n_bytes = sizes.sum::<Result<usize, _>>()?;
+        let n_weights: usize =
+            plan.tensors.iter().map(|tensor| tensor.info.shape.iter().product::<usize>()).sum();
+        let (millions, megabytes) = (n_weights as f64 / 1e6, n_bytes as f64 / 1e6);
+        println!("{:16} {millions:8.1} M weights {megabytes:9.1} MB as {types}", shape.name);
+    }
+    Ok(())
+}

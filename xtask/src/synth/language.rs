@@ -1,0 +1,150 @@
+//! Tensors and metadata of a language model.
+
+use anyhow::{Context, Result};
+use stonechat_formats::{DType, Metadata, TensorInfo};
+use stonechat_llm::{Architecture, FeedForward, NormKind, Residual};
+
+use super::shapes::{Biases, Language};
+use super::{Plan, Planned, Values, vocabulary};
+
+/// GGML's token types that are used here (`enum llama_token_type`).
+const NORMAL: i32 = 1;
+const CONTROL: i32 = 3;
+
+/// What a file of a model of these sizes holds, every tensor still of type f32.
+pub(super) fn plan(sizes: &Language) -> Result<Plan> {
+    let architecture = Architecture::find(sizes.architecture)
+        .with_context(|| format!("unknown architecture {:?}", sizes.architecture))?;
+    let mut list = List { architecture, biases: sizes.biases, tensors: Vec::new() };
+    let (d, vocab_size) = (sizes.d_model, sizes.vocab_size);
+    list.random("token_embd.weight", &[vocab_size, d]);
+    for layer in 0..sizes.n_layers {
+        list.layer(&format!("blk.{layer}"), sizes);
+    }
+    list.norm("output_norm", d);
+    if !sizes.is_tied {
+        list.linear("output", vocab_size, d);
+    }
+    Ok(Plan { metadata: metadata(sizes, architecture), tensors: list.tensors })
+}
+
+/// The tensors so far.
+struct List {
+    architecture: &'static Architecture,
+    biases: Biases,
+    tensors: Vec<Planned>,
+}
+
+impl List {
+    fn layer(&mut self, name: &str, sizes: &Language) {
+        let architecture = self.architecture;
+        let d = sizes.d_model;
+        let (q_width, kv_width) =
+            (sizes.n_heads * sizes.head_dim, sizes.n_kv_heads * sizes.head_dim);
+        self.norm(&format!("{name}.attn_norm"), d);
+        for (part, rows) in [("attn_q", q_width), ("attn_k", kv_width), ("attn_v", kv_width)] {
+            let part = format!("{name}.{part}");
+            self.random(&format!("{part}.weight"), &[rows, d]);
+            if self.biases != Biases::None {
+                self.random(&format!("{part}.bias"), &[rows]);
+            }
+        }
+        if architecture.qk_norm {
+            for part in ["attn_q_norm", "attn_k_norm"] {
+                self.ones(&format!("{name}.{part}.weight"), sizes.head_dim);
+            }
+        }
+        self.linear(&format!("{name}.attn_output"), d, q_width);
+        if architecture.post_norms {
+            self.ones(&format!("{name}.post_attention_norm.weight"), d);
+        }
+        if architecture.residual == Residual::Sequential {
+            self.norm(&format!("{name}.{}", architecture.ffn_norm), d);
+        }
+        if let FeedForward::Gated(_) = architecture.feed_forward {
+            self.linear(&format!("{name}.ffn_gate"), sizes.d_ff, d);
+        }
+        self.linear(&format!("{name}.ffn_up"), sizes.d_ff, d);
+        self.linear(&format!("{name}.ffn_down"), d, sizes.d_ff);
+        if architecture.post_norms {
+            self.ones(&format!("{name}.post_ffw_norm.weight"), d);
+        }
+    }
+
+    fn norm(&mut self, name: &str, len: usize) {
+        self.ones(&format!("{name}.weight"), len);
+        if self.architecture.norm == NormKind::Layer {
+            self.random(&format!("{name}.bias"), &[len]);
+        }
+    }
+
+    fn linear(&mut self, name: &str, rows: usize, cols: usize) {
+        self.random(&format!("{name}.weight"), &[rows, cols]);
+        if self.biases == Biases::All {
+            self.random(&format!("{name}.bias"), &[rows]);
+        }
+    }
+
+    fn random(&mut self, name: &str, shape: &[usize]) {
+        self.push(name, shape, Values::Random);
+    }
+
+    fn ones(&mut self, name: &str, len: usize) {
+        self.push(name, &[len], Values::Ones);
+    }
+
+    fn push(&mut self, name: &str, shape: &[usize], values: Values) {
+        self.tensors.push(Planned { info: TensorInfo::new(name, DType::F32, shape), values });
+    }
+}
+
+fn metadata(sizes: &Language, architecture: &Architecture) -> Metadata {
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", architecture.name);
+    let key = |name: &str| format!("{}.{name}", architecture.name);
+    for (name, size) in [
+        ("context_length", sizes.n_ctx),
+        ("embedding_length", sizes.d_model),
+        ("block_count", sizes.n_layers),
+        ("feed_forward_length", sizes.d_ff),
+        ("attention.head_count", sizes.n_heads),
+        ("attention.head_count_kv", sizes.n_kv_heads),
+        ("attention.key_length", sizes.head_dim),
+        ("attention.value_length", sizes.head_dim),
+        ("rope.dimension_count", sizes.n_rot),
+        ("vocab_size", sizes.vocab_size),
+    ] {
+        metadata.set(key(name), size as u32);
+    }
+    if let Some(window) = sizes.window {
+        metadata.set(key("attention.sliding_window"), window as u32);
+    }
+    let eps = match architecture.norm {
+        NormKind::Rms => "attention.layer_norm_rms_epsilon",
+        NormKind::Layer => "attention.layer_norm_epsilon",
+    };
+    metadata.set(key(eps), sizes.norm_eps);
+    metadata.set(key("rope.freq_base"), sizes.freq_base);
+    set_vocabulary(&mut metadata, sizes);
+    metadata
+}
+
+/// The last two tokens are the start and the end of a text.
+fn set_vocabulary(metadata: &mut Metadata, sizes: &Language) {
+    let mut tokens = vocabulary::tokens(sizes.vocab_size);
+    let mut types = vec![NORMAL; tokens.len()];
+    let first_control = tokens.len().saturating_sub(2);
+    let controls = tokens.iter_mut().zip(&mut types).skip(first_control);
+    for ((token, kind), name) in controls.zip(["<|startoftext|>", "<|endoftext|>"]) {
+        (*token, *kind) = (name.to_owned(), CONTROL);
+    }
+    metadata.set("tokenizer.ggml.model", "gpt2");
+    metadata.set("tokenizer.ggml.pre", sizes.pre_tokenizer);
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    metadata.set("tokenizer.ggml.token_type", types);
+    // llama.cpp asks for the key, even with nothing to merge.
+    metadata.set("tokenizer.ggml.merges", Vec::<String>::new());
+    metadata.set("tokenizer.ggml.bos_token_id", first_control as u32);
+    metadata.set("tokenizer.ggml.eos_token_id", first_control as u32 + 1);
+    metadata.set("tokenizer.ggml.add_bos_token", false);
+}
