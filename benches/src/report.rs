@@ -140,6 +140,8 @@ pub struct Row {
     pub version: String,
     /// Model, empty for kernels.
     pub model: String,
+    /// The type that most weights of its file have, empty for kernels.
+    pub weights: String,
     /// The job: `load`, `speech`, `text` or `kernel`.
     pub work: String,
     /// Part of the job.
@@ -190,6 +192,8 @@ pub struct RowHead {
     /// See [`Row`].
     pub model: String,
     /// See [`Row`].
+    pub weights: String,
+    /// See [`Row`].
     pub work: String,
     /// See [`Row`].
     pub backend: String,
@@ -215,6 +219,7 @@ impl Row {
             engine: head.engine,
             version: head.version,
             model: head.model,
+            weights: head.weights,
             work: head.work,
             stage: stage.name.clone(),
             backend: head.backend,

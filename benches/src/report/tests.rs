@@ -21,6 +21,7 @@ pub(crate) fn example() -> Report {
             engine: engine.to_owned(),
             version: "1".to_owned(),
             model: "smollm2-135m".to_owned(),
+            weights: "q4_1".to_owned(),
             work: "text".to_owned(),
             backend: "cpu".to_owned(),
             threads: 2,

@@ -40,7 +40,6 @@ pub(super) struct Matrix<'a> {
     cores: usize,
     device: String,
     audio: PathBuf,
-    notes: Vec<String>,
 }
 
 /// How rows of another revision of this engine are labelled.
@@ -63,7 +62,6 @@ impl<'a> Matrix<'a> {
             cores: 0,
             device: String::new(),
             audio: PathBuf::new(),
-            notes: Vec::new(),
         };
         let mut worker = matrix.own(0)?;
         (matrix.cores, matrix.device) = (worker.threads, worker.device.clone());
@@ -167,7 +165,6 @@ impl<'a> Matrix<'a> {
 
     /// Measures everything and prints each table when it is known.
     pub(super) fn run(&self, report: &mut Report) -> Result<()> {
-        report.notes.extend(self.notes.iter().cloned());
         let mut threads = self.threads.clone();
         if !threads.contains(&1) {
             threads.insert(0, 1);
@@ -244,7 +241,7 @@ impl<'a> Matrix<'a> {
                     Some(peer) => with_path(&job, peer.path(model).to_owned()),
                     None => job.clone(),
                 };
-                match Contender::open(engine, job, &model.name, threads) {
+                match Contender::open(engine, job, (&model.name, &model.dtype), threads) {
                     Ok(contender) => contenders.push(contender),
                     Err(error) if peer.is_some() => report.notes.push(format!("{error:#}")),
                     Err(error) => return Err(error),
@@ -264,7 +261,7 @@ impl<'a> Matrix<'a> {
             let mut contenders = Vec::new();
             for (i, engine) in engines.iter_mut().enumerate() {
                 let job = Job::Kernel { name: name.clone() };
-                match Contender::open(engine, job, "", threads) {
+                match Contender::open(engine, job, ("", ""), threads) {
                     Ok(contender) => contenders.push(contender),
                     // Another revision may not have it.
                     Err(error) if i > 0 => report.notes.push(format!("{error:#}")),
@@ -291,7 +288,8 @@ impl<'a> Matrix<'a> {
             rows.extend(contender.into_rows(&report.floors)?);
         }
         let first = rows.first().context("a job without rows")?;
-        println!("\n{}, {}, {} threads", first.model, first.work, first.threads);
+        let (model, weights) = (&first.model, &first.weights);
+        println!("\n{model} ({weights}), {}, {} threads", first.work, first.threads);
         print!("{}{}", table::job(&rows), table::remarks(&rows));
         report.rows.extend(rows);
         Ok(())

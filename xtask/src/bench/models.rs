@@ -16,6 +16,8 @@ pub(super) struct Model {
     /// As in tables.
     pub(super) name: String,
     pub(super) kind: ModelKind,
+    /// The type that most weights have.
+    pub(super) dtype: String,
     pub(super) is_quantized: bool,
     /// The file or folder that this engine reads.
     pub(super) path: PathBuf,
@@ -40,13 +42,14 @@ pub(super) fn find(worker: &mut Engine, wanted: &str) -> Result<Model> {
     let source = locate(name)?;
     let inspect = Request::Inspect { model: source.clone() };
     let reply = worker.ask(&inspect).with_context(|| format!("--model {wanted}"))?;
-    let Reply::Model { kind, is_quantized, .. } = reply else {
+    let Reply::Model { kind, dtype: stored, is_quantized } = reply else {
         bail!("--model {wanted}: expected a description, got {reply:?}")
     };
     let stem = Path::new(name).file_stem().unwrap_or(name.as_ref()).to_string_lossy().into_owned();
     // `base` and `qwen2.5-coder-0.5b` are names, not a file with an extension.
     let short = if Path::new(name).exists() { stem } else { name.to_owned() };
-    let mut model = Model { name: short, kind, is_quantized, path: source.clone(), source };
+    let mut model =
+        Model { name: short, kind, dtype: stored, is_quantized, path: source.clone(), source };
     if let Some(dtype) = dtype {
         ensure!(
             kind == ModelKind::Speech,
@@ -70,10 +73,10 @@ pub(super) fn converted(worker: &mut Engine, model: &Model, dtype: Option<&str>)
         worker.ask(&Request::Convert { model, to: to.clone(), dtype })?;
     }
     let inspect = Request::Inspect { model: to.clone() };
-    let Reply::Model { is_quantized, .. } = worker.ask(&inspect)? else {
+    let Reply::Model { dtype, is_quantized, .. } = worker.ask(&inspect)? else {
         bail!("{}: expected a description", to.display())
     };
-    Ok(Model { path: to, is_quantized, ..model.clone() })
+    Ok(Model { path: to, dtype, is_quantized, ..model.clone() })
 }
 
 /// Differs between files at the same place.

@@ -127,6 +127,7 @@ mod tests {
         let model = |kind, path: &str| Model {
             name: "m".to_owned(),
             kind,
+            dtype: "f16".to_owned(),
             is_quantized: false,
             path: path.into(),
             source: path.into(),

@@ -30,11 +30,11 @@ pub(super) struct Contender<'a> {
 }
 
 impl<'a> Contender<'a> {
-    /// Has `engine` open `job`.
+    /// Has `engine` open `job`, which runs a model of that name with weights of that type.
     pub(super) fn open(
         engine: &'a mut Engine,
         job: Job,
-        model: &str,
+        (model, weights): (&str, &str),
         threads: usize,
     ) -> Result<Self> {
         let work = job.work().to_owned();
@@ -46,6 +46,7 @@ impl<'a> Contender<'a> {
             engine: engine.name.clone(),
             version: engine.version.clone(),
             model: model.to_owned(),
+            weights: weights.to_owned(),
             work,
             backend: "cpu".to_owned(),
             threads,
