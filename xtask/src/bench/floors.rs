@@ -9,6 +9,8 @@ use super::machine;
 
 /// Samples of each floor; the best counts, since nothing makes a machine faster than it is.
 const SAMPLES: usize = 20;
+/// How often floors are measured while something disturbs the machine.
+pub(super) const ATTEMPTS: usize = 5;
 /// The least part of their number by which threads must speed arithmetic up that shares nothing.
 const SCALING: f64 = 0.85;
 
@@ -39,6 +41,17 @@ pub(super) fn measure(worker: &mut Engine) -> Result<Vec<Floor>> {
     floors.collect()
 }
 
+/// Adds floors to those that are known; the better of two counts.
+pub(super) fn keep_best(known: &mut Vec<Floor>, new: Vec<Floor>) {
+    for floor in new {
+        let same = |old: &&mut Floor| old.threads == floor.threads && old.kind == floor.kind;
+        match known.iter_mut().find(same) {
+            Some(old) => old.per_second = old.per_second.max(floor.per_second),
+            None => known.push(floor),
+        }
+    }
+}
+
 /// What is wrong with floors of which several threads' are not several times one thread's.
 pub(super) fn disturbance(floors: &[Floor], cores: usize) -> Option<String> {
     let f32 = |floor: &&Floor| floor.kind == FloorKind::F32 && floor.threads <= cores;
@@ -58,14 +71,19 @@ pub(super) fn disturbance(floors: &[Floor], cores: usize) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn floor(threads: usize, per_second: f64) -> Floor {
+        Floor { threads, kind: FloorKind::F32, per_second, kernel: String::new() }
+    }
+
+    #[test]
+    fn the_better_of_two_floors_counts() {
+        let mut known = vec![floor(1, 100.0), floor(2, 110.0)];
+        keep_best(&mut known, vec![floor(1, 90.0), floor(2, 195.0), floor(4, 380.0)]);
+        assert_eq!(known, [floor(1, 100.0), floor(2, 195.0), floor(4, 380.0)]);
+    }
+
     #[test]
     fn floors_of_a_busy_machine_are_noted() {
-        let floor = |threads, per_second| Floor {
-            threads,
-            kind: FloorKind::F32,
-            per_second,
-            kernel: String::new(),
-        };
         assert_eq!(disturbance(&[floor(1, 100.0), floor(2, 190.0)], 2), None);
         assert_eq!(disturbance(&[floor(1, 100.0)], 2), None);
         // More threads than cores share them.
