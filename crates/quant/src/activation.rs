@@ -25,9 +25,17 @@ const TASK_LEN: usize = 16 * 1024;
 pub(crate) struct Unit(pub(crate) [i8; UNIT_LEN]);
 
 impl Unit {
+    pub(crate) const ZERO: Self = Self([0; UNIT_LEN]);
+
     #[inline(always)]
     pub(crate) fn bytes(&self) -> &[u8; UNIT_LEN] {
         bytemuck::cast_ref(&self.0)
+    }
+
+    /// Four values at a time.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> &[i32; UNIT_LEN / 4] {
+        bytemuck::cast_ref(self)
     }
 }
 

@@ -7,9 +7,10 @@
 //! instruction, sums never cross lanes, and a scale is a vector. The rearrangement loses nothing:
 //! [`PackedMatrix::dequantize_row`] puts a row's blocks together again.
 
-#[cfg(target_arch = "x86_64")]
-mod avx512;
+mod format;
+mod kernel;
 mod layout;
+mod simd;
 
 use std::ops::Range;
 
@@ -29,7 +30,7 @@ const TASK_BYTES: usize = 64 * 1024;
 /// Weight bytes of a task of many rows: they stay in the second-level cache while all rows of `x` pass.
 const TASK_BYTES_MANY: usize = 192 * 1024;
 
-/// A vector register's worth of memory: one word of each row of a panel.
+/// One word of each row of a panel, a cache line.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Words([u32; PANEL_ROWS]);
@@ -49,7 +50,7 @@ impl PackedMatrix {
     #[must_use]
     pub fn has_kernel(isa: Isa, dtype: DType) -> bool {
         #[cfg(target_arch = "x86_64")]
-        if matches!(isa, Isa::Avx512Vnni(_)) {
+        if !matches!(isa, Isa::Scalar(_)) {
             return Layout::of(dtype).is_some();
         }
         let _ = (isa, dtype);
@@ -196,6 +197,10 @@ pub fn matmul_packed(
         let panels = first..panels.end.min(first + per_task);
         let task = Task { w, x, panels, rows: rows.clone(), out: shared, epilogue };
         match cpu.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(token) => task.run(token),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(token) => task.run(token),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni(token) => task.run(token),
             _ => panic!("matmul: no kernel for panels on {}", cpu.isa),

@@ -7,38 +7,35 @@ use super::{PANEL_ROWS, Words};
 /// Bytes of the largest block.
 pub(super) const MAX_BLOCK_BYTES: usize = 210;
 
-/// How a format's blocks become vectors.
+/// How a format's blocks become words.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) dtype: DType,
     pub(super) block_bytes: usize,
     /// Offset of an f16 factor that does not pair with another to a word.
     factor_at: Option<usize>,
-    /// The word that has a fifth bit of each of 32 values.
-    bits_word: Option<usize>,
+    /// The word that is two f16: in the panel, the first ones of all rows come before the second ones.
+    pair: Option<usize>,
+    /// The word that has a fifth bit of each of 32 values, rearranged by [`bits_by_group`].
+    bits: Option<usize>,
     /// Whether signed bytes become unsigned ones, 128 larger.
     is_signed: bool,
 }
 
 const LAYOUTS: [Layout; 8] = [
-    layout(DType::Q4_0, 18, Some(0), None, false),
-    layout(DType::Q4_1, 20, None, None, false),
-    layout(DType::Q5_0, 22, Some(0), Some(0), false),
-    layout(DType::Q5_1, 24, None, Some(1), false),
-    layout(DType::Q8_0, 34, Some(0), None, true),
-    layout(DType::Q4K, 144, None, None, false),
-    layout(DType::Q5K, 176, None, None, false),
-    layout(DType::Q6K, MAX_BLOCK_BYTES, Some(208), None, false),
+    Layout { factor_at: Some(0), ..plain(DType::Q4_0, 18) },
+    Layout { pair: Some(0), ..plain(DType::Q4_1, 20) },
+    Layout { factor_at: Some(0), bits: Some(0), ..plain(DType::Q5_0, 22) },
+    Layout { pair: Some(0), bits: Some(1), ..plain(DType::Q5_1, 24) },
+    Layout { factor_at: Some(0), is_signed: true, ..plain(DType::Q8_0, 34) },
+    Layout { pair: Some(0), ..plain(DType::Q4K, 144) },
+    Layout { pair: Some(0), ..plain(DType::Q5K, 176) },
+    Layout { factor_at: Some(208), ..plain(DType::Q6K, MAX_BLOCK_BYTES) },
 ];
 
-const fn layout(
-    dtype: DType,
-    block_bytes: usize,
-    factor_at: Option<usize>,
-    bits_word: Option<usize>,
-    is_signed: bool,
-) -> Layout {
-    Layout { dtype, block_bytes, factor_at, bits_word, is_signed }
+/// Whose words stay as they are.
+const fn plain(dtype: DType, block_bytes: usize) -> Layout {
+    Layout { dtype, block_bytes, factor_at: None, pair: None, bits: None, is_signed: false }
 }
 
 impl Layout {
@@ -71,7 +68,7 @@ impl Layout {
         let n_words = self.n_words();
         let (factors, words) = panel.split_at_mut(self.factors_len(n_blocks));
         let factors: &mut [u16] = bytemuck::cast_slice_mut(factors);
-        let flip = if self.is_signed { 0x8080_8080 } else { 0 };
+        let flip = self.flip();
         let rows = rows.chunks_exact(n_blocks * self.block_bytes).take(PANEL_ROWS);
         for (lane, row) in rows.enumerate() {
             for (i, block) in row.chunks_exact(self.block_bytes).enumerate() {
@@ -85,9 +82,12 @@ impl Layout {
                 }
             }
         }
-        if let Some(word) = self.bits_word {
-            for block in words.chunks_exact_mut(n_words) {
-                block[word] = bits_by_four(block[word]);
+        for block in words.chunks_exact_mut(n_words) {
+            if let Some(pair) = self.pair {
+                block[pair] = halves_apart(block[pair]);
+            }
+            if let Some(bits) = self.bits {
+                block[bits].0 = block[bits].0.map(bits_by_group);
             }
         }
     }
@@ -105,29 +105,48 @@ impl Layout {
             let factors: &[u16] = bytemuck::cast_slice(factors);
             out[at..at + 2].copy_from_slice(&factors[block * PANEL_ROWS + lane].to_le_bytes());
         }
-        let flip = if self.is_signed { 0x8080_8080 } else { 0 };
         let words = &words[block * self.n_words()..][..self.n_words()];
         for (i, word) in words.iter().enumerate() {
-            let value = if self.bits_word == Some(i) { by_row(*word, lane) } else { word.0[lane] };
-            out[self.word_at(i)..][..4].copy_from_slice(&(value ^ flip).to_le_bytes());
+            let value = if self.pair == Some(i) {
+                let [first, second] = bytemuck::cast_ref::<Words, [[u16; PANEL_ROWS]; 2]>(word);
+                u32::from(first[lane]) | u32::from(second[lane]) << 16
+            } else if self.bits == Some(i) {
+                bits_by_value(word.0[lane])
+            } else {
+                word.0[lane] ^ self.flip()
+            };
+            out[self.word_at(i)..][..4].copy_from_slice(&value.to_le_bytes());
         }
+    }
+
+    /// What is added to words.
+    const fn flip(&self) -> u32 {
+        if self.is_signed { 0x8080_8080 } else { 0 }
     }
 }
 
-/// Bits `4 g ..` of all rows become the 64-bit integer `g`, whose bits then stand for the bytes of a
-/// vector.
-fn bits_by_four(rows: Words) -> Words {
-    let mut groups = [0u64; 8];
-    for (g, group) in groups.iter_mut().enumerate() {
-        for (lane, bits) in rows.0.iter().enumerate() {
-            *group |= u64::from(bits >> (4 * g) & 15) << (4 * lane);
-        }
-    }
-    bytemuck::cast(groups)
+/// The low halves of all words, then the high ones.
+fn halves_apart(words: Words) -> Words {
+    bytemuck::cast([words.0.map(|word| word as u16), words.0.map(|word| (word >> 16) as u16)])
 }
 
-/// The bits of row `lane` from what [`bits_by_four`] made.
-fn by_row(groups: Words, lane: usize) -> u32 {
-    let groups: [u64; 8] = bytemuck::cast(groups);
-    groups.iter().enumerate().map(|(g, bits)| ((bits >> (4 * lane) & 15) as u32) << (4 * g)).sum()
+/// Bit `4 g + b` becomes bit `g` of byte `b`: shifted, those of group `g` are a bit of its four codes.
+fn bits_by_group(bits: u32) -> u32 {
+    (0..4).fold(0, |groups, b| {
+        // Every fourth bit, moved together.
+        let x = bits >> b & 0x1111_1111;
+        let x = (x | x >> 3) & 0x0303_0303;
+        let x = (x | x >> 6) & 0x000f_000f;
+        groups | ((x | x >> 12) & 0xff) << (8 * b)
+    })
+}
+
+/// The inverse of [`bits_by_group`].
+fn bits_by_value(groups: u32) -> u32 {
+    (0..4).fold(0, |bits, b| {
+        let x = groups >> (8 * b) & 0xff;
+        let x = (x | x << 12) & 0x000f_000f;
+        let x = (x | x << 6) & 0x0303_0303;
+        bits | ((x | x << 3) & 0x1111_1111) << b
+    })
 }

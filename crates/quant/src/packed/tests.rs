@@ -1,5 +1,5 @@
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
-use stonechat_compute::{Cpu, DType};
+use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 
 use super::{PackedMatrix, matmul_packed};
 use crate::{ActivationBuffer, dequantize_row, quantize_rows};
@@ -54,7 +54,16 @@ fn packing_loses_nothing() {
 
 #[test]
 fn products_equal_f64_sums() {
-    let cpu = Cpu::new(2).unwrap();
+    for isa in Isa::available() {
+        println!(
+            "{isa}: {} formats",
+            DTYPES.iter().filter(|&&d| PackedMatrix::has_kernel(isa, d)).count()
+        );
+        products_on(&Cpu { isa, threads: ThreadTeam::new(2).unwrap() });
+    }
+}
+
+fn products_on(cpu: &Cpu) {
     for dtype in DTYPES {
         if !PackedMatrix::has_kernel(cpu.isa, dtype) {
             continue;
@@ -63,10 +72,10 @@ fn products_equal_f64_sums() {
         let ks: &[usize] = if dtype.block_len() == 32 { &[32, 96, 288] } else { &[256, 768] };
         for &k in ks {
             let n = 53;
-            let (matrix, values) = packed(&cpu, dtype, n, k);
+            let (matrix, values) = packed(cpu, dtype, n, k);
             for m in [1, 2, 3, 7, 8, 21] {
                 for rows in [0..n, 16..32, 5..50, 3..9] {
-                    check(&cpu, &matrix, &values, m, rows);
+                    check(cpu, &matrix, &values, m, rows);
                 }
             }
         }
@@ -97,7 +106,8 @@ fn check(cpu: &Cpu, w: &PackedMatrix, values: &[f32], m: usize, rows: std::ops::
             let limit = 1e-6 * magnitude + 1e-5;
             assert!(
                 (got - expected).abs() <= limit,
-                "{dtype} {m}x{n}x{k}, [{i}, {j}]: {got} for {expected}"
+                "{dtype} {m}x{n}x{k} on {}, [{i}, {j}]: {got} for {expected}",
+                cpu.isa
             );
         }
     }

@@ -1,0 +1,322 @@
+//! The kernel for panels, on any instruction set.
+//!
+//! Four codes of each row meet four signed activations in one instruction or a few; sums of products stay
+//! in the row's lane. Formats differ in how they unpack four codes of each row ([`Format`]).
+
+use std::ops::Range;
+
+use stonechat_compute::DType;
+use stonechat_compute::simd::{F32, NullaryFnOnce};
+
+use super::format::{Nibbles32, NibblesK, Q6K, Q8_0};
+use super::simd::PanelSimd;
+use super::{PANEL_ROWS, Task, Words};
+use crate::activation::{ActivationRow, Unit};
+
+/// How far ahead the first rows, for which weights come from memory, ask for them, in words.
+const PREFETCH_WORDS: usize = 64;
+/// Units of a panel whose first rows are multiplied before the next ones, so that words are still in the
+/// first-level cache.
+const UNITS_AT_ONCE: usize = 8;
+
+/// How a format's panels unpack.
+pub(super) trait Format {
+    /// Words of a block.
+    const N_WORDS: usize;
+    /// Units of 32 values of a block.
+    const UNITS: usize;
+
+    /// Adds the products of a block with units `at ..` of `x`.
+    ///
+    /// # Safety
+    /// Rows of `x` have [`UNITS`](Self::UNITS) units from `at`.
+    unsafe fn add_block<S: PanelSimd, const M: usize>(
+        s: S,
+        block: Block<'_>,
+        x: &Activations<'_, M>,
+        at: usize,
+        sums: &mut [F32<S>; M],
+    );
+}
+
+/// A block of `S::LANES` rows.
+#[derive(Clone, Copy)]
+pub(super) struct Block<'a> {
+    words: &'a [Words],
+    factors: &'a [[u16; PANEL_ROWS]],
+    index: usize,
+    part: usize,
+}
+
+impl Block<'_> {
+    /// Word `i` of each row.
+    #[inline(always)]
+    pub(super) fn word<S: PanelSimd>(&self, s: S, i: usize) -> S::Words {
+        s.load_word(&self.words[i], self.part)
+    }
+
+    /// Two f16 of each row, from word `i`.
+    #[inline(always)]
+    pub(super) fn factor_pair<S: PanelSimd>(&self, s: S, i: usize) -> [F32<S>; 2] {
+        let [a, b] = bytemuck::cast_ref::<Words, [[u16; PANEL_ROWS]; 2]>(&self.words[i]);
+        [s.load_f16s(a, self.part), s.load_f16s(b, self.part)]
+    }
+
+    /// The f16 of each row that has no place in a word.
+    #[inline(always)]
+    pub(super) fn lone_factor<S: PanelSimd>(&self, s: S) -> F32<S> {
+        s.load_f16s(&self.factors[self.index], self.part)
+    }
+}
+
+/// Rows of `x`.
+pub(super) struct Activations<'a, const M: usize>([ActivationRow<'a>; M]);
+
+impl<'a, const M: usize> Activations<'a, M> {
+    /// # Panics
+    /// If a row has fewer units.
+    #[inline(always)]
+    fn new(rows: [ActivationRow<'a>; M], n_units: usize) -> Self {
+        for row in &rows {
+            assert!(row.units.len() >= n_units && row.scales.len() >= n_units);
+            assert!(row.sums32.len() >= n_units && row.int_sums.len() >= n_units);
+        }
+        Self(rows)
+    }
+
+    /// # Safety
+    /// Rows have unit `at`.
+    #[inline(always)]
+    pub(super) unsafe fn units(&self, at: usize) -> [&'a Unit; M] {
+        // A loop, since `map` on an array stays a call.
+        let mut units = [const { &Unit::ZERO }; M];
+        for m in 0..M {
+            // SAFETY: the caller vouches for the unit.
+            units[m] = unsafe { self.0[m].units.get_unchecked(at) };
+        }
+        units
+    }
+
+    /// `-offset` times the sums of a unit or of one of its halves.
+    ///
+    /// # Safety
+    /// Rows have unit `at`.
+    #[inline(always)]
+    pub(super) unsafe fn offsets(&self, at: usize, halves: Range<usize>, offset: i32) -> [i32; M] {
+        let mut offsets = [0; M];
+        if offset != 0 {
+            for m in 0..M {
+                // SAFETY: there are as many sums as units, and the caller vouches for those.
+                let sums = unsafe { self.0[m].int_sums.get_unchecked(at) };
+                offsets[m] = -offset * sums[halves.clone()].iter().sum::<i32>();
+            }
+        }
+        offsets
+    }
+
+    /// Adds sums of products of unit `at`, scaled.
+    ///
+    /// # Safety
+    /// Rows have unit `at`.
+    #[inline(always)]
+    pub(super) unsafe fn add_scaled<S: PanelSimd>(
+        &self,
+        s: S,
+        sums: &mut [F32<S>; M],
+        products: [F32<S>; M],
+        scale: F32<S>,
+        at: usize,
+    ) {
+        for m in 0..M {
+            // SAFETY: there are as many scales as units, and the caller vouches for those.
+            let x_scale = unsafe { *self.0[m].scales.get_unchecked(at) };
+            sums[m] = s.mul_add(s.mul(products[m], scale), s.splat(x_scale), sums[m]);
+        }
+    }
+
+    /// Adds a min times the sums of unit `at`.
+    ///
+    /// # Safety
+    /// Rows have unit `at`.
+    #[inline(always)]
+    pub(super) unsafe fn add_min<S: PanelSimd>(
+        &self,
+        s: S,
+        sums: &mut [F32<S>; M],
+        min: F32<S>,
+        at: usize,
+    ) {
+        for m in 0..M {
+            // SAFETY: `sums32` is as long as `units`; the caller vouches for unit `at`.
+            let x_sum = unsafe { *self.0[m].sums32.get_unchecked(at) };
+            sums[m] = s.mul_add(min, s.splat(x_sum), sums[m]);
+        }
+    }
+}
+
+/// Codes of a bit width, 8 for bytes that may be negative, times groups of four activations of some units.
+///
+/// `codes` gives the codes of a group for each of the units, which are multiplied side by side because they
+/// share words of the panel.
+#[inline(always)]
+pub(super) fn products<S: PanelSimd, const M: usize, const N: usize, const BITS: usize>(
+    s: S,
+    units: [[&Unit; M]; N],
+    groups: Range<usize>,
+    offsets: [[i32; M]; N],
+    codes: impl Fn(usize) -> [S::Words; N],
+) -> [[F32<S>; M]; N] {
+    let headroom = if BITS == 8 { S::HEADROOM } else { S::HEADROOM << (7 - BITS) };
+    let mut sums = [[s.start(0); M]; N];
+    for n in 0..N {
+        for m in 0..M {
+            sums[n][m] = s.start(offsets[n][m]);
+        }
+    }
+    for g in groups.clone() {
+        let codes = codes(g);
+        let is_full = g > groups.start && (g - groups.start).is_multiple_of(headroom);
+        for n in 0..N {
+            for m in 0..M {
+                if is_full {
+                    sums[n][m] = s.widen(sums[n][m]);
+                }
+                sums[n][m] = if BITS == 8 {
+                    s.dot_bytes(sums[n][m], codes[n], units[n][m], g)
+                } else {
+                    s.dot(sums[n][m], codes[n], units[n][m], g)
+                };
+            }
+        }
+    }
+    let mut floats = [[s.splat(0.0); M]; N];
+    for n in 0..N {
+        for m in 0..M {
+            floats[n][m] = s.finish(sums[n][m], offsets[n][m]);
+        }
+    }
+    floats
+}
+
+impl Task<'_> {
+    /// Multiplies.
+    pub(super) fn run<S: PanelSimd>(&self, s: S) {
+        match self.w.dtype() {
+            DType::Q4_0 => self.rows::<S, Nibbles32<false, false>>(s),
+            DType::Q4_1 => self.rows::<S, Nibbles32<true, false>>(s),
+            DType::Q5_0 => self.rows::<S, Nibbles32<false, true>>(s),
+            DType::Q5_1 => self.rows::<S, Nibbles32<true, true>>(s),
+            DType::Q8_0 => self.rows::<S, Q8_0>(s),
+            DType::Q4K => self.rows::<S, NibblesK<false>>(s),
+            DType::Q5K => self.rows::<S, NibblesK<true>>(s),
+            DType::Q6K => self.rows::<S, Q6K>(s),
+            other => unreachable!("{other} has no panels"),
+        }
+    }
+
+    fn rows<S: PanelSimd, F: Format>(&self, s: S) {
+        let n_rows = self.x.rows();
+        let mut row = 0;
+        while row < n_rows {
+            row += match n_rows - row {
+                8.. if S::TILE_ROWS == 8 => self.tiles::<S, F, 8>(s, row),
+                4.. => self.tiles::<S, F, 4>(s, row),
+                2.. => self.tiles::<S, F, 2>(s, row),
+                _ => self.tiles::<S, F, 1>(s, row),
+            };
+        }
+    }
+
+    /// Rows `row .. row + M` of `x` with all panels. Returns `M`.
+    fn tiles<S: PanelSimd, F: Format, const M: usize>(&self, s: S, row: usize) -> usize {
+        s.vectorize(Tiles::<S, F, M> { task: self, s, row, format: std::marker::PhantomData });
+        M
+    }
+}
+
+struct Tiles<'a, S, F, const M: usize> {
+    task: &'a Task<'a>,
+    s: S,
+    row: usize,
+    format: std::marker::PhantomData<F>,
+}
+
+impl<S: PanelSimd, F: Format, const M: usize> NullaryFnOnce for Tiles<'_, S, F, M> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { task, s, row, .. } = self;
+        let w = task.w;
+        let n_blocks = w.blocks_per_row();
+        let mut x = [task.x.row(row); M];
+        for m in 1..M {
+            x[m] = task.x.row(row + m);
+        }
+        let x = Activations::new(x, n_blocks * F::UNITS);
+        let panel_len = w.panel_len();
+        for panel in task.panels.clone() {
+            let words = &w.data[panel * panel_len..][..panel_len];
+            let (factors, words) = words.split_at(w.layout.factors_len(n_blocks));
+            let factors = bytemuck::cast_slice(factors);
+            let sums = dots::<S, F, M>(s, factors, words, n_blocks, (&x, row == 0));
+            // A range that starts or ends inside the panel wants some of its rows only.
+            let all = panel * PANEL_ROWS..(panel + 1) * PANEL_ROWS;
+            let wanted = all.start.max(task.rows.start)..all.end.min(task.rows.end);
+            let lanes = wanted.start - all.start..wanted.end - all.start;
+            let cols = wanted.start - task.rows.start..wanted.end - task.rows.start;
+            for m in 0..M {
+                // SAFETY: `row + M <= x.rows()` by the split in `rows`, `cols` lies in `0..rows.len()`, and
+                // `matmul_packed` checked that the output holds all of them; they are this task's alone.
+                let out = unsafe { task.out.span(row + m, cols.clone()) };
+                task.epilogue.finish(s, &sums[m].0[lanes.clone()], cols.start, out);
+            }
+        }
+    }
+}
+
+/// A sum of each row of a panel.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Sums([f32; PANEL_ROWS]);
+
+/// The dot products of a panel's rows with `M` rows of activations, which have `n_blocks` blocks of `F`.
+#[inline(always)]
+fn dots<S: PanelSimd, F: Format, const M: usize>(
+    s: S,
+    factors: &[[u16; PANEL_ROWS]],
+    words: &[Words],
+    n_blocks: usize,
+    (x, is_first): (&Activations<'_, M>, bool),
+) -> [Sums; M] {
+    let n_parts = PANEL_ROWS / S::LANES;
+    let at_once = if n_parts == 1 { n_blocks } else { UNITS_AT_ONCE / F::UNITS };
+    let mut sums = [Sums([0.0; PANEL_ROWS]); M];
+    for first in (0..n_blocks).step_by(at_once.max(1)) {
+        for part in 0..n_parts {
+            let mut of_part = [s.splat(0.0); M];
+            for m in 0..M {
+                let lanes = &sums[m].0[part * S::LANES..][..S::LANES];
+                // SAFETY: a slice of `LANES` values.
+                of_part[m] = unsafe { s.load(lanes.as_ptr()) };
+            }
+            for index in first..n_blocks.min(first + at_once) {
+                let words = &words[index * F::N_WORDS..][..F::N_WORDS];
+                if is_first && part == 0 {
+                    for word in words {
+                        s.prefetch(std::ptr::from_ref(word).wrapping_add(PREFETCH_WORDS));
+                    }
+                }
+                let block = Block { words, factors, index, part };
+                // SAFETY: `Activations::new` checked that there are units for `n_blocks` blocks.
+                unsafe { F::add_block(s, block, x, index * F::UNITS, &mut of_part) };
+            }
+            for m in 0..M {
+                let lanes = &mut sums[m].0[part * S::LANES..][..S::LANES];
+                // SAFETY: the slice has `LANES` values.
+                unsafe { s.store(lanes.as_mut_ptr(), of_part[m]) };
+            }
+        }
+    }
+    sums
+}
