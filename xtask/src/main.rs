@@ -9,6 +9,7 @@
 mod bench;
 mod cargo_deny;
 mod ci;
+mod cross;
 mod fuzz;
 mod golden;
 mod models;
@@ -40,6 +41,8 @@ enum Verb {
     Bench(Box<bench::BenchArgs>),
     /// Run every check, cheapest first, and stop at the first that fails
     Ci(ci::CiArgs),
+    /// Test the kernels for ARM in an emulator
+    CrossTest(cross::CrossArgs),
     /// Check licences, duplicate versions and sources of the dependencies with cargo-deny
     Deny,
     /// Fuzz one parser, or each in turn
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Bench(args) => bench::run(&args),
         Verb::Ci(args) => ci::run(&args),
+        Verb::CrossTest(args) => cross::run(&args),
         Verb::Deny => cargo_deny::run(),
         Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Golden(args) => golden::run(&args),

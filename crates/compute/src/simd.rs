@@ -15,7 +15,7 @@ pub use token::Scalar;
 #[cfg(target_arch = "wasm32")]
 pub use token::WasmSimd128;
 #[cfg(target_arch = "x86_64")]
-pub use token::{Avx2, Avx512, Avx512Vnni};
+pub use token::{Avx2, Avx512, Avx512Vnni, AvxVnni};
 #[cfg(target_arch = "aarch64")]
 pub use token::{Neon, NeonDot, NeonI8mm};
 pub use vector::{F32, Simd, U32};
@@ -25,7 +25,8 @@ use crate::error::{Error, Result};
 
 /// A tier of instructions, holding the token that proves this CPU has it.
 ///
-/// Variants are in rising order; a later tier can run whatever an earlier one can.
+/// Variants are in rising order. A later tier can run whatever an earlier one can, but for the 8-bit dot
+/// product of AVX-VNNI, which CPUs with AVX-512 may lack.
 #[derive(Clone, Copy, Debug)]
 pub enum Isa {
     /// Plain Rust.
@@ -33,6 +34,9 @@ pub enum Isa {
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    /// AVX2 with AVX-VNNI.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni(AvxVnni),
     /// AVX-512 F, BW, CD, DQ, VL.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
@@ -53,7 +57,8 @@ pub enum Isa {
     WasmSimd128(WasmSimd128),
 }
 
-/// Evaluates `$body` with `$token` bound to the token that `$isa` holds, once per tier.
+/// Evaluates `$body` with `$token` bound to the token that `$isa` holds, once per tier. For AVX-VNNI that is
+/// the token of AVX2, so that nothing is compiled anew for its one more instruction.
 ///
 /// This is how code outside this crate dispatches over its own extension trait. `$body` runs
 /// *outside* the tier's feature context; enter it with `$token.vectorize(…)`, whose argument
@@ -65,6 +70,11 @@ macro_rules! match_isa {
             $crate::simd::Isa::Scalar($token) => $body,
             #[cfg(target_arch = "x86_64")]
             $crate::simd::Isa::Avx2($token) => $body,
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::AvxVnni(token) => {
+                let $token = token.avx2();
+                $body
+            }
             #[cfg(target_arch = "x86_64")]
             $crate::simd::Isa::Avx512($token) => $body,
             #[cfg(target_arch = "x86_64")]
@@ -127,6 +137,7 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         {
             tiers.extend(Avx2::try_new().map(Self::Avx2));
+            tiers.extend(AvxVnni::try_new().map(Self::AvxVnni));
             if std::is_x86_feature_detected!("avx512vl") {
                 tiers.extend(Avx512::try_new().map(Self::Avx512));
                 tiers.extend(Avx512Vnni::try_new().map(Self::Avx512Vnni));
@@ -145,7 +156,7 @@ impl Isa {
 
     /// Names of all tiers of this architecture, in rising order, as `STONECHAT_ISA` takes them.
     pub const NAMES: &'static [&'static str] = if cfg!(target_arch = "x86_64") {
-        &["scalar", "avx2", "avx512", "avx512vnni"]
+        &["scalar", "avx2", "avxvnni", "avx512", "avx512vnni"]
     } else if cfg!(target_arch = "aarch64") {
         &["scalar", "neon", "neondot", "neoni8mm"]
     } else if cfg!(target_arch = "wasm32") {
@@ -190,9 +201,11 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => 1,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512(_) => 2,
+            Self::AvxVnni(_) => 2,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni(_) => 3,
+            Self::Avx512(_) => 3,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni(_) => 4,
             #[cfg(target_arch = "aarch64")]
             Self::Neon(_) => 1,
             #[cfg(target_arch = "aarch64")]
@@ -267,7 +280,7 @@ mod tests {
             assert_eq!(sum, 666.0, "{isa}");
             let expected = match isa.name() {
                 "scalar" => 1,
-                "avx2" => 8,
+                "avx2" | "avxvnni" => 8,
                 "avx512" | "avx512vnni" => 16,
                 _ => 4,
             };

@@ -64,7 +64,7 @@ pub use tq1_0::BlockTq1_0;
 pub use tq2_0::BlockTq2_0;
 
 pub(crate) use iq4_nl::LEVELS;
-pub(crate) use mxfp4::E2M1_TWICE;
+pub(crate) use mxfp4::{E2M1_TWICE, half_power};
 
 /// A block format: `BLOCK_LEN` consecutive elements of a row in `size_of::<Self>()` bytes.
 pub trait Block: Pod + Send + Sync {

@@ -49,12 +49,7 @@ impl PackedMatrix {
     /// Whether `isa` has a kernel for panels of this format.
     #[must_use]
     pub fn has_kernel(isa: Isa, dtype: DType) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        if !matches!(isa, Isa::Scalar(_)) {
-            return Layout::of(dtype).is_some();
-        }
-        let _ = (isa, dtype);
-        false
+        !matches!(isa, Isa::Scalar(_)) && Layout::of(dtype).is_some()
     }
 
     /// Room for `n` rows of `k` values, `None` if the format has no panels or `k` is no whole number
@@ -200,16 +195,25 @@ pub fn matmul_packed(
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(token) => task.run(token),
             #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni(token) => task.run(token),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512(token) => task.run(token),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni(token) => task.run(token),
-            _ => panic!("matmul: no kernel for panels on {}", cpu.isa),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon(token) => task.run(token),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDot(token) => task.run(token),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm(token) => task.run(token.neon_dot()),
+            #[cfg(target_arch = "wasm32")]
+            Isa::WasmSimd128(token) => task.run(token),
+            Isa::Scalar(_) => panic!("matmul: no kernel for panels on {}", cpu.isa),
         }
     });
 }
 
 /// Some panels times all rows of `x`.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has a kernel"))]
 struct Task<'a> {
     w: &'a PackedMatrix,
     x: &'a ActivationBuffer,

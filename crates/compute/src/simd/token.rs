@@ -115,6 +115,41 @@ mod x86 {
         }
     }
 
+    /// [`Avx2`] and `avxvnni`, the 8-bit dot product of CPUs without AVX-512.
+    ///
+    /// `pulp` does not know the feature, so that this token is made by hand.
+    #[derive(Clone, Copy, Debug)]
+    pub struct AvxVnni {
+        avx2: Avx2,
+    }
+
+    impl AvxVnni {
+        /// The token, if the CPU has the features.
+        #[must_use]
+        pub fn try_new() -> Option<Self> {
+            let avx2 = Avx2::try_new()?;
+            std::is_x86_feature_detected!("avxvnni").then_some(Self { avx2 })
+        }
+
+        /// The token without the 8-bit dot product.
+        #[inline(always)]
+        #[must_use]
+        pub fn avx2(self) -> Avx2 {
+            self.avx2
+        }
+
+        /// Calls `f` in a function with the features of the token.
+        #[inline(always)]
+        pub fn vectorize<F: pulp::NullaryFnOnce>(self, f: F) -> F::Output {
+            #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,popcnt,f16c,fxsr,avxvnni")]
+            fn imp<F: pulp::NullaryFnOnce>(f: F) -> F::Output {
+                f.call()
+            }
+            // SAFETY: `try_new` found `avxvnni`, and `Avx2` proves all others.
+            unsafe { imp(f) }
+        }
+    }
+
     impl Avx2 {
         /// The same proof for pulp, whose `V3` lacks `f16c`.
         #[inline(always)]
@@ -230,7 +265,7 @@ mod x86 {
     }
 }
 #[cfg(target_arch = "x86_64")]
-pub use x86::{Avx2, Avx512, Avx512Vnni};
+pub use x86::{Avx2, Avx512, Avx512Vnni, AvxVnni};
 
 #[cfg(target_arch = "aarch64")]
 #[expect(missing_docs, reason = "each field is named after the feature it proves")]

@@ -10,7 +10,7 @@ use super::token::Scalar;
 #[cfg(target_arch = "wasm32")]
 use super::token::WasmSimd128;
 #[cfg(target_arch = "x86_64")]
-use super::token::{Avx2, Avx512, Avx512Vnni};
+use super::token::{Avx2, Avx512, Avx512Vnni, AvxVnni};
 #[cfg(target_arch = "aarch64")]
 use super::token::{Neon, NeonDot, NeonI8mm};
 
@@ -313,6 +313,8 @@ macro_rules! delegate {
     };
 }
 
+#[cfg(target_arch = "x86_64")]
+delegate!(AvxVnni, Avx2, AvxVnni::avx2);
 #[cfg(target_arch = "x86_64")]
 delegate!(Avx512Vnni, Avx512, Avx512Vnni::avx512);
 #[cfg(target_arch = "aarch64")]

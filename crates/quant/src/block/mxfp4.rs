@@ -32,9 +32,15 @@ impl BlockMxfp4 {
     /// `2^(e - 128)`: half of the format's scale, beside twice its values.
     #[inline(always)]
     pub(crate) fn scale(&self) -> f32 {
-        let e = u32::from(self.e);
-        f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 })
+        half_power(self.e)
     }
+}
+
+/// `2^(e - 128)`.
+#[inline(always)]
+pub(crate) fn half_power(e: u8) -> f32 {
+    let e = u32::from(e);
+    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 })
 }
 
 impl Block for BlockMxfp4 {

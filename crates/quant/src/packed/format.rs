@@ -2,9 +2,14 @@
 
 mod block256;
 mod block32;
+mod levels;
+mod two_bits;
 
 pub(super) use block32::{Nibbles32, Q8_0};
 pub(super) use block256::{NibblesK, Q6K};
+
+pub(super) use levels::{Iq4Nl, Iq4Xs, Mxfp4};
+pub(super) use two_bits::{Q2K, Q3K};
 
 use super::simd::PanelSimd;
 

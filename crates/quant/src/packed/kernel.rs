@@ -8,10 +8,11 @@ use std::ops::Range;
 use stonechat_compute::DType;
 use stonechat_compute::simd::{F32, NullaryFnOnce};
 
-use super::format::{Nibbles32, NibblesK, Q6K, Q8_0};
+use super::format::{Iq4Nl, Iq4Xs, Mxfp4, Nibbles32, NibblesK, Q2K, Q3K, Q6K, Q8_0};
 use super::simd::PanelSimd;
 use super::{PANEL_ROWS, Task, Words};
 use crate::activation::{ActivationRow, Unit};
+use crate::block::half_power;
 
 /// How far ahead the first rows, for which weights come from memory, ask for them, in words.
 const PREFETCH_WORDS: usize = 64;
@@ -43,7 +44,7 @@ pub(super) trait Format {
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
     words: &'a [Words],
-    factors: &'a [[u16; PANEL_ROWS]],
+    factors: &'a [Words],
     index: usize,
     part: usize,
 }
@@ -65,7 +66,28 @@ impl Block<'_> {
     /// The f16 of each row that has no place in a word.
     #[inline(always)]
     pub(super) fn lone_factor<S: PanelSimd>(&self, s: S) -> F32<S> {
-        s.load_f16s(&self.factors[self.index], self.part)
+        let factors = bytemuck::cast_slice::<Words, [u16; PANEL_ROWS]>(self.factors);
+        s.load_f16s(&factors[self.index], self.part)
+    }
+
+    /// The second halves of word `i` of each row, as integers.
+    #[inline(always)]
+    pub(super) fn second_halves<S: PanelSimd>(&self, s: S, i: usize) -> S::Words {
+        let [_, second] = bytemuck::cast_ref::<Words, [[u16; PANEL_ROWS]; 2]>(&self.words[i]);
+        s.load_u16(second, self.part)
+    }
+
+    /// The power of two of each row that has no place in a word.
+    #[inline(always)]
+    pub(super) fn lone_exponent<S: PanelSimd>(&self, s: S) -> F32<S> {
+        let exponents = bytemuck::cast_slice::<Words, [u8; PANEL_ROWS]>(self.factors)[self.index];
+        let mut scales = [0.0; PANEL_ROWS];
+        for i in 0..PANEL_ROWS {
+            scales[i] = half_power(exponents[i]);
+        }
+        let of_part = &scales[self.part * S::LANES..][..S::LANES];
+        // SAFETY: the slice's length is `LANES`.
+        unsafe { s.load(of_part.as_ptr()) }
     }
 }
 
@@ -80,6 +102,7 @@ impl<'a, const M: usize> Activations<'a, M> {
         for row in &rows {
             assert!(row.units.len() >= n_units && row.scales.len() >= n_units);
             assert!(row.sums32.len() >= n_units && row.int_sums.len() >= n_units);
+            assert!(16 * row.sums16.len() >= 2 * n_units);
         }
         Self(rows)
     }
@@ -152,6 +175,26 @@ impl<'a, const M: usize> Activations<'a, M> {
             sums[m] = s.mul_add(min, s.splat(x_sum), sums[m]);
         }
     }
+
+    /// The same with half `half` of the unit.
+    ///
+    /// # Safety
+    /// Rows have unit `at`.
+    #[inline(always)]
+    pub(super) unsafe fn add_min_of_half<S: PanelSimd>(
+        &self,
+        s: S,
+        sums: &mut [F32<S>; M],
+        min: F32<S>,
+        (at, half): (usize, usize),
+    ) {
+        for m in 0..M {
+            let of_halves = self.0[m].sums16.as_flattened().as_flattened();
+            // SAFETY: `new` checked that there are two sums for each unit, and the caller vouches for unit `at`.
+            let x_sum = unsafe { *of_halves.get_unchecked(2 * at + half) };
+            sums[m] = s.mul_add(min, s.splat(x_sum), sums[m]);
+        }
+    }
 }
 
 /// Codes of a bit width, 8 for bytes that may be negative, times groups of four activations of some units.
@@ -207,9 +250,14 @@ impl Task<'_> {
             DType::Q5_0 => self.rows::<S, Nibbles32<false, true>>(s),
             DType::Q5_1 => self.rows::<S, Nibbles32<true, true>>(s),
             DType::Q8_0 => self.rows::<S, Q8_0>(s),
+            DType::Iq4Nl => self.rows::<S, Iq4Nl>(s),
+            DType::Mxfp4 => self.rows::<S, Mxfp4>(s),
+            DType::Q2K => self.rows::<S, Q2K>(s),
+            DType::Q3K => self.rows::<S, Q3K>(s),
             DType::Q4K => self.rows::<S, NibblesK<false>>(s),
             DType::Q5K => self.rows::<S, NibblesK<true>>(s),
             DType::Q6K => self.rows::<S, Q6K>(s),
+            DType::Iq4Xs => self.rows::<S, Iq4Xs>(s),
             other => unreachable!("{other} has no panels"),
         }
     }
@@ -258,7 +306,6 @@ impl<S: PanelSimd, F: Format, const M: usize> NullaryFnOnce for Tiles<'_, S, F, 
         for panel in task.panels.clone() {
             let words = &w.data[panel * panel_len..][..panel_len];
             let (factors, words) = words.split_at(w.layout.factors_len(n_blocks));
-            let factors = bytemuck::cast_slice(factors);
             let sums = dots::<S, F, M>(s, factors, words, n_blocks, (&x, row == 0));
             // A range that starts or ends inside the panel wants some of its rows only.
             let all = panel * PANEL_ROWS..(panel + 1) * PANEL_ROWS;
@@ -284,7 +331,7 @@ struct Sums([f32; PANEL_ROWS]);
 #[inline(always)]
 fn dots<S: PanelSimd, F: Format, const M: usize>(
     s: S,
-    factors: &[[u16; PANEL_ROWS]],
+    factors: &[Words],
     words: &[Words],
     n_blocks: usize,
     (x, is_first): (&Activations<'_, M>, bool),

@@ -12,9 +12,11 @@ pub(super) const MAX_BLOCK_BYTES: usize = 210;
 pub(super) struct Layout {
     pub(super) dtype: DType,
     pub(super) block_bytes: usize,
-    /// Offset of an f16 factor that does not pair with another to a word.
+    /// Offset of a factor that does not pair with another to a word.
     factor_at: Option<usize>,
-    /// The word that is two f16: in the panel, the first ones of all rows come before the second ones.
+    /// Bytes of that factor: two of an f16 or one of an exponent.
+    factor_bytes: usize,
+    /// The word that is two f16 or 16-bit integers: in the panel, the first ones of all rows come before the second ones.
     pair: Option<usize>,
     /// The word that has a fifth bit of each of 32 values, rearranged by [`bits_by_group`].
     bits: Option<usize>,
@@ -22,20 +24,33 @@ pub(super) struct Layout {
     is_signed: bool,
 }
 
-const LAYOUTS: [Layout; 8] = [
+const LAYOUTS: [Layout; 13] = [
     Layout { factor_at: Some(0), ..plain(DType::Q4_0, 18) },
     Layout { pair: Some(0), ..plain(DType::Q4_1, 20) },
     Layout { factor_at: Some(0), bits: Some(0), ..plain(DType::Q5_0, 22) },
     Layout { pair: Some(0), bits: Some(1), ..plain(DType::Q5_1, 24) },
     Layout { factor_at: Some(0), is_signed: true, ..plain(DType::Q8_0, 34) },
+    Layout { factor_at: Some(0), ..plain(DType::Iq4Nl, 18) },
+    Layout { factor_at: Some(0), factor_bytes: 1, ..plain(DType::Mxfp4, 17) },
+    Layout { pair: Some(20), ..plain(DType::Q2K, 84) },
+    Layout { factor_at: Some(108), ..plain(DType::Q3K, 110) },
     Layout { pair: Some(0), ..plain(DType::Q4K, 144) },
     Layout { pair: Some(0), ..plain(DType::Q5K, 176) },
     Layout { factor_at: Some(208), ..plain(DType::Q6K, MAX_BLOCK_BYTES) },
+    Layout { pair: Some(0), ..plain(DType::Iq4Xs, 136) },
 ];
 
 /// Whose words stay as they are.
 const fn plain(dtype: DType, block_bytes: usize) -> Layout {
-    Layout { dtype, block_bytes, factor_at: None, pair: None, bits: None, is_signed: false }
+    Layout {
+        dtype,
+        block_bytes,
+        factor_at: None,
+        factor_bytes: 2,
+        pair: None,
+        bits: None,
+        is_signed: false,
+    }
 }
 
 impl Layout {
@@ -45,12 +60,12 @@ impl Layout {
 
     /// Words of a block.
     pub(super) const fn n_words(&self) -> usize {
-        (self.block_bytes - if self.factor_at.is_some() { 2 } else { 0 }) / 4
+        (self.block_bytes - if self.factor_at.is_some() { self.factor_bytes } else { 0 }) / 4
     }
 
-    /// Vectors of the lone factors of a panel: those of two blocks fill one.
+    /// Vectors of the lone factors of a panel: those of two or four blocks fill one.
     pub(super) const fn factors_len(&self, n_blocks: usize) -> usize {
-        if self.factor_at.is_some() { n_blocks.div_ceil(2) } else { 0 }
+        if self.factor_at.is_some() { (n_blocks * self.factor_bytes).div_ceil(4) } else { 0 }
     }
 
     /// Vectors of a panel.
@@ -60,21 +75,21 @@ impl Layout {
 
     /// Offset in a block of its word `word`.
     const fn word_at(&self, word: usize) -> usize {
-        4 * word + if matches!(self.factor_at, Some(0)) { 2 } else { 0 }
+        4 * word + if matches!(self.factor_at, Some(0)) { self.factor_bytes } else { 0 }
     }
 
     /// Fills a panel with the first 16 rows of `rows`, fewer at the end of a matrix.
     pub(super) fn pack_panel(&self, rows: &[u8], n_blocks: usize, panel: &mut [Words]) {
         let n_words = self.n_words();
         let (factors, words) = panel.split_at_mut(self.factors_len(n_blocks));
-        let factors: &mut [u16] = bytemuck::cast_slice_mut(factors);
+        let factors: &mut [u8] = bytemuck::cast_slice_mut(factors);
         let flip = self.flip();
         let rows = rows.chunks_exact(n_blocks * self.block_bytes).take(PANEL_ROWS);
         for (lane, row) in rows.enumerate() {
             for (i, block) in row.chunks_exact(self.block_bytes).enumerate() {
                 if let Some(at) = self.factor_at {
-                    let factor = u16::from_le_bytes([block[at], block[at + 1]]);
-                    factors[i * PANEL_ROWS + lane] = factor;
+                    let to = &mut factors[(i * PANEL_ROWS + lane) * self.factor_bytes..];
+                    to[..self.factor_bytes].copy_from_slice(&block[at..][..self.factor_bytes]);
                 }
                 let bytes = &block[self.word_at(0)..][..4 * n_words];
                 for (to, word) in words[i * n_words..].iter_mut().zip(bytes.as_chunks().0) {
@@ -102,8 +117,9 @@ impl Layout {
     ) {
         let (factors, words) = panel.split_at(self.factors_len(n_blocks));
         if let Some(at) = self.factor_at {
-            let factors: &[u16] = bytemuck::cast_slice(factors);
-            out[at..at + 2].copy_from_slice(&factors[block * PANEL_ROWS + lane].to_le_bytes());
+            let factors: &[u8] = bytemuck::cast_slice(factors);
+            let from = &factors[(block * PANEL_ROWS + lane) * self.factor_bytes..];
+            out[at..][..self.factor_bytes].copy_from_slice(&from[..self.factor_bytes]);
         }
         let words = &words[block * self.n_words()..][..self.n_words()];
         for (i, word) in words.iter().enumerate() {

@@ -4,6 +4,10 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "wasm32")]
+mod wasm;
 
 use half::f16;
 use stonechat_compute::simd::{F32, NullaryFnOnce, Simd};
@@ -39,6 +43,9 @@ pub(super) trait PanelSimd: Simd {
     /// Loads part `part` of a word, of `16 / LANES`.
     fn load_word(self, word: &Words, part: usize) -> Self::Words;
 
+    /// Loads 16-bit integers.
+    fn load_u16(self, x: &[u16; PANEL_ROWS], part: usize) -> Self::Words;
+
     /// Every byte masked.
     fn mask(self, x: Self::Words, mask: u8) -> Self::Words;
 
@@ -50,6 +57,9 @@ pub(super) trait PanelSimd: Simd {
 
     /// Every byte shifted left; its low `n` bits may come from a neighbour.
     fn shift_left(self, x: Self::Words, n: usize) -> Self::Words;
+
+    /// Every byte, below 16, replaced by that entry of `table`.
+    fn lookup(self, table: &[u8; 16], x: Self::Words) -> Self::Words;
 
     /// Bytes that are 128 larger than the values they stand for as [`dot_bytes`](Self::dot_bytes) wants them.
     fn unbias(self, x: Self::Words) -> Self::Words;

@@ -4,15 +4,20 @@ use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 use super::{PackedMatrix, matmul_packed};
 use crate::{ActivationBuffer, dequantize_row, quantize_rows};
 
-const DTYPES: [DType; 8] = [
+const DTYPES: [DType; 13] = [
     DType::Q4_0,
     DType::Q4_1,
     DType::Q5_0,
     DType::Q5_1,
     DType::Q8_0,
+    DType::Iq4Nl,
+    DType::Mxfp4,
+    DType::Q2K,
+    DType::Q3K,
     DType::Q4K,
     DType::Q5K,
     DType::Q6K,
+    DType::Iq4Xs,
 ];
 
 fn random(n: usize, seed: u32) -> Vec<f32> {

@@ -1,77 +1,103 @@
-//! [`PanelSimd`] on 256-bit vectors: half of a panel's rows. Pairs of products are added in 16 bits, as long
-//! as they fit there.
+//! [`PanelSimd`] on 256-bit vectors: half of a panel's rows. With AVX-VNNI one instruction adds four products
+//! of each row; without, pairs of products are added in 16 bits, as long as they fit there.
 
-use std::arch::x86_64::__m256i;
+use std::arch::x86_64::{__m256i, _mm256_dpbusd_avx_epi32};
 
-use stonechat_compute::simd::{Avx2, F32, NullaryFnOnce};
+use stonechat_compute::simd::{Avx2, AvxVnni, F32, NullaryFnOnce};
 
 use super::PanelSimd;
 use crate::activation::Unit;
-use crate::packed::Words;
+use crate::packed::{PANEL_ROWS, Words};
 
 /// Sums of pairs of products in 16 bits, and what was widened of them.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Narrow(__m256i, __m256i);
 
+/// What does not depend on the dot product: `$avx2` gives the token without it.
+macro_rules! common {
+    ($avx2:expr) => {
+        type Words = __m256i;
+
+        const TILE_ROWS: usize = 4;
+
+        #[inline(always)]
+        fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output {
+            Self::vectorize(self, f)
+        }
+
+        #[inline(always)]
+        fn load_word(self, word: &Words, part: usize) -> __m256i {
+            bytemuck::cast(word.0.as_chunks::<8>().0[part])
+        }
+
+        #[inline(always)]
+        fn load_u16(self, x: &[u16; PANEL_ROWS], part: usize) -> __m256i {
+            $avx2(self).avx2._mm256_cvtepu16_epi32(bytemuck::cast(x.as_chunks::<8>().0[part]))
+        }
+
+        #[inline(always)]
+        fn mask(self, x: __m256i, mask: u8) -> __m256i {
+            $avx2(self).avx2._mm256_and_si256(x, $avx2(self).avx._mm256_set1_epi8(mask as i8))
+        }
+
+        #[inline(always)]
+        fn or(self, x: __m256i, y: __m256i) -> __m256i {
+            $avx2(self).avx2._mm256_or_si256(x, y)
+        }
+
+        #[inline(always)]
+        fn shift_right(self, x: __m256i, n: usize) -> __m256i {
+            $avx2(self).avx2._mm256_srl_epi16(x, $avx2(self).sse2._mm_cvtsi32_si128(n as i32))
+        }
+
+        #[inline(always)]
+        fn shift_left(self, x: __m256i, n: usize) -> __m256i {
+            $avx2(self).avx2._mm256_sll_epi16(x, $avx2(self).sse2._mm_cvtsi32_si128(n as i32))
+        }
+
+        #[inline(always)]
+        fn lookup(self, table: &[u8; 16], x: __m256i) -> __m256i {
+            let table = $avx2(self).avx2._mm256_broadcastsi128_si256(bytemuck::cast(*table));
+            $avx2(self).avx2._mm256_shuffle_epi8(table, x)
+        }
+
+        #[inline(always)]
+        fn bits(self, x: __m256i, at: usize, n: usize) -> __m256i {
+            let low =
+                $avx2(self).avx2._mm256_srl_epi32(x, $avx2(self).sse2._mm_cvtsi32_si128(at as i32));
+            $avx2(self).avx2._mm256_and_si256(low, $avx2(self).avx._mm256_set1_epi32((1 << n) - 1))
+        }
+
+        #[inline(always)]
+        fn signed_byte(self, x: __m256i, at: usize) -> __m256i {
+            let top = $avx2(self).sse2._mm_cvtsi32_si128(24 - 8 * at as i32);
+            let all = $avx2(self).sse2._mm_cvtsi32_si128(24);
+            $avx2(self).avx2._mm256_sra_epi32($avx2(self).avx2._mm256_sll_epi32(x, top), all)
+        }
+
+        #[inline(always)]
+        fn to_floats(self, x: __m256i) -> F32<Self> {
+            bytemuck::cast($avx2(self).avx._mm256_cvtepi32_ps(x))
+        }
+
+        #[inline(always)]
+        fn prefetch(self, word: *const Words) {
+            $avx2(self).sse._mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(word.cast());
+        }
+    };
+}
+
 impl PanelSimd for Avx2 {
-    type Words = __m256i;
+    common!(|token: Self| token);
+
     type Sums = Narrow;
 
-    const TILE_ROWS: usize = 4;
     const HEADROOM: usize = 1;
     const BYTE_OFFSET: u8 = 0;
 
     #[inline(always)]
-    fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output {
-        Self::vectorize(self, f)
-    }
-
-    #[inline(always)]
-    fn load_word(self, word: &Words, part: usize) -> __m256i {
-        bytemuck::cast(word.0.as_chunks::<8>().0[part])
-    }
-
-    #[inline(always)]
-    fn mask(self, x: __m256i, mask: u8) -> __m256i {
-        self.avx2._mm256_and_si256(x, self.avx._mm256_set1_epi8(mask as i8))
-    }
-
-    #[inline(always)]
-    fn or(self, x: __m256i, y: __m256i) -> __m256i {
-        self.avx2._mm256_or_si256(x, y)
-    }
-
-    #[inline(always)]
-    fn shift_right(self, x: __m256i, n: usize) -> __m256i {
-        self.avx2._mm256_srl_epi16(x, self.sse2._mm_cvtsi32_si128(n as i32))
-    }
-
-    #[inline(always)]
-    fn shift_left(self, x: __m256i, n: usize) -> __m256i {
-        self.avx2._mm256_sll_epi16(x, self.sse2._mm_cvtsi32_si128(n as i32))
-    }
-
-    #[inline(always)]
     fn unbias(self, x: __m256i) -> __m256i {
         self.avx2._mm256_xor_si256(x, self.avx._mm256_set1_epi8(-128))
-    }
-
-    #[inline(always)]
-    fn bits(self, x: __m256i, at: usize, n: usize) -> __m256i {
-        let low = self.avx2._mm256_srl_epi32(x, self.sse2._mm_cvtsi32_si128(at as i32));
-        self.avx2._mm256_and_si256(low, self.avx._mm256_set1_epi32((1 << n) - 1))
-    }
-
-    #[inline(always)]
-    fn signed_byte(self, x: __m256i, at: usize) -> __m256i {
-        let top = self.sse2._mm_cvtsi32_si128(24 - 8 * at as i32);
-        let all = self.sse2._mm_cvtsi32_si128(24);
-        self.avx2._mm256_sra_epi32(self.avx2._mm256_sll_epi32(x, top), all)
-    }
-
-    #[inline(always)]
-    fn to_floats(self, x: __m256i) -> F32<Self> {
-        bytemuck::cast(self.avx._mm256_cvtepi32_ps(x))
     }
 
     #[inline(always)]
@@ -107,9 +133,45 @@ impl PanelSimd for Avx2 {
         let wide = self.widen(sums).1;
         self.to_floats(self.avx2._mm256_add_epi32(wide, self.avx._mm256_set1_epi32(offset)))
     }
+}
+
+impl PanelSimd for AvxVnni {
+    common!(Self::avx2);
+
+    type Sums = __m256i;
+
+    const HEADROOM: usize = 1 << 16;
+    const BYTE_OFFSET: u8 = 128;
 
     #[inline(always)]
-    fn prefetch(self, word: *const Words) {
-        self.sse._mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(word.cast());
+    fn unbias(self, x: __m256i) -> __m256i {
+        x
+    }
+
+    #[inline(always)]
+    fn start(self, offset: i32) -> __m256i {
+        self.avx2().avx._mm256_set1_epi32(offset)
+    }
+
+    #[inline(always)]
+    fn dot(self, sums: __m256i, codes: __m256i, x: &Unit, g: usize) -> __m256i {
+        let four = self.avx2().avx._mm256_set1_epi32(x.words()[g]);
+        // SAFETY: the token proves AVX-VNNI.
+        unsafe { _mm256_dpbusd_avx_epi32(sums, codes, four) }
+    }
+
+    #[inline(always)]
+    fn dot_bytes(self, sums: __m256i, bytes: __m256i, x: &Unit, g: usize) -> __m256i {
+        self.dot(sums, bytes, x, g)
+    }
+
+    #[inline(always)]
+    fn widen(self, sums: __m256i) -> __m256i {
+        sums
+    }
+
+    #[inline(always)]
+    fn finish(self, sums: __m256i, _: i32) -> F32<Self> {
+        self.to_floats(sums)
     }
 }

@@ -7,7 +7,7 @@ use stonechat_compute::simd::{Avx512, Avx512Vnni, F32, NullaryFnOnce};
 
 use super::PanelSimd;
 use crate::activation::Unit;
-use crate::packed::Words;
+use crate::packed::{PANEL_ROWS, Words};
 
 /// Sums of pairs of products in 16 bits, and what was widened of them.
 #[derive(Clone, Copy)]
@@ -32,6 +32,12 @@ macro_rules! common {
         }
 
         #[inline(always)]
+        fn load_u16(self, x: &[u16; PANEL_ROWS], part: usize) -> __m512i {
+            debug_assert_eq!(part, 0);
+            self.avx512f._mm512_cvtepu16_epi32(bytemuck::cast(*x))
+        }
+
+        #[inline(always)]
         fn mask(self, x: __m512i, mask: u8) -> __m512i {
             self.avx512f._mm512_and_si512(x, self.avx512f._mm512_set1_epi8(mask as i8))
         }
@@ -49,6 +55,12 @@ macro_rules! common {
         #[inline(always)]
         fn shift_left(self, x: __m512i, n: usize) -> __m512i {
             self.avx512bw._mm512_sll_epi16(x, self.sse2._mm_cvtsi32_si128(n as i32))
+        }
+
+        #[inline(always)]
+        fn lookup(self, table: &[u8; 16], x: __m512i) -> __m512i {
+            let table = self.avx512f._mm512_broadcast_i32x4(bytemuck::cast(*table));
+            self.avx512bw._mm512_shuffle_epi8(table, x)
         }
 
         #[inline(always)]

@@ -1,0 +1,114 @@
+//! `Q2_K` and `Q3_K`: 256 values of two or three bits in groups of 16.
+
+use stonechat_compute::simd::F32;
+
+use crate::packed::kernel::{Activations, Block, Format, products};
+use crate::packed::simd::PanelSimd;
+
+/// Two bits of units `2 pair` and `2 pair + 1`, group `g`; a word has them of four units. `first` is the
+/// first of these words.
+#[inline(always)]
+fn two_bits<S: PanelSimd>(
+    s: S,
+    (block, first): (Block<'_>, usize),
+    pair: usize,
+    g: usize,
+) -> [S::Words; 2] {
+    let q = s.shift_right(block.word(s, first + 8 * (pair / 2) + g), 4 * (pair % 2));
+    [s.mask(q, 3), s.mask(s.shift_right(q, 2), 3)]
+}
+
+/// `Q2_K`: 4 words of scales and mins, 16 of values, one of two factors.
+pub(in crate::packed) struct Q2K;
+
+impl Format for Q2K {
+    const N_WORDS: usize = 21;
+    const UNITS: usize = 8;
+
+    #[inline(always)]
+    unsafe fn add_block<S: PanelSimd, const M: usize>(
+        s: S,
+        block: Block<'_>,
+        x: &Activations<'_, M>,
+        at: usize,
+        sums: &mut [F32<S>; M],
+    ) {
+        let [factor, min] = block.factor_pair(s, 20);
+        let min = s.mul(min, s.splat(-1.0));
+        for pair in 0..4 {
+            let packed = block.word(s, pair);
+            for part in 0..2 {
+                let codes = |g| two_bits(s, (block, 4), pair, g);
+                let groups = 4 * part..4 * part + 4;
+                // SAFETY: `2 * pair + 1 < 8`, and the caller vouches for eight units from `at`.
+                unsafe {
+                    let units = [x.units(at + 2 * pair), x.units(at + 2 * pair + 1)];
+                    let no_offsets = [[0; M]; 2];
+                    let products = products::<S, M, 2, 2>(s, units, groups, no_offsets, codes);
+                    for n in 0..2 {
+                        // Byte `2 n + part` has a scale and a min of four bits.
+                        let bits = 8 * (2 * n + part);
+                        let at = at + 2 * pair + n;
+                        let scale = s.mul(factor, s.to_floats(s.bits(packed, bits, 4)));
+                        x.add_scaled(s, sums, products[n], scale, at);
+                        let min = s.mul(min, s.to_floats(s.bits(packed, bits + 4, 4)));
+                        x.add_min_of_half(s, sums, min, (at, part));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `Q3_K`: 8 words of third bits, 16 of two bits, 3 of scales.
+pub(in crate::packed) struct Q3K;
+
+/// Scale of group `group`: four bits in the first two words of scales, two in the third.
+#[inline(always)]
+fn scale<S: PanelSimd>(s: S, words: [S::Words; 3], group: usize) -> F32<S> {
+    let low = s.bits(words[group % 8 / 4], 8 * (group % 4) + 4 * (group / 8), 4);
+    let top = s.bits(words[2], 8 * (group % 4) + 2 * (group / 4), 2);
+    s.sub(s.to_floats(s.or(low, s.shift_left(top, 4))), s.splat(32.0))
+}
+
+impl Format for Q3K {
+    const N_WORDS: usize = 27;
+    const UNITS: usize = 8;
+
+    #[inline(always)]
+    unsafe fn add_block<S: PanelSimd, const M: usize>(
+        s: S,
+        block: Block<'_>,
+        x: &Activations<'_, M>,
+        at: usize,
+        sums: &mut [F32<S>; M],
+    ) {
+        let factor = block.lone_factor(s);
+        let packed = [block.word(s, 24), block.word(s, 25), block.word(s, 26)];
+        let mut scales = [s.splat(0.0); 16];
+        for (group, to) in scales.iter_mut().enumerate() {
+            *to = s.mul(factor, scale(s, packed, group));
+        }
+        for pair in 0..4 {
+            let u = 2 * pair;
+            for part in 0..2 {
+                let codes = |g| {
+                    let [low, high] = two_bits(s, (block, 8), pair, g);
+                    let bits = s.shift_right(block.word(s, g), u);
+                    let third = [s.shift_left(bits, 2), s.shift_left(bits, 1)];
+                    [s.or(low, s.mask(third[0], 4)), s.or(high, s.mask(third[1], 4))]
+                };
+                let (halves, groups) = (part..part + 1, 4 * part..4 * part + 4);
+                // SAFETY: `u + 1 < 8`; there are eight units from `at` by contract.
+                unsafe {
+                    let units = [x.units(at + u), x.units(at + u + 1)];
+                    let offsets =
+                        [x.offsets(at + u, halves.clone(), 4), x.offsets(at + u + 1, halves, 4)];
+                    let [low, high] = products::<S, M, 2, 3>(s, units, groups, offsets, codes);
+                    x.add_scaled(s, sums, low, scales[2 * u + part], at + u);
+                    x.add_scaled(s, sums, high, scales[2 * u + 2 + part], at + u + 1);
+                }
+            }
+        }
+    }
+}
