@@ -1,18 +1,20 @@
-//! The thread team: parallel loops with dynamic claiming over one rayon pool.
+//! The thread team: parallel loops with dynamic claiming on the threads of one rayon pool.
+//!
+//! Nothing else in this workspace starts threads. [`ThreadTeam::install`] opens a [`Session`]: the pool's
+//! threads wait for loops in it, awake for a while and then asleep, so that a loop starts with a store
+//! that they are looking at. Inside a session a loop allocates nothing; entering the pool does, so enter
+//! once around many loops. A thread that the system does not run costs nothing: who started the loop
+//! claims all of it, and waits only for those who claimed something.
 //!
 //! Each thread of a team of `T` first claims the indices of a `T`th of the loop that is its own, in
 //! order, then what others have left of theirs. Weights are so read in long runs, which memory
 //! serves faster than runs of two threads in turns, and a matrix that is used again finds its rows
 //! in the same core's cache.
 //!
-//! Nothing else in this workspace starts threads. A loop is split with `rayon::join` alone, whose
-//! tasks live on the stack: inside [`ThreadTeam::install`] a loop allocates nothing. Entering the
-//! pool from outside goes through rayon's injection queue, which allocates a block now and then,
-//! and wakes a sleeping worker; so enter once around many loops. Rayon bounds its spinning and
-//! then parks, and a worker that the system does not run costs nothing: the caller claims the
-//! remaining indices itself.
-//!
 //! WebAssembly has no threads: there every loop runs inline.
+
+#[cfg(not(target_arch = "wasm32"))]
+mod session;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -21,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::error::Result;
 
 #[cfg(not(target_arch = "wasm32"))]
-use {crate::error::Error, std::sync::Arc};
+use {self::session::Session, crate::error::Error, std::sync::Arc};
 
 /// Parts of a loop that are counted apart; threads of a larger team share them.
 const MAX_PARTS: usize = 64;
@@ -54,18 +56,20 @@ impl ThreadTeam {
         Ok(Self { n_threads, pool: Some(Arc::new(pool)) })
     }
 
-    /// Runs `f` on a thread of the team; loops inside it start without entering the pool again.
+    /// Runs `f` on a thread of the team while the others wait for loops inside it.
     pub fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         match &self.pool {
-            Some(pool) => pool.install(f),
+            // A thread of the team runs `f` here: inside a session already, or inside a loop.
+            Some(pool) if pool.current_thread_index().is_some() => f(),
+            Some(pool) => pool.install(|| Session::open(f)),
             None => f(),
         }
     }
 
-    fn run_split(&self, n_workers: usize, claim: &(impl Fn() + Sync)) {
+    fn run_claims(&self, claim: &(dyn Fn() + Sync)) {
         match &self.pool {
-            Some(pool) if pool.current_thread_index().is_some() => split(n_workers, claim),
-            Some(pool) => pool.install(|| split(n_workers, claim)),
+            Some(pool) if pool.current_thread_index().is_some() => session::run(claim),
+            Some(_) => self.install(|| session::run(claim)),
             None => claim(),
         }
     }
@@ -86,7 +90,7 @@ impl ThreadTeam {
         f()
     }
 
-    fn run_split(&self, _n_workers: usize, claim: &(impl Fn() + Sync)) {
+    fn run_claims(&self, claim: &(dyn Fn() + Sync)) {
         claim();
     }
 }
@@ -99,7 +103,8 @@ impl ThreadTeam {
     }
 
     /// Calls `task(i)` once for every `i < n_tasks`, in any order, from any thread of the team;
-    /// each thread claims another index when it is done with one. Returns when all are done.
+    /// each thread claims another index when it is done with one. Returns when all are done. A loop
+    /// inside a task runs on the task's thread.
     ///
     /// # Panics
     /// If a task panics.
@@ -114,7 +119,7 @@ impl ThreadTeam {
         for (i, next) in next[..n_parts].iter_mut().enumerate() {
             *next.get_mut() = part(i);
         }
-        let claim = || {
+        self.run_claims(&|| {
             let own = thread_index() % n_parts;
             for i in (own..n_parts).chain(0..own) {
                 // Only a thread that sees work left writes to a counter.
@@ -126,19 +131,7 @@ impl ThreadTeam {
                     task(index);
                 }
             }
-        };
-        self.run_split(self.n_threads.min(n_tasks), &claim);
-    }
-}
-
-/// Offers `claim` to up to `n_workers` threads; the caller is one of them.
-#[cfg(not(target_arch = "wasm32"))]
-fn split(n_workers: usize, claim: &(impl Fn() + Sync)) {
-    if n_workers <= 1 {
-        claim();
-    } else {
-        let half = n_workers / 2;
-        rayon::join(|| split(n_workers - half, claim), || split(half, claim));
+        });
     }
 }
 
@@ -229,6 +222,62 @@ mod tests {
             });
         });
         assert_eq!(sum.into_inner(), 4950);
+    }
+
+    #[test]
+    fn loops_follow_each_other_with_and_without_pauses() {
+        let team = ThreadTeam::new(3).unwrap();
+        let sum = AtomicUsize::new(0);
+        team.install(|| {
+            for round in 0..2000 {
+                team.run(5, |i| {
+                    sum.fetch_add(i, Ordering::Relaxed);
+                });
+                // Long enough for the others to fall asleep.
+                if round % 500 == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+            }
+        });
+        assert_eq!(sum.into_inner(), 20_000);
+    }
+
+    #[test]
+    fn sessions_share_the_threads() {
+        let team = ThreadTeam::new(2).unwrap();
+        // Each waits for what the other does inside its session.
+        let barrier = std::sync::Barrier::new(2);
+        let sums = std::thread::scope(|scope| {
+            let sums = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    team.install(|| {
+                        barrier.wait();
+                        let sum = AtomicUsize::new(0);
+                        team.run(100, |i| {
+                            sum.fetch_add(i, Ordering::Relaxed);
+                        });
+                        sum.into_inner()
+                    })
+                })
+            });
+            sums.map(|sum| sum.join().unwrap())
+        });
+        assert_eq!(sums, [4950; 2]);
+    }
+
+    #[test]
+    fn a_panic_of_a_task_reaches_who_started_the_loop() {
+        let team = ThreadTeam::new(2).unwrap();
+        for bad in [0, 99] {
+            let loops = || team.run(100, |i| assert_ne!(i, bad, "task {i}"));
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(loops));
+            assert!(result.is_err());
+            let hits = AtomicUsize::new(0);
+            team.run(10, |_| {
+                hits.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(hits.into_inner(), 10);
+        }
     }
 
     #[test]
