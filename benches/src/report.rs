@@ -92,7 +92,7 @@ pub struct Build {
     pub dirty: bool,
     /// The compiler.
     pub rustc: String,
-    /// The cargo profile.
+    /// The cargo profile, and what the environment changed about it.
     pub profile: String,
     /// Instruction set picked at run time, and threads.
     pub device: String,

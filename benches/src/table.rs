@@ -70,8 +70,9 @@ pub fn job(rows: &[Row]) -> String {
         let of_stage = || rows.iter().filter(|row| row.stage == stage);
         let ours = of_stage().find(|row| row.engine == "stonechat");
         for (i, row) in of_stage().enumerate() {
-            let name = match (&row.kernel, several) {
-                (Some(kernel), false) => kernel.clone(),
+            let name = match &row.kernel {
+                Some(kernel) if !several => kernel.clone(),
+                None if has_kernels && !several => String::new(),
                 _ => row.engine.clone(),
             };
             let mut line = vec![if i == 0 { stage.to_owned() } else { String::new() }, name];

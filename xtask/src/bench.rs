@@ -191,7 +191,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             revision,
             dirty,
             rustc: build::rustc(),
-            profile: args.profile.clone(),
+            profile: build::described_profile(&args.profile, utf8_environment()),
             device: matrix.device().to_owned(),
         },
         limits,
@@ -217,6 +217,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         println!("wrote {}", path.display());
     }
     Ok(())
+}
+
+/// The environment's variables that are text.
+fn utf8_environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// A path with the format that its extension names.

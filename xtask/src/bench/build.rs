@@ -88,7 +88,36 @@ pub(super) fn find_revision(name: &str) -> Option<String> {
     shell::output(shell::program("git").args(args)).ok().map(|hash| hash.trim().to_owned())
 }
 
+/// The profile, and what the environment changes about it.
+pub(super) fn described_profile(
+    profile: &str,
+    variables: impl Iterator<Item = (String, String)>,
+) -> String {
+    let changes = |name: &str| name.starts_with("CARGO_PROFILE_") || name.ends_with("RUSTFLAGS");
+    let mut found: Vec<String> = variables
+        .filter(|(name, value)| changes(name) && !value.is_empty())
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    found.sort();
+    found.insert(0, profile.to_owned());
+    found.join(" ")
+}
+
 /// The compiler's name and version.
 pub(super) fn rustc() -> String {
     shell::output(shell::program("rustc").arg("--version")).unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::described_profile;
+
+    #[test]
+    fn what_the_environment_changes_is_told() {
+        let variables = [("PATH", "/bin"), ("RUSTFLAGS", ""), ("CARGO_PROFILE_RELEASE_LTO", "off")];
+        let owned =
+            || variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        assert_eq!(described_profile("release", owned()), "release CARGO_PROFILE_RELEASE_LTO=off");
+        assert_eq!(described_profile("dev", owned().take(2)), "dev");
+    }
 }
