@@ -12,6 +12,7 @@ mod threads;
 pub use aligned::AlignedVec;
 pub use dtype::DType;
 pub use error::{Error, Result};
+pub use scratch::with_scratch;
 pub use simd::Isa;
 pub use threads::{Parts, ThreadTeam};
 

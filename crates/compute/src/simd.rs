@@ -4,12 +4,16 @@
 //! of one tier. What does not generalise (8-bit dot products) belongs to an extension trait that
 //! its owner implements on the tokens, reached with [`match_isa!`](crate::match_isa).
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod token;
 mod vector;
 
 use std::fmt;
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "x86_64")]
+pub use amx::{Amx, Tile, TileSums, Tiles};
 pub use pulp::NullaryFnOnce;
 pub use token::Scalar;
 #[cfg(target_arch = "wasm32")]
@@ -43,6 +47,9 @@ pub enum Isa {
     /// AVX-512 with VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni(Avx512Vnni),
+    /// AVX-512 with VNNI and matrix tiles.
+    #[cfg(target_arch = "x86_64")]
+    Amx(Amx),
     /// NEON.
     #[cfg(target_arch = "aarch64")]
     Neon(Neon),
@@ -79,6 +86,11 @@ macro_rules! match_isa {
             $crate::simd::Isa::Avx512($token) => $body,
             #[cfg(target_arch = "x86_64")]
             $crate::simd::Isa::Avx512Vnni($token) => $body,
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Amx(tiles) => {
+                let $token = tiles.vectors();
+                $body
+            }
             #[cfg(target_arch = "aarch64")]
             $crate::simd::Isa::Neon($token) => $body,
             #[cfg(target_arch = "aarch64")]
@@ -141,6 +153,7 @@ impl Isa {
             if std::is_x86_feature_detected!("avx512vl") {
                 tiers.extend(Avx512::try_new().map(Self::Avx512));
                 tiers.extend(Avx512Vnni::try_new().map(Self::Avx512Vnni));
+                tiers.extend(Amx::try_new().map(Self::Amx));
             }
         }
         #[cfg(target_arch = "aarch64")]
@@ -156,7 +169,7 @@ impl Isa {
 
     /// Names of all tiers of this architecture, in rising order, as `STONECHAT_ISA` takes them.
     pub const NAMES: &'static [&'static str] = if cfg!(target_arch = "x86_64") {
-        &["scalar", "avx2", "avxvnni", "avx512", "avx512vnni"]
+        &["scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "amx"]
     } else if cfg!(target_arch = "aarch64") {
         &["scalar", "neon", "neondot", "neoni8mm"]
     } else if cfg!(target_arch = "wasm32") {
@@ -206,6 +219,8 @@ impl Isa {
             Self::Avx512(_) => 3,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni(_) => 4,
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(_) => 5,
             #[cfg(target_arch = "aarch64")]
             Self::Neon(_) => 1,
             #[cfg(target_arch = "aarch64")]
@@ -281,7 +296,7 @@ mod tests {
             let expected = match isa.name() {
                 "scalar" => 1,
                 "avx2" | "avxvnni" => 8,
-                "avx512" | "avx512vnni" => 16,
+                "avx512" | "avx512vnni" | "amx" => 16,
                 _ => 4,
             };
             assert_eq!(lanes, expected, "{isa}");

@@ -191,7 +191,12 @@ impl Cpu {
     /// The rows of `x` as integers, until the guard is dropped.
     fn quantize(&self, x: MatRef<'_>) -> MutexGuard<'_, ActivationBuffer> {
         let mut activations = self.activations.lock().unwrap_or_else(PoisonError::into_inner);
-        activations.quantize(&self.device, x);
+        if x.rows <= MAX_INTEGER_ROWS {
+            activations.quantize(&self.device, x);
+        } else {
+            // Weights that are no panels do not take integers of so many rows.
+            activations.prepare(&self.device, x);
+        }
         activations
     }
 }

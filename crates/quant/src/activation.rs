@@ -7,9 +7,14 @@
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
+#[cfg(target_arch = "x86_64")]
+use stonechat_compute::Isa;
 use stonechat_compute::cpu::MatRef;
 use stonechat_compute::simd::NullaryFnOnce;
 use stonechat_compute::{Cpu, Parts, match_isa};
+
+#[cfg(target_arch = "x86_64")]
+use crate::packed::tiles::TileInputs;
 
 /// Elements that share a scale.
 const UNIT_LEN: usize = 32;
@@ -18,6 +23,10 @@ const UNITS_PER_BLOCK: usize = 8;
 
 /// Values that a thread quantizes at a time: some microseconds of work.
 const TASK_LEN: usize = 16 * 1024;
+
+/// Rows from which tiles beat integers: a tile has 16, and weights are unpacked for it first.
+#[cfg(target_arch = "x86_64")]
+const MIN_ROWS_ON_TILES: usize = 17;
 
 /// 32 values in one register, never across a cache line.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -56,6 +65,10 @@ pub struct ActivationBuffer {
     sums16: Vec<[[f32; 8]; 2]>,
     /// Per unit and 16 elements: `sum(q)`.
     int_sums: Vec<[i32; 2]>,
+    /// The rows in bf16, if they are no integers.
+    #[cfg(target_arch = "x86_64")]
+    tiles: TileInputs,
+    is_on_tiles: bool,
 }
 
 /// One row; all slices are of the same extent.
@@ -129,6 +142,7 @@ impl ActivationBuffer {
         assert!(k.is_multiple_of(UNIT_LEN), "activation rows: expected k % 32 == 0, got k = {k}");
         let units_per_row = padded_units(k);
         (self.m, self.k, self.units_per_row) = (m, k, units_per_row);
+        self.is_on_tiles = false;
         self.units.resize(m * units_per_row, Unit::zeroed());
         self.scales.resize(m * units_per_row, 0.0);
         self.sums32.resize(m * units_per_row, 0.0);
@@ -151,6 +165,42 @@ impl ActivationBuffer {
                 match_isa!(cpu.isa, token => token.vectorize(row));
             }
         });
+    }
+
+    /// [`quantize`](Self::quantize) for panels alone, whose kernel for many rows may want other numbers:
+    /// bf16 on an instruction set with tiles.
+    ///
+    /// # Panics
+    /// If the rows of `x` are no whole number of 32 elements.
+    #[track_caller]
+    pub fn prepare(&mut self, cpu: &Cpu, x: MatRef<'_>) {
+        #[cfg(target_arch = "x86_64")]
+        if matches!(cpu.isa, Isa::Amx(_)) && x.rows >= MIN_ROWS_ON_TILES {
+            self.put_on_tiles(cpu, x);
+            return;
+        }
+        self.quantize(cpu, x);
+    }
+
+    /// The rows as tiles of bf16 values.
+    #[cfg(target_arch = "x86_64")]
+    #[track_caller]
+    pub(crate) fn put_on_tiles(&mut self, cpu: &Cpu, x: MatRef<'_>) {
+        let k = x.cols;
+        assert!(k.is_multiple_of(UNIT_LEN), "activation rows: expected k % 32 == 0, got k = {k}");
+        (self.m, self.k, self.is_on_tiles) = (x.rows, k, true);
+        self.tiles.fill(cpu, x);
+    }
+
+    /// The tiles that [`put_on_tiles`](Self::put_on_tiles) filled.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn tiles(&self) -> &TileInputs {
+        &self.tiles
+    }
+
+    /// Whether the rows are on tiles and no integers.
+    pub(crate) fn is_on_tiles(&self) -> bool {
+        self.is_on_tiles
     }
 
     /// Row `r` as the values that the integer dot products see.

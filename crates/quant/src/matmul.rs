@@ -119,6 +119,7 @@ pub fn matmul(
     w: QuantMatrix<'_>,
     epilogue: Epilogue<'_>,
 ) {
+    assert!(!x.is_on_tiles(), "matmul: expected activations that `quantize` made");
     assert_eq!(x.cols(), w.k, "matmul: expected activations of K = {}, got {}", w.k, x.cols());
     assert_eq!(
         (out.rows, out.cols),

@@ -11,6 +11,8 @@ mod format;
 mod kernel;
 mod layout;
 mod simd;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod tiles;
 
 use std::ops::Range;
 
@@ -29,6 +31,11 @@ const PANEL_ROWS: usize = 16;
 const TASK_BYTES: usize = 64 * 1024;
 /// Weight bytes of a task of many rows: they stay in the second-level cache while all rows of `x` pass.
 const TASK_BYTES_MANY: usize = 192 * 1024;
+
+/// Tasks of a matrix that each thread should have at least, for an even share.
+const MIN_TASKS_PER_THREAD: usize = 3;
+/// Panels of a task on tiles, for which the inputs are read once from the last-level cache.
+const MAX_PANELS_ON_TILES: usize = 4;
 
 /// One word of each row of a panel, a cache line.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -133,6 +140,12 @@ impl PackedMatrix {
         self.k / self.layout.dtype.block_len()
     }
 
+    /// What has no place in words of a panel, and its words.
+    fn panel(&self, index: usize) -> (&[Words], &[Words]) {
+        let words = &self.data[index * self.panel_len()..][..self.panel_len()];
+        words.split_at(self.layout.factors_len(self.blocks_per_row()))
+    }
+
     /// Vectors of a panel.
     fn panel_len(&self) -> usize {
         self.layout.panel_len(self.blocks_per_row())
@@ -184,9 +197,14 @@ pub fn matmul_packed(
     let mut out = MatMut::new(out.data, out.rows, out.cols, out.stride);
     let shared = SharedOut::new(&mut out);
     let panel_len = w.panel_len();
-    let task_bytes = if x.rows() > 8 { TASK_BYTES_MANY } else { TASK_BYTES };
-    let per_task = (task_bytes / (panel_len * size_of::<Words>()).max(1)).max(1);
     let panels = rows.start / PANEL_ROWS..rows.end.div_ceil(PANEL_ROWS);
+    let most = panels.len() / (MIN_TASKS_PER_THREAD * cpu.threads.n_threads());
+    let per_task = if x.is_on_tiles() {
+        (most / 2 * 2).clamp(2, MAX_PANELS_ON_TILES)
+    } else {
+        let task_bytes = if x.rows() > 8 { TASK_BYTES_MANY } else { TASK_BYTES };
+        (task_bytes / (panel_len * size_of::<Words>()).max(1)).min(most).max(1)
+    };
     cpu.threads.run(panels.len().div_ceil(per_task), |task| {
         let first = panels.start + task * per_task;
         let panels = first..panels.end.min(first + per_task);
@@ -200,6 +218,12 @@ pub fn matmul_packed(
             Isa::Avx512(token) => task.run(token),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni(token) => task.run(token),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx(token) if x.is_on_tiles() => {
+                token.with_tiles(|tiles| task.run_on_tiles(token.vectors(), tiles));
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx(token) => task.run(token.vectors()),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon(token) => task.run(token),
             #[cfg(target_arch = "aarch64")]

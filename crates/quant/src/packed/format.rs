@@ -13,6 +13,36 @@ pub(super) use two_bits::{Q2K, Q3K};
 
 use super::simd::PanelSimd;
 
+/// Evaluates `$body` with `$format` the format of weights of a type.
+macro_rules! match_format {
+    ($dtype:expr, $format:ident => $body:expr) => {{
+        use stonechat_compute::DType;
+
+        use $crate::packed::format as f;
+        match $dtype {
+            DType::Q4_0 => match_format!(@ f::Nibbles32<false, false>, $format => $body),
+            DType::Q4_1 => match_format!(@ f::Nibbles32<true, false>, $format => $body),
+            DType::Q5_0 => match_format!(@ f::Nibbles32<false, true>, $format => $body),
+            DType::Q5_1 => match_format!(@ f::Nibbles32<true, true>, $format => $body),
+            DType::Q8_0 => match_format!(@ f::Q8_0, $format => $body),
+            DType::Iq4Nl => match_format!(@ f::Iq4Nl, $format => $body),
+            DType::Mxfp4 => match_format!(@ f::Mxfp4, $format => $body),
+            DType::Q2K => match_format!(@ f::Q2K, $format => $body),
+            DType::Q3K => match_format!(@ f::Q3K, $format => $body),
+            DType::Q4K => match_format!(@ f::NibblesK<false>, $format => $body),
+            DType::Q5K => match_format!(@ f::NibblesK<true>, $format => $body),
+            DType::Q6K => match_format!(@ f::Q6K, $format => $body),
+            DType::Iq4Xs => match_format!(@ f::Iq4Xs, $format => $body),
+            other => unreachable!("{other} has no panels"),
+        }
+    }};
+    (@ $type:ty, $format:ident => $body:expr) => {{
+        type $format = $type;
+        $body
+    }};
+}
+pub(super) use match_format;
+
 /// The low nibbles of every byte, or the high ones.
 #[inline(always)]
 fn nibbles<S: PanelSimd>(s: S, x: S::Words, high: bool) -> S::Words {

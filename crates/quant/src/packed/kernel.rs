@@ -5,10 +5,9 @@
 
 use std::ops::Range;
 
-use stonechat_compute::DType;
 use stonechat_compute::simd::{F32, NullaryFnOnce};
 
-use super::format::{Iq4Nl, Iq4Xs, Mxfp4, Nibbles32, NibblesK, Q2K, Q3K, Q6K, Q8_0};
+use super::format::match_format;
 use super::simd::PanelSimd;
 use super::{PANEL_ROWS, Task, Words};
 use crate::activation::{ActivationRow, Unit};
@@ -27,26 +26,48 @@ pub(super) trait Format {
     /// Units of 32 values of a block.
     const UNITS: usize;
 
-    /// Adds the products of a block with units `at ..` of `x`.
+    /// Gives `sink` all values of a block.
     ///
     /// # Safety
-    /// Rows of `x` have [`UNITS`](Self::UNITS) units from `at`.
-    unsafe fn add_block<S: PanelSimd, const M: usize>(
+    /// The sink's contract for [`UNITS`](Self::UNITS) units.
+    unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>);
+}
+
+/// Some units of a block: a value is `scale * (code - offset) + min`.
+pub(super) struct Codes<S: PanelSimd, const N: usize> {
+    /// Which units of the block; `N` at a time because they share words of the panel.
+    pub(super) units: [usize; N],
+    /// Which groups of four values of each unit: all eight or a half.
+    pub(super) groups: Range<usize>,
+    pub(super) offset: i32,
+    pub(super) scales: [F32<S>; N],
+    pub(super) mins: Option<[F32<S>; N]>,
+}
+
+/// What is done with the values of a block.
+pub(super) trait Sink<S: PanelSimd> {
+    /// Takes codes of a bit width, 8 for bytes that may be negative; `codes` gives those of a group of four
+    /// values of each unit.
+    ///
+    /// # Safety
+    /// As the implementation says.
+    unsafe fn take<const N: usize, const BITS: usize>(
+        &mut self,
         s: S,
-        block: Block<'_>,
-        x: &Activations<'_, M>,
-        at: usize,
-        sums: &mut [F32<S>; M],
+        of: Codes<S, N>,
+        codes: impl Fn(usize) -> [S::Words; N],
     );
 }
 
 /// A block of `S::LANES` rows.
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
-    words: &'a [Words],
-    factors: &'a [Words],
-    index: usize,
-    part: usize,
+    pub(super) words: &'a [Words],
+    /// What has no place in words, of all blocks of the panel.
+    pub(super) factors: &'a [Words],
+    pub(super) index: usize,
+    /// Which of the `16 / S::LANES` parts of the rows.
+    pub(super) part: usize,
 }
 
 impl Block<'_> {
@@ -92,7 +113,7 @@ impl Block<'_> {
 }
 
 /// Rows of `x`.
-pub(super) struct Activations<'a, const M: usize>([ActivationRow<'a>; M]);
+struct Activations<'a, const M: usize>([ActivationRow<'a>; M]);
 
 impl<'a, const M: usize> Activations<'a, M> {
     /// # Panics
@@ -110,7 +131,7 @@ impl<'a, const M: usize> Activations<'a, M> {
     /// # Safety
     /// Rows have unit `at`.
     #[inline(always)]
-    pub(super) unsafe fn units(&self, at: usize) -> [&'a Unit; M] {
+    unsafe fn units(&self, at: usize) -> [&'a Unit; M] {
         // A loop, since `map` on an array stays a call.
         let mut units = [const { &Unit::ZERO }; M];
         for m in 0..M {
@@ -125,7 +146,7 @@ impl<'a, const M: usize> Activations<'a, M> {
     /// # Safety
     /// Rows have unit `at`.
     #[inline(always)]
-    pub(super) unsafe fn offsets(&self, at: usize, halves: Range<usize>, offset: i32) -> [i32; M] {
+    unsafe fn offsets(&self, at: usize, halves: Range<usize>, offset: i32) -> [i32; M] {
         let mut offsets = [0; M];
         if offset != 0 {
             for m in 0..M {
@@ -142,7 +163,7 @@ impl<'a, const M: usize> Activations<'a, M> {
     /// # Safety
     /// Rows have unit `at`.
     #[inline(always)]
-    pub(super) unsafe fn add_scaled<S: PanelSimd>(
+    unsafe fn add_scaled<S: PanelSimd>(
         &self,
         s: S,
         sums: &mut [F32<S>; M],
@@ -162,13 +183,7 @@ impl<'a, const M: usize> Activations<'a, M> {
     /// # Safety
     /// Rows have unit `at`.
     #[inline(always)]
-    pub(super) unsafe fn add_min<S: PanelSimd>(
-        &self,
-        s: S,
-        sums: &mut [F32<S>; M],
-        min: F32<S>,
-        at: usize,
-    ) {
+    unsafe fn add_min<S: PanelSimd>(&self, s: S, sums: &mut [F32<S>; M], min: F32<S>, at: usize) {
         for m in 0..M {
             // SAFETY: `sums32` is as long as `units`; the caller vouches for unit `at`.
             let x_sum = unsafe { *self.0[m].sums32.get_unchecked(at) };
@@ -181,7 +196,7 @@ impl<'a, const M: usize> Activations<'a, M> {
     /// # Safety
     /// Rows have unit `at`.
     #[inline(always)]
-    pub(super) unsafe fn add_min_of_half<S: PanelSimd>(
+    unsafe fn add_min_of_half<S: PanelSimd>(
         &self,
         s: S,
         sums: &mut [F32<S>; M],
@@ -197,69 +212,78 @@ impl<'a, const M: usize> Activations<'a, M> {
     }
 }
 
-/// Codes of a bit width, 8 for bytes that may be negative, times groups of four activations of some units.
-///
-/// `codes` gives the codes of a group for each of the units, which are multiplied side by side because they
-/// share words of the panel.
-#[inline(always)]
-pub(super) fn products<S: PanelSimd, const M: usize, const N: usize, const BITS: usize>(
-    s: S,
-    units: [[&Unit; M]; N],
-    groups: Range<usize>,
-    offsets: [[i32; M]; N],
-    codes: impl Fn(usize) -> [S::Words; N],
-) -> [[F32<S>; M]; N] {
-    let headroom = if BITS == 8 { S::HEADROOM } else { S::HEADROOM << (7 - BITS) };
-    let mut sums = [[s.start(0); M]; N];
-    for n in 0..N {
-        for m in 0..M {
-            sums[n][m] = s.start(offsets[n][m]);
-        }
-    }
-    for g in groups.clone() {
-        let codes = codes(g);
-        let is_full = g > groups.start && (g - groups.start).is_multiple_of(headroom);
+/// Adds products with units `at ..` of `x` to sums. Rows of `x` must have those of a whole block.
+struct Products<'a, S: PanelSimd, const M: usize> {
+    x: &'a Activations<'a, M>,
+    at: usize,
+    sums: &'a mut [F32<S>; M],
+}
+
+impl<S: PanelSimd, const M: usize> Sink<S> for Products<'_, S, M> {
+    #[inline(always)]
+    unsafe fn take<const N: usize, const BITS: usize>(
+        &mut self,
+        s: S,
+        of: Codes<S, N>,
+        codes: impl Fn(usize) -> [S::Words; N],
+    ) {
+        let Codes { units, groups, offset, scales, mins } = of;
+        let headroom = if BITS == 8 { S::HEADROOM } else { S::HEADROOM << (7 - BITS) };
+        let halves = groups.start / 4..groups.end / 4;
+        let mut x = [[const { &Unit::ZERO }; M]; N];
+        let mut offsets = [[0; M]; N];
+        let mut sums = [[s.start(0); M]; N];
         for n in 0..N {
+            // SAFETY: the caller vouches for the unit.
+            unsafe {
+                x[n] = self.x.units(self.at + units[n]);
+                offsets[n] = self.x.offsets(self.at + units[n], halves.clone(), offset);
+            }
             for m in 0..M {
-                if is_full {
-                    sums[n][m] = s.widen(sums[n][m]);
+                sums[n][m] = s.start(offsets[n][m]);
+            }
+        }
+        for g in groups.clone() {
+            let codes = codes(g);
+            let is_full = g > groups.start && (g - groups.start).is_multiple_of(headroom);
+            for n in 0..N {
+                for m in 0..M {
+                    if is_full {
+                        sums[n][m] = s.widen(sums[n][m]);
+                    }
+                    sums[n][m] = if BITS == 8 {
+                        s.dot_bytes(sums[n][m], codes[n], x[n][m], g)
+                    } else {
+                        s.dot(sums[n][m], codes[n], x[n][m], g)
+                    };
                 }
-                sums[n][m] = if BITS == 8 {
-                    s.dot_bytes(sums[n][m], codes[n], units[n][m], g)
-                } else {
-                    s.dot(sums[n][m], codes[n], units[n][m], g)
-                };
+            }
+        }
+        for n in 0..N {
+            let at = self.at + units[n];
+            let mut products = [s.splat(0.0); M];
+            for m in 0..M {
+                products[m] = s.finish(sums[n][m], offsets[n][m]);
+            }
+            // SAFETY: these are the units from above, or halves of them.
+            unsafe {
+                self.x.add_scaled(s, self.sums, products, scales[n], at);
+                match mins {
+                    Some(mins) if halves.len() == 2 => self.x.add_min(s, self.sums, mins[n], at),
+                    Some(mins) => {
+                        self.x.add_min_of_half(s, self.sums, mins[n], (at, halves.start));
+                    }
+                    None => {}
+                }
             }
         }
     }
-    let mut floats = [[s.splat(0.0); M]; N];
-    for n in 0..N {
-        for m in 0..M {
-            floats[n][m] = s.finish(sums[n][m], offsets[n][m]);
-        }
-    }
-    floats
 }
 
 impl Task<'_> {
     /// Multiplies.
     pub(super) fn run<S: PanelSimd>(&self, s: S) {
-        match self.w.dtype() {
-            DType::Q4_0 => self.rows::<S, Nibbles32<false, false>>(s),
-            DType::Q4_1 => self.rows::<S, Nibbles32<true, false>>(s),
-            DType::Q5_0 => self.rows::<S, Nibbles32<false, true>>(s),
-            DType::Q5_1 => self.rows::<S, Nibbles32<true, true>>(s),
-            DType::Q8_0 => self.rows::<S, Q8_0>(s),
-            DType::Iq4Nl => self.rows::<S, Iq4Nl>(s),
-            DType::Mxfp4 => self.rows::<S, Mxfp4>(s),
-            DType::Q2K => self.rows::<S, Q2K>(s),
-            DType::Q3K => self.rows::<S, Q3K>(s),
-            DType::Q4K => self.rows::<S, NibblesK<false>>(s),
-            DType::Q5K => self.rows::<S, NibblesK<true>>(s),
-            DType::Q6K => self.rows::<S, Q6K>(s),
-            DType::Iq4Xs => self.rows::<S, Iq4Xs>(s),
-            other => unreachable!("{other} has no panels"),
-        }
+        match_format!(self.w.dtype(), F => self.rows::<S, F>(s));
     }
 
     fn rows<S: PanelSimd, F: Format>(&self, s: S) {
@@ -302,10 +326,8 @@ impl<S: PanelSimd, F: Format, const M: usize> NullaryFnOnce for Tiles<'_, S, F, 
             x[m] = task.x.row(row + m);
         }
         let x = Activations::new(x, n_blocks * F::UNITS);
-        let panel_len = w.panel_len();
         for panel in task.panels.clone() {
-            let words = &w.data[panel * panel_len..][..panel_len];
-            let (factors, words) = words.split_at(w.layout.factors_len(n_blocks));
+            let (factors, words) = w.panel(panel);
             let sums = dots::<S, F, M>(s, factors, words, n_blocks, (&x, row == 0));
             // A range that starts or ends inside the panel wants some of its rows only.
             let all = panel * PANEL_ROWS..(panel + 1) * PANEL_ROWS;
@@ -356,7 +378,10 @@ fn dots<S: PanelSimd, F: Format, const M: usize>(
                 }
                 let block = Block { words, factors, index, part };
                 // SAFETY: `Activations::new` checked that there are units for `n_blocks` blocks.
-                unsafe { F::add_block(s, block, x, index * F::UNITS, &mut of_part) };
+                unsafe {
+                    let at = index * F::UNITS;
+                    F::unpack(s, block, &mut Products { x, at, sums: &mut of_part });
+                }
             }
             for m in 0..M {
                 let lanes = &mut sums[m].0[part * S::LANES..][..S::LANES];

@@ -4,7 +4,7 @@ use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 use super::{PackedMatrix, matmul_packed};
 use crate::{ActivationBuffer, dequantize_row, quantize_rows};
 
-const DTYPES: [DType; 13] = [
+pub(super) const DTYPES: [DType; 13] = [
     DType::Q4_0,
     DType::Q4_1,
     DType::Q5_0,
@@ -20,7 +20,7 @@ const DTYPES: [DType; 13] = [
     DType::Iq4Xs,
 ];
 
-fn random(n: usize, seed: u32) -> Vec<f32> {
+pub(super) fn random(n: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -29,7 +29,7 @@ fn random(n: usize, seed: u32) -> Vec<f32> {
     std::iter::repeat_with(next).take(n).collect()
 }
 
-fn packed(cpu: &Cpu, dtype: DType, n: usize, k: usize) -> (PackedMatrix, Vec<f32>) {
+pub(super) fn packed(cpu: &Cpu, dtype: DType, n: usize, k: usize) -> (PackedMatrix, Vec<f32>) {
     let mut bytes = vec![0; dtype.bytes_for(n * k).unwrap()];
     quantize_rows(dtype, &random(n * k, 7), k, &mut bytes).unwrap();
     let mut values = vec![0.0; n * k];

@@ -3,7 +3,7 @@
 use stonechat_compute::simd::F32;
 
 use super::nibbles;
-use crate::packed::kernel::{Activations, Block, Format, products};
+use crate::packed::kernel::{Block, Codes, Format, Sink};
 use crate::packed::simd::PanelSimd;
 
 /// Scales and mins of a block of `Q4_K` or `Q5_K`: of the words, one has two f16 factors, three have eight
@@ -35,39 +35,34 @@ impl<const FIFTH_BIT: bool> Format for NibblesK<FIFTH_BIT> {
     const UNITS: usize = 8;
 
     #[inline(always)]
-    unsafe fn add_block<S: PanelSimd, const M: usize>(
-        s: S,
-        block: Block<'_>,
-        x: &Activations<'_, M>,
-        at: usize,
-        sums: &mut [F32<S>; M],
-    ) {
+    unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let [scales, mins] = scales_and_mins(s, block);
         // Two units share their words: low nibbles and high ones.
         for pair in 0..4 {
             let u = 2 * pair;
-            let no_offsets = [[0; M]; 2];
+            let of = Codes {
+                units: [u, u + 1],
+                groups: 0..8,
+                offset: 0,
+                scales: [scales[u], scales[u + 1]],
+                mins: Some([mins[u], mins[u + 1]]),
+            };
             let nibbles = |g| {
                 let q = block.word(s, Self::N_WORDS - 32 + 8 * pair + g);
                 [nibbles(s, q, false), nibbles(s, q, true)]
             };
-            // SAFETY: `u + 1 < 8`, and the caller vouches for eight units from `at`.
+            // SAFETY: `u + 1 < 8`, and the caller vouches for eight units.
             unsafe {
-                let units = [x.units(at + u), x.units(at + u + 1)];
-                let [low, high] = if FIFTH_BIT {
-                    products::<S, M, 2, 5>(s, units, 0..8, no_offsets, |g| {
+                if FIFTH_BIT {
+                    sink.take::<2, 5>(s, of, |g| {
                         let [low, high] = nibbles(g);
                         let bits = s.shift_right(block.word(s, 4 + g), u);
                         let fifth = [s.shift_left(bits, 4), s.shift_left(bits, 3)];
                         [s.or(low, s.mask(fifth[0], 16)), s.or(high, s.mask(fifth[1], 16))]
-                    })
+                    });
                 } else {
-                    products::<S, M, 2, 4>(s, units, 0..8, no_offsets, nibbles)
-                };
-                x.add_scaled(s, sums, low, scales[u], at + u);
-                x.add_scaled(s, sums, high, scales[u + 1], at + u + 1);
-                x.add_min(s, sums, mins[u], at + u);
-                x.add_min(s, sums, mins[u + 1], at + u + 1);
+                    sink.take::<2, 4>(s, of, nibbles);
+                }
             }
         }
     }
@@ -81,13 +76,7 @@ impl Format for Q6K {
     const UNITS: usize = 8;
 
     #[inline(always)]
-    unsafe fn add_block<S: PanelSimd, const M: usize>(
-        s: S,
-        block: Block<'_>,
-        x: &Activations<'_, M>,
-        at: usize,
-        sums: &mut [F32<S>; M],
-    ) {
+    unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let factor = block.lone_factor(s);
         let mut scales = [s.splat(0.0); 16];
         for (group, scale) in scales.iter_mut().enumerate() {
@@ -99,6 +88,13 @@ impl Format for Q6K {
             let (half, quarter) = (pair / 2, pair % 2);
             let (u, v) = (4 * half + quarter, 4 * half + quarter + 2);
             for part in 0..2 {
+                let of = Codes {
+                    units: [u, v],
+                    groups: 4 * part..4 * part + 4,
+                    offset: 32,
+                    scales: [scales[2 * u + part], scales[2 * v + part]],
+                    mins: None,
+                };
                 let codes = |g| {
                     let q = block.word(s, 16 * half + 8 * quarter + g);
                     // Bits 0 and 1 for this quarter, 4 and 5 for the other unit.
@@ -106,17 +102,8 @@ impl Format for Q6K {
                     let low = s.mask(s.shift_left(bits, 4), 48);
                     [s.or(nibbles(s, q, false), low), s.or(nibbles(s, q, true), s.mask(bits, 48))]
                 };
-                // SAFETY: `u` and `v` are below 8, and the caller vouches for eight units from `at`.
-                unsafe {
-                    let halves = part..part + 1;
-                    let units = [x.units(at + u), x.units(at + v)];
-                    let offsets =
-                        [x.offsets(at + u, halves.clone(), 32), x.offsets(at + v, halves, 32)];
-                    let groups = 4 * part..4 * part + 4;
-                    let [low, high] = products::<S, M, 2, 6>(s, units, groups, offsets, codes);
-                    x.add_scaled(s, sums, low, scales[2 * u + part], at + u);
-                    x.add_scaled(s, sums, high, scales[2 * v + part], at + v);
-                }
+                // SAFETY: `u` and `v` are below 8, and the caller vouches for eight units.
+                unsafe { sink.take::<2, 6>(s, of, codes) };
             }
         }
     }

@@ -4,7 +4,7 @@ use stonechat_compute::simd::F32;
 
 use super::nibbles;
 use crate::block::{E2M1_TWICE, LEVELS};
-use crate::packed::kernel::{Activations, Block, Format, products};
+use crate::packed::kernel::{Block, Codes, Format, Sink};
 use crate::packed::simd::PanelSimd;
 
 /// The levels as unsigned bytes, `offset` larger.
@@ -26,39 +26,31 @@ impl Format for Iq4Nl {
     const UNITS: usize = 1;
 
     #[inline(always)]
-    unsafe fn add_block<S: PanelSimd, const M: usize>(
-        s: S,
-        block: Block<'_>,
-        x: &Activations<'_, M>,
-        at: usize,
-        sums: &mut [F32<S>; M],
-    ) {
+    unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let scale = block.lone_factor(s);
         // SAFETY: the block has one unit, which the caller vouches for.
-        unsafe { add_levels(s, (block, 0), (x, at), sums, scale) };
+        unsafe { take_levels(s, block, (0, 0), scale, sink) };
     }
 }
 
-/// Adds a unit of levels of `IQ4_NL`, whose nibbles are words `first ..` of the block.
+/// Gives `sink` a unit of levels of `IQ4_NL`, whose nibbles are words `first ..` of the block.
 ///
 /// # Safety
-/// Rows of `x` have unit `at`.
+/// The sink's contract for the unit.
 #[inline(always)]
-unsafe fn add_levels<S: PanelSimd, const M: usize>(
+unsafe fn take_levels<S: PanelSimd>(
     s: S,
-    (block, first): (Block<'_>, usize),
-    (x, at): (&Activations<'_, M>, usize),
-    sums: &mut [F32<S>; M],
+    block: Block<'_>,
+    (unit, first): (usize, usize),
     scale: F32<S>,
+    sink: &mut impl Sink<S>,
 ) {
     let table = const { larger(&LEVELS, S::BYTE_OFFSET) };
     let levels = |g| [s.lookup(&table, nibbles(s, block.word(s, first + g % 4), g >= 4))];
-    // SAFETY: the caller's promise is that of all three.
-    unsafe {
-        let offsets = x.offsets(at, 0..2, i32::from(S::BYTE_OFFSET));
-        let [levels] = products::<S, M, 1, 8>(s, [x.units(at)], 0..8, [offsets], levels);
-        x.add_scaled(s, sums, levels, scale, at);
-    }
+    let offset = i32::from(S::BYTE_OFFSET);
+    let of = Codes { units: [unit], groups: 0..8, offset, scales: [scale], mins: None };
+    // SAFETY: the caller's promise is the sink's.
+    unsafe { sink.take::<1, 8>(s, of, levels) };
 }
 
 /// `IQ4_XS`: a word of the factor and the top bits of the scales, one of their low bits, 32 of nibbles.
@@ -69,20 +61,14 @@ impl Format for Iq4Xs {
     const UNITS: usize = 8;
 
     #[inline(always)]
-    unsafe fn add_block<S: PanelSimd, const M: usize>(
-        s: S,
-        block: Block<'_>,
-        x: &Activations<'_, M>,
-        at: usize,
-        sums: &mut [F32<S>; M],
-    ) {
+    unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let [factor, _] = block.factor_pair(s, 0);
         let (top, low) = (block.second_halves(s, 0), block.word(s, 1));
         for u in 0..8 {
             let scale = s.or(s.bits(low, 4 * u, 4), s.shift_left(s.bits(top, 2 * u, 2), 4));
             let scale = s.mul(factor, s.sub(s.to_floats(scale), s.splat(32.0)));
-            // SAFETY: `u < 8`, and the caller vouches for eight units from `at`.
-            unsafe { add_levels(s, (block, 2 + 4 * u), (x, at + u), sums, scale) };
+            // SAFETY: `u < 8`, and the caller vouches for eight units.
+            unsafe { take_levels(s, block, (u, 2 + 4 * u), scale, sink) };
         }
     }
 }
@@ -95,20 +81,12 @@ impl Format for Mxfp4 {
     const UNITS: usize = 1;
 
     #[inline(always)]
-    unsafe fn add_block<S: PanelSimd, const M: usize>(
-        s: S,
-        block: Block<'_>,
-        x: &Activations<'_, M>,
-        at: usize,
-        sums: &mut [F32<S>; M],
-    ) {
+    unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let table = const { larger(&E2M1_TWICE, 12) };
         let levels = |g| [s.lookup(&table, nibbles(s, block.word(s, g % 4), g >= 4))];
-        // SAFETY: unit `at`, the block's only one, is there as the caller says.
-        unsafe {
-            let offsets = x.offsets(at, 0..2, 12);
-            let [levels] = products::<S, M, 1, 5>(s, [x.units(at)], 0..8, [offsets], levels);
-            x.add_scaled(s, sums, levels, block.lone_exponent(s), at);
-        }
+        let scales = [block.lone_exponent(s)];
+        let of = Codes { units: [0], groups: 0..8, offset: 12, scales, mins: None };
+        // SAFETY: the block's only unit is there as the caller says.
+        unsafe { sink.take::<1, 5>(s, of, levels) };
     }
 }

@@ -2,7 +2,7 @@
 
 use stonechat_compute::simd::F32;
 
-use crate::packed::kernel::{Activations, Block, Format, products};
+use crate::packed::kernel::{Block, Codes, Format, Sink};
 use crate::packed::simd::PanelSimd;
 
 /// Two bits of units `2 pair` and `2 pair + 1`, group `g`; a word has them of four units. `first` is the
@@ -26,35 +26,24 @@ impl Format for Q2K {
     const UNITS: usize = 8;
 
     #[inline(always)]
-    unsafe fn add_block<S: PanelSimd, const M: usize>(
-        s: S,
-        block: Block<'_>,
-        x: &Activations<'_, M>,
-        at: usize,
-        sums: &mut [F32<S>; M],
-    ) {
+    unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let [factor, min] = block.factor_pair(s, 20);
         let min = s.mul(min, s.splat(-1.0));
         for pair in 0..4 {
             let packed = block.word(s, pair);
             for part in 0..2 {
-                let codes = |g| two_bits(s, (block, 4), pair, g);
-                let groups = 4 * part..4 * part + 4;
-                // SAFETY: `2 * pair + 1 < 8`, and the caller vouches for eight units from `at`.
-                unsafe {
-                    let units = [x.units(at + 2 * pair), x.units(at + 2 * pair + 1)];
-                    let no_offsets = [[0; M]; 2];
-                    let products = products::<S, M, 2, 2>(s, units, groups, no_offsets, codes);
-                    for n in 0..2 {
-                        // Byte `2 n + part` has a scale and a min of four bits.
-                        let bits = 8 * (2 * n + part);
-                        let at = at + 2 * pair + n;
-                        let scale = s.mul(factor, s.to_floats(s.bits(packed, bits, 4)));
-                        x.add_scaled(s, sums, products[n], scale, at);
-                        let min = s.mul(min, s.to_floats(s.bits(packed, bits + 4, 4)));
-                        x.add_min_of_half(s, sums, min, (at, part));
-                    }
-                }
+                // Byte `2 n + part` has a scale and a min of four bits.
+                let (a, b) = (8 * part, 8 * (2 + part));
+                let bits = |at| s.to_floats(s.bits(packed, at, 4));
+                let of = Codes {
+                    units: [2 * pair, 2 * pair + 1],
+                    groups: 4 * part..4 * part + 4,
+                    offset: 0,
+                    scales: [s.mul(factor, bits(a)), s.mul(factor, bits(b))],
+                    mins: Some([s.mul(min, bits(a + 4)), s.mul(min, bits(b + 4))]),
+                };
+                // SAFETY: `2 * pair + 1 < 8`, and the caller vouches for eight units.
+                unsafe { sink.take::<2, 2>(s, of, |g| two_bits(s, (block, 4), pair, g)) };
             }
         }
     }
@@ -76,13 +65,7 @@ impl Format for Q3K {
     const UNITS: usize = 8;
 
     #[inline(always)]
-    unsafe fn add_block<S: PanelSimd, const M: usize>(
-        s: S,
-        block: Block<'_>,
-        x: &Activations<'_, M>,
-        at: usize,
-        sums: &mut [F32<S>; M],
-    ) {
+    unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let factor = block.lone_factor(s);
         let packed = [block.word(s, 24), block.word(s, 25), block.word(s, 26)];
         let mut scales = [s.splat(0.0); 16];
@@ -98,16 +81,15 @@ impl Format for Q3K {
                     let third = [s.shift_left(bits, 2), s.shift_left(bits, 1)];
                     [s.or(low, s.mask(third[0], 4)), s.or(high, s.mask(third[1], 4))]
                 };
-                let (halves, groups) = (part..part + 1, 4 * part..4 * part + 4);
-                // SAFETY: `u + 1 < 8`; there are eight units from `at` by contract.
-                unsafe {
-                    let units = [x.units(at + u), x.units(at + u + 1)];
-                    let offsets =
-                        [x.offsets(at + u, halves.clone(), 4), x.offsets(at + u + 1, halves, 4)];
-                    let [low, high] = products::<S, M, 2, 3>(s, units, groups, offsets, codes);
-                    x.add_scaled(s, sums, low, scales[2 * u + part], at + u);
-                    x.add_scaled(s, sums, high, scales[2 * u + 2 + part], at + u + 1);
-                }
+                let of = Codes {
+                    units: [u, u + 1],
+                    groups: 4 * part..4 * part + 4,
+                    offset: 4,
+                    scales: [scales[2 * u + part], scales[2 * u + 2 + part]],
+                    mins: None,
+                };
+                // SAFETY: `u + 1 < 8`; there are eight units by contract.
+                unsafe { sink.take::<2, 3>(s, of, codes) };
             }
         }
     }

@@ -1,0 +1,175 @@
+//! Matrix tiles of x86-64 (AMX): sums of products of bf16 values, 16 by 16 at a time.
+//!
+//! Stable Rust has neither intrinsics nor feature detection for them, hence assembly and `cpuid`.
+//! Linux gives a process the tiles' registers only when it asks.
+
+use std::arch::asm;
+use std::arch::x86_64::__cpuid_count;
+use std::sync::OnceLock;
+
+use bytemuck::{Pod, Zeroable};
+
+use super::token::Avx512Vnni;
+
+/// A register of 16 rows of 32 bf16 values: of inputs, 32 of each of 16 rows; of weights, 16 pairs of each
+/// of 16 rows, pair by pair.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct Tile(pub [[u16; 32]; 16]);
+
+/// Sums of 32 inputs and 32 rows of weights, four registers.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct TileSums(pub [[f32; 32]; 32]);
+
+/// Proof of AMX tiles with bf16 products, beside [`Avx512Vnni`].
+#[derive(Clone, Copy, Debug)]
+pub struct Amx {
+    vectors: Avx512Vnni,
+}
+
+impl Amx {
+    /// The token, if this CPU has the instructions and the system lets the process use them.
+    #[must_use]
+    pub fn try_new() -> Option<Self> {
+        static USABLE: OnceLock<bool> = OnceLock::new();
+        let vectors = Avx512Vnni::try_new()?;
+        USABLE.get_or_init(|| has_instructions() && is_allowed()).then_some(Self { vectors })
+    }
+
+    /// The vectors that a CPU with tiles has, too.
+    #[inline(always)]
+    #[must_use]
+    pub fn vectors(self) -> Avx512Vnni {
+        self.vectors
+    }
+
+    /// Calls `f` with the tiles of this thread, which are given back to the system afterwards. `f` must
+    /// not call this itself: the inner call would give the tiles of the outer one back.
+    pub fn with_tiles<R>(self, f: impl FnOnce(&Tiles) -> R) -> R {
+        let tiles = Tiles::configured();
+        f(&tiles)
+    }
+}
+
+/// The configured registers of a thread; they stay on it.
+#[derive(Debug)]
+pub struct Tiles {
+    on_this_thread: std::marker::PhantomData<*mut ()>,
+}
+
+/// What `ldtilecfg` reads: palette 1 with eight registers of 16 rows of 64 bytes.
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+static CONFIGURATION: Configuration = Configuration {
+    palette: 1,
+    start_row: 0,
+    reserved: [0; 14],
+    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+};
+
+impl Tiles {
+    fn configured() -> Self {
+        // SAFETY: only `Amx::with_tiles` calls this, and an `Amx` exists only where `try_new` found the
+        // instructions; the configuration is valid and outlives the instruction.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIGURATION, options(nostack)) };
+        Self { on_this_thread: std::marker::PhantomData }
+    }
+
+    /// `sums[i][j] += Σ inputs[i] · weights[j]`: `inputs` are two tiles of 16 rows for each 32 values,
+    /// `weights` likewise.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn accumulate(&self, sums: &mut TileSums, inputs: [&[Tile]; 2], weights: &[[Tile; 2]]) {
+        let n = weights.len();
+        assert_eq!([inputs[0].len(), inputs[1].len()], [n, n], "tiles: lengths differ");
+        if n == 0 {
+            return;
+        }
+        // SAFETY: a `Tiles` exists only between `ldtilecfg` and `tilerelease` on this thread. Each round
+        // reads one tile of each input and two of weights, and there are `n` by the assertion; the sums
+        // are four tiles of rows 128 bytes apart. No Rust code uses tile registers.
+        unsafe {
+            asm!(
+                "tileloadd tmm0, [{c} + {row} * 2]",
+                "tileloadd tmm1, [{c} + {row} * 2 + 64]",
+                "tileloadd tmm2, [{c} + {row} * 2 + 2048]",
+                "tileloadd tmm3, [{c} + {row} * 2 + 2112]",
+                "2:",
+                "tileloadd tmm4, [{a0} + {row}]",
+                "tileloadd tmm6, [{b} + {row}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{b} + {row} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{a1} + {row}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {a0}, 1024",
+                "add {a1}, 1024",
+                "add {b}, 2048",
+                "dec {n}",
+                "jnz 2b",
+                "tilestored [{c} + {row} * 2], tmm0",
+                "tilestored [{c} + {row} * 2 + 64], tmm1",
+                "tilestored [{c} + {row} * 2 + 2048], tmm2",
+                "tilestored [{c} + {row} * 2 + 2112], tmm3",
+                row = in(reg) 64usize,
+                c = in(reg) sums.0.as_mut_ptr(),
+                a0 = inout(reg) inputs[0].as_ptr() => _,
+                a1 = inout(reg) inputs[1].as_ptr() => _,
+                b = inout(reg) weights.as_ptr() => _,
+                n = inout(reg) n => _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: the instruction is there, since `configured` ran `ldtilecfg`; nothing uses the tiles now.
+        unsafe { asm!("tilerelease", options(nomem, nostack)) };
+    }
+}
+
+/// Leaf 7 of `cpuid`: bf16 products are bit 22 of `edx`, tiles bit 24.
+fn has_instructions() -> bool {
+    const BITS: u32 = 1 << 22 | 1 << 24;
+    __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & BITS == BITS
+}
+
+/// Asks Linux for the registers of tiles (`arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`).
+#[cfg(target_os = "linux")]
+fn is_allowed() -> bool {
+    const ARCH_PRCTL: usize = 158;
+    let result: isize;
+    // SAFETY: the call reads no memory of ours and changes nothing but what this process may use; a
+    // system call of x86-64 overwrites `rcx` and `r11`, which are declared.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => result,
+            in("rdi") 0x1023usize,
+            in("rsi") 18usize,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
+}
+
+/// Other systems are not asked.
+#[cfg(not(target_os = "linux"))]
+fn is_allowed() -> bool {
+    false
+}
