@@ -51,12 +51,12 @@ fn bench_matmul(c: &mut Criterion) {
         });
         each_cpu(|cpu, label| {
             group.bench_function(BenchmarkId::new(label, format!("{m}x{n}x{k}")), |b| {
-                cpu.threads.install(|| {
+                {
                     b.iter(|| {
                         let (y, x) = (MatMut::packed(&mut y, m, n), MatRef::packed(&x, m, k));
                         matmul(cpu, y, x, DenseWeight::F32(&w), Epilogue::default());
                     });
-                });
+                };
             });
         });
     }
@@ -90,7 +90,7 @@ fn bench_attention(c: &mut Criterion) {
             each_cpu(|cpu, label| {
                 let id = BenchmarkId::new(label, format!("{dtype:?} T{t} kv{T}"));
                 group.bench_function(id, |b| {
-                    cpu.threads.install(|| {
+                    {
                         b.iter(|| {
                             let args = Attention {
                                 q: MatRef::packed(&x, t, D_MODEL),
@@ -105,7 +105,7 @@ fn bench_attention(c: &mut Criterion) {
                             };
                             attention(cpu, MatMut::packed(&mut out, t, D_MODEL), args);
                         });
-                    });
+                    };
                 });
             });
         }
@@ -125,13 +125,13 @@ fn bench_small(c: &mut Criterion) {
             });
         });
         group.bench_function(BenchmarkId::new(label, "empty parallel loop"), |b| {
-            cpu.threads.install(|| {
+            {
                 b.iter(|| {
                     cpu.threads.run(8, |i| {
                         black_box(i);
                     });
                 });
-            });
+            };
         });
     });
 }

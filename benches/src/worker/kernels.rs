@@ -56,16 +56,14 @@ pub(super) fn open(backend: &Cpu, name: &str) -> Result<Box<dyn Work>> {
 struct Repeated {
     /// For one call; the name is the case's.
     stage: Stage,
-    /// Where calls start: inside the backend's threads, or outside.
-    backend: Option<Cpu>,
     calls: usize,
     run: Box<dyn FnMut() + Send>,
 }
 
 impl Repeated {
-    fn new(backend: &Cpu, (amount, unit): (f64, Unit), run: impl FnMut() + Send + 'static) -> Self {
+    fn new((amount, unit): (f64, Unit), run: impl FnMut() + Send + 'static) -> Self {
         let stage = Stage { name: String::new(), amount, unit, floor: Vec::new(), kernel: None };
-        Self { stage, backend: Some(backend.clone()), calls: 1, run: Box::new(run) }
+        Self { stage, calls: 1, run: Box::new(run) }
     }
 
     /// Bounded by `kind`, of which a call needs as much as its rate counts.
@@ -80,14 +78,8 @@ impl Repeated {
     }
 
     fn time(&mut self) -> f64 {
-        let Self { backend, calls, run, .. } = self;
-        let calls = *calls;
-        let mut all = || timed(|| (0..calls).for_each(|_| run())).0;
-        let seconds = match backend {
-            Some(backend) => backend.enter(all),
-            None => all(),
-        };
-        seconds / calls as f64
+        let (calls, run) = (self.calls, &mut self.run);
+        timed(|| (0..calls).for_each(|_| run())).0 / calls as f64
     }
 
     /// Finds how many calls a sample needs; the first calls are not measured.

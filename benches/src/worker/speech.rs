@@ -116,7 +116,7 @@ impl<B: Backend> Work for Speech<B> {
         let Self { transcriber, encoder, decoder, samples, options, .. } = self;
         let mut seconds = vec![read, resample];
         let model = transcriber.model();
-        let passes = model.backend().enter(|| passes(model, encoder, decoder, samples));
+        let passes = passes(model, encoder, decoder, samples);
         seconds.extend(passes?);
         let (transcribe, transcript) =
             timed(|| transcriber.transcribe(samples, options, &mut |_| {}));

@@ -1,10 +1,9 @@
 //! The thread team: parallel loops with dynamic claiming on the threads of one rayon pool.
 //!
-//! Nothing else in this workspace starts threads. [`ThreadTeam::install`] opens a [`Session`]: the pool's
-//! threads wait for loops in it, awake for a while and then asleep, so that a loop starts with a store
-//! that they are looking at. Inside a session a loop allocates nothing; entering the pool does, so enter
-//! once around many loops. A thread that the system does not run costs nothing: who started the loop
-//! claims all of it, and waits only for those who claimed something.
+//! Nothing else in this workspace starts threads. A team of `T` is the thread that starts a loop and
+//! `T - 1` of the pool, which wait for loops, awake for a while and then asleep: a loop starts with a
+//! store that they are looking at, and allocates nothing. A thread that the system does not run costs
+//! nothing: who started the loop claims all of it, and waits only for those who claimed something.
 //!
 //! Each thread of a team of `T` first claims the indices of a `T`th of the loop that is its own, in
 //! order, then what others have left of theirs. Weights are so read in long runs, which memory
@@ -14,7 +13,7 @@
 //! WebAssembly has no threads: there every loop runs inline.
 
 #[cfg(not(target_arch = "wasm32"))]
-mod session;
+mod workers;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -23,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::error::Result;
 
 #[cfg(not(target_arch = "wasm32"))]
-use {self::session::Session, crate::error::Error, std::sync::Arc};
+use {self::workers::Workers, std::sync::Arc};
 
 /// Parts of a loop that are counted apart; threads of a larger team share them.
 const MAX_PARTS: usize = 64;
@@ -34,7 +33,7 @@ pub struct ThreadTeam {
     n_threads: usize,
     /// `None` for a team of one, which runs everything on the caller.
     #[cfg(not(target_arch = "wasm32"))]
-    pool: Option<Arc<rayon::ThreadPool>>,
+    workers: Option<Arc<Workers>>,
 }
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -42,34 +41,19 @@ impl ThreadTeam {
     /// A team of `n_threads`; 0 means one a physical core that this process may use.
     ///
     /// # Errors
-    /// [`Error::Threads`] if the system refuses to start them.
+    /// [`Error::Threads`](crate::Error::Threads) if the system refuses to start them.
     pub fn new(n_threads: usize) -> Result<Self> {
         let n_threads = if n_threads == 0 { usable_cores() } else { n_threads };
-        if n_threads == 1 {
-            return Ok(Self { n_threads, pool: None });
-        }
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(n_threads)
-            .thread_name(|i| format!("stonechat-{i}"))
-            .build()
-            .map_err(|e| Error::Threads { n_threads, reason: e.to_string() })?;
-        Ok(Self { n_threads, pool: Some(Arc::new(pool)) })
-    }
-
-    /// Runs `f` on a thread of the team while the others wait for loops inside it.
-    pub fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        match &self.pool {
-            // A thread of the team runs `f` here: inside a session already, or inside a loop.
-            Some(pool) if pool.current_thread_index().is_some() => f(),
-            Some(pool) => pool.install(|| Session::open(f)),
-            None => f(),
-        }
+        let workers = match n_threads {
+            1 => None,
+            _ => Some(Arc::new(Workers::start(n_threads - 1)?)),
+        };
+        Ok(Self { n_threads, workers })
     }
 
     fn run_claims(&self, claim: &(dyn Fn() + Sync)) {
-        match &self.pool {
-            Some(pool) if pool.current_thread_index().is_some() => session::run(claim),
-            Some(_) => self.install(|| session::run(claim)),
+        match &self.workers {
+            Some(workers) => workers.run(claim),
             None => claim(),
         }
     }
@@ -83,11 +67,6 @@ impl ThreadTeam {
     /// None on this target.
     pub fn new(_n_threads: usize) -> Result<Self> {
         Ok(Self { n_threads: 1 })
-    }
-
-    /// Runs `f`.
-    pub fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        f()
     }
 
     fn run_claims(&self, claim: &(dyn Fn() + Sync)) {
@@ -176,7 +155,7 @@ impl<'a, T> Parts<'a, T> {
 /// The number of this thread in its team.
 fn thread_index() -> usize {
     #[cfg(not(target_arch = "wasm32"))]
-    let index = rayon::current_thread_index().unwrap_or(0);
+    let index = Workers::thread_index();
     #[cfg(target_arch = "wasm32")]
     let index = 0;
     index
@@ -206,7 +185,7 @@ mod tests {
                     hits[i].fetch_add(1, Ordering::Relaxed);
                 };
                 team.run(n_tasks, count);
-                team.install(|| team.run(n_tasks, count));
+                team.run(n_tasks, count);
                 assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 2), "{n_threads}");
             }
         }
@@ -228,41 +207,38 @@ mod tests {
     fn loops_follow_each_other_with_and_without_pauses() {
         let team = ThreadTeam::new(3).unwrap();
         let sum = AtomicUsize::new(0);
-        team.install(|| {
-            for round in 0..2000 {
-                team.run(5, |i| {
-                    sum.fetch_add(i, Ordering::Relaxed);
-                });
-                // Long enough for the others to fall asleep.
-                if round % 500 == 0 {
-                    std::thread::sleep(std::time::Duration::from_millis(2));
-                }
+        for round in 0..2000 {
+            team.run(5, |i| {
+                sum.fetch_add(i, Ordering::Relaxed);
+            });
+            // Long enough for the others to fall asleep.
+            if round % 500 == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(2));
             }
-        });
+        }
         assert_eq!(sum.into_inner(), 20_000);
     }
 
     #[test]
-    fn sessions_share_the_threads() {
+    fn loops_of_several_threads_share_the_workers() {
         let team = ThreadTeam::new(2).unwrap();
-        // Each waits for what the other does inside its session.
-        let barrier = std::sync::Barrier::new(2);
+        let barrier = std::sync::Barrier::new(3);
         let sums = std::thread::scope(|scope| {
-            let sums = [(); 2].map(|()| {
+            let sums = [(); 3].map(|()| {
                 scope.spawn(|| {
-                    team.install(|| {
-                        barrier.wait();
-                        let sum = AtomicUsize::new(0);
+                    barrier.wait();
+                    let sum = AtomicUsize::new(0);
+                    for _ in 0..100 {
                         team.run(100, |i| {
                             sum.fetch_add(i, Ordering::Relaxed);
                         });
-                        sum.into_inner()
-                    })
+                    }
+                    sum.into_inner()
                 })
             });
             sums.map(|sum| sum.join().unwrap())
         });
-        assert_eq!(sums, [4950; 2]);
+        assert_eq!(sums, [495_000; 3]);
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl<B: Backend> Model<B> {
             let expected = format!("0 to {}", vocab_size - 1);
             return Err(Error::Option { option: "token id", expected, got: token.to_string() });
         }
-        self.backend.enter(|| forward(&self.backend, &self.config, &self.weights, state, batch))
+        forward(&self.backend, &self.config, &self.weights, state, batch)
     }
 
     /// Copies the logits of output `index` of the last batch to `logits`, `[vocab_size]`.

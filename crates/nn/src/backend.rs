@@ -275,12 +275,6 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// Names of the kernels and device in use, for logs and benchmarks.
     fn describe(&self) -> String;
 
-    /// Runs `f`, a run of many ops, from where starting an op costs least (for the CPU, inside its
-    /// thread team). Ops give the same results outside.
-    fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        f()
-    }
-
     /// A buffer of `len` zeros.
     ///
     /// # Errors

@@ -256,10 +256,6 @@ impl Backend for Cpu {
         format!("cpu {}, {} threads", self.device.isa.name(), self.device.threads.n_threads())
     }
 
-    fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        self.device.threads.install(f)
-    }
-
     fn alloc(&self, len: usize) -> Result<AlignedVec, Error> {
         AlignedVec::try_zeroed(len)
             .ok_or(Error::OutOfMemory { bytes: len.saturating_mul(4), backend: "cpu" })

@@ -133,8 +133,7 @@ impl<B: Backend> Transcriber<B> {
         options: &Options,
         on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
     ) -> Result<Transcript, Error> {
-        let backend = self.model.backend().clone();
-        backend.enter(|| pollster::block_on(self.transcribe_async(samples, options, on_progress)))
+        pollster::block_on(self.transcribe_async(samples, options, on_progress))
     }
 
     /// Transcribes 16 kHz mono samples.

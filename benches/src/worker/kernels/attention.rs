@@ -115,7 +115,7 @@ fn many(name: &str, shape: Shape, causal: bool, (dtype, kind): (KvDType, &str)) 
                 device.attention(&mut out, attend(shape, q, (&cache, 0), &rows, sequence.pages()));
             };
             let flops = 4.0 * pairs * width as f64;
-            Ok(Repeated::new(backend, (flops, Unit::Flops), run).bounded(FloorKind::F32))
+            Ok(Repeated::new((flops, Unit::Flops), run).bounded(FloorKind::F32))
         }),
     }
 }
@@ -148,7 +148,7 @@ fn token(name: &str, shape: Shape, (dtype, kind): (KvDType, &str)) -> Case {
                 device.attention(&mut out, args);
                 layer = (layer + 1) % n_layers;
             };
-            Ok(Repeated::new(backend, (bytes, Unit::Bytes), run).bounded(FloorKind::Read))
+            Ok(Repeated::new((bytes, Unit::Bytes), run).bounded(FloorKind::Read))
         }),
     }
 }
@@ -168,7 +168,7 @@ fn write(shape: Shape, (dtype, kind): (KvDType, &str)) -> Case {
                 let values = View::packed(&values, t, width);
                 device.kv_write(cache.pool_mut(), 0, values, values, &slots);
             };
-            Ok(Repeated::new(backend, ((2 * 4 * t * width) as f64, Unit::Bytes), run))
+            Ok(Repeated::new(((2 * 4 * t * width) as f64, Unit::Bytes), run))
         }),
     }
 }

@@ -11,20 +11,20 @@ use super::{Case, Repeated, made_up};
 const SECONDS: usize = 30;
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![log_mel(80), log_mel(128), resample(44_100), resample(48_000), region(true), region(false)]
+    vec![log_mel(80), log_mel(128), resample(44_100), resample(48_000), region()]
 }
 
 fn log_mel(n_mels: usize) -> Case {
     Case {
         name: format!("log-mel {n_mels} bands {SECONDS} s"),
         quick: n_mels == 80,
-        open: Box::new(move |backend| {
+        open: Box::new(move |_| {
             let samples = made_up(SECONDS * stonechat_audio::SAMPLE_RATE as usize);
             let log_mel = LogMel::new(n_mels);
             let run = move || {
                 black_box(log_mel.compute(&samples, 0));
             };
-            Ok(Repeated::new(backend, (SECONDS as f64, Unit::AudioSeconds), run))
+            Ok(Repeated::new((SECONDS as f64, Unit::AudioSeconds), run))
         }),
     }
 }
@@ -33,21 +33,20 @@ fn resample(rate: u32) -> Case {
     Case {
         name: format!("resample {rate} Hz {SECONDS} s"),
         quick: rate == 44_100,
-        open: Box::new(move |backend| {
+        open: Box::new(move |_| {
             let samples = made_up(SECONDS * rate as usize);
             let run = move || {
                 black_box(stonechat_audio::resample(&samples, rate).map(|out| out.len()).ok());
             };
-            Ok(Repeated::new(backend, (SECONDS as f64, Unit::AudioSeconds), run))
+            Ok(Repeated::new((SECONDS as f64, Unit::AudioSeconds), run))
         }),
     }
 }
 
-/// A parallel loop that does nothing, started by a thread of the team or by another one.
-fn region(inside: bool) -> Case {
-    let place = if inside { "inside" } else { "from outside" };
+/// A parallel loop that does nothing.
+fn region() -> Case {
     Case {
-        name: format!("parallel loop {place}"),
+        name: "parallel loop".to_owned(),
         quick: true,
         open: Box::new(move |backend| {
             let team = backend.device().threads.clone();
@@ -57,11 +56,7 @@ fn region(inside: bool) -> Case {
                     black_box(i);
                 });
             };
-            let mut repeated = Repeated::new(backend, (1.0, Unit::Calls), run);
-            if !inside {
-                repeated.backend = None;
-            }
-            Ok(repeated)
+            Ok(Repeated::new((1.0, Unit::Calls), run))
         }),
     }
 }

@@ -69,7 +69,7 @@ fn gemv(dtype: DType, (n, k): (usize, usize)) -> Case {
                 next = (next + 1) % matrices.len();
             };
             let work = (bytes.len() as f64, Unit::Bytes);
-            Ok(Repeated::new(backend, work, run).bounded(FloorKind::Read).kernel(kernel))
+            Ok(Repeated::new(work, run).bounded(FloorKind::Read).kernel(kernel))
         }),
     }
 }
@@ -92,7 +92,7 @@ fn gemm(dtype: DType, (m, n, k): (usize, usize, usize)) -> Case {
                 true => (Unit::IntOps, FloorKind::Int8),
                 false => (Unit::Flops, FloorKind::F32),
             };
-            Ok(Repeated::new(backend, (ops, unit), run).bounded(floor).kernel(kernel))
+            Ok(Repeated::new((ops, unit), run).bounded(floor).kernel(kernel))
         }),
     }
 }
@@ -112,7 +112,7 @@ fn conv((t, c_in, c_out): (usize, usize, usize), stride: usize) -> Case {
             let run =
                 move || device.conv1d(&mut out, View::packed(&x, t, c_in), &w, stride, plain());
             let flops = 2.0 * (rows * 3 * c_in * c_out) as f64;
-            let repeated = Repeated::new(backend, (flops, Unit::Flops), run);
+            let repeated = Repeated::new((flops, Unit::Flops), run);
             Ok(repeated.bounded(FloorKind::F32).kernel(kernel))
         }),
     }
@@ -133,7 +133,7 @@ fn loading(dtype: DType) -> Case {
                 let taken = matrix(&device, dtype, (n, k), &bytes);
                 assert!(taken.is_ok(), "the same weights were taken over before");
             };
-            Ok(Repeated::new(backend, work, run).bounded(FloorKind::Read).kernel(kernel))
+            Ok(Repeated::new(work, run).bounded(FloorKind::Read).kernel(kernel))
         }),
     }
 }

@@ -37,7 +37,7 @@ fn layer_norm(t: usize, d: usize) -> Case {
                 let x = View::packed(&x, t, d);
                 device.layer_norm(&mut out, x, &weight, Some(&weight), 1e-5);
             };
-            Ok(Repeated::new(backend, bytes(2 * t * d), run))
+            Ok(Repeated::new(bytes(2 * t * d), run))
         }),
     }
 }
@@ -53,7 +53,7 @@ fn rms_norm(t: usize, d: usize) -> Case {
             let run = move || {
                 device.rms_norm(&mut out, View::packed(&x, t, d), &weight, 1e-5, false);
             };
-            Ok(Repeated::new(backend, bytes(2 * t * d), run))
+            Ok(Repeated::new(bytes(2 * t * d), run))
         }),
     }
 }
@@ -75,7 +75,7 @@ fn rope(t: usize, n_heads: usize, head_dim: usize) -> Case {
                 let args = Rope { head_dim, norm: None, rotation };
                 device.rope(&mut x, Rows::packed(t, width), args);
             };
-            Ok(Repeated::new(backend, bytes(2 * t * width), run))
+            Ok(Repeated::new(bytes(2 * t * width), run))
         }),
     }
 }
@@ -92,7 +92,7 @@ fn gated(t: usize, d_ff: usize) -> Case {
                 let view = |buffer| View::packed(buffer, t, d_ff);
                 device.gated(&mut out, view(&gate), view(&up), GatedActivation::Silu);
             };
-            Ok(Repeated::new(backend, bytes(3 * t * d_ff), run))
+            Ok(Repeated::new(bytes(3 * t * d_ff), run))
         }),
     }
 }
@@ -106,7 +106,7 @@ fn quantize(t: usize, k: usize) -> Case {
             let (x, device) = (made_up(t * k), backend.device().clone());
             let mut activations = ActivationBuffer::new();
             let run = move || activations.quantize(&device, MatRef::packed(&x, t, k));
-            Ok(Repeated::new(backend, bytes(t * k), run))
+            Ok(Repeated::new(bytes(t * k), run))
         }),
     }
 }
