@@ -51,9 +51,9 @@ impl ThreadTeam {
         Ok(Self { n_threads, workers })
     }
 
-    fn run_claims(&self, claim: &(dyn Fn() + Sync)) {
+    fn run_claims(&self, n_tasks: usize, claim: &(dyn Fn() + Sync)) {
         match &self.workers {
-            Some(workers) => workers.run(claim),
+            Some(workers) => workers.run(n_tasks, claim),
             None => claim(),
         }
     }
@@ -69,7 +69,7 @@ impl ThreadTeam {
         Ok(Self { n_threads: 1 })
     }
 
-    fn run_claims(&self, claim: &(dyn Fn() + Sync)) {
+    fn run_claims(&self, _: usize, claim: &(dyn Fn() + Sync)) {
         claim();
     }
 }
@@ -98,7 +98,7 @@ impl ThreadTeam {
         for (i, next) in next[..n_parts].iter_mut().enumerate() {
             *next.get_mut() = part(i);
         }
-        self.run_claims(&|| {
+        self.run_claims(n_tasks, &|| {
             let own = thread_index() % n_parts;
             for i in (own..n_parts).chain(0..own) {
                 // Only a thread that sees work left writes to a counter.

@@ -17,6 +17,12 @@ const AWAKE: Duration = Duration::from_micros(200);
 /// Pauses between two looks at the clock, after which other programs may run.
 const PAUSES: usize = 32;
 
+/// What a worker may be late for other reasons than that the system does not run it.
+const LATE: Duration = Duration::from_millis(1);
+/// How long loops do without workers that the system did not run: some time slices, so that waiting for
+/// one costs little beside them.
+const ALONE: Duration = Duration::from_millis(40);
+
 /// States are even while no loop runs, odd while one does, and this at the end.
 const CLOSED: usize = usize::MAX - 1;
 
@@ -27,13 +33,15 @@ type Claim<'a> = &'a (dyn Fn() + Sync);
 #[derive(Debug)]
 pub(super) struct Workers {
     shared: Arc<Shared>,
+    /// With the one that starts a loop.
+    n_threads: usize,
     /// Ends its threads when it is dropped.
     _pool: rayon::ThreadPool,
 }
 
 struct Shared {
-    /// Held by the thread whose loop runs.
-    leads: Mutex<()>,
+    /// Held by the thread whose loop runs. Until then it does so without workers.
+    leads: Mutex<Option<Instant>>,
     state: AtomicUsize,
     /// Workers inside the loop, or about to find that it is over.
     n_inside: AtomicUsize,
@@ -66,7 +74,7 @@ impl Workers {
             .build()
             .map_err(|e| Error::Threads { n_threads: n + 1, reason: e.to_string() })?;
         let shared = Arc::new(Shared {
-            leads: Mutex::new(()),
+            leads: Mutex::new(None),
             state: AtomicUsize::new(0),
             n_inside: AtomicUsize::new(0),
             claim: UnsafeCell::new(None),
@@ -77,7 +85,7 @@ impl Workers {
         });
         let of_workers = shared.clone();
         pool.spawn_broadcast(move |_| of_workers.join_loops());
-        Ok(Self { shared, _pool: pool })
+        Ok(Self { shared, n_threads: n + 1, _pool: pool })
     }
 
     /// The number of this thread in its team.
@@ -85,24 +93,40 @@ impl Workers {
         rayon::current_thread_index().map_or(0, |i| i + 1)
     }
 
-    /// Runs a loop on this thread and all workers that join; on this thread alone if it is inside a loop.
-    /// Loops of several threads follow each other.
-    pub(super) fn run(&self, claim: Claim<'_>) {
+    /// Runs a loop of `n_tasks` on this thread and all workers that join; on this thread alone if it is
+    /// inside a loop. Loops of several threads follow each other.
+    ///
+    /// Where other programs keep the cores busy, a worker may hold a task while the system does not run it,
+    /// and then the loop waits for a time slice of another program. Loops that follow do without workers
+    /// for a while: one thread beside two busy ones is faster than two that wait for each other.
+    pub(super) fn run(&self, n_tasks: usize, claim: Claim<'_>) {
         if IS_INSIDE.get() {
             claim();
             return;
         }
         let shared = &*self.shared;
-        let _leads = shared.leads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leads = shared.leads.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = Instant::now();
+        if leads.is_some_and(|until| start < until) {
+            claim();
+            return;
+        }
+        *leads = None;
         // SAFETY: only the lifetime changes. `Ends` waits for all who use the claim, also when it panics.
         let claim_of_all = unsafe { std::mem::transmute::<Claim<'_>, Claim<'static>>(claim) };
         // SAFETY: this thread leads and no loop runs, so nobody reads the claim.
         unsafe { *shared.claim.get() = Some(claim_of_all) };
         IS_INSIDE.set(true);
         shared.set_state(shared.state.load(Ordering::Relaxed) + 1);
-        {
+        let worked = {
             let _ends = Ends(shared);
             claim();
+            Instant::now()
+        };
+        let (work, wait) = (worked - start, worked.elapsed());
+        let task = work * self.n_threads as u32 / n_tasks as u32;
+        if wait > LATE + 2 * task {
+            *leads = Some(Instant::now() + ALONE);
         }
         let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(payload) = panic {
