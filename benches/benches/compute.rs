@@ -76,7 +76,7 @@ fn bench_attention(c: &mut Criterion) {
         let layout = KvLayout { n_kv_heads: N_HEADS, head_dim, dtype };
         let mut pool = KvPool::new(layout, n_pages).expect("a few MiB");
         let all = MatRef::packed(&x, T, D_MODEL);
-        pool.write(all, all, &slots);
+        pool.write(&Cpu::new(1).expect("one thread"), all, all, &slots);
         for t in [1, T] {
             group.throughput(if t == T {
                 Throughput::Elements(4 * (t * T * D_MODEL) as u64)

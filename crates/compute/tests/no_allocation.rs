@@ -67,7 +67,7 @@ fn ops_of_a_decode_step_do_not_allocate() {
             rope(&cpu, MatMut::packed(&mut y, n_rows, width), args);
         }
         for pool in &mut pools {
-            pool.write(rows_of(&y), rows_of(&y), &slots);
+            pool.write(&cpu, rows_of(&y), rows_of(&y), &slots);
             let args = Attention {
                 q: rows_of(&y),
                 kv: pool,

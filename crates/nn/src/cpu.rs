@@ -456,7 +456,7 @@ impl Backend for Cpu {
         v: View<'_, Self>,
         rows: &[KvRow],
     ) {
-        kv[layer].write(mat(k.buffer, k.rows), mat(v.buffer, v.rows), rows);
+        kv[layer].write(&self.device, mat(k.buffer, k.rows), mat(v.buffer, v.rows), rows);
     }
 
     fn kv_copy_page(&self, kv: &mut Vec<KvPool>, src: u32, dst: u32) {

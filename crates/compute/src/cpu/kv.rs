@@ -14,6 +14,9 @@
 
 mod q8_0;
 
+use std::ops::Range;
+
+use bytemuck::Pod;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
@@ -21,6 +24,7 @@ use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;
 use crate::error::{Error, Result};
+use crate::{Cpu, Parts};
 
 /// Positions in a page.
 pub const PAGE_LEN: usize = 64;
@@ -59,11 +63,6 @@ impl KvLayout {
     /// Elements of one head in a page.
     pub(crate) fn head_len(self) -> usize {
         PAGE_LEN * (self.head_dim + self.value_stride())
-    }
-
-    /// Elements of a page.
-    fn page_len(self) -> usize {
-        self.n_kv_heads * self.head_len()
     }
 
     /// Bytes of one head in a page.
@@ -162,7 +161,7 @@ impl KvPool {
     /// # Panics
     /// If the shapes do not fit or a row is outside the pool.
     #[track_caller]
-    pub fn write(&mut self, k: MatRef<'_>, v: MatRef<'_>, rows: &[KvRow]) {
+    pub fn write(&mut self, cpu: &Cpu, k: MatRef<'_>, v: MatRef<'_>, rows: &[KvRow]) {
         let (k, v) = (k.checked(), v.checked());
         let width = self.layout.n_kv_heads * self.layout.head_dim;
         assert_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
@@ -172,28 +171,36 @@ impl KvPool {
             assert!(inside, "kv write: {row:?} is outside of {} pages", self.n_pages);
         }
         let layout = self.layout;
-        match layout.dtype {
-            KvDType::F32 => write_runs(layout, &mut self.memory, [k, v], rows, |to, from| {
-                to.copy_from_slice(from);
-            }),
-            KvDType::F16 => {
-                let memory = bytemuck::cast_slice_mut(&mut self.memory);
-                write_runs(layout, memory, [k, v], rows, |to: &mut [f16], from| {
-                    to.convert_from_f32_slice(from);
-                });
-            }
-            KvDType::Q8_0 => {
-                let memory: &mut [u8] = bytemuck::cast_slice_mut(&mut self.memory);
-                for (t, row) in rows.iter().enumerate() {
-                    let page = &mut memory[row.page as usize * layout.page_bytes()..];
-                    let heads = page.chunks_exact_mut(layout.head_bytes());
-                    for (g, head) in heads.take(layout.n_kv_heads).enumerate() {
-                        let channels = g * layout.head_dim..(g + 1) * layout.head_dim;
-                        let (k, v) = (&k.row(t)[channels.clone()], &v.row(t)[channels]);
-                        q8_0::write(layout, head, row.slot as usize, k, v);
+        let memory = Parts::new(bytemuck::cast_slice_mut(&mut self.memory));
+        let write_head = |g: usize| {
+            // SAFETY: a head of a page is written by the head's task alone.
+            let head_of = |page: u32| unsafe {
+                let start = page as usize * layout.page_bytes() + g * layout.head_bytes();
+                memory.part(start..start + layout.head_bytes())
+            };
+            let channels = g * layout.head_dim..(g + 1) * layout.head_dim;
+            match layout.dtype {
+                KvDType::F32 => {
+                    write_runs(layout, head_of, [k, v], (rows, channels), |to, from| {
+                        to.copy_from_slice(from);
+                    })
+                }
+                KvDType::F16 => {
+                    let convert = |to: &mut [f16], from: &[f32]| to.convert_from_f32_slice(from);
+                    write_runs(layout, head_of, [k, v], (rows, channels), convert);
+                }
+                KvDType::Q8_0 => {
+                    for (t, row) in rows.iter().enumerate() {
+                        let (k, v) = (&k.row(t)[channels.clone()], &v.row(t)[channels.clone()]);
+                        q8_0::write(layout, head_of(row.page), row.slot as usize, k, v);
                     }
                 }
             }
+        };
+        if rows.len() < RUN {
+            (0..layout.n_kv_heads).for_each(write_head);
+        } else {
+            cpu.threads.run(layout.n_kv_heads, write_head);
         }
     }
 
@@ -230,12 +237,13 @@ const RUN: usize = 16;
 /// Columns of a head that are converted at once.
 const STRIP: usize = 64;
 
-/// Writes rows run by run: a run is adjacent rows in adjacent slots of one page.
-fn write_runs<T: Copy + Default>(
+/// Writes a head, which has `channels` of each row, run by run: a run is adjacent rows in adjacent slots
+/// of one page. `head_of` gives the head's bytes in a page.
+fn write_runs<'a, T: Pod + Default>(
     layout: KvLayout,
-    memory: &mut [T],
+    head_of: impl Fn(u32) -> &'a mut [u8],
     [k, v]: [MatRef<'_>; 2],
-    rows: &[KvRow],
+    (rows, channels): (&[KvRow], Range<usize>),
     convert: impl Fn(&mut [T], &[f32]),
 ) {
     let c = layout.head_dim;
@@ -245,28 +253,25 @@ fn write_runs<T: Copy + Default>(
         let n = (1..RUN.min(rows.len() - t))
             .find(|&i| rows[t + i].page != first.page || rows[t + i].slot != first.slot + i as u32)
             .unwrap_or(RUN.min(rows.len() - t));
-        for g in 0..layout.n_kv_heads {
-            let start = first.page as usize * layout.page_len() + g * layout.head_len();
-            let (keys, values) =
-                memory[start..start + layout.head_len()].split_at_mut(c * PAGE_LEN);
-            let slot = first.slot as usize;
-            let mut strips = [[T::default(); STRIP]; RUN];
-            for from in (0..c).step_by(STRIP) {
-                let len = STRIP.min(c - from);
-                for i in 0..n {
-                    convert(&mut strips[i][..len], &k.row(t + i)[g * c + from..][..len]);
-                }
-                for j in 0..len {
-                    let column = &mut keys[(from + j) * PAGE_LEN + slot..][..n];
-                    for (i, y) in column.iter_mut().enumerate() {
-                        *y = strips[i][j];
-                    }
-                }
-            }
+        let head: &mut [T] = bytemuck::cast_slice_mut(head_of(first.page));
+        let (keys, values) = head.split_at_mut(c * PAGE_LEN);
+        let slot = first.slot as usize;
+        let mut strips = [[T::default(); STRIP]; RUN];
+        for from in (0..c).step_by(STRIP) {
+            let len = STRIP.min(c - from);
             for i in 0..n {
-                let row = &mut values[(slot + i) * layout.value_stride()..][..c];
-                convert(row, &v.row(t + i)[g * c..][..c]);
+                convert(&mut strips[i][..len], &k.row(t + i)[channels.clone()][from..][..len]);
             }
+            for j in 0..len {
+                let column = &mut keys[(from + j) * PAGE_LEN + slot..][..n];
+                for (i, y) in column.iter_mut().enumerate() {
+                    *y = strips[i][j];
+                }
+            }
+        }
+        for i in 0..n {
+            let row = &mut values[(slot + i) * layout.value_stride()..][..c];
+            convert(row, &v.row(t + i)[channels.clone()]);
         }
         t += n;
     }
@@ -275,6 +280,7 @@ fn write_runs<T: Copy + Default>(
 #[cfg(test)]
 mod tests {
     use super::{KvDType, KvHead, KvLayout, KvPool, KvRow, PAGE_LEN};
+    use crate::Cpu;
     use crate::cpu::MatRef;
     use crate::cpu::test_data::random;
 
@@ -308,7 +314,8 @@ mod tests {
                 let width = 3 * head_dim;
                 let (k, v) = (random(rows.len() * width, 1), random(rows.len() * width, 2));
                 let as_rows = |x| MatRef::packed(x, rows.len(), width);
-                pool.write(as_rows(&k), as_rows(&v), &rows);
+                let cpu = Cpu::new(2).unwrap();
+                pool.write(&cpu, as_rows(&k), as_rows(&v), &rows);
                 pool.copy_page(0, 3);
                 let tolerance = match dtype {
                     KvDType::F32 => 0.0,
@@ -335,6 +342,7 @@ mod tests {
         let layout = KvLayout { n_kv_heads: 1, head_dim: 8, dtype: KvDType::F32 };
         let row = [0.0; 8];
         let row = MatRef::packed(&row, 1, 8);
-        KvPool::new(layout, 1).unwrap().write(row, row, &[KvRow { page: 1, slot: 0 }]);
+        let cpu = Cpu::new(1).unwrap();
+        KvPool::new(layout, 1).unwrap().write(&cpu, row, row, &[KvRow { page: 1, slot: 0 }]);
     }
 }

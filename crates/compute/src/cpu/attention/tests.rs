@@ -34,7 +34,7 @@ fn poison(pool: &mut KvPool, width: usize) {
     let nan = MatRef::packed(&nan, PAGE_LEN, width);
     for page in 0..pool.n_pages() as u32 {
         let rows: Vec<KvRow> = (0..PAGE_LEN as u32).map(|slot| KvRow { page, slot }).collect();
-        pool.write(nan, nan, &rows);
+        pool.write(&Cpu::new(1).unwrap(), nan, nan, &rows);
     }
 }
 
@@ -85,7 +85,12 @@ fn check(cpu: &Cpu, case: &Case) {
                 slot: (p % PAGE_LEN) as u32,
             })
             .collect();
-        pool.write(MatRef::packed(&k, n, kv_width), MatRef::packed(&v, n, kv_width), &slots);
+        pool.write(
+            &Cpu::new(1).unwrap(),
+            MatRef::packed(&k, n, kv_width),
+            MatRef::packed(&v, n, kv_width),
+            &slots,
+        );
         for j in 0..sequence.n_queries {
             let kv_len = if sequence.causal { n - sequence.n_queries + j + 1 } else { n };
             let kv_start = kv_len.saturating_sub(sequence.window);
@@ -214,7 +219,7 @@ fn slots_before_every_window_are_not_read() {
         let ones = [1.0; 16];
         let slots = [KvRow { page: 1, slot: 2 }, KvRow { page: 1, slot: 3 }];
         let ones = MatRef::packed(&ones, 2, 8);
-        pool.write(ones, ones, &slots);
+        pool.write(&Cpu::new(1).unwrap(), ones, ones, &slots);
         let args = Attention {
             q: ones.slice(0, 1),
             kv: &pool,
