@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::{Epilogue, MatMut};
-use stonechat_compute::{Cpu, DType, Isa};
+use stonechat_compute::{Cpu, DType, Isa, Parts};
 
 use crate::activation::ActivationBuffer;
 use crate::matmul::SharedOut;
@@ -83,10 +83,10 @@ impl PackedMatrix {
         assert!(first.is_multiple_of(PANEL_ROWS) && first + rows <= self.n, "pack: no such rows");
         let (layout, n_blocks, panel_len) = (self.layout, self.blocks_per_row(), self.panel_len());
         let panels = first / PANEL_ROWS..(first + rows).div_ceil(PANEL_ROWS);
-        let out = SharedPanels(self.data[panels.start * panel_len..].as_mut_ptr());
+        let out = Parts::new(&mut self.data[panels.start * panel_len..panels.end * panel_len]);
         cpu.threads.run(panels.len(), |panel| {
-            // SAFETY: panels are disjoint and inside the data, which was sized for all rows.
-            let words = unsafe { out.panel(panel, panel_len) };
+            // SAFETY: a panel is of one task.
+            let words = unsafe { out.part(panel * panel_len..(panel + 1) * panel_len) };
             let rows = panel * PANEL_ROWS * row_bytes..bytes.len();
             layout.pack_panel(&bytes[rows], n_blocks, words);
         });
@@ -149,24 +149,6 @@ impl PackedMatrix {
     /// Vectors of a panel.
     fn panel_len(&self) -> usize {
         self.layout.panel_len(self.blocks_per_row())
-    }
-}
-
-/// The panels of a matrix while several threads fill them.
-#[derive(Clone, Copy)]
-struct SharedPanels(*mut Words);
-
-// SAFETY: the pointer is only used by `panel`, whose callers promise disjointness.
-unsafe impl Send for SharedPanels {}
-// SAFETY: a shared `SharedPanels` gives no access but through `panel`, as above.
-unsafe impl Sync for SharedPanels {}
-
-impl SharedPanels {
-    /// # Safety
-    /// The panel lies inside the data, which outlives the slice, and nobody else has it.
-    unsafe fn panel<'a>(self, index: usize, len: usize) -> &'a mut [Words] {
-        // SAFETY: the caller vouches for both.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(index * len), len) }
     }
 }
 
