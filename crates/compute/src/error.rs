@@ -28,6 +28,28 @@ pub enum Error {
         /// Its size.
         bytes: usize,
     },
+    /// No GPU can be used.
+    #[error("no GPU {}: found {}", index.map_or_else(|| "that is real hardware".to_owned(), |i| format!("with number {i}")), if found.is_empty() { "none" } else { found })]
+    NoAdapter {
+        /// The adapter that was asked for.
+        index: Option<usize>,
+        /// The adapters there are.
+        found: String,
+    },
+    /// A GPU has no buffers of this size.
+    #[error("a buffer of {bytes} bytes: this GPU has buffers of at most {limit}")]
+    BufferTooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The largest that there is.
+        limit: usize,
+    },
+    /// A GPU refused work or is gone.
+    #[error("GPU: {message}")]
+    Device {
+        /// What its driver said.
+        message: String,
+    },
 }
 
 /// A result of this crate.

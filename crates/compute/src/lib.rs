@@ -8,6 +8,8 @@ mod error;
 mod scratch;
 pub mod simd;
 mod threads;
+#[cfg(feature = "wgpu")]
+pub mod wgpu;
 
 pub use aligned::AlignedVec;
 pub use dtype::DType;

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `backend.rs` | [`Backend`]: every op with its contract; [`View`], [`Rows`], [`Epilogue`] |
 //! | `cpu.rs` | [`Cpu`]: the ops on this machine's SIMD |
+//! | `wgpu.rs` | `Wgpu`: the ops on any GPU (feature `wgpu`) |
 //! | `kv_cache.rs` | [`KvCache`]: pages with reference counts and copy-on-write; [`Sequence`] |
 //! | `linear.rs`, `norm.rs`, `conv1d.rs` | weights plus the op that applies them |
 //! | `sample.rs` | [`sample`]: the sampling chain |
@@ -23,6 +24,8 @@ mod kv_cache;
 mod linear;
 mod norm;
 pub mod sample;
+#[cfg(feature = "wgpu")]
+mod wgpu;
 
 pub use backend::{
     Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, KvDType, KvRow,
@@ -35,3 +38,5 @@ pub use error::Error;
 pub use kv_cache::{KvCache, PAGE_LEN, Sequence};
 pub use linear::Linear;
 pub use norm::{LayerNorm, Norm, RmsNorm};
+#[cfg(feature = "wgpu")]
+pub use wgpu::Wgpu;

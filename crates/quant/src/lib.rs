@@ -22,6 +22,8 @@ mod packed;
 mod peak;
 mod rows;
 pub mod simd;
+#[cfg(feature = "wgpu")]
+pub mod wgpu;
 
 pub use activation::ActivationBuffer;
 pub use error::{Error, Result};

@@ -5,6 +5,7 @@
 
 mod console;
 mod convert;
+mod device;
 mod inspect;
 mod llm;
 mod models;
@@ -46,6 +47,8 @@ enum Verb {
     Pull(pull::Args),
     /// List the installed models and where they are
     Models(models::Args),
+    /// List what models can run on
+    Devices(device::Args),
     /// Print what is in a model or audio file
     Inspect(inspect::Args),
     /// Convert a model to GGUF or whisper.cpp's format
@@ -72,6 +75,7 @@ pub(crate) fn run() -> ExitCode {
         Verb::Bench(args) => llm::bench::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Pull(args) => pull::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Models(args) => models::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Devices(args) => device::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Inspect(args) => inspect::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Convert(args) => convert::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Quantize(args) => quantize::run(&args).map(|()| ExitCode::SUCCESS),

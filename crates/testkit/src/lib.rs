@@ -2,6 +2,7 @@
 //!
 //! [`Reference`] is a backend in f64 with obvious loops: the oracle of the conformance suite and,
 //! since it is a backend, of whole models. [`TinyWhisper`] makes a random model of real structure.
+//! `wgpu` opens the GPU that tests run on.
 //! [`suite`] runs every op of a backend against the oracle. [`Lcg`] makes the same pseudo-random values everywhere.
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,8 @@ mod random_weights;
 mod reference;
 pub mod suite;
 mod tiny_whisper;
+#[cfg(feature = "wgpu")]
+pub mod wgpu;
 
 pub use lcg::Lcg;
 pub use random_weights::random_weights;

@@ -19,9 +19,10 @@ use clap::ValueEnum;
 use stonechat::Models;
 use stonechat::formats::ModelFile;
 use stonechat::llm::{Model, SessionOptions};
-use stonechat::nn::{Cpu, KvDType};
+use stonechat::nn::{Backend, KvDType};
 
 use super::console::Console;
+use super::device::{DeviceArgs, Work};
 
 /// Flags of every verb that runs a model.
 #[derive(Debug, clap::Args)]
@@ -32,6 +33,8 @@ pub(super) struct ModelArgs {
     /// Threads; 0 is one for each physical core
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Print nothing but the result and errors
     #[arg(short, long)]
     quiet: bool,
@@ -71,7 +74,7 @@ impl KvName {
 }
 
 impl ContextArgs {
-    fn session(&self, model: &Model<Cpu>, n_sequences: usize) -> SessionOptions {
+    fn session<B: Backend>(&self, model: &Model<B>, n_sequences: usize) -> SessionOptions {
         SessionOptions {
             n_ctx: match self.ctx_size {
                 Some(0) => Some(model.config().n_ctx_train),
@@ -92,18 +95,22 @@ fn open(name: &str) -> anyhow::Result<(PathBuf, ModelFile)> {
 }
 
 impl ModelArgs {
+    /// Opens the device and does `work` there.
+    fn on_device<W: Work>(&self, work: W) -> anyhow::Result<W::Output> {
+        self.device.run(self.threads, work)
+    }
+
     /// Loads the model, with a bar on a terminal.
-    fn load(&self) -> anyhow::Result<Model<Cpu>> {
-        load(&self.model, self.threads, &Console::new(self.quiet))
+    fn load<B: Backend>(&self, backend: B) -> anyhow::Result<Model<B>> {
+        load(&self.model, backend, &Console::new(self.quiet))
     }
 }
 
-fn load(name: &str, n_threads: usize, console: &Console) -> anyhow::Result<Model<Cpu>> {
+fn load<B: Backend>(name: &str, backend: B, console: &Console) -> anyhow::Result<Model<B>> {
     let (path, file) = open(name)?;
     const STEPS: f32 = 1000.0;
     console.begin("loading", STEPS as u64);
-    let loaded =
-        Model::load(Cpu::new(n_threads)?, &file, |done| console.advance((done * STEPS) as u64));
+    let loaded = Model::load(backend, &file, |done| console.advance((done * STEPS) as u64));
     console.end();
     loaded.with_context(|| {
         let advice =

@@ -16,10 +16,11 @@ use anyhow::Context;
 use clap::ValueEnum;
 use stonechat::audio::{self, Audio};
 use stonechat::formats::ModelFile;
-use stonechat::nn::{Backend, Cpu, KvDType};
+use stonechat::nn::{Backend, KvDType};
 use stonechat::whisper::{Language, Model, Progress, Transcriber};
 
 use super::console::Console;
+use super::device::{DeviceArgs, Work};
 use output::Output;
 use plan::{Input, Plan, Threshold};
 use stages::Stages;
@@ -84,6 +85,8 @@ pub(super) struct Args {
     /// Threads; 0 is one for each physical core
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Type of cached keys and values
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
     kv_type: KvName,
@@ -114,9 +117,32 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = Plan::check(args)?;
     // Opened before the first recording is decoded: a bad file shows at once.
     let file = ModelFile::open(&plan.model)?;
+    args.device.run(args.threads, Inputs { plan: &plan, file })
+}
+
+/// Every input of a command line.
+struct Inputs<'a> {
+    plan: &'a Plan,
+    file: ModelFile,
+}
+
+impl Work for Inputs<'_> {
+    type Output = ExitCode;
+
+    fn run<B: Backend>(self, backend: B) -> anyhow::Result<ExitCode> {
+        transcribe_all(self.plan, self.file, backend)
+    }
+}
+
+fn transcribe_all<B: Backend>(
+    plan: &Plan,
+    file: ModelFile,
+    backend: B,
+) -> anyhow::Result<ExitCode> {
     let mut job = Job {
         console: Console::new(plan.quiet),
-        plan: &plan,
+        plan,
+        backend,
         file: Some(file),
         stages: Stages::start(),
         engine: None,
@@ -138,17 +164,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// What is kept between inputs.
-struct Job<'a> {
+struct Job<'a, B: Backend> {
     console: Console,
+    backend: B,
     plan: &'a Plan,
     /// Open until the weights are loaded: its pages count as this process's memory.
     file: Option<ModelFile>,
     stages: Stages,
     /// Loaded when the first recording is there.
-    engine: Option<Transcriber<Cpu>>,
+    engine: Option<Transcriber<B>>,
 }
 
-impl Job<'_> {
+impl<B: Backend> Job<'_, B> {
     /// Transcribes one input; the outer error concerns every input, the inner one only this.
     fn transcribe(&mut self, input: &Input) -> anyhow::Result<anyhow::Result<()>> {
         let started = Instant::now();
@@ -171,12 +198,11 @@ impl Job<'_> {
         Ok(transcribe(engine, self.plan, &self.console, input, &audio))
     }
 
-    fn load(&mut self) -> anyhow::Result<Transcriber<Cpu>> {
+    fn load(&mut self) -> anyhow::Result<Transcriber<B>> {
         let file = self.file.take().context("the model was closed after an earlier failure")?;
         const STEPS: f32 = 1000.0;
         self.console.begin("loading", STEPS as u64);
-        let cpu = Cpu::new(self.plan.n_threads)?;
-        let model = Model::load(cpu, &file, |done| {
+        let model = Model::load(self.backend.clone(), &file, |done| {
             self.console.advance((done * STEPS) as u64);
         });
         self.console.end();
@@ -201,8 +227,8 @@ fn decode(input: &Input) -> anyhow::Result<Audio> {
     Ok(audio?)
 }
 
-fn transcribe(
-    engine: &mut Transcriber<Cpu>,
+fn transcribe<B: Backend>(
+    engine: &mut Transcriber<B>,
     plan: &Plan,
     console: &Console,
     input: &Input,

@@ -6,9 +6,10 @@ use clap::ValueEnum;
 use serde::Serialize;
 use stonechat::llm::{Batch, Model, State, StateOptions};
 use stonechat::nn::sample::Rng;
-use stonechat::nn::{Backend, Cpu};
+use stonechat::nn::Backend;
 
 use super::super::console::Console;
+use super::super::device::{DeviceArgs, Work};
 use super::super::{megabytes, print};
 use super::{KvName, load};
 
@@ -27,6 +28,8 @@ pub(in crate::cli) struct Args {
     /// Threads; 0 is one for each physical core
     #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "0")]
     threads: Vec<usize>,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Runs of each test, after one that does not count
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     repetitions: usize,
@@ -77,13 +80,8 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for name in &args.model {
         for &threads in &args.threads {
-            let model = load(name, threads, &console)?;
-            for &n in args.n_prompt.iter().filter(|&&n| n > 0) {
-                all.push(measure(args, &model, threads, (n, 0))?);
-            }
-            for &n in args.n_gen.iter().filter(|&&n| n > 0) {
-                all.push(measure(args, &model, threads, (0, n))?);
-            }
+            let tests = Tests { args, name, threads, console: &console };
+            all.extend(args.device.run(threads, tests)?);
         }
     }
     match args.output {
@@ -93,9 +91,30 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn measure(
+/// The tests of a model.
+struct Tests<'a> {
+    args: &'a Args,
+    name: &'a str,
+    threads: usize,
+    console: &'a Console,
+}
+
+impl Work for Tests<'_> {
+    type Output = Vec<Measured>;
+
+    fn run<B: Backend>(self, backend: B) -> anyhow::Result<Vec<Measured>> {
+        let Self { args, name, threads, console } = self;
+        let model = load(name, backend, console)?;
+        let prompts = args.n_prompt.iter().map(|&n| (n, 0));
+        let texts = args.n_gen.iter().map(|&n| (0, n));
+        let tests = prompts.chain(texts).filter(|&(prompt, text)| prompt + text > 0);
+        tests.map(|test| measure(args, &model, threads, test)).collect()
+    }
+}
+
+fn measure<B: Backend>(
     args: &Args,
-    model: &Model<Cpu>,
+    model: &Model<B>,
     threads: usize,
     (n_prompt, n_gen): (usize, usize),
 ) -> anyhow::Result<Measured> {
@@ -106,15 +125,16 @@ fn measure(
         ..StateOptions::new(n.max(64))
     })?;
     let mut rng = Rng::new(1);
+    let mut logits = vec![0.0; model.config().vocab_size];
     let mut samples = Vec::new();
     for repetition in 0..=args.repetitions {
         state.truncate(0, 0);
         let start = Instant::now();
         if n_prompt > 0 {
-            prefill(model, &mut state, n_prompt, &mut rng)?;
+            prefill(model, &mut state, n_prompt, (&mut rng, &mut logits))?;
         }
         for _ in 0..n_gen {
-            prefill(model, &mut state, 1, &mut rng)?;
+            prefill(model, &mut state, 1, (&mut rng, &mut logits))?;
         }
         if repetition > 0 {
             samples.push(n as f64 / start.elapsed().as_secs_f64());
@@ -142,12 +162,12 @@ fn measure(
     })
 }
 
-/// Runs `n` random tokens, with the logits of the last.
-fn prefill(
-    model: &Model<Cpu>,
-    state: &mut State<Cpu>,
+/// Runs `n` random tokens and reads the logits of the last.
+fn prefill<B: Backend>(
+    model: &Model<B>,
+    state: &mut State<B>,
     n: usize,
-    rng: &mut Rng,
+    (rng, logits): (&mut Rng, &mut [f32]),
 ) -> anyhow::Result<()> {
     let vocab_size = model.config().vocab_size as f64;
     let tokens: Vec<u32> = (0..n).map(|_| (rng.uniform() * vocab_size) as u32).collect();
@@ -160,7 +180,8 @@ fn prefill(
         let sequences = vec![0; chunk.len()];
         model.forward(state, Batch { tokens: chunk, sequences: &sequences, outputs })?;
     }
-    Ok(())
+    // A device may work while the host goes on: a pass is over when its logits are there.
+    Ok(pollster::block_on(model.read_logits(state, 0, logits))?)
 }
 
 fn table(all: &[Measured]) -> String {

@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 use stonechat::llm::{
     Completion, Event, Finish, GenerateOptions, Model, OnFull, PLAIN_STOP, Session,
 };
-use stonechat::nn::Cpu;
+use stonechat::nn::Backend;
 use stonechat::text::{ChatTemplate, Conversation};
 
 use super::super::console::Console;
+use super::super::device::Work;
 use super::super::print;
 use super::generate::times;
 use super::sampling::SamplingArgs;
@@ -69,7 +70,21 @@ Ctrl-C stops an answer.";
 
 /// Talks until the input ends.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let model = args.model.load()?;
+    args.model.on_device(Talk(args))
+}
+
+struct Talk<'a>(&'a Args);
+
+impl Work for Talk<'_> {
+    type Output = ExitCode;
+
+    fn run<B: Backend>(self, backend: B) -> anyhow::Result<ExitCode> {
+        talk(self.0, backend)
+    }
+}
+
+fn talk<B: Backend>(args: &Args, backend: B) -> anyhow::Result<ExitCode> {
+    let model = args.model.load(backend)?;
     let template = template(args, &model)?;
     let session = Session::new(&model, args.context.session(&model, 1))?;
     let mut options = GenerateOptions {
@@ -139,7 +154,7 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if failed && !is_terminal { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn template(args: &Args, model: &Model<Cpu>) -> anyhow::Result<ChatTemplate> {
+fn template<B: Backend>(args: &Args, model: &Model<B>) -> anyhow::Result<ChatTemplate> {
     let replacement = match &args.chat_template {
         Some(name) if Path::new(name).is_file() => Some(read_text(Path::new(name))?),
         other => other.clone(),
@@ -149,17 +164,17 @@ fn template(args: &Args, model: &Model<Cpu>) -> anyhow::Result<ChatTemplate> {
         .context("cannot use the chat template: --chat-template takes a file or a name like chatml")
 }
 
-struct Chat<'a> {
+struct Chat<'a, B: Backend> {
     args: &'a Args,
     template: ChatTemplate,
-    session: Session<'a, Cpu>,
+    session: Session<'a, B>,
     options: GenerateOptions,
     console: Console,
     messages: Vec<Value>,
     is_output_closed: bool,
 }
 
-impl Chat<'_> {
+impl<B: Backend> Chat<'_, B> {
     /// Handles one line: a command or a message.
     fn take(&mut self, line: &str, interrupted: &AtomicBool) -> anyhow::Result<()> {
         if line.is_empty() {

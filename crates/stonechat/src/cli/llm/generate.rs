@@ -12,9 +12,10 @@ use stonechat::llm::{
     BeamOptions, Completion, Event, Finish, GenerateOptions, Guidance, Model, OnFull, Session,
     TokenProbs,
 };
-use stonechat::nn::{Backend, Cpu};
+use stonechat::nn::Backend;
 
 use super::super::console::Console;
+use super::super::device::Work;
 use super::super::print;
 use super::sampling::{SamplingArgs, unescape};
 use super::{ContextArgs, ModelArgs, interrupt_flag, read_text};
@@ -87,11 +88,28 @@ pub(in crate::cli) struct Args {
 /// Continues the prompt.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let prompt = prompt(args)?;
+    args.model.on_device(Continue { args, prompt: &prompt })
+}
+
+struct Continue<'a> {
+    args: &'a Args,
+    prompt: &'a str,
+}
+
+impl Work for Continue<'_> {
+    type Output = ExitCode;
+
+    fn run<B: Backend>(self, backend: B) -> anyhow::Result<ExitCode> {
+        generate(self.args, self.prompt, backend)
+    }
+}
+
+fn generate<B: Backend>(args: &Args, prompt: &str, backend: B) -> anyhow::Result<ExitCode> {
     let n_predict = usize::try_from(args.n_predict).ok();
-    let model = args.model.load()?;
+    let model = args.model.load(backend)?;
     let tokens = match &args.suffix {
-        Some(suffix) => model.infill(&prompt, suffix)?,
-        None => model.tokenize_prompt(&prompt),
+        Some(suffix) => model.infill(prompt, suffix)?,
+        None => model.tokenize_prompt(prompt),
     };
     if let Some(width) = args.beams {
         return search(args, &model, &tokens, width, n_predict);
@@ -171,7 +189,11 @@ fn prompt(args: &Args) -> anyhow::Result<String> {
     Ok(if args.escape { unescape(&text) } else { text })
 }
 
-fn options(args: &Args, model: &Model<Cpu>, n_prompt: usize) -> anyhow::Result<GenerateOptions> {
+fn options<B: Backend>(
+    args: &Args,
+    model: &Model<B>,
+    n_prompt: usize,
+) -> anyhow::Result<GenerateOptions> {
     Ok(GenerateOptions {
         n_predict: None,
         sampling: args.sampling.options(model.tokenizer())?,
@@ -195,9 +217,9 @@ fn options(args: &Args, model: &Model<Cpu>, n_prompt: usize) -> anyhow::Result<G
     })
 }
 
-fn search(
+fn search<B: Backend>(
     args: &Args,
-    model: &Model<Cpu>,
+    model: &Model<B>,
     prompt: &[u32],
     width: usize,
     n_predict: Option<usize>,
@@ -261,7 +283,7 @@ struct Top {
 }
 
 impl<'a> Report<'a> {
-    fn new(model: &Model<Cpu>, completion: &'a Completion) -> Self {
+    fn new<B: Backend>(model: &Model<B>, completion: &'a Completion) -> Self {
         let times = rates(completion);
         let piece = |id| {
             let bytes = model.tokenizer().token_piece(id, true);
@@ -317,7 +339,7 @@ fn rates(completion: &Completion) -> Times {
 }
 
 /// The line of `--verbose`.
-pub(super) fn times(model: &Model<Cpu>, completion: &Completion) -> String {
+pub(super) fn times<B: Backend>(model: &Model<B>, completion: &Completion) -> String {
     let times = rates(completion);
     format!(
         "{}: prompt {} tokens ({} kept) {:.0} ms, {:.1} tok/s; text {} tokens {:.0} ms, {:.1} tok/s; seed {}",

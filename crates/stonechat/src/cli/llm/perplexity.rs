@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use stonechat::llm::{PerplexityOptions, perplexity};
+use stonechat::nn::Backend;
 
 use super::super::console::Console;
+use super::super::device::Work;
 use super::super::print;
 use super::{KvName, ModelArgs, read_text};
 
@@ -32,10 +34,24 @@ pub(in crate::cli) struct Args {
 
 /// Prints the perplexity, the last number on standard output.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
+    args.model.on_device(Measure(args))
+}
+
+struct Measure<'a>(&'a Args);
+
+impl Work for Measure<'_> {
+    type Output = ();
+
+    fn run<B: Backend>(self, backend: B) -> anyhow::Result<()> {
+        measure(self.0, backend)
+    }
+}
+
+fn measure<B: Backend>(args: &Args, backend: B) -> anyhow::Result<()> {
     let text = read_text(&args.file)?;
     // As llama-perplexity does: editors end files with a line feed that is no part of the text.
     let text = text.strip_suffix('\n').unwrap_or(&text);
-    let model = args.model.load()?;
+    let model = args.model.load(backend)?;
     let options = PerplexityOptions {
         n_ctx: args.ctx_size,
         n_batch: args.batch_size,

@@ -1,0 +1,32 @@
+//! GPUs through wgpu: Vulkan, Metal, DirectX 12 and WebGPU.
+//!
+//! Ops append dispatches to a recording; nothing reaches the device until a result is read, so that
+//! a whole forward pass is one submission. After warm-up a pass makes no buffer and no bind group.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `adapter` | [`Adapter`]: the GPUs of this machine, what they can do, which to use |
+//! | `gpu` | [`Gpu`]: an open device with its kernels and its recording |
+//! | `recorder` | the recording and how it is submitted |
+//! | `buffer` | [`GpuBuffer`], staging and readback |
+//! | `shader` | [`Source`]: shaders put together from plain WGSL files |
+//! | `counters` | [`Counters`] of what the runtime made |
+//! | `ops` | the dense kernels, a `.rs` and a `.wgsl` file each |
+
+mod adapter;
+mod buffer;
+mod counters;
+mod gpu;
+pub mod ops;
+mod recorder;
+mod shader;
+
+pub use adapter::{Adapter, adapters, pick};
+pub use buffer::GpuBuffer;
+pub use counters::Counters;
+pub use gpu::{Gpu, KernelKey, Variant};
+pub use recorder::{Bind, Record};
+pub use shader::{Access, Kernel, Source};
+
+/// Invocations of a workgroup of the kernels that do one thing for each value.
+pub const WORKGROUP: u32 = 64;

@@ -1,0 +1,185 @@
+//! Device memory, and the way back from it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::counters::count;
+use super::gpu::Gpu;
+use super::recorder::Command;
+use crate::{Error, Result};
+
+/// Sizes are rounded up to this, so that a shader may see any buffer as `vec4` values.
+const ALIGN: u64 = 16;
+
+/// Bytes on the device, zero at first.
+#[derive(Debug)]
+pub struct GpuBuffer {
+    pub(super) raw: ::wgpu::Buffer,
+    /// Never used twice by a device.
+    pub(super) id: u64,
+    bytes: u64,
+    /// Where the device looks for bind groups to forget.
+    dropped: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Drop for GpuBuffer {
+    fn drop(&mut self) {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.id);
+    }
+}
+
+impl GpuBuffer {
+    /// Its size as it was asked for.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    /// `bytes` zeros.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] or [`Error::BufferTooLarge`].
+    pub fn new(gpu: &Gpu, bytes: usize) -> Result<Self> {
+        let usage = ::wgpu::BufferUsages::STORAGE
+            | ::wgpu::BufferUsages::COPY_SRC
+            | ::wgpu::BufferUsages::COPY_DST;
+        Ok(Self {
+            raw: raw_buffer(gpu, bytes as u64, usage)?,
+            id: gpu.next_id(),
+            bytes: bytes as u64,
+            dropped: Arc::clone(&gpu.inner.dropped),
+        })
+    }
+}
+
+/// A buffer of at least `bytes`.
+pub(super) fn raw_buffer(
+    gpu: &Gpu,
+    bytes: u64,
+    usage: ::wgpu::BufferUsages,
+) -> Result<::wgpu::Buffer> {
+    let limits = &gpu.inner.limits;
+    let largest = limits.max_buffer_size.min(if usage.contains(::wgpu::BufferUsages::STORAGE) {
+        limits.max_storage_buffer_binding_size
+    } else {
+        u64::MAX
+    });
+    let size = bytes.max(1).checked_next_multiple_of(ALIGN).filter(|size| *size <= largest);
+    let (bytes, limit) = (bytes as usize, largest as usize);
+    let size = size.ok_or(Error::BufferTooLarge { bytes, limit })?;
+    count(&gpu.inner.counters.buffers);
+    let device = &gpu.inner.device;
+    let scope = device.push_error_scope(::wgpu::ErrorFilter::OutOfMemory);
+    let descriptor =
+        ::wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+    let buffer = device.create_buffer(&descriptor);
+    // A browser answers later; an error is then reported by the next read.
+    match now(scope.pop()) {
+        Some(Some(_)) => Err(Error::OutOfMemory { bytes }),
+        _ => Ok(buffer),
+    }
+}
+
+/// What a future is worth without waiting.
+fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+/// Memory that the host can map, with its size.
+#[derive(Debug)]
+pub(super) struct Readback {
+    raw: ::wgpu::Buffer,
+    bytes: u64,
+}
+
+/// The end of a mapping, which a callback of the device reports.
+#[derive(Debug, Default)]
+struct Mapped {
+    state: Mutex<(Option<std::result::Result<(), ::wgpu::BufferAsyncError>>, Option<Waker>)>,
+}
+
+struct Wait(Arc<Mapped>);
+
+impl Future for Wait {
+    type Output = std::result::Result<(), ::wgpu::BufferAsyncError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.0.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.1 = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Gpu {
+    /// Copies the bytes of `src` from `offset` on to `out`, once everything recorded so far is done.
+    /// Offset and length are multiples of 4.
+    ///
+    /// # Errors
+    /// If the device failed since the last read.
+    ///
+    /// # Panics
+    /// If the bytes are not in the buffer or not aligned.
+    pub async fn read(&self, src: &GpuBuffer, offset: usize, out: &mut [u8]) -> Result<()> {
+        assert!(offset + out.len() <= src.bytes(), "read: {offset}+{} bytes", out.len());
+        assert!(offset.is_multiple_of(4) && out.len().is_multiple_of(4), "read: unaligned");
+        if out.is_empty() {
+            return self.check();
+        }
+        let bytes = out.len() as u64;
+        let readback = self.take_readback(bytes)?;
+        let submitted = {
+            let mut recorder = self.lock();
+            recorder.push(Command::Copy {
+                src: src.raw.clone(),
+                src_offset: offset as u64,
+                dst: readback.raw.clone(),
+                dst_offset: 0,
+                bytes,
+            });
+            recorder.submit(self)
+        };
+        count(&self.inner.counters.readbacks);
+        let mapped = Arc::new(Mapped::default());
+        let shared = Arc::clone(&mapped);
+        readback.raw.map_async(::wgpu::MapMode::Read, 0..bytes, move |result| {
+            let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.0 = Some(result);
+            if let Some(waker) = state.1.take() {
+                waker.wake();
+            }
+        });
+        self.wait_for(submitted)?;
+        let result = Wait(mapped).await;
+        self.check()?;
+        let failed = |message: String| Error::Device { message };
+        result.map_err(|error| failed(error.to_string()))?;
+        let view = readback.raw.get_mapped_range(0..bytes).map_err(|e| failed(e.to_string()))?;
+        out.copy_from_slice(&view);
+        drop(view);
+        readback.raw.unmap();
+        self.inner.readbacks.lock().unwrap_or_else(PoisonError::into_inner).push(readback);
+        Ok(())
+    }
+
+    /// A readback buffer of at least `bytes`: the smallest of those that wait, or a new one.
+    fn take_readback(&self, bytes: u64) -> Result<Readback> {
+        let mut pool = self.inner.readbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let fitting = pool.iter().enumerate().filter(|(_, readback)| readback.bytes >= bytes);
+        if let Some((i, _)) = fitting.min_by_key(|(_, readback)| readback.bytes) {
+            return Ok(pool.swap_remove(i));
+        }
+        let bytes = bytes.next_power_of_two();
+        let usage = ::wgpu::BufferUsages::MAP_READ | ::wgpu::BufferUsages::COPY_DST;
+        Ok(Readback { raw: raw_buffer(self, bytes, usage)?, bytes })
+    }
+}

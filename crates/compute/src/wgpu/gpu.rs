@@ -1,0 +1,340 @@
+//! An open device: its kernels, its memory for intermediate results, its faults.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::adapter::Adapter;
+use super::buffer::{GpuBuffer, Readback};
+use super::counters::{Counters, Running, count};
+use super::recorder::Recorder;
+use super::shader::{Access, Kernel, PARAM_BYTES, Source};
+use crate::{Error, Result};
+
+/// Bytes of weights that are on their way to the device at a time.
+const STAGING_BYTES: usize = 16 << 20;
+
+/// Which of the kernels that exist in several variants are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    /// Only what every adapter can do.
+    Portable,
+    /// Sums over subgroups.
+    Subgroups,
+}
+
+impl Variant {
+    /// Every one.
+    pub const ALL: [Self; 2] = [Self::Portable, Self::Subgroups];
+
+    /// Name for logs and benches.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Subgroups => "subgroups",
+        }
+    }
+}
+
+/// What tells compiled kernels apart: the op and up to four numbers.
+pub type KernelKey = (&'static str, [u32; 4]);
+
+/// A device to which ops are recorded. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Gpu {
+    pub(super) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) device: ::wgpu::Device,
+    pub(super) queue: ::wgpu::Queue,
+    pub(super) limits: ::wgpu::Limits,
+    adapter: Adapter,
+    variant: Variant,
+    /// Distance of the parameters of two dispatches.
+    pub(super) param_align: usize,
+    pub(super) counters: Running,
+    recorder: Mutex<Recorder>,
+    kernels: Mutex<HashMap<KernelKey, Arc<Kernel>>>,
+    layouts: Mutex<HashMap<&'static [Access], ::wgpu::BindGroupLayout>>,
+    scratch: Mutex<HashMap<&'static str, Arc<GpuBuffer>>>,
+    pub(super) readbacks: Mutex<Vec<Readback>>,
+    pub(super) dropped: Arc<Mutex<Vec<u64>>>,
+    next_id: AtomicU64,
+    faults: Arc<Faults>,
+}
+
+/// What the device reported since the last read.
+#[derive(Debug, Default)]
+struct Faults {
+    /// The first of them.
+    message: Mutex<Option<String>>,
+    /// Why there is no device any more.
+    lost: Mutex<Option<String>>,
+}
+
+impl Faults {
+    fn report(&self, message: String) {
+        lock(&self.message).get_or_insert(message);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Gpu {
+    /// Opens an adapter; `variant` forces one of the kernels where there are several.
+    ///
+    /// # Errors
+    /// If the driver refuses, or the adapter lacks what `variant` needs.
+    pub async fn open(adapter: &Adapter, variant: Option<Variant>) -> Result<Self> {
+        let has_subgroups = adapter.subgroup_sizes.is_some();
+        let variant =
+            variant.unwrap_or(if has_subgroups { Variant::Subgroups } else { Variant::Portable });
+        let failed = |message: String| Error::Device { message };
+        if variant == Variant::Subgroups && !has_subgroups {
+            return Err(failed(format!("`{}` has no subgroups", adapter.name)));
+        }
+        let limits = adapter.raw.limits();
+        let mut features = ::wgpu::Features::empty();
+        if has_subgroups {
+            features |= ::wgpu::Features::SUBGROUP;
+        }
+        let descriptor = ::wgpu::DeviceDescriptor {
+            label: Some("stonechat"),
+            required_features: features,
+            required_limits: limits.clone(),
+            ..Default::default()
+        };
+        let opened = adapter.raw.request_device(&descriptor).await;
+        let (device, queue) = opened.map_err(|error| failed(error.to_string()))?;
+        let faults = Arc::new(Faults::default());
+        let reported = Arc::clone(&faults);
+        device.on_uncaptured_error(Arc::new(move |error: ::wgpu::Error| {
+            reported.report(error.to_string());
+        }));
+        let reported = Arc::clone(&faults);
+        device.set_device_lost_callback(move |reason, message| {
+            let text = format!("the device was lost ({reason:?}): {message}");
+            lock(&reported.lost).get_or_insert(text);
+        });
+        let align = limits.min_uniform_buffer_offset_alignment;
+        let param_align = align.max(limits.min_storage_buffer_offset_alignment) as usize;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                device,
+                queue,
+                limits,
+                adapter: adapter.clone(),
+                variant,
+                param_align,
+                counters: Running::default(),
+                recorder: Mutex::new(Recorder::new()),
+                kernels: Mutex::default(),
+                layouts: Mutex::default(),
+                scratch: Mutex::default(),
+                readbacks: Mutex::default(),
+                dropped: Arc::default(),
+                // 0 and 1 are no buffers, see `Bind`.
+                next_id: AtomicU64::new(2),
+                faults,
+            }),
+        })
+    }
+
+    /// The adapter that was opened.
+    #[must_use]
+    pub fn adapter(&self) -> &Adapter {
+        &self.inner.adapter
+    }
+
+    /// Which kernels are used.
+    #[must_use]
+    pub fn variant(&self) -> Variant {
+        self.inner.variant
+    }
+
+    /// Largest buffer that a kernel can see.
+    #[must_use]
+    pub fn max_binding_bytes(&self) -> usize {
+        let limits = &self.inner.limits;
+        limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) as usize
+    }
+
+    /// What was made and done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.inner.counters.snapshot()
+    }
+
+    /// Names of the kernels that were compiled, sorted.
+    #[must_use]
+    pub fn kernel_names(&self) -> Vec<String> {
+        let kernels = lock(&self.inner.kernels);
+        let mut names: Vec<_> = kernels.values().map(|kernel| kernel.name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    /// The kernel of `key`, compiled from what `source` gives when it is first asked for.
+    pub fn kernel(&self, key: KernelKey, source: impl FnOnce() -> Source) -> Arc<Kernel> {
+        if let Some(kernel) = lock(&self.inner.kernels).get(&key) {
+            return Arc::clone(kernel);
+        }
+        let kernel = Arc::new(self.compile(&source()));
+        lock(&self.inner.kernels).insert(key, Arc::clone(&kernel));
+        kernel
+    }
+
+    fn compile(&self, source: &Source) -> Kernel {
+        count(&self.inner.counters.pipelines);
+        let device = &self.inner.device;
+        let layout = self.layout(source.access());
+        let checks = ::wgpu::ShaderRuntimeChecks {
+            force_loop_bounding: false,
+            ..::wgpu::ShaderRuntimeChecks::checked()
+        };
+        let descriptor = ::wgpu::ShaderModuleDescriptor {
+            label: Some(source.name()),
+            source: ::wgpu::ShaderSource::Wgsl(source.text().into()),
+        };
+        // SAFETY: every loop of the shaders in this workspace counts up or down to a bound that does
+        // not change in the loop, so none is infinite; all other checks stay on.
+        let module = unsafe { device.create_shader_module_trusted(descriptor, checks) };
+        let layouts = [Some(&layout)];
+        let pipeline_layout =
+            device.create_pipeline_layout(&::wgpu::PipelineLayoutDescriptor {
+                label: None,
+                bind_group_layouts: &layouts,
+                immediate_size: 0,
+            });
+        let pipeline = device.create_compute_pipeline(&::wgpu::ComputePipelineDescriptor {
+            label: Some(source.name()),
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: ::wgpu::PipelineCompilationOptions {
+                // No kernel reads what it has not written.
+                zero_initialize_workgroup_memory: false,
+                ..Default::default()
+            },
+            cache: None,
+        });
+        Kernel { name: source.name().to_owned(), pipeline, layout, access: source.access() }
+    }
+
+    fn layout(&self, access: &'static [Access]) -> ::wgpu::BindGroupLayout {
+        let mut layouts = lock(&self.inner.layouts);
+        let make = || {
+            let entry = |binding, ty, has_dynamic_offset, min| ::wgpu::BindGroupLayoutEntry {
+                binding,
+                visibility: ::wgpu::ShaderStages::COMPUTE,
+                ty: ::wgpu::BindingType::Buffer {
+                    ty,
+                    has_dynamic_offset,
+                    min_binding_size: std::num::NonZeroU64::new(min),
+                },
+                count: None,
+            };
+            let uniform = ::wgpu::BufferBindingType::Uniform;
+            let mut entries = vec![entry(0, uniform, true, PARAM_BYTES)];
+            for (i, access) in access.iter().enumerate() {
+                let read_only = *access == Access::Read;
+                let ty = ::wgpu::BufferBindingType::Storage { read_only };
+                entries.push(entry(i as u32 + 1, ty, false, 16));
+            }
+            self.inner.device.create_bind_group_layout(&::wgpu::BindGroupLayoutDescriptor {
+                label: None,
+                entries: &entries,
+            })
+        };
+        layouts.entry(access).or_insert_with(make).clone()
+    }
+
+    /// Memory for intermediate results of the op `name`, of at least `bytes`; it only grows.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn scratch(&self, name: &'static str, bytes: usize) -> Result<Arc<GpuBuffer>> {
+        let mut scratch = lock(&self.inner.scratch);
+        if let Some(buffer) = scratch.get(name)
+            && buffer.bytes() >= bytes
+        {
+            return Ok(Arc::clone(buffer));
+        }
+        let largest = self.max_binding_bytes().max(bytes);
+        let bytes = bytes.next_power_of_two().min(largest);
+        let buffer = Arc::new(GpuBuffer::new(self, bytes)?);
+        scratch.insert(name, Arc::clone(&buffer));
+        Ok(buffer)
+    }
+
+    /// Copies bytes to the device at once, ahead of what was recorded, and waits where that is possible:
+    /// so little host memory is held for weights on their way.
+    ///
+    /// # Errors
+    /// If the device failed.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn upload(&self, dst: &GpuBuffer, offset: usize, bytes: &[u8]) -> Result<()> {
+        assert!(offset + bytes.len() <= dst.bytes(), "upload: {offset}+{}", bytes.len());
+        for (i, piece) in bytes.chunks(STAGING_BYTES).enumerate() {
+            let at = (offset + i * STAGING_BYTES) as u64;
+            self.inner.queue.write_buffer(&dst.raw, at, piece);
+            let index = self.inner.queue.submit([]);
+            count(&self.inner.counters.submissions);
+            if piece.len() > STAGING_BYTES / 4 {
+                self.wait_for(Some(index))?;
+            }
+        }
+        self.check()
+    }
+
+    /// Submits what was recorded without waiting for it.
+    pub fn flush(&self) {
+        self.lock().submit(self);
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Recorder> {
+        lock(&self.inner.recorder)
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        self.inner.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Blocks until a submission is done; in a browser, where nothing may block, it returns at once.
+    pub(super) fn wait_for(&self, index: Option<::wgpu::SubmissionIndex>) -> Result<()> {
+        let wait = ::wgpu::PollType::Wait { submission_index: index, timeout: None };
+        let wait = if cfg!(target_arch = "wasm32") { ::wgpu::PollType::Poll } else { wait };
+        match self.inner.device.poll(wait) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.check()?;
+                Err(Error::Device { message: error.to_string() })
+            }
+        }
+    }
+
+    /// Reports a failure with the next read.
+    pub fn fault(&self, message: String) {
+        self.inner.faults.report(message);
+    }
+
+    /// What failed since the last time, if anything did.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn check(&self) -> Result<()> {
+        let reported = lock(&self.inner.faults.message).take();
+        let lost = lock(&self.inner.faults.lost).clone();
+        match lost.or(reported) {
+            Some(message) => Err(Error::Device { message }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The dense kernels: one `.rs` file that checks shapes and records, one `.wgsl` file that computes.
+//!
+//! A kernel file has a function `run`; [`kernel`] puts the entry point and the sums over a workgroup of the
+//! device's [`Variant`] around it.
+
+pub mod attention;
+pub mod copy;
+pub mod gated;
+pub mod kv;
+pub mod moe;
+pub mod norm;
+pub mod rope;
+
+use std::sync::Arc;
+
+use super::{Access, Gpu, GpuBuffer, Kernel, Source, Variant};
+use crate::cpu::Activation;
+
+/// `rows × cols` f32 values of a buffer: row `r` starts at value `offset + r * stride`.
+#[derive(Debug, Clone, Copy)]
+pub struct GpuRows<'a> {
+    /// The buffer.
+    pub buffer: &'a GpuBuffer,
+    /// Index of the first value.
+    pub offset: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Values in a row.
+    pub cols: usize,
+    /// Distance between the starts of two rows.
+    pub stride: usize,
+}
+
+impl<'a> GpuRows<'a> {
+    /// `rows × cols` values packed from the start of `buffer`.
+    #[must_use]
+    pub fn packed(buffer: &'a GpuBuffer, rows: usize, cols: usize) -> Self {
+        Self { buffer, offset: 0, rows, cols, stride: cols }
+    }
+
+    /// Checks that the rows are inside the buffer.
+    ///
+    /// # Panics
+    /// If they are not.
+    #[must_use]
+    #[track_caller]
+    pub fn checked(self) -> Self {
+        let end =
+            if self.rows == 0 { 0 } else { self.offset + (self.rows - 1) * self.stride + self.cols };
+        assert!(4 * end <= self.buffer.bytes(), "rows end at {end} of {} bytes", self.buffer.bytes());
+        self
+    }
+}
+
+/// Panics unless `buffer` holds `len` f32 values.
+///
+/// # Panics
+/// If it is smaller.
+#[track_caller]
+pub fn check_len(what: &str, buffer: &GpuBuffer, len: usize) {
+    assert!(4 * len <= buffer.bytes(), "{what}: {} bytes for {len} values", buffer.bytes());
+}
+
+/// The start of a kernel of a workgroup of `workgroup` invocations, up to what its own files need.
+#[must_use]
+pub fn start(
+    name: String,
+    access: &'static [Access],
+    variant: Variant,
+    workgroup: u32,
+) -> Source {
+    let source = Source::new(name, access);
+    let (source, entry) = match variant {
+        Variant::Portable => (source, include_str!("ops/entry.portable.wgsl")),
+        Variant::Subgroups => {
+            (source.with_subgroups(), include_str!("ops/entry.subgroups.wgsl"))
+        }
+    };
+    source.constant("WG", workgroup).file(entry)
+}
+
+/// The functions of activations, for epilogues.
+pub const ACTIVATIONS: &str = include_str!("ops/activation.wgsl");
+
+/// How `activation.wgsl` calls an activation.
+#[must_use]
+pub fn activation_code(activation: Activation) -> u32 {
+    match activation {
+        Activation::None => 0,
+        Activation::Gelu => 1,
+        Activation::GeluTanh => 2,
+    }
+}
+
+/// A kernel that has no variants beyond those of sums.
+fn kernel(
+    gpu: &Gpu,
+    name: &'static str,
+    (access, workgroup): (&'static [Access], u32),
+    files: &[&str],
+) -> Arc<Kernel> {
+    gpu.kernel((name, [0; 4]), || simple(name, gpu.variant(), (access, workgroup), files))
+}
+
+fn simple(
+    name: &str,
+    variant: Variant,
+    (access, workgroup): (&'static [Access], u32),
+    files: &[&str],
+) -> Source {
+    let name = format!("{name}-{}", variant.name());
+    let start = start(name, access, variant, workgroup);
+    files.iter().fold(start, |source, file| source.file(file))
+}
+
+/// Every shader of this crate for `variant`, for tests.
+#[must_use]
+pub fn sources(variant: Variant) -> Vec<Source> {
+    let mut all = Vec::new();
+    for (name, shape, files) in
+        [copy::SPEC, norm::LAYER_NORM, norm::RMS_NORM, rope::SPEC, gated::SPEC, moe::ROUTE, moe::COMBINE, attention::MERGE]
+    {
+        all.push(simple(name, variant, shape, files));
+    }
+    all.push(copy::im2col_source(variant));
+    all.extend(kv::sources(variant));
+    all.extend(attention::sources(variant));
+    all
+}
+
+/// Name, uses of buffers, workgroup and files of a kernel.
+type Spec = (&'static str, (&'static [Access], u32), &'static [&'static str]);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! Attention over paged keys and values: the only attention kernel.
+//!
+//! A workgroup takes a block of query rows with the same pages and one KV head. Its *slots* are the pairs of a
+//! row and a query head that reads this KV head. It walks the pages once with a running maximum (Dao et al.
+//! 2022, algorithm 1): an invocation a position for the scores, an invocation a word of channels for the
+//! sums. Where there are few blocks, the pages of each are shared out among workgroups, whose results
+//! `attention_merge.wgsl` joins.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::kv::{GpuKvPool, Words, accessor, dtype_name, elements};
+use super::{ACTIVATIONS, GpuRows, Spec, check_len, start};
+use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
+
+/// Invocations, one for each position of a page.
+const WORKGROUP: u32 = PAGE_LEN as u32;
+/// Workgroups below which the pages of a block are shared out.
+const ENOUGH_GROUPS: usize = 256;
+/// Most words of a head: what the shared memory of any adapter holds for 4 slots.
+const MAX_ROW_WORDS: usize = 512;
+
+/// Arguments of [`attention`].
+#[derive(Debug, Clone, Copy)]
+pub struct Attention<'a> {
+    /// `[T, H*C]`.
+    pub q: GpuRows<'a>,
+    /// Keys and values.
+    pub kv: &'a GpuKvPool,
+    /// Query heads `H`, a multiple of the KV heads.
+    pub n_heads: usize,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Scores become `cap * tanh(score / cap)`.
+    pub soft_cap: Option<f32>,
+    /// `[H]`: `slope * (pos_k - (kv_len - 1))` is added to a score.
+    pub slopes: Option<&'a GpuBuffer>,
+    /// `[H]`: a logit that takes part in the softmax and has no value.
+    pub sinks: Option<&'a GpuBuffer>,
+    /// One entry a query row.
+    pub rows: &'a [QueryRow],
+    /// The page lists of all sequences.
+    pub page_table: &'a [u32],
+}
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    n_heads: u32,
+    group: u32,
+    heads_per_block: u32,
+    head_dim: u32,
+    row_words: u32,
+    head_words: u32,
+    page_words: u32,
+    q_offset: u32,
+    q_stride: u32,
+    blocks: u32,
+    rows: u32,
+    page_table: u32,
+    n_splits: u32,
+    pages_per_split: u32,
+    flags: u32,
+    scale: f32,
+    soft_cap: f32,
+}
+
+const HAS_SOFT_CAP: u32 = 1;
+const HAS_SLOPES: u32 = 2;
+const HAS_SINKS: u32 = 4;
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct MergeParams {
+    n_rows: u32,
+    n_heads: u32,
+    head_dim: u32,
+    n_splits: u32,
+    has_sinks: u32,
+}
+
+const ACCESS: &[Access] =
+    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
+pub(super) const MERGE: Spec = (
+    "attention_merge",
+    (&[Access::Read, Access::Read, Access::Write], WORKGROUP),
+    &[ACTIVATIONS, include_str!("attention_merge.wgsl")],
+);
+
+/// `slots` pairs of row and head, heads of at most `64 * words` words.
+fn source(dtype: KvDType, slots: u32, words: u32, variant: Variant) -> Source {
+    let name =
+        format!("attention-{}-{slots}x{words}-{}", dtype_name(dtype), variant.name());
+    start(name, ACCESS, variant, WORKGROUP)
+        .constant("SLOTS", slots)
+        .constant("WORDS", words)
+        .constant("HAS_SCALES", u32::from(dtype == KvDType::Q8_0))
+        .file(ACTIVATIONS)
+        .file(include_str!("half.wgsl"))
+        .file(accessor(dtype))
+        .file(include_str!("attention.wgsl"))
+}
+
+pub(super) fn sources(variant: Variant) -> Vec<Source> {
+    let mut all = Vec::new();
+    for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
+        for (slots, words) in [(4, 1), (8, 2), (16, 1), (4, 8)] {
+            all.push(source(dtype, slots, words, variant));
+        }
+    }
+    all
+}
+
+/// Rows of a block: adjacent ones with the same pages.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    first: usize,
+    n_rows: usize,
+    /// Pages that any of them sees.
+    pages: (usize, usize),
+}
+
+/// Cuts the rows into blocks of at most `most`.
+fn blocks(rows: &[QueryRow], most: usize) -> Vec<Block> {
+    let mut all = Vec::new();
+    let mut first = 0;
+    let same = |a: &QueryRow, b: &QueryRow| (a.first_page, a.n_pages) == (b.first_page, b.n_pages);
+    for run in rows.chunk_by(same) {
+        for block in run.chunks(most) {
+            let seen = block.iter().filter(|row| row.kv_len > row.kv_start);
+            let from = seen.clone().map(|row| row.kv_start as usize / PAGE_LEN).min();
+            let to = seen.map(|row| (row.kv_len as usize).div_ceil(PAGE_LEN)).max();
+            let pages = (from.unwrap_or(0), to.unwrap_or(0));
+            all.push(Block { first, n_rows: block.len(), pages });
+            first += block.len();
+        }
+    }
+    all
+}
+
+/// Checks the shapes; returns the query heads of a KV head.
+#[track_caller]
+fn check(out: &GpuBuffer, args: &Attention<'_>) -> usize {
+    let (q, layout) = (args.q.checked(), args.kv.layout);
+    let width = args.n_heads * layout.head_dim;
+    let (n_heads, n_kv_heads) = (args.n_heads, layout.n_kv_heads);
+    assert!(
+        n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads),
+        "attention: {n_heads} heads are no multiple of {n_kv_heads} kv heads"
+    );
+    assert_eq!((q.rows, q.cols), (args.rows.len(), width), "attention: shape of the queries");
+    check_len("attention", out, q.rows * q.cols);
+    args.slopes.inspect(|slopes| check_len("attention", slopes, n_heads));
+    args.sinks.inspect(|sinks| check_len("attention", sinks, n_heads));
+    let row_words = Words::new(layout).row;
+    assert!(row_words <= MAX_ROW_WORDS, "attention: heads of {} channels", layout.head_dim);
+    for row in args.rows {
+        let end = row.first_page as usize + row.n_pages as usize;
+        assert!(
+            end <= args.page_table.len()
+                && row.kv_len as usize <= row.n_pages as usize * PAGE_LEN,
+            "attention: {row:?} does not fit a page table of {}",
+            args.page_table.len()
+        );
+    }
+    let n_pages = args.kv.n_pages();
+    let inside = args.page_table.iter().all(|page| (*page as usize) < n_pages);
+    assert!(inside, "attention: a page is not in the pool of {n_pages}");
+    n_heads / n_kv_heads
+}
+
+/// Softmax attention of every row over the positions `kv_start .. kv_len` of its pages; `out` is packed
+/// `[T, H*C]`. A row that sees nothing gives zeros.
+///
+/// # Panics
+/// If the shapes do not fit, or a row names pages outside the table or the pool.
+#[track_caller]
+pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
+    let group = check(out, &args);
+    let Attention { q, kv, n_heads, rows, page_table, .. } = args;
+    if rows.is_empty() || n_heads == 0 {
+        return;
+    }
+    let (layout, sizes) = (kv.layout, Words::new(kv.layout));
+    let run = |a: &QueryRow, b: &QueryRow| (a.first_page, a.n_pages) == (b.first_page, b.n_pages);
+    let longest = rows.chunk_by(run).map(<[_]>::len).max().unwrap_or(1);
+    let words = sizes.row.div_ceil(WORKGROUP as usize);
+    // Queries, weights and sums of the slots fit 16 kB of shared memory.
+    let channels = words * WORKGROUP as usize * elements(layout.dtype);
+    let most_slots = if channels <= 128 { 16 } else if channels <= 256 { 8 } else { 4 };
+    let slots = (group * longest).next_power_of_two().clamp(4, most_slots);
+    let heads_per_block = group.min(slots);
+    let blocks = blocks(rows, slots / heads_per_block);
+    let n_groups = blocks.len() * layout.n_kv_heads * group.div_ceil(heads_per_block);
+    let most_pages = blocks.iter().map(|block| block.pages.1 - block.pages.0).max().unwrap_or(0);
+    let wanted = ENOUGH_GROUPS.div_ceil(n_groups).clamp(1, most_pages.max(1));
+    let pages_per_split = most_pages.div_ceil(wanted).max(1);
+    let n_splits = most_pages.div_ceil(pages_per_split).max(1);
+
+    let mut data = Vec::with_capacity(4 * blocks.len() + 2 * rows.len() + page_table.len());
+    for block in &blocks {
+        let table = rows[block.first].first_page as usize;
+        let (first, n_rows) = (block.first as u32, block.n_rows as u32);
+        data.extend([first, n_rows, (table + block.pages.0) as u32, (table + block.pages.1) as u32]);
+        data.push(block.pages.0 as u32);
+    }
+    let rows_at = data.len();
+    data.extend(rows.iter().flat_map(|row| [row.kv_start, row.kv_len]));
+    let table_at = data.len();
+    data.extend_from_slice(page_table);
+
+    let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+    let key = [slots as u32, words as u32, elements(layout.dtype) as u32, 0];
+    let kernel = gpu.kernel(("attention", key), || {
+        source(layout.dtype, slots as u32, words as u32, gpu.variant())
+    });
+    let scratch = if n_splits > 1 {
+        // As much as any number of pages can need, so that a longer text needs no more.
+        let most = rows.len() * n_heads * n_splits;
+        let bound = most.max(2 * ENOUGH_GROUPS * heads_per_block);
+        match gpu.scratch("attention", 4 * bound * (layout.head_dim + 2)) {
+            Ok(scratch) => Some(scratch),
+            Err(error) => return gpu.fault(error.to_string()),
+        }
+    } else {
+        None
+    };
+    let mut record = gpu.record(data.len());
+    let at = record.words(&data);
+    let params = Params {
+        n_heads: n_heads as u32,
+        group: group as u32,
+        heads_per_block: heads_per_block as u32,
+        head_dim: layout.head_dim as u32,
+        row_words: sizes.row as u32,
+        head_words: sizes.head as u32,
+        page_words: sizes.page as u32,
+        q_offset: q.offset as u32,
+        q_stride: q.stride as u32,
+        blocks: at,
+        rows: at + rows_at as u32,
+        page_table: at + table_at as u32,
+        n_splits: n_splits as u32,
+        pages_per_split: pages_per_split as u32,
+        flags: flag(args.soft_cap.is_some(), HAS_SOFT_CAP)
+            | flag(args.slopes.is_some(), HAS_SLOPES)
+            | flag(args.sinks.is_some(), HAS_SINKS),
+        scale: args.scale,
+        soft_cap: args.soft_cap.unwrap_or(1.0),
+    };
+    let binds = [
+        Bind::Data,
+        q.buffer.into(),
+        Bind::Buffer(&kv.buffer),
+        args.slopes.into(),
+        args.sinks.into(),
+        Bind::Buffer(scratch.as_deref().unwrap_or(out)),
+    ];
+    let heads = (layout.n_kv_heads * group.div_ceil(heads_per_block)) as u32;
+    record.dispatch(&kernel, &params, binds, [blocks.len() as u32, heads, n_splits as u32]);
+    if let Some(scratch) = scratch {
+        let params = MergeParams {
+            n_rows: rows.len() as u32,
+            n_heads: n_heads as u32,
+            head_dim: layout.head_dim as u32,
+            n_splits: n_splits as u32,
+            has_sinks: u32::from(args.sinks.is_some()),
+        };
+        let kernel = super::kernel(gpu, MERGE.0, MERGE.1, MERGE.2);
+        let binds = [Bind::Buffer(&scratch), args.sinks.into(), Bind::Buffer(out)];
+        gpu.record(0).dispatch_line(&kernel, &params, binds, rows.len() * n_heads);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::blocks;
+    use crate::cpu::QueryRow;
+
+    #[test]
+    fn blocks_end_where_the_pages_change() {
+        let row = |first_page, kv_start, kv_len| QueryRow { first_page, n_pages: 3, kv_start, kv_len };
+        let rows = [row(0, 0, 64), row(0, 60, 65), row(0, 0, 66), row(3, 130, 140), row(3, 5, 5)];
+        let found = blocks(&rows, 2);
+        let shapes: Vec<_> = found.iter().map(|b| (b.first, b.n_rows, b.pages)).collect();
+        assert_eq!(shapes, [(0, 2, (0, 2)), (2, 1, (0, 2)), (3, 2, (2, 3))]);
+    }
+}

@@ -1,0 +1,47 @@
+// Joins what the splits of a row and head have; a workgroup a row and head.
+
+struct Params {
+    n_rows: u32,
+    n_heads: u32,
+    head_dim: u32,
+    n_splits: u32,
+    has_sinks: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> parts: array<f32>;
+@group(0) @binding(2) var<storage, read> sinks: array<f32>;
+@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+
+const LOWEST: f32 = -3.0e38;
+
+fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+    let index = group_index(group, groups);
+    if index >= p.n_rows * p.n_heads {
+        return;
+    }
+    let stride = p.head_dim + 2u;
+    let first = index * p.n_splits * stride;
+    var best = LOWEST;
+    for (var i = 0u; i < p.n_splits; i++) {
+        best = max(best, parts[first + i * stride + p.head_dim]);
+    }
+    var total = 0.0;
+    if p.has_sinks != 0u {
+        let sink = sinks[index % p.n_heads];
+        best = max(best, sink);
+        total = exp_exact(sink - best);
+    }
+    for (var i = 0u; i < p.n_splits; i++) {
+        let at = first + i * stride + p.head_dim;
+        total += parts[at + 1u] * exp_exact(parts[at] - best);
+    }
+    for (var c = lid; c < p.head_dim; c += WG) {
+        var sum = 0.0;
+        for (var i = 0u; i < p.n_splits; i++) {
+            let at = first + i * stride;
+            sum += parts[at + c] * exp_exact(parts[at + p.head_dim] - best);
+        }
+        out[index * p.head_dim + c] = select(0.0, sum / total, total > 0.0);
+    }
+}

@@ -1,0 +1,38 @@
+// Entry point and sums over a workgroup of WG invocations, through its subgroups.
+
+var<private> subgroup: vec2<u32>;
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lid: u32,
+    @builtin(subgroup_id) subgroup_id: u32,
+    @builtin(num_subgroups) num_subgroups: u32,
+) {
+    subgroup = vec2<u32>(subgroup_id, num_subgroups);
+    run(group, groups, lid);
+}
+
+// Number of a workgroup of a line that was folded into two dimensions.
+fn group_index(group: vec3<u32>, groups: vec3<u32>) -> u32 {
+    return group.y * groups.x + group.x;
+}
+
+var<workgroup> partial_sums: array<f32, WG>;
+
+// The sum of what every invocation of the workgroup gives.
+fn reduce_add(value: f32, lid: u32) -> f32 {
+    let sum = subgroupAdd(value);
+    // Whoever still reads the last sum.
+    workgroupBarrier();
+    if subgroupElect() {
+        partial_sums[subgroup.x] = sum;
+    }
+    workgroupBarrier();
+    var total = 0.0;
+    for (var i = 0u; i < subgroup.y; i++) {
+        total += partial_sums[i];
+    }
+    return total;
+}

@@ -1,0 +1,32 @@
+// dst[t, tap * cols + i] = src[t * step + tap - 1, i], 0 outside of the frames.
+
+struct Params {
+    rows: u32,
+    frames: u32,
+    cols: u32,
+    src_offset: u32,
+    src_stride: u32,
+    step: u32,
+    dst_cols: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> src: array<f32>;
+@group(0) @binding(2) var<storage, read_write> dst: array<f32>;
+
+fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+    let i = group_index(group, groups) * WG + lid;
+    if i >= p.rows * p.dst_cols {
+        return;
+    }
+    let t = i / p.dst_cols;
+    let c = i % p.dst_cols;
+    let tap = c / p.cols;
+    // One more than the frame, so that the one before the first is 0.
+    let next = t * p.step + tap;
+    var value = 0.0;
+    if tap < 3u && next >= 1u && next <= p.frames {
+        value = src[p.src_offset + (next - 1u) * p.src_stride + c % p.cols];
+    }
+    dst[i] = value;
+}

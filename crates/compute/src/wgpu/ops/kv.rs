@@ -1,0 +1,294 @@
+//! Paged keys and values on the device.
+//!
+//! A page holds [`PAGE_LEN`] positions. Elements lie in words of 32 bits, `E` = 1 (f32), 2 (f16) or 4
+//! (int8) adjacent channels of one position in each, so that no two positions share a word and rows can be
+//! written in any order:
+//!
+//! ```text
+//! page   = head 0 | head 1 | … | head G-1
+//! head   = keys   [W][PAGE_LEN]     word w of position p at w * PAGE_LEN + p, W = ceil(C / E)
+//!          values [PAGE_LEN][W]     word w of position p at p * W + w
+//!          scales [B][PAGE_LEN]     int8 only: f16 scales of key and value in one word, B = ceil(C / 32)
+//! ```
+//!
+//! What leaves and enters the device is in the order of the CPU's pages, so that saved pages fit both.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{GpuRows, start};
+use crate::cpu::{KvDType, KvLayout, KvRow, PAGE_LEN};
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant, WORKGROUP};
+use crate::{Error, Result};
+
+/// Channels that share a scale.
+const BLOCK_LEN: usize = 32;
+
+/// The pages of one layer.
+#[derive(Debug)]
+pub struct GpuKvPool {
+    pub(super) layout: KvLayout,
+    n_pages: usize,
+    pub(super) buffer: GpuBuffer,
+}
+
+/// Sizes in words, see the module.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words {
+    /// Words of a head's position.
+    pub(super) row: usize,
+    /// Words of a head.
+    pub(super) head: usize,
+    /// Words of a page.
+    pub(super) page: usize,
+}
+
+/// Elements of a word.
+pub(super) fn elements(dtype: KvDType) -> usize {
+    match dtype {
+        KvDType::F32 => 1,
+        KvDType::F16 => 2,
+        KvDType::Q8_0 => 4,
+    }
+}
+
+/// The functions that read a type of elements.
+pub(super) fn accessor(dtype: KvDType) -> &'static str {
+    match dtype {
+        KvDType::F32 => include_str!("kv_f32.wgsl"),
+        KvDType::F16 => include_str!("kv_f16.wgsl"),
+        KvDType::Q8_0 => include_str!("kv_q8_0.wgsl"),
+    }
+}
+
+pub(super) fn dtype_name(dtype: KvDType) -> &'static str {
+    match dtype {
+        KvDType::F32 => "f32",
+        KvDType::F16 => "f16",
+        KvDType::Q8_0 => "q8_0",
+    }
+}
+
+impl Words {
+    pub(super) fn new(layout: KvLayout) -> Self {
+        let row = layout.head_dim.div_ceil(elements(layout.dtype));
+        let blocks = match layout.dtype {
+            KvDType::Q8_0 => layout.head_dim.div_ceil(BLOCK_LEN),
+            _ => 0,
+        };
+        let head = PAGE_LEN * (2 * row + blocks);
+        Self { row, head, page: layout.n_kv_heads * head }
+    }
+}
+
+impl GpuKvPool {
+    /// `n_pages` pages of zeros.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], also where a kernel cannot see so much at once.
+    pub fn new(gpu: &Gpu, layout: KvLayout, n_pages: usize) -> Result<Self> {
+        let bytes = Words::new(layout).page.saturating_mul(4).saturating_mul(n_pages);
+        Ok(Self { layout, n_pages, buffer: GpuBuffer::new(gpu, bytes)? })
+    }
+
+    /// Shape of the pages.
+    #[must_use]
+    pub fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
+    /// Number of pages.
+    #[must_use]
+    pub fn n_pages(&self) -> usize {
+        self.n_pages
+    }
+}
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    rows: u32,
+    n_kv_heads: u32,
+    head_dim: u32,
+    row_words: u32,
+    head_words: u32,
+    page_words: u32,
+    k_offset: u32,
+    k_stride: u32,
+    v_offset: u32,
+    v_stride: u32,
+    slots: u32,
+}
+
+const WRITE: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+
+fn write_source(dtype: KvDType, variant: Variant) -> Source {
+    let file = match dtype {
+        KvDType::Q8_0 => include_str!("kv_write_q8_0.wgsl"),
+        _ => include_str!("kv_write.wgsl"),
+    };
+    let name = format!("kv_write-{}-{}", dtype_name(dtype), variant.name());
+    let start = start(name, WRITE, variant, WORKGROUP).file(include_str!("half.wgsl"));
+    match dtype {
+        KvDType::Q8_0 => start.file(file),
+        _ => start.file(accessor(dtype)).file(file),
+    }
+}
+
+const COPY: &[Access] = &[Access::Write];
+
+fn copy_source(variant: Variant) -> Source {
+    start(format!("kv_copy_page-{}", variant.name()), COPY, variant, WORKGROUP)
+        .file(include_str!("kv_copy_page.wgsl"))
+}
+
+pub(super) fn sources(variant: Variant) -> Vec<Source> {
+    let types = [KvDType::F32, KvDType::F16, KvDType::Q8_0];
+    let writes = types.into_iter().map(|dtype| write_source(dtype, variant));
+    writes.chain([copy_source(variant)]).collect()
+}
+
+/// Stores key `k[t]` and value `v[t]`, both `[T, G*C]`, at `rows[t]`.
+///
+/// # Panics
+/// If the shapes do not fit or a row is outside the pool.
+#[track_caller]
+pub fn write(gpu: &Gpu, pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>, rows: &[KvRow]) {
+    let (k, v, layout) = (k.checked(), v.checked(), pool.layout);
+    let width = layout.n_kv_heads * layout.head_dim;
+    assert_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
+    assert_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
+    let inside = |row: &KvRow| (row.page as usize) < pool.n_pages && (row.slot as usize) < PAGE_LEN;
+    assert!(rows.iter().all(inside), "kv write: a row is outside of {} pages", pool.n_pages);
+    let words = Words::new(layout);
+    let data: Vec<u32> = rows.iter().flat_map(|row| [row.page, row.slot]).collect();
+    let kernel = gpu.kernel(("kv_write", [elements(layout.dtype) as u32, 0, 0, 0]), || {
+        write_source(layout.dtype, gpu.variant())
+    });
+    let mut record = gpu.record(data.len());
+    let params = Params {
+        rows: rows.len() as u32,
+        n_kv_heads: layout.n_kv_heads as u32,
+        head_dim: layout.head_dim as u32,
+        row_words: words.row as u32,
+        head_words: words.head as u32,
+        page_words: words.page as u32,
+        k_offset: k.offset as u32,
+        k_stride: k.stride as u32,
+        v_offset: v.offset as u32,
+        v_stride: v.stride as u32,
+        slots: record.words(&data),
+    };
+    // An invocation a word, or a block of 32 channels.
+    let units = match layout.dtype {
+        KvDType::Q8_0 => layout.head_dim.div_ceil(BLOCK_LEN),
+        _ => words.row,
+    };
+    let groups = (rows.len() * layout.n_kv_heads * units).div_ceil(WORKGROUP as usize);
+    let binds = [Bind::Data, k.buffer.into(), v.buffer.into(), Bind::Buffer(&pool.buffer)];
+    record.dispatch_line(&kernel, &params, binds, groups);
+}
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct CopyParams {
+    words: u32,
+    src: u32,
+    dst: u32,
+}
+
+/// Copies page `src` to page `dst`.
+///
+/// # Panics
+/// If either is outside the pool.
+#[track_caller]
+pub fn copy_page(gpu: &Gpu, pool: &GpuKvPool, src: u32, dst: u32) {
+    let n = pool.n_pages as u32;
+    assert!(src < n && dst < n, "kv copy: page {src} to {dst} of {n}");
+    let words = Words::new(pool.layout).page as u32;
+    let params = CopyParams { words, src: src * words, dst: dst * words };
+    let kernel = gpu.kernel(("kv_copy_page", [0; 4]), || copy_source(gpu.variant()));
+    let groups = words.div_ceil(WORKGROUP) as usize;
+    gpu.record(0).dispatch_line(&kernel, &params, [Bind::Buffer(&pool.buffer)], groups);
+}
+
+/// Appends the bytes of a page to `out`, as [`KvPool::page`](crate::cpu::KvPool::page) has them.
+///
+/// # Errors
+/// If the device fails.
+///
+/// # Panics
+/// If there is no such page.
+pub async fn read_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, out: &mut Vec<u8>) -> Result<()> {
+    assert!((page as usize) < pool.n_pages, "kv read: page {page} of {}", pool.n_pages);
+    let words = Words::new(pool.layout);
+    let mut device = vec![0u32; words.page];
+    let offset = 4 * words.page * page as usize;
+    gpu.read(&pool.buffer, offset, bytemuck::cast_slice_mut(&mut device)).await?;
+    let start = out.len();
+    out.resize(start + pool.layout.page_bytes(), 0);
+    exchange(pool.layout, bytemuck::cast_slice_mut(&mut device), &mut out[start..], Way::ToHost);
+    Ok(())
+}
+
+/// Replaces a page by what [`read_page`] gave.
+///
+/// # Errors
+/// [`Error::Device`] if the bytes are not those of a page.
+///
+/// # Panics
+/// If there is no such page.
+pub fn write_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, bytes: &[u8]) -> Result<()> {
+    assert!((page as usize) < pool.n_pages, "kv write: page {page} of {}", pool.n_pages);
+    if bytes.len() != pool.layout.page_bytes() {
+        let message = format!("a page has {} bytes, got {}", pool.layout.page_bytes(), bytes.len());
+        return Err(Error::Device { message });
+    }
+    let words = Words::new(pool.layout);
+    let mut device = vec![0u32; words.page];
+    let mut host = bytes.to_vec();
+    exchange(pool.layout, bytemuck::cast_slice_mut(&mut device), &mut host, Way::ToDevice);
+    gpu.write(&pool.buffer, words.page * page as usize, &device);
+    Ok(())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    ToHost,
+    ToDevice,
+}
+
+/// Copies every element of a page from the one order to the other.
+fn exchange(layout: KvLayout, device: &mut [u8], host: &mut [u8], way: Way) {
+    let KvLayout { n_kv_heads, head_dim, dtype } = layout;
+    let (words, per_word) = (Words::new(layout), elements(dtype));
+    let (size, value_stride) = (4 / per_word, layout.value_stride());
+    let n_blocks = if dtype == KvDType::Q8_0 { head_dim.div_ceil(BLOCK_LEN) } else { 0 };
+    let host_head = host.len() / n_kv_heads;
+    let mut swap = |at_device: usize, at_host: usize, size: usize| {
+        let (device, host) = (&mut device[at_device..][..size], &mut host[at_host..][..size]);
+        match way {
+            Way::ToHost => host.copy_from_slice(device),
+            Way::ToDevice => device.copy_from_slice(host),
+        }
+    };
+    for g in 0..n_kv_heads {
+        let (device_head, host_head) = (4 * g * words.head, g * host_head);
+        for p in 0..PAGE_LEN {
+            for c in 0..head_dim {
+                let (word, byte) = (c / per_word, c % per_word * size);
+                let key = 4 * (word * PAGE_LEN + p) + byte;
+                swap(device_head + key, host_head + size * (c * PAGE_LEN + p), size);
+                let value = 4 * ((words.row * PAGE_LEN) + p * words.row + word) + byte;
+                let at_host = size * (head_dim * PAGE_LEN + p * value_stride + c);
+                swap(device_head + value, host_head + at_host, size);
+            }
+            for b in 0..n_blocks {
+                let scales = 4 * (2 * words.row * PAGE_LEN + b * PAGE_LEN + p);
+                let at_host = layout.head_len() + 2 * (b * PAGE_LEN + p);
+                swap(device_head + scales, host_head + at_host, 2);
+                let values = at_host + 2 * n_blocks * PAGE_LEN;
+                swap(device_head + scales + 2, host_head + values, 2);
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+// Keys and values of four channels a word, with f16 scales of a block of 32 channels: that of the
+// key in the low half of a word, that of the value in the high half.
+
+const E: u32 = 4u;
+alias Values = vec4<f32>;
+
+fn unpack(word: u32) -> Values {
+    return vec4<f32>(bitcast<vec4<i32>>(vec4<u32>(word) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));
+}
+
+fn product(a: Values, b: Values) -> f32 {
+    return dot(a, b);
+}
+
+fn component(v: Values, e: u32) -> f32 {
+    return v[e];
+}
+
+fn query(v: vec4<f32>) -> Values {
+    return v;
+}
+
+fn key_scale(scales: u32) -> f32 {
+    return unpack2x16float(scales).x;
+}
+
+fn value_scale(scales: u32) -> f32 {
+    return unpack2x16float(scales).y;
+}

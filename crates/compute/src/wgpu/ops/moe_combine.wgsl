@@ -1,0 +1,27 @@
+// out[t] += sum over the experts of a token of weight * result.
+
+struct Params {
+    rows: u32,
+    cols: u32,
+    n_used: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> choices: array<u32>;
+@group(0) @binding(2) var<storage, read> results: array<f32>;
+@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+
+fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+    let i = group_index(group, groups) * WG + lid;
+    if i >= p.rows * p.cols {
+        return;
+    }
+    let t = i / p.cols;
+    let c = i % p.cols;
+    var sum = out[i];
+    for (var j = 0u; j < p.n_used; j++) {
+        let choice = t * p.n_used + j;
+        sum = fma(bitcast<f32>(choices[2u * choice + 1u]), results[choice * p.cols + c], sum);
+    }
+    out[i] = sum;
+}

@@ -1,0 +1,146 @@
+//! Tiny models of every architecture on a GPU: the references of PyTorch, the same text as the CPU, and what a
+//! decode step costs.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+
+use pollster::block_on;
+use serde::Deserialize;
+use stonechat_compute::wgpu::Counters;
+use stonechat_formats::ModelFile;
+use stonechat_llm::{Batch, Model, State, StateOptions};
+use stonechat_nn::{KvDType, Wgpu};
+use stonechat_testkit::wgpu;
+
+const GOLDEN: [&str; 15] = [
+    "bloom", "falcon-40b", "falcon-7b", "gemma", "gemma2", "gemma3", "gpt-oss", "llama",
+    "llama-yarn", "mpt", "phi2", "phi3-long", "qwen2", "qwen3", "qwen3moe",
+];
+
+/// How far from the references, relative to the largest logit.
+const LIMIT: f32 = 1e-4;
+
+/// What `test-data/golden/llm.py` wrote.
+#[derive(Deserialize)]
+struct Golden {
+    model: String,
+    n_ctx: usize,
+    tokens: Vec<u32>,
+    greedy: Vec<u32>,
+    positions: Vec<usize>,
+    logits: Vec<Vec<f32>>,
+}
+
+impl Golden {
+    fn read(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
+        let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn model(&self, backend: Wgpu) -> Model<Wgpu> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
+        let file = ModelFile::open(folder.join(&self.model)).unwrap();
+        Model::load(backend, &file, |_| ()).unwrap()
+    }
+}
+
+fn state(model: &Model<Wgpu>, golden: &Golden, kv_dtype: KvDType) -> State<Wgpu> {
+    let n = golden.tokens.len();
+    let options = StateOptions {
+        n_batch: n,
+        n_outputs: n,
+        kv_dtype,
+        n_sequences: 2,
+        ..StateOptions::new(golden.n_ctx)
+    };
+    model.state(options).unwrap()
+}
+
+fn run(model: &Model<Wgpu>, state: &mut State<Wgpu>, tokens: &[u32], outputs: &[usize]) -> Vec<Vec<f32>> {
+    let sequences = vec![0; tokens.len()];
+    model.forward(state, Batch { tokens, sequences: &sequences, outputs }).unwrap();
+    let read = |i| {
+        let mut logits = vec![f32::NAN; model.config().vocab_size];
+        block_on(model.read_logits(state, i, &mut logits)).unwrap();
+        logits
+    };
+    (0..outputs.len()).map(read).collect()
+}
+
+fn best(logits: &[f32]) -> u32 {
+    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap() as u32
+}
+
+/// Fails unless `got` is within [`LIMIT`] of the references.
+fn check(name: &str, golden: &Golden, got: &[Vec<f32>]) {
+    let scale = golden.logits.iter().flatten().fold(0.0f32, |m, v| m.max(v.abs()));
+    for (row, (got, expected)) in got.iter().zip(&golden.logits).enumerate() {
+        for (token, (g, e)) in got.iter().zip(expected).enumerate() {
+            let difference = (g - e).abs() / scale;
+            assert!(difference <= LIMIT, "{name}: row {row}, token {token}: {g}, expected {e}");
+        }
+    }
+}
+
+#[test]
+fn every_architecture_agrees_with_its_reference() {
+    for backend in wgpu::backends("every_architecture_agrees_with_its_reference") {
+        for name in GOLDEN {
+            let golden = Golden::read(name);
+            let model = golden.model(backend.clone());
+            // At once, and token by token.
+            let mut at_once = state(&model, &golden, KvDType::F32);
+            check(name, &golden, &run(&model, &mut at_once, &golden.tokens, &golden.positions));
+            let mut one_by_one = state(&model, &golden, KvDType::F32);
+            let mut rows = Vec::new();
+            for (i, token) in golden.tokens.iter().enumerate() {
+                let logits = run(&model, &mut one_by_one, &[*token], &[0]).remove(0);
+                if golden.positions.contains(&i) {
+                    rows.push(logits.clone());
+                }
+                if i + 1 == golden.tokens.len() {
+                    let mut logits = logits;
+                    for &expected in &golden.greedy {
+                        assert_eq!(best(&logits), expected, "{name}");
+                        logits = run(&model, &mut one_by_one, &[expected], &[0]).remove(0);
+                    }
+                }
+            }
+            check(name, &golden, &rows);
+        }
+    }
+}
+
+/// Dense, windowed, parallel, with experts, with biases for positions.
+const COUNTED: [&str; 7] = ["llama", "qwen3", "gemma3", "phi2", "gpt-oss", "falcon-40b", "bloom"];
+
+#[test]
+fn a_decode_step_is_one_submission_and_makes_nothing() {
+    for backend in wgpu::backends("a_decode_step_is_one_submission_and_makes_nothing") {
+        for name in COUNTED {
+            for kv_dtype in [KvDType::F16, KvDType::Q8_0] {
+                let golden = Golden::read(name);
+                let model = golden.model(backend.clone());
+                let mut state = state(&model, &golden, kv_dtype);
+                let mut logits = vec![0.0; model.config().vocab_size];
+                let mut step = |token: u32| {
+                    let batch = Batch { tokens: &[token], sequences: &[0], outputs: &[0] };
+                    model.forward(&mut state, batch).unwrap();
+                    block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
+                };
+                // Two, since a norm after the embedding swaps buffers from step to step.
+                step(1);
+                step(2);
+                for token in 3..8 {
+                    let before = backend.counters();
+                    step(token);
+                    let made = backend.counters() - before;
+                    let dispatches = made.dispatches;
+                    let expected = Counters { submissions: 1, readbacks: 1, dispatches, ..Counters::default() };
+                    assert_eq!(made, expected, "{name} {kv_dtype:?}, token {token}");
+                }
+            }
+        }
+    }
+}

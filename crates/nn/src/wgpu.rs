@@ -1,0 +1,295 @@
+//! The op vocabulary on any GPU.
+//!
+//! Every op is recorded by the kernels of `stonechat-compute` and `stonechat-quant`; [`Backend::read`] submits
+//! what was recorded and waits for it.
+
+mod moe;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use stonechat_compute::DType;
+use stonechat_compute::cpu::KvLayout;
+use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, rope};
+use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
+use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix};
+
+use crate::{
+    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
+    MatrixSource, Product, Rope, Rows, View,
+};
+
+const NAME: &str = "wgpu";
+
+/// The wgpu backend: an open GPU.
+#[derive(Debug, Clone)]
+pub struct Wgpu {
+    gpu: Gpu,
+    /// Matrices of each type that were converted for want of a kernel.
+    converted: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+}
+
+impl Wgpu {
+    /// Opens an adapter; `variant` forces one of the kernels where there are several.
+    ///
+    /// # Errors
+    /// If the driver refuses, or the adapter lacks what `variant` needs.
+    pub async fn open(adapter: &Adapter, variant: Option<Variant>) -> Result<Self, Error> {
+        let gpu = Gpu::open(adapter, variant).await?;
+        Ok(Self { gpu, converted: Arc::default() })
+    }
+
+    /// The open device.
+    #[must_use]
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// What the device made and did so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.gpu.counters()
+    }
+}
+
+fn rows(view: View<'_, Wgpu>) -> GpuRows<'_> {
+    part(view.buffer, view.rows)
+}
+
+fn part(buffer: &GpuBuffer, rows: Rows) -> GpuRows<'_> {
+    let Rows { offset, rows, cols, stride } = rows;
+    GpuRows { buffer, offset, rows, cols, stride }
+}
+
+fn device<'a>(epilogue: &Epilogue<'a, Wgpu>) -> GpuEpilogue<'a> {
+    GpuEpilogue {
+        bias: epilogue.bias,
+        activation: epilogue.activation,
+        accumulate: epilogue.accumulate,
+    }
+}
+
+fn allocation(error: stonechat_compute::Error) -> Error {
+    match error {
+        stonechat_compute::Error::OutOfMemory { bytes } => {
+            Error::OutOfMemory { bytes, backend: NAME }
+        }
+        other => other.into(),
+    }
+}
+
+impl Backend for Wgpu {
+    type Buffer = GpuBuffer;
+    type Matrix = GpuMatrix;
+    type Kv = Vec<kv::GpuKvPool>;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn describe(&self) -> String {
+        let adapter = self.gpu.adapter();
+        let mut text =
+            format!("wgpu {} ({}), {} kernels", adapter.name, adapter.api, self.gpu.variant().name());
+        let converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
+        for (dtype, n) in converted.iter() {
+            text += &format!(", {n} matrices of {dtype} as f16");
+        }
+        text
+    }
+
+    fn alloc(&self, len: usize) -> Result<GpuBuffer, Error> {
+        GpuBuffer::new(&self.gpu, len.saturating_mul(4)).map_err(allocation)
+    }
+
+    fn matrix(&self, source: MatrixSource<'_>) -> Result<GpuMatrix, Error> {
+        let MatrixSource { name, rows, cols, dtype, bytes, pages } = source;
+        let expected =
+            rows.checked_mul(cols).and_then(|n| dtype.bytes_for(n)).unwrap_or(usize::MAX);
+        if bytes.len() != expected || !cols.is_multiple_of(dtype.block_len()) {
+            let (name, shape) = (name.to_owned(), [rows, cols]);
+            return Err(Error::WeightSize { name, dtype, shape, expected, got: bytes.len() });
+        }
+        if !stonechat_quant::is_float(dtype) || matches!(dtype, DType::Q8_1 | DType::Q8K) {
+            return Err(Error::UnsupportedWeight { name: name.to_owned(), dtype, backend: NAME });
+        }
+        if GpuMatrix::device_dtype(dtype) != dtype {
+            let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
+            *converted.entry(dtype.name()).or_default() += 1;
+        }
+        let release = || {
+            if let Some(pages) = pages {
+                pages.release();
+            }
+        };
+        let matrix = GpuMatrix::load(&self.gpu, dtype, (rows, cols), bytes, release);
+        let matrix = matrix.map_err(allocation)?;
+        stonechat_quant::wgpu::warm(&self.gpu, &matrix);
+        Ok(matrix)
+    }
+
+    fn kv(&self, shape: KvShape) -> Result<Vec<kv::GpuKvPool>, Error> {
+        let KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype } = shape;
+        let layout = KvLayout { n_kv_heads, head_dim, dtype };
+        let pool = |_| kv::GpuKvPool::new(&self.gpu, layout, n_pages).map_err(allocation);
+        (0..n_layers).map(pool).collect()
+    }
+
+    fn write(&self, dst: &mut GpuBuffer, offset: usize, values: &[f32]) {
+        self.gpu.write(dst, offset, bytemuck::cast_slice(values));
+    }
+
+    async fn read(&self, src: &GpuBuffer, offset: usize, out: &mut [f32]) -> Result<(), Error> {
+        Ok(self.gpu.read(src, 4 * offset, bytemuck::cast_slice_mut(out)).await?)
+    }
+
+    fn copy(&self, dst: &mut GpuBuffer, offset: usize, src: View<'_, Self>) {
+        copy::copy(&self.gpu, dst, offset, src.rows.cols, rows(src));
+    }
+
+    fn embed(&self, out: &mut GpuBuffer, table: &GpuMatrix, args: Embed<'_, Self>) {
+        let Embed { tokens, scale, positions } = args;
+        stonechat_quant::wgpu::embed(&self.gpu, out, table, GpuEmbed { tokens, scale, positions });
+    }
+
+    fn layer_norm(
+        &self,
+        out: &mut GpuBuffer,
+        x: View<'_, Self>,
+        weight: &GpuBuffer,
+        bias: Option<&GpuBuffer>,
+        eps: f32,
+    ) {
+        norm::layer_norm(&self.gpu, out, rows(x), (weight, bias), eps);
+    }
+
+    fn rms_norm(
+        &self,
+        out: &mut GpuBuffer,
+        x: View<'_, Self>,
+        weight: &GpuBuffer,
+        eps: f32,
+        accumulate: bool,
+    ) {
+        norm::rms_norm(&self.gpu, out, rows(x), weight, (eps, accumulate));
+    }
+
+    fn rope(&self, x: &mut GpuBuffer, rows: Rows, args: Rope<'_, Self>) {
+        let Rope { head_dim, norm, rotation } = args;
+        let rotation = rotation.map(|r| (r.cos_sin, r.n_rot, r.pairs));
+        rope::rope(&self.gpu, part(x, rows), rope::Rope { head_dim, norm, rotation });
+    }
+
+    fn gated(
+        &self,
+        out: &mut GpuBuffer,
+        gate: View<'_, Self>,
+        up: View<'_, Self>,
+        activation: GatedActivation,
+    ) {
+        gated::gated(&self.gpu, out, rows(gate), rows(up), activation);
+    }
+
+    fn moe(
+        &self,
+        out: &mut GpuBuffer,
+        x: View<'_, Self>,
+        logits: View<'_, Self>,
+        experts: &Experts<Self>,
+    ) {
+        if let Err(error) = self.mixture(out, rows(x), rows(logits), experts) {
+            self.gpu.fault(error.to_string());
+        }
+    }
+
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
+        for Product { out, w, epilogue } in products {
+            stonechat_quant::wgpu::matmul(&self.gpu, out, rows(x), w, device(&epilogue));
+        }
+    }
+
+    fn conv1d(
+        &self,
+        out: &mut GpuBuffer,
+        x: View<'_, Self>,
+        w: &GpuMatrix,
+        stride: usize,
+        epilogue: Epilogue<'_, Self>,
+    ) {
+        let x = rows(x);
+        assert_eq!(w.k(), 3 * x.cols, "conv1d: columns of the weights");
+        let (n_rows, width) = (x.rows.div_ceil(stride), w.padded_k());
+        let windows = match self.gpu.scratch("conv1d", 4 * n_rows * width) {
+            Ok(windows) => windows,
+            Err(error) => return self.gpu.fault(error.to_string()),
+        };
+        copy::im2col(&self.gpu, &windows, width, stride, x);
+        let windows = GpuRows::packed(&windows, n_rows, width);
+        stonechat_quant::wgpu::matmul(&self.gpu, out, windows, w, device(&epilogue));
+    }
+
+    fn kv_write(
+        &self,
+        kv: &mut Vec<kv::GpuKvPool>,
+        layer: usize,
+        k: View<'_, Self>,
+        v: View<'_, Self>,
+        slots: &[KvRow],
+    ) {
+        kv::write(&self.gpu, &kv[layer], rows(k), rows(v), slots);
+    }
+
+    fn kv_copy_page(&self, kv: &mut Vec<kv::GpuKvPool>, src: u32, dst: u32) {
+        for pool in kv {
+            kv::copy_page(&self.gpu, pool, src, dst);
+        }
+    }
+
+    async fn kv_read_page(
+        &self,
+        kv: &Vec<kv::GpuKvPool>,
+        page: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        for pool in kv {
+            kv::read_page(&self.gpu, pool, page, out).await?;
+        }
+        Ok(())
+    }
+
+    fn kv_write_page(
+        &self,
+        kv: &mut Vec<kv::GpuKvPool>,
+        page: u32,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let expected = kv.iter().map(|pool| pool.layout().page_bytes()).sum();
+        if bytes.len() != expected {
+            return Err(Error::KvPage { expected, got: bytes.len() });
+        }
+        let mut rest = bytes;
+        for pool in kv {
+            let (head, tail) = rest.split_at(pool.layout().page_bytes());
+            kv::write_page(&self.gpu, pool, page, head)?;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn attention(&self, out: &mut GpuBuffer, args: Attention<'_, Self>) {
+        let Attention { q, kv, layer, n_heads, scale, soft_cap, slopes, sinks, .. } = args;
+        let args = attention::Attention {
+            q: rows(q),
+            kv: &kv[layer],
+            n_heads,
+            scale,
+            soft_cap,
+            slopes,
+            sinks,
+            rows: args.rows,
+            page_table: args.page_table,
+        };
+        attention::attention(&self.gpu, out, args);
+    }
+}

@@ -1,0 +1,37 @@
+//! Matrices of every format on GPUs: rows of blocks cut into planes, and the kernels that read them.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `planes` | the order of a row's bytes on the device |
+//! | `matrix` | [`GpuMatrix`]: loading, in parts where a kernel cannot see it whole |
+//! | `matmul` | products with activations: [`matmul`], [`matmul_experts`] |
+//! | `embed` | rows of a table |
+//! | `format_*.wgsl` | `dequantize16` of each format: 16 adjacent values of a row |
+//! | `gemv.wgsl`, `gemm.wgsl` | few and many rows of activations, over any format |
+
+mod embed;
+mod matmul;
+mod matrix;
+mod planes;
+
+pub use embed::{GpuEmbed, embed};
+pub use matmul::{ExpertProduct, GpuEpilogue, MAX_GEMV_ROWS, matmul, matmul_experts, warm};
+pub use matrix::GpuMatrix;
+
+use stonechat_compute::wgpu::{Source, Variant};
+
+/// Every shader of this crate for `variant`, for tests.
+#[must_use]
+pub fn sources(variant: Variant) -> Vec<Source> {
+    planes::FORMATS
+        .iter()
+        .flat_map(|format| {
+            let mut all = matmul::sources(format, variant);
+            all.push(embed::source(format, variant));
+            all
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

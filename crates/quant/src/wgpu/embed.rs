@@ -1,0 +1,86 @@
+//! Rows of a table of any format.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::wgpu::ops::{check_len, start};
+use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant, WORKGROUP};
+
+use super::matmul::with_format;
+use super::matrix::GpuMatrix;
+use super::planes::Format;
+
+/// Arguments of [`embed`].
+#[derive(Debug, Clone, Copy)]
+pub struct GpuEmbed<'a> {
+    /// Rows that are wanted.
+    pub tokens: &'a [u32],
+    /// Their factor.
+    pub scale: f32,
+    /// `[n, D]` and a row of it for each token, added after scaling.
+    pub positions: Option<(&'a GpuBuffer, &'a [u32])>,
+}
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    w_stride: u32,
+    w_blocks: u32,
+    rows: u32,
+    cols: u32,
+    part_rows: u32,
+    first: u32,
+    tokens: u32,
+    positions: u32,
+    has_positions: u32,
+    scale: f32,
+}
+
+const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+
+pub(super) fn source(format: &Format, variant: Variant) -> Source {
+    let name = format!("embed-{}", format.dtype);
+    let source = start(name, ACCESS, variant, WORKGROUP).file(include_str!("embed.wgsl"));
+    with_format(source, format)
+}
+
+/// `out[t] = scale * table[tokens[t]] + positions[pos[t]]`, `out` packed `[T, D]`.
+///
+/// # Panics
+/// If the shapes do not fit or a token is not in the table.
+#[track_caller]
+pub fn embed(gpu: &Gpu, out: &GpuBuffer, table: &GpuMatrix, args: GpuEmbed<'_>) {
+    let GpuEmbed { tokens, scale, positions } = args;
+    check_len("embed", out, tokens.len() * table.k());
+    let inside = tokens.iter().all(|token| (*token as usize) < table.n());
+    assert!(inside, "embed: a token is outside of {} rows", table.n());
+    positions.inspect(|(values, pos)| {
+        assert_eq!(pos.len(), tokens.len(), "embed: a position a token");
+        let rows = pos.iter().max().map_or(0, |max| *max as usize + 1);
+        check_len("embed", values, rows * table.k());
+    });
+    let format = table.format;
+    let kernel = gpu
+        .kernel(("embed", [format.code(), 0, 0, 0]), || source(format, gpu.variant()));
+    let chunks = table.k().div_ceil(16);
+    let groups = (tokens.len() * chunks).div_ceil(WORKGROUP as usize);
+    let mut data = tokens.to_vec();
+    data.extend_from_slice(positions.map_or(&[], |(_, pos)| pos));
+    for part in &table.parts {
+        let mut record = gpu.record(data.len());
+        let at = record.words(&data);
+        let params = Params {
+            w_stride: table.stride() as u32,
+            w_blocks: table.n_blocks() as u32,
+            rows: tokens.len() as u32,
+            cols: table.k() as u32,
+            part_rows: part.rows as u32,
+            first: part.first as u32,
+            tokens: at,
+            positions: at + tokens.len() as u32,
+            has_positions: u32::from(positions.is_some()),
+            scale,
+        };
+        let values = positions.map(|(values, _)| values);
+        let binds = [Bind::Buffer(&part.buffer), Bind::Data, values.into(), Bind::Buffer(out)];
+        record.dispatch_line(&kernel, &params, binds, groups);
+    }
+}

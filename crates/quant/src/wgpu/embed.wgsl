@@ -1,0 +1,51 @@
+// out[t] = scale * table[tokens[t]] + positions[pos[t]]; an invocation takes 16 values.
+
+struct Params {
+    w_stride: u32,
+    w_blocks: u32,
+    rows: u32,
+    cols: u32,
+    part_rows: u32,
+    first: u32,
+    tokens: u32,
+    positions: u32,
+    has_positions: u32,
+    scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(2) var<storage, read> data: array<u32>;
+@group(0) @binding(3) var<storage, read> positions: array<f32>;
+@group(0) @binding(4) var<storage, read_write> out: array<f32>;
+
+fn store(t: u32, c: u32, values: vec4<f32>) {
+    for (var i = 0u; i < 4u; i++) {
+        if c + i < p.cols {
+            var y = p.scale * values[i];
+            if p.has_positions != 0u {
+                y += positions[data[p.positions + t] * p.cols + c + i];
+            }
+            out[t * p.cols + c + i] = y;
+        }
+    }
+}
+
+fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+    let i = group_index(group, groups) * WG + lid;
+    let chunks = (p.cols + 15u) / 16u;
+    if i >= p.rows * chunks {
+        return;
+    }
+    let t = i / chunks;
+    let c = i % chunks;
+    // Wraps where the row is before the part.
+    let row = data[p.tokens + t] - p.first;
+    if row >= p.part_rows {
+        return;
+    }
+    let values = dequantize16(row, c);
+    store(t, 16u * c, values[0]);
+    store(t, 16u * c + 4u, values[1]);
+    store(t, 16u * c + 8u, values[2]);
+    store(t, 16u * c + 12u, values[3]);
+}

@@ -1,0 +1,18 @@
+// Q5_0: planes of 32 nibbles (those of the first 16 values low), of their 32 fifth bits and of d.
+
+// The bits `first + 4 i ..` of a word as the fifth bits of the bytes of word i.
+fn fifth_bits(x: u32, first: u32) -> vec4<u32> {
+    let four = (vec4<u32>(x >> first) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u);
+    // Bit j to bit 8 j + 4.
+    return (four * vec4<u32>(0x02040810u)) & vec4<u32>(0x10101010u);
+}
+
+fn dequantize16(row: u32, c: u32) -> Sixteen {
+    let start = row * p.w_stride;
+    let block = c >> 1u;
+    let high = 4u * (start + p.w_blocks);
+    let low = (w[start + block] >> vec4<u32>(4u * (c & 1u))) & vec4<u32>(0x0f0f0f0fu);
+    let q = low | fifth_bits(word(high + block), 16u * (c & 1u));
+    let d = half_at(high + p.w_blocks, block);
+    return scaled(q, d, -16.0 * d);
+}

@@ -1,0 +1,202 @@
+//! Where a model runs: `--device`, and `stonechat devices`.
+
+use std::str::FromStr;
+
+use stonechat::nn::{Backend, Cpu};
+
+/// The flag of every verb that runs a model.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(super) struct DeviceArgs {
+    /// Where to run: cpu, wgpu (the best GPU), wgpu:N (GPU N of `stonechat devices`), or auto (a GPU if there is one)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Device,
+}
+
+/// Values of `--device`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Device {
+    Auto,
+    Cpu,
+    Wgpu(Option<usize>),
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("expected auto, cpu, wgpu or wgpu:N, got `{text}`");
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "wgpu" => Ok(Self::Wgpu(None)),
+            _ => {
+                let index = text.strip_prefix("wgpu:").ok_or_else(wrong)?;
+                index.parse().map(|index| Self::Wgpu(Some(index))).map_err(|_| wrong())
+            }
+        }
+    }
+}
+
+/// What is done on a device, whichever it is.
+pub(super) trait Work {
+    /// What it gives.
+    type Output;
+
+    /// Does it.
+    fn run<B: Backend>(self, backend: B) -> anyhow::Result<Self::Output>;
+}
+
+impl DeviceArgs {
+    /// Opens the device and does `work` on it; `n_threads` are those of the CPU.
+    pub(super) fn run<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
+        match self.device {
+            Device::Cpu => work.run(Cpu::new(n_threads)?),
+            Device::Auto => gpu::auto(n_threads, work),
+            Device::Wgpu(index) => gpu::run(index, work),
+        }
+    }
+}
+
+/// Arguments of `stonechat devices`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Print one JSON object instead
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints every device, what it can do and which one `--device auto` takes.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let cpu = Cpu::new(0)?.describe();
+    let gpus = gpu::list();
+    let picked = gpu::picked();
+    let auto = picked.map_or_else(|| "cpu".to_owned(), |index| format!("wgpu:{index}"));
+    let text = if args.json {
+        let all = serde_json::json!({ "cpu": cpu, "wgpu": gpus, "auto": auto });
+        format!("{all}\n")
+    } else {
+        let mut text = format!("cpu     {cpu}\n");
+        for gpu in &gpus {
+            text += &gpu.line();
+        }
+        if gpus.is_empty() {
+            text += "wgpu    no Vulkan, Metal or DirectX 12 adapter\n";
+        }
+        text + &format!("auto    {auto}\n")
+    };
+    super::print(&text)?;
+    Ok(())
+}
+
+/// A GPU as `stonechat devices` shows it.
+#[derive(Debug, serde::Serialize)]
+struct Listed {
+    index: usize,
+    name: String,
+    api: &'static str,
+    kind: &'static str,
+    driver: String,
+    subgroup_sizes: Option<(u32, u32)>,
+    f16: bool,
+    max_binding_bytes: u64,
+    max_buffer_bytes: u64,
+    workgroup_bytes: u32,
+}
+
+impl Listed {
+    fn line(&self) -> String {
+        let Self { index, name, api, kind, driver, .. } = self;
+        let subgroups = match self.subgroup_sizes {
+            Some((least, most)) if least == most => format!("subgroups of {least}"),
+            Some((least, most)) => format!("subgroups of {least} to {most}"),
+            None => "no subgroups".to_owned(),
+        };
+        let f16 = if self.f16 { "f16" } else { "no f16" };
+        let bytes = super::megabytes(self.max_binding_bytes);
+        format!("wgpu:{index}  {name} ({api}, {kind}, {driver}): {subgroups}, {f16}, buffers of at most {bytes}\n")
+    }
+}
+
+/// The GPUs of this build.
+#[cfg(feature = "wgpu")]
+mod gpu {
+    use pollster::block_on;
+    use stonechat::compute::wgpu::{Adapter, adapters, pick};
+    use stonechat::nn::{Cpu, Wgpu};
+
+    use super::{Listed, Work};
+
+    pub(super) fn run<W: Work>(index: Option<usize>, work: W) -> anyhow::Result<W::Output> {
+        let all = block_on(adapters());
+        let adapter = pick(&all, index)?;
+        work.run(block_on(Wgpu::open(adapter, None))?)
+    }
+
+    pub(super) fn auto<W: Work>(n_threads: usize, work: W) -> anyhow::Result<W::Output> {
+        let all = block_on(adapters());
+        match pick(&all, None) {
+            Ok(adapter) => work.run(block_on(Wgpu::open(adapter, None))?),
+            Err(_) => work.run(Cpu::new(n_threads)?),
+        }
+    }
+
+    pub(super) fn picked() -> Option<usize> {
+        pick(&block_on(adapters()), None).ok().map(|adapter| adapter.index)
+    }
+
+    pub(super) fn list() -> Vec<Listed> {
+        let listed = |adapter: Adapter| Listed {
+            index: adapter.index,
+            api: adapter.api,
+            kind: adapter.kind,
+            driver: adapter.driver,
+            subgroup_sizes: adapter.subgroup_sizes,
+            f16: adapter.has_f16,
+            max_binding_bytes: adapter.max_binding_bytes,
+            max_buffer_bytes: adapter.max_buffer_bytes,
+            workgroup_bytes: adapter.workgroup_bytes,
+            name: adapter.name,
+        };
+        block_on(adapters()).into_iter().map(listed).collect()
+    }
+}
+
+/// A build without GPUs.
+#[cfg(not(feature = "wgpu"))]
+mod gpu {
+    use stonechat::nn::Cpu;
+
+    use super::{Listed, Work};
+
+    pub(super) fn run<W: Work>(_index: Option<usize>, _work: W) -> anyhow::Result<W::Output> {
+        anyhow::bail!("--device: this build has no GPUs (feature `wgpu`)")
+    }
+
+    pub(super) fn auto<W: Work>(n_threads: usize, work: W) -> anyhow::Result<W::Output> {
+        work.run(Cpu::new(n_threads)?)
+    }
+
+    pub(super) fn picked() -> Option<usize> {
+        None
+    }
+
+    pub(super) fn list() -> Vec<Listed> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Device;
+
+    #[test]
+    fn devices_are_named_as_they_are_listed() {
+        assert_eq!("cpu".parse(), Ok(Device::Cpu));
+        assert_eq!("auto".parse(), Ok(Device::Auto));
+        assert_eq!("wgpu".parse(), Ok(Device::Wgpu(None)));
+        assert_eq!("wgpu:12".parse(), Ok(Device::Wgpu(Some(12))));
+        for wrong in ["", "gpu", "wgpu:", "wgpu:x", "cpu:1"] {
+            assert!(wrong.parse::<Device>().is_err(), "{wrong}");
+        }
+    }
+}
