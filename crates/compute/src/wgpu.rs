@@ -10,6 +10,7 @@
 //! | `recorder` | the recording and how it is submitted |
 //! | `buffer` | [`GpuBuffer`], staging and readback |
 //! | `shader` | [`Source`]: shaders put together from plain WGSL files |
+//! | `profile` | how long each kernel runs |
 //! | `counters` | [`Counters`] of what the runtime made |
 //! | `ops` | the dense kernels, a `.rs` and a `.wgsl` file each |
 
@@ -18,6 +19,7 @@ mod buffer;
 mod counters;
 mod gpu;
 pub mod ops;
+mod profile;
 mod recorder;
 mod shader;
 
@@ -25,6 +27,7 @@ pub use adapter::{Adapter, adapters, pick};
 pub use buffer::GpuBuffer;
 pub use counters::Counters;
 pub use gpu::{Gpu, KernelKey, Variant};
+pub use profile::KernelTime;
 pub use recorder::{Bind, Record};
 pub use shader::{Access, Kernel, Source};
 

@@ -49,6 +49,16 @@ pub enum Error {
         /// Bytes given.
         got: usize,
     },
+    /// A backend cannot run an op on such shapes.
+    #[error("the {backend} backend cannot run {op}: {reason}")]
+    Unsupported {
+        /// The backend that was asked.
+        backend: &'static str,
+        /// The op of [`Backend`](crate::Backend).
+        op: &'static str,
+        /// What it was asked for and what it can do.
+        reason: String,
+    },
     /// A device buffer could not be made.
     #[error("cannot allocate {bytes} bytes on {backend}")]
     OutOfMemory {

@@ -131,6 +131,10 @@ impl Backend for Wgpu {
 
     fn kv(&self, shape: KvShape) -> Result<Vec<kv::GpuKvPool>, Error> {
         let KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype } = shape;
+        if head_dim > attention::MAX_HEAD_DIM {
+            let reason = format!("heads of {head_dim} channels, at most {}", attention::MAX_HEAD_DIM);
+            return Err(Error::Unsupported { backend: NAME, op: "attention", reason });
+        }
         let layout = KvLayout { n_kv_heads, head_dim, dtype };
         let pool = |_| kv::GpuKvPool::new(&self.gpu, layout, n_pages).map_err(allocation);
         (0..n_layers).map(pool).collect()

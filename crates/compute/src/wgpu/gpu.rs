@@ -1,18 +1,21 @@
 //! An open device: its kernels, its memory for intermediate results, its faults.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::adapter::Adapter;
 use super::buffer::{GpuBuffer, Readback};
 use super::counters::{Counters, Running, count};
+use super::profile::Profile;
 use super::recorder::Recorder;
 use super::shader::{Access, Kernel, PARAM_BYTES, Source};
 use crate::{Error, Result};
 
-/// Bytes of weights that are on their way to the device at a time.
+/// Bytes of weights that are given to the driver at a time.
 const STAGING_BYTES: usize = 16 << 20;
+/// Bytes of weights that may be on their way to the device.
+const UNDERWAY_BYTES: usize = 64 << 20;
 
 /// Which of the kernels that exist in several variants are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +59,7 @@ pub(super) struct Inner {
     /// Distance of the parameters of two dispatches.
     pub(super) param_align: usize,
     pub(super) counters: Running,
+    pub(super) profile: Profile,
     recorder: Mutex<Recorder>,
     kernels: Mutex<HashMap<KernelKey, Arc<Kernel>>>,
     layouts: Mutex<HashMap<&'static [Access], ::wgpu::BindGroupLayout>>,
@@ -63,6 +67,8 @@ pub(super) struct Inner {
     pub(super) readbacks: Mutex<Vec<Readback>>,
     pub(super) dropped: Arc<Mutex<Vec<u64>>>,
     next_id: AtomicU64,
+    /// Bytes of weights whose arrival was not waited for.
+    underway: AtomicUsize,
     faults: Arc<Faults>,
 }
 
@@ -103,6 +109,7 @@ impl Gpu {
         if has_subgroups {
             features |= ::wgpu::Features::SUBGROUP;
         }
+        features |= adapter.raw.features() & ::wgpu::Features::TIMESTAMP_QUERY;
         let descriptor = ::wgpu::DeviceDescriptor {
             label: Some("stonechat"),
             required_features: features,
@@ -132,6 +139,7 @@ impl Gpu {
                 variant,
                 param_align,
                 counters: Running::default(),
+                profile: Profile::default(),
                 recorder: Mutex::new(Recorder::new()),
                 kernels: Mutex::default(),
                 layouts: Mutex::default(),
@@ -140,6 +148,7 @@ impl Gpu {
                 dropped: Arc::default(),
                 // 0 and 1 are no buffers, see `Bind`.
                 next_id: AtomicU64::new(2),
+                underway: AtomicUsize::new(0),
                 faults,
             }),
         })
@@ -272,8 +281,8 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// Copies bytes to the device at once, ahead of what was recorded, and waits where that is possible:
-    /// so little host memory is held for weights on their way.
+    /// Copies bytes to the device at once, ahead of what was recorded; after some tens of MB it
+    /// waits where that is possible, so that little host memory is held for weights on their way.
     ///
     /// # Errors
     /// If the device failed.
@@ -287,8 +296,10 @@ impl Gpu {
             self.inner.queue.write_buffer(&dst.raw, at, piece);
             let index = self.inner.queue.submit([]);
             count(&self.inner.counters.submissions);
-            if piece.len() > STAGING_BYTES / 4 {
+            let before = self.inner.underway.fetch_add(piece.len(), Ordering::Relaxed);
+            if before + piece.len() > UNDERWAY_BYTES {
                 self.wait_for(Some(index))?;
+                self.inner.underway.store(0, Ordering::Relaxed);
             }
         }
         self.check()

@@ -49,7 +49,7 @@ impl<'a> From<Option<&'a GpuBuffer>> for Bind<'a> {
 #[derive(Debug)]
 pub(super) enum Command {
     Dispatch {
-        pipeline: ::wgpu::ComputePipeline,
+        kernel: Arc<Kernel>,
         bind_group: ::wgpu::BindGroup,
         offset: u32,
         groups: [u32; 3],
@@ -61,6 +61,24 @@ pub(super) enum Command {
         dst_offset: u64,
         bytes: u64,
     },
+}
+
+impl Command {
+    /// Appends a copy to `encoder`; other commands are left out.
+    pub(super) fn encode_copy(&self, encoder: &mut ::wgpu::CommandEncoder) {
+        if let Self::Copy { src, src_offset, dst, dst_offset, bytes } = self {
+            encoder.copy_buffer_to_buffer(src, *src_offset, dst, *dst_offset, *bytes);
+        }
+    }
+
+    /// Appends a dispatch to `pass`; other commands are left out.
+    pub(super) fn encode_dispatch(&self, pass: &mut ::wgpu::ComputePass<'_>) {
+        if let Self::Dispatch { kernel, bind_group, offset, groups } = self {
+            pass.set_pipeline(&kernel.pipeline);
+            pass.set_bind_group(0, bind_group, &[*offset]);
+            pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -118,34 +136,31 @@ impl Recorder {
         if let (Some((upload, _)), false) = (&self.upload, self.words.is_empty()) {
             inner.queue.write_buffer(upload, 0, bytemuck::cast_slice(&self.words));
         }
-        let mut encoder = inner.device.create_command_encoder(&Default::default());
-        let mut rest = &self.commands[..];
-        while let Some(first) = rest.first() {
-            match first {
-                Command::Copy { src, src_offset, dst, dst_offset, bytes } => {
-                    encoder.copy_buffer_to_buffer(src, *src_offset, dst, *dst_offset, *bytes);
-                    rest = &rest[1..];
-                }
-                Command::Dispatch { .. } => {
-                    let mut pass = encoder.begin_compute_pass(&Default::default());
-                    while let Some(Command::Dispatch { pipeline, bind_group, offset, groups }) =
-                        rest.first()
-                    {
-                        pass.set_pipeline(pipeline);
-                        pass.set_bind_group(0, bind_group, &[*offset]);
-                        pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
-                        rest = &rest[1..];
-                    }
-                }
-            }
-        }
-        let index = inner.queue.submit([encoder.finish()]);
+        let index = if inner.profile.is_on() {
+            gpu.submit_timed(&self.commands)
+        } else {
+            Some(self.submit_at_once(gpu))
+        };
         count(&inner.counters.submissions);
         self.commands.clear();
         self.words.clear();
         self.recent.clear();
         self.forget_dropped(gpu);
-        Some(index)
+        index
+    }
+
+    fn submit_at_once(&self, gpu: &Gpu) -> ::wgpu::SubmissionIndex {
+        let mut encoder = gpu.inner.device.create_command_encoder(&Default::default());
+        let is_copy = |command: &Command| matches!(command, Command::Copy { .. });
+        for run in self.commands.chunk_by(|a, b| is_copy(a) == is_copy(b)) {
+            if is_copy(&run[0]) {
+                run.iter().for_each(|command| command.encode_copy(&mut encoder));
+            } else {
+                let mut pass = encoder.begin_compute_pass(&Default::default());
+                run.iter().for_each(|command| command.encode_dispatch(&mut pass));
+            }
+        }
+        gpu.inner.queue.submit([encoder.finish()])
     }
 
     /// Drops the bind groups of buffers that are gone, which would keep their memory.
@@ -318,7 +333,7 @@ impl Record<'_> {
             Ok(bind_group) => {
                 count(&self.gpu.inner.counters.dispatches);
                 self.recorder.push(Command::Dispatch {
-                    pipeline: kernel.pipeline.clone(),
+                    kernel: Arc::clone(kernel),
                     bind_group,
                     offset: 4 * first as u32,
                     groups,

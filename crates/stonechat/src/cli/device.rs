@@ -10,6 +10,9 @@ pub(super) struct DeviceArgs {
     /// Where to run: cpu, wgpu (the best GPU), wgpu:N (GPU N of `stonechat devices`), or auto (a GPU if there is one)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: Device,
+    /// Print how long each kernel of a GPU ran; the whole takes longer then
+    #[arg(long)]
+    kernel_times: bool,
 }
 
 /// Values of `--device`.
@@ -51,8 +54,8 @@ impl DeviceArgs {
     pub(super) fn run<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
         match self.device {
             Device::Cpu => work.run(Cpu::new(n_threads)?),
-            Device::Auto => gpu::auto(n_threads, work),
-            Device::Wgpu(index) => gpu::run(index, work),
+            Device::Auto => gpu::auto(self.kernel_times, n_threads, work),
+            Device::Wgpu(index) => gpu::run(self.kernel_times, index, work),
         }
     }
 }
@@ -120,24 +123,48 @@ impl Listed {
 /// The GPUs of this build.
 #[cfg(feature = "wgpu")]
 mod gpu {
+    use anyhow::bail;
     use pollster::block_on;
     use stonechat::compute::wgpu::{Adapter, adapters, pick};
     use stonechat::nn::{Cpu, Wgpu};
 
+    use super::super::console::Console;
     use super::{Listed, Work};
 
-    pub(super) fn run<W: Work>(index: Option<usize>, work: W) -> anyhow::Result<W::Output> {
+    pub(super) fn run<W: Work>(
+        kernel_times: bool,
+        index: Option<usize>,
+        work: W,
+    ) -> anyhow::Result<W::Output> {
         let all = block_on(adapters());
-        let adapter = pick(&all, index)?;
-        work.run(block_on(Wgpu::open(adapter, None))?)
+        on(pick(&all, index)?, kernel_times, work)
     }
 
-    pub(super) fn auto<W: Work>(n_threads: usize, work: W) -> anyhow::Result<W::Output> {
+    pub(super) fn auto<W: Work>(
+        kernel_times: bool,
+        n_threads: usize,
+        work: W,
+    ) -> anyhow::Result<W::Output> {
         let all = block_on(adapters());
         match pick(&all, None) {
-            Ok(adapter) => work.run(block_on(Wgpu::open(adapter, None))?),
+            Ok(adapter) => on(adapter, kernel_times, work),
             Err(_) => work.run(Cpu::new(n_threads)?),
         }
+    }
+
+    fn on<W: Work>(adapter: &Adapter, kernel_times: bool, work: W) -> anyhow::Result<W::Output> {
+        let backend = block_on(Wgpu::open(adapter, None))?;
+        if kernel_times && !backend.gpu().start_profile() {
+            bail!("--kernel-times: `{}` has no clock", adapter.name);
+        }
+        let result = work.run(backend.clone())?;
+        let console = Console::new(false);
+        for time in backend.gpu().take_profile() {
+            let mean_us = time.total_ms * 1e3 / time.runs as f64;
+            let (ms, runs) = (time.total_ms, time.runs);
+            console.note(&format!("{ms:10.3} ms {runs:7} x {mean_us:9.1} us  {}", time.name));
+        }
+        Ok(result)
     }
 
     pub(super) fn picked() -> Option<usize> {
@@ -168,11 +195,11 @@ mod gpu {
 
     use super::{Listed, Work};
 
-    pub(super) fn run<W: Work>(_index: Option<usize>, _work: W) -> anyhow::Result<W::Output> {
+    pub(super) fn run<W: Work>(_: bool, _: Option<usize>, _: W) -> anyhow::Result<W::Output> {
         anyhow::bail!("--device: this build has no GPUs (feature `wgpu`)")
     }
 
-    pub(super) fn auto<W: Work>(n_threads: usize, work: W) -> anyhow::Result<W::Output> {
+    pub(super) fn auto<W: Work>(_: bool, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
         work.run(Cpu::new(n_threads)?)
     }
 

@@ -17,8 +17,8 @@ use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 const WORKGROUP: u32 = PAGE_LEN as u32;
 /// Workgroups below which the pages of a block are shared out.
 const ENOUGH_GROUPS: usize = 256;
-/// Most words of a head: what the shared memory of any adapter holds for 4 slots.
-const MAX_ROW_WORDS: usize = 512;
+/// Widest head: what the shared memory of any adapter holds for 4 slots.
+pub const MAX_HEAD_DIM: usize = 512;
 
 /// Arguments of [`attention`].
 #[derive(Debug, Clone, Copy)]
@@ -152,8 +152,8 @@ fn check(out: &GpuBuffer, args: &Attention<'_>) -> usize {
     check_len("attention", out, q.rows * q.cols);
     args.slopes.inspect(|slopes| check_len("attention", slopes, n_heads));
     args.sinks.inspect(|sinks| check_len("attention", sinks, n_heads));
-    let row_words = Words::new(layout).row;
-    assert!(row_words <= MAX_ROW_WORDS, "attention: heads of {} channels", layout.head_dim);
+    let head_dim = layout.head_dim;
+    assert!(head_dim <= MAX_HEAD_DIM, "attention: heads of {head_dim} channels");
     for row in args.rows {
         let end = row.first_page as usize + row.n_pages as usize;
         assert!(

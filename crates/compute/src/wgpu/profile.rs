@@ -1,0 +1,137 @@
+//! How long each kernel runs, by the device's own clock.
+//!
+//! While it is on, every dispatch is a pass of its own between two timestamps, and every submission is waited
+//! for: the times are those of kernels that run alone, and a whole pass takes longer than without.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::gpu::Gpu;
+use super::recorder::Command;
+
+/// Timestamps of a query set, which no device may refuse.
+const MAX_QUERIES: usize = 4096;
+
+/// Time of all runs of a kernel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KernelTime {
+    /// Its name.
+    pub name: String,
+    /// How often it ran.
+    pub runs: u64,
+    /// All of them together.
+    pub total_ms: f64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Profile {
+    is_on: AtomicBool,
+    /// Runs and nanoseconds of each kernel.
+    totals: Mutex<BTreeMap<String, (u64, f64)>>,
+}
+
+impl Profile {
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+}
+
+impl Gpu {
+    /// Starts measuring, if the device has a clock; returns whether it has.
+    pub fn start_profile(&self) -> bool {
+        let has_clock =
+            self.inner.device.features().contains(::wgpu::Features::TIMESTAMP_QUERY);
+        self.inner.profile.is_on.store(has_clock, Ordering::Relaxed);
+        has_clock
+    }
+
+    /// What was measured since the last call, the longest first.
+    #[must_use]
+    pub fn take_profile(&self) -> Vec<KernelTime> {
+        let totals = &self.inner.profile.totals;
+        let totals = std::mem::take(&mut *totals.lock().unwrap_or_else(PoisonError::into_inner));
+        let time = |(name, (runs, ns))| KernelTime { name, runs, total_ms: ns / 1e6 };
+        let mut times: Vec<_> = totals.into_iter().map(time).collect();
+        times.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms));
+        times
+    }
+
+    /// Submits commands with timestamps around each dispatch, waits for them and adds up their times.
+    pub(super) fn submit_timed(&self, commands: &[Command]) -> Option<::wgpu::SubmissionIndex> {
+        let mut last = None;
+        for piece in commands.chunks(MAX_QUERIES / 2) {
+            last = self.submit_piece(piece);
+        }
+        last
+    }
+
+    fn submit_piece(&self, commands: &[Command]) -> Option<::wgpu::SubmissionIndex> {
+        let device = &self.inner.device;
+        let count = 2 * commands.len() as u32;
+        let queries = device.create_query_set(&::wgpu::QuerySetDescriptor {
+            label: None,
+            ty: ::wgpu::QueryType::Timestamp,
+            count,
+        });
+        let bytes = 8 * u64::from(count);
+        let buffer = |usage| {
+            device.create_buffer(&::wgpu::BufferDescriptor {
+                label: None,
+                size: bytes,
+                usage,
+                mapped_at_creation: false,
+            })
+        };
+        let resolved =
+            buffer(::wgpu::BufferUsages::QUERY_RESOLVE | ::wgpu::BufferUsages::COPY_SRC);
+        let mapped = buffer(::wgpu::BufferUsages::MAP_READ | ::wgpu::BufferUsages::COPY_DST);
+        let mut encoder = device.create_command_encoder(&Default::default());
+        let mut names = Vec::new();
+        for command in commands {
+            match command {
+                Command::Copy { .. } => command.encode_copy(&mut encoder),
+                Command::Dispatch { kernel, .. } => {
+                    let first = 2 * names.len() as u32;
+                    let writes = ::wgpu::ComputePassTimestampWrites {
+                        query_set: &queries,
+                        beginning_of_pass_write_index: Some(first),
+                        end_of_pass_write_index: Some(first + 1),
+                    };
+                    let mut pass = encoder.begin_compute_pass(&::wgpu::ComputePassDescriptor {
+                        label: None,
+                        timestamp_writes: Some(writes),
+                    });
+                    command.encode_dispatch(&mut pass);
+                    names.push(kernel.name.clone());
+                }
+            }
+        }
+        let used = 2 * names.len() as u32;
+        if used > 0 {
+            encoder.resolve_query_set(&queries, 0..used, &resolved, 0);
+            encoder.copy_buffer_to_buffer(&resolved, 0, &mapped, 0, 8 * u64::from(used));
+        }
+        let index = self.inner.queue.submit([encoder.finish()]);
+        if used > 0 {
+            mapped.map_async(::wgpu::MapMode::Read, 0..8 * u64::from(used), |_| ());
+            if self.wait_for(Some(index.clone())).is_ok()
+                && let Ok(view) = mapped.get_mapped_range(0..8 * u64::from(used))
+            {
+                let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&view);
+                self.add_times(&names, &ticks);
+            }
+        }
+        Some(index)
+    }
+
+    fn add_times(&self, names: &[String], ticks: &[u64]) {
+        let period = f64::from(self.inner.queue.get_timestamp_period());
+        let mut totals = self.inner.profile.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, pair) in names.iter().zip(ticks.chunks_exact(2)) {
+            let total = totals.entry(name.clone()).or_default();
+            total.0 += 1;
+            total.1 += period * pair[1].saturating_sub(pair[0]) as f64;
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `cargo xtask gpu-test`: everything that only a GPU can tell.
+//!
+//! The conformance suite, the tiny models with the count of what a decode step makes, then real models, whose
+//! text has to be that of the CPU. `--pack` builds what is needed into a folder and `--packed` runs it
+//! from there, for a machine without cargo; the tests look for `test-data` where they were compiled, so the
+//! workspace has to have the same path on both.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::{models, shell};
+
+/// Packages with a test program called `wgpu`.
+const TESTED: [&str; 3] = ["stonechat-testkit", "stonechat-llm", "stonechat-whisper"];
+/// Models that transcribe; the others continue texts.
+const SPEECH: [&str; 2] = ["tiny.en", "base"];
+const PROMPTS: [&str; 2] = ["The capital of France is", "fn main() {"];
+
+/// Options of `cargo xtask gpu-test`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GpuTestArgs {
+    /// Only build what the tests need into this folder
+    #[arg(long, value_name = "FOLDER", conflicts_with = "packed")]
+    pack: Option<PathBuf>,
+    /// Run what `--pack` built into this folder
+    #[arg(long, value_name = "FOLDER")]
+    packed: Option<PathBuf>,
+    /// Be content with a processor that plays a GPU
+    #[arg(long)]
+    software: bool,
+    /// The GPU, as `stonechat devices` calls it
+    #[arg(long, value_name = "DEVICE", default_value = "wgpu")]
+    device: String,
+    /// Models whose text has to be that of the CPU; none to skip them
+    #[arg(short, long, value_delimiter = ',', default_value = "tiny.en,base,smollm2-135m")]
+    model: Vec<String>,
+    /// Tokens of each text
+    #[arg(short, long, value_name = "N", default_value_t = 64)]
+    n_predict: usize,
+}
+
+/// Builds or runs, or both.
+pub(crate) fn run(args: &GpuTestArgs) -> Result<()> {
+    let programs = match &args.packed {
+        Some(folder) => Programs::at(folder),
+        None => Programs::build()?,
+    };
+    if let Some(folder) = &args.pack {
+        return programs.pack(folder);
+    }
+    let devices = shell::output(Command::new(&programs.stonechat).arg("devices"))?;
+    print!("{devices}");
+    ensure!(
+        args.software || !devices.contains("auto    cpu"),
+        "no GPU here that is real hardware; --software takes a processor that plays one"
+    );
+    for program in &programs.tests {
+        test(program)?;
+    }
+    for model in args.model.iter().filter(|model| *model != "none") {
+        compare(args, &programs.stonechat, model)?;
+    }
+    println!("gpu-test: all is well");
+    Ok(())
+}
+
+/// What is run.
+struct Programs {
+    stonechat: PathBuf,
+    tests: Vec<PathBuf>,
+}
+
+impl Programs {
+    /// Those of a folder that [`pack`](Self::pack) filled.
+    fn at(folder: &Path) -> Self {
+        let tests = TESTED.iter().map(|package| folder.join(package)).collect();
+        Self { stonechat: folder.join("stonechat"), tests }
+    }
+
+    fn build() -> Result<Self> {
+        let mut tests = Vec::new();
+        for package in TESTED {
+            let mut cargo = shell::cargo();
+            cargo.args(["test", "--no-run", "--message-format=json", "--test", "wgpu"]);
+            tests.push(executable(cargo.args(["--package", package]))?);
+        }
+        let mut cargo = shell::cargo();
+        cargo.args(["build", "--release", "--message-format=json", "--package", "stonechat"]);
+        Ok(Self { stonechat: executable(&mut cargo)?, tests })
+    }
+
+    /// Copies the programs without what only debuggers read.
+    fn pack(&self, folder: &Path) -> Result<()> {
+        std::fs::create_dir_all(folder)?;
+        let this = std::env::current_exe().context("where this program is")?;
+        let names = TESTED.iter().copied().chain(["stonechat", "xtask"]);
+        for (from, name) in self.tests.iter().chain([&self.stonechat, &this]).zip(names) {
+            let to = folder.join(name);
+            std::fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+            shell::run(shell::program("strip").arg(&to))?;
+        }
+        println!("there: {}/xtask gpu-test --packed {}", folder.display(), folder.display());
+        Ok(())
+    }
+}
+
+/// The last program that a build reports.
+fn executable(cargo: &mut Command) -> Result<PathBuf> {
+    println!("$ {}", shell::describe(cargo));
+    let messages = shell::output(cargo)?;
+    let programs = messages.lines().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    programs.last().with_context(|| format!("`{}` built no program", shell::describe(cargo)))
+}
+
+/// Runs a test program; a skipped test is a failure here.
+fn test(program: &Path) -> Result<()> {
+    let start = Instant::now();
+    let printed = shell::output(Command::new(program).args(["--nocapture", "--test-threads=1"]))?;
+    print!("{printed}");
+    ensure!(!printed.contains("SKIPPED "), "{}: a test was skipped", program.display());
+    println!("{}: {:.1} s", program.display(), start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Fails unless a model says on the GPU what it says on the CPU.
+fn compare(args: &GpuTestArgs, stonechat: &Path, model: &str) -> Result<()> {
+    let n_predict = args.n_predict.to_string();
+    let questions: Vec<Vec<String>> = if SPEECH.contains(&model) {
+        let folder = shell::workspace_root().join("test-data/audio");
+        let mut files: Vec<_> = std::fs::read_dir(folder)?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "wav"))
+            .collect();
+        files.sort();
+        let ask = |file: PathBuf| vec!["transcribe".to_owned(), file.display().to_string()];
+        files.into_iter().map(ask).collect()
+    } else {
+        let ask = |prompt: &str| {
+            ["generate", "--temp", "0", "-n", &n_predict, "-p", prompt].map(str::to_owned).to_vec()
+        };
+        PROMPTS.into_iter().map(ask).collect()
+    };
+    for question in questions {
+        let mut answers = Vec::new();
+        for device in ["cpu", &args.device] {
+            let start = Instant::now();
+            let mut command = shell::program(stonechat);
+            command.args(&question).args(["--quiet", "--model", model, "--device", device]);
+            command.env("STONECHAT_MODELS", models::models_dir()?);
+            let answer = shell::output(&mut command)?;
+            println!("{device} {:.1} s: {}", start.elapsed().as_secs_f64(), answer.trim());
+            answers.push(answer);
+        }
+        if answers[0] != answers[1] {
+            bail!("{model}: {question:?} has another answer on {}", args.device);
+        }
+    }
+    Ok(())
+}
