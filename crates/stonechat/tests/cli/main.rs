@@ -5,6 +5,7 @@
     reason = "the exceptions for tests do not reach what they share"
 )]
 
+mod devices;
 mod errors;
 mod hub;
 mod language_models;
