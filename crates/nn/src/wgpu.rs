@@ -6,7 +6,6 @@
 mod moe;
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stonechat_compute::DType;

@@ -35,7 +35,10 @@ impl Source {
     /// The same with the operations of subgroups allowed; before any other text.
     #[must_use]
     pub fn with_subgroups(mut self) -> Self {
-        self.text.insert_str(0, "enable subgroups;\n");
+        // naga has them without asking and does not know the directive yet; browsers insist on it.
+        if cfg!(target_arch = "wasm32") {
+            self.text.insert_str(0, "enable subgroups;\n");
+        }
         self
     }
 

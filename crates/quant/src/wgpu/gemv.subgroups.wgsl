@@ -7,7 +7,7 @@ var<workgroup> partial_rows: array<f32, SUMS * (WG / 4u)>;
 fn reduce_rows(sums: ptr<function, array<f32, SUMS>>, lid: u32) -> f32 {
     for (var i = 0u; i < SUMS; i++) {
         let sum = subgroupAdd((*sums)[i]);
-        if subgroupElect() {
+        if subgroup.z == 0u {
             partial_rows[i * (WG / 4u) + subgroup.x] = sum;
         }
     }

@@ -1,6 +1,7 @@
 // Entry point and sums over a workgroup of WG invocations, through its subgroups.
 
-var<private> subgroup: vec2<u32>;
+// Number of the subgroup, how many there are, and the place in it.
+var<private> subgroup: vec3<u32>;
 
 @compute @workgroup_size(WG)
 fn main(
@@ -9,8 +10,9 @@ fn main(
     @builtin(local_invocation_index) lid: u32,
     @builtin(subgroup_id) subgroup_id: u32,
     @builtin(num_subgroups) num_subgroups: u32,
+    @builtin(subgroup_invocation_id) place: u32,
 ) {
-    subgroup = vec2<u32>(subgroup_id, num_subgroups);
+    subgroup = vec3<u32>(subgroup_id, num_subgroups, place);
     run(group, groups, lid);
 }
 
@@ -26,7 +28,7 @@ fn reduce_add(value: f32, lid: u32) -> f32 {
     let sum = subgroupAdd(value);
     // Whoever still reads the last sum.
     workgroupBarrier();
-    if subgroupElect() {
+    if subgroup.z == 0u {
         partial_sums[subgroup.x] = sum;
     }
     workgroupBarrier();
