@@ -13,8 +13,21 @@ use stonechat_nn::{KvDType, Wgpu};
 use stonechat_testkit::wgpu;
 
 const GOLDEN: [&str; 15] = [
-    "bloom", "falcon-40b", "falcon-7b", "gemma", "gemma2", "gemma3", "gpt-oss", "llama",
-    "llama-yarn", "mpt", "phi2", "phi3-long", "qwen2", "qwen3", "qwen3moe",
+    "bloom",
+    "falcon-40b",
+    "falcon-7b",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gpt-oss",
+    "llama",
+    "llama-yarn",
+    "mpt",
+    "phi2",
+    "phi3-long",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
 ];
 
 /// How far from the references, relative to the largest logit.
@@ -57,7 +70,12 @@ fn state(model: &Model<Wgpu>, golden: &Golden, kv_dtype: KvDType) -> State<Wgpu>
     model.state(options).unwrap()
 }
 
-fn run(model: &Model<Wgpu>, state: &mut State<Wgpu>, tokens: &[u32], outputs: &[usize]) -> Vec<Vec<f32>> {
+fn run(
+    model: &Model<Wgpu>,
+    state: &mut State<Wgpu>,
+    tokens: &[u32],
+    outputs: &[usize],
+) -> Vec<Vec<f32>> {
     let sequences = vec![0; tokens.len()];
     model.forward(state, Batch { tokens, sequences: &sequences, outputs }).unwrap();
     let read = |i| {
@@ -137,7 +155,12 @@ fn a_decode_step_is_one_submission_and_makes_nothing() {
                     step(token);
                     let made = backend.counters() - before;
                     let dispatches = made.dispatches;
-                    let expected = Counters { submissions: 1, readbacks: 1, dispatches, ..Counters::default() };
+                    let expected = Counters {
+                        submissions: 1,
+                        readbacks: 1,
+                        dispatches,
+                        ..Counters::default()
+                    };
                     assert_eq!(made, expected, "{name} {kv_dtype:?}, token {token}");
                 }
             }

@@ -89,8 +89,12 @@ impl Backend for Wgpu {
 
     fn describe(&self) -> String {
         let adapter = self.gpu.adapter();
-        let mut text =
-            format!("wgpu {} ({}), {} kernels", adapter.name, adapter.api, self.gpu.variant().name());
+        let mut text = format!(
+            "wgpu {} ({}), {} kernels",
+            adapter.name,
+            adapter.api,
+            self.gpu.variant().name()
+        );
         let converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
         for (dtype, n) in converted.iter() {
             text += &format!(", {n} matrices of {dtype} as f16");
@@ -131,7 +135,8 @@ impl Backend for Wgpu {
     fn kv(&self, shape: KvShape) -> Result<Vec<kv::GpuKvPool>, Error> {
         let KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype } = shape;
         if head_dim > attention::MAX_HEAD_DIM {
-            let reason = format!("heads of {head_dim} channels, at most {}", attention::MAX_HEAD_DIM);
+            let reason =
+                format!("heads of {head_dim} channels, at most {}", attention::MAX_HEAD_DIM);
             return Err(Error::Unsupported { backend: NAME, op: "attention", reason });
         }
         let layout = KvLayout { n_kv_heads, head_dim, dtype };

@@ -100,7 +100,8 @@ pub async fn adapters() -> Vec<Adapter> {
 /// [`Error::NoAdapter`].
 pub fn pick(adapters: &[Adapter], index: Option<usize>) -> Result<&Adapter> {
     let listed = || {
-        let names = adapters.iter().map(|a| format!("{} {} ({}, {})", a.index, a.name, a.api, a.kind));
+        let names =
+            adapters.iter().map(|a| format!("{} {} ({}, {})", a.index, a.name, a.api, a.kind));
         names.collect::<Vec<_>>().join(", ")
     };
     match index {

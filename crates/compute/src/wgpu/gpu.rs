@@ -214,12 +214,11 @@ impl Gpu {
         // not change in the loop, so none is infinite; all other checks stay on.
         let module = unsafe { device.create_shader_module_trusted(descriptor, checks) };
         let layouts = [Some(&layout)];
-        let pipeline_layout =
-            device.create_pipeline_layout(&::wgpu::PipelineLayoutDescriptor {
-                label: None,
-                bind_group_layouts: &layouts,
-                immediate_size: 0,
-            });
+        let pipeline_layout = device.create_pipeline_layout(&::wgpu::PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &layouts,
+            immediate_size: 0,
+        });
         let pipeline = device.create_compute_pipeline(&::wgpu::ComputePipelineDescriptor {
             label: Some(source.name()),
             layout: Some(&pipeline_layout),

@@ -45,9 +45,16 @@ impl<'a> GpuRows<'a> {
     #[must_use]
     #[track_caller]
     pub fn checked(self) -> Self {
-        let end =
-            if self.rows == 0 { 0 } else { self.offset + (self.rows - 1) * self.stride + self.cols };
-        assert!(4 * end <= self.buffer.bytes(), "rows end at {end} of {} bytes", self.buffer.bytes());
+        let end = if self.rows == 0 {
+            0
+        } else {
+            self.offset + (self.rows - 1) * self.stride + self.cols
+        };
+        assert!(
+            4 * end <= self.buffer.bytes(),
+            "rows end at {end} of {} bytes",
+            self.buffer.bytes()
+        );
         self
     }
 }
@@ -63,18 +70,11 @@ pub fn check_len(what: &str, buffer: &GpuBuffer, len: usize) {
 
 /// The start of a kernel of a workgroup of `workgroup` invocations, up to what its own files need.
 #[must_use]
-pub fn start(
-    name: String,
-    access: &'static [Access],
-    variant: Variant,
-    workgroup: u32,
-) -> Source {
+pub fn start(name: String, access: &'static [Access], variant: Variant, workgroup: u32) -> Source {
     let source = Source::new(name, access);
     let (source, entry) = match variant {
         Variant::Portable => (source, include_str!("ops/entry.portable.wgsl")),
-        Variant::Subgroups => {
-            (source.with_subgroups(), include_str!("ops/entry.subgroups.wgsl"))
-        }
+        Variant::Subgroups => (source.with_subgroups(), include_str!("ops/entry.subgroups.wgsl")),
     };
     source.constant("WG", workgroup).file(entry)
 }
@@ -117,9 +117,16 @@ fn simple(
 #[must_use]
 pub fn sources(variant: Variant) -> Vec<Source> {
     let mut all = Vec::new();
-    for (name, shape, files) in
-        [copy::SPEC, norm::LAYER_NORM, norm::RMS_NORM, rope::SPEC, gated::SPEC, moe::ROUTE, moe::COMBINE, attention::MERGE]
-    {
+    for (name, shape, files) in [
+        copy::SPEC,
+        norm::LAYER_NORM,
+        norm::RMS_NORM,
+        rope::SPEC,
+        gated::SPEC,
+        moe::ROUTE,
+        moe::COMBINE,
+        attention::MERGE,
+    ] {
         all.push(simple(name, variant, shape, files));
     }
     all.push(copy::im2col_source(variant));

@@ -40,8 +40,7 @@ impl Profile {
 impl Gpu {
     /// Starts measuring, if the device has a clock; returns whether it has.
     pub fn start_profile(&self) -> bool {
-        let has_clock =
-            self.inner.device.features().contains(::wgpu::Features::TIMESTAMP_QUERY);
+        let has_clock = self.inner.device.features().contains(::wgpu::Features::TIMESTAMP_QUERY);
         self.inner.profile.is_on.store(has_clock, Ordering::Relaxed);
         has_clock
     }
@@ -83,8 +82,7 @@ impl Gpu {
                 mapped_at_creation: false,
             })
         };
-        let resolved =
-            buffer(::wgpu::BufferUsages::QUERY_RESOLVE | ::wgpu::BufferUsages::COPY_SRC);
+        let resolved = buffer(::wgpu::BufferUsages::QUERY_RESOLVE | ::wgpu::BufferUsages::COPY_SRC);
         let mapped = buffer(::wgpu::BufferUsages::MAP_READ | ::wgpu::BufferUsages::COPY_DST);
         let mut encoder = device.create_command_encoder(&Default::default());
         let mut names = Vec::new();

@@ -48,19 +48,8 @@ impl<'a> From<Option<&'a GpuBuffer>> for Bind<'a> {
 
 #[derive(Debug)]
 pub(super) enum Command {
-    Dispatch {
-        kernel: Arc<Kernel>,
-        bind_group: ::wgpu::BindGroup,
-        offset: u32,
-        groups: [u32; 3],
-    },
-    Copy {
-        src: ::wgpu::Buffer,
-        src_offset: u64,
-        dst: ::wgpu::Buffer,
-        dst_offset: u64,
-        bytes: u64,
-    },
+    Dispatch { kernel: Arc<Kernel>, bind_group: ::wgpu::BindGroup, offset: u32, groups: [u32; 3] },
+    Copy { src: ::wgpu::Buffer, src_offset: u64, dst: ::wgpu::Buffer, dst_offset: u64, bytes: u64 },
 }
 
 impl Command {

@@ -2,8 +2,8 @@
 //! expert's matrices, and the results are added in the order of the choices.
 
 use stonechat_compute::Result;
-use stonechat_compute::wgpu::ops::{GpuRows, gated, moe};
 use stonechat_compute::wgpu::GpuBuffer;
+use stonechat_compute::wgpu::ops::{GpuRows, gated, moe};
 use stonechat_quant::wgpu::{ExpertProduct, matmul_experts};
 
 use super::Wgpu;
@@ -42,7 +42,13 @@ impl Wgpu {
             n,
             bias,
         };
-        matmul_experts(gpu, &gate, x, &experts.gate, product(f, experts.gate_bias.as_ref(), n_used));
+        matmul_experts(
+            gpu,
+            &gate,
+            x,
+            &experts.gate,
+            product(f, experts.gate_bias.as_ref(), n_used),
+        );
         matmul_experts(gpu, &up, x, &experts.up, product(f, experts.up_bias.as_ref(), n_used));
         let rows = |buffer| GpuRows::packed(buffer, n_choices, f);
         gated::gated(gpu, &hidden, rows(&gate), rows(&up), experts.activation);

@@ -58,8 +58,7 @@ pub fn embed(gpu: &Gpu, out: &GpuBuffer, table: &GpuMatrix, args: GpuEmbed<'_>) 
         check_len("embed", values, rows * table.k());
     });
     let format = table.format;
-    let kernel = gpu
-        .kernel(("embed", [format.code(), 0, 0, 0]), || source(format, gpu.variant()));
+    let kernel = gpu.kernel(("embed", [format.code(), 0, 0, 0]), || source(format, gpu.variant()));
     let chunks = table.k().div_ceil(16);
     let groups = (tokens.len() * chunks).div_ceil(WORKGROUP as usize);
     let mut data = tokens.to_vec();

@@ -74,8 +74,7 @@ struct Params {
 }
 
 /// Matrix, activations, bias, choices of experts, output.
-const ACCESS: &[Access] =
-    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
+const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
 
 /// Rows of activations that a kernel is made for.
 fn gemv_width(rows: usize) -> u32 {
@@ -100,8 +99,7 @@ fn gemv_source(format: &Format, rows: u32, by_expert: bool, variant: Variant) ->
 fn gemm_source(format: &Format, variant: Variant) -> Source {
     // Nothing is summed over a workgroup: one kernel serves every adapter.
     let name = format!("gemm-{}-tiled", format.dtype);
-    let source =
-        start(name, ACCESS, variant, GEMM_WORKGROUP).file(include_str!("params.wgsl"));
+    let source = start(name, ACCESS, variant, GEMM_WORKGROUP).file(include_str!("params.wgsl"));
     with_format(source, format).file(ACTIVATIONS).file(include_str!("gemm.wgsl"))
 }
 

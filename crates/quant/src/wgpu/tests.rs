@@ -7,8 +7,8 @@ fn problem(text: &str) -> Option<String> {
         Err(error) => return Some(error.emit_to_string(text)),
     };
     let flags = naga::valid::ValidationFlags::all();
-    let capabilities = naga::valid::Capabilities::SUBGROUP
-        | naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let capabilities =
+        naga::valid::Capabilities::SUBGROUP | naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let mut validator = naga::valid::Validator::new(flags, capabilities);
     validator.validate(&module).err().map(|error| error.emit_to_string(text))
 }

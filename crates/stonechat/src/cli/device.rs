@@ -116,7 +116,9 @@ impl Listed {
         };
         let f16 = if self.f16 { "f16" } else { "no f16" };
         let bytes = super::megabytes(self.max_binding_bytes);
-        format!("wgpu:{index}  {name} ({api}, {kind}, {driver}): {subgroups}, {f16}, buffers of at most {bytes}\n")
+        format!(
+            "wgpu:{index}  {name} ({api}, {kind}, {driver}): {subgroups}, {f16}, buffers of at most {bytes}\n"
+        )
     }
 }
 

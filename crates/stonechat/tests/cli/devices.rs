@@ -44,7 +44,8 @@ fn a_gpu_says_what_the_cpu_says() {
     for name in ["llama", "gemma3", "gpt-oss"] {
         let model = workspace().join(format!("test-data/golden/llm/{name}.gguf"));
         let model = model.to_str().unwrap();
-        let generate = ["generate", "-m", model, "-p", "ab", "-n", "8", "--temp", "0", "--ignore-eos"];
+        let generate =
+            ["generate", "-m", model, "-p", "ab", "-n", "8", "--temp", "0", "--ignore-eos"];
         let cpu = folder.run(&generate).succeeds().to_owned();
         let gpu = folder.run(&[&generate[..], &["--device", "wgpu:0"]].concat());
         assert_eq!(gpu.succeeds(), cpu, "{name}");

@@ -89,8 +89,7 @@ pub(super) const MERGE: Spec = (
 
 /// `slots` pairs of row and head, heads of at most `64 * words` words.
 fn source(dtype: KvDType, slots: u32, words: u32, variant: Variant) -> Source {
-    let name =
-        format!("attention-{}-{slots}x{words}-{}", dtype_name(dtype), variant.name());
+    let name = format!("attention-{}-{slots}x{words}-{}", dtype_name(dtype), variant.name());
     start(name, ACCESS, variant, WORKGROUP)
         .constant("SLOTS", slots)
         .constant("WORDS", words)
@@ -157,8 +156,7 @@ fn check(out: &GpuBuffer, args: &Attention<'_>) -> usize {
     for row in args.rows {
         let end = row.first_page as usize + row.n_pages as usize;
         assert!(
-            end <= args.page_table.len()
-                && row.kv_len as usize <= row.n_pages as usize * PAGE_LEN,
+            end <= args.page_table.len() && row.kv_len as usize <= row.n_pages as usize * PAGE_LEN,
             "attention: {row:?} does not fit a page table of {}",
             args.page_table.len()
         );
@@ -187,7 +185,13 @@ pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
     let words = sizes.row.div_ceil(WORKGROUP as usize);
     // Queries, weights and sums of the slots fit 16 kB of shared memory.
     let channels = words * WORKGROUP as usize * elements(layout.dtype);
-    let most_slots = if channels <= 128 { 16 } else if channels <= 256 { 8 } else { 4 };
+    let most_slots = if channels <= 128 {
+        16
+    } else if channels <= 256 {
+        8
+    } else {
+        4
+    };
     let slots = (group * longest).next_power_of_two().clamp(4, most_slots);
     let heads_per_block = group.min(slots);
     let blocks = blocks(rows, slots / heads_per_block);
@@ -201,7 +205,12 @@ pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
     for block in &blocks {
         let table = rows[block.first].first_page as usize;
         let (first, n_rows) = (block.first as u32, block.n_rows as u32);
-        data.extend([first, n_rows, (table + block.pages.0) as u32, (table + block.pages.1) as u32]);
+        data.extend([
+            first,
+            n_rows,
+            (table + block.pages.0) as u32,
+            (table + block.pages.1) as u32,
+        ]);
         data.push(block.pages.0 as u32);
     }
     let rows_at = data.len();
@@ -279,7 +288,8 @@ mod tests {
 
     #[test]
     fn blocks_end_where_the_pages_change() {
-        let row = |first_page, kv_start, kv_len| QueryRow { first_page, n_pages: 3, kv_start, kv_len };
+        let row =
+            |first_page, kv_start, kv_len| QueryRow { first_page, n_pages: 3, kv_start, kv_len };
         let rows = [row(0, 0, 64), row(0, 60, 65), row(0, 0, 66), row(3, 130, 140), row(3, 5, 5)];
         let found = blocks(&rows, 2);
         let shapes: Vec<_> = found.iter().map(|b| (b.first, b.n_rows, b.pages)).collect();

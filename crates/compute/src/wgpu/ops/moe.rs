@@ -37,13 +37,7 @@ struct RouteParams {
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
-pub fn route(
-    gpu: &Gpu,
-    choices: &GpuBuffer,
-    logits: GpuRows<'_>,
-    n_used: usize,
-    of_chosen: bool,
-) {
+pub fn route(gpu: &Gpu, choices: &GpuBuffer, logits: GpuRows<'_>, n_used: usize, of_chosen: bool) {
     let logits = logits.checked();
     assert!(n_used <= logits.cols && logits.cols <= MAX_EXPERTS, "moe: {} experts", logits.cols);
     check_len("moe", choices, 2 * logits.rows * n_used);

@@ -8,7 +8,8 @@ use crate::wgpu::{Access, Bind, Gpu, GpuBuffer};
 const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
 /// Invocations that share a row.
 const ROW: u32 = 256;
-pub(super) const LAYER_NORM: Spec = ("layer_norm", (ACCESS, ROW), &[include_str!("layer_norm.wgsl")]);
+pub(super) const LAYER_NORM: Spec =
+    ("layer_norm", (ACCESS, ROW), &[include_str!("layer_norm.wgsl")]);
 pub(super) const RMS_NORM: Spec = ("rms_norm", (ACCESS, ROW), &[include_str!("rms_norm.wgsl")]);
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]

@@ -5,8 +5,8 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use stonechat::llm::{Batch, Model, State, StateOptions};
-use stonechat::nn::sample::Rng;
 use stonechat::nn::Backend;
+use stonechat::nn::sample::Rng;
 
 use super::super::console::Console;
 use super::super::device::{DeviceArgs, Work};
