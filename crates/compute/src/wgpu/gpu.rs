@@ -67,6 +67,8 @@ pub(super) struct Inner {
     pub(super) readbacks: Mutex<Vec<Readback>>,
     pub(super) dropped: Arc<Mutex<Vec<u64>>>,
     next_id: AtomicU64,
+    /// Largest buffer that a kernel is given for weights.
+    max_binding: AtomicUsize,
     /// Bytes of weights whose arrival was not waited for.
     underway: AtomicUsize,
     faults: Arc<Faults>,
@@ -128,6 +130,8 @@ impl Gpu {
             let text = format!("the device was lost ({reason:?}): {message}");
             lock(&reported.lost).get_or_insert(text);
         });
+        let max_binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+        let max_binding = usize::try_from(max_binding).unwrap_or(usize::MAX);
         let align = limits.min_uniform_buffer_offset_alignment;
         let param_align = align.max(limits.min_storage_buffer_offset_alignment) as usize;
         Ok(Self {
@@ -148,6 +152,7 @@ impl Gpu {
                 dropped: Arc::default(),
                 // 0 and 1 are no buffers, see `Bind`.
                 next_id: AtomicU64::new(2),
+                max_binding: AtomicUsize::new(max_binding),
                 underway: AtomicUsize::new(0),
                 faults,
             }),
@@ -166,11 +171,16 @@ impl Gpu {
         self.inner.variant
     }
 
-    /// Largest buffer that a kernel can see.
+    /// Largest buffer that a kernel can see; larger matrices are split.
     #[must_use]
     pub fn max_binding_bytes(&self) -> usize {
-        let limits = &self.inner.limits;
-        limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) as usize
+        self.inner.max_binding.load(Ordering::Relaxed)
+    }
+
+    /// Splits matrices that are loaded from now on into parts of at most `bytes`, as on a device that cannot
+    /// see more at once: for tests.
+    pub fn limit_binding_bytes(&self, bytes: usize) {
+        self.inner.max_binding.fetch_min(bytes, Ordering::Relaxed);
     }
 
     /// What was made and done so far.
