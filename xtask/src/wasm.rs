@@ -39,8 +39,10 @@ pub(crate) fn run(args: &WasmArgs) -> Result<()> {
     check.arg("--target-dir").arg(shell::target_dir().join("wasm"));
     let chosen = args.package.iter().map(String::as_str);
     let all = PACKAGES.into_iter().filter(|_| args.package.is_empty());
-    // The wgpu backend runs in browsers, too.
-    check.args(["--features", "stonechat-nn/wgpu"]);
+    if args.package.is_empty() {
+        // The wgpu backend runs in browsers, too.
+        check.args(["--features", "stonechat-nn/wgpu"]);
+    }
     for package in chosen.chain(all) {
         check.args(["--package", package]);
     }
