@@ -97,16 +97,18 @@ pub(super) struct Readback {
     bytes: u64,
 }
 
-/// The end of a mapping, which a callback of the device reports.
+type MapResult = std::result::Result<(), ::wgpu::BufferAsyncError>;
+
+/// The end of a mapping, which a callback of the device reports, and who waits for it.
 #[derive(Debug, Default)]
 struct Mapped {
-    state: Mutex<(Option<std::result::Result<(), ::wgpu::BufferAsyncError>>, Option<Waker>)>,
+    state: Mutex<(Option<MapResult>, Option<Waker>)>,
 }
 
 struct Wait(Arc<Mapped>);
 
 impl Future for Wait {
-    type Output = std::result::Result<(), ::wgpu::BufferAsyncError>;
+    type Output = MapResult;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -167,6 +167,61 @@ fn check(out: &GpuBuffer, args: &Attention<'_>) -> usize {
     n_heads / n_kv_heads
 }
 
+/// How the work is cut.
+#[derive(Debug)]
+struct Plan {
+    slots: usize,
+    /// Words of a head that an invocation sums.
+    words: usize,
+    heads_per_block: usize,
+    blocks: Vec<Block>,
+    pages_per_split: usize,
+    n_splits: usize,
+}
+
+impl Plan {
+    fn new(args: &Attention<'_>, group: usize) -> Self {
+        let (rows, layout) = (args.rows, args.kv.layout);
+        let run =
+            |a: &QueryRow, b: &QueryRow| (a.first_page, a.n_pages) == (b.first_page, b.n_pages);
+        let longest = rows.chunk_by(run).map(<[_]>::len).max().unwrap_or(1);
+        let words = Words::new(layout).row.div_ceil(WORKGROUP as usize);
+        // Queries, weights and sums of the slots fit 16 kB of shared memory.
+        let channels = words * WORKGROUP as usize * elements(layout.dtype);
+        let most_slots = match channels {
+            ..=128 => 16,
+            129..=256 => 8,
+            _ => 4,
+        };
+        let slots = (group * longest).next_power_of_two().clamp(4, most_slots);
+        let heads_per_block = group.min(slots);
+        let blocks = blocks(rows, slots / heads_per_block);
+        let n_groups = blocks.len() * layout.n_kv_heads * group.div_ceil(heads_per_block);
+        let most_pages = blocks.iter().map(|block| block.pages.1 - block.pages.0).max();
+        let most_pages = most_pages.unwrap_or(0).max(1);
+        let wanted = ENOUGH_GROUPS.div_ceil(n_groups).clamp(1, most_pages);
+        let pages_per_split = most_pages.div_ceil(wanted);
+        let n_splits = most_pages.div_ceil(pages_per_split);
+        Self { slots, words, heads_per_block, blocks, pages_per_split, n_splits }
+    }
+}
+
+/// What the kernel reads of blocks, rows and pages, and where rows and pages begin in it.
+fn data(blocks: &[Block], rows: &[QueryRow], page_table: &[u32]) -> (Vec<u32>, usize, usize) {
+    let mut data = Vec::with_capacity(5 * blocks.len() + 2 * rows.len() + page_table.len());
+    for block in blocks {
+        let table = rows[block.first].first_page as usize;
+        let (from, to) = block.pages;
+        let words = [block.first, block.n_rows, table + from, table + to, from];
+        data.extend(words.map(|word| word as u32));
+    }
+    let rows_at = data.len();
+    data.extend(rows.iter().flat_map(|row| [row.kv_start, row.kv_len]));
+    let table_at = data.len();
+    data.extend_from_slice(page_table);
+    (data, rows_at, table_at)
+}
+
 /// Softmax attention of every row over the positions `kv_start .. kv_len` of its pages; `out` is packed
 /// `[T, H*C]`. A row that sees nothing gives zeros.
 ///
@@ -180,44 +235,9 @@ pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
         return;
     }
     let (layout, sizes) = (kv.layout, Words::new(kv.layout));
-    let run = |a: &QueryRow, b: &QueryRow| (a.first_page, a.n_pages) == (b.first_page, b.n_pages);
-    let longest = rows.chunk_by(run).map(<[_]>::len).max().unwrap_or(1);
-    let words = sizes.row.div_ceil(WORKGROUP as usize);
-    // Queries, weights and sums of the slots fit 16 kB of shared memory.
-    let channels = words * WORKGROUP as usize * elements(layout.dtype);
-    let most_slots = if channels <= 128 {
-        16
-    } else if channels <= 256 {
-        8
-    } else {
-        4
-    };
-    let slots = (group * longest).next_power_of_two().clamp(4, most_slots);
-    let heads_per_block = group.min(slots);
-    let blocks = blocks(rows, slots / heads_per_block);
-    let n_groups = blocks.len() * layout.n_kv_heads * group.div_ceil(heads_per_block);
-    let most_pages = blocks.iter().map(|block| block.pages.1 - block.pages.0).max().unwrap_or(0);
-    let wanted = ENOUGH_GROUPS.div_ceil(n_groups).clamp(1, most_pages.max(1));
-    let pages_per_split = most_pages.div_ceil(wanted).max(1);
-    let n_splits = most_pages.div_ceil(pages_per_split).max(1);
-
-    let mut data = Vec::with_capacity(4 * blocks.len() + 2 * rows.len() + page_table.len());
-    for block in &blocks {
-        let table = rows[block.first].first_page as usize;
-        let (first, n_rows) = (block.first as u32, block.n_rows as u32);
-        data.extend([
-            first,
-            n_rows,
-            (table + block.pages.0) as u32,
-            (table + block.pages.1) as u32,
-        ]);
-        data.push(block.pages.0 as u32);
-    }
-    let rows_at = data.len();
-    data.extend(rows.iter().flat_map(|row| [row.kv_start, row.kv_len]));
-    let table_at = data.len();
-    data.extend_from_slice(page_table);
-
+    let Plan { slots, words, heads_per_block, blocks, pages_per_split, n_splits } =
+        Plan::new(&args, group);
+    let (data, rows_at, table_at) = data(&blocks, rows, page_table);
     let flag = |set: bool, bit: u32| if set { bit } else { 0 };
     let key = [slots as u32, words as u32, elements(layout.dtype) as u32, 0];
     let kernel = gpu.kernel(("attention", key), || {
