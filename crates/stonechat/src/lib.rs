@@ -1,4 +1,4 @@
-//! stonechat: speech recognition and language models in Rust, on the CPU.
+//! stonechat: speech recognition and language models in Rust, on the CPU or a GPU.
 //!
 //! This crate is the front door. It re-exports the layers, each a crate of its own, and adds what
 //! a program around them needs: [`Models`] finds a model by name or path, and [`pull`] downloads
@@ -11,7 +11,7 @@
 //! | [`audio`] | decoding of audio files, resampling, log-mel spectrograms |
 //! | [`formats`] | GGUF, safetensors, whisper.cpp and CTranslate2 files |
 //! | [`text`] | tokenizers, chat templates |
-//! | [`nn`] | the backend vocabulary, layers, KV cache; [`nn::Cpu`] is the CPU |
+//! | [`nn`] | the backend vocabulary, layers, KV cache; [`nn::Cpu`] is the CPU, `nn::Wgpu` any GPU |
 //! | [`quant`], [`compute`] | block formats and kernels |
 //!
 //! # Example
