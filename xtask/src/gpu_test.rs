@@ -114,11 +114,11 @@ impl Programs {
 fn executable(cargo: &mut Command) -> Result<PathBuf> {
     println!("$ {}", shell::describe(cargo));
     let messages = shell::output(cargo)?;
-    let programs = messages.lines().filter_map(|line| {
+    let mut programs = messages.lines().rev().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         message["executable"].as_str().map(PathBuf::from)
     });
-    programs.last().with_context(|| format!("`{}` built no program", shell::describe(cargo)))
+    programs.next().with_context(|| format!("`{}` built no program", shell::describe(cargo)))
 }
 
 /// Runs a test program; a skipped test is a failure here.
