@@ -1,6 +1,6 @@
 //! The dense kernels: one `.rs` file that checks shapes and records, one `.wgsl` file that computes.
 //!
-//! A kernel file has a function `run`; [`kernel`] puts the entry point and the sums over a workgroup of the
+//! A kernel file has a function `run`; [`start`] puts the entry point and the sums over a workgroup of the
 //! device's [`Variant`] around it.
 
 pub mod attention;
