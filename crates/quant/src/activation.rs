@@ -143,11 +143,11 @@ impl ActivationBuffer {
         let units_per_row = padded_units(k);
         (self.m, self.k, self.units_per_row) = (m, k, units_per_row);
         self.is_on_tiles = false;
-        self.units.resize(m * units_per_row, Unit::zeroed());
-        self.scales.resize(m * units_per_row, 0.0);
-        self.sums32.resize(m * units_per_row, 0.0);
-        self.sums16.resize(m * units_per_row / UNITS_PER_BLOCK, [[0.0; 8]; 2]);
-        self.int_sums.resize(m * units_per_row, [0; 2]);
+        grow(&mut self.units, m * units_per_row);
+        grow(&mut self.scales, m * units_per_row);
+        grow(&mut self.sums32, m * units_per_row);
+        grow(&mut self.sums16, m * units_per_row / UNITS_PER_BLOCK);
+        grow(&mut self.int_sums, m * units_per_row);
         let shared = SharedBuffer {
             units: Parts::new(&mut self.units),
             scales: Parts::new(&mut self.scales),
@@ -225,6 +225,14 @@ impl ActivationBuffer {
             sums16: &self.sums16[blocks],
             int_sums: &self.int_sums[units],
         }
+    }
+}
+
+/// Makes `values` at least as long. It never gets shorter, since filling what an input wider than the last one
+/// needs anew would be one thread's work.
+pub(crate) fn grow<T: Zeroable + Clone>(values: &mut Vec<T>, len: usize) {
+    if values.len() < len {
+        values.resize(len, T::zeroed());
     }
 }
 

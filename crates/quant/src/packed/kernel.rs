@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use stonechat_compute::simd::{F32, NullaryFnOnce};
+use stonechat_compute::simd::{F32, NullaryFnOnce, prefetch};
 
 use super::format::match_format;
 use super::simd::PanelSimd;
@@ -373,7 +373,7 @@ fn dots<S: PanelSimd, F: Format, const M: usize>(
                 let words = &words[index * F::N_WORDS..][..F::N_WORDS];
                 if is_first && part == 0 {
                     for word in words {
-                        s.prefetch(std::ptr::from_ref(word).wrapping_add(PREFETCH_WORDS));
+                        prefetch(std::ptr::from_ref(word).wrapping_add(PREFETCH_WORDS));
                     }
                 }
                 let block = Block { words, factors, index, part };
