@@ -313,21 +313,38 @@ impl NullaryFnOnce for QuantizeRow<'_> {
 /// ends up in the scale.
 #[inline(always)]
 fn quantize_unit(x: &[f32; UNIT_LEN]) -> (f32, Unit, [i32; 2]) {
-    let mut max_bits = 0;
-    for v in x {
-        max_bits = (v.to_bits() & 0x7fff_ffff).cast_signed().max(max_bits);
+    let magnitude = |v: f32| (v.to_bits() & 0x7fff_ffff).cast_signed();
+    let mut max_bits = [0; 16];
+    for i in 0..16 {
+        max_bits[i] = magnitude(x[i]).max(magnitude(x[i + 16]));
     }
-    let scale = f32::from_bits(max_bits.cast_unsigned()) / 127.0;
+    let scale = f32::from_bits(fold(max_bits, i32::max).cast_unsigned()) / 127.0;
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     let mut q = [0i8; UNIT_LEN];
-    for i in 0..UNIT_LEN {
-        // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
-        let rounded = x[i] * inverse + 12_582_912.0;
-        q[i] = rounded.to_bits() as i8;
-    }
     let mut sums = [0; 2];
-    for i in 0..UNIT_LEN {
-        sums[i / 16] += i32::from(q[i]);
+    for half in 0..2 {
+        let mut wide = [0; 16];
+        for i in 0..16 {
+            // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+            let rounded = x[16 * half + i] * inverse + 12_582_912.0;
+            q[16 * half + i] = rounded.to_bits() as i8;
+            wide[i] = i32::from(rounded.to_bits() as i8);
+        }
+        sums[half] = fold(wide, |a, b| a + b);
     }
     (scale, Unit(q), sums)
+}
+
+/// All of `x` by `f`, in halves: compilers keep those in vectors. One after the other, quantizing took 2.3 times
+/// as long.
+#[inline(always)]
+fn fold<F: Fn(i32, i32) -> i32>(x: [i32; 16], f: F) -> i32 {
+    let (mut eight, mut four) = ([0; 8], [0; 4]);
+    for i in 0..8 {
+        eight[i] = f(x[i], x[i + 8]);
+    }
+    for i in 0..4 {
+        four[i] = f(eight[i], eight[i + 4]);
+    }
+    f(f(four[0], four[1]), f(four[2], four[3]))
 }
