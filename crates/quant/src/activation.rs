@@ -138,11 +138,9 @@ impl ActivationBuffer {
     /// If the rows of `x` are no whole number of 32 elements.
     #[track_caller]
     pub fn quantize(&mut self, cpu: &Cpu, x: MatRef<'_>) {
-        let (m, k) = (x.rows, x.cols);
-        assert!(k.is_multiple_of(UNIT_LEN), "activation rows: expected k % 32 == 0, got k = {k}");
-        let units_per_row = padded_units(k);
-        (self.m, self.k, self.units_per_row) = (m, k, units_per_row);
-        self.is_on_tiles = false;
+        self.take_shape(x, false);
+        let (m, k, units_per_row) = (x.rows, x.cols, padded_units(x.cols));
+        self.units_per_row = units_per_row;
         grow(&mut self.units, m * units_per_row);
         grow(&mut self.scales, m * units_per_row);
         grow(&mut self.sums32, m * units_per_row);
@@ -186,10 +184,15 @@ impl ActivationBuffer {
     #[cfg(target_arch = "x86_64")]
     #[track_caller]
     pub(crate) fn put_on_tiles(&mut self, cpu: &Cpu, x: MatRef<'_>) {
+        self.take_shape(x, true);
+        self.tiles.fill(cpu, x);
+    }
+
+    #[track_caller]
+    fn take_shape(&mut self, x: MatRef<'_>, is_on_tiles: bool) {
         let k = x.cols;
         assert!(k.is_multiple_of(UNIT_LEN), "activation rows: expected k % 32 == 0, got k = {k}");
-        (self.m, self.k, self.is_on_tiles) = (x.rows, k, true);
-        self.tiles.fill(cpu, x);
+        (self.m, self.k, self.is_on_tiles) = (x.rows, k, is_on_tiles);
     }
 
     /// The tiles that [`put_on_tiles`](Self::put_on_tiles) filled.

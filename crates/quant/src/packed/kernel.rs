@@ -337,7 +337,7 @@ impl<S: PanelSimd, F: Format, const M: usize> NullaryFnOnce for Tiles<'_, S, F, 
             for m in 0..M {
                 // SAFETY: `row + M <= x.rows()` by the split in `rows`, `cols` lies in `0..rows.len()`, and
                 // `matmul_packed` checked that the output holds all of them; they are this task's alone.
-                let out = unsafe { task.out.span(row + m, cols.clone()) };
+                let out = unsafe { task.out.span(row + m, cols.start, cols.len()) };
                 task.epilogue.finish(s, &sums[m].0[lanes.clone()], cols.start, out);
             }
         }

@@ -210,7 +210,7 @@ fn finish(task: &Task<'_>, s: Avx512Vnni, pair: usize, m_pair: usize, sums: &Til
     for (m, sums) in (first..task.x.rows()).zip(&sums.0) {
         // SAFETY: `m` is a row of `x`, and so of the output, which `matmul_packed` checked; the columns
         // are of this task alone.
-        let out = unsafe { task.out.span(m, cols.clone()) };
+        let out = unsafe { task.out.span(m, cols.start, cols.len()) };
         task.epilogue.finish(s, &sums[lanes.clone()], cols.start, out);
     }
 }
