@@ -91,7 +91,7 @@ pub fn export(
     match format {
         ExportFormat::Gguf => {
             for tensor in plan.iter_mut().filter(|t| t.role == Role::Matrix) {
-                tensor.dtype = fitting(tensor.dtype, tensor.row_len());
+                tensor.dtype = stonechat_quant::fitting_dtype(tensor.dtype, tensor.row_len());
             }
             let metadata = gguf_metadata(&config, &special, &tokenizer);
             let infos = plan.iter().map(Planned::info).collect();
@@ -192,21 +192,6 @@ fn ftype(dtype: DType) -> Option<u32> {
         DType::Q6K => 14,
         _ => return None,
     })
-}
-
-/// `dtype`, or the type with blocks of 32 that stands in for it in rows of `row_len` values
-/// (llama.cpp's choices, with `q4_0` where it takes a type that this project lacks).
-fn fitting(dtype: DType, row_len: usize) -> DType {
-    if row_len.is_multiple_of(dtype.block_len()) {
-        return dtype;
-    }
-    match dtype {
-        DType::Q2K | DType::Q3K => DType::Q4_0,
-        DType::Q4K => DType::Q5_0,
-        DType::Q5K => DType::Q5_1,
-        DType::Q6K => DType::Q8_0,
-        _ => DType::F16,
-    }
 }
 
 /// The tensor's bytes as `dtype`.
@@ -314,17 +299,7 @@ fn gguf_metadata(config: &Config, special: &SpecialTokens, tokenizer: &Tokenizer
 mod tests {
     use std::path::Path;
 
-    use stonechat_compute::DType;
-
-    use super::{ExportFormat, fitting};
-
-    #[test]
-    fn k_types_give_way_on_short_rows() {
-        assert_eq!(fitting(DType::Q4K, 512), DType::Q4K);
-        assert_eq!(fitting(DType::Q4K, 384), DType::Q5_0);
-        assert_eq!(fitting(DType::Q6K, 384), DType::Q8_0);
-        assert_eq!(fitting(DType::Q8_0, 100), DType::F16);
-    }
+    use super::ExportFormat;
 
     #[test]
     fn the_extension_names_the_format() {
