@@ -8,10 +8,10 @@
 use std::fmt::Debug;
 use std::future::Future;
 
-use stonechat_compute::DType;
 pub use stonechat_compute::cpu::{
     Activation, GatedActivation, KvDType, KvRow, QueryRow, RopePairs,
 };
+use stonechat_compute::{DType, SharedBytes};
 
 use crate::Error;
 
@@ -135,17 +135,9 @@ pub struct MatrixSource<'a> {
     pub cols: usize,
     /// Type of the stored values.
     pub dtype: DType,
-    /// `rows` consecutive rows; any alignment.
-    pub bytes: &'a [u8],
-    /// Told after every few MB of `bytes` that were copied: where they are pages of a file's map, those
-    /// need not stay in memory beside the copy.
-    pub pages: Option<&'a dyn Pages>,
-}
-
-/// Memory that a file can fill again.
-pub trait Pages: Debug {
-    /// Returns it to the system until it is read again.
-    fn release(&self);
+    /// `rows` consecutive rows; any alignment. A backend keeps them, or copies them and releases each few
+    /// MB as it goes ([`SharedBytes::release`]).
+    pub bytes: &'a SharedBytes,
 }
 
 /// Geometry of a KV pool.
@@ -281,7 +273,7 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// [`Error::OutOfMemory`].
     fn alloc(&self, len: usize) -> Result<Self::Buffer, Error>;
 
-    /// A weight matrix, copied (and repacked) to the device.
+    /// A weight matrix on the device, in the layout that it wants.
     ///
     /// # Errors
     /// If the type has no kernel here or the bytes do not fit the shape.

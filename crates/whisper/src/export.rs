@@ -1,10 +1,9 @@
 //! Writing a model: GGUF or whisper.cpp `.bin`, as stored or with other weight types.
 
-use std::borrow::Cow;
 use std::path::Path;
 
 use stonechat_audio::LogMel;
-use stonechat_compute::DType;
+use stonechat_compute::{DType, SharedBytes};
 use stonechat_formats::{
     AtomicFile, GgufWriter, MelFilters, Metadata, ModelFile, TensorInfo, WhisperBinWriter,
     WhisperHparams,
@@ -195,7 +194,7 @@ fn ftype(dtype: DType) -> Option<u32> {
 }
 
 /// The tensor's bytes as `dtype`.
-fn convert<'a>(source: &Source<'a>, name: &str, dtype: DType) -> Result<Cow<'a, [u8]>, Error> {
+fn convert(source: &Source<'_>, name: &str, dtype: DType) -> Result<SharedBytes, Error> {
     let tensor = source.tensor(name)?;
     if tensor.dtype == dtype {
         return Ok(tensor.bytes);
@@ -210,7 +209,7 @@ fn convert<'a>(source: &Source<'a>, name: &str, dtype: DType) -> Result<Cow<'a, 
     let mut bytes = vec![0; dtype.bytes_for(values.len()).ok_or_else(unsupported)?];
     stonechat_quant::quantize_rows(dtype, &values, row_len, &mut bytes)
         .map_err(|_| unsupported())?;
-    Ok(Cow::Owned(bytes))
+    Ok(SharedBytes::from(bytes))
 }
 
 fn tensor_names(config: &Config) -> Vec<(String, Role)> {
