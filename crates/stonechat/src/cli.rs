@@ -7,6 +7,7 @@ mod console;
 mod convert;
 mod inspect;
 mod llm;
+mod load;
 mod models;
 mod pull;
 mod quantize;

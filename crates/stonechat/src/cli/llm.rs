@@ -13,6 +13,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -22,6 +23,7 @@ use stonechat::llm::{Model, SessionOptions};
 use stonechat::nn::{Cpu, KvDType};
 
 use super::console::Console;
+use super::load::{LoadArgs, cost_text};
 
 /// Flags of every verb that runs a model.
 #[derive(Debug, clap::Args)]
@@ -32,6 +34,11 @@ pub(super) struct ModelArgs {
     /// Threads; 0 is one for each physical core
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Print times
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
     /// Print nothing but the result and errors
     #[arg(short, long)]
     quiet: bool,
@@ -94,22 +101,42 @@ fn open(name: &str) -> anyhow::Result<(PathBuf, ModelFile)> {
 impl ModelArgs {
     /// Loads the model, with a bar on a terminal.
     fn load(&self) -> anyhow::Result<Model<Cpu>> {
-        load(&self.model, self.threads, &Console::new(self.quiet))
+        let console = Console::new(self.quiet);
+        let loaded = load(&self.model, self.load.cpu(self.threads)?, &console)?;
+        if self.verbose {
+            console.note(&loaded.report());
+        }
+        Ok(loaded.model)
     }
 }
 
-fn load(name: &str, n_threads: usize, console: &Console) -> anyhow::Result<Model<Cpu>> {
+/// A model and how long loading it took.
+struct Loaded {
+    model: Model<Cpu>,
+    time: Duration,
+}
+
+impl Loaded {
+    /// A line about the time.
+    fn report(&self) -> String {
+        let (seconds, cost) = (self.time.as_secs_f64(), self.model.backend().load_cost());
+        format!("load {seconds:.3} s: {}", cost_text(cost))
+    }
+}
+
+fn load(name: &str, cpu: Cpu, console: &Console) -> anyhow::Result<Loaded> {
+    let start = Instant::now();
     let (path, file) = open(name)?;
     const STEPS: f32 = 1000.0;
     console.begin("loading", STEPS as u64);
-    let loaded =
-        Model::load(Cpu::new(n_threads)?, &file, |done| console.advance((done * STEPS) as u64));
+    let loaded = Model::load(cpu, &file, |done| console.advance((done * STEPS) as u64));
     console.end();
-    loaded.with_context(|| {
+    let model = loaded.with_context(|| {
         let advice =
             if is_whisper(&file) { " (speech models: `stonechat transcribe`)" } else { "" };
         format!("cannot load `{}`{advice}", path.display())
-    })
+    })?;
+    Ok(Loaded { model, time: start.elapsed() })
 }
 
 fn is_whisper(file: &ModelFile) -> bool {

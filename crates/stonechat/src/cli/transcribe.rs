@@ -20,6 +20,7 @@ use stonechat::nn::{Backend, Cpu, KvDType};
 use stonechat::whisper::{Language, Model, Progress, Transcriber};
 
 use super::console::Console;
+use super::load::{LoadArgs, cost_text};
 use output::Output;
 use plan::{Input, Plan, Threshold};
 use stages::Stages;
@@ -84,6 +85,8 @@ pub(super) struct Args {
     /// Threads; 0 is one for each physical core
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    #[command(flatten)]
+    load: LoadArgs,
     /// Type of cached keys and values
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
     kv_type: KvName,
@@ -131,8 +134,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     if let (true, Some(engine)) = (plan.verbose, &job.engine) {
-        let report = job.stages.report(engine.timings(), &engine.model().backend().describe());
-        job.console.note(&report);
+        let cpu = engine.model().backend();
+        let load = format!("{}; {}", cpu.describe(), cost_text(cpu.load_cost()));
+        job.console.note(&job.stages.report(engine.timings(), &load));
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -175,7 +179,7 @@ impl Job<'_> {
         let file = self.file.take().context("the model was closed after an earlier failure")?;
         const STEPS: f32 = 1000.0;
         self.console.begin("loading", STEPS as u64);
-        let cpu = Cpu::new(self.plan.n_threads)?;
+        let cpu = self.plan.load.cpu(self.plan.n_threads)?;
         let model = Model::load(cpu, &file, |done| {
             self.console.advance((done * STEPS) as u64);
         });

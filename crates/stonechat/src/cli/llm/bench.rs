@@ -9,8 +9,9 @@ use stonechat::nn::sample::Rng;
 use stonechat::nn::{Backend, Cpu};
 
 use super::super::console::Console;
+use super::super::load::LoadArgs;
 use super::super::{megabytes, print};
-use super::{KvName, load};
+use super::{KvName, Loaded, load};
 
 /// Arguments of `stonechat bench`.
 #[derive(Debug, clap::Args)]
@@ -27,6 +28,8 @@ pub(in crate::cli) struct Args {
     /// Threads; 0 is one for each physical core
     #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "0")]
     threads: Vec<usize>,
+    #[command(flatten)]
+    load: LoadArgs,
     /// Runs of each test, after one that does not count
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     repetitions: usize,
@@ -59,6 +62,9 @@ struct Measured {
     n_params: u64,
     backend: String,
     threads: usize,
+    /// Opening the file included.
+    load_s: f64,
+    repack_s: f64,
     test: String,
     n_prompt: usize,
     n_gen: usize,
@@ -77,12 +83,13 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for name in &args.model {
         for &threads in &args.threads {
-            let model = load(name, threads, &console)?;
+            let loaded = load(name, args.load.cpu(threads)?, &console)?;
+            console.note(&format!("{name}: {}", loaded.report()));
             for &n in args.n_prompt.iter().filter(|&&n| n > 0) {
-                all.push(measure(args, &model, threads, (n, 0))?);
+                all.push(measure(args, &loaded, threads, (n, 0))?);
             }
             for &n in args.n_gen.iter().filter(|&&n| n > 0) {
-                all.push(measure(args, &model, threads, (0, n))?);
+                all.push(measure(args, &loaded, threads, (0, n))?);
             }
         }
     }
@@ -95,10 +102,11 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
 
 fn measure(
     args: &Args,
-    model: &Model<Cpu>,
+    loaded: &Loaded,
     threads: usize,
     (n_prompt, n_gen): (usize, usize),
 ) -> anyhow::Result<Measured> {
+    let model = &loaded.model;
     let n = n_prompt + n_gen;
     let mut state = model.state(StateOptions {
         n_batch: args.batch_size.min(n.max(1)),
@@ -132,6 +140,8 @@ fn measure(
         n_params: summary.n_params,
         backend: model.backend().describe(),
         threads,
+        load_s: loaded.time.as_secs_f64(),
+        repack_s: model.backend().load_cost().repacking.as_secs_f64(),
         test: if n_prompt > 0 { format!("pp{n_prompt}") } else { format!("tg{n_gen}") },
         n_prompt,
         n_gen,

@@ -79,9 +79,6 @@ pub(in crate::cli) struct Args {
     length_penalty: f32,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// Print times
-    #[arg(short, long, conflicts_with = "quiet")]
-    verbose: bool,
 }
 
 /// Continues the prompt.
@@ -126,7 +123,7 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "the context of {n_ctx} tokens is full: --ctx-size raises it, --context-shift goes on"
         ));
     }
-    if args.verbose {
+    if args.model.verbose {
         console.note(&times(&model, &completion));
     }
     Ok(ExitCode::SUCCESS)
@@ -316,7 +313,7 @@ fn rates(completion: &Completion) -> Times {
     }
 }
 
-/// The line of `--verbose`.
+/// The line of `--verbose` about a text.
 pub(super) fn times(model: &Model<Cpu>, completion: &Completion) -> String {
     let times = rates(completion);
     format!(

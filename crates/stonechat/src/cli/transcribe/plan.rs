@@ -10,6 +10,7 @@ use stonechat::Models;
 use stonechat::nn::KvDType;
 use stonechat::whisper::{Language, Options, OutputFormat, Task};
 
+use super::super::load::LoadArgs;
 use super::{Args, TaskName};
 
 /// Most threads that can be asked for; more is a typing error.
@@ -23,6 +24,7 @@ pub(super) struct Plan {
     pub(super) destination: Destination,
     pub(super) options: Options,
     pub(super) n_threads: usize,
+    pub(super) load: LoadArgs,
     pub(super) kv_dtype: KvDType,
     pub(super) verbose: bool,
     pub(super) quiet: bool,
@@ -106,6 +108,7 @@ impl Plan {
             destination,
             options,
             n_threads: args.threads,
+            load: args.load,
             kv_dtype: args.kv_type.into(),
             verbose: args.verbose,
             quiet: args.quiet,
