@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::{Epilogue, MatMut, SharedMut};
-use stonechat_compute::{Cpu, DType, Isa, Parts};
+use stonechat_compute::{AlignedVec, Cpu, DType, Isa, Parts};
 
 use crate::activation::ActivationBuffer;
 use layout::Layout;
@@ -47,8 +47,8 @@ pub struct PackedMatrix {
     layout: &'static Layout,
     n: usize,
     k: usize,
-    /// Panels; each has its lone f16 factors, padded to whole vectors, then its blocks.
-    data: Vec<Words>,
+    /// Panels of [`Words`]; each has its lone f16 factors, padded to whole vectors, then its blocks.
+    data: AlignedVec,
 }
 
 impl PackedMatrix {
@@ -66,10 +66,9 @@ impl PackedMatrix {
         if !k.is_multiple_of(dtype.block_len()) {
             return None;
         }
-        let mut matrix = Self { layout, n, k, data: Vec::new() };
-        let n_words = n.div_ceil(PANEL_ROWS) * matrix.panel_len();
-        matrix.data = bytemuck::allocation::zeroed_vec(n_words);
-        Some(matrix)
+        let panel_len = layout.panel_len(k / dtype.block_len());
+        let data = AlignedVec::zeroed(n.div_ceil(PANEL_ROWS) * panel_len * PANEL_ROWS);
+        Some(Self { layout, n, k, data })
     }
 
     /// Rearranges whole rows, of which the first is row `first`, a multiple of 16.
@@ -82,7 +81,8 @@ impl PackedMatrix {
         assert!(first.is_multiple_of(PANEL_ROWS) && first + rows <= self.n, "pack: no such rows");
         let (layout, n_blocks, panel_len) = (self.layout, self.blocks_per_row(), self.panel_len());
         let panels = first / PANEL_ROWS..(first + rows).div_ceil(PANEL_ROWS);
-        let out = Parts::new(&mut self.data[panels.start * panel_len..panels.end * panel_len]);
+        let words: &mut [Words] = bytemuck::cast_slice_mut(&mut self.data);
+        let out = Parts::new(&mut words[panels.start * panel_len..panels.end * panel_len]);
         cpu.threads.run(panels.len(), |panel| {
             // SAFETY: a panel is of one task.
             let words = unsafe { out.part(panel * panel_len..(panel + 1) * panel_len) };
@@ -140,7 +140,8 @@ impl PackedMatrix {
 
     /// The lone factors of a panel, and its blocks.
     fn panel(&self, index: usize) -> (&[Words], &[Words]) {
-        let words = &self.data[index * self.panel_len()..][..self.panel_len()];
+        let words: &[Words] = bytemuck::cast_slice(&self.data);
+        let words = &words[index * self.panel_len()..][..self.panel_len()];
         words.split_at(self.layout.factors_len(self.blocks_per_row()))
     }
 
