@@ -3,7 +3,7 @@
 //! This is the one file of the crate with `unsafe`.
 
 use std::fmt;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::path::Path;
 
 use stonechat_compute::ByteOwner;
@@ -59,7 +59,7 @@ impl ByteOwner for Bytes {
 
     #[cfg(unix)]
     #[expect(unsafe_code, reason = "advice on a map is marked unsafe for maps with changes")]
-    fn release(&self, range: Range<usize>) {
+    fn release(&self, range: std::ops::Range<usize>) {
         if let Self::Map(map) = self {
             let start = range.start.min(map.len());
             let len = range.end.clamp(start, map.len()) - start;
