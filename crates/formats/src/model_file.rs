@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stonechat_compute::ByteOwner;
+
 use crate::detect::{Format, detect};
 use crate::error::{Error, Result, printable};
 use crate::folder::{self, Companion};
@@ -93,6 +95,8 @@ impl ModelFile {
             Format::Gguf => gguf::parse(&bytes)?,
             Format::SafeTensors => safetensors::parse(&bytes)?,
         };
+        // Names and metadata are in memory of their own now.
+        bytes.release(0..bytes.len());
         Ok(Self {
             path: None,
             format,
