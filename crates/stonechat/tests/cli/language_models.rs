@@ -219,6 +219,8 @@ fn a_real_model_knows_the_capital_of_france() {
     let arguments = ["generate", "-m", &model, "-p", "The capital of France is", "--temp", "0"];
     let text = folder.run(&[&arguments[..], &["-n", "2"]].concat());
     assert!(text.succeeds().starts_with(" Paris"), "{text:?}");
+    let in_place = folder.run(&[&arguments[..], &["-n", "2", "--repack", "off"]].concat());
+    assert_eq!(in_place.succeeds(), text.succeeds());
     let schema = r#"{"type":"object","properties":{"city":{"type":"string"},"people":{"type":"integer"}},"required":["city","people"],"additionalProperties":false}"#;
     let ruled = folder.run(&[&arguments[..], &["-n", "120", "-j", schema]].concat());
     let value = json(ruled.succeeds());
