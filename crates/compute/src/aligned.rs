@@ -2,42 +2,54 @@
 
 use std::ops::{Deref, DerefMut};
 
-use bytemuck::{Pod, Zeroable};
-
-/// A cache line.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([f32; 16]);
-
-// SAFETY: all zero bits are sixteen zeros.
-unsafe impl Zeroable for Line {}
-// SAFETY: sixteen floats fill the 64 bytes without padding, and any bits are floats.
-unsafe impl Pod for Line {}
+/// Bytes of a cache line, on which values start.
+const ALIGNMENT: usize = 64;
+/// The most values that lie before one that starts a cache line.
+const MAX_BEFORE: usize = ALIGNMENT / size_of::<f32>() - 1;
 
 /// f32 values that start on a 64-byte boundary, so that full-width loads split no cache line.
-#[derive(Debug, Clone, Default)]
+///
+/// They lie somewhere in memory that is a little larger: asked for such an alignment, the standard library
+/// writes zeros itself, where an allocator has pages of them that take no memory before they are used.
+#[derive(Debug, Default)]
 pub struct AlignedVec {
-    lines: Vec<Line>,
+    memory: Vec<f32>,
+    /// Of the first value in `memory`.
+    start: usize,
     len: usize,
 }
 
 impl AlignedVec {
-    pub(crate) const EMPTY: Self = Self { lines: Vec::new(), len: 0 };
+    pub(crate) const EMPTY: Self = Self { memory: Vec::new(), start: 0, len: 0 };
 
     /// `len` zeros.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        Self { lines: vec![Line::zeroed(); len.div_ceil(16)], len }
+        Self::within(bytemuck::allocation::zeroed_vec(len + MAX_BEFORE), len)
     }
 
-    /// `len` zeros, or `None` if there is no memory for them.
+    /// `len` zeros, or `None` if there is no memory for them. Pages that are never touched, such as those
+    /// of sequences that are never used, are never taken.
     #[must_use]
     pub fn try_zeroed(len: usize) -> Option<Self> {
-        let n_lines = len.div_ceil(16);
-        // Zeroed by the allocator: memory that is never touched, such as the pages of sequences
-        // that are never used, is never taken.
-        let lines = bytemuck::allocation::try_zeroed_slice_box(n_lines).ok()?.into_vec();
-        Some(Self { lines, len })
+        let n_values = len.checked_add(MAX_BEFORE)?;
+        let memory = bytemuck::allocation::try_zeroed_slice_box(n_values).ok()?.into_vec();
+        Some(Self::within(memory, len))
+    }
+
+    /// `len` values of `memory`, which has [`MAX_BEFORE`] more.
+    fn within(memory: Vec<f32>, len: usize) -> Self {
+        let address = memory.as_ptr().addr();
+        let start = (address.next_multiple_of(ALIGNMENT) - address) / size_of::<f32>();
+        Self { memory, start, len }
+    }
+}
+
+impl Clone for AlignedVec {
+    fn clone(&self) -> Self {
+        let mut clone = Self::zeroed(self.len);
+        clone.copy_from_slice(self);
+        clone
     }
 }
 
@@ -45,13 +57,13 @@ impl Deref for AlignedVec {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
+        &self.memory[self.start..self.start + self.len]
     }
 }
 
 impl DerefMut for AlignedVec {
     fn deref_mut(&mut self) -> &mut [f32] {
-        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+        &mut self.memory[self.start..self.start + self.len]
     }
 }
 
@@ -65,7 +77,26 @@ mod tests {
             let mut v = AlignedVec::try_zeroed(len).unwrap();
             v.fill(1.0);
             assert_eq!(v.len(), len);
-            assert!(v.as_ptr().addr().is_multiple_of(64));
+            let clone = v.clone();
+            assert_eq!(*clone, *v);
+            for v in [&v, &clone] {
+                assert!(v.as_ptr().addr().is_multiple_of(64));
+            }
         }
+        assert!(AlignedVec::try_zeroed(usize::MAX / 4).is_none());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_is_taken_when_it_is_used() {
+        // Pages of this process: other tests take some meanwhile, but not as much.
+        let resident_bytes = || {
+            let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+        };
+        let before = resident_bytes();
+        let v = AlignedVec::try_zeroed(256 << 20).unwrap();
+        let taken = resident_bytes().saturating_sub(before);
+        assert!(taken < v.len(), "{taken} bytes of {}", 4 * v.len());
     }
 }

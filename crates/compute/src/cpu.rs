@@ -45,7 +45,7 @@ pub use gated::{GatedActivation, gated};
 pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN};
 pub use layer_norm::{LayerNorm, layer_norm};
 pub use matmul::{DenseWeight, matmul, matmul_dequantized};
-pub use matrix::{MatMut, MatRef};
+pub use matrix::{MatMut, MatRef, SharedMut};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rope::{Rope, RopePairs, Rotation, rope};
 pub use softmax::{argmax, log_softmax_in_place, log_sum_exp, softmax_in_place};

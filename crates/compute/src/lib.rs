@@ -6,6 +6,7 @@ pub mod cpu;
 mod dtype;
 mod error;
 mod scratch;
+mod shared_bytes;
 pub mod simd;
 mod threads;
 #[cfg(feature = "wgpu")]
@@ -15,6 +16,7 @@ pub use aligned::AlignedVec;
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use scratch::with_scratch;
+pub use shared_bytes::{ByteOwner, SharedBytes};
 pub use simd::Isa;
 pub use threads::{Parts, ThreadTeam};
 

@@ -6,6 +6,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::Path;
 
+use stonechat_compute::ByteOwner;
+
 use crate::error::{Error, Result};
 
 /// Bytes that live as long as the model. Their start has no alignment to rely on.
@@ -42,27 +44,32 @@ impl Bytes {
         Ok(Self::Map(map))
     }
 
-    /// Gives the memory behind the map back to the system; later reads come from the file again.
-    #[cfg_attr(
-        unix,
-        expect(unsafe_code, reason = "advice on a map is marked unsafe for maps with changes")
-    )]
-    pub(crate) fn release(&self) {
-        #[cfg(unix)]
-        if let Self::Map(map) = self {
-            // SAFETY: dropping the pages of a private map loses what was written to it; this map
-            // is read-only, so the file still holds every byte.
-            let advised = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
-            // Advice that the system does not take costs memory, not correctness.
-            drop(advised);
-        }
-    }
-
     /// Reads the file at `path`.
     #[cfg(target_arch = "wasm32")]
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let io = |source| Error::Io { action: "open", path: path.into(), source };
         std::fs::read(path).map(Self::Owned).map_err(io)
+    }
+}
+
+impl ByteOwner for Bytes {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    #[cfg(unix)]
+    #[expect(unsafe_code, reason = "advice on a map is marked unsafe for maps with changes")]
+    fn release(&self, range: std::ops::Range<usize>) {
+        if let Self::Map(map) = self {
+            let start = range.start.min(map.len());
+            let len = range.end.clamp(start, map.len()) - start;
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the range was cut to the map. Dropping the pages of a private map loses what was
+            // written to it; this map is read-only, so the file still holds every byte.
+            let advised = unsafe { map.unchecked_advise_range(advice, start, len) };
+            // Advice that the system does not take costs memory, not correctness.
+            drop(advised);
+        }
     }
 }
 

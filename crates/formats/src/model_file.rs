@@ -1,6 +1,9 @@
 //! An open model: opening by content, and look-ups.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stonechat_compute::ByteOwner;
 
 use crate::detect::{Format, detect};
 use crate::error::{Error, Result, printable};
@@ -20,7 +23,8 @@ pub(crate) struct Parsed {
     pub(crate) whisper_bin: Option<WhisperBin>,
 }
 
-/// A model file or folder, mapped and parsed; tensors are read from the map when asked for.
+/// A model file or folder, mapped and parsed; tensors are read from the map when asked for. The map is
+/// closed with the model unless somebody keeps a tensor ([`TensorView::shared`]).
 #[derive(Debug)]
 pub struct ModelFile {
     path: Option<PathBuf>,
@@ -30,7 +34,7 @@ pub struct ModelFile {
     tensors: TensorTable,
     whisper_bin: Option<WhisperBin>,
     /// The files that the table's shards count.
-    shards: Vec<Bytes>,
+    shards: Vec<Arc<Bytes>>,
     companions: Vec<Companion>,
 }
 
@@ -91,6 +95,8 @@ impl ModelFile {
             Format::Gguf => gguf::parse(&bytes)?,
             Format::SafeTensors => safetensors::parse(&bytes)?,
         };
+        // Names and metadata are in memory of their own now.
+        bytes.release(0..bytes.len());
         Ok(Self {
             path: None,
             format,
@@ -98,7 +104,7 @@ impl ModelFile {
             metadata: parsed.metadata,
             tensors: parsed.tensors,
             whisper_bin: parsed.whisper_bin,
-            shards: vec![bytes],
+            shards: vec![Arc::new(bytes)],
             companions: Vec::new(),
         })
     }
@@ -154,14 +160,6 @@ impl ModelFile {
         self.shards.iter().map(|bytes| bytes.len()).sum()
     }
 
-    /// Gives the memory behind the map back to the system. Tensors stay readable, from the file
-    /// again: a loader that copies calls this as it goes, so that it never holds the file twice.
-    pub fn release(&self) {
-        for shard in &self.shards {
-            shard.release();
-        }
-    }
-
     /// The metadata.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
@@ -188,11 +186,14 @@ impl ModelFile {
     }
 
     fn view<'a>(&'a self, (info, place): &'a (TensorInfo, Place)) -> TensorView<'a> {
+        let file = &self.shards[place.shard];
         TensorView {
             name: &info.name,
             dtype: info.dtype,
             shape: &info.shape,
-            data: &self.shards[place.shard][place.range.clone()],
+            data: &file[place.range.clone()],
+            file,
+            start: place.range.start,
         }
     }
 

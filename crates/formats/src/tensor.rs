@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
-use stonechat_compute::DType;
+use stonechat_compute::{ByteOwner, DType, SharedBytes};
 
 use crate::error::{Error, Result, printable};
+use crate::mmap::Bytes;
 
 /// A tensor's name, element type and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +48,9 @@ pub struct TensorView<'a> {
     /// Little-endian elements or blocks, `dtype.bytes_for(n_elements)` bytes. They are in the
     /// file wherever its format puts them, so no alignment can be relied on.
     pub data: &'a [u8],
+    pub(crate) file: &'a Arc<Bytes>,
+    /// Where `data` starts in the file.
+    pub(crate) start: usize,
 }
 
 impl TensorView<'_> {
@@ -53,6 +58,13 @@ impl TensorView<'_> {
     #[must_use]
     pub fn n_elements(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// [`data`](Self::data) for those who outlive the open model: they keep the map of the tensor's file.
+    #[must_use]
+    pub fn shared(&self) -> SharedBytes {
+        let file: Arc<dyn ByteOwner> = Arc::<Bytes>::clone(self.file);
+        SharedBytes::new(file).slice(self.start..self.start + self.data.len())
     }
 }
 

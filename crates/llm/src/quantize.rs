@@ -7,7 +7,7 @@ use stonechat_compute::DType;
 use stonechat_formats::{
     AtomicFile, Format, GgufWriter, Metadata, ModelFile, TensorInfo, TensorView,
 };
-use stonechat_quant::{dequantize_row, is_float, needs_importance, quantize_rows};
+use stonechat_quant::{dequantize_row, fitting_dtype, is_float, needs_importance, quantize_rows};
 
 use crate::Error;
 
@@ -75,21 +75,7 @@ pub fn quantized_dtype(tensor: &TensorInfo, dtype: DType, is_tied: bool) -> DTyp
     let makes_logits = tensor.name == if is_tied { "token_embd.weight" } else { "output.weight" };
     let is_coarse = dtype.is_quantized() && dtype != DType::Q8_0;
     let row_len = tensor.shape.last().copied().unwrap_or(1);
-    fitting(if makes_logits && is_coarse { DType::Q6K } else { dtype }, row_len)
-}
-
-/// `dtype`, or the type that stands in for it in rows of `row_len` values (llama.cpp's choices).
-fn fitting(dtype: DType, row_len: usize) -> DType {
-    let fits = |dtype: &DType| row_len.is_multiple_of(dtype.block_len());
-    let substitute = match dtype {
-        DType::Q2K | DType::Q3K | DType::Tq1_0 | DType::Tq2_0 => DType::Q4_0,
-        DType::Iq4Xs | DType::Nvfp4 => DType::Iq4Nl,
-        DType::Q4K => DType::Q5_0,
-        DType::Q5K => DType::Q5_1,
-        DType::Q6K => DType::Q8_0,
-        _ => DType::F16,
-    };
-    [dtype, substitute].into_iter().find(fits).unwrap_or(DType::F16)
+    fitting_dtype(if makes_logits && is_coarse { DType::Q6K } else { dtype }, row_len)
 }
 
 /// `general.file_type` of a model whose matrices are `dtype` (`enum llama_ftype`), and so `None`
@@ -152,15 +138,6 @@ fn converted<'a>(tensor: &TensorView<'a>, dtype: DType) -> Result<Cow<'a, [u8]>,
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rows_that_a_type_does_not_divide_get_llama_cpps_substitute() {
-        assert_eq!(fitting(DType::Q4K, 512), DType::Q4K);
-        assert_eq!(fitting(DType::Q4K, 96), DType::Q5_0);
-        assert_eq!(fitting(DType::Q2K, 96), DType::Q4_0);
-        assert_eq!(fitting(DType::Iq4Xs, 96), DType::Iq4Nl);
-        assert_eq!(fitting(DType::Q6K, 100), DType::F16);
-    }
 
     #[test]
     fn logits_are_kept_finer_than_the_rest() {

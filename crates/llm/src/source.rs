@@ -1,28 +1,26 @@
 //! Tensors by their GGUF names, whatever the file calls them.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use stonechat_compute::DType;
+use stonechat_compute::{DType, SharedBytes};
 use stonechat_formats::{Format, ModelFile, TensorView};
-use stonechat_nn::Pages;
 
 use crate::hugging_face::Names;
 use crate::{Config, Error};
 
 /// A tensor as the forward pass wants it.
 #[derive(Debug)]
-pub(crate) struct Tensor<'a> {
+pub(crate) struct Tensor {
     /// Name in the file, for messages.
     pub(crate) name: String,
     pub(crate) dtype: DType,
     /// Outermost axis first.
     pub(crate) shape: Vec<usize>,
-    pub(crate) bytes: Cow<'a, [u8]>,
+    pub(crate) bytes: SharedBytes,
 }
 
-impl Tensor<'_> {
+impl Tensor {
     /// The values as f32.
     pub(crate) fn to_f32(&self) -> Result<Vec<f32>, Error> {
         let mut values = vec![0.0; self.shape.iter().product()];
@@ -50,7 +48,7 @@ impl<'a> Source<'a> {
     }
 
     /// The tensor with this GGUF name, if the file has it.
-    pub(crate) fn find(&self, name: &str) -> Result<Option<Tensor<'a>>, Error> {
+    pub(crate) fn find(&self, name: &str) -> Result<Option<Tensor>, Error> {
         let Some(names) = &self.names else {
             self.asked.borrow_mut().insert(name.to_owned());
             return Ok(self.file.tensor(name).map(plain));
@@ -63,14 +61,17 @@ impl<'a> Source<'a> {
                 // Gemma stores its RMS norms as the difference from 1.
                 let values: Vec<f32> = tensor.to_f32()?.iter().map(|v| v + 1.0).collect();
                 tensor.dtype = DType::F32;
-                tensor.bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                tensor.bytes = SharedBytes::from(bytes);
             }
             return Ok(Some(tensor));
         }
         // Experts: one tensor each in the file, stacked here.
-        let mut stacked: Option<Tensor<'a>> = None;
+        let mut stacked: Option<Tensor> = None;
+        let mut parts = Vec::with_capacity(stored.len());
         for part in &stored {
             let Some(view) = self.file.tensor(part) else { return Ok(None) };
+            parts.push(view.shared());
             match &mut stacked {
                 None => {
                     let mut tensor = plain(view);
@@ -86,11 +87,10 @@ impl<'a> Source<'a> {
                         });
                     }
                     tensor.shape[0] += 1;
-                    tensor.bytes.to_mut().extend_from_slice(view.data);
                 }
             }
         }
-        Ok(stacked)
+        Ok(stacked.map(|tensor| Tensor { bytes: SharedBytes::joined(&parts), ..tensor }))
     }
 
     /// A tensor of a GGUF file that nobody asked for: it would have changed what the model says.
@@ -101,7 +101,7 @@ impl<'a> Source<'a> {
     }
 
     /// The tensor with this GGUF name, which must be there.
-    pub(crate) fn require(&self, name: &str) -> Result<Tensor<'a>, Error> {
+    pub(crate) fn require(&self, name: &str) -> Result<Tensor, Error> {
         let spelled = || match &self.names {
             Some(names) => names.stored(name).map_or(name.to_owned(), |all| all[0].clone()),
             None => name.to_owned(),
@@ -110,17 +110,11 @@ impl<'a> Source<'a> {
     }
 }
 
-impl Pages for Source<'_> {
-    fn release(&self) {
-        self.file.release();
-    }
-}
-
-fn plain(view: TensorView<'_>) -> Tensor<'_> {
+fn plain(view: TensorView<'_>) -> Tensor {
     Tensor {
         name: view.name.to_owned(),
         dtype: view.dtype,
         shape: view.shape.to_vec(),
-        bytes: Cow::Borrowed(view.data),
+        bytes: view.shared(),
     }
 }

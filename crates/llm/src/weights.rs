@@ -291,12 +291,7 @@ impl<B: Backend> Loader<'_, B> {
         self.upload_matrix(&self.source.require(name)?, rows, cols)
     }
 
-    fn upload_matrix(
-        &self,
-        tensor: &Tensor<'_>,
-        rows: usize,
-        cols: usize,
-    ) -> Result<B::Matrix, Error> {
+    fn upload_matrix(&self, tensor: &Tensor, rows: usize, cols: usize) -> Result<B::Matrix, Error> {
         check(tensor, &[rows, cols])?;
         self.upload_rows(tensor, 0, rows, cols)
     }
@@ -304,7 +299,7 @@ impl<B: Backend> Loader<'_, B> {
     /// Rows `from .. from + rows` of a tensor whose shape was checked.
     fn upload_rows(
         &self,
-        tensor: &Tensor<'_>,
+        tensor: &Tensor,
         from: usize,
         rows: usize,
         cols: usize,
@@ -320,8 +315,7 @@ impl<B: Backend> Loader<'_, B> {
             rows,
             cols,
             dtype: tensor.dtype,
-            bytes: &tensor.bytes[from * row_bytes..(from + rows) * row_bytes],
-            pages: Some(self.source),
+            bytes: &tensor.bytes.slice(from * row_bytes..(from + rows) * row_bytes),
         })?)
     }
 
@@ -351,7 +345,7 @@ impl<B: Backend> Loader<'_, B> {
         Ok(buffer)
     }
 
-    fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor<'_>, Error> {
+    fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor, Error> {
         let tensor = self.source.require(name)?;
         check(&tensor, expected)?;
         Ok(tensor)
@@ -359,7 +353,7 @@ impl<B: Backend> Loader<'_, B> {
 }
 
 /// Refuses a tensor of another shape, or with fewer bytes than its shape needs.
-fn check(tensor: &Tensor<'_>, expected: &[usize]) -> Result<(), Error> {
+fn check(tensor: &Tensor, expected: &[usize]) -> Result<(), Error> {
     let stored = tensor.dtype.bytes_for(expected.iter().product());
     if tensor.shape == expected && stored == Some(tensor.bytes.len()) {
         return Ok(());

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use pollster::block_on;
 use serde::Deserialize;
-use stonechat_formats::{GgufWriter, ModelFile, TensorInfo};
-use stonechat_llm::{Batch, Model, State, StateOptions};
-use stonechat_nn::{Backend, Cpu, KvDType};
+use stonechat_formats::{DType, GgufWriter, ModelFile, TensorInfo};
+use stonechat_llm::{Batch, Model, State, StateOptions, quantize};
+use stonechat_nn::{Backend, Cpu, KvDType, Repack};
 use stonechat_testkit::Reference;
 
 const GOLDEN: [&str; 19] = [
@@ -162,6 +162,11 @@ fn cpu() -> Cpu {
     Cpu::new(2).unwrap()
 }
 
+/// The CPU with weights that stay in the file's map.
+fn in_place() -> Cpu {
+    cpu().with_repack(Repack::Off)
+}
+
 /// Checks a property on the f64 oracle, where only rounding to f32 logits is forgiven, and on the
 /// CPU.
 macro_rules! holds_everywhere {
@@ -196,17 +201,62 @@ fn the_cpu_computes_the_references() {
 #[test]
 fn greedy_continuations_equal_the_references() {
     check_all(&GOLDEN, |golden| {
-        let model = golden.model(cpu())?;
-        let mut state = state(&model, golden);
-        let mut logits = run(&model, &mut state, 0, &golden.tokens, &[golden.tokens.len() - 1]);
-        let mut got = Vec::new();
-        for _ in &golden.greedy {
-            let next = argmax(&logits[0]);
-            got.push(next);
-            logits = run(&model, &mut state, 0, &[next], &[0]);
+        for backend in [cpu(), in_place()] {
+            let model = golden.model(backend)?;
+            let mut state = state(&model, golden);
+            let mut logits = run(&model, &mut state, 0, &golden.tokens, &[golden.tokens.len() - 1]);
+            let mut got = Vec::new();
+            for _ in &golden.greedy {
+                let next = argmax(&logits[0]);
+                got.push(next);
+                logits = run(&model, &mut state, 0, &[next], &[0]);
+            }
+            if got != golden.greedy {
+                let device = model.backend().describe();
+                return Err(format!("{device}: {got:?}, not {:?}", golden.greedy));
+            }
         }
-        if got == golden.greedy { Ok(()) } else { Err(format!("{got:?}, not {:?}", golden.greedy)) }
+        Ok(())
     });
+}
+
+#[test]
+fn weights_in_place_are_neither_copied_nor_rearranged() {
+    check_all(&GOLDEN, |golden| {
+        let model = golden.model(in_place())?;
+        let cost = model.backend().load_cost();
+        let file = ModelFile::open(folder().join(&golden.model)).unwrap();
+        // Vectors, norms and the like, are the rest.
+        let all: usize = file.tensors().map(|t| t.data.len()).sum();
+        if cost.kept_bytes * 10 < all as u64 * 8 || cost.copied_bytes + cost.repacked_bytes > 0 {
+            return Err(format!("{cost:?} of {all} bytes"));
+        }
+        // The model reads from the map of a file that nobody else has open.
+        drop(file);
+        let mut state = state(&model, golden);
+        let got = run(&model, &mut state, 0, &golden.tokens, &golden.positions);
+        close(&got, &golden.logits, golden.limit().min(3e-2))
+    });
+}
+
+#[test]
+fn quantized_weights_in_place_are_close_to_rearranged_ones() {
+    let path = std::env::temp_dir().join(format!("stonechat-in-place-{}.gguf", std::process::id()));
+    for dtype in [DType::Q8_0, DType::Q4_0] {
+        let golden = Golden::read("llama");
+        let file = ModelFile::open(folder().join(&golden.model)).unwrap();
+        quantize(&file, &path, dtype, |_| ()).unwrap();
+        let [panels, rows] = [cpu(), in_place()].map(|backend| {
+            let model = Model::load(backend, &ModelFile::open(&path).unwrap(), |_| {}).unwrap();
+            let mut state = state(&model, &golden);
+            // One token at a time: integers in both.
+            let mut step = |token| run(&model, &mut state, 0, &[token], &[0]).remove(0);
+            golden.tokens.iter().map(|&token| step(token)).collect::<Vec<_>>()
+        });
+        // Sums in another order can round an activation to the next of its 8-bit values.
+        close(&rows, &panels, 1e-2).unwrap();
+    }
+    std::fs::remove_file(path).unwrap();
 }
 
 fn prefill<B: Backend>(backend: B, golden: &Golden, limit: f32) -> Result<(), String> {
@@ -323,7 +373,10 @@ fn a_hugging_face_folder_equals_its_gguf() {
         let (mut a, mut b) = (state(&gguf, golden), state(&folder, golden));
         let expected = run(&gguf, &mut a, 0, &golden.tokens, &golden.positions);
         let got = run(&folder, &mut b, 0, &golden.tokens, &golden.positions);
-        close(&got, &expected, 1e-6)
+        close(&got, &expected, 1e-6)?;
+        let folder = load(in_place(), &name)?;
+        let got = run(&folder, &mut state(&folder, golden), 0, &golden.tokens, &golden.positions);
+        close(&got, &expected, golden.limit())
     });
 }
 

@@ -7,11 +7,12 @@
 
 use std::fmt::Debug;
 use std::future::Future;
+use std::time::Duration;
 
-use stonechat_compute::DType;
 pub use stonechat_compute::cpu::{
     Activation, GatedActivation, KvDType, KvRow, QueryRow, RopePairs,
 };
+use stonechat_compute::{DType, SharedBytes};
 
 use crate::Error;
 
@@ -135,17 +136,9 @@ pub struct MatrixSource<'a> {
     pub cols: usize,
     /// Type of the stored values.
     pub dtype: DType,
-    /// `rows` consecutive rows; any alignment.
-    pub bytes: &'a [u8],
-    /// Told after every few MB of `bytes` that were copied: where they are pages of a file's map, those
-    /// need not stay in memory beside the copy.
-    pub pages: Option<&'a dyn Pages>,
-}
-
-/// Memory that a file can fill again.
-pub trait Pages: Debug {
-    /// Returns it to the system until it is read again.
-    fn release(&self);
+    /// `rows` consecutive rows; any alignment. A backend keeps them, or copies them and releases each few
+    /// MB as it goes ([`SharedBytes::release`]).
+    pub bytes: &'a SharedBytes,
 }
 
 /// Geometry of a KV pool.
@@ -260,6 +253,21 @@ pub enum Routing {
     SoftmaxOfChosen,
 }
 
+/// What taking weights over has cost. Reading the file is part of it, where that was not done before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LoadCost {
+    /// Bytes that were rearranged.
+    pub repacked_bytes: u64,
+    /// Time that took.
+    pub repacking: Duration,
+    /// Bytes that were copied as they are, here or by the model that put them together.
+    pub copied_bytes: u64,
+    /// Time that took here.
+    pub copying: Duration,
+    /// Bytes that stayed in a file's map.
+    pub kept_bytes: u64,
+}
+
 /// A device and its ops. Values are f32 unless said otherwise.
 pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// f32 values on the device.
@@ -275,13 +283,18 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// Names of the kernels and device in use, for logs and benchmarks.
     fn describe(&self) -> String;
 
+    /// What weights have cost so far; nothing where a device does not count it.
+    fn load_cost(&self) -> LoadCost {
+        LoadCost::default()
+    }
+
     /// A buffer of `len` zeros.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     fn alloc(&self, len: usize) -> Result<Self::Buffer, Error>;
 
-    /// A weight matrix, copied (and repacked) to the device.
+    /// A weight matrix on the device, in the layout that it wants.
     ///
     /// # Errors
     /// If the type has no kernel here or the bytes do not fit the shape.

@@ -1,29 +1,28 @@
 //! The op vocabulary on this machine's SIMD.
 
 mod moe;
+mod weights;
 
 use std::future::{Future, ready};
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytemuck::Pod;
 use stonechat_compute::cpu::{
-    self, DenseWeight, KvLayout, KvPool, LayerNorm, MatMut, MatRef, RmsNorm, conv1d, layer_norm,
-    matmul, matmul_dequantized, rms_norm,
+    self, KvLayout, KvPool, LayerNorm, MatMut, MatRef, RmsNorm, conv1d, layer_norm, matmul,
+    matmul_dequantized, rms_norm,
 };
-use stonechat_compute::{AlignedVec, DType, Isa};
-use stonechat_quant::{ActivationBuffer, PackedMatrix, QuantMatrix};
+use stonechat_compute::{AlignedVec, Isa};
+use stonechat_quant::ActivationBuffer;
 
+use self::weights::Weights;
+pub use self::weights::{CpuMatrix, Repack};
 use crate::{
-    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
+    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape, LoadCost,
     MatrixSource, Product, Rope, Rows, View,
 };
 
 /// Rows of activations up to which a quantized matrix that was not rearranged is multiplied by integer
 /// dot products; beyond, each of its rows is dequantized once and used for all of them.
 const MAX_INTEGER_ROWS: usize = 16;
-/// Bytes of weights that are taken over at a time, after which the pages they came from are released.
-const CHUNK_BYTES: usize = 8 << 20;
 
 /// The CPU backend: an instruction set and a thread team.
 #[derive(Debug, Clone)]
@@ -33,72 +32,9 @@ pub struct Cpu {
     activations: Arc<Mutex<ActivationBuffer>>,
     /// Memory of the mixture of experts in flight.
     moe: Arc<Mutex<moe::Scratch>>,
-}
-
-/// A weight matrix in host memory.
-#[derive(Debug)]
-pub enum CpuMatrix {
-    /// f32 values `[N, K]`.
-    F32(usize, usize, Vec<f32>),
-    /// f16 values `[N, K]`.
-    F16(usize, usize, Vec<half::f16>),
-    /// bf16 values `[N, K]`.
-    BF16(usize, usize, Vec<half::bf16>),
-    /// Blocks of a quantized type `[N, K]`.
-    Quant(usize, usize, DType, Vec<u8>),
-    /// The same, rearranged for this instruction set.
-    Packed(PackedMatrix),
-}
-
-/// Some rows of a [`CpuMatrix`].
-#[derive(Debug, Clone, Copy)]
-enum Weights<'a> {
-    Dense(DenseWeight<'a>),
-    Quant(QuantMatrix<'a>),
-    Packed(&'a PackedMatrix, usize, usize),
-}
-
-impl Weights<'_> {
-    /// Whether so many rows of activations are quantized before they are multiplied.
-    fn takes_integers(&self, n_rows: usize) -> bool {
-        match self {
-            Self::Dense(_) => false,
-            Self::Quant(_) => n_rows <= MAX_INTEGER_ROWS,
-            Self::Packed(..) => true,
-        }
-    }
-}
-
-impl CpuMatrix {
-    fn shape(&self) -> (usize, usize) {
-        match self {
-            Self::F32(n, k, _)
-            | Self::F16(n, k, _)
-            | Self::BF16(n, k, _)
-            | Self::Quant(n, k, ..) => (*n, *k),
-            Self::Packed(matrix) => (matrix.n(), matrix.k()),
-        }
-    }
-
-    fn all(&self) -> Weights<'_> {
-        self.rows(0..self.shape().0)
-    }
-
-    fn rows(&self, rows: Range<usize>) -> Weights<'_> {
-        let (_, k) = self.shape();
-        let values = rows.start * k..rows.end * k;
-        match self {
-            Self::F32(_, _, w) => Weights::Dense(DenseWeight::F32(&w[values])),
-            Self::F16(_, _, w) => Weights::Dense(DenseWeight::F16(&w[values])),
-            Self::BF16(_, _, w) => Weights::Dense(DenseWeight::BF16(&w[values])),
-            Self::Quant(n, k, dtype, bytes) => {
-                let row_bytes = bytes.len() / (*n).max(1);
-                let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
-                Weights::Quant(blocks(*dtype, rows.len(), *k, bytes))
-            }
-            Self::Packed(matrix) => Weights::Packed(matrix, rows.start, rows.end),
-        }
-    }
+    repack: Repack,
+    /// Of all weights so far.
+    load_cost: Arc<Mutex<LoadCost>>,
 }
 
 impl Cpu {
@@ -113,7 +49,19 @@ impl Cpu {
     /// A chosen instruction set and thread team.
     #[must_use]
     pub fn with_device(device: stonechat_compute::Cpu) -> Self {
-        Self { device, activations: Arc::default(), moe: Arc::default() }
+        Self {
+            device,
+            activations: Arc::default(),
+            moe: Arc::default(),
+            repack: Repack::default(),
+            load_cost: Arc::default(),
+        }
+    }
+
+    /// Whether weights that are loaded from now on are rearranged.
+    #[must_use]
+    pub fn with_repack(self, repack: Repack) -> Self {
+        Self { repack, ..self }
     }
 
     /// The instruction set in use.
@@ -126,22 +74,6 @@ impl Cpu {
     #[must_use]
     pub fn device(&self) -> &stonechat_compute::Cpu {
         &self.device
-    }
-
-    /// Name of the kernel that multiplies `rows` rows of activations with `w`, for benches.
-    #[must_use]
-    pub fn matmul_kernel(&self, w: &CpuMatrix, rows: usize) -> String {
-        let isa = self.device.isa;
-        match w {
-            CpuMatrix::F32(..) => format!("f32-{isa}"),
-            CpuMatrix::F16(..) => format!("f16-{isa}"),
-            CpuMatrix::BF16(..) => format!("bf16-{isa}"),
-            CpuMatrix::Packed(w) => format!("{}-panels-{isa}", w.dtype()),
-            CpuMatrix::Quant(_, _, dtype, _) if rows <= MAX_INTEGER_ROWS => {
-                stonechat_quant::kernel_name(isa, *dtype)
-            }
-            CpuMatrix::Quant(_, _, dtype, _) => format!("{dtype}-dequantized-f32-{isa}"),
-        }
     }
 
     /// Products of one input, which is quantized at most once.
@@ -173,21 +105,6 @@ impl Cpu {
         }
     }
 
-    /// The weights rearranged, if this instruction set has a kernel for that.
-    fn packed(&self, source: &MatrixSource<'_>) -> Option<PackedMatrix> {
-        if !PackedMatrix::has_kernel(self.device.isa, source.dtype) {
-            return None;
-        }
-        let mut matrix = PackedMatrix::zeroed(source.dtype, source.rows, source.cols)?;
-        let row_bytes = matrix.row_bytes().max(1);
-        // Whole panels, whatever their height.
-        let rows_at_once = (CHUNK_BYTES / row_bytes).next_multiple_of(64).max(64);
-        in_pieces(source, rows_at_once * row_bytes, |i, bytes| {
-            matrix.pack(&self.device, i * rows_at_once, bytes);
-        });
-        Some(matrix)
-    }
-
     /// The rows of `x` as integers, until the guard is dropped.
     fn quantize(&self, x: MatRef<'_>) -> MutexGuard<'_, ActivationBuffer> {
         let mut activations = self.activations.lock().unwrap_or_else(PoisonError::into_inner);
@@ -199,11 +116,6 @@ impl Cpu {
         }
         activations
     }
-}
-
-/// The view of a matrix whose sizes were checked when it was loaded.
-fn blocks(dtype: DType, n: usize, k: usize, bytes: &[u8]) -> QuantMatrix<'_> {
-    QuantMatrix::new(dtype, n, k, bytes).expect("checked by `Backend::matrix`")
 }
 
 fn mat(buffer: &[f32], rows: Rows) -> MatRef<'_> {
@@ -223,26 +135,6 @@ fn host<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
     }
 }
 
-/// Calls `take` with each `len` bytes of a weight matrix, fewer at the end, and releases their pages.
-fn in_pieces(source: &MatrixSource<'_>, len: usize, mut take: impl FnMut(usize, &[u8])) {
-    for (i, bytes) in source.bytes.chunks(len).enumerate() {
-        take(i, bytes);
-        if let Some(pages) = source.pages {
-            pages.release();
-        }
-    }
-}
-
-/// The values of a weight matrix in memory of their own.
-fn copied<T: Pod>(source: &MatrixSource<'_>) -> Vec<T> {
-    let mut values = bytemuck::allocation::zeroed_vec::<T>(source.bytes.len() / size_of::<T>());
-    let to = bytemuck::cast_slice_mut::<T, u8>(&mut values);
-    in_pieces(source, CHUNK_BYTES, |i, bytes| {
-        to[i * CHUNK_BYTES..][..bytes.len()].copy_from_slice(bytes);
-    });
-    values
-}
-
 impl Backend for Cpu {
     type Buffer = AlignedVec;
     type Matrix = CpuMatrix;
@@ -253,7 +145,16 @@ impl Backend for Cpu {
     }
 
     fn describe(&self) -> String {
-        format!("cpu {}, {} threads", self.device.isa.name(), self.device.threads.n_threads())
+        let (isa, n_threads) = (self.device.isa.name(), self.device.threads.n_threads());
+        let layout = match self.repack {
+            Repack::On => "",
+            Repack::Off => ", weights as stored",
+        };
+        format!("cpu {isa}, {n_threads} threads{layout}")
+    }
+
+    fn load_cost(&self) -> LoadCost {
+        *self.load_cost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn alloc(&self, len: usize) -> Result<AlignedVec, Error> {
@@ -262,32 +163,7 @@ impl Backend for Cpu {
     }
 
     fn matrix(&self, source: MatrixSource<'_>) -> Result<CpuMatrix, Error> {
-        let MatrixSource { name, rows, cols, dtype, bytes, pages: _ } = source;
-        let expected =
-            rows.checked_mul(cols).and_then(|n| dtype.bytes_for(n)).unwrap_or(usize::MAX);
-        if bytes.len() != expected || !cols.is_multiple_of(dtype.block_len()) {
-            let (name, shape) = (name.to_owned(), [rows, cols]);
-            return Err(Error::WeightSize { name, dtype, shape, expected, got: bytes.len() });
-        }
-        Ok(match dtype {
-            DType::F32 => CpuMatrix::F32(rows, cols, copied(&source)),
-            DType::F16 => CpuMatrix::F16(rows, cols, copied(&source)),
-            DType::BF16 => CpuMatrix::BF16(rows, cols, copied(&source)),
-            _ if QuantMatrix::has_kernel(dtype) => {
-                // Sized once: a decode step must not grow it.
-                let mut activations =
-                    self.activations.lock().unwrap_or_else(PoisonError::into_inner);
-                activations.reserve(MAX_INTEGER_ROWS, cols);
-                match self.packed(&source) {
-                    Some(matrix) => CpuMatrix::Packed(matrix),
-                    None => CpuMatrix::Quant(rows, cols, dtype, copied(&source)),
-                }
-            }
-            _ => {
-                let name = name.to_owned();
-                return Err(Error::UnsupportedWeight { name, dtype, backend: "cpu" });
-            }
-        })
+        self.take_over(source)
     }
 
     fn kv(&self, shape: KvShape) -> Result<Vec<KvPool>, Error> {
@@ -322,21 +198,7 @@ impl Backend for Cpu {
         let (_, d) = table.shape();
         for (t, (row, &token)) in out.chunks_exact_mut(d).zip(args.tokens).enumerate() {
             let token = token as usize;
-            let values = token * d..(token + 1) * d;
-            match table {
-                CpuMatrix::F32(_, _, table) => row.copy_from_slice(&table[values]),
-                CpuMatrix::F16(_, _, table) => {
-                    row.iter_mut().zip(&table[values]).for_each(|(r, v)| *r = v.to_f32());
-                }
-                CpuMatrix::BF16(_, _, table) => {
-                    row.iter_mut().zip(&table[values]).for_each(|(r, v)| *r = v.to_f32());
-                }
-                CpuMatrix::Quant(n, k, dtype, bytes) => {
-                    let table = blocks(*dtype, *n, *k, bytes);
-                    table.dequantize_rows(self.device.isa, token..token + 1, row);
-                }
-                CpuMatrix::Packed(table) => table.dequantize_row(self.device.isa, token, row),
-            }
+            table.dequantize_row(self.device.isa, token, row);
             if args.scale != 1.0 {
                 row.iter_mut().for_each(|r| *r *= args.scale);
             }

@@ -29,11 +29,11 @@ mod wgpu;
 
 pub use backend::{
     Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, KvDType, KvRow,
-    KvShape, MatrixSource, Pages, Product, QueryRow, Rope, RopePairs, Rotation, Routing, Rows,
+    KvShape, LoadCost, MatrixSource, Product, QueryRow, Rope, RopePairs, Rotation, Routing, Rows,
     View,
 };
 pub use conv1d::Conv1d;
-pub use cpu::{Cpu, CpuMatrix};
+pub use cpu::{Cpu, CpuMatrix, Repack};
 pub use error::Error;
 pub use kv_cache::{KvCache, PAGE_LEN, Sequence};
 pub use linear::Linear;

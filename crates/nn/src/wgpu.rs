@@ -107,7 +107,7 @@ impl Backend for Wgpu {
     }
 
     fn matrix(&self, source: MatrixSource<'_>) -> Result<GpuMatrix, Error> {
-        let MatrixSource { name, rows, cols, dtype, bytes, pages } = source;
+        let MatrixSource { name, rows, cols, dtype, bytes } = source;
         let expected =
             rows.checked_mul(cols).and_then(|n| dtype.bytes_for(n)).unwrap_or(usize::MAX);
         if bytes.len() != expected || !cols.is_multiple_of(dtype.block_len()) {
@@ -121,12 +121,7 @@ impl Backend for Wgpu {
             let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
             *converted.entry(dtype.name()).or_default() += 1;
         }
-        let release = || {
-            if let Some(pages) = pages {
-                pages.release();
-            }
-        };
-        let matrix = GpuMatrix::load(&self.gpu, dtype, (rows, cols), bytes, release);
+        let matrix = GpuMatrix::load(&self.gpu, dtype, (rows, cols), bytes);
         let matrix = matrix.map_err(allocation)?;
         stonechat_quant::wgpu::warm(&self.gpu, &matrix);
         Ok(matrix)

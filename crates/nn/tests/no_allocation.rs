@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stonechat_compute::DType;
+use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{
     Activation, Backend, Cpu, Epilogue, Experts, GatedActivation, MatrixSource, Product, Routing,
     View,
@@ -40,8 +40,7 @@ fn quantized(cpu: &Cpu, rows: usize, cols: usize) -> <Cpu as Backend>::Matrix {
         rows,
         cols,
         dtype: DType::Q8_0,
-        bytes: &bytes,
-        pages: None,
+        bytes: &SharedBytes::from(bytes),
     })
     .expect("a supported type")
 }

@@ -30,4 +30,6 @@ pub use error::{Error, Result};
 pub use matmul::{QuantMatrix, kernel_name, matmul};
 pub use packed::{PackedMatrix, matmul_packed};
 pub use peak::int8_peak;
-pub use rows::{dequantize_row, dequantize_rows, is_float, needs_importance, quantize_rows};
+pub use rows::{
+    dequantize_row, dequantize_rows, fitting_dtype, is_float, needs_importance, quantize_rows,
+};

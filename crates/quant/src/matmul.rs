@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use stonechat_compute::cpu::{Epilogue, MatMut};
+use stonechat_compute::cpu::{Epilogue, MatMut, SharedMut};
 use stonechat_compute::simd::NullaryFnOnce;
 use stonechat_compute::{Cpu, DType, Isa, match_isa};
 
@@ -171,9 +171,7 @@ fn rows<B: DotRow>(
     if w.n == 0 || out.rows == 0 {
         return;
     }
-    // Checks anew that all rows of the output lie inside its data, disjoint.
-    let mut out = MatMut::new(out.data, out.rows, out.cols, out.stride);
-    let shared = SharedOut::new(&mut out);
+    let shared = out.shared();
     let row_bytes = w.bytes.len() / w.n;
     let task_cols = (TASK_BYTES / row_bytes.max(1)).next_multiple_of(TILE_COLS).max(TILE_COLS);
     let blocks = bytemuck::cast_slice::<u8, B>(w.bytes);
@@ -185,43 +183,12 @@ fn rows<B: DotRow>(
     });
 }
 
-/// An output that several threads write, each to columns of its own.
-#[derive(Clone, Copy)]
-pub(crate) struct SharedOut {
-    data: *mut f32,
-    stride: usize,
-}
-
-// SAFETY: the pointer is only used by `span`, whose callers promise disjointness.
-unsafe impl Send for SharedOut {}
-// SAFETY: a shared `SharedOut` gives no access but through `span`, as above.
-unsafe impl Sync for SharedOut {}
-
-impl SharedOut {
-    pub(crate) fn new(out: &mut MatMut<'_>) -> Self {
-        Self { data: out.data.as_mut_ptr(), stride: out.stride }
-    }
-
-    /// Columns `cols` of row `m`.
-    ///
-    /// # Safety
-    /// They lie inside the output that the pointer was made from, which outlives the slice, and
-    /// no other reference to them lives at the same time.
-    #[inline(always)]
-    pub(crate) unsafe fn span<'a>(self, m: usize, cols: Range<usize>) -> &'a mut [f32] {
-        // SAFETY: the caller vouches for both.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.data.add(m * self.stride + cols.start), cols.len())
-        }
-    }
-}
-
 struct Task<'a, B> {
     blocks: &'a [B],
     blocks_per_row: usize,
     x: &'a ActivationBuffer,
     cols: Range<usize>,
-    out: SharedOut,
+    out: SharedMut<'a>,
     epilogue: Epilogue<'a>,
 }
 
@@ -269,9 +236,9 @@ impl<B: DotRow> Task<'_, B> {
         }
         for m in 0..M {
             // SAFETY: `row + M <= x.rows()` by the split in `call`, `cols` lies in `0..N`, and
-            // `rows` checked that the output holds all of `x.rows()` by `N`; columns belong to
-            // this task alone.
-            let out = unsafe { self.out.span(row + m, cols.clone()) };
+            // `matmul` checked that the output is `x.rows()` by `N`; columns belong to this task
+            // alone.
+            let out = unsafe { self.out.span(row + m, cols.start, cols.len()) };
             self.epilogue.finish(s, &sums[m], cols.start, out);
         }
     }

@@ -17,11 +17,10 @@ pub(crate) mod tiles;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::cpu::{Epilogue, MatMut};
-use stonechat_compute::{Cpu, DType, Isa, Parts};
+use stonechat_compute::cpu::{Epilogue, MatMut, SharedMut};
+use stonechat_compute::{AlignedVec, Cpu, DType, Isa, Parts};
 
 use crate::activation::ActivationBuffer;
-use crate::matmul::SharedOut;
 use layout::Layout;
 
 /// Rows of a panel.
@@ -48,8 +47,8 @@ pub struct PackedMatrix {
     layout: &'static Layout,
     n: usize,
     k: usize,
-    /// Panels; each has its lone f16 factors, padded to whole vectors, then its blocks.
-    data: Vec<Words>,
+    /// Panels of [`Words`]; each has its lone f16 factors, padded to whole vectors, then its blocks.
+    data: AlignedVec,
 }
 
 impl PackedMatrix {
@@ -67,10 +66,9 @@ impl PackedMatrix {
         if !k.is_multiple_of(dtype.block_len()) {
             return None;
         }
-        let mut matrix = Self { layout, n, k, data: Vec::new() };
-        let n_words = n.div_ceil(PANEL_ROWS) * matrix.panel_len();
-        matrix.data = bytemuck::allocation::zeroed_vec(n_words);
-        Some(matrix)
+        let panel_len = layout.panel_len(k / dtype.block_len());
+        let data = AlignedVec::zeroed(n.div_ceil(PANEL_ROWS) * panel_len * PANEL_ROWS);
+        Some(Self { layout, n, k, data })
     }
 
     /// Rearranges whole rows, of which the first is row `first`, a multiple of 16.
@@ -83,7 +81,8 @@ impl PackedMatrix {
         assert!(first.is_multiple_of(PANEL_ROWS) && first + rows <= self.n, "pack: no such rows");
         let (layout, n_blocks, panel_len) = (self.layout, self.blocks_per_row(), self.panel_len());
         let panels = first / PANEL_ROWS..(first + rows).div_ceil(PANEL_ROWS);
-        let out = Parts::new(&mut self.data[panels.start * panel_len..panels.end * panel_len]);
+        let words: &mut [Words] = bytemuck::cast_slice_mut(&mut self.data);
+        let out = Parts::new(&mut words[panels.start * panel_len..panels.end * panel_len]);
         cpu.threads.run(panels.len(), |panel| {
             // SAFETY: a panel is of one task.
             let words = unsafe { out.part(panel * panel_len..(panel + 1) * panel_len) };
@@ -122,13 +121,12 @@ impl PackedMatrix {
     /// If there is no such row or `out` has another length.
     pub fn dequantize_row(&self, isa: Isa, row: usize, out: &mut [f32]) {
         assert!(row < self.n, "dequantize: no such row");
-        let panel = &self.data[row / PANEL_ROWS * self.panel_len()..][..self.panel_len()];
+        let panel = self.panel(row / PANEL_ROWS);
         let block_len = self.layout.dtype.block_len();
         let mut bytes = [0; layout::MAX_BLOCK_BYTES];
         let bytes = &mut bytes[..self.layout.block_bytes];
-        let n_blocks = self.blocks_per_row();
         for (block, values) in out.chunks_exact_mut(block_len).enumerate() {
-            self.layout.unpack_block(panel, n_blocks, (row % PANEL_ROWS, block), bytes);
+            self.layout.unpack_block(panel, (row % PANEL_ROWS, block), bytes);
             if let Err(error) = crate::rows::dequantize_rows(isa, self.layout.dtype, bytes, values)
             {
                 panic!("{error}");
@@ -140,9 +138,10 @@ impl PackedMatrix {
         self.k / self.layout.dtype.block_len()
     }
 
-    /// What has no place in words of a panel, and its words.
+    /// The lone factors of a panel, and its blocks.
     fn panel(&self, index: usize) -> (&[Words], &[Words]) {
-        let words = &self.data[index * self.panel_len()..][..self.panel_len()];
+        let words: &[Words] = bytemuck::cast_slice(&self.data);
+        let words = &words[index * self.panel_len()..][..self.panel_len()];
         words.split_at(self.layout.factors_len(self.blocks_per_row()))
     }
 
@@ -175,9 +174,7 @@ pub fn matmul_packed(
     if rows.is_empty() || out.rows == 0 {
         return;
     }
-    // Checks anew that all rows of the output lie inside its data, disjoint.
-    let mut out = MatMut::new(out.data, out.rows, out.cols, out.stride);
-    let shared = SharedOut::new(&mut out);
+    let shared = out.shared();
     let panel_len = w.panel_len();
     let panels = rows.start / PANEL_ROWS..rows.end.div_ceil(PANEL_ROWS);
     let most = panels.len() / (MIN_TASKS_PER_THREAD * cpu.threads.n_threads());
@@ -226,7 +223,7 @@ struct Task<'a> {
     panels: Range<usize>,
     /// The rows of `w` that are wanted.
     rows: Range<usize>,
-    out: SharedOut,
+    out: SharedMut<'a>,
     epilogue: Epilogue<'a>,
 }
 

@@ -69,6 +69,22 @@ pub fn needs_importance(dtype: DType) -> bool {
     matches!(dtype, Iq1S | Iq1M | Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S)
 }
 
+/// `dtype`, or the type that llama.cpp puts in its place where rows of `row_len` values are no whole
+/// number of its blocks.
+#[must_use]
+pub fn fitting_dtype(dtype: DType, row_len: usize) -> DType {
+    let fits = |dtype: &DType| row_len.is_multiple_of(dtype.block_len());
+    let substitute = match dtype {
+        DType::Q2K | DType::Q3K | DType::Tq1_0 | DType::Tq2_0 => DType::Q4_0,
+        DType::Iq4Xs | DType::Nvfp4 => DType::Iq4Nl,
+        DType::Q4K => DType::Q5_0,
+        DType::Q5K => DType::Q5_1,
+        DType::Q6K => DType::Q8_0,
+        _ => DType::F16,
+    };
+    [dtype, substitute].into_iter().find(fits).unwrap_or(DType::F16)
+}
+
 /// Unpacks `bytes`, any whole number of blocks or elements at any address, to exactly the values
 /// that the format defines, with the best instructions there are.
 ///

@@ -8,6 +8,7 @@ mod convert;
 mod device;
 mod inspect;
 mod llm;
+mod load;
 mod models;
 mod pull;
 mod quantize;

@@ -2,7 +2,7 @@
 
 use std::future::{Future, ready};
 
-use stonechat_compute::DType;
+use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{
     Activation, Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvDType,
     KvRow, KvShape, MatrixSource, PAGE_LEN, Product, Rope, RopePairs, Rotation, Routing, Rows,
@@ -168,7 +168,7 @@ impl Backend for Reference {
     }
 
     fn matrix(&self, source: MatrixSource<'_>) -> Result<ReferenceMatrix, Error> {
-        let MatrixSource { name, rows, cols, dtype, bytes, pages: _ } = source;
+        let MatrixSource { name, rows, cols, dtype, bytes } = source;
         let mut values = vec![0.0; rows * cols];
         stonechat_quant::dequantize_row(dtype, bytes, &mut values).map_err(|_| {
             Error::UnsupportedWeight { name: name.to_owned(), dtype, backend: "reference" }
@@ -489,8 +489,7 @@ impl ReferenceMatrix {
             rows: n,
             cols: k,
             dtype: DType::F32,
-            bytes: bytemuck::cast_slice(values),
-            pages: None,
+            bytes: &SharedBytes::from(bytemuck::cast_slice(values).to_vec()),
         };
         Reference.matrix(source).expect("f32 is always readable")
     }

@@ -8,7 +8,7 @@ mod attention;
 mod moe;
 
 use pollster::block_on;
-use stonechat_compute::DType;
+use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{
     Activation, Backend, Embed, Epilogue, GatedActivation, KvDType, MatrixSource, Product, Rope,
     RopePairs, Rotation, Rows, View,
@@ -317,7 +317,12 @@ fn weights<B: Backend>(
     rows: usize,
     cols: usize,
 ) -> B::Matrix {
-    let bytes = random_weights(dtype, random, (rows, cols), 1.0 / (cols as f32).sqrt());
-    let source = MatrixSource { name: "test", rows, cols, dtype, bytes: &bytes, pages: None };
+    // Files put weights at any address.
+    let mut bytes = vec![0; (random.next_u32() % 2) as usize];
+    let start = bytes.len();
+    bytes.extend(random_weights(dtype, random, (rows, cols), 1.0 / (cols as f32).sqrt()));
+    let bytes = SharedBytes::from(bytes);
+    let bytes = &bytes.slice(start..bytes.len());
+    let source = MatrixSource { name: "test", rows, cols, dtype, bytes };
     backend.matrix(source).expect("a supported type")
 }

@@ -1,7 +1,7 @@
 //! The CPU backend against the f64 oracle, on every instruction set of this machine.
 
 use stonechat_compute::{Isa, ThreadTeam};
-use stonechat_nn::{Backend, Cpu};
+use stonechat_nn::{Backend, Cpu, Repack};
 use stonechat_testkit::suite;
 
 #[test]
@@ -10,8 +10,11 @@ fn cpu_conforms_on_every_isa() {
     for isa in Isa::available() {
         for n_threads in [1, 2] {
             let threads = ThreadTeam::new(n_threads).expect("a thread team");
-            backends.push(Cpu::with_device(stonechat_compute::Cpu { isa, threads }));
-            println!("{}", backends[backends.len() - 1].describe());
+            let device = stonechat_compute::Cpu { isa, threads };
+            for repack in [Repack::On, Repack::Off] {
+                backends.push(Cpu::with_device(device.clone()).with_repack(repack));
+                println!("{}", backends[backends.len() - 1].describe());
+            }
         }
     }
     assert!(!backends.is_empty());

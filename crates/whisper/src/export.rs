@@ -1,10 +1,9 @@
 //! Writing a model: GGUF or whisper.cpp `.bin`, as stored or with other weight types.
 
-use std::borrow::Cow;
 use std::path::Path;
 
 use stonechat_audio::LogMel;
-use stonechat_compute::DType;
+use stonechat_compute::{DType, SharedBytes};
 use stonechat_formats::{
     AtomicFile, GgufWriter, MelFilters, Metadata, ModelFile, TensorInfo, WhisperBinWriter,
     WhisperHparams,
@@ -91,7 +90,7 @@ pub fn export(
     match format {
         ExportFormat::Gguf => {
             for tensor in plan.iter_mut().filter(|t| t.role == Role::Matrix) {
-                tensor.dtype = fitting(tensor.dtype, tensor.row_len());
+                tensor.dtype = stonechat_quant::fitting_dtype(tensor.dtype, tensor.row_len());
             }
             let metadata = gguf_metadata(&config, &special, &tokenizer);
             let infos = plan.iter().map(Planned::info).collect();
@@ -194,23 +193,8 @@ fn ftype(dtype: DType) -> Option<u32> {
     })
 }
 
-/// `dtype`, or the type with blocks of 32 that stands in for it in rows of `row_len` values
-/// (llama.cpp's choices, with `q4_0` where it takes a type that this project lacks).
-fn fitting(dtype: DType, row_len: usize) -> DType {
-    if row_len.is_multiple_of(dtype.block_len()) {
-        return dtype;
-    }
-    match dtype {
-        DType::Q2K | DType::Q3K => DType::Q4_0,
-        DType::Q4K => DType::Q5_0,
-        DType::Q5K => DType::Q5_1,
-        DType::Q6K => DType::Q8_0,
-        _ => DType::F16,
-    }
-}
-
 /// The tensor's bytes as `dtype`.
-fn convert<'a>(source: &Source<'a>, name: &str, dtype: DType) -> Result<Cow<'a, [u8]>, Error> {
+fn convert(source: &Source<'_>, name: &str, dtype: DType) -> Result<SharedBytes, Error> {
     let tensor = source.tensor(name)?;
     if tensor.dtype == dtype {
         return Ok(tensor.bytes);
@@ -225,7 +209,7 @@ fn convert<'a>(source: &Source<'a>, name: &str, dtype: DType) -> Result<Cow<'a, 
     let mut bytes = vec![0; dtype.bytes_for(values.len()).ok_or_else(unsupported)?];
     stonechat_quant::quantize_rows(dtype, &values, row_len, &mut bytes)
         .map_err(|_| unsupported())?;
-    Ok(Cow::Owned(bytes))
+    Ok(SharedBytes::from(bytes))
 }
 
 fn tensor_names(config: &Config) -> Vec<(String, Role)> {
@@ -314,17 +298,7 @@ fn gguf_metadata(config: &Config, special: &SpecialTokens, tokenizer: &Tokenizer
 mod tests {
     use std::path::Path;
 
-    use stonechat_compute::DType;
-
-    use super::{ExportFormat, fitting};
-
-    #[test]
-    fn k_types_give_way_on_short_rows() {
-        assert_eq!(fitting(DType::Q4K, 512), DType::Q4K);
-        assert_eq!(fitting(DType::Q4K, 384), DType::Q5_0);
-        assert_eq!(fitting(DType::Q6K, 384), DType::Q8_0);
-        assert_eq!(fitting(DType::Q8_0, 100), DType::F16);
-    }
+    use super::ExportFormat;
 
     #[test]
     fn the_extension_names_the_format() {

@@ -3,26 +3,23 @@
 //! Tensors are asked for by openai/whisper's names. Hugging Face files rename them; CTranslate2
 //! files also stack query, key and value into one matrix and may hold int8 rows with a scale.
 
-use std::borrow::Cow;
-
-use stonechat_compute::DType;
+use stonechat_compute::{DType, SharedBytes};
 use stonechat_formats::{ModelFile, TensorView};
-use stonechat_nn::Pages;
 
 use crate::Error;
 
 /// A tensor as stored, or a row range of one.
 #[derive(Debug)]
-pub(crate) struct Tensor<'a> {
+pub(crate) struct Tensor {
     /// Name in the file.
     pub(crate) name: String,
     pub(crate) dtype: DType,
     /// Outermost first.
     pub(crate) shape: Vec<usize>,
-    pub(crate) bytes: Cow<'a, [u8]>,
+    pub(crate) bytes: SharedBytes,
 }
 
-impl Tensor<'_> {
+impl Tensor {
     /// The values as f32.
     pub(crate) fn to_f32(&self) -> Result<Vec<f32>, Error> {
         let mut values = vec![0.0; self.shape.iter().product()];
@@ -57,12 +54,6 @@ struct Place {
 pub(crate) struct Source<'a> {
     file: &'a ModelFile,
     naming: Naming,
-}
-
-impl Pages for Source<'_> {
-    fn release(&self) {
-        self.file.release();
-    }
 }
 
 impl<'a> Source<'a> {
@@ -112,12 +103,12 @@ impl<'a> Source<'a> {
     }
 
     /// The tensor that openai/whisper calls `name`; int8 rows become `q8_0` blocks.
-    pub(crate) fn tensor(&self, name: &str) -> Result<Tensor<'a>, Error> {
+    pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, Error> {
         let place = self.place(name);
         let view = self.view(&place.name)?;
         let mut shape = view.shape.to_vec();
         let mut rows = 0..shape.first().copied().unwrap_or(1);
-        let mut bytes = view.data;
+        let mut bytes = view.shared();
         if let Some((part, parts)) = place.part {
             if !rows.end.is_multiple_of(parts) {
                 let expected = vec![rows.end / parts * parts];
@@ -125,13 +116,13 @@ impl<'a> Source<'a> {
             }
             let (each, size) = (rows.end / parts, bytes.len() / parts);
             rows = part * each..(part + 1) * each;
-            bytes = &bytes[part * size..(part + 1) * size];
+            bytes = bytes.slice(part * size..(part + 1) * size);
             shape[0] = each;
         }
         if view.dtype == DType::I8 {
-            return self.scaled_int8(place.name, shape, bytes, rows.start);
+            return self.scaled_int8(place.name, shape, &bytes, rows.start);
         }
-        Ok(Tensor { name: place.name, dtype: view.dtype, shape, bytes: Cow::Borrowed(bytes) })
+        Ok(Tensor { name: place.name, dtype: view.dtype, shape, bytes })
     }
 
     /// CTranslate2's int8 rows, `value = int8 / scale[row]`, in the block format with the same
@@ -142,7 +133,7 @@ impl<'a> Source<'a> {
         shape: Vec<usize>,
         bytes: &[u8],
         first_row: usize,
-    ) -> Result<Tensor<'a>, Error> {
+    ) -> Result<Tensor, Error> {
         let scales_name = format!("{name}_scale");
         let scales = self.view(&scales_name)?;
         let n_rows = shape.first().copied().unwrap_or(1);
@@ -174,7 +165,7 @@ impl<'a> Source<'a> {
             }
             (DType::F32, out)
         };
-        Ok(Tensor { name, dtype, shape, bytes: Cow::Owned(out) })
+        Ok(Tensor { name, dtype, shape, bytes: SharedBytes::from(out) })
     }
 
     fn view(&self, name: &str) -> Result<TensorView<'a>, Error> {

@@ -1,8 +1,6 @@
 //! Reading a file into checked, device-resident weights.
 
-use std::borrow::Cow;
-
-use stonechat_compute::DType;
+use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{Backend, Conv1d, LayerNorm, Linear, MatrixSource};
 
 use crate::decoder::{Decoder, DecoderBlock};
@@ -140,7 +138,6 @@ impl<B: Backend> Loader<'_, B> {
             cols,
             dtype,
             bytes: &bytes,
-            pages: Some(self.source),
         })?;
         let bias = if biases.is_empty() {
             None
@@ -183,8 +180,7 @@ impl<B: Backend> Loader<'_, B> {
             rows: d,
             cols: 3 * n_in,
             dtype: stored.dtype,
-            bytes: &bytes,
-            pages: None,
+            bytes: &SharedBytes::from(bytes),
         })?;
         Ok(Conv1d { weight, bias: self.vector(&format!("{name}.bias"), &[d])?, stride })
     }
@@ -205,7 +201,7 @@ impl<B: Backend> Loader<'_, B> {
 
     /// The tensor, if its shape is `expected`; axes of length 1 do not count, since whisper.cpp
     /// stores the convolutions' biases as columns.
-    fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor<'_>, Error> {
+    fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor, Error> {
         let tensor = self.source.tensor(name)?;
         let squeezed =
             |shape: &[usize]| shape.iter().copied().filter(|&n| n != 1).collect::<Vec<_>>();
@@ -222,14 +218,11 @@ impl<B: Backend> Loader<'_, B> {
 }
 
 /// One block of bytes for matrices that stand below each other; mixed types become f32.
-fn join<'a>(parts: &'a [Tensor<'_>]) -> Result<(DType, Cow<'a, [u8]>), Error> {
+fn join(parts: &[Tensor]) -> Result<(DType, SharedBytes), Error> {
     let dtype = parts[0].dtype;
-    if parts.len() == 1 {
-        return Ok((dtype, Cow::Borrowed(&parts[0].bytes)));
-    }
     if parts.iter().all(|part| part.dtype == dtype) {
-        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.bytes.iter().copied()).collect();
-        return Ok((dtype, Cow::Owned(bytes)));
+        let parts: Vec<SharedBytes> = parts.iter().map(|part| part.bytes.clone()).collect();
+        return Ok((dtype, SharedBytes::joined(&parts)));
     }
     let mut bytes = Vec::new();
     for part in parts {
@@ -237,5 +230,5 @@ fn join<'a>(parts: &'a [Tensor<'_>]) -> Result<(DType, Cow<'a, [u8]>), Error> {
             bytes.extend_from_slice(&value.to_le_bytes());
         }
     }
-    Ok((DType::F32, Cow::Owned(bytes)))
+    Ok((DType::F32, SharedBytes::from(bytes)))
 }

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use stonechat_benches::protocol::{FloorKind, Unit};
-use stonechat_compute::DType;
+use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{Activation, Backend, Cpu, CpuMatrix, Epilogue, MatrixSource, Product, View};
 use stonechat_quant::QuantMatrix;
 use stonechat_testkit::{Lcg, random_weights};
@@ -139,16 +139,21 @@ fn loading(dtype: DType) -> Case {
 }
 
 /// Random rows of a type.
-fn weights(dtype: DType, n: usize, k: usize) -> Result<Vec<u8>> {
+fn weights(dtype: DType, n: usize, k: usize) -> Result<SharedBytes> {
     let few = n.min(DIFFERENT_ROWS);
     let row_bytes = dtype.bytes_for(k).with_context(|| format!("{dtype} has no rows of {k}"))?;
     let rows = random_weights(dtype, &mut Lcg::new(1), (few, k), 0.05);
-    Ok(rows.into_iter().cycle().take(n * row_bytes).collect())
+    let bytes: Vec<u8> = rows.into_iter().cycle().take(n * row_bytes).collect();
+    Ok(SharedBytes::from(bytes))
 }
 
-fn matrix(backend: &Cpu, dtype: DType, (n, k): (usize, usize), bytes: &[u8]) -> Result<CpuMatrix> {
-    let source = MatrixSource { name: "bench", rows: n, cols: k, dtype, bytes, pages: None };
-    Ok(backend.matrix(source)?)
+fn matrix(
+    backend: &Cpu,
+    dtype: DType,
+    (n, k): (usize, usize),
+    bytes: &SharedBytes,
+) -> Result<CpuMatrix> {
+    Ok(backend.matrix(MatrixSource { name: "bench", rows: n, cols: k, dtype, bytes })?)
 }
 
 fn plain<'a>() -> Epilogue<'a, Cpu> {

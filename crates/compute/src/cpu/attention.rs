@@ -7,10 +7,11 @@
 //! that share a KV head are rows of the same block, so that a decode step reads each page once.
 //! Pages of 8-bit values are widened to f32 once for the whole block.
 
+mod head;
+
 use std::ops::Range;
 
-use super::element::Element;
-use super::gemm::{Operands, tile_rows};
+use self::head::{Head, Plain, Scaled, Seen};
 use super::kv::{KvDType, KvHead, KvPool, PAGE_LEN};
 use super::math::{exp, tanh};
 use super::matrix::{MatMut, MatRef, SharedMut};
@@ -20,9 +21,17 @@ use crate::simd::{Kernel, Simd};
 
 /// Rows of a block: enough that a page read from the second-level cache is used many times.
 const BLOCK_ROWS: usize = 48;
+/// Rows whose sums are kept in twice as many vectors each, where there are registers for them.
+const FEW_ROWS: usize = 8;
 /// Floats of scratch that live on the stack, enough for one query row of the usual head widths,
 /// so that a decode step needs no memory of the thread.
 const STACK_LEN: usize = 2048;
+
+/// Lanes of the widest vector.
+const MAX_LANES: usize = 16;
+/// How far a score may exceed the maximum that the sums are relative to before these are scaled anew: weights stay
+/// below `e^8`, and most pages need no horizontal maximum.
+const MAX_GROWTH: f32 = 8.0;
 
 /// Multiplications below which starting threads costs more than it gains.
 const MIN_PARALLEL: usize = 128 << 10;
@@ -213,14 +222,23 @@ impl Block<'_> {
 
     fn scratch_len(&self) -> usize {
         let layout = self.args.kv.layout();
-        let state = layout.head_dim + PAGE_LEN + layout.value_stride() + 2;
-        self.tile_rows() * state + self.widened_len()
+        let state = layout.head_dim + PAGE_LEN + layout.value_stride() + 1 + MAX_LANES;
+        self.tile_rows() * state + self.extra_len()
     }
 
-    /// Values of a head of a page, if they are widened before use.
-    fn widened_len(&self) -> usize {
+    /// Scratch for 8-bit pages: a head of a page widened, or what [`Scaled`] wants.
+    fn extra_len(&self) -> usize {
         let layout = self.args.kv.layout();
-        if layout.dtype == KvDType::Q8_0 { layout.head_len() } else { 0 }
+        match layout.dtype {
+            KvDType::Q8_0 if self.is_few() => self.tile_rows() * PAGE_LEN,
+            KvDType::Q8_0 => layout.head_len(),
+            KvDType::F32 | KvDType::F16 => 0,
+        }
+    }
+
+    /// Whether reading the page takes longer than multiplying with it.
+    fn is_few(&self) -> bool {
+        self.tile_rows() <= FEW_ROWS
     }
 
     /// The positions that any row sees, as one range.
@@ -254,10 +272,16 @@ struct Run<'a, 's> {
 
 /// State of the running softmax of a block; each slice holds one entry or row a tile row.
 struct State<'s> {
+    rows: usize,
+    /// Length of a row of `q`.
+    head_dim: usize,
+    /// Length of a row of `sums`.
+    value_stride: usize,
     q: &'s mut [f32],
     scores: &'s mut [f32],
     sums: &'s mut [f32],
     max: &'s mut [f32],
+    /// A vector, whose lanes add up to the row's total.
     total: &'s mut [f32],
 }
 
@@ -267,9 +291,10 @@ impl<'s> State<'s> {
     fn new(block: &Block<'_>, scratch: &'s mut [f32]) -> Self {
         let (layout, args) = (block.args.kv.layout(), &block.args);
         let (rows, c) = (block.tile_rows(), layout.head_dim);
+        let value_stride = layout.value_stride();
         let (q, rest) = scratch.split_at_mut(rows * c);
         let (scores, rest) = rest.split_at_mut(rows * PAGE_LEN);
-        let (sums, rest) = rest.split_at_mut(rows * layout.value_stride());
+        let (sums, rest) = rest.split_at_mut(rows * value_stride);
         let (max, total) = rest.split_at_mut(rows);
         sums.fill(0.0);
         max.fill(f32::NEG_INFINITY);
@@ -284,22 +309,11 @@ impl<'s> State<'s> {
                 && sinks[head] > f32::NEG_INFINITY
             {
                 max[r] = sinks[head];
-                total[r] = 1.0;
+                total[r * MAX_LANES] = 1.0;
             }
         }
-        Self { q, scores, sums, max, total }
+        Self { rows, head_dim: c, value_stride, q, scores, sums, max, total }
     }
-}
-
-/// The positions `visible` of a page that starts at position `start`.
-#[derive(Clone, Copy)]
-struct Page<'a, E> {
-    keys: &'a [E],
-    values: &'a [E],
-    start: usize,
-    /// Positions of the page that any row sees.
-    from: usize,
-    to: usize,
 }
 
 impl Kernel for Run<'_, '_> {
@@ -310,28 +324,31 @@ impl Kernel for Run<'_, '_> {
         let Self { block, scratch } = self;
         let layout = block.args.kv.layout();
         let (rows, c) = (block.tile_rows(), layout.head_dim);
-        let (widened, scratch) = scratch.split_at_mut(block.widened_len());
+        let (extra, scratch) = scratch.split_at_mut(block.extra_len());
         let mut state = State::new(&block, scratch);
         let visible = block.visible();
         let first_page = block.args.rows[block.first].first_page as usize;
         for page in visible.start / PAGE_LEN..visible.end.div_ceil(PAGE_LEN) {
             let id = block.args.page_table[first_page + page];
             let start = page * PAGE_LEN;
+            if block.is_few() && start + PAGE_LEN < visible.end {
+                block
+                    .args
+                    .kv
+                    .prefetch_head(block.args.page_table[first_page + page + 1], block.kv_head);
+            }
             let from = visible.start.saturating_sub(start);
             let to = PAGE_LEN.min(visible.end - start);
+            let seen = Seen { start, from, to };
             match block.args.kv.head(id, block.kv_head) {
-                KvHead::F32(kv) => {
-                    let (keys, values) = kv.split_at(c * PAGE_LEN);
-                    add_page(s, &mut state, &block, Page { keys, values, start, from, to });
+                KvHead::F32(kv) => add_page(s, &mut state, &block, Plain::new(kv, c), seen),
+                KvHead::F16(kv) => add_page(s, &mut state, &block, Plain::new(kv, c), seen),
+                KvHead::Q8(head) if block.is_few() => {
+                    add_page(s, &mut state, &block, Scaled { head, scratch: extra }, seen);
                 }
-                KvHead::F16(kv) => {
-                    let (keys, values) = kv.split_at(c * PAGE_LEN);
-                    add_page(s, &mut state, &block, Page { keys, values, start, from, to });
-                }
-                KvHead::Q8(kv) => {
-                    kv.widen(widened, from..to);
-                    let (keys, values) = widened.split_at(c * PAGE_LEN);
-                    add_page(s, &mut state, &block, Page { keys, values, start, from, to });
+                KvHead::Q8(head) => {
+                    head.widen(extra, from..to);
+                    add_page(s, &mut state, &block, Plain::new(&*extra, c), seen);
                 }
             }
         }
@@ -339,7 +356,9 @@ impl Kernel for Run<'_, '_> {
             let column = block.query_head(r) * c;
             // SAFETY: these columns of these rows belong to this block alone.
             let out = unsafe { block.out.span(block.row(r), column, c) };
-            let scale = if state.total[r] == 0.0 { 0.0 } else { 1.0 / state.total[r] };
+            let (total, _) = s.split(&state.total[r * MAX_LANES..][..S::LANES]);
+            let total = s.reduce_sum(total[0]);
+            let scale = if total == 0.0 { 0.0 } else { 1.0 / total };
             let sums = &state.sums[r * layout.value_stride()..][..c];
             for (y, &sum) in out.iter_mut().zip(sums) {
                 *y = sum * scale;
@@ -350,67 +369,34 @@ impl Kernel for Run<'_, '_> {
 
 /// Adds the visible positions of a page to the running softmax.
 #[inline(always)]
-fn add_page<S: Simd, E: Element>(
+fn add_page<S: Simd, H: Head>(
     s: S,
     state: &mut State<'_>,
     block: &Block<'_>,
-    page: Page<'_, E>,
+    mut head: H,
+    seen: Seen,
 ) {
-    let layout = block.args.kv.layout();
-    let (c, rows) = (layout.head_dim, block.tile_rows());
-    let Page { keys, values, start, from, to } = page;
-    let width = 2 * S::LANES;
-    for n in (from / width * width..to).step_by(width) {
-        let operands = Operands {
-            a: state.q.as_ptr(),
-            a_stride: c,
-            b: keys[n..].as_ptr(),
-            b_stride: PAGE_LEN,
-            c: state.scores[n..].as_mut_ptr(),
-            c_stride: PAGE_LEN,
-            k: c,
-            accumulate: false,
-        };
-        // SAFETY: `q` is `rows × c`, `keys` is `c × PAGE_LEN`, `scores` is `rows × PAGE_LEN`, and
-        // `n + width <= PAGE_LEN`, a multiple of every `width`.
-        unsafe { tile_rows::<S, E, 2>(s, rows, operands) };
+    let is_wide = block.is_few() && S::N_REGISTERS >= 32;
+    if is_wide {
+        head.scores::<S, 4>(s, state, seen);
+    } else {
+        head.scores::<S, 2>(s, state, seen);
     }
     let is_plain = block.args.soft_cap.is_none() && block.args.slopes.is_none();
-    for r in 0..rows {
+    for r in 0..block.tile_rows() {
         let QueryRow { kv_start, kv_len, .. } = block.query(r);
-        let seen_to = (kv_len as usize).saturating_sub(start).min(to);
-        let seen_from = (kv_start as usize).saturating_sub(start).min(seen_to);
+        let seen_to = (kv_len as usize).saturating_sub(seen.start).min(seen.to);
+        let seen_from = (kv_start as usize).saturating_sub(seen.start).min(seen_to);
         if !is_plain {
-            let distance = start as f32 - (kv_len as f32 - 1.0);
+            let distance = seen.start as f32 - (kv_len as f32 - 1.0);
             adjust_scores(s, &mut state.scores[r * PAGE_LEN..][..PAGE_LEN], block, r, distance);
         }
-        softmax_row(s, state, r, seen_from..seen_to, layout.value_stride());
+        softmax_row(s, state, r, seen_from..seen_to);
     }
-    let stride = layout.value_stride();
-    let mut n = 0;
-    while n < c {
-        let operands = Operands {
-            a: state.scores[from..].as_ptr(),
-            a_stride: PAGE_LEN,
-            b: values[from * stride + n..].as_ptr(),
-            b_stride: stride,
-            c: state.sums[n..].as_mut_ptr(),
-            c_stride: stride,
-            k: to - from,
-            accumulate: true,
-        };
-        // SAFETY: `scores` is `rows × PAGE_LEN`, `values` is `PAGE_LEN × stride`, of both the
-        // positions `from .. to` are used, `to <= PAGE_LEN`; `sums` is `rows × stride`, and
-        // `stride`, a multiple of 16, has room for the vectors from `n`.
-        unsafe {
-            if n + width <= stride {
-                tile_rows::<S, E, 2>(s, rows, operands);
-                n += width;
-            } else {
-                tile_rows::<S, E, 1>(s, rows, operands);
-                n += S::LANES;
-            }
-        }
+    if is_wide {
+        head.add_values::<S, 4>(s, state, seen);
+    } else {
+        head.add_values::<S, 2>(s, state, seen);
     }
 }
 
@@ -448,7 +434,8 @@ fn adjust_scores<S: Simd>(s: S, scores: &mut [f32], block: &Block<'_>, r: usize,
 /// Turns the scores of row `r` into weights relative to the running maximum; only the positions
 /// `seen` of the page are visible, the others get weight 0.
 #[inline(always)]
-fn softmax_row<S: Simd>(s: S, state: &mut State<'_>, r: usize, seen: Range<usize>, stride: usize) {
+fn softmax_row<S: Simd>(s: S, state: &mut State<'_>, r: usize, seen: Range<usize>) {
+    let stride = state.value_stride;
     let row = &mut state.scores[r * PAGE_LEN..][..PAGE_LEN];
     if seen.is_empty() {
         row.fill(0.0);
@@ -461,24 +448,25 @@ fn softmax_row<S: Simd>(s: S, state: &mut State<'_>, r: usize, seen: Range<usize
     for &v in &scores[1..] {
         max = s.max(max, v);
     }
+    let total = &mut s.split_mut(&mut state.total[r * MAX_LANES..][..S::LANES]).0[0];
     let old = state.max[r];
-    let new = old.max(s.reduce_max(max));
-    if new > old {
+    if s.any(s.less_than(s.splat(old + MAX_GROWTH), max)) {
+        let new = old.max(s.reduce_max(max));
         state.max[r] = new;
         let factor = if old == f32::NEG_INFINITY { 0.0 } else { (old - new).exp() };
-        state.total[r] *= factor;
+        *total = s.mul(*total, s.splat(factor));
         let (sums, _) = s.split_mut(&mut state.sums[r * stride..][..stride]);
         for v in sums {
             *v = s.mul(*v, s.splat(factor));
         }
     }
-    let new = s.splat(new);
-    let mut total = s.splat(0.0);
+    let max = s.splat(state.max[r]);
+    let mut sum = s.splat(0.0);
     for v in scores {
-        *v = exp(s, s.sub(*v, new));
-        total = s.add(total, *v);
+        *v = exp(s, s.sub(*v, max));
+        sum = s.add(sum, *v);
     }
-    state.total[r] += s.reduce_sum(total);
+    *total = s.add(*total, sum);
 }
 
 #[cfg(test)]

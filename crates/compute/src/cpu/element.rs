@@ -54,6 +54,25 @@ impl Element for f16 {
     }
 }
 
+impl Element for i8 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {
+        // SAFETY: `p` is readable for `S::LANES` integers, as the trait asks of the caller.
+        unsafe { s.load_i8(p) }
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from(self)
+    }
+
+    fn widen_slice(from: &[Self], to: &mut [f32]) {
+        for (to, &from) in to.iter_mut().zip(from) {
+            *to = f32::from(from);
+        }
+    }
+}
+
 impl Element for bf16 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {

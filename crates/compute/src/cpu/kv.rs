@@ -20,7 +20,7 @@ use bytemuck::Pod;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use self::q8_0::Q8Head;
+pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;
 use crate::error::{Error, Result};
@@ -147,6 +147,14 @@ impl KvPool {
     #[must_use]
     pub fn n_pages(&self) -> usize {
         self.n_pages
+    }
+
+    /// Asks for a head of a page that will be read.
+    pub(crate) fn prefetch_head(&self, page: u32, head: usize) {
+        let len = self.layout.head_bytes();
+        for line in self.page(page)[head * len..][..len].chunks(64) {
+            crate::simd::prefetch(line.as_ptr());
+        }
     }
 
     /// Bytes of all pages.

@@ -144,20 +144,21 @@ impl<'a> MatMut<'a> {
         self
     }
 
-    pub(crate) fn shared(self) -> SharedMut<'a> {
-        SharedMut {
-            data: self.data.as_mut_ptr(),
-            rows: self.rows,
-            cols: self.cols,
-            stride: self.stride,
-            _life: std::marker::PhantomData,
-        }
+    /// The same rows for several threads.
+    ///
+    /// # Panics
+    /// If the data ends before the last row does, or if rows overlap.
+    #[must_use]
+    #[track_caller]
+    pub fn shared(self) -> SharedMut<'a> {
+        let Self { data, rows, cols, stride } = self.checked();
+        SharedMut { data: data.as_mut_ptr(), rows, cols, stride, _life: std::marker::PhantomData }
     }
 }
 
-/// A checked output that several threads write, each to rectangles of its own.
+/// A checked output ([`MatMut::shared`]) that several threads write, each to rectangles of its own.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SharedMut<'a> {
+pub struct SharedMut<'a> {
     data: *mut f32,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
@@ -174,12 +175,14 @@ impl<'a> SharedMut<'a> {
     /// Columns `col .. col + len` of row `r`.
     ///
     /// # Safety
-    /// No other reference to any of these values lives at the same time.
+    /// - There are such a row and such columns.
+    /// - No other reference to any of these values lives at the same time.
+    #[must_use]
     #[inline(always)]
-    pub(crate) unsafe fn span(self, r: usize, col: usize, len: usize) -> &'a mut [f32] {
+    pub unsafe fn span(self, r: usize, col: usize, len: usize) -> &'a mut [f32] {
         debug_assert!(r < self.rows && col + len <= self.cols);
-        // SAFETY: `checked` proved that all rows lie inside the buffer; the caller vouches for
-        // exclusive use.
+        // SAFETY: `shared` checked that all rows lie inside the buffer; the caller vouches for the place
+        // and for exclusive use.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(r * self.stride + col), len) }
     }
 }

@@ -49,6 +49,22 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     /// `p` is readable for `LANES` values; it needs no alignment.
     unsafe fn load_bf16(self, p: *const bf16) -> F32<Self>;
 
+    /// Loads `LANES` 8-bit integers and converts them.
+    ///
+    /// # Safety
+    /// `p` is readable for `LANES` values.
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> F32<Self> {
+        const MAX_LANES: usize = 16;
+        let mut values = [0.0; MAX_LANES];
+        for i in 0..Self::LANES.min(MAX_LANES) {
+            // SAFETY: `i < LANES`. Compilers make one conversion of the loop.
+            values[i] = f32::from(unsafe { p.add(i).read() });
+        }
+        // SAFETY: no vector here has more than `MAX_LANES` lanes.
+        unsafe { self.load(values.as_ptr()) }
+    }
+
     /// Loads `LANES` values.
     ///
     /// # Safety
@@ -169,6 +185,12 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     #[inline(always)]
     fn less_or_equal(self, a: F32<Self>, b: F32<Self>) -> M32<Self> {
         self.pulp().less_than_or_equal_f32s(a, b)
+    }
+
+    /// Whether `mask` has any lane.
+    #[inline(always)]
+    fn any(self, mask: M32<Self>) -> bool {
+        self.pulp().first_true_m32s(mask) < Self::LANES
     }
 
     /// `yes` where `mask`, else `no`.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use stonechat_compute::simd::{F32, NullaryFnOnce};
+use stonechat_compute::simd::{F32, NullaryFnOnce, prefetch};
 
 use super::format::match_format;
 use super::simd::PanelSimd;
@@ -337,7 +337,7 @@ impl<S: PanelSimd, F: Format, const M: usize> NullaryFnOnce for Tiles<'_, S, F, 
             for m in 0..M {
                 // SAFETY: `row + M <= x.rows()` by the split in `rows`, `cols` lies in `0..rows.len()`, and
                 // `matmul_packed` checked that the output holds all of them; they are this task's alone.
-                let out = unsafe { task.out.span(row + m, cols.clone()) };
+                let out = unsafe { task.out.span(row + m, cols.start, cols.len()) };
                 task.epilogue.finish(s, &sums[m].0[lanes.clone()], cols.start, out);
             }
         }
@@ -373,7 +373,7 @@ fn dots<S: PanelSimd, F: Format, const M: usize>(
                 let words = &words[index * F::N_WORDS..][..F::N_WORDS];
                 if is_first && part == 0 {
                     for word in words {
-                        s.prefetch(std::ptr::from_ref(word).wrapping_add(PREFETCH_WORDS));
+                        prefetch(std::ptr::from_ref(word).wrapping_add(PREFETCH_WORDS));
                     }
                 }
                 let block = Block { words, factors, index, part };

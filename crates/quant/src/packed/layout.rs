@@ -107,15 +107,13 @@ impl Layout {
         }
     }
 
-    /// Puts block `block` of row `lane` together again.
+    /// Puts block `block` of row `lane` together again, of a panel with these factors and blocks.
     pub(super) fn unpack_block(
         &self,
-        panel: &[Words],
-        n_blocks: usize,
+        (factors, words): (&[Words], &[Words]),
         (lane, block): (usize, usize),
         out: &mut [u8],
     ) {
-        let (factors, words) = panel.split_at(self.factors_len(n_blocks));
         if let Some(at) = self.factor_at {
             let factors: &[u8] = bytemuck::cast_slice(factors);
             let from = &factors[(block * PANEL_ROWS + lane) * self.factor_bytes..];

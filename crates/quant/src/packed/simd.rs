@@ -88,9 +88,6 @@ pub(super) trait PanelSimd: Simd {
     /// The sums and `offset`, which [`start`](Self::start) also got.
     fn finish(self, sums: Self::Sums, offset: i32) -> F32<Self>;
 
-    /// Asks for memory that will be read.
-    fn prefetch(self, word: *const Words);
-
     /// Widens f16 values.
     #[inline(always)]
     fn load_f16s(self, x: &[u16; PANEL_ROWS], part: usize) -> F32<Self> {

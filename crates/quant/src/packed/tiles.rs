@@ -17,12 +17,15 @@ use super::format::match_format;
 use super::kernel::{Block, Codes, Format, Sink};
 use super::simd::PanelSimd;
 use super::{PANEL_ROWS, Task};
+use crate::activation::grow;
 
 /// Values that a tile has of a row.
 const STEP: usize = 32;
 /// Steps of weights that are unpacked at a time, 128 KB of the second-level cache for 32 rows: 16 steps,
 /// which the first level holds, load and store sums more often and were a tenth slower.
 const CHUNK_STEPS: usize = 64;
+/// Steps of 16 rows that a thread rounds at a time.
+const PIECE_STEPS: usize = 16;
 /// Rows of a tile.
 const TILE_ROWS: usize = 16;
 
@@ -40,19 +43,17 @@ impl TileInputs {
         let n_steps = x.cols / STEP;
         let n_blocks = x.rows.div_ceil(2 * TILE_ROWS) * 2;
         self.n_steps = n_steps;
-        self.tiles.resize(n_blocks * n_steps, Tile::zeroed());
+        grow(&mut self.tiles, n_blocks * n_steps);
         let tiles = Parts::new(&mut self.tiles);
-        cpu.threads.run(n_blocks, |block| {
-            // SAFETY: the tiles of a block are of one task.
-            let tiles = unsafe { tiles.part(block * n_steps..(block + 1) * n_steps) };
-            for r in 0..TILE_ROWS {
-                let row = block * TILE_ROWS + r;
-                if row < x.rows {
-                    cpu.isa.dispatch(RoundRow { x: x.row(row).as_chunks().0, tiles, r });
-                } else {
-                    tiles.iter_mut().for_each(|tile| tile.0[r] = [0; STEP]);
-                }
-            }
+        let pieces = n_steps.div_ceil(PIECE_STEPS);
+        cpu.threads.run(n_blocks * pieces, |task| {
+            let (block, first) = (task / pieces, task % pieces * PIECE_STEPS);
+            let steps = first..n_steps.min(first + PIECE_STEPS);
+            let start = block * n_steps;
+            // SAFETY: these steps of a block are of one task.
+            let tiles = unsafe { tiles.part(start + steps.start..start + steps.end) };
+            let rows = block * TILE_ROWS..x.rows.min((block + 1) * TILE_ROWS);
+            cpu.isa.dispatch(Round { x, rows, first, tiles });
         });
     }
 
@@ -64,23 +65,32 @@ impl TileInputs {
     }
 }
 
-struct RoundRow<'a> {
-    x: &'a [[f32; STEP]],
+/// Rounds the values of some rows from step `first`.
+struct Round<'a> {
+    x: MatRef<'a>,
+    rows: Range<usize>,
+    first: usize,
     tiles: &'a mut [Tile],
-    r: usize,
 }
 
-impl Kernel for RoundRow<'_> {
+impl Kernel for Round<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        for (tile, x) in self.tiles.iter_mut().zip(self.x) {
-            let mut row = [0; STEP];
-            for i in 0..STEP {
-                row[i] = bf16_bits(x[i]);
+        let Self { x, rows, first, tiles } = self;
+        // Tile by tile: rows one after the other would come back to the lines of every tile.
+        for (i, tile) in tiles.iter_mut().enumerate() {
+            for r in 0..TILE_ROWS {
+                let mut rounded = [0; STEP];
+                if r < rows.len() {
+                    let from = &x.row(rows.start + r)[(first + i) * STEP..][..STEP];
+                    for i in 0..STEP {
+                        rounded[i] = bf16_bits(from[i]);
+                    }
+                }
+                tile.0[r] = rounded;
             }
-            tile.0[self.r] = row;
         }
     }
 }
@@ -200,7 +210,7 @@ fn finish(task: &Task<'_>, s: Avx512Vnni, pair: usize, m_pair: usize, sums: &Til
     for (m, sums) in (first..task.x.rows()).zip(&sums.0) {
         // SAFETY: `m` is a row of `x`, and so of the output, which `matmul_packed` checked; the columns
         // are of this task alone.
-        let out = unsafe { task.out.span(m, cols.clone()) };
+        let out = unsafe { task.out.span(m, cols.start, cols.len()) };
         task.epilogue.finish(s, &sums[lanes.clone()], cols.start, out);
     }
 }

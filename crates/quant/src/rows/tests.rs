@@ -2,7 +2,9 @@
 
 use stonechat_compute::{DType, Isa};
 
-use super::{dequantize_row, dequantize_rows, is_float, needs_importance, quantize_rows};
+use super::{
+    dequantize_row, dequantize_rows, fitting_dtype, is_float, needs_importance, quantize_rows,
+};
 use crate::error::Error;
 
 fn wave(n: usize) -> Vec<f32> {
@@ -95,4 +97,19 @@ fn wrong_lengths_and_types_are_errors() {
     assert!(matches!(got, Err(Error::Unsupported { dtype: DType::I32, .. })), "{got:?}");
     let got = dequantize_row(DType::Q8_0, &[0; 35], &mut [0.0; 32]);
     assert!(matches!(got, Err(Error::Len { expected: 34, got: 35, .. })), "{got:?}");
+}
+
+#[test]
+fn rows_that_a_type_does_not_divide_get_llama_cpps_substitute() {
+    for (dtype, row_len, expected) in [
+        (DType::Q4K, 512, DType::Q4K),
+        (DType::Q4K, 384, DType::Q5_0),
+        (DType::Q2K, 96, DType::Q4_0),
+        (DType::Iq4Xs, 96, DType::Iq4Nl),
+        (DType::Q6K, 384, DType::Q8_0),
+        (DType::Q6K, 100, DType::F16),
+        (DType::Q8_0, 100, DType::F16),
+    ] {
+        assert_eq!(fitting_dtype(dtype, row_len), expected, "{dtype} in rows of {row_len}");
+    }
 }

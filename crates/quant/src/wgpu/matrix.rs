@@ -3,7 +3,7 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use stonechat_compute::wgpu::{Gpu, GpuBuffer};
-use stonechat_compute::{DType, Result};
+use stonechat_compute::{DType, Result, SharedBytes};
 
 use super::planes::Format;
 
@@ -39,7 +39,7 @@ impl GpuMatrix {
     }
 
     /// Copies `n` rows of `k` weights to the device, rearranged and where needed converted, through little host
-    /// memory. `release` is called after every few MB of `bytes`.
+    /// memory; what was copied is released.
     ///
     /// # Errors
     /// If the device has no room.
@@ -50,8 +50,7 @@ impl GpuMatrix {
         gpu: &Gpu,
         dtype: DType,
         (n, k): (usize, usize),
-        bytes: &[u8],
-        mut release: impl FnMut(),
+        bytes: &SharedBytes,
     ) -> Result<Self> {
         assert_eq!(dtype.bytes_for(n * k), Some(bytes.len()), "bytes of {n}x{k} {dtype}");
         let format = Format::of(Self::device_dtype(dtype)).expect("f16 has a format");
@@ -68,12 +67,13 @@ impl GpuMatrix {
             let buffer = GpuBuffer::new(gpu, rows * row_bytes)?;
             for from in (0..rows).step_by(at_once) {
                 let count = at_once.min(rows - from);
-                let file = &bytes[(first + from) * file_row..][..count * file_row];
+                let start = (first + from) * file_row;
+                let file = bytes.slice(start..start + count * file_row);
                 device.clear();
                 device.resize(count * row_bytes, 0);
-                matrix.fill(dtype, file, &mut device);
+                matrix.fill(dtype, &file, &mut device);
                 gpu.upload(&buffer, from * row_bytes, &device)?;
-                release();
+                file.release();
             }
             matrix.parts.push(Part { buffer, first, rows });
         }

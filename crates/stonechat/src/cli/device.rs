@@ -4,6 +4,8 @@ use std::str::FromStr;
 
 use stonechat::nn::{Backend, Cpu};
 
+use super::load::LoadArgs;
+
 /// The flag of every verb that runs a model.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct DeviceArgs {
@@ -13,6 +15,8 @@ pub(super) struct DeviceArgs {
     /// Print how long each kernel of a GPU ran; the whole takes longer then
     #[arg(long)]
     kernel_times: bool,
+    #[command(flatten)]
+    load: LoadArgs,
 }
 
 /// Values of `--device`.
@@ -53,8 +57,8 @@ impl DeviceArgs {
     /// Opens the device and does `work` on it; `n_threads` are those of the CPU.
     pub(super) fn run<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
         match self.device {
-            Device::Cpu => work.run(Cpu::new(n_threads)?),
-            Device::Auto => gpu::auto(self.kernel_times, n_threads, work),
+            Device::Cpu => work.run(self.load.cpu(n_threads)?),
+            Device::Auto => gpu::auto(self, n_threads, work),
             Device::Wgpu(index) => gpu::run(self.kernel_times, index, work),
         }
     }
@@ -128,10 +132,10 @@ mod gpu {
     use anyhow::bail;
     use pollster::block_on;
     use stonechat::compute::wgpu::{Adapter, adapters, pick};
-    use stonechat::nn::{Cpu, Wgpu};
+    use stonechat::nn::Wgpu;
 
     use super::super::console::Console;
-    use super::{Listed, Work};
+    use super::{DeviceArgs, Listed, Work};
 
     pub(super) fn run<W: Work>(
         kernel_times: bool,
@@ -143,14 +147,14 @@ mod gpu {
     }
 
     pub(super) fn auto<W: Work>(
-        kernel_times: bool,
+        args: DeviceArgs,
         n_threads: usize,
         work: W,
     ) -> anyhow::Result<W::Output> {
         let all = block_on(adapters());
         match pick(&all, None) {
-            Ok(adapter) => on(adapter, kernel_times, work),
-            Err(_) => work.run(Cpu::new(n_threads)?),
+            Ok(adapter) => on(adapter, args.kernel_times, work),
+            Err(_) => work.run(args.load.cpu(n_threads)?),
         }
     }
 
@@ -193,16 +197,18 @@ mod gpu {
 /// A build without GPUs.
 #[cfg(not(feature = "wgpu"))]
 mod gpu {
-    use stonechat::nn::Cpu;
-
-    use super::{Listed, Work};
+    use super::{DeviceArgs, Listed, Work};
 
     pub(super) fn run<W: Work>(_: bool, _: Option<usize>, _: W) -> anyhow::Result<W::Output> {
         anyhow::bail!("--device: this build has no GPUs (feature `wgpu`)")
     }
 
-    pub(super) fn auto<W: Work>(_: bool, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
-        work.run(Cpu::new(n_threads)?)
+    pub(super) fn auto<W: Work>(
+        args: DeviceArgs,
+        n_threads: usize,
+        work: W,
+    ) -> anyhow::Result<W::Output> {
+        work.run(args.load.cpu(n_threads)?)
     }
 
     pub(super) fn picked() -> Option<usize> {

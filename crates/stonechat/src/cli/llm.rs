@@ -13,6 +13,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -23,6 +24,7 @@ use stonechat::nn::{Backend, KvDType};
 
 use super::console::Console;
 use super::device::{DeviceArgs, Work};
+use super::load::cost_text;
 
 /// Flags of every verb that runs a model.
 #[derive(Debug, clap::Args)]
@@ -35,6 +37,9 @@ pub(super) struct ModelArgs {
     threads: usize,
     #[command(flatten)]
     device: DeviceArgs,
+    /// Print times
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
     /// Print nothing but the result and errors
     #[arg(short, long)]
     quiet: bool,
@@ -102,21 +107,42 @@ impl ModelArgs {
 
     /// Loads the model, with a bar on a terminal.
     fn load<B: Backend>(&self, backend: B) -> anyhow::Result<Model<B>> {
-        load(&self.model, backend, &Console::new(self.quiet))
+        let console = Console::new(self.quiet);
+        let loaded = load(&self.model, backend, &console)?;
+        if self.verbose {
+            console.note(&loaded.report());
+        }
+        Ok(loaded.model)
     }
 }
 
-fn load<B: Backend>(name: &str, backend: B, console: &Console) -> anyhow::Result<Model<B>> {
+/// A model and how long loading it took.
+struct Loaded<B: Backend> {
+    model: Model<B>,
+    time: Duration,
+}
+
+impl<B: Backend> Loaded<B> {
+    /// A line about the time.
+    fn report(&self) -> String {
+        let (seconds, cost) = (self.time.as_secs_f64(), self.model.backend().load_cost());
+        format!("load {seconds:.3} s: {}", cost_text(cost))
+    }
+}
+
+fn load<B: Backend>(name: &str, backend: B, console: &Console) -> anyhow::Result<Loaded<B>> {
+    let start = Instant::now();
     let (path, file) = open(name)?;
     const STEPS: f32 = 1000.0;
     console.begin("loading", STEPS as u64);
     let loaded = Model::load(backend, &file, |done| console.advance((done * STEPS) as u64));
     console.end();
-    loaded.with_context(|| {
+    let model = loaded.with_context(|| {
         let advice =
             if is_whisper(&file) { " (speech models: `stonechat transcribe`)" } else { "" };
         format!("cannot load `{}`{advice}", path.display())
-    })
+    })?;
+    Ok(Loaded { model, time: start.elapsed() })
 }
 
 fn is_whisper(file: &ModelFile) -> bool {

@@ -21,6 +21,7 @@ use stonechat::whisper::{Language, Model, Progress, Transcriber};
 
 use super::console::Console;
 use super::device::{DeviceArgs, Work};
+use super::load::cost_text;
 use output::Output;
 use plan::{Input, Plan, Threshold};
 use stages::Stages;
@@ -157,8 +158,9 @@ fn transcribe_all<B: Backend>(
         }
     }
     if let (true, Some(engine)) = (plan.verbose, &job.engine) {
-        let report = job.stages.report(engine.timings(), &engine.model().backend().describe());
-        job.console.note(&report);
+        let cpu = engine.model().backend();
+        let load = format!("{}; {}", cpu.describe(), cost_text(cpu.load_cost()));
+        job.console.note(&job.stages.report(engine.timings(), &load));
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

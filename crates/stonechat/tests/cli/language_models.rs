@@ -45,6 +45,19 @@ fn generate_repeats_with_its_seed_and_reports_as_json() {
 }
 
 #[test]
+fn weights_in_place_give_the_same_text() {
+    let folder = Folder::new("llm-repack");
+    let model = golden("llama.gguf");
+    let arguments =
+        ["generate", "-m", &model, "-p", "ab", "-n", "8", "--temp", "0", "--ignore-eos", "-v"];
+    let rearranged = folder.run(&arguments);
+    let in_place = folder.run(&[&arguments[..], &["--repack", "off"]].concat());
+    assert_eq!(in_place.succeeds(), rearranged.succeeds());
+    assert!(rearranged.stderr.contains(" copied in 0."), "{rearranged:?}");
+    assert!(in_place.stderr.contains(" used in place\n"), "{in_place:?}");
+}
+
+#[test]
 fn generate_reads_a_prompt_from_anywhere_and_streams_text() {
     let folder = Folder::new("llm-prompt");
     let model = golden("llama.gguf");
@@ -133,6 +146,8 @@ fn bench_reports_every_test() {
     let tests: Vec<_> = report.as_array().unwrap().iter().map(|test| &test["test"]).collect();
     assert_eq!(tests, ["pp8", "pp4", "tg2"]);
     assert_eq!(report[0]["samples_tok_s"].as_array().unwrap().len(), 3);
+    // All weights are f32: there is nothing to rearrange.
+    assert!(report[0]["load_s"].as_f64().unwrap() > 0.0 && report[0]["repack_s"] == 0.0);
 }
 
 #[test]
@@ -204,6 +219,8 @@ fn a_real_model_knows_the_capital_of_france() {
     let arguments = ["generate", "-m", &model, "-p", "The capital of France is", "--temp", "0"];
     let text = folder.run(&[&arguments[..], &["-n", "2"]].concat());
     assert!(text.succeeds().starts_with(" Paris"), "{text:?}");
+    let in_place = folder.run(&[&arguments[..], &["-n", "2", "--repack", "off"]].concat());
+    assert_eq!(in_place.succeeds(), text.succeeds());
     let schema = r#"{"type":"object","properties":{"city":{"type":"string"},"people":{"type":"integer"}},"required":["city","people"],"additionalProperties":false}"#;
     let ruled = folder.run(&[&arguments[..], &["-n", "120", "-j", schema]].concat());
     let value = json(ruled.succeeds());

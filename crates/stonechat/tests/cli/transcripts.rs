@@ -12,6 +12,9 @@ fn the_fox_is_printed() {
     let folder = Folder::new("fox");
     let ran = folder.run(&["transcribe", "-m", &model, &clip]);
     assert_eq!(ran.succeeds(), format!("{FOX}\n"));
+    let ran = folder.run(&["transcribe", "-m", &model, "--repack", "off", "-v", &clip]);
+    assert_eq!(ran.succeeds(), format!("{FOX}\n"));
+    assert!(ran.stderr.contains(" used in place\n"), "{ran:?}");
     // Without a model, the one of the checkout around the binary or the folder is used.
     let mut command = folder.command(&["transcribe", &clip]);
     let ran = finish(command.current_dir(crate::run::workspace()).spawn().unwrap());

@@ -1,6 +1,6 @@
 //! Cases of [`Backend::moe`].
 
-use stonechat_compute::DType;
+use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{Backend, Experts, GatedActivation, MatrixSource, Routing, View};
 
 use super::{Case, F32, INT8, download, upload};
@@ -75,9 +75,8 @@ impl Mixture {
             |n| options.has_bias.then(|| upload(backend, &random.normals(n_experts * n, 1.0)));
         let (gate_bias, up_bias, down_bias) = (bias(f), bias(f), bias(d));
         let stack = |i: usize, n, cols| {
-            let bytes = &bytes[i];
-            let source =
-                MatrixSource { name: "test", rows: n_experts * n, cols, dtype, bytes, pages: None };
+            let bytes = &SharedBytes::from(bytes[i].clone());
+            let source = MatrixSource { name: "test", rows: n_experts * n, cols, dtype, bytes };
             backend.matrix(source).expect("a supported type")
         };
         let experts = Experts {

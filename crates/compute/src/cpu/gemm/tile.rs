@@ -49,12 +49,15 @@ pub(crate) unsafe fn tile_rows<S: Simd, E: Element, const NV: usize>(
     while left > 0 {
         // SAFETY: every arm computes at most `left` of the rows that the caller vouches for.
         let done = unsafe {
-            if max_rows::<S>() == 12 && left >= 12 {
+            if NV <= 2 && max_rows::<S>() == 12 && left >= 12 {
                 tile::<S, E, 12, NV>(s, o);
                 12
             } else if left >= 6 {
                 tile::<S, E, 6, NV>(s, o);
                 6
+            } else if left >= 4 {
+                tile::<S, E, 4, NV>(s, o);
+                4
             } else if left >= 3 {
                 tile::<S, E, 3, NV>(s, o);
                 3

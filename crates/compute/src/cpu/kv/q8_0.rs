@@ -43,6 +43,38 @@ impl<'a> Q8Head<'a> {
         Self { layout, keys, values, key_scales, value_scales }
     }
 
+    /// Blocks of channels that share scales: each with its channels, its keys `[channels][PAGE_LEN]` and their
+    /// scales.
+    #[inline(always)]
+    pub(crate) fn key_blocks(
+        &self,
+    ) -> impl Iterator<Item = (Range<usize>, &'a [i8], &'a [f16; PAGE_LEN])> {
+        let Self { layout, keys, .. } = *self;
+        self.key_scales.as_chunks().0.iter().enumerate().map(move |(b, scales)| {
+            let channels = b * BLOCK_LEN..layout.head_dim.min((b + 1) * BLOCK_LEN);
+            let keys = &keys[channels.start * PAGE_LEN..channels.end * PAGE_LEN];
+            (channels, keys, scales)
+        })
+    }
+
+    /// The same of the values: their columns, the padding with the last ones, and scales.
+    #[inline(always)]
+    pub(crate) fn value_blocks(&self) -> impl Iterator<Item = (Range<usize>, &'a [f16; PAGE_LEN])> {
+        let stride = self.layout.value_stride();
+        self.value_scales
+            .as_chunks()
+            .0
+            .iter()
+            .enumerate()
+            .map(move |(b, scales)| (b * BLOCK_LEN..stride.min((b + 1) * BLOCK_LEN), scales))
+    }
+
+    /// Values, `[PAGE_LEN][C']`.
+    #[inline(always)]
+    pub(crate) fn values(&self) -> &'a [i8] {
+        self.values
+    }
+
     /// Writes the head to `out` as pages of f32 hold it: the keys of all positions, the values of
     /// `positions`; other values are left as they are.
     #[inline(always)]
@@ -50,23 +82,21 @@ impl<'a> Q8Head<'a> {
         let (c, stride) = (self.layout.head_dim, self.layout.value_stride());
         let (keys, values) = out.split_at_mut(c * PAGE_LEN);
         let mut scales = [0.0; PAGE_LEN];
-        for (b, stored) in self.key_scales.as_chunks::<PAGE_LEN>().0.iter().enumerate() {
+        for (channels, from, stored) in self.key_blocks() {
             stored.convert_to_f32_slice(&mut scales);
-            let block = b * BLOCK_LEN * PAGE_LEN..c.min((b + 1) * BLOCK_LEN) * PAGE_LEN;
-            let from = self.keys[block.clone()].as_chunks::<PAGE_LEN>().0;
-            for (to, from) in keys[block].as_chunks_mut::<PAGE_LEN>().0.iter_mut().zip(from) {
+            let to = &mut keys[channels.start * PAGE_LEN..channels.end * PAGE_LEN];
+            let (to, from) = (to.as_chunks_mut::<PAGE_LEN>().0, from.as_chunks::<PAGE_LEN>().0);
+            for (to, from) in to.iter_mut().zip(from) {
                 for p in 0..PAGE_LEN {
                     to[p] = f32::from(from[p]) * scales[p];
                 }
             }
         }
-        for (b, stored) in self.value_scales.as_chunks::<PAGE_LEN>().0.iter().enumerate() {
+        for (columns, stored) in self.value_blocks() {
             stored.convert_to_f32_slice(&mut scales);
             for p in positions.clone() {
-                // The padding is zero and is widened with the last block.
-                let block =
-                    p * stride + b * BLOCK_LEN..p * stride + stride.min((b + 1) * BLOCK_LEN);
-                for (to, &from) in values[block.clone()].iter_mut().zip(&self.values[block]) {
+                let row = p * stride + columns.start..p * stride + columns.end;
+                for (to, &from) in values[row.clone()].iter_mut().zip(&self.values[row]) {
                     *to = f32::from(from) * scales[p];
                 }
             }

@@ -79,11 +79,6 @@ macro_rules! common {
         fn to_floats(self, x: __m256i) -> F32<Self> {
             bytemuck::cast($avx2(self).avx._mm256_cvtepi32_ps(x))
         }
-
-        #[inline(always)]
-        fn prefetch(self, word: *const Words) {
-            $avx2(self).sse._mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(word.cast());
-        }
     };
 }
 

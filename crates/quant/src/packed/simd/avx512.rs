@@ -80,11 +80,6 @@ macro_rules! common {
         fn to_floats(self, x: __m512i) -> F32<Self> {
             bytemuck::cast(self.avx512f._mm512_cvtepi32_ps(x))
         }
-
-        #[inline(always)]
-        fn prefetch(self, word: *const Words) {
-            self.sse._mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(word.cast());
-        }
     };
 }
 

@@ -90,22 +90,8 @@ macro_rules! common {
         }
 
         #[inline(always)]
-        fn dot_bytes(
-            self,
-            sums: Self::Sums,
-            bytes: uint8x16_t,
-            x: &Unit,
-            g: usize,
-        ) -> Self::Sums {
+        fn dot_bytes(self, sums: Self::Sums, bytes: uint8x16_t, x: &Unit, g: usize) -> Self::Sums {
             self.dot(sums, bytes, x, g)
-        }
-
-        #[inline(always)]
-        fn prefetch(self, word: *const Words) {
-            // SAFETY: a hint, which neither reads nor faults.
-            unsafe {
-                asm!("prfm pldl1keep, [{0}]", in(reg) word, options(nostack, preserves_flags, readonly));
-            }
         }
     };
 }

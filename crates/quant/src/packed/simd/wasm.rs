@@ -135,7 +135,4 @@ impl PanelSimd for WasmSimd128 {
         let wide = self.widen(sums).wide;
         self.to_floats(self.simd128.i32x4_add(wide, self.simd128.i32x4_splat(offset)))
     }
-
-    #[inline(always)]
-    fn prefetch(self, _: *const Words) {}
 }

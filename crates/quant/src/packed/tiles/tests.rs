@@ -7,7 +7,6 @@ use stonechat_compute::{Cpu, Isa, ThreadTeam};
 
 use super::TileUnit;
 use crate::activation::ActivationBuffer;
-use crate::matmul::SharedOut;
 use crate::packed::tests::{DTYPES, packed, random};
 use crate::packed::{PANEL_ROWS, PackedMatrix, Task};
 
@@ -60,8 +59,7 @@ fn check(cpu: &Cpu, s: Avx512Vnni, w: &PackedMatrix, values: &[f32], m: usize, r
     let bias = random(n, 5);
     let mut out = vec![f32::NAN; m * n];
     let epilogue = Epilogue { bias: Some(&bias), ..Epilogue::default() };
-    let mut view = MatMut::packed(&mut out, m, n);
-    let out_rows = SharedOut::new(&mut view);
+    let out_rows = MatMut::packed(&mut out, m, n).shared();
     let panels = rows.start / PANEL_ROWS..rows.end.div_ceil(PANEL_ROWS);
     let task = Task { w, x: &inputs, panels, rows: rows.clone(), out: out_rows, epilogue };
     task.run_on_tiles(s, &Portable);

@@ -11,7 +11,7 @@ use stonechat::nn::sample::Rng;
 use super::super::console::Console;
 use super::super::device::{DeviceArgs, Work};
 use super::super::{megabytes, print};
-use super::{KvName, load};
+use super::{KvName, Loaded, load};
 
 /// Arguments of `stonechat bench`.
 #[derive(Debug, clap::Args)]
@@ -62,6 +62,9 @@ struct Measured {
     n_params: u64,
     backend: String,
     threads: usize,
+    /// Opening the file included.
+    load_s: f64,
+    repack_s: f64,
     test: String,
     n_prompt: usize,
     n_gen: usize,
@@ -104,20 +107,22 @@ impl Work for Tests<'_> {
 
     fn run<B: Backend>(self, backend: B) -> anyhow::Result<Vec<Measured>> {
         let Self { args, name, threads, console } = self;
-        let model = load(name, backend, console)?;
+        let loaded = load(name, backend, console)?;
+        console.note(&format!("{name}: {}", loaded.report()));
         let prompts = args.n_prompt.iter().map(|&n| (n, 0));
         let texts = args.n_gen.iter().map(|&n| (0, n));
         let tests = prompts.chain(texts).filter(|&(prompt, text)| prompt + text > 0);
-        tests.map(|test| measure(args, &model, threads, test)).collect()
+        tests.map(|test| measure(args, &loaded, threads, test)).collect()
     }
 }
 
 fn measure<B: Backend>(
     args: &Args,
-    model: &Model<B>,
+    loaded: &Loaded<B>,
     threads: usize,
     (n_prompt, n_gen): (usize, usize),
 ) -> anyhow::Result<Measured> {
+    let model = &loaded.model;
     let n = n_prompt + n_gen;
     let mut state = model.state(StateOptions {
         n_batch: args.batch_size.min(n.max(1)),
@@ -152,6 +157,8 @@ fn measure<B: Backend>(
         n_params: summary.n_params,
         backend: model.backend().describe(),
         threads,
+        load_s: loaded.time.as_secs_f64(),
+        repack_s: model.backend().load_cost().repacking.as_secs_f64(),
         test: if n_prompt > 0 { format!("pp{n_prompt}") } else { format!("tg{n_gen}") },
         n_prompt,
         n_gen,

@@ -52,9 +52,6 @@ pub(in crate::cli) struct Args {
     reverse_prompt: Vec<String>,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// Print times after each answer
-    #[arg(short, long, conflicts_with = "quiet")]
-    verbose: bool,
 }
 
 const HELP: &str = "\
@@ -285,7 +282,7 @@ impl<B: Backend> Chat<'_, B> {
                 "the context of {n_ctx} tokens is full: /clear starts over, --ctx-size raises it"
             ));
         }
-        if self.args.verbose {
+        if self.args.model.verbose {
             self.console.note(&times(self.session.model(), &completion));
         }
         Ok(())

@@ -80,9 +80,6 @@ pub(in crate::cli) struct Args {
     length_penalty: f32,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// Print times
-    #[arg(short, long, conflicts_with = "quiet")]
-    verbose: bool,
 }
 
 /// Continues the prompt.
@@ -144,7 +141,7 @@ fn generate<B: Backend>(args: &Args, prompt: &str, backend: B) -> anyhow::Result
             "the context of {n_ctx} tokens is full: --ctx-size raises it, --context-shift goes on"
         ));
     }
-    if args.verbose {
+    if args.model.verbose {
         console.note(&times(&model, &completion));
     }
     Ok(ExitCode::SUCCESS)
@@ -338,7 +335,7 @@ fn rates(completion: &Completion) -> Times {
     }
 }
 
-/// The line of `--verbose`.
+/// The line of `--verbose` about a text.
 pub(super) fn times<B: Backend>(model: &Model<B>, completion: &Completion) -> String {
     let times = rates(completion);
     format!(

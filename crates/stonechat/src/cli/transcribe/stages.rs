@@ -24,15 +24,15 @@ impl Stages {
         Self { started: Instant::now(), load: zero, audio: zero, audio_s: 0.0 }
     }
 
-    /// The table that `-v` prints.
-    pub(super) fn report(&self, engine: Timings, kernels: &str) -> String {
+    /// The table that `-v` prints; `load` says what was loaded and how.
+    pub(super) fn report(&self, engine: Timings, load: &str) -> String {
         let total = self.started.elapsed();
         let mut text = String::new();
         let mut line = |stage: &str, time: Duration, what: String| {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{stage:8} {:9.3} s  {what}", time.as_secs_f64());
         };
-        line("load", self.load, kernels.to_owned());
+        line("load", self.load, load.to_owned());
         line("audio", self.audio, format!("{:.2} s of sound", self.audio_s));
         line("mel", engine.mel, String::new());
         line("encode", engine.encode, format!("{} windows", engine.windows));

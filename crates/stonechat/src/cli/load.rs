@@ -1,0 +1,63 @@
+//! How weights are loaded, for every verb that runs a model, and what that took.
+
+use clap::ValueEnum;
+use stonechat::nn::{Cpu, Error, LoadCost, Repack};
+
+use super::megabytes;
+
+/// Flags of every verb that runs a model.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(super) struct LoadArgs {
+    /// Whether to rearrange quantized weights for speed; off starts at once, from the file's memory map
+    #[arg(long, value_enum, default_value_t = RepackName::On)]
+    repack: RepackName,
+}
+
+/// Values of `--repack`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RepackName {
+    On,
+    Off,
+}
+
+impl LoadArgs {
+    /// A device that loads as asked.
+    pub(super) fn cpu(self, n_threads: usize) -> Result<Cpu, Error> {
+        Ok(Cpu::new(n_threads)?.with_repack(match self.repack {
+            RepackName::On => Repack::On,
+            RepackName::Off => Repack::Off,
+        }))
+    }
+}
+
+/// What became of the weights and how long that took.
+pub(super) fn cost_text(cost: LoadCost) -> String {
+    let took = |bytes, what: &str, time: std::time::Duration| {
+        let text = || format!("{} {what} in {:.3} s", megabytes(bytes), time.as_secs_f64());
+        (bytes > 0).then(text)
+    };
+    let parts = [
+        took(cost.repacked_bytes, "rearranged", cost.repacking),
+        took(cost.copied_bytes, "copied", cost.copying),
+        (cost.kept_bytes > 0).then(|| format!("{} used in place", megabytes(cost.kept_bytes))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use stonechat::nn::LoadCost;
+
+    #[test]
+    fn only_what_happened_is_told() {
+        let cost = LoadCost {
+            repacked_bytes: 12_300_000,
+            repacking: Duration::from_millis(45),
+            kept_bytes: 700,
+            ..LoadCost::default()
+        };
+        assert_eq!(super::cost_text(cost), "12.3 MB rearranged in 0.045 s, 0.7 kB used in place");
+    }
+}
