@@ -32,6 +32,3 @@ pub fn sources(variant: Variant) -> Vec<Source> {
         })
         .collect()
 }
-
-#[cfg(test)]
-mod tests;

@@ -189,15 +189,6 @@ impl Gpu {
         self.inner.counters.snapshot()
     }
 
-    /// Names of the kernels that were compiled, sorted.
-    #[must_use]
-    pub fn kernel_names(&self) -> Vec<String> {
-        let kernels = lock(&self.inner.kernels);
-        let mut names: Vec<_> = kernels.values().map(|kernel| kernel.name.clone()).collect();
-        names.sort();
-        names
-    }
-
     /// The kernel of `key`, compiled from what `source` gives when it is first asked for.
     pub fn kernel(&self, key: KernelKey, source: impl FnOnce() -> Source) -> Arc<Kernel> {
         if let Some(kernel) = lock(&self.inner.kernels).get(&key) {

@@ -137,6 +137,3 @@ pub fn sources(variant: Variant) -> Vec<Source> {
 
 /// Name, uses of buffers, workgroup and files of a kernel.
 type Spec = (&'static str, (&'static [Access], u32), &'static [&'static str]);
-
-#[cfg(test)]
-mod tests;

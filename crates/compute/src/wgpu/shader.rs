@@ -82,11 +82,3 @@ pub struct Kernel {
     pub(super) layout: ::wgpu::BindGroupLayout,
     pub(super) access: &'static [Access],
 }
-
-impl Kernel {
-    /// What logs and benches call it.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-}

@@ -1,4 +1,7 @@
-use crate::wgpu::Variant;
+//! Every shader of the wgpu backend, without a GPU.
+#![cfg(feature = "wgpu")]
+
+use stonechat_compute::wgpu::{Variant, ops};
 
 /// Parses and validates a shader as a device would; `None` if it is right.
 fn problem(text: &str) -> Option<String> {
@@ -16,7 +19,10 @@ fn problem(text: &str) -> Option<String> {
 #[test]
 fn every_shader_is_valid() {
     for variant in Variant::ALL {
-        for source in super::sources(variant) {
+        let dense = ops::sources(variant);
+        let quantized = stonechat_quant::wgpu::sources(variant);
+        assert!(!dense.is_empty() && !quantized.is_empty());
+        for source in dense.into_iter().chain(quantized) {
             if let Some(problem) = problem(source.text()) {
                 panic!("{}: {problem}", source.name());
             }
