@@ -24,7 +24,7 @@ use stonechat::nn::{Backend, KvDType};
 
 use super::console::Console;
 use super::device::{DeviceArgs, Work};
-use super::load::cost_text;
+use super::load::with_cost;
 
 /// Flags of every verb that runs a model.
 #[derive(Debug, clap::Args)]
@@ -126,7 +126,7 @@ impl<B: Backend> Loaded<B> {
     /// A line about the time.
     fn report(&self) -> String {
         let (seconds, cost) = (self.time.as_secs_f64(), self.model.backend().load_cost());
-        format!("load {seconds:.3} s: {}", cost_text(cost))
+        with_cost(&format!("load {seconds:.3} s"), ": ", cost)
     }
 }
 

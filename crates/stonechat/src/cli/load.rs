@@ -31,7 +31,7 @@ impl LoadArgs {
 }
 
 /// What became of the weights and how long that took.
-pub(super) fn cost_text(cost: LoadCost) -> String {
+fn cost_text(cost: LoadCost) -> String {
     let took = |bytes, what: &str, time: std::time::Duration| {
         let text = || format!("{} {what} in {:.3} s", megabytes(bytes), time.as_secs_f64());
         (bytes > 0).then(text)
@@ -42,6 +42,12 @@ pub(super) fn cost_text(cost: LoadCost) -> String {
         (cost.kept_bytes > 0).then(|| format!("{} used in place", megabytes(cost.kept_bytes))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// `text`, and after `separator` what loading cost, if the device counts that.
+pub(super) fn with_cost(text: &str, separator: &str, cost: LoadCost) -> String {
+    let cost = cost_text(cost);
+    if cost.is_empty() { text.to_owned() } else { format!("{text}{separator}{cost}") }
 }
 
 #[cfg(test)]
@@ -59,5 +65,6 @@ mod tests {
             ..LoadCost::default()
         };
         assert_eq!(super::cost_text(cost), "12.3 MB rearranged in 0.045 s, 0.7 kB used in place");
+        assert_eq!(super::with_cost("load", ": ", LoadCost::default()), "load");
     }
 }

@@ -21,7 +21,7 @@ use stonechat::whisper::{Language, Model, Progress, Transcriber};
 
 use super::console::Console;
 use super::device::{DeviceArgs, Work};
-use super::load::cost_text;
+use super::load::with_cost;
 use output::Output;
 use plan::{Input, Plan, Threshold};
 use stages::Stages;
@@ -158,8 +158,8 @@ fn transcribe_all<B: Backend>(
         }
     }
     if let (true, Some(engine)) = (plan.verbose, &job.engine) {
-        let cpu = engine.model().backend();
-        let load = format!("{}; {}", cpu.describe(), cost_text(cpu.load_cost()));
+        let device = engine.model().backend();
+        let load = with_cost(&device.describe(), "; ", device.load_cost());
         job.console.note(&job.stages.report(engine.timings(), &load));
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
