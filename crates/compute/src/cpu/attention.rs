@@ -49,6 +49,13 @@ pub struct QueryRow {
     pub kv_len: u32,
 }
 
+impl QueryRow {
+    /// Whether the pages are the same, as those of rows of one sequence are.
+    pub(crate) fn has_pages_of(&self, other: &Self) -> bool {
+        (self.first_page, self.n_pages) == (other.first_page, other.n_pages)
+    }
+}
+
 /// Arguments of [`attention`].
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
@@ -146,7 +153,7 @@ fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
         assert_eq!(len, args.n_heads, "attention: expected one {what} a head");
     }
     for (t, row) in args.rows.iter().enumerate() {
-        let is_new = t == 0 || !same_pages(*row, args.rows[t - 1]);
+        let is_new = t == 0 || !row.has_pages_of(&args.rows[t - 1]);
         let pages = row.first_page as usize..row.first_page as usize + row.n_pages as usize;
         assert!(
             pages.end <= args.page_table.len()
@@ -161,10 +168,6 @@ fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
         }
     }
     args.n_heads / layout.n_kv_heads
-}
-
-fn same_pages(a: QueryRow, b: QueryRow) -> bool {
-    (a.first_page, a.n_pages) == (b.first_page, b.n_pages)
 }
 
 /// Blocks of adjacent rows with the same pages, as (first row, number of rows).
@@ -190,7 +193,7 @@ impl Iterator for Blocks<'_> {
         let n = rest
             .iter()
             .take(self.block_rows)
-            .position(|&row| !same_pages(row, head))
+            .position(|&row| !row.has_pages_of(&head))
             .unwrap_or(self.block_rows.min(rest.len()));
         self.next = first + n;
         Some((first, n))
@@ -376,8 +379,7 @@ fn add_page<S: Simd, H: Head>(
     mut head: H,
     seen: Seen,
 ) {
-    let is_wide = block.is_few() && S::N_REGISTERS >= 32;
-    if is_wide {
+    if const { S::N_REGISTERS >= 32 } && block.is_few() {
         head.scores::<S, 4>(s, state, seen);
     } else {
         head.scores::<S, 2>(s, state, seen);
@@ -393,7 +395,7 @@ fn add_page<S: Simd, H: Head>(
         }
         softmax_row(s, state, r, seen_from..seen_to);
     }
-    if is_wide {
+    if const { S::N_REGISTERS >= 32 } && block.is_few() {
         head.add_values::<S, 4>(s, state, seen);
     } else {
         head.add_values::<S, 2>(s, state, seen);

@@ -65,6 +65,14 @@ impl KvLayout {
         PAGE_LEN * (self.head_dim + self.value_stride())
     }
 
+    /// Blocks of channels of a position that share a scale; none where elements need none.
+    pub(crate) fn n_blocks(self) -> usize {
+        match self.dtype {
+            KvDType::F32 | KvDType::F16 => 0,
+            KvDType::Q8_0 => self.head_dim.div_ceil(q8_0::BLOCK_LEN),
+        }
+    }
+
     /// Bytes of one head in a page.
     fn head_bytes(self) -> usize {
         match self.dtype {

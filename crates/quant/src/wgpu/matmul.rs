@@ -9,11 +9,13 @@ use stonechat_compute::cpu::Activation;
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, activation_code, check_len, copy, start};
 use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
-use super::matrix::GpuMatrix;
+use super::matrix::{GpuMatrix, Part};
 use super::planes::Format;
 
 /// Rows of activations up to which a matrix is read once for all of them.
 pub const MAX_GEMV_ROWS: usize = 8;
+/// Rows of activations that there are kernels for.
+const GEMV_WIDTHS: [u32; 4] = [1, 2, 4, MAX_GEMV_ROWS as u32];
 /// Rows of the matrix that a workgroup of `gemv.wgsl` takes.
 const GEMV_ROWS: u32 = 4;
 /// Its invocations.
@@ -73,6 +75,33 @@ struct Params {
     choices_per_row: u32,
 }
 
+impl Params {
+    /// `rows` outputs of `n` values, of which `part` gives some, as they are.
+    fn new(
+        w: &GpuMatrix,
+        part: &Part,
+        x: &Activations,
+        [rows, n]: [usize; 2],
+        bias: Option<&GpuBuffer>,
+    ) -> Self {
+        Self {
+            w_stride: w.stride() as u32,
+            w_blocks: w.n_blocks() as u32,
+            chunks: (w.padded_k() / CHUNK) as u32,
+            rows: rows as u32,
+            part_rows: part.rows as u32,
+            first: part.first as u32,
+            n: n as u32,
+            x_offset: x.offset as u32,
+            x_stride: x.stride as u32,
+            has_bias: u32::from(bias.is_some()),
+            activation: activation_code(Activation::None),
+            accumulate: 0,
+            choices_per_row: 1,
+        }
+    }
+}
+
 /// Matrix, activations, bias, choices of experts, output.
 const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
 
@@ -120,15 +149,15 @@ pub(super) fn with_format(source: Source, format: &Format) -> Source {
 
 pub(super) fn sources(format: &Format, variant: Variant) -> Vec<Source> {
     let mut all: Vec<_> =
-        [1, 2, 4, 8].into_iter().map(|rows| gemv_source(format, rows, false, variant)).collect();
+        GEMV_WIDTHS.into_iter().map(|rows| gemv_source(format, rows, false, variant)).collect();
     all.push(gemv_source(format, 1, true, variant));
     all.push(gemm_source(format, variant));
     all
 }
 
-/// Compiles what `w` will need: its products, and those of experts if it is a stack of them.
+/// Compiles the kernels of [`matmul`] with `w`.
 pub fn warm(gpu: &Gpu, w: &GpuMatrix) {
-    for rows in [1, 2, 4, 8] {
+    for rows in GEMV_WIDTHS {
         gemv_kernel(gpu, w.format, rows, false);
     }
     gemm_kernel(gpu, w.format);
@@ -202,19 +231,9 @@ pub fn matmul(
     let Some(activations) = aligned(gpu, w, x) else { return };
     for part in &w.parts {
         let params = Params {
-            w_stride: w.stride() as u32,
-            w_blocks: w.n_blocks() as u32,
-            chunks: (w.padded_k() / CHUNK) as u32,
-            rows: x.rows as u32,
-            part_rows: part.rows as u32,
-            first: part.first as u32,
-            n: w.n() as u32,
-            x_offset: activations.offset as u32,
-            x_stride: activations.stride as u32,
-            has_bias: u32::from(epilogue.bias.is_some()),
             activation: activation_code(epilogue.activation),
             accumulate: u32::from(epilogue.accumulate),
-            choices_per_row: 1,
+            ..Params::new(w, part, &activations, [x.rows, w.n()], epilogue.bias)
         };
         let binds = [
             Bind::Buffer(&part.buffer),
@@ -258,19 +277,8 @@ pub fn matmul_experts(
     let Some(activations) = aligned(gpu, w, x) else { return };
     for part in &w.parts {
         let params = Params {
-            w_stride: w.stride() as u32,
-            w_blocks: w.n_blocks() as u32,
-            chunks: (w.padded_k() / CHUNK) as u32,
-            rows: n_choices as u32,
-            part_rows: part.rows as u32,
-            first: part.first as u32,
-            n: n as u32,
-            x_offset: activations.offset as u32,
-            x_stride: activations.stride as u32,
-            has_bias: u32::from(bias.is_some()),
-            activation: 0,
-            accumulate: 0,
             choices_per_row: choices_per_row as u32,
+            ..Params::new(w, part, &activations, [n_choices, n], bias)
         };
         let binds = [
             Bind::Buffer(&part.buffer),

@@ -49,7 +49,7 @@ pub(crate) unsafe fn tile_rows<S: Simd, E: Element, const NV: usize>(
     while left > 0 {
         // SAFETY: every arm computes at most `left` of the rows that the caller vouches for.
         let done = unsafe {
-            if NV <= 2 && max_rows::<S>() == 12 && left >= 12 {
+            if const { NV <= 2 && S::N_REGISTERS >= 32 } && left >= 12 {
                 tile::<S, E, 12, NV>(s, o);
                 12
             } else if left >= 6 {

@@ -17,11 +17,11 @@ use half::slice::HalfFloatSliceExt;
 use super::{KvLayout, PAGE_LEN};
 
 /// Channels that share a scale.
-const BLOCK_LEN: usize = 32;
+pub(super) const BLOCK_LEN: usize = 32;
 
 /// Scales of one head in a page, of keys and values together.
 pub(super) fn n_scales(layout: KvLayout) -> usize {
-    2 * PAGE_LEN * layout.head_dim.div_ceil(BLOCK_LEN)
+    2 * PAGE_LEN * layout.n_blocks()
 }
 
 /// One head of one page.

@@ -123,8 +123,7 @@ struct Block {
 fn blocks(rows: &[QueryRow], most: usize) -> Vec<Block> {
     let mut all = Vec::new();
     let mut first = 0;
-    let same = |a: &QueryRow, b: &QueryRow| (a.first_page, a.n_pages) == (b.first_page, b.n_pages);
-    for run in rows.chunk_by(same) {
+    for run in rows.chunk_by(QueryRow::has_pages_of) {
         for block in run.chunks(most) {
             let seen = block.iter().filter(|row| row.kv_len > row.kv_start);
             let from = seen.clone().map(|row| row.kv_start as usize / PAGE_LEN).min();
@@ -182,9 +181,7 @@ struct Plan {
 impl Plan {
     fn new(args: &Attention<'_>, group: usize) -> Self {
         let (rows, layout) = (args.rows, args.kv.layout);
-        let run =
-            |a: &QueryRow, b: &QueryRow| (a.first_page, a.n_pages) == (b.first_page, b.n_pages);
-        let longest = rows.chunk_by(run).map(<[_]>::len).max().unwrap_or(1);
+        let longest = rows.chunk_by(QueryRow::has_pages_of).map(<[_]>::len).max().unwrap_or(1);
         let words = Words::new(layout).row.div_ceil(WORKGROUP as usize);
         // Queries, weights and sums of the slots fit 16 kB of shared memory.
         let channels = words * WORKGROUP as usize * elements(layout.dtype);

@@ -20,9 +20,6 @@ use crate::cpu::{KvDType, KvLayout, KvRow, PAGE_LEN};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant, WORKGROUP};
 use crate::{Error, Result};
 
-/// Channels that share a scale.
-const BLOCK_LEN: usize = 32;
-
 /// The pages of one layer.
 #[derive(Debug)]
 pub struct GpuKvPool {
@@ -71,11 +68,7 @@ pub(super) fn dtype_name(dtype: KvDType) -> &'static str {
 impl Words {
     pub(super) fn new(layout: KvLayout) -> Self {
         let row = layout.head_dim.div_ceil(elements(layout.dtype));
-        let blocks = match layout.dtype {
-            KvDType::Q8_0 => layout.head_dim.div_ceil(BLOCK_LEN),
-            _ => 0,
-        };
-        let head = PAGE_LEN * (2 * row + blocks);
+        let head = PAGE_LEN * (2 * row + layout.n_blocks());
         Self { row, head, page: layout.n_kv_heads * head }
     }
 }
@@ -127,7 +120,9 @@ fn write_source(dtype: KvDType, variant: Variant) -> Source {
         _ => include_str!("kv_write.wgsl"),
     };
     let name = format!("kv_write-{}-{}", dtype_name(dtype), variant.name());
-    let start = start(name, WRITE, variant, WORKGROUP).file(include_str!("half.wgsl"));
+    let start = start(name, WRITE, variant, WORKGROUP)
+        .file(include_str!("kv_write_params.wgsl"))
+        .file(include_str!("half.wgsl"));
     match dtype {
         KvDType::Q8_0 => start.file(file),
         _ => start.file(accessor(dtype)).file(file),
@@ -180,7 +175,7 @@ pub fn write(gpu: &Gpu, pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>, rows: 
     };
     // An invocation a word, or a block of 32 channels.
     let units = match layout.dtype {
-        KvDType::Q8_0 => layout.head_dim.div_ceil(BLOCK_LEN),
+        KvDType::Q8_0 => layout.n_blocks(),
         _ => words.row,
     };
     let groups = (rows.len() * layout.n_kv_heads * units).div_ceil(WORKGROUP as usize);
@@ -262,7 +257,7 @@ fn exchange(layout: KvLayout, device: &mut [u8], host: &mut [u8], way: Way) {
     let KvLayout { n_kv_heads, head_dim, dtype } = layout;
     let (words, per_word) = (Words::new(layout), elements(dtype));
     let (size, value_stride) = (4 / per_word, layout.value_stride());
-    let n_blocks = if dtype == KvDType::Q8_0 { head_dim.div_ceil(BLOCK_LEN) } else { 0 };
+    let n_blocks = layout.n_blocks();
     let host_head = host.len() / n_kv_heads;
     let mut swap = |at_device: usize, at_host: usize, size: usize| {
         let (device, host) = (&mut device[at_device..][..size], &mut host[at_host..][..size]);

@@ -1,20 +1,5 @@
 // out[t] = (x[t] - mean) / sqrt(variance + eps) * weight + bias; a workgroup a row.
 
-struct Params {
-    rows: u32,
-    cols: u32,
-    offset: u32,
-    stride: u32,
-    has_bias: u32,
-    eps: f32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(2) var<storage, read> weight: array<f32>;
-@group(0) @binding(3) var<storage, read> bias: array<f32>;
-@group(0) @binding(4) var<storage, read_write> out: array<f32>;
-
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group_index(group, groups);
     if t >= p.rows {
@@ -34,7 +19,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let scale = 1.0 / sqrt(reduce_add(squares, lid) / f32(p.cols) + p.eps);
     for (var c = lid; c < p.cols; c += WG) {
         var y = (x[start + c] - mean) * scale * weight[c];
-        if p.has_bias != 0u {
+        if p.is_set != 0u {
             y += bias[c];
         }
         out[t * p.cols + c] = y;

@@ -6,11 +6,13 @@ use super::{GpuRows, Spec, check_len, kernel};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer};
 
 const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+const PARAMS: &str = include_str!("norm_params.wgsl");
 /// Invocations that share a row.
 const ROW: u32 = 256;
 pub(super) const LAYER_NORM: Spec =
-    ("layer_norm", (ACCESS, ROW), &[include_str!("layer_norm.wgsl")]);
-pub(super) const RMS_NORM: Spec = ("rms_norm", (ACCESS, ROW), &[include_str!("rms_norm.wgsl")]);
+    ("layer_norm", (ACCESS, ROW), &[PARAMS, include_str!("layer_norm.wgsl")]);
+pub(super) const RMS_NORM: Spec =
+    ("rms_norm", (ACCESS, ROW), &[PARAMS, include_str!("rms_norm.wgsl")]);
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -20,17 +22,17 @@ struct Params {
     offset: u32,
     stride: u32,
     /// Layer norm: whether there is a bias. RMS norm: whether the result is added.
-    flag: u32,
+    is_set: u32,
     eps: f32,
 }
 
-fn params(x: GpuRows<'_>, flag: bool, eps: f32) -> Params {
+fn params(x: GpuRows<'_>, is_set: bool, eps: f32) -> Params {
     Params {
         rows: x.rows as u32,
         cols: x.cols as u32,
         offset: x.offset as u32,
         stride: x.stride as u32,
-        flag: u32::from(flag),
+        is_set: u32::from(is_set),
         eps,
     }
 }

@@ -1,0 +1,18 @@
+// What both norms are given; see norm.rs.
+
+struct Params {
+    rows: u32,
+    cols: u32,
+    offset: u32,
+    stride: u32,
+    // Layer norm: whether there is a bias. RMS norm: whether the result is added.
+    is_set: u32,
+    eps: f32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> weight: array<f32>;
+@group(0) @binding(3) var<storage, read> bias: array<f32>;
+@group(0) @binding(4) var<storage, read_write> out: array<f32>;
+
