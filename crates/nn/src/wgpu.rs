@@ -3,6 +3,7 @@
 //! Every op is recorded by the kernels of `stonechat-compute` and `stonechat-quant`; [`Backend::read`] submits
 //! what was recorded and waits for it.
 
+mod deferred;
 mod moe;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, ro
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
 use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix};
 
+use self::deferred::{Deferred, Pair};
 use crate::{
     Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
     MatrixSource, Product, Rope, Rows, View,
@@ -27,6 +29,7 @@ pub struct Wgpu {
     gpu: Gpu,
     /// Matrices of each type that were converted for want of a kernel.
     converted: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+    deferred: Arc<Deferred>,
 }
 
 impl Wgpu {
@@ -36,12 +39,18 @@ impl Wgpu {
     /// If the driver refuses, or the adapter lacks what `variant` needs.
     pub async fn open(adapter: &Adapter, variant: Option<Variant>) -> Result<Self, Error> {
         let gpu = Gpu::open(adapter, variant).await?;
-        Ok(Self { gpu, converted: Arc::default() })
+        Ok(Self { gpu, converted: Arc::default(), deferred: Arc::default() })
     }
 
     /// The open device.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// The device, with nothing waiting to be recorded: what every op that records starts with.
+    fn settled(&self) -> &Gpu {
+        self.deferred.settle(&self.gpu);
         &self.gpu
     }
 
@@ -140,20 +149,25 @@ impl Backend for Wgpu {
     }
 
     fn write(&self, dst: &mut GpuBuffer, offset: usize, values: &[f32]) {
-        self.gpu.write(dst, offset, bytemuck::cast_slice(values));
+        self.settled().write(dst, offset, bytemuck::cast_slice(values));
     }
 
     async fn read(&self, src: &GpuBuffer, offset: usize, out: &mut [f32]) -> Result<(), Error> {
-        Ok(self.gpu.read(src, 4 * offset, bytemuck::cast_slice_mut(out)).await?)
+        Ok(self.settled().read(src, 4 * offset, bytemuck::cast_slice_mut(out)).await?)
     }
 
     fn copy(&self, dst: &mut GpuBuffer, offset: usize, src: View<'_, Self>) {
-        copy::copy(&self.gpu, dst, offset, src.rows.cols, rows(src));
+        copy::copy(self.settled(), dst, offset, src.rows.cols, rows(src));
     }
 
     fn embed(&self, out: &mut GpuBuffer, table: &GpuMatrix, args: Embed<'_, Self>) {
         let Embed { tokens, scale, positions } = args;
-        stonechat_quant::wgpu::embed(&self.gpu, out, table, GpuEmbed { tokens, scale, positions });
+        stonechat_quant::wgpu::embed(
+            self.settled(),
+            out,
+            table,
+            GpuEmbed { tokens, scale, positions },
+        );
     }
 
     fn layer_norm(
@@ -164,7 +178,7 @@ impl Backend for Wgpu {
         bias: Option<&GpuBuffer>,
         eps: f32,
     ) {
-        norm::layer_norm(&self.gpu, out, rows(x), (weight, bias), eps);
+        norm::layer_norm(self.settled(), out, rows(x), (weight, bias), eps);
     }
 
     fn rms_norm(
@@ -175,13 +189,13 @@ impl Backend for Wgpu {
         eps: f32,
         accumulate: bool,
     ) {
-        norm::rms_norm(&self.gpu, out, rows(x), weight, (eps, accumulate));
+        norm::rms_norm(self.settled(), out, rows(x), weight, (eps, accumulate));
     }
 
     fn rope(&self, x: &mut GpuBuffer, rows: Rows, args: Rope<'_, Self>) {
         let Rope { head_dim, norm, rotation } = args;
         let rotation = rotation.map(|r| (r.cos_sin, r.n_rot, r.pairs));
-        rope::rope(&self.gpu, part(x, rows), rope::Rope { head_dim, norm, rotation });
+        rope::rope(self.settled(), part(x, rows), rope::Rope { head_dim, norm, rotation });
     }
 
     fn gated(
@@ -191,7 +205,10 @@ impl Backend for Wgpu {
         up: View<'_, Self>,
         activation: GatedActivation,
     ) {
-        gated::gated(&self.gpu, out, rows(gate), rows(up), activation);
+        let (gate, up) = (rows(gate), rows(up));
+        if !self.deferred.gate(&self.gpu, out, (gate, up), activation) {
+            gated::gated(&self.gpu, out, gate, up, activation);
+        }
     }
 
     fn moe(
@@ -207,8 +224,18 @@ impl Backend for Wgpu {
     }
 
     fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
+        let gpu = self.settled();
+        if let [first, second] = &products[..] {
+            let w = [first.w, second.w];
+            let epilogues = [device(&first.epilogue), device(&second.epilogue)];
+            if Pair::may_wait(x.rows, w, epilogues) {
+                let (x, x_rows) = (x.buffer.clone(), x.rows);
+                let out = [first.out.clone(), second.out.clone()];
+                return self.deferred.put(Pair { x, x_rows, out, w: w.map(GpuMatrix::clone) });
+            }
+        }
         for Product { out, w, epilogue } in products {
-            stonechat_quant::wgpu::matmul(&self.gpu, out, rows(x), w, device(&epilogue));
+            stonechat_quant::wgpu::matmul(gpu, out, rows(x), w, device(&epilogue));
         }
     }
 
@@ -220,16 +247,16 @@ impl Backend for Wgpu {
         stride: usize,
         epilogue: Epilogue<'_, Self>,
     ) {
-        let x = rows(x);
+        let (gpu, x) = (self.settled(), rows(x));
         assert_eq!(w.k(), 3 * x.cols, "conv1d: columns of the weights");
         let (n_rows, width) = (x.rows.div_ceil(stride), w.padded_k());
-        let windows = match self.gpu.scratch("conv1d", 4 * n_rows * width) {
+        let windows = match gpu.scratch("conv1d", 4 * n_rows * width) {
             Ok(windows) => windows,
-            Err(error) => return self.gpu.fault(error.to_string()),
+            Err(error) => return gpu.fault(error.to_string()),
         };
-        copy::im2col(&self.gpu, &windows, width, stride, x);
+        copy::im2col(gpu, &windows, width, stride, x);
         let windows = GpuRows::packed(&windows, n_rows, width);
-        stonechat_quant::wgpu::matmul(&self.gpu, out, windows, w, device(&epilogue));
+        stonechat_quant::wgpu::matmul(gpu, out, windows, w, device(&epilogue));
     }
 
     fn kv_write(
@@ -240,12 +267,12 @@ impl Backend for Wgpu {
         v: View<'_, Self>,
         slots: &[KvRow],
     ) {
-        kv::write(&self.gpu, &kv[layer], rows(k), rows(v), slots);
+        kv::write(self.settled(), &kv[layer], rows(k), rows(v), slots);
     }
 
     fn kv_copy_page(&self, kv: &mut Vec<kv::GpuKvPool>, src: u32, dst: u32) {
         for pool in kv {
-            kv::copy_page(&self.gpu, pool, src, dst);
+            kv::copy_page(self.settled(), pool, src, dst);
         }
     }
 
@@ -256,7 +283,7 @@ impl Backend for Wgpu {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         for pool in kv {
-            kv::read_page(&self.gpu, pool, page, out).await?;
+            kv::read_page(self.settled(), pool, page, out).await?;
         }
         Ok(())
     }
@@ -274,7 +301,7 @@ impl Backend for Wgpu {
         let mut rest = bytes;
         for pool in kv {
             let (head, tail) = rest.split_at(pool.layout().page_bytes());
-            kv::write_page(&self.gpu, pool, page, head)?;
+            kv::write_page(self.settled(), pool, page, head)?;
             rest = tail;
         }
         Ok(())
@@ -293,6 +320,6 @@ impl Backend for Wgpu {
             rows: args.rows,
             page_table: args.page_table,
         };
-        attention::attention(&self.gpu, out, args);
+        attention::attention(self.settled(), out, args);
     }
 }

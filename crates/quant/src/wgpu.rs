@@ -4,18 +4,21 @@
 //! |---|---|
 //! | `planes` | the order of a row's bytes on the device |
 //! | `matrix` | [`GpuMatrix`]: loading, in parts where a kernel cannot see it whole |
-//! | `matmul` | products with activations: [`matmul`], [`matmul_experts`] |
+//! | `matmul` | products with activations: [`matmul`] |
+//! | `gemv` | those of few rows: [`gated_product`], [`matmul_experts`] |
 //! | `embed` | rows of a table |
-//! | `format_*.wgsl` | `dequantize16` of each format: 16 adjacent values of a row |
-//! | `gemv.wgsl`, `gemm.wgsl` | few and many rows of activations, over any format |
+//! | `format_*.wgsl` | 16 adjacent weights of a row: `codes16`, or `dequantize16` of formats that have no codes |
+//! | `gemv*.wgsl`, `gemm.wgsl` | few and many rows of activations, over any format |
 
 mod embed;
+mod gemv;
 mod matmul;
 mod matrix;
 mod planes;
 
 pub use embed::{GpuEmbed, embed};
-pub use matmul::{ExpertProduct, GpuEpilogue, MAX_GEMV_ROWS, matmul, matmul_experts, warm};
+pub use gemv::{ExpertProduct, GatedOutput, MAX_GEMV_ROWS, gated_product, is_pair, matmul_experts};
+pub use matmul::{GpuEpilogue, matmul, warm};
 pub use matrix::GpuMatrix;
 
 use stonechat_compute::wgpu::{Source, Variant};

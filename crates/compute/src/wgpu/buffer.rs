@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::counters::count;
@@ -13,30 +13,39 @@ use crate::{Error, Result};
 /// Sizes are rounded up to this, so that a shader may see any buffer as `vec4` values.
 const ALIGN: u64 = 16;
 
-/// Bytes on the device, zero at first.
-#[derive(Debug)]
+/// Bytes on the device, zero at first. Clones share them.
+#[derive(Debug, Clone)]
 pub struct GpuBuffer {
-    pub(super) raw: ::wgpu::Buffer,
+    inner: Arc<Allocation>,
+}
+
+#[derive(Debug)]
+struct Allocation {
+    raw: ::wgpu::Buffer,
     /// Never used twice by a device.
-    pub(super) id: u64,
+    id: u64,
     bytes: u64,
     /// Where the device looks for bind groups to forget.
     dropped: Arc<Mutex<Vec<u64>>>,
+    /// The same values as integers, from the first product that asked for them on.
+    twin: Mutex<Twin>,
 }
 
-impl Drop for GpuBuffer {
+/// A copy of a buffer's values in 8 bits, see [`ops::quantize`](super::ops::quantize).
+#[derive(Debug, Default)]
+struct Twin {
+    buffer: Option<GpuBuffer>,
+    /// Rows and columns that it holds; none after the buffer was written.
+    shape: Option<[usize; 2]>,
+}
+
+impl Drop for Allocation {
     fn drop(&mut self) {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.id);
     }
 }
 
 impl GpuBuffer {
-    /// Its size as it was asked for.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes as usize
-    }
-
     /// `bytes` zeros.
     ///
     /// # Errors
@@ -45,12 +54,65 @@ impl GpuBuffer {
         let usage = ::wgpu::BufferUsages::STORAGE
             | ::wgpu::BufferUsages::COPY_SRC
             | ::wgpu::BufferUsages::COPY_DST;
-        Ok(Self {
+        let allocation = Allocation {
             raw: raw_buffer(gpu, bytes as u64, usage)?,
             id: gpu.next_id(),
             bytes: bytes as u64,
             dropped: Arc::clone(&gpu.inner.dropped),
-        })
+            twin: Mutex::default(),
+        };
+        Ok(Self { inner: Arc::new(allocation) })
+    }
+
+    /// Its size as it was asked for.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.inner.bytes as usize
+    }
+
+    /// Whether both are the same bytes.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+
+    pub(super) fn raw(&self) -> &::wgpu::Buffer {
+        &self.inner.raw
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.inner.id
+    }
+
+    fn twin(&self) -> MutexGuard<'_, Twin> {
+        self.inner.twin.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The copy in 8 bits, of at least `bytes`, and whether it holds `shape` already.
+    pub(super) fn twin_for(
+        &self,
+        gpu: &Gpu,
+        bytes: usize,
+        shape: [usize; 2],
+    ) -> Result<(Self, bool)> {
+        let mut twin = self.twin();
+        if let Some(buffer) = twin.buffer.as_ref().filter(|buffer| buffer.bytes() >= bytes) {
+            return Ok((buffer.clone(), twin.shape == Some(shape)));
+        }
+        let buffer = Self::new(gpu, bytes)?;
+        *twin = Twin { buffer: Some(buffer.clone()), shape: None };
+        Ok((buffer, false))
+    }
+
+    /// The copy, if a product asked for it before and it has room for `bytes`.
+    pub(super) fn wanted_twin(&self, bytes: usize) -> Option<Self> {
+        self.twin().buffer.clone().filter(|buffer| buffer.bytes() >= bytes)
+    }
+
+    /// Notes that the copy holds rows and columns, or nothing that is true any more. A dispatch that writes
+    /// the buffer does the latter by itself.
+    pub fn set_twin(&self, shape: Option<[usize; 2]>) {
+        self.twin().shape = shape;
     }
 }
 
@@ -142,7 +204,7 @@ impl Gpu {
         let submitted = {
             let mut recorder = self.lock();
             recorder.push(Command::Copy {
-                src: src.raw.clone(),
+                src: src.raw().clone(),
                 src_offset: offset as u64,
                 dst: readback.raw.clone(),
                 dst_offset: 0,

@@ -63,7 +63,7 @@ pub(super) struct Inner {
     recorder: Mutex<Recorder>,
     kernels: Mutex<HashMap<KernelKey, Arc<Kernel>>>,
     layouts: Mutex<HashMap<&'static [Access], ::wgpu::BindGroupLayout>>,
-    scratch: Mutex<HashMap<&'static str, Arc<GpuBuffer>>>,
+    scratch: Mutex<HashMap<&'static str, GpuBuffer>>,
     pub(super) readbacks: Mutex<Vec<Readback>>,
     pub(super) dropped: Arc<Mutex<Vec<u64>>>,
     next_id: AtomicU64,
@@ -267,17 +267,17 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub fn scratch(&self, name: &'static str, bytes: usize) -> Result<Arc<GpuBuffer>> {
+    pub fn scratch(&self, name: &'static str, bytes: usize) -> Result<GpuBuffer> {
         let mut scratch = lock(&self.inner.scratch);
         if let Some(buffer) = scratch.get(name)
             && buffer.bytes() >= bytes
         {
-            return Ok(Arc::clone(buffer));
+            return Ok(buffer.clone());
         }
         let largest = self.max_binding_bytes().max(bytes);
         let bytes = bytes.next_power_of_two().min(largest);
-        let buffer = Arc::new(GpuBuffer::new(self, bytes)?);
-        scratch.insert(name, Arc::clone(&buffer));
+        let buffer = GpuBuffer::new(self, bytes)?;
+        scratch.insert(name, buffer.clone());
         Ok(buffer)
     }
 
@@ -293,7 +293,7 @@ impl Gpu {
         assert!(offset + bytes.len() <= dst.bytes(), "upload: {offset}+{}", bytes.len());
         for (i, piece) in bytes.chunks(STAGING_BYTES).enumerate() {
             let at = (offset + i * STAGING_BYTES) as u64;
-            self.inner.queue.write_buffer(&dst.raw, at, piece);
+            self.inner.queue.write_buffer(dst.raw(), at, piece);
             let index = self.inner.queue.submit([]);
             count(&self.inner.counters.submissions);
             let before = self.inner.underway.fetch_add(piece.len(), Ordering::Relaxed);

@@ -4,11 +4,13 @@
 //! device's [`Variant`] around it.
 
 pub mod attention;
+mod attention_few;
 pub mod copy;
 pub mod gated;
 pub mod kv;
 pub mod moe;
 pub mod norm;
+pub mod quantize;
 pub mod rope;
 
 use std::sync::Arc;
@@ -92,32 +94,36 @@ pub fn activation_code(activation: Activation) -> u32 {
     }
 }
 
-/// A kernel that has no variants beyond those of sums.
-fn kernel(
-    gpu: &Gpu,
+/// A kernel that has no variants beyond those of the device.
+#[derive(Debug, Clone, Copy)]
+struct Spec {
     name: &'static str,
-    (access, workgroup): (&'static [Access], u32),
-    files: &[&str],
-) -> Arc<Kernel> {
-    gpu.kernel((name, [0; 4]), || simple(name, gpu.variant(), (access, workgroup), files))
+    access: &'static [Access],
+    workgroup: u32,
+    files: &'static [&'static str],
+    /// Whether it calls `quantize4` with a buffer `codes`.
+    quantizes: bool,
 }
 
-fn simple(
-    name: &str,
-    variant: Variant,
-    (access, workgroup): (&'static [Access], u32),
-    files: &[&str],
-) -> Source {
-    let name = format!("{name}-{}", variant.name());
-    let start = start(name, access, variant, workgroup);
-    files.iter().fold(start, |source, file| source.file(file))
+impl Spec {
+    fn source(&self, variant: Variant) -> Source {
+        let name = format!("{}-{}", self.name, variant.name());
+        let mut source = start(name, self.access, variant, self.workgroup);
+        if self.quantizes {
+            source = quantize::writer(source, variant);
+        }
+        self.files.iter().fold(source, |source, file| source.file(file))
+    }
+
+    fn kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        gpu.kernel((self.name, [0; 4]), || self.source(gpu.variant()))
+    }
 }
 
 /// Every shader of this crate for `variant`, for tests.
 #[must_use]
 pub fn sources(variant: Variant) -> Vec<Source> {
-    let mut all = Vec::new();
-    for (name, shape, files) in [
+    let specs = [
         copy::SPEC,
         norm::LAYER_NORM,
         norm::RMS_NORM,
@@ -125,15 +131,13 @@ pub fn sources(variant: Variant) -> Vec<Source> {
         gated::SPEC,
         moe::ROUTE,
         moe::COMBINE,
+        quantize::SPEC,
         attention::MERGE,
-    ] {
-        all.push(simple(name, variant, shape, files));
-    }
+    ];
+    let mut all: Vec<_> = specs.iter().map(|spec| spec.source(variant)).collect();
     all.push(copy::im2col_source(variant));
     all.extend(kv::sources(variant));
     all.extend(attention::sources(variant));
+    all.extend(attention_few::sources(variant));
     all
 }
-
-/// Name, uses of buffers, workgroup and files of a kernel.
-type Spec = (&'static str, (&'static [Access], u32), &'static [&'static str]);

@@ -85,8 +85,8 @@ pub(super) struct Recorder {
     /// Data of this recording: first word and length.
     recent: Vec<(usize, usize)>,
     bind_groups: HashMap<BindKey, ::wgpu::BindGroup>,
-    /// Where the list goes, and what is bound for nothing; made with the first dispatch.
-    upload: Option<(::wgpu::Buffer, GpuBuffer)>,
+    /// Where the list goes, and what is bound for nothing to read and to write; made with the first dispatch.
+    upload: Option<(::wgpu::Buffer, [GpuBuffer; 2])>,
 }
 
 impl Recorder {
@@ -104,14 +104,14 @@ impl Recorder {
         self.commands.push(command);
     }
 
-    fn upload(&mut self, gpu: &Gpu) -> Result<&(::wgpu::Buffer, GpuBuffer)> {
+    fn upload(&mut self, gpu: &Gpu) -> Result<&(::wgpu::Buffer, [GpuBuffer; 2])> {
         if self.upload.is_none() {
             let usage = ::wgpu::BufferUsages::UNIFORM
                 | ::wgpu::BufferUsages::STORAGE
                 | ::wgpu::BufferUsages::COPY_SRC
                 | ::wgpu::BufferUsages::COPY_DST;
             let buffer = raw_buffer(gpu, UPLOAD_BYTES as u64, usage)?;
-            self.upload = Some((buffer, GpuBuffer::new(gpu, 16)?));
+            self.upload = Some((buffer, [GpuBuffer::new(gpu, 16)?, GpuBuffer::new(gpu, 16)?]));
         }
         Ok(self.upload.as_ref().expect("made above"))
     }
@@ -173,7 +173,7 @@ impl Recorder {
         let mut key = BindKey { access: kernel.access, ids: [0; MAX_BINDINGS] };
         for (id, bind) in key.ids.iter_mut().zip(binds) {
             *id = match bind {
-                Bind::Buffer(buffer) => buffer.id,
+                Bind::Buffer(buffer) => buffer.id(),
                 Bind::Data => 1,
                 Bind::Nothing => 0,
             };
@@ -181,18 +181,19 @@ impl Recorder {
         if let Some(found) = self.bind_groups.get(&key) {
             return Ok(found.clone());
         }
-        let (upload, nothing) = self.upload(gpu)?;
+        let (upload, [to_read, to_write]) = self.upload(gpu)?;
         let parameters = ::wgpu::BindingResource::Buffer(::wgpu::BufferBinding {
             buffer: upload,
             offset: 0,
             size: std::num::NonZeroU64::new(PARAM_BYTES),
         });
         let mut entries = vec![::wgpu::BindGroupEntry { binding: 0, resource: parameters }];
-        for (i, bind) in binds.iter().enumerate() {
-            let buffer = match bind {
-                Bind::Buffer(buffer) => &buffer.raw,
-                Bind::Data => upload,
-                Bind::Nothing => &nothing.raw,
+        for (i, (bind, access)) in binds.iter().zip(kernel.access).enumerate() {
+            let buffer = match (bind, access) {
+                (Bind::Buffer(buffer), _) => buffer.raw(),
+                (Bind::Data, _) => upload,
+                (Bind::Nothing, Access::Read) => to_read.raw(),
+                (Bind::Nothing, Access::Write) => to_write.raw(),
             };
             let resource = buffer.as_entire_binding();
             entries.push(::wgpu::BindGroupEntry { binding: i as u32 + 1, resource });
@@ -241,6 +242,7 @@ impl Gpu {
     /// If they do not fit.
     pub fn write(&self, dst: &GpuBuffer, offset: usize, values: &[u32]) {
         assert!(4 * (offset + values.len()) <= dst.bytes(), "write: {}+{}", offset, values.len());
+        dst.set_twin(None);
         for (i, piece) in values.chunks(Self::WRITE_WORDS).enumerate() {
             let mut record = self.record(piece.len());
             let Ok((upload, _)) = record.recorder.upload(self) else {
@@ -252,7 +254,7 @@ impl Gpu {
             record.recorder.push(Command::Copy {
                 src: upload,
                 src_offset: 4 * u64::from(first),
-                dst: dst.raw.clone(),
+                dst: dst.raw().clone(),
                 dst_offset: 4 * (offset + i * Self::WRITE_WORDS) as u64,
                 bytes: 4 * piece.len() as u64,
             });
@@ -266,10 +268,11 @@ impl Gpu {
     pub fn copy(&self, dst: (&GpuBuffer, usize), src: (&GpuBuffer, usize), bytes: usize) {
         assert!(dst.1 + bytes <= dst.0.bytes() && src.1 + bytes <= src.0.bytes(), "copy: {bytes}");
         if bytes > 0 {
+            dst.0.set_twin(None);
             self.lock().push(Command::Copy {
-                src: src.0.raw.clone(),
+                src: src.0.raw().clone(),
                 src_offset: src.1 as u64,
-                dst: dst.0.raw.clone(),
+                dst: dst.0.raw().clone(),
                 dst_offset: dst.1 as u64,
                 bytes: bytes as u64,
             });
@@ -318,6 +321,11 @@ impl Record<'_> {
         words.resize(first, 0);
         words.extend_from_slice(params);
         words.resize(first + PARAM_BYTES as usize / 4, 0);
+        for (bind, access) in binds.iter().zip(kernel.access) {
+            if let (Bind::Buffer(buffer), Access::Write) = (bind, access) {
+                buffer.set_twin(None);
+            }
+        }
         match self.recorder.bind_group(self.gpu, kernel, &binds) {
             Ok(bind_group) => {
                 count(&self.gpu.inner.counters.dispatches);

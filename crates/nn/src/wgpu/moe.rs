@@ -18,7 +18,7 @@ impl Wgpu {
         logits: GpuRows<'_>,
         experts: &Experts<Self>,
     ) -> Result<()> {
-        let gpu = &self.gpu;
+        let gpu = self.settled();
         let Experts { n_experts, n_used, .. } = *experts;
         assert_eq!((logits.rows, logits.cols), (x.rows, n_experts), "moe: shape of the logits");
         let (d, f) = (x.cols, experts.gate.n() / n_experts);

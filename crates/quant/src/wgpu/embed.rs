@@ -38,7 +38,9 @@ const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Wr
 
 pub(super) fn source(format: &Format, variant: Variant) -> Source {
     let name = format!("embed-{}", format.dtype);
-    let source = start(name, ACCESS, variant, WORKGROUP).file(include_str!("embed.wgsl"));
+    let source = start(name, ACCESS, variant, WORKGROUP)
+        .file(include_str!("embed.wgsl"))
+        .file(include_str!("one_matrix.wgsl"));
     with_format(source, format)
 }
 
@@ -63,7 +65,7 @@ pub fn embed(gpu: &Gpu, out: &GpuBuffer, table: &GpuMatrix, args: GpuEmbed<'_>) 
     let groups = (tokens.len() * chunks).div_ceil(WORKGROUP as usize);
     let mut data = tokens.to_vec();
     data.extend_from_slice(positions.map_or(&[], |(_, pos)| pos));
-    for part in &table.parts {
+    for part in table.parts.iter() {
         let mut record = gpu.record(data.len());
         let at = record.words(&data);
         let params = Params {

@@ -5,7 +5,7 @@ fn wide(x: vec2<u32>) -> vec4<f32> {
 
 fn dequantize16(row: u32, c: u32) -> Sixteen {
     let at = row * p.w_stride + 2u * c;
-    let a = w[at];
-    let b = w[at + 1u];
+    let a = vector(at);
+    let b = vector(at + 1u);
     return Sixteen(wide(a.xy), wide(a.zw), wide(b.xy), wide(b.zw));
 }

@@ -1,8 +1,8 @@
 // f16: planes of values.
 fn dequantize16(row: u32, c: u32) -> Sixteen {
     let at = row * p.w_stride + 2u * c;
-    let a = w[at];
-    let b = w[at + 1u];
+    let a = vector(at);
+    let b = vector(at + 1u);
     return Sixteen(
         vec4<f32>(unpack2x16float(a.x), unpack2x16float(a.y)),
         vec4<f32>(unpack2x16float(a.z), unpack2x16float(a.w)),

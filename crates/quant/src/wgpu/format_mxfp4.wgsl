@@ -8,9 +8,9 @@ fn half_power(e: u32) -> f32 {
     return bitcast<f32>(select((e - 1u) << 23u, 0x00200000u << e, e < 2u));
 }
 
-fn dequantize16(row: u32, c: u32) -> Sixteen {
+fn codes16(row: u32, c: u32) -> Codes {
     let start = row * p.w_stride;
     let block = c >> 1u;
-    let q = w[start + block] >> vec4<u32>(4u * (c & 1u));
-    return leveled(q, half_power(byte_at(4u * (start + p.w_blocks), block)));
+    let q = vector(start + block) >> vec4<u32>(4u * (c & 1u));
+    return Codes(levels_of(q), half_power(byte_at(4u * (start + p.w_blocks), block)), 0.0);
 }

@@ -1,11 +1,11 @@
 // Q2_K: planes of 256 pairs of bits, of the scales and mins of 16 groups, and of d with dmin.
-fn dequantize16(row: u32, c: u32) -> Sixteen {
+fn codes16(row: u32, c: u32) -> Codes {
     let start = row * p.w_stride;
     let block = c >> 4u;
     let g = c & 15u;
     let at = start + 4u * block + 2u * (g >> 3u) + (g & 1u);
-    let q = (w[at] >> vec4<u32>(2u * ((g & 7u) >> 1u))) & vec4<u32>(0x03030303u);
+    let q = (vector(at) >> vec4<u32>(2u * ((g & 7u) >> 1u))) & vec4<u32>(0x03030303u);
     let scales = byte_at(4u * (start + 4u * p.w_blocks + block), g);
     let d = unpack2x16float(word(4u * (start + 5u * p.w_blocks) + block));
-    return scaled(q, d.x * f32(scales & 15u), -d.y * f32(scales >> 4u));
+    return Codes(q, d.x * f32(scales & 15u), -d.y * f32(scales >> 4u));
 }

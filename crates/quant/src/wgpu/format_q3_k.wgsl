@@ -1,11 +1,11 @@
 // Q3_K: planes of 256 pairs of bits, of their third bits, of the scales of 16 groups, and of d.
-fn dequantize16(row: u32, c: u32) -> Sixteen {
+fn codes16(row: u32, c: u32) -> Codes {
     let start = row * p.w_stride;
     let block = c >> 4u;
     let g = c & 15u;
     let at = start + 4u * block + 2u * (g >> 3u) + (g & 1u);
-    let low = (w[at] >> vec4<u32>(2u * ((g & 7u) >> 1u))) & vec4<u32>(0x03030303u);
-    let masks = w[start + 4u * p.w_blocks + 2u * block + (g & 1u)];
+    let low = (vector(at) >> vec4<u32>(2u * ((g & 7u) >> 1u))) & vec4<u32>(0x03030303u);
+    let masks = vector(start + 4u * p.w_blocks + 2u * block + (g & 1u));
     let q = low | (((masks >> vec4<u32>(g >> 1u)) & vec4<u32>(0x01010101u)) << vec4<u32>(2u));
     let planes = 4u * (start + 6u * p.w_blocks);
     let scales = planes + 3u * block;
@@ -13,5 +13,5 @@ fn dequantize16(row: u32, c: u32) -> Sixteen {
     let high_scale = (byte_at(scales + 2u, g & 3u) >> (2u * (g >> 2u))) & 3u;
     let d = half_at(planes + 3u * p.w_blocks, block);
     let scale = d * (f32(low_scale | (high_scale << 4u)) - 32.0);
-    return scaled(q, scale, -4.0 * scale);
+    return Codes(q, scale, -4.0 * scale);
 }

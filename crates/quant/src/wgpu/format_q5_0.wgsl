@@ -7,12 +7,12 @@ fn fifth_bits(x: u32, first: u32) -> vec4<u32> {
     return (four * vec4<u32>(0x02040810u)) & vec4<u32>(0x10101010u);
 }
 
-fn dequantize16(row: u32, c: u32) -> Sixteen {
+fn codes16(row: u32, c: u32) -> Codes {
     let start = row * p.w_stride;
     let block = c >> 1u;
     let high = 4u * (start + p.w_blocks);
-    let low = (w[start + block] >> vec4<u32>(4u * (c & 1u))) & vec4<u32>(0x0f0f0f0fu);
+    let low = (vector(start + block) >> vec4<u32>(4u * (c & 1u))) & vec4<u32>(0x0f0f0f0fu);
     let q = low | fifth_bits(word(high + block), 16u * (c & 1u));
     let d = half_at(high + p.w_blocks, block);
-    return scaled(q, d, -16.0 * d);
+    return Codes(q, d, -16.0 * d);
 }

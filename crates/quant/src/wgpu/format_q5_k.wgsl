@@ -1,12 +1,12 @@
 // Q5_K: planes of 256 nibbles, of their fifth bits and of the heads of blocks.
-fn dequantize16(row: u32, c: u32) -> Sixteen {
+fn codes16(row: u32, c: u32) -> Codes {
     let start = row * p.w_stride;
     let block = c >> 4u;
     let g = (c & 15u) >> 1u;
     let at = start + 8u * block + 2u * (g >> 1u) + (c & 1u);
-    let low = (w[at] >> vec4<u32>(4u * (g & 1u))) & vec4<u32>(0x0f0f0f0fu);
-    let high = w[start + 8u * p.w_blocks + 2u * block + (c & 1u)];
+    let low = (vector(at) >> vec4<u32>(4u * (g & 1u))) & vec4<u32>(0x0f0f0f0fu);
+    let high = vector(start + 8u * p.w_blocks + 2u * block + (c & 1u));
     let q = low | (((high >> vec4<u32>(g)) & vec4<u32>(0x01010101u)) << vec4<u32>(4u));
-    let d = scale_and_min(w[start + 10u * p.w_blocks + block], g);
-    return scaled(q, d.x, -d.y);
+    let d = scale_and_min(vector(start + 10u * p.w_blocks + block), g);
+    return Codes(q, d.x, -d.y);
 }

@@ -3,6 +3,8 @@
 // Tiles lie in workgroup memory as 64 rows of 8 vectors; vector i of row r stands at i ^ (r % 8), so that
 // neither the rows that invocations fill nor those they read fall on the same banks.
 
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
+
 var<workgroup> w_tile: array<vec4<f32>, 512>;
 var<workgroup> x_tile: array<vec4<f32>, 512>;
 

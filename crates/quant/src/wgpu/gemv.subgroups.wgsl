@@ -1,20 +1,30 @@
-// Sums of SUMS values over a workgroup, through its subgroups, which have at least four invocations.
+// Sums over teams, through subgroups, of which S adjacent invocations are in the same team.
 
-const SUMS: u32 = R * T;
-var<workgroup> partial_rows: array<f32, SUMS * (WG / 4u)>;
+const PARTS: u32 = L / S;
+var<workgroup> parts: array<f32, SUMS * (WG / S)>;
 
-// Invocation i < SUMS gets the sum of what every invocation has at i.
-fn reduce_rows(sums: ptr<function, array<f32, SUMS>>, lid: u32) -> f32 {
+// Every invocation gets what those of its team have together.
+fn add_teams(sums: ptr<function, array<f32, SUMS>>, lid: u32) {
     for (var i = 0u; i < SUMS; i++) {
-        let sum = subgroupAdd((*sums)[i]);
-        if subgroup.z == 0u {
-            partial_rows[i * (WG / 4u) + subgroup.x] = sum;
+        var sum = (*sums)[i];
+        for (var distance = S / 2u; distance > 0u; distance = distance / 2u) {
+            sum += subgroupShuffleXor(sum, distance);
+        }
+        (*sums)[i] = sum;
+    }
+    if PARTS > 1u {
+        if lid % S == 0u {
+            for (var i = 0u; i < SUMS; i++) {
+                parts[(lid / S) * SUMS + i] = (*sums)[i];
+            }
+        }
+        workgroupBarrier();
+        for (var i = 0u; i < SUMS; i++) {
+            var sum = 0.0;
+            for (var k = 0u; k < PARTS; k++) {
+                sum += parts[((lid / L) * PARTS + k) * SUMS + i];
+            }
+            (*sums)[i] = sum;
         }
     }
-    workgroupBarrier();
-    var total = 0.0;
-    for (var i = 0u; i < subgroup.y; i++) {
-        total += partial_rows[min(lid, SUMS - 1u) * (WG / 4u) + i];
-    }
-    return total;
 }

@@ -1,7 +1,11 @@
-// R rows of the matrix times up to T rows of activations, or one chosen by an expert's token.
+// Few rows of activations times the rows of a matrix: a team of L invocations takes R of its rows.
+
+const TEAMS: u32 = WG / L;
+const SUMS: u32 = R * T;
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
-    var first = group_index(group, groups) * R;
+    let of_group = (lid / L) * R;
+    var first = group_index(group, groups) * (TEAMS * R) + of_group;
     // The first row in the part, in the columns of the output, and of the activations.
     var column = p.first + first;
     var x_row = 0u;
@@ -9,7 +13,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     var bias_at = column;
     if BY_EXPERT != 0u {
         let expert = choices[2u * group.y];
-        column = group.x * R;
+        column = group.x * (TEAMS * R) + of_group;
         bias_at = expert * p.n + column;
         // Wraps where the rows are before the part.
         first = bias_at - p.first;
@@ -20,33 +24,23 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     for (var i = 0u; i < SUMS; i++) {
         sums[i] = 0.0;
     }
-    for (var c = lid; c < p.chunks; c += WG) {
-        for (var r = 0u; r < R; r++) {
-            let weights = dequantize16(min(first + r, p.part_rows - 1u), c);
-            for (var t = 0u; t < T; t++) {
-                let row = min(t, p.rows - 1u) + x_row;
-                let at = p.x_offset + row * p.x_stride + 4u * c;
-                var sum = dot(weights[0], x[at]);
-                sum += dot(weights[1], x[at + 1u]);
-                sum += dot(weights[2], x[at + 2u]);
-                sum += dot(weights[3], x[at + 3u]);
-                sums[r * T + t] += sum;
+    multiply(&sums, first, x_row, lid % L);
+    add_teams(&sums, lid);
+    for (var r = 0u; r < R; r++) {
+        for (var t = 0u; t < T; t++) {
+            let is_mine = lid % L == (r * T + t) % L;
+            if is_mine && first + r < p.part_rows && t < p.rows && column + r < p.n {
+                let at = (out_row + t) * p.n + column + r;
+                var y = sums[r * T + t];
+                if p.has_bias != 0u {
+                    y += bias[bias_at + r];
+                }
+                y = activate(y, p.activation);
+                if p.accumulate != 0u {
+                    y += out[at];
+                }
+                out[at] = y;
             }
         }
-    }
-    let sum = reduce_rows(&sums, lid);
-    let r = lid / T;
-    let t = lid % T;
-    if lid < SUMS && first + r < p.part_rows && t < p.rows && column + r < p.n {
-        let at = (out_row + t) * p.n + column + r;
-        var y = sum;
-        if p.has_bias != 0u {
-            y += bias[bias_at + r];
-        }
-        y = activate(y, p.activation);
-        if p.accumulate != 0u {
-            y += out[at];
-        }
-        out[at] = y;
     }
 }

@@ -1,5 +1,7 @@
 //! A weight matrix on the device.
 
+use std::sync::Arc;
+
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use stonechat_compute::wgpu::{Gpu, GpuBuffer};
@@ -12,14 +14,14 @@ const CHUNK_BYTES: usize = 8 << 20;
 /// Rows are as long as a multiple of this, which a kernel reads at a time.
 const K_ALIGN: usize = 32;
 
-/// `[N, K]` weights.
-#[derive(Debug)]
+/// `[N, K]` weights. Clones share them.
+#[derive(Debug, Clone)]
 pub struct GpuMatrix {
     pub(super) format: &'static Format,
     n: usize,
     k: usize,
     padded_k: usize,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Arc<[Part]>,
 }
 
 /// Adjacent rows that a kernel sees at once.
@@ -58,7 +60,8 @@ impl GpuMatrix {
         let n_blocks = padded_k / format.dtype.block_len();
         let row_bytes = format.row_bytes(n_blocks);
         let rows_in_part = (gpu.max_binding_bytes() / row_bytes.max(1)).clamp(1, n.max(1));
-        let mut matrix = Self { format, n, k, padded_k, parts: Vec::new() };
+        let mut matrix = Self { format, n, k, padded_k, parts: Arc::default() };
+        let mut parts = Vec::new();
         let file_row = bytes.len() / n.max(1);
         let at_once = (CHUNK_BYTES / row_bytes.max(file_row).max(1)).max(1);
         let mut device = Vec::new();
@@ -75,8 +78,9 @@ impl GpuMatrix {
                 gpu.upload(&buffer, from * row_bytes, &device)?;
                 file.release();
             }
-            matrix.parts.push(Part { buffer, first, rows });
+            parts.push(Part { buffer, first, rows });
         }
+        matrix.parts = parts.into();
         Ok(matrix)
     }
 

@@ -1,4 +1,4 @@
-// Parameters and buffers of products; binding 1 is the matrix.
+// Parameters and buffers of products; binding 1 is the matrix, 2 the activations.
 
 struct Params {
     w_stride: u32,
@@ -17,7 +17,6 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read> choices: array<u32>;
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;

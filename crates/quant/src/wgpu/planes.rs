@@ -15,8 +15,10 @@ pub(super) struct Format {
     pub(super) dtype: DType,
     /// The parts of a block, in the order of the planes.
     pub(super) parts: &'static [Range<usize>],
-    /// The file with its `dequantize16`.
+    /// The file with its `codes16` or `dequantize16`.
     pub(super) file: &'static str,
+    /// Whether weights are codes times scales.
+    pub(super) has_codes: bool,
 }
 
 impl Format {
@@ -69,6 +71,7 @@ macro_rules! formats {
             dtype: DType::$dtype,
             parts: &[$($part),*],
             file: include_str!($file),
+            has_codes: !matches!(DType::$dtype, DType::F32 | DType::F16 | DType::BF16),
         }),*];
     };
 }

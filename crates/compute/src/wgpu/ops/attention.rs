@@ -9,7 +9,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::kv::{GpuKvPool, Words, accessor, dtype_name, elements};
-use super::{ACTIVATIONS, GpuRows, Spec, check_len, start};
+use super::{ACTIVATIONS, GpuRows, Spec, attention_few, check_len, start};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
@@ -65,9 +65,9 @@ struct Params {
     soft_cap: f32,
 }
 
-const HAS_SOFT_CAP: u32 = 1;
-const HAS_SLOPES: u32 = 2;
-const HAS_SINKS: u32 = 4;
+pub(super) const HAS_SOFT_CAP: u32 = 1;
+pub(super) const HAS_SLOPES: u32 = 2;
+pub(super) const HAS_SINKS: u32 = 4;
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -77,15 +77,18 @@ struct MergeParams {
     head_dim: u32,
     n_splits: u32,
     has_sinks: u32,
+    has_codes: u32,
 }
 
 const ACCESS: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
-pub(super) const MERGE: Spec = (
-    "attention_merge",
-    (&[Access::Read, Access::Read, Access::Write], WORKGROUP),
-    &[ACTIVATIONS, include_str!("attention_merge.wgsl")],
-);
+pub(super) const MERGE: Spec = Spec {
+    name: "attention_merge",
+    access: &[Access::Read, Access::Read, Access::Write, Access::Write],
+    workgroup: WORKGROUP,
+    files: &[ACTIVATIONS, include_str!("attention_merge.wgsl")],
+    quantizes: true,
+};
 
 /// `slots` pairs of row and head, heads of at most `64 * words` words.
 fn source(dtype: KvDType, slots: u32, words: u32, variant: Variant) -> Source {
@@ -231,6 +234,9 @@ pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
     if rows.is_empty() || n_heads == 0 {
         return;
     }
+    if rows.len() <= attention_few::MAX_ROWS {
+        return attention_few::attention(gpu, out, &args, group);
+    }
     let (layout, sizes) = (kv.layout, Words::new(kv.layout));
     let Plan { slots, words, heads_per_block, blocks, pages_per_split, n_splits } =
         Plan::new(&args, group);
@@ -280,22 +286,35 @@ pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
         Bind::Buffer(&kv.buffer),
         args.slopes.into(),
         args.sinks.into(),
-        Bind::Buffer(scratch.as_deref().unwrap_or(out)),
+        Bind::Buffer(scratch.as_ref().unwrap_or(out)),
     ];
     let heads = (layout.n_kv_heads * group.div_ceil(heads_per_block)) as u32;
     record.dispatch(&kernel, &params, binds, [blocks.len() as u32, heads, n_splits as u32]);
     if let Some(scratch) = scratch {
-        let params = MergeParams {
-            n_rows: rows.len() as u32,
-            n_heads: n_heads as u32,
-            head_dim: layout.head_dim as u32,
-            n_splits: n_splits as u32,
-            has_sinks: u32::from(args.sinks.is_some()),
-        };
-        let kernel = super::kernel(gpu, MERGE.0, MERGE.1, MERGE.2);
-        let binds = [Bind::Buffer(&scratch), args.sinks.into(), Bind::Buffer(out)];
-        gpu.record(0).dispatch_line(&kernel, &params, binds, rows.len() * n_heads);
+        let shape = [rows.len(), n_heads, layout.head_dim, n_splits];
+        merge(gpu, out, &scratch, args.sinks, (shape, None));
     }
+}
+
+/// Joins what the splits of all rows and heads have: `shape` is rows, heads, channels of a head and splits.
+pub(super) fn merge(
+    gpu: &Gpu,
+    out: &GpuBuffer,
+    scratch: &GpuBuffer,
+    sinks: Option<&GpuBuffer>,
+    (shape, codes): ([usize; 4], Option<&GpuBuffer>),
+) {
+    let [n_rows, n_heads, head_dim, n_splits] = shape.map(|n| n as u32);
+    let params = MergeParams {
+        n_rows,
+        n_heads,
+        head_dim,
+        n_splits,
+        has_sinks: u32::from(sinks.is_some()),
+        has_codes: u32::from(codes.is_some()),
+    };
+    let binds = [Bind::Buffer(scratch), sinks.into(), Bind::Buffer(out), codes.into()];
+    gpu.record(0).dispatch_line(&MERGE.kernel(gpu), &params, binds, shape[0] * shape[1]);
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-// Joins what the splits of a row and head have; a workgroup a row and head.
+// Joins what the splits of a row and head have; a workgroup a row and head, an invocation four channels at a time.
 
 struct Params {
     n_rows: u32,
@@ -6,12 +6,14 @@ struct Params {
     head_dim: u32,
     n_splits: u32,
     has_sinks: u32,
+    has_codes: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> parts: array<f32>;
 @group(0) @binding(2) var<storage, read> sinks: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
+@group(0) @binding(4) var<storage, read_write> codes: array<u32>;
 
 const LOWEST: f32 = -3.0e38;
 
@@ -36,12 +38,28 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         let at = first + i * stride + p.head_dim;
         total += parts[at + 1u] * exp_exact(parts[at] - best);
     }
-    for (var c = lid; c < p.head_dim; c += WG) {
-        var sum = 0.0;
+    for (var channel = 0u; channel < p.head_dim; channel += 4u * WG) {
+        let c = channel + 4u * lid;
+        var y = vec4<f32>(0.0);
         for (var i = 0u; i < p.n_splits; i++) {
             let at = first + i * stride;
-            sum += parts[at + c] * exp_exact(parts[at + p.head_dim] - best);
+            let weight = exp_exact(parts[at + p.head_dim] - best);
+            for (var j = 0u; j < 4u; j++) {
+                if c + j < p.head_dim {
+                    y[j] += parts[at + c + j] * weight;
+                }
+            }
         }
-        out[index * p.head_dim + c] = select(0.0, sum / total, total > 0.0);
+        y = select(vec4<f32>(0.0), y / total, vec4<bool>(total > 0.0));
+        for (var j = 0u; j < 4u; j++) {
+            if c + j < p.head_dim {
+                out[index * p.head_dim + c + j] = y[j];
+            }
+        }
+        if p.has_codes != 0u {
+            let t = index / p.n_heads;
+            let column = index % p.n_heads * p.head_dim + c;
+            quantize4(y, t, column, p.n_heads * p.head_dim, c < p.head_dim, lid);
+        }
     }
 }

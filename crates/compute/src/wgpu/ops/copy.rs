@@ -2,11 +2,16 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{GpuRows, Spec, kernel, start};
+use super::{GpuRows, Spec, start};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant, WORKGROUP};
 
-pub(super) const SPEC: Spec =
-    ("copy", (&[Access::Read, Access::Write], WORKGROUP), &[include_str!("copy.wgsl")]);
+pub(super) const SPEC: Spec = Spec {
+    name: "copy",
+    access: &[Access::Read, Access::Write],
+    workgroup: WORKGROUP,
+    files: &[include_str!("copy.wgsl")],
+    quantizes: false,
+};
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -37,7 +42,7 @@ pub fn copy(gpu: &Gpu, dst: &GpuBuffer, offset: usize, dst_cols: usize, src: Gpu
         dst_cols: dst_cols as u32,
     };
     let groups = (src.rows * dst_cols).div_ceil(WORKGROUP as usize);
-    let kernel = kernel(gpu, SPEC.0, SPEC.1, SPEC.2);
+    let kernel = SPEC.kernel(gpu);
     let binds = [src.buffer.into(), Bind::Buffer(dst)];
     gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
 }

@@ -30,3 +30,18 @@ fn reduce_add(value: f32, lid: u32) -> f32 {
     }
     return partial_sums[0];
 }
+
+// The greatest of what the invocations of the workgroup give.
+fn reduce_max(value: f32, lid: u32) -> f32 {
+    // Whoever still reads the last sum.
+    workgroupBarrier();
+    partial_sums[lid] = value;
+    workgroupBarrier();
+    for (var width = WG / 2u; width > 0u; width = width / 2u) {
+        if lid < width {
+            partial_sums[lid] = max(partial_sums[lid], partial_sums[lid + width]);
+        }
+        workgroupBarrier();
+    }
+    return partial_sums[0];
+}

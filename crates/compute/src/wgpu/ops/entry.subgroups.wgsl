@@ -7,13 +7,14 @@ var<private> subgroup: vec3<u32>;
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lid: u32,
     @builtin(subgroup_id) subgroup_id: u32,
     @builtin(num_subgroups) num_subgroups: u32,
+    @builtin(subgroup_size) subgroup_size: u32,
     @builtin(subgroup_invocation_id) place: u32,
 ) {
     subgroup = vec3<u32>(subgroup_id, num_subgroups, place);
-    run(group, groups, lid);
+    // Adjacent numbers are adjacent in a subgroup, which local_invocation_index does not promise.
+    run(group, groups, subgroup_id * subgroup_size + place);
 }
 
 // Number of a workgroup of a line that was folded into two dimensions.
@@ -37,4 +38,20 @@ fn reduce_add(value: f32, lid: u32) -> f32 {
         total += partial_sums[i];
     }
     return total;
+}
+
+// The greatest of what the invocations of the workgroup give.
+fn reduce_max(value: f32, lid: u32) -> f32 {
+    let greatest = subgroupMax(value);
+    // Whoever still reads the last sum.
+    workgroupBarrier();
+    if subgroup.z == 0u {
+        partial_sums[subgroup.x] = greatest;
+    }
+    workgroupBarrier();
+    var best = greatest;
+    for (var i = 0u; i < subgroup.y; i++) {
+        best = max(best, partial_sums[i]);
+    }
+    return best;
 }

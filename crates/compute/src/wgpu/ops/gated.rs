@@ -2,15 +2,31 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{ACTIVATIONS, GpuRows, Spec, check_len, kernel};
+use super::quantize::wanted;
+use super::{ACTIVATIONS, GpuRows, Spec, check_len};
 use crate::cpu::GatedActivation;
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, WORKGROUP};
 
-pub(super) const SPEC: Spec = (
-    "gated",
-    (&[Access::Read, Access::Read, Access::Write], WORKGROUP),
-    &[ACTIVATIONS, include_str!("gated.wgsl")],
-);
+pub(super) const SPEC: Spec = Spec {
+    name: "gated",
+    access: &[Access::Read, Access::Read, Access::Write, Access::Write],
+    workgroup: WORKGROUP,
+    files: &[ACTIVATIONS, GATES, include_str!("gated.wgsl")],
+    quantizes: true,
+};
+
+/// `gated_by`, which the products of gate and up call.
+pub const GATES: &str = include_str!("gates.wgsl");
+
+/// How `gates.wgsl` calls an activation, its slope and its limit.
+#[must_use]
+pub fn gate_code(activation: GatedActivation) -> (u32, f32, f32) {
+    match activation {
+        GatedActivation::Silu => (0, 0.0, 0.0),
+        GatedActivation::GeluTanh => (1, 0.0, 0.0),
+        GatedActivation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
+    }
+}
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -24,6 +40,7 @@ struct Params {
     activation: u32,
     alpha: f32,
     limit: f32,
+    has_codes: u32,
 }
 
 /// `out[t] = act(gate[t]) * up[t]`, `out` packed; see [`GatedActivation`].
@@ -41,11 +58,8 @@ pub fn gated(
     let (gate, up) = (gate.checked(), up.checked());
     assert_eq!((gate.rows, gate.cols), (up.rows, up.cols), "gated: shape of gate and up");
     check_len("gated", out, gate.rows * gate.cols);
-    let (code, alpha, limit) = match activation {
-        GatedActivation::Silu => (0, 0.0, 0.0),
-        GatedActivation::GeluTanh => (1, 0.0, 0.0),
-        GatedActivation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
-    };
+    let (code, alpha, limit) = gate_code(activation);
+    let codes = wanted(out, gate.rows, gate.cols);
     let params = Params {
         rows: gate.rows as u32,
         cols: gate.cols as u32,
@@ -56,9 +70,14 @@ pub fn gated(
         activation: code,
         alpha,
         limit,
+        has_codes: u32::from(codes.is_some()),
     };
-    let groups = (gate.rows * gate.cols).div_ceil(WORKGROUP as usize);
-    let kernel = kernel(gpu, SPEC.0, SPEC.1, SPEC.2);
-    let binds = [gate.buffer.into(), up.buffer.into(), Bind::Buffer(out)];
+    // An invocation takes four values of a row.
+    let groups = gate.rows * gate.cols.div_ceil(4 * WORKGROUP as usize);
+    let kernel = SPEC.kernel(gpu);
+    let binds = [gate.buffer.into(), up.buffer.into(), Bind::Buffer(out), codes.as_ref().into()];
     gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
+    if codes.is_some() {
+        out.set_twin(Some([gate.rows, gate.cols]));
+    }
 }

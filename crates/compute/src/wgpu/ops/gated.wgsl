@@ -1,4 +1,4 @@
-// out[t, i] = act(gate[t, i]) * up[t, i].
+// out[t, c] = act(gate[t, c]) * up[t, c]; an invocation takes four values of a row.
 
 struct Params {
     rows: u32,
@@ -10,32 +10,30 @@ struct Params {
     activation: u32,
     alpha: f32,
     limit: f32,
+    has_codes: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> gates: array<f32>;
 @group(0) @binding(2) var<storage, read> ups: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
+@group(0) @binding(4) var<storage, read_write> codes: array<u32>;
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
-    let i = group_index(group, groups) * WG + lid;
-    if i >= p.rows * p.cols {
-        return;
+    let pieces = (p.cols + 4u * WG - 1u) / (4u * WG);
+    let index = group_index(group, groups);
+    let t = index / pieces;
+    let c = (index % pieces * WG + lid) * 4u;
+    var y = vec4<f32>(0.0);
+    for (var i = 0u; i < 4u; i++) {
+        if t < p.rows && c + i < p.cols {
+            let gate = gates[p.gate_offset + t * p.gate_stride + c + i];
+            let up = ups[p.up_offset + t * p.up_stride + c + i];
+            y[i] = gated_by(gate, up, p.activation, p.alpha, p.limit);
+            out[t * p.cols + c + i] = y[i];
+        }
     }
-    let t = i / p.cols;
-    let c = i % p.cols;
-    let gate = gates[p.gate_offset + t * p.gate_stride + c];
-    let up = ups[p.up_offset + t * p.up_stride + c];
-    switch p.activation {
-        case 0u: {
-            out[i] = gate * sigmoid(gate) * up;
-        }
-        case 1u: {
-            out[i] = gelu_tanh(gate) * up;
-        }
-        default: {
-            let low = min(gate, p.limit);
-            out[i] = low * sigmoid(p.alpha * low) * (clamp(up, -p.limit, p.limit) + 1.0);
-        }
+    if p.has_codes != 0u {
+        quantize4(y, t, c, p.cols, t < p.rows && c < p.cols, lid);
     }
 }

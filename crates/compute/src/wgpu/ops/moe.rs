@@ -2,22 +2,26 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{ACTIVATIONS, GpuRows, Spec, check_len, kernel};
+use super::{ACTIVATIONS, GpuRows, Spec, check_len};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, WORKGROUP};
 
 /// Most experts of a layer.
 pub const MAX_EXPERTS: usize = 1024;
 
-pub(super) const ROUTE: Spec = (
-    "moe_route",
-    (&[Access::Read, Access::Write], WORKGROUP),
-    &[ACTIVATIONS, include_str!("moe_route.wgsl")],
-);
-pub(super) const COMBINE: Spec = (
-    "moe_combine",
-    (&[Access::Read, Access::Read, Access::Write], WORKGROUP),
-    &[include_str!("moe_combine.wgsl")],
-);
+pub(super) const ROUTE: Spec = Spec {
+    name: "moe_route",
+    access: &[Access::Read, Access::Write],
+    workgroup: WORKGROUP,
+    files: &[ACTIVATIONS, include_str!("moe_route.wgsl")],
+    quantizes: false,
+};
+pub(super) const COMBINE: Spec = Spec {
+    name: "moe_combine",
+    access: &[Access::Read, Access::Read, Access::Write],
+    workgroup: WORKGROUP,
+    files: &[include_str!("moe_combine.wgsl")],
+    quantizes: false,
+};
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -49,7 +53,7 @@ pub fn route(gpu: &Gpu, choices: &GpuBuffer, logits: GpuRows<'_>, n_used: usize,
         n_used: n_used as u32,
         of_chosen: u32::from(of_chosen),
     };
-    let kernel = kernel(gpu, ROUTE.0, ROUTE.1, ROUTE.2);
+    let kernel = ROUTE.kernel(gpu);
     let binds = [logits.buffer.into(), Bind::Buffer(choices)];
     gpu.record(0).dispatch_line(&kernel, &params, binds, logits.rows);
 }
@@ -79,7 +83,7 @@ pub fn combine(
     check_len("moe", choices, 2 * rows * n_used);
     let params = CombineParams { rows: rows as u32, cols: cols as u32, n_used: n_used as u32 };
     let groups = (rows * cols).div_ceil(WORKGROUP as usize);
-    let kernel = kernel(gpu, COMBINE.0, COMBINE.1, COMBINE.2);
+    let kernel = COMBINE.kernel(gpu);
     let binds = [choices.into(), results.into(), Bind::Buffer(out)];
     gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
 }

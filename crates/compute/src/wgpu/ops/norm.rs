@@ -2,17 +2,28 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{GpuRows, Spec, check_len, kernel};
+use super::quantize::wanted;
+use super::{GpuRows, Spec, check_len};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer};
 
-const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write];
 const PARAMS: &str = include_str!("norm_params.wgsl");
 /// Invocations that share a row.
 const ROW: u32 = 256;
-pub(super) const LAYER_NORM: Spec =
-    ("layer_norm", (ACCESS, ROW), &[PARAMS, include_str!("layer_norm.wgsl")]);
-pub(super) const RMS_NORM: Spec =
-    ("rms_norm", (ACCESS, ROW), &[PARAMS, include_str!("rms_norm.wgsl")]);
+pub(super) const LAYER_NORM: Spec = Spec {
+    name: "layer_norm",
+    access: ACCESS,
+    workgroup: ROW,
+    files: &[PARAMS, include_str!("layer_norm.wgsl")],
+    quantizes: true,
+};
+pub(super) const RMS_NORM: Spec = Spec {
+    name: "rms_norm",
+    access: ACCESS,
+    workgroup: ROW,
+    files: &[PARAMS, include_str!("rms_norm.wgsl")],
+    quantizes: true,
+};
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -23,17 +34,34 @@ struct Params {
     stride: u32,
     /// Layer norm: whether there is a bias. RMS norm: whether the result is added.
     is_set: u32,
+    has_codes: u32,
     eps: f32,
 }
 
-fn params(x: GpuRows<'_>, is_set: bool, eps: f32) -> Params {
-    Params {
+/// Records a norm of the rows of `x`.
+fn dispatch(
+    gpu: &Gpu,
+    spec: &Spec,
+    out: &GpuBuffer,
+    x: GpuRows<'_>,
+    (weight, bias): (&GpuBuffer, Option<&GpuBuffer>),
+    (is_set, eps): (bool, f32),
+) {
+    let codes = wanted(out, x.rows, x.cols);
+    let params = Params {
         rows: x.rows as u32,
         cols: x.cols as u32,
         offset: x.offset as u32,
         stride: x.stride as u32,
         is_set: u32::from(is_set),
+        has_codes: u32::from(codes.is_some()),
         eps,
+    };
+    let binds =
+        [x.buffer.into(), weight.into(), bias.into(), Bind::Buffer(out), codes.as_ref().into()];
+    gpu.record(0).dispatch_line(&spec.kernel(gpu), &params, binds, x.rows);
+    if codes.is_some() {
+        out.set_twin(Some([x.rows, x.cols]));
     }
 }
 
@@ -53,9 +81,7 @@ pub fn layer_norm(
     check_len("layer_norm", out, x.rows * x.cols);
     check_len("layer_norm", weight, x.cols);
     bias.inspect(|bias| check_len("layer_norm", bias, x.cols));
-    let kernel = kernel(gpu, LAYER_NORM.0, LAYER_NORM.1, LAYER_NORM.2);
-    let binds = [x.buffer.into(), weight.into(), bias.into(), Bind::Buffer(out)];
-    gpu.record(0).dispatch_line(&kernel, &params(x, bias.is_some(), eps), binds, x.rows);
+    dispatch(gpu, &LAYER_NORM, out, x, (weight, bias), (bias.is_some(), eps));
 }
 
 /// `out[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight`, added to `out` if `accumulate`; `out` packed.
@@ -73,7 +99,5 @@ pub fn rms_norm(
     let x = x.checked();
     check_len("rms_norm", out, x.rows * x.cols);
     check_len("rms_norm", weight, x.cols);
-    let kernel = kernel(gpu, RMS_NORM.0, RMS_NORM.1, RMS_NORM.2);
-    let binds = [x.buffer.into(), weight.into(), Bind::Nothing, Bind::Buffer(out)];
-    gpu.record(0).dispatch_line(&kernel, &params(x, accumulate, eps), binds, x.rows);
+    dispatch(gpu, &RMS_NORM, out, x, (weight, None), (accumulate, eps));
 }

@@ -1,4 +1,4 @@
-// What both norms are given; see norm.rs.
+// What both norms are given; see norm.rs. An invocation takes four adjacent values at a time.
 
 struct Params {
     rows: u32,
@@ -7,6 +7,7 @@ struct Params {
     stride: u32,
     // Layer norm: whether there is a bias. RMS norm: whether the result is added.
     is_set: u32,
+    has_codes: u32,
     eps: f32,
 }
 
@@ -15,4 +16,5 @@ struct Params {
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
+@group(0) @binding(5) var<storage, read_write> codes: array<u32>;
 

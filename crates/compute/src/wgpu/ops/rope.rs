@@ -2,18 +2,20 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{GpuRows, Spec, check_len, kernel};
+use super::{GpuRows, Spec, check_len};
 use crate::cpu::RopePairs;
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, WORKGROUP};
 
 /// Widest head.
 pub const MAX_HEAD_DIM: usize = 1024;
 
-pub(super) const SPEC: Spec = (
-    "rope",
-    (&[Access::Write, Access::Read, Access::Read], WORKGROUP),
-    &[include_str!("rope.wgsl")],
-);
+pub(super) const SPEC: Spec = Spec {
+    name: "rope",
+    access: &[Access::Write, Access::Read, Access::Read],
+    workgroup: WORKGROUP,
+    files: &[include_str!("rope.wgsl")],
+    quantizes: false,
+};
 
 /// What [`rope`] does to each head.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +71,6 @@ pub fn rope(gpu: &Gpu, x: GpuRows<'_>, args: Rope<'_>) {
         norm.map(|(weight, _)| weight).into(),
         rotation.map(|(cos_sin, ..)| cos_sin).into(),
     ];
-    let kernel = kernel(gpu, SPEC.0, SPEC.1, SPEC.2);
+    let kernel = SPEC.kernel(gpu);
     gpu.record(0).dispatch_line(&kernel, &params, binds, x.rows * x.cols / head_dim);
 }

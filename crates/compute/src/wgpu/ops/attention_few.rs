@@ -1,0 +1,179 @@
+//! Attention of few rows, as when tokens are decoded one by one.
+//!
+//! A workgroup takes one row and one query head; heads that share keys find them in the cache. Long texts are
+//! shared out among workgroups, whose results `attention_merge.wgsl` joins.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::attention::{Attention, HAS_SINKS, HAS_SLOPES, HAS_SOFT_CAP, merge};
+use super::kv::{Words, accessor, dtype_name, elements};
+use super::{ACTIVATIONS, quantize, start};
+use crate::cpu::{KvDType, QueryRow};
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
+
+/// Rows up to which this kernel is used.
+pub(super) const MAX_ROWS: usize = 8;
+/// Invocations, and positions that are looked at at a time.
+const WORKGROUP: u32 = 256;
+/// Workgroups below which positions are shared out.
+const ENOUGH_GROUPS: usize = 256;
+const HAS_CODES: u32 = 8;
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    n_rows: u32,
+    n_heads: u32,
+    group: u32,
+    head_dim: u32,
+    head_words: u32,
+    page_words: u32,
+    q_offset: u32,
+    q_stride: u32,
+    rows: u32,
+    page_table: u32,
+    n_splits: u32,
+    positions_per_split: u32,
+    flags: u32,
+    scale: f32,
+    soft_cap: f32,
+}
+
+const ACCESS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Write,
+];
+
+/// For heads of `words` words.
+fn source(dtype: KvDType, words: u32, variant: Variant) -> Source {
+    let name = format!("attention_few-{}-{words}-{}", dtype_name(dtype), variant.name());
+    let lanes = words.next_power_of_two().clamp(8, WORKGROUP);
+    let source = start(name, ACCESS, variant, WORKGROUP)
+        .constant("W", words)
+        .constant("LANES", lanes)
+        .constant("WORDS", words.div_ceil(lanes))
+        .constant("HAS_SCALES", u32::from(dtype == KvDType::Q8_0))
+        .file(ACTIVATIONS)
+        .file(include_str!("half.wgsl"))
+        .file(accessor(dtype));
+    quantize::writer(source, variant).file(include_str!("attention_few.wgsl"))
+}
+
+pub(super) fn sources(variant: Variant) -> Vec<Source> {
+    let mut all = Vec::new();
+    for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
+        all.extend([5, 64, 512].map(|words| source(dtype, words, variant)));
+    }
+    all
+}
+
+/// Positions of a split, and how many splits there are.
+fn split(rows: &[QueryRow], n_heads: usize) -> (usize, usize) {
+    let seen = |row: &QueryRow| row.kv_len.saturating_sub(row.kv_start / 64 * 64) as usize;
+    let most = rows.iter().map(seen).max().unwrap_or(0).max(1);
+    let tiles = most.div_ceil(WORKGROUP as usize);
+    let wanted = ENOUGH_GROUPS.div_ceil(rows.len() * n_heads).clamp(1, tiles);
+    let last = rows.iter().map(|row| row.kv_len as usize).max().unwrap_or(0).max(1);
+    if wanted == 1 {
+        return (last.next_multiple_of(WORKGROUP as usize), 1);
+    }
+    // Splits begin where pages do; those before a window find nothing to do.
+    let positions = tiles.div_ceil(wanted) * WORKGROUP as usize;
+    (positions, last.div_ceil(positions))
+}
+
+/// [`attention`](super::attention::attention) with checked arguments; `group` query heads share a KV head.
+pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group: usize) {
+    let Attention { q, kv, n_heads, rows, page_table, .. } = *args;
+    let (layout, words) = (kv.layout, Words::new(kv.layout));
+    let (positions_per_split, n_splits) = split(rows, n_heads);
+    let mut data = Vec::with_capacity(3 * rows.len() + page_table.len());
+    data.extend(rows.iter().flat_map(|row| [row.first_page, row.kv_start, row.kv_len]));
+    data.extend_from_slice(page_table);
+    let scratch = if n_splits > 1 {
+        // As much as any number of positions can need up to some length, so that few texts need more.
+        let most = rows.len() * n_heads * n_splits;
+        let bound = most.max(2 * (ENOUGH_GROUPS + MAX_ROWS * n_heads));
+        match gpu.scratch("attention", 4 * bound * (layout.head_dim + 2)) {
+            Ok(scratch) => Some(scratch),
+            Err(error) => return gpu.fault(error.to_string()),
+        }
+    } else {
+        None
+    };
+    // Groups of 32 channels must not reach over heads.
+    let is_whole = layout.head_dim.is_multiple_of(quantize::GROUP_LEN);
+    let codes = quantize::wanted(out, rows.len(), q.cols).filter(|_| is_whole);
+    let own_codes = codes.as_ref().filter(|_| n_splits == 1);
+    let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+    let kernel = {
+        let key = [words.row as u32, elements(layout.dtype) as u32, 0, 0];
+        let source = || source(layout.dtype, words.row as u32, gpu.variant());
+        gpu.kernel(("attention_few", key), source)
+    };
+    let mut record = gpu.record(data.len());
+    let at = record.words(&data);
+    let params = Params {
+        n_rows: rows.len() as u32,
+        n_heads: n_heads as u32,
+        group: group as u32,
+        head_dim: layout.head_dim as u32,
+        head_words: words.head as u32,
+        page_words: words.page as u32,
+        q_offset: q.offset as u32,
+        q_stride: q.stride as u32,
+        rows: at,
+        page_table: at + 3 * rows.len() as u32,
+        n_splits: n_splits as u32,
+        positions_per_split: positions_per_split as u32,
+        flags: flag(args.soft_cap.is_some(), HAS_SOFT_CAP)
+            | flag(args.slopes.is_some(), HAS_SLOPES)
+            | flag(args.sinks.is_some(), HAS_SINKS)
+            | flag(own_codes.is_some(), HAS_CODES),
+        scale: args.scale,
+        soft_cap: args.soft_cap.unwrap_or(1.0),
+    };
+    let binds = [
+        Bind::Data,
+        q.buffer.into(),
+        Bind::Buffer(&kv.buffer),
+        args.slopes.into(),
+        args.sinks.into(),
+        Bind::Buffer(scratch.as_ref().unwrap_or(out)),
+        own_codes.into(),
+    ];
+    record.dispatch(&kernel, &params, binds, [rows.len() as u32, n_heads as u32, n_splits as u32]);
+    if let Some(scratch) = &scratch {
+        let shape = [rows.len(), n_heads, layout.head_dim, n_splits];
+        merge(gpu, out, scratch, args.sinks, (shape, codes.as_ref()));
+    }
+    if codes.is_some() {
+        out.set_twin(Some([rows.len(), q.cols]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{QueryRow, split};
+
+    #[test]
+    fn long_texts_are_shared_out_and_every_position_is_seen() {
+        for (kv_start, kv_len, n_heads) in
+            [(0, 1, 8), (0, 256, 8), (0, 257, 8), (0, 5000, 32), (900, 5000, 32)]
+        {
+            let row = QueryRow { first_page: 0, n_pages: 80, kv_start, kv_len };
+            let (positions, n) = split(&[row], n_heads);
+            assert!(positions * n >= kv_len as usize, "{positions} x {n} of {kv_len}");
+            assert!(positions % 256 == 0 && (n == 1 || positions * (n - 1) < kv_len as usize));
+        }
+        assert_eq!(
+            split(&[QueryRow { first_page: 0, n_pages: 80, kv_start: 0, kv_len: 2048 }], 32),
+            (256, 8)
+        );
+    }
+}

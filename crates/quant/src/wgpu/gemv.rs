@@ -1,0 +1,372 @@
+//! Products of up to [`MAX_GEMV_ROWS`] rows of activations: every matrix is read once for all of them.
+//!
+//! Formats whose weights are codes times scales are multiplied in integers, with activations in 8 bits (see
+//! [`quantize`]) as on the CPU; the others in f32.
+
+use std::sync::Arc;
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::cpu::GatedActivation;
+use stonechat_compute::wgpu::ops::gated::{GATES, gate_code};
+use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, check_len, quantize, start};
+use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, Variant};
+
+use super::matmul::{ACCESS, Activations, CHUNK, Params, with_format};
+use super::matrix::GpuMatrix;
+use super::planes::Format;
+
+/// Rows of activations up to which a matrix is read once for all of them.
+pub const MAX_GEMV_ROWS: usize = 8;
+/// Rows of activations that there are kernels for.
+const WIDTHS: [u32; 4] = [1, 2, 4, MAX_GEMV_ROWS as u32];
+/// Invocations of a workgroup.
+const WORKGROUP: u32 = 128;
+/// Rows of a workgroup of the pair's kernel, of which whole groups are quantized.
+const PAIR_ROWS: u32 = quantize::GROUP_LEN as u32;
+
+/// How the work of a matrix is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    /// Invocations that share a row of the matrix.
+    lanes: u32,
+    /// Rows that they take at a time.
+    rows: u32,
+}
+
+impl Shape {
+    /// For `[n, k]` weights: as many invocations as keep a large GPU busy, while each has something to do.
+    fn of(n: usize, k: usize, width: u32) -> Self {
+        let groups = k.div_ceil(quantize::GROUP_LEN);
+        let mut lanes = 8;
+        while lanes < WORKGROUP as usize && n * lanes < BUSY && groups >= 2 * lanes {
+            lanes *= 2;
+        }
+        let rows = if n * lanes >= 4 * BUSY && width <= 2 { 2 } else { 1 };
+        Self { lanes: lanes as u32, rows }
+    }
+
+    fn rows_of_group(self) -> u32 {
+        WORKGROUP / self.lanes * self.rows
+    }
+}
+
+/// Invocations that keep a large GPU busy.
+const BUSY: usize = 1 << 16;
+
+/// Rows of activations that a kernel is made for.
+fn width(rows: usize) -> u32 {
+    rows.next_power_of_two() as u32
+}
+
+/// The matrix and what multiplies it.
+fn with_product(source: Source, format: &Format) -> Source {
+    let source = with_format(source, format);
+    source.file(if format.has_codes {
+        include_str!("gemv_codes.wgsl")
+    } else {
+        include_str!("gemv_values.wgsl")
+    })
+}
+
+fn with_sums(source: Source, variant: Variant) -> Source {
+    source.file(match variant {
+        Variant::Portable => include_str!("gemv.portable.wgsl"),
+        Variant::Subgroups => include_str!("gemv.subgroups.wgsl"),
+    })
+}
+
+/// A kernel of a kind, as far as it is not the same for all.
+#[derive(Debug, Clone, Copy)]
+struct Spec {
+    format: &'static Format,
+    width: u32,
+    shape: Shape,
+    /// Invocations of a team that are certainly in the same subgroup.
+    together: u32,
+}
+
+impl Spec {
+    fn new(gpu: &Gpu, format: &'static Format, width: u32, shape: Shape) -> Self {
+        let smallest = gpu.adapter().subgroup_sizes.map_or(1, |(smallest, _)| smallest);
+        Self { format, width, shape, together: shape.lanes.min(smallest) }
+    }
+
+    fn key(&self, kind: u32) -> [u32; 4] {
+        let Shape { lanes, rows } = self.shape;
+        [self.format.code(), self.width, lanes << 8 | rows, kind]
+    }
+
+    fn start(&self, kind: &str, access: &'static [Access], variant: Variant) -> Source {
+        let Self { format, width, shape: Shape { lanes, rows }, together } = *self;
+        let name = format!("{kind}-{}-{width}-{lanes}x{rows}-{}", format.dtype, variant.name());
+        start(name, access, variant, WORKGROUP)
+            .constant("L", lanes)
+            .constant("R", rows)
+            .constant("T", width)
+            .constant("S", together)
+    }
+
+    fn source(&self, by_expert: bool, variant: Variant) -> Source {
+        let kind = if by_expert { "gemv_experts" } else { "gemv" };
+        let source = self
+            .start(kind, ACCESS, variant)
+            .constant("BY_EXPERT", u32::from(by_expert))
+            .file(include_str!("params.wgsl"))
+            .file(include_str!("one_matrix.wgsl"))
+            .file(ACTIVATIONS)
+            .file(include_str!("gemv.wgsl"));
+        with_sums(with_product(source, self.format), variant)
+    }
+
+    fn pair_source(&self, variant: Variant) -> Source {
+        let source = self
+            .start("gemv_pair", PAIR_ACCESS, variant)
+            .file(include_str!("pair_params.wgsl"))
+            .file(include_str!("two_matrices.wgsl"))
+            .file(ACTIVATIONS)
+            .file(GATES)
+            .file(include_str!("gemv_pair.wgsl"));
+        let source = quantize::writer(source, variant);
+        with_sums(with_product(source, self.format), variant)
+    }
+
+    fn kernel(&self, gpu: &Gpu, by_expert: bool) -> Arc<Kernel> {
+        let source = || self.source(by_expert, gpu.variant());
+        gpu.kernel(("gemv", self.key(u32::from(by_expert))), source)
+    }
+
+    fn pair_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        gpu.kernel(("gemv", self.key(2)), || self.pair_source(gpu.variant()))
+    }
+}
+
+/// Every shader of a format, for tests.
+pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> {
+    let spec = |width, lanes, rows| Spec {
+        format,
+        width,
+        shape: Shape { lanes, rows },
+        together: if variant == Variant::Portable { 1 } else { 8 },
+    };
+    let mut all: Vec<_> =
+        WIDTHS.into_iter().map(|width| spec(width, 32, 1).source(false, variant)).collect();
+    all.push(spec(1, 8, 2).source(false, variant));
+    all.push(spec(1, 16, 1).source(true, variant));
+    if format.has_codes {
+        all.extend([1, 4].map(|width| spec(width, 8, 2).pair_source(variant)));
+    }
+    all
+}
+
+/// Compiles the kernels of [`product`] with `w`.
+pub(super) fn warm(gpu: &Gpu, w: &GpuMatrix) {
+    for width in WIDTHS {
+        let shape = Shape::of(w.n(), w.k(), width);
+        Spec::new(gpu, w.format, width, shape).kernel(gpu, false);
+    }
+}
+
+/// `x` as [`Spec`]'s kernels read it, or `None` where there is no room.
+fn activations(gpu: &Gpu, w: &GpuMatrix, x: GpuRows<'_>) -> Option<Activations> {
+    if !w.format.has_codes {
+        return Activations::values(gpu, w, x);
+    }
+    match quantize::quantized(gpu, x, w.padded_k()) {
+        Ok(codes) => Some(Activations {
+            buffer: codes,
+            offset: 0,
+            stride: quantize::row_vectors(w.padded_k()),
+        }),
+        Err(error) => {
+            gpu.fault(error.to_string());
+            None
+        }
+    }
+}
+
+/// [`matmul`](super::matmul) of few rows.
+pub(super) fn product(
+    gpu: &Gpu,
+    out: &GpuBuffer,
+    x: GpuRows<'_>,
+    w: &GpuMatrix,
+    bias: Option<&GpuBuffer>,
+    finish: impl Fn(Params) -> Params,
+) {
+    let Some(x8) = activations(gpu, w, x) else { return };
+    let width = width(x.rows);
+    let shape = Shape::of(w.n(), w.k(), width);
+    let kernel = Spec::new(gpu, w.format, width, shape).kernel(gpu, false);
+    for part in w.parts.iter() {
+        let params = finish(Params::new(w, part, &x8, [x.rows, w.n()], bias));
+        let binds = [
+            Bind::Buffer(&part.buffer),
+            Bind::Buffer(&x8.buffer),
+            bias.into(),
+            Bind::Nothing,
+            Bind::Buffer(out),
+        ];
+        let groups = part.rows.div_ceil(shape.rows_of_group() as usize);
+        gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
+    }
+}
+
+/// Arguments of [`matmul_experts`].
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertProduct<'a> {
+    /// `[T * n_used]` pairs of words: expert and weight.
+    pub choices: &'a GpuBuffer,
+    /// How many there are.
+    pub n_choices: usize,
+    /// Choices that share a row of the activations.
+    pub choices_per_row: usize,
+    /// Rows of an expert's matrix.
+    pub n: usize,
+    /// `[E * n]`.
+    pub bias: Option<&'a GpuBuffer>,
+}
+
+/// For every choice `i` of an expert `e`, `out[i, n] = Σ_k x[i / choices_per_row, k] w[e * N + n, k]` and
+/// the bias, `out` packed.
+///
+/// # Panics
+/// If the shapes do not fit.
+#[track_caller]
+pub fn matmul_experts(
+    gpu: &Gpu,
+    out: &GpuBuffer,
+    x: GpuRows<'_>,
+    w: &GpuMatrix,
+    args: ExpertProduct<'_>,
+) {
+    let x = x.checked();
+    let ExpertProduct { choices, n_choices, choices_per_row, n, bias } = args;
+    assert_eq!((x.cols, x.rows * choices_per_row), (w.k(), n_choices), "experts: shape of x");
+    assert!(w.n().is_multiple_of(n), "experts: {} rows are no multiple of {n}", w.n());
+    check_len("experts", out, n_choices * n);
+    check_len("experts", choices, 2 * n_choices);
+    bias.inspect(|bias| check_len("experts", bias, w.n()));
+    let Some(x8) = activations(gpu, w, x) else { return };
+    let shape = Shape::of(n * n_choices, w.k(), 1);
+    let kernel = Spec::new(gpu, w.format, 1, shape).kernel(gpu, true);
+    for part in w.parts.iter() {
+        let params = Params {
+            choices_per_row: choices_per_row as u32,
+            ..Params::new(w, part, &x8, [n_choices, n], bias)
+        };
+        let binds = [
+            Bind::Buffer(&part.buffer),
+            Bind::Buffer(&x8.buffer),
+            bias.into(),
+            Bind::Buffer(choices),
+            Bind::Buffer(out),
+        ];
+        let groups = [(n as u32).div_ceil(shape.rows_of_group()), n_choices as u32, 1];
+        gpu.record(0).dispatch(&kernel, &params, binds, groups);
+    }
+}
+
+/// Matrix, activations, what gate and up give, their gated product, the other matrix, the product in 8 bits.
+const PAIR_ACCESS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Write,
+    Access::Write,
+    Access::Read,
+    Access::Write,
+];
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct PairParams {
+    w_stride: u32,
+    w_blocks: u32,
+    chunks: u32,
+    rows: u32,
+    part_rows: u32,
+    n: u32,
+    x_offset: u32,
+    x_stride: u32,
+    gate: u32,
+    alpha: f32,
+    limit: f32,
+    has_codes: u32,
+}
+
+/// Whether [`gated_product`] can be asked for these matrices and so many rows.
+#[must_use]
+pub fn is_pair(gate: &GpuMatrix, up: &GpuMatrix, rows: usize) -> bool {
+    let alike = gate.dtype() == up.dtype() && (gate.n(), gate.k()) == (up.n(), up.k());
+    let whole = gate.n().is_multiple_of(PAIR_ROWS as usize);
+    let seen_at_once = gate.parts.len() == 1 && up.parts.len() == 1;
+    alike && whole && seen_at_once && gate.format.has_codes && (1..=MAX_GEMV_ROWS).contains(&rows)
+}
+
+/// What [`gated_product`] writes, each packed `[T, N]`.
+#[derive(Debug, Clone, Copy)]
+pub struct GatedOutput<'a> {
+    /// `x · gate`.
+    pub gate: &'a GpuBuffer,
+    /// `x · up`.
+    pub up: &'a GpuBuffer,
+    /// The gated product of both.
+    pub out: &'a GpuBuffer,
+}
+
+/// Both products of a gated feed-forward network and the gating in one: `out[t] = act(gate[t]) * up[t]`.
+///
+/// # Panics
+/// If the shapes do not fit or the matrices are no [pair](is_pair).
+#[track_caller]
+pub fn gated_product(
+    gpu: &Gpu,
+    to: GatedOutput<'_>,
+    x: GpuRows<'_>,
+    [gate, up]: [&GpuMatrix; 2],
+    activation: GatedActivation,
+) {
+    let x = x.checked();
+    assert!(is_pair(gate, up, x.rows), "gated product: no pair of matrices");
+    assert_eq!(x.cols, gate.k(), "gated product: columns of x");
+    let n = gate.n();
+    for out in [to.gate, to.up, to.out] {
+        check_len("gated product", out, x.rows * n);
+    }
+    let Some(x8) = activations(gpu, gate, x) else { return };
+    let width = width(x.rows);
+    let codes = quantize::wanted(to.out, x.rows, n);
+    // Whole groups of rows a workgroup.
+    let lanes = WORKGROUP / PAIR_ROWS * 2;
+    let spec = Spec::new(gpu, gate.format, width, Shape { lanes, rows: 2 });
+    let (code, alpha, limit) = gate_code(activation);
+    let params = PairParams {
+        w_stride: gate.stride() as u32,
+        w_blocks: gate.n_blocks() as u32,
+        chunks: (gate.padded_k() / CHUNK) as u32,
+        rows: x.rows as u32,
+        part_rows: n as u32,
+        n: n as u32,
+        x_offset: 0,
+        x_stride: x8.stride as u32,
+        gate: code,
+        alpha,
+        limit,
+        has_codes: u32::from(codes.is_some()),
+    };
+    let binds = [
+        Bind::Buffer(&gate.parts[0].buffer),
+        Bind::Buffer(&x8.buffer),
+        Bind::Buffer(to.gate),
+        Bind::Buffer(to.up),
+        Bind::Buffer(to.out),
+        Bind::Buffer(&up.parts[0].buffer),
+        codes.as_ref().into(),
+    ];
+    let groups = n.div_ceil(spec.shape.rows_of_group() as usize);
+    let kernel = spec.pair_kernel(gpu);
+    gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
+    if codes.is_some() {
+        to.out.set_twin(Some([x.rows, n]));
+    }
+}

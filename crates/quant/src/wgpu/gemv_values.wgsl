@@ -1,0 +1,19 @@
+// Sums of products in f32, for formats whose weights are no integers.
+
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
+
+fn multiply(sums: ptr<function, array<f32, SUMS>>, first: u32, x_row: u32, place: u32) {
+    for (var c = place; c < p.chunks; c += L) {
+        for (var r = 0u; r < R; r++) {
+            let weights = dequantize16(min(first + r, p.part_rows - 1u), c);
+            for (var t = 0u; t < T; t++) {
+                let at = p.x_offset + (min(t, p.rows - 1u) + x_row) * p.x_stride + 4u * c;
+                var sum = dot(weights[0], x[at]);
+                sum += dot(weights[1], x[at + 1u]);
+                sum += dot(weights[2], x[at + 2u]);
+                sum += dot(weights[3], x[at + 3u]);
+                (*sums)[r * T + t] += sum;
+            }
+        }
+    }
+}
