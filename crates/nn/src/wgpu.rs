@@ -15,7 +15,7 @@ use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, ro
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
 use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix};
 
-use self::deferred::{Deferred, Pair};
+use self::deferred::{Deferred, Pair, Rotation};
 use crate::{
     Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
     MatrixSource, Product, Rope, Rows, View,
@@ -195,7 +195,13 @@ impl Backend for Wgpu {
     fn rope(&self, x: &mut GpuBuffer, rows: Rows, args: Rope<'_, Self>) {
         let Rope { head_dim, norm, rotation } = args;
         let rotation = rotation.map(|r| (r.cos_sin, r.n_rot, r.pairs));
-        rope::rope(self.settled(), part(x, rows), rope::Rope { head_dim, norm, rotation });
+        let (x, args) = (part(x, rows), rope::Rope { head_dim, norm, rotation });
+        let waiting = Rotation::new(x, args);
+        if waiting.may_wait() {
+            self.deferred.put_rotation(&self.gpu, waiting);
+        } else {
+            rope::rope(self.settled(), x, args);
+        }
     }
 
     fn gated(
@@ -231,7 +237,7 @@ impl Backend for Wgpu {
             if Pair::may_wait(x.rows, w, epilogues) {
                 let (x, x_rows) = (x.buffer.clone(), x.rows);
                 let out = [first.out.clone(), second.out.clone()];
-                return self.deferred.put(Pair { x, x_rows, out, w: w.map(GpuMatrix::clone) });
+                return self.deferred.put_pair(Pair { x, x_rows, out, w: w.map(GpuMatrix::clone) });
             }
         }
         for Product { out, w, epilogue } in products {
@@ -267,7 +273,10 @@ impl Backend for Wgpu {
         v: View<'_, Self>,
         slots: &[KvRow],
     ) {
-        kv::write(self.settled(), &kv[layer], rows(k), rows(v), slots);
+        let (pool, k, v) = (&kv[layer], rows(k), rows(v));
+        if !self.deferred.store(&self.gpu, pool, (k, v), slots) {
+            kv::write(&self.gpu, pool, k, v, slots);
+        }
     }
 
     fn kv_copy_page(&self, kv: &mut Vec<kv::GpuKvPool>, src: u32, dst: u32) {

@@ -105,6 +105,30 @@ fn recordings_may_be_longer_than_a_submission() {
 }
 
 #[test]
+fn equal_recordings_are_encoded_ahead_and_give_their_own_results() {
+    for backend in wgpu::backends("equal_recordings_are_encoded_ahead_and_give_their_own_results") {
+        let mut x = backend.alloc(64).expect("a small buffer");
+        let mut y = backend.alloc(128).expect("a small buffer");
+        let before = backend.counters();
+        let mut step = |value: f32, n: usize| {
+            backend.write(&mut x, 0, &vec![value; n]);
+            backend.copy(&mut y, 64 - n, View::packed(&x, 1, n));
+            let mut got = vec![0.0; n];
+            block_on(backend.read(&y, 64 - n, &mut got)).expect("a readable buffer");
+            assert!(got.iter().all(|got| *got == value), "{got:?} of {value}");
+        };
+        // The third is the first whose commands were seen twice before.
+        (0..5).for_each(|i| step(i as f32, 64));
+        let steady = backend.counters() - before;
+        assert_eq!((steady.submissions, steady.repeats), (5, 3));
+        // What differs in more than its values is encoded anew.
+        step(7.0, 32);
+        step(8.0, 64);
+        assert_eq!((backend.counters() - before).repeats, 3);
+    }
+}
+
+#[test]
 fn what_cannot_be_had_is_an_error_and_the_device_lives() {
     for backend in wgpu::backends("what_cannot_be_had_is_an_error_and_the_device_lives") {
         let error = backend.alloc(usize::MAX / 8).expect_err("no device has that").to_string();

@@ -222,6 +222,7 @@ impl Gpu {
                 waker.wake();
             }
         });
+        self.lock().encode_ahead(self);
         self.wait_for(submitted)?;
         let result = Wait(mapped).await;
         self.check()?;

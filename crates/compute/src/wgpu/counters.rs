@@ -15,6 +15,8 @@ pub struct Counters {
     pub dispatches: u64,
     /// Submissions to the queue, those that only upload weights included.
     pub submissions: u64,
+    /// Submissions whose commands had been encoded while the device was busy with the one before.
+    pub repeats: u64,
     /// Results that were mapped to be read.
     pub readbacks: u64,
 }
@@ -29,6 +31,7 @@ impl std::ops::Sub for Counters {
             pipelines: self.pipelines - earlier.pipelines,
             dispatches: self.dispatches - earlier.dispatches,
             submissions: self.submissions - earlier.submissions,
+            repeats: self.repeats - earlier.repeats,
             readbacks: self.readbacks - earlier.readbacks,
         }
     }
@@ -42,6 +45,7 @@ pub(super) struct Running {
     pub(super) pipelines: AtomicU64,
     pub(super) dispatches: AtomicU64,
     pub(super) submissions: AtomicU64,
+    pub(super) repeats: AtomicU64,
     pub(super) readbacks: AtomicU64,
 }
 
@@ -59,6 +63,7 @@ impl Running {
             pipelines: get(&self.pipelines),
             dispatches: get(&self.dispatches),
             submissions: get(&self.submissions),
+            repeats: get(&self.repeats),
             readbacks: get(&self.readbacks),
         }
     }

@@ -137,6 +137,7 @@ pub fn sources(variant: Variant) -> Vec<Source> {
     let mut all: Vec<_> = specs.iter().map(|spec| spec.source(variant)).collect();
     all.push(copy::im2col_source(variant));
     all.extend(kv::sources(variant));
+    all.extend(rope::sources(variant));
     all.extend(attention::sources(variant));
     all.extend(attention_few::sources(variant));
     all

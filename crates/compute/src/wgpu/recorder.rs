@@ -46,7 +46,7 @@ impl<'a> From<Option<&'a GpuBuffer>> for Bind<'a> {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) enum Command {
     Dispatch { kernel: Arc<Kernel>, bind_group: ::wgpu::BindGroup, offset: u32, groups: [u32; 3] },
     Copy { src: ::wgpu::Buffer, src_offset: u64, dst: ::wgpu::Buffer, dst_offset: u64, bytes: u64 },
@@ -85,6 +85,11 @@ pub(super) struct Recorder {
     /// Data of this recording: first word and length.
     recent: Vec<(usize, usize)>,
     bind_groups: HashMap<BindKey, ::wgpu::BindGroup>,
+    /// Commands of the last submission, and whether they were those of the one before.
+    last: Vec<Command>,
+    is_steady: bool,
+    /// The commands of the last submission, encoded once more.
+    ahead: Option<::wgpu::CommandBuffer>,
     /// Where the list goes, and what is bound for nothing to read and to write; made with the first dispatch.
     upload: Option<(::wgpu::Buffer, [GpuBuffer; 2])>,
 }
@@ -96,6 +101,9 @@ impl Recorder {
             commands: Vec::new(),
             recent: Vec::with_capacity(MAX_RECENT),
             bind_groups: HashMap::new(),
+            last: Vec::new(),
+            is_steady: false,
+            ahead: None,
             upload: None,
         }
     }
@@ -125,12 +133,18 @@ impl Recorder {
         if let (Some((upload, _)), false) = (&self.upload, self.words.is_empty()) {
             inner.queue.write_buffer(upload, 0, bytemuck::cast_slice(&self.words));
         }
+        self.is_steady = self.commands == self.last;
+        let ahead = self.ahead.take().filter(|_| self.is_steady);
         let index = if inner.profile.is_on() {
             gpu.submit_timed(&self.commands)
+        } else if let Some(buffer) = ahead {
+            count(&inner.counters.repeats);
+            Some(inner.queue.submit([buffer]))
         } else {
-            Some(self.submit_at_once(gpu))
+            Some(inner.queue.submit([self.encode(gpu, &self.commands)]))
         };
         count(&inner.counters.submissions);
+        std::mem::swap(&mut self.commands, &mut self.last);
         self.commands.clear();
         self.words.clear();
         self.recent.clear();
@@ -138,10 +152,10 @@ impl Recorder {
         index
     }
 
-    fn submit_at_once(&self, gpu: &Gpu) -> ::wgpu::SubmissionIndex {
+    fn encode(&self, gpu: &Gpu, commands: &[Command]) -> ::wgpu::CommandBuffer {
         let mut encoder = gpu.inner.device.create_command_encoder(&Default::default());
         let is_copy = |command: &Command| matches!(command, Command::Copy { .. });
-        for run in self.commands.chunk_by(|a, b| is_copy(a) == is_copy(b)) {
+        for run in commands.chunk_by(|a, b| is_copy(a) == is_copy(b)) {
             if is_copy(&run[0]) {
                 run.iter().for_each(|command| command.encode_copy(&mut encoder));
             } else {
@@ -149,7 +163,16 @@ impl Recorder {
                 run.iter().for_each(|command| command.encode_dispatch(&mut pass));
             }
         }
-        gpu.inner.queue.submit([encoder.finish()])
+        encoder.finish()
+    }
+
+    /// Encodes the last submission's commands once more, while the device is busy with them, if they were
+    /// those of the one before too: a step of decoding most likely differs from the last only in its
+    /// parameters and data, which are uploaded apart.
+    pub(super) fn encode_ahead(&mut self, gpu: &Gpu) {
+        if self.is_steady && !gpu.inner.profile.is_on() {
+            self.ahead = Some(self.encode(gpu, &self.last));
+        }
     }
 
     /// Drops the bind groups of buffers that are gone, which would keep their memory.
@@ -158,6 +181,8 @@ impl Recorder {
             gpu.inner.dropped.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if !dropped.is_empty() {
             self.bind_groups.retain(|key, _| !key.ids.iter().any(|id| dropped.contains(id)));
+            self.last.clear();
+            self.ahead = None;
             dropped.clear();
         }
     }

@@ -75,7 +75,7 @@ impl Source {
 }
 
 /// A compiled kernel.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Kernel {
     pub(super) name: String,
     pub(super) pipeline: ::wgpu::ComputePipeline,

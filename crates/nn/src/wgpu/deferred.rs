@@ -1,20 +1,25 @@
-//! Ops that wait for the one after them, since both together are one kernel.
+//! Ops that wait for the one after them, since both together are one kernel where rows are few.
 //!
-//! A model asks for the products of a gate and of what it lets through, then for the gated activation. For few
-//! rows that is one pass over both matrices. So the products wait until the next op: if it is the activation,
-//! both become one kernel, which still writes what each product gives; any other op first records them
-//! as they are.
+//! | waits | for | together |
+//! |---|---|---|
+//! | the products of a gate and of what it lets through | the gated activation | one pass over both matrices |
+//! | the rotations of queries and of keys | the keys being stored | a workgroup a head |
+//!
+//! The kernels still write what each op gives, and any other op first records what waits as it is.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use stonechat_compute::cpu::GatedActivation;
-use stonechat_compute::wgpu::ops::GpuRows;
+use stonechat_compute::cpu::{GatedActivation, KvRow, RopePairs};
+use stonechat_compute::wgpu::ops::kv::GpuKvPool;
+use stonechat_compute::wgpu::ops::{GpuRows, rope};
 use stonechat_compute::wgpu::{Gpu, GpuBuffer};
-use stonechat_quant::wgpu::{GatedOutput, GpuEpilogue, GpuMatrix, gated_product, is_pair, matmul};
+use stonechat_quant::wgpu::{
+    GatedOutput, GpuEpilogue, GpuMatrix, MAX_GEMV_ROWS, gated_product, is_pair, matmul,
+};
 
 use crate::Rows;
 
-/// The products of a gate and of what it lets through.
+/// Products of a gate and of what it lets through.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) x: GpuBuffer,
@@ -24,18 +29,17 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    fn x(&self) -> GpuRows<'_> {
-        super::part(&self.x, self.x_rows)
-    }
-
-    /// Whether these two products, without anything after them, may wait.
+    /// Whether two products may wait.
     pub(super) fn may_wait(
         x_rows: Rows,
         w: [&GpuMatrix; 2],
         epilogues: [GpuEpilogue<'_>; 2],
     ) -> bool {
-        let is_plain = |e: GpuEpilogue<'_>| e.is_plain();
-        is_pair(w[0], w[1], x_rows.rows) && epilogues.into_iter().all(is_plain)
+        is_pair(w[0], w[1], x_rows.rows) && epilogues.iter().all(GpuEpilogue::is_plain)
+    }
+
+    fn x(&self) -> GpuRows<'_> {
+        super::part(&self.x, self.x_rows)
     }
 
     fn record(&self, gpu: &Gpu) {
@@ -43,34 +47,116 @@ impl Pair {
             matmul(gpu, out, self.x(), w, GpuEpilogue::PLAIN);
         }
     }
+
+    /// Whether `gate` and `up` are what the products give.
+    fn gives(&self, gate: GpuRows<'_>, up: GpuRows<'_>) -> bool {
+        let shape = [self.x_rows.rows, self.w[0].n()];
+        [gate, up].into_iter().zip(&self.out).all(|(rows, out)| {
+            let is_packed = rows.offset == 0 && (rows.stride == rows.cols || rows.rows == 1);
+            rows.buffer.is(out) && is_packed && [rows.rows, rows.cols] == shape
+        })
+    }
 }
 
-/// At most one pair that waits.
+/// Norm and rotation of heads, with buffers of its own.
+#[derive(Debug, Clone)]
+pub(super) struct Rotation {
+    x: GpuBuffer,
+    rows: Rows,
+    head_dim: usize,
+    norm: Option<(GpuBuffer, f32)>,
+    rotation: Option<(GpuBuffer, usize, RopePairs)>,
+}
+
+impl Rotation {
+    pub(super) fn new(x: GpuRows<'_>, args: rope::Rope<'_>) -> Self {
+        let GpuRows { buffer, offset, rows, cols, stride } = x;
+        Self {
+            x: buffer.clone(),
+            rows: Rows { offset, rows, cols, stride },
+            head_dim: args.head_dim,
+            norm: args.norm.map(|(weight, eps)| (weight.clone(), eps)),
+            rotation: args.rotation.map(|(angles, n, pairs)| (angles.clone(), n, pairs)),
+        }
+    }
+
+    /// Whether it may wait.
+    pub(super) fn may_wait(&self) -> bool {
+        self.rows.rows <= MAX_GEMV_ROWS
+    }
+
+    fn args(&self) -> (GpuRows<'_>, rope::Rope<'_>) {
+        let norm = self.norm.as_ref().map(|(weight, eps)| (weight, *eps));
+        let rotation = self.rotation.as_ref().map(|(angles, n, pairs)| (angles, *n, *pairs));
+        (super::part(&self.x, self.rows), rope::Rope { head_dim: self.head_dim, norm, rotation })
+    }
+
+    fn record(&self, gpu: &Gpu) {
+        let (x, args) = self.args();
+        rope::rope(gpu, x, args);
+    }
+}
+
+#[derive(Debug, Default)]
+enum Waiting {
+    #[default]
+    Nothing,
+    Products(Pair),
+    /// Of queries.
+    Rotation(Rotation),
+    /// Of queries and of keys.
+    Rotations([Rotation; 2]),
+}
+
+/// What waits.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
-    pair: Mutex<Option<Pair>>,
+    waiting: Mutex<Waiting>,
 }
 
 impl Deferred {
-    fn lock(&self) -> MutexGuard<'_, Option<Pair>> {
-        self.pair.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a pair wait; nothing waits before.
-    pub(super) fn put(&self, pair: Pair) {
-        *self.lock() = Some(pair);
+    fn take(&self) -> Waiting {
+        std::mem::take(&mut *self.lock())
     }
 
     /// Records what waits.
     pub(super) fn settle(&self, gpu: &Gpu) {
-        let pair = self.lock().take();
-        if let Some(pair) = pair {
-            pair.record(gpu);
+        Self::record(gpu, self.take());
+    }
+
+    fn record(gpu: &Gpu, waiting: Waiting) {
+        match waiting {
+            Waiting::Nothing => {}
+            Waiting::Products(pair) => pair.record(gpu),
+            Waiting::Rotation(rotation) => rotation.record(gpu),
+            Waiting::Rotations(both) => both.iter().for_each(|rotation| rotation.record(gpu)),
         }
     }
 
-    /// Records the pair that waits together with its gated activation, if `gate` and `up` are what it gives;
-    /// returns whether that was so.
+    /// Has products wait, after what waited was recorded.
+    pub(super) fn put_pair(&self, pair: Pair) {
+        *self.lock() = Waiting::Products(pair);
+    }
+
+    /// Has a rotation wait, beside the one that does already if it is another buffer's.
+    pub(super) fn put_rotation(&self, gpu: &Gpu, rotation: Rotation) {
+        let next = match self.take() {
+            Waiting::Rotation(first) if !first.x.is(&rotation.x) => {
+                Waiting::Rotations([first, rotation])
+            }
+            other => {
+                Self::record(gpu, other);
+                Waiting::Rotation(rotation)
+            }
+        };
+        *self.lock() = next;
+    }
+
+    /// Records the products that wait together with their gated activation; returns whether they did wait.
     pub(super) fn gate(
         &self,
         gpu: &Gpu,
@@ -78,18 +164,50 @@ impl Deferred {
         (gate, up): (GpuRows<'_>, GpuRows<'_>),
         activation: GatedActivation,
     ) -> bool {
-        let Some(pair) = self.lock().take() else { return false };
-        let shape = [pair.x_rows.rows, pair.w[0].n()];
-        let is_whole = |rows: GpuRows<'_>, buffer: &GpuBuffer| {
-            let is_packed = rows.offset == 0 && (rows.stride == rows.cols || rows.rows == 1);
-            rows.buffer.is(buffer) && is_packed && [rows.rows, rows.cols] == shape
-        };
-        if !is_whole(gate, &pair.out[0]) || !is_whole(up, &pair.out[1]) {
-            pair.record(gpu);
-            return false;
+        match self.take() {
+            Waiting::Products(pair) if pair.gives(gate, up) => {
+                let to = GatedOutput { gate: &pair.out[0], up: &pair.out[1], out };
+                gated_product(gpu, to, pair.x(), [&pair.w[0], &pair.w[1]], activation);
+                true
+            }
+            other => {
+                Self::record(gpu, other);
+                false
+            }
         }
-        let to = GatedOutput { gate: &pair.out[0], up: &pair.out[1], out };
-        gated_product(gpu, to, pair.x(), [&pair.w[0], &pair.w[1]], activation);
-        true
+    }
+
+    /// Records the rotations that wait together with the storing of keys and values; returns whether they
+    /// did wait.
+    pub(super) fn store(
+        &self,
+        gpu: &Gpu,
+        pool: &GpuKvPool,
+        (k, v): (GpuRows<'_>, GpuRows<'_>),
+        rows: &[KvRow],
+    ) -> bool {
+        match self.take() {
+            Waiting::Rotations([of_q, of_k])
+                if of_k.x.is(k.buffer)
+                    && of_k.rows
+                        == Rows {
+                            offset: k.offset,
+                            rows: k.rows,
+                            cols: k.cols,
+                            stride: k.stride,
+                        }
+                    && of_q.rows.rows == k.rows
+                    && of_q.args().1.is_like(&of_k.args().1)
+                    && !v.buffer.is(&of_q.x)
+                    && !v.buffer.is(&of_k.x) =>
+            {
+                rope::rope_and_write(gpu, of_q.args(), of_k.args(), v, (pool, rows));
+                true
+            }
+            other => {
+                Self::record(gpu, other);
+                false
+            }
+        }
     }
 }

@@ -110,23 +110,24 @@ struct Params {
     v_offset: u32,
     v_stride: u32,
     slots: u32,
+    units: u32,
 }
 
 const WRITE: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
 
-fn write_source(dtype: KvDType, variant: Variant) -> Source {
-    let file = match dtype {
-        KvDType::Q8_0 => include_str!("kv_write_q8_0.wgsl"),
-        _ => include_str!("kv_write.wgsl"),
-    };
-    let name = format!("kv_write-{}-{}", dtype_name(dtype), variant.name());
-    let start = start(name, WRITE, variant, WORKGROUP)
-        .file(include_str!("kv_write_params.wgsl"))
-        .file(include_str!("half.wgsl"));
+/// Appends how a word or a block is stored.
+pub(super) fn with_store(source: Source, dtype: KvDType) -> Source {
+    let source = source.file(include_str!("half.wgsl"));
     match dtype {
-        KvDType::Q8_0 => start.file(file),
-        _ => start.file(accessor(dtype)).file(file),
+        KvDType::Q8_0 => source.file(include_str!("kv_store_q8_0.wgsl")),
+        _ => source.file(accessor(dtype)).file(include_str!("kv_store.wgsl")),
     }
+}
+
+fn write_source(dtype: KvDType, variant: Variant) -> Source {
+    let name = format!("kv_write-{}-{}", dtype_name(dtype), variant.name());
+    let source = start(name, WRITE, variant, WORKGROUP).file(include_str!("kv_write.wgsl"));
+    with_store(source, dtype)
 }
 
 const COPY: &[Access] = &[Access::Write];
@@ -142,6 +143,29 @@ pub(super) fn sources(variant: Variant) -> Vec<Source> {
     writes.chain([copy_source(variant)]).collect()
 }
 
+/// Checks what is to be written; returns the sizes of the pool, in how many parts a head is stored (a word, or
+/// a block of 32 channels), and the pages and slots for the kernel.
+#[track_caller]
+pub(super) fn prepare(
+    pool: &GpuKvPool,
+    k: GpuRows<'_>,
+    v: GpuRows<'_>,
+    rows: &[KvRow],
+) -> (Words, usize, Vec<u32>) {
+    let layout = pool.layout;
+    let width = layout.n_kv_heads * layout.head_dim;
+    assert_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
+    assert_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
+    let inside = |row: &KvRow| (row.page as usize) < pool.n_pages && (row.slot as usize) < PAGE_LEN;
+    assert!(rows.iter().all(inside), "kv write: a row is outside of {} pages", pool.n_pages);
+    let words = Words::new(layout);
+    let units = match layout.dtype {
+        KvDType::Q8_0 => layout.n_blocks(),
+        _ => words.row,
+    };
+    (words, units, rows.iter().flat_map(|row| [row.page, row.slot]).collect())
+}
+
 /// Stores key `k[t]` and value `v[t]`, both `[T, G*C]`, at `rows[t]`.
 ///
 /// # Panics
@@ -149,13 +173,7 @@ pub(super) fn sources(variant: Variant) -> Vec<Source> {
 #[track_caller]
 pub fn write(gpu: &Gpu, pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>, rows: &[KvRow]) {
     let (k, v, layout) = (k.checked(), v.checked(), pool.layout);
-    let width = layout.n_kv_heads * layout.head_dim;
-    assert_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
-    assert_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
-    let inside = |row: &KvRow| (row.page as usize) < pool.n_pages && (row.slot as usize) < PAGE_LEN;
-    assert!(rows.iter().all(inside), "kv write: a row is outside of {} pages", pool.n_pages);
-    let words = Words::new(layout);
-    let data: Vec<u32> = rows.iter().flat_map(|row| [row.page, row.slot]).collect();
+    let (words, units, data) = prepare(pool, k, v, rows);
     let kernel = gpu.kernel(("kv_write", [elements(layout.dtype) as u32, 0, 0, 0]), || {
         write_source(layout.dtype, gpu.variant())
     });
@@ -172,11 +190,7 @@ pub fn write(gpu: &Gpu, pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>, rows: 
         v_offset: v.offset as u32,
         v_stride: v.stride as u32,
         slots: record.words(&data),
-    };
-    // An invocation a word, or a block of 32 channels.
-    let units = match layout.dtype {
-        KvDType::Q8_0 => layout.n_blocks(),
-        _ => words.row,
+        units: units as u32,
     };
     let groups = (rows.len() * layout.n_kv_heads * units).div_ceil(WORKGROUP as usize);
     let binds = [Bind::Data, k.buffer.into(), v.buffer.into(), Bind::Buffer(&pool.buffer)];

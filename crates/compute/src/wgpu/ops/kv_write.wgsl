@@ -1,27 +1,48 @@
-// Stores keys and values of f32 or f16; an invocation writes one word of each.
+// Stores keys and values; an invocation takes what `store` takes, `units` of which are a head.
+
+struct Params {
+    rows: u32,
+    n_kv_heads: u32,
+    head_dim: u32,
+    row_words: u32,
+    head_words: u32,
+    page_words: u32,
+    k_offset: u32,
+    k_stride: u32,
+    v_offset: u32,
+    v_stride: u32,
+    slots: u32,
+    units: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> data: array<u32>;
+@group(0) @binding(2) var<storage, read> keys: array<f32>;
+@group(0) @binding(3) var<storage, read> values: array<f32>;
+@group(0) @binding(4) var<storage, read_write> pool: array<u32>;
+
+// Where the head begins.
+var<private> k_at: u32;
+var<private> v_at: u32;
+
+fn key_at(c: u32) -> f32 {
+    return keys[k_at + c];
+}
+
+fn value_at(c: u32) -> f32 {
+    return values[v_at + c];
+}
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let i = group_index(group, groups) * WG + lid;
-    if i >= p.rows * p.n_kv_heads * p.row_words {
+    if i >= p.rows * p.n_kv_heads * p.units {
         return;
     }
-    let word = i % p.row_words;
-    let g = i / p.row_words % p.n_kv_heads;
-    let t = i / (p.row_words * p.n_kv_heads);
+    let g = i / p.units % p.n_kv_heads;
+    let t = i / (p.units * p.n_kv_heads);
     let page = data[p.slots + 2u * t];
     let slot = data[p.slots + 2u * t + 1u];
-    var k: array<f32, 4>;
-    var v: array<f32, 4>;
-    for (var e = 0u; e < E; e++) {
-        let c = word * E + e;
-        k[e] = 0.0;
-        v[e] = 0.0;
-        if c < p.head_dim {
-            k[e] = keys[p.k_offset + t * p.k_stride + g * p.head_dim + c];
-            v[e] = values[p.v_offset + t * p.v_stride + g * p.head_dim + c];
-        }
-    }
-    let head = page * p.page_words + g * p.head_words;
-    pool[head + word * 64u + slot] = pack(k);
-    pool[head + (64u + slot) * p.row_words + word] = pack(v);
+    k_at = p.k_offset + t * p.k_stride + g * p.head_dim;
+    v_at = p.v_offset + t * p.v_stride + g * p.head_dim;
+    store(i % p.units, page * p.page_words + g * p.head_words, slot);
 }
