@@ -234,7 +234,7 @@ impl Backend for Wgpu {
         if let [first, second] = &products[..] {
             let w = [first.w, second.w];
             let epilogues = [device(&first.epilogue), device(&second.epilogue)];
-            if Pair::may_wait(x.rows, w, epilogues) {
+            if Pair::may_wait(gpu, x.rows, w, epilogues) {
                 let (x, x_rows) = (x.buffer.clone(), x.rows);
                 let out = [first.out.clone(), second.out.clone()];
                 return self.deferred.put_pair(Pair { x, x_rows, out, w: w.map(GpuMatrix::clone) });

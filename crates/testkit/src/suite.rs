@@ -5,6 +5,7 @@
 //! oracle, so reading what must not be read shows.
 
 mod attention;
+mod layer;
 mod moe;
 
 use pollster::block_on;
@@ -15,6 +16,7 @@ use stonechat_nn::{
 };
 
 use self::attention::Heads;
+use self::layer::Layer;
 use self::moe::Mixture;
 use crate::{Lcg, Reference, random_weights};
 
@@ -83,9 +85,16 @@ pub fn run<B: Backend>(backends: &[B]) {
     for (i, head_dim) in [1, 8, 20, 64, 80].into_iter().enumerate() {
         for (n_heads, n_kv_heads) in [(2, 2), (6, 2)] {
             for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
-                let heads = Heads { n_heads, n_kv_heads, head_dim, dtype, seed: i as u64 };
-                heads.check(backends);
+                for few in [false, true] {
+                    let seed = i as u64;
+                    Heads { n_heads, n_kv_heads, head_dim, dtype, few, seed }.check(backends);
+                }
             }
+        }
+    }
+    for rows in [1, 3, 8, 9] {
+        for (dtype, width) in [(DType::F32, 256), (DType::Q8_0, 512), (DType::Q4_1, 256)] {
+            Layer { rows, width, dtype, has_norms: rows == 3 }.check(backends);
         }
     }
     for (i, dtype) in [DType::F32, DType::F16, DType::Q8_0, DType::Q4K].into_iter().enumerate() {

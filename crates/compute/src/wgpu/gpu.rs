@@ -177,6 +177,12 @@ impl Gpu {
         self.inner.max_binding.load(Ordering::Relaxed)
     }
 
+    /// Buffers that a kernel can be given.
+    #[must_use]
+    pub fn max_buffers(&self) -> usize {
+        self.inner.limits.max_storage_buffers_per_shader_stage as usize
+    }
+
     /// Splits matrices that are loaded from now on into parts of at most `bytes`, as on a device that cannot
     /// see more at once: for tests.
     pub fn limit_binding_bytes(&self, bytes: usize) {

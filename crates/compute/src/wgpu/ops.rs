@@ -125,8 +125,6 @@ impl Spec {
 pub fn sources(variant: Variant) -> Vec<Source> {
     let specs = [
         copy::SPEC,
-        norm::LAYER_NORM,
-        norm::RMS_NORM,
         rope::SPEC,
         gated::SPEC,
         moe::ROUTE,
@@ -136,6 +134,7 @@ pub fn sources(variant: Variant) -> Vec<Source> {
     ];
     let mut all: Vec<_> = specs.iter().map(|spec| spec.source(variant)).collect();
     all.push(copy::im2col_source(variant));
+    all.extend(norm::sources(variant));
     all.extend(kv::sources(variant));
     all.extend(rope::sources(variant));
     all.extend(attention::sources(variant));

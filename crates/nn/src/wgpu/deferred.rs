@@ -31,11 +31,12 @@ pub(super) struct Pair {
 impl Pair {
     /// Whether two products may wait.
     pub(super) fn may_wait(
+        gpu: &Gpu,
         x_rows: Rows,
         w: [&GpuMatrix; 2],
         epilogues: [GpuEpilogue<'_>; 2],
     ) -> bool {
-        is_pair(w[0], w[1], x_rows.rows) && epilogues.iter().all(GpuEpilogue::is_plain)
+        is_pair(gpu, w[0], w[1], x_rows.rows) && epilogues.iter().all(GpuEpilogue::is_plain)
     }
 
     fn x(&self) -> GpuRows<'_> {

@@ -2,11 +2,6 @@
 
 alias Sixteen = array<vec4<f32>, 4>;
 
-// Word `i` of the matrix.
-fn word(i: u32) -> u32 {
-    return vector(i >> 2u)[i & 3u];
-}
-
 // The f16 at `index` behind word `first`.
 fn half_at(first: u32, index: u32) -> f32 {
     let pair = unpack2x16float(word(first + (index >> 1u)));

@@ -34,7 +34,9 @@ struct Params {
     scale: f32,
 }
 
-const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+/// Table, tokens, positions, output, nothing, table again.
+const ACCESS: &[Access] =
+    &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read, Access::Read];
 
 pub(super) fn source(format: &Format, variant: Variant) -> Source {
     let name = format!("embed-{}", format.dtype);
@@ -81,7 +83,14 @@ pub fn embed(gpu: &Gpu, out: &GpuBuffer, table: &GpuMatrix, args: GpuEmbed<'_>) 
             scale,
         };
         let values = positions.map(|(values, _)| values);
-        let binds = [Bind::Buffer(&part.buffer), Bind::Data, values.into(), Bind::Buffer(out)];
+        let binds = [
+            Bind::Buffer(&part.buffer),
+            Bind::Data,
+            values.into(),
+            Bind::Buffer(out),
+            Bind::Nothing,
+            Bind::Buffer(&part.buffer),
+        ];
         record.dispatch_line(&kernel, &params, binds, groups);
     }
 }

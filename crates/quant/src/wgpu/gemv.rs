@@ -21,6 +21,8 @@ pub const MAX_GEMV_ROWS: usize = 8;
 const WIDTHS: [u32; 4] = [1, 2, 4, MAX_GEMV_ROWS as u32];
 /// Invocations of a workgroup.
 const WORKGROUP: u32 = 128;
+/// Weights that an invocation takes at a time.
+const UNIT: usize = 64;
 /// Rows of a workgroup of the pair's kernel, of which whole groups are quantized.
 const PAIR_ROWS: u32 = quantize::GROUP_LEN as u32;
 
@@ -36,9 +38,9 @@ struct Shape {
 impl Shape {
     /// For `[n, k]` weights: as many invocations as keep a large GPU busy, while each has something to do.
     fn of(n: usize, k: usize, width: u32) -> Self {
-        let groups = k.div_ceil(quantize::GROUP_LEN);
+        let units = k.div_ceil(UNIT);
         let mut lanes = 8;
-        while lanes < WORKGROUP as usize && n * lanes < BUSY && groups >= 2 * lanes {
+        while lanes < WORKGROUP as usize && n * lanes < BUSY && units >= 2 * lanes {
             lanes *= 2;
         }
         let rows = if n * lanes >= 4 * BUSY && width <= 2 { 2 } else { 1 };
@@ -205,6 +207,7 @@ pub(super) fn product(
             bias.into(),
             Bind::Nothing,
             Bind::Buffer(out),
+            Bind::Buffer(&part.buffer),
         ];
         let groups = part.rows.div_ceil(shape.rows_of_group() as usize);
         gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
@@ -260,13 +263,14 @@ pub fn matmul_experts(
             bias.into(),
             Bind::Buffer(choices),
             Bind::Buffer(out),
+            Bind::Buffer(&part.buffer),
         ];
         let groups = [(n as u32).div_ceil(shape.rows_of_group()), n_choices as u32, 1];
         gpu.record(0).dispatch(&kernel, &params, binds, groups);
     }
 }
 
-/// Matrix, activations, what gate and up give, their gated product, the other matrix, the product in 8 bits.
+/// Gate, activations, what gate and up give, their gated product, gate again, the product in 8 bits, up twice.
 const PAIR_ACCESS: &[Access] = &[
     Access::Read,
     Access::Read,
@@ -275,6 +279,8 @@ const PAIR_ACCESS: &[Access] = &[
     Access::Write,
     Access::Read,
     Access::Write,
+    Access::Read,
+    Access::Read,
 ];
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -296,10 +302,11 @@ struct PairParams {
 
 /// Whether [`gated_product`] can be asked for these matrices and so many rows.
 #[must_use]
-pub fn is_pair(gate: &GpuMatrix, up: &GpuMatrix, rows: usize) -> bool {
+pub fn is_pair(gpu: &Gpu, gate: &GpuMatrix, up: &GpuMatrix, rows: usize) -> bool {
     let alike = gate.dtype() == up.dtype() && (gate.n(), gate.k()) == (up.n(), up.k());
     let whole = gate.n().is_multiple_of(PAIR_ROWS as usize);
-    let seen_at_once = gate.parts.len() == 1 && up.parts.len() == 1;
+    let seen_at_once =
+        gate.parts.len() == 1 && up.parts.len() == 1 && gpu.max_buffers() >= PAIR_ACCESS.len();
     alike && whole && seen_at_once && gate.format.has_codes && (1..=MAX_GEMV_ROWS).contains(&rows)
 }
 
@@ -327,7 +334,7 @@ pub fn gated_product(
     activation: GatedActivation,
 ) {
     let x = x.checked();
-    assert!(is_pair(gate, up, x.rows), "gated product: no pair of matrices");
+    assert!(is_pair(gpu, gate, up, x.rows), "gated product: no pair of matrices");
     assert_eq!(x.cols, gate.k(), "gated product: columns of x");
     let n = gate.n();
     for out in [to.gate, to.up, to.out] {
@@ -360,8 +367,10 @@ pub fn gated_product(
         Bind::Buffer(to.gate),
         Bind::Buffer(to.up),
         Bind::Buffer(to.out),
-        Bind::Buffer(&up.parts[0].buffer),
+        Bind::Buffer(&gate.parts[0].buffer),
         codes.as_ref().into(),
+        Bind::Buffer(&up.parts[0].buffer),
+        Bind::Buffer(&up.parts[0].buffer),
     ];
     let groups = n.div_ceil(spec.shape.rows_of_group() as usize);
     let kernel = spec.pair_kernel(gpu);

@@ -3,28 +3,35 @@
 // Codes and heads of rows, see quantize.rs of stonechat-compute.
 @group(0) @binding(2) var<storage, read> x: array<vec4<u32>>;
 
-fn dot16(a: vec4<u32>, b: vec4<u32>) -> f32 {
-    return f32(dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w));
+// The product of 16 weights with chunk `c` of the row of activations at `at`.
+fn product16(codes: Codes, at: u32, c: u32) -> f32 {
+    let q = x[at + c];
+    let dot = dot4I8Packed(codes.q.x, q.x) + dot4I8Packed(codes.q.y, q.y)
+        + dot4I8Packed(codes.q.z, q.z) + dot4I8Packed(codes.q.w, q.w);
+    let heads = x[at + p.chunks + (c >> 2u)];
+    let head = select(heads.xy, heads.zw, vec2<bool>((c & 2u) != 0u));
+    let sum = f32(bitcast<i32>(select(head.y << 16u, head.y, (c & 1u) != 0u)) >> 16u);
+    return bitcast<f32>(head.x) * fma(codes.scale, f32(dot), codes.offset * sum);
 }
 
 fn multiply(sums: ptr<function, array<f32, SUMS>>, first: u32, x_row: u32, place: u32) {
-    // 32 weights at a time, which have a scale in the activations.
-    let n_groups = p.chunks / 2u;
-    for (var g = place; g < n_groups; g += L) {
+    // 64 weights at a time, those that formats keep in the same vectors.
+    for (var unit = place; unit < p.chunks / 4u; unit += L) {
+        let c0 = chunk_of(unit, 0u);
+        let c1 = chunk_of(unit, 1u);
+        let c2 = chunk_of(unit, 2u);
+        let c3 = chunk_of(unit, 3u);
         for (var r = 0u; r < R; r++) {
             let row = min(first + r, p.part_rows - 1u);
-            let a = codes16(row, 2u * g);
-            let b = codes16(row, 2u * g + 1u);
+            let q0 = codes16(row, c0);
+            let q1 = codes16(row, c1);
+            let q2 = codes16(row, c2);
+            let q3 = codes16(row, c3);
             for (var t = 0u; t < T; t++) {
                 let at = p.x_offset + (min(t, p.rows - 1u) + x_row) * p.x_stride;
-                let heads = x[at + 2u * n_groups + (g >> 1u)];
-                let head = select(heads.xy, heads.zw, vec2<bool>((g & 1u) != 0u));
-                let low = f32(bitcast<i32>(head.y << 16u) >> 16u);
-                let high = f32(bitcast<i32>(head.y) >> 16u);
-                var sum = a.scale * dot16(a.q, x[at + 2u * g]);
-                sum = fma(b.scale, dot16(b.q, x[at + 2u * g + 1u]), sum);
-                sum = fma(a.offset, low, fma(b.offset, high, sum));
-                (*sums)[r * T + t] = fma(bitcast<f32>(head.x), sum, (*sums)[r * T + t]);
+                let low = product16(q0, at, c0) + product16(q1, at, c1);
+                let high = product16(q2, at, c2) + product16(q3, at, c3);
+                (*sums)[r * T + t] += low + high;
             }
         }
     }

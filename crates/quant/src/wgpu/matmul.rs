@@ -90,9 +90,9 @@ impl Params {
     }
 }
 
-/// Matrix, activations, bias, choices of experts, output.
+/// Matrix, activations, bias, choices of experts, output, matrix again.
 pub(super) const ACCESS: &[Access] =
-    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
+    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Read];
 
 fn gemm_source(format: &Format, variant: Variant) -> Source {
     // Nothing is summed over a workgroup: one kernel serves every adapter.
@@ -116,7 +116,14 @@ pub(super) fn with_format(source: Source, format: &Format) -> Source {
         _ => source,
     };
     let source = source.file(format.file);
-    if format.has_codes { source.file(include_str!("codes.wgsl")) } else { source }
+    if !format.has_codes {
+        return source;
+    }
+    let chunks = match format.dtype {
+        DType::Q2K | DType::Q3K | DType::Q6K => include_str!("chunks_apart.wgsl"),
+        _ => include_str!("chunks_adjacent.wgsl"),
+    };
+    source.file(include_str!("codes.wgsl")).file(chunks)
 }
 
 pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> {
@@ -206,6 +213,7 @@ pub fn matmul(
             epilogue.bias.into(),
             Bind::Nothing,
             Bind::Buffer(out),
+            Bind::Buffer(&part.buffer),
         ];
         let groups = [part.rows.div_ceil(TILE) as u32, x.rows.div_ceil(TILE) as u32, 1];
         gpu.record(0).dispatch(&kernel, &params, binds, groups);

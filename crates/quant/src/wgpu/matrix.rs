@@ -12,7 +12,7 @@ use super::planes::Format;
 /// Bytes of a file that are rearranged at a time, after which their pages may go.
 const CHUNK_BYTES: usize = 8 << 20;
 /// Rows are as long as a multiple of this, which a kernel reads at a time.
-const K_ALIGN: usize = 32;
+const K_ALIGN: usize = 64;
 
 /// `[N, K]` weights. Clones share them.
 #[derive(Debug, Clone)]
@@ -97,14 +97,9 @@ impl GpuMatrix {
                 halves.convert_from_f32_slice(&values);
                 out[..2 * k].copy_from_slice(bytemuck::cast_slice(&halves));
             }
-        } else if k == padded_k {
-            self.format.rearrange(file, padded_k / to.block_len(), device);
         } else {
-            // Only dense types have rows of any length, and they are not rearranged.
-            let len = k * to.block_bytes();
-            for (row, out) in file.chunks_exact(len).zip(device.chunks_exact_mut(row_bytes)) {
-                out[..len].copy_from_slice(row);
-            }
+            let n_blocks = [k, padded_k].map(|len| len / to.block_len());
+            self.format.rearrange(file, n_blocks, device);
         }
     }
 

@@ -1,4 +1,4 @@
-// Parameters and buffers of the products of a pair; bindings 1 and 6 are the matrices, 2 the activations.
+// Parameters and buffers of the products of a pair; bindings 1, 6, 8 and 9 are the matrices, 2 the activations.
 
 struct Params {
     w_stride: u32,

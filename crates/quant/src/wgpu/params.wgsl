@@ -1,4 +1,4 @@
-// Parameters and buffers of products; binding 1 is the matrix, 2 the activations.
+// Parameters and buffers of products; bindings 1 and 6 are the matrix, 2 the activations.
 
 struct Params {
     w_stride: u32,

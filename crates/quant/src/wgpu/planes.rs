@@ -37,14 +37,20 @@ impl Format {
         (n_blocks * self.dtype.block_bytes()).next_multiple_of(16)
     }
 
-    /// Rearranges rows of `n_blocks` blocks each.
+    /// Rearranges rows of `n_blocks` blocks each; a row on the device has room for `n_device`, and zeros
+    /// beyond them.
     ///
     /// # Panics
     /// If `device` has not room for as many rows as `blocks` holds.
-    pub(super) fn rearrange(&self, blocks: &[u8], n_blocks: usize, device: &mut [u8]) {
+    pub(super) fn rearrange(
+        &self,
+        blocks: &[u8],
+        [n_blocks, n_device]: [usize; 2],
+        device: &mut [u8],
+    ) {
         let block_bytes = self.dtype.block_bytes();
         let rows = blocks.chunks_exact(n_blocks * block_bytes);
-        let to = device.chunks_exact_mut(self.row_bytes(n_blocks));
+        let to = device.chunks_exact_mut(self.row_bytes(n_device));
         for (row, to) in rows.zip(to) {
             let mut at = 0;
             for part in self.parts {
@@ -58,7 +64,7 @@ impl Format {
                         to.copy_from_slice(&block[part.clone()]);
                     }
                 }
-                at += n_blocks * len;
+                at += n_device * len;
             }
         }
     }

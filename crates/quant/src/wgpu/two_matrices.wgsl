@@ -1,5 +1,8 @@
+// Two matrices, seen in vectors and in words.
 @group(0) @binding(1) var<storage, read> w: array<vec4<u32>>;
-@group(0) @binding(6) var<storage, read> w1: array<vec4<u32>>;
+@group(0) @binding(6) var<storage, read> w_words: array<u32>;
+@group(0) @binding(8) var<storage, read> w1: array<vec4<u32>>;
+@group(0) @binding(9) var<storage, read> w1_words: array<u32>;
 
 // Which of them is read.
 var<private> matrix: u32;
@@ -10,4 +13,12 @@ fn vector(i: u32) -> vec4<u32> {
         return w[i];
     }
     return w1[i];
+}
+
+// Word `i` of the matrix.
+fn word(i: u32) -> u32 {
+    if matrix == 0u {
+        return w_words[i];
+    }
+    return w1_words[i];
 }

@@ -12,6 +12,8 @@ pub(super) struct Heads {
     pub(super) n_kv_heads: usize,
     pub(super) head_dim: usize,
     pub(super) dtype: KvDType,
+    /// Whether few rows ask, but of a long sequence.
+    pub(super) few: bool,
     pub(super) seed: u64,
 }
 
@@ -45,19 +47,28 @@ impl Heads {
         }
     }
 
-    /// A pool of two sequences, the first over pages 7, 1 and 3, the second on page 5.
+    /// Pages of the first sequence and of the second; page 6 is copied to 7, which stands for it.
+    fn pages(&self) -> (Vec<u32>, u32) {
+        let rest = [1, 3].into_iter().chain(8..20);
+        let n = self.lengths()[0].div_ceil(PAGE_LEN);
+        ([6].into_iter().chain(rest).take(n).collect(), 5)
+    }
+
+    /// Lengths around page edges; the second sequence decodes a single token.
+    fn lengths(&self) -> [usize; 2] {
+        [if self.few { 10 * PAGE_LEN + 1 } else { 2 * PAGE_LEN + 3 }, PAGE_LEN]
+    }
+
+    /// A pool of two sequences.
     fn pool<B: Backend>(&self, backend: &B, random: &mut Lcg, layer: usize) -> B::Kv {
         let Self { n_kv_heads, head_dim, dtype, .. } = *self;
-        let shape = KvShape { n_layers: 2, n_pages: 8, n_kv_heads, head_dim, dtype };
+        let shape = KvShape { n_layers: 2, n_pages: 20, n_kv_heads, head_dim, dtype };
         let mut kv = backend.kv(shape).expect("a small pool");
-        let page_table = [6u32, 1, 3, 5];
+        let (long, short) = self.pages();
         let width = n_kv_heads * head_dim;
-        for (first, len) in [0, 3].into_iter().zip(Self::LENGTHS) {
+        for (pages, len) in [&long[..], &[short]].into_iter().zip(self.lengths()) {
             let rows: Vec<_> = (0..len)
-                .map(|pos| KvRow {
-                    page: page_table[first + pos / PAGE_LEN],
-                    slot: (pos % PAGE_LEN) as u32,
-                })
+                .map(|pos| KvRow { page: pages[pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 })
                 .collect();
             let both = upload(backend, &random.normals(len * 2 * width, 1.0));
             let all = Rows::packed(len, 2 * width);
@@ -68,23 +79,24 @@ impl Heads {
         kv
     }
 
-    /// Lengths around page edges; the second sequence decodes a single token.
-    const LENGTHS: [usize; 2] = [2 * PAGE_LEN + 3, PAGE_LEN];
-
     fn attention<B: Backend>(&self, backend: &B, scoring: Scoring) -> Vec<f32> {
         let Self { n_heads, head_dim, seed, .. } = *self;
         let mut random = Lcg::new(seed);
         let layer = 1;
         let kv = self.pool(backend, &mut random, layer);
-        let page_table = [7u32, 1, 3, 5];
+        let (mut page_table, last) = self.pages();
+        page_table[0] = 7;
+        let n_pages = page_table.len() as u32;
+        page_table.push(last);
         let row = |first_page, n_pages, kv_len: usize| {
             let kv_len = kv_len as u32;
             let kv_start = scoring.window.map_or(0, |window| kv_len.saturating_sub(window));
             QueryRow { first_page, n_pages, kv_start, kv_len }
         };
-        let [long, short] = Self::LENGTHS;
-        let mut rows: Vec<QueryRow> = (long - 70..long).map(|pos| row(0, 3, pos + 1)).collect();
-        rows.extend([row(3, 1, short), row(0, 3, 1)]);
+        let [long, short] = self.lengths();
+        let first = long - if self.few { 2 } else { 70 };
+        let mut rows: Vec<QueryRow> = (first..long).map(|pos| row(0, n_pages, pos + 1)).collect();
+        rows.extend([row(n_pages, 1, short), row(0, n_pages, 1)]);
         let case = Case { rows: rows.len(), cols: n_heads * head_dim, seed };
         let (q, q_rows) = case.strided(backend, &mut random);
         let slopes = scoring.slopes.then(|| upload(backend, &random.normals(n_heads, 0.1)));

@@ -8,15 +8,16 @@ use bytemuck::{Pod, Zeroable};
 use super::attention::{Attention, HAS_SINKS, HAS_SLOPES, HAS_SOFT_CAP, merge};
 use super::kv::{Words, accessor, dtype_name, elements};
 use super::{ACTIVATIONS, quantize, start};
-use crate::cpu::{KvDType, QueryRow};
+use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
 /// Rows up to which this kernel is used.
 pub(super) const MAX_ROWS: usize = 8;
-/// Invocations, and positions that are looked at at a time.
 const WORKGROUP: u32 = 256;
-/// Workgroups below which positions are shared out.
-const ENOUGH_GROUPS: usize = 256;
+/// Workgroups up to which positions are shared out.
+const ENOUGH_GROUPS: usize = 512;
+/// Pages up to which that does not pay: joining takes longer.
+const FEW_PAGES: usize = 4;
 const HAS_CODES: u32 = 8;
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -52,11 +53,16 @@ const ACCESS: &[Access] = &[
 /// For heads of `words` words.
 fn source(dtype: KvDType, words: u32, variant: Variant) -> Source {
     let name = format!("attention_few-{}-{words}-{}", dtype_name(dtype), variant.name());
-    let lanes = words.next_power_of_two().clamp(8, WORKGROUP);
+    // At most as many positions of a page as there are parts.
+    let lanes = words.next_power_of_two().clamp(WORKGROUP / PAGE_LEN as u32, WORKGROUP);
+    let quarters = if words.is_multiple_of(4) { 4 } else { 1 };
+    let batch = (1..=16).rev().find(|n| (words / quarters).is_multiple_of(*n)).unwrap_or(1);
     let source = start(name, ACCESS, variant, WORKGROUP)
         .constant("W", words)
         .constant("LANES", lanes)
         .constant("WORDS", words.div_ceil(lanes))
+        .constant("QUARTERS", quarters)
+        .constant("B", batch)
         .constant("HAS_SCALES", u32::from(dtype == KvDType::Q8_0))
         .file(ACTIVATIONS)
         .file(include_str!("half.wgsl"))
@@ -74,17 +80,16 @@ pub(super) fn sources(variant: Variant) -> Vec<Source> {
 
 /// Positions of a split, and how many splits there are.
 fn split(rows: &[QueryRow], n_heads: usize) -> (usize, usize) {
-    let seen = |row: &QueryRow| row.kv_len.saturating_sub(row.kv_start / 64 * 64) as usize;
-    let most = rows.iter().map(seen).max().unwrap_or(0).max(1);
-    let tiles = most.div_ceil(WORKGROUP as usize);
-    let wanted = ENOUGH_GROUPS.div_ceil(rows.len() * n_heads).clamp(1, tiles);
-    let last = rows.iter().map(|row| row.kv_len as usize).max().unwrap_or(0).max(1);
-    if wanted == 1 {
-        return (last.next_multiple_of(WORKGROUP as usize), 1);
+    let page = |position: u32| position as usize / PAGE_LEN;
+    let seen = |row: &QueryRow| page(row.kv_len + PAGE_LEN as u32 - 1) - page(row.kv_start);
+    let most = rows.iter().map(seen).max().unwrap_or(0);
+    let n_pages = page(rows.iter().map(|row| row.kv_len).max().unwrap_or(0)) + 1;
+    if most <= FEW_PAGES {
+        return (n_pages * PAGE_LEN, 1);
     }
-    // Splits begin where pages do; those before a window find nothing to do.
-    let positions = tiles.div_ceil(wanted) * WORKGROUP as usize;
-    (positions, last.div_ceil(positions))
+    let pages = (most * rows.len() * n_heads).div_ceil(ENOUGH_GROUPS).max(FEW_PAGES / 2);
+    // Splits before a window find nothing to do.
+    (pages * PAGE_LEN, n_pages.div_ceil(pages))
 }
 
 /// [`attention`](super::attention::attention) with checked arguments; `group` query heads share a KV head.
@@ -164,16 +169,14 @@ mod tests {
     #[test]
     fn long_texts_are_shared_out_and_every_position_is_seen() {
         for (kv_start, kv_len, n_heads) in
-            [(0, 1, 8), (0, 256, 8), (0, 257, 8), (0, 5000, 32), (900, 5000, 32)]
+            [(0, 1, 8), (0, 256, 8), (0, 257, 8), (0, 5000, 32), (900, 5000, 32), (63, 320, 1)]
         {
             let row = QueryRow { first_page: 0, n_pages: 80, kv_start, kv_len };
             let (positions, n) = split(&[row], n_heads);
             assert!(positions * n >= kv_len as usize, "{positions} x {n} of {kv_len}");
-            assert!(positions % 256 == 0 && (n == 1 || positions * (n - 1) < kv_len as usize));
+            assert!(positions % 64 == 0 && (n == 1) == (kv_len <= 256), "{positions} x {n}");
         }
-        assert_eq!(
-            split(&[QueryRow { first_page: 0, n_pages: 80, kv_start: 0, kv_len: 2048 }], 32),
-            (256, 8)
-        );
+        let row = QueryRow { first_page: 0, n_pages: 80, kv_start: 0, kv_len: 2047 };
+        assert_eq!(split(&[row], 32), (128, 16));
     }
 }

@@ -1,7 +1,7 @@
 // Softmax attention of one row and one query head over some of its positions; see attention_few.rs.
 //
-// The workgroup takes as many positions at a time as it has invocations: first an invocation a position for the
-// scores, then an invocation a word of channels and a part of the positions for the sums.
+// The workgroup takes a page at a time: first an invocation takes a quarter of the channels of a position for the
+// scores, then a word of channels of some positions for the sums.
 
 struct Params {
     n_rows: u32,
@@ -32,15 +32,40 @@ struct Params {
 @group(0) @binding(7) var<storage, read_write> codes: array<u32>;
 
 const LOWEST: f32 = -3.0e38;
-// W words of a position; LANES invocations beside each other for them, PARTS times in the workgroup.
+// Positions of a tile, which are a page.
+const TILE: u32 = 64u;
+// A position has W words, of which each of QUARTERS invocations takes WQ, B at a time.
+const WQ: u32 = W / QUARTERS;
+// LANES invocations beside each other have the words of a value, PARTS times in the workgroup; each part has
+// SHARE positions of a tile.
 const PARTS: u32 = WG / LANES;
-const PAGES: u32 = WG / 64u;
+const SHARE: u32 = TILE / PARTS;
 
 var<workgroup> queries: array<Values, W>;
-var<workgroup> weights: array<f32, WG>;
-var<workgroup> bases: array<u32, PAGES>;
+var<workgroup> score_parts: array<f32, QUARTERS * TILE>;
+var<workgroup> weights: array<f32, TILE>;
 var<workgroup> partials: array<Values, WG * WORDS>;
 var<workgroup> result: array<f32, LANES * WORDS * E>;
+
+// What words first .. first + WQ of the key at `slot` of the page at `base` give; all loads of a batch are
+// underway at once.
+fn score_of(base: u32, first: u32, slot: u32) -> f32 {
+    var sum = 0.0;
+    for (var batch = first; batch < first + WQ; batch += B) {
+        var keys: array<u32, B>;
+        for (var i = 0u; i < B; i++) {
+            keys[i] = pool[base + (batch + i) * TILE + slot];
+        }
+        for (var i = 0u; i < B; i++) {
+            var part = product(queries[batch + i], unpack(keys[i]));
+            if HAS_SCALES != 0u {
+                part *= key_scale(pool[base + 2u * TILE * W + (batch + i) / 8u * TILE + slot]);
+            }
+            sum += part;
+        }
+    }
+    return sum;
+}
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group.x;
@@ -62,7 +87,10 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         }
         queries[word] = query(v);
     }
+    workgroupBarrier();
 
+    let slot = lid % TILE;
+    let quarter = lid / TILE;
     let lane = lid % LANES;
     let part = lid / LANES;
     var sums: array<Values, WORDS>;
@@ -70,35 +98,30 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         sums[j] = Values();
     }
     var greatest = LOWEST;
+    // Of the weights of this invocation's positions.
     var total = 0.0;
     // Whole pages from the first on that is seen.
-    for (var tile = lower & ~63u; tile < upper; tile += WG) {
-        if lid < PAGES {
-            let page = min(tile / 64u + lid, (upper - 1u) / 64u);
-            bases[lid] = data[table + page] * p.page_words + head_at;
+    let start = lower & ~(TILE - 1u);
+    var page = 0u;
+    if start < upper {
+        page = data[table + start / TILE];
+    }
+    for (var tile = start; tile < upper; tile += TILE) {
+        let base = page * p.page_words + head_at;
+        // Early, since the next keys wait for it.
+        page = data[table + min(tile + TILE, upper - 1u) / TILE];
+        let position = tile + slot;
+        let is_seen = position >= lower && position < upper;
+        if is_seen && quarter < QUARTERS {
+            score_parts[quarter * TILE + slot] = score_of(base, quarter * WQ, slot);
         }
         workgroupBarrier();
-        let position = tile + lid;
         var score = LOWEST;
-        if position >= lower && position < upper {
-            let base = bases[lid / 64u];
-            let slot = position % 64u;
-            var sum = 0.0;
-            if HAS_SCALES != 0u {
-                let scales_at = base + 128u * W;
-                for (var first = 0u; first < W; first += 8u) {
-                    var part_sum = 0.0;
-                    for (var word = first; word < min(first + 8u, W); word++) {
-                        part_sum += product(queries[word], unpack(pool[base + word * 64u + slot]));
-                    }
-                    sum = fma(part_sum, key_scale(pool[scales_at + first * 8u + slot]), sum);
-                }
-            } else {
-                for (var word = 0u; word < W; word++) {
-                    sum += product(queries[word], unpack(pool[base + word * 64u + slot]));
-                }
+        if is_seen {
+            score = 0.0;
+            for (var i = 0u; i < QUARTERS; i++) {
+                score += score_parts[i * TILE + slot];
             }
-            score = sum;
             if (p.flags & 1u) != 0u {
                 score = p.soft_cap * tanh_exact(score / p.soft_cap);
             }
@@ -110,42 +133,48 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         let weight = select(exp_exact(score - best), 0.0, score == LOWEST);
         let factor = select(exp_exact(greatest - best), 1.0, greatest == best);
         greatest = best;
-        weights[lid] = weight;
-        total = total * factor + reduce_add(weight, lid);
+        total = total * factor + weight;
+        if quarter == 0u {
+            weights[slot] = weight;
+        }
+        workgroupBarrier();
 
         // Positions that are not seen are not looked at: nothing may be there.
         let low = max(lower, tile) - tile;
-        let n = min(upper - tile, WG);
+        let high = min(upper - tile, TILE) - 1u;
         for (var j = 0u; j < WORDS; j++) {
             sums[j] *= factor;
-            let word = lane + LANES * j;
-            if word < W {
-                for (var i = low + part; i < n; i += PARTS) {
-                    let base = bases[i / 64u];
-                    let slot = i % 64u;
-                    var value = unpack(pool[base + (64u + slot) * W + word]);
-                    if HAS_SCALES != 0u {
-                        value *= value_scale(pool[base + 128u * W + word / 8u * 64u + slot]);
-                    }
-                    sums[j] += weights[i] * value;
+            let word = min(lane + LANES * j, W - 1u);
+            var values: array<u32, SHARE>;
+            for (var i = 0u; i < SHARE; i++) {
+                let seen = clamp(part * SHARE + i, low, high);
+                values[i] = pool[base + (TILE + seen) * W + word];
+            }
+            for (var i = 0u; i < SHARE; i++) {
+                var value = unpack(values[i]);
+                if HAS_SCALES != 0u {
+                    let seen = clamp(part * SHARE + i, low, high);
+                    value *= value_scale(pool[base + 2u * TILE * W + word / 8u * TILE + seen]);
                 }
+                sums[j] += weights[part * SHARE + i] * value;
             }
         }
-        workgroupBarrier();
     }
+    // Each of the WG / TILE invocations of a position has its weight.
+    total = reduce_add(total, lid) / f32(WG / TILE);
 
     for (var j = 0u; j < WORDS; j++) {
         partials[j * WG + lid] = sums[j];
     }
     workgroupBarrier();
     let index = t * p.n_heads + head;
-    var to_at = index * p.head_dim;
+    var at = index * p.head_dim;
     var factor = 1.0;
     if p.n_splits > 1u {
-        to_at = (index * p.n_splits + group.z) * (p.head_dim + 2u);
+        at = (index * p.n_splits + group.z) * (p.head_dim + 2u);
         if lid == 0u {
-            out[to_at + p.head_dim] = greatest;
-            out[to_at + p.head_dim + 1u] = total;
+            out[at + p.head_dim] = greatest;
+            out[at + p.head_dim + 1u] = total;
         }
     } else {
         if (p.flags & 4u) != 0u {
@@ -167,7 +196,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
                 let y = component(sum, e) * factor;
                 result[c] = y;
                 if c < p.head_dim {
-                    out[to_at + c] = y;
+                    out[at + c] = y;
                 }
             }
         }

@@ -5,32 +5,34 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     if t >= p.rows {
         return;
     }
-    let start = p.offset + t * p.stride;
+    var own = read_own(p.offset + t * p.stride, lid);
     var sum = 0.0;
-    for (var c = lid; c < p.cols; c += WG) {
-        sum += x[start + c];
+    for (var step = 0u; step < STEPS; step++) {
+        sum += dot(own.x[step], vec4<f32>(1.0));
     }
     let mean = reduce_add(sum, lid) / f32(p.cols);
     var squares = 0.0;
-    for (var c = lid; c < p.cols; c += WG) {
-        let d = x[start + c] - mean;
-        squares = fma(d, d, squares);
+    for (var step = 0u; step < STEPS; step++) {
+        for (var i = 0u; i < 4u; i++) {
+            if column(step, lid) + i < p.cols {
+                let d = own.x[step][i] - mean;
+                squares = fma(d, d, squares);
+            }
+        }
     }
     let scale = 1.0 / sqrt(reduce_add(squares, lid) / f32(p.cols) + p.eps);
-    for (var first = 0u; first < p.cols; first += 4u * WG) {
-        var y = vec4<f32>(0.0);
+    for (var step = 0u; step < STEPS; step++) {
+        let c = column(step, lid);
+        var y = (own.x[step] - mean) * scale * own.weight[step];
         for (var i = 0u; i < 4u; i++) {
-            let c = first + 4u * lid + i;
-            if c < p.cols {
-                y[i] = (x[start + c] - mean) * scale * weight[c];
+            if c + i < p.cols {
                 if p.is_set != 0u {
-                    y[i] += bias[c];
+                    y[i] += bias[c + i];
                 }
-                out[t * p.cols + c] = y[i];
+                out[t * p.cols + c + i] = y[i];
             }
         }
         if p.has_codes != 0u {
-            let c = first + 4u * lid;
             quantize4(y, t, c, p.cols, c < p.cols, lid);
         }
     }

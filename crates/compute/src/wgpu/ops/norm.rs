@@ -2,28 +2,32 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::quantize::wanted;
-use super::{GpuRows, Spec, check_len};
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer};
+use super::quantize::{self, wanted};
+use super::{GpuRows, check_len, start};
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
 const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write];
 const PARAMS: &str = include_str!("norm_params.wgsl");
 /// Invocations that share a row.
 const ROW: u32 = 256;
-pub(super) const LAYER_NORM: Spec = Spec {
-    name: "layer_norm",
-    access: ACCESS,
-    workgroup: ROW,
-    files: &[PARAMS, include_str!("layer_norm.wgsl")],
-    quantizes: true,
-};
-pub(super) const RMS_NORM: Spec = Spec {
-    name: "rms_norm",
-    access: ACCESS,
-    workgroup: ROW,
-    files: &[PARAMS, include_str!("rms_norm.wgsl")],
-    quantizes: true,
-};
+/// Most columns: what an invocation can keep.
+const MAX_COLS: usize = 64 * 4 * ROW as usize;
+
+/// A norm and its file.
+type Norm = (&'static str, &'static str);
+const LAYER_NORM: Norm = ("layer_norm", include_str!("layer_norm.wgsl"));
+const RMS_NORM: Norm = ("rms_norm", include_str!("rms_norm.wgsl"));
+
+/// For rows of `steps` times four values an invocation.
+fn source((name, file): Norm, steps: u32, variant: Variant) -> Source {
+    let name = format!("{name}-{steps}-{}", variant.name());
+    let source = start(name, ACCESS, variant, ROW).constant("STEPS", steps).file(PARAMS);
+    quantize::writer(source, variant).file(file)
+}
+
+pub(super) fn sources(variant: Variant) -> Vec<Source> {
+    [LAYER_NORM, RMS_NORM].map(|norm| [1, 2, 4].map(|steps| source(norm, steps, variant))).concat()
+}
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -41,7 +45,7 @@ struct Params {
 /// Records a norm of the rows of `x`.
 fn dispatch(
     gpu: &Gpu,
-    spec: &Spec,
+    norm: Norm,
     out: &GpuBuffer,
     x: GpuRows<'_>,
     (weight, bias): (&GpuBuffer, Option<&GpuBuffer>),
@@ -59,7 +63,10 @@ fn dispatch(
     };
     let binds =
         [x.buffer.into(), weight.into(), bias.into(), Bind::Buffer(out), codes.as_ref().into()];
-    gpu.record(0).dispatch_line(&spec.kernel(gpu), &params, binds, x.rows);
+    assert!(x.cols <= MAX_COLS, "{}: {} columns, at most {MAX_COLS}", norm.0, x.cols);
+    let steps = x.cols.div_ceil(4 * ROW as usize) as u32;
+    let kernel = gpu.kernel((norm.0, [steps, 0, 0, 0]), || source(norm, steps, gpu.variant()));
+    gpu.record(0).dispatch_line(&kernel, &params, binds, x.rows);
     if codes.is_some() {
         out.set_twin(Some([x.rows, x.cols]));
     }
@@ -81,7 +88,7 @@ pub fn layer_norm(
     check_len("layer_norm", out, x.rows * x.cols);
     check_len("layer_norm", weight, x.cols);
     bias.inspect(|bias| check_len("layer_norm", bias, x.cols));
-    dispatch(gpu, &LAYER_NORM, out, x, (weight, bias), (bias.is_some(), eps));
+    dispatch(gpu, LAYER_NORM, out, x, (weight, bias), (bias.is_some(), eps));
 }
 
 /// `out[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight`, added to `out` if `accumulate`; `out` packed.
@@ -99,5 +106,5 @@ pub fn rms_norm(
     let x = x.checked();
     check_len("rms_norm", out, x.rows * x.cols);
     check_len("rms_norm", weight, x.cols);
-    dispatch(gpu, &RMS_NORM, out, x, (weight, None), (accumulate, eps));
+    dispatch(gpu, RMS_NORM, out, x, (weight, None), (accumulate, eps));
 }

@@ -5,31 +5,25 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     if t >= p.rows {
         return;
     }
-    let start = p.offset + t * p.stride;
+    var own = read_own(p.offset + t * p.stride, lid);
     var squares = 0.0;
-    for (var first = 0u; first < p.cols; first += 4u * WG) {
-        for (var i = 0u; i < 4u; i++) {
-            let c = first + 4u * lid + i;
-            if c < p.cols {
-                squares = fma(x[start + c], x[start + c], squares);
-            }
-        }
+    for (var step = 0u; step < STEPS; step++) {
+        squares += dot(own.x[step], own.x[step]);
     }
     let scale = 1.0 / sqrt(reduce_add(squares, lid) / f32(p.cols) + p.eps);
-    for (var first = 0u; first < p.cols; first += 4u * WG) {
-        var y = vec4<f32>(0.0);
+    for (var step = 0u; step < STEPS; step++) {
+        let c = column(step, lid);
+        var y = own.x[step] * scale * own.weight[step];
         for (var i = 0u; i < 4u; i++) {
-            let c = first + 4u * lid + i;
-            if c < p.cols {
-                y[i] = x[start + c] * scale * weight[c];
+            if c + i < p.cols {
+                let at = t * p.cols + c + i;
                 if p.is_set != 0u {
-                    y[i] += out[t * p.cols + c];
+                    y[i] += out[at];
                 }
-                out[t * p.cols + c] = y[i];
+                out[at] = y[i];
             }
         }
         if p.has_codes != 0u {
-            let c = first + 4u * lid;
             quantize4(y, t, c, p.cols, c < p.cols, lid);
         }
     }

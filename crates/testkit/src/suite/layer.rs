@@ -1,0 +1,151 @@
+//! Ops in the order of a model's layer: a backend may join those that follow each other, and each must
+//! still leave what it gives.
+
+use stonechat_compute::DType;
+use stonechat_nn::{
+    Activation, Attention, Backend, Epilogue, GatedActivation, KvDType, KvRow, KvShape, PAGE_LEN,
+    Product, QueryRow, Rope, RopePairs, Rotation, Rows, View,
+};
+
+use super::{Case, F32, INT8, download, upload, weights};
+use crate::{Lcg, Reference};
+
+const HEAD_DIM: usize = 32;
+const N_HEADS: usize = 4;
+const N_KV_HEADS: usize = 2;
+/// Width of the stream.
+const D: usize = N_HEADS * HEAD_DIM;
+
+/// A layer for `rows` tokens that follow some others.
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) rows: usize,
+    /// Width of the feed-forward network, a multiple of 256.
+    pub(super) width: usize,
+    pub(super) dtype: DType,
+    /// Whether heads are normed before they are rotated.
+    pub(super) has_norms: bool,
+}
+
+fn product<'a, B: Backend>(out: &'a mut B::Buffer, w: &'a B::Matrix) -> Product<'a, B> {
+    let epilogue = Epilogue { bias: None, activation: Activation::None, accumulate: false };
+    Product { out, w, epilogue }
+}
+
+impl Layer {
+    pub(super) fn check<B: Backend>(&self, backends: &[B]) {
+        let case = Case { rows: self.rows, cols: D, seed: 11 };
+        // Two products one after the other add up the errors of both.
+        let tolerance = if self.dtype.is_quantized() { INT8 } else { F32 };
+        for (name, part) in [("attention", 0), ("feed-forward", 1)] {
+            let name = format!("{name} of {self:?}");
+            let run = |layer: &Self, part| match part {
+                0 => layer.attention(&Reference),
+                _ => layer.feed_forward(&Reference),
+            };
+            let oracle = run(self, part);
+            let got = |_: &Case, backend: &B| match part {
+                0 => self.attention(backend),
+                _ => self.feed_forward(backend),
+            };
+            case.check(&name, tolerance, backends, got, &oracle);
+        }
+    }
+
+    fn feed_forward<B: Backend>(&self, backend: &B) -> Vec<f32> {
+        let Self { rows: t, width, dtype, .. } = *self;
+        let mut random = Lcg::new(t as u64);
+        let x = upload(backend, &random.normals(t * D, 1.0));
+        let norm = upload(backend, &random.normals(D, 1.0));
+        let [w_gate, w_up] = [0, 1].map(|_| weights(backend, &mut random, dtype, width, D));
+        let w_down = weights(backend, &mut random, dtype, D, width);
+        let [mut h, mut stream] = [0, 1].map(|_| upload(backend, &vec![f32::NAN; t * D]));
+        let [mut gate, mut up, mut hidden] =
+            [0; 3].map(|_| upload(backend, &vec![f32::NAN; t * width]));
+        let mut results = Vec::new();
+        // A second time, when a backend has what it asked for in the first.
+        for _ in 0..2 {
+            backend.rms_norm(&mut h, View::packed(&x, t, D), &norm, 1e-6, false);
+            let products = [product(&mut gate, &w_gate), product(&mut up, &w_up)];
+            backend.matmul(View::packed(&h, t, D), products);
+            let both = [&gate, &up].map(|buffer| View::packed(buffer, t, width));
+            backend.gated(&mut hidden, both[0], both[1], GatedActivation::Silu);
+            let down = [product(&mut stream, &w_down)];
+            backend.matmul(View::packed(&hidden, t, width), down);
+            results.extend(download(backend, &stream, t * D));
+            for buffer in [&gate, &up, &hidden] {
+                results.extend(download(backend, buffer, t * width));
+            }
+        }
+        results
+    }
+
+    fn attention<B: Backend>(&self, backend: &B) -> Vec<f32> {
+        let Self { rows: t, dtype, .. } = *self;
+        let mut random = Lcg::new(7 + t as u64);
+        let kv_width = N_KV_HEADS * HEAD_DIM;
+        let shape = KvShape {
+            n_layers: 1,
+            n_pages: 3,
+            n_kv_heads: N_KV_HEADS,
+            head_dim: HEAD_DIM,
+            dtype: KvDType::F32,
+        };
+        let mut kv = backend.kv(shape).expect("a small pool");
+        let first = 70;
+        let slot =
+            |pos: usize| KvRow { page: [2, 0, 1][pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 };
+        let both = upload(backend, &random.normals(first * 2 * kv_width, 1.0));
+        let part =
+            |i| View::new(&both, Rows::packed(first, 2 * kv_width).columns(i * kv_width, kv_width));
+        let slots: Vec<_> = (0..first).map(slot).collect();
+        backend.kv_write(&mut kv, 0, part(0), part(1), &slots);
+
+        let mut q = upload(backend, &random.normals(t * D, 1.0));
+        let mut k = upload(backend, &random.normals(t * kv_width, 1.0));
+        let v = upload(backend, &random.normals(t * kv_width, 1.0));
+        let [q_norm, k_norm] = [0, 1].map(|_| upload(backend, &random.normals(HEAD_DIM, 1.0)));
+        let n_rot = 24;
+        let angles = random.normals(t * n_rot / 2, 3.0);
+        let cos_sin: Vec<f32> = angles
+            .chunks(n_rot / 2)
+            .flat_map(|row| row.iter().map(|a| a.cos()).chain(row.iter().map(|a| a.sin())))
+            .collect();
+        let cos_sin = upload(backend, &cos_sin);
+        for (x, width, norm) in [(&mut q, D, &q_norm), (&mut k, kv_width, &k_norm)] {
+            let norm = self.has_norms.then_some((norm, 1e-6));
+            let rotation = Some(Rotation { cos_sin: &cos_sin, n_rot, pairs: RopePairs::Halves });
+            backend.rope(x, Rows::packed(t, width), Rope { head_dim: HEAD_DIM, norm, rotation });
+        }
+        let slots: Vec<_> = (first..first + t).map(slot).collect();
+        let views = [&k, &v].map(|buffer| View::packed(buffer, t, kv_width));
+        backend.kv_write(&mut kv, 0, views[0], views[1], &slots);
+        let rows: Vec<_> = (first..first + t)
+            .map(|pos| QueryRow { first_page: 0, n_pages: 3, kv_start: 0, kv_len: pos as u32 + 1 })
+            .collect();
+        let w = weights(backend, &mut random, dtype, D, D);
+        let [mut attended, mut stream] = [0, 1].map(|_| upload(backend, &vec![f32::NAN; t * D]));
+        let mut results = Vec::new();
+        for _ in 0..2 {
+            let args = Attention {
+                q: View::packed(&q, t, D),
+                kv: &kv,
+                layer: 0,
+                n_heads: N_HEADS,
+                scale: 1.0 / (HEAD_DIM as f32).sqrt(),
+                soft_cap: None,
+                slopes: None,
+                sinks: None,
+                rows: &rows,
+                page_table: &[2, 0, 1],
+            };
+            backend.attention(&mut attended, args);
+            backend.matmul(View::packed(&attended, t, D), [product(&mut stream, &w)]);
+            results.extend(download(backend, &stream, t * D));
+            results.extend(download(backend, &attended, t * D));
+        }
+        results.extend(download(backend, &q, t * D));
+        results.extend(download(backend, &k, t * kv_width));
+        results
+    }
+}
