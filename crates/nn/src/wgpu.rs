@@ -13,7 +13,9 @@ use stonechat_compute::DType;
 use stonechat_compute::cpu::KvLayout;
 use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, rope};
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
-use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix};
+use stonechat_quant::wgpu::{
+    GpuEmbed, GpuEpilogue, GpuMatrix, Grouped, MAX_GROUP, is_group, matmul, matmul_group,
+};
 
 use self::deferred::{Deferred, Pair, Rotation};
 use crate::{
@@ -240,8 +242,22 @@ impl Backend for Wgpu {
                 return self.deferred.put_pair(Pair { x, x_rows, out, w: w.map(GpuMatrix::clone) });
             }
         }
-        for Product { out, w, epilogue } in products {
-            stonechat_quant::wgpu::matmul(gpu, out, rows(x), w, device(&epilogue));
+        let x = rows(x);
+        let mut group: Vec<Grouped<'_>> = Vec::with_capacity(MAX_GROUP);
+        for Product { out, w, epilogue } in &products {
+            let epilogue = device(epilogue);
+            let first = group.first().map_or(*w, |first| first.1);
+            let has_place = group.len() < MAX_GROUP && is_group(gpu, first, w, x.rows);
+            if has_place && epilogue.is_sum() && x.cols == w.k() {
+                group.push((out, w, epilogue.bias));
+            } else {
+                matmul(gpu, out, x, w, epilogue);
+            }
+        }
+        if let [(out, w, bias)] = group[..] {
+            matmul(gpu, out, x, w, GpuEpilogue { bias, ..GpuEpilogue::PLAIN });
+        } else if !group.is_empty() {
+            matmul_group(gpu, x, &group);
         }
     }
 
@@ -262,7 +278,7 @@ impl Backend for Wgpu {
         };
         copy::im2col(gpu, &windows, width, stride, x);
         let windows = GpuRows::packed(&windows, n_rows, width);
-        stonechat_quant::wgpu::matmul(gpu, out, windows, w, device(&epilogue));
+        matmul(gpu, out, windows, w, device(&epilogue));
     }
 
     fn kv_write(

@@ -17,7 +17,10 @@ mod matrix;
 mod planes;
 
 pub use embed::{GpuEmbed, embed};
-pub use gemv::{ExpertProduct, GatedOutput, MAX_GEMV_ROWS, gated_product, is_pair, matmul_experts};
+pub use gemv::{
+    ExpertProduct, GatedOutput, Grouped, MAX_GEMV_ROWS, MAX_GROUP, gated_product, is_group,
+    is_pair, matmul_experts, matmul_group,
+};
 pub use matmul::{GpuEpilogue, matmul, warm};
 pub use matrix::GpuMatrix;
 

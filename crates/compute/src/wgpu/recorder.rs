@@ -19,7 +19,7 @@ use crate::Result;
 /// Bytes of parameters and data of one submission.
 const UPLOAD_BYTES: usize = 4 << 20;
 /// Buffers of a kernel.
-const MAX_BINDINGS: usize = 9;
+const MAX_BINDINGS: usize = 13;
 /// Pieces of data among which the same words are looked for, so that every layer of a pass shares them.
 const MAX_RECENT: usize = 8;
 

@@ -132,9 +132,19 @@ impl Spec {
         with_sums(with_product(source, self.format), variant)
     }
 
+    fn group_source(&self, variant: Variant) -> Source {
+        let source =
+            self.start("gemv_group", GROUP_ACCESS, variant).file(include_str!("gemv_group.wgsl"));
+        with_sums(with_product(source, self.format), variant)
+    }
+
     fn kernel(&self, gpu: &Gpu, by_expert: bool) -> Arc<Kernel> {
         let source = || self.source(by_expert, gpu.variant());
         gpu.kernel(("gemv", self.key(u32::from(by_expert))), source)
+    }
+
+    fn group_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        gpu.kernel(("gemv", self.key(3)), || self.group_source(gpu.variant()))
     }
 
     fn pair_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
@@ -154,6 +164,7 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
         WIDTHS.into_iter().map(|width| spec(width, 32, 1).source(false, variant)).collect();
     all.push(spec(1, 8, 2).source(false, variant));
     all.push(spec(1, 16, 1).source(true, variant));
+    all.extend([1, 2].map(|width| spec(width, 16, 1).group_source(variant)));
     if format.has_codes {
         all.extend([1, 4].map(|width| spec(width, 8, 2).pair_source(variant)));
     }
@@ -268,6 +279,98 @@ pub fn matmul_experts(
         let groups = [(n as u32).div_ceil(shape.rows_of_group()), n_choices as u32, 1];
         gpu.record(0).dispatch(&kernel, &params, binds, groups);
     }
+}
+
+/// Bindings of `gemv_group.wgsl`: a matrix, activations, the matrix again, the other matrices twice, biases,
+/// outputs.
+const GROUP_ACCESS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Write,
+    Access::Write,
+];
+/// Matrices of a group.
+pub const MAX_GROUP: usize = 3;
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct GroupParams {
+    n: [u32; 4],
+    has_bias: u32,
+    w_stride: u32,
+    w_blocks: u32,
+    chunks: u32,
+    rows: u32,
+    x_offset: u32,
+    x_stride: u32,
+}
+
+/// A product of a [group](matmul_group): output, matrix and bias.
+pub type Grouped<'a> = (&'a GpuBuffer, &'a GpuMatrix, Option<&'a GpuBuffer>);
+
+/// Whether products of `rows` rows with both matrices can be one kernel.
+#[must_use]
+pub fn is_group(gpu: &Gpu, a: &GpuMatrix, b: &GpuMatrix, rows: usize) -> bool {
+    let seen_at_once = a.parts.len() == 1 && b.parts.len() == 1;
+    let alike = a.dtype() == b.dtype() && a.k() == b.k();
+    let has_room = gpu.max_buffers() >= GROUP_ACCESS.len();
+    alike && seen_at_once && has_room && (1..=MAX_GEMV_ROWS).contains(&rows)
+}
+
+/// The products of `x` with up to [`MAX_GROUP`] matrices, of which any two are a [group](is_group), by one kernel;
+/// the outputs are different buffers.
+///
+/// # Panics
+/// If the shapes do not fit or the matrices are no group.
+#[track_caller]
+pub fn matmul_group(gpu: &Gpu, x: GpuRows<'_>, products: &[Grouped<'_>]) {
+    let x = x.checked();
+    assert!((1..=MAX_GROUP).contains(&products.len()), "group of {} products", products.len());
+    let w = products[0].1;
+    assert_eq!(x.cols, w.k(), "group: columns of x");
+    for (out, other, bias) in products {
+        assert!(is_group(gpu, w, other, x.rows), "group: matrices are not alike");
+        check_len("group", out, x.rows * other.n());
+        bias.inspect(|bias| check_len("group", bias, other.n()));
+    }
+    let Some(x8) = activations(gpu, w, x) else { return };
+    let width = width(x.rows);
+    let shape = Shape::of(products.iter().map(|(_, w, _)| w.n()).sum(), w.k(), width);
+    let mut params = GroupParams {
+        n: [0; 4],
+        has_bias: 0,
+        w_stride: w.stride() as u32,
+        w_blocks: w.n_blocks() as u32,
+        chunks: (w.padded_k() / CHUNK) as u32,
+        rows: x.rows as u32,
+        x_offset: x8.offset as u32,
+        x_stride: x8.stride as u32,
+    };
+    let mut binds = [Bind::Nothing; GROUP_ACCESS.len()];
+    binds[1] = Bind::Buffer(&x8.buffer);
+    let mut groups = 0;
+    for (i, (out, w, bias)) in products.iter().enumerate() {
+        params.n[i] = w.n() as u32;
+        params.has_bias |= u32::from(bias.is_some()) << i;
+        let matrix = Bind::Buffer(&w.parts[0].buffer);
+        // The activations stand between the views of the first matrix.
+        binds[if i == 0 { 0 } else { 2 * i + 1 }] = matrix;
+        binds[2 * i + 2] = matrix;
+        binds[7 + i] = (*bias).into();
+        binds[10 + i] = Bind::Buffer(out);
+        groups += w.n().div_ceil(shape.rows_of_group() as usize);
+    }
+    let kernel = Spec::new(gpu, w.format, width, shape).group_kernel(gpu);
+    gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
 }
 
 /// Gate, activations, what gate and up give, their gated product, gate again, the product in 8 bits, up twice.

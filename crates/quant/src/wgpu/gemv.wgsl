@@ -3,6 +3,10 @@
 const TEAMS: u32 = WG / L;
 const SUMS: u32 = R * T;
 
+fn last_row() -> u32 {
+    return p.part_rows - 1u;
+}
+
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let of_group = (lid / L) * R;
     var first = group_index(group, groups) * (TEAMS * R) + of_group;

@@ -22,7 +22,7 @@ fn multiply(sums: ptr<function, array<f32, SUMS>>, first: u32, x_row: u32, place
         let c2 = chunk_of(unit, 2u);
         let c3 = chunk_of(unit, 3u);
         for (var r = 0u; r < R; r++) {
-            let row = min(first + r, p.part_rows - 1u);
+            let row = min(first + r, last_row());
             let q0 = codes16(row, c0);
             let q1 = codes16(row, c1);
             let q2 = codes16(row, c2);

@@ -7,6 +7,10 @@ const ROWS: u32 = TEAMS * R;
 
 var<workgroup> hidden: array<f32, T * ROWS>;
 
+fn last_row() -> u32 {
+    return p.part_rows - 1u;
+}
+
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let start = group_index(group, groups) * ROWS;
     let of_group = (lid / L) * R;

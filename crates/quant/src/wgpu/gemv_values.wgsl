@@ -5,7 +5,7 @@
 fn multiply(sums: ptr<function, array<f32, SUMS>>, first: u32, x_row: u32, place: u32) {
     for (var c = place; c < p.chunks; c += L) {
         for (var r = 0u; r < R; r++) {
-            let weights = dequantize16(min(first + r, p.part_rows - 1u), c);
+            let weights = dequantize16(min(first + r, last_row()), c);
             for (var t = 0u; t < T; t++) {
                 let at = p.x_offset + (min(t, p.rows - 1u) + x_row) * p.x_stride + 4u * c;
                 var sum = dot(weights[0], x[at]);

@@ -33,10 +33,16 @@ impl GpuEpilogue<'_> {
     /// Nothing.
     pub const PLAIN: Self = Self { bias: None, activation: Activation::None, accumulate: false };
 
+    /// Whether it adds a bias at most.
+    #[must_use]
+    pub fn is_sum(&self) -> bool {
+        self.activation == Activation::None && !self.accumulate
+    }
+
     /// Whether it does nothing.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.bias.is_none() && self.activation == Activation::None && !self.accumulate
+        self.is_sum() && self.bias.is_none()
     }
 }
 

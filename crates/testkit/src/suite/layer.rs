@@ -101,9 +101,16 @@ impl Layer {
         let slots: Vec<_> = (0..first).map(slot).collect();
         backend.kv_write(&mut kv, 0, part(0), part(1), &slots);
 
-        let mut q = upload(backend, &random.normals(t * D, 1.0));
-        let mut k = upload(backend, &random.normals(t * kv_width, 1.0));
-        let v = upload(backend, &random.normals(t * kv_width, 1.0));
+        let x = upload(backend, &random.normals(t * D, 1.0));
+        let [w_q, w_k, w_v] =
+            [D, kv_width, kv_width].map(|n| weights(backend, &mut random, dtype, n, D));
+        let bias = upload(backend, &random.normals(kv_width, 1.0));
+        let mut q = upload(backend, &vec![f32::NAN; t * D]);
+        let [mut k, mut v] = [0, 1].map(|_| upload(backend, &vec![f32::NAN; t * kv_width]));
+        let mut with_bias = product(&mut k, &w_k);
+        with_bias.epilogue.bias = Some(&bias);
+        let products = [product(&mut q, &w_q), with_bias, product(&mut v, &w_v)];
+        backend.matmul(View::packed(&x, t, D), products);
         let [q_norm, k_norm] = [0, 1].map(|_| upload(backend, &random.normals(HEAD_DIM, 1.0)));
         let n_rot = 24;
         let angles = random.normals(t * n_rot / 2, 3.0);
@@ -146,6 +153,7 @@ impl Layer {
         }
         results.extend(download(backend, &q, t * D));
         results.extend(download(backend, &k, t * kv_width));
+        results.extend(download(backend, &v, t * kv_width));
         results
     }
 }

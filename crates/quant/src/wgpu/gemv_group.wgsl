@@ -1,0 +1,114 @@
+// Few rows of activations times up to three matrices of one format; see gemv.wgsl. They are one kernel since a
+// device may wait between two that write different buffers.
+
+const TEAMS: u32 = WG / L;
+const SUMS: u32 = R * T;
+const ROWS: u32 = TEAMS * R;
+
+struct Params {
+    // Rows of each matrix.
+    n: vec4<u32>,
+    // Which of them have a bias.
+    has_bias: u32,
+    w_stride: u32,
+    w_blocks: u32,
+    chunks: u32,
+    rows: u32,
+    x_offset: u32,
+    x_stride: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> w: array<vec4<u32>>;
+// Binding 2 are the activations.
+@group(0) @binding(3) var<storage, read> w_words: array<u32>;
+@group(0) @binding(4) var<storage, read> w1: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read> w1_words: array<u32>;
+@group(0) @binding(6) var<storage, read> w2: array<vec4<u32>>;
+@group(0) @binding(7) var<storage, read> w2_words: array<u32>;
+@group(0) @binding(8) var<storage, read> bias: array<f32>;
+@group(0) @binding(9) var<storage, read> bias1: array<f32>;
+@group(0) @binding(10) var<storage, read> bias2: array<f32>;
+@group(0) @binding(11) var<storage, read_write> out: array<f32>;
+@group(0) @binding(12) var<storage, read_write> out1: array<f32>;
+@group(0) @binding(13) var<storage, read_write> out2: array<f32>;
+
+// The matrix of this workgroup, and its rows.
+var<private> matrix: u32;
+var<private> matrix_rows: u32;
+
+fn vector(i: u32) -> vec4<u32> {
+    switch matrix {
+        case 0u: { return w[i]; }
+        case 1u: { return w1[i]; }
+        default: { return w2[i]; }
+    }
+}
+
+fn word(i: u32) -> u32 {
+    switch matrix {
+        case 0u: { return w_words[i]; }
+        case 1u: { return w1_words[i]; }
+        default: { return w2_words[i]; }
+    }
+}
+
+fn last_row() -> u32 {
+    return matrix_rows - 1u;
+}
+
+fn bias_of(row: u32) -> f32 {
+    if (p.has_bias & (1u << matrix)) == 0u {
+        return 0.0;
+    }
+    switch matrix {
+        case 0u: { return bias[row]; }
+        case 1u: { return bias1[row]; }
+        default: { return bias2[row]; }
+    }
+}
+
+fn store(at: u32, y: f32) {
+    switch matrix {
+        case 0u: { out[at] = y; }
+        case 1u: { out1[at] = y; }
+        default: { out2[at] = y; }
+    }
+}
+
+fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+    let index = group_index(group, groups);
+    let of_group = (lid / L) * R;
+    let until = (p.n.xy + vec2<u32>(ROWS - 1u)) / vec2<u32>(ROWS);
+    var first = of_group;
+    var sums: array<f32, SUMS>;
+    for (var i = 0u; i < SUMS; i++) {
+        sums[i] = 0.0;
+    }
+    // Each with a matrix that the compiler knows.
+    if index < until.x {
+        matrix = 0u;
+        matrix_rows = p.n.x;
+        first += index * ROWS;
+        multiply(&sums, first, 0u, lid % L);
+    } else if index < until.x + until.y {
+        matrix = 1u;
+        matrix_rows = p.n.y;
+        first += (index - until.x) * ROWS;
+        multiply(&sums, first, 0u, lid % L);
+    } else {
+        matrix = 2u;
+        matrix_rows = p.n.z;
+        first += (index - until.x - until.y) * ROWS;
+        multiply(&sums, first, 0u, lid % L);
+    }
+    add_teams(&sums, lid);
+    for (var r = 0u; r < R; r++) {
+        for (var t = 0u; t < T; t++) {
+            let is_mine = lid % L == (r * T + t) % L;
+            if is_mine && first + r < matrix_rows && t < p.rows {
+                store(t * matrix_rows + first + r, sums[r * T + t] + bias_of(first + r));
+            }
+        }
+    }
+}
