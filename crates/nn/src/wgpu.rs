@@ -104,6 +104,9 @@ impl Backend for Wgpu {
             adapter.api,
             self.gpu.variant().name()
         );
+        if let Some(matrices) = self.gpu.matrices() {
+            text += &format!(", cooperative matrices of {0}x{0}", matrices.side);
+        }
         let converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
         for (dtype, n) in converted.iter() {
             text += &format!(", {n} matrices of {dtype} as f16");

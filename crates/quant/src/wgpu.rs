@@ -8,9 +8,11 @@
 //! | `gemv` | those of few rows: [`gated_product`], [`matmul_experts`] |
 //! | `embed` | rows of a table |
 //! | `format_*.wgsl` | 16 adjacent weights of a row: `codes16`, or `dequantize16` of formats that have no codes |
-//! | `gemv*.wgsl`, `gemm.wgsl` | few and many rows of activations, over any format |
+//! | `gemm` | products of many rows by cooperative matrices |
+//! | `gemv*.wgsl`, `gemm*.wgsl` | few and many rows of activations, over any format |
 
 mod embed;
+mod gemm;
 mod gemv;
 mod matmul;
 mod matrix;
@@ -21,7 +23,7 @@ pub use gemv::{ExpertProduct, GatedOutput, MAX_GEMV_ROWS, gated_product, is_pair
 pub use matmul::{GpuEpilogue, matmul, warm};
 pub use matrix::GpuMatrix;
 
-use stonechat_compute::wgpu::{Source, Variant};
+use stonechat_compute::wgpu::{Matrices, Source, Variant};
 
 /// Every shader of this crate for `variant`, for tests.
 #[must_use]
@@ -34,4 +36,10 @@ pub fn sources(variant: Variant) -> Vec<Source> {
             all
         })
         .collect()
+}
+
+/// Every shader of this crate that uses `matrices`, for tests.
+#[must_use]
+pub fn matrix_sources(matrices: Matrices) -> Vec<Source> {
+    planes::FORMATS.iter().flat_map(|format| gemm::sources(format, matrices)).collect()
 }

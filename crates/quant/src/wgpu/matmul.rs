@@ -1,13 +1,15 @@
 //! Products of activations and a matrix of any format.
 //!
 //! Up to [`MAX_GEMV_ROWS`] rows of activations go through `gemv`, where a workgroup takes a few rows of the
-//! matrix and reads them once; more go through `gemm.wgsl`, tile by tile.
+//! matrix and reads them once; more go tile by tile through `gemm`
+//! where a device has cooperative matrices, else through `gemm.wgsl`.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::Activation;
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, activation_code, check_len, copy, start};
 use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
+use super::gemm;
 use super::gemv::{self, MAX_GEMV_ROWS};
 use super::matrix::{GpuMatrix, Part};
 use super::planes::Format;
@@ -136,6 +138,7 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
 pub fn warm(gpu: &Gpu, w: &GpuMatrix) {
     gemv::warm(gpu, w);
     gemm_kernel(gpu, w.format);
+    gemm::warm(gpu, w);
 }
 
 fn gemm_kernel(
@@ -202,6 +205,9 @@ pub fn matmul(
     };
     if x.rows <= MAX_GEMV_ROWS {
         return gemv::product(gpu, out, x, w, epilogue.bias, finish);
+    }
+    if gemm::serves(gpu, w) {
+        return gemm::product(gpu, out, x, w, epilogue.bias, finish);
     }
     let Some(activations) = Activations::values(gpu, w, x) else { return };
     let kernel = gemm_kernel(gpu, w.format);
