@@ -47,6 +47,7 @@ const MOVES: u32 = (VECTORS + WG - 1u) / WG;
 const SCORE_ROW: u32 = POS / 4u + 1u;
 const WEIGHT_ROW: u32 = POS / 4u + 2u;
 const SHARE: u32 = POS / 4u / LANES;
+const N_CHANNELS: u32 = CHANNELS / SIDE;
 const N_POSITIONS: u32 = POS / SIDE;
 
 alias Moved = array<vec4<u32>, MOVES>;
@@ -72,7 +73,7 @@ fn key_place(i: u32) -> vec2<u32> {
 
 // The first vector of the page and head of a position.
 fn page_at(table: u32, head_at: u32, position: u32) -> u32 {
-    return data[table + position / 64u] * p.page_vectors + head_at;
+    return data[table + position / PAGE] * p.page_vectors + head_at;
 }
 
 fn read_keys(page: u32, start: u32, lid: u32) -> Moved {
@@ -80,7 +81,7 @@ fn read_keys(page: u32, start: u32, lid: u32) -> Moved {
     for (var j = 0u; j < MOVES; j++) {
         let place = key_place(lid + j * WG);
         if place.y < 4u * p.row_vectors {
-            all[j] = pool[page + place.y * 16u + (start % 64u + place.x) / 4u];
+            all[j] = pool[page + (place.y * PAGE + start % PAGE + place.x) / 4u];
         }
     }
     return all;
@@ -94,7 +95,7 @@ fn read_values(page: u32, start: u32, seen: vec2<u32>, lid: u32) -> Moved {
         let position = start + i / (WORDS / 4u);
         let vector = i % (WORDS / 4u);
         if vector < p.row_vectors && position >= seen.x && position < seen.y {
-            all[j] = pool[page + (64u + position % 64u) * p.row_vectors + vector];
+            all[j] = pool[page + (PAGE + position % PAGE) * p.row_vectors + vector];
         }
     }
     return all;
