@@ -243,9 +243,8 @@ impl Backend for Wgpu {
                 return self.deferred.put_pair(Pair { x, x_rows, out, w: w.map(GpuMatrix::clone) });
             }
         }
-        for Product { out, w, epilogue } in products {
-            stonechat_quant::wgpu::matmul(gpu, out, rows(x), w, device(&epilogue));
-        }
+        let products = products.iter().map(|p| (&*p.out, p.w, device(&p.epilogue)));
+        stonechat_quant::wgpu::matmul_all(gpu, rows(x), products);
     }
 
     fn conv1d(

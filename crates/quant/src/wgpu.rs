@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `planes` | the order of a row's bytes on the device |
 //! | `matrix` | [`GpuMatrix`]: loading, in parts where a kernel cannot see it whole |
-//! | `matmul` | products with activations: [`matmul`] |
+//! | `matmul` | products with activations: [`matmul`], [`matmul_all`] |
 //! | `gemv` | those of few rows: [`gated_product`], [`matmul_experts`] |
 //! | `embed` | rows of a table |
 //! | `format_*.wgsl` | 16 adjacent weights of a row: `codes16`, or `dequantize16` of formats that have no codes |
@@ -20,7 +20,7 @@ mod planes;
 
 pub use embed::{GpuEmbed, embed};
 pub use gemv::{ExpertProduct, GatedOutput, MAX_GEMV_ROWS, gated_product, is_pair, matmul_experts};
-pub use matmul::{GpuEpilogue, matmul, warm};
+pub use matmul::{GpuEpilogue, matmul, matmul_all, warm};
 pub use matrix::GpuMatrix;
 
 use stonechat_compute::wgpu::{Matrices, Source, Variant};

@@ -87,37 +87,48 @@ fn kernel(
     gpu.kernel(key, || source(format, matrices, tile))
 }
 
-/// The product that [`matmul`](super::matmul) documents, of shapes that were checked; `finish` adds what
-/// follows the bias.
+/// Makes `halves` those of `x` as the kernels for `w` read them, where they are not yet.
+pub(super) fn prepare(gpu: &Gpu, halves: &mut Option<Activations>, x: GpuRows<'_>, w: &GpuMatrix) {
+    let columns = w.padded_k().next_multiple_of(COLUMNS);
+    if halves.as_ref().is_some_and(|halves| halves.stride == columns / 4) {
+        return;
+    }
+    *halves = match gpu.scratch("halves", 2 * x.rows * columns) {
+        Ok(buffer) => {
+            halves::halves(gpu, &buffer, columns, x);
+            Some(Activations { buffer, offset: 0, stride: columns / 4 })
+        }
+        Err(error) => {
+            gpu.fault(error.to_string());
+            None
+        }
+    };
+}
+
+/// The product that [`matmul`](super::matmul) documents, of shapes that were checked, with `rows` rows of `x`, which
+/// [`prepare`] gave; `finish` adds what follows the bias.
 pub(super) fn product(
     gpu: &Gpu,
     out: &GpuBuffer,
-    x: GpuRows<'_>,
+    (x, rows): (&Activations, usize),
     w: &GpuMatrix,
     bias: Option<&GpuBuffer>,
     finish: impl Fn(Params) -> Params,
 ) {
     let Some(matrices) = gpu.matrices() else { return };
-    let columns = w.padded_k().next_multiple_of(COLUMNS);
-    let buffer = match gpu.scratch("halves", 2 * x.rows * columns) {
-        Ok(buffer) => buffer,
-        Err(error) => return gpu.fault(error.to_string()),
-    };
-    halves::halves(gpu, &buffer, columns, x);
-    let activations = Activations { buffer, offset: 0, stride: columns / 4 };
     for part in w.parts.iter() {
-        let tile = tile(matrices, x.rows, part.rows);
-        let params = finish(Params::new(w, part, &activations, [x.rows, w.n()], bias));
+        let tile = tile(matrices, rows, part.rows);
+        let params = finish(Params::new(w, part, x, [rows, w.n()], bias));
         let binds = [
             Bind::Buffer(&part.buffer),
-            Bind::Buffer(&activations.buffer),
+            Bind::Buffer(&x.buffer),
             bias.into(),
             Bind::Nothing,
             Bind::Buffer(out),
             Bind::Buffer(&part.buffer),
         ];
         // Tiles of the same weights are adjacent.
-        let groups = [x.rows.div_ceil(tile) as u32, part.rows.div_ceil(tile) as u32, 1];
+        let groups = [rows.div_ceil(tile) as u32, part.rows.div_ceil(tile) as u32, 1];
         gpu.record(0).dispatch(&kernel(gpu, w.format, matrices, tile), &params, binds, groups);
     }
 }

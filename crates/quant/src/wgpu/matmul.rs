@@ -190,6 +190,33 @@ pub fn matmul(
     w: &GpuMatrix,
     epilogue: GpuEpilogue<'_>,
 ) {
+    matmul_all(gpu, x, [(out, w, epilogue)]);
+}
+
+/// [`matmul`] of the same activations with several matrices, which share what is done to activations first.
+///
+/// # Panics
+/// If the shapes do not fit.
+#[track_caller]
+pub fn matmul_all<'a>(
+    gpu: &Gpu,
+    x: GpuRows<'_>,
+    products: impl IntoIterator<Item = (&'a GpuBuffer, &'a GpuMatrix, GpuEpilogue<'a>)>,
+) {
+    let mut halves = None;
+    for (out, w, epilogue) in products {
+        product(gpu, out, (x, &mut halves), w, epilogue);
+    }
+}
+
+#[track_caller]
+fn product(
+    gpu: &Gpu,
+    out: &GpuBuffer,
+    (x, halves): (GpuRows<'_>, &mut Option<Activations>),
+    w: &GpuMatrix,
+    epilogue: GpuEpilogue<'_>,
+) {
     let x = x.checked();
     // Windows of a convolution have zeros beyond the matrix.
     assert!(x.cols == w.k() || x.cols == w.padded_k(), "matmul: {} of {} columns", x.cols, w.k());
@@ -207,7 +234,11 @@ pub fn matmul(
         return gemv::product(gpu, out, x, w, epilogue.bias, finish);
     }
     if gemm::serves(gpu, w) {
-        return gemm::product(gpu, out, x, w, epilogue.bias, finish);
+        gemm::prepare(gpu, halves, x, w);
+        if let Some(halves) = halves {
+            gemm::product(gpu, out, (halves, x.rows), w, epilogue.bias, finish);
+        }
+        return;
     }
     let Some(activations) = Activations::values(gpu, w, x) else { return };
     let kernel = gemm_kernel(gpu, w.format);
