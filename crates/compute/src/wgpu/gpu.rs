@@ -238,9 +238,10 @@ impl Gpu {
             source: ::wgpu::ShaderSource::Wgsl(source.text().into()),
         };
         // SAFETY: every loop of the shaders in this workspace counts up or down to a bound that does
-        // not change in the loop, so none is infinite. Those with matrices index workgroup memory by the
-        // number of an invocation and constants, whose largest sum their files compare with its length;
-        // buffers are checked by the device. All other checks stay on.
+        // not change in the loop, so none is infinite. Those with matrices index workgroup memory and
+        // arrays of their own by constants and the number of an invocation, never by data, inside
+        // lengths that are made of the same constants; buffers are checked by the platform. All other
+        // checks stay on.
         let module = unsafe { device.create_shader_module_trusted(descriptor, checks) };
         let layouts = [Some(&layout)];
         let pipeline_layout = device.create_pipeline_layout(&::wgpu::PipelineLayoutDescriptor {
