@@ -23,7 +23,7 @@ mod profile;
 mod recorder;
 mod shader;
 
-pub use adapter::{Adapter, adapters, pick};
+pub use adapter::{Adapter, Matrices, adapters, pick};
 pub use buffer::GpuBuffer;
 pub use counters::Counters;
 pub use gpu::{Gpu, KernelKey, Variant};

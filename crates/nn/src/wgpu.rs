@@ -13,9 +13,7 @@ use stonechat_compute::DType;
 use stonechat_compute::cpu::KvLayout;
 use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, rope};
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
-use stonechat_quant::wgpu::{
-    GpuEmbed, GpuEpilogue, GpuMatrix, Grouped, MAX_GROUP, is_group, matmul, matmul_group,
-};
+use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all};
 
 use self::deferred::{Deferred, Pair, Rotation};
 use crate::{
@@ -106,6 +104,9 @@ impl Backend for Wgpu {
             adapter.api,
             self.gpu.variant().name()
         );
+        if let Some(matrices) = self.gpu.matrices() {
+            text += &format!(", cooperative matrices of {0}x{0}", matrices.side);
+        }
         let converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
         for (dtype, n) in converted.iter() {
             text += &format!(", {n} matrices of {dtype} as f16");
@@ -242,23 +243,8 @@ impl Backend for Wgpu {
                 return self.deferred.put_pair(Pair { x, x_rows, out, w: w.map(GpuMatrix::clone) });
             }
         }
-        let x = rows(x);
-        let mut group: Vec<Grouped<'_>> = Vec::with_capacity(MAX_GROUP);
-        for Product { out, w, epilogue } in &products {
-            let epilogue = device(epilogue);
-            let first = group.first().map_or(*w, |first| first.1);
-            let has_place = group.len() < MAX_GROUP && is_group(gpu, first, w, x.rows);
-            if has_place && epilogue.is_sum() && x.cols == w.k() {
-                group.push((out, w, epilogue.bias));
-            } else {
-                matmul(gpu, out, x, w, epilogue);
-            }
-        }
-        if let [(out, w, bias)] = group[..] {
-            matmul(gpu, out, x, w, GpuEpilogue { bias, ..GpuEpilogue::PLAIN });
-        } else if !group.is_empty() {
-            matmul_group(gpu, x, &group);
-        }
+        let products = products.iter().map(|p| (&*p.out, p.w, device(&p.epilogue)));
+        matmul_all(gpu, rows(x), products);
     }
 
     fn conv1d(

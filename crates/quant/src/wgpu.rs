@@ -4,27 +4,26 @@
 //! |---|---|
 //! | `planes` | the order of a row's bytes on the device |
 //! | `matrix` | [`GpuMatrix`]: loading, in parts where a kernel cannot see it whole |
-//! | `matmul` | products with activations: [`matmul`] |
+//! | `matmul` | products with activations: [`matmul`], [`matmul_all`] |
 //! | `gemv` | those of few rows: [`gated_product`], [`matmul_experts`] |
 //! | `embed` | rows of a table |
 //! | `format_*.wgsl` | 16 adjacent weights of a row: `codes16`, or `dequantize16` of formats that have no codes |
-//! | `gemv*.wgsl`, `gemm.wgsl` | few and many rows of activations, over any format |
+//! | `gemm` | products of many rows by cooperative matrices |
+//! | `gemv*.wgsl`, `gemm*.wgsl` | few and many rows of activations, over any format |
 
 mod embed;
+mod gemm;
 mod gemv;
 mod matmul;
 mod matrix;
 mod planes;
 
 pub use embed::{GpuEmbed, embed};
-pub use gemv::{
-    ExpertProduct, GatedOutput, Grouped, MAX_GEMV_ROWS, MAX_GROUP, gated_product, is_group,
-    is_pair, matmul_experts, matmul_group,
-};
-pub use matmul::{GpuEpilogue, matmul, warm};
+pub use gemv::{ExpertProduct, GatedOutput, MAX_GEMV_ROWS, gated_product, is_pair, matmul_experts};
+pub use matmul::{GpuEpilogue, matmul, matmul_all, warm};
 pub use matrix::GpuMatrix;
 
-use stonechat_compute::wgpu::{Source, Variant};
+use stonechat_compute::wgpu::{Matrices, Source, Variant};
 
 /// Every shader of this crate for `variant`, for tests.
 #[must_use]
@@ -37,4 +36,10 @@ pub fn sources(variant: Variant) -> Vec<Source> {
             all
         })
         .collect()
+}
+
+/// Every shader of this crate that uses `matrices`, for tests.
+#[must_use]
+pub fn matrix_sources(matrices: Matrices) -> Vec<Source> {
+    planes::FORMATS.iter().flat_map(|format| gemm::sources(format, matrices)).collect()
 }

@@ -31,6 +31,8 @@ pub struct Tolerance {
 
 /// What f32 sums of well-scaled values keep.
 pub const F32: Tolerance = Tolerance { absolute: 1e-6, relative: 2e-6 };
+/// What factors that are rounded to f16 keep, whose sums are f32.
+pub const HALVES: Tolerance = Tolerance { absolute: 1e-5, relative: 1e-3 };
 /// What 8-bit activations keep: half a step of 1/127 of the largest value in a block, averaged
 /// over the sum.
 pub const INT8: Tolerance = Tolerance { absolute: 1e-5, relative: 2e-2 };
@@ -44,6 +46,14 @@ pub const Q8_KV: Tolerance = Tolerance { absolute: 1e-5, relative: 5e-3 };
 /// # Panics
 /// At the first value outside its tolerance, with the backend, the op, the shape and the index.
 pub fn run<B: Backend>(backends: &[B]) {
+    run_with(backends, F32);
+}
+
+/// The same where products with f16 and bf16 weights, and attention over f16, keep `halves`.
+///
+/// # Panics
+/// Like [`run`].
+pub fn run_with<B: Backend>(backends: &[B], halves: Tolerance) {
     let lengths = [1, 3, 7, 8, 15, 16, 17, 31, 33, 48, 64, 100, 129];
     for (i, &cols) in lengths.iter().enumerate() {
         let case = Case { rows: [1, 2, 3, 5, 17][i % 5], cols, seed: i as u64 };
@@ -74,7 +84,11 @@ pub fn run<B: Backend>(backends: &[B]) {
             let case = Case { rows, cols: k, seed: (rows * n + k) as u64 };
             for &dtype in DType::ALL.iter().filter(|d| stored_as_weights(**d)) {
                 if k % dtype.block_len() == 0 {
-                    let tolerance = if dtype.is_quantized() { INT8 } else { F32 };
+                    let tolerance = match dtype {
+                        _ if dtype.is_quantized() => INT8,
+                        DType::F16 | DType::BF16 => halves,
+                        _ => F32,
+                    };
                     let name = format!("matmul {dtype} n={n}");
                     let oracle = case.matmul(&Reference, dtype, n);
                     case.check(&name, tolerance, backends, |c, b| c.matmul(b, dtype, n), &oracle);
@@ -87,7 +101,8 @@ pub fn run<B: Backend>(backends: &[B]) {
             for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
                 for few in [false, true] {
                     let seed = i as u64;
-                    Heads { n_heads, n_kv_heads, head_dim, dtype, few, seed }.check(backends);
+                    Heads { n_heads, n_kv_heads, head_dim, dtype, few, seed }
+                        .check(backends, halves);
                 }
             }
         }
@@ -106,6 +121,16 @@ pub fn run<B: Backend>(backends: &[B]) {
             }
         }
     }
+}
+
+/// Compares a product so large that backends may choose kernels for its size with `oracle`'s.
+///
+/// # Panics
+/// Like [`run`].
+pub fn run_large<B: Backend>(backends: &[B], oracle: &impl Backend, halves: Tolerance) {
+    let (case, n) = (Case { rows: 1300, cols: 40, seed: 1 }, 1300);
+    let expected = case.matmul(oracle, DType::F16, n);
+    case.check("large matmul", halves, backends, |c, b| c.matmul(b, DType::F16, n), &expected);
 }
 
 fn stored_as_weights(dtype: DType) -> bool {
@@ -266,6 +291,7 @@ impl Case {
             (Some(&bias), Activation::Gelu, false),
             (Some(&bias), Activation::GeluTanh, false),
             (Some(&bias), Activation::None, true),
+            (None, Activation::None, true),
         ] {
             let mut out = upload(backend, &random.normals(self.rows * n, 1.0));
             let mut dense_out = upload(backend, &vec![f32::NAN; self.rows * 3]);

@@ -18,6 +18,18 @@ fn wgpu_conforms_with_every_variant() {
     }
 }
 
+#[test]
+fn wgpu_conforms_with_matrices() {
+    let name = "wgpu_conforms_with_matrices";
+    if let Some(backend) = wgpu::with_matrices(name) {
+        println!("{}", backend.describe());
+        let without = &wgpu::backends(name)[0];
+        suite::run_large(std::slice::from_ref(&backend), without, suite::HALVES);
+        backend.gpu().limit_binding_bytes(6000);
+        suite::run_with(&[backend], suite::HALVES);
+    }
+}
+
 /// Rows over two pages, one of them partly filled, in another order than they stand.
 fn slots() -> Vec<KvRow> {
     let row = |page, slot: usize| KvRow { page, slot: slot as u32 };

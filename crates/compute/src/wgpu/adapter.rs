@@ -4,6 +4,15 @@ use ::wgpu::{Backends, DeviceType, Features, Instance, InstanceDescriptor, Insta
 
 use crate::{Error, Result};
 
+/// Cooperative matrices of f16 whose products the invocations of a subgroup add up in f32 together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Matrices {
+    /// Rows, which are as many as columns: 8 or 16.
+    pub side: u32,
+    /// Invocations of every subgroup.
+    pub subgroup: u32,
+}
+
 /// A GPU that can be opened, see [`Gpu::open`](super::Gpu::open).
 #[derive(Debug, Clone)]
 pub struct Adapter {
@@ -22,6 +31,8 @@ pub struct Adapter {
     pub subgroup_sizes: Option<(u32, u32)>,
     /// Whether shaders can compute in f16.
     pub has_f16: bool,
+    /// Cooperative matrices, if kernels can use them.
+    pub matrices: Option<Matrices>,
     /// Largest buffer that a kernel can see; larger matrices are split.
     pub max_binding_bytes: u64,
     /// Largest buffer.
@@ -61,6 +72,7 @@ impl Adapter {
             subgroup_sizes: has_subgroups
                 .then_some((info.subgroup_min_size, info.subgroup_max_size)),
             has_f16: features.contains(Features::SHADER_F16),
+            matrices: matrices(&raw),
             max_binding_bytes: limits.max_storage_buffer_binding_size,
             max_buffer_bytes: limits.max_buffer_size,
             workgroup_bytes: limits.max_compute_workgroup_storage_size,
@@ -79,6 +91,30 @@ impl Adapter {
             _ => 1,
         }
     }
+}
+
+/// The largest cooperative matrices that kernels are written for.
+fn matrices(adapter: &::wgpu::Adapter) -> Option<Matrices> {
+    use ::wgpu::CooperativeScalarType::{F16, F32};
+    let needed = Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SHADER_F16;
+    let info = adapter.get_info();
+    // Kernels are made for one size of subgroups.
+    if !adapter.features().contains(needed | Features::SUBGROUP)
+        || info.subgroup_min_size != info.subgroup_max_size
+    {
+        return None;
+    }
+    let subgroup = info.subgroup_max_size;
+    let all = adapter.cooperative_matrix_properties();
+    [16, 8].into_iter().find_map(|side| {
+        let fits = all.iter().any(|m| {
+            [m.m_size, m.n_size, m.k_size] == [side; 3] && (m.ab_type, m.cr_type) == (F16, F32)
+        });
+        // A row of a matrix has an invocation, and all of them fit the tiles.
+        let is_whole = subgroup.is_power_of_two() && (side..=64).contains(&subgroup);
+        let is_roomy = adapter.limits().max_compute_workgroup_storage_size >= side * 3072;
+        (fits && is_whole && is_roomy).then_some(Matrices { side, subgroup })
+    })
 }
 
 /// Every adapter, in the order in which the drivers list them.

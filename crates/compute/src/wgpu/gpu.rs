@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::adapter::Adapter;
+use super::adapter::{Adapter, Matrices};
 use super::buffer::{GpuBuffer, Readback};
 use super::counters::{Counters, Running, count};
 use super::profile::Profile;
@@ -56,6 +56,7 @@ pub(super) struct Inner {
     pub(super) limits: ::wgpu::Limits,
     adapter: Adapter,
     variant: Variant,
+    matrices: Option<Matrices>,
     /// Distance of the parameters of two dispatches.
     pub(super) param_align: usize,
     pub(super) counters: Running,
@@ -94,12 +95,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Gpu {
-    /// Opens an adapter; `variant` forces one of the kernels where there are several.
+    /// Opens an adapter; `variant` forces one of the kernels where there are several, and those without
+    /// cooperative matrices.
     ///
     /// # Errors
     /// If the driver refuses, or the adapter lacks what `variant` needs.
     pub async fn open(adapter: &Adapter, variant: Option<Variant>) -> Result<Self> {
         let has_subgroups = adapter.subgroup_sizes.is_some();
+        let matrices = adapter.matrices.filter(|_| variant.is_none());
         let variant =
             variant.unwrap_or(if has_subgroups { Variant::Subgroups } else { Variant::Portable });
         let failed = |message: String| Error::Device { message };
@@ -112,10 +115,19 @@ impl Gpu {
             features |= ::wgpu::Features::SUBGROUP;
         }
         features |= adapter.raw.features() & ::wgpu::Features::TIMESTAMP_QUERY;
+        let mut experimental_features = ::wgpu::ExperimentalFeatures::disabled();
+        if matrices.is_some() {
+            features |= ::wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+            features |= ::wgpu::Features::SHADER_F16;
+            // SAFETY: only kernels of this workspace use them, and the conformance suite compares each of
+            // these with the oracle.
+            experimental_features = unsafe { ::wgpu::ExperimentalFeatures::enabled() };
+        }
         let descriptor = ::wgpu::DeviceDescriptor {
             label: Some("stonechat"),
             required_features: features,
             required_limits: limits.clone(),
+            experimental_features,
             ..Default::default()
         };
         let opened = adapter.raw.request_device(&descriptor).await;
@@ -141,6 +153,7 @@ impl Gpu {
                 limits,
                 adapter: adapter.clone(),
                 variant,
+                matrices,
                 param_align,
                 counters: Running::default(),
                 profile: Profile::default(),
@@ -169,6 +182,12 @@ impl Gpu {
     #[must_use]
     pub fn variant(&self) -> Variant {
         self.inner.variant
+    }
+
+    /// The cooperative matrices that kernels use.
+    #[must_use]
+    pub fn matrices(&self) -> Option<Matrices> {
+        self.inner.matrices
     }
 
     /// Largest buffer that a kernel can see; larger matrices are split.
@@ -210,6 +229,7 @@ impl Gpu {
         let device = &self.inner.device;
         let layout = self.layout(source.access());
         let checks = ::wgpu::ShaderRuntimeChecks {
+            bounds_checks: !source.has_matrices(),
             force_loop_bounding: false,
             ..::wgpu::ShaderRuntimeChecks::checked()
         };
@@ -218,7 +238,10 @@ impl Gpu {
             source: ::wgpu::ShaderSource::Wgsl(source.text().into()),
         };
         // SAFETY: every loop of the shaders in this workspace counts up or down to a bound that does
-        // not change in the loop, so none is infinite; all other checks stay on.
+        // not change in the loop, so none is infinite. Those with matrices index workgroup memory and
+        // arrays of their own by constants and the number of an invocation, never by data, inside
+        // lengths that are made of the same constants; buffers are checked by the platform. All other
+        // checks stay on.
         let module = unsafe { device.create_shader_module_trusted(descriptor, checks) };
         let layouts = [Some(&layout)];
         let pipeline_layout = device.create_pipeline_layout(&::wgpu::PipelineLayoutDescriptor {

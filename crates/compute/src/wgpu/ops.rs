@@ -4,9 +4,11 @@
 //! device's [`Variant`] around it.
 
 pub mod attention;
+mod attention_blocks;
 mod attention_few;
 pub mod copy;
 pub mod gated;
+pub mod halves;
 pub mod kv;
 pub mod moe;
 pub mod norm;
@@ -15,7 +17,7 @@ pub mod rope;
 
 use std::sync::Arc;
 
-use super::{Access, Gpu, GpuBuffer, Kernel, Source, Variant};
+use super::{Access, Gpu, GpuBuffer, Kernel, Matrices, Source, Variant};
 use crate::cpu::Activation;
 
 /// `rows × cols` f32 values of a buffer: row `r` starts at value `offset + r * stride`.
@@ -135,9 +137,16 @@ pub fn sources(variant: Variant) -> Vec<Source> {
     let mut all: Vec<_> = specs.iter().map(|spec| spec.source(variant)).collect();
     all.push(copy::im2col_source(variant));
     all.extend(norm::sources(variant));
+    all.push(halves::source(variant));
     all.extend(kv::sources(variant));
     all.extend(rope::sources(variant));
     all.extend(attention::sources(variant));
     all.extend(attention_few::sources(variant));
     all
+}
+
+/// Every shader of this crate that uses `matrices`, for tests.
+#[must_use]
+pub fn matrix_sources(matrices: Matrices) -> Vec<Source> {
+    attention_blocks::sources(matrices)
 }

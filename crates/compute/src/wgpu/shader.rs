@@ -5,6 +5,8 @@
 
 use std::fmt::Write;
 
+use super::adapter::Matrices;
+
 /// Bytes of the parameters of a dispatch that a kernel sees.
 pub(super) const PARAM_BYTES: u64 = 128;
 
@@ -23,13 +25,14 @@ pub struct Source {
     name: String,
     access: &'static [Access],
     text: String,
+    has_matrices: bool,
 }
 
 impl Source {
     /// A kernel whose buffers, from binding 1 on, are used like `access`. `name` is what logs print.
     #[must_use]
     pub fn new(name: impl Into<String>, access: &'static [Access]) -> Self {
-        Self { name: name.into(), access, text: String::new() }
+        Self { name: name.into(), access, text: String::new(), has_matrices: false }
     }
 
     /// The same with the operations of subgroups allowed; before any other text.
@@ -40,6 +43,23 @@ impl Source {
             self.text.insert_str(0, "enable subgroups;\n");
         }
         self
+    }
+
+    /// The same with cooperative matrices allowed: types `MatrixA`, `MatrixB` and `MatrixC` of `SIDE` rows, and
+    /// `SUBGROUP`.
+    #[must_use]
+    pub fn with_matrices(mut self, matrices: Matrices) -> Self {
+        self.text.insert_str(0, "enable f16;\nenable wgpu_cooperative_matrix;\n");
+        self.has_matrices = true;
+        let side = matrices.side;
+        for (name, scalar) in [("A", "f16"), ("B", "f16"), ("C", "f32")] {
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                self.text,
+                "alias Matrix{name} = coop_mat{side}x{side}<{scalar}, {name}>;"
+            );
+        }
+        self.constant("SIDE", side).constant("SUBGROUP", matrices.subgroup)
     }
 
     /// Appends `const NAME: u32 = value;`.
@@ -57,6 +77,35 @@ impl Source {
         self
     }
 
+    /// Appends the content of a file in which what stands between the lines `//@ repeat NAME` and `//@ end` is
+    /// written as often as `counts` says, with the numbers from 0 for every `@`: drivers keep an
+    /// array of matrices in registers only where its indices are constants.
+    ///
+    /// # Panics
+    /// If the file repeats what `counts` does not name.
+    #[must_use]
+    pub fn unrolled(mut self, text: &str, counts: &[(&str, u32)]) -> Self {
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            let Some(name) = line.trim_start().strip_prefix("//@ repeat ") else {
+                self.text.push_str(line);
+                self.text.push('\n');
+                continue;
+            };
+            let count = counts.iter().find(|count| count.0 == name);
+            let (_, n) = *count.unwrap_or_else(|| panic!("{}: `{name}` has no count", self.name));
+            let body: Vec<_> =
+                lines.by_ref().take_while(|line| line.trim_start() != "//@ end").collect();
+            for i in 0..n {
+                for line in &body {
+                    self.text.push_str(&line.replace('@', &i.to_string()));
+                    self.text.push('\n');
+                }
+            }
+        }
+        self
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -67,6 +116,10 @@ impl Source {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    pub(super) fn has_matrices(&self) -> bool {
+        self.has_matrices
     }
 
     pub(super) fn access(&self) -> &'static [Access] {
@@ -81,4 +134,17 @@ pub struct Kernel {
     pub(super) pipeline: ::wgpu::ComputePipeline,
     pub(super) layout: ::wgpu::BindGroupLayout,
     pub(super) access: &'static [Access],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Source;
+
+    #[test]
+    fn repeated_lines_are_numbered() {
+        let text =
+            "a\n    //@ repeat N\n    b[@] = @u;\n    //@ end\nc@\n//@ repeat M\nd\n//@ end\n";
+        let source = Source::new("test", &[]).unrolled(text, &[("M", 1), ("N", 2)]);
+        assert_eq!(source.text(), "a\n    b[0] = 0u;\n    b[1] = 1u;\nc@\nd\n");
+    }
 }

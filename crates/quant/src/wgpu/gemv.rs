@@ -299,7 +299,7 @@ const GROUP_ACCESS: &[Access] = &[
     Access::Write,
 ];
 /// Matrices of a group.
-pub const MAX_GROUP: usize = 3;
+pub(super) const MAX_GROUP: usize = 3;
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -315,11 +315,10 @@ struct GroupParams {
 }
 
 /// A product of a [group](matmul_group): output, matrix and bias.
-pub type Grouped<'a> = (&'a GpuBuffer, &'a GpuMatrix, Option<&'a GpuBuffer>);
+pub(super) type Grouped<'a> = (&'a GpuBuffer, &'a GpuMatrix, Option<&'a GpuBuffer>);
 
 /// Whether products of `rows` rows with both matrices can be one kernel.
-#[must_use]
-pub fn is_group(gpu: &Gpu, a: &GpuMatrix, b: &GpuMatrix, rows: usize) -> bool {
+pub(super) fn is_group(gpu: &Gpu, a: &GpuMatrix, b: &GpuMatrix, rows: usize) -> bool {
     let seen_at_once = a.parts.len() == 1 && b.parts.len() == 1;
     let alike = a.dtype() == b.dtype() && a.k() == b.k();
     let has_room = gpu.max_buffers() >= GROUP_ACCESS.len();
@@ -332,7 +331,7 @@ pub fn is_group(gpu: &Gpu, a: &GpuMatrix, b: &GpuMatrix, rows: usize) -> bool {
 /// # Panics
 /// If the shapes do not fit or the matrices are no group.
 #[track_caller]
-pub fn matmul_group(gpu: &Gpu, x: GpuRows<'_>, products: &[Grouped<'_>]) {
+pub(super) fn matmul_group(gpu: &Gpu, x: GpuRows<'_>, products: &[Grouped<'_>]) {
     let x = x.checked();
     assert!((1..=MAX_GROUP).contains(&products.len()), "group of {} products", products.len());
     let w = products[0].1;

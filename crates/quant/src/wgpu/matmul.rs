@@ -1,14 +1,16 @@
 //! Products of activations and a matrix of any format.
 //!
 //! Up to [`MAX_GEMV_ROWS`] rows of activations go through `gemv`, where a workgroup takes a few rows of the
-//! matrix and reads them once; more go through `gemm.wgsl`, tile by tile.
+//! matrix and reads them once; more go tile by tile through `gemm` where a
+//! device has cooperative matrices, else through `gemm.wgsl`.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::Activation;
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, activation_code, check_len, copy, start};
 use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
-use super::gemv::{self, MAX_GEMV_ROWS};
+use super::gemm;
+use super::gemv::{self, Grouped, MAX_GEMV_ROWS, MAX_GROUP, is_group, matmul_group};
 use super::matrix::{GpuMatrix, Part};
 use super::planes::Format;
 
@@ -142,6 +144,7 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
 pub fn warm(gpu: &Gpu, w: &GpuMatrix) {
     gemv::warm(gpu, w);
     gemm_kernel(gpu, w.format);
+    gemm::warm(gpu, w);
 }
 
 fn gemm_kernel(
@@ -193,6 +196,48 @@ pub fn matmul(
     w: &GpuMatrix,
     epilogue: GpuEpilogue<'_>,
 ) {
+    product(gpu, out, (x, &mut None), w, epilogue);
+}
+
+/// [`matmul`] of the same activations with several matrices, which share what is done to activations first.
+///
+/// # Panics
+/// If the shapes do not fit.
+#[track_caller]
+pub fn matmul_all<'a>(
+    gpu: &Gpu,
+    x: GpuRows<'_>,
+    products: impl IntoIterator<Item = (&'a GpuBuffer, &'a GpuMatrix, GpuEpilogue<'a>)>,
+) {
+    let mut halves = None;
+    let mut group: Vec<Grouped<'_>> = Vec::with_capacity(MAX_GROUP);
+    for (out, w, epilogue) in products {
+        let first = group.first().map_or(w, |first| first.1);
+        let has_place = group.len() < MAX_GROUP && x.cols == w.k();
+        if has_place && epilogue.is_sum() && is_group(gpu, first, w, x.rows) {
+            group.push((out, w, epilogue.bias));
+        } else {
+            product(gpu, out, (x, &mut halves), w, epilogue);
+        }
+    }
+    match group[..] {
+        [] => {}
+        [(out, w, bias)] => {
+            let epilogue = GpuEpilogue { bias, ..GpuEpilogue::PLAIN };
+            product(gpu, out, (x, &mut halves), w, epilogue);
+        }
+        _ => matmul_group(gpu, x, &group),
+    }
+}
+
+#[track_caller]
+fn product(
+    gpu: &Gpu,
+    out: &GpuBuffer,
+    (x, halves): (GpuRows<'_>, &mut Option<Activations>),
+    w: &GpuMatrix,
+    epilogue: GpuEpilogue<'_>,
+) {
     let x = x.checked();
     // Windows of a convolution have zeros beyond the matrix.
     assert!(x.cols == w.k() || x.cols == w.padded_k(), "matmul: {} of {} columns", x.cols, w.k());
@@ -208,6 +253,13 @@ pub fn matmul(
     };
     if x.rows <= MAX_GEMV_ROWS {
         return gemv::product(gpu, out, x, w, epilogue.bias, finish);
+    }
+    if gemm::serves(gpu, w) {
+        gemm::prepare(gpu, halves, x, w);
+        if let Some(halves) = halves {
+            gemm::product(gpu, out, (halves, x.rows), w, epilogue.bias, finish);
+        }
+        return;
     }
     let Some(activations) = Activations::values(gpu, w, x) else { return };
     let kernel = gemm_kernel(gpu, w.format);

@@ -105,6 +105,8 @@ struct Listed {
     driver: String,
     subgroup_sizes: Option<(u32, u32)>,
     f16: bool,
+    /// Rows of cooperative matrices.
+    matrices: Option<u32>,
     max_binding_bytes: u64,
     max_buffer_bytes: u64,
     workgroup_bytes: u32,
@@ -119,9 +121,13 @@ impl Listed {
             None => "no subgroups".to_owned(),
         };
         let f16 = if self.f16 { "f16" } else { "no f16" };
+        let matrices = match self.matrices {
+            Some(side) => format!("cooperative matrices of {side}x{side}"),
+            None => "no cooperative matrices".to_owned(),
+        };
         let bytes = super::megabytes(self.max_binding_bytes);
         format!(
-            "wgpu:{index}  {name} ({api}, {kind}, {driver}): {subgroups}, {f16}, buffers of at most {bytes}\n"
+            "wgpu:{index}  {name} ({api}, {kind}, {driver}): {subgroups}, {f16}, {matrices}, buffers of at most {bytes}\n"
         )
     }
 }
@@ -185,6 +191,7 @@ mod gpu {
             driver: adapter.driver,
             subgroup_sizes: adapter.subgroup_sizes,
             f16: adapter.has_f16,
+            matrices: adapter.matrices.map(|matrices| matrices.side),
             max_binding_bytes: adapter.max_binding_bytes,
             max_buffer_bytes: adapter.max_buffer_bytes,
             workgroup_bytes: adapter.workgroup_bytes,

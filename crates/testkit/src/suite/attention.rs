@@ -2,7 +2,7 @@
 
 use stonechat_nn::{Attention, Backend, KvDType, KvRow, KvShape, PAGE_LEN, QueryRow, Rows, View};
 
-use super::{Case, F32, Q8_KV, download, upload};
+use super::{Case, F32, Q8_KV, Tolerance, download, upload};
 use crate::{Lcg, Reference};
 
 /// A ragged batch over two sequences with pages out of order.
@@ -28,10 +28,14 @@ struct Scoring {
 }
 
 impl Heads {
-    pub(super) fn check<B: Backend>(&self, backends: &[B]) {
+    pub(super) fn check<B: Backend>(&self, backends: &[B], halves: Tolerance) {
         let plain = Scoring::default();
         let case = Case { rows: self.n_heads, cols: self.head_dim, seed: self.seed };
-        let tolerance = if self.dtype == KvDType::Q8_0 { Q8_KV } else { F32 };
+        let tolerance = match self.dtype {
+            KvDType::F32 => F32,
+            KvDType::F16 => halves,
+            KvDType::Q8_0 => Q8_KV,
+        };
         for scoring in [
             plain,
             Scoring { window: Some(1), ..plain },

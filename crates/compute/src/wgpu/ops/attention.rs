@@ -1,4 +1,5 @@
-//! Attention over paged keys and values: the only attention kernel.
+//! Attention over paged keys and values, with any number of rows on any adapter; where a device has cooperative
+//! matrices, `attention_blocks` takes many rows.
 //!
 //! A workgroup takes a block of query rows with the same pages and one KV head. Its *slots* are the pairs of a
 //! row and a query head that reads this KV head. It walks the pages once with a running maximum (Dao et al.
@@ -9,7 +10,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::kv::{GpuKvPool, Words, accessor, dtype_name, elements};
-use super::{ACTIVATIONS, GpuRows, Spec, attention_few, check_len, start};
+use super::{ACTIVATIONS, GpuRows, Spec, attention_blocks, attention_few, check_len, start};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
@@ -236,6 +237,9 @@ pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
     }
     if rows.len() <= attention_few::MAX_ROWS {
         return attention_few::attention(gpu, out, &args, group);
+    }
+    if attention_blocks::serves(gpu, &args) {
+        return attention_blocks::attention(gpu, out, &args, group);
     }
     let (layout, sizes) = (kv.layout, Words::new(kv.layout));
     let Plan { slots, words, heads_per_block, blocks, pages_per_split, n_splits } =

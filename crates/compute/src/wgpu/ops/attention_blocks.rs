@@ -1,0 +1,154 @@
+//! Attention of many rows by cooperative matrices, over pages of f16.
+//!
+//! A workgroup takes a block of query rows with the same pages and one query head, and walks the positions that
+//! any of them sees once. Queries and weights of the softmax are rounded to f16, sums are f32. The weights
+//! refer to a maximum that may lag behind by a constant factor, so that sums are scaled only
+//! where it grows much: matrices give no access to their rows.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::attention::{Attention, HAS_SINKS, HAS_SLOPES, HAS_SOFT_CAP};
+use super::kv::Words;
+use super::{ACTIVATIONS, start};
+use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Matrices, Source, Variant};
+
+/// Subgroups of a workgroup, each of which has the rows of one matrix.
+const SUBGROUPS: u32 = 4;
+/// Positions that are looked at together.
+const POSITIONS: u32 = 16;
+/// Widest head whose sums fit the registers.
+const MAX_HEAD_DIM: usize = 256;
+/// Rows of a sequence from which on a block of them is worth its empty places.
+const MIN_ROWS: usize = 16;
+
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Params {
+    n_heads: u32,
+    group: u32,
+    head_dim: u32,
+    /// In vectors of four words.
+    row_vectors: u32,
+    head_vectors: u32,
+    page_vectors: u32,
+    q_offset: u32,
+    q_stride: u32,
+    blocks: u32,
+    rows: u32,
+    page_table: u32,
+    flags: u32,
+    scale: f32,
+    soft_cap: f32,
+}
+
+const ACCESS: &[Access] =
+    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
+
+/// For heads of `channels`, a multiple of 16.
+fn source(matrices: Matrices, channels: u32) -> Source {
+    let name = format!("attention_blocks-f16-{channels}");
+    start(name, ACCESS, Variant::Subgroups, SUBGROUPS * matrices.subgroup)
+        .with_matrices(matrices)
+        .constant("POS", POSITIONS)
+        .constant("CHANNELS", channels)
+        .constant("PAGE", PAGE_LEN as u32)
+        .file(ACTIVATIONS)
+        .unrolled(include_str!("attention_blocks.wgsl"), &[("CHANNELS", channels / matrices.side)])
+}
+
+pub(super) fn sources(matrices: Matrices) -> Vec<Source> {
+    [16, 64, 80, 128, 256].map(|channels| source(matrices, channels)).into()
+}
+
+/// Whether [`attention`] is for these rows and pages.
+pub(super) fn serves(gpu: &Gpu, args: &Attention<'_>) -> bool {
+    let layout = args.kv.layout;
+    let n_sequences = args.rows.chunk_by(QueryRow::has_pages_of).count();
+    gpu.matrices().is_some()
+        && layout.dtype == KvDType::F16
+        && layout.head_dim.is_multiple_of(8)
+        && layout.head_dim <= MAX_HEAD_DIM
+        && args.rows.len() >= MIN_ROWS * n_sequences
+}
+
+/// What the kernel reads of blocks of at most `most` rows, of rows and pages, where rows and pages begin in it,
+/// and the number of blocks.
+fn data(rows: &[QueryRow], page_table: &[u32], most: usize) -> (Vec<u32>, [u32; 2], u32) {
+    let mut data = Vec::new();
+    let mut first = 0;
+    for run in rows.chunk_by(QueryRow::has_pages_of) {
+        for block in run.chunks(most) {
+            let seen = block.iter().filter(|row| row.kv_len > row.kv_start);
+            let low = seen.clone().map(|row| row.kv_start).min().unwrap_or(0);
+            let high = seen.map(|row| row.kv_len).max().unwrap_or(0);
+            data.extend([first, block.len() as u32, block[0].first_page, low, high]);
+            first += block.len() as u32;
+        }
+    }
+    let rows_at = data.len();
+    data.extend(rows.iter().flat_map(|row| [row.kv_start, row.kv_len]));
+    let table_at = data.len();
+    data.extend_from_slice(page_table);
+    (data, [rows_at as u32, table_at as u32], (rows_at / 5) as u32)
+}
+
+/// What [`attention`](super::attention::attention) documents, of shapes that were checked; `group` query heads read a
+/// KV head.
+pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group: usize) {
+    let Attention { q, kv, n_heads, rows, page_table, .. } = *args;
+    let Some(matrices) = gpu.matrices() else { return };
+    let (layout, words) = (kv.layout, Words::new(kv.layout));
+    let channels = layout.head_dim.next_multiple_of(16) as u32;
+    let kernel =
+        gpu.kernel(("attention_blocks", [channels, 0, 0, 0]), || source(matrices, channels));
+    let (data, [rows_at, table_at], n_blocks) =
+        data(rows, page_table, (SUBGROUPS * matrices.side) as usize);
+    let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+    let mut record = gpu.record(data.len());
+    let at = record.words(&data);
+    let params = Params {
+        n_heads: n_heads as u32,
+        group: group as u32,
+        head_dim: layout.head_dim as u32,
+        row_vectors: (words.row / 4) as u32,
+        head_vectors: (words.head / 4) as u32,
+        page_vectors: (words.page / 4) as u32,
+        q_offset: q.offset as u32,
+        q_stride: q.stride as u32,
+        blocks: at,
+        rows: at + rows_at,
+        page_table: at + table_at,
+        flags: flag(args.soft_cap.is_some(), HAS_SOFT_CAP)
+            | flag(args.slopes.is_some(), HAS_SLOPES)
+            | flag(args.sinks.is_some(), HAS_SINKS),
+        scale: args.scale,
+        soft_cap: args.soft_cap.unwrap_or(1.0),
+    };
+    let binds = [
+        Bind::Data,
+        q.buffer.into(),
+        Bind::Buffer(&kv.buffer),
+        args.slopes.into(),
+        args.sinks.into(),
+        Bind::Buffer(out),
+    ];
+    record.dispatch(&kernel, &params, binds, [n_blocks, n_heads as u32, 1]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::data;
+    use crate::cpu::QueryRow;
+
+    #[test]
+    fn blocks_say_what_their_rows_see() {
+        let row =
+            |first_page, kv_start, kv_len| QueryRow { first_page, n_pages: 3, kv_start, kv_len };
+        let rows = [row(0, 3, 64), row(0, 60, 65), row(0, 0, 66), row(3, 130, 140), row(3, 5, 5)];
+        let (data, [rows_at, table_at], n_blocks) = data(&rows, &[7; 6], 2);
+        assert_eq!((rows_at, table_at, n_blocks), (15, 25, 3));
+        assert_eq!(data[..15], [0, 2, 0, 3, 65, 2, 1, 0, 0, 66, 3, 2, 3, 130, 140]);
+        assert_eq!((data[23], data[24], data.len()), (5, 5, 31));
+    }
+}
