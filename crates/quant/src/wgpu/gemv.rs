@@ -23,7 +23,9 @@ const WIDTHS: [u32; 4] = [1, 2, 4, MAX_GEMV_ROWS as u32];
 const WORKGROUP: u32 = 128;
 /// Weights that an invocation takes at a time.
 const UNIT: usize = 64;
-/// Rows of a workgroup of the pair's kernel, of which whole groups are quantized.
+/// Invocations of a workgroup of the pair's kernel.
+const PAIR_WORKGROUP: u32 = 512;
+/// Its rows, whose products are quantized as a group.
 const PAIR_ROWS: u32 = quantize::GROUP_LEN as u32;
 
 /// How the work of a matrix is cut.
@@ -36,15 +38,32 @@ struct Shape {
 }
 
 impl Shape {
-    /// For `[n, k]` weights: as many invocations as keep a large GPU busy, while each has something to do.
-    fn of(n: usize, k: usize, width: u32) -> Self {
-        let units = k.div_ceil(UNIT);
-        let mut lanes = 8;
-        while lanes < WORKGROUP as usize && n * lanes < BUSY && units >= 2 * lanes {
+    /// For `[n, k]` weights of which an invocation takes `unit` at a time.
+    fn of(n: usize, k: usize, unit: usize, width: u32) -> Self {
+        let units = k.div_ceil(unit);
+        // Rounds of an invocation wait for each other: three or four at most.
+        let mut lanes = (2 * units).div_ceil(7).next_power_of_two().clamp(8, WORKGROUP as usize);
+        while lanes < WORKGROUP as usize && n * lanes < BUSY && lanes < units {
             lanes *= 2;
         }
-        let rows = if n * lanes >= 4 * BUSY && width <= 2 { 2 } else { 1 };
+        let rows = if n * lanes >= 2 * WAVE && width <= 2 { 2 } else { 1 };
         Self { lanes: lanes as u32, rows }
+    }
+
+    /// For a product with `w`.
+    fn for_matrix(n: usize, w: &GpuMatrix, width: u32) -> Self {
+        Self::of(n, w.k(), if w.format.has_codes { UNIT } else { CHUNK }, width)
+    }
+
+    /// For both matrices of a pair, of which a workgroup takes [`PAIR_ROWS`] rows.
+    fn of_pair(k: usize, invocations: u32) -> Self {
+        let most = k.div_ceil(UNIT).next_power_of_two() as u32;
+        let half = invocations / 2;
+        let mut shape = Self { lanes: half / PAIR_ROWS, rows: 1 };
+        while shape.lanes < most / 4 && shape.rows < 4 {
+            shape = Self { lanes: 2 * shape.lanes, rows: 2 * shape.rows };
+        }
+        shape
     }
 
     fn rows_of_group(self) -> u32 {
@@ -52,8 +71,10 @@ impl Shape {
     }
 }
 
-/// Invocations that keep a large GPU busy.
-const BUSY: usize = 1 << 16;
+/// Invocations below which a large GPU idles: rows are shared by more.
+const BUSY: usize = 48 << 10;
+/// Invocations that a large GPU runs at a time.
+const WAVE: usize = 64 << 10;
 
 /// Rows of activations that a kernel is made for.
 fn width(rows: usize) -> u32 {
@@ -83,6 +104,8 @@ struct Spec {
     format: &'static Format,
     width: u32,
     shape: Shape,
+    /// Invocations of a workgroup.
+    workgroup: u32,
     /// Invocations of a team that are certainly in the same subgroup.
     together: u32,
 }
@@ -90,18 +113,19 @@ struct Spec {
 impl Spec {
     fn new(gpu: &Gpu, format: &'static Format, width: u32, shape: Shape) -> Self {
         let smallest = gpu.adapter().subgroup_sizes.map_or(1, |(smallest, _)| smallest);
-        Self { format, width, shape, together: shape.lanes.min(smallest) }
+        let together = shape.lanes.min(smallest);
+        Self { format, width, shape, workgroup: WORKGROUP, together }
     }
 
     fn key(&self, kind: u32) -> [u32; 4] {
         let Shape { lanes, rows } = self.shape;
-        [self.format.code(), self.width, lanes << 8 | rows, kind]
+        [self.format.code(), self.width, lanes << 8 | rows, self.workgroup << 8 | kind]
     }
 
     fn start(&self, kind: &str, access: &'static [Access], variant: Variant) -> Source {
-        let Self { format, width, shape: Shape { lanes, rows }, together } = *self;
+        let Self { format, width, shape: Shape { lanes, rows }, workgroup, together } = *self;
         let name = format!("{kind}-{}-{width}-{lanes}x{rows}-{}", format.dtype, variant.name());
-        start(name, access, variant, WORKGROUP)
+        start(name, access, variant, workgroup)
             .constant("L", lanes)
             .constant("R", rows)
             .constant("T", width)
@@ -158,6 +182,7 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
         format,
         width,
         shape: Shape { lanes, rows },
+        workgroup: WORKGROUP,
         together: if variant == Variant::Portable { 1 } else { 8 },
     };
     let mut all: Vec<_> =
@@ -166,7 +191,10 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
     all.push(spec(1, 16, 1).source(true, variant));
     all.extend([1, 2].map(|width| spec(width, 16, 1).group_source(variant)));
     if format.has_codes {
-        all.extend([1, 4].map(|width| spec(width, 8, 2).pair_source(variant)));
+        let pair = |width, lanes, rows, workgroup| {
+            Spec { workgroup, ..spec(width, lanes, rows) }.pair_source(variant)
+        };
+        all.extend([pair(1, 8, 1, 512), pair(4, 8, 2, 256)]);
     }
     all
 }
@@ -174,7 +202,7 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
 /// Compiles the kernels of [`product`] with `w`.
 pub(super) fn warm(gpu: &Gpu, w: &GpuMatrix) {
     for width in WIDTHS {
-        let shape = Shape::of(w.n(), w.k(), width);
+        let shape = Shape::for_matrix(w.n(), w, width);
         Spec::new(gpu, w.format, width, shape).kernel(gpu, false);
     }
 }
@@ -208,7 +236,7 @@ pub(super) fn product(
 ) {
     let Some(x8) = activations(gpu, w, x) else { return };
     let width = width(x.rows);
-    let shape = Shape::of(w.n(), w.k(), width);
+    let shape = Shape::for_matrix(w.n(), w, width);
     let kernel = Spec::new(gpu, w.format, width, shape).kernel(gpu, false);
     for part in w.parts.iter() {
         let params = finish(Params::new(w, part, &x8, [x.rows, w.n()], bias));
@@ -261,7 +289,7 @@ pub fn matmul_experts(
     check_len("experts", choices, 2 * n_choices);
     bias.inspect(|bias| check_len("experts", bias, w.n()));
     let Some(x8) = activations(gpu, w, x) else { return };
-    let shape = Shape::of(n * n_choices, w.k(), 1);
+    let shape = Shape::for_matrix(n * n_choices, w, 1);
     let kernel = Spec::new(gpu, w.format, 1, shape).kernel(gpu, true);
     for part in w.parts.iter() {
         let params = Params {
@@ -343,7 +371,8 @@ pub(super) fn matmul_group(gpu: &Gpu, x: GpuRows<'_>, products: &[Grouped<'_>]) 
     }
     let Some(x8) = activations(gpu, w, x) else { return };
     let width = width(x.rows);
-    let shape = Shape::of(products.iter().map(|(_, w, _)| w.n()).sum(), w.k(), width);
+    let n = products.iter().map(|(_, w, _)| w.n()).sum();
+    let shape = Shape::for_matrix(n, w, width);
     let mut params = GroupParams {
         n: [0; 4],
         has_bias: 0,
@@ -445,9 +474,9 @@ pub fn gated_product(
     let Some(x8) = activations(gpu, gate, x) else { return };
     let width = width(x.rows);
     let codes = quantize::wanted(to.out, x.rows, n);
-    // Whole groups of rows a workgroup.
-    let lanes = WORKGROUP / PAIR_ROWS * 2;
-    let spec = Spec::new(gpu, gate.format, width, Shape { lanes, rows: 2 });
+    let workgroup = gpu.max_workgroup().clamp(4 * PAIR_ROWS, PAIR_WORKGROUP);
+    let shape = Shape::of_pair(gate.k(), workgroup);
+    let spec = Spec { workgroup, ..Spec::new(gpu, gate.format, width, shape) };
     let (code, alpha, limit) = gate_code(activation);
     let params = PairParams {
         w_stride: gate.stride() as u32,
@@ -474,7 +503,7 @@ pub fn gated_product(
         Bind::Buffer(&up.parts[0].buffer),
         Bind::Buffer(&up.parts[0].buffer),
     ];
-    let groups = n.div_ceil(spec.shape.rows_of_group() as usize);
+    let groups = n.div_ceil(PAIR_ROWS as usize);
     let kernel = spec.pair_kernel(gpu);
     gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
     if codes.is_some() {

@@ -28,23 +28,31 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     for (var i = 0u; i < SUMS; i++) {
         sums[i] = 0.0;
     }
-    multiply(&sums, first, x_row, lid % L);
+    // Invocation i of a team stores sum i; what it is added to is asked for early.
+    let place = lid % L;
+    let r = place / T;
+    let t = place % T;
+    let is_mine = place < SUMS && first + r < p.part_rows && t < p.rows && column + r < p.n;
+    let at = (out_row + t) * p.n + column + r;
+    var offset = 0.0;
+    var before = 0.0;
+    if is_mine {
+        if p.has_bias != 0u {
+            offset = bias[bias_at + r];
+        }
+        if p.accumulate != 0u {
+            before = out[at];
+        }
+    }
+    multiply(&sums, first, x_row, place);
     add_teams(&sums, lid);
-    for (var r = 0u; r < R; r++) {
-        for (var t = 0u; t < T; t++) {
-            let is_mine = lid % L == (r * T + t) % L;
-            if is_mine && first + r < p.part_rows && t < p.rows && column + r < p.n {
-                let at = (out_row + t) * p.n + column + r;
-                var y = sums[r * T + t];
-                if p.has_bias != 0u {
-                    y += bias[bias_at + r];
-                }
-                y = activate(y, p.activation);
-                if p.accumulate != 0u {
-                    y += out[at];
-                }
-                out[at] = y;
+    if is_mine {
+        var sum = 0.0;
+        for (var i = 0u; i < SUMS; i++) {
+            if place == i {
+                sum = sums[i];
             }
         }
+        out[at] = before + activate(sum + offset, p.activation);
     }
 }

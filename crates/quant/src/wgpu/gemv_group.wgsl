@@ -103,12 +103,16 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         multiply(&sums, first, 0u, lid % L);
     }
     add_teams(&sums, lid);
-    for (var r = 0u; r < R; r++) {
-        for (var t = 0u; t < T; t++) {
-            let is_mine = lid % L == (r * T + t) % L;
-            if is_mine && first + r < matrix_rows && t < p.rows {
-                store(t * matrix_rows + first + r, sums[r * T + t] + bias_of(first + r));
+    let place = lid % L;
+    let r = place / T;
+    let t = place % T;
+    if place < SUMS && first + r < matrix_rows && t < p.rows {
+        var sum = 0.0;
+        for (var i = 0u; i < SUMS; i++) {
+            if place == i {
+                sum = sums[i];
             }
         }
+        store(t * matrix_rows + first + r, sum + bias_of(first + r));
     }
 }

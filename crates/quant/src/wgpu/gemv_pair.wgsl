@@ -1,11 +1,12 @@
-// A row of activations times the same rows of two matrices, a gate and what it lets through: what each gives,
-// their gated product, and that in 8 bits. A workgroup takes a multiple of 32 rows.
+// Few rows of activations times the same rows of two matrices, a gate and what it lets through: what each gives,
+// their gated product, and that in 8 bits. Half of a workgroup takes the one matrix, half the other, a multiple
+// of 32 rows of both.
 
-const TEAMS: u32 = WG / L;
+const HALF: u32 = WG / 2u;
 const SUMS: u32 = R * T;
-const ROWS: u32 = TEAMS * R;
+const ROWS: u32 = HALF / L * R;
 
-var<workgroup> hidden: array<f32, T * ROWS>;
+var<workgroup> results: array<array<f32, T * ROWS>, 2>;
 
 fn last_row() -> u32 {
     return p.part_rows - 1u;
@@ -13,47 +14,49 @@ fn last_row() -> u32 {
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let start = group_index(group, groups) * ROWS;
-    let of_group = (lid / L) * R;
-    var gates: array<f32, SUMS>;
-    var ups: array<f32, SUMS>;
+    let half = lid / HALF;
+    let place = lid % L;
+    let of_group = (lid % HALF / L) * R;
+    var sums: array<f32, SUMS>;
     for (var i = 0u; i < SUMS; i++) {
-        gates[i] = 0.0;
-        ups[i] = 0.0;
+        sums[i] = 0.0;
     }
-    matrix = 0u;
-    multiply(&gates, start + of_group, 0u, lid % L);
-    matrix = 1u;
-    multiply(&ups, start + of_group, 0u, lid % L);
-    add_teams(&gates, lid);
-    // Whoever still reads those of the gates.
-    workgroupBarrier();
-    add_teams(&ups, lid);
+    // Each with a matrix that the compiler knows.
+    if half == 0u {
+        matrix = 0u;
+        multiply(&sums, start + of_group, 0u, place);
+    } else {
+        matrix = 1u;
+        multiply(&sums, start + of_group, 0u, place);
+    }
+    add_teams(&sums, lid);
     for (var r = 0u; r < R; r++) {
         for (var t = 0u; t < T; t++) {
-            if lid % L == (r * T + t) % L {
-                let row = of_group + r;
-                let gate = gates[r * T + t];
-                let up = ups[r * T + t];
-                let y = gated_by(gate, up, p.gate, p.alpha, p.limit);
-                hidden[t * ROWS + row] = y;
-                if start + row < p.n && t < p.rows {
-                    let at = t * p.n + start + row;
-                    gate_out[at] = gate;
-                    up_out[at] = up;
-                    out[at] = y;
-                }
+            if place == (r * T + t) % L {
+                results[half][t * ROWS + of_group + r] = sums[r * T + t];
             }
         }
     }
-    if p.has_codes != 0u {
-        workgroupBarrier();
-        for (var first = 0u; first < T * ROWS; first += 4u * WG) {
-            let i = min(first + 4u * lid, T * ROWS - 4u);
-            let v = vec4<f32>(hidden[i], hidden[i + 1u], hidden[i + 2u], hidden[i + 3u]);
-            let t = i / ROWS;
-            let c = start + i % ROWS;
-            let is_stored = first + 4u * lid < T * ROWS && t < p.rows && c < p.n;
-            quantize4(v, t, c, p.n, is_stored, lid);
+    workgroupBarrier();
+    for (var first = 0u; first < T * ROWS; first += 4u * WG) {
+        let i = min(first + 4u * lid, T * ROWS - 4u);
+        let t = i / ROWS;
+        let c = start + i % ROWS;
+        let is_stored = first + 4u * lid < T * ROWS && t < p.rows && c < p.n;
+        var y = vec4<f32>(0.0);
+        for (var j = 0u; j < 4u; j++) {
+            let gate = results[0][i + j];
+            let up = results[1][i + j];
+            y[j] = gated_by(gate, up, p.gate, p.alpha, p.limit);
+            if is_stored {
+                let at = t * p.n + c + j;
+                gate_out[at] = gate;
+                up_out[at] = up;
+                out[at] = y[j];
+            }
+        }
+        if p.has_codes != 0u {
+            quantize4(y, t, c, p.n, is_stored, lid);
         }
     }
 }
