@@ -11,14 +11,15 @@ import json
 import sys
 import time
 
-from faster_whisper import WhisperModel
+from faster_whisper import BatchedInferencePipeline, WhisperModel
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="CTranslate2 model folder")
     parser.add_argument("--compute-type", default="float32")
-    parser.add_argument("--beam-size", type=int, default=1)
+    parser.add_argument("--beam-size", type=int, required=True)
+    parser.add_argument("--batch-size", type=int)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
@@ -29,6 +30,12 @@ def main() -> None:
         cpu_threads=args.threads,
         local_files_only=True,
     )
+    if args.batch_size is None:
+        engine, batch = model, {}
+    else:
+        # With timestamps, as the other engine has them: this pipeline's default is without.
+        engine = BatchedInferencePipeline(model)
+        batch = {"batch_size": args.batch_size, "without_timestamps": False}
     for line in sys.stdin:
         if not line.strip():
             continue
@@ -36,9 +43,9 @@ def main() -> None:
         start = time.monotonic()
         try:
             # Everything not named here stays at faster-whisper's default: the temperature
-            # fallback list, conditioning on previous text, no VAD.
-            segments, info = model.transcribe(
-                clip["path"], language=clip.get("language"), beam_size=args.beam_size
+            # fallback list, conditioning on previous text, VAD only in batches.
+            segments, info = engine.transcribe(
+                clip["path"], language=clip.get("language"), beam_size=args.beam_size, **batch
             )
             segments = [
                 {

@@ -43,6 +43,12 @@ pub(crate) struct WerArgs {
     /// Let the models detect the language instead of telling them
     #[arg(long)]
     auto_language: bool,
+    /// Beams of both engines; 1 is greedy
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    beam_size: usize,
+    /// Windows that both engines decode side by side; without it, one after the other
+    #[arg(long, value_name = "N")]
+    batch_size: Option<usize>,
     /// Run this engine on the same clips and compare
     #[arg(long, value_enum)]
     peer: Option<Peer>,
@@ -75,7 +81,7 @@ pub(crate) struct WerArgs {
 /// Another engine.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Peer {
-    /// In a virtual environment under the target folder: float32, beam 1, its other defaults
+    /// In a virtual environment under the target folder: float32, its other defaults
     FasterWhisper,
 }
 
@@ -107,6 +113,8 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
     };
     let clips = manifest::select(clips, &selection)?;
     let binary = if args.peer_only { None } else { Some(engine::binary(args.binary.as_deref())?) };
+    let mut engine_options = args.search().options();
+    engine_options.extend_from_slice(&args.engine_options);
     let mut results = Vec::new();
     for model in &args.models {
         let clips = for_model(&clips, model, args.auto_language);
@@ -120,12 +128,14 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
                 clips: &clips,
                 threads: args.threads,
                 jobs: args.jobs,
-                options: &args.engine_options,
+                options: &engine_options,
             })?),
             None => None,
         };
         let peer = match (args.peer, &args.peer_results) {
-            (Some(Peer::FasterWhisper), _) => Some(peer::transcribe(&path, &clips, args.threads)?),
+            (Some(Peer::FasterWhisper), _) => {
+                Some(peer::transcribe(&path, &clips, args.threads, args.search())?)
+            }
             (None, Some(file)) => Some(peer::read_results(file)?),
             (None, None) => None,
         };
@@ -139,6 +149,30 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
+}
+
+/// How both engines search.
+#[derive(Debug, Clone, Copy)]
+struct Search {
+    beam_size: usize,
+    batch_size: Option<usize>,
+}
+
+impl Search {
+    /// Options that stonechat and the peer's script both know.
+    fn options(self) -> Vec<String> {
+        let mut options = vec!["--beam-size".to_owned(), self.beam_size.to_string()];
+        if let Some(n) = self.batch_size {
+            options.extend(["--batch-size".to_owned(), n.to_string()]);
+        }
+        options
+    }
+}
+
+impl WerArgs {
+    fn search(&self) -> Search {
+        Search { beam_size: self.beam_size, batch_size: self.batch_size }
+    }
 }
 
 fn seconds(clips: &[Clip]) -> f64 {

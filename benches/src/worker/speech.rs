@@ -55,12 +55,12 @@ impl<B: Backend> Speech<B> {
         let english = Language::find("en").context("a list of languages without English")?;
         Ok(Self {
             encoder: model.encoder_state(kv)?,
-            decoder: model.decoder_state(1, kv)?,
+            decoder: model.decoder_state(1, 1, kv)?,
             transcriber: Transcriber::new(model, kv)?,
             audio,
             samples,
             unresampled,
-            options: Options { language: Some(english), ..Options::default() },
+            options: Options { language: Some(english), beam_size: 1, ..Options::default() },
             dtype,
             text: None,
         })
@@ -141,7 +141,7 @@ fn passes<B: Backend>(
     let (mel_s, mel) = timed(|| model.log_mel().compute(samples, WINDOW_SAMPLES));
     let window = mel.window(0, WINDOW_FRAMES);
     let (encode_s, ()) = timed(|| model.encode(encoder, &window));
-    let (keys_s, ()) = timed(|| model.set_audio(decoder, encoder));
+    let (keys_s, ()) = timed(|| model.set_audio(decoder, 0, encoder));
     let mut logits = vec![0.0; model.config().vocab_size];
     let mut run = |tokens: &[u32]| -> Result<()> {
         let sequences = vec![0; tokens.len()];

@@ -33,7 +33,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Transcribe or translate audio files
-    Transcribe(transcribe::Args),
+    Transcribe(Box<transcribe::Args>),
     /// Continue a text with a language model
     Generate(Box<llm::generate::Args>),
     /// Talk with a language model

@@ -40,7 +40,8 @@ pub(crate) struct DecoderBlock<B: Backend> {
 pub struct Batch<'a> {
     /// Token ids; tokens of one sequence are adjacent and in order.
     pub tokens: &'a [u32],
-    /// Which sequence of the state each token continues.
+    /// Which sequence of the state each token continues; those that listen to one window are
+    /// best adjacent, their attention then reads its keys once.
     pub sequences: &'a [usize],
     /// Rows of `tokens` whose logits are wanted, ascending.
     pub outputs: &'a [usize],
@@ -52,7 +53,10 @@ pub struct DecoderState<B: Backend> {
     self_kv: KvCache<B>,
     cross_kv: KvCache<B>,
     sequences: Vec<Sequence>,
-    window: Sequence,
+    /// Pages of the windows' cross-attention; empty before `set_audio`.
+    windows: Vec<Sequence>,
+    /// Sequences that listen to each window.
+    sequences_each: usize,
     max_tokens: usize,
     max_outputs: usize,
     x: B::Buffer,
@@ -66,25 +70,31 @@ pub struct DecoderState<B: Backend> {
     pos: Vec<u32>,
     slots: Vec<KvRow>,
     cross_slots: Vec<KvRow>,
+    /// The pages of all windows.
+    cross_table: Vec<u32>,
     self_rows: Vec<QueryRow>,
     cross_rows: Vec<QueryRow>,
     page_table: Vec<u32>,
 }
 
 impl<B: Backend> DecoderState<B> {
-    /// State for up to `n_sequences` sequences over one window of audio.
+    /// State for `n_windows` windows of audio and up to `n_sequences` sequences over each:
+    /// sequences `w * n_sequences .. (w + 1) * n_sequences` listen to window `w`.
     ///
     /// # Errors
     /// If the device has no room.
     pub fn new(
         backend: &B,
         config: &Config,
+        n_windows: usize,
         n_sequences: usize,
         kv_dtype: KvDType,
     ) -> Result<Self, Error> {
         let (d, t) = (config.d_model, config.n_audio_ctx);
+        let sequences_each = n_sequences;
+        let n_sequences = n_windows * sequences_each;
         let max_tokens = config.n_text_ctx.max(n_sequences);
-        let max_outputs = n_sequences.max(2);
+        let max_outputs = n_sequences.max(2 * n_windows);
         let pages_each = config.n_text_ctx.div_ceil(PAGE_LEN);
         let shape = KvShape {
             n_layers: config.n_text_layers,
@@ -93,18 +103,25 @@ impl<B: Backend> DecoderState<B> {
             head_dim: config.text_head_dim(),
             dtype: kv_dtype,
         };
-        let mut cross_kv =
-            KvCache::new(backend, KvShape { n_pages: t.div_ceil(PAGE_LEN), ..shape })?;
-        let mut window = Sequence::with_capacity(t);
-        cross_kv.reserve(backend, &mut window, t)?;
+        let n_pages = n_windows * t.div_ceil(PAGE_LEN);
+        let mut cross_kv = KvCache::new(backend, KvShape { n_pages, ..shape })?;
+        let mut windows = Vec::with_capacity(n_windows);
+        for _ in 0..n_windows {
+            let mut window = Sequence::with_capacity(t);
+            cross_kv.reserve(backend, &mut window, t)?;
+            windows.push(window);
+        }
+        let slots = |window: &Sequence| (0..t).map(|pos| window.slot(pos)).collect::<Vec<_>>();
         Ok(Self {
             self_kv: KvCache::new(backend, shape)?,
-            cross_slots: (0..t).map(|pos| window.slot(pos)).collect(),
+            cross_slots: windows.iter().flat_map(slots).collect(),
+            cross_table: windows.iter().flat_map(Sequence::pages).copied().collect(),
             cross_kv,
             sequences: (0..n_sequences)
                 .map(|_| Sequence::with_capacity(config.n_text_ctx))
                 .collect(),
-            window,
+            windows,
+            sequences_each,
             max_tokens,
             max_outputs,
             x: backend.alloc(max_tokens * d)?,
@@ -120,6 +137,24 @@ impl<B: Backend> DecoderState<B> {
             cross_rows: Vec::with_capacity(max_tokens),
             page_table: Vec::with_capacity(n_sequences * pages_each),
         })
+    }
+
+    /// Windows that it has room for.
+    #[must_use]
+    pub fn n_windows(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// Sequences that can listen to each window.
+    #[must_use]
+    pub fn n_sequences(&self) -> usize {
+        self.sequences_each
+    }
+
+    /// Most tokens of one batch.
+    #[must_use]
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens
     }
 
     /// Logits of the last step, one row of `vocab_size` for each of its outputs.
@@ -153,10 +188,13 @@ impl<B: Backend> DecoderState<B> {
         self.pos.clear();
         self.slots.clear();
         self.page_table.clear();
-        let window_pages = self.window.pages().len() as u32;
         let mut start = 0;
         for run in batch.sequences.chunk_by(|a, b| a == b) {
             let sequence = &mut self.sequences[run[0]];
+            let window = run[0] / self.sequences_each;
+            let kv_len = self.windows[window].len() as u32;
+            assert!(kv_len > 0, "`set_audio` of window {window} comes before the first step");
+            let window_pages = self.windows[window].pages().len() as u32;
             let past = sequence.len();
             assert!(past + run.len() <= n_text_ctx, "{past}+{} of {n_text_ctx}", run.len());
             self.self_kv.reserve(backend, sequence, run.len())?;
@@ -172,9 +210,8 @@ impl<B: Backend> DecoderState<B> {
                     kv_start: 0,
                     kv_len: pos as u32 + 1,
                 });
-                let kv_len = self.window.len() as u32;
                 self.cross_rows.push(QueryRow {
-                    first_page: 0,
+                    first_page: window as u32 * window_pages,
                     n_pages: window_pages,
                     kv_start: 0,
                     kv_len,
@@ -189,25 +226,31 @@ impl<B: Backend> DecoderState<B> {
 }
 
 impl<B: Backend> Decoder<B> {
-    /// Projects the encoder's output to the keys and values of every layer's cross-attention.
+    /// Projects the encoder's output to the keys and values of every layer's cross-attention in
+    /// window `window`, and forgets its sequences.
     pub(crate) fn set_audio(
         &self,
         backend: &B,
         config: &Config,
         state: &mut DecoderState<B>,
+        window: usize,
         audio: &B::Buffer,
     ) {
         let (t, d) = (config.n_audio_ctx, config.d_model);
-        state.clear();
+        let each = state.sequences_each;
+        for sequence in &mut state.sequences[window * each..(window + 1) * each] {
+            state.self_kv.truncate(sequence, 0);
+        }
+        let slots = &state.cross_slots[window * t..(window + 1) * t];
         for (layer, block) in self.blocks.iter().enumerate() {
             block.cross_kv.forward(backend, &mut state.cross, View::packed(audio, t, d));
             let all = Rows::packed(t, 2 * d);
             let part = |i| View::new(&state.cross, all.columns(i * d, d));
             let pool = state.cross_kv.pool_mut();
-            backend.kv_write(pool, layer, part(0), part(1), &state.cross_slots);
+            backend.kv_write(pool, layer, part(0), part(1), slots);
         }
-        if state.window.is_empty() {
-            state.window.advance(t);
+        if state.windows[window].is_empty() {
+            state.windows[window].advance(t);
         }
     }
 
@@ -221,11 +264,10 @@ impl<B: Backend> Decoder<B> {
     ) -> Result<(), Error> {
         let (t, d) = (batch.tokens.len(), config.d_model);
         assert!(t <= state.max_tokens && batch.outputs.len() <= state.max_outputs);
-        assert!(!state.window.is_empty(), "`set_audio` comes before the first step");
         let scale = 1.0 / (config.text_head_dim() as f32).sqrt();
         state.plan(backend, batch, config.n_text_ctx)?;
 
-        let DecoderState { self_kv, cross_kv, window, x, h, qkv, ffn, .. } = state;
+        let DecoderState { self_kv, cross_kv, x, h, qkv, ffn, .. } = state;
         let embed = Embed {
             tokens: batch.tokens,
             scale: 1.0,
@@ -270,7 +312,7 @@ impl<B: Backend> Decoder<B> {
                     slopes: None,
                     sinks: None,
                     rows: &state.cross_rows,
-                    page_table: window.pages(),
+                    page_table: &state.cross_table,
                 },
             );
             block.cross_out.accumulate(backend, x, View::packed(h, t, d));

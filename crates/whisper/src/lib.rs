@@ -8,8 +8,12 @@
 //! | `config.rs`, `source.rs`, `weights.rs` | sizes, tensor names of each file format, checked weights |
 //! | `encoder.rs`, `decoder.rs` | the two forward passes and their state |
 //! | `special.rs`, `languages.rs` | special token ids and language codes |
-//! | `rules.rs`, `sampling.rs`, `window.rs` | logit rules, token choice, one 30 s window |
-//! | `transcribe.rs` | seek, prompts and temperature fallback over long audio |
+//! | `rules.rs`, `sampling.rs` | logit rules, drawing a token |
+//! | `search.rs`, `loops.rs` | beam search and best-of over one window, texts that never end |
+//! | `window.rs` | several 30 s windows as one ragged batch |
+//! | `ranges.rs`, `track.rs` | cutting a recording; one stretch of it: seek and segments |
+//! | `context.rs` | the prompt of a window |
+//! | `transcribe.rs` | batches of windows and temperature fallback over long audio |
 //! | `output.rs` | txt, srt, vtt, tsv and json |
 //! | `export.rs` | writing GGUF and whisper.cpp files, quantizing |
 //!
@@ -17,18 +21,23 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod context;
 mod decoder;
 mod encoder;
 mod error;
 mod export;
 mod languages;
+mod loops;
 mod model;
 mod options;
 mod output;
+mod ranges;
 mod rules;
 mod sampling;
+mod search;
 mod source;
 mod special;
+mod track;
 mod transcribe;
 mod weights;
 mod window;
@@ -42,6 +51,7 @@ pub use languages::{LANGUAGES, Language};
 pub use model::Model;
 pub use options::{Options, Task};
 pub use output::OutputFormat;
+pub use search::Finish;
 pub use special::SpecialTokens;
 pub use transcribe::{Progress, Segment, Timings, Transcriber, Transcript};
 pub use window::WindowResult;

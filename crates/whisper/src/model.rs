@@ -73,16 +73,18 @@ impl<B: Backend> Model<B> {
         Ok(EncoderState::new(&self.backend, &self.config, kv_dtype)?)
     }
 
-    /// Buffers for [`decode`](Self::decode) with up to `n_sequences` sequences.
+    /// Buffers for [`decode`](Self::decode) with `n_windows` windows and up to `n_sequences`
+    /// sequences over each.
     ///
     /// # Errors
     /// If the device is full.
     pub fn decoder_state(
         &self,
+        n_windows: usize,
         n_sequences: usize,
         kv_dtype: KvDType,
     ) -> Result<DecoderState<B>, Error> {
-        Ok(DecoderState::new(&self.backend, &self.config, n_sequences, kv_dtype)?)
+        Ok(DecoderState::new(&self.backend, &self.config, n_windows, n_sequences, kv_dtype)?)
     }
 
     /// Encodes one window: `mel` is `[WINDOW_FRAMES, n_mels]`, time-major.
@@ -93,9 +95,14 @@ impl<B: Backend> Model<B> {
         self.weights.encoder.forward(&self.backend, &self.config, state, mel);
     }
 
-    /// Makes the last encoded window what `state` attends to and forgets its sequences.
-    pub fn set_audio(&self, state: &mut DecoderState<B>, encoder: &EncoderState<B>) {
-        self.weights.decoder.set_audio(&self.backend, &self.config, state, encoder.output());
+    /// Makes what was last encoded window `window` of `state` and forgets the sequences that listened
+    /// to it.
+    ///
+    /// # Panics
+    /// If `state` has no such window.
+    pub fn set_audio(&self, state: &mut DecoderState<B>, window: usize, encoder: &EncoderState<B>) {
+        let (decoder, audio) = (&self.weights.decoder, encoder.output());
+        decoder.set_audio(&self.backend, &self.config, state, window, audio);
     }
 
     /// Runs a ragged batch of tokens; the logits stay on the device until
@@ -110,7 +117,8 @@ impl<B: Backend> Model<B> {
         Ok(self.weights.decoder.forward(&self.backend, &self.config, state, batch)?)
     }
 
-    /// Copies the logits of output `index` of the last batch to `logits`, `[vocab_size]`.
+    /// Copies the logits of the last batch's outputs from `index` on to `logits`,
+    /// `[n, vocab_size]`.
     ///
     /// # Errors
     /// If the device fails.

@@ -3,6 +3,7 @@
 
 use stonechat_text::Tokenizer;
 
+use crate::sampling::max;
 use crate::{Options, SpecialTokens, TIMESTAMP_SECONDS};
 
 const NEVER: f32 = f32::NEG_INFINITY;
@@ -15,6 +16,8 @@ pub(crate) struct Rules {
     suppressed_first: Vec<u32>,
     /// `None` when timestamps are off.
     max_initial_timestamp: Option<u32>,
+    /// 0 lets everything repeat.
+    no_repeat_ngram_size: usize,
 }
 
 impl Rules {
@@ -30,6 +33,7 @@ impl Rules {
         if options.suppress_non_speech {
             suppressed.extend(non_speech_tokens(tokenizer));
         }
+        suppressed.extend(&options.suppress_tokens);
         // The reference leaves `<|notimestamps|>` to the timestamp rules; without them the prompt
         // already holds it.
         suppressed.push(special.no_timestamps);
@@ -42,15 +46,21 @@ impl Rules {
         }
         let max_initial_timestamp = (!options.without_timestamps)
             .then(|| (f64::from(options.max_initial_timestamp) / TIMESTAMP_SECONDS).round() as u32);
-        Self { special, suppressed, suppressed_first, max_initial_timestamp }
+        let no_repeat_ngram_size = options.no_repeat_ngram_size;
+        Self { special, suppressed, suppressed_first, max_initial_timestamp, no_repeat_ngram_size }
     }
 
-    /// Sets the logits of tokens that may not follow `sampled` to negative infinity.
+    /// Sets the logits of tokens that may not follow `sampled`, the window's text so far, to negative
+    /// infinity.
     pub(crate) fn apply(&self, logits: &mut [f32], sampled: &[u32]) {
         if sampled.is_empty() {
             forbid(logits, &self.suppressed_first);
         }
         forbid(logits, &self.suppressed);
+        if self.no_repeat_ngram_size > 0 {
+            let text = &mut logits[..self.special.eot as usize];
+            forbid_ngrams(text, sampled, self.no_repeat_ngram_size);
+        }
         if let Some(max_initial) = self.max_initial_timestamp {
             self.apply_timestamps(logits, sampled, max_initial);
         }
@@ -102,8 +112,14 @@ fn forbid(logits: &mut [f32], tokens: &[u32]) {
     }
 }
 
-fn max(values: &[f32]) -> f32 {
-    values.iter().copied().fold(NEVER, f32::max)
+/// Sets the logits of text tokens that would repeat `n` adjacent tokens of `sampled` to negative
+/// infinity (CTranslate2 `NoRepeatNgram`). Timestamps come in equal pairs.
+fn forbid_ngrams(text: &mut [f32], sampled: &[u32], n: usize) {
+    let Some(start) = (sampled.len() + 1).checked_sub(n) else { return };
+    let last = &sampled[start..];
+    for ngram in sampled.windows(n).filter(|ngram| ngram[..n - 1] == *last) {
+        forbid(text, &ngram[n - 1..]);
+    }
 }
 
 /// Tokens of symbols that annotate rather than transcribe: brackets, notes, speaker dashes.
@@ -130,7 +146,7 @@ fn non_speech_tokens(tokenizer: &Tokenizer) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{NEVER, Rules};
+    use super::{NEVER, Rules, forbid_ngrams};
     use crate::SpecialTokens;
 
     fn rules() -> Rules {
@@ -139,6 +155,7 @@ mod tests {
             suppressed: vec![7],
             suppressed_first: vec![220, 50257],
             max_initial_timestamp: Some(50),
+            no_repeat_ngram_size: 0,
         }
     }
 
@@ -182,5 +199,25 @@ mod tests {
         logits[400] = 5.0;
         rules().apply(&mut logits, &[BEGIN, 400]);
         assert!(logits[400] == NEVER, "ln(1500) > 5");
+    }
+
+    #[test]
+    fn ngrams_are_not_repeated() {
+        #[track_caller]
+        fn check(n: usize, sampled: &[u32], expected: &[usize]) {
+            let mut logits = vec![0.0; 10];
+            forbid_ngrams(&mut logits, sampled, n);
+            let forbidden: Vec<usize> = (0..10).filter(|&i| logits[i] == NEVER).collect();
+            assert_eq!(forbidden, expected, "{n} {sampled:?}");
+        }
+        check(1, &[1, 2, 1], &[1, 2]);
+        check(2, &[1, 2, 1], &[2]);
+        check(2, &[1, 2, 1, 3, 1], &[2, 3]);
+        check(3, &[1, 2, 4, 1, 2], &[4]);
+        check(3, &[1, 2, 4, 2, 1], &[]);
+        check(3, &[1], &[]);
+        check(1, &[], &[]);
+        // A timestamp may close one segment and open the next.
+        check(1, &[50], &[]);
     }
 }

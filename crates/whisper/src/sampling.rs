@@ -9,20 +9,29 @@ pub(crate) struct Choice {
     pub(crate) logprob: f32,
 }
 
-/// The most probable token; the first of equals.
-pub(crate) fn greedy(logits: &[f32]) -> Choice {
-    let mut best = 0;
-    for (i, &logit) in logits.iter().enumerate() {
-        if logit > logits[best] {
-            best = i;
+/// The `n` greatest finite logits with their tokens, greatest first; equal ones by token.
+pub(crate) fn top(logits: &[f32], n: usize) -> Vec<(u32, f32)> {
+    let mut best: Vec<(u32, f32)> = Vec::with_capacity(n + 1);
+    let mut least = f32::NEG_INFINITY;
+    for (token, &logit) in logits.iter().enumerate() {
+        if logit > least {
+            let at = best.partition_point(|b| b.1 >= logit);
+            best.insert(at, (token as u32, logit));
+            best.truncate(n);
+            if best.len() == n {
+                least = best[n - 1].1;
+            }
         }
     }
-    Choice { token: best as u32, logprob: logits[best] - log_sum_exp(logits) }
+    best
 }
 
-/// A draw from `softmax(logits / temperature)`.
-pub(crate) fn sample(logits: &[f32], temperature: f32, rng: &mut Rng) -> Choice {
+/// A draw from `softmax(logits / temperature)`; none if every token is forbidden.
+pub(crate) fn sample(logits: &[f32], temperature: f32, rng: &mut Rng) -> Option<Choice> {
     let max = max(logits);
+    if max == f32::NEG_INFINITY {
+        return None;
+    }
     let weight = |logit: f32| f64::from(((logit - max) / temperature).exp());
     let total: f64 = logits.iter().map(|&l| weight(l)).sum();
     let mut left = rng.uniform() * total;
@@ -37,7 +46,7 @@ pub(crate) fn sample(logits: &[f32], temperature: f32, rng: &mut Rng) -> Choice 
             }
         }
     }
-    Choice { token: token as u32, logprob: logits[token] - log_sum_exp(logits) }
+    Some(Choice { token: token as u32, logprob: logits[token] - log_sum_exp(logits) })
 }
 
 /// `exp(logits[token]) / Σ exp(logits)`.
@@ -45,7 +54,8 @@ pub(crate) fn probability(logits: &[f32], token: u32) -> f32 {
     (logits[token as usize] - log_sum_exp(logits)).exp()
 }
 
-fn log_sum_exp(logits: &[f32]) -> f32 {
+/// `ln Σ exp(logits)`.
+pub(crate) fn log_sum_exp(logits: &[f32]) -> f32 {
     let max = max(logits);
     // Eight partial sums let the compiler keep several exponentials in flight.
     let mut sums = [0.0f32; 8];
@@ -64,22 +74,42 @@ fn log_sum_exp(logits: &[f32]) -> f32 {
     max + sums.iter().sum::<f32>().ln()
 }
 
-fn max(logits: &[f32]) -> f32 {
-    logits.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+/// The greatest value; negative infinity of none.
+pub(crate) fn max(values: &[f32]) -> f32 {
+    // Lanes of their own let the compiler use vectors.
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let (chunks, tail) = values.as_chunks::<16>();
+    for chunk in chunks {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane = if value > *lane { value } else { *lane };
+        }
+    }
+    lanes.iter().chain(tail).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
 #[cfg(test)]
 mod tests {
     use stonechat_nn::sample::Rng;
 
-    use super::{greedy, probability, sample};
+    use super::{log_sum_exp, max, probability, sample, top};
 
     #[test]
-    fn greedy_takes_the_first_maximum_and_its_log_probability() {
-        let choice = greedy(&[0.0, 2.0, 2.0, f32::NEG_INFINITY]);
-        assert_eq!(choice.token, 1);
-        let expected = 2.0 - (1.0 + 2.0 * 2f32.exp()).ln();
-        assert!((choice.logprob - expected).abs() < 1e-6);
+    fn the_top_is_sorted_and_equals_keep_their_order() {
+        let logits = [0.0, 2.0, f32::NEG_INFINITY, 2.0, 3.0, -1.0];
+        assert_eq!(top(&logits, 1), [(4, 3.0)]);
+        assert_eq!(top(&logits, 3), [(4, 3.0), (1, 2.0), (3, 2.0)]);
+        assert_eq!(top(&logits, 9).len(), 5, "what is forbidden is not among them");
+    }
+
+    #[test]
+    fn sums_and_maxima_cover_every_length() {
+        for n in 0..40u16 {
+            let logits: Vec<f32> = (0..n).map(|i| f32::from(i * 37 % 41) / 8.0).collect();
+            let sum: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
+            assert!((f64::from(log_sum_exp(&logits)) - sum.ln()).abs() < 1e-5 || n == 0);
+            let expected = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            assert_eq!(max(&logits).to_bits(), expected.to_bits());
+        }
     }
 
     #[test]
@@ -92,7 +122,7 @@ mod tests {
         let n = 200_000;
         let mut counts = [0usize; 5];
         for _ in 0..n {
-            counts[sample(&logits, temperature, &mut rng).token as usize] += 1;
+            counts[sample(&logits, temperature, &mut rng).unwrap().token as usize] += 1;
         }
         assert_eq!(counts[3], 0);
         for (count, weight) in counts.iter().zip(&weights) {

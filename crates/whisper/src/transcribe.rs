@@ -1,20 +1,26 @@
-//! Long audio: seek by timestamps, prompts from earlier text, temperature fallback.
+//! Long audio: prompts from earlier text, windows decoded together, temperature fallback.
 //!
-//! Source: openai/whisper `transcribe.py`.
+//! A recording is one or several tracks. One after the other, each window can be told what was said
+//! before it; side by side, windows do not know of each other.
+//!
+//! Source: openai/whisper `transcribe.py`; faster-whisper `BatchedInferencePipeline`.
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
-use stonechat_audio::Mel;
-use stonechat_nn::sample::Rng;
 use stonechat_nn::{Backend, KvDType};
 use web_time::Instant;
 
+use crate::context::{Context, Prompt};
 use crate::options::no_temperature;
+use crate::ranges;
 use crate::rules::Rules;
-use crate::window::{Scratch, WindowRequest};
+use crate::track::Track;
+use crate::window::{Attempt, Scratch, WindowRequest};
 use crate::{
-    Batch, DecoderState, EncoderState, Error, FRAMES_PER_POSITION, HOP_LENGTH, Language, Model,
-    Options, SAMPLE_RATE, TIMESTAMP_SECONDS, WINDOW_FRAMES, WINDOW_SAMPLES, WindowResult,
+    Batch, DecoderState, EncoderState, Error, Finish, Language, Model, Options, WINDOW_SAMPLES,
+    WindowResult,
 };
 
 /// A stretch of text with its times; the fields are openai/whisper's.
@@ -85,28 +91,28 @@ pub struct Timings {
 #[derive(Debug)]
 pub struct Transcriber<B: Backend> {
     model: Model<B>,
+    kv_dtype: KvDType,
     encoder: EncoderState<B>,
     decoder: DecoderState<B>,
     scratch: Scratch,
-    window: Vec<f32>,
     timings: Timings,
 }
 
 impl<B: Backend> Transcriber<B> {
-    /// Makes the buffers; `kv_dtype` is the type of cached keys and values.
+    /// Makes the buffers that the default options need; `kv_dtype` is the type of cached keys and
+    /// values.
     ///
     /// # Errors
     /// If the device is full.
     pub fn new(model: Model<B>, kv_dtype: KvDType) -> Result<Self, Error> {
         let encoder = model.encoder_state(kv_dtype)?;
-        let decoder = model.decoder_state(Options::MAX_BEST_OF, kv_dtype)?;
-        let window = vec![0.0; WINDOW_FRAMES * model.config().n_mels];
+        let decoder = model.decoder_state(1, Options::default().n_sequences(), kv_dtype)?;
         Ok(Self {
             model,
+            kv_dtype,
             encoder,
             decoder,
             scratch: Scratch::default(),
-            window,
             timings: Timings::default(),
         })
     }
@@ -147,66 +153,146 @@ impl<B: Backend> Transcriber<B> {
         on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
     ) -> Result<Transcript, Error> {
         options.validate()?;
-        let started = Instant::now();
-        let mel = self.model.log_mel().compute(samples, WINDOW_SAMPLES);
-        self.timings.mel += started.elapsed();
-        let n_frames = mel.n_frames - WINDOW_FRAMES;
+        let ranges = match options.batch_size {
+            Some(batch_size) => ranges::cut(samples, batch_size),
+            None => Vec::from_iter((!samples.is_empty()).then_some(0..samples.len())),
+        };
+        self.transcribe_tracks(samples, ranges, options, on_progress).await
+    }
 
-        let mut encoded = None;
-        let language = match self.known_language(options)? {
-            Some(language) => language,
+    /// Transcribes stretches of 16 kHz mono samples, for example where somebody speaks. Neighbours
+    /// that fit a window together are heard in one, with what is between them; times are those of the
+    /// whole recording.
+    ///
+    /// # Errors
+    /// If the ranges are not ascending, an option does not fit the model or the device fails.
+    pub async fn transcribe_ranges_async(
+        &mut self,
+        samples: &[f32],
+        ranges: &[Range<usize>],
+        options: &Options,
+        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    ) -> Result<Transcript, Error> {
+        options.validate()?;
+        let ranges = ranges::pack(ranges, samples.len())?;
+        self.transcribe_tracks(samples, ranges, options, on_progress).await
+    }
+
+    /// Like [`transcribe_ranges_async`](Self::transcribe_ranges_async); blocks until done.
+    ///
+    /// # Errors
+    /// If the ranges are not ascending, an option does not fit the model or the device fails.
+    pub fn transcribe_ranges(
+        &mut self,
+        samples: &[f32],
+        ranges: &[Range<usize>],
+        options: &Options,
+        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    ) -> Result<Transcript, Error> {
+        pollster::block_on(self.transcribe_ranges_async(samples, ranges, options, on_progress))
+    }
+
+    async fn transcribe_tracks(
+        &mut self,
+        samples: &[f32],
+        ranges: Vec<Range<usize>>,
+        options: &Options,
+        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    ) -> Result<Transcript, Error> {
+        options.validate_for(self.model.config())?;
+        let n_windows = options.batch_size.unwrap_or(1);
+        self.make_room(n_windows.min(ranges.len().max(1)), options.n_sequences())?;
+        let mut pending = ranges.iter();
+        let mut first = pending.next().map(|range| self.track(samples, range.clone()));
+        let (language, mut encoded) = match self.known_language(options)? {
+            Some(language) => (language, None),
             None => {
-                self.encode(&mel, 0, n_frames.min(WINDOW_FRAMES));
-                encoded = Some(0);
-                let (language, probability) = self.detect_language().await?;
+                let (language, probability, encoded) =
+                    self.detect_language(samples, &ranges, first.as_ref()).await?;
                 on_progress(Progress::Language(language, probability));
-                language
+                (language, encoded)
             }
         };
-
         let special = *self.model.special();
         let rules = Rules::new(special, self.model.tokenizer(), options);
-        let mut run = Run {
-            start: self.start_sequence(language, options)?,
-            history: Vec::new(),
-            prompt_from: 0,
+        let start = self.start_sequence(language, options)?;
+        let first_window = ranges.first().map_or(0, |range| range.start);
+        let mut context = Context::new(&self.model, start, first_window, options);
+        let mut transcript = Transcript {
+            text: String::new(),
             segments: Vec::new(),
-            rng: Rng::new(options.seed),
-            duration: samples.len() as f64 / SAMPLE_RATE as f64,
-            temperature: 0.0,
+            language: language.code.to_owned(),
         };
-        if let Some(prompt) = &options.initial_prompt {
-            run.history = self.model.tokenizer().encode(&format!(" {}", prompt.trim()));
-        }
-        let mut seek = 0;
-        while seek < n_frames {
-            let size = WINDOW_FRAMES.min(n_frames - seek);
-            if is_digital_silence(samples, seek, size) {
-                seek += size;
-                let done = (seek * HOP_LENGTH).min(samples.len());
-                on_progress(Progress::Position(done, samples.len()));
-                continue;
+        // In order of time; those that are done wait for those before them.
+        let mut tracks: VecDeque<Track<'_>> = VecDeque::new();
+        let mut done_before = 0;
+        loop {
+            let mut n_open = tracks.iter().filter(|track| !track.is_done()).count();
+            while n_open < n_windows {
+                let next = || pending.next().map(|range| self.track(samples, range.clone()));
+                let Some(mut track) = first.take().or_else(next) else { break };
+                n_open += usize::from(track.find_sound());
+                tracks.push_back(track);
             }
-            if encoded.take() != Some(seek) {
-                self.encode(&mel, seek, size);
-            }
-            let result = self.decode_with_fallback(&mut run, &rules, options).await?;
-            if is_silent(&result, options) {
-                seek += size;
-            } else {
-                let first = run.segments.len();
-                seek += self.append_segments(&mut run, &result, seek, size);
-                for segment in &run.segments[first..] {
-                    on_progress(Progress::Segment(segment));
-                }
-                if !options.condition_on_previous_text || run.temperature > 0.5 {
-                    run.prompt_from = run.history.len();
+            let mut open: Vec<&mut Track<'_>> =
+                tracks.iter_mut().filter(|track| !track.is_done()).collect();
+            for (window, track) in open.iter().enumerate() {
+                if encoded.take() != Some(track.window_start()) {
+                    self.encode(&track.window(), window);
                 }
             }
-            on_progress(Progress::Position((seek * HOP_LENGTH).min(samples.len()), samples.len()));
+            let decoded = self.decode_with_fallback(&open, &context, &rules, options).await?;
+            let is_empty = decoded.is_empty();
+            for (track, decoded) in open.iter_mut().zip(decoded) {
+                if is_silent(&decoded.result, options) {
+                    track.skip_window();
+                } else {
+                    let first = track.segments.len();
+                    track.take(&decoded.result, &special, self.model.tokenizer());
+                    let Decoded { temperature, has_failed, .. } = decoded;
+                    context.add(&track.segments[first..], temperature, has_failed);
+                }
+                track.find_sound();
+            }
+            while let Some(track) = tracks.front_mut() {
+                for mut segment in track.segments.drain(..) {
+                    segment.id = transcript.segments.len();
+                    on_progress(Progress::Segment(&segment));
+                    transcript.text += &segment.text;
+                    transcript.segments.push(segment);
+                }
+                if !track.is_done() {
+                    break;
+                }
+                done_before = track.end();
+                tracks.pop_front();
+            }
+            if is_empty {
+                break;
+            }
+            let done: usize = tracks.iter().map(Track::done_samples).sum();
+            on_progress(Progress::Position(done_before + done, samples.len()));
         }
-        let text = run.segments.iter().map(|s| s.text.as_str()).collect();
-        Ok(Transcript { text, segments: run.segments, language: language.code.to_owned() })
+        on_progress(Progress::Position(samples.len(), samples.len()));
+        Ok(transcript)
+    }
+
+    /// Makes the decoder's buffers anew if they are too small.
+    fn make_room(&mut self, n_windows: usize, n_sequences: usize) -> Result<(), Error> {
+        let (has_windows, has_sequences) = (self.decoder.n_windows(), self.decoder.n_sequences());
+        if n_windows > has_windows || n_sequences > has_sequences {
+            let (n_windows, n_sequences) =
+                (n_windows.max(has_windows), n_sequences.max(has_sequences));
+            self.decoder = self.model.decoder_state(n_windows, n_sequences, self.kv_dtype)?;
+        }
+        Ok(())
+    }
+
+    fn track<'a>(&mut self, samples: &'a [f32], range: Range<usize>) -> Track<'a> {
+        let started = Instant::now();
+        let track = Track::new(samples, range, self.model.log_mel());
+        self.timings.mel += started.elapsed();
+        track
     }
 
     /// The language when it need not be detected.
@@ -248,205 +334,136 @@ impl<B: Backend> Transcriber<B> {
         Ok(start)
     }
 
-    /// Encodes the frames `seek .. seek + size`, padded with silence to a window.
-    fn encode(&mut self, mel: &Mel, seek: usize, size: usize) {
+    /// Encodes `mel`, `[WINDOW_FRAMES, n_mels]`, for window `window` of the decoder.
+    fn encode(&mut self, mel: &[f32], window: usize) {
         let started = Instant::now();
-        let frames = &mel.data[seek * mel.n_mels..(seek + size) * mel.n_mels];
-        self.window[..frames.len()].copy_from_slice(frames);
-        self.window[frames.len()..].fill(0.0);
-        self.model.encode(&mut self.encoder, &self.window);
-        self.model.set_audio(&mut self.decoder, &self.encoder);
+        self.model.encode(&mut self.encoder, mel);
+        self.model.set_audio(&mut self.decoder, window, &self.encoder);
         self.timings.encode += started.elapsed();
         self.timings.windows += 1;
     }
 
-    /// The most probable language of the encoded window.
-    async fn detect_language(&mut self) -> Result<(Language, f32), Error> {
+    /// The most probable language of the first 30 s of `ranges`, its probability, and where the
+    /// window begins that was encoded for it, if it is the first one of the first track.
+    async fn detect_language(
+        &mut self,
+        samples: &[f32],
+        ranges: &[Range<usize>],
+        first: Option<&Track<'_>>,
+    ) -> Result<(Language, f32, Option<usize>), Error> {
+        // A short window says too little.
+        let is_enough = |track: &&Track<'_>| ranges.len() == 1 || 2 * track.len() > WINDOW_SAMPLES;
+        let first = first.filter(is_enough);
+        let window = if let Some(track) = first {
+            track.window()
+        } else {
+            let speech = ranges.iter().flat_map(|range| &samples[range.clone()]);
+            let speech: Vec<f32> = speech.take(WINDOW_SAMPLES).copied().collect();
+            self.track(&speech, 0..speech.len()).window()
+        };
+        self.encode(&window, 0);
+
         let special = self.model.special();
         let batch = Batch { tokens: &[special.sot], sequences: &[0], outputs: &[0] };
         self.decoder.clear();
         self.model.decode(&mut self.decoder, batch)?;
         let mut logits = vec![0.0; self.model.config().vocab_size];
         self.model.read_logits(&self.decoder, 0, &mut logits).await?;
-        let first = special.sot as usize + 1;
-        let logits = &logits[first..first + special.languages().len()];
+        let start = special.sot as usize + 1;
+        let logits = &logits[start..start + special.languages().len()];
         let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or(0);
         let total: f32 = logits.iter().map(|l| (l - logits[best]).exp()).sum();
-        Ok((special.languages()[best], 1.0 / total))
+        Ok((special.languages()[best], 1.0 / total, first.map(Track::window_start)))
     }
 
+    /// Decodes the windows at hand of `tracks`, those that fail again at the next temperature.
     async fn decode_with_fallback(
         &mut self,
-        run: &mut Run,
+        tracks: &[&mut Track<'_>],
+        context: &Context,
         rules: &Rules,
         options: &Options,
-    ) -> Result<WindowResult, Error> {
+    ) -> Result<Vec<Decoded>, Error> {
         let started = Instant::now();
-        let prompt = run.prompt(&self.model);
-        let mut best: Option<WindowResult> = None;
-        for &temperature in &options.temperatures {
-            let n_candidates = if temperature > 0.0 { options.best_of } else { 1 };
-            let request = WindowRequest { prompt: &prompt, rules, temperature, n_candidates };
-            let (state, scratch) = (&mut self.decoder, &mut self.scratch);
-            let result = self.model.decode_window(state, scratch, request, &mut run.rng).await?;
-            run.temperature = temperature;
-            let failed = needs_fallback(&result, options);
-            if !failed || best.as_ref().is_none_or(|best| is_better(&result, best, options)) {
-                best = Some(result);
-            }
-            if !failed {
+        let prompts: Vec<Prompt> =
+            tracks.iter().map(|track| context.prompt(&self.model, track.window_start())).collect();
+        let mut best: Vec<Option<Decoded>> = tracks.iter().map(|_| None).collect();
+        let mut open: Vec<usize> = (0..tracks.len()).collect();
+        for (n, &temperature) in options.temperatures.iter().enumerate() {
+            if open.is_empty() {
                 break;
             }
-            self.timings.fallbacks += 1;
+            let request = |&window: &usize| {
+                let Prompt { tokens, n_given } = &prompts[window];
+                // Draws depend on the window, not on what is decoded beside it.
+                let at = (tracks[window].window_start() * options.temperatures.len() + n) as u64;
+                let seed = options.seed.wrapping_add(at);
+                WindowRequest { window, prompt: tokens, n_given: *n_given, seed }
+            };
+            let requests: Vec<_> = open.iter().map(request).collect();
+            let (state, scratch) = (&mut self.decoder, &mut self.scratch);
+            let attempt = Attempt { rules, options, temperature };
+            let results = self.model.decode_windows(state, scratch, &requests, attempt).await?;
+            let mut failed = Vec::new();
+            for (&window, result) in open.iter().zip(results) {
+                let has_failed = needs_fallback(&result, options);
+                let kept = best[window].take().map(|earlier| earlier.result);
+                let result = match kept {
+                    Some(kept) if has_failed && !is_better(&result, &kept, options) => kept,
+                    _ => result,
+                };
+                best[window] = Some(Decoded { result, temperature, has_failed });
+                if has_failed {
+                    failed.push(window);
+                }
+            }
+            self.timings.fallbacks += failed.len();
+            open = failed;
         }
         self.timings.decode += started.elapsed();
-        let best = best.ok_or_else(no_temperature)?;
-        self.timings.tokens += best.tokens.len();
-        Ok(best)
-    }
-
-    /// Cuts a window's tokens into segments at its timestamp pairs; returns by how many frames to
-    /// move on.
-    fn append_segments(
-        &self,
-        run: &mut Run,
-        result: &WindowResult,
-        seek: usize,
-        size: usize,
-    ) -> usize {
-        let special = self.model.special();
-        let tokens = &result.tokens;
-        let is_timestamp = |i: usize| special.is_timestamp(tokens[i]);
-        let steps = |token: u32| token.saturating_sub(special.timestamp_begin) as usize;
-        let offset = seconds(seek);
-        let n = tokens.len();
-        let single_ending = n >= 2 && !is_timestamp(n - 2) && is_timestamp(n - 1);
-        let mut cuts: Vec<usize> =
-            (1..n).filter(|&i| is_timestamp(i - 1) && is_timestamp(i)).collect();
-        if cuts.is_empty() {
-            let last = (0..n).rev().find(|&i| is_timestamp(i)).map(|i| steps(tokens[i]));
-            let length = match last {
-                Some(last) if last > 0 => last as f64 * TIMESTAMP_SECONDS,
-                _ => seconds(size),
-            };
-            self.push_segment(run, result, tokens, (offset, offset + length), seek);
-            return size;
+        let mut decoded: Vec<Decoded> =
+            best.into_iter().collect::<Option<_>>().ok_or_else(no_temperature)?;
+        for Decoded { result, .. } in &mut decoded {
+            if result.finish == Finish::Loop {
+                result.cut_loop(self.model.tokenizer(), self.model.special());
+            }
+            self.timings.tokens += result.tokens.len();
         }
-        if single_ending {
-            cuts.push(n);
-        }
-        let mut from = 0;
-        for &cut in &cuts {
-            let piece = &tokens[from..cut];
-            let time = |token: u32| offset + steps(token) as f64 * TIMESTAMP_SECONDS;
-            let times = (time(piece[0]), time(piece[piece.len() - 1]));
-            self.push_segment(run, result, piece, times, seek);
-            from = cut;
-        }
-        if single_ending {
-            // Nothing was said after the last stamp.
-            size
-        } else {
-            // The rules make the last stamp positive; an advance of zero would never end.
-            steps(tokens[from - 1]).max(1) * FRAMES_PER_POSITION
-        }
-    }
-
-    fn push_segment(
-        &self,
-        run: &mut Run,
-        result: &WindowResult,
-        tokens: &[u32],
-        (start, end): (f64, f64),
-        seek: usize,
-    ) {
-        let text = self.model.tokenizer().decode(tokens);
-        if start >= end || text.trim().is_empty() {
-            return;
-        }
-        run.history.extend_from_slice(tokens);
-        run.segments.push(Segment {
-            id: run.segments.len(),
-            seek,
-            start: hundredths(start.min(run.duration)),
-            end: hundredths(end.min(run.duration)),
-            text,
-            tokens: tokens.to_vec(),
-            temperature: result.temperature,
-            avg_logprob: result.avg_logprob,
-            compression_ratio: result.compression_ratio,
-            no_speech_prob: result.no_speech_prob,
-        });
+        Ok(decoded)
     }
 }
 
-/// What one recording accumulates.
+/// What a window was decoded to.
 #[derive(Debug)]
-struct Run {
-    start: Vec<u32>,
-    /// Tokens of the initial prompt and all segments.
-    history: Vec<u32>,
-    /// Where in `history` the prompt of the next window may begin.
-    prompt_from: usize,
-    segments: Vec<Segment>,
-    rng: Rng,
-    /// Seconds of the recording: stamps in the padding of the last window lie beyond it.
-    duration: f64,
-    /// The last temperature that the current window needed.
+struct Decoded {
+    /// The best attempt.
+    result: WindowResult,
+    /// Temperature of the last attempt.
     temperature: f32,
-}
-
-impl Run {
-    fn prompt<B: Backend>(&self, model: &Model<B>) -> Vec<u32> {
-        let earlier = &self.history[self.prompt_from..];
-        let earlier = &earlier[earlier.len().saturating_sub(model.config().max_prompt_tokens())..];
-        let mut prompt = Vec::with_capacity(1 + earlier.len() + self.start.len());
-        if !earlier.is_empty() {
-            prompt.push(model.special().start_of_prev);
-            prompt.extend_from_slice(earlier);
-        }
-        prompt.extend_from_slice(&self.start);
-        prompt
-    }
+    /// Whether that one failed too.
+    has_failed: bool,
 }
 
 /// Which of two failed attempts to keep: one that does not repeat itself, then the more probable
 /// one. The reference keeps the last, which is the most random; this is faster-whisper's choice.
 fn is_better(a: &WindowResult, b: &WindowResult, options: &Options) -> bool {
-    let varied = |result: &WindowResult| {
-        options.compression_ratio_threshold.is_none_or(|limit| result.compression_ratio <= limit)
-    };
-    (varied(a), a.avg_logprob) > (varied(b), b.avg_logprob)
+    (!repeats(a, options), a.avg_logprob) > (!repeats(b, options), b.avg_logprob)
+}
+
+fn repeats(result: &WindowResult, options: &Options) -> bool {
+    let limit = options.compression_ratio_threshold;
+    result.finish == Finish::Loop || limit.is_some_and(|limit| result.compression_ratio > limit)
 }
 
 fn needs_fallback(result: &WindowResult, options: &Options) -> bool {
-    let repeats =
-        options.compression_ratio_threshold.is_some_and(|limit| result.compression_ratio > limit);
     let unlikely = options.logprob_threshold.is_some_and(|limit| result.avg_logprob < limit);
     let silent =
         unlikely && options.no_speech_threshold.is_some_and(|limit| result.no_speech_prob > limit);
-    (repeats || unlikely) && !silent
+    (repeats(result, options) || unlikely) && !silent
 }
 
 /// Whether the window holds no speech: the model says so and is unsure of the text it gave.
 fn is_silent(result: &WindowResult, options: &Options) -> bool {
     let sure = options.logprob_threshold.is_some_and(|limit| result.avg_logprob > limit);
     options.no_speech_threshold.is_some_and(|limit| result.no_speech_prob > limit) && !sure
-}
-
-/// Whether the window holds nothing above the last bit of 16-bit audio. The reference hears "you"
-/// in such a window; there is nothing to hear.
-fn is_digital_silence(samples: &[f32], seek: usize, size: usize) -> bool {
-    const LAST_BIT: f32 = 1.5 / 32768.0;
-    let end = ((seek + size) * HOP_LENGTH).min(samples.len());
-    samples[(seek * HOP_LENGTH).min(end)..end].iter().all(|s| s.abs() <= LAST_BIT)
-}
-
-fn seconds(frames: usize) -> f64 {
-    (frames * HOP_LENGTH) as f64 / SAMPLE_RATE as f64
-}
-
-/// Times are multiples of 10 ms; this removes the rounding error of their sums.
-fn hundredths(seconds: f64) -> f64 {
-    (seconds * 100.0).round() / 100.0
 }

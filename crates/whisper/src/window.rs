@@ -1,15 +1,17 @@
-//! One window of audio to tokens, at one temperature.
+//! Windows of audio to tokens, at one temperature: all texts of all windows are one ragged batch.
 
 use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use stonechat_nn::Backend;
-use stonechat_nn::sample::Rng;
+use stonechat_text::Tokenizer;
 
+use crate::loops;
 use crate::rules::Rules;
-use crate::sampling::{greedy, probability, sample};
-use crate::{Batch, DecoderState, Error, Model};
+use crate::sampling::probability;
+use crate::search::{Finish, Search, SearchOptions};
+use crate::{Batch, DecoderState, Error, Model, Options, SpecialTokens};
 
 /// What one window was decoded to.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,130 +22,216 @@ pub struct WindowResult {
     pub text: String,
     /// Temperature that it was decoded at.
     pub temperature: f32,
-    /// Mean log-probability of the tokens, the end token included.
+    /// Mean log-probability of the chosen tokens, the end token included.
     pub avg_logprob: f64,
     /// Bytes of the text over bytes of it compressed with zlib.
     pub compression_ratio: f64,
     /// Probability of `<|nospeech|>` at the start.
     pub no_speech_prob: f64,
+    /// Why the text ends where it does.
+    pub finish: Finish,
 }
 
-/// How to decode a window.
-#[derive(Debug)]
+/// A window to decode.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct WindowRequest<'a> {
-    /// Earlier text, the start sequence, and a prefix if there is one.
+    /// Which of the state's windows.
+    pub(crate) window: usize,
+    /// Earlier text, the start sequence, and the prefix if there is one.
     pub(crate) prompt: &'a [u32],
+    /// Tokens at the prompt's end that the window's text begins with.
+    pub(crate) n_given: usize,
+    /// Seed of what is drawn.
+    pub(crate) seed: u64,
+}
+
+/// How to decode windows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attempt<'a> {
     pub(crate) rules: &'a Rules,
+    pub(crate) options: &'a Options,
     pub(crate) temperature: f32,
-    pub(crate) n_candidates: usize,
 }
 
-/// One candidate transcript of a window.
-#[derive(Debug, Default, Clone)]
-struct Candidate {
-    tokens: Vec<u32>,
-    sum_logprob: f64,
-    finished: bool,
-}
-
-impl Candidate {
-    /// Mean log-probability without the end token: what candidates are compared by.
-    fn score(&self) -> f64 {
-        self.sum_logprob / self.tokens.len().max(1) as f64
-    }
+/// A window that is being decoded.
+#[derive(Debug)]
+struct Decoding {
+    search: Search,
+    /// The first of its sequences.
+    first_sequence: usize,
+    no_speech_prob: f64,
 }
 
 /// Reusable host memory of the decoding loop.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     logits: Vec<f32>,
-    first: Vec<f32>,
     tokens: Vec<u32>,
     sequences: Vec<usize>,
     outputs: Vec<usize>,
+    forks: Vec<(usize, usize)>,
 }
 
-impl<B: Backend> Model<B> {
-    /// Decodes the window that `state` attends to.
-    pub(crate) async fn decode_window(
-        &self,
+impl Scratch {
+    fn clear(&mut self) {
+        self.tokens.clear();
+        self.sequences.clear();
+        self.outputs.clear();
+    }
+
+    fn batch(&self) -> Batch<'_> {
+        Batch { tokens: &self.tokens, sequences: &self.sequences, outputs: &self.outputs }
+    }
+
+    /// Reads the logits of all outputs.
+    async fn read_logits<B: Backend>(
+        &mut self,
+        model: &Model<B>,
+        state: &DecoderState<B>,
+    ) -> Result<(), Error> {
+        self.logits.resize(self.outputs.len() * model.config().vocab_size, 0.0);
+        model.read_logits(state, 0, &mut self.logits).await
+    }
+}
+
+impl Decoding {
+    /// Chooses the next tokens from `logits`, `[alive, V]`.
+    fn step<B: Backend>(
+        &mut self,
         state: &mut DecoderState<B>,
-        scratch: &mut Scratch,
-        request: WindowRequest<'_>,
-        rng: &mut Rng,
-    ) -> Result<WindowResult, Error> {
-        let WindowRequest { prompt, rules, temperature, n_candidates } = request;
-        let special = self.special();
-        let Scratch { logits, first, tokens, sequences, outputs } = scratch;
-        logits.resize(self.config().vocab_size, 0.0);
-        first.resize(self.config().vocab_size, 0.0);
+        rules: &Rules,
+        logits: &mut [f32],
+        forks: &mut Vec<(usize, usize)>,
+    ) {
+        let vocab_size = logits.len() / self.search.alive().len();
+        for (row, hypothesis) in logits.chunks_exact_mut(vocab_size).zip(self.search.alive()) {
+            rules.apply(row, &hypothesis.tokens);
+        }
+        self.search.step(logits, forks);
+        for (from, to) in forks.iter() {
+            state.fork(self.first_sequence + from, self.first_sequence + to);
+        }
+    }
 
-        state.clear();
-        sequences.clear();
-        sequences.resize(prompt.len(), 0);
-        let sot = prompt.iter().rposition(|&t| t == special.sot).unwrap_or(0);
-        let last = prompt.len() - 1;
-        let wanted: &[usize] = if sot == last { &[last] } else { &[sot, last] };
-        self.decode(state, Batch { tokens: prompt, sequences, outputs: wanted })?;
-        self.read_logits(state, 0, first).await?;
-        let no_speech_prob = f64::from(probability(first, special.no_speech));
-        self.read_logits(state, wanted.len() - 1, first).await?;
-        rules.apply(first, &[]);
-
-        let mut candidates = vec![Candidate::default(); n_candidates];
-        for i in 1..n_candidates {
-            state.fork(0, i);
-        }
-        let mut choose = |logits: &[f32], candidate: &mut Candidate| {
-            let choice =
-                if temperature == 0.0 { greedy(logits) } else { sample(logits, temperature, rng) };
-            candidate.sum_logprob += f64::from(choice.logprob);
-            if choice.token == special.eot {
-                candidate.finished = true;
-            } else {
-                candidate.tokens.push(choice.token);
-            }
-        };
-        for candidate in &mut candidates {
-            choose(first, candidate);
-        }
-        // The reference samples n_text_ctx / 2 tokens and stops when the context is full.
-        let room = self.config().n_text_ctx - prompt.len();
-        for _ in 1..self.config().max_new_tokens().min(room + 1) {
-            tokens.clear();
-            sequences.clear();
-            outputs.clear();
-            for (i, candidate) in candidates.iter().enumerate().filter(|(_, c)| !c.finished) {
-                outputs.push(tokens.len());
-                tokens.extend(candidate.tokens.last());
-                sequences.push(i);
-            }
-            if tokens.is_empty() {
-                break;
-            }
-            self.decode(state, Batch { tokens, sequences, outputs })?;
-            let running = candidates.iter_mut().filter(|c| !c.finished);
-            for (row, candidate) in running.enumerate() {
-                self.read_logits(state, row, logits).await?;
-                rules.apply(logits, &candidate.tokens);
-                choose(logits, candidate);
-            }
-        }
-        // `max_by` keeps the last of equals and the reference the first.
-        let best = candidates
-            .into_iter()
-            .rev()
-            .max_by(|a, b| a.score().total_cmp(&b.score()))
-            .unwrap_or_default();
-        let text = self.tokenizer().decode(&best.tokens).trim().to_owned();
-        Ok(WindowResult {
-            avg_logprob: best.sum_logprob / (best.tokens.len() + 1) as f64,
+    fn result(self, tokenizer: &Tokenizer, temperature: f32) -> WindowResult {
+        let (best, n_chosen) = self.search.best();
+        let text = tokenizer.decode(&best.tokens).trim().to_owned();
+        WindowResult {
+            avg_logprob: best.sum_logprob / (n_chosen + 1) as f64,
             compression_ratio: compression_ratio(&text),
             tokens: best.tokens,
             text,
             temperature,
-            no_speech_prob,
-        })
+            no_speech_prob: self.no_speech_prob,
+            finish: best.finish,
+        }
+    }
+}
+
+impl<B: Backend> Model<B> {
+    /// Decodes windows of `state` side by side, each with as many sequences as it searches with.
+    pub(crate) async fn decode_windows(
+        &self,
+        state: &mut DecoderState<B>,
+        scratch: &mut Scratch,
+        requests: &[WindowRequest<'_>],
+        attempt: Attempt<'_>,
+    ) -> Result<Vec<WindowResult>, Error> {
+        state.clear();
+        let mut decodings = Vec::with_capacity(requests.len());
+        while decodings.len() < requests.len() {
+            let rest = &requests[decodings.len()..];
+            decodings.extend(self.prefill(state, scratch, rest, attempt).await?);
+        }
+        loop {
+            scratch.clear();
+            for decoding in &decodings {
+                for hypothesis in decoding.search.alive() {
+                    scratch.outputs.push(scratch.tokens.len());
+                    scratch.tokens.extend(hypothesis.tokens.last());
+                    scratch.sequences.push(decoding.first_sequence + hypothesis.sequence);
+                }
+            }
+            if scratch.tokens.is_empty() {
+                break;
+            }
+            self.decode(state, scratch.batch())?;
+            scratch.read_logits(self, state).await?;
+            let mut logits = &mut scratch.logits[..];
+            for decoding in decodings.iter_mut().filter(|d| !d.search.alive().is_empty()) {
+                let n = decoding.search.alive().len() * self.config().vocab_size;
+                let (own, others) = logits.split_at_mut(n);
+                decoding.step(state, attempt.rules, own, &mut scratch.forks);
+                logits = others;
+            }
+        }
+        let result = |d: Decoding| d.result(self.tokenizer(), attempt.temperature);
+        Ok(decodings.into_iter().map(result).collect())
+    }
+
+    /// Runs the prompts of the first `requests`, as many as fit one batch, and chooses their first
+    /// tokens.
+    async fn prefill(
+        &self,
+        state: &mut DecoderState<B>,
+        scratch: &mut Scratch,
+        requests: &[WindowRequest<'_>],
+        attempt: Attempt<'_>,
+    ) -> Result<Vec<Decoding>, Error> {
+        let special = self.special();
+        scratch.clear();
+        let mut decodings = Vec::new();
+        for request in requests {
+            let WindowRequest { window, prompt, n_given, seed } = *request;
+            let start = scratch.tokens.len();
+            if start + prompt.len() > state.max_tokens() {
+                break;
+            }
+            let first_sequence = window * state.n_sequences();
+            scratch.tokens.extend_from_slice(prompt);
+            scratch.sequences.resize(scratch.tokens.len(), first_sequence);
+            let sot = prompt.iter().rposition(|&t| t == special.sot).unwrap_or(0);
+            scratch.outputs.extend([start + sot, start + prompt.len() - 1]);
+            let options = self.search_options(attempt, prompt.len());
+            let search = Search::new(options, &prompt[prompt.len() - n_given..], seed);
+            decodings.push(Decoding { search, first_sequence, no_speech_prob: 0.0 });
+        }
+        self.decode(state, scratch.batch())?;
+        scratch.read_logits(self, state).await?;
+        let rows = scratch.logits.chunks_exact_mut(2 * self.config().vocab_size);
+        for (decoding, rows) in decodings.iter_mut().zip(rows) {
+            let (sot, last) = rows.split_at_mut(self.config().vocab_size);
+            decoding.no_speech_prob = f64::from(probability(sot, special.no_speech));
+            decoding.step(state, attempt.rules, last, &mut scratch.forks);
+        }
+        Ok(decodings)
+    }
+
+    fn search_options(&self, attempt: Attempt<'_>, prompt_len: usize) -> SearchOptions {
+        let Attempt { options, temperature, .. } = attempt;
+        // The reference samples n_text_ctx / 2 tokens and stops when the context is full.
+        let room = self.config().n_text_ctx - prompt_len;
+        let wanted = options.max_new_tokens.unwrap_or(self.config().max_new_tokens());
+        SearchOptions {
+            temperature,
+            width: if temperature == 0.0 { options.beam_size } else { options.best_of },
+            patience: options.patience,
+            length_penalty: options.length_penalty,
+            eot: self.special().eot,
+            max_tokens: wanted.min(room + 1),
+        }
+    }
+}
+
+impl WindowResult {
+    /// Cuts the repeats of a loop off; only for a window that nothing better was found for.
+    pub(crate) fn cut_loop(&mut self, tokenizer: &Tokenizer, special: &SpecialTokens) {
+        let is_text = |token: u32| token < special.eot;
+        if let Some(tokens) = loops::without_repeats(&self.tokens, is_text) {
+            self.text = tokenizer.decode(tokens).trim().to_owned();
+            self.compression_ratio = compression_ratio(&self.text);
+            self.tokens.truncate(tokens.len());
+        }
     }
 }
 

@@ -89,7 +89,7 @@ fn check_model(name: &str) {
     let golden: Value = serde_json::from_slice(&golden).unwrap();
     let config = *model.config();
     let mut encoder = model.encoder_state(KvDType::F32).unwrap();
-    let mut decoder = model.decoder_state(1, KvDType::F32).unwrap();
+    let mut decoder = model.decoder_state(1, 1, KvDType::F32).unwrap();
     let mut encoded = vec![0.0; config.n_audio_ctx * config.d_model];
     let mut logits = vec![0.0; config.vocab_size];
     let cases = golden["cases"].as_array().unwrap();
@@ -105,7 +105,7 @@ fn check_model(name: &str) {
         check_matrix(&format!("{what} encoder"), &case["encoder"], |row, col| {
             encoded[row * config.d_model + col]
         });
-        model.set_audio(&mut decoder, &encoder);
+        model.set_audio(&mut decoder, 0, &encoder);
 
         let raw = &case["raw"];
         let (mut input, expected) = (ids(&raw["prompt"]), ids(&raw["tokens"]));

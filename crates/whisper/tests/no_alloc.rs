@@ -40,8 +40,8 @@ fn a_decode_step_does_not_allocate() {
     let model = Model::load(Cpu::new(2).unwrap(), &file, |_| {}).unwrap();
     let mut encoder = model.encoder_state(KvDType::F32).unwrap();
     model.encode(&mut encoder, &Lcg::new(1).normals(WINDOW_FRAMES * 80, 0.5));
-    let mut decoder = model.decoder_state(2, KvDType::F32).unwrap();
-    model.set_audio(&mut decoder, &encoder);
+    let mut decoder = model.decoder_state(1, 2, KvDType::F32).unwrap();
+    model.set_audio(&mut decoder, 0, &encoder);
     let mut step = |token: u32| {
         let batch = Batch { tokens: &[token, token + 1], sequences: &[0, 1], outputs: &[0, 1] };
         model.decode(&mut decoder, batch).unwrap();

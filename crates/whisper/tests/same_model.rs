@@ -98,8 +98,8 @@ fn difference(got: &[f32], expected: &[f32]) -> f32 {
 fn logits(model: &Model<Cpu>) -> Vec<f32> {
     let mut encoder = model.encoder_state(KvDType::F32).unwrap();
     model.encode(&mut encoder, &Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));
-    let mut decoder = model.decoder_state(1, KvDType::F32).unwrap();
-    model.set_audio(&mut decoder, &encoder);
+    let mut decoder = model.decoder_state(1, 1, KvDType::F32).unwrap();
+    model.set_audio(&mut decoder, 0, &encoder);
     let batch = Batch { tokens: &[50257, 50362, 11, 700], sequences: &[0; 4], outputs: &[3] };
     model.decode(&mut decoder, batch).unwrap();
     let mut logits = vec![0.0; model.config().vocab_size];

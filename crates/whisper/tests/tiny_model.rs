@@ -20,8 +20,8 @@ fn mel(seed: u64) -> Vec<f32> {
 fn listening<B: Backend>(model: &Model<B>, seed: u64, n: usize) -> DecoderState<B> {
     let mut encoder = model.encoder_state(KvDType::F32).unwrap();
     model.encode(&mut encoder, &mel(seed));
-    let mut decoder = model.decoder_state(n, KvDType::F32).unwrap();
-    model.set_audio(&mut decoder, &encoder);
+    let mut decoder = model.decoder_state(1, n, KvDType::F32).unwrap();
+    model.set_audio(&mut decoder, 0, &encoder);
     decoder
 }
 

@@ -14,8 +14,8 @@ fn logits<B: Backend>(backend: B) -> Vec<Vec<f32>> {
     let mel = Lcg::new(3).normals(WINDOW_FRAMES * 80, 0.5);
     let mut encoder = model.encoder_state(KvDType::F32).unwrap();
     model.encode(&mut encoder, &mel);
-    let mut state = model.decoder_state(2, KvDType::F32).unwrap();
-    model.set_audio(&mut state, &encoder);
+    let mut state = model.decoder_state(1, 2, KvDType::F32).unwrap();
+    model.set_audio(&mut state, 0, &encoder);
     let mut all = Vec::new();
     let mut step = |state: &mut _, tokens: &[u32], sequences: &[usize], outputs: &[usize]| {
         model.decode(state, Batch { tokens, sequences, outputs }).unwrap();

@@ -100,8 +100,8 @@ fn a_whisper_file_loads_and_its_logits_are_finite_and_differ() {
     let model = stonechat_whisper::Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap();
     let mut encoder = model.encoder_state(KvDType::F32).unwrap();
     model.encode(&mut encoder, &vec![0.1; stonechat_whisper::WINDOW_FRAMES * 80]);
-    let mut decoder = model.decoder_state(1, KvDType::F32).unwrap();
-    model.set_audio(&mut decoder, &encoder);
+    let mut decoder = model.decoder_state(1, 1, KvDType::F32).unwrap();
+    model.set_audio(&mut decoder, 0, &encoder);
     let tokens = [model.special().sot, 65, 66];
     let batch = stonechat_whisper::Batch { tokens: &tokens, sequences: &[0; 3], outputs: &[2] };
     model.decode(&mut decoder, batch).unwrap();

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::manifest::Clip;
-use super::{Transcript, Transcripts};
+use super::{Search, Transcript, Transcripts};
 use crate::{shell, venv};
 
 const REQUIREMENTS: [&str; 1] = ["faster-whisper==1.2.1"];
@@ -28,9 +28,14 @@ struct Line {
     error: Option<String>,
 }
 
-/// Transcribes every clip with faster-whisper: float32, beam 1, its defaults otherwise. It opens
-/// and decodes the audio itself, as its users have it do.
-pub(super) fn transcribe(model: &Path, clips: &[Clip], threads: usize) -> Result<Transcripts> {
+/// Transcribes every clip with faster-whisper: float32, its defaults otherwise. It opens and decodes
+/// the audio itself, as its users have it do.
+pub(super) fn transcribe(
+    model: &Path,
+    clips: &[Clip],
+    threads: usize,
+    search: Search,
+) -> Result<Transcripts> {
     ensure!(
         model.join("model.bin").is_file(),
         "faster-whisper needs a CTranslate2 folder with model.bin, got {}",
@@ -45,6 +50,7 @@ pub(super) fn transcribe(model: &Path, clips: &[Clip], threads: usize) -> Result
     fs::write(&list, lines.join("\n"))?;
     let mut command = shell::program(python);
     command.arg(SCRIPT).arg("--model").arg(model).args(["--threads", &threads.to_string()]);
+    command.args(search.options());
     println!("$ {}", shell::describe(&command));
     command.stdin(fs::File::open(&list)?).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot start the Python of the environment")?;

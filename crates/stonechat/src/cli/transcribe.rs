@@ -17,7 +17,7 @@ use clap::ValueEnum;
 use stonechat::audio::{self, Audio};
 use stonechat::formats::ModelFile;
 use stonechat::nn::{Backend, KvDType};
-use stonechat::whisper::{Language, Model, Progress, Transcriber};
+use stonechat::whisper::{Language, Model, Options, Progress, Transcriber};
 
 use super::console::Console;
 use super::device::{DeviceArgs, Work};
@@ -50,6 +50,24 @@ pub(super) struct Args {
     /// Text that comes before the recording: names, spelling, style
     #[arg(long, value_name = "TEXT")]
     initial_prompt: Option<String>,
+    /// Words to expect in every window
+    #[arg(long, value_name = "TEXT")]
+    hotwords: Option<String>,
+    /// What the text of the first window begins with
+    #[arg(long, value_name = "TEXT")]
+    prefix: Option<String>,
+    /// Texts followed side by side at temperature 0; 1 is greedy, faster and a little less accurate
+    #[arg(long, visible_alias = "bs", value_name = "N", default_value_t = Options::default().beam_size)]
+    beam_size: usize,
+    /// Stop searching when this times the beam size of texts have ended
+    #[arg(long, value_name = "X", default_value_t = Options::default().patience)]
+    patience: f32,
+    /// Exponent, 0 to 1, of Google's length penalty [default: compare texts by log-probability per token]
+    #[arg(long, value_name = "ALPHA")]
+    length_penalty: Option<f32>,
+    /// Windows decoded side by side: faster, but none knows what was said in another
+    #[arg(long, value_name = "N")]
+    batch_size: Option<usize>,
     /// Temperature to start from, or all of them separated by commas
     #[arg(long, value_name = "T", default_value = "0")]
     temperature: String,
@@ -57,7 +75,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "STEP", default_value = "0.2")]
     temperature_increment_on_fallback: Threshold,
     /// Candidates at temperatures above zero
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, visible_alias = "bo", value_name = "N", default_value_t = Options::default().best_of)]
     best_of: usize,
     /// Whether the text so far is the prompt of the next window
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
@@ -74,12 +92,18 @@ pub(super) struct Args {
     /// Ask for text without timestamps: one segment for each window of 30 s
     #[arg(long)]
     no_timestamps: bool,
-    /// Never choose symbols that are not speech
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
-    suppress_non_speech: bool,
+    /// Tokens never to choose, separated by commas; -1 is all symbols that are not speech, "" is none
+    #[arg(long, value_name = "IDS", default_value = "-1", allow_hyphen_values = true)]
+    suppress_tokens: String,
     /// Never start a window with a blank
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     suppress_blank: bool,
+    /// Never choose a run of so many tokens twice in a window; 0 to choose freely
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    no_repeat_ngram_size: usize,
+    /// Most tokens of a window [default: half of the decoder's context]
+    #[arg(long, value_name = "N")]
+    max_new_tokens: Option<usize>,
     /// Seed of the sampler used at temperatures above zero
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,

@@ -101,10 +101,27 @@ fn options_out_of_range() {
         ("--temperature", "3", "temperature: expected 0 to 2, got 3"),
         ("--temperature", "warm", "temperature: expected 0 to 2, got `warm`"),
         ("--best-of", "0", "best-of: expected 1 to 16, got 0"),
+        ("--beam-size", "17", "beam-size: expected 1 to 16, got 17"),
+        ("--patience", "0", "patience: expected "),
+        ("--length-penalty", "2", "length-penalty: expected 0 to 1, got 2"),
+        ("--batch-size", "0", "batch-size: expected 1 to 64, got 0"),
+        ("--max-new-tokens", "0", "max-new-tokens: expected at least 1, got 0"),
+        ("--suppress-tokens", "-2", "suppress-tokens: expected token ids"),
         ("--threads", "100000", "threads: expected 0 to 1024"),
     ] {
         let arguments = ["transcribe", "-m", "tiny.gguf", option, value, "tone.wav"];
         folder.run(&arguments).fails(expected);
+    }
+    // These depend on the model.
+    for (option, value, expected) in [
+        (
+            "--suppress-tokens",
+            "99999",
+            "suppress-tokens: expected tokens of the model's vocabulary",
+        ),
+        ("--max-new-tokens", "449", "max-new-tokens: expected no more than the decoder's context"),
+    ] {
+        folder.run(&transcribe(&[option, value, "tone.wav"])).fails(expected);
     }
     let german = ["transcribe", "-m", "tiny.gguf", "-l", "de", "tone.wav"];
     folder.run(&german).fails("the model is English-only");

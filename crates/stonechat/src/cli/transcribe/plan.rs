@@ -112,6 +112,7 @@ impl Plan {
 }
 
 fn options(args: &Args) -> anyhow::Result<Options> {
+    let (suppress_tokens, suppress_non_speech) = suppressed(&args.suppress_tokens)?;
     let options = Options {
         language: language(&args.language)?,
         task: match args.task {
@@ -119,20 +120,47 @@ fn options(args: &Args) -> anyhow::Result<Options> {
             TaskName::Translate => Task::Translate,
         },
         temperatures: temperatures(&args.temperature, args.temperature_increment_on_fallback)?,
+        beam_size: args.beam_size,
+        patience: args.patience,
+        length_penalty: args.length_penalty,
         best_of: args.best_of,
+        batch_size: args.batch_size,
         compression_ratio_threshold: args.compression_ratio_threshold.0,
         logprob_threshold: args.logprob_threshold.0,
         no_speech_threshold: args.no_speech_threshold.0,
         condition_on_previous_text: args.condition_on_previous_text,
         initial_prompt: args.initial_prompt.clone(),
+        hotwords: args.hotwords.clone(),
+        prefix: args.prefix.clone(),
         suppress_blank: args.suppress_blank,
-        suppress_non_speech: args.suppress_non_speech,
+        suppress_non_speech,
+        suppress_tokens,
+        no_repeat_ngram_size: args.no_repeat_ngram_size,
+        max_new_tokens: args.max_new_tokens,
         without_timestamps: args.no_timestamps,
         seed: args.seed,
         ..Options::default()
     };
     options.validate()?;
     Ok(options)
+}
+
+/// Token ids, and whether -1 was among them.
+fn suppressed(text: &str) -> anyhow::Result<(Vec<u32>, bool)> {
+    let (mut tokens, mut non_speech) = (Vec::new(), false);
+    for id in text.split(',').map(str::trim).filter(|id| !id.is_empty()) {
+        if id == "-1" {
+            non_speech = true;
+        } else {
+            let expected = "token ids and -1, separated by commas";
+            tokens.push(
+                id.parse()
+                    .ok()
+                    .with_context(|| format!("suppress-tokens: expected {expected}, got `{id}`"))?,
+            );
+        }
+    }
+    Ok((tokens, non_speech))
 }
 
 fn language(name: &str) -> anyhow::Result<Option<Language>> {
@@ -211,7 +239,7 @@ fn destination(args: &Args, inputs: &[Input]) -> anyhow::Result<Destination> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Input, Threshold, language, temperatures};
+    use super::{Input, Threshold, language, suppressed, temperatures};
     use std::path::Path;
 
     #[test]
@@ -242,6 +270,16 @@ mod tests {
         assert_eq!(language("German").unwrap(), language("de").unwrap());
         assert_eq!(language("de").unwrap().map(|l| l.code), Some("de"));
         assert!(language("klingon").unwrap_err().to_string().contains("got `klingon`"));
+    }
+
+    #[test]
+    fn suppressed_tokens_are_openai_whispers_list() {
+        assert_eq!(suppressed("-1").unwrap(), (vec![], true));
+        assert_eq!(suppressed("").unwrap(), (vec![], false));
+        assert_eq!(suppressed("50, -1,7").unwrap(), (vec![50, 7], true));
+        for text in ["-2", "x", "1;2"] {
+            assert!(suppressed(text).unwrap_err().to_string().contains("separated by commas"));
+        }
     }
 
     #[test]

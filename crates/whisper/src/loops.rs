@@ -1,0 +1,92 @@
+//! Loops: a decoder that says the same words again and again until its window is full.
+//!
+//! Timestamps differ in every round, so only text tokens are compared. The limits leave refrains
+//! and laughter alone: a loop goes on until nothing stops it.
+
+/// Rounds that make a loop.
+const MIN_ROUNDS: usize = 6;
+/// Text tokens that they cover at least: short words are repeated for emphasis.
+const MIN_TOKENS: usize = 36;
+/// Longest round; six of them fill what a window may hold.
+const MAX_PERIOD: usize = 37;
+
+/// Text tokens of one round of the loop that `tokens` ends in.
+pub(crate) fn period(tokens: &[u32], is_text: impl Fn(u32) -> bool + Copy) -> Option<usize> {
+    (1..=MAX_PERIOD).find(|&period| {
+        let n_tokens = MIN_TOKENS.max(MIN_ROUNDS * period);
+        // Rounds are equal where each token is what stood one round before.
+        tail(tokens, is_text, period).take(n_tokens - period).count() == n_tokens - period
+    })
+}
+
+/// `tokens` up to the end of the first round of the loop that they end in, with the timestamp that
+/// closes it.
+pub(crate) fn without_repeats(
+    tokens: &[u32],
+    is_text: impl Fn(u32) -> bool + Copy,
+) -> Option<&[u32]> {
+    let period = period(tokens, is_text)?;
+    let n_repeated = tail(tokens, is_text, period).count();
+    let n_text = tokens.iter().filter(|&&t| is_text(t)).count();
+    let last = (0..tokens.len()).filter(|&i| is_text(tokens[i])).nth(n_text - n_repeated - 1)?;
+    let is_closed = tokens.get(last + 1).is_some_and(|&t| !is_text(t));
+    Some(&tokens[..last + 1 + usize::from(is_closed)])
+}
+
+/// Text tokens from the end on that equal the one `period` before.
+fn tail(
+    tokens: &[u32],
+    is_text: impl Fn(u32) -> bool + Copy,
+    period: usize,
+) -> impl Iterator<Item = u32> {
+    let text = move || tokens.iter().rev().copied().filter(move |&t| is_text(t));
+    text().zip(text().skip(period)).take_while(|(a, b)| a == b).map(|(a, _)| a)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{period, without_repeats};
+
+    /// Timestamps are the tokens from 1000 on.
+    fn is_text(token: u32) -> bool {
+        token < 1000
+    }
+
+    #[track_caller]
+    fn check(tokens: &[u32], loop_of: Option<(usize, &[u32])>) {
+        assert_eq!(period(tokens, is_text), loop_of.map(|l| l.0));
+        assert_eq!(without_repeats(tokens, is_text), loop_of.map(|l| l.1));
+    }
+
+    #[test]
+    fn one_word_again_and_again() {
+        let mut tokens = vec![1000, 7, 8];
+        tokens.extend([5; 35]);
+        check(&tokens, None);
+        tokens.push(5);
+        check(&tokens, Some((1, &[1000, 7, 8, 5])));
+    }
+
+    #[test]
+    fn timestamps_do_not_hide_a_loop() {
+        let rounds = |n: u32| -> Vec<u32> {
+            let round = |i| [1000 + 2 * i, 1, 2, 3, 4, 5, 6, 1002 + 2 * i];
+            [1000, 9, 1000].into_iter().chain((0..n).flat_map(round)).collect()
+        };
+        check(&rounds(5), None);
+        check(&rounds(6), Some((6, &[1000, 9, 1000, 1000, 1, 2, 3, 4, 5, 6, 1002])));
+        // A round that has begun does not hide it either.
+        let mut begun = rounds(6);
+        begun.extend([1012, 1, 2]);
+        check(&begun, Some((6, &[1000, 9, 1000, 1000, 1, 2, 3, 4, 5, 6, 1002])));
+    }
+
+    #[test]
+    fn refrains_and_what_does_not_repeat_are_no_loops() {
+        let refrain: Vec<u32> = (0..4).flat_map(|_| 1..=20).collect();
+        check(&refrain, None);
+        check(&(0..200).collect::<Vec<u32>>(), None);
+        check(&[1000; 100], None);
+        check(&[], None);
+    }
+}

@@ -1,0 +1,123 @@
+//! Which stretches of a recording become windows, in samples.
+
+use std::ops::Range;
+
+use crate::{Error, SAMPLE_RATE, WINDOW_SAMPLES};
+
+/// A recording is cut where it is quietest, so far from where the piece would end at most.
+const MARGIN_SAMPLES: usize = 3 * SAMPLE_RATE;
+/// Length of what is compared to find that place: longer than the stop of a consonant.
+const QUIET_SAMPLES: usize = SAMPLE_RATE / 5;
+/// Longest piece. Each costs about half a window at its end, and text appears when the pieces before
+/// it are done.
+const MAX_PIECE_SAMPLES: usize = 300 * SAMPLE_RATE;
+
+/// `samples` in pieces of about one length, for `batch_size` of them side by side: each holds a window
+/// or more, and their number leaves no place empty.
+pub(crate) fn cut(samples: &[f32], batch_size: usize) -> Vec<Range<usize>> {
+    let len = samples.len();
+    let n_pieces = if len <= batch_size * WINDOW_SAMPLES {
+        len.div_ceil(WINDOW_SAMPLES)
+    } else {
+        len.div_ceil(MAX_PIECE_SAMPLES).next_multiple_of(batch_size)
+    };
+    let mut pieces = Vec::with_capacity(n_pieces);
+    let mut start = 0;
+    for i in 1..=n_pieces {
+        // Products of a recording's samples and pieces are far below 2^64.
+        let end = (len as u64 * i as u64 / n_pieces as u64) as usize;
+        let end = if i == n_pieces { end } else { quietest(samples, end) };
+        pieces.push(start..end);
+        start = end;
+    }
+    pieces
+}
+
+/// The middle of the quietest stretch around `at`.
+fn quietest(samples: &[f32], at: usize) -> usize {
+    let energy = |at: usize| samples[at..at + QUIET_SAMPLES].iter().map(|s| s * s).sum::<f32>();
+    let first = at.saturating_sub(MARGIN_SAMPLES);
+    let last = (at + MARGIN_SAMPLES).min(samples.len()) - QUIET_SAMPLES;
+    let places = (first..=last).step_by(QUIET_SAMPLES / 2);
+    let quietest = places.min_by(|&a, &b| energy(a).total_cmp(&energy(b)));
+    quietest.map_or(at, |place| place + QUIET_SAMPLES / 2)
+}
+
+/// Neighbours of `ranges` joined, with the gaps between them, as long as they fit a window.
+///
+/// # Errors
+/// If the ranges overlap, are out of order, empty or not of `n_samples` samples.
+pub(crate) fn pack(ranges: &[Range<usize>], n_samples: usize) -> Result<Vec<Range<usize>>, Error> {
+    let mut packed: Vec<Range<usize>> = Vec::new();
+    let mut done = 0;
+    for range in ranges {
+        if range.start < done || range.is_empty() || range.end > n_samples {
+            return Err(Error::Option {
+                option: "ranges",
+                expected: "ascending stretches of the recording",
+                got: format!("{range:?} after {done}, of {n_samples} samples"),
+            });
+        }
+        done = range.end;
+        match packed.last_mut() {
+            Some(last) if range.end - last.start <= WINDOW_SAMPLES => last.end = range.end,
+            _ => packed.push(range.clone()),
+        }
+    }
+    Ok(packed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{cut, pack};
+    use crate::{SAMPLE_RATE, WINDOW_SAMPLES};
+
+    #[test]
+    fn cuts_are_made_in_pauses() {
+        const S: usize = SAMPLE_RATE;
+        let mut samples = vec![0.1f32; 60 * S];
+        for (from, to) in [(20 * S, 22 * S), (28 * S, 29 * S), (31 * S, 31 * S + S / 10)] {
+            samples[from..to].fill(0.0);
+        }
+        let [first, second] = &cut(&samples, 4)[..] else { panic!("two windows") };
+        assert!((28 * S..29 * S).contains(&first.end), "{first:?}");
+        assert_eq!((first.start, second), (0, &(first.end..60 * S)));
+    }
+
+    #[test]
+    fn pieces_cover_the_recording_and_fill_the_batch() {
+        for (seconds, batch_size, n_pieces) in [
+            (0, 4, 0),
+            (1, 4, 1),
+            (30, 4, 1),
+            (31, 4, 2),
+            (120, 4, 4),
+            (1000, 4, 4),
+            (1201, 4, 8),
+            (100, 1, 1),
+            (601, 1, 3),
+        ] {
+            let samples = vec![0.0; seconds * SAMPLE_RATE];
+            let pieces = cut(&samples, batch_size);
+            assert_eq!(pieces.len(), n_pieces, "{seconds} s in {batch_size}");
+            assert!(pieces.iter().all(|p| !p.is_empty()));
+            assert!(pieces.windows(2).all(|w| w[0].end == w[1].start));
+            let ends = pieces.first().zip(pieces.last()).map(|(a, b)| a.start..b.end);
+            assert_eq!(ends, (seconds > 0).then_some(0..samples.len()));
+        }
+    }
+
+    #[test]
+    fn neighbours_share_a_window() {
+        const W: usize = WINDOW_SAMPLES;
+        #[expect(clippy::single_range_in_vec_init, reason = "one range is a case")]
+        let joined = [10..W + 10];
+        assert_eq!(pack(&[10..20, 30..W, W + 2..W + 10], 3 * W).unwrap(), joined);
+        assert_eq!(pack(&[0..20, 30..W + 1], 3 * W).unwrap(), [0..20, 30..W + 1]);
+        assert_eq!(pack(&[0..2 * W, 2 * W..3 * W], 3 * W).unwrap(), [0..2 * W, 2 * W..3 * W]);
+        assert!(pack(&[], 0).unwrap().is_empty());
+        for wrong in [[0..5, 5..11], [1..2, 5..5], [4..8, 7..9], [6..9, 1..3]] {
+            assert!(pack(&wrong, 10).is_err(), "{wrong:?}");
+        }
+    }
+}

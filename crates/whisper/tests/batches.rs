@@ -1,0 +1,252 @@
+//! Windows decoded side by side give what they give alone, with a random model of real structure
+//! and with a real one.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and says what it skipped"
+)]
+
+use std::path::Path;
+
+use stonechat_formats::ModelFile;
+use stonechat_nn::{Cpu, KvDType};
+use stonechat_testkit::{Lcg, TinyWhisper};
+use stonechat_whisper::{
+    Error, Model, Options, Progress, SAMPLE_RATE, Segment, Transcriber, Transcript, WINDOW_SAMPLES,
+};
+
+const FOX: &str = " The quick brown fox jumps over the lazy dog.";
+
+fn random() -> Transcriber<Cpu> {
+    let model = Model::load(Cpu::new(2).unwrap(), &TinyWhisper::default().file(), |_| {});
+    Transcriber::new(model.unwrap(), KvDType::F32).unwrap()
+}
+
+/// A random model says nothing that passes a threshold.
+fn accept_all() -> Options {
+    Options {
+        temperatures: vec![0.0],
+        compression_ratio_threshold: None,
+        logprob_threshold: None,
+        no_speech_threshold: None,
+        max_new_tokens: Some(40),
+        ..Options::default()
+    }
+}
+
+fn noise(seconds: usize) -> Vec<f32> {
+    let samples = Lcg::new(9).normals(seconds * SAMPLE_RATE, 0.1);
+    // Louder and softer by turns, so that windows differ.
+    let loudness = |i: usize| ((i / 4000 * 7919) % 13) as f32 / 13.0;
+    samples.iter().enumerate().map(|(i, s)| s * loudness(i)).collect()
+}
+
+fn transcribe(
+    transcriber: &mut Transcriber<Cpu>,
+    samples: &[f32],
+    options: &Options,
+) -> Transcript {
+    transcribe_with(|on_progress| transcriber.transcribe(samples, options, on_progress), samples)
+}
+
+/// Transcribes pieces of 25 s, which have room for a window each.
+fn transcribe_pieces(
+    transcriber: &mut Transcriber<Cpu>,
+    samples: &[f32],
+    options: &Options,
+) -> Transcript {
+    const PIECE: usize = 25 * SAMPLE_RATE;
+    let starts = (0..samples.len()).step_by(PIECE);
+    let ranges: Vec<_> = starts.map(|at| at..(at + PIECE).min(samples.len())).collect();
+    transcribe_with(
+        |on_progress| transcriber.transcribe_ranges(samples, &ranges, options, on_progress),
+        samples,
+    )
+}
+
+/// The transcript that `run` gives, and a check of what it says meanwhile.
+fn transcribe_with(
+    run: impl FnOnce(&mut (dyn FnMut(Progress<'_>) + Send)) -> Result<Transcript, Error>,
+    samples: &[f32],
+) -> Transcript {
+    let mut told: Vec<Segment> = Vec::new();
+    let mut at = 0;
+    let transcript = run(&mut |news| match news {
+        Progress::Segment(segment) => told.push(segment.clone()),
+        Progress::Position(done, all) => {
+            assert!(at <= done && done <= all, "{at} {done} {all}");
+            at = done;
+        }
+        Progress::Language(..) => {}
+    })
+    .unwrap();
+    assert_eq!(told, transcript.segments, "segments come in order, each once");
+    assert_eq!(at, samples.len());
+    assert!(told.iter().enumerate().all(|(i, segment)| segment.id == i));
+    transcript
+}
+
+#[test]
+fn a_batch_of_windows_equals_one_by_one() {
+    let samples = noise(100);
+    for (temperature, beam_size, best_of) in [(0.0, 1, 1), (0.0, 3, 1), (0.7, 1, 2)] {
+        let options = Options {
+            temperatures: vec![temperature],
+            beam_size,
+            best_of,
+            batch_size: Some(1),
+            ..accept_all()
+        };
+        let mut transcriber = random();
+        let alone = transcribe_pieces(&mut transcriber, &samples, &options);
+        let n_windows = transcriber.timings().windows;
+        assert!(n_windows >= 4 && alone.segments.len() >= 4, "{n_windows} windows");
+        for batch_size in [2, 3, 8] {
+            let options = Options { batch_size: Some(batch_size), ..options.clone() };
+            let together = transcribe_pieces(&mut transcriber, &samples, &options);
+            assert_eq!(together, alone, "{batch_size} windows, temperature {temperature}");
+        }
+    }
+}
+
+#[test]
+fn windows_that_fail_alone_are_decoded_again() {
+    // Above the impossible log-probability everything fails, below it nothing does.
+    let samples = noise(70);
+    let with = |threshold: f64| {
+        let options = Options {
+            temperatures: vec![0.0, 0.4],
+            logprob_threshold: Some(threshold),
+            batch_size: Some(3),
+            beam_size: 2,
+            best_of: 2,
+            ..accept_all()
+        };
+        let mut transcriber = random();
+        let transcript = transcribe(&mut transcriber, &samples, &options);
+        (transcript, transcriber.timings())
+    };
+    let (transcript, timings) = with(-1000.0);
+    assert_eq!(timings.fallbacks, 0);
+    // Between the least and the most probable window some fail and some do not.
+    let mut logprobs: Vec<f64> = transcript.segments.iter().map(|s| s.avg_logprob).collect();
+    logprobs.sort_by(f64::total_cmp);
+    let (least, most) = (logprobs[0], logprobs[logprobs.len() - 1]);
+    assert!(least < most, "every window is alike");
+    let (mixed, timings) = with(f64::midpoint(least, most));
+    assert!((1..2 * timings.windows).contains(&timings.fallbacks), "{timings:?}");
+    let at_zero = |t: &Transcript| {
+        t.segments
+            .iter()
+            .filter(|s| s.temperature == 0.0 && s.avg_logprob == most)
+            .map(|s| (s.seek, s.tokens.clone()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(at_zero(&mixed), at_zero(&transcript), "what passed is as it was");
+    let (_, timings) = with(0.0);
+    assert_eq!(timings.fallbacks, 2 * timings.windows, "every window fails twice");
+}
+
+#[test]
+fn ranges_are_heard_where_they_are() {
+    let samples = noise(70);
+    let mut transcriber = random();
+    let options = Options { batch_size: Some(2), beam_size: 1, ..accept_all() };
+    let ranges = [
+        SAMPLE_RATE..2 * SAMPLE_RATE,
+        3 * SAMPLE_RATE..5 * SAMPLE_RATE,
+        WINDOW_SAMPLES * 2..65 * SAMPLE_RATE,
+    ];
+    let transcript =
+        transcriber.transcribe_ranges(&samples, &ranges, &options, &mut |_| {}).unwrap();
+    assert!(!transcript.segments.is_empty());
+    for segment in &transcript.segments {
+        let inside = |from: f64, to: f64| from <= segment.start && segment.end <= to;
+        assert!(inside(1.0, 5.0) || inside(60.0, 65.0), "{segment:?}");
+    }
+    // What lies around them is not heard: the same stretch alone gives the same.
+    let last = &samples[WINDOW_SAMPLES * 2..65 * SAMPLE_RATE];
+    let alone = transcriber.transcribe(last, &options, &mut |_| {}).unwrap();
+    let tail = transcript.segments.iter().filter(|s| s.start >= 60.0);
+    assert!(tail.map(|s| &s.tokens).eq(alone.segments.iter().map(|s| &s.tokens)));
+    let wrong = [4..9, 5..10];
+    assert!(transcriber.transcribe_ranges(&samples, &wrong, &options, &mut |_| {}).is_err());
+    let none = transcriber.transcribe_ranges(&samples, &[], &options, &mut |_| {}).unwrap();
+    assert!(none.segments.is_empty());
+}
+
+/// The installed `tiny.en`, or a line that says why `test` is skipped.
+fn tiny_en(test: &str) -> Option<Transcriber<Cpu>> {
+    let file = stonechat_testkit::models_folder()
+        .and_then(|folder| ModelFile::open(folder.join("tiny.en")).ok());
+    let Some(file) = file else {
+        println!("SKIPPED {test}: no tiny.en in STONECHAT_MODELS, run `cargo xtask test`");
+        return None;
+    };
+    let model = Model::load(Cpu::new(0).unwrap(), &file, |_| {}).unwrap();
+    Some(Transcriber::new(model, KvDType::F32).unwrap())
+}
+
+fn clip(name: &str) -> Vec<f32> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/audio");
+    stonechat_audio::decode_file(folder.join(name)).unwrap().samples
+}
+
+/// Clips that begin 20 s apart.
+fn long_recording(clips: &[&str]) -> Vec<f32> {
+    let mut samples = Vec::new();
+    for (i, name) in clips.iter().enumerate() {
+        samples.resize(i * 20 * SAMPLE_RATE, 0.0);
+        samples.extend(clip(name));
+    }
+    samples
+}
+
+#[test]
+fn a_long_recording_in_batches() {
+    let Some(mut tiny) = tiny_en("a_long_recording_in_batches") else { return };
+    let clips = ["quick_brown_fox.wav", "hello_world.wav", "counting.wav", "quick_brown_fox.wav"];
+    let samples = long_recording(&clips);
+    for beam_size in [1, 5] {
+        let options = Options { beam_size, ..Options::default() };
+        let sequential = transcribe(&mut tiny, &samples, &options);
+        let of = |batch_size| Options { batch_size: Some(batch_size), ..options.clone() };
+        let alone = transcribe_pieces(&mut tiny, &samples, &of(1));
+        assert_eq!(transcribe_pieces(&mut tiny, &samples, &of(4)), alone);
+        let batched = transcribe(&mut tiny, &samples, &of(4));
+        assert!(batched.text.contains(" Hello world."), "{}", batched.text);
+        for transcript in [&sequential, &batched] {
+            let text = &transcript.text;
+            assert!(text.starts_with(FOX) && text.ends_with(FOX), "beam {beam_size}: {text}");
+            let end = samples.len() as f64 / SAMPLE_RATE as f64;
+            let mut times = transcript.segments.iter().map(|s| (s.start, s.end));
+            assert!(times.clone().all(|(start, end)| start < end));
+            assert!(times.all(|(_, stop)| stop <= end + 0.01));
+            assert!(transcript.segments.windows(2).all(|s| s[0].end <= s[1].start + 0.01));
+        }
+    }
+}
+
+#[test]
+fn prompts_prefixes_and_limits() {
+    let Some(mut tiny) = tiny_en("prompts_prefixes_and_limits") else { return };
+    let samples = clip("quick_brown_fox.wav");
+    let mut text = |options: Options| tiny.transcribe(&samples, &options, &mut |_| {}).unwrap();
+    let default = Options::default;
+    assert_eq!(text(default()).text, FOX);
+    // A prefix is part of the text, with timestamps and without.
+    for without_timestamps in [false, true] {
+        let prefix = Some("The quick".to_owned());
+        let options = Options { prefix, without_timestamps, ..default() };
+        assert_eq!(text(options).text, FOX);
+    }
+    // faster-whisper 1.2.1 writes the same with this hotword.
+    let options = Options { hotwords: Some("Foxx".to_owned()), ..default() };
+    assert_eq!(text(options).text, " The Quick Brown Fox jumps over the lazy dog.");
+    let options = Options { max_new_tokens: Some(4), temperatures: vec![0.0], ..default() };
+    assert_eq!(text(options).segments[0].tokens.len(), 4);
+    // " fox" by another spelling, or not at all.
+    let fox = text(default()).segments[0].tokens[4];
+    let options = Options { suppress_tokens: vec![fox], ..default() };
+    assert!(text(options).segments.iter().all(|s| !s.tokens.contains(&fox)));
+}
