@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why audio could not be read.
+/// Why audio could not be read or examined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -118,4 +118,17 @@ pub enum Error {
         /// Weights given.
         got: usize,
     },
+    /// An option of voice activity detection outside its range.
+    #[error("vad {option}: expected {expected}, got {got}")]
+    VadOption {
+        /// The option.
+        option: &'static str,
+        /// The range.
+        expected: &'static str,
+        /// The value.
+        got: String,
+    },
+    /// The processor cannot be used as asked.
+    #[error(transparent)]
+    Compute(#[from] stonechat_compute::Error),
 }

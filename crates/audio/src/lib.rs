@@ -1,16 +1,18 @@
 //! Audio in: any file or byte stream to 16 kHz mono samples, and samples to log-mel spectrograms.
 //!
-//! Not here: voice activity detection, playback, recording, and everything that knows a model.
+//! Not here: playback, recording, and everything that knows a speech model.
 //!
 //! - [`decode`]: containers and codecs, recognised by content; mean of the channels.
 //! - [`mod@resample`]: any rate to 16 kHz, streaming.
 //! - [`mel`]: Whisper's log-mel spectrogram.
+//! - [`vad`]: which stretches hold speech.
 #![forbid(unsafe_code)]
 
 pub mod decode;
 mod error;
 pub mod mel;
 pub mod resample;
+pub mod vad;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use decode::decode_file;
@@ -18,6 +20,7 @@ pub use decode::{Audio, Decoder, Progress, SourceInfo, decode_bytes, decode_read
 pub use error::Error;
 pub use mel::{HOP, LogMel, Mel, N_FFT};
 pub use resample::{Resampler, resample};
+pub use vad::{SpeechMap, Vad, VadOptions};
 
 /// Sample rate of everything this crate hands out, in Hz.
 pub const SAMPLE_RATE: u32 = 16_000;

@@ -3,6 +3,7 @@
 //! Each verb has a file: its arguments as clap reads them and a `run`. Exit codes: 0 done, 1 an
 //! error (one line on standard error), 2 a command line that clap refuses.
 
+mod aliases;
 mod console;
 mod convert;
 mod device;
@@ -67,7 +68,8 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 
 /// Runs the command line of this process.
 pub(crate) fn run() -> ExitCode {
-    let result = match Cli::parse().verb {
+    let args = aliases::spelled_out(std::env::args_os());
+    let result = match Cli::parse_from(args).verb {
         Verb::Transcribe(args) => transcribe::run(&args),
         Verb::Generate(args) => llm::generate::run(&args),
         Verb::Chat(args) => llm::chat::run(&args),

@@ -68,6 +68,11 @@ impl Context {
         }
     }
 
+    /// The start sequence.
+    pub(crate) fn start(&self) -> &[u32] {
+        &self.start
+    }
+
     /// The prompt of the window that begins at sample `start`.
     pub(crate) fn prompt<B: Backend>(&self, model: &Model<B>, start: usize) -> Prompt {
         let prefix = if start == self.first_window { &self.prefix[..] } else { &[] };
@@ -129,6 +134,7 @@ mod tests {
             avg_logprob: 0.0,
             compression_ratio: 1.0,
             no_speech_prob: 0.0,
+            words: None,
         }
     }
 

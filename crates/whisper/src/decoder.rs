@@ -6,6 +6,7 @@ use stonechat_nn::{
 };
 
 use crate::Config;
+use crate::align::Tap;
 
 /// Weights of the decoder.
 #[derive(Debug)]
@@ -75,6 +76,8 @@ pub struct DecoderState<B: Backend> {
     self_rows: Vec<QueryRow>,
     cross_rows: Vec<QueryRow>,
     page_table: Vec<u32>,
+    /// What word times need, where they are wanted.
+    pub(crate) tap: Option<Tap<B>>,
 }
 
 impl<B: Backend> DecoderState<B> {
@@ -136,7 +139,13 @@ impl<B: Backend> DecoderState<B> {
             self_rows: Vec::with_capacity(max_tokens),
             cross_rows: Vec::with_capacity(max_tokens),
             page_table: Vec::with_capacity(n_sequences * pages_each),
+            tap: None,
         })
+    }
+
+    /// Most rows of logits that a step gives.
+    pub(crate) fn max_outputs(&self) -> usize {
+        self.max_outputs
     }
 
     /// Windows that it has room for.
@@ -244,6 +253,9 @@ impl<B: Backend> Decoder<B> {
         let slots = &state.cross_slots[window * t..(window + 1) * t];
         for (layer, block) in self.blocks.iter().enumerate() {
             block.cross_kv.forward(backend, &mut state.cross, View::packed(audio, t, d));
+            if let Some(tap) = &mut state.tap {
+                tap.set_keys(backend, config, (window, layer), &state.cross);
+            }
             let all = Rows::packed(t, 2 * d);
             let part = |i| View::new(&state.cross, all.columns(i * d, d));
             let pool = state.cross_kv.pool_mut();
@@ -263,11 +275,11 @@ impl<B: Backend> Decoder<B> {
         batch: Batch<'_>,
     ) -> Result<(), Error> {
         let (t, d) = (batch.tokens.len(), config.d_model);
-        assert!(t <= state.max_tokens && batch.outputs.len() <= state.max_outputs);
+        assert!(t <= state.max_tokens, "{t} tokens of {}", state.max_tokens);
         let scale = 1.0 / (config.text_head_dim() as f32).sqrt();
         state.plan(backend, batch, config.n_text_ctx)?;
 
-        let DecoderState { self_kv, cross_kv, x, h, qkv, ffn, .. } = state;
+        let DecoderState { self_kv, cross_kv, x, h, qkv, ffn, tap, .. } = state;
         let embed = Embed {
             tokens: batch.tokens,
             scale: 1.0,
@@ -300,6 +312,9 @@ impl<B: Backend> Decoder<B> {
 
             block.cross_norm.forward(backend, h, View::packed(x, t, d));
             block.cross_q.forward(backend, qkv, View::packed(h, t, d));
+            if let Some(tap) = tap {
+                tap.set_queries(backend, config, layer, View::packed(qkv, t, d));
+            }
             backend.attention(
                 h,
                 Attention {
@@ -321,15 +336,34 @@ impl<B: Backend> Decoder<B> {
             block.ffn_up.forward_gelu(backend, ffn, View::packed(h, t, d));
             block.ffn_down.accumulate(backend, x, View::packed(ffn, t, 4 * d));
         }
-        // Only the wanted rows go through the last norm and the vocabulary projection, the
-        // largest matrix of the small models.
-        for (i, &row) in batch.outputs.iter().enumerate() {
-            let from = View::new(&*x, Rows::packed(t, d).slice(row, 1));
-            backend.copy(&mut state.output, i * d, from);
-        }
-        let n = batch.outputs.len();
-        self.norm.forward(backend, h, View::packed(&state.output, n, d));
-        self.tokens.forward(backend, &mut state.logits, View::packed(h, n, d));
+        self.project(backend, config, state, t, batch.outputs);
         Ok(())
+    }
+
+    /// Leaves the logits of `rows` of the last step, which had `t` tokens, in
+    /// [`DecoderState::logits`].
+    ///
+    /// Only these rows go through the last norm and the vocabulary projection, the largest matrix
+    /// of the small models.
+    pub(crate) fn project(
+        &self,
+        backend: &B,
+        config: &Config,
+        state: &mut DecoderState<B>,
+        t: usize,
+        rows: &[usize],
+    ) {
+        let (n, d) = (rows.len(), config.d_model);
+        assert!(n <= state.max_outputs, "{n} rows of logits of {}", state.max_outputs);
+        if n == 0 {
+            return;
+        }
+        let DecoderState { x, h, output, logits, .. } = state;
+        for (i, &row) in rows.iter().enumerate() {
+            let from = View::new(&*x, Rows::packed(t, d).slice(row, 1));
+            backend.copy(output, i * d, from);
+        }
+        self.norm.forward(backend, h, View::packed(output, n, d));
+        self.tokens.forward(backend, logits, View::packed(h, n, d));
     }
 }

@@ -15,6 +15,9 @@ pub enum Error {
     /// The tokenizer could not be read.
     #[error(transparent)]
     Tokenizer(#[from] stonechat_text::Error),
+    /// Speech could not be told from silence as asked.
+    #[error(transparent)]
+    Audio(#[from] stonechat_audio::Error),
     /// The file holds another kind of model.
     #[error("not a Whisper model: {reason}")]
     NotWhisper {

@@ -13,19 +13,24 @@
 //! | `window.rs` | several 30 s windows as one ragged batch |
 //! | `ranges.rs`, `track.rs` | cutting a recording; one stretch of it: seek and segments |
 //! | `context.rs` | the prompt of a window |
+//! | `speech.rs` | leaving out what is not speech |
 //! | `transcribe.rs` | batches of windows and temperature fallback over long audio |
-//! | `output.rs` | txt, srt, vtt, tsv and json |
+//! | `align.rs`, `words.rs` | when each token was spoken, and each word |
+//! | `hallucination.rs` | text made up in silence |
+//! | `output.rs` | txt, srt, vtt, tsv, lrc, csv and json |
 //! | `export.rs` | writing GGUF and whisper.cpp files, quantizing |
 //!
 //! Behaviour follows openai/whisper 20250625 (`decoding.py`, `transcribe.py`).
 #![forbid(unsafe_code)]
 
+mod align;
 mod config;
 mod context;
 mod decoder;
 mod encoder;
 mod error;
 mod export;
+mod hallucination;
 mod languages;
 mod loops;
 mod model;
@@ -37,10 +42,12 @@ mod sampling;
 mod search;
 mod source;
 mod special;
+mod speech;
 mod track;
 mod transcribe;
 mod weights;
 mod window;
+mod words;
 
 pub use config::Config;
 pub use decoder::{Batch, DecoderState};
@@ -49,12 +56,13 @@ pub use error::Error;
 pub use export::{ExportFormat, export};
 pub use languages::{LANGUAGES, Language};
 pub use model::Model;
-pub use options::{Options, Task};
-pub use output::OutputFormat;
+pub use options::{Options, Task, VadMode};
+pub use output::{OutputFormat, SubtitleLayout, TranscriptWriter};
 pub use search::Finish;
 pub use special::SpecialTokens;
 pub use transcribe::{Progress, Segment, Timings, Transcriber, Transcript};
 pub use window::WindowResult;
+pub use words::Word;
 
 /// Sample rate of every input, in Hz.
 pub const SAMPLE_RATE: usize = 16_000;

@@ -5,6 +5,7 @@ use stonechat_formats::{Format, ModelFile};
 use stonechat_nn::{Backend, KvDType};
 use stonechat_text::Tokenizer;
 
+use crate::align::AlignmentHeads;
 use crate::source::Source;
 use crate::weights::Weights;
 use crate::{Batch, Config, DecoderState, EncoderState, Error, LANGUAGES, SpecialTokens};
@@ -18,6 +19,7 @@ pub struct Model<B: Backend> {
     tokenizer: Tokenizer,
     weights: Weights<B>,
     log_mel: LogMel,
+    alignment_heads: AlignmentHeads,
 }
 
 impl<B: Backend> Model<B> {
@@ -30,9 +32,10 @@ impl<B: Backend> Model<B> {
         let config = Config::read(&source)?;
         let special = SpecialTokens::new(config.vocab_size)?;
         let tokenizer = read_tokenizer(file, &special)?;
+        let alignment_heads = AlignmentHeads::read(file, &config)?;
         let log_mel = LogMel::new(config.n_mels);
         let weights = Weights::load(&backend, &source, &config, progress)?;
-        Ok(Self { backend, config, special, tokenizer, weights, log_mel })
+        Ok(Self { backend, config, special, tokenizer, weights, log_mel, alignment_heads })
     }
 
     /// The device that the model is on.
@@ -63,6 +66,10 @@ impl<B: Backend> Model<B> {
     #[must_use]
     pub fn log_mel(&self) -> &LogMel {
         &self.log_mel
+    }
+
+    pub(crate) fn alignment_heads(&self) -> &AlignmentHeads {
+        &self.alignment_heads
     }
 
     /// Buffers for [`encode`](Self::encode).
@@ -115,6 +122,12 @@ impl<B: Backend> Model<B> {
     /// If the batch is larger than the state or a sequence outgrows `n_text_ctx`.
     pub fn decode(&self, state: &mut DecoderState<B>, batch: Batch<'_>) -> Result<(), Error> {
         Ok(self.weights.decoder.forward(&self.backend, &self.config, state, batch)?)
+    }
+
+    /// Leaves the logits of `rows` of the last batch, of `n_tokens`, where
+    /// [`read_logits`](Self::read_logits) finds them.
+    pub(crate) fn project(&self, state: &mut DecoderState<B>, n_tokens: usize, rows: &[usize]) {
+        self.weights.decoder.project(&self.backend, &self.config, state, n_tokens, rows);
     }
 
     /// Copies the logits of the last batch's outputs from `index` on to `logits`,

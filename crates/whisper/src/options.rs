@@ -1,5 +1,7 @@
 //! Decoding options.
 
+use stonechat_audio::VadOptions;
+
 use crate::{Config, Error, Language};
 
 /// What to write down.
@@ -21,6 +23,18 @@ impl Task {
             Self::Translate => "translate",
         }
     }
+}
+
+/// When what is not speech is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum VadMode {
+    /// Everything is listened to.
+    #[default]
+    Off,
+    /// Only speech.
+    On,
+    /// Only speech, in recordings longer than a window.
+    Auto,
 }
 
 /// Decoding options; the defaults are those of openai/whisper's command line and faster-whisper.
@@ -76,6 +90,19 @@ pub struct Options {
     pub without_timestamps: bool,
     /// Seed of the sampler used at temperatures above zero.
     pub seed: u64,
+    /// Whether to leave out what is not speech before anything else.
+    pub vad: VadMode,
+    /// What speech is.
+    pub vad_options: VadOptions,
+    /// Whether to find the time of each word.
+    pub word_timestamps: bool,
+    /// Characters that belong to the word after them.
+    pub prepend_punctuations: String,
+    /// Characters that belong to the word before them.
+    pub append_punctuations: String,
+    /// With word times: text that looks made up is left out between silences longer than this, in
+    /// seconds.
+    pub hallucination_silence_threshold: Option<f64>,
 }
 
 impl Default for Options {
@@ -104,6 +131,12 @@ impl Default for Options {
             max_initial_timestamp: 1.0,
             without_timestamps: false,
             seed: 0,
+            vad: VadMode::Off,
+            vad_options: VadOptions::default(),
+            word_timestamps: false,
+            prepend_punctuations: Self::PREPEND_PUNCTUATIONS.to_owned(),
+            append_punctuations: Self::APPEND_PUNCTUATIONS.to_owned(),
+            hallucination_silence_threshold: None,
         }
     }
 }
@@ -118,6 +151,11 @@ impl Options {
     pub(crate) fn n_sequences(&self) -> usize {
         self.beam_size.max(self.best_of)
     }
+
+    /// What opens a word, as openai/whisper has it.
+    pub const PREPEND_PUNCTUATIONS: &'static str = "\"'“¿([{-";
+    /// What closes a word, as openai/whisper has it.
+    pub const APPEND_PUNCTUATIONS: &'static str = "\"'.。,，!！?？:：”)]}、";
 
     /// Checks ranges.
     ///
@@ -158,6 +196,16 @@ impl Options {
                 self.max_initial_timestamp.to_string(),
             );
         }
+        if let Some(threshold) = self.hallucination_silence_threshold {
+            let option = "hallucination silence threshold";
+            if !self.word_timestamps {
+                return wrong(option, "word timestamps", "none".to_owned());
+            }
+            if !(threshold >= 0.0 && threshold.is_finite()) {
+                return wrong(option, "0 s or more", threshold.to_string());
+            }
+        }
+        self.vad_options.validate()?;
         Ok(())
     }
 

@@ -1,8 +1,13 @@
-//! Transcripts as files (openai/whisper `utils.py`: the `Write*` classes).
+//! Transcripts as files: openai/whisper's formats (`utils.py`, the `Write*` classes) and those that
+//! whisper.cpp adds.
+
+mod cues;
+mod full;
 
 use std::io::{self, Write};
 
 use crate::{Segment, Transcript};
+use cues::{Cue, Cues};
 
 /// Formats of a written transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,13 +23,49 @@ pub enum OutputFormat {
     Tsv,
     /// Everything, with openai-whisper's field names.
     Json,
+    /// Times as text and in milliseconds, with whisper.cpp's field names.
+    JsonFull,
+    /// Lyrics: the start of each segment before its text.
+    Lrc,
+    /// Start and end in milliseconds and quoted text, separated by commas.
+    Csv,
+}
+
+/// How the words of subtitles become lines; openai-whisper's options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SubtitleLayout {
+    /// Most characters of a line; without it a line is as long as its segment.
+    pub max_line_width: Option<usize>,
+    /// Most lines shown together; with a width, subtitles then go on across segments.
+    pub max_line_count: Option<usize>,
+    /// Most words shown together; only without both of the above.
+    pub max_words_per_line: Option<usize>,
+    /// Show each subtitle once for each of its words, underlined.
+    pub highlight_words: bool,
+}
+
+impl SubtitleLayout {
+    /// Whether it takes words with times.
+    #[must_use]
+    pub fn needs_words(&self) -> bool {
+        *self != Self::default()
+    }
 }
 
 impl OutputFormat {
     /// Every format.
-    pub const ALL: [Self; 5] = [Self::Txt, Self::Srt, Self::Vtt, Self::Tsv, Self::Json];
+    pub const ALL: [Self; 8] = [
+        Self::Txt,
+        Self::Srt,
+        Self::Vtt,
+        Self::Tsv,
+        Self::Json,
+        Self::JsonFull,
+        Self::Lrc,
+        Self::Csv,
+    ];
 
-    /// File extension and name, for example `srt`.
+    /// Its name, for example `srt`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -33,42 +74,18 @@ impl OutputFormat {
             Self::Vtt => "vtt",
             Self::Tsv => "tsv",
             Self::Json => "json",
+            Self::JsonFull => "json-full",
+            Self::Lrc => "lrc",
+            Self::Csv => "csv",
         }
     }
 
-    /// What comes before the first segment.
+    /// Its file extension; no two formats share one.
     #[must_use]
-    pub fn header(self) -> &'static str {
+    pub fn extension(self) -> &'static str {
         match self {
-            Self::Vtt => "WEBVTT\n\n",
-            Self::Tsv => "start\tend\ttext\n",
-            Self::Txt | Self::Srt | Self::Json => "",
-        }
-    }
-
-    /// Writes one segment the moment it is known; JSON has no part for it.
-    ///
-    /// # Errors
-    /// If `out` fails.
-    pub fn write_segment(self, out: &mut dyn Write, segment: &Segment) -> io::Result<()> {
-        let text = segment.text.trim();
-        match self {
-            Self::Txt => writeln!(out, "{text}"),
-            Self::Srt => {
-                let (start, end) = (clock(segment.start, true, ','), clock(segment.end, true, ','));
-                let text = text.replace("-->", "->");
-                writeln!(out, "{}\n{start} --> {end}\n{text}\n", segment.id + 1)
-            }
-            Self::Vtt => {
-                let (start, end) =
-                    (clock(segment.start, false, '.'), clock(segment.end, false, '.'));
-                writeln!(out, "{start} --> {end}\n{}\n", text.replace("-->", "->"))
-            }
-            Self::Tsv => {
-                let (start, end) = (milliseconds(segment.start), milliseconds(segment.end));
-                writeln!(out, "{start}\t{end}\t{}", text.replace('\t', " "))
-            }
-            Self::Json => Ok(()),
+            Self::JsonFull => "full.json",
+            other => other.name(),
         }
     }
 
@@ -76,13 +93,16 @@ impl OutputFormat {
     ///
     /// # Errors
     /// If `out` fails.
-    pub fn write(self, out: &mut dyn Write, transcript: &Transcript) -> io::Result<()> {
-        if self == Self::Json {
-            serde_json::to_writer(&mut *out, transcript)?;
-            return writeln!(out);
-        }
-        out.write_all(self.header().as_bytes())?;
-        transcript.segments.iter().try_for_each(|segment| self.write_segment(out, segment))
+    pub fn write(
+        self,
+        out: &mut dyn Write,
+        transcript: &Transcript,
+        layout: SubtitleLayout,
+    ) -> io::Result<()> {
+        let mut writer = TranscriptWriter::new(self, layout);
+        writer.begin(out)?;
+        transcript.segments.iter().try_for_each(|segment| writer.segment(out, segment))?;
+        writer.end(out, transcript)
     }
 }
 
@@ -90,11 +110,114 @@ impl std::str::FromStr for OutputFormat {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|f| f.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| format!("expected txt, srt, vtt, tsv or json, got `{name}`"))
+        Self::ALL.into_iter().find(|f| f.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|format| format.name()).collect();
+            format!("expected {}, got `{name}`", names.join(", "))
+        })
     }
+}
+
+/// Writes a transcript as it comes: [`begin`](Self::begin), every segment, [`end`](Self::end).
+#[derive(Debug)]
+pub struct TranscriptWriter {
+    format: OutputFormat,
+    cues: Cues,
+    n_cues: usize,
+}
+
+impl TranscriptWriter {
+    /// A writer of one transcript.
+    #[must_use]
+    pub fn new(format: OutputFormat, layout: SubtitleLayout) -> Self {
+        let escape = if format == OutputFormat::Vtt { escape_markup } else { str::to_owned };
+        Self { format, cues: Cues::new(layout, escape), n_cues: 0 }
+    }
+
+    /// Writes what comes before the first segment.
+    ///
+    /// # Errors
+    /// If `out` fails.
+    pub fn begin(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(match self.format {
+            OutputFormat::Vtt => b"WEBVTT\n\n",
+            OutputFormat::Tsv => b"start\tend\ttext\n",
+            OutputFormat::Csv => b"start,end,text\n",
+            _ => b"",
+        })
+    }
+
+    /// Writes a segment the moment it is known; JSON has no part for it, and subtitles that go on
+    /// across segments are written when they are full.
+    ///
+    /// # Errors
+    /// If `out` fails.
+    pub fn segment(&mut self, out: &mut dyn Write, segment: &Segment) -> io::Result<()> {
+        let (start, end) = (milliseconds(segment.start), milliseconds(segment.end));
+        let text = one_line(segment.text.trim());
+        match self.format {
+            OutputFormat::Txt => writeln!(out, "{text}"),
+            OutputFormat::Tsv => writeln!(out, "{start}\t{end}\t{}", text.replace('\t', " ")),
+            OutputFormat::Csv => {
+                writeln!(out, "{start},{end},\"{}\"", text.replace('"', "\"\""))
+            }
+            OutputFormat::Lrc => {
+                let hundredths = (start + 5) / 10;
+                let (minutes, rest) = (hundredths / 6000, hundredths % 6000);
+                writeln!(out, "[{minutes:02}:{:02}.{:02}]{text}", rest / 100, rest % 100)
+            }
+            OutputFormat::Srt | OutputFormat::Vtt => {
+                let cues = self.cues.push(segment);
+                self.write_cues(out, &cues)
+            }
+            OutputFormat::Json | OutputFormat::JsonFull => Ok(()),
+        }
+    }
+
+    /// Writes what takes the whole transcript, or was held back.
+    ///
+    /// # Errors
+    /// If `out` fails.
+    pub fn end(&mut self, out: &mut dyn Write, transcript: &Transcript) -> io::Result<()> {
+        match self.format {
+            OutputFormat::Json => {
+                serde_json::to_writer(&mut *out, transcript)?;
+                writeln!(out)
+            }
+            OutputFormat::JsonFull => {
+                serde_json::to_writer(&mut *out, &full::Full::from(transcript))?;
+                writeln!(out)
+            }
+            OutputFormat::Srt | OutputFormat::Vtt => {
+                let cues = self.cues.finish();
+                self.write_cues(out, &cues)
+            }
+            OutputFormat::Txt | OutputFormat::Tsv | OutputFormat::Csv | OutputFormat::Lrc => Ok(()),
+        }
+    }
+
+    fn write_cues(&mut self, out: &mut dyn Write, cues: &[Cue]) -> io::Result<()> {
+        for Cue { start, end, text } in cues {
+            if self.format == OutputFormat::Srt {
+                self.n_cues += 1;
+                let (start, end) = (clock(*start, true, ','), clock(*end, true, ','));
+                writeln!(out, "{}\n{start} --> {end}\n{text}\n", self.n_cues)?;
+            } else {
+                let (start, end) = (clock(*start, false, '.'), clock(*end, false, '.'));
+                writeln!(out, "{start} --> {end}\n{text}\n")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// WebVTT's cue text has tags and character references.
+fn escape_markup(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+/// `text` without line breaks: an empty line would end a subtitle.
+fn one_line(text: &str) -> String {
+    text.replace(['\r', '\n'], " ")
 }
 
 fn milliseconds(seconds: f64) -> u64 {
@@ -102,8 +225,7 @@ fn milliseconds(seconds: f64) -> u64 {
 }
 
 /// `HH:MM:SS.mmm`; hours are left out when zero unless `hours` asks for them.
-fn clock(seconds: f64, hours: bool, point: char) -> String {
-    let ms = milliseconds(seconds);
+fn clock(ms: u64, hours: bool, point: char) -> String {
     let (h, m, s, ms) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60, ms % 1000);
     if hours || h > 0 {
         format!("{h:02}:{m:02}:{s:02}{point}{ms:03}")
@@ -113,83 +235,4 @@ fn clock(seconds: f64, hours: bool, point: char) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{OutputFormat, clock};
-    use crate::{Segment, Transcript};
-
-    fn transcript() -> Transcript {
-        let segment = |id, start, end, text: &str| Segment {
-            id,
-            seek: 0,
-            start,
-            end,
-            text: text.to_owned(),
-            tokens: vec![50364, 400, 50414],
-            temperature: 0.0,
-            avg_logprob: -0.25,
-            compression_ratio: 1.0,
-            no_speech_prob: 0.01,
-        };
-        let segments =
-            vec![segment(0, 0.0, 2.5, " Hello."), segment(1, 3661.04, 3662.0, " a --> b\tc")];
-        Transcript { text: " Hello. a --> b\tc".to_owned(), segments, language: "en".to_owned() }
-    }
-
-    #[track_caller]
-    fn check(format: OutputFormat, expected: &str) {
-        let mut out = Vec::new();
-        format.write(&mut out, &transcript()).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), expected);
-    }
-
-    #[test]
-    fn text_formats() {
-        check(OutputFormat::Txt, "Hello.\na --> b\tc\n");
-        check(
-            OutputFormat::Tsv,
-            "start\tend\ttext\n0\t2500\tHello.\n3661040\t3662000\ta --> b c\n",
-        );
-        check(
-            OutputFormat::Srt,
-            "1\n00:00:00,000 --> 00:00:02,500\nHello.\n\n2\n01:01:01,040 --> 01:01:02,000\na -> b\tc\n\n",
-        );
-        check(
-            OutputFormat::Vtt,
-            "WEBVTT\n\n00:00.000 --> 00:02.500\nHello.\n\n01:01:01.040 --> 01:01:02.000\na -> b\tc\n\n",
-        );
-    }
-
-    #[test]
-    fn json_has_the_fields_of_openai_whisper() {
-        let mut out = Vec::new();
-        OutputFormat::Json.write(&mut out, &transcript()).unwrap();
-        let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
-        let keys = |v: &serde_json::Value| {
-            let mut keys: Vec<_> = v.as_object().unwrap().keys().cloned().collect();
-            keys.sort();
-            keys
-        };
-        assert_eq!(keys(&json), ["language", "segments", "text"]);
-        assert_eq!(
-            keys(&json["segments"][0]),
-            [
-                "avg_logprob",
-                "compression_ratio",
-                "end",
-                "id",
-                "no_speech_prob",
-                "seek",
-                "start",
-                "temperature",
-                "text",
-                "tokens"
-            ]
-        );
-    }
-
-    #[test]
-    fn clocks_round_to_milliseconds() {
-        assert_eq!(clock(59.9996, false, '.'), "01:00.000");
-        assert_eq!(clock(0.0, true, ','), "00:00:00,000");
-    }
-}
+mod tests;

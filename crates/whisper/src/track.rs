@@ -8,6 +8,7 @@ use std::ops::Range;
 use stonechat_audio::{LogMel, Mel};
 use stonechat_text::Tokenizer;
 
+use crate::words::speech_end;
 use crate::{
     FRAMES_PER_POSITION, HOP_LENGTH, SAMPLE_RATE, Segment, SpecialTokens, TIMESTAMP_SECONDS,
     WINDOW_FRAMES, WINDOW_SAMPLES, WindowResult,
@@ -24,6 +25,8 @@ pub(crate) struct Track<'a> {
     n_frames: usize,
     /// The first frame that is not done.
     seek: usize,
+    /// Where speech ended in the recording, in seconds.
+    pub(crate) last_speech: f64,
     /// Segments that nobody has been told of; their ids are not final.
     pub(crate) segments: Vec<Segment>,
 }
@@ -34,7 +37,8 @@ impl<'a> Track<'a> {
         let samples = &recording[range.clone()];
         let mel = log_mel.compute(samples, WINDOW_SAMPLES);
         let n_frames = mel.n_frames - WINDOW_FRAMES;
-        Self { range, samples, mel, n_frames, seek: 0, segments: Vec::new() }
+        let last_speech = seconds(range.start);
+        Self { range, samples, mel, n_frames, seek: 0, last_speech, segments: Vec::new() }
     }
 
     /// Passes over windows of digital silence; whether something is left to be heard.
@@ -83,84 +87,125 @@ impl<'a> Track<'a> {
         window
     }
 
+    /// Where in the recording the window at hand begins, in seconds.
+    pub(crate) fn offset(&self) -> f64 {
+        seconds(self.window_start())
+    }
+
+    /// Frames from the window at hand to the end of the stretch.
+    pub(crate) fn n_left(&self) -> usize {
+        self.n_frames - self.seek
+    }
+
     /// Passes over the window at hand: nobody speaks.
     pub(crate) fn skip_window(&mut self) {
         self.seek += self.size();
     }
 
-    /// Cuts what the window at hand was decoded to into segments at its timestamp pairs and moves on to
-    /// the last complete one.
-    pub(crate) fn take(
-        &mut self,
+    /// Cuts what the window at hand was decoded to into segments at its timestamp pairs.
+    pub(crate) fn cut(
+        &self,
         result: &WindowResult,
         special: &SpecialTokens,
         tokenizer: &Tokenizer,
-    ) {
+    ) -> Cut {
         let tokens = &result.tokens;
         let is_timestamp = |i: usize| special.is_timestamp(tokens[i]);
         let steps = |token: u32| token.saturating_sub(special.timestamp_begin) as usize;
-        let size = self.size();
         let n = tokens.len();
         let single_ending = n >= 2 && !is_timestamp(n - 2) && is_timestamp(n - 1);
+        let is_open = !single_ending;
         let mut cuts: Vec<usize> =
             (1..n).filter(|&i| is_timestamp(i - 1) && is_timestamp(i)).collect();
         if cuts.is_empty() {
             let last = (0..n).rev().find(|&i| is_timestamp(i)).map(|i| steps(tokens[i]));
             let length = match last {
                 Some(last) if last > 0 => last as f64 * TIMESTAMP_SECONDS,
-                _ => seconds(size * HOP_LENGTH),
+                _ => seconds(self.size() * HOP_LENGTH),
             };
-            self.push_segment(result, tokens, (0.0, length), tokenizer);
-            self.seek += size;
-            return;
+            let segments = vec![self.segment(result, tokens, (0.0, length), tokenizer)];
+            return Cut { segments, advance: self.size(), is_open };
         }
         if single_ending {
             cuts.push(n);
         }
+        let mut segments = Vec::with_capacity(cuts.len());
         let mut from = 0;
         for &cut in &cuts {
             let piece = &tokens[from..cut];
             let time = |token: u32| steps(token) as f64 * TIMESTAMP_SECONDS;
             let times = (time(piece[0]), time(piece[piece.len() - 1]));
-            self.push_segment(result, piece, times, tokenizer);
+            segments.push(self.segment(result, piece, times, tokenizer));
             from = cut;
         }
-        self.seek += if single_ending {
+        let advance = if single_ending {
             // Nothing was said after the last stamp.
-            size
+            self.size()
         } else {
             // The rules make the last stamp positive; an advance of zero would never end.
             steps(tokens[from - 1]).max(1) * FRAMES_PER_POSITION
         };
+        Cut { segments, advance, is_open }
     }
 
     /// `start` and `end` are seconds from the window's begin.
-    fn push_segment(
-        &mut self,
+    fn segment(
+        &self,
         result: &WindowResult,
         tokens: &[u32],
         (start, end): (f64, f64),
         tokenizer: &Tokenizer,
-    ) {
-        let text = tokenizer.decode(tokens);
-        if start >= end || text.trim().is_empty() {
-            return;
-        }
-        let offset = seconds(self.window_start());
-        // Stamps in the padding of a window lie beyond the stretch.
-        let limit = seconds(self.range.end);
-        self.segments.push(Segment {
-            id: self.segments.len(),
+    ) -> Segment {
+        Segment {
+            id: 0,
             seek: self.window_start() / HOP_LENGTH,
-            start: hundredths((offset + start).min(limit)),
-            end: hundredths((offset + end).min(limit)),
-            text,
+            start: self.offset() + start,
+            end: self.offset() + end,
+            text: tokenizer.decode(tokens),
             tokens: tokens.to_vec(),
             temperature: result.temperature,
             avg_logprob: result.avg_logprob,
             compression_ratio: result.compression_ratio,
             no_speech_prob: result.no_speech_prob,
-        });
+            words: None,
+        }
+    }
+
+    /// Keeps the segments of the window at hand that say something and moves on.
+    pub(crate) fn take(&mut self, cut: Cut) {
+        // Stamps in the padding of a window lie beyond the stretch.
+        let limit = seconds(self.range.end);
+        for mut segment in cut.segments {
+            if segment.start >= segment.end || segment.text.trim().is_empty() {
+                continue;
+            }
+            segment.id = self.segments.len();
+            segment.start = hundredths(segment.start.min(limit));
+            segment.end = hundredths(segment.end.min(limit));
+            self.segments.push(segment);
+        }
+        self.seek += cut.advance;
+    }
+}
+
+/// What a window was cut into.
+#[derive(Debug)]
+pub(crate) struct Cut {
+    pub(crate) segments: Vec<Segment>,
+    /// Frames to the next window.
+    pub(crate) advance: usize,
+    /// Whether something may have been said after the last segment.
+    is_open: bool,
+}
+
+impl Cut {
+    /// Moves on to where the last word of the window at `offset` seconds ended.
+    pub(crate) fn follow_words(&mut self, offset: f64) {
+        let end = speech_end(&self.segments).filter(|&end| self.is_open && end > offset);
+        if let Some(end) = end {
+            let frames = ((end - offset) * (SAMPLE_RATE / HOP_LENGTH) as f64).round() as usize;
+            self.advance = frames.max(1);
+        }
     }
 }
 

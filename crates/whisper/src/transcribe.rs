@@ -12,19 +12,22 @@ use std::time::Duration;
 use stonechat_nn::{Backend, KvDType};
 use web_time::Instant;
 
+use crate::align::Heard;
 use crate::context::{Context, Prompt};
+use crate::hallucination;
 use crate::options::no_temperature;
 use crate::ranges;
 use crate::rules::Rules;
-use crate::track::Track;
+use crate::track::{Cut, Track};
 use crate::window::{Attempt, Scratch, WindowRequest};
+use crate::words::speech_end;
 use crate::{
     Batch, DecoderState, EncoderState, Error, Finish, Language, Model, Options, WINDOW_SAMPLES,
-    WindowResult,
+    WindowResult, Word,
 };
 
 /// A stretch of text with its times; the fields are openai/whisper's.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 pub struct Segment {
     /// Index in the transcript.
     pub id: usize,
@@ -46,6 +49,9 @@ pub struct Segment {
     pub compression_ratio: f64,
     /// Probability that the window holds no speech.
     pub no_speech_prob: f64,
+    /// Words with their times, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub words: Option<Vec<Word>>,
 }
 
 /// A whole recording.
@@ -79,6 +85,8 @@ pub struct Timings {
     pub encode: Duration,
     /// Decoder and sampling.
     pub decode: Duration,
+    /// Word times.
+    pub align: Duration,
     /// Windows encoded.
     pub windows: usize,
     /// Windows decoded again at a higher temperature.
@@ -142,11 +150,8 @@ impl<B: Backend> Transcriber<B> {
         pollster::block_on(self.transcribe_async(samples, options, on_progress))
     }
 
-    /// Transcribes 16 kHz mono samples.
-    ///
-    /// # Errors
-    /// If an option does not fit the model or the device fails.
-    pub async fn transcribe_async(
+    /// Transcribes all of `samples`.
+    pub(crate) async fn transcribe_all(
         &mut self,
         samples: &[f32],
         options: &Options,
@@ -202,6 +207,9 @@ impl<B: Backend> Transcriber<B> {
         options.validate_for(self.model.config())?;
         let n_windows = options.batch_size.unwrap_or(1);
         self.make_room(n_windows.min(ranges.len().max(1)), options.n_sequences())?;
+        if options.word_timestamps {
+            self.model.enable_alignment(&mut self.decoder)?;
+        }
         let mut pending = ranges.iter();
         let mut first = pending.next().map(|range| self.track(samples, range.clone()));
         let (language, mut encoded) = match self.known_language(options)? {
@@ -213,6 +221,7 @@ impl<B: Backend> Transcriber<B> {
                 (language, encoded)
             }
         };
+        let written = if options.task == crate::Task::Translate { "en" } else { language.code };
         let special = *self.model.special();
         let rules = Rules::new(special, self.model.tokenizer(), options);
         let start = self.start_sequence(language, options)?;
@@ -243,12 +252,24 @@ impl<B: Backend> Transcriber<B> {
             }
             let decoded = self.decode_with_fallback(&open, &context, &rules, options).await?;
             let is_empty = decoded.is_empty();
-            for (track, decoded) in open.iter_mut().zip(decoded) {
+            for (window, (track, decoded)) in open.iter_mut().zip(decoded).enumerate() {
                 if is_silent(&decoded.result, options) {
                     track.skip_window();
                 } else {
                     let first = track.segments.len();
-                    track.take(&decoded.result, &special, self.model.tokenizer());
+                    let mut cut = track.cut(&decoded.result, &special, self.model.tokenizer());
+                    if options.word_timestamps {
+                        let heard = Heard {
+                            window,
+                            start: context.start(),
+                            language: written,
+                            offset: track.offset(),
+                            n_frames: track.size(),
+                            last_speech: track.last_speech,
+                        };
+                        self.time_words(track, &mut cut, heard, options).await?;
+                    }
+                    track.take(cut);
                     let Decoded { temperature, has_failed, .. } = decoded;
                     context.add(&track.segments[first..], temperature, has_failed);
                 }
@@ -275,6 +296,31 @@ impl<B: Backend> Transcriber<B> {
         }
         on_progress(Progress::Position(samples.len(), samples.len()));
         Ok(transcript)
+    }
+
+    /// Finds the words of what the window at hand of `track` was cut into, and moves on to the last of
+    /// them.
+    async fn time_words(
+        &mut self,
+        track: &mut Track<'_>,
+        cut: &mut Cut,
+        heard: Heard<'_>,
+        options: &Options,
+    ) -> Result<(), Error> {
+        let started = Instant::now();
+        self.model.add_words(&mut self.decoder, &mut cut.segments, heard, options).await?;
+        self.timings.align += started.elapsed();
+        let Heard { offset, n_frames, last_speech, .. } = heard;
+        cut.follow_words(offset);
+        if let Some(threshold) = options.hallucination_silence_threshold {
+            let n_left = track.n_left();
+            let window = hallucination::Window { offset, n_frames, n_left, last_speech };
+            if let Some(advance) = hallucination::remove(&mut cut.segments, window, threshold) {
+                cut.advance = advance;
+            }
+        }
+        track.last_speech = speech_end(&cut.segments).unwrap_or(last_speech);
+        Ok(())
     }
 
     /// Makes the decoder's buffers anew if they are too small.

@@ -1,10 +1,12 @@
 //! `stonechat transcribe`: audio files in, text out.
 //!
 //! [`Args`] is what clap reads; [`plan`] checks it and says what to do; [`output`] writes text as
-//! it comes or files once they are whole; [`stages`] sums up where the time went.
+//! it comes or files once they are whole; [`stages`] sums up where the time went. [`speech`] has the
+//! arguments about voice activity, word times and lines of subtitles.
 
 mod output;
 mod plan;
+mod speech;
 mod stages;
 
 use std::io;
@@ -24,6 +26,7 @@ use super::device::{DeviceArgs, Work};
 use super::load::with_cost;
 use output::Output;
 use plan::{Input, Plan, Threshold};
+use speech::SpeechArgs;
 use stages::Stages;
 
 /// Arguments of `stonechat transcribe`.
@@ -41,7 +44,7 @@ pub(super) struct Args {
     /// Write the words as spoken, or in English
     #[arg(long, value_enum, default_value_t = TaskName::Transcribe)]
     task: TaskName,
-    /// txt, srt, vtt, tsv, json; several separated by commas [default: txt]
+    /// txt, srt, vtt, tsv, json, json-full, lrc, csv; several separated by commas [default: txt]
     #[arg(short = 'f', long, value_name = "FORMAT", value_delimiter = ',')]
     output_format: Vec<String>,
     /// Folder for the results instead of standard output
@@ -110,6 +113,8 @@ pub(super) struct Args {
     /// Threads; 0 is one for each physical core
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    #[command(flatten)]
+    speech: SpeechArgs,
     #[command(flatten)]
     device: DeviceArgs,
     /// Type of cached keys and values
@@ -260,7 +265,7 @@ fn transcribe<B: Backend>(
     input: &Input,
     audio: &Audio,
 ) -> anyhow::Result<()> {
-    let mut output = Output::begin(&plan.destination, input, plan.inputs.len() > 1)?;
+    let mut output = Output::begin(&plan.destination, plan.layout, input, plan.inputs.len() > 1)?;
     let mut written = Ok(());
     console.begin(&input.name(), audio.samples.len() as u64);
     let result = engine.transcribe(&audio.samples, &plan.options, &mut |news| match news {

@@ -97,7 +97,11 @@ fn options_out_of_range() {
     let folder = Folder::new("options_out_of_range").with_tiny_model(51864);
     for (option, value, expected) in [
         ("--language", "klingon", "language: expected auto"),
-        ("--output-format", "doc", "expected txt, srt, vtt, tsv or json, got `doc`"),
+        (
+            "--output-format",
+            "doc",
+            "expected txt, srt, vtt, tsv, json, json-full, lrc, csv, got `doc`",
+        ),
         ("--temperature", "3", "temperature: expected 0 to 2, got 3"),
         ("--temperature", "warm", "temperature: expected 0 to 2, got `warm`"),
         ("--best-of", "0", "best-of: expected 1 to 16, got 0"),
@@ -108,6 +112,9 @@ fn options_out_of_range() {
         ("--max-new-tokens", "0", "max-new-tokens: expected at least 1, got 0"),
         ("--suppress-tokens", "-2", "suppress-tokens: expected token ids"),
         ("--threads", "100000", "threads: expected 0 to 1024"),
+        ("--vad-threshold", "2", "vad threshold: expected 0 to 1, got 2"),
+        ("--vad-max-speech-s", "0.5", "vad max-speech-s: expected twice the padding"),
+        ("--hallucination-silence-threshold", "nan", "threshold: expected 0 s or more, got NaN"),
     ] {
         let arguments = ["transcribe", "-m", "tiny.gguf", option, value, "tone.wav"];
         folder.run(&arguments).fails(expected);

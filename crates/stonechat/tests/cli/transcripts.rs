@@ -51,6 +51,33 @@ fn the_fox_in_every_format() {
 }
 
 #[test]
+fn words_have_times_and_subtitles_have_lines() {
+    let Some((model, clip)) = default_model_and_clip("words_have_times_and_subtitles_have_lines")
+    else {
+        return;
+    };
+    let folder = Folder::new("words");
+    let run = |arguments: &[&str]| {
+        let ran = folder.run(&[&["transcribe", "-m", &model][..], arguments, &[&clip]].concat());
+        ran.succeeds().to_owned()
+    };
+    let json = run(&["-oj", "--word-timestamps", "--vad"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let words = json["segments"][0]["words"].as_array().unwrap();
+    let texts: Vec<&str> = words.iter().map(|word| word["word"].as_str().unwrap()).collect();
+    assert_eq!(texts.concat(), format!(" {FOX}"));
+    assert!(words.iter().all(|w| w["start"].as_f64().unwrap() <= w["end"].as_f64().unwrap()));
+
+    let srt = run(&["-osrt", "--max-line-width", "20", "--max-line-count", "1"]);
+    let lines: Vec<&str> = srt.lines().skip(2).step_by(4).collect();
+    assert_eq!(lines, ["The quick brown fox", "jumps over the lazy", "dog."]);
+    let vtt = run(&["-ovtt", "--highlight-words", "--vad", "off"]);
+    assert!(vtt.contains("\nThe <u>quick</u> brown fox jumps"), "{vtt}");
+    let lyrics = run(&["-olrc"]);
+    assert!(lyrics.starts_with("[00:0") && lyrics.ends_with(&format!("]{FOX}\n")), "{lyrics}");
+}
+
+#[test]
 fn recordings_come_from_standard_input() {
     let Some((model, clip)) = default_model_and_clip("recordings_come_from_standard_input") else {
         return;

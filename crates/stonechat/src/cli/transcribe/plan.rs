@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::{Context, anyhow, bail, ensure};
 use stonechat::Models;
 use stonechat::nn::KvDType;
-use stonechat::whisper::{Language, Options, OutputFormat, Task};
+use stonechat::whisper::{Language, Options, OutputFormat, SubtitleLayout, Task};
 
 use super::{Args, TaskName};
 
@@ -21,6 +21,7 @@ pub(super) struct Plan {
     pub(super) inputs: Vec<Input>,
     pub(super) model: PathBuf,
     pub(super) destination: Destination,
+    pub(super) layout: SubtitleLayout,
     pub(super) options: Options,
     pub(super) kv_dtype: KvDType,
     pub(super) verbose: bool,
@@ -103,6 +104,7 @@ impl Plan {
             inputs,
             model,
             destination,
+            layout: args.speech.layout(),
             options,
             kv_dtype: args.kv_type.into(),
             verbose: args.verbose,
@@ -141,6 +143,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         seed: args.seed,
         ..Options::default()
     };
+    let options = args.speech.apply(options);
     options.validate()?;
     Ok(options)
 }
@@ -228,7 +231,7 @@ fn destination(args: &Args, inputs: &[Input]) -> anyhow::Result<Destination> {
             stems.insert(key),
             "two inputs would write `{}.{}` in `{}`: transcribe them into different folders",
             stem.display(),
-            formats[0].name(),
+            formats[0].extension(),
             folder.display()
         );
     }

@@ -43,6 +43,9 @@ impl Stages {
             engine.decode,
             format!("{tokens} tokens, {speed:.1}/s, {fallbacks} fallbacks"),
         );
+        if !engine.align.is_zero() {
+            line("align", engine.align, String::new());
+        }
         let factor = if self.audio_s > 0.0 { total.as_secs_f64() / self.audio_s } else { 0.0 };
         line("total", total, format!("real-time factor {factor:.3}"));
         if let Some(bytes) = peak_memory_bytes() {

@@ -1,0 +1,114 @@
+//! Positions in a recording and in what is kept of it.
+
+use std::ops::Range;
+
+/// The kept stretches of a recording, one after the other, and where each comes from.
+///
+/// ```
+/// use stonechat_audio::vad::SpeechMap;
+///
+/// let map = SpeechMap::new(vec![100..200, 500..800], 1000);
+/// assert_eq!(map.n_kept(), 400);
+/// // What ends where a stretch ends, ends there; what begins there, begins with the next.
+/// assert_eq!((map.original_end(100), map.original_start(100)), (200, 500));
+/// assert_eq!(map.kept(501), 101);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpeechMap {
+    ranges: Vec<Range<usize>>,
+    /// Where each range ends among what is kept.
+    ends: Vec<usize>,
+    n_samples: usize,
+}
+
+impl SpeechMap {
+    /// A map of these stretches of a recording of `n_samples`.
+    ///
+    /// # Panics
+    /// If the ranges are not ascending, disjoint, non-empty and inside the recording.
+    #[must_use]
+    pub fn new(ranges: Vec<Range<usize>>, n_samples: usize) -> Self {
+        let mut ends = Vec::with_capacity(ranges.len());
+        let (mut previous, mut n_kept) = (0, 0);
+        for range in &ranges {
+            assert!(
+                previous <= range.start && range.start < range.end && range.end <= n_samples,
+                "{range:?} of {n_samples} after {previous}"
+            );
+            previous = range.end;
+            n_kept += range.len();
+            ends.push(n_kept);
+        }
+        Self { ranges, ends, n_samples }
+    }
+
+    /// The kept stretches.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
+    /// Samples of the recording.
+    #[must_use]
+    pub fn n_samples(&self) -> usize {
+        self.n_samples
+    }
+
+    /// Samples that are kept.
+    #[must_use]
+    pub fn n_kept(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// The kept stretches of `samples`, one after the other.
+    ///
+    /// # Panics
+    /// If `samples` is another recording, of another length.
+    #[must_use]
+    pub fn collect(&self, samples: &[f32]) -> Vec<f32> {
+        assert_eq!(samples.len(), self.n_samples, "the recording that was mapped");
+        let mut kept = Vec::with_capacity(self.n_kept());
+        for range in &self.ranges {
+            kept.extend_from_slice(&samples[range.clone()]);
+        }
+        kept
+    }
+
+    /// Where something comes from that begins at `kept`; past the end, the end of the last stretch.
+    #[must_use]
+    pub fn original_start(&self, kept: usize) -> usize {
+        self.place(self.ends.partition_point(|&end| end <= kept), kept)
+    }
+
+    /// Where something comes from that ends at `kept`.
+    #[must_use]
+    pub fn original_end(&self, kept: usize) -> usize {
+        self.place(self.ends.partition_point(|&end| end < kept), kept)
+    }
+
+    /// Where something comes from that begins and ends at `kept`: in one stretch, that of its
+    /// middle. What reaches into another is cut.
+    #[must_use]
+    pub fn original(&self, kept: Range<usize>) -> Range<usize> {
+        let middle = kept.start.midpoint(kept.end);
+        let index = self.ends.partition_point(|&end| end <= middle);
+        self.place(index, kept.start)..self.place(index, kept.end)
+    }
+
+    /// Where the sample `original` is kept; for what is not kept, where the next stretch begins.
+    #[must_use]
+    pub fn kept(&self, original: usize) -> usize {
+        let index = self.ranges.partition_point(|range| range.end <= original);
+        let before = index.checked_sub(1).map_or(0, |i| self.ends[i]);
+        let inside = self.ranges.get(index).map_or(0, |range| original.saturating_sub(range.start));
+        before + inside
+    }
+
+    /// The position `kept` as stretch `index` has it, cut to that stretch.
+    fn place(&self, index: usize, kept: usize) -> usize {
+        let index = index.min(self.ranges.len().saturating_sub(1));
+        let Some(range) = self.ranges.get(index) else { return 0 };
+        let first = self.ends[index] - range.len();
+        range.start + kept.saturating_sub(first).min(range.len())
+    }
+}

@@ -1,0 +1,94 @@
+//! whisper.cpp's JSON (`examples/cli/cli.cpp`, `output_json`), with words where there are any.
+
+use serde::Serialize;
+
+use super::{clock, milliseconds};
+use crate::{Segment, Transcript, Word};
+
+#[derive(Debug, Serialize)]
+pub(super) struct Full<'a> {
+    result: Outcome<'a>,
+    transcription: Vec<Part<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Outcome<'a> {
+    language: &'a str,
+}
+
+/// A stretch of time twice: as text and in milliseconds.
+#[derive(Debug, Serialize)]
+struct Times {
+    timestamps: Stretch<String>,
+    offsets: Stretch<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Stretch<T> {
+    from: T,
+    to: T,
+}
+
+#[derive(Debug, Serialize)]
+struct Part<'a> {
+    #[serde(flatten)]
+    times: Times,
+    text: &'a str,
+    tokens: Vec<Token>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    words: Option<Vec<TimedWord<'a>>>,
+    temperature: f32,
+    avg_logprob: f64,
+    compression_ratio: f64,
+    no_speech_prob: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Token {
+    id: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct TimedWord<'a> {
+    text: &'a str,
+    #[serde(flatten)]
+    times: Times,
+    p: f64,
+}
+
+impl Times {
+    fn new(start: f64, end: f64) -> Self {
+        let (from, to) = (milliseconds(start), milliseconds(end));
+        let timestamps = Stretch { from: clock(from, true, ','), to: clock(to, true, ',') };
+        Self { timestamps, offsets: Stretch { from, to } }
+    }
+}
+
+impl<'a> From<&'a Transcript> for Full<'a> {
+    fn from(transcript: &'a Transcript) -> Self {
+        Self {
+            result: Outcome { language: &transcript.language },
+            transcription: transcript.segments.iter().map(Part::from).collect(),
+        }
+    }
+}
+
+impl<'a> From<&'a Segment> for Part<'a> {
+    fn from(segment: &'a Segment) -> Self {
+        let timed = |word: &'a Word| TimedWord {
+            text: &word.word,
+            times: Times::new(word.start, word.end),
+            p: word.probability,
+        };
+        Self {
+            times: Times::new(segment.start, segment.end),
+            text: &segment.text,
+            tokens: segment.tokens.iter().map(|&id| Token { id }).collect(),
+            words: segment.words.as_ref().map(|words| words.iter().map(timed).collect()),
+            temperature: segment.temperature,
+            avg_logprob: segment.avg_logprob,
+            compression_ratio: segment.compression_ratio,
+            no_speech_prob: segment.no_speech_prob,
+        }
+    }
+}
