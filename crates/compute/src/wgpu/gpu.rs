@@ -202,13 +202,6 @@ impl Gpu {
         self.inner.limits.max_storage_buffers_per_shader_stage as usize
     }
 
-    /// Invocations that a workgroup can have.
-    #[must_use]
-    pub fn max_workgroup(&self) -> u32 {
-        let limits = &self.inner.limits;
-        limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x)
-    }
-
     /// Splits matrices that are loaded from now on into parts of at most `bytes`, as on a device that cannot
     /// see more at once: for tests.
     pub fn limit_binding_bytes(&self, bytes: usize) {

@@ -88,6 +88,9 @@ pub(super) struct Recorder {
     /// Commands of the last submission, and whether they were those of the one before.
     last: Vec<Command>,
     is_steady: bool,
+    /// What was bound for each dispatch of this recording, and of the last: most likely the same again.
+    bound: Vec<(BindKey, ::wgpu::BindGroup)>,
+    last_bound: Vec<(BindKey, ::wgpu::BindGroup)>,
     /// The commands of the last submission, encoded once more.
     ahead: Option<::wgpu::CommandBuffer>,
     /// Where the list goes, and what is bound for nothing to read and to write; made with the first dispatch.
@@ -103,6 +106,8 @@ impl Recorder {
             bind_groups: HashMap::new(),
             last: Vec::new(),
             is_steady: false,
+            bound: Vec::new(),
+            last_bound: Vec::new(),
             ahead: None,
             upload: None,
         }
@@ -146,6 +151,8 @@ impl Recorder {
         count(&inner.counters.submissions);
         std::mem::swap(&mut self.commands, &mut self.last);
         self.commands.clear();
+        std::mem::swap(&mut self.bound, &mut self.last_bound);
+        self.bound.clear();
         self.words.clear();
         self.recent.clear();
         self.forget_dropped(gpu);
@@ -182,6 +189,7 @@ impl Recorder {
         if !dropped.is_empty() {
             self.bind_groups.retain(|key, _| !key.ids.iter().any(|id| dropped.contains(id)));
             self.last.clear();
+            self.last_bound.clear();
             self.ahead = None;
             dropped.clear();
         }
@@ -203,8 +211,11 @@ impl Recorder {
                 Bind::Nothing => 0,
             };
         }
-        if let Some(found) = self.bind_groups.get(&key) {
-            return Ok(found.clone());
+        let again = self.last_bound.get(self.bound.len()).filter(|(last, _)| *last == key);
+        let found = again.map(|(_, group)| group).or_else(|| self.bind_groups.get(&key));
+        if let Some(group) = found.cloned() {
+            self.bound.push((key, group.clone()));
+            return Ok(group);
         }
         let (upload, [to_read, to_write]) = self.upload(gpu)?;
         let parameters = ::wgpu::BindingResource::Buffer(::wgpu::BufferBinding {
@@ -230,6 +241,7 @@ impl Recorder {
         });
         count(&gpu.inner.counters.bind_groups);
         self.bind_groups.insert(key, bind_group.clone());
+        self.bound.push((key, bind_group.clone()));
         Ok(bind_group)
     }
 }
