@@ -31,6 +31,22 @@ const PAIR_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
 const PAIR_ROWS: u32 = PAIR_WORKGROUP / 2 / PAIR_SHAPE.lanes * PAIR_SHAPE.rows;
 const _: () = assert!(PAIR_ROWS as usize == quantize::GROUP_LEN);
 
+/// Where the products are quantized: whole groups of rows a workgroup.
+const QUANTIZED_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
+/// Most rows of activations there: a team has an invocation for each of its sums.
+const QUANTIZED_WIDTH: u32 = QUANTIZED_SHAPE.lanes / QUANTIZED_SHAPE.rows;
+const _: () = assert!(WORKGROUP / QUANTIZED_SHAPE.lanes * QUANTIZED_SHAPE.rows == 32);
+/// As [`ACCESS`], and the products in 8 bits.
+const QUANTIZED_ACCESS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Read,
+    Access::Write,
+];
+
 /// How the work of a matrix is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
@@ -49,6 +65,7 @@ impl Shape {
         while lanes < WORKGROUP as usize && n * lanes < BUSY && lanes < units {
             lanes *= 2;
         }
+        // A team has an invocation for each of its sums.
         let rows = if n * lanes >= 2 * WAVE && width <= 2 { 2 } else { 1 };
         Self { lanes: lanes as u32, rows }
     }
@@ -132,7 +149,21 @@ impl Spec {
             .file(include_str!("params.wgsl"))
             .file(include_str!("one_matrix.wgsl"))
             .file(ACTIVATIONS)
-            .file(include_str!("gemv.wgsl"));
+            .file(include_str!("gemv.wgsl"))
+            .file(include_str!("gemv_plain.wgsl"));
+        with_sums(with_product(source, self.format), variant)
+    }
+
+    fn quantized_source(&self, variant: Variant) -> Source {
+        let source = self
+            .start("gemv_quantized", QUANTIZED_ACCESS, variant)
+            .constant("BY_EXPERT", 0)
+            .file(include_str!("params.wgsl"))
+            .file(include_str!("one_matrix.wgsl"))
+            .file(ACTIVATIONS)
+            .file(include_str!("gemv.wgsl"))
+            .file(include_str!("gemv_quantized.wgsl"));
+        let source = quantize::writer(source, variant);
         with_sums(with_product(source, self.format), variant)
     }
 
@@ -159,6 +190,10 @@ impl Spec {
         gpu.kernel(("gemv", self.key(u32::from(by_expert))), source)
     }
 
+    fn quantized_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        gpu.kernel(("gemv", self.key(4)), || self.quantized_source(gpu.variant()))
+    }
+
     fn group_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
         gpu.kernel(("gemv", self.key(3)), || self.group_source(gpu.variant()))
     }
@@ -182,6 +217,8 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
     all.push(spec(1, 8, 2).source(false, variant));
     all.push(spec(1, 16, 1).source(true, variant));
     all.extend([1, 2].map(|width| spec(width, 16, 1).group_source(variant)));
+    let Shape { lanes, rows } = QUANTIZED_SHAPE;
+    all.extend([1, 4].map(|width| spec(width, lanes, rows).quantized_source(variant)));
     if format.has_codes {
         let Shape { lanes, rows } = PAIR_SHAPE;
         all.extend([1, 4].map(|width| {
@@ -229,6 +266,23 @@ pub(super) fn product(
 ) {
     let Some(x8) = activations(gpu, w, x) else { return };
     let width = width(x.rows);
+    let codes = quantize::wanted(out, x.rows, w.n()).filter(|_| width <= QUANTIZED_WIDTH);
+    if let ([part], Some(codes)) = (&w.parts[..], codes) {
+        let params = finish(Params::new(w, part, &x8, [x.rows, w.n()], bias));
+        let binds = [
+            Bind::Buffer(&part.buffer),
+            Bind::Buffer(&x8.buffer),
+            bias.into(),
+            Bind::Nothing,
+            Bind::Buffer(out),
+            Bind::Buffer(&part.buffer),
+            Bind::Buffer(&codes),
+        ];
+        let groups = part.rows.div_ceil(QUANTIZED_SHAPE.rows_of_group() as usize);
+        let kernel = Spec::new(gpu, w.format, width, QUANTIZED_SHAPE).quantized_kernel(gpu);
+        gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
+        return out.set_twin(Some([x.rows, w.n()]));
+    }
     let shape = Shape::for_matrix(w.n(), w, width);
     let kernel = Spec::new(gpu, w.format, width, shape).kernel(gpu, false);
     for part in w.parts.iter() {

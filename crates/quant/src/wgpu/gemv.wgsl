@@ -2,6 +2,7 @@
 
 const TEAMS: u32 = WG / L;
 const SUMS: u32 = R * T;
+const ROWS: u32 = TEAMS * R;
 
 fn last_row() -> u32 {
     return p.part_rows - 1u;
@@ -9,7 +10,7 @@ fn last_row() -> u32 {
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let of_group = (lid / L) * R;
-    var first = group_index(group, groups) * (TEAMS * R) + of_group;
+    var first = group_index(group, groups) * ROWS + of_group;
     // The first row in the part, in the columns of the output, and of the activations.
     var column = p.first + first;
     var x_row = 0u;
@@ -17,7 +18,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     var bias_at = column;
     if BY_EXPERT != 0u {
         let expert = choices[2u * group.y];
-        column = group.x * (TEAMS * R) + of_group;
+        column = group.x * ROWS + of_group;
         bias_at = expert * p.n + column;
         // Wraps where the rows are before the part.
         first = bias_at - p.first;
@@ -53,6 +54,9 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
                 sum = sums[i];
             }
         }
-        out[at] = before + activate(sum + offset, p.activation);
+        let y = before + activate(sum + offset, p.activation);
+        out[at] = y;
+        keep(t * ROWS + of_group + r, y);
     }
+    finish(column - of_group, lid);
 }

@@ -37,19 +37,37 @@ impl Layer {
         let case = Case { rows: self.rows, cols: D, seed: 11 };
         // Two products one after the other add up the errors of both.
         let tolerance = if self.dtype.is_quantized() { INT8 } else { F32 };
-        for (name, part) in [("attention", 0), ("feed-forward", 1)] {
+        let check = |name: &str, oracle: Vec<f32>, got: &dyn Fn(&B) -> Vec<f32>| {
             let name = format!("{name} of {self:?}");
-            let run = |layer: &Self, part| match part {
-                0 => layer.attention(&Reference),
-                _ => layer.feed_forward(&Reference),
-            };
-            let oracle = run(self, part);
-            let got = |_: &Case, backend: &B| match part {
-                0 => self.attention(backend),
-                _ => self.feed_forward(backend),
-            };
-            case.check(&name, tolerance, backends, got, &oracle);
+            case.check(&name, tolerance, backends, |_, backend| got(backend), &oracle);
+        };
+        check("attention", self.attention(&Reference), &|b| self.attention(b));
+        check("gated network", self.feed_forward(&Reference), &|b| self.feed_forward(b));
+        check("plain network", self.plain(&Reference), &|b| self.plain(b));
+    }
+
+    /// A network with an activation in the place of a gate.
+    fn plain<B: Backend>(&self, backend: &B) -> Vec<f32> {
+        let Self { rows: t, width, dtype, .. } = *self;
+        let mut random = Lcg::new(3 + t as u64);
+        let x = upload(backend, &random.normals(t * D, 1.0));
+        let bias = upload(backend, &random.normals(width, 1.0));
+        let w_up = weights(backend, &mut random, dtype, width, D);
+        let w_down = weights(backend, &mut random, dtype, D, width);
+        let mut hidden = upload(backend, &vec![f32::NAN; t * width]);
+        let mut stream = upload(backend, &vec![f32::NAN; t * D]);
+        let mut results = Vec::new();
+        for _ in 0..2 {
+            let mut up = product(&mut hidden, &w_up);
+            up.epilogue.bias = Some(&bias);
+            up.epilogue.activation = Activation::Gelu;
+            backend.matmul(View::packed(&x, t, D), [up]);
+            let down = [product(&mut stream, &w_down)];
+            backend.matmul(View::packed(&hidden, t, width), down);
+            results.extend(download(backend, &stream, t * D));
+            results.extend(download(backend, &hidden, t * width));
         }
+        results
     }
 
     fn feed_forward<B: Backend>(&self, backend: &B) -> Vec<f32> {

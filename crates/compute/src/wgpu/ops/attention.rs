@@ -44,6 +44,16 @@ pub struct Attention<'a> {
     pub page_table: &'a [u32],
 }
 
+impl Attention<'_> {
+    /// What the kernels are told of the scores.
+    pub(super) fn flags(&self) -> u32 {
+        let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+        flag(self.soft_cap.is_some(), HAS_SOFT_CAP)
+            | flag(self.slopes.is_some(), HAS_SLOPES)
+            | flag(self.sinks.is_some(), HAS_SINKS)
+    }
+}
+
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Params {
@@ -66,9 +76,9 @@ struct Params {
     soft_cap: f32,
 }
 
-pub(super) const HAS_SOFT_CAP: u32 = 1;
-pub(super) const HAS_SLOPES: u32 = 2;
-pub(super) const HAS_SINKS: u32 = 4;
+const HAS_SOFT_CAP: u32 = 1;
+const HAS_SLOPES: u32 = 2;
+const HAS_SINKS: u32 = 4;
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -245,7 +255,6 @@ pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
     let Plan { slots, words, heads_per_block, blocks, pages_per_split, n_splits } =
         Plan::new(&args, group);
     let (data, rows_at, table_at) = data(&blocks, rows, page_table);
-    let flag = |set: bool, bit: u32| if set { bit } else { 0 };
     let key = [slots as u32, words as u32, elements(layout.dtype) as u32, 0];
     let kernel = gpu.kernel(("attention", key), || {
         source(layout.dtype, slots as u32, words as u32, gpu.variant())
@@ -278,9 +287,7 @@ pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
         page_table: at + table_at as u32,
         n_splits: n_splits as u32,
         pages_per_split: pages_per_split as u32,
-        flags: flag(args.soft_cap.is_some(), HAS_SOFT_CAP)
-            | flag(args.slopes.is_some(), HAS_SLOPES)
-            | flag(args.sinks.is_some(), HAS_SINKS),
+        flags: args.flags(),
         scale: args.scale,
         soft_cap: args.soft_cap.unwrap_or(1.0),
     };

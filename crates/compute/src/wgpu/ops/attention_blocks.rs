@@ -7,7 +7,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::attention::{Attention, HAS_SINKS, HAS_SLOPES, HAS_SOFT_CAP};
+use super::attention::Attention;
 use super::kv::Words;
 use super::{ACTIVATIONS, start};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
@@ -104,7 +104,6 @@ pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group:
         gpu.kernel(("attention_blocks", [channels, 0, 0, 0]), || source(matrices, channels));
     let (data, [rows_at, table_at], n_blocks) =
         data(rows, page_table, (SUBGROUPS * matrices.side) as usize);
-    let flag = |set: bool, bit: u32| if set { bit } else { 0 };
     let mut record = gpu.record(data.len());
     let at = record.words(&data);
     let params = Params {
@@ -119,9 +118,7 @@ pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group:
         blocks: at,
         rows: at + rows_at,
         page_table: at + table_at,
-        flags: flag(args.soft_cap.is_some(), HAS_SOFT_CAP)
-            | flag(args.slopes.is_some(), HAS_SLOPES)
-            | flag(args.sinks.is_some(), HAS_SINKS),
+        flags: args.flags(),
         scale: args.scale,
         soft_cap: args.soft_cap.unwrap_or(1.0),
     };

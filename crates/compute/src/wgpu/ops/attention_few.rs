@@ -5,7 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::attention::{Attention, HAS_SINKS, HAS_SLOPES, HAS_SOFT_CAP, merge};
+use super::attention::{Attention, merge};
 use super::kv::{Words, accessor, dtype_name, elements};
 use super::{ACTIVATIONS, quantize, start};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
@@ -115,7 +115,6 @@ pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group:
     let is_whole = layout.head_dim.is_multiple_of(quantize::GROUP_LEN);
     let codes = quantize::wanted(out, rows.len(), q.cols).filter(|_| is_whole);
     let own_codes = codes.as_ref().filter(|_| n_splits == 1);
-    let flag = |set: bool, bit: u32| if set { bit } else { 0 };
     let kernel = {
         let key = [words.row as u32, elements(layout.dtype) as u32, 0, 0];
         let source = || source(layout.dtype, words.row as u32, gpu.variant());
@@ -136,10 +135,7 @@ pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group:
         page_table: at + 3 * rows.len() as u32,
         n_splits: n_splits as u32,
         positions_per_split: positions_per_split as u32,
-        flags: flag(args.soft_cap.is_some(), HAS_SOFT_CAP)
-            | flag(args.slopes.is_some(), HAS_SLOPES)
-            | flag(args.sinks.is_some(), HAS_SINKS)
-            | flag(own_codes.is_some(), HAS_CODES),
+        flags: args.flags() | if own_codes.is_some() { HAS_CODES } else { 0 },
         scale: args.scale,
         soft_cap: args.soft_cap.unwrap_or(1.0),
     };
