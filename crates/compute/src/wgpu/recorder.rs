@@ -48,7 +48,7 @@ impl<'a> From<Option<&'a GpuBuffer>> for Bind<'a> {
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Command {
-    Dispatch { kernel: Arc<Kernel>, bind_group: ::wgpu::BindGroup, offset: u32, groups: [u32; 3] },
+    Dispatch { kernel: Arc<Kernel>, bound: Bound, offset: u32, groups: [u32; 3] },
     Copy { src: ::wgpu::Buffer, src_offset: u64, dst: ::wgpu::Buffer, dst_offset: u64, bytes: u64 },
 }
 
@@ -62,9 +62,9 @@ impl Command {
 
     /// Appends a dispatch to `pass`; other commands are left out.
     pub(super) fn encode_dispatch(&self, pass: &mut ::wgpu::ComputePass<'_>) {
-        if let Self::Dispatch { kernel, bind_group, offset, groups } = self {
+        if let Self::Dispatch { kernel, bound, offset, groups } = self {
             pass.set_pipeline(&kernel.pipeline);
-            pass.set_bind_group(0, bind_group, &[*offset]);
+            pass.set_bind_group(0, &bound.group, &[*offset]);
             pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
         }
     }
@@ -75,6 +75,13 @@ struct BindKey {
     /// Kernels with the same uses of buffers share layouts and so bind groups.
     access: &'static [Access],
     ids: [u64; MAX_BINDINGS],
+}
+
+/// What a kernel is given for its buffers.
+#[derive(Debug, PartialEq)]
+pub(super) struct Bound {
+    key: BindKey,
+    group: ::wgpu::BindGroup,
 }
 
 #[derive(Debug)]
@@ -88,9 +95,6 @@ pub(super) struct Recorder {
     /// Commands of the last submission, and whether they were those of the one before.
     last: Vec<Command>,
     is_steady: bool,
-    /// What was bound for each dispatch of this recording, and of the last: most likely the same again.
-    bound: Vec<(BindKey, ::wgpu::BindGroup)>,
-    last_bound: Vec<(BindKey, ::wgpu::BindGroup)>,
     /// The commands of the last submission, encoded once more.
     ahead: Option<::wgpu::CommandBuffer>,
     /// Where the list goes, and what is bound for nothing to read and to write; made with the first dispatch.
@@ -106,8 +110,6 @@ impl Recorder {
             bind_groups: HashMap::new(),
             last: Vec::new(),
             is_steady: false,
-            bound: Vec::new(),
-            last_bound: Vec::new(),
             ahead: None,
             upload: None,
         }
@@ -151,8 +153,6 @@ impl Recorder {
         count(&inner.counters.submissions);
         std::mem::swap(&mut self.commands, &mut self.last);
         self.commands.clear();
-        std::mem::swap(&mut self.bound, &mut self.last_bound);
-        self.bound.clear();
         self.words.clear();
         self.recent.clear();
         self.forget_dropped(gpu);
@@ -189,18 +189,12 @@ impl Recorder {
         if !dropped.is_empty() {
             self.bind_groups.retain(|key, _| !key.ids.iter().any(|id| dropped.contains(id)));
             self.last.clear();
-            self.last_bound.clear();
             self.ahead = None;
             dropped.clear();
         }
     }
 
-    fn bind_group(
-        &mut self,
-        gpu: &Gpu,
-        kernel: &Kernel,
-        binds: &[Bind<'_>],
-    ) -> Result<::wgpu::BindGroup> {
+    fn bind_group(&mut self, gpu: &Gpu, kernel: &Kernel, binds: &[Bind<'_>]) -> Result<Bound> {
         assert_eq!(binds.len(), kernel.access.len(), "{}: buffers", kernel.name);
         // 0 is no buffer, 1 the data.
         let mut key = BindKey { access: kernel.access, ids: [0; MAX_BINDINGS] };
@@ -211,11 +205,13 @@ impl Recorder {
                 Bind::Nothing => 0,
             };
         }
-        let again = self.last_bound.get(self.bound.len()).filter(|(last, _)| *last == key);
-        let found = again.map(|(_, group)| group).or_else(|| self.bind_groups.get(&key));
-        if let Some(group) = found.cloned() {
-            self.bound.push((key, group.clone()));
-            return Ok(group);
+        // Most likely what stood in the same place of the last recording.
+        let again = match self.last.get(self.commands.len()) {
+            Some(Command::Dispatch { bound, .. }) if bound.key == key => Some(&bound.group),
+            _ => None,
+        };
+        if let Some(group) = again.or_else(|| self.bind_groups.get(&key)) {
+            return Ok(Bound { key, group: group.clone() });
         }
         let (upload, [to_read, to_write]) = self.upload(gpu)?;
         let parameters = ::wgpu::BindingResource::Buffer(::wgpu::BufferBinding {
@@ -241,8 +237,7 @@ impl Recorder {
         });
         count(&gpu.inner.counters.bind_groups);
         self.bind_groups.insert(key, bind_group.clone());
-        self.bound.push((key, bind_group.clone()));
-        Ok(bind_group)
+        Ok(Bound { key, group: bind_group })
     }
 }
 
@@ -364,11 +359,11 @@ impl Record<'_> {
             }
         }
         match self.recorder.bind_group(self.gpu, kernel, &binds) {
-            Ok(bind_group) => {
+            Ok(bound) => {
                 count(&self.gpu.inner.counters.dispatches);
                 self.recorder.push(Command::Dispatch {
                     kernel: Arc::clone(kernel),
-                    bind_group,
+                    bound,
                     offset: 4 * first as u32,
                     groups,
                 });
