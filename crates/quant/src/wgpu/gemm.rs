@@ -6,9 +6,9 @@
 
 use stonechat_compute::DType;
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, halves, start};
-use stonechat_compute::wgpu::{Bind, Gpu, GpuBuffer, Matrices, Source, Variant};
+use stonechat_compute::wgpu::{Gpu, GpuBuffer, Matrices, Source, Variant};
 
-use super::matmul::{ACCESS, Activations, Params, with_format};
+use super::matmul::{ACCESS, Activations, Params, binds, with_format};
 use super::matrix::GpuMatrix;
 use super::planes::Format;
 
@@ -119,14 +119,7 @@ pub(super) fn product(
     for part in w.parts.iter() {
         let tile = tile(matrices, rows, part.rows);
         let params = finish(Params::new(w, part, x, [rows, w.n()], bias));
-        let binds = [
-            Bind::Buffer(&part.buffer),
-            Bind::Buffer(&x.buffer),
-            bias.into(),
-            Bind::Nothing,
-            Bind::Buffer(out),
-            Bind::Buffer(&part.buffer),
-        ];
+        let binds = binds(part, x, bias, out);
         // Tiles of the same weights are adjacent.
         let groups = [rows.div_ceil(tile) as u32, part.rows.div_ceil(tile) as u32, 1];
         gpu.record(0).dispatch(&kernel(gpu, w.format, matrices, tile), &params, binds, groups);

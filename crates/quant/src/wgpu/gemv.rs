@@ -11,7 +11,7 @@ use stonechat_compute::wgpu::ops::gated::{GATES, gate_code};
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, check_len, quantize, start};
 use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, Variant};
 
-use super::matmul::{ACCESS, Activations, CHUNK, Params, with_format};
+use super::matmul::{ACCESS, Activations, CHUNK, Params, binds, with_format};
 use super::matrix::GpuMatrix;
 use super::planes::Format;
 
@@ -101,10 +101,11 @@ fn with_product(source: Source, format: &Format) -> Source {
 }
 
 fn with_sums(source: Source, variant: Variant) -> Source {
-    source.file(match variant {
+    let source = source.file(match variant {
         Variant::Portable => include_str!("gemv.portable.wgsl"),
         Variant::Subgroups => include_str!("gemv.subgroups.wgsl"),
-    })
+    });
+    source.file(include_str!("gemv_sums.wgsl"))
 }
 
 /// A kernel of a kind, as far as it is not the same for all.
@@ -269,32 +270,18 @@ pub(super) fn product(
     let codes = quantize::wanted(out, x.rows, w.n()).filter(|_| width <= QUANTIZED_WIDTH);
     if let ([part], Some(codes)) = (&w.parts[..], codes) {
         let params = finish(Params::new(w, part, &x8, [x.rows, w.n()], bias));
-        let binds = [
-            Bind::Buffer(&part.buffer),
-            Bind::Buffer(&x8.buffer),
-            bias.into(),
-            Bind::Nothing,
-            Bind::Buffer(out),
-            Bind::Buffer(&part.buffer),
-            Bind::Buffer(&codes),
-        ];
+        let mut all = [Bind::Buffer(&codes); QUANTIZED_ACCESS.len()];
+        all[..ACCESS.len()].copy_from_slice(&binds(part, &x8, bias, out));
         let groups = part.rows.div_ceil(QUANTIZED_SHAPE.rows_of_group() as usize);
         let kernel = Spec::new(gpu, w.format, width, QUANTIZED_SHAPE).quantized_kernel(gpu);
-        gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
+        gpu.record(0).dispatch_line(&kernel, &params, all, groups);
         return out.set_twin(Some([x.rows, w.n()]));
     }
     let shape = Shape::for_matrix(w.n(), w, width);
     let kernel = Spec::new(gpu, w.format, width, shape).kernel(gpu, false);
     for part in w.parts.iter() {
         let params = finish(Params::new(w, part, &x8, [x.rows, w.n()], bias));
-        let binds = [
-            Bind::Buffer(&part.buffer),
-            Bind::Buffer(&x8.buffer),
-            bias.into(),
-            Bind::Nothing,
-            Bind::Buffer(out),
-            Bind::Buffer(&part.buffer),
-        ];
+        let binds = binds(part, &x8, bias, out);
         let groups = part.rows.div_ceil(shape.rows_of_group() as usize);
         gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
     }
@@ -343,14 +330,8 @@ pub fn matmul_experts(
             choices_per_row: choices_per_row as u32,
             ..Params::new(w, part, &x8, [n_choices, n], bias)
         };
-        let binds = [
-            Bind::Buffer(&part.buffer),
-            Bind::Buffer(&x8.buffer),
-            bias.into(),
-            Bind::Buffer(choices),
-            Bind::Buffer(out),
-            Bind::Buffer(&part.buffer),
-        ];
+        let mut binds = binds(part, &x8, bias, out);
+        binds[3] = Bind::Buffer(choices);
         let groups = [(n as u32).div_ceil(shape.rows_of_group()), n_choices as u32, 1];
         gpu.record(0).dispatch(&kernel, &params, binds, groups);
     }

@@ -48,13 +48,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     multiply(&sums, first, x_row, place);
     add_teams(&sums, lid);
     if is_mine {
-        var sum = 0.0;
-        for (var i = 0u; i < SUMS; i++) {
-            if place == i {
-                sum = sums[i];
-            }
-        }
-        let y = before + activate(sum + offset, p.activation);
+        let y = before + activate(sum_at(&sums, place) + offset, p.activation);
         out[at] = y;
         keep(t * ROWS + of_group + r, y);
     }

@@ -107,12 +107,6 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let r = place / T;
     let t = place % T;
     if place < SUMS && first + r < matrix_rows && t < p.rows {
-        var sum = 0.0;
-        for (var i = 0u; i < SUMS; i++) {
-            if place == i {
-                sum = sums[i];
-            }
-        }
-        store(t * matrix_rows + first + r, sum + bias_of(first + r));
+        store(t * matrix_rows + first + r, sum_at(&sums, place) + bias_of(first + r));
     }
 }

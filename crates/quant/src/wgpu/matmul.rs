@@ -102,6 +102,17 @@ impl Params {
 pub(super) const ACCESS: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Read];
 
+/// What [`ACCESS`] lists, without choices of experts.
+pub(super) fn binds<'a>(
+    part: &'a Part,
+    x: &'a Activations,
+    bias: Option<&'a GpuBuffer>,
+    out: &'a GpuBuffer,
+) -> [Bind<'a>; 6] {
+    let (w, x, out) = (Bind::Buffer(&part.buffer), Bind::Buffer(&x.buffer), Bind::Buffer(out));
+    [w, x, bias.into(), Bind::Nothing, out, w]
+}
+
 fn gemm_source(format: &Format, variant: Variant) -> Source {
     // Nothing is summed over a workgroup: one kernel serves every adapter.
     let name = format!("gemm-{}-tiled", format.dtype);
@@ -265,14 +276,7 @@ fn product(
     let kernel = gemm_kernel(gpu, w.format);
     for part in w.parts.iter() {
         let params = finish(Params::new(w, part, &activations, [x.rows, w.n()], epilogue.bias));
-        let binds = [
-            Bind::Buffer(&part.buffer),
-            Bind::Buffer(&activations.buffer),
-            epilogue.bias.into(),
-            Bind::Nothing,
-            Bind::Buffer(out),
-            Bind::Buffer(&part.buffer),
-        ];
+        let binds = binds(part, &activations, epilogue.bias, out);
         let groups = [part.rows.div_ceil(TILE) as u32, x.rows.div_ceil(TILE) as u32, 1];
         gpu.record(0).dispatch(&kernel, &params, binds, groups);
     }
