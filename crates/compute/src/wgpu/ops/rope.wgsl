@@ -14,28 +14,26 @@ struct Params {
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 @group(0) @binding(3) var<storage, read> cos_sin: array<f32>;
 
+// Where the head begins.
+var<private> head_at: u32;
+
+fn head_value(c: u32) -> f32 {
+    return x[head_at + c];
+}
+
+fn head_weight(c: u32) -> f32 {
+    return weight[c];
+}
+
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let index = group_index(group, groups);
     if index >= p.rows * p.n_heads {
         return;
     }
     let t = index / p.n_heads;
-    let head_dim = p.head_dim;
-    let at = p.offset + t * p.stride + index % p.n_heads * head_dim;
-    var squares = 0.0;
-    for (var c = lid; c < head_dim; c += WG) {
-        let v = x[at + c];
-        squares = fma(v, v, squares);
-        head[c] = v;
-    }
-    if p.rotation.has_norm != 0u {
-        let scale = norm_scale(squares, head_dim, p.rotation, lid);
-        for (var c = lid; c < head_dim; c += WG) {
-            head[c] *= scale * weight[c];
-        }
-    }
-    workgroupBarrier();
-    for (var c = lid; c < head_dim; c += WG) {
-        x[at + c] = rotated(c, p.rotation, t * p.rotation.n_rot);
+    head_at = p.offset + t * p.stride + index % p.n_heads * p.head_dim;
+    take_head(p.head_dim, p.rotation, lid);
+    for (var c = lid; c < p.head_dim; c += WG) {
+        x[head_at + c] = rotated(c, p.rotation, t * p.rotation.n_rot);
     }
 }

@@ -32,8 +32,24 @@ struct Params {
 @group(0) @binding(8) var<storage, read_write> pool: array<u32>;
 
 var<workgroup> rotated_key: array<f32, 1024>;
-// Where the value begins.
+// Whether the head is a key's, where it begins, and where the value does.
+var<private> is_key: bool;
+var<private> head_at: u32;
 var<private> v_at: u32;
+
+fn head_value(c: u32) -> f32 {
+    if is_key {
+        return keys[head_at + c];
+    }
+    return queries[head_at + c];
+}
+
+fn head_weight(c: u32) -> f32 {
+    if is_key {
+        return k_weight[c];
+    }
+    return q_weight[c];
+}
 
 fn key_at(c: u32) -> f32 {
     return rotated_key[c];
@@ -43,57 +59,26 @@ fn value_at(c: u32) -> f32 {
     return values[v_at + c];
 }
 
-fn rotate_query(t: u32, h: u32, lid: u32) {
-    let at = p.q_offset + t * p.q_stride + h * p.head_dim;
-    var squares = 0.0;
-    for (var c = lid; c < p.head_dim; c += WG) {
-        let v = queries[at + c];
-        squares = fma(v, v, squares);
-        head[c] = v;
-    }
-    if p.q_rotation.has_norm != 0u {
-        let scale = norm_scale(squares, p.head_dim, p.q_rotation, lid);
-        for (var c = lid; c < p.head_dim; c += WG) {
-            head[c] *= scale * q_weight[c];
-        }
-    }
-    workgroupBarrier();
-    for (var c = lid; c < p.head_dim; c += WG) {
-        queries[at + c] = rotated(c, p.q_rotation, t * p.q_rotation.n_rot);
-    }
-}
-
-fn rotate_key(t: u32, g: u32, lid: u32) {
-    let at = p.k_offset + t * p.k_stride + g * p.head_dim;
-    var squares = 0.0;
-    for (var c = lid; c < p.head_dim; c += WG) {
-        let v = keys[at + c];
-        squares = fma(v, v, squares);
-        head[c] = v;
-    }
-    if p.k_rotation.has_norm != 0u {
-        let scale = norm_scale(squares, p.head_dim, p.k_rotation, lid);
-        for (var c = lid; c < p.head_dim; c += WG) {
-            head[c] *= scale * k_weight[c];
-        }
-    }
-    workgroupBarrier();
-    for (var c = lid; c < p.head_dim; c += WG) {
-        let key = rotated(c, p.k_rotation, t * p.k_rotation.n_rot);
-        rotated_key[c] = key;
-        keys[at + c] = key;
-    }
-    workgroupBarrier();
-}
-
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group.x;
-    if group.y < p.n_heads {
-        rotate_query(t, group.y, lid);
+    is_key = group.y >= p.n_heads;
+    if !is_key {
+        head_at = p.q_offset + t * p.q_stride + group.y * p.head_dim;
+        take_head(p.head_dim, p.q_rotation, lid);
+        for (var c = lid; c < p.head_dim; c += WG) {
+            queries[head_at + c] = rotated(c, p.q_rotation, t * p.q_rotation.n_rot);
+        }
         return;
     }
     let g = group.y - p.n_heads;
-    rotate_key(t, g, lid);
+    head_at = p.k_offset + t * p.k_stride + g * p.head_dim;
+    take_head(p.head_dim, p.k_rotation, lid);
+    for (var c = lid; c < p.head_dim; c += WG) {
+        let key = rotated(c, p.k_rotation, t * p.k_rotation.n_rot);
+        rotated_key[c] = key;
+        keys[head_at + c] = key;
+    }
+    workgroupBarrier();
     v_at = p.v_offset + t * p.v_stride + g * p.head_dim;
     let page = data[p.slots + 2u * t];
     let slot = data[p.slots + 2u * t + 1u];

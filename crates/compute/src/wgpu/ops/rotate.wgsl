@@ -1,4 +1,5 @@
-// Norm and rotation of a head in workgroup memory.
+// Norm and rotation of a head. A kernel says where the head is: `head_value` and `head_weight` give the value of a
+// channel and its weight in the norm.
 
 var<workgroup> head: array<f32, 1024>;
 
@@ -10,9 +11,21 @@ struct Rotation {
     eps: f32,
 }
 
-// The norm of the values whose squares the invocations have summed.
-fn norm_scale(squares: f32, head_dim: u32, r: Rotation, lid: u32) -> f32 {
-    return 1.0 / sqrt(reduce_add(squares, lid) / f32(head_dim) + r.eps);
+// Takes the head into workgroup memory, normed.
+fn take_head(head_dim: u32, r: Rotation, lid: u32) {
+    var squares = 0.0;
+    for (var c = lid; c < head_dim; c += WG) {
+        let v = head_value(c);
+        squares = fma(v, v, squares);
+        head[c] = v;
+    }
+    if r.has_norm != 0u {
+        let scale = 1.0 / sqrt(reduce_add(squares, lid) / f32(head_dim) + r.eps);
+        for (var c = lid; c < head_dim; c += WG) {
+            head[c] *= scale * head_weight(c);
+        }
+    }
+    workgroupBarrier();
 }
 
 // Channel `c` of the head after the rotation by the angles from `angles` on.
