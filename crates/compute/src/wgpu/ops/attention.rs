@@ -44,37 +44,76 @@ pub struct Attention<'a> {
     pub page_table: &'a [u32],
 }
 
-impl Attention<'_> {
-    /// What the kernels are told of the scores.
-    pub(super) fn flags(&self) -> u32 {
+/// What every attention kernel is given, in words and rows of `data`.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Params {
+    pub(super) n_heads: u32,
+    /// Query heads of a KV head.
+    pub(super) group: u32,
+    pub(super) head_dim: u32,
+    pub(super) row_words: u32,
+    pub(super) head_words: u32,
+    pub(super) page_words: u32,
+    pub(super) q_offset: u32,
+    pub(super) q_stride: u32,
+    /// Where the rows and the page table begin in the data.
+    pub(super) rows: u32,
+    pub(super) page_table: u32,
+    pub(super) flags: u32,
+    pub(super) scale: f32,
+    pub(super) soft_cap: f32,
+    /// Where blocks of rows do, if there are any.
+    pub(super) blocks: u32,
+    pub(super) heads_per_block: u32,
+    pub(super) n_splits: u32,
+    /// Pages or positions of a split.
+    pub(super) per_split: u32,
+}
+
+impl Params {
+    /// For kernels that take every head by itself and all positions at once.
+    pub(super) fn new(args: &Attention<'_>, group: usize) -> Self {
+        let (layout, words) = (args.kv.layout, Words::new(args.kv.layout));
         let flag = |set: bool, bit: u32| if set { bit } else { 0 };
-        flag(self.soft_cap.is_some(), HAS_SOFT_CAP)
-            | flag(self.slopes.is_some(), HAS_SLOPES)
-            | flag(self.sinks.is_some(), HAS_SINKS)
+        Self {
+            n_heads: args.n_heads as u32,
+            group: group as u32,
+            head_dim: layout.head_dim as u32,
+            row_words: words.row as u32,
+            head_words: words.head as u32,
+            page_words: words.page as u32,
+            q_offset: args.q.offset as u32,
+            q_stride: args.q.stride as u32,
+            rows: 0,
+            page_table: 0,
+            flags: flag(args.soft_cap.is_some(), HAS_SOFT_CAP)
+                | flag(args.slopes.is_some(), HAS_SLOPES)
+                | flag(args.sinks.is_some(), HAS_SINKS),
+            scale: args.scale,
+            soft_cap: args.soft_cap.unwrap_or(1.0),
+            blocks: 0,
+            heads_per_block: 1,
+            n_splits: 1,
+            per_split: 0,
+        }
     }
 }
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    n_heads: u32,
-    group: u32,
-    heads_per_block: u32,
-    head_dim: u32,
-    row_words: u32,
-    head_words: u32,
-    page_words: u32,
-    q_offset: u32,
-    q_stride: u32,
-    blocks: u32,
-    rows: u32,
-    page_table: u32,
-    n_splits: u32,
-    pages_per_split: u32,
-    flags: u32,
-    scale: f32,
-    soft_cap: f32,
+/// What [`ACCESS`] lists.
+pub(super) fn binds<'a>(args: &Attention<'a>, out: &'a GpuBuffer) -> [Bind<'a>; 6] {
+    [
+        Bind::Data,
+        args.q.buffer.into(),
+        Bind::Buffer(&args.kv.buffer),
+        args.slopes.into(),
+        args.sinks.into(),
+        Bind::Buffer(out),
+    ]
 }
+
+/// `Params` in WGSL, and its buffers.
+pub(super) const PARAMS: &str = include_str!("attention_params.wgsl");
 
 const HAS_SOFT_CAP: u32 = 1;
 const HAS_SLOPES: u32 = 2;
@@ -91,7 +130,8 @@ struct MergeParams {
     has_codes: u32,
 }
 
-const ACCESS: &[Access] =
+/// Data, queries, pages, slopes, sinks, output.
+pub(super) const ACCESS: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
 pub(super) const MERGE: Spec = Spec {
     name: "attention_merge",
@@ -111,6 +151,7 @@ fn source(dtype: KvDType, slots: u32, words: u32, variant: Variant) -> Source {
         .file(ACTIVATIONS)
         .file(include_str!("half.wgsl"))
         .file(accessor(dtype))
+        .file(PARAMS)
         .file(include_str!("attention.wgsl"))
 }
 
@@ -241,7 +282,7 @@ fn data(blocks: &[Block], rows: &[QueryRow], page_table: &[u32]) -> (Vec<u32>, u
 #[track_caller]
 pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
     let group = check(out, &args);
-    let Attention { q, kv, n_heads, rows, page_table, .. } = args;
+    let Attention { kv, n_heads, rows, page_table, .. } = args;
     if rows.is_empty() || n_heads == 0 {
         return;
     }
@@ -251,7 +292,7 @@ pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
     if attention_blocks::serves(gpu, &args) {
         return attention_blocks::attention(gpu, out, &args, group);
     }
-    let (layout, sizes) = (kv.layout, Words::new(kv.layout));
+    let layout = kv.layout;
     let Plan { slots, words, heads_per_block, blocks, pages_per_split, n_splits } =
         Plan::new(&args, group);
     let (data, rows_at, table_at) = data(&blocks, rows, page_table);
@@ -273,32 +314,15 @@ pub fn attention(gpu: &Gpu, out: &GpuBuffer, args: Attention<'_>) {
     let mut record = gpu.record(data.len());
     let at = record.words(&data);
     let params = Params {
-        n_heads: n_heads as u32,
-        group: group as u32,
-        heads_per_block: heads_per_block as u32,
-        head_dim: layout.head_dim as u32,
-        row_words: sizes.row as u32,
-        head_words: sizes.head as u32,
-        page_words: sizes.page as u32,
-        q_offset: q.offset as u32,
-        q_stride: q.stride as u32,
-        blocks: at,
         rows: at + rows_at as u32,
         page_table: at + table_at as u32,
+        blocks: at,
+        heads_per_block: heads_per_block as u32,
         n_splits: n_splits as u32,
-        pages_per_split: pages_per_split as u32,
-        flags: args.flags(),
-        scale: args.scale,
-        soft_cap: args.soft_cap.unwrap_or(1.0),
+        per_split: pages_per_split as u32,
+        ..Params::new(&args, group)
     };
-    let binds = [
-        Bind::Data,
-        q.buffer.into(),
-        Bind::Buffer(&kv.buffer),
-        args.slopes.into(),
-        args.sinks.into(),
-        Bind::Buffer(scratch.as_ref().unwrap_or(out)),
-    ];
+    let binds = binds(&args, scratch.as_ref().unwrap_or(out));
     let heads = (layout.n_kv_heads * group.div_ceil(heads_per_block)) as u32;
     record.dispatch(&kernel, &params, binds, [blocks.len() as u32, heads, n_splits as u32]);
     if let Some(scratch) = scratch {

@@ -1,36 +1,7 @@
 // Softmax attention of a block of rows and one KV head over some pages; see attention.rs.
 
-struct Params {
-    n_heads: u32,
-    group: u32,
-    heads_per_block: u32,
-    head_dim: u32,
-    row_words: u32,
-    head_words: u32,
-    page_words: u32,
-    q_offset: u32,
-    q_stride: u32,
-    blocks: u32,
-    rows: u32,
-    page_table: u32,
-    n_splits: u32,
-    pages_per_split: u32,
-    flags: u32,
-    scale: f32,
-    soft_cap: f32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> data: array<u32>;
-@group(0) @binding(2) var<storage, read> q: array<f32>;
 @group(0) @binding(3) var<storage, read> pool: array<u32>;
-@group(0) @binding(4) var<storage, read> slopes: array<f32>;
-@group(0) @binding(5) var<storage, read> sinks: array<f32>;
-// The result, or what each split has: sums of the channels, maximum, total.
-@group(0) @binding(6) var<storage, read_write> out: array<f32>;
 
-// Lower than any score; a sum with it stays finite.
-const LOWEST: f32 = -3.0e38;
 const SHARE: u32 = 64u / SLOTS;
 const WIDTH: u32 = 64u * WORDS;
 
@@ -88,9 +59,9 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     }
 
     let table_end = data[block + 3u];
-    let split_from = data[block + 2u] + split * p.pages_per_split;
-    let split_to = min(split_from + p.pages_per_split, table_end);
-    var position = (data[block + 4u] + split * p.pages_per_split) * 64u + lid;
+    let split_from = data[block + 2u] + split * p.per_split;
+    let split_to = min(split_from + p.per_split, table_end);
+    var position = (data[block + 4u] + split * p.per_split) * 64u + lid;
 
     var sums: array<Values, SLOTS * WORDS>;
     for (var i = 0u; i < SLOTS * WORDS; i++) {

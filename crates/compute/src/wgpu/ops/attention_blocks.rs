@@ -5,13 +5,10 @@
 //! refer to a maximum that may lag behind by a constant factor, so that sums are scaled only
 //! where it grows much: matrices give no access to their rows.
 
-use bytemuck::{Pod, Zeroable};
-
-use super::attention::Attention;
-use super::kv::Words;
+use super::attention::{ACCESS, Attention, PARAMS, Params, binds};
 use super::{ACTIVATIONS, start};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Matrices, Source, Variant};
+use crate::wgpu::{Gpu, GpuBuffer, Matrices, Source, Variant};
 
 /// Subgroups of a workgroup, each of which has the rows of one matrix.
 const SUBGROUPS: u32 = 4;
@@ -22,29 +19,6 @@ const MAX_HEAD_DIM: usize = 256;
 /// Rows of a sequence from which on a block of them is worth its empty places.
 const MIN_ROWS: usize = 16;
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    n_heads: u32,
-    group: u32,
-    head_dim: u32,
-    /// In vectors of four words.
-    row_vectors: u32,
-    head_vectors: u32,
-    page_vectors: u32,
-    q_offset: u32,
-    q_stride: u32,
-    blocks: u32,
-    rows: u32,
-    page_table: u32,
-    flags: u32,
-    scale: f32,
-    soft_cap: f32,
-}
-
-const ACCESS: &[Access] =
-    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
-
 /// For heads of `channels`, a multiple of 16.
 fn source(matrices: Matrices, channels: u32) -> Source {
     let name = format!("attention_blocks-f16-{channels}");
@@ -54,6 +28,7 @@ fn source(matrices: Matrices, channels: u32) -> Source {
         .constant("CHANNELS", channels)
         .constant("PAGE", PAGE_LEN as u32)
         .file(ACTIVATIONS)
+        .file(PARAMS)
         .unrolled(include_str!("attention_blocks.wgsl"), &[("CHANNELS", channels / matrices.side)])
 }
 
@@ -96,10 +71,9 @@ fn data(rows: &[QueryRow], page_table: &[u32], most: usize) -> (Vec<u32>, [u32; 
 /// What [`attention`](super::attention::attention) documents, of shapes that were checked; `group` query heads read a
 /// KV head.
 pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group: usize) {
-    let Attention { q, kv, n_heads, rows, page_table, .. } = *args;
+    let Attention { kv, n_heads, rows, page_table, .. } = *args;
     let Some(matrices) = gpu.matrices() else { return };
-    let (layout, words) = (kv.layout, Words::new(kv.layout));
-    let channels = layout.head_dim.next_multiple_of(16) as u32;
+    let channels = kv.layout.head_dim.next_multiple_of(16) as u32;
     let kernel =
         gpu.kernel(("attention_blocks", [channels, 0, 0, 0]), || source(matrices, channels));
     let (data, [rows_at, table_at], n_blocks) =
@@ -107,29 +81,12 @@ pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group:
     let mut record = gpu.record(data.len());
     let at = record.words(&data);
     let params = Params {
-        n_heads: n_heads as u32,
-        group: group as u32,
-        head_dim: layout.head_dim as u32,
-        row_vectors: (words.row / 4) as u32,
-        head_vectors: (words.head / 4) as u32,
-        page_vectors: (words.page / 4) as u32,
-        q_offset: q.offset as u32,
-        q_stride: q.stride as u32,
-        blocks: at,
         rows: at + rows_at,
         page_table: at + table_at,
-        flags: args.flags(),
-        scale: args.scale,
-        soft_cap: args.soft_cap.unwrap_or(1.0),
+        blocks: at,
+        ..Params::new(args, group)
     };
-    let binds = [
-        Bind::Data,
-        q.buffer.into(),
-        Bind::Buffer(&kv.buffer),
-        args.slopes.into(),
-        args.sinks.into(),
-        Bind::Buffer(out),
-    ];
+    let binds = binds(args, out);
     record.dispatch(&kernel, &params, binds, [n_blocks, n_heads as u32, 1]);
 }
 

@@ -1,34 +1,9 @@
 // Softmax attention of BQ rows and one query head over pages of f16, POS positions at a time, by cooperative
 // matrices of SIDE rows; see attention_blocks.rs.
 
-struct Params {
-    n_heads: u32,
-    group: u32,
-    head_dim: u32,
-    // In vectors of four words.
-    row_vectors: u32,
-    head_vectors: u32,
-    page_vectors: u32,
-    q_offset: u32,
-    q_stride: u32,
-    blocks: u32,
-    rows: u32,
-    page_table: u32,
-    flags: u32,
-    scale: f32,
-    soft_cap: f32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> data: array<u32>;
-@group(0) @binding(2) var<storage, read> q: array<f32>;
+// Words are seen in vectors of four.
 @group(0) @binding(3) var<storage, read> pool: array<vec4<u32>>;
-@group(0) @binding(4) var<storage, read> slopes: array<f32>;
-@group(0) @binding(5) var<storage, read> sinks: array<f32>;
-@group(0) @binding(6) var<storage, read_write> out: array<f32>;
 
-// Lower than any score; a sum with it stays finite.
-const LOWEST: f32 = -3.0e38;
 // By how much a score may exceed the maximum that weights refer to before sums are scaled: e^8 is far from
 // the largest f16.
 const SLACK: f32 = 8.0;
@@ -73,14 +48,14 @@ fn key_place(i: u32) -> vec2<u32> {
 
 // The first vector of the page and head of a position.
 fn page_at(table: u32, head_at: u32, position: u32) -> u32 {
-    return data[table + position / PAGE] * p.page_vectors + head_at;
+    return data[table + position / PAGE] * (p.page_words / 4u) + head_at;
 }
 
 fn read_keys(page: u32, start: u32, lid: u32) -> Moved {
     var all: Moved;
     for (var j = 0u; j < MOVES; j++) {
         let place = key_place(lid + j * WG);
-        if place.y < 4u * p.row_vectors {
+        if place.y < p.row_words {
             all[j] = pool[page + (place.y * PAGE + start % PAGE + place.x) / 4u];
         }
     }
@@ -94,8 +69,8 @@ fn read_values(page: u32, start: u32, seen: vec2<u32>, lid: u32) -> Moved {
         let i = lid + j * WG;
         let position = start + i / (WORDS / 4u);
         let vector = i % (WORDS / 4u);
-        if vector < p.row_vectors && position >= seen.x && position < seen.y {
-            all[j] = pool[page + (PAGE + position % PAGE) * p.row_vectors + vector];
+        if vector < (p.row_words / 4u) && position >= seen.x && position < seen.y {
+            all[j] = pool[page + (PAGE + position % PAGE) * (p.row_words / 4u) + vector];
         }
     }
     return all;
@@ -140,7 +115,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let table = p.page_table + data[block + 2u];
     let seen = vec2<u32>(data[block + 3u], data[block + 4u]);
     let head = group.y;
-    let head_at = head / p.group * p.head_vectors;
+    let head_at = head / p.group * (p.head_words / 4u);
 
     for (var i = lid; i < BQ * WORDS; i += WG) {
         let row = i / WORDS;

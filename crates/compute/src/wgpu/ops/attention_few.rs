@@ -3,13 +3,11 @@
 //! A workgroup takes one row and one query head; heads that share keys find them in the cache. Long texts are
 //! shared out among workgroups, whose results `attention_merge.wgsl` joins.
 
-use bytemuck::{Pod, Zeroable};
-
-use super::attention::{Attention, merge};
+use super::attention::{self, ACCESS, Attention, PARAMS, Params, merge};
 use super::kv::{Words, accessor, dtype_name, elements};
 use super::{ACTIVATIONS, quantize, start};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
+use crate::wgpu::{Access, Gpu, GpuBuffer, Source, Variant};
 
 /// Rows up to which this kernel is used.
 pub(super) const MAX_ROWS: usize = 8;
@@ -20,27 +18,8 @@ const ENOUGH_GROUPS: usize = 512;
 const FEW_PAGES: usize = 4;
 const HAS_CODES: u32 = 8;
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    n_rows: u32,
-    n_heads: u32,
-    group: u32,
-    head_dim: u32,
-    head_words: u32,
-    page_words: u32,
-    q_offset: u32,
-    q_stride: u32,
-    rows: u32,
-    page_table: u32,
-    n_splits: u32,
-    positions_per_split: u32,
-    flags: u32,
-    scale: f32,
-    soft_cap: f32,
-}
-
-const ACCESS: &[Access] = &[
+/// As [`ACCESS`], and the result in 8 bits.
+const ACCESS_WITH_CODES: &[Access] = &[
     Access::Read,
     Access::Read,
     Access::Read,
@@ -57,7 +36,7 @@ fn source(dtype: KvDType, words: u32, variant: Variant) -> Source {
     let lanes = words.next_power_of_two().clamp(WORKGROUP / PAGE_LEN as u32, WORKGROUP);
     let quarters = if words.is_multiple_of(4) { 4 } else { 1 };
     let batch = (1..=16).rev().find(|n| (words / quarters).is_multiple_of(*n)).unwrap_or(1);
-    let source = start(name, ACCESS, variant, WORKGROUP)
+    let source = start(name, ACCESS_WITH_CODES, variant, WORKGROUP)
         .constant("W", words)
         .constant("LANES", lanes)
         .constant("WORDS", words.div_ceil(lanes))
@@ -67,7 +46,7 @@ fn source(dtype: KvDType, words: u32, variant: Variant) -> Source {
         .file(ACTIVATIONS)
         .file(include_str!("half.wgsl"))
         .file(accessor(dtype));
-    quantize::writer(source, variant).file(include_str!("attention_few.wgsl"))
+    quantize::writer(source, variant).file(PARAMS).file(include_str!("attention_few.wgsl"))
 }
 
 pub(super) fn sources(variant: Variant) -> Vec<Source> {
@@ -122,32 +101,17 @@ pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group:
     };
     let mut record = gpu.record(data.len());
     let at = record.words(&data);
+    let params = Params::new(args, group);
     let params = Params {
-        n_rows: rows.len() as u32,
-        n_heads: n_heads as u32,
-        group: group as u32,
-        head_dim: layout.head_dim as u32,
-        head_words: words.head as u32,
-        page_words: words.page as u32,
-        q_offset: q.offset as u32,
-        q_stride: q.stride as u32,
         rows: at,
         page_table: at + 3 * rows.len() as u32,
+        flags: params.flags | if own_codes.is_some() { HAS_CODES } else { 0 },
         n_splits: n_splits as u32,
-        positions_per_split: positions_per_split as u32,
-        flags: args.flags() | if own_codes.is_some() { HAS_CODES } else { 0 },
-        scale: args.scale,
-        soft_cap: args.soft_cap.unwrap_or(1.0),
+        per_split: positions_per_split as u32,
+        ..params
     };
-    let binds = [
-        Bind::Data,
-        q.buffer.into(),
-        Bind::Buffer(&kv.buffer),
-        args.slopes.into(),
-        args.sinks.into(),
-        Bind::Buffer(scratch.as_ref().unwrap_or(out)),
-        own_codes.into(),
-    ];
+    let mut binds = [own_codes.into(); ACCESS_WITH_CODES.len()];
+    binds[..ACCESS.len()].copy_from_slice(&attention::binds(args, scratch.as_ref().unwrap_or(out)));
     record.dispatch(&kernel, &params, binds, [rows.len() as u32, n_heads as u32, n_splits as u32]);
     if let Some(scratch) = &scratch {
         let shape = [rows.len(), n_heads, layout.head_dim, n_splits];

@@ -3,35 +3,9 @@
 // The workgroup takes a page at a time: first an invocation takes a quarter of the channels of a position for the
 // scores, then a word of channels of some positions for the sums.
 
-struct Params {
-    n_rows: u32,
-    n_heads: u32,
-    group: u32,
-    head_dim: u32,
-    head_words: u32,
-    page_words: u32,
-    q_offset: u32,
-    q_stride: u32,
-    rows: u32,
-    page_table: u32,
-    n_splits: u32,
-    positions_per_split: u32,
-    flags: u32,
-    scale: f32,
-    soft_cap: f32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> data: array<u32>;
-@group(0) @binding(2) var<storage, read> q: array<f32>;
 @group(0) @binding(3) var<storage, read> pool: array<u32>;
-@group(0) @binding(4) var<storage, read> slopes: array<f32>;
-@group(0) @binding(5) var<storage, read> sinks: array<f32>;
-// The result, or what each split has: sums of the channels, maximum, total.
-@group(0) @binding(6) var<storage, read_write> out: array<f32>;
 @group(0) @binding(7) var<storage, read_write> codes: array<u32>;
 
-const LOWEST: f32 = -3.0e38;
 // Positions of a tile, which are a page.
 const TILE: u32 = 64u;
 // A position has W words, of which each of QUARTERS invocations takes WQ, B at a time.
@@ -72,9 +46,9 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let head = group.y;
     let row = p.rows + 3u * t;
     let table = p.page_table + data[row];
-    let split_from = group.z * p.positions_per_split;
+    let split_from = group.z * p.per_split;
     let lower = max(data[row + 1u], split_from);
-    let upper = min(data[row + 2u], split_from + p.positions_per_split);
+    let upper = min(data[row + 2u], split_from + p.per_split);
     let head_at = head / p.group * p.head_words;
 
     for (var word = lid; word < W; word += WG) {
