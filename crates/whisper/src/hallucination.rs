@@ -2,7 +2,8 @@
 //!
 //! Source: openai/whisper 20250625 `transcribe.py`, `hallucination_silence_threshold`.
 
-use crate::{HOP_LENGTH, SAMPLE_RATE, Segment, WINDOW_FRAMES, Word};
+use crate::times::{frames, seconds};
+use crate::{HOP_LENGTH, Segment, WINDOW_FRAMES, Word};
 
 /// Marks that do not count as words.
 const PUNCTUATION: &str = "\"'“¿([{-\"'.。,，!！?？:：”)]}、";
@@ -26,8 +27,8 @@ pub(crate) struct Window {
 /// all that follow; returns how many frames to go on by if there were any.
 pub(crate) fn remove(segments: &mut Vec<Segment>, window: Window, threshold: f64) -> Option<usize> {
     let offset = window.offset;
-    let window_end = offset + seconds(WINDOW_FRAMES);
-    let content_end = offset + seconds(window.n_left);
+    let window_end = offset + seconds(WINDOW_FRAMES * HOP_LENGTH);
+    let content_end = offset + seconds(window.n_left * HOP_LENGTH);
     // Silence before a first segment that may be made up is skipped, and the rest heard again.
     let first = segments.iter().find(|segment| !words(segment).is_empty())?;
     let gap = first.start - offset;
@@ -43,8 +44,9 @@ pub(crate) fn remove(segments: &mut Vec<Segment>, window: Window, threshold: f64
         }
         if is_anomalous(segment) {
             let next = segments[i + 1..].iter().find(|segment| !words(segment).is_empty());
-            let next_start =
-                next.map_or(offset + seconds(window.n_frames), |next| words(next)[0].start);
+            let next_start = next.map_or(offset + seconds(window.n_frames * HOP_LENGTH), |next| {
+                words(next)[0].start
+            });
             let silence_before = segment.start - last_end > threshold
                 || segment.start < threshold
                 || segment.start - offset < 2.0;
@@ -83,14 +85,6 @@ fn anomaly(word: &Word) -> f64 {
 
 fn words(segment: &Segment) -> &[Word] {
     segment.words.as_deref().unwrap_or_default()
-}
-
-fn seconds(frames: usize) -> f64 {
-    (frames * HOP_LENGTH) as f64 / SAMPLE_RATE as f64
-}
-
-fn frames(seconds: f64) -> usize {
-    (seconds * (SAMPLE_RATE / HOP_LENGTH) as f64).round() as usize
 }
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ mod search;
 mod source;
 mod special;
 mod speech;
+mod times;
 mod track;
 mod transcribe;
 mod weights;

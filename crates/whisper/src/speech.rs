@@ -4,9 +4,9 @@
 use stonechat_audio::{SpeechMap, Vad};
 use stonechat_nn::Backend;
 
+use crate::times::{samples, seconds};
 use crate::{
-    Error, HOP_LENGTH, Options, Progress, SAMPLE_RATE, Segment, Transcriber, Transcript, VadMode,
-    WINDOW_SAMPLES,
+    Error, HOP_LENGTH, Options, Progress, Segment, Transcriber, Transcript, VadMode, WINDOW_SAMPLES,
 };
 
 impl<B: Backend> Transcriber<B> {
@@ -66,15 +66,6 @@ fn restore(map: &SpeechMap, segment: &mut Segment) {
     if let (Some(first), Some(last)) = (words.first(), words.last()) {
         (segment.start, segment.end) = (first.start, last.end);
     }
-}
-
-/// The sample at a time that is a multiple of 10 ms.
-fn samples(seconds: f64) -> usize {
-    (seconds * SAMPLE_RATE as f64).round() as usize
-}
-
-fn seconds(samples: usize) -> f64 {
-    samples as f64 / SAMPLE_RATE as f64
 }
 
 #[cfg(test)]

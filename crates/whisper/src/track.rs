@@ -8,10 +8,11 @@ use std::ops::Range;
 use stonechat_audio::{LogMel, Mel};
 use stonechat_text::Tokenizer;
 
+use crate::times::{frames, hundredths, seconds};
 use crate::words::speech_end;
 use crate::{
-    FRAMES_PER_POSITION, HOP_LENGTH, SAMPLE_RATE, Segment, SpecialTokens, TIMESTAMP_SECONDS,
-    WINDOW_FRAMES, WINDOW_SAMPLES, WindowResult,
+    FRAMES_PER_POSITION, HOP_LENGTH, Segment, SpecialTokens, TIMESTAMP_SECONDS, WINDOW_FRAMES,
+    WINDOW_SAMPLES, WindowResult,
 };
 
 /// One stretch.
@@ -203,8 +204,7 @@ impl Cut {
     pub(crate) fn follow_words(&mut self, offset: f64) {
         let end = speech_end(&self.segments).filter(|&end| self.is_open && end > offset);
         if let Some(end) = end {
-            let frames = ((end - offset) * (SAMPLE_RATE / HOP_LENGTH) as f64).round() as usize;
-            self.advance = frames.max(1);
+            self.advance = frames(end - offset).max(1);
         }
     }
 }
@@ -215,13 +215,4 @@ fn is_digital_silence(samples: &[f32], seek: usize, size: usize) -> bool {
     const LAST_BIT: f32 = 1.5 / 32768.0;
     let end = ((seek + size) * HOP_LENGTH).min(samples.len());
     samples[(seek * HOP_LENGTH).min(end)..end].iter().all(|s| s.abs() <= LAST_BIT)
-}
-
-fn seconds(samples: usize) -> f64 {
-    samples as f64 / SAMPLE_RATE as f64
-}
-
-/// Times are multiples of 10 ms; this removes the rounding error of their sums.
-fn hundredths(seconds: f64) -> f64 {
-    (seconds * 100.0).round() / 100.0
 }

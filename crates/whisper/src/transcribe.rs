@@ -150,14 +150,13 @@ impl<B: Backend> Transcriber<B> {
         pollster::block_on(self.transcribe_async(samples, options, on_progress))
     }
 
-    /// Transcribes all of `samples`.
+    /// Transcribes all of `samples` with options that were checked.
     pub(crate) async fn transcribe_all(
         &mut self,
         samples: &[f32],
         options: &Options,
         on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
     ) -> Result<Transcript, Error> {
-        options.validate()?;
         let ranges = match options.batch_size {
             Some(batch_size) => ranges::cut(samples, batch_size),
             None => Vec::from_iter((!samples.is_empty()).then_some(0..samples.len())),

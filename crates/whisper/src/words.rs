@@ -6,6 +6,7 @@
 use stonechat_text::Tokenizer;
 
 use crate::align::TokenTimes;
+use crate::times::hundredths;
 use crate::{Segment, SpecialTokens};
 
 /// A word with its times.
@@ -269,11 +270,6 @@ fn settle_edges(segment: &Segment, words: &mut [Word], median: f64) {
     if segment.end > last.start && segment.end + 0.5 < last.end {
         last.end = (last.start + median).max(segment.end);
     }
-}
-
-/// Times have two digits; this removes the rounding error of sums.
-fn hundredths(seconds: f64) -> f64 {
-    (seconds * 100.0).round() / 100.0
 }
 
 #[cfg(test)]
