@@ -239,13 +239,27 @@ fn only_clips_are_heard() {
 #[test]
 fn flags_of_other_programs_work_or_say_why_not() {
     let folder = Folder::new("flags").with_tiny_model(51864);
-    let ran = run(
-        &folder,
-        &[
-            "-f", "tone.wav", "-osrt", "-of", "out/x", "-p", "4", "-bo", "2", "-mc", "0", "-nf",
-            "-fa", "-pp",
-        ],
-    );
+    let ran = folder.run(&[
+        "transcribe",
+        "-m",
+        "tiny.gguf",
+        "-f",
+        "tone.wav",
+        "-osrt",
+        "-of",
+        "out/x",
+        "-p",
+        "4",
+        "-bs",
+        "1",
+        "-bo",
+        "2",
+        "-mc",
+        "0",
+        "-nf",
+        "-fa",
+        "-pp",
+    ]);
     assert_eq!(ran.succeeds(), "");
     assert_eq!(folder.names("out"), ["x.srt"]);
     assert!(ran.stderr.starts_with("-p is ignored: use --jobs"), "{ran:?}");

@@ -7,7 +7,9 @@ use anyhow::{Context, anyhow, bail, ensure};
 use stonechat::Models;
 use stonechat::audio::Channels;
 use stonechat::nn::KvDType;
-use stonechat::whisper::{Language, Options, OutputFormat, SubtitleLayout, Task as Written};
+use stonechat::whisper::{
+    Language, Options, OutputFormat, SubtitleLayout, Task as Written, VadMode,
+};
 
 use super::files::FileArgs;
 use super::inputs::{Input, Inputs};
@@ -131,7 +133,11 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         seed: args.seed,
         ..Options::default()
     };
-    let options = args.speech.apply(options);
+    let mut options = args.speech.apply(options);
+    if args.files.channels.0 == Channels::Each && options.vad == VadMode::Auto {
+        // Whoever listens is silent, and what is said must be put in order.
+        options.vad = VadMode::On;
+    }
     options.validate()?;
     Ok(options)
 }
