@@ -252,7 +252,7 @@ fn channels_are_mixed_chosen_or_kept_apart() {
 
 #[test]
 fn channels_that_come_later_begin_with_silence() {
-    let mut sink = sink::Sink::new(1 << 20, Channels::Each, None);
+    let mut sink = Sink::new(1 << 20, Channels::Each, None);
     sink.push(&[0.5; 100], 1, 16_000).unwrap();
     sink.push(&[0.25; 200], 2, 16_000).unwrap();
     sink.push(&[0.75; 100], 1, 16_000).unwrap();

@@ -166,10 +166,10 @@ impl Spelled {
         };
         let is_long = flag.starts_with("--");
         let flag = if is_long { flag.replace('_', "-") } else { flag.to_owned() };
-        if value.is_none() {
-            if let Some(taken) = self.push_switch(&flag, next) {
-                return taken.map(|taken| (taken, 0));
-            }
+        if value.is_none()
+            && let Some(taken) = self.push_switch(&flag, next)
+        {
+            return taken.map(|taken| (taken, 0));
         }
         let meaning = MEANINGS.iter().find(|(name, _)| *name == flag).map(|(_, meaning)| meaning);
         match (meaning, value) {

@@ -46,7 +46,7 @@ pub(super) fn name(
     let mut taken = HashSet::new();
     let mut tasks = Vec::with_capacity(inputs.len());
     for (input, short) in inputs.into_iter().zip(short) {
-        let is_source = |format: &OutputFormat| sources.contains(&key(&ending(&short, *format)));
+        let is_source = |format: &OutputFormat| sources.contains(&key(ending(&short, *format)));
         let is_shared = n_named[&key(&short)] > 1;
         let whole = input.path().and_then(Path::file_name);
         let base = match whole {
