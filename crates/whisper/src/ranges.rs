@@ -100,7 +100,7 @@ pub(crate) fn pack(ranges: &[Range<usize>], n_samples: usize) -> Result<Vec<Rang
 #[cfg(test)]
 mod tests {
     use super::{cut, pack};
-    use crate::{SAMPLE_RATE, WINDOW_SAMPLES};
+    use crate::{Options, SAMPLE_RATE, WINDOW_SAMPLES};
 
     #[test]
     fn cuts_are_made_in_pauses() {

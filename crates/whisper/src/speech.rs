@@ -63,7 +63,9 @@ impl<B: Backend> Transcriber<B> {
         let kept = map.collect(samples);
         let mut transcript = self.transcribe_all(&kept, options, &mut on_kept).await?;
         transcript.segments.iter_mut().for_each(|segment| restore(&map, segment));
-        on_progress(Progress::Position(samples.len(), samples.len()));
+        if !transcript.cancelled {
+            on_progress(Progress::Position(samples.len(), samples.len()));
+        }
         Ok(transcript)
     }
 

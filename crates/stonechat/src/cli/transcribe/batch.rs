@@ -117,7 +117,11 @@ pub(super) fn run<B: Backend>(
         .iter()
         .zip(&skipped)
         .map(|(task, &skipped)| if skipped { 0 } else { bytes(task) });
-    let overall = Overall::new(console, sizes);
+    let name = match &plan.tasks[..] {
+        [only] => Some(only.input.name()),
+        _ => None,
+    };
+    let overall = Overall::new(console, name, sizes);
     let batch = Batch { plan, console, cancel, overall, outcomes: Mutex::new(outcomes) };
     let mut stages = Stages::start();
     let report = batch.transcribe(&to_do, file, backend, &mut stages)?;

@@ -8,6 +8,8 @@ use crate::cli::console::Console;
 #[derive(Debug)]
 pub(super) struct Overall<'a> {
     console: &'a Console,
+    /// The name of a single input.
+    name: Option<String>,
     files: Mutex<Vec<File>>,
 }
 
@@ -22,10 +24,14 @@ struct File {
 }
 
 impl<'a> Overall<'a> {
-    /// Of inputs of these sizes.
-    pub(super) fn new(console: &'a Console, bytes: impl Iterator<Item = u64>) -> Self {
+    /// Of inputs of these sizes; a single one has a `name`.
+    pub(super) fn new(
+        console: &'a Console,
+        name: Option<String>,
+        bytes: impl Iterator<Item = u64>,
+    ) -> Self {
         let file = |bytes| File { bytes, length_s: None, done_s: 0.0, is_over: false };
-        Self { console, files: Mutex::new(bytes.map(file).collect()) }
+        Self { console, name, files: Mutex::new(bytes.map(file).collect()) }
     }
 
     /// Input `index` has been read.
@@ -53,7 +59,9 @@ impl<'a> Overall<'a> {
         let (done_s, all_s) = totals(files);
         let n_over = files.iter().filter(|file| file.is_over).count();
         let ms = |seconds: f64| (seconds * 1000.0).round() as u64;
-        self.console.stand(&format!("{n_over}/{} files", files.len()), ms(done_s), ms(all_s));
+        let counted = || format!("{n_over}/{} files", files.len());
+        let stage = self.name.clone().unwrap_or_else(counted);
+        self.console.stand(&stage, ms(done_s), ms(all_s));
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<File>> {
@@ -81,7 +89,7 @@ mod tests {
     #[test]
     fn lengths_are_guessed_until_they_are_known_and_right_in_the_end() {
         let console = Console::new(true);
-        let overall = Overall::new(&console, [100, 300, 50].into_iter());
+        let overall = Overall::new(&console, None, [100, 300, 50].into_iter());
         let totals = || super::totals(&overall.lock());
         assert_eq!(totals(), (0.0, 0.0));
         overall.is_read(0, 10.0);
