@@ -3,7 +3,7 @@
 Runs the real `whisper/audio.py` of openai-whisper 20250625 (its source archive) on CPU PyTorch;
 only that module and its `exact_div` are loaded. Debian's `python3-torch` (1.13.1) is enough:
 
-    python3 mel.py PATH/openai_whisper-20250625
+    python3 mel.py PATH/openai_whisper-20250625 [--out DIR]
 """
 
 import importlib
@@ -17,6 +17,7 @@ import torch
 
 root = pathlib.Path(sys.argv[1])
 here = pathlib.Path(__file__).resolve().parent
+out = pathlib.Path(sys.argv[3]) if sys.argv[2:3] == ["--out"] else here
 package = types.ModuleType("whisper")
 package.__path__ = [str(root / "whisper")]
 sys.modules["whisper"] = package
@@ -62,4 +63,4 @@ for n_mels in (80, 128):
             "mean": round(float(mel.astype(np.float64).mean()), 6),
             "frames": [{"index": p, "values": [round(float(v), 5) for v in mel[p]]} for p in picks],
         })
-(here / "mel.json").write_text(json.dumps({"cases": cases}, separators=(",", ":")) + "\n")
+(out / "mel.json").write_text(json.dumps({"cases": cases}, separators=(",", ":")) + "\n")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The weights of Silero VAD v6 for 16 kHz, and golden values of it: `vad.json` beside this file.
 
-Usage: vad.py [--out DIR]     (writes crates/audio/src/vad/silero_vad_v6.bin and DIR/vad.json)
+Usage: vad.py [--out DIR] [--weights FILE]     (writes DIR/vad.json and the weights, by default crates/audio/src/vad/silero_vad_v6.bin)
 Needs: faster-whisper==1.2.1 (its assets/silero_vad_v6.onnx, MIT, Copyright (c) 2020-present Silero Team) onnx soundfile
 
 The weights are little-endian f32 in the order of WEIGHTS below. Convolutions are [C_out][3][C_in], tap-major; the last one,
@@ -98,8 +98,10 @@ def case(names, gaps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE)
-    out = parser.parse_args().out
-    (ROOT / "crates/audio/src/vad/silero_vad_v6.bin").write_bytes(weights().tobytes())
+    parser.add_argument("--weights", type=Path, default=ROOT / "crates/audio/src/vad/silero_vad_v6.bin")
+    arguments = parser.parse_args()
+    out = arguments.out
+    arguments.weights.write_bytes(weights().tobytes())
     made_by = f"faster-whisper {faster_whisper.__version__}, onnxruntime {onnxruntime.__version__}"
     golden = {"made_by": made_by, "cases": [case(*c) for c in CASES]}
     (out / "vad.json").write_text(json.dumps(golden) + "\n")

@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--compute-type", default="float32")
     parser.add_argument("--beam-size", type=int, required=True)
     parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--vad", choices=["on", "off"])
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
@@ -36,6 +37,7 @@ def main() -> None:
         # With timestamps, as the other engine has them: this pipeline's default is without.
         engine = BatchedInferencePipeline(model)
         batch = {"batch_size": args.batch_size, "without_timestamps": False}
+    vad = {} if args.vad is None else {"vad_filter": args.vad == "on"}
     for line in sys.stdin:
         if not line.strip():
             continue
@@ -43,9 +45,14 @@ def main() -> None:
         start = time.monotonic()
         try:
             # Everything not named here stays at faster-whisper's default: the temperature
-            # fallback list, conditioning on previous text, VAD only in batches.
+            # fallback list, conditioning on previous text, VAD only in batches
+            # unless it is asked for.
             segments, info = engine.transcribe(
-                clip["path"], language=clip.get("language"), beam_size=args.beam_size, **batch
+                clip["path"],
+                language=clip.get("language"),
+                beam_size=args.beam_size,
+                **batch,
+                **vad,
             )
             segments = [
                 {

@@ -1,7 +1,7 @@
 //! `cargo xtask golden`: regenerates the golden references with the implementation they come from.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -17,6 +17,7 @@ pub(crate) struct GoldenArgs {
 }
 
 const FOLDER: &str = "test-data/golden";
+const VAD_WEIGHTS: &str = "crates/audio/src/vad/silero_vad_v6.bin";
 
 /// Numbers may differ by so much, relative to the larger of 1 and the number: the reference picks
 /// other kernels on another CPU.
@@ -28,41 +29,80 @@ pub(crate) fn run(args: &GoldenArgs) -> Result<()> {
     let folder = shell::workspace_root().join(FOLDER);
     let out = if args.check { shell::target_dir().join("golden") } else { folder.clone() };
     fs::create_dir_all(out.join("tokenizer"))?;
-    whisper(&folder, &out)?;
-    tokenizer(&folder, &out)?;
+    let weights = shell::workspace_root().join(VAD_WEIGHTS);
+    let new_weights = if args.check { out.join("silero_vad_v6.bin") } else { weights.clone() };
+    whisper(&folder, &out, &new_weights)?;
+    let whisper_package = tokenizer(&folder, &out)?;
+    let has_mel = mel(&folder, &out, &whisper_package)?;
     if args.check {
-        for name in ["whisper-tiny.en.json", "whisper-base.json", "tokenizer/cases.json"] {
+        let mut names = vec!["whisper-tiny.en.json", "whisper-base.json", "words.json", "vad.json"];
+        names.push("tokenizer/cases.json");
+        names.extend(has_mel.then_some("mel.json"));
+        for name in names {
             compare(name, &read(&folder.join(name))?, &read(&out.join(name))?)?;
             println!("{FOLDER}/{name}: up to date");
         }
+        ensure!(fs::read(&weights)? == fs::read(&new_weights)?, "{VAD_WEIGHTS}: the bytes differ");
+        println!("{VAD_WEIGHTS}: up to date");
     }
     Ok(())
 }
 
-/// Features, encoder output, logits and tokens, from CTranslate2.
-fn whisper(folder: &Path, out: &Path) -> Result<()> {
-    let requirements =
-        ["ctranslate2==4.8.5", "faster-whisper==1.2.1", "numpy==2.4.6", "soundfile==0.14.0"];
+/// Features, encoder output, logits and tokens, from CTranslate2; word times from faster-whisper; speech
+/// from its copy of Silero VAD, whose weights go to `weights`.
+fn whisper(folder: &Path, out: &Path, weights: &Path) -> Result<()> {
+    let requirements = [
+        "ctranslate2==4.8.5",
+        "faster-whisper==1.2.1",
+        "numpy==2.4.6",
+        "onnx==1.23.2",
+        "onnxruntime==1.31.1",
+        "soundfile==0.14.0",
+    ];
     let python = venv::programs("golden-whisper", &requirements, &[])?.join("python");
-    let mut script = shell::program(python);
-    script.arg(folder.join("whisper.py")).arg("--models").arg(models::models_dir()?);
-    script.args(["--audio", "test-data/audio", "--out"]).arg(out);
-    shell::run(&mut script)
+    let script = |name: &str| {
+        let mut script = shell::program(&python);
+        script.arg(folder.join(name)).arg("--out").arg(out);
+        script
+    };
+    let models = models::models_dir()?;
+    let audio = ["--audio", "test-data/audio", "--models"];
+    shell::run(script("whisper.py").args(audio).arg(&models))?;
+    shell::run(script("words.py").arg("--models").arg(&models))?;
+    shell::run(script("vad.py").arg("--weights").arg(weights))
 }
 
-/// Token ids, from tiktoken and the vocabularies that come with OpenAI's package.
-fn tokenizer(folder: &Path, out: &Path) -> Result<()> {
+/// Spectrograms, from the code of `package`, the folder of openai-whisper; whether that was possible.
+/// PyTorch is too large to be installed for this: it runs where `python3` has it.
+fn mel(folder: &Path, out: &Path, package: &Path) -> Result<bool> {
+    let has_torch = shell::output(shell::program("python3").args(["-c", "import numpy, torch"]));
+    if has_torch.is_err() {
+        println!("{FOLDER}/mel.json: skipped, python3 has no torch (Debian: python3-torch)");
+        return Ok(false);
+    }
+    let mut script = shell::program("python3");
+    script.arg(folder.join("mel.py")).arg(package).arg("--out").arg(out);
+    shell::run(&mut script)?;
+    Ok(true)
+}
+
+/// Token ids, from tiktoken and the vocabularies that come with OpenAI's package; gives the folder that
+/// the package is in.
+fn tokenizer(folder: &Path, out: &Path) -> Result<PathBuf> {
     let requirements = ["tiktoken==0.14.0", "tokenizers==0.23.3"];
     let whisper = ["openai-whisper==20250625"];
     let python = venv::programs("golden-tokenizer", &requirements, &whisper)?.join("python");
     let find = "import importlib.util as u; print(u.find_spec('whisper').origin)";
     let init = shell::output(shell::program(&python).args(["-c", find]))?;
-    let assets = Path::new(init.trim()).with_file_name("assets");
+    let init = Path::new(init.trim());
+    let assets = init.with_file_name("assets");
+    let parent = init.ancestors().nth(2).context("a package is in a folder")?;
     let mut script = shell::program(python);
     script.arg(folder.join("tokenizer/make.py")).arg(assets).arg(models::models_dir()?);
     println!("$ {}", shell::describe(&script));
     let cases = shell::output(&mut script)?;
-    fs::write(out.join("tokenizer/cases.json"), cases).context("cannot write cases.json")
+    fs::write(out.join("tokenizer/cases.json"), cases).context("cannot write cases.json")?;
+    Ok(parent.to_path_buf())
 }
 
 fn read(path: &Path) -> Result<Value> {

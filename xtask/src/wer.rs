@@ -49,6 +49,9 @@ pub(crate) struct WerArgs {
     /// Windows that both engines decode side by side; without it, one after the other
     #[arg(long, value_name = "N")]
     batch_size: Option<usize>,
+    /// Whether both engines leave out what is not speech; without it, each does as it does by default
+    #[arg(long, value_name = "WHEN")]
+    vad: Option<Vad>,
     /// Run this engine on the same clips and compare
     #[arg(long, value_enum)]
     peer: Option<Peer>,
@@ -83,6 +86,13 @@ pub(crate) struct WerArgs {
 enum Peer {
     /// In a virtual environment under the target folder: float32, its other defaults
     FasterWhisper,
+}
+
+/// Values of `--vad`, as both engines' options have them.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Vad {
+    On,
+    Off,
 }
 
 /// What an engine made of one clip.
@@ -156,6 +166,7 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
 struct Search {
     beam_size: usize,
     batch_size: Option<usize>,
+    vad: Option<Vad>,
 }
 
 impl Search {
@@ -165,13 +176,20 @@ impl Search {
         if let Some(n) = self.batch_size {
             options.extend(["--batch-size".to_owned(), n.to_string()]);
         }
+        if let Some(vad) = self.vad {
+            let when = match vad {
+                Vad::On => "on",
+                Vad::Off => "off",
+            };
+            options.extend(["--vad", when].map(str::to_owned));
+        }
         options
     }
 }
 
 impl WerArgs {
     fn search(&self) -> Search {
-        Search { beam_size: self.beam_size, batch_size: self.batch_size }
+        Search { beam_size: self.beam_size, batch_size: self.batch_size, vad: self.vad }
     }
 }
 

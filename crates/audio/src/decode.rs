@@ -3,7 +3,8 @@
 //! The container is recognised by its bytes, never by a file name. Packets are decoded, mixed down
 //! and resampled one after another, so that only the 16 kHz result grows (64 kB a second).
 //!
-//! - Downmix: the mean of all channels (for stereo what ffmpeg's `-ac 1` does).
+//! - Downmix: the mean of all channels (for stereo what ffmpeg's `-ac 1` does), unless [`Channels`] says
+//!   otherwise.
 //! - Track: the container's default audio track, else its first one.
 //! - A packet that does not decode is skipped and counted; it is an error only if none decodes.
 //! - A file cut short gives what is there; a valid container without audio gives 0 samples.
@@ -15,9 +16,9 @@
 //! - What a file may unpack to is limited by its size ([`Error::Inflated`]) and to 24 hours.
 
 mod container;
-mod mono;
 mod mp4_edit;
 mod opus;
+mod sink;
 mod sniff;
 mod wav;
 
@@ -29,10 +30,29 @@ use std::path::Path;
 use symphonia::core::io::MediaSource;
 
 use crate::{Error, SAMPLE_RATE};
-use mono::MonoSink;
+use sink::Sink;
 
 /// A stream is held in memory until it ends.
 const MAX_STREAM_GIB: u64 = 4;
+
+/// Endings of the names of files that are decoded here, in lower case. Contents decide what a file is;
+/// names serve to find recordings in a folder.
+pub const EXTENSIONS: [&str; 25] = [
+    "3gp", "aac", "aif", "aifc", "aiff", "bwf", "caf", "flac", "m4a", "m4b", "m4v", "mka", "mkv",
+    "mov", "mp3", "mp4", "mpga", "oga", "ogg", "opus", "rf64", "wav", "wave", "weba", "webm",
+];
+
+/// Which channels are heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Channels {
+    /// The mean of all.
+    #[default]
+    Mix,
+    /// Each by itself.
+    Each,
+    /// This one; the first is 1.
+    One(u16),
+}
 
 /// Decoded audio.
 #[derive(Debug, Clone)]
@@ -80,12 +100,16 @@ pub struct Progress {
 /// Decodes with a progress callback; [`decode_file`] and its siblings are the short forms.
 #[derive(Default)]
 pub struct Decoder<'a> {
+    channels: Channels,
     on_progress: Option<Box<dyn FnMut(Progress) + 'a>>,
 }
 
 impl fmt::Debug for Decoder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decoder").field("has_progress", &self.on_progress.is_some()).finish()
+        f.debug_struct("Decoder")
+            .field("channels", &self.channels)
+            .field("has_progress", &self.on_progress.is_some())
+            .finish()
     }
 }
 
@@ -102,12 +126,30 @@ impl<'a> Decoder<'a> {
         self
     }
 
+    /// Chooses the channels; [`file`](Self::file) and its siblings give the first of what there is, so
+    /// that [`Channels::Each`] is for the methods that give several.
+    #[must_use]
+    pub fn channels(mut self, channels: Channels) -> Self {
+        self.channels = channels;
+        self
+    }
+
     /// Decodes the file at `path`.
     ///
     /// # Errors
     /// If it cannot be opened or read, is no audio, or nothing in it decodes.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn file(self, path: impl AsRef<Path>) -> Result<Audio, Error> {
+        self.file_channels(path).map(first)
+    }
+
+    /// Decodes the file at `path`; with [`Channels::Each`] there is one result a channel, all of one
+    /// length, else one.
+    ///
+    /// # Errors
+    /// As [`file`](Self::file).
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn file_channels(self, path: impl AsRef<Path>) -> Result<Vec<Audio>, Error> {
         let path = path.as_ref();
         let name = path.display().to_string();
         let open_error = |source| Error::Open { path: name.clone(), source };
@@ -120,7 +162,7 @@ impl<'a> Decoder<'a> {
             self.source(Box::new(file))
         } else {
             // Pipes and devices cannot seek.
-            self.reader(file)
+            self.reader_channels(file)
         }
     }
 
@@ -129,7 +171,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// If it is no audio, or nothing in it decodes.
     pub fn bytes(self, bytes: Vec<u8>) -> Result<Audio, Error> {
-        self.source(Box::new(Cursor::new(bytes)))
+        self.source(Box::new(Cursor::new(bytes))).map(first)
     }
 
     /// Decodes a stream such as standard input; the encoded bytes are read into memory first,
@@ -137,7 +179,15 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     /// If it cannot be read, is no audio, or nothing in it decodes.
-    pub fn reader(self, mut reader: impl Read) -> Result<Audio, Error> {
+    pub fn reader(self, reader: impl Read) -> Result<Audio, Error> {
+        self.reader_channels(reader).map(first)
+    }
+
+    /// Decodes a stream as [`file_channels`](Self::file_channels) does a file.
+    ///
+    /// # Errors
+    /// As [`reader`](Self::reader).
+    pub fn reader_channels(self, mut reader: impl Read) -> Result<Vec<Audio>, Error> {
         let read_error = |source| Error::Read { source };
         let mut bytes = Vec::new();
         // An endless stream of something else is refused before it is read.
@@ -148,20 +198,20 @@ impl<'a> Decoder<'a> {
         if n_read as u64 == left {
             return Err(Error::StreamTooLong { max_gib: MAX_STREAM_GIB });
         }
-        self.bytes(bytes)
+        self.source(Box::new(Cursor::new(bytes)))
     }
 
-    fn source(self, mut source: Box<dyn MediaSource>) -> Result<Audio, Error> {
+    fn source(self, mut source: Box<dyn MediaSource>) -> Result<Vec<Audio>, Error> {
         let head = sniff::read_head(&mut source)?;
         sniff::refuse_what_is_no_audio(&head)?;
         let file_bytes = source.seek(SeekFrom::End(0)).map_err(|source| Error::Read { source })?;
         rewind(&mut source)?;
-        let mut sink = MonoSink::new(file_bytes, self.on_progress);
+        let mut sink = Sink::new(file_bytes, self.channels, self.on_progress);
         if sniff::is_wav(&head) {
             match wav::read_layout(&mut source)? {
                 Some(layout) => {
                     wav::decode(&mut source, &layout, &mut sink)?;
-                    return sink.finish();
+                    return Ok(sink.finish());
                 }
                 None => rewind(&mut source)?,
             }
@@ -169,8 +219,13 @@ impl<'a> Decoder<'a> {
         let edit = if sniff::is_mp4(&head) { mp4_edit::read(&mut source) } else { None };
         rewind(&mut source)?;
         container::decode(source, edit, &head, &mut sink)?;
-        sink.finish()
+        Ok(sink.finish())
     }
+}
+
+/// The first signal; a sink gives at least one.
+fn first(signals: Vec<Audio>) -> Audio {
+    signals.into_iter().next().unwrap_or_else(|| unreachable!("a sink has a lane"))
 }
 
 fn rewind(source: &mut impl Seek) -> Result<(), Error> {

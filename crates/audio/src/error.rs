@@ -102,6 +102,14 @@ pub enum Error {
         /// The rate found.
         got: u32,
     },
+    /// A channel that the audio does not have.
+    #[error("expected a channel from 1 to {n_channels}, got {got}")]
+    NoSuchChannel {
+        /// Channels of the audio.
+        n_channels: usize,
+        /// What was asked for.
+        got: u16,
+    },
     /// More audio than is taken at once.
     #[error("expected at most {max_hours} hours of audio, got more")]
     TooLong {

@@ -2,7 +2,7 @@
 //!
 //! Not here: playback, recording, and everything that knows a speech model.
 //!
-//! - [`decode`]: containers and codecs, recognised by content; mean of the channels.
+//! - [`decode`]: containers and codecs, recognised by content; the mean of the channels, or each.
 //! - [`mod@resample`]: any rate to 16 kHz, streaming.
 //! - [`mel`]: Whisper's log-mel spectrogram.
 //! - [`vad`]: which stretches hold speech.
@@ -16,7 +16,7 @@ pub mod vad;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use decode::decode_file;
-pub use decode::{Audio, Decoder, Progress, SourceInfo, decode_bytes, decode_reader};
+pub use decode::{Audio, Channels, Decoder, Progress, SourceInfo, decode_bytes, decode_reader};
 pub use error::Error;
 pub use mel::{HOP, LogMel, Mel, N_FFT};
 pub use resample::{Resampler, resample};

@@ -288,6 +288,16 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         LoadCost::default()
     }
 
+    /// Devices for up to `n` passes at the same time over weights of this one, of which each has its
+    /// share; one where the device does one pass after the other.
+    ///
+    /// # Errors
+    /// If threads cannot be started.
+    fn divide(&self, n: usize) -> Result<Vec<Self>, Error> {
+        let _ = n;
+        Ok(vec![self.clone()])
+    }
+
     /// A buffer of `len` zeros.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use stonechat_compute::cpu::{
     self, KvLayout, KvPool, LayerNorm, MatMut, MatRef, RmsNorm, conv1d, layer_norm, matmul,
     matmul_dequantized, rms_norm,
 };
-use stonechat_compute::{AlignedVec, Isa};
+use stonechat_compute::{AlignedVec, Isa, ThreadTeam};
 use stonechat_quant::ActivationBuffer;
 
 use self::weights::Weights;
@@ -155,6 +155,23 @@ impl Backend for Cpu {
 
     fn load_cost(&self) -> LoadCost {
         *self.load_cost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn divide(&self, n: usize) -> Result<Vec<Self>, Error> {
+        let n_threads = self.device.threads.n_threads();
+        let n = n.clamp(1, n_threads);
+        let share = |i: usize| n_threads * (i + 1) / n - n_threads * i / n;
+        let part = |i: usize| {
+            let threads = ThreadTeam::new(share(i))?;
+            Ok(Self {
+                device: stonechat_compute::Cpu { isa: self.device.isa, threads },
+                activations: Arc::default(),
+                moe: Arc::default(),
+                repack: self.repack,
+                load_cost: Arc::clone(&self.load_cost),
+            })
+        };
+        (0..n).map(part).collect()
     }
 
     fn alloc(&self, len: usize) -> Result<AlignedVec, Error> {

@@ -16,11 +16,12 @@ mod quantize;
 mod transcribe;
 mod write_model;
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 use stonechat::compute::simd::Isa;
 
 /// Speech to text and language models, offline.
@@ -68,8 +69,13 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 
 /// Runs the command line of this process.
 pub(crate) fn run() -> ExitCode {
-    let args = aliases::spelled_out(std::env::args_os());
-    let result = match Cli::parse_from(args).verb {
+    let spelled = match aliases::spelled_out(std::env::args_os()) {
+        Ok(spelled) => spelled,
+        Err(message) => Cli::command().error(ErrorKind::UnknownArgument, message).exit(),
+    };
+    let cli = Cli::parse_from(spelled.args);
+    spelled.notes.iter().for_each(|note| console::print_note(note));
+    let result = match cli.verb {
         Verb::Transcribe(args) => transcribe::run(&args),
         Verb::Generate(args) => llm::generate::run(&args),
         Verb::Chat(args) => llm::chat::run(&args),
@@ -94,7 +100,7 @@ pub(crate) fn run() -> ExitCode {
 
 /// Whether the reader of standard output has gone, for example `head`: no failure of ours.
 fn is_broken_pipe(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::BrokenPipe
+    error.kind() == io::ErrorKind::BrokenPipe
 }
 
 /// Writes to standard output at once.

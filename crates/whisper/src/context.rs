@@ -123,19 +123,7 @@ mod tests {
     }
 
     fn segment(tokens: Vec<u32>) -> Segment {
-        Segment {
-            id: 0,
-            seek: 0,
-            start: 0.0,
-            end: 1.0,
-            text: String::new(),
-            tokens,
-            temperature: 0.0,
-            avg_logprob: 0.0,
-            compression_ratio: 1.0,
-            no_speech_prob: 0.0,
-            words: None,
-        }
+        Segment { tokens, ..Segment::default() }
     }
 
     #[test]

@@ -13,8 +13,9 @@
 //! | `window.rs` | several 30 s windows as one ragged batch |
 //! | `ranges.rs`, `track.rs` | cutting a recording; one stretch of it: seek and segments |
 //! | `context.rs` | the prompt of a window |
-//! | `speech.rs` | leaving out what is not speech |
-//! | `transcribe.rs` | batches of windows and temperature fallback over long audio |
+//! | `speech.rs` | leaving out what is not speech, or not asked for |
+//! | `speakers.rs` | what several people said as one transcript |
+//! | `transcribe.rs`, `cancel.rs` | batches of windows and temperature fallback over long audio |
 //! | `align.rs`, `words.rs` | when each token was spoken, and each word |
 //! | `hallucination.rs` | text made up in silence |
 //! | `output.rs` | txt, srt, vtt, tsv, lrc, csv and json |
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod align;
+mod cancel;
 mod config;
 mod context;
 mod decoder;
@@ -41,6 +43,7 @@ mod rules;
 mod sampling;
 mod search;
 mod source;
+mod speakers;
 mod special;
 mod speech;
 mod times;
@@ -50,6 +53,7 @@ mod weights;
 mod window;
 mod words;
 
+pub use cancel::CancelToken;
 pub use config::Config;
 pub use decoder::{Batch, DecoderState};
 pub use encoder::EncoderState;

@@ -1,5 +1,7 @@
 //! A loaded model: sizes, weights, tokenizer, mel filters.
 
+use std::sync::Arc;
+
 use stonechat_audio::LogMel;
 use stonechat_formats::{Format, ModelFile};
 use stonechat_nn::{Backend, KvDType};
@@ -16,10 +18,10 @@ pub struct Model<B: Backend> {
     backend: B,
     config: Config,
     special: SpecialTokens,
-    tokenizer: Tokenizer,
-    weights: Weights<B>,
-    log_mel: LogMel,
-    alignment_heads: AlignmentHeads,
+    tokenizer: Arc<Tokenizer>,
+    weights: Arc<Weights<B>>,
+    log_mel: Arc<LogMel>,
+    alignment_heads: Arc<AlignmentHeads>,
 }
 
 impl<B: Backend> Model<B> {
@@ -31,11 +33,29 @@ impl<B: Backend> Model<B> {
         let source = Source::new(file)?;
         let config = Config::read(&source)?;
         let special = SpecialTokens::new(config.vocab_size)?;
-        let tokenizer = read_tokenizer(file, &special)?;
-        let alignment_heads = AlignmentHeads::read(file, &config)?;
-        let log_mel = LogMel::new(config.n_mels);
-        let weights = Weights::load(&backend, &source, &config, progress)?;
+        let tokenizer = Arc::new(read_tokenizer(file, &special)?);
+        let alignment_heads = Arc::new(AlignmentHeads::read(file, &config)?);
+        let log_mel = Arc::new(LogMel::new(config.n_mels));
+        let weights = Arc::new(Weights::load(&backend, &source, &config, progress)?);
         Ok(Self { backend, config, special, tokenizer, weights, log_mel, alignment_heads })
+    }
+
+    /// Models for up to `n` passes at the same time, which share the weights and divide the device
+    /// ([`Backend::divide`]); at least one.
+    ///
+    /// # Errors
+    /// If threads cannot be started.
+    pub fn divide(&self, n: usize) -> Result<Vec<Self>, Error> {
+        let on = |backend| Self {
+            backend,
+            config: self.config,
+            special: self.special,
+            tokenizer: Arc::clone(&self.tokenizer),
+            weights: Arc::clone(&self.weights),
+            log_mel: Arc::clone(&self.log_mel),
+            alignment_heads: Arc::clone(&self.alignment_heads),
+        };
+        Ok(self.backend.divide(n)?.into_iter().map(on).collect())
     }
 
     /// The device that the model is on.

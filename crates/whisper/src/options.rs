@@ -37,6 +37,9 @@ pub enum VadMode {
     Auto,
 }
 
+/// Beyond the longest recordings, in seconds.
+const MAX_CLIP_S: f64 = 1e7;
+
 /// Decoding options; the defaults are those of openai/whisper's command line and faster-whisper.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -94,6 +97,9 @@ pub struct Options {
     pub vad: VadMode,
     /// What speech is.
     pub vad_options: VadOptions,
+    /// Only these stretches are heard, and all of them: where each begins and ends, in seconds; the last
+    /// one may have no end. Everything when empty.
+    pub clip_timestamps: Vec<f64>,
     /// Whether to find the time of each word.
     pub word_timestamps: bool,
     /// Characters that belong to the word after them.
@@ -133,6 +139,7 @@ impl Default for Options {
             seed: 0,
             vad: VadMode::Off,
             vad_options: VadOptions::default(),
+            clip_timestamps: Vec::new(),
             word_timestamps: false,
             prepend_punctuations: Self::PREPEND_PUNCTUATIONS.to_owned(),
             append_punctuations: Self::APPEND_PUNCTUATIONS.to_owned(),
@@ -204,6 +211,13 @@ impl Options {
             if !(threshold >= 0.0 && threshold.is_finite()) {
                 return wrong(option, "0 s or more", threshold.to_string());
             }
+        }
+        let clips = &self.clip_timestamps;
+        let is_time = |t: &f64| (0.0..=MAX_CLIP_S).contains(t);
+        if !clips.iter().all(is_time) || clips.windows(2).any(|pair| pair[0] >= pair[1]) {
+            let expected =
+                "ascending seconds where clips begin and end in turns, such as 0,30,60,90";
+            return wrong("clip-timestamps", expected, format!("{clips:?}"));
         }
         self.vad_options.validate()?;
         Ok(())

@@ -7,7 +7,7 @@ mod full;
 use std::io::{self, Write};
 
 use crate::{Segment, Transcript};
-use cues::{Cue, Cues};
+use cues::{Cue, Cues, Markup};
 
 /// Formats of a written transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -129,8 +129,8 @@ impl TranscriptWriter {
     /// A writer of one transcript.
     #[must_use]
     pub fn new(format: OutputFormat, layout: SubtitleLayout) -> Self {
-        let escape = if format == OutputFormat::Vtt { escape_markup } else { str::to_owned };
-        Self { format, cues: Cues::new(layout, escape), n_cues: 0 }
+        let markup = if format == OutputFormat::Vtt { Markup::Vtt } else { Markup::Srt };
+        Self { format, cues: Cues::new(layout, markup), n_cues: 0 }
     }
 
     /// Writes what comes before the first segment.
@@ -154,6 +154,12 @@ impl TranscriptWriter {
     pub fn segment(&mut self, out: &mut dyn Write, segment: &Segment) -> io::Result<()> {
         let (start, end) = (milliseconds(segment.start), milliseconds(segment.end));
         let text = one_line(segment.text.trim());
+        let text = match (&segment.speaker, self.format) {
+            // A bracket would be another time.
+            (Some(speaker), OutputFormat::Lrc) => format!("{}: {text}", one_line(speaker)),
+            (Some(speaker), _) => format!("[{}] {text}", one_line(speaker)),
+            (None, _) => text,
+        };
         match self.format {
             OutputFormat::Txt => writeln!(out, "{text}"),
             OutputFormat::Tsv => writeln!(out, "{start}\t{end}\t{}", text.replace('\t', " ")),
@@ -208,11 +214,6 @@ impl TranscriptWriter {
         }
         Ok(())
     }
-}
-
-/// WebVTT's cue text has tags and character references.
-fn escape_markup(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
 /// `text` without line breaks: an empty line would end a subtitle.

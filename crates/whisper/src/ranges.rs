@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use crate::{Error, SAMPLE_RATE, WINDOW_SAMPLES};
+use stonechat_audio::Vad;
+
+use crate::times::samples;
+use crate::{Error, Options, SAMPLE_RATE, VadMode, WINDOW_SAMPLES};
 
 /// A recording is cut where it is quietest, so far from where the piece would end at most.
 const MARGIN_SAMPLES: usize = 3 * SAMPLE_RATE;
@@ -11,6 +14,33 @@ const QUIET_SAMPLES: usize = SAMPLE_RATE / 5;
 /// Longest piece. Each costs about half a window at its end, and text appears when the pieces before
 /// it are done.
 const MAX_PIECE_SAMPLES: usize = 300 * SAMPLE_RATE;
+
+impl Options {
+    /// The stretches of 16 kHz samples that hold speech, where only speech is to be heard; `None` where
+    /// everything is, and where the clips are given.
+    ///
+    /// # Errors
+    /// If an option is out of its range.
+    pub fn find_speech(&self, samples: &[f32]) -> Result<Option<Vec<Range<usize>>>, Error> {
+        let leaves_out = match self.vad {
+            VadMode::Off => false,
+            VadMode::On => true,
+            VadMode::Auto => samples.len() > WINDOW_SAMPLES,
+        };
+        if !leaves_out || !self.clip_timestamps.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Vad::new()?.detect(samples, &self.vad_options)?))
+    }
+
+    /// The stretches of a recording of `n_samples` that the clips name.
+    pub(crate) fn clips(&self, n_samples: usize) -> Vec<Range<usize>> {
+        let at = |seconds: f64| samples(seconds).min(n_samples);
+        let clip = |times: &[f64]| at(times[0])..times.get(1).map_or(n_samples, |&end| at(end));
+        let clips = self.clip_timestamps.chunks(2).map(clip);
+        clips.filter(|clip| !clip.is_empty()).collect()
+    }
+}
 
 /// `samples` in pieces of about one length, for `batch_size` of them side by side: each holds a window
 /// or more, and their number leaves no place empty.
@@ -70,7 +100,7 @@ pub(crate) fn pack(ranges: &[Range<usize>], n_samples: usize) -> Result<Vec<Rang
 #[cfg(test)]
 mod tests {
     use super::{cut, pack};
-    use crate::{SAMPLE_RATE, WINDOW_SAMPLES};
+    use crate::{Options, SAMPLE_RATE, WINDOW_SAMPLES};
 
     #[test]
     fn cuts_are_made_in_pauses() {
@@ -119,5 +149,17 @@ mod tests {
         for wrong in [[0..5, 5..11], [1..2, 5..5], [4..8, 7..9], [6..9, 1..3]] {
             assert!(pack(&wrong, 10).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one clip is a case")]
+    fn clips_are_cut_to_the_recording() {
+        let clips = |times: &[f64], n_samples| {
+            let options = Options { clip_timestamps: times.to_vec(), ..Options::default() };
+            options.clips(n_samples)
+        };
+        assert_eq!(clips(&[0.5, 1.0, 2.0], 48_000), [8000..16_000, 32_000..48_000]);
+        assert_eq!(clips(&[0.5, 9.0, 10.0, 11.0], 48_000), [8000..48_000]);
+        assert!(clips(&[3.0], 48_000).is_empty());
     }
 }

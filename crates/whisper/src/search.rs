@@ -44,6 +44,8 @@ pub(crate) struct Hypothesis {
     pub(crate) sequence: usize,
     /// The prefix and what was chosen, without the end token.
     pub(crate) tokens: Vec<u32>,
+    /// Of each of them; 0 of those of the prefix.
+    pub(crate) logprobs: Vec<f32>,
     /// Log-probability of what was chosen, the end token included.
     pub(crate) sum_logprob: f64,
     /// Why it is finished, if it is.
@@ -68,13 +70,15 @@ pub(crate) struct Search {
 struct Step {
     parent: usize,
     token: u32,
+    logprob: f32,
     sum_logprob: f64,
 }
 
 impl Search {
     /// A search that goes on from `prefix`, which sequence 0 holds with what comes before it.
     pub(crate) fn new(options: SearchOptions, prefix: &[u32], seed: u64) -> Self {
-        let first = Hypothesis { tokens: prefix.to_vec(), ..Hypothesis::default() };
+        let (tokens, logprobs) = (prefix.to_vec(), vec![0.0; prefix.len()]);
+        let first = Hypothesis { tokens, logprobs, ..Hypothesis::default() };
         Self {
             options,
             n_given: prefix.len(),
@@ -115,6 +119,7 @@ impl Search {
             steps.extend(top(row, width + 1).into_iter().map(|(token, logit)| Step {
                 parent,
                 token,
+                logprob: logit - total,
                 sum_logprob: before + f64::from(logit - total),
             }));
         }
@@ -122,23 +127,26 @@ impl Search {
         let max_finished = (width as f32 * patience).round() as usize;
         let mut next: Vec<Hypothesis> = Vec::with_capacity(width);
         for step in steps {
-            let Step { token, sum_logprob, .. } = step;
+            let Step { token, logprob, sum_logprob, .. } = step;
             let is_end = token == eot;
             if is_end && self.finished.len() >= max_finished {
                 continue;
             }
             let parent = &self.alive[step.parent];
-            let mut tokens = Vec::with_capacity(parent.tokens.len() + 1);
-            tokens.extend_from_slice(&parent.tokens);
-            let sequence = parent.sequence;
-            let mut hypothesis =
-                Hypothesis { sequence, tokens, sum_logprob, finish: Finish::default() };
+            let mut hypothesis = Hypothesis {
+                sequence: parent.sequence,
+                tokens: with_room(&parent.tokens),
+                logprobs: with_room(&parent.logprobs),
+                sum_logprob,
+                finish: Finish::default(),
+            };
             if is_end {
                 hypothesis.finish = Finish::End;
                 self.finished.push(hypothesis);
                 continue;
             }
             hypothesis.tokens.push(token);
+            hypothesis.logprobs.push(logprob);
             next.push(hypothesis);
             if next.len() == width {
                 break;
@@ -198,6 +206,7 @@ impl Search {
                 continue;
             }
             hypothesis.tokens.push(choice.token);
+            hypothesis.logprobs.push(choice.logprob);
             if self.is_loop(&hypothesis) {
                 hypothesis.finish = Finish::Loop;
                 self.finished.push(hypothesis);
@@ -236,6 +245,13 @@ impl Search {
         let n_chosen = best.tokens.len().saturating_sub(n_given);
         (best, n_chosen)
     }
+}
+
+/// A copy that one more value fits in.
+fn with_room<T: Copy>(values: &[T]) -> Vec<T> {
+    let mut copy = Vec::with_capacity(values.len() + 1);
+    copy.extend_from_slice(values);
+    copy
 }
 
 /// What texts are compared by: log-probability over length, or over Google's penalty (Wu et al.

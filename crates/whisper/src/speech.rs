@@ -1,13 +1,13 @@
 //! Listening to speech only. Windows side by side are cut from the stretches of it; else what is kept
 //! of a recording is transcribed as if it were all, and the times of what was heard are mapped back.
 
-use stonechat_audio::{SpeechMap, Vad};
+use std::ops::Range;
+
+use stonechat_audio::SpeechMap;
 use stonechat_nn::Backend;
 
 use crate::times::{samples, seconds};
-use crate::{
-    Error, HOP_LENGTH, Options, Progress, Segment, Transcriber, Transcript, VadMode, WINDOW_SAMPLES,
-};
+use crate::{Error, HOP_LENGTH, Options, Progress, Segment, Transcriber, Transcript};
 
 impl<B: Backend> Transcriber<B> {
     /// Transcribes 16 kHz mono samples.
@@ -21,15 +21,30 @@ impl<B: Backend> Transcriber<B> {
         on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
     ) -> Result<Transcript, Error> {
         options.validate()?;
-        let leaves_out = match options.vad {
-            VadMode::Off => false,
-            VadMode::On => true,
-            VadMode::Auto => samples.len() > WINDOW_SAMPLES,
-        };
-        if !leaves_out {
-            return self.transcribe_all(samples, options, on_progress).await;
+        let speech = options.find_speech(samples)?;
+        self.transcribe_speech_async(samples, speech, options, on_progress).await
+    }
+
+    /// Transcribes 16 kHz mono samples of which [`Options::find_speech`] said what holds speech, for
+    /// example while another recording was being transcribed.
+    ///
+    /// # Errors
+    /// If the stretches are not ascending, an option does not fit the model or the device fails.
+    pub async fn transcribe_speech_async(
+        &mut self,
+        samples: &[f32],
+        speech: Option<Vec<Range<usize>>>,
+        options: &Options,
+        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    ) -> Result<Transcript, Error> {
+        options.validate()?;
+        if !options.clip_timestamps.is_empty() {
+            let clips = options.clips(samples.len());
+            return self.transcribe_tracks(samples, clips, options, on_progress).await;
         }
-        let ranges = Vad::new()?.detect(samples, &options.vad_options)?;
+        let Some(ranges) = speech else {
+            return self.transcribe_all(samples, options, on_progress).await;
+        };
         if options.batch_size.is_some() {
             return self.transcribe_ranges_async(samples, &ranges, options, on_progress).await;
         }
@@ -48,8 +63,24 @@ impl<B: Backend> Transcriber<B> {
         let kept = map.collect(samples);
         let mut transcript = self.transcribe_all(&kept, options, &mut on_kept).await?;
         transcript.segments.iter_mut().for_each(|segment| restore(&map, segment));
-        on_progress(Progress::Position(samples.len(), samples.len()));
+        if !transcript.cancelled {
+            on_progress(Progress::Position(samples.len(), samples.len()));
+        }
         Ok(transcript)
+    }
+
+    /// Like [`transcribe_speech_async`](Self::transcribe_speech_async); blocks until done.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn transcribe_speech(
+        &mut self,
+        samples: &[f32],
+        speech: Option<Vec<Range<usize>>>,
+        options: &Options,
+        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    ) -> Result<Transcript, Error> {
+        pollster::block_on(self.transcribe_speech_async(samples, speech, options, on_progress))
     }
 }
 

@@ -124,7 +124,7 @@ impl<'a> Track<'a> {
                 Some(last) if last > 0 => last as f64 * TIMESTAMP_SECONDS,
                 _ => seconds(self.size() * HOP_LENGTH),
             };
-            let segments = vec![self.segment(result, tokens, (0.0, length), tokenizer)];
+            let segments = vec![self.segment(result, 0..n, (0.0, length), tokenizer)];
             return Cut { segments, advance: self.size(), is_open };
         }
         if single_ending {
@@ -136,7 +136,7 @@ impl<'a> Track<'a> {
             let piece = &tokens[from..cut];
             let time = |token: u32| steps(token) as f64 * TIMESTAMP_SECONDS;
             let times = (time(piece[0]), time(piece[piece.len() - 1]));
-            segments.push(self.segment(result, piece, times, tokenizer));
+            segments.push(self.segment(result, from..cut, times, tokenizer));
             from = cut;
         }
         let advance = if single_ending {
@@ -149,14 +149,17 @@ impl<'a> Track<'a> {
         Cut { segments, advance, is_open }
     }
 
-    /// `start` and `end` are seconds from the window's begin.
+    /// The tokens `range` of what was decoded; `start` and `end` are seconds from the window's begin.
     fn segment(
         &self,
         result: &WindowResult,
-        tokens: &[u32],
+        range: Range<usize>,
         (start, end): (f64, f64),
         tokenizer: &Tokenizer,
     ) -> Segment {
+        let tokens = &result.tokens[range.clone()];
+        let spelled = |&token: &u32| tokenizer.decode_with_special(&[token]);
+        let probability = |&logprob: &f32| f64::from(logprob).exp();
         Segment {
             id: 0,
             seek: self.window_start() / HOP_LENGTH,
@@ -164,11 +167,14 @@ impl<'a> Track<'a> {
             end: self.offset() + end,
             text: tokenizer.decode(tokens),
             tokens: tokens.to_vec(),
+            token_texts: tokens.iter().map(spelled).collect(),
+            token_probabilities: result.logprobs[range].iter().map(probability).collect(),
             temperature: result.temperature,
             avg_logprob: result.avg_logprob,
             compression_ratio: result.compression_ratio,
             no_speech_prob: result.no_speech_prob,
             words: None,
+            speaker: None,
         }
     }
 

@@ -6,7 +6,7 @@
 //! Source: openai/whisper `transcribe.py`; faster-whisper `BatchedInferencePipeline`.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{AddAssign, Range};
 use std::time::Duration;
 
 use stonechat_nn::{Backend, KvDType};
@@ -22,8 +22,8 @@ use crate::track::{Cut, Track};
 use crate::window::{Attempt, Scratch, WindowRequest};
 use crate::words::speech_end;
 use crate::{
-    Batch, DecoderState, EncoderState, Error, Finish, Language, Model, Options, WINDOW_SAMPLES,
-    WindowResult, Word,
+    Batch, CancelToken, DecoderState, EncoderState, Error, Finish, Language, Model, Options,
+    WINDOW_SAMPLES, WindowResult, Word,
 };
 
 /// A stretch of text with its times; the fields are openai/whisper's.
@@ -41,6 +41,12 @@ pub struct Segment {
     pub text: String,
     /// Tokens, timestamps included.
     pub tokens: Vec<u32>,
+    /// What each token spells.
+    #[serde(skip)]
+    pub token_texts: Vec<String>,
+    /// The probability of each token; 1 of those of a prefix that was given.
+    #[serde(skip)]
+    pub token_probabilities: Vec<f64>,
     /// Temperature that the window was decoded at.
     pub temperature: f32,
     /// Mean log-probability of the window's tokens.
@@ -52,6 +58,9 @@ pub struct Segment {
     /// Words with their times, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub words: Option<Vec<Word>>,
+    /// Who speaks, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speaker: Option<String>,
 }
 
 /// A whole recording.
@@ -63,6 +72,9 @@ pub struct Transcript {
     pub segments: Vec<Segment>,
     /// Code of the spoken language.
     pub language: String,
+    /// Whether the run was cancelled: this is what was finished before.
+    #[serde(skip)]
+    pub cancelled: bool,
 }
 
 /// News while a recording is being transcribed.
@@ -95,6 +107,18 @@ pub struct Timings {
     pub tokens: usize,
 }
 
+impl AddAssign for Timings {
+    fn add_assign(&mut self, other: Self) {
+        self.mel += other.mel;
+        self.encode += other.encode;
+        self.decode += other.decode;
+        self.align += other.align;
+        self.windows += other.windows;
+        self.fallbacks += other.fallbacks;
+        self.tokens += other.tokens;
+    }
+}
+
 /// A model with the buffers to run it on one recording at a time.
 #[derive(Debug)]
 pub struct Transcriber<B: Backend> {
@@ -104,6 +128,7 @@ pub struct Transcriber<B: Backend> {
     decoder: DecoderState<B>,
     scratch: Scratch,
     timings: Timings,
+    cancel: CancelToken,
 }
 
 impl<B: Backend> Transcriber<B> {
@@ -122,7 +147,13 @@ impl<B: Backend> Transcriber<B> {
             decoder,
             scratch: Scratch::default(),
             timings: Timings::default(),
+            cancel: CancelToken::new(),
         })
+    }
+
+    /// From now on, runs end early once `token` is cancelled and give what was finished.
+    pub fn cancelled_by(&mut self, token: &CancelToken) {
+        self.cancel = token.clone();
     }
 
     /// The model.
@@ -196,7 +227,8 @@ impl<B: Backend> Transcriber<B> {
         pollster::block_on(self.transcribe_ranges_async(samples, ranges, options, on_progress))
     }
 
-    async fn transcribe_tracks(
+    /// Transcribes stretches of `samples` as they are, one after the other or side by side.
+    pub(crate) async fn transcribe_tracks(
         &mut self,
         samples: &[f32],
         ranges: Vec<Range<usize>>,
@@ -230,11 +262,16 @@ impl<B: Backend> Transcriber<B> {
             text: String::new(),
             segments: Vec::new(),
             language: language.code.to_owned(),
+            cancelled: false,
         };
         // In order of time; those that are done wait for those before them.
         let mut tracks: VecDeque<Track<'_>> = VecDeque::new();
         let mut done_before = 0;
         loop {
+            if self.cancel.is_cancelled() {
+                transcript.cancelled = true;
+                return Ok(transcript);
+            }
             let mut n_open = tracks.iter().filter(|track| !track.is_done()).count();
             while n_open < n_windows {
                 let next = || pending.next().map(|range| self.track(samples, range.clone()));

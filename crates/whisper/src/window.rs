@@ -18,6 +18,8 @@ use crate::{Batch, DecoderState, Error, Model, Options, SpecialTokens};
 pub struct WindowResult {
     /// Text and timestamp tokens, without the end token.
     pub tokens: Vec<u32>,
+    /// The log-probability of each; 0 of those of a prefix.
+    pub logprobs: Vec<f32>,
     /// The text tokens, decoded and trimmed.
     pub text: String,
     /// Temperature that it was decoded at.
@@ -120,6 +122,7 @@ impl Decoding {
             avg_logprob: best.sum_logprob / (n_chosen + 1) as f64,
             compression_ratio: compression_ratio(&text),
             tokens: best.tokens,
+            logprobs: best.logprobs,
             text,
             temperature,
             no_speech_prob: self.no_speech_prob,
@@ -230,7 +233,9 @@ impl WindowResult {
         if let Some(tokens) = loops::without_repeats(&self.tokens, is_text) {
             self.text = tokenizer.decode(tokens).trim().to_owned();
             self.compression_ratio = compression_ratio(&self.text);
-            self.tokens.truncate(tokens.len());
+            let n_left = tokens.len();
+            self.tokens.truncate(n_left);
+            self.logprobs.truncate(n_left);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Words of a window: where they begin and end in its tokens and in time.
 //!
 //! Source: openai/whisper 20250625 `timing.py` and `tokenizer.py`; faster-whisper 1.2.1 has the same
-//! rules.
+//! rules. Both cut Thai and its neighbours between a letter and its vowel; here they stay together.
 
 use stonechat_text::Tokenizer;
+use unicode_general_category::{GeneralCategory, get_general_category};
 
 use crate::align::TokenTimes;
 use crate::times::hundredths;
@@ -26,7 +27,7 @@ pub struct Word {
 const SENTENCE_ENDS: &str = ".。!！?？";
 /// Python's `string.punctuation`.
 const ASCII_PUNCTUATION: &str = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
-/// Languages written without spaces: words are cut at every character.
+/// Languages written without spaces: words are cut at every character, with its marks.
 const UNSPACED: [&str; 6] = ["zh", "ja", "th", "lo", "my", "yue"];
 /// Longest median that word durations are compared with, in seconds.
 const MAX_MEDIAN: f64 = 0.7;
@@ -51,7 +52,18 @@ pub(crate) struct Timing {
 /// Text tokens cut into words.
 fn split(tokenizer: &Tokenizer, tokens: &[u32], language: &str) -> Vec<Piece> {
     let characters = split_on_characters(tokenizer, tokens);
-    if UNSPACED.contains(&language) { characters } else { join_at_spaces(characters) }
+    if UNSPACED.contains(&language) {
+        join(characters, |text| !text.starts_with(is_mark))
+    } else {
+        let begins = |text: &str| text.starts_with(' ') || ASCII_PUNCTUATION.contains(text.trim());
+        join(characters, begins)
+    }
+}
+
+/// Whether a character is written above, below or around the one before it, as vowels of Thai are.
+fn is_mark(c: char) -> bool {
+    use GeneralCategory::{EnclosingMark, NonspacingMark, SpacingMark};
+    matches!(get_general_category(c), EnclosingMark | NonspacingMark | SpacingMark)
 }
 
 /// Cuts wherever the tokens so far spell whole characters.
@@ -74,13 +86,12 @@ fn split_on_characters(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<Piece> {
     pieces
 }
 
-/// Joins what does not begin with a space and is no punctuation to the word before it.
-fn join_at_spaces(pieces: Vec<Piece>) -> Vec<Piece> {
+/// Joins what does not begin a word to the word before it.
+fn join(pieces: Vec<Piece>, begins: impl Fn(&str) -> bool) -> Vec<Piece> {
     let mut words: Vec<Piece> = Vec::new();
     for piece in pieces {
-        let begins = piece.text.starts_with(' ') || ASCII_PUNCTUATION.contains(piece.text.trim());
         match words.last_mut() {
-            Some(word) if !begins => {
+            Some(word) if !begins(&piece.text) => {
                 word.text.push_str(&piece.text);
                 word.n_tokens += piece.n_tokens;
             }

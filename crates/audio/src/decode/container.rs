@@ -12,9 +12,9 @@ use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::core::meta::MetadataOptions;
 use symphonia::core::packet::Packet;
 
-use super::mono::MonoSink;
 use super::mp4_edit::Edit;
 use super::opus::{self, OpusTrack};
+use super::sink::Sink;
 use super::sniff;
 use crate::Error;
 
@@ -60,7 +60,7 @@ pub(super) fn decode(
     source: Box<dyn MediaSource>,
     edit: Option<Edit>,
     head: &[u8],
-    sink: &mut MonoSink<'_>,
+    sink: &mut Sink<'_>,
 ) -> Result<(), Error> {
     let stream = MediaSourceStream::new(source, Default::default());
     let probe = || {
@@ -127,7 +127,7 @@ fn probe_error(error: &MediaError, head: &[u8]) -> Error {
 }
 
 struct Run<'a, 'b> {
-    sink: &'a mut MonoSink<'b>,
+    sink: &'a mut Sink<'b>,
     edit: Option<Edit>,
     container: String,
     n_packets: u64,

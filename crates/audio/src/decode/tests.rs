@@ -207,10 +207,58 @@ proptest! {
             let at = (span as f64 * at) as usize;
             bytes[at] ^= 1 << bit;
         }
-        let max_s = mono::max_seconds(bytes.len() as u64) as f64;
+        let max_s = sink::max_seconds(bytes.len() as u64) as f64;
         if let Ok(audio) = decode_bytes(bytes) {
             prop_assert!(audio.duration_s() <= max_s);
             prop_assert!(audio.samples.iter().all(|x| x.is_finite()));
         }
     }
+}
+
+/// A 16-bit WAV file at 16 kHz of these frames.
+fn wav(n_channels: u16, frames: &[i16]) -> Vec<u8> {
+    let data_bytes = 2 * frames.len() as u32;
+    let frame_bytes = 2 * n_channels;
+    let mut bytes = [b"RIFF", &(36 + data_bytes).to_le_bytes()[..], b"WAVEfmt "].concat();
+    bytes.extend(16u32.to_le_bytes());
+    bytes.extend([1, n_channels].into_iter().flat_map(u16::to_le_bytes));
+    bytes.extend([16_000, 16_000 * u32::from(frame_bytes)].into_iter().flat_map(u32::to_le_bytes));
+    bytes.extend([frame_bytes, 16].into_iter().flat_map(u16::to_le_bytes));
+    bytes.extend(b"data");
+    bytes.extend(data_bytes.to_le_bytes());
+    bytes.extend(frames.iter().flat_map(|sample| sample.to_le_bytes()));
+    bytes
+}
+
+#[test]
+fn channels_are_mixed_chosen_or_kept_apart() {
+    let file = wav(2, &[8192, 0, 16384, -16384, 0, 8192]);
+    let signals = |channels: Channels| -> Vec<Vec<f32>> {
+        let decoder = Decoder::new().channels(channels);
+        let signals = decoder.reader_channels(&file[..]).unwrap();
+        assert!(signals.iter().all(|one| one.source.channels == 2));
+        signals.into_iter().map(|one| one.samples).collect()
+    };
+    let (left, right) = (vec![0.25, 0.5, 0.0], vec![0.0, -0.5, 0.25]);
+    assert_eq!(signals(Channels::Mix), [vec![0.125, 0.0, 0.125]]);
+    assert_eq!(signals(Channels::One(1)), std::slice::from_ref(&left));
+    assert_eq!(signals(Channels::One(2)), std::slice::from_ref(&right));
+    assert_eq!(signals(Channels::Each), [left, right]);
+    for number in [0, 3] {
+        let error = Decoder::new().channels(Channels::One(number)).bytes(file.clone()).unwrap_err();
+        assert_eq!(error.to_string(), format!("expected a channel from 1 to 2, got {number}"));
+    }
+}
+
+#[test]
+fn channels_that_come_later_begin_with_silence() {
+    let mut sink = Sink::new(1 << 20, Channels::Each, None);
+    sink.push(&[0.5; 100], 1, 16_000).unwrap();
+    sink.push(&[0.25; 200], 2, 16_000).unwrap();
+    sink.push(&[0.75; 100], 1, 16_000).unwrap();
+    let signals = sink.finish();
+    let lengths: Vec<usize> = signals.iter().map(|one| one.samples.len()).collect();
+    assert_eq!(lengths, [300, 300]);
+    let at = |i: usize| signals.iter().map(|one| one.samples[i]).collect::<Vec<_>>();
+    assert_eq!([at(50), at(150), at(250)], [[0.5, 0.0], [0.25, 0.25], [0.75, 0.0]]);
 }

@@ -6,7 +6,7 @@
 
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 
-use super::mono::MonoSink;
+use super::sink::Sink;
 use crate::Error;
 
 const MAX_CHUNKS: usize = 4096;
@@ -207,7 +207,7 @@ fn parse_format(body: &[u8]) -> Result<Option<Format>, Error> {
 pub(super) fn decode<S: Read + Seek>(
     source: &mut S,
     layout: &Layout,
-    sink: &mut MonoSink<'_>,
+    sink: &mut Sink<'_>,
 ) -> Result<(), Error> {
     let Format { encoding, n_channels, sample_rate } = layout.format;
     let n_channels = usize::from(n_channels);

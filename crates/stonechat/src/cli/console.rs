@@ -2,12 +2,26 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Writes an error with its causes as one line.
-pub(super) fn print_error(error: &anyhow::Error) {
+/// Writes an error with its causes as one line, and gives that line.
+pub(super) fn print_error(error: &anyhow::Error) -> String {
+    let line = one_line(&with_causes(error));
     // Standard error may be closed; there is nobody else to tell.
-    let _ = writeln!(io::stderr(), "error: {}", one_line(&with_causes(error)));
+    let _ = writeln!(io::stderr(), "error: {line}");
+    line
+}
+
+/// Writes a line that is no error.
+pub(super) fn print_note(text: &str) {
+    // Standard error may be closed; a note is not worth failing for.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Calls `answer` whenever ctrl-C is pressed.
+pub(super) fn on_ctrl_c(answer: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
+    ctrlc::set_handler(answer).context("cannot listen for ctrl-C")
 }
 
 /// The message and those of its causes that it does not quote already.
@@ -37,22 +51,43 @@ pub(super) struct Console {
 impl Console {
     /// A console with a bar if standard error is a terminal and `quiet` is not asked for.
     pub(super) fn new(quiet: bool) -> Self {
-        let bar = (!quiet && io::stderr().is_terminal()).then(ProgressBar::no_length);
+        Self::with_bar(quiet, true)
+    }
+
+    /// A console that has a bar only if one is wanted.
+    pub(super) fn with_bar(quiet: bool, has_bar: bool) -> Self {
+        let has_bar = has_bar && !quiet && io::stderr().is_terminal();
+        let bar = has_bar.then(ProgressBar::no_length);
         Self { quiet, bar }
     }
 
     /// Starts a stage of `length` steps.
     pub(super) fn begin(&self, stage: &str, length: u64) {
         if let Some(bar) = &self.bar {
-            let template = "{msg} {wide_bar} {percent:>3}% {elapsed_precise} (eta {eta})";
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
             bar.reset();
-            bar.set_length(length);
-            bar.set_message(stage.to_owned());
-            bar.tick();
+            Self::draw(bar, stage, 0, length);
         }
+    }
+
+    /// Shows a stage that is at `position` of `length` steps, as far as its length is known.
+    pub(super) fn stand(&self, stage: &str, position: u64, length: u64) {
+        if let Some(bar) = &self.bar {
+            if bar.is_finished() {
+                bar.reset();
+            }
+            Self::draw(bar, stage, position, length);
+        }
+    }
+
+    fn draw(bar: &ProgressBar, stage: &str, position: u64, length: u64) {
+        let template = "{msg} {wide_bar} {percent:>3}% {elapsed_precise} (eta {eta})";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_length(length);
+        bar.set_position(position);
+        bar.set_message(stage.to_owned());
+        bar.tick();
     }
 
     /// Moves the bar of the stage.
@@ -80,14 +115,13 @@ impl Console {
     /// Tells something, unless told to be quiet.
     pub(super) fn note(&self, text: &str) {
         if !self.quiet {
-            // Standard error may be closed; a note is not worth failing for.
-            self.beside_bar(|| drop(writeln!(io::stderr(), "{text}")));
+            self.beside_bar(|| print_note(text));
         }
     }
 
-    /// Tells an error.
-    pub(super) fn error(&self, error: &anyhow::Error) {
-        self.beside_bar(|| print_error(error));
+    /// Tells an error, and gives what it said.
+    pub(super) fn error(&self, error: &anyhow::Error) -> String {
+        self.beside_bar(|| print_error(error))
     }
 }
 

@@ -22,7 +22,7 @@ use stonechat::formats::ModelFile;
 use stonechat::llm::{Model, SessionOptions};
 use stonechat::nn::{Backend, KvDType};
 
-use super::console::Console;
+use super::console::{Console, on_ctrl_c};
 use super::device::{DeviceArgs, Work};
 use super::load::with_cost;
 
@@ -173,12 +173,11 @@ fn read_text(path: &Path) -> anyhow::Result<String> {
 fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let shared = Arc::clone(&flag);
-    ctrlc::set_handler(move || {
+    on_ctrl_c(move || {
         // The first asks; a second, while the first was not answered, ends the program.
         if shared.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-    })
-    .context("cannot listen for ctrl-C")?;
+    })?;
     Ok(flag)
 }

@@ -1,38 +1,43 @@
-//! `stonechat transcribe`: audio files in, text out.
+//! `stonechat transcribe`: recordings in, text out.
 //!
-//! [`Args`] is what clap reads; [`plan`] checks it and says what to do; [`output`] writes text as
-//! it comes or files once they are whole; [`stages`] sums up where the time went. [`speech`] has the
-//! arguments about voice activity, word times and lines of subtitles.
+//! [`Args`] is what clap reads; [`files`] and [`speech`] have those about files and about voice activity,
+//! word times and subtitles. [`inputs`] finds the recordings, [`results`] names what is made of them,
+//! [`plan`] checks everything that can be wrong before work begins. [`batch`] does the work; [`output`]
+//! writes text as it comes or files once they are whole; [`progress`], [`stages`] and [`summary`] tell
+//! how far it is, where the time went and what became of each input.
 
+mod batch;
+mod files;
+mod inputs;
 mod output;
 mod plan;
+mod progress;
+mod results;
 mod speech;
 mod stages;
+mod summary;
 
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Context;
 use clap::ValueEnum;
-use stonechat::audio::{self, Audio};
 use stonechat::formats::ModelFile;
 use stonechat::nn::{Backend, KvDType};
-use stonechat::whisper::{Language, Model, Options, Progress, Transcriber};
+use stonechat::whisper::{CancelToken, Options};
 
 use super::console::Console;
 use super::device::{DeviceArgs, Work};
-use super::load::with_cost;
-use output::Output;
-use plan::{Input, Plan, Threshold};
+use batch::Done;
+use files::FileArgs;
+use plan::{Plan, Threshold};
 use speech::SpeechArgs;
-use stages::Stages;
+use summary::Summary;
 
 /// Arguments of `stonechat transcribe`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Audio or video files; `-` is standard input
+    /// Audio or video files, folders of them, quoted patterns; `-` is standard input
     #[arg(required = true, value_name = "AUDIO")]
     audio: Vec<PathBuf>,
     /// Model: a file, a folder or a name [default: test-data/models, else an installed one]
@@ -44,12 +49,8 @@ pub(super) struct Args {
     /// Write the words as spoken, or in English
     #[arg(long, value_enum, default_value_t = TaskName::Transcribe)]
     task: TaskName,
-    /// txt, srt, vtt, tsv, json, json-full, lrc, csv; several separated by commas [default: txt]
-    #[arg(short = 'f', long, value_name = "FORMAT", value_delimiter = ',')]
-    output_format: Vec<String>,
-    /// Folder for the results instead of standard output
-    #[arg(short, long, value_name = "FOLDER")]
-    output_dir: Option<PathBuf>,
+    #[command(flatten)]
+    files: FileArgs,
     /// Text that comes before the recording: names, spelling, style
     #[arg(long, value_name = "TEXT")]
     initial_prompt: Option<String>,
@@ -128,6 +129,9 @@ pub(super) struct Args {
     quiet: bool,
 }
 
+/// The exit code of a program that ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
 /// Values of `--task`.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum TaskName {
@@ -160,134 +164,41 @@ impl Work for Inputs<'_> {
     type Output = ExitCode;
 
     fn run<B: Backend>(self, backend: B) -> anyhow::Result<ExitCode> {
-        transcribe_all(self.plan, self.file, backend)
-    }
-}
-
-fn transcribe_all<B: Backend>(
-    plan: &Plan,
-    file: ModelFile,
-    backend: B,
-) -> anyhow::Result<ExitCode> {
-    let mut job = Job {
-        console: Console::new(plan.quiet),
-        plan,
-        backend,
-        file: Some(file),
-        stages: Stages::start(),
-        engine: None,
-    };
-    let mut failed = false;
-    for input in &plan.inputs {
-        if let Err(error) = job.transcribe(input)? {
-            failed = true;
-            // The message of a file that cannot be opened names it already.
-            let named = error.to_string().contains(&input.name());
-            job.console.error(&if named { error } else { error.context(input.name()) });
-        }
-    }
-    if let (true, Some(engine)) = (plan.verbose, &job.engine) {
-        let device = engine.model().backend();
-        let load = with_cost(&device.describe(), "; ", device.load_cost());
-        job.console.note(&job.stages.report(engine.timings(), &load));
-    }
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// What is kept between inputs.
-struct Job<'a, B: Backend> {
-    console: Console,
-    backend: B,
-    plan: &'a Plan,
-    /// Open until the weights are loaded: its pages count as this process's memory.
-    file: Option<ModelFile>,
-    stages: Stages,
-    /// Loaded when the first recording is there.
-    engine: Option<Transcriber<B>>,
-}
-
-impl<B: Backend> Job<'_, B> {
-    /// Transcribes one input; the outer error concerns every input, the inner one only this.
-    fn transcribe(&mut self, input: &Input) -> anyhow::Result<anyhow::Result<()>> {
+        let Self { plan, file } = self;
         let started = Instant::now();
-        let audio = match decode(input) {
-            Ok(audio) => audio,
-            Err(error) => return Ok(Err(error)),
-        };
-        self.stages.audio += started.elapsed();
-        self.stages.audio_s += audio.duration_s();
-        if audio.source.n_bad_packets > 0 {
-            let n = audio.source.n_bad_packets;
-            self.console.note(&format!("{}: {n} damaged packets were skipped", input.name()));
+        let console = Console::with_bar(plan.quiet, plan.shows_progress);
+        plan.notes.iter().for_each(|note| console.note(note));
+        let cancel = CancelToken::new();
+        cancel_on_ctrl_c(&cancel)?;
+        let Done { outcomes, report } = batch::run(plan, file, backend, &console, &cancel)?;
+        let summary = Summary::new(outcomes, started.elapsed().as_secs_f64());
+        if plan.verbose {
+            console.note(&report);
         }
-        if self.engine.is_none() {
-            let started = Instant::now();
-            self.engine = Some(self.load()?);
-            self.stages.load = started.elapsed();
+        if plan.tasks.len() > 1 || cancel.is_cancelled() {
+            console.note(&summary.line());
         }
-        let Some(engine) = &mut self.engine else { return Ok(Ok(())) };
-        Ok(transcribe(engine, self.plan, &self.console, input, &audio))
-    }
-
-    fn load(&mut self) -> anyhow::Result<Transcriber<B>> {
-        let file = self.file.take().context("the model was closed after an earlier failure")?;
-        const STEPS: f32 = 1000.0;
-        self.console.begin("loading", STEPS as u64);
-        let model = Model::load(self.backend.clone(), &file, |done| {
-            self.console.advance((done * STEPS) as u64);
-        });
-        self.console.end();
-        let is_llm = model.is_err() && stonechat::llm::Config::from_file(&file).is_ok();
-        drop(file);
-        let advice = if is_llm { " (language models: `stonechat generate`)" } else { "" };
-        let name = || format!("cannot load `{}`{advice}", self.plan.model.display());
-        Transcriber::new(model.with_context(name)?, self.plan.kv_dtype).with_context(name)
+        if let Some(path) = &plan.summary {
+            summary.write(path)?;
+        }
+        Ok(match summary.totals {
+            _ if cancel.is_cancelled() => ExitCode::from(INTERRUPTED),
+            ref totals if totals.failed > 0 => ExitCode::FAILURE,
+            _ => ExitCode::SUCCESS,
+        })
     }
 }
 
-fn decode(input: &Input) -> anyhow::Result<Audio> {
-    // A decoder that panics on a damaged file is contained and reported as an error; the default
-    // hook would print a second message.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
-    let audio = match input {
-        Input::StandardInput => audio::decode_reader(io::stdin().lock()),
-        Input::File(path) => audio::decode_file(path),
-    };
-    std::panic::set_hook(hook);
-    Ok(audio?)
-}
-
-fn transcribe<B: Backend>(
-    engine: &mut Transcriber<B>,
-    plan: &Plan,
-    console: &Console,
-    input: &Input,
-    audio: &Audio,
-) -> anyhow::Result<()> {
-    let mut output = Output::begin(&plan.destination, plan.layout, input, plan.inputs.len() > 1)?;
-    let mut written = Ok(());
-    console.begin(&input.name(), audio.samples.len() as u64);
-    let result = engine.transcribe(&audio.samples, &plan.options, &mut |news| match news {
-        Progress::Language(language, probability) => {
-            console.note(&detected(input, language, probability, plan.inputs.len() > 1));
+/// Ctrl-C ends the work after what is being decoded.
+fn cancel_on_ctrl_c(cancel: &CancelToken) -> anyhow::Result<()> {
+    let cancel = cancel.clone();
+    super::console::on_ctrl_c(move || {
+        // A second one, while the first was not answered, ends the program.
+        if cancel.is_cancelled() {
+            std::process::exit(INTERRUPTED.into());
         }
-        Progress::Segment(segment) if written.is_ok() => {
-            written = console.beside_bar(|| output.segment(segment));
-        }
-        Progress::Segment(_) => {}
-        Progress::Position(done, _) => console.advance(done as u64),
-    });
-    console.end();
-    let transcript = result?;
-    written?;
-    output.end(&transcript)
-}
-
-fn detected(input: &Input, language: Language, probability: f32, several: bool) -> String {
-    let percent = probability * 100.0;
-    let name = if several { format!("{}: ", input.name()) } else { String::new() };
-    format!("{name}detected language: {} ({}, {percent:.0}%)", language.name, language.code)
+        cancel.cancel();
+    })
 }
 
 impl From<KvName> for KvDType {

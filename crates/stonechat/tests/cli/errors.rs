@@ -112,6 +112,9 @@ fn options_out_of_range() {
         ("--max-new-tokens", "0", "max-new-tokens: expected at least 1, got 0"),
         ("--suppress-tokens", "-2", "suppress-tokens: expected token ids"),
         ("--threads", "100000", "threads: expected 0 to 1024"),
+        ("--jobs", "0", "jobs: expected 1 to 1024, got 0"),
+        ("--clip-timestamps", "3,2", "clip-timestamps: expected ascending seconds"),
+        ("--channels", "3", "tone.wav: expected a channel from 1 to 1, got 3"),
         ("--vad-threshold", "2", "vad threshold: expected 0 to 1, got 2"),
         ("--vad-max-speech-s", "0.5", "vad max-speech-s: expected twice the padding"),
         ("--hallucination-silence-threshold", "nan", "threshold: expected 0 s or more, got NaN"),
@@ -139,11 +142,15 @@ fn outputs_that_would_be_lost() {
     let folder = Folder::new("outputs_that_would_be_lost").with_tiny_model(51864);
     fs::create_dir(folder.path("a")).unwrap();
     fs::copy(folder.path("tone.wav"), folder.path("a/tone.wav")).unwrap();
-    folder.run(&transcribe(&["-o", "out", "tone.wav", "a/tone.wav"])).fails("tone.txt");
+    folder.run(&transcribe(&["-o", "out", "tone.wav", "a/tone.wav"])).fails("tone.wav.txt");
     assert!(!folder.path("out").exists());
-    folder.run(&transcribe(&["-f", "srt,vtt", "tone.wav"])).fails("--output-dir");
-    folder.run(&transcribe(&["-f", "srt", "tone.wav", "a/tone.wav"])).fails("--output-dir");
-    folder.run(&transcribe(&["-", "-"])).fails("only once");
+    let printed = |rest: &[&'static str]| transcribe(&[&["-o", "-"], rest].concat());
+    folder.run(&printed(&["-f", "srt,vtt", "tone.wav"])).fails("--output-dir");
+    folder.run(&printed(&["-f", "srt", "tone.wav", "a/tone.wav"])).fails("--output-dir");
+    folder.run(&printed(&["--jobs", "2", "tone.wav", "a/tone.wav"])).fails("jobs: expected 1");
+    folder.run(&printed(&["--summary", "-", "tone.wav"])).fails("--summary -");
+    folder.run(&transcribe(&["-", "tone.wav"])).fails("must be the only input");
+    folder.run(&transcribe(&["--output-file", "x", "tone.wav", "a/tone.wav"])).fails("one input");
     folder.run(&transcribe(&["-o", "tone.wav", "tone.wav"])).fails("cannot create the folder");
 }
 

@@ -121,24 +121,29 @@ pub(crate) fn finish(child: std::process::Child) -> Ran {
 
 /// A WAV file: 16 kHz, 16-bit, mono, 440 Hz.
 pub(crate) fn tone(n_samples: u32) -> Vec<u8> {
-    let data_bytes = n_samples * 2;
+    let sample = |i| (f64::from(i) * 440.0 / 16_000.0 * std::f64::consts::TAU).sin() * 8000.0;
+    let samples: Vec<i16> = (0..n_samples).map(|i| sample(i) as i16).collect();
+    wav(1, &samples)
+}
+
+/// A WAV file: 16 kHz, 16-bit, of these interleaved samples.
+pub(crate) fn wav(n_channels: u16, samples: &[i16]) -> Vec<u8> {
+    let data_bytes = 2 * samples.len() as u32;
+    let frame_bytes = 2 * n_channels;
     let mut wav = Vec::new();
     wav.extend(b"RIFF");
     wav.extend((36 + data_bytes).to_le_bytes());
     wav.extend(b"WAVEfmt ");
     wav.extend(16u32.to_le_bytes());
     wav.extend(1u16.to_le_bytes());
-    wav.extend(1u16.to_le_bytes());
+    wav.extend(n_channels.to_le_bytes());
     wav.extend(16_000u32.to_le_bytes());
-    wav.extend(32_000u32.to_le_bytes());
-    wav.extend(2u16.to_le_bytes());
+    wav.extend((16_000 * u32::from(frame_bytes)).to_le_bytes());
+    wav.extend(frame_bytes.to_le_bytes());
     wav.extend(16u16.to_le_bytes());
     wav.extend(b"data");
     wav.extend(data_bytes.to_le_bytes());
-    for i in 0..n_samples {
-        let phase = f64::from(i) * 440.0 / 16_000.0 * std::f64::consts::TAU;
-        wav.extend(((phase.sin() * 8000.0) as i16).to_le_bytes());
-    }
+    wav.extend(samples.iter().flat_map(|sample| sample.to_le_bytes()));
     wav
 }
 

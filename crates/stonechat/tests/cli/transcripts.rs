@@ -58,7 +58,8 @@ fn words_have_times_and_subtitles_have_lines() {
     };
     let folder = Folder::new("words");
     let run = |arguments: &[&str]| {
-        let ran = folder.run(&[&["transcribe", "-m", &model][..], arguments, &[&clip]].concat());
+        let common = ["transcribe", "-m", &model, "-o", "-"];
+        let ran = folder.run(&[&common[..], arguments, &[&clip]].concat());
         ran.succeeds().to_owned()
     };
     let json = run(&["-oj", "--word-timestamps", "--vad"]);
@@ -98,11 +99,13 @@ fn a_bad_input_does_not_stop_the_others() {
     };
     let folder = Folder::new("several");
     folder.write("bad.wav", b"RIFF");
-    let ran = folder.run(&["transcribe", "-m", &model, &clip, "bad.wav", &clip]);
+    std::fs::copy(&clip, folder.path("fox.wav")).unwrap();
+    let ran = folder.run(&["transcribe", "-m", &model, "-o", "-", &clip, "bad.wav", "fox.wav"]);
     assert_eq!((ran.code, ran.stdout), (Some(1), format!("{FOX}\n{FOX}\n")));
     let errors: Vec<&str> = ran.stderr.lines().filter(|l| l.starts_with("error: ")).collect();
     assert!(matches!(errors[..], [error] if error.contains("bad.wav")), "{errors:?}");
-    let ran = folder.run(&["transcribe", "-m", &model, "-f", "json", &clip, &clip]);
+    let arguments = ["transcribe", "-m", &model, "-f", "json", "-o", "-", "fox.wav", &clip];
+    let ran = folder.run(&arguments);
     let lines: Vec<serde_json::Value> =
         ran.succeeds().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2);
@@ -159,7 +162,7 @@ fn a_closed_pipe_is_no_error() {
     let ran = finish(child);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     let mut child = folder
-        .command(&["transcribe", "-m", "tiny.gguf", "-f", "vtt", "tone.wav"])
+        .command(&["transcribe", "-m", "tiny.gguf", "-f", "vtt", "-o", "-", "tone.wav"])
         .spawn()
         .unwrap();
     drop(child.stdout.take());

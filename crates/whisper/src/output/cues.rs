@@ -14,11 +14,39 @@ pub(super) struct Cue {
     pub(super) text: String,
 }
 
+/// What text means in a subtitle, and how a speaker is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Markup {
+    Srt,
+    Vtt,
+}
+
+impl Markup {
+    /// WebVTT's cue text has tags and character references.
+    fn escape(self, text: &str) -> String {
+        match self {
+            Self::Srt => text.to_owned(),
+            Self::Vtt => text.replace('&', "&amp;").replace('<', "&lt;"),
+        }
+    }
+
+    /// What comes before the words of `speaker`.
+    fn speaker(self, speaker: &str) -> String {
+        let speaker = self.escape(&one_line(speaker));
+        match self {
+            Self::Srt => format!("[{speaker}] "),
+            Self::Vtt => format!("<v {}>", speaker.replace('>', "&gt;")),
+        }
+    }
+}
+
 /// Words on their way into subtitles.
 #[derive(Debug)]
 pub(super) struct Cues {
     layout: SubtitleLayout,
-    escape: fn(&str) -> String,
+    markup: Markup,
+    /// Who says the words.
+    speaker: Option<String>,
     /// The subtitle that is being filled; a word that begins a line begins with its break.
     words: Vec<Word>,
     line_width: usize,
@@ -28,19 +56,23 @@ pub(super) struct Cues {
 }
 
 impl Cues {
-    pub(super) fn new(layout: SubtitleLayout, escape: fn(&str) -> String) -> Self {
-        Self { layout, escape, words: Vec::new(), line_width: 0, n_lines: 1, last: None }
+    pub(super) fn new(layout: SubtitleLayout, markup: Markup) -> Self {
+        let words = Vec::new();
+        Self { layout, markup, speaker: None, words, line_width: 0, n_lines: 1, last: None }
     }
 
     /// Takes a segment; gives the subtitles that it completes.
     pub(super) fn push(&mut self, segment: &Segment) -> Vec<Cue> {
         let words = segment.words.as_deref().unwrap_or_default();
         let mut done = Vec::new();
-        if words.is_empty() {
+        if words.is_empty() || self.speaker != segment.speaker {
             self.complete(&mut done);
-            let text = self.shown(segment.text.trim());
+            self.speaker.clone_from(&segment.speaker);
+        }
+        if words.is_empty() {
+            let text = self.attributed(&self.shown(segment.text.trim()));
             let (start, end) = (milliseconds(segment.start), milliseconds(segment.end));
-            done.push(Cue { start, end, text: text.replace("-->", "->") });
+            done.push(Cue { start, end, text });
             return done;
         }
         for (index, word) in words.iter().enumerate() {
@@ -126,10 +158,16 @@ impl Cues {
                 text.push_str(&shown);
             }
         }
-        text.replace("-->", "->")
+        self.attributed(&text)
+    }
+
+    /// The text of a subtitle after who says it; an arrow in it would be a line of times.
+    fn attributed(&self, text: &str) -> String {
+        let speaker = self.speaker.as_deref().map(|name| self.markup.speaker(name));
+        speaker.unwrap_or_default() + &text.replace("-->", "->")
     }
 
     fn shown(&self, text: &str) -> String {
-        (self.escape)(&one_line(text))
+        self.markup.escape(&one_line(text))
     }
 }

@@ -33,8 +33,10 @@ struct Stretch<T> {
 struct Part<'a> {
     #[serde(flatten)]
     times: Times,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speaker: Option<&'a str>,
     text: &'a str,
-    tokens: Vec<Token>,
+    tokens: Vec<Token<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     words: Option<Vec<TimedWord<'a>>>,
     temperature: f32,
@@ -44,8 +46,11 @@ struct Part<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct Token {
+struct Token<'a> {
+    /// Half of a character reads as U+FFFD.
+    text: &'a str,
     id: u32,
+    p: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -80,10 +85,13 @@ impl<'a> From<&'a Segment> for Part<'a> {
             times: Times::new(word.start, word.end),
             p: word.probability,
         };
+        let spelled = segment.token_texts.iter().zip(&segment.token_probabilities);
+        let tokens = segment.tokens.iter().zip(spelled);
         Self {
             times: Times::new(segment.start, segment.end),
+            speaker: segment.speaker.as_deref(),
             text: &segment.text,
-            tokens: segment.tokens.iter().map(|&id| Token { id }).collect(),
+            tokens: tokens.map(|(&id, (text, &p))| Token { text, id, p }).collect(),
             words: segment.words.as_ref().map(|words| words.iter().map(timed).collect()),
             temperature: segment.temperature,
             avg_logprob: segment.avg_logprob,

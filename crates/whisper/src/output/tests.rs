@@ -8,6 +8,8 @@ fn segment(id: usize, start: f64, end: f64, text: &str) -> Segment {
         end,
         text: text.to_owned(),
         tokens: vec![50364, 400, 50414],
+        token_texts: ["<|0.00|>", " a", "<|1.00|>"].map(str::to_owned).to_vec(),
+        token_probabilities: vec![1.0, 0.5, 0.25],
         avg_logprob: -0.25,
         compression_ratio: 1.0,
         no_speech_prob: 0.01,
@@ -20,7 +22,12 @@ fn transcript() -> Transcript {
         segment(0, 0.0, 2.5, " Hello."),
         segment(1, 3661.04, 3662.0, " a --> b\tc & \"d\" <e>\nf"),
     ];
-    Transcript { text: " Hello. …".to_owned(), segments, language: "en".to_owned() }
+    Transcript {
+        text: " Hello. …".to_owned(),
+        segments,
+        language: "en".to_owned(),
+        cancelled: false,
+    }
 }
 
 fn written(format: OutputFormat, transcript: &Transcript, layout: SubtitleLayout) -> String {
@@ -98,7 +105,9 @@ fn json_full_has_the_fields_of_whisper_cpp() {
     assert_eq!(part["text"], " Four five six");
     assert_eq!(part["timestamps"]["from"], "00:00:02,500");
     assert_eq!((&part["offsets"]["from"], &part["offsets"]["to"]), (&2500.into(), &4000.into()));
-    assert_eq!(part["tokens"][1]["id"], 400);
+    let token = serde_json::json!({ "text": " a", "id": 400, "p": 0.5 });
+    assert_eq!((part["tokens"].as_array().unwrap().len(), &part["tokens"][1]), (3, &token));
+    assert!(part.get("speaker").is_none(), "{part}");
     let word = &part["words"][2];
     assert_eq!((&word["text"], &word["offsets"]["from"]), (&" six".into(), &3500.into()));
 }
@@ -120,12 +129,12 @@ fn spoken() -> Transcript {
         with_words(2, &[(" 你", 9.0, 9.2), ("好", 9.2, 9.4), ("世", 9.4, 9.6), ("界", 9.6, 10.0)]),
     ];
     let text = segments.iter().map(|segment| segment.text.as_str()).collect();
-    Transcript { text, segments, language: "en".to_owned() }
+    Transcript { text, segments, language: "en".to_owned(), cancelled: false }
 }
 
 #[track_caller]
 fn check_cues(layout: SubtitleLayout, expected: &[(u64, u64, &str)]) {
-    let mut cues = Cues::new(layout, str::to_owned);
+    let mut cues = Cues::new(layout, Markup::Srt);
     let mut got: Vec<Cue> = spoken().segments.iter().flat_map(|s| cues.push(s)).collect();
     got.extend(cues.finish());
     let got: Vec<_> = got.iter().map(|c| (c.start, c.end, c.text.as_str())).collect();
@@ -236,4 +245,25 @@ fn names_are_read_back_and_extensions_differ() {
 fn clocks_round_to_milliseconds() {
     assert_eq!(clock(milliseconds(59.9996), false, '.'), "01:00.000");
     assert_eq!(clock(0, true, ','), "00:00:00,000");
+}
+
+#[test]
+fn speakers_are_named_in_every_format() {
+    let mut spoken = spoken();
+    for (segment, name) in spoken.segments.iter_mut().zip(["left", "a>b", "left"]) {
+        segment.speaker = Some(name.to_owned());
+    }
+    let text = |format, layout| written(format, &spoken, layout);
+    let plain = SubtitleLayout::default();
+    assert!(text(OutputFormat::Txt, plain).starts_with("[left] One two, three.\n[a>b] Four"));
+    assert!(text(OutputFormat::Csv, plain).contains("0,2500,\"[left] One two, three.\"\n"));
+    assert!(text(OutputFormat::Lrc, plain).starts_with("[00:00.00]left: One two, three.\n"));
+    assert!(text(OutputFormat::Vtt, plain).contains("\n<v a&gt;b>Four five six\n"));
+    // A subtitle that goes on across segments is one speaker's.
+    let wide = SubtitleLayout { max_line_width: Some(99), max_line_count: Some(2), ..plain };
+    let srt = text(OutputFormat::Srt, wide);
+    let shown: Vec<&str> = srt.lines().skip(2).step_by(4).collect();
+    assert_eq!(shown, ["[left] One two, three.", "[a>b] Four five six", "[left] 你好世界"]);
+    let json: serde_json::Value = serde_json::from_str(&text(OutputFormat::Json, plain)).unwrap();
+    assert_eq!(json["segments"][1]["speaker"], "a>b");
 }

@@ -34,6 +34,7 @@ fn words_begin_with_a_space_or_are_punctuation() {
 
 #[test]
 fn characters_that_span_tokens_stay_whole() {
+    check_split(&["ส".as_bytes(), "ั".as_bytes(), "บ".as_bytes()], "th", &[("สั", 2), ("บ", 1)]);
     // U+4F60 and U+597D, each cut between two tokens.
     let cut: [&[u8]; 4] = [b"\xe4\xbd", b"\xa0\xe5", b"\xa5", b"\xbd"];
     check_split(&cut, "zh", &[("你好", 4)]);

@@ -1,23 +1,24 @@
 //! Where text goes: standard output as it comes, or files that appear when they are whole.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use anyhow::Context;
 use stonechat::formats::AtomicFile;
 use stonechat::whisper::{OutputFormat, Segment, SubtitleLayout, Transcript, TranscriptWriter};
 
-use super::plan::{Destination, Input};
+use super::plan::Plan;
+use super::results::Task;
 
 /// The text of one recording on its way out.
 #[derive(Debug)]
 pub(super) struct Output<'a> {
-    destination: &'a Destination,
+    task: &'a Task,
     layout: SubtitleLayout,
-    /// What standard output gets as it comes.
-    writer: Option<TranscriptWriter>,
+    /// What standard output gets.
+    writer: Option<(OutputFormat, TranscriptWriter)>,
     /// Set where several recordings share standard output.
     file: Option<String>,
-    stem: PathBuf,
 }
 
 /// A transcript that says which recording it belongs to.
@@ -30,26 +31,19 @@ struct Named<'a> {
 
 impl<'a> Output<'a> {
     /// Writes what comes before the first segment.
-    pub(super) fn begin(
-        destination: &'a Destination,
-        layout: SubtitleLayout,
-        input: &Input,
-        several: bool,
-    ) -> anyhow::Result<Self> {
-        let mut writer = match destination {
-            Destination::StandardOutput(format) => Some(TranscriptWriter::new(*format, layout)),
-            Destination::Folder(..) => None,
-        };
-        if let Some(writer) = &mut writer {
+    pub(super) fn begin(plan: &Plan, task: &'a Task) -> anyhow::Result<Self> {
+        let writer = |format| (format, TranscriptWriter::new(format, plan.layout));
+        let mut writer = plan.standard_output.map(writer);
+        if let Some((_, writer)) = &mut writer {
             print(|out| writer.begin(out))?;
         }
-        let file = several.then(|| input.name());
-        Ok(Self { destination, layout, writer, file, stem: input.stem().into() })
+        let file = (plan.tasks.len() > 1).then(|| task.input.name());
+        Ok(Self { task, layout: plan.layout, writer, file })
     }
 
     /// Writes a segment where it can be seen at once.
     pub(super) fn segment(&mut self, segment: &Segment) -> anyhow::Result<()> {
-        if let Some(writer) = &mut self.writer {
+        if let Some((_, writer)) = &mut self.writer {
             print(|out| writer.segment(out, segment))?;
         }
         Ok(())
@@ -57,25 +51,22 @@ impl<'a> Output<'a> {
 
     /// Writes what takes the whole transcript.
     pub(super) fn end(mut self, transcript: &Transcript) -> anyhow::Result<()> {
-        match (self.destination, &self.file, &mut self.writer) {
-            (Destination::StandardOutput(OutputFormat::Json), Some(file), _) => {
+        match (&mut self.writer, &self.file) {
+            (Some((OutputFormat::Json, _)), Some(file)) => {
                 let named = Named { file, transcript };
                 print(|out| {
                     serde_json::to_writer(&mut *out, &named)?;
                     writeln!(out)
                 })?;
             }
-            (Destination::StandardOutput(_), _, Some(writer)) => {
-                print(|out| writer.end(out, transcript))?;
-            }
-            (Destination::StandardOutput(_), _, None) => {}
-            (Destination::Folder(folder, formats), ..) => {
+            (Some((_, writer)), _) => print(|out| writer.end(out, transcript))?,
+            (None, _) => {
                 // A format that cannot be written does not cost the others.
-                let results: Vec<_> = formats
-                    .iter()
-                    .map(|format| self.write_file(folder, *format, transcript))
+                let results = self.task.results.iter();
+                let written: Vec<_> = results
+                    .map(|(format, path)| self.write_file(*format, path, transcript))
                     .collect();
-                results.into_iter().collect::<anyhow::Result<()>>()?;
+                written.into_iter().collect::<anyhow::Result<()>>()?;
             }
         }
         Ok(())
@@ -83,18 +74,26 @@ impl<'a> Output<'a> {
 
     fn write_file(
         &self,
-        folder: &Path,
         format: OutputFormat,
+        path: &Path,
         transcript: &Transcript,
     ) -> anyhow::Result<()> {
-        // Not `with_extension`: the stem may have a dot of its own.
-        let mut name = self.stem.as_os_str().to_owned();
-        name.push(".");
-        name.push(format.extension());
-        let mut file = AtomicFile::create(folder.join(name))?;
+        if let Some(folder) = path.parent() {
+            create_folder(folder)?;
+        }
+        let mut file = AtomicFile::create(path)?;
         format.write(&mut file, transcript, self.layout)?;
         Ok(file.commit()?)
     }
+}
+
+/// Creates `folder` and those above it where they are missing.
+pub(super) fn create_folder(folder: &Path) -> anyhow::Result<()> {
+    if folder.as_os_str().is_empty() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot create the folder `{}`", folder.display()))
 }
 
 /// Writes to standard output and flushes it: a pipe gets each line when it is known.

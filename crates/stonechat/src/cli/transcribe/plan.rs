@@ -1,45 +1,44 @@
 //! Arguments checked against each other: everything that can fail before work begins.
 
-use std::collections::HashSet;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use stonechat::Models;
+use stonechat::audio::Channels;
 use stonechat::nn::KvDType;
-use stonechat::whisper::{Language, Options, OutputFormat, SubtitleLayout, Task};
+use stonechat::whisper::{
+    Language, Options, OutputFormat, SubtitleLayout, Task as Written, VadMode,
+};
 
+use super::files::FileArgs;
+use super::inputs::{Input, Inputs};
+use super::output::create_folder;
+use super::results::{self, Task};
 use super::{Args, TaskName};
 
-/// Most threads that can be asked for; more is a typing error.
+/// Most threads or jobs that can be asked for; more is a typing error.
 const MAX_THREADS: usize = 1024;
 
 /// What to do.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) inputs: Vec<Input>,
-    pub(super) model: PathBuf,
-    pub(super) destination: Destination,
+    pub(super) tasks: Vec<Task>,
+    /// The format of standard output, if text goes there.
+    pub(super) standard_output: Option<OutputFormat>,
     pub(super) layout: SubtitleLayout,
+    pub(super) model: PathBuf,
+    pub(super) channels: Channels,
     pub(super) options: Options,
     pub(super) kv_dtype: KvDType,
+    pub(super) jobs: usize,
+    pub(super) overwrite: bool,
+    pub(super) summary: Option<PathBuf>,
     pub(super) verbose: bool,
     pub(super) quiet: bool,
-}
-
-/// Where a recording comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Input {
-    StandardInput,
-    File(PathBuf),
-}
-
-/// Where text goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Destination {
-    StandardOutput(OutputFormat),
-    Folder(PathBuf, Vec<OutputFormat>),
+    pub(super) shows_progress: bool,
+    /// What to tell before work begins.
+    pub(super) notes: Vec<String>,
 }
 
 /// A number, or `none`.
@@ -60,55 +59,45 @@ impl FromStr for Threshold {
     }
 }
 
-impl Input {
-    fn new(path: &Path) -> Self {
-        if path.as_os_str() == "-" { Self::StandardInput } else { Self::File(path.to_owned()) }
-    }
-
-    /// What messages call it.
-    pub(super) fn name(&self) -> String {
-        match self {
-            Self::StandardInput => "standard input".to_owned(),
-            Self::File(path) => path.display().to_string(),
-        }
-    }
-
-    /// The name of its results without extension.
-    pub(super) fn stem(&self) -> OsString {
-        match self {
-            Self::StandardInput => "stdin".into(),
-            Self::File(path) => path.file_stem().unwrap_or(path.as_os_str()).to_owned(),
-        }
-    }
-}
-
 impl Plan {
-    /// Checks every argument and finds the model.
+    /// Checks every argument, and finds the inputs and the model.
     pub(super) fn check(args: &Args) -> anyhow::Result<Self> {
-        let inputs: Vec<Input> = args.audio.iter().map(|path| Input::new(path)).collect();
-        let n_standard = inputs.iter().filter(|i| **i == Input::StandardInput).count();
-        ensure!(n_standard <= 1, "standard input (`-`) can be read only once");
         let options = options(args)?;
+        let FileArgs { jobs, overwrite, ref summary, no_progress, channels, .. } = args.files;
+        for (name, n, least) in [("threads", args.threads, 0), ("jobs", jobs, 1)] {
+            let expected = format!("expected {least} to {MAX_THREADS}");
+            ensure!((least..=MAX_THREADS).contains(&n), "{name}: {expected}, got {n}");
+        }
+        let inputs = Inputs::find(&args.audio)?;
+        let (tasks, standard_output, notes) = destination(&args.files, inputs)?;
         ensure!(
-            args.threads <= MAX_THREADS,
-            "threads: expected 0 to {MAX_THREADS}, got {}",
-            args.threads
+            summary.as_deref() != Some(Path::new("-")) || standard_output.is_none(),
+            "--summary - needs standard output, where the text goes"
         );
-        let destination = destination(args, &inputs)?;
+        ensure!(
+            jobs == 1 || standard_output.is_none() || tasks.len() == 1,
+            "jobs: expected 1 where several inputs go to standard output, got {jobs}"
+        );
         let models = Models::from_env();
         let model = match &args.model {
             Some(name) => models.find(name)?,
             None => models.find_default()?,
         };
         Ok(Self {
-            inputs,
-            model,
-            destination,
+            tasks,
+            standard_output,
             layout: args.speech.layout(),
+            model,
+            channels: channels.0,
             options,
             kv_dtype: args.kv_type.into(),
+            jobs,
+            overwrite,
+            summary: summary.clone(),
             verbose: args.verbose,
             quiet: args.quiet,
+            shows_progress: !no_progress,
+            notes,
         })
     }
 }
@@ -118,8 +107,8 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     let options = Options {
         language: language(&args.language)?,
         task: match args.task {
-            TaskName::Transcribe => Task::Transcribe,
-            TaskName::Translate => Task::Translate,
+            TaskName::Transcribe => Written::Transcribe,
+            TaskName::Translate => Written::Translate,
         },
         temperatures: temperatures(&args.temperature, args.temperature_increment_on_fallback)?,
         beam_size: args.beam_size,
@@ -140,10 +129,15 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         no_repeat_ngram_size: args.no_repeat_ngram_size,
         max_new_tokens: args.max_new_tokens,
         without_timestamps: args.no_timestamps,
+        clip_timestamps: args.files.clips(),
         seed: args.seed,
         ..Options::default()
     };
-    let options = args.speech.apply(options);
+    let mut options = args.speech.apply(options);
+    if args.files.channels.0 == Channels::Each && options.vad == VadMode::Auto {
+        // Whoever listens is silent, and what is said must be put in order.
+        options.vad = VadMode::On;
+    }
     options.validate()?;
     Ok(options)
 }
@@ -195,55 +189,72 @@ fn temperatures(text: &str, increment: Threshold) -> anyhow::Result<Vec<f32>> {
     Ok(temperatures)
 }
 
-fn destination(args: &Args, inputs: &[Input]) -> anyhow::Result<Destination> {
+/// The formats by name, each once.
+fn formats(names: &[String]) -> anyhow::Result<Vec<OutputFormat>> {
     let mut formats: Vec<OutputFormat> = Vec::new();
-    for name in &args.output_format {
-        let format = name.trim().parse().map_err(|e: String| anyhow!("output format: {e}"))?;
-        if !formats.contains(&format) {
-            formats.push(format);
+    for name in names.iter().map(|name| name.trim()) {
+        // openai-whisper's word for its five formats.
+        let named = if name == "all" {
+            use OutputFormat::{Json, Srt, Tsv, Txt, Vtt};
+            vec![Txt, Vtt, Srt, Tsv, Json]
+        } else {
+            vec![name.parse().map_err(|e: String| anyhow!("output format: {e}"))?]
+        };
+        for format in named {
+            if !formats.contains(&format) {
+                formats.push(format);
+            }
         }
     }
     if formats.is_empty() {
         formats.push(OutputFormat::Txt);
     }
-    let Some(folder) = &args.output_dir else {
-        let [format] = formats[..] else {
-            bail!("several output formats need --output-dir: standard output takes one");
+    Ok(formats)
+}
+
+/// Where the results of `inputs` go: named files, or standard output in a format; and what to tell
+/// about the names.
+fn destination(
+    args: &FileArgs,
+    inputs: Inputs,
+) -> anyhow::Result<(Vec<Task>, Option<OutputFormat>, Vec<String>)> {
+    let formats = formats(&args.output_format)?;
+    let Inputs { all: inputs, is_batch } = inputs;
+    if let Some(file) = &args.output_file {
+        let Ok([input]) = <[Input; 1]>::try_from(inputs) else {
+            bail!("--output-file: expected one input; several have a name each");
         };
-        let runs_together = !matches!(format, OutputFormat::Txt | OutputFormat::Json);
-        ensure!(
-            inputs.len() == 1 || !runs_together,
-            "several inputs as {} need --output-dir: on standard output they would run together",
-            format.name()
-        );
-        return Ok(Destination::StandardOutput(format));
-    };
-    let mut stems: HashSet<OsString> = HashSet::new();
-    for input in inputs {
-        let stem = input.stem();
-        // Where files differ by more than case, this refuses little that anybody has.
-        let key = if cfg!(any(windows, target_os = "macos")) {
-            stem.to_ascii_lowercase()
-        } else {
-            stem.clone()
-        };
-        ensure!(
-            stems.insert(key),
-            "two inputs would write `{}.{}` in `{}`: transcribe them into different folders",
-            stem.display(),
-            formats[0].extension(),
-            folder.display()
-        );
+        let result = |&format: &OutputFormat| (format, results::ending(file, format));
+        let results = formats.iter().map(result).collect();
+        return Ok((vec![Task { input, results }], None, Vec::new()));
     }
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot create the folder `{}`", folder.display()))?;
-    Ok(Destination::Folder(folder.clone(), formats))
+    let is_printed = match &args.output_dir {
+        Some(folder) => folder.as_os_str() == "-",
+        None => !is_batch && (args.output_format.is_empty() || inputs[0] == Input::StandardInput),
+    };
+    if !is_printed {
+        let (tasks, notes) = results::name(inputs, args.output_dir.as_deref(), &formats)?;
+        if let Some(folder) = &args.output_dir {
+            create_folder(folder)?;
+        }
+        return Ok((tasks, None, notes));
+    }
+    let [format] = formats[..] else {
+        bail!("several output formats need --output-dir: standard output takes one");
+    };
+    let runs_together = !matches!(format, OutputFormat::Txt | OutputFormat::Json);
+    ensure!(
+        inputs.len() == 1 || !runs_together,
+        "several inputs as {} need a folder as --output-dir: on standard output they would run together",
+        format.name()
+    );
+    let task = |input| Task { input, results: Vec::new() };
+    Ok((inputs.into_iter().map(task).collect(), Some(format), Vec::new()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Input, Threshold, language, suppressed, temperatures};
-    use std::path::Path;
+    use super::{Threshold, language, suppressed, temperatures};
 
     #[test]
     fn one_temperature_is_a_ladder() {
@@ -291,11 +302,5 @@ mod tests {
         assert_eq!("-1.5".parse(), Ok(Threshold(Some(-1.5))));
         assert!("high".parse::<Threshold>().is_err());
         assert!("nan".parse::<Threshold>().is_err());
-    }
-
-    #[test]
-    fn results_are_named_after_the_input() {
-        assert_eq!(Input::new(Path::new("a/talk.v2.mp3")).stem(), "talk.v2");
-        assert_eq!(Input::new(Path::new("-")).stem(), "stdin");
     }
 }

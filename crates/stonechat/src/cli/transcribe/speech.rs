@@ -9,7 +9,7 @@ use super::plan::Threshold;
 /// Arguments that say what is listened to and how words are shown.
 #[derive(Debug, clap::Args)]
 pub(super) struct SpeechArgs {
-    /// Leave out what is not speech; auto does for recordings longer than 30 s
+    /// Leave out what is not speech; auto does for recordings longer than 30 s and for split channels
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = VadName::Auto)]
     vad: VadName,
     /// Probability that speech begins at

@@ -1,0 +1,171 @@
+//! The end of the pipe: interleaved frames in, 16 kHz out.
+
+use super::{Audio, Channels, Progress, SourceInfo};
+use crate::{Error, Resampler, SAMPLE_RATE};
+
+/// Twice the longest recordings met in practice.
+const MAX_HOURS: u32 = 24;
+const MAX_SAMPLES: usize = MAX_HOURS as usize * 3600 * SAMPLE_RATE as usize;
+
+/// What a file of `bytes` bytes may unpack to, in seconds. The densest honest files are digital
+/// silence in FLAC (about 0.04 s a byte at 8 kHz) and in Opus (0.03 s).
+pub(super) fn max_seconds(bytes: u64) -> u64 {
+    60 + bytes / 20
+}
+
+/// One signal on its way to 16 kHz.
+#[derive(Default)]
+struct Lane {
+    samples: Vec<f32>,
+    resampler: Option<Resampler>,
+}
+
+impl Lane {
+    /// Starts a new resampler; `n_before` samples come before what is pushed from now on.
+    fn restart(&mut self, rate: u32, n_before: usize) -> Result<(), Error> {
+        let next = Resampler::new(rate)?;
+        if let Some(done) = self.resampler.replace(next) {
+            done.finish(&mut self.samples);
+        }
+        self.samples.resize(n_before.max(self.samples.len()), 0.0);
+        Ok(())
+    }
+}
+
+/// Mixes down or takes channels apart, resamples and collects.
+pub(super) struct Sink<'a> {
+    pub(super) source: SourceInfo,
+    /// Source frames in all, where the container says so.
+    pub(super) total_frames: Option<u64>,
+    file_bytes: u64,
+    channels: Channels,
+    lanes: Vec<Lane>,
+    /// What one lane gets of a block of frames.
+    block: Vec<f32>,
+    rate: u32,
+    next_report_s: f64,
+    on_progress: Option<Box<dyn FnMut(Progress) + 'a>>,
+}
+
+impl<'a> Sink<'a> {
+    pub(super) fn new(
+        file_bytes: u64,
+        channels: Channels,
+        on_progress: Option<Box<dyn FnMut(Progress) + 'a>>,
+    ) -> Self {
+        Self {
+            source: SourceInfo::default(),
+            total_frames: None,
+            file_bytes,
+            channels,
+            lanes: Vec::new(),
+            block: Vec::new(),
+            rate: 0,
+            next_report_s: 1.0,
+            on_progress,
+        }
+    }
+
+    /// Takes interleaved frames; a trailing partial frame is dropped, a value that is not finite
+    /// counts as 0.
+    pub(super) fn push(
+        &mut self,
+        frames: &[f32],
+        n_channels: usize,
+        sample_rate: u32,
+    ) -> Result<(), Error> {
+        if n_channels == 0 || frames.len() < n_channels {
+            return Ok(());
+        }
+        if let Channels::One(number) = self.channels
+            && !(1..=n_channels).contains(&usize::from(number))
+        {
+            return Err(Error::NoSuchChannel { n_channels, got: number });
+        }
+        let n_lanes = if self.channels == Channels::Each { n_channels } else { 1 };
+        self.set_format(sample_rate, n_lanes)?;
+        if self.source.channels == 0 {
+            self.source.channels = n_channels as u16;
+            self.source.sample_rate = sample_rate;
+        }
+        let finite = |x: f32| if x.is_finite() { x } else { 0.0 };
+        let scale = 1.0 / n_channels as f32;
+        let frames = frames.chunks_exact(n_channels);
+        let n_frames = frames.len();
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            self.block.clear();
+            match self.channels {
+                Channels::Mix if n_channels > 1 => {
+                    let mean =
+                        |frame: &[f32]| frame.iter().map(|&x| finite(x)).sum::<f32>() * scale;
+                    self.block.extend(frames.clone().map(mean));
+                }
+                // A channel that this part of a chained stream does not have is silent in it.
+                Channels::Each if index >= n_channels => self.block.resize(n_frames, 0.0),
+                Channels::Mix | Channels::Each => {
+                    self.block.extend(frames.clone().map(|frame| finite(frame[index])));
+                }
+                Channels::One(number) => {
+                    let index = usize::from(number) - 1;
+                    self.block.extend(frames.clone().map(|frame| finite(frame[index])));
+                }
+            }
+            if let Some(resampler) = &mut lane.resampler {
+                resampler.push(&self.block, &mut lane.samples);
+            }
+        }
+        self.source.duration_s += n_frames as f64 / f64::from(sample_rate);
+        let max_s = max_seconds(self.file_bytes);
+        if self.source.duration_s > max_s as f64 {
+            return Err(Error::Inflated { max_s, file_bytes: self.file_bytes });
+        }
+        if self.lanes.iter().map(|lane| lane.samples.len()).sum::<usize>() > MAX_SAMPLES {
+            return Err(Error::TooLong { max_hours: MAX_HOURS });
+        }
+        self.report();
+        Ok(())
+    }
+
+    /// Starts new resamplers when the rate changes or channels are added, as chained streams may do.
+    fn set_format(&mut self, sample_rate: u32, n_lanes: usize) -> Result<(), Error> {
+        if self.rate == sample_rate && n_lanes <= self.lanes.len() {
+            return Ok(());
+        }
+        let n_lanes = n_lanes.max(self.lanes.len());
+        self.lanes.resize_with(n_lanes, Lane::default);
+        let mut n_before = 0;
+        for lane in &mut self.lanes {
+            lane.restart(sample_rate, n_before)?;
+            n_before = lane.samples.len();
+        }
+        self.rate = sample_rate;
+        Ok(())
+    }
+
+    fn report(&mut self) {
+        let decoded_s = self.source.duration_s;
+        let Some(on_progress) = &mut self.on_progress else { return };
+        if decoded_s < self.next_report_s {
+            return;
+        }
+        self.next_report_s = decoded_s + 1.0;
+        let total_s = self.total_frames.map(|n| n as f64 / f64::from(self.rate));
+        on_progress(Progress { decoded_s, total_s });
+    }
+
+    /// What was collected: one signal unless each channel was asked for.
+    pub(super) fn finish(mut self) -> Vec<Audio> {
+        if self.lanes.is_empty() {
+            self.lanes.push(Lane::default());
+        }
+        let source = self.source;
+        let audio = |lane: Lane| {
+            let Lane { mut samples, resampler } = lane;
+            if let Some(resampler) = resampler {
+                resampler.finish(&mut samples);
+            }
+            Audio { samples, source: source.clone() }
+        };
+        self.lanes.into_iter().map(audio).collect()
+    }
+}

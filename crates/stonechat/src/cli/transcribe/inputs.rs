@@ -1,0 +1,154 @@
+//! Arguments to recordings: files, folders, patterns and standard input.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, ensure};
+use stonechat::audio::decode::EXTENSIONS;
+use walkdir::{DirEntry, WalkDir};
+
+/// Where a recording comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Input {
+    StandardInput,
+    File {
+        path: PathBuf,
+        /// The folders between the one that was named and the file.
+        below: PathBuf,
+    },
+}
+
+impl Input {
+    fn file(path: impl Into<PathBuf>) -> Self {
+        Self::File { path: path.into(), below: PathBuf::new() }
+    }
+
+    /// What messages call it.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::StandardInput => "standard input".to_owned(),
+            Self::File { path, .. } => path.display().to_string(),
+        }
+    }
+
+    /// The file, if it is one.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::StandardInput => None,
+            Self::File { path, .. } => Some(path),
+        }
+    }
+
+    /// The name of its results without extension.
+    pub(super) fn stem(&self) -> OsString {
+        let path = self.path().unwrap_or(Path::new("stdin"));
+        path.file_stem().unwrap_or(path.as_os_str()).to_owned()
+    }
+}
+
+/// What the arguments stand for.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    /// In the order of the arguments, those of a folder or pattern by name; each file once.
+    pub(super) all: Vec<Input>,
+    /// Whether there may be several: a folder or pattern counts, whatever is in it.
+    pub(super) is_batch: bool,
+}
+
+impl Inputs {
+    /// Finds what `arguments` stand for. A file that is named need not exist.
+    pub(super) fn find(arguments: &[PathBuf]) -> anyhow::Result<Self> {
+        let is_standard = |argument: &PathBuf| argument.as_os_str() == "-";
+        ensure!(
+            arguments.len() == 1 || !arguments.iter().any(is_standard),
+            "standard input (`-`) must be the only input"
+        );
+        let mut all = Vec::new();
+        let mut is_batch = arguments.len() > 1;
+        for argument in arguments {
+            if is_standard(argument) {
+                all.push(Input::StandardInput);
+            } else if argument.is_dir() {
+                is_batch = true;
+                all.extend(in_folder(argument)?);
+            } else if argument.exists() || !is_pattern(argument) {
+                all.push(Input::file(argument));
+            } else {
+                is_batch = true;
+                all.extend(matching(argument)?);
+            }
+        }
+        // A folder and a pattern may name one file twice; a file that does not exist has only its name.
+        let mut seen = HashSet::new();
+        all.retain(|input| {
+            let path = input.path().map(|path| path.canonicalize().unwrap_or(path.to_owned()));
+            seen.insert(path)
+        });
+        Ok(Self { all, is_batch })
+    }
+}
+
+fn is_pattern(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().iter().any(|byte| b"*?[".contains(byte))
+}
+
+/// Every recording in `folder` and below, but for hidden ones.
+fn in_folder(folder: &Path) -> anyhow::Result<Vec<Input>> {
+    let is_shown = |entry: &DirEntry| entry.depth() == 0 || !is_hidden(entry.file_name());
+    let walk = WalkDir::new(folder).sort_by_file_name().into_iter().filter_entry(is_shown);
+    let mut inputs = Vec::new();
+    for entry in walk {
+        let entry = entry.with_context(|| format!("cannot list `{}`", folder.display()))?;
+        let path = entry.path();
+        if is_recording(path) {
+            let within = path.strip_prefix(folder).unwrap_or(path);
+            let below = within.parent().unwrap_or(Path::new("")).to_owned();
+            inputs.push(Input::File { path: path.to_owned(), below });
+        }
+    }
+    ensure!(!inputs.is_empty(), "no audio or video file in `{}`", folder.display());
+    Ok(inputs)
+}
+
+/// Every recording that `pattern` matches; hidden files only where the pattern has their dot.
+fn matching(pattern: &Path) -> anyhow::Result<Vec<Input>> {
+    let text = pattern.to_str();
+    let text = text.with_context(|| format!("pattern `{}`: expected UTF-8", pattern.display()))?;
+    let options = glob::MatchOptions {
+        case_sensitive: true,
+        require_literal_separator: true,
+        require_literal_leading_dot: true,
+    };
+    let paths = glob::glob_with(text, options)
+        .map_err(|error| anyhow!("pattern `{text}`: {} at character {}", error.msg, error.pos))?;
+    let mut inputs = Vec::new();
+    for path in paths {
+        let path = path.with_context(|| format!("pattern `{text}`"))?;
+        if is_recording(&path) {
+            inputs.push(Input::file(path));
+        }
+    }
+    ensure!(!inputs.is_empty(), "no audio or video file matches `{text}`");
+    Ok(inputs)
+}
+
+fn is_hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
+}
+
+fn is_recording(path: &Path) -> bool {
+    let extension = path.extension().and_then(OsStr::to_str).map(str::to_ascii_lowercase);
+    extension.is_some_and(|extension| EXTENSIONS.contains(&&*extension)) && path.is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Input;
+
+    #[test]
+    fn results_are_named_after_the_input() {
+        assert_eq!(Input::file("a/talk.v2.mp3").stem(), "talk.v2");
+        assert_eq!(Input::StandardInput.stem(), "stdin");
+    }
+}

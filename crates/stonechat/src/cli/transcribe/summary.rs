@@ -1,0 +1,126 @@
+//! What became of each input, for whoever runs this from a script.
+
+use std::io::Write;
+use std::path::Path;
+
+use stonechat::formats::AtomicFile;
+
+use super::results::Task;
+
+/// What became of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Status {
+    Done,
+    /// Its results were there.
+    Skipped,
+    Failed,
+    /// Ctrl-C came first.
+    Stopped,
+}
+
+/// One input.
+#[derive(Debug, Clone, serde::Serialize)]
+pub(super) struct Outcome {
+    pub(super) input: String,
+    pub(super) status: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+    /// What was written, or was there.
+    pub(super) outputs: Vec<String>,
+    /// Seconds of audio heard.
+    pub(super) audio_s: f64,
+    /// Seconds that reading and transcribing it took.
+    pub(super) seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) language: Option<String>,
+}
+
+impl Outcome {
+    /// An input that nothing has been done for.
+    pub(super) fn new(task: &Task, status: Status) -> Self {
+        let outputs = match status {
+            Status::Done | Status::Skipped => {
+                task.results.iter().map(|(_, path)| path.display().to_string()).collect()
+            }
+            Status::Failed | Status::Stopped => Vec::new(),
+        };
+        let input = task.input.name();
+        Self { input, status, error: None, outputs, audio_s: 0.0, seconds: 0.0, language: None }
+    }
+}
+
+/// All inputs.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Summary {
+    files: Vec<Outcome>,
+    pub(super) totals: Totals,
+}
+
+/// Sums over the inputs; seconds are those of the clock.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Totals {
+    files: usize,
+    done: usize,
+    skipped: usize,
+    pub(super) failed: usize,
+    pub(super) stopped: usize,
+    audio_s: f64,
+    seconds: f64,
+}
+
+impl Summary {
+    pub(super) fn new(files: Vec<Outcome>, seconds: f64) -> Self {
+        let count = |status| files.iter().filter(|file| file.status == status).count();
+        let totals = Totals {
+            files: files.len(),
+            done: count(Status::Done),
+            skipped: count(Status::Skipped),
+            failed: count(Status::Failed),
+            stopped: count(Status::Stopped),
+            audio_s: files.iter().map(|file| file.audio_s).sum(),
+            seconds,
+        };
+        Self { files, totals }
+    }
+
+    /// Writes it as JSON to a file, or to standard output for `-`.
+    pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        if path.as_os_str() == "-" {
+            return Ok(crate::cli::print(&text)?);
+        }
+        let mut file = AtomicFile::create(path)?;
+        file.write_all(text.as_bytes())?;
+        Ok(file.commit()?)
+    }
+
+    /// One line for a person.
+    pub(super) fn line(&self) -> String {
+        let Totals { done, skipped, failed, stopped, audio_s, seconds, .. } = &self.totals;
+        let counts =
+            [(done, "done"), (skipped, "skipped"), (failed, "failed"), (stopped, "stopped")];
+        let counts = counts.iter().filter(|(n, what)| **n > 0 || *what == "done");
+        let counts: Vec<_> = counts.map(|(n, what)| format!("{n} {what}")).collect();
+        format!("{}; {audio_s:.1} s of audio in {seconds:.1} s", counts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outcome, Status, Summary};
+    use crate::cli::transcribe::inputs::Input;
+    use crate::cli::transcribe::results::Task;
+
+    #[test]
+    fn totals_are_sums() {
+        let task = Task { input: Input::StandardInput, results: Vec::new() };
+        let one = |status, audio_s| Outcome { audio_s, ..Outcome::new(&task, status) };
+        let files = vec![one(Status::Done, 1.5), one(Status::Failed, 0.0), one(Status::Done, 2.0)];
+        let summary = Summary::new(files, 0.75);
+        assert_eq!(summary.line(), "2 done, 1 failed; 3.5 s of audio in 0.8 s");
+        let json = serde_json::to_value(&summary).unwrap();
+        assert_eq!((&json["totals"]["files"], &json["totals"]["skipped"]), (&3.into(), &0.into()));
+        assert_eq!(json["files"][1]["status"], "failed");
+    }
+}

@@ -1,0 +1,294 @@
+//! Folders, patterns, results beside the inputs, what is done already, channels, other programs' flags.
+
+use std::fs;
+
+use serde_json::Value;
+use stonechat::audio::decode_file;
+
+use crate::run::{Folder, Ran, default_model_and_clip, tone, wav};
+
+/// Options that make a run with a model of random weights short.
+const SHORT: [&str; 9] = [
+    "transcribe",
+    "-m",
+    "tiny.gguf",
+    "-l",
+    "en",
+    "--beam-size",
+    "1",
+    "--temperature-increment-on-fallback",
+    "none",
+];
+
+fn run(folder: &Folder, rest: &[&str]) -> Ran {
+    folder.run(&[&SHORT[..], rest].concat())
+}
+
+/// `talks` with two recordings of one name, one in a folder below, and what is to be left out.
+fn talks(test: &str) -> Folder {
+    let folder = Folder::new(test).with_tiny_model(51864);
+    for below in ["talks/day 2", "talks/.trash"] {
+        fs::create_dir_all(folder.path(below)).unwrap();
+    }
+    for name in ["a.wav", "b.mp3", "b.WAV", ".hidden.wav", "day 2/c.flac", ".trash/d.wav"] {
+        folder.write(&format!("talks/{name}"), &tone(8000));
+    }
+    folder.write("talks/notes.txt", b"not a recording");
+    folder
+}
+
+fn summary(folder: &Folder) -> Value {
+    serde_json::from_str(&folder.read("summary.json")).unwrap()
+}
+
+#[test]
+fn a_folder_gets_its_results_beside_the_inputs() {
+    let folder = talks("a_folder");
+    let ran = run(&folder, &["-f", "srt,json", "--summary", "summary.json", "talks"]);
+    assert_eq!(ran.succeeds(), "");
+    let mut expected = vec![".hidden.wav", ".trash", "a.json", "a.srt", "a.wav"];
+    expected.extend(["b.WAV", "b.WAV.json", "b.WAV.srt", "b.mp3", "b.mp3.json", "b.mp3.srt"]);
+    expected.extend(["day 2", "notes.txt"]);
+    assert_eq!(folder.names("talks"), expected);
+    assert_eq!(folder.names("talks/day 2"), ["c.flac", "c.json", "c.srt"]);
+    assert_eq!(folder.names("talks/.trash"), ["d.wav"]);
+    assert!(ran.stderr.contains("b.mp3: goes to `talks/b.mp3.srt`"), "{ran:?}");
+    assert!(ran.stderr.contains("\n4 done; 2.0 s of audio in "), "{ran:?}");
+    let summary = summary(&folder);
+    assert_eq!(
+        (&summary["totals"]["done"], &summary["totals"]["audio_s"]),
+        (&4.into(), &2.0.into())
+    );
+    let first = &summary["files"][0];
+    assert_eq!((&first["input"], &first["status"]), (&"talks/a.wav".into(), &"done".into()));
+    assert_eq!(first["outputs"], serde_json::json!(["talks/a.srt", "talks/a.json"]));
+    assert_eq!((&first["audio_s"], &first["language"]), (&0.5.into(), &"en".into()));
+}
+
+#[test]
+fn a_folder_is_mirrored_in_another() {
+    let folder = talks("mirrored");
+    run(&folder, &["-q", "-o", "out", "talks", "talks/*.wav", "tone.wav"]).succeeds();
+    assert_eq!(folder.names("out"), ["a.txt", "b.WAV.txt", "b.mp3.txt", "day 2", "tone.txt"]);
+    assert_eq!(folder.names("out/day 2"), ["c.txt"]);
+}
+
+#[test]
+fn patterns_find_recordings() {
+    let folder = talks("patterns");
+    run(&folder, &["-q", "talks/**/*.flac"]).succeeds();
+    assert_eq!(folder.names("talks/day 2"), ["c.flac", "c.txt"]);
+    run(&folder, &["-q", "-o", "out", "talks/[ab]*"]).succeeds();
+    assert_eq!(folder.names("out"), ["a.txt", "b.WAV.txt", "b.mp3.txt"]);
+    run(&folder, &["talks/*.ogg"]).fails("no audio or video file matches `talks/*.ogg`");
+    run(&folder, &["talks/***"]).fails("pattern `talks/***`");
+    fs::create_dir(folder.path("empty")).unwrap();
+    run(&folder, &["empty"]).fails("no audio or video file in `empty`");
+}
+
+#[test]
+fn what_is_done_is_skipped_until_the_input_changes() {
+    let folder = talks("skipped");
+    let arguments = ["--summary", "summary.json", "-f", "txt,srt", "talks"];
+    let done = |ran: Ran| {
+        ran.succeeds();
+        let totals = &summary(&folder)["totals"];
+        (totals["done"].as_u64().unwrap(), totals["skipped"].as_u64().unwrap())
+    };
+    assert_eq!(done(run(&folder, &arguments)), (4, 0));
+    assert_eq!(done(run(&folder, &arguments)), (0, 4));
+    fs::remove_file(folder.path("talks/a.srt")).unwrap();
+    folder.write("talks/day 2/c.flac", &tone(4000));
+    let ran = run(&folder, &arguments);
+    assert!(ran.stderr.contains("talks/b.mp3: skipped"), "{ran:?}");
+    assert_eq!(done(ran), (2, 2));
+    assert_eq!(done(run(&folder, &[&["--overwrite"], &arguments[..]].concat())), (4, 0));
+}
+
+#[test]
+fn one_failure_is_told_and_the_others_are_done() {
+    let folder = talks("one_failure");
+    folder.write("talks/b.mp3", b"neither sound nor fury");
+    for jobs in ["1", "3"] {
+        let ran =
+            run(&folder, &["--overwrite", "--jobs", jobs, "-t", "2", "--summary", "-", "talks"]);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        let errors: Vec<&str> = ran.stderr.lines().filter(|l| l.starts_with("error: ")).collect();
+        assert!(matches!(errors[..], [error] if error.contains("talks/b.mp3")), "{errors:?}");
+        let summary: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let statuses: Vec<&str> = summary["files"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|f| f["status"].as_str().unwrap())
+            .collect();
+        assert_eq!(statuses, ["done", "done", "failed", "done"]);
+        assert!(summary["files"][2]["error"].as_str().unwrap().contains("got text"), "{summary}");
+        assert_eq!(summary["totals"]["failed"], 1);
+    }
+    assert!(!folder.path("talks/b.mp3.txt").exists());
+}
+
+#[test]
+fn jobs_give_what_one_after_the_other_gives() {
+    let folder = talks("jobs");
+    for (jobs, out) in [("1", "one"), ("2", "two")] {
+        run(&folder, &["-q", "-f", "json", "--jobs", jobs, "-t", "2", "-o", out, "talks"])
+            .succeeds();
+    }
+    for name in ["a", "b.WAV", "b.mp3", "day 2/c"] {
+        assert_eq!(
+            folder.read(&format!("one/{name}.json")),
+            folder.read(&format!("two/{name}.json"))
+        );
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_leaves_what_is_finished() {
+    let folder = Folder::new("ctrl_c").with_tiny_model(51864);
+    fs::create_dir(folder.path("talks")).unwrap();
+    folder.write("talks/a.wav", &tone(8000));
+    // So long that the signal comes first.
+    folder.write("talks/b.wav", &tone(16_000 * 1800));
+    let child = folder
+        .command(&[&SHORT[..], &["--vad", "off", "--summary", "summary.json", "talks"]].concat())
+        .spawn()
+        .unwrap();
+    while !folder.path("talks/a.txt").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let kill = ["-INT", &child.id().to_string()].map(str::to_owned);
+    assert!(std::process::Command::new("kill").args(kill).status().unwrap().success());
+    let ran = crate::run::finish(child);
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert_eq!(folder.names("talks"), ["a.txt", "a.wav", "b.wav"]);
+    let summary = summary(&folder);
+    assert_eq!((&summary["totals"]["done"], &summary["totals"]["stopped"]), (&1.into(), &1.into()));
+}
+
+/// The clip in one channel, and after it, in the other, the clip again.
+fn dialogue(clip: &str) -> Vec<u8> {
+    let samples = decode_file(clip).unwrap().samples;
+    let silence = vec![0.0; samples.len()];
+    let left = [&samples[..], &silence].concat();
+    let right = [&silence[..], &samples].concat();
+    let frames = left.iter().zip(&right).flat_map(|(&l, &r)| [l, r]);
+    wav(2, &frames.map(|sample| (sample * 32_767.0) as i16).collect::<Vec<_>>())
+}
+
+#[test]
+fn channels_are_speakers() {
+    let Some((model, clip)) = default_model_and_clip("channels_are_speakers") else { return };
+    let folder = Folder::new("channels");
+    folder.write("call.wav", &dialogue(&clip));
+    let run = |rest: &[&str]| {
+        let arguments =
+            [&["transcribe", "-q", "-m", &model, "-o", "-"], rest, &["call.wav"]].concat();
+        folder.run(&arguments).succeeds().to_owned()
+    };
+    const FOX: &str = "The quick brown fox jumps over the lazy dog.";
+    assert_eq!(run(&["-di"]), format!("[left] {FOX}\n[right] {FOX}\n"));
+    assert_eq!(run(&["--channels", "2"]), format!("{FOX}\n"));
+    let split = ["--channels", "split", "-f"];
+    let json: Value = serde_json::from_str(&run(&[&split[..], &["json"]].concat())).unwrap();
+    let speakers: Vec<_> =
+        json["segments"].as_array().unwrap().iter().map(|s| &s["speaker"]).collect();
+    assert_eq!(speakers, ["left", "right"]);
+    assert!(json["segments"][1]["start"].as_f64().unwrap() > 2.5, "{json}");
+    let vtt = run(&[&split[..], &["vtt"]].concat());
+    assert!(vtt.contains(&format!("\n<v right>{FOX}\n")), "{vtt}");
+    let srt = run(&[&split[..], &["srt", "--max-line-width", "20"]].concat());
+    assert!(srt.contains("\n[left] The quick brown fox\n"), "{srt}");
+    let full: Value = serde_json::from_str(&run(&[&split[..], &["json-full"]].concat())).unwrap();
+    let part = &full["transcription"][1];
+    assert_eq!(part["speaker"], "right");
+    let tokens = part["tokens"].as_array().unwrap();
+    let texts: String = tokens.iter().map(|token| token["text"].as_str().unwrap()).collect();
+    assert!(texts.starts_with("<|") && texts.contains(FOX), "{texts}");
+    assert!(tokens.iter().all(|token| (0.0..=1.0).contains(&token["p"].as_f64().unwrap())));
+}
+
+#[test]
+fn only_clips_are_heard() {
+    let Some((model, clip)) = default_model_and_clip("only_clips_are_heard") else { return };
+    let folder = Folder::new("clips");
+    let samples = decode_file(&clip).unwrap().samples;
+    let seconds = samples.len() as f64 / 16_000.0;
+    let samples: Vec<i16> = samples.iter().map(|sample| (sample * 32_767.0) as i16).collect();
+    folder.write("thrice.wav", &wav(1, &samples.repeat(3)));
+    let json = |rest: &[&str]| -> Value {
+        let arguments = ["transcribe", "-q", "-m", &model, "-o", "-", "-f", "json", "thrice.wav"];
+        serde_json::from_str(folder.run(&[&arguments[..], rest].concat()).succeeds()).unwrap()
+    };
+    let once = format!("{seconds},{}", 2.0 * seconds);
+    for rest in [
+        ["--clip_timestamps", &once].as_slice(),
+        &["-ot", &format!("{:.0}", seconds * 1e3), "-d", &format!("{:.0}", seconds * 1e3)],
+    ] {
+        let heard = json(rest);
+        assert_eq!(heard["text"], " The quick brown fox jumps over the lazy dog.");
+        let segments = heard["segments"].as_array().unwrap();
+        let (start, end) = (&segments[0]["start"], &segments[segments.len() - 1]["end"]);
+        assert!(start.as_f64().unwrap() >= seconds - 0.01, "{heard}");
+        assert!(end.as_f64().unwrap() <= 2.0 * seconds + 0.01, "{heard}");
+    }
+}
+
+#[test]
+fn flags_of_other_programs_work_or_say_why_not() {
+    let folder = Folder::new("flags").with_tiny_model(51864);
+    let ran = folder.run(&[
+        "transcribe",
+        "-m",
+        "tiny.gguf",
+        "-f",
+        "tone.wav",
+        "-osrt",
+        "-of",
+        "out/x",
+        "-p",
+        "4",
+        "-bs",
+        "1",
+        "-bo",
+        "2",
+        "-mc",
+        "0",
+        "-nf",
+        "-fa",
+        "-pp",
+    ]);
+    assert_eq!(ran.succeeds(), "");
+    assert_eq!(folder.names("out"), ["x.srt"]);
+    assert!(ran.stderr.starts_with("-p is ignored: use --jobs"), "{ran:?}");
+    assert_eq!(ran.stderr.lines().filter(|line| line.contains(" is ignored: ")).count(), 3);
+    let openai = [
+        "--output_dir",
+        "all",
+        "--output_format",
+        "all",
+        "--word_timestamps",
+        "True",
+        "--fp16",
+        "False",
+        "--verbose",
+        "False",
+        "tone.wav",
+    ];
+    run(&folder, &openai).succeeds();
+    assert_eq!(
+        folder.names("all"),
+        ["json", "srt", "tsv", "txt", "vtt"].map(|e| format!("tone.{e}"))
+    );
+    for (refused, expected) in [
+        (["-et", "2.4"], "--compression-ratio-threshold"),
+        (["--model_dir", "models"], "STONECHAT_MODELS"),
+        (["-ac", "512"], "as a whole"),
+    ] {
+        let ran = run(&folder, &[&refused[..], &["tone.wav"]].concat());
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
+        assert!(ran.stderr.contains(expected), "{ran:?}");
+    }
+}
