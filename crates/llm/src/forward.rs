@@ -1,7 +1,8 @@
 //! The forward pass of every architecture: a ragged batch of tokens to logits.
 
 use stonechat_nn::{
-    Activation, Attention, Backend, Embed, Epilogue, Product, RmsNorm, Rope, Rotation, Rows, View,
+    Activation, Attention, Backend, Embed, Epilogue, GatedNetwork, Product, Rope, Rotation, Rows,
+    View,
 };
 
 use crate::arch::{FeedForward, Residual};
@@ -147,24 +148,43 @@ impl<B: Backend> Pass<'_, B> {
     fn feed_forward(&self, block: &Block<B>, buffers: &mut Buffers<B>) {
         let Self { backend, config, t, .. } = *self;
         let (d, f) = (config.d_model, config.d_ff);
-        let Buffers { x, h, gate, up, hidden, .. } = buffers;
+        let Buffers { x, h, result, gate, up, hidden, .. } = buffers;
         if let (Residual::Sequential, Some(norm)) = (config.architecture.residual, &block.ffn_norm)
         {
             norm.forward(backend, h, View::packed(x, t, d));
         }
         match (&block.ffn, config.architecture.feed_forward) {
             (Ffn::Gated { gate: w_gate, up: w_up, down }, FeedForward::Gated(activation)) => {
-                let products = [w_gate.product(gate), w_up.product(up)];
-                backend.matmul(View::packed(h, t, d), products);
-                let (gate, up) = (View::packed(gate, t, f), View::packed(up, t, f));
-                backend.gated(hidden, gate, up, activation);
-                self.join(down, block.post_ffn_norm.as_ref(), (x, h), View::packed(hidden, t, f));
+                let network = GatedNetwork {
+                    gate: w_gate,
+                    up: w_up,
+                    down,
+                    activation,
+                    width: f,
+                    accumulate: block.post_ffn_norm.is_none(),
+                    scratch: [gate, up, hidden],
+                };
+                let input = View::packed(h, t, d);
+                match &block.post_ffn_norm {
+                    Some(norm) => {
+                        backend.gated_network(result, input, network);
+                        norm.accumulate(backend, x, View::packed(result, t, d));
+                    }
+                    None => backend.gated_network(x, input, network),
+                }
             }
             (Ffn::Plain { up: w_up, down }, FeedForward::Plain(activation)) => {
                 let epilogue = Epilogue { bias: w_up.bias.as_ref(), activation, accumulate: false };
                 let product = Product { out: up, w: &w_up.weight, epilogue };
                 backend.matmul(View::packed(h, t, d), [product]);
-                self.join(down, block.post_ffn_norm.as_ref(), (x, h), View::packed(up, t, f));
+                let hidden = View::packed(up, t, f);
+                match &block.post_ffn_norm {
+                    Some(norm) => {
+                        down.forward(backend, result, hidden);
+                        norm.accumulate(backend, x, View::packed(result, t, d));
+                    }
+                    None => down.accumulate(backend, x, hidden),
+                }
             }
             (Ffn::Experts { router, experts }, _) => {
                 router.forward(backend, gate, View::packed(h, t, d));
@@ -172,23 +192,6 @@ impl<B: Backend> Pass<'_, B> {
                 backend.moe(x, View::packed(h, t, d), logits, experts);
             }
             _ => unreachable!("`Weights::load` follows the architecture"),
-        }
-    }
-
-    /// Adds `down · hidden` to the stream, through a norm where there is one.
-    fn join(
-        &self,
-        down: &stonechat_nn::Linear<B>,
-        norm: Option<&RmsNorm<B>>,
-        (x, h): (&mut B::Buffer, &mut B::Buffer),
-        hidden: View<'_, B>,
-    ) {
-        match norm {
-            Some(norm) => {
-                down.forward(self.backend, h, hidden);
-                norm.accumulate(self.backend, x, View::packed(h, self.t, self.config.d_model));
-            }
-            None => down.accumulate(self.backend, x, hidden),
         }
     }
 }

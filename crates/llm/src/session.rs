@@ -26,7 +26,7 @@ pub struct SessionOptions {
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        Self { n_ctx: None, n_batch: 128, kv_dtype: KvDType::F16, n_sequences: 1 }
+        Self { n_ctx: None, n_batch: 512, kv_dtype: KvDType::F16, n_sequences: 1 }
     }
 }
 

@@ -66,8 +66,10 @@ pub struct State<B: Backend> {
 pub(crate) struct Buffers<B: Backend> {
     /// `[T, D]`: the residual stream.
     pub(crate) x: B::Buffer,
-    /// `[T, D]`: a branch's normed input, or its result where that is normed.
+    /// `[T, D]`: a branch's normed input, or the result of attention where that is normed.
     pub(crate) h: B::Buffer,
+    /// `[T, D]`: the result of the feed-forward network where that is normed.
+    pub(crate) result: B::Buffer,
     /// `[T, H*C]`.
     pub(crate) q: B::Buffer,
     /// `[T, G*C]`.
@@ -146,6 +148,7 @@ impl<B: Backend> State<B> {
         let buffers = Buffers {
             x: backend.alloc(t * config.d_model)?,
             h: backend.alloc(t * config.d_model)?,
+            result: backend.alloc(t * config.d_model)?,
             q: backend.alloc(t * config.q_width())?,
             k: backend.alloc(t * config.kv_width())?,
             v: backend.alloc(t * config.kv_width())?,

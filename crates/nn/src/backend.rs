@@ -14,7 +14,7 @@ pub use stonechat_compute::cpu::{
 };
 use stonechat_compute::{DType, SharedBytes};
 
-use crate::Error;
+use crate::{Error, Linear};
 
 /// `rows × cols` values of a device buffer: row `r` starts at `offset + r * stride`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,6 +268,25 @@ pub struct LoadCost {
     pub kept_bytes: u64,
 }
 
+/// A feed-forward network with a gate, an argument of [`Backend::gated_network`].
+#[derive(Debug)]
+pub struct GatedNetwork<'a, B: Backend> {
+    /// `[F, D]`.
+    pub gate: &'a Linear<B>,
+    /// `[F, D]`.
+    pub up: &'a Linear<B>,
+    /// `[D, F]`.
+    pub down: &'a Linear<B>,
+    /// Between gate and up.
+    pub activation: GatedActivation,
+    /// `F`.
+    pub width: usize,
+    /// Whether the result is added to the output or replaces it.
+    pub accumulate: bool,
+    /// `[T, F]` each: room for what lies between, with any content afterwards.
+    pub scratch: [&'a mut B::Buffer; 3],
+}
+
 /// A device and its ops. Values are f32 unless said otherwise.
 pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// f32 values on the device.
@@ -365,6 +384,27 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         up: View<'_, Self>,
         activation: GatedActivation,
     );
+
+    /// `out[t] = down · gated(gate · x[t], up · x[t])`, `x` and `out` `[T, D]`, `out` packed. A device whose
+    /// kernels multiply other numbers than f32 need not write those between.
+    fn gated_network(
+        &self,
+        out: &mut Self::Buffer,
+        x: View<'_, Self>,
+        network: GatedNetwork<'_, Self>,
+    ) {
+        let GatedNetwork { activation, width, scratch: [gate, up, hidden], .. } = network;
+        let t = x.rows.rows;
+        self.matmul(x, [network.gate.product(gate), network.up.product(up)]);
+        let both = [gate, up].map(|buffer| View::packed(buffer, t, width));
+        self.gated(hidden, both[0], both[1], activation);
+        let hidden = View::packed(hidden, t, width);
+        if network.accumulate {
+            network.down.accumulate(self, out, hidden);
+        } else {
+            network.down.forward(self, out, hidden);
+        }
+    }
 
     /// A mixture of experts:
     /// `out[t] += Σ_chosen weight * (down · gated(gate · x[t], up · x[t]))`, `x` and `out`

@@ -1,6 +1,8 @@
 //! The op vocabulary on this machine's SIMD.
 
 mod moe;
+mod network;
+mod profile;
 mod weights;
 
 use std::future::{Future, ready};
@@ -13,11 +15,14 @@ use stonechat_compute::cpu::{
 use stonechat_compute::{AlignedVec, Isa, ThreadTeam};
 use stonechat_quant::ActivationBuffer;
 
+use self::network::Network;
+pub use self::profile::OpTime;
+use self::profile::Profile;
 use self::weights::Weights;
 pub use self::weights::{CpuMatrix, Repack};
 use crate::{
-    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape, LoadCost,
-    MatrixSource, Product, Rope, Rows, View,
+    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, GatedNetwork, KvRow,
+    KvShape, Linear, LoadCost, MatrixSource, Product, Rope, Rows, View,
 };
 
 /// Rows of activations up to which a quantized matrix that was not rearranged is multiplied by integer
@@ -30,11 +35,15 @@ pub struct Cpu {
     device: stonechat_compute::Cpu,
     /// Quantized activations of the matmul in flight; ops of one backend run one after the other.
     activations: Arc<Mutex<ActivationBuffer>>,
+    /// Those inside the feed-forward network in flight.
+    hidden: Arc<Mutex<ActivationBuffer>>,
     /// Memory of the mixture of experts in flight.
     moe: Arc<Mutex<moe::Scratch>>,
     repack: Repack,
     /// Of all weights so far.
     load_cost: Arc<Mutex<LoadCost>>,
+    /// Of ops, if they are timed.
+    profile: Option<Arc<Profile>>,
 }
 
 impl Cpu {
@@ -52,9 +61,11 @@ impl Cpu {
         Self {
             device,
             activations: Arc::default(),
+            hidden: Arc::default(),
             moe: Arc::default(),
             repack: Repack::default(),
             load_cost: Arc::default(),
+            profile: None,
         }
     }
 
@@ -125,6 +136,15 @@ fn mat(buffer: &[f32], rows: Rows) -> MatRef<'_> {
         rows.cols,
         rows.stride,
     )
+}
+
+/// An op and its weights, for the profile.
+fn labels<'a>(op: &str, weights: impl IntoIterator<Item = &'a CpuMatrix>) -> String {
+    weights.into_iter().fold(op.to_owned(), |text, w| text + " " + &w.label())
+}
+
+fn bias(linear: &Linear<Cpu>) -> Option<&[f32]> {
+    linear.bias.as_ref().map(|bias| &bias[..])
 }
 
 fn host<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
@@ -204,6 +224,7 @@ impl Backend for Cpu {
     }
 
     fn copy(&self, dst: &mut AlignedVec, offset: usize, src: View<'_, Self>) {
+        let _timer = self.timer(|| "copy".to_owned());
         let Rows { rows, cols, stride, .. } = src.rows;
         for r in 0..rows {
             let from = src.rows.offset + r * stride;
@@ -212,6 +233,7 @@ impl Backend for Cpu {
     }
 
     fn embed(&self, out: &mut AlignedVec, table: &CpuMatrix, args: Embed<'_, Self>) {
+        let _timer = self.timer(|| "embed".to_owned());
         let (_, d) = table.shape();
         for (t, (row, &token)) in out.chunks_exact_mut(d).zip(args.tokens).enumerate() {
             let token = token as usize;
@@ -234,6 +256,7 @@ impl Backend for Cpu {
         bias: Option<&AlignedVec>,
         eps: f32,
     ) {
+        let _timer = self.timer(|| "layer norm".to_owned());
         let Rows { rows, cols, .. } = x.rows;
         let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
         layer_norm(
@@ -252,6 +275,7 @@ impl Backend for Cpu {
         eps: f32,
         accumulate: bool,
     ) {
+        let _timer = self.timer(|| "rms norm".to_owned());
         let Rows { rows, cols, .. } = x.rows;
         let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
         rms_norm(
@@ -263,6 +287,7 @@ impl Backend for Cpu {
     }
 
     fn rope(&self, x: &mut AlignedVec, rows: Rows, args: Rope<'_, Self>) {
+        let _timer = self.timer(|| "rope".to_owned());
         let Rows { offset, rows: n_rows, cols, stride } = rows;
         let x = &mut x[offset..rows.end().max(offset)];
         let rotation = args.rotation.map(|rotation| cpu::Rotation {
@@ -284,10 +309,37 @@ impl Backend for Cpu {
         up: View<'_, Self>,
         activation: GatedActivation,
     ) {
+        let _timer = self.timer(|| "gated".to_owned());
         let Rows { rows, cols, .. } = gate.rows;
         let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
         let (gate, up) = (mat(gate.buffer, gate.rows), mat(up.buffer, up.rows));
         cpu::gated(&self.device, out, gate, up, activation);
+    }
+
+    fn gated_network(
+        &self,
+        out: &mut AlignedVec,
+        x: View<'_, Self>,
+        network: GatedNetwork<'_, Self>,
+    ) {
+        let _timer = self.timer(|| {
+            labels(
+                "gated network",
+                [network.gate, network.up, network.down].map(|linear| &linear.weight),
+            )
+        });
+        let GatedNetwork { gate, up, down, activation, width, accumulate, scratch } = network;
+        let Rows { rows, cols, .. } = x.rows;
+        let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
+        let epilogue = cpu::Epilogue { bias: bias(down), accumulate, ..cpu::Epilogue::default() };
+        let network = Network {
+            gate: (gate.weight.all(), bias(gate)),
+            up: (up.weight.all(), bias(up)),
+            down: (down.weight.all(), epilogue),
+            activation,
+        };
+        let scratch = scratch.map(|buffer| &mut buffer[..rows * width]);
+        self.network(out, mat(x.buffer, x.rows), network, scratch);
     }
 
     fn moe(
@@ -297,12 +349,14 @@ impl Backend for Cpu {
         logits: View<'_, Self>,
         experts: &Experts<Self>,
     ) {
+        let _timer = self.timer(|| "moe".to_owned());
         let Rows { rows, cols, .. } = x.rows;
         let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
         self.mixture(out, mat(x.buffer, x.rows), mat(logits.buffer, logits.rows), experts);
     }
 
     fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
+        let _timer = self.timer(|| labels("matmul", products.iter().map(|product| product.w)));
         let products = products.map(|Product { out, w, epilogue }| {
             let (n, _) = w.shape();
             let out = MatMut::packed(&mut out[..x.rows.rows * n], x.rows.rows, n);
@@ -319,6 +373,7 @@ impl Backend for Cpu {
         stride: usize,
         epilogue: Epilogue<'_, Self>,
     ) {
+        let _timer = self.timer(|| format!("conv1d {}", w.label()));
         let (n, _) = w.shape();
         let rows = x.rows.rows.div_ceil(stride);
         let out = MatMut::packed(&mut out[..rows * n], rows, n);
@@ -335,6 +390,7 @@ impl Backend for Cpu {
         v: View<'_, Self>,
         rows: &[KvRow],
     ) {
+        let _timer = self.timer(|| "kv write".to_owned());
         kv[layer].write(&self.device, mat(k.buffer, k.rows), mat(v.buffer, v.rows), rows);
     }
 
@@ -372,6 +428,7 @@ impl Backend for Cpu {
     }
 
     fn attention(&self, out: &mut AlignedVec, args: Attention<'_, Self>) {
+        let _timer = self.timer(|| "attention".to_owned());
         let Attention { q, kv, layer, n_heads, scale, soft_cap, rows, page_table, .. } = args;
         let (slopes, sinks) = (args.slopes.map(|s| &s[..]), args.sinks.map(|s| &s[..]));
         let Rows { rows: n_rows, cols, .. } = q.rows;

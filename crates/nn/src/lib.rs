@@ -28,12 +28,12 @@ pub mod sample;
 mod wgpu;
 
 pub use backend::{
-    Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, KvDType, KvRow,
-    KvShape, LoadCost, MatrixSource, Product, QueryRow, Rope, RopePairs, Rotation, Routing, Rows,
-    View,
+    Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, GatedNetwork,
+    KvDType, KvRow, KvShape, LoadCost, MatrixSource, Product, QueryRow, Rope, RopePairs, Rotation,
+    Routing, Rows, View,
 };
 pub use conv1d::Conv1d;
-pub use cpu::{Cpu, CpuMatrix, Repack};
+pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};
 pub use error::Error;
 pub use kv_cache::{KvCache, PAGE_LEN, Sequence};
 pub use linear::Linear;

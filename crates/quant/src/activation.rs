@@ -4,29 +4,27 @@
 //! quantization noise is then at most that of GGML's `Q8_K`, which has one scale per 256, and one
 //! buffer serves matrices of different formats.
 
-use std::ops::Range;
-
 use bytemuck::{Pod, Zeroable};
-#[cfg(target_arch = "x86_64")]
-use stonechat_compute::Isa;
 use stonechat_compute::cpu::MatRef;
 use stonechat_compute::simd::NullaryFnOnce;
-use stonechat_compute::{Cpu, Parts, match_isa};
+use stonechat_compute::{Cpu, Isa, Parts, match_isa};
 
 #[cfg(target_arch = "x86_64")]
-use crate::packed::tiles::TileInputs;
+use crate::packed::tiles::{TileInputs, TileRoom};
+#[cfg(target_arch = "x86_64")]
+use crate::packed::wide::{WideInputs, WideRoom};
 
 /// Elements that share a scale.
-const UNIT_LEN: usize = 32;
+pub(crate) const UNIT_LEN: usize = 32;
 /// Units of a row are padded to a multiple of this, a block of 256 elements.
 const UNITS_PER_BLOCK: usize = 8;
 
 /// Values that a thread quantizes at a time: some microseconds of work.
 const TASK_LEN: usize = 16 * 1024;
 
-/// Rows from which tiles beat integers: a tile has 16, and weights are unpacked for it first.
+/// Rows from which the kernels for many are used: weights are unpacked for them first.
 #[cfg(target_arch = "x86_64")]
-const MIN_ROWS_ON_TILES: usize = 17;
+const MIN_ROWS_OF_MANY: usize = 17;
 
 /// 32 values in one register, never across a cache line.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -65,10 +63,26 @@ pub struct ActivationBuffer {
     sums16: Vec<[[f32; 8]; 2]>,
     /// Per unit and 16 elements: `sum(q)`.
     int_sums: Vec<[i32; 2]>,
-    /// The rows in bf16, if they are no integers.
+    /// The rows as the kernels for many want them, if they are not above.
     #[cfg(target_arch = "x86_64")]
     tiles: TileInputs,
-    is_on_tiles: bool,
+    #[cfg(target_arch = "x86_64")]
+    wide: WideInputs,
+    form: Form,
+}
+
+/// Where the rows of an [`ActivationBuffer`] are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One after the other, as every kernel for few rows wants them.
+    #[default]
+    Rows,
+    /// In bf16 on tiles.
+    #[cfg(target_arch = "x86_64")]
+    Tiles,
+    /// For the panel kernel of 512-bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    Wide,
 }
 
 /// One row; all slices are of the same extent.
@@ -138,44 +152,37 @@ impl ActivationBuffer {
     /// If the rows of `x` are no whole number of 32 elements.
     #[track_caller]
     pub fn quantize(&mut self, cpu: &Cpu, x: MatRef<'_>) {
-        self.take_shape(x, false);
-        let (m, k, units_per_row) = (x.rows, x.cols, padded_units(x.cols));
-        self.units_per_row = units_per_row;
-        grow(&mut self.units, m * units_per_row);
-        grow(&mut self.scales, m * units_per_row);
-        grow(&mut self.sums32, m * units_per_row);
-        grow(&mut self.sums16, m * units_per_row / UNITS_PER_BLOCK);
-        grow(&mut self.int_sums, m * units_per_row);
-        let shared = SharedBuffer {
-            units: Parts::new(&mut self.units),
-            scales: Parts::new(&mut self.scales),
-            sums32: Parts::new(&mut self.sums32),
-            sums16: Parts::new(self.sums16.as_flattened_mut()),
-            int_sums: Parts::new(&mut self.int_sums),
+        let Room::Rows(room) = self.room(x.rows, x.cols, Form::Rows) else {
+            unreachable!("the form that was asked for")
         };
-        let rows_per_task = (TASK_LEN / k.max(1)).max(1);
-        cpu.threads.run(m.div_ceil(rows_per_task), |task| {
-            for r in task * rows_per_task..m.min((task + 1) * rows_per_task) {
-                // SAFETY: each row is of one task, and tasks run once.
-                let mut row = unsafe { shared.row(r * units_per_row..(r + 1) * units_per_row) };
-                row.x = x.row(r).as_chunks().0;
-                row.clear_padding(k / UNIT_LEN);
-                match_isa!(cpu.isa, token => token.vectorize(row));
-            }
+        let rows_per_task = (TASK_LEN / x.cols.max(1)).max(1);
+        cpu.threads.run(x.rows.div_ceil(rows_per_task), |task| {
+            let first = task * rows_per_task;
+            let x = x.slice(first, rows_per_task.min(x.rows - first));
+            // SAFETY: each row is of one task, and tasks run once.
+            unsafe { room.put(cpu.isa, first, 0, x) };
         });
     }
 
-    /// [`quantize`](Self::quantize) for panels alone, whose kernel for many rows may want other numbers:
-    /// bf16 on an instruction set with tiles.
+    /// [`quantize`](Self::quantize) for panels alone, whose kernel for many rows may want them in another
+    /// order or, on an instruction set with tiles, in bf16.
     ///
     /// # Panics
     /// If the rows of `x` are no whole number of 32 elements.
     #[track_caller]
     pub fn prepare(&mut self, cpu: &Cpu, x: MatRef<'_>) {
         #[cfg(target_arch = "x86_64")]
-        if matches!(cpu.isa, Isa::Amx(_)) && x.rows >= MIN_ROWS_ON_TILES {
-            self.put_on_tiles(cpu, x);
-            return;
+        if x.rows >= MIN_ROWS_OF_MANY {
+            match cpu.isa {
+                Isa::Amx(_) => return self.put_on_tiles(cpu, x),
+                Isa::Avx512Vnni(_) => {
+                    let Room::Wide(room) = self.room(x.rows, x.cols, Form::Wide) else {
+                        unreachable!("the form that was asked for")
+                    };
+                    return room.put_all(cpu, x);
+                }
+                _ => {}
+            }
         }
         self.quantize(cpu, x);
     }
@@ -184,26 +191,58 @@ impl ActivationBuffer {
     #[cfg(target_arch = "x86_64")]
     #[track_caller]
     pub(crate) fn put_on_tiles(&mut self, cpu: &Cpu, x: MatRef<'_>) {
-        self.take_shape(x, true);
-        self.tiles.fill(cpu, x);
+        let Room::Tiles(room) = self.room(x.rows, x.cols, Form::Tiles) else {
+            unreachable!("the form that was asked for")
+        };
+        room.put_all(cpu, x);
     }
 
+    /// Takes the shape of `m` rows of `k` values that are still to come. Allocates when there are more than
+    /// ever before.
     #[track_caller]
-    fn take_shape(&mut self, x: MatRef<'_>, is_on_tiles: bool) {
-        let k = x.cols;
+    pub(crate) fn room(&mut self, m: usize, k: usize, form: Form) -> Room<'_> {
         assert!(k.is_multiple_of(UNIT_LEN), "activation rows: expected k % 32 == 0, got k = {k}");
-        (self.m, self.k, self.is_on_tiles) = (x.rows, k, is_on_tiles);
+        (self.m, self.k, self.form) = (m, k, form);
+        match form {
+            Form::Rows => {}
+            #[cfg(target_arch = "x86_64")]
+            Form::Tiles => return Room::Tiles(self.tiles.room(m, k)),
+            #[cfg(target_arch = "x86_64")]
+            Form::Wide => return Room::Wide(self.wide.room(m, k)),
+        }
+        let units_per_row = padded_units(k);
+        self.units_per_row = units_per_row;
+        grow(&mut self.units, m * units_per_row);
+        grow(&mut self.scales, m * units_per_row);
+        grow(&mut self.sums32, m * units_per_row);
+        grow(&mut self.sums16, m * units_per_row / UNITS_PER_BLOCK);
+        grow(&mut self.int_sums, m * units_per_row);
+        Room::Rows(RowRoom {
+            n_units: k / UNIT_LEN,
+            units_per_row,
+            units: Parts::new(&mut self.units),
+            scales: Parts::new(&mut self.scales),
+            sums32: Parts::new(&mut self.sums32),
+            sums16: Parts::new(self.sums16.as_flattened_mut().as_flattened_mut()),
+            int_sums: Parts::new(&mut self.int_sums),
+        })
     }
 
-    /// The tiles that [`put_on_tiles`](Self::put_on_tiles) filled.
+    /// The rows on tiles.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn tiles(&self) -> &TileInputs {
         &self.tiles
     }
 
-    /// Whether the rows are on tiles and no integers.
-    pub(crate) fn is_on_tiles(&self) -> bool {
-        self.is_on_tiles
+    /// The rows for the panel kernel of 512-bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn wide(&self) -> &WideInputs {
+        &self.wide
+    }
+
+    /// Where the rows are.
+    pub(crate) fn form(&self) -> Form {
+        self.form
     }
 
     /// Row `r` as the values that the integer dot products see.
@@ -243,33 +282,76 @@ fn padded_units(k: usize) -> usize {
     k.div_ceil(UNIT_LEN).next_multiple_of(UNITS_PER_BLOCK)
 }
 
-/// The buffer while several threads write rows of it.
+/// An [`ActivationBuffer`] while several threads write parts of it.
 #[derive(Clone, Copy)]
-struct SharedBuffer<'a> {
+pub(crate) enum Room<'a> {
+    Rows(RowRoom<'a>),
+    #[cfg(target_arch = "x86_64")]
+    Tiles(TileRoom<'a>),
+    #[cfg(target_arch = "x86_64")]
+    Wide(WideRoom<'a>),
+}
+
+impl Room<'_> {
+    /// Puts columns of all rows, from unit `first` on.
+    ///
+    /// # Safety
+    /// Nobody else has these units at the same time.
+    ///
+    /// # Panics
+    /// If there are no such units.
+    pub(crate) unsafe fn put(self, isa: Isa, first: usize, x: MatRef<'_>) {
+        match self {
+            // SAFETY: the caller vouches for the units.
+            Self::Rows(room) => unsafe { room.put(isa, 0, first, x) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Self::Tiles(room) => unsafe { room.put(isa, first, x) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Self::Wide(room) => unsafe { room.put(isa, first, x) },
+        }
+    }
+}
+
+/// Room for rows one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct RowRoom<'a> {
+    /// Units of a row, and with padding.
+    n_units: usize,
+    units_per_row: usize,
     units: Parts<'a, Unit>,
     scales: Parts<'a, f32>,
     sums32: Parts<'a, f32>,
-    sums16: Parts<'a, [f32; 8]>,
+    sums16: Parts<'a, f32>,
     int_sums: Parts<'a, [i32; 2]>,
 }
 
-impl<'a> SharedBuffer<'a> {
-    /// A row of whole blocks, without its values yet.
+impl RowRoom<'_> {
+    /// Quantizes `x` to the units from `first` on of the rows from `row` on. Whoever brings the last unit of a
+    /// row fills the padding, too.
     ///
     /// # Safety
-    /// Nobody else has units of the row.
-    unsafe fn row(self, units: Range<usize>) -> QuantizeRow<'a> {
-        let halves = units.start / UNITS_PER_BLOCK * 2..units.end / UNITS_PER_BLOCK * 2;
-        // SAFETY: rows do not share units or blocks, and this one is the caller's.
-        unsafe {
-            QuantizeRow {
-                x: &[],
-                units: self.units.part(units.clone()),
-                scales: self.scales.part(units.clone()),
-                sums32: self.sums32.part(units.clone()),
-                sums16: self.sums16.part(halves).as_flattened_mut(),
-                int_sums: self.int_sums.part(units),
-            }
+    /// Nobody else has these units at the same time.
+    unsafe fn put(self, isa: Isa, row: usize, first: usize, x: MatRef<'_>) {
+        let end = first + x.cols / UNIT_LEN;
+        let end = if end == self.n_units { self.units_per_row } else { end };
+        for r in 0..x.rows {
+            let start = (row + r) * self.units_per_row;
+            let units = start + first..start + end;
+            // SAFETY: units of different rows are different, and these are the caller's.
+            let mut row = unsafe {
+                QuantizeRow {
+                    x: x.row(r).as_chunks().0,
+                    units: self.units.part(units.clone()),
+                    scales: self.scales.part(units.clone()),
+                    sums32: self.sums32.part(units.clone()),
+                    sums16: self.sums16.part(2 * units.start..2 * units.end),
+                    int_sums: self.int_sums.part(units),
+                }
+            };
+            row.clear_padding();
+            match_isa!(isa, token => token.vectorize(row));
         }
     }
 }
@@ -284,8 +366,9 @@ struct QuantizeRow<'a> {
 }
 
 impl QuantizeRow<'_> {
-    /// Makes all units but the first `n` zero.
-    fn clear_padding(&mut self, n: usize) {
+    /// Makes all units without values zero.
+    fn clear_padding(&mut self) {
+        let n = self.x.len();
         self.units[n..].fill(Unit::zeroed());
         self.scales[n..].fill(0.0);
         self.sums32[n..].fill(0.0);
@@ -315,7 +398,7 @@ impl NullaryFnOnce for QuantizeRow<'_> {
 /// The greatest magnitude is found among the bits, where NaN is greater than infinity and so
 /// ends up in the scale.
 #[inline(always)]
-fn quantize_unit(x: &[f32; UNIT_LEN]) -> (f32, Unit, [i32; 2]) {
+pub(crate) fn quantize_unit(x: &[f32; UNIT_LEN]) -> (f32, Unit, [i32; 2]) {
     let magnitude = |v: f32| (v.to_bits() & 0x7fff_ffff).cast_signed();
     let mut max_bits = [0; 16];
     for i in 0..16 {

@@ -10,7 +10,7 @@ use stonechat_compute::cpu::{Epilogue, MatMut, SharedMut};
 use stonechat_compute::simd::NullaryFnOnce;
 use stonechat_compute::{Cpu, DType, Isa, match_isa};
 
-use crate::activation::ActivationBuffer;
+use crate::activation::{ActivationBuffer, Form};
 use crate::block::{
     BlockIq1M, BlockIq1S, BlockIq2S, BlockIq2Xs, BlockIq2Xxs, BlockIq3S, BlockIq3Xxs, BlockIq4Nl,
     BlockIq4Xs, BlockMxfp4, BlockNvfp4, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K,
@@ -119,7 +119,7 @@ pub fn matmul(
     w: QuantMatrix<'_>,
     epilogue: Epilogue<'_>,
 ) {
-    assert!(!x.is_on_tiles(), "matmul: expected activations that `quantize` made");
+    assert!(x.form() == Form::Rows, "matmul: expected activations that `quantize` made");
     assert_eq!(x.cols(), w.k, "matmul: expected activations of K = {}, got {}", w.k, x.cols());
     assert_eq!(
         (out.rows, out.cols),

@@ -8,11 +8,14 @@
 //! [`PackedMatrix::dequantize_row`] puts a row's blocks together again.
 
 mod format;
+mod gated;
 mod kernel;
 mod layout;
 mod simd;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiles;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod wide;
 
 use std::ops::Range;
 
@@ -20,7 +23,8 @@ use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::{Epilogue, MatMut, SharedMut};
 use stonechat_compute::{AlignedVec, Cpu, DType, Isa, Parts};
 
-use crate::activation::ActivationBuffer;
+use crate::activation::{ActivationBuffer, Form};
+pub use gated::{PackedRows, gated_packed};
 use layout::Layout;
 
 /// Rows of a panel.
@@ -35,6 +39,10 @@ const TASK_BYTES_MANY: usize = 192 * 1024;
 const MIN_TASKS_PER_THREAD: usize = 3;
 /// Panels of a task on tiles, for which the inputs are read once from the last-level cache.
 const MAX_PANELS_ON_TILES: usize = 4;
+/// Bytes of inputs on tiles that stay in a core's second-level cache from task to task. If there are more,
+/// a thread takes up to so many panels of a matrix at once, since each task reads them from further away.
+const CACHED_BYTES_ON_TILES: usize = 1 << 20;
+const MAX_PANELS_OF_PASS: usize = 8;
 
 /// One word of each row of a panel, a cache line.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -177,43 +185,28 @@ pub fn matmul_packed(
     let shared = out.shared();
     let panel_len = w.panel_len();
     let panels = rows.start / PANEL_ROWS..rows.end.div_ceil(PANEL_ROWS);
-    let most = panels.len() / (MIN_TASKS_PER_THREAD * cpu.threads.n_threads());
-    let per_task = if x.is_on_tiles() {
-        (most / 2 * 2).clamp(2, MAX_PANELS_ON_TILES)
-    } else {
-        let task_bytes = if x.rows() > 8 { TASK_BYTES_MANY } else { TASK_BYTES };
-        (task_bytes / (panel_len * size_of::<Words>()).max(1)).min(most).max(1)
-    };
+    let per_task = panels_per_task(cpu, x, panels.len(), panel_len);
     cpu.threads.run(panels.len().div_ceil(per_task), |task| {
         let first = panels.start + task * per_task;
         let panels = first..panels.end.min(first + per_task);
-        let task = Task { w, x, panels, rows: rows.clone(), out: shared, epilogue };
-        match cpu.isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(token) => task.run(token),
-            #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni(token) => task.run(token),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(token) => task.run(token),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni(token) => task.run(token),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Amx(token) if x.is_on_tiles() => {
-                token.with_tiles(|tiles| task.run_on_tiles(token.vectors(), tiles));
-            }
-            #[cfg(target_arch = "x86_64")]
-            Isa::Amx(token) => task.run(token.vectors()),
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon(token) => task.run(token),
-            #[cfg(target_arch = "aarch64")]
-            Isa::NeonDot(token) => task.run(token),
-            #[cfg(target_arch = "aarch64")]
-            Isa::NeonI8mm(token) => task.run(token.neon_dot()),
-            #[cfg(target_arch = "wasm32")]
-            Isa::WasmSimd128(token) => task.run(token),
-            Isa::Scalar(_) => panic!("matmul: no kernel for panels on {}", cpu.isa),
-        }
+        Task { w, x, panels, rows: rows.clone(), out: shared, epilogue }.run_on(cpu.isa);
     });
+}
+
+/// How many of `n_panels` panels of so many vectors, both of all matrices together, a task takes.
+fn panels_per_task(cpu: &Cpu, x: &ActivationBuffer, n_panels: usize, panel_len: usize) -> usize {
+    let n_threads = cpu.threads.n_threads();
+    let most = n_panels / (MIN_TASKS_PER_THREAD * n_threads);
+    #[cfg(target_arch = "x86_64")]
+    if x.form() == Form::Tiles {
+        return if x.tiles().bytes() > CACHED_BYTES_ON_TILES {
+            n_panels.div_ceil(n_threads).next_multiple_of(2).clamp(2, MAX_PANELS_OF_PASS)
+        } else {
+            (most / 2 * 2).clamp(2, MAX_PANELS_ON_TILES)
+        };
+    }
+    let task_bytes = if x.rows() > 8 { TASK_BYTES_MANY } else { TASK_BYTES };
+    (task_bytes / (panel_len * size_of::<Words>()).max(1)).min(most).max(1)
 }
 
 /// Some panels times all rows of `x`.
@@ -225,6 +218,38 @@ struct Task<'a> {
     rows: Range<usize>,
     out: SharedMut<'a>,
     epilogue: Epilogue<'a>,
+}
+
+impl Task<'_> {
+    fn run_on(&self, isa: Isa) {
+        match (isa, self.x.form()) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx(token), Form::Tiles) => {
+                token.with_tiles(|tiles| self.run_on_tiles(token.vectors(), tiles));
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512Vnni(token), Form::Wide) => self.run_wide(token),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2(token), Form::Rows) => self.run(token),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::AvxVnni(token), Form::Rows) => self.run(token),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512(token), Form::Rows) => self.run(token),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512Vnni(token), Form::Rows) => self.run(token),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx(token), Form::Rows) => self.run(token.vectors()),
+            #[cfg(target_arch = "aarch64")]
+            (Isa::Neon(token), Form::Rows) => self.run(token),
+            #[cfg(target_arch = "aarch64")]
+            (Isa::NeonDot(token), Form::Rows) => self.run(token),
+            #[cfg(target_arch = "aarch64")]
+            (Isa::NeonI8mm(token), Form::Rows) => self.run(token.neon_dot()),
+            #[cfg(target_arch = "wasm32")]
+            (Isa::WasmSimd128(token), Form::Rows) => self.run(token),
+            (isa, form) => panic!("matmul: no kernel for panels and {form:?} on {isa}"),
+        }
+    }
 }
 
 #[cfg(test)]

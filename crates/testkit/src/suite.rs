@@ -107,7 +107,7 @@ pub fn run_with<B: Backend>(backends: &[B], halves: Tolerance) {
             }
         }
     }
-    for rows in [1, 3, 8, 9] {
+    for rows in [1, 3, 8, 9, 40] {
         for (dtype, width) in [(DType::F32, 256), (DType::Q8_0, 512), (DType::Q4_1, 256)] {
             Layer { rows, width, dtype, has_norms: rows == 3 }.check(backends);
         }

@@ -1,9 +1,9 @@
 //! Gated activations of feed-forward networks.
 
 use super::math::{gelu_tanh, sigmoid, silu};
-use super::matrix::{MatMut, MatRef, SharedMut};
-use crate::Cpu;
+use super::matrix::{MatMut, MatRef};
 use crate::simd::{F32, Kernel, Simd};
+use crate::{Cpu, Isa};
 
 /// Values of a task: a decode step's row stays on the calling thread.
 const TASK_LEN: usize = 32 << 10;
@@ -26,6 +26,15 @@ pub enum GatedActivation {
 }
 
 impl GatedActivation {
+    /// `out = act(gate) * up` on this thread.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn combine(self, isa: Isa, out: &mut [f32], gate: &[f32], up: &[f32]) {
+        assert_eq!([gate.len(), up.len()], [out.len(); 2], "gated: lengths");
+        isa.dispatch(Combine { activation: self, out, gate, up });
+    }
+
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, gate: F32<S>, up: F32<S>) -> F32<S> {
         match self {
@@ -64,37 +73,35 @@ pub fn gated(
     cpu.threads.run(out.rows.div_ceil(rows_per_task), |task| {
         let first = task * rows_per_task;
         let n_rows = rows_per_task.min(out.rows - first);
-        cpu.isa.dispatch(Rows { out, gate, up, activation, first, n_rows });
+        for r in first..first + n_rows {
+            // SAFETY: the task alone writes its rows, one at a time.
+            let out = unsafe { out.span(r, 0, out.cols) };
+            activation.combine(cpu.isa, out, gate.row(r), up.row(r));
+        }
     });
 }
 
-struct Rows<'a> {
-    out: SharedMut<'a>,
-    gate: MatRef<'a>,
-    up: MatRef<'a>,
+struct Combine<'a> {
     activation: GatedActivation,
-    first: usize,
-    n_rows: usize,
+    out: &'a mut [f32],
+    gate: &'a [f32],
+    up: &'a [f32],
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for Combine<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let activation = self.activation;
-        for r in self.first..self.first + self.n_rows {
-            // SAFETY: the task alone writes its rows, one at a time.
-            let out = unsafe { self.out.span(r, 0, self.out.cols) };
-            let (out, out_tail) = s.split_mut(out);
-            let (gate, gate_tail) = s.split(self.gate.row(r));
-            let (up, up_tail) = s.split(self.up.row(r));
-            for i in 0..out.len() {
-                out[i] = activation.apply(s, gate[i], up[i]);
-            }
-            let y = activation.apply(s, s.load_partial(gate_tail), s.load_partial(up_tail));
-            s.store_partial(out_tail, y);
+        let (out, out_tail) = s.split_mut(self.out);
+        let (gate, gate_tail) = s.split(self.gate);
+        let (up, up_tail) = s.split(self.up);
+        for i in 0..out.len() {
+            out[i] = activation.apply(s, gate[i], up[i]);
         }
+        let y = activation.apply(s, s.load_partial(gate_tail), s.load_partial(up_tail));
+        s.store_partial(out_tail, y);
     }
 }
 

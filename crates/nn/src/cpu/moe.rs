@@ -8,15 +8,17 @@ use stonechat_compute::AlignedVec;
 use stonechat_compute::cpu::{self, MatMut, MatRef};
 
 use super::Cpu;
+use super::network::Network;
 use crate::{Experts, Routing};
 
 /// Memory that is kept between calls; it only grows.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     choices: Vec<Choice>,
-    /// `[rows, D]`: the tokens of an expert, then what it makes of them.
+    /// `[rows, D]`: the tokens of an expert, and what it makes of them.
     tokens: Vec<f32>,
-    /// `[rows, F]`, as the next two.
+    results: Vec<f32>,
+    /// `[rows, F]`, as the next two; empty while all experts are panels.
     gate: Vec<f32>,
     up: Vec<f32>,
     hidden: Vec<f32>,
@@ -72,36 +74,31 @@ impl Cpu {
         for (row, choice) in tokens.chunks_exact_mut(d).zip(group) {
             row.copy_from_slice(x.row(choice.token));
         }
-        let gate = first(&mut scratch.gate, rows * f);
-        let up = first(&mut scratch.up, rows * f);
-        self.products(
+        let network = Network {
+            gate: (
+                experts.gate.rows(inner.clone()),
+                part(experts.gate_bias.as_ref(), inner.clone()),
+            ),
+            up: (experts.up.rows(inner.clone()), part(experts.up_bias.as_ref(), inner)),
+            down: (
+                experts.down.rows(outer.clone()),
+                cpu::Epilogue {
+                    bias: part(experts.down_bias.as_ref(), outer),
+                    ..cpu::Epilogue::default()
+                },
+            ),
+            activation: experts.activation,
+        };
+        let len = if network.panels().is_some() { 0 } else { rows * f };
+        let results = first(&mut scratch.results, rows * d);
+        let inside = [&mut scratch.gate, &mut scratch.up, &mut scratch.hidden];
+        self.network(
+            MatMut::packed(results, rows, d),
             MatRef::packed(tokens, rows, d),
-            [
-                (
-                    MatMut::packed(gate, rows, f),
-                    experts.gate.rows(inner.clone()),
-                    biased(experts.gate_bias.as_ref(), inner.clone()),
-                ),
-                (
-                    MatMut::packed(up, rows, f),
-                    experts.up.rows(inner.clone()),
-                    biased(experts.up_bias.as_ref(), inner),
-                ),
-            ],
+            network,
+            inside.map(|memory| first(memory, len)),
         );
-        let hidden = first(&mut scratch.hidden, rows * f);
-        cpu::gated(
-            &self.device,
-            MatMut::packed(hidden, rows, f),
-            MatRef::packed(gate, rows, f),
-            MatRef::packed(up, rows, f),
-            experts.activation,
-        );
-        let down = experts.down.rows(outer.clone());
-        let bias = biased(experts.down_bias.as_ref(), outer);
-        let out_rows = MatMut::packed(tokens, rows, d);
-        self.products(MatRef::packed(hidden, rows, f), [(out_rows, down, bias)]);
-        for (row, choice) in tokens.chunks_exact(d).zip(group) {
+        for (row, choice) in results.chunks_exact(d).zip(group) {
             for (y, v) in out.row_mut(choice.token).iter_mut().zip(row) {
                 *y += choice.weight * v;
             }
@@ -109,8 +106,8 @@ impl Cpu {
     }
 }
 
-fn biased(bias: Option<&AlignedVec>, rows: Range<usize>) -> cpu::Epilogue<'_> {
-    cpu::Epilogue { bias: bias.map(|bias| &bias[rows]), ..cpu::Epilogue::default() }
+fn part(bias: Option<&AlignedVec>, rows: Range<usize>) -> Option<&[f32]> {
+    bias.map(|bias| &bias[rows])
 }
 
 /// The first `len` values, with more memory if there are fewer.

@@ -66,6 +66,15 @@ impl CpuMatrix {
         (self.n, self.k)
     }
 
+    /// Type and shape, for the profile.
+    pub(super) fn label(&self) -> String {
+        let dtype = match &self.storage {
+            Storage::Rows(dtype, _) => *dtype,
+            Storage::Packed(matrix) => matrix.dtype(),
+        };
+        format!("{dtype} {}x{}", self.n, self.k)
+    }
+
     pub(super) fn all(&self) -> Weights<'_> {
         self.rows(0..self.n)
     }
@@ -135,9 +144,10 @@ impl Cpu {
             DType::F16 | DType::BF16 => align_of::<half::f16>(),
             _ if QuantMatrix::has_kernel(dtype) => {
                 // Sized once: a decode step must not grow it.
-                let mut activations =
-                    self.activations.lock().unwrap_or_else(PoisonError::into_inner);
-                activations.reserve(MAX_INTEGER_ROWS, cols);
+                for buffer in [&self.activations, &self.hidden] {
+                    let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
+                    buffer.reserve(MAX_INTEGER_ROWS, cols);
+                }
                 1
             }
             _ => {

@@ -1,7 +1,7 @@
-use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
+use stonechat_compute::cpu::{Epilogue, GatedActivation, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 
-use super::{PackedMatrix, matmul_packed};
+use super::{PackedMatrix, PackedRows, gated_packed, matmul_packed};
 use crate::{ActivationBuffer, dequantize_row, quantize_rows};
 
 pub(super) const DTYPES: [DType; 13] = [
@@ -85,6 +85,82 @@ fn products_on(cpu: &Cpu) {
             }
         }
     }
+}
+
+/// A row's results are the same bits alone and among others, but for tiles, which round it in another way.
+#[test]
+fn a_row_does_not_depend_on_those_beside_it() {
+    for isa in Isa::available().into_iter().filter(|isa| isa.name() != "amx") {
+        let cpu = Cpu { isa, threads: ThreadTeam::new(2).unwrap() };
+        for dtype in DTYPES.into_iter().filter(|&d| PackedMatrix::has_kernel(isa, d)) {
+            let (m, n, k) = (23, 85, 1536);
+            let (w, _) = packed(&cpu, dtype, n, k);
+            let values = random(m * k, 3);
+            let product = |first: usize, rows: usize| {
+                let mut x = ActivationBuffer::new();
+                x.prepare(&cpu, MatRef::packed(&values[first * k..], rows, k));
+                let mut out = vec![f32::NAN; rows * n];
+                let shape = MatMut::packed(&mut out, rows, n);
+                matmul_packed(&cpu, shape, &x, (&w, 0..n), Epilogue::default());
+                out
+            };
+            let all = product(0, m);
+            for (row, among) in all.chunks_exact(n).enumerate() {
+                assert_eq!(product(row, 1), among, "{dtype}, row {row} on {isa}");
+            }
+        }
+    }
+}
+
+/// What passes between the products as integers or on tiles is what rounding their results makes.
+#[test]
+fn gated_products_become_the_activations_that_rounding_them_makes() {
+    for isa in Isa::available() {
+        let cpu = Cpu { isa, threads: ThreadTeam::new(2).unwrap() };
+        for (dtype, other) in [(DType::Q4_1, DType::Q8_0), (DType::Q4K, DType::Q6K)] {
+            if !PackedMatrix::has_kernel(isa, dtype) {
+                continue;
+            }
+            for m in [1, 5, 16, 17, 50] {
+                gated_rows(&cpu, [dtype, other], m);
+            }
+        }
+    }
+}
+
+fn gated_rows(cpu: &Cpu, dtypes: [DType; 2], m: usize) {
+    let (k, n) = (256, 608);
+    let activation = GatedActivation::Silu;
+    let ([gate, up], down) = (dtypes.map(|dtype| packed(cpu, dtype, 700, k).0), DType::Q8_0);
+    let (down, _) = packed(cpu, down, 21, n);
+    let bias = random(n, 9);
+    let values = random(m * k, 3);
+    let mut x = ActivationBuffer::new();
+    x.prepare(cpu, MatRef::packed(&values, m, k));
+    let result = |hidden: &ActivationBuffer| {
+        let mut out = vec![f32::NAN; m * down.n()];
+        let shape = MatMut::packed(&mut out, m, down.n());
+        matmul_packed(cpu, shape, hidden, (&down, 0..down.n()), Epilogue::default());
+        out
+    };
+
+    let mut hidden = ActivationBuffer::new();
+    let rows = PackedRows { w: &gate, rows: 16..16 + n, bias: None };
+    let others = PackedRows { w: &up, rows: 64..64 + n, bias: Some(&bias) };
+    gated_packed(cpu, &mut hidden, &x, [rows, others], activation);
+    let got = result(&hidden);
+
+    let product = |w, rows, bias| {
+        let mut out = vec![f32::NAN; m * n];
+        let epilogue = Epilogue { bias, ..Epilogue::default() };
+        matmul_packed(cpu, MatMut::packed(&mut out, m, n), &x, (w, rows), epilogue);
+        out
+    };
+    let (gate, up) = (product(&gate, 16..16 + n, None), product(&up, 64..64 + n, Some(&bias[..])));
+    let mut between = vec![f32::NAN; m * n];
+    activation.combine(cpu.isa, &mut between, &gate, &up);
+    hidden.prepare(cpu, MatRef::packed(&between, m, n));
+    assert_eq!(got, result(&hidden), "{dtypes:?}, {m} rows on {}", cpu.isa);
 }
 
 fn check(cpu: &Cpu, w: &PackedMatrix, values: &[f32], m: usize, rows: std::ops::Range<usize>) {

@@ -11,7 +11,7 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 use stonechat_compute::cpu::MatRef;
 use stonechat_compute::simd::{Avx512Vnni, Kernel, NullaryFnOnce, Simd, Tile, TileSums, Tiles};
-use stonechat_compute::{Cpu, Parts, with_scratch};
+use stonechat_compute::{Cpu, Isa, Parts, with_scratch};
 
 use super::format::match_format;
 use super::kernel::{Block, Codes, Format, Sink};
@@ -32,29 +32,24 @@ const TILE_ROWS: usize = 16;
 /// Inputs rounded to bf16: tiles of 16 rows, which zeros fill up to a multiple of 32 of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TileInputs {
+    n_blocks: usize,
     n_steps: usize,
     tiles: Vec<Tile>,
 }
 
 impl TileInputs {
-    /// Takes the rows of `x`, whose length is a multiple of 32. Allocates when there are more values than
-    /// ever before.
-    pub(crate) fn fill(&mut self, cpu: &Cpu, x: MatRef<'_>) {
-        let n_steps = x.cols / STEP;
-        let n_blocks = x.rows.div_ceil(2 * TILE_ROWS) * 2;
-        self.n_steps = n_steps;
+    /// Room for `m` rows of `k` values, a multiple of 32. Allocates when there are more than ever before.
+    pub(crate) fn room(&mut self, m: usize, k: usize) -> TileRoom<'_> {
+        let n_steps = k / STEP;
+        let n_blocks = m.div_ceil(2 * TILE_ROWS) * 2;
+        (self.n_blocks, self.n_steps) = (n_blocks, n_steps);
         grow(&mut self.tiles, n_blocks * n_steps);
-        let tiles = Parts::new(&mut self.tiles);
-        let pieces = n_steps.div_ceil(PIECE_STEPS);
-        cpu.threads.run(n_blocks * pieces, |task| {
-            let (block, first) = (task / pieces, task % pieces * PIECE_STEPS);
-            let steps = first..n_steps.min(first + PIECE_STEPS);
-            let start = block * n_steps;
-            // SAFETY: these steps of a block are of one task.
-            let tiles = unsafe { tiles.part(start + steps.start..start + steps.end) };
-            let rows = block * TILE_ROWS..x.rows.min((block + 1) * TILE_ROWS);
-            cpu.isa.dispatch(Round { x, rows, first, tiles });
-        });
+        TileRoom { n_rows: m, n_steps, n_blocks, tiles: Parts::new(&mut self.tiles) }
+    }
+
+    /// What all rows take.
+    pub(super) fn bytes(&self) -> usize {
+        self.n_blocks * self.n_steps * size_of::<Tile>()
     }
 
     /// Steps `steps` of 32 rows.
@@ -62,6 +57,59 @@ impl TileInputs {
         [2 * pair, 2 * pair + 1].map(|block| {
             &self.tiles[block * self.n_steps..(block + 1) * self.n_steps][steps.clone()]
         })
+    }
+}
+
+/// [`TileInputs`] while several threads write parts of them.
+#[derive(Clone, Copy)]
+pub(crate) struct TileRoom<'a> {
+    n_rows: usize,
+    n_steps: usize,
+    /// Tiles of 16 rows, with those of padding.
+    n_blocks: usize,
+    tiles: Parts<'a, Tile>,
+}
+
+impl TileRoom<'_> {
+    /// Rounds all rows.
+    pub(crate) fn put_all(self, cpu: &Cpu, x: MatRef<'_>) {
+        let pieces = self.n_steps.div_ceil(PIECE_STEPS);
+        cpu.threads.run(self.n_blocks * pieces, |task| {
+            let (block, first) = (task / pieces, task % pieces * PIECE_STEPS);
+            let steps = first..self.n_steps.min(first + PIECE_STEPS);
+            // SAFETY: these steps of a block are of one task.
+            unsafe { self.put_block(cpu.isa, block, steps, (x, first)) };
+        });
+    }
+
+    /// Rounds columns of all rows, from step `first` on.
+    ///
+    /// # Safety
+    /// Nobody else has these steps at the same time.
+    pub(crate) unsafe fn put(self, isa: Isa, first: usize, x: MatRef<'_>) {
+        for block in 0..self.n_blocks {
+            let steps = first..first + x.cols / STEP;
+            // SAFETY: steps of different blocks are different, and these are the caller's.
+            unsafe { self.put_block(isa, block, steps, (x, 0)) };
+        }
+    }
+
+    /// Rounds a block of rows of `x`, which has the values of the first of `steps` at its own step `from`.
+    ///
+    /// # Safety
+    /// Nobody else has these steps of the block.
+    unsafe fn put_block(
+        self,
+        isa: Isa,
+        block: usize,
+        steps: Range<usize>,
+        (x, from): (MatRef<'_>, usize),
+    ) {
+        let start = block * self.n_steps;
+        // SAFETY: the caller vouches for them.
+        let tiles = unsafe { self.tiles.part(start + steps.start..start + steps.end) };
+        let rows = block * TILE_ROWS..self.n_rows.min((block + 1) * TILE_ROWS);
+        isa.dispatch(Round { x, rows, first: from, tiles });
     }
 }
 

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use stonechat::nn::{Backend, Cpu};
 
+use super::console::Console;
 use super::load::LoadArgs;
 
 /// The flag of every verb that runs a model.
@@ -12,7 +13,7 @@ pub(super) struct DeviceArgs {
     /// Where to run: cpu, wgpu (the best GPU), wgpu:N (GPU N of `stonechat devices`), or auto (a GPU if there is one)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: Device,
-    /// Print how long each kernel of a GPU ran; the whole takes longer then
+    /// Print how long each op of the CPU or kernel of a GPU ran; a GPU takes longer then
     #[arg(long)]
     kernel_times: bool,
     #[command(flatten)]
@@ -57,11 +58,26 @@ impl DeviceArgs {
     /// Opens the device and does `work` on it; `n_threads` are those of the CPU.
     pub(super) fn run<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
         match self.device {
-            Device::Cpu => work.run(self.load.cpu(n_threads)?),
+            Device::Cpu => self.on_cpu(n_threads, work),
             Device::Auto => gpu::auto(self, n_threads, work),
             Device::Wgpu(index) => gpu::run(self.kernel_times, index, work),
         }
     }
+
+    fn on_cpu<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
+        let backend = self.load.cpu(n_threads)?.with_profile(self.kernel_times);
+        let result = work.run(backend.clone())?;
+        for time in backend.take_profile() {
+            note_time(time.total.as_secs_f64() * 1e3, time.runs, &time.name);
+        }
+        Ok(result)
+    }
+}
+
+/// A line of `--kernel-times`.
+fn note_time(ms: f64, runs: u64, name: &str) {
+    let mean_us = ms * 1e3 / runs as f64;
+    Console::new(false).note(&format!("{ms:10.3} ms {runs:7} x {mean_us:9.1} us  {name}"));
 }
 
 /// Arguments of `stonechat devices`.
@@ -140,8 +156,7 @@ mod gpu {
     use stonechat::compute::wgpu::{Adapter, adapters, pick};
     use stonechat::nn::Wgpu;
 
-    use super::super::console::Console;
-    use super::{DeviceArgs, Listed, Work};
+    use super::{DeviceArgs, Listed, Work, note_time};
 
     pub(super) fn run<W: Work>(
         kernel_times: bool,
@@ -160,7 +175,7 @@ mod gpu {
         let all = block_on(adapters());
         match pick(&all, None) {
             Ok(adapter) => on(adapter, args.kernel_times, work),
-            Err(_) => work.run(args.load.cpu(n_threads)?),
+            Err(_) => args.on_cpu(n_threads, work),
         }
     }
 
@@ -170,11 +185,8 @@ mod gpu {
             bail!("--kernel-times: `{}` has no clock", adapter.name);
         }
         let result = work.run(backend.clone())?;
-        let console = Console::new(false);
         for time in backend.gpu().take_profile() {
-            let mean_us = time.total_ms * 1e3 / time.runs as f64;
-            let (ms, runs) = (time.total_ms, time.runs);
-            console.note(&format!("{ms:10.3} ms {runs:7} x {mean_us:9.1} us  {}", time.name));
+            note_time(time.total_ms, time.runs, &time.name);
         }
         Ok(result)
     }
@@ -215,7 +227,7 @@ mod gpu {
         n_threads: usize,
         work: W,
     ) -> anyhow::Result<W::Output> {
-        work.run(args.load.cpu(n_threads)?)
+        args.on_cpu(n_threads, work)
     }
 
     pub(super) fn picked() -> Option<usize> {

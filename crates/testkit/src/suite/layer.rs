@@ -3,8 +3,8 @@
 
 use stonechat_compute::DType;
 use stonechat_nn::{
-    Activation, Attention, Backend, Epilogue, GatedActivation, KvDType, KvRow, KvShape, PAGE_LEN,
-    Product, QueryRow, Rope, RopePairs, Rotation, Rows, View,
+    Activation, Attention, Backend, Epilogue, GatedActivation, GatedNetwork, KvDType, KvRow,
+    KvShape, Linear, PAGE_LEN, Product, QueryRow, Rope, RopePairs, Rotation, Rows, View,
 };
 
 use super::{Case, F32, INT8, download, upload, weights};
@@ -42,7 +42,10 @@ impl Layer {
             case.check(&name, tolerance, backends, |_, backend| got(backend), &oracle);
         };
         check("attention", self.attention(&Reference), &|b| self.attention(b));
-        check("gated network", self.feed_forward(&Reference), &|b| self.feed_forward(b));
+        for has_bias in [false, true] {
+            let name = if has_bias { "gated network with biases" } else { "gated network" };
+            check(name, self.gated(&Reference, has_bias), &|b| self.gated(b, has_bias));
+        }
         check("plain network", self.plain(&Reference), &|b| self.plain(b));
     }
 
@@ -70,30 +73,33 @@ impl Layer {
         results
     }
 
-    fn feed_forward<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    fn gated<B: Backend>(&self, backend: &B, has_bias: bool) -> Vec<f32> {
         let Self { rows: t, width, dtype, .. } = *self;
         let mut random = Lcg::new(t as u64);
         let x = upload(backend, &random.normals(t * D, 1.0));
         let norm = upload(backend, &random.normals(D, 1.0));
-        let [w_gate, w_up] = [0, 1].map(|_| weights(backend, &mut random, dtype, width, D));
-        let w_down = weights(backend, &mut random, dtype, D, width);
+        let [w_gate, w_up, w_down] = [(width, D), (width, D), (D, width)].map(|(n, k)| {
+            let weight = weights(backend, &mut random, dtype, n, k);
+            Linear { weight, bias: has_bias.then(|| upload(backend, &random.normals(n, 1.0))) }
+        });
         let [mut h, mut stream] = [0, 1].map(|_| upload(backend, &vec![f32::NAN; t * D]));
         let [mut gate, mut up, mut hidden] =
             [0; 3].map(|_| upload(backend, &vec![f32::NAN; t * width]));
         let mut results = Vec::new();
         // A second time, when a backend has what it asked for in the first.
-        for _ in 0..2 {
+        for accumulate in [false, true] {
             backend.rms_norm(&mut h, View::packed(&x, t, D), &norm, 1e-6, false);
-            let products = [product(&mut gate, &w_gate), product(&mut up, &w_up)];
-            backend.matmul(View::packed(&h, t, D), products);
-            let both = [&gate, &up].map(|buffer| View::packed(buffer, t, width));
-            backend.gated(&mut hidden, both[0], both[1], GatedActivation::Silu);
-            let down = [product(&mut stream, &w_down)];
-            backend.matmul(View::packed(&hidden, t, width), down);
+            let network = GatedNetwork {
+                gate: &w_gate,
+                up: &w_up,
+                down: &w_down,
+                activation: GatedActivation::Silu,
+                width,
+                accumulate,
+                scratch: [&mut gate, &mut up, &mut hidden],
+            };
+            backend.gated_network(&mut stream, View::packed(&h, t, D), network);
             results.extend(download(backend, &stream, t * D));
-            for buffer in [&gate, &up, &hidden] {
-                results.extend(download(backend, buffer, t * width));
-            }
         }
         results
     }

@@ -1,0 +1,64 @@
+//! Feed-forward networks with a gate.
+
+use std::sync::PoisonError;
+
+use stonechat_compute::cpu::{self, GatedActivation, MatMut, MatRef};
+use stonechat_quant::{PackedRows, gated_packed, matmul_packed};
+
+use super::Cpu;
+use super::weights::Weights;
+
+/// Weights of a network or of an expert.
+#[derive(Debug)]
+pub(super) struct Network<'a> {
+    /// `[F, D]` and `[F]`.
+    pub(super) gate: (Weights<'a>, Option<&'a [f32]>),
+    /// `[F, D]` and `[F]`.
+    pub(super) up: (Weights<'a>, Option<&'a [f32]>),
+    /// `[D, F]`.
+    pub(super) down: (Weights<'a>, cpu::Epilogue<'a>),
+    pub(super) activation: GatedActivation,
+}
+
+impl<'a> Network<'a> {
+    /// The products whose results are made the activations of the last one at once, if all are of panels.
+    pub(super) fn panels(&self) -> Option<[PackedRows<'a>; 2]> {
+        let rows = |(weights, bias): (Weights<'a>, Option<&'a [f32]>)| match weights {
+            Weights::Packed(w, start, end) => Some(PackedRows { w, rows: start..end, bias }),
+            Weights::Dense(_) | Weights::Quant(_) => None,
+        };
+        let both = [rows(self.gate)?, rows(self.up)?];
+        let is_packed = matches!(self.down.0, Weights::Packed(..));
+        (is_packed && both.iter().all(PackedRows::are_units)).then_some(both)
+    }
+}
+
+impl Cpu {
+    /// `out[t] = down · gated(gate · x[t], up · x[t])`; `scratch` has `[T, F]` each.
+    pub(super) fn network(
+        &self,
+        out: MatMut<'_>,
+        x: MatRef<'_>,
+        network: Network<'_>,
+        scratch: [&mut [f32]; 3],
+    ) {
+        let Network { gate, up, down: (down, epilogue), activation } = network;
+        if let (Some(both), Weights::Packed(down, start, end)) = (network.panels(), down) {
+            let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
+            gated_packed(&self.device, &mut hidden, &self.quantize(x), both, activation);
+            matmul_packed(&self.device, out, &hidden, (down, start..end), epilogue);
+            return;
+        }
+        let [gate_out, up_out, hidden] = scratch;
+        let (rows, width) = (x.rows, gate_out.len() / x.rows.max(1));
+        let biased = |bias| cpu::Epilogue { bias, ..cpu::Epilogue::default() };
+        let products = [
+            (MatMut::packed(gate_out, rows, width), gate.0, biased(gate.1)),
+            (MatMut::packed(up_out, rows, width), up.0, biased(up.1)),
+        ];
+        self.products(x, products);
+        let [gate, up] = [&*gate_out, &*up_out].map(|values| MatRef::packed(values, rows, width));
+        cpu::gated(&self.device, MatMut::packed(hidden, rows, width), gate, up, activation);
+        self.products(MatRef::packed(hidden, rows, width), [(out, down, epilogue)]);
+    }
+}

@@ -1,0 +1,91 @@
+//! Two products and what joins them, as the activations of a third: the inside of a gated feed-forward
+//! network, of which nothing goes through memory but the result in the kernel's own numbers.
+
+use std::ops::Range;
+
+use stonechat_compute::cpu::{Epilogue, GatedActivation, MatMut, MatRef};
+use stonechat_compute::{Cpu, with_scratch};
+
+use super::{PANEL_ROWS, PackedMatrix, Task, panels_per_task};
+use crate::activation::{ActivationBuffer, UNIT_LEN};
+
+/// Panels whose rows give the values of a unit.
+const PANELS_OF_UNIT: usize = UNIT_LEN / PANEL_ROWS;
+
+/// Rows of a matrix, and what is added to their products.
+#[derive(Clone, Debug)]
+pub struct PackedRows<'a> {
+    /// The matrix.
+    pub w: &'a PackedMatrix,
+    /// Which rows.
+    pub rows: Range<usize>,
+    /// A value for each of them.
+    pub bias: Option<&'a [f32]>,
+}
+
+impl PackedRows<'_> {
+    /// Whether [`gated_packed`] takes them: whole units of 32 rows, from a panel's first.
+    #[must_use]
+    pub fn are_units(&self) -> bool {
+        self.rows.start.is_multiple_of(PANEL_ROWS) && self.rows.len().is_multiple_of(UNIT_LEN)
+    }
+
+    #[track_caller]
+    fn check(&self, k: usize, n: usize) {
+        assert_eq!(self.w.k, k, "gated: expected weights of K = {k}, got {}", self.w.k);
+        assert!(self.rows.end <= self.w.n, "gated: rows {:?} of {}", self.rows, self.w.n);
+        assert_eq!(self.rows.len(), n, "gated: expected {n} rows");
+        assert!(self.are_units(), "gated: expected whole units, got rows {:?}", self.rows);
+        let n_bias = self.bias.map_or(n, <[f32]>::len);
+        assert_eq!(n_bias, n, "gated: expected a bias of {n}, got {n_bias}");
+    }
+
+    /// `out[m] = w[rows[part]] * x[m] + bias[part]`, packed.
+    fn multiply(&self, cpu: &Cpu, x: &ActivationBuffer, part: Range<usize>, out: &mut [f32]) {
+        let rows = self.rows.start + part.start..self.rows.start + part.end;
+        let out = MatMut::packed(out, x.rows(), part.len()).shared();
+        let epilogue = Epilogue { bias: self.bias.map(|b| &b[part]), ..Epilogue::default() };
+        let panels = rows.start / PANEL_ROWS..rows.end / PANEL_ROWS;
+        Task { w: self.w, x, panels, rows, out, epilogue }.run_on(cpu.isa);
+    }
+}
+
+/// `out = act(x * gate^T + bias) * (x * up^T + bias)` for the next product: in the form of `x`.
+///
+/// Shapes: `x` is `[M, K]`, `gate` and `up` have `N` rows of `K`, `out` becomes `[M, N]`. Numerics: as
+/// [`matmul_packed`](super::matmul_packed), then as `GatedActivation` and [`ActivationBuffer::quantize`].
+///
+/// # Panics
+/// If shapes do not agree, the rows are no units ([`PackedRows::are_units`]), or the instruction set has no
+/// kernel ([`PackedMatrix::has_kernel`]).
+#[track_caller]
+pub fn gated_packed(
+    cpu: &Cpu,
+    out: &mut ActivationBuffer,
+    x: &ActivationBuffer,
+    [gate, up]: [PackedRows<'_>; 2],
+    activation: GatedActivation,
+) {
+    let (m, n) = (x.rows(), gate.rows.len());
+    gate.check(x.cols(), n);
+    up.check(x.cols(), n);
+    let room = out.room(m, n, x.form());
+    let n_panels = n / PANEL_ROWS;
+    let panel_len = gate.w.panel_len() + up.w.panel_len();
+    let per_task = panels_per_task(cpu, x, n_panels, panel_len) / PANELS_OF_UNIT;
+    let per_task = per_task.max(1) * UNIT_LEN;
+    cpu.threads.run(n.div_ceil(per_task), |task| {
+        let cols = task * per_task..n.min((task + 1) * per_task);
+        let len = m * cols.len();
+        with_scratch(3 * len, |scratch| {
+            let (gate_out, rest) = scratch.split_at_mut(len);
+            let (up_out, hidden) = rest.split_at_mut(len);
+            gate.multiply(cpu, x, cols.clone(), gate_out);
+            up.multiply(cpu, x, cols.clone(), up_out);
+            activation.combine(cpu.isa, hidden, gate_out, up_out);
+            let hidden = MatRef::packed(hidden, m, cols.len());
+            // SAFETY: columns are of one task, and tasks run once.
+            unsafe { room.put(cpu.isa, cols.start / UNIT_LEN, hidden) };
+        });
+    });
+}

@@ -1,0 +1,430 @@
+//! Panels times many rows in integers, on 32 registers of 512 bits with VNNI.
+//!
+//! The kernel for few rows unpacks codes while it multiplies and loads the activations of each product
+//! anew, so that loads are its bound. Here some units of two panels are unpacked once for all rows, and what
+//! is loaded of a row meets both. Codes are signed and inputs are not, so that what that adds to a sum
+//! depends on the weights alone. Every sum is made of the same terms in the same order as there: a row's
+//! results do not depend on how many there are.
+
+use std::arch::x86_64::{__m512, __m512i, _mm512_dpbusd_epi32};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::cpu::MatRef;
+use stonechat_compute::simd::{Avx512Vnni, Kernel, NullaryFnOnce, Simd};
+use stonechat_compute::{Cpu, Isa, Parts, with_scratch};
+
+use super::format::match_format;
+use super::kernel::{Block, Codes, Format, Sink};
+use super::{PANEL_ROWS, Task};
+use crate::activation::{UNIT_LEN, grow, quantize_unit};
+
+/// Panels that are multiplied together.
+const PANELS: usize = 2;
+/// Units that are unpacked at a time: codes and factors of two panels stay in the first-level cache.
+const CHUNK_UNITS: usize = 16;
+/// Words of a unit.
+const GROUPS: usize = 8;
+/// Rows that have sums in registers, two vectors of integers and two of floats each.
+const TILE_ROWS: usize = 6;
+/// Units of a tile that a thread quantizes at a time.
+const PIECE_UNITS: usize = 64;
+/// What is added to inputs, so that they are unsigned.
+const BIAS: u8 = 128;
+
+/// A unit of some rows, so that a single address leads to all that a step needs of them.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct UnitOfRows {
+    /// The values, plus 128, in words of four.
+    words: [[i32; GROUPS]; TILE_ROWS],
+    scales: [f32; TILE_ROWS],
+    /// The scale times the sum of the values, and of each half of them.
+    sums: [f32; TILE_ROWS],
+    sums_of_halves: [[f32; TILE_ROWS]; 2],
+    padding: [u32; 8],
+}
+
+/// Quantized inputs: tiles of rows, all units of each one after the other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WideInputs {
+    n_units: usize,
+    units: Vec<UnitOfRows>,
+}
+
+impl WideInputs {
+    /// Room for `m` rows of `k` values, a multiple of 32. Allocates when there are more than ever before.
+    pub(crate) fn room(&mut self, m: usize, k: usize) -> WideRoom<'_> {
+        self.n_units = k / UNIT_LEN;
+        grow(&mut self.units, m.div_ceil(TILE_ROWS) * self.n_units);
+        WideRoom { n_rows: m, n_units: self.n_units, units: Parts::new(&mut self.units) }
+    }
+
+    /// Units `units` of the rows of tile `tile`.
+    fn tile(&self, tile: usize, units: Range<usize>) -> &[UnitOfRows] {
+        &self.units[tile * self.n_units..(tile + 1) * self.n_units][units]
+    }
+}
+
+/// [`WideInputs`] while several threads write parts of them.
+#[derive(Clone, Copy)]
+pub(crate) struct WideRoom<'a> {
+    n_rows: usize,
+    n_units: usize,
+    units: Parts<'a, UnitOfRows>,
+}
+
+impl WideRoom<'_> {
+    /// Quantizes all rows.
+    pub(crate) fn put_all(self, cpu: &Cpu, x: MatRef<'_>) {
+        let pieces = self.n_units.div_ceil(PIECE_UNITS);
+        cpu.threads.run(self.n_rows.div_ceil(TILE_ROWS) * pieces, |task| {
+            let (tile, first) = (task / pieces, task % pieces * PIECE_UNITS);
+            let units = first..self.n_units.min(first + PIECE_UNITS);
+            // SAFETY: these units of a tile are of one task.
+            unsafe { self.put_tile(cpu.isa, tile, units, (x, first)) };
+        });
+    }
+
+    /// Quantizes columns of all rows, from unit `first` on.
+    ///
+    /// # Safety
+    /// Nobody else has these units at the same time.
+    pub(crate) unsafe fn put(self, isa: Isa, first: usize, x: MatRef<'_>) {
+        for tile in 0..self.n_rows.div_ceil(TILE_ROWS) {
+            let units = first..first + x.cols / UNIT_LEN;
+            // SAFETY: units of different tiles are different, and these are the caller's.
+            unsafe { self.put_tile(isa, tile, units, (x, 0)) };
+        }
+    }
+
+    /// Quantizes a tile of rows of `x`, which has the values of the first of `units` at its own unit `from`.
+    ///
+    /// # Safety
+    /// Nobody else has these units of the tile.
+    unsafe fn put_tile(
+        self,
+        isa: Isa,
+        tile: usize,
+        units: Range<usize>,
+        (x, from): (MatRef<'_>, usize),
+    ) {
+        let start = tile * self.n_units;
+        // SAFETY: the caller vouches for them.
+        let units = unsafe { self.units.part(start + units.start..start + units.end) };
+        let rows = tile * TILE_ROWS..self.n_rows.min((tile + 1) * TILE_ROWS);
+        isa.dispatch(Quantize { x, rows, from, units });
+    }
+}
+
+/// Quantizes the values of some rows from unit `from`.
+struct Quantize<'a> {
+    x: MatRef<'a>,
+    rows: Range<usize>,
+    from: usize,
+    units: &'a mut [UnitOfRows],
+}
+
+impl Kernel for Quantize<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self { x, rows, from, units } = self;
+        for (m, r) in rows.enumerate() {
+            let values = x.row(r).as_chunks::<UNIT_LEN>().0;
+            for (to, values) in units.iter_mut().zip(&values[from..]) {
+                let (scale, unit, sums) = quantize_unit(values);
+                let mut bytes = *unit.bytes();
+                bytes.iter_mut().for_each(|byte| *byte ^= BIAS);
+                to.words[m] = bytemuck::cast(bytes);
+                to.scales[m] = scale;
+                to.sums[m] = scale * (sums[0] + sums[1]) as f32;
+                for half in 0..2 {
+                    to.sums_of_halves[half][m] = scale * sums[half] as f32;
+                }
+            }
+        }
+    }
+}
+
+/// A word, a factor or a sum of each row of a panel.
+type Lanes = [u32; PANEL_ROWS];
+
+/// Some units of two panels. A step is a unit or half of one, with a scale of its own.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Chunk {
+    /// Signed.
+    codes: [[Lanes; PANELS]; CHUNK_UNITS * GROUPS],
+    /// What sums start with: -128 times the sum of the codes.
+    starts: [[Lanes; PANELS]; 2 * CHUNK_UNITS],
+    scales: [[Lanes; PANELS]; 2 * CHUNK_UNITS],
+    mins: [[Lanes; PANELS]; 2 * CHUNK_UNITS],
+    /// For each step twice its unit, and whether it is the second half.
+    halves: [u32; 2 * CHUNK_UNITS],
+    has_mins: u32,
+    /// Groups of four values of a step: 8 or 4.
+    n_groups: u32,
+    padding: [u32; 14],
+}
+
+/// Sums of a row of activations with two panels.
+type Sums = [Lanes; PANELS];
+
+impl Task<'_> {
+    /// Multiplies all rows.
+    pub(super) fn run_wide(&self, s: Avx512Vnni) {
+        let n_sums = self.x.rows() * size_of::<Sums>() / size_of::<f32>();
+        with_scratch(n_sums + size_of::<Chunk>() / size_of::<f32>(), |scratch| {
+            let (chunk, sums) = scratch.split_at_mut(size_of::<Chunk>() / size_of::<f32>());
+            let chunk: &mut Chunk = bytemuck::cast_slice_mut(chunk).first_mut().expect("one");
+            let sums: &mut [Sums] = bytemuck::cast_slice_mut(sums);
+            for first in self.panels.clone().step_by(PANELS) {
+                sums.fill(Zeroable::zeroed());
+                match_format!(self.w.dtype(), F => {
+                    self.add_products::<F>(s, first, chunk, sums);
+                });
+                self.finish(s, first, sums);
+            }
+        });
+    }
+
+    /// Adds the products of two panels, from `first`, with all rows.
+    fn add_products<F: Format>(
+        &self,
+        s: Avx512Vnni,
+        first: usize,
+        chunk: &mut Chunk,
+        sums: &mut [Sums],
+    ) {
+        let n_blocks = self.w.blocks_per_row();
+        let at_once = CHUNK_UNITS / F::UNITS;
+        for block in (0..n_blocks).step_by(at_once) {
+            let blocks = at_once.min(n_blocks - block);
+            let unpack = Unpack::<F> {
+                task: self,
+                s,
+                panel: first,
+                blocks: block..block + blocks,
+                chunk,
+                format: PhantomData,
+            };
+            s.vectorize(unpack);
+            let (at, n_units) = (block * F::UNITS, blocks * F::UNITS);
+            let rows = Rows { s, chunk, x: self.x.wide(), at, n_units, sums };
+            s.vectorize(rows);
+        }
+    }
+
+    /// Writes the sums of two panels.
+    fn finish(&self, s: Avx512Vnni, first: usize, sums: &[Sums]) {
+        let all = first * PANEL_ROWS..(first + PANELS).min(self.panels.end) * PANEL_ROWS;
+        let wanted = all.start.max(self.rows.start)..all.end.min(self.rows.end);
+        let lanes = wanted.start - all.start..wanted.end - all.start;
+        let cols = wanted.start - self.rows.start..wanted.end - self.rows.start;
+        s.vectorize(Finish { task: self, s, sums, lanes, cols });
+    }
+}
+
+/// Unpacks blocks of two panels.
+struct Unpack<'a, F> {
+    task: &'a Task<'a>,
+    s: Avx512Vnni,
+    panel: usize,
+    blocks: Range<usize>,
+    chunk: &'a mut Chunk,
+    format: PhantomData<F>,
+}
+
+impl<F: Format> NullaryFnOnce for Unpack<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { task, s, panel, blocks, chunk, .. } = self;
+        for which in 0..PANELS {
+            // A last panel without another is multiplied twice; the second result is not asked for.
+            let panel = (panel + which).min(task.panels.end - 1);
+            let (factors, words) = task.w.panel(panel);
+            let mut sink = Unpacked { chunk, which, first_unit: 0, step: 0, group: 0 };
+            for index in blocks.clone() {
+                let words = &words[index * F::N_WORDS..][..F::N_WORDS];
+                let block = Block { words, factors, index, part: 0 };
+                // SAFETY: the sink asks for nothing.
+                unsafe { F::unpack(s, block, &mut sink) };
+                sink.first_unit += F::UNITS;
+            }
+        }
+    }
+}
+
+/// Writes codes and factors step by step. Nothing is asked of its callers.
+struct Unpacked<'a> {
+    chunk: &'a mut Chunk,
+    which: usize,
+    /// Of the block at hand.
+    first_unit: usize,
+    step: usize,
+    group: usize,
+}
+
+impl Sink<Avx512Vnni> for Unpacked<'_> {
+    #[inline(always)]
+    unsafe fn take<const N: usize, const BITS: usize>(
+        &mut self,
+        s: Avx512Vnni,
+        of: Codes<Avx512Vnni, N>,
+        codes: impl Fn(usize) -> [__m512i; N],
+    ) {
+        let f = s.avx512f;
+        let n_groups = of.groups.len();
+        let offset = f._mm512_set1_epi8(of.offset as i8);
+        let mut sums = [f._mm512_setzero_si512(); N];
+        for (i, g) in of.groups.clone().enumerate() {
+            let codes = codes(g);
+            for n in 0..N {
+                // 128 less is the same bits as 128 more.
+                let signed = s.avx512bw._mm512_sub_epi8(codes[n], offset);
+                // SAFETY: `s` proves AVX-512 VNNI, which pulp does not wrap.
+                sums[n] = unsafe { _mm512_dpbusd_epi32(sums[n], f._mm512_set1_epi8(1), signed) };
+                self.chunk.codes[self.group + n * n_groups + i][self.which] =
+                    bytemuck::cast(signed);
+            }
+        }
+        for n in 0..N {
+            let step = self.step + n;
+            let unit = self.first_unit + of.units[n];
+            let start = f._mm512_sub_epi32(f._mm512_setzero_si512(), sums[n]);
+            self.chunk.halves[step] = (2 * unit + of.groups.start / 4) as u32;
+            self.chunk.starts[step][self.which] =
+                bytemuck::cast(f._mm512_slli_epi32::<{ BIAS.ilog2() }>(start));
+            self.chunk.scales[step][self.which] = bytemuck::cast(of.scales[n]);
+            let min = of.mins.map_or(s.splat(0.0), |mins| mins[n]);
+            self.chunk.mins[step][self.which] = bytemuck::cast(min);
+        }
+        self.chunk.has_mins = of.mins.is_some().into();
+        self.chunk.n_groups = n_groups as u32;
+        self.group += N * n_groups;
+        self.step += N;
+    }
+}
+
+/// All rows times a chunk.
+struct Rows<'a> {
+    s: Avx512Vnni,
+    chunk: &'a Chunk,
+    x: &'a WideInputs,
+    /// The chunk's first unit, and how many there are.
+    at: usize,
+    n_units: usize,
+    sums: &'a mut [Sums],
+}
+
+impl NullaryFnOnce for Rows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(mut self) {
+        match (self.chunk.n_groups == 8, self.chunk.has_mins != 0) {
+            (true, false) => self.all::<8, false>(),
+            (true, true) => self.all::<8, true>(),
+            (false, false) => self.all::<4, false>(),
+            (false, true) => self.all::<4, true>(),
+        }
+    }
+}
+
+impl Rows<'_> {
+    #[inline(always)]
+    fn all<const G: usize, const MINS: bool>(&mut self) {
+        let n_rows = self.sums.len();
+        let mut row = 0;
+        while n_rows - row >= TILE_ROWS {
+            self.tile::<G, MINS, TILE_ROWS>(row);
+            row += TILE_ROWS;
+        }
+        match n_rows - row {
+            1 => self.tile::<G, MINS, 1>(row),
+            2 => self.tile::<G, MINS, 2>(row),
+            3 => self.tile::<G, MINS, 3>(row),
+            4 => self.tile::<G, MINS, 4>(row),
+            5 => self.tile::<G, MINS, 5>(row),
+            _ => {}
+        }
+    }
+
+    /// Rows `row .. row + M`, a tile, with steps of `G` groups.
+    #[inline(always)]
+    fn tile<const G: usize, const MINS: bool, const M: usize>(&mut self, row: usize) {
+        let Self { s, chunk, x, at, n_units, .. } = *self;
+        let f = s.avx512f;
+        let x = x.tile(row / TILE_ROWS, at..at + n_units);
+        let mut sums = [[f._mm512_setzero_ps(); PANELS]; M];
+        for m in 0..M {
+            sums[m] = bytemuck::cast(self.sums[row + m]);
+        }
+        let n_steps = n_units * GROUPS / G;
+        let codes = &chunk.codes[..n_steps * G];
+        for step in 0..n_steps {
+            let (unit, half) = (chunk.halves[step] as usize / 2, chunk.halves[step] as usize % 2);
+            let x = &x[unit];
+            let first = if G == GROUPS { 0 } else { half * G };
+            let mut products = [bytemuck::cast::<_, [__m512i; PANELS]>(chunk.starts[step]); M];
+            for g in 0..G {
+                let both: [__m512i; PANELS] = bytemuck::cast(codes[step * G + g]);
+                for m in 0..M {
+                    let four = f._mm512_set1_epi32(x.words[m][first + g]);
+                    for p in 0..PANELS {
+                        // SAFETY: `s` proves AVX-512 VNNI, which pulp does not wrap.
+                        products[m][p] =
+                            unsafe { _mm512_dpbusd_epi32(products[m][p], four, both[p]) };
+                    }
+                }
+            }
+            let scales: [__m512; PANELS] = bytemuck::cast(chunk.scales[step]);
+            let mins: [__m512; PANELS] = bytemuck::cast(chunk.mins[step]);
+            let x_sums = if G == GROUPS { &x.sums } else { &x.sums_of_halves[half] };
+            for m in 0..M {
+                let x_scale = f._mm512_set1_ps(x.scales[m]);
+                for p in 0..PANELS {
+                    let scaled = f._mm512_mul_ps(f._mm512_cvtepi32_ps(products[m][p]), scales[p]);
+                    sums[m][p] = f._mm512_fmadd_ps(scaled, x_scale, sums[m][p]);
+                    if MINS {
+                        let x_sum = f._mm512_set1_ps(x_sums[m]);
+                        sums[m][p] = f._mm512_fmadd_ps(mins[p], x_sum, sums[m][p]);
+                    }
+                }
+            }
+        }
+        for m in 0..M {
+            self.sums[row + m] = bytemuck::cast(sums[m]);
+        }
+    }
+}
+
+/// Writes sums of two panels to the output.
+struct Finish<'a> {
+    task: &'a Task<'a>,
+    s: Avx512Vnni,
+    sums: &'a [Sums],
+    lanes: Range<usize>,
+    cols: Range<usize>,
+}
+
+impl NullaryFnOnce for Finish<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { task, s, sums, lanes, cols } = self;
+        for (m, sums) in sums.iter().enumerate() {
+            let sums: &[f32; PANELS * PANEL_ROWS] = bytemuck::cast_ref(sums);
+            // SAFETY: `m` is a row of `x`, and so of the output, which the caller checked; the columns are
+            // of this task alone.
+            let out = unsafe { task.out.span(m, cols.start, cols.len()) };
+            task.epilogue.finish(s, &sums[lanes.clone()], cols.start, out);
+        }
+    }
+}
