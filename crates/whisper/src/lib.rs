@@ -1,7 +1,8 @@
 //! Whisper speech recognition: the model, its decoding rules and the long-audio pipeline.
 //!
 //! [`Transcriber`] is the front door: it owns a loaded [`Model`] and turns 16 kHz samples into a
-//! [`Transcript`]. The pieces below it are public for those who want to drive them.
+//! [`Transcript`], or gives segments as they become final ([`Transcription`]). The pieces below it are
+//! public for those who want to drive them.
 //!
 //! | file | holds |
 //! |---|---|
@@ -14,7 +15,8 @@
 //! | `ranges.rs`, `track.rs` | cutting a recording; one stretch of it: seek and segments |
 //! | `context.rs` | the prompt of a window |
 //! | `speech.rs` | leaving out what is not speech |
-//! | `transcribe.rs` | batches of windows and temperature fallback over long audio |
+//! | `transcribe.rs`, `builder.rs`, `cancel.rs` | the transcriber, making one, ending its runs early |
+//! | `transcription.rs`, `fallback.rs` | batches of windows over long audio, temperature fallback |
 //! | `align.rs`, `words.rs` | when each token was spoken, and each word |
 //! | `hallucination.rs` | text made up in silence |
 //! | `output.rs` | txt, srt, vtt, tsv, lrc, csv and json |
@@ -24,12 +26,15 @@
 #![forbid(unsafe_code)]
 
 mod align;
+mod builder;
+mod cancel;
 mod config;
 mod context;
 mod decoder;
 mod encoder;
 mod error;
 mod export;
+mod fallback;
 mod hallucination;
 mod languages;
 mod loops;
@@ -46,10 +51,13 @@ mod speech;
 mod times;
 mod track;
 mod transcribe;
+mod transcription;
 mod weights;
 mod window;
 mod words;
 
+pub use builder::TranscriberBuilder;
+pub use cancel::CancelToken;
 pub use config::Config;
 pub use decoder::{Batch, DecoderState};
 pub use encoder::EncoderState;
@@ -62,6 +70,7 @@ pub use output::{OutputFormat, SubtitleLayout, TranscriptWriter};
 pub use search::Finish;
 pub use special::SpecialTokens;
 pub use transcribe::{Progress, Segment, Timings, Transcriber, Transcript};
+pub use transcription::Transcription;
 pub use window::WindowResult;
 pub use words::Word;
 

@@ -1,60 +1,52 @@
 //! Listening to speech only. Windows side by side are cut from the stretches of it; else what is kept
 //! of a recording is transcribed as if it were all, and the times of what was heard are mapped back.
 
+use std::borrow::Cow;
+
 use stonechat_audio::{SpeechMap, Vad};
 use stonechat_nn::Backend;
 
 use crate::times::{samples, seconds};
-use crate::{
-    Error, HOP_LENGTH, Options, Progress, Segment, Transcriber, Transcript, VadMode, WINDOW_SAMPLES,
-};
+use crate::transcription::{Listened, Transcription};
+use crate::{Error, HOP_LENGTH, Options, Segment, Transcriber, VadMode, WINDOW_SAMPLES, ranges};
 
 impl<B: Backend> Transcriber<B> {
-    /// Transcribes 16 kHz mono samples.
+    /// Like [`segments`](Self::segments), for callers that may not block.
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
-    pub async fn transcribe_async(
-        &mut self,
-        samples: &[f32],
-        options: &Options,
-        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
-    ) -> Result<Transcript, Error> {
+    pub async fn segments_async<'a>(
+        &'a mut self,
+        samples: &'a [f32],
+        options: &'a Options,
+    ) -> Result<Transcription<'a, B>, Error> {
         options.validate()?;
         let leaves_out = match options.vad {
             VadMode::Off => false,
             VadMode::On => true,
             VadMode::Auto => samples.len() > WINDOW_SAMPLES,
         };
-        if !leaves_out {
-            return self.transcribe_all(samples, options, on_progress).await;
-        }
-        let ranges = Vad::new()?.detect(samples, &options.vad_options)?;
-        if options.batch_size.is_some() {
-            return self.transcribe_ranges_async(samples, &ranges, options, on_progress).await;
-        }
-        let map = SpeechMap::new(ranges, samples.len());
-        let mut on_kept = |news: Progress<'_>| match news {
-            Progress::Segment(segment) => {
-                let mut segment = segment.clone();
-                restore(&map, &mut segment);
-                on_progress(Progress::Segment(&segment));
+        let mut heard = Listened::all(samples);
+        if leaves_out {
+            let ranges = Vad::new()?.detect(samples, &options.vad_options)?;
+            if options.batch_size.is_some() {
+                let ranges = ranges::pack(&ranges, samples.len())?;
+                return Transcription::new(self, heard, ranges, options).await;
             }
-            Progress::Position(done, _) => {
-                on_progress(Progress::Position(map.original_end(done), samples.len()));
-            }
-            Progress::Language(..) => on_progress(news),
+            let map = SpeechMap::new(ranges, samples.len());
+            heard = Listened { samples: Cow::Owned(map.collect(samples)), map: Some(map) };
+        }
+        let n_samples = heard.samples.len();
+        let ranges = match options.batch_size {
+            Some(batch_size) => ranges::cut(&heard.samples, batch_size),
+            None => Vec::from_iter((n_samples > 0).then_some(0..n_samples)),
         };
-        let kept = map.collect(samples);
-        let mut transcript = self.transcribe_all(&kept, options, &mut on_kept).await?;
-        transcript.segments.iter_mut().for_each(|segment| restore(&map, segment));
-        on_progress(Progress::Position(samples.len(), samples.len()));
-        Ok(transcript)
+        Transcription::new(self, heard, ranges, options).await
     }
 }
 
 /// Moves a segment of what is kept to where it was said.
-fn restore(map: &SpeechMap, segment: &mut Segment) {
+pub(crate) fn restore(map: &SpeechMap, segment: &mut Segment) {
     segment.seek = map.original_start(segment.seek * HOP_LENGTH) / HOP_LENGTH;
     segment.start = seconds(map.original_start(samples(segment.start)));
     segment.end = seconds(map.original_end(samples(segment.end)));

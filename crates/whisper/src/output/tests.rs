@@ -20,7 +20,12 @@ fn transcript() -> Transcript {
         segment(0, 0.0, 2.5, " Hello."),
         segment(1, 3661.04, 3662.0, " a --> b\tc & \"d\" <e>\nf"),
     ];
-    Transcript { text: " Hello. …".to_owned(), segments, language: "en".to_owned() }
+    Transcript {
+        text: " Hello. …".to_owned(),
+        segments,
+        language: "en".to_owned(),
+        cancelled: false,
+    }
 }
 
 fn written(format: OutputFormat, transcript: &Transcript, layout: SubtitleLayout) -> String {
@@ -120,7 +125,7 @@ fn spoken() -> Transcript {
         with_words(2, &[(" 你", 9.0, 9.2), ("好", 9.2, 9.4), ("世", 9.4, 9.6), ("界", 9.6, 10.0)]),
     ];
     let text = segments.iter().map(|segment| segment.text.as_str()).collect();
-    Transcript { text, segments, language: "en".to_owned() }
+    Transcript { text, segments, language: "en".to_owned(), cancelled: false }
 }
 
 #[track_caller]
