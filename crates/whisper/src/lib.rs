@@ -17,6 +17,7 @@
 //! | `speech.rs` | leaving out what is not speech |
 //! | `transcribe.rs`, `builder.rs`, `cancel.rs` | the transcriber, making one, ending its runs early |
 //! | `transcription.rs`, `fallback.rs` | batches of windows over long audio, temperature fallback |
+//! | `live.rs` | speech as it comes: text that is confirmed, and text that may change |
 //! | `align.rs`, `words.rs` | when each token was spoken, and each word |
 //! | `hallucination.rs` | text made up in silence |
 //! | `output.rs` | txt, srt, vtt, tsv, lrc, csv and json |
@@ -37,6 +38,7 @@ mod export;
 mod fallback;
 mod hallucination;
 mod languages;
+mod live;
 mod loops;
 mod model;
 mod options;
@@ -64,6 +66,7 @@ pub use encoder::EncoderState;
 pub use error::Error;
 pub use export::{ExportFormat, export};
 pub use languages::{LANGUAGES, Language};
+pub use live::{LiveEvent, LiveOptions, LiveStream, LiveWord};
 pub use model::Model;
 pub use options::{Options, Task, VadMode};
 pub use output::{OutputFormat, SubtitleLayout, TranscriptWriter};
