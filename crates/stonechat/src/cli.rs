@@ -8,12 +8,15 @@ mod console;
 mod convert;
 mod device;
 mod inspect;
+mod interrupt;
 mod llm;
 mod load;
 mod models;
 mod pull;
 mod quantize;
+mod recognizer;
 mod transcribe;
+mod vad;
 mod write_model;
 
 use std::io::{self, ErrorKind, Write};

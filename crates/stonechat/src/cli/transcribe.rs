@@ -15,17 +15,18 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context;
-use clap::ValueEnum;
 use stonechat::audio::{self, Audio};
 use stonechat::formats::ModelFile;
-use stonechat::nn::{Backend, KvDType};
-use stonechat::whisper::{Language, Model, Options, Progress, Transcriber};
+use stonechat::nn::Backend;
+use stonechat::whisper::{CancelToken, Language, Options, Progress, Transcriber};
 
 use super::console::Console;
-use super::device::{DeviceArgs, Work};
+use super::device::Work;
 use super::load::with_cost;
+use super::recognizer::RecognizerArgs;
 use output::Output;
-use plan::{Input, Plan, Threshold};
+pub(super) use plan::Threshold;
+use plan::{Input, Plan};
 use speech::SpeechArgs;
 use stages::Stages;
 
@@ -35,33 +36,17 @@ pub(super) struct Args {
     /// Audio or video files; `-` is standard input
     #[arg(required = true, value_name = "AUDIO")]
     audio: Vec<PathBuf>,
-    /// Model: a file, a folder or a name [default: test-data/models, else an installed one]
-    #[arg(short, long)]
-    model: Option<String>,
-    /// Spoken language: a code or English name, or auto to detect it
-    #[arg(short, long, default_value = "auto")]
-    language: String,
-    /// Write the words as spoken, or in English
-    #[arg(long, value_enum, default_value_t = TaskName::Transcribe)]
-    task: TaskName,
+    #[command(flatten)]
+    recognizer: RecognizerArgs,
     /// txt, srt, vtt, tsv, json, json-full, lrc, csv; several separated by commas [default: txt]
     #[arg(short = 'f', long, value_name = "FORMAT", value_delimiter = ',')]
     output_format: Vec<String>,
     /// Folder for the results instead of standard output
     #[arg(short, long, value_name = "FOLDER")]
     output_dir: Option<PathBuf>,
-    /// Text that comes before the recording: names, spelling, style
-    #[arg(long, value_name = "TEXT")]
-    initial_prompt: Option<String>,
-    /// Words to expect in every window
-    #[arg(long, value_name = "TEXT")]
-    hotwords: Option<String>,
     /// What the text of the first window begins with
     #[arg(long, value_name = "TEXT")]
     prefix: Option<String>,
-    /// Texts followed side by side at temperature 0; 1 is greedy, faster and a little less accurate
-    #[arg(long, visible_alias = "bs", value_name = "N", default_value_t = Options::default().beam_size)]
-    beam_size: usize,
     /// Stop searching when this times the beam size of texts have ended
     #[arg(long, value_name = "X", default_value_t = Options::default().patience)]
     patience: f32,
@@ -110,16 +95,8 @@ pub(super) struct Args {
     /// Seed of the sampler used at temperatures above zero
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Threads; 0 is one for each physical core
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
-    threads: usize,
     #[command(flatten)]
     speech: SpeechArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
-    /// Type of cached keys and values
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
-    kv_type: KvName,
     /// Print the time of each stage
     #[arg(short, long)]
     verbose: bool,
@@ -128,26 +105,12 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-/// Values of `--task`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum TaskName {
-    Transcribe,
-    Translate,
-}
-
-/// Values of `--kv-type`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum KvName {
-    F32,
-    F16,
-}
-
 /// Transcribes every input; one that fails does not stop the others.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = Plan::check(args)?;
     // Opened before the first recording is decoded: a bad file shows at once.
-    let file = ModelFile::open(&plan.model)?;
-    args.device.run(args.threads, Inputs { plan: &plan, file })
+    let file = ModelFile::open(plan.recognizer.path())?;
+    args.recognizer.run(Inputs { plan: &plan, file })
 }
 
 /// Every input of a command line.
@@ -231,17 +194,8 @@ impl<B: Backend> Job<'_, B> {
 
     fn load(&mut self) -> anyhow::Result<Transcriber<B>> {
         let file = self.file.take().context("the model was closed after an earlier failure")?;
-        const STEPS: f32 = 1000.0;
-        self.console.begin("loading", STEPS as u64);
-        let model = Model::load(self.backend.clone(), &file, |done| {
-            self.console.advance((done * STEPS) as u64);
-        });
-        self.console.end();
-        let is_llm = model.is_err() && stonechat::llm::Config::from_file(&file).is_ok();
-        drop(file);
-        let advice = if is_llm { " (language models: `stonechat generate`)" } else { "" };
-        let name = || format!("cannot load `{}`{advice}", self.plan.model.display());
-        Transcriber::new(model.with_context(name)?, self.plan.kv_dtype).with_context(name)
+        let stop = (&self.console, &CancelToken::new());
+        self.plan.recognizer.load(file, self.backend.clone(), &self.plan.options, stop)
     }
 }
 
@@ -288,13 +242,4 @@ fn detected(input: &Input, language: Language, probability: f32, several: bool) 
     let percent = probability * 100.0;
     let name = if several { format!("{}: ", input.name()) } else { String::new() };
     format!("{name}detected language: {} ({}, {percent:.0}%)", language.name, language.code)
-}
-
-impl From<KvName> for KvDType {
-    fn from(name: KvName) -> Self {
-        match name {
-            KvName::F32 => Self::F32,
-            KvName::F16 => Self::F16,
-        }
-    }
 }

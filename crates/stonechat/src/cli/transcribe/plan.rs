@@ -6,24 +6,19 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use stonechat::Models;
-use stonechat::nn::KvDType;
-use stonechat::whisper::{Language, Options, OutputFormat, SubtitleLayout, Task};
+use stonechat::whisper::{Options, OutputFormat, SubtitleLayout};
 
-use super::{Args, TaskName};
-
-/// Most threads that can be asked for; more is a typing error.
-const MAX_THREADS: usize = 1024;
+use super::Args;
+use crate::cli::recognizer::Recognizer;
 
 /// What to do.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) inputs: Vec<Input>,
-    pub(super) model: PathBuf,
+    pub(super) recognizer: Recognizer,
     pub(super) destination: Destination,
     pub(super) layout: SubtitleLayout,
     pub(super) options: Options,
-    pub(super) kv_dtype: KvDType,
     pub(super) verbose: bool,
     pub(super) quiet: bool,
 }
@@ -44,7 +39,7 @@ pub(super) enum Destination {
 
 /// A number, or `none`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Threshold(pub(super) Option<f64>);
+pub(in crate::cli) struct Threshold(pub(in crate::cli) Option<f64>);
 
 impl FromStr for Threshold {
     type Err = String;
@@ -89,24 +84,14 @@ impl Plan {
         let n_standard = inputs.iter().filter(|i| **i == Input::StandardInput).count();
         ensure!(n_standard <= 1, "standard input (`-`) can be read only once");
         let options = options(args)?;
-        ensure!(
-            args.threads <= MAX_THREADS,
-            "threads: expected 0 to {MAX_THREADS}, got {}",
-            args.threads
-        );
         let destination = destination(args, &inputs)?;
-        let models = Models::from_env();
-        let model = match &args.model {
-            Some(name) => models.find(name)?,
-            None => models.find_default()?,
-        };
+        let recognizer = args.recognizer.find()?;
         Ok(Self {
             inputs,
-            model,
+            recognizer,
             destination,
             layout: args.speech.layout(),
             options,
-            kv_dtype: args.kv_type.into(),
             verbose: args.verbose,
             quiet: args.quiet,
         })
@@ -116,13 +101,7 @@ impl Plan {
 fn options(args: &Args) -> anyhow::Result<Options> {
     let (suppress_tokens, suppress_non_speech) = suppressed(&args.suppress_tokens)?;
     let options = Options {
-        language: language(&args.language)?,
-        task: match args.task {
-            TaskName::Transcribe => Task::Transcribe,
-            TaskName::Translate => Task::Translate,
-        },
         temperatures: temperatures(&args.temperature, args.temperature_increment_on_fallback)?,
-        beam_size: args.beam_size,
         patience: args.patience,
         length_penalty: args.length_penalty,
         best_of: args.best_of,
@@ -131,8 +110,6 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         logprob_threshold: args.logprob_threshold.0,
         no_speech_threshold: args.no_speech_threshold.0,
         condition_on_previous_text: args.condition_on_previous_text,
-        initial_prompt: args.initial_prompt.clone(),
-        hotwords: args.hotwords.clone(),
         prefix: args.prefix.clone(),
         suppress_blank: args.suppress_blank,
         suppress_non_speech,
@@ -143,7 +120,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         seed: args.seed,
         ..Options::default()
     };
-    let options = args.speech.apply(options);
+    let options = args.speech.apply(args.recognizer.apply(options)?);
     options.validate()?;
     Ok(options)
 }
@@ -164,15 +141,6 @@ fn suppressed(text: &str) -> anyhow::Result<(Vec<u32>, bool)> {
         }
     }
     Ok((tokens, non_speech))
-}
-
-fn language(name: &str) -> anyhow::Result<Option<Language>> {
-    if name.eq_ignore_ascii_case("auto") {
-        return Ok(None);
-    }
-    let expected = "auto, a code such as `de` or an English name such as `german`";
-    let language = Language::find(name);
-    language.map(Some).ok_or_else(|| anyhow!("language: expected {expected}, got `{name}`"))
 }
 
 /// A list as it is; one value with the steps up to 1 that openai/whisper's command line adds.
@@ -242,7 +210,7 @@ fn destination(args: &Args, inputs: &[Input]) -> anyhow::Result<Destination> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Input, Threshold, language, suppressed, temperatures};
+    use super::{Input, Threshold, suppressed, temperatures};
     use std::path::Path;
 
     #[test]
@@ -265,14 +233,6 @@ mod tests {
             assert!(message.starts_with("temperature: expected 0 to 2, got `"), "{message}");
         }
         assert!(temperatures("0", Threshold(Some(0.0))).is_err());
-    }
-
-    #[test]
-    fn languages_have_codes_and_names() {
-        assert_eq!(language("auto").unwrap(), None);
-        assert_eq!(language("German").unwrap(), language("de").unwrap());
-        assert_eq!(language("de").unwrap().map(|l| l.code), Some("de"));
-        assert!(language("klingon").unwrap_err().to_string().contains("got `klingon`"));
     }
 
     #[test]
