@@ -9,6 +9,7 @@ mod convert;
 mod device;
 mod inspect;
 mod interrupt;
+mod listen;
 mod llm;
 mod load;
 mod models;
@@ -38,6 +39,8 @@ struct Cli {
 enum Verb {
     /// Transcribe or translate audio files
     Transcribe(Box<transcribe::Args>),
+    /// Write down speech as it comes: from a microphone or as raw sound on standard input
+    Listen(Box<listen::Args>),
     /// Continue a text with a language model
     Generate(Box<llm::generate::Args>),
     /// Talk with a language model
@@ -74,6 +77,7 @@ pub(crate) fn run() -> ExitCode {
     let args = aliases::spelled_out(std::env::args_os());
     let result = match Cli::parse_from(args).verb {
         Verb::Transcribe(args) => transcribe::run(&args),
+        Verb::Listen(args) => listen::run(&args),
         Verb::Generate(args) => llm::generate::run(&args),
         Verb::Chat(args) => llm::chat::run(&args),
         Verb::Tokenize(args) => llm::tokenize::run(&args).map(|()| ExitCode::SUCCESS),
