@@ -17,13 +17,15 @@ use stonechat_audio::vad::{STEP, Turn};
 use stonechat_nn::Backend;
 
 use crate::loops::{self, Limits};
-use crate::times::{samples, seconds};
+use crate::times::samples;
 use crate::{Error, Language, SAMPLE_RATE, Segment, Transcriber, VadMode, WINDOW_SAMPLES, Word};
 use agreement::{Agreement, key};
 pub use options::LiveOptions;
 
 /// Longest buffer: room for what one more piece brings is left in a window.
 const MAX_BUFFER: usize = WINDOW_SAMPLES - 2 * SAMPLE_RATE;
+/// What is left at most of a buffer that was too long, in seconds.
+const MAX_KEPT_S: f64 = 20.0;
 /// Characters of committed text that a buffer is told of.
 const PROMPT_CHARS: usize = 200;
 /// Words that are repeated so often are no hypothesis: loops agree with themselves.
@@ -43,7 +45,8 @@ pub enum LiveEvent {
         /// The text, with a space before it.
         text: String,
     },
-    /// Words that follow those committed before. They do not change any more.
+    /// Words that follow those committed before and replace the partial text. They do not change any
+    /// more.
     Committed {
         /// The words, at least one.
         words: Vec<LiveWord>,
@@ -333,14 +336,14 @@ impl LiveStream {
     ) -> Result<(), Error> {
         let hypothesis = self.decode(transcriber, self.buffer_end(), true).await?;
         let end = self.buffer_end() as f64 / SAMPLE_RATE as f64;
-        let last = hypothesis.ends.iter().rev().nth(1).copied();
-        let cut = last.unwrap_or(0.0).max(end - self.options.trim_s);
+        let last = hypothesis.ends.iter().rev().nth(1).copied().unwrap_or(0.0);
+        let cut = last.max(end - self.options.trim_s.min(MAX_KEPT_S / 2.0));
         let words = self.agreement.push_until(hypothesis.words, cut);
         self.settle_language(hypothesis.language, &words, events);
         self.commit(words, events);
-        // Not within a word.
+        // Not within a word, if that leaves room.
         let cut = self.agreement.rest_start().map_or(cut, |start| start.min(cut));
-        self.forget_until(cut.max(end - seconds(MAX_BUFFER) / 2.0));
+        self.forget_until(cut.max(end - MAX_KEPT_S));
         self.tell_partial(events);
         Ok(())
     }
@@ -407,6 +410,8 @@ impl LiveStream {
         if words.is_empty() {
             return;
         }
+        // They were part of the partial text, or replace it.
+        self.partial.clear();
         let now = self.seconds();
         let mut live = Vec::with_capacity(words.len());
         for mut word in words {

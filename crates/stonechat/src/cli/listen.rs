@@ -5,6 +5,10 @@
 
 mod clock;
 mod input;
+#[cfg(feature = "microphone")]
+mod microphone;
+#[cfg(not(feature = "microphone"))]
+mod no_microphone;
 mod pcm;
 mod screen;
 
@@ -24,6 +28,8 @@ use super::recognizer::{Recognizer, RecognizerArgs};
 use super::vad::VadArgs;
 use clock::Clock;
 use input::{Input, Source};
+#[cfg(not(feature = "microphone"))]
+use no_microphone as microphone;
 use pcm::PcmFormat;
 use screen::{Screen, TextFormat};
 

@@ -33,9 +33,9 @@ pub(super) struct RecognizerArgs {
     /// Words to expect in every window
     #[arg(long, value_name = "TEXT")]
     hotwords: Option<String>,
-    /// Texts followed side by side at temperature 0; 1 is greedy, faster and a little less accurate
-    #[arg(long, visible_alias = "bs", value_name = "N", default_value_t = Options::default().beam_size)]
-    beam_size: usize,
+    /// Texts followed side by side at temperature 0; 1 is greedy, faster and a little less accurate [default: 5, and 1 in streams]
+    #[arg(long, visible_alias = "bs", value_name = "N")]
+    beam_size: Option<usize>,
     /// Threads; 0 is one for each physical core
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
@@ -74,7 +74,7 @@ impl RecognizerArgs {
                 TaskName::Transcribe => Task::Transcribe,
                 TaskName::Translate => Task::Translate,
             },
-            beam_size: self.beam_size,
+            beam_size: self.beam_size.unwrap_or(options.beam_size),
             initial_prompt: self.initial_prompt.clone(),
             hotwords: self.hotwords.clone(),
             ..options

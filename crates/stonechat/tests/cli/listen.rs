@@ -95,11 +95,15 @@ fn sound_that_is_none_is_refused() {
 }
 
 #[cfg(not(feature = "microphone"))]
-#[test]
-fn a_build_without_microphone_says_so() {
-    let folder = Folder::new("a_build_without_microphone_says_so").with_tiny_model(51864);
-    let ran = folder.run(&["listen", "USB", "-q", "-m", "tiny.gguf", "-l", "en"]);
-    ran.fails("this build has no microphone (feature `microphone`)");
+mod without_microphone {
+    use crate::run::Folder;
+
+    #[test]
+    fn a_build_without_microphone_says_so() {
+        let folder = Folder::new("a_build_without_microphone_says_so").with_tiny_model(51864);
+        let ran = folder.run(&["listen", "USB", "-q", "-m", "tiny.gguf", "-l", "en"]);
+        ran.fails("this build has no microphone (feature `microphone`)");
+    }
 }
 
 #[test]

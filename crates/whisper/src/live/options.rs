@@ -4,7 +4,8 @@ use stonechat_audio::VadOptions;
 
 use crate::{Error, Options, VadMode};
 
-/// How a stream becomes text; the defaults are those of `whisper_streaming`, but for the beams.
+/// How a stream becomes text; the defaults are those of `whisper_streaming`, but greedy: hypotheses
+/// have to keep up with speech.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveOptions {
     /// How the buffer is decoded. The first temperature makes hypotheses, the others are for the
@@ -20,7 +21,8 @@ pub struct LiveOptions {
 impl Default for LiveOptions {
     fn default() -> Self {
         let vad_options = VadOptions { min_silence_ms: 1000, ..VadOptions::default() };
-        let decoding = Options { vad: VadMode::On, vad_options, ..Options::default() };
+        let decoding =
+            Options { beam_size: 1, vad: VadMode::On, vad_options, ..Options::default() };
         Self { decoding, min_chunk_s: 1.0, trim_s: 15.0 }
     }
 }

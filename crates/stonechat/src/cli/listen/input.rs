@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use super::microphone::Microphone;
 use super::pcm::{Pcm, PcmFormat};
-use microphone::Microphone;
 
 /// Pieces of sound that wait at most. What writes to standard input waits then; a microphone drops
 /// sound, which is half a minute at least of what cannot be kept up with.
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// What to listen to.
 #[derive(Debug)]
 pub(super) enum Source {
-    StandardInput(Pcm),
+    StandardInput(Box<Pcm>),
     /// The system's, or the one with this name.
     Microphone(Option<String>),
 }
@@ -38,14 +38,14 @@ impl Source {
         match name {
             Some(name) if name != "-" => Ok(Self::Microphone(Some(name.to_owned()))),
             None if io::stdin().is_terminal() => Ok(Self::Microphone(None)),
-            _ => Ok(Self::StandardInput(Pcm::new(format, rate, channels)?)),
+            _ => Ok(Self::StandardInput(Box::new(Pcm::new(format, rate, channels)?))),
         }
     }
 }
 
 /// News from where the sound comes from.
 #[derive(Debug)]
-enum News {
+pub(super) enum News {
     Samples(Vec<f32>),
     /// The last, with the number of bytes that are no whole frame.
     End(usize),
@@ -73,7 +73,7 @@ impl Input {
             Source::StandardInput(pcm) => {
                 std::thread::Builder::new()
                     .name("standard input".to_owned())
-                    .spawn(move || read_standard_input(pcm, &sender))
+                    .spawn(move || read_standard_input(*pcm, &sender))
                     .context("cannot start a thread")?;
                 ("standard input".to_owned(), None)
             }
@@ -167,138 +167,4 @@ fn read_standard_input(mut pcm: Pcm, sender: &SyncSender<News>) {
     };
     // Whoever has stopped listening need not know.
     let _ = sender.send(last);
-}
-
-/// Microphones of this build.
-#[cfg(feature = "microphone")]
-mod microphone {
-    use std::sync::mpsc::SyncSender;
-
-    use anyhow::{Context, anyhow};
-    use cpal::traits::{DeviceTrait, HostTrait, StreamTrait};
-    use cpal::{ErrorKind, FromSample, SampleFormat, SizedSample};
-    use stonechat::audio::Resampler;
-
-    use super::News;
-
-    /// A microphone that records.
-    pub(super) struct Microphone {
-        name: String,
-        /// Ends the recording when it is dropped.
-        _stream: cpal::Stream,
-    }
-
-    impl std::fmt::Debug for Microphone {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.debug_struct("Microphone").field("name", &self.name).finish_non_exhaustive()
-        }
-    }
-
-    impl Microphone {
-        /// Records from the microphone whose name holds `name`, or from the system's.
-        pub(super) fn open(name: Option<&str>, sender: SyncSender<News>) -> anyhow::Result<Self> {
-            let device = find(name)?;
-            let name = name_of(&device);
-            let config = device
-                .default_input_config()
-                .with_context(|| format!("cannot record from `{name}`"))?;
-            let stream = match config.sample_format() {
-                SampleFormat::F32 => record::<f32>(&device, &config, sender),
-                SampleFormat::I16 => record::<i16>(&device, &config, sender),
-                SampleFormat::I32 => record::<i32>(&device, &config, sender),
-                SampleFormat::U16 => record::<u16>(&device, &config, sender),
-                other => Err(anyhow!("expected samples as f32, i16, i32 or u16, got {other}")),
-            };
-            let stream = stream.with_context(|| format!("cannot record from `{name}`"))?;
-            Ok(Self { name, _stream: stream })
-        }
-
-        /// Its name.
-        pub(super) fn name(&self) -> &str {
-            &self.name
-        }
-    }
-
-    fn name_of(device: &cpal::Device) -> String {
-        device
-            .description()
-            .map_or_else(|_| "microphone".to_owned(), |description| description.name().to_owned())
-    }
-
-    fn find(name: Option<&str>) -> anyhow::Result<cpal::Device> {
-        let host = cpal::default_host();
-        let Some(name) = name else {
-            let none = "no microphone: pipe raw sound in, for example from `ffmpeg -f s16le -`";
-            return host.default_input_device().context(none);
-        };
-        let devices: Vec<_> = host.input_devices().context("cannot list microphones")?.collect();
-        let names: Vec<String> = devices.iter().map(name_of).collect();
-        let found = names.iter().position(|found| found.contains(name));
-        found.and_then(|index| devices.into_iter().nth(index)).with_context(|| {
-            format!("microphone: expected one of `{}`, got `{name}`", names.join("`, `"))
-        })
-    }
-
-    fn record<T: SizedSample>(
-        device: &cpal::Device,
-        config: &cpal::SupportedStreamConfig,
-        sender: SyncSender<News>,
-    ) -> anyhow::Result<cpal::Stream>
-    where
-        f32: FromSample<T>,
-    {
-        let n_channels = usize::from(config.channels());
-        let mut resampler = Resampler::new(config.sample_rate())?;
-        let failed = sender.clone();
-        let mut mono = Vec::new();
-        let take = move |samples: &[T], _: &cpal::InputCallbackInfo| {
-            mono.clear();
-            let mean = |frame: &[T]| {
-                let sum: f32 = frame.iter().map(|&x| <f32 as FromSample<T>>::from_sample_(x)).sum();
-                sum / n_channels as f32
-            };
-            mono.extend(samples.chunks_exact(n_channels).map(mean));
-            let mut resampled = Vec::new();
-            resampler.push(&mono, &mut resampled);
-            // The sound card does not wait: what nobody takes is lost.
-            let _ = sender.try_send(News::Samples(resampled));
-        };
-        let fail = move |error: cpal::Error| {
-            // Some sound was lost, or comes from another device: it goes on.
-            let goes_on = matches!(
-                error.kind(),
-                ErrorKind::DeviceChanged | ErrorKind::Xrun | ErrorKind::RealtimeDenied
-            );
-            if !goes_on {
-                let _ = failed.try_send(News::Failed(anyhow::Error::new(error)));
-            }
-        };
-        let stream = device.build_input_stream(config.config(), take, fail, None)?;
-        stream.play()?;
-        Ok(stream)
-    }
-}
-
-/// A build without microphones.
-#[cfg(not(feature = "microphone"))]
-mod microphone {
-    use std::sync::mpsc::SyncSender;
-
-    use super::News;
-
-    /// What this build has none of.
-    #[derive(Debug)]
-    pub(super) enum Microphone {}
-
-    impl Microphone {
-        pub(super) fn open(_: Option<&str>, _: SyncSender<News>) -> anyhow::Result<Self> {
-            anyhow::bail!(
-                "this build has no microphone (feature `microphone`): pipe raw sound in, for example `arecord -f S16_LE -r 16000 | stonechat listen -`"
-            )
-        }
-
-        pub(super) fn name(&self) -> &str {
-            match *self {}
-        }
-    }
 }
