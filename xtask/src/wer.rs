@@ -152,11 +152,12 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
                 let mut options = args.search().options();
                 let more = args.stream_options.as_deref().unwrap_or_default();
                 options.extend(more.split_whitespace().map(str::to_owned));
-                let (transcripts, speed) = stream::transcribe(&stream::Run {
+                let (transcripts, speed) = stream::transcribe(&engine::Run {
                     binary,
                     model: &path,
                     clips: &clips,
                     threads: args.threads,
+                    jobs: 1,
                     options: &options,
                 })?;
                 (Some(transcripts), Some(speed))

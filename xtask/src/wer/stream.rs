@@ -1,24 +1,14 @@
 //! Running `stonechat listen` on the clips, a second of sound at a time and as fast as it goes.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use super::engine::Run;
 use super::manifest::Clip;
 use super::{Transcript, Transcripts};
-
-/// What to run on what.
-#[derive(Debug)]
-pub(super) struct Run<'a> {
-    pub(super) binary: &'a Path,
-    pub(super) model: &'a Path,
-    pub(super) clips: &'a [Clip],
-    pub(super) threads: usize,
-    pub(super) options: &'a [String],
-}
 
 /// The fields of `-f json` that are looked at.
 #[derive(Debug, Deserialize)]
@@ -60,7 +50,8 @@ impl Speed {
     }
 }
 
-/// Listens to every clip. One that fails has an error and the text up to there.
+/// Listens to every clip, one at a time: side by side, all would be late. One that fails has an error
+/// and the text up to there.
 pub(super) fn transcribe(run: &Run<'_>) -> Result<(Transcripts, Speed)> {
     let (mut transcripts, mut speed) = (Transcripts::new(), Speed::default());
     for (n, clip) in run.clips.iter().enumerate() {

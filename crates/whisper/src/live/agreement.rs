@@ -84,9 +84,11 @@ impl Agreement {
         let keys = |words: &[Word]| words.iter().map(key).collect::<Vec<_>>();
         let distances = prefix_distances(&keys(&self.committed), &keys(&hypothesis));
         let cost = |n: usize| {
-            let end = hypothesis.last().map(|word| word.end);
-            let start = hypothesis.get(n).map(|word| word.start).or(end).unwrap_or(until);
-            distances[n] as f64 + (start - until).abs() / SECONDS_PER_EDIT
+            // How far the end of the committed words is from the gap before word `n`.
+            let (before, after) = hypothesis.split_at(n);
+            let early = before.last().map_or(0.0, |word| word.end - until);
+            let late = after.first().map_or(0.0, |word| until - word.start);
+            distances[n] as f64 + early.max(late).max(0.0) / SECONDS_PER_EDIT
         };
         let best = (0..distances.len()).min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
         hypothesis.split_off(best.unwrap_or(0))
@@ -174,6 +176,15 @@ mod tests {
         ]);
         // A word that is said again is not taken for the one before.
         check(&[(0.0, "no", ""), (0.0, "no", "no"), (0.0, "no no", ""), (0.0, "no no no", "no")]);
+    }
+
+    #[test]
+    fn a_pause_after_what_is_committed_changes_nothing() {
+        let mut agreement = check(&[(0.0, "a b c", ""), (0.0, "a b c", "a b c")]);
+        let mut later = words(0.0, "a b c");
+        later.extend(words(6.0, "d e"));
+        assert_eq!(text(&agreement.push(later)), "");
+        assert_eq!(agreement.rest_text(), " d e");
     }
 
     #[test]
