@@ -2,7 +2,8 @@
 //! it and, beside it, of faster-whisper on the same clips.
 //!
 //! File map (`wer/`): `manifest` the clips; `engine` and `peer` run the two; `normalize` makes
-//! texts comparable; `score` counts errors; `report` prints and writes the results.
+//! texts comparable; `score` counts errors; `report` prints and writes the results; `stream` runs
+//! live transcription.
 
 mod engine;
 mod manifest;
@@ -10,6 +11,7 @@ mod normalize;
 mod peer;
 mod report;
 mod score;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -58,6 +60,12 @@ pub(crate) struct WerArgs {
     /// Compare with texts from an earlier run (`--json`, or the peer script's output lines)
     #[arg(long, value_name = "FILE", conflicts_with = "peer")]
     peer_results: Option<PathBuf>,
+    /// Run `stonechat listen` too, and compare its final text with that of whole recordings
+    #[arg(long, conflicts_with_all = ["peer", "peer_results", "peer_only", "batch_size"])]
+    stream: bool,
+    /// More options for `stonechat listen`, separated by spaces
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true, requires = "stream")]
+    stream_options: Option<String>,
     /// Do not run stonechat
     #[arg(long)]
     peer_only: bool,
@@ -149,8 +157,29 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
             (None, Some(file)) => Some(peer::read_results(file)?),
             (None, None) => None,
         };
+        let (peer, speed) = match &binary {
+            Some(binary) if args.stream => {
+                let mut options = args.search().options();
+                let more = args.stream_options.as_deref().unwrap_or_default();
+                options.extend(more.split_whitespace().map(str::to_owned));
+                let (transcripts, speed) = stream::transcribe(&engine::Run {
+                    binary,
+                    model: &path,
+                    clips: &clips,
+                    threads: args.threads,
+                    jobs: 1,
+                    options: &options,
+                })?;
+                (Some(transcripts), Some(speed))
+            }
+            _ => (peer, None),
+        };
+        let sides = if args.stream { ["whole", "stream"] } else { ["stonechat", "faster-whisper"] };
         let scores = report::ModelScores::new(model, &clips, ours.as_ref(), peer.as_ref());
-        scores.print(!args.totals);
+        scores.print(!args.totals, sides);
+        if let Some(mut speed) = speed {
+            println!("{}", speed.report());
+        }
         results.push(scores);
     }
     if let Some(file) = &args.json {

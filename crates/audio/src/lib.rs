@@ -20,7 +20,7 @@ pub use decode::{Audio, Channels, Decoder, Progress, SourceInfo, decode_bytes, d
 pub use error::Error;
 pub use mel::{HOP, LogMel, Mel, N_FFT};
 pub use resample::{Resampler, resample};
-pub use vad::{SpeechMap, Vad, VadOptions};
+pub use vad::{SpeechGate, SpeechMap, Vad, VadOptions};
 
 /// Sample rate of everything this crate hands out, in Hz.
 pub const SAMPLE_RATE: u32 = 16_000;

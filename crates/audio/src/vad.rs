@@ -3,8 +3,10 @@
 //! [`Vad`] runs Silero VAD v6, whose weights are part of this crate, and gives the probability of
 //! speech for each 32 ms; [`VadOptions::ranges`] makes stretches of samples of them, as
 //! faster-whisper 1.2 does; [`SpeechMap`] maps positions between the recording and what is kept of
-//! it. All positions are 16 kHz samples.
+//! it. [`SpeechGate`] does the first two for sound that comes piece by piece. All positions are 16 kHz
+//! samples.
 
+mod gate;
 mod map;
 mod network;
 mod ranges;
@@ -14,6 +16,7 @@ use std::ops::Range;
 use stonechat_compute::Cpu;
 
 use crate::Error;
+pub use gate::{SpeechGate, Turn};
 pub use map::SpeechMap;
 use network::Network;
 pub use ranges::VadOptions;

@@ -186,9 +186,11 @@ impl Backend for Cpu {
             Ok(Self {
                 device: stonechat_compute::Cpu { isa: self.device.isa, threads },
                 activations: Arc::default(),
+                hidden: Arc::default(),
                 moe: Arc::default(),
                 repack: self.repack,
                 load_cost: Arc::clone(&self.load_cost),
+                profile: self.profile.clone(),
             })
         };
         (0..n).map(part).collect()

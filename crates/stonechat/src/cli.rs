@@ -8,12 +8,16 @@ mod console;
 mod convert;
 mod device;
 mod inspect;
+mod interrupt;
+mod listen;
 mod llm;
 mod load;
 mod models;
 mod pull;
 mod quantize;
+mod recognizer;
 mod transcribe;
+mod vad;
 mod write_model;
 
 use std::io::{self, Write};
@@ -36,6 +40,8 @@ struct Cli {
 enum Verb {
     /// Transcribe or translate audio files
     Transcribe(Box<transcribe::Args>),
+    /// Write down speech as it comes: from a microphone or as raw sound on standard input
+    Listen(Box<listen::Args>),
     /// Continue a text with a language model
     Generate(Box<llm::generate::Args>),
     /// Talk with a language model
@@ -77,6 +83,7 @@ pub(crate) fn run() -> ExitCode {
     spelled.notes.iter().for_each(|note| console::print_note(note));
     let result = match cli.verb {
         Verb::Transcribe(args) => transcribe::run(&args),
+        Verb::Listen(args) => listen::run(&args),
         Verb::Generate(args) => llm::generate::run(&args),
         Verb::Chat(args) => llm::chat::run(&args),
         Verb::Tokenize(args) => llm::tokenize::run(&args).map(|()| ExitCode::SUCCESS),

@@ -6,7 +6,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`whisper`] | the model, decoding rules, long recordings, subtitles, export |
+//! | [`whisper`] | the model, decoding rules, long recordings, live speech, subtitles, export |
 //! | [`llm`] | language models: loading, generating, beams, perplexity |
 //! | [`audio`] | decoding of audio files, resampling, log-mel spectrograms |
 //! | [`formats`] | GGUF, safetensors, whisper.cpp and CTranslate2 files |
@@ -17,22 +17,18 @@
 //! # Example
 //!
 //! ```no_run
-//! use stonechat::formats::ModelFile;
-//! use stonechat::nn::{Cpu, KvDType};
-//! use stonechat::whisper::{Model, Options, Progress, Transcriber};
+//! use stonechat::nn::Cpu;
+//! use stonechat::whisper::{Options, Transcriber};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let file = ModelFile::open(stonechat::Models::from_env().find("base")?)?;
-//! let model = Model::load(Cpu::new(0)?, &file, |_fraction| {})?;
-//! let mut transcriber = Transcriber::new(model, KvDType::F16)?;
+//! let path = stonechat::Models::from_env().find("base")?;
+//! let mut transcriber = Transcriber::builder(Cpu::new(0)?).open(path)?;
 //!
 //! let audio = stonechat::audio::decode_file("talk.mp3")?;
-//! let transcript = transcriber.transcribe(&audio.samples, &Options::default(), &mut |news| {
-//!     if let Progress::Segment(segment) = news {
-//!         println!("{:7.2} {}", segment.start, segment.text.trim());
-//!     }
-//! })?;
-//! println!("{} ({})", transcript.text, transcript.language);
+//! for segment in transcriber.segments(&audio.samples, &Options::default())? {
+//!     let segment = segment?;
+//!     println!("{:7.2} {}", segment.start, segment.text.trim());
+//! }
 //! # Ok(())
 //! # }
 //! ```

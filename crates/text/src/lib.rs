@@ -18,6 +18,7 @@ mod byte_level;
 mod byte_map;
 mod chat_template;
 mod detokenize;
+mod edit_distance;
 mod error;
 mod ggml;
 mod hf_json;
@@ -30,6 +31,7 @@ mod vocabulary_list;
 
 pub use chat_template::{ChatTemplate, ChatTemplateCapabilities, Conversation};
 pub use detokenize::StreamDecoder;
+pub use edit_distance::prefix_distances;
 pub use error::{Error, Result};
 pub use ggml::{FimTokens, GgmlVocabulary};
 pub use tokenizer::Tokenizer;

@@ -1,7 +1,8 @@
 //! Whisper speech recognition: the model, its decoding rules and the long-audio pipeline.
 //!
 //! [`Transcriber`] is the front door: it owns a loaded [`Model`] and turns 16 kHz samples into a
-//! [`Transcript`]. The pieces below it are public for those who want to drive them.
+//! [`Transcript`], or gives segments as they become final ([`Transcription`]). The pieces below it are
+//! public for those who want to drive them.
 //!
 //! | file | holds |
 //! |---|---|
@@ -15,7 +16,9 @@
 //! | `context.rs` | the prompt of a window |
 //! | `speech.rs` | leaving out what is not speech, or not asked for |
 //! | `speakers.rs` | what several people said as one transcript |
-//! | `transcribe.rs`, `cancel.rs` | batches of windows and temperature fallback over long audio |
+//! | `transcribe.rs`, `builder.rs`, `cancel.rs` | the transcriber, making one, ending its runs early |
+//! | `transcription.rs`, `fallback.rs` | batches of windows over long audio, temperature fallback |
+//! | `live.rs` | speech as it comes: text that is confirmed, and text that may change |
 //! | `align.rs`, `words.rs` | when each token was spoken, and each word |
 //! | `hallucination.rs` | text made up in silence |
 //! | `output.rs` | txt, srt, vtt, tsv, lrc, csv and json |
@@ -25,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod align;
+mod builder;
 mod cancel;
 mod config;
 mod context;
@@ -32,8 +36,10 @@ mod decoder;
 mod encoder;
 mod error;
 mod export;
+mod fallback;
 mod hallucination;
 mod languages;
+mod live;
 mod loops;
 mod model;
 mod options;
@@ -49,10 +55,12 @@ mod speech;
 mod times;
 mod track;
 mod transcribe;
+mod transcription;
 mod weights;
 mod window;
 mod words;
 
+pub use builder::TranscriberBuilder;
 pub use cancel::CancelToken;
 pub use config::Config;
 pub use decoder::{Batch, DecoderState};
@@ -60,12 +68,14 @@ pub use encoder::EncoderState;
 pub use error::Error;
 pub use export::{ExportFormat, export};
 pub use languages::{LANGUAGES, Language};
+pub use live::{LiveEvent, LiveOptions, LiveStream, LiveWord};
 pub use model::Model;
 pub use options::{Options, Task, VadMode};
 pub use output::{OutputFormat, SubtitleLayout, TranscriptWriter};
 pub use search::Finish;
 pub use special::SpecialTokens;
 pub use transcribe::{Progress, Segment, Timings, Transcriber, Transcript};
+pub use transcription::Transcription;
 pub use window::WindowResult;
 pub use words::Word;
 

@@ -3,17 +3,31 @@
 //! Timestamps differ in every round, so only text tokens are compared. The limits leave refrains
 //! and laughter alone: a loop goes on until nothing stops it.
 
-/// Rounds that make a loop.
-const MIN_ROUNDS: usize = 6;
-/// Text tokens that they cover at least: short words are repeated for emphasis.
-const MIN_TOKENS: usize = 36;
+/// What makes a loop.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// So many rounds.
+    pub(crate) min_rounds: usize,
+    /// Text tokens that they cover at least: short words are repeated for emphasis.
+    pub(crate) min_tokens: usize,
+}
+
+impl Limits {
+    /// Of the tokens of a window.
+    pub(crate) const WINDOW: Self = Self { min_rounds: 6, min_tokens: 36 };
+}
+
 /// Longest round; six of them fill what a window may hold.
 const MAX_PERIOD: usize = 37;
 
 /// Text tokens of one round of the loop that `tokens` ends in.
-pub(crate) fn period(tokens: &[u32], is_text: impl Fn(u32) -> bool + Copy) -> Option<usize> {
+pub(crate) fn period(
+    tokens: &[u32],
+    is_text: impl Fn(u32) -> bool + Copy,
+    limits: Limits,
+) -> Option<usize> {
     (1..=MAX_PERIOD).find(|&period| {
-        let n_tokens = MIN_TOKENS.max(MIN_ROUNDS * period);
+        let n_tokens = limits.min_tokens.max(limits.min_rounds * period);
         // Rounds are equal where each token is what stood one round before.
         tail(tokens, is_text, period).take(n_tokens - period).count() == n_tokens - period
     })
@@ -24,8 +38,9 @@ pub(crate) fn period(tokens: &[u32], is_text: impl Fn(u32) -> bool + Copy) -> Op
 pub(crate) fn without_repeats(
     tokens: &[u32],
     is_text: impl Fn(u32) -> bool + Copy,
+    limits: Limits,
 ) -> Option<&[u32]> {
-    let period = period(tokens, is_text)?;
+    let period = period(tokens, is_text, limits)?;
     let n_repeated = tail(tokens, is_text, period).count();
     let n_text = tokens.iter().filter(|&&t| is_text(t)).count();
     let last = (0..tokens.len()).filter(|&i| is_text(tokens[i])).nth(n_text - n_repeated - 1)?;
@@ -45,7 +60,7 @@ fn tail(
 
 #[cfg(test)]
 mod tests {
-    use super::{period, without_repeats};
+    use super::{Limits, period, without_repeats};
 
     /// Timestamps are the tokens from 1000 on.
     fn is_text(token: u32) -> bool {
@@ -54,8 +69,9 @@ mod tests {
 
     #[track_caller]
     fn check(tokens: &[u32], loop_of: Option<(usize, &[u32])>) {
-        assert_eq!(period(tokens, is_text), loop_of.map(|l| l.0));
-        assert_eq!(without_repeats(tokens, is_text), loop_of.map(|l| l.1));
+        let limits = Limits::WINDOW;
+        assert_eq!(period(tokens, is_text, limits), loop_of.map(|l| l.0));
+        assert_eq!(without_repeats(tokens, is_text, limits), loop_of.map(|l| l.1));
     }
 
     #[test]

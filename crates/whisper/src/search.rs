@@ -5,7 +5,7 @@
 
 use stonechat_nn::sample::Rng;
 
-use crate::loops;
+use crate::loops::{self, Limits};
 use crate::sampling::{log_sum_exp, sample, top};
 
 /// How to search.
@@ -218,7 +218,8 @@ impl Search {
 
     fn is_loop(&self, hypothesis: &Hypothesis) -> bool {
         let eot = self.options.eot;
-        loops::period(&hypothesis.tokens[self.n_given..], |token| token < eot).is_some()
+        loops::period(&hypothesis.tokens[self.n_given..], |token| token < eot, Limits::WINDOW)
+            .is_some()
     }
 
     /// Ends the search; where fewer texts than the width have finished, the best of those that

@@ -1,78 +1,36 @@
 //! Listening to speech only. Windows side by side are cut from the stretches of it; else what is kept
 //! of a recording is transcribed as if it were all, and the times of what was heard are mapped back.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use stonechat_audio::SpeechMap;
 use stonechat_nn::Backend;
 
 use crate::times::{samples, seconds};
-use crate::{Error, HOP_LENGTH, Options, Progress, Segment, Transcriber, Transcript};
+use crate::transcription::{Listened, Transcription};
+use crate::{Error, HOP_LENGTH, Options, Progress, Segment, Transcriber, Transcript, ranges};
 
 impl<B: Backend> Transcriber<B> {
-    /// Transcribes 16 kHz mono samples.
+    /// Like [`segments`](Self::segments), for callers that may not block.
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
-    pub async fn transcribe_async(
-        &mut self,
-        samples: &[f32],
-        options: &Options,
-        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
-    ) -> Result<Transcript, Error> {
+    pub async fn segments_async<'a>(
+        &'a mut self,
+        samples: &'a [f32],
+        options: &'a Options,
+    ) -> Result<Transcription<'a, B>, Error> {
         options.validate()?;
         let speech = options.find_speech(samples)?;
-        self.transcribe_speech_async(samples, speech, options, on_progress).await
+        self.segments_of(samples, speech, options).await
     }
 
     /// Transcribes 16 kHz mono samples of which [`Options::find_speech`] said what holds speech, for
-    /// example while another recording was being transcribed.
+    /// example while another recording was being transcribed; blocks until done.
     ///
     /// # Errors
     /// If the stretches are not ascending, an option does not fit the model or the device fails.
-    pub async fn transcribe_speech_async(
-        &mut self,
-        samples: &[f32],
-        speech: Option<Vec<Range<usize>>>,
-        options: &Options,
-        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
-    ) -> Result<Transcript, Error> {
-        options.validate()?;
-        if !options.clip_timestamps.is_empty() {
-            let clips = options.clips(samples.len());
-            return self.transcribe_tracks(samples, clips, options, on_progress).await;
-        }
-        let Some(ranges) = speech else {
-            return self.transcribe_all(samples, options, on_progress).await;
-        };
-        if options.batch_size.is_some() {
-            return self.transcribe_ranges_async(samples, &ranges, options, on_progress).await;
-        }
-        let map = SpeechMap::new(ranges, samples.len());
-        let mut on_kept = |news: Progress<'_>| match news {
-            Progress::Segment(segment) => {
-                let mut segment = segment.clone();
-                restore(&map, &mut segment);
-                on_progress(Progress::Segment(&segment));
-            }
-            Progress::Position(done, _) => {
-                on_progress(Progress::Position(map.original_end(done), samples.len()));
-            }
-            Progress::Language(..) => on_progress(news),
-        };
-        let kept = map.collect(samples);
-        let mut transcript = self.transcribe_all(&kept, options, &mut on_kept).await?;
-        transcript.segments.iter_mut().for_each(|segment| restore(&map, segment));
-        if !transcript.cancelled {
-            on_progress(Progress::Position(samples.len(), samples.len()));
-        }
-        Ok(transcript)
-    }
-
-    /// Like [`transcribe_speech_async`](Self::transcribe_speech_async); blocks until done.
-    ///
-    /// # Errors
-    /// As there.
     pub fn transcribe_speech(
         &mut self,
         samples: &[f32],
@@ -80,12 +38,43 @@ impl<B: Backend> Transcriber<B> {
         options: &Options,
         on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
     ) -> Result<Transcript, Error> {
-        pollster::block_on(self.transcribe_speech_async(samples, speech, options, on_progress))
+        options.validate()?;
+        pollster::block_on(async {
+            self.segments_of(samples, speech, options).await?.run(on_progress).await
+        })
+    }
+
+    /// Begins with the clips that were asked for, or with what holds speech, or with everything.
+    async fn segments_of<'a>(
+        &'a mut self,
+        samples: &'a [f32],
+        speech: Option<Vec<Range<usize>>>,
+        options: &'a Options,
+    ) -> Result<Transcription<'a, B>, Error> {
+        let mut heard = Listened::all(samples);
+        if !options.clip_timestamps.is_empty() {
+            let clips = options.clips(samples.len());
+            return Transcription::new(self, heard, clips, options).await;
+        }
+        if let Some(speech) = speech {
+            if options.batch_size.is_some() {
+                let ranges = ranges::pack(&speech, samples.len())?;
+                return Transcription::new(self, heard, ranges, options).await;
+            }
+            let map = SpeechMap::new(speech, samples.len());
+            heard = Listened { samples: Cow::Owned(map.collect(samples)), map: Some(map) };
+        }
+        let n_samples = heard.samples.len();
+        let ranges = match options.batch_size {
+            Some(batch_size) => ranges::cut(&heard.samples, batch_size),
+            None => Vec::from_iter((n_samples > 0).then_some(0..n_samples)),
+        };
+        Transcription::new(self, heard, ranges, options).await
     }
 }
 
 /// Moves a segment of what is kept to where it was said.
-fn restore(map: &SpeechMap, segment: &mut Segment) {
+pub(crate) fn restore(map: &SpeechMap, segment: &mut Segment) {
     segment.seek = map.original_start(segment.seek * HOP_LENGTH) / HOP_LENGTH;
     segment.start = seconds(map.original_start(samples(segment.start)));
     segment.end = seconds(map.original_end(samples(segment.end)));

@@ -17,11 +17,9 @@ use crate::{
 
 /// One stretch.
 #[derive(Debug)]
-pub(crate) struct Track<'a> {
+pub(crate) struct Track {
     /// Where it lies in the recording.
     range: Range<usize>,
-    /// What is in it.
-    samples: &'a [f32],
     mel: Mel,
     n_frames: usize,
     /// The first frame that is not done.
@@ -32,19 +30,19 @@ pub(crate) struct Track<'a> {
     pub(crate) segments: Vec<Segment>,
 }
 
-impl<'a> Track<'a> {
+impl Track {
     /// The stretch `range` of `recording`.
-    pub(crate) fn new(recording: &'a [f32], range: Range<usize>, log_mel: &LogMel) -> Self {
-        let samples = &recording[range.clone()];
-        let mel = log_mel.compute(samples, WINDOW_SAMPLES);
+    pub(crate) fn new(recording: &[f32], range: Range<usize>, log_mel: &LogMel) -> Self {
+        let mel = log_mel.compute(&recording[range.clone()], WINDOW_SAMPLES);
         let n_frames = mel.n_frames - WINDOW_FRAMES;
         let last_speech = seconds(range.start);
-        Self { range, samples, mel, n_frames, seek: 0, last_speech, segments: Vec::new() }
+        Self { range, mel, n_frames, seek: 0, last_speech, segments: Vec::new() }
     }
 
-    /// Passes over windows of digital silence; whether something is left to be heard.
-    pub(crate) fn find_sound(&mut self) -> bool {
-        while !self.is_done() && is_digital_silence(self.samples, self.seek, self.size()) {
+    /// Passes over windows of digital silence in its recording; whether something is left to be heard.
+    pub(crate) fn find_sound(&mut self, recording: &[f32]) -> bool {
+        let samples = &recording[self.range.clone()];
+        while !self.is_done() && is_digital_silence(samples, self.seek, self.size()) {
             self.seek += self.size();
         }
         !self.is_done()

@@ -1,29 +1,18 @@
-//! Long audio: prompts from earlier text, windows decoded together, temperature fallback.
-//!
-//! A recording is one or several tracks. One after the other, each window can be told what was said
-//! before it; side by side, windows do not know of each other.
-//!
-//! Source: openai/whisper `transcribe.py`; faster-whisper `BatchedInferencePipeline`.
+//! The front door: a model with its buffers, and what it gives.
 
-use std::collections::VecDeque;
 use std::ops::{AddAssign, Range};
 use std::time::Duration;
 
 use stonechat_nn::{Backend, KvDType};
 use web_time::Instant;
 
-use crate::align::Heard;
-use crate::context::{Context, Prompt};
-use crate::hallucination;
-use crate::options::no_temperature;
 use crate::ranges;
-use crate::rules::Rules;
-use crate::track::{Cut, Track};
-use crate::window::{Attempt, Scratch, WindowRequest};
-use crate::words::speech_end;
+use crate::track::Track;
+use crate::transcription::{Listened, Transcription};
+use crate::window::Scratch;
 use crate::{
-    Batch, CancelToken, DecoderState, EncoderState, Error, Finish, Language, Model, Options,
-    WINDOW_SAMPLES, WindowResult, Word,
+    Batch, CancelToken, DecoderState, EncoderState, Error, Language, Model, Options,
+    WINDOW_SAMPLES, Word,
 };
 
 /// A stretch of text with its times; the fields are openai/whisper's.
@@ -73,7 +62,7 @@ pub struct Transcript {
     /// Code of the spoken language.
     pub language: String,
     /// Whether the run was cancelled: this is what was finished before.
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
 }
 
@@ -122,13 +111,13 @@ impl AddAssign for Timings {
 /// A model with the buffers to run it on one recording at a time.
 #[derive(Debug)]
 pub struct Transcriber<B: Backend> {
-    model: Model<B>,
+    pub(crate) model: Model<B>,
     kv_dtype: KvDType,
     encoder: EncoderState<B>,
-    decoder: DecoderState<B>,
-    scratch: Scratch,
-    timings: Timings,
-    cancel: CancelToken,
+    pub(crate) decoder: DecoderState<B>,
+    pub(crate) scratch: Scratch,
+    pub(crate) timings: Timings,
+    pub(crate) cancel: CancelToken,
 }
 
 impl<B: Backend> Transcriber<B> {
@@ -156,6 +145,10 @@ impl<B: Backend> Transcriber<B> {
         self.cancel = token.clone();
     }
 
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
     /// The model.
     #[must_use]
     pub fn model(&self) -> &Model<B> {
@@ -181,18 +174,29 @@ impl<B: Backend> Transcriber<B> {
         pollster::block_on(self.transcribe_async(samples, options, on_progress))
     }
 
-    /// Transcribes all of `samples` with options that were checked.
-    pub(crate) async fn transcribe_all(
+    /// The segments of 16 kHz mono samples, each given as soon as it is final; blocks meanwhile.
+    ///
+    /// # Errors
+    /// If an option does not fit the model or the device fails.
+    pub fn segments<'a>(
+        &'a mut self,
+        samples: &'a [f32],
+        options: &'a Options,
+    ) -> Result<Transcription<'a, B>, Error> {
+        pollster::block_on(self.segments_async(samples, options))
+    }
+
+    /// Like [`transcribe`](Self::transcribe), for callers that may not block.
+    ///
+    /// # Errors
+    /// If an option does not fit the model or the device fails.
+    pub async fn transcribe_async(
         &mut self,
         samples: &[f32],
         options: &Options,
         on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
     ) -> Result<Transcript, Error> {
-        let ranges = match options.batch_size {
-            Some(batch_size) => ranges::cut(samples, batch_size),
-            None => Vec::from_iter((!samples.is_empty()).then_some(0..samples.len())),
-        };
-        self.transcribe_tracks(samples, ranges, options, on_progress).await
+        self.segments_async(samples, options).await?.run(on_progress).await
     }
 
     /// Transcribes stretches of 16 kHz mono samples, for example where somebody speaks. Neighbours
@@ -210,7 +214,8 @@ impl<B: Backend> Transcriber<B> {
     ) -> Result<Transcript, Error> {
         options.validate()?;
         let ranges = ranges::pack(ranges, samples.len())?;
-        self.transcribe_tracks(samples, ranges, options, on_progress).await
+        let run = Transcription::new(self, Listened::all(samples), ranges, options).await?;
+        run.run(on_progress).await
     }
 
     /// Like [`transcribe_ranges_async`](Self::transcribe_ranges_async); blocks until done.
@@ -227,135 +232,13 @@ impl<B: Backend> Transcriber<B> {
         pollster::block_on(self.transcribe_ranges_async(samples, ranges, options, on_progress))
     }
 
-    /// Transcribes stretches of `samples` as they are, one after the other or side by side.
-    pub(crate) async fn transcribe_tracks(
-        &mut self,
-        samples: &[f32],
-        ranges: Vec<Range<usize>>,
-        options: &Options,
-        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
-    ) -> Result<Transcript, Error> {
+    /// Checks options with the model and makes the buffers that they need.
+    pub(crate) fn prepare(&mut self, options: &Options, n_windows: usize) -> Result<(), Error> {
         options.validate_for(self.model.config())?;
-        let n_windows = options.batch_size.unwrap_or(1);
-        self.make_room(n_windows.min(ranges.len().max(1)), options.n_sequences())?;
+        self.make_room(n_windows, options.n_sequences())?;
         if options.word_timestamps {
             self.model.enable_alignment(&mut self.decoder)?;
         }
-        let mut pending = ranges.iter();
-        let mut first = pending.next().map(|range| self.track(samples, range.clone()));
-        let (language, mut encoded) = match self.known_language(options)? {
-            Some(language) => (language, None),
-            None => {
-                let (language, probability, encoded) =
-                    self.detect_language(samples, &ranges, first.as_ref()).await?;
-                on_progress(Progress::Language(language, probability));
-                (language, encoded)
-            }
-        };
-        let written = if options.task == crate::Task::Translate { "en" } else { language.code };
-        let special = *self.model.special();
-        let rules = Rules::new(special, self.model.tokenizer(), options);
-        let start = self.start_sequence(language, options)?;
-        let first_window = ranges.first().map_or(0, |range| range.start);
-        let mut context = Context::new(&self.model, start, first_window, options);
-        let mut transcript = Transcript {
-            text: String::new(),
-            segments: Vec::new(),
-            language: language.code.to_owned(),
-            cancelled: false,
-        };
-        // In order of time; those that are done wait for those before them.
-        let mut tracks: VecDeque<Track<'_>> = VecDeque::new();
-        let mut done_before = 0;
-        loop {
-            if self.cancel.is_cancelled() {
-                transcript.cancelled = true;
-                return Ok(transcript);
-            }
-            let mut n_open = tracks.iter().filter(|track| !track.is_done()).count();
-            while n_open < n_windows {
-                let next = || pending.next().map(|range| self.track(samples, range.clone()));
-                let Some(mut track) = first.take().or_else(next) else { break };
-                n_open += usize::from(track.find_sound());
-                tracks.push_back(track);
-            }
-            let mut open: Vec<&mut Track<'_>> =
-                tracks.iter_mut().filter(|track| !track.is_done()).collect();
-            for (window, track) in open.iter().enumerate() {
-                if encoded.take() != Some(track.window_start()) {
-                    self.encode(&track.window(), window);
-                }
-            }
-            let decoded = self.decode_with_fallback(&open, &context, &rules, options).await?;
-            let is_empty = decoded.is_empty();
-            for (window, (track, decoded)) in open.iter_mut().zip(decoded).enumerate() {
-                if is_silent(&decoded.result, options) {
-                    track.skip_window();
-                } else {
-                    let first = track.segments.len();
-                    let mut cut = track.cut(&decoded.result, &special, self.model.tokenizer());
-                    if options.word_timestamps {
-                        let heard = Heard {
-                            window,
-                            start: context.start(),
-                            language: written,
-                            offset: track.offset(),
-                            n_frames: track.size(),
-                            last_speech: track.last_speech,
-                        };
-                        self.time_words(track, &mut cut, heard, options).await?;
-                    }
-                    track.take(cut);
-                    let Decoded { temperature, has_failed, .. } = decoded;
-                    context.add(&track.segments[first..], temperature, has_failed);
-                }
-                track.find_sound();
-            }
-            while let Some(track) = tracks.front_mut() {
-                for mut segment in track.segments.drain(..) {
-                    segment.id = transcript.segments.len();
-                    on_progress(Progress::Segment(&segment));
-                    transcript.text += &segment.text;
-                    transcript.segments.push(segment);
-                }
-                if !track.is_done() {
-                    break;
-                }
-                done_before = track.end();
-                tracks.pop_front();
-            }
-            if is_empty {
-                break;
-            }
-            let done: usize = tracks.iter().map(Track::done_samples).sum();
-            on_progress(Progress::Position(done_before + done, samples.len()));
-        }
-        on_progress(Progress::Position(samples.len(), samples.len()));
-        Ok(transcript)
-    }
-
-    /// Finds the words of what the window at hand of `track` was cut into, and moves on to the last of
-    /// them.
-    async fn time_words(
-        &mut self,
-        track: &mut Track<'_>,
-        cut: &mut Cut,
-        heard: Heard<'_>,
-        options: &Options,
-    ) -> Result<(), Error> {
-        let started = Instant::now();
-        self.model.add_words(&mut self.decoder, &mut cut.segments, heard, options).await?;
-        self.timings.align += started.elapsed();
-        let Heard { offset, n_frames, last_speech, .. } = heard;
-        cut.follow_words(offset);
-        if let Some(threshold) = options.hallucination_silence_threshold {
-            let n_left = track.n_left();
-            let window = hallucination::Window { offset, n_frames, n_left, last_speech };
-            if let Some(advance) = hallucination::remove(&mut cut.segments, window, threshold) {
-                cut.advance = advance;
-            }
-        }
-        track.last_speech = speech_end(&cut.segments).unwrap_or(last_speech);
         Ok(())
     }
 
@@ -370,7 +253,7 @@ impl<B: Backend> Transcriber<B> {
         Ok(())
     }
 
-    fn track<'a>(&mut self, samples: &'a [f32], range: Range<usize>) -> Track<'a> {
+    pub(crate) fn track(&mut self, samples: &[f32], range: Range<usize>) -> Track {
         let started = Instant::now();
         let track = Track::new(samples, range, self.model.log_mel());
         self.timings.mel += started.elapsed();
@@ -378,7 +261,7 @@ impl<B: Backend> Transcriber<B> {
     }
 
     /// The language when it need not be detected.
-    fn known_language(&self, options: &Options) -> Result<Option<Language>, Error> {
+    pub(crate) fn known_language(&self, options: &Options) -> Result<Option<Language>, Error> {
         let special = self.model.special();
         let english = Language::find("en");
         if !special.multilingual {
@@ -400,7 +283,11 @@ impl<B: Backend> Transcriber<B> {
     }
 
     /// `<|startoftranscript|>`, language, task and, if asked for, `<|notimestamps|>`.
-    fn start_sequence(&self, language: Language, options: &Options) -> Result<Vec<u32>, Error> {
+    pub(crate) fn start_sequence(
+        &self,
+        language: Language,
+        options: &Options,
+    ) -> Result<Vec<u32>, Error> {
         let special = self.model.special();
         let mut start = vec![special.sot];
         if special.multilingual {
@@ -417,7 +304,7 @@ impl<B: Backend> Transcriber<B> {
     }
 
     /// Encodes `mel`, `[WINDOW_FRAMES, n_mels]`, for window `window` of the decoder.
-    fn encode(&mut self, mel: &[f32], window: usize) {
+    pub(crate) fn encode(&mut self, mel: &[f32], window: usize) {
         let started = Instant::now();
         self.model.encode(&mut self.encoder, mel);
         self.model.set_audio(&mut self.decoder, window, &self.encoder);
@@ -427,14 +314,14 @@ impl<B: Backend> Transcriber<B> {
 
     /// The most probable language of the first 30 s of `ranges`, its probability, and where the
     /// window begins that was encoded for it, if it is the first one of the first track.
-    async fn detect_language(
+    pub(crate) async fn detect_language(
         &mut self,
         samples: &[f32],
         ranges: &[Range<usize>],
-        first: Option<&Track<'_>>,
+        first: Option<&Track>,
     ) -> Result<(Language, f32, Option<usize>), Error> {
         // A short window says too little.
-        let is_enough = |track: &&Track<'_>| ranges.len() == 1 || 2 * track.len() > WINDOW_SAMPLES;
+        let is_enough = |track: &&Track| ranges.len() == 1 || 2 * track.len() > WINDOW_SAMPLES;
         let first = first.filter(is_enough);
         let window = if let Some(track) = first {
             track.window()
@@ -457,95 +344,4 @@ impl<B: Backend> Transcriber<B> {
         let total: f32 = logits.iter().map(|l| (l - logits[best]).exp()).sum();
         Ok((special.languages()[best], 1.0 / total, first.map(Track::window_start)))
     }
-
-    /// Decodes the windows at hand of `tracks`, those that fail again at the next temperature.
-    async fn decode_with_fallback(
-        &mut self,
-        tracks: &[&mut Track<'_>],
-        context: &Context,
-        rules: &Rules,
-        options: &Options,
-    ) -> Result<Vec<Decoded>, Error> {
-        let started = Instant::now();
-        let prompts: Vec<Prompt> =
-            tracks.iter().map(|track| context.prompt(&self.model, track.window_start())).collect();
-        let mut best: Vec<Option<Decoded>> = tracks.iter().map(|_| None).collect();
-        let mut open: Vec<usize> = (0..tracks.len()).collect();
-        for (n, &temperature) in options.temperatures.iter().enumerate() {
-            if open.is_empty() {
-                break;
-            }
-            let request = |&window: &usize| {
-                let Prompt { tokens, n_given } = &prompts[window];
-                // Draws depend on the window, not on what is decoded beside it.
-                let at = (tracks[window].window_start() * options.temperatures.len() + n) as u64;
-                let seed = options.seed.wrapping_add(at);
-                WindowRequest { window, prompt: tokens, n_given: *n_given, seed }
-            };
-            let requests: Vec<_> = open.iter().map(request).collect();
-            let (state, scratch) = (&mut self.decoder, &mut self.scratch);
-            let attempt = Attempt { rules, options, temperature };
-            let results = self.model.decode_windows(state, scratch, &requests, attempt).await?;
-            let mut failed = Vec::new();
-            for (&window, result) in open.iter().zip(results) {
-                let has_failed = needs_fallback(&result, options);
-                let kept = best[window].take().map(|earlier| earlier.result);
-                let result = match kept {
-                    Some(kept) if has_failed && !is_better(&result, &kept, options) => kept,
-                    _ => result,
-                };
-                best[window] = Some(Decoded { result, temperature, has_failed });
-                if has_failed {
-                    failed.push(window);
-                }
-            }
-            self.timings.fallbacks += failed.len();
-            open = failed;
-        }
-        self.timings.decode += started.elapsed();
-        let mut decoded: Vec<Decoded> =
-            best.into_iter().collect::<Option<_>>().ok_or_else(no_temperature)?;
-        for Decoded { result, .. } in &mut decoded {
-            if result.finish == Finish::Loop {
-                result.cut_loop(self.model.tokenizer(), self.model.special());
-            }
-            self.timings.tokens += result.tokens.len();
-        }
-        Ok(decoded)
-    }
-}
-
-/// What a window was decoded to.
-#[derive(Debug)]
-struct Decoded {
-    /// The best attempt.
-    result: WindowResult,
-    /// Temperature of the last attempt.
-    temperature: f32,
-    /// Whether that one failed too.
-    has_failed: bool,
-}
-
-/// Which of two failed attempts to keep: one that does not repeat itself, then the more probable
-/// one. The reference keeps the last, which is the most random; this is faster-whisper's choice.
-fn is_better(a: &WindowResult, b: &WindowResult, options: &Options) -> bool {
-    (!repeats(a, options), a.avg_logprob) > (!repeats(b, options), b.avg_logprob)
-}
-
-fn repeats(result: &WindowResult, options: &Options) -> bool {
-    let limit = options.compression_ratio_threshold;
-    result.finish == Finish::Loop || limit.is_some_and(|limit| result.compression_ratio > limit)
-}
-
-fn needs_fallback(result: &WindowResult, options: &Options) -> bool {
-    let unlikely = options.logprob_threshold.is_some_and(|limit| result.avg_logprob < limit);
-    let silent =
-        unlikely && options.no_speech_threshold.is_some_and(|limit| result.no_speech_prob > limit);
-    (repeats(result, options) || unlikely) && !silent
-}
-
-/// Whether the window holds no speech: the model says so and is unsure of the text it gave.
-fn is_silent(result: &WindowResult, options: &Options) -> bool {
-    let sure = options.logprob_threshold.is_some_and(|limit| result.avg_logprob > limit);
-    options.no_speech_threshold.is_some_and(|limit| result.no_speech_prob > limit) && !sure
 }

@@ -7,11 +7,11 @@ use flate2::write::ZlibEncoder;
 use stonechat_nn::Backend;
 use stonechat_text::Tokenizer;
 
-use crate::loops;
+use crate::loops::{self, Limits};
 use crate::rules::Rules;
 use crate::sampling::probability;
 use crate::search::{Finish, Search, SearchOptions};
-use crate::{Batch, DecoderState, Error, Model, Options, SpecialTokens};
+use crate::{Batch, CancelToken, DecoderState, Error, Model, Options, SpecialTokens};
 
 /// What one window was decoded to.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +53,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) rules: &'a Rules,
     pub(crate) options: &'a Options,
     pub(crate) temperature: f32,
+    pub(crate) cancel: &'a CancelToken,
 }
 
 /// A window that is being decoded.
@@ -132,14 +133,15 @@ impl Decoding {
 }
 
 impl<B: Backend> Model<B> {
-    /// Decodes windows of `state` side by side, each with as many sequences as it searches with.
+    /// Decodes windows of `state` side by side, each with as many sequences as it searches with;
+    /// `None` if that was cancelled.
     pub(crate) async fn decode_windows(
         &self,
         state: &mut DecoderState<B>,
         scratch: &mut Scratch,
         requests: &[WindowRequest<'_>],
         attempt: Attempt<'_>,
-    ) -> Result<Vec<WindowResult>, Error> {
+    ) -> Result<Option<Vec<WindowResult>>, Error> {
         state.clear();
         let mut decodings = Vec::with_capacity(requests.len());
         while decodings.len() < requests.len() {
@@ -147,6 +149,9 @@ impl<B: Backend> Model<B> {
             decodings.extend(self.prefill(state, scratch, rest, attempt).await?);
         }
         loop {
+            if attempt.cancel.is_cancelled() {
+                return Ok(None);
+            }
             scratch.clear();
             for decoding in &decodings {
                 for hypothesis in decoding.search.alive() {
@@ -169,7 +174,7 @@ impl<B: Backend> Model<B> {
             }
         }
         let result = |d: Decoding| d.result(self.tokenizer(), attempt.temperature);
-        Ok(decodings.into_iter().map(result).collect())
+        Ok(Some(decodings.into_iter().map(result).collect()))
     }
 
     /// Runs the prompts of the first `requests`, as many as fit one batch, and chooses their first
@@ -230,7 +235,7 @@ impl WindowResult {
     /// Cuts the repeats of a loop off; only for a window that nothing better was found for.
     pub(crate) fn cut_loop(&mut self, tokenizer: &Tokenizer, special: &SpecialTokens) {
         let is_text = |token: u32| token < special.eot;
-        if let Some(tokens) = loops::without_repeats(&self.tokens, is_text) {
+        if let Some(tokens) = loops::without_repeats(&self.tokens, is_text, Limits::WINDOW) {
             self.text = tokenizer.decode(tokens).trim().to_owned();
             self.compression_ratio = compression_ratio(&self.text);
             let n_left = tokens.len();

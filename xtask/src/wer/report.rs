@@ -77,21 +77,21 @@ impl ModelScores {
         Self { model: model.to_owned(), totals: totals(&clips), clips }
     }
 
-    /// Prints each clip if asked to, then the totals.
-    pub(super) fn print(&self, each_clip: bool) {
+    /// Prints each clip if asked to, then the totals; `names` are those of the two sides.
+    pub(super) fn print(&self, each_clip: bool, names: [&str; 2]) {
         let has = |side: fn(&Pair<Scored>) -> bool| self.clips.iter().any(|clip| side(&clip.by));
         let sides = (has(|by| by.stonechat.is_some()), has(|by| by.peer.is_some()));
         if each_clip {
-            println!("\n{}", heading("clip", sides));
+            println!("\n{}", heading("clip", sides, names));
             for clip in &self.clips {
                 self.print_clip(clip, sides);
             }
         }
-        println!("\n{}", heading(&format!("model {}", self.model), sides));
+        println!("\n{}", heading(&format!("model {}", self.model), sides, names));
         for (group, errors) in &self.totals {
             println!("{}", row(group, errors.stonechat, errors.peer, sides));
         }
-        self.print_failures();
+        self.print_failures(names);
     }
 
     fn print_clip(&self, clip: &ClipScores, sides: (bool, bool)) {
@@ -101,10 +101,9 @@ impl ModelScores {
         println!("{}", row(&name, score(&clip.by.stonechat), score(&clip.by.peer), sides));
     }
 
-    fn print_failures(&self) {
+    fn print_failures(&self, names: [&str; 2]) {
         for clip in &self.clips {
-            let sides = [("stonechat", &clip.by.stonechat), ("peer", &clip.by.peer)];
-            for (side, scored) in sides {
+            for (side, scored) in names.iter().zip([&clip.by.stonechat, &clip.by.peer]) {
                 if let Some(error) = scored.as_ref().and_then(|scored| scored.error.as_deref()) {
                     println!("failed, counted as silence: {side} on {}: {error}", clip.id);
                 }
@@ -144,13 +143,13 @@ fn add(total: &mut Option<Errors>, scored: &Option<Scored>) {
     }
 }
 
-fn heading(first: &str, (stonechat, peer): (bool, bool)) -> String {
+fn heading(first: &str, (stonechat, peer): (bool, bool), names: [&str; 2]) -> String {
     let mut text = format!("{first:<44} {:>5} {:>6}", "clips", "units");
     if stonechat {
-        text += &format!(" {:>17}", "stonechat");
+        text += &format!(" {:>17}", names[0]);
     }
     if peer {
-        text += &format!(" {:>17}", "faster-whisper");
+        text += &format!(" {:>17}", names[1]);
     }
     if stonechat && peer {
         text += &format!(" {:>10}", "difference");

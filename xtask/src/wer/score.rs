@@ -1,6 +1,7 @@
 //! Counting errors.
 
 use serde::Serialize;
+use stonechat_text::prefix_distances;
 
 use super::Transcript;
 use super::manifest::{Clip, Metric};
@@ -41,23 +42,8 @@ pub(super) fn score(clip: &Clip, transcript: &Transcript) -> Option<Errors> {
     };
     let expected = units(clip.reference.as_deref()?, language, unit);
     let got = units(&transcript.text, language, unit);
-    Some(Errors { errors: edit_distance(&expected, &got), units: expected.len(), clips: 1 })
-}
-
-/// Levenshtein distance.
-fn edit_distance(a: &[String], b: &[String]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        // `diagonal` is the cell above and to the left.
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row[b.len()]
+    let errors = prefix_distances(&expected, &got).last().copied().unwrap_or(0);
+    Some(Errors { errors, units: expected.len(), clips: 1 })
 }
 
 #[cfg(test)]
@@ -66,24 +52,6 @@ mod tests {
 
     use super::*;
     use crate::wer::manifest;
-
-    #[track_caller]
-    fn distance(a: &str, b: &str, expected: usize) {
-        let letters = |text: &str| text.chars().map(String::from).collect::<Vec<_>>();
-        assert_eq!(edit_distance(&letters(a), &letters(b)), expected);
-        assert_eq!(edit_distance(&letters(b), &letters(a)), expected);
-    }
-
-    #[test]
-    fn distances() {
-        distance("", "", 0);
-        distance("", "abc", 3);
-        distance("abc", "abc", 0);
-        distance("kitten", "sitting", 3);
-        distance("flaw", "lawn", 2);
-        distance("ab", "ba", 2);
-        distance("intention", "execution", 5);
-    }
 
     #[track_caller]
     fn check(fields: &str, text: &str, expected: Option<(usize, usize)>) {

@@ -71,22 +71,36 @@ pub(super) struct Network {
     fft: Arc<dyn RealToComplex<f32>>,
 }
 
-/// Values of `BATCH` steps on their way through the network; padding stays zero.
-struct Buffers {
+/// What the LSTM carries from step to step.
+#[derive(Debug, Clone)]
+pub(super) struct Memory {
+    hidden: [f32; HIDDEN],
+    cell: [f32; HIDDEN],
+}
+
+impl Memory {
+    /// That of the first step.
+    pub(super) const EMPTY: Self = Self { hidden: [0.0; HIDDEN], cell: [0.0; HIDDEN] };
+}
+
+/// Values of some steps on their way through the network; padding stays zero.
+pub(super) struct Buffers {
+    /// Steps that fit.
+    batch: usize,
     frame: Vec<f32>,
     spectrum: Vec<Complex<f32>>,
     scratch: Vec<Complex<f32>>,
-    /// `[BATCH, ROWS_IN, N_BINS]`.
+    /// `[batch, ROWS_IN, N_BINS]`.
     magnitudes: Vec<f32>,
-    /// `[BATCH, ROWS_1, CHANNELS[0]]`.
+    /// `[batch, ROWS_1, CHANNELS[0]]`.
     x1: Vec<f32>,
-    /// `[BATCH, ROWS_2, CHANNELS[1]]`.
+    /// `[batch, ROWS_2, CHANNELS[1]]`.
     x2: Vec<f32>,
-    /// `[BATCH, CHANNELS[2]]`.
+    /// `[batch, CHANNELS[2]]`.
     x3: Vec<f32>,
-    /// `[BATCH, CHANNELS[3]]`.
+    /// `[batch, CHANNELS[3]]`.
     x4: Vec<f32>,
-    /// `[BATCH, GATES]`.
+    /// `[batch, GATES]`.
     gates: Vec<f32>,
 }
 
@@ -122,42 +136,58 @@ impl Network {
         }
     }
 
-    /// The probability of each step of `samples`, the last of which reaches past the end.
-    pub(super) fn run(&self, samples: &[f32]) -> Vec<f32> {
-        let n_steps = samples.len() / STEP + 1;
-        let mut buffers = Buffers {
+    /// Buffers for `batch` steps at once.
+    fn buffers(&self, batch: usize) -> Buffers {
+        Buffers {
+            batch,
             frame: self.fft.make_input_vec(),
             spectrum: self.fft.make_output_vec(),
             scratch: self.fft.make_scratch_vec(),
-            magnitudes: vec![0.0; BATCH * ROWS_IN * N_BINS],
-            x1: vec![0.0; BATCH * ROWS_1 * CHANNELS[0]],
-            x2: vec![0.0; BATCH * ROWS_2 * CHANNELS[1]],
-            x3: vec![0.0; BATCH * CHANNELS[2]],
-            x4: vec![0.0; BATCH * CHANNELS[3]],
-            gates: vec![0.0; BATCH * GATES],
-        };
-        let (mut hidden, mut cell) = ([0.0; HIDDEN], [0.0; HIDDEN]);
-        let mut probabilities = Vec::with_capacity(n_steps);
-        for first in (0..n_steps).step_by(BATCH) {
-            let n = BATCH.min(n_steps - first);
-            self.transform(samples, first, n, &mut buffers);
-            self.encode(n, &mut buffers);
-            for gates in buffers.gates[..n * GATES].chunks_exact_mut(GATES) {
-                self.step(gates, &mut hidden, &mut cell);
-                let sum: f32 =
-                    hidden.iter().zip(&self.output.weight).map(|(h, w)| h.max(0.0) * w).sum();
-                probabilities.push(sigmoid(sum + self.output.bias[0]));
-            }
+            magnitudes: vec![0.0; batch * ROWS_IN * N_BINS],
+            x1: vec![0.0; batch * ROWS_1 * CHANNELS[0]],
+            x2: vec![0.0; batch * ROWS_2 * CHANNELS[1]],
+            x3: vec![0.0; batch * CHANNELS[2]],
+            x4: vec![0.0; batch * CHANNELS[3]],
+            gates: vec![0.0; batch * GATES],
         }
+    }
+
+    /// The probability of each step of `samples`, the last of which reaches past the end.
+    pub(super) fn run(&self, samples: &[f32]) -> Vec<f32> {
+        let n_steps = samples.len() / STEP + 1;
+        let (mut memory, mut buffers) = (Memory::EMPTY, self.buffers(BATCH));
+        let mut probabilities = Vec::with_capacity(n_steps);
+        self.steps((samples, 0), n_steps, (&mut memory, &mut buffers), &mut probabilities);
         probabilities
     }
 
-    /// Magnitudes of the frames of steps `first .. first + n`.
+    /// Appends the probabilities of `n_steps` steps, the first of which begins at sample `first`.
+    fn steps(
+        &self,
+        (samples, first): (&[f32], usize),
+        n_steps: usize,
+        (memory, buffers): (&mut Memory, &mut Buffers),
+        probabilities: &mut Vec<f32>,
+    ) {
+        for done in (0..n_steps).step_by(buffers.batch) {
+            let n = buffers.batch.min(n_steps - done);
+            self.transform(samples, first + done * STEP, n, buffers);
+            self.encode(n, buffers);
+            for gates in buffers.gates[..n * GATES].chunks_exact_mut(GATES) {
+                self.step(gates, memory);
+                let state = memory.hidden.iter().zip(&self.output.weight);
+                let sum: f32 = state.map(|(h, w)| h.max(0.0) * w).sum();
+                probabilities.push(sigmoid(sum + self.output.bias[0]));
+            }
+        }
+    }
+
+    /// Magnitudes of the frames of `n` steps, the first of which begins at sample `first`.
     fn transform(&self, samples: &[f32], first: usize, n: usize, buffers: &mut Buffers) {
         let Buffers { frame, spectrum, scratch, magnitudes, .. } = buffers;
         let mut signal = [0.0; CONTEXT + STEP + REFLECTED];
         for (i, rows) in magnitudes.chunks_exact_mut(ROWS_IN * N_BINS).take(n).enumerate() {
-            let start = (first + i) * STEP;
+            let start = first + i * STEP;
             signal.fill(0.0);
             let from = start.saturating_sub(CONTEXT);
             let known = &samples[from..(start + STEP).min(samples.len())];
@@ -207,7 +237,7 @@ impl Network {
     }
 
     /// One step of the LSTM; `gates` holds the product with the input.
-    fn step(&self, gates: &mut [f32], hidden: &mut [f32; HIDDEN], cell: &mut [f32; HIDDEN]) {
+    fn step(&self, gates: &mut [f32], Memory { hidden, cell }: &mut Memory) {
         let epilogue = Epilogue { accumulate: true, ..Epilogue::default() };
         let x = MatRef::packed(&hidden[..], 1, HIDDEN);
         let out = MatMut::packed(gates, 1, GATES);
@@ -218,6 +248,39 @@ impl Network {
             cell[i] = kept + sigmoid(gate(0)) * gate(2).tanh();
             hidden[i] = sigmoid(gate(3)) * cell[i].tanh();
         }
+    }
+}
+
+/// Sound that comes piece by piece.
+pub(super) struct Stream {
+    memory: Memory,
+    buffers: Buffers,
+    /// Samples before the next step that it sees again, then those of it that are there.
+    pending: Vec<f32>,
+    probabilities: Vec<f32>,
+}
+
+impl Network {
+    /// A stream of sound that begins.
+    pub(super) fn stream(&self) -> Stream {
+        Stream {
+            memory: Memory::EMPTY,
+            buffers: self.buffers(1),
+            pending: vec![0.0; CONTEXT],
+            probabilities: Vec::new(),
+        }
+    }
+
+    /// The probabilities of the steps of `stream` that end within `samples`, which follow what it was
+    /// given before.
+    pub(super) fn push<'a>(&self, stream: &'a mut Stream, samples: &[f32]) -> &'a [f32] {
+        let Stream { memory, buffers, pending, probabilities } = stream;
+        pending.extend_from_slice(samples);
+        let n_steps = (pending.len() - CONTEXT) / STEP;
+        probabilities.clear();
+        self.steps((pending, CONTEXT), n_steps, (memory, buffers), probabilities);
+        pending.drain(..n_steps * STEP);
+        probabilities
     }
 }
 

@@ -70,6 +70,11 @@ impl VadOptions {
         Ok(())
     }
 
+    /// Speech may end below this probability.
+    pub(super) fn lower_threshold(&self) -> f32 {
+        self.neg_threshold.unwrap_or((self.threshold - 0.15).max(0.01))
+    }
+
     /// The stretches of a recording of `n_samples` whose steps have these `probabilities`,
     /// ascending and disjoint.
     #[must_use]
@@ -80,7 +85,7 @@ impl VadOptions {
     }
 
     fn unpadded(&self, probabilities: &[f32], n_samples: usize) -> Vec<Range<usize>> {
-        let neg_threshold = self.neg_threshold.unwrap_or((self.threshold - 0.15).max(0.01));
+        let neg_threshold = self.lower_threshold();
         let (min_speech, min_silence) = (samples(self.min_speech_ms), samples(self.min_silence_ms));
         let max_speech = self.max_speech_s.map_or(f64::INFINITY, |s| {
             let pad = 2 * samples(self.speech_pad_ms);
@@ -163,6 +168,6 @@ impl VadOptions {
     }
 }
 
-fn samples(ms: u32) -> usize {
+pub(super) fn samples(ms: u32) -> usize {
     ms as usize * SAMPLE_RATE as usize / 1000
 }

@@ -94,6 +94,32 @@ fn long_recordings_are_the_same_as_short_ones() {
     }
 }
 
+/// Where a stream is cut must not show either, and its turns are the stretches of the whole.
+#[test]
+fn turns_are_the_ends_of_stretches() {
+    for (case, samples) in cases() {
+        let options = VadOptions { min_silence_ms: 300, speech_pad_ms: 0, ..VadOptions::default() };
+        let ranges = options.ranges(&probabilities(&case), samples.len());
+        assert!(!ranges.is_empty());
+        for piece in [1000, STEP, 16_000] {
+            let mut gate = SpeechGate::new(&options).unwrap();
+            let mut turns: Vec<Turn> = Vec::new();
+            for piece in samples.chunks(piece) {
+                turns.extend(gate.push(piece));
+            }
+            let expected =
+                ranges.iter().flat_map(|r| [Turn::Start(r.start as u64), Turn::End(r.end as u64)]);
+            let mut expected: Vec<Turn> = expected.collect();
+            // Speech that the recording ends in has no end in the stream.
+            if expected.len() > turns.len() {
+                assert!(gate.is_speech());
+                expected.pop();
+            }
+            assert_eq!(turns, expected, "pieces of {piece}");
+        }
+    }
+}
+
 #[test]
 fn options_outside_their_ranges_are_refused() {
     let refused = |options: VadOptions| options.validate().unwrap_err().to_string();

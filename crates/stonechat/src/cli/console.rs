@@ -2,7 +2,6 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Writes an error with its causes as one line, and gives that line.
@@ -17,11 +16,6 @@ pub(super) fn print_error(error: &anyhow::Error) -> String {
 pub(super) fn print_note(text: &str) {
     // Standard error may be closed; a note is not worth failing for.
     let _ = writeln!(io::stderr(), "{text}");
-}
-
-/// Calls `answer` whenever ctrl-C is pressed.
-pub(super) fn on_ctrl_c(answer: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
-    ctrlc::set_handler(answer).context("cannot listen for ctrl-C")
 }
 
 /// The message and those of its causes that it does not quote already.

@@ -11,8 +11,6 @@ pub(super) mod tokenize;
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -22,7 +20,7 @@ use stonechat::formats::ModelFile;
 use stonechat::llm::{Model, SessionOptions};
 use stonechat::nn::{Backend, KvDType};
 
-use super::console::{Console, on_ctrl_c};
+use super::console::Console;
 use super::device::{DeviceArgs, Work};
 use super::load::with_cost;
 
@@ -167,17 +165,4 @@ fn read_text(path: &Path) -> anyhow::Result<String> {
             bail!("`{}`: expected UTF-8 text, got another byte at offset {at}", path.display())
         }
     }
-}
-
-/// A flag that ctrl-C sets; it is looked at between tokens.
-fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let shared = Arc::clone(&flag);
-    on_ctrl_c(move || {
-        // The first asks; a second, while the first was not answered, ends the program.
-        if shared.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-    })?;
-    Ok(flag)
 }

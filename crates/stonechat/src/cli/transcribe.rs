@@ -21,16 +21,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::ValueEnum;
 use stonechat::formats::ModelFile;
-use stonechat::nn::{Backend, KvDType};
+use stonechat::nn::Backend;
 use stonechat::whisper::{CancelToken, Options};
 
 use super::console::Console;
-use super::device::{DeviceArgs, Work};
+use super::device::Work;
+use super::interrupt::{INTERRUPTED, on_ctrl_c};
+use super::recognizer::RecognizerArgs;
 use batch::Done;
 use files::FileArgs;
-use plan::{Plan, Threshold};
+use plan::Plan;
+pub(super) use plan::Threshold;
 use speech::SpeechArgs;
 use summary::Summary;
 
@@ -40,29 +42,13 @@ pub(super) struct Args {
     /// Audio or video files, folders of them, quoted patterns; `-` is standard input
     #[arg(required = true, value_name = "AUDIO")]
     audio: Vec<PathBuf>,
-    /// Model: a file, a folder or a name [default: test-data/models, else an installed one]
-    #[arg(short, long)]
-    model: Option<String>,
-    /// Spoken language: a code or English name, or auto to detect it
-    #[arg(short, long, default_value = "auto")]
-    language: String,
-    /// Write the words as spoken, or in English
-    #[arg(long, value_enum, default_value_t = TaskName::Transcribe)]
-    task: TaskName,
+    #[command(flatten)]
+    recognizer: RecognizerArgs,
     #[command(flatten)]
     files: FileArgs,
-    /// Text that comes before the recording: names, spelling, style
-    #[arg(long, value_name = "TEXT")]
-    initial_prompt: Option<String>,
-    /// Words to expect in every window
-    #[arg(long, value_name = "TEXT")]
-    hotwords: Option<String>,
     /// What the text of the first window begins with
     #[arg(long, value_name = "TEXT")]
     prefix: Option<String>,
-    /// Texts followed side by side at temperature 0; 1 is greedy, faster and a little less accurate
-    #[arg(long, visible_alias = "bs", value_name = "N", default_value_t = Options::default().beam_size)]
-    beam_size: usize,
     /// Stop searching when this times the beam size of texts have ended
     #[arg(long, value_name = "X", default_value_t = Options::default().patience)]
     patience: f32,
@@ -111,16 +97,8 @@ pub(super) struct Args {
     /// Seed of the sampler used at temperatures above zero
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Threads; 0 is one for each physical core
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
-    threads: usize,
     #[command(flatten)]
     speech: SpeechArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
-    /// Type of cached keys and values
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
-    kv_type: KvName,
     /// Print the time of each stage
     #[arg(short, long)]
     verbose: bool,
@@ -129,29 +107,12 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-/// The exit code of a program that ctrl-C ended.
-const INTERRUPTED: u8 = 130;
-
-/// Values of `--task`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum TaskName {
-    Transcribe,
-    Translate,
-}
-
-/// Values of `--kv-type`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum KvName {
-    F32,
-    F16,
-}
-
 /// Transcribes every input; one that fails does not stop the others.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = Plan::check(args)?;
     // Opened before the first recording is decoded: a bad file shows at once.
-    let file = ModelFile::open(&plan.model)?;
-    args.device.run(args.threads, Inputs { plan: &plan, file })
+    let file = ModelFile::open(plan.recognizer.path())?;
+    args.recognizer.run(Inputs { plan: &plan, file })
 }
 
 /// Every input of a command line.
@@ -192,20 +153,11 @@ impl Work for Inputs<'_> {
 /// Ctrl-C ends the work after what is being decoded.
 fn cancel_on_ctrl_c(cancel: &CancelToken) -> anyhow::Result<()> {
     let cancel = cancel.clone();
-    super::console::on_ctrl_c(move || {
+    on_ctrl_c(move || {
         // A second one, while the first was not answered, ends the program.
         if cancel.is_cancelled() {
             std::process::exit(INTERRUPTED.into());
         }
         cancel.cancel();
     })
-}
-
-impl From<KvName> for KvDType {
-    fn from(name: KvName) -> Self {
-        match name {
-            KvName::F32 => Self::F32,
-            KvName::F16 => Self::F16,
-        }
-    }
 }

@@ -9,6 +9,7 @@ mod devices;
 mod errors;
 mod hub;
 mod language_models;
+mod listen;
 mod many_files;
 mod model_files;
 mod run;

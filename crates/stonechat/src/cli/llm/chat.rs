@@ -20,7 +20,8 @@ use super::super::device::Work;
 use super::super::print;
 use super::generate::times;
 use super::sampling::SamplingArgs;
-use super::{ContextArgs, ModelArgs, interrupt_flag, read_text};
+use super::{ContextArgs, ModelArgs, read_text};
+use crate::cli::interrupt::interrupt_flag;
 
 /// Arguments of `stonechat chat`.
 #[derive(Debug, clap::Args)]

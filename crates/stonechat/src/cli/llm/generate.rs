@@ -18,7 +18,8 @@ use super::super::console::Console;
 use super::super::device::Work;
 use super::super::print;
 use super::sampling::{SamplingArgs, unescape};
-use super::{ContextArgs, ModelArgs, interrupt_flag, read_text};
+use super::{ContextArgs, ModelArgs, read_text};
+use crate::cli::interrupt::interrupt_flag;
 
 /// Arguments of `stonechat generate`.
 #[derive(Debug, clap::Args)]

@@ -156,7 +156,9 @@ impl Batch<'_> {
                     let Some(first) = self.next(&waiting) else { return Ok(String::new()) };
                     lock(&waiting).first = Some(first);
                     let started = Instant::now();
-                    let model = load(self.plan, file, backend, self.console)?;
+                    let model = self.plan.recognizer.load(&file, backend, self.console)?;
+                    // Its pages count as this process's memory.
+                    drop(file);
                     stages.load = started.elapsed();
                     let models = model.divide(self.plan.jobs.min(to_do.len()))?;
                     let start = |model| scope.spawn(|| self.work(model, &waiting));
@@ -233,8 +235,8 @@ impl Batch<'_> {
 
     /// Transcribes what is waiting until nothing comes.
     fn work<B: Backend>(&self, model: Model<B>, waiting: &Mutex<Waiting>) -> anyhow::Result<Work> {
-        let mut engine = Transcriber::new(model, self.plan.kv_dtype)?;
-        engine.cancelled_by(self.cancel);
+        let Plan { recognizer, options, .. } = self.plan;
+        let mut engine = recognizer.transcriber(model, options, self.cancel)?;
         let mut work = Work::default();
         while let Some(recording) = self.next(waiting) {
             let Recording { index, seconds, .. } = recording;
@@ -361,21 +363,6 @@ fn channel_name(number: usize, n: usize) -> String {
         (1, 2) => "right".to_owned(),
         _ => format!("channel {}", number + 1),
     }
-}
-
-fn load<B: Backend>(
-    plan: &Plan,
-    file: ModelFile,
-    backend: B,
-    console: &Console,
-) -> anyhow::Result<Model<B>> {
-    const STEPS: f32 = 1000.0;
-    console.begin("loading", STEPS as u64);
-    let model = Model::load(backend, &file, |done| console.advance((done * STEPS) as u64));
-    console.end();
-    let is_llm = model.is_err() && stonechat::llm::Config::from_file(&file).is_ok();
-    let advice = if is_llm { " (language models: `stonechat generate`)" } else { "" };
-    model.with_context(|| format!("cannot load `{}`{advice}", plan.model.display()))
 }
 
 /// A decoder that panics on a damaged file is contained and reported as an error; the default hook

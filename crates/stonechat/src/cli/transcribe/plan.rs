@@ -4,21 +4,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use stonechat::Models;
 use stonechat::audio::Channels;
-use stonechat::nn::KvDType;
-use stonechat::whisper::{
-    Language, Options, OutputFormat, SubtitleLayout, Task as Written, VadMode,
-};
+use stonechat::whisper::{Options, OutputFormat, SubtitleLayout, VadMode};
 
+use super::Args;
 use super::files::FileArgs;
 use super::inputs::{Input, Inputs};
 use super::output::create_folder;
 use super::results::{self, Task};
-use super::{Args, TaskName};
-
-/// Most threads or jobs that can be asked for; more is a typing error.
-const MAX_THREADS: usize = 1024;
+use crate::cli::recognizer::{MAX_THREADS, Recognizer};
 
 /// What to do.
 #[derive(Debug)]
@@ -26,11 +20,10 @@ pub(super) struct Plan {
     pub(super) tasks: Vec<Task>,
     /// The format of standard output, if text goes there.
     pub(super) standard_output: Option<OutputFormat>,
+    pub(super) recognizer: Recognizer,
     pub(super) layout: SubtitleLayout,
-    pub(super) model: PathBuf,
     pub(super) channels: Channels,
     pub(super) options: Options,
-    pub(super) kv_dtype: KvDType,
     pub(super) jobs: usize,
     pub(super) overwrite: bool,
     pub(super) summary: Option<PathBuf>,
@@ -43,7 +36,7 @@ pub(super) struct Plan {
 
 /// A number, or `none`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Threshold(pub(super) Option<f64>);
+pub(in crate::cli) struct Threshold(pub(in crate::cli) Option<f64>);
 
 impl FromStr for Threshold {
     type Err = String;
@@ -64,10 +57,7 @@ impl Plan {
     pub(super) fn check(args: &Args) -> anyhow::Result<Self> {
         let options = options(args)?;
         let FileArgs { jobs, overwrite, ref summary, no_progress, channels, .. } = args.files;
-        for (name, n, least) in [("threads", args.threads, 0), ("jobs", jobs, 1)] {
-            let expected = format!("expected {least} to {MAX_THREADS}");
-            ensure!((least..=MAX_THREADS).contains(&n), "{name}: {expected}, got {n}");
-        }
+        ensure!((1..=MAX_THREADS).contains(&jobs), "jobs: expected 1 to {MAX_THREADS}, got {jobs}");
         let inputs = Inputs::find(&args.audio)?;
         let (tasks, standard_output, notes) = destination(&args.files, inputs)?;
         ensure!(
@@ -78,19 +68,14 @@ impl Plan {
             jobs == 1 || standard_output.is_none() || tasks.len() == 1,
             "jobs: expected 1 where several inputs go to standard output, got {jobs}"
         );
-        let models = Models::from_env();
-        let model = match &args.model {
-            Some(name) => models.find(name)?,
-            None => models.find_default()?,
-        };
+        let recognizer = args.recognizer.find()?;
         Ok(Self {
             tasks,
             standard_output,
+            recognizer,
             layout: args.speech.layout(),
-            model,
             channels: channels.0,
             options,
-            kv_dtype: args.kv_type.into(),
             jobs,
             overwrite,
             summary: summary.clone(),
@@ -105,13 +90,7 @@ impl Plan {
 fn options(args: &Args) -> anyhow::Result<Options> {
     let (suppress_tokens, suppress_non_speech) = suppressed(&args.suppress_tokens)?;
     let options = Options {
-        language: language(&args.language)?,
-        task: match args.task {
-            TaskName::Transcribe => Written::Transcribe,
-            TaskName::Translate => Written::Translate,
-        },
         temperatures: temperatures(&args.temperature, args.temperature_increment_on_fallback)?,
-        beam_size: args.beam_size,
         patience: args.patience,
         length_penalty: args.length_penalty,
         best_of: args.best_of,
@@ -120,8 +99,6 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         logprob_threshold: args.logprob_threshold.0,
         no_speech_threshold: args.no_speech_threshold.0,
         condition_on_previous_text: args.condition_on_previous_text,
-        initial_prompt: args.initial_prompt.clone(),
-        hotwords: args.hotwords.clone(),
         prefix: args.prefix.clone(),
         suppress_blank: args.suppress_blank,
         suppress_non_speech,
@@ -133,7 +110,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         seed: args.seed,
         ..Options::default()
     };
-    let mut options = args.speech.apply(options);
+    let mut options = args.speech.apply(args.recognizer.apply(options)?);
     if args.files.channels.0 == Channels::Each && options.vad == VadMode::Auto {
         // Whoever listens is silent, and what is said must be put in order.
         options.vad = VadMode::On;
@@ -158,15 +135,6 @@ fn suppressed(text: &str) -> anyhow::Result<(Vec<u32>, bool)> {
         }
     }
     Ok((tokens, non_speech))
-}
-
-fn language(name: &str) -> anyhow::Result<Option<Language>> {
-    if name.eq_ignore_ascii_case("auto") {
-        return Ok(None);
-    }
-    let expected = "auto, a code such as `de` or an English name such as `german`";
-    let language = Language::find(name);
-    language.map(Some).ok_or_else(|| anyhow!("language: expected {expected}, got `{name}`"))
 }
 
 /// A list as it is; one value with the steps up to 1 that openai/whisper's command line adds.
@@ -254,7 +222,7 @@ fn destination(
 
 #[cfg(test)]
 mod tests {
-    use super::{Threshold, language, suppressed, temperatures};
+    use super::{Threshold, suppressed, temperatures};
 
     #[test]
     fn one_temperature_is_a_ladder() {
@@ -276,14 +244,6 @@ mod tests {
             assert!(message.starts_with("temperature: expected 0 to 2, got `"), "{message}");
         }
         assert!(temperatures("0", Threshold(Some(0.0))).is_err());
-    }
-
-    #[test]
-    fn languages_have_codes_and_names() {
-        assert_eq!(language("auto").unwrap(), None);
-        assert_eq!(language("German").unwrap(), language("de").unwrap());
-        assert_eq!(language("de").unwrap().map(|l| l.code), Some("de"));
-        assert!(language("klingon").unwrap_err().to_string().contains("got `klingon`"));
     }
 
     #[test]

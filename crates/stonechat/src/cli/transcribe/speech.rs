@@ -1,35 +1,14 @@
 //! Arguments about speech and its words: what is left out, word times, lines of subtitles.
 
-use clap::ValueEnum;
-use stonechat::audio::VadOptions;
-use stonechat::whisper::{Options, SubtitleLayout, VadMode};
+use stonechat::whisper::{Options, SubtitleLayout};
 
-use super::plan::Threshold;
+use crate::cli::vad::VadArgs;
 
 /// Arguments that say what is listened to and how words are shown.
 #[derive(Debug, clap::Args)]
 pub(super) struct SpeechArgs {
-    /// Leave out what is not speech; auto does for recordings longer than 30 s and for split channels
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = VadName::Auto)]
-    vad: VadName,
-    /// Probability that speech begins at
-    #[arg(long, value_name = "P", default_value_t = 0.5)]
-    vad_threshold: f32,
-    /// Probability that it ends below [default: 0.15 less]
-    #[arg(long, value_name = "P")]
-    vad_neg_threshold: Option<f32>,
-    /// Shorter speech is left out
-    #[arg(long, value_name = "MS", default_value_t = 0)]
-    vad_min_speech_ms: u32,
-    /// Longer speech is split; none for no limit
-    #[arg(long, value_name = "SECONDS", default_value = "none")]
-    vad_max_speech_s: Threshold,
-    /// Shorter silence is kept
-    #[arg(long, value_name = "MS", default_value_t = 2000)]
-    vad_min_silence_ms: u32,
-    /// What is kept before and after speech
-    #[arg(long, value_name = "MS", default_value_t = 400)]
-    vad_speech_pad_ms: u32,
+    #[command(flatten)]
+    vad: VadArgs,
     /// Find the time of each word
     #[arg(long)]
     word_timestamps: bool,
@@ -61,14 +40,6 @@ pub(super) struct SpeechArgs {
     highlight_words: bool,
 }
 
-/// Values of `--vad`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum VadName {
-    On,
-    Off,
-    Auto,
-}
-
 impl SpeechArgs {
     /// The lines of subtitles.
     pub(super) fn layout(&self) -> SubtitleLayout {
@@ -87,19 +58,8 @@ impl SpeechArgs {
             || self.hallucination_silence_threshold.is_some()
             || self.layout().needs_words();
         Options {
-            vad: match self.vad {
-                VadName::On => VadMode::On,
-                VadName::Off => VadMode::Off,
-                VadName::Auto => VadMode::Auto,
-            },
-            vad_options: VadOptions {
-                threshold: self.vad_threshold,
-                neg_threshold: self.vad_neg_threshold,
-                min_speech_ms: self.vad_min_speech_ms,
-                max_speech_s: self.vad_max_speech_s.0.map(|seconds| seconds as f32),
-                min_silence_ms: self.vad_min_silence_ms,
-                speech_pad_ms: self.vad_speech_pad_ms,
-            },
+            vad: self.vad.mode(),
+            vad_options: self.vad.options(options.vad_options),
             word_timestamps,
             prepend_punctuations: self.prepend_punctuations.clone(),
             append_punctuations: self.append_punctuations.clone(),

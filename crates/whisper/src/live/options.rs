@@ -1,0 +1,84 @@
+//! Options of live transcription.
+
+use stonechat_audio::VadOptions;
+
+use crate::{Error, Options, VadMode};
+
+/// How a stream becomes text; the defaults are those of `whisper_streaming`, but greedy: hypotheses
+/// have to keep up with speech.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LiveOptions {
+    /// How the buffer is decoded. The first temperature makes hypotheses, the others are for the
+    /// last one of an utterance. Word times are always found and windows never side by side; a
+    /// prefix is of no use. Without voice activity detection, all is listened to.
+    pub decoding: Options,
+    /// New sound that makes another hypothesis worthwhile, in seconds.
+    pub min_chunk_s: f64,
+    /// A longer buffer is cut where a committed segment ends, in seconds.
+    pub trim_s: f64,
+}
+
+impl Default for LiveOptions {
+    fn default() -> Self {
+        let vad_options = VadOptions { min_silence_ms: 1000, ..VadOptions::default() };
+        let decoding =
+            Options { beam_size: 1, vad: VadMode::On, vad_options, ..Options::default() };
+        Self { decoding, min_chunk_s: 1.0, trim_s: 15.0 }
+    }
+}
+
+impl LiveOptions {
+    /// Checks ranges.
+    ///
+    /// # Errors
+    /// Names the option, the range and the value.
+    pub fn validate(&self) -> Result<(), Error> {
+        let wrong = |option, expected, got| Err(Error::Option { option, expected, got });
+        if !(0.1..=10.0).contains(&self.min_chunk_s) {
+            return wrong("chunk", "0.1 to 10 s", self.min_chunk_s.to_string());
+        }
+        if !(1.0..=25.0).contains(&self.trim_s) {
+            return wrong("buffer", "1 to 25 s", self.trim_s.to_string());
+        }
+        if self.decoding.batch_size.is_some() {
+            return wrong("batch-size", "none in a stream", "some".to_owned());
+        }
+        if self.decoding.prefix.is_some() {
+            return wrong("prefix", "none in a stream", "some".to_owned());
+        }
+        self.decoding.validate()
+    }
+
+    /// The options of every hypothesis; the last of an utterance is tried at all temperatures.
+    pub(super) fn of_hypotheses(&self, is_last: bool) -> Options {
+        let mut options = self.decoding.clone();
+        options.word_timestamps = true;
+        options.vad = VadMode::Off;
+        if !is_last {
+            options.temperatures.truncate(1);
+        }
+        options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LiveOptions;
+    use crate::Options;
+
+    #[test]
+    fn other_values_are_refused() {
+        LiveOptions::default().validate().unwrap();
+        let default = LiveOptions::default;
+        let batched = Options { batch_size: Some(2), ..Options::default() };
+        for (options, expected) in [
+            (LiveOptions { min_chunk_s: 0.0, ..default() }, "chunk: expected 0.1 to 10 s, got 0"),
+            (LiveOptions { min_chunk_s: f64::NAN, ..default() }, "chunk: expected"),
+            (LiveOptions { trim_s: 26.0, ..default() }, "buffer: expected 1 to 25 s, got 26"),
+            (LiveOptions { decoding: batched, ..default() }, "batch-size: expected none"),
+        ] {
+            let error = options.validate().unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+}

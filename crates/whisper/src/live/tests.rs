@@ -1,0 +1,181 @@
+use proptest::prelude::*;
+use stonechat_audio::VadOptions;
+use stonechat_nn::{Cpu, KvDType};
+use stonechat_testkit::{Lcg, TinyWhisper};
+
+use super::{LiveEvent, LiveOptions, LiveStream, MAX_BUFFER, without_loop};
+use crate::{CancelToken, Model, Options, SAMPLE_RATE, Transcriber, VadMode, Word};
+
+fn random_model() -> Transcriber<Cpu> {
+    let model = Model::load(Cpu::new(1).unwrap(), &TinyWhisper::default().file(), |_| {});
+    Transcriber::new(model.unwrap(), KvDType::F32).unwrap()
+}
+
+/// A random model says nothing that passes a threshold, and little that it says twice.
+fn options() -> LiveOptions {
+    let decoding = Options {
+        language: crate::Language::find("en"),
+        temperatures: vec![0.0],
+        beam_size: 1,
+        compression_ratio_threshold: None,
+        logprob_threshold: None,
+        no_speech_threshold: None,
+        max_new_tokens: Some(12),
+        vad: VadMode::Off,
+        ..Options::default()
+    };
+    LiveOptions { decoding, min_chunk_s: 1.0, trim_s: 15.0 }
+}
+
+fn noise(n_samples: usize) -> Vec<f32> {
+    let loudness = |i: usize| ((i / 4000 * 7919) % 13) as f32 / 13.0;
+    let samples = Lcg::new(3).normals(n_samples, 0.1);
+    samples.iter().enumerate().map(|(i, s)| s * loudness(i)).collect()
+}
+
+/// Pushes `samples` in pieces, by turns of these lengths, and checks what must hold after each.
+fn run(transcriber: &mut Transcriber<Cpu>, samples: &[f32], pieces: &[usize]) -> Vec<LiveEvent> {
+    let mut stream = LiveStream::new(options()).unwrap();
+    let (mut told, mut rest, mut until) = (Vec::new(), samples, 0.0);
+    let mut pieces = pieces.iter().cycle();
+    loop {
+        let n = rest.len().min(*pieces.next().unwrap());
+        let (piece, others) = rest.split_at(n);
+        let events = if piece.is_empty() {
+            stream.finish(transcriber).unwrap()
+        } else {
+            stream.push(transcriber, piece).unwrap()
+        };
+        let now = stream.seconds();
+        for event in &events {
+            match event {
+                LiveEvent::Committed { words } => {
+                    assert!(!words.is_empty());
+                    for live in words {
+                        let Word { start, end, .. } = live.word;
+                        assert!(until <= start && start <= end && end <= now, "{until} {live:?}");
+                        assert!((live.latency - (now - end)).abs() < 1e-9);
+                        until = end;
+                    }
+                }
+                LiveEvent::End { time } => assert!(until <= *time && *time <= now + 1e-9),
+                LiveEvent::Partial { .. } | LiveEvent::Language { .. } => {}
+            }
+        }
+        told.extend(events);
+        assert!(stream.buffer.len() <= MAX_BUFFER, "{} samples", stream.buffer.len());
+        assert_eq!(stream.buffer_end(), stream.n_pushed);
+        assert!(stream.earlier.chars().count() <= super::PROMPT_CHARS);
+        if piece.is_empty() {
+            return told;
+        }
+        rest = others;
+    }
+}
+
+fn committed(events: &[LiveEvent]) -> Vec<&Word> {
+    let words = events.iter().filter_map(|event| match event {
+        LiveEvent::Committed { words } => Some(words),
+        _ => None,
+    });
+    words.flatten().map(|live| &live.word).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    #[test]
+    fn times_ascend_inside_the_stream_and_pieces_decide_alone(
+        n_samples in 1..40 * SAMPLE_RATE,
+        pieces in prop::collection::vec(8000..10 * SAMPLE_RATE, 1..4),
+    ) {
+        let samples = noise(n_samples);
+        let mut transcriber = random_model();
+        let events = run(&mut transcriber, &samples, &pieces);
+        let has_end = matches!(events.last(), Some(LiveEvent::End { .. }));
+        prop_assert!(has_end);
+        prop_assert_eq!(run(&mut transcriber, &samples, &pieces), events);
+    }
+}
+
+#[test]
+fn endless_speech_fits_a_buffer() {
+    let mut transcriber = random_model();
+    let events = run(&mut transcriber, &noise(100 * SAMPLE_RATE), &[9 * SAMPLE_RATE]);
+    let words = committed(&events);
+    assert!(words.len() > 3, "{events:?}");
+    // Some of it before the end: there is no other way to stay within the buffer.
+    assert!(words[0].end < 40.0, "{words:?}");
+}
+
+#[test]
+fn silence_is_not_listened_to() {
+    let mut transcriber = random_model();
+    let mut live = options();
+    live.decoding.vad = VadMode::On;
+    let mut stream = LiveStream::new(live).unwrap();
+    for _ in 0..90 {
+        assert_eq!(stream.push(&mut transcriber, &vec![0.0; SAMPLE_RATE]).unwrap(), []);
+        assert!(stream.buffer.len() < SAMPLE_RATE);
+    }
+    assert_eq!(stream.finish(&mut transcriber).unwrap(), []);
+    assert_eq!(transcriber.timings().windows, 0);
+}
+
+#[test]
+fn speech_between_silences_is_an_utterance() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/audio/quick_brown_fox.wav");
+    let speech = stonechat_audio::decode_file(path).unwrap().samples;
+    let silence = vec![0.0; 3 * SAMPLE_RATE];
+    let samples = [&silence[..], &speech, &silence, &speech, &silence].concat();
+    let mut live = options();
+    live.decoding.vad = VadMode::On;
+    live.decoding.vad_options = VadOptions { min_silence_ms: 600, ..VadOptions::default() };
+    let mut transcriber = random_model();
+    let mut stream = LiveStream::new(live).unwrap();
+    let mut ends = Vec::new();
+    for piece in samples.chunks(SAMPLE_RATE) {
+        let events = stream.push(&mut transcriber, piece).unwrap();
+        for live in committed(&events) {
+            assert!(live.start >= 2.5, "{live:?}");
+        }
+        ends.extend(events.iter().filter_map(|event| match event {
+            LiveEvent::End { time } => Some(*time),
+            _ => None,
+        }));
+    }
+    let length = speech.len() as f64 / SAMPLE_RATE as f64;
+    let expected = [3.0 + length, 6.0 + 2.0 * length];
+    assert_eq!(ends.len(), 2, "{ends:?}");
+    for (end, expected) in ends.iter().zip(expected) {
+        assert!((end - expected).abs() < 1.0, "{ends:?}, expected {expected}");
+    }
+}
+
+#[test]
+fn a_cancelled_stream_commits_nothing() {
+    let mut transcriber = random_model();
+    let token = CancelToken::new();
+    transcriber.cancelled_by(&token);
+    token.cancel();
+    let mut stream = LiveStream::new(options()).unwrap();
+    assert_eq!(stream.push(&mut transcriber, &noise(5 * SAMPLE_RATE)).unwrap(), []);
+    let events = stream.finish(&mut transcriber).unwrap();
+    assert!(matches!(events[..], [LiveEvent::End { .. }]), "{events:?}");
+}
+
+#[test]
+fn loops_are_no_hypotheses() {
+    #[track_caller]
+    fn check(text: &str, kept: usize) {
+        let word =
+            |word: &str| Word { word: format!(" {word}"), start: 0.0, end: 0.0, probability: 1.0 };
+        let words: Vec<Word> = text.split_whitespace().map(word).collect();
+        assert_eq!(without_loop(&words), kept, "{text}");
+    }
+    check("no no no no no", 5);
+    check("well, thank you. Thank you. thank you thank you Thank you. thank you", 3);
+    check(&format!("so {}", "it goes on and on ".repeat(4)), 6);
+    check(&"it goes on and on ".repeat(3), 15);
+    check("", 0);
+}

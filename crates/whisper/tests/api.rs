@@ -1,0 +1,108 @@
+//! The ways to run a transcriber give the same, and a cancelled run says so.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use stonechat_nn::{Cpu, KvDType};
+use stonechat_testkit::{Lcg, TinyWhisper};
+use stonechat_whisper::{
+    CancelToken, Options, Progress, SAMPLE_RATE, Segment, Transcriber, VadMode,
+};
+
+fn options() -> Options {
+    Options {
+        temperatures: vec![0.0],
+        beam_size: 2,
+        compression_ratio_threshold: None,
+        logprob_threshold: None,
+        no_speech_threshold: None,
+        max_new_tokens: Some(40),
+        ..Options::default()
+    }
+}
+
+fn transcriber(options: &Options, token: &CancelToken) -> Transcriber<Cpu> {
+    let builder = Transcriber::builder(Cpu::new(2).unwrap()).kv_dtype(KvDType::F32);
+    let builder = builder.options(options).cancelled_by(token);
+    builder.load(&TinyWhisper::default().file(), |_| {}).unwrap()
+}
+
+fn noise(seconds: usize) -> Vec<f32> {
+    Lcg::new(5).normals(seconds * SAMPLE_RATE, 0.1)
+}
+
+#[test]
+fn segments_come_one_by_one_as_they_are_in_the_transcript() {
+    let samples = noise(70);
+    for options in [
+        options(),
+        Options { batch_size: Some(2), ..options() },
+        Options { vad: VadMode::On, ..options() },
+        Options { word_timestamps: true, ..options() },
+    ] {
+        let mut transcriber = transcriber(&options, &CancelToken::new());
+        let transcript = transcriber.transcribe(&samples, &options, &mut |_| {}).unwrap();
+        assert!(!transcript.cancelled);
+        let mut run = transcriber.segments(&samples, &options).unwrap();
+        assert_eq!(run.language().code, transcript.language);
+        assert_eq!(run.language_probability(), None, "an English-only model need not ask");
+        let segments: Vec<Segment> = run.by_ref().map(Result::unwrap).collect();
+        assert_eq!(segments, transcript.segments);
+        assert_eq!(run.position(), (samples.len(), samples.len()));
+        assert!(!run.is_cancelled() && run.next().is_none());
+    }
+    assert!(
+        transcriber(&options(), &CancelToken::new())
+            .segments(&[], &options())
+            .unwrap()
+            .next()
+            .is_none()
+    );
+}
+
+#[test]
+fn the_first_segments_do_not_wait_for_the_last() {
+    let (samples, options) = (noise(100), options());
+    let mut transcriber = transcriber(&options, &CancelToken::new());
+    let mut run = transcriber.segments(&samples, &options).unwrap();
+    run.next().unwrap().unwrap();
+    let (done, all) = run.position();
+    assert!(0 < done && done <= all / 2, "{done} of {all}");
+    drop(run);
+    assert!(transcriber.timings().windows <= 2);
+}
+
+#[test]
+fn a_cancelled_run_gives_what_was_finished() {
+    let (samples, options) = (noise(100), options());
+    let token = CancelToken::new();
+    let mut transcriber = transcriber(&options, &token);
+    let whole = transcriber.transcribe(&samples, &options, &mut |_| {}).unwrap();
+    let mut n_told = 0;
+    let transcript = transcriber
+        .transcribe(&samples, &options, &mut |news| {
+            if let Progress::Segment(_) = news {
+                n_told += 1;
+                token.cancel();
+            }
+        })
+        .unwrap();
+    assert!(transcript.cancelled);
+    assert_eq!(transcript.segments, whole.segments[..n_told]);
+    assert!(0 < n_told && n_told < whole.segments.len(), "{n_told}");
+    let json = serde_json::to_value(&transcript).unwrap();
+    assert_eq!(json["cancelled"], true);
+    assert_eq!(serde_json::to_value(&whole).unwrap().get("cancelled"), None);
+    // What begins later ends at once, until there is another token.
+    let mut run = transcriber.segments(&samples, &options).unwrap();
+    assert!(run.next().is_none() && run.is_cancelled());
+    transcriber.cancelled_by(&CancelToken::new());
+    let again = transcriber.transcribe(&samples, &options, &mut |_| {}).unwrap();
+    assert_eq!(again, whole);
+}
+
+#[test]
+fn options_that_do_not_fit_are_refused_when_loading() {
+    let options = Options { suppress_tokens: vec![1_000_000], ..options() };
+    let builder = Transcriber::builder(Cpu::new(1).unwrap()).options(&options);
+    let error = builder.load(&TinyWhisper::default().file(), |_| {}).unwrap_err();
+    assert!(error.to_string().starts_with("suppress-tokens: expected"), "{error}");
+}
