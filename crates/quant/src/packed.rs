@@ -39,6 +39,9 @@ const TASK_BYTES_MANY: usize = 192 * 1024;
 const MIN_TASKS_PER_THREAD: usize = 3;
 /// Panels of a task on tiles, for which the inputs are read once from the last-level cache.
 const MAX_PANELS_ON_TILES: usize = 4;
+/// Panels of a task of the kernel that unpacks for two of them, for which units of all inputs are read once
+/// from the last-level cache.
+const MAX_PANELS_WIDE: usize = 8;
 /// Bytes of inputs on tiles that stay in a core's second-level cache from task to task. If there are more,
 /// a thread takes up to so many panels of a matrix at once, since each task reads them from further away.
 const CACHED_BYTES_ON_TILES: usize = 1 << 20;
@@ -204,6 +207,10 @@ fn panels_per_task(cpu: &Cpu, x: &ActivationBuffer, n_panels: usize, panel_len: 
         } else {
             (most / 2 * 2).clamp(2, MAX_PANELS_ON_TILES)
         };
+    }
+    #[cfg(target_arch = "x86_64")]
+    if x.form() == Form::Wide {
+        return (most / 2 * 2).clamp(2, MAX_PANELS_WIDE);
     }
     let task_bytes = if x.rows() > 8 { TASK_BYTES_MANY } else { TASK_BYTES };
     (task_bytes / (panel_len * size_of::<Words>()).max(1)).min(most).max(1)

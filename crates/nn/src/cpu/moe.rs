@@ -18,7 +18,7 @@ pub(super) struct Scratch {
     /// `[rows, D]`: the tokens of an expert, and what it makes of them.
     tokens: Vec<f32>,
     results: Vec<f32>,
-    /// `[rows, F]`, as the next two; empty while all experts are panels.
+    /// `[rows, F]`, as the next two; empty while they are not used.
     gate: Vec<f32>,
     up: Vec<f32>,
     hidden: Vec<f32>,
@@ -89,7 +89,7 @@ impl Cpu {
             ),
             activation: experts.activation,
         };
-        let len = if network.panels().is_some() { 0 } else { rows * f };
+        let len = if network.panels(rows).is_some() { 0 } else { rows * f };
         let results = first(&mut scratch.results, rows * d);
         let inside = [&mut scratch.gate, &mut scratch.up, &mut scratch.hidden];
         self.network(

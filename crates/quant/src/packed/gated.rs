@@ -12,6 +12,9 @@ use crate::activation::{ActivationBuffer, UNIT_LEN};
 /// Panels whose rows give the values of a unit.
 const PANELS_OF_UNIT: usize = UNIT_LEN / PANEL_ROWS;
 
+/// Units of a task: what both products give for all rows should stay in the second-level cache.
+const MAX_UNITS_PER_TASK: usize = 2;
+
 /// Rows of a matrix, and what is added to their products.
 #[derive(Clone, Debug)]
 pub struct PackedRows<'a> {
@@ -73,7 +76,7 @@ pub fn gated_packed(
     let n_panels = n / PANEL_ROWS;
     let panel_len = gate.w.panel_len() + up.w.panel_len();
     let per_task = panels_per_task(cpu, x, n_panels, panel_len) / PANELS_OF_UNIT;
-    let per_task = per_task.max(1) * UNIT_LEN;
+    let per_task = per_task.clamp(1, MAX_UNITS_PER_TASK) * UNIT_LEN;
     cpu.threads.run(n.div_ceil(per_task), |task| {
         let cols = task * per_task..n.min((task + 1) * per_task);
         let len = m * cols.len();

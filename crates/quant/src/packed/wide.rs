@@ -176,45 +176,40 @@ type Sums = [Lanes; PANELS];
 impl Task<'_> {
     /// Multiplies all rows.
     pub(super) fn run_wide(&self, s: Avx512Vnni) {
-        let n_sums = self.x.rows() * size_of::<Sums>() / size_of::<f32>();
+        let n_rows = self.x.rows();
+        let n_pairs = self.panels.len().div_ceil(PANELS);
+        let n_sums = n_pairs * n_rows * size_of::<Sums>() / size_of::<f32>();
         with_scratch(n_sums + size_of::<Chunk>() / size_of::<f32>(), |scratch| {
             let (chunk, sums) = scratch.split_at_mut(size_of::<Chunk>() / size_of::<f32>());
             let chunk: &mut Chunk = bytemuck::cast_slice_mut(chunk).first_mut().expect("one");
             let sums: &mut [Sums] = bytemuck::cast_slice_mut(sums);
-            for first in self.panels.clone().step_by(PANELS) {
-                sums.fill(Zeroable::zeroed());
-                match_format!(self.w.dtype(), F => {
-                    self.add_products::<F>(s, first, chunk, sums);
-                });
-                self.finish(s, first, sums);
+            sums.fill(Zeroable::zeroed());
+            match_format!(self.w.dtype(), F => self.add_products::<F>(s, chunk, sums));
+            for (pair, sums) in sums.chunks_exact(n_rows).enumerate() {
+                self.finish(s, self.panels.start + PANELS * pair, sums);
             }
         });
     }
 
-    /// Adds the products of two panels, from `first`, with all rows.
-    fn add_products<F: Format>(
-        &self,
-        s: Avx512Vnni,
-        first: usize,
-        chunk: &mut Chunk,
-        sums: &mut [Sums],
-    ) {
+    /// Adds the products of all panels with all rows, whose units of a chunk stay in the second-level cache
+    /// while the panels pass.
+    fn add_products<F: Format>(&self, s: Avx512Vnni, chunk: &mut Chunk, sums: &mut [Sums]) {
         let n_blocks = self.w.blocks_per_row();
         let at_once = CHUNK_UNITS / F::UNITS;
-        for block in (0..n_blocks).step_by(at_once) {
-            let blocks = at_once.min(n_blocks - block);
-            let unpack = Unpack::<F> {
-                task: self,
-                s,
-                panel: first,
-                blocks: block..block + blocks,
-                chunk,
-                format: PhantomData,
-            };
-            s.vectorize(unpack);
-            let (at, n_units) = (block * F::UNITS, blocks * F::UNITS);
-            let rows = Rows { s, chunk, x: self.x.wide(), at, n_units, sums };
-            s.vectorize(rows);
+        for first in (0..n_blocks).step_by(at_once) {
+            let blocks = first..n_blocks.min(first + at_once);
+            let (at, n_units) = (first * F::UNITS, blocks.len() * F::UNITS);
+            for (pair, sums) in sums.chunks_exact_mut(self.x.rows()).enumerate() {
+                s.vectorize(Unpack::<F> {
+                    task: self,
+                    s,
+                    panel: self.panels.start + PANELS * pair,
+                    blocks: blocks.clone(),
+                    chunk,
+                    format: PhantomData,
+                });
+                s.vectorize(Rows { s, chunk, x: self.x.wide(), at, n_units, sums });
+            }
         }
     }
 
