@@ -51,6 +51,28 @@ pub(crate) fn cut(samples: &[f32], batch_size: usize) -> Vec<Range<usize>> {
     } else {
         len.div_ceil(MAX_PIECE_SAMPLES).next_multiple_of(batch_size)
     };
+    into_pieces(samples, n_pieces)
+}
+
+/// Stretches of `samples`, of which those longer than a window are cut as [`cut`] does, so that each of
+/// `batch_size` places has as much to do.
+pub(crate) fn cut_each(
+    samples: &[f32],
+    ranges: Vec<Range<usize>>,
+    batch_size: usize,
+) -> Vec<Range<usize>> {
+    let total: usize = ranges.iter().map(Range::len).sum();
+    let len = (total / batch_size).clamp(WINDOW_SAMPLES, MAX_PIECE_SAMPLES);
+    let pieces = |range: Range<usize>| {
+        let pieces = into_pieces(&samples[range.clone()], range.len().div_ceil(len));
+        pieces.into_iter().map(move |piece| range.start + piece.start..range.start + piece.end)
+    };
+    ranges.into_iter().flat_map(pieces).collect()
+}
+
+/// `n_pieces` of about one length.
+fn into_pieces(samples: &[f32], n_pieces: usize) -> Vec<Range<usize>> {
+    let len = samples.len();
     let mut pieces = Vec::with_capacity(n_pieces);
     let mut start = 0;
     for i in 1..=n_pieces {
@@ -99,8 +121,22 @@ pub(crate) fn pack(ranges: &[Range<usize>], n_samples: usize) -> Result<Vec<Rang
 
 #[cfg(test)]
 mod tests {
-    use super::{cut, pack};
+    use super::{cut, cut_each, pack};
     use crate::{Options, SAMPLE_RATE, WINDOW_SAMPLES};
+
+    #[test]
+    fn long_stretches_are_shared_out() {
+        const S: usize = SAMPLE_RATE;
+        let samples = vec![0.1f32; 500 * S];
+        let ranges = vec![0..10 * S, 20 * S..320 * S, 330 * S..420 * S];
+        let pieces = cut_each(&samples, ranges.clone(), 4);
+        assert_eq!(pieces.len(), 1 + 3 + 1);
+        let total =
+            |ranges: &[std::ops::Range<usize>]| ranges.iter().map(|r| r.len()).sum::<usize>();
+        assert_eq!(total(&pieces), total(&ranges));
+        assert!(pieces.windows(2).all(|pair| pair[0].end <= pair[1].start));
+        assert_eq!(cut_each(&samples, ranges, 1).len(), 1 + 1 + 1);
+    }
 
     #[test]
     fn cuts_are_made_in_pauses() {

@@ -57,8 +57,9 @@ impl<B: Backend> Transcriber<B> {
             return Transcription::new(self, heard, clips, options).await;
         }
         if let Some(speech) = speech {
-            if options.batch_size.is_some() {
+            if let Some(batch_size) = options.batch_size {
                 let ranges = ranges::pack(&speech, samples.len())?;
+                let ranges = ranges::cut_each(samples, ranges, batch_size);
                 return Transcription::new(self, heard, ranges, options).await;
             }
             let map = SpeechMap::new(speech, samples.len());
