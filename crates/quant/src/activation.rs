@@ -7,12 +7,14 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::MatRef;
 use stonechat_compute::simd::NullaryFnOnce;
+#[cfg(target_arch = "x86_64")]
+use stonechat_compute::simd::Tile;
 use stonechat_compute::{Cpu, Isa, Parts, match_isa};
 
 #[cfg(target_arch = "x86_64")]
-use crate::packed::tiles::{TileInputs, TileRoom};
+use crate::packed::blocks::{BlockRoom, Blocks};
 #[cfg(target_arch = "x86_64")]
-use crate::packed::wide::{WideInputs, WideRoom};
+use crate::packed::wide::UnitOfRows;
 
 /// Elements that share a scale.
 pub(crate) const UNIT_LEN: usize = 32;
@@ -65,9 +67,9 @@ pub struct ActivationBuffer {
     int_sums: Vec<[i32; 2]>,
     /// The rows as the kernels for many want them, if they are not above.
     #[cfg(target_arch = "x86_64")]
-    tiles: TileInputs,
+    tiles: Blocks<Tile>,
     #[cfg(target_arch = "x86_64")]
-    wide: WideInputs,
+    wide: Blocks<UnitOfRows>,
     form: Form,
 }
 
@@ -152,9 +154,7 @@ impl ActivationBuffer {
     /// If the rows of `x` are no whole number of 32 elements.
     #[track_caller]
     pub fn quantize(&mut self, cpu: &Cpu, x: MatRef<'_>) {
-        let Room::Rows(room) = self.room(x.rows, x.cols, Form::Rows) else {
-            unreachable!("the form that was asked for")
-        };
+        let room = self.row_room(x.rows, x.cols);
         let rows_per_task = (TASK_LEN / x.cols.max(1)).max(1);
         cpu.threads.run(x.rows.div_ceil(rows_per_task), |task| {
             let first = task * rows_per_task;
@@ -176,10 +176,8 @@ impl ActivationBuffer {
             match cpu.isa {
                 Isa::Amx(_) => return self.put_on_tiles(cpu, x),
                 Isa::Avx512Vnni(_) => {
-                    let Room::Wide(room) = self.room(x.rows, x.cols, Form::Wide) else {
-                        unreachable!("the form that was asked for")
-                    };
-                    return room.put_all(cpu, x);
+                    self.take_shape(x.rows, x.cols, Form::Wide);
+                    return self.wide.room(x.rows, x.cols).put_all(cpu, x);
                 }
                 _ => {}
             }
@@ -191,25 +189,33 @@ impl ActivationBuffer {
     #[cfg(target_arch = "x86_64")]
     #[track_caller]
     pub(crate) fn put_on_tiles(&mut self, cpu: &Cpu, x: MatRef<'_>) {
-        let Room::Tiles(room) = self.room(x.rows, x.cols, Form::Tiles) else {
-            unreachable!("the form that was asked for")
-        };
-        room.put_all(cpu, x);
+        self.take_shape(x.rows, x.cols, Form::Tiles);
+        self.tiles.room(x.rows, x.cols).put_all(cpu, x);
+    }
+
+    #[track_caller]
+    fn take_shape(&mut self, m: usize, k: usize, form: Form) {
+        assert!(k.is_multiple_of(UNIT_LEN), "activation rows: expected k % 32 == 0, got k = {k}");
+        (self.m, self.k, self.form) = (m, k, form);
     }
 
     /// Takes the shape of `m` rows of `k` values that are still to come. Allocates when there are more than
     /// ever before.
     #[track_caller]
     pub(crate) fn room(&mut self, m: usize, k: usize, form: Form) -> Room<'_> {
-        assert!(k.is_multiple_of(UNIT_LEN), "activation rows: expected k % 32 == 0, got k = {k}");
-        (self.m, self.k, self.form) = (m, k, form);
+        self.take_shape(m, k, form);
         match form {
-            Form::Rows => {}
+            Form::Rows => Room::Rows(self.row_room(m, k)),
             #[cfg(target_arch = "x86_64")]
-            Form::Tiles => return Room::Tiles(self.tiles.room(m, k)),
+            Form::Tiles => Room::Tiles(self.tiles.room(m, k)),
             #[cfg(target_arch = "x86_64")]
-            Form::Wide => return Room::Wide(self.wide.room(m, k)),
+            Form::Wide => Room::Wide(self.wide.room(m, k)),
         }
+    }
+
+    #[track_caller]
+    fn row_room(&mut self, m: usize, k: usize) -> RowRoom<'_> {
+        self.take_shape(m, k, Form::Rows);
         let units_per_row = padded_units(k);
         self.units_per_row = units_per_row;
         grow(&mut self.units, m * units_per_row);
@@ -217,7 +223,7 @@ impl ActivationBuffer {
         grow(&mut self.sums32, m * units_per_row);
         grow(&mut self.sums16, m * units_per_row / UNITS_PER_BLOCK);
         grow(&mut self.int_sums, m * units_per_row);
-        Room::Rows(RowRoom {
+        RowRoom {
             n_units: k / UNIT_LEN,
             units_per_row,
             units: Parts::new(&mut self.units),
@@ -225,18 +231,18 @@ impl ActivationBuffer {
             sums32: Parts::new(&mut self.sums32),
             sums16: Parts::new(self.sums16.as_flattened_mut().as_flattened_mut()),
             int_sums: Parts::new(&mut self.int_sums),
-        })
+        }
     }
 
     /// The rows on tiles.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn tiles(&self) -> &TileInputs {
+    pub(crate) fn tiles(&self) -> &Blocks<Tile> {
         &self.tiles
     }
 
     /// The rows for the panel kernel of 512-bit vectors.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn wide(&self) -> &WideInputs {
+    pub(crate) fn wide(&self) -> &Blocks<UnitOfRows> {
         &self.wide
     }
 
@@ -287,9 +293,9 @@ fn padded_units(k: usize) -> usize {
 pub(crate) enum Room<'a> {
     Rows(RowRoom<'a>),
     #[cfg(target_arch = "x86_64")]
-    Tiles(TileRoom<'a>),
+    Tiles(BlockRoom<'a, Tile>),
     #[cfg(target_arch = "x86_64")]
-    Wide(WideRoom<'a>),
+    Wide(BlockRoom<'a, UnitOfRows>),
 }
 
 impl Room<'_> {

@@ -7,6 +7,8 @@
 //! instruction, sums never cross lanes, and a scale is a vector. The rearrangement loses nothing:
 //! [`PackedMatrix::dequantize_row`] puts a row's blocks together again.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod blocks;
 mod format;
 mod gated;
 mod kernel;

@@ -23,7 +23,7 @@ pub(super) struct Network<'a> {
 impl<'a> Network<'a> {
     /// The products whose results are made the activations of the last one at once: those of panels with
     /// many rows. With few, weights come from memory, and a thread had better read a long run of one matrix
-    /// than short ones of two in turns (a tenth to a fifth slower).
+    /// than short ones of two in turns.
     pub(super) fn panels(&self, n_rows: usize) -> Option<[PackedRows<'a>; 2]> {
         if n_rows <= MAX_INTEGER_ROWS {
             return None;

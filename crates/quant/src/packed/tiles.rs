@@ -11,105 +11,30 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 use stonechat_compute::cpu::MatRef;
 use stonechat_compute::simd::{Avx512Vnni, Kernel, NullaryFnOnce, Simd, Tile, TileSums, Tiles};
-use stonechat_compute::{Cpu, Isa, Parts, with_scratch};
+use stonechat_compute::{Isa, with_scratch};
 
+use super::blocks::UnitOfBlock;
 use super::format::match_format;
 use super::kernel::{Block, Codes, Format, Sink};
 use super::simd::PanelSimd;
 use super::{PANEL_ROWS, Task};
-use crate::activation::grow;
 
 /// Values that a tile has of a row.
 const STEP: usize = 32;
 /// Steps of weights that are unpacked at a time, 128 KB of the second-level cache for 32 rows: 16 steps,
 /// which the first level holds, load and store sums more often and were a tenth slower.
 const CHUNK_STEPS: usize = 64;
-/// Steps of 16 rows that a thread rounds at a time.
-const PIECE_STEPS: usize = 16;
 /// Rows of a tile.
 const TILE_ROWS: usize = 16;
 
-/// Inputs rounded to bf16: tiles of 16 rows, which zeros fill up to a multiple of 32 of them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TileInputs {
-    n_blocks: usize,
-    n_steps: usize,
-    tiles: Vec<Tile>,
-}
+/// Inputs rounded to bf16; zeros fill up the rows to a multiple of 32.
+impl UnitOfBlock for Tile {
+    const ROWS: usize = TILE_ROWS;
+    const BLOCKS: usize = 2;
+    const PIECE: usize = 16;
 
-impl TileInputs {
-    /// Room for `m` rows of `k` values, a multiple of 32. Allocates when there are more than ever before.
-    pub(crate) fn room(&mut self, m: usize, k: usize) -> TileRoom<'_> {
-        let n_steps = k / STEP;
-        let n_blocks = m.div_ceil(2 * TILE_ROWS) * 2;
-        (self.n_blocks, self.n_steps) = (n_blocks, n_steps);
-        grow(&mut self.tiles, n_blocks * n_steps);
-        TileRoom { n_rows: m, n_steps, n_blocks, tiles: Parts::new(&mut self.tiles) }
-    }
-
-    /// What all rows take.
-    pub(super) fn bytes(&self) -> usize {
-        self.n_blocks * self.n_steps * size_of::<Tile>()
-    }
-
-    /// Steps `steps` of 32 rows.
-    fn pair(&self, pair: usize, steps: Range<usize>) -> [&[Tile]; 2] {
-        [2 * pair, 2 * pair + 1].map(|block| {
-            &self.tiles[block * self.n_steps..(block + 1) * self.n_steps][steps.clone()]
-        })
-    }
-}
-
-/// [`TileInputs`] while several threads write parts of them.
-#[derive(Clone, Copy)]
-pub(crate) struct TileRoom<'a> {
-    n_rows: usize,
-    n_steps: usize,
-    /// Tiles of 16 rows, with those of padding.
-    n_blocks: usize,
-    tiles: Parts<'a, Tile>,
-}
-
-impl TileRoom<'_> {
-    /// Rounds all rows.
-    pub(crate) fn put_all(self, cpu: &Cpu, x: MatRef<'_>) {
-        let pieces = self.n_steps.div_ceil(PIECE_STEPS);
-        cpu.threads.run(self.n_blocks * pieces, |task| {
-            let (block, first) = (task / pieces, task % pieces * PIECE_STEPS);
-            let steps = first..self.n_steps.min(first + PIECE_STEPS);
-            // SAFETY: these steps of a block are of one task.
-            unsafe { self.put_block(cpu.isa, block, steps, (x, first)) };
-        });
-    }
-
-    /// Rounds columns of all rows, from step `first` on.
-    ///
-    /// # Safety
-    /// Nobody else has these steps at the same time.
-    pub(crate) unsafe fn put(self, isa: Isa, first: usize, x: MatRef<'_>) {
-        for block in 0..self.n_blocks {
-            let steps = first..first + x.cols / STEP;
-            // SAFETY: steps of different blocks are different, and these are the caller's.
-            unsafe { self.put_block(isa, block, steps, (x, 0)) };
-        }
-    }
-
-    /// Rounds a block of rows of `x`, which has the values of the first of `steps` at its own step `from`.
-    ///
-    /// # Safety
-    /// Nobody else has these steps of the block.
-    unsafe fn put_block(
-        self,
-        isa: Isa,
-        block: usize,
-        steps: Range<usize>,
-        (x, from): (MatRef<'_>, usize),
-    ) {
-        let start = block * self.n_steps;
-        // SAFETY: the caller vouches for them.
-        let tiles = unsafe { self.tiles.part(start + steps.start..start + steps.end) };
-        let rows = block * TILE_ROWS..self.n_rows.min((block + 1) * TILE_ROWS);
-        isa.dispatch(Round { x, rows, first: from, tiles });
+    fn fill(isa: Isa, tiles: &mut [Self], x: MatRef<'_>, rows: Range<usize>, first: usize) {
+        isa.dispatch(Round { x, rows, first, tiles });
     }
 }
 
@@ -204,13 +129,14 @@ impl<T: TileUnit, F: Format> NullaryFnOnce for OnTiles<'_, T, F> {
         let Self { task, s, tiles, m_pairs, sums, weights, .. } = self;
         let x = task.x.tiles();
         sums.fill(TileSums::zeroed());
-        for first in (0..x.n_steps).step_by(CHUNK_STEPS) {
-            let steps = first..x.n_steps.min(first + CHUNK_STEPS);
+        for first in (0..x.n_units()).step_by(CHUNK_STEPS) {
+            let steps = first..x.n_units().min(first + CHUNK_STEPS);
             let weights = &mut weights[..steps.len()];
             for (pair, sums) in sums.chunks_exact_mut(m_pairs).enumerate() {
                 unpack::<F>(task, s, pair, first, weights);
                 for (m, sums) in sums.iter_mut().enumerate() {
-                    tiles.accumulate(sums, x.pair(m, steps.clone()), weights);
+                    let pair = [2 * m, 2 * m + 1].map(|block| x.block(block, steps.clone()));
+                    tiles.accumulate(sums, pair, weights);
                 }
             }
         }

@@ -13,12 +13,13 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::MatRef;
 use stonechat_compute::simd::{Avx512Vnni, Kernel, NullaryFnOnce, Simd};
-use stonechat_compute::{Cpu, Isa, Parts, with_scratch};
+use stonechat_compute::{Isa, with_scratch};
 
+use super::blocks::{Blocks, UnitOfBlock};
 use super::format::match_format;
 use super::kernel::{Block, Codes, Format, Sink};
 use super::{PANEL_ROWS, Task};
-use crate::activation::{UNIT_LEN, grow, quantize_unit};
+use crate::activation::{UNIT_LEN, quantize_unit};
 
 /// Panels that are multiplied together.
 const PANELS: usize = 2;
@@ -28,8 +29,6 @@ const CHUNK_UNITS: usize = 16;
 const GROUPS: usize = 8;
 /// Rows that have sums in registers, two vectors of integers and two of floats each.
 const TILE_ROWS: usize = 6;
-/// Units of a tile that a thread quantizes at a time.
-const PIECE_UNITS: usize = 64;
 /// What is added to inputs, so that they are unsigned.
 const BIAS: u8 = 128;
 
@@ -46,74 +45,12 @@ pub(crate) struct UnitOfRows {
     padding: [u32; 8],
 }
 
-/// Quantized inputs: tiles of rows, all units of each one after the other.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct WideInputs {
-    n_units: usize,
-    units: Vec<UnitOfRows>,
-}
+impl UnitOfBlock for UnitOfRows {
+    const ROWS: usize = TILE_ROWS;
+    const BLOCKS: usize = 1;
+    const PIECE: usize = 64;
 
-impl WideInputs {
-    /// Room for `m` rows of `k` values, a multiple of 32. Allocates when there are more than ever before.
-    pub(crate) fn room(&mut self, m: usize, k: usize) -> WideRoom<'_> {
-        self.n_units = k / UNIT_LEN;
-        grow(&mut self.units, m.div_ceil(TILE_ROWS) * self.n_units);
-        WideRoom { n_rows: m, n_units: self.n_units, units: Parts::new(&mut self.units) }
-    }
-
-    /// Units `units` of the rows of tile `tile`.
-    fn tile(&self, tile: usize, units: Range<usize>) -> &[UnitOfRows] {
-        &self.units[tile * self.n_units..(tile + 1) * self.n_units][units]
-    }
-}
-
-/// [`WideInputs`] while several threads write parts of them.
-#[derive(Clone, Copy)]
-pub(crate) struct WideRoom<'a> {
-    n_rows: usize,
-    n_units: usize,
-    units: Parts<'a, UnitOfRows>,
-}
-
-impl WideRoom<'_> {
-    /// Quantizes all rows.
-    pub(crate) fn put_all(self, cpu: &Cpu, x: MatRef<'_>) {
-        let pieces = self.n_units.div_ceil(PIECE_UNITS);
-        cpu.threads.run(self.n_rows.div_ceil(TILE_ROWS) * pieces, |task| {
-            let (tile, first) = (task / pieces, task % pieces * PIECE_UNITS);
-            let units = first..self.n_units.min(first + PIECE_UNITS);
-            // SAFETY: these units of a tile are of one task.
-            unsafe { self.put_tile(cpu.isa, tile, units, (x, first)) };
-        });
-    }
-
-    /// Quantizes columns of all rows, from unit `first` on.
-    ///
-    /// # Safety
-    /// Nobody else has these units at the same time.
-    pub(crate) unsafe fn put(self, isa: Isa, first: usize, x: MatRef<'_>) {
-        for tile in 0..self.n_rows.div_ceil(TILE_ROWS) {
-            let units = first..first + x.cols / UNIT_LEN;
-            // SAFETY: units of different tiles are different, and these are the caller's.
-            unsafe { self.put_tile(isa, tile, units, (x, 0)) };
-        }
-    }
-
-    /// Quantizes a tile of rows of `x`, which has the values of the first of `units` at its own unit `from`.
-    ///
-    /// # Safety
-    /// Nobody else has these units of the tile.
-    unsafe fn put_tile(
-        self,
-        isa: Isa,
-        tile: usize,
-        units: Range<usize>,
-        (x, from): (MatRef<'_>, usize),
-    ) {
-        let start = tile * self.n_units;
-        // SAFETY: the caller vouches for them.
-        let units = unsafe { self.units.part(start + units.start..start + units.end) };
-        let rows = tile * TILE_ROWS..self.n_rows.min((tile + 1) * TILE_ROWS);
+    fn fill(isa: Isa, units: &mut [Self], x: MatRef<'_>, rows: Range<usize>, from: usize) {
         isa.dispatch(Quantize { x, rows, from, units });
     }
 }
@@ -310,7 +247,7 @@ impl Sink<Avx512Vnni> for Unpacked<'_> {
 struct Rows<'a> {
     s: Avx512Vnni,
     chunk: &'a Chunk,
-    x: &'a WideInputs,
+    x: &'a Blocks<UnitOfRows>,
     /// The chunk's first unit, and how many there are.
     at: usize,
     n_units: usize,
@@ -355,7 +292,7 @@ impl Rows<'_> {
     fn tile<const G: usize, const MINS: bool, const M: usize>(&mut self, row: usize) {
         let Self { s, chunk, x, at, n_units, .. } = *self;
         let f = s.avx512f;
-        let x = x.tile(row / TILE_ROWS, at..at + n_units);
+        let x = x.block(row / TILE_ROWS, at..at + n_units);
         let mut sums = [[f._mm512_setzero_ps(); PANELS]; M];
         for m in 0..M {
             sums[m] = bytemuck::cast(self.sums[row + m]);
