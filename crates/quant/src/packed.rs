@@ -39,15 +39,6 @@ const TASK_BYTES_MANY: usize = 192 * 1024;
 
 /// Tasks of a matrix that each thread should have at least, for an even share.
 const MIN_TASKS_PER_THREAD: usize = 3;
-/// Panels of a task on tiles, for which the inputs are read once from the last-level cache.
-const MAX_PANELS_ON_TILES: usize = 4;
-/// Panels of a task of the kernel that unpacks for two of them, for which units of all inputs are read once
-/// from the last-level cache.
-const MAX_PANELS_WIDE: usize = 8;
-/// Bytes of inputs on tiles that stay in a core's second-level cache from task to task. If there are more,
-/// a thread takes up to so many panels of a matrix at once, since each task reads them from further away.
-const CACHED_BYTES_ON_TILES: usize = 1 << 20;
-const MAX_PANELS_OF_PASS: usize = 8;
 
 /// One word of each row of a panel, a cache line.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -202,17 +193,12 @@ pub fn matmul_packed(
 fn panels_per_task(cpu: &Cpu, x: &ActivationBuffer, n_panels: usize, panel_len: usize) -> usize {
     let n_threads = cpu.threads.n_threads();
     let most = n_panels / (MIN_TASKS_PER_THREAD * n_threads);
-    #[cfg(target_arch = "x86_64")]
-    if x.form() == Form::Tiles {
-        return if x.tiles().bytes() > CACHED_BYTES_ON_TILES {
-            n_panels.div_ceil(n_threads).next_multiple_of(2).clamp(2, MAX_PANELS_OF_PASS)
-        } else {
-            (most / 2 * 2).clamp(2, MAX_PANELS_ON_TILES)
-        };
-    }
-    #[cfg(target_arch = "x86_64")]
-    if x.form() == Form::Wide {
-        return (most / 2 * 2).clamp(2, MAX_PANELS_WIDE);
+    match x.form() {
+        Form::Rows => {}
+        #[cfg(target_arch = "x86_64")]
+        Form::Tiles => return tiles::panels_per_task(x.tiles(), n_panels, n_threads, most),
+        #[cfg(target_arch = "x86_64")]
+        Form::Wide => return wide::panels_per_task(most),
     }
     let task_bytes = if x.rows() > 8 { TASK_BYTES_MANY } else { TASK_BYTES };
     (task_bytes / (panel_len * size_of::<Words>()).max(1)).min(most).max(1)

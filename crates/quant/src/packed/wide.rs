@@ -29,8 +29,16 @@ const CHUNK_UNITS: usize = 16;
 const GROUPS: usize = 8;
 /// Rows that have sums in registers, two vectors of integers and two of floats each.
 const TILE_ROWS: usize = 6;
+/// Panels of a task, for which units of all inputs are read once from the last-level cache.
+const MAX_PANELS: usize = 8;
+
 /// What is added to inputs, so that they are unsigned.
 const BIAS: u8 = 128;
+
+/// How many panels a task takes, `most` if each thread is to have several tasks; in pairs.
+pub(super) fn panels_per_task(most: usize) -> usize {
+    (most / PANELS * PANELS).clamp(PANELS, MAX_PANELS)
+}
 
 /// A unit of some rows, so that a single address leads to all that a step needs of them.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
