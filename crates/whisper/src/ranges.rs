@@ -62,7 +62,7 @@ pub(crate) fn cut_each(
     batch_size: usize,
 ) -> Vec<Range<usize>> {
     let total: usize = ranges.iter().map(Range::len).sum();
-    let len = (total / batch_size).clamp(WINDOW_SAMPLES, MAX_PIECE_SAMPLES);
+    let len = total.div_ceil(batch_size).clamp(WINDOW_SAMPLES, MAX_PIECE_SAMPLES);
     let pieces = |range: Range<usize>| {
         let pieces = into_pieces(&samples[range.clone()], range.len().div_ceil(len));
         pieces.into_iter().map(move |piece| range.start + piece.start..range.start + piece.end)
@@ -136,6 +136,10 @@ mod tests {
         assert_eq!(total(&pieces), total(&ranges));
         assert!(pieces.windows(2).all(|pair| pair[0].end <= pair[1].start));
         assert_eq!(cut_each(&samples, ranges, 1).len(), 1 + 1 + 1);
+        // A remainder is no piece of its own.
+        #[expect(clippy::single_range_in_vec_init, reason = "one stretch is a case")]
+        let uneven = vec![0..401 * S + 1];
+        assert_eq!(cut_each(&samples, uneven, 4).len(), 4);
     }
 
     #[test]
