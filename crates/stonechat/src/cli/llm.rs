@@ -50,7 +50,7 @@ pub(super) struct ContextArgs {
     #[arg(short, long, value_name = "N")]
     ctx_size: Option<usize>,
     /// Tokens of one forward pass over the prompt
-    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    #[arg(short, long, value_name = "N", default_value_t = SessionOptions::default().n_batch)]
     batch_size: usize,
     /// Type of cached keys and values
     #[arg(long, visible_alias = "ctk", value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
