@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 use stonechat_compute::cpu::MatRef;
+use stonechat_compute::simd::{Kernel, Simd};
 use stonechat_compute::{Cpu, Isa, Parts};
 
 use crate::activation::{UNIT_LEN, grow};
@@ -17,8 +18,26 @@ pub(crate) trait UnitOfBlock: Zeroable + Copy + Send {
     /// Units of a block that a thread fills at a time.
     const PIECE: usize;
 
-    /// Takes `rows` of `x`, at most [`ROWS`](Self::ROWS), whose unit `from` is the first of `units`.
-    fn fill(isa: Isa, units: &mut [Self], x: MatRef<'_>, rows: Range<usize>, from: usize);
+    /// Takes `rows` of `x`, at most [`ROWS`](Self::ROWS), whose unit `from` is the first of `units`; called
+    /// where the instruction set's features are on.
+    fn fill(units: &mut [Self], x: MatRef<'_>, rows: Range<usize>, from: usize);
+}
+
+/// Takes rows where the features of the instruction set are on.
+struct Fill<'a, T> {
+    units: &'a mut [T],
+    x: MatRef<'a>,
+    rows: Range<usize>,
+    from: usize,
+}
+
+impl<T: UnitOfBlock> Kernel for Fill<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        T::fill(self.units, self.x, self.rows, self.from);
+    }
 }
 
 /// All units of a block one after the other, then those of the next block.
@@ -109,6 +128,6 @@ impl<T: UnitOfBlock> BlockRoom<'_, T> {
         // SAFETY: the caller vouches for them.
         let units = unsafe { self.units.part(start + units.start..start + units.end) };
         let rows = block * T::ROWS..self.n_rows.min((block + 1) * T::ROWS);
-        T::fill(isa, units, x, rows, from);
+        isa.dispatch(Fill { units, x, rows, from });
     }
 }

@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 use stonechat_compute::cpu::MatRef;
-use stonechat_compute::simd::{Avx512Vnni, Kernel, NullaryFnOnce, Simd, Tile, TileSums, Tiles};
-use stonechat_compute::{Isa, with_scratch};
+use stonechat_compute::simd::{Avx512Vnni, NullaryFnOnce, Simd, Tile, TileSums, Tiles};
+use stonechat_compute::with_scratch;
 
 use super::blocks::{Blocks, UnitOfBlock};
 use super::format::match_format;
@@ -53,33 +53,16 @@ impl UnitOfBlock for Tile {
     const BLOCKS: usize = 2;
     const PIECE: usize = 16;
 
-    fn fill(isa: Isa, tiles: &mut [Self], x: MatRef<'_>, rows: Range<usize>, first: usize) {
-        isa.dispatch(Round { x, rows, first, tiles });
-    }
-}
-
-/// Rounds the values of some rows from step `first`.
-struct Round<'a> {
-    x: MatRef<'a>,
-    rows: Range<usize>,
-    first: usize,
-    tiles: &'a mut [Tile],
-}
-
-impl Kernel for Round<'_> {
-    type Output = ();
-
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        let Self { x, rows, first, tiles } = self;
+    fn fill(tiles: &mut [Self], x: MatRef<'_>, rows: Range<usize>, from: usize) {
         // Tile by tile: rows one after the other would come back to the lines of every tile.
         for (i, tile) in tiles.iter_mut().enumerate() {
             for r in 0..TILE_ROWS {
                 let mut rounded = [0; STEP];
                 if r < rows.len() {
-                    let from = &x.row(rows.start + r)[(first + i) * STEP..][..STEP];
+                    let values = &x.row(rows.start + r)[(from + i) * STEP..][..STEP];
                     for i in 0..STEP {
-                        rounded[i] = bf16_bits(from[i]);
+                        rounded[i] = bf16_bits(values[i]);
                     }
                 }
                 tile.0[r] = rounded;

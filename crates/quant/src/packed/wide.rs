@@ -12,8 +12,8 @@ use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::MatRef;
-use stonechat_compute::simd::{Avx512Vnni, Kernel, NullaryFnOnce, Simd};
-use stonechat_compute::{Isa, with_scratch};
+use stonechat_compute::simd::{Avx512Vnni, NullaryFnOnce, Simd};
+use stonechat_compute::with_scratch;
 
 use super::blocks::{Blocks, UnitOfBlock};
 use super::format::match_format;
@@ -58,25 +58,8 @@ impl UnitOfBlock for UnitOfRows {
     const BLOCKS: usize = 1;
     const PIECE: usize = 64;
 
-    fn fill(isa: Isa, units: &mut [Self], x: MatRef<'_>, rows: Range<usize>, from: usize) {
-        isa.dispatch(Quantize { x, rows, from, units });
-    }
-}
-
-/// Quantizes the values of some rows from unit `from`.
-struct Quantize<'a> {
-    x: MatRef<'a>,
-    rows: Range<usize>,
-    from: usize,
-    units: &'a mut [UnitOfRows],
-}
-
-impl Kernel for Quantize<'_> {
-    type Output = ();
-
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        let Self { x, rows, from, units } = self;
+    fn fill(units: &mut [Self], x: MatRef<'_>, rows: Range<usize>, from: usize) {
         for (m, r) in rows.enumerate() {
             let values = x.row(r).as_chunks::<UNIT_LEN>().0;
             for (to, values) in units.iter_mut().zip(&values[from..]) {
