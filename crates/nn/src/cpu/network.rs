@@ -21,20 +21,20 @@ pub(super) struct Network<'a> {
 }
 
 impl<'a> Network<'a> {
-    /// The products whose results are made the activations of the last one at once: those of panels with
-    /// many rows. With few, weights come from memory, and a thread had better read a long run of one matrix
+    /// The weights, where the results of the first two products are made the activations of the last one at
+    /// once: all are panels, and rows are many. With few, weights come from memory, and a thread had better read a long run of one matrix
     /// than short ones of two in turns.
-    pub(super) fn panels(&self, n_rows: usize) -> Option<[PackedRows<'a>; 2]> {
+    pub(super) fn panels(&self, n_rows: usize) -> Option<[PackedRows<'a>; 3]> {
         if n_rows <= MAX_INTEGER_ROWS {
             return None;
         }
-        let rows = |(weights, bias): (Weights<'a>, Option<&'a [f32]>)| match weights {
+        let rows = |(weights, bias)| match weights {
             Weights::Packed(w, start, end) => Some(PackedRows { w, rows: start..end, bias }),
             Weights::Dense(_) | Weights::Quant(_) => None,
         };
-        let both = [rows(self.gate)?, rows(self.up)?];
-        let is_packed = matches!(self.down.0, Weights::Packed(..));
-        (is_packed && both.iter().all(PackedRows::are_units)).then_some(both)
+        let (down, epilogue) = self.down;
+        let all = [rows(self.gate)?, rows(self.up)?, rows((down, epilogue.bias))?];
+        all[..2].iter().all(PackedRows::are_units).then_some(all)
     }
 }
 
@@ -47,11 +47,12 @@ impl Cpu {
         network: Network<'_>,
         scratch: [&mut [f32]; 3],
     ) {
+        let panels = network.panels(x.rows);
         let Network { gate, up, down: (down, epilogue), activation } = network;
-        if let (Some(both), Weights::Packed(down, start, end)) = (network.panels(x.rows), down) {
+        if let Some([gate, up, down]) = panels {
             let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
-            gated_packed(&self.device, &mut hidden, &self.quantize(x), both, activation);
-            matmul_packed(&self.device, out, &hidden, (down, start..end), epilogue);
+            gated_packed(&self.device, &mut hidden, &self.quantize(x), [gate, up], activation);
+            matmul_packed(&self.device, out, &hidden, (down.w, down.rows), epilogue);
             return;
         }
         let [gate_out, up_out, hidden] = scratch;
