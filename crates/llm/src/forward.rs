@@ -153,6 +153,10 @@ impl<B: Backend> Pass<'_, B> {
         {
             norm.forward(backend, h, View::packed(x, t, d));
         }
+        // A result that is normed is no part of the stream before.
+        let norm = block.post_ffn_norm.as_ref();
+        let accumulate = norm.is_none();
+        let out = if accumulate { &mut *x } else { &mut *result };
         match (&block.ffn, config.architecture.feed_forward) {
             (Ffn::Gated { gate: w_gate, up: w_up, down }, FeedForward::Gated(activation)) => {
                 let network = GatedNetwork {
@@ -161,37 +165,27 @@ impl<B: Backend> Pass<'_, B> {
                     down,
                     activation,
                     width: f,
-                    accumulate: block.post_ffn_norm.is_none(),
+                    accumulate,
                     scratch: [gate, up, hidden],
                 };
-                let input = View::packed(h, t, d);
-                match &block.post_ffn_norm {
-                    Some(norm) => {
-                        backend.gated_network(result, input, network);
-                        norm.accumulate(backend, x, View::packed(result, t, d));
-                    }
-                    None => backend.gated_network(x, input, network),
-                }
+                backend.gated_network(out, View::packed(h, t, d), network);
             }
             (Ffn::Plain { up: w_up, down }, FeedForward::Plain(activation)) => {
                 let epilogue = Epilogue { bias: w_up.bias.as_ref(), activation, accumulate: false };
                 let product = Product { out: up, w: &w_up.weight, epilogue };
                 backend.matmul(View::packed(h, t, d), [product]);
-                let hidden = View::packed(up, t, f);
-                match &block.post_ffn_norm {
-                    Some(norm) => {
-                        down.forward(backend, result, hidden);
-                        norm.accumulate(backend, x, View::packed(result, t, d));
-                    }
-                    None => down.accumulate(backend, x, hidden),
-                }
+                down.end(backend, out, View::packed(up, t, f), accumulate);
             }
             (Ffn::Experts { router, experts }, _) => {
                 router.forward(backend, gate, View::packed(h, t, d));
                 let logits = View::packed(gate, t, experts.n_experts);
                 backend.moe(x, View::packed(h, t, d), logits, experts);
+                return;
             }
             _ => unreachable!("`Weights::load` follows the architecture"),
+        }
+        if let Some(norm) = norm {
+            norm.accumulate(backend, x, View::packed(result, t, d));
         }
     }
 }

@@ -398,12 +398,7 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         self.matmul(x, [network.gate.product(gate), network.up.product(up)]);
         let both = [gate, up].map(|buffer| View::packed(buffer, t, width));
         self.gated(hidden, both[0], both[1], activation);
-        let hidden = View::packed(hidden, t, width);
-        if network.accumulate {
-            network.down.accumulate(self, out, hidden);
-        } else {
-            network.down.forward(self, out, hidden);
-        }
+        network.down.end(self, out, View::packed(hidden, t, width), network.accumulate);
     }
 
     /// A mixture of experts:

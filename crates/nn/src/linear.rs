@@ -15,7 +15,7 @@ pub struct Linear<B: Backend> {
 impl<B: Backend> Linear<B> {
     /// `out[T, N] = x·Wᵀ + b`.
     pub fn forward(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
-        backend.matmul(x, [self.product(out)]);
+        self.end(backend, out, x, false);
     }
 
     /// `out[T, N] = gelu(x·Wᵀ + b)`.
@@ -25,7 +25,12 @@ impl<B: Backend> Linear<B> {
 
     /// `out[T, N] += x·Wᵀ + b`: the end of a residual branch.
     pub fn accumulate(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
-        backend.matmul(x, [self.ending(out, Activation::None, true)]);
+        self.end(backend, out, x, true);
+    }
+
+    /// [`accumulate`](Self::accumulate) or [`forward`](Self::forward).
+    pub fn end(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>, accumulate: bool) {
+        backend.matmul(x, [self.ending(out, Activation::None, accumulate)]);
     }
 
     /// `out[T, N] = x·Wᵀ + b`, to be computed with other products of `x`.
