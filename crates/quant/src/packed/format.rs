@@ -11,6 +11,7 @@ pub(super) use block256::{NibblesK, Q6K};
 pub(super) use levels::{Iq4Nl, Iq4Xs, Mxfp4};
 pub(super) use two_bits::{Q2K, Q3K};
 
+use super::kernel::{Block, Groups};
 use super::simd::PanelSimd;
 
 /// Evaluates `$body` with `$format` the format of weights of a type.
@@ -42,6 +43,19 @@ macro_rules! match_format {
     }};
 }
 pub(super) use match_format;
+
+/// Nibbles of one unit, in four words from `first` on: the low ones are the first groups.
+struct Nibbles<'a> {
+    block: Block<'a>,
+    first: usize,
+}
+
+impl<S: PanelSimd> Groups<S, 1> for Nibbles<'_> {
+    #[inline(always)]
+    fn group(&self, s: S, g: usize) -> [S::Words; 1] {
+        [nibbles(s, self.block.word(s, self.first + g % 4), g >= 4)]
+    }
+}
 
 /// The low nibbles of every byte, or the high ones.
 #[inline(always)]

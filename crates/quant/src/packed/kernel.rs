@@ -44,10 +44,16 @@ pub(super) struct Codes<S: PanelSimd, const N: usize> {
     pub(super) mins: Option<[F32<S>; N]>,
 }
 
+/// Codes of units that share words. Closures cannot be told to be inlined, and a call would leave the
+/// features of the instruction set, in which every operation becomes a call of its own.
+pub(super) trait Groups<S: PanelSimd, const N: usize> {
+    /// Those of group `g`, four of each row, of each unit.
+    fn group(&self, s: S, g: usize) -> [S::Words; N];
+}
+
 /// What is done with the values of a block.
 pub(super) trait Sink<S: PanelSimd> {
-    /// Takes codes of a bit width, 8 for bytes that may be negative; `codes` gives those of a group of four
-    /// values of each unit.
+    /// Takes codes of a bit width, 8 for bytes that may be negative.
     ///
     /// # Safety
     /// As the implementation says.
@@ -55,7 +61,7 @@ pub(super) trait Sink<S: PanelSimd> {
         &mut self,
         s: S,
         of: Codes<S, N>,
-        codes: impl Fn(usize) -> [S::Words; N],
+        codes: &impl Groups<S, N>,
     );
 }
 
@@ -225,7 +231,7 @@ impl<S: PanelSimd, const M: usize> Sink<S> for Products<'_, S, M> {
         &mut self,
         s: S,
         of: Codes<S, N>,
-        codes: impl Fn(usize) -> [S::Words; N],
+        codes: &impl Groups<S, N>,
     ) {
         let Codes { units, groups, offset, scales, mins } = of;
         let headroom = if BITS == 8 { S::HEADROOM } else { S::HEADROOM << (7 - BITS) };
@@ -244,7 +250,7 @@ impl<S: PanelSimd, const M: usize> Sink<S> for Products<'_, S, M> {
             }
         }
         for g in groups.clone() {
-            let codes = codes(g);
+            let codes = codes.group(s, g);
             let is_full = g > groups.start && (g - groups.start).is_multiple_of(headroom);
             for n in 0..N {
                 for m in 0..M {

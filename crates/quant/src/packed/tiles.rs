@@ -4,7 +4,6 @@
 //! inputs do so once for all weights. Products of integers on tiles would have to leave them after each
 //! 32 values, to be scaled: that costs more than bf16 products, which are half as fast.
 
-use std::arch::x86_64::__m512i;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -15,7 +14,7 @@ use stonechat_compute::with_scratch;
 
 use super::blocks::{Blocks, UnitOfBlock};
 use super::format::match_format;
-use super::kernel::{Block, Codes, Format, Sink};
+use super::kernel::{Block, Codes, Format, Groups, Sink};
 use super::simd::PanelSimd;
 use super::{PANEL_ROWS, Task};
 
@@ -204,12 +203,12 @@ impl Sink<Avx512Vnni> for Weights<'_> {
         &mut self,
         s: Avx512Vnni,
         of: Codes<Avx512Vnni, N>,
-        codes: impl Fn(usize) -> [__m512i; N],
+        codes: &impl Groups<Avx512Vnni, N>,
     ) {
         let f = s.avx512f;
         let offset = s.splat(-of.offset as f32);
         for g in of.groups.clone() {
-            let codes = codes(g);
+            let codes = codes.group(s, g);
             for n in 0..N {
                 let min = of.mins.map_or(s.splat(0.0), |mins| mins[n]);
                 let min = s.mul_add(of.scales[n], offset, min);

@@ -17,7 +17,7 @@ use stonechat_compute::with_scratch;
 
 use super::blocks::{Blocks, UnitOfBlock};
 use super::format::match_format;
-use super::kernel::{Block, Codes, Format, Sink};
+use super::kernel::{Block, Codes, Format, Groups, Sink};
 use super::{PANEL_ROWS, Task};
 use crate::activation::{UNIT_LEN, quantize_unit};
 
@@ -199,14 +199,14 @@ impl Sink<Avx512Vnni> for Unpacked<'_> {
         &mut self,
         s: Avx512Vnni,
         of: Codes<Avx512Vnni, N>,
-        codes: impl Fn(usize) -> [__m512i; N],
+        codes: &impl Groups<Avx512Vnni, N>,
     ) {
         let f = s.avx512f;
         let n_groups = of.groups.len();
         let offset = f._mm512_set1_epi8(of.offset as i8);
         let mut sums = [f._mm512_setzero_si512(); N];
         for (i, g) in of.groups.clone().enumerate() {
-            let codes = codes(g);
+            let codes = codes.group(s, g);
             for n in 0..N {
                 // 128 less is the same bits as 128 more.
                 let signed = s.avx512bw._mm512_sub_epi8(codes[n], offset);

@@ -3,7 +3,7 @@
 use stonechat_compute::simd::F32;
 
 use super::nibbles;
-use crate::packed::kernel::{Block, Codes, Format, Sink};
+use crate::packed::kernel::{Block, Codes, Format, Groups, Sink};
 use crate::packed::simd::PanelSimd;
 
 /// Scales and mins of a block of `Q4_K` or `Q5_K`: of the words, one has two f16 factors, three have eight
@@ -47,24 +47,46 @@ impl<const FIFTH_BIT: bool> Format for NibblesK<FIFTH_BIT> {
                 scales: [scales[u], scales[u + 1]],
                 mins: Some([mins[u], mins[u + 1]]),
             };
-            let nibbles = |g| {
-                let q = block.word(s, Self::N_WORDS - 32 + 8 * pair + g);
-                [nibbles(s, q, false), nibbles(s, q, true)]
-            };
+            let nibbles = Halves { block, first: Self::N_WORDS - 32 + 8 * pair };
             // SAFETY: `u + 1 < 8`, and the caller vouches for eight units.
             unsafe {
                 if FIFTH_BIT {
-                    sink.take::<2, 5>(s, of, |g| {
-                        let [low, high] = nibbles(g);
-                        let bits = s.shift_right(block.word(s, 4 + g), u);
-                        let fifth = [s.shift_left(bits, 4), s.shift_left(bits, 3)];
-                        [s.or(low, s.mask(fifth[0], 16)), s.or(high, s.mask(fifth[1], 16))]
-                    });
+                    sink.take::<2, 5>(s, of, &FiveBits { nibbles, unit: u });
                 } else {
-                    sink.take::<2, 4>(s, of, nibbles);
+                    sink.take::<2, 4>(s, of, &nibbles);
                 }
             }
         }
+    }
+}
+
+/// Nibbles of two units, the low and the high ones of words from `first` on.
+struct Halves<'a> {
+    block: Block<'a>,
+    first: usize,
+}
+
+impl<S: PanelSimd> Groups<S, 2> for Halves<'_> {
+    #[inline(always)]
+    fn group(&self, s: S, g: usize) -> [S::Words; 2] {
+        let q = self.block.word(s, self.first + g);
+        [nibbles(s, q, false), nibbles(s, q, true)]
+    }
+}
+
+/// Nibbles with a fifth bit: those of unit `u` are bits `u` of words 4 to 11.
+struct FiveBits<'a> {
+    nibbles: Halves<'a>,
+    unit: usize,
+}
+
+impl<S: PanelSimd> Groups<S, 2> for FiveBits<'_> {
+    #[inline(always)]
+    fn group(&self, s: S, g: usize) -> [S::Words; 2] {
+        let [low, high] = self.nibbles.group(s, g);
+        let bits = s.shift_right(self.nibbles.block.word(s, 4 + g), self.unit);
+        let fifth = [s.shift_left(bits, 4), s.shift_left(bits, 3)];
+        [s.or(low, s.mask(fifth[0], 16)), s.or(high, s.mask(fifth[1], 16))]
     }
 }
 
@@ -95,16 +117,29 @@ impl Format for Q6K {
                     scales: [scales[2 * u + part], scales[2 * v + part]],
                     mins: None,
                 };
-                let codes = |g| {
-                    let q = block.word(s, 16 * half + 8 * quarter + g);
-                    // Bits 0 and 1 for this quarter, 4 and 5 for the other unit.
-                    let bits = s.shift_right(block.word(s, 32 + 8 * half + g), 2 * quarter);
-                    let low = s.mask(s.shift_left(bits, 4), 48);
-                    [s.or(nibbles(s, q, false), low), s.or(nibbles(s, q, true), s.mask(bits, 48))]
-                };
+                let nibbles = Halves { block, first: 16 * half + 8 * quarter };
+                let codes = SixBits { nibbles, half, quarter };
                 // SAFETY: `u` and `v` are below 8, and the caller vouches for eight units.
-                unsafe { sink.take::<2, 6>(s, of, codes) };
+                unsafe { sink.take::<2, 6>(s, of, &codes) };
             }
         }
+    }
+}
+
+/// Nibbles with two more bits, from words of a half: bits 0 and 1, or 2 and 3 in the second quarter, for the
+/// low ones, four higher for the others.
+struct SixBits<'a> {
+    nibbles: Halves<'a>,
+    half: usize,
+    quarter: usize,
+}
+
+impl<S: PanelSimd> Groups<S, 2> for SixBits<'_> {
+    #[inline(always)]
+    fn group(&self, s: S, g: usize) -> [S::Words; 2] {
+        let [low, high] = self.nibbles.group(s, g);
+        let word = self.nibbles.block.word(s, 32 + 8 * self.half + g);
+        let bits = s.shift_right(word, 2 * self.quarter);
+        [s.or(low, s.mask(s.shift_left(bits, 4), 48)), s.or(high, s.mask(bits, 48))]
     }
 }

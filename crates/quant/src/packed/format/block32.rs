@@ -1,7 +1,7 @@
 //! Formats of 32 values with one scale.
 
-use super::nibbles;
-use crate::packed::kernel::{Block, Codes, Format, Sink};
+use super::Nibbles;
+use crate::packed::kernel::{Block, Codes, Format, Groups, Sink};
 use crate::packed::simd::PanelSimd;
 
 /// `Q4_0` and `Q4_1`, or with a fifth bit `Q5_0` and `Q5_1`: those with a min have it beside the scale in
@@ -21,24 +21,32 @@ impl<const HAS_MIN: bool, const FIFTH_BIT: bool> Format for Nibbles32<HAS_MIN, F
             (if FIFTH_BIT { 16 } else { 8 }, block.lone_factor(s), None)
         };
         let of = Codes { units: [0], groups: 0..8, offset, scales: [scale], mins };
-        let nibble = |g| nibbles(s, block.word(s, Self::N_WORDS - 4 + g % 4), g >= 4);
+        let nibbles = Nibbles { block, first: Self::N_WORDS - 4 };
         // SAFETY: the caller vouches for the one unit.
         unsafe {
             if FIFTH_BIT {
                 let fifth = block.word(s, usize::from(HAS_MIN));
-                sink.take::<1, 5>(s, of, |g| {
-                    // The bits of group `g` are bits `g` of the bytes.
-                    let bit = if g < 4 {
-                        s.shift_left(fifth, 4 - g)
-                    } else {
-                        s.shift_right(fifth, g - 4)
-                    };
-                    [s.or(nibble(g), s.mask(bit, 16))]
-                });
+                sink.take::<1, 5>(s, of, &FiveBits::<S> { nibbles, fifth });
             } else {
-                sink.take::<1, 4>(s, of, |g| [nibble(g)]);
+                sink.take::<1, 4>(s, of, &nibbles);
             }
         }
+    }
+}
+
+/// Nibbles with a fifth bit: those of group `g` are bits `g` of the bytes.
+struct FiveBits<'a, S: PanelSimd> {
+    nibbles: Nibbles<'a>,
+    fifth: S::Words,
+}
+
+impl<S: PanelSimd> Groups<S, 1> for FiveBits<'_, S> {
+    #[inline(always)]
+    fn group(&self, s: S, g: usize) -> [S::Words; 1] {
+        let [nibbles] = self.nibbles.group(s, g);
+        let bit =
+            if g < 4 { s.shift_left(self.fifth, 4 - g) } else { s.shift_right(self.fifth, g - 4) };
+        [s.or(nibbles, s.mask(bit, 16))]
     }
 }
 
@@ -55,6 +63,15 @@ impl Format for Q8_0 {
         let scales = [block.lone_factor(s)];
         let of = Codes { units: [0], groups: 0..8, offset, scales, mins: None };
         // SAFETY: the one unit is the caller's promise.
-        unsafe { sink.take::<1, 8>(s, of, |g| [s.unbias(block.word(s, g))]) };
+        unsafe { sink.take::<1, 8>(s, of, &Bytes(block)) };
+    }
+}
+
+struct Bytes<'a>(Block<'a>);
+
+impl<S: PanelSimd> Groups<S, 1> for Bytes<'_> {
+    #[inline(always)]
+    fn group(&self, s: S, g: usize) -> [S::Words; 1] {
+        [s.unbias(self.0.word(s, g))]
     }
 }

@@ -2,9 +2,9 @@
 
 use stonechat_compute::simd::F32;
 
-use super::nibbles;
+use super::Nibbles;
 use crate::block::{E2M1_TWICE, LEVELS};
-use crate::packed::kernel::{Block, Codes, Format, Sink};
+use crate::packed::kernel::{Block, Codes, Format, Groups, Sink};
 use crate::packed::simd::PanelSimd;
 
 /// The levels as unsigned bytes, `offset` larger.
@@ -16,6 +16,20 @@ const fn larger(levels: &[i8; 16], offset: u8) -> [u8; 16] {
         i += 1;
     }
     bytes
+}
+
+/// Nibbles that choose among 16 bytes.
+struct Levels<'a> {
+    nibbles: Nibbles<'a>,
+    table: [u8; 16],
+}
+
+impl<S: PanelSimd> Groups<S, 1> for Levels<'_> {
+    #[inline(always)]
+    fn group(&self, s: S, g: usize) -> [S::Words; 1] {
+        let [nibbles] = self.nibbles.group(s, g);
+        [s.lookup(&self.table, nibbles)]
+    }
 }
 
 /// `IQ4_NL`.
@@ -46,11 +60,11 @@ unsafe fn take_levels<S: PanelSimd>(
     sink: &mut impl Sink<S>,
 ) {
     let table = const { larger(&LEVELS, S::BYTE_OFFSET) };
-    let levels = |g| [s.lookup(&table, nibbles(s, block.word(s, first + g % 4), g >= 4))];
+    let levels = Levels { nibbles: Nibbles { block, first }, table };
     let offset = i32::from(S::BYTE_OFFSET);
     let of = Codes { units: [unit], groups: 0..8, offset, scales: [scale], mins: None };
     // SAFETY: the caller's promise is the sink's.
-    unsafe { sink.take::<1, 8>(s, of, levels) };
+    unsafe { sink.take::<1, 8>(s, of, &levels) };
 }
 
 /// `IQ4_XS`: a word of the factor and the top bits of the scales, one of their low bits, 32 of nibbles.
@@ -83,10 +97,10 @@ impl Format for Mxfp4 {
     #[inline(always)]
     unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let table = const { larger(&E2M1_TWICE, 12) };
-        let levels = |g| [s.lookup(&table, nibbles(s, block.word(s, g % 4), g >= 4))];
+        let levels = Levels { nibbles: Nibbles { block, first: 0 }, table };
         let scales = [block.lone_exponent(s)];
         let of = Codes { units: [0], groups: 0..8, offset: 12, scales, mins: None };
         // SAFETY: the block's only unit is there as the caller says.
-        unsafe { sink.take::<1, 5>(s, of, levels) };
+        unsafe { sink.take::<1, 5>(s, of, &levels) };
     }
 }

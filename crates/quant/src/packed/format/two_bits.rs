@@ -2,20 +2,24 @@
 
 use stonechat_compute::simd::F32;
 
-use crate::packed::kernel::{Block, Codes, Format, Sink};
+use crate::packed::kernel::{Block, Codes, Format, Groups, Sink};
 use crate::packed::simd::PanelSimd;
 
-/// Two bits of units `2 pair` and `2 pair + 1`, group `g`; a word has them of four units. `first` is the
-/// first of these words.
-#[inline(always)]
-fn two_bits<S: PanelSimd>(
-    s: S,
-    (block, first): (Block<'_>, usize),
+/// Two bits of units `2 pair` and `2 pair + 1`; a word has them of four units. `first` is the first of these
+/// words.
+struct TwoBits<'a> {
+    block: Block<'a>,
+    first: usize,
     pair: usize,
-    g: usize,
-) -> [S::Words; 2] {
-    let q = s.shift_right(block.word(s, first + 8 * (pair / 2) + g), 4 * (pair % 2));
-    [s.mask(q, 3), s.mask(s.shift_right(q, 2), 3)]
+}
+
+impl<S: PanelSimd> Groups<S, 2> for TwoBits<'_> {
+    #[inline(always)]
+    fn group(&self, s: S, g: usize) -> [S::Words; 2] {
+        let word = self.block.word(s, self.first + 8 * (self.pair / 2) + g);
+        let q = s.shift_right(word, 4 * (self.pair % 2));
+        [s.mask(q, 3), s.mask(s.shift_right(q, 2), 3)]
+    }
 }
 
 /// `Q2_K`: 4 words of scales and mins, 16 of values, one of two factors.
@@ -43,7 +47,7 @@ impl Format for Q2K {
                     mins: Some([s.mul(min, bits(a + 4)), s.mul(min, bits(b + 4))]),
                 };
                 // SAFETY: `2 * pair + 1 < 8`, and the caller vouches for eight units.
-                unsafe { sink.take::<2, 2>(s, of, |g| two_bits(s, (block, 4), pair, g)) };
+                unsafe { sink.take::<2, 2>(s, of, &TwoBits { block, first: 4, pair }) };
             }
         }
     }
@@ -51,6 +55,19 @@ impl Format for Q2K {
 
 /// `Q3_K`: 8 words of third bits, 16 of two bits, 3 of scales.
 pub(in crate::packed) struct Q3K;
+
+/// Two bits and a third, which the block's first words have.
+struct ThreeBits<'a>(TwoBits<'a>);
+
+impl<S: PanelSimd> Groups<S, 2> for ThreeBits<'_> {
+    #[inline(always)]
+    fn group(&self, s: S, g: usize) -> [S::Words; 2] {
+        let [low, high] = self.0.group(s, g);
+        let bits = s.shift_right(self.0.block.word(s, g), 2 * self.0.pair);
+        let third = [s.shift_left(bits, 2), s.shift_left(bits, 1)];
+        [s.or(low, s.mask(third[0], 4)), s.or(high, s.mask(third[1], 4))]
+    }
+}
 
 /// Scale of group `group`: four bits in the first two words of scales, two in the third.
 #[inline(always)]
@@ -75,12 +92,7 @@ impl Format for Q3K {
         for pair in 0..4 {
             let u = 2 * pair;
             for part in 0..2 {
-                let codes = |g| {
-                    let [low, high] = two_bits(s, (block, 8), pair, g);
-                    let bits = s.shift_right(block.word(s, g), u);
-                    let third = [s.shift_left(bits, 2), s.shift_left(bits, 1)];
-                    [s.or(low, s.mask(third[0], 4)), s.or(high, s.mask(third[1], 4))]
-                };
+                let codes = ThreeBits(TwoBits { block, first: 8, pair });
                 let of = Codes {
                     units: [u, u + 1],
                     groups: 4 * part..4 * part + 4,
@@ -89,7 +101,7 @@ impl Format for Q3K {
                     mins: None,
                 };
                 // SAFETY: `u + 1 < 8`; there are eight units by contract.
-                unsafe { sink.take::<2, 3>(s, of, codes) };
+                unsafe { sink.take::<2, 3>(s, of, &codes) };
             }
         }
     }
