@@ -13,7 +13,7 @@ use stonechat_compute::cpu::{
     matmul_dequantized, rms_norm,
 };
 use stonechat_compute::{AlignedVec, Isa, ThreadTeam};
-use stonechat_quant::ActivationBuffer;
+use stonechat_quant::{ActivationBuffer, PackedProduct, matmul_packed};
 
 use self::network::Network;
 pub use self::profile::OpTime;
@@ -87,7 +87,7 @@ impl Cpu {
         &self.device
     }
 
-    /// Products of one input, which is quantized at most once.
+    /// Products of one input, which is quantized at most once; all with panels are one loop.
     fn products<const N: usize>(
         &self,
         x: MatRef<'_>,
@@ -96,11 +96,12 @@ impl Cpu {
         let needs_integers = products.iter().any(|(_, w, _)| w.takes_integers(x.rows));
         let integers = needs_integers.then(|| self.quantize(x));
         let device = &self.device;
-        for (out, w, epilogue) in products {
+        let mut packed = [const { None }; N];
+        for ((out, w, epilogue), packed) in products.into_iter().zip(&mut packed) {
             match (w, &integers) {
                 (Weights::Dense(w), _) => matmul(device, out, x, w, epilogue),
-                (Weights::Packed(w, start, end), Some(x)) => {
-                    stonechat_quant::matmul_packed(device, out, x, (w, start..end), epilogue);
+                (Weights::Packed(w, start, end), _) => {
+                    *packed = Some(PackedProduct { out, w, rows: start..end, epilogue });
                 }
                 (Weights::Quant(w), Some(x)) if x.rows() <= MAX_INTEGER_ROWS => {
                     stonechat_quant::matmul(device, out, x, w, epilogue);
@@ -111,8 +112,10 @@ impl Cpu {
                     };
                     matmul_dequantized(device, out, x, &dequantize, epilogue);
                 }
-                (Weights::Packed(..), None) => unreachable!("panels take integers"),
             }
+        }
+        if let Some(x) = &integers {
+            matmul_packed(device, x, packed);
         }
     }
 

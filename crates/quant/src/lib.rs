@@ -28,7 +28,7 @@ pub mod wgpu;
 pub use activation::ActivationBuffer;
 pub use error::{Error, Result};
 pub use matmul::{QuantMatrix, kernel_name, matmul};
-pub use packed::{PackedMatrix, PackedRows, gated_packed, matmul_packed};
+pub use packed::{PackedMatrix, PackedProduct, PackedRows, gated_packed, matmul_packed};
 pub use peak::int8_peak;
 pub use rows::{
     dequantize_row, dequantize_rows, fitting_dtype, is_float, needs_importance, quantize_rows,

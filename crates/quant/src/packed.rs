@@ -155,37 +155,77 @@ impl PackedMatrix {
     }
 }
 
-/// `out = epilogue(x * w[rows]^T)`. Allocates nothing.
+/// A product with some rows of packed weights: `out = epilogue(x * w[rows]^T)`.
+#[derive(Debug)]
+pub struct PackedProduct<'a> {
+    /// `[M, rows.len()]`.
+    pub out: MatMut<'a>,
+    /// The matrix.
+    pub w: &'a PackedMatrix,
+    /// Which of its rows.
+    pub rows: Range<usize>,
+    /// What becomes of the sums.
+    pub epilogue: Epilogue<'a>,
+}
+
+impl PackedProduct<'_> {
+    #[track_caller]
+    fn check(&self, x: &ActivationBuffer) {
+        let Self { out, w, rows, epilogue } = self;
+        assert_eq!(x.cols(), w.k, "matmul: expected activations of K = {}, got {}", w.k, x.cols());
+        assert!(rows.end <= w.n, "matmul: rows {rows:?} of {}", w.n);
+        assert_eq!((out.rows, out.cols), (x.rows(), rows.len()), "matmul: the output's shape");
+        let n_bias = epilogue.bias.map_or(rows.len(), <[f32]>::len);
+        assert_eq!(n_bias, rows.len(), "matmul: expected a bias of {}, got {n_bias}", rows.len());
+    }
+
+    /// The panels that have the rows.
+    fn panels(&self) -> Range<usize> {
+        let first = self.rows.start / PANEL_ROWS;
+        let end = if self.rows.is_empty() { first } else { self.rows.end.div_ceil(PANEL_ROWS) };
+        first..end
+    }
+}
+
+/// Products of one input, those that there are, as one loop: threads that find nothing left of one take
+/// from the next. Allocates nothing.
 ///
 /// Numerics: as [`matmul`](crate::matmul()); the order of the f32 sums differs.
 ///
 /// # Panics
-/// If `x` is `[M, K]`, `rows` not inside `w` and `out` not `[M, rows.len()]`, or the bias has another
+/// If `x` is `[M, K]`, rows not inside their matrix and outputs not `[M, rows.len()]`, or a bias has another
 /// length, or the instruction set has no kernel ([`PackedMatrix::has_kernel`]).
 #[track_caller]
-pub fn matmul_packed(
+pub fn matmul_packed<const N: usize>(
     cpu: &Cpu,
-    out: MatMut<'_>,
     x: &ActivationBuffer,
-    (w, rows): (&PackedMatrix, Range<usize>),
-    epilogue: Epilogue<'_>,
+    products: [Option<PackedProduct<'_>>; N],
 ) {
-    assert_eq!(x.cols(), w.k, "matmul: expected activations of K = {}, got {}", w.k, x.cols());
-    assert!(rows.end <= w.n, "matmul: rows {rows:?} of {}", w.n);
-    assert_eq!((out.rows, out.cols), (x.rows(), rows.len()), "matmul: the output's shape");
-    let n_bias = epilogue.bias.map_or(rows.len(), <[f32]>::len);
-    assert_eq!(n_bias, rows.len(), "matmul: expected a bias of {}, got {n_bias}", rows.len());
-    if rows.is_empty() || out.rows == 0 {
+    let n_panels = products.iter().flatten().map(|product| product.panels().len()).sum();
+    let shares = products.map(|product| {
+        let product = product?;
+        product.check(x);
+        let panels = product.panels();
+        let per_task = panels_per_task(cpu, x, n_panels, product.w.panel_len());
+        let PackedProduct { out, w, rows, epilogue } = product;
+        Some((Task { w, x, panels, rows, out: out.shared(), epilogue }, per_task))
+    });
+    if x.rows() == 0 {
         return;
     }
-    let shared = out.shared();
-    let panel_len = w.panel_len();
-    let panels = rows.start / PANEL_ROWS..rows.end.div_ceil(PANEL_ROWS);
-    let per_task = panels_per_task(cpu, x, panels.len(), panel_len);
-    cpu.threads.run(panels.len().div_ceil(per_task), |task| {
-        let first = panels.start + task * per_task;
-        let panels = first..panels.end.min(first + per_task);
-        Task { w, x, panels, rows: rows.clone(), out: shared, epilogue }.run_on(cpu.isa);
+    let shares = shares.iter().flatten();
+    let n_tasks = |(all, per_task): &(Task<'_>, usize)| all.panels.len().div_ceil(*per_task);
+    cpu.threads.run(shares.clone().map(n_tasks).sum(), |mut task| {
+        for share in shares.clone() {
+            let n = n_tasks(share);
+            if task < n {
+                let (all, per_task) = share;
+                let first = all.panels.start + task * per_task;
+                let panels = first..all.panels.end.min(first + per_task);
+                return Task { panels, rows: all.rows.clone(), ..*all }.run_on(cpu.isa);
+            }
+            task -= n;
+        }
     });
 }
 

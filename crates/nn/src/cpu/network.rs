@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use stonechat_compute::cpu::{self, GatedActivation, MatMut, MatRef};
-use stonechat_quant::{PackedRows, gated_packed, matmul_packed};
+use stonechat_quant::{PackedProduct, PackedRows, gated_packed, matmul_packed};
 
 use super::weights::Weights;
 use super::{Cpu, MAX_INTEGER_ROWS};
@@ -52,7 +52,8 @@ impl Cpu {
         if let Some([gate, up, down]) = panels {
             let mut hidden = self.hidden.lock().unwrap_or_else(PoisonError::into_inner);
             gated_packed(&self.device, &mut hidden, &self.quantize(x), [gate, up], activation);
-            matmul_packed(&self.device, out, &hidden, (down.w, down.rows), epilogue);
+            let down = PackedProduct { out, w: down.w, rows: down.rows, epilogue };
+            matmul_packed(&self.device, &hidden, [Some(down)]);
             return;
         }
         let [gate_out, up_out, hidden] = scratch;

@@ -1,7 +1,9 @@
+use std::ops::Range;
+
 use stonechat_compute::cpu::{Epilogue, GatedActivation, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 
-use super::{PackedMatrix, PackedRows, gated_packed, matmul_packed};
+use super::{PackedMatrix, PackedProduct, PackedRows, gated_packed, matmul_packed};
 use crate::{ActivationBuffer, dequantize_row, quantize_rows};
 
 pub(super) const DTYPES: [DType; 13] = [
@@ -41,6 +43,17 @@ pub(super) fn packed(cpu: &Cpu, dtype: DType, n: usize, k: usize) -> (PackedMatr
     matrix.pack(cpu, 0, head);
     matrix.pack(cpu, first, tail);
     (matrix, values)
+}
+
+fn multiply(
+    cpu: &Cpu,
+    out: MatMut<'_>,
+    x: &ActivationBuffer,
+    (w, rows): (&PackedMatrix, Range<usize>),
+    bias: Option<&[f32]>,
+) {
+    let epilogue = Epilogue { bias, ..Epilogue::default() };
+    matmul_packed(cpu, x, [Some(PackedProduct { out, w, rows, epilogue })]);
 }
 
 #[test]
@@ -100,14 +113,46 @@ fn a_row_does_not_depend_on_those_beside_it() {
                 let mut x = ActivationBuffer::new();
                 x.prepare(&cpu, MatRef::packed(&values[first * k..], rows, k));
                 let mut out = vec![f32::NAN; rows * n];
-                let shape = MatMut::packed(&mut out, rows, n);
-                matmul_packed(&cpu, shape, &x, (&w, 0..n), Epilogue::default());
+                multiply(&cpu, MatMut::packed(&mut out, rows, n), &x, (&w, 0..n), None);
                 out
             };
             let all = product(0, m);
             for (row, among) in all.chunks_exact(n).enumerate() {
                 assert_eq!(product(row, 1), among, "{dtype}, row {row} on {isa}");
             }
+        }
+    }
+}
+
+#[test]
+fn products_side_by_side_are_those_alone() {
+    for isa in Isa::available() {
+        let cpu = Cpu { isa, threads: ThreadTeam::new(3).unwrap() };
+        let (k, widths, dtypes) =
+            (512, [70, 16, 0, 33], [DType::Q4K, DType::Q6K, DType::Q8_0, DType::Q5K]);
+        if !PackedMatrix::has_kernel(isa, dtypes[0]) {
+            continue;
+        }
+        let weights = [0, 1, 2, 3].map(|i| packed(&cpu, dtypes[i], 80, k).0);
+        for m in [0, 1, 9, 40] {
+            let values = random(m * k, 3);
+            let mut x = ActivationBuffer::new();
+            x.prepare(&cpu, MatRef::packed(&values, m, k));
+            let mut alone = widths.map(|n| vec![f32::NAN; m * n]);
+            for (i, out) in alone.iter_mut().enumerate() {
+                let rows = 7..7 + widths[i];
+                multiply(&cpu, MatMut::packed(out, m, widths[i]), &x, (&weights[i], rows), None);
+            }
+            let mut together = widths.map(|n| vec![f32::NAN; m * n]);
+            let mut i = 0;
+            let products = together.each_mut().map(|out| {
+                let (w, rows) = (&weights[i], 7..7 + widths[i]);
+                let out = MatMut::packed(out, m, widths[i]);
+                i += 1;
+                Some(PackedProduct { out, w, rows, epilogue: Epilogue::default() })
+            });
+            matmul_packed(&cpu, &x, products);
+            assert_eq!(alone, together, "{m} rows on {isa}");
         }
     }
 }
@@ -140,7 +185,7 @@ fn gated_rows(cpu: &Cpu, dtypes: [DType; 2], m: usize) {
     let result = |hidden: &ActivationBuffer| {
         let mut out = vec![f32::NAN; m * down.n()];
         let shape = MatMut::packed(&mut out, m, down.n());
-        matmul_packed(cpu, shape, hidden, (&down, 0..down.n()), Epilogue::default());
+        multiply(cpu, shape, hidden, (&down, 0..down.n()), None);
         out
     };
 
@@ -152,8 +197,7 @@ fn gated_rows(cpu: &Cpu, dtypes: [DType; 2], m: usize) {
 
     let product = |w, rows, bias| {
         let mut out = vec![f32::NAN; m * n];
-        let epilogue = Epilogue { bias, ..Epilogue::default() };
-        matmul_packed(cpu, MatMut::packed(&mut out, m, n), &x, (w, rows), epilogue);
+        multiply(cpu, MatMut::packed(&mut out, m, n), &x, (w, rows), bias);
         out
     };
     let (gate, up) = (product(&gate, 16..16 + n, None), product(&up, 64..64 + n, Some(&bias[..])));
@@ -163,15 +207,15 @@ fn gated_rows(cpu: &Cpu, dtypes: [DType; 2], m: usize) {
     assert_eq!(got, result(&hidden), "{dtypes:?}, {m} rows on {}", cpu.isa);
 }
 
-fn check(cpu: &Cpu, w: &PackedMatrix, values: &[f32], m: usize, rows: std::ops::Range<usize>) {
+fn check(cpu: &Cpu, w: &PackedMatrix, values: &[f32], m: usize, rows: Range<usize>) {
     let (n, k, dtype) = (rows.len(), w.k(), w.dtype());
     let x = random(m * k, 3);
     let mut activations = ActivationBuffer::new();
     activations.quantize(cpu, MatRef::packed(&x, m, k));
     let bias = random(n, 5);
     let mut out = vec![0.0; m * n];
-    let epilogue = Epilogue { bias: Some(&bias), ..Epilogue::default() };
-    matmul_packed(cpu, MatMut::packed(&mut out, m, n), &activations, (w, rows.clone()), epilogue);
+    let shape = MatMut::packed(&mut out, m, n);
+    multiply(cpu, shape, &activations, (w, rows.clone()), Some(&bias));
     let mut x = vec![0.0; k];
     for i in 0..m {
         activations.dequantize_row(i, &mut x);
