@@ -236,7 +236,7 @@ fn panels_per_task(cpu: &Cpu, x: &ActivationBuffer, n_panels: usize, panel_len: 
     match x.form() {
         Form::Rows => {}
         #[cfg(target_arch = "x86_64")]
-        Form::Tiles => return tiles::panels_per_task(x.tiles(), n_panels, n_threads, most),
+        Form::Tiles => return tiles::panels_per_task(most),
         #[cfg(target_arch = "x86_64")]
         Form::Wide => return wide::panels_per_task(most),
     }

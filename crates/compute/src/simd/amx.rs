@@ -76,6 +76,38 @@ static CONFIGURATION: Configuration = Configuration {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
+/// Half of a tile, asked for ahead: eight lines.
+macro_rules! prefetch {
+    ($at:literal) => {
+        concat!(
+            "prefetcht0 [",
+            $at,
+            "]\n",
+            "prefetcht0 [",
+            $at,
+            " + 64]\n",
+            "prefetcht0 [",
+            $at,
+            " + 128]\n",
+            "prefetcht0 [",
+            $at,
+            " + 192]\n",
+            "prefetcht0 [",
+            $at,
+            " + 256]\n",
+            "prefetcht0 [",
+            $at,
+            " + 320]\n",
+            "prefetcht0 [",
+            $at,
+            " + 384]\n",
+            "prefetcht0 [",
+            $at,
+            " + 448]",
+        )
+    };
+}
+
 impl Tiles {
     fn configured() -> Self {
         // SAFETY: only `Amx::with_tiles` calls this, and an `Amx` exists only where `try_new` found the
@@ -97,7 +129,8 @@ impl Tiles {
         }
         // SAFETY: a `Tiles` exists only between `ldtilecfg` and `tilerelease` on this thread. Each round
         // reads one tile of each input and two of weights, and there are `n` by the assertion; the sums
-        // are four tiles of rows 128 bytes apart. No Rust code uses tile registers.
+        // are four tiles of rows 128 bytes apart. No Rust code uses tile registers. What is asked for two
+        // rounds ahead may lie past the ends, where a prefetch does nothing.
         unsafe {
             asm!(
                 "tileloadd tmm0, [{c} + {row} * 2]",
@@ -107,11 +140,19 @@ impl Tiles {
                 "2:",
                 "tileloadd tmm4, [{a0} + {row}]",
                 "tileloadd tmm6, [{b} + {row}]",
+                prefetch!("{a0} + 2048"),
+                prefetch!("{b} + 4096"),
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tileloadd tmm7, [{b} + {row} + 1024]",
+                prefetch!("{a0} + 2560"),
+                prefetch!("{b} + 4608"),
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "tileloadd tmm5, [{a1} + {row}]",
+                prefetch!("{a1} + 2048"),
+                prefetch!("{b} + 5120"),
                 "tdpbf16ps tmm2, tmm5, tmm6",
+                prefetch!("{a1} + 2560"),
+                prefetch!("{b} + 5632"),
                 "tdpbf16ps tmm3, tmm5, tmm7",
                 "add {a0}, 1024",
                 "add {a1}, 1024",

@@ -68,11 +68,6 @@ impl<T: UnitOfBlock> Blocks<T> {
         self.n_units
     }
 
-    /// What all blocks take.
-    pub(super) fn bytes(&self) -> usize {
-        self.n_blocks * self.n_units * size_of::<T>()
-    }
-
     /// Units `units` of block `block`.
     #[inline(always)]
     pub(super) fn block(&self, block: usize, units: Range<usize>) -> &[T] {

@@ -12,7 +12,7 @@ use stonechat_compute::cpu::MatRef;
 use stonechat_compute::simd::{Avx512Vnni, NullaryFnOnce, Simd, Tile, TileSums, Tiles};
 use stonechat_compute::with_scratch;
 
-use super::blocks::{Blocks, UnitOfBlock};
+use super::blocks::UnitOfBlock;
 use super::format::match_format;
 use super::kernel::{Block, Codes, Format, Groups, Sink};
 use super::simd::PanelSimd;
@@ -27,23 +27,10 @@ const CHUNK_STEPS: usize = 64;
 const TILE_ROWS: usize = 16;
 /// Panels of a task, for which the inputs are read once from the last-level cache.
 const MAX_PANELS: usize = 4;
-/// Bytes of inputs that stay in a core's second-level cache from task to task. If there are more, a thread
-/// takes up to so many panels of a matrix at once, since each task reads them from further away.
-const CACHED_BYTES: usize = 1 << 20;
-const MAX_PANELS_OF_PASS: usize = 8;
 
-/// How many of `n_panels` a task takes, `most` if each thread is to have several tasks; in pairs.
-pub(super) fn panels_per_task(
-    inputs: &Blocks<Tile>,
-    n_panels: usize,
-    n_threads: usize,
-    most: usize,
-) -> usize {
-    if inputs.bytes() > CACHED_BYTES {
-        n_panels.div_ceil(n_threads).next_multiple_of(2).clamp(2, MAX_PANELS_OF_PASS)
-    } else {
-        (most / 2 * 2).clamp(2, MAX_PANELS)
-    }
+/// How many panels a task takes, `most` if each thread is to have several tasks; in pairs.
+pub(super) fn panels_per_task(most: usize) -> usize {
+    (most / 2 * 2).clamp(2, MAX_PANELS)
 }
 
 /// Inputs rounded to bf16; zeros fill up the rows to a multiple of 32.
