@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::Backend;
 use stonechat_nn::sample::TokenTable;
+use stonechat_nn::{Backend, MAX_TOP_K, MAX_TOP_K_COLS, Ranked, View};
 use stonechat_text::{ChatTemplate, Tokenizer};
 
 use crate::forward::forward;
+use crate::state::Buffers;
 use crate::weights::Weights;
 use crate::{Batch, Config, Error, State, StateOptions, vocabulary};
 
@@ -165,7 +166,7 @@ impl<B: Backend> Model<B> {
     }
 
     /// Runs a ragged batch of tokens; the logits stay on the device until
-    /// [`read_logits`](Self::read_logits).
+    /// [`read_logits`](Self::read_logits) or [`read_greatest`](Self::read_greatest).
     ///
     /// # Errors
     /// [`Error::ContextFull`], or if the shared KV pages are used up. The state is as before.
@@ -195,6 +196,46 @@ impl<B: Backend> Model<B> {
         self.backend.read(&state.buffers.logits, offset, logits).await?;
         if let Some(cap) = self.config.final_soft_cap {
             logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
+        }
+        Ok(())
+    }
+
+    /// Most logits of an output that [`read_greatest`](Self::read_greatest) finds; 0 where logits are capped, since
+    /// the device ranks them before that and a cap may make equals of them.
+    #[must_use]
+    pub fn max_greatest(&self) -> usize {
+        let vocab_size = self.config.vocab_size;
+        let is_ranked = self.config.final_soft_cap.is_none() && vocab_size <= MAX_TOP_K_COLS;
+        if is_ranked { MAX_TOP_K.min(vocab_size) } else { 0 }
+    }
+
+    /// Finds the `k` greatest logits of each of the first `n` outputs of the last batch on the device, and copies
+    /// only these: `greatest` gets `n` times `k` tokens, each in descending order, of equals the lower token first.
+    ///
+    /// # Errors
+    /// If the device fails.
+    ///
+    /// # Panics
+    /// If `k` is 0 or more than [`max_greatest`](Self::max_greatest).
+    pub async fn read_greatest(
+        &self,
+        state: &mut State<B>,
+        n: usize,
+        k: usize,
+        greatest: &mut Vec<Ranked>,
+    ) -> Result<(), Error> {
+        assert!((1..=self.max_greatest()).contains(&k), "{k} logits of {}", self.max_greatest());
+        let Buffers { logits, greatest: found, .. } = &mut state.buffers;
+        let logits = View::packed(logits, n, self.config.vocab_size);
+        self.backend.top_k(found, logits, k);
+        let values = &mut state.plan.greatest;
+        values.resize(2 * k * n, 0.0);
+        self.backend.read(found, 0, values).await?;
+        greatest.clear();
+        for row in values.chunks_exact(2 * k) {
+            let (values, tokens) = row.split_at(k);
+            let ranked = |(&value, &token): (&f32, &f32)| Ranked { index: token as u32, value };
+            greatest.extend(values.iter().zip(tokens).map(ranked));
         }
         Ok(())
     }

@@ -10,11 +10,16 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use stonechat_compute::cpu::{
-    Activation, GatedActivation, KvDType, KvRow, QueryRow, RopePairs,
+    Activation, GatedActivation, KvDType, KvRow, QueryRow, Ranked, RopePairs,
 };
 use stonechat_compute::{DType, SharedBytes};
 
 use crate::{Error, Linear};
+
+/// Most values of a row that [`Backend::top_k`] finds.
+pub const MAX_TOP_K: usize = 128;
+/// Most columns of a row that it searches: f32 holds all of their numbers.
+pub const MAX_TOP_K_COLS: usize = 1 << 24;
 
 /// `rows × cols` values of a device buffer: row `r` starts at `offset + r * stride`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -426,6 +431,12 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         stride: usize,
         epilogue: Epilogue<'_, Self>,
     );
+
+    /// The `k` greatest values of every row of `x`, `[T, V]`, in descending order, and where they stand: row `t` of
+    /// `out`, packed `[T, 2k]`, gets the values and then the numbers of their columns. Of equals that of the lower
+    /// column comes first; NaN counts as −∞ and +∞ as the greatest finite value. `k` is 1 to
+    /// [`MAX_TOP_K`] and at most `V`, `V` at most [`MAX_TOP_K_COLS`].
+    fn top_k(&self, out: &mut Self::Buffer, x: View<'_, Self>, k: usize);
 
     /// Stores `k[t]` and `v[t]` (`[T, G*C]`) at `rows[t]` of `layer`.
     fn kv_write(

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use stonechat_compute::DType;
 use stonechat_compute::cpu::KvLayout;
-use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, rope};
+use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, rope, top_k};
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
 use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all};
 
@@ -265,6 +265,13 @@ impl Backend for Wgpu {
         copy::im2col(gpu, &windows, width, stride, x);
         let windows = GpuRows::packed(&windows, n_rows, width);
         matmul(gpu, out, windows, w, device(&epilogue));
+    }
+
+    fn top_k(&self, out: &mut GpuBuffer, x: View<'_, Self>, k: usize) {
+        let gpu = self.settled();
+        if let Err(error) = top_k::top_k(gpu, out, rows(x), k) {
+            gpu.fault(error.to_string());
+        }
     }
 
     fn kv_write(
