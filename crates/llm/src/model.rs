@@ -162,7 +162,31 @@ impl<B: Backend> Model<B> {
     /// # Errors
     /// If a size is impossible or the device is full.
     pub fn state(&self, options: StateOptions) -> Result<State<B>, Error> {
-        State::new(&self.backend, &self.config, &self.weights, options)
+        let mut state = State::new(&self.backend, &self.config, &self.weights, options)?;
+        self.backend.rehearse(|| self.rehearse(&mut state))?;
+        Ok(state)
+    }
+
+    /// Enqueues passes of every size that kernels are chosen by, where a text starts and where it ends.
+    fn rehearse(&self, state: &mut State<B>) -> Result<(), Error> {
+        let StateOptions { n_batch, n_outputs, .. } = state.options();
+        let most = n_batch.min(state.most_positions());
+        let (tokens, sequences) = (vec![0; most], vec![0; most]);
+        let mut sizes: Vec<_> = (0..).map(|power| 1 << power).take_while(|n| *n < most).collect();
+        sizes.push(most);
+        for n in sizes {
+            let outputs: Vec<_> = (n - n.min(n_outputs)..n).collect();
+            for past in [0, state.most_positions() - n] {
+                state.skip(&self.backend, 0, past)?;
+                let (tokens, sequences) = (&tokens[..n], &sequences[..n]);
+                self.forward(state, Batch { tokens, sequences, outputs: &outputs })?;
+                if self.max_greatest() > 0 {
+                    self.rank(state, outputs.len(), self.max_greatest());
+                }
+                state.truncate(0, 0);
+            }
+        }
+        Ok(())
     }
 
     /// Runs a ragged batch of tokens; the logits stay on the device until
@@ -225,12 +249,10 @@ impl<B: Backend> Model<B> {
         greatest: &mut Vec<Ranked>,
     ) -> Result<(), Error> {
         assert!((1..=self.max_greatest()).contains(&k), "{k} logits of {}", self.max_greatest());
-        let Buffers { logits, greatest: found, .. } = &mut state.buffers;
-        let logits = View::packed(logits, n, self.config.vocab_size);
-        self.backend.top_k(found, logits, k);
+        self.rank(state, n, k);
         let values = &mut state.plan.greatest;
         values.resize(2 * k * n, 0.0);
-        self.backend.read(found, 0, values).await?;
+        self.backend.read(&state.buffers.greatest, 0, values).await?;
         greatest.clear();
         for row in values.chunks_exact(2 * k) {
             let (values, tokens) = row.split_at(k);
@@ -238,6 +260,12 @@ impl<B: Backend> Model<B> {
             greatest.extend(values.iter().zip(tokens).map(ranked));
         }
         Ok(())
+    }
+
+    /// Enqueues the search for the `k` greatest logits of the first `n` outputs.
+    fn rank(&self, state: &mut State<B>, n: usize, k: usize) {
+        let Buffers { logits, greatest, .. } = &mut state.buffers;
+        self.backend.top_k(greatest, View::packed(logits, n, self.config.vocab_size), k);
     }
 }
 

@@ -220,6 +220,19 @@ impl<B: Backend> State<B> {
         self.kv.fork(from, to);
     }
 
+    /// Positions that one sequence can hold while the others hold nothing.
+    pub(crate) fn most_positions(&self) -> usize {
+        self.options.n_ctx.min(self.kv.shape().n_pages * PAGE_LEN)
+    }
+
+    /// Makes sequence `index` longer by `n` positions of which nobody knows what they hold.
+    pub(crate) fn skip(&mut self, backend: &B, index: usize, n: usize) -> Result<(), Error> {
+        let sequence = &mut self.sequences[index];
+        self.kv.reserve(backend, sequence, n)?;
+        sequence.advance(n);
+        Ok(())
+    }
+
     /// Fills the bookkeeping of a pass and takes the pages it needs.
     pub(crate) fn prepare(
         &mut self,

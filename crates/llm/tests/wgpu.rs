@@ -141,6 +141,37 @@ fn every_architecture_agrees_with_its_reference() {
 }
 
 #[test]
+fn kernels_are_compiled_before_the_first_step() {
+    for backend in wgpu::backends("kernels_are_compiled_before_the_first_step") {
+        for name in COUNTED {
+            let golden = Golden::read(name);
+            let model = golden.model(backend.clone());
+            let options = StateOptions {
+                n_batch: 32,
+                kv_dtype: KvDType::F32,
+                ..StateOptions::new(golden.n_ctx)
+            };
+            let mut state = model.state(options).unwrap();
+            let before = backend.counters();
+            let mut greatest = Vec::new();
+            let mut step = |tokens: &[u32]| {
+                let (sequences, outputs) = (vec![0; tokens.len()], [tokens.len() - 1]);
+                let batch = Batch { tokens, sequences: &sequences, outputs: &outputs };
+                model.forward(&mut state, batch).unwrap();
+                block_on(model.read_greatest(&mut state, 1, 1, &mut greatest)).unwrap();
+                greatest[0].index
+            };
+            let last = golden.tokens.chunks(19).map(&mut step).last();
+            assert_eq!(last, golden.greedy.first().copied(), "{name}");
+            for pair in golden.greedy.windows(2) {
+                assert_eq!(step(&pair[..1]), pair[1], "{name}");
+            }
+            assert_eq!((backend.counters() - before).pipelines, 0, "{name}");
+        }
+    }
+}
+
+#[test]
 fn the_greatest_logits_are_those_of_all() {
     for backend in wgpu::backends("the_greatest_logits_are_those_of_all") {
         let golden = Golden::read("llama");
@@ -212,7 +243,7 @@ fn a_decode_step_is_one_submission_and_makes_nothing() {
                     }
                 };
                 // Twice, since a norm after the embedding swaps buffers from step to step.
-                [false, true, false, true].map(|with_all| step(1, with_all));
+                [false, true, false, true].into_iter().for_each(|with_all| step(1, with_all));
                 for token in 3..8 {
                     let before = backend.counters();
                     step(token, token == 5);

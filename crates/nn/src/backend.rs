@@ -258,7 +258,7 @@ pub enum Routing {
     SoftmaxOfChosen,
 }
 
-/// What taking weights over has cost. Reading the file is part of it, where that was not done before.
+/// What taking weights over, and getting ready to use them, has cost. Reading the file is part of it, where that was not done before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoadCost {
     /// Bytes that were rearranged.
@@ -269,6 +269,10 @@ pub struct LoadCost {
     pub copied_bytes: u64,
     /// Time that took here.
     pub copying: Duration,
+    /// Kernels that were compiled.
+    pub kernels: u64,
+    /// Time that took.
+    pub compiling: Duration,
     /// Bytes that stayed in a file's map.
     pub kept_bytes: u64,
 }
@@ -320,6 +324,16 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     fn divide(&self, n: usize) -> Result<Vec<Self>, Error> {
         let _ = n;
         Ok(vec![self.clone()])
+    }
+
+    /// Lets a device that has kernels to compile or memory to find do so for what `ops` enqueues, which is then
+    /// forgotten instead of run. A device that has not calls nothing.
+    ///
+    /// # Errors
+    /// What `ops` returns, and what the device lacks for it.
+    fn rehearse<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let _ = ops;
+        Ok(())
     }
 
     /// A buffer of `len` zeros.

@@ -8,6 +8,7 @@ mod moe;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use stonechat_compute::DType;
 use stonechat_compute::cpu::KvLayout;
@@ -17,7 +18,7 @@ use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all
 
 use self::deferred::{Deferred, Pair, Rotation};
 use crate::{
-    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
+    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape, LoadCost,
     MatrixSource, Product, Rope, Rows, View,
 };
 
@@ -112,6 +113,21 @@ impl Backend for Wgpu {
             text += &format!(", {n} matrices of {dtype} as f16");
         }
         text
+    }
+
+    fn load_cost(&self) -> LoadCost {
+        let Counters { pipelines, compiling_us, .. } = self.counters();
+        let compiling = Duration::from_micros(compiling_us);
+        LoadCost { kernels: pipelines, compiling, ..LoadCost::default() }
+    }
+
+    fn rehearse<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        self.settled().rehearse(|| {
+            let result = ops();
+            self.settled();
+            result
+        })?;
+        Ok(self.gpu.check().map_err(Error::from)?)
     }
 
     fn alloc(&self, len: usize) -> Result<GpuBuffer, Error> {
