@@ -169,7 +169,7 @@ impl<B: Backend> Model<B> {
 
     /// Enqueues passes of every size that kernels are chosen by, where a text starts and where it ends.
     fn rehearse(&self, state: &mut State<B>) -> Result<(), Error> {
-        let StateOptions { n_batch, n_outputs, .. } = state.options();
+        let StateOptions { n_batch, n_outputs, n_sequences, .. } = state.options();
         let most = n_batch.min(state.most_positions());
         let (tokens, sequences) = (vec![0; most], vec![0; most]);
         let mut sizes: Vec<_> = (0..).map(|power| 1 << power).take_while(|n| *n < most).collect();
@@ -185,6 +185,15 @@ impl<B: Backend> Model<B> {
                 }
                 state.truncate(0, 0);
             }
+        }
+        // A step of several sequences, all of which go on from one and copy its page.
+        let n = most.min(n_outputs).min(n_sequences).min(state.kv.free_pages());
+        let all: Vec<_> = (0..n).collect();
+        if n > 1 {
+            self.forward(state, Batch { tokens: &[0], sequences: &[0], outputs: &[0] })?;
+            all[1..].iter().for_each(|&to| state.fork(0, to));
+            self.forward(state, Batch { tokens: &tokens[..n], sequences: &all, outputs: &all })?;
+            all.iter().for_each(|&sequence| state.truncate(sequence, 0));
         }
         Ok(())
     }

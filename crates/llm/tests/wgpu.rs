@@ -148,6 +148,8 @@ fn kernels_are_compiled_before_the_first_step() {
             let model = golden.model(backend.clone());
             let options = StateOptions {
                 n_batch: 32,
+                n_outputs: 2,
+                n_sequences: 2,
                 kv_dtype: KvDType::F32,
                 ..StateOptions::new(golden.n_ctx)
             };
@@ -166,6 +168,10 @@ fn kernels_are_compiled_before_the_first_step() {
             for pair in golden.greedy.windows(2) {
                 assert_eq!(step(&pair[..1]), pair[1], "{name}");
             }
+            state.fork(0, 1);
+            let batch = Batch { tokens: &[1, 2], sequences: &[0, 1], outputs: &[0, 1] };
+            model.forward(&mut state, batch).unwrap();
+            block_on(model.read_greatest(&mut state, 2, 1, &mut greatest)).unwrap();
             assert_eq!((backend.counters() - before).pipelines, 0, "{name}");
         }
     }

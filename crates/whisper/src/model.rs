@@ -168,9 +168,11 @@ impl<B: Backend> Model<B> {
                 self.decode(decoder, Batch { tokens, sequences, outputs: &[n - 1] })?;
                 decoder.clear();
             }
-            // A step of every sequence.
-            let n = decoder.n_sequences();
-            let all: Vec<_> = (0..n).collect();
+            // A step of every sequence, all of which go on from one and copy its page.
+            let all: Vec<_> = (0..decoder.n_sequences()).collect();
+            let n = all.len();
+            self.decode(decoder, Batch { tokens: &[0], sequences: &[0], outputs: &[0] })?;
+            all[1..].iter().for_each(|&to| decoder.fork(0, to));
             self.decode(decoder, Batch { tokens: &tokens[..n], sequences: &all, outputs: &all })?;
             Ok(decoder.forget_audio(&self.backend, 0)?)
         })
