@@ -278,7 +278,8 @@ impl Gpu {
     }
 
     /// Calls `ops`, which records, and then forgets what was recorded: kernels are compiled, bind groups and memory
-    /// for intermediate results made, as if it were to be run. What was recorded before is submitted first.
+    /// for intermediate results made, as if it were to be run. What was recorded before is submitted first; nobody
+    /// else records meanwhile.
     pub fn rehearse<T>(&self, ops: impl FnOnce() -> T) -> T {
         {
             let mut recorder = self.lock();

@@ -2,6 +2,8 @@
 //! decode step costs.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod faults;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 
