@@ -6,7 +6,8 @@ use anyhow::{Result, ensure};
 use stonechat_benches::protocol::{FloorKind, FloorWork, Stage, Unit};
 use stonechat_formats::{ModelFile, TensorView};
 use stonechat_llm::{Batch, Model, State, StateOptions};
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::sample::SamplingOptions;
+use stonechat_nn::{Backend, KvDType, Ranked};
 
 use super::files::main_dtype;
 use super::{Work, timed};
@@ -35,6 +36,7 @@ pub(super) struct Text<B: Backend> {
     costs: Costs,
     random: u32,
     logits: Vec<f32>,
+    greatest: Vec<Ranked>,
 }
 
 /// Weights that tokens meet.
@@ -74,7 +76,7 @@ impl<B: Backend> Text<B> {
             kv_dtype: KvDType::F16,
         })?;
         let logits = vec![0.0; model.config().vocab_size];
-        Ok(Self { model, state, sizes, costs, random: 1, logits })
+        Ok(Self { model, state, sizes, costs, random: 1, logits, greatest: Vec::new() })
     }
 
     /// Random tokens, the same in every engine.
@@ -87,11 +89,18 @@ impl<B: Backend> Text<B> {
         std::iter::repeat_with(next).take(n).collect()
     }
 
-    /// One pass of `tokens`, of which sequence `sequences[i]` has the i-th; logits of `outputs` are read.
+    /// One pass of `tokens`, of which sequence `sequences[i]` has the i-th; what a sampler with default options
+    /// needs of `outputs` is read.
     fn pass(&mut self, tokens: &[u32], sequences: &[usize], outputs: &[usize]) -> Result<()> {
         self.model.forward(&mut self.state, Batch { tokens, sequences, outputs })?;
+        let Self { model, state, logits, greatest, .. } = self;
+        let k = SamplingOptions::default().top_k;
+        if k <= model.max_greatest() && !outputs.is_empty() {
+            let read = model.read_greatest(state, outputs.len(), k, greatest);
+            return Ok(pollster::block_on(read)?);
+        }
         for i in 0..outputs.len() {
-            pollster::block_on(self.model.read_logits(&self.state, i, &mut self.logits))?;
+            pollster::block_on(model.read_logits(state, i, logits))?;
         }
         Ok(())
     }

@@ -14,6 +14,7 @@
 //! | `gated` | product of an activated and a plain half of a feed-forward network |
 //! | `matmul` | choice between `gemv` (few rows) and `gemm` (many), epilogue |
 //! | `conv1d` | convolution as matmul over overlapping rows |
+//! | `top_k` | the greatest values of a row |
 //! | `kv`, `attention` | paged keys and values, attention over them |
 
 mod attention;
@@ -35,6 +36,7 @@ mod rope;
 mod softmax;
 #[cfg(test)]
 mod test_data;
+mod top_k;
 
 pub use attention::{Attention, QueryRow, attention};
 pub use conv1d::conv1d;
@@ -49,3 +51,4 @@ pub use matrix::{MatMut, MatRef, SharedMut};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rope::{Rope, RopePairs, Rotation, rope};
 pub use softmax::{argmax, log_softmax_in_place, log_sum_exp, softmax_in_place};
+pub use top_k::{Ranked, top_k};

@@ -9,6 +9,7 @@
 //! | `gpu` | [`Gpu`]: an open device with its kernels and its recording |
 //! | `recorder` | the recording and how it is submitted |
 //! | `buffer` | [`GpuBuffer`], staging and readback |
+//! | `kernel_cache` | compiled kernels from one run to the next |
 //! | `shader` | [`Source`]: shaders put together from plain WGSL files |
 //! | `profile` | how long each kernel runs |
 //! | `counters` | [`Counters`] of what the runtime made |
@@ -18,6 +19,7 @@ mod adapter;
 mod buffer;
 mod counters;
 mod gpu;
+mod kernel_cache;
 pub mod ops;
 mod profile;
 mod recorder;

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use stonechat_nn::Backend;
 
 use crate::probabilities::{normalizer, token_probs};
-use crate::session::MAIN;
+use crate::session::{MAIN, Wanted};
 use crate::{Batch, Error, Session};
 
 /// How to search.
@@ -72,7 +72,7 @@ impl<B: Backend> Session<'_, B> {
             return wrong("prompt", "at least one token".to_owned(), 0);
         }
         let never = &mut |_, _| ControlFlow::Continue(());
-        if self.feed(MAIN, prompt, never).await?.is_err() {
+        if self.feed(MAIN, prompt, Wanted::Logits, never).await?.is_err() {
             return Ok(Vec::new());
         }
         let mut alive = vec![Alive { sequence: MAIN, tokens: Vec::new(), logprob: 0.0 }];

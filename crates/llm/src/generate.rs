@@ -2,15 +2,15 @@
 
 use std::ops::ControlFlow;
 
-use stonechat_nn::Backend;
 use stonechat_nn::sample::{
     DryBreakers, Grammar, GrammarSource, PrefixConstraint, Sampler, SamplingOptions,
 };
+use stonechat_nn::{Backend, Ranked};
 use stonechat_text::{StreamDecoder, Tokenizer};
 use web_time::Instant;
 
 use crate::probabilities::{TokenProbs, guide, token_probs};
-use crate::session::{Cancelled, MAIN};
+use crate::session::{Cancelled, MAIN, Wanted};
 use crate::stop::StopFilter;
 use crate::{Error, Model, Session};
 
@@ -193,12 +193,14 @@ impl<B: Backend> Session<'_, B> {
             if guidance.negative.is_empty() {
                 return problem("negative prompt", "at least one token", 0);
             }
-            if let Err(cancelled) = self.feed(NEGATIVE, &guidance.negative, report).await? {
+            let fed = self.feed(NEGATIVE, &guidance.negative, Wanted::Logits, report);
+            if let Err(cancelled) = fed.await? {
                 return Ok(Err(cancelled));
             }
             writer.negative.clone_from(&self.logits);
         }
-        self.feed(MAIN, &writer.prompt, report).await
+        let wanted = writer.wanted(options, self.model.max_greatest());
+        self.feed(MAIN, &writer.prompt, wanted, report).await
     }
 
     /// Draws tokens until something ends the text.
@@ -208,6 +210,9 @@ impl<B: Backend> Session<'_, B> {
         options: &GenerateOptions,
         on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Finish, Error> {
+        let max_greatest = self.model.max_greatest();
+        // What the pass before has read.
+        let mut wanted = writer.wanted(options, max_greatest);
         let finish = loop {
             if options.n_predict.is_some_and(|n| writer.tokens.len() >= n) {
                 break Finish::Length;
@@ -218,7 +223,10 @@ impl<B: Backend> Session<'_, B> {
             if let Some(guidance) = &options.guidance {
                 guide(&mut self.logits, &writer.negative, guidance.scale);
             }
-            let token = writer.draw(&mut self.logits)?;
+            let token = match wanted {
+                Wanted::Logits => writer.draw(&mut self.logits)?,
+                Wanted::Greatest(_) => writer.draw_greatest(&self.greatest),
+            };
             if self.model.tokenizer().is_end_of_generation(token) && !options.ignore_eos {
                 break Finish::EndOfText;
             }
@@ -239,10 +247,11 @@ impl<B: Backend> Session<'_, B> {
                 break Finish::ContextFull;
             }
             if options.guidance.is_some() {
-                self.step(NEGATIVE, token).await?;
+                self.step(NEGATIVE, token, Wanted::Logits).await?;
                 writer.negative.clone_from(&self.logits);
             }
-            self.step(MAIN, token).await?;
+            wanted = writer.wanted(options, max_greatest);
+            self.step(MAIN, token, wanted).await?;
         };
         writer.finish(finish, on_event);
         Ok(finish)
@@ -266,7 +275,7 @@ impl<B: Backend> Session<'_, B> {
             let mut tokens = held[..keep].to_vec();
             tokens.extend_from_slice(&held[held.len() - left..]);
             let never = &mut |_, _| ControlFlow::Continue(());
-            if self.feed(sequence, &tokens, never).await?.is_err() {
+            if self.feed(sequence, &tokens, Wanted::Logits, never).await?.is_err() {
                 return Ok(false);
             }
         }
@@ -353,6 +362,25 @@ impl<'a> Writer<'a> {
             raw: Vec::new(),
             negative: Vec::new(),
         })
+    }
+
+    /// What the next draw needs: few logits where the sampler needs no more and nothing else looks at them.
+    fn wanted(&self, options: &GenerateOptions, max_greatest: usize) -> Wanted {
+        let needs_all = options.n_probs > 0
+            || options.guidance.is_some()
+            || self.grammar.is_some()
+            || !self.healing.is_satisfied();
+        match self.sampler.n_deciding() {
+            Some(n) if !needs_all && n <= max_greatest => Wanted::Greatest(n),
+            _ => Wanted::Logits,
+        }
+    }
+
+    /// Draws the next token from the greatest logits, which decide.
+    fn draw_greatest(&mut self, greatest: &[Ranked]) -> u32 {
+        let token = self.sampler.sample_greatest(greatest);
+        self.sampler.accept(token);
+        token
     }
 
     /// Draws the next token under every constraint.

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::Backend;
 use stonechat_nn::sample::TokenTable;
+use stonechat_nn::{Backend, MAX_TOP_K, MAX_TOP_K_COLS, Ranked, View};
 use stonechat_text::{ChatTemplate, Tokenizer};
 
 use crate::forward::forward;
+use crate::state::Buffers;
 use crate::weights::Weights;
 use crate::{Batch, Config, Error, State, StateOptions, vocabulary};
 
@@ -161,11 +162,44 @@ impl<B: Backend> Model<B> {
     /// # Errors
     /// If a size is impossible or the device is full.
     pub fn state(&self, options: StateOptions) -> Result<State<B>, Error> {
-        State::new(&self.backend, &self.config, &self.weights, options)
+        let mut state = State::new(&self.backend, &self.config, &self.weights, options)?;
+        self.backend.rehearse(|| self.rehearse(&mut state))?;
+        Ok(state)
+    }
+
+    /// Enqueues passes of every size that kernels are chosen by, where a text starts and where it ends.
+    fn rehearse(&self, state: &mut State<B>) -> Result<(), Error> {
+        let StateOptions { n_batch, n_outputs, n_sequences, .. } = state.options();
+        let most = n_batch.min(state.most_positions());
+        let (tokens, sequences) = (vec![0; most], vec![0; most]);
+        let mut sizes: Vec<_> = (0..).map(|power| 1 << power).take_while(|n| *n < most).collect();
+        sizes.push(most);
+        for n in sizes {
+            let outputs: Vec<_> = (n - n.min(n_outputs)..n).collect();
+            for past in [0, state.most_positions() - n] {
+                state.skip(&self.backend, 0, past)?;
+                let (tokens, sequences) = (&tokens[..n], &sequences[..n]);
+                self.forward(state, Batch { tokens, sequences, outputs: &outputs })?;
+                if self.max_greatest() > 0 {
+                    self.rank(state, outputs.len(), self.max_greatest());
+                }
+                state.truncate(0, 0);
+            }
+        }
+        // A step of several sequences, all of which go on from one and copy its page.
+        let n = most.min(n_outputs).min(n_sequences).min(state.kv.free_pages());
+        let all: Vec<_> = (0..n).collect();
+        if n > 1 {
+            self.forward(state, Batch { tokens: &[0], sequences: &[0], outputs: &[0] })?;
+            all[1..].iter().for_each(|&to| state.fork(0, to));
+            self.forward(state, Batch { tokens: &tokens[..n], sequences: &all, outputs: &all })?;
+            all.iter().for_each(|&sequence| state.truncate(sequence, 0));
+        }
+        Ok(())
     }
 
     /// Runs a ragged batch of tokens; the logits stay on the device until
-    /// [`read_logits`](Self::read_logits).
+    /// [`read_logits`](Self::read_logits) or [`read_greatest`](Self::read_greatest).
     ///
     /// # Errors
     /// [`Error::ContextFull`], or if the shared KV pages are used up. The state is as before.
@@ -197,6 +231,50 @@ impl<B: Backend> Model<B> {
             logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
         }
         Ok(())
+    }
+
+    /// Most logits of an output that [`read_greatest`](Self::read_greatest) finds; 0 where logits are capped, since
+    /// the device ranks them before that and a cap may make equals of them.
+    #[must_use]
+    pub fn max_greatest(&self) -> usize {
+        let vocab_size = self.config.vocab_size;
+        let is_ranked = self.config.final_soft_cap.is_none() && vocab_size <= MAX_TOP_K_COLS;
+        if is_ranked { MAX_TOP_K.min(vocab_size) } else { 0 }
+    }
+
+    /// Finds the `k` greatest logits of each of the first `n` outputs of the last batch on the device, and copies
+    /// only these: `greatest` gets `n` times `k` tokens, each in descending order, of equals the lower token first.
+    ///
+    /// # Errors
+    /// If the device fails.
+    ///
+    /// # Panics
+    /// If `k` is 0 or more than [`max_greatest`](Self::max_greatest).
+    pub async fn read_greatest(
+        &self,
+        state: &mut State<B>,
+        n: usize,
+        k: usize,
+        greatest: &mut Vec<Ranked>,
+    ) -> Result<(), Error> {
+        assert!((1..=self.max_greatest()).contains(&k), "{k} logits of {}", self.max_greatest());
+        self.rank(state, n, k);
+        let values = &mut state.plan.greatest;
+        values.resize(2 * k * n, 0.0);
+        self.backend.read(&state.buffers.greatest, 0, values).await?;
+        greatest.clear();
+        for row in values.chunks_exact(2 * k) {
+            let (values, tokens) = row.split_at(k);
+            let ranked = |(&value, &token): (&f32, &f32)| Ranked { index: token as u32, value };
+            greatest.extend(values.iter().zip(tokens).map(ranked));
+        }
+        Ok(())
+    }
+
+    /// Enqueues the search for the `k` greatest logits of the first `n` outputs.
+    fn rank(&self, state: &mut State<B>, n: usize, k: usize) {
+        let Buffers { logits, greatest, .. } = &mut state.buffers;
+        self.backend.top_k(greatest, View::packed(logits, n, self.config.vocab_size), k);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::{Backend, KvDType, MAX_TOP_K, Ranked};
 
 use crate::{Batch, Error, Model, State, StateOptions};
 
@@ -37,9 +37,20 @@ pub struct Session<'m, B: Backend> {
     pub(crate) state: State<B>,
     /// The tokens of each sequence whose keys and values are stored.
     pub(crate) tokens: Vec<Vec<u32>>,
-    /// `[V]`, after the last pass that had an output.
+    /// `[V]`, after the last pass of which all were wanted.
     pub(crate) logits: Vec<f32>,
+    /// After the last pass of which only these were wanted.
+    pub(crate) greatest: Vec<Ranked>,
     sequences: Vec<usize>,
+}
+
+/// What is read after a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// All logits.
+    Logits,
+    /// The greatest, so many.
+    Greatest(usize),
 }
 
 /// The caller asked to stop.
@@ -65,6 +76,7 @@ impl<'m, B: Backend> Session<'m, B> {
             model,
             tokens: vec![Vec::with_capacity(n_ctx); options.n_sequences],
             logits: vec![0.0; model.config().vocab_size],
+            greatest: Vec::with_capacity(MAX_TOP_K),
             sequences: Vec::with_capacity(state.options().n_batch),
             state,
         })
@@ -100,7 +112,7 @@ impl<'m, B: Backend> Session<'m, B> {
         self.tokens[sequence].truncate(len);
     }
 
-    /// Makes `sequence` hold exactly `tokens`, with the logits after them read; keeps what it
+    /// Makes `sequence` hold exactly `tokens`, with what is wanted after them read; keeps what it
     /// already holds of them and returns how many those are.
     ///
     /// # Errors
@@ -109,6 +121,7 @@ impl<'m, B: Backend> Session<'m, B> {
         &mut self,
         sequence: usize,
         tokens: &[u32],
+        wanted: Wanted,
         on_progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Result<usize, Cancelled>, Error> {
         if tokens.len() > self.n_ctx() {
@@ -128,17 +141,22 @@ impl<'m, B: Backend> Session<'m, B> {
             self.pass(sequence, chunk, is_last)?;
             done += chunk.len();
         }
-        self.read(0).await?;
+        self.read_wanted(wanted).await?;
         Ok(Ok(kept))
     }
 
-    /// Appends a token to `sequence` and reads the logits after it.
+    /// Appends a token to `sequence` and reads what is wanted after it.
     ///
     /// # Errors
     /// If the context is full.
-    pub(crate) async fn step(&mut self, sequence: usize, token: u32) -> Result<(), Error> {
+    pub(crate) async fn step(
+        &mut self,
+        sequence: usize,
+        token: u32,
+        wanted: Wanted,
+    ) -> Result<(), Error> {
         self.pass(sequence, &[token], true)?;
-        self.read(0).await
+        self.read_wanted(wanted).await
     }
 
     fn pass(&mut self, sequence: usize, tokens: &[u32], with_logits: bool) -> Result<(), Error> {
@@ -150,6 +168,15 @@ impl<'m, B: Backend> Session<'m, B> {
         self.model.forward(&mut self.state, batch)?;
         self.tokens[sequence].extend_from_slice(tokens);
         Ok(())
+    }
+
+    async fn read_wanted(&mut self, wanted: Wanted) -> Result<(), Error> {
+        match wanted {
+            Wanted::Logits => self.read(0).await,
+            Wanted::Greatest(k) => {
+                self.model.read_greatest(&mut self.state, 1, k, &mut self.greatest).await
+            }
+        }
     }
 
     /// Reads the logits of output `index` of the last pass.

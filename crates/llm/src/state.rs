@@ -1,6 +1,8 @@
 //! KV pages and buffers of a model, made once; a step allocates nothing.
 
-use stonechat_nn::{Backend, KvCache, KvDType, KvRow, KvShape, PAGE_LEN, QueryRow, Sequence};
+use stonechat_nn::{
+    Backend, KvCache, KvDType, KvRow, KvShape, MAX_TOP_K, PAGE_LEN, QueryRow, Sequence,
+};
 
 use crate::rope::RopeTable;
 use crate::weights::Weights;
@@ -88,6 +90,8 @@ pub(crate) struct Buffers<B: Backend> {
     pub(crate) output: B::Buffer,
     /// `[n_outputs, V]`.
     pub(crate) logits: B::Buffer,
+    /// `[n_outputs, 2 * MAX_TOP_K]`: the greatest logits and their tokens.
+    pub(crate) greatest: B::Buffer,
     /// `[T, R]`.
     pub(crate) cos_sin: Option<B::Buffer>,
     /// `[T, R]`.
@@ -103,6 +107,8 @@ pub(crate) struct Plan {
     pub(crate) local_rows: Vec<QueryRow>,
     pub(crate) page_table: Vec<u32>,
     angles: Vec<f32>,
+    /// What is read of [`Buffers::greatest`].
+    pub(crate) greatest: Vec<f32>,
 }
 
 impl<B: Backend> State<B> {
@@ -158,6 +164,7 @@ impl<B: Backend> State<B> {
             hidden: backend.alloc(t * d_ff)?,
             output: backend.alloc(n_outputs * config.d_model)?,
             logits: backend.alloc(n_outputs * config.vocab_size)?,
+            greatest: backend.alloc(n_outputs * 2 * MAX_TOP_K)?,
             cos_sin: angles(&rope)?,
             local_cos_sin: angles(&local_rope)?,
         };
@@ -168,6 +175,7 @@ impl<B: Backend> State<B> {
             local_rows: Vec::with_capacity(t),
             page_table: Vec::with_capacity(n_sequences * pages_each),
             angles: Vec::with_capacity(t * n_rot),
+            greatest: Vec::with_capacity(n_outputs * 2 * MAX_TOP_K),
         };
         let sequences = (0..n_sequences).map(|_| Sequence::with_capacity(n_ctx)).collect();
         Ok(Self { options, kv, sequences, buffers, rope, local_rope, plan })
@@ -210,6 +218,19 @@ impl<B: Backend> State<B> {
         let [from, to] =
             self.sequences.get_disjoint_mut([from, to]).expect("two sequences of this state");
         self.kv.fork(from, to);
+    }
+
+    /// Positions that one sequence can hold while the others hold nothing.
+    pub(crate) fn most_positions(&self) -> usize {
+        self.options.n_ctx.min(self.kv.shape().n_pages * PAGE_LEN)
+    }
+
+    /// Makes sequence `index` longer by `n` positions of which nobody knows what they hold.
+    pub(crate) fn skip(&mut self, backend: &B, index: usize, n: usize) -> Result<(), Error> {
+        let sequence = &mut self.sequences[index];
+        self.kv.reserve(backend, sequence, n)?;
+        sequence.advance(n);
+        Ok(())
     }
 
     /// Fills the bookkeeping of a pass and takes the pages it needs.

@@ -66,6 +66,7 @@ fn fewest(name: &str, kv_dtype: KvDType, n_threads: usize) -> usize {
     let mut sampler =
         Sampler::new(&SamplingOptions::default(), vocab_size, DryBreakers::default()).unwrap();
     let mut logits = vec![0.0; vocab_size];
+    let mut greatest = Vec::new();
     let prompt: Vec<u32> = (0..40).collect();
     let batch = Batch { tokens: &prompt, sequences: &[0; 40], outputs: &[39] };
     model.forward(&mut state, batch).unwrap();
@@ -78,6 +79,10 @@ fn fewest(name: &str, kv_dtype: KvDType, n_threads: usize) -> usize {
             ready(model.read_logits(&state, 0, &mut logits)).unwrap();
             token = sampler.sample(&logits);
             sampler.accept(token);
+            let k = model.max_greatest().min(40);
+            if k > 0 {
+                ready(model.read_greatest(&mut state, 1, k, &mut greatest)).unwrap();
+            }
         }
         ALLOCATIONS.load(Ordering::Relaxed) - before
     };

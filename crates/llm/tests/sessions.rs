@@ -71,6 +71,22 @@ fn draws_repeat_with_their_seed() {
 }
 
 #[test]
+fn the_greatest_logits_draw_what_all_do() {
+    let model = model();
+    let mut session = Session::new(&model, options(128, 1)).unwrap();
+    for temperature in [0.0, 0.8, 3.0] {
+        for ignore_eos in [false, true] {
+            let mut few = GenerateOptions { ignore_eos, ..greedy(20) };
+            (few.sampling.temperature, few.sampling.seed) = (temperature, Some(3));
+            // Probabilities are those of all logits.
+            let all = GenerateOptions { n_probs: 1, ..few.clone() };
+            let all = generate(&mut session, &PROMPT, &all);
+            assert_eq!(generate(&mut session, &PROMPT, &few).tokens, all.tokens);
+        }
+    }
+}
+
+#[test]
 fn a_break_ends_the_text_and_leaves_the_session_usable() {
     let model = model();
     let mut session = Session::new(&model, options(128, 1)).unwrap();

@@ -10,11 +10,16 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use stonechat_compute::cpu::{
-    Activation, GatedActivation, KvDType, KvRow, QueryRow, RopePairs,
+    Activation, GatedActivation, KvDType, KvRow, QueryRow, Ranked, RopePairs,
 };
 use stonechat_compute::{DType, SharedBytes};
 
 use crate::{Error, Linear};
+
+/// Most values of a row that [`Backend::top_k`] finds.
+pub const MAX_TOP_K: usize = 128;
+/// Most columns of a row that it searches: f32 holds all of their numbers.
+pub const MAX_TOP_K_COLS: usize = 1 << 24;
 
 /// `rows × cols` values of a device buffer: row `r` starts at `offset + r * stride`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -253,7 +258,7 @@ pub enum Routing {
     SoftmaxOfChosen,
 }
 
-/// What taking weights over has cost. Reading the file is part of it, where that was not done before.
+/// What taking weights over, and getting ready to use them, has cost. Reading the file is part of it, where that was not done before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoadCost {
     /// Bytes that were rearranged.
@@ -264,6 +269,10 @@ pub struct LoadCost {
     pub copied_bytes: u64,
     /// Time that took here.
     pub copying: Duration,
+    /// Kernels that were compiled.
+    pub kernels: u64,
+    /// Time that took.
+    pub compiling: Duration,
     /// Bytes that stayed in a file's map.
     pub kept_bytes: u64,
 }
@@ -315,6 +324,16 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     fn divide(&self, n: usize) -> Result<Vec<Self>, Error> {
         let _ = n;
         Ok(vec![self.clone()])
+    }
+
+    /// Lets a device that has kernels to compile or memory to find do so for what `ops` enqueues, which is then
+    /// forgotten instead of run. A device that has not calls nothing.
+    ///
+    /// # Errors
+    /// What `ops` returns, and what the device lacks for it.
+    fn rehearse<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let _ = ops;
+        Ok(())
     }
 
     /// A buffer of `len` zeros.
@@ -426,6 +445,12 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         stride: usize,
         epilogue: Epilogue<'_, Self>,
     );
+
+    /// The `k` greatest values of every row of `x`, `[T, V]`, in descending order, and where they stand: row `t` of
+    /// `out`, packed `[T, 2k]`, gets the values and then the numbers of their columns. Of equals that of the lower
+    /// column comes first; NaN counts as −∞ and +∞ as the greatest finite value. `k` is 1 to
+    /// [`MAX_TOP_K`] and at most `V`, `V` at most [`MAX_TOP_K_COLS`].
+    fn top_k(&self, out: &mut Self::Buffer, x: View<'_, Self>, k: usize);
 
     /// Stores `k[t]` and `v[t]` (`[T, G*C]`) at `rows[t]` of `layer`.
     fn kv_write(

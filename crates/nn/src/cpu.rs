@@ -9,7 +9,7 @@ use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stonechat_compute::cpu::{
-    self, KvLayout, KvPool, LayerNorm, MatMut, MatRef, RmsNorm, conv1d, layer_norm, matmul,
+    self, KvLayout, KvPool, LayerNorm, MatMut, MatRef, Ranked, RmsNorm, conv1d, layer_norm, matmul,
     matmul_dequantized, rms_norm,
 };
 use stonechat_compute::{AlignedVec, Isa, ThreadTeam};
@@ -39,6 +39,8 @@ pub struct Cpu {
     hidden: Arc<Mutex<ActivationBuffer>>,
     /// Memory of the mixture of experts in flight.
     moe: Arc<Mutex<moe::Scratch>>,
+    /// What a search in flight has found.
+    ranked: Arc<Mutex<Vec<Ranked>>>,
     repack: Repack,
     /// Of all weights so far.
     load_cost: Arc<Mutex<LoadCost>>,
@@ -63,6 +65,7 @@ impl Cpu {
             activations: Arc::default(),
             hidden: Arc::default(),
             moe: Arc::default(),
+            ranked: Arc::default(),
             repack: Repack::default(),
             load_cost: Arc::default(),
             profile: None,
@@ -191,6 +194,7 @@ impl Backend for Cpu {
                 activations: Arc::default(),
                 hidden: Arc::default(),
                 moe: Arc::default(),
+                ranked: Arc::default(),
                 repack: self.repack,
                 load_cost: Arc::clone(&self.load_cost),
                 profile: self.profile.clone(),
@@ -385,6 +389,20 @@ impl Backend for Cpu {
         let epilogue = host(&epilogue);
         let w = w.all();
         conv1d(out, mat(x.buffer, x.rows), stride, |out, x| self.products(x, [(out, w, epilogue)]));
+    }
+
+    fn top_k(&self, out: &mut AlignedVec, x: View<'_, Self>, k: usize) {
+        let _timer = self.timer(|| "top k".to_owned());
+        let Rows { offset, rows, cols, stride } = x.rows;
+        assert!(k <= cols, "top_k: {k} of {cols} values");
+        let mut ranked = self.ranked.lock().unwrap_or_else(PoisonError::into_inner);
+        for (t, row) in out[..2 * k * rows].chunks_exact_mut(2 * k).enumerate() {
+            cpu::top_k(&x.buffer[offset + t * stride..][..cols], k, &mut ranked);
+            let (values, columns) = row.split_at_mut(k);
+            for (found, (value, column)) in ranked.iter().zip(values.iter_mut().zip(columns)) {
+                (*value, *column) = (found.value, found.index as f32);
+            }
+        }
     }
 
     fn kv_write(

@@ -155,7 +155,8 @@ impl<B: Backend> KvCache<B> {
     /// Drops the positions from `len` on and returns pages that nobody else holds to the pool.
     pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) {
         let len = len.min(sequence.len);
-        for page in sequence.pages.drain(len.div_ceil(PAGE_LEN)..) {
+        // Backwards, so that the next pages are taken in the order in which these were.
+        for page in sequence.pages.drain(len.div_ceil(PAGE_LEN)..).rev() {
             self.references[page as usize] -= 1;
             if self.references[page as usize] == 0 {
                 self.free.push(page);

@@ -8,16 +8,17 @@ mod moe;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use stonechat_compute::DType;
 use stonechat_compute::cpu::KvLayout;
-use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, rope};
+use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, rope, top_k};
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
 use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all};
 
 use self::deferred::{Deferred, Pair, Rotation};
 use crate::{
-    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
+    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape, LoadCost,
     MatrixSource, Product, Rope, Rows, View,
 };
 
@@ -112,6 +113,21 @@ impl Backend for Wgpu {
             text += &format!(", {n} matrices of {dtype} as f16");
         }
         text
+    }
+
+    fn load_cost(&self) -> LoadCost {
+        let Counters { pipelines, compiling_us, .. } = self.counters();
+        let compiling = Duration::from_micros(compiling_us);
+        LoadCost { kernels: pipelines, compiling, ..LoadCost::default() }
+    }
+
+    fn rehearse<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        self.settled().rehearse(|| {
+            let result = ops();
+            self.settled();
+            result
+        })?;
+        Ok(self.gpu.check().map_err(Error::from)?)
     }
 
     fn alloc(&self, len: usize) -> Result<GpuBuffer, Error> {
@@ -265,6 +281,13 @@ impl Backend for Wgpu {
         copy::im2col(gpu, &windows, width, stride, x);
         let windows = GpuRows::packed(&windows, n_rows, width);
         matmul(gpu, out, windows, w, device(&epilogue));
+    }
+
+    fn top_k(&self, out: &mut GpuBuffer, x: View<'_, Self>, k: usize) {
+        let gpu = self.settled();
+        if let Err(error) = top_k::top_k(gpu, out, rows(x), k) {
+            gpu.fault(error.to_string());
+        }
     }
 
     fn kv_write(

@@ -1,8 +1,8 @@
 //! stonechat: speech recognition and language models in Rust, on the CPU or a GPU.
 //!
 //! This crate is the front door. It re-exports the layers, each a crate of its own, and adds what
-//! a program around them needs: [`Models`] finds a model by name or path, and [`pull`] downloads
-//! one.
+//! a program around them needs: [`Models`] finds a model by name or path, [`pull`] downloads
+//! one, and `KernelCache` keeps compiled kernels of a GPU from run to run.
 //!
 //! | module | holds |
 //! |---|---|
@@ -35,6 +35,8 @@
 #![forbid(unsafe_code)]
 
 mod error;
+#[cfg(feature = "wgpu")]
+mod kernel_cache;
 mod models;
 #[cfg(feature = "pull")]
 pub mod pull;
@@ -49,4 +51,6 @@ pub use stonechat_text as text;
 pub use stonechat_whisper as whisper;
 
 pub use error::Error;
+#[cfg(feature = "wgpu")]
+pub use kernel_cache::KernelCache;
 pub use models::{Installed, Models, NAMES};

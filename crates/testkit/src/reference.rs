@@ -374,6 +374,21 @@ impl Backend for Reference {
         }
     }
 
+    fn top_k(&self, out: &mut ReferenceBuffer, x: View<'_, Self>, k: usize) {
+        for (t, row) in indices(x.rows).enumerate() {
+            let finite =
+                |v: &f64| if v.is_nan() { f64::NEG_INFINITY } else { v.min(f32::MAX.into()) };
+            let values: Vec<f64> = x.buffer.0[row].iter().map(finite).collect();
+            let mut order: Vec<usize> = (0..values.len()).collect();
+            // Equals stay in the order of their columns; zeros are equal.
+            order.sort_by(|&a, &b| values[b].partial_cmp(&values[a]).expect("numbers"));
+            for (i, &column) in order[..k].iter().enumerate() {
+                out.0[2 * k * t + i] = values[column];
+                out.0[2 * k * t + k + i] = column as f64;
+            }
+        }
+    }
+
     fn kv_write(
         &self,
         kv: &mut ReferenceKv,

@@ -7,6 +7,7 @@
 mod attention;
 mod layer;
 mod moe;
+mod top_k;
 
 use pollster::block_on;
 use stonechat_compute::{DType, SharedBytes};
@@ -96,6 +97,7 @@ pub fn run_with<B: Backend>(backends: &[B], halves: Tolerance) {
             }
         }
     }
+    top_k::check(backends);
     for (i, head_dim) in [1, 8, 20, 64, 80].into_iter().enumerate() {
         for (n_heads, n_kv_heads) in [(2, 2), (6, 2)] {
             for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {

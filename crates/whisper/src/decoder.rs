@@ -179,6 +179,16 @@ impl<B: Backend> DecoderState<B> {
         }
     }
 
+    /// Forgets every sequence and the audio of window `window`.
+    pub(crate) fn forget_audio(&mut self, backend: &B, window: usize) -> Result<(), Error> {
+        self.clear();
+        let window = &mut self.windows[window];
+        let n = window.len();
+        self.cross_kv.truncate(window, 0);
+        // The same pages again, which `cross_slots` names.
+        self.cross_kv.reserve(backend, window, n)
+    }
+
     /// Makes sequence `to` continue where `from` stands; they share pages until one writes.
     ///
     /// # Panics

@@ -10,7 +10,9 @@ use stonechat_text::Tokenizer;
 use crate::align::AlignmentHeads;
 use crate::source::Source;
 use crate::weights::Weights;
-use crate::{Batch, Config, DecoderState, EncoderState, Error, LANGUAGES, SpecialTokens};
+use crate::{
+    Batch, Config, DecoderState, EncoderState, Error, LANGUAGES, SpecialTokens, WINDOW_FRAMES,
+};
 
 /// An immutable Whisper model on a device.
 #[derive(Debug)]
@@ -142,6 +144,38 @@ impl<B: Backend> Model<B> {
     /// If the batch is larger than the state or a sequence outgrows `n_text_ctx`.
     pub fn decode(&self, state: &mut DecoderState<B>, batch: Batch<'_>) -> Result<(), Error> {
         Ok(self.weights.decoder.forward(&self.backend, &self.config, state, batch)?)
+    }
+
+    /// Has the device get ready for a window of audio and for steps of every size.
+    ///
+    /// # Errors
+    /// If the device lacks what these need.
+    pub(crate) fn rehearse(
+        &self,
+        encoder: &mut EncoderState<B>,
+        decoder: &mut DecoderState<B>,
+    ) -> Result<(), Error> {
+        self.backend.rehearse::<Error>(|| {
+            self.encode(encoder, &vec![0.0; WINDOW_FRAMES * self.config.n_mels]);
+            self.set_audio(decoder, 0, encoder);
+            let most = self.config.n_text_ctx;
+            let (tokens, sequences) = (vec![0; most], vec![0; most]);
+            let mut sizes: Vec<_> =
+                (0..).map(|power| 1 << power).take_while(|n| *n < most).collect();
+            sizes.push(most);
+            for n in sizes {
+                let (tokens, sequences) = (&tokens[..n], &sequences[..n]);
+                self.decode(decoder, Batch { tokens, sequences, outputs: &[n - 1] })?;
+                decoder.clear();
+            }
+            // A step of every sequence, all of which go on from one and copy its page.
+            let all: Vec<_> = (0..decoder.n_sequences()).collect();
+            let n = all.len();
+            self.decode(decoder, Batch { tokens: &[0], sequences: &[0], outputs: &[0] })?;
+            all[1..].iter().for_each(|&to| decoder.fork(0, to));
+            self.decode(decoder, Batch { tokens: &tokens[..n], sequences: &all, outputs: &all })?;
+            Ok(decoder.forget_audio(&self.backend, 0)?)
+        })
     }
 
     /// Leaves the logits of `rows` of the last batch, of `n_tokens`, where

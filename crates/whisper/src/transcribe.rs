@@ -127,8 +127,9 @@ impl<B: Backend> Transcriber<B> {
     /// # Errors
     /// If the device is full.
     pub fn new(model: Model<B>, kv_dtype: KvDType) -> Result<Self, Error> {
-        let encoder = model.encoder_state(kv_dtype)?;
-        let decoder = model.decoder_state(1, Options::default().n_sequences(), kv_dtype)?;
+        let mut encoder = model.encoder_state(kv_dtype)?;
+        let mut decoder = model.decoder_state(1, Options::default().n_sequences(), kv_dtype)?;
+        model.rehearse(&mut encoder, &mut decoder)?;
         Ok(Self {
             model,
             kv_dtype,
@@ -249,6 +250,7 @@ impl<B: Backend> Transcriber<B> {
             let (n_windows, n_sequences) =
                 (n_windows.max(has_windows), n_sequences.max(has_sequences));
             self.decoder = self.model.decoder_state(n_windows, n_sequences, self.kv_dtype)?;
+            self.model.rehearse(&mut self.encoder, &mut self.decoder)?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 use pollster::block_on;
 use stonechat_nn::{Backend, KvDType};
 use stonechat_testkit::{Lcg, Reference, TinyWhisper, wgpu};
-use stonechat_whisper::{Batch, Model, WINDOW_FRAMES};
+use stonechat_whisper::{Batch, Model, Options, SAMPLE_RATE, Transcriber, WINDOW_FRAMES};
 
 const PROMPT: [u32; 7] = [50257, 50362, 11, 300, 4000, 17, 50000];
 
@@ -29,6 +29,29 @@ fn logits<B: Backend>(backend: B) -> Vec<Vec<f32>> {
     state.fork(0, 1);
     step(&mut state, &[9, 77], &[0, 1], &[0, 1]);
     all
+}
+
+#[test]
+fn kernels_are_compiled_before_the_first_window() {
+    for backend in wgpu::backends("kernels_are_compiled_before_the_first_window") {
+        let model = Model::load(backend.clone(), &TinyWhisper::default().file(), |_| {}).unwrap();
+        let mut transcriber = Transcriber::new(model, KvDType::F16).unwrap();
+        let before = backend.counters();
+        let samples = Lcg::new(9).normals(5 * SAMPLE_RATE, 0.1);
+        // A random model says nothing that passes a threshold.
+        let options = Options {
+            temperatures: vec![0.0],
+            compression_ratio_threshold: None,
+            logprob_threshold: None,
+            no_speech_threshold: None,
+            max_new_tokens: Some(12),
+            ..Options::default()
+        };
+        let transcript = transcriber.transcribe(&samples, &options, &mut |_| ()).unwrap();
+        let made = backend.counters() - before;
+        assert!(made.submissions > 3 && !transcript.segments.is_empty(), "{transcript:?}");
+        assert_eq!(made.pipelines, 0);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -27,6 +28,7 @@ struct Allocation {
     bytes: u64,
     /// Where the device looks for bind groups to forget.
     dropped: Arc<Mutex<Vec<u64>>>,
+    memory: Arc<Memory>,
     /// The same values as integers, from the first product that asked for them on.
     twin: Mutex<Twin>,
 }
@@ -42,6 +44,7 @@ struct Twin {
 impl Drop for Allocation {
     fn drop(&mut self) {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.id);
+        self.memory.give_back(self.raw.size());
     }
 }
 
@@ -59,6 +62,7 @@ impl GpuBuffer {
             id: gpu.next_id(),
             bytes: bytes as u64,
             dropped: Arc::clone(&gpu.inner.dropped),
+            memory: Arc::clone(&gpu.inner.memory),
             twin: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(allocation) })
@@ -116,6 +120,41 @@ impl GpuBuffer {
     }
 }
 
+/// Bytes of a device's buffers.
+#[derive(Debug)]
+pub(super) struct Memory {
+    used: AtomicU64,
+    limit: AtomicU64,
+}
+
+impl Memory {
+    pub(super) fn new() -> Self {
+        Self { used: AtomicU64::new(0), limit: AtomicU64::new(u64::MAX) }
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether there may be a buffer of `bytes` more.
+    fn take(&self, bytes: u64) -> bool {
+        let used = self.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let fits = used <= self.limit.load(Ordering::Relaxed);
+        if !fits {
+            self.give_back(bytes);
+        }
+        fits
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// A buffer of at least `bytes`.
 pub(super) fn raw_buffer(
     gpu: &Gpu,
@@ -131,6 +170,10 @@ pub(super) fn raw_buffer(
     let size = bytes.max(1).checked_next_multiple_of(ALIGN).filter(|size| *size <= largest);
     let (bytes, limit) = (bytes as usize, largest as usize);
     let size = size.ok_or(Error::BufferTooLarge { bytes, limit })?;
+    gpu.check_lost()?;
+    if !gpu.inner.memory.take(size) {
+        return Err(Error::OutOfMemory { bytes });
+    }
     count(&gpu.inner.counters.buffers);
     let device = &gpu.inner.device;
     let scope = device.push_error_scope(::wgpu::ErrorFilter::OutOfMemory);
@@ -139,7 +182,10 @@ pub(super) fn raw_buffer(
     let buffer = device.create_buffer(&descriptor);
     // A browser answers later; an error is then reported by the next read.
     match now(scope.pop()) {
-        Some(Some(_)) => Err(Error::OutOfMemory { bytes }),
+        Some(Some(_)) => {
+            gpu.inner.memory.give_back(size);
+            Err(Error::OutOfMemory { bytes })
+        }
         _ => Ok(buffer),
     }
 }

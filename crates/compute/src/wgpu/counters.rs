@@ -11,6 +11,8 @@ pub struct Counters {
     pub bind_groups: u64,
     /// Pipelines compiled.
     pub pipelines: u64,
+    /// Time that this took, in microseconds.
+    pub compiling_us: u64,
     /// Kernels run.
     pub dispatches: u64,
     /// Submissions to the queue, those that only upload weights included.
@@ -29,6 +31,7 @@ impl std::ops::Sub for Counters {
             buffers: self.buffers - earlier.buffers,
             bind_groups: self.bind_groups - earlier.bind_groups,
             pipelines: self.pipelines - earlier.pipelines,
+            compiling_us: self.compiling_us - earlier.compiling_us,
             dispatches: self.dispatches - earlier.dispatches,
             submissions: self.submissions - earlier.submissions,
             repeats: self.repeats - earlier.repeats,
@@ -43,6 +46,7 @@ pub(super) struct Running {
     pub(super) buffers: AtomicU64,
     pub(super) bind_groups: AtomicU64,
     pub(super) pipelines: AtomicU64,
+    pub(super) compiling_us: AtomicU64,
     pub(super) dispatches: AtomicU64,
     pub(super) submissions: AtomicU64,
     pub(super) repeats: AtomicU64,
@@ -61,6 +65,7 @@ impl Running {
             buffers: get(&self.buffers),
             bind_groups: get(&self.bind_groups),
             pipelines: get(&self.pipelines),
+            compiling_us: get(&self.compiling_us),
             dispatches: get(&self.dispatches),
             submissions: get(&self.submissions),
             repeats: get(&self.repeats),

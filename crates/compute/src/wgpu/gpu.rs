@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use web_time::Instant;
 
 use super::adapter::{Adapter, Matrices};
-use super::buffer::{GpuBuffer, Readback};
+use super::buffer::{GpuBuffer, Memory, Readback};
 use super::counters::{Counters, Running, count};
 use super::profile::Profile;
 use super::recorder::Recorder;
@@ -63,10 +65,13 @@ pub(super) struct Inner {
     pub(super) profile: Profile,
     recorder: Mutex<Recorder>,
     kernels: Mutex<HashMap<KernelKey, Arc<Kernel>>>,
+    /// What the driver keeps of compiled kernels, see `kernel_cache`.
+    pub(super) kernel_cache: OnceLock<::wgpu::PipelineCache>,
     layouts: Mutex<HashMap<&'static [Access], ::wgpu::BindGroupLayout>>,
     scratch: Mutex<HashMap<&'static str, GpuBuffer>>,
     pub(super) readbacks: Mutex<Vec<Readback>>,
     pub(super) dropped: Arc<Mutex<Vec<u64>>>,
+    pub(super) memory: Arc<Memory>,
     next_id: AtomicU64,
     /// Largest buffer that a kernel is given for weights.
     max_binding: AtomicUsize,
@@ -114,7 +119,8 @@ impl Gpu {
         if has_subgroups {
             features |= ::wgpu::Features::SUBGROUP;
         }
-        features |= adapter.raw.features() & ::wgpu::Features::TIMESTAMP_QUERY;
+        let optional = ::wgpu::Features::TIMESTAMP_QUERY | ::wgpu::Features::PIPELINE_CACHE;
+        features |= adapter.raw.features() & optional;
         let mut experimental_features = ::wgpu::ExperimentalFeatures::disabled();
         if matrices.is_some() {
             features |= ::wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
@@ -159,10 +165,12 @@ impl Gpu {
                 profile: Profile::default(),
                 recorder: Mutex::new(Recorder::new()),
                 kernels: Mutex::default(),
+                kernel_cache: OnceLock::new(),
                 layouts: Mutex::default(),
                 scratch: Mutex::default(),
                 readbacks: Mutex::default(),
                 dropped: Arc::default(),
+                memory: Arc::new(Memory::new()),
                 // 0 and 1 are no buffers, see `Bind`.
                 next_id: AtomicU64::new(2),
                 max_binding: AtomicUsize::new(max_binding),
@@ -208,6 +216,22 @@ impl Gpu {
         self.inner.max_binding.fetch_min(bytes, Ordering::Relaxed);
     }
 
+    /// Bytes of the buffers that there are.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.inner.memory.used()
+    }
+
+    /// Refuses buffers that would make more than `bytes` of all, as a device without more memory does: for tests.
+    pub fn limit_memory_bytes(&self, bytes: u64) {
+        self.inner.memory.set_limit(bytes);
+    }
+
+    /// Loses the device, as a driver that was reset or removed does: for tests.
+    pub fn lose(&self) {
+        self.inner.device.destroy();
+    }
+
     /// What was made and done so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -219,7 +243,10 @@ impl Gpu {
         if let Some(kernel) = lock(&self.inner.kernels).get(&key) {
             return Arc::clone(kernel);
         }
+        let start = Instant::now();
         let kernel = Arc::new(self.compile(&source()));
+        let took = start.elapsed().as_micros() as u64;
+        self.inner.counters.compiling_us.fetch_add(took, Ordering::Relaxed);
         lock(&self.inner.kernels).insert(key, Arc::clone(&kernel));
         kernel
     }
@@ -259,7 +286,7 @@ impl Gpu {
                 zero_initialize_workgroup_memory: false,
                 ..Default::default()
             },
-            cache: None,
+            cache: self.inner.kernel_cache.get(),
         });
         Kernel { name: source.name().to_owned(), pipeline, layout, access: source.access() }
     }
@@ -354,6 +381,8 @@ impl Gpu {
         match self.inner.device.poll(wait) {
             Ok(_) => Ok(()),
             Err(error) => {
+                // A device that is gone has no such submission; this has it say so.
+                let _ = self.inner.device.poll(::wgpu::PollType::Poll);
                 self.check()?;
                 Err(Error::Device { message: error.to_string() })
             }
@@ -371,10 +400,16 @@ impl Gpu {
     /// [`Error::Device`].
     pub fn check(&self) -> Result<()> {
         let reported = lock(&self.inner.faults.message).take();
+        self.check_lost()?;
+        reported.map_or(Ok(()), |message| Err(Error::Device { message }))
+    }
+
+    /// Whether there still is a device.
+    ///
+    /// # Errors
+    /// [`Error::Device`], each time.
+    pub(super) fn check_lost(&self) -> Result<()> {
         let lost = lock(&self.inner.faults.lost).clone();
-        match lost.or(reported) {
-            Some(message) => Err(Error::Device { message }),
-            None => Ok(()),
-        }
+        lost.map_or(Ok(()), |message| Err(Error::Device { message }))
     }
 }

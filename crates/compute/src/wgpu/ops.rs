@@ -14,6 +14,7 @@ pub mod moe;
 pub mod norm;
 pub mod quantize;
 pub mod rope;
+pub mod top_k;
 
 use std::sync::Arc;
 
@@ -133,6 +134,7 @@ pub fn sources(variant: Variant) -> Vec<Source> {
         moe::COMBINE,
         quantize::SPEC,
         attention::MERGE,
+        top_k::SPEC,
     ];
     let mut all: Vec<_> = specs.iter().map(|spec| spec.source(variant)).collect();
     all.push(copy::im2col_source(variant));

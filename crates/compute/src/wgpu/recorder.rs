@@ -97,6 +97,8 @@ pub(super) struct Recorder {
     is_steady: bool,
     /// The commands of the last submission, encoded once more.
     ahead: Option<::wgpu::CommandBuffer>,
+    /// The buffers of what was recorded for no more than what it needs, while that is going on.
+    rehearsed: Option<Vec<GpuBuffer>>,
     /// Where the list goes, and what is bound for nothing to read and to write; made with the first dispatch.
     upload: Option<(::wgpu::Buffer, [GpuBuffer; 2])>,
 }
@@ -111,6 +113,7 @@ impl Recorder {
             last: Vec::new(),
             is_steady: false,
             ahead: None,
+            rehearsed: None,
             upload: None,
         }
     }
@@ -137,6 +140,10 @@ impl Recorder {
         if self.commands.is_empty() {
             return None;
         }
+        if self.rehearsed.is_some() {
+            self.forget();
+            return None;
+        }
         if let (Some((upload, _)), false) = (&self.upload, self.words.is_empty()) {
             inner.queue.write_buffer(upload, 0, bytemuck::cast_slice(&self.words));
         }
@@ -152,11 +159,16 @@ impl Recorder {
         };
         count(&inner.counters.submissions);
         std::mem::swap(&mut self.commands, &mut self.last);
+        self.forget();
+        self.forget_dropped(gpu);
+        index
+    }
+
+    /// Drops what was recorded.
+    fn forget(&mut self) {
         self.commands.clear();
         self.words.clear();
         self.recent.clear();
-        self.forget_dropped(gpu);
-        index
     }
 
     fn encode(&self, gpu: &Gpu, commands: &[Command]) -> ::wgpu::CommandBuffer {
@@ -265,6 +277,23 @@ impl Gpu {
         Record { gpu: self, recorder }
     }
 
+    /// Calls `ops`, which records, and then forgets what was recorded: kernels are compiled, bind groups and memory
+    /// for intermediate results made, as if it were to be run. What was recorded before is submitted first; nobody
+    /// else records meanwhile.
+    pub fn rehearse<T>(&self, ops: impl FnOnce() -> T) -> T {
+        {
+            let mut recorder = self.lock();
+            recorder.submit(self);
+            recorder.rehearsed = Some(Vec::new());
+        }
+        let result = ops();
+        let mut recorder = self.lock();
+        recorder.forget();
+        // None of them holds what it was noted to hold.
+        recorder.rehearsed.take().into_iter().flatten().for_each(|buffer| buffer.set_twin(None));
+        result
+    }
+
     /// Words of data that [`write`](Self::write) uploads at a time.
     const WRITE_WORDS: usize = UPLOAD_BYTES / 8;
 
@@ -360,7 +389,13 @@ impl Record<'_> {
         }
         match self.recorder.bind_group(self.gpu, kernel, &binds) {
             Ok(bound) => {
-                count(&self.gpu.inner.counters.dispatches);
+                match &mut self.recorder.rehearsed {
+                    Some(buffers) => buffers.extend(binds.iter().filter_map(|bind| match bind {
+                        Bind::Buffer(buffer) => Some(GpuBuffer::clone(buffer)),
+                        Bind::Data | Bind::Nothing => None,
+                    })),
+                    None => count(&self.gpu.inner.counters.dispatches),
+                }
                 self.recorder.push(Command::Dispatch {
                     kernel: Arc::clone(kernel),
                     bound,

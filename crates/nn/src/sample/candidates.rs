@@ -7,6 +7,8 @@
 
 use std::cmp::Ordering;
 
+use stonechat_compute::cpu::{Ranked, top_k};
+
 /// One token with its logit and probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
@@ -28,6 +30,8 @@ pub(super) struct Candidates {
     list: Vec<Candidate>,
     /// The first `sorted` entries of `list` are its greatest, in order.
     sorted: usize,
+    /// Work space of [`Candidates::keep_top`].
+    ranked: Vec<Ranked>,
     /// Work space of [`Candidates::keep_by_score`].
     scored: Vec<(f32, Candidate)>,
 }
@@ -45,6 +49,7 @@ impl Candidates {
             is_dense: true,
             list: Vec::with_capacity(list_capacity),
             sorted: 0,
+            ranked: Vec::new(),
             scored: Vec::new(),
         }
     }
@@ -62,6 +67,21 @@ impl Candidates {
         self.is_dense = true;
         self.list.clear();
         self.sorted = 0;
+    }
+
+    /// Starts over with the tokens of the greatest logits alone, which are in order; as
+    /// [`load`](Self::load) would with all, where [`keep_top`](Self::keep_top) follows.
+    pub(super) fn load_greatest(&mut self, greatest: &[Ranked]) {
+        self.is_dense = false;
+        self.set_list(greatest);
+    }
+
+    /// Makes `ranked`, which are in order, the list.
+    fn set_list(&mut self, ranked: &[Ranked]) {
+        self.list.clear();
+        let candidate = |&Ranked { index, value }| Candidate { token: index, logit: value, p: 0.0 };
+        self.list.extend(ranked.iter().map(candidate));
+        self.sorted = ranked.len();
     }
 
     pub(super) fn len(&self) -> usize {
@@ -170,37 +190,13 @@ impl Candidates {
     /// Keeps the `k` greatest, in order.
     pub(super) fn keep_top(&mut self, k: usize) {
         if self.is_dense && k < self.dense.len() / 4 {
-            self.gather_top(k);
+            let mut ranked = std::mem::take(&mut self.ranked);
+            top_k(&self.dense, k.max(1), &mut ranked);
+            self.set_list(&ranked);
+            (self.ranked, self.is_dense) = (ranked, false);
         }
         self.sort_prefix(k);
         self.truncate(k);
-    }
-
-    /// One pass over the dense logits that leaves the `k` greatest (and perhaps a few others) in
-    /// the list.
-    fn gather_top(&mut self, k: usize) {
-        const CHUNK: usize = 32;
-        let limit = (2 * k).max(64);
-        let mut threshold = f32::NEG_INFINITY;
-        for (chunk, first) in self.dense.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
-            let full = self.list.len() >= k;
-            // Without a branch for each value: nearly all chunks have nothing above the threshold.
-            if full && !chunk.iter().fold(false, |any, &logit| any | (logit > threshold)) {
-                continue;
-            }
-            for (&logit, token) in chunk.iter().zip(first..) {
-                // A later token that equals the threshold loses to the k that are there.
-                if logit > threshold || self.list.len() < k {
-                    self.list.push(Candidate { token, logit, p: 0.0 });
-                    if self.list.len() == limit {
-                        self.list.select_nth_unstable_by(k - 1, descending);
-                        self.list.truncate(k);
-                        threshold = self.list[k - 1].logit;
-                    }
-                }
-            }
-        }
-        self.is_dense = false;
     }
 
     /// Keeps those of at least `min_logit`, or the `min_keep` greatest where these are more.

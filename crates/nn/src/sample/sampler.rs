@@ -13,7 +13,7 @@ use super::penalties::Penalties;
 use super::rng::Rng;
 use super::temperature::Temperature;
 use super::{eta, min_p, tail_free, top_k, top_n_sigma, top_p, typical, xtc};
-use crate::Error;
+use crate::{Error, Ranked};
 
 /// Chooses tokens from logits: bias, the samplers in their order, a draw.
 ///
@@ -87,8 +87,10 @@ impl Sampler {
             }
         };
         let list_capacity = match stages.iter().find(|stage| stage.truncates()) {
-            Some(Stage::TopK { k }) => (2 * k).max(64).min(vocab_size),
-            Some(Stage::Temperature(temperature)) if temperature.is_greedy() => 1,
+            Some(Stage::TopK { k }) => k + options.logit_bias.len(),
+            Some(Stage::Temperature(temperature)) if temperature.is_greedy() => {
+                1 + options.logit_bias.len()
+            }
             _ => vocab_size,
         };
         let seed = options.seed.unwrap_or_else(fresh_seed);
@@ -97,7 +99,7 @@ impl Sampler {
             biased: options.logit_bias.iter().map(|&(token, _)| token).collect(),
             stages,
             draw,
-            candidates: Candidates::new(vocab_size, list_capacity),
+            candidates: Candidates::new(vocab_size, list_capacity.min(vocab_size)),
             rng: Rng::new(seed),
             seed,
             vocab_size,
@@ -111,8 +113,40 @@ impl Sampler {
     /// If `logits` has not one value for each token.
     #[track_caller]
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
+        self.candidates.load(logits);
+        self.choose()
+    }
+
+    /// How many of the greatest logits decide, which [`Sampler::sample_greatest`] takes: as many as the
+    /// first cut leaves, if that is top-k or the greatest alone, and one more for each token that is
+    /// forbidden. None where any logit may count.
+    #[must_use]
+    pub fn n_deciding(&self) -> Option<usize> {
+        let k = match self.stages.first()? {
+            Stage::TopK { k } => *k,
+            Stage::Temperature(temperature) if temperature.is_greedy() => 1,
+            _ => return None,
+        };
+        let forbids = |(_, bias): &(u32, f32)| *bias == f32::NEG_INFINITY;
+        let n = k.saturating_add(self.bias.len()).min(self.vocab_size);
+        self.bias.iter().all(forbids).then_some(n)
+    }
+
+    /// What [`Sampler::sample`] would draw from all logits, from the [`n_deciding`](Self::n_deciding)
+    /// greatest, in order.
+    ///
+    /// # Panics
+    /// If these are not as many.
+    #[track_caller]
+    pub fn sample_greatest(&mut self, greatest: &[Ranked]) -> u32 {
+        assert_eq!(Some(greatest.len()), self.n_deciding(), "the greatest logits that decide");
+        self.candidates.load_greatest(greatest);
+        self.choose()
+    }
+
+    /// Draws from the candidates.
+    fn choose(&mut self) -> u32 {
         let candidates = &mut self.candidates;
-        candidates.load(logits);
         for (i, &(biased, bias)) in self.bias.iter().enumerate() {
             candidates.adjust(&self.biased[i..=i], |token, logit| {
                 if token == biased { logit + bias } else { logit }

@@ -153,6 +153,7 @@ impl Listed {
 mod gpu {
     use anyhow::bail;
     use pollster::block_on;
+    use stonechat::KernelCache;
     use stonechat::compute::wgpu::{Adapter, adapters, pick};
     use stonechat::nn::Wgpu;
 
@@ -181,6 +182,7 @@ mod gpu {
 
     fn on<W: Work>(adapter: &Adapter, kernel_times: bool, work: W) -> anyhow::Result<W::Output> {
         let backend = block_on(Wgpu::open(adapter, None))?;
+        let _saved_at_the_end = KernelCache::open(backend.gpu());
         if kernel_times && !backend.gpu().start_profile() {
             bail!("--kernel-times: `{}` has no clock", adapter.name);
         }

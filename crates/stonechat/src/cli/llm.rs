@@ -17,8 +17,8 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use stonechat::Models;
 use stonechat::formats::ModelFile;
-use stonechat::llm::{Model, SessionOptions};
-use stonechat::nn::{Backend, KvDType};
+use stonechat::llm::{Model, Session, SessionOptions};
+use stonechat::nn::{Backend, KvDType, LoadCost};
 
 use super::console::Console;
 use super::device::{DeviceArgs, Work};
@@ -111,6 +111,28 @@ impl ModelArgs {
             console.note(&loaded.report());
         }
         Ok(loaded.model)
+    }
+
+    /// Makes a session, for which a device may have kernels to compile.
+    fn session<'m, B: Backend>(
+        &self,
+        model: &'m Model<B>,
+        options: SessionOptions,
+    ) -> anyhow::Result<Session<'m, B>> {
+        let (start, before) = (Instant::now(), model.backend().load_cost());
+        let session = Session::new(model, options)?;
+        if self.verbose {
+            let after = model.backend().load_cost();
+            let cost = LoadCost {
+                kernels: after.kernels - before.kernels,
+                compiling: after.compiling - before.compiling,
+                ..LoadCost::default()
+            };
+            let (n_ctx, seconds) = (session.n_ctx(), start.elapsed().as_secs_f64());
+            let text = format!("context of {n_ctx} tokens {seconds:.3} s");
+            Console::new(self.quiet).note(&with_cost(&text, ": ", cost));
+        }
+        Ok(session)
     }
 }
 

@@ -30,7 +30,7 @@ impl LoadArgs {
     }
 }
 
-/// What became of the weights and how long that took.
+/// What became of the weights, which kernels they needed and how long that took.
 fn cost_text(cost: LoadCost) -> String {
     let took = |bytes, what: &str, time: std::time::Duration| {
         let text = || format!("{} {what} in {:.3} s", megabytes(bytes), time.as_secs_f64());
@@ -40,6 +40,10 @@ fn cost_text(cost: LoadCost) -> String {
         took(cost.repacked_bytes, "rearranged", cost.repacking),
         took(cost.copied_bytes, "copied", cost.copying),
         (cost.kept_bytes > 0).then(|| format!("{} used in place", megabytes(cost.kept_bytes))),
+        (cost.kernels > 0).then(|| {
+            let seconds = cost.compiling.as_secs_f64();
+            format!("{} kernels compiled in {seconds:.3} s", cost.kernels)
+        }),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
@@ -65,6 +69,9 @@ mod tests {
             ..LoadCost::default()
         };
         assert_eq!(super::cost_text(cost), "12.3 MB rearranged in 0.045 s, 0.7 kB used in place");
+        let compiling = Duration::from_millis(210);
+        let cost = LoadCost { kernels: 31, compiling, ..LoadCost::default() };
+        assert_eq!(super::cost_text(cost), "31 kernels compiled in 0.210 s");
         assert_eq!(super::with_cost("load", ": ", LoadCost::default()), "load");
     }
 }

@@ -158,6 +158,63 @@ fn biases_forbid_and_force_tokens() {
 }
 
 #[test]
+fn the_greatest_logits_draw_what_all_would() {
+    let mut rng = Rng::new(5);
+    let check = |n: usize, logits: &[f32], deciding: usize, change: fn(&mut SamplingOptions)| {
+        let [mut all, mut few] = [sampler(n, change), sampler(n, change)];
+        assert_eq!(few.n_deciding(), Some(deciding.min(n)));
+        let mut greatest = Vec::new();
+        stonechat_compute::cpu::top_k(logits, deciding, &mut greatest);
+        for _ in 0..20 {
+            let token = all.sample(logits);
+            assert_eq!(few.sample_greatest(&greatest), token);
+            assert_eq!(few.candidates(), all.candidates());
+            all.accept(token);
+            few.accept(token);
+        }
+    };
+    for n in [1, 5, 41, 300, 5000] {
+        let mut logits = random_logits(n, &mut rng);
+        for round in 0..3 {
+            check(n, &logits, 40, |_| ());
+            check(n, &logits, 1, |o| o.temperature = 0.0);
+            check(n, &logits, 3, |o| {
+                (o.temperature, o.top_k) = (0.0, 0);
+                o.logit_bias = [0, 4].map(|token| (token, f32::NEG_INFINITY)).to_vec();
+            });
+            check(n, &logits, 8, |o| {
+                (o.top_k, o.temperature, o.min_p) = (7, 3.0, 0.0);
+                o.logit_bias = vec![(3, f32::NEG_INFINITY)];
+            });
+            check(n, &logits, 20, |o| {
+                (o.top_k, o.typical_p, o.xtc_probability, o.dynatemp_range) = (20, 0.7, 0.5, 0.3);
+                o.adaptive_target = 0.3;
+                o.order.push(SamplerKind::AdaptiveP);
+            });
+            // Then with ties, then with impossible tokens.
+            match round {
+                0 => logits.iter_mut().for_each(|logit| *logit = logit.floor()),
+                _ => logits.iter_mut().step_by(2).for_each(|logit| *logit = f32::NEG_INFINITY),
+            }
+        }
+    }
+}
+
+#[test]
+fn any_logit_counts_where_the_first_sampler_looks_at_all() {
+    for change in [
+        (|o| o.top_k = 0) as fn(&mut SamplingOptions),
+        |o| o.repeat_penalty = 1.1,
+        |o| o.top_n_sigma = 1.0,
+        |o| o.mirostat = 2,
+        |o| o.logit_bias = vec![(1, 2.0)],
+        |o| o.order = vec![SamplerKind::TopP, SamplerKind::TopK],
+    ] {
+        assert_eq!(sampler(100, change).n_deciding(), None);
+    }
+}
+
+#[test]
 fn mirostat_holds_the_surprise_near_its_target() {
     let logits: Vec<f32> = (1..=2000).map(|i| -1.1 * (i as f32).ln()).collect();
     for version in [1, 2] {

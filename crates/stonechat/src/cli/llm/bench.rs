@@ -5,8 +5,8 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use stonechat::llm::{Batch, Model, State, StateOptions};
-use stonechat::nn::Backend;
-use stonechat::nn::sample::Rng;
+use stonechat::nn::sample::{Rng, SamplingOptions};
+use stonechat::nn::{Backend, Ranked};
 
 use super::super::console::Console;
 use super::super::device::{DeviceArgs, Work};
@@ -130,16 +130,16 @@ fn measure<B: Backend>(
         ..StateOptions::new(n.max(64))
     })?;
     let mut rng = Rng::new(1);
-    let mut logits = vec![0.0; model.config().vocab_size];
+    let mut read = Read::default();
     let mut samples = Vec::new();
     for repetition in 0..=args.repetitions {
         state.truncate(0, 0);
         let start = Instant::now();
         if n_prompt > 0 {
-            prefill(model, &mut state, n_prompt, (&mut rng, &mut logits))?;
+            prefill(model, &mut state, n_prompt, (&mut rng, &mut read))?;
         }
         for _ in 0..n_gen {
-            prefill(model, &mut state, 1, (&mut rng, &mut logits))?;
+            prefill(model, &mut state, 1, (&mut rng, &mut read))?;
         }
         if repetition > 0 {
             samples.push(n as f64 / start.elapsed().as_secs_f64());
@@ -169,12 +169,19 @@ fn measure<B: Backend>(
     })
 }
 
-/// Runs `n` random tokens and reads the logits of the last.
+/// What is read after a pass: what a sampler with default options needs.
+#[derive(Default)]
+struct Read {
+    greatest: Vec<Ranked>,
+    logits: Vec<f32>,
+}
+
+/// Runs `n` random tokens and reads what decides about the next.
 fn prefill<B: Backend>(
     model: &Model<B>,
     state: &mut State<B>,
     n: usize,
-    (rng, logits): (&mut Rng, &mut [f32]),
+    (rng, read): (&mut Rng, &mut Read),
 ) -> anyhow::Result<()> {
     let vocab_size = model.config().vocab_size as f64;
     let tokens: Vec<u32> = (0..n).map(|_| (rng.uniform() * vocab_size) as u32).collect();
@@ -187,8 +194,13 @@ fn prefill<B: Backend>(
         let sequences = vec![0; chunk.len()];
         model.forward(state, Batch { tokens: chunk, sequences: &sequences, outputs })?;
     }
-    // A device may work while the host goes on: a pass is over when its logits are there.
-    Ok(pollster::block_on(model.read_logits(state, 0, logits))?)
+    // A device may work while the host goes on: a pass is over when its result is there.
+    let k = SamplingOptions::default().top_k;
+    if k <= model.max_greatest() {
+        return Ok(pollster::block_on(model.read_greatest(state, 1, k, &mut read.greatest))?);
+    }
+    read.logits.resize(model.config().vocab_size, 0.0);
+    Ok(pollster::block_on(model.read_logits(state, 0, &mut read.logits))?)
 }
 
 fn table(all: &[Measured]) -> String {

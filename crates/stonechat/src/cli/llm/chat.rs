@@ -84,7 +84,7 @@ impl Work for Talk<'_> {
 fn talk<B: Backend>(args: &Args, backend: B) -> anyhow::Result<ExitCode> {
     let model = args.model.load(backend)?;
     let template = template(args, &model)?;
-    let session = Session::new(&model, args.context.session(&model, 1))?;
+    let session = args.model.session(&model, args.context.session(&model, 1))?;
     let mut options = GenerateOptions {
         n_predict: usize::try_from(args.n_predict).ok(),
         sampling: args.sampling.options(model.tokenizer())?,

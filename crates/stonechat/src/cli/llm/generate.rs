@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use stonechat::llm::{
-    BeamOptions, Completion, Event, Finish, GenerateOptions, Guidance, Model, OnFull, Session,
-    TokenProbs,
+    BeamOptions, Completion, Event, Finish, GenerateOptions, Guidance, Model, OnFull, TokenProbs,
 };
 use stonechat::nn::Backend;
 
@@ -115,7 +114,7 @@ fn generate<B: Backend>(args: &Args, prompt: &str, backend: B) -> anyhow::Result
     let mut options = options(args, &model, tokens.len())?;
     options.n_predict = n_predict;
     let n_sequences = if options.guidance.is_some() { 2 } else { 1 };
-    let mut session = Session::new(&model, args.context.session(&model, n_sequences))?;
+    let mut session = args.model.session(&model, args.context.session(&model, n_sequences))?;
     if let Some(path) = args.prompt_cache.as_ref().filter(|path| path.exists()) {
         session.restore(path)?;
     }
@@ -226,7 +225,7 @@ fn search<B: Backend>(
     if !(1..=64).contains(&width) {
         bail!("--beams: expected 1 to 64, got {width}");
     }
-    let mut session = Session::new(model, args.context.session(model, 2 * width))?;
+    let mut session = args.model.session(model, args.context.session(model, 2 * width))?;
     let options = BeamOptions { width, n_predict, length_penalty: args.length_penalty };
     let beams = pollster::block_on(session.beam_search(prompt, &options))?;
     if args.json {

@@ -2,13 +2,19 @@
 //! decode step costs.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod faults;
+
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use pollster::block_on;
 use serde::Deserialize;
 use stonechat_compute::wgpu::Counters;
 use stonechat_formats::ModelFile;
-use stonechat_llm::{Batch, Model, State, StateOptions};
+use stonechat_llm::{
+    Batch, Event, GenerateOptions, Model, Session, SessionOptions, State, StateOptions,
+};
+use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{KvDType, Wgpu};
 use stonechat_testkit::wgpu;
 
@@ -136,6 +142,91 @@ fn every_architecture_agrees_with_its_reference() {
     }
 }
 
+#[test]
+fn kernels_are_compiled_before_the_first_step() {
+    for backend in wgpu::backends("kernels_are_compiled_before_the_first_step") {
+        for name in COUNTED {
+            let golden = Golden::read(name);
+            let model = golden.model(backend.clone());
+            let options = StateOptions {
+                n_batch: 32,
+                n_outputs: 2,
+                n_sequences: 2,
+                kv_dtype: KvDType::F32,
+                ..StateOptions::new(golden.n_ctx)
+            };
+            let mut state = model.state(options).unwrap();
+            let before = backend.counters();
+            let mut greatest = Vec::new();
+            let mut step = |tokens: &[u32]| {
+                let (sequences, outputs) = (vec![0; tokens.len()], [tokens.len() - 1]);
+                let batch = Batch { tokens, sequences: &sequences, outputs: &outputs };
+                model.forward(&mut state, batch).unwrap();
+                block_on(model.read_greatest(&mut state, 1, 1, &mut greatest)).unwrap();
+                greatest[0].index
+            };
+            let last = golden.tokens.chunks(19).map(&mut step).last();
+            assert_eq!(last, golden.greedy.first().copied(), "{name}");
+            for pair in golden.greedy.windows(2) {
+                assert_eq!(step(&pair[..1]), pair[1], "{name}");
+            }
+            state.fork(0, 1);
+            let batch = Batch { tokens: &[1, 2], sequences: &[0, 1], outputs: &[0, 1] };
+            model.forward(&mut state, batch).unwrap();
+            block_on(model.read_greatest(&mut state, 2, 1, &mut greatest)).unwrap();
+            assert_eq!((backend.counters() - before).pipelines, 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_greatest_logits_are_those_of_all() {
+    for backend in wgpu::backends("the_greatest_logits_are_those_of_all") {
+        let golden = Golden::read("llama");
+        let model = golden.model(backend.clone());
+        let mut state = state(&model, &golden, KvDType::F32);
+        let batch = Batch { tokens: &[1, 2, 3, 4], sequences: &[0, 0, 1, 1], outputs: &[1, 3] };
+        model.forward(&mut state, batch).unwrap();
+        let mut greatest = Vec::new();
+        block_on(model.read_greatest(&mut state, 2, 7, &mut greatest)).unwrap();
+        for (output, greatest) in greatest.chunks(7).enumerate() {
+            let mut logits = vec![0.0; model.config().vocab_size];
+            block_on(model.read_logits(&state, output, &mut logits)).unwrap();
+            let mut order: Vec<_> = (0..).zip(&logits).map(|(id, &logit)| (id, logit)).collect();
+            order.sort_by(|a: &(u32, f32), b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            let got: Vec<_> = greatest.iter().map(|r| (r.index, r.value)).collect();
+            assert_eq!(got, order[..7], "output {output}");
+        }
+    }
+}
+
+#[test]
+fn texts_are_those_drawn_from_all_logits() {
+    for backend in wgpu::backends("texts_are_those_drawn_from_all_logits") {
+        let golden = Golden::read("qwen2");
+        let model = golden.model(backend.clone());
+        let options = SessionOptions { n_ctx: Some(golden.n_ctx), ..SessionOptions::default() };
+        let mut session = Session::new(&model, options).unwrap();
+        let n = golden.n_ctx - golden.tokens.len();
+        let mut generate = |temperature, n_probs| {
+            let sampling =
+                SamplingOptions { temperature, seed: Some(7), ..SamplingOptions::default() };
+            let options = GenerateOptions {
+                n_predict: Some(n.min(20)),
+                sampling,
+                ignore_eos: true,
+                n_probs,
+                ..GenerateOptions::default()
+            };
+            let on_event = &mut |_: Event<'_>| ControlFlow::Continue(());
+            block_on(session.generate(&golden.tokens, &options, on_event)).unwrap().tokens
+        };
+        assert_eq!(generate(0.0, 0)[..golden.greedy.len()], golden.greedy);
+        // Probabilities are those of all logits.
+        assert_eq!(generate(2.0, 0), generate(2.0, 1));
+    }
+}
+
 /// Dense, windowed, parallel, with experts, with biases for positions.
 const COUNTED: [&str; 7] = ["llama", "qwen3", "gemma3", "phi2", "gpt-oss", "falcon-40b", "bloom"];
 
@@ -148,17 +239,22 @@ fn a_decode_step_is_one_submission_and_makes_nothing() {
                 let model = golden.model(backend.clone());
                 let mut state = state(&model, &golden, kv_dtype);
                 let mut logits = vec![0.0; model.config().vocab_size];
-                let mut step = |token: u32| {
+                let mut greatest = Vec::new();
+                let mut step = |token: u32, with_all: bool| {
                     let batch = Batch { tokens: &[token], sequences: &[0], outputs: &[0] };
                     model.forward(&mut state, batch).unwrap();
-                    block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
+                    if with_all {
+                        block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
+                    } else {
+                        let read = model.read_greatest(&mut state, 1, 40, &mut greatest);
+                        block_on(read).unwrap();
+                    }
                 };
-                // Two, since a norm after the embedding swaps buffers from step to step.
-                step(1);
-                step(2);
+                // Twice, since a norm after the embedding swaps buffers from step to step.
+                [false, true, false, true].into_iter().for_each(|with_all| step(1, with_all));
                 for token in 3..8 {
                     let before = backend.counters();
-                    step(token);
+                    step(token, token == 5);
                     let made = backend.counters() - before;
                     let Counters { dispatches, repeats, .. } = made;
                     let expected = Counters {
