@@ -89,7 +89,8 @@ impl<B: Backend> Text<B> {
 
     /// One pass of `tokens`, of which sequence `sequences[i]` has the i-th; logits of `outputs` are read.
     fn pass(&mut self, tokens: &[u32], sequences: &[usize], outputs: &[usize]) -> Result<()> {
-        self.model.forward(&mut self.state, Batch { tokens, sequences, outputs })?;
+        let batch = Batch { tokens, sequences, outputs };
+        pollster::block_on(self.model.forward(&mut self.state, batch))?;
         for i in 0..outputs.len() {
             pollster::block_on(self.model.read_logits(&self.state, i, &mut self.logits))?;
         }

@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use stonechat_nn::Backend;
 use stonechat_nn::sample::{
     DryBreakers, Grammar, GrammarSource, PrefixConstraint, Sampler, SamplingOptions,
 };
@@ -12,7 +11,7 @@ use web_time::Instant;
 use crate::probabilities::{TokenProbs, guide, token_probs};
 use crate::session::{Cancelled, MAIN};
 use crate::stop::StopFilter;
-use crate::{Error, Model, Session};
+use crate::{Devices, Error, Model, Session};
 
 /// The sequence that a negative prompt is held in.
 const NEGATIVE: usize = 1;
@@ -139,7 +138,7 @@ pub struct Timings {
     pub decode_ms: f64,
 }
 
-impl<B: Backend> Session<'_, B> {
+impl<D: Devices> Session<'_, D> {
     /// Continues `prompt`, of which the longest part that the session already holds is not run
     /// again. When `on_event` breaks, the text ends with [`Finish::Cancelled`] and the session
     /// stays usable.
@@ -295,8 +294,8 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new<B: Backend>(
-        model: &'a Model<B>,
+    fn new<D: Devices>(
+        model: &'a Model<D>,
         prompt: &[u32],
         options: &'a GenerateOptions,
     ) -> Result<Self, Error> {

@@ -4,23 +4,26 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::Backend;
 use stonechat_nn::sample::TokenTable;
+use stonechat_nn::{Backend, LoadCost};
 use stonechat_text::{ChatTemplate, Tokenizer};
 
 use crate::forward::forward;
-use crate::weights::Weights;
-use crate::{Batch, Config, Error, State, StateOptions, vocabulary};
+use crate::source::Source;
+use crate::weights::{Stretch, Weights};
+use crate::{Batch, Config, Devices, Error, Placement, State, StateOptions, vocabulary};
 
 /// What stands before the next question in a text of the chat template `plain`.
 pub const PLAIN_STOP: &str = "\nQuestion:";
 
-/// An immutable language model on a device.
+/// An immutable language model on a device, or on two.
 #[derive(Debug)]
-pub struct Model<B: Backend> {
-    backend: B,
+pub struct Model<D: Devices> {
+    devices: D,
     config: Config,
-    weights: Weights<B>,
+    /// The first layers, where they have a device of their own.
+    lower: Option<Weights<D::Lower>>,
+    upper: Weights<D::Upper>,
     tokenizer: Tokenizer,
     template: Option<String>,
     summary: ModelSummary,
@@ -43,26 +46,92 @@ pub struct ModelSummary {
     pub(crate) fingerprint: u64,
 }
 
-impl<B: Backend> Model<B> {
-    /// Loads a GGUF file or a Hugging Face folder; `progress` is told the fraction done.
+impl<D: Devices> Model<D> {
+    /// Loads a GGUF file or a Hugging Face folder; `progress` is told the fraction done. No device is given weights
+    /// of another's layers.
     ///
     /// # Errors
     /// If the architecture does not run here, a tensor is missing or misshapen, the tokenizer
-    /// cannot be read, or the device is full.
-    pub fn load(backend: B, file: &ModelFile, progress: impl FnMut(f32)) -> Result<Self, Error> {
+    /// cannot be read, a device is full, or the lower one is to have more layers than there are.
+    pub fn load(
+        devices: D,
+        file: &ModelFile,
+        mut progress: impl FnMut(f32),
+    ) -> Result<Self, Error> {
         let config = Config::from_file(file)?;
         let tokenizer = vocabulary::tokenizer(file)?;
         let template = vocabulary::template_source(file);
         let summary = ModelSummary::of(file, &config);
-        let weights = Weights::load(&backend, file, &config, progress)?;
+        let n_layers = config.n_layers;
+        let (mut done, steps) = (0.0, (n_layers + 2) as f32);
+        let mut step = || {
+            done += 1.0;
+            progress(done / steps);
+        };
+        let source = Source::new(file, &config);
+        let (mut lower, mut first) = (None, 0);
+        if let Some((backend, n_lower)) = devices.lower() {
+            if n_lower > n_layers {
+                let (expected, got) = (format!("0 to {n_layers}"), n_lower.to_string());
+                return Err(Error::Option { option: "layers of the lower device", expected, got });
+            }
+            let stretch = Stretch { layers: 0..n_lower, has_input: true, has_output: false };
+            lower = Some(Weights::load(backend, (file, &source), &config, stretch, &mut step)?);
+            first = n_lower;
+        }
+        let stretch =
+            Stretch { layers: first..n_layers, has_input: lower.is_none(), has_output: true };
+        let upper = Weights::load(devices.upper(), (file, &source), &config, stretch, &mut step)?;
+        source.check_read(&config)?;
         let token_table = OnceLock::new();
-        Ok(Self { backend, config, weights, tokenizer, template, summary, token_table })
+        Ok(Self { devices, config, lower, upper, tokenizer, template, summary, token_table })
     }
 
-    /// The device that the model is on.
+    /// The devices that the model is on.
+    pub(crate) fn devices(&self) -> &D {
+        &self.devices
+    }
+
+    /// Names of the kernels and devices in use, for logs and benchmarks.
     #[must_use]
-    pub fn backend(&self) -> &B {
-        &self.backend
+    pub fn describe(&self) -> String {
+        let upper = self.devices.upper().describe();
+        match self.devices.lower() {
+            Some((lower, _)) => format!("{} + {upper}", lower.describe()),
+            None => upper,
+        }
+    }
+
+    /// What weights have cost the devices so far.
+    #[must_use]
+    pub fn load_cost(&self) -> LoadCost {
+        let upper = self.devices.upper().load_cost();
+        self.devices.lower().map_or(upper, |(lower, _)| lower.load_cost() + upper)
+    }
+
+    /// What each device has, with a state of these sizes; the one that a pass begins on is the first.
+    #[must_use]
+    pub fn placements(&self, options: &StateOptions) -> Vec<Placement> {
+        let lower = self.devices.lower().zip(self.lower.as_ref());
+        let lower = lower.map(|((backend, _), weights)| self.placement(backend, weights, options));
+        let upper = self.placement(self.devices.upper(), &self.upper, options);
+        lower.into_iter().chain([upper]).collect()
+    }
+
+    fn placement<B: Backend>(
+        &self,
+        backend: &B,
+        weights: &Weights<B>,
+        options: &StateOptions,
+    ) -> Placement {
+        Placement {
+            device: backend.name(),
+            layers: weights.layers.clone(),
+            has_input: weights.input.is_some(),
+            has_output: weights.output.is_some(),
+            weight_bytes: weights.bytes,
+            kv_bytes: options.kv_shape(&self.config, weights.layers.len()).bytes(),
+        }
     }
 
     /// Sizes and constants.
@@ -159,26 +228,50 @@ impl<B: Backend> Model<B> {
     /// Buffers and KV pages for [`forward`](Self::forward).
     ///
     /// # Errors
-    /// If a size is impossible or the device is full.
-    pub fn state(&self, options: StateOptions) -> Result<State<B>, Error> {
-        State::new(&self.backend, &self.config, &self.weights, options)
+    /// If a size is impossible or a device is full.
+    pub fn state(&self, options: StateOptions) -> Result<State<D>, Error> {
+        State::new(&self.devices, &self.config, (self.lower.as_ref(), &self.upper), options)
     }
 
     /// Runs a ragged batch of tokens; the logits stay on the device until
-    /// [`read_logits`](Self::read_logits).
+    /// [`read_logits`](Self::read_logits). Waits only where the residual stream goes from device to device.
     ///
     /// # Errors
-    /// [`Error::ContextFull`], or if the shared KV pages are used up. The state is as before.
+    /// [`Error::ContextFull`], if the shared KV pages are used up, or the lower device fails. The state is as before.
     ///
     /// # Panics
     /// If the batch is larger than the state.
-    pub fn forward(&self, state: &mut State<B>, batch: Batch<'_>) -> Result<(), Error> {
+    pub async fn forward(&self, state: &mut State<D>, batch: Batch<'_>) -> Result<(), Error> {
         let vocab_size = self.config.vocab_size;
         if let Some(token) = batch.tokens.iter().find(|&&t| t as usize >= vocab_size) {
             let expected = format!("0 to {}", vocab_size - 1);
             return Err(Error::Option { option: "token id", expected, got: token.to_string() });
         }
-        forward(&self.backend, &self.config, &self.weights, state, batch)
+        self.forward_lower(state, batch).await?;
+        let done =
+            forward(self.devices.upper(), &self.config, &self.upper, &mut state.upper, batch);
+        if let (Err(_), Some(lower)) = (&done, &mut state.lower) {
+            lower.take_back(batch.sequences);
+        }
+        done
+    }
+
+    /// The layers that have a device of their own; what comes out of them is then on the other.
+    async fn forward_lower(&self, state: &mut State<D>, batch: Batch<'_>) -> Result<(), Error> {
+        let State { lower, upper, between, .. } = state;
+        let (Some((backend, _)), Some(weights), Some(part)) =
+            (self.devices.lower(), &self.lower, lower)
+        else {
+            return Ok(());
+        };
+        forward(backend, &self.config, weights, part, batch)?;
+        let between = &mut between[..batch.tokens.len() * self.config.d_model];
+        if let Err(error) = backend.read(&part.buffers.x, 0, between).await {
+            part.take_back(batch.sequences);
+            return Err(error.into());
+        }
+        self.devices.upper().write(&mut upper.buffers.x, 0, between);
+        Ok(())
     }
 
     /// Copies the logits of output `index` of the last batch to `logits`, `[vocab_size]`.
@@ -187,12 +280,12 @@ impl<B: Backend> Model<B> {
     /// If the device fails.
     pub async fn read_logits(
         &self,
-        state: &State<B>,
+        state: &State<D>,
         index: usize,
         logits: &mut [f32],
     ) -> Result<(), Error> {
         let offset = index * self.config.vocab_size;
-        self.backend.read(&state.buffers.logits, offset, logits).await?;
+        self.devices.upper().read(&state.upper.buffers.logits, offset, logits).await?;
         if let Some(cap) = self.config.final_soft_cap {
             logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
         }

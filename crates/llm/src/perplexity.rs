@@ -1,9 +1,9 @@
 //! Perplexity of a text, over the same windows as llama.cpp's `llama-perplexity`.
 
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::KvDType;
 
 use crate::probabilities::normalizer;
-use crate::{Batch, Error, Model, StateOptions};
+use crate::{Batch, Devices, Error, Model, StateOptions};
 
 /// How a text is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +53,8 @@ pub struct Perplexity {
 ///
 /// # Errors
 /// If the text has less than two windows, or the device fails.
-pub async fn perplexity<B: Backend>(
-    model: &Model<B>,
+pub async fn perplexity<D: Devices>(
+    model: &Model<D>,
     text: &str,
     options: &PerplexityOptions,
     on_window: &mut dyn FnMut(WindowReport),
@@ -94,7 +94,7 @@ pub async fn perplexity<B: Backend>(
                 (0..chunk.len()).filter(|i| measured.contains(&(first + i))).collect();
             let batch =
                 Batch { tokens: chunk, sequences: &sequences[..chunk.len()], outputs: &outputs };
-            model.forward(&mut state, batch)?;
+            model.forward(&mut state, batch).await?;
             for (index, &row) in outputs.iter().enumerate() {
                 model.read_logits(&state, index, &mut logits).await?;
                 let next = tokens[first + row + 1];

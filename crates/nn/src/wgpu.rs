@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stonechat_compute::DType;
-use stonechat_compute::cpu::KvLayout;
 use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, rope};
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
 use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all};
@@ -114,6 +113,10 @@ impl Backend for Wgpu {
         text
     }
 
+    fn memory_bytes(&self) -> Option<u64> {
+        self.gpu.adapter().memory_bytes
+    }
+
     fn alloc(&self, len: usize) -> Result<GpuBuffer, Error> {
         GpuBuffer::new(&self.gpu, len.saturating_mul(4)).map_err(allocation)
     }
@@ -140,14 +143,13 @@ impl Backend for Wgpu {
     }
 
     fn kv(&self, shape: KvShape) -> Result<Vec<kv::GpuKvPool>, Error> {
-        let KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype } = shape;
+        let KvShape { n_layers, n_pages, head_dim, .. } = shape;
         if head_dim > attention::MAX_HEAD_DIM {
             let reason =
                 format!("heads of {head_dim} channels, at most {}", attention::MAX_HEAD_DIM);
             return Err(Error::Unsupported { backend: NAME, op: "attention", reason });
         }
-        let layout = KvLayout { n_kv_heads, head_dim, dtype };
-        let pool = |_| kv::GpuKvPool::new(&self.gpu, layout, n_pages).map_err(allocation);
+        let pool = |_| kv::GpuKvPool::new(&self.gpu, shape.layout(), n_pages).map_err(allocation);
         (0..n_layers).map(pool).collect()
     }
 
