@@ -23,6 +23,16 @@ impl Default for PerplexityOptions {
     }
 }
 
+impl PerplexityOptions {
+    /// The sizes of the state that a text is measured with.
+    #[must_use]
+    pub fn state(&self) -> StateOptions {
+        let n_batch = self.n_batch.min(self.n_ctx);
+        let kv_dtype = self.kv_dtype;
+        StateOptions { n_batch, n_outputs: n_batch, kv_dtype, ..StateOptions::new(self.n_ctx) }
+    }
+}
+
 /// A window that is done.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowReport {
@@ -68,13 +78,8 @@ pub async fn perplexity<D: Devices>(
             got: tokens.len().to_string(),
         });
     }
-    let n_batch = options.n_batch.min(n_ctx);
-    let mut state = model.state(StateOptions {
-        n_batch,
-        n_outputs: n_batch,
-        kv_dtype: options.kv_dtype,
-        ..StateOptions::new(n_ctx)
-    })?;
+    let mut state = model.state(options.state())?;
+    let n_batch = state.options().n_batch;
     let bos = model.tokenizer().bos().filter(|_| model.tokenizer().adds_bos());
     let mut logits = vec![0.0; model.config().vocab_size];
     let sequences = vec![0; n_batch];
