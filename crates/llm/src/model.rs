@@ -248,12 +248,8 @@ impl<D: Devices> Model<D> {
             return Err(Error::Option { option: "token id", expected, got: token.to_string() });
         }
         self.forward_lower(state, batch).await?;
-        let done =
-            forward(self.devices.upper(), &self.config, &self.upper, &mut state.upper, batch);
-        if let (Err(_), Some(lower)) = (&done, &mut state.lower) {
-            lower.take_back(batch.sequences);
-        }
-        done
+        // Cannot fail after a lower part, which holds the same positions in the same pages.
+        forward(self.devices.upper(), &self.config, &self.upper, &mut state.upper, batch)
     }
 
     /// The layers that have a device of their own; what comes out of them is then on the other.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use stonechat_formats::ModelFile;
+use stonechat_nn::Backend;
 
 use crate::{Config, Error, StateOptions};
 
@@ -18,7 +19,7 @@ pub struct Placement {
     pub has_input: bool,
     /// Whether the vocabulary projection is there.
     pub has_output: bool,
-    /// Weights as the file has them.
+    /// Weights, in the types that the device has them in.
     pub weight_bytes: u64,
     /// Keys and values.
     pub kv_bytes: u64,
@@ -39,15 +40,15 @@ impl fmt::Display for Placement {
     }
 }
 
-/// How many of the model's last layers fit a device of `bytes` with a state of these sizes. As in llama.cpp the
+/// How many of the model's last layers fit `bytes` of a device with a state of these sizes. As in llama.cpp the
 /// output counts as the last of `n_layers + 1` layers; all of them take the embedding along.
 ///
-/// What a device keeps beside weights, keys and values is estimated; weights that it keeps in a larger type than the
-/// file's are not known here.
+/// What a device keeps beside weights, keys and values is estimated.
 ///
 /// # Errors
 /// If the file is of no model that runs here.
-pub fn layers_that_fit(
+pub fn layers_that_fit<B: Backend>(
+    device: &B,
     file: &ModelFile,
     options: &StateOptions,
     bytes: u64,
@@ -56,7 +57,8 @@ pub fn layers_that_fit(
     let n_layers = config.n_layers;
     let (mut layers, mut embedding, mut output, mut others) = (vec![0; n_layers], 0, 0, 0);
     for tensor in file.tensors() {
-        let bytes = tensor.data.len() as u64;
+        let stored = device.stored_dtype(tensor.dtype).bytes_for(tensor.n_elements());
+        let bytes = stored.unwrap_or(tensor.data.len()) as u64;
         match layer_of(tensor.name) {
             Some(layer) if layer < n_layers => layers[layer] += bytes,
             _ if is_embedding(tensor.name) => embedding += bytes,
@@ -110,6 +112,8 @@ fn is_output(name: &str) -> bool {
 mod tests {
     use std::path::Path;
 
+    use stonechat_nn::Cpu;
+
     use super::*;
 
     fn model(name: &str) -> ModelFile {
@@ -119,12 +123,13 @@ mod tests {
 
     #[test]
     fn as_many_layers_fit_as_there_is_room_for() {
+        let cpu = Cpu::new(1).unwrap();
         for name in ["llama.gguf", "llama-hf", "llama-bias-tied.gguf", "gemma3.gguf"] {
             let file = model(name);
             let n_layers = Config::from_file(&file).unwrap().n_layers;
             let fit = |n_ctx, bytes| {
                 let options = StateOptions { n_batch: 1, ..StateOptions::new(n_ctx) };
-                layers_that_fit(&file, &options, bytes).unwrap()
+                layers_that_fit(&cpu, &file, &options, bytes).unwrap()
             };
             assert_eq!((fit(64, 0), fit(64, u64::MAX)), (0, n_layers + 1), "{name}");
             // From nothing to everything one layer at a time, the later the longer the context is.

@@ -35,7 +35,7 @@ pub(crate) struct Weights<B: Backend> {
     /// `[H]`.
     pub(crate) alibi_slopes: Option<B::Buffer>,
     pub(crate) rope_divisors: RopeDivisors,
-    /// What the device was given, in the types of the file.
+    /// What the device has of them.
     pub(crate) bytes: u64,
 }
 
@@ -130,7 +130,7 @@ struct Loader<'a, B: Backend> {
     backend: &'a B,
     source: &'a Source<'a>,
     config: &'a Config,
-    /// Given to the device so far.
+    /// What the device has so far.
     bytes: Cell<u64>,
 }
 
@@ -352,8 +352,8 @@ impl<B: Backend> Loader<'_, B> {
             got: tensor.shape.clone(),
         })?;
         let bytes = &tensor.bytes.slice(from * row_bytes..(from + rows) * row_bytes);
-        self.count(bytes.len());
         let (name, dtype) = (&tensor.name, tensor.dtype);
+        self.count(self.backend.stored_dtype(dtype).bytes_for(rows * cols).unwrap_or(bytes.len()));
         Ok(self.backend.matrix(MatrixSource { name, rows, cols, dtype, bytes })?)
     }
 

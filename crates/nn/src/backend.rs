@@ -338,9 +338,14 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         LoadCost::default()
     }
 
-    /// Bytes that weights and states may take, if the device says so.
+    /// The device's memory, of which other programs may have a part; none where it does not say or has none of its own.
     fn memory_bytes(&self) -> Option<u64> {
         None
+    }
+
+    /// The type that weights of `dtype` have here: their own, unless no kernel reads that.
+    fn stored_dtype(&self, dtype: DType) -> DType {
+        dtype
     }
 
     /// Devices for up to `n` passes at the same time over weights of this one, of which each has its

@@ -117,6 +117,10 @@ impl Backend for Wgpu {
         self.gpu.adapter().memory_bytes
     }
 
+    fn stored_dtype(&self, dtype: DType) -> DType {
+        GpuMatrix::device_dtype(dtype)
+    }
+
     fn alloc(&self, len: usize) -> Result<GpuBuffer, Error> {
         GpuBuffer::new(&self.gpu, len.saturating_mul(4)).map_err(allocation)
     }
@@ -132,7 +136,7 @@ impl Backend for Wgpu {
         if !stonechat_quant::is_float(dtype) || matches!(dtype, DType::Q8_1 | DType::Q8K) {
             return Err(Error::UnsupportedWeight { name: name.to_owned(), dtype, backend: NAME });
         }
-        if GpuMatrix::device_dtype(dtype) != dtype {
+        if self.stored_dtype(dtype) != dtype {
             let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
             *converted.entry(dtype.name()).or_default() += 1;
         }

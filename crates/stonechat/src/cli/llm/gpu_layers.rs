@@ -133,7 +133,7 @@ impl<W: ModelWork> Shared<'_, W> {
             (GpuLayers::All, _) => all,
             (GpuLayers::Auto, Some(bytes)) => {
                 let room = bytes.saturating_sub(SPARED_BYTES);
-                let n = layers_that_fit(&file, &self.work.state(&config), room)?;
+                let n = layers_that_fit(gpu, &file, &self.work.state(&config), room)?;
                 let memory = megabytes(bytes);
                 self.console.note(&format!(
                     "--gpu-layers auto: {n} of {all} layers fit the GPU's {memory}, the output counted as one"
