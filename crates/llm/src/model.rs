@@ -260,12 +260,13 @@ impl<D: Devices> Model<D> {
         else {
             return Ok(());
         };
+        // A pass that failed or was dropped between the devices has left positions here that the other lacks.
+        for (sequence, held) in upper.sequences.iter().enumerate() {
+            part.truncate(sequence, held.len());
+        }
         forward(backend, &self.config, weights, part, batch)?;
         let between = &mut between[..batch.tokens.len() * self.config.d_model];
-        if let Err(error) = backend.read(&part.buffers.x, 0, between).await {
-            part.take_back(batch.sequences);
-            return Err(error.into());
-        }
+        backend.read(&part.buffers.x, 0, between).await?;
         self.devices.upper().write(&mut upper.buffers.x, 0, between);
         Ok(())
     }
@@ -327,5 +328,44 @@ impl Fnv {
         for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use pollster::block_on;
+    use stonechat_nn::Cpu;
+
+    use super::*;
+    use crate::Split;
+
+    #[test]
+    fn a_pass_that_ended_between_the_devices_leaves_nothing() {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm/llama.gguf");
+        let cpu = Cpu::new(1).unwrap();
+        let devices = Split::new(cpu.clone(), cpu.clone(), 1);
+        let model = Model::load(devices, &ModelFile::open(path).unwrap(), |_| {}).unwrap();
+        let run = |is_broken: bool| {
+            let mut state = model.state(StateOptions::new(128)).unwrap();
+            let mut logits = vec![0.0; model.config.vocab_size];
+            for tokens in [&[1, 2, 3][..], &[4, 5]] {
+                if is_broken {
+                    let batch = Batch { tokens: &[9; 70], sequences: &[0; 70], outputs: &[] };
+                    let (Some(weights), Some(part)) = (&model.lower, &mut state.lower) else {
+                        panic!("a model on two devices");
+                    };
+                    forward(&cpu, &model.config, weights, part, batch).unwrap();
+                }
+                let sequences = vec![0; tokens.len()];
+                let batch = Batch { tokens, sequences: &sequences, outputs: &[tokens.len() - 1] };
+                block_on(model.forward(&mut state, batch)).unwrap();
+            }
+            block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
+            (state.len(0), logits)
+        };
+        assert_eq!(run(true), run(false));
     }
 }

@@ -309,7 +309,7 @@ impl<B: Backend> Part<B> {
         Ok(Self { options, kv, sequences, buffers, rope, local_rope, plan })
     }
 
-    fn truncate(&mut self, index: usize, len: usize) {
+    pub(crate) fn truncate(&mut self, index: usize, len: usize) {
         self.kv.truncate(&mut self.sequences[index], len);
     }
 
@@ -333,13 +333,6 @@ impl<B: Backend> Part<B> {
             backend.kv_write_page(self.kv.pool_mut(), page, bytes)?;
         }
         Ok(())
-    }
-
-    /// Drops what the pass of these tokens' `sequences` added.
-    pub(crate) fn take_back(&mut self, sequences: &[usize]) {
-        for run in sequences.chunk_by(|a, b| a == b) {
-            self.truncate(run[0], self.sequences[run[0]].len() - run.len());
-        }
     }
 
     /// Fills the bookkeeping of a pass and takes the pages it needs.
@@ -366,7 +359,10 @@ impl<B: Backend> Part<B> {
             let past = sequence.len();
             if let Err(full) = kv.reserve(backend, sequence, run.len()) {
                 let done = plan.pos.len();
-                self.take_back(&batch.sequences[..done]);
+                for run in batch.sequences[..done].chunk_by(|a, b| a == b) {
+                    let sequence = &mut sequences[run[0]];
+                    kv.truncate(sequence, sequence.len() - run.len());
+                }
                 return Err(full.into());
             }
             let first_page = plan.page_table.len() as u32;
