@@ -92,7 +92,8 @@ impl<B: Backend> Text<B> {
     /// One pass of `tokens`, of which sequence `sequences[i]` has the i-th; what a sampler with default options
     /// needs of `outputs` is read.
     fn pass(&mut self, tokens: &[u32], sequences: &[usize], outputs: &[usize]) -> Result<()> {
-        self.model.forward(&mut self.state, Batch { tokens, sequences, outputs })?;
+        let batch = Batch { tokens, sequences, outputs };
+        pollster::block_on(self.model.forward(&mut self.state, batch))?;
         let Self { model, state, logits, greatest, .. } = self;
         let k = SamplingOptions::default().top_k;
         if k <= model.max_greatest() && !outputs.is_empty() {

@@ -117,7 +117,7 @@ fn greedy(
         let outputs = [input.len() - 1];
         let sequences = vec![0; input.len()];
         let batch = Batch { tokens: &input, sequences: &sequences, outputs: &outputs };
-        model.forward(&mut state, batch)?;
+        block_on(model.forward(&mut state, batch))?;
         block_on(model.read_logits(&state, 0, &mut logits))?;
         let step = top(&logits);
         steps.push(step);
@@ -144,7 +144,8 @@ fn forced(
     for tokens in tokens.chunks(n_batch) {
         let outputs: Vec<usize> = (0..tokens.len()).collect();
         let sequences = vec![0; tokens.len()];
-        model.forward(&mut state, Batch { tokens, sequences: &sequences, outputs: &outputs })?;
+        let batch = Batch { tokens, sequences: &sequences, outputs: &outputs };
+        block_on(model.forward(&mut state, batch))?;
         for index in outputs {
             block_on(model.read_logits(&state, index, &mut logits))?;
             steps.push(top(&logits));

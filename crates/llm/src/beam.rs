@@ -2,11 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use stonechat_nn::Backend;
-
 use crate::probabilities::{normalizer, token_probs};
 use crate::session::{MAIN, Wanted};
-use crate::{Batch, Error, Session};
+use crate::{Batch, Devices, Error, Session};
 
 /// How to search.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,7 +47,7 @@ struct Step {
     logprob: f32,
 }
 
-impl<B: Backend> Session<'_, B> {
+impl<D: Devices> Session<'_, D> {
     /// The `width` best continuations of `prompt`, best first. A beam ends with an end token; the
     /// search ends when `width` beams have, or at `n_predict` tokens or a full context.
     ///
@@ -102,7 +100,7 @@ impl<B: Backend> Session<'_, B> {
             if finished.len() >= width || alive.is_empty() || n == n_predict || is_full {
                 break;
             }
-            self.extend(&alive)?;
+            self.extend(&alive).await?;
             steps = self.steps(&alive, width, alive.len()).await?;
         }
         for beam in alive {
@@ -139,12 +137,12 @@ impl<B: Backend> Session<'_, B> {
     }
 
     /// Runs the last token of every beam in one pass.
-    fn extend(&mut self, alive: &[Alive]) -> Result<(), Error> {
+    async fn extend(&mut self, alive: &[Alive]) -> Result<(), Error> {
         let tokens: Vec<u32> = alive.iter().filter_map(|b| b.tokens.last().copied()).collect();
         let sequences: Vec<usize> = alive.iter().map(|b| b.sequence).collect();
         let outputs: Vec<usize> = (0..alive.len()).collect();
         let batch = Batch { tokens: &tokens, sequences: &sequences, outputs: &outputs };
-        self.model.forward(&mut self.state, batch)?;
+        self.model.forward(&mut self.state, batch).await?;
         for (&sequence, &token) in sequences.iter().zip(&tokens) {
             self.tokens[sequence].push(token);
         }

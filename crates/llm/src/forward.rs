@@ -7,53 +7,78 @@ use stonechat_nn::{
 
 use crate::arch::{FeedForward, Residual};
 use crate::config::RopeConfig;
-use crate::state::{Batch, Buffers, State};
-use crate::weights::{Block, Ffn, Weights};
+use crate::state::{Batch, Buffers, Part};
+use crate::weights::{Block, Ffn, Input, Output, Weights};
 use crate::{Config, Error};
 
-/// Runs `batch` and leaves the wanted logits in the state.
+/// Runs `batch` through a stretch of the model: from its tokens, or the residual stream that stands in `x`, to the
+/// wanted logits, or the stream in `x`.
 pub(crate) fn forward<B: Backend>(
     backend: &B,
     config: &Config,
     weights: &Weights<B>,
-    state: &mut State<B>,
+    part: &mut Part<B>,
     batch: Batch<'_>,
 ) -> Result<(), Error> {
-    let (t, d) = (batch.tokens.len(), config.d_model);
-    assert!(t <= state.options.n_batch && batch.outputs.len() <= state.options.n_outputs);
+    let t = batch.tokens.len();
+    assert!(t <= part.options.n_batch && batch.outputs.len() <= part.options.n_outputs);
     assert_eq!(t, batch.sequences.len(), "one sequence a token");
-    state.prepare(backend, batch, config.window)?;
-
-    let embed = Embed { tokens: batch.tokens, scale: config.embedding_scale(), positions: None };
-    backend.embed(&mut state.buffers.x, &weights.token_embd, embed);
-    if let Some(norm) = &weights.token_embd_norm {
-        let Buffers { x, h, .. } = &mut state.buffers;
-        norm.forward(backend, h, View::packed(x, t, d));
-        std::mem::swap(x, h);
+    part.prepare(backend, batch, config.window)?;
+    if let Some(input) = &weights.input {
+        input.forward(backend, config, &mut part.buffers, batch);
     }
     for (layer, block) in weights.blocks.iter().enumerate() {
-        let pass = Pass { backend, config, weights, layer, t };
-        pass.attention(block, state);
-        pass.feed_forward(block, &mut state.buffers);
+        let is_local = config.is_local[weights.layers.start + layer];
+        let pass = Pass { backend, config, weights, layer, is_local, t };
+        pass.attention(block, part);
+        pass.feed_forward(block, &mut part.buffers);
     }
-
-    // Only the wanted rows go through the last norm and the vocabulary projection, the largest
-    // matrix of small models.
-    let Buffers { x, h, output, logits, .. } = &mut state.buffers;
-    for (i, &row) in batch.outputs.iter().enumerate() {
-        let from = View::new(&*x, Rows::packed(t, d).slice(row, 1));
-        backend.copy(output, i * d, from);
-    }
-    let n = batch.outputs.len();
-    if n > 0 {
-        weights.output_norm.forward(backend, h, View::packed(output, n, d));
-        let matrix = weights.output.as_ref().unwrap_or(&weights.token_embd);
-        let bias = weights.output_bias.as_ref();
-        let epilogue = Epilogue { bias, activation: Activation::None, accumulate: false };
-        let product = Product { out: logits, w: matrix, epilogue };
-        backend.matmul(View::packed(h, n, d), [product]);
+    if let Some(output) = &weights.output {
+        output.forward(backend, config, weights.input.as_ref(), &mut part.buffers, batch);
     }
     Ok(())
+}
+
+impl<B: Backend> Input<B> {
+    /// The residual stream of the tokens.
+    fn forward(&self, backend: &B, config: &Config, buffers: &mut Buffers<B>, batch: Batch<'_>) {
+        let Buffers { x, h, .. } = buffers;
+        let embed =
+            Embed { tokens: batch.tokens, scale: config.embedding_scale(), positions: None };
+        backend.embed(x, &self.token_embd, embed);
+        if let Some(norm) = &self.norm {
+            norm.forward(backend, h, View::packed(x, batch.tokens.len(), config.d_model));
+            std::mem::swap(x, h);
+        }
+    }
+}
+
+impl<B: Backend> Output<B> {
+    /// The logits of the wanted rows: only they go through the last norm and the vocabulary projection, the
+    /// largest matrix of small models. `input` has that matrix where this has none.
+    fn forward(
+        &self,
+        backend: &B,
+        config: &Config,
+        input: Option<&Input<B>>,
+        buffers: &mut Buffers<B>,
+        batch: Batch<'_>,
+    ) {
+        let (t, d, n) = (batch.tokens.len(), config.d_model, batch.outputs.len());
+        let Buffers { x, h, output, logits, .. } = buffers;
+        for (i, &row) in batch.outputs.iter().enumerate() {
+            let from = View::new(&*x, Rows::packed(t, d).slice(row, 1));
+            backend.copy(output, i * d, from);
+        }
+        if n > 0 {
+            self.norm.forward(backend, h, View::packed(output, n, d));
+            let tied = input.map(|input| &input.token_embd);
+            let w = self.matrix.as_ref().or(tied).expect("`Weights::load` gives one of them");
+            let bias = self.bias.as_ref();
+            let epilogue = Epilogue { bias, activation: Activation::None, accumulate: false };
+            backend.matmul(View::packed(h, n, d), [Product { out: logits, w, epilogue }]);
+        }
+    }
 }
 
 /// One layer of one pass.
@@ -61,7 +86,9 @@ struct Pass<'a, B: Backend> {
     backend: &'a B,
     config: &'a Config,
     weights: &'a Weights<B>,
+    /// Among those of the stretch.
     layer: usize,
+    is_local: bool,
     /// Tokens of the batch.
     t: usize,
 }
@@ -69,10 +96,10 @@ struct Pass<'a, B: Backend> {
 impl<B: Backend> Pass<'_, B> {
     /// Adds self-attention to the residual stream. The normed input stays in `h` for a parallel
     /// feed-forward network.
-    fn attention(&self, block: &Block<B>, state: &mut State<B>) {
-        let Self { backend, config, layer, t, .. } = *self;
-        let (d, is_local) = (config.d_model, config.is_local[layer]);
-        let Buffers { x, h, q, k, v, attn, cos_sin, local_cos_sin, .. } = &mut state.buffers;
+    fn attention(&self, block: &Block<B>, part: &mut Part<B>) {
+        let Self { backend, config, layer, is_local, t, .. } = *self;
+        let d = config.d_model;
+        let Buffers { x, h, q, k, v, attn, cos_sin, local_cos_sin, .. } = &mut part.buffers;
         block.attn_norm.forward(backend, h, View::packed(x, t, d));
         let qkv = [block.attn_q.product(q), block.attn_k.product(k), block.attn_v.product(v)];
         backend.matmul(View::packed(h, t, d), qkv);
@@ -85,20 +112,20 @@ impl<B: Backend> Pass<'_, B> {
         self.rope(k, rows(config.kv_width()), block.attn_k_norm.as_ref(), rope.zip(angles));
         let width = config.kv_width();
         let (k, v) = (View::packed(k, t, width), View::packed(v, t, width));
-        backend.kv_write(state.kv.pool_mut(), layer, k, v, &state.plan.slots);
+        backend.kv_write(part.kv.pool_mut(), layer, k, v, &part.plan.slots);
         backend.attention(
             attn,
             Attention {
                 q: View::packed(q, t, config.q_width()),
-                kv: state.kv.pool(),
+                kv: part.kv.pool(),
                 layer,
                 n_heads: config.n_heads,
                 scale: config.attn_scale,
                 soft_cap: config.attn_soft_cap,
                 slopes: self.weights.alibi_slopes.as_ref(),
                 sinks: block.attn_sinks.as_ref(),
-                rows: if is_local { &state.plan.local_rows } else { &state.plan.rows },
-                page_table: &state.plan.page_table,
+                rows: if is_local { &part.plan.local_rows } else { &part.plan.rows },
+                page_table: &part.plan.page_table,
             },
         );
         let result = View::packed(attn, t, config.q_width());

@@ -2,17 +2,17 @@
 
 use std::ops::ControlFlow;
 
+use stonechat_nn::Ranked;
 use stonechat_nn::sample::{
     DryBreakers, Grammar, GrammarSource, PrefixConstraint, Sampler, SamplingOptions,
 };
-use stonechat_nn::{Backend, Ranked};
 use stonechat_text::{StreamDecoder, Tokenizer};
 use web_time::Instant;
 
 use crate::probabilities::{TokenProbs, guide, token_probs};
 use crate::session::{Cancelled, MAIN, Wanted};
 use crate::stop::StopFilter;
-use crate::{Error, Model, Session};
+use crate::{Devices, Error, Model, Session};
 
 /// The sequence that a negative prompt is held in.
 const NEGATIVE: usize = 1;
@@ -139,7 +139,7 @@ pub struct Timings {
     pub decode_ms: f64,
 }
 
-impl<B: Backend> Session<'_, B> {
+impl<D: Devices> Session<'_, D> {
     /// Continues `prompt`, of which the longest part that the session already holds is not run
     /// again. When `on_event` breaks, the text ends with [`Finish::Cancelled`] and the session
     /// stays usable.
@@ -304,8 +304,8 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new<B: Backend>(
-        model: &'a Model<B>,
+    fn new<D: Devices>(
+        model: &'a Model<D>,
         prompt: &[u32],
         options: &'a GenerateOptions,
     ) -> Result<Self, Error> {

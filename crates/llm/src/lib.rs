@@ -10,6 +10,7 @@
 //! | `source`, `weights` | reading and checking a file's tensors |
 //! | `rope` | rotary frequencies and their stretching |
 //! | `state`, `forward`, `model` | KV pages and buffers, the pass, both behind one type |
+//! | `devices`, `placement` | where layers are: on one device or two, and what fits one |
 //! | `vocabulary` | a file's tokenizer and chat template |
 //! | `session`, `prompt_cache` | a text that grows, with its prefix kept, in memory or in a file |
 //! | `generate`, `stop`, `probabilities` | drawing tokens until something ends the text |
@@ -20,12 +21,14 @@
 mod arch;
 mod beam;
 mod config;
+mod devices;
 mod error;
 mod forward;
 mod generate;
 mod hugging_face;
 mod model;
 mod perplexity;
+mod placement;
 mod probabilities;
 mod prompt_cache;
 mod quantize;
@@ -40,12 +43,14 @@ mod weights;
 pub use arch::{ARCHITECTURES, Architecture, FeedForward, NormKind, Positions, Residual};
 pub use beam::{Beam, BeamOptions};
 pub use config::{Config, ExpertsConfig, RopeConfig, RopeScaling};
+pub use devices::{Devices, Split};
 pub use error::Error;
 pub use generate::{
     Completion, Event, Finish, GenerateOptions, GrammarText, Guidance, OnFull, Timings,
 };
 pub use model::{Model, ModelSummary, PLAIN_STOP};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
+pub use placement::{Placement, layers_that_fit};
 pub use probabilities::{TokenProb, TokenProbs};
 pub use quantize::{file_type, quantize, quantized_dtype};
 pub use session::{Session, SessionOptions};

@@ -5,23 +5,26 @@ use std::sync::OnceLock;
 
 use stonechat_formats::ModelFile;
 use stonechat_nn::sample::TokenTable;
-use stonechat_nn::{Backend, MAX_TOP_K, MAX_TOP_K_COLS, Ranked, View};
+use stonechat_nn::{Backend, LoadCost, MAX_TOP_K, MAX_TOP_K_COLS, Ranked, View};
 use stonechat_text::{ChatTemplate, Tokenizer};
 
 use crate::forward::forward;
-use crate::state::Buffers;
-use crate::weights::Weights;
-use crate::{Batch, Config, Error, State, StateOptions, vocabulary};
+use crate::source::Source;
+use crate::state::{Buffers, Part};
+use crate::weights::{Stretch, Weights};
+use crate::{Batch, Config, Devices, Error, Placement, State, StateOptions, vocabulary};
 
 /// What stands before the next question in a text of the chat template `plain`.
 pub const PLAIN_STOP: &str = "\nQuestion:";
 
-/// An immutable language model on a device.
+/// An immutable language model on a device, or on two.
 #[derive(Debug)]
-pub struct Model<B: Backend> {
-    backend: B,
+pub struct Model<D: Devices> {
+    devices: D,
     config: Config,
-    weights: Weights<B>,
+    /// The first layers, where they have a device of their own.
+    lower: Option<Weights<D::Lower>>,
+    upper: Weights<D::Upper>,
     tokenizer: Tokenizer,
     template: Option<String>,
     summary: ModelSummary,
@@ -44,26 +47,92 @@ pub struct ModelSummary {
     pub(crate) fingerprint: u64,
 }
 
-impl<B: Backend> Model<B> {
-    /// Loads a GGUF file or a Hugging Face folder; `progress` is told the fraction done.
+impl<D: Devices> Model<D> {
+    /// Loads a GGUF file or a Hugging Face folder; `progress` is told the fraction done. No device is given weights
+    /// of another's layers.
     ///
     /// # Errors
     /// If the architecture does not run here, a tensor is missing or misshapen, the tokenizer
-    /// cannot be read, or the device is full.
-    pub fn load(backend: B, file: &ModelFile, progress: impl FnMut(f32)) -> Result<Self, Error> {
+    /// cannot be read, a device is full, or the lower one is to have more layers than there are.
+    pub fn load(
+        devices: D,
+        file: &ModelFile,
+        mut progress: impl FnMut(f32),
+    ) -> Result<Self, Error> {
         let config = Config::from_file(file)?;
         let tokenizer = vocabulary::tokenizer(file)?;
         let template = vocabulary::template_source(file);
         let summary = ModelSummary::of(file, &config);
-        let weights = Weights::load(&backend, file, &config, progress)?;
+        let n_layers = config.n_layers;
+        let (mut done, steps) = (0.0, (n_layers + 2) as f32);
+        let mut step = || {
+            done += 1.0;
+            progress(done / steps);
+        };
+        let source = Source::new(file, &config);
+        let (mut lower, mut first) = (None, 0);
+        if let Some((backend, n_lower)) = devices.lower() {
+            if n_lower > n_layers {
+                let (expected, got) = (format!("0 to {n_layers}"), n_lower.to_string());
+                return Err(Error::Option { option: "layers of the lower device", expected, got });
+            }
+            let stretch = Stretch { layers: 0..n_lower, has_input: true, has_output: false };
+            lower = Some(Weights::load(backend, (file, &source), &config, stretch, &mut step)?);
+            first = n_lower;
+        }
+        let stretch =
+            Stretch { layers: first..n_layers, has_input: lower.is_none(), has_output: true };
+        let upper = Weights::load(devices.upper(), (file, &source), &config, stretch, &mut step)?;
+        source.check_read(&config)?;
         let token_table = OnceLock::new();
-        Ok(Self { backend, config, weights, tokenizer, template, summary, token_table })
+        Ok(Self { devices, config, lower, upper, tokenizer, template, summary, token_table })
     }
 
-    /// The device that the model is on.
+    /// The devices that the model is on.
+    pub(crate) fn devices(&self) -> &D {
+        &self.devices
+    }
+
+    /// Names of the kernels and devices in use, for logs and benchmarks.
     #[must_use]
-    pub fn backend(&self) -> &B {
-        &self.backend
+    pub fn describe(&self) -> String {
+        let upper = self.devices.upper().describe();
+        match self.devices.lower() {
+            Some((lower, _)) => format!("{} + {upper}", lower.describe()),
+            None => upper,
+        }
+    }
+
+    /// What weights have cost the devices so far.
+    #[must_use]
+    pub fn load_cost(&self) -> LoadCost {
+        let upper = self.devices.upper().load_cost();
+        self.devices.lower().map_or(upper, |(lower, _)| lower.load_cost() + upper)
+    }
+
+    /// What each device has, with a state of these sizes; the one that a pass begins on is the first.
+    #[must_use]
+    pub fn placements(&self, options: &StateOptions) -> Vec<Placement> {
+        let lower = self.devices.lower().zip(self.lower.as_ref());
+        let lower = lower.map(|((backend, _), weights)| self.placement(backend, weights, options));
+        let upper = self.placement(self.devices.upper(), &self.upper, options);
+        lower.into_iter().chain([upper]).collect()
+    }
+
+    fn placement<B: Backend>(
+        &self,
+        backend: &B,
+        weights: &Weights<B>,
+        options: &StateOptions,
+    ) -> Placement {
+        Placement {
+            device: backend.name(),
+            layers: weights.layers.clone(),
+            has_input: weights.input.is_some(),
+            has_output: weights.output.is_some(),
+            weight_bytes: weights.bytes,
+            kv_bytes: options.kv_shape(&self.config, weights.layers.len()).bytes(),
+        }
     }
 
     /// Sizes and constants.
@@ -160,59 +229,94 @@ impl<B: Backend> Model<B> {
     /// Buffers and KV pages for [`forward`](Self::forward).
     ///
     /// # Errors
-    /// If a size is impossible or the device is full.
-    pub fn state(&self, options: StateOptions) -> Result<State<B>, Error> {
-        let mut state = State::new(&self.backend, &self.config, &self.weights, options)?;
-        self.backend.rehearse(|| self.rehearse(&mut state))?;
+    /// If a size is impossible or a device is full.
+    pub fn state(&self, options: StateOptions) -> Result<State<D>, Error> {
+        let weights = (self.lower.as_ref(), &self.upper);
+        let mut state = State::new(&self.devices, &self.config, weights, options)?;
+        let lower = self.devices.lower().zip(self.lower.as_ref());
+        if let Some((((backend, _), weights), part)) = lower.zip(state.lower.as_mut()) {
+            backend.rehearse(|| self.rehearse(backend, weights, part))?;
+        }
+        let upper = self.devices.upper();
+        upper.rehearse(|| self.rehearse(upper, &self.upper, &mut state.upper))?;
         Ok(state)
     }
 
     /// Enqueues passes of every size that kernels are chosen by, where a text starts and where it ends.
-    fn rehearse(&self, state: &mut State<B>) -> Result<(), Error> {
-        let StateOptions { n_batch, n_outputs, n_sequences, .. } = state.options();
-        let most = n_batch.min(state.most_positions());
+    fn rehearse<B: Backend>(
+        &self,
+        backend: &B,
+        weights: &Weights<B>,
+        part: &mut Part<B>,
+    ) -> Result<(), Error> {
+        let StateOptions { n_batch, n_outputs, n_sequences, .. } = part.options;
+        let most = n_batch.min(part.most_positions());
         let (tokens, sequences) = (vec![0; most], vec![0; most]);
         let mut sizes: Vec<_> = (0..).map(|power| 1 << power).take_while(|n| *n < most).collect();
         sizes.push(most);
+        let run = |part: &mut Part<B>, batch: Batch<'_>| {
+            forward(backend, &self.config, weights, part, batch)
+        };
         for n in sizes {
             let outputs: Vec<_> = (n - n.min(n_outputs)..n).collect();
-            for past in [0, state.most_positions() - n] {
-                state.skip(&self.backend, 0, past)?;
+            for past in [0, part.most_positions() - n] {
+                part.skip(backend, 0, past)?;
                 let (tokens, sequences) = (&tokens[..n], &sequences[..n]);
-                self.forward(state, Batch { tokens, sequences, outputs: &outputs })?;
-                if self.max_greatest() > 0 {
-                    self.rank(state, outputs.len(), self.max_greatest());
+                run(part, Batch { tokens, sequences, outputs: &outputs })?;
+                if weights.output.is_some() && self.max_greatest() > 0 {
+                    self.rank(backend, part, outputs.len(), self.max_greatest());
                 }
-                state.truncate(0, 0);
+                part.truncate(0, 0);
             }
         }
         // A step of several sequences, all of which go on from one and copy its page.
-        let n = most.min(n_outputs).min(n_sequences).min(state.kv.free_pages());
+        let n = most.min(n_outputs).min(n_sequences).min(part.kv.free_pages());
         let all: Vec<_> = (0..n).collect();
         if n > 1 {
-            self.forward(state, Batch { tokens: &[0], sequences: &[0], outputs: &[0] })?;
-            all[1..].iter().for_each(|&to| state.fork(0, to));
-            self.forward(state, Batch { tokens: &tokens[..n], sequences: &all, outputs: &all })?;
-            all.iter().for_each(|&sequence| state.truncate(sequence, 0));
+            run(part, Batch { tokens: &[0], sequences: &[0], outputs: &[0] })?;
+            all[1..].iter().for_each(|&to| part.fork(0, to));
+            run(part, Batch { tokens: &tokens[..n], sequences: &all, outputs: &all })?;
+            all.iter().for_each(|&sequence| part.truncate(sequence, 0));
         }
         Ok(())
     }
 
-    /// Runs a ragged batch of tokens; the logits stay on the device until
-    /// [`read_logits`](Self::read_logits) or [`read_greatest`](Self::read_greatest).
+    /// Runs a ragged batch of tokens; the logits stay on the device until [`read_logits`](Self::read_logits) or
+    /// [`read_greatest`](Self::read_greatest). Waits only where the residual stream goes from device to device.
     ///
     /// # Errors
-    /// [`Error::ContextFull`], or if the shared KV pages are used up. The state is as before.
+    /// [`Error::ContextFull`], if the shared KV pages are used up, or the lower device fails. The state is as before.
     ///
     /// # Panics
     /// If the batch is larger than the state.
-    pub fn forward(&self, state: &mut State<B>, batch: Batch<'_>) -> Result<(), Error> {
+    pub async fn forward(&self, state: &mut State<D>, batch: Batch<'_>) -> Result<(), Error> {
         let vocab_size = self.config.vocab_size;
         if let Some(token) = batch.tokens.iter().find(|&&t| t as usize >= vocab_size) {
             let expected = format!("0 to {}", vocab_size - 1);
             return Err(Error::Option { option: "token id", expected, got: token.to_string() });
         }
-        forward(&self.backend, &self.config, &self.weights, state, batch)
+        self.forward_lower(state, batch).await?;
+        // Cannot fail after a lower part, which holds the same positions in the same pages.
+        forward(self.devices.upper(), &self.config, &self.upper, &mut state.upper, batch)
+    }
+
+    /// The layers that have a device of their own; what comes out of them is then on the other.
+    async fn forward_lower(&self, state: &mut State<D>, batch: Batch<'_>) -> Result<(), Error> {
+        let State { lower, upper, between, .. } = state;
+        let (Some((backend, _)), Some(weights), Some(part)) =
+            (self.devices.lower(), &self.lower, lower)
+        else {
+            return Ok(());
+        };
+        // A pass that failed or was dropped between the devices has left positions here that the other lacks.
+        for (sequence, held) in upper.sequences.iter().enumerate() {
+            part.truncate(sequence, held.len());
+        }
+        forward(backend, &self.config, weights, part, batch)?;
+        let between = &mut between[..batch.tokens.len() * self.config.d_model];
+        backend.read(&part.buffers.x, 0, between).await?;
+        self.devices.upper().write(&mut upper.buffers.x, 0, between);
+        Ok(())
     }
 
     /// Copies the logits of output `index` of the last batch to `logits`, `[vocab_size]`.
@@ -221,12 +325,12 @@ impl<B: Backend> Model<B> {
     /// If the device fails.
     pub async fn read_logits(
         &self,
-        state: &State<B>,
+        state: &State<D>,
         index: usize,
         logits: &mut [f32],
     ) -> Result<(), Error> {
         let offset = index * self.config.vocab_size;
-        self.backend.read(&state.buffers.logits, offset, logits).await?;
+        self.devices.upper().read(&state.upper.buffers.logits, offset, logits).await?;
         if let Some(cap) = self.config.final_soft_cap {
             logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
         }
@@ -252,16 +356,17 @@ impl<B: Backend> Model<B> {
     /// If `k` is 0 or more than [`max_greatest`](Self::max_greatest).
     pub async fn read_greatest(
         &self,
-        state: &mut State<B>,
+        state: &mut State<D>,
         n: usize,
         k: usize,
         greatest: &mut Vec<Ranked>,
     ) -> Result<(), Error> {
         assert!((1..=self.max_greatest()).contains(&k), "{k} logits of {}", self.max_greatest());
-        self.rank(state, n, k);
-        let values = &mut state.plan.greatest;
+        let (backend, part) = (self.devices.upper(), &mut state.upper);
+        self.rank(backend, part, n, k);
+        let values = &mut part.plan.greatest;
         values.resize(2 * k * n, 0.0);
-        self.backend.read(&state.buffers.greatest, 0, values).await?;
+        backend.read(&part.buffers.greatest, 0, values).await?;
         greatest.clear();
         for row in values.chunks_exact(2 * k) {
             let (values, tokens) = row.split_at(k);
@@ -272,9 +377,9 @@ impl<B: Backend> Model<B> {
     }
 
     /// Enqueues the search for the `k` greatest logits of the first `n` outputs.
-    fn rank(&self, state: &mut State<B>, n: usize, k: usize) {
-        let Buffers { logits, greatest, .. } = &mut state.buffers;
-        self.backend.top_k(greatest, View::packed(logits, n, self.config.vocab_size), k);
+    fn rank<B: Backend>(&self, backend: &B, part: &mut Part<B>, n: usize, k: usize) {
+        let Buffers { logits, greatest, .. } = &mut part.buffers;
+        backend.top_k(greatest, View::packed(logits, n, self.config.vocab_size), k);
     }
 }
 
@@ -316,5 +421,44 @@ impl Fnv {
         for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use pollster::block_on;
+    use stonechat_nn::Cpu;
+
+    use super::*;
+    use crate::Split;
+
+    #[test]
+    fn a_pass_that_ended_between_the_devices_leaves_nothing() {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm/llama.gguf");
+        let cpu = Cpu::new(1).unwrap();
+        let devices = Split::new(cpu.clone(), cpu.clone(), 1);
+        let model = Model::load(devices, &ModelFile::open(path).unwrap(), |_| {}).unwrap();
+        let run = |is_broken: bool| {
+            let mut state = model.state(StateOptions::new(128)).unwrap();
+            let mut logits = vec![0.0; model.config.vocab_size];
+            for tokens in [&[1, 2, 3][..], &[4, 5]] {
+                if is_broken {
+                    let batch = Batch { tokens: &[9; 70], sequences: &[0; 70], outputs: &[] };
+                    let (Some(weights), Some(part)) = (&model.lower, &mut state.lower) else {
+                        panic!("a model on two devices");
+                    };
+                    forward(&cpu, &model.config, weights, part, batch).unwrap();
+                }
+                let sequences = vec![0; tokens.len()];
+                let batch = Batch { tokens, sequences: &sequences, outputs: &[tokens.len() - 1] };
+                block_on(model.forward(&mut state, batch)).unwrap();
+            }
+            block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
+            (state.len(0), logits)
+        };
+        assert_eq!(run(true), run(false));
     }
 }

@@ -1,9 +1,9 @@
 //! Perplexity of a text, over the same windows as llama.cpp's `llama-perplexity`.
 
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::KvDType;
 
 use crate::probabilities::normalizer;
-use crate::{Batch, Error, Model, StateOptions};
+use crate::{Batch, Devices, Error, Model, StateOptions};
 
 /// How a text is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,16 @@ pub struct PerplexityOptions {
 impl Default for PerplexityOptions {
     fn default() -> Self {
         Self { n_ctx: 512, n_batch: 16, kv_dtype: KvDType::F16 }
+    }
+}
+
+impl PerplexityOptions {
+    /// The sizes of the state that a text is measured with.
+    #[must_use]
+    pub fn state(&self) -> StateOptions {
+        let n_batch = self.n_batch.min(self.n_ctx);
+        let kv_dtype = self.kv_dtype;
+        StateOptions { n_batch, n_outputs: n_batch, kv_dtype, ..StateOptions::new(self.n_ctx) }
     }
 }
 
@@ -53,8 +63,8 @@ pub struct Perplexity {
 ///
 /// # Errors
 /// If the text has less than two windows, or the device fails.
-pub async fn perplexity<B: Backend>(
-    model: &Model<B>,
+pub async fn perplexity<D: Devices>(
+    model: &Model<D>,
     text: &str,
     options: &PerplexityOptions,
     on_window: &mut dyn FnMut(WindowReport),
@@ -68,13 +78,8 @@ pub async fn perplexity<B: Backend>(
             got: tokens.len().to_string(),
         });
     }
-    let n_batch = options.n_batch.min(n_ctx);
-    let mut state = model.state(StateOptions {
-        n_batch,
-        n_outputs: n_batch,
-        kv_dtype: options.kv_dtype,
-        ..StateOptions::new(n_ctx)
-    })?;
+    let mut state = model.state(options.state())?;
+    let n_batch = state.options().n_batch;
     let bos = model.tokenizer().bos().filter(|_| model.tokenizer().adds_bos());
     let mut logits = vec![0.0; model.config().vocab_size];
     let sequences = vec![0; n_batch];
@@ -94,7 +99,7 @@ pub async fn perplexity<B: Backend>(
                 (0..chunk.len()).filter(|i| measured.contains(&(first + i))).collect();
             let batch =
                 Batch { tokens: chunk, sequences: &sequences[..chunk.len()], outputs: &outputs };
-            model.forward(&mut state, batch)?;
+            model.forward(&mut state, batch).await?;
             for (index, &row) in outputs.iter().enumerate() {
                 model.read_logits(&state, index, &mut logits).await?;
                 let next = tokens[first + row + 1];

@@ -7,16 +7,16 @@ use std::io::Write;
 use std::path::Path;
 
 use stonechat_formats::AtomicFile;
-use stonechat_nn::{Backend, KvDType, PAGE_LEN};
+use stonechat_nn::{KvDType, PAGE_LEN};
 
 use crate::session::MAIN;
-use crate::{Error, Session};
+use crate::{Devices, Error, Session};
 
 const MAGIC: &[u8; 8] = b"stonekv1";
 /// Magic number, fingerprint, type, count.
 const HEADER_BYTES: usize = 32;
 
-impl<B: Backend> Session<'_, B> {
+impl<D: Devices> Session<'_, D> {
     /// Saves the tokens that the session holds with their keys and values; a file of that name is
     /// replaced once the new one is whole.
     ///
@@ -31,10 +31,8 @@ impl<B: Backend> Session<'_, B> {
             bytes.extend_from_slice(&value.to_le_bytes());
         }
         bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-        let backend = self.model.backend();
-        let used = tokens.len().div_ceil(PAGE_LEN);
-        for &page in &self.state.sequences[MAIN].pages()[..used] {
-            backend.kv_read_page(self.state.kv.pool(), page, &mut bytes).await?;
+        for index in 0..tokens.len().div_ceil(PAGE_LEN) {
+            self.state.read_page(self.model.devices(), MAIN, index, &mut bytes).await?;
         }
         let mut file = AtomicFile::create(path)?;
         file.write_all(&bytes).map_err(|e| problem(path, &e.to_string()))?;
@@ -56,22 +54,13 @@ impl<B: Backend> Session<'_, B> {
         if used == 0 {
             return Ok(0);
         }
-        let backend = self.model.backend();
-        let (state, n) = (&mut self.state, tokens.len());
-        let sequence = &mut state.sequences[MAIN];
-        state.kv.reserve(backend, sequence, n)?;
-        let written = pages.chunks(pages.len().div_ceil(used).max(1)).zip(sequence.pages());
-        let mut count = 0;
-        for (bytes, &page) in written {
-            if let Err(error) = backend.kv_write_page(state.kv.pool_mut(), page, bytes) {
-                return Err(problem(path, &error.to_string()));
-            }
-            count += 1;
-        }
-        if count != used {
+        let pages: Vec<&[u8]> = pages.chunks(pages.len().div_ceil(used).max(1)).collect();
+        if pages.len() != used {
             return Err(problem(path, "ends too early"));
         }
-        sequence.advance(n);
+        let n = tokens.len();
+        let restored = self.state.restore(self.model.devices(), MAIN, n, &pages);
+        restored.map_err(|error| problem(path, &error.to_string()))?;
         self.tokens[MAIN] = tokens;
         Ok(n)
     }

@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use stonechat_nn::{Backend, KvDType, MAX_TOP_K, Ranked};
+use stonechat_nn::{KvDType, MAX_TOP_K, Ranked};
 
-use crate::{Batch, Error, Model, State, StateOptions};
+use crate::{Batch, Config, Devices, Error, Model, State, StateOptions};
 
 /// The sequence of a session's text; others are beams or guidance.
 pub(crate) const MAIN: usize = 0;
@@ -30,11 +30,27 @@ impl Default for SessionOptions {
     }
 }
 
+impl SessionOptions {
+    /// The sizes of a session's state.
+    #[must_use]
+    pub fn state(&self, config: &Config) -> StateOptions {
+        let n_ctx = self.n_ctx.unwrap_or(config.n_ctx_train.min(DEFAULT_MAX_CTX));
+        StateOptions {
+            n_ctx,
+            n_sequences: self.n_sequences,
+            n_pages: None,
+            n_batch: self.n_batch.min(n_ctx),
+            n_outputs: self.n_sequences,
+            kv_dtype: self.kv_dtype,
+        }
+    }
+}
+
 /// A text that grows: its tokens, their keys and values, and the logits of what comes next.
 #[derive(Debug)]
-pub struct Session<'m, B: Backend> {
-    pub(crate) model: &'m Model<B>,
-    pub(crate) state: State<B>,
+pub struct Session<'m, D: Devices> {
+    pub(crate) model: &'m Model<D>,
+    pub(crate) state: State<D>,
     /// The tokens of each sequence whose keys and values are stored.
     pub(crate) tokens: Vec<Vec<u32>>,
     /// `[V]`, after the last pass of which all were wanted.
@@ -57,21 +73,14 @@ pub(crate) enum Wanted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cancelled;
 
-impl<'m, B: Backend> Session<'m, B> {
+impl<'m, D: Devices> Session<'m, D> {
     /// An empty session.
     ///
     /// # Errors
     /// If a size is impossible or the device is full.
-    pub fn new(model: &'m Model<B>, options: SessionOptions) -> Result<Self, Error> {
-        let n_ctx = options.n_ctx.unwrap_or(model.config().n_ctx_train.min(DEFAULT_MAX_CTX));
-        let state = model.state(StateOptions {
-            n_ctx,
-            n_sequences: options.n_sequences,
-            n_pages: None,
-            n_batch: options.n_batch.min(n_ctx),
-            n_outputs: options.n_sequences,
-            kv_dtype: options.kv_dtype,
-        })?;
+    pub fn new(model: &'m Model<D>, options: SessionOptions) -> Result<Self, Error> {
+        let state = model.state(options.state(model.config()))?;
+        let n_ctx = state.options().n_ctx;
         Ok(Self {
             model,
             tokens: vec![Vec::with_capacity(n_ctx); options.n_sequences],
@@ -84,7 +93,7 @@ impl<'m, B: Backend> Session<'m, B> {
 
     /// The model.
     #[must_use]
-    pub fn model(&self) -> &'m Model<B> {
+    pub fn model(&self) -> &'m Model<D> {
         self.model
     }
 
@@ -138,7 +147,7 @@ impl<'m, B: Backend> Session<'m, B> {
                 return Ok(Err(Cancelled));
             }
             let is_last = done + chunk.len() == tokens.len();
-            self.pass(sequence, chunk, is_last)?;
+            self.pass(sequence, chunk, is_last).await?;
             done += chunk.len();
         }
         self.read_wanted(wanted).await?;
@@ -155,17 +164,22 @@ impl<'m, B: Backend> Session<'m, B> {
         token: u32,
         wanted: Wanted,
     ) -> Result<(), Error> {
-        self.pass(sequence, &[token], true)?;
+        self.pass(sequence, &[token], true).await?;
         self.read_wanted(wanted).await
     }
 
-    fn pass(&mut self, sequence: usize, tokens: &[u32], with_logits: bool) -> Result<(), Error> {
+    async fn pass(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        with_logits: bool,
+    ) -> Result<(), Error> {
         self.sequences.clear();
         self.sequences.resize(tokens.len(), sequence);
         let last = [tokens.len() - 1];
         let outputs = if with_logits { &last[..] } else { &[] };
         let batch = Batch { tokens, sequences: &self.sequences, outputs };
-        self.model.forward(&mut self.state, batch)?;
+        self.model.forward(&mut self.state, batch).await?;
         self.tokens[sequence].extend_from_slice(tokens);
         Ok(())
     }

@@ -93,11 +93,14 @@ impl<'a> Source<'a> {
         Ok(stacked.map(|tensor| Tensor { bytes: SharedBytes::joined(&parts), ..tensor }))
     }
 
-    /// A tensor of a GGUF file that nobody asked for: it would have changed what the model says.
-    pub(crate) fn unread(&self) -> Option<&'a str> {
+    /// Refuses a GGUF file with a tensor that nobody asked for: it would have changed what the model says.
+    pub(crate) fn check_read(&self, config: &Config) -> Result<(), Error> {
         let asked = self.asked.borrow();
-        let is_unread = |name: &&str| !asked.contains(*name);
-        self.names.is_none().then(|| self.file.tensors().map(|t| t.name).find(is_unread)).flatten()
+        let unread = |name: &&str| self.names.is_none() && !asked.contains(*name);
+        self.file.tensors().map(|tensor| tensor.name).find(unread).map_or(Ok(()), |name| {
+            let (name, architecture) = (name.to_owned(), config.architecture.name);
+            Err(Error::UnknownTensor { name, architecture })
+        })
     }
 
     /// The tensor with this GGUF name, which must be there.

@@ -4,6 +4,7 @@ use stonechat_nn::{
     Backend, KvCache, KvDType, KvRow, KvShape, MAX_TOP_K, PAGE_LEN, QueryRow, Sequence,
 };
 
+use crate::devices::Devices;
 use crate::rope::RopeTable;
 use crate::weights::Weights;
 use crate::{Config, Error};
@@ -53,7 +54,19 @@ pub struct Batch<'a> {
 
 /// Everything of a model that changes.
 #[derive(Debug)]
-pub struct State<B: Backend> {
+pub struct State<D: Devices> {
+    options: StateOptions,
+    /// Of the first layers, where they have a device of their own.
+    pub(crate) lower: Option<Part<D::Lower>>,
+    /// Holds the same positions in the same pages.
+    pub(crate) upper: Part<D::Upper>,
+    /// `[T, D]`: the residual stream between the two.
+    pub(crate) between: Vec<f32>,
+}
+
+/// What changes of a stretch of a model.
+#[derive(Debug)]
+pub(crate) struct Part<B: Backend> {
     pub(crate) options: StateOptions,
     pub(crate) kv: KvCache<B>,
     pub(crate) sequences: Vec<Sequence>,
@@ -111,36 +124,159 @@ pub(crate) struct Plan {
     pub(crate) greatest: Vec<f32>,
 }
 
-impl<B: Backend> State<B> {
-    pub(crate) fn new(
-        backend: &B,
-        config: &Config,
-        weights: &Weights<B>,
-        options: StateOptions,
-    ) -> Result<Self, Error> {
+impl StateOptions {
+    /// Refuses sizes that no device has.
+    fn check(&self) -> Result<(), Error> {
         for (option, value) in [
-            ("context size", options.n_ctx),
-            ("sequences", options.n_sequences),
-            ("batch size", options.n_batch),
-            ("outputs", options.n_outputs),
+            ("context size", self.n_ctx),
+            ("sequences", self.n_sequences),
+            ("batch size", self.n_batch),
+            ("outputs", self.n_outputs),
         ] {
             if value == 0 || value > 1 << 24 {
                 let expected = format!("1 to {}", 1 << 24);
                 return Err(Error::Option { option, expected, got: value.to_string() });
             }
         }
-        let StateOptions { n_ctx, n_sequences, n_batch: t, n_outputs, kv_dtype, .. } = options;
-        let pages_each = n_ctx.div_ceil(PAGE_LEN);
-        let kv = KvCache::new(
-            backend,
-            KvShape {
-                n_layers: config.n_layers,
-                n_pages: options.n_pages.unwrap_or(n_sequences * pages_each),
-                n_kv_heads: config.n_kv_heads,
-                head_dim: config.head_dim,
-                dtype: kv_dtype,
-            },
-        )?;
+        Ok(())
+    }
+
+    /// Pages of one sequence.
+    fn pages_each(&self) -> usize {
+        self.n_ctx.div_ceil(PAGE_LEN)
+    }
+
+    /// Keys and values of `n_layers` layers.
+    pub(crate) fn kv_shape(&self, config: &Config, n_layers: usize) -> KvShape {
+        KvShape {
+            n_layers,
+            n_pages: self.n_pages.unwrap_or(self.n_sequences * self.pages_each()),
+            n_kv_heads: config.n_kv_heads,
+            head_dim: config.head_dim,
+            dtype: self.kv_dtype,
+        }
+    }
+}
+
+impl<D: Devices> State<D> {
+    pub(crate) fn new(
+        devices: &D,
+        config: &Config,
+        (lower, upper): (Option<&Weights<D::Lower>>, &Weights<D::Upper>),
+        options: StateOptions,
+    ) -> Result<Self, Error> {
+        options.check()?;
+        let lower = match devices.lower().zip(lower) {
+            Some(((backend, _), weights)) => Some(Part::new(backend, config, weights, options)?),
+            None => None,
+        };
+        let n_between = if lower.is_some() { options.n_batch * config.d_model } else { 0 };
+        Ok(Self {
+            options,
+            lower,
+            upper: Part::new(devices.upper(), config, upper, options)?,
+            between: vec![0.0; n_between],
+        })
+    }
+
+    /// The sizes it was made with.
+    #[must_use]
+    pub fn options(&self) -> StateOptions {
+        self.options
+    }
+
+    /// Positions that sequence `index` holds.
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    #[must_use]
+    pub fn len(&self, index: usize) -> usize {
+        self.upper.sequences[index].len()
+    }
+
+    /// Whether no sequence holds anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.upper.sequences.iter().all(Sequence::is_empty)
+    }
+
+    /// Drops the positions of sequence `index` from `len` on.
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn truncate(&mut self, index: usize, len: usize) {
+        if let Some(lower) = &mut self.lower {
+            lower.truncate(index, len);
+        }
+        self.upper.truncate(index, len);
+    }
+
+    /// Makes sequence `to` continue where `from` stands; they share pages until one writes.
+    ///
+    /// # Panics
+    /// If they are the same or there is no such sequence.
+    pub fn fork(&mut self, from: usize, to: usize) {
+        if let Some(lower) = &mut self.lower {
+            lower.fork(from, to);
+        }
+        self.upper.fork(from, to);
+    }
+
+    /// Appends what page `index` of a sequence holds in every layer to `out`; the bytes are those of a single device.
+    pub(crate) async fn read_page(
+        &self,
+        devices: &D,
+        sequence: usize,
+        index: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        if let Some(((backend, _), part)) = devices.lower().zip(self.lower.as_ref()) {
+            let page = part.sequences[sequence].pages()[index];
+            backend.kv_read_page(part.kv.pool(), page, out).await?;
+        }
+        let page = self.upper.sequences[sequence].pages()[index];
+        Ok(devices.upper().kv_read_page(self.upper.kv.pool(), page, out).await?)
+    }
+
+    /// Makes an empty sequence hold `n` positions of such pages; it stays empty on an error.
+    pub(crate) fn restore(
+        &mut self,
+        devices: &D,
+        sequence: usize,
+        n: usize,
+        pages: &[&[u8]],
+    ) -> Result<(), Error> {
+        let layers = |shape: KvShape| shape.n_layers;
+        let n_upper = layers(self.upper.kv.shape());
+        let n_lower = self.lower.as_ref().map_or(0, |lower| layers(lower.kv.shape()));
+        let lower_part = |page: &&'_ [u8]| page.len() / (n_lower + n_upper) * n_lower;
+        let restored = match devices.lower().zip(self.lower.as_mut()) {
+            Some(((backend, _), part)) => {
+                let pages = pages.iter().map(|page| &page[..lower_part(page)]);
+                part.restore(backend, sequence, n, pages)
+            }
+            None => Ok(()),
+        };
+        let pages = pages.iter().map(|page| &page[lower_part(page)..]);
+        let restored =
+            restored.and_then(|()| self.upper.restore(devices.upper(), sequence, n, pages));
+        if restored.is_err() {
+            self.truncate(sequence, 0);
+        }
+        restored
+    }
+}
+
+impl<B: Backend> Part<B> {
+    fn new(
+        backend: &B,
+        config: &Config,
+        weights: &Weights<B>,
+        options: StateOptions,
+    ) -> Result<Self, Error> {
+        let StateOptions { n_ctx, n_sequences, n_batch: t, .. } = options;
+        let n_outputs = if weights.output.is_some() { options.n_outputs } else { 0 };
+        let kv = KvCache::new(backend, options.kv_shape(config, weights.layers.len()))?;
         let table = |rope: &_| RopeTable::new(rope, &weights.rope_divisors, n_ctx);
         let rope = config.rope.as_ref().map(table);
         let local_rope = config.local_rope.as_ref().map(table);
@@ -173,7 +309,7 @@ impl<B: Backend> State<B> {
             slots: Vec::with_capacity(t),
             rows: Vec::with_capacity(t),
             local_rows: Vec::with_capacity(t),
-            page_table: Vec::with_capacity(n_sequences * pages_each),
+            page_table: Vec::with_capacity(n_sequences * options.pages_each()),
             angles: Vec::with_capacity(t * n_rot),
             greatest: Vec::with_capacity(n_outputs * 2 * MAX_TOP_K),
         };
@@ -181,40 +317,11 @@ impl<B: Backend> State<B> {
         Ok(Self { options, kv, sequences, buffers, rope, local_rope, plan })
     }
 
-    /// The sizes it was made with.
-    #[must_use]
-    pub fn options(&self) -> StateOptions {
-        self.options
-    }
-
-    /// Positions that sequence `index` holds.
-    ///
-    /// # Panics
-    /// If there is no such sequence.
-    #[must_use]
-    pub fn len(&self, index: usize) -> usize {
-        self.sequences[index].len()
-    }
-
-    /// Whether no sequence holds anything.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.sequences.iter().all(Sequence::is_empty)
-    }
-
-    /// Drops the positions of sequence `index` from `len` on.
-    ///
-    /// # Panics
-    /// If there is no such sequence.
-    pub fn truncate(&mut self, index: usize, len: usize) {
+    pub(crate) fn truncate(&mut self, index: usize, len: usize) {
         self.kv.truncate(&mut self.sequences[index], len);
     }
 
-    /// Makes sequence `to` continue where `from` stands; they share pages until one writes.
-    ///
-    /// # Panics
-    /// If they are the same or there is no such sequence.
-    pub fn fork(&mut self, from: usize, to: usize) {
+    pub(crate) fn fork(&mut self, from: usize, to: usize) {
         let [from, to] =
             self.sequences.get_disjoint_mut([from, to]).expect("two sequences of this state");
         self.kv.fork(from, to);
@@ -230,6 +337,20 @@ impl<B: Backend> State<B> {
         let sequence = &mut self.sequences[index];
         self.kv.reserve(backend, sequence, n)?;
         sequence.advance(n);
+        Ok(())
+    }
+
+    fn restore<'a>(
+        &mut self,
+        backend: &B,
+        sequence: usize,
+        n: usize,
+        pages: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), Error> {
+        self.skip(backend, sequence, n)?;
+        for (bytes, &page) in pages.zip(self.sequences[sequence].pages()) {
+            backend.kv_write_page(self.kv.pool_mut(), page, bytes)?;
+        }
         Ok(())
     }
 

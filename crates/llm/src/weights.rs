@@ -1,5 +1,8 @@
 //! Reading a file into checked, device-resident weights.
 
+use std::cell::Cell;
+use std::ops::Range;
+
 use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
 use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, RmsNorm};
@@ -9,21 +12,49 @@ use crate::rope::RopeDivisors;
 use crate::source::{Source, Tensor};
 use crate::{Config, Error, hugging_face};
 
-/// All weights of a model.
+/// Which part of a model a device has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    /// The layers.
+    pub(crate) layers: Range<usize>,
+    /// Whether tokens come in here.
+    pub(crate) has_input: bool,
+    /// Whether logits come out here.
+    pub(crate) has_output: bool,
+}
+
+/// Weights of a stretch of a model.
 #[derive(Debug)]
 pub(crate) struct Weights<B: Backend> {
-    /// `[V, D]`.
-    pub(crate) token_embd: B::Matrix,
-    pub(crate) token_embd_norm: Option<Norm<B>>,
+    pub(crate) layers: Range<usize>,
+    /// Where the pass begins.
+    pub(crate) input: Option<Input<B>>,
     pub(crate) blocks: Vec<Block<B>>,
-    pub(crate) output_norm: Norm<B>,
-    /// `[V, D]`; the embedding when the file has none.
-    pub(crate) output: Option<B::Matrix>,
-    /// `[V]`.
-    pub(crate) output_bias: Option<B::Buffer>,
+    /// Where it ends.
+    pub(crate) output: Option<Output<B>>,
     /// `[H]`.
     pub(crate) alibi_slopes: Option<B::Buffer>,
     pub(crate) rope_divisors: RopeDivisors,
+    /// What the device has of them.
+    pub(crate) bytes: u64,
+}
+
+/// From tokens to the residual stream.
+#[derive(Debug)]
+pub(crate) struct Input<B: Backend> {
+    /// `[V, D]`.
+    pub(crate) token_embd: B::Matrix,
+    pub(crate) norm: Option<Norm<B>>,
+}
+
+/// From the residual stream to logits.
+#[derive(Debug)]
+pub(crate) struct Output<B: Backend> {
+    pub(crate) norm: Norm<B>,
+    /// `[V, D]`; none where it is the embedding of this device.
+    pub(crate) matrix: Option<B::Matrix>,
+    /// `[V]`.
+    pub(crate) bias: Option<B::Buffer>,
 }
 
 /// Weights of a layer.
@@ -56,37 +87,25 @@ pub(crate) enum Ffn<B: Backend> {
 }
 
 impl<B: Backend> Weights<B> {
-    /// Loads and checks every tensor; `progress` is told the fraction done.
+    /// Loads and checks every tensor of `stretch`; `step` is told of each layer and each end.
     pub(crate) fn load(
         backend: &B,
-        file: &ModelFile,
+        (file, source): (&ModelFile, &Source<'_>),
         config: &Config,
-        mut progress: impl FnMut(f32),
+        stretch: Stretch,
+        step: &mut dyn FnMut(),
     ) -> Result<Self, Error> {
-        let source = Source::new(file, config);
-        let loader = Loader { backend, source: &source, config };
-        let (d, vocab) = (config.d_model, config.vocab_size);
-        let steps = (config.n_layers + 2) as f32;
-        let mut done = 0.0;
-        let mut step = || {
-            done += 1.0;
-            progress(done / steps);
-        };
-        let token_embd = loader.matrix("token_embd.weight", vocab, d)?;
-        step();
-        let norm_embeddings = config.architecture.norm_embeddings;
-        let weights = Self {
-            token_embd,
-            token_embd_norm: norm_embeddings.then(|| loader.norm("token_embd_norm")).transpose()?,
-            blocks: (0..config.n_layers)
-                .map(|i| loader.block(&format!("blk.{i}")).inspect(|_| step()))
-                .collect::<Result<_, _>>()?,
-            output_norm: loader.norm("output_norm")?,
-            output: match loader.source.find("output.weight")? {
-                Some(tensor) => Some(loader.upload_matrix(&tensor, vocab, d)?),
-                None => None,
-            },
-            output_bias: loader.vector_if_there("output.bias", vocab)?,
+        let loader = Loader { backend, source, config, bytes: Cell::new(0) };
+        let Stretch { layers, has_input, has_output } = stretch;
+        let input = has_input.then(|| loader.input().inspect(|_| step())).transpose()?;
+        let block = |i| loader.block(&format!("blk.{i}")).inspect(|_| step());
+        let blocks = layers.clone().map(block).collect::<Result<_, _>>()?;
+        let output = || loader.output(has_input).inspect(|_| step());
+        Ok(Self {
+            layers,
+            input,
+            blocks,
+            output: has_output.then(output).transpose()?,
             alibi_slopes: match config.alibi_slopes() {
                 Some(slopes) => Some(loader.upload(&slopes)?),
                 None => None,
@@ -102,13 +121,8 @@ impl<B: Backend> Weights<B> {
                     found => found,
                 },
             },
-        };
-        step();
-        if let Some(name) = source.unread() {
-            let (name, architecture) = (name.to_owned(), config.architecture.name);
-            return Err(Error::UnknownTensor { name, architecture });
-        }
-        Ok(weights)
+            bytes: loader.bytes.get(),
+        })
     }
 }
 
@@ -116,9 +130,36 @@ struct Loader<'a, B: Backend> {
     backend: &'a B,
     source: &'a Source<'a>,
     config: &'a Config,
+    /// What the device has so far.
+    bytes: Cell<u64>,
 }
 
 impl<B: Backend> Loader<'_, B> {
+    fn input(&self) -> Result<Input<B>, Error> {
+        let normed = self.config.architecture.norm_embeddings;
+        Ok(Input {
+            token_embd: self.token_embd()?,
+            norm: normed.then(|| self.norm("token_embd_norm")).transpose()?,
+        })
+    }
+
+    fn output(&self, has_input: bool) -> Result<Output<B>, Error> {
+        let (vocab, d) = (self.config.vocab_size, self.config.d_model);
+        Ok(Output {
+            norm: self.norm("output_norm")?,
+            matrix: match self.source.find("output.weight")? {
+                Some(tensor) => Some(self.upload_matrix(&tensor, vocab, d)?),
+                None if has_input => None,
+                None => Some(self.token_embd()?),
+            },
+            bias: self.vector_if_there("output.bias", vocab)?,
+        })
+    }
+
+    fn token_embd(&self) -> Result<B::Matrix, Error> {
+        self.matrix("token_embd.weight", self.config.vocab_size, self.config.d_model)
+    }
+
     fn block(&self, name: &str) -> Result<Block<B>, Error> {
         let config = self.config;
         let arch = config.architecture;
@@ -310,13 +351,10 @@ impl<B: Backend> Loader<'_, B> {
             expected: vec![rows, cols.next_multiple_of(tensor.dtype.block_len())],
             got: tensor.shape.clone(),
         })?;
-        Ok(self.backend.matrix(MatrixSource {
-            name: &tensor.name,
-            rows,
-            cols,
-            dtype: tensor.dtype,
-            bytes: &tensor.bytes.slice(from * row_bytes..(from + rows) * row_bytes),
-        })?)
+        let bytes = &tensor.bytes.slice(from * row_bytes..(from + rows) * row_bytes);
+        let (name, dtype) = (&tensor.name, tensor.dtype);
+        self.count(self.backend.stored_dtype(dtype).bytes_for(rows * cols).unwrap_or(bytes.len()));
+        Ok(self.backend.matrix(MatrixSource { name, rows, cols, dtype, bytes })?)
     }
 
     fn vector(&self, name: &str, len: usize) -> Result<B::Buffer, Error> {
@@ -340,9 +378,14 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     fn upload(&self, values: &[f32]) -> Result<B::Buffer, Error> {
+        self.count(size_of_val(values));
         let mut buffer = self.backend.alloc(values.len())?;
         self.backend.write(&mut buffer, 0, values);
         Ok(buffer)
+    }
+
+    fn count(&self, bytes: usize) {
+        self.bytes.update(|all| all + bytes as u64);
     }
 
     fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor, Error> {

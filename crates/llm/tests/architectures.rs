@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use pollster::block_on;
 use serde::Deserialize;
 use stonechat_formats::{DType, GgufWriter, ModelFile, TensorInfo};
-use stonechat_llm::{Batch, Model, State, StateOptions, quantize};
+use stonechat_llm::{Batch, Config, Devices, Model, Split, State, StateOptions, quantize};
 use stonechat_nn::{Backend, Cpu, KvDType, Repack};
 use stonechat_testkit::Reference;
 
@@ -64,8 +64,8 @@ impl Golden {
         serde_json::from_str(&text).unwrap()
     }
 
-    fn model<B: Backend>(&self, backend: B) -> Result<Model<B>, String> {
-        load(backend, &self.model)
+    fn model<D: Devices>(&self, devices: D) -> Result<Model<D>, String> {
+        load(devices, &self.model)
     }
 
     /// How far the CPU may be from exact sums, relative to the largest logit. Where weights are
@@ -76,13 +76,13 @@ impl Golden {
     }
 }
 
-fn load<B: Backend>(backend: B, name: &str) -> Result<Model<B>, String> {
+fn load<D: Devices>(devices: D, name: &str) -> Result<Model<D>, String> {
     let file = ModelFile::open(folder().join(name)).map_err(|e| e.to_string())?;
-    Model::load(backend, &file, |_| {}).map_err(|e| e.to_string())
+    Model::load(devices, &file, |_| {}).map_err(|e| e.to_string())
 }
 
 /// A state with exact keys and values.
-fn state<B: Backend>(model: &Model<B>, golden: &Golden) -> State<B> {
+fn state<D: Devices>(model: &Model<D>, golden: &Golden) -> State<D> {
     let n_batch = golden.tokens.len() * N_SEQUENCES;
     let options = StateOptions {
         n_sequences: N_SEQUENCES,
@@ -95,9 +95,9 @@ fn state<B: Backend>(model: &Model<B>, golden: &Golden) -> State<B> {
 }
 
 /// Continues `sequence` by `tokens`; the logits of the rows `outputs`.
-fn run<B: Backend>(
-    model: &Model<B>,
-    state: &mut State<B>,
+fn run<D: Devices>(
+    model: &Model<D>,
+    state: &mut State<D>,
     sequence: usize,
     tokens: &[u32],
     outputs: &[usize],
@@ -106,12 +106,12 @@ fn run<B: Backend>(
     run_batch(model, state, Batch { tokens, sequences: &sequences, outputs })
 }
 
-fn run_batch<B: Backend>(
-    model: &Model<B>,
-    state: &mut State<B>,
+fn run_batch<D: Devices>(
+    model: &Model<D>,
+    state: &mut State<D>,
     batch: Batch<'_>,
 ) -> Vec<Vec<f32>> {
-    model.forward(state, batch).unwrap();
+    block_on(model.forward(state, batch)).unwrap();
     let read = |i| {
         let mut logits = vec![f32::NAN; model.config().vocab_size];
         block_on(model.read_logits(state, i, &mut logits)).unwrap();
@@ -212,7 +212,7 @@ fn greedy_continuations_equal_the_references() {
                 logits = run(&model, &mut state, 0, &[next], &[0]);
             }
             if got != golden.greedy {
-                let device = model.backend().describe();
+                let device = model.describe();
                 return Err(format!("{device}: {got:?}, not {:?}", golden.greedy));
             }
         }
@@ -224,7 +224,7 @@ fn greedy_continuations_equal_the_references() {
 fn weights_in_place_are_neither_copied_nor_rearranged() {
     check_all(&GOLDEN, |golden| {
         let model = golden.model(in_place())?;
-        let cost = model.backend().load_cost();
+        let cost = model.load_cost();
         let file = ModelFile::open(folder().join(&golden.model)).unwrap();
         // Vectors, norms and the like, are the rest.
         let all: usize = file.tensors().map(|t| t.data.len()).sum();
@@ -348,6 +348,93 @@ fn truncate_and_fork<B: Backend>(backend: B, golden: &Golden, limit: f32) -> Res
 #[test]
 fn a_truncated_sequence_and_its_fork_do_not_disturb_each_other() {
     holds_everywhere!(truncate_and_fork);
+}
+
+/// Logits of prompts of two sequences in one batch, and of what follows a truncation and a fork.
+fn story<D: Devices>(model: &Model<D>, golden: &Golden) -> Vec<Vec<f32>> {
+    let mut state = state(model, golden);
+    let (a, b) = (&golden.tokens[..], &golden.tokens[3..20]);
+    let sequences = [vec![1; a.len()], vec![0; b.len()]].concat();
+    let outputs: Vec<usize> = (0..sequences.len()).collect();
+    let tokens = [a, b].concat();
+    let batch = Batch { tokens: &tokens, sequences: &sequences, outputs: &outputs };
+    let mut logits = run_batch(model, &mut state, batch);
+    state.truncate(1, 20);
+    state.fork(1, 2);
+    let batch = Batch { tokens: &[9, 8, 7], sequences: &[2, 1, 0], outputs: &[0, 1, 2] };
+    logits.extend(run_batch(model, &mut state, batch));
+    assert_eq!([0, 1, 2].map(|i| state.len(i)), [18, 21, 21]);
+    logits
+}
+
+#[test]
+fn a_model_split_anywhere_computes_the_same() {
+    check_all(&GOLDEN, |golden| {
+        let whole = golden.model(cpu())?;
+        let expected = story(&whole, golden);
+        let options = StateOptions::new(golden.n_ctx);
+        let all = &whole.placements(&options)[0];
+        for n_lower in 0..=whole.config().n_layers {
+            let split = golden.model(Split::new(cpu(), cpu(), n_lower))?;
+            if story(&split, golden) != expected {
+                return Err(format!("other logits with the first {n_lower} layers apart"));
+            }
+            let [lower, upper] = &split.placements(&options)[..] else { unreachable!("two") };
+            assert_eq!((lower.layers.end, upper.layers.start), (n_lower, n_lower));
+            assert_eq!(lower.kv_bytes + upper.kv_bytes, all.kv_bytes);
+            // Each has its own slopes of positions, and a tied embedding is on both sides.
+            let twice = lower.weight_bytes + upper.weight_bytes - all.weight_bytes;
+            let file = ModelFile::open(folder().join(&golden.model)).unwrap();
+            let bytes = |name| file.tensor(name).map_or(0, |tensor| tensor.data.len());
+            let tied = bytes("output.weight") == 0;
+            let embedding = if tied { bytes("token_embd.weight") } else { 0 };
+            let slopes = whole.config().alibi_slopes().map_or(0, |slopes| 4 * slopes.len());
+            assert_eq!(twice, (embedding + slopes) as u64, "{}", golden.model);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_hugging_face_folder_can_be_split() {
+    check_all(&FOLDERS, |golden| {
+        let name = golden.model.replace(".gguf", "-hf");
+        let expected = story(&load(cpu(), &name)?, golden);
+        let split = load(Split::new(cpu(), cpu(), 1), &name)?;
+        if story(&split, golden) == expected { Ok(()) } else { Err("other logits".to_owned()) }
+    });
+}
+
+#[test]
+fn there_are_no_more_layers_to_split_than_the_model_has() {
+    let file = ModelFile::open(folder().join("llama.gguf")).unwrap();
+    let n_layers = Config::from_file(&file).unwrap().n_layers;
+    let error = Model::load(Split::new(cpu(), cpu(), n_layers + 1), &file, |_| {}).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("layers of the lower device: expected 0 to {n_layers}, got {}", n_layers + 1)
+    );
+}
+
+#[test]
+fn a_batch_that_does_not_fit_changes_neither_side() {
+    let golden = Golden::read("llama");
+    let model = golden.model(Split::new(cpu(), cpu(), 1)).unwrap();
+    let options =
+        StateOptions { n_sequences: 2, n_pages: Some(1), ..StateOptions::new(golden.n_ctx) };
+    let mut state = model.state(options).unwrap();
+    let expected = run(&model, &mut state, 0, &golden.tokens[..9], &[8]);
+    state.truncate(0, 8);
+    let batch = Batch { tokens: &[golden.tokens[8], 1], sequences: &[0, 1], outputs: &[0] };
+    assert!(block_on(model.forward(&mut state, batch)).is_err());
+    assert_eq!((state.len(0), state.len(1)), (8, 0));
+    let again = run(&model, &mut state, 0, &golden.tokens[8..9], &[0]);
+    close(&again, &expected, golden.limit()).unwrap();
+    let long = vec![1; golden.n_ctx];
+    let batch = Batch { tokens: &long, sequences: &vec![0; long.len()], outputs: &[] };
+    assert!(block_on(model.forward(&mut state, batch)).is_err());
+    state.truncate(0, 0);
+    assert_eq!(run(&model, &mut state, 0, &golden.tokens[..9], &[8]), expected);
 }
 
 #[test]

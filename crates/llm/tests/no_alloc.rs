@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use stonechat_formats::ModelFile;
-use stonechat_llm::{Batch, Model, StateOptions};
+use stonechat_llm::{Batch, Devices, Model, Split, StateOptions};
 use stonechat_nn::sample::{DryBreakers, Sampler, SamplingOptions};
 use stonechat_nn::{Cpu, KvDType};
 
@@ -41,7 +41,10 @@ const MODELS: [&str; 8] =
 fn a_decode_step_allocates_nothing() {
     for name in MODELS {
         for (kv_dtype, n_threads) in [(KvDType::F16, 1), (KvDType::F16, 2), (KvDType::Q8_0, 2)] {
-            assert_eq!(fewest(name, kv_dtype, n_threads), 0, "{name} {kv_dtype:?} {n_threads}");
+            let cpu = Cpu::new(n_threads).unwrap();
+            let split = Split::new(cpu.clone(), cpu.clone(), 1);
+            assert_eq!(fewest(name, kv_dtype, cpu), 0, "{name} {kv_dtype:?} {n_threads}");
+            assert_eq!(fewest(name, kv_dtype, split), 0, "split: {name} {kv_dtype:?} {n_threads}");
         }
     }
 }
@@ -56,10 +59,10 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 
 /// The fewest allocations of a round of steps: threads make their scratch when they first take
 /// part, which on a busy machine may be late.
-fn fewest(name: &str, kv_dtype: KvDType, n_threads: usize) -> usize {
+fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
     let file = ModelFile::open(folder.join(format!("{name}.gguf"))).unwrap();
-    let model = Model::load(Cpu::new(n_threads).unwrap(), &file, |_| ()).unwrap();
+    let model = Model::load(devices, &file, |_| ()).unwrap();
     let options = StateOptions { kv_dtype, n_sequences: 2, ..StateOptions::new(128) };
     let mut state = model.state(options).unwrap();
     let vocab_size = model.config().vocab_size;
@@ -69,13 +72,13 @@ fn fewest(name: &str, kv_dtype: KvDType, n_threads: usize) -> usize {
     let mut greatest = Vec::new();
     let prompt: Vec<u32> = (0..40).collect();
     let batch = Batch { tokens: &prompt, sequences: &[0; 40], outputs: &[39] };
-    model.forward(&mut state, batch).unwrap();
+    ready(model.forward(&mut state, batch)).unwrap();
     let mut token = 1;
     let mut round = || {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         for _ in 0..5 {
             let batch = Batch { tokens: &[token], sequences: &[0], outputs: &[0] };
-            model.forward(&mut state, batch).unwrap();
+            ready(model.forward(&mut state, batch)).unwrap();
             ready(model.read_logits(&state, 0, &mut logits)).unwrap();
             token = sampler.sample(&logits);
             sampler.accept(token);

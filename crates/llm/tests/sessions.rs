@@ -7,8 +7,8 @@ use std::path::Path;
 use pollster::block_on;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
-    BeamOptions, Completion, Error, Event, Finish, GenerateOptions, GrammarText, Guidance, Model,
-    OnFull, PerplexityOptions, Session, SessionOptions, perplexity,
+    BeamOptions, Completion, Devices, Error, Event, Finish, GenerateOptions, GrammarText, Guidance,
+    Model, OnFull, PerplexityOptions, Session, SessionOptions, Split, perplexity,
 };
 use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType};
@@ -16,9 +16,18 @@ use stonechat_nn::{Cpu, KvDType};
 const PROMPT: [u32; 12] = [0, 43, 51, 3, 52, 31, 33, 41, 19, 62, 5, 19];
 
 fn model() -> Model<Cpu> {
+    load(Cpu::new(1).unwrap())
+}
+
+/// The same model with its first layer apart.
+fn split_model() -> Model<Split<Cpu, Cpu>> {
+    load(Split::new(Cpu::new(1).unwrap(), Cpu::new(1).unwrap(), 1))
+}
+
+fn load<D: Devices>(devices: D) -> Model<D> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
     let file = ModelFile::open(path).unwrap();
-    Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap()
+    Model::load(devices, &file, |_| ()).unwrap()
 }
 
 fn options(n_ctx: usize, n_sequences: usize) -> SessionOptions {
@@ -35,7 +44,11 @@ fn greedy(n_predict: usize) -> GenerateOptions {
     }
 }
 
-fn generate(session: &mut Session<'_, Cpu>, prompt: &[u32], o: &GenerateOptions) -> Completion {
+fn generate<D: Devices>(
+    session: &mut Session<'_, D>,
+    prompt: &[u32],
+    o: &GenerateOptions,
+) -> Completion {
     block_on(session.generate(prompt, o, &mut |_| ControlFlow::Continue(()))).unwrap()
 }
 
@@ -173,26 +186,70 @@ fn a_saved_text_goes_on_as_if_never_left() {
         assert_eq!((again.cached_tokens, again.tokens), (prompt.len() - 1, expected));
     }
     let bytes = std::fs::read(&path).unwrap();
-    let mut session =
-        Session::new(&model, SessionOptions { kv_dtype: KvDType::Q8_0, ..options(200, 1) })
-            .unwrap();
-    for len in [0, 7, 8, 31, 32, 40, bytes.len() / 2, bytes.len() - 1] {
-        assert_refused(&mut session, &path, &bytes[..len]);
-    }
-    for at in [0, 8, 16, 24, 31] {
-        let mut flipped = bytes.clone();
-        flipped[at] ^= 0x80;
-        assert_refused(&mut session, &path, &flipped);
-    }
-    std::fs::remove_file(&path).unwrap();
-    assert!(session.restore(&path).is_err());
+    let sizes = SessionOptions { kv_dtype: KvDType::Q8_0, ..options(200, 1) };
+    check_refused(&mut Session::new(&model, sizes).unwrap(), &path, &bytes);
+    check_refused(&mut Session::new(&split_model(), sizes).unwrap(), &path, &bytes);
 }
 
-fn assert_refused(session: &mut Session<'_, Cpu>, path: &Path, bytes: &[u8]) {
+fn check_refused<D: Devices>(session: &mut Session<'_, D>, path: &Path, bytes: &[u8]) {
+    for len in [0, 7, 8, 31, 32, 40, bytes.len() / 2, bytes.len() - 1] {
+        assert_refused(session, path, &bytes[..len]);
+    }
+    for at in [0, 8, 16, 24, 31] {
+        let mut flipped = bytes.to_vec();
+        flipped[at] ^= 0x80;
+        assert_refused(session, path, &flipped);
+    }
+    std::fs::remove_file(path).unwrap();
+    assert!(session.restore(path).is_err());
+}
+
+fn assert_refused<D: Devices>(session: &mut Session<'_, D>, path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
     assert!(session.restore(path).is_err(), "{} bytes", bytes.len());
     session.clear();
     assert_eq!(generate(session, &PROMPT, &greedy(2)).tokens.len(), 2);
+}
+
+#[test]
+fn a_split_session_is_the_same_session() {
+    let (whole, split) = (model(), split_model());
+    let path = std::env::temp_dir().join(format!("stonechat-split-{}", std::process::id()));
+    for kv_dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
+        let sizes = SessionOptions { kv_dtype, ..options(100, 10) };
+        let mut a = Session::new(&whole, sizes).unwrap();
+        let mut b = Session::new(&split, sizes).unwrap();
+        let shifting = GenerateOptions { on_full: OnFull::Shift { keep: 2 }, ..greedy(150) };
+        let expected = generate(&mut a, &PROMPT, &shifting);
+        assert_eq!(generate(&mut b, &PROMPT, &shifting).tokens, expected.tokens);
+        assert_eq!(a.tokens(), b.tokens());
+
+        let prefix = [&PROMPT[..6], &[7, 8, 9]].concat();
+        let guidance = Some(Guidance { negative: vec![0, 9, 8], scale: 2.0 });
+        let guided = GenerateOptions { guidance, ..greedy(30) };
+        let expected = generate(&mut a, &prefix, &guided);
+        let got = generate(&mut b, &prefix, &guided);
+        assert_eq!((got.tokens, got.cached_tokens), (expected.tokens, expected.cached_tokens));
+
+        // What either saves, the other goes on from.
+        block_on(a.save(&path)).unwrap();
+        let saved = std::fs::read(&path).unwrap();
+        b.clear();
+        assert_eq!(b.restore(&path).unwrap(), a.tokens().len());
+        block_on(b.save(&path)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), saved);
+        a.clear();
+        assert_eq!(a.restore(&path).unwrap(), b.tokens().len());
+        let longer = [a.tokens(), &[3, 4]].concat();
+        let expected = generate(&mut a, &longer, &greedy(10));
+        let got = generate(&mut b, &longer, &greedy(10));
+        assert_eq!((got.tokens, got.cached_tokens), (expected.tokens, longer.len() - 2));
+
+        let search = BeamOptions { width: 3, n_predict: 10, length_penalty: 1.0 };
+        let expected = block_on(a.beam_search(&PROMPT, &search)).unwrap();
+        assert_eq!(block_on(b.beam_search(&PROMPT, &search)).unwrap(), expected);
+    }
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]

@@ -7,8 +7,10 @@
 
 use std::fmt::Debug;
 use std::future::Future;
+use std::ops::Add;
 use std::time::Duration;
 
+use stonechat_compute::cpu::KvLayout;
 pub use stonechat_compute::cpu::{
     Activation, GatedActivation, KvDType, KvRow, QueryRow, Ranked, RopePairs,
 };
@@ -161,6 +163,21 @@ pub struct KvShape {
     pub dtype: KvDType,
 }
 
+impl KvShape {
+    /// Bytes of the pool.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        let Self { n_layers, n_pages, .. } = self;
+        self.layout().page_bytes() as u64 * n_pages as u64 * n_layers as u64
+    }
+
+    /// Geometry of a page.
+    pub(crate) fn layout(self) -> KvLayout {
+        let Self { n_kv_heads, head_dim, dtype, .. } = self;
+        KvLayout { n_kv_heads, head_dim, dtype }
+    }
+}
+
 /// Arguments of [`Backend::attention`].
 #[derive(Debug)]
 pub struct Attention<'a, B: Backend> {
@@ -277,6 +294,22 @@ pub struct LoadCost {
     pub kept_bytes: u64,
 }
 
+impl Add for LoadCost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            repacked_bytes: self.repacked_bytes + other.repacked_bytes,
+            repacking: self.repacking + other.repacking,
+            copied_bytes: self.copied_bytes + other.copied_bytes,
+            copying: self.copying + other.copying,
+            kept_bytes: self.kept_bytes + other.kept_bytes,
+            kernels: self.kernels + other.kernels,
+            compiling: self.compiling + other.compiling,
+        }
+    }
+}
+
 /// A feed-forward network with a gate, an argument of [`Backend::gated_network`].
 #[derive(Debug)]
 pub struct GatedNetwork<'a, B: Backend> {
@@ -314,6 +347,16 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// What weights have cost so far; nothing where a device does not count it.
     fn load_cost(&self) -> LoadCost {
         LoadCost::default()
+    }
+
+    /// The device's memory, of which other programs may have a part; none where it does not say or has none of its own.
+    fn memory_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// The type that weights of `dtype` have here: their own, unless no kernel reads that.
+    fn stored_dtype(&self, dtype: DType) -> DType {
+        dtype
     }
 
     /// Devices for up to `n` passes at the same time over weights of this one, of which each has its

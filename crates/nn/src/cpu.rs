@@ -9,7 +9,7 @@ use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stonechat_compute::cpu::{
-    self, KvLayout, KvPool, LayerNorm, MatMut, MatRef, Ranked, RmsNorm, conv1d, layer_norm, matmul,
+    self, KvPool, LayerNorm, MatMut, MatRef, Ranked, RmsNorm, conv1d, layer_norm, matmul,
     matmul_dequantized, rms_norm,
 };
 use stonechat_compute::{AlignedVec, Isa, ThreadTeam};
@@ -213,9 +213,8 @@ impl Backend for Cpu {
     }
 
     fn kv(&self, shape: KvShape) -> Result<Vec<KvPool>, Error> {
-        let KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype } = shape;
-        let layout = KvLayout { n_kv_heads, head_dim, dtype };
-        (0..n_layers).map(|_| Ok(KvPool::new(layout, n_pages)?)).collect()
+        let pool = |_| Ok(KvPool::new(shape.layout(), shape.n_pages)?);
+        (0..shape.n_layers).map(pool).collect()
     }
 
     fn write(&self, dst: &mut AlignedVec, offset: usize, values: &[f32]) {

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use stonechat_compute::DType;
-use stonechat_compute::cpu::KvLayout;
 use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, rope, top_k};
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
 use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all};
@@ -130,6 +129,14 @@ impl Backend for Wgpu {
         Ok(self.gpu.check().map_err(Error::from)?)
     }
 
+    fn memory_bytes(&self) -> Option<u64> {
+        self.gpu.adapter().memory_bytes
+    }
+
+    fn stored_dtype(&self, dtype: DType) -> DType {
+        GpuMatrix::device_dtype(dtype)
+    }
+
     fn alloc(&self, len: usize) -> Result<GpuBuffer, Error> {
         GpuBuffer::new(&self.gpu, len.saturating_mul(4)).map_err(allocation)
     }
@@ -145,7 +152,7 @@ impl Backend for Wgpu {
         if !stonechat_quant::is_float(dtype) || matches!(dtype, DType::Q8_1 | DType::Q8K) {
             return Err(Error::UnsupportedWeight { name: name.to_owned(), dtype, backend: NAME });
         }
-        if GpuMatrix::device_dtype(dtype) != dtype {
+        if self.stored_dtype(dtype) != dtype {
             let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
             *converted.entry(dtype.name()).or_default() += 1;
         }
@@ -156,14 +163,13 @@ impl Backend for Wgpu {
     }
 
     fn kv(&self, shape: KvShape) -> Result<Vec<kv::GpuKvPool>, Error> {
-        let KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype } = shape;
+        let KvShape { n_layers, n_pages, head_dim, .. } = shape;
         if head_dim > attention::MAX_HEAD_DIM {
             let reason =
                 format!("heads of {head_dim} channels, at most {}", attention::MAX_HEAD_DIM);
             return Err(Error::Unsupported { backend: NAME, op: "attention", reason });
         }
-        let layout = KvLayout { n_kv_heads, head_dim, dtype };
-        let pool = |_| kv::GpuKvPool::new(&self.gpu, layout, n_pages).map_err(allocation);
+        let pool = |_| kv::GpuKvPool::new(&self.gpu, shape.layout(), n_pages).map_err(allocation);
         (0..n_layers).map(pool).collect()
     }
 

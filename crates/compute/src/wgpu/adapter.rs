@@ -39,6 +39,8 @@ pub struct Adapter {
     pub max_buffer_bytes: u64,
     /// Memory that the invocations of a workgroup share.
     pub workgroup_bytes: u32,
+    /// The device's own memory, which other programs may use, too; none where the API does not say.
+    pub memory_bytes: Option<u64>,
 }
 
 impl Adapter {
@@ -76,6 +78,7 @@ impl Adapter {
             max_binding_bytes: limits.max_storage_buffer_binding_size,
             max_buffer_bytes: limits.max_buffer_size,
             workgroup_bytes: limits.max_compute_workgroup_storage_size,
+            memory_bytes: memory_bytes(&raw),
             name: info.name,
             raw,
         }
@@ -115,6 +118,26 @@ fn matrices(adapter: &::wgpu::Adapter) -> Option<Matrices> {
         let is_roomy = adapter.limits().max_compute_workgroup_storage_size >= side * 3072;
         (fits && is_whole && is_roomy).then_some(Matrices { side, subgroup })
     })
+}
+
+/// Size of the largest heap that is the device's own, under Vulkan.
+#[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
+fn memory_bytes(adapter: &::wgpu::Adapter) -> Option<u64> {
+    const DEVICE_LOCAL: u32 = 1;
+    // SAFETY: nothing is destroyed: the guard is dropped at the end of this function, and the adapter outlives it.
+    let raw = unsafe { adapter.as_hal::<::wgpu::hal::api::Vulkan>() }?;
+    let instance = raw.shared_instance().raw_instance();
+    // SAFETY: the device is one of this instance, which `raw` keeps.
+    let memory =
+        unsafe { instance.get_physical_device_memory_properties(raw.raw_physical_device()) };
+    let heaps = memory.memory_heaps_as_slice().iter();
+    heaps.filter(|heap| heap.flags.as_raw() & DEVICE_LOCAL != 0).map(|heap| heap.size).max()
+}
+
+/// Unknown: only Vulkan is asked.
+#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
+fn memory_bytes(_: &::wgpu::Adapter) -> Option<u64> {
+    None
 }
 
 /// Every adapter, in the order in which the drivers list them.

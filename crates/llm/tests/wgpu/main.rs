@@ -12,10 +12,11 @@ use serde::Deserialize;
 use stonechat_compute::wgpu::Counters;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
-    Batch, Event, GenerateOptions, Model, Session, SessionOptions, State, StateOptions,
+    Batch, Config, Devices, Event, GenerateOptions, Model, Session, SessionOptions, Split, State,
+    StateOptions,
 };
 use stonechat_nn::sample::SamplingOptions;
-use stonechat_nn::{KvDType, Wgpu};
+use stonechat_nn::{Cpu, KvDType, Wgpu};
 use stonechat_testkit::wgpu;
 
 const GOLDEN: [&str; 15] = [
@@ -60,14 +61,17 @@ impl Golden {
         serde_json::from_str(&text).unwrap()
     }
 
-    fn model(&self, backend: Wgpu) -> Model<Wgpu> {
+    fn file(&self) -> ModelFile {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
-        let file = ModelFile::open(folder.join(&self.model)).unwrap();
-        Model::load(backend, &file, |_| ()).unwrap()
+        ModelFile::open(folder.join(&self.model)).unwrap()
+    }
+
+    fn model<D: Devices>(&self, devices: D) -> Model<D> {
+        Model::load(devices, &self.file(), |_| ()).unwrap()
     }
 }
 
-fn state(model: &Model<Wgpu>, golden: &Golden, kv_dtype: KvDType) -> State<Wgpu> {
+fn state<D: Devices>(model: &Model<D>, golden: &Golden, kv_dtype: KvDType) -> State<D> {
     let n = golden.tokens.len();
     let options = StateOptions {
         n_batch: n,
@@ -79,14 +83,15 @@ fn state(model: &Model<Wgpu>, golden: &Golden, kv_dtype: KvDType) -> State<Wgpu>
     model.state(options).unwrap()
 }
 
-fn run(
-    model: &Model<Wgpu>,
-    state: &mut State<Wgpu>,
+fn run<D: Devices>(
+    model: &Model<D>,
+    state: &mut State<D>,
     tokens: &[u32],
     outputs: &[usize],
 ) -> Vec<Vec<f32>> {
     let sequences = vec![0; tokens.len()];
-    model.forward(state, Batch { tokens, sequences: &sequences, outputs }).unwrap();
+    let batch = Batch { tokens, sequences: &sequences, outputs };
+    block_on(model.forward(state, batch)).unwrap();
     let read = |i| {
         let mut logits = vec![f32::NAN; model.config().vocab_size];
         block_on(model.read_logits(state, i, &mut logits)).unwrap();
@@ -161,7 +166,7 @@ fn kernels_are_compiled_before_the_first_step() {
             let mut step = |tokens: &[u32]| {
                 let (sequences, outputs) = (vec![0; tokens.len()], [tokens.len() - 1]);
                 let batch = Batch { tokens, sequences: &sequences, outputs: &outputs };
-                model.forward(&mut state, batch).unwrap();
+                block_on(model.forward(&mut state, batch)).unwrap();
                 block_on(model.read_greatest(&mut state, 1, 1, &mut greatest)).unwrap();
                 greatest[0].index
             };
@@ -172,7 +177,7 @@ fn kernels_are_compiled_before_the_first_step() {
             }
             state.fork(0, 1);
             let batch = Batch { tokens: &[1, 2], sequences: &[0, 1], outputs: &[0, 1] };
-            model.forward(&mut state, batch).unwrap();
+            block_on(model.forward(&mut state, batch)).unwrap();
             block_on(model.read_greatest(&mut state, 2, 1, &mut greatest)).unwrap();
             assert_eq!((backend.counters() - before).pipelines, 0, "{name}");
         }
@@ -186,7 +191,7 @@ fn the_greatest_logits_are_those_of_all() {
         let model = golden.model(backend.clone());
         let mut state = state(&model, &golden, KvDType::F32);
         let batch = Batch { tokens: &[1, 2, 3, 4], sequences: &[0, 0, 1, 1], outputs: &[1, 3] };
-        model.forward(&mut state, batch).unwrap();
+        block_on(model.forward(&mut state, batch)).unwrap();
         let mut greatest = Vec::new();
         block_on(model.read_greatest(&mut state, 2, 7, &mut greatest)).unwrap();
         for (output, greatest) in greatest.chunks(7).enumerate() {
@@ -236,35 +241,73 @@ fn a_decode_step_is_one_submission_and_makes_nothing() {
         for name in COUNTED {
             for kv_dtype in [KvDType::F16, KvDType::Q8_0] {
                 let golden = Golden::read(name);
-                let model = golden.model(backend.clone());
-                let mut state = state(&model, &golden, kv_dtype);
-                let mut logits = vec![0.0; model.config().vocab_size];
-                let mut greatest = Vec::new();
-                let mut step = |token: u32, with_all: bool| {
-                    let batch = Batch { tokens: &[token], sequences: &[0], outputs: &[0] };
-                    model.forward(&mut state, batch).unwrap();
-                    if with_all {
-                        block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
-                    } else {
-                        let read = model.read_greatest(&mut state, 1, 40, &mut greatest);
-                        block_on(read).unwrap();
-                    }
-                };
-                // Twice, since a norm after the embedding swaps buffers from step to step.
-                [false, true, false, true].into_iter().for_each(|with_all| step(1, with_all));
-                for token in 3..8 {
-                    let before = backend.counters();
-                    step(token, token == 5);
-                    let made = backend.counters() - before;
-                    let Counters { dispatches, repeats, .. } = made;
-                    let expected = Counters {
-                        submissions: 1,
-                        readbacks: 1,
-                        dispatches,
-                        repeats,
-                        ..Counters::default()
-                    };
-                    assert_eq!(made, expected, "{name} {kv_dtype:?}, token {token}");
+                let what = format!("{name} {kv_dtype:?}");
+                count_steps(&backend, &golden, &golden.model(backend.clone()), kv_dtype, &what);
+                // Nothing more where the first layer is on the CPU.
+                let split = golden.model(Split::new(Cpu::new(1).unwrap(), backend.clone(), 1));
+                count_steps(&backend, &golden, &split, kv_dtype, &format!("split: {what}"));
+            }
+        }
+    }
+}
+
+fn count_steps<D: Devices>(
+    gpu: &Wgpu,
+    golden: &Golden,
+    model: &Model<D>,
+    kv_dtype: KvDType,
+    what: &str,
+) {
+    let mut state = state(model, golden, kv_dtype);
+    let mut logits = vec![0.0; model.config().vocab_size];
+    let mut greatest = Vec::new();
+    let mut step = |token: u32, with_all: bool| {
+        let batch = Batch { tokens: &[token], sequences: &[0], outputs: &[0] };
+        block_on(model.forward(&mut state, batch)).unwrap();
+        if with_all {
+            block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
+        } else {
+            block_on(model.read_greatest(&mut state, 1, 40, &mut greatest)).unwrap();
+        }
+    };
+    // Twice, since a norm after the embedding swaps buffers from step to step.
+    [false, true, false, true].into_iter().for_each(|with_all| step(1, with_all));
+    for token in 3..8 {
+        let before = gpu.counters();
+        step(token, token == 5);
+        let made = gpu.counters() - before;
+        let Counters { dispatches, repeats, .. } = made;
+        let expected =
+            Counters { submissions: 1, readbacks: 1, dispatches, repeats, ..Counters::default() };
+        assert_eq!(made, expected, "{what}, token {token}");
+    }
+}
+
+/// Checks a prompt and the greedy tokens after it.
+fn check_split<D: Devices>(name: &str, golden: &Golden, devices: D) {
+    let model = golden.model(devices);
+    let mut state = state(&model, golden, KvDType::F32);
+    let n = golden.tokens.len();
+    check(name, golden, &run(&model, &mut state, &golden.tokens, &golden.positions));
+    state.truncate(0, n - 1);
+    let mut logits = run(&model, &mut state, &golden.tokens[n - 1..], &[0]).remove(0);
+    for &expected in &golden.greedy {
+        assert_eq!(best(&logits), expected, "{name}");
+        logits = run(&model, &mut state, &[expected], &[0]).remove(0);
+    }
+}
+
+#[test]
+fn a_model_split_between_cpu_and_gpu_agrees_with_its_reference() {
+    for gpu in wgpu::backends("a_model_split_between_cpu_and_gpu_agrees_with_its_reference") {
+        for name in GOLDEN {
+            let golden = Golden::read(name);
+            let n_layers = Config::from_file(&golden.file()).unwrap().n_layers;
+            for n_lower in 0..=n_layers {
+                let cpu = Cpu::new(1).unwrap();
+                check_split(name, &golden, Split::new(cpu.clone(), gpu.clone(), n_lower));
+                if n_lower == n_layers / 2 {
+                    check_split(name, &golden, Split::new(gpu.clone(), cpu, n_lower));
                 }
             }
         }

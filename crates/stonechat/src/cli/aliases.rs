@@ -1,6 +1,7 @@
 //! Flags of `transcribe` as whisper.cpp's `whisper-cli` and openai-whisper spell them, where clap cannot:
 //! several letters after one dash, underscores, switches with and without a value, other names. Those
-//! that mean nothing here are ignored with a note or refused with what to use instead.
+//! that mean nothing here are ignored with a note or refused with what to use instead. The verbs for language
+//! models have llama.cpp's flags anyway, but for several letters after one dash.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -113,6 +114,17 @@ const MEANINGS: [(&str, Meaning); 81] = [
     ("--model-dir", Refused("set STONECHAT_MODELS, or give --model a path")),
 ];
 
+/// Verbs for language models.
+const LLAMA_VERBS: [&str; 4] = ["generate", "chat", "perplexity", "bench"];
+
+/// llama.cpp's flags of several letters after one dash.
+const LLAMA: [(&str, &str); 4] = [
+    ("-ngl", "--gpu-layers"),
+    ("-ctk", "--cache-type-k"),
+    ("-sys", "--system-prompt"),
+    ("-st", "--single-turn"),
+];
+
 /// Values of `--vad`.
 const VAD: [&str; 3] = ["on", "off", "auto"];
 
@@ -131,8 +143,11 @@ pub(super) struct Spelled {
 pub(super) fn spelled_out(args: impl Iterator<Item = OsString>) -> Result<Spelled, String> {
     let mut args = args.peekable();
     let mut spelled = Spelled { args: args.by_ref().take(2).collect(), notes: Vec::new() };
-    if spelled.args.get(1).is_none_or(|verb| verb != "transcribe") {
-        spelled.args.extend(args);
+    let verb = spelled.args.get(1).and_then(|verb| verb.to_str());
+    if verb != Some("transcribe") {
+        let is_llama = verb.is_some_and(|verb| LLAMA_VERBS.contains(&verb));
+        let meaning = |arg: &OsString| LLAMA.iter().find(|(flag, _)| is_llama && arg == flag);
+        spelled.args.extend(args.map(|arg| meaning(&arg).map_or(arg, |(_, flag)| flag.into())));
         return Ok(spelled);
     }
     while let Some(arg) = args.next() {
@@ -301,6 +316,15 @@ mod tests {
              --condition-on-previous-text=false --word-timestamps a.wav -f srt",
         );
         check("stonechat transcribe --file a.wav -mc -1", "stonechat transcribe a.wav");
+    }
+
+    #[test]
+    fn flags_of_llama_cpp_are_spelled_out() {
+        check(
+            "stonechat chat -m a.gguf -ngl 20 -ctk f16 -st -sys b",
+            "stonechat chat -m a.gguf --gpu-layers 20 --cache-type-k f16 --single-turn --system-prompt b",
+        );
+        check("stonechat tokenize -ngl", "stonechat tokenize -ngl");
     }
 
     #[test]

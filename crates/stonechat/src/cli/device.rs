@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use anyhow::bail;
 use stonechat::nn::{Backend, Cpu};
 
 use super::console::Console;
@@ -10,9 +11,9 @@ use super::load::LoadArgs;
 /// The flag of every verb that runs a model.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct DeviceArgs {
-    /// Where to run: cpu, wgpu (the best GPU), wgpu:N (GPU N of `stonechat devices`), or auto (a GPU if there is one)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: Device,
+    /// Where to run: cpu, wgpu (the best GPU), wgpu:N (GPU N of `stonechat devices`), or auto (a GPU if there is one) [default: cpu]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<Device>,
     /// Print how long each op of the CPU or kernel of a GPU ran; a GPU takes longer then
     #[arg(long)]
     kernel_times: bool,
@@ -58,15 +59,43 @@ impl DeviceArgs {
     /// Opens the device and does `work` on it; `n_threads` are those of the CPU.
     pub(super) fn run<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
         match self.device {
-            Device::Cpu => self.on_cpu(n_threads, work),
-            Device::Auto => gpu::auto(self, n_threads, work),
-            Device::Wgpu(index) => gpu::run(self.kernel_times, index, work),
+            None | Some(Device::Cpu) => self.on_cpu(n_threads, work),
+            Some(Device::Auto) => gpu::auto(self, n_threads, work),
+            Some(Device::Wgpu(index)) => gpu::run(self.kernel_times, index, work),
         }
     }
 
-    fn on_cpu<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
+    /// Does `work` on the CPU.
+    pub(super) fn on_cpu<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
+        self.with_cpu(n_threads, |cpu| work.run(cpu))
+    }
+
+    /// Does `work` on the GPU that was asked for, or the best one; `otherwise` on the CPU where `auto` finds none.
+    pub(super) fn on_gpu<W: Work>(
+        self,
+        n_threads: usize,
+        work: W,
+        otherwise: impl Work<Output = W::Output>,
+    ) -> anyhow::Result<W::Output> {
+        match self.device {
+            Some(Device::Cpu) => bail!("--gpu-layers: expected a GPU, got --device cpu"),
+            Some(Device::Auto) if gpu::picked().is_none() => {
+                Console::new(false).note("no GPU: all layers are on the CPU");
+                self.on_cpu(n_threads, otherwise)
+            }
+            Some(Device::Wgpu(index)) => gpu::run(self.kernel_times, index, work),
+            None | Some(Device::Auto) => gpu::run(self.kernel_times, None, work),
+        }
+    }
+
+    /// Opens the CPU for `work`.
+    pub(super) fn with_cpu<R>(
+        self,
+        n_threads: usize,
+        work: impl FnOnce(Cpu) -> anyhow::Result<R>,
+    ) -> anyhow::Result<R> {
         let backend = self.load.cpu(n_threads)?.with_profile(self.kernel_times);
-        let result = work.run(backend.clone())?;
+        let result = work(backend.clone())?;
         for time in backend.take_profile() {
             note_time(time.total.as_secs_f64() * 1e3, time.runs, &time.name);
         }
@@ -126,6 +155,7 @@ struct Listed {
     max_binding_bytes: u64,
     max_buffer_bytes: u64,
     workgroup_bytes: u32,
+    memory_bytes: Option<u64>,
 }
 
 impl Listed {
@@ -141,9 +171,13 @@ impl Listed {
             Some(side) => format!("cooperative matrices of {side}x{side}"),
             None => "no cooperative matrices".to_owned(),
         };
+        let memory = match self.memory_bytes {
+            Some(bytes) => format!("{} of memory", super::megabytes(bytes)),
+            None => "memory of unknown size".to_owned(),
+        };
         let bytes = super::megabytes(self.max_binding_bytes);
         format!(
-            "wgpu:{index}  {name} ({api}, {kind}, {driver}): {subgroups}, {f16}, {matrices}, buffers of at most {bytes}\n"
+            "wgpu:{index}  {name} ({api}, {kind}, {driver}): {subgroups}, {f16}, {matrices}, {memory}, buffers of at most {bytes}\n"
         )
     }
 }
@@ -209,6 +243,7 @@ mod gpu {
             max_binding_bytes: adapter.max_binding_bytes,
             max_buffer_bytes: adapter.max_buffer_bytes,
             workgroup_bytes: adapter.workgroup_bytes,
+            memory_bytes: adapter.memory_bytes,
             name: adapter.name,
         };
         block_on(adapters()).into_iter().map(listed).collect()

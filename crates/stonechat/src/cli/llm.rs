@@ -1,10 +1,11 @@
 //! What the verbs for language models share: finding and loading a model, reading a prompt.
 //!
-//! [`sampling`] holds the flags of the sampling chain; each verb has a file of its own.
+//! [`sampling`] holds the flags of the sampling chain, [`gpu_layers`] those of devices; each verb has a file of its own.
 
 pub(super) mod bench;
 pub(super) mod chat;
 pub(super) mod generate;
+mod gpu_layers;
 pub(super) mod perplexity;
 mod sampling;
 pub(super) mod tokenize;
@@ -17,12 +18,15 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use stonechat::Models;
 use stonechat::formats::ModelFile;
-use stonechat::llm::{Model, Session, SessionOptions};
-use stonechat::nn::{Backend, KvDType, LoadCost};
+use stonechat::llm::{
+    self, Config, Devices, Model, Placement, Session, SessionOptions, StateOptions,
+};
+use stonechat::nn::{KvDType, LoadCost};
 
+use self::gpu_layers::{DevicesArgs, ModelWork};
 use super::console::Console;
-use super::device::{DeviceArgs, Work};
 use super::load::with_cost;
+use super::megabytes;
 
 /// Flags of every verb that runs a model.
 #[derive(Debug, clap::Args)]
@@ -34,8 +38,8 @@ pub(super) struct ModelArgs {
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
     #[command(flatten)]
-    device: DeviceArgs,
-    /// Print times
+    devices: DevicesArgs,
+    /// Print times, and what each device has
     #[arg(short, long, conflicts_with = "quiet")]
     verbose: bool,
     /// Print nothing but the result and errors
@@ -77,10 +81,10 @@ impl KvName {
 }
 
 impl ContextArgs {
-    fn session<B: Backend>(&self, model: &Model<B>, n_sequences: usize) -> SessionOptions {
+    fn session(&self, config: &Config, n_sequences: usize) -> SessionOptions {
         SessionOptions {
             n_ctx: match self.ctx_size {
-                Some(0) => Some(model.config().n_ctx_train),
+                Some(0) => Some(config.n_ctx_train),
                 asked => asked,
             },
             n_batch: self.batch_size,
@@ -98,31 +102,35 @@ fn open(name: &str) -> anyhow::Result<(PathBuf, ModelFile)> {
 }
 
 impl ModelArgs {
-    /// Opens the device and does `work` there.
-    fn on_device<W: Work>(&self, work: W) -> anyhow::Result<W::Output> {
-        self.device.run(self.threads, work)
+    /// Opens the devices and does `work` there.
+    fn on_devices<W: ModelWork>(&self, work: W) -> anyhow::Result<W::Output> {
+        self.devices.run(self.threads, &self.model, &Console::new(self.quiet), work)
     }
 
-    /// Loads the model, with a bar on a terminal.
-    fn load<B: Backend>(&self, backend: B) -> anyhow::Result<Model<B>> {
+    /// Loads the model for `work`, with a bar on a terminal.
+    fn load<D: Devices>(&self, devices: D, work: impl ModelWork) -> anyhow::Result<Model<D>> {
         let console = Console::new(self.quiet);
-        let loaded = load(&self.model, backend, &console)?;
+        let loaded = load(&self.model, devices, &console)?;
         if self.verbose {
             console.note(&loaded.report());
+        }
+        if self.verbose || self.devices.is_split() {
+            let lines = loaded.placements(&work.state(loaded.model.config()));
+            lines.iter().for_each(|line| console.note(line));
         }
         Ok(loaded.model)
     }
 
     /// Makes a session, for which a device may have kernels to compile.
-    fn session<'m, B: Backend>(
+    fn session<'m, D: Devices>(
         &self,
-        model: &'m Model<B>,
+        model: &'m Model<D>,
         options: SessionOptions,
-    ) -> anyhow::Result<Session<'m, B>> {
-        let (start, before) = (Instant::now(), model.backend().load_cost());
+    ) -> anyhow::Result<Session<'m, D>> {
+        let (start, before) = (Instant::now(), model.load_cost());
         let session = Session::new(model, options)?;
         if self.verbose {
-            let after = model.backend().load_cost();
+            let after = model.load_cost();
             let cost = LoadCost {
                 kernels: after.kernels - before.kernels,
                 compiling: after.compiling - before.compiling,
@@ -137,32 +145,45 @@ impl ModelArgs {
 }
 
 /// A model and how long loading it took.
-struct Loaded<B: Backend> {
-    model: Model<B>,
+struct Loaded<D: Devices> {
+    model: Model<D>,
     time: Duration,
 }
 
-impl<B: Backend> Loaded<B> {
+impl<D: Devices> Loaded<D> {
     /// A line about the time.
     fn report(&self) -> String {
-        let (seconds, cost) = (self.time.as_secs_f64(), self.model.backend().load_cost());
+        let (seconds, cost) = (self.time.as_secs_f64(), self.model.load_cost());
         with_cost(&format!("load {seconds:.3} s"), ": ", cost)
+    }
+
+    /// A line about each device, where the state has these sizes.
+    fn placements(&self, options: &StateOptions) -> Vec<String> {
+        let line = |placement: Placement| {
+            let bytes = [placement.weight_bytes, placement.kv_bytes].map(megabytes);
+            format!("{placement}: {} of weights, {} of keys and values", bytes[0], bytes[1])
+        };
+        self.model.placements(options).into_iter().map(line).collect()
     }
 }
 
-fn load<B: Backend>(name: &str, backend: B, console: &Console) -> anyhow::Result<Loaded<B>> {
+fn load<D: Devices>(name: &str, devices: D, console: &Console) -> anyhow::Result<Loaded<D>> {
     let start = Instant::now();
     let (path, file) = open(name)?;
     const STEPS: f32 = 1000.0;
     console.begin("loading", STEPS as u64);
-    let loaded = Model::load(backend, &file, |done| console.advance((done * STEPS) as u64));
+    let loaded = Model::load(devices, &file, |done| console.advance((done * STEPS) as u64));
     console.end();
-    let model = loaded.with_context(|| {
-        let advice =
-            if is_whisper(&file) { " (speech models: `stonechat transcribe`)" } else { "" };
-        format!("cannot load `{}`{advice}", path.display())
-    })?;
+    let model = explained(loaded, &path, &file)?;
     Ok(Loaded { model, time: start.elapsed() })
+}
+
+/// What was read of a file, or an error that says which and what to do with it.
+fn explained<T>(read: Result<T, llm::Error>, path: &Path, file: &ModelFile) -> anyhow::Result<T> {
+    read.with_context(|| {
+        let advice = if is_whisper(file) { " (speech models: `stonechat transcribe`)" } else { "" };
+        format!("cannot load `{}`{advice}", path.display())
+    })
 }
 
 fn is_whisper(file: &ModelFile) -> bool {

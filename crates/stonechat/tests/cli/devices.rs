@@ -19,9 +19,8 @@ fn devices_are_listed() {
 #[test]
 fn a_device_that_is_not_there_is_refused() {
     let folder = Folder::new("devices-missing");
-    let model = workspace().join("test-data/golden/llm/llama.gguf");
-    let model = model.to_str().unwrap();
-    let generate = ["generate", "-m", model, "-p", "a", "-n", "2", "--device"];
+    let model = golden("llama.gguf");
+    let generate = ["generate", "-m", &model, "-p", "a", "-n", "2", "--device"];
     // Drivers may write to standard error, too.
     let ran = folder.run(&[&generate[..], &["wgpu:99"]].concat());
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
@@ -31,21 +30,93 @@ fn a_device_that_is_not_there_is_refused() {
     assert!(ran.stderr.contains("expected auto, cpu, wgpu or wgpu:N"), "{ran:?}");
 }
 
-#[test]
-fn a_gpu_says_what_the_cpu_says() {
-    let test = "a_gpu_says_what_the_cpu_says";
-    let folder = Folder::new("devices-text");
+/// Whether there is a GPU, or a processor that plays one; a line that says why `test` is skipped otherwise.
+fn has_gpu(folder: &Folder, test: &str) -> bool {
     let listed: serde_json::Value =
         serde_json::from_str(folder.run(&["devices", "--json"]).succeeds()).unwrap();
-    if listed["wgpu"].as_array().unwrap().is_empty() {
+    let is_there = !listed["wgpu"].as_array().unwrap().is_empty();
+    if !is_there {
         println!("SKIPPED {test}: no Vulkan, Metal or DirectX 12 adapter");
+    }
+    is_there
+}
+
+fn golden(name: &str) -> String {
+    workspace().join("test-data/golden/llm").join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn layers_that_are_no_number_are_refused() {
+    let folder = Folder::new("layers-refused");
+    let model = golden("llama.gguf");
+    let generate = ["generate", "-m", &model, "-p", "a", "-n", "2"];
+    for wrong in ["-1", "most", "2.5", ""] {
+        let ran = folder.run(&[&generate[..], &["-ngl", wrong]].concat());
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
+        let expected = format!("expected a number of layers, auto or all, got `{wrong}`");
+        assert!(wrong.is_empty() || ran.stderr.contains(&expected), "{ran:?}");
+    }
+    let ran = folder.run(&[&generate[..], &["-ngl", "2", "--device", "cpu"]].concat());
+    ran.fails("--gpu-layers: expected a GPU, got --device cpu");
+    // None on a GPU needs none.
+    let none = folder.run(&[&generate[..], &["-ngl", "0", "--temp", "0"]].concat());
+    assert_eq!(none.succeeds(), folder.run(&[&generate[..], &["--temp", "0"]].concat()).succeeds());
+    assert!(none.stderr.contains("cpu: embedding, layers 0 to 1, output: "), "{none:?}");
+}
+
+#[test]
+fn a_split_model_says_what_the_cpu_says_and_who_does_what() {
+    let folder = Folder::new("layers-split");
+    if !has_gpu(&folder, "a_split_model_says_what_the_cpu_says_and_who_does_what") {
+        return;
+    }
+    let model = golden("gemma3.gguf");
+    let options = ["-m", &model, "-p", "ab", "-n", "8", "--temp", "0", "--device", "wgpu:0"];
+    let generate = [&["generate", "--ignore-eos"], &options[..]].concat();
+    let expected = folder.run(&[&generate[..generate.len() - 2], &["-q"]].concat());
+    for (layers, cpu, gpu) in [
+        ("1", "embedding, layers 0 to 5", "output"),
+        ("2", "embedding, layers 0 to 4", "layer 5, output"),
+        ("4", "embedding, layers 0 to 2", "layers 3 to 5, output"),
+        ("6", "embedding, layer 0", "layers 1 to 5, output"),
+        ("7", "", "embedding, layers 0 to 5, output"),
+        ("999", "", "embedding, layers 0 to 5, output"),
+        ("all", "", "embedding, layers 0 to 5, output"),
+    ] {
+        let ran = folder.run(&[&generate[..], &["--n-gpu-layers", layers]].concat());
+        assert_eq!(ran.succeeds(), expected.stdout, "{layers}");
+        let has = |device: &str, parts: &str| {
+            let line = format!("{device}: {parts}: ");
+            let found = ran.stderr.lines().find(|l| l.starts_with(&line));
+            found.is_some_and(|line| line.ends_with(" of keys and values"))
+        };
+        assert!(has("wgpu", gpu), "{layers}: {ran:?}");
+        assert_eq!(has("cpu", cpu), !cpu.is_empty(), "{layers}: {ran:?}");
+    }
+    // A tiny model fits.
+    let auto = folder.run(&[&generate[..], &["-ngl", "auto"]].concat());
+    assert_eq!(auto.succeeds(), expected.stdout);
+    assert!(auto.stderr.contains("--gpu-layers auto: 7 of 7 layers fit the GPU"), "{auto:?}");
+    assert!(auto.stderr.contains("\nwgpu: embedding, layers 0 to 5, output: "), "{auto:?}");
+
+    let bench = ["bench", "-m", &model, "-p", "8", "-n", "2", "-r", "1", "-o", "json"];
+    let ran = folder.run(&[&bench[..], &["-ngl", "3", "--device", "wgpu:0"]].concat());
+    let json: serde_json::Value = serde_json::from_str(ran.succeeds()).unwrap();
+    let parts = ["cpu: embedding, layers 0 to 3", "wgpu: layers 4 to 5, output"];
+    assert_eq!(json[0]["placement"], serde_json::json!(parts));
+    assert!(json[0]["backend"].as_str().unwrap().contains(" + wgpu "), "{json}");
+}
+
+#[test]
+fn a_gpu_says_what_the_cpu_says() {
+    let folder = Folder::new("devices-text");
+    if !has_gpu(&folder, "a_gpu_says_what_the_cpu_says") {
         return;
     }
     for name in ["llama", "gemma3", "gpt-oss"] {
-        let model = workspace().join(format!("test-data/golden/llm/{name}.gguf"));
-        let model = model.to_str().unwrap();
+        let model = golden(&format!("{name}.gguf"));
         let generate =
-            ["generate", "-m", model, "-p", "ab", "-n", "8", "--temp", "0", "--ignore-eos"];
+            ["generate", "-m", &model, "-p", "ab", "-n", "8", "--temp", "0", "--ignore-eos"];
         let cpu = folder.run(&generate).succeeds().to_owned();
         let gpu = folder.run(&[&generate[..], &["--device", "wgpu:0"]].concat());
         assert_eq!(gpu.succeeds(), cpu, "{name}");

@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use stonechat::llm::{Batch, Model, State, StateOptions};
+use stonechat::llm::{Batch, Config, Devices, Model, Placement, State, StateOptions};
+use stonechat::nn::Ranked;
 use stonechat::nn::sample::{Rng, SamplingOptions};
-use stonechat::nn::{Backend, Ranked};
 
 use super::super::console::Console;
-use super::super::device::{DeviceArgs, Work};
 use super::super::{megabytes, print};
+use super::gpu_layers::{DevicesArgs, ModelWork};
 use super::{KvName, Loaded, load};
 
 /// Arguments of `stonechat bench`.
@@ -29,7 +29,7 @@ pub(in crate::cli) struct Args {
     #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "0")]
     threads: Vec<usize>,
     #[command(flatten)]
-    device: DeviceArgs,
+    devices: DevicesArgs,
     /// Runs of each test, after one that does not count
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     repetitions: usize,
@@ -61,6 +61,8 @@ struct Measured {
     size_bytes: u64,
     n_params: u64,
     backend: String,
+    /// What each device has.
+    placement: Vec<String>,
     threads: usize,
     /// Opening the file included.
     load_s: f64,
@@ -84,7 +86,7 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
     for name in &args.model {
         for &threads in &args.threads {
             let tests = Tests { args, name, threads, console: &console };
-            all.extend(args.device.run(threads, tests)?);
+            all.extend(args.devices.run(threads, name, &console, tests)?);
         }
     }
     match args.output {
@@ -95,6 +97,7 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The tests of a model.
+#[derive(Clone, Copy)]
 struct Tests<'a> {
     args: &'a Args,
     name: &'a str,
@@ -102,13 +105,22 @@ struct Tests<'a> {
     console: &'a Console,
 }
 
-impl Work for Tests<'_> {
+impl ModelWork for Tests<'_> {
     type Output = Vec<Measured>;
 
-    fn run<B: Backend>(self, backend: B) -> anyhow::Result<Vec<Measured>> {
+    fn state(&self, _: &Config) -> StateOptions {
+        let longest = self.args.n_prompt.iter().chain(&self.args.n_gen).max();
+        self.args.state(longest.copied().unwrap_or(0))
+    }
+
+    fn run<D: Devices>(self, devices: D) -> anyhow::Result<Vec<Measured>> {
         let Self { args, name, threads, console } = self;
-        let loaded = load(name, backend, console)?;
+        let loaded = load(name, devices, console)?;
         console.note(&format!("{name}: {}", loaded.report()));
+        if args.devices.is_split() {
+            let lines = loaded.placements(&self.state(loaded.model.config()));
+            lines.iter().for_each(|line| console.note(&format!("{name}: {line}")));
+        }
         let prompts = args.n_prompt.iter().map(|&n| (n, 0));
         let texts = args.n_gen.iter().map(|&n| (0, n));
         let tests = prompts.chain(texts).filter(|&(prompt, text)| prompt + text > 0);
@@ -116,19 +128,24 @@ impl Work for Tests<'_> {
     }
 }
 
-fn measure<B: Backend>(
+impl Args {
+    /// Sizes of the state for a test of `n` tokens.
+    fn state(&self, n: usize) -> StateOptions {
+        let (n_batch, kv_dtype) = (self.batch_size.min(n.max(1)), self.cache_type_k.dtype());
+        StateOptions { n_batch, kv_dtype, ..StateOptions::new(n.max(64)) }
+    }
+}
+
+fn measure<D: Devices>(
     args: &Args,
-    loaded: &Loaded<B>,
+    loaded: &Loaded<D>,
     threads: usize,
     (n_prompt, n_gen): (usize, usize),
 ) -> anyhow::Result<Measured> {
     let model = &loaded.model;
     let n = n_prompt + n_gen;
-    let mut state = model.state(StateOptions {
-        n_batch: args.batch_size.min(n.max(1)),
-        kv_dtype: args.cache_type_k.dtype(),
-        ..StateOptions::new(n.max(64))
-    })?;
+    let options = args.state(n);
+    let mut state = model.state(options)?;
     let mut rng = Rng::new(1);
     let mut read = Read::default();
     let mut samples = Vec::new();
@@ -155,10 +172,11 @@ fn measure<B: Backend>(
         dtype: summary.dtype.clone(),
         size_bytes: summary.weight_bytes,
         n_params: summary.n_params,
-        backend: model.backend().describe(),
+        backend: model.describe(),
+        placement: model.placements(&options).iter().map(Placement::to_string).collect(),
         threads,
         load_s: loaded.time.as_secs_f64(),
-        repack_s: model.backend().load_cost().repacking.as_secs_f64(),
+        repack_s: model.load_cost().repacking.as_secs_f64(),
         test: if n_prompt > 0 { format!("pp{n_prompt}") } else { format!("tg{n_gen}") },
         n_prompt,
         n_gen,
@@ -177,9 +195,9 @@ struct Read {
 }
 
 /// Runs `n` random tokens and reads what decides about the next.
-fn prefill<B: Backend>(
-    model: &Model<B>,
-    state: &mut State<B>,
+fn prefill<D: Devices>(
+    model: &Model<D>,
+    state: &mut State<D>,
     n: usize,
     (rng, read): (&mut Rng, &mut Read),
 ) -> anyhow::Result<()> {
@@ -192,7 +210,8 @@ fn prefill<B: Backend>(
         let last = [chunk.len() - 1];
         let outputs = if done == n { &last[..] } else { &[] };
         let sequences = vec![0; chunk.len()];
-        model.forward(state, Batch { tokens: chunk, sequences: &sequences, outputs })?;
+        let batch = Batch { tokens: chunk, sequences: &sequences, outputs };
+        pollster::block_on(model.forward(state, batch))?;
     }
     // A device may work while the host goes on: a pass is over when its result is there.
     let k = SamplingOptions::default().top_k;

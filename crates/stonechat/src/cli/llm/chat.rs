@@ -10,15 +10,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use serde_json::{Value, json};
 use stonechat::llm::{
-    Completion, Event, Finish, GenerateOptions, Model, OnFull, PLAIN_STOP, Session,
+    Completion, Config, Devices, Event, Finish, GenerateOptions, Model, OnFull, PLAIN_STOP,
+    Session, StateOptions,
 };
-use stonechat::nn::Backend;
 use stonechat::text::{ChatTemplate, Conversation};
 
 use super::super::console::Console;
-use super::super::device::Work;
 use super::super::print;
 use super::generate::times;
+use super::gpu_layers::ModelWork;
 use super::sampling::SamplingArgs;
 use super::{ContextArgs, ModelArgs, read_text};
 use crate::cli::interrupt::interrupt_flag;
@@ -68,23 +68,28 @@ Ctrl-C stops an answer.";
 
 /// Talks until the input ends.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.model.on_device(Talk(args))
+    args.model.on_devices(Talk(args))
 }
 
+#[derive(Clone, Copy)]
 struct Talk<'a>(&'a Args);
 
-impl Work for Talk<'_> {
+impl ModelWork for Talk<'_> {
     type Output = ExitCode;
 
-    fn run<B: Backend>(self, backend: B) -> anyhow::Result<ExitCode> {
-        talk(self.0, backend)
+    fn state(&self, config: &Config) -> StateOptions {
+        self.0.context.session(config, 1).state(config)
+    }
+
+    fn run<D: Devices>(self, devices: D) -> anyhow::Result<ExitCode> {
+        let model = self.0.model.load(devices, self)?;
+        talk(self.0, &model)
     }
 }
 
-fn talk<B: Backend>(args: &Args, backend: B) -> anyhow::Result<ExitCode> {
-    let model = args.model.load(backend)?;
-    let template = template(args, &model)?;
-    let session = args.model.session(&model, args.context.session(&model, 1))?;
+fn talk<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ExitCode> {
+    let template = template(args, model)?;
+    let session = args.model.session(model, args.context.session(model.config(), 1))?;
     let mut options = GenerateOptions {
         n_predict: usize::try_from(args.n_predict).ok(),
         sampling: args.sampling.options(model.tokenizer())?,
@@ -152,7 +157,7 @@ fn talk<B: Backend>(args: &Args, backend: B) -> anyhow::Result<ExitCode> {
     Ok(if failed && !is_terminal { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn template<B: Backend>(args: &Args, model: &Model<B>) -> anyhow::Result<ChatTemplate> {
+fn template<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ChatTemplate> {
     let replacement = match &args.chat_template {
         Some(name) if Path::new(name).is_file() => Some(read_text(Path::new(name))?),
         other => other.clone(),
@@ -162,17 +167,17 @@ fn template<B: Backend>(args: &Args, model: &Model<B>) -> anyhow::Result<ChatTem
         .context("cannot use the chat template: --chat-template takes a file or a name like chatml")
 }
 
-struct Chat<'a, B: Backend> {
+struct Chat<'a, D: Devices> {
     args: &'a Args,
     template: ChatTemplate,
-    session: Session<'a, B>,
+    session: Session<'a, D>,
     options: GenerateOptions,
     console: Console,
     messages: Vec<Value>,
     is_output_closed: bool,
 }
 
-impl<B: Backend> Chat<'_, B> {
+impl<D: Devices> Chat<'_, D> {
     /// Handles one line: a command or a message.
     fn take(&mut self, line: &str, interrupted: &AtomicBool) -> anyhow::Result<()> {
         if line.is_empty() {

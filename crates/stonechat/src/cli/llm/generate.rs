@@ -9,16 +9,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use stonechat::llm::{
-    BeamOptions, Completion, Event, Finish, GenerateOptions, Guidance, Model, OnFull, TokenProbs,
+    BeamOptions, Completion, Config, Devices, Event, Finish, GenerateOptions, Guidance, Model,
+    OnFull, StateOptions, TokenProbs,
 };
-use stonechat::nn::Backend;
 
 use super::super::console::Console;
-use super::super::device::Work;
 use super::super::print;
+use super::gpu_layers::ModelWork;
 use super::sampling::{SamplingArgs, unescape};
 use super::{ContextArgs, ModelArgs, read_text};
 use crate::cli::interrupt::interrupt_flag;
+
+/// Largest value of `--beams`.
+const MAX_BEAMS: usize = 64;
 
 /// Arguments of `stonechat generate`.
 #[derive(Debug, clap::Args)]
@@ -85,36 +88,52 @@ pub(in crate::cli) struct Args {
 /// Continues the prompt.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let prompt = prompt(args)?;
-    args.model.on_device(Continue { args, prompt: &prompt })
+    args.model.on_devices(Continue { args, prompt: &prompt })
 }
 
+#[derive(Clone, Copy)]
 struct Continue<'a> {
     args: &'a Args,
     prompt: &'a str,
 }
 
-impl Work for Continue<'_> {
+impl ModelWork for Continue<'_> {
     type Output = ExitCode;
 
-    fn run<B: Backend>(self, backend: B) -> anyhow::Result<ExitCode> {
-        generate(self.args, self.prompt, backend)
+    fn state(&self, config: &Config) -> StateOptions {
+        self.args.context.session(config, self.args.n_sequences()).state(config)
+    }
+
+    fn run<D: Devices>(self, devices: D) -> anyhow::Result<ExitCode> {
+        let model = self.args.model.load(devices, self)?;
+        generate(self.args, self.prompt, &model)
     }
 }
 
-fn generate<B: Backend>(args: &Args, prompt: &str, backend: B) -> anyhow::Result<ExitCode> {
+impl Args {
+    /// Texts that are held at once.
+    fn n_sequences(&self) -> usize {
+        match (self.beams, self.cfg_scale) {
+            (Some(width), _) => 2 * width.clamp(1, MAX_BEAMS),
+            (None, Some(_)) => 2,
+            (None, None) => 1,
+        }
+    }
+}
+
+fn generate<D: Devices>(args: &Args, prompt: &str, model: &Model<D>) -> anyhow::Result<ExitCode> {
     let n_predict = usize::try_from(args.n_predict).ok();
-    let model = args.model.load(backend)?;
     let tokens = match &args.suffix {
         Some(suffix) => model.infill(prompt, suffix)?,
         None => model.tokenize_prompt(prompt),
     };
     if let Some(width) = args.beams {
-        return search(args, &model, &tokens, width, n_predict);
+        return search(args, model, &tokens, width, n_predict);
     }
-    let mut options = options(args, &model, tokens.len())?;
+    let mut options = options(args, model, tokens.len())?;
     options.n_predict = n_predict;
-    let n_sequences = if options.guidance.is_some() { 2 } else { 1 };
-    let mut session = args.model.session(&model, args.context.session(&model, n_sequences))?;
+    let sizes = args.context.session(model.config(), args.n_sequences());
+    let mut session = args.model.session(model, sizes)?;
     if let Some(path) = args.prompt_cache.as_ref().filter(|path| path.exists()) {
         session.restore(path)?;
     }
@@ -130,7 +149,7 @@ fn generate<B: Backend>(args: &Args, prompt: &str, backend: B) -> anyhow::Result
         pollster::block_on(session.save(path))?;
     }
     if args.json {
-        let report = Report::new(&model, &completion);
+        let report = Report::new(model, &completion);
         print(&format!("{}\n", serde_json::to_string(&report)?))?;
     } else if !completion.text.ends_with('\n') {
         print("\n")?;
@@ -142,7 +161,7 @@ fn generate<B: Backend>(args: &Args, prompt: &str, backend: B) -> anyhow::Result
         ));
     }
     if args.model.verbose {
-        console.note(&times(&model, &completion));
+        console.note(&times(model, &completion));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -186,9 +205,9 @@ fn prompt(args: &Args) -> anyhow::Result<String> {
     Ok(if args.escape { unescape(&text) } else { text })
 }
 
-fn options<B: Backend>(
+fn options<D: Devices>(
     args: &Args,
-    model: &Model<B>,
+    model: &Model<D>,
     n_prompt: usize,
 ) -> anyhow::Result<GenerateOptions> {
     Ok(GenerateOptions {
@@ -214,18 +233,19 @@ fn options<B: Backend>(
     })
 }
 
-fn search<B: Backend>(
+fn search<D: Devices>(
     args: &Args,
-    model: &Model<B>,
+    model: &Model<D>,
     prompt: &[u32],
     width: usize,
     n_predict: Option<usize>,
 ) -> anyhow::Result<ExitCode> {
     let n_predict = n_predict.context("--beams: expected --n-predict with the longest text")?;
-    if !(1..=64).contains(&width) {
-        bail!("--beams: expected 1 to 64, got {width}");
+    if !(1..=MAX_BEAMS).contains(&width) {
+        bail!("--beams: expected 1 to {MAX_BEAMS}, got {width}");
     }
-    let mut session = args.model.session(model, args.context.session(model, 2 * width))?;
+    let sizes = args.context.session(model.config(), args.n_sequences());
+    let mut session = args.model.session(model, sizes)?;
     let options = BeamOptions { width, n_predict, length_penalty: args.length_penalty };
     let beams = pollster::block_on(session.beam_search(prompt, &options))?;
     if args.json {
@@ -280,7 +300,7 @@ struct Top {
 }
 
 impl<'a> Report<'a> {
-    fn new<B: Backend>(model: &Model<B>, completion: &'a Completion) -> Self {
+    fn new<D: Devices>(model: &Model<D>, completion: &'a Completion) -> Self {
         let times = rates(completion);
         let piece = |id| {
             let bytes = model.tokenizer().token_piece(id, true);
@@ -336,11 +356,11 @@ fn rates(completion: &Completion) -> Times {
 }
 
 /// The line of `--verbose` about a text.
-pub(super) fn times<B: Backend>(model: &Model<B>, completion: &Completion) -> String {
+pub(super) fn times<D: Devices>(model: &Model<D>, completion: &Completion) -> String {
     let times = rates(completion);
     format!(
         "{}: prompt {} tokens ({} kept) {:.0} ms, {:.1} tok/s; text {} tokens {:.0} ms, {:.1} tok/s; seed {}",
-        model.backend().describe(),
+        model.describe(),
         completion.prompt_tokens,
         completion.cached_tokens,
         times.prompt_ms,

@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use stonechat::llm::{PerplexityOptions, perplexity};
-use stonechat::nn::Backend;
+use stonechat::llm::{Config, Devices, Model, PerplexityOptions, StateOptions, perplexity};
 
 use super::super::console::Console;
-use super::super::device::Work;
 use super::super::print;
+use super::gpu_layers::ModelWork;
 use super::{KvName, ModelArgs, read_text};
 
 /// Arguments of `stonechat perplexity`.
@@ -34,31 +33,42 @@ pub(in crate::cli) struct Args {
 
 /// Prints the perplexity, the last number on standard output.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
-    args.model.on_device(Measure(args))
+    args.model.on_devices(Measure(args))
 }
 
+#[derive(Clone, Copy)]
 struct Measure<'a>(&'a Args);
 
-impl Work for Measure<'_> {
+impl ModelWork for Measure<'_> {
     type Output = ();
 
-    fn run<B: Backend>(self, backend: B) -> anyhow::Result<()> {
-        measure(self.0, backend)
+    fn state(&self, _: &Config) -> StateOptions {
+        self.0.options().state()
+    }
+
+    fn run<D: Devices>(self, devices: D) -> anyhow::Result<()> {
+        let text = read_text(&self.0.file)?;
+        let model = self.0.model.load(devices, self)?;
+        measure(self.0, &text, &model)
     }
 }
 
-fn measure<B: Backend>(args: &Args, backend: B) -> anyhow::Result<()> {
-    let text = read_text(&args.file)?;
+impl Args {
+    fn options(&self) -> PerplexityOptions {
+        PerplexityOptions {
+            n_ctx: self.ctx_size,
+            n_batch: self.batch_size,
+            kv_dtype: self.cache_type_k.dtype(),
+        }
+    }
+}
+
+fn measure<D: Devices>(args: &Args, text: &str, model: &Model<D>) -> anyhow::Result<()> {
     // As llama-perplexity does: editors end files with a line feed that is no part of the text.
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    let model = args.model.load(backend)?;
-    let options = PerplexityOptions {
-        n_ctx: args.ctx_size,
-        n_batch: args.batch_size,
-        kv_dtype: args.cache_type_k.dtype(),
-    };
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let options = args.options();
     let console = Console::new(args.model.quiet);
-    let measured = pollster::block_on(perplexity(&model, text, &options, &mut |report| {
+    let measured = pollster::block_on(perplexity(model, text, &options, &mut |report| {
         if report.window == 1 {
             console.begin("windows", report.n_windows as u64);
         }

@@ -1,0 +1,162 @@
+//! What of a model each of its devices has, and how much of a model fits a device.
+
+use std::fmt;
+use std::ops::Range;
+
+use stonechat_formats::ModelFile;
+use stonechat_nn::Backend;
+
+use crate::{Config, Error, StateOptions};
+
+/// What of a model a device has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// Name of the device.
+    pub device: &'static str,
+    /// The layers, counted from 0.
+    pub layers: Range<usize>,
+    /// Whether the embedding is there.
+    pub has_input: bool,
+    /// Whether the vocabulary projection is there.
+    pub has_output: bool,
+    /// Weights, in the types that the device has them in.
+    pub weight_bytes: u64,
+    /// Keys and values.
+    pub kv_bytes: u64,
+}
+
+impl fmt::Display for Placement {
+    /// The device and its parts, without the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let layers = match self.layers.len() {
+            0 => None,
+            1 => Some(format!("layer {}", self.layers.start)),
+            _ => Some(format!("layers {} to {}", self.layers.start, self.layers.end - 1)),
+        };
+        let input = self.has_input.then(|| "embedding".to_owned());
+        let output = self.has_output.then(|| "output".to_owned());
+        let parts: Vec<_> = [input, layers, output].into_iter().flatten().collect();
+        write!(f, "{}: {}", self.device, parts.join(", "))
+    }
+}
+
+/// How many of the model's last layers fit `bytes` of a device with a state of these sizes. As in llama.cpp the
+/// output counts as the last of `n_layers + 1` layers; all of them take the embedding along.
+///
+/// What a device keeps beside weights, keys and values is estimated.
+///
+/// # Errors
+/// If the file is of no model that runs here.
+pub fn layers_that_fit<B: Backend>(
+    device: &B,
+    file: &ModelFile,
+    options: &StateOptions,
+    bytes: u64,
+) -> Result<usize, Error> {
+    let config = Config::from_file(file)?;
+    let n_layers = config.n_layers;
+    let (mut layers, mut embedding, mut output, mut others) = (vec![0; n_layers], 0, 0, 0);
+    for tensor in file.tensors() {
+        let stored = device.stored_dtype(tensor.dtype).bytes_for(tensor.n_elements());
+        let bytes = stored.unwrap_or(tensor.data.len()) as u64;
+        match layer_of(tensor.name) {
+            Some(layer) if layer < n_layers => layers[layer] += bytes,
+            _ if is_embedding(tensor.name) => embedding += bytes,
+            _ if is_output(tensor.name) => output += bytes,
+            _ => others += bytes,
+        }
+    }
+    // A tied projection is the embedding once more, unless the embedding is there anyway.
+    let (output, input) = if output == 0 { (embedding, 0) } else { (output, embedding) };
+    let kv_bytes = options.kv_shape(&config, 1).bytes();
+    let mut left = bytes.saturating_sub(activations(&config, options) + others);
+    let mut take = |bytes: u64| {
+        let fits = bytes <= left;
+        left = left.saturating_sub(bytes);
+        fits
+    };
+    if !take(output) {
+        return Ok(0);
+    }
+    let fitting = layers.iter().rev().take_while(|&&layer| take(layer + kv_bytes)).count();
+    Ok(if fitting == n_layers && take(input) {
+        n_layers + 1
+    } else {
+        fitting.min(n_layers - 1) + 1
+    })
+}
+
+/// Bytes of a state's buffers, and once more for what a device keeps beside them.
+fn activations(config: &Config, options: &StateOptions) -> u64 {
+    let widths =
+        3 * config.d_model + 2 * config.q_width() + 2 * config.kv_width() + 3 * config.d_ff;
+    let rows = options.n_batch * widths;
+    let outputs = options.n_outputs * (config.d_model + config.vocab_size);
+    8 * (rows + outputs) as u64
+}
+
+/// The layer of a tensor, GGUF's `blk.3.` or `model.layers.3.`.
+fn layer_of(name: &str) -> Option<usize> {
+    name.split('.').find_map(|part| part.parse().ok())
+}
+
+fn is_embedding(name: &str) -> bool {
+    matches!(name, "token_embd.weight" | "model.embed_tokens.weight")
+}
+
+fn is_output(name: &str) -> bool {
+    matches!(name, "output.weight" | "lm_head.weight")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use stonechat_nn::Cpu;
+
+    use super::*;
+
+    fn model(name: &str) -> ModelFile {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
+        ModelFile::open(folder.join(name)).unwrap()
+    }
+
+    #[test]
+    fn as_many_layers_fit_as_there_is_room_for() {
+        let cpu = Cpu::new(1).unwrap();
+        for name in ["llama.gguf", "llama-hf", "llama-bias-tied.gguf", "gemma3.gguf"] {
+            let file = model(name);
+            let n_layers = Config::from_file(&file).unwrap().n_layers;
+            let fit = |n_ctx, bytes| {
+                let options = StateOptions { n_batch: 1, ..StateOptions::new(n_ctx) };
+                layers_that_fit(&cpu, &file, &options, bytes).unwrap()
+            };
+            assert_eq!((fit(64, 0), fit(64, u64::MAX)), (0, n_layers + 1), "{name}");
+            // From nothing to everything one layer at a time, the later the longer the context is.
+            let [short, long] = [64, 4096]
+                .map(|n_ctx| (0..500).map(|kb| fit(n_ctx, kb * 1000)).collect::<Vec<_>>());
+            assert!(short.is_sorted(), "{name}");
+            for n in 0..=n_layers + 1 {
+                assert!(short.contains(&n), "{name}: never {n} of {n_layers} layers");
+            }
+            assert!(long != short && long.iter().zip(&short).all(|(l, s)| l <= s), "{name}");
+        }
+    }
+
+    #[test]
+    fn placements_name_their_parts() {
+        let all = Placement {
+            device: "cpu",
+            layers: 0..3,
+            has_input: true,
+            has_output: true,
+            weight_bytes: 1,
+            kv_bytes: 1,
+        };
+        assert_eq!(all.to_string(), "cpu: embedding, layers 0 to 2, output");
+        let one = Placement { layers: 2..3, has_input: false, ..all.clone() };
+        assert_eq!(one.to_string(), "cpu: layer 2, output");
+        let none = Placement { layers: 3..3, has_input: false, ..all };
+        assert_eq!(none.to_string(), "cpu: output");
+    }
+}
