@@ -50,5 +50,5 @@ pub use matmul::{DenseWeight, matmul, matmul_dequantized};
 pub use matrix::{MatMut, MatRef, SharedMut};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rope::{Rope, RopePairs, Rotation, rope};
-pub use softmax::{argmax, log_softmax_in_place, log_sum_exp, softmax_in_place};
+pub use softmax::{argmax, log_softmax_in_place, log_sum_exp, max, softmax_in_place};
 pub use top_k::{Ranked, top_k};

@@ -379,6 +379,12 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Calls `task`, which works on the host, for each item; on several threads where the device has
+    /// some.
+    fn for_each<T: Send>(&self, items: &mut [T], task: impl Fn(&mut T) + Sync) {
+        items.iter_mut().for_each(task);
+    }
+
     /// A buffer of `len` zeros.
     ///
     /// # Errors

@@ -179,6 +179,15 @@ impl Backend for Cpu {
         format!("cpu {isa}, {n_threads} threads{layout}")
     }
 
+    fn for_each<T: Send>(&self, items: &mut [T], task: impl Fn(&mut T) + Sync) {
+        let n_items = items.len();
+        let items = Mutex::new(items.iter_mut());
+        self.device.threads.run(n_items, |_| {
+            let item = items.lock().unwrap_or_else(PoisonError::into_inner).next();
+            item.into_iter().for_each(&task);
+        });
+    }
+
     fn load_cost(&self) -> LoadCost {
         *self.load_cost.lock().unwrap_or_else(PoisonError::into_inner)
     }

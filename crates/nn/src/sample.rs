@@ -11,6 +11,7 @@
 //! | `top_n_sigma.rs`, `top_k.rs`, `top_p.rs`, `min_p.rs` | truncation by logit or probability |
 //! | `typical.rs`, `tail_free.rs`, `eta.rs`, `xtc.rs` | truncation by the distribution's shape |
 //! | `temperature.rs`, `mirostat.rs`, `adaptive_p.rs` | reshaping, fixed or by feedback |
+//! | `logits.rs` | what searches need of raw logits |
 //! | `healing.rs` | [`PrefixConstraint`]: token healing |
 //! | `grammar.rs`, `gbnf.rs` | `Grammar`: grammars as token masks, with the feature `grammar` |
 //! | `rng.rs` | [`Rng`]: the seeded generator |
@@ -27,6 +28,7 @@ mod gbnf;
 mod grammar;
 mod healing;
 mod kind;
+mod logits;
 mod min_p;
 mod mirostat;
 mod options;
@@ -49,6 +51,7 @@ pub use candidates::Candidate;
 pub use grammar::{Grammar, GrammarSource, TokenTable, TokenText};
 pub use healing::PrefixConstraint;
 pub use kind::SamplerKind;
+pub use logits::{log_sum_exp, max};
 pub use options::SamplingOptions;
 pub use rng::Rng;
 pub use sampler::Sampler;

@@ -47,7 +47,8 @@ impl<B: Backend> Transcriber<B> {
                 // Draws depend on the window, not on what is decoded beside it.
                 let at = (tracks[window].window_start() * options.temperatures.len() + n) as u64;
                 let seed = options.seed.wrapping_add(at);
-                WindowRequest { window, prompt: tokens, n_given: *n_given, seed }
+                let reach = tracks[window].reach(self.model.special());
+                WindowRequest { window, prompt: tokens, n_given: *n_given, reach, seed }
             };
             let requests: Vec<_> = open.iter().map(request).collect();
             let (state, scratch) = (&mut self.decoder, &mut self.scratch);

@@ -59,7 +59,7 @@ pub struct Options {
     /// Candidates sampled at temperatures above zero; the most probable one is kept.
     pub best_of: usize,
     /// Windows that are decoded side by side; then none knows the text of another, and the
-    /// recording is cut into so many pieces or a multiple. One after the other when `None`.
+    /// recording is cut where it is quiet into pieces of a window. One after the other when `None`.
     pub batch_size: Option<usize>,
     /// A window fails when its text compresses (zlib) better than this: it repeats itself.
     pub compression_ratio_threshold: Option<f64>,

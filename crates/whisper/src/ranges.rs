@@ -9,11 +9,10 @@ use crate::{Error, Options, SAMPLE_RATE, VadMode, WINDOW_SAMPLES};
 
 /// A recording is cut where it is quietest, so far from where the piece would end at most.
 const MARGIN_SAMPLES: usize = 3 * SAMPLE_RATE;
-/// Length of what is compared to find that place: longer than the stop of a consonant.
-const QUIET_SAMPLES: usize = SAMPLE_RATE / 5;
-/// Longest piece. Each costs about half a window at its end, and text appears when the pieces before
-/// it are done.
-const MAX_PIECE_SAMPLES: usize = 300 * SAMPLE_RATE;
+/// Length of a piece that leaves room for that in a window.
+const PIECE_SAMPLES: usize = WINDOW_SAMPLES - MARGIN_SAMPLES;
+/// Length of what is compared to find that place: a pause between sentences rather than words.
+const QUIET_SAMPLES: usize = SAMPLE_RATE / 2;
 
 impl Options {
     /// The stretches of 16 kHz samples that hold speech, where only speech is to be heard; `None` where
@@ -42,65 +41,39 @@ impl Options {
     }
 }
 
-/// `samples` in pieces of about one length, for `batch_size` of them side by side: each holds a window
-/// or more, and their number leaves no place empty.
-pub(crate) fn cut(samples: &[f32], batch_size: usize) -> Vec<Range<usize>> {
-    let len = samples.len();
-    let n_pieces = if len <= batch_size * WINDOW_SAMPLES {
-        len.div_ceil(WINDOW_SAMPLES)
-    } else {
-        len.div_ceil(MAX_PIECE_SAMPLES).next_multiple_of(batch_size)
-    };
-    into_pieces(samples, n_pieces)
-}
-
-/// Stretches of `samples`, of which those longer than a window are cut as [`cut`] does, so that each of
-/// `batch_size` places has as much to do.
-pub(crate) fn cut_each(
-    samples: &[f32],
-    ranges: Vec<Range<usize>>,
-    batch_size: usize,
-) -> Vec<Range<usize>> {
-    let total: usize = ranges.iter().map(Range::len).sum();
-    let len = total.div_ceil(batch_size).clamp(WINDOW_SAMPLES, MAX_PIECE_SAMPLES);
-    let pieces = |range: Range<usize>| {
-        let pieces = into_pieces(&samples[range.clone()], range.len().div_ceil(len));
-        pieces.into_iter().map(move |piece| range.start + piece.start..range.start + piece.end)
-    };
-    ranges.into_iter().flat_map(pieces).collect()
-}
-
-/// `n_pieces` of about one length.
-fn into_pieces(samples: &[f32], n_pieces: usize) -> Vec<Range<usize>> {
-    let len = samples.len();
+/// `range` of `samples` in pieces of about one length, none longer than a window: for windows side by
+/// side, each of which is heard once.
+pub(crate) fn cut(samples: &[f32], range: Range<usize>) -> Vec<Range<usize>> {
+    let len = range.len();
+    let n_pieces = if len <= WINDOW_SAMPLES { 1 } else { len.div_ceil(PIECE_SAMPLES) };
     let mut pieces = Vec::with_capacity(n_pieces);
-    let mut start = 0;
-    for i in 1..=n_pieces {
+    let mut start = range.start;
+    for i in 1..n_pieces {
         // Products of a recording's samples and pieces are far below 2^64.
-        let end = (len as u64 * i as u64 / n_pieces as u64) as usize;
-        let end = if i == n_pieces { end } else { quietest(samples, end) };
+        let ideal = range.start + (len as u64 * i as u64 / n_pieces as u64) as usize;
+        let last = (ideal + MARGIN_SAMPLES).min(start + WINDOW_SAMPLES);
+        let end = quietest(samples, ideal - MARGIN_SAMPLES..last);
         pieces.push(start..end);
         start = end;
     }
+    pieces.extend((!range.is_empty()).then_some(start..range.end));
     pieces
 }
 
-/// The middle of the quietest stretch around `at`.
-fn quietest(samples: &[f32], at: usize) -> usize {
+/// The middle of the quietest stretch in `range`.
+fn quietest(samples: &[f32], range: Range<usize>) -> usize {
     let energy = |at: usize| samples[at..at + QUIET_SAMPLES].iter().map(|s| s * s).sum::<f32>();
-    let first = at.saturating_sub(MARGIN_SAMPLES);
-    let last = (at + MARGIN_SAMPLES).min(samples.len()) - QUIET_SAMPLES;
-    let places = (first..=last).step_by(QUIET_SAMPLES / 2);
+    let places =
+        range.clone().step_by(QUIET_SAMPLES / 2).take_while(|at| at + QUIET_SAMPLES <= range.end);
     let quietest = places.min_by(|&a, &b| energy(a).total_cmp(&energy(b)));
-    quietest.map_or(at, |place| place + QUIET_SAMPLES / 2)
+    quietest.map_or(range.end, |place| place + QUIET_SAMPLES / 2)
 }
 
-/// Neighbours of `ranges` joined, with the gaps between them, as long as they fit a window.
+/// Checks that `ranges` are ascending stretches of `n_samples` samples.
 ///
 /// # Errors
-/// If the ranges overlap, are out of order, empty or not of `n_samples` samples.
-pub(crate) fn pack(ranges: &[Range<usize>], n_samples: usize) -> Result<Vec<Range<usize>>, Error> {
-    let mut packed: Vec<Range<usize>> = Vec::new();
+/// If they overlap, are out of order, empty or longer.
+pub(crate) fn check(ranges: &[Range<usize>], n_samples: usize) -> Result<(), Error> {
     let mut done = 0;
     for range in ranges {
         if range.start < done || range.is_empty() || range.end > n_samples {
@@ -111,6 +84,18 @@ pub(crate) fn pack(ranges: &[Range<usize>], n_samples: usize) -> Result<Vec<Rang
             });
         }
         done = range.end;
+    }
+    Ok(())
+}
+
+/// Neighbours of `ranges` joined, with the gaps between them, as long as they fit a window.
+///
+/// # Errors
+/// See [`check`].
+pub(crate) fn pack(ranges: &[Range<usize>], n_samples: usize) -> Result<Vec<Range<usize>>, Error> {
+    check(ranges, n_samples)?;
+    let mut packed: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
         match packed.last_mut() {
             Some(last) if range.end - last.start <= WINDOW_SAMPLES => last.end = range.end,
             _ => packed.push(range.clone()),
@@ -121,59 +106,34 @@ pub(crate) fn pack(ranges: &[Range<usize>], n_samples: usize) -> Result<Vec<Rang
 
 #[cfg(test)]
 mod tests {
-    use super::{cut, cut_each, pack};
+    use super::{cut, pack};
     use crate::{Options, SAMPLE_RATE, WINDOW_SAMPLES};
-
-    #[test]
-    fn long_stretches_are_shared_out() {
-        const S: usize = SAMPLE_RATE;
-        let samples = vec![0.1f32; 500 * S];
-        let ranges = vec![0..10 * S, 20 * S..320 * S, 330 * S..420 * S];
-        let pieces = cut_each(&samples, ranges.clone(), 4);
-        assert_eq!(pieces.len(), 1 + 3 + 1);
-        let total =
-            |ranges: &[std::ops::Range<usize>]| ranges.iter().map(|r| r.len()).sum::<usize>();
-        assert_eq!(total(&pieces), total(&ranges));
-        assert!(pieces.windows(2).all(|pair| pair[0].end <= pair[1].start));
-        assert_eq!(cut_each(&samples, ranges, 1).len(), 1 + 1 + 1);
-        // A remainder is no piece of its own.
-        #[expect(clippy::single_range_in_vec_init, reason = "one stretch is a case")]
-        let uneven = vec![0..401 * S + 1];
-        assert_eq!(cut_each(&samples, uneven, 4).len(), 4);
-    }
 
     #[test]
     fn cuts_are_made_in_pauses() {
         const S: usize = SAMPLE_RATE;
-        let mut samples = vec![0.1f32; 60 * S];
+        let mut samples = vec![0.1f32; 65 * S];
         for (from, to) in [(20 * S, 22 * S), (28 * S, 29 * S), (31 * S, 31 * S + S / 10)] {
             samples[from..to].fill(0.0);
         }
-        let [first, second] = &cut(&samples, 4)[..] else { panic!("two windows") };
+        let [first, second] = &cut(&samples, 5 * S..57 * S)[..] else { panic!("two windows") };
         assert!((28 * S..29 * S).contains(&first.end), "{first:?}");
-        assert_eq!((first.start, second), (0, &(first.end..60 * S)));
+        assert_eq!((first.start, second), (5 * S, &(first.end..57 * S)));
     }
 
     #[test]
-    fn pieces_cover_the_recording_and_fill_the_batch() {
-        for (seconds, batch_size, n_pieces) in [
-            (0, 4, 0),
-            (1, 4, 1),
-            (30, 4, 1),
-            (31, 4, 2),
-            (120, 4, 4),
-            (1000, 4, 4),
-            (1201, 4, 8),
-            (100, 1, 1),
-            (601, 1, 3),
-        ] {
-            let samples = vec![0.0; seconds * SAMPLE_RATE];
-            let pieces = cut(&samples, batch_size);
-            assert_eq!(pieces.len(), n_pieces, "{seconds} s in {batch_size}");
-            assert!(pieces.iter().all(|p| !p.is_empty()));
+    fn pieces_cover_the_range_and_fit_windows() {
+        let samples: Vec<f32> = (0..1010 * SAMPLE_RATE).map(|i| (i % 7919) as f32).collect();
+        for (seconds, n_pieces) in
+            [(0, 0), (1, 1), (30, 1), (31, 2), (54, 2), (55, 3), (120, 5), (1000, 38)]
+        {
+            let range = 5 * SAMPLE_RATE..(5 + seconds) * SAMPLE_RATE;
+            let pieces = cut(&samples, range.clone());
+            assert_eq!(pieces.len(), n_pieces, "{seconds} s");
+            assert!(pieces.iter().all(|p| !p.is_empty() && p.len() <= WINDOW_SAMPLES));
             assert!(pieces.windows(2).all(|w| w[0].end == w[1].start));
             let ends = pieces.first().zip(pieces.last()).map(|(a, b)| a.start..b.end);
-            assert_eq!(ends, (seconds > 0).then_some(0..samples.len()));
+            assert_eq!(ends, (seconds > 0).then_some(range));
         }
     }
 

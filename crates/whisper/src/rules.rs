@@ -1,9 +1,9 @@
 //! Rules applied to the logits before a token is chosen (openai/whisper `decoding.py`:
 //! `SuppressBlank`, `SuppressTokens`, `ApplyTimestampRules`).
 
+use stonechat_nn::sample::{log_sum_exp, max};
 use stonechat_text::Tokenizer;
 
-use crate::sampling::max;
 use crate::{Options, SpecialTokens, TIMESTAMP_SECONDS};
 
 const NEVER: f32 = f32::NEG_INFINITY;
@@ -51,8 +51,8 @@ impl Rules {
     }
 
     /// Sets the logits of tokens that may not follow `sampled`, the window's text so far, to negative
-    /// infinity.
-    pub(crate) fn apply(&self, logits: &mut [f32], sampled: &[u32]) {
+    /// infinity. A text that says something may not end with a timestamp before `reach`.
+    pub(crate) fn apply(&self, logits: &mut [f32], sampled: &[u32], reach: Option<u32>) {
         if sampled.is_empty() {
             forbid(logits, &self.suppressed_first);
         }
@@ -60,6 +60,12 @@ impl Rules {
         if self.no_repeat_ngram_size > 0 {
             let text = &mut logits[..self.special.eot as usize];
             forbid_ngrams(text, sampled, self.no_repeat_ngram_size);
+        }
+        if let (Some(reach), [_, .., last]) = (reach, sampled)
+            && self.special.is_timestamp(*last)
+            && *last < reach
+        {
+            logits[self.special.eot as usize] = NEVER;
         }
         if let Some(max_initial) = self.max_initial_timestamp {
             self.apply_timestamps(logits, sampled, max_initial);
@@ -92,13 +98,7 @@ impl Rules {
             }
         }
         let (text, timestamps) = logits.split_at_mut(begin);
-        let max_text = max(text);
-        let max_timestamp = max(timestamps);
-        if max_timestamp == NEVER {
-            return;
-        }
-        let sum: f32 = timestamps.iter().map(|&l| (l - max_timestamp).exp()).sum();
-        if max_timestamp + sum.ln() > max_text {
+        if log_sum_exp(timestamps) > max(text) {
             text.fill(NEVER);
         }
     }
@@ -160,10 +160,14 @@ mod tests {
     }
 
     fn allowed(sampled: &[u32]) -> Vec<usize> {
+        allowed_before(sampled, None)
+    }
+
+    fn allowed_before(sampled: &[u32], reach: Option<u32>) -> Vec<usize> {
         let mut logits = vec![0.0; 51865];
         // Text must outweigh the sum of 1501 equal timestamps for the last rule not to fire.
         logits[..50364].fill(10.0);
-        rules().apply(&mut logits, sampled);
+        rules().apply(&mut logits, sampled, reach);
         (0..51865).filter(|&i| logits[i] > NEVER).collect()
     }
 
@@ -188,6 +192,18 @@ mod tests {
     }
 
     #[test]
+    fn a_text_goes_on_until_speech_ends() {
+        let ends =
+            |sampled: &[u32], reach| allowed_before(sampled, Some(BEGIN + reach)).contains(&50257);
+        for stamps in [&[BEGIN + 100][..], &[BEGIN + 100, BEGIN + 100]] {
+            let sampled = [&[BEGIN, 400], stamps].concat();
+            assert!(ends(&sampled, 100) && !ends(&sampled, 101), "{stamps:?}");
+        }
+        assert!(ends(&[BEGIN], 100), "a window may hold nothing");
+        assert!(ends(&[BEGIN, 400], 100), "what has no stamp ends where its window does");
+    }
+
+    #[test]
     fn times_grow_after_text() {
         let ids = allowed(&[BEGIN + 10, 400]);
         assert_eq!(ids.iter().find(|&&i| i >= BEGIN as usize), Some(&(BEGIN as usize + 11)));
@@ -197,7 +213,7 @@ mod tests {
     fn likely_timestamps_win_over_text() {
         let mut logits = vec![0.0; 51865];
         logits[400] = 5.0;
-        rules().apply(&mut logits, &[BEGIN, 400]);
+        rules().apply(&mut logits, &[BEGIN, 400], None);
         assert!(logits[400] == NEVER, "ln(1500) > 5");
     }
 

@@ -6,7 +6,7 @@
 use stonechat_nn::sample::Rng;
 
 use crate::loops::{self, Limits};
-use crate::sampling::{log_sum_exp, sample, top};
+use crate::sampling::{Scores, sample};
 
 /// How to search.
 #[derive(Debug, Clone, Copy)]
@@ -94,14 +94,24 @@ impl Search {
         &self.alive
     }
 
-    /// Chooses the next tokens from `logits`, `[alive, V]`. Each pair of `forks` says that the second sequence
-    /// has to continue where the first stands, before either goes on.
-    pub(crate) fn step(&mut self, logits: &[f32], forks: &mut Vec<(usize, usize)>) {
+    /// How many of the greatest logits of each text a step looks at.
+    pub(crate) fn n_top(&self) -> usize {
+        if self.options.temperature == 0.0 { self.options.width + 1 } else { 0 }
+    }
+
+    /// Chooses the next tokens from `logits`, `[alive, V]`, and their scores. Each pair of `forks` says that
+    /// the second sequence has to continue where the first stands, before either goes on.
+    pub(crate) fn step(
+        &mut self,
+        logits: &[f32],
+        scores: &[Scores],
+        forks: &mut Vec<(usize, usize)>,
+    ) {
         forks.clear();
         if self.options.temperature == 0.0 {
-            self.step_beams(logits, forks);
+            self.step_beams(scores, forks);
         } else {
-            self.step_draws(logits, forks);
+            self.step_draws(logits, scores, forks);
         }
         self.n_steps += 1;
         if self.n_steps >= self.options.max_tokens {
@@ -109,14 +119,12 @@ impl Search {
         }
     }
 
-    fn step_beams(&mut self, logits: &[f32], forks: &mut Vec<(usize, usize)>) {
+    fn step_beams(&mut self, scores: &[Scores], forks: &mut Vec<(usize, usize)>) {
         let SearchOptions { width, patience, eot, .. } = self.options;
-        let vocab_size = logits.len() / self.alive.len();
         let mut steps = Vec::with_capacity(self.alive.len() * (width + 1));
-        for (parent, row) in logits.chunks_exact(vocab_size).enumerate() {
-            let total = log_sum_exp(row);
+        for (parent, Scores { total, top }) in scores.iter().enumerate() {
             let before = self.alive[parent].sum_logprob;
-            steps.extend(top(row, width + 1).into_iter().map(|(token, logit)| Step {
+            steps.extend(top.iter().map(|&(token, logit)| Step {
                 parent,
                 token,
                 logprob: logit - total,
@@ -182,7 +190,7 @@ impl Search {
         }
     }
 
-    fn step_draws(&mut self, logits: &[f32], forks: &mut Vec<(usize, usize)>) {
+    fn step_draws(&mut self, logits: &[f32], scores: &[Scores], forks: &mut Vec<(usize, usize)>) {
         let SearchOptions { temperature, width, eot, .. } = self.options;
         let is_first = self.n_steps == 0;
         if is_first {
@@ -192,10 +200,10 @@ impl Search {
             self.alive.extend((0..width).map(draw));
         }
         let vocab_size = if is_first { logits.len() } else { logits.len() / self.alive.len() };
-        let mut rows = logits.chunks_exact(vocab_size).cycle();
+        let mut rows = logits.chunks_exact(vocab_size).zip(scores).cycle();
         for mut hypothesis in std::mem::take(&mut self.alive) {
-            let Some(row) = rows.next() else { return };
-            let Some(choice) = sample(row, temperature, &mut self.rng) else {
+            let Some((row, scores)) = rows.next() else { return };
+            let Some(choice) = sample(row, scores.total, temperature, &mut self.rng) else {
                 self.finished.push(hypothesis);
                 continue;
             };

@@ -1,5 +1,5 @@
-//! Listening to speech only. Windows side by side are cut from the stretches of it; else what is kept
-//! of a recording is transcribed as if it were all, and the times of what was heard are mapped back.
+//! Listening to speech only: what is kept of a recording is transcribed as if it were all, and the
+//! times of what was heard are mapped back.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -52,24 +52,20 @@ impl<B: Backend> Transcriber<B> {
         options: &'a Options,
     ) -> Result<Transcription<'a, B>, Error> {
         let mut heard = Listened::all(samples);
-        if !options.clip_timestamps.is_empty() {
-            let clips = options.clips(samples.len());
-            return Transcription::new(self, heard, clips, options).await;
-        }
-        if let Some(speech) = speech {
-            if let Some(batch_size) = options.batch_size {
-                let ranges = ranges::pack(&speech, samples.len())?;
-                let ranges = ranges::cut_each(samples, ranges, batch_size);
-                return Transcription::new(self, heard, ranges, options).await;
+        let mut ranges = options.clips(samples.len());
+        if options.clip_timestamps.is_empty() {
+            if let Some(speech) = speech {
+                ranges::check(&speech, samples.len())?;
+                let map = SpeechMap::new(speech, samples.len());
+                heard = Listened { samples: Cow::Owned(map.collect(samples)), map: Some(map) };
             }
-            let map = SpeechMap::new(speech, samples.len());
-            heard = Listened { samples: Cow::Owned(map.collect(samples)), map: Some(map) };
+            let n_samples = heard.samples.len();
+            ranges.extend((n_samples > 0).then_some(0..n_samples));
         }
-        let n_samples = heard.samples.len();
-        let ranges = match options.batch_size {
-            Some(batch_size) => ranges::cut(&heard.samples, batch_size),
-            None => Vec::from_iter((n_samples > 0).then_some(0..n_samples)),
-        };
+        if options.batch_size.is_some() {
+            let cut = |range| ranges::cut(&heard.samples, range);
+            ranges = ranges.into_iter().flat_map(cut).collect();
+        }
         Transcription::new(self, heard, ranges, options).await
     }
 }

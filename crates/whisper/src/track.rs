@@ -5,15 +5,22 @@
 
 use std::ops::Range;
 
-use stonechat_audio::{LogMel, Mel};
+use stonechat_audio::vad::STEP;
+use stonechat_audio::{LogMel, Mel, Vad, VadOptions};
 use stonechat_text::Tokenizer;
 
 use crate::times::{frames, hundredths, seconds};
 use crate::words::speech_end;
 use crate::{
-    FRAMES_PER_POSITION, HOP_LENGTH, Segment, SpecialTokens, TIMESTAMP_SECONDS, WINDOW_FRAMES,
-    WINDOW_SAMPLES, WindowResult,
+    FRAMES_PER_POSITION, Finish, HOP_LENGTH, SAMPLE_RATE, Segment, SpecialTokens,
+    TIMESTAMP_SECONDS, WINDOW_FRAMES, WINDOW_SAMPLES, WindowResult,
 };
+
+/// So much of a stretch is searched for the end of its speech: longer than a sentence that the model
+/// leaves to a further window.
+const TAIL_SAMPLES: usize = 10 * SAMPLE_RATE;
+/// Timestamps are so early at most.
+const REACH_FRAMES: usize = 100;
 
 /// One stretch.
 #[derive(Debug)]
@@ -24,6 +31,10 @@ pub(crate) struct Track {
     n_frames: usize,
     /// The first frame that is not done.
     seek: usize,
+    /// Whether it was cut out of a longer one, for windows side by side.
+    is_piece: bool,
+    /// The frame where the last speech in a piece ends, which its text has to reach.
+    speech_end: Option<usize>,
     /// Where speech ended in the recording, in seconds.
     pub(crate) last_speech: f64,
     /// Segments that nobody has been told of; their ids are not final.
@@ -36,7 +47,35 @@ impl Track {
         let mel = log_mel.compute(&recording[range.clone()], WINDOW_SAMPLES);
         let n_frames = mel.n_frames - WINDOW_FRAMES;
         let last_speech = seconds(range.start);
-        Self { range, mel, n_frames, seek: 0, last_speech, segments: Vec::new() }
+        Self {
+            range,
+            mel,
+            n_frames,
+            is_piece: false,
+            speech_end: None,
+            seek: 0,
+            last_speech,
+            segments: Vec::new(),
+        }
+    }
+
+    /// Makes it a piece: finds where the last speech in it ends, which the text of its last window has to
+    /// reach. The model likes to end with the last whole sentence, and leave the rest to a further window.
+    pub(crate) fn find_end(&mut self, recording: &[f32], vad: &mut Vad, options: &VadOptions) {
+        self.is_piece = true;
+        let samples = &recording[self.range.clone()];
+        let tail = samples.len().saturating_sub(TAIL_SAMPLES);
+        let probabilities = vad.probabilities(&samples[tail..]);
+        let last = probabilities.iter().rposition(|&p| p >= options.threshold);
+        self.speech_end =
+            last.map(|step| (tail + (step + 1) * STEP).min(samples.len()) / HOP_LENGTH);
+    }
+
+    /// The timestamp that the text of the window at hand may not end before; none where it may.
+    pub(crate) fn reach(&self, special: &SpecialTokens) -> Option<u32> {
+        let end = self.speech_end.filter(|_| self.n_left() <= WINDOW_FRAMES)?;
+        let steps = end.saturating_sub(self.seek + REACH_FRAMES) / FRAMES_PER_POSITION;
+        Some(special.timestamp_begin + steps as u32)
     }
 
     /// Passes over windows of digital silence in its recording; whether something is left to be heard.
@@ -78,11 +117,14 @@ impl Track {
         WINDOW_FRAMES.min(self.n_frames - self.seek)
     }
 
-    /// The window at hand, `[WINDOW_FRAMES, n_mels]`: padded with silence.
+    /// The window at hand, `[WINDOW_FRAMES, n_mels]`: padded with zeros as the reference does, a piece with
+    /// the spectrogram of silence, which makes fewer errors where most windows are padded.
     pub(crate) fn window(&self) -> Vec<f32> {
         let frames = self.size() * self.mel.n_mels;
         let mut window = self.mel.window(self.seek, WINDOW_FRAMES);
-        window[frames..].fill(0.0);
+        if !self.is_piece {
+            window[frames..].fill(0.0);
+        }
         window
     }
 
@@ -137,8 +179,15 @@ impl Track {
             segments.push(self.segment(result, from..cut, times, tokenizer));
             from = cut;
         }
-        let advance = if single_ending {
-            // Nothing was said after the last stamp.
+        let is_last = self.reach(special).is_some() && result.finish == Finish::End;
+        if is_last && from + 1 < n {
+            // What the end of the stretch left without a stamp.
+            let start = steps(tokens[from]) as f64 * TIMESTAMP_SECONDS;
+            let times = (start, seconds(self.size() * HOP_LENGTH));
+            segments.push(self.segment(result, from..n, times, tokenizer));
+        }
+        let advance = if single_ending || is_last {
+            // Nothing was said after that.
             self.size()
         } else {
             // The rules make the last stamp positive; an advance of zero would never end.

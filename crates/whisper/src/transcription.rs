@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use stonechat_audio::SpeechMap;
+use stonechat_audio::{SpeechMap, Vad};
 use stonechat_nn::Backend;
 use web_time::Instant;
 
@@ -49,6 +49,8 @@ pub struct Transcription<'a, B: Backend> {
     detected: Option<f32>,
     rules: Rules,
     context: Context,
+    /// For windows side by side: finds where speech in a stretch ends.
+    vad: Option<Vad>,
     /// Stretches that are no tracks yet.
     pending: VecDeque<Range<usize>>,
     /// The first track, if the language was detected in it.
@@ -97,13 +99,15 @@ impl<'a, B: Backend> Transcription<'a, B> {
         let n_windows = options.batch_size.unwrap_or(1).min(ranges.len().max(1));
         transcriber.prepare(options, n_windows)?;
         let samples = &heard.samples[..];
+        let mut vad = options.batch_size.map(|_| Vad::new()).transpose()?;
         let mut pending = VecDeque::from(ranges);
         let first_window = pending.front().map_or(0, |range| range.start);
         let (mut first, mut encoded, mut detected) = (None, None, None);
         let language = match transcriber.known_language(options)? {
             Some(language) => language,
             None => {
-                first = pending.front().map(|range| transcriber.track(samples, range.clone()));
+                let range = pending.front().cloned();
+                first = range.map(|r| open_track(transcriber, vad.as_mut(), samples, r, options));
                 let ranges = pending.make_contiguous();
                 let (language, probability, window) =
                     transcriber.detect_language(samples, ranges, first.as_ref()).await?;
@@ -126,6 +130,7 @@ impl<'a, B: Backend> Transcription<'a, B> {
             detected,
             rules,
             context,
+            vad,
             pending,
             first,
             tracks: VecDeque::new(),
@@ -281,9 +286,10 @@ impl<'a, B: Backend> Transcription<'a, B> {
         let samples = &self.heard.samples[..];
         let mut n_open = self.tracks.iter().filter(|track| !track.is_done()).count();
         while n_open < n_windows {
-            let mut next =
-                || self.pending.pop_front().map(|range| self.transcriber.track(samples, range));
-            let Some(mut track) = self.first.take().or_else(&mut next) else { break };
+            let (transcriber, vad) = (&mut *self.transcriber, self.vad.as_mut());
+            let open = |range| open_track(transcriber, vad, samples, range, self.options);
+            let next = || self.pending.pop_front().map(open);
+            let Some(mut track) = self.first.take().or_else(next) else { break };
             n_open += usize::from(track.find_sound(samples));
             self.tracks.push_back(track);
         }
@@ -315,6 +321,21 @@ impl<B: Backend> Iterator for Transcription<'_, B> {
     fn next(&mut self) -> Option<Self::Item> {
         pollster::block_on(self.next_async()).transpose()
     }
+}
+
+/// The track of a stretch; a piece where windows are decoded side by side, which have a `vad`.
+fn open_track<B: Backend>(
+    transcriber: &mut Transcriber<B>,
+    vad: Option<&mut Vad>,
+    samples: &[f32],
+    range: Range<usize>,
+    options: &Options,
+) -> Track {
+    let mut track = transcriber.track(samples, range);
+    if let Some(vad) = vad {
+        track.find_end(samples, vad, &options.vad_options);
+    }
+    track
 }
 
 /// What became of the windows at hand.

@@ -9,8 +9,8 @@ use stonechat_text::Tokenizer;
 
 use crate::loops::{self, Limits};
 use crate::rules::Rules;
-use crate::sampling::probability;
-use crate::search::{Finish, Search, SearchOptions};
+use crate::sampling::{Scores, probability};
+use crate::search::{Finish, Hypothesis, Search, SearchOptions};
 use crate::{Batch, CancelToken, DecoderState, Error, Model, Options, SpecialTokens};
 
 /// What one window was decoded to.
@@ -43,6 +43,8 @@ pub(crate) struct WindowRequest<'a> {
     pub(crate) prompt: &'a [u32],
     /// Tokens at the prompt's end that the window's text begins with.
     pub(crate) n_given: usize,
+    /// The timestamp that its text may not end before.
+    pub(crate) reach: Option<u32>,
     /// Seed of what is drawn.
     pub(crate) seed: u64,
 }
@@ -62,6 +64,7 @@ struct Decoding {
     search: Search,
     /// The first of its sequences.
     first_sequence: usize,
+    reach: Option<u32>,
     no_speech_prob: f64,
 }
 
@@ -69,6 +72,7 @@ struct Decoding {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     logits: Vec<f32>,
+    scores: Vec<Scores>,
     tokens: Vec<u32>,
     sequences: Vec<usize>,
     outputs: Vec<usize>,
@@ -97,20 +101,51 @@ impl Scratch {
     }
 }
 
+/// The logits of what a text goes on with.
+#[derive(Debug)]
+struct Row<'a> {
+    logits: &'a mut [f32],
+    scores: &'a mut Scores,
+    text: &'a [u32],
+    reach: Option<u32>,
+    n_top: usize,
+}
+
+/// The rows of all texts of `decodings`.
+fn rows<'a>(
+    decodings: &'a [Decoding],
+    logits: impl Iterator<Item = &'a mut [f32]>,
+    scores: &'a mut Vec<Scores>,
+) -> Vec<Row<'a>> {
+    let texts: Vec<_> =
+        decodings.iter().flat_map(|d| d.search.alive().iter().map(move |h| (d, h))).collect();
+    scores.resize_with(texts.len(), Scores::default);
+    let buffers = logits.zip(scores);
+    let row = |((decoding, hypothesis), (logits, scores)): ((&'a Decoding, &'a Hypothesis), _)| {
+        let Decoding { search, reach, .. } = decoding;
+        Row { logits, scores, text: &hypothesis.tokens, reach: *reach, n_top: search.n_top() }
+    };
+    texts.into_iter().zip(buffers).map(row).collect()
+}
+
+impl Row<'_> {
+    /// Applies the rules and finds what the search looks at.
+    fn score(&mut self, rules: &Rules) {
+        rules.apply(self.logits, self.text, self.reach);
+        self.scores.score(self.logits, self.n_top);
+    }
+}
+
 impl Decoding {
-    /// Chooses the next tokens from `logits`, `[alive, V]`.
+    /// Chooses the next tokens from `logits`, `[alive, V]`, and their scores.
     fn step<B: Backend>(
         &mut self,
         state: &mut DecoderState<B>,
-        rules: &Rules,
-        logits: &mut [f32],
+        logits: &[f32],
+        scores: &[Scores],
         forks: &mut Vec<(usize, usize)>,
     ) {
-        let vocab_size = logits.len() / self.search.alive().len();
-        for (row, hypothesis) in logits.chunks_exact_mut(vocab_size).zip(self.search.alive()) {
-            rules.apply(row, &hypothesis.tokens);
-        }
-        self.search.step(logits, forks);
+        self.search.step(logits, scores, forks);
         for (from, to) in forks.iter() {
             state.fork(self.first_sequence + from, self.first_sequence + to);
         }
@@ -165,12 +200,16 @@ impl<B: Backend> Model<B> {
             }
             self.decode(state, scratch.batch())?;
             scratch.read_logits(self, state).await?;
-            let mut logits = &mut scratch.logits[..];
+            let vocab_size = self.config().vocab_size;
+            let logits = scratch.logits.chunks_exact_mut(vocab_size);
+            let mut rows = rows(&decodings, logits, &mut scratch.scores);
+            self.backend().for_each(&mut rows, |row| row.score(attempt.rules));
+            let mut first = 0;
             for decoding in decodings.iter_mut().filter(|d| !d.search.alive().is_empty()) {
-                let n = decoding.search.alive().len() * self.config().vocab_size;
-                let (own, others) = logits.split_at_mut(n);
-                decoding.step(state, attempt.rules, own, &mut scratch.forks);
-                logits = others;
+                let own = first..first + decoding.search.alive().len();
+                first = own.end;
+                let logits = &scratch.logits[own.start * vocab_size..own.end * vocab_size];
+                decoding.step(state, logits, &scratch.scores[own], &mut scratch.forks);
             }
         }
         let result = |d: Decoding| d.result(self.tokenizer(), attempt.temperature);
@@ -190,7 +229,7 @@ impl<B: Backend> Model<B> {
         scratch.clear();
         let mut decodings = Vec::new();
         for request in requests {
-            let WindowRequest { window, prompt, n_given, seed } = *request;
+            let WindowRequest { window, prompt, n_given, reach, seed } = *request;
             let start = scratch.tokens.len();
             if start + prompt.len() > state.max_tokens() {
                 break;
@@ -202,15 +241,20 @@ impl<B: Backend> Model<B> {
             scratch.outputs.extend([start + sot, start + prompt.len() - 1]);
             let options = self.search_options(attempt, prompt.len());
             let search = Search::new(options, &prompt[prompt.len() - n_given..], seed);
-            decodings.push(Decoding { search, first_sequence, no_speech_prob: 0.0 });
+            decodings.push(Decoding { search, first_sequence, reach, no_speech_prob: 0.0 });
         }
         self.decode(state, scratch.batch())?;
         scratch.read_logits(self, state).await?;
-        let rows = scratch.logits.chunks_exact_mut(2 * self.config().vocab_size);
-        for (decoding, rows) in decodings.iter_mut().zip(rows) {
-            let (sot, last) = rows.split_at_mut(self.config().vocab_size);
+        // After the start of the transcript, and after the prompt.
+        let vocab_size = self.config().vocab_size;
+        let last = scratch.logits.chunks_exact_mut(vocab_size).skip(1).step_by(2);
+        let mut rows = rows(&decodings, last, &mut scratch.scores);
+        self.backend().for_each(&mut rows, |row| row.score(attempt.rules));
+        let rows = scratch.logits.chunks_exact(2 * vocab_size).zip(scratch.scores.chunks(1));
+        for (decoding, (logits, scores)) in decodings.iter_mut().zip(rows) {
+            let (sot, last) = logits.split_at(vocab_size);
             decoding.no_speech_prob = f64::from(probability(sot, special.no_speech));
-            decoding.step(state, attempt.rules, last, &mut scratch.forks);
+            decoding.step(state, last, scores, &mut scratch.forks);
         }
         Ok(decodings)
     }

@@ -18,13 +18,20 @@ pub fn argmax(isa: Isa, x: &[f32]) -> usize {
     x.iter().position(|&v| v == max).unwrap_or(0)
 }
 
+/// The first maximum; `-inf` of an empty row. NaN is never the maximum.
+pub fn max(isa: Isa, x: &[f32]) -> f32 {
+    max_scaled(isa, x, 1.0)
+}
+
 /// `ln(sum_i exp(x[i]))`; `-inf` of an empty row or one of `-inf` alone.
+///
+/// Numerics: `exp` within 2 ULP; sums of [`SUM_LEN`] values in f32, sums of those in f64.
 pub fn log_sum_exp(isa: Isa, x: &[f32]) -> f32 {
-    let max = max_scaled(isa, x, 1.0);
+    let max = max(isa, x);
     if max == f32::NEG_INFINITY {
         return max;
     }
-    max + isa.dispatch(SumExp { x, max }).ln()
+    max + isa.dispatch(SumExp { x, max }).ln() as f32
 }
 
 /// `x[i] -= log_sum_exp(x)`.
@@ -32,6 +39,9 @@ pub fn log_softmax_in_place(isa: Isa, x: &mut [f32]) {
     let offset = -log_sum_exp(isa, x);
     isa.dispatch(Affine { x, scale: 1.0, offset });
 }
+
+/// Values that are added in f32.
+const SUM_LEN: usize = 1024;
 
 fn max_scaled(isa: Isa, x: &[f32], scale: f32) -> f32 {
     isa.dispatch(MaxScaled { x, scale })
@@ -92,17 +102,29 @@ struct SumExp<'a> {
 }
 
 impl Kernel for SumExp<'_> {
-    type Output = f32;
+    type Output = f64;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> f32 {
-        let (head, tail) = s.split(self.x);
+    fn run<S: Simd>(self, s: S) -> f64 {
         let max = s.splat(self.max);
-        let mut sum = s.splat(0.0);
-        for &v in head {
-            sum = s.add(sum, exp(s, s.sub(v, max)));
+        let mut total = 0.0;
+        for block in self.x.chunks(SUM_LEN) {
+            let (head, tail) = s.split(block);
+            // Two sums, so that the next exponential need not wait.
+            let mut sums = [s.splat(0.0); 2];
+            let (pairs, single) = head.as_chunks::<2>();
+            for pair in pairs {
+                for (sum, &v) in sums.iter_mut().zip(pair) {
+                    *sum = s.add(*sum, exp(s, s.sub(v, max)));
+                }
+            }
+            for &v in single {
+                sums[0] = s.add(sums[0], exp(s, s.sub(v, max)));
+            }
+            total += f64::from(s.reduce_sum(s.add(sums[0], sums[1])));
+            total += tail.iter().map(|v| f64::from((v - self.max).exp())).sum::<f64>();
         }
-        s.reduce_sum(sum) + tail.iter().map(|v| (v - self.max).exp()).sum::<f32>()
+        total
     }
 }
 
@@ -130,7 +152,7 @@ impl Kernel for Affine<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{argmax, log_softmax_in_place, log_sum_exp, softmax_in_place};
+    use super::{argmax, log_softmax_in_place, log_sum_exp, max, softmax_in_place};
     use crate::cpu::test_data::{assert_close, random};
     use crate::simd::Isa;
 
@@ -147,13 +169,14 @@ mod tests {
                 assert_close(&y, &expected, 1e-6, isa.name());
 
                 let lse = x.iter().map(|&v| f64::from(v).exp()).sum::<f64>().ln();
-                assert_close(&[log_sum_exp(isa, &x)], &[lse], 5e-5, isa.name());
+                assert_close(&[log_sum_exp(isa, &x)], &[lse], 5e-6, isa.name());
                 let expected: Vec<f64> = x.iter().map(|&v| f64::from(v) - lse).collect();
                 let mut y = x.clone();
                 log_softmax_in_place(isa, &mut y);
                 assert_close(&y, &expected, 5e-5, isa.name());
 
                 let best = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                assert_eq!(max(isa, &x).to_bits(), best.to_bits());
                 assert_eq!(argmax(isa, &x), x.iter().position(|&v| v == best).unwrap());
             }
         }
@@ -165,6 +188,7 @@ mod tests {
         for isa in Isa::available() {
             let mut x = vec![ninf; 37];
             assert_eq!((argmax(isa, &x), log_sum_exp(isa, &x)), (0, ninf), "{isa}");
+            assert_eq!((max(isa, &[]), log_sum_exp(isa, &[])), (ninf, ninf), "{isa}");
             x[5] = f32::NAN;
             x[20] = 2.0;
             x[36] = 2.0;

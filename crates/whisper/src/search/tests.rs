@@ -26,6 +26,17 @@ fn logprobs(seed: u64, text: &[u32]) -> Vec<f64> {
     logits.iter().map(|&l| f64::from(l) - total.ln()).collect()
 }
 
+/// Scores rows of logits and steps.
+fn step(search: &mut Search, logits: &[f32], forks: &mut Vec<(usize, usize)>) {
+    let score = |row| {
+        let mut scores = Scores::default();
+        scores.score(row, search.n_top());
+        scores
+    };
+    let scores: Vec<Scores> = logits.chunks_exact(VOCAB_SIZE).map(score).collect();
+    search.step(logits, &scores, forks);
+}
+
 /// Runs a search with sequences that hold what a decoder's would.
 fn run(
     options: SearchOptions,
@@ -38,7 +49,7 @@ fn run(
     let mut forks = Vec::new();
     while !search.alive().is_empty() {
         let rows: Vec<f32> = search.alive().iter().flat_map(|h| model(&held[h.sequence])).collect();
-        search.step(&rows, &mut forks);
+        step(&mut search, &rows, &mut forks);
         for &(from, to) in &forks {
             held[to] = held[from].clone();
         }
@@ -220,10 +231,10 @@ fn the_most_probable_draw_is_kept() {
         let options = SearchOptions { temperature: 1.0, width, ..OPTIONS };
         let mut search = Search::new(options, &[], seed);
         let mut forks = Vec::new();
-        search.step(&model(&[]), &mut forks);
+        step(&mut search, &model(&[]), &mut forks);
         assert_eq!(forks, (1..width).map(|to| (0, to)).collect::<Vec<_>>());
         let words: Vec<u32> = search.alive().iter().map(|h| h.tokens[0]).collect();
-        search.step(&model(&[0]).repeat(width), &mut forks);
+        step(&mut search, &model(&[0]).repeat(width), &mut forks);
         assert!(forks.is_empty() && search.alive().is_empty());
         (words, search.best().0)
     };
