@@ -53,7 +53,7 @@ fn logits_of(path: &Path, text: &str) -> Vec<f32> {
     let sequences = vec![0; tokens.len()];
     let outputs = [tokens.len() - 1];
     let batch = Batch { tokens: &tokens, sequences: &sequences, outputs: &outputs };
-    model.forward(&mut state, batch).unwrap();
+    block_on(model.forward(&mut state, batch)).unwrap();
     let mut logits = vec![0.0; model.config().vocab_size];
     block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
     logits
