@@ -254,7 +254,13 @@ impl<D: Devices> Model<D> {
         let (tokens, sequences) = (vec![0; most], vec![0; most]);
         let mut sizes: Vec<_> = (0..).map(|power| 1 << power).take_while(|n| *n < most).collect();
         sizes.push(most);
+        let between =
+            vec![0.0; if weights.input.is_some() { 0 } else { most * self.config.d_model }];
         let run = |part: &mut Part<B>, batch: Batch<'_>| {
+            if weights.input.is_none() {
+                let n = batch.tokens.len() * self.config.d_model;
+                backend.write(&mut part.buffers.x, 0, &between[..n]);
+            }
             forward(backend, &self.config, weights, part, batch)
         };
         for n in sizes {

@@ -350,7 +350,7 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     }
 
     /// The device's memory, of which other programs may have a part; none where it does not say or has none of its own.
-    fn memory_bytes(&self) -> Option<u64> {
+    fn total_memory_bytes(&self) -> Option<u64> {
         None
     }
 

@@ -129,8 +129,8 @@ impl Backend for Wgpu {
         Ok(self.gpu.check().map_err(Error::from)?)
     }
 
-    fn memory_bytes(&self) -> Option<u64> {
-        self.gpu.adapter().memory_bytes
+    fn total_memory_bytes(&self) -> Option<u64> {
+        self.gpu.adapter().total_memory_bytes
     }
 
     fn stored_dtype(&self, dtype: DType) -> DType {

@@ -40,7 +40,7 @@ pub struct Adapter {
     /// Memory that the invocations of a workgroup share.
     pub workgroup_bytes: u32,
     /// The device's own memory, which other programs may use, too; none where the API does not say.
-    pub memory_bytes: Option<u64>,
+    pub total_memory_bytes: Option<u64>,
 }
 
 impl Adapter {
@@ -78,7 +78,7 @@ impl Adapter {
             max_binding_bytes: limits.max_storage_buffer_binding_size,
             max_buffer_bytes: limits.max_buffer_size,
             workgroup_bytes: limits.max_compute_workgroup_storage_size,
-            memory_bytes: memory_bytes(&raw),
+            total_memory_bytes: total_memory_bytes(&raw),
             name: info.name,
             raw,
         }
@@ -122,7 +122,7 @@ fn matrices(adapter: &::wgpu::Adapter) -> Option<Matrices> {
 
 /// Size of the largest heap that is the device's own, under Vulkan.
 #[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
-fn memory_bytes(adapter: &::wgpu::Adapter) -> Option<u64> {
+fn total_memory_bytes(adapter: &::wgpu::Adapter) -> Option<u64> {
     const DEVICE_LOCAL: u32 = 1;
     // SAFETY: nothing is destroyed: the guard is dropped at the end of this function, and the adapter outlives it.
     let raw = unsafe { adapter.as_hal::<::wgpu::hal::api::Vulkan>() }?;
@@ -136,7 +136,7 @@ fn memory_bytes(adapter: &::wgpu::Adapter) -> Option<u64> {
 
 /// Unknown: only Vulkan is asked.
 #[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
-fn memory_bytes(_: &::wgpu::Adapter) -> Option<u64> {
+fn total_memory_bytes(_: &::wgpu::Adapter) -> Option<u64> {
     None
 }
 

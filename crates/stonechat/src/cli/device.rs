@@ -155,7 +155,7 @@ struct Listed {
     max_binding_bytes: u64,
     max_buffer_bytes: u64,
     workgroup_bytes: u32,
-    memory_bytes: Option<u64>,
+    total_memory_bytes: Option<u64>,
 }
 
 impl Listed {
@@ -171,7 +171,7 @@ impl Listed {
             Some(side) => format!("cooperative matrices of {side}x{side}"),
             None => "no cooperative matrices".to_owned(),
         };
-        let memory = match self.memory_bytes {
+        let memory = match self.total_memory_bytes {
             Some(bytes) => format!("{} of memory", super::megabytes(bytes)),
             None => "memory of unknown size".to_owned(),
         };
@@ -243,7 +243,7 @@ mod gpu {
             max_binding_bytes: adapter.max_binding_bytes,
             max_buffer_bytes: adapter.max_buffer_bytes,
             workgroup_bytes: adapter.workgroup_bytes,
-            memory_bytes: adapter.memory_bytes,
+            total_memory_bytes: adapter.total_memory_bytes,
             name: adapter.name,
         };
         block_on(adapters()).into_iter().map(listed).collect()

@@ -128,7 +128,7 @@ impl<W: ModelWork> Shared<'_, W> {
         let (path, file) = open(self.name)?;
         let config = explained(Config::from_file(&file), &path, &file)?;
         let all = config.n_layers + 1;
-        let n = match (self.layers, gpu.memory_bytes()) {
+        let n = match (self.layers, gpu.total_memory_bytes()) {
             (GpuLayers::Last(n), _) => n.min(all),
             (GpuLayers::All, _) => all,
             (GpuLayers::Auto, Some(bytes)) => {
