@@ -22,6 +22,7 @@ pub use token::WasmSimd128;
 pub use token::{Avx2, Avx512, Avx512Vnni, AvxVnni};
 #[cfg(target_arch = "aarch64")]
 pub use token::{Neon, NeonDot, NeonI8mm};
+pub(crate) use vector::transposed;
 pub use vector::{F32, Simd, U32};
 
 use crate::config;

@@ -14,16 +14,17 @@
 
 mod q8_0;
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytemuck::Pod;
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 
 pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;
 use crate::error::{Error, Result};
+use crate::simd::{Kernel, Simd, transposed};
 use crate::{Cpu, Parts};
 
 /// Positions in a page.
@@ -197,13 +198,26 @@ impl KvPool {
             let channels = g * layout.head_dim..(g + 1) * layout.head_dim;
             match layout.dtype {
                 KvDType::F32 => {
-                    write_runs(layout, head_of, [k, v], (rows, channels), |to, from| {
-                        to.copy_from_slice(from);
-                    })
+                    cpu.isa.dispatch(WriteHead::<f32, _> {
+                        layout,
+                        head_of,
+                        k,
+                        v,
+                        rows,
+                        channels,
+                        stored: PhantomData,
+                    });
                 }
                 KvDType::F16 => {
-                    let convert = |to: &mut [f16], from: &[f32]| to.convert_from_f32_slice(from);
-                    write_runs(layout, head_of, [k, v], (rows, channels), convert);
+                    cpu.isa.dispatch(WriteHead::<f16, _> {
+                        layout,
+                        head_of,
+                        k,
+                        v,
+                        rows,
+                        channels,
+                        stored: PhantomData,
+                    });
                 }
                 KvDType::Q8_0 => {
                     for (t, row) in rows.iter().enumerate() {
@@ -252,44 +266,110 @@ impl KvPool {
 const RUN: usize = 16;
 /// Columns of a head that are converted at once.
 const STRIP: usize = 64;
+/// Positions and columns whose keys are transposed at once.
+const BLOCK: usize = 8;
+
+/// An element that is stored without a scale.
+trait Stored: Pod + Default {
+    /// Converts values.
+    fn narrow<S: Simd>(s: S, to: &mut [Self], from: &[f32]);
+
+    /// Row `i` of the result is column `i` of `rows`.
+    fn transpose<S: Simd>(s: S, rows: [[Self; BLOCK]; BLOCK]) -> [[Self; BLOCK]; BLOCK];
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    fn narrow<S: Simd>(_: S, to: &mut [Self], from: &[f32]) {
+        to.copy_from_slice(from);
+    }
+
+    #[inline(always)]
+    fn transpose<S: Simd>(_: S, rows: [[Self; BLOCK]; BLOCK]) -> [[Self; BLOCK]; BLOCK] {
+        transposed(rows)
+    }
+}
+
+impl Stored for f16 {
+    #[inline(always)]
+    fn narrow<S: Simd>(s: S, to: &mut [Self], from: &[f32]) {
+        s.narrow_f16(to, from);
+    }
+
+    #[inline(always)]
+    fn transpose<S: Simd>(s: S, rows: [[Self; BLOCK]; BLOCK]) -> [[Self; BLOCK]; BLOCK] {
+        bytemuck::cast(s.transpose_u16(bytemuck::cast(rows)))
+    }
+}
 
 /// Writes a head, which has `channels` of each row, run by run: a run is adjacent rows in adjacent slots
 /// of one page. `head_of` gives the head's bytes in a page.
-fn write_runs<'a, T: Pod + Default>(
+struct WriteHead<'a, T, F> {
     layout: KvLayout,
-    head_of: impl Fn(u32) -> &'a mut [u8],
-    [k, v]: [MatRef<'_>; 2],
-    (rows, channels): (&[KvRow], Range<usize>),
-    convert: impl Fn(&mut [T], &[f32]),
-) {
-    let c = layout.head_dim;
-    let mut t = 0;
-    while t < rows.len() {
-        let first = rows[t];
-        let n = (1..RUN.min(rows.len() - t))
-            .find(|&i| rows[t + i].page != first.page || rows[t + i].slot != first.slot + i as u32)
-            .unwrap_or(RUN.min(rows.len() - t));
-        let head: &mut [T] = bytemuck::cast_slice_mut(head_of(first.page));
-        let (keys, values) = head.split_at_mut(c * PAGE_LEN);
-        let slot = first.slot as usize;
+    head_of: F,
+    k: MatRef<'a>,
+    v: MatRef<'a>,
+    rows: &'a [KvRow],
+    channels: Range<usize>,
+    stored: PhantomData<T>,
+}
+
+impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for WriteHead<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { layout, head_of, k, v, rows, channels, .. } = self;
+        let c = layout.head_dim;
         let mut strips = [[T::default(); STRIP]; RUN];
-        for from in (0..c).step_by(STRIP) {
-            let len = STRIP.min(c - from);
-            for i in 0..n {
-                convert(&mut strips[i][..len], &k.row(t + i)[channels.clone()][from..][..len]);
-            }
-            for j in 0..len {
-                let column = &mut keys[(from + j) * PAGE_LEN + slot..][..n];
-                for (i, y) in column.iter_mut().enumerate() {
-                    *y = strips[i][j];
+        let mut t = 0;
+        while t < rows.len() {
+            let first = rows[t];
+            let limit = RUN.min(rows.len() - t);
+            let goes_on =
+                |i: usize| rows[t + i] == KvRow { page: first.page, slot: first.slot + i as u32 };
+            let n = (1..limit).find(|&i| !goes_on(i)).unwrap_or(limit);
+            let head: &mut [T] = bytemuck::cast_slice_mut(head_of(first.page));
+            let (keys, values) = head.split_at_mut(c * PAGE_LEN);
+            let slot = first.slot as usize;
+            for from in (0..c).step_by(STRIP) {
+                let len = STRIP.min(c - from);
+                for (i, strip) in strips[..n].iter_mut().enumerate() {
+                    T::narrow(s, &mut strip[..len], &k.row(t + i)[channels.clone()][from..][..len]);
                 }
+                let keys = &mut keys[from * PAGE_LEN..][..len * PAGE_LEN];
+                store_columns(s, keys, slot, &strips[..n]);
+            }
+            for i in 0..n {
+                let row = &mut values[(slot + i) * layout.value_stride()..][..c];
+                T::narrow(s, row, &v.row(t + i)[channels.clone()]);
+            }
+            t += n;
+        }
+    }
+}
+
+/// Stores columns of `strips` in `keys`, `[columns][PAGE_LEN]`, from slot `slot` on.
+#[inline(always)]
+fn store_columns<T: Stored, S: Simd>(s: S, keys: &mut [T], slot: usize, strips: &[[T; STRIP]]) {
+    let (blocks, rest) = strips.as_chunks::<BLOCK>();
+    for (b, block) in blocks.iter().enumerate() {
+        for (j, keys) in keys.chunks_mut(BLOCK * PAGE_LEN).enumerate() {
+            let mut rows = [[T::default(); BLOCK]; BLOCK];
+            for i in 0..BLOCK {
+                rows[i].copy_from_slice(&block[i][j * BLOCK..][..BLOCK]);
+            }
+            let columns = T::transpose(s, rows);
+            for (key, column) in keys.chunks_exact_mut(PAGE_LEN).zip(&columns) {
+                key[slot + b * BLOCK..][..BLOCK].copy_from_slice(column);
             }
         }
-        for i in 0..n {
-            let row = &mut values[(slot + i) * layout.value_stride()..][..c];
-            convert(row, &v.row(t + i)[channels.clone()]);
+    }
+    let slot = slot + blocks.len() * BLOCK;
+    for (j, key) in keys.chunks_exact_mut(PAGE_LEN).enumerate() {
+        for (key, strip) in key[slot..].iter_mut().zip(rest) {
+            *key = strip[j];
         }
-        t += n;
     }
 }
 

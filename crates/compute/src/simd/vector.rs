@@ -3,6 +3,7 @@
 //! Every method is one or a few instructions. Arithmetic goes to `pulp`; what pulp lacks (loads
 //! that widen f16 and bf16) is implemented per token here.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use pulp::Simd as _;
 
@@ -48,6 +49,21 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     /// # Safety
     /// `p` is readable for `LANES` values; it needs no alignment.
     unsafe fn load_bf16(self, p: *const bf16) -> F32<Self>;
+
+    /// Rounds values to nearest even, as [`f16::from_f32`] does.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    #[inline(always)]
+    fn narrow_f16(self, to: &mut [f16], from: &[f32]) {
+        to.convert_from_f32_slice(from);
+    }
+
+    /// Row `i` of the result is column `i` of `rows`.
+    #[inline(always)]
+    fn transpose_u16(self, rows: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
+        transposed(rows)
+    }
 
     /// Loads `LANES` 8-bit integers and converts them.
     ///
@@ -275,12 +291,58 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn narrow_f16(self, to: &mut [f16], from: &[f32]) {
+        assert_eq!(to.len(), from.len(), "narrow: lengths differ");
+        let (head, tail) = self.split(from);
+        let (to, rest) = to.split_at_mut(from.len() - tail.len());
+        for (to, &v) in to.chunks_exact_mut(Self::LANES).zip(head) {
+            // SAFETY: the fields of `self` prove F16C; pulp has no method for it.
+            let half = unsafe { std::arch::x86_64::_mm256_cvtps_ph::<0>(bytemuck::cast(v)) };
+            bytemuck::cast_slice_mut(to).copy_from_slice(&bytemuck::cast::<_, [u16; 8]>(half));
+        }
+        rest.convert_from_f32_slice(tail);
+    }
+
+    #[inline(always)]
+    fn transpose_u16(self, rows: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
+        transpose_u16(self.sse2, rows)
+    }
+
+    #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
         // SAFETY: the caller vouches for 16 readable bytes.
         let half = unsafe { self.sse2._mm_loadu_si128(p.cast()) };
         let wide = self.avx2._mm256_cvtepu16_epi32(half);
         bytemuck::cast(self.avx2._mm256_slli_epi32::<16>(wide))
     }
+}
+
+/// Row `i` of the result is column `i` of `rows`. Loops, since closures of arrays' methods stay calls.
+#[inline(always)]
+pub(crate) fn transposed<T: Copy, const N: usize>(rows: [[T; N]; N]) -> [[T; N]; N] {
+    let mut columns = rows;
+    for i in 0..N {
+        for j in 0..N {
+            columns[i][j] = rows[j][i];
+        }
+    }
+    columns
+}
+
+/// Three rounds of interleaving rows four apart, which rotate the index bits of row and column.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn transpose_u16(sse2: pulp::core_arch::x86::Sse2, rows: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
+    let mut rows: [std::arch::x86_64::__m128i; 8] = bytemuck::cast(rows);
+    for _ in 0..3 {
+        let mut mixed = rows;
+        for i in 0..4 {
+            mixed[2 * i] = sse2._mm_unpacklo_epi16(rows[i], rows[i + 4]);
+            mixed[2 * i + 1] = sse2._mm_unpackhi_epi16(rows[i], rows[i + 4]);
+        }
+        rows = mixed;
+    }
+    bytemuck::cast(rows)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -297,6 +359,23 @@ impl Simd for Avx512 {
         // SAFETY: the caller vouches for 32 readable bytes.
         let half = unsafe { self.avx._mm256_loadu_si256(p.cast()) };
         bytemuck::cast(self.avx512f._mm512_cvtph_ps(half))
+    }
+
+    #[inline(always)]
+    fn narrow_f16(self, to: &mut [f16], from: &[f32]) {
+        assert_eq!(to.len(), from.len(), "narrow: lengths differ");
+        let (head, tail) = self.split(from);
+        let (to, rest) = to.split_at_mut(from.len() - tail.len());
+        for (to, &v) in to.chunks_exact_mut(Self::LANES).zip(head) {
+            let half = self.avx512f._mm512_cvtps_ph::<0>(bytemuck::cast(v));
+            bytemuck::cast_slice_mut(to).copy_from_slice(&bytemuck::cast::<_, [u16; 16]>(half));
+        }
+        rest.convert_from_f32_slice(tail);
+    }
+
+    #[inline(always)]
+    fn transpose_u16(self, rows: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
+        transpose_u16(self.sse2, rows)
     }
 
     #[inline(always)]
@@ -330,6 +409,16 @@ macro_rules! delegate {
             unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
                 // SAFETY: the contract is the same.
                 unsafe { $get(self).load_bf16(p) }
+            }
+
+            #[inline(always)]
+            fn narrow_f16(self, to: &mut [f16], from: &[f32]) {
+                $get(self).narrow_f16(to, from);
+            }
+
+            #[inline(always)]
+            fn transpose_u16(self, rows: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
+                $get(self).transpose_u16(rows)
             }
         }
     };
@@ -433,6 +522,62 @@ mod tests {
                         if is_bf16 { simd.load_bf16(p.cast()) } else { simd.load_f16(p.cast()) };
                     simd.store(out.as_mut_ptr().add(i), v);
                 }
+            }
+        }
+    }
+
+    struct Narrow<'a>(&'a [f32], &'a mut [f16]);
+
+    impl Kernel for Narrow<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) {
+            simd.narrow_f16(self.1, self.0);
+        }
+    }
+
+    #[test]
+    fn values_narrow_to_the_nearest_half() {
+        // Every half value, its neighbours in f32 and the ties between halves, and what lies beyond.
+        let mut values: Vec<f32> = (0..=u16::MAX)
+            .flat_map(|bits| {
+                let exact = f16::from_bits(bits).to_f32().to_bits();
+                [0, 1, 0x0fff, 0x1000, 0x1001].map(|add| f32::from_bits(exact.wrapping_add(add)))
+            })
+            .collect();
+        values.extend([f32::MAX, f32::MIN, f32::MIN_POSITIVE, 1e-40, -1e-40, 65519.9, 65520.0]);
+        let expected: Vec<u16> = values.iter().map(|&v| f16::from_f32(v).to_bits()).collect();
+        for isa in Isa::available() {
+            for skip in [0, 1, 5] {
+                let mut out = vec![f16::ZERO; values.len() - skip];
+                isa.dispatch(Narrow(&values[skip..], &mut out));
+                for ((y, &e), v) in out.iter().zip(&expected[skip..]).zip(&values[skip..]) {
+                    assert_eq!(y.to_bits(), e, "{isa}: {v}");
+                }
+            }
+        }
+    }
+
+    struct Transpose([[u16; 8]; 8]);
+
+    impl Kernel for Transpose {
+        type Output = [[u16; 8]; 8];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> [[u16; 8]; 8] {
+            simd.transpose_u16(self.0)
+        }
+    }
+
+    #[test]
+    fn columns_become_rows() {
+        let rows: [[u16; 8]; 8] =
+            std::array::from_fn(|i| std::array::from_fn(|j| (10 * i + j) as u16));
+        for isa in Isa::available() {
+            let columns = isa.dispatch(Transpose(rows));
+            for (i, j) in (0..64).map(|at| (at / 8, at % 8)) {
+                assert_eq!(columns[j][i], rows[i][j], "{isa}");
             }
         }
     }
