@@ -353,22 +353,26 @@ impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for WriteHead<'_, T, F> {
 #[inline(always)]
 fn store_columns<T: Stored, S: Simd>(s: S, keys: &mut [T], slot: usize, strips: &[[T; STRIP]]) {
     let (blocks, rest) = strips.as_chunks::<BLOCK>();
-    for (b, block) in blocks.iter().enumerate() {
-        for (j, keys) in keys.chunks_mut(BLOCK * PAGE_LEN).enumerate() {
+    let n_columns = keys.len() / PAGE_LEN;
+    // Loops over indices: iterators stay calls here, for as much time as all the rest.
+    for b in 0..blocks.len() {
+        let slot = slot + b * BLOCK;
+        for first in (0..n_columns).step_by(BLOCK) {
             let mut rows = [[T::default(); BLOCK]; BLOCK];
             for i in 0..BLOCK {
-                rows[i].copy_from_slice(&block[i][j * BLOCK..][..BLOCK]);
+                rows[i].copy_from_slice(&blocks[b][i][first..first + BLOCK]);
             }
             let columns = T::transpose(s, rows);
-            for (key, column) in keys.chunks_exact_mut(PAGE_LEN).zip(&columns) {
-                key[slot + b * BLOCK..][..BLOCK].copy_from_slice(column);
+            for j in 0..BLOCK.min(n_columns - first) {
+                let at = (first + j) * PAGE_LEN + slot;
+                keys[at..at + BLOCK].copy_from_slice(&columns[j]);
             }
         }
     }
     let slot = slot + blocks.len() * BLOCK;
-    for (j, key) in keys.chunks_exact_mut(PAGE_LEN).enumerate() {
-        for (key, strip) in key[slot..].iter_mut().zip(rest) {
-            *key = strip[j];
+    for j in 0..n_columns {
+        for i in 0..rest.len() {
+            keys[j * PAGE_LEN + slot + i] = rest[i][j];
         }
     }
 }

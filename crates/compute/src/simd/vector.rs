@@ -293,12 +293,12 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn narrow_f16(self, to: &mut [f16], from: &[f32]) {
         assert_eq!(to.len(), from.len(), "narrow: lengths differ");
-        let (head, tail) = self.split(from);
-        let (to, rest) = to.split_at_mut(from.len() - tail.len());
-        for (to, &v) in to.chunks_exact_mut(Self::LANES).zip(head) {
+        let (head, tail) = from.as_chunks::<8>();
+        let (to, rest) = to.as_chunks_mut::<8>();
+        for i in 0..head.len() {
             // SAFETY: the fields of `self` prove F16C; pulp has no method for it.
-            let half = unsafe { std::arch::x86_64::_mm256_cvtps_ph::<0>(bytemuck::cast(v)) };
-            bytemuck::cast_slice_mut(to).copy_from_slice(&bytemuck::cast::<_, [u16; 8]>(half));
+            let half = unsafe { std::arch::x86_64::_mm256_cvtps_ph::<0>(bytemuck::cast(head[i])) };
+            to[i] = bytemuck::cast(half);
         }
         rest.convert_from_f32_slice(tail);
     }
@@ -364,11 +364,10 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn narrow_f16(self, to: &mut [f16], from: &[f32]) {
         assert_eq!(to.len(), from.len(), "narrow: lengths differ");
-        let (head, tail) = self.split(from);
-        let (to, rest) = to.split_at_mut(from.len() - tail.len());
-        for (to, &v) in to.chunks_exact_mut(Self::LANES).zip(head) {
-            let half = self.avx512f._mm512_cvtps_ph::<0>(bytemuck::cast(v));
-            bytemuck::cast_slice_mut(to).copy_from_slice(&bytemuck::cast::<_, [u16; 16]>(half));
+        let (head, tail) = from.as_chunks::<16>();
+        let (to, rest) = to.as_chunks_mut::<16>();
+        for i in 0..head.len() {
+            to[i] = bytemuck::cast(self.avx512f._mm512_cvtps_ph::<0>(bytemuck::cast(head[i])));
         }
         rest.convert_from_f32_slice(tail);
     }
