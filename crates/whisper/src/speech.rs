@@ -57,14 +57,16 @@ impl<B: Backend> Transcriber<B> {
             if let Some(speech) = speech {
                 ranges::check(&speech, samples.len())?;
                 let map = SpeechMap::new(speech, samples.len());
-                heard = Listened { samples: Cow::Owned(map.collect(samples)), map: Some(map) };
+                heard.samples = Cow::Owned(map.collect(samples));
+                heard.map = Some(map);
             }
             let n_samples = heard.samples.len();
             ranges.extend((n_samples > 0).then_some(0..n_samples));
         }
         if options.batch_size.is_some() {
-            let cut = |range| ranges::cut(&heard.samples, range);
+            let (n, cut) = (ranges.len(), |range| ranges::cut(&heard.samples, range));
             ranges = ranges.into_iter().flat_map(cut).collect();
+            heard.is_cut = ranges.len() > n;
         }
         Transcription::new(self, heard, ranges, options).await
     }

@@ -49,7 +49,7 @@ pub struct Transcription<'a, B: Backend> {
     detected: Option<f32>,
     rules: Rules,
     context: Context,
-    /// For windows side by side: finds where speech in a stretch ends.
+    /// For pieces: finds where speech in one ends.
     vad: Option<Vad>,
     /// Stretches that are no tracks yet.
     pending: VecDeque<Range<usize>>,
@@ -74,12 +74,14 @@ pub(crate) struct Listened<'a> {
     pub(crate) samples: Cow<'a, [f32]>,
     /// Where they come from, unless they are all.
     pub(crate) map: Option<SpeechMap>,
+    /// Whether stretches of it are pieces of longer ones.
+    pub(crate) is_cut: bool,
 }
 
 impl<'a> Listened<'a> {
     /// A whole recording.
     pub(crate) fn all(samples: &'a [f32]) -> Self {
-        Self { samples: Cow::Borrowed(samples), map: None }
+        Self { samples: Cow::Borrowed(samples), map: None, is_cut: false }
     }
 
     /// Samples of the recording.
@@ -99,7 +101,8 @@ impl<'a, B: Backend> Transcription<'a, B> {
         let n_windows = options.batch_size.unwrap_or(1).min(ranges.len().max(1));
         transcriber.prepare(options, n_windows)?;
         let samples = &heard.samples[..];
-        let mut vad = options.batch_size.map(|_| Vad::new()).transpose()?;
+        // What was not cut is heard as it would be without a batch.
+        let mut vad = heard.is_cut.then(Vad::new).transpose()?;
         let mut pending = VecDeque::from(ranges);
         let first_window = pending.front().map_or(0, |range| range.start);
         let (mut first, mut encoded, mut detected) = (None, None, None);
@@ -323,7 +326,7 @@ impl<B: Backend> Iterator for Transcription<'_, B> {
     }
 }
 
-/// The track of a stretch; a piece where windows are decoded side by side, which have a `vad`.
+/// The track of a stretch, a piece where there is a `vad`.
 fn open_track<B: Backend>(
     transcriber: &mut Transcriber<B>,
     vad: Option<&mut Vad>,
