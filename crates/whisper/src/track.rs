@@ -269,3 +269,38 @@ fn is_digital_silence(samples: &[f32], seek: usize, size: usize) -> bool {
     let end = ((seek + size) * HOP_LENGTH).min(samples.len());
     samples[(seek * HOP_LENGTH).min(end)..end].iter().all(|s| s.abs() <= LAST_BIT)
 }
+
+#[cfg(test)]
+mod tests {
+    use stonechat_audio::{LogMel, Vad, VadOptions, decode_file};
+
+    use super::{REACH_FRAMES, Track};
+    use crate::{HOP_LENGTH, SAMPLE_RATE, SpecialTokens, TIMESTAMP_SECONDS};
+
+    /// How far the text of a piece has to reach, in seconds.
+    fn reach(recording: &[f32], is_piece: bool) -> Option<f64> {
+        let special = SpecialTokens::new(51865).unwrap();
+        let mut track = Track::new(recording, 0..recording.len(), &LogMel::new(80));
+        if is_piece {
+            track.find_end(recording, &mut Vad::new().unwrap(), &VadOptions::default());
+        }
+        let token = track.reach(&special)?;
+        Some(f64::from(token - special.timestamp_begin) * TIMESTAMP_SECONDS)
+    }
+
+    #[test]
+    fn the_text_of_a_piece_reaches_the_end_of_its_speech() {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/audio/quick_brown_fox.wav");
+        let speech = decode_file(path).unwrap().samples;
+        let length = speech.len() as f64 / SAMPLE_RATE as f64;
+        let early = (REACH_FRAMES * HOP_LENGTH) as f64 / SAMPLE_RATE as f64;
+        let mut recording = vec![0.0; 3 * SAMPLE_RATE];
+        recording.extend(speech);
+        recording.extend(vec![0.0; 4 * SAMPLE_RATE]);
+        let end = reach(&recording, true).unwrap() + early - 3.0;
+        assert!((length - 1.0..=length + 0.1).contains(&end), "{end} of {length}");
+        assert_eq!(reach(&recording, false), None, "what was not cut may end anywhere");
+        assert_eq!(reach(&recording[..3 * SAMPLE_RATE], true), None, "nobody speaks");
+    }
+}
