@@ -1,7 +1,5 @@
 //! Loading a model and making the buffers to run it.
 
-use std::path::Path;
-
 use stonechat_formats::ModelFile;
 use stonechat_nn::{Backend, KvDType};
 
@@ -70,7 +68,7 @@ impl<B: Backend> TranscriberBuilder<B> {
     /// # Errors
     /// If the file cannot be read, as [`load`](Self::load) otherwise.
     #[cfg(not(target_arch = "wasm32"))]
-    pub fn open(self, path: impl AsRef<Path>) -> Result<Transcriber<B>, Error> {
+    pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Transcriber<B>, Error> {
         self.load(&ModelFile::open(path)?, |_| {})
     }
 
