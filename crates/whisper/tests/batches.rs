@@ -214,7 +214,8 @@ fn a_long_recording_in_batches() {
         let alone = transcribe_pieces(&mut tiny, &samples, &of(1));
         assert_eq!(transcribe_pieces(&mut tiny, &samples, &of(4)), alone);
         let batched = transcribe(&mut tiny, &samples, &of(4));
-        assert!(batched.text.contains(" Hello world."), "{}", batched.text);
+        // Which letters are capital depends on what was said before, which a batch does not know.
+        assert!(batched.text.to_lowercase().contains(" hello world."), "{}", batched.text);
         for transcript in [&sequential, &batched] {
             let text = &transcript.text;
             assert!(text.starts_with(FOX) && text.ends_with(FOX), "beam {beam_size}: {text}");
