@@ -50,7 +50,7 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     /// `p` is readable for `LANES` values; it needs no alignment.
     unsafe fn load_bf16(self, p: *const bf16) -> F32<Self>;
 
-    /// Rounds values to nearest even, as [`f16::from_f32`] does.
+    /// Rounds values to nearest even, as `f16::from_f32` does.
     ///
     /// # Panics
     /// If the lengths differ.
