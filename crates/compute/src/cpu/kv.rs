@@ -196,35 +196,11 @@ impl KvPool {
                 memory.part(start..start + layout.head_bytes())
             };
             let channels = g * layout.head_dim..(g + 1) * layout.head_dim;
+            let head = Head { layout, head_of, k, v, rows, channels };
             match layout.dtype {
-                KvDType::F32 => {
-                    cpu.isa.dispatch(WriteHead::<f32, _> {
-                        layout,
-                        head_of,
-                        k,
-                        v,
-                        rows,
-                        channels,
-                        stored: PhantomData,
-                    });
-                }
-                KvDType::F16 => {
-                    cpu.isa.dispatch(WriteHead::<f16, _> {
-                        layout,
-                        head_of,
-                        k,
-                        v,
-                        rows,
-                        channels,
-                        stored: PhantomData,
-                    });
-                }
-                KvDType::Q8_0 => {
-                    for (t, row) in rows.iter().enumerate() {
-                        let (k, v) = (&k.row(t)[channels.clone()], &v.row(t)[channels.clone()]);
-                        q8_0::write(layout, head_of(row.page), row.slot as usize, k, v);
-                    }
-                }
+                KvDType::F32 => cpu.isa.dispatch(Store::<f32, _>(head, PhantomData)),
+                KvDType::F16 => cpu.isa.dispatch(Store::<f16, _>(head, PhantomData)),
+                KvDType::Q8_0 => head.quantize(),
             }
         };
         if rows.len() < RUN {
@@ -302,24 +278,36 @@ impl Stored for f16 {
     }
 }
 
-/// Writes a head, which has `channels` of each row, run by run: a run is adjacent rows in adjacent slots
-/// of one page. `head_of` gives the head's bytes in a page.
-struct WriteHead<'a, T, F> {
+/// What is stored of a head, which has `channels` of each row. `head_of` gives the head's bytes in a page.
+struct Head<'a, F> {
     layout: KvLayout,
     head_of: F,
     k: MatRef<'a>,
     v: MatRef<'a>,
     rows: &'a [KvRow],
     channels: Range<usize>,
-    stored: PhantomData<T>,
 }
 
-impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for WriteHead<'_, T, F> {
+impl<'m, F: Fn(u32) -> &'m mut [u8]> Head<'_, F> {
+    /// Stores it in 8 bits.
+    fn quantize(self) {
+        let Self { layout, head_of, k, v, rows, channels } = self;
+        for (t, row) in rows.iter().enumerate() {
+            let (k, v) = (&k.row(t)[channels.clone()], &v.row(t)[channels.clone()]);
+            q8_0::write(layout, head_of(row.page), row.slot as usize, k, v);
+        }
+    }
+}
+
+/// Stores a head as values of `T`, run by run: a run is adjacent rows in adjacent slots of one page.
+struct Store<T, H>(H, PhantomData<T>);
+
+impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { layout, head_of, k, v, rows, channels, .. } = self;
+        let Head { layout, head_of, k, v, rows, channels } = self.0;
         let c = layout.head_dim;
         let mut strips = [[T::default(); STRIP]; RUN];
         let mut t = 0;
