@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use stonechat_formats::ModelFile;
 use stonechat_nn::sample::TokenTable;
-use stonechat_nn::{Backend, LoadCost, MAX_TOP_K, MAX_TOP_K_COLS, Ranked, View};
+use stonechat_nn::{Backend, LoadCost, MAX_TOP_K, MAX_TOP_K_COLS, Ranked, View, rehearsed_sizes};
 use stonechat_text::{ChatTemplate, Tokenizer};
 
 use crate::forward::forward;
@@ -252,8 +252,6 @@ impl<D: Devices> Model<D> {
         let StateOptions { n_batch, n_outputs, n_sequences, .. } = part.options;
         let most = n_batch.min(part.most_positions());
         let (tokens, sequences) = (vec![0; most], vec![0; most]);
-        let mut sizes: Vec<_> = (0..).map(|power| 1 << power).take_while(|n| *n < most).collect();
-        sizes.push(most);
         let between =
             vec![0.0; if weights.input.is_some() { 0 } else { most * self.config.d_model }];
         let run = |part: &mut Part<B>, batch: Batch<'_>| {
@@ -263,7 +261,7 @@ impl<D: Devices> Model<D> {
             }
             forward(backend, &self.config, weights, part, batch)
         };
-        for n in sizes {
+        for n in rehearsed_sizes(most) {
             let outputs: Vec<_> = (n - n.min(n_outputs)..n).collect();
             for past in [0, part.most_positions() - n] {
                 part.skip(backend, 0, past)?;

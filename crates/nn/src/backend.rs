@@ -23,6 +23,11 @@ pub const MAX_TOP_K: usize = 128;
 /// Most columns of a row that it searches: f32 holds all of their numbers.
 pub const MAX_TOP_K_COLS: usize = 1 << 24;
 
+/// Numbers of rows to [rehearse](Backend::rehearse) passes of up to `most` with: devices choose kernels by powers of two.
+pub fn rehearsed_sizes(most: usize) -> impl Iterator<Item = usize> {
+    (0..usize::BITS).map(|power| 1 << power).take_while(move |&n| n < most).chain([most])
+}
+
 /// `rows × cols` values of a device buffer: row `r` starts at `offset + r * stride`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stonechat_audio::LogMel;
 use stonechat_formats::{Format, ModelFile};
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::{Backend, KvDType, rehearsed_sizes};
 use stonechat_text::Tokenizer;
 
 use crate::align::AlignmentHeads;
@@ -160,10 +160,7 @@ impl<B: Backend> Model<B> {
             self.set_audio(decoder, 0, encoder);
             let most = self.config.n_text_ctx;
             let (tokens, sequences) = (vec![0; most], vec![0; most]);
-            let mut sizes: Vec<_> =
-                (0..).map(|power| 1 << power).take_while(|n| *n < most).collect();
-            sizes.push(most);
-            for n in sizes {
+            for n in rehearsed_sizes(most) {
                 let (tokens, sequences) = (&tokens[..n], &sequences[..n]);
                 self.decode(decoder, Batch { tokens, sequences, outputs: &[n - 1] })?;
                 decoder.clear();
