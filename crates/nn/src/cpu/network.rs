@@ -22,8 +22,8 @@ pub(super) struct Network<'a> {
 
 impl<'a> Network<'a> {
     /// The weights, where the results of the first two products are made the activations of the last one at
-    /// once: all are panels, and rows are many. With few, weights come from memory, and a thread had better read a long run of one matrix
-    /// than short ones of two in turns.
+    /// once: all are panels, and rows are many. With few, weights come from memory, and a thread had better
+    /// read a long run of one matrix than short ones of two in turns.
     pub(super) fn panels(&self, n_rows: usize) -> Option<[PackedRows<'a>; 3]> {
         if n_rows <= MAX_INTEGER_ROWS {
             return None;
