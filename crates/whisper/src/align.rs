@@ -142,7 +142,9 @@ impl<B: Backend> Model<B> {
         let (words, median) =
             time_words(self.tokenizer(), &text, &times, heard.language, punctuation);
         let Heard { offset, last_speech, .. } = heard;
-        place_words(words, segments, special, Placement { offset, last_speech, median });
+        let token_seconds = &times.seconds[..];
+        let placement = Placement { offset, last_speech, median, token_seconds };
+        place_words(words, segments, special, placement);
         Ok(())
     }
 

@@ -63,8 +63,9 @@ impl<B: Backend> Transcriber<B> {
             let n_samples = heard.samples.len();
             ranges.extend((n_samples > 0).then_some(0..n_samples));
         }
-        if options.batch_size.is_some() {
-            let (n, cut) = (ranges.len(), |range| ranges::cut(&heard.samples, range));
+        if options.n_windows() > 1 {
+            let n = ranges.len();
+            let cut = |range| ranges::cut(&heard.samples, range, options.n_windows());
             ranges = ranges.into_iter().flat_map(cut).collect();
             heard.is_cut = ranges.len() > n;
         }
@@ -78,9 +79,13 @@ pub(crate) fn restore(map: &SpeechMap, segment: &mut Segment) {
     segment.start = seconds(map.original_start(samples(segment.start)));
     segment.end = seconds(map.original_end(samples(segment.end)));
     let Some(words) = &mut segment.words else { return };
-    for word in words.iter_mut() {
-        let range = map.original(samples(word.start)..samples(word.end));
-        (word.start, word.end) = (seconds(range.start), seconds(range.end));
+    let words_and_tokens = words
+        .iter_mut()
+        .map(|word| (&mut word.start, &mut word.end))
+        .chain(segment.token_times.iter_mut().map(|(start, end)| (start, end)));
+    for (start, end) in words_and_tokens {
+        let range = map.original(samples(*start)..samples(*end));
+        (*start, *end) = (seconds(range.start), seconds(range.end));
     }
     if let (Some(first), Some(last)) = (words.first(), words.last()) {
         (segment.start, segment.end) = (first.start, last.end);

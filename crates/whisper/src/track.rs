@@ -216,6 +216,7 @@ impl Track {
             tokens: tokens.to_vec(),
             token_texts: tokens.iter().map(spelled).collect(),
             token_probabilities: result.logprobs[range].iter().map(probability).collect(),
+            token_times: Vec::new(),
             temperature: result.temperature,
             avg_logprob: result.avg_logprob,
             compression_ratio: result.compression_ratio,

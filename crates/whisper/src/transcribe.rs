@@ -36,6 +36,9 @@ pub struct Segment {
     /// The probability of each token; 1 of those of a prefix that was given.
     #[serde(skip)]
     pub token_probabilities: Vec<f64>,
+    /// Start and end of each token in seconds, inside those of its word; none unless words were asked for.
+    #[serde(skip)]
+    pub token_times: Vec<(f64, f64)>,
     /// Temperature that the window was decoded at.
     pub temperature: f32,
     /// Mean log-probability of the window's tokens.

@@ -8,7 +8,7 @@ use unicode_general_category::{GeneralCategory, get_general_category};
 
 use crate::align::TokenTimes;
 use crate::times::hundredths;
-use crate::{Segment, SpecialTokens};
+use crate::{Segment, SpecialTokens, TIMESTAMP_SECONDS};
 
 /// A word with its times.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -193,35 +193,41 @@ fn merge_punctuation(words: &mut [Timing], prepended: &str, appended: &str) {
 
 /// Where a window's words are put.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Placement {
+pub(crate) struct Placement<'a> {
     /// Start of the window in seconds.
     pub(crate) offset: f64,
     /// Where speech ended before it.
     pub(crate) last_speech: f64,
     /// What [`time_words`] gave for the words.
     pub(crate) median: f64,
+    /// Start of each text token in seconds from the start of the window, then the end of the last.
+    pub(crate) token_seconds: &'a [f64],
 }
 
-/// Gives the words of a window to its segments and moves the segments' times to them. Times do not
-/// decrease from word to word.
+/// Gives the words of a window to its segments and moves the segments' times to them, and gives tokens
+/// their times. Times do not decrease from word to word.
 pub(crate) fn place_words(
     words: Vec<Timing>,
     segments: &mut [Segment],
     special: &SpecialTokens,
-    placement: Placement,
+    placement: Placement<'_>,
 ) {
-    let Placement { offset, mut last_speech, median } = placement;
+    let Placement { offset, mut last_speech, median, token_seconds } = placement;
     let mut not_before = last_speech.max(offset);
     let mut words = words.into_iter();
-    for segment in segments {
+    let mut token_ends = token_seconds.windows(2);
+    let mut token_times = Vec::with_capacity(token_seconds.len());
+    for segment in &mut *segments {
         let n_tokens = segment.tokens.iter().filter(|&&token| token < special.eot).count();
         let mut n_placed = 0;
         let mut placed = Vec::new();
+        let mut n_tokens_placed = Vec::new();
         while n_placed < n_tokens
             && let Some(word) = words.next()
         {
             n_placed += word.n_tokens;
             if !word.word.is_empty() {
+                n_tokens_placed.push(word.n_tokens);
                 placed.push(Word {
                     word: word.word,
                     start: hundredths(offset + word.start),
@@ -242,7 +248,26 @@ pub(crate) fn place_words(
             segment.end = placed[placed.len() - 1].end;
             last_speech = segment.end;
         }
+        for (word, n_tokens) in placed.iter().zip(n_tokens_placed) {
+            let inside = |time: f64| hundredths(offset + time).clamp(word.start, word.end);
+            let ends = token_ends.by_ref().take(n_tokens);
+            token_times.extend(ends.map(|ends| (inside(ends[0]), inside(ends[1]))));
+        }
         segment.words = Some(placed);
+    }
+    // A word may reach into the next segment, and so do its tokens.
+    let mut token_times = token_times.into_iter();
+    for segment in segments {
+        let Segment { start, end, .. } = *segment;
+        let time = |&token: &u32| {
+            if token < special.eot {
+                return token_times.next().unwrap_or((end, end));
+            }
+            let steps = f64::from(token.saturating_sub(special.timestamp_begin));
+            let stamp = hundredths(offset + steps * TIMESTAMP_SECONDS).clamp(start, end);
+            (stamp, stamp)
+        };
+        segment.token_times = segment.tokens.iter().map(time).collect();
     }
 }
 

@@ -1,5 +1,7 @@
 //! whisper.cpp's JSON (`examples/cli/cli.cpp`, `output_json`), with words where there are any.
 
+use std::iter::repeat_with;
+
 use serde::Serialize;
 
 use super::{clock, milliseconds};
@@ -49,6 +51,8 @@ struct Part<'a> {
 struct Token<'a> {
     /// Half of a character reads as U+FFFD.
     text: &'a str,
+    #[serde(flatten)]
+    times: Option<Times>,
     id: u32,
     p: f64,
 }
@@ -86,12 +90,19 @@ impl<'a> From<&'a Segment> for Part<'a> {
             p: word.probability,
         };
         let spelled = segment.token_texts.iter().zip(&segment.token_probabilities);
-        let tokens = segment.tokens.iter().zip(spelled);
+        let times = segment.token_times.iter().map(|&(start, end)| Some(Times::new(start, end)));
+        let tokens = segment.tokens.iter().zip(spelled).zip(times.chain(repeat_with(|| None)));
+        let token = |((&id, (text, &p)), times): ((&u32, (&'a String, &f64)), _)| Token {
+            text,
+            times,
+            id,
+            p,
+        };
         Self {
             times: Times::new(segment.start, segment.end),
             speaker: segment.speaker.as_deref(),
             text: &segment.text,
-            tokens: tokens.map(|(&id, (text, &p))| Token { text, id, p }).collect(),
+            tokens: tokens.map(token).collect(),
             words: segment.words.as_ref().map(|words| words.iter().map(timed).collect()),
             temperature: segment.temperature,
             avg_logprob: segment.avg_logprob,

@@ -107,6 +107,13 @@ fn json_full_has_the_fields_of_whisper_cpp() {
     assert_eq!((&part["offsets"]["from"], &part["offsets"]["to"]), (&2500.into(), &4000.into()));
     let token = serde_json::json!({ "text": " a", "id": 400, "p": 0.5 });
     assert_eq!((part["tokens"].as_array().unwrap().len(), &part["tokens"][1]), (3, &token));
+    let mut timed = spoken();
+    timed.segments[1].token_times = vec![(2.5, 2.5), (2.5, 3.0), (3.0, 4.0)];
+    let text = written(OutputFormat::JsonFull, &timed, SubtitleLayout::default());
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let token = &json["transcription"][1]["tokens"][1];
+    assert_eq!(token["timestamps"]["to"], "00:00:03,000");
+    assert_eq!(token["offsets"], serde_json::json!({ "from": 2500, "to": 3000 }));
     assert!(part.get("speaker").is_none(), "{part}");
     let word = &part["words"][2];
     assert_eq!((&word["text"], &word["offsets"]["from"]), (&" six".into(), &3500.into()));

@@ -114,7 +114,10 @@ fn place(words: &[(&str, f64, f64)], segments: &mut [Segment], last_speech: f64)
     let special = SpecialTokens::new(51865).unwrap();
     let words: Vec<Timing> = words.iter().map(|&(w, s, e)| timing(w, s, e)).collect();
     let median = median_duration(&words);
-    place_words(words, segments, &special, Placement { offset: 10.0, last_speech, median });
+    let last = words.last().map(|word| word.end);
+    let token_seconds: Vec<f64> = words.iter().map(|word| word.start).chain(last).collect();
+    let placement = Placement { offset: 10.0, last_speech, median, token_seconds: &token_seconds };
+    place_words(words, segments, &special, placement);
 }
 
 fn times(segment: &Segment) -> Vec<(f64, f64)> {
@@ -131,6 +134,26 @@ fn segments_get_their_words_and_times() {
     assert_eq!((segments[1].start, segments[1].end), (11.3, 11.6));
     assert_eq!(segments[2].words, Some(vec![]));
     assert_eq!((segments[2].start, segments[2].end), (13.0, 14.0));
+}
+
+#[test]
+fn tokens_have_times_inside_those_of_their_words() {
+    let special = SpecialTokens::new(51865).unwrap();
+    let mut segments = [segment(10.0, 11.0, 2), segment(11.0, 13.0, 2)];
+    // The second word reaches into the second segment; the first was said before 10.3.
+    let words = [("a", 1, 0.1, 0.4), ("bc", 2, 0.4, 1.2), ("d", 1, 1.2, 1.5)]
+        .map(|(word, n_tokens, start, end)| Timing { n_tokens, ..timing(word, start, end) });
+    let placement = Placement {
+        offset: 10.0,
+        last_speech: 10.3,
+        median: 0.3,
+        token_seconds: &[0.1, 0.4, 0.9, 1.2, 1.5],
+    };
+    place_words(words.to_vec(), &mut segments, &special, placement);
+    assert_eq!(times(&segments[0]), [(10.3, 10.4), (10.4, 11.2)]);
+    let tokens = |i: usize| segments[i].token_times.clone();
+    assert_eq!(tokens(0), [(10.3, 10.3), (10.3, 10.4), (10.4, 10.9), (11.2, 11.2)]);
+    assert_eq!(tokens(1), [(11.2, 11.2), (10.9, 11.2), (11.2, 11.5), (11.5, 11.5)]);
 }
 
 #[test]
