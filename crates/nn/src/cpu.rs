@@ -144,9 +144,10 @@ fn mat(buffer: &[f32], rows: Rows) -> MatRef<'_> {
     )
 }
 
-/// An op and its weights, for the profile.
-fn labels<'a>(op: &str, weights: impl IntoIterator<Item = &'a CpuMatrix>) -> String {
-    weights.into_iter().fold(op.to_owned(), |text, w| text + " " + &w.label())
+/// An op, its weights and how many rows it has at most, for the profile.
+fn labels<'a>(op: &str, weights: impl IntoIterator<Item = &'a CpuMatrix>, n_rows: usize) -> String {
+    let op = weights.into_iter().fold(op.to_owned(), |text, w| text + " " + &w.label());
+    format!("{op}, {} rows", n_rows.next_power_of_two())
 }
 
 fn bias(linear: &Linear<Cpu>) -> Option<&[f32]> {
@@ -343,6 +344,7 @@ impl Backend for Cpu {
             labels(
                 "gated network",
                 [network.gate, network.up, network.down].map(|linear| &linear.weight),
+                x.rows.rows,
             )
         });
         let GatedNetwork { gate, up, down, activation, width, accumulate, scratch } = network;
@@ -373,7 +375,8 @@ impl Backend for Cpu {
     }
 
     fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
-        let _timer = self.timer(|| labels("matmul", products.iter().map(|product| product.w)));
+        let _timer =
+            self.timer(|| labels("matmul", products.iter().map(|product| product.w), x.rows.rows));
         let products = products.map(|Product { out, w, epilogue }| {
             let (n, _) = w.shape();
             let out = MatMut::packed(&mut out[..x.rows.rows * n], x.rows.rows, n);
@@ -459,7 +462,11 @@ impl Backend for Cpu {
     }
 
     fn attention(&self, out: &mut AlignedVec, args: Attention<'_, Self>) {
-        let _timer = self.timer(|| "attention".to_owned());
+        let _timer = self.timer(|| {
+            let n_positions = args.rows.iter().map(|row| row.kv_len as usize).max().unwrap_or(0);
+            let upper = usize::next_power_of_two;
+            format!("attention, {} rows, {} positions", upper(args.rows.len()), upper(n_positions))
+        });
         let Attention { q, kv, layer, n_heads, scale, soft_cap, rows, page_table, .. } = args;
         let (slopes, sinks) = (args.slopes.map(|s| &s[..]), args.sinks.map(|s| &s[..]));
         let Rows { rows: n_rows, cols, .. } = q.rows;
