@@ -94,7 +94,7 @@ impl<B: Backend> TranscriberBuilder<B> {
         self.options.validate()?;
         let mut transcriber = Transcriber::new(model, self.kv_dtype)?;
         transcriber.cancelled_by(&self.cancel);
-        transcriber.prepare(&self.options, self.options.batch_size.unwrap_or(1))?;
+        transcriber.prepare(&self.options, self.options.n_windows())?;
         Ok(transcriber)
     }
 }

@@ -15,13 +15,17 @@ pub(crate) struct Context {
     hotwords: Vec<u32>,
     /// What the text of the recording's first window begins with, its timestamp included.
     prefix: Vec<u32>,
-    /// Tokens of the initial prompt and, where windows follow each other, of all segments.
-    history: Vec<u32>,
-    /// Where in `history` the prompt of the next window may begin.
-    prompt_from: usize,
-    /// Windows do not know of each other: each gets the initial prompt.
-    side_by_side: bool,
+    initial_prompt: Vec<u32>,
     condition_on_previous_text: bool,
+}
+
+/// What was said before a window, as far as windows that follow each other know.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct History {
+    /// The initial prompt and the segments.
+    tokens: Vec<u32>,
+    /// Where in them the prompt of the next window may begin.
+    prompt_from: usize,
 }
 
 /// The tokens that a window's text follows.
@@ -61,9 +65,7 @@ impl Context {
             first_window,
             hotwords: limited(encode(&options.hotwords)),
             prefix,
-            history: encode(&options.initial_prompt),
-            prompt_from: 0,
-            side_by_side: options.batch_size.is_some(),
+            initial_prompt: encode(&options.initial_prompt),
             condition_on_previous_text: options.condition_on_previous_text,
         }
     }
@@ -73,12 +75,22 @@ impl Context {
         &self.start
     }
 
-    /// The prompt of the window that begins at sample `start`.
-    pub(crate) fn prompt<B: Backend>(&self, model: &Model<B>, start: usize) -> Prompt {
+    /// What a window knows that no other one comes before.
+    pub(crate) fn history(&self) -> History {
+        History { tokens: self.initial_prompt.clone(), prompt_from: 0 }
+    }
+
+    /// The prompt of the window that begins at sample `start`, after `history`.
+    pub(crate) fn prompt<B: Backend>(
+        &self,
+        model: &Model<B>,
+        history: &History,
+        start: usize,
+    ) -> Prompt {
         let prefix = if start == self.first_window { &self.prefix[..] } else { &[] };
         // faster-whisper's rule: a prefix takes the place of hotwords.
         let hotwords = if prefix.is_empty() { &self.hotwords[..] } else { &[] };
-        let earlier = &self.history[self.prompt_from..];
+        let earlier = &history.tokens[history.prompt_from..];
         // Together they leave room for as much text as a window may hold.
         let room = model.config().max_prompt_tokens().saturating_sub(hotwords.len() + prefix.len());
         let earlier = &earlier[earlier.len().saturating_sub(room)..];
@@ -92,16 +104,19 @@ impl Context {
         Prompt { tokens, n_given: prefix.len() }
     }
 
-    /// Takes note of the segments of a window and of its last attempt.
-    pub(crate) fn add(&mut self, segments: &[Segment], temperature: f32, has_failed: bool) {
-        if self.side_by_side {
-            return;
-        }
-        segments.iter().for_each(|segment| self.history.extend_from_slice(&segment.tokens));
+    /// Adds the segments of a window to its history; `temperature` and `has_failed` are its last attempt's.
+    pub(crate) fn extend(
+        &self,
+        history: &mut History,
+        segments: &[Segment],
+        temperature: f32,
+        has_failed: bool,
+    ) {
+        segments.iter().for_each(|segment| history.tokens.extend_from_slice(&segment.tokens));
         // Text that failed, or is the work of chance, would lead the next window astray.
         let is_doubtful = temperature > 0.5 || has_failed;
         if !self.condition_on_previous_text || is_doubtful {
-            self.prompt_from = self.history.len();
+            history.prompt_from = history.tokens.len();
         }
     }
 }
@@ -111,7 +126,7 @@ mod tests {
     use stonechat_nn::Cpu;
     use stonechat_testkit::TinyWhisper;
 
-    use super::Context;
+    use super::{Context, History};
     use crate::{Model, Options, Segment};
 
     fn model() -> Model<Cpu> {
@@ -135,26 +150,27 @@ mod tests {
             initial_prompt: Some(" cd".to_owned()),
             ..Options::default()
         };
-        let mut context = context(&model, &options);
-        let prompt = |context: &Context| context.prompt(&model, 16_000).tokens;
+        let context = context(&model, &options);
+        let mut history = context.history();
+        let prompt = |history: &History| context.prompt(&model, history, 16_000).tokens;
         let before = |earlier: &[u32]| {
             [&[special.start_of_prev][..], &encode(" ab"), earlier, &[special.sot]].concat()
         };
-        assert_eq!(prompt(&context), before(&encode(" cd")));
-        context.add(&[segment(vec![7, 8])], 0.0, false);
-        assert_eq!(prompt(&context), before(&[&encode(" cd")[..], &[7, 8]].concat()));
+        assert_eq!(prompt(&history), before(&encode(" cd")));
+        context.extend(&mut history, &[segment(vec![7, 8])], 0.0, false);
+        assert_eq!(prompt(&history), before(&[&encode(" cd")[..], &[7, 8]].concat()));
         // A window that is doubtful or failed is not what the next one begins with.
-        context.add(&[segment(vec![9])], 0.6, false);
-        assert_eq!(prompt(&context), before(&[]));
-        context.add(&[segment(vec![10])], 0.0, false);
-        assert_eq!(prompt(&context), before(&[10]));
-        context.add(&[segment(vec![11])], 0.0, true);
-        assert_eq!(prompt(&context), before(&[]));
+        context.extend(&mut history, &[segment(vec![9])], 0.6, false);
+        assert_eq!(prompt(&history), before(&[]));
+        context.extend(&mut history, &[segment(vec![10])], 0.0, false);
+        assert_eq!(prompt(&history), before(&[10]));
+        context.extend(&mut history, &[segment(vec![11])], 0.0, true);
+        assert_eq!(prompt(&history), before(&[]));
         // Much text: the last of it, so that the window's own has room.
-        context.add(&[segment((0..500).collect())], 0.0, false);
+        context.extend(&mut history, &[segment((0..500).collect())], 0.0, false);
         let n = model.config().max_prompt_tokens();
         let kept = 500 - (n - encode(" ab").len()) as u32;
-        assert_eq!(prompt(&context), before(&(kept..500).collect::<Vec<_>>()));
+        assert_eq!(prompt(&history), before(&(kept..500).collect::<Vec<_>>()));
     }
 
     #[test]
@@ -167,27 +183,16 @@ mod tests {
             ..Options::default()
         };
         let prefix = [&[special.timestamp_begin][..], &model.tokenizer().encode(" cd")].concat();
-        let first = context(&model, &options).prompt(&model, 0);
+        let prompt = |options: &Options, start| {
+            let context = context(&model, options);
+            context.prompt(&model, &context.history(), start)
+        };
+        let first = prompt(&options, 0);
         assert_eq!(first.tokens, [&[special.sot][..], &prefix].concat());
         assert_eq!(first.n_given, prefix.len());
-        let later = context(&model, &options).prompt(&model, 16_000);
+        let later = prompt(&options, 16_000);
         assert_eq!((later.tokens[0], later.n_given), (special.start_of_prev, 0));
         let options = Options { without_timestamps: true, ..options };
-        assert_eq!(context(&model, &options).prompt(&model, 0).tokens[1..], prefix[1..]);
-    }
-
-    #[test]
-    fn side_by_side_every_window_gets_the_initial_prompt() {
-        let model = model();
-        let options = Options {
-            batch_size: Some(2),
-            initial_prompt: Some("cd".to_owned()),
-            ..Options::default()
-        };
-        let mut context = context(&model, &options);
-        let before = context.prompt(&model, 0).tokens;
-        context.add(&[segment(vec![7, 8])], 0.0, false);
-        assert_eq!(context.prompt(&model, 480_000).tokens, before);
-        assert!(before.len() > 2);
+        assert_eq!(prompt(&options, 0).tokens[1..], prefix[1..]);
     }
 }

@@ -34,8 +34,9 @@ impl<B: Backend> Transcriber<B> {
         options: &Options,
     ) -> Result<Option<Vec<Decoded>>, Error> {
         let started = Instant::now();
-        let prompts: Vec<Prompt> =
-            tracks.iter().map(|track| context.prompt(&self.model, track.window_start())).collect();
+        let prompt =
+            |track: &&mut Track| context.prompt(&self.model, &track.history, track.window_start());
+        let prompts: Vec<Prompt> = tracks.iter().map(prompt).collect();
         let mut best: Vec<Option<Decoded>> = tracks.iter().map(|_| None).collect();
         let mut open: Vec<usize> = (0..tracks.len()).collect();
         for (n, &temperature) in options.temperatures.iter().enumerate() {

@@ -58,8 +58,9 @@ pub struct Options {
     pub length_penalty: Option<f32>,
     /// Candidates sampled at temperatures above zero; the most probable one is kept.
     pub best_of: usize,
-    /// Windows that are decoded side by side; then none knows the text of another, and the
-    /// recording is cut where it is quiet into pieces of a window. One after the other when `None`.
+    /// Windows that are decoded side by side: a longer recording is cut where it is quiet into pieces of a
+    /// window, or of up to four where there are more, and none knows the text of another. One after the
+    /// other when `None`.
     pub batch_size: Option<usize>,
     /// A window fails when its text compresses (zlib) better than this: it repeats itself.
     pub compression_ratio_threshold: Option<f64>,
@@ -153,6 +154,11 @@ impl Options {
     pub const MAX_WIDTH: usize = 16;
     /// Most windows that can be decoded side by side.
     pub const MAX_BATCH_SIZE: usize = 64;
+
+    /// Windows side by side.
+    pub(crate) fn n_windows(&self) -> usize {
+        self.batch_size.unwrap_or(1)
+    }
 
     /// Sequences that a window takes.
     pub(crate) fn n_sequences(&self) -> usize {

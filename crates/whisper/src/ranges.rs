@@ -9,8 +9,11 @@ use crate::{Error, Options, SAMPLE_RATE, VadMode, WINDOW_SAMPLES};
 
 /// A recording is cut where it is quietest, so far from where the piece would end at most.
 const MARGIN_SAMPLES: usize = 3 * SAMPLE_RATE;
-/// Length of a piece that leaves room for that in a window.
-const PIECE_SAMPLES: usize = WINDOW_SAMPLES - MARGIN_SAMPLES;
+/// How far a window gets that leaves room for that.
+const STEP_SAMPLES: usize = WINDOW_SAMPLES - MARGIN_SAMPLES;
+/// Most windows of a piece. The first of them does not know what was said before it, which costs words;
+/// long pieces give the text of a long recording late.
+const MAX_WINDOWS: usize = 4;
 /// Length of what is compared to find that place: a pause between sentences rather than words.
 const QUIET_SAMPLES: usize = SAMPLE_RATE / 2;
 
@@ -41,17 +44,21 @@ impl Options {
     }
 }
 
-/// `range` of `samples` in pieces of about one length, none longer than a window: for windows side by
-/// side, each of which is heard once.
-pub(crate) fn cut(samples: &[f32], range: Range<usize>) -> Vec<Range<usize>> {
+/// `range` of `samples` in pieces of about one length, to be heard side by side, `n_tracks` at a time: of
+/// one window where there are few, of several that follow each other where there would be more pieces.
+pub(crate) fn cut(samples: &[f32], range: Range<usize>, n_tracks: usize) -> Vec<Range<usize>> {
     let len = range.len();
-    let n_pieces = if len <= WINDOW_SAMPLES { 1 } else { len.div_ceil(PIECE_SAMPLES) };
+    let n_windows = if len <= WINDOW_SAMPLES { 1 } else { len.div_ceil(STEP_SAMPLES) };
+    let per_piece = n_windows.div_ceil(n_tracks).min(MAX_WINDOWS);
+    let n_pieces = n_windows.div_ceil(per_piece);
+    // The last window of a piece may be a whole one.
+    let longest = per_piece * STEP_SAMPLES + MARGIN_SAMPLES;
     let mut pieces = Vec::with_capacity(n_pieces);
     let mut start = range.start;
     for i in 1..n_pieces {
         // Products of a recording's samples and pieces are far below 2^64.
         let ideal = range.start + (len as u64 * i as u64 / n_pieces as u64) as usize;
-        let last = (ideal + MARGIN_SAMPLES).min(start + WINDOW_SAMPLES);
+        let last = (ideal + MARGIN_SAMPLES).min(start + longest);
         let end = quietest(samples, ideal - MARGIN_SAMPLES..last);
         pieces.push(start..end);
         start = end;
@@ -116,7 +123,7 @@ mod tests {
         for (from, to) in [(20 * S, 22 * S), (28 * S, 29 * S), (31 * S, 31 * S + S / 10)] {
             samples[from..to].fill(0.0);
         }
-        let [first, second] = &cut(&samples, 5 * S..57 * S)[..] else { panic!("two windows") };
+        let [first, second] = &cut(&samples, 5 * S..57 * S, 8)[..] else { panic!("two windows") };
         assert!((28 * S..29 * S).contains(&first.end), "{first:?}");
         assert_eq!((first.start, second), (5 * S, &(first.end..57 * S)));
     }
@@ -124,13 +131,25 @@ mod tests {
     #[test]
     fn pieces_cover_the_range_and_fit_windows() {
         let samples: Vec<f32> = (0..1010 * SAMPLE_RATE).map(|i| (i % 7919) as f32).collect();
-        for (seconds, n_pieces) in
-            [(0, 0), (1, 1), (30, 1), (31, 2), (54, 2), (55, 3), (120, 5), (1000, 38)]
-        {
+        for (seconds, n_tracks, n_pieces, n_windows) in [
+            (0, 8, 0, 1),
+            (1, 8, 1, 1),
+            (30, 8, 1, 1),
+            (31, 8, 2, 1),
+            (54, 2, 2, 1),
+            (55, 2, 2, 2),
+            (55, 8, 3, 1),
+            (120, 8, 5, 1),
+            (120, 2, 2, 3),
+            (406, 8, 8, 2),
+            (1000, 8, 10, 4),
+            (1000, 64, 38, 1),
+        ] {
             let range = 5 * SAMPLE_RATE..(5 + seconds) * SAMPLE_RATE;
-            let pieces = cut(&samples, range.clone());
-            assert_eq!(pieces.len(), n_pieces, "{seconds} s");
-            assert!(pieces.iter().all(|p| !p.is_empty() && p.len() <= WINDOW_SAMPLES));
+            let pieces = cut(&samples, range.clone(), n_tracks);
+            assert_eq!(pieces.len(), n_pieces, "{seconds} s, {n_tracks} tracks");
+            let longest = (27 * n_windows + 3) * SAMPLE_RATE;
+            assert!(pieces.iter().all(|p| !p.is_empty() && p.len() <= longest));
             assert!(pieces.windows(2).all(|w| w[0].end == w[1].start));
             let ends = pieces.first().zip(pieces.last()).map(|(a, b)| a.start..b.end);
             assert_eq!(ends, (seconds > 0).then_some(range));

@@ -9,6 +9,7 @@ use stonechat_audio::vad::STEP;
 use stonechat_audio::{LogMel, Mel, Vad, VadOptions};
 use stonechat_text::Tokenizer;
 
+use crate::context::History;
 use crate::times::{frames, hundredths, seconds};
 use crate::words::speech_end;
 use crate::{
@@ -37,6 +38,8 @@ pub(crate) struct Track {
     speech_end: Option<usize>,
     /// Where speech ended in the recording, in seconds.
     pub(crate) last_speech: f64,
+    /// What its window at hand knows of what was said before.
+    pub(crate) history: History,
     /// Segments that nobody has been told of; their ids are not final.
     pub(crate) segments: Vec<Segment>,
 }
@@ -55,6 +58,7 @@ impl Track {
             speech_end: None,
             seek: 0,
             last_speech,
+            history: History::default(),
             segments: Vec::new(),
         }
     }

@@ -1,7 +1,7 @@
 //! One recording on its way to text.
 //!
 //! A recording is one or several tracks. One after the other, each window can be told what was said
-//! before it; side by side, windows do not know of each other.
+//! before it; of several side by side, each knows of its own windows.
 //!
 //! Source: openai/whisper `transcribe.py`; faster-whisper `BatchedInferencePipeline`.
 
@@ -14,7 +14,7 @@ use stonechat_nn::Backend;
 use web_time::Instant;
 
 use crate::align::Heard;
-use crate::context::Context;
+use crate::context::{Context, History};
 use crate::fallback::{Decoded, is_silent};
 use crate::hallucination;
 use crate::rules::Rules;
@@ -49,6 +49,8 @@ pub struct Transcription<'a, B: Backend> {
     detected: Option<f32>,
     rules: Rules,
     context: Context,
+    /// What the first window of the next track knows of what was said before.
+    history: History,
     /// For pieces: finds where speech in one ends.
     vad: Option<Vad>,
     /// Stretches that are no tracks yet.
@@ -98,7 +100,7 @@ impl<'a, B: Backend> Transcription<'a, B> {
         ranges: Vec<Range<usize>>,
         options: &'a Options,
     ) -> Result<Self, Error> {
-        let n_windows = options.batch_size.unwrap_or(1).min(ranges.len().max(1));
+        let n_windows = options.n_windows().min(ranges.len().max(1));
         transcriber.prepare(options, n_windows)?;
         let samples = &heard.samples[..];
         // What was not cut is heard as it would be without a batch.
@@ -132,6 +134,7 @@ impl<'a, B: Backend> Transcription<'a, B> {
             language,
             detected,
             rules,
+            history: context.history(),
             context,
             vad,
             pending,
@@ -276,7 +279,8 @@ impl<'a, B: Backend> Transcription<'a, B> {
                 track.take(cut);
                 let Decoded { temperature, has_failed, .. } = decoded;
                 self.has_failed |= has_failed;
-                self.context.add(&track.segments[first..], temperature, has_failed);
+                let segments = &track.segments[first..];
+                self.context.extend(&mut track.history, segments, temperature, has_failed);
             }
             track.find_sound(&self.heard.samples);
         }
@@ -285,7 +289,7 @@ impl<'a, B: Backend> Transcription<'a, B> {
 
     /// Makes tracks of pending stretches until there are as many as windows side by side.
     fn open_tracks(&mut self) {
-        let n_windows = self.options.batch_size.unwrap_or(1);
+        let n_windows = self.options.n_windows();
         let samples = &self.heard.samples[..];
         let mut n_open = self.tracks.iter().filter(|track| !track.is_done()).count();
         while n_open < n_windows {
@@ -293,6 +297,7 @@ impl<'a, B: Backend> Transcription<'a, B> {
             let open = |range| open_track(transcriber, vad, samples, range, self.options);
             let next = || self.pending.pop_front().map(open);
             let Some(mut track) = self.first.take().or_else(next) else { break };
+            track.history = self.history.clone();
             n_open += usize::from(track.find_sound(samples));
             self.tracks.push_back(track);
         }
@@ -313,6 +318,9 @@ impl<'a, B: Backend> Transcription<'a, B> {
                 break;
             }
             self.done_before = track.end();
+            if self.options.n_windows() == 1 {
+                self.history = std::mem::take(&mut track.history);
+            }
             self.tracks.pop_front();
         }
     }

@@ -94,7 +94,7 @@ fn a_batch_of_windows_equals_one_by_one() {
             temperatures: vec![temperature],
             beam_size,
             best_of,
-            batch_size: Some(1),
+            condition_on_previous_text: false,
             ..accept_all()
         };
         let mut transcriber = random();
@@ -210,10 +210,11 @@ fn a_long_recording_in_batches() {
     for beam_size in [1, 5] {
         let options = Options { beam_size, ..Options::default() };
         let sequential = transcribe(&mut tiny, &samples, &options);
-        let of = |batch_size| Options { batch_size: Some(batch_size), ..options.clone() };
-        let alone = transcribe_pieces(&mut tiny, &samples, &of(1));
-        assert_eq!(transcribe_pieces(&mut tiny, &samples, &of(4)), alone);
-        let batched = transcribe(&mut tiny, &samples, &of(4));
+        let in_batches = Options { batch_size: Some(4), ..options.clone() };
+        let unaware = Options { condition_on_previous_text: false, ..options.clone() };
+        let alone = transcribe_pieces(&mut tiny, &samples, &unaware);
+        assert_eq!(transcribe_pieces(&mut tiny, &samples, &in_batches), alone);
+        let batched = transcribe(&mut tiny, &samples, &in_batches);
         // Which letters are capital depends on what was said before, which a batch does not know.
         assert!(batched.text.to_lowercase().contains(" hello world."), "{}", batched.text);
         for transcript in [&sequential, &batched] {

@@ -55,7 +55,7 @@ pub(super) struct Args {
     /// Exponent, 0 to 1, of Google's length penalty [default: compare texts by log-probability per token]
     #[arg(long, value_name = "ALPHA")]
     length_penalty: Option<f32>,
-    /// Windows decoded side by side: faster, but none knows what was said in another
+    /// Windows decoded side by side: faster, but a window may not know what was said before it
     #[arg(long, value_name = "N")]
     batch_size: Option<usize>,
     /// Temperature to start from, or all of them separated by commas
