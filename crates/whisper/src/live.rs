@@ -18,8 +18,10 @@ use stonechat_nn::Backend;
 
 use crate::loops::{self, Limits};
 use crate::times::samples;
-use crate::{Error, Language, SAMPLE_RATE, Segment, Transcriber, VadMode, WINDOW_SAMPLES, Word};
-use agreement::{Agreement, key};
+use crate::{
+    Error, Language, Options, SAMPLE_RATE, Segment, Transcriber, VadMode, WINDOW_SAMPLES, Word,
+};
+use agreement::{Agreement, key, letters};
 pub use options::LiveOptions;
 
 /// Longest buffer: room for what one more piece brings is left in a window.
@@ -28,6 +30,9 @@ const MAX_BUFFER: usize = WINDOW_SAMPLES - 2 * SAMPLE_RATE;
 const MAX_KEPT_S: f64 = 20.0;
 /// Characters of committed text that a buffer is told of.
 const PROMPT_CHARS: usize = 200;
+/// So many words in a row, of so many letters at least, that the prompt has too may be copied from it.
+const ECHO_WORDS: usize = 4;
+const ECHO_LETTERS: usize = 12;
 /// Words that are repeated so often are no hypothesis: loops agree with themselves.
 const LOOP: Limits = Limits { min_rounds: 4, min_tokens: 12 };
 
@@ -374,13 +379,30 @@ impl LiveStream {
     ) -> Result<Hypothesis, Error> {
         let mut options = self.options.of_hypotheses(is_last);
         options.language = self.language;
-        if options.condition_on_previous_text && !self.earlier.is_empty() {
-            options.initial_prompt = Some(self.earlier.clone());
-        }
         self.heard_until = position;
+        if options.condition_on_previous_text && !self.earlier.is_empty() {
+            let initial_prompt = Some(self.earlier.clone());
+            let told = Options { initial_prompt, ..options.clone() };
+            let hypothesis = self.hear(transcriber, position, &told).await?;
+            if !echoes(&hypothesis.words, &self.earlier) {
+                return Ok(hypothesis);
+            }
+            // Of a short buffer, the model may copy what it was told. If it was said again, it is heard so too.
+            self.earlier.clear();
+        }
+        self.hear(transcriber, position, &options).await
+    }
+
+    /// Decodes the buffer up to `position` with `options`.
+    async fn hear<B: Backend>(
+        &self,
+        transcriber: &mut Transcriber<B>,
+        position: u64,
+        options: &Options,
+    ) -> Result<Hypothesis, Error> {
         let heard = &self.buffer[..(position - self.n_before) as usize];
         let offset = self.n_before as f64 / SAMPLE_RATE as f64;
-        let mut run = transcriber.segments_async(heard, &options).await?;
+        let mut run = transcriber.segments_async(heard, options).await?;
         let (mut words, mut ends) = (Vec::new(), Vec::new());
         while let Some(segment) = run.next_async().await? {
             let Segment { words: spoken, end, .. } = segment;
@@ -431,6 +453,21 @@ impl LiveStream {
             events.push(LiveEvent::Partial { text });
         }
     }
+}
+
+/// Whether words stand in `earlier` in the same order, so many of them that it is hardly chance.
+fn echoes(words: &[Word], earlier: &str) -> bool {
+    let earlier = letters(earlier);
+    let keys: Vec<String> = words.iter().map(|word| letters(&word.word)).collect();
+    let is_copied = |first: usize| {
+        let mut run = String::new();
+        keys[first..].iter().enumerate().any(|(i, key)| {
+            run += key;
+            let is_long = i + 1 >= ECHO_WORDS && run.chars().count() >= ECHO_LETTERS;
+            is_long && earlier.contains(&run)
+        })
+    };
+    (0..keys.len()).any(is_copied)
 }
 
 /// How many words are left if those go that repeat others without end.

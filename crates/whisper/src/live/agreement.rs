@@ -110,10 +110,13 @@ impl Agreement {
 
 /// What makes two words the same: letters and digits in lower case, or all of it if there are none.
 pub(super) fn key(word: &Word) -> String {
-    let text = word.word.trim();
-    let key: String =
-        text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect();
-    if key.is_empty() { text.to_owned() } else { key }
+    let key = letters(&word.word);
+    if key.is_empty() { word.word.trim().to_owned() } else { key }
+}
+
+/// The letters and digits of a text in lower case.
+pub(super) fn letters(text: &str) -> String {
+    text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
 #[cfg(test)]

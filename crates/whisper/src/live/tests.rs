@@ -3,7 +3,7 @@ use stonechat_audio::VadOptions;
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 
-use super::{LiveEvent, LiveOptions, LiveStream, MAX_BUFFER, without_loop};
+use super::{LiveEvent, LiveOptions, LiveStream, MAX_BUFFER, echoes, without_loop};
 use crate::{CancelToken, Model, Options, SAMPLE_RATE, Transcriber, VadMode, Word};
 
 fn random_model() -> Transcriber<Cpu> {
@@ -162,6 +162,26 @@ fn a_cancelled_stream_commits_nothing() {
     assert_eq!(stream.push(&mut transcriber, &noise(5 * SAMPLE_RATE)).unwrap(), []);
     let events = stream.finish(&mut transcriber).unwrap();
     assert!(matches!(events[..], [LiveEvent::End { .. }]), "{events:?}");
+}
+
+#[test]
+fn what_the_prompt_has_too_is_an_echo() {
+    #[track_caller]
+    fn check(words: &[&str], is_echo: bool) {
+        let earlier =
+            " of all. \"You were always accusing people,\" he said, 他说你总是指责别人开店的";
+        let word =
+            |word: &&str| Word { word: (*word).to_owned(), start: 0.0, end: 0.0, probability: 1.0 };
+        let words: Vec<Word> = words.iter().map(word).collect();
+        assert_eq!(echoes(&words, earlier), is_echo, "{words:?}");
+    }
+    check(&[" Then", " you", " were", " always", " accusing", " him."], true);
+    check(&[" You", " were", " always", " right."], false);
+    check(&[" of", " all", " you", " w"], false);
+    let said = ["他", "说", "你", "总", "是", "指", "责", "别", "人", "开", "店", "的"];
+    check(&said, true);
+    check(&said[..11], false);
+    check(&[], false);
 }
 
 #[test]
