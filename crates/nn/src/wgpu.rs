@@ -15,7 +15,7 @@ use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, ro
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
 use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all};
 
-use self::deferred::{Deferred, Pair, Rotation};
+use self::deferred::{Deferred, Norm, Pair, Rotation};
 use crate::{
     Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape, LoadCost,
     MatrixSource, Product, Rope, Rows, View,
@@ -214,7 +214,12 @@ impl Backend for Wgpu {
         eps: f32,
         accumulate: bool,
     ) {
-        norm::rms_norm(self.settled(), out, rows(x), weight, (eps, accumulate));
+        let waiting = Norm::new(out, rows(x), weight, eps);
+        if !accumulate && waiting.may_wait() {
+            self.deferred.put_norm(&self.gpu, waiting);
+        } else {
+            norm::rms_norm(self.settled(), out, rows(x), weight, (eps, accumulate));
+        }
     }
 
     fn rope(&self, x: &mut GpuBuffer, rows: Rows, args: Rope<'_, Self>) {
@@ -255,18 +260,20 @@ impl Backend for Wgpu {
     }
 
     fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
-        let gpu = self.settled();
+        let gpu = &self.gpu;
+        let norm = self.deferred.take_norm(gpu, rows(x));
         if let [first, second] = &products[..] {
             let w = [first.w, second.w];
             let epilogues = [device(&first.epilogue), device(&second.epilogue)];
             if Pair::may_wait(gpu, x.rows, w, epilogues) {
                 let (x, x_rows) = (x.buffer.clone(), x.rows);
                 let out = [first.out.clone(), second.out.clone()];
-                return self.deferred.put_pair(Pair { x, x_rows, out, w: w.map(GpuMatrix::clone) });
+                let w = w.map(GpuMatrix::clone);
+                return self.deferred.put_pair(Pair { norm, x, x_rows, out, w });
             }
         }
         let products = products.iter().map(|p| (&*p.out, p.w, device(&p.epilogue)));
-        matmul_all(gpu, rows(x), products);
+        matmul_all(gpu, rows(x), norm.as_ref().map(Norm::args), products);
     }
 
     fn conv1d(

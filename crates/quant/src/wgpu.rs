@@ -16,12 +16,14 @@ mod gemm;
 mod gemv;
 mod matmul;
 mod matrix;
+mod normed;
 mod planes;
 
 pub use embed::{GpuEmbed, embed};
 pub use gemv::{ExpertProduct, GatedOutput, MAX_GEMV_ROWS, gated_product, is_pair, matmul_experts};
 pub use matmul::{GpuEpilogue, matmul, matmul_all, warm};
 pub use matrix::GpuMatrix;
+pub use normed::Normed;
 
 use stonechat_compute::wgpu::{Matrices, Source, Variant};
 

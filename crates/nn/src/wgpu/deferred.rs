@@ -3,6 +3,7 @@
 //! | waits | for | together |
 //! |---|---|---|
 //! | the products of a gate and of what it lets through | the gated activation | one pass over both matrices |
+//! | the RMS norm of one row | the products of it | every workgroup makes the norm |
 //! | the rotations of queries and of keys | the keys being stored | a workgroup a head |
 //!
 //! The kernels still write what each op gives, and any other op first records what waits as it is.
@@ -14,14 +15,49 @@ use stonechat_compute::wgpu::ops::kv::GpuKvPool;
 use stonechat_compute::wgpu::ops::{GpuRows, rope};
 use stonechat_compute::wgpu::{Gpu, GpuBuffer};
 use stonechat_quant::wgpu::{
-    GatedOutput, GpuEpilogue, GpuMatrix, MAX_GEMV_ROWS, gated_product, is_pair, matmul,
+    GatedOutput, GpuEpilogue, GpuMatrix, MAX_GEMV_ROWS, Normed, gated_product, is_pair, matmul_all,
 };
 
 use crate::Rows;
 
+/// The RMS norm of one row.
+#[derive(Debug)]
+pub(super) struct Norm {
+    x: GpuBuffer,
+    rows: Rows,
+    weight: GpuBuffer,
+    eps: f32,
+    out: GpuBuffer,
+}
+
+impl Norm {
+    pub(super) fn new(out: &GpuBuffer, x: GpuRows<'_>, weight: &GpuBuffer, eps: f32) -> Self {
+        let GpuRows { buffer, offset, rows, cols, stride } = x;
+        let rows = Rows { offset, rows, cols, stride };
+        Self { x: buffer.clone(), rows, weight: weight.clone(), eps, out: out.clone() }
+    }
+
+    /// Whether it may wait.
+    pub(super) fn may_wait(&self) -> bool {
+        self.rows.rows == 1 && !self.out.is(&self.x)
+    }
+
+    /// Whether `x` is what it gives.
+    fn gives(&self, x: GpuRows<'_>) -> bool {
+        let GpuRows { buffer, offset, rows, cols, .. } = x;
+        buffer.is(&self.out) && (offset, rows, cols) == (0, 1, self.rows.cols)
+    }
+
+    pub(super) fn args(&self) -> Normed<'_> {
+        Normed { x: super::part(&self.x, self.rows), weight: &self.weight, eps: self.eps }
+    }
+}
+
 /// Products of a gate and of what it lets through.
 #[derive(Debug)]
 pub(super) struct Pair {
+    /// What makes `x`, if that waits too.
+    pub(super) norm: Option<Norm>,
     pub(super) x: GpuBuffer,
     pub(super) x_rows: Rows,
     pub(super) out: [GpuBuffer; 2],
@@ -44,9 +80,8 @@ impl Pair {
     }
 
     fn record(&self, gpu: &Gpu) {
-        for (out, w) in self.out.iter().zip(&self.w) {
-            matmul(gpu, out, self.x(), w, GpuEpilogue::PLAIN);
-        }
+        let products = self.out.iter().zip(&self.w).map(|(out, w)| (out, w, GpuEpilogue::PLAIN));
+        matmul_all(gpu, self.x(), self.norm.as_ref().map(Norm::args), products);
     }
 
     /// Whether `gate` and `up` are what the products give.
@@ -102,6 +137,7 @@ impl Rotation {
 enum Waiting {
     #[default]
     Nothing,
+    Norm(Norm),
     Products(Pair),
     /// Of queries.
     Rotation(Rotation),
@@ -132,9 +168,27 @@ impl Deferred {
     fn record(gpu: &Gpu, waiting: Waiting) {
         match waiting {
             Waiting::Nothing => {}
+            Waiting::Norm(norm) => norm.args().record(gpu, &norm.out),
             Waiting::Products(pair) => pair.record(gpu),
             Waiting::Rotation(rotation) => rotation.record(gpu),
             Waiting::Rotations(both) => both.iter().for_each(|rotation| rotation.record(gpu)),
+        }
+    }
+
+    /// Has a norm wait, after what waited was recorded.
+    pub(super) fn put_norm(&self, gpu: &Gpu, norm: Norm) {
+        self.settle(gpu);
+        *self.lock() = Waiting::Norm(norm);
+    }
+
+    /// The norm that waits and gives `x`; anything else that waits is recorded.
+    pub(super) fn take_norm(&self, gpu: &Gpu, x: GpuRows<'_>) -> Option<Norm> {
+        match self.take() {
+            Waiting::Norm(norm) if norm.gives(x) => Some(norm),
+            other => {
+                Self::record(gpu, other);
+                None
+            }
         }
     }
 
@@ -168,7 +222,8 @@ impl Deferred {
         match self.take() {
             Waiting::Products(pair) if pair.gives(gate, up) => {
                 let to = GatedOutput { gate: &pair.out[0], up: &pair.out[1], out };
-                gated_product(gpu, to, pair.x(), [&pair.w[0], &pair.w[1]], activation);
+                let input = (pair.x(), pair.norm.as_ref().map(Norm::args));
+                gated_product(gpu, to, input, [&pair.w[0], &pair.w[1]], activation);
                 true
             }
             other => {

@@ -3,16 +3,21 @@
 //! Formats whose weights are codes times scales are multiplied in integers, with activations in 8 bits (see
 //! [`quantize`]) as on the CPU; the others in f32.
 
+mod group;
+mod pair;
+
 use std::sync::Arc;
 
-use bytemuck::{Pod, Zeroable};
-use stonechat_compute::cpu::GatedActivation;
-use stonechat_compute::wgpu::ops::gated::{GATES, gate_code};
+use stonechat_compute::wgpu::ops::gated::GATES;
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, check_len, quantize, start};
 use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, Variant};
 
+pub(super) use self::group::{Grouped, MAX_GROUP, is_group, matmul_group};
+pub use self::pair::{GatedOutput, gated_product, is_pair};
+use self::pair::{PAIR_SHAPE, PAIR_WORKGROUP};
 use super::matmul::{ACCESS, Activations, CHUNK, Params, binds, with_format};
 use super::matrix::GpuMatrix;
+use super::normed::{Input, Normed, with_norm};
 use super::planes::Format;
 
 /// Rows of activations up to which a matrix is read once for all of them.
@@ -23,14 +28,6 @@ const WIDTHS: [u32; 4] = [1, 2, 4, MAX_GEMV_ROWS as u32];
 const WORKGROUP: u32 = 128;
 /// Weights that an invocation takes at a time.
 const UNIT: usize = 64;
-/// Invocations of a workgroup of the pair's kernel: with 512 the last of them run alone, 14.8 instead of 12.3 us
-/// for 8960 x 1536 on an H200.
-const PAIR_WORKGROUP: u32 = 256;
-const PAIR_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
-/// Its rows of each matrix, whose products are quantized as a group.
-const PAIR_ROWS: u32 = PAIR_WORKGROUP / 2 / PAIR_SHAPE.lanes * PAIR_SHAPE.rows;
-const _: () = assert!(PAIR_ROWS as usize == quantize::GROUP_LEN);
-
 /// Where the products are quantized: whole groups of rows a workgroup.
 const QUANTIZED_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
 /// Most rows of activations there: a team has an invocation for each of its sums.
@@ -43,6 +40,17 @@ const QUANTIZED_ACCESS: &[Access] = &[
     Access::Read,
     Access::Read,
     Access::Write,
+    Access::Read,
+    Access::Write,
+];
+/// As [`ACCESS`], the weights of a norm and what it gives.
+const NORMED_ACCESS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Read,
     Access::Read,
     Access::Write,
 ];
@@ -90,16 +98,6 @@ fn width(rows: usize) -> u32 {
     rows.next_power_of_two() as u32
 }
 
-/// The matrix and what multiplies it.
-fn with_product(source: Source, format: &Format) -> Source {
-    let source = with_format(source, format);
-    source.file(if format.has_codes {
-        include_str!("gemv_codes.wgsl")
-    } else {
-        include_str!("gemv_values.wgsl")
-    })
-}
-
 fn with_sums(source: Source, variant: Variant) -> Source {
     let source = source.file(match variant {
         Variant::Portable => include_str!("gemv.portable.wgsl"),
@@ -118,23 +116,34 @@ struct Spec {
     workgroup: u32,
     /// Invocations of a team that are certainly in the same subgroup.
     together: u32,
+    /// Length of the row that the activations are the norm of, 0 where they are there.
+    norm_k: u32,
 }
 
 impl Spec {
     fn new(gpu: &Gpu, format: &'static Format, width: u32, shape: Shape) -> Self {
         let smallest = gpu.adapter().subgroup_sizes.map_or(1, |(smallest, _)| smallest);
         let together = shape.lanes.min(smallest);
-        Self { format, width, shape, workgroup: WORKGROUP, together }
+        Self { format, width, shape, workgroup: WORKGROUP, together, norm_k: 0 }
+    }
+
+    /// That makes its activations of what is normed.
+    fn normed(self, normed: Option<Normed<'_>>) -> Self {
+        Self { norm_k: normed.map_or(0, |normed| normed.x.cols as u32), ..self }
     }
 
     fn key(&self, kind: u32) -> [u32; 4] {
         let Shape { lanes, rows } = self.shape;
-        [self.format.code(), self.width, lanes << 8 | rows, self.workgroup << 8 | kind]
+        let input = self.norm_k << 8 | self.width;
+        [self.format.code(), input, lanes << 8 | rows, self.workgroup << 8 | kind]
     }
 
     fn start(&self, kind: &str, access: &'static [Access], variant: Variant) -> Source {
-        let Self { format, width, shape: Shape { lanes, rows }, workgroup, together } = *self;
-        let name = format!("{kind}-{}-{width}-{lanes}x{rows}-{}", format.dtype, variant.name());
+        let Self { format, width, shape: Shape { lanes, rows }, workgroup, together, norm_k } =
+            *self;
+        let normed = if norm_k > 0 { "-normed" } else { "" };
+        let name =
+            format!("{kind}-{}-{width}-{lanes}x{rows}{normed}-{}", format.dtype, variant.name());
         start(name, access, variant, workgroup)
             .constant("L", lanes)
             .constant("R", rows)
@@ -142,17 +151,31 @@ impl Spec {
             .constant("S", together)
     }
 
+    /// Appends the matrix and what multiplies it, for a kernel of `access`; `has_writer` if that quantizes.
+    fn with_product(&self, source: Source, access: &[Access], has_writer: bool) -> Source {
+        let source = with_format(source, self.format);
+        if !self.format.has_codes {
+            return source.file(include_str!("gemv_values.wgsl"));
+        }
+        let source = match self.norm_k {
+            0 => source.file(include_str!("codes_given.wgsl")),
+            k => with_norm(source, k, (self.workgroup, access.len() - 2), has_writer),
+        };
+        source.file(include_str!("gemv_codes.wgsl"))
+    }
+
     fn source(&self, by_expert: bool, variant: Variant) -> Source {
         let kind = if by_expert { "gemv_experts" } else { "gemv" };
+        let access = if self.norm_k > 0 { NORMED_ACCESS } else { ACCESS };
         let source = self
-            .start(kind, ACCESS, variant)
+            .start(kind, access, variant)
             .constant("BY_EXPERT", u32::from(by_expert))
             .file(include_str!("params.wgsl"))
             .file(include_str!("one_matrix.wgsl"))
             .file(ACTIVATIONS)
             .file(include_str!("gemv.wgsl"))
             .file(include_str!("gemv_plain.wgsl"));
-        with_sums(with_product(source, self.format), variant)
+        with_sums(self.with_product(source, access, false), variant)
     }
 
     fn quantized_source(&self, variant: Variant) -> Source {
@@ -165,25 +188,27 @@ impl Spec {
             .file(include_str!("gemv.wgsl"))
             .file(include_str!("gemv_quantized.wgsl"));
         let source = quantize::writer(source, variant);
-        with_sums(with_product(source, self.format), variant)
+        with_sums(self.with_product(source, QUANTIZED_ACCESS, true), variant)
     }
 
     fn pair_source(&self, variant: Variant) -> Source {
+        let access = if self.norm_k > 0 { pair::NORMED_ACCESS } else { pair::ACCESS };
         let source = self
-            .start("gemv_pair", PAIR_ACCESS, variant)
+            .start("gemv_pair", access, variant)
             .file(include_str!("pair_params.wgsl"))
             .file(include_str!("two_matrices.wgsl"))
             .file(ACTIVATIONS)
             .file(GATES)
             .file(include_str!("gemv_pair.wgsl"));
         let source = quantize::writer(source, variant);
-        with_sums(with_product(source, self.format), variant)
+        with_sums(self.with_product(source, access, true), variant)
     }
 
     fn group_source(&self, variant: Variant) -> Source {
+        let access = if self.norm_k > 0 { group::NORMED_ACCESS } else { group::ACCESS };
         let source =
-            self.start("gemv_group", GROUP_ACCESS, variant).file(include_str!("gemv_group.wgsl"));
-        with_sums(with_product(source, self.format), variant)
+            self.start("gemv_group", access, variant).file(include_str!("gemv_group.wgsl"));
+        with_sums(self.with_product(source, access, false), variant)
     }
 
     fn kernel(&self, gpu: &Gpu, by_expert: bool) -> Arc<Kernel> {
@@ -212,6 +237,7 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
         shape: Shape { lanes, rows },
         workgroup: WORKGROUP,
         together: if variant == Variant::Portable { 1 } else { 8 },
+        norm_k: 0,
     };
     let mut all: Vec<_> =
         WIDTHS.into_iter().map(|width| spec(width, 32, 1).source(false, variant)).collect();
@@ -226,6 +252,16 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
             let spec = spec(width, lanes, rows);
             Spec { workgroup: PAIR_WORKGROUP, ..spec }.pair_source(variant)
         }));
+        if variant == Variant::Subgroups {
+            let normed = Spec { norm_k: 96, ..spec(1, 16, 1) };
+            let pair = spec(1, lanes, rows);
+            let pair = Spec { workgroup: PAIR_WORKGROUP, norm_k: 4096, ..pair };
+            all.extend([
+                normed.source(false, variant),
+                normed.group_source(variant),
+                pair.pair_source(variant),
+            ]);
+        }
     }
     all
 }
@@ -260,14 +296,29 @@ fn activations(gpu: &Gpu, w: &GpuMatrix, x: GpuRows<'_>) -> Option<Activations> 
 pub(super) fn product(
     gpu: &Gpu,
     out: &GpuBuffer,
-    x: GpuRows<'_>,
+    input: &mut Input<'_>,
     w: &GpuMatrix,
     bias: Option<&GpuBuffer>,
     finish: impl Fn(Params) -> Params,
 ) {
-    let Some(x8) = activations(gpu, w, x) else { return };
+    let x = input.x;
     let width = width(x.rows);
+    let shape = Shape::for_matrix(w.n(), w, width);
     let codes = quantize::wanted(out, x.rows, w.n()).filter(|_| width <= QUANTIZED_WIDTH);
+    let n_groups = w.n().div_ceil(shape.rows_of_group() as usize);
+    if codes.is_none()
+        && let Some(normed) = input.joined(gpu, w, (n_groups, ACCESS.len()), &[out])
+    {
+        let x8 = Activations::normed(normed);
+        let params = finish(Params::new(w, &w.parts[0], &x8, [1, w.n()], bias));
+        let params = Params { norm_eps: normed.eps, ..params };
+        let [m, a, b, c, o, m2] = binds(&w.parts[0], &x8, bias, out);
+        let all = [m, a, b, c, o, m2, Bind::Buffer(normed.weight), Bind::Buffer(x.buffer)];
+        let kernel = Spec::new(gpu, w.format, 1, shape).normed(Some(normed)).kernel(gpu, false);
+        return gpu.record(0).dispatch_line(&kernel, &params, all, n_groups);
+    }
+    input.make(gpu);
+    let Some(x8) = activations(gpu, w, x) else { return };
     if let ([part], Some(codes)) = (&w.parts[..], codes) {
         let params = finish(Params::new(w, part, &x8, [x.rows, w.n()], bias));
         let mut all = [Bind::Buffer(&codes); QUANTIZED_ACCESS.len()];
@@ -277,7 +328,6 @@ pub(super) fn product(
         gpu.record(0).dispatch_line(&kernel, &params, all, groups);
         return out.set_twin(Some([x.rows, w.n()]));
     }
-    let shape = Shape::for_matrix(w.n(), w, width);
     let kernel = Spec::new(gpu, w.format, width, shape).kernel(gpu, false);
     for part in w.parts.iter() {
         let params = finish(Params::new(w, part, &x8, [x.rows, w.n()], bias));
@@ -334,206 +384,5 @@ pub fn matmul_experts(
         binds[3] = Bind::Buffer(choices);
         let groups = [(n as u32).div_ceil(shape.rows_of_group()), n_choices as u32, 1];
         gpu.record(0).dispatch(&kernel, &params, binds, groups);
-    }
-}
-
-/// Bindings of `gemv_group.wgsl`: a matrix, activations, the matrix again, the other matrices twice, biases,
-/// outputs.
-const GROUP_ACCESS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Write,
-];
-/// Matrices of a group.
-pub(super) const MAX_GROUP: usize = 3;
-
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct GroupParams {
-    n: [u32; 4],
-    has_bias: u32,
-    w_stride: u32,
-    w_blocks: u32,
-    chunks: u32,
-    rows: u32,
-    x_offset: u32,
-    x_stride: u32,
-}
-
-/// A product of a [group](matmul_group): output, matrix and bias.
-pub(super) type Grouped<'a> = (&'a GpuBuffer, &'a GpuMatrix, Option<&'a GpuBuffer>);
-
-/// Whether products of `rows` rows with both matrices can be one kernel.
-pub(super) fn is_group(gpu: &Gpu, a: &GpuMatrix, b: &GpuMatrix, rows: usize) -> bool {
-    let seen_at_once = a.parts.len() == 1 && b.parts.len() == 1;
-    let alike = a.dtype() == b.dtype() && a.k() == b.k();
-    let has_room = gpu.max_buffers() >= GROUP_ACCESS.len();
-    alike && seen_at_once && has_room && (1..=MAX_GEMV_ROWS).contains(&rows)
-}
-
-/// The products of `x` with up to [`MAX_GROUP`] matrices, of which any two are a [group](is_group), by one kernel;
-/// the outputs are different buffers.
-///
-/// # Panics
-/// If the shapes do not fit or the matrices are no group.
-#[track_caller]
-pub(super) fn matmul_group(gpu: &Gpu, x: GpuRows<'_>, products: &[Grouped<'_>]) {
-    let x = x.checked();
-    assert!((1..=MAX_GROUP).contains(&products.len()), "group of {} products", products.len());
-    let w = products[0].1;
-    assert_eq!(x.cols, w.k(), "group: columns of x");
-    for (out, other, bias) in products {
-        assert!(is_group(gpu, w, other, x.rows), "group: matrices are not alike");
-        check_len("group", out, x.rows * other.n());
-        bias.inspect(|bias| check_len("group", bias, other.n()));
-    }
-    let Some(x8) = activations(gpu, w, x) else { return };
-    let width = width(x.rows);
-    let n = products.iter().map(|(_, w, _)| w.n()).sum();
-    let shape = Shape::for_matrix(n, w, width);
-    let mut params = GroupParams {
-        n: [0; 4],
-        has_bias: 0,
-        w_stride: w.stride() as u32,
-        w_blocks: w.n_blocks() as u32,
-        chunks: (w.padded_k() / CHUNK) as u32,
-        rows: x.rows as u32,
-        x_offset: x8.offset as u32,
-        x_stride: x8.stride as u32,
-    };
-    let mut binds = [Bind::Nothing; GROUP_ACCESS.len()];
-    binds[1] = Bind::Buffer(&x8.buffer);
-    let mut groups = 0;
-    for (i, (out, w, bias)) in products.iter().enumerate() {
-        params.n[i] = w.n() as u32;
-        params.has_bias |= u32::from(bias.is_some()) << i;
-        let matrix = Bind::Buffer(&w.parts[0].buffer);
-        // The activations stand between the views of the first matrix.
-        binds[if i == 0 { 0 } else { 2 * i + 1 }] = matrix;
-        binds[2 * i + 2] = matrix;
-        binds[7 + i] = (*bias).into();
-        binds[10 + i] = Bind::Buffer(out);
-        groups += w.n().div_ceil(shape.rows_of_group() as usize);
-    }
-    let kernel = Spec::new(gpu, w.format, width, shape).group_kernel(gpu);
-    gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
-}
-
-/// Gate, activations, what gate and up give, their gated product, gate again, the product in 8 bits, up twice.
-const PAIR_ACCESS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Write,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-];
-
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct PairParams {
-    w_stride: u32,
-    w_blocks: u32,
-    chunks: u32,
-    rows: u32,
-    part_rows: u32,
-    n: u32,
-    x_offset: u32,
-    x_stride: u32,
-    gate: u32,
-    alpha: f32,
-    limit: f32,
-    has_codes: u32,
-}
-
-/// Whether [`gated_product`] can be asked for these matrices and so many rows.
-#[must_use]
-pub fn is_pair(gpu: &Gpu, gate: &GpuMatrix, up: &GpuMatrix, rows: usize) -> bool {
-    let alike = gate.dtype() == up.dtype() && (gate.n(), gate.k()) == (up.n(), up.k());
-    let whole = gate.n().is_multiple_of(PAIR_ROWS as usize);
-    let seen_at_once =
-        gate.parts.len() == 1 && up.parts.len() == 1 && gpu.max_buffers() >= PAIR_ACCESS.len();
-    alike && whole && seen_at_once && gate.format.has_codes && (1..=MAX_GEMV_ROWS).contains(&rows)
-}
-
-/// What [`gated_product`] writes, each packed `[T, N]`.
-#[derive(Debug, Clone, Copy)]
-pub struct GatedOutput<'a> {
-    /// `x · gate`.
-    pub gate: &'a GpuBuffer,
-    /// `x · up`.
-    pub up: &'a GpuBuffer,
-    /// The gated product of both.
-    pub out: &'a GpuBuffer,
-}
-
-/// Both products of a gated feed-forward network and the gating in one: `out[t] = act(gate[t]) * up[t]`.
-///
-/// # Panics
-/// If the shapes do not fit or the matrices are no [pair](is_pair).
-#[track_caller]
-pub fn gated_product(
-    gpu: &Gpu,
-    to: GatedOutput<'_>,
-    x: GpuRows<'_>,
-    [gate, up]: [&GpuMatrix; 2],
-    activation: GatedActivation,
-) {
-    let x = x.checked();
-    assert!(is_pair(gpu, gate, up, x.rows), "gated product: no pair of matrices");
-    assert_eq!(x.cols, gate.k(), "gated product: columns of x");
-    let n = gate.n();
-    for out in [to.gate, to.up, to.out] {
-        check_len("gated product", out, x.rows * n);
-    }
-    let Some(x8) = activations(gpu, gate, x) else { return };
-    let width = width(x.rows);
-    let codes = quantize::wanted(to.out, x.rows, n);
-    let spec = Spec::new(gpu, gate.format, width, PAIR_SHAPE);
-    let spec = Spec { workgroup: PAIR_WORKGROUP, ..spec };
-    let (code, alpha, limit) = gate_code(activation);
-    let params = PairParams {
-        w_stride: gate.stride() as u32,
-        w_blocks: gate.n_blocks() as u32,
-        chunks: (gate.padded_k() / CHUNK) as u32,
-        rows: x.rows as u32,
-        part_rows: n as u32,
-        n: n as u32,
-        x_offset: 0,
-        x_stride: x8.stride as u32,
-        gate: code,
-        alpha,
-        limit,
-        has_codes: u32::from(codes.is_some()),
-    };
-    let binds = [
-        Bind::Buffer(&gate.parts[0].buffer),
-        Bind::Buffer(&x8.buffer),
-        Bind::Buffer(to.gate),
-        Bind::Buffer(to.up),
-        Bind::Buffer(to.out),
-        Bind::Buffer(&gate.parts[0].buffer),
-        codes.as_ref().into(),
-        Bind::Buffer(&up.parts[0].buffer),
-        Bind::Buffer(&up.parts[0].buffer),
-    ];
-    let groups = n.div_ceil(PAIR_ROWS as usize);
-    let kernel = spec.pair_kernel(gpu);
-    gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
-    if codes.is_some() {
-        to.out.set_twin(Some([x.rows, n]));
     }
 }

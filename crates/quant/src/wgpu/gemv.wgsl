@@ -9,6 +9,7 @@ fn last_row() -> u32 {
 }
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+    prepare(group_index(group, groups) == 0u, lid);
     let of_group = (lid / L) * R;
     var first = group_index(group, groups) * ROWS + of_group;
     // The first row in the part, in the columns of the output, and of the activations.

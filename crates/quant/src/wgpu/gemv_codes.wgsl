@@ -1,15 +1,11 @@
 // Sums of products in integers: weights whose format has codes, activations in 8 bits.
 
-// Codes and heads of rows, see quantize.rs of stonechat-compute.
-@group(0) @binding(2) var<storage, read> x: array<vec4<u32>>;
-
 // The product of 16 weights with chunk `c` of the row of activations at `at`.
 fn product16(codes: Codes, at: u32, c: u32) -> f32 {
-    let q = x[at + c];
+    let q = x_codes(at, c);
     let dot = dot4I8Packed(codes.q.x, q.x) + dot4I8Packed(codes.q.y, q.y)
         + dot4I8Packed(codes.q.z, q.z) + dot4I8Packed(codes.q.w, q.w);
-    let heads = x[at + p.chunks + (c >> 2u)];
-    let head = select(heads.xy, heads.zw, vec2<bool>((c & 2u) != 0u));
+    let head = x_head(at, c);
     let sum = f32(bitcast<i32>(select(head.y << 16u, head.y, (c & 1u) != 0u)) >> 16u);
     return bitcast<f32>(head.x) * fma(codes.scale, f32(dot), codes.offset * sum);
 }

@@ -16,6 +16,7 @@ struct Params {
     rows: u32,
     x_offset: u32,
     x_stride: u32,
+    norm_eps: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -78,6 +79,7 @@ fn store(at: u32, y: f32) {
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let index = group_index(group, groups);
+    prepare(index == 0u, lid);
     let of_group = (lid / L) * R;
     let until = (p.n.xy + vec2<u32>(ROWS - 1u)) / vec2<u32>(ROWS);
     var first = of_group;

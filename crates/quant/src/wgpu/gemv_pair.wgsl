@@ -13,6 +13,7 @@ fn last_row() -> u32 {
 }
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+    prepare(group_index(group, groups) == 0u, lid);
     let start = group_index(group, groups) * ROWS;
     let half = lid / HALF;
     let place = lid % L;

@@ -2,6 +2,8 @@
 
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 
+fn prepare(is_first: bool, lid: u32) {}
+
 fn multiply(sums: ptr<function, array<f32, SUMS>>, first: u32, x_row: u32, place: u32) {
     for (var c = place; c < p.chunks; c += L) {
         for (var r = 0u; r < R; r++) {

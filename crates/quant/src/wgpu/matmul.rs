@@ -12,6 +12,7 @@ use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 use super::gemm;
 use super::gemv::{self, Grouped, MAX_GEMV_ROWS, MAX_GROUP, is_group, matmul_group};
 use super::matrix::{GpuMatrix, Part};
+use super::normed::{Input, Normed};
 use super::planes::Format;
 
 /// Rows and columns of a tile of `gemm.wgsl`.
@@ -69,6 +70,7 @@ pub(super) struct Params {
     pub(super) activation: u32,
     pub(super) accumulate: u32,
     pub(super) choices_per_row: u32,
+    pub(super) norm_eps: f32,
 }
 
 impl Params {
@@ -94,6 +96,7 @@ impl Params {
             activation: activation_code(Activation::None),
             accumulate: 0,
             choices_per_row: 1,
+            norm_eps: 0.0,
         }
     }
 }
@@ -173,6 +176,12 @@ pub(super) struct Activations {
 }
 
 impl Activations {
+    /// One row that a kernel makes the norm of.
+    pub(super) fn normed(normed: Normed<'_>) -> Self {
+        let GpuRows { buffer, offset, .. } = normed.x;
+        Self { buffer: buffer.clone(), offset: offset / 4, stride: 0 }
+    }
+
     /// The values of `x`, copied where its rows are not aligned or not as long as those of `w`.
     pub(super) fn values(gpu: &Gpu, w: &GpuMatrix, x: GpuRows<'_>) -> Option<Self> {
         let is_aligned = x.offset.is_multiple_of(4)
@@ -207,10 +216,11 @@ pub fn matmul(
     w: &GpuMatrix,
     epilogue: GpuEpilogue<'_>,
 ) {
-    product(gpu, out, (x, &mut None), w, epilogue);
+    product(gpu, out, (&mut Input::new(x, None), &mut None), w, epilogue);
 }
 
-/// [`matmul`] of the same activations with several matrices, which share what is done to activations first.
+/// [`matmul`] of the same activations with several matrices, which share what is done to activations first. Where
+/// `x` is still to be made of what is `normed`, it is afterwards.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -218,9 +228,11 @@ pub fn matmul(
 pub fn matmul_all<'a>(
     gpu: &Gpu,
     x: GpuRows<'_>,
+    normed: Option<Normed<'_>>,
     products: impl IntoIterator<Item = (&'a GpuBuffer, &'a GpuMatrix, GpuEpilogue<'a>)>,
 ) {
     let mut halves = None;
+    let mut input = Input::new(x, normed);
     let mut group: Vec<Grouped<'_>> = Vec::with_capacity(MAX_GROUP);
     for (out, w, epilogue) in products {
         let first = group.first().map_or(w, |first| first.1);
@@ -228,28 +240,29 @@ pub fn matmul_all<'a>(
         if has_place && epilogue.is_sum() && is_group(gpu, first, w, x.rows) {
             group.push((out, w, epilogue.bias));
         } else {
-            product(gpu, out, (x, &mut halves), w, epilogue);
+            product(gpu, out, (&mut input, &mut halves), w, epilogue);
         }
     }
     match group[..] {
         [] => {}
         [(out, w, bias)] => {
             let epilogue = GpuEpilogue { bias, ..GpuEpilogue::PLAIN };
-            product(gpu, out, (x, &mut halves), w, epilogue);
+            product(gpu, out, (&mut input, &mut halves), w, epilogue);
         }
-        _ => matmul_group(gpu, x, &group),
+        _ => matmul_group(gpu, &mut input, &group),
     }
+    input.make(gpu);
 }
 
 #[track_caller]
 fn product(
     gpu: &Gpu,
     out: &GpuBuffer,
-    (x, halves): (GpuRows<'_>, &mut Option<Activations>),
+    (input, halves): (&mut Input<'_>, &mut Option<Activations>),
     w: &GpuMatrix,
     epilogue: GpuEpilogue<'_>,
 ) {
-    let x = x.checked();
+    let x = input.x.checked();
     // Windows of a convolution have zeros beyond the matrix.
     assert!(x.cols == w.k() || x.cols == w.padded_k(), "matmul: {} of {} columns", x.cols, w.k());
     check_len("matmul", out, x.rows * w.n());
@@ -263,8 +276,9 @@ fn product(
         ..params
     };
     if x.rows <= MAX_GEMV_ROWS {
-        return gemv::product(gpu, out, x, w, epilogue.bias, finish);
+        return gemv::product(gpu, out, input, w, epilogue.bias, finish);
     }
+    input.make(gpu);
     if gemm::serves(gpu, w) {
         gemm::prepare(gpu, halves, x, w);
         if let Some(halves) = halves {

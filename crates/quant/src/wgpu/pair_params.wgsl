@@ -13,6 +13,7 @@ struct Params {
     alpha: f32,
     limit: f32,
     has_codes: u32,
+    norm_eps: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;

@@ -14,6 +14,7 @@ struct Params {
     activation: u32,
     accumulate: u32,
     choices_per_row: u32,
+    norm_eps: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;

@@ -47,6 +47,44 @@ impl Layer {
             check(name, self.gated(&Reference, has_bias), &|b| self.gated(b, has_bias));
         }
         check("plain network", self.plain(&Reference), &|b| self.plain(b));
+        check("normed products", self.normed(&Reference), &|b| self.normed(b));
+    }
+
+    /// Products of a norm: of several matrices, of one, and with what was normed as the output.
+    fn normed<B: Backend>(&self, backend: &B) -> Vec<f32> {
+        // More than a workgroup of a GPU takes at a time.
+        const K: usize = 2304;
+        let Self { rows: t, dtype, .. } = *self;
+        let mut random = Lcg::new(5 + t as u64);
+        let mut x = upload(backend, &random.normals(t * K, 1.0));
+        let norm = upload(backend, &random.normals(K, 1.0));
+        let mut h = upload(backend, &vec![f32::NAN; t * K]);
+        let widths = [48, 32, 40];
+        let w = widths.map(|n| weights(backend, &mut random, dtype, n, K));
+        let to_stream = weights(backend, &mut random, dtype, K, K);
+        let mut outs = widths.map(|n| upload(backend, &vec![f32::NAN; t * n]));
+        let mut results = Vec::new();
+        for n_products in [3, 1] {
+            backend.rms_norm(&mut h, View::packed(&x, t, K), &norm, 1e-6, false);
+            let [a, b, c] = &mut outs;
+            let input = View::packed(&h, t, K);
+            if n_products == 3 {
+                let products = [product(a, &w[0]), product(b, &w[1]), product(c, &w[2])];
+                backend.matmul(input, products);
+            } else {
+                backend.matmul(input, [product(a, &w[0])]);
+            }
+            for (out, n) in outs.iter().zip(widths).take(n_products) {
+                results.extend(download(backend, out, t * n));
+            }
+            results.extend(download(backend, &h, t * K));
+        }
+        backend.rms_norm(&mut h, View::packed(&x, t, K), &norm, 1e-6, false);
+        let mut added = product(&mut x, &to_stream);
+        added.epilogue.accumulate = true;
+        backend.matmul(View::packed(&h, t, K), [added]);
+        results.extend(download(backend, &x, t * K));
+        results
     }
 
     /// A network with an activation in the place of a gate.

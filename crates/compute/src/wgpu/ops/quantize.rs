@@ -28,10 +28,13 @@ pub(super) const SPEC: Spec = Spec {
     quantizes: true,
 };
 
-/// Appends `quantize4`, which kernels write quantized values with.
+/// The functions that make 8 bits of values.
+pub const VALUES: &str = include_str!("quantize_values.wgsl");
+
+/// Appends `quantize4` and [`VALUES`], which kernels write quantized values with.
 #[must_use]
 pub fn writer(source: Source, variant: Variant) -> Source {
-    let source = source.file(include_str!("quantize4.wgsl"));
+    let source = source.file(VALUES).file(include_str!("quantize4.wgsl"));
     source.file(match variant {
         Variant::Portable => include_str!("quantize4.portable.wgsl"),
         Variant::Subgroups => include_str!("quantize4.subgroups.wgsl"),
