@@ -134,7 +134,6 @@ pub fn sources(variant: Variant) -> Vec<Source> {
         moe::COMBINE,
         quantize::SPEC,
         attention::MERGE,
-        top_k::SPEC,
     ];
     let mut all: Vec<_> = specs.iter().map(|spec| spec.source(variant)).collect();
     all.push(copy::im2col_source(variant));
@@ -144,6 +143,7 @@ pub fn sources(variant: Variant) -> Vec<Source> {
     all.extend(rope::sources(variant));
     all.extend(attention::sources(variant));
     all.extend(attention_few::sources(variant));
+    all.push(top_k::source(variant));
     all
 }
 

@@ -3,20 +3,24 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{GpuRows, Spec, check_len};
+use super::{GpuRows, check_len, start};
 use crate::Result;
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer};
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
-/// Items of a piece, as `top_k.wgsl` has it.
-const PIECE: usize = 1024;
+/// Invocations of a workgroup, which take four items each.
+const WORKGROUP: u32 = 256;
+/// Items of a piece.
+const PIECE: usize = 4 * WORKGROUP as usize;
 
-pub(super) const SPEC: Spec = Spec {
-    name: "top_k",
-    access: &[Access::Read, Access::Write],
-    workgroup: 256,
-    files: &[include_str!("top_k.wgsl")],
-    quantizes: false,
-};
+pub(super) fn source(variant: Variant) -> Source {
+    let name = format!("top_k-{}", variant.name());
+    let source = start(name, &[Access::Read, Access::Write], variant, WORKGROUP);
+    let source = source.file(match variant {
+        Variant::Portable => include_str!("across.portable.wgsl"),
+        Variant::Subgroups => include_str!("across.subgroups.wgsl"),
+    });
+    source.file(include_str!("top_k.wgsl"))
+}
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -45,7 +49,7 @@ pub fn top_k(gpu: &Gpu, out: &GpuBuffer, x: GpuRows<'_>, k: usize) -> Result<()>
     // A round leaves fewer than it was given.
     assert!((1..=cols.min(PIECE / 2)).contains(&k), "top_k: {k} of {cols} values");
     check_len("top_k", out, 2 * k * rows);
-    let kernel = SPEC.kernel(gpu);
+    let kernel = gpu.kernel(("top_k", [0; 4]), || source(gpu.variant()));
     let (mut src, mut n) = (buffer.clone(), cols);
     for round in 0.. {
         let pieces = n.div_ceil(PIECE);

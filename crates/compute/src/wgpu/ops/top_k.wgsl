@@ -19,10 +19,8 @@ struct Params {
 @group(0) @binding(1) var<storage, read> src: array<u32>;
 @group(0) @binding(2) var<storage, read_write> dst: array<u32>;
 
-const PIECE: u32 = 1024u;
-
-var<workgroup> keys: array<u32, PIECE>;
-var<workgroup> columns: array<u32, PIECE>;
+// An invocation keeps four adjacent items.
+const PIECE: u32 = 4u * WG;
 
 // A number that compares as the value of these bits does: NaN as -inf, +inf as the greatest finite value, both zeros
 // alike. Comparisons of integers stay right where a compiler takes it that there is no NaN.
@@ -48,9 +46,9 @@ fn bits_of(key: u32) -> u32 {
     return ~key;
 }
 
-// Whether item `a` of the piece belongs before item `b`.
-fn is_before(a: u32, b: u32) -> bool {
-    return keys[a] > keys[b] || (keys[a] == keys[b] && columns[a] < columns[b]);
+// Which of `mine` belong before `others`, whose columns follow.
+fn are_before(mine: vec4<u32>, columns: vec4<u32>, others: vec4<u32>, other_columns: vec4<u32>) -> vec4<bool> {
+    return (mine > others) | ((mine == others) & (columns < other_columns));
 }
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
@@ -60,54 +58,55 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         return;
     }
     let first = (piece % p.pieces) * PIECE;
-    for (var i = lid; i < PIECE; i += WG) {
-        let at = first + i;
-        // Less than the key of any value.
-        var key = 0u;
-        var column = 0xffffffffu;
+    let item = vec4<u32>(4u * lid) + vec4<u32>(0u, 1u, 2u, 3u);
+    // Less than the key of any value.
+    var keys = vec4<u32>(0u);
+    var columns = vec4<u32>(0xffffffffu);
+    for (var j = 0u; j < 4u; j++) {
+        let at = first + item[j];
         if at < p.n {
             if p.is_first != 0u {
-                key = key_of(src[p.offset + row * p.stride + at]);
-                column = at;
+                keys[j] = key_of(src[p.offset + row * p.stride + at]);
+                columns[j] = at;
             } else {
-                key = src[2u * (row * p.n + at)];
-                column = src[2u * (row * p.n + at) + 1u];
+                keys[j] = src[2u * (row * p.n + at)];
+                columns[j] = src[2u * (row * p.n + at) + 1u];
             }
         }
-        keys[i] = key;
-        columns[i] = column;
     }
-    workgroupBarrier();
 
     // Batcher's bitonic sort: runs of `size` become ordered, every other one backwards.
     for (var size = 2u; size <= PIECE; size = size * 2u) {
         for (var step = size / 2u; step > 0u; step = step / 2u) {
-            for (var i = lid; i < PIECE / 2u; i += WG) {
-                let low = 2u * i - i % step;
-                let high = low + step;
-                let is_forwards = (low & size) == 0u;
-                if is_before(high, low) == is_forwards {
-                    let key = keys[low];
-                    let column = columns[low];
-                    keys[low] = keys[high];
-                    columns[low] = columns[high];
-                    keys[high] = key;
-                    columns[high] = column;
-                }
+            var others = keys.yxwz;
+            var other_columns = columns.yxwz;
+            if step == 2u {
+                others = keys.zwxy;
+                other_columns = columns.zwxy;
+            } else if step > 2u {
+                others = across(keys, step / 4u, lid);
+                other_columns = across(columns, step / 4u, lid);
             }
-            workgroupBarrier();
+            let is_low = (item & vec4<u32>(step)) == vec4<u32>(0u);
+            let is_forwards = (item & vec4<u32>(size)) == vec4<u32>(0u);
+            let stays = are_before(keys, columns, others, other_columns) == (is_low == is_forwards);
+            keys = select(others, keys, stays);
+            columns = select(other_columns, columns, stays);
         }
     }
 
-    for (var i = lid; i < p.k; i += WG) {
-        if p.is_last != 0u {
-            let at = 2u * p.k * row + i;
-            dst[at] = bits_of(keys[i]);
-            dst[at + p.k] = bitcast<u32>(f32(columns[i]));
-        } else {
-            let at = 2u * (piece * p.k + i);
-            dst[at] = keys[i];
-            dst[at + 1u] = columns[i];
+    for (var j = 0u; j < 4u; j++) {
+        let i = item[j];
+        if i < p.k {
+            if p.is_last != 0u {
+                let at = 2u * p.k * row + i;
+                dst[at] = bits_of(keys[j]);
+                dst[at + p.k] = bitcast<u32>(f32(columns[j]));
+            } else {
+                let at = 2u * (piece * p.k + i);
+                dst[at] = keys[j];
+                dst[at + 1u] = columns[j];
+            }
         }
     }
 }
