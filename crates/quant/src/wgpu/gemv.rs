@@ -17,7 +17,7 @@ pub use self::pair::{GatedOutput, gated_product, is_pair};
 use self::pair::{PAIR_SHAPE, PAIR_WORKGROUP};
 use super::matmul::{ACCESS, Activations, CHUNK, Params, binds, with_format};
 use super::matrix::GpuMatrix;
-use super::normed::{Input, Normed, with_norm};
+use super::normed::{Input, Normed, normed_access, normed_binds, with_norm};
 use super::planes::Format;
 
 /// Rows of activations up to which a matrix is read once for all of them.
@@ -44,16 +44,7 @@ const QUANTIZED_ACCESS: &[Access] = &[
     Access::Write,
 ];
 /// As [`ACCESS`], the weights of a norm and what it gives.
-const NORMED_ACCESS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-];
+const NORMED_ACCESS: [Access; ACCESS.len() + 2] = normed_access(ACCESS);
 
 /// How the work of a matrix is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,7 +157,7 @@ impl Spec {
 
     fn source(&self, by_expert: bool, variant: Variant) -> Source {
         let kind = if by_expert { "gemv_experts" } else { "gemv" };
-        let access = if self.norm_k > 0 { NORMED_ACCESS } else { ACCESS };
+        let access = if self.norm_k > 0 { &NORMED_ACCESS } else { ACCESS };
         let source = self
             .start(kind, access, variant)
             .constant("BY_EXPERT", u32::from(by_expert))
@@ -192,7 +183,7 @@ impl Spec {
     }
 
     fn pair_source(&self, variant: Variant) -> Source {
-        let access = if self.norm_k > 0 { pair::NORMED_ACCESS } else { pair::ACCESS };
+        let access = if self.norm_k > 0 { &pair::NORMED_ACCESS } else { pair::ACCESS };
         let source = self
             .start("gemv_pair", access, variant)
             .file(include_str!("pair_params.wgsl"))
@@ -205,7 +196,7 @@ impl Spec {
     }
 
     fn group_source(&self, variant: Variant) -> Source {
-        let access = if self.norm_k > 0 { group::NORMED_ACCESS } else { group::ACCESS };
+        let access = if self.norm_k > 0 { &group::NORMED_ACCESS } else { group::ACCESS };
         let source =
             self.start("gemv_group", access, variant).file(include_str!("gemv_group.wgsl"));
         with_sums(self.with_product(source, access, false), variant)
@@ -274,6 +265,16 @@ pub(super) fn warm(gpu: &Gpu, w: &GpuMatrix) {
     }
 }
 
+/// `x`, or what a kernel makes it of, as [`Spec`]'s kernels read it; `None` where there is no room.
+fn activations_of(
+    gpu: &Gpu,
+    w: &GpuMatrix,
+    x: GpuRows<'_>,
+    normed: Option<Normed<'_>>,
+) -> Option<Activations> {
+    normed.map(Activations::normed).or_else(|| activations(gpu, w, x))
+}
+
 /// `x` as [`Spec`]'s kernels read it, or `None` where there is no room.
 fn activations(gpu: &Gpu, w: &GpuMatrix, x: GpuRows<'_>) -> Option<Activations> {
     if !w.format.has_codes {
@@ -312,8 +313,8 @@ pub(super) fn product(
         let x8 = Activations::normed(normed);
         let params = finish(Params::new(w, &w.parts[0], &x8, [1, w.n()], bias));
         let params = Params { norm_eps: normed.eps, ..params };
-        let [m, a, b, c, o, m2] = binds(&w.parts[0], &x8, bias, out);
-        let all = [m, a, b, c, o, m2, Bind::Buffer(normed.weight), Bind::Buffer(x.buffer)];
+        let binds = binds(&w.parts[0], &x8, bias, out);
+        let all = normed_binds::<{ NORMED_ACCESS.len() }>(&binds, normed, x.buffer);
         let kernel = Spec::new(gpu, w.format, 1, shape).normed(Some(normed)).kernel(gpu, false);
         return gpu.record(0).dispatch_line(&kernel, &params, all, n_groups);
     }

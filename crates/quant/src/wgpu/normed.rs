@@ -1,7 +1,7 @@
 //! Activations that are the RMS norm of a row: products of one row make it themselves where they can.
 
 use stonechat_compute::wgpu::ops::{GpuRows, norm, quantize};
-use stonechat_compute::wgpu::{Gpu, GpuBuffer, Source, Variant};
+use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
 use super::matmul::CHUNK;
 use super::matrix::GpuMatrix;
@@ -47,6 +47,27 @@ impl Normed<'_> {
             && n_groups <= MAX_GROUPS
             && n_buffers + 2 <= gpu.max_buffers()
     }
+}
+
+/// `access` of a kernel, and that of a norm's weights and of what it gives, two more.
+pub(super) const fn normed_access<const N: usize>(access: &[Access]) -> [Access; N] {
+    assert!(N == access.len() + 2);
+    let mut all = [Access::Read; N];
+    all.split_at_mut(access.len()).0.copy_from_slice(access);
+    all[N - 1] = Access::Write;
+    all
+}
+
+/// `binds` of a kernel, and what [`normed_access`] adds.
+pub(super) fn normed_binds<'a, const N: usize>(
+    binds: &[Bind<'a>],
+    normed: Normed<'a>,
+    out: &'a GpuBuffer,
+) -> [Bind<'a>; N] {
+    let mut all = [Bind::Buffer(normed.weight); N];
+    all[..binds.len()].copy_from_slice(binds);
+    all[N - 1] = Bind::Buffer(out);
+    all
 }
 
 /// Appends what makes the norm of a row of `k` values in a kernel of `n_buffers` other buffers; `has_writer` if
@@ -102,7 +123,10 @@ impl<'a> Input<'a> {
 
     /// Makes the activations if they are not there.
     pub(super) fn make(&mut self, gpu: &Gpu) {
-        if let (Some(normed), false) = (self.normed, self.is_there) {
+        if !self.is_there
+            && let Some(normed) = self.normed.take()
+        {
+            // No product makes it again.
             normed.record(gpu, self.x.buffer);
         }
         self.is_there = true;

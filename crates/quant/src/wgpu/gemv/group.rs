@@ -4,7 +4,10 @@ use bytemuck::{Pod, Zeroable};
 use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer};
 
-use super::{Activations, CHUNK, GpuMatrix, Input, MAX_GEMV_ROWS, Shape, Spec, activations, width};
+use super::{
+    CHUNK, GpuMatrix, Input, MAX_GEMV_ROWS, Shape, Spec, activations_of, normed_access,
+    normed_binds, width,
+};
 
 /// Bindings of `gemv_group.wgsl`: a matrix, activations, the matrix again, the other matrices twice, biases,
 /// outputs.
@@ -24,23 +27,7 @@ pub(super) const ACCESS: &[Access] = &[
     Access::Write,
 ];
 /// And the weights of a norm and what it gives.
-pub(super) const NORMED_ACCESS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Write,
-    Access::Read,
-    Access::Write,
-];
+pub(super) const NORMED_ACCESS: [Access; ACCESS.len() + 2] = normed_access(ACCESS);
 /// Matrices of a group.
 pub(in crate::wgpu) const MAX_GROUP: usize = 3;
 
@@ -92,13 +79,7 @@ pub(in crate::wgpu) fn matmul_group(gpu: &Gpu, input: &mut Input<'_>, products: 
     let groups = products.iter().map(|(_, w, _)| n_groups(w)).sum();
     let outs: Vec<_> = products.iter().map(|(out, ..)| *out).collect();
     let normed = input.joined(gpu, w, (groups, ACCESS.len()), &outs);
-    let x8 = match normed {
-        Some(normed) => Activations::normed(normed),
-        None => match activations(gpu, w, x) {
-            Some(x8) => x8,
-            None => return,
-        },
-    };
+    let Some(x8) = activations_of(gpu, w, x, normed) else { return };
     let mut params = GroupParams {
         n: [0; 4],
         has_bias: 0,
@@ -110,7 +91,7 @@ pub(in crate::wgpu) fn matmul_group(gpu: &Gpu, input: &mut Input<'_>, products: 
         x_stride: x8.stride as u32,
         norm_eps: normed.map_or(0.0, |normed| normed.eps),
     };
-    let mut binds = [Bind::Nothing; NORMED_ACCESS.len()];
+    let mut binds = [Bind::Nothing; ACCESS.len()];
     binds[1] = Bind::Buffer(&x8.buffer);
     for (i, (out, w, bias)) in products.iter().enumerate() {
         params.n[i] = w.n() as u32;
@@ -124,10 +105,9 @@ pub(in crate::wgpu) fn matmul_group(gpu: &Gpu, input: &mut Input<'_>, products: 
     }
     let kernel = Spec::new(gpu, w.format, width, shape).normed(normed).group_kernel(gpu);
     if let Some(normed) = normed {
-        binds[ACCESS.len()..]
-            .copy_from_slice(&[Bind::Buffer(normed.weight), Bind::Buffer(x.buffer)]);
+        let binds = normed_binds::<{ NORMED_ACCESS.len() }>(&binds, normed, x.buffer);
         gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
-    } else if let Some(binds) = binds.first_chunk::<{ ACCESS.len() }>() {
-        gpu.record(0).dispatch_line(&kernel, &params, *binds, groups);
+    } else {
+        gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
     }
 }

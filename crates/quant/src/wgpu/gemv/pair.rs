@@ -7,7 +7,8 @@ use stonechat_compute::wgpu::ops::{GpuRows, check_len, quantize};
 use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer};
 
 use super::{
-    Activations, CHUNK, GpuMatrix, Input, MAX_GEMV_ROWS, Normed, Shape, Spec, activations, width,
+    CHUNK, GpuMatrix, Input, MAX_GEMV_ROWS, Normed, Shape, Spec, activations_of, normed_access,
+    normed_binds, width,
 };
 
 /// Invocations of a workgroup of the pair's kernel: with 512 the last of them run alone, 14.8 instead of 12.3 us
@@ -31,19 +32,7 @@ pub(super) const ACCESS: &[Access] = &[
     Access::Read,
 ];
 /// And the weights of a norm and what it gives.
-pub(super) const NORMED_ACCESS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Write,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-];
+pub(super) const NORMED_ACCESS: [Access; ACCESS.len() + 2] = normed_access(ACCESS);
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -107,13 +96,7 @@ pub fn gated_product(
     let groups = n.div_ceil(PAIR_ROWS as usize);
     let mut input = Input::new(x, normed);
     let normed = input.joined(gpu, gate, (groups, ACCESS.len()), &[to.gate, to.up, to.out]);
-    let x8 = match normed {
-        Some(normed) => Activations::normed(normed),
-        None => match activations(gpu, gate, x) {
-            Some(x8) => x8,
-            None => return,
-        },
-    };
+    let Some(x8) = activations_of(gpu, gate, x, normed) else { return };
     let width = width(x.rows);
     let codes = quantize::wanted(to.out, x.rows, n);
     let spec = Spec::new(gpu, gate.format, width, PAIR_SHAPE);
@@ -147,9 +130,7 @@ pub fn gated_product(
     ];
     let kernel = spec.pair_kernel(gpu);
     if let Some(normed) = normed {
-        let [a, b, c, d, e, f, g, h, i] = binds;
-        let norm = [Bind::Buffer(normed.weight), Bind::Buffer(x.buffer)];
-        let binds = [a, b, c, d, e, f, g, h, i, norm[0], norm[1]];
+        let binds = normed_binds::<{ NORMED_ACCESS.len() }>(&binds, normed, x.buffer);
         gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
     } else {
         gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
