@@ -104,18 +104,19 @@ macro_rules! match_isa {
     };
 }
 
-/// Asks for the memory at `p`, which will be read soon; nothing where the target has no such hint.
+/// Asks for the memory at `p`, which will be read soon; nothing where the target has no such hint. It comes to the
+/// second-level cache, which waits for more lines at a time than the first.
 #[inline(always)]
 pub fn prefetch<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint, which neither reads nor faults.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast());
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: a hint, which neither reads nor faults.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) p, options(nostack, preserves_flags, readonly));
+        std::arch::asm!("prfm pldl2keep, [{0}]", in(reg) p, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = p;

@@ -32,9 +32,10 @@ pub(super) fn cases() -> Vec<Case> {
         many("attention encoder", ENCODER, false, (KvDType::F16, "f16")),
     ];
     for kind in kinds {
-        cases.push(token("attention token", LONG, kind));
+        cases.push(token("attention token", LONG, 1, kind));
     }
-    cases.push(token("attention cross token", ENCODER, (KvDType::F16, "f16")));
+    cases.push(token("attention cross token", ENCODER, 1, (KvDType::F16, "f16")));
+    cases.push(token("attention cross beams", ENCODER, 5, (KvDType::F16, "f16")));
     cases.push(write(TEXT, (KvDType::F16, "f16")));
     cases.push(write(TEXT, (KvDType::Q8_0, "q8_0")));
     cases
@@ -120,8 +121,8 @@ fn many(name: &str, shape: Shape, causal: bool, (dtype, kind): (KvDType, &str)) 
     }
 }
 
-/// One query over all positions, of a new layer each time, so that no cache holds the keys.
-fn token(name: &str, shape: Shape, (dtype, kind): (KvDType, &str)) -> Case {
+/// `t` queries over all positions, of a new layer each time, so that no cache holds the keys.
+fn token(name: &str, shape: Shape, t: usize, (dtype, kind): (KvDType, &str)) -> Case {
     Case {
         name: label(name, shape, kind),
         quick: shape.n_ctx == LONG.n_ctx && dtype == KvDType::F16,
@@ -133,17 +134,18 @@ fn token(name: &str, shape: Shape, (dtype, kind): (KvDType, &str)) -> Case {
             let n_layers = (STREAM_BYTES as f64 / bytes).ceil() as usize;
             let (cache, sequence) = cache(backend, shape, n_layers, dtype)?;
             let width = shape.n_heads * shape.head_dim;
-            let rows = [QueryRow {
+            let row = QueryRow {
                 first_page: 0,
                 n_pages: sequence.pages().len() as u32,
                 kv_start: 0,
                 kv_len: shape.n_ctx as u32,
-            }];
-            let (q, mut out) = (filled(backend, width)?, backend.alloc(width)?);
+            };
+            let rows = vec![row; t];
+            let (q, mut out) = (filled(backend, t * width)?, backend.alloc(t * width)?);
             let device = backend.clone();
             let mut layer = 0;
             let run = move || {
-                let q = View::packed(&q, 1, width);
+                let q = View::packed(&q, t, width);
                 let args = attend(shape, q, (&cache, layer), &rows, sequence.pages());
                 device.attention(&mut out, args);
                 layer = (layer + 1) % n_layers;

@@ -334,15 +334,15 @@ impl Kernel for Run<'_, '_> {
         for page in visible.start / PAGE_LEN..visible.end.div_ceil(PAGE_LEN) {
             let id = block.args.page_table[first_page + page];
             let start = page * PAGE_LEN;
-            if block.is_few() && start + PAGE_LEN < visible.end {
-                block
-                    .args
-                    .kv
-                    .prefetch_head(block.args.page_table[first_page + page + 1], block.kv_head);
-            }
             let from = visible.start.saturating_sub(start);
             let to = PAGE_LEN.min(visible.end - start);
-            let seen = Seen { start, from, to };
+            let next = if block.is_few() && start + PAGE_LEN < visible.end {
+                let next = block.args.page_table[first_page + page + 1];
+                block.args.kv.head_bytes(next, block.kv_head)
+            } else {
+                &[]
+            };
+            let seen = Seen { start, from, to, next };
             match block.args.kv.head(id, block.kv_head) {
                 KvHead::F32(kv) => add_page(s, &mut state, &block, Plain::new(kv, c), seen),
                 KvHead::F16(kv) => add_page(s, &mut state, &block, Plain::new(kv, c), seen),
@@ -377,7 +377,7 @@ fn add_page<S: Simd, H: Head>(
     state: &mut State<'_>,
     block: &Block<'_>,
     mut head: H,
-    seen: Seen,
+    seen: Seen<'_>,
 ) {
     if const { S::N_REGISTERS >= 32 } && block.is_few() {
         head.scores::<S, 4>(s, state, seen);

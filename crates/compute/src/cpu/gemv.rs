@@ -4,12 +4,14 @@ use super::element::Element;
 use super::epilogue::Epilogue;
 use super::matrix::{MatRef, SharedMut};
 use crate::Cpu;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, Simd, prefetch};
 
 /// Most rows of `x` that this is meant for.
 pub(crate) const MAX_ROWS: usize = 16;
 /// Outputs whose sums are finished together.
 const TILE_COLS: usize = 32;
+/// Bytes.
+const CACHE_LINE: usize = 64;
 /// Multiplications that are worth another task.
 const MIN_TASK: usize = 64 << 10;
 
@@ -115,6 +117,12 @@ fn dots<S: Simd, E: Element, const NB: usize, const MB: usize>(
     let mut acc = [[s.splat(0.0); MB]; NB];
     let mut k = 0;
     while k + S::LANES <= k_len {
+        // The rows that come next; several at a time are too many streams for the processor to foresee.
+        if first_row == 0 && (k * size_of::<E>()).is_multiple_of(CACHE_LINE) {
+            for j in 0..NB {
+                prefetch(w.as_ptr().wrapping_add((NB + j) * k_len + k));
+            }
+        }
         // SAFETY: `k + LANES <= k_len`, which is the length of each row of `x`; `w` holds `NB`
         // rows of `k_len`, asserted above.
         unsafe {

@@ -158,14 +158,6 @@ impl KvPool {
         self.n_pages
     }
 
-    /// Asks for a head of a page that will be read.
-    pub(crate) fn prefetch_head(&self, page: u32, head: usize) {
-        let len = self.layout.head_bytes();
-        for line in self.page(page)[head * len..][..len].chunks(64) {
-            crate::simd::prefetch(line.as_ptr());
-        }
-    }
-
     /// Bytes of all pages.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -223,13 +215,17 @@ impl KvPool {
         memory.copy_within(src * bytes..(src + 1) * bytes, dst * bytes);
     }
 
+    /// The bytes of head `head` of page `page`: of its keys, then of its values.
+    #[inline]
+    pub(crate) fn head_bytes(&self, page: u32, head: usize) -> &[u8] {
+        let len = self.layout.head_bytes();
+        &self.page(page)[head * len..][..len]
+    }
+
     /// Head `head` of page `page`.
     #[inline]
     pub(crate) fn head(&self, page: u32, head: usize) -> KvHead<'_> {
-        let len = self.layout.head_bytes();
-        let start = page as usize * self.layout.page_bytes() + head * len;
-        let memory: &[u8] = bytemuck::cast_slice(&self.memory);
-        let bytes = &memory[start..start + len];
+        let bytes = self.head_bytes(page, head);
         match self.layout.dtype {
             KvDType::F32 => KvHead::F32(bytemuck::cast_slice(bytes)),
             KvDType::F16 => KvHead::F16(bytemuck::cast_slice(bytes)),

@@ -14,7 +14,7 @@ use crate::activation::{ActivationRow, Unit};
 use crate::block::half_power;
 
 /// How far ahead the first rows, for which weights come from memory, ask for them, in words.
-const PREFETCH_WORDS: usize = 64;
+const PREFETCH_WORDS: usize = 128;
 /// Units of a panel whose first rows are multiplied before the next ones, so that words are still in the
 /// first-level cache.
 const UNITS_AT_ONCE: usize = 8;

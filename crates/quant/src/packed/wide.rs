@@ -12,13 +12,13 @@ use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::MatRef;
-use stonechat_compute::simd::{Avx512Vnni, NullaryFnOnce, Simd};
+use stonechat_compute::simd::{Avx512Vnni, NullaryFnOnce, Simd, prefetch};
 use stonechat_compute::with_scratch;
 
 use super::blocks::{Blocks, UnitOfBlock};
 use super::format::match_format;
 use super::kernel::{Block, Codes, Format, Groups, Sink};
-use super::{PANEL_ROWS, Task};
+use super::{PANEL_ROWS, PackedMatrix, Task, Words};
 use crate::activation::{UNIT_LEN, quantize_unit};
 
 /// Panels that are multiplied together.
@@ -128,15 +128,25 @@ impl Task<'_> {
             let blocks = first..n_blocks.min(first + at_once);
             let (at, n_units) = (first * F::UNITS, blocks.len() * F::UNITS);
             for (pair, sums) in sums.chunks_exact_mut(self.x.rows()).enumerate() {
+                let panel = self.panels.start + PANELS * pair;
                 s.vectorize(Unpack::<F> {
                     task: self,
                     s,
-                    panel: self.panels.start + PANELS * pair,
+                    panel,
                     blocks: blocks.clone(),
                     chunk,
                     format: PhantomData,
                 });
-                s.vectorize(Rows { s, chunk, x: self.x.wide(), at, n_units, sums });
+                let next = match (panel + PANELS < self.panels.end, blocks.end < n_blocks) {
+                    (true, _) => (panel + PANELS, blocks.clone()),
+                    (false, true) => {
+                        (self.panels.start, blocks.end..n_blocks.min(blocks.end + at_once))
+                    }
+                    // The thread's next task is most often the panels behind these.
+                    (false, false) => (panel + PANELS, 0..n_blocks.min(at_once)),
+                };
+                let next = words_of::<F>(self.w, next);
+                s.vectorize(Rows { s, chunk, x: self.x.wide(), at, n_units, sums, next });
             }
         }
     }
@@ -149,6 +159,18 @@ impl Task<'_> {
         let cols = wanted.start - self.rows.start..wanted.end - self.rows.start;
         s.vectorize(Finish { task: self, s, sums, lanes, cols });
     }
+}
+
+/// The words of some blocks of two panels, as far as there are such panels.
+fn words_of<F: Format>(
+    w: &PackedMatrix,
+    (first, blocks): (usize, Range<usize>),
+) -> [&[Words]; PANELS] {
+    let mut words: [&[Words]; PANELS] = [&[]; PANELS];
+    for (panel, words) in (first..w.n().div_ceil(PANEL_ROWS)).zip(&mut words) {
+        *words = &w.panel(panel).1[blocks.start * F::N_WORDS..blocks.end * F::N_WORDS];
+    }
+    words
 }
 
 /// Unpacks blocks of two panels.
@@ -243,6 +265,8 @@ struct Rows<'a> {
     at: usize,
     n_units: usize,
     sums: &'a mut [Sums],
+    /// What will be unpacked next.
+    next: [&'a [Words]; PANELS],
 }
 
 impl NullaryFnOnce for Rows<'_> {
@@ -265,9 +289,11 @@ impl Rows<'_> {
         let n_rows = self.sums.len();
         let mut row = 0;
         while n_rows - row >= TILE_ROWS {
+            self.prefetch(row..row + TILE_ROWS);
             self.tile::<G, MINS, TILE_ROWS>(row);
             row += TILE_ROWS;
         }
+        self.prefetch(row..n_rows);
         match n_rows - row {
             1 => self.tile::<G, MINS, 1>(row),
             2 => self.tile::<G, MINS, 2>(row),
@@ -275,6 +301,18 @@ impl Rows<'_> {
             4 => self.tile::<G, MINS, 4>(row),
             5 => self.tile::<G, MINS, 5>(row),
             _ => {}
+        }
+    }
+
+    /// Asks for these rows' share of what comes next: all of it at a time would be more than the caches wait for.
+    #[inline(always)]
+    fn prefetch(&self, rows: Range<usize>) {
+        let n_rows = self.sums.len();
+        for words in self.next {
+            let share = words.len() * rows.start / n_rows..words.len() * rows.end / n_rows;
+            for word in &words[share] {
+                prefetch(word);
+            }
         }
     }
 

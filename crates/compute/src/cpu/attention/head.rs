@@ -8,25 +8,31 @@ use super::super::element::Element;
 use super::super::gemm::{Operands, tile_rows};
 use super::super::kv::{PAGE_LEN, Q8Head};
 use super::State;
-use crate::simd::Simd;
+use crate::simd::{Simd, prefetch};
+
+/// Positions or channels between two requests for what comes next: a page at a time would be more than the caches
+/// wait for, so that nothing else would be done meanwhile.
+const STEP: usize = 16;
 
 /// The positions of a page that any row of a block sees.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct Seen<'a> {
     /// Position of the page's first slot.
     pub(super) start: usize,
     /// Slots.
     pub(super) from: usize,
     pub(super) to: usize,
+    /// The head's bytes in the page after this one, to be asked for meanwhile; may be empty.
+    pub(super) next: &'a [u8],
 }
 
 /// A head's keys and values of a page, in the layout of [`kv`](super::super::kv).
 pub(super) trait Head {
     /// `scores[r][p] = q[r] · key[p]` for the slots that are seen, and possibly others.
-    fn scores<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen);
+    fn scores<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen<'_>);
 
     /// `sums[r] += Σ_p scores[r][p] value[p]` over the slots that are seen.
-    fn add_values<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen);
+    fn add_values<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen<'_>);
 }
 
 /// Elements that need no scale.
@@ -45,13 +51,18 @@ impl<'a, E> Plain<'a, E> {
 
 impl<E: Element> Head for Plain<'_, E> {
     #[inline(always)]
-    fn scores<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen) {
+    fn scores<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen<'_>) {
         let State { rows, head_dim, ref q, ref mut scores, .. } = *state;
         score::<S, E, NV>(s, (rows, head_dim), (q, 0..head_dim), self.keys, seen, scores);
     }
 
     #[inline(always)]
-    fn add_values<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen) {
+    fn add_values<S: Simd, const NV: usize>(
+        &mut self,
+        s: S,
+        state: &mut State<'_>,
+        seen: Seen<'_>,
+    ) {
         let State { rows, value_stride, ref scores, ref mut sums, .. } = *state;
         let columns = 0..value_stride;
         add_weighted::<S, E, NV>(s, (rows, value_stride), scores, self.values, columns, seen, sums);
@@ -67,7 +78,7 @@ pub(super) struct Scaled<'a, 's> {
 
 impl Head for Scaled<'_, '_> {
     #[inline(always)]
-    fn scores<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen) {
+    fn scores<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen<'_>) {
         let State { rows, head_dim, ref q, ref mut scores, .. } = *state;
         scores.fill(0.0);
         for (channels, keys, scales) in self.head.key_blocks() {
@@ -78,7 +89,12 @@ impl Head for Scaled<'_, '_> {
     }
 
     #[inline(always)]
-    fn add_values<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen) {
+    fn add_values<S: Simd, const NV: usize>(
+        &mut self,
+        s: S,
+        state: &mut State<'_>,
+        seen: Seen<'_>,
+    ) {
         let State { rows, value_stride, ref scores, ref mut sums, .. } = *state;
         for (columns, scales) in self.head.value_blocks() {
             let weights = &mut *self.scratch;
@@ -105,25 +121,45 @@ fn score<S: Simd, E: Element, const NV: usize>(
     (rows, head_dim): (usize, usize),
     (q, channels): (&[f32], Range<usize>),
     keys: &[E],
-    seen: Seen,
+    seen: Seen<'_>,
     scores: &mut [f32],
 ) {
     assert!(channels.end <= head_dim && q.len() == rows * head_dim);
     assert!(keys.len() >= channels.len() * PAGE_LEN && scores.len() == rows * PAGE_LEN);
     let width = NV * S::LANES;
-    for n in (seen.from / width * width..seen.to).step_by(width) {
-        let operands = Operands {
-            a: q[channels.start..].as_ptr(),
-            a_stride: head_dim,
-            b: keys[n..].as_ptr(),
-            b_stride: PAGE_LEN,
-            c: scores[n..].as_mut_ptr(),
-            c_stride: PAGE_LEN,
-            k: channels.len(),
-            accumulate: false,
-        };
-        // SAFETY: the lengths were asserted, and `n + width <= PAGE_LEN`, a multiple of every `width`.
-        unsafe { tile_rows::<S, E, NV>(s, rows, operands) };
+    let next = &seen.next[..seen.next.len() / 2];
+    for some in steps(channels.clone(), next) {
+        prefetch_part(next, &some, 0..head_dim);
+        for n in (seen.from / width * width..seen.to).step_by(width) {
+            let operands = Operands {
+                a: q[some.start..].as_ptr(),
+                a_stride: head_dim,
+                b: keys[(some.start - channels.start) * PAGE_LEN + n..].as_ptr(),
+                b_stride: PAGE_LEN,
+                c: scores[n..].as_mut_ptr(),
+                c_stride: PAGE_LEN,
+                k: some.len(),
+                accumulate: some.start > channels.start,
+            };
+            // SAFETY: the lengths were asserted, and `n + width <= PAGE_LEN`, a multiple of every `width`.
+            unsafe { tile_rows::<S, E, NV>(s, rows, operands) };
+        }
+    }
+}
+
+/// `range` in pieces, with each of which a part of `next` is asked for.
+#[inline(always)]
+fn steps(range: Range<usize>, next: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let step = if next.is_empty() { range.len().max(1) } else { STEP };
+    range.clone().step_by(step).map(move |from| from..range.end.min(from + step))
+}
+
+/// Asks for the share of `next` that `some` is of `all`.
+#[inline(always)]
+fn prefetch_part(next: &[u8], some: &Range<usize>, all: Range<usize>) {
+    let at = |i: usize| next.len() * (i - all.start) / all.len();
+    for line in next[at(some.start)..at(some.end)].chunks(64) {
+        prefetch(line.as_ptr());
     }
 }
 
@@ -136,7 +172,7 @@ fn add_weighted<S: Simd, E: Element, const NV: usize>(
     weights: &[f32],
     values: &[E],
     columns: Range<usize>,
-    seen: Seen,
+    seen: Seen<'_>,
     sums: &mut [f32],
 ) {
     let Seen { from, to, .. } = seen;
@@ -144,29 +180,34 @@ fn add_weighted<S: Simd, E: Element, const NV: usize>(
     assert!(columns.start.is_multiple_of(S::LANES) && columns.end.is_multiple_of(S::LANES));
     assert!(values.len() == PAGE_LEN * stride && sums.len() == rows * stride);
     assert_eq!(weights.len(), rows * PAGE_LEN);
-    let mut n = columns.start;
-    while n < columns.end {
-        let operands = Operands {
-            a: weights[from..].as_ptr(),
-            a_stride: PAGE_LEN,
-            b: values[from * stride + n..].as_ptr(),
-            b_stride: stride,
-            c: sums[n..].as_mut_ptr(),
-            c_stride: stride,
-            k: to - from,
-            accumulate: true,
-        };
-        // SAFETY: the lengths were asserted; the vectors from `n` end at `columns.end` at the latest.
-        unsafe {
-            if n + NV * S::LANES <= columns.end {
-                tile_rows::<S, E, NV>(s, rows, operands);
-                n += NV * S::LANES;
-            } else if NV > 2 && n + 2 * S::LANES <= columns.end {
-                tile_rows::<S, E, 2>(s, rows, operands);
-                n += 2 * S::LANES;
-            } else {
-                tile_rows::<S, E, 1>(s, rows, operands);
-                n += S::LANES;
+    let next = &seen.next[seen.next.len() / 2..];
+    let next = &next[next.len() * columns.start / stride..next.len() * columns.end / stride];
+    for some in steps(from..to, next) {
+        prefetch_part(next, &some, from..to);
+        let mut n = columns.start;
+        while n < columns.end {
+            let operands = Operands {
+                a: weights[some.start..].as_ptr(),
+                a_stride: PAGE_LEN,
+                b: values[some.start * stride + n..].as_ptr(),
+                b_stride: stride,
+                c: sums[n..].as_mut_ptr(),
+                c_stride: stride,
+                k: some.len(),
+                accumulate: true,
+            };
+            // SAFETY: the lengths were asserted; the vectors from `n` end at `columns.end` at the latest.
+            unsafe {
+                if n + NV * S::LANES <= columns.end {
+                    tile_rows::<S, E, NV>(s, rows, operands);
+                    n += NV * S::LANES;
+                } else if NV > 2 && n + 2 * S::LANES <= columns.end {
+                    tile_rows::<S, E, 2>(s, rows, operands);
+                    n += 2 * S::LANES;
+                } else {
+                    tile_rows::<S, E, 1>(s, rows, operands);
+                    n += S::LANES;
+                }
             }
         }
     }

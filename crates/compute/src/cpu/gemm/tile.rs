@@ -55,6 +55,9 @@ pub(crate) unsafe fn tile_rows<S: Simd, E: Element, const NV: usize>(
             } else if left >= 6 {
                 tile::<S, E, 6, NV>(s, o);
                 6
+            } else if left >= 5 {
+                tile::<S, E, 5, NV>(s, o);
+                5
             } else if left >= 4 {
                 tile::<S, E, 4, NV>(s, o);
                 4
