@@ -3,9 +3,9 @@
 use std::ops::{Deref, DerefMut};
 
 /// Bytes of a cache line, on which values start.
-const ALIGNMENT: usize = 64;
+pub(crate) const CACHE_LINE: usize = 64;
 /// The most values that lie before one that starts a cache line.
-const MAX_BEFORE: usize = ALIGNMENT / size_of::<f32>() - 1;
+const MAX_BEFORE: usize = CACHE_LINE / size_of::<f32>() - 1;
 
 /// f32 values that start on a 64-byte boundary, so that full-width loads split no cache line.
 ///
@@ -40,7 +40,7 @@ impl AlignedVec {
     /// `len` values of `memory`, which has [`MAX_BEFORE`] more.
     fn within(memory: Vec<f32>, len: usize) -> Self {
         let address = memory.as_ptr().addr();
-        let start = (address.next_multiple_of(ALIGNMENT) - address) / size_of::<f32>();
+        let start = (address.next_multiple_of(CACHE_LINE) - address) / size_of::<f32>();
         Self { memory, start, len }
     }
 }

@@ -4,14 +4,13 @@ use super::element::Element;
 use super::epilogue::Epilogue;
 use super::matrix::{MatRef, SharedMut};
 use crate::Cpu;
+use crate::aligned::CACHE_LINE;
 use crate::simd::{Kernel, Simd, prefetch};
 
 /// Most rows of `x` that this is meant for.
 pub(crate) const MAX_ROWS: usize = 16;
 /// Outputs whose sums are finished together.
 const TILE_COLS: usize = 32;
-/// Bytes.
-const CACHE_LINE: usize = 64;
 /// Multiplications that are worth another task.
 const MIN_TASK: usize = 64 << 10;
 

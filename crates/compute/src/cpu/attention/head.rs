@@ -8,6 +8,7 @@ use super::super::element::Element;
 use super::super::gemm::{Operands, tile_rows};
 use super::super::kv::{PAGE_LEN, Q8Head};
 use super::State;
+use crate::aligned::CACHE_LINE;
 use crate::simd::{Simd, prefetch};
 
 /// Positions or channels between two requests for what comes next: a page at a time would be more than the caches
@@ -158,7 +159,7 @@ fn steps(range: Range<usize>, next: &[u8]) -> impl Iterator<Item = Range<usize>>
 #[inline(always)]
 fn prefetch_part(next: &[u8], some: &Range<usize>, all: Range<usize>) {
     let at = |i: usize| next.len() * (i - all.start) / all.len();
-    for line in next[at(some.start)..at(some.end)].chunks(64) {
+    for line in next[at(some.start)..at(some.end)].chunks(CACHE_LINE) {
         prefetch(line.as_ptr());
     }
 }
