@@ -192,7 +192,8 @@ pub fn write(gpu: &Gpu, pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>, rows: 
         slots: record.words(&data),
         units: units as u32,
     };
-    let groups = (rows.len() * layout.n_kv_heads * units).div_ceil(WORKGROUP as usize);
+    let pieces = rows.len().div_ceil(4) * layout.n_kv_heads * units.div_ceil(8);
+    let groups = (32 * pieces).div_ceil(WORKGROUP as usize);
     let binds = [Bind::Data, k.buffer.into(), v.buffer.into(), Bind::Buffer(&pool.buffer)];
     record.dispatch_line(&kernel, &params, binds, groups);
 }

@@ -1,4 +1,5 @@
-// Stores keys and values; an invocation takes what `store` takes, `units` of which are a head.
+// Stores keys and values; an invocation takes what `store` takes, `units` of which are a head. Keys lie beside those of
+// adjacent positions, values beside those of adjacent channels: 32 invocations take 4 rows and 8 units.
 
 struct Params {
     rows: u32,
@@ -35,14 +36,17 @@ fn value_at(c: u32) -> f32 {
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let i = group_index(group, groups) * WG + lid;
-    if i >= p.rows * p.n_kv_heads * p.units {
+    let n_pieces = (p.units + 7u) / 8u;
+    let piece = i / 32u;
+    let unit = piece % n_pieces * 8u + i % 8u;
+    let g = piece / n_pieces % p.n_kv_heads;
+    let t = piece / (n_pieces * p.n_kv_heads) * 4u + i % 32u / 8u;
+    if unit >= p.units || t >= p.rows {
         return;
     }
-    let g = i / p.units % p.n_kv_heads;
-    let t = i / (p.units * p.n_kv_heads);
     let page = data[p.slots + 2u * t];
     let slot = data[p.slots + 2u * t + 1u];
     k_at = p.k_offset + t * p.k_stride + g * p.head_dim;
     v_at = p.v_offset + t * p.v_stride + g * p.head_dim;
-    store(i % p.units, page * p.page_words + g * p.head_words, slot);
+    store(unit, page * p.page_words + g * p.head_words, slot);
 }
