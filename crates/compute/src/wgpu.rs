@@ -26,7 +26,7 @@ mod recorder;
 mod shader;
 
 pub use adapter::{Adapter, Matrices, adapters, pick};
-pub use buffer::GpuBuffer;
+pub use buffer::{GpuBuffer, TwinKind};
 pub use counters::Counters;
 pub use gpu::{Gpu, KernelKey, Variant};
 pub use profile::KernelTime;

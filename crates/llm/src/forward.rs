@@ -76,7 +76,10 @@ impl<B: Backend> Output<B> {
             let w = self.matrix.as_ref().or(tied).expect("`Weights::load` gives one of them");
             let bias = self.bias.as_ref();
             let epilogue = Epilogue { bias, activation: Activation::None, accumulate: false };
-            backend.matmul(View::packed(h, n, d), [Product { out: logits, w, epilogue }]);
+            backend.matmul(
+                View::packed(h, n, d),
+                [Product { out: logits, w, epilogue, reader: None }],
+            );
         }
     }
 }
@@ -198,9 +201,7 @@ impl<B: Backend> Pass<'_, B> {
                 backend.gated_network(out, View::packed(h, t, d), network);
             }
             (Ffn::Plain { up: w_up, down }, FeedForward::Plain(activation)) => {
-                let epilogue = Epilogue { bias: w_up.bias.as_ref(), activation, accumulate: false };
-                let product = Product { out: up, w: &w_up.weight, epilogue };
-                backend.matmul(View::packed(h, t, d), [product]);
+                w_up.forward_activated(backend, up, View::packed(h, t, d), (activation, down));
                 down.end(backend, out, View::packed(up, t, f), accumulate);
             }
             (Ffn::Experts { router, experts }, _) => {

@@ -135,6 +135,9 @@ pub struct Product<'a, B: Backend> {
     pub w: &'a B::Matrix,
     /// What happens to the result.
     pub epilogue: Epilogue<'a, B>,
+    /// The matrix whose product with all rows of the result is all that reads it, if there is one: a backend may then
+    /// keep the result only as that product takes it.
+    pub reader: Option<&'a B::Matrix>,
 }
 
 /// A weight matrix as a file holds it.

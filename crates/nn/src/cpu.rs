@@ -377,7 +377,7 @@ impl Backend for Cpu {
     fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
         let _timer =
             self.timer(|| labels("matmul", products.iter().map(|product| product.w), x.rows.rows));
-        let products = products.map(|Product { out, w, epilogue }| {
+        let products = products.map(|Product { out, w, epilogue, reader: _ }| {
             let (n, _) = w.shape();
             let out = MatMut::packed(&mut out[..x.rows.rows * n], x.rows.rows, n);
             (out, w.all(), host(&epilogue))

@@ -18,9 +18,16 @@ impl<B: Backend> Linear<B> {
         self.end(backend, out, x, false);
     }
 
-    /// `out[T, N] = gelu(x·Wᵀ + b)`.
-    pub fn forward_gelu(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
-        backend.matmul(x, [self.ending(out, Activation::Gelu, false)]);
+    /// `out[T, N] = act(x·Wᵀ + b)`, which nothing but the product with `reader` reads.
+    pub fn forward_activated(
+        &self,
+        backend: &B,
+        out: &mut B::Buffer,
+        x: View<'_, B>,
+        (activation, reader): (Activation, &Self),
+    ) {
+        let product = self.ending(out, activation, false);
+        backend.matmul(x, [Product { reader: Some(&reader.weight), ..product }]);
     }
 
     /// `out[T, N] += x·Wᵀ + b`: the end of a residual branch.
@@ -45,6 +52,6 @@ impl<B: Backend> Linear<B> {
         accumulate: bool,
     ) -> Product<'a, B> {
         let epilogue = Epilogue { bias: self.bias.as_ref(), activation, accumulate };
-        Product { out, w: &self.weight, epilogue }
+        Product { out, w: &self.weight, epilogue, reader: None }
     }
 }

@@ -75,6 +75,7 @@ fn device<'a>(epilogue: &Epilogue<'a, Wgpu>) -> GpuEpilogue<'a> {
         bias: epilogue.bias,
         activation: epilogue.activation,
         accumulate: epilogue.accumulate,
+        reader: None,
     }
 }
 
@@ -272,7 +273,10 @@ impl Backend for Wgpu {
                 return self.deferred.put_pair(Pair { norm, x, x_rows, out, w });
             }
         }
-        let products = products.iter().map(|p| (&*p.out, p.w, device(&p.epilogue)));
+        let products = products.iter().map(|p| {
+            let epilogue = GpuEpilogue { reader: p.reader, ..device(&p.epilogue) };
+            (&*p.out, p.w, epilogue)
+        });
         matmul_all(gpu, rows(x), norm.as_ref().map(Norm::args), products);
     }
 

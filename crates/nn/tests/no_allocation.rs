@@ -70,7 +70,7 @@ fn matmuls_and_experts_of_one_token_do_not_allocate() {
     let mut step = || {
         let epilogue = Epilogue { bias: None, activation: Activation::None, accumulate: false };
         cpu.moe(&mut y, View::packed(&x, 1, d), View::packed(&logits, 1, n_experts), &experts);
-        let product = Product { out: &mut out, w: &head, epilogue };
+        let product = Product { out: &mut out, w: &head, epilogue, reader: None };
         cpu.matmul(View::packed(&y, 1, d), [product]);
     };
     // What must come is a round without any allocation; the first ones make the scratch memory.

@@ -335,7 +335,7 @@ impl Backend for Reference {
     }
 
     fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
-        for Product { out, w, epilogue } in products {
+        for Product { out, w, epilogue, reader: _ } in products {
             assert_eq!(x.rows.cols, w.k);
             for (t, row) in indices(x.rows).enumerate() {
                 let row = &x.buffer.0[row];

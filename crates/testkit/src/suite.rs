@@ -125,14 +125,29 @@ pub fn run_with<B: Backend>(backends: &[B], halves: Tolerance) {
     }
 }
 
-/// Compares a product so large that backends may choose kernels for its size with `oracle`'s.
+/// Compares products so large that backends may choose kernels for their size with those of `oracle`, and attention of
+/// so many rows and heads.
 ///
 /// # Panics
 /// Like [`run`].
 pub fn run_large<B: Backend>(backends: &[B], oracle: &impl Backend, halves: Tolerance) {
-    let (case, n) = (Case { rows: 1300, cols: 40, seed: 1 }, 1300);
-    let expected = case.matmul(oracle, DType::F16, n);
-    case.check("large matmul", halves, backends, |c, b| c.matmul(b, DType::F16, n), &expected);
+    for (dtype, cols) in [(DType::F16, 40), (DType::Q8_0, 96)] {
+        let (case, n) = (Case { rows: 1300, cols, seed: 1 }, 1300);
+        let expected = case.matmul(oracle, dtype, n);
+        let name = format!("large matmul {dtype}");
+        case.check(&name, halves, backends, |c, b| c.matmul(b, dtype, n), &expected);
+    }
+    for head_dim in [8, 64, 80] {
+        let heads = Heads {
+            n_heads: 54,
+            n_kv_heads: 2,
+            head_dim,
+            dtype: KvDType::F16,
+            few: false,
+            seed: 3,
+        };
+        heads.check(backends, halves);
+    }
 }
 
 fn stored_as_weights(dtype: DType) -> bool {
@@ -302,6 +317,7 @@ impl Case {
                     out: &mut out,
                     w: &w,
                     epilogue: Epilogue { bias, activation, accumulate },
+                    reader: None,
                 },
                 Product {
                     out: &mut dense_out,
@@ -311,6 +327,7 @@ impl Case {
                         activation: Activation::None,
                         accumulate: false,
                     },
+                    reader: None,
                 },
             ];
             backend.matmul(View::new(&x, rows), products);

@@ -1,8 +1,8 @@
 //! The text decoder: a ragged batch of tokens to logits.
 
 use stonechat_nn::{
-    Attention, Backend, Embed, Error, KvCache, KvDType, KvRow, KvShape, LayerNorm, Linear,
-    PAGE_LEN, QueryRow, Rows, Sequence, View,
+    Activation, Attention, Backend, Embed, Error, KvCache, KvDType, KvRow, KvShape, LayerNorm,
+    Linear, PAGE_LEN, QueryRow, Rows, Sequence, View,
 };
 
 use crate::Config;
@@ -343,7 +343,8 @@ impl<B: Backend> Decoder<B> {
             block.cross_out.accumulate(backend, x, View::packed(h, t, d));
 
             block.ffn_norm.forward(backend, h, View::packed(x, t, d));
-            block.ffn_up.forward_gelu(backend, ffn, View::packed(h, t, d));
+            let next = (Activation::Gelu, &block.ffn_down);
+            block.ffn_up.forward_activated(backend, ffn, View::packed(h, t, d), next);
             block.ffn_down.accumulate(backend, x, View::packed(ffn, t, 4 * d));
         }
         self.project(backend, config, state, t, batch.outputs);

@@ -1,8 +1,8 @@
 //! The audio encoder: one window of mel frames to 1500 positions.
 
 use stonechat_nn::{
-    Attention, Backend, Conv1d, Error, KvCache, KvDType, KvShape, LayerNorm, Linear, PAGE_LEN,
-    QueryRow, Rows, Sequence, View,
+    Activation, Attention, Backend, Conv1d, Error, KvCache, KvDType, KvShape, LayerNorm, Linear,
+    PAGE_LEN, QueryRow, Rows, Sequence, View,
 };
 
 use crate::{Config, WINDOW_FRAMES};
@@ -137,7 +137,8 @@ impl<B: Backend> Encoder<B> {
             );
             block.attn_out.accumulate(backend, x, View::packed(h, t, d));
             block.ffn_norm.forward(backend, h, View::packed(x, t, d));
-            block.ffn_up.forward_gelu(backend, ffn, View::packed(h, t, d));
+            let next = (Activation::Gelu, &block.ffn_down);
+            block.ffn_up.forward_activated(backend, ffn, View::packed(h, t, d), next);
             block.ffn_down.accumulate(backend, x, View::packed(ffn, t, 4 * d));
         }
         self.norm.forward(backend, h, View::packed(x, t, d));

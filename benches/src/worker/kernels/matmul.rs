@@ -64,7 +64,8 @@ fn gemv(dtype: DType, (n, k): (usize, usize)) -> Case {
             let mut next = 0;
             let run = move || {
                 let x = View::packed(&x, 1, k);
-                let product = Product { out: &mut out, w: &matrices[next], epilogue: plain() };
+                let product =
+                    Product { out: &mut out, w: &matrices[next], epilogue: plain(), reader: None };
                 device.matmul(x, [product]);
                 next = (next + 1) % matrices.len();
             };
@@ -84,7 +85,7 @@ fn gemm(dtype: DType, (m, n, k): (usize, usize, usize)) -> Case {
             let (x, mut out) = (filled(backend, m * k)?, backend.alloc(m * n)?);
             let device = backend.clone();
             let run = move || {
-                let product = Product { out: &mut out, w: &w, epilogue: plain() };
+                let product = Product { out: &mut out, w: &w, epilogue: plain(), reader: None };
                 device.matmul(View::packed(&x, m, k), [product]);
             };
             let ops = 2.0 * (m * n * k) as f64;

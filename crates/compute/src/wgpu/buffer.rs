@@ -29,16 +29,27 @@ struct Allocation {
     /// Where the device looks for bind groups to forget.
     dropped: Arc<Mutex<Vec<u64>>>,
     memory: Arc<Memory>,
-    /// The same values as integers, from the first product that asked for them on.
-    twin: Mutex<Twin>,
+    /// The same values as other types, each from the first product that asked for it on.
+    twins: Mutex<[Twin; 2]>,
 }
 
-/// A copy of a buffer's values in 8 bits, see [`ops::quantize`](super::ops::quantize).
+/// What a copy beside a buffer is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TwinKind {
+    /// 8 bits, see [`ops::quantize`](super::ops::quantize).
+    Codes,
+    /// f16, see [`ops::halves`](super::ops::halves).
+    Halves,
+}
+
+/// A copy of a buffer's values as another type.
 #[derive(Debug, Default)]
 struct Twin {
     buffer: Option<GpuBuffer>,
     /// Rows and columns that it holds; none after the buffer was written.
     shape: Option<[usize; 2]>,
+    /// Rows that a product asked for, at least.
+    fewest_rows: usize,
 }
 
 impl Drop for Allocation {
@@ -63,7 +74,7 @@ impl GpuBuffer {
             bytes: bytes as u64,
             dropped: Arc::clone(&gpu.inner.dropped),
             memory: Arc::clone(&gpu.inner.memory),
-            twin: Mutex::default(),
+            twins: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(allocation) })
     }
@@ -88,35 +99,45 @@ impl GpuBuffer {
         self.inner.id
     }
 
-    fn twin(&self) -> MutexGuard<'_, Twin> {
-        self.inner.twin.lock().unwrap_or_else(PoisonError::into_inner)
+    fn twins(&self) -> MutexGuard<'_, [Twin; 2]> {
+        self.inner.twins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The copy in 8 bits, of at least `bytes`, and whether it holds `shape` already.
+    /// A copy of at least `bytes`, and whether it holds `shape` already.
     pub(super) fn twin_for(
         &self,
         gpu: &Gpu,
+        kind: TwinKind,
         bytes: usize,
         shape: [usize; 2],
     ) -> Result<(Self, bool)> {
-        let mut twin = self.twin();
+        let twin = &mut self.twins()[kind as usize];
         if let Some(buffer) = twin.buffer.as_ref().filter(|buffer| buffer.bytes() >= bytes) {
+            twin.fewest_rows = twin.fewest_rows.min(shape[0]);
             return Ok((buffer.clone(), twin.shape == Some(shape)));
         }
         let buffer = Self::new(gpu, bytes)?;
-        *twin = Twin { buffer: Some(buffer.clone()), shape: None };
+        let fewest_rows = twin.buffer.as_ref().map_or(shape[0], |_| twin.fewest_rows.min(shape[0]));
+        *twin = Twin { buffer: Some(buffer.clone()), shape: None, fewest_rows };
         Ok((buffer, false))
     }
 
-    /// The copy, if a product asked for it before and it has room for `bytes`.
-    pub(super) fn wanted_twin(&self, bytes: usize) -> Option<Self> {
-        self.twin().buffer.clone().filter(|buffer| buffer.bytes() >= bytes)
+    /// A copy of `rows`, if a product asked for as few before and it has room for `bytes`.
+    pub(super) fn wanted_twin(&self, kind: TwinKind, bytes: usize, rows: usize) -> Option<Self> {
+        let twin = &self.twins()[kind as usize];
+        let fits = |buffer: &&Self| buffer.bytes() >= bytes && rows >= twin.fewest_rows;
+        twin.buffer.as_ref().filter(fits).cloned()
     }
 
-    /// Notes that the copy holds rows and columns, or nothing that is true any more. A dispatch that writes
-    /// the buffer does the latter by itself.
-    pub fn set_twin(&self, shape: Option<[usize; 2]>) {
-        self.twin().shape = shape;
+    /// Notes that a copy holds rows and columns.
+    pub fn set_twin(&self, kind: TwinKind, shape: [usize; 2]) {
+        self.twins()[kind as usize].shape = Some(shape);
+    }
+
+    /// Notes that the copies hold nothing that is true any more. A dispatch that writes the buffer does so by
+    /// itself.
+    pub(super) fn forget_twins(&self) {
+        self.twins().iter_mut().for_each(|twin| twin.shape = None);
     }
 }
 

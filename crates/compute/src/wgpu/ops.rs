@@ -15,6 +15,7 @@ pub mod norm;
 pub mod quantize;
 pub mod rope;
 pub mod top_k;
+mod twin;
 
 use std::sync::Arc;
 
@@ -41,6 +42,12 @@ impl<'a> GpuRows<'a> {
     #[must_use]
     pub fn packed(buffer: &'a GpuBuffer, rows: usize, cols: usize) -> Self {
         Self { buffer, offset: 0, rows, cols, stride: cols }
+    }
+
+    /// Whether one row follows the other from the start of the buffer.
+    #[must_use]
+    pub fn is_packed(self) -> bool {
+        self.offset == 0 && (self.stride == self.cols || self.rows <= 1)
     }
 
     /// Checks that the rows are inside the buffer.
@@ -104,17 +111,28 @@ struct Spec {
     access: &'static [Access],
     workgroup: u32,
     files: &'static [&'static str],
-    /// Whether it calls `quantize4` with a buffer `codes`.
-    quantizes: bool,
+    beside: Beside,
+}
+
+/// What a kernel writes beside its output, to a buffer `twin`.
+#[derive(Debug, Clone, Copy)]
+enum Beside {
+    Nothing,
+    /// 8 bits, with `quantize4`.
+    Codes,
+    /// What is wanted, with `leave4`.
+    Twin,
 }
 
 impl Spec {
     fn source(&self, variant: Variant) -> Source {
         let name = format!("{}-{}", self.name, variant.name());
-        let mut source = start(name, self.access, variant, self.workgroup);
-        if self.quantizes {
-            source = quantize::writer(source, variant);
-        }
+        let source = start(name, self.access, variant, self.workgroup);
+        let source = match self.beside {
+            Beside::Nothing => source,
+            Beside::Codes => quantize::writer(source, variant),
+            Beside::Twin => twin::writer(source, variant),
+        };
         self.files.iter().fold(source, |source, file| source.file(file))
     }
 

@@ -290,7 +290,7 @@ impl Gpu {
         let mut recorder = self.lock();
         recorder.forget();
         // None of them holds what it was noted to hold.
-        recorder.rehearsed.take().into_iter().flatten().for_each(|buffer| buffer.set_twin(None));
+        recorder.rehearsed.take().into_iter().flatten().for_each(|buffer| buffer.forget_twins());
         result
     }
 
@@ -303,7 +303,7 @@ impl Gpu {
     /// If they do not fit.
     pub fn write(&self, dst: &GpuBuffer, offset: usize, values: &[u32]) {
         assert!(4 * (offset + values.len()) <= dst.bytes(), "write: {}+{}", offset, values.len());
-        dst.set_twin(None);
+        dst.forget_twins();
         for (i, piece) in values.chunks(Self::WRITE_WORDS).enumerate() {
             let mut record = self.record(piece.len());
             let Ok((upload, _)) = record.recorder.upload(self) else {
@@ -329,7 +329,7 @@ impl Gpu {
     pub fn copy(&self, dst: (&GpuBuffer, usize), src: (&GpuBuffer, usize), bytes: usize) {
         assert!(dst.1 + bytes <= dst.0.bytes() && src.1 + bytes <= src.0.bytes(), "copy: {bytes}");
         if bytes > 0 {
-            dst.0.set_twin(None);
+            dst.0.forget_twins();
             self.lock().push(Command::Copy {
                 src: src.0.raw().clone(),
                 src_offset: src.1 as u64,
@@ -384,7 +384,7 @@ impl Record<'_> {
         words.resize(first + PARAM_BYTES as usize / 4, 0);
         for (bind, access) in binds.iter().zip(kernel.access) {
             if let (Bind::Buffer(buffer), Access::Write) = (bind, access) {
-                buffer.set_twin(None);
+                buffer.forget_twins();
             }
         }
         match self.recorder.bind_group(self.gpu, kernel, &binds) {

@@ -5,15 +5,23 @@
 //! `gemm.wgsl`, which keeps them.
 
 use stonechat_compute::DType;
-use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, halves, start};
-use stonechat_compute::wgpu::{Gpu, GpuBuffer, Matrices, Source, Variant};
+use stonechat_compute::wgpu::ops::halves::{self, COLUMNS};
+use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, start};
+use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Matrices, Source, TwinKind, Variant};
 
-use super::matmul::{ACCESS, Activations, Params, binds, with_format};
+use super::matmul::{ACCESS, Activations, GpuEpilogue, Params, binds, with_format};
 use super::matrix::GpuMatrix;
 use super::planes::Format;
 
-/// Columns that are multiplied at a time, of which activations have whole ones.
-const COLUMNS: usize = 64;
+/// What [`ACCESS`] lists, and the output as f16.
+const ACCESS_WITH_TWIN: &[Access] = &{
+    let mut all = [Access::Write; ACCESS.len() + 1];
+    all.split_at_mut(ACCESS.len()).0.copy_from_slice(ACCESS);
+    all
+};
+/// Where an output goes as f16: beside f32, or nowhere else.
+const BESIDE: u32 = 1;
+const INSTEAD: u32 = 2;
 /// Tiles that keep a large device busy; where large ones are fewer, smaller ones are used.
 const ENOUGH_TILES: usize = 96;
 
@@ -45,16 +53,20 @@ fn grid(matrices: Matrices, tile: usize) -> (u32, u32) {
 fn source(format: &Format, matrices: Matrices, tile: usize) -> Source {
     let name = format!("gemm-{}-matrices{tile}", format.dtype);
     let (down, across) = grid(matrices, tile);
-    let source = start(name, ACCESS, Variant::Subgroups, workgroup(tile))
+    let source = start(name, ACCESS_WITH_TWIN, Variant::Subgroups, workgroup(tile))
         .with_matrices(matrices)
         .constant("DOWN", down)
         .constant("ACROSS", across)
         .file(include_str!("params.wgsl"))
         .file(include_str!("one_matrix.wgsl"))
         .file(ACTIVATIONS);
+    let weights = match format.dtype {
+        DType::F16 => include_str!("weights_f16.wgsl"),
+        _ => include_str!("weights_chunks.wgsl"),
+    };
     let file = include_str!("gemm_matrices.wgsl");
     let counts = [("MATRICES", down * across), ("COLUMNS", COLUMNS as u32 / matrices.side)];
-    with_format(source, format).unrolled(file, &counts)
+    with_format(source, format).file(weights).unrolled(file, &counts)
 }
 
 /// Whether [`product`] multiplies with `w`.
@@ -87,42 +99,46 @@ fn kernel(
     gpu.kernel(key, || source(format, matrices, tile))
 }
 
-/// Makes `halves` those of `x` as the kernels for `w` read them, where they are not yet.
-pub(super) fn prepare(gpu: &Gpu, halves: &mut Option<Activations>, x: GpuRows<'_>, w: &GpuMatrix) {
-    let columns = w.padded_k().next_multiple_of(COLUMNS);
-    if halves.as_ref().is_some_and(|halves| halves.stride == columns / 4) {
-        return;
-    }
-    *halves = match gpu.scratch("halves", 2 * x.rows * columns) {
-        Ok(buffer) => {
-            halves::halves(gpu, &buffer, columns, x);
-            Some(Activations { buffer, offset: 0, stride: columns / 4 })
-        }
-        Err(error) => {
-            gpu.fault(error.to_string());
-            None
-        }
-    };
-}
-
-/// The product that [`matmul`](super::matmul) documents, of shapes that were checked, with `rows` rows of `x`, which
-/// [`prepare`] gave; `finish` adds what follows the bias.
+/// The product that [`matmul`](super::matmul) documents, of shapes that were checked; `finish` adds what follows the
+/// bias.
 pub(super) fn product(
     gpu: &Gpu,
     out: &GpuBuffer,
-    (x, rows): (&Activations, usize),
+    x: GpuRows<'_>,
     w: &GpuMatrix,
-    bias: Option<&GpuBuffer>,
+    GpuEpilogue { bias, accumulate, reader, .. }: GpuEpilogue<'_>,
     finish: impl Fn(Params) -> Params,
 ) {
     let Some(matrices) = gpu.matrices() else { return };
+    let halves = match halves::halves(gpu, x, w.padded_k()) {
+        Ok(buffer) => Activations { buffer, offset: 0, stride: w.padded_k() / 8 },
+        Err(error) => return gpu.fault(error.to_string()),
+    };
+    // Four adjacent values are of one part.
+    let is_whole = w.parts.iter().all(|part| part.first.is_multiple_of(4));
+    let takes_halves = |reader: &GpuMatrix| serves(gpu, reader) && reader.padded_k() == w.n();
+    let is_only = is_whole && !accumulate && reader.is_some_and(takes_halves);
+    let twin = if is_only {
+        match halves::room(gpu, out, x.rows, w.n()) {
+            Ok(twin) => Some(twin),
+            Err(error) => return gpu.fault(error.to_string()),
+        }
+    } else {
+        halves::wanted(out, x.rows, w.n()).filter(|_| is_whole)
+    };
+    let code = twin.as_ref().map_or(0, |_| if is_only { INSTEAD } else { BESIDE });
     for part in w.parts.iter() {
-        let tile = tile(matrices, rows, part.rows);
-        let params = finish(Params::new(w, part, x, [rows, w.n()], bias));
-        let binds = binds(part, x, bias, out);
+        let tile = tile(matrices, x.rows, part.rows);
+        let params = finish(Params::new(w, part, &halves, [x.rows, w.n()], bias));
+        let params = Params { twin: code, ..params };
+        let mut all = [Bind::from(twin.as_ref()); ACCESS_WITH_TWIN.len()];
+        all[..ACCESS.len()].copy_from_slice(&binds(part, &halves, bias, out));
         // Tiles of the same weights are adjacent.
-        let groups = [rows.div_ceil(tile) as u32, part.rows.div_ceil(tile) as u32, 1];
-        gpu.record(0).dispatch(&kernel(gpu, w.format, matrices, tile), &params, binds, groups);
+        let groups = [x.rows.div_ceil(tile) as u32, part.rows.div_ceil(tile) as u32, 1];
+        gpu.record(0).dispatch(&kernel(gpu, w.format, matrices, tile), &params, all, groups);
+    }
+    if twin.is_some() {
+        out.set_twin(TwinKind::Halves, [x.rows, w.n()]);
     }
 }
 

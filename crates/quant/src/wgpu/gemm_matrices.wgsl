@@ -3,47 +3,59 @@
 //
 // Values of the next columns are read into registers while those in workgroup memory are multiplied.
 
-@group(0) @binding(2) var<storage, read> x: array<vec4<f16>>;
+@group(0) @binding(2) var<storage, read> x: array<vec4<u32>>;
+// The output as f16, if p.twin is not 0: beside that as f32, or if it is 2 instead.
+@group(0) @binding(7) var<storage, read_write> twin: array<vec2<u32>>;
 
-// Rows and columns of a tile, whose 16 vectors of four a row an invocation moves 8 of, and 2 of its 4 chunks.
+// Rows and columns of a tile, whose rows have 8 vectors of 16 bytes, of which an invocation moves 4.
 const TILE: u32 = WG / 2u;
-// Vectors of four from one row to the next: two more than there are, so that the rows of a matrix fall on
+// Vectors of four values from one row to the next: two more than there are, so that the rows of a matrix fall on
 // different banks.
 const ROW: u32 = 18u;
-// Values of a subgroup's part of `results`.
-const RESULTS: u32 = SIDE * SIDE;
+// Vectors of a row of a matrix of sums, of a matrix, and of as many as lie beside each other in a tile.
+const MATRIX_ROW: u32 = SIDE / 4u;
+const MATRIX: u32 = SIDE * MATRIX_ROW;
+const TILE_ROW: u32 = TILE / 4u;
 // Down and across a tile: matrices of a subgroup, see gemm.rs, and subgroups.
 const SUBGROUPS_DOWN: u32 = TILE / (SIDE * DOWN);
 const MATRICES: u32 = DOWN * ACROSS;
 
 var<workgroup> x_tile: array<vec4<f16>, TILE * ROW>;
 var<workgroup> w_tile: array<vec4<f16>, TILE * ROW>;
-var<workgroup> results: array<f32, RESULTS * WG / SUBGROUP>;
-// Whether matrices can be stored where they belong; as large as keeps the others aligned.
-var<workgroup> is_whole: vec4<u32>;
+// What sums begin with, a row of matrices; at last one matrix of each subgroup.
+var<workgroup> results: array<vec4<f32>, max(SIDE * TILE_ROW, WG / SUBGROUP * MATRIX)>;
 
-// What is beyond the last chunk is multiplied by zeros.
-fn weights(row: u32, chunk: u32) -> Sixteen {
-    return dequantize16(min(row, p.part_rows - 1u), min(chunk, p.chunks - 1u));
+// What an invocation moves: every (WG / 8)th row from its own on.
+alias Moved = array<vec4<u32>, 4>;
+
+// The row of a tile and the vector of it that `i` is. Adjacent invocations move adjacent vectors.
+fn place(i: u32, lid: u32) -> vec2<u32> {
+    return vec2<u32>(lid / 8u + i * (WG / 8u), lid % 8u);
 }
 
-fn store_weights(row: u32, quarter: u32, values: Sixteen) {
-    let at = row * ROW + 4u * quarter;
-    w_tile[at] = vec4<f16>(values[0]);
-    w_tile[at + 1u] = vec4<f16>(values[1]);
-    w_tile[at + 2u] = vec4<f16>(values[2]);
-    w_tile[at + 3u] = vec4<f16>(values[3]);
+fn four(bits: vec2<u32>) -> vec4<f16> {
+    return vec4<f16>(vec2<f16>(unpack2x16float(bits.x)), vec2<f16>(unpack2x16float(bits.y)));
 }
 
-alias Activations = array<vec4<f16>, 8>;
-
-// Every (WG / 16)th row from `row` on.
-fn activations(row: u32, column: u32) -> Activations {
-    var all: Activations;
-    for (var i = 0u; i < 8u; i++) {
-        all[i] = x[min(row + i * (WG / 16u), p.rows - 1u) * p.x_stride + column];
+fn read_activations(t0: u32, step: u32, lid: u32) -> Moved {
+    var all: Moved;
+    for (var i = 0u; i < 4u; i++) {
+        let at = place(i, lid);
+        all[i] = x[min(t0 + at.x, p.rows - 1u) * p.x_stride + 8u * step + at.y];
     }
     return all;
+}
+
+fn store_activations(all: Moved, lid: u32) {
+    for (var i = 0u; i < 4u; i++) {
+        let at = place(i, lid);
+        x_tile[at.x * ROW + 2u * at.y] = four(all[i].xy);
+        x_tile[at.x * ROW + 2u * at.y + 1u] = four(all[i].zw);
+    }
+}
+
+fn bias_at(n: u32) -> f32 {
+    return bias[p.first + min(n, p.part_rows - 1u)];
 }
 
 // Stores or adds a matrix as it is.
@@ -57,25 +69,63 @@ fn store_whole(sum: MatrixC, to: u32) {
     }
 }
 
-// Stores the matrix whose first value is of row t0 of the activations and n0 of the weights, with the epilogue.
-fn finish(sum: MatrixC, t0: u32, n0: u32) {
-    let results_at = subgroup.x * RESULTS;
-    coopStoreT(sum, &results[results_at], SIDE);
+// Stores four adjacent values of row t from column n of the part on as f16 too, where they are wanted so.
+fn store_twin(t: u32, n: u32, y: vec4<f32>) {
+    if p.twin != 0u {
+        let within = clamp(y, vec4<f32>(-65504.0), vec4<f32>(65504.0));
+        let halves = vec2<u32>(pack2x16float(within.xy), pack2x16float(within.zw));
+        twin[(t * p.n + p.first + n) / 4u] = halves;
+    }
+}
+
+// Stores a matrix with the epilogue but for what is added; see `finish`.
+fn finish_whole(sum: MatrixC, t0: u32, n0: u32) {
+    let own = subgroup.x * MATRIX;
+    coopStoreT(sum, &results[own], MATRIX_ROW);
     workgroupBarrier();
-    for (var at = subgroup.z; at < RESULTS; at += SUBGROUP) {
-        let t = t0 + at / SIDE;
-        let n = n0 + at % SIDE;
+    for (var at = subgroup.z; at < MATRIX; at += SUBGROUP) {
+        let y = activate4(results[own + at], p.activation);
+        results[own + at] = y;
+        store_twin(t0 + at / MATRIX_ROW, n0 + at % MATRIX_ROW * 4u, y);
+    }
+    workgroupBarrier();
+    if p.twin != 2u {
+        store_whole(coopLoadT<MatrixC>(&results[own], MATRIX_ROW), t0 * p.n + p.first + n0);
+        workgroupBarrier();
+    }
+}
+
+// Stores or adds a value, and returns what is there.
+fn store(t: u32, n: u32, value: f32) -> f32 {
+    var y = value;
+    if n < p.part_rows && p.twin != 2u {
+        let to = t * p.n + p.first + n;
+        if p.accumulate != 0u {
+            y += out[to];
+        }
+        out[to] = y;
+    }
+    return y;
+}
+
+// Stores what is inside of the matrix whose first value is of row t0 of the activations and n0 of the weights, with
+// the epilogue.
+fn finish(sum: MatrixC, t0: u32, n0: u32) {
+    let own = subgroup.x * MATRIX;
+    coopStoreT(sum, &results[own], MATRIX_ROW);
+    workgroupBarrier();
+    for (var at = subgroup.z; at < MATRIX; at += SUBGROUP) {
+        let t = t0 + at / MATRIX_ROW;
+        let n = n0 + at % MATRIX_ROW * 4u;
         if t < p.rows && n < p.part_rows {
-            let column = p.first + n;
-            var y = results[results_at + at];
-            if p.has_bias != 0u {
-                y += bias[column];
-            }
-            y = activate(y, p.activation);
-            if p.accumulate != 0u {
-                y += out[t * p.n + column];
-            }
-            out[t * p.n + column] = y;
+            let value = activate4(results[own + at], p.activation);
+            let y = vec4<f32>(
+                store(t, n, value.x),
+                store(t, n + 1u, value.y),
+                store(t, n + 2u, value.z),
+                store(t, n + 3u, value.w),
+            );
+            store_twin(t, n, y);
         }
     }
     workgroupBarrier();
@@ -88,34 +138,32 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let down = subgroup.x % SUBGROUPS_DOWN * DOWN * SIDE;
     let across = subgroup.x / SUBGROUPS_DOWN * ACROSS * SIDE;
 
-    // Adjacent invocations move adjacent vectors of activations and adjacent chunks of weights.
-    let x_column = lid % 16u;
-    let x_row = lid / 16u;
-    let quarter = lid % 4u;
-    let w_row = lid / 4u;
-    if lid == 0u {
-        let is_inside = t0 + TILE <= p.rows && n0 + TILE <= p.part_rows && (p.n | p.first) % 4u == 0u;
-        let is_plain = p.has_bias == 0u && p.activation == 0u;
-        is_whole = vec4<u32>(select(0u, 1u, is_inside && is_plain));
+    var xs = read_activations(t0, 0u, lid);
+    var weights = read_weights(n0, 0u, lid);
+    for (var at = lid; at < SIDE * TILE_ROW; at += WG) {
+        let n = n0 + at % TILE_ROW * 4u;
+        var first = vec4<f32>(0.0);
+        if p.has_bias != 0u {
+            first = vec4<f32>(bias_at(n), bias_at(n + 1u), bias_at(n + 2u), bias_at(n + 3u));
+        }
+        results[at] = first;
     }
+    workgroupBarrier();
     var sums: array<MatrixC, MATRICES>;
-    var xs = activations(t0 + x_row, x_column);
-    var weights0 = weights(n0 + w_row, quarter);
-    var weights1 = weights(n0 + w_row + WG / 4u, quarter);
-    let steps = (p.chunks + 3u) / 4u;
+    //@ repeat MATRICES
+    sums[@] = coopLoadT<MatrixC>(&results[(across + @u % ACROSS * SIDE) / 4u], TILE_ROW);
+    //@ end
+
+    let steps = p.chunks / 4u;
     for (var step = 0u; step < steps; step++) {
         // Whoever still multiplies.
         workgroupBarrier();
-        for (var i = 0u; i < 8u; i++) {
-            x_tile[(x_row + i * (WG / 16u)) * ROW + x_column] = xs[i];
-        }
-        store_weights(w_row, quarter, weights0);
-        store_weights(w_row + WG / 4u, quarter, weights1);
+        store_activations(xs, lid);
+        store_weights(weights, lid);
         workgroupBarrier();
         let next = min(step + 1u, steps - 1u);
-        xs = activations(t0 + x_row, 16u * next + x_column);
-        weights0 = weights(n0 + w_row, 4u * next + quarter);
-        weights1 = weights(n0 + w_row + WG / 4u, 4u * next + quarter);
+        xs = read_activations(t0, next, lid);
+        weights = read_weights(n0, next, lid);
         //@ repeat COLUMNS
         {
             let column = @u * (SIDE / 4u);
@@ -134,10 +182,15 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         //@ end
     }
 
-    if workgroupUniformLoad(&is_whole).x != 0u {
+    let is_inside = t0 + TILE <= p.rows && n0 + TILE <= p.part_rows && (p.n | p.first) % 4u == 0u;
+    if is_inside && p.activation == 0u && p.twin == 0u {
         let at = (t0 + down) * p.n + p.first + n0 + across;
         //@ repeat MATRICES
         store_whole(sums[@], at + @u / ACROSS * SIDE * p.n + @u % ACROSS * SIDE);
+        //@ end
+    } else if is_inside && p.accumulate == 0u {
+        //@ repeat MATRICES
+        finish_whole(sums[@], t0 + down + @u / ACROSS * SIDE, n0 + across + @u % ACROSS * SIDE);
         //@ end
     } else {
         //@ repeat MATRICES

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use stonechat_compute::wgpu::ops::gated::GATES;
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, check_len, quantize, start};
-use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, Variant};
+use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, TwinKind, Variant};
 
 pub(super) use self::group::{Grouped, MAX_GROUP, is_group, matmul_group};
 pub use self::pair::{GatedOutput, gated_product, is_pair};
@@ -327,7 +327,7 @@ pub(super) fn product(
         let groups = part.rows.div_ceil(QUANTIZED_SHAPE.rows_of_group() as usize);
         let kernel = Spec::new(gpu, w.format, width, QUANTIZED_SHAPE).quantized_kernel(gpu);
         gpu.record(0).dispatch_line(&kernel, &params, all, groups);
-        return out.set_twin(Some([x.rows, w.n()]));
+        return out.set_twin(TwinKind::Codes, [x.rows, w.n()]);
     }
     let kernel = Spec::new(gpu, w.format, width, shape).kernel(gpu, false);
     for part in w.parts.iter() {

@@ -1,6 +1,6 @@
 // Products that are also stored in 8 bits. A workgroup takes a multiple of 32 rows.
 
-@group(0) @binding(7) var<storage, read_write> codes: array<u32>;
+@group(0) @binding(7) var<storage, read_write> twin: array<u32>;
 
 var<workgroup> kept: array<f32, T * ROWS>;
 

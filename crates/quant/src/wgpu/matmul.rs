@@ -30,11 +30,15 @@ pub struct GpuEpilogue<'a> {
     pub activation: Activation,
     /// Whether the result is added to the output.
     pub accumulate: bool,
+    /// The matrix whose product with all rows is all that reads the result: the output may then hold it only as that
+    /// takes it.
+    pub reader: Option<&'a GpuMatrix>,
 }
 
 impl GpuEpilogue<'_> {
     /// Nothing.
-    pub const PLAIN: Self = Self { bias: None, activation: Activation::None, accumulate: false };
+    pub const PLAIN: Self =
+        Self { bias: None, activation: Activation::None, accumulate: false, reader: None };
 
     /// Whether it adds a bias at most.
     #[must_use]
@@ -71,6 +75,7 @@ pub(super) struct Params {
     pub(super) accumulate: u32,
     pub(super) choices_per_row: u32,
     pub(super) norm_eps: f32,
+    pub(super) twin: u32,
 }
 
 impl Params {
@@ -97,6 +102,7 @@ impl Params {
             accumulate: 0,
             choices_per_row: 1,
             norm_eps: 0.0,
+            twin: 0,
         }
     }
 }
@@ -216,7 +222,7 @@ pub fn matmul(
     w: &GpuMatrix,
     epilogue: GpuEpilogue<'_>,
 ) {
-    product(gpu, out, (&mut Input::new(x, None), &mut None), w, epilogue);
+    product(gpu, out, &mut Input::new(x, None), w, epilogue);
 }
 
 /// [`matmul`] of the same activations with several matrices, which share what is done to activations first. Where
@@ -231,7 +237,6 @@ pub fn matmul_all<'a>(
     normed: Option<Normed<'_>>,
     products: impl IntoIterator<Item = (&'a GpuBuffer, &'a GpuMatrix, GpuEpilogue<'a>)>,
 ) {
-    let mut halves = None;
     let mut input = Input::new(x, normed);
     let mut group: Vec<Grouped<'_>> = Vec::with_capacity(MAX_GROUP);
     for (out, w, epilogue) in products {
@@ -240,14 +245,14 @@ pub fn matmul_all<'a>(
         if has_place && epilogue.is_sum() && is_group(gpu, first, w, x.rows) {
             group.push((out, w, epilogue.bias));
         } else {
-            product(gpu, out, (&mut input, &mut halves), w, epilogue);
+            product(gpu, out, &mut input, w, epilogue);
         }
     }
     match group[..] {
         [] => {}
         [(out, w, bias)] => {
             let epilogue = GpuEpilogue { bias, ..GpuEpilogue::PLAIN };
-            product(gpu, out, (&mut input, &mut halves), w, epilogue);
+            product(gpu, out, &mut input, w, epilogue);
         }
         _ => matmul_group(gpu, &mut input, &group),
     }
@@ -258,7 +263,7 @@ pub fn matmul_all<'a>(
 fn product(
     gpu: &Gpu,
     out: &GpuBuffer,
-    (input, halves): (&mut Input<'_>, &mut Option<Activations>),
+    input: &mut Input<'_>,
     w: &GpuMatrix,
     epilogue: GpuEpilogue<'_>,
 ) {
@@ -280,11 +285,7 @@ fn product(
     }
     input.make(gpu);
     if gemm::serves(gpu, w) {
-        gemm::prepare(gpu, halves, x, w);
-        if let Some(halves) = halves {
-            gemm::product(gpu, out, (halves, x.rows), w, epilogue.bias, finish);
-        }
-        return;
+        return gemm::product(gpu, out, x, w, epilogue, finish);
     }
     let Some(activations) = Activations::values(gpu, w, x) else { return };
     let kernel = gemm_kernel(gpu, w.format);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use stonechat_compute::wgpu::ops::halves::COLUMNS;
 use stonechat_compute::wgpu::{Gpu, GpuBuffer};
 use stonechat_compute::{DType, Result, SharedBytes};
 
@@ -11,8 +12,6 @@ use super::planes::Format;
 
 /// Bytes of a file that are rearranged at a time, after which their pages may go.
 const CHUNK_BYTES: usize = 8 << 20;
-/// Rows are as long as a multiple of this, which a kernel reads at a time.
-const K_ALIGN: usize = 64;
 
 /// `[N, K]` weights. Clones share them.
 #[derive(Debug, Clone)]
@@ -56,7 +55,7 @@ impl GpuMatrix {
     ) -> Result<Self> {
         assert_eq!(dtype.bytes_for(n * k), Some(bytes.len()), "bytes of {n}x{k} {dtype}");
         let format = Format::of(Self::device_dtype(dtype)).expect("f16 has a format");
-        let padded_k = k.next_multiple_of(K_ALIGN);
+        let padded_k = k.next_multiple_of(COLUMNS);
         let n_blocks = padded_k / format.dtype.block_len();
         let row_bytes = format.row_bytes(n_blocks);
         let rows_in_part = (gpu.max_binding_bytes() / row_bytes.max(1)).clamp(1, n.max(1));

@@ -20,4 +20,4 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> gate_out: array<f32>;
 @group(0) @binding(4) var<storage, read_write> up_out: array<f32>;
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;
-@group(0) @binding(7) var<storage, read_write> codes: array<u32>;
+@group(0) @binding(7) var<storage, read_write> twin: array<u32>;

@@ -15,6 +15,7 @@ struct Params {
     accumulate: u32,
     choices_per_row: u32,
     norm_eps: f32,
+    twin: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;

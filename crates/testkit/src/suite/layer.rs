@@ -29,7 +29,7 @@ pub(super) struct Layer {
 
 fn product<'a, B: Backend>(out: &'a mut B::Buffer, w: &'a B::Matrix) -> Product<'a, B> {
     let epilogue = Epilogue { bias: None, activation: Activation::None, accumulate: false };
-    Product { out, w, epilogue }
+    Product { out, w, epilogue, reader: None }
 }
 
 impl Layer {
@@ -98,15 +98,18 @@ impl Layer {
         let mut hidden = upload(backend, &vec![f32::NAN; t * width]);
         let mut stream = upload(backend, &vec![f32::NAN; t * D]);
         let mut results = Vec::new();
-        for _ in 0..2 {
+        for has_reader in [false, false, true, true] {
             let mut up = product(&mut hidden, &w_up);
+            up.reader = has_reader.then_some(&w_down);
             up.epilogue.bias = Some(&bias);
             up.epilogue.activation = Activation::Gelu;
             backend.matmul(View::packed(&x, t, D), [up]);
             let down = [product(&mut stream, &w_down)];
             backend.matmul(View::packed(&hidden, t, width), down);
             results.extend(download(backend, &stream, t * D));
-            results.extend(download(backend, &hidden, t * width));
+            if !has_reader {
+                results.extend(download(backend, &hidden, t * width));
+            }
         }
         results
     }

@@ -74,3 +74,12 @@ fn activate(x: f32, activation: u32) -> f32 {
         default: { return x; }
     }
 }
+
+// The same of four values.
+fn activate4(x: vec4<f32>, activation: u32) -> vec4<f32> {
+    switch activation {
+        case 1u: { return vec4<f32>(gelu(x.x), gelu(x.y), gelu(x.z), gelu(x.w)); }
+        case 2u: { return vec4<f32>(gelu_tanh(x.x), gelu_tanh(x.y), gelu_tanh(x.z), gelu_tanh(x.w)); }
+        default: { return x; }
+    }
+}

@@ -10,7 +10,9 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::kv::{GpuKvPool, Words, accessor, dtype_name, elements};
-use super::{ACTIVATIONS, GpuRows, Spec, attention_blocks, attention_few, check_len, start};
+use super::{
+    ACTIVATIONS, Beside, GpuRows, Spec, attention_blocks, attention_few, check_len, start,
+};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
@@ -138,7 +140,7 @@ pub(super) const MERGE: Spec = Spec {
     access: &[Access::Read, Access::Read, Access::Write, Access::Write],
     workgroup: WORKGROUP,
     files: &[ACTIVATIONS, include_str!("attention_merge.wgsl")],
-    quantizes: true,
+    beside: Beside::Codes,
 };
 
 /// `slots` pairs of row and head, heads of at most `64 * words` words.

@@ -6,12 +6,15 @@
 //! where it grows much: matrices give no access to their rows.
 
 use super::attention::{ACCESS, Attention, PARAMS, Params, binds};
-use super::{ACTIVATIONS, start};
+use super::{ACTIVATIONS, halves, start};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
-use crate::wgpu::{Gpu, GpuBuffer, Matrices, Source, Variant};
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Matrices, Source, TwinKind, Variant};
 
-/// Subgroups of a workgroup, each of which has the rows of one matrix.
-const SUBGROUPS: u32 = 4;
+/// Subgroups of a workgroup, each of which has the rows of one matrix: more where there are enough blocks of so many,
+/// since they share keys and values.
+const SUBGROUPS: [u32; 2] = [8, 4];
+/// Blocks that keep a large device busy.
+const ENOUGH_BLOCKS: usize = 160;
 /// Positions that are looked at together.
 const POSITIONS: u32 = 16;
 /// Widest head whose sums fit the registers.
@@ -19,10 +22,19 @@ const MAX_HEAD_DIM: usize = 256;
 /// Rows of a sequence from which on a block of them is worth its empty places.
 const MIN_ROWS: usize = 16;
 
+/// Whether the result goes to a buffer of f16 too; see `flags`.
+const HAS_HALVES: u32 = 16;
+/// What [`ACCESS`] lists, and that buffer.
+const ACCESS_WITH_HALVES: &[Access] = &{
+    let mut all = [Access::Write; ACCESS.len() + 1];
+    all.split_at_mut(ACCESS.len()).0.copy_from_slice(ACCESS);
+    all
+};
+
 /// For heads of `channels`, a multiple of 16.
-fn source(matrices: Matrices, channels: u32) -> Source {
-    let name = format!("attention_blocks-f16-{channels}");
-    start(name, ACCESS, Variant::Subgroups, SUBGROUPS * matrices.subgroup)
+fn source(matrices: Matrices, channels: u32, subgroups: u32) -> Source {
+    let name = format!("attention_blocks-f16-{channels}x{subgroups}");
+    start(name, ACCESS_WITH_HALVES, Variant::Subgroups, subgroups * matrices.subgroup)
         .with_matrices(matrices)
         .constant("POS", POSITIONS)
         .constant("CHANNELS", channels)
@@ -33,7 +45,8 @@ fn source(matrices: Matrices, channels: u32) -> Source {
 }
 
 pub(super) fn sources(matrices: Matrices) -> Vec<Source> {
-    [16, 64, 80, 128, 256].map(|channels| source(matrices, channels)).into()
+    let of = |channels| SUBGROUPS.map(|subgroups| source(matrices, channels, subgroups));
+    [16, 64, 80, 128, 256].map(of).concat()
 }
 
 /// Whether [`attention`] is for these rows and pages.
@@ -45,6 +58,15 @@ pub(super) fn serves(gpu: &Gpu, args: &Attention<'_>) -> bool {
         && layout.head_dim.is_multiple_of(8)
         && layout.head_dim <= MAX_HEAD_DIM
         && args.rows.len() >= MIN_ROWS * n_sequences
+}
+
+/// Subgroups of the workgroups for `rows`.
+fn subgroups(rows: &[QueryRow], n_heads: usize, matrices: Matrices) -> u32 {
+    let [large, small] = SUBGROUPS;
+    let most = (large * matrices.side) as usize;
+    let runs = rows.chunk_by(QueryRow::has_pages_of);
+    let n_blocks: usize = runs.map(|run| run.len().div_ceil(most)).sum();
+    if n_blocks * n_heads >= ENOUGH_BLOCKS { large } else { small }
 }
 
 /// What the kernel reads of blocks of at most `most` rows, of rows and pages, where rows and pages begin in it,
@@ -74,20 +96,29 @@ pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group:
     let Attention { kv, n_heads, rows, page_table, .. } = *args;
     let Some(matrices) = gpu.matrices() else { return };
     let channels = kv.layout.head_dim.next_multiple_of(16) as u32;
-    let kernel =
-        gpu.kernel(("attention_blocks", [channels, 0, 0, 0]), || source(matrices, channels));
+    let subgroups = subgroups(rows, n_heads, matrices);
     let (data, [rows_at, table_at], n_blocks) =
-        data(rows, page_table, (SUBGROUPS * matrices.side) as usize);
+        data(rows, page_table, (subgroups * matrices.side) as usize);
+    let kernel = gpu.kernel(("attention_blocks", [channels, subgroups, 0, 0]), || {
+        source(matrices, channels, subgroups)
+    });
+    let halves = halves::wanted(out, rows.len(), args.q.cols);
     let mut record = gpu.record(data.len());
     let at = record.words(&data);
+    let params = Params::new(args, group);
     let params = Params {
         rows: at + rows_at,
         page_table: at + table_at,
         blocks: at,
-        ..Params::new(args, group)
+        flags: params.flags | if halves.is_some() { HAS_HALVES } else { 0 },
+        ..params
     };
-    let binds = binds(args, out);
-    record.dispatch(&kernel, &params, binds, [n_blocks, n_heads as u32, 1]);
+    let mut all = [Bind::from(halves.as_ref()); ACCESS_WITH_HALVES.len()];
+    all[..ACCESS.len()].copy_from_slice(&binds(args, out));
+    record.dispatch(&kernel, &params, all, [n_blocks, n_heads as u32, 1]);
+    if halves.is_some() {
+        out.set_twin(TwinKind::Halves, [rows.len(), args.q.cols]);
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 
 // Words are seen in vectors of four.
 @group(0) @binding(3) var<storage, read> pool: array<vec4<u32>>;
+// The result as f16.
+@group(0) @binding(7) var<storage, read_write> twin: array<vec2<u32>>;
 
 // By how much a score may exceed the maximum that weights refer to before sums are scaled: e^8 is far from
 // the largest f16.
@@ -10,10 +12,12 @@ const SLACK: f32 = 8.0;
 // A subgroup has SIDE rows, each row LANES invocations.
 const LANES: u32 = SUBGROUP / SIDE;
 const BQ: u32 = WG / LANES;
-// Words of a row of keys, values or queries, and their distance in workgroup memory, which keeps the rows of a
-// matrix on different banks.
+// Words of a row of keys or values, and of one matrix of queries, and the distance of rows in workgroup memory, which
+// keeps those of a matrix on different banks.
 const WORDS: u32 = CHANNELS / 2u;
 const TILE_ROW: u32 = WORDS + 4u;
+const QUERY_WORDS: u32 = SIDE / 2u;
+const QUERY_ROW: u32 = QUERY_WORDS + 4u;
 const VALUES: u32 = POS * TILE_ROW;
 // Vectors of the keys or values of a step, and those that an invocation moves.
 const VECTORS: u32 = POS * WORDS / 4u;
@@ -27,9 +31,9 @@ const N_POSITIONS: u32 = POS / SIDE;
 
 alias Moved = array<vec4<u32>, MOVES>;
 
-// All are multiples of 16 bytes, so that matrices are aligned wherever they lie. Queries at first, then keys and
-// behind them values:
-var<workgroup> tile: array<vec2<f16>, max(BQ, 2u * POS) * TILE_ROW>;
+// All are multiples of 16 bytes, so that matrices are aligned wherever they lie. Some channels of the queries at first,
+// then keys and behind them values:
+var<workgroup> tile: array<vec2<f16>, max(BQ * QUERY_ROW, 2u * POS * TILE_ROW)>;
 var<workgroup> scores: array<vec4<f32>, BQ * SCORE_ROW>;
 var<workgroup> weights: array<vec4<f16>, BQ * WEIGHT_ROW>;
 // Whether the maximum of any row has grown by more than the slack.
@@ -46,9 +50,19 @@ fn key_place(i: u32) -> vec2<u32> {
     return vec2<u32>((rest % (POS / 16u) * 4u + i % 4u) * 4u, rest / (POS / 16u) * 8u + i / 4u % 8u);
 }
 
-// The first vector of the page and head of a position.
-fn page_at(table: u32, head_at: u32, position: u32) -> u32 {
-    return data[table + position / PAGE] * (p.page_words / 4u) + head_at;
+// Stores the channels of `matrix` of the rows from `first` on.
+fn store_queries(first: u32, n_rows: u32, head: u32, matrix: u32, lid: u32) {
+    for (var i = lid; i < BQ * QUERY_WORDS; i += WG) {
+        let row = i / QUERY_WORDS;
+        let word = i % QUERY_WORDS;
+        let c = matrix * SIDE + 2u * word;
+        var pair = vec2<f32>(0.0);
+        if row < n_rows && c < p.head_dim {
+            let at = p.q_offset + (first + row) * p.q_stride + head * p.head_dim + c;
+            pair = clamp(vec2<f32>(q[at], q[at + 1u]), vec2<f32>(-65504.0), vec2<f32>(65504.0));
+        }
+        tile[row * QUERY_ROW + word] = vec2<f16>(pair);
+    }
 }
 
 fn read_keys(page: u32, start: u32, lid: u32) -> Moved {
@@ -103,6 +117,11 @@ fn finish(sum: MatrixC, channels: u32, to: u32, first: u32, factor: f32, mine: u
             out[to + channel + 1u] = y.y;
             out[to + channel + 2u] = y.z;
             out[to + channel + 3u] = y.w;
+            if (p.flags & 16u) != 0u {
+                let within = clamp(y, vec4<f32>(-65504.0), vec4<f32>(65504.0));
+                let halves = vec2<u32>(pack2x16float(within.xy), pack2x16float(within.zw));
+                twin[(to + channel) / 4u] = halves;
+            }
         }
     }
     workgroupBarrier();
@@ -117,24 +136,16 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let head = group.y;
     let head_at = head / p.group * (p.head_words / 4u);
 
-    for (var i = lid; i < BQ * WORDS; i += WG) {
-        let row = i / WORDS;
-        let c = i % WORDS * 2u;
-        var pair = vec2<f32>(0.0);
-        if row < n_rows && c < p.head_dim {
-            let at = p.q_offset + (first + row) * p.q_stride + head * p.head_dim + c;
-            pair = clamp(vec2<f32>(q[at], q[at + 1u]), vec2<f32>(-65504.0), vec2<f32>(65504.0));
-        }
-        tile[row * TILE_ROW + i % WORDS] = vec2<f16>(pair);
-    }
     if lid == 0u {
         grown = vec4<u32>(0u);
     }
-    workgroupBarrier();
     var queries: array<MatrixA, N_CHANNELS>;
     var sums: array<MatrixC, N_CHANNELS>;
     //@ repeat CHANNELS
-    queries[@] = coopLoadT<MatrixA>(&tile[subgroup.x * SIDE * TILE_ROW + @u * SIDE / 2u], TILE_ROW);
+    store_queries(first, n_rows, head, @u, lid);
+    workgroupBarrier();
+    queries[@] = coopLoadT<MatrixA>(&tile[subgroup.x * SIDE * QUERY_ROW], QUERY_ROW);
+    workgroupBarrier();
     //@ end
 
     // The row that this invocation shares in.
@@ -155,9 +166,13 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
 
     let steps = (seen.y + POS - 1u) / POS;
     var start = seen.x / POS * POS;
-    var page = page_at(table, head_at, start);
+    let page_vectors = p.page_words / 4u;
+    let page = data[table + start / PAGE] * page_vectors + head_at;
     var keys = read_keys(page, start, lid);
     var values = read_values(page, start, seen, lid);
+    // Known a step before it is read from, which then waits for nothing.
+    start = min(start + POS, (steps - 1u) * POS);
+    var next_page = data[table + start / PAGE];
     for (var step = seen.x / POS; step < steps; step++) {
         // Whoever still reads the tiles.
         workgroupBarrier();
@@ -179,10 +194,11 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         }
         workgroupBarrier();
         let position0 = step * POS;
-        start = min(step + 1u, steps - 1u) * POS;
-        page = page_at(table, head_at, start);
+        let page = next_page * page_vectors + head_at;
         keys = read_keys(page, start, lid);
         values = read_values(page, start, seen, lid);
+        start = min(start + POS, (steps - 1u) * POS);
+        next_page = data[table + start / PAGE];
 
         for (var j = 0u; j < N_POSITIONS; j++) {
             var sum = MatrixC();

@@ -7,7 +7,7 @@ use super::attention::{self, ACCESS, Attention, PARAMS, Params, merge};
 use super::kv::{Words, accessor, dtype_name, elements};
 use super::{ACTIVATIONS, quantize, start};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
-use crate::wgpu::{Access, Gpu, GpuBuffer, Source, Variant};
+use crate::wgpu::{Access, Gpu, GpuBuffer, Source, TwinKind, Variant};
 
 /// Rows up to which this kernel is used.
 pub(super) const MAX_ROWS: usize = 8;
@@ -118,7 +118,7 @@ pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group:
         merge(gpu, out, scratch, args.sinks, (shape, codes.as_ref()));
     }
     if codes.is_some() {
-        out.set_twin(Some([rows.len(), q.cols]));
+        out.set_twin(TwinKind::Codes, [rows.len(), q.cols]);
     }
 }
 

@@ -4,7 +4,7 @@
 // scores, then a word of channels of some positions for the sums.
 
 @group(0) @binding(3) var<storage, read> pool: array<u32>;
-@group(0) @binding(7) var<storage, read_write> codes: array<u32>;
+@group(0) @binding(7) var<storage, read_write> twin: array<u32>;
 
 // Positions of a tile, which are a page.
 const TILE: u32 = 64u;

@@ -13,7 +13,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> parts: array<f32>;
 @group(0) @binding(2) var<storage, read> sinks: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
-@group(0) @binding(4) var<storage, read_write> codes: array<u32>;
+@group(0) @binding(4) var<storage, read_write> twin: array<u32>;
 
 const LOWEST: f32 = -3.0e38;
 

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{GpuRows, Spec, start};
+use super::{Beside, GpuRows, Spec, start};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant, WORKGROUP};
 
 pub(super) const SPEC: Spec = Spec {
@@ -10,7 +10,7 @@ pub(super) const SPEC: Spec = Spec {
     access: &[Access::Read, Access::Write],
     workgroup: WORKGROUP,
     files: &[include_str!("copy.wgsl")],
-    quantizes: false,
+    beside: Beside::Nothing,
 };
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]

@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::quantize::wanted;
-use super::{ACTIVATIONS, GpuRows, Spec, check_len};
+use super::twin::Twin;
+use super::{ACTIVATIONS, Beside, GpuRows, Spec, check_len};
 use crate::cpu::GatedActivation;
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, WORKGROUP};
 
@@ -12,7 +12,7 @@ pub(super) const SPEC: Spec = Spec {
     access: &[Access::Read, Access::Read, Access::Write, Access::Write],
     workgroup: WORKGROUP,
     files: &[ACTIVATIONS, GATES, include_str!("gated.wgsl")],
-    quantizes: true,
+    beside: Beside::Twin,
 };
 
 /// `gated_by`, which the products of gate and up call.
@@ -40,7 +40,7 @@ struct Params {
     activation: u32,
     alpha: f32,
     limit: f32,
-    has_codes: u32,
+    twin: u32,
 }
 
 /// `out[t] = act(gate[t]) * up[t]`, `out` packed; see [`GatedActivation`].
@@ -59,7 +59,7 @@ pub fn gated(
     assert_eq!((gate.rows, gate.cols), (up.rows, up.cols), "gated: shape of gate and up");
     check_len("gated", out, gate.rows * gate.cols);
     let (code, alpha, limit) = gate_code(activation);
-    let codes = wanted(out, gate.rows, gate.cols);
+    let twin = Twin::wanted(out, gate.rows, gate.cols);
     let params = Params {
         rows: gate.rows as u32,
         cols: gate.cols as u32,
@@ -70,14 +70,13 @@ pub fn gated(
         activation: code,
         alpha,
         limit,
-        has_codes: u32::from(codes.is_some()),
+        twin: Twin::code(twin.as_ref()),
     };
     // An invocation takes four values of a row.
     let groups = gate.rows * gate.cols.div_ceil(4 * WORKGROUP as usize);
     let kernel = SPEC.kernel(gpu);
-    let binds = [gate.buffer.into(), up.buffer.into(), Bind::Buffer(out), codes.as_ref().into()];
+    let twin_buffer = twin.as_ref().map(|twin| &twin.buffer);
+    let binds = [gate.buffer.into(), up.buffer.into(), Bind::Buffer(out), twin_buffer.into()];
     gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
-    if codes.is_some() {
-        out.set_twin(Some([gate.rows, gate.cols]));
-    }
+    twin.inspect(|twin| twin.written(out, gate.rows, gate.cols));
 }

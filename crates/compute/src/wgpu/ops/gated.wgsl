@@ -10,14 +10,14 @@ struct Params {
     activation: u32,
     alpha: f32,
     limit: f32,
-    has_codes: u32,
+    twin: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> gates: array<f32>;
 @group(0) @binding(2) var<storage, read> ups: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
-@group(0) @binding(4) var<storage, read_write> codes: array<u32>;
+@group(0) @binding(4) var<storage, read_write> twin: array<u32>;
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let pieces = (p.cols + 4u * WG - 1u) / (4u * WG);
@@ -33,7 +33,5 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
             out[t * p.cols + c + i] = y[i];
         }
     }
-    if p.has_codes != 0u {
-        quantize4(y, t, c, p.cols, t < p.rows && c < p.cols, lid);
-    }
+    leave4(p.twin, y, t, c, p.cols, t < p.rows && c < p.cols, lid);
 }

@@ -1,11 +1,18 @@
 //! Rows rounded to f16, for kernels that multiply f16.
+//!
+//! As those [in 8 bits](super::quantize) they lie beside the buffer that they come from; from the first product that
+//! asks for them on, kernels that write the buffer write them too.
 
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 
 use super::{GpuRows, start};
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, Variant, WORKGROUP};
+use crate::Result;
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, TwinKind, Variant, WORKGROUP};
+
+/// Rows are as long as a multiple of this, which a product reads at a time.
+pub const COLUMNS: usize = 64;
 
 const ACCESS: &[Access] = &[Access::Read, Access::Write];
 
@@ -28,24 +35,55 @@ fn kernel(gpu: &Gpu) -> Arc<Kernel> {
     gpu.kernel(("halves", [0; 4]), || source(gpu.variant()))
 }
 
-/// Writes the rows of `src` to `dst` as f16, one after the other and each followed by zeros up to `dst_cols`, a
-/// multiple of 8; what is beyond the largest f16 becomes that.
+/// `x` as f16, rows followed by zeros up to `padded` values, a multiple of [`COLUMNS`], and what is beyond the largest
+/// f16 as that: what the kernel that wrote it left, or made now.
 ///
-/// # Panics
-/// If they do not fit.
-#[track_caller]
-pub fn halves(gpu: &Gpu, dst: &GpuBuffer, dst_cols: usize, src: GpuRows<'_>) {
-    let src = src.checked();
-    assert!(dst_cols >= src.cols && dst_cols.is_multiple_of(8), "halves: {dst_cols} columns");
-    assert!(2 * src.rows * dst_cols <= dst.bytes(), "halves: {} bytes", dst.bytes());
-    let params = Params {
-        rows: src.rows as u32,
-        cols: src.cols as u32,
-        src_offset: src.offset as u32,
-        src_stride: src.stride as u32,
-        dst_cols: dst_cols as u32,
+/// # Errors
+/// If there is no room for them.
+pub fn halves(gpu: &Gpu, x: GpuRows<'_>, padded: usize) -> Result<GpuBuffer> {
+    let x = x.checked();
+    debug_assert!(padded.is_multiple_of(COLUMNS) && padded >= x.cols);
+    let (shape, bytes) = ([x.rows, padded], 2 * x.rows * padded);
+    let out = if x.is_packed() {
+        let (twin, is_fresh) = x.buffer.twin_for(gpu, TwinKind::Halves, bytes, shape)?;
+        if is_fresh {
+            return Ok(twin);
+        }
+        twin
+    } else {
+        gpu.scratch("halves", bytes)?
     };
-    let groups = (src.rows * dst_cols / 8).div_ceil(WORKGROUP as usize);
-    let binds = [src.buffer.into(), Bind::Buffer(dst)];
+    let params = Params {
+        rows: x.rows as u32,
+        cols: x.cols as u32,
+        src_offset: x.offset as u32,
+        src_stride: x.stride as u32,
+        dst_cols: padded as u32,
+    };
+    let groups = (x.rows * padded / 8).div_ceil(WORKGROUP as usize);
+    let binds = [x.buffer.into(), Bind::Buffer(&out)];
     gpu.record(0).dispatch_line(&kernel(gpu), &params, binds, groups);
+    if x.is_packed() {
+        x.buffer.set_twin(TwinKind::Halves, shape);
+    }
+    Ok(out)
+}
+
+/// Where a kernel that writes `rows × cols` values of `out`, whole [`COLUMNS`], leaves them as f16;
+/// [`GpuBuffer::set_twin`] follows its dispatch.
+///
+/// # Errors
+/// If there is no room for them.
+pub fn room(gpu: &Gpu, out: &GpuBuffer, rows: usize, cols: usize) -> Result<GpuBuffer> {
+    out.twin_for(gpu, TwinKind::Halves, 2 * rows * cols, [rows, cols]).map(|(twin, _)| twin)
+}
+
+/// Where a kernel that writes `rows × cols` values of `out` leaves them as f16 too, if any product of so many rows
+/// wants them so; [`GpuBuffer::set_twin`] follows its dispatch.
+#[must_use]
+pub fn wanted(out: &GpuBuffer, rows: usize, cols: usize) -> Option<GpuBuffer> {
+    if !cols.is_multiple_of(COLUMNS) {
+        return None;
+    }
+    out.wanted_twin(TwinKind::Halves, 2 * rows * cols, rows)
 }

@@ -32,8 +32,6 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
                 out[t * p.cols + c + i] = y[i];
             }
         }
-        if p.has_codes != 0u {
-            quantize4(y, t, c, p.cols, c < p.cols, lid);
-        }
+        leave4(p.twin, y, t, c, p.cols, c < p.cols, lid);
     }
 }

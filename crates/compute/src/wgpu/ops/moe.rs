@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{ACTIVATIONS, GpuRows, Spec, check_len};
+use super::{ACTIVATIONS, Beside, GpuRows, Spec, check_len};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, WORKGROUP};
 
 /// Most experts of a layer.
@@ -13,14 +13,14 @@ pub(super) const ROUTE: Spec = Spec {
     access: &[Access::Read, Access::Write],
     workgroup: WORKGROUP,
     files: &[ACTIVATIONS, include_str!("moe_route.wgsl")],
-    quantizes: false,
+    beside: Beside::Nothing,
 };
 pub(super) const COMBINE: Spec = Spec {
     name: "moe_combine",
     access: &[Access::Read, Access::Read, Access::Write],
     workgroup: WORKGROUP,
     files: &[include_str!("moe_combine.wgsl")],
-    quantizes: false,
+    beside: Beside::Nothing,
 };
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::quantize::{self, wanted};
+use super::twin::{self, Twin};
 use super::{GpuRows, check_len, start};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
@@ -22,7 +22,7 @@ const RMS_NORM: Norm = ("rms_norm", include_str!("rms_norm.wgsl"));
 fn source((name, file): Norm, steps: u32, variant: Variant) -> Source {
     let name = format!("{name}-{steps}-{}", variant.name());
     let source = start(name, ACCESS, variant, ROW).constant("STEPS", steps).file(PARAMS);
-    quantize::writer(source, variant).file(file)
+    twin::writer(source, variant).file(file)
 }
 
 pub(super) fn sources(variant: Variant) -> Vec<Source> {
@@ -38,7 +38,7 @@ struct Params {
     stride: u32,
     /// Layer norm: whether there is a bias. RMS norm: whether the result is added.
     is_set: u32,
-    has_codes: u32,
+    twin: u32,
     eps: f32,
 }
 
@@ -51,25 +51,24 @@ fn dispatch(
     (weight, bias): (&GpuBuffer, Option<&GpuBuffer>),
     (is_set, eps): (bool, f32),
 ) {
-    let codes = wanted(out, x.rows, x.cols);
+    let twin = Twin::wanted(out, x.rows, x.cols);
     let params = Params {
         rows: x.rows as u32,
         cols: x.cols as u32,
         offset: x.offset as u32,
         stride: x.stride as u32,
         is_set: u32::from(is_set),
-        has_codes: u32::from(codes.is_some()),
+        twin: Twin::code(twin.as_ref()),
         eps,
     };
+    let twin_buffer = twin.as_ref().map(|twin| &twin.buffer);
     let binds =
-        [x.buffer.into(), weight.into(), bias.into(), Bind::Buffer(out), codes.as_ref().into()];
+        [x.buffer.into(), weight.into(), bias.into(), Bind::Buffer(out), twin_buffer.into()];
     assert!(x.cols <= MAX_COLS, "{}: {} columns, at most {MAX_COLS}", norm.0, x.cols);
     let steps = x.cols.div_ceil(4 * ROW as usize) as u32;
     let kernel = gpu.kernel((norm.0, [steps, 0, 0, 0]), || source(norm, steps, gpu.variant()));
     gpu.record(0).dispatch_line(&kernel, &params, binds, x.rows);
-    if codes.is_some() {
-        out.set_twin(Some([x.rows, x.cols]));
-    }
+    twin.inspect(|twin| twin.written(out, x.rows, x.cols));
 }
 
 /// `out[t] = (x[t] - mean) / sqrt(var + eps) * weight + bias`, `out` packed.

@@ -7,7 +7,7 @@ struct Params {
     stride: u32,
     // Layer norm: whether there is a bias. RMS norm: whether the result is added.
     is_set: u32,
-    has_codes: u32,
+    twin: u32,
     eps: f32,
 }
 
@@ -16,7 +16,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
-@group(0) @binding(5) var<storage, read_write> codes: array<u32>;
+@group(0) @binding(5) var<storage, read_write> twin: array<u32>;
 
 // STEPS times four values of a row, which an invocation keeps.
 struct Own {

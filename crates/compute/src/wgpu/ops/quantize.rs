@@ -11,9 +11,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{GpuRows, Spec};
+use super::{Beside, GpuRows, Spec};
 use crate::Result;
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, TwinKind, Variant};
 
 /// Values that share a scale.
 pub const GROUP_LEN: usize = 32;
@@ -25,7 +25,7 @@ pub(super) const SPEC: Spec = Spec {
     access: &[Access::Read, Access::Write],
     workgroup: ROW,
     files: &[include_str!("quantize.wgsl")],
-    quantizes: true,
+    beside: Beside::Codes,
 };
 
 /// The functions that make 8 bits of values.
@@ -67,9 +67,9 @@ struct Params {
 pub fn quantized(gpu: &Gpu, x: GpuRows<'_>, padded: usize) -> Result<GpuBuffer> {
     debug_assert!(padded.is_multiple_of(GROUP_LEN) && padded >= x.cols);
     let (shape, bytes) = ([x.rows, padded], 16 * x.rows * row_vectors(padded));
-    let is_packed = x.offset == 0 && (x.stride == x.cols || x.rows <= 1);
+    let is_packed = x.is_packed();
     let out = if is_packed {
-        let (twin, is_fresh) = x.buffer.twin_for(gpu, bytes, shape)?;
+        let (twin, is_fresh) = x.buffer.twin_for(gpu, TwinKind::Codes, bytes, shape)?;
         if is_fresh {
             return Ok(twin);
         }
@@ -89,7 +89,7 @@ pub fn quantized(gpu: &Gpu, x: GpuRows<'_>, padded: usize) -> Result<GpuBuffer> 
     let binds = [x.buffer.into(), Bind::Buffer(&out)];
     gpu.record(0).dispatch_line(&kernel, &params, binds, x.rows * pieces);
     if is_packed {
-        x.buffer.set_twin(Some(shape));
+        x.buffer.set_twin(TwinKind::Codes, shape);
     }
     Ok(out)
 }
@@ -101,5 +101,5 @@ pub fn wanted(out: &GpuBuffer, rows: usize, cols: usize) -> Option<GpuBuffer> {
     if !cols.is_multiple_of(GROUP_LEN) {
         return None;
     }
-    out.wanted_twin(16 * rows * row_vectors(cols))
+    out.wanted_twin(TwinKind::Codes, 16 * rows * row_vectors(cols), rows)
 }

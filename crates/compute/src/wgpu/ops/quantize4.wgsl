@@ -1,4 +1,4 @@
-// Writing activations in 8 bits, see quantize.rs.
+// Writing activations in 8 bits to `twin`, see quantize.rs.
 
 // Words of a row of `cols` values.
 fn quantized_words(cols: u32) -> u32 {
@@ -10,10 +10,10 @@ fn quantized_words(cols: u32) -> u32 {
 // are its first.
 fn store4(word: u32, scale: f32, sums: vec2<i32>, t: u32, c: u32, cols: u32) {
     let row = t * quantized_words(cols);
-    codes[row + c / 4u] = word;
+    twin[row + c / 4u] = word;
     if c % 32u == 0u {
         let head = row + (cols + 31u) / 32u * 8u + c / 32u * 2u;
-        codes[head] = bitcast<u32>(scale);
-        codes[head + 1u] = (bitcast<u32>(sums.x) & 0xffffu) | (bitcast<u32>(sums.y) << 16u);
+        twin[head] = bitcast<u32>(scale);
+        twin[head + 1u] = (bitcast<u32>(sums.x) & 0xffffu) | (bitcast<u32>(sums.y) << 16u);
     }
 }

@@ -3,7 +3,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{GpuRows, Spec, check_len, kv, start};
+use super::{Beside, GpuRows, Spec, check_len, kv, start};
 use crate::cpu::{KvDType, KvRow, RopePairs};
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant, WORKGROUP};
 
@@ -15,7 +15,7 @@ pub(super) const SPEC: Spec = Spec {
     access: &[Access::Write, Access::Read, Access::Read],
     workgroup: WORKGROUP,
     files: &[include_str!("rotate.wgsl"), include_str!("rope.wgsl")],
-    quantizes: false,
+    beside: Beside::Nothing,
 };
 
 /// What [`rope`] does to each head.

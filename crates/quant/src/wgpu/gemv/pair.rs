@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::GatedActivation;
 use stonechat_compute::wgpu::ops::gated::gate_code;
 use stonechat_compute::wgpu::ops::{GpuRows, check_len, quantize};
-use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer};
+use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, TwinKind};
 
 use super::{
     CHUNK, GpuMatrix, Input, MAX_GEMV_ROWS, Normed, Shape, Spec, activations_of, normed_access,
@@ -136,6 +136,6 @@ pub fn gated_product(
         gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
     }
     if codes.is_some() {
-        to.out.set_twin(Some([x.rows, n]));
+        to.out.set_twin(TwinKind::Codes, [x.rows, n]);
     }
 }
