@@ -43,13 +43,19 @@ pub enum TwinKind {
 }
 
 /// A copy of a buffer's values as another type.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Twin {
     buffer: Option<GpuBuffer>,
     /// Rows and columns that it holds; none after the buffer was written.
     shape: Option<[usize; 2]>,
     /// Rows that a product asked for, at least.
     fewest_rows: usize,
+}
+
+impl Default for Twin {
+    fn default() -> Self {
+        Self { buffer: None, shape: None, fewest_rows: usize::MAX }
+    }
 }
 
 impl Drop for Allocation {
@@ -112,13 +118,12 @@ impl GpuBuffer {
         shape: [usize; 2],
     ) -> Result<(Self, bool)> {
         let twin = &mut self.twins()[kind as usize];
+        twin.fewest_rows = twin.fewest_rows.min(shape[0]);
         if let Some(buffer) = twin.buffer.as_ref().filter(|buffer| buffer.bytes() >= bytes) {
-            twin.fewest_rows = twin.fewest_rows.min(shape[0]);
             return Ok((buffer.clone(), twin.shape == Some(shape)));
         }
         let buffer = Self::new(gpu, bytes)?;
-        let fewest_rows = twin.buffer.as_ref().map_or(shape[0], |_| twin.fewest_rows.min(shape[0]));
-        *twin = Twin { buffer: Some(buffer.clone()), shape: None, fewest_rows };
+        (twin.buffer, twin.shape) = (Some(buffer.clone()), None);
         Ok((buffer, false))
     }
 

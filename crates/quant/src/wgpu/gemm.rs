@@ -7,18 +7,14 @@
 use stonechat_compute::DType;
 use stonechat_compute::wgpu::ops::halves::{self, COLUMNS};
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, start};
-use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Matrices, Source, TwinKind, Variant};
+use stonechat_compute::wgpu::{Bind, Gpu, GpuBuffer, Matrices, Source, TwinKind, Variant};
 
-use super::matmul::{ACCESS, Activations, GpuEpilogue, Params, binds, with_format};
+use super::matmul::{
+    ACCESS, ACCESS_WITH_TWIN, Activations, GpuEpilogue, Params, binds, with_format,
+};
 use super::matrix::GpuMatrix;
 use super::planes::Format;
 
-/// What [`ACCESS`] lists, and the output as f16.
-const ACCESS_WITH_TWIN: &[Access] = &{
-    let mut all = [Access::Write; ACCESS.len() + 1];
-    all.split_at_mut(ACCESS.len()).0.copy_from_slice(ACCESS);
-    all
-};
 /// Where an output goes as f16: beside f32, or nowhere else.
 const BESIDE: u32 = 1;
 const INSTEAD: u32 = 2;
@@ -59,7 +55,8 @@ fn source(format: &Format, matrices: Matrices, tile: usize) -> Source {
         .constant("ACROSS", across)
         .file(include_str!("params.wgsl"))
         .file(include_str!("one_matrix.wgsl"))
-        .file(ACTIVATIONS);
+        .file(ACTIVATIONS)
+        .file(halves::VALUES);
     let weights = match format.dtype {
         DType::F16 => include_str!("weights_f16.wgsl"),
         _ => include_str!("weights_chunks.wgsl"),

@@ -72,9 +72,7 @@ fn store_whole(sum: MatrixC, to: u32) {
 // Stores four adjacent values of row t from column n of the part on as f16 too, where they are wanted so.
 fn store_twin(t: u32, n: u32, y: vec4<f32>) {
     if p.twin != 0u {
-        let within = clamp(y, vec4<f32>(-65504.0), vec4<f32>(65504.0));
-        let halves = vec2<u32>(pack2x16float(within.xy), pack2x16float(within.zw));
-        twin[(t * p.n + p.first + n) / 4u] = halves;
+        twin[(t * p.n + p.first + n) / 4u] = halves_of(y);
     }
 }
 

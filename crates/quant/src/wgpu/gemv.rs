@@ -15,7 +15,7 @@ use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, Twin
 pub(super) use self::group::{Grouped, MAX_GROUP, is_group, matmul_group};
 pub use self::pair::{GatedOutput, gated_product, is_pair};
 use self::pair::{PAIR_SHAPE, PAIR_WORKGROUP};
-use super::matmul::{ACCESS, Activations, CHUNK, Params, binds, with_format};
+use super::matmul::{ACCESS, ACCESS_WITH_TWIN, Activations, CHUNK, Params, binds, with_format};
 use super::matrix::GpuMatrix;
 use super::normed::{Input, Normed, normed_access, normed_binds, with_norm};
 use super::planes::Format;
@@ -33,16 +33,6 @@ const QUANTIZED_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
 /// Most rows of activations there: a team has an invocation for each of its sums.
 const QUANTIZED_WIDTH: u32 = QUANTIZED_SHAPE.lanes / QUANTIZED_SHAPE.rows;
 const _: () = assert!(WORKGROUP / QUANTIZED_SHAPE.lanes * QUANTIZED_SHAPE.rows == 32);
-/// As [`ACCESS`], and the products in 8 bits.
-const QUANTIZED_ACCESS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Write,
-];
 /// As [`ACCESS`], the weights of a norm and what it gives.
 const NORMED_ACCESS: [Access; ACCESS.len() + 2] = normed_access(ACCESS);
 
@@ -171,7 +161,7 @@ impl Spec {
 
     fn quantized_source(&self, variant: Variant) -> Source {
         let source = self
-            .start("gemv_quantized", QUANTIZED_ACCESS, variant)
+            .start("gemv_quantized", ACCESS_WITH_TWIN, variant)
             .constant("BY_EXPERT", 0)
             .file(include_str!("params.wgsl"))
             .file(include_str!("one_matrix.wgsl"))
@@ -179,7 +169,7 @@ impl Spec {
             .file(include_str!("gemv.wgsl"))
             .file(include_str!("gemv_quantized.wgsl"));
         let source = quantize::writer(source, variant);
-        with_sums(self.with_product(source, QUANTIZED_ACCESS, true), variant)
+        with_sums(self.with_product(source, ACCESS_WITH_TWIN, true), variant)
     }
 
     fn pair_source(&self, variant: Variant) -> Source {
@@ -322,7 +312,7 @@ pub(super) fn product(
     let Some(x8) = activations(gpu, w, x) else { return };
     if let ([part], Some(codes)) = (&w.parts[..], codes) {
         let params = finish(Params::new(w, part, &x8, [x.rows, w.n()], bias));
-        let mut all = [Bind::Buffer(&codes); QUANTIZED_ACCESS.len()];
+        let mut all = [Bind::Buffer(&codes); ACCESS_WITH_TWIN.len()];
         all[..ACCESS.len()].copy_from_slice(&binds(part, &x8, bias, out));
         let groups = part.rows.div_ceil(QUANTIZED_SHAPE.rows_of_group() as usize);
         let kernel = Spec::new(gpu, w.format, width, QUANTIZED_SHAPE).quantized_kernel(gpu);

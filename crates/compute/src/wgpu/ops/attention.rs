@@ -120,6 +120,8 @@ pub(super) const PARAMS: &str = include_str!("attention_params.wgsl");
 const HAS_SOFT_CAP: u32 = 1;
 const HAS_SLOPES: u32 = 2;
 const HAS_SINKS: u32 = 4;
+/// Whether there is a copy of the output to be written.
+pub(super) const HAS_TWIN: u32 = 8;
 
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -135,6 +137,12 @@ struct MergeParams {
 /// Data, queries, pages, slopes, sinks, output.
 pub(super) const ACCESS: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
+/// The same, and a copy of the output.
+pub(super) const ACCESS_WITH_TWIN: &[Access] = &{
+    let mut all = [Access::Write; ACCESS.len() + 1];
+    all.split_at_mut(ACCESS.len()).0.copy_from_slice(ACCESS);
+    all
+};
 pub(super) const MERGE: Spec = Spec {
     name: "attention_merge",
     access: &[Access::Read, Access::Read, Access::Write, Access::Write],

@@ -5,10 +5,10 @@
 //! refer to a maximum that may lag behind by a constant factor, so that sums are scaled only
 //! where it grows much: matrices give no access to their rows.
 
-use super::attention::{ACCESS, Attention, PARAMS, Params, binds};
+use super::attention::{ACCESS, ACCESS_WITH_TWIN, Attention, HAS_TWIN, PARAMS, Params, binds};
 use super::{ACTIVATIONS, halves, start};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Matrices, Source, TwinKind, Variant};
+use crate::wgpu::{Bind, Gpu, GpuBuffer, Matrices, Source, TwinKind, Variant};
 
 /// Subgroups of a workgroup, each of which has the rows of one matrix: more where there are enough blocks of so many,
 /// since they share keys and values.
@@ -22,25 +22,17 @@ const MAX_HEAD_DIM: usize = 256;
 /// Rows of a sequence from which on a block of them is worth its empty places.
 const MIN_ROWS: usize = 16;
 
-/// Whether the result goes to a buffer of f16 too; see `flags`.
-const HAS_HALVES: u32 = 16;
-/// What [`ACCESS`] lists, and that buffer.
-const ACCESS_WITH_HALVES: &[Access] = &{
-    let mut all = [Access::Write; ACCESS.len() + 1];
-    all.split_at_mut(ACCESS.len()).0.copy_from_slice(ACCESS);
-    all
-};
-
 /// For heads of `channels`, a multiple of 16.
 fn source(matrices: Matrices, channels: u32, subgroups: u32) -> Source {
     let name = format!("attention_blocks-f16-{channels}x{subgroups}");
-    start(name, ACCESS_WITH_HALVES, Variant::Subgroups, subgroups * matrices.subgroup)
+    start(name, ACCESS_WITH_TWIN, Variant::Subgroups, subgroups * matrices.subgroup)
         .with_matrices(matrices)
         .constant("POS", POSITIONS)
         .constant("CHANNELS", channels)
         .constant("PAGE", PAGE_LEN as u32)
         .file(ACTIVATIONS)
         .file(PARAMS)
+        .file(halves::VALUES)
         .unrolled(include_str!("attention_blocks.wgsl"), &[("CHANNELS", channels / matrices.side)])
 }
 
@@ -110,10 +102,10 @@ pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group:
         rows: at + rows_at,
         page_table: at + table_at,
         blocks: at,
-        flags: params.flags | if halves.is_some() { HAS_HALVES } else { 0 },
+        flags: params.flags | if halves.is_some() { HAS_TWIN } else { 0 },
         ..params
     };
-    let mut all = [Bind::from(halves.as_ref()); ACCESS_WITH_HALVES.len()];
+    let mut all = [Bind::from(halves.as_ref()); ACCESS_WITH_TWIN.len()];
     all[..ACCESS.len()].copy_from_slice(&binds(args, out));
     record.dispatch(&kernel, &params, all, [n_blocks, n_heads as u32, 1]);
     if halves.is_some() {

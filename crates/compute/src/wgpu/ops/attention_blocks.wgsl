@@ -117,10 +117,8 @@ fn finish(sum: MatrixC, channels: u32, to: u32, first: u32, factor: f32, mine: u
             out[to + channel + 1u] = y.y;
             out[to + channel + 2u] = y.z;
             out[to + channel + 3u] = y.w;
-            if (p.flags & 16u) != 0u {
-                let within = clamp(y, vec4<f32>(-65504.0), vec4<f32>(65504.0));
-                let halves = vec2<u32>(pack2x16float(within.xy), pack2x16float(within.zw));
-                twin[(to + channel) / 4u] = halves;
+            if (p.flags & 8u) != 0u {
+                twin[(to + channel) / 4u] = halves_of(y);
             }
         }
     }

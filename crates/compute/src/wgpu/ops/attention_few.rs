@@ -3,11 +3,13 @@
 //! A workgroup takes one row and one query head; heads that share keys find them in the cache. Long texts are
 //! shared out among workgroups, whose results `attention_merge.wgsl` joins.
 
-use super::attention::{self, ACCESS, Attention, PARAMS, Params, merge};
+use super::attention::{
+    self, ACCESS, ACCESS_WITH_TWIN, Attention, HAS_TWIN, PARAMS, Params, merge,
+};
 use super::kv::{Words, accessor, dtype_name, elements};
 use super::{ACTIVATIONS, quantize, start};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
-use crate::wgpu::{Access, Gpu, GpuBuffer, Source, TwinKind, Variant};
+use crate::wgpu::{Gpu, GpuBuffer, Source, TwinKind, Variant};
 
 /// Rows up to which this kernel is used.
 pub(super) const MAX_ROWS: usize = 8;
@@ -16,18 +18,6 @@ const WORKGROUP: u32 = 256;
 const ENOUGH_GROUPS: usize = 512;
 /// Pages up to which that does not pay: joining takes longer.
 const FEW_PAGES: usize = 4;
-const HAS_CODES: u32 = 8;
-
-/// As [`ACCESS`], and the result in 8 bits.
-const ACCESS_WITH_CODES: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-];
 
 /// For heads of `words` words.
 fn source(dtype: KvDType, words: u32, variant: Variant) -> Source {
@@ -36,7 +26,7 @@ fn source(dtype: KvDType, words: u32, variant: Variant) -> Source {
     let lanes = words.next_power_of_two().clamp(WORKGROUP / PAGE_LEN as u32, WORKGROUP);
     let quarters = if words.is_multiple_of(4) { 4 } else { 1 };
     let batch = (1..=16).rev().find(|n| (words / quarters).is_multiple_of(*n)).unwrap_or(1);
-    let source = start(name, ACCESS_WITH_CODES, variant, WORKGROUP)
+    let source = start(name, ACCESS_WITH_TWIN, variant, WORKGROUP)
         .constant("W", words)
         .constant("LANES", lanes)
         .constant("WORDS", words.div_ceil(lanes))
@@ -105,12 +95,12 @@ pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group:
     let params = Params {
         rows: at,
         page_table: at + 3 * rows.len() as u32,
-        flags: params.flags | if own_codes.is_some() { HAS_CODES } else { 0 },
+        flags: params.flags | if own_codes.is_some() { HAS_TWIN } else { 0 },
         n_splits: n_splits as u32,
         per_split: positions_per_split as u32,
         ..params
     };
-    let mut binds = [own_codes.into(); ACCESS_WITH_CODES.len()];
+    let mut binds = [own_codes.into(); ACCESS_WITH_TWIN.len()];
     binds[..ACCESS.len()].copy_from_slice(&attention::binds(args, scratch.as_ref().unwrap_or(out)));
     record.dispatch(&kernel, &params, binds, [rows.len() as u32, n_heads as u32, n_splits as u32]);
     if let Some(scratch) = &scratch {

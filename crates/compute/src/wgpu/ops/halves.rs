@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{GpuRows, start};
+use super::{GpuRows, start, twin};
 use crate::Result;
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, TwinKind, Variant, WORKGROUP};
 
 /// Rows are as long as a multiple of this, which a product reads at a time.
 pub const COLUMNS: usize = 64;
+/// The function that makes f16 of values.
+pub const VALUES: &str = include_str!("halves_values.wgsl");
 
 const ACCESS: &[Access] = &[Access::Read, Access::Write];
 
@@ -28,6 +30,7 @@ struct Params {
 
 pub(super) fn source(variant: Variant) -> Source {
     start(format!("halves-{}", variant.name()), ACCESS, variant, WORKGROUP)
+        .file(VALUES)
         .file(include_str!("halves.wgsl"))
 }
 
@@ -44,15 +47,10 @@ pub fn halves(gpu: &Gpu, x: GpuRows<'_>, padded: usize) -> Result<GpuBuffer> {
     let x = x.checked();
     debug_assert!(padded.is_multiple_of(COLUMNS) && padded >= x.cols);
     let (shape, bytes) = ([x.rows, padded], 2 * x.rows * padded);
-    let out = if x.is_packed() {
-        let (twin, is_fresh) = x.buffer.twin_for(gpu, TwinKind::Halves, bytes, shape)?;
-        if is_fresh {
-            return Ok(twin);
-        }
-        twin
-    } else {
-        gpu.scratch("halves", bytes)?
-    };
+    let (out, is_there) = twin::place(gpu, TwinKind::Halves, x, (bytes, shape))?;
+    if is_there {
+        return Ok(out);
+    }
     let params = Params {
         rows: x.rows as u32,
         cols: x.cols as u32,

@@ -11,7 +11,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Beside, GpuRows, Spec};
+use super::{Beside, GpuRows, Spec, twin};
 use crate::Result;
 use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, TwinKind, Variant};
 
@@ -67,16 +67,10 @@ struct Params {
 pub fn quantized(gpu: &Gpu, x: GpuRows<'_>, padded: usize) -> Result<GpuBuffer> {
     debug_assert!(padded.is_multiple_of(GROUP_LEN) && padded >= x.cols);
     let (shape, bytes) = ([x.rows, padded], 16 * x.rows * row_vectors(padded));
-    let is_packed = x.is_packed();
-    let out = if is_packed {
-        let (twin, is_fresh) = x.buffer.twin_for(gpu, TwinKind::Codes, bytes, shape)?;
-        if is_fresh {
-            return Ok(twin);
-        }
-        twin
-    } else {
-        gpu.scratch("quantized", bytes)?
-    };
+    let (out, is_there) = twin::place(gpu, TwinKind::Codes, x, (bytes, shape))?;
+    if is_there {
+        return Ok(out);
+    }
     let params = Params {
         rows: x.rows as u32,
         cols: x.cols as u32,
@@ -88,7 +82,7 @@ pub fn quantized(gpu: &Gpu, x: GpuRows<'_>, padded: usize) -> Result<GpuBuffer> 
     let pieces = padded.div_ceil(4 * ROW as usize);
     let binds = [x.buffer.into(), Bind::Buffer(&out)];
     gpu.record(0).dispatch_line(&kernel, &params, binds, x.rows * pieces);
-    if is_packed {
+    if x.is_packed() {
         x.buffer.set_twin(TwinKind::Codes, shape);
     }
     Ok(out)

@@ -1,7 +1,8 @@
 //! The copy that kernels leave beside what they write, for the products that read it.
 
-use super::{halves, quantize};
-use crate::wgpu::{GpuBuffer, Source, TwinKind, Variant};
+use super::{GpuRows, halves, quantize};
+use crate::Result;
+use crate::wgpu::{Gpu, GpuBuffer, Source, TwinKind, Variant};
 
 /// A copy of an output.
 #[derive(Debug)]
@@ -35,7 +36,29 @@ impl Twin {
     }
 }
 
+/// Where a copy of `x` of some bytes and shape goes, beside its buffer if that holds nothing else, and whether it is
+/// there already.
+///
+/// # Errors
+/// If there is no room for it.
+pub(super) fn place(
+    gpu: &Gpu,
+    kind: TwinKind,
+    x: GpuRows<'_>,
+    (bytes, shape): (usize, [usize; 2]),
+) -> Result<(GpuBuffer, bool)> {
+    if x.is_packed() {
+        return x.buffer.twin_for(gpu, kind, bytes, shape);
+    }
+    let name = match kind {
+        TwinKind::Codes => "quantized",
+        TwinKind::Halves => "halves",
+    };
+    Ok((gpu.scratch(name, bytes)?, false))
+}
+
 /// Appends `leave4`, which kernels write a copy with.
 pub(super) fn writer(source: Source, variant: Variant) -> Source {
-    quantize::writer(source, variant).file(include_str!("twin4.wgsl"))
+    let source = quantize::writer(source, variant).file(halves::VALUES);
+    source.file(include_str!("twin4.wgsl"))
 }

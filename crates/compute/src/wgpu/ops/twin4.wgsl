@@ -5,9 +5,9 @@ fn leave4(kind: u32, v: vec4<f32>, t: u32, c: u32, cols: u32, is_stored: bool, l
     if kind == 1u {
         quantize4(v, t, c, cols, is_stored, lid);
     } else if kind == 2u && is_stored {
-        let within = clamp(v, vec4<f32>(-65504.0), vec4<f32>(65504.0));
+        let halves = halves_of(v);
         let at = (t * cols + c) / 2u;
-        twin[at] = pack2x16float(within.xy);
-        twin[at + 1u] = pack2x16float(within.zw);
+        twin[at] = halves.x;
+        twin[at + 1u] = halves.y;
     }
 }
