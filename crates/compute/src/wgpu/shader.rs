@@ -77,6 +77,29 @@ impl Source {
         self
     }
 
+    /// Appends the content of a file once more, for other data: the functions and constants that it defines, and what
+    /// `names` lists, are called `NAME_suffix` in it.
+    #[must_use]
+    pub fn variant_of(mut self, text: &str, names: &[&str], suffix: &str) -> Self {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let defined = |line: &'_ str| {
+            let rest = line.strip_prefix("fn ").or_else(|| line.strip_prefix("const "))?;
+            rest.split(|c| !is_word(c)).next().map(str::to_owned)
+        };
+        let mut all: Vec<String> = text.lines().filter_map(defined).collect();
+        all.extend(names.iter().map(|&name| name.to_owned()));
+        for piece in text.split_inclusive(|c| !is_word(c)) {
+            let word = piece.trim_end_matches(|c| !is_word(c));
+            self.text.push_str(word);
+            if all.iter().any(|name| name == word) {
+                self.text.push('_');
+                self.text.push_str(suffix);
+            }
+            self.text.push_str(&piece[word.len()..]);
+        }
+        self
+    }
+
     /// Appends the content of a file in which what stands between the lines `//@ repeat NAME` and `//@ end` is
     /// written as often as `counts` says, with the numbers from 0 for every `@`: drivers keep an
     /// array of matrices in registers only where its indices are constants.
@@ -139,6 +162,15 @@ pub struct Kernel {
 #[cfg(test)]
 mod tests {
     use super::Source;
+
+    #[test]
+    fn what_a_file_defines_is_called_otherwise_in_a_variant_of_it() {
+        let text =
+            "const A: u32 = 1u;\nfn f(a: u32) -> u32 {\n    return a + A * p.n + f_of(A);\n}\n";
+        let source = Source::new("test", &[]).variant_of(text, &["n"], "b");
+        let expected = "const A_b: u32 = 1u;\nfn f_b(a: u32) -> u32 {\n    return a + A_b * p.n_b + f_of(A_b);\n}\n";
+        assert_eq!(source.text(), expected);
+    }
 
     #[test]
     fn repeated_lines_are_numbered() {

@@ -22,7 +22,7 @@ const MATRICES: u32 = DOWN * ACROSS;
 
 var<workgroup> x_tile: array<vec4<f16>, TILE * ROW>;
 var<workgroup> w_tile: array<vec4<f16>, TILE * ROW>;
-// What sums begin with, a row of matrices; at last one matrix of each subgroup.
+// The bias that sums begin with, a row of matrices; at last one matrix of each subgroup.
 var<workgroup> results: array<vec4<f32>, max(SIDE * TILE_ROW, WG / SUBGROUP * MATRIX)>;
 
 // What an invocation moves: every (WG / 8)th row from its own on.
@@ -76,21 +76,9 @@ fn store_twin(t: u32, n: u32, y: vec4<f32>) {
     }
 }
 
-// Stores a matrix with the epilogue but for what is added; see `finish`.
-fn finish_whole(sum: MatrixC, t0: u32, n0: u32) {
-    let own = subgroup.x * MATRIX;
-    coopStoreT(sum, &results[own], MATRIX_ROW);
-    workgroupBarrier();
-    for (var at = subgroup.z; at < MATRIX; at += SUBGROUP) {
-        let y = activate4(results[own + at], p.activation);
-        results[own + at] = y;
-        store_twin(t0 + at / MATRIX_ROW, n0 + at % MATRIX_ROW * 4u, y);
-    }
-    workgroupBarrier();
-    if p.twin != 2u {
-        store_whole(coopLoadT<MatrixC>(&results[own], MATRIX_ROW), t0 * p.n + p.first + n0);
-        workgroupBarrier();
-    }
+// Stores the matrix of `results` that begins at `own`.
+fn store_finished(own: u32, to: u32) {
+    store_whole(coopLoadT<MatrixC>(&results[own], MATRIX_ROW), to);
 }
 
 // Stores or adds a value, and returns what is there.
@@ -106,27 +94,32 @@ fn store(t: u32, n: u32, value: f32) -> f32 {
     return y;
 }
 
-// Stores what is inside of the matrix whose first value is of row t0 of the activations and n0 of the weights, with
-// the epilogue.
-fn finish(sum: MatrixC, t0: u32, n0: u32) {
+// The epilogue of the subgroup's matrix in `results`, whose first value is of row t0 of the activations and n0 of the
+// weights: of all of it, or of what is inside of the output.
+fn finish(is_whole: bool, t0: u32, n0: u32) {
     let own = subgroup.x * MATRIX;
-    coopStoreT(sum, &results[own], MATRIX_ROW);
-    workgroupBarrier();
     for (var at = subgroup.z; at < MATRIX; at += SUBGROUP) {
         let t = t0 + at / MATRIX_ROW;
         let n = n0 + at % MATRIX_ROW * 4u;
         if t < p.rows && n < p.part_rows {
-            let value = activate4(results[own + at], p.activation);
-            let y = vec4<f32>(
-                store(t, n, value.x),
-                store(t, n + 1u, value.y),
-                store(t, n + 2u, value.z),
-                store(t, n + 3u, value.w),
-            );
+            var y = activate4(results[own + at], p.activation);
+            if is_whole {
+                results[own + at] = y;
+            } else {
+                y = vec4<f32>(
+                    store(t, n, y.x),
+                    store(t, n + 1u, y.y),
+                    store(t, n + 2u, y.z),
+                    store(t, n + 3u, y.w),
+                );
+            }
             store_twin(t, n, y);
         }
     }
     workgroupBarrier();
+    if is_whole && p.twin != 2u {
+        store_finished(own, t0 * p.n + p.first + n0);
+    }
 }
 
 fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
@@ -138,19 +131,17 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
 
     var xs = read_activations(t0, 0u, lid);
     var weights = read_weights(n0, 0u, lid);
-    for (var at = lid; at < SIDE * TILE_ROW; at += WG) {
-        let n = n0 + at % TILE_ROW * 4u;
-        var first = vec4<f32>(0.0);
-        if p.has_bias != 0u {
-            first = vec4<f32>(bias_at(n), bias_at(n + 1u), bias_at(n + 2u), bias_at(n + 3u));
-        }
-        results[at] = first;
-    }
-    workgroupBarrier();
     var sums: array<MatrixC, MATRICES>;
-    //@ repeat MATRICES
-    sums[@] = coopLoadT<MatrixC>(&results[(across + @u % ACROSS * SIDE) / 4u], TILE_ROW);
-    //@ end
+    if p.has_bias != 0u {
+        for (var at = lid; at < SIDE * TILE_ROW; at += WG) {
+            let n = n0 + at % TILE_ROW * 4u;
+            results[at] = vec4<f32>(bias_at(n), bias_at(n + 1u), bias_at(n + 2u), bias_at(n + 3u));
+        }
+        workgroupBarrier();
+        //@ repeat MATRICES
+        sums[@] = coopLoadT<MatrixC>(&results[(across + @u % ACROSS * SIDE) / 4u], TILE_ROW);
+        //@ end
+    }
 
     let steps = p.chunks / 4u;
     for (var step = 0u; step < steps; step++) {
@@ -186,13 +177,17 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         //@ repeat MATRICES
         store_whole(sums[@], at + @u / ACROSS * SIDE * p.n + @u % ACROSS * SIDE);
         //@ end
-    } else if is_inside && p.accumulate == 0u {
+        return;
+    }
+    // One epilogue for all matrices: one for each made the kernel three times as large, and its products slower.
+    for (var m = 0u; m < MATRICES; m++) {
         //@ repeat MATRICES
-        finish_whole(sums[@], t0 + down + @u / ACROSS * SIDE, n0 + across + @u % ACROSS * SIDE);
+        if m == @u {
+            coopStoreT(sums[@], &results[subgroup.x * MATRIX], MATRIX_ROW);
+        }
         //@ end
-    } else {
-        //@ repeat MATRICES
-        finish(sums[@], t0 + down + @u / ACROSS * SIDE, n0 + across + @u % ACROSS * SIDE);
-        //@ end
+        workgroupBarrier();
+        finish(is_inside && p.accumulate == 0u, t0 + down + m / ACROSS * SIDE, n0 + across + m % ACROSS * SIDE);
+        workgroupBarrier();
     }
 }

@@ -8,14 +8,17 @@ mod pair;
 
 use std::sync::Arc;
 
+use stonechat_compute::DType;
 use stonechat_compute::wgpu::ops::gated::GATES;
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, check_len, quantize, start};
 use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, TwinKind, Variant};
 
-pub(super) use self::group::{Grouped, MAX_GROUP, is_group, matmul_group};
+pub(super) use self::group::Group;
 pub use self::pair::{GatedOutput, gated_product, is_pair};
 use self::pair::{PAIR_SHAPE, PAIR_WORKGROUP};
-use super::matmul::{ACCESS, ACCESS_WITH_TWIN, Activations, CHUNK, Params, binds, with_format};
+use super::matmul::{
+    ACCESS, ACCESS_WITH_TWIN, Activations, CHUNK, Params, binds, format_files, with_format,
+};
 use super::matrix::GpuMatrix;
 use super::normed::{Input, Normed, normed_access, normed_binds, with_norm};
 use super::planes::Format;
@@ -91,6 +94,8 @@ fn with_sums(source: Source, variant: Variant) -> Source {
 #[derive(Debug, Clone, Copy)]
 struct Spec {
     format: &'static Format,
+    /// The format of the last matrix of a group, if it is another.
+    last: Option<&'static Format>,
     width: u32,
     shape: Shape,
     /// Invocations of a workgroup.
@@ -105,7 +110,7 @@ impl Spec {
     fn new(gpu: &Gpu, format: &'static Format, width: u32, shape: Shape) -> Self {
         let smallest = gpu.adapter().subgroup_sizes.map_or(1, |(smallest, _)| smallest);
         let together = shape.lanes.min(smallest);
-        Self { format, width, shape, workgroup: WORKGROUP, together, norm_k: 0 }
+        Self { format, last: None, width, shape, workgroup: WORKGROUP, together, norm_k: 0 }
     }
 
     /// That makes its activations of what is normed.
@@ -116,15 +121,16 @@ impl Spec {
     fn key(&self, kind: u32) -> [u32; 4] {
         let Shape { lanes, rows } = self.shape;
         let input = self.norm_k << 8 | self.width;
-        [self.format.code(), input, lanes << 8 | rows, self.workgroup << 8 | kind]
+        let last = self.last.map_or(0, |last| last.code() + 1);
+        [last << 16 | self.format.code(), input, lanes << 8 | rows, self.workgroup << 8 | kind]
     }
 
     fn start(&self, kind: &str, access: &'static [Access], variant: Variant) -> Source {
-        let Self { format, width, shape: Shape { lanes, rows }, workgroup, together, norm_k } =
-            *self;
+        let Self { width, shape: Shape { lanes, rows }, workgroup, together, norm_k, .. } = *self;
+        let last = self.last.map_or_else(String::new, |last| format!("+{}", last.dtype));
         let normed = if norm_k > 0 { "-normed" } else { "" };
-        let name =
-            format!("{kind}-{}-{width}-{lanes}x{rows}{normed}-{}", format.dtype, variant.name());
+        let (dtype, variant_name) = (self.format.dtype, variant.name());
+        let name = format!("{kind}-{dtype}{last}-{width}-{lanes}x{rows}{normed}-{variant_name}");
         start(name, access, variant, workgroup)
             .constant("L", lanes)
             .constant("R", rows)
@@ -189,7 +195,16 @@ impl Spec {
         let access = if self.norm_k > 0 { &group::NORMED_ACCESS } else { group::ACCESS };
         let source =
             self.start("gemv_group", access, variant).file(include_str!("gemv_group.wgsl"));
-        with_sums(self.with_product(source, access, false), variant)
+        let source = self.with_product(source, access, false);
+        let source = match self.last {
+            Some(last) => {
+                let mut text = format_files(last).concat();
+                text.push_str(include_str!("gemv_codes.wgsl"));
+                source.variant_of(&text, &["w_stride", "w_blocks"], "last")
+            }
+            None => source.file(include_str!("gemv_alike.wgsl")),
+        };
+        with_sums(source, variant)
     }
 
     fn kernel(&self, gpu: &Gpu, by_expert: bool) -> Arc<Kernel> {
@@ -214,6 +229,7 @@ impl Spec {
 pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> {
     let spec = |width, lanes, rows| Spec {
         format,
+        last: None,
         width,
         shape: Shape { lanes, rows },
         workgroup: WORKGROUP,
@@ -228,6 +244,12 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
     let Shape { lanes, rows } = QUANTIZED_SHAPE;
     all.extend([1, 4].map(|width| spec(width, lanes, rows).quantized_source(variant)));
     if format.has_codes {
+        let spec_of_two = |(format, last)| Spec { format, last: Some(last), ..spec(1, 16, 1) };
+        let q6_k = Format::of(DType::Q6K).into_iter();
+        all.extend(
+            q6_k.flat_map(|other| [(format, other), (other, format)])
+                .map(|pair| spec_of_two(pair).group_source(variant)),
+        );
         let Shape { lanes, rows } = PAIR_SHAPE;
         all.extend([1, 4].map(|width| {
             let spec = spec(width, lanes, rows);
@@ -235,11 +257,13 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
         }));
         if variant == Variant::Subgroups {
             let normed = Spec { norm_k: 96, ..spec(1, 16, 1) };
+            let last = Spec { last: Format::of(DType::Q6K), ..normed };
             let pair = spec(1, lanes, rows);
             let pair = Spec { workgroup: PAIR_WORKGROUP, norm_k: 4096, ..pair };
             all.extend([
                 normed.source(false, variant),
                 normed.group_source(variant),
+                last.group_source(variant),
                 pair.pair_source(variant),
             ]);
         }

@@ -1,5 +1,5 @@
-// Few rows of activations times up to three matrices of one format; see gemv.wgsl. They are one kernel since a
-// device may wait between two that write different buffers.
+// Few rows of activations times up to three matrices, of which the last may be of another format; see gemv.wgsl. They
+// are one kernel since a device may wait between two that write different buffers.
 
 const TEAMS: u32 = WG / L;
 const SUMS: u32 = R * T;
@@ -17,6 +17,9 @@ struct Params {
     x_offset: u32,
     x_stride: u32,
     norm_eps: f32,
+    // Of the last matrix.
+    w_stride_last: u32,
+    w_blocks_last: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -102,7 +105,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         matrix = 2u;
         matrix_rows = p.n.z;
         first += (index - until.x - until.y) * ROWS;
-        multiply(&sums, first, 0u, lid % L);
+        multiply_last(&sums, first, 0u, lid % L);
     }
     add_teams(&sums, lid);
     let place = lid % L;

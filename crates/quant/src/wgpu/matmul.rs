@@ -10,7 +10,7 @@ use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, activation_code, check_
 use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
 use super::gemm;
-use super::gemv::{self, Grouped, MAX_GEMV_ROWS, MAX_GROUP, is_group, matmul_group};
+use super::gemv::{self, Group, MAX_GEMV_ROWS};
 use super::matrix::{GpuMatrix, Part};
 use super::normed::{Input, Normed};
 use super::planes::Format;
@@ -140,25 +140,30 @@ fn gemm_source(format: &Format, variant: Variant) -> Source {
 
 /// Appends how a format is read.
 pub(super) fn with_format(source: Source, format: &Format) -> Source {
-    use stonechat_compute::DType;
     let source = source.file(include_str!("blocks.wgsl"));
-    let source = match format.dtype {
-        DType::Q4K | DType::Q5K => source.file(include_str!("scales_k.wgsl")),
-        DType::Mxfp4 => source.file(include_str!("levels.wgsl")),
+    let source = format_files(format).into_iter().fold(source, |source, file| source.file(file));
+    if format.has_codes { source.file(include_str!("codes.wgsl")) } else { source }
+}
+
+/// What tells the reading of a format from that of others.
+pub(super) fn format_files(format: &Format) -> Vec<&'static str> {
+    use stonechat_compute::DType;
+    let mut files = match format.dtype {
+        DType::Q4K | DType::Q5K => vec![include_str!("scales_k.wgsl")],
+        DType::Mxfp4 => vec![include_str!("levels.wgsl")],
         DType::Iq4Nl | DType::Iq4Xs => {
-            source.file(include_str!("levels_iq4.wgsl")).file(include_str!("levels.wgsl"))
+            vec![include_str!("levels_iq4.wgsl"), include_str!("levels.wgsl")]
         }
-        _ => source,
+        _ => vec![],
     };
-    let source = source.file(format.file);
-    if !format.has_codes {
-        return source;
+    files.push(format.file);
+    if format.has_codes {
+        files.push(match format.dtype {
+            DType::Q2K | DType::Q3K | DType::Q6K => include_str!("chunks_apart.wgsl"),
+            _ => include_str!("chunks_adjacent.wgsl"),
+        });
     }
-    let chunks = match format.dtype {
-        DType::Q2K | DType::Q3K | DType::Q6K => include_str!("chunks_apart.wgsl"),
-        _ => include_str!("chunks_adjacent.wgsl"),
-    };
-    source.file(include_str!("codes.wgsl")).file(chunks)
+    files
 }
 
 pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> {
@@ -245,23 +250,22 @@ pub fn matmul_all<'a>(
     products: impl IntoIterator<Item = (&'a GpuBuffer, &'a GpuMatrix, GpuEpilogue<'a>)>,
 ) {
     let mut input = Input::new(x, normed);
-    let mut group: Vec<Grouped<'_>> = Vec::with_capacity(MAX_GROUP);
+    let mut group = Group::default();
     for (out, w, epilogue) in products {
-        let first = group.first().map_or(w, |first| first.1);
-        let has_place = group.len() < MAX_GROUP && x.cols == w.k();
-        if has_place && epilogue.is_sum() && is_group(gpu, first, w, x.rows) {
-            group.push((out, w, epilogue.bias));
-        } else {
+        let is_taken = x.cols == w.k()
+            && epilogue.is_sum()
+            && group.take(gpu, x.rows, (out, w, epilogue.bias));
+        if !is_taken {
             product(gpu, out, &mut input, w, epilogue);
         }
     }
-    match group[..] {
+    match group.products() {
         [] => {}
         [(out, w, bias)] => {
-            let epilogue = GpuEpilogue { bias, ..GpuEpilogue::PLAIN };
+            let epilogue = GpuEpilogue { bias: *bias, ..GpuEpilogue::PLAIN };
             product(gpu, out, &mut input, w, epilogue);
         }
-        _ => matmul_group(gpu, &mut input, &group),
+        _ => group.record(gpu, &mut input),
     }
     input.make(gpu);
 }

@@ -60,7 +60,11 @@ impl Layer {
         let norm = upload(backend, &random.normals(K, 1.0));
         let mut h = upload(backend, &vec![f32::NAN; t * K]);
         let widths = [48, 32, 40];
-        let w = widths.map(|n| weights(backend, &mut random, dtype, n, K));
+        // As files mix them: one matrix of another type, last or between the others.
+        let other = if dtype.is_quantized() { DType::Q6K } else { dtype };
+        let mixed = if t == 3 { [dtype, other, dtype] } else { [dtype, dtype, other] };
+        let mut matrix = |(n, dtype)| weights(backend, &mut random, dtype, n, K);
+        let w = [(48, mixed[0]), (32, mixed[1]), (40, mixed[2])].map(&mut matrix);
         let to_stream = weights(backend, &mut random, dtype, K, K);
         let mut outs = widths.map(|n| upload(backend, &vec![f32::NAN; t * n]));
         let mut results = Vec::new();
