@@ -13,6 +13,7 @@ use stonechat_compute::wgpu::ops::gated::GATES;
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, check_len, quantize, start};
 use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, TwinKind, Variant};
 
+use self::group::GROUP_WORKGROUP;
 pub(super) use self::group::Group;
 pub use self::pair::{GatedOutput, gated_product, is_pair};
 use self::pair::{PAIR_SHAPE, PAIR_WORKGROUP};
@@ -68,7 +69,11 @@ impl Shape {
     }
 
     fn rows_of_group(self) -> u32 {
-        WORKGROUP / self.lanes * self.rows
+        self.rows_of(WORKGROUP)
+    }
+
+    fn rows_of(self, workgroup: u32) -> u32 {
+        workgroup / self.lanes * self.rows
     }
 }
 
@@ -240,15 +245,16 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
         WIDTHS.into_iter().map(|width| spec(width, 32, 1).source(false, variant)).collect();
     all.push(spec(1, 8, 2).source(false, variant));
     all.push(spec(1, 16, 1).source(true, variant));
-    all.extend([1, 2].map(|width| spec(width, 16, 1).group_source(variant)));
+    let group = |width| Spec { workgroup: GROUP_WORKGROUP, ..spec(width, 16, 1) };
+    all.extend([1, 2].map(|width| group(width).group_source(variant)));
     let Shape { lanes, rows } = QUANTIZED_SHAPE;
     all.extend([1, 4].map(|width| spec(width, lanes, rows).quantized_source(variant)));
     if format.has_codes {
-        let spec_of_two = |(format, last)| Spec { format, last: Some(last), ..spec(1, 16, 1) };
+        let group_of = |(format, last)| Spec { format, last: Some(last), ..group(1) };
         let q6_k = Format::of(DType::Q6K).into_iter();
         all.extend(
             q6_k.flat_map(|other| [(format, other), (other, format)])
-                .map(|pair| spec_of_two(pair).group_source(variant)),
+                .map(|formats| group_of(formats).group_source(variant)),
         );
         let Shape { lanes, rows } = PAIR_SHAPE;
         all.extend([1, 4].map(|width| {
@@ -257,12 +263,13 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
         }));
         if variant == Variant::Subgroups {
             let normed = Spec { norm_k: 96, ..spec(1, 16, 1) };
-            let last = Spec { last: Format::of(DType::Q6K), ..normed };
+            let normed_group = Spec { norm_k: 96, ..group(1) };
+            let last = Spec { last: Format::of(DType::Q6K), ..normed_group };
             let pair = spec(1, lanes, rows);
             let pair = Spec { workgroup: PAIR_WORKGROUP, norm_k: 4096, ..pair };
             all.extend([
                 normed.source(false, variant),
-                normed.group_source(variant),
+                normed_group.group_source(variant),
                 last.group_source(variant),
                 pair.pair_source(variant),
             ]);

@@ -33,6 +33,7 @@ struct Params {
     stride: u32,
     is_first: u32,
     is_last: u32,
+    sorted: u32,
 }
 
 /// The `k` greatest values of every row of `x` in descending order, of equals the lower column first: row `t` of
@@ -69,6 +70,7 @@ pub fn top_k(gpu: &Gpu, out: &GpuBuffer, x: GpuRows<'_>, k: usize) -> Result<()>
             stride: stride as u32,
             is_first: u32::from(round == 0),
             is_last: u32::from(is_last),
+            sorted: n.next_power_of_two().min(PIECE) as u32,
         };
         let binds = [Bind::Buffer(&src), Bind::Buffer(&dst)];
         gpu.record(0).dispatch_line(&kernel, &params, binds, rows * pieces);

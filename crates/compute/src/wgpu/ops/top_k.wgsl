@@ -13,6 +13,8 @@ struct Params {
     is_first: u32,
     // The last round writes values, then the numbers of their columns.
     is_last: u32,
+    // Items of a piece that there may be: a power of two.
+    sorted: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -76,7 +78,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     }
 
     // Batcher's bitonic sort: runs of `size` become ordered, every other one backwards.
-    for (var size = 2u; size <= PIECE; size = size * 2u) {
+    for (var size = 2u; size <= p.sorted; size = size * 2u) {
         for (var step = size / 2u; step > 0u; step = step / 2u) {
             var others = keys.yxwz;
             var other_columns = columns.yxwz;

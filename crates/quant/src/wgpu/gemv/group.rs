@@ -29,6 +29,9 @@ pub(super) const ACCESS: &[Access] = &[
 ];
 /// And the weights of a norm and what it gives.
 pub(super) const NORMED_ACCESS: [Access; ACCESS.len() + 2] = normed_access(ACCESS);
+/// Invocations of a workgroup: each makes the norm for itself, 15.8 us instead of 18.1 with 128 and 17.5 with 512 for
+/// 6144 x 4096 on an H200.
+pub(super) const GROUP_WORKGROUP: u32 = 256;
 /// Matrices of a group.
 const MAX_GROUP: usize = 3;
 
@@ -111,7 +114,7 @@ impl<'a> Group<'a> {
         let width = width(x.rows);
         let n = self.products.iter().map(|(_, w, _)| w.n()).sum();
         let shape = Shape::for_matrix(n, w, width);
-        let n_groups = |w: &GpuMatrix| w.n().div_ceil(shape.rows_of_group() as usize);
+        let n_groups = |w: &GpuMatrix| w.n().div_ceil(shape.rows_of(GROUP_WORKGROUP) as usize);
         let groups = self.products.iter().map(|(_, w, _)| n_groups(w)).sum();
         let outs: Vec<_> = self.products.iter().map(|(out, ..)| *out).collect();
         let normed = input.joined(gpu, w, (groups, ACCESS.len()), &outs);
@@ -143,7 +146,11 @@ impl<'a> Group<'a> {
             binds[7 + i] = (*bias).into();
             binds[10 + i] = Bind::Buffer(out);
         }
-        let spec = Spec { last: self.last, ..Spec::new(gpu, w.format, width, shape) };
+        let spec = Spec {
+            last: self.last,
+            workgroup: GROUP_WORKGROUP,
+            ..Spec::new(gpu, w.format, width, shape)
+        };
         let kernel = spec.normed(normed).group_kernel(gpu);
         if let Some(normed) = normed {
             let binds = normed_binds::<{ NORMED_ACCESS.len() }>(&binds, normed, x.buffer);
