@@ -239,6 +239,12 @@ struct Mapped {
     state: Mutex<(Option<MapResult>, Option<Waker>)>,
 }
 
+impl Mapped {
+    fn is_done(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).0.is_some()
+    }
+}
+
 struct Wait(Arc<Mapped>);
 
 impl Future for Wait {
@@ -295,7 +301,7 @@ impl Gpu {
             }
         });
         self.lock().encode_ahead(self);
-        self.wait_for(submitted)?;
+        self.wait_for_read(submitted, || mapped.is_done())?;
         let result = Wait(mapped).await;
         self.check()?;
         let failed = |message: String| Error::Device { message };
