@@ -240,8 +240,9 @@ struct Mapped {
 }
 
 impl Mapped {
-    fn is_done(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).0.is_some()
+    /// Whether the memory can be read; where it never will be, waiting for the device tells why.
+    fn is_ready(&self) -> bool {
+        matches!(self.state.lock().unwrap_or_else(PoisonError::into_inner).0, Some(Ok(())))
     }
 }
 
@@ -301,7 +302,7 @@ impl Gpu {
             }
         });
         self.lock().encode_ahead(self);
-        self.wait_for_read(submitted, || mapped.is_done())?;
+        self.wait_for_read(submitted, || mapped.is_ready())?;
         let result = Wait(mapped).await;
         self.check()?;
         let failed = |message: String| Error::Device { message };

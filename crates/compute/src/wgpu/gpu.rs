@@ -401,21 +401,21 @@ impl Gpu {
         }
     }
 
-    /// Blocks until a submission is done that ends a read, which `is_done` tells.
+    /// Blocks until a submission is done that ends a read, whose success `is_ready` tells.
     pub(super) fn wait_for_read(
         &self,
         index: Option<::wgpu::SubmissionIndex>,
-        is_done: impl Fn() -> bool,
+        is_ready: impl Fn() -> bool,
     ) -> Result<()> {
         let start = Instant::now();
         let spins = self.inner.may_spin && self.inner.was_brief.load(Ordering::Relaxed);
-        while spins && !is_done() && start.elapsed() < BRIEF {
+        while spins && !is_ready() && start.elapsed() < BRIEF {
             if self.inner.device.poll(::wgpu::PollType::Poll).is_err() {
                 break;
             }
             std::thread::yield_now();
         }
-        let result = if is_done() { Ok(()) } else { self.wait_for(index) };
+        let result = if is_ready() { Ok(()) } else { self.wait_for(index) };
         self.inner.was_brief.store(start.elapsed() < BRIEF, Ordering::Relaxed);
         result
     }
