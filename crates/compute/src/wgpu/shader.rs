@@ -19,6 +19,22 @@ pub enum Access {
     Write,
 }
 
+impl Access {
+    /// The uses of `first` and then of `more` buffers, `N` together.
+    ///
+    /// # Panics
+    /// If they are not as many.
+    #[must_use]
+    pub const fn joined<const N: usize>(first: &[Self], more: &[Self]) -> [Self; N] {
+        assert!(N == first.len() + more.len());
+        let mut all = [Self::Read; N];
+        let (head, tail) = all.split_at_mut(first.len());
+        head.copy_from_slice(first);
+        tail.copy_from_slice(more);
+        all
+    }
+}
+
 /// The text of a kernel.
 #[derive(Debug, Clone)]
 pub struct Source {

@@ -112,11 +112,8 @@ pub(super) const ACCESS: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Read];
 
 /// The same, and a copy of the output.
-pub(super) const ACCESS_WITH_TWIN: &[Access] = &{
-    let mut all = [Access::Write; ACCESS.len() + 1];
-    all.split_at_mut(ACCESS.len()).0.copy_from_slice(ACCESS);
-    all
-};
+pub(super) const ACCESS_WITH_TWIN: &[Access] =
+    &Access::joined::<{ ACCESS.len() + 1 }>(ACCESS, &[Access::Write]);
 
 /// What [`ACCESS`] lists, without choices of experts.
 pub(super) fn binds<'a>(

@@ -51,11 +51,7 @@ impl Normed<'_> {
 
 /// `access` of a kernel, and that of a norm's weights and of what it gives, two more.
 pub(super) const fn normed_access<const N: usize>(access: &[Access]) -> [Access; N] {
-    assert!(N == access.len() + 2);
-    let mut all = [Access::Read; N];
-    all.split_at_mut(access.len()).0.copy_from_slice(access);
-    all[N - 1] = Access::Write;
-    all
+    Access::joined(access, &[Access::Read, Access::Write])
 }
 
 /// `binds` of a kernel, and what [`normed_access`] adds.

@@ -138,11 +138,8 @@ struct MergeParams {
 pub(super) const ACCESS: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
 /// The same, and a copy of the output.
-pub(super) const ACCESS_WITH_TWIN: &[Access] = &{
-    let mut all = [Access::Write; ACCESS.len() + 1];
-    all.split_at_mut(ACCESS.len()).0.copy_from_slice(ACCESS);
-    all
-};
+pub(super) const ACCESS_WITH_TWIN: &[Access] =
+    &Access::joined::<{ ACCESS.len() + 1 }>(ACCESS, &[Access::Write]);
 pub(super) const MERGE: Spec = Spec {
     name: "attention_merge",
     access: &[Access::Read, Access::Read, Access::Write, Access::Write],
