@@ -102,6 +102,7 @@ fn bench_attention(c: &mut Criterion) {
                                 sinks: None,
                                 rows: &rows,
                                 page_table: &page_table,
+                                may_round: false,
                             };
                             attention(cpu, MatMut::packed(&mut out, t, D_MODEL), args);
                         });

@@ -6,6 +6,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 mod token;
 mod vector;
 
@@ -19,7 +21,7 @@ pub use token::Scalar;
 #[cfg(target_arch = "wasm32")]
 pub use token::WasmSimd128;
 #[cfg(target_arch = "x86_64")]
-pub use token::{Avx2, Avx512, Avx512Vnni, AvxVnni};
+pub use token::{Avx2, Avx512, Avx512Bf16, Avx512Vnni, AvxVnni};
 #[cfg(target_arch = "aarch64")]
 pub use token::{Neon, NeonDot, NeonI8mm};
 pub(crate) use vector::transposed;
@@ -48,6 +50,9 @@ pub enum Isa {
     /// AVX-512 with VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni(Avx512Vnni),
+    /// AVX-512 with VNNI and products of bf16 values, where these are faster than those of f32.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16(Avx512Bf16),
     /// AVX-512 with VNNI and matrix tiles.
     #[cfg(target_arch = "x86_64")]
     Amx(Amx),
@@ -66,7 +71,8 @@ pub enum Isa {
 }
 
 /// Evaluates `$body` with `$token` bound to the token that `$isa` holds, once per tier. For AVX-VNNI that is
-/// the token of AVX2, so that nothing is compiled anew for its one more instruction.
+/// the token of AVX2, for bf16 and tiles that of AVX-512 with VNNI, so that nothing is compiled anew for a few more
+/// instructions.
 ///
 /// This is how code outside this crate dispatches over its own extension trait. `$body` runs
 /// *outside* the tier's feature context; enter it with `$token.vectorize(…)`, whose argument
@@ -87,6 +93,11 @@ macro_rules! match_isa {
             $crate::simd::Isa::Avx512($token) => $body,
             #[cfg(target_arch = "x86_64")]
             $crate::simd::Isa::Avx512Vnni($token) => $body,
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx512Bf16(token) => {
+                let $token = token.vnni();
+                $body
+            }
             #[cfg(target_arch = "x86_64")]
             $crate::simd::Isa::Amx(tiles) => {
                 let $token = tiles.vectors();
@@ -172,6 +183,8 @@ impl Isa {
             if std::is_x86_feature_detected!("avx512vl") {
                 tiers.extend(Avx512::try_new().map(Self::Avx512));
                 tiers.extend(Avx512Vnni::try_new().map(Self::Avx512Vnni));
+                let bf16 = Avx512Bf16::try_new().filter(|token| token.is_fast());
+                tiers.extend(bf16.map(Self::Avx512Bf16));
                 tiers.extend(Amx::try_new().map(Self::Amx));
             }
         }
@@ -188,7 +201,7 @@ impl Isa {
 
     /// Names of all tiers of this architecture, in rising order, as `STONECHAT_ISA` takes them.
     pub const NAMES: &'static [&'static str] = if cfg!(target_arch = "x86_64") {
-        &["scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "amx"]
+        &["scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx"]
     } else if cfg!(target_arch = "aarch64") {
         &["scalar", "neon", "neondot", "neoni8mm"]
     } else if cfg!(target_arch = "wasm32") {
@@ -207,6 +220,16 @@ impl Isa {
     #[inline]
     pub fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
         match_isa!(self, token => token.vectorize(InContext(kernel, token)))
+    }
+
+    /// The tier whose 8-bit products this one has, if it adds none of its own.
+    #[must_use]
+    pub fn of_integers(self) -> Self {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(token) => Self::Avx512Vnni(token.vnni()),
+            isa => isa,
+        }
     }
 
     fn fastest() -> Self {
@@ -239,7 +262,9 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni(_) => 4,
             #[cfg(target_arch = "x86_64")]
-            Self::Amx(_) => 5,
+            Self::Avx512Bf16(_) => 5,
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(_) => 6,
             #[cfg(target_arch = "aarch64")]
             Self::Neon(_) => 1,
             #[cfg(target_arch = "aarch64")]
@@ -315,7 +340,7 @@ mod tests {
             let expected = match isa.name() {
                 "scalar" => 1,
                 "avx2" | "avxvnni" => 8,
-                "avx512" | "avx512vnni" | "amx" => 16,
+                "avx512" | "avx512vnni" | "avx512bf16" | "amx" => 16,
                 _ => 4,
             };
             assert_eq!(lanes, expected, "{isa}");

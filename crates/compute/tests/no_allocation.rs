@@ -78,6 +78,7 @@ fn ops_of_a_decode_step_do_not_allocate() {
                 sinks: Some(&per_head),
                 rows: &rows,
                 page_table: &page_table,
+                may_round: true,
             };
             attention(&cpu, MatMut::packed(&mut x, n_rows, width), args);
         }

@@ -70,6 +70,8 @@ pub(crate) struct Block<B: Backend> {
     pub(crate) attn_k_norm: Option<B::Buffer>,
     /// `[H]`.
     pub(crate) attn_sinks: Option<B::Buffer>,
+    /// Whether attention's weights are.
+    pub(crate) is_quantized: bool,
     pub(crate) attn_output: Linear<B>,
     pub(crate) post_attn_norm: Option<RmsNorm<B>>,
     /// None where the feed-forward network sees what attention sees.
@@ -185,8 +187,10 @@ impl<B: Backend> Loader<'_, B> {
                 (self.norm(&first)?, Some(self.norm(&format!("{name}.{}", arch.ffn_norm))?))
             }
         };
+        let output = self.source.find(&format!("{name}.attn_output.weight"))?;
         Ok(Block {
             attn_norm,
+            is_quantized: output.is_some_and(|tensor| tensor.dtype.is_quantized()),
             attn_q,
             attn_k,
             attn_v,

@@ -210,6 +210,9 @@ pub struct Attention<'a, B: Backend> {
     pub rows: &'a [QueryRow],
     /// The page lists of all sequences; each row says where its own begins.
     pub page_table: &'a [u32],
+    /// Whether queries, keys, weights and values of blocks of many rows may be rounded to bf16 before they are
+    /// multiplied, where a device is faster so: as fine as weights and activations of 8 bits.
+    pub may_round: bool,
 }
 
 /// Arguments of [`Backend::embed`].

@@ -467,7 +467,9 @@ impl Backend for Cpu {
             let upper = usize::next_power_of_two;
             format!("attention, {} rows, {} positions", upper(args.rows.len()), upper(n_positions))
         });
-        let Attention { q, kv, layer, n_heads, scale, soft_cap, rows, page_table, .. } = args;
+        let Attention {
+            q, kv, layer, n_heads, scale, soft_cap, rows, page_table, may_round, ..
+        } = args;
         let (slopes, sinks) = (args.slopes.map(|s| &s[..]), args.sinks.map(|s| &s[..]));
         let Rows { rows: n_rows, cols, .. } = q.rows;
         let out = MatMut::packed(&mut out[..n_rows * cols], n_rows, cols);
@@ -476,7 +478,18 @@ impl Backend for Cpu {
         cpu::attention(
             &self.device,
             out,
-            cpu::Attention { q, kv, n_heads, scale, soft_cap, slopes, sinks, rows, page_table },
+            cpu::Attention {
+                q,
+                kv,
+                n_heads,
+                scale,
+                soft_cap,
+                slopes,
+                sinks,
+                rows,
+                page_table,
+                may_round,
+            },
         );
     }
 }

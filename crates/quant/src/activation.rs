@@ -173,7 +173,7 @@ impl ActivationBuffer {
     pub fn prepare(&mut self, cpu: &Cpu, x: MatRef<'_>) {
         #[cfg(target_arch = "x86_64")]
         if x.rows >= MIN_ROWS_OF_MANY {
-            match cpu.isa {
+            match cpu.isa.of_integers() {
                 Isa::Amx(_) => return self.put_on_tiles(cpu, x),
                 Isa::Avx512Vnni(_) => {
                     self.take_shape(x.rows, x.cols, Form::Wide);

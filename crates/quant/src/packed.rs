@@ -257,7 +257,7 @@ struct Task<'a> {
 
 impl Task<'_> {
     fn run_on(&self, isa: Isa) {
-        match (isa, self.x.form()) {
+        match (isa.of_integers(), self.x.form()) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Amx(token), Form::Tiles) => {
                 token.with_tiles(|tiles| self.run_on_tiles(token.vectors(), tiles));

@@ -10,7 +10,7 @@ use stonechat_compute::simd::NullaryFnOnce;
 /// instructions' name; `None` for tiers without such instructions.
 #[must_use]
 pub fn int8_peak(isa: Isa, rounds: usize) -> Option<(f64, &'static str)> {
-    match isa {
+    match isa.of_integers() {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2(token) => Some(x86::run(x86::Avx2Sums(token), rounds, |f| token.vectorize(f))),
         #[cfg(target_arch = "x86_64")]
@@ -161,7 +161,7 @@ mod tests {
             let ops = int8_peak(isa, 2).map(|(ops, _)| ops);
             let expected = match isa.name() {
                 "avx2" | "avxvnni" => Some(2.0 * 2000.0 * 32.0),
-                "avx512" | "avx512vnni" => Some(2.0 * 2000.0 * 64.0),
+                "avx512" | "avx512vnni" | "avx512bf16" => Some(2.0 * 2000.0 * 64.0),
                 _ => None,
             };
             assert_eq!(ops, expected, "{isa}");

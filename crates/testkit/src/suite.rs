@@ -38,6 +38,9 @@ pub const HALVES: Tolerance = Tolerance { absolute: 1e-5, relative: 1e-3 };
 /// over the sum.
 pub const INT8: Tolerance = Tolerance { absolute: 1e-5, relative: 2e-2 };
 
+/// What attention keeps whose factors may be rounded to bf16: a score of some units is off by `2^-7` of that.
+pub const ROUNDED: Tolerance = Tolerance { absolute: 1e-5, relative: 1e-2 };
+
 /// What 8-bit keys and values keep: the oracle rounds them alike, but a backend may round one
 /// that lies between two steps of 1/127 the other way.
 pub const Q8_KV: Tolerance = Tolerance { absolute: 1e-5, relative: 5e-3 };

@@ -316,6 +316,7 @@ impl<B: Backend> Decoder<B> {
                     sinks: None,
                     rows: &state.self_rows,
                     page_table: &state.page_table,
+                    may_round: false,
                 },
             );
             block.attn_out.accumulate(backend, x, View::packed(h, t, d));
@@ -338,6 +339,7 @@ impl<B: Backend> Decoder<B> {
                     sinks: None,
                     rows: &state.cross_rows,
                     page_table: &state.cross_table,
+                    may_round: false,
                 },
             );
             block.cross_out.accumulate(backend, x, View::packed(h, t, d));

@@ -24,6 +24,8 @@ pub(crate) struct EncoderBlock<B: Backend> {
     pub(crate) attn_norm: LayerNorm<B>,
     /// Query, key and value stacked: `[3D, D]`.
     pub(crate) attn_qkv: Linear<B>,
+    /// Whether the projections' weights are.
+    pub(crate) is_quantized: bool,
     pub(crate) attn_out: Linear<B>,
     pub(crate) ffn_norm: LayerNorm<B>,
     pub(crate) ffn_up: Linear<B>,
@@ -133,6 +135,7 @@ impl<B: Backend> Encoder<B> {
                     sinks: None,
                     rows,
                     page_table: window.pages(),
+                    may_round: block.is_quantized,
                 },
             );
             block.attn_out.accumulate(backend, x, View::packed(h, t, d));

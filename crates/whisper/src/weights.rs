@@ -71,7 +71,9 @@ struct Loader<'a, B: Backend> {
 impl<B: Backend> Loader<'_, B> {
     fn encoder_block(&self, name: &str) -> Result<EncoderBlock<B>, Error> {
         let d = self.d_model;
+        let query = self.checked(&format!("{name}.attn.query.weight"), &[d, d])?;
         Ok(EncoderBlock {
+            is_quantized: query.dtype.is_quantized(),
             attn_norm: self.norm(&format!("{name}.attn_ln"))?,
             attn_qkv: self.projections(&format!("{name}.attn"), &["query", "key", "value"])?,
             attn_out: self.linear(&format!("{name}.attn.out"), [d, d])?,

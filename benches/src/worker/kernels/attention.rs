@@ -88,6 +88,7 @@ fn attend<'a>(
         sinks: None,
         rows,
         page_table,
+        may_round: false,
     }
 }
 

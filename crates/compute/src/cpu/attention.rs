@@ -8,19 +8,23 @@
 //! Pages of 8-bit values are widened to f32 once for the whole block.
 
 mod head;
+#[cfg(target_arch = "x86_64")]
+mod rounded;
 
 use std::ops::Range;
 
 use self::head::{Head, Plain, Scaled, Seen};
-use super::kv::{KvDType, KvHead, KvPool, PAGE_LEN};
+use super::kv::{KvDType, KvHead, KvLayout, KvPool, PAGE_LEN};
 use super::math::{exp, tanh};
 use super::matrix::{MatMut, MatRef, SharedMut};
-use crate::Cpu;
 use crate::scratch::with_scratch;
 use crate::simd::{Kernel, Simd};
+use crate::{Cpu, Isa};
 
 /// Rows of a block: enough that a page read from the second-level cache is used many times.
 const BLOCK_ROWS: usize = 48;
+/// Rows of a block for which pages are rounded: enough that rounding does not count.
+const ROUNDED_BLOCK_ROWS: usize = 96;
 /// Rows whose sums are kept in twice as many vectors each, where there are registers for them.
 const FEW_ROWS: usize = 8;
 /// Floats of scratch that live on the stack, enough for one query row of the usual head widths,
@@ -77,12 +81,16 @@ pub struct Attention<'a> {
     pub rows: &'a [QueryRow],
     /// The page lists of all sequences.
     pub page_table: &'a [u32],
+    /// Whether queries, keys, weights and values of blocks of many rows may be rounded to bf16 before they are
+    /// multiplied, where that is faster: as fine as weights and activations of 8 bits.
+    pub may_round: bool,
 }
 
 /// `out[t,h] = sum_p softmax_p(scale * q[t,h] · k[p,g]) * v[p,g]` over the positions
 /// `kv_start .. kv_len` of the row's pages.
 ///
-/// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP, `tanh` within 4. Slots
+/// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP, `tanh` within 4; with
+/// [`Attention::may_round`] the factors of a product may each be off by `2^-8` of themselves. Slots
 /// before or beyond every position that the rows of a sequence see are not used, whatever they
 /// hold. A row that sees nothing gives zeros.
 ///
@@ -96,7 +104,9 @@ pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
         return;
     }
     let out = out.shared();
-    let block_rows = (BLOCK_ROWS / group).max(1);
+    let rounds = rounds(cpu.isa, args.kv.layout(), args.may_round);
+    let n_block_rows = if rounds { ROUNDED_BLOCK_ROWS } else { BLOCK_ROWS };
+    let block_rows = (n_block_rows / group).max(1);
     let n_kv_heads = args.kv.layout().n_kv_heads;
     // A block ends after `block_rows` rows or where the pages change; blocks are found by walking
     // the rows, so that nothing is stored.
@@ -113,7 +123,11 @@ pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
         let n_heads = part_heads.min(group - from);
         let first_head = kv_head * group + from;
         let block = Block { out, args, kv_head, first_head, n_heads, first, n_rows };
-        let len = block.scratch_len();
+        #[cfg(target_arch = "x86_64")]
+        if rounds && !block.is_few() {
+            return rounded::run(cpu.isa, block);
+        }
+        let len = block.scratch_len(block.tile_rows());
         if len <= STACK_LEN {
             cpu.isa.dispatch(Run { block, scratch: &mut [0.0; STACK_LEN][..len] });
         } else {
@@ -126,6 +140,19 @@ pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
     } else {
         cpu.threads.run(n_tasks, run);
     }
+}
+
+/// Whether blocks of many rows are rounded to bf16.
+fn rounds(isa: Isa, layout: KvLayout, may_round: bool) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let unit = rounded::unit(isa);
+    #[cfg(not(target_arch = "x86_64"))]
+    let unit = {
+        let _ = isa;
+        None
+    };
+    let fits = |unit: usize| layout.head_dim.is_multiple_of(unit);
+    may_round && layout.dtype != KvDType::Q8_0 && unit.is_some_and(fits)
 }
 
 /// Multiplications of the whole op.
@@ -223,10 +250,11 @@ impl Block<'_> {
         self.n_rows * self.n_heads
     }
 
-    fn scratch_len(&self) -> usize {
+    /// With room for `rows` rows, at least those of the tile.
+    fn scratch_len(&self, rows: usize) -> usize {
         let layout = self.args.kv.layout();
         let state = layout.head_dim + PAGE_LEN + layout.value_stride() + 1 + MAX_LANES;
-        self.tile_rows() * state + self.extra_len()
+        rows * state + self.extra_len()
     }
 
     /// Scratch for 8-bit pages: a head of a page widened, or what [`Scaled`] wants.
@@ -262,6 +290,24 @@ impl Block<'_> {
         self.first + r / self.n_heads
     }
 
+    /// The pages that any row sees, and what of them.
+    fn pages(&self) -> impl Iterator<Item = (u32, Seen<'_>)> {
+        let visible = self.visible();
+        let args = &self.args;
+        let table = &args.page_table[args.rows[self.first].first_page as usize..];
+        (visible.start / PAGE_LEN..visible.end.div_ceil(PAGE_LEN)).map(move |page| {
+            let start = page * PAGE_LEN;
+            let from = visible.start.saturating_sub(start);
+            let to = PAGE_LEN.min(visible.end - start);
+            let next = if self.is_few() && start + PAGE_LEN < visible.end {
+                args.kv.head_bytes(table[page + 1], self.kv_head)
+            } else {
+                &[]
+            };
+            (table[page], Seen { start, from, to, next })
+        })
+    }
+
     /// The query head of tile row `r`.
     fn query_head(&self, r: usize) -> usize {
         self.first_head + r % self.n_heads
@@ -273,7 +319,7 @@ struct Run<'a, 's> {
     scratch: &'s mut [f32],
 }
 
-/// State of the running softmax of a block; each slice holds one entry or row a tile row.
+/// State of the running softmax of a block; each slice holds one entry or row a tile row, and may have room for more.
 struct State<'s> {
     rows: usize,
     /// Length of a row of `q`.
@@ -289,16 +335,16 @@ struct State<'s> {
 }
 
 impl<'s> State<'s> {
-    /// Before the first page: scaled queries, and of the softmax only what the sinks add.
+    /// Before the first page, with room for `room` rows: scaled queries, and of the softmax only what the sinks add.
     #[inline(always)]
-    fn new(block: &Block<'_>, scratch: &'s mut [f32]) -> Self {
+    fn new(block: &Block<'_>, room: usize, scratch: &'s mut [f32]) -> Self {
         let (layout, args) = (block.args.kv.layout(), &block.args);
         let (rows, c) = (block.tile_rows(), layout.head_dim);
         let value_stride = layout.value_stride();
-        let (q, rest) = scratch.split_at_mut(rows * c);
-        let (scores, rest) = rest.split_at_mut(rows * PAGE_LEN);
-        let (sums, rest) = rest.split_at_mut(rows * value_stride);
-        let (max, total) = rest.split_at_mut(rows);
+        let (q, rest) = scratch.split_at_mut(room * c);
+        let (scores, rest) = rest.split_at_mut(room * PAGE_LEN);
+        let (sums, rest) = rest.split_at_mut(room * value_stride);
+        let (max, total) = rest.split_at_mut(room);
         sums.fill(0.0);
         max.fill(f32::NEG_INFINITY);
         total.fill(0.0);
@@ -317,6 +363,39 @@ impl<'s> State<'s> {
         }
         Self { rows, head_dim: c, value_stride, q, scores, sums, max, total }
     }
+
+    /// Turns the scores of a page into weights.
+    #[inline(always)]
+    fn weigh<S: Simd>(&mut self, s: S, block: &Block<'_>, seen: Seen<'_>) {
+        let is_plain = block.args.soft_cap.is_none() && block.args.slopes.is_none();
+        for r in 0..block.tile_rows() {
+            let QueryRow { kv_start, kv_len, .. } = block.query(r);
+            let seen_to = (kv_len as usize).saturating_sub(seen.start).min(seen.to);
+            let seen_from = (kv_start as usize).saturating_sub(seen.start).min(seen_to);
+            if !is_plain {
+                let distance = seen.start as f32 - (kv_len as f32 - 1.0);
+                adjust_scores(s, &mut self.scores[r * PAGE_LEN..][..PAGE_LEN], block, r, distance);
+            }
+            softmax_row(s, self, r, seen_from..seen_to);
+        }
+    }
+
+    /// After the last page: writes the weighted means.
+    #[inline(always)]
+    fn finish<S: Simd>(&self, s: S, block: &Block<'_>) {
+        let c = self.head_dim;
+        for r in 0..self.rows {
+            let column = block.query_head(r) * c;
+            // SAFETY: these columns of these rows belong to this block alone.
+            let out = unsafe { block.out.span(block.row(r), column, c) };
+            let (total, _) = s.split(&self.total[r * MAX_LANES..][..S::LANES]);
+            let total = s.reduce_sum(total[0]);
+            let scale = if total == 0.0 { 0.0 } else { 1.0 / total };
+            for (y, &sum) in out.iter_mut().zip(&self.sums[r * self.value_stride..][..c]) {
+                *y = sum * scale;
+            }
+        }
+    }
 }
 
 impl Kernel for Run<'_, '_> {
@@ -326,23 +405,10 @@ impl Kernel for Run<'_, '_> {
     fn run<S: Simd>(self, s: S) {
         let Self { block, scratch } = self;
         let layout = block.args.kv.layout();
-        let (rows, c) = (block.tile_rows(), layout.head_dim);
+        let c = layout.head_dim;
         let (extra, scratch) = scratch.split_at_mut(block.extra_len());
-        let mut state = State::new(&block, scratch);
-        let visible = block.visible();
-        let first_page = block.args.rows[block.first].first_page as usize;
-        for page in visible.start / PAGE_LEN..visible.end.div_ceil(PAGE_LEN) {
-            let id = block.args.page_table[first_page + page];
-            let start = page * PAGE_LEN;
-            let from = visible.start.saturating_sub(start);
-            let to = PAGE_LEN.min(visible.end - start);
-            let next = if block.is_few() && start + PAGE_LEN < visible.end {
-                let next = block.args.page_table[first_page + page + 1];
-                block.args.kv.head_bytes(next, block.kv_head)
-            } else {
-                &[]
-            };
-            let seen = Seen { start, from, to, next };
+        let mut state = State::new(&block, block.tile_rows(), scratch);
+        for (id, seen) in block.pages() {
             match block.args.kv.head(id, block.kv_head) {
                 KvHead::F32(kv) => add_page(s, &mut state, &block, Plain::new(kv, c), seen),
                 KvHead::F16(kv) => add_page(s, &mut state, &block, Plain::new(kv, c), seen),
@@ -350,23 +416,12 @@ impl Kernel for Run<'_, '_> {
                     add_page(s, &mut state, &block, Scaled { head, scratch: extra }, seen);
                 }
                 KvHead::Q8(head) => {
-                    head.widen(extra, from..to);
+                    head.widen(extra, seen.from..seen.to);
                     add_page(s, &mut state, &block, Plain::new(&*extra, c), seen);
                 }
             }
         }
-        for r in 0..rows {
-            let column = block.query_head(r) * c;
-            // SAFETY: these columns of these rows belong to this block alone.
-            let out = unsafe { block.out.span(block.row(r), column, c) };
-            let (total, _) = s.split(&state.total[r * MAX_LANES..][..S::LANES]);
-            let total = s.reduce_sum(total[0]);
-            let scale = if total == 0.0 { 0.0 } else { 1.0 / total };
-            let sums = &state.sums[r * layout.value_stride()..][..c];
-            for (y, &sum) in out.iter_mut().zip(sums) {
-                *y = sum * scale;
-            }
-        }
+        state.finish(s, &block);
     }
 }
 
@@ -384,17 +439,7 @@ fn add_page<S: Simd, H: Head>(
     } else {
         head.scores::<S, 2>(s, state, seen);
     }
-    let is_plain = block.args.soft_cap.is_none() && block.args.slopes.is_none();
-    for r in 0..block.tile_rows() {
-        let QueryRow { kv_start, kv_len, .. } = block.query(r);
-        let seen_to = (kv_len as usize).saturating_sub(seen.start).min(seen.to);
-        let seen_from = (kv_start as usize).saturating_sub(seen.start).min(seen_to);
-        if !is_plain {
-            let distance = seen.start as f32 - (kv_len as f32 - 1.0);
-            adjust_scores(s, &mut state.scores[r * PAGE_LEN..][..PAGE_LEN], block, r, distance);
-        }
-        softmax_row(s, state, r, seen_from..seen_to);
-    }
+    state.weigh(s, block, seen);
     if const { S::N_REGISTERS >= 32 } && block.is_few() {
         head.add_values::<S, 4>(s, state, seen);
     } else {

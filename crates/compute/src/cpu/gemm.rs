@@ -8,4 +8,4 @@ mod pack;
 mod tile;
 
 pub(crate) use drive::{Weights, gemm};
-pub(crate) use tile::{Operands, tile_rows};
+pub(crate) use tile::{Multiply, Operands, tile_rows};

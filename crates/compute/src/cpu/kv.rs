@@ -22,9 +22,9 @@ use half::f16;
 
 pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
-use crate::aligned::AlignedVec;
+use crate::aligned::{AlignedVec, CACHE_LINE};
 use crate::error::{Error, Result};
-use crate::simd::{Kernel, Simd, transposed};
+use crate::simd::{Kernel, Simd, prefetch, transposed};
 use crate::{Cpu, Parts};
 
 /// Positions in a page.
@@ -316,20 +316,38 @@ impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>>
             let head: &mut [T] = bytemuck::cast_slice_mut(head_of(first.page));
             let (keys, values) = head.split_at_mut(c * PAGE_LEN);
             let slot = first.slot as usize;
+            // Rows lie far apart, where the processor does not foresee them.
+            let ask_for = |x: MatRef<'_>, i: usize| {
+                if t + n + i < x.rows {
+                    prefetch_all(&x.row(t + n + i)[channels.clone()]);
+                }
+            };
             for from in (0..c).step_by(STRIP) {
                 let len = STRIP.min(c - from);
                 for (i, strip) in strips[..n].iter_mut().enumerate() {
+                    if from == 0 {
+                        ask_for(k, i);
+                    }
                     T::narrow(s, &mut strip[..len], &k.row(t + i)[channels.clone()][from..][..len]);
                 }
                 let keys = &mut keys[from * PAGE_LEN..][..len * PAGE_LEN];
                 store_columns(s, keys, slot, &strips[..n]);
             }
             for i in 0..n {
+                ask_for(v, i);
                 let row = &mut values[(slot + i) * layout.value_stride()..][..c];
                 T::narrow(s, row, &v.row(t + i)[channels.clone()]);
             }
             t += n;
         }
+    }
+}
+
+/// Asks for the memory of `values`.
+#[inline(always)]
+fn prefetch_all(values: &[f32]) {
+    for i in (0..values.len()).step_by(CACHE_LINE / size_of::<f32>()) {
+        prefetch(&raw const values[i]);
     }
 }
 

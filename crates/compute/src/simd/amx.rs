@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::token::Avx512Vnni;
+use super::token::{Avx512Bf16, Avx512Vnni};
 
 /// A register of 16 rows of 32 bf16 values: of inputs, 32 of each of 16 rows; of weights, 16 pairs of each
 /// of 16 rows, pair by pair.
@@ -22,10 +22,10 @@ pub struct Tile(pub [[u16; 32]; 16]);
 #[repr(C, align(64))]
 pub struct TileSums(pub [[f32; 32]; 32]);
 
-/// Proof of AMX tiles with bf16 products, beside [`Avx512Vnni`].
+/// Proof of AMX tiles with bf16 products, beside [`Avx512Bf16`].
 #[derive(Clone, Copy, Debug)]
 pub struct Amx {
-    vectors: Avx512Vnni,
+    vectors: Avx512Bf16,
 }
 
 impl Amx {
@@ -33,7 +33,7 @@ impl Amx {
     #[must_use]
     pub fn try_new() -> Option<Self> {
         static USABLE: OnceLock<bool> = OnceLock::new();
-        let vectors = Avx512Vnni::try_new()?;
+        let vectors = Avx512Bf16::try_new()?;
         USABLE.get_or_init(|| has_instructions() && is_allowed()).then_some(Self { vectors })
     }
 
@@ -41,6 +41,13 @@ impl Amx {
     #[inline(always)]
     #[must_use]
     pub fn vectors(self) -> Avx512Vnni {
+        self.vectors.vnni()
+    }
+
+    /// Those with products of bf16 values.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn bf16(self) -> Avx512Bf16 {
         self.vectors
     }
 
@@ -171,6 +178,84 @@ impl Tiles {
                 n = inout(reg) n => _,
                 options(nostack),
             );
+        }
+    }
+}
+
+/// Rows and columns of a product that four registers hold, and pairs that a register has of each.
+const SIDE: usize = 32;
+const PAIRS: usize = 16;
+
+impl Tiles {
+    /// `c = a · b`, or `c += a · b` with `accumulate`: `a` is `[M, K]`, `b` `[K, N]`, both pairs of bf16 values, the
+    /// first in the low half, `c` is `[M, N]`.
+    ///
+    /// # Panics
+    /// If `M` or `N` is no multiple of 32, `K` none of 16 or zero, or a length differs.
+    pub(crate) fn multiply(
+        &self,
+        c: &mut [f32],
+        a: &[u32],
+        b: &[u32],
+        [m, k, n]: [usize; 3],
+        accumulate: bool,
+    ) {
+        assert!(m.is_multiple_of(SIDE) && n.is_multiple_of(SIDE), "tiles: {m} by {n}");
+        assert!(k > 0 && k.is_multiple_of(PAIRS), "tiles: sums of {k} pairs");
+        assert_eq!([c.len(), a.len(), b.len()], [m * n, m * k, k * n], "tiles: lengths differ");
+        for row in (0..m).step_by(SIDE) {
+            for column in (0..n).step_by(SIDE) {
+                // SAFETY: a `Tiles` exists only between `ldtilecfg` and `tilerelease` on this thread, and no Rust
+                // code uses tile registers. The registers of `c` are rows `row..` and columns `column..`, 32 of each;
+                // those of `a` the same rows and 16 pairs a round, those of `b` as many rows and the same columns;
+                // all lie inside by the assertions.
+                unsafe {
+                    let (c, a) = (c.as_mut_ptr().add(row * n + column), a.as_ptr().add(row * k));
+                    asm!(
+                        "test {accumulate:e}, {accumulate:e}",
+                        "jz 3f",
+                        "tileloadd tmm0, [{c0} + {width}]",
+                        "tileloadd tmm1, [{c0} + {width} + 64]",
+                        "tileloadd tmm2, [{c1} + {width}]",
+                        "tileloadd tmm3, [{c1} + {width} + 64]",
+                        "jmp 2f",
+                        "3:",
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "tilezero tmm2",
+                        "tilezero tmm3",
+                        "2:",
+                        "tileloadd tmm4, [{a0} + {depth}]",
+                        "tileloadd tmm6, [{b} + {width}]",
+                        "tdpbf16ps tmm0, tmm4, tmm6",
+                        "tileloadd tmm7, [{b} + {width} + 64]",
+                        "tdpbf16ps tmm1, tmm4, tmm7",
+                        "tileloadd tmm5, [{a1} + {depth}]",
+                        "tdpbf16ps tmm2, tmm5, tmm6",
+                        "tdpbf16ps tmm3, tmm5, tmm7",
+                        "add {a0}, 64",
+                        "add {a1}, 64",
+                        "add {b}, {step}",
+                        "dec {rounds}",
+                        "jnz 2b",
+                        "tilestored [{c0} + {width}], tmm0",
+                        "tilestored [{c0} + {width} + 64], tmm1",
+                        "tilestored [{c1} + {width}], tmm2",
+                        "tilestored [{c1} + {width} + 64], tmm3",
+                        accumulate = in(reg) u32::from(accumulate),
+                        c0 = in(reg) c,
+                        c1 = in(reg) c.add(16 * n),
+                        width = in(reg) size_of::<u32>() * n,
+                        depth = in(reg) size_of::<u32>() * k,
+                        step = in(reg) size_of::<u32>() * n * PAIRS,
+                        a0 = inout(reg) a => _,
+                        a1 = inout(reg) a.add(16 * k) => _,
+                        b = inout(reg) b.as_ptr().add(column) => _,
+                        rounds = inout(reg) k / PAIRS => _,
+                        options(nostack),
+                    );
+                }
+            }
         }
     }
 }

@@ -150,6 +150,51 @@ mod x86 {
         }
     }
 
+    /// [`Avx512Vnni`] and `avx512bf16`, products of pairs of bf16 values.
+    ///
+    /// `pulp` does not know the feature, so that this token is made by hand.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Avx512Bf16 {
+        vnni: Avx512Vnni,
+    }
+
+    impl Avx512Bf16 {
+        /// The token, if the CPU has the features.
+        #[must_use]
+        pub fn try_new() -> Option<Self> {
+            let vnni = Avx512Vnni::try_new()?;
+            std::is_x86_feature_detected!("avx512bf16").then_some(Self { vnni })
+        }
+
+        /// Whether products of bf16 values take half the time of f32 products: on AMD's processors since Zen 4.
+        /// Intel's Sapphire Rapids are slower with them (attention of 1500 positions 5.5 instead of 4.2 to 5.0 ms).
+        pub(crate) fn is_fast(self) -> bool {
+            let vendor = std::arch::x86_64::__cpuid(0);
+            [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened()
+                == b"AuthenticAMD"
+        }
+
+        /// The token without products of bf16 values.
+        #[inline(always)]
+        #[must_use]
+        pub fn vnni(self) -> Avx512Vnni {
+            self.vnni
+        }
+
+        /// Calls `f` in a function with the features of the token.
+        #[inline(always)]
+        pub fn vectorize<F: pulp::NullaryFnOnce>(self, f: F) -> F::Output {
+            #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,popcnt,f16c,fxsr")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+            #[target_feature(enable = "avx512vnni,avx512bf16")]
+            fn imp<F: pulp::NullaryFnOnce>(f: F) -> F::Output {
+                f.call()
+            }
+            // SAFETY: `try_new` found `avx512bf16`, and `Avx512Vnni` proves all others.
+            unsafe { imp(f) }
+        }
+    }
+
     impl Avx2 {
         /// The same proof for pulp, whose `V3` lacks `f16c`.
         #[inline(always)]
@@ -265,7 +310,7 @@ mod x86 {
     }
 }
 #[cfg(target_arch = "x86_64")]
-pub use x86::{Avx2, Avx512, Avx512Vnni, AvxVnni};
+pub use x86::{Avx2, Avx512, Avx512Bf16, Avx512Vnni, AvxVnni};
 
 #[cfg(target_arch = "aarch64")]
 #[expect(missing_docs, reason = "each field is named after the feature it proves")]

@@ -11,7 +11,7 @@ use super::token::Scalar;
 #[cfg(target_arch = "wasm32")]
 use super::token::WasmSimd128;
 #[cfg(target_arch = "x86_64")]
-use super::token::{Avx2, Avx512, Avx512Vnni, AvxVnni};
+use super::token::{Avx2, Avx512, Avx512Bf16, Avx512Vnni, AvxVnni};
 #[cfg(target_arch = "aarch64")]
 use super::token::{Neon, NeonDot, NeonI8mm};
 
@@ -427,6 +427,8 @@ macro_rules! delegate {
 delegate!(AvxVnni, Avx2, AvxVnni::avx2);
 #[cfg(target_arch = "x86_64")]
 delegate!(Avx512Vnni, Avx512, Avx512Vnni::avx512);
+#[cfg(target_arch = "x86_64")]
+delegate!(Avx512Bf16, Avx512Vnni, Avx512Bf16::vnni);
 #[cfg(target_arch = "aarch64")]
 delegate!(NeonDot, Neon, NeonDot::neon);
 #[cfg(target_arch = "aarch64")]

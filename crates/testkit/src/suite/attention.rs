@@ -2,7 +2,7 @@
 
 use stonechat_nn::{Attention, Backend, KvDType, KvRow, KvShape, PAGE_LEN, QueryRow, Rows, View};
 
-use super::{Case, F32, Q8_KV, Tolerance, download, upload};
+use super::{Case, F32, Q8_KV, ROUNDED, Tolerance, download, upload};
 use crate::{Lcg, Reference};
 
 /// A ragged batch over two sequences with pages out of order.
@@ -25,6 +25,7 @@ struct Scoring {
     soft_cap: Option<f32>,
     slopes: bool,
     sinks: bool,
+    may_round: bool,
 }
 
 impl Heads {
@@ -43,10 +44,13 @@ impl Heads {
             Scoring { soft_cap: Some(1.5), ..plain },
             Scoring { slopes: true, ..plain },
             Scoring { sinks: true, ..plain },
-            Scoring { window: Some(9), soft_cap: Some(50.0), slopes: true, sinks: true },
+            Scoring { window: Some(9), soft_cap: Some(50.0), slopes: true, sinks: true, ..plain },
+            Scoring { may_round: true, ..plain },
+            Scoring { window: Some(70), sinks: true, may_round: true, ..plain },
         ] {
             let name = format!("attention {self:?} {scoring:?}");
             let oracle = self.attention(&Reference, scoring);
+            let tolerance = if scoring.may_round { ROUNDED } else { tolerance };
             case.check(&name, tolerance, backends, |_, b| self.attention(b, scoring), &oracle);
         }
     }
@@ -118,6 +122,7 @@ impl Heads {
             sinks: sinks.as_ref(),
             rows: &rows,
             page_table: &page_table,
+            may_round: scoring.may_round,
         };
         backend.attention(&mut out, args);
         download(backend, &out, len)

@@ -214,6 +214,7 @@ impl Layer {
                 sinks: None,
                 rows: &rows,
                 page_table: &[2, 0, 1],
+                may_round: false,
             };
             backend.attention(&mut attended, args);
             backend.matmul(View::packed(&attended, t, D), [product(&mut stream, &w)]);

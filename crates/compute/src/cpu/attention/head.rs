@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::f16;
 
 use super::super::element::Element;
-use super::super::gemm::{Operands, tile_rows};
+use super::super::gemm::{Multiply, Operands, tile_rows};
 use super::super::kv::{PAGE_LEN, Q8Head};
 use super::State;
 use crate::aligned::CACHE_LINE;
@@ -115,26 +115,28 @@ impl Head for Scaled<'_, '_> {
 }
 
 /// `scores[r][p] = Σ q[r][c] keys[c][p]` over `channels`, for whole vectors around the slots that are seen; `q` is
-/// `[rows][head_dim]`, `keys` begins with the first channel.
+/// `[rows][head_dim]`, `keys` begins with the first channel. Both hold `M::VALUES` channels in one.
 #[inline(always)]
-fn score<S: Simd, E: Element, const NV: usize>(
+pub(super) fn score<S: Simd, M: Multiply<S>, const NV: usize>(
     s: S,
     (rows, head_dim): (usize, usize),
-    (q, channels): (&[f32], Range<usize>),
-    keys: &[E],
+    (q, channels): (&[M::Row], Range<usize>),
+    keys: &[M::Column],
     seen: Seen<'_>,
     scores: &mut [f32],
 ) {
-    assert!(channels.end <= head_dim && q.len() == rows * head_dim);
+    let all = head_dim / M::VALUES;
+    let channels = channels.start / M::VALUES..channels.end / M::VALUES;
+    assert!(channels.end <= all && q.len() == rows * all);
     assert!(keys.len() >= channels.len() * PAGE_LEN && scores.len() == rows * PAGE_LEN);
     let width = NV * S::LANES;
     let next = &seen.next[..seen.next.len() / 2];
     for some in steps(channels.clone(), next) {
-        prefetch_part(next, &some, 0..head_dim);
+        prefetch_part(next, &some, 0..all);
         for n in (seen.from / width * width..seen.to).step_by(width) {
             let operands = Operands {
                 a: q[some.start..].as_ptr(),
-                a_stride: head_dim,
+                a_stride: all,
                 b: keys[(some.start - channels.start) * PAGE_LEN + n..].as_ptr(),
                 b_stride: PAGE_LEN,
                 c: scores[n..].as_mut_ptr(),
@@ -143,7 +145,7 @@ fn score<S: Simd, E: Element, const NV: usize>(
                 accumulate: some.start > channels.start,
             };
             // SAFETY: the lengths were asserted, and `n + width <= PAGE_LEN`, a multiple of every `width`.
-            unsafe { tile_rows::<S, E, NV>(s, rows, operands) };
+            unsafe { tile_rows::<S, M, NV>(s, rows, operands) };
         }
     }
 }
@@ -165,22 +167,24 @@ fn prefetch_part(next: &[u8], some: &Range<usize>, all: Range<usize>) {
 }
 
 /// `sums[r][c] += Σ weights[r][p] values[p][c]` over the slots that are seen, for `columns`, multiples of the widest
-/// vector; `values` is `[PAGE_LEN][stride]`, `sums` `[rows][stride]`.
+/// vector; `weights` is `[rows][PAGE_LEN]`, `values` `[PAGE_LEN][stride]`, both with `M::VALUES` slots in one, `sums`
+/// is `[rows][stride]`. Slots that share one with a slot that is seen take part.
 #[inline(always)]
-fn add_weighted<S: Simd, E: Element, const NV: usize>(
+pub(super) fn add_weighted<S: Simd, M: Multiply<S>, const NV: usize>(
     s: S,
     (rows, stride): (usize, usize),
-    weights: &[f32],
-    values: &[E],
+    weights: &[M::Row],
+    values: &[M::Column],
     columns: Range<usize>,
     seen: Seen<'_>,
     sums: &mut [f32],
 ) {
-    let Seen { from, to, .. } = seen;
-    assert!(from <= to && to <= PAGE_LEN && columns.end <= stride);
+    let page_len = PAGE_LEN / M::VALUES;
+    let (from, to) = (seen.from / M::VALUES, seen.to.div_ceil(M::VALUES));
+    assert!(from <= to && to <= page_len && columns.end <= stride);
     assert!(columns.start.is_multiple_of(S::LANES) && columns.end.is_multiple_of(S::LANES));
-    assert!(values.len() == PAGE_LEN * stride && sums.len() == rows * stride);
-    assert_eq!(weights.len(), rows * PAGE_LEN);
+    assert!(values.len() == page_len * stride && sums.len() == rows * stride);
+    assert_eq!(weights.len(), rows * page_len);
     let next = &seen.next[seen.next.len() / 2..];
     let next = &next[next.len() * columns.start / stride..next.len() * columns.end / stride];
     for some in steps(from..to, next) {
@@ -189,7 +193,7 @@ fn add_weighted<S: Simd, E: Element, const NV: usize>(
         while n < columns.end {
             let operands = Operands {
                 a: weights[some.start..].as_ptr(),
-                a_stride: PAGE_LEN,
+                a_stride: page_len,
                 b: values[some.start * stride + n..].as_ptr(),
                 b_stride: stride,
                 c: sums[n..].as_mut_ptr(),
@@ -200,13 +204,13 @@ fn add_weighted<S: Simd, E: Element, const NV: usize>(
             // SAFETY: the lengths were asserted; the vectors from `n` end at `columns.end` at the latest.
             unsafe {
                 if n + NV * S::LANES <= columns.end {
-                    tile_rows::<S, E, NV>(s, rows, operands);
+                    tile_rows::<S, M, NV>(s, rows, operands);
                     n += NV * S::LANES;
                 } else if NV > 2 && n + 2 * S::LANES <= columns.end {
-                    tile_rows::<S, E, 2>(s, rows, operands);
+                    tile_rows::<S, M, 2>(s, rows, operands);
                     n += 2 * S::LANES;
                 } else {
-                    tile_rows::<S, E, 1>(s, rows, operands);
+                    tile_rows::<S, M, 1>(s, rows, operands);
                     n += S::LANES;
                 }
             }

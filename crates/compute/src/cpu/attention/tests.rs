@@ -1,6 +1,6 @@
 //! Attention against f64 loops.
 
-use super::{Attention, QueryRow, attention};
+use super::{Attention, QueryRow, attention, rounds};
 use crate::cpu::test_data::{assert_close, random};
 use crate::cpu::{KvDType, KvLayout, KvPool, KvRow, MatMut, MatRef, PAGE_LEN};
 use crate::{Cpu, Isa, ThreadTeam};
@@ -20,6 +20,7 @@ struct Options {
     soft_cap: Option<f32>,
     slopes: Option<Vec<f32>>,
     sinks: Option<Vec<f32>>,
+    may_round: bool,
 }
 
 struct Case {
@@ -38,6 +39,10 @@ fn poison(pool: &mut KvPool, width: usize) {
     }
 }
 
+fn round_bf16(x: f32) -> f32 {
+    half::bf16::from_f32(x).to_f32()
+}
+
 /// A block as 8-bit pages hold it.
 fn round_q8(x: &[f32]) -> Vec<f32> {
     let max = x.iter().fold(0.0f32, |max, v| max.max(v.abs()));
@@ -52,6 +57,8 @@ fn check(cpu: &Cpu, case: &Case) {
     let (width, kv_width) = (case.n_heads * c, layout.n_kv_heads * c);
     let group = case.n_heads / layout.n_kv_heads;
     let n_pages: usize = case.sequences.iter().map(|q| q.kv_len.div_ceil(PAGE_LEN) + 1).sum();
+    let rounds = rounds(cpu.isa, layout, case.options.may_round);
+    let factor = |x: f32| f64::from(if rounds { round_bf16(x) } else { x });
     let mut pool = KvPool::new(layout, n_pages).unwrap();
     poison(&mut pool, kv_width);
     let (mut rows, mut page_table) = (Vec::new(), Vec::new());
@@ -103,12 +110,12 @@ fn check(cpu: &Cpu, case: &Case) {
             });
             for h in 0..case.n_heads {
                 let g = h / group;
-                let at = |m: &[f32], p: usize, i: usize| f64::from(m[p * kv_width + g * c + i]);
-                let Options { soft_cap, slopes, sinks } = &case.options;
+                let at = |m: &[f32], p: usize, i: usize| factor(m[p * kv_width + g * c + i]);
+                let Options { soft_cap, slopes, sinks, .. } = &case.options;
                 let weights: Vec<f64> = (kv_start..kv_len)
                     .map(|p| {
-                        let dot: f64 = (0..c).map(|i| f64::from(x[h * c + i]) * at(&k, p, i)).sum();
-                        let score = dot * f64::from(scale);
+                        let x = &x[h * c..][..c];
+                        let score: f64 = (0..c).map(|i| factor(x[i] * scale) * at(&k, p, i)).sum();
                         let score = soft_cap.map_or(score, |cap| {
                             let cap = f64::from(cap);
                             cap * (score / cap).tanh()
@@ -138,10 +145,12 @@ fn check(cpu: &Cpu, case: &Case) {
         sinks: case.options.sinks.as_deref(),
         rows: &rows,
         page_table: &page_table,
+        may_round: case.options.may_round,
     };
     attention(cpu, MatMut::packed(&mut out, t, width), args);
     let what = format!("{} H{} {layout:?}", cpu.isa, case.n_heads);
-    assert_close(&out, &expected, 2e-5, &what);
+    // Weights are rounded, too: by `2^-8` of themselves.
+    assert_close(&out, &expected, if rounds { 4e-3 } else { 2e-5 }, &what);
 }
 
 fn each_cpu(f: impl Fn(&Cpu)) {
@@ -202,6 +211,7 @@ fn caps_slopes_and_sinks_match_f64() {
                 soft_cap: on(1).then_some(1.5),
                 slopes: on(2).then(|| heads(0.01, 0.25)),
                 sinks: on(4).then(|| heads(-1.0, 3.0)),
+                may_round: false,
             };
             let layout = KvLayout { n_kv_heads: 2, head_dim: 20, dtype: KvDType::F32 };
             let sequences = ragged(if bits == 7 { 70 } else { usize::MAX });
@@ -230,10 +240,37 @@ fn slots_before_every_window_are_not_read() {
             sinks: None,
             rows: &[QueryRow { first_page: 0, n_pages: 2, kv_start: 66, kv_len: 68 }],
             page_table: &[0, 1],
+            may_round: false,
         };
         let mut out = [0.0; 8];
         attention(cpu, MatMut::packed(&mut out, 1, 8), args);
         assert_close(&out, &[1.0; 8], 1e-6, cpu.isa.name());
+    });
+}
+
+#[test]
+fn many_rows_may_be_rounded() {
+    each_cpu(|cpu| {
+        // Blocks of a few rows, which are not rounded, would be the rest of other numbers of queries.
+        let s = |kv_len, n_queries, causal, window| Sequence { kv_len, n_queries, causal, window };
+        for dtype in [KvDType::F32, KvDType::F16] {
+            for (n_heads, n_kv_heads, head_dim) in [(2, 2, 64), (6, 2, 24), (4, 1, 96), (2, 2, 10)]
+            {
+                for window in [usize::MAX, 9, 70] {
+                    let layout = KvLayout { n_kv_heads, head_dim, dtype };
+                    let sequences = vec![
+                        s(204, 204, true, window),
+                        s(129, 61, false, window),
+                        s(101, 96, true, window),
+                    ];
+                    let slopes = (window == 9).then(|| vec![0.25; n_heads]);
+                    let sinks = (window == 70).then(|| vec![1.0; n_heads]);
+                    let soft_cap = (window == 70).then_some(1.5);
+                    let options = Options { soft_cap, slopes, sinks, may_round: true };
+                    check(cpu, &Case { n_heads, layout, sequences, options });
+                }
+            }
+        }
     });
 }
 
@@ -277,6 +314,7 @@ fn a_row_longer_than_its_pages_is_refused() {
         sinks: None,
         rows: &rows,
         page_table: &[0],
+        may_round: false,
     };
     attention(&cpu, MatMut::packed(&mut [0.0; 8], 1, 8), args);
 }

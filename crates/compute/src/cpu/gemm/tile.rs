@@ -1,32 +1,73 @@
 //! The register tile: `c[R,NV·LANES] (+)= a[R,K] · b[K,NV·LANES]`, sums held in registers.
 
 use crate::cpu::element::Element;
-use crate::simd::Simd;
+use crate::simd::{F32, Simd};
+
+/// How values of a row meet vectors of columns.
+pub(crate) trait Multiply<S: Simd> {
+    /// What a row holds.
+    type Row: Copy;
+    /// What `b` holds.
+    type Column: Copy;
+    /// A vector of columns, loaded.
+    type Columns: Copy;
+
+    /// Values of a row that one of [`Self::Row`] holds.
+    const VALUES: usize;
+
+    /// Loads `S::LANES` columns.
+    ///
+    /// # Safety
+    /// `p` is readable for as many.
+    unsafe fn load(s: S, p: *const Self::Column) -> Self::Columns;
+
+    /// `sums + x * columns`.
+    fn add(s: S, x: Self::Row, columns: Self::Columns, sums: F32<S>) -> F32<S>;
+}
+
+impl<S: Simd, E: Element> Multiply<S> for E {
+    type Row = f32;
+    type Column = E;
+    type Columns = F32<S>;
+
+    const VALUES: usize = 1;
+
+    #[inline(always)]
+    unsafe fn load(s: S, p: *const E) -> F32<S> {
+        // SAFETY: the contract is the same.
+        unsafe { <E as Element>::load(s, p) }
+    }
+
+    #[inline(always)]
+    fn add(s: S, x: f32, columns: F32<S>, sums: F32<S>) -> F32<S> {
+        s.mul_add(s.splat(x), columns, sums)
+    }
+}
 
 /// Where a tile reads and writes. `a` and `c` have rows, `b` has one row a `k`.
-pub(crate) struct Operands<E> {
+pub(crate) struct Operands<S: Simd, M: Multiply<S>> {
     /// `a[r, k]` is `a[r * a_stride + k]`.
-    pub(crate) a: *const f32,
+    pub(crate) a: *const M::Row,
     pub(crate) a_stride: usize,
     /// `b[k, n]` is `b[k * b_stride + n]`.
-    pub(crate) b: *const E,
+    pub(crate) b: *const M::Column,
     pub(crate) b_stride: usize,
     /// `c[r, n]` is `c[r * c_stride + n]`.
     pub(crate) c: *mut f32,
     pub(crate) c_stride: usize,
-    /// Length of the sums.
+    /// Length of the sums, each of [`Multiply::VALUES`] products.
     pub(crate) k: usize,
     /// Whether the product is added to `c` or replaces it.
     pub(crate) accumulate: bool,
 }
 
-impl<E> Clone for Operands<E> {
+impl<S: Simd, M: Multiply<S>> Clone for Operands<S, M> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<E> Copy for Operands<E> {}
+impl<S: Simd, M: Multiply<S>> Copy for Operands<S, M> {}
 
 /// Rows of the largest tile: with two vectors a row, its sums and operands fill the registers.
 #[inline(always)]
@@ -40,32 +81,32 @@ pub(crate) fn max_rows<S: Simd>() -> usize {
 /// `a` is readable for `rows × k`, `b` for `k × NV·LANES` and `c` is writable (and initialised,
 /// with `accumulate`) for `rows × NV·LANES` values, at their strides; nothing else uses `c`.
 #[inline(always)]
-pub(crate) unsafe fn tile_rows<S: Simd, E: Element, const NV: usize>(
+pub(crate) unsafe fn tile_rows<S: Simd, M: Multiply<S>, const NV: usize>(
     s: S,
     rows: usize,
-    mut o: Operands<E>,
+    mut o: Operands<S, M>,
 ) {
     let mut left = rows;
     while left > 0 {
         // SAFETY: every arm computes at most `left` of the rows that the caller vouches for.
         let done = unsafe {
             if const { NV <= 2 && S::N_REGISTERS >= 32 } && left >= 12 {
-                tile::<S, E, 12, NV>(s, o);
+                tile::<S, M, 12, NV>(s, o);
                 12
             } else if left >= 6 {
-                tile::<S, E, 6, NV>(s, o);
+                tile::<S, M, 6, NV>(s, o);
                 6
             } else if left >= 5 {
-                tile::<S, E, 5, NV>(s, o);
+                tile::<S, M, 5, NV>(s, o);
                 5
             } else if left >= 4 {
-                tile::<S, E, 4, NV>(s, o);
+                tile::<S, M, 4, NV>(s, o);
                 4
             } else if left >= 3 {
-                tile::<S, E, 3, NV>(s, o);
+                tile::<S, M, 3, NV>(s, o);
                 3
             } else {
-                tile::<S, E, 1, NV>(s, o);
+                tile::<S, M, 1, NV>(s, o);
                 1
             }
         };
@@ -78,7 +119,7 @@ pub(crate) unsafe fn tile_rows<S: Simd, E: Element, const NV: usize>(
 /// # Safety
 /// As for [`tile_rows`] with `rows = R`.
 #[inline(always)]
-unsafe fn tile<S: Simd, E: Element, const R: usize, const NV: usize>(s: S, o: Operands<E>) {
+unsafe fn tile<S: Simd, M: Multiply<S>, const R: usize, const NV: usize>(s: S, o: Operands<S, M>) {
     let mut sums = [[s.splat(0.0); NV]; R];
     if o.accumulate {
         for r in 0..R {
@@ -92,14 +133,14 @@ unsafe fn tile<S: Simd, E: Element, const R: usize, const NV: usize>(s: S, o: Op
     for _ in 0..o.k {
         // SAFETY: `a` has advanced by at most `k - 1` columns and `b` by as many rows.
         unsafe {
-            let mut columns = [s.splat(0.0); NV];
-            for v in 0..NV {
-                columns[v] = E::load(s, b.add(v * S::LANES));
+            let mut columns = [M::load(s, b); NV];
+            for v in 1..NV {
+                columns[v] = M::load(s, b.add(v * S::LANES));
             }
             for r in 0..R {
-                let x = s.splat(*a.add(r * o.a_stride));
+                let x = *a.add(r * o.a_stride);
                 for v in 0..NV {
-                    sums[r][v] = s.mul_add(x, columns[v], sums[r][v]);
+                    sums[r][v] = M::add(s, x, columns[v], sums[r][v]);
                 }
             }
         }

@@ -1,0 +1,178 @@
+//! Attention of many rows whose queries, keys, weights and values are rounded to bf16 first and multiplied in pairs, by
+//! vectors or tiles.
+
+use pulp::NullaryFnOnce;
+
+use super::super::element::Element;
+use super::super::gemm::Multiply;
+use super::super::kv::{KvHead, PAGE_LEN};
+use super::head::{Seen, add_weighted, score};
+use super::{Block, State};
+use crate::scratch::with_scratch;
+use crate::simd::{Avx512Bf16, F32, Isa, Simd, Tiles, U32};
+
+/// Rows, columns and channels that tiles take at a time.
+const TILE_SIDE: usize = 32;
+
+/// Pairs of bf16 values, the first in the low half.
+struct Pairs;
+
+impl Multiply<Avx512Bf16> for Pairs {
+    type Row = u32;
+    type Column = u32;
+    type Columns = U32<Avx512Bf16>;
+
+    const VALUES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load(s: Avx512Bf16, p: *const u32) -> U32<Avx512Bf16> {
+        // SAFETY: lanes are as large, whatever their bits mean.
+        s.to_bits(unsafe { s.load(p.cast()) })
+    }
+
+    #[inline(always)]
+    fn add(
+        s: Avx512Bf16,
+        x: u32,
+        columns: U32<Avx512Bf16>,
+        sums: F32<Avx512Bf16>,
+    ) -> F32<Avx512Bf16> {
+        s.dot_bf16(s.splat_u32(x), columns, sums)
+    }
+}
+
+/// Channels that are multiplied at a time, of which a head must be a whole number; none where rounding gains nothing.
+pub(super) fn unit(isa: Isa) -> Option<usize> {
+    match isa {
+        Isa::Avx512Bf16(_) => Some(Pairs::VALUES),
+        Isa::Amx(_) => Some(TILE_SIDE),
+        _ => None,
+    }
+}
+
+/// Computes `block`, whose heads are whole [units](unit).
+pub(super) fn run(isa: Isa, block: Block<'_>) {
+    match isa {
+        Isa::Avx512Bf16(s) => run_on(s, None, block),
+        Isa::Amx(amx) => amx.with_tiles(|tiles| run_on(amx.bf16(), Some(tiles), block)),
+        isa => unreachable!("{isa} has no products of bf16 values"),
+    }
+}
+
+fn run_on(s: Avx512Bf16, tiles: Option<&Tiles>, block: Block<'_>) {
+    let layout = block.args.kv.layout();
+    let rows = block.tile_rows();
+    let room = if tiles.is_some() { rows.next_multiple_of(TILE_SIDE) } else { rows };
+    let per_row = layout.head_dim / 2 + PAGE_LEN / 2;
+    let per_page = PAGE_LEN / 2 * (layout.head_dim + layout.value_stride());
+    let n_pairs = room * per_row + per_page;
+    with_scratch(n_pairs + block.scratch_len(room), |scratch| {
+        let (pairs, scratch) = scratch.split_at_mut(n_pairs);
+        let pairs = bytemuck::cast_slice_mut(pairs);
+        s.vectorize(Run { s, tiles, block, room, scratch, pairs });
+    });
+}
+
+struct Run<'a, 's> {
+    s: Avx512Bf16,
+    /// Multiply if they are there.
+    tiles: Option<&'s Tiles>,
+    block: Block<'a>,
+    /// Rows that buffers have room for; what those beyond the block's hold has no meaning.
+    room: usize,
+    scratch: &'s mut [f32],
+    pairs: &'s mut [u32],
+}
+
+impl NullaryFnOnce for Run<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { s, tiles, block, room, scratch, pairs } = self;
+        let (rows, c) = (block.tile_rows(), block.args.kv.layout().head_dim);
+        let mut state = State::new(&block, room, scratch);
+        let stride = state.value_stride;
+        let (q, pairs) = pairs.split_at_mut(room * c / 2);
+        let (weights, pairs) = pairs.split_at_mut(room * PAGE_LEN / 2);
+        let (keys, values) = pairs.split_at_mut(c / 2 * PAGE_LEN);
+        s.narrow_slice_bf16(&mut q[..rows * c / 2], &state.q[..rows * c]);
+        for (id, seen) in block.pages() {
+            match block.args.kv.head(id, block.kv_head) {
+                KvHead::F32(kv) => round_page(s, kv, seen, keys, (values, stride)),
+                KvHead::F16(kv) => round_page(s, kv, seen, keys, (values, stride)),
+                KvHead::Q8(_) => unreachable!("such pages are not rounded"),
+            }
+            match tiles {
+                Some(tiles) => {
+                    tiles.multiply(state.scores, q, keys, [room, c / 2, PAGE_LEN], false)
+                }
+                None => score::<_, Pairs, 2>(s, (rows, c), (q, 0..c), keys, seen, state.scores),
+            }
+            state.weigh(s, &block, seen);
+            let n = rows * PAGE_LEN;
+            s.narrow_slice_bf16(&mut weights[..n / 2], &state.scores[..n]);
+            if let Some(tiles) = tiles {
+                let shape = [room, PAGE_LEN / 2, stride];
+                tiles.multiply(state.sums, weights, values, shape, true);
+            } else {
+                let shape = (rows, stride);
+                add_weighted::<_, Pairs, 2>(s, shape, weights, values, 0..stride, seen, state.sums);
+            }
+        }
+        state.finish(s, &block);
+    }
+}
+
+/// Pairs of channels of the keys of a page, `[C/2][PAGE_LEN]`, and of slots of its values, `[PAGE_LEN/2][stride]`,
+/// for the slots that are seen. The values of others become zero.
+#[inline(always)]
+fn round_page<E: Element>(
+    s: Avx512Bf16,
+    head: &[E],
+    seen: Seen<'_>,
+    keys: &mut [u32],
+    (values, stride): (&mut [u32], usize),
+) {
+    const LANES: usize = <Avx512Bf16 as Simd>::LANES;
+    let (from_keys, from_values) = head.split_at(2 * keys.len());
+    let (rows, _) = from_keys.as_chunks::<PAGE_LEN>();
+    for (pairs, rows) in keys.chunks_exact_mut(PAGE_LEN).zip(rows.chunks_exact(2)) {
+        for n in (seen.from / LANES * LANES..seen.to).step_by(LANES) {
+            // SAFETY: rows and pairs have `PAGE_LEN` slots, a whole number of vectors.
+            unsafe {
+                let even = <E as Element>::load(s, rows[0][n..].as_ptr());
+                let odd = <E as Element>::load(s, rows[1][n..].as_ptr());
+                store(s, &mut pairs[n..], even, odd);
+            }
+        }
+    }
+    values[..seen.from / 2 * stride].fill(0);
+    values[seen.to.div_ceil(2) * stride..].fill(0);
+    for slot in (seen.from / 2 * 2..seen.to).step_by(2) {
+        let pairs = &mut values[slot / 2 * stride..][..stride];
+        let (even, odd) = from_values[slot * stride..][..2 * stride].split_at(stride);
+        let (has_even, has_odd) = (slot >= seen.from, slot + 1 < seen.to);
+        for n in (0..stride).step_by(LANES) {
+            let zero = s.splat(0.0);
+            // SAFETY: all have `stride` values, a whole number of vectors.
+            unsafe {
+                let even =
+                    if has_even { <E as Element>::load(s, even[n..].as_ptr()) } else { zero };
+                let odd = if has_odd { <E as Element>::load(s, odd[n..].as_ptr()) } else { zero };
+                store(s, &mut pairs[n..], even, odd);
+            }
+        }
+    }
+}
+
+/// Stores a vector of pairs.
+///
+/// # Safety
+/// `to` has room for it.
+#[inline(always)]
+unsafe fn store(s: Avx512Bf16, to: &mut [u32], even: F32<Avx512Bf16>, odd: F32<Avx512Bf16>) {
+    let pairs = s.with_bits(s.pairs_bf16(even, odd));
+    // SAFETY: the caller vouches for the room; lanes are as large, whatever their bits mean.
+    unsafe { s.store(to.as_mut_ptr().cast(), pairs) };
+}
