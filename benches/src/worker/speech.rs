@@ -138,7 +138,7 @@ fn passes<B: Backend>(
     decoder: &mut DecoderState<B>,
     samples: &[f32],
 ) -> Result<[f64; 6]> {
-    let (mel_s, mel) = timed(|| model.log_mel().compute(samples, WINDOW_SAMPLES));
+    let (mel_s, mel) = timed(|| model.mel(samples, WINDOW_SAMPLES));
     let window = mel.window(0, WINDOW_FRAMES);
     let (encode_s, ()) = timed(|| model.encode(encoder, &window));
     let (keys_s, ()) = timed(|| model.set_audio(decoder, 0, encoder));

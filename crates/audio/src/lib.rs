@@ -18,7 +18,7 @@ pub mod vad;
 pub use decode::decode_file;
 pub use decode::{Audio, Channels, Decoder, Progress, SourceInfo, decode_bytes, decode_reader};
 pub use error::Error;
-pub use mel::{HOP, LogMel, Mel, N_FFT};
+pub use mel::{HOP, LogMel, Mel, MelPiece, N_FFT};
 pub use resample::{Resampler, resample};
 pub use vad::{SpeechGate, SpeechMap, Vad, VadOptions};
 

@@ -18,6 +18,10 @@ use filters::FilterBank;
 pub const N_FFT: usize = 400;
 /// Samples between the starts of two frames.
 pub const HOP: usize = 160;
+/// Powers below this count as this.
+const LEAST_POWER: f32 = 1e-10;
+/// Frames that are worth a task.
+const PIECE_FRAMES: usize = 500;
 /// Frequency bins of one window, 40 Hz apart.
 pub(crate) const N_BINS: usize = N_FFT / 2 + 1;
 
@@ -44,6 +48,17 @@ pub struct Mel {
     pub n_frames: usize,
     /// `[n_frames][n_mels]`, time-major.
     pub data: Vec<f32>,
+}
+
+/// Some frames of a spectrogram that is being made.
+#[derive(Debug)]
+pub struct MelPiece<'a> {
+    /// The first of them.
+    first: usize,
+    /// `[frames][n_mels]`.
+    data: &'a mut [f32],
+    /// The greatest logarithm.
+    top: f32,
 }
 
 impl LogMel {
@@ -93,24 +108,53 @@ impl LogMel {
     ///
     /// `n_frames` is `(samples.len() + padding_samples) / 160`. The signal is reflected by 200
     /// samples at both ends, as `torch.stft(center=True)` does, and that transform's last frame is
-    /// dropped. The floor (8 decades under the loudest value) is taken over the whole result, so
+    /// dropped. Values are `(max(log10(max(power, 1e-10)), top - 8) + 4) / 4`; `top` is taken over the whole result, so
     /// a caller that wants the reference's values passes the whole file: openai-whisper pads
     /// by 480 000 samples, faster-whisper 1.2 by 160.
     ///
     /// Inputs of 200 samples or fewer, which the reference refuses, are reflected again and again
     /// (a bouncing index), so that any non-zero length works.
     pub fn compute(&self, samples: &[f32], padding_samples: usize) -> Mel {
+        self.compute_by(samples, padding_samples, |pieces, task| pieces.iter_mut().for_each(task))
+    }
+
+    /// The same, where `for_each` calls a task once for each of some pieces, on several threads if it can.
+    pub fn compute_by(
+        &self,
+        samples: &[f32],
+        padding_samples: usize,
+        for_each: impl Fn(&mut [MelPiece<'_>], &(dyn Fn(&mut MelPiece<'_>) + Sync)),
+    ) -> Mel {
         let n_mels = self.n_mels();
         let n_frames = (samples.len() + padding_samples) / HOP;
         let mut data = vec![0.0f32; n_frames * n_mels];
+        let pieces = data.chunks_mut(PIECE_FRAMES * n_mels).enumerate();
+        let mut pieces: Vec<_> = pieces
+            .map(|(i, data)| MelPiece { first: i * PIECE_FRAMES, data, top: f32::NEG_INFINITY })
+            .collect();
+        for_each(&mut pieces, &|piece| self.transform(samples, padding_samples, piece));
+        let top = pieces.iter().fold(f32::NEG_INFINITY, |top, piece| top.max(piece.top));
+        for_each(&mut pieces, &|piece| {
+            for x in &mut *piece.data {
+                *x = (x.max(top - 8.0) + 4.0) / 4.0;
+            }
+        });
+        Mel { n_mels, n_frames, data }
+    }
+
+    /// The decimal logarithms of a piece's mels, and the greatest.
+    fn transform(&self, samples: &[f32], padding_samples: usize, piece: &mut MelPiece<'_>) {
         let mut frame = vec![0.0f32; N_FFT];
         let mut spectrum = self.fft.make_output_vec();
         let mut scratch = self.fft.make_scratch_vec();
         let mut power = [0.0f32; N_BINS];
-        for (index, mels) in data.chunks_exact_mut(n_mels).enumerate() {
-            load_frame(samples, padding_samples, index, &mut frame);
+        let MelPiece { first, data, top } = piece;
+        for (i, mels) in data.chunks_exact_mut(self.n_mels()).enumerate() {
+            load_frame(samples, padding_samples, *first + i, &mut frame);
             // Most of a padded file is zeros: their power is zero.
             if frame.iter().all(|&x| x == 0.0) {
+                mels.fill(LEAST_POWER.log10());
+                *top = top.max(LEAST_POWER.log10());
                 continue;
             }
             for (x, w) in frame.iter_mut().zip(&self.window) {
@@ -122,9 +166,11 @@ impl LogMel {
                 *p = bin.norm_sqr();
             }
             self.filters.apply(&power, mels);
+            for x in mels {
+                *x = x.max(LEAST_POWER).log10();
+                *top = top.max(*x);
+            }
         }
-        log_and_scale(&mut data);
-        Mel { n_mels, n_frames, data }
     }
 }
 
@@ -151,18 +197,6 @@ fn reflect(index: isize, len: usize) -> usize {
     let period = 2 * (len - 1);
     let wrapped = index.rem_euclid(period as isize) as usize;
     wrapped.min(period - wrapped)
-}
-
-/// `(max(log10(max(x, 1e-10)), top - 8) + 4) / 4`, `top` over all of `data`.
-fn log_and_scale(data: &mut [f32]) {
-    let mut top = f32::NEG_INFINITY;
-    for x in data.iter_mut() {
-        *x = x.max(1e-10).log10();
-        top = top.max(*x);
-    }
-    for x in data.iter_mut() {
-        *x = (x.max(top - 8.0) + 4.0) / 4.0;
-    }
 }
 
 impl Mel {

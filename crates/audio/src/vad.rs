@@ -24,19 +24,28 @@ pub use ranges::VadOptions;
 /// Samples of one step of the network.
 pub const STEP: usize = 512;
 
-/// The network, on one thread.
+/// The network.
 #[derive(Debug)]
 pub struct Vad {
     network: Network,
 }
 
 impl Vad {
-    /// Unpacks the weights.
+    /// Unpacks the weights, for one thread.
     ///
     /// # Errors
     /// If `STONECHAT_ISA` has no meaning.
     pub fn new() -> Result<Self, Error> {
-        Ok(Self { network: Network::new(Cpu::new(1)?) })
+        Self::with_threads(1)
+    }
+
+    /// The same for `n_threads`; 0 means one a physical core. Half of the work is shared out: what each step has of its
+    /// own.
+    ///
+    /// # Errors
+    /// If `STONECHAT_ISA` has no meaning or threads cannot be started.
+    pub fn with_threads(n_threads: usize) -> Result<Self, Error> {
+        Ok(Self { network: Network::new(Cpu::new(n_threads)?) })
     }
 
     /// The probability of speech in each [`STEP`] samples; the last step is padded with zeros.

@@ -14,6 +14,7 @@
 //! | `gated` | product of an activated and a plain half of a feed-forward network |
 //! | `matmul` | choice between `gemv` (few rows) and `gemm` (many), epilogue |
 //! | `conv1d` | convolution as matmul over overlapping rows |
+//! | `lstm` | a step of a long short-term memory |
 //! | `top_k` | the greatest values of a row |
 //! | `kv`, `attention` | paged keys and values, attention over them |
 
@@ -25,9 +26,9 @@ mod epilogue;
 mod gated;
 mod gemm;
 mod gemv;
-
 mod kv;
 mod layer_norm;
+mod lstm;
 mod math;
 mod matmul;
 mod matrix;
@@ -43,9 +44,9 @@ pub use conv1d::conv1d;
 pub use elementwise::{add_in_place, gelu_in_place};
 pub use epilogue::{Activation, Epilogue};
 pub use gated::{GatedActivation, gated};
-
 pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN};
 pub use layer_norm::{LayerNorm, layer_norm};
+pub use lstm::Lstm;
 pub use matmul::{DenseWeight, matmul, matmul_dequantized};
 pub use matrix::{MatMut, MatRef, SharedMut};
 pub use rms_norm::{RmsNorm, rms_norm};

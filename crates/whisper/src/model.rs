@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stonechat_audio::LogMel;
+use stonechat_audio::{LogMel, Mel};
 use stonechat_formats::{Format, ModelFile};
 use stonechat_nn::{Backend, KvDType, rehearsed_sizes};
 use stonechat_text::Tokenizer;
@@ -84,10 +84,13 @@ impl<B: Backend> Model<B> {
         &self.tokenizer
     }
 
-    /// The spectrogram that this model hears.
+    /// The spectrogram that this model hears of `samples` and as many zeros as `padding_samples`, see
+    /// [`LogMel::compute`].
     #[must_use]
-    pub fn log_mel(&self) -> &LogMel {
-        &self.log_mel
+    pub fn mel(&self, samples: &[f32], padding_samples: usize) -> Mel {
+        self.log_mel.compute_by(samples, padding_samples, |pieces, task| {
+            self.backend.for_each(pieces, task);
+        })
     }
 
     pub(crate) fn alignment_heads(&self) -> &AlignmentHeads {

@@ -19,11 +19,15 @@ const QUIET_SAMPLES: usize = SAMPLE_RATE / 2;
 
 impl Options {
     /// The stretches of 16 kHz samples that hold speech, where only speech is to be heard; `None` where
-    /// everything is, and where the clips are given.
+    /// everything is, and where the clips are given. `n_threads` look for it; 0 means one a physical core.
     ///
     /// # Errors
-    /// If an option is out of its range.
-    pub fn find_speech(&self, samples: &[f32]) -> Result<Option<Vec<Range<usize>>>, Error> {
+    /// If an option is out of its range or threads cannot be started.
+    pub fn find_speech(
+        &self,
+        samples: &[f32],
+        n_threads: usize,
+    ) -> Result<Option<Vec<Range<usize>>>, Error> {
         let leaves_out = match self.vad {
             VadMode::Off => false,
             VadMode::On => true,
@@ -32,7 +36,7 @@ impl Options {
         if !leaves_out || !self.clip_timestamps.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Vad::new()?.detect(samples, &self.vad_options)?))
+        Ok(Some(Vad::with_threads(n_threads)?.detect(samples, &self.vad_options)?))
     }
 
     /// The stretches of a recording of `n_samples` that the clips name.

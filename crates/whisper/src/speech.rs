@@ -22,7 +22,7 @@ impl<B: Backend> Transcriber<B> {
         options: &'a Options,
     ) -> Result<Transcription<'a, B>, Error> {
         options.validate()?;
-        let speech = options.find_speech(samples)?;
+        let speech = options.find_speech(samples, 1)?;
         self.segments_of(samples, speech, options).await
     }
 

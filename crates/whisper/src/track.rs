@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use stonechat_audio::vad::STEP;
-use stonechat_audio::{LogMel, Mel, Vad, VadOptions};
+use stonechat_audio::{Mel, Vad, VadOptions};
 use stonechat_text::Tokenizer;
 
 use crate::context::History;
@@ -14,7 +14,7 @@ use crate::times::{frames, hundredths, seconds};
 use crate::words::speech_end;
 use crate::{
     FRAMES_PER_POSITION, Finish, HOP_LENGTH, SAMPLE_RATE, Segment, SpecialTokens,
-    TIMESTAMP_SECONDS, WINDOW_FRAMES, WINDOW_SAMPLES, WindowResult,
+    TIMESTAMP_SECONDS, WINDOW_FRAMES, WindowResult,
 };
 
 /// So much of a stretch is searched for the end of its speech: longer than a sentence that the model
@@ -45,9 +45,8 @@ pub(crate) struct Track {
 }
 
 impl Track {
-    /// The stretch `range` of `recording`.
-    pub(crate) fn new(recording: &[f32], range: Range<usize>, log_mel: &LogMel) -> Self {
-        let mel = log_mel.compute(&recording[range.clone()], WINDOW_SAMPLES);
+    /// The stretch `range` of a recording, with its spectrogram and that of a window of silence after it.
+    pub(crate) fn new(range: Range<usize>, mel: Mel) -> Self {
         let n_frames = mel.n_frames - WINDOW_FRAMES;
         let last_speech = seconds(range.start);
         Self {
@@ -280,12 +279,13 @@ mod tests {
     use stonechat_audio::{LogMel, Vad, VadOptions, decode_file};
 
     use super::{REACH_FRAMES, Track};
-    use crate::{HOP_LENGTH, SAMPLE_RATE, SpecialTokens, TIMESTAMP_SECONDS};
+    use crate::{HOP_LENGTH, SAMPLE_RATE, SpecialTokens, TIMESTAMP_SECONDS, WINDOW_SAMPLES};
 
     /// How far the text of a piece has to reach, in seconds.
     fn reach(recording: &[f32], is_piece: bool) -> Option<f64> {
         let special = SpecialTokens::new(51865).unwrap();
-        let mut track = Track::new(recording, 0..recording.len(), &LogMel::new(80));
+        let mel = LogMel::new(80).compute(recording, WINDOW_SAMPLES);
+        let mut track = Track::new(0..recording.len(), mel);
         if is_piece {
             track.find_end(recording, &mut Vad::new().unwrap(), &VadOptions::default());
         }

@@ -260,7 +260,8 @@ impl<B: Backend> Transcriber<B> {
 
     pub(crate) fn track(&mut self, samples: &[f32], range: Range<usize>) -> Track {
         let started = Instant::now();
-        let track = Track::new(samples, range, self.model.log_mel());
+        let mel = self.model.mel(&samples[range.clone()], WINDOW_SAMPLES);
+        let track = Track::new(range, mel);
         self.timings.mel += started.elapsed();
         track
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use realfft::num_complex::Complex;
 use realfft::{RealFftPlanner, RealToComplex};
 use stonechat_compute::Cpu;
-use stonechat_compute::cpu::{DenseWeight, Epilogue, MatMut, MatRef, matmul};
+use stonechat_compute::cpu::{DenseWeight, Epilogue, Lstm, MatMut, MatRef, matmul};
 
 use super::STEP;
 
@@ -64,8 +64,7 @@ pub(super) struct Network {
     cpu: Cpu,
     convolutions: [Layer; 4],
     lstm_input: Layer,
-    /// `[GATES, HIDDEN]`.
-    lstm_hidden: Vec<f32>,
+    lstm_hidden: Lstm,
     output: Layer,
     window: Vec<f32>,
     fft: Arc<dyn RealToComplex<f32>>,
@@ -122,7 +121,7 @@ impl Network {
             layer(CHANNELS[3], CHANNELS[2]),
         ];
         let lstm_input = layer(GATES, CHANNELS[3]);
-        let lstm_hidden = take(GATES * HIDDEN);
+        let lstm_hidden = Lstm::new(HIDDEN, &take(GATES * HIDDEN));
         let output = Layer { weight: take(HIDDEN), bias: take(1) };
         let hann = |i: usize| 0.5 - 0.5 * (TAU * i as f64 / N_FFT as f64).cos();
         Self {
@@ -174,7 +173,8 @@ impl Network {
             self.transform(samples, first + done * STEP, n, buffers);
             self.encode(n, buffers);
             for gates in buffers.gates[..n * GATES].chunks_exact_mut(GATES) {
-                self.step(gates, memory);
+                let Memory { hidden, cell } = memory;
+                self.lstm_hidden.step(self.cpu.isa, gates, hidden, cell);
                 let state = memory.hidden.iter().zip(&self.output.weight);
                 let sum: f32 = state.map(|(h, w)| h.max(0.0) * w).sum();
                 probabilities.push(sigmoid(sum + self.output.bias[0]));
@@ -234,20 +234,6 @@ impl Network {
         layer(fourth, MatRef::packed(x3, n, c3), MatMut::packed(x4, n, c4));
         rectify(x4);
         layer(&self.lstm_input, MatRef::packed(x4, n, c4), MatMut::packed(gates, n, GATES));
-    }
-
-    /// One step of the LSTM; `gates` holds the product with the input.
-    fn step(&self, gates: &mut [f32], Memory { hidden, cell }: &mut Memory) {
-        let epilogue = Epilogue { accumulate: true, ..Epilogue::default() };
-        let x = MatRef::packed(&hidden[..], 1, HIDDEN);
-        let out = MatMut::packed(gates, 1, GATES);
-        matmul(&self.cpu, out, x, DenseWeight::F32(&self.lstm_hidden), epilogue);
-        for i in 0..HIDDEN {
-            let gate = |which: usize| gates[which * HIDDEN + i];
-            let kept = sigmoid(gate(1)) * cell[i];
-            cell[i] = kept + sigmoid(gate(0)) * gate(2).tanh();
-            hidden[i] = sigmoid(gate(3)) * cell[i].tanh();
-        }
     }
 }
 

@@ -92,7 +92,7 @@ impl RecognizerArgs {
             KvName::F32 => KvDType::F32,
             KvName::F16 => KvDType::F16,
         };
-        Ok(Recognizer { path, kv_dtype })
+        Ok(Recognizer { path, kv_dtype, n_threads: self.threads })
     }
 
     /// Opens the device and does `work` on it.
@@ -106,12 +106,18 @@ impl RecognizerArgs {
 pub(super) struct Recognizer {
     path: PathBuf,
     kv_dtype: KvDType,
+    n_threads: usize,
 }
 
 impl Recognizer {
     /// Where the model is.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Threads of the CPU; 0 means one a physical core.
+    pub(super) fn n_threads(&self) -> usize {
+        self.n_threads
     }
 
     /// Loads `file`, the model's, with a bar on a terminal.

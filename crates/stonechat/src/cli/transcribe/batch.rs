@@ -191,9 +191,11 @@ impl Batch<'_> {
 
     /// Reads inputs until nobody takes them.
     fn read_all(&self, to_do: &[usize], sender: &SyncSender<Recording>) {
-        for &index in to_do {
+        for (i, &index) in to_do.iter().enumerate() {
             let started = Instant::now();
-            let read = self.read(&self.plan.tasks[index].input);
+            // While the first is read, nothing else is done yet.
+            let n_threads = if i == 0 { self.plan.recognizer.n_threads() } else { 1 };
+            let read = self.read(&self.plan.tasks[index].input, n_threads);
             let seconds = started.elapsed().as_secs_f64();
             let recording = Recording { index, read, seconds };
             if recording.read.is_ok() {
@@ -205,14 +207,14 @@ impl Batch<'_> {
         }
     }
 
-    fn read(&self, input: &Input) -> anyhow::Result<Vec<Signal>> {
+    fn read(&self, input: &Input, n_threads: usize) -> anyhow::Result<Vec<Signal>> {
         let decoder = Decoder::new().channels(self.plan.channels);
         let channels = match input {
             Input::StandardInput => decoder.reader_channels(io::stdin().lock()),
             Input::File { path, .. } => decoder.file_channels(path),
         }?;
         let signal = |audio: Audio| -> anyhow::Result<Signal> {
-            let speech = self.plan.options.find_speech(&audio.samples)?;
+            let speech = self.plan.options.find_speech(&audio.samples, n_threads)?;
             Ok(Signal { audio, speech })
         };
         channels.into_iter().map(signal).collect()
