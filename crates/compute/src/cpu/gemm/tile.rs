@@ -34,7 +34,7 @@ impl<S: Simd, E: Element> Multiply<S> for E {
 
     #[inline(always)]
     unsafe fn load(s: S, p: *const E) -> F32<S> {
-        // SAFETY: the contract is the same.
+        // SAFETY: what the caller vouches for is what `Element` asks.
         unsafe { <E as Element>::load(s, p) }
     }
 
