@@ -39,7 +39,7 @@ mod softmax;
 mod test_data;
 mod top_k;
 
-pub use attention::{Attention, QueryRow, attention};
+pub use attention::{Attention, QueryRow, Rounding, attention};
 pub use conv1d::conv1d;
 pub use elementwise::{add_in_place, gelu_in_place};
 pub use epilogue::{Activation, Epilogue};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stonechat_compute::cpu::{
     Activation, Attention, DenseWeight, Epilogue, GatedActivation, KvDType, KvLayout, KvPool,
-    KvRow, LayerNorm, MatMut, MatRef, QueryRow, RmsNorm, Rope, RopePairs, Rotation, attention,
-    gated, layer_norm, log_softmax_in_place, matmul, rms_norm, rope,
+    KvRow, LayerNorm, MatMut, MatRef, QueryRow, RmsNorm, Rope, RopePairs, Rotation, Rounding,
+    attention, gated, layer_norm, log_softmax_in_place, matmul, rms_norm, rope,
 };
 use stonechat_compute::{Cpu, Isa, ThreadTeam};
 
@@ -78,7 +78,7 @@ fn ops_of_a_decode_step_do_not_allocate() {
                 sinks: Some(&per_head),
                 rows: &rows,
                 page_table: &page_table,
-                may_round: true,
+                rounding: Rounding::Allowed,
             };
             attention(&cpu, MatMut::packed(&mut x, n_rows, width), args);
         }

@@ -129,7 +129,7 @@ impl<B: Backend> Pass<'_, B> {
                 sinks: block.attn_sinks.as_ref(),
                 rows: if is_local { &part.plan.local_rows } else { &part.plan.rows },
                 page_table: &part.plan.page_table,
-                may_round: block.is_quantized,
+                rounding: block.attn_rounding,
             },
         );
         let result = View::packed(attn, t, config.q_width());

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, RmsNorm};
+use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, RmsNorm, Rounding};
 
 use crate::arch::{FeedForward, NormKind, Residual};
 use crate::rope::RopeDivisors;
@@ -70,8 +70,8 @@ pub(crate) struct Block<B: Backend> {
     pub(crate) attn_k_norm: Option<B::Buffer>,
     /// `[H]`.
     pub(crate) attn_sinks: Option<B::Buffer>,
-    /// Whether attention's weights are.
-    pub(crate) is_quantized: bool,
+    /// Where products are rounded, if attention's weights are quantized.
+    pub(crate) attn_rounding: Rounding,
     pub(crate) attn_output: Linear<B>,
     pub(crate) post_attn_norm: Option<RmsNorm<B>>,
     /// None where the feed-forward network sees what attention sees.
@@ -190,7 +190,10 @@ impl<B: Backend> Loader<'_, B> {
         let output = self.source.find(&format!("{name}.attn_output.weight"))?;
         Ok(Block {
             attn_norm,
-            is_quantized: output.is_some_and(|tensor| tensor.dtype.is_quantized()),
+            attn_rounding: match output {
+                Some(tensor) if tensor.dtype.is_quantized() => Rounding::WithProducts,
+                _ => Rounding::Never,
+            },
             attn_q,
             attn_k,
             attn_v,

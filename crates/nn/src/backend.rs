@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use stonechat_compute::cpu::KvLayout;
 pub use stonechat_compute::cpu::{
-    Activation, GatedActivation, KvDType, KvRow, QueryRow, Ranked, RopePairs,
+    Activation, GatedActivation, KvDType, KvRow, QueryRow, Ranked, RopePairs, Rounding,
 };
 use stonechat_compute::{DType, SharedBytes};
 
@@ -210,9 +210,8 @@ pub struct Attention<'a, B: Backend> {
     pub rows: &'a [QueryRow],
     /// The page lists of all sequences; each row says where its own begins.
     pub page_table: &'a [u32],
-    /// Whether queries, keys, weights and values of blocks of many rows may be rounded to bf16 before they are
-    /// multiplied, where a device is faster so: as fine as weights and activations of 8 bits.
-    pub may_round: bool,
+    /// Whether blocks of many rows may be rounded first, where a device is faster so.
+    pub rounding: Rounding,
 }
 
 /// Arguments of [`Backend::embed`].

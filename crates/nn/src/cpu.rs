@@ -468,7 +468,7 @@ impl Backend for Cpu {
             format!("attention, {} rows, {} positions", upper(args.rows.len()), upper(n_positions))
         });
         let Attention {
-            q, kv, layer, n_heads, scale, soft_cap, rows, page_table, may_round, ..
+            q, kv, layer, n_heads, scale, soft_cap, rows, page_table, rounding, ..
         } = args;
         let (slopes, sinks) = (args.slopes.map(|s| &s[..]), args.sinks.map(|s| &s[..]));
         let Rows { rows: n_rows, cols, .. } = q.rows;
@@ -488,7 +488,7 @@ impl Backend for Cpu {
                 sinks,
                 rows,
                 page_table,
-                may_round,
+                rounding,
             },
         );
     }

@@ -30,7 +30,7 @@ mod wgpu;
 pub use backend::{
     Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, GatedNetwork,
     KvDType, KvRow, KvShape, LoadCost, MAX_TOP_K, MAX_TOP_K_COLS, MatrixSource, Product, QueryRow,
-    Ranked, Rope, RopePairs, Rotation, Routing, Rows, View, rehearsed_sizes,
+    Ranked, Rope, RopePairs, Rotation, Rounding, Routing, Rows, View, rehearsed_sizes,
 };
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};

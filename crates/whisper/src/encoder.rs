@@ -2,7 +2,7 @@
 
 use stonechat_nn::{
     Activation, Attention, Backend, Conv1d, Error, KvCache, KvDType, KvShape, LayerNorm, Linear,
-    PAGE_LEN, QueryRow, Rows, Sequence, View,
+    PAGE_LEN, QueryRow, Rounding, Rows, Sequence, View,
 };
 
 use crate::{Config, WINDOW_FRAMES};
@@ -24,8 +24,8 @@ pub(crate) struct EncoderBlock<B: Backend> {
     pub(crate) attn_norm: LayerNorm<B>,
     /// Query, key and value stacked: `[3D, D]`.
     pub(crate) attn_qkv: Linear<B>,
-    /// Whether the projections' weights are.
-    pub(crate) is_quantized: bool,
+    /// Allowed where the projections' weights are quantized.
+    pub(crate) attn_rounding: Rounding,
     pub(crate) attn_out: Linear<B>,
     pub(crate) ffn_norm: LayerNorm<B>,
     pub(crate) ffn_up: Linear<B>,
@@ -135,7 +135,7 @@ impl<B: Backend> Encoder<B> {
                     sinks: None,
                     rows,
                     page_table: window.pages(),
-                    may_round: block.is_quantized,
+                    rounding: block.attn_rounding,
                 },
             );
             block.attn_out.accumulate(backend, x, View::packed(h, t, d));

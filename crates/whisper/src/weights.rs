@@ -1,7 +1,7 @@
 //! Reading a file into checked, device-resident weights.
 
 use stonechat_compute::{DType, SharedBytes};
-use stonechat_nn::{Backend, Conv1d, LayerNorm, Linear, MatrixSource};
+use stonechat_nn::{Backend, Conv1d, LayerNorm, Linear, MatrixSource, Rounding};
 
 use crate::decoder::{Decoder, DecoderBlock};
 use crate::encoder::{Encoder, EncoderBlock};
@@ -73,7 +73,11 @@ impl<B: Backend> Loader<'_, B> {
         let d = self.d_model;
         let query = self.checked(&format!("{name}.attn.query.weight"), &[d, d])?;
         Ok(EncoderBlock {
-            is_quantized: query.dtype.is_quantized(),
+            attn_rounding: if query.dtype.is_quantized() {
+                Rounding::Allowed
+            } else {
+                Rounding::Never
+            },
             attn_norm: self.norm(&format!("{name}.attn_ln"))?,
             attn_qkv: self.projections(&format!("{name}.attn"), &["query", "key", "value"])?,
             attn_out: self.linear(&format!("{name}.attn.out"), [d, d])?,

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use stonechat_benches::protocol::{FloorKind, Unit};
 use stonechat_nn::{
-    Attention, Backend, Cpu, KvCache, KvDType, KvRow, KvShape, PAGE_LEN, QueryRow, Sequence, View,
+    Attention, Backend, Cpu, KvCache, KvDType, KvRow, KvShape, PAGE_LEN, QueryRow, Rounding,
+    Sequence, View,
 };
 
 use super::{Case, Repeated, STREAM_BYTES, filled};
@@ -88,7 +89,7 @@ fn attend<'a>(
         sinks: None,
         rows,
         page_table,
-        may_round: false,
+        rounding: Rounding::Never,
     }
 }
 

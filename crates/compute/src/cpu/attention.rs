@@ -81,16 +81,29 @@ pub struct Attention<'a> {
     pub rows: &'a [QueryRow],
     /// The page lists of all sequences.
     pub page_table: &'a [u32],
-    /// Whether queries, keys, weights and values of blocks of many rows may be rounded to bf16 before they are
-    /// multiplied, where that is faster: as fine as weights and activations of 8 bits.
-    pub may_round: bool,
+    /// Whether blocks of many rows are rounded first.
+    pub rounding: Rounding,
+}
+
+/// Where queries, keys, weights and values of blocks of many rows are rounded to bf16 before they are multiplied, which
+/// is as fine as weights and activations of 8 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rounding {
+    /// Nowhere.
+    #[default]
+    Never,
+    /// Where quantized weights are multiplied with inputs that are rounded so, too: on tiles. Elsewhere a text that is
+    /// read at once gives the bits that it gives token by token.
+    WithProducts,
+    /// Where it is faster.
+    Allowed,
 }
 
 /// `out[t,h] = sum_p softmax_p(scale * q[t,h] · k[p,g]) * v[p,g]` over the positions
 /// `kv_start .. kv_len` of the row's pages.
 ///
 /// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP, `tanh` within 4; with
-/// [`Attention::may_round`] the factors of a product may each be off by `2^-8` of themselves. Slots
+/// [`Attention::rounding`] the factors of a product may each be off by `2^-8` of themselves. Slots
 /// before or beyond every position that the rows of a sequence see are not used, whatever they
 /// hold. A row that sees nothing gives zeros.
 ///
@@ -104,7 +117,7 @@ pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
         return;
     }
     let out = out.shared();
-    let rounds = rounds(cpu.isa, args.kv.layout(), args.may_round);
+    let rounds = rounds(cpu.isa, args.kv.layout(), args.rounding);
     let n_block_rows = if rounds { ROUNDED_BLOCK_ROWS } else { BLOCK_ROWS };
     let block_rows = (n_block_rows / group).max(1);
     let n_kv_heads = args.kv.layout().n_kv_heads;
@@ -143,16 +156,16 @@ pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
 }
 
 /// Whether blocks of many rows are rounded to bf16.
-fn rounds(isa: Isa, layout: KvLayout, may_round: bool) -> bool {
+fn rounds(isa: Isa, layout: KvLayout, rounding: Rounding) -> bool {
     #[cfg(target_arch = "x86_64")]
-    let unit = rounded::unit(isa);
+    let unit = rounded::unit(isa, rounding);
     #[cfg(not(target_arch = "x86_64"))]
     let unit = {
-        let _ = isa;
+        let _ = (isa, rounding);
         None
     };
     let fits = |unit: usize| layout.head_dim.is_multiple_of(unit);
-    may_round && layout.dtype != KvDType::Q8_0 && unit.is_some_and(fits)
+    layout.dtype != KvDType::Q8_0 && unit.is_some_and(fits)
 }
 
 /// Multiplications of the whole op.

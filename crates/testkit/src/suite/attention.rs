@@ -1,6 +1,8 @@
 //! Cases of [`Backend::attention`], [`Backend::kv_write`] and [`Backend::kv_copy_page`].
 
-use stonechat_nn::{Attention, Backend, KvDType, KvRow, KvShape, PAGE_LEN, QueryRow, Rows, View};
+use stonechat_nn::{
+    Attention, Backend, KvDType, KvRow, KvShape, PAGE_LEN, QueryRow, Rounding, Rows, View,
+};
 
 use super::{Case, F32, Q8_KV, ROUNDED, Tolerance, download, upload};
 use crate::{Lcg, Reference};
@@ -25,7 +27,7 @@ struct Scoring {
     soft_cap: Option<f32>,
     slopes: bool,
     sinks: bool,
-    may_round: bool,
+    rounding: Rounding,
 }
 
 impl Heads {
@@ -45,12 +47,13 @@ impl Heads {
             Scoring { slopes: true, ..plain },
             Scoring { sinks: true, ..plain },
             Scoring { window: Some(9), soft_cap: Some(50.0), slopes: true, sinks: true, ..plain },
-            Scoring { may_round: true, ..plain },
-            Scoring { window: Some(70), sinks: true, may_round: true, ..plain },
+            Scoring { rounding: Rounding::WithProducts, ..plain },
+            Scoring { rounding: Rounding::Allowed, ..plain },
+            Scoring { window: Some(70), sinks: true, rounding: Rounding::Allowed, ..plain },
         ] {
             let name = format!("attention {self:?} {scoring:?}");
             let oracle = self.attention(&Reference, scoring);
-            let tolerance = if scoring.may_round { ROUNDED } else { tolerance };
+            let tolerance = if scoring.rounding == Rounding::Never { tolerance } else { ROUNDED };
             case.check(&name, tolerance, backends, |_, b| self.attention(b, scoring), &oracle);
         }
     }
@@ -122,7 +125,7 @@ impl Heads {
             sinks: sinks.as_ref(),
             rows: &rows,
             page_table: &page_table,
-            may_round: scoring.may_round,
+            rounding: scoring.rounding,
         };
         backend.attention(&mut out, args);
         download(backend, &out, len)

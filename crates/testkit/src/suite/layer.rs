@@ -4,7 +4,7 @@
 use stonechat_compute::DType;
 use stonechat_nn::{
     Activation, Attention, Backend, Epilogue, GatedActivation, GatedNetwork, KvDType, KvRow,
-    KvShape, Linear, PAGE_LEN, Product, QueryRow, Rope, RopePairs, Rotation, Rows, View,
+    KvShape, Linear, PAGE_LEN, Product, QueryRow, Rope, RopePairs, Rotation, Rounding, Rows, View,
 };
 
 use super::{Case, F32, INT8, download, upload, weights};
@@ -214,7 +214,7 @@ impl Layer {
                 sinks: None,
                 rows: &rows,
                 page_table: &[2, 0, 1],
-                may_round: false,
+                rounding: Rounding::Never,
             };
             backend.attention(&mut attended, args);
             backend.matmul(View::packed(&attended, t, D), [product(&mut stream, &w)]);

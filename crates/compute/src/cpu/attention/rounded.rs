@@ -7,7 +7,7 @@ use super::super::element::Element;
 use super::super::gemm::Multiply;
 use super::super::kv::{KvHead, PAGE_LEN};
 use super::head::{Seen, add_weighted, score};
-use super::{Block, State};
+use super::{Block, Rounding, State};
 use crate::scratch::with_scratch;
 use crate::simd::{Avx512Bf16, F32, Isa, Simd, Tiles, U32};
 
@@ -41,11 +41,12 @@ impl Multiply<Avx512Bf16> for Pairs {
     }
 }
 
-/// Channels that are multiplied at a time, of which a head must be a whole number; none where rounding gains nothing.
-pub(super) fn unit(isa: Isa) -> Option<usize> {
-    match isa {
-        Isa::Avx512Bf16(_) => Some(Pairs::VALUES),
-        Isa::Amx(_) => Some(TILE_SIDE),
+/// Channels that are multiplied at a time, of which a head must be a whole number; none where nothing is rounded.
+pub(super) fn unit(isa: Isa, rounding: Rounding) -> Option<usize> {
+    match (isa, rounding) {
+        (_, Rounding::Never) => None,
+        (Isa::Amx(_), Rounding::WithProducts | Rounding::Allowed) => Some(TILE_SIDE),
+        (Isa::Avx512Bf16(_), Rounding::Allowed) => Some(Pairs::VALUES),
         _ => None,
     }
 }
