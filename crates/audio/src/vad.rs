@@ -51,7 +51,8 @@ impl Vad {
     /// The probability of speech in each [`STEP`] samples; the last step is padded with zeros.
     ///
     /// There is always one step that ends past the last sample, as in faster-whisper.
-    pub fn probabilities(&mut self, samples: &[f32]) -> Vec<f32> {
+    #[must_use]
+    pub fn probabilities(&self, samples: &[f32]) -> Vec<f32> {
         self.network.run(samples)
     }
 
@@ -60,7 +61,7 @@ impl Vad {
     /// # Errors
     /// If an option is out of its range.
     pub fn detect(
-        &mut self,
+        &self,
         samples: &[f32],
         options: &VadOptions,
     ) -> Result<Vec<Range<usize>>, Error> {

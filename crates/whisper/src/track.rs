@@ -45,15 +45,16 @@ pub(crate) struct Track {
 }
 
 impl Track {
-    /// The stretch `range` of a recording, with its spectrogram and that of a window of silence after it.
-    pub(crate) fn new(range: Range<usize>, mel: Mel) -> Self {
+    /// The stretch `range` of a recording, with its spectrogram and that of a window of silence after it; a piece was
+    /// cut out of a longer one, for windows side by side.
+    pub(crate) fn new(range: Range<usize>, mel: Mel, is_piece: bool) -> Self {
         let n_frames = mel.n_frames - WINDOW_FRAMES;
         let last_speech = seconds(range.start);
         Self {
             range,
             mel,
             n_frames,
-            is_piece: false,
+            is_piece,
             speech_end: None,
             seek: 0,
             last_speech,
@@ -62,10 +63,9 @@ impl Track {
         }
     }
 
-    /// Makes it a piece: finds where the last speech in it ends, which the text of its last window has to
-    /// reach. The model likes to end with the last whole sentence, and leave the rest to a further window.
-    pub(crate) fn find_end(&mut self, recording: &[f32], vad: &mut Vad, options: &VadOptions) {
-        self.is_piece = true;
+    /// Finds where the last speech in a piece ends, which the text of its last window has to reach. The model likes
+    /// to end with the last whole sentence, and leave the rest to a further window.
+    pub(crate) fn find_end(&mut self, recording: &[f32], vad: &Vad, options: &VadOptions) {
         let samples = &recording[self.range.clone()];
         let tail = samples.len().saturating_sub(TAIL_SAMPLES);
         let probabilities = vad.probabilities(&samples[tail..]);
@@ -285,9 +285,9 @@ mod tests {
     fn reach(recording: &[f32], is_piece: bool) -> Option<f64> {
         let special = SpecialTokens::new(51865).unwrap();
         let mel = LogMel::new(80).compute(recording, WINDOW_SAMPLES);
-        let mut track = Track::new(0..recording.len(), mel);
+        let mut track = Track::new(0..recording.len(), mel, is_piece);
         if is_piece {
-            track.find_end(recording, &mut Vad::new().unwrap(), &VadOptions::default());
+            track.find_end(recording, &Vad::new().unwrap(), &VadOptions::default());
         }
         let token = track.reach(&special)?;
         Some(f64::from(token - special.timestamp_begin) * TIMESTAMP_SECONDS)

@@ -258,10 +258,11 @@ impl<B: Backend> Transcriber<B> {
         Ok(())
     }
 
-    pub(crate) fn track(&mut self, samples: &[f32], range: Range<usize>) -> Track {
+    /// The track of a stretch, which may be a piece of a longer one.
+    pub(crate) fn track(&mut self, samples: &[f32], range: Range<usize>, is_piece: bool) -> Track {
         let started = Instant::now();
         let mel = self.model.mel(&samples[range.clone()], WINDOW_SAMPLES);
-        let track = Track::new(range, mel);
+        let track = Track::new(range, mel, is_piece);
         self.timings.mel += started.elapsed();
         track
     }
@@ -334,7 +335,7 @@ impl<B: Backend> Transcriber<B> {
         } else {
             let speech = ranges.iter().flat_map(|range| &samples[range.clone()]);
             let speech: Vec<f32> = speech.take(WINDOW_SAMPLES).copied().collect();
-            self.track(&speech, 0..speech.len()).window()
+            self.track(&speech, 0..speech.len(), false).window()
         };
         self.encode(&window, 0);
 

@@ -104,7 +104,7 @@ impl<'a, B: Backend> Transcription<'a, B> {
         transcriber.prepare(options, n_windows)?;
         let samples = &heard.samples[..];
         // What was not cut is heard as it would be without a batch.
-        let mut vad = heard.is_cut.then(Vad::new).transpose()?;
+        let vad = heard.is_cut.then(Vad::new).transpose()?;
         let mut pending = VecDeque::from(ranges);
         let first_window = pending.front().map_or(0, |range| range.start);
         let (mut first, mut encoded, mut detected) = (None, None, None);
@@ -112,7 +112,7 @@ impl<'a, B: Backend> Transcription<'a, B> {
             Some(language) => language,
             None => {
                 let range = pending.front().cloned();
-                first = range.map(|r| open_track(transcriber, vad.as_mut(), samples, r, options));
+                first = range.map(|range| transcriber.track(samples, range, heard.is_cut));
                 let ranges = pending.make_contiguous();
                 let (language, probability, window) =
                     transcriber.detect_language(samples, ranges, first.as_ref()).await?;
@@ -291,15 +291,21 @@ impl<'a, B: Backend> Transcription<'a, B> {
     fn open_tracks(&mut self) {
         let n_windows = self.options.n_windows();
         let samples = &self.heard.samples[..];
+        let (n_old, is_cut) = (self.tracks.len(), self.heard.is_cut);
         let mut n_open = self.tracks.iter().filter(|track| !track.is_done()).count();
         while n_open < n_windows {
-            let (transcriber, vad) = (&mut *self.transcriber, self.vad.as_mut());
-            let open = |range| open_track(transcriber, vad, samples, range, self.options);
+            let open = |range| self.transcriber.track(samples, range, is_cut);
             let next = || self.pending.pop_front().map(open);
             let Some(mut track) = self.first.take().or_else(next) else { break };
             track.history = self.history.clone();
             n_open += usize::from(track.find_sound(samples));
             self.tracks.push_back(track);
+        }
+        if let Some(vad) = &self.vad {
+            let mut new: Vec<_> = self.tracks.range_mut(n_old..).collect();
+            let options = &self.options.vad_options;
+            let backend = self.transcriber.model().backend();
+            backend.for_each(&mut new, |track| track.find_end(samples, vad, options));
         }
     }
 
@@ -332,21 +338,6 @@ impl<B: Backend> Iterator for Transcription<'_, B> {
     fn next(&mut self) -> Option<Self::Item> {
         pollster::block_on(self.next_async()).transpose()
     }
-}
-
-/// The track of a stretch, a piece where there is a `vad`.
-fn open_track<B: Backend>(
-    transcriber: &mut Transcriber<B>,
-    vad: Option<&mut Vad>,
-    samples: &[f32],
-    range: Range<usize>,
-    options: &Options,
-) -> Track {
-    let mut track = transcriber.track(samples, range);
-    if let Some(vad) = vad {
-        track.find_end(samples, vad, &options.vad_options);
-    }
-    track
 }
 
 /// What became of the windows at hand.

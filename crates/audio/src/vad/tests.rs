@@ -27,7 +27,7 @@ fn probabilities(case: &serde_json::Value) -> Vec<f32> {
 
 #[test]
 fn probabilities_agree_with_onnxruntime() {
-    let mut vad = Vad::new().unwrap();
+    let vad = Vad::new().unwrap();
     let mut worst = 0f32;
     for (case, samples) in cases() {
         assert_eq!(samples.len() as u64, case["n_samples"].as_u64().unwrap());
@@ -73,7 +73,7 @@ fn ranges_are_those_of_faster_whisper() {
 
 #[test]
 fn silence_and_nothing_hold_no_speech() {
-    let mut vad = Vad::new().unwrap();
+    let vad = Vad::new().unwrap();
     for n in [0, 1, 511, 512, 100_000] {
         let samples = vec![0.0; n];
         assert_eq!(vad.probabilities(&samples).len(), n / STEP + 1);
@@ -86,7 +86,7 @@ fn silence_and_nothing_hold_no_speech() {
 fn long_recordings_are_the_same_as_short_ones() {
     let (_, speech) = cases().remove(0);
     let repeated: Vec<f32> = speech.iter().copied().cycle().take(400 * STEP).collect();
-    let mut vad = Vad::new().unwrap();
+    let vad = Vad::new().unwrap();
     let whole = vad.probabilities(&repeated);
     let start = vad.probabilities(&repeated[..300 * STEP]);
     for (i, (a, b)) in whole.iter().zip(&start[..300]).enumerate() {
