@@ -121,8 +121,7 @@ mod tests {
                     let mut gates: Vec<f32> = random(4 * h, 4 + step);
                     let sums: Vec<f64> = (0..4 * h)
                         .map(|n| {
-                            let product =
-                                |i: usize| f64::from(weight[i * 4 * h + n]) * hidden_64[i];
+                            let product = |i: usize| f64::from(weight[n * h + i]) * hidden_64[i];
                             f64::from(gates[n]) + (0..h).map(product).sum::<f64>()
                         })
                         .collect();
