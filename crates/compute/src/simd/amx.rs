@@ -182,11 +182,13 @@ impl Tiles {
     }
 }
 
-/// Rows and columns of a product that four registers hold, and pairs that a register has of each.
-const SIDE: usize = 32;
+/// Pairs of values that a register has of each row or column.
 const PAIRS: usize = 16;
 
 impl Tiles {
+    /// Rows and columns of a product that four registers hold, and values that they take of each at a time.
+    pub(crate) const SIDE: usize = 2 * PAIRS;
+
     /// `c = a · b`, or `c += a · b` with `accumulate`: `a` is `[M, K]`, `b` `[K, N]`, both pairs of bf16 values, the
     /// first in the low half, `c` is `[M, N]`.
     ///
@@ -200,11 +202,11 @@ impl Tiles {
         [m, k, n]: [usize; 3],
         accumulate: bool,
     ) {
-        assert!(m.is_multiple_of(SIDE) && n.is_multiple_of(SIDE), "tiles: {m} by {n}");
+        assert!(m.is_multiple_of(Self::SIDE) && n.is_multiple_of(Self::SIDE), "tiles: {m} by {n}");
         assert!(k > 0 && k.is_multiple_of(PAIRS), "tiles: sums of {k} pairs");
         assert_eq!([c.len(), a.len(), b.len()], [m * n, m * k, k * n], "tiles: lengths differ");
-        for row in (0..m).step_by(SIDE) {
-            for column in (0..n).step_by(SIDE) {
+        for row in (0..m).step_by(Self::SIDE) {
+            for column in (0..n).step_by(Self::SIDE) {
                 // SAFETY: a `Tiles` exists only between `ldtilecfg` and `tilerelease` on this thread, and no Rust
                 // code uses tile registers. The registers of `c` are rows `row..` and columns `column..`, 32 of each;
                 // those of `a` the same rows and 16 pairs a round, those of `b` as many rows and the same columns;

@@ -11,9 +11,6 @@ use super::{Block, Rounding, State};
 use crate::scratch::with_scratch;
 use crate::simd::{Avx512Bf16, F32, Isa, Simd, Tiles, U32};
 
-/// Rows, columns and channels that tiles take at a time.
-const TILE_SIDE: usize = 32;
-
 /// Pairs of bf16 values, the first in the low half.
 struct Pairs;
 
@@ -44,8 +41,7 @@ impl Multiply<Avx512Bf16> for Pairs {
 /// Channels that are multiplied at a time, of which a head must be a whole number; none where nothing is rounded.
 pub(super) fn unit(isa: Isa, rounding: Rounding) -> Option<usize> {
     match (isa, rounding) {
-        (_, Rounding::Never) => None,
-        (Isa::Amx(_), Rounding::WithProducts | Rounding::Allowed) => Some(TILE_SIDE),
+        (Isa::Amx(_), Rounding::WithProducts | Rounding::Allowed) => Some(Tiles::SIDE),
         (Isa::Avx512Bf16(_), Rounding::Allowed) => Some(Pairs::VALUES),
         _ => None,
     }
@@ -63,7 +59,7 @@ pub(super) fn run(isa: Isa, block: Block<'_>) {
 fn run_on(s: Avx512Bf16, tiles: Option<&Tiles>, block: Block<'_>) {
     let layout = block.args.kv.layout();
     let rows = block.tile_rows();
-    let room = if tiles.is_some() { rows.next_multiple_of(TILE_SIDE) } else { rows };
+    let room = if tiles.is_some() { rows.next_multiple_of(Tiles::SIDE) } else { rows };
     let per_row = layout.head_dim / 2 + PAGE_LEN / 2;
     let per_page = PAGE_LEN / 2 * (layout.head_dim + layout.value_stride());
     let n_pairs = room * per_row + per_page;
