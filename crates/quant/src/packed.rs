@@ -144,9 +144,13 @@ impl PackedMatrix {
 
     /// The lone factors of a panel, and its blocks.
     fn panel(&self, index: usize) -> (&[Words], &[Words]) {
-        let words: &[Words] = bytemuck::cast_slice(&self.data);
-        let words = &words[index * self.panel_len()..][..self.panel_len()];
-        words.split_at(self.layout.factors_len(self.blocks_per_row()))
+        self.vectors(index).split_at(self.layout.factors_len(self.blocks_per_row()))
+    }
+
+    /// All of a panel.
+    fn vectors(&self, index: usize) -> &[Words] {
+        let vectors: &[Words] = bytemuck::cast_slice(&self.data);
+        &vectors[index * self.panel_len()..][..self.panel_len()]
     }
 
     /// Vectors of a panel.

@@ -305,14 +305,23 @@ impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>>
     fn run<S: Simd>(self, s: S) {
         let Head { layout, head_of, k, v, rows, channels } = self.0;
         let c = layout.head_dim;
+        // A slot's keys are on as many lines as there are channels, which a store would wait for one by one.
+        let ask_for_slot = |row: KvRow| {
+            let keys: &[T] = bytemuck::cast_slice(head_of(row.page));
+            for column in keys[row.slot as usize..].chunks(PAGE_LEN).take(c) {
+                prefetch(column.as_ptr());
+            }
+        };
         let mut strips = [[T::default(); STRIP]; RUN];
         let mut t = 0;
+        rows.first().into_iter().for_each(|&row| ask_for_slot(row));
         while t < rows.len() {
             let first = rows[t];
             let limit = RUN.min(rows.len() - t);
             let goes_on =
                 |i: usize| rows[t + i] == KvRow { page: first.page, slot: first.slot + i as u32 };
             let n = (1..limit).find(|&i| !goes_on(i)).unwrap_or(limit);
+            rows.get(t + n).into_iter().for_each(|&row| ask_for_slot(row));
             let head: &mut [T] = bytemuck::cast_slice_mut(head_of(first.page));
             let (keys, values) = head.split_at_mut(c * PAGE_LEN);
             let slot = first.slot as usize;

@@ -1,5 +1,9 @@
 //! Views of f32 matrices with a row stride.
 
+use std::ops::Range;
+
+use crate::simd::prefetch;
+
 /// `rows × cols` values to read: row `r` is `data[r * stride..][..cols]`. A stride below `cols`
 /// makes rows overlap, which is how a convolution reads its input.
 #[derive(Debug, Clone, Copy)]
@@ -184,5 +188,14 @@ impl<'a> SharedMut<'a> {
         // SAFETY: `shared` checked that all rows lie inside the buffer; the caller vouches for the place
         // and for exclusive use.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(r * self.stride + col), len) }
+    }
+
+    /// Asks for the memory of columns `cols` of row `r`, as far as there are such columns.
+    #[inline(always)]
+    pub fn prefetch(self, r: usize, cols: Range<usize>) {
+        const LINE: usize = 64 / size_of::<f32>();
+        for col in (cols.start..cols.end.min(self.cols)).step_by(LINE) {
+            prefetch(self.data.wrapping_add(r * self.stride + col));
+        }
     }
 }

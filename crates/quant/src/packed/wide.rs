@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::cpu::MatRef;
+use stonechat_compute::cpu::{MatRef, SharedMut};
 use stonechat_compute::simd::{Avx512Vnni, NullaryFnOnce, Simd, prefetch};
 use stonechat_compute::with_scratch;
 
@@ -31,6 +31,9 @@ const GROUPS: usize = 8;
 const TILE_ROWS: usize = 6;
 /// Panels of a task, for which units of all inputs are read once from the last-level cache.
 const MAX_PANELS: usize = 8;
+/// Rows whose units of a chunk, and whose sums with a task's panels, stay in the second-level cache. For more rows,
+/// panels are unpacked again.
+const MAX_ROWS: usize = 40 * TILE_ROWS;
 
 /// What is added to inputs, so that they are unsigned.
 const BIAS: u8 = 128;
@@ -106,28 +109,38 @@ impl Task<'_> {
     pub(super) fn run_wide(&self, s: Avx512Vnni) {
         let n_rows = self.x.rows();
         let n_pairs = self.panels.len().div_ceil(PANELS);
-        let n_sums = n_pairs * n_rows * size_of::<Sums>() / size_of::<f32>();
+        let n_sums = n_pairs * n_rows.min(MAX_ROWS) * size_of::<Sums>() / size_of::<f32>();
         with_scratch(n_sums + size_of::<Chunk>() / size_of::<f32>(), |scratch| {
             let (chunk, sums) = scratch.split_at_mut(size_of::<Chunk>() / size_of::<f32>());
             let chunk: &mut Chunk = bytemuck::cast_slice_mut(chunk).first_mut().expect("one");
             let sums: &mut [Sums] = bytemuck::cast_slice_mut(sums);
-            sums.fill(Zeroable::zeroed());
-            match_format!(self.w.dtype(), F => self.add_products::<F>(s, chunk, sums));
-            for (pair, sums) in sums.chunks_exact(n_rows).enumerate() {
-                self.finish(s, self.panels.start + PANELS * pair, sums);
+            for from in (0..n_rows).step_by(MAX_ROWS) {
+                let rows = from..n_rows.min(from + MAX_ROWS);
+                let sums = &mut sums[..n_pairs * rows.len()];
+                sums.fill(Zeroable::zeroed());
+                match_format!(self.w.dtype(), F => {
+                    self.add_products::<F>(s, rows.clone(), chunk, sums);
+                });
+                s.vectorize(Finish { task: self, s, rows, sums });
             }
         });
     }
 
-    /// Adds the products of all panels with all rows, whose units of a chunk stay in the second-level cache
-    /// while the panels pass.
-    fn add_products<F: Format>(&self, s: Avx512Vnni, chunk: &mut Chunk, sums: &mut [Sums]) {
+    /// Adds the products of all panels with `rows`, whose units of a chunk stay in the second-level cache while the
+    /// panels pass.
+    fn add_products<F: Format>(
+        &self,
+        s: Avx512Vnni,
+        rows: Range<usize>,
+        chunk: &mut Chunk,
+        sums: &mut [Sums],
+    ) {
         let n_blocks = self.w.blocks_per_row();
         let at_once = CHUNK_UNITS / F::UNITS;
         for first in (0..n_blocks).step_by(at_once) {
             let blocks = first..n_blocks.min(first + at_once);
             let (at, n_units) = (first * F::UNITS, blocks.len() * F::UNITS);
-            for (pair, sums) in sums.chunks_exact_mut(self.x.rows()).enumerate() {
+            for (pair, sums) in sums.chunks_exact_mut(rows.len()).enumerate() {
                 let panel = self.panels.start + PANELS * pair;
                 s.vectorize(Unpack::<F> {
                     task: self,
@@ -146,29 +159,28 @@ impl Task<'_> {
                     (false, false) => (panel + PANELS, 0..n_blocks.min(at_once)),
                 };
                 let next = words_of::<F>(self.w, next);
-                s.vectorize(Rows { s, chunk, x: self.x.wide(), at, n_units, sums, next });
+                let is_last = blocks.end == n_blocks;
+                let cols = (panel * PANEL_ROWS).saturating_sub(self.rows.start)
+                    ..((panel + PANELS) * PANEL_ROWS).saturating_sub(self.rows.start);
+                let out = is_last.then_some((self.out, cols));
+                let (x, from) = (self.x.wide(), rows.start);
+                s.vectorize(Rows { s, chunk, x, from, at, n_units, sums, next, out });
             }
         }
     }
-
-    /// Writes the sums of two panels.
-    fn finish(&self, s: Avx512Vnni, first: usize, sums: &[Sums]) {
-        let all = first * PANEL_ROWS..(first + PANELS).min(self.panels.end) * PANEL_ROWS;
-        let wanted = all.start.max(self.rows.start)..all.end.min(self.rows.end);
-        let lanes = wanted.start - all.start..wanted.end - all.start;
-        let cols = wanted.start - self.rows.start..wanted.end - self.rows.start;
-        s.vectorize(Finish { task: self, s, sums, lanes, cols });
-    }
 }
 
-/// The words of some blocks of two panels, as far as there are such panels.
+/// The words of some blocks of two panels, as far as there are such panels, after the lone factors of all of a
+/// panel's blocks where these are its first.
 fn words_of<F: Format>(
     w: &PackedMatrix,
     (first, blocks): (usize, Range<usize>),
 ) -> [&[Words]; PANELS] {
     let mut words: [&[Words]; PANELS] = [&[]; PANELS];
     for (panel, words) in (first..w.n().div_ceil(PANEL_ROWS)).zip(&mut words) {
-        *words = &w.panel(panel).1[blocks.start * F::N_WORDS..blocks.end * F::N_WORDS];
+        let first = w.panel(panel).0.len();
+        let start = if blocks.start == 0 { 0 } else { first + blocks.start * F::N_WORDS };
+        *words = &w.vectors(panel)[start..first + blocks.end * F::N_WORDS];
     }
     words
 }
@@ -261,12 +273,16 @@ struct Rows<'a> {
     s: Avx512Vnni,
     chunk: &'a Chunk,
     x: &'a Blocks<UnitOfRows>,
+    /// The first row, a tile's first.
+    from: usize,
     /// The chunk's first unit, and how many there are.
     at: usize,
     n_units: usize,
     sums: &'a mut [Sums],
     /// What will be unpacked next.
     next: [&'a [Words]; PANELS],
+    /// Where the sums will be written, if they are the last ones.
+    out: Option<(SharedMut<'a>, Range<usize>)>,
 }
 
 impl NullaryFnOnce for Rows<'_> {
@@ -314,14 +330,17 @@ impl Rows<'_> {
                 prefetch(word);
             }
         }
+        if let Some((out, cols)) = &self.out {
+            rows.for_each(|row| out.prefetch(self.from + row, cols.clone()));
+        }
     }
 
     /// Rows `row .. row + M`, a tile, with steps of `G` groups.
     #[inline(always)]
     fn tile<const G: usize, const MINS: bool, const M: usize>(&mut self, row: usize) {
-        let Self { s, chunk, x, at, n_units, .. } = *self;
+        let Self { s, chunk, x, from, at, n_units, .. } = *self;
         let f = s.avx512f;
-        let x = x.block(row / TILE_ROWS, at..at + n_units);
+        let x = x.block((from + row) / TILE_ROWS, at..at + n_units);
         let mut sums = [[f._mm512_setzero_ps(); PANELS]; M];
         for m in 0..M {
             sums[m] = bytemuck::cast(self.sums[row + m]);
@@ -365,13 +384,13 @@ impl Rows<'_> {
     }
 }
 
-/// Writes sums of two panels to the output.
+/// Writes sums of a task's panels to `rows` of the output.
 struct Finish<'a> {
     task: &'a Task<'a>,
     s: Avx512Vnni,
+    rows: Range<usize>,
+    /// Those of all rows with the first two panels, then those with the next two.
     sums: &'a [Sums],
-    lanes: Range<usize>,
-    cols: Range<usize>,
 }
 
 impl NullaryFnOnce for Finish<'_> {
@@ -379,13 +398,22 @@ impl NullaryFnOnce for Finish<'_> {
 
     #[inline(always)]
     fn call(self) {
-        let Self { task, s, sums, lanes, cols } = self;
-        for (m, sums) in sums.iter().enumerate() {
-            let sums: &[f32; PANELS * PANEL_ROWS] = bytemuck::cast_ref(sums);
-            // SAFETY: `m` is a row of `x`, and so of the output, which the caller checked; the columns are
-            // of this task alone.
-            let out = unsafe { task.out.span(m, cols.start, cols.len()) };
-            task.epilogue.finish(s, &sums[lanes.clone()], cols.start, out);
+        const COLS: usize = PANELS * PANEL_ROWS;
+        let Self { task, s, rows, sums } = self;
+        let first = task.panels.start * PANEL_ROWS;
+        let wanted = first.max(task.rows.start)..(task.panels.end * PANEL_ROWS).min(task.rows.end);
+        // Row by row, since an output's lines next to each other are on the same page of memory.
+        for (m, row) in rows.clone().enumerate() {
+            for (sums, at) in sums[m..].iter().step_by(rows.len()).zip((first..).step_by(COLS)) {
+                let sums: &[f32; COLS] = bytemuck::cast_ref(sums);
+                let cols = at.max(wanted.start)..(at + COLS).min(wanted.end);
+                let lanes = &sums[cols.start - at..cols.end - at];
+                let col = cols.start - task.rows.start;
+                // SAFETY: `row` is a row of `x`, and so of the output, which the caller checked; the columns are
+                // of this task alone.
+                let out = unsafe { task.out.span(row, col, cols.len()) };
+                task.epilogue.finish(s, lanes, col, out);
+            }
         }
     }
 }
