@@ -29,6 +29,9 @@ use crate::{
 /// dot products; beyond, each of its rows is dequantized once and used for all of them.
 const MAX_INTEGER_ROWS: usize = 16;
 
+/// Values that a thread copies to the host at a time: more than the logits of a token.
+const READ_LEN: usize = 1 << 18;
+
 /// The CPU backend: an instruction set and a thread team.
 #[derive(Debug, Clone)]
 pub struct Cpu {
@@ -237,7 +240,13 @@ impl Backend for Cpu {
         offset: usize,
         out: &mut [f32],
     ) -> impl Future<Output = Result<(), Error>> {
-        out.copy_from_slice(&src[offset..offset + out.len()]);
+        let from = &src[offset..offset + out.len()];
+        if out.len() <= READ_LEN {
+            out.copy_from_slice(from);
+        } else {
+            let mut parts: Vec<_> = out.chunks_mut(READ_LEN).zip(from.chunks(READ_LEN)).collect();
+            self.for_each(&mut parts, |(to, from)| to.copy_from_slice(from));
+        }
         ready(Ok(()))
     }
 

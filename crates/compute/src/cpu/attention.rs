@@ -18,7 +18,7 @@ use super::kv::{KvDType, KvHead, KvLayout, KvPool, PAGE_LEN};
 use super::math::{exp, tanh};
 use super::matrix::{MatMut, MatRef, SharedMut};
 use crate::scratch::with_scratch;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{F32, Kernel, Simd};
 use crate::{Cpu, Isa};
 
 /// Rows of a block: enough that a page read from the second-level cache is used many times.
@@ -379,7 +379,13 @@ impl<'s> State<'s> {
 
     /// Turns the scores of a page into weights.
     #[inline(always)]
-    fn weigh<S: Simd>(&mut self, s: S, block: &Block<'_>, seen: Seen<'_>) {
+    fn weigh<S: Simd>(
+        &mut self,
+        s: S,
+        block: &Block<'_>,
+        seen: Seen<'_>,
+        weights: &mut impl Weights<S>,
+    ) {
         let is_plain = block.args.soft_cap.is_none() && block.args.slopes.is_none();
         for r in 0..block.tile_rows() {
             let QueryRow { kv_start, kv_len, .. } = block.query(r);
@@ -389,7 +395,7 @@ impl<'s> State<'s> {
                 let distance = seen.start as f32 - (kv_len as f32 - 1.0);
                 adjust_scores(s, &mut self.scores[r * PAGE_LEN..][..PAGE_LEN], block, r, distance);
             }
-            softmax_row(s, self, r, seen_from..seen_to);
+            softmax_row(s, self, r, seen_from..seen_to, weights);
         }
     }
 
@@ -452,7 +458,7 @@ fn add_page<S: Simd, H: Head>(
     } else {
         head.scores::<S, 2>(s, state, seen);
     }
-    state.weigh(s, block, seen);
+    state.weigh(s, block, seen, &mut InPlace);
     if const { S::N_REGISTERS >= 32 } && block.is_few() {
         head.add_values::<S, 4>(s, state, seen);
     } else {
@@ -491,14 +497,51 @@ fn adjust_scores<S: Simd>(s: S, scores: &mut [f32], block: &Block<'_>, r: usize,
     }
 }
 
+/// Where weights go.
+trait Weights<S: Simd> {
+    /// Takes weights of `e` to the difference of each of `scores`, those of row `r` in a page, from `max`, which
+    /// they exceed by [`MAX_GROWTH`] at most. Returns the sums of the weights, lane by lane.
+    fn take(&mut self, s: S, r: usize, scores: &mut [F32<S>], max: f32) -> F32<S>;
+
+    /// Takes weights of 0 for row `r`.
+    fn take_none(&mut self, r: usize, scores: &mut [f32]);
+}
+
+/// To where the scores were.
+struct InPlace;
+
+impl<S: Simd> Weights<S> for InPlace {
+    #[inline(always)]
+    fn take(&mut self, s: S, _: usize, scores: &mut [F32<S>], max: f32) -> F32<S> {
+        let max = s.splat(max);
+        let mut sum = s.splat(0.0);
+        for v in scores {
+            *v = exp(s, s.sub(*v, max));
+            sum = s.add(sum, *v);
+        }
+        sum
+    }
+
+    #[inline(always)]
+    fn take_none(&mut self, _: usize, scores: &mut [f32]) {
+        scores.fill(0.0);
+    }
+}
+
 /// Turns the scores of row `r` into weights relative to the running maximum; only the positions
 /// `seen` of the page are visible, the others get weight 0.
 #[inline(always)]
-fn softmax_row<S: Simd>(s: S, state: &mut State<'_>, r: usize, seen: Range<usize>) {
+fn softmax_row<S: Simd>(
+    s: S,
+    state: &mut State<'_>,
+    r: usize,
+    seen: Range<usize>,
+    weights: &mut impl Weights<S>,
+) {
     let stride = state.value_stride;
     let row = &mut state.scores[r * PAGE_LEN..][..PAGE_LEN];
     if seen.is_empty() {
-        row.fill(0.0);
+        weights.take_none(r, row);
         return;
     }
     row[..seen.start].fill(f32::NEG_INFINITY);
@@ -520,13 +563,7 @@ fn softmax_row<S: Simd>(s: S, state: &mut State<'_>, r: usize, seen: Range<usize
             *v = s.mul(*v, s.splat(factor));
         }
     }
-    let max = s.splat(state.max[r]);
-    let mut sum = s.splat(0.0);
-    for v in scores {
-        *v = exp(s, s.sub(*v, max));
-        sum = s.add(sum, *v);
-    }
-    *total = s.add(*total, sum);
+    *total = s.add(*total, weights.take(s, r, scores, state.max[r]));
 }
 
 #[cfg(test)]

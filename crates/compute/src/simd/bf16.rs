@@ -42,7 +42,7 @@ impl Avx512Bf16 {
     /// The values of `low`, then those of `high`, rounded to the nearest bf16, two in a lane. Subnormal values become
     /// zero.
     #[inline(always)]
-    fn narrow_bf16(self, low: F32<Self>, high: F32<Self>) -> U32<Self> {
+    pub(crate) fn narrow_bf16(self, low: F32<Self>, high: F32<Self>) -> U32<Self> {
         // SAFETY: `self` proves the instruction; both are 64 bytes for which every bit pattern is valid.
         unsafe {
             let halves = _mm512_cvtne2ps_pbh(bytemuck::cast(high), bytemuck::cast(low));

@@ -25,6 +25,8 @@ pub(super) trait Format {
     const N_WORDS: usize;
     /// Units of 32 values of a block.
     const UNITS: usize;
+    /// Whether a block's words are the codes of one unit, group by group, where codes of bytes have an offset.
+    const ARE_CODES: bool = false;
 
     /// Gives `sink` all values of a block.
     ///

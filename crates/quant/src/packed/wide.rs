@@ -2,11 +2,10 @@
 //!
 //! The kernel for few rows unpacks codes while it multiplies and loads the activations of each product
 //! anew, so that loads are its bound. Here some units of two panels are unpacked once for all rows, and what
-//! is loaded of a row meets both. Codes are signed and inputs are not, so that what that adds to a sum
-//! depends on the weights alone. Every sum is made of the same terms in the same order as there: a row's
+//! is loaded of a row meets both. Every sum is made of the same terms in the same order as there: a row's
 //! results do not depend on how many there are.
 
-use std::arch::x86_64::{__m512, __m512i, _mm512_dpbusd_epi32};
+use std::arch::x86_64::{__m512, _mm512_dpbusd_epi32};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -35,9 +34,6 @@ const MAX_PANELS: usize = 8;
 /// panels are unpacked again.
 const MAX_ROWS: usize = 40 * TILE_ROWS;
 
-/// What is added to inputs, so that they are unsigned.
-const BIAS: u8 = 128;
-
 /// How many panels a task takes, `most` if each thread is to have several tasks; in pairs.
 pub(super) fn panels_per_task(most: usize) -> usize {
     (most / PANELS * PANELS).clamp(PANELS, MAX_PANELS)
@@ -47,12 +43,12 @@ pub(super) fn panels_per_task(most: usize) -> usize {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(crate) struct UnitOfRows {
-    /// The values, plus 128, in words of four.
+    /// The values, in words of four.
     words: [[i32; GROUPS]; TILE_ROWS],
     scales: [f32; TILE_ROWS],
-    /// The scale times the sum of the values, and of each half of them.
-    sums: [f32; TILE_ROWS],
-    sums_of_halves: [[f32; TILE_ROWS]; 2],
+    /// The sum of the values, and of each half of them.
+    sums: [i32; TILE_ROWS],
+    sums_of_halves: [[i32; TILE_ROWS]; 2],
     padding: [u32; 8],
 }
 
@@ -67,14 +63,11 @@ impl UnitOfBlock for UnitOfRows {
             let values = x.row(r).as_chunks::<UNIT_LEN>().0;
             for (to, values) in units.iter_mut().zip(&values[from..]) {
                 let (scale, unit, sums) = quantize_unit(values);
-                let mut bytes = *unit.bytes();
-                bytes.iter_mut().for_each(|byte| *byte ^= BIAS);
-                to.words[m] = bytemuck::cast(bytes);
+                to.words[m] = *unit.words();
                 to.scales[m] = scale;
-                to.sums[m] = scale * (sums[0] + sums[1]) as f32;
-                for half in 0..2 {
-                    to.sums_of_halves[half][m] = scale * sums[half] as f32;
-                }
+                to.sums[m] = sums[0] + sums[1];
+                to.sums_of_halves[0][m] = sums[0];
+                to.sums_of_halves[1][m] = sums[1];
             }
         }
     }
@@ -87,10 +80,7 @@ type Lanes = [u32; PANEL_ROWS];
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Chunk {
-    /// Signed.
-    codes: [[Lanes; PANELS]; CHUNK_UNITS * GROUPS],
-    /// What sums start with: -128 times the sum of the codes.
-    starts: [[Lanes; PANELS]; 2 * CHUNK_UNITS],
+    codes: [[Words; CHUNK_UNITS * GROUPS]; PANELS],
     scales: [[Lanes; PANELS]; 2 * CHUNK_UNITS],
     mins: [[Lanes; PANELS]; 2 * CHUNK_UNITS],
     /// For each step twice its unit, and whether it is the second half.
@@ -98,7 +88,9 @@ struct Chunk {
     has_mins: u32,
     /// Groups of four values of a step: 8 or 4.
     n_groups: u32,
-    padding: [u32; 14],
+    /// What codes are too large by.
+    offset: i32,
+    padding: [u32; 13],
 }
 
 /// Sums of a row of activations with two panels.
@@ -164,7 +156,15 @@ impl Task<'_> {
                     ..((panel + PANELS) * PANEL_ROWS).saturating_sub(self.rows.start);
                 let out = is_last.then_some((self.out, cols));
                 let (x, from) = (self.x.wide(), rows.start);
-                s.vectorize(Rows { s, chunk, x, from, at, n_units, sums, next, out });
+                let codes = if F::ARE_CODES {
+                    // As when they are unpacked, a last panel is its own neighbour.
+                    [panel, (panel + 1).min(self.panels.end - 1)].map(|panel| {
+                        &self.w.panel(panel).1[blocks.start * F::N_WORDS..blocks.end * F::N_WORDS]
+                    })
+                } else {
+                    [&chunk.codes[0][..], &chunk.codes[1][..]]
+                };
+                s.vectorize(Rows { s, chunk, codes, x, from, at, n_units, sums, next, out });
             }
         }
     }
@@ -205,7 +205,8 @@ impl<F: Format> NullaryFnOnce for Unpack<'_, F> {
             // A last panel without another is multiplied twice; the second result is not asked for.
             let panel = (panel + which).min(task.panels.end - 1);
             let (factors, words) = task.w.panel(panel);
-            let mut sink = Unpacked { chunk, which, first_unit: 0, step: 0, group: 0 };
+            let are_codes = F::ARE_CODES;
+            let mut sink = Unpacked { chunk, which, are_codes, first_unit: 0, step: 0, group: 0 };
             for index in blocks.clone() {
                 let words = &words[index * F::N_WORDS..][..F::N_WORDS];
                 let block = Block { words, factors, index, part: 0 };
@@ -221,6 +222,8 @@ impl<F: Format> NullaryFnOnce for Unpack<'_, F> {
 struct Unpacked<'a> {
     chunk: &'a mut Chunk,
     which: usize,
+    /// Whether the codes are read where they are.
+    are_codes: bool,
     /// Of the block at hand.
     first_unit: usize,
     step: usize,
@@ -235,34 +238,27 @@ impl Sink<Avx512Vnni> for Unpacked<'_> {
         of: Codes<Avx512Vnni, N>,
         codes: &impl Groups<Avx512Vnni, N>,
     ) {
-        let f = s.avx512f;
         let n_groups = of.groups.len();
-        let offset = f._mm512_set1_epi8(of.offset as i8);
-        let mut sums = [f._mm512_setzero_si512(); N];
-        for (i, g) in of.groups.clone().enumerate() {
-            let codes = codes.group(s, g);
-            for n in 0..N {
-                // 128 less is the same bits as 128 more.
-                let signed = s.avx512bw._mm512_sub_epi8(codes[n], offset);
-                // SAFETY: `s` proves AVX-512 VNNI, which pulp does not wrap.
-                sums[n] = unsafe { _mm512_dpbusd_epi32(sums[n], f._mm512_set1_epi8(1), signed) };
-                self.chunk.codes[self.group + n * n_groups + i][self.which] =
-                    bytemuck::cast(signed);
+        if !self.are_codes {
+            for (i, g) in of.groups.clone().enumerate() {
+                let codes = codes.group(s, g);
+                for n in 0..N {
+                    let at = self.group + n * n_groups + i;
+                    self.chunk.codes[self.which][at] = bytemuck::cast(codes[n]);
+                }
             }
         }
         for n in 0..N {
             let step = self.step + n;
             let unit = self.first_unit + of.units[n];
-            let start = f._mm512_sub_epi32(f._mm512_setzero_si512(), sums[n]);
             self.chunk.halves[step] = (2 * unit + of.groups.start / 4) as u32;
-            self.chunk.starts[step][self.which] =
-                bytemuck::cast(f._mm512_slli_epi32::<{ BIAS.ilog2() }>(start));
             self.chunk.scales[step][self.which] = bytemuck::cast(of.scales[n]);
             let min = of.mins.map_or(s.splat(0.0), |mins| mins[n]);
             self.chunk.mins[step][self.which] = bytemuck::cast(min);
         }
         self.chunk.has_mins = of.mins.is_some().into();
         self.chunk.n_groups = n_groups as u32;
+        self.chunk.offset = of.offset;
         self.group += N * n_groups;
         self.step += N;
     }
@@ -272,6 +268,8 @@ impl Sink<Avx512Vnni> for Unpacked<'_> {
 struct Rows<'a> {
     s: Avx512Vnni,
     chunk: &'a Chunk,
+    /// Those of each panel.
+    codes: [&'a [Words]; PANELS],
     x: &'a Blocks<UnitOfRows>,
     /// The first row, a tile's first.
     from: usize,
@@ -338,7 +336,7 @@ impl Rows<'_> {
     /// Rows `row .. row + M`, a tile, with steps of `G` groups.
     #[inline(always)]
     fn tile<const G: usize, const MINS: bool, const M: usize>(&mut self, row: usize) {
-        let Self { s, chunk, x, from, at, n_units, .. } = *self;
+        let Self { s, chunk, codes, x, from, at, n_units, .. } = *self;
         let f = s.avx512f;
         let x = x.block((from + row) / TILE_ROWS, at..at + n_units);
         let mut sums = [[f._mm512_setzero_ps(); PANELS]; M];
@@ -346,33 +344,37 @@ impl Rows<'_> {
             sums[m] = bytemuck::cast(self.sums[row + m]);
         }
         let n_steps = n_units * GROUPS / G;
-        let codes = &chunk.codes[..n_steps * G];
+        let codes = [&codes[0][..n_steps * G], &codes[1][..n_steps * G]];
         for step in 0..n_steps {
             let (unit, half) = (chunk.halves[step] as usize / 2, chunk.halves[step] as usize % 2);
             let x = &x[unit];
             let first = if G == GROUPS { 0 } else { half * G };
-            let mut products = [bytemuck::cast::<_, [__m512i; PANELS]>(chunk.starts[step]); M];
+            let mut products = [[f._mm512_setzero_si512(); PANELS]; M];
+            let x_sums = if G == GROUPS { &x.sums } else { &x.sums_of_halves[half] };
+            for m in 0..M {
+                products[m] = [f._mm512_set1_epi32(-chunk.offset * x_sums[m]); PANELS];
+            }
             for g in 0..G {
-                let both: [__m512i; PANELS] = bytemuck::cast(codes[step * G + g]);
+                let at = step * G + g;
+                let both = [bytemuck::cast(codes[0][at]), bytemuck::cast(codes[1][at])];
                 for m in 0..M {
                     let four = f._mm512_set1_epi32(x.words[m][first + g]);
                     for p in 0..PANELS {
                         // SAFETY: `s` proves AVX-512 VNNI, which pulp does not wrap.
                         products[m][p] =
-                            unsafe { _mm512_dpbusd_epi32(products[m][p], four, both[p]) };
+                            unsafe { _mm512_dpbusd_epi32(products[m][p], both[p], four) };
                     }
                 }
             }
             let scales: [__m512; PANELS] = bytemuck::cast(chunk.scales[step]);
             let mins: [__m512; PANELS] = bytemuck::cast(chunk.mins[step]);
-            let x_sums = if G == GROUPS { &x.sums } else { &x.sums_of_halves[half] };
             for m in 0..M {
                 let x_scale = f._mm512_set1_ps(x.scales[m]);
                 for p in 0..PANELS {
                     let scaled = f._mm512_mul_ps(f._mm512_cvtepi32_ps(products[m][p]), scales[p]);
                     sums[m][p] = f._mm512_fmadd_ps(scaled, x_scale, sums[m][p]);
                     if MINS {
-                        let x_sum = f._mm512_set1_ps(x_sums[m]);
+                        let x_sum = f._mm512_set1_ps(x.scales[m] * x_sums[m] as f32);
                         sums[m][p] = f._mm512_fmadd_ps(mins[p], x_sum, sums[m][p]);
                     }
                 }

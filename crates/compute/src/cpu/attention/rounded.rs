@@ -1,13 +1,15 @@
 //! Attention of many rows whose queries, keys, weights and values are rounded to bf16 first and multiplied in pairs, by
 //! vectors or tiles.
 
+use std::f32::consts::LOG2_E;
+
 use pulp::NullaryFnOnce;
 
 use super::super::element::Element;
 use super::super::gemm::Multiply;
 use super::super::kv::{KvHead, PAGE_LEN};
 use super::head::{Seen, add_weighted, score};
-use super::{Block, Rounding, State};
+use super::{Block, Rounding, State, Weights};
 use crate::scratch::with_scratch;
 use crate::simd::{Avx512Bf16, F32, Isa, Simd, Tiles, U32};
 
@@ -106,9 +108,7 @@ impl NullaryFnOnce for Run<'_, '_> {
                 }
                 None => score::<_, Pairs, 2>(s, (rows, c), (q, 0..c), keys, seen, state.scores),
             }
-            state.weigh(s, &block, seen);
-            let n = rows * PAGE_LEN;
-            s.narrow_slice_bf16(&mut weights[..n / 2], &state.scores[..n]);
+            state.weigh(s, &block, seen, &mut Rounded(weights));
             if let Some(tiles) = tiles {
                 let shape = [room, PAGE_LEN / 2, stride];
                 tiles.multiply(state.sums, weights, values, shape, true);
@@ -119,6 +119,59 @@ impl NullaryFnOnce for Run<'_, '_> {
         }
         state.finish(s, &block);
     }
+}
+
+/// To pairs of adjacent slots, `[rows][PAGE_LEN/2]`.
+struct Rounded<'a>(&'a mut [u32]);
+
+impl Weights<Avx512Bf16> for Rounded<'_> {
+    #[inline(always)]
+    fn take(
+        &mut self,
+        s: Avx512Bf16,
+        r: usize,
+        scores: &mut [F32<Avx512Bf16>],
+        max: f32,
+    ) -> F32<Avx512Bf16> {
+        let (base, max) = (s.splat(LOG2_E), s.splat(-max * LOG2_E));
+        let mut sum = s.splat(0.0);
+        let pairs = self.0[r * PAGE_LEN / 2..][..PAGE_LEN / 2].as_chunks_mut::<16>().0;
+        for (pairs, [low, high]) in pairs.iter_mut().zip(scores.as_chunks::<2>().0) {
+            let low = coarse_exp2(s, s.mul_add(*low, base, max));
+            let high = coarse_exp2(s, s.mul_add(*high, base, max));
+            sum = s.add(sum, s.add(low, high));
+            *pairs = bytemuck::cast(s.narrow_bf16(low, high));
+        }
+        sum
+    }
+
+    #[inline(always)]
+    fn take_none(&mut self, r: usize, _: &mut [f32]) {
+        self.0[r * PAGE_LEN / 2..][..PAGE_LEN / 2].fill(0);
+    }
+}
+
+/// Below this, [`coarse_exp2`] is 0.
+const EXP2_MIN: f32 = -125.0;
+
+/// `2^r` for `|r| <= 1/2`, highest power first: the polynomial whose relative error is the least.
+const COARSE_EXP2: [f32; 4] = [0.055_171_67, 0.242_611_13, 0.693_260_97, 0.999_928_06];
+
+/// `2^x` within a relative 7.5e-5, a twentieth of what rounding to bf16 adds at most; `x` is below 127.
+#[inline(always)]
+fn coarse_exp2<S: Simd>(s: S, x: F32<S>) -> F32<S> {
+    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the mantissa.
+    let magic = s.splat(12_582_912.0);
+    let clamped = s.max(s.splat(EXP2_MIN), x);
+    let shifted = s.add(clamped, magic);
+    let r = s.sub(clamped, s.sub(shifted, magic));
+    let mut p = s.splat(COARSE_EXP2[0]);
+    for &c in &COARSE_EXP2[1..] {
+        p = s.mul_add(p, r, s.splat(c));
+    }
+    let power = s.mul_u32(s.to_bits(shifted), s.splat_u32(1 << 23));
+    let y = s.with_bits(s.add_u32(s.to_bits(p), power));
+    s.select(s.less_than(x, s.splat(EXP2_MIN)), s.splat(0.0), y)
 }
 
 /// Pairs of channels of the keys of a page, `[C/2][PAGE_LEN]`, and of slots of its values, `[PAGE_LEN/2][stride]`,
@@ -172,4 +225,39 @@ unsafe fn store(s: Avx512Bf16, to: &mut [u32], even: F32<Avx512Bf16>, odd: F32<A
     let pairs = s.with_bits(s.pairs_bf16(even, odd));
     // SAFETY: the caller vouches for the room; lanes are as large, whatever their bits mean.
     unsafe { s.store(to.as_mut_ptr().cast(), pairs) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EXP2_MIN, coarse_exp2};
+    use crate::simd::{Isa, Kernel, Simd};
+
+    struct Exp2<'a>(&'a mut [f32]);
+
+    impl Kernel for Exp2<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            for v in s.split_mut(self.0).0 {
+                *v = coarse_exp2(s, *v);
+            }
+        }
+    }
+
+    #[test]
+    fn weights_keep_their_stated_error() {
+        for isa in Isa::available() {
+            let x: Vec<f32> = (0..1 << 16).map(|i| -125.0 + i as f32 * (137.0 / 65536.0)).collect();
+            let mut y = x.clone();
+            isa.dispatch(Exp2(&mut y));
+            for (x, y) in x.iter().zip(&y) {
+                let exact = f64::from(*x).exp2();
+                assert!((f64::from(*y) - exact).abs() <= 7.6e-5 * exact, "{isa}: 2^{x} is not {y}");
+            }
+            let mut y = [f32::NEG_INFINITY, -1e30, EXP2_MIN.next_down(), -126.0].repeat(16);
+            isa.dispatch(Exp2(&mut y));
+            assert!(y.iter().all(|&y| y == 0.0), "{isa}: {y:?}");
+        }
+    }
 }

@@ -56,6 +56,7 @@ pub(in crate::packed) struct Q8_0;
 impl Format for Q8_0 {
     const N_WORDS: usize = 8;
     const UNITS: usize = 1;
+    const ARE_CODES: bool = true;
 
     #[inline(always)]
     unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
