@@ -46,10 +46,12 @@ pub(crate) struct UnitOfRows {
     /// The values, in words of four.
     words: [[i32; GROUPS]; TILE_ROWS],
     scales: [f32; TILE_ROWS],
+    /// The scale times the sum of the values.
+    scaled_sums: [f32; TILE_ROWS],
     /// The sum of the values, and of each half of them.
     sums: [i32; TILE_ROWS],
     sums_of_halves: [[i32; TILE_ROWS]; 2],
-    padding: [u32; 8],
+    padding: [u32; 2],
 }
 
 impl UnitOfBlock for UnitOfRows {
@@ -65,6 +67,7 @@ impl UnitOfBlock for UnitOfRows {
                 let (scale, unit, sums) = quantize_unit(values);
                 to.words[m] = *unit.words();
                 to.scales[m] = scale;
+                to.scaled_sums[m] = scale * (sums[0] + sums[1]) as f32;
                 to.sums[m] = sums[0] + sums[1];
                 to.sums_of_halves[0][m] = sums[0];
                 to.sums_of_halves[1][m] = sums[1];
@@ -258,6 +261,7 @@ impl Sink<Avx512Vnni> for Unpacked<'_> {
         }
         self.chunk.has_mins = of.mins.is_some().into();
         self.chunk.n_groups = n_groups as u32;
+        assert!(of.mins.is_none() || of.offset == 0, "codes with a min have no offset");
         self.chunk.offset = of.offset;
         self.group += N * n_groups;
         self.step += N;
@@ -350,9 +354,12 @@ impl Rows<'_> {
             let x = &x[unit];
             let first = if G == GROUPS { 0 } else { half * G };
             let mut products = [[f._mm512_setzero_si512(); PANELS]; M];
-            let x_sums = if G == GROUPS { &x.sums } else { &x.sums_of_halves[half] };
-            for m in 0..M {
-                products[m] = [f._mm512_set1_epi32(-chunk.offset * x_sums[m]); PANELS];
+            // Where there are mins, codes have no offset.
+            if !MINS {
+                let x_sums = if G == GROUPS { &x.sums } else { &x.sums_of_halves[half] };
+                for m in 0..M {
+                    products[m] = [f._mm512_set1_epi32(-chunk.offset * x_sums[m]); PANELS];
+                }
             }
             for g in 0..G {
                 let at = step * G + g;
@@ -374,7 +381,12 @@ impl Rows<'_> {
                     let scaled = f._mm512_mul_ps(f._mm512_cvtepi32_ps(products[m][p]), scales[p]);
                     sums[m][p] = f._mm512_fmadd_ps(scaled, x_scale, sums[m][p]);
                     if MINS {
-                        let x_sum = f._mm512_set1_ps(x.scales[m] * x_sums[m] as f32);
+                        let x_sum = if G == GROUPS {
+                            x.scaled_sums[m]
+                        } else {
+                            x.scales[m] * x.sums_of_halves[half][m] as f32
+                        };
+                        let x_sum = f._mm512_set1_ps(x_sum);
                         sums[m][p] = f._mm512_fmadd_ps(mins[p], x_sum, sums[m][p]);
                     }
                 }
