@@ -2,10 +2,16 @@
 
 use std::ops::{Deref, DerefMut};
 
+#[cfg(target_os = "linux")]
+use memmap2::{Advice, MmapMut};
+
 /// Bytes of a cache line, on which values start.
 pub(crate) const CACHE_LINE: usize = 64;
 /// The most values that lie before one that starts a cache line.
 const MAX_BEFORE: usize = CACHE_LINE / size_of::<f32>() - 1;
+/// Values from which on memory is asked for in huge pages.
+#[cfg(target_os = "linux")]
+const MIN_HUGE: usize = (4 << 20) / size_of::<f32>();
 
 /// f32 values that start on a 64-byte boundary, so that full-width loads split no cache line.
 ///
@@ -13,18 +19,42 @@ const MAX_BEFORE: usize = CACHE_LINE / size_of::<f32>() - 1;
 /// writes zeros itself, where an allocator has pages of them that take no memory before they are used.
 #[derive(Debug, Default)]
 pub struct AlignedVec {
-    memory: Vec<f32>,
+    memory: Memory,
     /// Of the first value in `memory`.
     start: usize,
     len: usize,
 }
 
-impl AlignedVec {
-    pub(crate) const EMPTY: Self = Self { memory: Vec::new(), start: 0, len: 0 };
+/// Where values are.
+#[derive(Debug)]
+enum Memory {
+    Heap(Vec<f32>),
+    /// Pages of their own.
+    #[cfg(target_os = "linux")]
+    Pages(MmapMut),
+}
 
-    /// `len` zeros.
+impl Default for Memory {
+    fn default() -> Self {
+        Self::Heap(Vec::new())
+    }
+}
+
+impl AlignedVec {
+    pub(crate) const EMPTY: Self = Self { memory: Memory::Heap(Vec::new()), start: 0, len: 0 };
+
+    /// `len` zeros, all of which are going to be used: large ones are in huge pages where the system has them, so that
+    /// reading them needs few translations and taking them few faults.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
+        #[cfg(target_os = "linux")]
+        if len >= MIN_HUGE
+            && let Ok(pages) = MmapMut::map_anon(len * size_of::<f32>())
+        {
+            // Without huge pages there are others.
+            let _ = pages.advise(Advice::HugePage);
+            return Self { memory: Memory::Pages(pages), start: 0, len };
+        }
         Self::within(bytemuck::allocation::zeroed_vec(len + MAX_BEFORE), len)
     }
 
@@ -41,7 +71,7 @@ impl AlignedVec {
     fn within(memory: Vec<f32>, len: usize) -> Self {
         let address = memory.as_ptr().addr();
         let start = (address.next_multiple_of(CACHE_LINE) - address) / size_of::<f32>();
-        Self { memory, start, len }
+        Self { memory: Memory::Heap(memory), start, len }
     }
 }
 
@@ -57,13 +87,23 @@ impl Deref for AlignedVec {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        &self.memory[self.start..self.start + self.len]
+        let memory = match &self.memory {
+            Memory::Heap(values) => values,
+            #[cfg(target_os = "linux")]
+            Memory::Pages(pages) => bytemuck::cast_slice(pages),
+        };
+        &memory[self.start..self.start + self.len]
     }
 }
 
 impl DerefMut for AlignedVec {
     fn deref_mut(&mut self) -> &mut [f32] {
-        &mut self.memory[self.start..self.start + self.len]
+        let memory = match &mut self.memory {
+            Memory::Heap(values) => values,
+            #[cfg(target_os = "linux")]
+            Memory::Pages(pages) => bytemuck::cast_slice_mut(pages),
+        };
+        &mut memory[self.start..self.start + self.len]
     }
 }
 
@@ -84,6 +124,14 @@ mod tests {
             }
         }
         assert!(AlignedVec::try_zeroed(usize::MAX / 4).is_none());
+    }
+
+    #[test]
+    fn large_ones_are_zeros_too() {
+        let mut v = AlignedVec::zeroed(5 << 20);
+        assert!(v.as_ptr().addr().is_multiple_of(64) && v.iter().all(|&x| x == 0.0));
+        v[5 << 18] = 1.0;
+        assert_eq!(*v.clone(), *v);
     }
 
     #[test]

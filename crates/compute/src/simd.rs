@@ -133,6 +133,28 @@ pub fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
+/// Whether the processor is AMD's.
+#[cfg(target_arch = "x86_64")]
+fn is_amd() -> bool {
+    // A virtual machine answers `cpuid` slowly.
+    static IS_AMD: OnceLock<bool> = OnceLock::new();
+    *IS_AMD.get_or_init(|| {
+        let vendor = std::arch::x86_64::__cpuid(0);
+        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+    })
+}
+
+/// Whether the processor itself asks far enough ahead for memory that is read in order, so that a [`prefetch`] of each
+/// line only takes the places of its own requests. On AMD's Zen 4 one thread streams weights at 25 to 29 GB/s, with
+/// requests 12 to 22; 16 cores of Intel's Sapphire Rapids at 91 to 113, with requests 124 to 138.
+#[must_use]
+pub fn reads_ahead() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_amd();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// A computation generic over the SIMD token.
 pub trait Kernel {
     /// What it returns.

@@ -51,7 +51,7 @@ pub struct PackedMatrix {
     layout: &'static Layout,
     n: usize,
     k: usize,
-    /// Panels of [`Words`]; each has its lone f16 factors, padded to whole vectors, then its blocks.
+    /// Panels of [`Words`]: block after block. Lone factors of some blocks fill a vector, which comes before their words.
     data: AlignedVec,
 }
 
@@ -142,13 +142,7 @@ impl PackedMatrix {
         self.k / self.layout.dtype.block_len()
     }
 
-    /// The lone factors of a panel, and its blocks.
-    fn panel(&self, index: usize) -> (&[Words], &[Words]) {
-        self.vectors(index).split_at(self.layout.factors_len(self.blocks_per_row()))
-    }
-
-    /// All of a panel.
-    fn vectors(&self, index: usize) -> &[Words] {
+    fn panel(&self, index: usize) -> &[Words] {
         let vectors: &[Words] = bytemuck::cast_slice(&self.data);
         &vectors[index * self.panel_len()..][..self.panel_len()]
     }

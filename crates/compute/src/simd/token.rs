@@ -169,9 +169,7 @@ mod x86 {
         /// Whether products of bf16 values take half the time of f32 products: on AMD's processors since Zen 4.
         /// Intel's Sapphire Rapids are slower with them (attention of 1500 positions 5.5 instead of 4.2 to 5.0 ms).
         pub(crate) fn is_fast(self) -> bool {
-            let vendor = std::arch::x86_64::__cpuid(0);
-            [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened()
-                == b"AuthenticAMD"
+            crate::simd::is_amd()
         }
 
         /// The token without products of bf16 values.

@@ -5,9 +5,10 @@
 
 use std::ops::Range;
 
-use stonechat_compute::simd::{F32, NullaryFnOnce, prefetch};
+use stonechat_compute::simd::{F32, NullaryFnOnce, prefetch, reads_ahead};
 
 use super::format::match_format;
+use super::layout::Place;
 use super::simd::PanelSimd;
 use super::{PANEL_ROWS, Task, Words};
 use crate::activation::{ActivationRow, Unit};
@@ -15,6 +16,8 @@ use crate::block::half_power;
 
 /// How far ahead the first rows, for which weights come from memory, ask for them, in words.
 const PREFETCH_WORDS: usize = 128;
+/// Rows that are so much work that no processor sees far enough what comes next.
+const MIN_ROWS_TO_PREFETCH: usize = 4;
 /// Units of a panel whose first rows are multiplied before the next ones, so that words are still in the
 /// first-level cache.
 const UNITS_AT_ONCE: usize = 8;
@@ -25,6 +28,8 @@ pub(super) trait Format {
     const N_WORDS: usize;
     /// Units of 32 values of a block.
     const UNITS: usize;
+    /// Blocks whose lone factors share a vector, 0 if they have none.
+    const SHARING: usize = 0;
     /// Whether a block's words are the codes of one unit, group by group, where codes of bytes have an offset.
     const ARE_CODES: bool = false;
 
@@ -70,15 +75,23 @@ pub(super) trait Sink<S: PanelSimd> {
 /// A block of `S::LANES` rows.
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
-    pub(super) words: &'a [Words],
-    /// What has no place in words, of all blocks of the panel.
-    pub(super) factors: &'a [Words],
-    pub(super) index: usize,
+    words: &'a [Words],
+    /// A vector in which it has what has no place in words, if the format has that.
+    factors: &'a Words,
+    /// Which of that vector's.
+    nth: usize,
     /// Which of the `16 / S::LANES` parts of the rows.
-    pub(super) part: usize,
+    part: usize,
 }
 
-impl Block<'_> {
+impl<'a> Block<'a> {
+    /// Block `index` of a panel.
+    #[inline(always)]
+    pub(super) fn of<F: Format>(panel: &'a [Words], index: usize, part: usize) -> Self {
+        let Place { words, factors, nth } = Place::new(F::N_WORDS, F::SHARING, index);
+        Self { words: &panel[words..][..F::N_WORDS], factors: &panel[factors], nth, part }
+    }
+
     /// Word `i` of each row.
     #[inline(always)]
     pub(super) fn word<S: PanelSimd>(&self, s: S, i: usize) -> S::Words {
@@ -95,8 +108,8 @@ impl Block<'_> {
     /// The f16 of each row that has no place in a word.
     #[inline(always)]
     pub(super) fn lone_factor<S: PanelSimd>(&self, s: S) -> F32<S> {
-        let factors = bytemuck::cast_slice::<Words, [u16; PANEL_ROWS]>(self.factors);
-        s.load_f16s(&factors[self.index], self.part)
+        let factors = bytemuck::cast_ref::<Words, [[u16; PANEL_ROWS]; 2]>(self.factors);
+        s.load_f16s(&factors[self.nth % 2], self.part)
     }
 
     /// The second halves of word `i` of each row, as integers.
@@ -109,7 +122,8 @@ impl Block<'_> {
     /// The power of two of each row that has no place in a word.
     #[inline(always)]
     pub(super) fn lone_exponent<S: PanelSimd>(&self, s: S) -> F32<S> {
-        let exponents = bytemuck::cast_slice::<Words, [u8; PANEL_ROWS]>(self.factors)[self.index];
+        let exponents = bytemuck::cast_ref::<Words, [[u8; PANEL_ROWS]; 4]>(self.factors);
+        let exponents = exponents[self.nth % 4];
         let mut scales = [0.0; PANEL_ROWS];
         for i in 0..PANEL_ROWS {
             scales[i] = half_power(exponents[i]);
@@ -334,9 +348,9 @@ impl<S: PanelSimd, F: Format, const M: usize> NullaryFnOnce for Tiles<'_, S, F, 
             x[m] = task.x.row(row + m);
         }
         let x = Activations::new(x, n_blocks * F::UNITS);
+        let asks_ahead = row == 0 && (M >= MIN_ROWS_TO_PREFETCH || !reads_ahead());
         for panel in task.panels.clone() {
-            let (factors, words) = w.panel(panel);
-            let sums = dots::<S, F, M>(s, factors, words, n_blocks, (&x, row == 0));
+            let sums = dots::<S, F, M>(s, w.panel(panel), n_blocks, (&x, asks_ahead));
             // A range that starts or ends inside the panel wants some of its rows only.
             let all = panel * PANEL_ROWS..(panel + 1) * PANEL_ROWS;
             let wanted = all.start.max(task.rows.start)..all.end.min(task.rows.end);
@@ -357,14 +371,14 @@ impl<S: PanelSimd, F: Format, const M: usize> NullaryFnOnce for Tiles<'_, S, F, 
 #[repr(align(64))]
 struct Sums([f32; PANEL_ROWS]);
 
-/// The dot products of a panel's rows with `M` rows of activations, which have `n_blocks` blocks of `F`.
+/// The dot products of a panel's rows with `M` rows of activations, which have `n_blocks` blocks of `F`. With
+/// `asks_ahead`, words are asked for before they are read.
 #[inline(always)]
 fn dots<S: PanelSimd, F: Format, const M: usize>(
     s: S,
-    factors: &[Words],
-    words: &[Words],
+    panel: &[Words],
     n_blocks: usize,
-    (x, is_first): (&Activations<'_, M>, bool),
+    (x, asks_ahead): (&Activations<'_, M>, bool),
 ) -> [Sums; M] {
     let n_parts = PANEL_ROWS / S::LANES;
     let at_once = if n_parts == 1 { n_blocks } else { UNITS_AT_ONCE / F::UNITS };
@@ -378,13 +392,15 @@ fn dots<S: PanelSimd, F: Format, const M: usize>(
                 of_part[m] = unsafe { s.load(lanes.as_ptr()) };
             }
             for index in first..n_blocks.min(first + at_once) {
-                let words = &words[index * F::N_WORDS..][..F::N_WORDS];
-                if is_first && part == 0 {
-                    for word in words {
+                let block = Block::of::<F>(panel, index, part);
+                if asks_ahead && part == 0 {
+                    if F::SHARING > 0 && block.nth == 0 {
+                        prefetch(std::ptr::from_ref(block.factors).wrapping_add(PREFETCH_WORDS));
+                    }
+                    for word in block.words {
                         prefetch(std::ptr::from_ref(word).wrapping_add(PREFETCH_WORDS));
                     }
                 }
-                let block = Block { words, factors, index, part };
                 // SAFETY: `Activations::new` checked that there are units for `n_blocks` blocks.
                 unsafe {
                     let at = index * F::UNITS;

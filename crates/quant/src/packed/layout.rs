@@ -16,9 +16,12 @@ pub(super) struct Layout {
     factor_at: Option<usize>,
     /// Bytes of that factor: two of an f16 or one of an exponent.
     factor_bytes: usize,
-    /// The word that is two f16 or 16-bit integers: in the panel, the first ones of all rows come before the second ones.
+    /// Runs of a block's words, from and to, in the order of the panel, if that differs: a kernel reads words from
+    /// first to last, which processors foresee.
+    order: &'static [(usize, usize)],
+    /// The panel's word that is two f16 or 16-bit integers: in the panel, the first ones of all rows come before the second ones.
     pair: Option<usize>,
-    /// The word that has a fifth bit of each of 32 values, rearranged by [`bits_by_group`].
+    /// The panel's word that has a fifth bit of each of 32 values, rearranged by [`bits_by_group`].
     bits: Option<usize>,
     /// Whether signed bytes become unsigned ones, 128 larger.
     is_signed: bool,
@@ -32,13 +35,30 @@ const LAYOUTS: [Layout; 13] = [
     Layout { factor_at: Some(0), is_signed: true, ..plain(DType::Q8_0, 34) },
     Layout { factor_at: Some(0), ..plain(DType::Iq4Nl, 18) },
     Layout { factor_at: Some(0), factor_bytes: 1, ..plain(DType::Mxfp4, 17) },
-    Layout { pair: Some(20), ..plain(DType::Q2K, 84) },
-    Layout { factor_at: Some(108), ..plain(DType::Q3K, 110) },
+    Layout { order: &[(20, 21), (0, 20)], pair: Some(0), ..plain(DType::Q2K, 84) },
+    Layout { factor_at: Some(108), order: &[(24, 27), (0, 24)], ..plain(DType::Q3K, 110) },
     Layout { pair: Some(0), ..plain(DType::Q4K, 144) },
     Layout { pair: Some(0), ..plain(DType::Q5K, 176) },
-    Layout { factor_at: Some(208), ..plain(DType::Q6K, MAX_BLOCK_BYTES) },
+    Layout { factor_at: Some(208), order: &Q6_K_ORDER, ..plain(DType::Q6K, MAX_BLOCK_BYTES) },
     Layout { pair: Some(0), ..plain(DType::Iq4Xs, 136) },
 ];
+
+/// Scales, then of each half of four units the words of two bits and of nibbles that belong together.
+const Q6_K_ORDER: [(usize, usize); 13] = {
+    let mut order = [(48, 52); 13];
+    let mut i = 0;
+    while i < 12 {
+        let (half, part) = (i / 6, i / 3 % 2);
+        let first = match i % 3 {
+            0 => 32 + 8 * half,
+            1 => 16 * half,
+            _ => 16 * half + 8,
+        };
+        order[1 + i] = (first + 4 * part, first + 4 * part + 4);
+        i += 1;
+    }
+    order
+};
 
 /// Whose words stay as they are.
 const fn plain(dtype: DType, block_bytes: usize) -> Layout {
@@ -47,6 +67,7 @@ const fn plain(dtype: DType, block_bytes: usize) -> Layout {
         block_bytes,
         factor_at: None,
         factor_bytes: 2,
+        order: &[],
         pair: None,
         bits: None,
         is_signed: false,
@@ -63,41 +84,54 @@ impl Layout {
         (self.block_bytes - if self.factor_at.is_some() { self.factor_bytes } else { 0 }) / 4
     }
 
-    /// Vectors of the lone factors of a panel: those of two or four blocks fill one.
-    pub(super) const fn factors_len(&self, n_blocks: usize) -> usize {
-        if self.factor_at.is_some() { (n_blocks * self.factor_bytes).div_ceil(4) } else { 0 }
-    }
-
     /// Vectors of a panel.
     pub(super) const fn panel_len(&self, n_blocks: usize) -> usize {
-        self.factors_len(n_blocks) + n_blocks * self.n_words()
+        let place = self.place(n_blocks.saturating_sub(1));
+        if n_blocks == 0 { 0 } else { place.words + self.n_words() }
     }
 
-    /// Offset in a block of its word `word`.
+    /// Where a block lies in a panel.
+    const fn place(&self, index: usize) -> Place {
+        let sharing = if self.factor_at.is_some() { 4 / self.factor_bytes } else { 0 };
+        Place::new(self.n_words(), sharing, index)
+    }
+
+    /// Offset in a block of the panel's word `word`.
     const fn word_at(&self, word: usize) -> usize {
+        let (mut word, mut i) = (word, 0);
+        while i < self.order.len() {
+            let (from, to) = self.order[i];
+            if word < to - from {
+                word += from;
+                break;
+            }
+            word -= to - from;
+            i += 1;
+        }
         4 * word + if matches!(self.factor_at, Some(0)) { self.factor_bytes } else { 0 }
     }
 
     /// Fills a panel with the first 16 rows of `rows`, fewer at the end of a matrix.
     pub(super) fn pack_panel(&self, rows: &[u8], n_blocks: usize, panel: &mut [Words]) {
         let n_words = self.n_words();
-        let (factors, words) = panel.split_at_mut(self.factors_len(n_blocks));
-        let factors: &mut [u8] = bytemuck::cast_slice_mut(factors);
         let flip = self.flip();
         let rows = rows.chunks_exact(n_blocks * self.block_bytes).take(PANEL_ROWS);
         for (lane, row) in rows.enumerate() {
             for (i, block) in row.chunks_exact(self.block_bytes).enumerate() {
+                let place = self.place(i);
                 if let Some(at) = self.factor_at {
-                    let to = &mut factors[(i * PANEL_ROWS + lane) * self.factor_bytes..];
+                    let factors = bytemuck::bytes_of_mut(&mut panel[place.factors]);
+                    let to = &mut factors[(place.nth * PANEL_ROWS + lane) * self.factor_bytes..];
                     to[..self.factor_bytes].copy_from_slice(&block[at..][..self.factor_bytes]);
                 }
-                let bytes = &block[self.word_at(0)..][..4 * n_words];
-                for (to, word) in words[i * n_words..].iter_mut().zip(bytes.as_chunks().0) {
+                for (w, to) in panel[place.words..][..n_words].iter_mut().enumerate() {
+                    let word = block[self.word_at(w)..].first_chunk().expect("a word");
                     to.0[lane] = u32::from_le_bytes(*word) ^ flip;
                 }
             }
         }
-        for block in words.chunks_exact_mut(n_words) {
+        for i in 0..n_blocks {
+            let block = &mut panel[self.place(i).words..][..n_words];
             if let Some(pair) = self.pair {
                 block[pair] = halves_apart(block[pair]);
             }
@@ -107,19 +141,20 @@ impl Layout {
         }
     }
 
-    /// Puts block `block` of row `lane` together again, of a panel with these factors and blocks.
+    /// Puts block `block` of row `lane` of a panel together again.
     pub(super) fn unpack_block(
         &self,
-        (factors, words): (&[Words], &[Words]),
+        panel: &[Words],
         (lane, block): (usize, usize),
         out: &mut [u8],
     ) {
+        let place = self.place(block);
         if let Some(at) = self.factor_at {
-            let factors: &[u8] = bytemuck::cast_slice(factors);
-            let from = &factors[(block * PANEL_ROWS + lane) * self.factor_bytes..];
+            let factors = bytemuck::bytes_of(&panel[place.factors]);
+            let from = &factors[(place.nth * PANEL_ROWS + lane) * self.factor_bytes..];
             out[at..][..self.factor_bytes].copy_from_slice(&from[..self.factor_bytes]);
         }
-        let words = &words[block * self.n_words()..][..self.n_words()];
+        let words = &panel[place.words..][..self.n_words()];
         for (i, word) in words.iter().enumerate() {
             let value = if self.pair == Some(i) {
                 let [first, second] = bytemuck::cast_ref::<Words, [[u16; PANEL_ROWS]; 2]>(word);
@@ -136,6 +171,32 @@ impl Layout {
     /// What is added to words.
     const fn flip(&self) -> u32 {
         if self.is_signed { 0x8080_8080 } else { 0 }
+    }
+}
+
+/// Where a block lies in a panel, in vectors.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// Its words.
+    pub(super) words: usize,
+    /// The vector with its lone factor, before the words of all blocks that share it; any if there is none.
+    pub(super) factors: usize,
+    /// Which of that vector's.
+    pub(super) nth: usize,
+}
+
+impl Place {
+    /// Of block `index` of blocks of `n_words` words, of which `sharing` have their lone factors in one vector; 0 if
+    /// they have none.
+    #[inline(always)]
+    pub(super) const fn new(n_words: usize, sharing: usize, index: usize) -> Self {
+        if sharing == 0 {
+            let words = index * n_words;
+            return Self { words, factors: words, nth: 0 };
+        }
+        let nth = index % sharing;
+        let factors = (index - nth) * n_words + index / sharing;
+        Self { words: factors + 1 + nth * n_words, factors, nth }
     }
 }
 

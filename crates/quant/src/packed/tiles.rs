@@ -150,11 +150,9 @@ fn unpack<F: Format>(
             out.iter_mut().for_each(|step| step[which] = Tile::zeroed());
             continue;
         }
-        let (factors, words) = task.w.panel(panel);
+        let panel = task.w.panel(panel);
         for (i, steps) in out.chunks_exact_mut(F::UNITS).enumerate() {
-            let index = first / F::UNITS + i;
-            let words = &words[index * F::N_WORDS..][..F::N_WORDS];
-            let block = Block { words, factors, index, part: 0 };
+            let block = Block::of::<F>(panel, first / F::UNITS + i, 0);
             // SAFETY: the sink asks for nothing.
             unsafe { F::unpack(s, block, &mut Weights { steps, which }) };
         }

@@ -17,6 +17,7 @@ use stonechat_compute::with_scratch;
 use super::blocks::{Blocks, UnitOfBlock};
 use super::format::match_format;
 use super::kernel::{Block, Codes, Format, Groups, Sink};
+use super::layout::Place;
 use super::{PANEL_ROWS, PackedMatrix, Task, Words};
 use crate::activation::{UNIT_LEN, quantize_unit};
 
@@ -88,6 +89,8 @@ struct Chunk {
     mins: [[Lanes; PANELS]; 2 * CHUNK_UNITS],
     /// For each step twice its unit, and whether it is the second half.
     halves: [u32; 2 * CHUNK_UNITS],
+    /// Where the codes of each step begin.
+    starts: [u32; 2 * CHUNK_UNITS],
     has_mins: u32,
     /// Groups of four values of a step: 8 or 4.
     n_groups: u32,
@@ -161,9 +164,8 @@ impl Task<'_> {
                 let (x, from) = (self.x.wide(), rows.start);
                 let codes = if F::ARE_CODES {
                     // As when they are unpacked, a last panel is its own neighbour.
-                    [panel, (panel + 1).min(self.panels.end - 1)].map(|panel| {
-                        &self.w.panel(panel).1[blocks.start * F::N_WORDS..blocks.end * F::N_WORDS]
-                    })
+                    [panel, (panel + 1).min(self.panels.end - 1)]
+                        .map(|panel| &self.w.panel(panel)[span_of::<F>(&blocks)])
                 } else {
                     [&chunk.codes[0][..], &chunk.codes[1][..]]
                 };
@@ -173,17 +175,20 @@ impl Task<'_> {
     }
 }
 
-/// The words of some blocks of two panels, as far as there are such panels, after the lone factors of all of a
-/// panel's blocks where these are its first.
+/// Where some blocks of a panel lie, with what they share; the first of them does not share with one before.
+fn span_of<F: Format>(blocks: &Range<usize>) -> Range<usize> {
+    let place = |index| Place::new(F::N_WORDS, F::SHARING, index);
+    place(blocks.start).factors..place(blocks.end - 1).words + F::N_WORDS
+}
+
+/// The words of some blocks of two panels, as far as there are such panels.
 fn words_of<F: Format>(
     w: &PackedMatrix,
     (first, blocks): (usize, Range<usize>),
 ) -> [&[Words]; PANELS] {
     let mut words: [&[Words]; PANELS] = [&[]; PANELS];
     for (panel, words) in (first..w.n().div_ceil(PANEL_ROWS)).zip(&mut words) {
-        let first = w.panel(panel).0.len();
-        let start = if blocks.start == 0 { 0 } else { first + blocks.start * F::N_WORDS };
-        *words = &w.vectors(panel)[start..first + blocks.end * F::N_WORDS];
+        *words = &w.panel(panel)[span_of::<F>(&blocks)];
     }
     words
 }
@@ -207,12 +212,16 @@ impl<F: Format> NullaryFnOnce for Unpack<'_, F> {
         for which in 0..PANELS {
             // A last panel without another is multiplied twice; the second result is not asked for.
             let panel = (panel + which).min(task.panels.end - 1);
-            let (factors, words) = task.w.panel(panel);
-            let are_codes = F::ARE_CODES;
-            let mut sink = Unpacked { chunk, which, are_codes, first_unit: 0, step: 0, group: 0 };
+            let panel = task.w.panel(panel);
+            let start = span_of::<F>(&blocks).start;
+            let mut sink =
+                Unpacked { chunk, which, in_place: None, first_unit: 0, step: 0, group: 0 };
             for index in blocks.clone() {
-                let words = &words[index * F::N_WORDS..][..F::N_WORDS];
-                let block = Block { words, factors, index, part: 0 };
+                if F::ARE_CODES {
+                    let place = Place::new(F::N_WORDS, F::SHARING, index);
+                    sink.in_place = Some(place.words - start);
+                }
+                let block = Block::of::<F>(panel, index, 0);
                 // SAFETY: the sink asks for nothing.
                 unsafe { F::unpack(s, block, &mut sink) };
                 sink.first_unit += F::UNITS;
@@ -225,8 +234,8 @@ impl<F: Format> NullaryFnOnce for Unpack<'_, F> {
 struct Unpacked<'a> {
     chunk: &'a mut Chunk,
     which: usize,
-    /// Whether the codes are read where they are.
-    are_codes: bool,
+    /// Where the block's codes are, if they are read there.
+    in_place: Option<usize>,
     /// Of the block at hand.
     first_unit: usize,
     step: usize,
@@ -242,7 +251,7 @@ impl Sink<Avx512Vnni> for Unpacked<'_> {
         codes: &impl Groups<Avx512Vnni, N>,
     ) {
         let n_groups = of.groups.len();
-        if !self.are_codes {
+        if self.in_place.is_none() {
             for (i, g) in of.groups.clone().enumerate() {
                 let codes = codes.group(s, g);
                 for n in 0..N {
@@ -255,6 +264,7 @@ impl Sink<Avx512Vnni> for Unpacked<'_> {
             let step = self.step + n;
             let unit = self.first_unit + of.units[n];
             self.chunk.halves[step] = (2 * unit + of.groups.start / 4) as u32;
+            self.chunk.starts[step] = self.in_place.unwrap_or(self.group + n * n_groups) as u32;
             self.chunk.scales[step][self.which] = bytemuck::cast(of.scales[n]);
             let min = of.mins.map_or(s.splat(0.0), |mins| mins[n]);
             self.chunk.mins[step][self.which] = bytemuck::cast(min);
@@ -347,9 +357,9 @@ impl Rows<'_> {
         for m in 0..M {
             sums[m] = bytemuck::cast(self.sums[row + m]);
         }
-        let n_steps = n_units * GROUPS / G;
-        let codes = [&codes[0][..n_steps * G], &codes[1][..n_steps * G]];
-        for step in 0..n_steps {
+        for step in 0..n_units * GROUPS / G {
+            let start = chunk.starts[step] as usize;
+            let codes = [&codes[0][start..start + G], &codes[1][start..start + G]];
             let (unit, half) = (chunk.halves[step] as usize / 2, chunk.halves[step] as usize % 2);
             let x = &x[unit];
             let first = if G == GROUPS { 0 } else { half * G };
@@ -362,8 +372,7 @@ impl Rows<'_> {
                 }
             }
             for g in 0..G {
-                let at = step * G + g;
-                let both = [bytemuck::cast(codes[0][at]), bytemuck::cast(codes[1][at])];
+                let both = [bytemuck::cast(codes[0][g]), bytemuck::cast(codes[1][g])];
                 for m in 0..M {
                     let four = f._mm512_set1_epi32(x.words[m][first + g]);
                     for p in 0..PANELS {

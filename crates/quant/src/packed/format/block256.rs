@@ -90,26 +90,27 @@ impl<S: PanelSimd> Groups<S, 2> for FiveBits<'_> {
     }
 }
 
-/// `Q6_K`: 32 words of nibbles, 16 of two bits, 4 of scales.
+/// `Q6_K`: 4 words of scales, then for each quarter of the values 4 words of two bits and 8 of nibbles.
 pub(in crate::packed) struct Q6K;
 
 impl Format for Q6K {
     const N_WORDS: usize = 52;
     const UNITS: usize = 8;
+    const SHARING: usize = 2;
 
     #[inline(always)]
     unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let factor = block.lone_factor(s);
         let mut scales = [s.splat(0.0); 16];
         for (group, scale) in scales.iter_mut().enumerate() {
-            let signed = s.signed_byte(block.word(s, 48 + group / 4), group % 4);
+            let signed = s.signed_byte(block.word(s, group / 4), group % 4);
             *scale = s.mul(factor, s.to_floats(signed));
         }
-        // Of the four units of a half, the first and third share words of nibbles, as do the others.
-        for pair in 0..4 {
-            let (half, quarter) = (pair / 2, pair % 2);
-            let (u, v) = (4 * half + quarter, 4 * half + quarter + 2);
-            for part in 0..2 {
+        // Halves of four units share words of two bits, and two of them words of nibbles.
+        for quarter in 0..4 {
+            let (first, part) = (4 * (quarter / 2), quarter % 2);
+            for pair in 0..2 {
+                let (u, v) = (first + pair, first + pair + 2);
                 let of = Codes {
                     units: [u, v],
                     groups: 4 * part..4 * part + 4,
@@ -117,29 +118,30 @@ impl Format for Q6K {
                     scales: [scales[2 * u + part], scales[2 * v + part]],
                     mins: None,
                 };
-                let nibbles = Halves { block, first: 16 * half + 8 * quarter };
-                let codes = SixBits { nibbles, half, quarter };
-                // SAFETY: `u` and `v` are below 8, and the caller vouches for eight units.
+                let codes = SixBits { block, first: 4 + 12 * quarter, pair };
+                // SAFETY: `v < 8`, and the caller vouches for eight units.
                 unsafe { sink.take::<2, 6>(s, of, &codes) };
             }
         }
     }
 }
 
-/// Nibbles with two more bits, from words of a half: bits 0 and 1, or 2 and 3 in the second quarter, for the
-/// low ones, four higher for the others.
+/// Halves of two units of four: of words from `first` on, four have two bits of each of the four, four the nibbles of
+/// the first and the third unit, four those of the others.
 struct SixBits<'a> {
-    nibbles: Halves<'a>,
-    half: usize,
-    quarter: usize,
+    block: Block<'a>,
+    first: usize,
+    pair: usize,
 }
 
 impl<S: PanelSimd> Groups<S, 2> for SixBits<'_> {
     #[inline(always)]
     fn group(&self, s: S, g: usize) -> [S::Words; 2] {
-        let [low, high] = self.nibbles.group(s, g);
-        let word = self.nibbles.block.word(s, 32 + 8 * self.half + g);
-        let bits = s.shift_right(word, 2 * self.quarter);
-        [s.or(low, s.mask(s.shift_left(bits, 4), 48)), s.or(high, s.mask(bits, 48))]
+        let bits = s.shift_right(self.block.word(s, self.first + g % 4), 2 * self.pair);
+        let q = self.block.word(s, self.first + 4 * (1 + self.pair) + g % 4);
+        [
+            s.or(nibbles(s, q, false), s.mask(s.shift_left(bits, 4), 48)),
+            s.or(nibbles(s, q, true), s.mask(bits, 48)),
+        ]
     }
 }

@@ -11,6 +11,7 @@ pub(in crate::packed) struct Nibbles32<const HAS_MIN: bool, const FIFTH_BIT: boo
 impl<const HAS_MIN: bool, const FIFTH_BIT: bool> Format for Nibbles32<HAS_MIN, FIFTH_BIT> {
     const N_WORDS: usize = 4 + HAS_MIN as usize + FIFTH_BIT as usize;
     const UNITS: usize = 1;
+    const SHARING: usize = if HAS_MIN { 0 } else { 2 };
 
     #[inline(always)]
     unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
@@ -56,6 +57,7 @@ pub(in crate::packed) struct Q8_0;
 impl Format for Q8_0 {
     const N_WORDS: usize = 8;
     const UNITS: usize = 1;
+    const SHARING: usize = 2;
     const ARE_CODES: bool = true;
 
     #[inline(always)]

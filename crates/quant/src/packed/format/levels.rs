@@ -38,6 +38,7 @@ pub(in crate::packed) struct Iq4Nl;
 impl Format for Iq4Nl {
     const N_WORDS: usize = 4;
     const UNITS: usize = 1;
+    const SHARING: usize = 2;
 
     #[inline(always)]
     unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
@@ -93,6 +94,7 @@ pub(in crate::packed) struct Mxfp4;
 impl Format for Mxfp4 {
     const N_WORDS: usize = 4;
     const UNITS: usize = 1;
+    const SHARING: usize = 4;
 
     #[inline(always)]
     unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {

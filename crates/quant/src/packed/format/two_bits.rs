@@ -22,7 +22,7 @@ impl<S: PanelSimd> Groups<S, 2> for TwoBits<'_> {
     }
 }
 
-/// `Q2_K`: 4 words of scales and mins, 16 of values, one of two factors.
+/// `Q2_K`: one word of two factors, 4 of scales and mins, 16 of values.
 pub(in crate::packed) struct Q2K;
 
 impl Format for Q2K {
@@ -31,10 +31,10 @@ impl Format for Q2K {
 
     #[inline(always)]
     unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
-        let [factor, min] = block.factor_pair(s, 20);
+        let [factor, min] = block.factor_pair(s, 0);
         let min = s.mul(min, s.splat(-1.0));
         for pair in 0..4 {
-            let packed = block.word(s, pair);
+            let packed = block.word(s, 1 + pair);
             for part in 0..2 {
                 // Byte `2 n + part` has a scale and a min of four bits.
                 let (a, b) = (8 * part, 8 * (2 + part));
@@ -47,23 +47,23 @@ impl Format for Q2K {
                     mins: Some([s.mul(min, bits(a + 4)), s.mul(min, bits(b + 4))]),
                 };
                 // SAFETY: `2 * pair + 1 < 8`, and the caller vouches for eight units.
-                unsafe { sink.take::<2, 2>(s, of, &TwoBits { block, first: 4, pair }) };
+                unsafe { sink.take::<2, 2>(s, of, &TwoBits { block, first: 5, pair }) };
             }
         }
     }
 }
 
-/// `Q3_K`: 8 words of third bits, 16 of two bits, 3 of scales.
+/// `Q3_K`: 3 words of scales, 8 of third bits, 16 of two bits.
 pub(in crate::packed) struct Q3K;
 
-/// Two bits and a third, which the block's first words have.
+/// Two bits and a third, which the words after the scales have.
 struct ThreeBits<'a>(TwoBits<'a>);
 
 impl<S: PanelSimd> Groups<S, 2> for ThreeBits<'_> {
     #[inline(always)]
     fn group(&self, s: S, g: usize) -> [S::Words; 2] {
         let [low, high] = self.0.group(s, g);
-        let bits = s.shift_right(self.0.block.word(s, g), 2 * self.0.pair);
+        let bits = s.shift_right(self.0.block.word(s, 3 + g), 2 * self.0.pair);
         let third = [s.shift_left(bits, 2), s.shift_left(bits, 1)];
         [s.or(low, s.mask(third[0], 4)), s.or(high, s.mask(third[1], 4))]
     }
@@ -80,11 +80,12 @@ fn scale<S: PanelSimd>(s: S, words: [S::Words; 3], group: usize) -> F32<S> {
 impl Format for Q3K {
     const N_WORDS: usize = 27;
     const UNITS: usize = 8;
+    const SHARING: usize = 2;
 
     #[inline(always)]
     unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let factor = block.lone_factor(s);
-        let packed = [block.word(s, 24), block.word(s, 25), block.word(s, 26)];
+        let packed = [block.word(s, 0), block.word(s, 1), block.word(s, 2)];
         let mut scales = [s.splat(0.0); 16];
         for (group, to) in scales.iter_mut().enumerate() {
             *to = s.mul(factor, scale(s, packed, group));
@@ -92,7 +93,7 @@ impl Format for Q3K {
         for pair in 0..4 {
             let u = 2 * pair;
             for part in 0..2 {
-                let codes = ThreeBits(TwoBits { block, first: 8, pair });
+                let codes = ThreeBits(TwoBits { block, first: 11, pair });
                 let of = Codes {
                     units: [u, u + 1],
                     groups: 4 * part..4 * part + 4,
