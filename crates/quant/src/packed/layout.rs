@@ -90,10 +90,19 @@ impl Layout {
         if n_blocks == 0 { 0 } else { place.words + self.n_words() }
     }
 
+    /// Blocks whose lone factors share a vector, 0 if they have none.
+    const fn sharing(&self) -> usize {
+        if self.factor_at.is_some() { 4 / self.factor_bytes } else { 0 }
+    }
+
     /// Where a block lies in a panel.
     const fn place(&self, index: usize) -> Place {
-        let sharing = if self.factor_at.is_some() { 4 / self.factor_bytes } else { 0 };
-        Place::new(self.n_words(), sharing, index)
+        Place::new(self.n_words(), self.sharing(), index)
+    }
+
+    /// Offset in a block of its words.
+    const fn words_at(&self) -> usize {
+        if matches!(self.factor_at, Some(0)) { self.factor_bytes } else { 0 }
     }
 
     /// Offset in a block of the panel's word `word`.
@@ -108,26 +117,33 @@ impl Layout {
             word -= to - from;
             i += 1;
         }
-        4 * word + if matches!(self.factor_at, Some(0)) { self.factor_bytes } else { 0 }
+        4 * word + self.words_at()
     }
 
     /// Fills a panel with the first 16 rows of `rows`, fewer at the end of a matrix.
     pub(super) fn pack_panel(&self, rows: &[u8], n_blocks: usize, panel: &mut [Words]) {
-        let n_words = self.n_words();
-        let flip = self.flip();
+        let (n_words, flip) = (self.n_words(), self.flip());
+        let all = [(0, n_words)];
+        let runs = if self.order.is_empty() { &all } else { self.order };
         let rows = rows.chunks_exact(n_blocks * self.block_bytes).take(PANEL_ROWS);
         for (lane, row) in rows.enumerate() {
-            for (i, block) in row.chunks_exact(self.block_bytes).enumerate() {
-                let place = self.place(i);
+            let mut place = self.place(0);
+            for block in row.chunks_exact(self.block_bytes) {
                 if let Some(at) = self.factor_at {
                     let factors = bytemuck::bytes_of_mut(&mut panel[place.factors]);
                     let to = &mut factors[(place.nth * PANEL_ROWS + lane) * self.factor_bytes..];
                     to[..self.factor_bytes].copy_from_slice(&block[at..][..self.factor_bytes]);
                 }
-                for (w, to) in panel[place.words..][..n_words].iter_mut().enumerate() {
-                    let word = block[self.word_at(w)..].first_chunk().expect("a word");
-                    to.0[lane] = u32::from_le_bytes(*word) ^ flip;
+                let (words, _) = block[self.words_at()..].as_chunks();
+                let mut at = place.words;
+                for &(from, end) in runs {
+                    let to = &mut panel[at..at + end - from];
+                    for (to, word) in to.iter_mut().zip(&words[from..end]) {
+                        to.0[lane] = u32::from_le_bytes(*word) ^ flip;
+                    }
+                    at += end - from;
                 }
+                place = place.next(n_words, self.sharing());
             }
         }
         for i in 0..n_blocks {
@@ -197,6 +213,16 @@ impl Place {
         let nth = index % sharing;
         let factors = (index - nth) * n_words + index / sharing;
         Self { words: factors + 1 + nth * n_words, factors, nth }
+    }
+
+    /// Of the block after this one, without a division.
+    fn next(self, n_words: usize, sharing: usize) -> Self {
+        let words = self.words + n_words;
+        match sharing {
+            0 => Self { words, factors: words, nth: 0 },
+            _ if self.nth + 1 < sharing => Self { words, nth: self.nth + 1, ..self },
+            _ => Self { words: words + 1, factors: words, nth: 0 },
+        }
     }
 }
 
