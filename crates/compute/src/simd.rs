@@ -115,6 +115,10 @@ macro_rules! match_isa {
     };
 }
 
+/// The family of AMD's Zen 5.
+#[cfg(target_arch = "x86_64")]
+const ZEN5_FAMILY: u32 = 0x1a;
+
 /// Asks for the memory at `p`, which will be read soon; nothing where the target has no such hint. It comes to the
 /// second-level cache, which waits for more lines at a time than the first.
 #[inline(always)]
@@ -133,24 +137,47 @@ pub fn prefetch<T>(p: *const T) {
     let _ = p;
 }
 
-/// Whether the processor is AMD's.
+/// [`prefetch`] to the first-level cache, for one line of a stream at a time: two threads of Zen 5 stream `q4_k` at 44
+/// GB/s so, and at 38 to the second level; Sapphire Rapids makes no difference.
+#[inline(always)]
+pub fn prefetch_line<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which neither reads nor faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a hint, which neither reads nor faults.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) p, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = p;
+}
+
+/// The family of a processor of AMD's; asked once, since a virtual machine answers `cpuid` slowly.
 #[cfg(target_arch = "x86_64")]
-fn is_amd() -> bool {
-    // A virtual machine answers `cpuid` slowly.
-    static IS_AMD: OnceLock<bool> = OnceLock::new();
-    *IS_AMD.get_or_init(|| {
-        let vendor = std::arch::x86_64::__cpuid(0);
-        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+fn amd_family() -> Option<u32> {
+    use std::arch::x86_64::__cpuid;
+
+    static FAMILY: OnceLock<Option<u32>> = OnceLock::new();
+    *FAMILY.get_or_init(|| {
+        let vendor = __cpuid(0);
+        let vendor = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+        // Of all processors since 2003 the first part of the family is 15, and an extension is added.
+        let family = 15 + (__cpuid(1).eax >> 20 & 0xff);
+        (vendor.as_flattened() == b"AuthenticAMD").then_some(family)
     })
 }
 
-/// Whether the processor itself asks far enough ahead for memory that is read in order, so that a [`prefetch`] of each
-/// line only takes the places of its own requests. On AMD's Zen 4 one thread streams weights at 25 to 29 GB/s, with
-/// requests 12 to 22; 16 cores of Intel's Sapphire Rapids at 91 to 113, with requests 124 to 138.
+/// Whether the processor itself asks far enough ahead for memory that is read in order, so that a [`prefetch_line`] of
+/// each line only takes the places of its own requests: AMD's before Zen 5. One thread of Zen 4 streams weights at 25 to
+/// 29 GB/s, with requests for a block at a time 12 to 22. With a request for each word that is read Zen 5 streams `q4_k`
+/// at 37 GB/s instead of 19 to 22, Sapphire Rapids at 12 to 14 instead of 8.
 #[must_use]
 pub fn reads_ahead() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return is_amd();
+    return amd_family().is_some_and(|family| family < ZEN5_FAMILY);
     #[cfg(not(target_arch = "x86_64"))]
     false
 }

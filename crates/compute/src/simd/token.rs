@@ -169,7 +169,7 @@ mod x86 {
         /// Whether products of bf16 values take half the time of f32 products: on AMD's processors since Zen 4.
         /// Intel's Sapphire Rapids are slower with them (attention of 1500 positions 5.5 instead of 4.2 to 5.0 ms).
         pub(crate) fn is_fast(self) -> bool {
-            crate::simd::is_amd()
+            crate::simd::amd_family().is_some()
         }
 
         /// The token without products of bf16 values.

@@ -37,6 +37,9 @@ impl<const FIFTH_BIT: bool> Format for NibblesK<FIFTH_BIT> {
     #[inline(always)]
     unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let [scales, mins] = scales_and_mins(s, block);
+        if FIFTH_BIT {
+            block.ask_for(4..12);
+        }
         // Two units share their words: low nibbles and high ones.
         for pair in 0..4 {
             let u = 2 * pair;
@@ -84,7 +87,7 @@ impl<S: PanelSimd> Groups<S, 2> for FiveBits<'_> {
     #[inline(always)]
     fn group(&self, s: S, g: usize) -> [S::Words; 2] {
         let [low, high] = self.nibbles.group(s, g);
-        let bits = s.shift_right(self.nibbles.block.word(s, 4 + g), self.unit);
+        let bits = s.shift_right(self.nibbles.block.word_again(s, 4 + g), self.unit);
         let fifth = [s.shift_left(bits, 4), s.shift_left(bits, 3)];
         [s.or(low, s.mask(fifth[0], 16)), s.or(high, s.mask(fifth[1], 16))]
     }

@@ -63,7 +63,7 @@ impl<S: PanelSimd> Groups<S, 2> for ThreeBits<'_> {
     #[inline(always)]
     fn group(&self, s: S, g: usize) -> [S::Words; 2] {
         let [low, high] = self.0.group(s, g);
-        let bits = s.shift_right(self.0.block.word(s, 3 + g), 2 * self.0.pair);
+        let bits = s.shift_right(self.0.block.word_again(s, 3 + g), 2 * self.0.pair);
         let third = [s.shift_left(bits, 2), s.shift_left(bits, 1)];
         [s.or(low, s.mask(third[0], 4)), s.or(high, s.mask(third[1], 4))]
     }
@@ -85,6 +85,7 @@ impl Format for Q3K {
     #[inline(always)]
     unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
         let factor = block.lone_factor(s);
+        block.ask_for(3..11);
         let packed = [block.word(s, 0), block.word(s, 1), block.word(s, 2)];
         let mut scales = [s.splat(0.0); 16];
         for (group, to) in scales.iter_mut().enumerate() {
