@@ -123,33 +123,39 @@ const ZEN5_FAMILY: u32 = 0x1a;
 /// second-level cache, which waits for more lines at a time than the first.
 #[inline(always)]
 pub fn prefetch<T>(p: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which neither reads nor faults.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast());
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a hint, which neither reads nor faults.
-    unsafe {
-        std::arch::asm!("prfm pldl2keep, [{0}]", in(reg) p, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = p;
+    prefetch_to::<2, T>(p);
 }
 
 /// [`prefetch`] to the first-level cache, for one line of a stream at a time: two threads of Zen 5 stream `q4_k` at 44
 /// GB/s so, and at 38 to the second level; Sapphire Rapids makes no difference.
 #[inline(always)]
 pub fn prefetch_line<T>(p: *const T) {
+    prefetch_to::<1, T>(p);
+}
+
+#[inline(always)]
+fn prefetch_to<const LEVEL: usize, T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint, which neither reads nor faults.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        match LEVEL {
+            1 => _mm_prefetch::<_MM_HINT_T0>(p.cast()),
+            _ => _mm_prefetch::<_MM_HINT_T1>(p.cast()),
+        }
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: a hint, which neither reads nor faults.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) p, options(nostack, preserves_flags, readonly));
+        use std::arch::asm;
+        match LEVEL {
+            1 => {
+                asm!("prfm pldl1keep, [{0}]", in(reg) p, options(nostack, preserves_flags, readonly))
+            }
+            _ => {
+                asm!("prfm pldl2keep, [{0}]", in(reg) p, options(nostack, preserves_flags, readonly))
+            }
+        }
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = p;
