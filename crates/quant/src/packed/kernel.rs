@@ -34,6 +34,7 @@ pub(super) trait Format {
     /// Blocks whose lone factors share a vector, 0 if they have none.
     const SHARING: usize = 0;
     /// Whether a block's words are the codes of one unit, group by group, where codes of bytes have an offset.
+    #[cfg(target_arch = "x86_64")]
     const ARE_CODES: bool = false;
 
     /// Gives `sink` all values of a block.

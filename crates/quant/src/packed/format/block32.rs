@@ -58,6 +58,7 @@ impl Format for Q8_0 {
     const N_WORDS: usize = 8;
     const UNITS: usize = 1;
     const SHARING: usize = 2;
+    #[cfg(target_arch = "x86_64")]
     const ARE_CODES: bool = true;
 
     #[inline(always)]
