@@ -304,20 +304,21 @@ impl Block<'_> {
     }
 
     /// The pages that any row sees, and what of them.
-    fn pages(&self) -> impl Iterator<Item = (u32, Seen<'_>)> {
+    fn pages(&self) -> impl Iterator<Item = (u32, Seen)> {
         let visible = self.visible();
         let args = &self.args;
+        let page_bytes = args.kv.layout().page_bytes() as isize;
         let table = &args.page_table[args.rows[self.first].first_page as usize..];
         (visible.start / PAGE_LEN..visible.end.div_ceil(PAGE_LEN)).map(move |page| {
             let start = page * PAGE_LEN;
             let from = visible.start.saturating_sub(start);
             let to = PAGE_LEN.min(visible.end - start);
-            let next = if self.is_few() && start + PAGE_LEN < visible.end {
-                args.kv.head_bytes(table[page + 1], self.kv_head)
+            let ahead = if start + PAGE_LEN < visible.end {
+                (table[page + 1] as isize - table[page] as isize) * page_bytes
             } else {
-                &[]
+                0
             };
-            (table[page], Seen { start, from, to, next })
+            (table[page], Seen { start, from, to, ahead })
         })
     }
 
@@ -383,7 +384,7 @@ impl<'s> State<'s> {
         &mut self,
         s: S,
         block: &Block<'_>,
-        seen: Seen<'_>,
+        seen: Seen,
         weights: &mut impl Weights<S>,
     ) {
         let is_plain = block.args.soft_cap.is_none() && block.args.slopes.is_none();
@@ -451,18 +452,19 @@ fn add_page<S: Simd, H: Head>(
     state: &mut State<'_>,
     block: &Block<'_>,
     mut head: H,
-    seen: Seen<'_>,
+    seen: Seen,
 ) {
-    if const { S::N_REGISTERS >= 32 } && block.is_few() {
-        head.scores::<S, 4>(s, state, seen);
-    } else {
-        head.scores::<S, 2>(s, state, seen);
+    let few = block.is_few();
+    match few {
+        true if const { S::N_REGISTERS >= 32 } => head.scores::<S, 4, true>(s, state, seen),
+        true => head.scores::<S, 2, true>(s, state, seen),
+        false => head.scores::<S, 2, false>(s, state, seen),
     }
     state.weigh(s, block, seen, &mut InPlace);
-    if const { S::N_REGISTERS >= 32 } && block.is_few() {
-        head.add_values::<S, 4>(s, state, seen);
-    } else {
-        head.add_values::<S, 2>(s, state, seen);
+    match few {
+        true if const { S::N_REGISTERS >= 32 } => head.add_values::<S, 4, true>(s, state, seen),
+        true => head.add_values::<S, 2, true>(s, state, seen),
+        false => head.add_values::<S, 2, false>(s, state, seen),
     }
 }
 

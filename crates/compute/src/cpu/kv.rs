@@ -215,17 +215,11 @@ impl KvPool {
         memory.copy_within(src * bytes..(src + 1) * bytes, dst * bytes);
     }
 
-    /// The bytes of head `head` of page `page`: of its keys, then of its values.
-    #[inline]
-    pub(crate) fn head_bytes(&self, page: u32, head: usize) -> &[u8] {
-        let len = self.layout.head_bytes();
-        &self.page(page)[head * len..][..len]
-    }
-
     /// Head `head` of page `page`.
     #[inline]
     pub(crate) fn head(&self, page: u32, head: usize) -> KvHead<'_> {
-        let bytes = self.head_bytes(page, head);
+        let len = self.layout.head_bytes();
+        let bytes = &self.page(page)[head * len..][..len];
         match self.layout.dtype {
             KvDType::F32 => KvHead::F32(bytemuck::cast_slice(bytes)),
             KvDType::F16 => KvHead::F16(bytemuck::cast_slice(bytes)),

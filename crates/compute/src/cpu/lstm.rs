@@ -83,9 +83,10 @@ impl Kernel for Step<'_> {
                     c_stride: PANEL,
                     k: h,
                     accumulate: true,
+                    ahead: 0,
                 };
                 // SAFETY: `hidden` has `h` values, the panel as many rows, and a tile divides their width.
-                unsafe { tile_rows::<S, f32, N_VECTORS>(s, 1, operands) };
+                unsafe { tile_rows::<S, f32, N_VECTORS, false>(s, 1, operands) };
             }
         }
         let (input, rest) = gates.split_at(h);

@@ -8,32 +8,38 @@ use super::super::element::Element;
 use super::super::gemm::{Multiply, Operands, tile_rows};
 use super::super::kv::{PAGE_LEN, Q8Head};
 use super::State;
-use crate::aligned::CACHE_LINE;
-use crate::simd::{Simd, prefetch};
-
-/// Positions or channels between two requests for what comes next: a page at a time would be more than the caches
-/// wait for, so that nothing else would be done meanwhile.
-const STEP: usize = 16;
+use crate::simd::Simd;
 
 /// The positions of a page that any row of a block sees.
 #[derive(Clone, Copy)]
-pub(super) struct Seen<'a> {
+pub(super) struct Seen {
     /// Position of the page's first slot.
     pub(super) start: usize,
     /// Slots.
     pub(super) from: usize,
     pub(super) to: usize,
-    /// The head's bytes in the page after this one, to be asked for meanwhile; may be empty.
-    pub(super) next: &'a [u8],
+    /// Bytes from this page to the next; 0 if there is none.
+    pub(super) ahead: isize,
 }
 
-/// A head's keys and values of a page, in the layout of [`kv`](super::super::kv).
+/// A head's keys and values of a page, in the layout of [`kv`](super::super::kv). With `ASKS`, what is read asks for
+/// what lies in its place in the next page.
 pub(super) trait Head {
     /// `scores[r][p] = q[r] · key[p]` for the slots that are seen, and possibly others.
-    fn scores<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen<'_>);
+    fn scores<S: Simd, const NV: usize, const ASKS: bool>(
+        &mut self,
+        s: S,
+        state: &mut State<'_>,
+        seen: Seen,
+    );
 
     /// `sums[r] += Σ_p scores[r][p] value[p]` over the slots that are seen.
-    fn add_values<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen<'_>);
+    fn add_values<S: Simd, const NV: usize, const ASKS: bool>(
+        &mut self,
+        s: S,
+        state: &mut State<'_>,
+        seen: Seen,
+    );
 }
 
 /// Elements that need no scale.
@@ -52,21 +58,34 @@ impl<'a, E> Plain<'a, E> {
 
 impl<E: Element> Head for Plain<'_, E> {
     #[inline(always)]
-    fn scores<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen<'_>) {
-        let State { rows, head_dim, ref q, ref mut scores, .. } = *state;
-        score::<S, E, NV>(s, (rows, head_dim), (q, 0..head_dim), self.keys, seen, scores);
-    }
-
-    #[inline(always)]
-    fn add_values<S: Simd, const NV: usize>(
+    fn scores<S: Simd, const NV: usize, const ASKS: bool>(
         &mut self,
         s: S,
         state: &mut State<'_>,
-        seen: Seen<'_>,
+        seen: Seen,
+    ) {
+        let State { rows, head_dim, ref q, ref mut scores, .. } = *state;
+        score::<S, E, NV, ASKS>(s, (rows, head_dim), (q, 0..head_dim), self.keys, seen, scores);
+    }
+
+    #[inline(always)]
+    fn add_values<S: Simd, const NV: usize, const ASKS: bool>(
+        &mut self,
+        s: S,
+        state: &mut State<'_>,
+        seen: Seen,
     ) {
         let State { rows, value_stride, ref scores, ref mut sums, .. } = *state;
         let columns = 0..value_stride;
-        add_weighted::<S, E, NV>(s, (rows, value_stride), scores, self.values, columns, seen, sums);
+        add_weighted::<S, E, NV, ASKS>(
+            s,
+            (rows, value_stride),
+            scores,
+            self.values,
+            columns,
+            seen,
+            sums,
+        );
     }
 }
 
@@ -79,29 +98,34 @@ pub(super) struct Scaled<'a, 's> {
 
 impl Head for Scaled<'_, '_> {
     #[inline(always)]
-    fn scores<S: Simd, const NV: usize>(&mut self, s: S, state: &mut State<'_>, seen: Seen<'_>) {
+    fn scores<S: Simd, const NV: usize, const ASKS: bool>(
+        &mut self,
+        s: S,
+        state: &mut State<'_>,
+        seen: Seen,
+    ) {
         let State { rows, head_dim, ref q, ref mut scores, .. } = *state;
         scores.fill(0.0);
         for (channels, keys, scales) in self.head.key_blocks() {
             let block = &mut *self.scratch;
-            score::<S, i8, NV>(s, (rows, head_dim), (q, channels), keys, seen, block);
+            score::<S, i8, NV, ASKS>(s, (rows, head_dim), (q, channels), keys, seen, block);
             scale_rows(scales, block, |sum, product| *sum += product, scores);
         }
     }
 
     #[inline(always)]
-    fn add_values<S: Simd, const NV: usize>(
+    fn add_values<S: Simd, const NV: usize, const ASKS: bool>(
         &mut self,
         s: S,
         state: &mut State<'_>,
-        seen: Seen<'_>,
+        seen: Seen,
     ) {
         let State { rows, value_stride, ref scores, ref mut sums, .. } = *state;
         for (columns, scales) in self.head.value_blocks() {
             let weights = &mut *self.scratch;
             scale_rows(scales, scores, |weight, product| *weight = product, weights);
             let values = self.head.values();
-            add_weighted::<S, i8, NV>(
+            add_weighted::<S, i8, NV, ASKS>(
                 s,
                 (rows, value_stride),
                 weights,
@@ -117,12 +141,12 @@ impl Head for Scaled<'_, '_> {
 /// `scores[r][p] = Σ q[r][c] keys[c][p]` over `channels`, for whole vectors around the slots that are seen; `q` is
 /// `[rows][head_dim]`, `keys` begins with the first channel. Both hold `M::VALUES` channels in one.
 #[inline(always)]
-pub(super) fn score<S: Simd, M: Multiply<S>, const NV: usize>(
+pub(super) fn score<S: Simd, M: Multiply<S>, const NV: usize, const ASKS: bool>(
     s: S,
     (rows, head_dim): (usize, usize),
     (q, channels): (&[M::Row], Range<usize>),
     keys: &[M::Column],
-    seen: Seen<'_>,
+    seen: Seen,
     scores: &mut [f32],
 ) {
     let all = head_dim / M::VALUES;
@@ -130,39 +154,20 @@ pub(super) fn score<S: Simd, M: Multiply<S>, const NV: usize>(
     assert!(channels.end <= all && q.len() == rows * all);
     assert!(keys.len() >= channels.len() * PAGE_LEN && scores.len() == rows * PAGE_LEN);
     let width = NV * S::LANES;
-    let next = &seen.next[..seen.next.len() / 2];
-    for some in steps(channels.clone(), next) {
-        prefetch_part(next, &some, 0..all);
-        for n in (seen.from / width * width..seen.to).step_by(width) {
-            let operands = Operands {
-                a: q[some.start..].as_ptr(),
-                a_stride: all,
-                b: keys[(some.start - channels.start) * PAGE_LEN + n..].as_ptr(),
-                b_stride: PAGE_LEN,
-                c: scores[n..].as_mut_ptr(),
-                c_stride: PAGE_LEN,
-                k: some.len(),
-                accumulate: some.start > channels.start,
-            };
-            // SAFETY: the lengths were asserted, and `n + width <= PAGE_LEN`, a multiple of every `width`.
-            unsafe { tile_rows::<S, M, NV>(s, rows, operands) };
-        }
-    }
-}
-
-/// `range` in pieces, with each of which a part of `next` is asked for.
-#[inline(always)]
-fn steps(range: Range<usize>, next: &[u8]) -> impl Iterator<Item = Range<usize>> {
-    let step = if next.is_empty() { range.len().max(1) } else { STEP };
-    range.clone().step_by(step).map(move |from| from..range.end.min(from + step))
-}
-
-/// Asks for the share of `next` that `some` is of `all`.
-#[inline(always)]
-fn prefetch_part(next: &[u8], some: &Range<usize>, all: Range<usize>) {
-    let at = |i: usize| next.len() * (i - all.start) / all.len();
-    for line in next[at(some.start)..at(some.end)].chunks(CACHE_LINE) {
-        prefetch(line.as_ptr());
+    for n in (seen.from / width * width..seen.to).step_by(width) {
+        let operands = Operands {
+            a: q[channels.start..].as_ptr(),
+            a_stride: all,
+            b: keys[n..].as_ptr(),
+            b_stride: PAGE_LEN,
+            c: scores[n..].as_mut_ptr(),
+            c_stride: PAGE_LEN,
+            k: channels.len(),
+            accumulate: false,
+            ahead: seen.ahead,
+        };
+        // SAFETY: the lengths were asserted, and `n + width <= PAGE_LEN`, a multiple of every `width`.
+        unsafe { tile_rows::<S, M, NV, ASKS>(s, rows, operands) };
     }
 }
 
@@ -170,13 +175,13 @@ fn prefetch_part(next: &[u8], some: &Range<usize>, all: Range<usize>) {
 /// vector; `weights` is `[rows][PAGE_LEN]`, `values` `[PAGE_LEN][stride]`, both with `M::VALUES` slots in one, `sums`
 /// is `[rows][stride]`. Slots that share one with a slot that is seen take part.
 #[inline(always)]
-pub(super) fn add_weighted<S: Simd, M: Multiply<S>, const NV: usize>(
+pub(super) fn add_weighted<S: Simd, M: Multiply<S>, const NV: usize, const ASKS: bool>(
     s: S,
     (rows, stride): (usize, usize),
     weights: &[M::Row],
     values: &[M::Column],
     columns: Range<usize>,
-    seen: Seen<'_>,
+    seen: Seen,
     sums: &mut [f32],
 ) {
     let page_len = PAGE_LEN / M::VALUES;
@@ -185,34 +190,30 @@ pub(super) fn add_weighted<S: Simd, M: Multiply<S>, const NV: usize>(
     assert!(columns.start.is_multiple_of(S::LANES) && columns.end.is_multiple_of(S::LANES));
     assert!(values.len() == page_len * stride && sums.len() == rows * stride);
     assert_eq!(weights.len(), rows * page_len);
-    let next = &seen.next[seen.next.len() / 2..];
-    let next = &next[next.len() * columns.start / stride..next.len() * columns.end / stride];
-    for some in steps(from..to, next) {
-        prefetch_part(next, &some, from..to);
-        let mut n = columns.start;
-        while n < columns.end {
-            let operands = Operands {
-                a: weights[some.start..].as_ptr(),
-                a_stride: page_len,
-                b: values[some.start * stride + n..].as_ptr(),
-                b_stride: stride,
-                c: sums[n..].as_mut_ptr(),
-                c_stride: stride,
-                k: some.len(),
-                accumulate: true,
-            };
-            // SAFETY: the lengths were asserted; the vectors from `n` end at `columns.end` at the latest.
-            unsafe {
-                if n + NV * S::LANES <= columns.end {
-                    tile_rows::<S, M, NV>(s, rows, operands);
-                    n += NV * S::LANES;
-                } else if NV > 2 && n + 2 * S::LANES <= columns.end {
-                    tile_rows::<S, M, 2>(s, rows, operands);
-                    n += 2 * S::LANES;
-                } else {
-                    tile_rows::<S, M, 1>(s, rows, operands);
-                    n += S::LANES;
-                }
+    let mut n = columns.start;
+    while n < columns.end {
+        let operands = Operands {
+            a: weights[from..].as_ptr(),
+            a_stride: page_len,
+            b: values[from * stride + n..].as_ptr(),
+            b_stride: stride,
+            c: sums[n..].as_mut_ptr(),
+            c_stride: stride,
+            k: to - from,
+            accumulate: true,
+            ahead: seen.ahead,
+        };
+        // SAFETY: the lengths were asserted; the vectors from `n` end at `columns.end` at the latest.
+        unsafe {
+            if n + NV * S::LANES <= columns.end {
+                tile_rows::<S, M, NV, ASKS>(s, rows, operands);
+                n += NV * S::LANES;
+            } else if NV > 2 && n + 2 * S::LANES <= columns.end {
+                tile_rows::<S, M, 2, ASKS>(s, rows, operands);
+                n += 2 * S::LANES;
+            } else {
+                tile_rows::<S, M, 1, ASKS>(s, rows, operands);
+                n += S::LANES;
             }
         }
     }

@@ -106,7 +106,9 @@ impl NullaryFnOnce for Run<'_, '_> {
                 Some(tiles) => {
                     tiles.multiply(state.scores, q, keys, [room, c / 2, PAGE_LEN], false)
                 }
-                None => score::<_, Pairs, 2>(s, (rows, c), (q, 0..c), keys, seen, state.scores),
+                None => {
+                    score::<_, Pairs, 2, false>(s, (rows, c), (q, 0..c), keys, seen, state.scores)
+                }
             }
             state.weigh(s, &block, seen, &mut Rounded(weights));
             if let Some(tiles) = tiles {
@@ -114,7 +116,15 @@ impl NullaryFnOnce for Run<'_, '_> {
                 tiles.multiply(state.sums, weights, values, shape, true);
             } else {
                 let shape = (rows, stride);
-                add_weighted::<_, Pairs, 2>(s, shape, weights, values, 0..stride, seen, state.sums);
+                add_weighted::<_, Pairs, 2, false>(
+                    s,
+                    shape,
+                    weights,
+                    values,
+                    0..stride,
+                    seen,
+                    state.sums,
+                );
             }
         }
         state.finish(s, &block);
@@ -180,7 +190,7 @@ fn coarse_exp2<S: Simd>(s: S, x: F32<S>) -> F32<S> {
 fn round_page<E: Element>(
     s: Avx512Bf16,
     head: &[E],
-    seen: Seen<'_>,
+    seen: Seen,
     keys: &mut [u32],
     (values, stride): (&mut [u32], usize),
 ) {

@@ -134,10 +134,11 @@ impl Kernel for Block<'_> {
                     c_stride: width,
                     k,
                     accumulate: false,
+                    ahead: 0,
                 };
                 // SAFETY: `x` was checked to hold its rows, the panel is `k × width`, and `sums`
                 // has room for the largest tile.
-                unsafe { tile_rows::<S, f32, PANEL_VECTORS>(s, n_rows, operands) };
+                unsafe { tile_rows::<S, f32, PANEL_VECTORS, false>(s, n_rows, operands) };
                 for r in 0..n_rows {
                     // SAFETY: this block alone writes these rows and columns.
                     let out = unsafe { out.span(m + r, n, n_cols) };
