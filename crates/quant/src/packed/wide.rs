@@ -18,6 +18,7 @@ use super::blocks::{Blocks, UnitOfBlock};
 use super::format::match_format;
 use super::kernel::{Block, Codes, Format, Groups, Sink};
 use super::layout::Place;
+use super::simd::PanelSimd;
 use super::{PANEL_ROWS, PackedMatrix, Task, Words};
 use crate::activation::{UNIT_LEN, quantize_unit};
 
@@ -35,6 +36,10 @@ const MAX_PANELS: usize = 8;
 /// panels are unpacked again.
 const MAX_ROWS: usize = 40 * TILE_ROWS;
 
+/// What codes without a min are too large by here, whatever their format: so that what a product starts from is read
+/// as it is. As much as bytes are, which are read in place.
+const OFFSET: i32 = <Avx512Vnni as PanelSimd>::BYTE_OFFSET as i32;
+
 /// How many panels a task takes, `most` if each thread is to have several tasks; in pairs.
 pub(super) fn panels_per_task(most: usize) -> usize {
     (most / PANELS * PANELS).clamp(PANELS, MAX_PANELS)
@@ -49,9 +54,9 @@ pub(crate) struct UnitOfRows {
     scales: [f32; TILE_ROWS],
     /// The scale times the sum of the values.
     scaled_sums: [f32; TILE_ROWS],
-    /// The sum of the values, and of each half of them.
-    sums: [i32; TILE_ROWS],
-    sums_of_halves: [[i32; TILE_ROWS]; 2],
+    /// `-OFFSET` times the sum of the values, and of each half of them.
+    offsets: [i32; TILE_ROWS],
+    offsets_of_halves: [[i32; TILE_ROWS]; 2],
     padding: [u32; 2],
 }
 
@@ -69,9 +74,9 @@ impl UnitOfBlock for UnitOfRows {
                 to.words[m] = *unit.words();
                 to.scales[m] = scale;
                 to.scaled_sums[m] = scale * (sums[0] + sums[1]) as f32;
-                to.sums[m] = sums[0] + sums[1];
-                to.sums_of_halves[0][m] = sums[0];
-                to.sums_of_halves[1][m] = sums[1];
+                to.offsets[m] = -OFFSET * (sums[0] + sums[1]);
+                to.offsets_of_halves[0][m] = -OFFSET * sums[0];
+                to.offsets_of_halves[1][m] = -OFFSET * sums[1];
             }
         }
     }
@@ -94,9 +99,7 @@ struct Chunk {
     has_mins: u32,
     /// Groups of four values of a step: 8 or 4.
     n_groups: u32,
-    /// What codes are too large by.
-    offset: i32,
-    padding: [u32; 13],
+    padding: [u32; 14],
 }
 
 /// Sums of a row of activations with two panels.
@@ -115,7 +118,9 @@ impl Task<'_> {
             for from in (0..n_rows).step_by(MAX_ROWS) {
                 let rows = from..n_rows.min(from + MAX_ROWS);
                 let sums = &mut sums[..n_pairs * rows.len()];
-                sums.fill(Zeroable::zeroed());
+                if self.w.blocks_per_row() == 0 {
+                    sums.fill(Zeroable::zeroed());
+                }
                 match_format!(self.w.dtype(), F => {
                     self.add_products::<F>(s, rows.clone(), chunk, sums);
                 });
@@ -169,7 +174,20 @@ impl Task<'_> {
                 } else {
                     [&chunk.codes[0][..], &chunk.codes[1][..]]
                 };
-                s.vectorize(Rows { s, chunk, codes, x, from, at, n_units, sums, next, out });
+                let is_first = first == 0;
+                s.vectorize(Rows {
+                    s,
+                    chunk,
+                    codes,
+                    x,
+                    from,
+                    at,
+                    n_units,
+                    is_first,
+                    sums,
+                    next,
+                    out,
+                });
             }
         }
     }
@@ -252,11 +270,14 @@ impl Sink<Avx512Vnni> for Unpacked<'_> {
     ) {
         let n_groups = of.groups.len();
         if self.in_place.is_none() {
+            let more = if of.mins.is_some() { 0 } else { OFFSET - of.offset };
+            let more = s.avx512f._mm512_set1_epi8(more as i8);
             for (i, g) in of.groups.clone().enumerate() {
                 let codes = codes.group(s, g);
                 for n in 0..N {
                     let at = self.group + n * n_groups + i;
-                    self.chunk.codes[self.which][at] = bytemuck::cast(codes[n]);
+                    let larger = s.avx512bw._mm512_add_epi8(codes[n], more);
+                    self.chunk.codes[self.which][at] = bytemuck::cast(larger);
                 }
             }
         }
@@ -272,7 +293,6 @@ impl Sink<Avx512Vnni> for Unpacked<'_> {
         self.chunk.has_mins = of.mins.is_some().into();
         self.chunk.n_groups = n_groups as u32;
         assert!(of.mins.is_none() || of.offset == 0, "codes with a min have no offset");
-        self.chunk.offset = of.offset;
         self.group += N * n_groups;
         self.step += N;
     }
@@ -290,6 +310,8 @@ struct Rows<'a> {
     /// The chunk's first unit, and how many there are.
     at: usize,
     n_units: usize,
+    /// Whether it is the first, before which sums hold anything.
+    is_first: bool,
     sums: &'a mut [Sums],
     /// What will be unpacked next.
     next: [&'a [Words]; PANELS],
@@ -350,12 +372,14 @@ impl Rows<'_> {
     /// Rows `row .. row + M`, a tile, with steps of `G` groups.
     #[inline(always)]
     fn tile<const G: usize, const MINS: bool, const M: usize>(&mut self, row: usize) {
-        let Self { s, chunk, codes, x, from, at, n_units, .. } = *self;
+        let Self { s, chunk, codes, x, from, at, n_units, is_first, .. } = *self;
         let f = s.avx512f;
         let x = x.block((from + row) / TILE_ROWS, at..at + n_units);
         let mut sums = [[f._mm512_setzero_ps(); PANELS]; M];
-        for m in 0..M {
-            sums[m] = bytemuck::cast(self.sums[row + m]);
+        if !is_first {
+            for m in 0..M {
+                sums[m] = bytemuck::cast(self.sums[row + m]);
+            }
         }
         for step in 0..n_units * GROUPS / G {
             let start = chunk.starts[step] as usize;
@@ -366,9 +390,9 @@ impl Rows<'_> {
             let mut products = [[f._mm512_setzero_si512(); PANELS]; M];
             // Where there are mins, codes have no offset.
             if !MINS {
-                let x_sums = if G == GROUPS { &x.sums } else { &x.sums_of_halves[half] };
+                let x_sums = if G == GROUPS { &x.offsets } else { &x.offsets_of_halves[half] };
                 for m in 0..M {
-                    products[m] = [f._mm512_set1_epi32(-chunk.offset * x_sums[m]); PANELS];
+                    products[m] = [f._mm512_set1_epi32(x_sums[m]); PANELS];
                 }
             }
             for g in 0..G {
@@ -393,7 +417,8 @@ impl Rows<'_> {
                         let x_sum = if G == GROUPS {
                             x.scaled_sums[m]
                         } else {
-                            x.scales[m] * x.sums_of_halves[half][m] as f32
+                            x.scales[m]
+                                * (x.offsets_of_halves[half][m] as f32 * (-1.0 / OFFSET as f32))
                         };
                         let x_sum = f._mm512_set1_ps(x_sum);
                         sums[m][p] = f._mm512_fmadd_ps(mins[p], x_sum, sums[m][p]);
@@ -435,7 +460,11 @@ impl NullaryFnOnce for Finish<'_> {
                 // SAFETY: `row` is a row of `x`, and so of the output, which the caller checked; the columns are
                 // of this task alone.
                 let out = unsafe { task.out.span(row, col, cols.len()) };
-                task.epilogue.finish(s, lanes, col, out);
+                // With a length that is known, no more is left of this than the vectors.
+                match <&mut [f32; COLS]>::try_from(&mut *out) {
+                    Ok(out) => task.epilogue.finish(s, sums, col, out),
+                    Err(_) => task.epilogue.finish(s, lanes, col, out),
+                }
             }
         }
     }
