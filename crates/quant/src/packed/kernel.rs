@@ -104,6 +104,12 @@ impl<'a> Block<'a> {
         }
     }
 
+    /// The same block, whose words ask.
+    #[inline(always)]
+    pub(super) fn asking(self) -> Self {
+        Self { asks: true, ..self }
+    }
+
     /// Asks for the word that lies [`PREFETCH_WORDS`] behind `word`, if this block's words ask.
     #[inline(always)]
     fn ask(&self, word: &Words) {
