@@ -54,8 +54,12 @@ impl Recording {
     }
 }
 
-/// Recordings on their way to whoever transcribes them; `None` once nobody does.
-type Waiting = Option<Receiver<Recording>>;
+/// Recordings on their way to whoever transcribes them.
+struct Waiting {
+    /// The one that was there before the weights.
+    first: Option<Recording>,
+    receiver: Option<Receiver<Recording>>,
+}
 
 /// What a job has done.
 #[derive(Default)]
@@ -139,11 +143,8 @@ impl Batch<'_> {
         backend: B,
         stages: &mut Stages,
     ) -> anyhow::Result<String> {
-        if to_do.is_empty() {
-            return Ok(String::new());
-        }
         let (sender, receiver) = sync_channel(1);
-        let waiting = Mutex::new(Some(receiver));
+        let waiting = Mutex::new(Waiting { first: None, receiver: Some(receiver) });
         silence_reader();
         thread::scope(|scope| {
             let reader = thread::Builder::new().name(READER.to_owned());
@@ -151,7 +152,9 @@ impl Batch<'_> {
                 .spawn_scoped(scope, move || self.read_all(to_do, &sender))
                 .context("cannot start a thread")
                 .and_then(|_| {
-                    // While the first recording is read.
+                    // The weights are loaded when there is something to transcribe.
+                    let Some(first) = self.next(&waiting) else { return Ok(String::new()) };
+                    lock(&waiting).first = Some(first);
                     let started = Instant::now();
                     let model = self.plan.recognizer.load(&file, backend, self.console)?;
                     // Its pages count as this process's memory.
@@ -163,7 +166,7 @@ impl Batch<'_> {
                     self.wait_for(workers, &model, stages)
                 });
             // The reader ends when nobody takes what it reads.
-            *lock(&waiting) = None;
+            lock(&waiting).receiver = None;
             result
         })
     }
@@ -190,7 +193,7 @@ impl Batch<'_> {
     fn read_all(&self, to_do: &[usize], sender: &SyncSender<Recording>) {
         for (i, &index) in to_do.iter().enumerate() {
             let started = Instant::now();
-            // While the first is read, nothing is done but loading the weights.
+            // While the first is read, nothing else is done yet.
             let n_threads = if i == 0 { self.plan.recognizer.n_threads() } else { 1 };
             let read = self.read(&self.plan.tasks[index].input, n_threads);
             let seconds = started.elapsed().as_secs_f64();
@@ -219,9 +222,11 @@ impl Batch<'_> {
 
     /// The next recording that could be read; those before it have failed.
     fn next(&self, waiting: &Mutex<Waiting>) -> Option<Recording> {
-        let waiting = lock(waiting);
+        let mut waiting = lock(waiting);
         while !self.cancel.is_cancelled() {
-            let recording = waiting.as_ref()?.recv().ok()?;
+            let first = waiting.first.take();
+            let receive = || waiting.receiver.as_ref()?.recv().ok();
+            let recording = first.or_else(receive)?;
             match recording.read {
                 Ok(_) => return Some(recording),
                 Err(error) => self.fail(recording.index, error, 0.0, recording.seconds),
