@@ -27,6 +27,7 @@ pub use token::{Neon, NeonDot, NeonI8mm};
 pub(crate) use vector::transposed;
 pub use vector::{F32, Simd, U32};
 
+use crate::aligned::CACHE_LINE;
 use crate::config;
 use crate::error::{Error, Result};
 
@@ -124,6 +125,14 @@ const ZEN5_FAMILY: u32 = 0x1a;
 #[inline(always)]
 pub fn prefetch<T>(p: *const T) {
     prefetch_to::<2, T>(p);
+}
+
+/// [`prefetch`] of each line of `len` values from `p`.
+#[inline(always)]
+pub(crate) fn prefetch_span<T>(p: *const T, len: usize) {
+    for at in (0..len * size_of::<T>()).step_by(CACHE_LINE) {
+        prefetch(p.wrapping_byte_add(at));
+    }
 }
 
 /// [`prefetch`] to the first-level cache, for one line of a stream at a time: two threads of Zen 5 stream `q4_k` at 44

@@ -22,9 +22,9 @@ use half::f16;
 
 pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
-use crate::aligned::{AlignedVec, CACHE_LINE};
+use crate::aligned::AlignedVec;
 use crate::error::{Error, Result};
-use crate::simd::{Kernel, Simd, prefetch, transposed};
+use crate::simd::{Kernel, Simd, prefetch, prefetch_span, transposed};
 use crate::{Cpu, Parts};
 
 /// Positions in a page.
@@ -322,7 +322,8 @@ impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>>
             // Rows lie far apart, where the processor does not foresee them.
             let ask_for = |x: MatRef<'_>, i: usize| {
                 if t + n + i < x.rows {
-                    prefetch_all(&x.row(t + n + i)[channels.clone()]);
+                    let values = &x.row(t + n + i)[channels.clone()];
+                    prefetch_span(values.as_ptr(), values.len());
                 }
             };
             for from in (0..c).step_by(STRIP) {
@@ -343,14 +344,6 @@ impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>>
             }
             t += n;
         }
-    }
-}
-
-/// Asks for the memory of `values`.
-#[inline(always)]
-fn prefetch_all(values: &[f32]) {
-    for i in (0..values.len()).step_by(CACHE_LINE / size_of::<f32>()) {
-        prefetch(&raw const values[i]);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::simd::prefetch;
+use crate::simd::prefetch_span;
 
 /// `rows × cols` values to read: row `r` is `data[r * stride..][..cols]`. A stride below `cols`
 /// makes rows overlap, which is how a convolution reads its input.
@@ -193,9 +193,7 @@ impl<'a> SharedMut<'a> {
     /// Asks for the memory of columns `cols` of row `r`, as far as there are such columns.
     #[inline(always)]
     pub fn prefetch(self, r: usize, cols: Range<usize>) {
-        const LINE: usize = 64 / size_of::<f32>();
-        for col in (cols.start..cols.end.min(self.cols)).step_by(LINE) {
-            prefetch(self.data.wrapping_add(r * self.stride + col));
-        }
+        let len = cols.end.min(self.cols).saturating_sub(cols.start);
+        prefetch_span(self.data.wrapping_add(r * self.stride + cols.start), len);
     }
 }

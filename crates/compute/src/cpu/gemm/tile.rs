@@ -1,8 +1,7 @@
 //! The register tile: `c[R,NV·LANES] (+)= a[R,K] · b[K,NV·LANES]`, sums held in registers.
 
-use crate::aligned::CACHE_LINE;
 use crate::cpu::element::Element;
-use crate::simd::{F32, Simd, prefetch};
+use crate::simd::{F32, Simd, prefetch_span};
 
 /// How values of a row meet vectors of columns.
 pub(crate) trait Multiply<S: Simd> {
@@ -139,14 +138,10 @@ unsafe fn tile<S: Simd, M: Multiply<S>, const R: usize, const NV: usize, const A
     for _ in 0..o.k {
         // Line by line: 32 at a time stall one thread of Zen 5, which reads a step's cross-attention at 19 GB/s so and at
         // 24-28 here. A page of wide heads would crowd the first-level cache: 16 threads of Sapphire Rapids read one at
-        // 42-46 GB/s to there and at 52-58 to the second level.
+        // 42-46 GB/s to there and at 52-58 to the second level. Tiles of half a line ask for it twice: asked for once,
+        // pages took AVX2 a quarter longer.
         if ASKS {
-            let width = NV * S::LANES * size_of::<M::Column>();
-            let mut at = 0;
-            while at < width {
-                prefetch(b.wrapping_byte_offset(o.ahead + at as isize));
-                at += CACHE_LINE;
-            }
+            prefetch_span(b.wrapping_byte_offset(o.ahead), NV * S::LANES);
         }
         // SAFETY: `a` has advanced by at most `k - 1` columns and `b` by as many rows.
         unsafe {
