@@ -86,7 +86,7 @@ pub(super) struct Block<'a> {
     nth: usize,
     /// Which of the `16 / S::LANES` parts of the rows.
     part: usize,
-    /// Whether each word that is read asks for one that comes later. Known when a kernel is compiled.
+    /// Whether each word that is read asks for one that comes later.
     asks: bool,
 }
 
@@ -104,10 +104,10 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The same block, whose words ask.
+    /// The same block, whose words ask if `asks`, which is to be known when a kernel is compiled.
     #[inline(always)]
-    pub(super) fn asking(self) -> Self {
-        Self { asks: true, ..self }
+    pub(super) fn asking(self, asks: bool) -> Self {
+        Self { asks, ..self }
     }
 
     /// Asks for the word that lies [`PREFETCH_WORDS`] behind `word`, if this block's words ask.
@@ -442,7 +442,7 @@ fn dots<S: PanelSimd, F: Format, const M: usize, const ASKS: bool>(
                 of_part[m] = unsafe { s.load(lanes.as_ptr()) };
             }
             for index in first..n_blocks.min(first + at_once) {
-                let block = Block { asks: ASKS, ..Block::of::<F>(panel, index, part) };
+                let block = Block::of::<F>(panel, index, part).asking(ASKS);
                 // SAFETY: `Activations::new` checked that there are units for `n_blocks` blocks.
                 unsafe {
                     let at = index * F::UNITS;
