@@ -9,6 +9,7 @@ use std::sync::Arc;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
+use serde_json::{Map, Value, json};
 
 use super::gbnf;
 use super::sampler::Sampler;
@@ -37,13 +38,19 @@ pub enum TokenText<'a> {
     Unused,
 }
 
+/// What may stand between the tokens of a JSON text, if anything does: as llama.cpp has it. Where any white space
+/// may, a model can fill a text with blank lines.
+const JSON_SPACE: &str = " |\n{1,2}[ \t]{0,20}";
+
 /// A grammar in one of the languages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GrammarSource<'a> {
     /// llama.cpp's GBNF; the text is what `root` matches.
     Gbnf(&'a str),
-    /// A JSON schema; `{}` is any JSON.
+    /// A JSON schema; `{}` is any JSON. Between two tokens of the text stand a space, or one or two line feeds and an
+    /// indentation of at most 20, or nothing; `whitespace_flexible` or `whitespace_pattern` in the schema's
+    /// `x-guidance` say otherwise.
     JsonSchema(&'a str),
     /// A regular expression that the whole text matches.
     Regex(&'a str),
@@ -139,8 +146,10 @@ impl Grammar {
                 let lark = gbnf::to_lark(text, |name| tokens.token_id(name)).map_err(message)?;
                 TopLevelGrammar::from_lark(lark)
             }
-            GrammarSource::JsonSchema(text) => TopLevelGrammar::from_tagged_str("json", text)
-                .map_err(|error| refused(kind, &error))?,
+            GrammarSource::JsonSchema(text) => {
+                let schema = serde_json::from_str(text).map_err(|e| message(e.to_string()))?;
+                TopLevelGrammar::from_json_schema(with_json_space(schema))
+            }
             GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
             GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.to_owned()),
         };
@@ -261,6 +270,22 @@ impl<'a> GrammarSource<'a> {
             }
         }
     }
+}
+
+/// A schema whose texts have [`JSON_SPACE`] between their tokens, unless it has a rule of its own.
+fn with_json_space(schema: Value) -> Value {
+    let mut schema = match schema {
+        Value::Bool(true) => Map::new(),
+        Value::Object(members) => members,
+        other => return other,
+    };
+    let own = schema.entry("x-guidance").or_insert_with(|| json!({}));
+    if let Value::Object(own) = own {
+        if !own.contains_key("whitespace_flexible") {
+            own.entry("whitespace_pattern").or_insert_with(|| JSON_SPACE.into());
+        }
+    }
+    Value::Object(schema)
 }
 
 fn refused(kind: &'static str, error: &dyn std::fmt::Display) -> Error {

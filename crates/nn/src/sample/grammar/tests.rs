@@ -80,6 +80,28 @@ fn a_schema_makes_json_that_matches_it() {
 }
 
 #[test]
+fn white_space_cannot_fill_a_json_text() {
+    let member = r#""type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]"#;
+    let matches = |schema: &str, text: &str| {
+        let mut grammar = grammar(GrammarSource::JsonSchema(schema));
+        text.bytes().all(|byte| grammar.accept(byte.into()).is_ok()) && grammar.accept(END).is_ok()
+    };
+    for schema in [format!("{{{member}}}"), "{}".to_owned(), "true".to_owned()] {
+        assert!(matches(&schema, "{\n  \"a\": 1\n}"), "{schema}");
+        assert!(matches(&schema, r#"{"a":1}"#) && matches(&schema, r#"{ "a" : 1 }"#), "{schema}");
+        assert!(matches(&schema, "{\n\n\t\"a\": 1}"), "{schema}");
+        assert!(!matches(&schema, "{\n\n\n\"a\": 1}"), "{schema}");
+        assert!(!matches(&schema, "{  \"a\": 1}"), "{schema}");
+        assert!(!matches(&schema, &format!("{{\n{}\"a\": 1}}", " ".repeat(21))), "{schema}");
+    }
+    let own = |rule: &str| format!(r#"{{{member}, "x-guidance": {{{rule}}}}}"#);
+    assert!(matches(&own(r#""whitespace_flexible": true"#), "{\n\n\n\"a\": 1}"));
+    assert!(!matches(&own(r#""whitespace_flexible": false"#), "{ \"a\": 1}"));
+    assert!(matches(&own(r#""whitespace_pattern": "~+""#), "{~~~\"a\":1}"));
+    assert!(!matches(&own(r#""lenient": true"#), "{\n\n\n\"a\": 1}"));
+}
+
+#[test]
 fn a_gbnf_of_json_makes_json() {
     let mut grammar = grammar(GrammarSource::Gbnf(
         r#"root ::= object
