@@ -17,15 +17,11 @@ mod workers;
 
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::Result;
 
 #[cfg(not(target_arch = "wasm32"))]
 use {self::workers::Workers, std::sync::Arc};
-
-/// Parts of a loop that are counted apart; threads of a larger team share them.
-const MAX_PARTS: usize = 64;
 
 /// A fixed number of threads that run parallel loops. Clones share the threads.
 #[derive(Debug, Clone)]
@@ -50,13 +46,6 @@ impl ThreadTeam {
         };
         Ok(Self { n_threads, workers })
     }
-
-    fn run_claims(&self, n_tasks: usize, claim: &(dyn Fn() + Sync)) {
-        match &self.workers {
-            Some(workers) => workers.run(n_tasks, claim),
-            None => claim(),
-        }
-    }
 }
 
 #[cfg(target_arch = "wasm32")]
@@ -67,10 +56,6 @@ impl ThreadTeam {
     /// None on this target.
     pub fn new(_n_threads: usize) -> Result<Self> {
         Ok(Self { n_threads: 1 })
-    }
-
-    fn run_claims(&self, _: usize, claim: &(dyn Fn() + Sync)) {
-        claim();
     }
 }
 
@@ -86,31 +71,14 @@ impl ThreadTeam {
     /// inside a task runs on the task's thread.
     ///
     /// # Panics
-    /// If a task panics.
+    /// If a task panics, or more than 2³¹ are to be run by several threads.
     pub fn run(&self, n_tasks: usize, task: impl Fn(usize) + Sync) {
-        if n_tasks <= 1 || self.n_threads == 1 {
-            (0..n_tasks).for_each(task);
+        #[cfg(not(target_arch = "wasm32"))]
+        if let Some(workers) = self.workers.as_ref().filter(|_| n_tasks > 1) {
+            workers.run(n_tasks, &task);
             return;
         }
-        let n_parts = self.n_threads.min(MAX_PARTS);
-        let part = |i: usize| n_tasks * i / n_parts;
-        let mut next = [const { AtomicUsize::new(0) }; MAX_PARTS];
-        for (i, next) in next[..n_parts].iter_mut().enumerate() {
-            *next.get_mut() = part(i);
-        }
-        self.run_claims(n_tasks, &|| {
-            let own = thread_index() % n_parts;
-            for i in (own..n_parts).chain(0..own) {
-                // Only a thread that sees work left writes to a counter.
-                while next[i].load(Ordering::Relaxed) < part(i + 1) {
-                    let index = next[i].fetch_add(1, Ordering::Relaxed);
-                    if index >= part(i + 1) {
-                        break;
-                    }
-                    task(index);
-                }
-            }
-        });
+        (0..n_tasks).for_each(task);
     }
 }
 
@@ -150,15 +118,6 @@ impl<'a, T> Parts<'a, T> {
         // SAFETY: inside the slice by the assertion; the caller vouches that nobody else has it.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(range.start), range.len()) }
     }
-}
-
-/// The number of this thread in its team.
-fn thread_index() -> usize {
-    #[cfg(not(target_arch = "wasm32"))]
-    let index = Workers::thread_index();
-    #[cfg(target_arch = "wasm32")]
-    let index = 0;
-    index
 }
 
 #[cfg(not(target_arch = "wasm32"))]
