@@ -280,10 +280,10 @@ fn with_json_space(schema: Value) -> Value {
         other => return other,
     };
     let own = schema.entry("x-guidance").or_insert_with(|| json!({}));
-    if let Value::Object(own) = own {
-        if !own.contains_key("whitespace_flexible") {
-            own.entry("whitespace_pattern").or_insert_with(|| JSON_SPACE.into());
-        }
+    if let Value::Object(own) = own
+        && !own.contains_key("whitespace_flexible")
+    {
+        own.entry("whitespace_pattern").or_insert_with(|| JSON_SPACE.into());
     }
     Value::Object(schema)
 }
