@@ -71,7 +71,7 @@ impl ThreadTeam {
     /// inside a task runs on the task's thread.
     ///
     /// # Panics
-    /// If a task panics, or more than 2³¹ are to be run by several threads.
+    /// If a task panics, or 2³¹ or more are to be run by several threads.
     pub fn run(&self, n_tasks: usize, task: impl Fn(usize) + Sync) {
         #[cfg(not(target_arch = "wasm32"))]
         if let Some(workers) = self.workers.as_ref().filter(|_| n_tasks > 1) {
@@ -130,7 +130,9 @@ fn usable_cores() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::thread;
+    use std::time::Duration;
 
     use super::ThreadTeam;
 
@@ -198,6 +200,29 @@ mod tests {
             sums.map(|sum| sum.join().unwrap())
         });
         assert_eq!(sums, [495_000; 3]);
+    }
+
+    #[test]
+    fn a_late_worker_comes_back() {
+        let team = ThreadTeam::new(2).unwrap();
+        let here = thread::current().id();
+        let has_worker = |late: Duration| {
+            let has_worker = AtomicBool::new(false);
+            team.run(2, |_| {
+                if thread::current().id() == here {
+                    thread::sleep(Duration::from_millis(1));
+                } else {
+                    has_worker.store(true, Ordering::Relaxed);
+                    thread::sleep(late);
+                }
+            });
+            has_worker.into_inner()
+        };
+        for _ in 0..3 {
+            let is_late = (0..5000).any(|_| has_worker(Duration::from_millis(20)));
+            assert!(is_late, "the worker joined no loop");
+        }
+        assert!((0..5000).any(|_| has_worker(Duration::ZERO)), "the worker stayed away");
     }
 
     #[test]

@@ -169,14 +169,12 @@ impl Seat {
     fn claim(&self, state: usize, part: Range<usize>) -> Option<usize> {
         // States of equal lower halves are 2³¹ loops apart, each of which was claimed from.
         let first = (state as u64) << 32 | part.start as u64;
-        let is_other = |next: u64| (next ^ first) >> 32 != 0;
         let mut next = self.next.load(Ordering::Relaxed);
-        while is_other(next) {
+        while (next ^ first) >> 32 != 0 {
             let claimed =
                 self.next.compare_exchange(next, first + 1, Ordering::Relaxed, Ordering::Relaxed);
             match claimed {
-                Ok(_) if part.is_empty() => return None,
-                Ok(_) => return Some(part.start),
+                Ok(_) => return (!part.is_empty()).then_some(part.start),
                 Err(now) => next = now,
             }
         }

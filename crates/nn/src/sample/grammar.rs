@@ -147,7 +147,7 @@ impl Grammar {
                 TopLevelGrammar::from_lark(lark)
             }
             GrammarSource::JsonSchema(text) => {
-                let schema = serde_json::from_str(text).map_err(|e| message(e.to_string()))?;
+                let schema = serde_json::from_str(text).map_err(|error| refused(kind, &error))?;
                 TopLevelGrammar::from_json_schema(with_json_space(schema))
             }
             GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
