@@ -174,7 +174,7 @@ mod tests {
             });
             // Long enough for the others to fall asleep.
             if round % 500 == 0 {
-                std::thread::sleep(std::time::Duration::from_millis(2));
+                thread::sleep(Duration::from_millis(2));
             }
         }
         assert_eq!(sum.into_inner(), 20_000);
@@ -184,7 +184,7 @@ mod tests {
     fn loops_of_several_threads_share_the_workers() {
         let team = ThreadTeam::new(2).unwrap();
         let barrier = std::sync::Barrier::new(3);
-        let sums = std::thread::scope(|scope| {
+        let sums = thread::scope(|scope| {
             let sums = [(); 3].map(|()| {
                 scope.spawn(|| {
                     barrier.wait();
