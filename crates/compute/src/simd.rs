@@ -217,6 +217,17 @@ impl<K: Kernel, S: Simd> NullaryFnOnce for InContext<K, S> {
     }
 }
 
+struct Plain<F>(F);
+
+impl<F: NullaryFnOnce> Kernel for Plain<F> {
+    type Output = F::Output;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> F::Output {
+        self.0.call()
+    }
+}
+
 impl Isa {
     /// The best tier of this CPU, lowered by the environment variable `STONECHAT_ISA` to the
     /// best one not above the tier it names. Detected once.
@@ -280,10 +291,45 @@ impl Isa {
         Self::NAMES[self.rank()]
     }
 
-    /// Runs `kernel` inside the tier's feature context.
+    /// Runs `kernel` inside the feature context of the vectors that the tier has: products of integers and tiles add
+    /// nothing to what is generic over [`Simd`], which is compiled once for each width.
     #[inline]
     pub fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
-        match_isa!(self, token => token.vectorize(InContext(kernel, token)))
+        macro_rules! run {
+            ($token:expr) => {{
+                let token = $token;
+                token.vectorize(InContext(kernel, token))
+            }};
+        }
+        match self {
+            Self::Scalar(token) => run!(token),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(token) => run!(token),
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni(token) => run!(token.avx2()),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(token) => run!(token),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni(token) => run!(token.avx512()),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(token) => run!(token.vnni().avx512()),
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(token) => run!(token.vectors().avx512()),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(token) => run!(token),
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDot(token) => run!(token.neon()),
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonI8mm(token) => run!(token.neon_dot().neon()),
+            #[cfg(target_arch = "wasm32")]
+            Self::WasmSimd128(token) => run!(token),
+        }
+    }
+
+    /// Calls `f`, plain code for the compiler to make vectors of, in the same context.
+    #[inline]
+    pub fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output {
+        self.dispatch(Plain(f))
     }
 
     /// The tier whose 8-bit products this one has, if it adds none of its own.
