@@ -9,7 +9,7 @@ use stonechat_compute::cpu::MatRef;
 use stonechat_compute::simd::NullaryFnOnce;
 #[cfg(target_arch = "x86_64")]
 use stonechat_compute::simd::Tile;
-use stonechat_compute::{Cpu, Isa, Parts, match_isa};
+use stonechat_compute::{Cpu, Isa, Parts};
 
 #[cfg(target_arch = "x86_64")]
 use crate::packed::blocks::{BlockRoom, Blocks};
@@ -69,7 +69,9 @@ pub struct ActivationBuffer {
     #[cfg(target_arch = "x86_64")]
     tiles: Blocks<Tile>,
     #[cfg(target_arch = "x86_64")]
-    wide: Blocks<UnitOfRows>,
+    fours: Blocks<UnitOfRows<4>>,
+    #[cfg(target_arch = "x86_64")]
+    sixes: Blocks<UnitOfRows<6>>,
     form: Form,
 }
 
@@ -82,9 +84,12 @@ pub(crate) enum Form {
     /// In bf16 on tiles.
     #[cfg(target_arch = "x86_64")]
     Tiles,
-    /// For the panel kernel of 512-bit vectors.
+    /// In blocks of four for the panel kernel of many rows.
     #[cfg(target_arch = "x86_64")]
-    Wide,
+    Fours,
+    /// The same in blocks of six.
+    #[cfg(target_arch = "x86_64")]
+    Sixes,
 }
 
 /// One row; all slices are of the same extent.
@@ -175,9 +180,13 @@ impl ActivationBuffer {
         if x.rows >= MIN_ROWS_OF_MANY {
             match cpu.isa.of_integers() {
                 Isa::Amx(_) => return self.put_on_tiles(cpu, x),
-                Isa::Avx512Vnni(_) => {
-                    self.take_shape(x.rows, x.cols, Form::Wide);
-                    return self.wide.room(x.rows, x.cols).put_all(cpu, x);
+                Isa::Avx2(_) => {
+                    self.take_shape(x.rows, x.cols, Form::Fours);
+                    return self.fours.room(x.rows, x.cols).put_all(cpu, x);
+                }
+                Isa::AvxVnni(_) | Isa::Avx512(_) | Isa::Avx512Vnni(_) => {
+                    self.take_shape(x.rows, x.cols, Form::Sixes);
+                    return self.sixes.room(x.rows, x.cols).put_all(cpu, x);
                 }
                 _ => {}
             }
@@ -209,7 +218,9 @@ impl ActivationBuffer {
             #[cfg(target_arch = "x86_64")]
             Form::Tiles => Room::Tiles(self.tiles.room(m, k)),
             #[cfg(target_arch = "x86_64")]
-            Form::Wide => Room::Wide(self.wide.room(m, k)),
+            Form::Fours => Room::Fours(self.fours.room(m, k)),
+            #[cfg(target_arch = "x86_64")]
+            Form::Sixes => Room::Sixes(self.sixes.room(m, k)),
         }
     }
 
@@ -240,10 +251,16 @@ impl ActivationBuffer {
         &self.tiles
     }
 
-    /// The rows for the panel kernel of 512-bit vectors.
+    /// The rows in blocks of four.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn wide(&self) -> &Blocks<UnitOfRows> {
-        &self.wide
+    pub(crate) fn fours(&self) -> &Blocks<UnitOfRows<4>> {
+        &self.fours
+    }
+
+    /// The rows in blocks of six.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn sixes(&self) -> &Blocks<UnitOfRows<6>> {
+        &self.sixes
     }
 
     /// Where the rows are.
@@ -295,7 +312,9 @@ pub(crate) enum Room<'a> {
     #[cfg(target_arch = "x86_64")]
     Tiles(BlockRoom<'a, Tile>),
     #[cfg(target_arch = "x86_64")]
-    Wide(BlockRoom<'a, UnitOfRows>),
+    Fours(BlockRoom<'a, UnitOfRows<4>>),
+    #[cfg(target_arch = "x86_64")]
+    Sixes(BlockRoom<'a, UnitOfRows<6>>),
 }
 
 impl Room<'_> {
@@ -315,7 +334,10 @@ impl Room<'_> {
             Self::Tiles(room) => unsafe { room.put(isa, first, x) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Self::Wide(room) => unsafe { room.put(isa, first, x) },
+            Self::Fours(room) => unsafe { room.put(isa, first, x) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Self::Sixes(room) => unsafe { room.put(isa, first, x) },
         }
     }
 }
@@ -357,7 +379,7 @@ impl RowRoom<'_> {
                 }
             };
             row.clear_padding();
-            match_isa!(isa, token => token.vectorize(row));
+            isa.vectorize(row);
         }
     }
 }

@@ -236,7 +236,7 @@ fn panels_per_task(cpu: &Cpu, x: &ActivationBuffer, n_panels: usize, panel_len: 
         #[cfg(target_arch = "x86_64")]
         Form::Tiles => return tiles::panels_per_task(most),
         #[cfg(target_arch = "x86_64")]
-        Form::Wide => return wide::panels_per_task(most),
+        Form::Fours | Form::Sixes => return wide::panels_per_task(most),
     }
     let task_bytes = if x.rows() > 8 { TASK_BYTES_MANY } else { TASK_BYTES };
     (task_bytes / (panel_len * size_of::<Words>()).max(1)).min(most).max(1)
@@ -261,7 +261,13 @@ impl Task<'_> {
                 token.with_tiles(|tiles| self.run_on_tiles(token.vectors(), tiles));
             }
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512Vnni(token), Form::Wide) => self.run_wide(token),
+            (Isa::Avx2(token), Form::Fours) => self.run_wide(token, self.x.fours()),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::AvxVnni(token), Form::Sixes) => self.run_wide(token, self.x.sixes()),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512(token), Form::Sixes) => self.run_wide(token, self.x.sixes()),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512Vnni(token), Form::Sixes) => self.run_wide(token, self.x.sixes()),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2(token), Form::Rows) => self.run(token),
             #[cfg(target_arch = "x86_64")]

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use stonechat_compute::simd::{NullaryFnOnce, Scalar};
-use stonechat_compute::{DType, Isa, match_isa};
+use stonechat_compute::{DType, Isa};
 
 use crate::block::{
     Block, BlockIq1M, BlockIq1S, BlockIq2S, BlockIq2Xs, BlockIq2Xxs, BlockIq3S, BlockIq3Xxs,
@@ -105,20 +105,20 @@ pub fn dequantize_rows(isa: Isa, dtype: DType, bytes: &[u8], out: &mut [f32]) ->
     match_block!(dtype,
         B => {
             let blocks = bytemuck::cast_slice::<u8, B>(bytes);
-            run(isa, Dequantize { blocks, out: bytemuck::cast_slice_mut(out) });
+            isa.vectorize(Dequantize { blocks, out: bytemuck::cast_slice_mut(out) });
         },
         DType::F32 => {
             let values = bytes.as_chunks().0;
-            run(isa, Widen { values, out, widen: |v| f32::from_le_bytes(v) });
+            isa.vectorize(Widen { values, out, widen: |v| f32::from_le_bytes(v) });
         }
         DType::F16 => {
             let values = bytemuck::cast_slice::<u8, Half>(bytes);
-            run(isa, Widen { values, out, widen: |v: Half| v.to_f32() });
+            isa.vectorize(Widen { values, out, widen: |v: Half| v.to_f32() });
         }
         DType::BF16 => {
             let values = bytes.as_chunks().0;
             let widen = |v| f32::from_bits(u32::from(u16::from_le_bytes(v)) << 16);
-            run(isa, Widen { values, out, widen });
+            isa.vectorize(Widen { values, out, widen });
         }
         _ => return Err(unsupported("dequantize", dtype)),
     );
@@ -170,10 +170,6 @@ fn check_lengths(dtype: DType, n_values: usize, n_bytes: usize) -> Result<()> {
         return Err(Error::Len { dtype, what: "bytes", expected, got: n_bytes });
     }
     Ok(())
-}
-
-fn run(isa: Isa, kernel: impl NullaryFnOnce<Output = ()>) {
-    match_isa!(isa, token => token.vectorize(kernel));
 }
 
 fn narrow<const N: usize>(src: &[f32], out: &mut [u8], pack: impl Fn(f32) -> [u8; N]) {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 use stonechat_compute::cpu::MatRef;
-use stonechat_compute::simd::{Kernel, Simd};
+use stonechat_compute::simd::NullaryFnOnce;
 use stonechat_compute::{Cpu, Isa, Parts};
 
 use crate::activation::{UNIT_LEN, grow};
@@ -31,11 +31,11 @@ struct Fill<'a, T> {
     from: usize,
 }
 
-impl<T: UnitOfBlock> Kernel for Fill<'_, T> {
+impl<T: UnitOfBlock> NullaryFnOnce for Fill<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn call(self) {
         T::fill(self.units, self.x, self.rows, self.from);
     }
 }
@@ -123,6 +123,6 @@ impl<T: UnitOfBlock> BlockRoom<'_, T> {
         // SAFETY: the caller vouches for them.
         let units = unsafe { self.units.part(start + units.start..start + units.end) };
         let rows = block * T::ROWS..self.n_rows.min((block + 1) * T::ROWS);
-        isa.dispatch(Fill { units, x, rows, from });
+        isa.vectorize(Fill { units, x, rows, from });
     }
 }

@@ -1,17 +1,16 @@
-//! Panels times many rows in integers, on 32 registers of 512 bits with VNNI.
+//! Panels times many rows in integers, on any vectors of x86-64.
 //!
 //! The kernel for few rows unpacks codes while it multiplies and loads the activations of each product
-//! anew, so that loads are its bound. Here some units of two panels are unpacked once for all rows, and what
-//! is loaded of a row meets both. Every sum is made of the same terms in the same order as there: a row's
-//! results do not depend on how many there are.
+//! anew, so that loads are its bound. Here some units of two vectors of a panel's rows (two panels on 512 bits, both
+//! halves of one on 256) are unpacked once for all rows, and what is loaded of a row meets both. Every sum is made of
+//! the same terms in the same order as there: a row's results do not depend on how many there are.
 
-use std::arch::x86_64::{__m512, _mm512_dpbusd_epi32};
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::{MatRef, SharedMut};
-use stonechat_compute::simd::{Avx512Vnni, NullaryFnOnce, Simd, prefetch};
+use stonechat_compute::simd::{F32, NullaryFnOnce, prefetch};
 use stonechat_compute::with_scratch;
 
 use super::blocks::{Blocks, UnitOfBlock};
@@ -20,48 +19,68 @@ use super::kernel::{Block, Codes, Format, Groups, Sink};
 use super::layout::Place;
 use super::simd::PanelSimd;
 use super::{PANEL_ROWS, PackedMatrix, Task, Words};
-use crate::activation::{UNIT_LEN, quantize_unit};
+use crate::activation::{UNIT_LEN, Unit, quantize_unit};
 
-/// Panels that are multiplied together.
-const PANELS: usize = 2;
-/// Units that are unpacked at a time: codes and factors of two panels stay in the first-level cache.
+/// Vectors of rows that are multiplied together.
+const VECTORS: usize = 2;
+/// Units that are unpacked at a time: codes and factors stay in the first-level cache.
 const CHUNK_UNITS: usize = 16;
+/// Steps of a chunk at most. A step is a unit or half of one, with a scale of its own.
+const CHUNK_STEPS: usize = 2 * CHUNK_UNITS;
 /// Words of a unit.
 const GROUPS: usize = 8;
-/// Rows that have sums in registers, two vectors of integers and two of floats each.
-const TILE_ROWS: usize = 6;
 /// Panels of a task, for which units of all inputs are read once from the last-level cache.
 const MAX_PANELS: usize = 8;
-/// Rows whose units of a chunk, and whose sums with a task's panels, stay in the second-level cache. For more rows,
-/// panels are unpacked again.
-const MAX_ROWS: usize = 40 * TILE_ROWS;
+/// Rows whose units of a chunk, and whose sums with a task's panels, stay in the second-level cache: whole blocks. For
+/// more rows, panels are unpacked again.
+const MAX_ROWS: usize = 240;
 
-/// What codes without a min are too large by here, whatever their format: so that what a product starts from is read
-/// as it is. As much as bytes are, which are read in place.
-const OFFSET: i32 = <Avx512Vnni as PanelSimd>::BYTE_OFFSET as i32;
+/// What codes without a min are too large by, whatever their format, where [`WideSimd::IS_BYTES`]: so that what a product
+/// starts from is read as it is. As much as bytes are, which are read in place where a vector is a panel's word.
+const OFFSET: i32 = 128;
+
+/// What this kernel needs beside the panels' vocabulary.
+pub(super) trait WideSimd: PanelSimd<Words: Pod> {
+    /// Whether [`dot`](PanelSimd::dot) multiplies any bytes, without [widening](PanelSimd::widen).
+    const IS_BYTES: bool;
+
+    /// Every byte larger by `more`.
+    fn add_to_bytes(self, x: Self::Words, more: u8) -> Self::Words;
+}
+
+/// Panels whose rows fill [`VECTORS`].
+const fn panels<S: PanelSimd>() -> usize {
+    VECTORS * S::LANES / PANEL_ROWS
+}
+
+/// The panel of a vector, from the first of them on, and which part of it.
+const fn panel_of<S: PanelSimd>(vector: usize) -> (usize, usize) {
+    let parts = PANEL_ROWS / S::LANES;
+    (vector / parts, vector % parts)
+}
 
 /// How many panels a task takes, `most` if each thread is to have several tasks; in pairs.
 pub(super) fn panels_per_task(most: usize) -> usize {
-    (most / PANELS * PANELS).clamp(PANELS, MAX_PANELS)
+    (most / VECTORS * VECTORS).clamp(VECTORS, MAX_PANELS)
 }
 
-/// A unit of some rows, so that a single address leads to all that a step needs of them.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+/// A unit of some rows, so that a single address leads to all that a step needs of them. They are as many as have sums
+/// in registers, two vectors of integers and, where there are registers for them, two of floats: four on 16 registers,
+/// since bytes there take sums, codes, magnitudes and ones.
+#[derive(Clone, Copy, Debug, Zeroable)]
 #[repr(C, align(64))]
-pub(crate) struct UnitOfRows {
-    /// The values, in words of four.
-    words: [[i32; GROUPS]; TILE_ROWS],
-    scales: [f32; TILE_ROWS],
+pub(crate) struct UnitOfRows<const ROWS: usize> {
+    values: [Unit; ROWS],
+    scales: [f32; ROWS],
     /// The scale times the sum of the values.
-    scaled_sums: [f32; TILE_ROWS],
+    scaled_sums: [f32; ROWS],
     /// `-OFFSET` times the sum of the values, and of each half of them.
-    offsets: [i32; TILE_ROWS],
-    offsets_of_halves: [[i32; TILE_ROWS]; 2],
-    padding: [u32; 2],
+    offsets: [i32; ROWS],
+    offsets_of_halves: [[i32; ROWS]; 2],
 }
 
-impl UnitOfBlock for UnitOfRows {
-    const ROWS: usize = TILE_ROWS;
+impl<const N: usize> UnitOfBlock for UnitOfRows<N> {
+    const ROWS: usize = N;
     const BLOCKS: usize = 1;
     const PIECE: usize = 64;
 
@@ -71,7 +90,7 @@ impl UnitOfBlock for UnitOfRows {
             let values = x.row(r).as_chunks::<UNIT_LEN>().0;
             for (to, values) in units.iter_mut().zip(&values[from..]) {
                 let (scale, unit, sums) = quantize_unit(values);
-                to.words[m] = *unit.words();
+                to.values[m] = unit;
                 to.scales[m] = scale;
                 to.scaled_sums[m] = scale * (sums[0] + sums[1]) as f32;
                 to.offsets[m] = -OFFSET * (sums[0] + sums[1]);
@@ -82,48 +101,85 @@ impl UnitOfBlock for UnitOfRows {
     }
 }
 
-/// A word, a factor or a sum of each row of a panel.
-type Lanes = [u32; PANEL_ROWS];
-
-/// Some units of two panels. A step is a unit or half of one, with a scale of its own.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Chunk {
-    codes: [[Words; CHUNK_UNITS * GROUPS]; PANELS],
-    scales: [[Lanes; PANELS]; 2 * CHUNK_UNITS],
-    mins: [[Lanes; PANELS]; 2 * CHUNK_UNITS],
-    /// For each step twice its unit, and whether it is the second half.
-    halves: [u32; 2 * CHUNK_UNITS],
-    /// Where the codes of each step begin.
-    starts: [u32; 2 * CHUNK_UNITS],
-    has_mins: u32,
-    /// Groups of four values of a step: 8 or 4.
-    n_groups: u32,
-    padding: [u32; 14],
+/// Some units of [`VECTORS`].
+struct Chunk<'a, S: WideSimd> {
+    /// One for each group of each step.
+    codes: [&'a mut [S::Words]; VECTORS],
+    scales: &'a mut [[F32<S>; VECTORS]],
+    mins: &'a mut [[F32<S>; VECTORS]],
+    steps: Steps,
 }
 
-/// Sums of a row of activations with two panels.
-type Sums = [Lanes; PANELS];
+/// What is the same for all rows of a panel.
+#[derive(Clone, Copy)]
+struct Steps {
+    /// For each step twice its unit, and whether it is the second half.
+    halves: [u32; CHUNK_STEPS],
+    /// Where the codes of each step begin.
+    starts: [u32; CHUNK_STEPS],
+    has_mins: bool,
+    /// Groups of four values of a step: 8 or 4.
+    n_groups: usize,
+    /// What codes without a min are too large by.
+    offset: i32,
+    /// Groups that sums have room for, at most those of a step.
+    headroom: usize,
+    /// Groups that are added one after the other: so many, or all where sums are widened after each.
+    run: usize,
+}
+
+impl<'a, S: WideSimd> Chunk<'a, S> {
+    /// Vectors of codes of a row's vector.
+    const N_CODES: usize = CHUNK_UNITS * GROUPS;
+    /// Floats of all.
+    const LEN: usize = VECTORS * (Self::N_CODES + 2 * CHUNK_STEPS) * S::LANES;
+
+    fn new(scratch: &'a mut [f32]) -> Self {
+        let (codes, factors) = scratch.split_at_mut(VECTORS * Self::N_CODES * S::LANES);
+        let (first, second) = codes.split_at_mut(Self::N_CODES * S::LANES);
+        let (scales, mins) = factors.split_at_mut(VECTORS * CHUNK_STEPS * S::LANES);
+        let codes = [first, second].map(bytemuck::cast_slice_mut);
+        let steps = Steps {
+            halves: [0; CHUNK_STEPS],
+            starts: [0; CHUNK_STEPS],
+            has_mins: false,
+            n_groups: GROUPS,
+            offset: OFFSET,
+            headroom: GROUPS,
+            run: GROUPS,
+        };
+        let (scales, mins) = (bytemuck::cast_slice_mut(scales), bytemuck::cast_slice_mut(mins));
+        Self { codes, scales, mins, steps }
+    }
+}
+
+/// Sums of a row of activations with [`VECTORS`].
+type Sums<S> = [F32<S>; VECTORS];
 
 impl Task<'_> {
     /// Multiplies all rows.
-    pub(super) fn run_wide(&self, s: Avx512Vnni) {
+    pub(super) fn run_wide<S: WideSimd, const ROWS: usize>(
+        &self,
+        s: S,
+        x: &Blocks<UnitOfRows<ROWS>>,
+    ) {
+        const { assert!(MAX_ROWS.is_multiple_of(ROWS)) };
         let n_rows = self.x.rows();
-        let n_pairs = self.panels.len().div_ceil(PANELS);
-        let n_sums = n_pairs * n_rows.min(MAX_ROWS) * size_of::<Sums>() / size_of::<f32>();
-        with_scratch(n_sums + size_of::<Chunk>() / size_of::<f32>(), |scratch| {
-            let (chunk, sums) = scratch.split_at_mut(size_of::<Chunk>() / size_of::<f32>());
-            let chunk: &mut Chunk = bytemuck::cast_slice_mut(chunk).first_mut().expect("one");
-            let sums: &mut [Sums] = bytemuck::cast_slice_mut(sums);
+        let n_pairs = self.panels.len().div_ceil(panels::<S>());
+        let n_sums = n_pairs * n_rows.min(MAX_ROWS) * VECTORS * S::LANES;
+        with_scratch(n_sums + Chunk::<S>::LEN, |scratch| {
+            let (chunk, sums) = scratch.split_at_mut(Chunk::<S>::LEN);
+            let mut chunk = Chunk::<S>::new(chunk);
+            let sums: &mut [Sums<S>] = bytemuck::cast_slice_mut(sums);
             for from in (0..n_rows).step_by(MAX_ROWS) {
                 let rows = from..n_rows.min(from + MAX_ROWS);
                 let sums = &mut sums[..n_pairs * rows.len()];
                 // The first chunk fills them, if there is one.
                 if self.w.blocks_per_row() == 0 {
-                    sums.fill(Zeroable::zeroed());
+                    sums.fill([s.splat(0.0); VECTORS]);
                 }
                 match_format!(self.w.dtype(), F => {
-                    self.add_products::<F>(s, rows.clone(), chunk, sums);
+                    self.add_products::<S, F, ROWS>(s, (x, rows.clone()), &mut chunk, sums);
                 });
                 s.vectorize(Finish { task: self, s, rows, sums });
             }
@@ -132,50 +188,53 @@ impl Task<'_> {
 
     /// Adds the products of all panels with `rows`, whose units of a chunk stay in the second-level cache while the
     /// panels pass.
-    fn add_products<F: Format>(
+    fn add_products<S: WideSimd, F: Format, const ROWS: usize>(
         &self,
-        s: Avx512Vnni,
-        rows: Range<usize>,
-        chunk: &mut Chunk,
-        sums: &mut [Sums],
+        s: S,
+        (x, rows): (&Blocks<UnitOfRows<ROWS>>, Range<usize>),
+        chunk: &mut Chunk<'_, S>,
+        sums: &mut [Sums<S>],
     ) {
+        let n_panels = const { panels::<S>() };
         let n_blocks = self.w.blocks_per_row();
         let at_once = CHUNK_UNITS / F::UNITS;
         for first in (0..n_blocks).step_by(at_once) {
             let blocks = first..n_blocks.min(first + at_once);
             let (at, n_units) = (first * F::UNITS, blocks.len() * F::UNITS);
             for (pair, sums) in sums.chunks_exact_mut(rows.len()).enumerate() {
-                let panel = self.panels.start + PANELS * pair;
-                s.vectorize(Unpack::<F> {
+                let panel = self.panels.start + n_panels * pair;
+                s.vectorize(Unpack::<S, F> {
                     task: self,
                     s,
                     panel,
                     blocks: blocks.clone(),
-                    chunk,
+                    chunk: &mut *chunk,
                     format: PhantomData,
                 });
-                let next = match (panel + PANELS < self.panels.end, blocks.end < n_blocks) {
-                    (true, _) => (panel + PANELS, blocks.clone()),
+                let next = match (panel + n_panels < self.panels.end, blocks.end < n_blocks) {
+                    (true, _) => (panel + n_panels, blocks.clone()),
                     (false, true) => {
                         (self.panels.start, blocks.end..n_blocks.min(blocks.end + at_once))
                     }
                     // The thread's next task is most often the panels behind these.
-                    (false, false) => (panel + PANELS, 0..n_blocks.min(at_once)),
+                    (false, false) => (panel + n_panels, 0..n_blocks.min(at_once)),
                 };
-                let next = words_of::<F>(self.w, next);
+                let next = words_of::<S, F>(self.w, next);
                 let is_last = blocks.end == n_blocks;
                 let cols = (panel * PANEL_ROWS).saturating_sub(self.rows.start)
-                    ..((panel + PANELS) * PANEL_ROWS).saturating_sub(self.rows.start);
+                    ..((panel + n_panels) * PANEL_ROWS).saturating_sub(self.rows.start);
                 let out = is_last.then_some((self.out, cols));
-                let (x, from) = (self.x.wide(), rows.start);
-                let codes = if F::ARE_CODES {
+                let from = rows.start;
+                let codes = if const { are_read_in_place::<S, F>() } {
                     // As when they are unpacked, a last panel is its own neighbour.
-                    [panel, (panel + 1).min(self.panels.end - 1)]
-                        .map(|panel| &self.w.panel(panel)[span_of::<F>(&blocks)])
+                    [panel, (panel + 1).min(self.panels.end - 1)].map(|panel| {
+                        bytemuck::cast_slice(&self.w.panel(panel)[span_of::<F>(&blocks)])
+                    })
                 } else {
                     [&chunk.codes[0][..], &chunk.codes[1][..]]
                 };
                 let is_first = first == 0;
+                let chunk = &*chunk;
                 s.vectorize(Rows {
                     s,
                     chunk,
@@ -194,53 +253,60 @@ impl Task<'_> {
     }
 }
 
+/// Whether a panel's words are what the instruction multiplies.
+const fn are_read_in_place<S: WideSimd, F: Format>() -> bool {
+    F::ARE_CODES && S::IS_BYTES && S::LANES == PANEL_ROWS
+}
+
 /// Where some blocks of a panel lie, with what they share; the first of them does not share with one before.
 fn span_of<F: Format>(blocks: &Range<usize>) -> Range<usize> {
     let place = |index| Place::new(F::N_WORDS, F::SHARING, index);
     place(blocks.start).factors..place(blocks.end - 1).words + F::N_WORDS
 }
 
-/// The words of some blocks of two panels, as far as there are such panels.
-fn words_of<F: Format>(
+/// The words of some blocks of the panels of [`VECTORS`], as far as there are such panels.
+fn words_of<S: WideSimd, F: Format>(
     w: &PackedMatrix,
     (first, blocks): (usize, Range<usize>),
-) -> [&[Words]; PANELS] {
-    let mut words: [&[Words]; PANELS] = [&[]; PANELS];
-    for (panel, words) in (first..w.n().div_ceil(PANEL_ROWS)).zip(&mut words) {
+) -> [&[Words]; VECTORS] {
+    let mut words: [&[Words]; VECTORS] = [&[]; VECTORS];
+    let panels = first..w.n().div_ceil(PANEL_ROWS).min(first + panels::<S>());
+    for (panel, words) in panels.zip(&mut words) {
         *words = &w.panel(panel)[span_of::<F>(&blocks)];
     }
     words
 }
 
-/// Unpacks blocks of two panels.
-struct Unpack<'a, F> {
+/// Unpacks blocks of [`VECTORS`].
+struct Unpack<'a, 'c, S: WideSimd, F> {
     task: &'a Task<'a>,
-    s: Avx512Vnni,
+    s: S,
     panel: usize,
     blocks: Range<usize>,
-    chunk: &'a mut Chunk,
+    chunk: &'a mut Chunk<'c, S>,
     format: PhantomData<F>,
 }
 
-impl<F: Format> NullaryFnOnce for Unpack<'_, F> {
+impl<S: WideSimd, F: Format> NullaryFnOnce for Unpack<'_, '_, S, F> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
         let Self { task, s, panel, blocks, chunk, .. } = self;
-        for which in 0..PANELS {
+        for which in 0..VECTORS {
+            let (nth, part) = panel_of::<S>(which);
             // A last panel without another is multiplied twice; the second result is not asked for.
-            let panel = (panel + which).min(task.panels.end - 1);
+            let panel = (panel + nth).min(task.panels.end - 1);
             let panel = task.w.panel(panel);
             let start = span_of::<F>(&blocks).start;
             let mut sink =
                 Unpacked { chunk, which, in_place: None, first_unit: 0, step: 0, group: 0 };
             for index in blocks.clone() {
-                if F::ARE_CODES {
+                if const { are_read_in_place::<S, F>() } {
                     let place = Place::new(F::N_WORDS, F::SHARING, index);
                     sink.in_place = Some(place.words - start);
                 }
-                let block = Block::of::<F>(panel, index, 0);
+                let block = Block::of::<F>(panel, index, part);
                 // SAFETY: the sink asks for nothing.
                 unsafe { F::unpack(s, block, &mut sink) };
                 sink.first_unit += F::UNITS;
@@ -250,8 +316,8 @@ impl<F: Format> NullaryFnOnce for Unpack<'_, F> {
 }
 
 /// Writes codes and factors step by step. Nothing is asked of its callers.
-struct Unpacked<'a> {
-    chunk: &'a mut Chunk,
+struct Unpacked<'a, 'c, S: WideSimd> {
+    chunk: &'a mut Chunk<'c, S>,
     which: usize,
     /// Where the block's codes are, if they are read there.
     in_place: Option<usize>,
@@ -261,97 +327,116 @@ struct Unpacked<'a> {
     group: usize,
 }
 
-impl Sink<Avx512Vnni> for Unpacked<'_> {
+impl<S: WideSimd> Sink<S> for Unpacked<'_, '_, S> {
     #[inline(always)]
     unsafe fn take<const N: usize, const BITS: usize>(
         &mut self,
-        s: Avx512Vnni,
-        of: Codes<Avx512Vnni, N>,
-        codes: &impl Groups<Avx512Vnni, N>,
+        s: S,
+        of: Codes<S, N>,
+        codes: &impl Groups<S, N>,
     ) {
         let n_groups = of.groups.len();
+        // Those that are multiplied as bytes are alike in what they are too large by.
+        let is_alike = S::IS_BYTES && of.mins.is_none();
+        let offset = if is_alike { OFFSET } else { of.offset };
         if self.in_place.is_none() {
-            let more = if of.mins.is_some() { 0 } else { OFFSET - of.offset };
-            let more = s.avx512f._mm512_set1_epi8(more as i8);
             for (i, g) in of.groups.clone().enumerate() {
                 let codes = codes.group(s, g);
                 for n in 0..N {
-                    let at = self.group + n * n_groups + i;
-                    let larger = s.avx512bw._mm512_add_epi8(codes[n], more);
-                    self.chunk.codes[self.which][at] = bytemuck::cast(larger);
+                    let larger = s.add_to_bytes(codes[n], (offset - of.offset) as u8);
+                    self.chunk.codes[self.which][self.group + n * n_groups + i] = larger;
                 }
             }
         }
+        let steps = &mut self.chunk.steps;
         for n in 0..N {
             let step = self.step + n;
             let unit = self.first_unit + of.units[n];
-            self.chunk.halves[step] = (2 * unit + of.groups.start / 4) as u32;
-            self.chunk.starts[step] = self.in_place.unwrap_or(self.group + n * n_groups) as u32;
-            self.chunk.scales[step][self.which] = bytemuck::cast(of.scales[n]);
-            let min = of.mins.map_or(s.splat(0.0), |mins| mins[n]);
-            self.chunk.mins[step][self.which] = bytemuck::cast(min);
+            steps.halves[step] = (2 * unit + of.groups.start / 4) as u32;
+            let start = self.in_place.unwrap_or(self.group + n * n_groups);
+            steps.starts[step] = start as u32;
+            self.chunk.scales[step][self.which] = of.scales[n];
+            self.chunk.mins[step][self.which] = of.mins.map_or(s.splat(0.0), |mins| mins[n]);
         }
-        self.chunk.has_mins = of.mins.is_some().into();
-        self.chunk.n_groups = n_groups as u32;
+        steps.has_mins = of.mins.is_some();
+        steps.n_groups = n_groups;
+        steps.offset = offset;
+        let headroom = if BITS == 8 { S::HEADROOM } else { S::HEADROOM << (7 - BITS) };
+        steps.headroom = n_groups.min(headroom);
+        steps.run = if steps.headroom == 1 { n_groups } else { steps.headroom };
         assert!(of.mins.is_none() || of.offset == 0, "codes with a min have no offset");
+        assert!(S::IS_BYTES || BITS < 8 || of.offset == 0, "signed bytes have no offset");
         self.group += N * n_groups;
         self.step += N;
     }
 }
 
 /// All rows times a chunk.
-struct Rows<'a> {
-    s: Avx512Vnni,
-    chunk: &'a Chunk,
-    /// Those of each panel.
-    codes: [&'a [Words]; PANELS],
-    x: &'a Blocks<UnitOfRows>,
-    /// The first row, a tile's first.
+struct Rows<'a, 'c, S: WideSimd, const ROWS: usize> {
+    s: S,
+    chunk: &'a Chunk<'c, S>,
+    /// Those of each vector.
+    codes: [&'a [S::Words]; VECTORS],
+    x: &'a Blocks<UnitOfRows<ROWS>>,
+    /// The first row, a block's first.
     from: usize,
     /// The chunk's first unit, and how many there are.
     at: usize,
     n_units: usize,
     /// Whether it is the first, before which sums hold anything.
     is_first: bool,
-    sums: &'a mut [Sums],
+    sums: &'a mut [Sums<S>],
     /// What will be unpacked next.
-    next: [&'a [Words]; PANELS],
+    next: [&'a [Words]; VECTORS],
     /// Where the sums will be written, if they are the last ones.
     out: Option<(SharedMut<'a>, Range<usize>)>,
 }
 
-impl NullaryFnOnce for Rows<'_> {
+impl<S: WideSimd, const ROWS: usize> NullaryFnOnce for Rows<'_, '_, S, ROWS> {
     type Output = ();
 
     #[inline(always)]
     fn call(mut self) {
-        match (self.chunk.n_groups == 8, self.chunk.has_mins != 0) {
-            (true, false) => self.all::<8, false>(),
-            (true, true) => self.all::<8, true>(),
-            (false, false) => self.all::<4, false>(),
-            (false, true) => self.all::<4, true>(),
+        let Steps { n_groups, has_mins, headroom, .. } = self.chunk.steps;
+        if const { S::IS_BYTES } {
+            return match (n_groups, has_mins) {
+                (8, false) => self.all::<8, false, 8>(),
+                (8, true) => self.all::<8, true, 8>(),
+                (_, false) => self.all::<4, false, 4>(),
+                (_, true) => self.all::<4, true, 4>(),
+            };
+        }
+        match (n_groups, has_mins, headroom) {
+            (8, false, 1) => self.all::<8, false, 1>(),
+            (8, false, 8) => self.all::<8, false, 8>(),
+            (8, true, 8) => self.all::<8, true, 8>(),
+            (8, false, 4) => self.all::<8, false, 4>(),
+            (8, true, 4) => self.all::<8, true, 4>(),
+            (4, false, 4) => self.all::<4, false, 4>(),
+            (4, true, 4) => self.all::<4, true, 4>(),
+            (4, false, 2) => self.all::<4, false, 2>(),
+            other => unreachable!("no format has steps of {other:?}"),
         }
     }
 }
 
-impl Rows<'_> {
+impl<S: WideSimd, const ROWS: usize> Rows<'_, '_, S, ROWS> {
     #[inline(always)]
-    fn all<const G: usize, const MINS: bool>(&mut self) {
+    fn all<const G: usize, const MINS: bool, const HEADROOM: usize>(&mut self) {
         let n_rows = self.sums.len();
         let mut row = 0;
-        while n_rows - row >= TILE_ROWS {
-            self.prefetch(row..row + TILE_ROWS);
-            self.tile::<G, MINS, TILE_ROWS>(row);
-            row += TILE_ROWS;
-        }
-        self.prefetch(row..n_rows);
-        match n_rows - row {
-            1 => self.tile::<G, MINS, 1>(row),
-            2 => self.tile::<G, MINS, 2>(row),
-            3 => self.tile::<G, MINS, 3>(row),
-            4 => self.tile::<G, MINS, 4>(row),
-            5 => self.tile::<G, MINS, 5>(row),
-            _ => {}
+        while row < n_rows {
+            let n = (n_rows - row).min(ROWS);
+            self.prefetch(row..row + n);
+            match n {
+                1 => self.tile::<G, MINS, HEADROOM, 1>(row),
+                2 => self.tile::<G, MINS, HEADROOM, 2>(row),
+                3 => self.tile::<G, MINS, HEADROOM, 3>(row),
+                4 if ROWS > 4 => self.tile::<G, MINS, HEADROOM, 4>(row),
+                5 if ROWS > 5 => self.tile::<G, MINS, HEADROOM, 5>(row),
+                _ => self.tile::<G, MINS, HEADROOM, ROWS>(row),
+            }
+            row += n;
         }
     }
 
@@ -370,101 +455,144 @@ impl Rows<'_> {
         }
     }
 
-    /// Rows `row .. row + M`, a tile, with steps of `G` groups.
+    /// Rows `row .. row + M`, a block, with steps of `G` groups, of which sums have room for `HEADROOM`.
     #[inline(always)]
-    fn tile<const G: usize, const MINS: bool, const M: usize>(&mut self, row: usize) {
+    fn tile<const G: usize, const MINS: bool, const HEADROOM: usize, const M: usize>(
+        &mut self,
+        row: usize,
+    ) {
         let Self { s, chunk, codes, x, from, at, n_units, is_first, .. } = *self;
-        let f = s.avx512f;
-        let x = x.block((from + row) / TILE_ROWS, at..at + n_units);
-        let mut sums = [[f._mm512_setzero_ps(); PANELS]; M];
+        let x = x.block((from + row) / ROWS, at..at + n_units);
+        let mut sums = [[s.splat(0.0); VECTORS]; M];
         if !is_first {
-            for m in 0..M {
-                sums[m] = bytemuck::cast(self.sums[row + m]);
-            }
+            sums.copy_from_slice(&self.sums[row..row + M]);
         }
         for step in 0..n_units * GROUPS / G {
-            let start = chunk.starts[step] as usize;
+            let start = chunk.steps.starts[step] as usize;
             let codes = [&codes[0][start..start + G], &codes[1][start..start + G]];
-            let (unit, half) = (chunk.halves[step] as usize / 2, chunk.halves[step] as usize % 2);
+            let half = chunk.steps.halves[step] as usize;
+            let (unit, half) = (half / 2, half % 2);
             let x = &x[unit];
             let first = if G == GROUPS { 0 } else { half * G };
-            let mut products = [[f._mm512_setzero_si512(); PANELS]; M];
-            // Where there are mins, codes have no offset.
-            if !MINS {
-                let offsets = if G == GROUPS { &x.offsets } else { &x.offsets_of_halves[half] };
+            let mut offsets = [0; M];
+            // Neither codes with mins have an offset, nor bytes that are multiplied with their signs.
+            if !MINS && HEADROOM > 1 {
+                let all = if G == GROUPS { &x.offsets } else { &x.offsets_of_halves[half] };
                 for m in 0..M {
-                    products[m] = [f._mm512_set1_epi32(offsets[m]); PANELS];
+                    offsets[m] = if S::IS_BYTES {
+                        all[m]
+                    } else {
+                        (all[m] >> OFFSET.trailing_zeros()) * chunk.steps.offset
+                    };
                 }
             }
-            for g in 0..G {
-                let both = [bytemuck::cast(codes[0][g]), bytemuck::cast(codes[1][g])];
-                for m in 0..M {
-                    let four = f._mm512_set1_epi32(x.words[m][first + g]);
-                    for p in 0..PANELS {
-                        // SAFETY: `s` proves AVX-512 VNNI, which pulp does not wrap.
-                        products[m][p] =
-                            unsafe { _mm512_dpbusd_epi32(products[m][p], both[p], four) };
-                    }
-                }
-            }
-            let scales: [__m512; PANELS] = bytemuck::cast(chunk.scales[step]);
-            let mins: [__m512; PANELS] = bytemuck::cast(chunk.mins[step]);
+            let products = self.products::<G, HEADROOM, M>(codes, &x.values, first, offsets);
+            let (scales, mins) = (chunk.scales[step], chunk.mins[step]);
             for m in 0..M {
-                let x_scale = f._mm512_set1_ps(x.scales[m]);
-                for p in 0..PANELS {
-                    let scaled = f._mm512_mul_ps(f._mm512_cvtepi32_ps(products[m][p]), scales[p]);
-                    sums[m][p] = f._mm512_fmadd_ps(scaled, x_scale, sums[m][p]);
+                let x_scale = s.splat(x.scales[m]);
+                for v in 0..VECTORS {
+                    let products = s.finish(products[m][v], offsets[m]);
+                    sums[m][v] = s.mul_add(s.mul(products, scales[v]), x_scale, sums[m][v]);
                     if MINS {
                         let x_sum = if G == GROUPS {
                             x.scaled_sums[m]
                         } else {
-                            x.scales[m]
-                                * (x.offsets_of_halves[half][m] as f32 * (-1.0 / OFFSET as f32))
+                            let offset = x.offsets_of_halves[half][m];
+                            x.scales[m] * (offset as f32 * (-1.0 / OFFSET as f32))
                         };
-                        let x_sum = f._mm512_set1_ps(x_sum);
-                        sums[m][p] = f._mm512_fmadd_ps(mins[p], x_sum, sums[m][p]);
+                        sums[m][v] = s.mul_add(mins[v], s.splat(x_sum), sums[m][v]);
                     }
                 }
             }
         }
+        self.sums[row..row + M].copy_from_slice(&sums);
+    }
+
+    /// The products of a step's codes with `G` groups of values, from `first` on.
+    #[inline(always)]
+    fn products<const G: usize, const HEADROOM: usize, const M: usize>(
+        &self,
+        codes: [&[S::Words]; VECTORS],
+        x: &[Unit; ROWS],
+        first: usize,
+        offsets: [i32; M],
+    ) -> [[S::Sums; VECTORS]; M] {
+        let s = self.s;
+        let mut products = [[s.start(0); VECTORS]; M];
         for m in 0..M {
-            self.sums[row + m] = bytemuck::cast(sums[m]);
+            products[m] = [s.start(offsets[m]); VECTORS];
         }
+        let widens_each = HEADROOM == 1;
+        let run = if widens_each { G } else { HEADROOM };
+        // A compiler that knew the length would make one piece of all groups, for which 16 registers are too few.
+        let n = if S::IS_BYTES { run } else { self.chunk.steps.run };
+        for from in (0..G).step_by(run) {
+            assert!(from + n <= G && first + G <= GROUPS);
+            if from > 0 {
+                for m in 0..M {
+                    products[m] = [s.widen(products[m][0]), s.widen(products[m][1])];
+                }
+            }
+            for g in from..from + n {
+                let codes = [codes[0][g], codes[1][g]];
+                for m in 0..M {
+                    for v in 0..VECTORS {
+                        let sums = products[m][v];
+                        products[m][v] = if widens_each {
+                            s.widen(s.dot_bytes(sums, codes[v], &x[m], first + g))
+                        } else {
+                            s.dot(sums, codes[v], &x[m], first + g)
+                        };
+                    }
+                }
+            }
+        }
+        products
     }
 }
 
 /// Writes sums of a task's panels to `rows` of the output.
-struct Finish<'a> {
+struct Finish<'a, S: WideSimd> {
     task: &'a Task<'a>,
-    s: Avx512Vnni,
+    s: S,
     rows: Range<usize>,
-    /// Those of all rows with the first two panels, then those with the next two.
-    sums: &'a [Sums],
+    /// Those of all rows with the first [`VECTORS`], then those with the next ones.
+    sums: &'a [Sums<S>],
 }
 
-impl NullaryFnOnce for Finish<'_> {
+impl<S: WideSimd> NullaryFnOnce for Finish<'_, S> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        const COLS: usize = PANELS * PANEL_ROWS;
+        if const { S::LANES == PANEL_ROWS } {
+            self.write::<{ VECTORS * PANEL_ROWS }>();
+        } else {
+            self.write::<PANEL_ROWS>();
+        }
+    }
+}
+
+impl<S: WideSimd> Finish<'_, S> {
+    /// `COLS` are those of [`VECTORS`]. With a length that is known, no more is left of a row than the vectors: 3 to 5 %
+    /// of a product of 512.
+    #[inline(always)]
+    fn write<const COLS: usize>(self) {
         let Self { task, s, rows, sums } = self;
         let first = task.panels.start * PANEL_ROWS;
         let wanted = first.max(task.rows.start)..(task.panels.end * PANEL_ROWS).min(task.rows.end);
         // Row by row, since an output's lines next to each other are on the same page of memory.
         for (m, row) in rows.clone().enumerate() {
             for (sums, at) in sums[m..].iter().step_by(rows.len()).zip((first..).step_by(COLS)) {
-                let sums: &[f32; COLS] = bytemuck::cast_ref(sums);
+                let sums: &[f32] = bytemuck::cast_slice(sums);
                 let cols = at.max(wanted.start)..(at + COLS).min(wanted.end);
-                let lanes = &sums[cols.start - at..cols.end - at];
                 let col = cols.start - task.rows.start;
                 // SAFETY: `row` is a row of `x`, and so of the output, which the caller checked; the columns are
                 // of this task alone.
                 let out = unsafe { task.out.span(row, col, cols.len()) };
-                // With a length that is known, no more is left of this than the vectors: 3 to 5 % of a product of 512.
-                match <&mut [f32; COLS]>::try_from(&mut *out) {
-                    Ok(out) => task.epilogue.finish(s, sums, col, out),
-                    Err(_) => task.epilogue.finish(s, lanes, col, out),
+                match (<&[f32; COLS]>::try_from(sums), <&mut [f32; COLS]>::try_from(&mut *out)) {
+                    (Ok(sums), Ok(out)) => task.epilogue.finish(s, sums, col, out),
+                    _ => task.epilogue.finish(s, &sums[cols.start - at..cols.end - at], col, out),
                 }
             }
         }

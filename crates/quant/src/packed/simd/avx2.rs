@@ -7,6 +7,7 @@ use stonechat_compute::simd::{Avx2, AvxVnni, F32, NullaryFnOnce};
 
 use super::PanelSimd;
 use crate::activation::Unit;
+use crate::packed::wide::WideSimd;
 use crate::packed::{PANEL_ROWS, Words};
 
 /// Sums of pairs of products in 16 bits, and what was widened of them.
@@ -168,5 +169,23 @@ impl PanelSimd for AvxVnni {
     #[inline(always)]
     fn finish(self, sums: __m256i, _: i32) -> F32<Self> {
         self.to_floats(sums)
+    }
+}
+
+impl WideSimd for Avx2 {
+    const IS_BYTES: bool = false;
+
+    #[inline(always)]
+    fn add_to_bytes(self, x: __m256i, more: u8) -> __m256i {
+        self.avx2._mm256_add_epi8(x, self.avx._mm256_set1_epi8(more as i8))
+    }
+}
+
+impl WideSimd for AvxVnni {
+    const IS_BYTES: bool = true;
+
+    #[inline(always)]
+    fn add_to_bytes(self, x: __m256i, more: u8) -> __m256i {
+        self.avx2().add_to_bytes(x, more)
     }
 }

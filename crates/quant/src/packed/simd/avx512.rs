@@ -7,6 +7,7 @@ use stonechat_compute::simd::{Avx512, Avx512Vnni, F32, NullaryFnOnce};
 
 use super::PanelSimd;
 use crate::activation::Unit;
+use crate::packed::wide::WideSimd;
 use crate::packed::{PANEL_ROWS, Words};
 
 /// Sums of pairs of products in 16 bits, and what was widened of them.
@@ -172,5 +173,23 @@ impl PanelSimd for Avx512 {
     fn finish(self, sums: Narrow, offset: i32) -> F32<Self> {
         let wide = self.widen(sums).1;
         self.to_floats(self.avx512f._mm512_add_epi32(wide, self.avx512f._mm512_set1_epi32(offset)))
+    }
+}
+
+impl WideSimd for Avx512Vnni {
+    const IS_BYTES: bool = true;
+
+    #[inline(always)]
+    fn add_to_bytes(self, x: __m512i, more: u8) -> __m512i {
+        self.avx512bw._mm512_add_epi8(x, self.avx512f._mm512_set1_epi8(more as i8))
+    }
+}
+
+impl WideSimd for Avx512 {
+    const IS_BYTES: bool = false;
+
+    #[inline(always)]
+    fn add_to_bytes(self, x: __m512i, more: u8) -> __m512i {
+        self.avx512bw._mm512_add_epi8(x, self.avx512f._mm512_set1_epi8(more as i8))
     }
 }
