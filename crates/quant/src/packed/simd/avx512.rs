@@ -181,7 +181,7 @@ impl WideSimd for Avx512Vnni {
 
     #[inline(always)]
     fn add_to_bytes(self, x: __m512i, more: u8) -> __m512i {
-        self.avx512bw._mm512_add_epi8(x, self.avx512f._mm512_set1_epi8(more as i8))
+        self.avx512().add_to_bytes(x, more)
     }
 }
 
