@@ -9,7 +9,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use stonechat_compute::Cpu;
 use stonechat_compute::cpu::{
     Attention, DenseWeight, Epilogue, KvDType, KvLayout, KvPool, KvRow, LayerNorm, MatMut, MatRef,
-    PAGE_LEN, QueryRow, Rounding, attention, layer_norm, matmul,
+    PAGE_LEN, Precision, QueryRow, attention, layer_norm, matmul,
 };
 
 const T: usize = 1500;
@@ -102,7 +102,7 @@ fn bench_attention(c: &mut Criterion) {
                                 sinks: None,
                                 rows: &rows,
                                 page_table: &page_table,
-                                rounding: Rounding::Never,
+                                precision: Precision::F32,
                             };
                             attention(cpu, MatMut::packed(&mut out, t, D_MODEL), args);
                         });

@@ -91,7 +91,7 @@ impl Programs {
             tests.push(executable(cargo.args(["--package", package]))?);
         }
         let mut cargo = shell::cargo();
-        cargo.args(["build", "--release", "--message-format=json", "--package", "stonechat"]);
+        cargo.args(["build", "--release", "--message-format=json", "--package", "stonechat-cli"]);
         Ok(Self { stonechat: executable(&mut cargo)?, tests })
     }
 

@@ -7,7 +7,7 @@ use stonechat_benches::protocol::{FloorKind, FloorWork, Stage, Unit};
 use stonechat_formats::{ModelFile, TensorView};
 use stonechat_llm::{Batch, Model, State, StateOptions};
 use stonechat_nn::sample::SamplingOptions;
-use stonechat_nn::{Backend, KvDType, Ranked};
+use stonechat_nn::{Backend, KvDType, TopKEntry};
 
 use super::files::main_dtype;
 use super::{Work, timed};
@@ -36,7 +36,7 @@ pub(super) struct Text<B: Backend> {
     costs: Costs,
     random: u32,
     logits: Vec<f32>,
-    greatest: Vec<Ranked>,
+    greatest: Vec<TopKEntry>,
 }
 
 /// Weights that tokens meet.
@@ -97,7 +97,7 @@ impl<B: Backend> Text<B> {
         let Self { model, state, logits, greatest, .. } = self;
         let k = SamplingOptions::default().top_k;
         if k <= model.max_greatest() && !outputs.is_empty() {
-            let read = model.read_greatest(state, outputs.len(), k, greatest);
+            let read = model.read_top_k(state, outputs.len(), k, greatest);
             return Ok(pollster::block_on(read)?);
         }
         for i in 0..outputs.len() {

@@ -39,7 +39,7 @@ mod softmax;
 mod test_data;
 mod top_k;
 
-pub use attention::{Attention, QueryRow, Rounding, attention};
+pub use attention::{Attention, Precision, QueryRow, attention};
 pub use conv1d::conv1d;
 pub use elementwise::{add_in_place, gelu_in_place};
 pub use epilogue::{Activation, Epilogue};
@@ -52,4 +52,4 @@ pub use matrix::{MatMut, MatRef, SharedMut};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rope::{Rope, RopePairs, Rotation, rope};
 pub use softmax::{argmax, log_softmax_in_place, log_sum_exp, max, softmax_in_place};
-pub use top_k::{Ranked, top_k};
+pub use top_k::{TopKEntry, top_k};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stonechat_compute::cpu::{
     Activation, Attention, DenseWeight, Epilogue, GatedActivation, KvDType, KvLayout, KvPool,
-    KvRow, LayerNorm, MatMut, MatRef, QueryRow, RmsNorm, Rope, RopePairs, Rotation, Rounding,
+    KvRow, LayerNorm, MatMut, MatRef, Precision, QueryRow, RmsNorm, Rope, RopePairs, Rotation,
     attention, gated, layer_norm, log_softmax_in_place, matmul, rms_norm, rope,
 };
 use stonechat_compute::{Cpu, Isa, ThreadTeam};
@@ -78,7 +78,7 @@ fn ops_of_a_decode_step_do_not_allocate() {
                 sinks: Some(&per_head),
                 rows: &rows,
                 page_table: &page_table,
-                rounding: Rounding::Allowed,
+                precision: Precision::Bf16,
             };
             attention(&cpu, MatMut::packed(&mut x, n_rows, width), args);
         }

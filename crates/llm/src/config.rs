@@ -178,7 +178,7 @@ impl Config {
                 Ok::<_, Error>(ExpertsConfig {
                     n_experts,
                     n_used,
-                    routing: Routing::SoftmaxOfChosen,
+                    routing: Routing::NormalizedTopK,
                 })
             })
             .transpose()?;

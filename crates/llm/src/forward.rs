@@ -1,8 +1,7 @@
 //! The forward pass of every architecture: a ragged batch of tokens to logits.
 
 use stonechat_nn::{
-    Activation, Attention, Backend, Embed, Epilogue, GatedNetwork, Product, Rope, Rotation, Rows,
-    View,
+    Activation, Attention, Backend, Embed, Epilogue, GatedMlp, MatmulOp, Rope, Rotation, Rows, View,
 };
 
 use crate::arch::{FeedForward, Residual};
@@ -78,7 +77,7 @@ impl<B: Backend> Output<B> {
             let epilogue = Epilogue { bias, activation: Activation::None, accumulate: false };
             backend.matmul(
                 View::packed(h, n, d),
-                [Product { out: logits, w, epilogue, reader: None }],
+                [MatmulOp { out: logits, w, epilogue, consumer: None }],
             );
         }
     }
@@ -104,7 +103,7 @@ impl<B: Backend> Pass<'_, B> {
         let d = config.d_model;
         let Buffers { x, h, q, k, v, attn, cos_sin, local_cos_sin, .. } = &mut part.buffers;
         block.attn_norm.forward(backend, h, View::packed(x, t, d));
-        let qkv = [block.attn_q.product(q), block.attn_k.product(k), block.attn_v.product(v)];
+        let qkv = [block.attn_q.matmul_op(q), block.attn_k.matmul_op(k), block.attn_v.matmul_op(v)];
         backend.matmul(View::packed(h, t, d), qkv);
         let (rope, angles) = match (&config.local_rope, &*local_cos_sin) {
             (Some(rope), Some(angles)) if is_local => (Some(rope), Some(angles)),
@@ -129,7 +128,7 @@ impl<B: Backend> Pass<'_, B> {
                 sinks: block.attn_sinks.as_ref(),
                 rows: if is_local { &part.plan.local_rows } else { &part.plan.rows },
                 page_table: &part.plan.page_table,
-                rounding: block.attn_rounding,
+                precision: block.attn_precision,
             },
         );
         let result = View::packed(attn, t, config.q_width());
@@ -190,7 +189,7 @@ impl<B: Backend> Pass<'_, B> {
         let out = if accumulate { &mut *x } else { &mut *result };
         match (&block.ffn, config.architecture.feed_forward) {
             (Ffn::Gated { gate: w_gate, up: w_up, down }, FeedForward::Gated(activation)) => {
-                let network = GatedNetwork {
+                let network = GatedMlp {
                     gate: w_gate,
                     up: w_up,
                     down,
@@ -199,11 +198,11 @@ impl<B: Backend> Pass<'_, B> {
                     accumulate,
                     scratch: [gate, up, hidden],
                 };
-                backend.gated_network(out, View::packed(h, t, d), network);
+                backend.gated_mlp(out, View::packed(h, t, d), network);
             }
             (Ffn::Plain { up: w_up, down }, FeedForward::Plain(activation)) => {
                 w_up.forward_activated(backend, up, View::packed(h, t, d), (activation, down));
-                down.end(backend, out, View::packed(up, t, f), accumulate);
+                down.forward_into(backend, out, View::packed(up, t, f), accumulate);
             }
             (Ffn::Experts { router, experts }, _) => {
                 router.forward(backend, gate, View::packed(h, t, d));

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use stonechat_nn::Ranked;
+use stonechat_nn::TopKEntry;
 use stonechat_nn::sample::{
     DryBreakers, Grammar, GrammarSource, PrefixConstraint, Sampler, SamplingOptions,
 };
@@ -370,15 +370,15 @@ impl<'a> Writer<'a> {
             || options.guidance.is_some()
             || self.grammar.is_some()
             || !self.healing.is_satisfied();
-        match self.sampler.n_deciding() {
+        match self.sampler.required_top_k() {
             Some(n) if !needs_all && n <= max_greatest => Wanted::Greatest(n),
             _ => Wanted::Logits,
         }
     }
 
     /// Draws the next token from the greatest logits, which decide.
-    fn draw_greatest(&mut self, greatest: &[Ranked]) -> u32 {
-        let token = self.sampler.sample_greatest(greatest);
+    fn draw_greatest(&mut self, greatest: &[TopKEntry]) -> u32 {
+        let token = self.sampler.sample_top_k(greatest);
         self.sampler.accept(token);
         token
     }

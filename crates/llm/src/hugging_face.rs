@@ -48,7 +48,7 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
             n_experts,
             n_used: json.size("num_experts_per_tok")?,
             routing: match json.0["norm_topk_prob"].as_bool() {
-                Some(true) => Routing::SoftmaxOfChosen,
+                Some(true) => Routing::NormalizedTopK,
                 _ => Routing::Softmax,
             },
         }),

@@ -5,7 +5,9 @@ use std::sync::OnceLock;
 
 use stonechat_formats::ModelFile;
 use stonechat_nn::sample::TokenTable;
-use stonechat_nn::{Backend, LoadCost, MAX_TOP_K, MAX_TOP_K_COLS, Ranked, View, rehearsed_sizes};
+use stonechat_nn::{
+    Backend, LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, TopKEntry, View, warmup_batch_sizes,
+};
 use stonechat_text::{ChatTemplate, Tokenizer};
 
 use crate::forward::forward;
@@ -105,9 +107,9 @@ impl<D: Devices> Model<D> {
 
     /// What weights have cost the devices so far.
     #[must_use]
-    pub fn load_cost(&self) -> LoadCost {
-        let upper = self.devices.upper().load_cost();
-        self.devices.lower().map_or(upper, |(lower, _)| lower.load_cost() + upper)
+    pub fn load_stats(&self) -> LoadStats {
+        let upper = self.devices.upper().load_stats();
+        self.devices.lower().map_or(upper, |(lower, _)| lower.load_stats() + upper)
     }
 
     /// What each device has, with a state of these sizes; the one that a pass begins on is the first.
@@ -235,15 +237,15 @@ impl<D: Devices> Model<D> {
         let mut state = State::new(&self.devices, &self.config, weights, options)?;
         let lower = self.devices.lower().zip(self.lower.as_ref());
         if let Some((((backend, _), weights), part)) = lower.zip(state.lower.as_mut()) {
-            backend.rehearse(|| self.rehearse(backend, weights, part))?;
+            backend.warm_up(|| self.warm_up(backend, weights, part))?;
         }
         let upper = self.devices.upper();
-        upper.rehearse(|| self.rehearse(upper, &self.upper, &mut state.upper))?;
+        upper.warm_up(|| self.warm_up(upper, &self.upper, &mut state.upper))?;
         Ok(state)
     }
 
     /// Enqueues passes of every size that kernels are chosen by, where a text starts and where it ends.
-    fn rehearse<B: Backend>(
+    fn warm_up<B: Backend>(
         &self,
         backend: &B,
         weights: &Weights<B>,
@@ -261,7 +263,7 @@ impl<D: Devices> Model<D> {
             }
             forward(backend, &self.config, weights, part, batch)
         };
-        for n in rehearsed_sizes(most) {
+        for n in warmup_batch_sizes(most) {
             let outputs: Vec<_> = (n - n.min(n_outputs)..n).collect();
             for past in [0, part.most_positions() - n] {
                 part.skip(backend, 0, past)?;
@@ -286,7 +288,7 @@ impl<D: Devices> Model<D> {
     }
 
     /// Runs a ragged batch of tokens; the logits stay on the device until [`read_logits`](Self::read_logits) or
-    /// [`read_greatest`](Self::read_greatest). Waits only where the residual stream goes from device to device.
+    /// [`read_top_k`](Self::read_top_k). Waits only where the residual stream goes from device to device.
     ///
     /// # Errors
     /// [`Error::ContextFull`], if the shared KV pages are used up, or the lower device fails. The state is as before.
@@ -341,7 +343,7 @@ impl<D: Devices> Model<D> {
         Ok(())
     }
 
-    /// Most logits of an output that [`read_greatest`](Self::read_greatest) finds; 0 where logits are capped, since
+    /// Most logits of an output that [`read_top_k`](Self::read_top_k) finds; 0 where logits are capped, since
     /// the device ranks them before that and a cap may make equals of them.
     #[must_use]
     pub fn max_greatest(&self) -> usize {
@@ -358,12 +360,12 @@ impl<D: Devices> Model<D> {
     ///
     /// # Panics
     /// If `k` is 0 or more than [`max_greatest`](Self::max_greatest).
-    pub async fn read_greatest(
+    pub async fn read_top_k(
         &self,
         state: &mut State<D>,
         n: usize,
         k: usize,
-        greatest: &mut Vec<Ranked>,
+        greatest: &mut Vec<TopKEntry>,
     ) -> Result<(), Error> {
         assert!((1..=self.max_greatest()).contains(&k), "{k} logits of {}", self.max_greatest());
         let (backend, part) = (self.devices.upper(), &mut state.upper);
@@ -374,7 +376,7 @@ impl<D: Devices> Model<D> {
         greatest.clear();
         for row in values.chunks_exact(2 * k) {
             let (values, tokens) = row.split_at(k);
-            let ranked = |(&value, &token): (&f32, &f32)| Ranked { index: token as u32, value };
+            let ranked = |(&value, &token): (&f32, &f32)| TopKEntry { index: token as u32, value };
             greatest.extend(values.iter().zip(tokens).map(ranked));
         }
         Ok(())

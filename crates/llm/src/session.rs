@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use stonechat_nn::{KvDType, MAX_TOP_K, Ranked};
+use stonechat_nn::{KvDType, MAX_TOP_K, TopKEntry};
 
 use crate::{Batch, Config, Devices, Error, Model, State, StateOptions};
 
@@ -56,7 +56,7 @@ pub struct Session<'m, D: Devices> {
     /// `[V]`, after the last pass of which all were wanted.
     pub(crate) logits: Vec<f32>,
     /// After the last pass of which only these were wanted.
-    pub(crate) greatest: Vec<Ranked>,
+    pub(crate) greatest: Vec<TopKEntry>,
     sequences: Vec<usize>,
 }
 
@@ -188,7 +188,7 @@ impl<'m, D: Devices> Session<'m, D> {
         match wanted {
             Wanted::Logits => self.read(0).await,
             Wanted::Greatest(k) => {
-                self.model.read_greatest(&mut self.state, 1, k, &mut self.greatest).await
+                self.model.read_top_k(&mut self.state, 1, k, &mut self.greatest).await
             }
         }
     }

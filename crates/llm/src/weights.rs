@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, RmsNorm, Rounding};
+use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, Precision, RmsNorm};
 
 use crate::arch::{FeedForward, NormKind, Residual};
 use crate::rope::RopeDivisors;
@@ -71,7 +71,7 @@ pub(crate) struct Block<B: Backend> {
     /// `[H]`.
     pub(crate) attn_sinks: Option<B::Buffer>,
     /// Where products are rounded, if attention's weights are quantized.
-    pub(crate) attn_rounding: Rounding,
+    pub(crate) attn_precision: Precision,
     pub(crate) attn_output: Linear<B>,
     pub(crate) post_attn_norm: Option<RmsNorm<B>>,
     /// None where the feed-forward network sees what attention sees.
@@ -190,9 +190,9 @@ impl<B: Backend> Loader<'_, B> {
         let output = self.source.find(&format!("{name}.attn_output.weight"))?;
         Ok(Block {
             attn_norm,
-            attn_rounding: match output {
-                Some(tensor) if tensor.dtype.is_quantized() => Rounding::WithProducts,
-                _ => Rounding::Never,
+            attn_precision: match output {
+                Some(tensor) if tensor.dtype.is_quantized() => Precision::AsProducts,
+                _ => Precision::F32,
             },
             attn_q,
             attn_k,

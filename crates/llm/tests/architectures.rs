@@ -224,7 +224,7 @@ fn greedy_continuations_equal_the_references() {
 fn weights_in_place_are_neither_copied_nor_rearranged() {
     check_all(&GOLDEN, |golden| {
         let model = golden.model(in_place())?;
-        let cost = model.load_cost();
+        let cost = model.load_stats();
         let file = ModelFile::open(folder().join(&golden.model)).unwrap();
         // Vectors, norms and the like, are the rest.
         let all: usize = file.tensors().map(|t| t.data.len()).sum();

@@ -84,7 +84,7 @@ fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
             sampler.accept(token);
             let k = model.max_greatest().min(40);
             if k > 0 {
-                ready(model.read_greatest(&mut state, 1, k, &mut greatest)).unwrap();
+                ready(model.read_top_k(&mut state, 1, k, &mut greatest)).unwrap();
             }
         }
         ALLOCATIONS.load(Ordering::Relaxed) - before

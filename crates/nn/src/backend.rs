@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use stonechat_compute::cpu::KvLayout;
 pub use stonechat_compute::cpu::{
-    Activation, GatedActivation, KvDType, KvRow, QueryRow, Ranked, RopePairs, Rounding,
+    Activation, GatedActivation, KvDType, KvRow, Precision, QueryRow, RopePairs, TopKEntry,
 };
 use stonechat_compute::{DType, SharedBytes};
 
@@ -23,8 +23,8 @@ pub const MAX_TOP_K: usize = 128;
 /// Most columns of a row that it searches: f32 holds all of their numbers.
 pub const MAX_TOP_K_COLS: usize = 1 << 24;
 
-/// Numbers of rows to [rehearse](Backend::rehearse) passes of up to `most` with: devices choose kernels by powers of two.
-pub fn rehearsed_sizes(most: usize) -> impl Iterator<Item = usize> {
+/// Numbers of rows to [warm_up](Backend::warm_up) passes of up to `most` with: devices choose kernels by powers of two.
+pub fn warmup_batch_sizes(most: usize) -> impl Iterator<Item = usize> {
     (0..usize::BITS).map(|power| 1 << power).take_while(move |&n| n < most).chain([most])
 }
 
@@ -128,16 +128,16 @@ pub struct Epilogue<'a, B: Backend> {
 
 /// One of the matrix products of an input.
 #[derive(Debug)]
-pub struct Product<'a, B: Backend> {
+pub struct MatmulOp<'a, B: Backend> {
     /// Packed `[T, N]`.
     pub out: &'a mut B::Buffer,
     /// `[N, K]`.
     pub w: &'a B::Matrix,
     /// What happens to the result.
     pub epilogue: Epilogue<'a, B>,
-    /// The matrix whose product with all rows of the result is all that reads it, if there is one: a backend may then
-    /// keep the result only as that product takes it.
-    pub reader: Option<&'a B::Matrix>,
+    /// Weight of the matmul that is the sole reader of `out`, if there is one: a backend may then store `out` only in the
+    /// form in which that matmul reads it.
+    pub consumer: Option<&'a B::Matrix>,
 }
 
 /// A weight matrix as a file holds it.
@@ -210,8 +210,8 @@ pub struct Attention<'a, B: Backend> {
     pub rows: &'a [QueryRow],
     /// The page lists of all sequences; each row says where its own begins.
     pub page_table: &'a [u32],
-    /// Whether blocks of many rows may be rounded first, where a device is faster so.
-    pub rounding: Rounding,
+    /// Precision of the factors in blocks of many rows.
+    pub precision: Precision,
 }
 
 /// Arguments of [`Backend::embed`].
@@ -282,12 +282,12 @@ pub enum Routing {
     Softmax,
     /// Softmax over all experts, the chosen weights divided by their sum; equal to a softmax over
     /// the chosen logits (Qwen 3, gpt-oss).
-    SoftmaxOfChosen,
+    NormalizedTopK,
 }
 
 /// What taking weights over, and getting ready to use them, has cost. Reading the file is part of it, where that was not done before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LoadCost {
+pub struct LoadStats {
     /// Bytes that were rearranged.
     pub repacked_bytes: u64,
     /// Time that took.
@@ -304,7 +304,7 @@ pub struct LoadCost {
     pub kept_bytes: u64,
 }
 
-impl Add for LoadCost {
+impl Add for LoadStats {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -320,9 +320,9 @@ impl Add for LoadCost {
     }
 }
 
-/// A feed-forward network with a gate, an argument of [`Backend::gated_network`].
+/// A feed-forward network with a gate, an argument of [`Backend::gated_mlp`].
 #[derive(Debug)]
-pub struct GatedNetwork<'a, B: Backend> {
+pub struct GatedMlp<'a, B: Backend> {
     /// `[F, D]`.
     pub gate: &'a Linear<B>,
     /// `[F, D]`.
@@ -355,8 +355,8 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     fn describe(&self) -> String;
 
     /// What weights have cost so far; nothing where a device does not count it.
-    fn load_cost(&self) -> LoadCost {
-        LoadCost::default()
+    fn load_stats(&self) -> LoadStats {
+        LoadStats::default()
     }
 
     /// The device's memory, of which other programs may have a part; none where it does not say or has none of its own.
@@ -384,7 +384,7 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// What `ops` returns, and what the device lacks for it.
-    fn rehearse<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    fn warm_up<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let _ = ops;
         Ok(())
     }
@@ -465,18 +465,13 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
 
     /// `out[t] = down · gated(gate · x[t], up · x[t])`, `x` and `out` `[T, D]`, `out` packed. A device whose
     /// kernels multiply other numbers than f32 need not write those between.
-    fn gated_network(
-        &self,
-        out: &mut Self::Buffer,
-        x: View<'_, Self>,
-        network: GatedNetwork<'_, Self>,
-    ) {
-        let GatedNetwork { activation, width, scratch: [gate, up, hidden], .. } = network;
+    fn gated_mlp(&self, out: &mut Self::Buffer, x: View<'_, Self>, network: GatedMlp<'_, Self>) {
+        let GatedMlp { activation, width, scratch: [gate, up, hidden], .. } = network;
         let t = x.rows.rows;
-        self.matmul(x, [network.gate.product(gate), network.up.product(up)]);
+        self.matmul(x, [network.gate.matmul_op(gate), network.up.matmul_op(up)]);
         let both = [gate, up].map(|buffer| View::packed(buffer, t, width));
         self.gated(hidden, both[0], both[1], activation);
-        network.down.end(self, out, View::packed(hidden, t, width), network.accumulate);
+        network.down.forward_into(self, out, View::packed(hidden, t, width), network.accumulate);
     }
 
     /// A mixture of experts:
@@ -492,7 +487,7 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
 
     /// For each product `out[t, n] = Σ_k x[t, k] w[n, k]` with its epilogue. What the products share,
     /// such as rounding `x` to what a kernel multiplies, is done once.
-    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]);
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [MatmulOp<'_, Self>; N]);
 
     /// Convolution over time with kernel 3 and padding 1: `w` is `[C_out, 3 * C_in]`, tap-major
     /// (`w[o, tap * C_in + i]`), `x` packed `[T, C_in]`, `out` packed `[ceil(T / stride), C_out]`.

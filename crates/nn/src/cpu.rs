@@ -9,7 +9,7 @@ use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stonechat_compute::cpu::{
-    self, KvPool, LayerNorm, MatMut, MatRef, Ranked, RmsNorm, conv1d, layer_norm, matmul,
+    self, KvPool, LayerNorm, MatMut, MatRef, RmsNorm, TopKEntry, conv1d, layer_norm, matmul,
     matmul_dequantized, rms_norm,
 };
 use stonechat_compute::{AlignedVec, Isa, ThreadTeam};
@@ -21,8 +21,8 @@ use self::profile::Profile;
 use self::weights::Weights;
 pub use self::weights::{CpuMatrix, Repack};
 use crate::{
-    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, GatedNetwork, KvRow,
-    KvShape, Linear, LoadCost, MatrixSource, Product, Rope, Rows, View,
+    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, GatedMlp, KvRow, KvShape,
+    Linear, LoadStats, MatmulOp, MatrixSource, Rope, Rows, View,
 };
 
 /// Rows of activations up to which a quantized matrix that was not rearranged is multiplied by integer
@@ -43,10 +43,10 @@ pub struct Cpu {
     /// Memory of the mixture of experts in flight.
     moe: Arc<Mutex<moe::Scratch>>,
     /// What a search in flight has found.
-    ranked: Arc<Mutex<Vec<Ranked>>>,
+    ranked: Arc<Mutex<Vec<TopKEntry>>>,
     repack: Repack,
     /// Of all weights so far.
-    load_cost: Arc<Mutex<LoadCost>>,
+    load_stats: Arc<Mutex<LoadStats>>,
     /// Of ops, if they are timed.
     profile: Option<Arc<Profile>>,
 }
@@ -70,7 +70,7 @@ impl Cpu {
             moe: Arc::default(),
             ranked: Arc::default(),
             repack: Repack::default(),
-            load_cost: Arc::default(),
+            load_stats: Arc::default(),
             profile: None,
         }
     }
@@ -192,8 +192,8 @@ impl Backend for Cpu {
         });
     }
 
-    fn load_cost(&self) -> LoadCost {
-        *self.load_cost.lock().unwrap_or_else(PoisonError::into_inner)
+    fn load_stats(&self) -> LoadStats {
+        *self.load_stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn divide(&self, n: usize) -> Result<Vec<Self>, Error> {
@@ -209,7 +209,7 @@ impl Backend for Cpu {
                 moe: Arc::default(),
                 ranked: Arc::default(),
                 repack: self.repack,
-                load_cost: Arc::clone(&self.load_cost),
+                load_stats: Arc::clone(&self.load_stats),
                 profile: self.profile.clone(),
             })
         };
@@ -222,7 +222,7 @@ impl Backend for Cpu {
     }
 
     fn matrix(&self, source: MatrixSource<'_>) -> Result<CpuMatrix, Error> {
-        self.take_over(source)
+        self.load(source)
     }
 
     fn kv(&self, shape: KvShape) -> Result<Vec<KvPool>, Error> {
@@ -343,12 +343,7 @@ impl Backend for Cpu {
         cpu::gated(&self.device, out, gate, up, activation);
     }
 
-    fn gated_network(
-        &self,
-        out: &mut AlignedVec,
-        x: View<'_, Self>,
-        network: GatedNetwork<'_, Self>,
-    ) {
+    fn gated_mlp(&self, out: &mut AlignedVec, x: View<'_, Self>, network: GatedMlp<'_, Self>) {
         let _timer = self.timer(|| {
             labels(
                 "gated network",
@@ -356,7 +351,7 @@ impl Backend for Cpu {
                 x.rows.rows,
             )
         });
-        let GatedNetwork { gate, up, down, activation, width, accumulate, scratch } = network;
+        let GatedMlp { gate, up, down, activation, width, accumulate, scratch } = network;
         let Rows { rows, cols, .. } = x.rows;
         let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
         let epilogue = cpu::Epilogue { bias: bias(down), accumulate, ..cpu::Epilogue::default() };
@@ -380,13 +375,13 @@ impl Backend for Cpu {
         let _timer = self.timer(|| "moe".to_owned());
         let Rows { rows, cols, .. } = x.rows;
         let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
-        self.mixture(out, mat(x.buffer, x.rows), mat(logits.buffer, logits.rows), experts);
+        self.moe_experts(out, mat(x.buffer, x.rows), mat(logits.buffer, logits.rows), experts);
     }
 
-    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [MatmulOp<'_, Self>; N]) {
         let _timer =
             self.timer(|| labels("matmul", products.iter().map(|product| product.w), x.rows.rows));
-        let products = products.map(|Product { out, w, epilogue, reader: _ }| {
+        let products = products.map(|MatmulOp { out, w, epilogue, consumer: _ }| {
             let (n, _) = w.shape();
             let out = MatMut::packed(&mut out[..x.rows.rows * n], x.rows.rows, n);
             (out, w.all(), host(&epilogue))
@@ -477,7 +472,7 @@ impl Backend for Cpu {
             format!("attention, {} rows, {} positions", upper(args.rows.len()), upper(n_positions))
         });
         let Attention {
-            q, kv, layer, n_heads, scale, soft_cap, rows, page_table, rounding, ..
+            q, kv, layer, n_heads, scale, soft_cap, rows, page_table, precision, ..
         } = args;
         let (slopes, sinks) = (args.slopes.map(|s| &s[..]), args.sinks.map(|s| &s[..]));
         let Rows { rows: n_rows, cols, .. } = q.rows;
@@ -497,7 +492,7 @@ impl Backend for Cpu {
                 sinks,
                 rows,
                 page_table,
-                rounding,
+                precision,
             },
         );
     }

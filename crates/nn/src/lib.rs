@@ -28,9 +28,9 @@ pub mod sample;
 mod wgpu;
 
 pub use backend::{
-    Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, GatedNetwork,
-    KvDType, KvRow, KvShape, LoadCost, MAX_TOP_K, MAX_TOP_K_COLS, MatrixSource, Product, QueryRow,
-    Ranked, Rope, RopePairs, Rotation, Rounding, Routing, Rows, View, rehearsed_sizes,
+    Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, GatedMlp, KvDType,
+    KvRow, KvShape, LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, MatmulOp, MatrixSource, Precision,
+    QueryRow, Rope, RopePairs, Rotation, Routing, Rows, TopKEntry, View, warmup_batch_sizes,
 };
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};

@@ -1,7 +1,7 @@
 //! Matrix products with a bias.
 
 use crate::backend::Activation;
-use crate::{Backend, Epilogue, Product, View};
+use crate::{Backend, Epilogue, MatmulOp, View};
 
 /// `y = act(x·Wᵀ + b)` with `W` of any weight type.
 #[derive(Debug)]
@@ -15,43 +15,43 @@ pub struct Linear<B: Backend> {
 impl<B: Backend> Linear<B> {
     /// `out[T, N] = x·Wᵀ + b`.
     pub fn forward(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
-        self.end(backend, out, x, false);
+        self.forward_into(backend, out, x, false);
     }
 
-    /// `out[T, N] = act(x·Wᵀ + b)`, which nothing but the product with `reader` reads.
+    /// `out[T, N] = act(x·Wᵀ + b)`, read by the matmul with `consumer` alone.
     pub fn forward_activated(
         &self,
         backend: &B,
         out: &mut B::Buffer,
         x: View<'_, B>,
-        (activation, reader): (Activation, &Self),
+        (activation, consumer): (Activation, &Self),
     ) {
-        let product = self.ending(out, activation, false);
-        backend.matmul(x, [Product { reader: Some(&reader.weight), ..product }]);
+        let op = MatmulOp { consumer: Some(&consumer.weight), ..self.op(out, activation, false) };
+        backend.matmul(x, [op]);
     }
 
-    /// `out[T, N] += x·Wᵀ + b`: the end of a residual branch.
+    /// `out[T, N] += x·Wᵀ + b`: adds to the residual stream.
     pub fn accumulate(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
-        self.end(backend, out, x, true);
+        self.forward_into(backend, out, x, true);
     }
 
     /// [`accumulate`](Self::accumulate) or [`forward`](Self::forward).
-    pub fn end(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>, accumulate: bool) {
-        backend.matmul(x, [self.ending(out, Activation::None, accumulate)]);
+    pub fn forward_into(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>, accumulate: bool) {
+        backend.matmul(x, [self.op(out, Activation::None, accumulate)]);
     }
 
-    /// `out[T, N] = x·Wᵀ + b`, to be computed with other products of `x`.
-    pub fn product<'a>(&'a self, out: &'a mut B::Buffer) -> Product<'a, B> {
-        self.ending(out, Activation::None, false)
+    /// `out[T, N] = x·Wᵀ + b` as an op of [`Backend::matmul`], which takes several that share `x`.
+    pub fn matmul_op<'a>(&'a self, out: &'a mut B::Buffer) -> MatmulOp<'a, B> {
+        self.op(out, Activation::None, false)
     }
 
-    fn ending<'a>(
+    fn op<'a>(
         &'a self,
         out: &'a mut B::Buffer,
         activation: Activation,
         accumulate: bool,
-    ) -> Product<'a, B> {
+    ) -> MatmulOp<'a, B> {
         let epilogue = Epilogue { bias: self.bias.as_ref(), activation, accumulate };
-        Product { out, w: &self.weight, epilogue, reader: None }
+        MatmulOp { out, w: &self.weight, epilogue, consumer: None }
     }
 }

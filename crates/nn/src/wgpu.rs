@@ -17,8 +17,8 @@ use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all
 
 use self::deferred::{Deferred, Norm, Pair, Rotation};
 use crate::{
-    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape, LoadCost,
-    MatrixSource, Product, Rope, Rows, View,
+    Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
+    LoadStats, MatmulOp, MatrixSource, Rope, Rows, View,
 };
 
 const NAME: &str = "wgpu";
@@ -75,7 +75,7 @@ fn device<'a>(epilogue: &Epilogue<'a, Wgpu>) -> GpuEpilogue<'a> {
         bias: epilogue.bias,
         activation: epilogue.activation,
         accumulate: epilogue.accumulate,
-        reader: None,
+        consumer: None,
     }
 }
 
@@ -115,14 +115,14 @@ impl Backend for Wgpu {
         text
     }
 
-    fn load_cost(&self) -> LoadCost {
+    fn load_stats(&self) -> LoadStats {
         let Counters { pipelines, compiling_us, .. } = self.counters();
         let compiling = Duration::from_micros(compiling_us);
-        LoadCost { kernels: pipelines, compiling, ..LoadCost::default() }
+        LoadStats { kernels: pipelines, compiling, ..LoadStats::default() }
     }
 
-    fn rehearse<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        self.settled().rehearse(|| {
+    fn warm_up<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        self.settled().warm_up(|| {
             let result = ops();
             self.settled();
             result
@@ -255,12 +255,12 @@ impl Backend for Wgpu {
         logits: View<'_, Self>,
         experts: &Experts<Self>,
     ) {
-        if let Err(error) = self.mixture(out, rows(x), rows(logits), experts) {
+        if let Err(error) = self.moe_experts(out, rows(x), rows(logits), experts) {
             self.gpu.fault(error.to_string());
         }
     }
 
-    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [MatmulOp<'_, Self>; N]) {
         let gpu = &self.gpu;
         let norm = self.deferred.take_norm(gpu, rows(x));
         if let [first, second] = &products[..] {
@@ -274,7 +274,7 @@ impl Backend for Wgpu {
             }
         }
         let products = products.iter().map(|p| {
-            let epilogue = GpuEpilogue { reader: p.reader, ..device(&p.epilogue) };
+            let epilogue = GpuEpilogue { consumer: p.consumer, ..device(&p.epilogue) };
             (&*p.out, p.w, epilogue)
         });
         matmul_all(gpu, rows(x), norm.as_ref().map(Norm::args), products);

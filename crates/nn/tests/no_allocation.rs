@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{
-    Activation, Backend, Cpu, Epilogue, Experts, GatedActivation, MatrixSource, Product, Routing,
+    Activation, Backend, Cpu, Epilogue, Experts, GatedActivation, MatmulOp, MatrixSource, Routing,
     View,
 };
 
@@ -58,7 +58,7 @@ fn matmuls_and_experts_of_one_token_do_not_allocate() {
         down_bias: None,
         n_experts,
         n_used: 3,
-        routing: Routing::SoftmaxOfChosen,
+        routing: Routing::NormalizedTopK,
         activation: GatedActivation::Silu,
     };
     let head = quantized(&cpu, 512, d);
@@ -70,7 +70,7 @@ fn matmuls_and_experts_of_one_token_do_not_allocate() {
     let mut step = || {
         let epilogue = Epilogue { bias: None, activation: Activation::None, accumulate: false };
         cpu.moe(&mut y, View::packed(&x, 1, d), View::packed(&logits, 1, n_experts), &experts);
-        let product = Product { out: &mut out, w: &head, epilogue, reader: None };
+        let product = MatmulOp { out: &mut out, w: &head, epilogue, consumer: None };
         cpu.matmul(View::packed(&y, 1, d), [product]);
     };
     // What must come is a round without any allocation; the first ones make the scratch memory.

@@ -5,7 +5,7 @@ use std::future::{Future, ready};
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{
     Activation, Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvDType,
-    KvRow, KvShape, MatrixSource, PAGE_LEN, Product, Rope, RopePairs, Rotation, Routing, Rows,
+    KvRow, KvShape, MatmulOp, MatrixSource, PAGE_LEN, Rope, RopePairs, Rotation, Routing, Rows,
     View,
 };
 
@@ -122,7 +122,7 @@ fn route(logits: &[f64], n_used: usize, routing: Routing) -> Vec<(usize, f64)> {
     let chosen = &order[..n_used];
     let total: f64 = match routing {
         Routing::Softmax => logits.iter().map(|l| (l - max).exp()).sum(),
-        Routing::SoftmaxOfChosen => chosen.iter().map(|&e| (logits[e] - max).exp()).sum(),
+        Routing::NormalizedTopK => chosen.iter().map(|&e| (logits[e] - max).exp()).sum(),
     };
     chosen.iter().map(|&e| (e, (logits[e] - max).exp() / total)).collect()
 }
@@ -334,8 +334,8 @@ impl Backend for Reference {
         }
     }
 
-    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [Product<'_, Self>; N]) {
-        for Product { out, w, epilogue, reader: _ } in products {
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [MatmulOp<'_, Self>; N]) {
+        for MatmulOp { out, w, epilogue, consumer: _ } in products {
             assert_eq!(x.rows.cols, w.k);
             for (t, row) in indices(x.rows).enumerate() {
                 let row = &x.buffer.0[row];

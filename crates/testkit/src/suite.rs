@@ -12,7 +12,7 @@ mod top_k;
 use pollster::block_on;
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{
-    Activation, Backend, Embed, Epilogue, GatedActivation, KvDType, MatrixSource, Product, Rope,
+    Activation, Backend, Embed, Epilogue, GatedActivation, KvDType, MatmulOp, MatrixSource, Rope,
     RopePairs, Rotation, Rows, View,
 };
 
@@ -316,13 +316,13 @@ impl Case {
             let mut out = upload(backend, &random.normals(self.rows * n, 1.0));
             let mut dense_out = upload(backend, &vec![f32::NAN; self.rows * 3]);
             let products = [
-                Product {
+                MatmulOp {
                     out: &mut out,
                     w: &w,
                     epilogue: Epilogue { bias, activation, accumulate },
-                    reader: None,
+                    consumer: None,
                 },
-                Product {
+                MatmulOp {
                     out: &mut dense_out,
                     w: &dense,
                     epilogue: Epilogue {
@@ -330,7 +330,7 @@ impl Case {
                         activation: Activation::None,
                         accumulate: false,
                     },
-                    reader: None,
+                    consumer: None,
                 },
             ];
             backend.matmul(View::new(&x, rows), products);

@@ -2,7 +2,7 @@
 
 use stonechat_nn::{
     Activation, Attention, Backend, Embed, Error, KvCache, KvDType, KvRow, KvShape, LayerNorm,
-    Linear, PAGE_LEN, QueryRow, Rounding, Rows, Sequence, View,
+    Linear, PAGE_LEN, Precision, QueryRow, Rows, Sequence, View,
 };
 
 use crate::Config;
@@ -316,7 +316,7 @@ impl<B: Backend> Decoder<B> {
                     sinks: None,
                     rows: &state.self_rows,
                     page_table: &state.page_table,
-                    rounding: Rounding::Never,
+                    precision: Precision::F32,
                 },
             );
             block.attn_out.accumulate(backend, x, View::packed(h, t, d));
@@ -339,7 +339,7 @@ impl<B: Backend> Decoder<B> {
                     sinks: None,
                     rows: &state.cross_rows,
                     page_table: &state.cross_table,
-                    rounding: Rounding::Never,
+                    precision: Precision::F32,
                 },
             );
             block.cross_out.accumulate(backend, x, View::packed(h, t, d));

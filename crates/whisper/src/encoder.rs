@@ -2,7 +2,7 @@
 
 use stonechat_nn::{
     Activation, Attention, Backend, Conv1d, Error, KvCache, KvDType, KvShape, LayerNorm, Linear,
-    PAGE_LEN, QueryRow, Rounding, Rows, Sequence, View,
+    PAGE_LEN, Precision, QueryRow, Rows, Sequence, View,
 };
 
 use crate::{Config, WINDOW_FRAMES};
@@ -25,7 +25,7 @@ pub(crate) struct EncoderBlock<B: Backend> {
     /// Query, key and value stacked: `[3D, D]`.
     pub(crate) attn_qkv: Linear<B>,
     /// Allowed where the projections' weights are quantized.
-    pub(crate) attn_rounding: Rounding,
+    pub(crate) attn_precision: Precision,
     pub(crate) attn_out: Linear<B>,
     pub(crate) ffn_norm: LayerNorm<B>,
     pub(crate) ffn_up: Linear<B>,
@@ -135,7 +135,7 @@ impl<B: Backend> Encoder<B> {
                     sinks: None,
                     rows,
                     page_table: window.pages(),
-                    rounding: block.attn_rounding,
+                    precision: block.attn_precision,
                 },
             );
             block.attn_out.accumulate(backend, x, View::packed(h, t, d));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stonechat_audio::{LogMel, Mel};
 use stonechat_formats::{Format, ModelFile};
-use stonechat_nn::{Backend, KvDType, rehearsed_sizes};
+use stonechat_nn::{Backend, KvDType, warmup_batch_sizes};
 use stonechat_text::Tokenizer;
 
 use crate::align::AlignmentHeads;
@@ -153,17 +153,17 @@ impl<B: Backend> Model<B> {
     ///
     /// # Errors
     /// If the device lacks what these need.
-    pub(crate) fn rehearse(
+    pub(crate) fn warm_up(
         &self,
         encoder: &mut EncoderState<B>,
         decoder: &mut DecoderState<B>,
     ) -> Result<(), Error> {
-        self.backend.rehearse::<Error>(|| {
+        self.backend.warm_up::<Error>(|| {
             self.encode(encoder, &vec![0.0; WINDOW_FRAMES * self.config.n_mels]);
             self.set_audio(decoder, 0, encoder);
             let most = self.config.n_text_ctx;
             let (tokens, sequences) = (vec![0; most], vec![0; most]);
-            for n in rehearsed_sizes(most) {
+            for n in warmup_batch_sizes(most) {
                 let (tokens, sequences) = (&tokens[..n], &sequences[..n]);
                 self.decode(decoder, Batch { tokens, sequences, outputs: &[n - 1] })?;
                 decoder.clear();

@@ -132,7 +132,7 @@ impl<B: Backend> Transcriber<B> {
     pub fn new(model: Model<B>, kv_dtype: KvDType) -> Result<Self, Error> {
         let mut encoder = model.encoder_state(kv_dtype)?;
         let mut decoder = model.decoder_state(1, Options::default().n_sequences(), kv_dtype)?;
-        model.rehearse(&mut encoder, &mut decoder)?;
+        model.warm_up(&mut encoder, &mut decoder)?;
         Ok(Self {
             model,
             kv_dtype,
@@ -253,7 +253,7 @@ impl<B: Backend> Transcriber<B> {
             let (n_windows, n_sequences) =
                 (n_windows.max(has_windows), n_sequences.max(has_sequences));
             self.decoder = self.model.decoder_state(n_windows, n_sequences, self.kv_dtype)?;
-            self.model.rehearse(&mut self.encoder, &mut self.decoder)?;
+            self.model.warm_up(&mut self.encoder, &mut self.decoder)?;
         }
         Ok(())
     }

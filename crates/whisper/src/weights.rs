@@ -1,7 +1,7 @@
 //! Reading a file into checked, device-resident weights.
 
 use stonechat_compute::{DType, SharedBytes};
-use stonechat_nn::{Backend, Conv1d, LayerNorm, Linear, MatrixSource, Rounding};
+use stonechat_nn::{Backend, Conv1d, LayerNorm, Linear, MatrixSource, Precision};
 
 use crate::decoder::{Decoder, DecoderBlock};
 use crate::encoder::{Encoder, EncoderBlock};
@@ -73,10 +73,10 @@ impl<B: Backend> Loader<'_, B> {
         let d = self.d_model;
         let query = self.checked(&format!("{name}.attn.query.weight"), &[d, d])?;
         Ok(EncoderBlock {
-            attn_rounding: if query.dtype.is_quantized() {
-                Rounding::Allowed
+            attn_precision: if query.dtype.is_quantized() {
+                Precision::Bf16
             } else {
-                Rounding::Never
+                Precision::F32
             },
             attn_norm: self.norm(&format!("{name}.attn_ln"))?,
             attn_qkv: self.projections(&format!("{name}.attn"), &["query", "key", "value"])?,

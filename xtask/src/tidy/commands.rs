@@ -11,7 +11,7 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
         xtask.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
     let stonechat: Vec<String> = files
         .iter()
-        .filter(|file| file.path.starts_with("crates/stonechat/src/"))
+        .filter(|file| file.path.starts_with("crates/cli/src/"))
         .flat_map(|file| subcommands(&file.code))
         .collect();
     let mut findings = Vec::new();

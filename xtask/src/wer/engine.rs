@@ -39,7 +39,7 @@ pub(super) fn binary(given: Option<&Path>) -> Result<PathBuf> {
         ensure!(path.is_file(), "--binary {}: no such file", path.display());
         return Ok(std::path::absolute(path)?);
     }
-    shell::run(shell::cargo().args(["build", "--release", "--package", "stonechat"]))?;
+    shell::run(shell::cargo().args(["build", "--release", "--package", "stonechat-cli"]))?;
     let name = format!("stonechat{}", std::env::consts::EXE_SUFFIX);
     Ok(shell::target_dir().join("release").join(name))
 }

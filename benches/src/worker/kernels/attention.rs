@@ -3,7 +3,7 @@
 use anyhow::Result;
 use stonechat_benches::protocol::{FloorKind, Unit};
 use stonechat_nn::{
-    Attention, Backend, Cpu, KvCache, KvDType, KvRow, KvShape, PAGE_LEN, QueryRow, Rounding,
+    Attention, Backend, Cpu, KvCache, KvDType, KvRow, KvShape, PAGE_LEN, Precision, QueryRow,
     Sequence, View,
 };
 
@@ -89,7 +89,7 @@ fn attend<'a>(
         sinks: None,
         rows,
         page_table,
-        rounding: Rounding::Never,
+        precision: Precision::F32,
     }
 }
 

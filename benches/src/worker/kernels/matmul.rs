@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use stonechat_benches::protocol::{FloorKind, Unit};
 use stonechat_compute::{DType, SharedBytes};
-use stonechat_nn::{Activation, Backend, Cpu, CpuMatrix, Epilogue, MatrixSource, Product, View};
+use stonechat_nn::{Activation, Backend, Cpu, CpuMatrix, Epilogue, MatmulOp, MatrixSource, View};
 use stonechat_quant::QuantMatrix;
 use stonechat_testkit::{Lcg, random_weights};
 
@@ -65,8 +65,12 @@ fn gemv(dtype: DType, (n, k): (usize, usize)) -> Case {
             let mut next = 0;
             let run = move || {
                 let x = View::packed(&x, 1, k);
-                let product =
-                    Product { out: &mut out, w: &matrices[next], epilogue: plain(), reader: None };
+                let product = MatmulOp {
+                    out: &mut out,
+                    w: &matrices[next],
+                    epilogue: plain(),
+                    consumer: None,
+                };
                 device.matmul(x, [product]);
                 next = (next + 1) % matrices.len();
             };
@@ -86,7 +90,7 @@ fn gemm(dtype: DType, (m, n, k): (usize, usize, usize)) -> Case {
             let (x, mut out) = (filled(backend, m * k)?, backend.alloc(m * n)?);
             let device = backend.clone();
             let run = move || {
-                let product = Product { out: &mut out, w: &w, epilogue: plain(), reader: None };
+                let product = MatmulOp { out: &mut out, w: &w, epilogue: plain(), consumer: None };
                 device.matmul(View::packed(&x, m, k), [product]);
             };
             let ops = 2.0 * (m * n * k) as f64;

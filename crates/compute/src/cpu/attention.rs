@@ -81,29 +81,28 @@ pub struct Attention<'a> {
     pub rows: &'a [QueryRow],
     /// The page lists of all sequences.
     pub page_table: &'a [u32],
-    /// Whether blocks of many rows are rounded first.
-    pub rounding: Rounding,
+    /// Precision of the factors in blocks of many rows.
+    pub precision: Precision,
 }
 
-/// Where queries, keys, weights and values of blocks of many rows are rounded to bf16 before they are multiplied, which
-/// is as fine as weights and activations of 8 bits.
+/// Factors of the attention products `Q·Kᵀ` and `P·V` in blocks of many rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Rounding {
-    /// Nowhere.
+pub enum Precision {
+    /// f32.
     #[default]
-    Never,
-    /// Where quantized weights are multiplied with inputs that are rounded so, too: on tiles. Elsewhere a text that is
-    /// read at once gives the bits that it gives token by token.
-    WithProducts,
-    /// Where it is faster.
-    Allowed,
+    F32,
+    /// bf16 where quantized matmuls use bf16 too (AMX), else f32: there a prompt in one batch gives the same bits as
+    /// token by token.
+    AsProducts,
+    /// bf16 where that is faster.
+    Bf16,
 }
 
 /// `out[t,h] = sum_p softmax_p(scale * q[t,h] · k[p,g]) * v[p,g]` over the positions
 /// `kv_start .. kv_len` of the row's pages.
 ///
 /// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP, `tanh` within 4; with
-/// [`Attention::rounding`] the factors of a product may each be off by `2^-8` of themselves. Slots
+/// [`Attention::precision`] the factors of a product may each be off by `2^-8` of themselves. Slots
 /// before or beyond every position that the rows of a sequence see are not used, whatever they
 /// hold. A row that sees nothing gives zeros.
 ///
@@ -117,7 +116,7 @@ pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
         return;
     }
     let out = out.shared();
-    let rounds = rounds(cpu.isa, args.kv.layout(), args.rounding);
+    let rounds = rounds(cpu.isa, args.kv.layout(), args.precision);
     let n_block_rows = if rounds { ROUNDED_BLOCK_ROWS } else { BLOCK_ROWS };
     let block_rows = (n_block_rows / group).max(1);
     let n_kv_heads = args.kv.layout().n_kv_heads;
@@ -156,12 +155,12 @@ pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
 }
 
 /// Whether blocks of many rows are rounded to bf16.
-fn rounds(isa: Isa, layout: KvLayout, rounding: Rounding) -> bool {
+fn rounds(isa: Isa, layout: KvLayout, precision: Precision) -> bool {
     #[cfg(target_arch = "x86_64")]
-    let unit = rounded::unit(isa, rounding);
+    let unit = rounded::unit(isa, precision);
     #[cfg(not(target_arch = "x86_64"))]
     let unit = {
-        let _ = (isa, rounding);
+        let _ = (isa, precision);
         None
     };
     let fits = |unit: usize| layout.head_dim.is_multiple_of(unit);

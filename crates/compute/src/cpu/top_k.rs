@@ -4,14 +4,14 @@ use std::cmp::Ordering;
 
 /// A value of a row and its place.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ranked {
+pub struct TopKEntry {
     /// Its place.
     pub index: u32,
     /// The value; finite or −∞.
     pub value: f32,
 }
 
-impl Ranked {
+impl TopKEntry {
     fn new(index: u32, value: f32) -> Self {
         let value = if value.is_nan() { f32::NEG_INFINITY } else { value.min(f32::MAX) };
         Self { index, value }
@@ -29,7 +29,7 @@ impl Ranked {
 ///
 /// # Panics
 /// If `k` is 0.
-pub fn top_k(row: &[f32], k: usize, out: &mut Vec<Ranked>) {
+pub fn top_k(row: &[f32], k: usize, out: &mut Vec<TopKEntry>) {
     const CHUNK: usize = 32;
     assert!(k > 0, "top_k: nothing is asked for");
     let limit = k.saturating_mul(2).max(64);
@@ -45,27 +45,27 @@ pub fn top_k(row: &[f32], k: usize, out: &mut Vec<Ranked>) {
         for (&value, index) in chunk.iter().zip(first..) {
             // A later value that equals the threshold loses to the k that are there.
             if value > threshold || out.len() < k {
-                out.push(Ranked::new(index, value));
+                out.push(TopKEntry::new(index, value));
                 if out.len() == limit {
-                    out.select_nth_unstable_by(k - 1, Ranked::descending);
+                    out.select_nth_unstable_by(k - 1, TopKEntry::descending);
                     out.truncate(k);
                     threshold = out[k - 1].value;
                 }
             }
         }
     }
-    out.sort_unstable_by(Ranked::descending);
+    out.sort_unstable_by(TopKEntry::descending);
     out.truncate(k);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Ranked, top_k};
+    use super::{TopKEntry, top_k};
 
     /// The same by sorting everything.
     fn sorted(row: &[f32], k: usize) -> Vec<(u32, f32)> {
-        let mut all: Vec<_> = (0..).zip(row).map(|(i, &v)| Ranked::new(i, v)).collect();
-        all.sort_by(Ranked::descending);
+        let mut all: Vec<_> = (0..).zip(row).map(|(i, &v)| TopKEntry::new(i, v)).collect();
+        all.sort_by(TopKEntry::descending);
         all.iter().take(k).map(|r| (r.index, r.value)).collect()
     }
 

@@ -98,7 +98,7 @@ pub(super) struct Recorder {
     /// The commands of the last submission, encoded once more.
     ahead: Option<::wgpu::CommandBuffer>,
     /// The buffers of what was recorded for no more than what it needs, while that is going on.
-    rehearsed: Option<Vec<GpuBuffer>>,
+    warmed_up: Option<Vec<GpuBuffer>>,
     /// Where the list goes, and what is bound for nothing to read and to write; made with the first dispatch.
     upload: Option<(::wgpu::Buffer, [GpuBuffer; 2])>,
 }
@@ -113,7 +113,7 @@ impl Recorder {
             last: Vec::new(),
             is_steady: false,
             ahead: None,
-            rehearsed: None,
+            warmed_up: None,
             upload: None,
         }
     }
@@ -140,7 +140,7 @@ impl Recorder {
         if self.commands.is_empty() {
             return None;
         }
-        if self.rehearsed.is_some() {
+        if self.warmed_up.is_some() {
             self.forget();
             return None;
         }
@@ -280,17 +280,17 @@ impl Gpu {
     /// Calls `ops`, which records, and then forgets what was recorded: kernels are compiled, bind groups and memory
     /// for intermediate results made, as if it were to be run. What was recorded before is submitted first; nobody
     /// else records meanwhile.
-    pub fn rehearse<T>(&self, ops: impl FnOnce() -> T) -> T {
+    pub fn warm_up<T>(&self, ops: impl FnOnce() -> T) -> T {
         {
             let mut recorder = self.lock();
             recorder.submit(self);
-            recorder.rehearsed = Some(Vec::new());
+            recorder.warmed_up = Some(Vec::new());
         }
         let result = ops();
         let mut recorder = self.lock();
         recorder.forget();
         // None of them holds what it was noted to hold.
-        recorder.rehearsed.take().into_iter().flatten().for_each(|buffer| buffer.forget_twins());
+        recorder.warmed_up.take().into_iter().flatten().for_each(|buffer| buffer.forget_twins());
         result
     }
 
@@ -389,7 +389,7 @@ impl Record<'_> {
         }
         match self.recorder.bind_group(self.gpu, kernel, &binds) {
             Ok(bound) => {
-                match &mut self.recorder.rehearsed {
+                match &mut self.recorder.warmed_up {
                     Some(buffers) => buffers.extend(binds.iter().filter_map(|bind| match bind {
                         Bind::Buffer(buffer) => Some(GpuBuffer::clone(buffer)),
                         Bind::Data | Bind::Nothing => None,

@@ -167,7 +167,7 @@ fn kernels_are_compiled_before_the_first_step() {
                 let (sequences, outputs) = (vec![0; tokens.len()], [tokens.len() - 1]);
                 let batch = Batch { tokens, sequences: &sequences, outputs: &outputs };
                 block_on(model.forward(&mut state, batch)).unwrap();
-                block_on(model.read_greatest(&mut state, 1, 1, &mut greatest)).unwrap();
+                block_on(model.read_top_k(&mut state, 1, 1, &mut greatest)).unwrap();
                 greatest[0].index
             };
             let last = golden.tokens.chunks(19).map(&mut step).last();
@@ -178,7 +178,7 @@ fn kernels_are_compiled_before_the_first_step() {
             state.fork(0, 1);
             let batch = Batch { tokens: &[1, 2], sequences: &[0, 1], outputs: &[0, 1] };
             block_on(model.forward(&mut state, batch)).unwrap();
-            block_on(model.read_greatest(&mut state, 2, 1, &mut greatest)).unwrap();
+            block_on(model.read_top_k(&mut state, 2, 1, &mut greatest)).unwrap();
             assert_eq!((backend.counters() - before).pipelines, 0, "{name}");
         }
     }
@@ -193,7 +193,7 @@ fn the_greatest_logits_are_those_of_all() {
         let batch = Batch { tokens: &[1, 2, 3, 4], sequences: &[0, 0, 1, 1], outputs: &[1, 3] };
         block_on(model.forward(&mut state, batch)).unwrap();
         let mut greatest = Vec::new();
-        block_on(model.read_greatest(&mut state, 2, 7, &mut greatest)).unwrap();
+        block_on(model.read_top_k(&mut state, 2, 7, &mut greatest)).unwrap();
         for (output, greatest) in greatest.chunks(7).enumerate() {
             let mut logits = vec![0.0; model.config().vocab_size];
             block_on(model.read_logits(&state, output, &mut logits)).unwrap();
@@ -267,7 +267,7 @@ fn count_steps<D: Devices>(
         if with_all {
             block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
         } else {
-            block_on(model.read_greatest(&mut state, 1, 40, &mut greatest)).unwrap();
+            block_on(model.read_top_k(&mut state, 1, 40, &mut greatest)).unwrap();
         }
     };
     // Twice, since a norm after the embedding swaps buffers from step to step.

@@ -35,7 +35,7 @@ struct Choice {
 impl Cpu {
     /// `out[t] += Σ weight * expert(x[t])` over the experts that the logits choose.
     #[track_caller]
-    pub(super) fn mixture(
+    pub(super) fn moe_experts(
         &self,
         mut out: MatMut<'_>,
         x: MatRef<'_>,
@@ -137,7 +137,7 @@ fn route(choices: &mut Vec<Choice>, token: usize, logits: &[f32], n_used: usize,
     chosen.iter_mut().for_each(|c| c.weight = (c.weight - max).exp());
     let total: f32 = match routing {
         Routing::Softmax => logits.iter().map(|l| (l - max).exp()).sum(),
-        Routing::SoftmaxOfChosen => chosen.iter().map(|c| c.weight).sum(),
+        Routing::NormalizedTopK => chosen.iter().map(|c| c.weight).sum(),
     };
     chosen.iter_mut().for_each(|c| c.weight /= total);
 }
@@ -174,6 +174,6 @@ mod tests {
             }
         };
         close(chosen(&logits, 2, Routing::Softmax), [(2, 0.625), (1, 0.25)]);
-        close(chosen(&logits, 2, Routing::SoftmaxOfChosen), [(2, 5.0 / 7.0), (1, 2.0 / 7.0)]);
+        close(chosen(&logits, 2, Routing::NormalizedTopK), [(2, 5.0 / 7.0), (1, 2.0 / 7.0)]);
     }
 }

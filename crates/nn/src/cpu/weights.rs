@@ -90,7 +90,7 @@ impl CpuMatrix {
             DType::BF16 => DenseWeight::BF16(bytemuck::cast_slice(bytes)),
             _ => {
                 let matrix = QuantMatrix::new(dtype, rows.len(), self.k, bytes);
-                return Weights::Quant(matrix.expect("checked by `Cpu::take_over`"));
+                return Weights::Quant(matrix.expect("checked by `Cpu::load`"));
             }
         })
     }
@@ -101,7 +101,7 @@ impl CpuMatrix {
             Storage::Packed(matrix) => matrix.dequantize_row(isa, row, out),
             Storage::Rows(dtype, bytes) => {
                 let bytes = &bytes[self.range(bytes, row..row + 1)];
-                dequantize_rows(isa, *dtype, bytes, out).expect("checked by `Cpu::take_over`");
+                dequantize_rows(isa, *dtype, bytes, out).expect("checked by `Cpu::load`");
             }
         }
     }
@@ -131,7 +131,7 @@ impl Cpu {
     }
 
     /// A matrix whose sizes are checked, and room for the activations that it will be multiplied with.
-    pub(super) fn take_over(&self, source: MatrixSource<'_>) -> Result<CpuMatrix, Error> {
+    pub(super) fn load(&self, source: MatrixSource<'_>) -> Result<CpuMatrix, Error> {
         let MatrixSource { name, rows, cols, dtype, bytes } = source;
         let expected =
             rows.checked_mul(cols).and_then(|n| dtype.bytes_for(n)).unwrap_or(usize::MAX);
@@ -156,7 +156,7 @@ impl Cpu {
             }
         };
         let start = Instant::now();
-        let mut cost = self.load_cost.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cost = self.load_stats.lock().unwrap_or_else(PoisonError::into_inner);
         let n_bytes = bytes.len() as u64;
         let is_aligned = bytes.as_ptr().addr().is_multiple_of(alignment);
         let storage = match self.packed(&source) {

@@ -7,7 +7,7 @@
 
 use std::cmp::Ordering;
 
-use stonechat_compute::cpu::{Ranked, top_k};
+use stonechat_compute::cpu::{TopKEntry, top_k};
 
 /// One token with its logit and probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,7 +31,7 @@ pub(super) struct Candidates {
     /// The first `sorted` entries of `list` are its greatest, in order.
     sorted: usize,
     /// Work space of [`Candidates::keep_top`].
-    ranked: Vec<Ranked>,
+    ranked: Vec<TopKEntry>,
     /// Work space of [`Candidates::keep_by_score`].
     scored: Vec<(f32, Candidate)>,
 }
@@ -71,15 +71,16 @@ impl Candidates {
 
     /// Starts over with the tokens of the greatest logits alone, which are in order; as
     /// [`load`](Self::load) would with all, where [`keep_top`](Self::keep_top) follows.
-    pub(super) fn load_greatest(&mut self, greatest: &[Ranked]) {
+    pub(super) fn load_greatest(&mut self, greatest: &[TopKEntry]) {
         self.is_dense = false;
         self.set_list(greatest);
     }
 
     /// Makes `ranked`, which are in order, the list.
-    fn set_list(&mut self, ranked: &[Ranked]) {
+    fn set_list(&mut self, ranked: &[TopKEntry]) {
         self.list.clear();
-        let candidate = |&Ranked { index, value }| Candidate { token: index, logit: value, p: 0.0 };
+        let candidate =
+            |&TopKEntry { index, value }| Candidate { token: index, logit: value, p: 0.0 };
         self.list.extend(ranked.iter().map(candidate));
         self.sorted = ranked.len();
     }

@@ -13,7 +13,7 @@ use super::penalties::Penalties;
 use super::rng::Rng;
 use super::temperature::Temperature;
 use super::{eta, min_p, tail_free, top_k, top_n_sigma, top_p, typical, xtc};
-use crate::{Error, Ranked};
+use crate::{Error, TopKEntry};
 
 /// Chooses tokens from logits: bias, the samplers in their order, a draw.
 ///
@@ -117,11 +117,11 @@ impl Sampler {
         self.choose()
     }
 
-    /// How many of the greatest logits decide, which [`Sampler::sample_greatest`] takes: as many as the
+    /// How many of the greatest logits decide, which [`Sampler::sample_top_k`] takes: as many as the
     /// first cut leaves, if that is top-k or the greatest alone, and one more for each token that is
     /// forbidden. None where any logit may count.
     #[must_use]
-    pub fn n_deciding(&self) -> Option<usize> {
+    pub fn required_top_k(&self) -> Option<usize> {
         let k = match self.stages.first()? {
             Stage::TopK { k } => *k,
             Stage::Temperature(temperature) if temperature.is_greedy() => 1,
@@ -132,14 +132,14 @@ impl Sampler {
         self.bias.iter().all(forbids).then_some(n)
     }
 
-    /// What [`Sampler::sample`] would draw from all logits, from the [`n_deciding`](Self::n_deciding)
+    /// What [`Sampler::sample`] would draw from all logits, from the [`required_top_k`](Self::required_top_k)
     /// greatest, in order.
     ///
     /// # Panics
     /// If these are not as many.
     #[track_caller]
-    pub fn sample_greatest(&mut self, greatest: &[Ranked]) -> u32 {
-        assert_eq!(Some(greatest.len()), self.n_deciding(), "the greatest logits that decide");
+    pub fn sample_top_k(&mut self, greatest: &[TopKEntry]) -> u32 {
+        assert_eq!(Some(greatest.len()), self.required_top_k(), "the greatest logits that decide");
         self.candidates.load_greatest(greatest);
         self.choose()
     }

@@ -11,7 +11,7 @@ use crate::{Experts, Routing};
 
 impl Wgpu {
     /// `out[t] += Σ weight * expert(x[t])` over the experts that the logits choose.
-    pub(super) fn mixture(
+    pub(super) fn moe_experts(
         &self,
         out: &GpuBuffer,
         x: GpuRows<'_>,
@@ -33,7 +33,7 @@ impl Wgpu {
             gpu.scratch("moe hidden", 4 * n_choices * f)?,
         ];
         let results = gpu.scratch("moe results", 4 * n_choices * d)?;
-        let of_chosen = experts.routing == Routing::SoftmaxOfChosen;
+        let of_chosen = experts.routing == Routing::NormalizedTopK;
         moe::route(gpu, &choices, logits, n_used, of_chosen);
         let product = |n, bias, choices_per_row| ExpertProduct {
             choices: &choices,

@@ -103,7 +103,7 @@ pub(super) fn product(
     out: &GpuBuffer,
     x: GpuRows<'_>,
     w: &GpuMatrix,
-    GpuEpilogue { bias, accumulate, reader, .. }: GpuEpilogue<'_>,
+    GpuEpilogue { bias, accumulate, consumer, .. }: GpuEpilogue<'_>,
     finish: impl Fn(Params) -> Params,
 ) {
     let Some(matrices) = gpu.matrices() else { return };
@@ -113,8 +113,8 @@ pub(super) fn product(
     };
     // Four adjacent values are of one part.
     let is_whole = w.parts.iter().all(|part| part.first.is_multiple_of(4));
-    let takes_halves = |reader: &GpuMatrix| serves(gpu, reader) && reader.padded_k() == w.n();
-    let is_only = is_whole && !accumulate && reader.is_some_and(takes_halves);
+    let takes_halves = |consumer: &GpuMatrix| serves(gpu, consumer) && consumer.padded_k() == w.n();
+    let is_only = is_whole && !accumulate && consumer.is_some_and(takes_halves);
     let twin = if is_only {
         match halves::room(gpu, out, x.rows, w.n()) {
             Ok(twin) => Some(twin),

@@ -32,13 +32,13 @@ pub struct GpuEpilogue<'a> {
     pub accumulate: bool,
     /// The matrix whose product with all rows is all that reads the result: the output may then hold it only as that
     /// takes it.
-    pub reader: Option<&'a GpuMatrix>,
+    pub consumer: Option<&'a GpuMatrix>,
 }
 
 impl GpuEpilogue<'_> {
     /// Nothing.
     pub const PLAIN: Self =
-        Self { bias: None, activation: Activation::None, accumulate: false, reader: None };
+        Self { bias: None, activation: Activation::None, accumulate: false, consumer: None };
 
     /// Whether it adds a bias at most.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Cases of [`Backend::attention`], [`Backend::kv_write`] and [`Backend::kv_copy_page`].
 
 use stonechat_nn::{
-    Attention, Backend, KvDType, KvRow, KvShape, PAGE_LEN, QueryRow, Rounding, Rows, View,
+    Attention, Backend, KvDType, KvRow, KvShape, PAGE_LEN, Precision, QueryRow, Rows, View,
 };
 
 use super::{Case, F32, Q8_KV, ROUNDED, Tolerance, download, upload};
@@ -27,7 +27,7 @@ struct Scoring {
     soft_cap: Option<f32>,
     slopes: bool,
     sinks: bool,
-    rounding: Rounding,
+    precision: Precision,
 }
 
 impl Heads {
@@ -47,13 +47,13 @@ impl Heads {
             Scoring { slopes: true, ..plain },
             Scoring { sinks: true, ..plain },
             Scoring { window: Some(9), soft_cap: Some(50.0), slopes: true, sinks: true, ..plain },
-            Scoring { rounding: Rounding::WithProducts, ..plain },
-            Scoring { rounding: Rounding::Allowed, ..plain },
-            Scoring { window: Some(70), sinks: true, rounding: Rounding::Allowed, ..plain },
+            Scoring { precision: Precision::AsProducts, ..plain },
+            Scoring { precision: Precision::Bf16, ..plain },
+            Scoring { window: Some(70), sinks: true, precision: Precision::Bf16, ..plain },
         ] {
             let name = format!("attention {self:?} {scoring:?}");
             let oracle = self.attention(&Reference, scoring);
-            let tolerance = if scoring.rounding == Rounding::Never { tolerance } else { ROUNDED };
+            let tolerance = if scoring.precision == Precision::F32 { tolerance } else { ROUNDED };
             case.check(&name, tolerance, backends, |_, b| self.attention(b, scoring), &oracle);
         }
     }
@@ -125,7 +125,7 @@ impl Heads {
             sinks: sinks.as_ref(),
             rows: &rows,
             page_table: &page_table,
-            rounding: scoring.rounding,
+            precision: scoring.precision,
         };
         backend.attention(&mut out, args);
         download(backend, &out, len)

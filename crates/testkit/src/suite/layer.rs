@@ -3,8 +3,8 @@
 
 use stonechat_compute::DType;
 use stonechat_nn::{
-    Activation, Attention, Backend, Epilogue, GatedActivation, GatedNetwork, KvDType, KvRow,
-    KvShape, Linear, PAGE_LEN, Product, QueryRow, Rope, RopePairs, Rotation, Rounding, Rows, View,
+    Activation, Attention, Backend, Epilogue, GatedActivation, GatedMlp, KvDType, KvRow, KvShape,
+    Linear, MatmulOp, PAGE_LEN, Precision, QueryRow, Rope, RopePairs, Rotation, Rows, View,
 };
 
 use super::{Case, F32, INT8, download, upload, weights};
@@ -27,9 +27,9 @@ pub(super) struct Layer {
     pub(super) has_norms: bool,
 }
 
-fn product<'a, B: Backend>(out: &'a mut B::Buffer, w: &'a B::Matrix) -> Product<'a, B> {
+fn product<'a, B: Backend>(out: &'a mut B::Buffer, w: &'a B::Matrix) -> MatmulOp<'a, B> {
     let epilogue = Epilogue { bias: None, activation: Activation::None, accumulate: false };
-    Product { out, w, epilogue, reader: None }
+    MatmulOp { out, w, epilogue, consumer: None }
 }
 
 impl Layer {
@@ -102,16 +102,16 @@ impl Layer {
         let mut hidden = upload(backend, &vec![f32::NAN; t * width]);
         let mut stream = upload(backend, &vec![f32::NAN; t * D]);
         let mut results = Vec::new();
-        for has_reader in [false, false, true, true] {
+        for has_consumer in [false, false, true, true] {
             let mut up = product(&mut hidden, &w_up);
-            up.reader = has_reader.then_some(&w_down);
+            up.consumer = has_consumer.then_some(&w_down);
             up.epilogue.bias = Some(&bias);
             up.epilogue.activation = Activation::Gelu;
             backend.matmul(View::packed(&x, t, D), [up]);
             let down = [product(&mut stream, &w_down)];
             backend.matmul(View::packed(&hidden, t, width), down);
             results.extend(download(backend, &stream, t * D));
-            if !has_reader {
+            if !has_consumer {
                 results.extend(download(backend, &hidden, t * width));
             }
         }
@@ -134,7 +134,7 @@ impl Layer {
         // A second time, when a backend has what it asked for in the first.
         for accumulate in [false, true] {
             backend.rms_norm(&mut h, View::packed(&x, t, D), &norm, 1e-6, false);
-            let network = GatedNetwork {
+            let network = GatedMlp {
                 gate: &w_gate,
                 up: &w_up,
                 down: &w_down,
@@ -143,7 +143,7 @@ impl Layer {
                 accumulate,
                 scratch: [&mut gate, &mut up, &mut hidden],
             };
-            backend.gated_network(&mut stream, View::packed(&h, t, D), network);
+            backend.gated_mlp(&mut stream, View::packed(&h, t, D), network);
             results.extend(download(backend, &stream, t * D));
         }
         results
@@ -214,7 +214,7 @@ impl Layer {
                 sinks: None,
                 rows: &rows,
                 page_table: &[2, 0, 1],
-                rounding: Rounding::Never,
+                precision: Precision::F32,
             };
             backend.attention(&mut attended, args);
             backend.matmul(View::packed(&attended, t, D), [product(&mut stream, &w)]);

@@ -41,9 +41,9 @@ impl Mixture {
         };
         for options in [
             plain,
-            Options { routing: Routing::SoftmaxOfChosen, ..plain },
+            Options { routing: Routing::NormalizedTopK, ..plain },
             Options {
-                routing: Routing::SoftmaxOfChosen,
+                routing: Routing::NormalizedTopK,
                 has_bias: true,
                 activation: GatedActivation::ClampedSwiglu { alpha: 1.702, limit: 2.0 },
             },

@@ -9,7 +9,7 @@ use super::super::element::Element;
 use super::super::gemm::Multiply;
 use super::super::kv::{KvHead, PAGE_LEN};
 use super::head::{Seen, add_weighted, score};
-use super::{Block, Rounding, State, Weights};
+use super::{Block, Precision, State, Weights};
 use crate::scratch::with_scratch;
 use crate::simd::{Avx512Bf16, F32, Isa, Simd, Tiles, U32};
 
@@ -41,10 +41,10 @@ impl Multiply<Avx512Bf16> for Pairs {
 }
 
 /// Channels that are multiplied at a time, of which a head must be a whole number; none where nothing is rounded.
-pub(super) fn unit(isa: Isa, rounding: Rounding) -> Option<usize> {
-    match (isa, rounding) {
-        (Isa::Amx(_), Rounding::WithProducts | Rounding::Allowed) => Some(Tiles::SIDE),
-        (Isa::Avx512Bf16(_), Rounding::Allowed) => Some(Pairs::VALUES),
+pub(super) fn unit(isa: Isa, precision: Precision) -> Option<usize> {
+    match (isa, precision) {
+        (Isa::Amx(_), Precision::AsProducts | Precision::Bf16) => Some(Tiles::SIDE),
+        (Isa::Avx512Bf16(_), Precision::Bf16) => Some(Pairs::VALUES),
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! Attention against f64 loops.
 
-use super::{Attention, QueryRow, Rounding, attention, rounds};
+use super::{Attention, Precision, QueryRow, attention, rounds};
 use crate::cpu::test_data::{assert_close, random};
 use crate::cpu::{KvDType, KvLayout, KvPool, KvRow, MatMut, MatRef, PAGE_LEN};
 use crate::{Cpu, Isa, ThreadTeam};
@@ -20,7 +20,7 @@ struct Options {
     soft_cap: Option<f32>,
     slopes: Option<Vec<f32>>,
     sinks: Option<Vec<f32>>,
-    rounding: Rounding,
+    precision: Precision,
 }
 
 struct Case {
@@ -57,7 +57,7 @@ fn check(cpu: &Cpu, case: &Case) {
     let (width, kv_width) = (case.n_heads * c, layout.n_kv_heads * c);
     let group = case.n_heads / layout.n_kv_heads;
     let n_pages: usize = case.sequences.iter().map(|q| q.kv_len.div_ceil(PAGE_LEN) + 1).sum();
-    let rounds = rounds(cpu.isa, layout, case.options.rounding);
+    let rounds = rounds(cpu.isa, layout, case.options.precision);
     let factor = |x: f32| f64::from(if rounds { round_bf16(x) } else { x });
     let mut pool = KvPool::new(layout, n_pages).unwrap();
     poison(&mut pool, kv_width);
@@ -145,7 +145,7 @@ fn check(cpu: &Cpu, case: &Case) {
         sinks: case.options.sinks.as_deref(),
         rows: &rows,
         page_table: &page_table,
-        rounding: case.options.rounding,
+        precision: case.options.precision,
     };
     attention(cpu, MatMut::packed(&mut out, t, width), args);
     let what = format!("{} H{} {layout:?}", cpu.isa, case.n_heads);
@@ -211,7 +211,7 @@ fn caps_slopes_and_sinks_match_f64() {
                 soft_cap: on(1).then_some(1.5),
                 slopes: on(2).then(|| heads(0.01, 0.25)),
                 sinks: on(4).then(|| heads(-1.0, 3.0)),
-                rounding: Rounding::Never,
+                precision: Precision::F32,
             };
             let layout = KvLayout { n_kv_heads: 2, head_dim: 20, dtype: KvDType::F32 };
             let sequences = ragged(if bits == 7 { 70 } else { usize::MAX });
@@ -240,7 +240,7 @@ fn slots_before_every_window_are_not_read() {
             sinks: None,
             rows: &[QueryRow { first_page: 0, n_pages: 2, kv_start: 66, kv_len: 68 }],
             page_table: &[0, 1],
-            rounding: Rounding::Never,
+            precision: Precision::F32,
         };
         let mut out = [0.0; 8];
         attention(cpu, MatMut::packed(&mut out, 1, 8), args);
@@ -266,9 +266,9 @@ fn many_rows_may_be_rounded() {
                     let slopes = (window == 9).then(|| vec![0.25; n_heads]);
                     let sinks = (window == 70).then(|| vec![1.0; n_heads]);
                     let soft_cap = (window == 70).then_some(1.5);
-                    for rounding in [Rounding::WithProducts, Rounding::Allowed] {
+                    for precision in [Precision::AsProducts, Precision::Bf16] {
                         let (sequences, slopes) = (sequences.clone(), slopes.clone());
-                        let options = Options { soft_cap, slopes, sinks: sinks.clone(), rounding };
+                        let options = Options { soft_cap, slopes, sinks: sinks.clone(), precision };
                         check(cpu, &Case { n_heads, layout, sequences, options });
                     }
                 }
@@ -317,7 +317,7 @@ fn a_row_longer_than_its_pages_is_refused() {
         sinks: None,
         rows: &rows,
         page_table: &[0],
-        rounding: Rounding::Never,
+        precision: Precision::F32,
     };
     attention(&cpu, MatMut::packed(&mut [0.0; 8], 1, 8), args);
 }

@@ -162,12 +162,12 @@ fn the_greatest_logits_draw_what_all_would() {
     let mut rng = Rng::new(5);
     let check = |n: usize, logits: &[f32], deciding: usize, change: fn(&mut SamplingOptions)| {
         let [mut all, mut few] = [sampler(n, change), sampler(n, change)];
-        assert_eq!(few.n_deciding(), Some(deciding.min(n)));
+        assert_eq!(few.required_top_k(), Some(deciding.min(n)));
         let mut greatest = Vec::new();
         stonechat_compute::cpu::top_k(logits, deciding, &mut greatest);
         for _ in 0..20 {
             let token = all.sample(logits);
-            assert_eq!(few.sample_greatest(&greatest), token);
+            assert_eq!(few.sample_top_k(&greatest), token);
             assert_eq!(few.candidates(), all.candidates());
             all.accept(token);
             few.accept(token);
@@ -210,7 +210,7 @@ fn any_logit_counts_where_the_first_sampler_looks_at_all() {
         |o| o.logit_bias = vec![(1, 2.0)],
         |o| o.order = vec![SamplerKind::TopP, SamplerKind::TopK],
     ] {
-        assert_eq!(sampler(100, change).n_deciding(), None);
+        assert_eq!(sampler(100, change).required_top_k(), None);
     }
 }
 

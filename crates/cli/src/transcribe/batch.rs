@@ -27,8 +27,8 @@ use super::progress::Overall;
 use super::results::Task;
 use super::stages::Stages;
 use super::summary::{Outcome, Status};
-use crate::cli::console::Console;
-use crate::cli::load::with_cost;
+use crate::console::Console;
+use crate::load::with_cost;
 
 /// Name of the thread that reads.
 const READER: &str = "reader";
@@ -185,7 +185,7 @@ impl Batch<'_> {
             stages.audio_s += work.audio_s;
         }
         let device = model.backend();
-        let load = with_cost(&device.describe(), "; ", device.load_cost());
+        let load = with_cost(&device.describe(), "; ", device.load_stats());
         Ok(stages.report(timings, &load))
     }
 

@@ -102,7 +102,7 @@ fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()>
     write(&mut text)?;
     let mut stdout = io::stdout().lock();
     let result = stdout.write_all(&text).and_then(|()| stdout.flush());
-    if result.as_ref().is_err_and(crate::cli::is_broken_pipe) {
+    if result.as_ref().is_err_and(crate::is_broken_pipe) {
         // The reader has enough; working on would be for nobody.
         std::process::exit(0);
     }

@@ -11,7 +11,7 @@ use super::{KvName, ModelArgs, read_text};
 
 /// Arguments of `stonechat perplexity`.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// The text; `-` reads standard input
@@ -32,7 +32,7 @@ pub(in crate::cli) struct Args {
 }
 
 /// Prints the perplexity, the last number on standard output.
-pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.model.on_devices(Measure(args))
 }
 

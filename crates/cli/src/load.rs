@@ -1,7 +1,7 @@
 //! How weights are loaded, for every verb that runs a model, and what that took.
 
 use clap::ValueEnum;
-use stonechat::nn::{Cpu, Error, LoadCost, Repack};
+use stonechat::nn::{Cpu, Error, LoadStats, Repack};
 
 use super::megabytes;
 
@@ -31,7 +31,7 @@ impl LoadArgs {
 }
 
 /// What became of the weights, which kernels they needed and how long that took.
-fn cost_text(cost: LoadCost) -> String {
+fn cost_text(cost: LoadStats) -> String {
     let took = |bytes, what: &str, time: std::time::Duration| {
         let text = || format!("{} {what} in {:.3} s", megabytes(bytes), time.as_secs_f64());
         (bytes > 0).then(text)
@@ -49,7 +49,7 @@ fn cost_text(cost: LoadCost) -> String {
 }
 
 /// `text`, and after `separator` what loading cost, if the device counts that.
-pub(super) fn with_cost(text: &str, separator: &str, cost: LoadCost) -> String {
+pub(super) fn with_cost(text: &str, separator: &str, cost: LoadStats) -> String {
     let cost = cost_text(cost);
     if cost.is_empty() { text.to_owned() } else { format!("{text}{separator}{cost}") }
 }
@@ -58,20 +58,20 @@ pub(super) fn with_cost(text: &str, separator: &str, cost: LoadCost) -> String {
 mod tests {
     use std::time::Duration;
 
-    use stonechat::nn::LoadCost;
+    use stonechat::nn::LoadStats;
 
     #[test]
     fn only_what_happened_is_told() {
-        let cost = LoadCost {
+        let cost = LoadStats {
             repacked_bytes: 12_300_000,
             repacking: Duration::from_millis(45),
             kept_bytes: 700,
-            ..LoadCost::default()
+            ..LoadStats::default()
         };
         assert_eq!(super::cost_text(cost), "12.3 MB rearranged in 0.045 s, 0.7 kB used in place");
         let compiling = Duration::from_millis(210);
-        let cost = LoadCost { kernels: 31, compiling, ..LoadCost::default() };
+        let cost = LoadStats { kernels: 31, compiling, ..LoadStats::default() };
         assert_eq!(super::cost_text(cost), "31 kernels compiled in 0.210 s");
-        assert_eq!(super::with_cost("load", ": ", LoadCost::default()), "load");
+        assert_eq!(super::with_cost("load", ": ", LoadStats::default()), "load");
     }
 }

@@ -10,7 +10,7 @@ use super::{open, read_text};
 
 /// Arguments of `stonechat tokenize`.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     /// Model: a GGUF file, a Hugging Face folder or the name of an installed model
     #[arg(short, long)]
     model: String,
@@ -31,7 +31,7 @@ pub(in crate::cli) struct Args {
 }
 
 /// Prints the tokens.
-pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (_, file) = open(&args.model)?;
     let tokenizer = stonechat::llm::tokenizer(&file)?;
     let ids = |text: &str| tokenizer.tokenize(text, !args.no_special, !args.no_parse_special);

@@ -1,7 +1,7 @@
-//! Verbs of the command line, how they end and what they print when they fail.
+//! The `stonechat` command line: one file per verb, with its arguments and a `run` function.
 //!
-//! Each verb has a file: its arguments as clap reads them and a `run`. Exit codes: 0 done, 1 an
-//! error (one line on standard error), 2 a command line that clap refuses.
+//! Exit codes: 0 success, 1 error (one line on standard error), 2 usage error, 130 interrupted.
+#![forbid(unsafe_code)]
 
 mod aliases;
 mod console;
@@ -73,8 +73,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{} ({arch} {os}, {isa})", env!("CARGO_PKG_VERSION"))
 });
 
-/// Runs the command line of this process.
-pub(crate) fn run() -> ExitCode {
+fn main() -> ExitCode {
     let spelled = match aliases::spelled_out(std::env::args_os()) {
         Ok(spelled) => spelled,
         Err(message) => Cli::command().error(ErrorKind::UnknownArgument, message).exit(),

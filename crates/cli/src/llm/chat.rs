@@ -21,11 +21,11 @@ use super::generate::times;
 use super::gpu_layers::ModelWork;
 use super::sampling::SamplingArgs;
 use super::{ContextArgs, ModelArgs, read_text};
-use crate::cli::interrupt::interrupt_flag;
+use crate::interrupt::interrupt_flag;
 
 /// Arguments of `stonechat chat`.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -67,7 +67,7 @@ const HELP: &str = "\
 Ctrl-C stops an answer.";
 
 /// Talks until the input ends.
-pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.model.on_devices(Talk(args))
 }
 

@@ -18,14 +18,14 @@ use super::super::print;
 use super::gpu_layers::ModelWork;
 use super::sampling::{SamplingArgs, unescape};
 use super::{ContextArgs, ModelArgs, read_text};
-use crate::cli::interrupt::interrupt_flag;
+use crate::interrupt::interrupt_flag;
 
 /// Largest value of `--beams`.
 const MAX_BEAMS: usize = 64;
 
 /// Arguments of `stonechat generate`.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -86,7 +86,7 @@ pub(in crate::cli) struct Args {
 }
 
 /// Continues the prompt.
-pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let prompt = prompt(args)?;
     args.model.on_devices(Continue { args, prompt: &prompt })
 }

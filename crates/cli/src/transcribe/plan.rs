@@ -12,7 +12,7 @@ use super::files::FileArgs;
 use super::inputs::{Input, Inputs};
 use super::output::create_folder;
 use super::results::{self, Task};
-use crate::cli::recognizer::{MAX_THREADS, Recognizer};
+use crate::recognizer::{MAX_THREADS, Recognizer};
 
 /// What to do.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Plan {
 
 /// A number, or `none`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::cli) struct Threshold(pub(in crate::cli) Option<f64>);
+pub(crate) struct Threshold(pub(crate) Option<f64>);
 
 impl FromStr for Threshold {
     type Err = String;

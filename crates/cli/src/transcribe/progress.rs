@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::cli::console::Console;
+use crate::console::Console;
 
 /// How far all inputs are.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ fn totals(files: &[File]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::Overall;
-    use crate::cli::console::Console;
+    use crate::console::Console;
 
     #[test]
     fn lengths_are_guessed_until_they_are_known_and_right_in_the_end() {

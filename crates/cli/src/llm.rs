@@ -21,7 +21,7 @@ use stonechat::formats::ModelFile;
 use stonechat::llm::{
     self, Config, Devices, Model, Placement, Session, SessionOptions, StateOptions,
 };
-use stonechat::nn::{KvDType, LoadCost};
+use stonechat::nn::{KvDType, LoadStats};
 
 use self::gpu_layers::{DevicesArgs, ModelWork};
 use super::console::Console;
@@ -127,14 +127,14 @@ impl ModelArgs {
         model: &'m Model<D>,
         options: SessionOptions,
     ) -> anyhow::Result<Session<'m, D>> {
-        let (start, before) = (Instant::now(), model.load_cost());
+        let (start, before) = (Instant::now(), model.load_stats());
         let session = Session::new(model, options)?;
         if self.verbose {
-            let after = model.load_cost();
-            let cost = LoadCost {
+            let after = model.load_stats();
+            let cost = LoadStats {
                 kernels: after.kernels - before.kernels,
                 compiling: after.compiling - before.compiling,
-                ..LoadCost::default()
+                ..LoadStats::default()
             };
             let (n_ctx, seconds) = (session.n_ctx(), start.elapsed().as_secs_f64());
             let text = format!("context of {n_ctx} tokens {seconds:.3} s");
@@ -153,7 +153,7 @@ struct Loaded<D: Devices> {
 impl<D: Devices> Loaded<D> {
     /// A line about the time.
     fn report(&self) -> String {
-        let (seconds, cost) = (self.time.as_secs_f64(), self.model.load_cost());
+        let (seconds, cost) = (self.time.as_secs_f64(), self.model.load_stats());
         with_cost(&format!("load {seconds:.3} s"), ": ", cost)
     }
 

@@ -88,7 +88,7 @@ impl Summary {
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
         if path.as_os_str() == "-" {
-            return Ok(crate::cli::print(&text)?);
+            return Ok(crate::print(&text)?);
         }
         let mut file = AtomicFile::create(path)?;
         file.write_all(text.as_bytes())?;
@@ -109,8 +109,8 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::{Outcome, Status, Summary};
-    use crate::cli::transcribe::inputs::Input;
-    use crate::cli::transcribe::results::Task;
+    use crate::transcribe::inputs::Input;
+    use crate::transcribe::results::Task;
 
     #[test]
     fn totals_are_sums() {

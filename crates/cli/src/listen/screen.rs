@@ -78,7 +78,7 @@ impl Screen {
                 terminal.clear_line()?;
                 terminal.write_str(&line.shown(width))
             }
-            Self::Lines(text) => crate::cli::print(&whole_lines(text, event)),
+            Self::Lines(text) => crate::print(&whole_lines(text, event)),
             Self::Json => print_json(&Told { at, event }),
         }
     }
@@ -93,7 +93,7 @@ impl Screen {
 }
 
 fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
-    crate::cli::print(&(serde_json::to_string(value)? + "\n"))
+    crate::print(&(serde_json::to_string(value)? + "\n"))
 }
 
 impl Line {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use stonechat::llm::{Batch, Config, Devices, Model, Placement, State, StateOptions};
-use stonechat::nn::Ranked;
+use stonechat::nn::TopKEntry;
 use stonechat::nn::sample::{Rng, SamplingOptions};
 
 use super::super::console::Console;
@@ -15,7 +15,7 @@ use super::{KvName, Loaded, load};
 
 /// Arguments of `stonechat bench`.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     /// Models: files, folders or names, separated by commas
     #[arg(short, long, value_delimiter = ',', required = true)]
     model: Vec<String>,
@@ -77,7 +77,7 @@ struct Measured {
 }
 
 /// Runs the tests and prints what they measured.
-pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.repetitions == 0 {
         anyhow::bail!("--repetitions: expected at least 1, got 0");
     }
@@ -176,7 +176,7 @@ fn measure<D: Devices>(
         placement: model.placements(&options).iter().map(Placement::to_string).collect(),
         threads,
         load_s: loaded.time.as_secs_f64(),
-        repack_s: model.load_cost().repacking.as_secs_f64(),
+        repack_s: model.load_stats().repacking.as_secs_f64(),
         test: if n_prompt > 0 { format!("pp{n_prompt}") } else { format!("tg{n_gen}") },
         n_prompt,
         n_gen,
@@ -190,7 +190,7 @@ fn measure<D: Devices>(
 /// What is read after a pass: what a sampler with default options needs.
 #[derive(Default)]
 struct Read {
-    greatest: Vec<Ranked>,
+    greatest: Vec<TopKEntry>,
     logits: Vec<f32>,
 }
 
@@ -216,7 +216,7 @@ fn prefill<D: Devices>(
     // A device may work while the host goes on: a pass is over when its result is there.
     let k = SamplingOptions::default().top_k;
     if k <= model.max_greatest() {
-        return Ok(pollster::block_on(model.read_greatest(state, 1, k, &mut read.greatest))?);
+        return Ok(pollster::block_on(model.read_top_k(state, 1, k, &mut read.greatest))?);
     }
     read.logits.resize(model.config().vocab_size, 0.0);
     Ok(pollster::block_on(model.read_logits(state, 0, &mut read.logits))?)

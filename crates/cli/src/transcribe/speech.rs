@@ -2,7 +2,7 @@
 
 use stonechat::whisper::{Options, SubtitleLayout};
 
-use crate::cli::vad::VadArgs;
+use crate::vad::VadArgs;
 
 /// Arguments that say what is listened to and how words are shown.
 #[derive(Debug, clap::Args)]

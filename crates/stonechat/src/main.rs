@@ -1,8 +1,0 @@
-//! The `stonechat` command line.
-#![forbid(unsafe_code)]
-
-mod cli;
-
-fn main() -> std::process::ExitCode {
-    cli::run()
-}
