@@ -91,9 +91,9 @@ pub(crate) struct BenchArgs {
     /// Draw the report: a .svg or .png file
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
-    /// Cargo profile of this engine's workers
-    #[arg(long, default_value = "release")]
-    profile: String,
+    /// Cargo profile of this engine's workers [default: dist with --save or --compare, else release]
+    #[arg(long)]
+    profile: Option<String>,
 }
 
 /// What can be measured.
@@ -137,6 +137,11 @@ impl BenchArgs {
         Ok(Limits { warm_up: 1, min_samples, max_samples, max_seconds })
     }
 
+    fn profile(&self) -> &str {
+        let is_kept = self.save.is_some() || self.compare.is_some();
+        self.profile.as_deref().unwrap_or(if is_kept { "dist" } else { "release" })
+    }
+
     fn wants(&self, work: Work) -> bool {
         !self.floors_only
             && if self.kernels.is_empty() {
@@ -156,7 +161,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         ensure!(!sizes.contains(&0), "{option}: expected at least 1, got 0");
     }
     ensure!(
-        args.profile.chars().all(|c| c.is_alphanumeric() || c == '-'),
+        args.profile().chars().all(|c| c.is_alphanumeric() || c == '-'),
         "--profile: no such name"
     );
     // What cannot work is said before anything is built or measured.
@@ -171,14 +176,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(audio) = &args.audio {
         ensure!(audio.is_file(), "--audio {}: no such file", audio.display());
     }
-    let worker = build::worker(&args.profile)?;
+    let worker = build::worker(args.profile())?;
     let mut matrix = Matrix::new(args, limits, worker)?;
     let machine = machine::detect(matrix.cores());
     if let Some(Baseline::Report(saved)) = &baseline {
         saved::check_machine(saved, &machine)?;
     }
     if let Some(Baseline::Revision(hash)) = &baseline {
-        matrix.add_revision(hash, build::worker_of(hash, &args.profile)?);
+        matrix.add_revision(hash, build::worker_of(hash, args.profile())?);
     }
     let (revision, dirty) = build::revision();
     println!("{}", machine::describe(&machine));
@@ -191,7 +196,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             revision,
             dirty,
             rustc: build::rustc(),
-            profile: build::described_profile(&args.profile, utf8_environment()),
+            profile: build::described_profile(args.profile(), utf8_environment()),
             device: matrix.device().to_owned(),
         },
         limits,

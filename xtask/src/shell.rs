@@ -6,19 +6,22 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// The workspace root, wherever xtask was started.
-pub(crate) fn workspace_root() -> PathBuf {
+#[must_use]
+pub fn workspace_root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
 /// The folder that cargo builds into.
-pub(crate) fn target_dir() -> PathBuf {
+#[must_use]
+pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| workspace_root().join("target"), |dir| workspace_root().join(dir))
 }
 
 /// The cargo that runs this xtask, in the workspace root.
-pub(crate) fn cargo() -> Command {
+#[must_use]
+pub fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.current_dir(workspace_root());
@@ -26,14 +29,16 @@ pub(crate) fn cargo() -> Command {
 }
 
 /// `program` in the workspace root.
-pub(crate) fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
+#[must_use]
+pub fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(name);
     command.current_dir(workspace_root());
     command
 }
 
 /// How a person would type `command`, without its environment and folder.
-pub(crate) fn describe(command: &Command) -> String {
+#[must_use]
+pub fn describe(command: &Command) -> String {
     let name = Path::new(command.get_program()).file_stem().unwrap_or(command.get_program());
     let mut text = name.to_string_lossy().into_owned();
     for (key, value) in command.get_envs() {
@@ -49,19 +54,32 @@ pub(crate) fn describe(command: &Command) -> String {
 }
 
 /// Prints and runs `command`; an exit status other than 0 is an error.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let text = describe(command);
-    println!("$ {text}");
-    let status = command.status().with_context(|| format!("cannot start `{text}`"))?;
+///
+/// # Errors
+/// If it cannot be started or fails.
+pub fn run(command: &mut Command) -> Result<()> {
+    println!("$ {}", describe(command));
+    status(command)
+}
+
+/// Runs `command` without printing it; an exit status other than 0 is an error.
+///
+/// # Errors
+/// If it cannot be started or fails.
+pub fn status(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start `{}`", describe(command)))?;
     if !status.success() {
-        bail!("`{text}` failed: {status}");
+        bail!("`{}` failed: {status}", describe(command));
     }
     Ok(())
 }
 
 /// Runs `command` quietly and returns its standard output; on failure the error ends in its last
 /// line of standard error.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
+///
+/// # Errors
+/// If it cannot be started or fails.
+pub fn output(command: &mut Command) -> Result<String> {
     let text = describe(command);
     let output =
         command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{text}`"))?;
@@ -74,7 +92,8 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Whether `command` starts and exits with status 0; prints nothing.
-pub(crate) fn succeeds(command: &mut Command) -> bool {
+#[must_use]
+pub fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())

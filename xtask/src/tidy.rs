@@ -9,6 +9,7 @@ mod lexer;
 mod names;
 mod text;
 mod unsafety;
+mod words;
 
 use std::fs;
 use std::path::Path;
@@ -54,6 +55,7 @@ pub(crate) fn run() -> Result<()> {
     let mut findings = Vec::new();
     findings.extend(text::check(&files));
     findings.extend(names::check(&files));
+    findings.extend(words::check(&files));
     findings.extend(features::check(&files));
     findings.extend(unsafety::check(&files));
     findings.extend(commands::check(&files));

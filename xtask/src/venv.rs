@@ -9,7 +9,10 @@ use crate::shell;
 /// The folder of programs of the environment `name` with `requirements` (as pip takes them)
 /// installed, then `alone` without their dependencies. An environment that was made for the same
 /// packages is reused.
-pub(crate) fn programs(name: &str, requirements: &[&str], alone: &[&str]) -> Result<PathBuf> {
+///
+/// # Errors
+/// If Python or pip fails.
+pub fn programs(name: &str, requirements: &[&str], alone: &[&str]) -> Result<PathBuf> {
     let folder = shell::target_dir().join(format!("venv-{name}"));
     let programs = folder.join(if cfg!(windows) { "Scripts" } else { "bin" });
     let stamp = folder.join("requirements");

@@ -10,6 +10,13 @@ use crate::shell;
 
 const PACKAGE: &str = "stonechat-benches";
 const WORKER: &str = "stonechat-bench-worker";
+/// The profile `dist` of `Cargo.toml`.
+const DIST: [&str; 4] = [
+    "profile.dist.inherits='release'",
+    "profile.dist.lto='thin'",
+    "profile.dist.codegen-units=1",
+    "profile.dist.strip=true",
+];
 
 /// Builds this tree's worker in `profile`.
 pub(super) fn worker(profile: &str) -> Result<PathBuf> {
@@ -60,6 +67,10 @@ pub(super) fn worker_of(revision: &str, profile: &str) -> Result<PathBuf> {
 fn build_tree(tree: &Path, target: &Path, profile: &str) -> Result<PathBuf> {
     let mut cargo = shell::cargo();
     cargo.current_dir(tree).env("CARGO_TARGET_DIR", target);
+    if profile == "dist" {
+        // Revisions before this profile get it, too.
+        cargo.args(DIST.iter().flat_map(|setting| ["--config", setting]));
+    }
     shell::run(cargo.args(arguments()).args(["--profile", profile]))?;
     built_in(target, profile)
 }
@@ -67,7 +78,7 @@ fn build_tree(tree: &Path, target: &Path, profile: &str) -> Result<PathBuf> {
 /// Forgets a work tree, also one that was left behind half made.
 fn remove_tree(tree: &Path) {
     let git = |args: &[&str]| {
-        shell::succeeds(shell::program("git").args(args));
+        let _ = shell::succeeds(shell::program("git").args(args));
     };
     git(&["worktree", "remove", "--force", &tree.to_string_lossy()]);
     let _ = fs::remove_dir_all(tree);

@@ -11,6 +11,16 @@ const MAX_LINES: usize = 600;
 /// Files that may be longer, with the reason.
 const LONGER: [(&str, &str); 0] = [];
 
+/// Characters of a line of a document or comment.
+const MAX_WIDTH: usize = 160;
+
+/// Documents with the most lines and words that they may have.
+const LENGTHS: [(&str, usize, usize); 3] = [
+    ("README.md", 150, 1200),
+    ("docs/performance.md", 120, 1500),
+    ("docs/architecture.md", 300, 3500),
+];
+
 /// Written by their tools, host names included.
 const LOCK_FILES: [&str; 2] = ["Cargo.lock", "package-lock.json"];
 
@@ -41,13 +51,25 @@ fn check_file(file: &SourceFile) -> Vec<String> {
             file.finding(1, "documents other than README, CHANGELOG, CONTRIBUTING go to docs/"),
         );
     }
+    let is_document = file.path.ends_with(".md");
     for (i, line) in file.text.lines().enumerate() {
+        let is_prose = is_document || line.trim_start().starts_with("//");
+        if is_prose && line.chars().count() > MAX_WIDTH {
+            findings.push(file.finding(i + 1, format!("more than {MAX_WIDTH} characters")));
+        }
         if line.ends_with([' ', '\t', '\r']) {
             findings.push(file.finding(i + 1, "trailing whitespace"));
         }
         let lower = line.to_lowercase();
         if let Some(host) = HOSTS.iter().find(|host| lower.contains(**host)) {
             findings.push(file.finding(i + 1, format!("host name of a package registry: {host}")));
+        }
+    }
+    if let Some((_, lines, words)) = LENGTHS.iter().find(|(path, ..)| *path == file.path) {
+        let got = (file.text.lines().count(), file.text.split_whitespace().count());
+        if got.0 > *lines || got.1 > *words {
+            let what = format!("at most {lines} lines and {words} words, got {} and {}", got.0, got.1);
+            findings.push(file.finding(1, what));
         }
     }
     let is_data = file.path.starts_with("test-data/") || file.path.contains("/assets/");
@@ -96,6 +118,15 @@ mod tests {
         findings("README.md", "text\n", 0);
         findings("NOTES.md", "text\n", 1);
         findings("docs/notes.md", "text\n", 0);
+    }
+
+    #[test]
+    fn documents_and_comments_are_short() {
+        findings("docs/a.md", &"x".repeat(161), 2);
+        findings("src/a.rs", &format!("//! {}\n", "é".repeat(156)), 0);
+        findings("src/a.rs", &format!("//! {}\n", "é".repeat(157)), 1);
+        findings("README.md", &"one word\n".repeat(151), 1);
+        findings("docs/performance.md", &format!("{}\n", "word\n".repeat(1501)), 1);
     }
 
     #[test]

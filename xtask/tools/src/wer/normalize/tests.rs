@@ -95,7 +95,7 @@ fn english() {
 /// Texts of many kinds with the results of the Python originals, made by `make.py` beside them.
 #[test]
 fn equal_to_the_originals() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../test-data/golden/normalizers/cases.jsonl");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/normalizers/cases.jsonl");
     check_file(path);
 }
 

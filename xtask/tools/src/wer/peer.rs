@@ -14,7 +14,7 @@ use super::{Search, Transcript, Transcripts};
 use crate::{shell, venv};
 
 const REQUIREMENTS: [&str; 1] = ["faster-whisper==1.2.1"];
-const SCRIPT: &str = "xtask/assets/faster_whisper_wer.py";
+const SCRIPT: &str = "xtask/tools/assets/faster_whisper_wer.py";
 
 /// One line of the script's output.
 #[derive(Deserialize)]

@@ -1,0 +1,7 @@
+//! What xtask and its tools share: running programs, Python environments, installed models.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "a command-line tool reports by printing")]
+
+pub mod models;
+pub mod shell;
+pub mod venv;

@@ -1,0 +1,128 @@
+//! Banned words: each mechanism has the field's name and keeps it, in code, comments and documents.
+
+use super::SourceFile;
+
+/// Whole words with the field's term, in code, comments and documents.
+const WORDS: &[(&str, &str)] = &[
+    ("ASKS", "PREFETCH"),
+    ("ask_for", "prefetch"),
+    ("asking", "prefetching"),
+    ("word_again", "interleaved u32x16"),
+    ("N_WORDS", "interleaved u32x16"),
+    ("lone_factor", "block scale"),
+    ("lone_exponent", "block scale"),
+    ("SHARING", "blocks per scale vector"),
+    ("RowRoom", "row writer"),
+    ("BlockRoom", "block writer"),
+    ("take_shape", "resize"),
+    ("WideSimd", "GEMM"),
+    ("OnTiles", "AMX"),
+    ("twin", "f16 or q8 copy"),
+    ("twins", "f16 or q8 copies"),
+    ("Twin", "copy"),
+    ("TwinKind", "copy format"),
+    ("Halves", "f16 copy"),
+    ("leave4", "store copy"),
+    ("Beside", "copy"),
+    ("Deferred", "fusion window"),
+    ("Waiting", "pending op"),
+    ("may_wait", "can_fuse"),
+    ("settled", "flush"),
+    ("rehearse", "warm_up"),
+    ("rehearsed", "warmed up"),
+    ("rehearsed_sizes", "warmup_batch_sizes"),
+    ("Stretch", "pipeline stage or clip"),
+    ("Seat", "worker slot"),
+    ("is_away", "is_benched"),
+    ("come_back", "rejoin"),
+    ("AWAKE", "spin time"),
+    ("LATE", "lateness limit"),
+    ("greatest", "top_k or largest"),
+    ("read_greatest", "read_top_k"),
+    ("n_deciding", "required_top_k"),
+    ("Ranked", "TopKEntry"),
+    ("Wanted", "required output"),
+    ("SoftmaxOfChosen", "NormalizedTopK"),
+    ("GatedNetwork", "GatedMlp"),
+    ("gated_network", "gated_mlp"),
+    ("Rounding", "Precision"),
+    ("WithProducts", "AsProducts"),
+    ("RopeDivisors", "rope_freq_factors"),
+    ("attention_few", "attention_decode"),
+    ("attention_blocks", "attention_prefill"),
+    ("take_over", "load"),
+    ("LoadCost", "LoadStats"),
+    ("rearranged", "repacked"),
+    ("floors", "peaks or rooflines"),
+    ("Heard", "WindowContext"),
+    ("Listened", "AudioSource"),
+    ("Told", "emitted"),
+    ("MAIN", "Slot"),
+    ("NEGATIVE", "Slot"),
+    ("x_head", "group header"),
+    ("chunks_apart", "one file"),
+    ("gemv_alike", "one file"),
+    ("one_matrix", "one file"),
+];
+
+/// Parts of a line, in lower case, with the field's term; comments and documents say them, too.
+const PHRASES: &[(&str, &str)] = &[
+    ("products of many rows", "GEMM (prefill)"),
+    ("product of many rows", "GEMM (prefill)"),
+    ("single rows", "GEMV (decode)"),
+    ("gated network", "gated MLP"),
+    ("units of a block", "groups of 32"),
+    ("beside their buffer", "cached copy"),
+    ("stretching of", "RoPE scaling"),
+    ("used in place", "memory-mapped"),
+    ("at hand", "current"),
+    ("asks for lines", "prefetches"),
+    ("asks for a later", "prefetches"),
+    ("at most it can do", "peak"),
+    ("what it can do at most", "roofline"),
+];
+
+/// Words are data here.
+const EXEMPT: [&str; 2] = ["xtask/src/tidy/words.rs", "test-data/"];
+
+pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
+    files.iter().flat_map(check_file).collect()
+}
+
+fn check_file(file: &SourceFile) -> Vec<String> {
+    let read = [".rs", ".wgsl", ".md", ".toml"].iter().any(|end| file.path.ends_with(end));
+    if !read || EXEMPT.iter().any(|path| file.path.starts_with(path)) {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    for (i, line) in file.text.lines().enumerate() {
+        for word in line.split(|c: char| !(c.is_alphanumeric() || c == '_')) {
+            if let Some((_, better)) = WORDS.iter().find(|(bad, _)| *bad == word) {
+                findings.push(file.finding(i + 1, format!("`{word}`: say {better}")));
+            }
+        }
+        let lower = line.to_lowercase();
+        for (bad, better) in PHRASES.iter().filter(|(bad, _)| lower.contains(bad)) {
+            findings.push(file.finding(i + 1, format!("`{bad}`: say {better}")));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn found(path: &str, text: &str, expected: &[&str]) {
+        assert_eq!(check_file(&SourceFile::new(path, text.to_owned())), expected);
+    }
+
+    #[test]
+    fn words_are_found_whole_and_phrases_in_any_case() {
+        found("a.rs", "//! Intertwined.\nlet twin = 1;\n", &["a.rs:2: `twin`: say f16 or q8 copy"]);
+        found("b.md", "Single rows\n", &["b.md:1: `single rows`: say GEMV (decode)"]);
+        found("test-data/a.md", "twin\n", &[]);
+        found("a.json", "twin\n", &[]);
+    }
+}
