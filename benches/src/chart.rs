@@ -161,7 +161,7 @@ fn lines(report: &Report) -> Vec<Line> {
         }));
     }
     let bounded: Vec<(&Row, f64)> =
-        report.rows.iter().filter_map(|row| Some((row, row.of_floor?))).collect();
+        report.rows.iter().filter_map(|row| Some((row, row.of_peak?))).collect();
     if !bounded.is_empty() {
         lines.push(title(String::new()));
         lines.push(title("part of what the machine can do at most".to_owned()));
@@ -219,7 +219,7 @@ mod tests {
             let bars = document.descendants().filter(|node| node.attribute("fill") == Some(colour));
             bars.map(|node| node.attribute("width").unwrap().parse().unwrap()).collect()
         };
-        // Twice as fast, and at half and a quarter of the floor.
+        // Twice as fast, and at half and a quarter of the peak.
         assert_eq!(width("#0072b2"), [BAR, BAR / 2]);
         assert_eq!(width("#e69f00"), [BAR / 2, BAR / 4]);
     }

@@ -57,7 +57,7 @@ pub enum Request {
 #[serde(tag = "work", rename_all = "snake_case")]
 pub enum Job {
     /// What memory and arithmetic units can do at most.
-    Floors {
+    Peaks {
         /// Memory to read, far more than the caches hold.
         bytes: usize,
     },
@@ -96,7 +96,7 @@ impl Job {
     #[must_use]
     pub fn work(&self) -> &'static str {
         match self {
-            Self::Floors { .. } => "floors",
+            Self::Peaks { .. } => "peaks",
             Self::Kernel { .. } => "kernel",
             Self::Load { .. } => "load",
             Self::Speech { .. } => "speech",
@@ -182,7 +182,7 @@ pub struct Stage {
     pub unit: Unit,
     /// The least that the machine must do for one sample.
     #[serde(default)]
-    pub floor: Vec<FloorWork>,
+    pub peak: Vec<PeakWork>,
     /// The kernel that does it, where it is one.
     #[serde(default)]
     pub kernel: Option<String>,
@@ -211,7 +211,7 @@ pub enum Unit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum FloorKind {
+pub enum PeakKind {
     /// Reading memory.
     Read,
     /// f32 multiply-adds.
@@ -220,12 +220,12 @@ pub enum FloorKind {
     Int8,
 }
 
-/// A part of what a stage must do at least. A stage's floor is the time that all its parts take, each
+/// A part of what a stage must do at least. A stage's peak is the time that all its parts take, each
 /// at the machine's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct FloorWork {
+pub struct PeakWork {
     /// What bounds it.
-    pub kind: FloorKind,
+    pub kind: PeakKind,
     /// Bytes or operations of one sample.
     pub amount: f64,
 }
@@ -242,6 +242,6 @@ mod tests {
         assert_eq!(serde_json::from_str::<Request>(line).unwrap(), open);
         let line = r#"{"reply":"opened","settings":"","stages":[{"name":"load","amount":3.0,"unit":"bytes"}]}"#;
         let Reply::Opened { stages, .. } = serde_json::from_str(line).unwrap() else { panic!() };
-        assert!(stages[0].floor.is_empty() && stages[0].kernel.is_none());
+        assert!(stages[0].peak.is_empty() && stages[0].kernel.is_none());
     }
 }

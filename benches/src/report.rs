@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{FloorKind, FloorWork, Stage, Unit};
+use crate::protocol::{PeakKind, PeakWork, Stage, Unit};
 use crate::statistics::{Summary, summarize};
 
 /// Version of the format.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 /// The coefficient of variation from which on a row is called unstable.
 pub const STABLE_COV: f64 = 0.05;
 
@@ -28,7 +28,7 @@ pub struct Report {
     /// When sampling stopped.
     pub limits: Limits,
     /// What the machine can do at most, by number of threads.
-    pub floors: Vec<Floor>,
+    pub peaks: Vec<Peak>,
     /// The measurements.
     pub rows: Vec<Row>,
     /// What was left out, and why.
@@ -118,11 +118,11 @@ pub struct Limits {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Floor {
+pub struct Peak {
     /// Threads.
     pub threads: usize,
     /// What is limited.
-    pub kind: FloorKind,
+    pub kind: PeakKind,
     /// Bytes or operations a second: the best sample.
     pub per_second: f64,
     /// How it was measured.
@@ -160,8 +160,8 @@ pub struct Row {
     pub unit: Unit,
     /// `amount` in a second, at the median.
     pub per_second: f64,
-    /// Part of what the machine can do at most, 0 to 1, at the median; absent without a floor.
-    pub of_floor: Option<f64>,
+    /// Part of what the machine can do at most, 0 to 1, at the median; absent without a peak.
+    pub of_peak: Option<f64>,
     /// Seconds of each sample, in order. Sample `i` of engines that were interleaved belong together.
     pub samples_s: Vec<f64>,
     /// Indices of samples far from the median. They count in what follows.
@@ -206,16 +206,11 @@ pub struct RowHead {
 impl Row {
     /// The row of a stage; `None` without samples.
     #[must_use]
-    pub fn new(
-        head: &RowHead,
-        stage: &Stage,
-        samples_s: Vec<f64>,
-        floors: &[Floor],
-    ) -> Option<Self> {
+    pub fn new(head: &RowHead, stage: &Stage, samples_s: Vec<f64>, peaks: &[Peak]) -> Option<Self> {
         let Summary { mean, p50, p95, p99, cov, outliers, .. } = summarize(&samples_s)?;
         let head = head.clone();
         Some(Self {
-            of_floor: floor_seconds(&stage.floor, floors, head.threads).map(|least| least / p50),
+            of_peak: peak_seconds(&stage.peak, peaks, head.threads).map(|least| least / p50),
             engine: head.engine,
             version: head.version,
             model: head.model,
@@ -259,14 +254,14 @@ impl Row {
 }
 
 /// The time that `work` takes at the machine's limits; `None` without work or if a limit is not known.
-fn floor_seconds(work: &[FloorWork], floors: &[Floor], threads: usize) -> Option<f64> {
+fn peak_seconds(work: &[PeakWork], peaks: &[Peak], threads: usize) -> Option<f64> {
     if work.is_empty() {
         return None;
     }
     work.iter()
         .map(|part| {
-            let floor = floors.iter().find(|f| f.threads == threads && f.kind == part.kind)?;
-            Some(part.amount / floor.per_second)
+            let peak = peaks.iter().find(|f| f.threads == threads && f.kind == part.kind)?;
+            Some(part.amount / peak.per_second)
         })
         .sum()
 }

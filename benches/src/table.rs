@@ -1,8 +1,8 @@
 //! Reports as aligned text.
 
 use crate::comparison::{Change, Verdict};
-use crate::protocol::{FloorKind, Unit};
-use crate::report::{Floor, Row};
+use crate::protocol::{PeakKind, Unit};
+use crate::report::{Peak, Row};
 
 /// Lines of a table whose columns are as wide as their widest cell: the first `n_left` to the left, the
 /// others to the right.
@@ -30,13 +30,13 @@ fn owned(cells: &[&str]) -> Vec<String> {
 
 /// What the machine can do.
 #[must_use]
-pub fn floors(floors: &[Floor]) -> String {
-    let mut rows = vec![owned(&["floor", "kernel", "threads", "at most"])];
-    for Floor { threads, kind, per_second, kernel } in floors {
+pub fn peaks(peaks: &[Peak]) -> String {
+    let mut rows = vec![owned(&["peak", "kernel", "threads", "at most"])];
+    for Peak { threads, kind, per_second, kernel } in peaks {
         let (name, unit) = match kind {
-            FloorKind::Read => ("read", Unit::Bytes),
-            FloorKind::F32 => ("f32", Unit::Flops),
-            FloorKind::Int8 => ("int8", Unit::IntOps),
+            PeakKind::Read => ("read", Unit::Bytes),
+            PeakKind::F32 => ("f32", Unit::Flops),
+            PeakKind::Int8 => ("int8", Unit::IntOps),
         };
         rows.push(vec![
             name.to_owned(),
@@ -55,7 +55,7 @@ pub fn job(rows: &[Row]) -> String {
     let has_kernels = rows.iter().any(|row| row.kernel.is_some());
     let several = rows.iter().any(|row| row.engine != rows[0].engine);
     let mut head = owned(&["stage", if has_kernels { "kernel" } else { "engine" }]);
-    head.extend(owned(&["p50", "rate", "floor", "p95", "p99", "mean", "CoV", "n", "outliers"]));
+    head.extend(owned(&["p50", "rate", "peak", "p95", "p99", "mean", "CoV", "n", "outliers"]));
     if several {
         head.push("stonechat".to_owned());
     }
@@ -116,7 +116,7 @@ fn figures(row: &Row) -> [String; 9] {
     [
         duration(row.p50_s),
         rate(row.per_second, row.unit),
-        row.of_floor.map_or_else(String::new, |part| format!("{:.0} %", 100.0 * part)),
+        row.of_peak.map_or_else(String::new, |part| format!("{:.0} %", 100.0 * part)),
         duration(row.p95_s),
         duration(row.p99_s),
         duration(row.mean_s),
@@ -232,7 +232,7 @@ mod tests {
         assert!(lines[1].contains('~') && !lines[2].contains('~'), "{text}");
         assert!(lines[2].trim_start().starts_with("llama.cpp"), "{text}");
         assert!(lines[2].ends_with("2.00x"), "{text}");
-        assert!(floors(&report.floors).contains("40.0 GB/s"));
+        assert!(peaks(&report.peaks).contains("40.0 GB/s"));
     }
 
     #[test]

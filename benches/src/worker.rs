@@ -2,7 +2,7 @@
 //!
 //! | module | times |
 //! |---|---|
-//! | `floors` | what memory and arithmetic units can do |
+//! | `peaks` | what memory and arithmetic units can do |
 //! | `speech` | Whisper, by stage and as a whole |
 //! | `text` | a language model's phases |
 //! | `load` | opening a model |
@@ -10,10 +10,10 @@
 //! | `files` | (nothing: looks at models, makes the files that jobs read) |
 
 mod files;
-mod floors;
 mod kernels;
 mod load;
 mod memory;
+mod peaks;
 mod speech;
 mod text;
 
@@ -96,7 +96,7 @@ impl Worker {
     fn open(&self, job: Job) -> Result<Box<dyn Work>> {
         let backend = self.backend.clone();
         Ok(match job {
-            Job::Floors { bytes } => Box::new(floors::Floors::new(backend, bytes)),
+            Job::Peaks { bytes } => Box::new(peaks::Peaks::new(backend, bytes)),
             Job::Kernel { name } => kernels::open(&backend, &name)?,
             Job::Load { model } => Box::new(load::Load::new(backend, model)?),
             Job::Speech { model, audio } => Box::new(speech::Speech::new(backend, &model, audio)?),

@@ -3,14 +3,14 @@
 //!
 //! File map (`bench/`): `build` the worker; `engine` talks to one; `models` finds what they load;
 //! `peers` installs other engines; `matrix` says which jobs run and runs them; `sampling` takes turns;
-//! `machine` and `floors` describe where; `saved` keeps reports.
+//! `machine` and `peaks` describe where; `saved` keeps reports.
 
 mod build;
 mod engine;
-mod floors;
 mod machine;
 mod matrix;
 mod models;
+mod peaks;
 mod peers;
 mod sampling;
 mod saved;
@@ -42,7 +42,7 @@ pub(crate) struct BenchArgs {
     kernels: Vec<String>,
     /// Only what the machine can do at most
     #[arg(long, conflicts_with_all = ["models", "works", "kernels"])]
-    floors_only: bool,
+    peaks_only: bool,
     /// Device
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]
     backend: Backend,
@@ -143,7 +143,7 @@ impl BenchArgs {
     }
 
     fn wants(&self, work: Work) -> bool {
-        !self.floors_only
+        !self.peaks_only
             && if self.kernels.is_empty() {
                 self.works.is_empty() || self.works.contains(&work)
             } else {
@@ -200,7 +200,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             device: matrix.device().to_owned(),
         },
         limits,
-        floors: Vec::new(),
+        peaks: Vec::new(),
         rows: Vec::new(),
         notes: Vec::new(),
     };
@@ -246,7 +246,7 @@ pub(crate) fn check(path: &Path, works: &[&str]) -> Result<()> {
         ensure!(n > 0, "{}: expected measurements of {work}, got none", path.display());
     }
     let shown = path.display();
-    println!("{shown}: {} measurements, {} floors", report.rows.len(), report.floors.len());
+    println!("{shown}: {} measurements, {} peaks", report.rows.len(), report.peaks.len());
     Ok(())
 }
 
@@ -313,7 +313,7 @@ mod tests {
         assert!(some.wants(Work::Load) && !some.wants(Work::Kernels));
         let kernels = parse(&["--kernel", "gemv"]).unwrap();
         assert!(kernels.wants(Work::Kernels) && !kernels.wants(Work::Load));
-        assert!(!parse(&["--floors-only"]).unwrap().wants(Work::Kernels));
+        assert!(!parse(&["--peaks-only"]).unwrap().wants(Work::Kernels));
         assert!(parse(&["--work", "nothing"]).is_err());
         assert!(parse(&["--kernel", "gemv", "--model", "base"]).is_err());
     }

@@ -67,7 +67,8 @@ pub fn run(command: &mut Command) -> Result<()> {
 /// # Errors
 /// If it cannot be started or fails.
 pub fn status(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("cannot start `{}`", describe(command)))?;
+    let status =
+        command.status().with_context(|| format!("cannot start `{}`", describe(command)))?;
     if !status.success() {
         bail!("`{}` failed: {status}", describe(command));
     }

@@ -5,15 +5,15 @@ use super::*;
 
 /// A report with two engines' rows.
 pub(crate) fn example() -> Report {
-    let floors = vec![
-        Floor { threads: 2, kind: FloorKind::Read, per_second: 40e9, kernel: "sum".to_owned() },
-        Floor { threads: 2, kind: FloorKind::F32, per_second: 400e9, kernel: "fma".to_owned() },
+    let peaks = vec![
+        Peak { threads: 2, kind: PeakKind::Read, per_second: 40e9, kernel: "sum".to_owned() },
+        Peak { threads: 2, kind: PeakKind::F32, per_second: 400e9, kernel: "fma".to_owned() },
     ];
     let stage = Stage {
         name: "decode 32".to_owned(),
         amount: 32.0,
         unit: Unit::Tokens,
-        floor: vec![FloorWork { kind: FloorKind::Read, amount: 4e9 }],
+        peak: vec![PeakWork { kind: PeakKind::Read, amount: 4e9 }],
         kernel: None,
     };
     let row = |engine: &str, samples: &[f64]| {
@@ -27,7 +27,7 @@ pub(crate) fn example() -> Report {
             threads: 2,
             settings: "KV f16".to_owned(),
         };
-        Row::new(&head, &stage, samples.to_vec(), &floors).unwrap()
+        Row::new(&head, &stage, samples.to_vec(), &peaks).unwrap()
     };
     Report {
         schema: SCHEMA,
@@ -45,7 +45,7 @@ pub(crate) fn example() -> Report {
             row("stonechat", &[0.2, 0.2, 0.2, 0.202, 0.3]),
             row("llama.cpp", &[0.4, 0.41, 0.4, 0.39, 0.4]),
         ],
-        floors,
+        peaks,
         notes: Vec::new(),
     }
 }
@@ -63,22 +63,22 @@ fn json_round_trips_and_refuses_what_it_does_not_know() {
 }
 
 #[test]
-fn a_row_knows_its_rate_and_its_floor() {
+fn a_row_knows_its_rate_and_its_peak() {
     let report = example();
     let row = &report.rows[0];
     assert!((row.per_second - 160.0).abs() < 1e-9);
     // 4 GB at 40 GB/s take 0.1 of 0.2 s.
-    assert!((row.of_floor.unwrap() - 0.5).abs() < 1e-9);
+    assert!((row.of_peak.unwrap() - 0.5).abs() < 1e-9);
     assert!(!row.is_stable() && report.rows[1].is_stable());
     assert!(row.is_same_measurement(&report.rows[1]));
-    let int8 = [FloorWork { kind: FloorKind::Int8, amount: 1.0 }];
-    assert_eq!(floor_seconds(&int8, &report.floors, 2), None);
+    let int8 = [PeakWork { kind: PeakKind::Int8, amount: 1.0 }];
+    assert_eq!(peak_seconds(&int8, &report.peaks, 2), None);
     let both = [
-        FloorWork { kind: FloorKind::Read, amount: 20e9 },
-        FloorWork { kind: FloorKind::F32, amount: 100e9 },
+        PeakWork { kind: PeakKind::Read, amount: 20e9 },
+        PeakWork { kind: PeakKind::F32, amount: 100e9 },
     ];
-    assert_eq!(floor_seconds(&both, &report.floors, 2), Some(0.75));
-    assert_eq!(floor_seconds(&both, &report.floors, 1), None);
+    assert_eq!(peak_seconds(&both, &report.peaks, 2), Some(0.75));
+    assert_eq!(peak_seconds(&both, &report.peaks, 1), None);
 }
 
 #[test]

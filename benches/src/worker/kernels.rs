@@ -10,7 +10,7 @@ mod matmul;
 mod rows;
 
 use anyhow::{Context, Result};
-use stonechat_benches::protocol::{FloorKind, FloorWork, Stage, Unit};
+use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_nn::{Backend, Cpu};
 
 use super::{Work, timed};
@@ -62,13 +62,13 @@ struct Repeated {
 
 impl Repeated {
     fn new((amount, unit): (f64, Unit), run: impl FnMut() + Send + 'static) -> Self {
-        let stage = Stage { name: String::new(), amount, unit, floor: Vec::new(), kernel: None };
+        let stage = Stage { name: String::new(), amount, unit, peak: Vec::new(), kernel: None };
         Self { stage, calls: 1, run: Box::new(run) }
     }
 
     /// Bounded by `kind`, of which a call needs as much as its rate counts.
-    fn bounded(mut self, kind: FloorKind) -> Self {
-        self.stage.floor = vec![FloorWork { kind, amount: self.stage.amount }];
+    fn bounded(mut self, kind: PeakKind) -> Self {
+        self.stage.peak = vec![PeakWork { kind, amount: self.stage.amount }];
         self
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use stonechat_benches::protocol::{FloorKind, FloorWork, Stage, Unit};
+use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_formats::ModelFile;
 use stonechat_llm::StateOptions;
 use stonechat_nn::{Backend, KvDType};
@@ -35,7 +35,7 @@ impl<B: Backend> Work for Load<B> {
             name: "load".to_owned(),
             amount,
             unit: Unit::Bytes,
-            floor: vec![FloorWork { kind: FloorKind::Read, amount }],
+            peak: vec![PeakWork { kind: PeakKind::Read, amount }],
             kernel: None,
         }]
     }

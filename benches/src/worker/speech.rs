@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use stonechat_benches::protocol::{FloorKind, FloorWork, Stage, Unit};
+use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
 use stonechat_nn::{Backend, KvDType};
@@ -77,18 +77,18 @@ impl<B: Backend> Work for Speech<B> {
             name: name.to_owned(),
             amount: self.seconds(),
             unit: Unit::AudioSeconds,
-            floor: Vec::new(),
+            peak: Vec::new(),
             kernel: None,
         };
-        let tokens = |name: String, n: usize, floor| Stage {
+        let tokens = |name: String, n: usize, peak| Stage {
             name,
             amount: n as f64,
             unit: Unit::Tokens,
-            floor,
+            peak,
             kernel: None,
         };
         let costs = Costs { config: self.transcriber.model().config(), dtype: self.dtype };
-        let window = |name: &str, floor| Stage { floor, ..audio(name) };
+        let window = |name: &str, peak| Stage { peak, ..audio(name) };
         vec![
             audio("read audio"),
             audio(&format!("resample {OTHER_RATE} Hz")),
@@ -164,16 +164,16 @@ struct Costs<'a> {
 
 impl Costs<'_> {
     /// Products of weights with `rows` rows: `2 * rows * n_weights` operations.
-    fn products(&self, rows: usize, n_weights: usize) -> FloorWork {
-        let kind = if self.dtype.is_quantized() { FloorKind::Int8 } else { FloorKind::F32 };
-        FloorWork { kind, amount: 2.0 * rows as f64 * n_weights as f64 }
+    fn products(&self, rows: usize, n_weights: usize) -> PeakWork {
+        let kind = if self.dtype.is_quantized() { PeakKind::Int8 } else { PeakKind::F32 };
+        PeakWork { kind, amount: 2.0 * rows as f64 * n_weights as f64 }
     }
 
-    fn f32(amount: usize) -> FloorWork {
-        FloorWork { kind: FloorKind::F32, amount: amount as f64 }
+    fn f32(amount: usize) -> PeakWork {
+        PeakWork { kind: PeakKind::F32, amount: amount as f64 }
     }
 
-    fn encoder(&self) -> Vec<FloorWork> {
+    fn encoder(&self) -> Vec<PeakWork> {
         let c = self.config;
         let (t, d) = (c.n_audio_ctx, c.d_model);
         // Convolutions with kernel 3, over frames and then over positions; scores and sums of all pairs
@@ -183,7 +183,7 @@ impl Costs<'_> {
         vec![self.products(t, c.n_audio_layers * 12 * d * d), Self::f32(convolutions + attention)]
     }
 
-    fn cross_keys(&self) -> Vec<FloorWork> {
+    fn cross_keys(&self) -> Vec<PeakWork> {
         let c = self.config;
         vec![self.products(c.n_audio_ctx, c.n_text_layers * 2 * c.d_model * c.d_model)]
     }
@@ -193,7 +193,7 @@ impl Costs<'_> {
         self.config.n_text_layers * 14 * self.config.d_model * self.config.d_model
     }
 
-    fn prompt(&self) -> Vec<FloorWork> {
+    fn prompt(&self) -> Vec<PeakWork> {
         let c = self.config;
         let pairs = PROMPT * c.n_audio_ctx + PROMPT * PROMPT / 2;
         let attention = c.n_text_layers * 4 * pairs * c.d_model;
@@ -205,12 +205,12 @@ impl Costs<'_> {
     }
 
     /// Weights, and keys and values of the window in f16, once a token.
-    fn steps(&self) -> Vec<FloorWork> {
+    fn steps(&self) -> Vec<PeakWork> {
         let c = self.config;
         let n_weights = self.layer_weights() + c.vocab_size * c.d_model;
         let bytes_per_weight = self.dtype.block_bytes() as f64 / self.dtype.block_len() as f64;
         let kv_bytes = c.n_text_layers * c.n_audio_ctx * 2 * c.d_model * 2;
         let amount = STEPS as f64 * (n_weights as f64 * bytes_per_weight + kv_bytes as f64);
-        vec![FloorWork { kind: FloorKind::Read, amount }]
+        vec![PeakWork { kind: PeakKind::Read, amount }]
     }
 }

@@ -80,14 +80,14 @@ fn language_models_are_measured_by_phase() {
     ];
     assert_eq!(found, expected);
     // Three tokens read the weights, tied to the embedding, three times.
-    let bytes = stages[2].0.floor[0].amount / 3.0;
+    let bytes = stages[2].0.peak[0].amount / 3.0;
     assert!((90e6..99e6).contains(&bytes), "{bytes}");
 }
 
 #[test]
-fn floors_are_measured() {
+fn peaks_are_measured() {
     let mut worker = Worker::new(Cpu::new(1).unwrap());
-    let (stages, _) = measured(&mut worker, Job::Floors { bytes: 1 << 20 });
+    let (stages, _) = measured(&mut worker, Job::Peaks { bytes: 1 << 20 });
     assert_eq!(stages[0].0.name, "read");
     assert!(stages[0].0.amount >= f64::from(1 << 20));
 }

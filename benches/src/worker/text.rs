@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use stonechat_benches::protocol::{FloorKind, FloorWork, Stage, Unit};
+use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_formats::{ModelFile, TensorView};
 use stonechat_llm::{Batch, Model, State, StateOptions};
 use stonechat_nn::sample::SamplingOptions;
@@ -167,11 +167,11 @@ impl<B: Backend> Text<B> {
 
 impl<B: Backend> Work for Text<B> {
     fn stages(&self) -> Vec<Stage> {
-        let stage = |name: String, n: usize, floor| Stage {
+        let stage = |name: String, n: usize, peak| Stage {
             name,
             amount: n as f64,
             unit: Unit::Tokens,
-            floor: vec![floor],
+            peak: vec![peak],
             kernel: None,
         };
         let Sizes { prefill, decode, batch } = &self.sizes;
@@ -224,13 +224,13 @@ impl Costs {
     }
 
     /// Products of `n` tokens with the layers, of one with the projection. Attention is left out.
-    fn products(&self, n: usize) -> FloorWork {
-        let kind = if self.is_quantized { FloorKind::Int8 } else { FloorKind::F32 };
-        FloorWork { kind, amount: 2.0 * (n as f64 * self.layers + self.projection) }
+    fn products(&self, n: usize) -> PeakWork {
+        let kind = if self.is_quantized { PeakKind::Int8 } else { PeakKind::F32 };
+        PeakWork { kind, amount: 2.0 * (n as f64 * self.layers + self.projection) }
     }
 
     /// Reading all weights `n` times. Keys and values are left out.
-    fn passes(&self, n: usize) -> FloorWork {
-        FloorWork { kind: FloorKind::Read, amount: n as f64 * self.bytes }
+    fn passes(&self, n: usize) -> PeakWork {
+        PeakWork { kind: PeakKind::Read, amount: n as f64 * self.bytes }
     }
 }

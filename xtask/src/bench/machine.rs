@@ -8,7 +8,7 @@ use stonechat_benches::report::Machine;
 use crate::shell;
 
 /// Smallest buffer whose reading counts as reading memory.
-const MIN_FLOOR_BYTES: u64 = 256 << 20;
+const MIN_READ_BYTES: u64 = 256 << 20;
 
 /// Looks at this machine. Where the system does not tell, fields are empty.
 pub(super) fn detect(cores: usize) -> Machine {
@@ -44,14 +44,14 @@ pub(super) fn load() -> Option<f64> {
     read("/proc/loadavg").split(' ').next()?.parse().ok()
 }
 
-/// Bytes to read for the memory floor: many times the caches, but no large part of the memory.
-pub(super) fn floor_bytes() -> usize {
+/// Bytes to read for the memory peak: many times the caches, but no large part of the memory.
+pub(super) fn peak_bytes() -> usize {
     let kib = |size: &str| size.strip_suffix('K')?.parse::<u64>().ok();
     let largest = caches().iter().filter_map(|cache| kib(cache.rsplit(' ').next()?)).max();
-    let wanted = (largest.unwrap_or(0) * 1024 * 16).max(MIN_FLOOR_BYTES);
+    let wanted = (largest.unwrap_or(0) * 1024 * 16).max(MIN_READ_BYTES);
     let available = memory_bytes("MemAvailable:");
     let bytes = if available > 0 { wanted.min(available / 4) } else { wanted };
-    usize::try_from(bytes).unwrap_or(MIN_FLOOR_BYTES as usize)
+    usize::try_from(bytes).unwrap_or(MIN_READ_BYTES as usize)
 }
 
 /// One line for each thing worth knowing.
@@ -133,10 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_name_and_room_for_floors() {
+    fn this_machine_has_a_name_and_room_for_peaks() {
         let machine = detect(2);
         assert!(!machine.cpu.is_empty());
         assert!(describe(&machine).contains(&machine.cpu));
-        assert!(floor_bytes() > 0);
+        assert!(peak_bytes() > 0);
     }
 }

@@ -12,7 +12,7 @@ use super::engine::Engine;
 use super::models::{self, Model};
 use super::peers::Peer;
 use super::sampling::{Contender, sample};
-use super::{BenchArgs, Work, floors, folder};
+use super::{BenchArgs, Work, folder, peaks};
 use crate::shell;
 
 /// The recordings that make 11 s together.
@@ -169,16 +169,16 @@ impl<'a> Matrix<'a> {
         if !threads.contains(&1) {
             threads.insert(0, 1);
         }
-        for _ in 0..floors::ATTEMPTS {
+        for _ in 0..peaks::ATTEMPTS {
             for &threads in &threads {
-                floors::keep_best(&mut report.floors, floors::measure(&mut self.own(threads)?)?);
+                peaks::keep_best(&mut report.peaks, peaks::measure(&mut self.own(threads)?)?);
             }
-            if floors::disturbance(&report.floors, self.cores).is_none() {
+            if peaks::disturbance(&report.peaks, self.cores).is_none() {
                 break;
             }
         }
-        report.notes.extend(floors::disturbance(&report.floors, self.cores));
-        print!("\n{}", table::floors(&report.floors));
+        report.notes.extend(peaks::disturbance(&report.peaks, self.cores));
+        print!("\n{}", table::peaks(&report.peaks));
         for model in &self.models {
             for &threads in &self.threads {
                 self.model(model, threads, report)?;
@@ -275,7 +275,7 @@ impl<'a> Matrix<'a> {
             }
             report.notes.extend(sample(&mut contenders, &limits)?);
             for contender in contenders {
-                report.rows.extend(contender.into_rows(&report.floors)?);
+                report.rows.extend(contender.into_rows(&report.peaks)?);
             }
         }
         print!("\nkernels, {threads} threads\n{}", table::job(&report.rows[from..]));
@@ -290,7 +290,7 @@ impl<'a> Matrix<'a> {
         contenders.sort_by_key(|contender| order.iter().position(|name| name == contender.name()));
         let mut rows = Vec::new();
         for contender in contenders {
-            rows.extend(contender.into_rows(&report.floors)?);
+            rows.extend(contender.into_rows(&report.peaks)?);
         }
         let first = rows.first().context("a job without rows")?;
         let (model, weights) = (&first.model, &first.weights);

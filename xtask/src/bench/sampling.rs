@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use stonechat_benches::protocol::{Job, Reply, Request, Stage};
-use stonechat_benches::report::{Floor, Limits, Row, RowHead, STABLE_COV};
+use stonechat_benches::report::{Limits, Peak, Row, RowHead, STABLE_COV};
 use stonechat_benches::statistics::summarize;
 
 use super::engine::Engine;
@@ -86,12 +86,12 @@ impl<'a> Contender<'a> {
     }
 
     /// The rows of all stages.
-    pub(super) fn into_rows(self, floors: &[Floor]) -> Result<Vec<Row>> {
+    pub(super) fn into_rows(self, peaks: &[Peak]) -> Result<Vec<Row>> {
         let Self { head, stages, seconds, peak_bytes, text, .. } = self;
         let mut rows = Vec::new();
         for (stage, samples) in stages.iter().zip(seconds) {
             let mut row =
-                Row::new(&head, stage, samples, floors).context("a stage without samples")?;
+                Row::new(&head, stage, samples, peaks).context("a stage without samples")?;
             row.peak_bytes = peak_bytes;
             if stage.name == "transcribe" {
                 row.text.clone_from(&text);

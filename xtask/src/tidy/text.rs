@@ -68,7 +68,8 @@ fn check_file(file: &SourceFile) -> Vec<String> {
     if let Some((_, lines, words)) = LENGTHS.iter().find(|(path, ..)| *path == file.path) {
         let got = (file.text.lines().count(), file.text.split_whitespace().count());
         if got.0 > *lines || got.1 > *words {
-            let what = format!("at most {lines} lines and {words} words, got {} and {}", got.0, got.1);
+            let what =
+                format!("at most {lines} lines and {words} words, got {} and {}", got.0, got.1);
             findings.push(file.finding(1, what));
         }
     }

@@ -1,7 +1,7 @@
 //! Attention over paged keys and values: prompts, Whisper's encoder, and single tokens.
 
 use anyhow::Result;
-use stonechat_benches::protocol::{FloorKind, Unit};
+use stonechat_benches::protocol::{PeakKind, Unit};
 use stonechat_nn::{
     Attention, Backend, Cpu, KvCache, KvDType, KvRow, KvShape, PAGE_LEN, Precision, QueryRow,
     Sequence, View,
@@ -118,7 +118,7 @@ fn many(name: &str, shape: Shape, causal: bool, (dtype, kind): (KvDType, &str)) 
                 device.attention(&mut out, attend(shape, q, (&cache, 0), &rows, sequence.pages()));
             };
             let flops = 4.0 * pairs * width as f64;
-            Ok(Repeated::new((flops, Unit::Flops), run).bounded(FloorKind::F32))
+            Ok(Repeated::new((flops, Unit::Flops), run).bounded(PeakKind::F32))
         }),
     }
 }
@@ -152,7 +152,7 @@ fn token(name: &str, shape: Shape, t: usize, (dtype, kind): (KvDType, &str)) -> 
                 device.attention(&mut out, args);
                 layer = (layer + 1) % n_layers;
             };
-            Ok(Repeated::new((bytes, Unit::Bytes), run).bounded(FloorKind::Read))
+            Ok(Repeated::new((bytes, Unit::Bytes), run).bounded(PeakKind::Read))
         }),
     }
 }

@@ -2,7 +2,7 @@
 //! of weights.
 
 use anyhow::{Context, Result};
-use stonechat_benches::protocol::{FloorKind, Unit};
+use stonechat_benches::protocol::{PeakKind, Unit};
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{Activation, Backend, Cpu, CpuMatrix, Epilogue, MatmulOp, MatrixSource, View};
 use stonechat_quant::QuantMatrix;
@@ -75,7 +75,7 @@ fn gemv(dtype: DType, (n, k): (usize, usize)) -> Case {
                 next = (next + 1) % matrices.len();
             };
             let work = (bytes.len() as f64, Unit::Bytes);
-            Ok(Repeated::new(work, run).bounded(FloorKind::Read).kernel(kernel))
+            Ok(Repeated::new(work, run).bounded(PeakKind::Read).kernel(kernel))
         }),
     }
 }
@@ -94,11 +94,11 @@ fn gemm(dtype: DType, (m, n, k): (usize, usize, usize)) -> Case {
                 device.matmul(View::packed(&x, m, k), [product]);
             };
             let ops = 2.0 * (m * n * k) as f64;
-            let (unit, floor) = match dtype.is_quantized() {
-                true => (Unit::IntOps, FloorKind::Int8),
-                false => (Unit::Flops, FloorKind::F32),
+            let (unit, peak) = match dtype.is_quantized() {
+                true => (Unit::IntOps, PeakKind::Int8),
+                false => (Unit::Flops, PeakKind::F32),
             };
-            Ok(Repeated::new((ops, unit), run).bounded(floor).kernel(kernel))
+            Ok(Repeated::new((ops, unit), run).bounded(peak).kernel(kernel))
         }),
     }
 }
@@ -119,7 +119,7 @@ fn conv((t, c_in, c_out): (usize, usize, usize), stride: usize) -> Case {
                 move || device.conv1d(&mut out, View::packed(&x, t, c_in), &w, stride, plain());
             let flops = 2.0 * (rows * 3 * c_in * c_out) as f64;
             let repeated = Repeated::new((flops, Unit::Flops), run);
-            Ok(repeated.bounded(FloorKind::F32).kernel(kernel))
+            Ok(repeated.bounded(PeakKind::F32).kernel(kernel))
         }),
     }
 }
@@ -139,7 +139,7 @@ fn loading(dtype: DType) -> Case {
                 let taken = matrix(&device, dtype, (n, k), &bytes);
                 assert!(taken.is_ok(), "the same weights were taken over before");
             };
-            Ok(Repeated::new(work, run).bounded(FloorKind::Read).kernel(kernel))
+            Ok(Repeated::new(work, run).bounded(PeakKind::Read).kernel(kernel))
         }),
     }
 }

@@ -21,12 +21,12 @@ const F32_ROUNDS: usize = 1 << 22;
 const INT8_ROUNDS: usize = 1 << 15;
 
 /// Reads a large buffer, then keeps every thread's units busy.
-pub(super) struct Floors {
+pub(super) struct Peaks {
     backend: Cpu,
     memory: AlignedVec,
 }
 
-impl Floors {
+impl Peaks {
     /// Takes `bytes` of memory.
     pub(super) fn new(backend: Cpu, bytes: usize) -> Self {
         let mut memory = AlignedVec::zeroed(bytes.div_ceil(4).next_multiple_of(READ_TASK));
@@ -36,7 +36,7 @@ impl Floors {
     }
 }
 
-impl Work for Floors {
+impl Work for Peaks {
     fn stages(&self) -> Vec<Stage> {
         let isa = self.backend.isa();
         let n_threads = self.backend.device().threads.n_threads() as f64;
@@ -44,7 +44,7 @@ impl Work for Floors {
             name: name.to_owned(),
             amount,
             unit,
-            floor: Vec::new(),
+            peak: Vec::new(),
             kernel: Some(kernel),
         };
         let bytes = 4.0 * self.memory.len() as f64;
