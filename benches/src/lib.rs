@@ -7,7 +7,7 @@
 //! | [`statistics`] | median, percentiles, variation, outliers |
 //! | [`report`] | a run with its machine, saved as JSON |
 //! | [`comparison`] | whether something changed by more than its noise |
-//! | [`table`], [`chart`] | reports as text and as pictures |
+//! | [`table`], [`chart`], [`results`] | reports as text, as pictures and as Markdown |
 //!
 //! The program of this package (`stonechat-bench-worker`) measures this engine; `cargo xtask bench` drives it
 //! beside other engines' workers. Criterion benches of the kernels live in `benches/`.
@@ -17,5 +17,6 @@ pub mod chart;
 pub mod comparison;
 pub mod protocol;
 pub mod report;
+pub mod results;
 pub mod statistics;
 pub mod table;

@@ -228,7 +228,7 @@ mod tests {
         let text = job(&report.rows);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
-        assert!(lines[1].starts_with("decode 32  stonechat  200 ms   160 tok/s   50 %"), "{text}");
+        assert!(lines[1].starts_with("decode 32  stonechat  200 ms   160 tok/s  50 %"), "{text}");
         assert!(lines[1].contains('~') && !lines[2].contains('~'), "{text}");
         assert!(lines[2].trim_start().starts_with("llama.cpp"), "{text}");
         assert!(lines[2].ends_with("2.00x"), "{text}");

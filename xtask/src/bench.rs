@@ -238,6 +238,11 @@ fn chart_format(path: &Path) -> Result<(&Path, chart::Format)> {
     }
 }
 
+/// A saved report.
+pub(crate) fn read(path: &Path) -> Result<Report> {
+    saved::read(path)
+}
+
 /// An error unless the file is a report that has measured each of `works`.
 pub(crate) fn check(path: &Path, works: &[&str]) -> Result<()> {
     let report = saved::read(path)?;

