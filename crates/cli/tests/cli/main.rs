@@ -6,6 +6,7 @@
 )]
 
 mod devices;
+mod documents;
 mod errors;
 mod hub;
 mod language_models;

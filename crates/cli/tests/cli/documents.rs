@@ -1,0 +1,140 @@
+//! The commands of the documents: every `stonechat` line of a `sh` block runs as written and exits with 0.
+//!
+//! They run in one folder with the files that the documents speak of (`talk.mp3`, `model.gguf`, …). Commands of cargo
+//! are parsed by `cargo xtask tidy` instead.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::run::{Folder, finish, workspace};
+
+/// Commands that this test cannot run, with the reason.
+const NOT_RUN: [(&str, &str); 2] =
+    [("stonechat pull", "needs the hub; tests/cli/hub.rs runs it"), ("MANIFEST", "needs a corpus")];
+
+/// A command line of a document.
+#[derive(Debug)]
+struct Line {
+    place: String,
+    command: String,
+}
+
+/// The lines of all `sh` blocks of README.md, CONTRIBUTING.md and the files below `docs`.
+fn lines() -> Vec<Line> {
+    let root = workspace();
+    let mut files = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    let mut folders = vec![root.join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files.iter().flat_map(|path| of_file(path)).collect()
+}
+
+fn of_file(path: &Path) -> Vec<Line> {
+    let text = fs::read_to_string(path).unwrap();
+    let mut found = Vec::new();
+    let mut in_block = false;
+    for (i, line) in text.lines().enumerate() {
+        match line.trim() {
+            "```sh" => in_block = true,
+            "```" => in_block = false,
+            command if in_block && !command.is_empty() => {
+                let place = format!("{}:{}", path.file_name().unwrap().display(), i + 1);
+                found.push(Line { place, command: command.to_owned() });
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The names that a shell would look up: the first word of each part of a pipeline.
+fn programs(command: &str) -> Vec<&str> {
+    let is_assignment = |word: &&str| word.contains('=') && !word.starts_with('-');
+    let parts = command.split(" | ");
+    parts.filter_map(|part| part.split_whitespace().find(|word| !is_assignment(word))).collect()
+}
+
+fn is_installed(program: &str) -> bool {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("command -v {program}")).stdout(Stdio::null()).stderr(Stdio::null());
+    shell.status().is_ok_and(|status| status.success())
+}
+
+/// The folder of installed models; `cargo xtask test` names it.
+fn models() -> Option<PathBuf> {
+    let folder = PathBuf::from(std::env::var_os("STONECHAT_MODELS")?);
+    let all = ["base", "smollm2-135m"].iter().all(|name| folder.join(name).is_dir());
+    all.then_some(folder)
+}
+
+#[cfg(unix)]
+#[test]
+fn commands_of_documents_run() {
+    let Some(models) = models() else {
+        println!("SKIPPED commands_of_documents_run: base and smollm2-135m are not installed");
+        return;
+    };
+    let folder = Folder::new("documents");
+    let data = workspace().canonicalize().unwrap().join("test-data");
+    let link = |from: PathBuf, to: &str| {
+        assert!(from.exists(), "{}", from.display());
+        std::os::unix::fs::symlink(from, folder.path(to)).unwrap();
+    };
+    let copy = |from: &str, to: &str| {
+        fs::copy(data.join("audio").join(from), folder.path(to)).unwrap();
+    };
+    link(data.clone(), "test-data");
+    copy("formats/fox.mp3", "talk.mp3");
+    copy("formats/fox_stereo.mp4", "talk.mp4");
+    copy("formats/fox_s24_48k_stereo.wav", "interview.wav");
+    fs::create_dir(folder.path("talks")).unwrap();
+    copy("formats/fox.mp3", "talks/one.mp3");
+    copy("hello_world.wav", "talks/two.wav");
+    let gguf = fs::read_dir(models.join("smollm2-135m")).unwrap().map(|entry| entry.unwrap().path());
+    let gguf = gguf.into_iter().find(|path| path.extension().is_some_and(|e| e == "gguf"));
+    link(gguf.unwrap(), "model.gguf");
+
+    let binary = Path::new(env!("CARGO_BIN_EXE_stonechat"));
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", binary.parent().unwrap().display());
+    let mut n_run = 0;
+    for Line { place, command } in lines() {
+        let programs = programs(&command);
+        if !programs.contains(&"stonechat") {
+            continue;
+        }
+        if let Some((_, reason)) = NOT_RUN.iter().find(|(part, _)| command.contains(part)) {
+            println!("{place}: `{command}` {reason}");
+            continue;
+        }
+        if let Some(absent) = programs.iter().find(|name| **name != "stonechat" && !is_installed(name)) {
+            println!("{place}: `{command}` needs {absent}, which is absent");
+            continue;
+        }
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(&command).current_dir(folder.path("")).env("PATH", &path);
+        shell.env("STONECHAT_MODELS", &models);
+        shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let ran = finish(shell.spawn().unwrap());
+        assert_eq!(ran.code, Some(0), "{place}: `{command}`: {ran:?}");
+        n_run += 1;
+    }
+    assert!(n_run > 20, "{n_run} commands");
+}
+
+#[test]
+fn programs_of_a_pipeline_are_found() {
+    assert_eq!(programs("A=1 stonechat x"), ["stonechat"]);
+    assert_eq!(programs("arecord -t raw | stonechat listen -"), ["arecord", "stonechat"]);
+    assert_eq!(programs("cargo run --release -- transcribe a"), ["cargo"]);
+}
