@@ -1,27 +1,20 @@
 //! Reports as aligned text.
 
+use comfy_table::{CellAlignment, Table, presets};
+
 use crate::comparison::{Change, Verdict};
 use crate::protocol::{PeakKind, Unit};
 use crate::report::{Peak, Row};
 
-/// Lines of a table whose columns are as wide as their widest cell: the first `n_left` to the left, the
-/// others to the right.
+/// A table without lines: the first `n_left` columns to the left, the others to the right.
 fn aligned(rows: &[Vec<String>], n_left: usize) -> String {
-    let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..n_columns).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-            if column < n_left { format!("{cell:width$}") } else { format!("{cell:>width$}") }
-        });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        text.push_str(line.trim_end());
-        text.push('\n');
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).add_rows(rows);
+    for (i, column) in table.column_iter_mut().enumerate() {
+        let side = if i < n_left { CellAlignment::Left } else { CellAlignment::Right };
+        column.set_padding((0, 2)).set_cell_alignment(side);
     }
-    text
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 fn owned(cells: &[&str]) -> Vec<String> {

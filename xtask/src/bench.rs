@@ -19,7 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use stonechat_benches::report::{Build, Limits, Machine, Report, SCHEMA};
 use stonechat_benches::{chart, comparison, table};
 
@@ -88,7 +88,7 @@ pub(crate) struct BenchArgs {
     /// Write the report to this file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the report: a .svg or .png file
+    /// Draw the report as SVG
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
     /// Cargo profile of this engine's workers [default: dist with --save or --compare, else release]
@@ -167,7 +167,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     // What cannot work is said before anything is built or measured.
     let baseline = args.compare.as_deref().map(saved::baseline).transpose()?;
     let save = args.save.as_deref().map(saved::path_of).transpose()?;
-    let chart = args.chart.as_deref().map(chart_format).transpose()?;
     for path in save.iter().chain(&args.json).chain(&args.chart) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let is_there = folder.is_none_or(Path::is_dir);
@@ -216,9 +215,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         print_changes(&report, baseline)?;
     }
     save.iter().chain(&args.json).try_for_each(|path| saved::write(&report, path))?;
-    if let Some((path, format)) = chart {
-        fs::write(path, chart::draw(&report, format))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(path) = &args.chart {
+        let svg = chart::draw(&report).map_err(|error| anyhow!("--chart: {error}"))?;
+        fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
         println!("wrote {}", path.display());
     }
     Ok(())
@@ -228,14 +227,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
 fn utf8_environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-}
-
-/// A path with the format that its extension names.
-fn chart_format(path: &Path) -> Result<(&Path, chart::Format)> {
-    match chart::Format::of(path) {
-        Some(format) => Ok((path, format)),
-        None => bail!("--chart {}: expected a name that ends in .svg or .png", path.display()),
-    }
 }
 
 /// A saved report.

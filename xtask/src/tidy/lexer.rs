@@ -1,95 +1,35 @@
-//! Enough of Rust's lexical rules to tell code from comments and literals.
+//! Code apart from comments and literals.
 
-/// `source` with comments and the contents of string and character literals replaced by spaces;
-/// newlines stay, so that line numbers hold.
+use proc_macro2::{TokenStream, TokenTree};
+
+/// `source` with everything but identifiers and punctuation replaced by spaces; newlines stay, so that line
+/// numbers hold. Nothing of a file that is no Rust.
 pub(super) fn code_only(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    let mut after_word = false;
-    while let Some(first) = rest.chars().next() {
-        let skipped = if after_word { 0 } else { raw_string(rest) };
-        let skipped = if skipped == 0 { literal_or_comment(rest) } else { skipped };
-        if skipped > 0 {
-            let (blanked, tail) = rest.split_at(skipped);
-            out.extend(blanked.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
-            rest = tail;
-            after_word = false;
-        } else {
-            out.push(first);
-            after_word = first.is_alphanumeric() || first == '_';
-            rest = &rest[first.len_utf8()..];
-        }
-    }
-    out
+    let Ok(tokens) = source.parse::<TokenStream>() else { return String::new() };
+    let mut code: Vec<u8> = source.bytes().map(|b| if b == b'\n' { b } else { b' ' }).collect();
+    keep(tokens, source, &mut code);
+    String::from_utf8(code).unwrap_or_default()
 }
 
-/// Bytes of the comment, string or character literal that `rest` starts with; 0 if none.
-fn literal_or_comment(rest: &str) -> usize {
-    if rest.starts_with("//") {
-        return rest.find('\n').unwrap_or(rest.len());
-    }
-    if rest.starts_with("/*") {
-        return block_comment(rest);
-    }
-    if rest.starts_with('"') {
-        return quoted(rest, '"');
-    }
-    if let Some(inside) = rest.strip_prefix('\'') {
-        // A lifetime has no closing quote after one character or escape.
-        let mut chars = inside.chars();
-        let literal = match chars.next() {
-            Some('\\') => true,
-            Some(_) => chars.next() == Some('\''),
-            None => false,
+/// Copies the code of `tokens` from `source`.
+fn keep(tokens: TokenStream, source: &str, code: &mut [u8]) {
+    for token in tokens {
+        let spans = match &token {
+            TokenTree::Group(group) => vec![group.span_open(), group.span_close()],
+            TokenTree::Literal(_) => continue,
+            _ => vec![token.span()],
         };
-        return if literal { quoted(rest, '\'') } else { 0 };
-    }
-    0
-}
-
-fn quoted(rest: &str, quote: char) -> usize {
-    let mut escaped = false;
-    for (i, c) in rest.char_indices().skip(1) {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            _ if c == quote => return i + 1,
-            _ => {}
-        }
-    }
-    rest.len()
-}
-
-fn block_comment(rest: &str) -> usize {
-    let bytes = rest.as_bytes();
-    let (mut depth, mut i) = (0_usize, 0);
-    while i + 1 < bytes.len() {
-        match &bytes[i..i + 2] {
-            b"/*" => depth += 1,
-            b"*/" => depth -= 1,
-            _ => {
-                i += 1;
-                continue;
+        for range in spans.into_iter().map(|span| span.byte_range()) {
+            let text = &source[range.clone()];
+            // A doc comment is an attribute whose tokens all span the comment.
+            if !text.starts_with("//") && !text.starts_with("/*") {
+                code[range].copy_from_slice(text.as_bytes());
             }
         }
-        i += 2;
-        if depth == 0 {
-            return i;
+        if let TokenTree::Group(group) = token {
+            keep(group.stream(), source, code);
         }
     }
-    rest.len()
-}
-
-/// Bytes of the raw string (`r"…"`, `br#"…"#`, `cr"…"`) that `rest` starts with; 0 if none.
-fn raw_string(rest: &str) -> usize {
-    let Some(start) = ["r", "br", "cr"].iter().find_map(|prefix| rest.strip_prefix(prefix)) else {
-        return 0;
-    };
-    let hashes = start.len() - start.trim_start_matches('#').len();
-    let Some(inside) = start[hashes..].strip_prefix('"') else { return 0 };
-    let end = format!("\"{}", "#".repeat(hashes));
-    let from = rest.len() - inside.len();
-    inside.find(&end).map_or(rest.len(), |at| from + at + end.len())
 }
 
 #[cfg(test)]
