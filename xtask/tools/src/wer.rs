@@ -133,6 +133,7 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
     let binary = if args.peer_only { None } else { Some(engine::binary(args.binary.as_deref())?) };
     let mut engine_options = args.search().options();
     engine_options.extend_from_slice(&args.engine_options);
+    let mut normalizer = normalize::Normalizer::start()?;
     let mut results = Vec::new();
     for model in &args.models {
         let clips = for_model(&clips, model, args.auto_language);
@@ -175,7 +176,10 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
             _ => (peer, None),
         };
         let sides = if args.stream { ["whole", "stream"] } else { ["stonechat", "faster-whisper"] };
-        let scores = report::ModelScores::new(model, &clips, ours.as_ref(), peer.as_ref());
+        let mut normalize =
+            |text: &str, language: Option<&str>, unit| normalizer.units(text, language, unit);
+        let sets = (ours.as_ref(), peer.as_ref());
+        let scores = report::ModelScores::new(model, &clips, sets.0, sets.1, &mut normalize)?;
         scores.print(!args.totals, sides);
         if let Some(mut speed) = speed {
             println!("{}", speed.report());

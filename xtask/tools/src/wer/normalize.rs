@@ -1,19 +1,17 @@
-//! Making texts comparable before they are scored, as OpenAI's Whisper evaluations do: English
-//! through `english`, other languages through `basic`, and languages written without spaces
-//! letter by letter.
-//!
-//! Source: `whisper/normalizers/{basic,english}.py` of openai/whisper (MIT), ported so that the
-//! results are equal on every text; `regex` expresses Python's character classes.
+//! Making texts comparable before they are scored, with the Python package of Whisper's normalizers.
 
-mod basic;
-mod english;
-mod numbers;
-mod pattern;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-use std::sync::LazyLock;
+use anyhow::{Context, Result};
+use serde_json::json;
 
-use basic::BasicNormalizer;
-use english::EnglishNormalizer;
+use crate::{shell, venv};
+
+/// Without dependencies: those are for Indian languages, which the two normalizers used here do not import.
+const ALONE: [&str; 1] = ["whisper-normalizer==0.1.15"];
+const REQUIREMENTS: [&str; 2] = ["more-itertools==11.2.1", "regex==2026.11.19"];
+const SCRIPT: &str = "xtask/tools/assets/normalize.py";
 
 /// What the unit of an error is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,17 +20,53 @@ pub(crate) enum Unit {
     Letter,
 }
 
-/// The units of `text` after normalization for `language` (ISO 639-1; `None`: not English).
-pub(crate) fn units(text: &str, language: Option<&str>, unit: Unit) -> Vec<String> {
-    static ENGLISH: LazyLock<EnglishNormalizer> = LazyLock::new(EnglishNormalizer::new);
-    static BASIC: LazyLock<BasicNormalizer> = LazyLock::new(BasicNormalizer::new);
-    let normalized = match (unit, language) {
-        (Unit::Letter, _) => BASIC.normalize_letters(text),
-        (Unit::Word, Some("en")) => ENGLISH.normalize(text),
-        (Unit::Word, _) => BASIC.normalize(text),
-    };
-    normalized.split_whitespace().map(str::to_owned).collect()
+/// Splits a text into normalized units. Arguments: text, language (ISO 639-1; `None`: not English), unit.
+pub(crate) type Normalize<'a> = dyn FnMut(&str, Option<&str>, Unit) -> Result<Vec<String>> + 'a;
+
+/// A Python process that normalizes one text after the other.
+#[derive(Debug)]
+pub(crate) struct Normalizer {
+    child: Child,
+    requests: ChildStdin,
+    replies: BufReader<ChildStdout>,
 }
 
-#[cfg(test)]
-mod tests;
+impl Normalizer {
+    /// Installs the package, once, and starts the process.
+    pub(crate) fn start() -> Result<Self> {
+        let python = venv::programs("whisper-normalizer", &REQUIREMENTS, &ALONE)?.join("python");
+        let mut command = shell::program(python);
+        command.arg(SCRIPT).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("cannot start the Python of the environment")?;
+        let requests = child.stdin.take().context("standard input is a pipe")?;
+        let replies = child.stdout.take().context("standard output is a pipe")?;
+        Ok(Self { child, requests, replies: BufReader::new(replies) })
+    }
+
+    /// The units of `text`; see [`Normalize`].
+    pub(crate) fn units(
+        &mut self,
+        text: &str,
+        language: Option<&str>,
+        unit: Unit,
+    ) -> Result<Vec<String>> {
+        let kind = match (unit, language) {
+            (Unit::Letter, _) => "letters",
+            (Unit::Word, Some("en")) => "english",
+            (Unit::Word, _) => "basic",
+        };
+        writeln!(self.requests, "{}", json!({"text": text, "kind": kind}))?;
+        let mut reply = String::new();
+        self.replies.read_line(&mut reply)?;
+        let text: String = serde_json::from_str(&reply).context("the normalizer failed")?;
+        Ok(text.split_whitespace().map(str::to_owned).collect())
+    }
+}
+
+impl Drop for Normalizer {
+    fn drop(&mut self) {
+        // The process ends with its input; what it says then does not matter.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Result;
+
 use serde::Serialize;
 
 use super::manifest::{Clip, Metric};
+use super::normalize::Normalize;
 use super::score::{Errors, score};
 use super::{Transcript, Transcripts};
 
@@ -55,26 +58,30 @@ impl ModelScores {
         clips: &[Clip],
         stonechat: Option<&Transcripts>,
         peer: Option<&Transcripts>,
-    ) -> Self {
-        let scored = |clip: &Clip, transcripts: Option<&Transcripts>| {
+        normalize: &mut Normalize<'_>,
+    ) -> Result<Self> {
+        let mut scored = |clip: &Clip, transcripts: Option<&Transcripts>| {
             let missing =
                 Transcript { error: Some("no transcript".to_owned()), ..Transcript::default() };
-            let transcript = transcripts?.get(&clip.id).cloned().unwrap_or(missing);
-            let score = score(clip, &transcript);
+            let Some(transcripts) = transcripts else { return Ok(None) };
+            let transcript = transcripts.get(&clip.id).cloned().unwrap_or(missing);
+            let score = score(clip, &transcript, normalize)?;
             let Transcript { text, language, error } = transcript;
-            Some(Scored { text, language, error, score })
+            anyhow::Ok(Some(Scored { text, language, error, score }))
         };
         let clips: Vec<ClipScores> = clips
             .iter()
-            .map(|clip| ClipScores {
-                id: clip.id.clone(),
-                language: clip.language.clone(),
-                metric: clip.metric.map(metric_name),
-                reference: clip.reference.clone(),
-                by: Pair { stonechat: scored(clip, stonechat), peer: scored(clip, peer) },
+            .map(|clip| {
+                Ok(ClipScores {
+                    id: clip.id.clone(),
+                    language: clip.language.clone(),
+                    metric: clip.metric.map(metric_name),
+                    reference: clip.reference.clone(),
+                    by: Pair { stonechat: scored(clip, stonechat)?, peer: scored(clip, peer)? },
+                })
             })
-            .collect();
-        Self { model: model.to_owned(), totals: totals(&clips), clips }
+            .collect::<Result<_>>()?;
+        Ok(Self { model: model.to_owned(), totals: totals(&clips), clips })
     }
 
     /// Prints each clip if asked to, then the totals; `names` are those of the two sides.
@@ -208,7 +215,10 @@ mod tests {
         };
         let ours = transcripts(["a b c d e f g h", "x", ""]);
         let peer = transcripts(["a b c d", "x y", "bye bye"]);
-        let scores = ModelScores::new("m", &clips, Some(&ours), Some(&peer));
+        let mut split = |text: &str, _: Option<&str>, _| {
+            Ok(text.split_whitespace().map(str::to_owned).collect())
+        };
+        let scores = ModelScores::new("m", &clips, Some(&ours), Some(&peer), &mut split).unwrap();
         let of = |group: &str| {
             let total = &scores.totals[group];
             let pair = [total.stonechat, total.peer].map(|side| side.unwrap());
