@@ -8,8 +8,8 @@
 //! |---|---|
 //! | `matrix` | strided views |
 //! | `math` | vector `exp`, `erf`, `tanh` and activations that the others inline |
-//! | `elementwise` | `add`, GELU |
-//! | `layer_norm`, `rms_norm`, `softmax` | row-wise ops, logit reductions |
+//! | `layer_norm`, `rms_norm` | norms of rows |
+//! | `log_sum_exp` | reductions of logits |
 //! | `rope` | norm and rotation of heads |
 //! | `gated` | product of an activated and a plain half of a feed-forward network |
 //! | `matmul` | choice between `gemv` (few rows) and `gemm` (many), epilogue |
@@ -21,35 +21,34 @@
 mod attention;
 mod conv1d;
 mod element;
-mod elementwise;
 mod epilogue;
 mod gated;
 mod gemm;
 mod gemv;
 mod kv;
 mod layer_norm;
+mod log_sum_exp;
 mod lstm;
 mod math;
 mod matmul;
 mod matrix;
 mod rms_norm;
 mod rope;
-mod softmax;
+mod row_tasks;
 #[cfg(test)]
 mod test_data;
 mod top_k;
 
 pub use attention::{Attention, Precision, QueryRow, attention};
 pub use conv1d::conv1d;
-pub use elementwise::{add_in_place, gelu_in_place};
 pub use epilogue::{Activation, Epilogue};
 pub use gated::{GatedActivation, gated};
 pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN};
 pub use layer_norm::{LayerNorm, layer_norm};
+pub use log_sum_exp::{log_sum_exp, max};
 pub use lstm::Lstm;
 pub use matmul::{DenseWeight, matmul, matmul_dequantized};
 pub use matrix::{MatMut, MatRef, SharedMut};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rope::{Rope, RopePairs, Rotation, rope};
-pub use softmax::{argmax, log_softmax_in_place, log_sum_exp, max, softmax_in_place};
 pub use top_k::{TopKEntry, top_k};

@@ -1,11 +1,11 @@
 //! RMS norm.
 
+use std::ops::Range;
+
 use super::matrix::{MatMut, MatRef, SharedMut};
+use super::row_tasks::for_row_ranges;
 use crate::Cpu;
 use crate::simd::{Kernel, Simd};
-
-/// Values of a task: a decode step's few rows stay on the calling thread.
-const TASK_LEN: usize = 32 << 10;
 
 /// Parameters of [`rms_norm`].
 #[derive(Debug, Clone, Copy)]
@@ -30,30 +30,26 @@ pub fn rms_norm(cpu: &Cpu, out: MatMut<'_>, x: MatRef<'_>, norm: RmsNorm<'_>) {
     let (out, x) = (out.checked(), x.checked());
     assert_eq!((out.rows, out.cols), (x.rows, x.cols), "rms_norm: shapes differ");
     assert_eq!(norm.weight.len(), x.cols, "rms_norm: weight length is not the row width");
-    let rows_per_task = (TASK_LEN / x.cols.max(1)).clamp(1, 256);
     let out = out.shared();
-    cpu.threads.run(x.rows.div_ceil(rows_per_task), |task| {
-        let first = task * rows_per_task;
-        let n_rows = rows_per_task.min(x.rows - first);
-        cpu.isa.dispatch(Rows { out, x, norm, first, n_rows });
+    for_row_ranges(cpu, x.rows, x.cols, |rows| {
+        cpu.isa.dispatch(RmsNormRows { out, x, norm, rows });
     });
 }
 
-struct Rows<'a> {
+struct RmsNormRows<'a> {
     out: SharedMut<'a>,
     x: MatRef<'a>,
     norm: RmsNorm<'a>,
-    first: usize,
-    n_rows: usize,
+    rows: Range<usize>,
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for RmsNormRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let RmsNorm { weight, eps, accumulate } = self.norm;
-        for r in self.first..self.first + self.n_rows {
+        for r in self.rows {
             let x = self.x.row(r);
             // SAFETY: a row of the output belongs to one task, which takes it once.
             let out = unsafe { self.out.span(r, 0, self.x.cols) };

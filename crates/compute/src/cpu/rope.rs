@@ -1,12 +1,12 @@
 //! Rotary position embedding, with the norm of each head that some models put before it.
 
+use std::ops::Range;
+
 use super::matrix::{MatMut, MatRef, SharedMut};
 use super::rms_norm::inverse_rms;
+use super::row_tasks::for_row_ranges;
 use crate::Cpu;
 use crate::simd::{Kernel, Simd};
-
-/// Values of a task: a decode step's row stays on the calling thread.
-const TASK_LEN: usize = 32 << 10;
 
 /// Which channels of a head form a pair that is rotated together; `R` channels are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,28 +61,24 @@ pub fn rope(cpu: &Cpu, x: MatMut<'_>, args: Rope<'_>) {
             angles.cols
         );
     }
-    let rows_per_task = (TASK_LEN / x.cols.max(1)).max(1);
     let x = x.shared();
-    cpu.threads.run(x.rows.div_ceil(rows_per_task), |task| {
-        let first = task * rows_per_task;
-        let n_rows = rows_per_task.min(x.rows - first);
-        cpu.isa.dispatch(Rows { x, args, first, n_rows });
+    for_row_ranges(cpu, x.rows, x.cols, |rows| {
+        cpu.isa.dispatch(RopeRows { x, args, rows });
     });
 }
 
-struct Rows<'a> {
+struct RopeRows<'a> {
     x: SharedMut<'a>,
     args: Rope<'a>,
-    first: usize,
-    n_rows: usize,
+    rows: Range<usize>,
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for RopeRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for r in self.first..self.first + self.n_rows {
+        for r in self.rows {
             // SAFETY: no other task has this row, and only one slice of it lives at a time.
             let row = unsafe { self.x.span(r, 0, self.x.cols) };
             for head in row.chunks_exact_mut(self.args.head_dim) {
