@@ -23,7 +23,7 @@ pub use token::WasmSimd128;
 #[cfg(target_arch = "x86_64")]
 pub use token::{Avx2, Avx512, Avx512Bf16, Avx512Vnni, AvxVnni};
 #[cfg(target_arch = "aarch64")]
-pub use token::{Neon, NeonDot, NeonI8mm};
+pub use token::{Neon, NeonDot};
 pub(crate) use vector::transposed;
 pub use vector::{F32, Simd, U32};
 
@@ -63,9 +63,6 @@ pub enum Isa {
     /// NEON with `dotprod`.
     #[cfg(target_arch = "aarch64")]
     NeonDot(NeonDot),
-    /// NEON with `dotprod` and `i8mm`.
-    #[cfg(target_arch = "aarch64")]
-    NeonI8mm(NeonI8mm),
     /// WebAssembly `simd128`.
     #[cfg(target_arch = "wasm32")]
     WasmSimd128(WasmSimd128),
@@ -108,8 +105,6 @@ macro_rules! match_isa {
             $crate::simd::Isa::Neon($token) => $body,
             #[cfg(target_arch = "aarch64")]
             $crate::simd::Isa::NeonDot($token) => $body,
-            #[cfg(target_arch = "aarch64")]
-            $crate::simd::Isa::NeonI8mm($token) => $body,
             #[cfg(target_arch = "wasm32")]
             $crate::simd::Isa::WasmSimd128($token) => $body,
         }
@@ -267,7 +262,6 @@ impl Isa {
         {
             tiers.extend(Neon::try_new().map(Self::Neon));
             tiers.extend(NeonDot::try_new().map(Self::NeonDot));
-            tiers.extend(NeonI8mm::try_new().map(Self::NeonI8mm));
         }
         #[cfg(target_arch = "wasm32")]
         tiers.extend(WasmSimd128::try_new().map(Self::WasmSimd128));
@@ -278,7 +272,7 @@ impl Isa {
     pub const NAMES: &'static [&'static str] = if cfg!(target_arch = "x86_64") {
         &["scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx"]
     } else if cfg!(target_arch = "aarch64") {
-        &["scalar", "neon", "neondot", "neoni8mm"]
+        &["scalar", "neon", "neondot"]
     } else if cfg!(target_arch = "wasm32") {
         &["scalar", "simd128"]
     } else {
@@ -293,7 +287,6 @@ impl Isa {
 
     /// Runs `kernel` inside the feature context of the vectors that the tier has: products of integers and tiles add
     /// nothing to what is generic over [`Simd`], which is compiled once for each width.
-    #[inline]
     pub fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
         macro_rules! run {
             ($token:expr) => {{
@@ -319,15 +312,12 @@ impl Isa {
             Self::Neon(token) => run!(token),
             #[cfg(target_arch = "aarch64")]
             Self::NeonDot(token) => run!(token.neon()),
-            #[cfg(target_arch = "aarch64")]
-            Self::NeonI8mm(token) => run!(token.neon_dot().neon()),
             #[cfg(target_arch = "wasm32")]
             Self::WasmSimd128(token) => run!(token),
         }
     }
 
     /// Calls `f`, plain code for the compiler to make vectors of, in the same context.
-    #[inline]
     pub fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output {
         self.dispatch(Plain(f))
     }
@@ -379,8 +369,6 @@ impl Isa {
             Self::Neon(_) => 1,
             #[cfg(target_arch = "aarch64")]
             Self::NeonDot(_) => 2,
-            #[cfg(target_arch = "aarch64")]
-            Self::NeonI8mm(_) => 3,
             #[cfg(target_arch = "wasm32")]
             Self::WasmSimd128(_) => 1,
         }

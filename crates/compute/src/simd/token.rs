@@ -324,13 +324,6 @@ mod aarch64 {
             pub neon: "neon",
             pub dotprod: "dotprod",
         }
-
-        /// [`NeonDot`] and `i8mm`, the 8-bit matrix product.
-        pub struct NeonI8mm {
-            pub neon: "neon",
-            pub dotprod: "dotprod",
-            pub i8mm: "i8mm",
-        }
     }
 
     impl Neon {
@@ -348,18 +341,9 @@ mod aarch64 {
             Neon { neon: self.neon }
         }
     }
-
-    impl NeonI8mm {
-        /// The token without the 8-bit matrix product.
-        #[inline(always)]
-        #[must_use]
-        pub fn neon_dot(self) -> NeonDot {
-            NeonDot { neon: self.neon, dotprod: self.dotprod }
-        }
-    }
 }
 #[cfg(target_arch = "aarch64")]
-pub use aarch64::{Neon, NeonDot, NeonI8mm};
+pub use aarch64::{Neon, NeonDot};
 
 #[cfg(target_arch = "wasm32")]
 #[expect(missing_docs, reason = "each field is named after the feature it proves")]

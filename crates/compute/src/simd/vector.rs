@@ -13,7 +13,7 @@ use super::token::WasmSimd128;
 #[cfg(target_arch = "x86_64")]
 use super::token::{Avx2, Avx512, Avx512Bf16, Avx512Vnni, AvxVnni};
 #[cfg(target_arch = "aarch64")]
-use super::token::{Neon, NeonDot, NeonI8mm};
+use super::token::{Neon, NeonDot};
 
 /// A vector of f32 values.
 pub type F32<S> = <<S as Simd>::Pulp as pulp::Simd>::f32s;
@@ -431,8 +431,6 @@ delegate!(Avx512Vnni, Avx512, Avx512Vnni::avx512);
 delegate!(Avx512Bf16, Avx512Vnni, Avx512Bf16::vnni);
 #[cfg(target_arch = "aarch64")]
 delegate!(NeonDot, Neon, NeonDot::neon);
-#[cfg(target_arch = "aarch64")]
-delegate!(NeonI8mm, NeonDot, NeonI8mm::neon_dot);
 
 /// Turns f16 bits in the low halves of the lanes into f32 values, exactly, without an F16C-like
 /// instruction: the exponent is rebiased by a multiplication, which also normalises subnormals.
