@@ -5,6 +5,7 @@ mod config;
 pub mod cpu;
 mod dtype;
 mod error;
+mod parts;
 mod scratch;
 mod shared_bytes;
 pub mod simd;
@@ -15,10 +16,11 @@ pub mod wgpu;
 pub use aligned::AlignedVec;
 pub use dtype::DType;
 pub use error::{Error, Result};
+pub use parts::Parts;
 pub use scratch::with_scratch;
 pub use shared_bytes::{ByteOwner, SharedBytes};
 pub use simd::Isa;
-pub use threads::{Parts, ThreadTeam};
+pub use threads::ThreadTeam;
 
 /// The processor as a compute device: which instructions to use and which threads.
 #[derive(Debug, Clone)]

@@ -15,9 +15,6 @@
 #[cfg(not(target_arch = "wasm32"))]
 mod workers;
 
-use std::marker::PhantomData;
-use std::ops::Range;
-
 use crate::error::Result;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -79,44 +76,6 @@ impl ThreadTeam {
             return;
         }
         (0..n_tasks).for_each(task);
-    }
-}
-
-/// A slice of which each task of a loop writes parts of its own.
-#[derive(Debug, Clone, Copy)]
-pub struct Parts<'a, T> {
-    data: *mut T,
-    len: usize,
-    slice: PhantomData<&'a mut [T]>,
-}
-
-// SAFETY: as for the `&mut [T]` it was made from; `part`'s callers promise disjointness.
-unsafe impl<T: Send> Send for Parts<'_, T> {}
-// SAFETY: a shared `Parts` gives no access but through `part`, as above.
-unsafe impl<T: Send> Sync for Parts<'_, T> {}
-
-impl<'a, T> Parts<'a, T> {
-    /// All of `slice`.
-    pub fn new(slice: &'a mut [T]) -> Self {
-        Self { data: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
-    }
-
-    /// The elements of `range`.
-    ///
-    /// # Safety
-    /// No other reference to them lives at the same time.
-    ///
-    /// # Panics
-    /// If the range ends outside the slice.
-    #[must_use]
-    pub unsafe fn part(self, range: Range<usize>) -> &'a mut [T] {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "part {range:?} of {}",
-            self.len
-        );
-        // SAFETY: inside the slice by the assertion; the caller vouches that nobody else has it.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(range.start), range.len()) }
     }
 }
 

@@ -182,16 +182,13 @@ impl KvPool {
         let layout = self.layout;
         let memory = Parts::new(bytemuck::cast_slice_mut(&mut self.memory));
         let write_head = |g: usize| {
-            // SAFETY: a head of a page is written by the head's task alone.
-            let head_of = |page: u32| unsafe {
-                let start = page as usize * layout.page_bytes() + g * layout.head_bytes();
-                memory.part(start..start + layout.head_bytes())
-            };
+            // SAFETY: `memory` was made for this call, which runs one task a head.
+            let pages = unsafe { HeadPages::new(memory, layout, g) };
             let channels = g * layout.head_dim..(g + 1) * layout.head_dim;
-            let head = Head { layout, head_of, k, v, rows, channels };
+            let head = HeadWriter { pages, k, v, rows, channels };
             match layout.dtype {
-                KvDType::F32 => cpu.isa.dispatch(Store::<f32, _>(head, PhantomData)),
-                KvDType::F16 => cpu.isa.dispatch(Store::<f16, _>(head, PhantomData)),
+                KvDType::F32 => cpu.isa.dispatch(StoreHead::<f32>(head, PhantomData)),
+                KvDType::F16 => cpu.isa.dispatch(StoreHead::<f16>(head, PhantomData)),
                 KvDType::Q8_0 => head.quantize(),
             }
         };
@@ -236,7 +233,7 @@ const STRIP: usize = 64;
 const BLOCK: usize = 8;
 
 /// An element that is stored without a scale.
-trait Stored: Pod + Default {
+trait KvElement: Pod + Default {
     /// Converts values.
     fn narrow<S: Simd>(s: S, to: &mut [Self], from: &[f32]);
 
@@ -244,7 +241,7 @@ trait Stored: Pod + Default {
     fn transpose<S: Simd>(s: S, rows: [[Self; BLOCK]; BLOCK]) -> [[Self; BLOCK]; BLOCK];
 }
 
-impl Stored for f32 {
+impl KvElement for f32 {
     #[inline(always)]
     fn narrow<S: Simd>(_: S, to: &mut [Self], from: &[f32]) {
         to.copy_from_slice(from);
@@ -256,7 +253,7 @@ impl Stored for f32 {
     }
 }
 
-impl Stored for f16 {
+impl KvElement for f16 {
     #[inline(always)]
     fn narrow<S: Simd>(s: S, to: &mut [Self], from: &[f32]) {
         s.narrow_f16(to, from);
@@ -268,59 +265,98 @@ impl Stored for f16 {
     }
 }
 
-/// What is stored of a head, which has `channels` of each row. `head_of` gives the head's bytes in a page.
-struct Head<'a, F> {
+/// One KV head in every page of a pool, for the task that writes it.
+struct HeadPages<'a> {
+    memory: Parts<'a, u8>,
     layout: KvLayout,
-    head_of: F,
+    kv_head: usize,
+}
+
+impl<'a> HeadPages<'a> {
+    /// # Safety
+    /// While the result is alive, for every page of `memory`:
+    /// - no other reference to the bytes of head `kv_head` is alive;
+    /// - no other `HeadPages` of `kv_head` is used.
+    unsafe fn new(memory: Parts<'a, u8>, layout: KvLayout, kv_head: usize) -> Self {
+        Self { memory, layout, kv_head }
+    }
+
+    #[inline(always)]
+    fn start(&self, page: u32) -> usize {
+        page as usize * self.layout.page_bytes() + self.kv_head * self.layout.head_bytes()
+    }
+
+    /// The head's bytes in `page`; the borrow of `self` keeps two of them from being alive at once.
+    ///
+    /// # Panics
+    /// If there is no such page.
+    #[inline(always)]
+    fn get_mut(&mut self, page: u32) -> &mut [u8] {
+        let start = self.start(page);
+        // SAFETY: by the promise made to `new` no other reference lies outside of this value, and the result borrows it.
+        unsafe { self.memory.part(start..start + self.layout.head_bytes()) }
+    }
+
+    /// Prefetches the keys of a slot: as many lines as there are channels, for each of which a store would wait.
+    #[inline(always)]
+    fn prefetch_keys<T>(&self, row: KvRow) {
+        let keys = self.memory.address(self.start(row.page)).cast::<T>();
+        for channel in 0..self.layout.head_dim {
+            prefetch(keys.wrapping_add(channel * PAGE_LEN + row.slot as usize));
+        }
+    }
+}
+
+/// Keys and values of one KV head, which has `channels` of each row, and where they go.
+struct HeadWriter<'a> {
+    pages: HeadPages<'a>,
     k: MatRef<'a>,
     v: MatRef<'a>,
     rows: &'a [KvRow],
     channels: Range<usize>,
 }
 
-impl<'m, F: Fn(u32) -> &'m mut [u8]> Head<'_, F> {
-    /// Stores it in 8 bits.
+impl HeadWriter<'_> {
+    /// Stores them in 8 bits.
     fn quantize(self) {
-        let Self { layout, head_of, k, v, rows, channels } = self;
+        let Self { mut pages, k, v, rows, channels } = self;
         for (t, row) in rows.iter().enumerate() {
             let (k, v) = (&k.row(t)[channels.clone()], &v.row(t)[channels.clone()]);
-            q8_0::write(layout, head_of(row.page), row.slot as usize, k, v);
+            q8_0::write(pages.layout, pages.get_mut(row.page), row.slot as usize, k, v);
         }
     }
 }
 
 /// Stores a head as values of `T`, run by run: a run is adjacent rows in adjacent slots of one page.
-struct Store<T, H>(H, PhantomData<T>);
+struct StoreHead<'a, T>(HeadWriter<'a>, PhantomData<T>);
 
-impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>> {
+impl<T: KvElement> Kernel for StoreHead<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Head { layout, head_of, k, v, rows, channels } = self.0;
+        let HeadWriter { mut pages, k, v, rows, channels } = self.0;
+        let layout = pages.layout;
         let c = layout.head_dim;
-        // A slot's keys are on as many lines as there are channels, which a store would wait for one by one.
-        let ask_for_slot = |row: KvRow| {
-            let keys: &[T] = bytemuck::cast_slice(head_of(row.page));
-            for column in keys[row.slot as usize..].chunks(PAGE_LEN).take(c) {
-                prefetch(column.as_ptr());
-            }
-        };
         let mut strips = [[T::default(); STRIP]; RUN];
         let mut t = 0;
-        rows.first().into_iter().for_each(|&row| ask_for_slot(row));
+        if let Some(&row) = rows.first() {
+            pages.prefetch_keys::<T>(row);
+        }
         while t < rows.len() {
             let first = rows[t];
             let limit = RUN.min(rows.len() - t);
             let goes_on =
                 |i: usize| rows[t + i] == KvRow { page: first.page, slot: first.slot + i as u32 };
             let n = (1..limit).find(|&i| !goes_on(i)).unwrap_or(limit);
-            rows.get(t + n).into_iter().for_each(|&row| ask_for_slot(row));
-            let head: &mut [T] = bytemuck::cast_slice_mut(head_of(first.page));
+            if let Some(&row) = rows.get(t + n) {
+                pages.prefetch_keys::<T>(row);
+            }
+            let head: &mut [T] = bytemuck::cast_slice_mut(pages.get_mut(first.page));
             let (keys, values) = head.split_at_mut(c * PAGE_LEN);
             let slot = first.slot as usize;
-            // Rows lie far apart, where the processor does not foresee them.
-            let ask_for = |x: MatRef<'_>, i: usize| {
+            // Rows of the next run lie too far apart for the hardware prefetcher.
+            let prefetch_row = |x: MatRef<'_>, i: usize| {
                 if t + n + i < x.rows {
                     let values = &x.row(t + n + i)[channels.clone()];
                     prefetch_span(values.as_ptr(), values.len());
@@ -330,7 +366,7 @@ impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>>
                 let len = STRIP.min(c - from);
                 for (i, strip) in strips[..n].iter_mut().enumerate() {
                     if from == 0 {
-                        ask_for(k, i);
+                        prefetch_row(k, i);
                     }
                     T::narrow(s, &mut strip[..len], &k.row(t + i)[channels.clone()][from..][..len]);
                 }
@@ -338,7 +374,7 @@ impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>>
                 store_columns(s, keys, slot, &strips[..n]);
             }
             for i in 0..n {
-                ask_for(v, i);
+                prefetch_row(v, i);
                 let row = &mut values[(slot + i) * layout.value_stride()..][..c];
                 T::narrow(s, row, &v.row(t + i)[channels.clone()]);
             }
@@ -349,7 +385,7 @@ impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>>
 
 /// Stores columns of `strips` in `keys`, `[columns][PAGE_LEN]`, from slot `slot` on.
 #[inline(always)]
-fn store_columns<T: Stored, S: Simd>(s: S, keys: &mut [T], slot: usize, strips: &[[T; STRIP]]) {
+fn store_columns<T: KvElement, S: Simd>(s: S, keys: &mut [T], slot: usize, strips: &[[T; STRIP]]) {
     let (blocks, rest) = strips.as_chunks::<BLOCK>();
     let n_columns = keys.len() / PAGE_LEN;
     // Loops over indices: iterators stay calls here, for as much time as all the rest.

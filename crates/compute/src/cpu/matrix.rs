@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::Parts;
 use crate::simd::prefetch_span;
 
 /// `rows × cols` values to read: row `r` is `data[r * stride..][..cols]`. A stride below `cols`
@@ -31,9 +32,9 @@ pub struct MatMut<'a> {
     pub stride: usize,
 }
 
-/// One past the last index that is touched.
+/// Length of the data that the rows span; saturates, so that no length passes for an overflowing one.
 fn end(rows: usize, cols: usize, stride: usize) -> usize {
-    if rows == 0 { 0 } else { (rows - 1) * stride + cols }
+    if rows == 0 { 0 } else { (rows - 1).saturating_mul(stride).saturating_add(cols) }
 }
 
 impl<'a> MatRef<'a> {
@@ -156,44 +157,63 @@ impl<'a> MatMut<'a> {
     #[track_caller]
     pub fn shared(self) -> SharedMut<'a> {
         let Self { data, rows, cols, stride } = self.checked();
-        SharedMut { data: data.as_mut_ptr(), rows, cols, stride, _life: std::marker::PhantomData }
+        SharedMut { data: Parts::new(data), rows, cols, stride }
     }
 }
 
 /// A checked output ([`MatMut::shared`]) that several threads write, each to rectangles of its own.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedMut<'a> {
-    data: *mut f32,
+    data: Parts<'a, f32>,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     pub(crate) stride: usize,
-    _life: std::marker::PhantomData<&'a mut [f32]>,
 }
-
-// SAFETY: the pointer is only turned into references by `span`, whose callers promise disjointness.
-unsafe impl Send for SharedMut<'_> {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for SharedMut<'_> {}
 
 impl<'a> SharedMut<'a> {
     /// Columns `col .. col + len` of row `r`.
     ///
     /// # Safety
-    /// - There are such a row and such columns.
-    /// - No other reference to any of these values lives at the same time.
+    /// - No other reference to any of these values is alive while the result is.
+    /// - No copy of `self` hands out any of them meanwhile, on any thread.
+    ///
+    /// # Panics
+    /// If there is no such row or it has no such columns.
     #[must_use]
     #[inline(always)]
     pub unsafe fn span(self, r: usize, col: usize, len: usize) -> &'a mut [f32] {
-        debug_assert!(r < self.rows && col + len <= self.cols);
-        // SAFETY: `shared` checked that all rows lie inside the buffer; the caller vouches for the place
-        // and for exclusive use.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(r * self.stride + col), len) }
+        let Self { rows, cols, stride, .. } = self;
+        let is_inside = r < rows && col <= cols && len <= cols - col;
+        assert!(is_inside, "columns {col}+{len} of row {r} of a {rows}x{cols} output");
+        let start = r * stride + col;
+        // SAFETY: rows do not overlap, so that the caller's promise about columns is one about elements.
+        unsafe { self.data.part(start..start + len) }
     }
 
     /// Asks for the memory of columns `cols` of row `r`, as far as there are such columns.
     #[inline(always)]
     pub fn prefetch(self, r: usize, cols: Range<usize>) {
         let len = cols.end.min(self.cols).saturating_sub(cols.start);
-        prefetch_span(self.data.wrapping_add(r * self.stride + cols.start), len);
+        prefetch_span(self.data.address(r * self.stride + cols.start), len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MatMut, MatRef};
+
+    #[test]
+    #[should_panic(expected = "columns 1+2 of row 1 of a 2x2 output")]
+    fn a_span_beyond_its_row_is_refused() {
+        let mut data = [0.0; 8];
+        let out = MatMut::new(&mut data, 2, 2, 4).shared();
+        // SAFETY: this is the only reference.
+        let _ = unsafe { out.span(1, 1, 2) };
+    }
+
+    #[test]
+    #[should_panic(expected = "matrix of stride")]
+    fn a_shape_that_overflows_is_refused() {
+        let _ = MatRef::new(&[0.0; 8], 3, 2, usize::MAX / 2 + 1);
     }
 }

@@ -5,6 +5,8 @@
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use bytemuck::{Pod, Zeroable};
@@ -51,18 +53,46 @@ impl Amx {
         self.vectors
     }
 
-    /// Calls `f` with the tiles of this thread, which are given back to the system afterwards. `f` must
-    /// not call this itself: the inner call would give the tiles of the outer one back.
+    /// Calls `f` with the tile registers of this thread, configured, and releases them afterwards.
+    ///
+    /// # Panics
+    /// If `f` calls this: the inner call would release the tiles of the outer one.
+    #[track_caller]
     pub fn with_tiles<R>(self, f: impl FnOnce(&Tiles) -> R) -> R {
         let tiles = Tiles::configured();
         f(&tiles)
     }
 }
 
+thread_local! {
+    /// Whether a [`Tiles`] of this thread is alive.
+    static TILES_IN_USE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Claim of this thread's tile registers, one at a time; it stays on the thread.
+#[derive(Debug)]
+struct TilesClaim(PhantomData<*mut ()>);
+
+impl TilesClaim {
+    /// # Panics
+    /// If this thread has one already.
+    #[track_caller]
+    fn new() -> Self {
+        assert!(!TILES_IN_USE.replace(true), "tiles: nested use on one thread");
+        Self(PhantomData)
+    }
+}
+
+impl Drop for TilesClaim {
+    fn drop(&mut self) {
+        TILES_IN_USE.set(false);
+    }
+}
+
 /// The configured registers of a thread; they stay on it.
 #[derive(Debug)]
 pub struct Tiles {
-    on_this_thread: std::marker::PhantomData<*mut ()>,
+    _claim: TilesClaim,
 }
 
 /// What `ldtilecfg` reads: palette 1 with eight registers of 16 rows of 64 bytes.
@@ -116,11 +146,13 @@ macro_rules! prefetch {
 }
 
 impl Tiles {
+    #[track_caller]
     fn configured() -> Self {
+        let claim = TilesClaim::new();
         // SAFETY: only `Amx::with_tiles` calls this, and an `Amx` exists only where `try_new` found the
         // instructions; the configuration is valid and outlives the instruction.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIGURATION, options(nostack)) };
-        Self { on_this_thread: std::marker::PhantomData }
+        Self { _claim: claim }
     }
 
     /// `sums[i][j] += Σ inputs[i] · weights[j]`: `inputs` are two tiles of 16 rows for each 32 values,
@@ -300,4 +332,31 @@ fn is_allowed() -> bool {
 #[cfg(not(target_os = "linux"))]
 fn is_allowed() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::{Amx, TilesClaim};
+
+    #[test]
+    fn a_thread_claims_its_tiles_once() {
+        let claim = TilesClaim::new();
+        assert!(catch_unwind(|| drop(TilesClaim::new())).is_err());
+        std::thread::spawn(|| drop(TilesClaim::new())).join().unwrap();
+        drop(claim);
+        drop(TilesClaim::new());
+    }
+
+    #[test]
+    fn nested_use_of_tiles_panics() {
+        let Some(amx) = Amx::try_new() else {
+            println!("SKIPPED nested_use_of_tiles_panics: this CPU has no AMX");
+            return;
+        };
+        let nested = || amx.with_tiles(|_| amx.with_tiles(|_| ()));
+        assert!(catch_unwind(nested).is_err());
+        amx.with_tiles(|_| ());
+    }
 }
