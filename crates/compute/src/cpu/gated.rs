@@ -1,4 +1,4 @@
-//! Gated activations of feed-forward networks.
+//! Activation of gated MLPs (`SwiGLU`, `GeGLU`).
 
 use super::math::{gelu_tanh, sigmoid, silu};
 use super::matrix::{MatMut, MatRef};
@@ -24,7 +24,7 @@ pub enum GatedActivation {
 }
 
 impl GatedActivation {
-    /// `out = act(gate) * up` on this thread.
+    /// Computes `out = act(gate) * up` on this thread.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -50,8 +50,8 @@ impl GatedActivation {
 
 /// `out[t,f] = act(gate[t,f]) * up[t,f]`.
 ///
-/// Shapes: all `[T, F]`. Numerics: relative error of about 5e-7 for [`GatedActivation::Silu`]; the
-/// approximate GELU has an absolute one of 3e-7 of the larger of `|gate|` and 1.
+/// Shapes: all `[T, F]`. Numerics: relative error of about 5e-7 for [`GatedActivation::Silu`]; absolute error of
+/// `3e-7 * max(|gate|, 1)` of the approximate GELU.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -69,7 +69,7 @@ pub fn gated(
     let out = out.shared();
     for_row_ranges(cpu, out.rows, out.cols, |rows| {
         for r in rows {
-            // SAFETY: the task alone writes its rows, one at a time.
+            // SAFETY: each row belongs to one task, and one span is alive at a time.
             let out = unsafe { out.span(r, 0, out.cols) };
             activation.combine(cpu.isa, out, gate.row(r), up.row(r));
         }

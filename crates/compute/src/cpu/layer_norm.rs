@@ -20,8 +20,8 @@ pub struct LayerNorm<'a> {
 
 /// `out[t,d] = (x[t,d] - mean_d(x[t])) / sqrt(var_d(x[t]) + eps) * weight[d] + bias[d]`.
 ///
-/// Shapes: `x`, `out` = `[T, D]`. Numerics: two passes, f32 sums per lane; the variance is of the
-/// centred values. Source: Ba et al. 2016, eq. 4, with PyTorch's `eps` placement.
+/// Shapes: `x`, `out` = `[T, D]`. Numerics: two passes, one f32 sum per lane, variance of the centred values. Source: Ba et
+/// al. 2016, eq. 4, with PyTorch's `eps` placement.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -54,7 +54,7 @@ impl Kernel for LayerNormRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for r in self.rows {
-            // SAFETY: each row belongs to one task, and a task visits it once.
+            // SAFETY: each row belongs to one task, and one span is alive at a time.
             let out = unsafe { self.out.span(r, 0, self.x.cols) };
             normalize(s, out, self.x.row(r), self.norm);
         }

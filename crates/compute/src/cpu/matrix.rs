@@ -1,12 +1,12 @@
-//! Views of f32 matrices with a row stride.
+//! Strided views of f32 matrices.
 
 use std::ops::Range;
 
 use crate::Parts;
 use crate::simd::prefetch_span;
 
-/// `rows × cols` values to read: row `r` is `data[r * stride..][..cols]`. A stride below `cols`
-/// makes rows overlap, which is how a convolution reads its input.
+/// Read-only view of `rows × cols` values: row `r` is `data[r * stride..][..cols]`. With a stride below `cols` rows overlap,
+/// as a convolution reads its input.
 #[derive(Debug, Clone, Copy)]
 pub struct MatRef<'a> {
     /// The values.
@@ -19,7 +19,7 @@ pub struct MatRef<'a> {
     pub stride: usize,
 }
 
-/// `rows × cols` values to write: row `r` is `data[r * stride..][..cols]`; rows do not overlap.
+/// Mutable view of `rows × cols` values: row `r` is `data[r * stride..][..cols]`; rows do not overlap.
 #[derive(Debug)]
 pub struct MatMut<'a> {
     /// The values.
@@ -38,7 +38,7 @@ fn end(rows: usize, cols: usize, stride: usize) -> usize {
 }
 
 impl<'a> MatRef<'a> {
-    /// Rows that follow each other without gaps.
+    /// View of rows without gaps.
     ///
     /// # Panics
     /// If `data` is shorter than `rows * cols`.
@@ -48,7 +48,7 @@ impl<'a> MatRef<'a> {
         Self::new(data, rows, cols, cols)
     }
 
-    /// Rows whose starts are `stride` apart.
+    /// View of rows whose starts are `stride` apart.
     ///
     /// # Panics
     /// If `data` ends before the last row does.
@@ -65,10 +65,10 @@ impl<'a> MatRef<'a> {
         &self.data[r * self.stride..][..self.cols]
     }
 
-    /// The rows `from .. from + rows`.
+    /// View of the rows `from .. from + rows`.
     ///
     /// # Panics
-    /// If these rows end before.
+    /// If there are fewer rows.
     #[must_use]
     #[track_caller]
     pub fn slice(self, from: usize, rows: usize) -> Self {
@@ -91,7 +91,7 @@ impl<'a> MatRef<'a> {
 }
 
 impl<'a> MatMut<'a> {
-    /// Rows that follow each other without gaps.
+    /// View of rows without gaps.
     ///
     /// # Panics
     /// If `data` is shorter than `rows * cols`.
@@ -101,7 +101,7 @@ impl<'a> MatMut<'a> {
         Self::new(data, rows, cols, cols)
     }
 
-    /// Rows whose starts are `stride` apart.
+    /// View of rows whose starts are `stride` apart.
     ///
     /// # Panics
     /// If `data` ends before the last row does, or if rows overlap.
@@ -118,16 +118,16 @@ impl<'a> MatMut<'a> {
         &mut self.data[r * self.stride..][..self.cols]
     }
 
-    /// The same rows for a shorter time.
+    /// View with a shorter lifetime.
     #[must_use]
     pub fn reborrow(&mut self) -> MatMut<'_> {
         MatMut { data: &mut *self.data, rows: self.rows, cols: self.cols, stride: self.stride }
     }
 
-    /// The rows `from .. from + rows`.
+    /// View of the rows `from .. from + rows`.
     ///
     /// # Panics
-    /// If these rows end before.
+    /// If there are fewer rows.
     #[must_use]
     #[track_caller]
     pub fn slice(self, from: usize, rows: usize) -> Self {
@@ -149,7 +149,7 @@ impl<'a> MatMut<'a> {
         self
     }
 
-    /// The same rows for several threads.
+    /// View that several threads can write.
     ///
     /// # Panics
     /// If the data ends before the last row does, or if rows overlap.
@@ -161,7 +161,7 @@ impl<'a> MatMut<'a> {
     }
 }
 
-/// A checked output ([`MatMut::shared`]) that several threads write, each to rectangles of its own.
+/// Output of a parallel op ([`MatMut::shared`]): tasks write disjoint spans of its rows.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedMut<'a> {
     data: Parts<'a, f32>,
@@ -190,7 +190,7 @@ impl<'a> SharedMut<'a> {
         unsafe { self.data.part(start..start + len) }
     }
 
-    /// Asks for the memory of columns `cols` of row `r`, as far as there are such columns.
+    /// Prefetches columns `cols` of row `r`, up to the end of the row.
     #[inline(always)]
     pub fn prefetch(self, r: usize, cols: Range<usize>) {
         let len = cols.end.min(self.cols).saturating_sub(cols.start);

@@ -14,14 +14,13 @@ pub struct RmsNorm<'a> {
     pub weight: &'a [f32],
     /// Added to the mean of the squares.
     pub eps: f32,
-    /// Whether the result is added to what the output held or replaces it.
+    /// Whether to add to the output instead of overwriting it.
     pub accumulate: bool,
 }
 
 /// `out[t,d] = x[t,d] / sqrt(mean_d(x[t]²) + eps) * weight[d]`, or `+=` with `accumulate`.
 ///
-/// Shapes: `x`, `out` = `[T, D]`. Numerics: f32 sums per lane. Source: Zhang & Sennrich 2019,
-/// eq. 4.
+/// Shapes: `x`, `out` = `[T, D]`. Numerics: one f32 sum per lane. Source: Zhang & Sennrich 2019, eq. 4.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -51,7 +50,7 @@ impl Kernel for RmsNormRows<'_> {
         let RmsNorm { weight, eps, accumulate } = self.norm;
         for r in self.rows {
             let x = self.x.row(r);
-            // SAFETY: a row of the output belongs to one task, which takes it once.
+            // SAFETY: each row belongs to one task, and one span is alive at a time.
             let out = unsafe { self.out.span(r, 0, self.x.cols) };
             let scale = inverse_rms(s, x, eps);
             let scale_v = s.splat(scale);
