@@ -1,22 +1,22 @@
-//! Dense f32 kernels on the CPU, generic over the SIMD token, one op a file.
+//! Dense f32 kernels on the CPU, generic over the SIMD token, one op per file.
 //!
-//! Each op checks its shapes once, then runs on caller buffers. Values are f32 and sums are f32;
-//! weights may be f16 or bf16, keys and values f16 or 8-bit integers. Not here: quantized weights (`stonechat-quant`)
-//! and anything that knows a model.
+//! Each op checks its shapes once, then runs on caller buffers. Activations and sums are f32; weights may be f16 or bf16,
+//! keys and values f16 or 8-bit integers. Not here: quantized weights (`stonechat-quant`) and anything specific to a
+//! model.
 //!
 //! | file | op |
 //! |---|---|
 //! | `matrix` | strided views |
-//! | `math` | vector `exp`, `erf`, `tanh` and activations that the others inline |
+//! | `math` | vector `exp`, `erf`, `tanh` and activations, inlined into the other kernels |
 //! | `layer_norm`, `rms_norm` | norms of rows |
 //! | `log_sum_exp` | reductions of logits |
-//! | `rope` | norm and rotation of heads |
-//! | `gated` | product of an activated and a plain half of a feed-forward network |
-//! | `matmul` | choice between `gemv` (few rows) and `gemm` (many), epilogue |
-//! | `conv1d` | convolution as matmul over overlapping rows |
-//! | `lstm` | a step of a long short-term memory |
-//! | `top_k` | the greatest values of a row |
-//! | `kv`, `attention` | paged keys and values, attention over them |
+//! | `rope` | RMS norm and rotary embedding of heads |
+//! | `gated` | `act(gate) * up` of a gated MLP (`SwiGLU`, `GeGLU`) |
+//! | `matmul` | dispatch to `gemv` (decode) or `gemm` (prefill), with an epilogue |
+//! | `conv1d` | convolution as a matmul over overlapping rows |
+//! | `lstm` | LSTM step |
+//! | `top_k` | k largest values of a row |
+//! | `kv`, `attention` | paged KV cache, attention over it |
 
 mod attention;
 mod conv1d;
