@@ -118,8 +118,9 @@ pub enum Precision {
 /// `kv_start .. kv_len` of the row's pages.
 ///
 /// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP, `tanh` within 4; with bf16
-/// ([`Attention::precision`]) each factor of a product has a relative error of up to `2^-8`. Slots that no row of a block
-/// sees do not affect the result, whatever they hold. A row that sees no position gives zeros.
+/// ([`Attention::precision`]) each factor of a product has a relative error of up to `2^-8`. Slots before the first and
+/// after the last position that the rows of a sequence see are not used, whatever they hold. A row that sees no position
+/// gives zeros.
 ///
 /// # Panics
 /// If the shapes do not fit, or a row names pages outside the table or the pool.

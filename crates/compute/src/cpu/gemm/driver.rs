@@ -77,12 +77,12 @@ impl Kernel for ChooseBlocking {
     fn run<S: Simd>(self, _: S) -> Blocking {
         let width = PANEL_VECTORS * S::LANES;
         let k = self.k.max(1);
-        let wanted_tasks = 3 * self.n_threads;
+        let target_tasks = 3 * self.n_threads;
         let panels = self.n.div_ceil(width).max(1);
         let in_cache = (PACKED_LEN / (k * width)).max(1);
-        let panels_per_block = in_cache.min(panels.div_ceil(wanted_tasks)).max(1);
+        let panels_per_block = in_cache.min(panels.div_ceil(target_tasks)).max(1);
         let n_blocks = panels.div_ceil(panels_per_block);
-        let m_blocks = wanted_tasks.div_ceil(n_blocks).min(self.m / MIN_ROWS_PER_TASK).max(1);
+        let m_blocks = target_tasks.div_ceil(n_blocks).min(self.m / MIN_ROWS_PER_TASK).max(1);
         let rows = self.m.div_ceil(m_blocks).next_multiple_of(max_mr::<S>());
         let cols = panels_per_block * width;
         Blocking { rows, cols, scratch_len: (cols + width) * self.k }
