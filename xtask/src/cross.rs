@@ -1,7 +1,6 @@
 //! `cargo xtask cross-test`: the tests of the kernels for ARM, in QEMU's user mode.
 //!
-//! Its `max` CPU has `dotprod` and `i8mm`, so that every tier of NEON is tested. How fast they are it
-//! does not tell.
+//! Its `max` CPU has `dotprod`, so that every tier of NEON is tested. It says nothing about speed.
 
 use anyhow::{Result, bail};
 

@@ -5,31 +5,31 @@ use std::ops::{Deref, DerefMut};
 #[cfg(target_os = "linux")]
 use memmap2::{Advice, MmapMut};
 
-/// Bytes of a cache line, on which values start.
+/// Bytes of a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
-/// The most values that lie before one that starts a cache line.
+/// Maximum values before the first one on a cache line boundary.
 const MAX_BEFORE: usize = CACHE_LINE / size_of::<f32>() - 1;
-/// Values from which on memory is asked for in huge pages.
+/// Minimum values for huge pages: 4 MiB.
 #[cfg(target_os = "linux")]
 const MIN_HUGE: usize = (4 << 20) / size_of::<f32>();
 
-/// f32 values that start on a 64-byte boundary, so that full-width loads split no cache line.
+/// Fixed-length f32 buffer on a 64-byte boundary, so that full-width loads split no cache line.
 ///
-/// They lie somewhere in memory that is a little larger: asked for such an alignment, the standard library
-/// writes zeros itself, where an allocator has pages of them that take no memory before they are used.
+/// The allocation is up to one cache line larger, and unaligned: for a larger alignment the standard library writes the
+/// zeros itself, instead of using the zero pages of the allocator, which take no memory until they are written.
 #[derive(Debug, Default)]
 pub struct AlignedVec {
     memory: Memory,
-    /// Of the first value in `memory`.
+    /// Index of the first value in `memory`.
     start: usize,
     len: usize,
 }
 
-/// Where values are.
+/// Backing memory.
 #[derive(Debug)]
 enum Memory {
     Heap(Vec<f32>),
-    /// Pages of their own.
+    /// Anonymous map with huge pages.
     #[cfg(target_os = "linux")]
     Pages(MmapMut),
 }
@@ -43,23 +43,23 @@ impl Default for Memory {
 impl AlignedVec {
     pub(crate) const EMPTY: Self = Self { memory: Memory::Heap(Vec::new()), start: 0, len: 0 };
 
-    /// `len` zeros, all of which are going to be used: large ones are in huge pages where the system has them, so that
-    /// reading them needs few translations and taking them few faults.
+    /// Allocates `len` zeros that will all be used: large buffers get huge pages, if the system has them, to save TLB misses
+    /// and page faults.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         #[cfg(target_os = "linux")]
         if len >= MIN_HUGE
             && let Ok(pages) = MmapMut::map_anon(len * size_of::<f32>())
         {
-            // Without huge pages there are others.
+            // Without huge pages the map has normal ones.
             let _ = pages.advise(Advice::HugePage);
             return Self { memory: Memory::Pages(pages), start: 0, len };
         }
         Self::within(bytemuck::allocation::zeroed_vec(len + MAX_BEFORE), len)
     }
 
-    /// `len` zeros, or `None` if there is no memory for them. Pages that are never touched, such as those
-    /// of sequences that are never used, are never taken.
+    /// Allocates `len` zeros; `None` if there is no memory. Pages that are never touched, such as those of unused KV pages,
+    /// are never committed.
     #[must_use]
     pub fn try_zeroed(len: usize) -> Option<Self> {
         let n_values = len.checked_add(MAX_BEFORE)?;
@@ -67,7 +67,7 @@ impl AlignedVec {
         Some(Self::within(memory, len))
     }
 
-    /// `len` values of `memory`, which has [`MAX_BEFORE`] more.
+    /// Places `len` values in `memory`, which has [`MAX_BEFORE`] more.
     fn within(memory: Vec<f32>, len: usize) -> Self {
         let address = memory.as_ptr().addr();
         let start = (address.next_multiple_of(CACHE_LINE) - address) / size_of::<f32>();
@@ -136,8 +136,8 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn memory_is_taken_when_it_is_used() {
-        // Pages of this process: other tests take some meanwhile, but not as much.
+    fn memory_is_committed_on_first_use() {
+        // Resident pages of the process: other tests commit some meanwhile, but not as many.
         let resident_bytes = || {
             let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
             pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096

@@ -2,11 +2,11 @@
 
 use std::env;
 
-/// Lowers the instruction-set tier that [`Isa::best`](crate::simd::Isa::best) picks.
+/// Variable that limits the tier of [`Isa::best`](crate::simd::Isa::best).
 pub(crate) const ISA_VARIABLE: &str = "STONECHAT_ISA";
 
-/// The value of `STONECHAT_ISA`, if it is set and not empty. Bytes that are no Unicode become
-/// replacement characters, which no tier is called.
+/// Value of `STONECHAT_ISA`, if it is set and not empty. Invalid Unicode becomes replacement characters, which match no
+/// tier.
 pub(crate) fn isa_limit() -> Option<String> {
     let value = env::var_os(ISA_VARIABLE)?;
     (!value.is_empty()).then(|| value.to_string_lossy().into_owned())

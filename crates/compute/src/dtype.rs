@@ -1,14 +1,13 @@
 //! Element types of stored tensors, with GGML's ids, names and block sizes.
 //!
-//! A *block* is the smallest unit of a format: one element for plain types, 32, 64 or 256
-//! consecutive elements of a row for the quantized ones. Layouts live in `stonechat-quant`; this table is all
-//! that a file parser needs to size a tensor.
+//! A *block* is one element of plain types, or 32, 64 or 256 consecutive elements of a row of quantized types. Layouts
+//! of blocks are in `stonechat-quant`; a file parser needs only this table to size a tensor.
 
 use std::fmt;
 
 macro_rules! dtypes {
     ($($variant:ident = $id:expr, $name:literal, $len:expr, $bytes:expr;)*) => {
-        /// The type of a stored tensor's elements.
+        /// Element type of a stored tensor.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum DType {
@@ -83,20 +82,19 @@ dtypes! {
 }
 
 impl DType {
-    /// The type with GGML's `id`, or `None` for ids that are unknown or no longer in use.
+    /// Type with GGML's `id`; `None` for unknown and retired ids.
     #[must_use]
     pub fn from_ggml_id(id: u32) -> Option<Self> {
         Self::ALL.iter().copied().find(|t| t.ggml_id() == id)
     }
 
-    /// The type called `name`, in any case.
+    /// Type with the GGML name `name`, case-insensitive.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|t| t.name().eq_ignore_ascii_case(name))
     }
 
-    /// Bytes of `n` consecutive elements, or `None` if `n` is no whole number of blocks or the
-    /// size overflows.
+    /// Bytes of `n` consecutive elements; `None` if `n` is no whole number of blocks or the size overflows.
     #[must_use]
     pub fn bytes_for(self, n: usize) -> Option<usize> {
         if !n.is_multiple_of(self.block_len()) {
@@ -105,7 +103,7 @@ impl DType {
         (n / self.block_len()).checked_mul(self.block_bytes())
     }
 
-    /// Whether the type packs several elements into a block with shared scales.
+    /// Whether elements are packed into blocks with shared scales.
     #[must_use]
     pub fn is_quantized(self) -> bool {
         self.block_len() > 1

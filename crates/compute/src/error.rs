@@ -1,56 +1,56 @@
-//! What can go wrong for reasons that a caller cannot foresee.
+//! Errors that a caller cannot foresee.
 
-/// An error of this crate.
+/// Error of this crate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An environment variable holds a value that has no meaning here.
+    /// An environment variable has an invalid value.
     #[error("environment variable {name}: expected {expected}, got `{got}`")]
     Config {
-        /// The variable.
+        /// Name of the variable.
         name: &'static str,
-        /// The accepted values.
+        /// Accepted values.
         expected: String,
-        /// The value found.
+        /// Value found.
         got: String,
     },
     /// The operating system refused to start the threads of the team.
     #[error("cannot start {n_threads} worker threads: {reason}")]
     Threads {
-        /// How many were asked for.
+        /// Size of the team.
         n_threads: usize,
-        /// What the thread pool said.
+        /// Message of the thread pool.
         reason: String,
     },
-    /// A buffer cannot be allocated.
+    /// The system has no memory for a buffer.
     #[error("out of memory: {bytes} bytes are not available")]
     OutOfMemory {
         /// Its size.
         bytes: usize,
     },
-    /// No GPU can be used.
+    /// There is no such GPU.
     #[error("no GPU {}: found {}", index.map_or_else(|| "that is real hardware".to_owned(), |i| format!("with number {i}")), if found.is_empty() { "none" } else { found })]
     NoAdapter {
-        /// The adapter that was asked for.
+        /// Index of the adapter; `None` for any that is hardware.
         index: Option<usize>,
-        /// The adapters there are.
+        /// Adapters of this machine.
         found: String,
     },
-    /// A GPU has no buffers of this size.
+    /// A buffer exceeds the limit of the GPU.
     #[error("a buffer of {bytes} bytes: this GPU has buffers of at most {limit}")]
     BufferTooLarge {
         /// Its size.
         bytes: usize,
-        /// The largest that there is.
+        /// Maximum size.
         limit: usize,
     },
-    /// A GPU refused work or is gone.
+    /// A GPU rejected work or is lost.
     #[error("GPU: {message}")]
     Device {
-        /// What its driver said.
+        /// Message of its driver.
         message: String,
     },
 }
 
-/// A result of this crate.
+/// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,4 +1,4 @@
-//! Bytes that everyone who reads them keeps alive.
+//! Reference-counted byte ranges of files and buffers.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use crate::{AlignedVec, Parts, ThreadTeam};
 
-/// Bytes that a thread copies at a time.
+/// Bytes per task of a copy.
 const COPIED_BYTES: usize = 1 << 20;
 
-/// Memory that is shared: a file's map, or a vector.
+/// Owner of shared memory: a memory-mapped file or a vector.
 pub trait ByteOwner: Send + Sync {
-    /// All bytes, the same each time.
+    /// All bytes; every call returns the same slice.
     fn bytes(&self) -> &[u8];
 
-    /// Gives the memory of `range` back to the system where it can be filled again, as that of a file's
-    /// map can. The bytes stay readable.
+    /// Releases the physical memory of `range` if the system can read it again, as from a memory-mapped file. The bytes
+    /// stay readable.
     fn release(&self, range: Range<usize>) {
-        // Memory of this process has its only copy here.
+        // Heap memory is the only copy.
         let _ = range;
     }
 }
@@ -34,7 +34,7 @@ impl ByteOwner for AlignedVec {
     }
 }
 
-/// A part of shared memory. Its start has no alignment to rely on.
+/// Range of shared memory; its start may have any alignment.
 #[derive(Clone)]
 pub struct SharedBytes {
     owner: Arc<dyn ByteOwner>,
@@ -49,10 +49,10 @@ impl SharedBytes {
         Self { owner, range }
     }
 
-    /// The bytes `range` of these.
+    /// Subrange `range`.
     ///
     /// # Panics
-    /// If they end before.
+    /// If `range` does not lie inside.
     #[must_use]
     #[track_caller]
     pub fn slice(&self, range: Range<usize>) -> Self {
@@ -62,8 +62,8 @@ impl SharedBytes {
         Self { owner: Arc::clone(&self.owner), range: start + range.start..start + range.end }
     }
 
-    /// All of `parts`, one after the other: without a copy where they lie so already, else in new memory,
-    /// and the parts are released.
+    /// Concatenates `parts`: without a copy if they are adjacent in one owner, else into new memory, and releases the
+    /// parts.
     #[must_use]
     pub fn joined(parts: &[Self]) -> Self {
         let follows = |pair: &[Self]| {
@@ -83,14 +83,13 @@ impl SharedBytes {
         Self::from(bytes)
     }
 
-    /// Whether these are all bytes of their memory, so that a copy would free nothing.
+    /// Whether the range is all bytes of the owner.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.len() == self.owner.bytes().len()
     }
 
-    /// A copy that starts on a cache line, made by all threads; what was copied is released. `None` if there
-    /// is no memory for it.
+    /// Copies to memory on a cache line boundary, in parallel, and releases the source. `None` if there is no memory.
     #[must_use]
     pub fn copied(&self, threads: &ThreadTeam) -> Option<Self> {
         let mut copy = AlignedVec::try_zeroed(self.len().div_ceil(size_of::<f32>()))?;
@@ -98,7 +97,7 @@ impl SharedBytes {
         threads.run(self.len().div_ceil(COPIED_BYTES), |task| {
             let range = task * COPIED_BYTES..self.len().min((task + 1) * COPIED_BYTES);
             let from = self.slice(range.clone());
-            // SAFETY: the ranges of tasks are disjoint, and each task runs once.
+            // SAFETY: ranges of tasks are disjoint, and each task runs once.
             let to: &mut [u8] = unsafe { to.part(range) };
             to.copy_from_slice(&from);
             from.release();
@@ -106,8 +105,8 @@ impl SharedBytes {
         Some(Self::new(Arc::new(copy)).slice(0..self.len()))
     }
 
-    /// Gives memory that a file can fill again back to the system until it is read again: who copies
-    /// calls this, so that a file and its copy are not in memory both.
+    /// Releases the physical memory of a memory-mapped file until it is read again. Called after a copy, so that file and
+    /// copy are not both resident.
     pub fn release(&self) {
         self.owner.release(self.range.clone());
     }
@@ -141,14 +140,14 @@ mod tests {
     use super::{ByteOwner, SharedBytes};
     use crate::ThreadTeam;
 
-    /// Notes what is released.
+    /// Records the released ranges.
     #[derive(Default)]
-    struct Noting {
+    struct RecordingOwner {
         bytes: Vec<u8>,
         released: Mutex<Vec<Range<usize>>>,
     }
 
-    impl ByteOwner for Noting {
+    impl ByteOwner for RecordingOwner {
         fn bytes(&self) -> &[u8] {
             &self.bytes
         }
@@ -160,7 +159,8 @@ mod tests {
 
     #[test]
     fn neighbours_are_joined_in_place_and_others_copied() {
-        let owner = Arc::new(Noting { bytes: (0..10).collect(), ..Noting::default() });
+        let owner =
+            Arc::new(RecordingOwner { bytes: (0..10).collect(), ..RecordingOwner::default() });
         let all = SharedBytes::new(owner.clone());
         let inner = all.slice(2..9);
         let parts = [inner.slice(0..3), inner.slice(3..3), inner.slice(3..6)];
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn copies_are_aligned_whole_and_release_what_they_are_of() {
         let bytes: Vec<u8> = (0..2_500_000).map(|i| (i % 251) as u8).collect();
-        let owner = Arc::new(Noting { bytes, ..Noting::default() });
+        let owner = Arc::new(RecordingOwner { bytes, ..RecordingOwner::default() });
         let part = SharedBytes::new(owner.clone()).slice(1..2_400_002);
         let copy = part.copied(&ThreadTeam::new(2).unwrap()).unwrap();
         assert!(*copy == *part && copy.as_ptr().addr().is_multiple_of(64));

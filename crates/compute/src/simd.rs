@@ -1,8 +1,8 @@
-//! SIMD: the instruction-set tokens, their detection, and dispatch to kernels generic over them.
+//! SIMD: instruction-set tiers, their tokens and detection, and dispatch to kernels generic over the token.
 //!
-//! An f32 kernel is a [`Kernel`], generic over [`Simd`]; [`Isa::dispatch`] runs it with the token
-//! of one tier. What does not generalise (8-bit dot products) belongs to an extension trait that
-//! its owner implements on the tokens, reached with [`match_isa!`](crate::match_isa).
+//! An f32 kernel is a [`Kernel`], generic over [`Simd`]; [`Isa::dispatch`] runs it with the token of one tier.
+//! Operations that do not generalise (8-bit dot products) belong to an extension trait on the tokens, reached with
+//! [`match_isa!`](crate::match_isa).
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -23,7 +23,7 @@ pub use token::WasmSimd128;
 #[cfg(target_arch = "x86_64")]
 pub use token::{Avx2, Avx512, Avx512Bf16, Avx512Vnni, AvxVnni};
 #[cfg(target_arch = "aarch64")]
-pub use token::{Neon, NeonDot, NeonI8mm};
+pub use token::{Neon, NeonDot};
 pub(crate) use vector::transposed;
 pub use vector::{F32, Simd, U32};
 
@@ -31,10 +31,10 @@ use crate::aligned::CACHE_LINE;
 use crate::config;
 use crate::error::{Error, Result};
 
-/// A tier of instructions, holding the token that proves this CPU has it.
+/// Instruction-set tier, with the token that proves that this CPU has it.
 ///
-/// Variants are in rising order. A later tier can run whatever an earlier one can, but for the 8-bit dot
-/// product of AVX-VNNI, which CPUs with AVX-512 may lack.
+/// Variants are in rising order. A later tier includes the earlier ones, except for the 8-bit dot product of AVX-VNNI,
+/// which CPUs with AVX-512 may lack.
 #[derive(Clone, Copy, Debug)]
 pub enum Isa {
     /// Plain Rust.
@@ -51,10 +51,10 @@ pub enum Isa {
     /// AVX-512 with VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni(Avx512Vnni),
-    /// AVX-512 with VNNI and products of bf16 values, where these are faster than those of f32.
+    /// AVX-512 with VNNI and BF16, on CPUs where bf16 dot products are faster than f32 ones.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16(Avx512Bf16),
-    /// AVX-512 with VNNI and matrix tiles.
+    /// AVX-512 with VNNI, and AMX tiles with bf16 products.
     #[cfg(target_arch = "x86_64")]
     Amx(Amx),
     /// NEON.
@@ -63,9 +63,6 @@ pub enum Isa {
     /// NEON with `dotprod`.
     #[cfg(target_arch = "aarch64")]
     NeonDot(NeonDot),
-    /// NEON with `dotprod` and `i8mm`.
-    #[cfg(target_arch = "aarch64")]
-    NeonI8mm(NeonI8mm),
     /// WebAssembly `simd128`.
     #[cfg(target_arch = "wasm32")]
     WasmSimd128(WasmSimd128),
@@ -108,26 +105,23 @@ macro_rules! match_isa {
             $crate::simd::Isa::Neon($token) => $body,
             #[cfg(target_arch = "aarch64")]
             $crate::simd::Isa::NeonDot($token) => $body,
-            #[cfg(target_arch = "aarch64")]
-            $crate::simd::Isa::NeonI8mm($token) => $body,
             #[cfg(target_arch = "wasm32")]
             $crate::simd::Isa::WasmSimd128($token) => $body,
         }
     };
 }
 
-/// The family of AMD's Zen 5.
+/// CPUID family of AMD's Zen 5.
 #[cfg(target_arch = "x86_64")]
 const ZEN5_FAMILY: u32 = 0x1a;
 
-/// Asks for the memory at `p`, which will be read soon; nothing where the target has no such hint. It comes to the
-/// second-level cache, which waits for more lines at a time than the first.
+/// Prefetches the cache line at `p` to L2, which has more outstanding misses than L1. No-op on targets without the hint.
 #[inline(always)]
 pub fn prefetch<T>(p: *const T) {
     prefetch_to::<2, T>(p);
 }
 
-/// [`prefetch`] of each line of `len` values from `p`.
+/// Calls [`prefetch`] for each line of `len` values from `p`.
 #[inline(always)]
 pub(crate) fn prefetch_span<T>(p: *const T, len: usize) {
     for at in (0..len * size_of::<T>()).step_by(CACHE_LINE) {
@@ -135,8 +129,7 @@ pub(crate) fn prefetch_span<T>(p: *const T, len: usize) {
     }
 }
 
-/// [`prefetch`] to the first-level cache, for one line of a stream at a time: two threads of Zen 5 stream `q4_k` at 44
-/// GB/s so, and at 38 to the second level; Sapphire Rapids makes no difference.
+/// Prefetches the cache line at `p` to L1, for single streams: faster than [`prefetch`] on Zen 5.
 #[inline(always)]
 pub fn prefetch_line<T>(p: *const T) {
     prefetch_to::<1, T>(p);
@@ -145,7 +138,7 @@ pub fn prefetch_line<T>(p: *const T) {
 #[inline(always)]
 fn prefetch_to<const LEVEL: usize, T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which neither reads nor faults.
+    // SAFETY: a prefetch hint neither reads nor faults.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
         match LEVEL {
@@ -154,7 +147,7 @@ fn prefetch_to<const LEVEL: usize, T>(p: *const T) {
         }
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: a hint, which neither reads nor faults.
+    // SAFETY: a prefetch hint neither reads nor faults.
     unsafe {
         use std::arch::asm;
         match LEVEL {
@@ -170,7 +163,7 @@ fn prefetch_to<const LEVEL: usize, T>(p: *const T) {
     let _ = p;
 }
 
-/// The family of a processor of AMD's; asked once, since a virtual machine answers `cpuid` slowly.
+/// CPUID family of an AMD processor, `None` for other vendors. Cached, since `cpuid` traps in virtual machines.
 #[cfg(target_arch = "x86_64")]
 fn amd_family() -> Option<u32> {
     use std::arch::x86_64::__cpuid;
@@ -179,16 +172,14 @@ fn amd_family() -> Option<u32> {
     *FAMILY.get_or_init(|| {
         let vendor = __cpuid(0);
         let vendor = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
-        // Of all processors since 2003 the first part of the family is 15, and an extension is added.
+        // The base family is 15 on all AMD processors since 2003; the extended family is added to it.
         let family = 15 + (__cpuid(1).eax >> 20 & 0xff);
         (vendor.as_flattened() == b"AuthenticAMD").then_some(family)
     })
 }
 
-/// Whether the processor itself asks far enough ahead for memory that is read in order, so that a [`prefetch_line`] of
-/// each line only takes the places of its own requests: AMD's before Zen 5. One thread of Zen 4 streams weights at 25 to
-/// 29 GB/s, with requests for a block at a time 12 to 22. With a request for each word that is read Zen 5 streams `q4_k`
-/// at 37 GB/s instead of 19 to 22, Sapphire Rapids at 12 to 14 instead of 8.
+/// Whether the hardware prefetcher covers sequential streams, so that a [`prefetch_line`] of each line only competes for
+/// its miss buffers: AMD before Zen 5. Zen 5 and Intel's Sapphire Rapids stream faster with software prefetch.
 #[must_use]
 pub fn reads_ahead() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -197,15 +188,16 @@ pub fn reads_ahead() -> bool {
     false
 }
 
-/// A computation generic over the SIMD token.
+/// Kernel generic over the SIMD token.
 pub trait Kernel {
-    /// What it returns.
+    /// Result of the kernel.
     type Output;
 
-    /// Computes. Must be `#[inline(always)]`, as must be every function it calls in a hot loop.
+    /// Runs the kernel. Must be `#[inline(always)]`, as must every function that it calls in a hot loop.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
+/// Kernel and token, to call in the feature context of the token.
 struct InContext<K, S>(K, S);
 
 impl<K: Kernel, S: Simd> NullaryFnOnce for InContext<K, S> {
@@ -217,6 +209,7 @@ impl<K: Kernel, S: Simd> NullaryFnOnce for InContext<K, S> {
     }
 }
 
+/// Kernel without explicit SIMD, for auto-vectorization.
 struct Plain<F>(F);
 
 impl<F: NullaryFnOnce> Kernel for Plain<F> {
@@ -229,8 +222,8 @@ impl<F: NullaryFnOnce> Kernel for Plain<F> {
 }
 
 impl Isa {
-    /// The best tier of this CPU, lowered by the environment variable `STONECHAT_ISA` to the
-    /// best one not above the tier it names. Detected once.
+    /// Best tier of this CPU that is not above the one named by the environment variable `STONECHAT_ISA`, if that is
+    /// set. Detected once.
     ///
     /// # Errors
     /// [`Error::Config`] if the variable names no tier of this architecture.
@@ -243,7 +236,7 @@ impl Isa {
         .clone()
     }
 
-    /// Every tier this CPU has, in rising order; the environment is not consulted.
+    /// All tiers of this CPU, in rising order, whatever the environment says.
     #[must_use]
     pub fn available() -> Vec<Self> {
         #[cfg_attr(
@@ -255,45 +248,41 @@ impl Isa {
         {
             tiers.extend(Avx2::try_new().map(Self::Avx2));
             tiers.extend(AvxVnni::try_new().map(Self::AvxVnni));
-            if std::is_x86_feature_detected!("avx512vl") {
-                tiers.extend(Avx512::try_new().map(Self::Avx512));
-                tiers.extend(Avx512Vnni::try_new().map(Self::Avx512Vnni));
-                let bf16 = Avx512Bf16::try_new().filter(|token| token.is_fast());
-                tiers.extend(bf16.map(Self::Avx512Bf16));
-                tiers.extend(Amx::try_new().map(Self::Amx));
-            }
+            tiers.extend(Avx512::try_new().map(Self::Avx512));
+            tiers.extend(Avx512Vnni::try_new().map(Self::Avx512Vnni));
+            let bf16 = Avx512Bf16::try_new().filter(|token| token.is_fast());
+            tiers.extend(bf16.map(Self::Avx512Bf16));
+            tiers.extend(Amx::try_new().map(Self::Amx));
         }
         #[cfg(target_arch = "aarch64")]
         {
             tiers.extend(Neon::try_new().map(Self::Neon));
             tiers.extend(NeonDot::try_new().map(Self::NeonDot));
-            tiers.extend(NeonI8mm::try_new().map(Self::NeonI8mm));
         }
         #[cfg(target_arch = "wasm32")]
         tiers.extend(WasmSimd128::try_new().map(Self::WasmSimd128));
         tiers
     }
 
-    /// Names of all tiers of this architecture, in rising order, as `STONECHAT_ISA` takes them.
+    /// Names of all tiers of this architecture, in rising order: the values of `STONECHAT_ISA`.
     pub const NAMES: &'static [&'static str] = if cfg!(target_arch = "x86_64") {
         &["scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx"]
     } else if cfg!(target_arch = "aarch64") {
-        &["scalar", "neon", "neondot", "neoni8mm"]
+        &["scalar", "neon", "neondot"]
     } else if cfg!(target_arch = "wasm32") {
         &["scalar", "simd128"]
     } else {
         &["scalar"]
     };
 
-    /// The tier's name, for logs and benches.
+    /// Name of the tier, one of [`NAMES`](Self::NAMES).
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES[self.rank()]
     }
 
-    /// Runs `kernel` inside the feature context of the vectors that the tier has: products of integers and tiles add
-    /// nothing to what is generic over [`Simd`], which is compiled once for each width.
-    #[inline]
+    /// Runs `kernel` in the feature context of the tier's vectors. Tiers that differ only in 8-bit or bf16 products share
+    /// a token, so that kernels are compiled once per vector width.
     pub fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
         macro_rules! run {
             ($token:expr) => {{
@@ -319,15 +308,12 @@ impl Isa {
             Self::Neon(token) => run!(token),
             #[cfg(target_arch = "aarch64")]
             Self::NeonDot(token) => run!(token.neon()),
-            #[cfg(target_arch = "aarch64")]
-            Self::NeonI8mm(token) => run!(token.neon_dot().neon()),
             #[cfg(target_arch = "wasm32")]
             Self::WasmSimd128(token) => run!(token),
         }
     }
 
-    /// Calls `f`, plain code for the compiler to make vectors of, in the same context.
-    #[inline]
+    /// Runs `f`, code without explicit SIMD, in the same context, where the compiler may vectorize it.
     pub fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output {
         self.dispatch(Plain(f))
     }
@@ -347,8 +333,8 @@ impl Isa {
     }
 
     fn limited_to(limit: &str) -> Result<Self> {
-        let wanted = limit.to_ascii_lowercase();
-        let Some(rank) = Self::NAMES.iter().position(|&name| name == wanted) else {
+        let limit_name = limit.to_ascii_lowercase();
+        let Some(rank) = Self::NAMES.iter().position(|&name| name == limit_name) else {
             return Err(Error::Config {
                 name: config::ISA_VARIABLE,
                 expected: Self::NAMES.join("|"),
@@ -359,7 +345,7 @@ impl Isa {
         Ok(best.unwrap_or(Self::Scalar(Scalar::new())))
     }
 
-    /// Position in [`Self::NAMES`].
+    /// Index in [`NAMES`](Self::NAMES).
     fn rank(self) -> usize {
         match self {
             Self::Scalar(_) => 0,
@@ -379,8 +365,6 @@ impl Isa {
             Self::Neon(_) => 1,
             #[cfg(target_arch = "aarch64")]
             Self::NeonDot(_) => 2,
-            #[cfg(target_arch = "aarch64")]
-            Self::NeonI8mm(_) => 3,
             #[cfg(target_arch = "wasm32")]
             Self::WasmSimd128(_) => 1,
         }

@@ -1,22 +1,31 @@
-//! The thread team: parallel loops with dynamic claiming on the threads of one rayon pool.
+//! Thread team: fork-join loops with dynamic scheduling on the threads of one rayon pool.
 //!
-//! Nothing else in this workspace starts threads. A team of `T` is the thread that starts a loop and
-//! `T - 1` of the pool, which wait for loops, awake for a while and then asleep: a loop starts with a
-//! store that they are looking at, and allocates nothing. A thread that the system does not run costs
-//! nothing: who started the loop claims all of it, and waits only for those who claimed something.
+//! Nothing else in this workspace starts threads. A team of `T` is the calling thread (the leader) and `T - 1` workers:
 //!
-//! Each thread of a team of `T` first claims the indices of a `T`th of the loop that is its own, in
-//! order, then what others have left of theirs. Weights are so read in long runs, which memory
-//! serves faster than runs of two threads in turns, and a matrix that is used again finds its rows
-//! in the same core's cache.
+//! ```text
+//! run(n_tasks, task):                              worker i, forever:
+//!   take the leader lock                             spin on `epoch` for SPIN_TIME, then sleep
+//!   publish the loop, epoch += 1   (odd: running)    is_inside[i] = true
+//!   work(0)                                          if epoch is still that of the loop: work(i)
+//!   epoch += 1                     (even: idle)      is_inside[i] = false
+//!   wait until no worker is inside
+//!
+//! work(i):
+//!   for j in i, i+1, …, T-1, 0, …, i-1:              own share first, then those of the others
+//!     while (t = next[j]++) < n_tasks (j+1) / T:       next[j] starts at n_tasks j / T
+//!       task(t)
+//! ```
+//!
+//! - A loop allocates nothing and starts with one store that spinning workers poll.
+//! - Each thread starts with a contiguous share of the tasks: weights are streamed in long runs, and a matrix that is
+//!   used again finds its rows in the same core's cache.
+//! - A worker that the system has descheduled costs nothing: the others claim its share, and the leader waits only for
+//!   workers inside the loop.
 //!
 //! WebAssembly has no threads: there every loop runs inline.
 
 #[cfg(not(target_arch = "wasm32"))]
 mod workers;
-
-use std::marker::PhantomData;
-use std::ops::Range;
 
 use crate::error::Result;
 
@@ -34,7 +43,7 @@ pub struct ThreadTeam {
 
 #[cfg(not(target_arch = "wasm32"))]
 impl ThreadTeam {
-    /// A team of `n_threads`; 0 means one a physical core that this process may use.
+    /// Starts a team of `n_threads`; 0 means one per physical core that this process may use.
     ///
     /// # Errors
     /// [`Error::Threads`](crate::Error::Threads) if the system refuses to start them.
@@ -50,7 +59,7 @@ impl ThreadTeam {
 
 #[cfg(target_arch = "wasm32")]
 impl ThreadTeam {
-    /// A team of one, whatever was asked for.
+    /// Returns a team of one, whatever `n_threads` is.
     ///
     /// # Errors
     /// None on this target.
@@ -60,18 +69,17 @@ impl ThreadTeam {
 }
 
 impl ThreadTeam {
-    /// Threads that take part in a loop.
+    /// Number of threads, including the caller.
     #[must_use]
     pub fn n_threads(&self) -> usize {
         self.n_threads
     }
 
-    /// Calls `task(i)` once for every `i < n_tasks`, in any order, from any thread of the team;
-    /// each thread claims another index when it is done with one. Returns when all are done. A loop
-    /// inside a task runs on the task's thread.
+    /// Calls `task(i)` once for every `i < n_tasks`, in any order, on any thread of the team. Returns when all are done.
+    /// A nested loop runs on the thread of its task.
     ///
     /// # Panics
-    /// If a task panics, or 2³¹ or more are to be run by several threads.
+    /// If a task panics, or if a team of several threads is given 2³¹ tasks or more.
     pub fn run(&self, n_tasks: usize, task: impl Fn(usize) + Sync) {
         #[cfg(not(target_arch = "wasm32"))]
         if let Some(workers) = self.workers.as_ref().filter(|_| n_tasks > 1) {
@@ -82,48 +90,10 @@ impl ThreadTeam {
     }
 }
 
-/// A slice of which each task of a loop writes parts of its own.
-#[derive(Debug, Clone, Copy)]
-pub struct Parts<'a, T> {
-    data: *mut T,
-    len: usize,
-    slice: PhantomData<&'a mut [T]>,
-}
-
-// SAFETY: as for the `&mut [T]` it was made from; `part`'s callers promise disjointness.
-unsafe impl<T: Send> Send for Parts<'_, T> {}
-// SAFETY: a shared `Parts` gives no access but through `part`, as above.
-unsafe impl<T: Send> Sync for Parts<'_, T> {}
-
-impl<'a, T> Parts<'a, T> {
-    /// All of `slice`.
-    pub fn new(slice: &'a mut [T]) -> Self {
-        Self { data: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
-    }
-
-    /// The elements of `range`.
-    ///
-    /// # Safety
-    /// No other reference to them lives at the same time.
-    ///
-    /// # Panics
-    /// If the range ends outside the slice.
-    #[must_use]
-    pub unsafe fn part(self, range: Range<usize>) -> &'a mut [T] {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "part {range:?} of {}",
-            self.len
-        );
-        // SAFETY: inside the slice by the assertion; the caller vouches that nobody else has it.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(range.start), range.len()) }
-    }
-}
-
 #[cfg(not(target_arch = "wasm32"))]
 fn usable_cores() -> usize {
-    // The first honours affinity and cgroup quotas but counts hyperthreads, which share the
-    // vector units that the kernels saturate.
+    // `available_parallelism` honours affinity and cgroup quotas but counts hyperthreads, which share the vector units
+    // that the kernels saturate.
     let allowed = std::thread::available_parallelism().map_or(1, usize::from);
     allowed.min(num_cpus::get_physical()).max(1)
 }
@@ -172,7 +142,7 @@ mod tests {
             team.run(5, |i| {
                 sum.fetch_add(i, Ordering::Relaxed);
             });
-            // Long enough for the others to fall asleep.
+            // Longer than `SPIN_TIME`, so that the workers sleep.
             if round % 500 == 0 {
                 thread::sleep(Duration::from_millis(2));
             }
@@ -203,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_worker_comes_back() {
+    fn a_late_worker_rejoins() {
         let team = ThreadTeam::new(2).unwrap();
         let here = thread::current().id();
         let has_worker = |late: Duration| {

@@ -1,4 +1,4 @@
-//! A decode step must not allocate: the ops that it is made of, run by two threads.
+//! The ops of a decode step do not allocate, on two threads.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use stonechat_compute::cpu::{
     Activation, Attention, DenseWeight, Epilogue, GatedActivation, KvDType, KvLayout, KvPool,
     KvRow, LayerNorm, MatMut, MatRef, Precision, QueryRow, RmsNorm, Rope, RopePairs, Rotation,
-    attention, gated, layer_norm, log_softmax_in_place, matmul, rms_norm, rope,
+    attention, gated, layer_norm, log_sum_exp, matmul, rms_norm, rope,
 };
 use stonechat_compute::{Cpu, Isa, ThreadTeam};
 
@@ -14,7 +14,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed on to the system's allocator unchanged.
+// SAFETY: every call goes to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -23,7 +23,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: `p` came from `alloc` above, which is the system's.
+        // SAFETY: `p` came from `alloc` above, that is from the system allocator.
         unsafe { System.dealloc(p, layout) }
     }
 }
@@ -60,7 +60,7 @@ fn ops_of_a_decode_step_do_not_allocate() {
         layer_norm(&cpu, MatMut::packed(&mut y, n_rows, width), rows_of(&x), norm);
         let norm = RmsNorm { weight: norm.weight, eps: 1e-5, accumulate: true };
         rms_norm(&cpu, MatMut::packed(&mut y, n_rows, width), rows_of(&x), norm);
-        for pairs in [RopePairs::Halves, RopePairs::Adjacent] {
+        for pairs in [RopePairs::Neox, RopePairs::Adjacent] {
             let cos_sin = MatRef::packed(&angles, n_rows, 64);
             let norm = Some((&norm.weight[..64], 1e-5));
             let args = Rope { head_dim: 64, norm, rotation: Some(Rotation { cos_sin, pairs }) };
@@ -86,10 +86,10 @@ fn ops_of_a_decode_step_do_not_allocate() {
         gated(&cpu, out, rows_of(&x), rows_of(&x), GatedActivation::Silu);
         let out = MatMut::packed(&mut hidden, n_rows, d_ff);
         matmul(&cpu, out, rows_of(&x), DenseWeight::F32(&up), epilogue);
-        log_softmax_in_place(cpu.isa, &mut hidden);
+        std::hint::black_box(log_sum_exp(cpu.isa, &hidden));
     };
-    // A thread makes its scratch when it first takes a task, which on a busy machine may be late:
-    // what must come is a round without any allocation.
+    // A thread allocates its scratch in its first task, which on a busy machine may come late: one round without any
+    // allocation must follow.
     let rounds: Vec<usize> = (0..20)
         .map(|_| {
             let before = ALLOCATIONS.load(Ordering::Relaxed);

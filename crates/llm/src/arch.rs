@@ -88,7 +88,7 @@ const LLAMA: Architecture = Architecture {
 };
 
 const QWEN2: Architecture =
-    Architecture { name: "qwen2", positions: Positions::Rope(RopePairs::Halves), ..LLAMA };
+    Architecture { name: "qwen2", positions: Positions::Rope(RopePairs::Neox), ..LLAMA };
 
 const GEMMA: Architecture = Architecture {
     name: "gemma",

@@ -192,7 +192,7 @@ impl Json<'_> {
         };
         let n_rot = (head_dim as f64 * partial) as usize;
         // Heads are in the order of halves, also llama's, whose heads GGUF reorders.
-        Ok(RopeConfig { pairs: RopePairs::Halves, n_rot, freq_base, scaling })
+        Ok(RopeConfig { pairs: RopePairs::Neox, n_rot, freq_base, scaling })
     }
 
     fn nested_local(&self, architecture: &Architecture, rope: RopeConfig) -> Option<RopeConfig> {

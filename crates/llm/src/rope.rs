@@ -111,7 +111,7 @@ mod tests {
     use crate::config::{RopeConfig, RopeScaling};
 
     fn rope(scaling: RopeScaling) -> RopeConfig {
-        RopeConfig { pairs: RopePairs::Halves, n_rot: 8, freq_base: 10_000.0, scaling }
+        RopeConfig { pairs: RopePairs::Neox, n_rot: 8, freq_base: 10_000.0, scaling }
     }
 
     #[test]

@@ -282,8 +282,6 @@ impl Task<'_> {
             (Isa::Neon(token), Form::Rows) => self.run(token),
             #[cfg(target_arch = "aarch64")]
             (Isa::NeonDot(token), Form::Rows) => self.run(token),
-            #[cfg(target_arch = "aarch64")]
-            (Isa::NeonI8mm(token), Form::Rows) => self.run(token.neon_dot()),
             #[cfg(target_arch = "wasm32")]
             (Isa::WasmSimd128(token), Form::Rows) => self.run(token),
             (isa, form) => panic!("matmul: no kernel for panels and {form:?} on {isa}"),

@@ -277,7 +277,7 @@ impl Backend for Reference {
                     for i in 0..n_rot / 2 {
                         let (a, b) = match pairs {
                             RopePairs::Adjacent => (2 * i, 2 * i + 1),
-                            RopePairs::Halves => (i, i + n_rot / 2),
+                            RopePairs::Neox => (i, i + n_rot / 2),
                         };
                         let (u, v) = (head[a], head[b]);
                         head[a] = u * cos[i] - v * sin[i];

@@ -272,7 +272,7 @@ impl Case {
         let cos_sin = upload(backend, &cos_sin);
         let mut results = Vec::new();
         for norm in [None, Some((&weight, 1e-6))] {
-            for pairs in [None, Some(RopePairs::Adjacent), Some(RopePairs::Halves)] {
+            for pairs in [None, Some(RopePairs::Adjacent), Some(RopePairs::Neox)] {
                 let (mut x, rows) = wide.strided(backend, &mut random);
                 let rotation = pairs.map(|pairs| Rotation { cos_sin: &cos_sin, n_rot, pairs });
                 backend.rope(&mut x, rows, Rope { head_dim: self.cols, norm, rotation });

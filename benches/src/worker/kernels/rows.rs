@@ -70,7 +70,7 @@ fn rope(t: usize, n_heads: usize, head_dim: usize) -> Case {
             backend.write(&mut cos_sin, 0, &vec![std::f32::consts::FRAC_1_SQRT_2; t * head_dim]);
             let device = backend.clone();
             let run = move || {
-                let pairs = RopePairs::Halves;
+                let pairs = RopePairs::Neox;
                 let rotation = Some(Rotation { cos_sin: &cos_sin, n_rot: head_dim, pairs });
                 let args = Rope { head_dim, norm: None, rotation };
                 device.rope(&mut x, Rows::packed(t, width), args);

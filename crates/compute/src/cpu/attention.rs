@@ -1,19 +1,34 @@
-//! Attention over paged keys and values: the only attention op. Self-attention of a decoder
-//! (causal), cross-attention and an encoder's self-attention differ in what a row may see.
+//! Attention over paged keys and values: the only attention op. Self-attention of a decoder (causal), cross-attention
+//! and an encoder's self-attention differ only in the positions that a row sees.
 //!
-//! A task takes a block of query rows of one sequence and one KV head. It walks the sequence's
-//! pages once: scores of the block against a page, softmax with a running maximum, and the
-//! weighted values, all while the page is in cache (Dao et al. 2022, algorithm 1). Query heads
-//! that share a KV head are rows of the same block, so that a decode step reads each page once.
-//! Pages of 8-bit values are widened to f32 once for the whole block.
+//! Online softmax over pages (`FlashAttention`, Dao et al. 2022, algorithm 1):
+//!
+//! ```text
+//! in parallel, for each block of BLOCK_ROWS tile rows of one sequence and one KV head g:
+//!   Q = scale * q[t,h]     a tile row r is one query row t at one query head h of g (GQA)
+//!   m[r] = -inf or the sink, l[r] = 0 or 1, O[r] = 0
+//!   for each page that any row sees:                            C channels, P = PAGE_LEN slots
+//!     S[r][p] = Q[r] · K[p]                                     head: GEMM with keys [C][P]
+//!     S = soft_cap, slopes, -inf outside of the row's positions
+//!     if max_p S[r] > m[r] + RESCALE_THRESHOLD:                 most pages skip this
+//!       l[r], O[r] *= exp(m[r] - max), m[r] = max
+//!     S[r][p] = exp(S[r][p] - m[r]),  l[r] += Σ_p S[r][p]       softmax_row
+//!     O[r] += Σ_p S[r][p] V[p]                                  head: GEMM with values [P][C']
+//!   out[t,h] = O[r] / l[r]
+//! ```
+//!
+//! Query heads that share a KV head are rows of the same block, so that a decode step reads each page once. `K` and `V`
+//! are read as stored (f32, f16), with scales applied to `S` (8 bits, decode), widened to f32 once a block (8 bits,
+//! prefill), or packed to bf16 once a block (`bf16`, prefill on AVX-512 BF16 and AMX). A decode block, of at most
+//! [`MAX_DECODE_ROWS`] rows, prefetches the next page while it reads one.
 
-mod head;
 #[cfg(target_arch = "x86_64")]
-mod rounded;
+mod bf16;
+mod head;
 
 use std::ops::Range;
 
-use self::head::{Head, Plain, Scaled, Seen};
+use self::head::{PageHead, Q8PageHead, UnscaledHead, VisibleSlots};
 use super::kv::{KvDType, KvHead, KvLayout, KvPool, PAGE_LEN};
 use super::math::{exp, tanh};
 use super::matrix::{MatMut, MatRef, SharedMut};
@@ -21,31 +36,32 @@ use crate::scratch::with_scratch;
 use crate::simd::{F32, Kernel, Simd};
 use crate::{Cpu, Isa};
 
-/// Rows of a block: enough that a page read from the second-level cache is used many times.
+/// Maximum tile rows of a block: enough products per load of a page from the L2 cache.
 const BLOCK_ROWS: usize = 48;
-/// Rows of a block for which pages are rounded: enough that rounding does not count.
-const ROUNDED_BLOCK_ROWS: usize = 96;
-/// Rows whose sums are kept in twice as many vectors each, where there are registers for them.
-const FEW_ROWS: usize = 8;
-/// Floats of scratch that live on the stack, enough for one query row of the usual head widths,
-/// so that a decode step needs no memory of the thread.
+/// Maximum tile rows of a block whose pages are packed to bf16: enough to amortize the packing.
+const BF16_BLOCK_ROWS: usize = 96;
+/// Maximum tile rows of a decode block, which is bound by memory: its tiles are 4 vectors wide instead of 2, where there
+/// are 32 registers.
+const MAX_DECODE_ROWS: usize = 8;
+/// Floats of scratch on the stack: enough for one query row of the usual head widths, so that such a decode step needs
+/// no thread-local scratch.
 const STACK_LEN: usize = 2048;
 
 /// Lanes of the widest vector.
 const MAX_LANES: usize = 16;
-/// How far a score may exceed the maximum that the sums are relative to before these are scaled anew: weights stay
-/// below `e^8`, and most pages need no horizontal maximum.
-const MAX_GROWTH: f32 = 8.0;
+/// Excess of a score over the running maximum `m` at which `l` and `O` are rescaled. Weights stay below `e^8`, and most
+/// pages need no horizontal maximum.
+const RESCALE_THRESHOLD: f32 = 8.0;
 
-/// Multiplications below which starting threads costs more than it gains.
+/// Minimum multiplications of the op for a parallel loop to pay.
 const MIN_PARALLEL: usize = 128 << 10;
 
-/// What one query row may look at.
+/// Pages and visible positions of one query row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueryRow {
-    /// Where the sequence's pages begin in the page table.
+    /// Index of the sequence's first page in the page table.
     pub first_page: u32,
-    /// How many there are.
+    /// Number of pages of the sequence.
     pub n_pages: u32,
     /// First visible position: 0, or where a sliding window begins.
     pub kv_start: u32,
@@ -54,7 +70,7 @@ pub struct QueryRow {
 }
 
 impl QueryRow {
-    /// Whether the pages are the same, as those of rows of one sequence are.
+    /// Whether both rows have the same pages, as rows of one sequence do.
     pub(crate) fn has_pages_of(&self, other: &Self) -> bool {
         (self.first_page, self.n_pages) == (other.first_page, other.n_pages)
     }
@@ -65,7 +81,7 @@ impl QueryRow {
 pub struct Attention<'a> {
     /// `[T, H*C]`.
     pub q: MatRef<'a>,
-    /// Keys and values.
+    /// Pages of keys and values.
     pub kv: &'a KvPool,
     /// Query heads `H`, a multiple of the KV heads `G`; head `h` reads KV head `h / (H / G)`.
     pub n_heads: usize,
@@ -75,36 +91,36 @@ pub struct Attention<'a> {
     pub soft_cap: Option<f32>,
     /// `[H]`: `ALiBi` slopes; `slope * (pos_k - (kv_len - 1))` is added to a score.
     pub slopes: Option<&'a [f32]>,
-    /// `[H]`: a logit of each head that takes part in the softmax and has no value.
+    /// `[H]`: attention sinks, one logit per head that adds to the softmax denominator only.
     pub sinks: Option<&'a [f32]>,
-    /// One entry a query row; adjacent rows with the same pages are computed together.
+    /// `[T]`: positions of each query row. Adjacent rows with the same pages share a block.
     pub rows: &'a [QueryRow],
-    /// The page lists of all sequences.
+    /// Page indices of all sequences, concatenated.
     pub page_table: &'a [u32],
-    /// Precision of the factors in blocks of many rows.
+    /// Precision of the factors in prefill blocks.
     pub precision: Precision,
 }
 
-/// Factors of the attention products `Q·Kᵀ` and `P·V` in blocks of many rows.
+/// Precision of the factors of `Q·Kᵀ` and `P·V` in prefill blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
     /// f32.
     #[default]
     F32,
-    /// bf16 where quantized matmuls use bf16 too (AMX), else f32: there a prompt in one batch gives the same bits as
-    /// token by token.
+    /// Same as quantized matmuls: bf16 on AMX, else f32. With f32, a prompt in one batch gives the same bits as token by
+    /// token.
     AsProducts,
-    /// bf16 where that is faster.
+    /// bf16 where it is faster than f32: AVX-512 BF16 and AMX.
     Bf16,
 }
 
 /// `out[t,h] = sum_p softmax_p(scale * q[t,h] · k[p,g]) * v[p,g]` over the positions
 /// `kv_start .. kv_len` of the row's pages.
 ///
-/// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP, `tanh` within 4; with
-/// [`Attention::precision`] the factors of a product may each be off by `2^-8` of themselves. Slots
-/// before or beyond every position that the rows of a sequence see are not used, whatever they
-/// hold. A row that sees nothing gives zeros.
+/// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP, `tanh` within 4; with bf16
+/// ([`Attention::precision`]) each factor of a product has a relative error of up to `2^-8`. Slots before the first and
+/// after the last position that the rows of a sequence see are not used, whatever they hold. A row that sees no position
+/// gives zeros.
 ///
 /// # Panics
 /// If the shapes do not fit, or a row names pages outside the table or the pool.
@@ -116,14 +132,13 @@ pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
         return;
     }
     let out = out.shared();
-    let rounds = rounds(cpu.isa, args.kv.layout(), args.precision);
-    let n_block_rows = if rounds { ROUNDED_BLOCK_ROWS } else { BLOCK_ROWS };
+    let use_bf16 = uses_bf16(cpu.isa, args.kv.layout(), args.precision);
+    let n_block_rows = if use_bf16 { BF16_BLOCK_ROWS } else { BLOCK_ROWS };
     let block_rows = (n_block_rows / group).max(1);
     let n_kv_heads = args.kv.layout().n_kv_heads;
-    // A block ends after `block_rows` rows or where the pages change; blocks are found by walking
-    // the rows, so that nothing is stored.
-    let n_blocks = Blocks::new(args.rows, block_rows).count();
-    // Where there are fewer of them than threads, the query heads of a KV head are shared out.
+    // Tasks walk the rows to find their block, so that no list of blocks is allocated.
+    let n_blocks = RowBlocks::new(args.rows, block_rows).count();
+    // With fewer blocks than threads, the query heads of a KV head are split into parts.
     let is_small = work(&args) < MIN_PARALLEL;
     let n_parts = if is_small { 1 } else { cpu.threads.n_threads() / (n_blocks * n_kv_heads) };
     let part_heads = group.div_ceil(n_parts.clamp(1, group));
@@ -134,16 +149,16 @@ pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
         let (kv_head, from) = (task / n_parts, task % n_parts * part_heads);
         let n_heads = part_heads.min(group - from);
         let first_head = kv_head * group + from;
-        let block = Block { out, args, kv_head, first_head, n_heads, first, n_rows };
+        let block = AttentionBlock { out, args, kv_head, first_head, n_heads, first, n_rows };
         #[cfg(target_arch = "x86_64")]
-        if rounds && !block.is_few() {
-            return rounded::run(cpu.isa, block);
+        if use_bf16 && !block.is_decode() {
+            return bf16::run(cpu.isa, block);
         }
         let len = block.scratch_len(block.tile_rows());
         if len <= STACK_LEN {
-            cpu.isa.dispatch(Run { block, scratch: &mut [0.0; STACK_LEN][..len] });
+            cpu.isa.dispatch(AttentionKernel { block, scratch: &mut [0.0; STACK_LEN][..len] });
         } else {
-            with_scratch(len, |scratch| cpu.isa.dispatch(Run { block, scratch }));
+            with_scratch(len, |scratch| cpu.isa.dispatch(AttentionKernel { block, scratch }));
         }
     };
     let n_tasks = n_blocks * n_kv_heads * n_parts;
@@ -154,27 +169,27 @@ pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
     }
 }
 
-/// Whether blocks of many rows are rounded to bf16.
-fn rounds(isa: Isa, layout: KvLayout, precision: Precision) -> bool {
+/// Whether prefill blocks use bf16.
+fn uses_bf16(isa: Isa, layout: KvLayout, precision: Precision) -> bool {
     #[cfg(target_arch = "x86_64")]
-    let unit = rounded::unit(isa, precision);
+    let multiple = bf16::channel_multiple(isa, precision);
     #[cfg(not(target_arch = "x86_64"))]
-    let unit = {
+    let multiple = {
         let _ = (isa, precision);
         None
     };
-    let fits = |unit: usize| layout.head_dim.is_multiple_of(unit);
-    layout.dtype != KvDType::Q8_0 && unit.is_some_and(fits)
+    let fits = |multiple: usize| layout.head_dim.is_multiple_of(multiple);
+    layout.dtype != KvDType::Q8_0 && multiple.is_some_and(fits)
 }
 
 /// Multiplications of the whole op.
 fn work(args: &Attention<'_>) -> usize {
-    let seen = |row: &QueryRow| row.kv_len.saturating_sub(row.kv_start) as usize;
-    let positions: usize = args.rows.iter().map(seen).sum();
+    let visible = |row: &QueryRow| row.kv_len.saturating_sub(row.kv_start) as usize;
+    let positions: usize = args.rows.iter().map(visible).sum();
     2 * positions * args.n_heads * args.kv.layout().head_dim
 }
 
-/// Checks the shapes; returns the query heads of a KV head.
+/// Checks the shapes; returns the number of query heads per KV head.
 #[track_caller]
 fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
     let (q, layout) = (args.q.checked(), args.kv.layout());
@@ -209,20 +224,20 @@ fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
     args.n_heads / layout.n_kv_heads
 }
 
-/// Blocks of adjacent rows with the same pages, as (first row, number of rows).
-struct Blocks<'a> {
+/// Splits the rows into blocks of at most `block_rows` adjacent rows with the same pages, as (first row, number of rows).
+struct RowBlocks<'a> {
     rows: &'a [QueryRow],
     block_rows: usize,
     next: usize,
 }
 
-impl<'a> Blocks<'a> {
+impl<'a> RowBlocks<'a> {
     fn new(rows: &'a [QueryRow], block_rows: usize) -> Self {
         Self { rows, block_rows, next: 0 }
     }
 }
 
-impl Iterator for Blocks<'_> {
+impl Iterator for RowBlocks<'_> {
     type Item = (usize, usize);
 
     fn next(&mut self) -> Option<(usize, usize)> {
@@ -240,56 +255,55 @@ impl Iterator for Blocks<'_> {
 }
 
 fn find_block(rows: &[QueryRow], block_rows: usize, index: usize) -> Option<(usize, usize)> {
-    Blocks::new(rows, block_rows).nth(index)
+    RowBlocks::new(rows, block_rows).nth(index)
 }
 
-/// Rows `first .. first + n_rows` of the queries at heads that read KV head `kv_head`.
+/// Query rows `first .. first + n_rows` at query heads `first_head .. first_head + n_heads`, which read `kv_head`.
 #[derive(Clone, Copy)]
-struct Block<'a> {
+struct AttentionBlock<'a> {
     out: SharedMut<'a>,
     args: Attention<'a>,
     kv_head: usize,
-    /// First of the query heads.
     first_head: usize,
     n_heads: usize,
     first: usize,
     n_rows: usize,
 }
 
-impl Block<'_> {
-    /// Rows of the tile: each query row once a query head.
+impl AttentionBlock<'_> {
+    /// Rows of the tile: one per query row and query head.
     fn tile_rows(&self) -> usize {
         self.n_rows * self.n_heads
     }
 
-    /// With room for `rows` rows, at least those of the tile.
+    /// Floats of scratch for a tile padded to `rows` rows.
     fn scratch_len(&self, rows: usize) -> usize {
         let layout = self.args.kv.layout();
         let state = layout.head_dim + PAGE_LEN + layout.value_stride() + 1 + MAX_LANES;
         rows * state + self.extra_len()
     }
 
-    /// Scratch for 8-bit pages: a head of a page widened, or what [`Scaled`] wants.
+    /// Floats of scratch for 8-bit pages: scores of [`Q8PageHead`] (decode), or one head of a page in f32 (prefill).
     fn extra_len(&self) -> usize {
         let layout = self.args.kv.layout();
         match layout.dtype {
-            KvDType::Q8_0 if self.is_few() => self.tile_rows() * PAGE_LEN,
+            KvDType::Q8_0 if self.is_decode() => self.tile_rows() * PAGE_LEN,
             KvDType::Q8_0 => layout.head_len(),
             KvDType::F32 | KvDType::F16 => 0,
         }
     }
 
-    /// Whether reading the page takes longer than multiplying with it.
-    fn is_few(&self) -> bool {
-        self.tile_rows() <= FEW_ROWS
+    /// Whether the block is bound by reading the pages, as in a decode step.
+    fn is_decode(&self) -> bool {
+        self.tile_rows() <= MAX_DECODE_ROWS
     }
 
-    /// The positions that any row sees, as one range.
+    /// Smallest range with all positions that any row sees.
     fn visible(&self) -> Range<usize> {
         let rows = &self.args.rows[self.first..][..self.n_rows];
-        let seen = rows.iter().filter(|row| row.kv_start < row.kv_len);
-        let start = seen.clone().map(|row| row.kv_start).min().unwrap_or(0);
-        let end = seen.map(|row| row.kv_len).max().unwrap_or(0);
+        let visible = rows.iter().filter(|row| row.kv_start < row.kv_len);
+        let start = visible.clone().map(|row| row.kv_start).min().unwrap_or(0);
+        let end = visible.map(|row| row.kv_len).max().unwrap_or(0);
         start as usize..end as usize
     }
 
@@ -297,13 +311,13 @@ impl Block<'_> {
         self.args.rows[self.row(r)]
     }
 
-    /// The query row of tile row `r`.
+    /// Query row of tile row `r`.
     fn row(&self, r: usize) -> usize {
         self.first + r / self.n_heads
     }
 
-    /// The pages that any row sees, and what of them.
-    fn pages(&self) -> impl Iterator<Item = (u32, Seen)> {
+    /// Pages that any row sees, with their visible slots.
+    fn pages(&self) -> impl Iterator<Item = (u32, VisibleSlots)> {
         let visible = self.visible();
         let args = &self.args;
         let page_bytes = args.kv.layout().page_bytes() as isize;
@@ -312,53 +326,58 @@ impl Block<'_> {
             let start = page * PAGE_LEN;
             let from = visible.start.saturating_sub(start);
             let to = PAGE_LEN.min(visible.end - start);
-            let ahead = if start + PAGE_LEN < visible.end {
+            let prefetch_offset = if start + PAGE_LEN < visible.end {
                 (table[page + 1] as isize - table[page] as isize) * page_bytes
             } else {
                 0
             };
-            (table[page], Seen { start, from, to, ahead })
+            (table[page], VisibleSlots { first_pos: start, from, to, prefetch_offset })
         })
     }
 
-    /// The query head of tile row `r`.
+    /// Query head of tile row `r`.
     fn query_head(&self, r: usize) -> usize {
         self.first_head + r % self.n_heads
     }
 }
 
-struct Run<'a, 's> {
-    block: Block<'a>,
+/// Attention of one block with f32 products.
+struct AttentionKernel<'a, 's> {
+    block: AttentionBlock<'a>,
     scratch: &'s mut [f32],
 }
 
-/// State of the running softmax of a block; each slice holds one entry or row a tile row, and may have room for more.
-struct State<'s> {
+/// Online softmax of a block. Each slice has one entry or row per tile row, and may be padded with further rows.
+struct SoftmaxState<'s> {
     rows: usize,
-    /// Length of a row of `q`.
+    /// `C`.
     head_dim: usize,
-    /// Length of a row of `sums`.
+    /// `C'`, `C` padded to whole vectors.
     value_stride: usize,
+    /// Scaled queries, `[rows][C]`.
     q: &'s mut [f32],
+    /// `S`, `[rows][PAGE_LEN]`.
     scores: &'s mut [f32],
-    sums: &'s mut [f32],
+    /// Accumulators `O`, `[rows][C']`.
+    acc: &'s mut [f32],
+    /// `m`, `[rows]`.
     max: &'s mut [f32],
-    /// A vector, whose lanes add up to the row's total.
+    /// `l`, `[rows][MAX_LANES]`: partial sums, one per lane.
     total: &'s mut [f32],
 }
 
-impl<'s> State<'s> {
-    /// Before the first page, with room for `room` rows: scaled queries, and of the softmax only what the sinks add.
+impl<'s> SoftmaxState<'s> {
+    /// State before the first page, padded to `padded_rows` rows: scaled queries, and the sinks in `m` and `l`.
     #[inline(always)]
-    fn new(block: &Block<'_>, room: usize, scratch: &'s mut [f32]) -> Self {
+    fn new(block: &AttentionBlock<'_>, padded_rows: usize, scratch: &'s mut [f32]) -> Self {
         let (layout, args) = (block.args.kv.layout(), &block.args);
         let (rows, c) = (block.tile_rows(), layout.head_dim);
         let value_stride = layout.value_stride();
-        let (q, rest) = scratch.split_at_mut(room * c);
-        let (scores, rest) = rest.split_at_mut(room * PAGE_LEN);
-        let (sums, rest) = rest.split_at_mut(room * value_stride);
-        let (max, total) = rest.split_at_mut(room);
-        sums.fill(0.0);
+        let (q, rest) = scratch.split_at_mut(padded_rows * c);
+        let (scores, rest) = rest.split_at_mut(padded_rows * PAGE_LEN);
+        let (acc, rest) = rest.split_at_mut(padded_rows * value_stride);
+        let (max, total) = rest.split_at_mut(padded_rows);
+        acc.fill(0.0);
         max.fill(f32::NEG_INFINITY);
         total.fill(0.0);
         for r in 0..rows {
@@ -374,50 +393,50 @@ impl<'s> State<'s> {
                 total[r * MAX_LANES] = 1.0;
             }
         }
-        Self { rows, head_dim: c, value_stride, q, scores, sums, max, total }
+        Self { rows, head_dim: c, value_stride, q, scores, acc, max, total }
     }
 
-    /// Turns the scores of a page into weights.
+    /// Turns the scores of a page into weights and updates `m` and `l`.
     #[inline(always)]
-    fn weigh<S: Simd>(
+    fn softmax_page<S: Simd>(
         &mut self,
         s: S,
-        block: &Block<'_>,
-        seen: Seen,
-        weights: &mut impl Weights<S>,
+        block: &AttentionBlock<'_>,
+        visible: VisibleSlots,
+        weights: &mut impl StoreWeights<S>,
     ) {
-        let is_plain = block.args.soft_cap.is_none() && block.args.slopes.is_none();
+        let needs_no_adjustment = block.args.soft_cap.is_none() && block.args.slopes.is_none();
         for r in 0..block.tile_rows() {
             let QueryRow { kv_start, kv_len, .. } = block.query(r);
-            let seen_to = (kv_len as usize).saturating_sub(seen.start).min(seen.to);
-            let seen_from = (kv_start as usize).saturating_sub(seen.start).min(seen_to);
-            if !is_plain {
-                let distance = seen.start as f32 - (kv_len as f32 - 1.0);
+            let to = (kv_len as usize).saturating_sub(visible.first_pos).min(visible.to);
+            let from = (kv_start as usize).saturating_sub(visible.first_pos).min(to);
+            if !needs_no_adjustment {
+                let distance = visible.first_pos as f32 - (kv_len as f32 - 1.0);
                 adjust_scores(s, &mut self.scores[r * PAGE_LEN..][..PAGE_LEN], block, r, distance);
             }
-            softmax_row(s, self, r, seen_from..seen_to, weights);
+            softmax_row(s, self, r, from..to, weights);
         }
     }
 
-    /// After the last page: writes the weighted means.
+    /// Writes `O / l` after the last page.
     #[inline(always)]
-    fn finish<S: Simd>(&self, s: S, block: &Block<'_>) {
+    fn finish<S: Simd>(&self, s: S, block: &AttentionBlock<'_>) {
         let c = self.head_dim;
         for r in 0..self.rows {
             let column = block.query_head(r) * c;
-            // SAFETY: these columns of these rows belong to this block alone.
+            // SAFETY: blocks are disjoint in rows or columns, and one span is alive at a time.
             let out = unsafe { block.out.span(block.row(r), column, c) };
             let (total, _) = s.split(&self.total[r * MAX_LANES..][..S::LANES]);
             let total = s.reduce_sum(total[0]);
             let scale = if total == 0.0 { 0.0 } else { 1.0 / total };
-            for (y, &sum) in out.iter_mut().zip(&self.sums[r * self.value_stride..][..c]) {
+            for (y, &sum) in out.iter_mut().zip(&self.acc[r * self.value_stride..][..c]) {
                 *y = sum * scale;
             }
         }
     }
 }
 
-impl Kernel for Run<'_, '_> {
+impl Kernel for AttentionKernel<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -426,17 +445,21 @@ impl Kernel for Run<'_, '_> {
         let layout = block.args.kv.layout();
         let c = layout.head_dim;
         let (extra, scratch) = scratch.split_at_mut(block.extra_len());
-        let mut state = State::new(&block, block.tile_rows(), scratch);
-        for (id, seen) in block.pages() {
+        let mut state = SoftmaxState::new(&block, block.tile_rows(), scratch);
+        for (id, visible) in block.pages() {
             match block.args.kv.head(id, block.kv_head) {
-                KvHead::F32(kv) => add_page(s, &mut state, &block, Plain::new(kv, c), seen),
-                KvHead::F16(kv) => add_page(s, &mut state, &block, Plain::new(kv, c), seen),
-                KvHead::Q8(head) if block.is_few() => {
-                    add_page(s, &mut state, &block, Scaled { head, scratch: extra }, seen);
+                KvHead::F32(kv) => {
+                    add_page(s, &mut state, &block, UnscaledHead::new(kv, c), visible)
+                }
+                KvHead::F16(kv) => {
+                    add_page(s, &mut state, &block, UnscaledHead::new(kv, c), visible)
+                }
+                KvHead::Q8(head) if block.is_decode() => {
+                    add_page(s, &mut state, &block, Q8PageHead { head, scratch: extra }, visible);
                 }
                 KvHead::Q8(head) => {
-                    head.widen(extra, seen.from..seen.to);
-                    add_page(s, &mut state, &block, Plain::new(&*extra, c), seen);
+                    head.widen(extra, visible.from..visible.to);
+                    add_page(s, &mut state, &block, UnscaledHead::new(&*extra, c), visible);
                 }
             }
         }
@@ -444,30 +467,30 @@ impl Kernel for Run<'_, '_> {
     }
 }
 
-/// Adds the visible positions of a page to the running softmax.
+/// Adds the visible positions of a page to the online softmax.
 #[inline(always)]
-fn add_page<S: Simd, H: Head>(
+fn add_page<S: Simd, H: PageHead>(
     s: S,
-    state: &mut State<'_>,
-    block: &Block<'_>,
+    state: &mut SoftmaxState<'_>,
+    block: &AttentionBlock<'_>,
     mut head: H,
-    seen: Seen,
+    visible: VisibleSlots,
 ) {
-    let few = block.is_few();
-    match few {
-        true if const { S::N_REGISTERS >= 32 } => head.scores::<S, 4, true>(s, state, seen),
-        true => head.scores::<S, 2, true>(s, state, seen),
-        false => head.scores::<S, 2, false>(s, state, seen),
+    let is_decode = block.is_decode();
+    match is_decode {
+        true if const { S::N_REGISTERS >= 32 } => head.scores::<S, 4, true>(s, state, visible),
+        true => head.scores::<S, 2, true>(s, state, visible),
+        false => head.scores::<S, 2, false>(s, state, visible),
     }
-    state.weigh(s, block, seen, &mut InPlace);
-    match few {
-        true if const { S::N_REGISTERS >= 32 } => head.add_values::<S, 4, true>(s, state, seen),
-        true => head.add_values::<S, 2, true>(s, state, seen),
-        false => head.add_values::<S, 2, false>(s, state, seen),
+    state.softmax_page(s, block, visible, &mut F32Weights);
+    match is_decode {
+        true if const { S::N_REGISTERS >= 32 } => head.add_values::<S, 4, true>(s, state, visible),
+        true => head.add_values::<S, 2, true>(s, state, visible),
+        false => head.add_values::<S, 2, false>(s, state, visible),
     }
 }
 
-/// The index of each position in its page.
+/// `INDEX[p] = p`.
 const INDEX: [f32; PAGE_LEN] = {
     let mut index = [0.0; PAGE_LEN];
     let mut i = 0;
@@ -478,10 +501,16 @@ const INDEX: [f32; PAGE_LEN] = {
     index
 };
 
-/// Caps the scores of tile row `r` and adds its head's slope; `distance` is that of the page's
-/// first position from the query's.
+/// Caps the scores of tile row `r` in a page and adds its head's `ALiBi` bias; `distance` is the page's first position
+/// minus the query's.
 #[inline(always)]
-fn adjust_scores<S: Simd>(s: S, scores: &mut [f32], block: &Block<'_>, r: usize, distance: f32) {
+fn adjust_scores<S: Simd>(
+    s: S,
+    scores: &mut [f32],
+    block: &AttentionBlock<'_>,
+    r: usize,
+    distance: f32,
+) {
     let (scores, _) = s.split_mut(scores);
     if let Some(cap) = block.args.soft_cap {
         let (cap, inverse) = (s.splat(cap), s.splat(1.0 / cap));
@@ -498,22 +527,22 @@ fn adjust_scores<S: Simd>(s: S, scores: &mut [f32], block: &Block<'_>, r: usize,
     }
 }
 
-/// Where weights go.
-trait Weights<S: Simd> {
-    /// Takes weights of `e` to the difference of each of `scores`, those of row `r` in a page, from `max`, which
-    /// they exceed by [`MAX_GROWTH`] at most. Returns the sums of the weights, lane by lane.
-    fn take(&mut self, s: S, r: usize, scores: &mut [F32<S>], max: f32) -> F32<S>;
+/// Destination of the weights `exp(S - m)`.
+trait StoreWeights<S: Simd> {
+    /// Stores `exp(scores[p] - max)` of tile row `r` in a page; scores exceed `max` by [`RESCALE_THRESHOLD`] at most.
+    /// Returns the sums of the weights, one per lane.
+    fn store_weights(&mut self, s: S, r: usize, scores: &mut [F32<S>], max: f32) -> F32<S>;
 
-    /// Takes weights of 0 for row `r`.
-    fn take_none(&mut self, r: usize, scores: &mut [f32]);
+    /// Stores weights of 0 for tile row `r`.
+    fn store_zeros(&mut self, r: usize, scores: &mut [f32]);
 }
 
-/// To where the scores were.
-struct InPlace;
+/// f32 weights, which overwrite the scores.
+struct F32Weights;
 
-impl<S: Simd> Weights<S> for InPlace {
+impl<S: Simd> StoreWeights<S> for F32Weights {
     #[inline(always)]
-    fn take(&mut self, s: S, _: usize, scores: &mut [F32<S>], max: f32) -> F32<S> {
+    fn store_weights(&mut self, s: S, _: usize, scores: &mut [F32<S>], max: f32) -> F32<S> {
         let max = s.splat(max);
         let mut sum = s.splat(0.0);
         for v in scores {
@@ -524,29 +553,28 @@ impl<S: Simd> Weights<S> for InPlace {
     }
 
     #[inline(always)]
-    fn take_none(&mut self, _: usize, scores: &mut [f32]) {
+    fn store_zeros(&mut self, _: usize, scores: &mut [f32]) {
         scores.fill(0.0);
     }
 }
 
-/// Turns the scores of row `r` into weights relative to the running maximum; only the positions
-/// `seen` of the page are visible, the others get weight 0.
+/// Turns the scores of tile row `r` in a page into weights `exp(S - m)`, 0 outside of the slots `visible`.
 #[inline(always)]
 fn softmax_row<S: Simd>(
     s: S,
-    state: &mut State<'_>,
+    state: &mut SoftmaxState<'_>,
     r: usize,
-    seen: Range<usize>,
-    weights: &mut impl Weights<S>,
+    visible: Range<usize>,
+    weights: &mut impl StoreWeights<S>,
 ) {
     let stride = state.value_stride;
     let row = &mut state.scores[r * PAGE_LEN..][..PAGE_LEN];
-    if seen.is_empty() {
-        weights.take_none(r, row);
+    if visible.is_empty() {
+        weights.store_zeros(r, row);
         return;
     }
-    row[..seen.start].fill(f32::NEG_INFINITY);
-    row[seen.end..].fill(f32::NEG_INFINITY);
+    row[..visible.start].fill(f32::NEG_INFINITY);
+    row[visible.end..].fill(f32::NEG_INFINITY);
     let (scores, _) = s.split_mut(row);
     let mut max = scores[0];
     for &v in &scores[1..] {
@@ -554,17 +582,17 @@ fn softmax_row<S: Simd>(
     }
     let total = &mut s.split_mut(&mut state.total[r * MAX_LANES..][..S::LANES]).0[0];
     let old = state.max[r];
-    if s.any(s.less_than(s.splat(old + MAX_GROWTH), max)) {
+    if s.any(s.less_than(s.splat(old + RESCALE_THRESHOLD), max)) {
         let new = old.max(s.reduce_max(max));
         state.max[r] = new;
         let factor = if old == f32::NEG_INFINITY { 0.0 } else { (old - new).exp() };
         *total = s.mul(*total, s.splat(factor));
-        let (sums, _) = s.split_mut(&mut state.sums[r * stride..][..stride]);
-        for v in sums {
+        let (acc, _) = s.split_mut(&mut state.acc[r * stride..][..stride]);
+        for v in acc {
             *v = s.mul(*v, s.splat(factor));
         }
     }
-    *total = s.add(*total, weights.take(s, r, scores, state.max[r]));
+    *total = s.add(*total, weights.store_weights(s, r, scores, state.max[r]));
 }
 
 #[cfg(test)]

@@ -1,17 +1,16 @@
-//! Convolution over time as a matrix product.
+//! 1-D convolution as a matmul over overlapping rows (im2col without a copy).
 
 use super::matrix::{MatMut, MatRef};
 use crate::scratch::with_scratch;
 
 const TAPS: usize = 3;
 
-/// Convolution over time with three taps and one position of zero padding at each end:
+/// Convolution over time with kernel size 3 and padding 1:
 /// `out[t,o] = sum_{tap,i} w[o, tap * C_in + i] * x[t * stride + tap - 1, i]`.
 ///
-/// Shapes: `x` = `[T, C_in]` without gaps, `out` = `[ceil(T / stride), C_out]`. The product is
-/// left to `matmul(out_rows, x_rows)`, which is called with rows of `3 * C_in` values, so that any
-/// weight type and epilogue serves. Positions whose taps all exist are adjacent in memory: they
-/// are one call with an overlapping view. The first and perhaps the last one are copied.
+/// Shapes: `x` = `[T, C_in]` without gaps, `out` = `[ceil(T / stride), C_out]`. Calls `matmul(out_rows, x_rows)` with
+/// rows of `3 * C_in` values, for any weight type and epilogue: once for all positions inside the input, with an
+/// overlapping view of `x`, and once for each position at the padding, with a copy.
 ///
 /// # Panics
 /// If the shapes do not fit, `x` has gaps, or `stride` is 0.

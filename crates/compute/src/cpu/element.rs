@@ -1,29 +1,29 @@
-//! Stored element types that kernels widen to f32 in registers.
+//! Element types that kernels load as f32 vectors.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::simd::{F32, Simd};
 
-/// A stored type with an f32 value.
+/// Element type of weights and pages.
 pub(crate) trait Element: Copy + Send + Sync {
-    /// Loads `S::LANES` values.
+    /// Loads `S::LANES` values and converts them to f32.
     ///
     /// # Safety
-    /// `p` is readable for `S::LANES` values.
+    /// - `p` is readable for `S::LANES` values; it needs no alignment.
     unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S>;
 
-    /// One value.
+    /// Converts one value.
     fn widen(self) -> f32;
 
-    /// Writes the values of `from` to `to`, which is as long.
+    /// Converts `from` into `to`, which has the same length.
     fn widen_slice(from: &[Self], to: &mut [f32]);
 }
 
 impl Element for f32 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {
-        // SAFETY: `p` is readable for `S::LANES` f32 values, as the trait asks of the caller.
+        // SAFETY: `p` is readable for `S::LANES` f32 values, by the contract.
         unsafe { s.load(p) }
     }
 
@@ -40,7 +40,7 @@ impl Element for f32 {
 impl Element for f16 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {
-        // SAFETY: `p` is readable for `S::LANES` f16 values, as the trait asks of the caller.
+        // SAFETY: `p` is readable for `S::LANES` f16 values, by the contract.
         unsafe { s.load_f16(p) }
     }
 
@@ -57,7 +57,7 @@ impl Element for f16 {
 impl Element for i8 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {
-        // SAFETY: `p` is readable for `S::LANES` integers, as the trait asks of the caller.
+        // SAFETY: `p` is readable for `S::LANES` integers, by the contract.
         unsafe { s.load_i8(p) }
     }
 
@@ -76,7 +76,7 @@ impl Element for i8 {
 impl Element for bf16 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, p: *const Self) -> F32<S> {
-        // SAFETY: `p` is readable for `S::LANES` bf16 values, as the trait asks of the caller.
+        // SAFETY: `p` is readable for `S::LANES` bf16 values, by the contract.
         unsafe { s.load_bf16(p) }
     }
 

@@ -1,12 +1,12 @@
-//! What happens to the sums of a matmul while they are still in cache.
+//! Epilogue of a matmul: bias, activation and residual, applied while the sums are in cache.
 
 use super::math::{gelu, gelu_tanh};
 use crate::simd::{F32, Simd};
 
-/// A function applied to each output of a matmul.
+/// Elementwise activation of a matmul's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activation {
-    /// Nothing.
+    /// Identity.
     #[default]
     None,
     /// The exact GELU.
@@ -22,24 +22,23 @@ pub struct Epilogue<'a> {
     pub bias: Option<&'a [f32]>,
     /// Applied after the bias.
     pub activation: Activation,
-    /// Whether the result is added to what the output held (a residual connection).
+    /// Whether to add to the output (residual connection) instead of overwriting it.
     pub accumulate: bool,
 }
 
 impl Epilogue<'_> {
-    /// Finishes the sums of columns `first ..` of one row and stores them in `out`; meant to be
-    /// inlined into a matmul kernel.
+    /// Applies the epilogue to the sums of columns `first ..` of one row and stores them in `out`. Inlined into matmul
+    /// kernels.
     ///
     /// # Panics
-    /// If `sums` or the bias is shorter than what `out` needs.
+    /// If `sums` is shorter than `out`, or the bias ends before the last column.
     #[inline(always)]
     pub fn finish<S: Simd>(self, s: S, sums: &[f32], first: usize, out: &mut [f32]) {
         let sums = &sums[..out.len()];
         let bias = self.bias.map(|b| &b[first..first + out.len()]);
         let mut i = 0;
         while i + S::LANES <= out.len() {
-            // SAFETY: `i + LANES <= out.len()`, the loop's condition; `sums` and `bias` were cut
-            // to the same length above.
+            // SAFETY: `i + LANES <= out.len()`, the loop's condition; `sums` and `bias` have the same length.
             unsafe {
                 let b = bias.map(|b| s.load(b.as_ptr().add(i)));
                 let y = self.finish_vector(s, s.load(sums.as_ptr().add(i)), b);

@@ -1,12 +1,10 @@
-//! Gated activations of feed-forward networks.
+//! Activation of gated MLPs (`SwiGLU`, `GeGLU`).
 
 use super::math::{gelu_tanh, sigmoid, silu};
 use super::matrix::{MatMut, MatRef};
+use super::row_tasks::for_row_ranges;
 use crate::simd::{F32, Kernel, Simd};
 use crate::{Cpu, Isa};
-
-/// Values of a task: a decode step's row stays on the calling thread.
-const TASK_LEN: usize = 32 << 10;
 
 /// `act(gate) * up`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,7 +24,7 @@ pub enum GatedActivation {
 }
 
 impl GatedActivation {
-    /// `out = act(gate) * up` on this thread.
+    /// Computes `out = act(gate) * up` on this thread.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -52,8 +50,8 @@ impl GatedActivation {
 
 /// `out[t,f] = act(gate[t,f]) * up[t,f]`.
 ///
-/// Shapes: all `[T, F]`. Numerics: relative error of about 5e-7 for [`GatedActivation::Silu`]; the
-/// approximate GELU has an absolute one of 3e-7 of the larger of `|gate|` and 1.
+/// Shapes: all `[T, F]`. Numerics: relative error of about 5e-7 for [`GatedActivation::Silu`]; absolute error of
+/// `3e-7 * max(|gate|, 1)` of the approximate GELU.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -68,13 +66,10 @@ pub fn gated(
     let (out, gate, up) = (out.checked(), gate.checked(), up.checked());
     assert_eq!((out.rows, out.cols), (gate.rows, gate.cols), "gated: shape of the gate");
     assert_eq!((out.rows, out.cols), (up.rows, up.cols), "gated: shape of the other factor");
-    let rows_per_task = (TASK_LEN / out.cols.max(1)).max(1);
     let out = out.shared();
-    cpu.threads.run(out.rows.div_ceil(rows_per_task), |task| {
-        let first = task * rows_per_task;
-        let n_rows = rows_per_task.min(out.rows - first);
-        for r in first..first + n_rows {
-            // SAFETY: the task alone writes its rows, one at a time.
+    for_row_ranges(cpu, out.rows, out.cols, |rows| {
+        for r in rows {
+            // SAFETY: each row belongs to one task, and one span is alive at a time.
             let out = unsafe { out.span(r, 0, out.cols) };
             activation.combine(cpu.isa, out, gate.row(r), up.row(r));
         }

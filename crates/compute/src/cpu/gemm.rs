@@ -1,11 +1,24 @@
-//! Matrix product for many rows: `y[M,N] = x[M,K] · w[N,K]ᵀ`.
+//! GEMM (more than 16 rows): `C[M,N] = A[M,K] · W[N,K]ᵀ` with f32 products, blocked as in BLIS.
 //!
-//! `pack` transposes a block of weight rows into panels that the register `tile` streams; `drive`
-//! splits the work over threads and walks the tiles of a block.
+//! ```text
+//! in parallel, for each block of NC columns and MC rows of C:            driver
+//!   for each panel p of NR = 2 vectors of columns of the block:          pack
+//!     Wp[K][NR] = rows of W, widened or dequantized to f32, transposed
+//!   for each tile of MR rows:                                            driver
+//!     for each panel p:
+//!       acc[MR][NR] = 0                    in registers                  microkernel
+//!       for k in 0..K:
+//!         b[0..2] = Wp[k]                  2 vector loads
+//!         for r in 0..MR: acc[r] += A[r][k] * b
+//!       C = epilogue(acc)
+//! ```
+//!
+//! MR is 12 with 32 vector registers (24 sums, 2 vectors of `b`, 1 broadcast) and 6 with 16 (12 + 2 + 1). There is no
+//! loop over blocks of `K`: a panel is `K` long, and NC is chosen so that the packed panels stay in the L2 cache.
 
-mod drive;
+mod driver;
+mod microkernel;
 mod pack;
-mod tile;
 
-pub(crate) use drive::{Weights, gemm};
-pub(crate) use tile::{Multiply, Operands, tile_rows};
+pub(crate) use driver::{Weights, gemm};
+pub(crate) use microkernel::{MulAdd, Operands, run_tiles};

@@ -1,4 +1,15 @@
-//! Matrix product for few rows: every weight is read from memory once.
+//! GEMV (1 to 16 rows): `C[M,N] = A[M,K] · W[N,K]ᵀ`, every weight read from memory once.
+//!
+//! ```text
+//! in parallel, for each range of columns (a multiple of TILE_COLS):
+//!   for each tile of 32 columns:
+//!     for NB rows of W (8 if M = 1, else 4):       from memory
+//!       for MB rows of A (4 or 2):                 W from cache after the first
+//!         acc[NB][MB] = 0                          in registers
+//!         for k in 0..K by LANES: acc[j][m] += W[j][k..] * A[m][k..], prefetch the next NB rows of W
+//!         sums[m][j] = horizontal sum of acc[j][m]
+//!     C = epilogue(sums)
+//! ```
 
 use super::element::Element;
 use super::epilogue::Epilogue;
@@ -7,14 +18,14 @@ use crate::Cpu;
 use crate::aligned::CACHE_LINE;
 use crate::simd::{Kernel, Simd, prefetch};
 
-/// Most rows of `x` that this is meant for.
+/// Maximum `M`; [`gemm`](super::gemm) takes larger ones.
 pub(crate) const MAX_ROWS: usize = 16;
-/// Outputs whose sums are finished together.
+/// Columns whose sums go through the epilogue together.
 const TILE_COLS: usize = 32;
-/// Multiplications that are worth another task.
+/// Minimum multiplications per task.
 const MIN_TASK: usize = 64 << 10;
 
-/// `out = epilogue(x · wᵀ)`; shapes were checked by the caller, `x.rows <= MAX_ROWS`.
+/// `out = epilogue(x · wᵀ)`: `x[M,K]`, `w[N,K]`, `out[M,N]`, shapes checked by the caller, `M <= MAX_ROWS`.
 pub(crate) fn gemv<E: Element>(
     cpu: &Cpu,
     out: SharedMut<'_>,
@@ -29,11 +40,12 @@ pub(crate) fn gemv<E: Element>(
     cpu.threads.run(out.cols.div_ceil(cols_per_task.max(1)), |task| {
         let first = task * cols_per_task;
         let end = (first + cols_per_task).min(out.cols);
-        cpu.isa.dispatch(Columns { out, x, w, epilogue, first, end });
+        cpu.isa.dispatch(GemvColumns { out, x, w, epilogue, first, end });
     });
 }
 
-struct Columns<'a, E> {
+/// Columns `first..end` of `out`.
+struct GemvColumns<'a, E> {
     out: SharedMut<'a>,
     x: MatRef<'a>,
     w: &'a [E],
@@ -42,7 +54,7 @@ struct Columns<'a, E> {
     end: usize,
 }
 
-impl<E: Element> Kernel for Columns<'_, E> {
+impl<E: Element> Kernel for GemvColumns<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -57,18 +69,18 @@ impl<E: Element> Kernel for Columns<'_, E> {
                 let rows = &w[(n + j) * k..(n + n_cols) * k];
                 let left = n_cols - j;
                 j += if x.rows == 1 && left >= 8 {
-                    dots::<S, E, 8, 1>(s, rows, x, j, 0, &mut sums);
+                    dot_tile::<S, E, 8, 1>(s, rows, x, j, 0, &mut sums);
                     8
                 } else if left >= 4 {
-                    dots_of_all_rows::<S, E, 4>(s, rows, x, j, &mut sums);
+                    dot_columns::<S, E, 4>(s, rows, x, j, &mut sums);
                     4
                 } else {
-                    dots_of_all_rows::<S, E, 1>(s, rows, x, j, &mut sums);
+                    dot_columns::<S, E, 1>(s, rows, x, j, &mut sums);
                     1
                 };
             }
             for m in 0..x.rows {
-                // SAFETY: this task alone writes these columns.
+                // SAFETY: column ranges of tasks are disjoint, and one span is alive at a time.
                 let out = unsafe { out.span(m, n, n_cols) };
                 epilogue.finish(s, &sums[m], n, out);
             }
@@ -76,8 +88,9 @@ impl<E: Element> Kernel for Columns<'_, E> {
     }
 }
 
+/// `sums[m][col + j] = w[j] · x[m]` for `j < NB` and every row `m`.
 #[inline(always)]
-fn dots_of_all_rows<S: Simd, E: Element, const NB: usize>(
+fn dot_columns<S: Simd, E: Element, const NB: usize>(
     s: S,
     w: &[E],
     x: MatRef<'_>,
@@ -88,13 +101,13 @@ fn dots_of_all_rows<S: Simd, E: Element, const NB: usize>(
     while m < x.rows {
         let left = x.rows - m;
         m += if S::N_REGISTERS >= 32 && left >= 4 {
-            dots::<S, E, NB, 4>(s, w, x, col, m, sums);
+            dot_tile::<S, E, NB, 4>(s, w, x, col, m, sums);
             4
         } else if left >= 2 {
-            dots::<S, E, NB, 2>(s, w, x, col, m, sums);
+            dot_tile::<S, E, NB, 2>(s, w, x, col, m, sums);
             2
         } else {
-            dots::<S, E, NB, 1>(s, w, x, col, m, sums);
+            dot_tile::<S, E, NB, 1>(s, w, x, col, m, sums);
             1
         };
     }
@@ -102,7 +115,7 @@ fn dots_of_all_rows<S: Simd, E: Element, const NB: usize>(
 
 /// `sums[first_row + m][col + j] = w[j] · x[first_row + m]` for `j < NB`, `m < MB`.
 #[inline(always)]
-fn dots<S: Simd, E: Element, const NB: usize, const MB: usize>(
+fn dot_tile<S: Simd, E: Element, const NB: usize, const MB: usize>(
     s: S,
     w: &[E],
     x: MatRef<'_>,
@@ -116,14 +129,13 @@ fn dots<S: Simd, E: Element, const NB: usize, const MB: usize>(
     let mut acc = [[s.splat(0.0); MB]; NB];
     let mut k = 0;
     while k + S::LANES <= k_len {
-        // The rows that come next; several at a time are too many streams for the processor to foresee.
+        // Prefetches the next NB rows: NB parallel streams are too many for the hardware prefetcher.
         if first_row == 0 && (k * size_of::<E>()).is_multiple_of(CACHE_LINE) {
             for j in 0..NB {
                 prefetch(w.as_ptr().wrapping_add((NB + j) * k_len + k));
             }
         }
-        // SAFETY: `k + LANES <= k_len`, which is the length of each row of `x`; `w` holds `NB`
-        // rows of `k_len`, asserted above.
+        // SAFETY: `k + LANES <= k_len`, the length of each row of `x`; `w` holds `NB` rows of `k_len`, asserted above.
         unsafe {
             let mut xs = [s.splat(0.0); MB];
             for m in 0..MB {

@@ -1,4 +1,4 @@
-//! Paged keys and values.
+//! Paged KV cache of one layer (as vLLM's blocks): a pool of pages, and writes to their slots.
 //!
 //! A page holds [`PAGE_LEN`] positions. For every KV head it holds the keys transposed, so that
 //! scores of adjacent positions are a vector, then the values:
@@ -29,7 +29,7 @@ use crate::{Cpu, Parts};
 
 /// Positions in a page.
 pub const PAGE_LEN: usize = 64;
-/// Values in a row are padded to a multiple of this, the widest vector.
+/// Alignment of `C'` in elements: lanes of the widest vector.
 const VALUE_ALIGN: usize = 16;
 
 /// Element type of cached keys and values.
@@ -56,7 +56,7 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
-    /// Distance between the values of adjacent positions.
+    /// `C'`: elements from the values of one position to those of the next.
     pub(crate) fn value_stride(self) -> usize {
         self.head_dim.next_multiple_of(VALUE_ALIGN)
     }
@@ -66,7 +66,7 @@ impl KvLayout {
         PAGE_LEN * (self.head_dim + self.value_stride())
     }
 
-    /// Blocks of channels of a position that share a scale; none where elements need none.
+    /// q8 blocks of a position in one head; 0 for types without scales.
     pub(crate) fn n_blocks(self) -> usize {
         match self.dtype {
             KvDType::F32 | KvDType::F16 => 0,
@@ -90,7 +90,7 @@ impl KvLayout {
     }
 }
 
-/// Where one position's key and value are stored.
+/// Slot of one position (vLLM's slot mapping).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvRow {
     /// Page of the pool.
@@ -99,7 +99,7 @@ pub struct KvRow {
     pub slot: u32,
 }
 
-/// The pages of one layer.
+/// Pool of `n_pages` pages of one layer.
 #[derive(Debug)]
 pub struct KvPool {
     layout: KvLayout,
@@ -107,7 +107,7 @@ pub struct KvPool {
     memory: AlignedVec,
 }
 
-/// One head of one page.
+/// Elements of one head of a page: keys, then values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum KvHead<'a> {
     F32(&'a [f32]),
@@ -116,10 +116,10 @@ pub(crate) enum KvHead<'a> {
 }
 
 impl KvPool {
-    /// `n_pages` pages of zeros.
+    /// Allocates `n_pages` pages of zeros.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`] if the system has no memory for them.
     pub fn new(layout: KvLayout, n_pages: usize) -> Result<Self> {
         let bytes = n_pages.saturating_mul(layout.page_bytes());
         let memory =
@@ -127,7 +127,7 @@ impl KvPool {
         Ok(Self { layout, n_pages, memory })
     }
 
-    /// The bytes of a page, in this machine's byte order.
+    /// Bytes of a page, in native byte order.
     ///
     /// # Panics
     /// If there is no such page.
@@ -137,7 +137,7 @@ impl KvPool {
         &bytemuck::cast_slice(&self.memory)[page as usize * len..][..len]
     }
 
-    /// The bytes of a page, to be replaced by those of a page of the same layout.
+    /// Bytes of a page, to overwrite with those of a page of the same layout.
     ///
     /// # Panics
     /// If there is no such page.
@@ -164,8 +164,8 @@ impl KvPool {
         self.n_pages * self.layout.page_bytes()
     }
 
-    /// Stores key `k[t]` and value `v[t]`, both `[T, G*C]`, at `rows[t]`. Adjacent rows that fill
-    /// adjacent slots of a page are quickest.
+    /// Stores key `k[t]` and value `v[t]`, both `[T, G*C]`, at slot `rows[t]`. Fastest for adjacent rows in adjacent slots
+    /// of a page.
     ///
     /// # Panics
     /// If the shapes do not fit or a row is outside the pool.
@@ -182,20 +182,17 @@ impl KvPool {
         let layout = self.layout;
         let memory = Parts::new(bytemuck::cast_slice_mut(&mut self.memory));
         let write_head = |g: usize| {
-            // SAFETY: a head of a page is written by the head's task alone.
-            let head_of = |page: u32| unsafe {
-                let start = page as usize * layout.page_bytes() + g * layout.head_bytes();
-                memory.part(start..start + layout.head_bytes())
-            };
+            // SAFETY: `memory` was made for this call, which runs one task a head.
+            let pages = unsafe { HeadPages::new(memory, layout, g) };
             let channels = g * layout.head_dim..(g + 1) * layout.head_dim;
-            let head = Head { layout, head_of, k, v, rows, channels };
+            let head = HeadWriter { pages, k, v, rows, channels };
             match layout.dtype {
-                KvDType::F32 => cpu.isa.dispatch(Store::<f32, _>(head, PhantomData)),
-                KvDType::F16 => cpu.isa.dispatch(Store::<f16, _>(head, PhantomData)),
+                KvDType::F32 => cpu.isa.dispatch(StoreHead::<f32>(head, PhantomData)),
+                KvDType::F16 => cpu.isa.dispatch(StoreHead::<f16>(head, PhantomData)),
                 KvDType::Q8_0 => head.quantize(),
             }
         };
-        if rows.len() < RUN {
+        if rows.len() < MAX_RUN {
             (0..layout.n_kv_heads).for_each(write_head);
         } else {
             cpu.threads.run(layout.n_kv_heads, write_head);
@@ -228,99 +225,156 @@ impl KvPool {
     }
 }
 
-/// Keys of this many positions are converted before they are stored, slot by slot.
-const RUN: usize = 16;
-/// Columns of a head that are converted at once.
+/// Maximum positions of a run, whose keys are converted before they are stored.
+const MAX_RUN: usize = 16;
+/// Channels of a head that are converted at once.
 const STRIP: usize = 64;
-/// Positions and columns whose keys are transposed at once.
-const BLOCK: usize = 8;
+/// Side of the square of positions and channels that is transposed in registers.
+const TRANSPOSE_LEN: usize = 8;
 
-/// An element that is stored without a scale.
-trait Stored: Pod + Default {
-    /// Converts values.
+/// Element type of pages without scales.
+trait KvElement: Pod + Default {
+    /// Converts f32 values, rounding to nearest even.
     fn narrow<S: Simd>(s: S, to: &mut [Self], from: &[f32]);
 
-    /// Row `i` of the result is column `i` of `rows`.
-    fn transpose<S: Simd>(s: S, rows: [[Self; BLOCK]; BLOCK]) -> [[Self; BLOCK]; BLOCK];
+    /// Transposes a square of elements.
+    fn transpose<S: Simd>(
+        s: S,
+        rows: [[Self; TRANSPOSE_LEN]; TRANSPOSE_LEN],
+    ) -> [[Self; TRANSPOSE_LEN]; TRANSPOSE_LEN];
 }
 
-impl Stored for f32 {
+impl KvElement for f32 {
     #[inline(always)]
     fn narrow<S: Simd>(_: S, to: &mut [Self], from: &[f32]) {
         to.copy_from_slice(from);
     }
 
     #[inline(always)]
-    fn transpose<S: Simd>(_: S, rows: [[Self; BLOCK]; BLOCK]) -> [[Self; BLOCK]; BLOCK] {
+    fn transpose<S: Simd>(
+        _: S,
+        rows: [[Self; TRANSPOSE_LEN]; TRANSPOSE_LEN],
+    ) -> [[Self; TRANSPOSE_LEN]; TRANSPOSE_LEN] {
         transposed(rows)
     }
 }
 
-impl Stored for f16 {
+impl KvElement for f16 {
     #[inline(always)]
     fn narrow<S: Simd>(s: S, to: &mut [Self], from: &[f32]) {
         s.narrow_f16(to, from);
     }
 
     #[inline(always)]
-    fn transpose<S: Simd>(s: S, rows: [[Self; BLOCK]; BLOCK]) -> [[Self; BLOCK]; BLOCK] {
+    fn transpose<S: Simd>(
+        s: S,
+        rows: [[Self; TRANSPOSE_LEN]; TRANSPOSE_LEN],
+    ) -> [[Self; TRANSPOSE_LEN]; TRANSPOSE_LEN] {
         bytemuck::cast(s.transpose_u16(bytemuck::cast(rows)))
     }
 }
 
-/// What is stored of a head, which has `channels` of each row. `head_of` gives the head's bytes in a page.
-struct Head<'a, F> {
+/// One KV head in every page of a pool, for the task that writes it.
+struct HeadPages<'a> {
+    memory: Parts<'a, u8>,
     layout: KvLayout,
-    head_of: F,
+    kv_head: usize,
+}
+
+impl<'a> HeadPages<'a> {
+    /// # Safety
+    /// While the result is alive, for every page of `memory`:
+    /// - no other reference to the bytes of head `kv_head` is alive;
+    /// - no other `HeadPages` of `kv_head` is used.
+    unsafe fn new(memory: Parts<'a, u8>, layout: KvLayout, kv_head: usize) -> Self {
+        Self { memory, layout, kv_head }
+    }
+
+    #[inline(always)]
+    fn start(&self, page: u32) -> usize {
+        page as usize * self.layout.page_bytes() + self.kv_head * self.layout.head_bytes()
+    }
+
+    /// The head's bytes in `page`; the borrow of `self` keeps two of them from being alive at once.
+    ///
+    /// # Panics
+    /// If there is no such page.
+    #[inline(always)]
+    fn get_mut(&mut self, page: u32) -> &mut [u8] {
+        let start = self.start(page);
+        // SAFETY: no other reference exists outside of `self` by the contract of `new`, and the result borrows `self`.
+        unsafe { self.memory.part(start..start + self.layout.head_bytes()) }
+    }
+
+    /// Prefetches the keys of a slot: as many lines as there are channels, for each of which a store would wait.
+    #[inline(always)]
+    fn prefetch_keys<T>(&self, row: KvRow) {
+        let keys = self.memory.address(self.start(row.page)).cast::<T>();
+        for channel in 0..self.layout.head_dim {
+            prefetch(keys.wrapping_add(channel * PAGE_LEN + row.slot as usize));
+        }
+    }
+}
+
+/// Write of one KV head: channels `channels` of the rows of `k` and `v`, and the pages they go to.
+struct HeadWriter<'a> {
+    pages: HeadPages<'a>,
     k: MatRef<'a>,
     v: MatRef<'a>,
     rows: &'a [KvRow],
     channels: Range<usize>,
 }
 
-impl<'m, F: Fn(u32) -> &'m mut [u8]> Head<'_, F> {
-    /// Stores it in 8 bits.
+impl HeadWriter<'_> {
+    /// Quantizes the rows to q8 blocks and stores them.
     fn quantize(self) {
-        let Self { layout, head_of, k, v, rows, channels } = self;
+        let Self { mut pages, k, v, rows, channels } = self;
         for (t, row) in rows.iter().enumerate() {
             let (k, v) = (&k.row(t)[channels.clone()], &v.row(t)[channels.clone()]);
-            q8_0::write(layout, head_of(row.page), row.slot as usize, k, v);
+            q8_0::write(pages.layout, pages.get_mut(row.page), row.slot as usize, k, v);
         }
     }
 }
 
-/// Stores a head as values of `T`, run by run: a run is adjacent rows in adjacent slots of one page.
-struct Store<T, H>(H, PhantomData<T>);
+/// Stores a head as elements of type `T`, run by run; a run is adjacent rows in adjacent slots of one page.
+///
+/// ```text
+/// for each run of n <= MAX_RUN rows from `slot` on:
+///   prefetch the slots and the rows of the next run
+///   for each STRIP of channels:
+///     strips[n][STRIP] = rows of k, converted to T
+///     keys[channel][slot..slot + n] = columns of strips, by squares of TRANSPOSE_LEN
+///   values[slot + i][..] = rows of v, converted to T
+/// ```
+struct StoreHead<'a, T>(HeadWriter<'a>, PhantomData<T>);
 
-impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>> {
+impl<T: KvElement> Kernel for StoreHead<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Head { layout, head_of, k, v, rows, channels } = self.0;
+        let HeadWriter { mut pages, k, v, rows, channels } = self.0;
+        let layout = pages.layout;
         let c = layout.head_dim;
-        // A slot's keys are on as many lines as there are channels, which a store would wait for one by one.
-        let ask_for_slot = |row: KvRow| {
-            let keys: &[T] = bytemuck::cast_slice(head_of(row.page));
-            for column in keys[row.slot as usize..].chunks(PAGE_LEN).take(c) {
-                prefetch(column.as_ptr());
-            }
-        };
-        let mut strips = [[T::default(); STRIP]; RUN];
+        let mut strips = [[T::default(); STRIP]; MAX_RUN];
         let mut t = 0;
-        rows.first().into_iter().for_each(|&row| ask_for_slot(row));
+        if let Some(&row) = rows.first() {
+            pages.prefetch_keys::<T>(row);
+        }
         while t < rows.len() {
             let first = rows[t];
-            let limit = RUN.min(rows.len() - t);
-            let goes_on =
+            let limit = MAX_RUN.min(rows.len() - t);
+            let continues =
                 |i: usize| rows[t + i] == KvRow { page: first.page, slot: first.slot + i as u32 };
-            let n = (1..limit).find(|&i| !goes_on(i)).unwrap_or(limit);
-            rows.get(t + n).into_iter().for_each(|&row| ask_for_slot(row));
-            let head: &mut [T] = bytemuck::cast_slice_mut(head_of(first.page));
+            let n = (1..limit).find(|&i| !continues(i)).unwrap_or(limit);
+            if let Some(&row) = rows.get(t + n) {
+                pages.prefetch_keys::<T>(row);
+            }
+            let head: &mut [T] = bytemuck::cast_slice_mut(pages.get_mut(first.page));
             let (keys, values) = head.split_at_mut(c * PAGE_LEN);
             let slot = first.slot as usize;
-            // Rows lie far apart, where the processor does not foresee them.
-            let ask_for = |x: MatRef<'_>, i: usize| {
+            // Rows of the next run lie too far apart for the hardware prefetcher.
+            let prefetch_row = |x: MatRef<'_>, i: usize| {
                 if t + n + i < x.rows {
                     let values = &x.row(t + n + i)[channels.clone()];
                     prefetch_span(values.as_ptr(), values.len());
@@ -330,7 +384,7 @@ impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>>
                 let len = STRIP.min(c - from);
                 for (i, strip) in strips[..n].iter_mut().enumerate() {
                     if from == 0 {
-                        ask_for(k, i);
+                        prefetch_row(k, i);
                     }
                     T::narrow(s, &mut strip[..len], &k.row(t + i)[channels.clone()][from..][..len]);
                 }
@@ -338,7 +392,7 @@ impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>>
                 store_columns(s, keys, slot, &strips[..n]);
             }
             for i in 0..n {
-                ask_for(v, i);
+                prefetch_row(v, i);
                 let row = &mut values[(slot + i) * layout.value_stride()..][..c];
                 T::narrow(s, row, &v.row(t + i)[channels.clone()]);
             }
@@ -347,27 +401,27 @@ impl<'m, T: Stored, F: Fn(u32) -> &'m mut [u8]> Kernel for Store<T, Head<'_, F>>
     }
 }
 
-/// Stores columns of `strips` in `keys`, `[columns][PAGE_LEN]`, from slot `slot` on.
+/// Transposes `strips` = `[positions][STRIP]` into `keys` = `[channels][PAGE_LEN]`, from slot `slot` on.
 #[inline(always)]
-fn store_columns<T: Stored, S: Simd>(s: S, keys: &mut [T], slot: usize, strips: &[[T; STRIP]]) {
-    let (blocks, rest) = strips.as_chunks::<BLOCK>();
+fn store_columns<T: KvElement, S: Simd>(s: S, keys: &mut [T], slot: usize, strips: &[[T; STRIP]]) {
+    let (blocks, rest) = strips.as_chunks::<TRANSPOSE_LEN>();
     let n_columns = keys.len() / PAGE_LEN;
-    // Loops over indices: iterators stay calls here, for as much time as all the rest.
+    // Loops over indices, since iterators are not inlined here and take as long as all the rest.
     for b in 0..blocks.len() {
-        let slot = slot + b * BLOCK;
-        for first in (0..n_columns).step_by(BLOCK) {
-            let mut rows = [[T::default(); BLOCK]; BLOCK];
-            for i in 0..BLOCK {
-                rows[i].copy_from_slice(&blocks[b][i][first..first + BLOCK]);
+        let slot = slot + b * TRANSPOSE_LEN;
+        for first in (0..n_columns).step_by(TRANSPOSE_LEN) {
+            let mut rows = [[T::default(); TRANSPOSE_LEN]; TRANSPOSE_LEN];
+            for i in 0..TRANSPOSE_LEN {
+                rows[i].copy_from_slice(&blocks[b][i][first..first + TRANSPOSE_LEN]);
             }
             let columns = T::transpose(s, rows);
-            for j in 0..BLOCK.min(n_columns - first) {
+            for j in 0..TRANSPOSE_LEN.min(n_columns - first) {
                 let at = (first + j) * PAGE_LEN + slot;
-                keys[at..at + BLOCK].copy_from_slice(&columns[j]);
+                keys[at..at + TRANSPOSE_LEN].copy_from_slice(&columns[j]);
             }
         }
     }
-    let slot = slot + blocks.len() * BLOCK;
+    let slot = slot + blocks.len() * TRANSPOSE_LEN;
     for j in 0..n_columns {
         for i in 0..rest.len() {
             keys[j * PAGE_LEN + slot + i] = rest[i][j];

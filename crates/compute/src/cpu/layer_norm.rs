@@ -1,6 +1,9 @@
 //! Layer norm.
 
+use std::ops::Range;
+
 use super::matrix::{MatMut, MatRef, SharedMut};
+use super::row_tasks::for_row_ranges;
 use crate::Cpu;
 use crate::simd::{Kernel, Simd};
 
@@ -17,8 +20,8 @@ pub struct LayerNorm<'a> {
 
 /// `out[t,d] = (x[t,d] - mean_d(x[t])) / sqrt(var_d(x[t]) + eps) * weight[d] + bias[d]`.
 ///
-/// Shapes: `x`, `out` = `[T, D]`. Numerics: two passes, f32 sums per lane; the variance is of the
-/// centred values. Source: Ba et al. 2016, eq. 4, with PyTorch's `eps` placement.
+/// Shapes: `x`, `out` = `[T, D]`. Numerics: two passes, one f32 sum per lane, variance of the centred values. Source: Ba et
+/// al. 2016, eq. 4, with PyTorch's `eps` placement.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -32,30 +35,26 @@ pub fn layer_norm(cpu: &Cpu, out: MatMut<'_>, x: MatRef<'_>, norm: LayerNorm<'_>
         x.cols,
         "layer_norm: bias length is not the row width"
     );
-    let rows_per_task = (32_768 / x.cols.max(1)).clamp(1, 256);
     let out = out.shared();
-    cpu.threads.run(x.rows.div_ceil(rows_per_task), |task| {
-        let first = task * rows_per_task;
-        let n_rows = rows_per_task.min(x.rows - first);
-        cpu.isa.dispatch(Rows { out, x, norm, first, n_rows });
+    for_row_ranges(cpu, x.rows, x.cols, |rows| {
+        cpu.isa.dispatch(LayerNormRows { out, x, norm, rows });
     });
 }
 
-struct Rows<'a> {
+struct LayerNormRows<'a> {
     out: SharedMut<'a>,
     x: MatRef<'a>,
     norm: LayerNorm<'a>,
-    first: usize,
-    n_rows: usize,
+    rows: Range<usize>,
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for LayerNormRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for r in self.first..self.first + self.n_rows {
-            // SAFETY: each row belongs to one task, and a task visits it once.
+        for r in self.rows {
+            // SAFETY: each row belongs to one task, and one span is alive at a time.
             let out = unsafe { self.out.span(r, 0, self.x.cols) };
             normalize(s, out, self.x.row(r), self.norm);
         }

@@ -1,48 +1,57 @@
-//! A step of a long short-term memory (Hochreiter & Schmidhuber 1997).
+//! One step of an LSTM (Hochreiter & Schmidhuber 1997), in PyTorch's gate order `i, f, g, o`:
+//!
+//! ```text
+//! gates += W_hh · h                       [4H], W_hh packed into panels of 64 gates: [4H/64][H][64]
+//! c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+//! h = sigmoid(o) * tanh(c)
+//! ```
 
-use super::gemm::{Operands, tile_rows};
+use super::gemm::{Operands, run_tiles};
 use super::math::{sigmoid, tanh};
 use crate::simd::{Isa, Kernel, Simd};
 
-/// Vectors of gates whose sums are kept in registers.
+/// Width of a tile in vectors.
 const N_VECTORS: usize = 4;
-/// The widths it takes are multiples of this: the gates of `H` units are whole tiles of the widest vectors.
-const UNITS: usize = 16;
+/// Required divisor of `H`, so that the `4H` gates are whole panels.
+const HIDDEN_MULTIPLE: usize = 16;
 
-/// Gates whose weights lie together.
+/// Gates of a panel: one tile of the widest vectors.
 const PANEL: usize = 64;
 
-/// Weights of the products with the hidden state.
+/// Recurrent weights `W_hh`, packed.
 #[derive(Debug, Clone)]
 pub struct Lstm {
     /// `H`.
-    n_units: usize,
-    /// `[4H / 64, H, 64]`: what a tile reads, one after the other.
+    hidden_size: usize,
+    /// `[4H / 64, H, 64]`.
     panels: Vec<f32>,
 }
 
 impl Lstm {
-    /// Rearranges `weight`, `[4H, H]`, whose gates are in PyTorch's order: input, forget, candidate, output.
+    /// Packs `weight` = `[4H, H]`, whose gates are in PyTorch's order: input, forget, cell, output.
     ///
     /// # Panics
-    /// If `H`, `n_units`, is 0 or no multiple of 16, or the length differs.
+    /// If `hidden_size` (`H`) is 0 or no multiple of 16, or the length differs.
     #[must_use]
-    pub fn new(n_units: usize, weight: &[f32]) -> Self {
-        let h = n_units;
-        let is_whole = h > 0 && h.is_multiple_of(UNITS);
-        assert!(is_whole, "lstm: expected a multiple of {UNITS} units, got {h}");
-        assert_eq!(weight.len(), 4 * h * h, "lstm: length of the weights for {h} units");
+    pub fn new(hidden_size: usize, weight: &[f32]) -> Self {
+        let h = hidden_size;
+        let is_whole = h > 0 && h.is_multiple_of(HIDDEN_MULTIPLE);
+        assert!(
+            is_whole,
+            "lstm: expected a hidden size that is a multiple of {HIDDEN_MULTIPLE}, got {h}"
+        );
+        assert_eq!(weight.len(), 4 * h * h, "lstm: length of the weights for hidden size {h}");
         let mut panels = Vec::with_capacity(weight.len());
         for first in (0..4 * h).step_by(PANEL) {
-            for unit in 0..h {
-                panels.extend((first..first + PANEL).map(|gate| weight[gate * h + unit]));
+            for k in 0..h {
+                panels.extend((first..first + PANEL).map(|gate| weight[gate * h + k]));
             }
         }
-        Self { n_units, panels }
+        Self { hidden_size, panels }
     }
 
-    /// Moves `hidden` and `cell`, both `[H]`, by one step; `gates`, `[4H]`, holds the products with the input and all
-    /// biases, and afterwards nothing of use.
+    /// Advances `hidden` and `cell`, both `[H]`, by one step. `gates` = `[4H]` holds `W_ih · x` plus both biases on
+    /// entry, unspecified values on return.
     ///
     /// Numerics: f32 sums, `tanh` and the sigmoid within 4 ULP. Runs on this thread.
     ///
@@ -50,21 +59,21 @@ impl Lstm {
     /// If a length differs.
     #[track_caller]
     pub fn step(&self, isa: Isa, gates: &mut [f32], hidden: &mut [f32], cell: &mut [f32]) {
-        let h = self.n_units;
+        let h = self.hidden_size;
         let lengths = [gates.len(), hidden.len(), cell.len()];
-        assert_eq!(lengths, [4 * h, h, h], "lstm: lengths for {h} units");
-        isa.dispatch(Step { gates, panels: &self.panels, hidden, cell });
+        assert_eq!(lengths, [4 * h, h, h], "lstm: lengths for hidden size {h}");
+        isa.dispatch(LstmStep { gates, panels: &self.panels, hidden, cell });
     }
 }
 
-struct Step<'a> {
+struct LstmStep<'a> {
     gates: &'a mut [f32],
     panels: &'a [f32],
     hidden: &'a mut [f32],
     cell: &'a mut [f32],
 }
 
-impl Kernel for Step<'_> {
+impl Kernel for LstmStep<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -83,10 +92,10 @@ impl Kernel for Step<'_> {
                     c_stride: PANEL,
                     k: h,
                     accumulate: true,
-                    ahead: 0,
+                    prefetch_offset: 0,
                 };
-                // SAFETY: `hidden` has `h` values, the panel as many rows, and a tile divides their width.
-                unsafe { tile_rows::<S, f32, N_VECTORS, false>(s, 1, operands) };
+                // SAFETY: `hidden` has `h` values, the panel `h` rows, and a tile divides their width.
+                unsafe { run_tiles::<S, f32, N_VECTORS, false>(s, 1, operands) };
             }
         }
         let (input, rest) = gates.split_at(h);
@@ -143,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "expected a multiple of 16 units, got 8")]
+    #[should_panic(expected = "expected a hidden size that is a multiple of 16, got 8")]
     fn odd_widths_are_refused() {
         drop(Lstm::new(8, &[0.0; 256]));
     }

@@ -1,11 +1,10 @@
-//! Vector `exp`, `erf`, `tanh` and what activations make of them, inlined into the kernels that
-//! need them.
+//! Vector `exp`, `erf`, `tanh` and the activations made of them, inlined into the kernels.
 
 use crate::simd::{F32, Simd};
 
-/// Below this, `exp` is 0: its results would be subnormal.
+/// Lower bound of `exp`, which is 0 below it, where results would be subnormal.
 const EXP_MIN: f32 = -87.336_54;
-/// Above this, `exp` stays at its value there, about `2.4e38`.
+/// Upper bound of `exp`, which is constant above it, about `2.4e38`.
 const EXP_MAX: f32 = 88.376_26;
 
 /// `e^x` within 2 ULP for `-87.3 <= x <= 88.3`; 0 below (and for `-inf`), `2.4e38` above.
@@ -34,7 +33,7 @@ pub(crate) fn exp<S: Simd>(s: S, x: F32<S>) -> F32<S> {
     s.select(s.less_than(x, s.splat(EXP_MIN)), s.splat(0.0), y)
 }
 
-/// Beyond this, `erf` rounds to 1 within the stated error.
+/// Bound beyond which `erf` is 1 within the stated error.
 const ERF_MAX: f32 = 3.92;
 
 /// `erf(x) / x` as a polynomial in `2 (x / ERF_MAX)^2 - 1`: the Chebyshev interpolant of degree
@@ -81,7 +80,7 @@ pub(crate) fn gelu<S: Simd>(s: S, x: F32<S>) -> F32<S> {
 /// `1 / (1 + e^-x)` within 4 ULP for `x >= -87.3`; 0 below.
 #[inline(always)]
 pub(crate) fn sigmoid<S: Simd>(s: S, x: F32<S>) -> F32<S> {
-    // `e^x` is never infinite, so that the quotient reaches 1, and is 0 where `e^-x` overflows.
+    // `exp` saturates, so that the quotient reaches 1 for large `x`, and is 0 where `e^-x` would overflow.
     let e = exp(s, x);
     s.div(e, s.add(e, s.splat(1.0)))
 }
@@ -96,7 +95,7 @@ pub(crate) fn silu<S: Simd>(s: S, x: F32<S>) -> F32<S> {
 /// at most 3e-7 for `|x| <= 1`, beyond of 3e-7 of `|x|`.
 #[inline(always)]
 pub(crate) fn gelu_tanh<S: Simd>(s: S, x: F32<S>) -> F32<S> {
-    // (1 + tanh u) / 2 is sigmoid(2u), which loses nothing where tanh is near -1.
+    // (1 + tanh u) / 2 = sigmoid(2u), without cancellation where tanh is near -1.
     const SLOPE: f32 = 1.595_769;
     let cubic = s.mul_add(s.mul(x, x), s.splat(SLOPE * 0.044_715), s.splat(SLOPE));
     s.mul(x, sigmoid(s, s.mul(x, cubic)))

@@ -1,4 +1,4 @@
-//! `y = act(x · wᵀ + bias)`: checks, and the choice between the kernels for few and many rows.
+//! Dense matmul `y = act(x · wᵀ + bias)`: shape checks, and dispatch to GEMV (up to 16 rows) or GEMM.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub enum DenseWeight<'a> {
 /// `out[t,n] = epilogue(sum_k x[t,k] * w[n,k])`.
 ///
 /// Shapes: `x` = `[T, K]`, `w` = `[N, K]`, `out` = `[T, N]`. Rows of `x` may overlap. Numerics:
-/// f32 products and sums; 16-bit weights are widened exactly.
+/// f32 products and sums; 16-bit weights convert to f32 exactly.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -48,9 +48,8 @@ pub fn matmul(
     }
 }
 
-/// [`matmul`] with weights of any type: `dequantize(rows, block)` writes rows `rows` of `w[N,K]`
-/// to `block`, whose length is `rows.len() * K`. It is called from several threads, about once a
-/// row.
+/// [`matmul`] with weights of any type: `dequantize(rows, block)` writes rows `rows` of `w[N,K]` to `block`, `[rows, K]`.
+/// It is called from several threads, once per row and block of output rows.
 ///
 /// # Panics
 /// If the shapes do not fit.

@@ -1,11 +1,12 @@
-//! Views of f32 matrices with a row stride.
+//! Strided views of f32 matrices.
 
 use std::ops::Range;
 
+use crate::Parts;
 use crate::simd::prefetch_span;
 
-/// `rows × cols` values to read: row `r` is `data[r * stride..][..cols]`. A stride below `cols`
-/// makes rows overlap, which is how a convolution reads its input.
+/// Read-only view of `rows × cols` values: row `r` is `data[r * stride..][..cols]`. With a stride below `cols` rows overlap,
+/// as a convolution reads its input.
 #[derive(Debug, Clone, Copy)]
 pub struct MatRef<'a> {
     /// The values.
@@ -18,7 +19,7 @@ pub struct MatRef<'a> {
     pub stride: usize,
 }
 
-/// `rows × cols` values to write: row `r` is `data[r * stride..][..cols]`; rows do not overlap.
+/// Mutable view of `rows × cols` values: row `r` is `data[r * stride..][..cols]`; rows do not overlap.
 #[derive(Debug)]
 pub struct MatMut<'a> {
     /// The values.
@@ -31,13 +32,13 @@ pub struct MatMut<'a> {
     pub stride: usize,
 }
 
-/// One past the last index that is touched.
+/// Length of the data that the rows span; saturates, so that no length passes for an overflowing one.
 fn end(rows: usize, cols: usize, stride: usize) -> usize {
-    if rows == 0 { 0 } else { (rows - 1) * stride + cols }
+    if rows == 0 { 0 } else { (rows - 1).saturating_mul(stride).saturating_add(cols) }
 }
 
 impl<'a> MatRef<'a> {
-    /// Rows that follow each other without gaps.
+    /// View of rows without gaps.
     ///
     /// # Panics
     /// If `data` is shorter than `rows * cols`.
@@ -47,7 +48,7 @@ impl<'a> MatRef<'a> {
         Self::new(data, rows, cols, cols)
     }
 
-    /// Rows whose starts are `stride` apart.
+    /// View of rows whose starts are `stride` apart.
     ///
     /// # Panics
     /// If `data` ends before the last row does.
@@ -64,10 +65,10 @@ impl<'a> MatRef<'a> {
         &self.data[r * self.stride..][..self.cols]
     }
 
-    /// The rows `from .. from + rows`.
+    /// View of the rows `from .. from + rows`.
     ///
     /// # Panics
-    /// If these rows end before.
+    /// If there are fewer rows.
     #[must_use]
     #[track_caller]
     pub fn slice(self, from: usize, rows: usize) -> Self {
@@ -90,7 +91,7 @@ impl<'a> MatRef<'a> {
 }
 
 impl<'a> MatMut<'a> {
-    /// Rows that follow each other without gaps.
+    /// View of rows without gaps.
     ///
     /// # Panics
     /// If `data` is shorter than `rows * cols`.
@@ -100,7 +101,7 @@ impl<'a> MatMut<'a> {
         Self::new(data, rows, cols, cols)
     }
 
-    /// Rows whose starts are `stride` apart.
+    /// View of rows whose starts are `stride` apart.
     ///
     /// # Panics
     /// If `data` ends before the last row does, or if rows overlap.
@@ -117,16 +118,16 @@ impl<'a> MatMut<'a> {
         &mut self.data[r * self.stride..][..self.cols]
     }
 
-    /// The same rows for a shorter time.
+    /// View with a shorter lifetime.
     #[must_use]
     pub fn reborrow(&mut self) -> MatMut<'_> {
         MatMut { data: &mut *self.data, rows: self.rows, cols: self.cols, stride: self.stride }
     }
 
-    /// The rows `from .. from + rows`.
+    /// View of the rows `from .. from + rows`.
     ///
     /// # Panics
-    /// If these rows end before.
+    /// If there are fewer rows.
     #[must_use]
     #[track_caller]
     pub fn slice(self, from: usize, rows: usize) -> Self {
@@ -148,7 +149,7 @@ impl<'a> MatMut<'a> {
         self
     }
 
-    /// The same rows for several threads.
+    /// View that several threads can write.
     ///
     /// # Panics
     /// If the data ends before the last row does, or if rows overlap.
@@ -156,44 +157,63 @@ impl<'a> MatMut<'a> {
     #[track_caller]
     pub fn shared(self) -> SharedMut<'a> {
         let Self { data, rows, cols, stride } = self.checked();
-        SharedMut { data: data.as_mut_ptr(), rows, cols, stride, _life: std::marker::PhantomData }
+        SharedMut { data: Parts::new(data), rows, cols, stride }
     }
 }
 
-/// A checked output ([`MatMut::shared`]) that several threads write, each to rectangles of its own.
+/// Output of a parallel op ([`MatMut::shared`]): tasks write disjoint spans of its rows.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedMut<'a> {
-    data: *mut f32,
+    data: Parts<'a, f32>,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     pub(crate) stride: usize,
-    _life: std::marker::PhantomData<&'a mut [f32]>,
 }
-
-// SAFETY: the pointer is only turned into references by `span`, whose callers promise disjointness.
-unsafe impl Send for SharedMut<'_> {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for SharedMut<'_> {}
 
 impl<'a> SharedMut<'a> {
     /// Columns `col .. col + len` of row `r`.
     ///
     /// # Safety
-    /// - There are such a row and such columns.
-    /// - No other reference to any of these values lives at the same time.
+    /// - No other reference to any of these values is alive while the result is.
+    /// - No copy of `self` hands out any of them meanwhile, on any thread.
+    ///
+    /// # Panics
+    /// If there is no such row or it has no such columns.
     #[must_use]
     #[inline(always)]
     pub unsafe fn span(self, r: usize, col: usize, len: usize) -> &'a mut [f32] {
-        debug_assert!(r < self.rows && col + len <= self.cols);
-        // SAFETY: `shared` checked that all rows lie inside the buffer; the caller vouches for the place
-        // and for exclusive use.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(r * self.stride + col), len) }
+        let Self { rows, cols, stride, .. } = self;
+        let is_inside = r < rows && col <= cols && len <= cols - col;
+        assert!(is_inside, "columns {col}+{len} of row {r} of a {rows}x{cols} output");
+        let start = r * stride + col;
+        // SAFETY: rows do not overlap, so that the caller's promise about columns is one about elements.
+        unsafe { self.data.part(start..start + len) }
     }
 
-    /// Asks for the memory of columns `cols` of row `r`, as far as there are such columns.
+    /// Prefetches columns `cols` of row `r`, up to the end of the row.
     #[inline(always)]
     pub fn prefetch(self, r: usize, cols: Range<usize>) {
         let len = cols.end.min(self.cols).saturating_sub(cols.start);
-        prefetch_span(self.data.wrapping_add(r * self.stride + cols.start), len);
+        prefetch_span(self.data.address(r * self.stride + cols.start), len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MatMut, MatRef};
+
+    #[test]
+    #[should_panic(expected = "columns 1+2 of row 1 of a 2x2 output")]
+    fn a_span_beyond_its_row_is_refused() {
+        let mut data = [0.0; 8];
+        let out = MatMut::new(&mut data, 2, 2, 4).shared();
+        // SAFETY: this is the only reference.
+        let _ = unsafe { out.span(1, 1, 2) };
+    }
+
+    #[test]
+    #[should_panic(expected = "matrix of stride")]
+    fn a_shape_that_overflows_is_refused() {
+        let _ = MatRef::new(&[0.0; 8], 3, 2, usize::MAX / 2 + 1);
     }
 }

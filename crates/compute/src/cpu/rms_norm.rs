@@ -1,11 +1,11 @@
 //! RMS norm.
 
+use std::ops::Range;
+
 use super::matrix::{MatMut, MatRef, SharedMut};
+use super::row_tasks::for_row_ranges;
 use crate::Cpu;
 use crate::simd::{Kernel, Simd};
-
-/// Values of a task: a decode step's few rows stay on the calling thread.
-const TASK_LEN: usize = 32 << 10;
 
 /// Parameters of [`rms_norm`].
 #[derive(Debug, Clone, Copy)]
@@ -14,14 +14,13 @@ pub struct RmsNorm<'a> {
     pub weight: &'a [f32],
     /// Added to the mean of the squares.
     pub eps: f32,
-    /// Whether the result is added to what the output held or replaces it.
+    /// Whether to add to the output instead of overwriting it.
     pub accumulate: bool,
 }
 
 /// `out[t,d] = x[t,d] / sqrt(mean_d(x[t]²) + eps) * weight[d]`, or `+=` with `accumulate`.
 ///
-/// Shapes: `x`, `out` = `[T, D]`. Numerics: f32 sums per lane. Source: Zhang & Sennrich 2019,
-/// eq. 4.
+/// Shapes: `x`, `out` = `[T, D]`. Numerics: one f32 sum per lane. Source: Zhang & Sennrich 2019, eq. 4.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -30,32 +29,28 @@ pub fn rms_norm(cpu: &Cpu, out: MatMut<'_>, x: MatRef<'_>, norm: RmsNorm<'_>) {
     let (out, x) = (out.checked(), x.checked());
     assert_eq!((out.rows, out.cols), (x.rows, x.cols), "rms_norm: shapes differ");
     assert_eq!(norm.weight.len(), x.cols, "rms_norm: weight length is not the row width");
-    let rows_per_task = (TASK_LEN / x.cols.max(1)).clamp(1, 256);
     let out = out.shared();
-    cpu.threads.run(x.rows.div_ceil(rows_per_task), |task| {
-        let first = task * rows_per_task;
-        let n_rows = rows_per_task.min(x.rows - first);
-        cpu.isa.dispatch(Rows { out, x, norm, first, n_rows });
+    for_row_ranges(cpu, x.rows, x.cols, |rows| {
+        cpu.isa.dispatch(RmsNormRows { out, x, norm, rows });
     });
 }
 
-struct Rows<'a> {
+struct RmsNormRows<'a> {
     out: SharedMut<'a>,
     x: MatRef<'a>,
     norm: RmsNorm<'a>,
-    first: usize,
-    n_rows: usize,
+    rows: Range<usize>,
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for RmsNormRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let RmsNorm { weight, eps, accumulate } = self.norm;
-        for r in self.first..self.first + self.n_rows {
+        for r in self.rows {
             let x = self.x.row(r);
-            // SAFETY: a row of the output belongs to one task, which takes it once.
+            // SAFETY: each row belongs to one task, and one span is alive at a time.
             let out = unsafe { self.out.span(r, 0, self.x.cols) };
             let scale = inverse_rms(s, x, eps);
             let scale_v = s.splat(scale);

@@ -1,20 +1,20 @@
-//! Rotary position embedding, with the norm of each head that some models put before it.
+//! Rotary position embedding (`RoPE`), with an optional RMS norm of each head before it (QK norm).
+
+use std::ops::Range;
 
 use super::matrix::{MatMut, MatRef, SharedMut};
 use super::rms_norm::inverse_rms;
+use super::row_tasks::for_row_ranges;
 use crate::Cpu;
 use crate::simd::{Kernel, Simd};
 
-/// Values of a task: a decode step's row stays on the calling thread.
-const TASK_LEN: usize = 32 << 10;
-
-/// Which channels of a head form a pair that is rotated together; `R` channels are rotated.
+/// Pairs of channels of a head that are rotated together; `R` channels are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RopePairs {
-    /// `(2i, 2i + 1)`: the paper's order and GGUF's for `llama`.
+    /// `(2i, 2i + 1)`: the paper's order, ggml's `GGML_ROPE_TYPE_NORMAL`.
     Adjacent,
-    /// `(i, i + R/2)`: GPT-NeoX, Hugging Face.
-    Halves,
+    /// `(i, i + R/2)`: GPT-NeoX and Hugging Face, ggml's `GGML_ROPE_TYPE_NEOX`.
+    Neox,
 }
 
 /// Arguments of [`rope`].
@@ -24,17 +24,16 @@ pub struct Rope<'a> {
     pub head_dim: usize,
     /// RMS norm of every head before the rotation: weight `[C]` and epsilon.
     pub norm: Option<(&'a [f32], f32)>,
-    /// The rotation of each row; none leaves the heads as the norm made them.
+    /// Rotation of each row; `None` for the norm alone.
     pub rotation: Option<Rotation<'a>>,
 }
 
 /// Angles of a rotary embedding.
 #[derive(Debug, Clone, Copy)]
 pub struct Rotation<'a> {
-    /// `[T, R]`: `R/2` cosines then `R/2` sines a row. The first `R` of the `C` channels of a head
-    /// are rotated, the others stay.
+    /// `[T, R]`: `R/2` cosines, then `R/2` sines per row. Only the first `R` of the `C` channels of a head are rotated.
     pub cos_sin: MatRef<'a>,
-    /// Which channels form a pair.
+    /// Pairing of channels.
     pub pairs: RopePairs,
 }
 
@@ -61,29 +60,25 @@ pub fn rope(cpu: &Cpu, x: MatMut<'_>, args: Rope<'_>) {
             angles.cols
         );
     }
-    let rows_per_task = (TASK_LEN / x.cols.max(1)).max(1);
     let x = x.shared();
-    cpu.threads.run(x.rows.div_ceil(rows_per_task), |task| {
-        let first = task * rows_per_task;
-        let n_rows = rows_per_task.min(x.rows - first);
-        cpu.isa.dispatch(Rows { x, args, first, n_rows });
+    for_row_ranges(cpu, x.rows, x.cols, |rows| {
+        cpu.isa.dispatch(RopeRows { x, args, rows });
     });
 }
 
-struct Rows<'a> {
+struct RopeRows<'a> {
     x: SharedMut<'a>,
     args: Rope<'a>,
-    first: usize,
-    n_rows: usize,
+    rows: Range<usize>,
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for RopeRows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for r in self.first..self.first + self.n_rows {
-            // SAFETY: no other task has this row, and only one slice of it lives at a time.
+        for r in self.rows {
+            // SAFETY: each row belongs to one task, and one span is alive at a time.
             let row = unsafe { self.x.span(r, 0, self.x.cols) };
             for head in row.chunks_exact_mut(self.args.head_dim) {
                 if let Some((weight, eps)) = self.args.norm {
@@ -92,7 +87,7 @@ impl Kernel for Rows<'_> {
                 if let Some(Rotation { cos_sin, pairs }) = self.args.rotation {
                     let head = &mut head[..cos_sin.cols];
                     match pairs {
-                        RopePairs::Halves => rotate_halves(s, head, cos_sin.row(r)),
+                        RopePairs::Neox => rotate_neox(s, head, cos_sin.row(r)),
                         RopePairs::Adjacent => rotate_adjacent(head, cos_sin.row(r)),
                     }
                 }
@@ -115,7 +110,7 @@ fn norm<S: Simd>(s: S, head: &mut [f32], weight: &[f32], eps: f32) {
 }
 
 #[inline(always)]
-fn rotate_halves<S: Simd>(s: S, head: &mut [f32], cos_sin: &[f32]) {
+fn rotate_neox<S: Simd>(s: S, head: &mut [f32], cos_sin: &[f32]) {
     let half = head.len() / 2;
     let (u, v) = head.split_at_mut(half);
     let (cos, sin) = cos_sin.split_at(half);
@@ -133,7 +128,7 @@ fn rotate_halves<S: Simd>(s: S, head: &mut [f32], cos_sin: &[f32]) {
     }
 }
 
-/// Plain code: the compiler turns the interleaved pairs into shuffles of whole vectors.
+/// Scalar code, which the compiler vectorizes with shuffles of the interleaved pairs.
 #[inline(always)]
 fn rotate_adjacent(head: &mut [f32], cos_sin: &[f32]) {
     let pairs = head.as_chunks_mut::<2>().0;
@@ -172,7 +167,7 @@ mod tests {
             for i in 0..half {
                 let (a, b) = match pairs {
                     RopePairs::Adjacent => (2 * i, 2 * i + 1),
-                    RopePairs::Halves => (i, i + half),
+                    RopePairs::Neox => (i, i + half),
                 };
                 let row = cos_sin.row(t);
                 let (cos, sin) = (f64::from(row[i]), f64::from(row[i + half]));
@@ -187,10 +182,10 @@ mod tests {
         let stride = width + 3;
         let (x, weight, angles) = (random(t * stride, 1), random(c, 2), random(t * r, 3));
         let cos_sin = MatRef::packed(&angles, t, r);
-        let halves = Some(Rotation { cos_sin, pairs: RopePairs::Halves });
+        let neox = Some(Rotation { cos_sin, pairs: RopePairs::Neox });
         let adjacent = Some(Rotation { cos_sin, pairs: RopePairs::Adjacent });
         for norm in [None, Some((&weight[..], 1e-6))] {
-            for rotation in [None, halves, adjacent] {
+            for rotation in [None, neox, adjacent] {
                 let args = Rope { head_dim: c, norm, rotation };
                 let mut y = x.clone();
                 rope(cpu, MatMut::new(&mut y, t, width, stride), args);
@@ -224,7 +219,7 @@ mod tests {
     fn more_rotated_channels_than_a_head_has_are_refused() {
         let cpu = Cpu { isa: Isa::available()[0], threads: ThreadTeam::new(1).unwrap() };
         let cos_sin = MatRef::packed(&[0.0; 6], 1, 6);
-        let rotation = Some(Rotation { cos_sin, pairs: RopePairs::Halves });
+        let rotation = Some(Rotation { cos_sin, pairs: RopePairs::Neox });
         let mut x = [0.0; 8];
         let args = Rope { head_dim: 4, norm: None, rotation };
         rope(&cpu, MatMut::packed(&mut x, 1, 8), args);

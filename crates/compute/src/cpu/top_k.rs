@@ -1,13 +1,13 @@
-//! The greatest values of a row, and where they stand.
+//! The k largest values of a row and their indices.
 
 use std::cmp::Ordering;
 
-/// A value of a row and its place.
+/// Value of a row and its index.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TopKEntry {
-    /// Its place.
+    /// Index in the row.
     pub index: u32,
-    /// The value; finite or −∞.
+    /// Value; finite or −∞.
     pub value: f32,
 }
 
@@ -17,33 +17,40 @@ impl TopKEntry {
         Self { index, value }
     }
 
-    /// The greater value first; of equals the lower place, so that every platform agrees.
+    /// Descending by value, then ascending by index, so that every platform agrees.
     fn descending(a: &Self, b: &Self) -> Ordering {
         b.value.partial_cmp(&a.value).unwrap_or(Ordering::Equal).then(a.index.cmp(&b.index))
     }
 }
 
-/// Leaves the `k` greatest of `row` in `out`, or all where these are fewer: in descending order, of equals the
-/// lower place first. NaN counts as −∞ and +∞ as the greatest finite value. What `out` holds is lost, its memory
-/// is used.
+/// Replaces `out` by the `k` largest values of `row`, or all if there are fewer, in descending order; equal values in
+/// order of their index. NaN counts as −∞, +∞ as `f32::MAX`. Reuses the memory of `out`.
+///
+/// ```text
+/// for each chunk of 32 values:
+///   skip it if `out` has k entries and no value exceeds `threshold`      (nearly all chunks)
+///   append the values above `threshold`
+///   when `out` has max(2k, 64) entries: select the k largest, threshold = the smallest of these
+/// sort, truncate to k
+/// ```
 ///
 /// # Panics
 /// If `k` is 0.
 pub fn top_k(row: &[f32], k: usize, out: &mut Vec<TopKEntry>) {
     const CHUNK: usize = 32;
-    assert!(k > 0, "top_k: nothing is asked for");
+    assert!(k > 0, "top_k: k is 0");
     let limit = k.saturating_mul(2).max(64);
     let mut threshold = f32::NEG_INFINITY;
     out.clear();
     out.reserve(limit.min(row.len()));
     for (chunk, first) in row.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
         let full = out.len() >= k;
-        // Without a branch for each value: nearly all chunks have nothing above the threshold.
+        // A branchless test of the whole chunk, since nearly all chunks have nothing above the threshold.
         if full && !chunk.iter().fold(false, |any, &value| any | (value > threshold)) {
             continue;
         }
         for (&value, index) in chunk.iter().zip(first..) {
-            // A later value that equals the threshold loses to the k that are there.
+            // A value equal to the threshold loses to the k entries before it.
             if value > threshold || out.len() < k {
                 out.push(TopKEntry::new(index, value));
                 if out.len() == limit {
@@ -62,7 +69,7 @@ pub fn top_k(row: &[f32], k: usize, out: &mut Vec<TopKEntry>) {
 mod tests {
     use super::{TopKEntry, top_k};
 
-    /// The same by sorting everything.
+    /// Reference: sorts the whole row.
     fn sorted(row: &[f32], k: usize) -> Vec<(u32, f32)> {
         let mut all: Vec<_> = (0..).zip(row).map(|(i, &v)| TopKEntry::new(i, v)).collect();
         all.sort_by(TopKEntry::descending);
@@ -84,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_has_a_place() {
+    fn non_finite_values_have_a_rank() {
         let row = [f32::NAN, 1.0, f32::NEG_INFINITY, f32::INFINITY, f32::MAX, -0.0, 0.0];
         let mut out = Vec::new();
         top_k(&row, 7, &mut out);
         let order: Vec<u32> = out.iter().map(|r| r.index).collect();
         assert_eq!(order, [3, 4, 1, 5, 6, 0, 2]);
         assert_eq!([out[0].value, out[5].value], [f32::MAX, f32::NEG_INFINITY]);
-        // More of the greatest than are kept before the first cut.
+        // More maxima than `out` holds before the first selection.
         top_k(&[f32::INFINITY; 200], 3, &mut out);
         assert_eq!(out.iter().map(|r| r.index).collect::<Vec<_>>(), [0, 1, 2]);
     }

@@ -1,35 +1,46 @@
-//! Matrix tiles of x86-64 (AMX): sums of products of bf16 values, 16 by 16 at a time.
+//! AMX tiles of x86-64 with bf16 products, `tdpbf16ps`.
 //!
-//! Stable Rust has neither intrinsics nor feature detection for them, hence assembly and `cpuid`.
-//! Linux gives a process the tiles' registers only when it asks.
+//! A tile register has 16 rows of 64 bytes. `C[16][16] += A[16][32] · B[32][16]`, with `A` as rows of 32 bf16 values,
+//! `B` as 16 rows of 16 pairs (values `2k` and `2k + 1` of a column), `C` as f32. All eight registers are in use:
+//!
+//! ```text
+//!               B0 = tmm6   B1 = tmm7
+//! A0 = tmm4     C00 tmm0    C01 tmm1        C is 32 × 32; a round loads 2 + 2 tiles for 4 products
+//! A1 = tmm5     C10 tmm2    C11 tmm3
+//! ```
+//!
+//! Stable Rust has neither intrinsics nor feature detection for AMX, hence assembly and `cpuid`. Linux grants the tile
+//! registers to a process on request.
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use bytemuck::{Pod, Zeroable};
 
 use super::token::{Avx512Bf16, Avx512Vnni};
 
-/// A register of 16 rows of 32 bf16 values: of inputs, 32 of each of 16 rows; of weights, 16 pairs of each
-/// of 16 rows, pair by pair.
+/// Contents of a tile register, 1 KiB of bf16: as `A` 32 values of each of 16 rows; as `B` 16 rows of 16 pairs, row `k`
+/// with values `2k` and `2k + 1` of each of 16 columns.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct Tile(pub [[u16; 32]; 16]);
 
-/// Sums of 32 inputs and 32 rows of weights, four registers.
+/// f32 sums `C[32][32]`, four tile registers.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct TileSums(pub [[f32; 32]; 32]);
 
-/// Proof of AMX tiles with bf16 products, beside [`Avx512Bf16`].
+/// Token of AMX tiles with bf16 products, and of [`Avx512Bf16`].
 #[derive(Clone, Copy, Debug)]
 pub struct Amx {
     vectors: Avx512Bf16,
 }
 
 impl Amx {
-    /// The token, if this CPU has the instructions and the system lets the process use them.
+    /// The token, if the CPU has the instructions and the system grants the registers.
     #[must_use]
     pub fn try_new() -> Option<Self> {
         static USABLE: OnceLock<bool> = OnceLock::new();
@@ -37,35 +48,63 @@ impl Amx {
         USABLE.get_or_init(|| has_instructions() && is_allowed()).then_some(Self { vectors })
     }
 
-    /// The vectors that a CPU with tiles has, too.
+    /// The token of the 8-bit dot product.
     #[inline(always)]
     #[must_use]
     pub fn vectors(self) -> Avx512Vnni {
         self.vectors.vnni()
     }
 
-    /// Those with products of bf16 values.
+    /// The token of bf16 dot products.
     #[inline(always)]
     #[must_use]
     pub(crate) fn bf16(self) -> Avx512Bf16 {
         self.vectors
     }
 
-    /// Calls `f` with the tiles of this thread, which are given back to the system afterwards. `f` must
-    /// not call this itself: the inner call would give the tiles of the outer one back.
+    /// Calls `f` with the tile registers of this thread, configured, and releases them afterwards.
+    ///
+    /// # Panics
+    /// If `f` calls this: the inner call would release the tiles of the outer one.
+    #[track_caller]
     pub fn with_tiles<R>(self, f: impl FnOnce(&Tiles) -> R) -> R {
         let tiles = Tiles::configured();
         f(&tiles)
     }
 }
 
-/// The configured registers of a thread; they stay on it.
-#[derive(Debug)]
-pub struct Tiles {
-    on_this_thread: std::marker::PhantomData<*mut ()>,
+thread_local! {
+    /// Whether a [`Tiles`] of this thread is alive.
+    static TILES_IN_USE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `ldtilecfg` reads: palette 1 with eight registers of 16 rows of 64 bytes.
+/// Claim of this thread's tile registers, one at a time; it stays on the thread.
+#[derive(Debug)]
+struct TilesClaim(PhantomData<*mut ()>);
+
+impl TilesClaim {
+    /// # Panics
+    /// If this thread has one already.
+    #[track_caller]
+    fn new() -> Self {
+        assert!(!TILES_IN_USE.replace(true), "tiles: nested use on one thread");
+        Self(PhantomData)
+    }
+}
+
+impl Drop for TilesClaim {
+    fn drop(&mut self) {
+        TILES_IN_USE.set(false);
+    }
+}
+
+/// Configured tile registers of the current thread; not [`Send`].
+#[derive(Debug)]
+pub struct Tiles {
+    _claim: TilesClaim,
+}
+
+/// Operand of `ldtilecfg`: palette 1, eight registers of 16 rows of 64 bytes.
 #[repr(C, align(64))]
 struct Configuration {
     palette: u8,
@@ -83,7 +122,7 @@ static CONFIGURATION: Configuration = Configuration {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-/// Half of a tile, asked for ahead: eight lines.
+/// Prefetches half a tile, eight cache lines.
 macro_rules! prefetch {
     ($at:literal) => {
         concat!(
@@ -116,15 +155,17 @@ macro_rules! prefetch {
 }
 
 impl Tiles {
+    #[track_caller]
     fn configured() -> Self {
+        let claim = TilesClaim::new();
         // SAFETY: only `Amx::with_tiles` calls this, and an `Amx` exists only where `try_new` found the
         // instructions; the configuration is valid and outlives the instruction.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIGURATION, options(nostack)) };
-        Self { on_this_thread: std::marker::PhantomData }
+        Self { _claim: claim }
     }
 
-    /// `sums[i][j] += Σ inputs[i] · weights[j]`: `inputs` are two tiles of 16 rows for each 32 values,
-    /// `weights` likewise.
+    /// `sums[i][j] += inputs[i] · weights[j]` for 32 rows of each. Tile `t` of `inputs[0]` has values `32t..32t + 32` of
+    /// rows `0..16`, that of `inputs[1]` of rows `16..32`; `weights[t]` has both tiles.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -134,10 +175,11 @@ impl Tiles {
         if n == 0 {
             return;
         }
-        // SAFETY: a `Tiles` exists only between `ldtilecfg` and `tilerelease` on this thread. Each round
-        // reads one tile of each input and two of weights, and there are `n` by the assertion; the sums
-        // are four tiles of rows 128 bytes apart. No Rust code uses tile registers. What is asked for two
-        // rounds ahead may lie past the ends, where a prefetch does nothing.
+        // SAFETY:
+        // - A `Tiles` exists only between `ldtilecfg` and `tilerelease` on this thread; no Rust code uses tile registers.
+        // - Each of the `n` rounds reads one tile of each input and two of weights; all have `n` by the assertion.
+        // - The sums are four tiles of rows 128 bytes apart.
+        // - Prefetches two rounds ahead may lie past the ends, where they do nothing.
         unsafe {
             asm!(
                 "tileloadd tmm0, [{c} + {row} * 2]",
@@ -182,15 +224,15 @@ impl Tiles {
     }
 }
 
-/// Pairs of values that a register has of each row or column.
+/// Pairs of bf16 values in a row of a tile.
 const PAIRS: usize = 16;
 
 impl Tiles {
-    /// Rows and columns of a product that four registers hold, and values that they take of each at a time.
+    /// Rows and columns of `C` in four registers, and values along `K` per round.
     pub(crate) const SIDE: usize = 2 * PAIRS;
 
-    /// `c = a · b`, or `c += a · b` with `accumulate`: `a` is `[M, K]`, `b` `[K, N]`, both pairs of bf16 values, the
-    /// first in the low half, `c` is `[M, N]`.
+    /// `c = a · b`, or `c += a · b` with `accumulate`. Shapes, with `K` in pairs of bf16 values (the first in the low
+    /// half): `a` = `[M, K]`, `b` = `[K, N]`, `c` = `[M, N]`.
     ///
     /// # Panics
     /// If `M` or `N` is no multiple of 32, `K` none of 16 or zero, or a length differs.
@@ -207,10 +249,11 @@ impl Tiles {
         assert_eq!([c.len(), a.len(), b.len()], [m * n, m * k, k * n], "tiles: lengths differ");
         for row in (0..m).step_by(Self::SIDE) {
             for column in (0..n).step_by(Self::SIDE) {
-                // SAFETY: a `Tiles` exists only between `ldtilecfg` and `tilerelease` on this thread, and no Rust
-                // code uses tile registers. The registers of `c` are rows `row..` and columns `column..`, 32 of each;
-                // those of `a` the same rows and 16 pairs a round, those of `b` as many rows and the same columns;
-                // all lie inside by the assertions.
+                // SAFETY:
+                // - A `Tiles` exists only between `ldtilecfg` and `tilerelease` on this thread; no Rust code uses tile
+                //   registers.
+                // - `c` has 32 rows from `row` and 32 columns from `column`; `a` the same rows and 16 pairs a round; `b`
+                //   16 rows a round and the same columns. All lie inside by the assertions.
                 unsafe {
                     let (c, a) = (c.as_mut_ptr().add(row * n + column), a.as_ptr().add(row * k));
                     asm!(
@@ -264,24 +307,24 @@ impl Tiles {
 
 impl Drop for Tiles {
     fn drop(&mut self) {
-        // SAFETY: the instruction is there, since `configured` ran `ldtilecfg`; nothing uses the tiles now.
+        // SAFETY: `configured` ran `ldtilecfg` on this thread, and nothing uses the tiles any more.
         unsafe { asm!("tilerelease", options(nomem, nostack)) };
     }
 }
 
-/// Leaf 7 of `cpuid`: bf16 products are bit 22 of `edx`, tiles bit 24.
+/// Bits of `edx` of `cpuid` leaf 7: 22 is AMX-BF16, 24 AMX-TILE.
 fn has_instructions() -> bool {
     const BITS: u32 = 1 << 22 | 1 << 24;
     __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & BITS == BITS
 }
 
-/// Asks Linux for the registers of tiles (`arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`).
+/// Requests the tile registers from Linux: `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
 #[cfg(target_os = "linux")]
 fn is_allowed() -> bool {
     const ARCH_PRCTL: usize = 158;
     let result: isize;
-    // SAFETY: the call reads no memory of ours and changes nothing but what this process may use; a
-    // system call of x86-64 overwrites `rcx` and `r11`, which are declared.
+    // SAFETY: the call accesses no memory of this process and only extends its permissions; the registers that a system
+    // call overwrites, `rcx` and `r11`, are declared.
     unsafe {
         asm!(
             "syscall",
@@ -296,8 +339,35 @@ fn is_allowed() -> bool {
     result == 0
 }
 
-/// Other systems are not asked.
+/// Other systems are not supported.
 #[cfg(not(target_os = "linux"))]
 fn is_allowed() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::{Amx, TilesClaim};
+
+    #[test]
+    fn a_thread_claims_its_tiles_once() {
+        let claim = TilesClaim::new();
+        assert!(catch_unwind(|| drop(TilesClaim::new())).is_err());
+        std::thread::spawn(|| drop(TilesClaim::new())).join().unwrap();
+        drop(claim);
+        drop(TilesClaim::new());
+    }
+
+    #[test]
+    fn nested_use_of_tiles_panics() {
+        let Some(amx) = Amx::try_new() else {
+            println!("SKIPPED nested_use_of_tiles_panics: this CPU has no AMX");
+            return;
+        };
+        let nested = || amx.with_tiles(|_| amx.with_tiles(|_| ()));
+        assert!(catch_unwind(nested).is_err());
+        amx.with_tiles(|_| ());
+    }
 }

@@ -1,4 +1,4 @@
-//! Products of pairs of bf16 values, where x86-64 has them (`avx512bf16`).
+//! AVX-512 BF16: dot products of bf16 pairs and conversion from f32.
 
 use std::arch::x86_64::{
     __m512bh, __m512i, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_permutexvar_epi16,
@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 use super::token::Avx512Bf16;
 use super::vector::{F32, Simd, U32};
 
-/// Where the halves of a vector of 32 values go, so that each even place is followed by that of the other half.
+/// Permutation that interleaves the low and the high half of a vector of 32 values.
 const INTERLEAVED: [u16; 32] = {
     let mut order = [0; 32];
     let mut i = 0;
@@ -19,8 +19,8 @@ const INTERLEAVED: [u16; 32] = {
 };
 
 impl Avx512Bf16 {
-    /// `c[i] + a[2i] b[2i] + a[2i+1] b[2i+1]`, where a lane of `a` and `b` holds two bf16 values, the first in its
-    /// low half. Subnormal values count as zero.
+    /// `c[i] + a[2i] b[2i] + a[2i+1] b[2i+1]`; a lane of `a` and `b` holds two bf16 values, the first in its low half.
+    /// Subnormal values count as zero.
     #[inline(always)]
     pub(crate) fn dot_bf16(self, a: U32<Self>, b: U32<Self>, c: F32<Self>) -> F32<Self> {
         // SAFETY: `self` proves the instruction; all are 64 bytes for which every bit pattern is valid.
@@ -31,7 +31,7 @@ impl Avx512Bf16 {
         }
     }
 
-    /// A lane of `even` rounded to bf16 in the low half of each lane, that of `odd` in the high half.
+    /// Rounds to bf16 pairs: lane `i` of `even` in the low half of lane `i`, that of `odd` in the high half.
     #[inline(always)]
     pub(crate) fn pairs_bf16(self, even: F32<Self>, odd: F32<Self>) -> U32<Self> {
         let halves: __m512i = bytemuck::cast(self.narrow_bf16(even, odd));
@@ -39,8 +39,7 @@ impl Avx512Bf16 {
         bytemuck::cast(unsafe { _mm512_permutexvar_epi16(bytemuck::cast(INTERLEAVED), halves) })
     }
 
-    /// The values of `low`, then those of `high`, rounded to the nearest bf16, two in a lane. Subnormal values become
-    /// zero.
+    /// Rounds to the nearest bf16: the values of `low`, then those of `high`, two per lane. Subnormal values become zero.
     #[inline(always)]
     pub(crate) fn narrow_bf16(self, low: F32<Self>, high: F32<Self>) -> U32<Self> {
         // SAFETY: `self` proves the instruction; both are 64 bytes for which every bit pattern is valid.
@@ -50,7 +49,7 @@ impl Avx512Bf16 {
         }
     }
 
-    /// Adjacent values of `from` as pairs, the first of a pair in the low half.
+    /// Rounds adjacent values of `from` to bf16 pairs, the first in the low half.
     ///
     /// # Panics
     /// If `from` is not twice as long as `to`.

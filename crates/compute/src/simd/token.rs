@@ -1,12 +1,8 @@
-//! The instruction-set tokens: zero-sized values that exist only where the CPU has the features.
+//! Instruction-set tokens: zero-sized values that exist only where the CPU has the features.
 //!
-//! Each feature list is written once, here. `try_new` checks the running CPU; `vectorize` calls a
-//! closure inside a function compiled with the token's features, into which everything that is
-//! `#[inline(always)]` is inlined. A function that is *not* inlined turns every intrinsic it uses
-//! into a call.
-//!
-//! `pulp` proves `avx512vl` by the presence of `avx512f`; [`Isa`](super::Isa) therefore checks
-//! `avx512vl` itself before it hands out a 512-bit token.
+//! `try_new` checks the running CPU. `vectorize` calls a closure inside a function compiled with the token's features,
+//! into which everything that is `#[inline(always)]` is inlined. A function that is *not* inlined turns every intrinsic
+//! that it uses into a call.
 
 use pulp::NullaryFnOnce;
 
@@ -17,7 +13,7 @@ pub struct Scalar {
 }
 
 impl Scalar {
-    /// The token; every CPU runs plain code.
+    /// The token; always available.
     #[must_use]
     pub const fn new() -> Self {
         Self { _private: () }
@@ -65,7 +61,7 @@ mod x86 {
             pub f16c: "f16c",
         }
 
-        /// AVX-512 F, BW, CD, DQ and VL beside everything in [`Avx2`]: 512-bit vectors (x86-64-v4).
+        /// [`Avx2`] and AVX-512 F, BW, CD, DQ and VL: 512-bit vectors (x86-64-v4).
         pub struct Avx512 {
             pub sse: "sse",
             pub sse2: "sse2",
@@ -117,7 +113,7 @@ mod x86 {
 
     /// [`Avx2`] and `avxvnni`, the 8-bit dot product of CPUs without AVX-512.
     ///
-    /// `pulp` does not know the feature, so that this token is made by hand.
+    /// Written by hand, since `pulp` does not know the feature.
     #[derive(Clone, Copy, Debug)]
     pub struct AvxVnni {
         avx2: Avx2,
@@ -138,7 +134,7 @@ mod x86 {
             self.avx2
         }
 
-        /// Calls `f` in a function with the features of the token.
+        /// Calls `f` in a function compiled with the token's features.
         #[inline(always)]
         pub fn vectorize<F: pulp::NullaryFnOnce>(self, f: F) -> F::Output {
             #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,popcnt,f16c,fxsr,avxvnni")]
@@ -150,9 +146,9 @@ mod x86 {
         }
     }
 
-    /// [`Avx512Vnni`] and `avx512bf16`, products of pairs of bf16 values.
+    /// [`Avx512Vnni`] and `avx512bf16`, the dot product of bf16 pairs.
     ///
-    /// `pulp` does not know the feature, so that this token is made by hand.
+    /// Written by hand, since `pulp` does not know the feature.
     #[derive(Clone, Copy, Debug)]
     pub struct Avx512Bf16 {
         vnni: Avx512Vnni,
@@ -166,20 +162,20 @@ mod x86 {
             std::is_x86_feature_detected!("avx512bf16").then_some(Self { vnni })
         }
 
-        /// Whether products of bf16 values take half the time of f32 products: on AMD's processors since Zen 4.
-        /// Intel's Sapphire Rapids are slower with them (attention of 1500 positions 5.5 instead of 4.2 to 5.0 ms).
+        /// Whether bf16 dot products have twice the throughput of f32 ones: on AMD since Zen 4, not on Intel's Sapphire
+        /// Rapids.
         pub(crate) fn is_fast(self) -> bool {
             crate::simd::amd_family().is_some()
         }
 
-        /// The token without products of bf16 values.
+        /// The token without bf16 dot products.
         #[inline(always)]
         #[must_use]
         pub fn vnni(self) -> Avx512Vnni {
             self.vnni
         }
 
-        /// Calls `f` in a function with the features of the token.
+        /// Calls `f` in a function compiled with the token's features.
         #[inline(always)]
         pub fn vectorize<F: pulp::NullaryFnOnce>(self, f: F) -> F::Output {
             #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,popcnt,f16c,fxsr")]
@@ -324,13 +320,6 @@ mod aarch64 {
             pub neon: "neon",
             pub dotprod: "dotprod",
         }
-
-        /// [`NeonDot`] and `i8mm`, the 8-bit matrix product.
-        pub struct NeonI8mm {
-            pub neon: "neon",
-            pub dotprod: "dotprod",
-            pub i8mm: "i8mm",
-        }
     }
 
     impl Neon {
@@ -348,18 +337,9 @@ mod aarch64 {
             Neon { neon: self.neon }
         }
     }
-
-    impl NeonI8mm {
-        /// The token without the 8-bit matrix product.
-        #[inline(always)]
-        #[must_use]
-        pub fn neon_dot(self) -> NeonDot {
-            NeonDot { neon: self.neon, dotprod: self.dotprod }
-        }
-    }
 }
 #[cfg(target_arch = "aarch64")]
-pub use aarch64::{Neon, NeonDot, NeonI8mm};
+pub use aarch64::{Neon, NeonDot};
 
 #[cfg(target_arch = "wasm32")]
 #[expect(missing_docs, reason = "each field is named after the feature it proves")]

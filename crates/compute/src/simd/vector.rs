@@ -1,7 +1,7 @@
-//! [`Simd`]: the vector operations that f32 kernels use, under our own names.
+//! [`Simd`]: vector operations of f32 kernels.
 //!
-//! Every method is one or a few instructions. Arithmetic goes to `pulp`; what pulp lacks (loads
-//! that widen f16 and bf16) is implemented per token here.
+//! Every method is one or a few instructions. Arithmetic delegates to `pulp`; loads that convert f16 and bf16, which
+//! pulp lacks, are implemented per token.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -13,44 +13,44 @@ use super::token::WasmSimd128;
 #[cfg(target_arch = "x86_64")]
 use super::token::{Avx2, Avx512, Avx512Bf16, Avx512Vnni, AvxVnni};
 #[cfg(target_arch = "aarch64")]
-use super::token::{Neon, NeonDot, NeonI8mm};
+use super::token::{Neon, NeonDot};
 
-/// A vector of f32 values.
+/// Vector of f32 values.
 pub type F32<S> = <<S as Simd>::Pulp as pulp::Simd>::f32s;
-/// A vector of u32 values, as many as in [`F32`].
+/// Vector of as many u32 values as [`F32`] has.
 pub type U32<S> = <<S as Simd>::Pulp as pulp::Simd>::u32s;
 type M32<S> = <<S as Simd>::Pulp as pulp::Simd>::m32s;
 
-/// A token whose vectors hold [`LANES`](Self::LANES) f32 values.
+/// Token whose vectors hold [`LANES`](Self::LANES) f32 values.
 ///
-/// Methods must be called inside the token's feature context ([`Isa::dispatch`](super::Isa)), or
-/// they compile to function calls; they are correct either way.
+/// Outside of the token's feature context ([`Isa::dispatch`](super::Isa)) methods compile to function calls; they are
+/// correct either way.
 pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     /// The pulp token of the same vectors.
     type Pulp: pulp::Simd;
 
-    /// f32 values in a vector.
+    /// Number of f32 values in a vector.
     const LANES: usize = <Self::Pulp as pulp::Simd>::F32_LANES;
 
-    /// Vector registers, which bound how many sums a kernel may keep.
+    /// Number of vector registers, which bounds the accumulators of a kernel.
     const N_REGISTERS: usize = <Self::Pulp as pulp::Simd>::REGISTER_COUNT;
 
     /// The pulp token.
     fn pulp(self) -> Self::Pulp;
 
-    /// Loads `LANES` f16 values and widens them.
+    /// Loads `LANES` f16 values and converts them.
     ///
     /// # Safety
-    /// `p` is readable for `LANES` values; it needs no alignment.
+    /// - `p` is readable for `LANES` values; it needs no alignment.
     unsafe fn load_f16(self, p: *const f16) -> F32<Self>;
 
-    /// Loads `LANES` bf16 values and widens them.
+    /// Loads `LANES` bf16 values and converts them.
     ///
     /// # Safety
-    /// `p` is readable for `LANES` values; it needs no alignment.
+    /// - `p` is readable for `LANES` values; it needs no alignment.
     unsafe fn load_bf16(self, p: *const bf16) -> F32<Self>;
 
-    /// Rounds values to nearest even, as `f16::from_f32` does.
+    /// Converts to f16, rounding to nearest even, as `f16::from_f32` does.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -59,7 +59,7 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
         to.convert_from_f32_slice(from);
     }
 
-    /// Row `i` of the result is column `i` of `rows`.
+    /// Transposes an 8 × 8 matrix.
     #[inline(always)]
     fn transpose_u16(self, rows: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
         transposed(rows)
@@ -68,13 +68,13 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     /// Loads `LANES` 8-bit integers and converts them.
     ///
     /// # Safety
-    /// `p` is readable for `LANES` values.
+    /// - `p` is readable for `LANES` values.
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> F32<Self> {
         const MAX_LANES: usize = 16;
         let mut values = [0.0; MAX_LANES];
         for i in 0..Self::LANES.min(MAX_LANES) {
-            // SAFETY: `i < LANES`. Compilers make one conversion of the loop.
+            // SAFETY: `i < LANES`. The compiler vectorizes the loop.
             values[i] = f32::from(unsafe { p.add(i).read() });
         }
         // SAFETY: no vector here has more than `MAX_LANES` lanes.
@@ -84,20 +84,20 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     /// Loads `LANES` values.
     ///
     /// # Safety
-    /// `p` is readable for `LANES` values; it needs no alignment.
+    /// - `p` is readable for `LANES` values; it needs no alignment.
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> F32<Self> {
-        // SAFETY: the caller vouches for `LANES` readable values, the size of a vector.
+        // SAFETY: a vector is `LANES` readable values, by the contract.
         unsafe { p.cast::<F32<Self>>().read_unaligned() }
     }
 
     /// Stores `LANES` values.
     ///
     /// # Safety
-    /// `p` is writable for `LANES` values; it needs no alignment.
+    /// - `p` is writable for `LANES` values; it needs no alignment.
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: F32<Self>) {
-        // SAFETY: the caller vouches for `LANES` writable values, the size of a vector.
+        // SAFETY: a vector is `LANES` writable values, by the contract.
         unsafe { p.cast::<F32<Self>>().write_unaligned(v) }
     }
 
@@ -113,13 +113,13 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
         self.pulp().partial_store_f32s(x, v);
     }
 
-    /// Whole vectors of `x` and the rest.
+    /// Splits `x` into whole vectors and the tail.
     #[inline(always)]
     fn split(self, x: &[f32]) -> (&[F32<Self>], &[f32]) {
         Self::Pulp::as_simd_f32s(x)
     }
 
-    /// Whole vectors of `x` and the rest.
+    /// Splits `x` into whole vectors and the tail.
     #[inline(always)]
     fn split_mut(self, x: &mut [f32]) -> (&mut [F32<Self>], &mut [f32]) {
         Self::Pulp::as_mut_simd_f32s(x)
@@ -167,13 +167,13 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
         self.pulp().mul_add_e_f32s(a, b, c)
     }
 
-    /// The lesser lane.
+    /// Lanewise minimum.
     #[inline(always)]
     fn min(self, a: F32<Self>, b: F32<Self>) -> F32<Self> {
         self.pulp().min_f32s(a, b)
     }
 
-    /// The greater lane.
+    /// Lanewise maximum.
     #[inline(always)]
     fn max(self, a: F32<Self>, b: F32<Self>) -> F32<Self> {
         self.pulp().max_f32s(a, b)
@@ -185,7 +185,7 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
         self.and(a, self.splat_u32(0x7fff_ffff))
     }
 
-    /// The bits of `a` that `mask` has.
+    /// `a & mask`, bitwise.
     #[inline(always)]
     fn and(self, a: F32<Self>, mask: U32<Self>) -> F32<Self> {
         self.with_bits(self.pulp().and_u32s(self.to_bits(a), mask))
@@ -197,31 +197,25 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
         self.pulp().less_than_f32s(a, b)
     }
 
-    /// Lanes where `a <= b`.
-    #[inline(always)]
-    fn less_or_equal(self, a: F32<Self>, b: F32<Self>) -> M32<Self> {
-        self.pulp().less_than_or_equal_f32s(a, b)
-    }
-
-    /// Whether `mask` has any lane.
+    /// Whether any lane of `mask` is set.
     #[inline(always)]
     fn any(self, mask: M32<Self>) -> bool {
         self.pulp().first_true_m32s(mask) < Self::LANES
     }
 
-    /// `yes` where `mask`, else `no`.
+    /// Lanes of `yes` where `mask` is set, else of `no`.
     #[inline(always)]
     fn select(self, mask: M32<Self>, yes: F32<Self>, no: F32<Self>) -> F32<Self> {
         self.pulp().select_f32s(mask, yes, no)
     }
 
-    /// The bits as integers.
+    /// Bit patterns as integers.
     #[inline(always)]
     fn to_bits(self, a: F32<Self>) -> U32<Self> {
         bytemuck::cast(a)
     }
 
-    /// The f32 values with these bits.
+    /// f32 values with these bit patterns.
     #[inline(always)]
     fn with_bits(self, a: U32<Self>) -> F32<Self> {
         bytemuck::cast(a)
@@ -233,19 +227,19 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
         self.pulp().add_u32s(a, b)
     }
 
-    /// Wrapping `a * b`; by a power of two it is a left shift.
+    /// Wrapping `a * b`; with a power of two, a left shift.
     #[inline(always)]
     fn mul_u32(self, a: U32<Self>, b: U32<Self>) -> U32<Self> {
         self.pulp().mul_u32s(a, b)
     }
 
-    /// The sum of all lanes.
+    /// Sum of all lanes.
     #[inline(always)]
     fn reduce_sum(self, a: F32<Self>) -> f32 {
         self.pulp().reduce_sum_f32s(a)
     }
 
-    /// The greatest lane.
+    /// Maximum of all lanes.
     #[inline(always)]
     fn reduce_max(self, a: F32<Self>) -> f32 {
         self.pulp().reduce_max_f32s(a)
@@ -262,13 +256,13 @@ impl Simd for Scalar {
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const f16) -> f32 {
-        // SAFETY: the caller vouches for one readable value.
+        // SAFETY: one readable value, by the contract.
         unsafe { p.read_unaligned() }.to_f32()
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> f32 {
-        // SAFETY: the caller vouches for one readable value.
+        // SAFETY: one readable value, by the contract.
         unsafe { p.read_unaligned() }.to_f32()
     }
 }
@@ -284,7 +278,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
-        // SAFETY: the caller vouches for 16 readable bytes.
+        // SAFETY: 16 readable bytes, by the contract.
         let half = unsafe { self.sse2._mm_loadu_si128(p.cast()) };
         // SAFETY: `self` holds the proof of F16C, whose methods pulp does not wrap.
         bytemuck::cast(unsafe { std::arch::x86_64::_mm256_cvtph_ps(half) })
@@ -310,14 +304,14 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
-        // SAFETY: the caller vouches for 16 readable bytes.
+        // SAFETY: 16 readable bytes, by the contract.
         let half = unsafe { self.sse2._mm_loadu_si128(p.cast()) };
         let wide = self.avx2._mm256_cvtepu16_epi32(half);
         bytemuck::cast(self.avx2._mm256_slli_epi32::<16>(wide))
     }
 }
 
-/// Row `i` of the result is column `i` of `rows`. Loops, since closures of arrays' methods stay calls.
+/// Transposes an `N × N` matrix. Uses loops, since closures of array methods are not inlined.
 #[inline(always)]
 pub(crate) fn transposed<T: Copy, const N: usize>(rows: [[T; N]; N]) -> [[T; N]; N] {
     let mut columns = rows;
@@ -329,7 +323,7 @@ pub(crate) fn transposed<T: Copy, const N: usize>(rows: [[T; N]; N]) -> [[T; N];
     columns
 }
 
-/// Three rounds of interleaving rows four apart, which rotate the index bits of row and column.
+/// Transposes by three rounds that interleave rows four apart, each of which rotates the bits of (row, column) by one.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn transpose_u16(sse2: pulp::core_arch::x86::Sse2, rows: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
@@ -356,7 +350,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
-        // SAFETY: the caller vouches for 32 readable bytes.
+        // SAFETY: 32 readable bytes, by the contract.
         let half = unsafe { self.avx._mm256_loadu_si256(p.cast()) };
         bytemuck::cast(self.avx512f._mm512_cvtph_ps(half))
     }
@@ -379,14 +373,14 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
-        // SAFETY: the caller vouches for 32 readable bytes.
+        // SAFETY: 32 readable bytes, by the contract.
         let half = unsafe { self.avx._mm256_loadu_si256(p.cast()) };
         let wide = self.avx512f._mm512_cvtepu16_epi32(half);
         bytemuck::cast(self.avx512f._mm512_slli_epi32::<16>(wide))
     }
 }
 
-/// Implements `Simd` for a token with further instructions by one without them.
+/// Implements `Simd` for `$token` by delegation to the token `$lesser`, with the same vectors.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! delegate {
     ($token:ty, $lesser:ty, $get:expr) => {
@@ -431,11 +425,9 @@ delegate!(Avx512Vnni, Avx512, Avx512Vnni::avx512);
 delegate!(Avx512Bf16, Avx512Vnni, Avx512Bf16::vnni);
 #[cfg(target_arch = "aarch64")]
 delegate!(NeonDot, Neon, NeonDot::neon);
-#[cfg(target_arch = "aarch64")]
-delegate!(NeonI8mm, NeonDot, NeonI8mm::neon_dot);
 
-/// Turns f16 bits in the low halves of the lanes into f32 values, exactly, without an F16C-like
-/// instruction: the exponent is rebiased by a multiplication, which also normalises subnormals.
+/// Converts f16 bits in the low halves of the lanes to f32, exactly, without a conversion instruction: a multiplication
+/// rebiases the exponent and normalises subnormals.
 #[cfg(any(target_arch = "aarch64", target_arch = "wasm32", test))]
 #[inline(always)]
 fn widen_f16<S: Simd>(s: S, bits: U32<S>) -> F32<S> {
@@ -540,7 +532,7 @@ mod tests {
 
     #[test]
     fn values_narrow_to_the_nearest_half() {
-        // Every half value, its neighbours in f32 and the ties between halves, and what lies beyond.
+        // Every half value, its neighbours in f32 and the ties between halves, and values out of range.
         let mut values: Vec<f32> = (0..=u16::MAX)
             .flat_map(|bits| {
                 let exact = f16::from_bits(bits).to_f32().to_bits();

@@ -1,4 +1,4 @@
-//! Threads of a rayon pool that wait for the loops of other threads and join them.
+//! Workers of the thread team: threads of a rayon pool that join the loops of a leader.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -12,85 +12,84 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// How long a worker looks for the next loop before it sleeps: longer than the work between two loops of
-/// a forward pass, short beside the time slices of a machine that has other work.
-const AWAKE: Duration = Duration::from_micros(200);
-/// Pauses between two looks at the clock, after which other programs may run.
-const PAUSES: usize = 32;
+/// Time a worker spins for the next loop before it sleeps: longer than the serial work between two loops of a forward
+/// pass, shorter than a scheduler time slice.
+const SPIN_TIME: Duration = Duration::from_micros(200);
+/// Spin-loop hints between two checks of the clock, each followed by `yield_now`.
+const SPINS_PER_CHECK: usize = 32;
 
-/// What a worker may be late for other reasons than that the system does not run it.
-const LATE: Duration = Duration::from_millis(1);
-/// How long a worker that the system did not run stays away: some time slices, so that waiting for it costs
-/// little beside them. Twice as long at each time that it is late again, up to 640 ms, is no faster.
-const AWAY: Duration = Duration::from_millis(40);
+/// Lateness limit: a worker that leaves a loop later than this was descheduled and is benched.
+const LATENESS_LIMIT: Duration = Duration::from_millis(1);
+/// Time a late worker is benched: several scheduler time slices, so that waiting for it once is cheap in comparison.
+const BENCH_TIME: Duration = Duration::from_millis(40);
 
-/// What a claim's half of a counter holds, and leaves all threads room to find that nothing is left.
+/// Maximum tasks of a loop: the low half of [`WorkerSlot::next`] must also count the failed claims of all threads.
 const MAX_TASKS: usize = u32::MAX as usize / 2;
 
-/// States are even while no loop runs, odd while one does, and this at the end.
+/// Epoch of a team that is dropped. Other epochs are odd while a loop runs and even between loops.
 const CLOSED: usize = usize::MAX - 1;
 
-/// All threads of a team but the one that starts a loop.
+/// All threads of a team but the leader.
 #[derive(Debug)]
 pub(super) struct Workers {
     shared: Arc<Shared>,
-    /// Ends its threads when it is dropped.
+    /// Joins its threads when dropped.
     _pool: rayon::ThreadPool,
 }
 
 struct Shared {
-    loops: Loops,
-    /// Of the team, whose first member is the one that starts a loop.
-    seats: Box<[Seat]>,
-    /// Held by the thread whose loop runs: when workers that are away come back.
-    leads: Mutex<Vec<Option<Instant>>>,
-    /// Of a task that panicked.
+    current: CurrentLoop,
+    /// One per thread of the team; slot 0 is the leader's.
+    slots: Box<[WorkerSlot]>,
+    /// Held by the leader during a loop. Holds the time until which each worker is benched, if it is.
+    leader_lock: Mutex<Vec<Option<Instant>>>,
+    /// Payload of a task that panicked on a worker.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    n_asleep: AtomicUsize,
+    n_sleeping: AtomicUsize,
     sleep: Mutex<()>,
     wake: Condvar,
 }
 
-/// What all threads look at, on a cache line that changes only when a loop starts or ends.
+/// Loop that all threads poll, on a cache line that is written only when a loop starts or ends.
 #[repr(align(128))]
-struct Loops {
-    state: AtomicUsize,
+struct CurrentLoop {
+    epoch: AtomicUsize,
     running: UnsafeCell<Option<Loop>>,
 }
 
-/// A loop, which outlives its running.
+/// Loop body; `'static` is a promise of [`Workers::run`], which returns after the last use.
 #[derive(Clone, Copy)]
 struct Loop {
     n_tasks: usize,
     task: &'static (dyn Fn(usize) + Sync),
 }
 
-/// What one thread of the team writes at each loop, on a cache line of its own.
+/// Slot of one thread, on a cache line of its own: the thread writes it in every loop.
 #[repr(align(128))]
 #[derive(Default)]
-struct Seat {
-    /// The next index of the thread's own part of a loop, below the loop's state in the upper half.
+struct WorkerSlot {
+    /// Claim counter of the thread's share: the epoch in the high 32 bits, the next task index in the low 32.
     next: AtomicU64,
-    /// Whether the worker is inside a loop, or about to find that it is over.
+    /// Whether the worker is inside a loop, or about to find that the loop is over.
     is_inside: AtomicBool,
-    /// Whether loops do without the worker, which is parked then.
-    is_away: AtomicBool,
+    /// Whether the worker is benched: parked, while loops run without it.
+    is_benched: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
-// SAFETY: a task is shared with threads, as its `Sync` allows.
-unsafe impl Send for Loops {}
-// SAFETY: `running` is written by the thread that leads, while the state is even and has no reader, and read
-// by threads that are inside while the state is odd.
-unsafe impl Sync for Loops {}
+// SAFETY: tasks are `Sync`, so that references to them may cross threads.
+unsafe impl Send for CurrentLoop {}
+// SAFETY: `running` is written by the leader while the epoch is even and no worker is inside, and read by threads
+// inside while the epoch is odd.
+unsafe impl Sync for CurrentLoop {}
 
 thread_local! {
-    /// Whether this thread is inside a loop, of which loops are no part.
-    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread is inside a loop, so that nested loops run inline.
+    static IN_LOOP: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Workers {
-    /// Starts `n` threads, numbered from 1: whoever starts a loop is 0.
+    /// Starts workers `1..=n`; index 0 is the leader.
     pub(super) fn start(n: usize) -> Result<Self> {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(n)
@@ -98,51 +97,50 @@ impl Workers {
             .build()
             .map_err(|e| Error::Threads { n_threads: n + 1, reason: e.to_string() })?;
         let shared = Arc::new(Shared {
-            loops: Loops { state: AtomicUsize::new(0), running: UnsafeCell::new(None) },
-            seats: (0..=n).map(|_| Seat::default()).collect(),
-            leads: Mutex::new(vec![None; n]),
+            current: CurrentLoop { epoch: AtomicUsize::new(0), running: UnsafeCell::new(None) },
+            slots: (0..=n).map(|_| WorkerSlot::default()).collect(),
+            leader_lock: Mutex::new(vec![None; n]),
             panic: Mutex::new(None),
-            n_asleep: AtomicUsize::new(0),
+            n_sleeping: AtomicUsize::new(0),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
         });
-        let of_workers = shared.clone();
-        pool.spawn_broadcast(move |worker| of_workers.join_loops(worker.index() + 1));
+        let of_worker = shared.clone();
+        pool.spawn_broadcast(move |worker| of_worker.worker_main(worker.index() + 1));
         Ok(Self { shared, _pool: pool })
     }
 
-    /// Runs a loop of `n_tasks` on this thread and all workers that join; on this thread alone if it is
-    /// inside a loop. Loops of several threads follow each other.
+    /// Runs a loop of `n_tasks` on this thread and all workers that join, or inline if this thread is inside a loop.
+    /// Loops started by several threads run one after the other.
     ///
-    /// Where other programs keep the cores busy, a worker may hold a task while the system does not run it,
-    /// and then the loop waits for a time slice of another program. Loops that follow do without that worker
-    /// for a while: one thread beside two busy ones is faster than two that wait for each other.
+    /// On a busy machine a worker may be descheduled while it holds a task, and the loop then waits for a time slice of
+    /// another program. Such a worker is benched: the loops of the next [`BENCH_TIME`] run without it.
     pub(super) fn run(&self, n_tasks: usize, task: &(dyn Fn(usize) + Sync)) {
-        if IS_INSIDE.get() {
+        if IN_LOOP.get() {
             (0..n_tasks).for_each(task);
             return;
         }
         assert!(n_tasks <= MAX_TASKS, "a loop of {n_tasks} tasks");
         let shared = &*self.shared;
-        let mut comes_back = shared.leads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut benched_until = shared.leader_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
-        // SAFETY: only the lifetime changes. `Ends` waits for all who use the task, also when it panics.
+        // SAFETY: only the lifetime changes. `JoinGuard` waits for every user of the task, also when a task panics.
         let task = unsafe {
             std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(task)
         };
-        // SAFETY: this thread leads and no loop runs, so nobody reads it.
-        unsafe { *shared.loops.running.get() = Some(Loop { n_tasks, task }) };
-        IS_INSIDE.set(true);
-        let state = shared.loops.state.load(Ordering::Relaxed) + 1;
-        shared.set_state(state);
-        for (comes_back, seat) in comes_back.iter_mut().zip(&shared.seats[1..]) {
-            if comes_back.take_if(|&mut at| at <= start).is_some() {
-                seat.come_back();
+        // SAFETY: this thread holds the leader lock and no loop runs, so that nothing reads `running`.
+        unsafe { *shared.current.running.get() = Some(Loop { n_tasks, task }) };
+        IN_LOOP.set(true);
+        let epoch = shared.current.epoch.load(Ordering::Relaxed) + 1;
+        shared.set_epoch(epoch);
+        for (benched_until, slot) in benched_until.iter_mut().zip(&shared.slots[1..]) {
+            if benched_until.take_if(|&mut at| at <= start).is_some() {
+                slot.rejoin();
             }
         }
-        let ends = Ends { shared, comes_back: &mut comes_back, start, n_tasks };
-        shared.work(0, state);
-        drop(ends);
+        let guard = JoinGuard { shared, benched_until: &mut benched_until, start, n_tasks };
+        shared.work(0, epoch);
+        drop(guard);
         let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(payload) = panic {
             resume_unwind(payload);
@@ -152,23 +150,23 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.shared.set_state(CLOSED);
-        self.shared.seats.iter().for_each(Seat::come_back);
+        self.shared.set_epoch(CLOSED);
+        self.shared.slots.iter().for_each(WorkerSlot::rejoin);
     }
 }
 
-impl Seat {
-    fn come_back(&self) {
-        self.is_away.store(false, Ordering::Release);
+impl WorkerSlot {
+    fn rejoin(&self) {
+        self.is_benched.store(false, Ordering::Release);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
     }
 
-    /// Claims the next index of a part of the loop of `state`.
-    fn claim(&self, state: usize, part: Range<usize>) -> Option<usize> {
-        // States of equal lower halves are 2³¹ loops apart, each of which was claimed from.
-        let first = (state as u64) << 32 | part.start as u64;
+    /// Claims the next task of this slot's share, the tasks `part` of the loop of `epoch`.
+    fn claim(&self, epoch: usize, part: Range<usize>) -> Option<usize> {
+        // Epochs with equal low halves are 2³¹ loops apart, and every loop in between updated the counter.
+        let first = (epoch as u64) << 32 | part.start as u64;
         let mut next = self.next.load(Ordering::Relaxed);
         while (next ^ first) >> 32 != 0 {
             let claimed =
@@ -178,7 +176,7 @@ impl Seat {
                 Err(now) => next = now,
             }
         }
-        // Only a thread that sees work left writes to a counter.
+        // An exhausted counter is only read, so that its cache line stays shared.
         if next as u32 as usize >= part.end {
             return None;
         }
@@ -188,87 +186,86 @@ impl Seat {
 }
 
 impl Shared {
-    /// What a worker does.
-    fn join_loops(&self, index: usize) {
-        IS_INSIDE.set(true);
-        let seat = &self.seats[index];
-        seat.thread.get_or_init(current);
+    /// Main function of worker `index`.
+    fn worker_main(&self, index: usize) {
+        IN_LOOP.set(true);
+        let slot = &self.slots[index];
+        slot.thread.get_or_init(current);
         let mut done = 0;
         loop {
-            done = match self.next_state(done) {
+            done = match self.wait_for_epoch(done) {
                 CLOSED => return,
-                state => state,
+                epoch => epoch,
             };
-            while seat.is_away.load(Ordering::Acquire) {
+            while slot.is_benched.load(Ordering::Acquire) {
                 park();
             }
             self.join(index, done);
         }
     }
 
-    /// Waits for a loop other than `done`, or for the end.
-    fn next_state(&self, done: usize) -> usize {
-        let is_new = |state| state == CLOSED || state % 2 == 1 && state != done;
+    /// Waits for the epoch of a loop other than `done`, or for [`CLOSED`].
+    fn wait_for_epoch(&self, done: usize) -> usize {
+        let is_new = |epoch| epoch == CLOSED || epoch % 2 == 1 && epoch != done;
         let start = Instant::now();
         loop {
-            for _ in 0..PAUSES {
-                let state = self.loops.state.load(Ordering::Acquire);
-                if is_new(state) {
-                    return state;
+            for _ in 0..SPINS_PER_CHECK {
+                let epoch = self.current.epoch.load(Ordering::Acquire);
+                if is_new(epoch) {
+                    return epoch;
                 }
                 spin_loop();
             }
-            if start.elapsed() > AWAKE {
+            if start.elapsed() > SPIN_TIME {
                 break;
             }
             yield_now();
         }
         let mut guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
-        // Either this thread sees a new state or who sets it sees that this thread sleeps.
-        self.n_asleep.fetch_add(1, Ordering::SeqCst);
-        let state = loop {
-            let state = self.loops.state.load(Ordering::SeqCst);
-            if is_new(state) {
-                break state;
+        // Sequentially consistent: either this thread sees the new epoch or its writer sees `n_sleeping`.
+        self.n_sleeping.fetch_add(1, Ordering::SeqCst);
+        let epoch = loop {
+            let epoch = self.current.epoch.load(Ordering::SeqCst);
+            if is_new(epoch) {
+                break epoch;
             }
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         };
-        self.n_asleep.fetch_sub(1, Ordering::SeqCst);
-        state
+        self.n_sleeping.fetch_sub(1, Ordering::SeqCst);
+        epoch
     }
 
-    /// Takes part in the loop of `state`, unless it is over.
-    fn join(&self, index: usize, state: usize) {
-        let seat = &self.seats[index];
-        // Either this thread sees that the loop is over or who leads waits for this thread.
-        seat.is_inside.store(true, Ordering::SeqCst);
-        if self.loops.state.load(Ordering::SeqCst) == state {
-            let result = catch_unwind(AssertUnwindSafe(|| self.work(index, state)));
+    /// Works on the loop of `epoch`, unless it is over.
+    fn join(&self, index: usize, epoch: usize) {
+        let slot = &self.slots[index];
+        // Sequentially consistent: either this thread sees that the loop is over or the leader sees `is_inside`.
+        slot.is_inside.store(true, Ordering::SeqCst);
+        if self.current.epoch.load(Ordering::SeqCst) == epoch {
+            let result = catch_unwind(AssertUnwindSafe(|| self.work(index, epoch)));
             if let Err(payload) = result {
                 *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
             }
         }
-        seat.is_inside.store(false, Ordering::Release);
+        slot.is_inside.store(false, Ordering::Release);
     }
 
-    /// Runs tasks of the loop of `state`: those of this thread's part, in order, then what others have left of
-    /// theirs.
-    fn work(&self, index: usize, state: usize) {
-        // SAFETY: who leads set the loop before the state, and does not return, nor set another, before all who
-        // are inside have left.
-        let Some(Loop { n_tasks, task }) = (unsafe { *self.loops.running.get() }) else { return };
-        let n = self.seats.len();
+    /// Runs tasks of the loop of `epoch`: this thread's share in order, then the rest of the other shares.
+    fn work(&self, index: usize, epoch: usize) {
+        // SAFETY: the leader wrote the loop before the epoch, and neither returns nor writes another loop before all
+        // threads inside have left.
+        let Some(Loop { n_tasks, task }) = (unsafe { *self.current.running.get() }) else { return };
+        let n = self.slots.len();
         for i in (index..n).chain(0..index) {
             let part = n_tasks * i / n..n_tasks * (i + 1) / n;
-            while let Some(index) = self.seats[i].claim(state, part.clone()) {
+            while let Some(index) = self.slots[i].claim(epoch, part.clone()) {
                 task(index);
             }
         }
     }
 
-    fn set_state(&self, state: usize) {
-        self.loops.state.store(state, Ordering::SeqCst);
-        if self.n_asleep.load(Ordering::SeqCst) > 0 {
+    fn set_epoch(&self, epoch: usize) {
+        self.current.epoch.store(epoch, Ordering::SeqCst);
+        if self.n_sleeping.load(Ordering::SeqCst) > 0 {
             let _guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
             self.wake.notify_all();
         }
@@ -277,39 +274,39 @@ impl Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("state", &self.loops.state).finish_non_exhaustive()
+        f.debug_struct("Shared").field("epoch", &self.current.epoch).finish_non_exhaustive()
     }
 }
 
-/// Ends the loop and waits for who is inside.
-struct Ends<'a> {
+/// Join guard of a loop: its drop ends the loop, waits for the workers inside and benches the late ones.
+struct JoinGuard<'a> {
     shared: &'a Shared,
-    comes_back: &'a mut [Option<Instant>],
+    benched_until: &'a mut [Option<Instant>],
     start: Instant,
     n_tasks: usize,
 }
 
-impl Drop for Ends<'_> {
+impl Drop for JoinGuard<'_> {
     fn drop(&mut self) {
-        IS_INSIDE.set(false);
-        let Loops { state, .. } = &self.shared.loops;
-        state.store(state.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
-        let worked = Instant::now();
-        let workers = &self.shared.seats[1..];
-        let task = (worked - self.start) * (workers.len() + 1) as u32 / self.n_tasks as u32;
-        let patience = LATE + 2 * task;
-        for (comes_back, seat) in self.comes_back.iter_mut().zip(workers) {
+        IN_LOOP.set(false);
+        let CurrentLoop { epoch, .. } = &self.shared.current;
+        epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+        let finished = Instant::now();
+        let workers = &self.shared.slots[1..];
+        let mean_task = (finished - self.start) * (workers.len() + 1) as u32 / self.n_tasks as u32;
+        let limit = LATENESS_LIMIT + 2 * mean_task;
+        for (benched_until, slot) in self.benched_until.iter_mut().zip(workers) {
             let mut n = 0;
-            while seat.is_inside.load(Ordering::SeqCst) {
+            while slot.is_inside.load(Ordering::SeqCst) {
                 n += 1;
-                // A worker that holds the last task may need this core.
-                if n % PAUSES == 0 { yield_now() } else { spin_loop() }
+                // The worker that holds the last task may need this core.
+                if n % SPINS_PER_CHECK == 0 { yield_now() } else { spin_loop() }
             }
-            // That this thread did not run after it gave way counts, or two busy programs keep each of two cores
-            // half: prompts at 430 to 550 tok/s instead of 1,090 to 1,140.
-            if n > 0 && worked.elapsed() > patience {
-                *comes_back = Some(Instant::now() + AWAY);
-                seat.is_away.store(true, Ordering::Relaxed);
+            // Time that this thread spent descheduled after `yield_now` counts as lateness, too: otherwise two busy
+            // programs on two cores each keep half of every core.
+            if n > 0 && finished.elapsed() > limit {
+                *benched_until = Some(Instant::now() + BENCH_TIME);
+                slot.is_benched.store(true, Ordering::Relaxed);
             }
         }
     }

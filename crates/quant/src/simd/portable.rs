@@ -164,7 +164,5 @@ portable!(simd::Scalar, "scalar");
 portable!(simd::Neon, "portable-neon");
 #[cfg(target_arch = "aarch64")]
 portable!(simd::NeonDot, "portable-neon");
-#[cfg(target_arch = "aarch64")]
-portable!(simd::NeonI8mm, "portable-neon");
 #[cfg(target_arch = "wasm32")]
 portable!(simd::WasmSimd128, "portable-simd128");

@@ -190,7 +190,7 @@ impl Layer {
         let cos_sin = upload(backend, &cos_sin);
         for (x, width, norm) in [(&mut q, D, &q_norm), (&mut k, kv_width, &k_norm)] {
             let norm = self.has_norms.then_some((norm, 1e-6));
-            let rotation = Some(Rotation { cos_sin: &cos_sin, n_rot, pairs: RopePairs::Halves });
+            let rotation = Some(Rotation { cos_sin: &cos_sin, n_rot, pairs: RopePairs::Neox });
             backend.rope(x, Rows::packed(t, width), Rope { head_dim: HEAD_DIM, norm, rotation });
         }
         let slots: Vec<_> = (first..first + t).map(slot).collect();

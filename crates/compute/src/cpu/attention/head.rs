@@ -1,54 +1,54 @@
-//! Products with the keys and the values of a page.
+//! `Q·Kᵀ` and `P·V` of one head of a page.
 
 use std::ops::Range;
 
 use half::f16;
 
 use super::super::element::Element;
-use super::super::gemm::{Multiply, Operands, tile_rows};
+use super::super::gemm::{MulAdd, Operands, run_tiles};
 use super::super::kv::{PAGE_LEN, Q8Head};
-use super::State;
+use super::SoftmaxState;
 use crate::simd::Simd;
 
-/// The positions of a page that any row of a block sees.
+/// Slots `from..to` of a page, which any row of a block sees.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct VisibleSlots {
     /// Position of the page's first slot.
-    pub(super) start: usize,
-    /// Slots.
+    pub(super) first_pos: usize,
     pub(super) from: usize,
     pub(super) to: usize,
-    /// Bytes from this page to the next; 0 if there is none.
-    pub(super) ahead: isize,
+    /// Bytes from this page to the next one of the sequence; 0 for the last.
+    pub(super) prefetch_offset: isize,
 }
 
-/// A head's keys and values of a page, in the layout of [`kv`](super::super::kv). With `ASKS`, what is read asks for
-/// what lies in its place in the next page.
-pub(super) trait Head {
-    /// `scores[r][p] = q[r] · key[p]` for the slots that are seen, and possibly others.
-    fn scores<S: Simd, const NV: usize, const ASKS: bool>(
+/// Keys and values of one head of a page, in the layout of [`kv`](super::super::kv).
+///
+/// `NV` is the width of the tiles in vectors. `PREFETCH` prefetches the same places of the next page.
+pub(super) trait PageHead {
+    /// `scores[r][p] = q[r] · key[p]` for the visible slots, and possibly others.
+    fn scores<S: Simd, const NV: usize, const PREFETCH: bool>(
         &mut self,
         s: S,
-        state: &mut State<'_>,
-        seen: Seen,
+        state: &mut SoftmaxState<'_>,
+        visible: VisibleSlots,
     );
 
-    /// `sums[r] += Σ_p scores[r][p] value[p]` over the slots that are seen.
-    fn add_values<S: Simd, const NV: usize, const ASKS: bool>(
+    /// `acc[r] += Σ_p scores[r][p] value[p]` over the visible slots.
+    fn add_values<S: Simd, const NV: usize, const PREFETCH: bool>(
         &mut self,
         s: S,
-        state: &mut State<'_>,
-        seen: Seen,
+        state: &mut SoftmaxState<'_>,
+        visible: VisibleSlots,
     );
 }
 
-/// Elements that need no scale.
-pub(super) struct Plain<'a, E> {
+/// Head of f32 or f16 elements.
+pub(super) struct UnscaledHead<'a, E> {
     keys: &'a [E],
     values: &'a [E],
 }
 
-impl<'a, E> Plain<'a, E> {
+impl<'a, E> UnscaledHead<'a, E> {
     #[inline(always)]
     pub(super) fn new(head: &'a [E], head_dim: usize) -> Self {
         let (keys, values) = head.split_at(head_dim * PAGE_LEN);
@@ -56,105 +56,115 @@ impl<'a, E> Plain<'a, E> {
     }
 }
 
-impl<E: Element> Head for Plain<'_, E> {
+impl<E: Element> PageHead for UnscaledHead<'_, E> {
     #[inline(always)]
-    fn scores<S: Simd, const NV: usize, const ASKS: bool>(
+    fn scores<S: Simd, const NV: usize, const PREFETCH: bool>(
         &mut self,
         s: S,
-        state: &mut State<'_>,
-        seen: Seen,
+        state: &mut SoftmaxState<'_>,
+        visible: VisibleSlots,
     ) {
-        let State { rows, head_dim, ref q, ref mut scores, .. } = *state;
-        score::<S, E, NV, ASKS>(s, (rows, head_dim), (q, 0..head_dim), self.keys, seen, scores);
+        let SoftmaxState { rows, head_dim, ref q, ref mut scores, .. } = *state;
+        score::<S, E, NV, PREFETCH>(
+            s,
+            (rows, head_dim),
+            (q, 0..head_dim),
+            self.keys,
+            visible,
+            scores,
+        );
     }
 
     #[inline(always)]
-    fn add_values<S: Simd, const NV: usize, const ASKS: bool>(
+    fn add_values<S: Simd, const NV: usize, const PREFETCH: bool>(
         &mut self,
         s: S,
-        state: &mut State<'_>,
-        seen: Seen,
+        state: &mut SoftmaxState<'_>,
+        visible: VisibleSlots,
     ) {
-        let State { rows, value_stride, ref scores, ref mut sums, .. } = *state;
+        let SoftmaxState { rows, value_stride, ref scores, ref mut acc, .. } = *state;
         let columns = 0..value_stride;
-        add_weighted::<S, E, NV, ASKS>(
+        add_weighted::<S, E, NV, PREFETCH>(
             s,
             (rows, value_stride),
             scores,
             self.values,
             columns,
-            seen,
-            sums,
+            visible,
+            acc,
         );
     }
 }
 
-/// 8-bit integers, whose scales are applied to scores and weights: for few rows that is less than widening.
-pub(super) struct Scaled<'a, 's> {
+/// Head of 8-bit integers, whose scales are applied to scores and weights: for the few rows of a decode block this is
+/// less work than widening the page.
+pub(super) struct Q8PageHead<'a, 's> {
     pub(super) head: Q8Head<'a>,
-    /// As large as the scores.
+    /// `[rows][PAGE_LEN]`: unscaled scores of one block of channels, then scaled weights.
     pub(super) scratch: &'s mut [f32],
 }
 
-impl Head for Scaled<'_, '_> {
+impl PageHead for Q8PageHead<'_, '_> {
     #[inline(always)]
-    fn scores<S: Simd, const NV: usize, const ASKS: bool>(
+    fn scores<S: Simd, const NV: usize, const PREFETCH: bool>(
         &mut self,
         s: S,
-        state: &mut State<'_>,
-        seen: Seen,
+        state: &mut SoftmaxState<'_>,
+        visible: VisibleSlots,
     ) {
-        let State { rows, head_dim, ref q, ref mut scores, .. } = *state;
+        let SoftmaxState { rows, head_dim, ref q, ref mut scores, .. } = *state;
         scores.fill(0.0);
         for (channels, keys, scales) in self.head.key_blocks() {
             let block = &mut *self.scratch;
-            score::<S, i8, NV, ASKS>(s, (rows, head_dim), (q, channels), keys, seen, block);
+            score::<S, i8, NV, PREFETCH>(s, (rows, head_dim), (q, channels), keys, visible, block);
             scale_rows(scales, block, |sum, product| *sum += product, scores);
         }
     }
 
     #[inline(always)]
-    fn add_values<S: Simd, const NV: usize, const ASKS: bool>(
+    fn add_values<S: Simd, const NV: usize, const PREFETCH: bool>(
         &mut self,
         s: S,
-        state: &mut State<'_>,
-        seen: Seen,
+        state: &mut SoftmaxState<'_>,
+        visible: VisibleSlots,
     ) {
-        let State { rows, value_stride, ref scores, ref mut sums, .. } = *state;
+        let SoftmaxState { rows, value_stride, ref scores, ref mut acc, .. } = *state;
         for (columns, scales) in self.head.value_blocks() {
             let weights = &mut *self.scratch;
             scale_rows(scales, scores, |weight, product| *weight = product, weights);
             let values = self.head.values();
-            add_weighted::<S, i8, NV, ASKS>(
+            add_weighted::<S, i8, NV, PREFETCH>(
                 s,
                 (rows, value_stride),
                 weights,
                 values,
                 columns,
-                seen,
-                sums,
+                visible,
+                acc,
             );
         }
     }
 }
 
-/// `scores[r][p] = Σ q[r][c] keys[c][p]` over `channels`, for whole vectors around the slots that are seen; `q` is
-/// `[rows][head_dim]`, `keys` begins with the first channel. Both hold `M::VALUES` channels in one.
+/// `scores[r][p] = Σ_c q[r][c] keys[c][p]` over `channels`, for whole tiles around the visible slots.
+///
+/// Shapes, with `e = M::K_PER_ELEMENT` channels in an element: `q` = `[rows][head_dim / e]`, `keys` =
+/// `[channels / e][PAGE_LEN]`, `scores` = `[rows][PAGE_LEN]`.
 #[inline(always)]
-pub(super) fn score<S: Simd, M: Multiply<S>, const NV: usize, const ASKS: bool>(
+pub(super) fn score<S: Simd, M: MulAdd<S>, const NV: usize, const PREFETCH: bool>(
     s: S,
     (rows, head_dim): (usize, usize),
-    (q, channels): (&[M::Row], Range<usize>),
-    keys: &[M::Column],
-    seen: Seen,
+    (q, channels): (&[M::A], Range<usize>),
+    keys: &[M::B],
+    visible: VisibleSlots,
     scores: &mut [f32],
 ) {
-    let all = head_dim / M::VALUES;
-    let channels = channels.start / M::VALUES..channels.end / M::VALUES;
+    let all = head_dim / M::K_PER_ELEMENT;
+    let channels = channels.start / M::K_PER_ELEMENT..channels.end / M::K_PER_ELEMENT;
     assert!(channels.end <= all && q.len() == rows * all);
     assert!(keys.len() >= channels.len() * PAGE_LEN && scores.len() == rows * PAGE_LEN);
     let width = NV * S::LANES;
-    for n in (seen.from / width * width..seen.to).step_by(width) {
+    for n in (visible.from / width * width..visible.to).step_by(width) {
         let operands = Operands {
             a: q[channels.start..].as_ptr(),
             a_stride: all,
@@ -164,28 +174,29 @@ pub(super) fn score<S: Simd, M: Multiply<S>, const NV: usize, const ASKS: bool>(
             c_stride: PAGE_LEN,
             k: channels.len(),
             accumulate: false,
-            ahead: seen.ahead,
+            prefetch_offset: visible.prefetch_offset,
         };
         // SAFETY: the lengths were asserted, and `n + width <= PAGE_LEN`, a multiple of every `width`.
-        unsafe { tile_rows::<S, M, NV, ASKS>(s, rows, operands) };
+        unsafe { run_tiles::<S, M, NV, PREFETCH>(s, rows, operands) };
     }
 }
 
-/// `sums[r][c] += Σ weights[r][p] values[p][c]` over the slots that are seen, for `columns`, multiples of the widest
-/// vector; `weights` is `[rows][PAGE_LEN]`, `values` `[PAGE_LEN][stride]`, both with `M::VALUES` slots in one, `sums`
-/// is `[rows][stride]`. Slots that share one with a slot that is seen take part.
+/// `sums[r][c] += Σ_p weights[r][p] values[p][c]` over the visible slots, for `columns`, whole vectors.
+///
+/// Shapes, with `e = M::K_PER_ELEMENT` slots in an element: `weights` = `[rows][PAGE_LEN / e]`, `values` =
+/// `[PAGE_LEN / e][stride]`, `sums` = `[rows][stride]`. All slots of an element with a visible slot take part.
 #[inline(always)]
-pub(super) fn add_weighted<S: Simd, M: Multiply<S>, const NV: usize, const ASKS: bool>(
+pub(super) fn add_weighted<S: Simd, M: MulAdd<S>, const NV: usize, const PREFETCH: bool>(
     s: S,
     (rows, stride): (usize, usize),
-    weights: &[M::Row],
-    values: &[M::Column],
+    weights: &[M::A],
+    values: &[M::B],
     columns: Range<usize>,
-    seen: Seen,
+    visible: VisibleSlots,
     sums: &mut [f32],
 ) {
-    let page_len = PAGE_LEN / M::VALUES;
-    let (from, to) = (seen.from / M::VALUES, seen.to.div_ceil(M::VALUES));
+    let page_len = PAGE_LEN / M::K_PER_ELEMENT;
+    let (from, to) = (visible.from / M::K_PER_ELEMENT, visible.to.div_ceil(M::K_PER_ELEMENT));
     assert!(from <= to && to <= page_len && columns.end <= stride);
     assert!(columns.start.is_multiple_of(S::LANES) && columns.end.is_multiple_of(S::LANES));
     assert!(values.len() == page_len * stride && sums.len() == rows * stride);
@@ -201,25 +212,25 @@ pub(super) fn add_weighted<S: Simd, M: Multiply<S>, const NV: usize, const ASKS:
             c_stride: stride,
             k: to - from,
             accumulate: true,
-            ahead: seen.ahead,
+            prefetch_offset: visible.prefetch_offset,
         };
         // SAFETY: the lengths were asserted; the vectors from `n` end at `columns.end` at the latest.
         unsafe {
             if n + NV * S::LANES <= columns.end {
-                tile_rows::<S, M, NV, ASKS>(s, rows, operands);
+                run_tiles::<S, M, NV, PREFETCH>(s, rows, operands);
                 n += NV * S::LANES;
             } else if NV > 2 && n + 2 * S::LANES <= columns.end {
-                tile_rows::<S, M, 2, ASKS>(s, rows, operands);
+                run_tiles::<S, M, 2, PREFETCH>(s, rows, operands);
                 n += 2 * S::LANES;
             } else {
-                tile_rows::<S, M, 1, ASKS>(s, rows, operands);
+                run_tiles::<S, M, 1, PREFETCH>(s, rows, operands);
                 n += S::LANES;
             }
         }
     }
 }
 
-/// Gives `put` each entry of `out` and the product of that of `rows` with its slot's scale.
+/// Calls `put(&mut out[r][p], rows[r][p] * scales[p])` for every row and slot.
 #[inline(always)]
 fn scale_rows(
     scales: &[f16; PAGE_LEN],

@@ -1,6 +1,6 @@
 //! Attention against f64 loops.
 
-use super::{Attention, Precision, QueryRow, attention, rounds};
+use super::{Attention, Precision, QueryRow, attention, uses_bf16};
 use crate::cpu::test_data::{assert_close, random};
 use crate::cpu::{KvDType, KvLayout, KvPool, KvRow, MatMut, MatRef, PAGE_LEN};
 use crate::{Cpu, Isa, ThreadTeam};
@@ -11,7 +11,7 @@ struct Sequence {
     kv_len: usize,
     n_queries: usize,
     causal: bool,
-    /// Positions that a row sees at most.
+    /// Maximum positions that a row sees.
     window: usize,
 }
 
@@ -43,7 +43,7 @@ fn round_bf16(x: f32) -> f32 {
     half::bf16::from_f32(x).to_f32()
 }
 
-/// A block as 8-bit pages hold it.
+/// One q8 block, quantized and dequantized as in 8-bit pages.
 fn round_q8(x: &[f32]) -> Vec<f32> {
     let max = x.iter().fold(0.0f32, |max, v| max.max(v.abs()));
     let scale = half::f16::from_f32(max / 127.0).to_f32();
@@ -57,8 +57,8 @@ fn check(cpu: &Cpu, case: &Case) {
     let (width, kv_width) = (case.n_heads * c, layout.n_kv_heads * c);
     let group = case.n_heads / layout.n_kv_heads;
     let n_pages: usize = case.sequences.iter().map(|q| q.kv_len.div_ceil(PAGE_LEN) + 1).sum();
-    let rounds = rounds(cpu.isa, layout, case.options.precision);
-    let factor = |x: f32| f64::from(if rounds { round_bf16(x) } else { x });
+    let use_bf16 = uses_bf16(cpu.isa, layout, case.options.precision);
+    let factor = |x: f32| f64::from(if use_bf16 { round_bf16(x) } else { x });
     let mut pool = KvPool::new(layout, n_pages).unwrap();
     poison(&mut pool, kv_width);
     let (mut rows, mut page_table) = (Vec::new(), Vec::new());
@@ -149,8 +149,8 @@ fn check(cpu: &Cpu, case: &Case) {
     };
     attention(cpu, MatMut::packed(&mut out, t, width), args);
     let what = format!("{} H{} {layout:?}", cpu.isa, case.n_heads);
-    // Weights are rounded, too: by `2^-8` of themselves.
-    assert_close(&out, &expected, if rounds { 4e-3 } else { 2e-5 }, &what);
+    // Weights are rounded, too, with a relative error of up to `2^-8`.
+    assert_close(&out, &expected, if use_bf16 { 4e-3 } else { 2e-5 }, &what);
 }
 
 fn each_cpu(f: impl Fn(&Cpu)) {
@@ -249,9 +249,9 @@ fn slots_before_every_window_are_not_read() {
 }
 
 #[test]
-fn many_rows_may_be_rounded() {
+fn prefill_blocks_may_use_bf16() {
     each_cpu(|cpu| {
-        // Blocks of a few rows, which are not rounded, would be the rest of other numbers of queries.
+        // Query counts without a remainder of a few rows, which would be a decode block in f32.
         let s = |kv_len, n_queries, causal, window| Sequence { kv_len, n_queries, causal, window };
         for dtype in [KvDType::F32, KvDType::F16] {
             for (n_heads, n_kv_heads, head_dim) in [(2, 2, 64), (6, 2, 24), (4, 1, 96), (2, 2, 10)]
@@ -278,7 +278,7 @@ fn many_rows_may_be_rounded() {
 }
 
 #[test]
-fn heads_of_a_kv_head_are_shared_out_to_idle_threads() {
+fn heads_of_a_kv_head_are_split_over_idle_threads() {
     each_cpu(|cpu| {
         for (n_heads, n_kv_heads) in [(8, 1), (6, 2), (3, 1)] {
             let layout = KvLayout { n_kv_heads, head_dim: 96, dtype: KvDType::F32 };

@@ -1,12 +1,11 @@
-//! Transposes rows of weights into panels.
+//! Packing of weight rows into panels.
 
-/// Writes `panel[k * width + j] = rows[j * k_len + k]` for every row `j`; columns without a row
-/// become zero.
+/// Packs `rows[N,K]` into `panel[K,width]`: `panel[k * width + j] = rows[j * k_len + k]`, zero for `j >= N`.
 ///
 /// # Panics
 /// If `rows` holds more than `width` rows or `panel` is not `k_len × width`.
 #[inline(always)]
-pub(super) fn transpose(panel: &mut [f32], rows: &[f32], k_len: usize, width: usize) {
+pub(super) fn pack_panel(panel: &mut [f32], rows: &[f32], k_len: usize, width: usize) {
     assert!(panel.len() == k_len * width && rows.len() <= panel.len(), "gemm: panel size");
     if k_len == 0 {
         return;
@@ -15,7 +14,7 @@ pub(super) fn transpose(panel: &mut [f32], rows: &[f32], k_len: usize, width: us
     if n_rows < width {
         panel.fill(0.0);
     }
-    // A square of 16 keeps the written lines in the first-level cache until they are full.
+    // Blocks of 16 rows of the panel keep the written lines in the L1 cache until they are full.
     for (block, out) in panel.chunks_mut(16 * width).enumerate() {
         let k = block * 16;
         let k_count = out.len() / width;

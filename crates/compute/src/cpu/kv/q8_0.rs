@@ -1,4 +1,4 @@
-//! Heads of 8-bit keys and values.
+//! Heads of pages with 8-bit keys and values.
 //!
 //! ```text
 //! head = keys         i8  [C][PAGE_LEN]
@@ -16,15 +16,15 @@ use half::slice::HalfFloatSliceExt;
 
 use super::{KvLayout, PAGE_LEN};
 
-/// Channels that share a scale.
+/// Channels of a q8 block, which share a scale.
 pub(super) const BLOCK_LEN: usize = 32;
 
-/// Scales of one head in a page, of keys and values together.
+/// Number of scales of one head of a page, for keys and values together.
 pub(super) fn n_scales(layout: KvLayout) -> usize {
     2 * PAGE_LEN * layout.n_blocks()
 }
 
-/// One head of one page.
+/// One head of a page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Q8Head<'a> {
     layout: KvLayout,
@@ -43,8 +43,7 @@ impl<'a> Q8Head<'a> {
         Self { layout, keys, values, key_scales, value_scales }
     }
 
-    /// Blocks of channels that share scales: each with its channels, its keys `[channels][PAGE_LEN]` and their
-    /// scales.
+    /// q8 blocks of the keys: channels, keys `[channels][PAGE_LEN]` and scales, one per slot.
     #[inline(always)]
     pub(crate) fn key_blocks(
         &self,
@@ -57,7 +56,7 @@ impl<'a> Q8Head<'a> {
         })
     }
 
-    /// The same of the values: their columns, the padding with the last ones, and scales.
+    /// q8 blocks of the values: columns (the last with the padding) and scales, one per slot.
     #[inline(always)]
     pub(crate) fn value_blocks(&self) -> impl Iterator<Item = (Range<usize>, &'a [f16; PAGE_LEN])> {
         let stride = self.layout.value_stride();
@@ -75,8 +74,8 @@ impl<'a> Q8Head<'a> {
         self.values
     }
 
-    /// Writes the head to `out` as pages of f32 hold it: the keys of all positions, the values of
-    /// `positions`; other values are left as they are.
+    /// Dequantizes the head to `out` in the layout of f32 pages: keys of all slots, values of the slots `positions`. Other
+    /// values stay as they are.
     #[inline(always)]
     pub(crate) fn widen(&self, out: &mut [f32], positions: Range<usize>) {
         let (c, stride) = (self.layout.head_dim, self.layout.value_stride());
@@ -124,10 +123,11 @@ pub(super) fn write(layout: KvLayout, bytes: &mut [u8], slot: usize, k: &[f32], 
     }
 }
 
-/// Rounds `x / scale` to nearest, ties to even; returns the scale, the greatest magnitude / 127.
-/// Values that are not finite, or beyond what the scale can hold, make it so too.
+/// Quantizes a block: `out[i] = round(x[i] / scale)`, ties to even. Returns `scale = max |x| / 127`.
+///
+/// The scale is NaN or infinite if a value is, and infinite if it overflows f16.
 fn quantize(out: &mut [i8], x: &[f32]) -> f16 {
-    // Among the bits NaN is greater than infinity and so is not lost.
+    // As integers, the bits of NaN are above those of infinity, so that NaN is the maximum.
     let max = x.iter().fold(0, |max: u32, v| max.max(v.to_bits() & 0x7fff_ffff));
     let stored = f16::from_f32(f32::from_bits(max) / 127.0);
     let scale = stored.to_f32();
@@ -148,7 +148,7 @@ mod tests {
     use super::quantize;
 
     #[test]
-    fn the_scale_serves_the_greatest_magnitude() {
+    fn the_scale_fits_the_largest_magnitude() {
         let mut q = [9; 4];
         let scale = quantize(&mut q, &[0.0, 1.0, -2.54, 0.03]).to_f32();
         assert!((scale - 0.02).abs() < 1e-5);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_stays_visible() {
+    fn non_finite_values_stay_visible() {
         let mut q = [0; 2];
         assert!(quantize(&mut q, &[1.0, f32::NAN]).is_nan());
         assert!(quantize(&mut q, &[1.0, f32::NEG_INFINITY]).is_infinite());

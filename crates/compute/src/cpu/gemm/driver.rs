@@ -1,34 +1,34 @@
-//! Splits a matrix product into blocks for the threads and walks the tiles of a block.
+//! Blocking of a GEMM over the threads, and the loops over panels and tiles of a block.
 
 use std::ops::Range;
 
-use super::pack::transpose;
-use super::tile::{Operands, max_rows, tile_rows};
+use super::microkernel::{Operands, max_mr, run_tiles};
+use super::pack::pack_panel;
 use crate::Cpu;
 use crate::cpu::epilogue::Epilogue;
 use crate::cpu::matrix::{MatRef, SharedMut};
 use crate::scratch::with_scratch;
 use crate::simd::{Kernel, Simd};
 
-/// Vectors in a row of a tile, and so in the width of a panel.
+/// NR in vectors: width of a tile and of a panel.
 const PANEL_VECTORS: usize = 2;
-/// f32 values of packed weights that share the second-level cache with the inputs.
+/// f32 values of packed weights per block: half a megabyte of the L2 cache, beside the rows of `A`.
 const PACKED_LEN: usize = 128 << 10;
-/// Fewer rows than this do not repay packing the weights again for another thread.
+/// Minimum MC: fewer rows do not repay packing the same weights on another thread.
 const MIN_ROWS_PER_TASK: usize = 192;
-/// Sums of the largest tile: 12 rows of two 16-lane vectors.
+/// Values of the largest tile: 12 rows of two 16-lane vectors.
 const TILE_LEN: usize = 12 * PANEL_VECTORS * 16;
 
 /// Rows of `w[N,K]`.
 #[derive(Clone, Copy)]
 pub(crate) enum Weights<'a> {
-    /// As they are.
+    /// f32 rows without gaps.
     F32(&'a [f32]),
-    /// `f(rows, out)` writes the rows to `out`.
+    /// `f(rows, out)` writes rows `rows` to `out` as f32.
     Rows(&'a (dyn Fn(Range<usize>, &mut [f32]) + Sync)),
 }
 
-/// `out = epilogue(x · wᵀ)`; shapes were checked by the caller.
+/// `out = epilogue(x · wᵀ)`: `x[M,K]`, `w[N,K]`, `out[M,N]`, shapes checked by the caller.
 pub(crate) fn gemm(
     cpu: &Cpu,
     out: SharedMut<'_>,
@@ -36,58 +36,61 @@ pub(crate) fn gemm(
     w: Weights<'_>,
     epilogue: Epilogue<'_>,
 ) {
-    let plan = cpu.isa.dispatch(MakePlan {
+    let blocking = cpu.isa.dispatch(ChooseBlocking {
         m: x.rows,
         n: out.cols,
         k: x.cols,
         n_threads: cpu.threads.n_threads(),
     });
-    let n_blocks = out.cols.div_ceil(plan.cols);
-    let m_blocks = x.rows.div_ceil(plan.rows);
+    let n_blocks = out.cols.div_ceil(blocking.cols);
+    let m_blocks = x.rows.div_ceil(blocking.rows);
     cpu.threads.run(n_blocks * m_blocks, |task| {
-        let (n, m) = (task / m_blocks * plan.cols, task % m_blocks * plan.rows);
-        let cols = n..(n + plan.cols).min(out.cols);
-        let rows = m..(m + plan.rows).min(x.rows);
-        with_scratch(plan.scratch_len, |scratch| {
-            cpu.isa.dispatch(Block { out, x, w, epilogue, rows, cols, scratch });
+        let (n, m) = (task / m_blocks * blocking.cols, task % m_blocks * blocking.rows);
+        let cols = n..(n + blocking.cols).min(out.cols);
+        let rows = m..(m + blocking.rows).min(x.rows);
+        with_scratch(blocking.scratch_len, |scratch| {
+            cpu.isa.dispatch(GemmBlock { out, x, w, epilogue, rows, cols, scratch });
         });
     });
 }
 
-struct Plan {
-    /// Rows and columns of a block.
+struct Blocking {
+    /// MC.
     rows: usize,
+    /// NC, a multiple of NR.
     cols: usize,
+    /// Packed panels and one panel of dequantized rows.
     scratch_len: usize,
 }
 
-struct MakePlan {
+struct ChooseBlocking {
     m: usize,
     n: usize,
     k: usize,
     n_threads: usize,
 }
 
-impl Kernel for MakePlan {
-    type Output = Plan;
+impl Kernel for ChooseBlocking {
+    type Output = Blocking;
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> Plan {
+    fn run<S: Simd>(self, _: S) -> Blocking {
         let width = PANEL_VECTORS * S::LANES;
         let k = self.k.max(1);
-        let wanted_tasks = 3 * self.n_threads;
+        let target_tasks = 3 * self.n_threads;
         let panels = self.n.div_ceil(width).max(1);
         let in_cache = (PACKED_LEN / (k * width)).max(1);
-        let panels_per_block = in_cache.min(panels.div_ceil(wanted_tasks)).max(1);
+        let panels_per_block = in_cache.min(panels.div_ceil(target_tasks)).max(1);
         let n_blocks = panels.div_ceil(panels_per_block);
-        let m_blocks = wanted_tasks.div_ceil(n_blocks).min(self.m / MIN_ROWS_PER_TASK).max(1);
-        let rows = self.m.div_ceil(m_blocks).next_multiple_of(max_rows::<S>());
+        let m_blocks = target_tasks.div_ceil(n_blocks).min(self.m / MIN_ROWS_PER_TASK).max(1);
+        let rows = self.m.div_ceil(m_blocks).next_multiple_of(max_mr::<S>());
         let cols = panels_per_block * width;
-        Plan { rows, cols, scratch_len: (cols + width) * self.k }
+        Blocking { rows, cols, scratch_len: (cols + width) * self.k }
     }
 }
 
-struct Block<'a> {
+/// Rows `rows` of columns `cols` of `out`.
+struct GemmBlock<'a> {
     out: SharedMut<'a>,
     x: MatRef<'a>,
     w: Weights<'a>,
@@ -97,7 +100,7 @@ struct Block<'a> {
     scratch: &'a mut [f32],
 }
 
-impl Kernel for Block<'_> {
+impl Kernel for GemmBlock<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -111,17 +114,17 @@ impl Kernel for Block<'_> {
             let n_end = (n + width).min(cols.end);
             let panel = &mut packed[p * width * k..][..width * k];
             match w {
-                Weights::F32(w) => transpose(panel, &w[n * k..n_end * k], k, width),
+                Weights::F32(w) => pack_panel(panel, &w[n * k..n_end * k], k, width),
                 Weights::Rows(fill) => {
                     let block = &mut rest[..(n_end - n) * k];
                     fill(n..n_end, block);
-                    transpose(panel, block, k, width);
+                    pack_panel(panel, block, k, width);
                 }
             }
         }
         let mut sums = [0.0; TILE_LEN];
-        for m in rows.clone().step_by(max_rows::<S>()) {
-            let n_rows = max_rows::<S>().min(rows.end - m);
+        for m in rows.clone().step_by(max_mr::<S>()) {
+            let n_rows = max_mr::<S>().min(rows.end - m);
             for p in 0..panels {
                 let n = cols.start + p * width;
                 let n_cols = width.min(cols.end - n);
@@ -134,13 +137,12 @@ impl Kernel for Block<'_> {
                     c_stride: width,
                     k,
                     accumulate: false,
-                    ahead: 0,
+                    prefetch_offset: 0,
                 };
-                // SAFETY: `x` was checked to hold its rows, the panel is `k × width`, and `sums`
-                // has room for the largest tile.
-                unsafe { tile_rows::<S, f32, PANEL_VECTORS, false>(s, n_rows, operands) };
+                // SAFETY: `x` holds its rows, the panel is `k × width`, and `sums` has room for the largest tile.
+                unsafe { run_tiles::<S, f32, PANEL_VECTORS, false>(s, n_rows, operands) };
                 for r in 0..n_rows {
-                    // SAFETY: this block alone writes these rows and columns.
+                    // SAFETY: blocks are disjoint, and each is one task.
                     let out = unsafe { out.span(m + r, n, n_cols) };
                     epilogue.finish(s, &sums[r * width..][..width], n, out);
                 }
