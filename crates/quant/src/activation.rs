@@ -184,7 +184,7 @@ impl ActivationBuffer {
                     self.take_shape(x.rows, x.cols, Form::Fours);
                     return self.fours.room(x.rows, x.cols).put_all(cpu, x);
                 }
-                Isa::AvxVnni(_) | Isa::Avx512(_) | Isa::Avx512Vnni(_) => {
+                Isa::AvxVnni(_) | Isa::Avx512Vnni(_) => {
                     self.take_shape(x.rows, x.cols, Form::Sixes);
                     return self.sixes.room(x.rows, x.cols).put_all(cpu, x);
                 }

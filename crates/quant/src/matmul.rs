@@ -8,6 +8,8 @@ use std::ops::Range;
 
 use stonechat_compute::cpu::{Epilogue, MatMut, SharedMut};
 use stonechat_compute::simd::NullaryFnOnce;
+#[cfg(target_arch = "x86_64")]
+use stonechat_compute::simd::{Avx2, Scalar};
 use stonechat_compute::{Cpu, DType, Isa, match_isa};
 
 use crate::activation::{ActivationBuffer, Form};
@@ -18,6 +20,8 @@ use crate::block::{
 };
 use crate::dot::DotRow;
 use crate::error::{Error, Result};
+#[cfg(target_arch = "x86_64")]
+use crate::packed::has_panels;
 use crate::simd::I8Dot;
 
 /// Rows of `x` that are multiplied with a weight row at a time; fewer go one by one. Each size is
@@ -101,6 +105,10 @@ pub fn kernel_name(isa: Isa, dtype: DType) -> String {
     fn dot_name<S: I8Dot>(_: S) -> &'static str {
         S::DOT_NAME
     }
+    #[cfg(target_arch = "x86_64")]
+    if has_panels(dtype) && crate::simd::avx2(isa).is_some() {
+        return format!("{dtype}-{}", Avx2::DOT_NAME);
+    }
     format!("{dtype}-{}", match_isa!(isa, token => dot_name(token)))
 }
 
@@ -179,8 +187,21 @@ fn rows<B: DotRow>(
         let cols = task * task_cols..w.n.min((task + 1) * task_cols);
         let blocks_per_row = w.k / B::BLOCK_LEN;
         let task = Task { blocks, blocks_per_row, x, cols, out: shared, epilogue };
-        match_isa!(cpu.isa, token => token.vectorize(InContext(task, token)));
+        run(cpu.isa, task);
     });
+}
+
+/// Runs a task with the tier's 8-bit dot products. Formats that have panels come here only with `--repack off`: their
+/// one kernel on x86-64 is AVX2's.
+fn run<B: DotRow>(isa: Isa, task: Task<'_, B>) {
+    #[cfg(target_arch = "x86_64")]
+    if const { has_panels(B::DTYPE) } {
+        return match crate::simd::avx2(isa) {
+            Some(token) => token.vectorize(InContext(task, token)),
+            None => InContext(task, Scalar::new()).call(),
+        };
+    }
+    match_isa!(isa, token => token.vectorize(InContext(task, token)));
 }
 
 struct Task<'a, B> {

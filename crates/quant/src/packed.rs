@@ -28,6 +28,8 @@ use stonechat_compute::{AlignedVec, Cpu, DType, Isa, Parts};
 use crate::activation::{ActivationBuffer, Form};
 pub use gated::{PackedRows, gated_packed};
 use layout::Layout;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use layout::has_panels;
 
 /// Rows of a panel.
 const PANEL_ROWS: usize = 16;
@@ -265,15 +267,11 @@ impl Task<'_> {
             #[cfg(target_arch = "x86_64")]
             (Isa::AvxVnni(token), Form::Sixes) => self.run_wide(token, self.x.sixes()),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512(token), Form::Sixes) => self.run_wide(token, self.x.sixes()),
-            #[cfg(target_arch = "x86_64")]
             (Isa::Avx512Vnni(token), Form::Sixes) => self.run_wide(token, self.x.sixes()),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx2(token), Form::Rows) => self.run(token),
             #[cfg(target_arch = "x86_64")]
             (Isa::AvxVnni(token), Form::Rows) => self.run(token),
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512(token), Form::Rows) => self.run(token),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512Vnni(token), Form::Rows) => self.run(token),
             #[cfg(target_arch = "x86_64")]

@@ -10,7 +10,7 @@ use stonechat_compute::simd::NullaryFnOnce;
 /// instructions' name; `None` for tiers without such instructions.
 #[must_use]
 pub fn int8_peak(isa: Isa, rounds: usize) -> Option<(f64, &'static str)> {
-    match isa.of_integers() {
+    match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2(token) => Some(x86::run(x86::Avx2Sums(token), rounds, |f| token.vectorize(f))),
         #[cfg(target_arch = "x86_64")]
@@ -23,6 +23,11 @@ pub fn int8_peak(isa: Isa, rounds: usize) -> Option<(f64, &'static str)> {
         }
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni(token) => {
+            Some(x86::run(x86::VnniSums(token), rounds, |f| token.vectorize(f)))
+        }
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16(token) => {
+            let token = token.vnni();
             Some(x86::run(x86::VnniSums(token), rounds, |f| token.vectorize(f)))
         }
         _ => {

@@ -43,6 +43,19 @@ const LAYOUTS: [Layout; 13] = [
     Layout { pair: Some(0), ..plain(DType::Iq4Xs, 136) },
 ];
 
+/// Whether the format has panels.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const fn has_panels(dtype: DType) -> bool {
+    let mut i = 0;
+    while i < LAYOUTS.len() {
+        if LAYOUTS[i].dtype as u32 == dtype as u32 {
+            return true;
+        }
+        i += 1;
+    }
+    false
+}
+
 /// Scales, then of each half of four units the words of two bits and of nibbles that belong together.
 const Q6_K_ORDER: [(usize, usize); 13] = {
     let mut order = [(48, 52); 13];

@@ -166,14 +166,17 @@ impl Task<'_> {
         const { assert!(MAX_ROWS.is_multiple_of(ROWS)) };
         let n_rows = self.x.rows();
         let n_pairs = self.panels.len().div_ceil(panels::<S>());
-        let n_sums = n_pairs * n_rows.min(MAX_ROWS) * VECTORS * S::LANES;
+        let padded = n_rows.min(MAX_ROWS).next_multiple_of(ROWS);
+        let n_sums = n_pairs * padded * VECTORS * S::LANES;
         with_scratch(n_sums + Chunk::<S>::LEN, |scratch| {
             let (chunk, sums) = scratch.split_at_mut(Chunk::<S>::LEN);
             let mut chunk = Chunk::<S>::new(chunk);
             let sums: &mut [Sums<S>] = bytemuck::cast_slice_mut(sums);
             for from in (0..n_rows).step_by(MAX_ROWS) {
                 let rows = from..n_rows.min(from + MAX_ROWS);
-                let sums = &mut sums[..n_pairs * rows.len()];
+                // Of the last block of activations all rows are there; surplus sums are not written.
+                let padded = rows.len().next_multiple_of(ROWS);
+                let sums = &mut sums[..n_pairs * padded];
                 // The first chunk fills them, if there is one.
                 if self.w.blocks_per_row() == 0 {
                     sums.fill([s.splat(0.0); VECTORS]);
@@ -181,7 +184,7 @@ impl Task<'_> {
                 match_format!(self.w.dtype(), F => {
                     self.add_products::<S, F, ROWS>(s, (x, rows.clone()), &mut chunk, sums);
                 });
-                s.vectorize(Finish { task: self, s, rows, sums });
+                s.vectorize(Finish { task: self, s, rows, padded, sums });
             }
         });
     }
@@ -201,7 +204,8 @@ impl Task<'_> {
         for first in (0..n_blocks).step_by(at_once) {
             let blocks = first..n_blocks.min(first + at_once);
             let (at, n_units) = (first * F::UNITS, blocks.len() * F::UNITS);
-            for (pair, sums) in sums.chunks_exact_mut(rows.len()).enumerate() {
+            let padded = rows.len().next_multiple_of(ROWS);
+            for (pair, sums) in sums.chunks_exact_mut(padded).enumerate() {
                 let panel = self.panels.start + n_panels * pair;
                 s.vectorize(Unpack::<S, F> {
                     task: self,
@@ -224,7 +228,6 @@ impl Task<'_> {
                 let cols = (panel * PANEL_ROWS).saturating_sub(self.rows.start)
                     ..((panel + n_panels) * PANEL_ROWS).saturating_sub(self.rows.start);
                 let out = is_last.then_some((self.out, cols));
-                let from = rows.start;
                 let codes = if const { are_read_in_place::<S, F>() } {
                     // As when they are unpacked, a last panel is its own neighbour.
                     [panel, (panel + 1).min(self.panels.end - 1)].map(|panel| {
@@ -240,7 +243,7 @@ impl Task<'_> {
                     chunk,
                     codes,
                     x,
-                    from,
+                    rows: rows.clone(),
                     at,
                     n_units,
                     is_first,
@@ -378,13 +381,14 @@ struct Rows<'a, 'c, S: WideSimd, const ROWS: usize> {
     /// Those of each vector.
     codes: [&'a [S::Words]; VECTORS],
     x: &'a Blocks<UnitOfRows<ROWS>>,
-    /// The first row, a block's first.
-    from: usize,
+    /// From a block's first row on.
+    rows: Range<usize>,
     /// The chunk's first unit, and how many there are.
     at: usize,
     n_units: usize,
     /// Whether it is the first, before which sums hold anything.
     is_first: bool,
+    /// Those of whole blocks of rows.
     sums: &'a mut [Sums<S>],
     /// What will be unpacked next.
     next: [&'a [Words]; VECTORS],
@@ -423,27 +427,16 @@ impl<S: WideSimd, const ROWS: usize> NullaryFnOnce for Rows<'_, '_, S, ROWS> {
 impl<S: WideSimd, const ROWS: usize> Rows<'_, '_, S, ROWS> {
     #[inline(always)]
     fn all<const G: usize, const MINS: bool, const HEADROOM: usize>(&mut self) {
-        let n_rows = self.sums.len();
-        let mut row = 0;
-        while row < n_rows {
-            let n = (n_rows - row).min(ROWS);
-            self.prefetch(row..row + n);
-            match n {
-                1 => self.tile::<G, MINS, HEADROOM, 1>(row),
-                2 => self.tile::<G, MINS, HEADROOM, 2>(row),
-                3 => self.tile::<G, MINS, HEADROOM, 3>(row),
-                4 if ROWS > 4 => self.tile::<G, MINS, HEADROOM, 4>(row),
-                5 if ROWS > 5 => self.tile::<G, MINS, HEADROOM, 5>(row),
-                _ => self.tile::<G, MINS, HEADROOM, ROWS>(row),
-            }
-            row += n;
+        for row in (0..self.sums.len()).step_by(ROWS) {
+            self.prefetch(row..self.rows.len().min(row + ROWS));
+            self.tile::<G, MINS, HEADROOM>(row);
         }
     }
 
     /// Asks for these rows' share of what comes next: all of it at a time would be more than the caches wait for.
     #[inline(always)]
     fn prefetch(&self, rows: Range<usize>) {
-        let n_rows = self.sums.len();
+        let n_rows = self.rows.len();
         for words in self.next {
             let share = words.len() * rows.start / n_rows..words.len() * rows.end / n_rows;
             for word in &words[share] {
@@ -451,21 +444,18 @@ impl<S: WideSimd, const ROWS: usize> Rows<'_, '_, S, ROWS> {
             }
         }
         if let Some((out, cols)) = &self.out {
-            rows.for_each(|row| out.prefetch(self.from + row, cols.clone()));
+            rows.for_each(|row| out.prefetch(self.rows.start + row, cols.clone()));
         }
     }
 
-    /// Rows `row .. row + M`, a block, with steps of `G` groups, of which sums have room for `HEADROOM`.
+    /// Rows `row .. row + ROWS`, a block, with steps of `G` groups, of which sums have room for `HEADROOM`.
     #[inline(always)]
-    fn tile<const G: usize, const MINS: bool, const HEADROOM: usize, const M: usize>(
-        &mut self,
-        row: usize,
-    ) {
-        let Self { s, chunk, codes, x, from, at, n_units, is_first, .. } = *self;
-        let x = x.block((from + row) / ROWS, at..at + n_units);
-        let mut sums = [[s.splat(0.0); VECTORS]; M];
+    fn tile<const G: usize, const MINS: bool, const HEADROOM: usize>(&mut self, row: usize) {
+        let Self { s, chunk, codes, x, at, n_units, is_first, .. } = *self;
+        let x = x.block((self.rows.start + row) / ROWS, at..at + n_units);
+        let mut sums = [[s.splat(0.0); VECTORS]; ROWS];
         if !is_first {
-            sums.copy_from_slice(&self.sums[row..row + M]);
+            sums.copy_from_slice(&self.sums[row..row + ROWS]);
         }
         for step in 0..n_units * GROUPS / G {
             let start = chunk.steps.starts[step] as usize;
@@ -474,11 +464,11 @@ impl<S: WideSimd, const ROWS: usize> Rows<'_, '_, S, ROWS> {
             let (unit, half) = (half / 2, half % 2);
             let x = &x[unit];
             let first = if G == GROUPS { 0 } else { half * G };
-            let mut offsets = [0; M];
+            let mut offsets = [0; ROWS];
             // Neither codes with mins have an offset, nor bytes that are multiplied with their signs.
             if !MINS && HEADROOM > 1 {
                 let all = if G == GROUPS { &x.offsets } else { &x.offsets_of_halves[half] };
-                for m in 0..M {
+                for m in 0..ROWS {
                     offsets[m] = if S::IS_BYTES {
                         all[m]
                     } else {
@@ -486,9 +476,9 @@ impl<S: WideSimd, const ROWS: usize> Rows<'_, '_, S, ROWS> {
                     };
                 }
             }
-            let products = self.products::<G, HEADROOM, M>(codes, &x.values, first, offsets);
+            let products = self.products::<G, HEADROOM>(codes, &x.values, first, offsets);
             let (scales, mins) = (chunk.scales[step], chunk.mins[step]);
-            for m in 0..M {
+            for m in 0..ROWS {
                 let x_scale = s.splat(x.scales[m]);
                 for v in 0..VECTORS {
                     let products = s.finish(products[m][v], offsets[m]);
@@ -505,21 +495,21 @@ impl<S: WideSimd, const ROWS: usize> Rows<'_, '_, S, ROWS> {
                 }
             }
         }
-        self.sums[row..row + M].copy_from_slice(&sums);
+        self.sums[row..row + ROWS].copy_from_slice(&sums);
     }
 
     /// The products of a step's codes with `G` groups of values, from `first` on.
     #[inline(always)]
-    fn products<const G: usize, const HEADROOM: usize, const M: usize>(
+    fn products<const G: usize, const HEADROOM: usize>(
         &self,
         codes: [&[S::Words]; VECTORS],
         x: &[Unit; ROWS],
         first: usize,
-        offsets: [i32; M],
-    ) -> [[S::Sums; VECTORS]; M] {
+        offsets: [i32; ROWS],
+    ) -> [[S::Sums; VECTORS]; ROWS] {
         let s = self.s;
-        let mut products = [[s.start(0); VECTORS]; M];
-        for m in 0..M {
+        let mut products = [[s.start(0); VECTORS]; ROWS];
+        for m in 0..ROWS {
             products[m] = [s.start(offsets[m]); VECTORS];
         }
         let widens_each = HEADROOM == 1;
@@ -529,13 +519,13 @@ impl<S: WideSimd, const ROWS: usize> Rows<'_, '_, S, ROWS> {
         for from in (0..G).step_by(run) {
             assert!(from + n <= G && first + G <= GROUPS);
             if from > 0 {
-                for m in 0..M {
+                for m in 0..ROWS {
                     products[m] = [s.widen(products[m][0]), s.widen(products[m][1])];
                 }
             }
             for g in from..from + n {
                 let codes = [codes[0][g], codes[1][g]];
-                for m in 0..M {
+                for m in 0..ROWS {
                     for v in 0..VECTORS {
                         let sums = products[m][v];
                         products[m][v] = if widens_each {
@@ -556,6 +546,8 @@ struct Finish<'a, S: WideSimd> {
     task: &'a Task<'a>,
     s: S,
     rows: Range<usize>,
+    /// So many, with those that fill the last block.
+    padded: usize,
     /// Those of all rows with the first [`VECTORS`], then those with the next ones.
     sums: &'a [Sums<S>],
 }
@@ -578,12 +570,12 @@ impl<S: WideSimd> Finish<'_, S> {
     /// of a product of 512.
     #[inline(always)]
     fn write<const COLS: usize>(self) {
-        let Self { task, s, rows, sums } = self;
+        let Self { task, s, rows, padded, sums } = self;
         let first = task.panels.start * PANEL_ROWS;
         let wanted = first.max(task.rows.start)..(task.panels.end * PANEL_ROWS).min(task.rows.end);
         // Row by row, since an output's lines next to each other are on the same page of memory.
-        for (m, row) in rows.clone().enumerate() {
-            for (sums, at) in sums[m..].iter().step_by(rows.len()).zip((first..).step_by(COLS)) {
+        for (m, row) in rows.enumerate() {
+            for (sums, at) in sums[m..].iter().step_by(padded).zip((first..).step_by(COLS)) {
                 let sums: &[f32] = bytemuck::cast_slice(sums);
                 let cols = at.max(wanted.start)..(at + COLS).min(wanted.end);
                 let col = cols.start - task.rows.start;
