@@ -1,4 +1,4 @@
-//! 8-bit dot products, the instructions that do not generalise over instruction sets.
+//! 8-bit dot products of row kernels: the instructions that do not generalise over instruction sets.
 
 mod i8dot;
 mod portable;

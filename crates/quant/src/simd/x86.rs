@@ -1,5 +1,5 @@
-//! [`I8Dot`] on x86-64. A unit fills a 256-bit register; AVX-512 tiers keep that width, and the
-//! VNNI tier replaces the three-instruction dot product by one.
+//! [`I8Dot`] on x86-64. 32 weights fill a 256-bit register; AVX-512 VNNI keeps that width, and its `vpdpbusd` replaces
+//! `vpmaddubsw`, `vpmaddwd`.
 
 use std::arch::x86_64::{__m256, __m256i, _mm256_dpbusd_epi32};
 

@@ -1,20 +1,20 @@
-//! [`PanelSimd`] on 512-bit vectors, one word of each row of a panel: an instruction of VNNI multiplies
-//! 64 unsigned codes with signed activations and adds four products each.
+//! [`PanelSimd`] on 512-bit vectors, the 16 rows of a panel: `vpdpbusd` multiplies 64 unsigned
+//! bytes with signed activations and adds four products per row.
 
 use std::arch::x86_64::{__m512i, _mm512_dpbusd_epi32};
 
 use stonechat_compute::simd::{Avx512Vnni, F32, NullaryFnOnce};
 
 use super::PanelSimd;
-use crate::activation::Unit;
-use crate::packed::wide::WideSimd;
-use crate::packed::{PANEL_ROWS, Words};
+use crate::activation::QBlock;
+use crate::packed::gemm::GemmSimd;
+use crate::packed::{PANEL_ROWS, U32x16};
 
 impl PanelSimd for Avx512Vnni {
-    type Words = __m512i;
+    type U32s = __m512i;
     type Sums = __m512i;
 
-    const TILE_ROWS: usize = 8;
+    const MR: usize = 8;
 
     #[inline(always)]
     fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output {
@@ -22,9 +22,9 @@ impl PanelSimd for Avx512Vnni {
     }
 
     #[inline(always)]
-    fn load_word(self, word: &Words, part: usize) -> __m512i {
+    fn load_u32s(self, x: &U32x16, part: usize) -> __m512i {
         debug_assert_eq!(part, 0);
-        bytemuck::cast(*word)
+        bytemuck::cast(*x)
     }
 
     #[inline(always)]
@@ -91,15 +91,15 @@ impl PanelSimd for Avx512Vnni {
     }
 
     #[inline(always)]
-    fn dot(self, sums: __m512i, codes: __m512i, x: &Unit, g: usize) -> __m512i {
-        let four = self.avx512f._mm512_set1_epi32(x.words()[g]);
+    fn dot(self, sums: __m512i, w: __m512i, x: &QBlock, quad: usize) -> __m512i {
+        let four = self.avx512f._mm512_set1_epi32(x.quads()[quad]);
         // SAFETY: `self` proves AVX-512 VNNI, which pulp does not wrap.
-        unsafe { _mm512_dpbusd_epi32(sums, codes, four) }
+        unsafe { _mm512_dpbusd_epi32(sums, w, four) }
     }
 
     #[inline(always)]
-    fn dot_bytes(self, sums: __m512i, bytes: __m512i, x: &Unit, g: usize) -> __m512i {
-        self.dot(sums, bytes, x, g)
+    fn dot_bytes(self, sums: __m512i, w: __m512i, x: &QBlock, quad: usize) -> __m512i {
+        self.dot(sums, w, x, quad)
     }
 
     #[inline(always)]
@@ -113,8 +113,8 @@ impl PanelSimd for Avx512Vnni {
     }
 }
 
-impl WideSimd for Avx512Vnni {
-    const IS_BYTES: bool = true;
+impl GemmSimd for Avx512Vnni {
+    const HAS_VNNI: bool = true;
 
     #[inline(always)]
     fn add_to_bytes(self, x: __m512i, more: u8) -> __m512i {
