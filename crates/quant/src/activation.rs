@@ -38,7 +38,7 @@ const QBLOCKS_PER_256: usize = 8;
 /// Values that a thread quantizes at a time: some microseconds of work.
 const TASK_LEN: usize = 16 * 1024;
 
-/// Rows from which GEMM, which unpacks weights before it multiplies, is faster than GEMV.
+/// Rows from which packed weights are multiplied by GEMM, which unpacks them first.
 #[cfg(target_arch = "x86_64")]
 const MIN_GEMM_ROWS: usize = 17;
 

@@ -8,6 +8,15 @@
 //! `sum(w * a) = scale * d * sum(q * p) + min * (d * sum(p))`. The first sum is an integer dot
 //! product; the bracket is stored with the activations.
 //!
+//! ```text
+//! for each 256 weights of a row:                     8 blocks of 32, or a block of 256
+//!     factors[m] = scale * d[m]                      8 or 16 lanes, one per group
+//!     sums[m] += min * (d * sum(p))[m]
+//!     for each 32 weights:
+//!         q = unpack to bytes                        once for M rows of activations
+//!         sums[m] += f32(dot(q, p[m])) * factors[m][group]
+//! ```
+//!
 //! Loops, not closures: a closure that the compiler does not inline leaves the feature context,
 //! and every intrinsic in it becomes a call.
 
@@ -105,6 +114,7 @@ impl<F: Copy, const M: usize> Sums<F, M> {
     }
 }
 
+/// [`DotRow::dot`] for blocks of 32.
 #[inline(always)]
 fn dot32<B: Unpack32, S: I8Dot, const M: usize>(
     s: S,
@@ -152,6 +162,7 @@ fn eight_blocks<B: Unpack32, S: I8Dot, const M: usize>(
     }
 }
 
+/// [`DotRow::dot`] for blocks of 256.
 #[inline(always)]
 fn dot256<B: Unpack256, S: I8Dot, const M: usize>(
     s: S,

@@ -19,8 +19,8 @@
 //! | `layout`, `block` | positions of a block in a panel; loads with prefetch |
 //! | `format` | unpacking of each format |
 //! | `simd` | integer vectors of each instruction set |
-//! | `gemv` | up to 16 rows of `x` (decode), every instruction set |
-//! | `gemm` | more rows (prefill), x86-64 |
+//! | `gemv` | row-major `x` on every instruction set: up to 16 rows on x86-64 (decode), else any number |
+//! | `gemm` | more rows (prefill) on x86-64 |
 //! | `amx` | more rows on AMX tiles |
 //! | `gated` | gate and up projections of a gated MLP as one loop |
 

@@ -41,6 +41,6 @@ impl RowTile for Tile {
 fn bf16_bits(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-    // Rounding could carry a NaN over to zero.
+    // A carry out of the mantissa could turn a NaN into zero.
     (if x.is_nan() { 0x7fc0 } else { rounded }) as u16
 }

@@ -1,4 +1,4 @@
-//! GEMV (decode): panels times up to 16 row-major rows of q8 activations, on any instruction set.
+//! GEMV (decode): panels times row-major q8 activations on any instruction set; on x86-64 up to 16 rows.
 //!
 //! ```text
 //! for each panel of 16 weight rows:
@@ -15,8 +15,8 @@
 //!
 //! Weights are streamed once and stay packed; each is unpacked once for `M` rows. `M` is as many rows as have their
 //! accumulators in registers: `N * M` integer and `M` float accumulators, `N` weight vectors, 2 or 3 for masks and the
-//! broadcast. That is `M` = 8 with 32 registers (8 * 2 + 8 + 2 + ...) and 4 with 16; rows that are left are multiplied by
-//! 4, 2 and 1.
+//! broadcast. That is `M` = 8 with 32 registers (2 * 8 + 8 + 2 + 3 = 29) and 4 with 16 (2 * 4 + 4 + 2 + 2); remaining rows
+//! are multiplied by 4, 2 and 1.
 
 use std::marker::PhantomData;
 use std::ops::Range;
