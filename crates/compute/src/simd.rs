@@ -68,9 +68,9 @@ pub enum Isa {
     WasmSimd128(WasmSimd128),
 }
 
-/// Evaluates `$body` with `$token` bound to the token that `$isa` holds, once per tier. For AVX-VNNI that is
-/// the token of AVX2, for bf16 and tiles that of AVX-512 with VNNI, so that nothing is compiled anew for a few more
-/// instructions.
+/// Evaluates `$body` with `$token` bound to the token that `$isa` holds, once per tier. For AVX-VNNI and
+/// for AVX-512 without VNNI that is the token of AVX2, for bf16 and tiles that of AVX-512 with VNNI: kernels of integers
+/// are compiled once for each 8-bit dot product.
 ///
 /// This is how code outside this crate dispatches over its own extension trait. `$body` runs
 /// *outside* the tier's feature context; enter it with `$token.vectorize(…)`, whose argument
@@ -88,7 +88,10 @@ macro_rules! match_isa {
                 $body
             }
             #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx512($token) => $body,
+            $crate::simd::Isa::Avx512(token) => {
+                let $token = token.avx2();
+                $body
+            }
             #[cfg(target_arch = "x86_64")]
             $crate::simd::Isa::Avx512Vnni($token) => $body,
             #[cfg(target_arch = "x86_64")]
@@ -318,10 +321,12 @@ impl Isa {
         self.dispatch(Plain(f))
     }
 
-    /// The tier whose 8-bit products this one has, if it adds none of its own.
+    /// The tier whose kernels of 8-bit integers this one runs: bf16 adds none, and AVX-512 without VNNI has AVX2's.
     #[must_use]
     pub fn of_integers(self) -> Self {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(token) => Self::Avx2(token.avx2()),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16(token) => Self::Avx512Vnni(token.vnni()),
             isa => isa,

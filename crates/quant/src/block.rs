@@ -3,7 +3,7 @@
 //! Layouts are GGML's, byte for byte. Every struct has alignment 1, so that a block may lie
 //! anywhere in a memory-mapped file. Quantizers reproduce llama.cpp's (`ggml_quantize_chunk`
 //! without an importance matrix) bit for bit, which the golden test checks. The formats below 4
-//! bits that choose from code books (`iq1_*`, `iq2_*`, `iq3_*`) are read only.
+//! bits that choose from codebooks (`iq1_*`, `iq2_*`, `iq3_*`) are read only.
 
 mod grid;
 mod iq1_m;
@@ -75,13 +75,13 @@ pub trait Block: Pod + Send + Sync {
     /// `[f32; BLOCK_LEN]`.
     type Values: Pod;
 
-    /// Unpacks to exactly the values the format defines.
+    /// Dequantizes to exactly the values the format defines.
     fn dequantize(&self, out: &mut Self::Values);
 }
 
-/// A format that values are packed into without an importance matrix.
+/// A format that can be quantized to without an importance matrix.
 pub trait QuantizeBlock: Block {
-    /// Packs `x` as llama.cpp does.
+    /// Quantizes `x` as llama.cpp does, bit for bit.
     #[must_use]
     fn quantize(x: &Self::Values) -> Self;
 }
@@ -126,9 +126,8 @@ impl Half {
     }
 }
 
-/// Truncates as x86 does: what does not fit in an `i32`, NaN too, becomes `i32::MIN`. Scales
-/// below the smallest normal f32 make quotients overflow, and llama.cpp's quantizers then store
-/// what this conversion leaves in the low byte.
+/// Truncates as x86 does: NaN and values out of the range of `i32` become `i32::MIN`. Scales below the smallest normal
+/// f32 make quotients overflow, and llama.cpp's quantizers then store the low byte of this conversion.
 #[inline(always)]
 fn truncate(x: f32) -> i32 {
     if (-2_147_483_648.0..2_147_483_648.0).contains(&x) { x as i32 } else { i32::MIN }
@@ -146,7 +145,7 @@ fn signed_max(x: &[f32]) -> f32 {
     max
 }
 
-/// The least and the greatest value.
+/// Minimum and maximum.
 fn min_max(x: &[f32]) -> (f32, f32) {
     let (mut min, mut max) = (f32::MAX, -f32::MAX);
     for &v in x {

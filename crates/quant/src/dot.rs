@@ -1,5 +1,4 @@
-//! Fused dot products: rows of weight blocks with quantized activations, never leaving integers
-//! within 32 elements.
+//! Fused dot products: rows of weight blocks with q8 activations, in integers within 32 elements.
 //!
 //! Formats differ only in how a block unpacks to bytes, scales and mins ([`Unpack32`] in `block32`,
 //! [`Unpack256`] in `block256`; `block64` is `NVFP4`), instruction sets only in [`I8Dot`]; the two
@@ -8,6 +7,15 @@
 //! With weights `w = scale * q + min` and activations `a = d * p` over a group,
 //! `sum(w * a) = scale * d * sum(q * p) + min * (d * sum(p))`. The first sum is an integer dot
 //! product; the bracket is stored with the activations.
+//!
+//! ```text
+//! for each 256 weights of a row:                     8 blocks of 32, or a block of 256
+//!     factors[m] = scale * d[m]                      8 or 16 lanes, one per group
+//!     sums[m] += min * (d * sum(p))[m]
+//!     for each 32 weights:
+//!         q = unpack to bytes                        once for M rows of activations
+//!         sums[m] += f32(dot(q, p[m])) * factors[m][group]
+//! ```
 //!
 //! Loops, not closures: a closure that the compiler does not inline leaves the feature context,
 //! and every intrinsic in it becomes a call.
@@ -20,7 +28,7 @@ use crate::activation::ActivationRow;
 use crate::block::Block;
 use crate::simd::I8Dot;
 
-/// Weight rows that have a dot product with `M` activation rows.
+/// Block formats whose rows have a dot product with q8 activations.
 pub(crate) trait DotRow: Block {
     /// `sum(w[k] * x[m][k])` for each `m`. The activation rows have as many elements as `w`.
     fn dot<S: I8Dot, const M: usize>(s: S, w: &[Self], x: &[ActivationRow<'_>; M]) -> [f32; M];
@@ -44,7 +52,7 @@ trait Unpack32: Block {
 }
 
 /// Scales and mins of 16 groups.
-type Grids<S> = [[<S as I8Dot>::Floats; 2]; 2];
+type ScalesMins<S> = [[<S as I8Dot>::Floats; 2]; 2];
 
 /// A block of 256 elements in 16 groups of 16 or 8 groups of 32, each with `w = scale * q + min`.
 trait Unpack256: Block {
@@ -57,21 +65,23 @@ trait Unpack256: Block {
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8];
 
     /// Scales and mins; with groups of 32 only the first eight count.
-    fn grids<S: I8Dot>(&self, s: S) -> Grids<S>;
+    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S>;
 }
 
-/// Every row cut to `n` units.
+/// Cuts every row to `n` q8 blocks.
 #[inline(always)]
-fn first_units<'a, const M: usize>(x: &[ActivationRow<'a>; M], n: usize) -> [ActivationRow<'a>; M] {
+fn first_qblocks<'a, const M: usize>(
+    x: &[ActivationRow<'a>; M],
+    n: usize,
+) -> [ActivationRow<'a>; M] {
     let mut x = *x;
     for m in 0..M {
-        x[m] = x[m].first_units(n);
+        x[m] = x[m].first_qblocks(n);
     }
     x
 }
 
-/// Partial sums of `M` rows. A row alone has several, so that its additions do not wait for each
-/// other; more rows have one each, which registers can hold.
+/// Partial sums of `M` rows: one each, in registers, or four for a single row, to hide the latency of additions.
 struct Sums<F, const M: usize>([[F; 4]; M]);
 
 impl<F: Copy, const M: usize> Sums<F, M> {
@@ -80,7 +90,7 @@ impl<F: Copy, const M: usize> Sums<F, M> {
         Self([[s.splat_floats(0.0); 4]; M])
     }
 
-    /// Adds `a * b` to a sum of row `m` that differs from those of the three neighbours of `u`.
+    /// Adds `a * b` to a sum of row `m`: another one than for `u + 1`, `u + 2` and `u + 3`, if `M` is 1.
     #[inline(always)]
     fn add<S: I8Dot<Floats = F>>(&mut self, s: S, (m, u): (usize, usize), a: F, b: F) {
         let sum = &mut self.0[m][if M == 1 { u % 4 } else { 0 }];
@@ -104,13 +114,14 @@ impl<F: Copy, const M: usize> Sums<F, M> {
     }
 }
 
+/// [`DotRow::dot`] for blocks of 32.
 #[inline(always)]
 fn dot32<B: Unpack32, S: I8Dot, const M: usize>(
     s: S,
     w: &[B],
     x: &[ActivationRow<'_>; M],
 ) -> [f32; M] {
-    let x = first_units(x, w.len().next_multiple_of(8));
+    let x = first_qblocks(x, w.len().next_multiple_of(8));
     let mut sums = Sums::zeros(s);
     let (groups, rest) = w.as_chunks::<8>();
     for (i, group) in groups.iter().enumerate() {
@@ -122,7 +133,7 @@ fn dot32<B: Unpack32, S: I8Dot, const M: usize>(
     sums.finish(s)
 }
 
-/// Up to eight blocks of 32, beside units `8 * i ..`. Scales are widened and multiplied together.
+/// Adds the products of up to eight weight blocks with q8 blocks `8 * i ..`. Their scales are one vector.
 #[inline(always)]
 fn eight_blocks<B: Unpack32, S: I8Dot, const M: usize>(
     s: S,
@@ -144,24 +155,25 @@ fn eight_blocks<B: Unpack32, S: I8Dot, const M: usize>(
     for (u, block) in blocks.iter().enumerate().take(8) {
         let q = block.unpack(s);
         for m in 0..M {
-            let p = s.load_bytes(x[m].units.as_chunks::<8>().0[i][u].bytes());
+            let p = s.load_bytes(x[m].quants.as_chunks::<8>().0[i][u].bytes());
             let dot = if B::SIGNED { s.dot_signed(q, p) } else { s.dot_unsigned(q, p) };
             sums.add(s, (m, u), s.to_floats(dot), s.splat_floats(factors[m][u]));
         }
     }
 }
 
+/// [`DotRow::dot`] for blocks of 256.
 #[inline(always)]
 fn dot256<B: Unpack256, S: I8Dot, const M: usize>(
     s: S,
     w: &[B],
     x: &[ActivationRow<'_>; M],
 ) -> [f32; M] {
-    let x = first_units(x, 8 * w.len());
+    let x = first_qblocks(x, 8 * w.len());
     let mut sums = Sums::zeros(s);
     for (i, block) in w.iter().enumerate() {
         let q = block.unpack(s);
-        let [scales, mins] = block.grids(s);
+        let [scales, mins] = block.scales_mins(s);
         let mut factors = [[[0.0; 8]; 2]; M];
         for m in 0..M {
             let x_scales = &x[m].scales.as_chunks().0[i];
@@ -176,7 +188,7 @@ fn dot256<B: Unpack256, S: I8Dot, const M: usize>(
         }
         for u in 0..8 {
             for m in 0..M {
-                let p = s.load_bytes(x[m].units.as_chunks::<8>().0[i][u].bytes());
+                let p = s.load_bytes(x[m].quants.as_chunks::<8>().0[i][u].bytes());
                 let factor = if B::GROUPS_OF_16 {
                     let pairs = &factors[m][u / 4];
                     s.pair(pairs[u % 4 * 2], pairs[u % 4 * 2 + 1])

@@ -1,4 +1,4 @@
-//! What can go wrong for reasons that a caller cannot foresee.
+//! Errors of dtypes and lengths that come from files.
 
 use stonechat_compute::DType;
 

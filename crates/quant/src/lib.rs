@@ -1,15 +1,14 @@
-//! GGML's block formats: layout, quantize, dequantize, and matrix products that stay in integers.
+//! GGML's block formats: layout, quantize, dequantize, and integer matmuls.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `block` | one file a format: bit layout, quantizer, dequantizer |
-//! | `rows` | rows of any float type by dtype, dense types included |
-//! | `activation` | 8-bit activations |
-//! | `simd` | [`simd::I8Dot`], the 8-bit dot product of each instruction set |
-//! | `dot` | fused dot products: formats over the trait |
-//! | `matmul` | few rows of activations times a matrix of blocks |
-//! | `packed` | any number of them times a matrix whose rows lie side by side |
-//! | `peak` | the most multiply-adds that a core can do |
+//! | `rows` | quantizing and dequantizing rows by dtype, dense types included |
+//! | `activation` | activations in q8 blocks, in the layout of each kernel |
+//! | `packed` | weights in panels of 16 rows: GEMV, GEMM and AMX kernels |
+//! | `matmul`, `dot`, `simd` | GEMV on weights in GGML's block order, for formats without panels |
+//! | `peak` | peak 8-bit multiply-add rate of a core |
+//! | `wgpu` | matmuls on GPUs |
 //!
 //! Not here: files, dense matrix products, model names.
 

@@ -1,16 +1,25 @@
-//! `y[M, N] = x[M, K] * W[N, K]^T` with `W` in blocks and few rows of `x`.
+//! GEMV on weights in GGML's block order: `y[M, N] = x[M, K] * W[N, K]^T` with few rows of `x`.
 //!
-//! Weights are streamed once: a row of `W` stays in the first-level cache while all rows of `x`
-//! are multiplied with it, a few at a time in registers. For many rows (prefill, encoder) a dense
-//! GEMM over [`dequantize_rows`](crate::dequantize_rows) is the better choice.
+//! ```text
+//! for each 32 weight rows:                    TILE_COLS; stay in the first-level cache
+//!     for each 4 rows of x, else 1:           TILE_ROWS
+//!         for each weight row:
+//!             sums[4] = dot(w, x[4])          DotRow, dot.rs
+//!     y[4][32] = epilogue(sums)
+//! ```
+//!
+//! The kernel of formats without panels, and of all with `--repack off`. For many rows (prefill, encoder) a dense GEMM
+//! over [`dequantize_rows`](crate::dequantize_rows) is faster.
 
 use std::ops::Range;
 
 use stonechat_compute::cpu::{Epilogue, MatMut, SharedMut};
 use stonechat_compute::simd::NullaryFnOnce;
+#[cfg(target_arch = "x86_64")]
+use stonechat_compute::simd::{Avx2, Scalar};
 use stonechat_compute::{Cpu, DType, Isa, match_isa};
 
-use crate::activation::{ActivationBuffer, Form};
+use crate::activation::{ActivationBuffer, ActivationLayout};
 use crate::block::{
     BlockIq1M, BlockIq1S, BlockIq2S, BlockIq2Xs, BlockIq2Xxs, BlockIq3S, BlockIq3Xxs, BlockIq4Nl,
     BlockIq4Xs, BlockMxfp4, BlockNvfp4, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K,
@@ -18,12 +27,13 @@ use crate::block::{
 };
 use crate::dot::DotRow;
 use crate::error::{Error, Result};
+#[cfg(target_arch = "x86_64")]
+use crate::packed::has_panels;
 use crate::simd::I8Dot;
 
-/// Rows of `x` that are multiplied with a weight row at a time; fewer go one by one. Each size is
-/// compiled for every format and instruction set.
+/// Rows of `x` that are multiplied with a weight row at a time; fewer are multiplied one by one.
 const TILE_ROWS: usize = 4;
-/// Outputs of a task that are finished together.
+/// Output columns that go through the epilogue together.
 const TILE_COLS: usize = 32;
 /// Weight bytes of a task: large beside the cost of claiming it, small beside a core's share.
 const TASK_BYTES: usize = 32 * 1024;
@@ -82,7 +92,7 @@ impl<'a> QuantMatrix<'a> {
         self.k
     }
 
-    /// Unpacks rows into `out`, `[rows.len(), K]`.
+    /// Dequantizes rows into `out`, `[rows.len(), K]`.
     ///
     /// # Panics
     /// If there are no such rows or `out` has another length.
@@ -100,6 +110,10 @@ impl<'a> QuantMatrix<'a> {
 pub fn kernel_name(isa: Isa, dtype: DType) -> String {
     fn dot_name<S: I8Dot>(_: S) -> &'static str {
         S::DOT_NAME
+    }
+    #[cfg(target_arch = "x86_64")]
+    if has_panels(dtype) && crate::simd::avx2(isa).is_some() {
+        return format!("{dtype}-{}", Avx2::DOT_NAME);
     }
     format!("{dtype}-{}", match_isa!(isa, token => dot_name(token)))
 }
@@ -119,7 +133,8 @@ pub fn matmul(
     w: QuantMatrix<'_>,
     epilogue: Epilogue<'_>,
 ) {
-    assert!(x.form() == Form::Rows, "matmul: expected activations that `quantize` made");
+    let layout = x.layout();
+    assert!(layout == ActivationLayout::RowMajor, "matmul: expected row-major q8 activations");
     assert_eq!(x.cols(), w.k, "matmul: expected activations of K = {}, got {}", w.k, x.cols());
     assert_eq!(
         (out.rows, out.cols),
@@ -133,35 +148,35 @@ pub fn matmul(
     let n_bias = epilogue.bias.map_or(w.n, <[f32]>::len);
     assert_eq!(n_bias, w.n, "matmul: expected a bias of {}, got {n_bias}", w.n);
     match w.dtype {
-        DType::Q4_0 => rows::<BlockQ4_0>(cpu, out, x, w, epilogue),
-        DType::Q4_1 => rows::<BlockQ4_1>(cpu, out, x, w, epilogue),
-        DType::Q5_0 => rows::<BlockQ5_0>(cpu, out, x, w, epilogue),
-        DType::Q5_1 => rows::<BlockQ5_1>(cpu, out, x, w, epilogue),
-        DType::Q8_0 => rows::<BlockQ8_0>(cpu, out, x, w, epilogue),
-        DType::Q2K => rows::<BlockQ2K>(cpu, out, x, w, epilogue),
-        DType::Q3K => rows::<BlockQ3K>(cpu, out, x, w, epilogue),
-        DType::Q4K => rows::<BlockQ4K>(cpu, out, x, w, epilogue),
-        DType::Q5K => rows::<BlockQ5K>(cpu, out, x, w, epilogue),
-        DType::Q6K => rows::<BlockQ6K>(cpu, out, x, w, epilogue),
-        DType::Iq4Nl => rows::<BlockIq4Nl>(cpu, out, x, w, epilogue),
-        DType::Iq4Xs => rows::<BlockIq4Xs>(cpu, out, x, w, epilogue),
-        DType::Tq1_0 => rows::<BlockTq1_0>(cpu, out, x, w, epilogue),
-        DType::Tq2_0 => rows::<BlockTq2_0>(cpu, out, x, w, epilogue),
-        DType::Mxfp4 => rows::<BlockMxfp4>(cpu, out, x, w, epilogue),
-        DType::Nvfp4 => rows::<BlockNvfp4>(cpu, out, x, w, epilogue),
-        DType::Iq1S => rows::<BlockIq1S>(cpu, out, x, w, epilogue),
-        DType::Iq1M => rows::<BlockIq1M>(cpu, out, x, w, epilogue),
-        DType::Iq2Xxs => rows::<BlockIq2Xxs>(cpu, out, x, w, epilogue),
-        DType::Iq2Xs => rows::<BlockIq2Xs>(cpu, out, x, w, epilogue),
-        DType::Iq2S => rows::<BlockIq2S>(cpu, out, x, w, epilogue),
-        DType::Iq3Xxs => rows::<BlockIq3Xxs>(cpu, out, x, w, epilogue),
-        DType::Iq3S => rows::<BlockIq3S>(cpu, out, x, w, epilogue),
+        DType::Q4_0 => split::<BlockQ4_0>(cpu, out, x, w, epilogue),
+        DType::Q4_1 => split::<BlockQ4_1>(cpu, out, x, w, epilogue),
+        DType::Q5_0 => split::<BlockQ5_0>(cpu, out, x, w, epilogue),
+        DType::Q5_1 => split::<BlockQ5_1>(cpu, out, x, w, epilogue),
+        DType::Q8_0 => split::<BlockQ8_0>(cpu, out, x, w, epilogue),
+        DType::Q2K => split::<BlockQ2K>(cpu, out, x, w, epilogue),
+        DType::Q3K => split::<BlockQ3K>(cpu, out, x, w, epilogue),
+        DType::Q4K => split::<BlockQ4K>(cpu, out, x, w, epilogue),
+        DType::Q5K => split::<BlockQ5K>(cpu, out, x, w, epilogue),
+        DType::Q6K => split::<BlockQ6K>(cpu, out, x, w, epilogue),
+        DType::Iq4Nl => split::<BlockIq4Nl>(cpu, out, x, w, epilogue),
+        DType::Iq4Xs => split::<BlockIq4Xs>(cpu, out, x, w, epilogue),
+        DType::Tq1_0 => split::<BlockTq1_0>(cpu, out, x, w, epilogue),
+        DType::Tq2_0 => split::<BlockTq2_0>(cpu, out, x, w, epilogue),
+        DType::Mxfp4 => split::<BlockMxfp4>(cpu, out, x, w, epilogue),
+        DType::Nvfp4 => split::<BlockNvfp4>(cpu, out, x, w, epilogue),
+        DType::Iq1S => split::<BlockIq1S>(cpu, out, x, w, epilogue),
+        DType::Iq1M => split::<BlockIq1M>(cpu, out, x, w, epilogue),
+        DType::Iq2Xxs => split::<BlockIq2Xxs>(cpu, out, x, w, epilogue),
+        DType::Iq2Xs => split::<BlockIq2Xs>(cpu, out, x, w, epilogue),
+        DType::Iq2S => split::<BlockIq2S>(cpu, out, x, w, epilogue),
+        DType::Iq3Xxs => split::<BlockIq3Xxs>(cpu, out, x, w, epilogue),
+        DType::Iq3S => split::<BlockIq3S>(cpu, out, x, w, epilogue),
         other => unreachable!("`QuantMatrix::new` rejects {other}"),
     }
 }
 
-/// Splits the outputs into tasks.
-fn rows<B: DotRow>(
+/// Splits the output columns into tasks.
+fn split<B: DotRow>(
     cpu: &Cpu,
     out: MatMut<'_>,
     x: &ActivationBuffer,
@@ -178,12 +193,26 @@ fn rows<B: DotRow>(
     cpu.threads.run(w.n.div_ceil(task_cols), |task| {
         let cols = task * task_cols..w.n.min((task + 1) * task_cols);
         let blocks_per_row = w.k / B::BLOCK_LEN;
-        let task = Task { blocks, blocks_per_row, x, cols, out: shared, epilogue };
-        match_isa!(cpu.isa, token => token.vectorize(InContext(task, token)));
+        let task = RowTask { blocks, blocks_per_row, x, cols, out: shared, epilogue };
+        run_task(cpu.isa, task);
     });
 }
 
-struct Task<'a, B> {
+/// Runs a task with the tier's 8-bit dot products. Formats with panels have one kernel on x86-64, AVX2's, since they are
+/// packed unless `--repack off`.
+fn run_task<B: DotRow>(isa: Isa, task: RowTask<'_, B>) {
+    #[cfg(target_arch = "x86_64")]
+    if const { has_panels(B::DTYPE) } {
+        return match crate::simd::avx2(isa) {
+            Some(token) => token.vectorize(InContext(task, token)),
+            None => InContext(task, Scalar::new()).call(),
+        };
+    }
+    match_isa!(isa, token => token.vectorize(InContext(task, token)));
+}
+
+/// Columns `cols` of the output.
+struct RowTask<'a, B> {
     blocks: &'a [B],
     blocks_per_row: usize,
     x: &'a ActivationBuffer,
@@ -192,7 +221,7 @@ struct Task<'a, B> {
     epilogue: Epilogue<'a>,
 }
 
-struct InContext<'a, B, S>(Task<'a, B>, S);
+struct InContext<'a, B, S>(RowTask<'a, B>, S);
 
 impl<B: DotRow, S: I8Dot> NullaryFnOnce for InContext<'_, B, S> {
     type Output = ();
@@ -217,9 +246,8 @@ impl<B: DotRow, S: I8Dot> NullaryFnOnce for InContext<'_, B, S> {
     }
 }
 
-impl<B: DotRow> Task<'_, B> {
-    /// Rows `row .. row + M` of `x` with at most [`TILE_COLS`]
-    /// rows of weights.
+impl<B: DotRow> RowTask<'_, B> {
+    /// Multiplies rows `row .. row + M` of `x` with at most [`TILE_COLS`] weight rows.
     #[inline(always)]
     fn tile<S: I8Dot, const M: usize>(&self, s: S, row: usize, cols: Range<usize>) {
         let mut x = [self.x.row(row); M];

@@ -1,16 +1,15 @@
-//! The most 8-bit multiply-adds that a core can do: the limit that integer products are compared with.
+//! Peak 8-bit multiply-add rate of a core: the compute roofline of integer matmuls.
 
 use stonechat_compute::Isa;
 #[cfg(target_arch = "x86_64")]
 use stonechat_compute::simd::NullaryFnOnce;
 
-/// Multiply-adds of unsigned with signed bytes into 32-bit sums, from registers and the first-level cache
-/// alone, on the calling thread: at least `rounds` thousand instructions of the widest kind that the tier
-/// has. Returns how many operations that were, a multiplication and an addition being two, and the
-/// instructions' name; `None` for tiers without such instructions.
+/// Runs `rounds` thousand 8-bit multiply-add instructions, the widest of the tier, from registers and the first-level
+/// cache on the calling thread. Returns the number of operations, two for each multiply-add, and the instruction's name;
+/// `None` for tiers without such an instruction.
 #[must_use]
 pub fn int8_peak(isa: Isa, rounds: usize) -> Option<(f64, &'static str)> {
-    match isa.of_integers() {
+    match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2(token) => Some(x86::run(x86::Avx2Sums(token), rounds, |f| token.vectorize(f))),
         #[cfg(target_arch = "x86_64")]
@@ -23,6 +22,11 @@ pub fn int8_peak(isa: Isa, rounds: usize) -> Option<(f64, &'static str)> {
         }
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni(token) => {
+            Some(x86::run(x86::VnniSums(token), rounds, |f| token.vectorize(f)))
+        }
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16(token) => {
+            let token = token.vnni();
             Some(x86::run(x86::VnniSums(token), rounds, |f| token.vectorize(f)))
         }
         _ => {
@@ -42,12 +46,12 @@ mod x86 {
 
     use super::NullaryFnOnce;
 
-    /// Sums that do not wait for each other: enough to hide the latency of each instruction.
+    /// Independent sums: enough to hide the latency of the instruction.
     const N_SUMS: usize = 10;
-    /// Steps of a round, each with all sums.
+    /// Operands of a round, each multiplied into all sums.
     const N_STEPS: usize = 100;
 
-    /// A tier's way to `sum + w * x`.
+    /// `sum + w * x` of a tier.
     pub(super) trait Sums: Copy {
         type Bytes: Pod;
         const NAME: &'static str;

@@ -1,4 +1,4 @@
-//! Rows of any float type, dense or blocks, to f32 and back.
+//! Quantizes and dequantizes rows by dtype, dense types included.
 
 use half::{bf16, f16};
 use stonechat_compute::simd::{NullaryFnOnce, Scalar};
@@ -55,22 +55,20 @@ macro_rules! match_quantizable {
     };
 }
 
-/// Whether the type holds floats, so that [`dequantize_rows`] and [`quantize_rows`] work on it.
+/// Whether [`dequantize_rows`] supports the type: f32, f16, bf16 and the block formats.
 #[must_use]
 pub fn is_float(dtype: DType) -> bool {
     dtype.is_quantized() || matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Whether a good block of the type can only be found with an importance matrix, which is not
-/// supported: [`quantize_rows`] refuses it.
+/// Whether the type needs an importance matrix, which [`quantize_rows`] does not support.
 #[must_use]
 pub fn needs_importance(dtype: DType) -> bool {
     use DType::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
     matches!(dtype, Iq1S | Iq1M | Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S)
 }
 
-/// `dtype`, or the type that llama.cpp puts in its place where rows of `row_len` values are no whole
-/// number of its blocks.
+/// `dtype`, or llama.cpp's fallback type if `row_len` is no multiple of its block length.
 #[must_use]
 pub fn fitting_dtype(dtype: DType, row_len: usize) -> DType {
     let fits = |dtype: &DType| row_len.is_multiple_of(dtype.block_len());
@@ -85,18 +83,18 @@ pub fn fitting_dtype(dtype: DType, row_len: usize) -> DType {
     [dtype, substitute].into_iter().find(fits).unwrap_or(DType::F16)
 }
 
-/// Unpacks `bytes`, any whole number of blocks or elements at any address, to exactly the values
-/// that the format defines, with the best instructions there are.
+/// Dequantizes whole blocks or elements, at any address, to exactly the values that the format defines, with the best
+/// tier of the CPU.
 ///
 /// # Errors
 /// If the type holds no floats, or the lengths of `bytes` and `out` disagree.
 pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<()> {
-    // A malformed limit is reported where a device is chosen; the values are the same anyway.
+    // A malformed `STONECHAT_ISA` is reported where a device is chosen; values are the same on every tier.
     let isa = Isa::best().unwrap_or(Isa::Scalar(Scalar::new()));
     dequantize_rows(isa, dtype, bytes, out)
 }
 
-/// [`dequantize_row`] with the instructions of `isa`; the same values on every tier.
+/// [`dequantize_row`] on tier `isa`; the same values on every tier.
 ///
 /// # Errors
 /// If the type holds no floats, or the lengths of `bytes` and `out` disagree.
@@ -125,12 +123,12 @@ pub fn dequantize_rows(isa: Isa, dtype: DType, bytes: &[u8], out: &mut [f32]) ->
     Ok(())
 }
 
-/// Packs rows of `k` values into `out` as llama.cpp does without an importance matrix; f16 and bf16 round
+/// Quantizes rows of `k` values to `out` as llama.cpp does without an importance matrix, bit for bit; f16 and bf16 round
 /// to nearest, ties to even.
 ///
 /// # Errors
 /// If the type holds no floats or needs an importance matrix ([`needs_importance`]), `k` is no
-/// multiple of its block length, `src` is no whole number of rows, or `out` has another length than the packed rows.
+/// multiple of its block length, `src` is no whole number of rows, or `out` has another length than the quantized rows.
 pub fn quantize_rows(dtype: DType, src: &[f32], k: usize, out: &mut [u8]) -> Result<()> {
     let block_len = dtype.block_len();
     if k == 0 || !k.is_multiple_of(block_len) {

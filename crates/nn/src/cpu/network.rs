@@ -34,7 +34,7 @@ impl<'a> Network<'a> {
         };
         let (down, epilogue) = self.down;
         let all = [rows(self.gate)?, rows(self.up)?, rows((down, epilogue.bias))?];
-        all[..2].iter().all(PackedRows::are_units).then_some(all)
+        all[..2].iter().all(PackedRows::are_whole_qblocks).then_some(all)
     }
 }
 

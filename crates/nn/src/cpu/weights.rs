@@ -122,7 +122,7 @@ impl Cpu {
             Weights::Dense(DenseWeight::F32(_)) => format!("f32-{isa}"),
             Weights::Dense(DenseWeight::F16(_)) => format!("f16-{isa}"),
             Weights::Dense(DenseWeight::BF16(_)) => format!("bf16-{isa}"),
-            Weights::Packed(w, ..) => format!("{}-panels-{isa}", w.dtype()),
+            Weights::Packed(w, ..) => w.kernel_name(isa, rows),
             Weights::Quant(w) if rows <= MAX_INTEGER_ROWS => {
                 stonechat_quant::kernel_name(isa, w.dtype())
             }

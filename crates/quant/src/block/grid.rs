@@ -1,7 +1,7 @@
-//! The code books of the IQ formats, and what the blocks that index them share.
+//! Codebooks (grids) of the IQ formats, and the blocks that index them.
 //!
-//! A format of 2 or 3 bits stores 8 or 4 magnitudes at a time as an index into a code book, and
-//! their signs beside it. GGML chose the entries; `codes` holds them.
+//! A format of 2 or 3 bits stores 8 or 4 magnitudes at a time as an index into a codebook, and their signs as bits.
+//! The entries are GGML's, in `codes`.
 
 mod codes;
 
@@ -12,7 +12,7 @@ pub(super) type Eight = [u8; 8];
 /// An entry of 4 magnitudes.
 pub(super) type Four = [u8; 4];
 
-/// `8 * (v + 1)` for the values `v` of -1, 0, 1: what `IQ1_S` and `IQ1_M` add their offset to.
+/// `8 * (v + 1)` for the values `v` of -1, 0, 1; `IQ1_S` and `IQ1_M` add a delta.
 pub(super) static IQ1_S: [Eight; 2048] = expand(&codes::IQ1_S, &[0, 8, 16]);
 pub(super) static IQ2_XXS: [Eight; 256] = expand(&codes::IQ2_XXS, &[8, 25, 43]);
 pub(super) static IQ2_XS: [Eight; 512] = expand(&codes::IQ2_XS, &[8, 25, 43]);
@@ -44,9 +44,9 @@ pub(crate) trait GridBlock: Block {
     /// Whether groups have 16 elements, else 32.
     const GROUPS_OF_16: bool;
 
-    /// The magnitudes of elements `32 * u ..`, at most 62; bit `i` is set where element `i` of
-    /// them is negative.
-    fn unit(&self, u: usize) -> ([u8; 32], u32);
+    /// Magnitudes of elements `32 * u ..`, at most 62, and their signs: bit `i` is set where element `32 * u + i` is
+    /// negative.
+    fn quants32(&self, u: usize) -> ([u8; 32], u32);
 
     /// Scale of the scales.
     fn d(&self) -> Half;
@@ -60,7 +60,7 @@ pub(crate) trait GridBlock: Block {
 pub(super) fn dequantize<B: GridBlock>(block: &B, out: &mut [f32; 256]) {
     let scales = block.group_scales(block.d().to_f32());
     for u in 0..8 {
-        let (magnitudes, signs) = block.unit(u);
+        let (magnitudes, signs) = block.quants32(u);
         for i in 0..32 {
             let group = if B::GROUPS_OF_16 { 2 * u + i / 16 } else { u };
             let sign = 1 - (signs >> i & 1) as i32 * 2;
@@ -80,13 +80,13 @@ static EVEN_SIGNS: [u8; 128] = {
     signs
 };
 
-/// The eight signs that 7 bits stand for.
+/// Signs of 8 elements from the low 7 bits of `bits`.
 #[inline(always)]
 pub(super) fn even_signs(bits: u32) -> u8 {
     EVEN_SIGNS[(bits & 127) as usize]
 }
 
-/// The 32 signs that the low 28 bits of `word` stand for.
+/// Signs of 32 elements from the low 28 bits of `word`.
 #[inline(always)]
 pub(super) fn four_even_signs(word: u32) -> u32 {
     let byte = |l: u32| even_signs(word >> (7 * l));

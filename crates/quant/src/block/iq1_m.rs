@@ -1,4 +1,4 @@
-//! `IQ1_M`: 256 ternary values from the code book of `IQ1_S`, 1.75 bits an element.
+//! `IQ1_M`: 256 ternary values from the codebook of `IQ1_S`, 1.75 bits an element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -39,7 +39,7 @@ impl BlockIq1M {
 
     /// `8 * (v + delta) + 9` of elements `32 * u ..`: integers of 0 to 18.
     #[inline(always)]
-    pub(crate) fn unit(&self, u: usize) -> [u8; 32] {
+    pub(crate) fn quants32(&self, u: usize) -> [u8; 32] {
         let mut entries = [[0; 8]; 4];
         for l in 0..4 {
             let high = self.qh[u][l / 2] >> (l % 2 * 4);
@@ -70,7 +70,7 @@ impl Block for BlockIq1M {
     fn dequantize(&self, out: &mut [f32; 256]) {
         let scales = self.group_scales(self.d().to_f32());
         for u in 0..8 {
-            let q = self.unit(u);
+            let q = self.quants32(u);
             for i in 0..32 {
                 out[32 * u + i] = value(scales[2 * u + i / 16], q[i]);
             }

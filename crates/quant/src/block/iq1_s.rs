@@ -1,4 +1,4 @@
-//! `IQ1_S`: 256 ternary values from a code book of 2048 entries, 1.5625 bits an element.
+//! `IQ1_S`: 256 ternary values from a codebook of 2048 entries, 1.5625 bits an element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -31,7 +31,7 @@ const _: () = assert!(size_of::<BlockIq1S>() == 50 && align_of::<BlockIq1S>() ==
 impl BlockIq1S {
     /// `8 * (v + delta) + 9` of elements `32 * u ..`: integers of 0 to 18.
     #[inline(always)]
-    pub(crate) fn unit(&self, u: usize) -> [u8; 32] {
+    pub(crate) fn quants32(&self, u: usize) -> [u8; 32] {
         let high = u16::from_le_bytes(self.qh[u]);
         let mut entries = [[0; 8]; 4];
         for l in 0..4 {
@@ -52,14 +52,14 @@ impl BlockIq1S {
     }
 }
 
-/// An entry's eight `8 * (v + delta) + 9`.
+/// The eight values `8 * (v + delta) + 9` of an entry.
 #[inline(always)]
 pub(super) fn shifted(index: usize, negative: bool) -> [u8; 8] {
     let delta = if negative { 0 } else { 0x0202_0202_0202_0202 };
     (u64::from_le_bytes(grid::IQ1_S[index]) + delta).to_le_bytes()
 }
 
-/// `scale * (v + delta)` of what [`shifted`] gives.
+/// `scale * (v + delta)` of a value of [`shifted`].
 #[inline(always)]
 pub(super) fn value(scale: f32, q: u8) -> f32 {
     scale * ((f32::from(q) - 9.0) * 0.125)
@@ -74,7 +74,7 @@ impl Block for BlockIq1S {
     fn dequantize(&self, out: &mut [f32; 256]) {
         let scales = self.group_scales(self.d.to_f32());
         for u in 0..8 {
-            let q = self.unit(u);
+            let q = self.quants32(u);
             for i in 0..32 {
                 out[32 * u + i] = value(scales[u], q[i]);
             }

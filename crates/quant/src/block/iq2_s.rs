@@ -1,4 +1,4 @@
-//! `IQ2_S`: 256 values from a code book of 1024 entries, 2.5625 bits an element.
+//! `IQ2_S`: 256 values from a codebook of 1024 entries, 2.5625 bits an element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -36,7 +36,7 @@ impl GridBlock for BlockIq2S {
     const GROUPS_OF_16: bool = true;
 
     #[inline(always)]
-    fn unit(&self, u: usize) -> ([u8; 32], u32) {
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
         let high = usize::from(self.qh[u]);
         let mut entries = [[0; 8]; 4];
         for l in 0..4 {

@@ -1,4 +1,4 @@
-//! `IQ2_XS`: 256 values from a code book of 512 entries, 2.3125 bits an element.
+//! `IQ2_XS`: 256 values from a codebook of 512 entries, 2.3125 bits an element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -10,7 +10,7 @@ use super::{Block, Half};
 ///
 /// ```text
 /// byte 0..2     d, f16
-/// byte 2..66    qs[l], u16, of elements 8 l .. 8 l + 8: bits 0..9 = entry of the code book,
+/// byte 2..66    qs[l], u16, of elements 8 l .. 8 l + 8: bits 0..9 = entry of the codebook,
 ///               bits 9..16 = signs, the eighth making the number of negative ones even
 /// byte 66..74   scales[u]: bits 0..4 = s of group 2 u, bits 4..8 = s of group 2 u + 1
 /// ```
@@ -31,7 +31,7 @@ impl GridBlock for BlockIq2Xs {
     const GROUPS_OF_16: bool = true;
 
     #[inline(always)]
-    fn unit(&self, u: usize) -> ([u8; 32], u32) {
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
         let (mut entries, mut signs) = ([[0; 8]; 4], [0; 4]);
         for l in 0..4 {
             let q = u16::from_le_bytes(self.qs[4 * u + l]);

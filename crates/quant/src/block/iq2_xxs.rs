@@ -1,4 +1,4 @@
-//! `IQ2_XXS`: 256 values from a code book of 256 entries, 2.0625 bits an element.
+//! `IQ2_XXS`: 256 values from a codebook of 256 entries, 2.0625 bits an element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -10,7 +10,7 @@ use super::{Block, Half};
 ///
 /// ```text
 /// byte 0..2              d, f16
-/// byte 2 + 8 u + 0..4    entries of the code book for elements 32 u + 8 l, l in 0..4
+/// byte 2 + 8 u + 0..4    entries of the codebook for elements 32 u + 8 l, l in 0..4
 /// byte 2 + 8 u + 4..8    u32: bits 7 l .. 7 l + 7 = signs of the eight elements of entry l, the
 ///                        eighth making the number of negative ones even; bits 28..32 = s
 /// ```
@@ -37,7 +37,7 @@ impl GridBlock for BlockIq2Xxs {
     const GROUPS_OF_16: bool = false;
 
     #[inline(always)]
-    fn unit(&self, u: usize) -> ([u8; 32], u32) {
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
         let entry = |l: usize| grid::IQ2_XXS[usize::from(self.qs[u][l])];
         let magnitudes = bytemuck::cast([entry(0), entry(1), entry(2), entry(3)]);
         (magnitudes, grid::four_even_signs(self.word(u)))

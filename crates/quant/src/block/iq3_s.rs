@@ -1,4 +1,4 @@
-//! `IQ3_S`: 256 values from a code book of 512 entries of 4, 3.4375 bits an element.
+//! `IQ3_S`: 256 values from a codebook of 512 entries of 4, 3.4375 bits an element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -36,7 +36,7 @@ impl GridBlock for BlockIq3S {
     const GROUPS_OF_16: bool = false;
 
     #[inline(always)]
-    fn unit(&self, u: usize) -> ([u8; 32], u32) {
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
         let high = usize::from(self.qh[u]);
         let mut entries = [[0; 4]; 8];
         for l in 0..8 {

@@ -1,4 +1,4 @@
-//! `IQ3_XXS`: 256 values from a code book of 256 entries of 4, 3.0625 bits an element.
+//! `IQ3_XXS`: 256 values from a codebook of 256 entries of 4, 3.0625 bits an element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -10,7 +10,7 @@ use super::{Block, Half};
 ///
 /// ```text
 /// byte 0..2     d, f16
-/// byte 2..66    qs[l]: entry of the code book for elements 4 l .. 4 l + 4
+/// byte 2..66    qs[l]: entry of the codebook for elements 4 l .. 4 l + 4
 /// byte 66..98   words[u], u32: bits 7 l .. 7 l + 7 = signs of elements 32 u + 8 l .., the eighth
 ///               making the number of negative ones even; bits 28..32 = s of group u
 /// ```
@@ -31,7 +31,7 @@ impl GridBlock for BlockIq3Xxs {
     const GROUPS_OF_16: bool = false;
 
     #[inline(always)]
-    fn unit(&self, u: usize) -> ([u8; 32], u32) {
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
         let mut entries = [[0; 4]; 8];
         for l in 0..8 {
             entries[l] = grid::IQ3_XXS[usize::from(self.qs[u][l])];

@@ -29,7 +29,7 @@ pub struct BlockMxfp4 {
 const _: () = assert!(size_of::<BlockMxfp4>() == 17 && align_of::<BlockMxfp4>() == 1);
 
 impl BlockMxfp4 {
-    /// `2^(e - 128)`: half of the format's scale, beside twice its values.
+    /// `2^(e - 128)`: half of the format's scale, for [`E2M1_TWICE`].
     #[inline(always)]
     pub(crate) fn scale(&self) -> f32 {
         half_power(self.e)

@@ -26,7 +26,7 @@ pub struct BlockNvfp4 {
 const _: () = assert!(size_of::<BlockNvfp4>() == 36 && align_of::<BlockNvfp4>() == 1);
 
 impl BlockNvfp4 {
-    /// Halves of the groups' scales.
+    /// Scales of the groups, halved for [`E2M1_TWICE`].
     #[inline(always)]
     pub(crate) fn half_scales(&self) -> [f32; 4] {
         self.d.map(half_of_e4m3)
@@ -34,7 +34,7 @@ impl BlockNvfp4 {
 
     /// Indices of values `32 * u ..`.
     #[inline(always)]
-    pub(crate) fn unit(&self, u: usize) -> [u8; 32] {
+    pub(crate) fn quants32(&self, u: usize) -> [u8; 32] {
         let [a, b] = [2 * u, 2 * u + 1].map(|g| u64::from_le_bytes(self.qs[g]));
         let nibbles = [a, a >> 4, b, b >> 4];
         bytemuck::cast(nibbles.map(|v| (v & 0x0f0f_0f0f_0f0f_0f0f).to_le_bytes()))
@@ -50,7 +50,7 @@ impl Block for BlockNvfp4 {
     fn dequantize(&self, out: &mut [f32; 64]) {
         let scales = self.half_scales();
         for u in 0..2 {
-            let q = self.unit(u);
+            let q = self.quants32(u);
             for i in 0..32 {
                 let value = E2M1_TWICE[usize::from(q[i])];
                 out[32 * u + i] = scales[2 * u + i / 16] * f32::from(value);

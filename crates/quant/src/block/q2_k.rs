@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::search::{AffineSearch, affine_grid, nearest};
+use super::search::{AffineSearch, nearest, search_scale_min};
 use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * s * q[i] - dmin * m`, with 4-bit `s`, `m` per 16 elements.
@@ -60,7 +60,8 @@ impl QuantizeBlock for BlockQ2K {
         let (mut scales, mut mins) = ([0.0f32; 16], [0.0f32; 16]);
         let groups = bytemuck::cast_ref::<_, [[f32; 16]; 16]>(x);
         for (g, group) in groups.iter().enumerate() {
-            (scales[g], mins[g]) = affine_grid(&SEARCH, group, &group.map(f32::abs), &mut q[g]);
+            (scales[g], mins[g]) =
+                search_scale_min(&SEARCH, group, &group.map(f32::abs), &mut q[g]);
         }
         let max_scale = scales.iter().fold(0.0, |a: f32, &b| if b > a { b } else { a });
         let max_min = mins.iter().fold(0.0, |a: f32, &b| if b > a { b } else { a });

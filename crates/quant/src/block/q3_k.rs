@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
 use super::q2_k::pack2;
-use super::search::{nearest, three_bit_grid};
+use super::search::{nearest, search_scale_q3};
 use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * (s - 32) * (q[i] - 4)`, with a 6-bit `s` per 16 elements.
@@ -80,7 +80,7 @@ impl QuantizeBlock for BlockQ3K {
         let groups = bytemuck::cast_ref::<_, [[f32; 16]; 16]>(x);
         let mut scales = [0.0f32; 16];
         for (g, group) in groups.iter().enumerate() {
-            scales[g] = three_bit_grid(group, &mut q[g]);
+            scales[g] = search_scale_q3(group, &mut q[g]);
         }
         let max_scale = super::signed_max(&scales);
         if max_scale != 0.0 {

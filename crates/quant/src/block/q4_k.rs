@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::search::{AffineSearch, affine_grid, nearest};
+use super::search::{AffineSearch, nearest, search_scale_min};
 use super::{Block, Half, QuantizeBlock, pack_scales_mins, unpack_scales_mins};
 
 /// `x[i] = d * s * q[i] - dmin * m`, with 6-bit `s`, `m` per 32 elements.
@@ -72,7 +72,7 @@ impl QuantizeBlock for BlockQ4K {
     }
 }
 
-/// What `Q4_K` and `Q5_K` store, the values not yet packed.
+/// Fields of `Q4_K` and `Q5_K`, the values not yet packed.
 pub(super) struct Groups {
     pub(super) d: Half,
     pub(super) dmin: Half,
@@ -80,8 +80,8 @@ pub(super) struct Groups {
     pub(super) q: [u8; 256],
 }
 
-/// Finds the grids of eight groups of 32, rounds their scales and mins to 6 bits, and the values
-/// to the grids that then result.
+/// Searches scale and min of eight groups of 32, rounds them to 6 bits, and requantizes the values with the rounded
+/// ones.
 pub(super) fn quantize_groups(search: &AffineSearch, x: &[f32; 256]) -> Groups {
     let mut q = [[0u8; 32]; 8];
     let (mut scales, mut mins) = ([0.0f32; 8], [0.0f32; 8]);
@@ -90,7 +90,7 @@ pub(super) fn quantize_groups(search: &AffineSearch, x: &[f32; 256]) -> Groups {
         let sum_x2 = group.iter().fold(0.0, |sum: f32, &v| sum + v * v);
         let rms = (sum_x2 / 32.0).sqrt();
         let weights = group.map(|v| rms + v.abs());
-        (scales[g], mins[g]) = affine_grid(search, group, &weights, &mut q[g]);
+        (scales[g], mins[g]) = search_scale_min(search, group, &weights, &mut q[g]);
     }
     let max_scale = scales.iter().fold(0.0, |a: f32, &b| if b > a { b } else { a });
     let max_min = mins.iter().fold(0.0, |a: f32, &b| if b > a { b } else { a });

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::search::{GROUP_MAX_EPS, nearest, signed_grid};
+use super::search::{GROUP_MAX_EPS, nearest, search_scale};
 use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * s * (q[i] - 32)`, with an 8-bit `s` per 16 elements.
@@ -59,7 +59,7 @@ impl QuantizeBlock for BlockQ6K {
         let groups = bytemuck::cast_ref::<_, [[f32; 16]; 16]>(x);
         let mut scales = [0.0f32; 16];
         for (g, group) in groups.iter().enumerate() {
-            scales[g] = signed_grid(32, group, &mut q[g]);
+            scales[g] = search_scale(32, group, &mut q[g]);
         }
         let max_scale = super::signed_max(&scales);
         if max_scale.abs() < GROUP_MAX_EPS {

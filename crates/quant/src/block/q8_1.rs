@@ -1,4 +1,4 @@
-//! `Q8_1`: `Q8_0` with the sum of the block, GGML's activation format beside `Q4_1` and `Q5_1`.
+//! `Q8_1`: `Q8_0` with the sum of the block, GGML's activation format for `Q4_1` and `Q5_1` weights.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

@@ -1,4 +1,4 @@
-//! `Q8_K`: 256 signed 8-bit values with an f32 scale, the activation format beside GGML's K types.
+//! `Q8_K`: 256 signed 8-bit values with an f32 scale, GGML's activation format for K types.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

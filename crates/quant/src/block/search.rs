@@ -1,24 +1,22 @@
 //! The error searches behind the K types' quantizers.
 //!
-//! Each tries several scales around the obvious one and keeps the best by weighted squared (or
-//! absolute) error. The order of the f32 operations is part of the definition: another order
-//! would now and then pick another scale. Source: `make_qx_quants`, `make_q3_quants` and
-//! `make_qkx2_quants` of llama.cpp's `ggml-quants.c`.
+//! Each tries several scales around `limit / max` and keeps the best by weighted squared (or absolute) error. The order of
+//! the f32 operations is part of the definition: another order would pick another scale for some groups. Source:
+//! `make_qx_quants`, `make_q3_quants` and `make_qkx2_quants` of llama.cpp's `ggml-quants.c`.
 
 /// Groups whose values all lie below this are stored as zeros.
 pub(super) const GROUP_MAX_EPS: f32 = 1e-15;
 
-/// Rounds to the nearest integer, ties to even, by adding 1.5 * 2^23; beyond ±2^22 the low bits
-/// are what that addition leaves.
+/// Rounds to the nearest integer, ties to even, by adding 1.5 * 2^23; beyond ±2^22 the result is the low bits of the sum.
 #[inline(always)]
 pub(super) fn nearest(x: f32) -> i32 {
     let bits = (x + 12_582_912.0).to_bits() as i32;
     (bits & 0x007f_ffff) - 0x0040_0000
 }
 
-/// A signed grid `scale * (q - limit)`, `q` in `0..2 * limit`, minimising the error weighted by
-/// `x^2`. Returns the scale.
-pub(super) fn signed_grid<const N: usize>(limit: i32, x: &[f32; N], quants: &mut [u8; N]) -> f32 {
+/// Quantizes to `scale * (q - limit)`, `q` in `0..2 * limit`, and returns the scale of least error weighted by `x^2`
+/// (`make_qx_quants`).
+pub(super) fn search_scale<const N: usize>(limit: i32, x: &[f32; N], quants: &mut [u8; N]) -> f32 {
     let max = super::signed_max(x);
     if max.abs() < GROUP_MAX_EPS {
         quants.fill(0);
@@ -58,9 +56,9 @@ pub(super) fn signed_grid<const N: usize>(limit: i32, x: &[f32; N], quants: &mut
     scale
 }
 
-/// A signed grid of eight levels `scale * (q - 4)`, improved one value at a time, for `Q3_K`.
-/// Returns the scale.
-pub(super) fn three_bit_grid(x: &[f32; 16], quants: &mut [u8; 16]) -> f32 {
+/// Quantizes to `scale * (q - 4)`, `q` in `0..8`, improved one value at a time, and returns the scale
+/// (`make_q3_quants`).
+pub(super) fn search_scale_q3(x: &[f32; 16], quants: &mut [u8; 16]) -> f32 {
     let max = super::signed_max(x);
     if max.abs() < GROUP_MAX_EPS {
         quants.fill(0);
@@ -104,9 +102,9 @@ pub(super) fn three_bit_grid(x: &[f32; 16], quants: &mut [u8; 16]) -> f32 {
     if sum_l2 > 0.0 { sum_lx / sum_l2 } else { 0.0 }
 }
 
-/// What [`affine_grid`] looks for.
+/// Parameters of [`search_scale_min`].
 pub(super) struct AffineSearch {
-    /// The greatest level.
+    /// The highest level.
     pub(super) limit: i32,
     /// The first candidate's distance from `limit`.
     pub(super) first: f32,
@@ -118,9 +116,9 @@ pub(super) struct AffineSearch {
     pub(super) absolute: bool,
 }
 
-/// An unsigned grid `scale * q - min`, `q` in `0..=limit`, minimising the weighted error.
-/// Returns `(scale, min)`, `min` being at least 0.
-pub(super) fn affine_grid<const N: usize>(
+/// Quantizes to `scale * q - min`, `q` in `0..=limit`, and returns `(scale, min)` of least weighted error, `min >= 0`
+/// (`make_qkx2_quants`).
+pub(super) fn search_scale_min<const N: usize>(
     search: &AffineSearch,
     x: &[f32; N],
     weights: &[f32; N],
@@ -165,7 +163,7 @@ pub(super) fn affine_grid<const N: usize>(
     let mut best = error(scale, min, quants);
     for step in 0..=search.steps {
         let numerator = search.first + search.step * step as f32 + limit as f32;
-        // The min of the best grid so far, not the least value.
+        // The min of the best candidate so far, not the minimum of `x`.
         let candidate = levels(numerator / (max - min), min);
         let (mut sum_l, mut sum_l2, mut sum_xl) = (0.0f32, 0.0f32, 0.0f32);
         for i in 0..N {

@@ -1,4 +1,4 @@
-//! Tests of what the formats share.
+//! Tests of code shared by formats.
 
 use super::{Half, pack_scales_mins, truncate, unpack_scales_mins};
 

@@ -78,7 +78,7 @@ pub(super) fn ternary(x: &[f32; 256]) -> (Half, [u8; 256]) {
     let inverse = reciprocal(amax);
     let digit = |v: f32| {
         let scaled = v * inverse;
-        // What C's `lroundf` returns on x86 for a value that no integer holds ends in zeros.
+        // C's `lroundf` on x86 returns a value that ends in zeros for infinities and NaN.
         if scaled.is_finite() { (scaled.round() as i32).wrapping_add(1) as u8 } else { 1 }
     };
     (Half::from_f32(amax), x.map(digit))

@@ -1,6 +1,6 @@
-//! How blocks of 256 unpack.
+//! [`Unpack256`]: blocks of 256 values to bytes, scales and mins.
 
-use super::{ActivationRow, DotRow, Grids, Unpack256, dot256};
+use super::{ActivationRow, DotRow, ScalesMins, Unpack256, dot256};
 use crate::block::{
     BlockIq1M, BlockIq1S, BlockIq2S, BlockIq2Xs, BlockIq2Xxs, BlockIq3S, BlockIq3Xxs, BlockIq4Xs,
     BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K, BlockTq1_0, BlockTq2_0, GridBlock, Half,
@@ -37,7 +37,7 @@ impl Unpack256 for BlockQ2K {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S> {
         let (d, minus_dmin) = (s.splat_half(self.d), s.splat_half(self.dmin.negated()));
         let (mut scales, mut mins) = ([d; 2], [minus_dmin; 2]);
         let packed = bytemuck::cast_ref::<_, [[u8; 8]; 2]>(&self.scales);
@@ -66,7 +66,7 @@ impl Unpack256 for BlockQ3K {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S> {
         signed_groups(s, self.d, -4.0, bytemuck::cast(self.group_scales()))
     }
 }
@@ -81,7 +81,7 @@ impl Unpack256 for BlockQ4K {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S> {
         groups_of_32(s, self.d, self.dmin, self.group_scales())
     }
 }
@@ -101,7 +101,7 @@ impl Unpack256 for BlockQ5K {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S> {
         groups_of_32(s, self.d, self.dmin, self.group_scales())
     }
 }
@@ -124,7 +124,7 @@ impl Unpack256 for BlockQ6K {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S> {
         signed_groups(s, self.d, -32.0, bytemuck::cast(self.scales))
     }
 }
@@ -143,7 +143,7 @@ impl Unpack256 for BlockIq4Xs {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S> {
         let scales = self.group_scales(s.half(self.d));
         [[s.load_floats(&scales); 2]; 2]
     }
@@ -155,11 +155,11 @@ impl Unpack256 for BlockTq1_0 {
 
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
-        load_units(s, &self.digits())
+        load_quants(s, &self.digits())
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S> {
         [[s.splat_half(self.d); 2], [s.splat_half(self.d.negated()); 2]]
     }
 }
@@ -174,7 +174,7 @@ impl Unpack256 for BlockTq2_0 {
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S> {
         [[s.splat_half(self.d); 2], [s.splat_half(self.d.negated()); 2]]
     }
 }
@@ -185,11 +185,11 @@ impl Unpack256 for BlockIq1S {
 
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
-        load_units(s, &std::array::from_fn(|u| self.unit(u)))
+        load_quants(s, &std::array::from_fn(|u| self.quants32(u)))
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S> {
         eighths(s, [self.group_scales(s.half(self.d)); 2])
     }
 }
@@ -200,11 +200,11 @@ impl Unpack256 for BlockIq1M {
 
     #[inline(always)]
     fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
-        load_units(s, &std::array::from_fn(|u| self.unit(u)))
+        load_quants(s, &std::array::from_fn(|u| self.quants32(u)))
     }
 
     #[inline(always)]
-    fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S> {
         eighths(s, bytemuck::cast(self.group_scales(s.half(self.d()))))
     }
 }
@@ -217,11 +217,11 @@ macro_rules! unpack_grid {
 
             #[inline(always)]
             fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8] {
-                grid_units(s, self)
+                grid_quants(s, self)
             }
 
             #[inline(always)]
-            fn grids<S: I8Dot>(&self, s: S) -> Grids<S> {
+            fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S> {
                 let scales = self.group_scales(s.half(GridBlock::d(self)));
                 let [low, high]: [[f32; 8]; 2] = bytemuck::cast(scales);
                 [[s.load_floats(&low), s.load_floats(&high)]; 2]
@@ -233,34 +233,34 @@ macro_rules! unpack_grid {
 unpack_grid!(BlockIq2Xxs, BlockIq2Xs, BlockIq2S, BlockIq3Xxs, BlockIq3S);
 
 #[inline(always)]
-fn grid_units<B: GridBlock, S: I8Dot>(s: S, block: &B) -> [S::Bytes; 8] {
+fn grid_quants<B: GridBlock, S: I8Dot>(s: S, block: &B) -> [S::Bytes; 8] {
     let mut q = [s.load_bytes(&[0; 32]); 8];
     for u in 0..8 {
-        let (magnitudes, signs) = block.unit(u);
+        let (magnitudes, signs) = block.quants32(u);
         q[u] = s.negate(s.load_bytes(&magnitudes), signs);
     }
     q
 }
 
 #[inline(always)]
-fn load_units<S: I8Dot>(s: S, units: &[[u8; 32]; 8]) -> [S::Bytes; 8] {
-    let mut q = [s.load_bytes(&units[0]); 8];
+fn load_quants<S: I8Dot>(s: S, groups: &[[u8; 32]; 8]) -> [S::Bytes; 8] {
+    let mut q = [s.load_bytes(&groups[0]); 8];
     for u in 1..8 {
-        q[u] = s.load_bytes(&units[u]);
+        q[u] = s.load_bytes(&groups[u]);
     }
     q
 }
 
 /// Scales and mins of `scale * (q - 9) / 8`.
 #[inline(always)]
-fn eighths<S: I8Dot>(s: S, scales: [[f32; 8]; 2]) -> Grids<S> {
-    let mut grids = [[s.splat_floats(0.0); 2]; 2];
+fn eighths<S: I8Dot>(s: S, scales: [[f32; 8]; 2]) -> ScalesMins<S> {
+    let mut scales_mins = [[s.splat_floats(0.0); 2]; 2];
     for h in 0..2 {
         let scale = s.load_floats(&scales[h]);
-        grids[0][h] = s.scale_floats(scale, s.splat_floats(0.125));
-        grids[1][h] = s.scale_floats(scale, s.splat_floats(-9.0 / 8.0));
+        scales_mins[0][h] = s.scale_floats(scale, s.splat_floats(0.125));
+        scales_mins[1][h] = s.scale_floats(scale, s.splat_floats(-9.0 / 8.0));
     }
-    grids
+    scales_mins
 }
 
 /// Low nibbles, high nibbles.
@@ -316,18 +316,18 @@ fn one_bit<S: I8Dot>(s: S, bits: &[u8; 32]) -> [S::Bytes; 8] {
 
 /// Groups whose values are offset: `scale * (q + offset)`, with signed scales.
 #[inline(always)]
-fn signed_groups<S: I8Dot>(s: S, d: Half, offset: f32, packed: [[u8; 8]; 2]) -> Grids<S> {
+fn signed_groups<S: I8Dot>(s: S, d: Half, offset: f32, packed: [[u8; 8]; 2]) -> ScalesMins<S> {
     let d = s.splat_half(d);
-    let mut grids = [[d; 2]; 2];
+    let mut scales_mins = [[d; 2]; 2];
     for h in 0..2 {
-        grids[0][h] = s.scale_floats(d, s.widen_signed(packed[h]));
-        grids[1][h] = s.scale_floats(grids[0][h], s.splat_floats(offset));
+        scales_mins[0][h] = s.scale_floats(d, s.widen_signed(packed[h]));
+        scales_mins[1][h] = s.scale_floats(scales_mins[0][h], s.splat_floats(offset));
     }
-    grids
+    scales_mins
 }
 
 #[inline(always)]
-fn groups_of_32<S: I8Dot>(s: S, d: Half, dmin: Half, packed: ([u8; 8], [u8; 8])) -> Grids<S> {
+fn groups_of_32<S: I8Dot>(s: S, d: Half, dmin: Half, packed: ([u8; 8], [u8; 8])) -> ScalesMins<S> {
     let scales = s.scale_floats(s.splat_half(d), s.widen_unsigned(packed.0));
     let mins = s.scale_floats(s.splat_half(dmin.negated()), s.widen_unsigned(packed.1));
     [[scales; 2], [mins; 2]]

@@ -1,4 +1,4 @@
-//! How blocks of 32 unpack.
+//! [`Unpack32`]: blocks of 32 values to bytes, scales and mins.
 
 use super::{ActivationRow, DotRow, Unpack32, dot32};
 use crate::block::{
@@ -24,7 +24,7 @@ macro_rules! dot_row {
 
 dot_row!(BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, BlockIq4Nl, BlockMxfp4);
 
-/// The field `$field` of up to eight blocks, widened.
+/// Widens field `$field` of up to eight blocks.
 macro_rules! halves {
     ($s:expr, $blocks:expr, $field:ident) => {{
         let mut halves = [Half::default(); 8];

@@ -1,20 +1,79 @@
-//! How each format unpacks.
+//! Unpacking of each format's panels: from a [`PanelBlock`] to quants, scales and mins in vectors of rows.
+//!
+//! A *group* is 32 or 16 consecutive values of a row with one scale; a *quad* is four consecutive values, one 32-bit lane
+//! per row: the operand of a 4-way 8-bit dot product. A q8 block of activations has 8 quads.
+//!
+//! ```text
+//! for each weight block of 16 rows:            F::unpack
+//!     for N groups that share vectors:
+//!         scales, mins: f32 per row
+//!         for each quad of the groups:         LoadQuants::load_quants
+//!             4 x u8 per row
+//!         -> Accumulator::accumulate           GEMV: dot products; GEMM, AMX: store unpacked
+//! ```
 
 mod block256;
 mod block32;
 mod levels;
 mod two_bits;
 
+use std::ops::Range;
+
 pub(super) use block32::{Nibbles32, Q8_0};
 pub(super) use block256::{NibblesK, Q6K};
-
 pub(super) use levels::{Iq4Nl, Iq4Xs, Mxfp4};
+use stonechat_compute::simd::F32;
 pub(super) use two_bits::{Q2K, Q3K};
 
-use super::kernel::{Block, Groups};
+use super::block::PanelBlock;
 use super::simd::PanelSimd;
 
-/// Evaluates `$body` with `$format` the format of weights of a type.
+/// A format's panel blocks.
+pub(super) trait Format {
+    /// [`U32x16`](super::U32x16) vectors of a block, without a vector of scales.
+    const BLOCK_VECTORS: usize;
+    /// Q8 blocks of activations that a block is multiplied with: 1 or 8.
+    const QBLOCKS: usize;
+    /// Blocks whose scales share a vector before theirs; 0 if scales lie in the block's own vectors.
+    const BLOCKS_PER_SCALE_VECTOR: usize = 0;
+    /// Whether a block's vectors are the quants of its one group, quad by quad, as bytes offset by 128.
+    #[cfg(target_arch = "x86_64")]
+    const IS_PLAIN_BYTES: bool = false;
+
+    /// Gives `sink` all groups of a block.
+    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>);
+}
+
+/// `N` groups of different q8 blocks that share vectors of a panel: `w = scale * (q - offset) + min`.
+pub(super) struct QuantGroups<S: PanelSimd, const N: usize> {
+    /// The q8 block of each group, below [`Format::QBLOCKS`].
+    pub(super) qblocks: [usize; N],
+    /// Quads of the groups in their q8 blocks: `0..8`, `0..4` or `4..8`.
+    pub(super) quads: Range<usize>,
+    pub(super) offset: i32,
+    pub(super) scales: [F32<S>; N],
+    pub(super) mins: Option<[F32<S>; N]>,
+}
+
+/// Loads the quants of `N` groups. A trait, since a closure that is not inlined leaves the feature context, and every
+/// intrinsic in it becomes a call.
+pub(super) trait LoadQuants<S: PanelSimd, const N: usize> {
+    /// Quad `quad` of each row, of each group.
+    fn load_quants(&self, s: S, quad: usize) -> [S::U32s; N];
+}
+
+/// Consumer of a block's groups.
+pub(super) trait Accumulator<S: PanelSimd> {
+    /// Takes `N` groups of quants of `BITS` bits: 8 for bytes offset by [`PanelSimd::BYTE_OFFSET`], else unsigned.
+    fn accumulate<const N: usize, const BITS: usize>(
+        &mut self,
+        s: S,
+        groups: QuantGroups<S, N>,
+        quants: &impl LoadQuants<S, N>,
+    );
+}
+
+/// Evaluates `$body` with `$format` the [`Format`] of a dtype.
 macro_rules! match_format {
     ($dtype:expr, $format:ident => $body:expr) => {{
         use stonechat_compute::DType;
@@ -44,21 +103,21 @@ macro_rules! match_format {
 }
 pub(super) use match_format;
 
-/// Nibbles of one unit, in four words from `first` on: the low ones are the first groups.
+/// Nibbles of one q8 block in four vectors from `first` on: quads 0..4 in the low nibbles, 4..8 in the high ones.
 struct Nibbles<'a> {
-    block: Block<'a>,
+    block: PanelBlock<'a>,
     first: usize,
 }
 
-impl<S: PanelSimd> Groups<S, 1> for Nibbles<'_> {
+impl<S: PanelSimd> LoadQuants<S, 1> for Nibbles<'_> {
     #[inline(always)]
-    fn group(&self, s: S, g: usize) -> [S::Words; 1] {
-        [nibbles(s, self.block.word(s, self.first + g % 4), g >= 4)]
+    fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 1] {
+        [nibbles(s, self.block.load(s, self.first + quad % 4), quad >= 4)]
     }
 }
 
-/// The low nibbles of every byte, or the high ones.
+/// The low nibble of every byte, or the high one.
 #[inline(always)]
-fn nibbles<S: PanelSimd>(s: S, x: S::Words, high: bool) -> S::Words {
+fn nibbles<S: PanelSimd>(s: S, x: S::U32s, high: bool) -> S::U32s {
     s.mask(if high { s.shift_right(x, 4) } else { x }, 15)
 }

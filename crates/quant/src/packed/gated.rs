@@ -1,36 +1,42 @@
-//! Two products and what joins them, as the activations of a third: the inside of a gated feed-forward
-//! network, of which nothing goes through memory but the result in the kernel's own numbers.
+//! The first half of a gated MLP: `act(x * gate^T) * (x * up^T)`, stored as the activations of the down projection.
+//!
+//! ```text
+//! for each task of 32 or 64 columns:
+//!     g = x * gate[cols]^T + bias          [M, cols], scratch in the second-level cache
+//!     u = x * up[cols]^T + bias
+//!     out[:, cols] = quantize(act(g) * u)  in the layout of x
+//! ```
 
 use std::ops::Range;
 
 use stonechat_compute::cpu::{Epilogue, GatedActivation, MatMut, MatRef};
 use stonechat_compute::{Cpu, with_scratch};
 
-use super::{PANEL_ROWS, PackedMatrix, Task, panels_per_task};
-use crate::activation::{ActivationBuffer, UNIT_LEN};
+use super::{PANEL_ROWS, PackedMatrix, PanelTask, panels_per_task};
+use crate::activation::{ActivationBuffer, QBLOCK_LEN};
 
-/// Panels whose rows give the values of a unit.
-const PANELS_OF_UNIT: usize = UNIT_LEN / PANEL_ROWS;
+/// Panels of the columns of a q8 block.
+const PANELS_PER_QBLOCK: usize = QBLOCK_LEN / PANEL_ROWS;
 
-/// Units of a task: what both products give for all rows should stay in the second-level cache.
-const MAX_UNITS_PER_TASK: usize = 2;
+/// Q8 blocks of a task: both products for all rows should stay in the second-level cache.
+const MAX_QBLOCKS_PER_TASK: usize = 2;
 
-/// Rows of a matrix, and what is added to their products.
+/// Rows of a packed matrix and their bias.
 #[derive(Clone, Debug)]
 pub struct PackedRows<'a> {
     /// The matrix.
     pub w: &'a PackedMatrix,
-    /// Which rows.
+    /// Rows of `w`.
     pub rows: Range<usize>,
-    /// A value for each of them.
+    /// `[rows.len()]`, added to the products.
     pub bias: Option<&'a [f32]>,
 }
 
 impl PackedRows<'_> {
-    /// Whether [`gated_packed`] takes them: whole units of 32 rows, from a panel's first.
+    /// Whether [`gated_packed`] supports them: a multiple of 32 rows, from a panel's first on.
     #[must_use]
-    pub fn are_units(&self) -> bool {
-        self.rows.start.is_multiple_of(PANEL_ROWS) && self.rows.len().is_multiple_of(UNIT_LEN)
+    pub fn are_whole_qblocks(&self) -> bool {
+        self.rows.start.is_multiple_of(PANEL_ROWS) && self.rows.len().is_multiple_of(QBLOCK_LEN)
     }
 
     #[track_caller]
@@ -38,7 +44,7 @@ impl PackedRows<'_> {
         assert_eq!(self.w.k, k, "gated: expected weights of K = {k}, got {}", self.w.k);
         assert!(self.rows.end <= self.w.n, "gated: rows {:?} of {}", self.rows, self.w.n);
         assert_eq!(self.rows.len(), n, "gated: expected {n} rows");
-        assert!(self.are_units(), "gated: expected whole units, got rows {:?}", self.rows);
+        assert!(self.are_whole_qblocks(), "gated: expected q8 blocks, got rows {:?}", self.rows);
         let n_bias = self.bias.map_or(n, <[f32]>::len);
         assert_eq!(n_bias, n, "gated: expected a bias of {n}, got {n_bias}");
     }
@@ -49,17 +55,17 @@ impl PackedRows<'_> {
         let out = MatMut::packed(out, x.rows(), part.len()).shared();
         let epilogue = Epilogue { bias: self.bias.map(|b| &b[part]), ..Epilogue::default() };
         let panels = rows.start / PANEL_ROWS..rows.end / PANEL_ROWS;
-        Task { w: self.w, x, panels, rows, out, epilogue }.run_on(cpu.isa);
+        PanelTask { w: self.w, x, panels, rows, out, epilogue }.run(cpu.isa);
     }
 }
 
-/// `out = act(x * gate^T + bias) * (x * up^T + bias)` for the next product: in the form of `x`.
+/// `out = act(x * gate^T + bias) * (x * up^T + bias)` as activations in the layout of `x`.
 ///
 /// Shapes: `x` is `[M, K]`, `gate` and `up` have `N` rows of `K`, `out` becomes `[M, N]`. Numerics: as
 /// [`matmul_packed`](super::matmul_packed), then as `GatedActivation` and [`ActivationBuffer::quantize`].
 ///
 /// # Panics
-/// If shapes do not agree, the rows are no units ([`PackedRows::are_units`]), or the instruction set has no
+/// If shapes do not agree, rows are not supported ([`PackedRows::are_whole_qblocks`]), or the instruction set has no
 /// kernel ([`PackedMatrix::has_kernel`]).
 #[track_caller]
 pub fn gated_packed(
@@ -72,11 +78,11 @@ pub fn gated_packed(
     let (m, n) = (x.rows(), gate.rows.len());
     gate.check(x.cols(), n);
     up.check(x.cols(), n);
-    let room = out.room(m, n, x.form());
+    let writer = out.writer(m, n, x.layout());
     let n_panels = n / PANEL_ROWS;
     let panel_len = gate.w.panel_len() + up.w.panel_len();
-    let per_task = panels_per_task(cpu, x, n_panels, panel_len) / PANELS_OF_UNIT;
-    let per_task = per_task.clamp(1, MAX_UNITS_PER_TASK) * UNIT_LEN;
+    let per_task = panels_per_task(cpu, x, n_panels, panel_len) / PANELS_PER_QBLOCK;
+    let per_task = per_task.clamp(1, MAX_QBLOCKS_PER_TASK) * QBLOCK_LEN;
     cpu.threads.run(n.div_ceil(per_task), |task| {
         let cols = task * per_task..n.min((task + 1) * per_task);
         let len = m * cols.len();
@@ -87,8 +93,8 @@ pub fn gated_packed(
             up.multiply(cpu, x, cols.clone(), up_out);
             activation.combine(cpu.isa, hidden, gate_out, up_out);
             let hidden = MatRef::packed(hidden, m, cols.len());
-            // SAFETY: columns are of one task, and tasks run once.
-            unsafe { room.put(cpu.isa, cols.start / UNIT_LEN, hidden) };
+            // SAFETY: each column is of one task, and tasks run once.
+            unsafe { writer.store(cpu.isa, cols.start / QBLOCK_LEN, hidden) };
         });
     });
 }

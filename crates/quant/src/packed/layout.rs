@@ -1,49 +1,80 @@
-//! Where the bytes of a block go in a panel.
+//! Where the bytes of a block lie in a panel.
+//!
+//! A GGML block is cut into 32-bit words, in its own byte order or the one a kernel reads them in, so that a panel is read
+//! from first to last. Word `i` of the blocks of 16 rows is vector `i` of the panel's block. A scale that does not fill a
+//! word with another field goes to a vector of scales, before the blocks that share it:
+//!
+//! ```text
+//! q4_k, 144 bytes, 36 words:       lane =  row 0    row 1   ...  row 15
+//!   block 0   vector 0                    | d d d d ... d (16 f16)   dmin dmin ... dmin (16 f16) |
+//!             vector 1                    | scales   scales  ...   scales        |
+//!             ...
+//!             vector 35                   | qs[124..128]     ...   qs[124..128]  |
+//!   block 1   vector 36 ...
+//!
+//! q8_0, 34 bytes, 8 words and an f16 scale, 2 blocks share a vector of scales:
+//!   vector 0       d of block 0 (16 f16), d of block 1 (16 f16)
+//!   vectors 1..9   quants of block 0
+//!   vectors 9..17  quants of block 1
+//!   vector 17      d of blocks 2 and 3 ...
+//! ```
 
 use stonechat_compute::DType;
 
-use super::{PANEL_ROWS, Words};
+use super::{PANEL_ROWS, U32x16};
 
 /// Bytes of the largest block.
 pub(super) const MAX_BLOCK_BYTES: usize = 210;
 
-/// How a format's blocks become words.
+/// How the blocks of a format become vectors.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) dtype: DType,
     pub(super) block_bytes: usize,
-    /// Offset of a factor that does not pair with another to a word.
-    factor_at: Option<usize>,
-    /// Bytes of that factor: two of an f16 or one of an exponent.
-    factor_bytes: usize,
-    /// Runs of a block's words, from and to, in the order of the panel, if that differs: a kernel reads words from
-    /// first to last, which processors foresee.
+    /// Offset in the block of the scale that goes to a vector of scales.
+    scale_at: Option<usize>,
+    /// Bytes of that scale: 2 for f16, 1 for E8M0.
+    scale_bytes: usize,
+    /// Runs `[from, to)` of a block's words in the order of the panel; empty for the block's own order.
     order: &'static [(usize, usize)],
-    /// The panel's word that is two f16 or 16-bit integers: in the panel, the first ones of all rows come before the second ones.
-    pair: Option<usize>,
-    /// The panel's word that has a fifth bit of each of 32 values, rearranged by [`bits_by_group`].
-    bits: Option<usize>,
-    /// Whether signed bytes become unsigned ones, 128 larger.
+    /// The vector of two 16-bit fields: the first ones of all rows come before the second ones.
+    u16_pair: Option<usize>,
+    /// The vector of the fifth bits of 32 values, reordered by [`fifth_bits_by_quad`].
+    fifth_bits: Option<usize>,
+    /// Whether signed bytes are stored offset by 128.
     is_signed: bool,
 }
 
 const LAYOUTS: [Layout; 13] = [
-    Layout { factor_at: Some(0), ..plain(DType::Q4_0, 18) },
-    Layout { pair: Some(0), ..plain(DType::Q4_1, 20) },
-    Layout { factor_at: Some(0), bits: Some(0), ..plain(DType::Q5_0, 22) },
-    Layout { pair: Some(0), bits: Some(1), ..plain(DType::Q5_1, 24) },
-    Layout { factor_at: Some(0), is_signed: true, ..plain(DType::Q8_0, 34) },
-    Layout { factor_at: Some(0), ..plain(DType::Iq4Nl, 18) },
-    Layout { factor_at: Some(0), factor_bytes: 1, ..plain(DType::Mxfp4, 17) },
-    Layout { order: &[(20, 21), (0, 20)], pair: Some(0), ..plain(DType::Q2K, 84) },
-    Layout { factor_at: Some(108), order: &[(24, 27), (0, 24)], ..plain(DType::Q3K, 110) },
-    Layout { pair: Some(0), ..plain(DType::Q4K, 144) },
-    Layout { pair: Some(0), ..plain(DType::Q5K, 176) },
-    Layout { factor_at: Some(208), order: &Q6_K_ORDER, ..plain(DType::Q6K, MAX_BLOCK_BYTES) },
-    Layout { pair: Some(0), ..plain(DType::Iq4Xs, 136) },
+    Layout { scale_at: Some(0), ..in_order(DType::Q4_0, 18) },
+    Layout { u16_pair: Some(0), ..in_order(DType::Q4_1, 20) },
+    Layout { scale_at: Some(0), fifth_bits: Some(0), ..in_order(DType::Q5_0, 22) },
+    Layout { u16_pair: Some(0), fifth_bits: Some(1), ..in_order(DType::Q5_1, 24) },
+    Layout { scale_at: Some(0), is_signed: true, ..in_order(DType::Q8_0, 34) },
+    Layout { scale_at: Some(0), ..in_order(DType::Iq4Nl, 18) },
+    Layout { scale_at: Some(0), scale_bytes: 1, ..in_order(DType::Mxfp4, 17) },
+    Layout { order: &[(20, 21), (0, 20)], u16_pair: Some(0), ..in_order(DType::Q2K, 84) },
+    Layout { scale_at: Some(108), order: &[(24, 27), (0, 24)], ..in_order(DType::Q3K, 110) },
+    Layout { u16_pair: Some(0), ..in_order(DType::Q4K, 144) },
+    Layout { u16_pair: Some(0), ..in_order(DType::Q5K, 176) },
+    Layout { scale_at: Some(208), order: &Q6_K_ORDER, ..in_order(DType::Q6K, MAX_BLOCK_BYTES) },
+    Layout { u16_pair: Some(0), ..in_order(DType::Iq4Xs, 136) },
 ];
 
-/// Scales, then of each half of four units the words of two bits and of nibbles that belong together.
+/// Whether the format has panels.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const fn has_panels(dtype: DType) -> bool {
+    let mut i = 0;
+    while i < LAYOUTS.len() {
+        if LAYOUTS[i].dtype as u32 == dtype as u32 {
+            return true;
+        }
+        i += 1;
+    }
+    false
+}
+
+/// Scales (words 48 to 51), then for each quarter of 64 values 4 words of `qh` and twice 4 words of `ql`.
 const Q6_K_ORDER: [(usize, usize); 13] = {
     let mut order = [(48, 52); 13];
     let mut i = 0;
@@ -60,16 +91,16 @@ const Q6_K_ORDER: [(usize, usize); 13] = {
     order
 };
 
-/// Whose words stay as they are.
-const fn plain(dtype: DType, block_bytes: usize) -> Layout {
+/// A layout with all words in the block's order.
+const fn in_order(dtype: DType, block_bytes: usize) -> Layout {
     Layout {
         dtype,
         block_bytes,
-        factor_at: None,
-        factor_bytes: 2,
+        scale_at: None,
+        scale_bytes: 2,
         order: &[],
-        pair: None,
-        bits: None,
+        u16_pair: None,
+        fifth_bits: None,
         is_signed: false,
     }
 }
@@ -79,35 +110,34 @@ impl Layout {
         LAYOUTS.iter().find(|layout| layout.dtype == dtype)
     }
 
-    /// Words of a block.
-    pub(super) const fn n_words(&self) -> usize {
-        (self.block_bytes - if self.factor_at.is_some() { self.factor_bytes } else { 0 }) / 4
+    /// Vectors of a block, without a vector of scales.
+    pub(super) const fn block_vectors(&self) -> usize {
+        (self.block_bytes - if self.scale_at.is_some() { self.scale_bytes } else { 0 }) / 4
     }
 
     /// Vectors of a panel.
     pub(super) const fn panel_len(&self, n_blocks: usize) -> usize {
-        let place = self.place(n_blocks.saturating_sub(1));
-        if n_blocks == 0 { 0 } else { place.words + self.n_words() }
+        let offset = self.block_offset(n_blocks.saturating_sub(1));
+        if n_blocks == 0 { 0 } else { offset.vectors + self.block_vectors() }
     }
 
-    /// Blocks whose lone factors share a vector, 0 if they have none.
-    const fn sharing(&self) -> usize {
-        if self.factor_at.is_some() { 4 / self.factor_bytes } else { 0 }
+    /// Blocks that share a vector of scales, 0 if there is none.
+    const fn blocks_per_scale_vector(&self) -> usize {
+        if self.scale_at.is_some() { 4 / self.scale_bytes } else { 0 }
     }
 
-    /// Where a block lies in a panel.
-    const fn place(&self, index: usize) -> Place {
-        Place::new(self.n_words(), self.sharing(), index)
+    const fn block_offset(&self, index: usize) -> BlockOffset {
+        BlockOffset::new(self.block_vectors(), self.blocks_per_scale_vector(), index)
     }
 
-    /// Offset in a block of its words.
-    const fn words_at(&self) -> usize {
-        if matches!(self.factor_at, Some(0)) { self.factor_bytes } else { 0 }
+    /// Offset in a block of its first word.
+    const fn words_start(&self) -> usize {
+        if matches!(self.scale_at, Some(0)) { self.scale_bytes } else { 0 }
     }
 
-    /// Offset in a block of the panel's word `word`.
-    const fn word_at(&self, word: usize) -> usize {
-        let (mut word, mut i) = (word, 0);
+    /// Offset in a block of the word in vector `vector`.
+    const fn word_offset(&self, vector: usize) -> usize {
+        let (mut word, mut i) = (vector, 0);
         while i < self.order.len() {
             let (from, to) = self.order[i];
             if word < to - from {
@@ -117,135 +147,138 @@ impl Layout {
             word -= to - from;
             i += 1;
         }
-        4 * word + self.words_at()
+        4 * word + self.words_start()
     }
 
-    /// Fills a panel with the first 16 rows of `rows`, fewer at the end of a matrix.
-    pub(super) fn pack_panel(&self, rows: &[u8], n_blocks: usize, panel: &mut [Words]) {
-        let (n_words, flip) = (self.n_words(), self.flip());
-        let all = [(0, n_words)];
+    /// Packs the first 16 rows of `rows`, fewer at the end of a matrix, into a panel of zeros.
+    pub(super) fn pack_panel(&self, rows: &[u8], n_blocks: usize, panel: &mut [U32x16]) {
+        let (block_vectors, sign_flip) = (self.block_vectors(), self.sign_flip());
+        let all = [(0, block_vectors)];
         let runs = if self.order.is_empty() { &all } else { self.order };
         let rows = rows.chunks_exact(n_blocks * self.block_bytes).take(PANEL_ROWS);
         for (lane, row) in rows.enumerate() {
-            let mut place = self.place(0);
+            let mut offset = self.block_offset(0);
             for block in row.chunks_exact(self.block_bytes) {
-                if let Some(at) = self.factor_at {
-                    let factors = bytemuck::bytes_of_mut(&mut panel[place.factors]);
-                    let to = &mut factors[(place.nth * PANEL_ROWS + lane) * self.factor_bytes..];
-                    to[..self.factor_bytes].copy_from_slice(&block[at..][..self.factor_bytes]);
+                if let Some(at) = self.scale_at {
+                    let scales = bytemuck::bytes_of_mut(&mut panel[offset.scales]);
+                    let to =
+                        &mut scales[(offset.nth_scale * PANEL_ROWS + lane) * self.scale_bytes..];
+                    to[..self.scale_bytes].copy_from_slice(&block[at..][..self.scale_bytes]);
                 }
-                let (words, _) = block[self.words_at()..].as_chunks();
-                let mut at = place.words;
+                let (words, _) = block[self.words_start()..].as_chunks();
+                let mut at = offset.vectors;
                 for &(from, end) in runs {
                     let to = &mut panel[at..at + end - from];
                     for (to, word) in to.iter_mut().zip(&words[from..end]) {
-                        to.0[lane] = u32::from_le_bytes(*word) ^ flip;
+                        to.0[lane] = u32::from_le_bytes(*word) ^ sign_flip;
                     }
                     at += end - from;
                 }
-                place = place.next(n_words, self.sharing());
+                offset = offset.next(block_vectors, self.blocks_per_scale_vector());
             }
         }
         for i in 0..n_blocks {
-            let block = &mut panel[self.place(i).words..][..n_words];
-            if let Some(pair) = self.pair {
-                block[pair] = halves_apart(block[pair]);
+            let block = &mut panel[self.block_offset(i).vectors..][..block_vectors];
+            if let Some(pair) = self.u16_pair {
+                block[pair] = deinterleave_u16(block[pair]);
             }
-            if let Some(bits) = self.bits {
-                block[bits].0 = block[bits].0.map(bits_by_group);
+            if let Some(bits) = self.fifth_bits {
+                block[bits].0 = block[bits].0.map(fifth_bits_by_quad);
             }
         }
     }
 
-    /// Puts block `block` of row `lane` of a panel together again.
+    /// Restores the bytes of block `block` of row `lane` of a panel.
     pub(super) fn unpack_block(
         &self,
-        panel: &[Words],
+        panel: &[U32x16],
         (lane, block): (usize, usize),
         out: &mut [u8],
     ) {
-        let place = self.place(block);
-        if let Some(at) = self.factor_at {
-            let factors = bytemuck::bytes_of(&panel[place.factors]);
-            let from = &factors[(place.nth * PANEL_ROWS + lane) * self.factor_bytes..];
-            out[at..][..self.factor_bytes].copy_from_slice(&from[..self.factor_bytes]);
+        let offset = self.block_offset(block);
+        if let Some(at) = self.scale_at {
+            let scales = bytemuck::bytes_of(&panel[offset.scales]);
+            let from = &scales[(offset.nth_scale * PANEL_ROWS + lane) * self.scale_bytes..];
+            out[at..][..self.scale_bytes].copy_from_slice(&from[..self.scale_bytes]);
         }
-        let words = &panel[place.words..][..self.n_words()];
-        for (i, word) in words.iter().enumerate() {
-            let value = if self.pair == Some(i) {
-                let [first, second] = bytemuck::cast_ref::<Words, [[u16; PANEL_ROWS]; 2]>(word);
+        let vectors = &panel[offset.vectors..][..self.block_vectors()];
+        for (i, vector) in vectors.iter().enumerate() {
+            let word = if self.u16_pair == Some(i) {
+                let [first, second] = bytemuck::cast_ref::<U32x16, [[u16; PANEL_ROWS]; 2]>(vector);
                 u32::from(first[lane]) | u32::from(second[lane]) << 16
-            } else if self.bits == Some(i) {
-                bits_by_value(word.0[lane])
+            } else if self.fifth_bits == Some(i) {
+                fifth_bits_by_value(vector.0[lane])
             } else {
-                word.0[lane] ^ self.flip()
+                vector.0[lane] ^ self.sign_flip()
             };
-            out[self.word_at(i)..][..4].copy_from_slice(&value.to_le_bytes());
+            out[self.word_offset(i)..][..4].copy_from_slice(&word.to_le_bytes());
         }
     }
 
-    /// What is added to words.
-    const fn flip(&self) -> u32 {
+    /// Mask that offsets four signed bytes by 128.
+    const fn sign_flip(&self) -> u32 {
         if self.is_signed { 0x8080_8080 } else { 0 }
     }
 }
 
-/// Where a block lies in a panel, in vectors.
+/// Position of a block in a panel, in vectors.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    /// Its words.
-    pub(super) words: usize,
-    /// The vector with its lone factor, before the words of all blocks that share it; any if there is none.
-    pub(super) factors: usize,
-    /// Which of that vector's.
-    pub(super) nth: usize,
+pub(super) struct BlockOffset {
+    /// Its first vector.
+    pub(super) vectors: usize,
+    /// Its vector of scales, before the vectors of all blocks that share it; any if there is none.
+    pub(super) scales: usize,
+    /// Position of its scales in that vector.
+    pub(super) nth_scale: usize,
 }
 
-impl Place {
-    /// Of block `index` of blocks of `n_words` words, of which `sharing` have their lone factors in one vector; 0 if
-    /// they have none.
+impl BlockOffset {
+    /// Position of block `index`, for blocks of `block_vectors` vectors of which `sharing` have a vector of scales in
+    /// common; 0 if there is none.
     #[inline(always)]
-    pub(super) const fn new(n_words: usize, sharing: usize, index: usize) -> Self {
+    pub(super) const fn new(block_vectors: usize, sharing: usize, index: usize) -> Self {
         if sharing == 0 {
-            let words = index * n_words;
-            return Self { words, factors: words, nth: 0 };
+            let vectors = index * block_vectors;
+            return Self { vectors, scales: vectors, nth_scale: 0 };
         }
-        let nth = index % sharing;
-        let factors = (index - nth) * n_words + index / sharing;
-        Self { words: factors + 1 + nth * n_words, factors, nth }
+        let nth_scale = index % sharing;
+        let scales = (index - nth_scale) * block_vectors + index / sharing;
+        Self { vectors: scales + 1 + nth_scale * block_vectors, scales, nth_scale }
     }
 
-    /// Of the block after this one, without a division.
-    fn next(self, n_words: usize, sharing: usize) -> Self {
-        let words = self.words + n_words;
+    /// Position of the next block, without a division.
+    fn next(self, block_vectors: usize, sharing: usize) -> Self {
+        let vectors = self.vectors + block_vectors;
         match sharing {
-            0 => Self { words, factors: words, nth: 0 },
-            _ if self.nth + 1 < sharing => Self { words, nth: self.nth + 1, ..self },
-            _ => Self { words: words + 1, factors: words, nth: 0 },
+            0 => Self { vectors, scales: vectors, nth_scale: 0 },
+            _ if self.nth_scale + 1 < sharing => {
+                Self { vectors, nth_scale: self.nth_scale + 1, ..self }
+            }
+            _ => Self { vectors: vectors + 1, scales: vectors, nth_scale: 0 },
         }
     }
 }
 
-/// The low halves of all words, then the high ones.
-fn halves_apart(words: Words) -> Words {
-    bytemuck::cast([words.0.map(|word| word as u16), words.0.map(|word| (word >> 16) as u16)])
+/// The low 16 bits of all lanes, then the high ones.
+fn deinterleave_u16(x: U32x16) -> U32x16 {
+    bytemuck::cast([x.0.map(|lane| lane as u16), x.0.map(|lane| (lane >> 16) as u16)])
 }
 
-/// Bit `4 g + b` becomes bit `g` of byte `b`: shifted, those of group `g` are a bit of its four codes.
-fn bits_by_group(bits: u32) -> u32 {
-    (0..4).fold(0, |groups, b| {
-        // Every fourth bit, moved together.
+/// Moves bit `4 g + b` to bit `g` of byte `b`: a shift and a mask then give the fifth bits of quad `g`.
+fn fifth_bits_by_quad(bits: u32) -> u32 {
+    (0..4).fold(0, |quads, b| {
+        // Gathers every fourth bit into a byte.
         let x = bits >> b & 0x1111_1111;
         let x = (x | x >> 3) & 0x0303_0303;
         let x = (x | x >> 6) & 0x000f_000f;
-        groups | ((x | x >> 12) & 0xff) << (8 * b)
+        quads | ((x | x >> 12) & 0xff) << (8 * b)
     })
 }
 
-/// The inverse of [`bits_by_group`].
-fn bits_by_value(groups: u32) -> u32 {
+/// The inverse of [`fifth_bits_by_quad`].
+fn fifth_bits_by_value(quads: u32) -> u32 {
     (0..4).fold(0, |bits, b| {
-        let x = groups >> (8 * b) & 0xff;
+        let x = quads >> (8 * b) & 0xff;
         let x = (x | x << 12) & 0x000f_000f;
         let x = (x | x << 6) & 0x0303_0303;
         bits | ((x | x << 3) & 0x1111_1111) << b

@@ -1,4 +1,4 @@
-//! What the panel kernel needs from an instruction set.
+//! Integer vectors of the panel kernels: one 32-bit lane per weight row.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -12,80 +12,87 @@ mod wasm;
 use half::f16;
 use stonechat_compute::simd::{F32, NullaryFnOnce, Simd};
 
-use super::{PANEL_ROWS, Words};
-use crate::activation::Unit;
+use super::{PANEL_ROWS, U32x16};
+use crate::activation::QBlock;
 
-/// Operations on words of [`Simd::LANES`] rows of a panel, four codes of a row each; implemented on the
-/// tokens of `stonechat_compute::simd`.
+/// Operations on [`Simd::LANES`] rows of a panel, a quad (four quants) of each row; implemented on the tokens of
+/// `stonechat_compute::simd`.
 ///
 /// Methods must be called inside the token's feature context, or they compile to function calls; they are
 /// correct either way.
+///
+/// | | AVX2 | AVX-VNNI | AVX-512 VNNI | NEON, wasm | NEON dotprod |
+/// |---|---|---|---|---|---|
+/// | lanes | 8 | 8 | 16 | 4 | 4 |
+/// | products | `pmaddubsw` | `dpbusd` | `dpbusd` | widening multiply | `sdot` |
+/// | weight bytes | signed | offset by 128 | offset by 128 | signed | signed |
+/// | sums | 16 bits, widened | 32 bits | 32 bits | 16 bits, widened | 32 bits |
 pub(super) trait PanelSimd: Simd {
-    /// A word of each of `LANES` rows.
-    type Words: Copy;
-    /// Sums of products of `LANES` rows, in integers.
+    /// 32 bits of each of `LANES` rows.
+    type U32s: Copy;
+    /// Integer sums of products of `LANES` rows.
     type Sums: Copy;
 
-    /// Rows of activations that pass a panel together, as many as have their sums in registers: 4 or 8.
-    const TILE_ROWS: usize;
+    /// Rows of activations that GEMV multiplies together, as many as have their sums in registers: 4 or 8.
+    const MR: usize;
 
-    /// How many groups of four 7-bit codes [`dot`](Self::dot) adds before the sums must be
-    /// [widened](Self::widen); twice as many for each bit less.
+    /// Quads of 7-bit quants that [`dot`](Self::dot) adds before sums must be [widened](Self::widen); twice as many for
+    /// each bit less.
     const HEADROOM: usize;
 
-    /// What the bytes that [`dot_bytes`](Self::dot_bytes) takes are larger than the values they stand for:
-    /// 128 where the dot product wants unsigned bytes, else 0.
+    /// Offset of the bytes that [`dot_bytes`](Self::dot_bytes) takes: 128 where the instruction wants unsigned bytes,
+    /// else 0.
     const BYTE_OFFSET: u8;
 
     /// Calls `f` in the token's feature context.
     fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output;
 
-    /// Loads part `part` of a word, of `16 / LANES`.
-    fn load_word(self, word: &Words, part: usize) -> Self::Words;
+    /// Loads part `part` of a vector, of `16 / LANES`.
+    fn load_u32s(self, x: &U32x16, part: usize) -> Self::U32s;
 
     /// Loads 16-bit integers.
-    fn load_u16(self, x: &[u16; PANEL_ROWS], part: usize) -> Self::Words;
+    fn load_u16(self, x: &[u16; PANEL_ROWS], part: usize) -> Self::U32s;
 
-    /// Every byte masked.
-    fn mask(self, x: Self::Words, mask: u8) -> Self::Words;
+    /// Masks every byte.
+    fn mask(self, x: Self::U32s, mask: u8) -> Self::U32s;
 
     /// Bitwise or.
-    fn or(self, x: Self::Words, y: Self::Words) -> Self::Words;
+    fn or(self, x: Self::U32s, y: Self::U32s) -> Self::U32s;
 
-    /// Every byte shifted right; its high `n` bits may come from a neighbour.
-    fn shift_right(self, x: Self::Words, n: usize) -> Self::Words;
+    /// Shifts every byte right; its high `n` bits may come from a neighbour.
+    fn shift_right(self, x: Self::U32s, n: usize) -> Self::U32s;
 
-    /// Every byte shifted left; its low `n` bits may come from a neighbour.
-    fn shift_left(self, x: Self::Words, n: usize) -> Self::Words;
+    /// Shifts every byte left; its low `n` bits may come from a neighbour.
+    fn shift_left(self, x: Self::U32s, n: usize) -> Self::U32s;
 
-    /// Every byte, below 16, replaced by that entry of `table`.
-    fn lookup(self, table: &[u8; 16], x: Self::Words) -> Self::Words;
+    /// `table[byte]` for every byte, below 16.
+    fn lookup(self, table: &[u8; 16], x: Self::U32s) -> Self::U32s;
 
-    /// Bytes that are 128 larger than the values they stand for as [`dot_bytes`](Self::dot_bytes) wants them.
-    fn unbias(self, x: Self::Words) -> Self::Words;
+    /// Converts bytes offset by 128 to bytes offset by [`BYTE_OFFSET`](Self::BYTE_OFFSET).
+    fn unbias(self, x: Self::U32s) -> Self::U32s;
 
-    /// Bits `at .. at + n` of every word.
-    fn bits(self, x: Self::Words, at: usize, n: usize) -> Self::Words;
+    /// Bits `at .. at + n` of every lane.
+    fn bits(self, x: Self::U32s, at: usize, n: usize) -> Self::U32s;
 
-    /// Byte `at` of every word, signed.
-    fn signed_byte(self, x: Self::Words, at: usize) -> Self::Words;
+    /// Byte `at` of every lane, sign-extended.
+    fn signed_byte(self, x: Self::U32s, at: usize) -> Self::U32s;
 
-    /// Small integers as floats.
-    fn to_floats(self, x: Self::Words) -> F32<Self>;
+    /// Converts small integers.
+    fn to_floats(self, x: Self::U32s) -> F32<Self>;
 
-    /// Sums with nothing in them, or already `offset`: either this method adds it or [`finish`](Self::finish).
+    /// Sums of `offset` or 0: either this method adds it or [`finish`](Self::finish).
     fn start(self, offset: i32) -> Self::Sums;
 
-    /// Adds the products of four codes of each row, at most 127, with values `4 g ..` of `x`.
-    fn dot(self, sums: Self::Sums, codes: Self::Words, x: &Unit, g: usize) -> Self::Sums;
+    /// Adds `dot4(w, x.quads()[quad])` for quants `w <= 127`.
+    fn dot(self, sums: Self::Sums, w: Self::U32s, x: &QBlock, quad: usize) -> Self::Sums;
 
-    /// The same with any bytes, which are [`BYTE_OFFSET`](Self::BYTE_OFFSET) too large.
-    fn dot_bytes(self, sums: Self::Sums, bytes: Self::Words, x: &Unit, g: usize) -> Self::Sums;
+    /// Adds `dot4(w, x.quads()[quad])` for any bytes `w`, offset by [`BYTE_OFFSET`](Self::BYTE_OFFSET).
+    fn dot_bytes(self, sums: Self::Sums, w: Self::U32s, x: &QBlock, quad: usize) -> Self::Sums;
 
-    /// Makes room for [`HEADROOM`](Self::HEADROOM) more.
+    /// Adds narrow sums to wide ones, for [`HEADROOM`](Self::HEADROOM) more quads.
     fn widen(self, sums: Self::Sums) -> Self::Sums;
 
-    /// The sums and `offset`, which [`start`](Self::start) also got.
+    /// The sums and `offset`, which [`start`](Self::start) also got, as floats.
     fn finish(self, sums: Self::Sums, offset: i32) -> F32<Self>;
 
     /// Widens f16 values.

@@ -100,7 +100,7 @@ fn products_on(cpu: &Cpu) {
     }
 }
 
-/// A row's results are the same bits alone and among others, but for tiles, which round it in another way.
+/// A row's results are the same bits for any number of rows, except with AMX, whose GEMM rounds to bf16.
 #[test]
 fn a_row_does_not_depend_on_those_beside_it() {
     for isa in Isa::available().into_iter().filter(|isa| isa.name() != "amx") {
@@ -157,7 +157,7 @@ fn products_side_by_side_are_those_alone() {
     }
 }
 
-/// What passes between the products as integers or on tiles is what rounding their results makes.
+/// `gated_packed` gives the activations that quantizing the separate products gives.
 #[test]
 fn gated_products_become_the_activations_that_rounding_them_makes() {
     for isa in Isa::available() {

@@ -1,12 +1,12 @@
-//! [`I8Dot`]: what the fused dot kernels need from an instruction set.
+//! [`I8Dot`]: the integer operations of the fused dot products.
 
 use stonechat_compute::simd::Simd;
 
 use crate::block::Half;
 
-/// Operations on units of 32 weights, implemented on the tokens of `stonechat_compute::simd`.
+/// Operations on 32 weights, implemented on the tokens of `stonechat_compute::simd`.
 ///
-/// On every instruction set a dot product of two units ends in eight partial sums, the first four
+/// On every instruction set a dot product of 32 values ends in eight partial sums, the first four
 /// over products 0..16 and the others over products 16..32, each exact. All tiers with fused
 /// multiply-add therefore return the same bits.
 ///
@@ -29,13 +29,13 @@ pub trait I8Dot: Simd {
     /// Widens eight f16.
     fn halves(self, x: [Half; 8]) -> Self::Floats;
 
-    /// Eight times `x` widened; unlike [`half`](Self::half) it waits for no other register.
+    /// Widens `x` to all lanes; unlike [`half`](Self::half) without a dependency on another register.
     fn splat_half(self, x: Half) -> Self::Floats;
 
-    /// Eight small integers.
+    /// Converts eight unsigned bytes.
     fn widen_unsigned(self, x: [u8; 8]) -> Self::Floats;
 
-    /// Eight small integers.
+    /// Converts eight signed bytes.
     fn widen_signed(self, x: [u8; 8]) -> Self::Floats;
 
     /// Loads eight values, each into two neighbouring lanes.
@@ -50,13 +50,13 @@ pub trait I8Dot: Simd {
     /// Byte `i` is 16 where bit `i` is set, else 0.
     fn spread_bits(self, bits: u32) -> Self::Bytes;
 
-    /// Byte `i` negated where bit `i` is set.
+    /// Negates byte `i` where bit `i` is set.
     fn negate(self, x: Self::Bytes, bits: u32) -> Self::Bytes;
 
-    /// Every byte, below 16, replaced by that entry of `table`.
+    /// `table[byte]` for every byte, below 16.
     fn lookup(self, table: &[i8; 16], x: Self::Bytes) -> Self::Bytes;
 
-    /// Every byte masked.
+    /// Masks every byte.
     fn mask(self, x: Self::Bytes, mask: u8) -> Self::Bytes;
 
     /// Bitwise or.
@@ -75,7 +75,7 @@ pub trait I8Dot: Simd {
     /// Products of signed weights with signed activations `a >= -127`.
     fn dot_signed(self, w: Self::Bytes, a: Self::Bytes) -> Self::Ints;
 
-    /// Converts; the sums of one unit are exact in f32.
+    /// Converts; sums of 32 products are exact in f32.
     fn to_floats(self, x: Self::Ints) -> Self::Floats;
 
     /// Loads eight values.
@@ -84,10 +84,10 @@ pub trait I8Dot: Simd {
     /// The lanes.
     fn to_array(self, x: Self::Floats) -> [f32; 8];
 
-    /// Eight times `x`.
+    /// `x` in all lanes.
     fn splat_floats(self, x: f32) -> Self::Floats;
 
-    /// Four times `low`, four times `high`.
+    /// `low` in lanes 0..4, `high` in lanes 4..8.
     fn pair(self, low: f32, high: f32) -> Self::Floats;
 
     /// `a * b`.

@@ -1,4 +1,4 @@
-//! [`I8Dot`] in plain Rust: the reference tier, and what tiers without their own code use.
+//! [`I8Dot`] in plain Rust: the reference tier, also for NEON and WebAssembly.
 //!
 //! Loops run over fixed arrays, so that the compiler turns them into the vector instructions of
 //! the feature context they are inlined into.

@@ -1,9 +1,9 @@
-//! [`I8Dot`] on x86-64. A unit fills a 256-bit register; AVX-512 tiers keep that width, and the
-//! VNNI tier replaces the three-instruction dot product by one.
+//! [`I8Dot`] on x86-64. 32 weights fill a 256-bit register; AVX-512 VNNI keeps that width, and its `vpdpbusd` replaces
+//! `vpmaddubsw`, `vpmaddwd`.
 
 use std::arch::x86_64::{__m256, __m256i, _mm256_dpbusd_epi32};
 
-use stonechat_compute::simd::{Avx2, Avx512, Avx512Vnni};
+use stonechat_compute::simd::{Avx2, Avx512Vnni};
 
 use super::I8Dot;
 use crate::block::Half;
@@ -196,153 +196,94 @@ fn byte_mask(token: Avx2, bits: u32) -> __m256i {
     token.avx2._mm256_cmpeq_epi8(kept, bytemuck::cast(BITS))
 }
 
-/// Implements `I8Dot` for a 512-bit token by the 256-bit one, except for the dot products.
-macro_rules! by_avx2 {
-    ($token:ty, $avx2:expr, $name:literal, $($dots:item)*) => {
-        impl I8Dot for $token {
-            type Bytes = __m256i;
-            type Ints = __m256i;
-            type Floats = __m256;
-
-            const DOT_NAME: &'static str = $name;
-
-            #[inline(always)]
-            fn half(self, x: Half) -> f32 {
-                $avx2(self).half(x)
-            }
-
-            #[inline(always)]
-            fn halves(self, x: [Half; 8]) -> __m256 {
-                $avx2(self).halves(x)
-            }
-
-            #[inline(always)]
-            fn splat_half(self, x: Half) -> __m256 {
-                $avx2(self).splat_half(x)
-            }
-
-            #[inline(always)]
-            fn widen_unsigned(self, x: [u8; 8]) -> __m256 {
-                $avx2(self).widen_unsigned(x)
-            }
-
-            #[inline(always)]
-            fn widen_signed(self, x: [u8; 8]) -> __m256 {
-                $avx2(self).widen_signed(x)
-            }
-
-            #[inline(always)]
-            fn load_twice(self, x: &[f32; 8]) -> [__m256; 2] {
-                $avx2(self).load_twice(x)
-            }
-
-            #[inline(always)]
-            fn load_bytes(self, x: &[u8; 32]) -> __m256i {
-                $avx2(self).load_bytes(x)
-            }
-
-            #[inline(always)]
-            fn nibbles(self, x: &[u8; 16]) -> __m256i {
-                $avx2(self).nibbles(x)
-            }
-
-            #[inline(always)]
-            fn spread_bits(self, bits: u32) -> __m256i {
-                self.avx512bw._mm256_maskz_set1_epi8(bits, 16)
-            }
-
-            #[inline(always)]
-            fn negate(self, x: __m256i, bits: u32) -> __m256i {
-                let zero = self.avx._mm256_setzero_si256();
-                self.avx512bw._mm256_mask_sub_epi8(x, bits, zero, x)
-            }
-
-            #[inline(always)]
-            fn lookup(self, table: &[i8; 16], x: __m256i) -> __m256i {
-                $avx2(self).lookup(table, x)
-            }
-
-            #[inline(always)]
-            fn mask(self, x: __m256i, mask: u8) -> __m256i {
-                $avx2(self).mask(x, mask)
-            }
-
-            #[inline(always)]
-            fn or(self, x: __m256i, y: __m256i) -> __m256i {
-                $avx2(self).or(x, y)
-            }
-
-            #[inline(always)]
-            fn shift_right<const N: i32>(self, x: __m256i) -> __m256i {
-                $avx2(self).shift_right::<N>(x)
-            }
-
-            #[inline(always)]
-            fn shift_left<const N: i32>(self, x: __m256i) -> __m256i {
-                $avx2(self).shift_left::<N>(x)
-            }
-
-            $($dots)*
-
-            #[inline(always)]
-            fn to_floats(self, x: __m256i) -> __m256 {
-                $avx2(self).to_floats(x)
-            }
-
-            #[inline(always)]
-            fn load_floats(self, x: &[f32; 8]) -> __m256 {
-                $avx2(self).load_floats(x)
-            }
-
-            #[inline(always)]
-            fn to_array(self, x: __m256) -> [f32; 8] {
-                $avx2(self).to_array(x)
-            }
-
-            #[inline(always)]
-            fn splat_floats(self, x: f32) -> __m256 {
-                $avx2(self).splat_floats(x)
-            }
-
-            #[inline(always)]
-            fn pair(self, low: f32, high: f32) -> __m256 {
-                $avx2(self).pair(low, high)
-            }
-
-            #[inline(always)]
-            fn scale_floats(self, a: __m256, b: __m256) -> __m256 {
-                $avx2(self).scale_floats(a, b)
-            }
-
-            #[inline(always)]
-            fn fused(self, a: __m256, b: __m256, c: __m256) -> __m256 {
-                $avx2(self).fused(a, b, c)
-            }
-
-            #[inline(always)]
-            fn sum(self, x: __m256) -> f32 {
-                $avx2(self).sum(x)
-            }
-        }
-    };
+/// The 256-bit token that a 512-bit CPU also satisfies.
+#[inline(always)]
+fn avx2(token: Avx512Vnni) -> Avx2 {
+    token.avx512().avx2()
 }
 
-by_avx2! {
-    Avx512, Avx512::avx2, "avx512-maddubs",
+impl I8Dot for Avx512Vnni {
+    type Bytes = __m256i;
+    type Ints = __m256i;
+    type Floats = __m256;
+
+    const DOT_NAME: &'static str = "avx512-vnni";
 
     #[inline(always)]
-    fn dot_unsigned(self, w: __m256i, a: __m256i) -> __m256i {
-        self.avx2().dot_unsigned(w, a)
+    fn half(self, x: Half) -> f32 {
+        avx2(self).half(x)
     }
 
     #[inline(always)]
-    fn dot_signed(self, w: __m256i, a: __m256i) -> __m256i {
-        self.avx2().dot_signed(w, a)
+    fn halves(self, x: [Half; 8]) -> __m256 {
+        avx2(self).halves(x)
     }
-}
 
-by_avx2! {
-    Avx512Vnni, |token: Avx512Vnni| token.avx512().avx2(), "avx512-vnni",
+    #[inline(always)]
+    fn splat_half(self, x: Half) -> __m256 {
+        avx2(self).splat_half(x)
+    }
+
+    #[inline(always)]
+    fn widen_unsigned(self, x: [u8; 8]) -> __m256 {
+        avx2(self).widen_unsigned(x)
+    }
+
+    #[inline(always)]
+    fn widen_signed(self, x: [u8; 8]) -> __m256 {
+        avx2(self).widen_signed(x)
+    }
+
+    #[inline(always)]
+    fn load_twice(self, x: &[f32; 8]) -> [__m256; 2] {
+        avx2(self).load_twice(x)
+    }
+
+    #[inline(always)]
+    fn load_bytes(self, x: &[u8; 32]) -> __m256i {
+        avx2(self).load_bytes(x)
+    }
+
+    #[inline(always)]
+    fn nibbles(self, x: &[u8; 16]) -> __m256i {
+        avx2(self).nibbles(x)
+    }
+
+    #[inline(always)]
+    fn spread_bits(self, bits: u32) -> __m256i {
+        self.avx512bw._mm256_maskz_set1_epi8(bits, 16)
+    }
+
+    #[inline(always)]
+    fn negate(self, x: __m256i, bits: u32) -> __m256i {
+        let zero = self.avx._mm256_setzero_si256();
+        self.avx512bw._mm256_mask_sub_epi8(x, bits, zero, x)
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: &[i8; 16], x: __m256i) -> __m256i {
+        avx2(self).lookup(table, x)
+    }
+
+    #[inline(always)]
+    fn mask(self, x: __m256i, mask: u8) -> __m256i {
+        avx2(self).mask(x, mask)
+    }
+
+    #[inline(always)]
+    fn or(self, x: __m256i, y: __m256i) -> __m256i {
+        avx2(self).or(x, y)
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: i32>(self, x: __m256i) -> __m256i {
+        avx2(self).shift_right::<N>(x)
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: i32>(self, x: __m256i) -> __m256i {
+        avx2(self).shift_left::<N>(x)
+    }
 
     #[inline(always)]
     fn dot_unsigned(self, w: __m256i, a: __m256i) -> __m256i {
@@ -355,5 +296,45 @@ by_avx2! {
     fn dot_signed(self, w: __m256i, a: __m256i) -> __m256i {
         let magnitude = self.avx2._mm256_abs_epi8(w);
         self.dot_unsigned(magnitude, self.avx2._mm256_sign_epi8(a, w))
+    }
+
+    #[inline(always)]
+    fn to_floats(self, x: __m256i) -> __m256 {
+        avx2(self).to_floats(x)
+    }
+
+    #[inline(always)]
+    fn load_floats(self, x: &[f32; 8]) -> __m256 {
+        avx2(self).load_floats(x)
+    }
+
+    #[inline(always)]
+    fn to_array(self, x: __m256) -> [f32; 8] {
+        avx2(self).to_array(x)
+    }
+
+    #[inline(always)]
+    fn splat_floats(self, x: f32) -> __m256 {
+        avx2(self).splat_floats(x)
+    }
+
+    #[inline(always)]
+    fn pair(self, low: f32, high: f32) -> __m256 {
+        avx2(self).pair(low, high)
+    }
+
+    #[inline(always)]
+    fn scale_floats(self, a: __m256, b: __m256) -> __m256 {
+        avx2(self).scale_floats(a, b)
+    }
+
+    #[inline(always)]
+    fn fused(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        avx2(self).fused(a, b, c)
+    }
+
+    #[inline(always)]
+    fn sum(self, x: __m256) -> f32 {
+        avx2(self).sum(x)
     }
 }

@@ -2,108 +2,118 @@
 
 use stonechat_compute::simd::F32;
 
-use crate::packed::kernel::{Block, Codes, Format, Groups, Sink};
+use super::{Accumulator, Format, LoadQuants, QuantGroups};
+use crate::packed::block::PanelBlock;
 use crate::packed::simd::PanelSimd;
 
-/// Two bits of units `2 pair` and `2 pair + 1`; a word has them of four units. `first` is the first of these
-/// words.
+/// Two bits of q8 blocks `2 pair` and `2 pair + 1`: vector `first + 8 h + quad` has those of q8 blocks `4 h .. 4 h + 4`,
+/// the lowest first.
 struct TwoBits<'a> {
-    block: Block<'a>,
+    block: PanelBlock<'a>,
     first: usize,
     pair: usize,
 }
 
-impl<S: PanelSimd> Groups<S, 2> for TwoBits<'_> {
+impl<S: PanelSimd> LoadQuants<S, 2> for TwoBits<'_> {
     #[inline(always)]
-    fn group(&self, s: S, g: usize) -> [S::Words; 2] {
-        let word = self.block.word(s, self.first + 8 * (self.pair / 2) + g);
-        let q = s.shift_right(word, 4 * (self.pair % 2));
+    fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 2] {
+        let bits = self.block.load(s, self.first + 8 * (self.pair / 2) + quad);
+        let q = s.shift_right(bits, 4 * (self.pair % 2));
         [s.mask(q, 3), s.mask(s.shift_right(q, 2), 3)]
     }
 }
 
-/// `Q2_K`: one word of two factors, 4 of scales and mins, 16 of values.
+/// `Q2_K`.
+///
+/// ```text
+/// vector 0        f16 d, f16 dmin
+/// vectors 1..5    byte i = group 4 (vector - 1) + i: scale in bits 0..4, min in bits 4..8
+/// vectors 5..21   two bits
+/// ```
 pub(in crate::packed) struct Q2K;
 
 impl Format for Q2K {
-    const N_WORDS: usize = 21;
-    const UNITS: usize = 8;
+    const BLOCK_VECTORS: usize = 21;
+    const QBLOCKS: usize = 8;
 
     #[inline(always)]
-    unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
-        let [factor, min] = block.factor_pair(s, 0);
-        let min = s.mul(min, s.splat(-1.0));
+    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
+        let [d, dmin] = block.load_f16_pair(s, 0);
+        let dmin = s.mul(dmin, s.splat(-1.0));
         for pair in 0..4 {
-            let packed = block.word(s, 1 + pair);
+            let packed = block.load(s, 1 + pair);
             for part in 0..2 {
-                // Byte `2 n + part` has a scale and a min of four bits.
                 let (a, b) = (8 * part, 8 * (2 + part));
                 let bits = |at| s.to_floats(s.bits(packed, at, 4));
-                let of = Codes {
-                    units: [2 * pair, 2 * pair + 1],
-                    groups: 4 * part..4 * part + 4,
+                let groups = QuantGroups {
+                    qblocks: [2 * pair, 2 * pair + 1],
+                    quads: 4 * part..4 * part + 4,
                     offset: 0,
-                    scales: [s.mul(factor, bits(a)), s.mul(factor, bits(b))],
-                    mins: Some([s.mul(min, bits(a + 4)), s.mul(min, bits(b + 4))]),
+                    scales: [s.mul(d, bits(a)), s.mul(d, bits(b))],
+                    mins: Some([s.mul(dmin, bits(a + 4)), s.mul(dmin, bits(b + 4))]),
                 };
-                // SAFETY: `2 * pair + 1 < 8`, and the caller vouches for eight units.
-                unsafe { sink.take::<2, 2>(s, of, &TwoBits { block, first: 5, pair }) };
+                sink.accumulate::<2, 2>(s, groups, &TwoBits { block, first: 5, pair });
             }
         }
     }
 }
 
-/// `Q3_K`: 3 words of scales, 8 of third bits, 16 of two bits.
+/// `Q3_K`, with the block scale in a vector of scales.
+///
+/// ```text
+/// vectors 0..3     6-bit scales
+/// vectors 3..11    quad g of 32 bytes: bit u of each byte = third bit in q8 block u
+/// vectors 11..27   two bits
+/// ```
 pub(in crate::packed) struct Q3K;
 
-/// Two bits and a third, which the words after the scales have.
+/// Two bits and a third, from vectors 3 to 10.
 struct ThreeBits<'a>(TwoBits<'a>);
 
-impl<S: PanelSimd> Groups<S, 2> for ThreeBits<'_> {
+impl<S: PanelSimd> LoadQuants<S, 2> for ThreeBits<'_> {
     #[inline(always)]
-    fn group(&self, s: S, g: usize) -> [S::Words; 2] {
-        let [low, high] = self.0.group(s, g);
-        let bits = s.shift_right(self.0.block.word_again(s, 3 + g), 2 * self.0.pair);
+    fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 2] {
+        let [low, high] = self.0.load_quants(s, quad);
+        let bits = s.shift_right(self.0.block.load_again(s, 3 + quad), 2 * self.0.pair);
         let third = [s.shift_left(bits, 2), s.shift_left(bits, 1)];
         [s.or(low, s.mask(third[0], 4)), s.or(high, s.mask(third[1], 4))]
     }
 }
 
-/// Scale of group `group`: four bits in the first two words of scales, two in the third.
+/// Scale of group `group`, minus 32: low four bits in the first two vectors, high two in the third.
 #[inline(always)]
-fn scale<S: PanelSimd>(s: S, words: [S::Words; 3], group: usize) -> F32<S> {
-    let low = s.bits(words[group % 8 / 4], 8 * (group % 4) + 4 * (group / 8), 4);
-    let top = s.bits(words[2], 8 * (group % 4) + 2 * (group / 4), 2);
-    s.sub(s.to_floats(s.or(low, s.shift_left(top, 4))), s.splat(32.0))
+fn scale<S: PanelSimd>(s: S, packed: [S::U32s; 3], group: usize) -> F32<S> {
+    let low = s.bits(packed[group % 8 / 4], 8 * (group % 4) + 4 * (group / 8), 4);
+    let high = s.bits(packed[2], 8 * (group % 4) + 2 * (group / 4), 2);
+    s.sub(s.to_floats(s.or(low, s.shift_left(high, 4))), s.splat(32.0))
 }
 
 impl Format for Q3K {
-    const N_WORDS: usize = 27;
-    const UNITS: usize = 8;
-    const SHARING: usize = 2;
+    const BLOCK_VECTORS: usize = 27;
+    const QBLOCKS: usize = 8;
+    const BLOCKS_PER_SCALE_VECTOR: usize = 2;
 
     #[inline(always)]
-    unsafe fn unpack<S: PanelSimd>(s: S, block: Block<'_>, sink: &mut impl Sink<S>) {
-        let factor = block.lone_factor(s);
-        block.ask_for(3..11);
-        let packed = [block.word(s, 0), block.word(s, 1), block.word(s, 2)];
+    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
+        let d = block.load_scale_f16(s);
+        block.prefetch_for(3..11);
+        let packed = [block.load(s, 0), block.load(s, 1), block.load(s, 2)];
         let mut scales = [s.splat(0.0); 16];
         for (group, to) in scales.iter_mut().enumerate() {
-            *to = s.mul(factor, scale(s, packed, group));
+            *to = s.mul(d, scale(s, packed, group));
         }
         for pair in 0..4 {
             let u = 2 * pair;
             for part in 0..2 {
-                let codes = ThreeBits(TwoBits { block, first: 11, pair });
-                let of = Codes {
-                    units: [u, u + 1],
-                    groups: 4 * part..4 * part + 4,
+                let quants = ThreeBits(TwoBits { block, first: 11, pair });
+                let groups = QuantGroups {
+                    qblocks: [u, u + 1],
+                    quads: 4 * part..4 * part + 4,
                     offset: 4,
                     scales: [scales[2 * u + part], scales[2 * u + 2 + part]],
                     mins: None,
                 };
-                // SAFETY: `u + 1 < 8`; there are eight units by contract.
-                unsafe { sink.take::<2, 3>(s, of, &codes) };
+                sink.accumulate::<2, 3>(s, groups, &quants);
             }
         }
     }

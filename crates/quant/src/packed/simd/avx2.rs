@@ -1,25 +1,25 @@
-//! [`PanelSimd`] on 256-bit vectors: half of a panel's rows. With AVX-VNNI one instruction adds four products
-//! of each row; without, pairs of products are added in 16 bits, as long as they fit there.
+//! [`PanelSimd`] on 256-bit vectors: 8 of a panel's 16 rows. `vpdpbusd` of AVX-VNNI adds four products per row; AVX2
+//! adds pairs of products in 16 bits (`vpmaddubsw`), and widens the sums before they overflow.
 
 use std::arch::x86_64::{__m256i, _mm256_dpbusd_avx_epi32};
 
 use stonechat_compute::simd::{Avx2, AvxVnni, F32, NullaryFnOnce};
 
 use super::PanelSimd;
-use crate::activation::Unit;
-use crate::packed::wide::WideSimd;
-use crate::packed::{PANEL_ROWS, Words};
+use crate::activation::QBlock;
+use crate::packed::gemm::GemmSimd;
+use crate::packed::{PANEL_ROWS, U32x16};
 
-/// Sums of pairs of products in 16 bits, and what was widened of them.
+/// Sums of pairs of products in 16 bits, and the 32-bit sums they were widened to.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Narrow(__m256i, __m256i);
 
-/// What does not depend on the dot product: `$avx2` gives the token without it.
+/// Methods that do not depend on the dot product. `$avx2` gives the AVX2 token.
 macro_rules! common {
     ($avx2:expr) => {
-        type Words = __m256i;
+        type U32s = __m256i;
 
-        const TILE_ROWS: usize = 4;
+        const MR: usize = 4;
 
         #[inline(always)]
         fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output {
@@ -27,8 +27,8 @@ macro_rules! common {
         }
 
         #[inline(always)]
-        fn load_word(self, word: &Words, part: usize) -> __m256i {
-            bytemuck::cast(word.0.as_chunks::<8>().0[part])
+        fn load_u32s(self, x: &U32x16, part: usize) -> __m256i {
+            bytemuck::cast(x.0.as_chunks::<8>().0[part])
         }
 
         #[inline(always)]
@@ -103,18 +103,18 @@ impl PanelSimd for Avx2 {
     }
 
     #[inline(always)]
-    fn dot(self, sums: Narrow, codes: __m256i, x: &Unit, g: usize) -> Narrow {
-        let four = self.avx._mm256_set1_epi32(x.words()[g]);
-        let pairs = self.avx2._mm256_maddubs_epi16(codes, four);
+    fn dot(self, sums: Narrow, w: __m256i, x: &QBlock, quad: usize) -> Narrow {
+        let four = self.avx._mm256_set1_epi32(x.quads()[quad]);
+        let pairs = self.avx2._mm256_maddubs_epi16(w, four);
         Narrow(self.avx2._mm256_add_epi16(sums.0, pairs), sums.1)
     }
 
     #[inline(always)]
-    fn dot_bytes(self, sums: Narrow, bytes: __m256i, x: &Unit, g: usize) -> Narrow {
-        // |byte| <= 128 and |x| <= 127: two products reach 32512 at most.
-        let four = self.avx._mm256_set1_epi32(x.words()[g]);
-        let four = self.avx2._mm256_sign_epi8(four, bytes);
-        let pairs = self.avx2._mm256_maddubs_epi16(self.avx2._mm256_abs_epi8(bytes), four);
+    fn dot_bytes(self, sums: Narrow, w: __m256i, x: &QBlock, quad: usize) -> Narrow {
+        // |w| <= 128 and |x| <= 127: two products reach 32512 at most.
+        let four = self.avx._mm256_set1_epi32(x.quads()[quad]);
+        let four = self.avx2._mm256_sign_epi8(four, w);
+        let pairs = self.avx2._mm256_maddubs_epi16(self.avx2._mm256_abs_epi8(w), four);
         Narrow(self.avx2._mm256_add_epi16(sums.0, pairs), sums.1)
     }
 
@@ -150,15 +150,15 @@ impl PanelSimd for AvxVnni {
     }
 
     #[inline(always)]
-    fn dot(self, sums: __m256i, codes: __m256i, x: &Unit, g: usize) -> __m256i {
-        let four = self.avx2().avx._mm256_set1_epi32(x.words()[g]);
+    fn dot(self, sums: __m256i, w: __m256i, x: &QBlock, quad: usize) -> __m256i {
+        let four = self.avx2().avx._mm256_set1_epi32(x.quads()[quad]);
         // SAFETY: the token proves AVX-VNNI.
-        unsafe { _mm256_dpbusd_avx_epi32(sums, codes, four) }
+        unsafe { _mm256_dpbusd_avx_epi32(sums, w, four) }
     }
 
     #[inline(always)]
-    fn dot_bytes(self, sums: __m256i, bytes: __m256i, x: &Unit, g: usize) -> __m256i {
-        self.dot(sums, bytes, x, g)
+    fn dot_bytes(self, sums: __m256i, w: __m256i, x: &QBlock, quad: usize) -> __m256i {
+        self.dot(sums, w, x, quad)
     }
 
     #[inline(always)]
@@ -172,8 +172,8 @@ impl PanelSimd for AvxVnni {
     }
 }
 
-impl WideSimd for Avx2 {
-    const IS_BYTES: bool = false;
+impl GemmSimd for Avx2 {
+    const HAS_VNNI: bool = false;
 
     #[inline(always)]
     fn add_to_bytes(self, x: __m256i, more: u8) -> __m256i {
@@ -181,8 +181,8 @@ impl WideSimd for Avx2 {
     }
 }
 
-impl WideSimd for AvxVnni {
-    const IS_BYTES: bool = true;
+impl GemmSimd for AvxVnni {
+    const HAS_VNNI: bool = true;
 
     #[inline(always)]
     fn add_to_bytes(self, x: __m256i, more: u8) -> __m256i {

@@ -1,93 +1,81 @@
-//! [`PanelSimd`] on 512-bit vectors, one word of each row of a panel: with VNNI one instruction multiplies
-//! 64 unsigned codes with signed activations and adds four products each; without, three do.
+//! [`PanelSimd`] on 512-bit vectors, the 16 rows of a panel: `vpdpbusd` multiplies 64 unsigned
+//! bytes with signed activations and adds four products per row.
 
 use std::arch::x86_64::{__m512i, _mm512_dpbusd_epi32};
 
-use stonechat_compute::simd::{Avx512, Avx512Vnni, F32, NullaryFnOnce};
+use stonechat_compute::simd::{Avx512Vnni, F32, NullaryFnOnce};
 
 use super::PanelSimd;
-use crate::activation::Unit;
-use crate::packed::wide::WideSimd;
-use crate::packed::{PANEL_ROWS, Words};
-
-/// Sums of pairs of products in 16 bits, and what was widened of them.
-#[derive(Clone, Copy)]
-pub(in super::super) struct Narrow(__m512i, __m512i);
-
-/// What does not depend on the dot product.
-macro_rules! common {
-    () => {
-        type Words = __m512i;
-
-        const TILE_ROWS: usize = 8;
-
-        #[inline(always)]
-        fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output {
-            Self::vectorize(self, f)
-        }
-
-        #[inline(always)]
-        fn load_word(self, word: &Words, part: usize) -> __m512i {
-            debug_assert_eq!(part, 0);
-            bytemuck::cast(*word)
-        }
-
-        #[inline(always)]
-        fn load_u16(self, x: &[u16; PANEL_ROWS], part: usize) -> __m512i {
-            debug_assert_eq!(part, 0);
-            self.avx512f._mm512_cvtepu16_epi32(bytemuck::cast(*x))
-        }
-
-        #[inline(always)]
-        fn mask(self, x: __m512i, mask: u8) -> __m512i {
-            self.avx512f._mm512_and_si512(x, self.avx512f._mm512_set1_epi8(mask as i8))
-        }
-
-        #[inline(always)]
-        fn or(self, x: __m512i, y: __m512i) -> __m512i {
-            self.avx512f._mm512_or_si512(x, y)
-        }
-
-        #[inline(always)]
-        fn shift_right(self, x: __m512i, n: usize) -> __m512i {
-            self.avx512bw._mm512_srl_epi16(x, self.sse2._mm_cvtsi32_si128(n as i32))
-        }
-
-        #[inline(always)]
-        fn shift_left(self, x: __m512i, n: usize) -> __m512i {
-            self.avx512bw._mm512_sll_epi16(x, self.sse2._mm_cvtsi32_si128(n as i32))
-        }
-
-        #[inline(always)]
-        fn lookup(self, table: &[u8; 16], x: __m512i) -> __m512i {
-            let table = self.avx512f._mm512_broadcast_i32x4(bytemuck::cast(*table));
-            self.avx512bw._mm512_shuffle_epi8(table, x)
-        }
-
-        #[inline(always)]
-        fn bits(self, x: __m512i, at: usize, n: usize) -> __m512i {
-            let low = self.avx512f._mm512_srl_epi32(x, self.sse2._mm_cvtsi32_si128(at as i32));
-            self.avx512f._mm512_and_si512(low, self.avx512f._mm512_set1_epi32((1 << n) - 1))
-        }
-
-        #[inline(always)]
-        fn signed_byte(self, x: __m512i, at: usize) -> __m512i {
-            let top = self.sse2._mm_cvtsi32_si128(24 - 8 * at as i32);
-            let all = self.sse2._mm_cvtsi32_si128(24);
-            self.avx512f._mm512_sra_epi32(self.avx512f._mm512_sll_epi32(x, top), all)
-        }
-
-        #[inline(always)]
-        fn to_floats(self, x: __m512i) -> F32<Self> {
-            bytemuck::cast(self.avx512f._mm512_cvtepi32_ps(x))
-        }
-    };
-}
+use crate::activation::QBlock;
+use crate::packed::gemm::GemmSimd;
+use crate::packed::{PANEL_ROWS, U32x16};
 
 impl PanelSimd for Avx512Vnni {
-    common!();
-
+    type U32s = __m512i;
     type Sums = __m512i;
+
+    const MR: usize = 8;
+
+    #[inline(always)]
+    fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output {
+        Self::vectorize(self, f)
+    }
+
+    #[inline(always)]
+    fn load_u32s(self, x: &U32x16, part: usize) -> __m512i {
+        debug_assert_eq!(part, 0);
+        bytemuck::cast(*x)
+    }
+
+    #[inline(always)]
+    fn load_u16(self, x: &[u16; PANEL_ROWS], part: usize) -> __m512i {
+        debug_assert_eq!(part, 0);
+        self.avx512f._mm512_cvtepu16_epi32(bytemuck::cast(*x))
+    }
+
+    #[inline(always)]
+    fn mask(self, x: __m512i, mask: u8) -> __m512i {
+        self.avx512f._mm512_and_si512(x, self.avx512f._mm512_set1_epi8(mask as i8))
+    }
+
+    #[inline(always)]
+    fn or(self, x: __m512i, y: __m512i) -> __m512i {
+        self.avx512f._mm512_or_si512(x, y)
+    }
+
+    #[inline(always)]
+    fn shift_right(self, x: __m512i, n: usize) -> __m512i {
+        self.avx512bw._mm512_srl_epi16(x, self.sse2._mm_cvtsi32_si128(n as i32))
+    }
+
+    #[inline(always)]
+    fn shift_left(self, x: __m512i, n: usize) -> __m512i {
+        self.avx512bw._mm512_sll_epi16(x, self.sse2._mm_cvtsi32_si128(n as i32))
+    }
+
+    #[inline(always)]
+    fn lookup(self, table: &[u8; 16], x: __m512i) -> __m512i {
+        let table = self.avx512f._mm512_broadcast_i32x4(bytemuck::cast(*table));
+        self.avx512bw._mm512_shuffle_epi8(table, x)
+    }
+
+    #[inline(always)]
+    fn bits(self, x: __m512i, at: usize, n: usize) -> __m512i {
+        let low = self.avx512f._mm512_srl_epi32(x, self.sse2._mm_cvtsi32_si128(at as i32));
+        self.avx512f._mm512_and_si512(low, self.avx512f._mm512_set1_epi32((1 << n) - 1))
+    }
+
+    #[inline(always)]
+    fn signed_byte(self, x: __m512i, at: usize) -> __m512i {
+        let top = self.sse2._mm_cvtsi32_si128(24 - 8 * at as i32);
+        let all = self.sse2._mm_cvtsi32_si128(24);
+        self.avx512f._mm512_sra_epi32(self.avx512f._mm512_sll_epi32(x, top), all)
+    }
+
+    #[inline(always)]
+    fn to_floats(self, x: __m512i) -> F32<Self> {
+        bytemuck::cast(self.avx512f._mm512_cvtepi32_ps(x))
+    }
 
     const HEADROOM: usize = 1 << 16;
     const BYTE_OFFSET: u8 = 128;
@@ -103,15 +91,15 @@ impl PanelSimd for Avx512Vnni {
     }
 
     #[inline(always)]
-    fn dot(self, sums: __m512i, codes: __m512i, x: &Unit, g: usize) -> __m512i {
-        let four = self.avx512f._mm512_set1_epi32(x.words()[g]);
+    fn dot(self, sums: __m512i, w: __m512i, x: &QBlock, quad: usize) -> __m512i {
+        let four = self.avx512f._mm512_set1_epi32(x.quads()[quad]);
         // SAFETY: `self` proves AVX-512 VNNI, which pulp does not wrap.
-        unsafe { _mm512_dpbusd_epi32(sums, codes, four) }
+        unsafe { _mm512_dpbusd_epi32(sums, w, four) }
     }
 
     #[inline(always)]
-    fn dot_bytes(self, sums: __m512i, bytes: __m512i, x: &Unit, g: usize) -> __m512i {
-        self.dot(sums, bytes, x, g)
+    fn dot_bytes(self, sums: __m512i, w: __m512i, x: &QBlock, quad: usize) -> __m512i {
+        self.dot(sums, w, x, quad)
     }
 
     #[inline(always)]
@@ -125,68 +113,8 @@ impl PanelSimd for Avx512Vnni {
     }
 }
 
-impl PanelSimd for Avx512 {
-    common!();
-
-    type Sums = Narrow;
-
-    const HEADROOM: usize = 1;
-    const BYTE_OFFSET: u8 = 0;
-
-    #[inline(always)]
-    fn unbias(self, x: __m512i) -> __m512i {
-        self.avx512f._mm512_xor_si512(x, self.avx512f._mm512_set1_epi8(-128))
-    }
-
-    #[inline(always)]
-    fn start(self, _: i32) -> Narrow {
-        let zero = self.avx512f._mm512_setzero_si512();
-        Narrow(zero, zero)
-    }
-
-    #[inline(always)]
-    fn dot(self, sums: Narrow, codes: __m512i, x: &Unit, g: usize) -> Narrow {
-        let four = self.avx512f._mm512_set1_epi32(x.words()[g]);
-        let pairs = self.avx512bw._mm512_maddubs_epi16(codes, four);
-        Narrow(self.avx512bw._mm512_add_epi16(sums.0, pairs), sums.1)
-    }
-
-    #[inline(always)]
-    fn dot_bytes(self, sums: Narrow, bytes: __m512i, x: &Unit, g: usize) -> Narrow {
-        // |byte| <= 128 and |x| <= 127: two products reach 32512 at most.
-        let four = self.avx512f._mm512_set1_epi32(x.words()[g]);
-        let negative = self.avx512bw._mm512_movepi8_mask(bytes);
-        let zero = self.avx512f._mm512_setzero_si512();
-        let four = self.avx512bw._mm512_mask_sub_epi8(four, negative, zero, four);
-        let pairs = self.avx512bw._mm512_maddubs_epi16(self.avx512bw._mm512_abs_epi8(bytes), four);
-        Narrow(self.avx512bw._mm512_add_epi16(sums.0, pairs), sums.1)
-    }
-
-    #[inline(always)]
-    fn widen(self, sums: Narrow) -> Narrow {
-        let ones = self.avx512f._mm512_set1_epi16(1);
-        let wide = self.avx512bw._mm512_madd_epi16(sums.0, ones);
-        Narrow(self.avx512f._mm512_setzero_si512(), self.avx512f._mm512_add_epi32(sums.1, wide))
-    }
-
-    #[inline(always)]
-    fn finish(self, sums: Narrow, offset: i32) -> F32<Self> {
-        let wide = self.widen(sums).1;
-        self.to_floats(self.avx512f._mm512_add_epi32(wide, self.avx512f._mm512_set1_epi32(offset)))
-    }
-}
-
-impl WideSimd for Avx512Vnni {
-    const IS_BYTES: bool = true;
-
-    #[inline(always)]
-    fn add_to_bytes(self, x: __m512i, more: u8) -> __m512i {
-        self.avx512().add_to_bytes(x, more)
-    }
-}
-
-impl WideSimd for Avx512 {
-    const IS_BYTES: bool = false;
+impl GemmSimd for Avx512Vnni {
+    const HAS_VNNI: bool = true;
 
     #[inline(always)]
     fn add_to_bytes(self, x: __m512i, more: u8) -> __m512i {

@@ -1,5 +1,5 @@
-//! [`PanelSimd`] on NEON: a quarter of a panel's rows. With `dotprod` one instruction adds four products of
-//! each row; without, products are added in 16 bits, as long as they fit there.
+//! [`PanelSimd`] on NEON: 4 of a panel's 16 rows. `sdot` of `dotprod` adds four products per row; plain NEON adds products
+//! in 16 bits (`smlal`), and widens the sums before they overflow.
 
 use std::arch::aarch64::{int8x16_t, int16x8_t, int32x4_t, uint8x16_t};
 use std::arch::asm;
@@ -7,10 +7,10 @@ use std::arch::asm;
 use stonechat_compute::simd::{F32, Neon, NeonDot, NullaryFnOnce};
 
 use super::PanelSimd;
-use crate::activation::Unit;
-use crate::packed::{PANEL_ROWS, Words};
+use crate::activation::QBlock;
+use crate::packed::{PANEL_ROWS, U32x16};
 
-/// Sums of products of the first and last two rows in 16 bits, and what was widened of them.
+/// Sums of products of the first and last two rows in 16 bits, and the 32-bit sums they were widened to.
 #[derive(Clone, Copy)]
 pub(in crate::packed) struct Narrow {
     low: int16x8_t,
@@ -18,10 +18,10 @@ pub(in crate::packed) struct Narrow {
     wide: int32x4_t,
 }
 
-/// What does not depend on the dot product. Bytes that it takes are signed.
+/// Methods that do not depend on the dot product. Weight bytes are signed.
 macro_rules! common {
     () => {
-        type Words = uint8x16_t;
+        type U32s = uint8x16_t;
 
         const BYTE_OFFSET: u8 = 0;
 
@@ -31,8 +31,8 @@ macro_rules! common {
         }
 
         #[inline(always)]
-        fn load_word(self, word: &Words, part: usize) -> uint8x16_t {
-            bytemuck::cast(word.0.as_chunks::<4>().0[part])
+        fn load_u32s(self, x: &U32x16, part: usize) -> uint8x16_t {
+            bytemuck::cast(x.0.as_chunks::<4>().0[part])
         }
 
         #[inline(always)]
@@ -90,8 +90,8 @@ macro_rules! common {
         }
 
         #[inline(always)]
-        fn dot_bytes(self, sums: Self::Sums, bytes: uint8x16_t, x: &Unit, g: usize) -> Self::Sums {
-            self.dot(sums, bytes, x, g)
+        fn dot_bytes(self, sums: Self::Sums, w: uint8x16_t, x: &QBlock, quad: usize) -> Self::Sums {
+            self.dot(sums, w, x, quad)
         }
     };
 }
@@ -101,7 +101,7 @@ impl PanelSimd for NeonDot {
 
     type Sums = int32x4_t;
 
-    const TILE_ROWS: usize = 8;
+    const MR: usize = 8;
     const HEADROOM: usize = 1 << 16;
 
     #[inline(always)]
@@ -110,17 +110,17 @@ impl PanelSimd for NeonDot {
     }
 
     #[inline(always)]
-    fn dot(self, sums: int32x4_t, codes: uint8x16_t, x: &Unit, g: usize) -> int32x4_t {
-        // 16 activations in a register serve four groups.
-        let x: int8x16_t = bytemuck::cast(x.words().as_chunks::<4>().0[g / 4]);
-        let codes = bytemuck::cast(codes);
+    fn dot(self, sums: int32x4_t, w: uint8x16_t, x: &QBlock, quad: usize) -> int32x4_t {
+        // 16 activations in a register serve four quads.
+        let x: int8x16_t = bytemuck::cast(x.quads().as_chunks::<4>().0[quad / 4]);
+        let w = bytemuck::cast(w);
         // SAFETY: `self` proves `dotprod`.
         unsafe {
-            match g % 4 {
-                0 => sdot::<0>(sums, codes, x),
-                1 => sdot::<1>(sums, codes, x),
-                2 => sdot::<2>(sums, codes, x),
-                _ => sdot::<3>(sums, codes, x),
+            match quad % 4 {
+                0 => sdot::<0>(sums, w, x),
+                1 => sdot::<1>(sums, w, x),
+                2 => sdot::<2>(sums, w, x),
+                _ => sdot::<3>(sums, w, x),
             }
         }
     }
@@ -136,16 +136,16 @@ impl PanelSimd for NeonDot {
     }
 }
 
-/// Adds the products of four codes of each row with four activations; the intrinsic is not stable yet.
+/// `sums += dot4(w, x.quad[FOUR])` of each row; the intrinsic is not stable yet.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn sdot<const FOUR: u32>(mut sums: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {
+fn sdot<const FOUR: u32>(mut sums: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
     // SAFETY: works on registers alone; the function's features have the instruction.
     unsafe {
         asm!(
-            "sdot {sums:v}.4s, {codes:v}.16b, {x:v}.4b[{four}]",
+            "sdot {sums:v}.4s, {w:v}.16b, {x:v}.4b[{four}]",
             sums = inout(vreg) sums,
-            codes = in(vreg) codes,
+            w = in(vreg) w,
             x = in(vreg) x,
             four = const FOUR,
             options(pure, nomem, nostack, preserves_flags),
@@ -159,7 +159,7 @@ impl PanelSimd for Neon {
 
     type Sums = Narrow;
 
-    const TILE_ROWS: usize = 4;
+    const MR: usize = 4;
     const HEADROOM: usize = 2;
 
     #[inline(always)]
@@ -169,13 +169,13 @@ impl PanelSimd for Neon {
     }
 
     #[inline(always)]
-    fn dot(self, sums: Narrow, codes: uint8x16_t, x: &Unit, g: usize) -> Narrow {
-        let four: int8x16_t = bytemuck::cast(self.neon.vdupq_n_s32(x.words()[g]));
-        let codes: int8x16_t = bytemuck::cast(codes);
-        let low = self.neon.vget_low_s8(codes);
+    fn dot(self, sums: Narrow, w: uint8x16_t, x: &QBlock, quad: usize) -> Narrow {
+        let four: int8x16_t = bytemuck::cast(self.neon.vdupq_n_s32(x.quads()[quad]));
+        let w: int8x16_t = bytemuck::cast(w);
+        let low = self.neon.vget_low_s8(w);
         Narrow {
             low: self.neon.vmlal_s8(sums.low, low, self.neon.vget_low_s8(four)),
-            high: self.neon.vmlal_high_s8(sums.high, codes, four),
+            high: self.neon.vmlal_high_s8(sums.high, w, four),
             wide: sums.wide,
         }
     }

@@ -1,15 +1,15 @@
-//! [`PanelSimd`] on WebAssembly `simd128`: a quarter of a panel's rows. Products are added in 16 bits, as long
-//! as they fit there.
+//! [`PanelSimd`] on WebAssembly `simd128`: 4 of a panel's 16 rows. Products are added in 16 bits, and sums widened before
+//! they overflow.
 
 use std::arch::wasm32::v128;
 
 use stonechat_compute::simd::{F32, NullaryFnOnce, WasmSimd128};
 
 use super::PanelSimd;
-use crate::activation::Unit;
-use crate::packed::{PANEL_ROWS, Words};
+use crate::activation::QBlock;
+use crate::packed::{PANEL_ROWS, U32x16};
 
-/// Sums of products of the first and last two rows in 16 bits, and what was widened of them.
+/// Sums of products of the first and last two rows in 16 bits, and the 32-bit sums they were widened to.
 #[derive(Clone, Copy)]
 pub(in crate::packed) struct Narrow {
     low: v128,
@@ -17,7 +17,7 @@ pub(in crate::packed) struct Narrow {
     wide: v128,
 }
 
-/// A vector of its bytes.
+/// Casts 16 bytes to a vector.
 #[inline(always)]
 fn vector<T: bytemuck::Pod>(bytes: T) -> v128 {
     const { assert!(size_of::<T>() == size_of::<v128>()) };
@@ -26,10 +26,10 @@ fn vector<T: bytemuck::Pod>(bytes: T) -> v128 {
 }
 
 impl PanelSimd for WasmSimd128 {
-    type Words = v128;
+    type U32s = v128;
     type Sums = Narrow;
 
-    const TILE_ROWS: usize = 4;
+    const MR: usize = 4;
     const HEADROOM: usize = 2;
     const BYTE_OFFSET: u8 = 0;
 
@@ -39,8 +39,8 @@ impl PanelSimd for WasmSimd128 {
     }
 
     #[inline(always)]
-    fn load_word(self, word: &Words, part: usize) -> v128 {
-        vector(word.0.as_chunks::<4>().0[part])
+    fn load_u32s(self, x: &U32x16, part: usize) -> v128 {
+        vector(x.0.as_chunks::<4>().0[part])
     }
 
     #[inline(always)]
@@ -104,10 +104,10 @@ impl PanelSimd for WasmSimd128 {
     }
 
     #[inline(always)]
-    fn dot(self, sums: Narrow, codes: v128, x: &Unit, g: usize) -> Narrow {
-        let four = self.simd128.i32x4_splat(x.words()[g]);
-        let low = self.simd128.i16x8_extmul_low_i8x16(codes, four);
-        let high = self.simd128.i16x8_extmul_high_i8x16(codes, four);
+    fn dot(self, sums: Narrow, w: v128, x: &QBlock, quad: usize) -> Narrow {
+        let four = self.simd128.i32x4_splat(x.quads()[quad]);
+        let low = self.simd128.i16x8_extmul_low_i8x16(w, four);
+        let high = self.simd128.i16x8_extmul_high_i8x16(w, four);
         Narrow {
             low: self.simd128.i16x8_add(sums.low, low),
             high: self.simd128.i16x8_add(sums.high, high),
@@ -116,8 +116,8 @@ impl PanelSimd for WasmSimd128 {
     }
 
     #[inline(always)]
-    fn dot_bytes(self, sums: Narrow, bytes: v128, x: &Unit, g: usize) -> Narrow {
-        self.dot(sums, bytes, x, g)
+    fn dot_bytes(self, sums: Narrow, w: v128, x: &QBlock, quad: usize) -> Narrow {
+        self.dot(sums, w, x, quad)
     }
 
     #[inline(always)]

@@ -8,9 +8,9 @@ use stonechat_compute::{Cpu, Isa, ThreadTeam};
 use super::TileUnit;
 use crate::activation::ActivationBuffer;
 use crate::packed::tests::{DTYPES, packed, random};
-use crate::packed::{PANEL_ROWS, PackedMatrix, Task};
+use crate::packed::{PANEL_ROWS, PackedMatrix, PanelTask};
 
-/// What the instructions do, in plain code.
+/// The instructions in plain code.
 struct Portable;
 
 impl TileUnit for Portable {
@@ -29,7 +29,7 @@ impl TileUnit for Portable {
     }
 }
 
-/// Products on the portable unit, from the vectors that unpack weights for it.
+/// The portable unit with weights unpacked by the vector code.
 #[test]
 fn tiles_give_the_products_of_rounded_values() {
     let Some(Isa::Avx512Vnni(s)) =
@@ -55,14 +55,14 @@ fn check(cpu: &Cpu, s: Avx512Vnni, w: &PackedMatrix, values: &[f32], m: usize, r
     let (n, k) = (rows.len(), w.k());
     let x = random(m * k, 3);
     let mut inputs = ActivationBuffer::new();
-    inputs.put_on_tiles(cpu, MatRef::packed(&x, m, k));
+    inputs.convert_to_bf16_tiles(cpu, MatRef::packed(&x, m, k));
     let bias = random(n, 5);
     let mut out = vec![f32::NAN; m * n];
     let epilogue = Epilogue { bias: Some(&bias), ..Epilogue::default() };
     let out_rows = MatMut::packed(&mut out, m, n).shared();
     let panels = rows.start / PANEL_ROWS..rows.end.div_ceil(PANEL_ROWS);
-    let task = Task { w, x: &inputs, panels, rows: rows.clone(), out: out_rows, epilogue };
-    task.run_on_tiles(s, &Portable);
+    let task = PanelTask { w, x: &inputs, panels, rows: rows.clone(), out: out_rows, epilogue };
+    task.amx_gemm(s, &Portable);
     for i in 0..m {
         for (j, row) in rows.clone().enumerate() {
             let products = (0..k).map(|k_| {

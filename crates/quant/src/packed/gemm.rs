@@ -1,0 +1,180 @@
+//! GEMM (prefill): panels times many interleaved rows of q8 activations in integers, on x86-64.
+//!
+//! ```text
+//! for each 240 rows of x:                                MAX_ROWS: their chunk and sums stay in the second-level cache
+//!     for each chunk of 16 q8 blocks of K:               CHUNK_QBLOCKS
+//!         for each NR = 2 vectors of weight rows:        2 panels on 512 bits, both halves of one on 256
+//!             unpack the chunk to bytes, scales, mins    chunk.rs, first-level cache
+//!             for each MR rows of x:                     microkernel.rs, sums in registers
+//!                 sums[MR][NR] += x[MR][chunk] * w[chunk][NR]
+//!     y = epilogue(sums)                                 store.rs
+//! ```
+//!
+//! GEMV unpacks quants while it multiplies and loads the activations of each product anew, so that loads are its bound.
+//! Here weights are unpacked once for all rows, and an activation that is loaded meets two vectors.
+//!
+//! Registers of the microkernel, `MR x NR`:
+//!
+//! | tier | integer sums | float sums | others | MR |
+//! |---|---|---|---|---|
+//! | AVX-512 VNNI, 32 registers | 6 * 2 | 6 * 2 | 2 weights, broadcasts from memory | 6 |
+//! | AVX-VNNI, 16 registers | 6 * 2 | in memory | 2 weights, broadcast | 6 |
+//! | AVX2, 16 registers | 4 * 2 | in memory | 2 weights, magnitudes, ones, products, broadcast | 4 |
+//!
+//! Every sum has the same terms in the same order as GEMV's: a row's results do not depend on the number of rows.
+
+mod chunk;
+mod microkernel;
+mod store;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use bytemuck::Pod;
+use stonechat_compute::simd::F32;
+use stonechat_compute::with_scratch;
+
+use self::chunk::{KChunk, UnpackChunk, chunk_vectors, chunk_words, reads_panel_directly};
+use self::microkernel::Microkernel;
+use self::store::StoreSums;
+use super::format::{Format, match_format};
+use super::simd::PanelSimd;
+use super::{PANEL_ROWS, PanelTask};
+use crate::activation::interleaved::InterleavedQBlocks;
+use crate::activation::tiled::TiledRows;
+
+/// Vectors of weight rows of the microkernel.
+const NR: usize = 2;
+/// Q8 blocks of K that are unpacked at a time: quants and scales stay in the first-level cache.
+const CHUNK_QBLOCKS: usize = 16;
+/// Groups of a chunk at most: 32 or 16 values with a scale.
+const CHUNK_GROUPS: usize = 2 * CHUNK_QBLOCKS;
+/// Quads of a q8 block.
+const QUADS: usize = 8;
+/// Panels of a task, for which the activations of a chunk are read once from the last-level cache.
+const MAX_PANELS: usize = 8;
+/// Rows of activations, a multiple of MR, whose chunk and whose sums with a task's panels stay in the second-level
+/// cache. For more rows, panels are unpacked again.
+const MAX_ROWS: usize = 240;
+
+/// Operations of GEMM in addition to [`PanelSimd`].
+pub(super) trait GemmSimd: PanelSimd<U32s: Pod> {
+    /// Whether [`dot`](PanelSimd::dot) takes any unsigned bytes and adds products in 32 bits, without
+    /// [widening](PanelSimd::widen).
+    const HAS_VNNI: bool;
+
+    /// Adds `more` to every byte.
+    fn add_to_bytes(self, x: Self::U32s, more: u8) -> Self::U32s;
+}
+
+/// Sums of a row of activations with [`NR`] vectors of weight rows.
+type RowSums<S> = [F32<S>; NR];
+
+/// Panels that fill [`NR`] vectors.
+const fn panels_per_nr<S: PanelSimd>() -> usize {
+    NR * S::LANES / PANEL_ROWS
+}
+
+/// Panel and part of the panel of vector `vector` of [`NR`].
+const fn panel_part<S: PanelSimd>(vector: usize) -> (usize, usize) {
+    let parts = PANEL_ROWS / S::LANES;
+    (vector / parts, vector % parts)
+}
+
+/// Panels of a task, in pairs: at most `limit`, the number that gives each thread several tasks.
+pub(super) fn panels_per_task(limit: usize) -> usize {
+    (limit / NR * NR).clamp(NR, MAX_PANELS)
+}
+
+impl PanelTask<'_> {
+    /// Multiplies all rows of the activations, which are interleaved by `MR`.
+    pub(super) fn gemm<S: GemmSimd, const MR: usize>(
+        &self,
+        s: S,
+        x: &TiledRows<InterleavedQBlocks<MR>>,
+    ) {
+        const { assert!(MAX_ROWS.is_multiple_of(MR)) };
+        let n_rows = self.x.rows();
+        let n_pairs = self.panels.len().div_ceil(panels_per_nr::<S>());
+        let padded = n_rows.min(MAX_ROWS).next_multiple_of(MR);
+        let n_sums = n_pairs * padded * NR * S::LANES;
+        with_scratch(n_sums + KChunk::<S>::LEN, |scratch| {
+            let (chunk, sums) = scratch.split_at_mut(KChunk::<S>::LEN);
+            let mut chunk = KChunk::<S>::new(chunk);
+            let sums: &mut [RowSums<S>] = bytemuck::cast_slice_mut(sums);
+            for from in (0..n_rows).step_by(MAX_ROWS) {
+                let rows = from..n_rows.min(from + MAX_ROWS);
+                // The last row block of the activations is whole; sums of rows beyond `n_rows` are not stored.
+                let padded = rows.len().next_multiple_of(MR);
+                let sums = &mut sums[..n_pairs * padded];
+                // The first chunk fills them, if there is one.
+                if self.w.blocks_per_row() == 0 {
+                    sums.fill([s.splat(0.0); NR]);
+                }
+                match_format!(self.w.dtype(), F => {
+                    self.accumulate_chunks::<S, F, MR>(s, (x, rows.clone()), &mut chunk, sums);
+                });
+                s.vectorize(StoreSums { task: self, s, rows, padded, sums });
+            }
+        });
+    }
+
+    /// Adds the products of all panels with `rows` to `sums`, `[pairs][padded rows]`.
+    fn accumulate_chunks<S: GemmSimd, F: Format, const MR: usize>(
+        &self,
+        s: S,
+        (x, rows): (&TiledRows<InterleavedQBlocks<MR>>, Range<usize>),
+        chunk: &mut KChunk<'_, S>,
+        sums: &mut [RowSums<S>],
+    ) {
+        let n_panels = const { panels_per_nr::<S>() };
+        let n_blocks = self.w.blocks_per_row();
+        let at_once = CHUNK_QBLOCKS / F::QBLOCKS;
+        let padded = rows.len().next_multiple_of(MR);
+        for first in (0..n_blocks).step_by(at_once) {
+            let blocks = first..n_blocks.min(first + at_once);
+            let qblocks = first * F::QBLOCKS..blocks.end * F::QBLOCKS;
+            for (pair, sums) in sums.chunks_exact_mut(padded).enumerate() {
+                let panel = self.panels.start + n_panels * pair;
+                s.vectorize(UnpackChunk::<S, F> {
+                    task: self,
+                    s,
+                    panel,
+                    blocks: blocks.clone(),
+                    chunk: &mut *chunk,
+                    format: PhantomData,
+                });
+                let next = match (panel + n_panels < self.panels.end, blocks.end < n_blocks) {
+                    (true, _) => (panel + n_panels, blocks.clone()),
+                    (false, true) => {
+                        (self.panels.start, blocks.end..n_blocks.min(blocks.end + at_once))
+                    }
+                    // The thread's next task is most often the panels behind these.
+                    (false, false) => (panel + n_panels, 0..n_blocks.min(at_once)),
+                };
+                let cols = (panel * PANEL_ROWS).saturating_sub(self.rows.start)
+                    ..((panel + n_panels) * PANEL_ROWS).saturating_sub(self.rows.start);
+                let quants = if const { reads_panel_directly::<S, F>() } {
+                    // As when it is unpacked, a last panel without another is its own neighbour.
+                    [panel, (panel + 1).min(self.panels.end - 1)].map(|panel| {
+                        bytemuck::cast_slice(&self.w.panel(panel)[chunk_vectors::<F>(&blocks)])
+                    })
+                } else {
+                    [&chunk.quants[0][..], &chunk.quants[1][..]]
+                };
+                s.vectorize(Microkernel {
+                    s,
+                    chunk: &*chunk,
+                    quants,
+                    x,
+                    rows: rows.clone(),
+                    qblocks: qblocks.clone(),
+                    is_first: first == 0,
+                    sums,
+                    next: chunk_words::<S, F>(self.w, next),
+                    out: (blocks.end == n_blocks).then_some((self.out, cols)),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A K-chunk of [`NR`] vectors of weight rows, unpacked for the microkernel.
+//!
+//! ```text
+//! quants[NR]    per vector: group after group, quad after quad, 4 bytes of each row
+//! scales, mins  per group: NR vectors of f32
+//! ```
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use stonechat_compute::simd::{F32, NullaryFnOnce};
+
+use super::{CHUNK_GROUPS, CHUNK_QBLOCKS, GemmSimd, NR, QUADS, panel_part, panels_per_nr};
+use crate::activation::interleaved::OFFSET;
+use crate::packed::block::PanelBlock;
+use crate::packed::format::{Accumulator, Format, LoadQuants, QuantGroups};
+use crate::packed::layout::BlockOffset;
+use crate::packed::{PANEL_ROWS, PackedMatrix, PanelTask, U32x16};
+
+/// Unpacked weights of [`CHUNK_QBLOCKS`] and [`NR`] vectors.
+pub(super) struct KChunk<'a, S: GemmSimd> {
+    pub(super) quants: [&'a mut [S::U32s]; NR],
+    /// Per group.
+    pub(super) scales: &'a mut [[F32<S>; NR]],
+    /// Per group.
+    pub(super) mins: &'a mut [[F32<S>; NR]],
+    pub(super) groups: ChunkGroups,
+}
+
+/// The groups of a chunk, the same for all weight rows.
+#[derive(Clone, Copy)]
+pub(super) struct ChunkGroups {
+    /// Half of 32 activations from which a group of weights starts, in the chunk: `2 * q8 block + half`.
+    pub(super) halves: [u32; CHUNK_GROUPS],
+    /// First vector of each group's quants.
+    pub(super) starts: [u32; CHUNK_GROUPS],
+    pub(super) has_mins: bool,
+    /// Quads of a group: 8 or 4.
+    pub(super) n_quads: usize,
+    /// Offset of quants without a min.
+    pub(super) offset: i32,
+    /// Quads that fit into narrow sums, at most those of a group.
+    pub(super) headroom: usize,
+    /// Quads added in one loop: `headroom`, or all where sums are widened after each.
+    pub(super) run: usize,
+}
+
+impl<'a, S: GemmSimd> KChunk<'a, S> {
+    /// Vectors of quants of one of [`NR`] vectors.
+    const N_QUANTS: usize = CHUNK_QBLOCKS * QUADS;
+    /// Floats of scratch memory.
+    pub(super) const LEN: usize = NR * (Self::N_QUANTS + 2 * CHUNK_GROUPS) * S::LANES;
+
+    /// A chunk in `scratch`, [`LEN`](Self::LEN) floats.
+    pub(super) fn new(scratch: &'a mut [f32]) -> Self {
+        let (quants, factors) = scratch.split_at_mut(NR * Self::N_QUANTS * S::LANES);
+        let (first, second) = quants.split_at_mut(Self::N_QUANTS * S::LANES);
+        let (scales, mins) = factors.split_at_mut(NR * CHUNK_GROUPS * S::LANES);
+        let quants = [first, second].map(bytemuck::cast_slice_mut);
+        let groups = ChunkGroups {
+            halves: [0; CHUNK_GROUPS],
+            starts: [0; CHUNK_GROUPS],
+            has_mins: false,
+            n_quads: QUADS,
+            offset: OFFSET,
+            headroom: QUADS,
+            run: QUADS,
+        };
+        let (scales, mins) = (bytemuck::cast_slice_mut(scales), bytemuck::cast_slice_mut(mins));
+        Self { quants, scales, mins, groups }
+    }
+}
+
+/// Whether the microkernel reads quants in the panel: its vectors are whole operands of the dot product.
+pub(super) const fn reads_panel_directly<S: GemmSimd, F: Format>() -> bool {
+    F::IS_PLAIN_BYTES && S::HAS_VNNI && S::LANES == PANEL_ROWS
+}
+
+/// Vectors of some blocks of a panel, with their vectors of scales. The first block must be the first of its vector of
+/// scales.
+pub(super) fn chunk_vectors<F: Format>(blocks: &Range<usize>) -> Range<usize> {
+    let offset = |index| BlockOffset::new(F::BLOCK_VECTORS, F::BLOCKS_PER_SCALE_VECTOR, index);
+    offset(blocks.start).scales..offset(blocks.end - 1).vectors + F::BLOCK_VECTORS
+}
+
+/// The memory of some blocks of [`NR`] vectors from panel `first` on; empty for panels beyond the last.
+pub(super) fn chunk_words<S: GemmSimd, F: Format>(
+    w: &PackedMatrix,
+    (first, blocks): (usize, Range<usize>),
+) -> [&[U32x16]; NR] {
+    let mut words: [&[U32x16]; NR] = [&[]; NR];
+    let panels = first..w.n().div_ceil(PANEL_ROWS).min(first + panels_per_nr::<S>());
+    for (panel, words) in panels.zip(&mut words) {
+        *words = &w.panel(panel)[chunk_vectors::<F>(&blocks)];
+    }
+    words
+}
+
+/// Unpacks `blocks` of [`NR`] vectors from panel `panel` on.
+pub(super) struct UnpackChunk<'a, 'c, S: GemmSimd, F> {
+    pub(super) task: &'a PanelTask<'a>,
+    pub(super) s: S,
+    pub(super) panel: usize,
+    pub(super) blocks: Range<usize>,
+    pub(super) chunk: &'a mut KChunk<'c, S>,
+    pub(super) format: PhantomData<F>,
+}
+
+impl<S: GemmSimd, F: Format> NullaryFnOnce for UnpackChunk<'_, '_, S, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { task, s, panel, blocks, chunk, .. } = self;
+        for vector in 0..NR {
+            let (nth, part) = panel_part::<S>(vector);
+            // A last panel without another is multiplied twice; the second result is not stored.
+            let panel = (panel + nth).min(task.panels.end - 1);
+            let panel = task.w.panel(panel);
+            let start = chunk_vectors::<F>(&blocks).start;
+            let mut sink =
+                ChunkWriter { chunk, vector, in_panel: None, first_qblock: 0, group: 0, quad: 0 };
+            for index in blocks.clone() {
+                if const { reads_panel_directly::<S, F>() } {
+                    let offset =
+                        BlockOffset::new(F::BLOCK_VECTORS, F::BLOCKS_PER_SCALE_VECTOR, index);
+                    sink.in_panel = Some(offset.vectors - start);
+                }
+                F::unpack(s, PanelBlock::of::<F>(panel, index, part), &mut sink);
+                sink.first_qblock += F::QBLOCKS;
+            }
+        }
+    }
+}
+
+/// Writes quants, scales and mins of one of [`NR`] vectors group by group.
+struct ChunkWriter<'a, 'c, S: GemmSimd> {
+    chunk: &'a mut KChunk<'c, S>,
+    vector: usize,
+    /// Position of the block's quants in the panel, if they are read there.
+    in_panel: Option<usize>,
+    /// First q8 block of the current weight block, in the chunk.
+    first_qblock: usize,
+    /// Groups written.
+    group: usize,
+    /// Quads written.
+    quad: usize,
+}
+
+impl<S: GemmSimd> Accumulator<S> for ChunkWriter<'_, '_, S> {
+    #[inline(always)]
+    fn accumulate<const N: usize, const BITS: usize>(
+        &mut self,
+        s: S,
+        of: QuantGroups<S, N>,
+        quants: &impl LoadQuants<S, N>,
+    ) {
+        let n_quads = of.quads.len();
+        // VNNI takes any unsigned bytes: one offset for all formats, whose correction comes with the activations.
+        let offset = if S::HAS_VNNI && of.mins.is_none() { OFFSET } else { of.offset };
+        if self.in_panel.is_none() {
+            for (i, quad) in of.quads.clone().enumerate() {
+                let q = quants.load_quants(s, quad);
+                for n in 0..N {
+                    let larger = s.add_to_bytes(q[n], (offset - of.offset) as u8);
+                    self.chunk.quants[self.vector][self.quad + n * n_quads + i] = larger;
+                }
+            }
+        }
+        let groups = &mut self.chunk.groups;
+        for n in 0..N {
+            let group = self.group + n;
+            let qblock = self.first_qblock + of.qblocks[n];
+            groups.halves[group] = (2 * qblock + of.quads.start / 4) as u32;
+            let start = self.in_panel.unwrap_or(self.quad + n * n_quads);
+            groups.starts[group] = start as u32;
+            self.chunk.scales[group][self.vector] = of.scales[n];
+            self.chunk.mins[group][self.vector] = of.mins.map_or(s.splat(0.0), |mins| mins[n]);
+        }
+        groups.has_mins = of.mins.is_some();
+        groups.n_quads = n_quads;
+        groups.offset = offset;
+        let headroom = if BITS == 8 { S::HEADROOM } else { S::HEADROOM << (7 - BITS) };
+        groups.headroom = n_quads.min(headroom);
+        groups.run = if groups.headroom == 1 { n_quads } else { groups.headroom };
+        assert!(of.mins.is_none() || of.offset == 0, "quants with a min have no offset");
+        assert!(S::HAS_VNNI || BITS < 8 || of.offset == 0, "signed bytes have no offset");
+        self.quad += N * n_quads;
+        self.group += N;
+    }
+}
