@@ -1,6 +1,6 @@
-// out[t] = (x[t] - mean) / sqrt(variance + eps) * weight + bias; a workgroup a row.
+// out[t] = (x[t] - mean) / sqrt(variance + eps) * weight + bias; one workgroup a row.
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group_index(group, groups);
     if t >= p.rows {
         return;
@@ -26,12 +26,12 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         var y = (own.x[step] - mean) * scale * own.weight[step];
         for (var i = 0u; i < 4u; i++) {
             if c + i < p.cols {
-                if p.is_set != 0u {
+                if p.has_bias != 0u {
                     y[i] += bias[c + i];
                 }
                 out[t * p.cols + c + i] = y[i];
             }
         }
-        leave4(p.twin, y, t, c, p.cols, c < p.cols, lid);
+        write_copy4(p.copy_format, y, t, c, p.cols, c < p.cols, lid);
     }
 }

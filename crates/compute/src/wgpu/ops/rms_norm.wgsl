@@ -1,6 +1,6 @@
-// out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight, or added to out; a workgroup a row.
+// out[t] (+)= x[t] / sqrt(mean(x[t]^2) + eps) * weight; one workgroup a row.
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group_index(group, groups);
     if t >= p.rows {
         return;
@@ -17,12 +17,12 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         for (var i = 0u; i < 4u; i++) {
             if c + i < p.cols {
                 let at = t * p.cols + c + i;
-                if p.is_set != 0u {
+                if p.accumulate != 0u {
                     y[i] += out[at];
                 }
                 out[at] = y[i];
             }
         }
-        leave4(p.twin, y, t, c, p.cols, c < p.cols, lid);
+        write_copy4(p.copy_format, y, t, c, p.cols, c < p.cols, lid);
     }
 }
