@@ -108,7 +108,7 @@ impl GpuMatrix {
         self.n
     }
 
-    /// MatmulInput features `K`.
+    /// Input features `K`.
     #[must_use]
     pub fn k(&self) -> usize {
         self.k

@@ -27,7 +27,7 @@ var<workgroup> weights: array<f32, TILE>;
 var<workgroup> partials: array<Values, WG * LANE_WORDS>;
 var<workgroup> result: array<f32, LANES * LANE_WORDS * ELEMENTS>;
 
-// Dot product of words first .. first + SLICE_WORDS of the query with those of the key at `slot` of the page at `base`. Loads of a
+// Dot product of words first .. first + SLICE_WORDS of the query and of the key at `slot` of the page at `base`. Loads of a
 // batch are independent, so that all are in flight together.
 fn slice_score(base: u32, first: u32, slot: u32) -> f32 {
     var sum = 0.0;
@@ -119,7 +119,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         }
         workgroupBarrier();
 
-        // Invisible positions are not read: they may hold anything, NaN too.
+        // Invisible positions may hold NaN: a visible one is read in their place, with weight 0.
         let low = max(first_visible, tile) - tile;
         let high = min(end_visible - tile, TILE) - 1u;
         for (var j = 0u; j < LANE_WORDS; j++) {

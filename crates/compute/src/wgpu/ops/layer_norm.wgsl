@@ -5,17 +5,17 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     if t >= p.rows {
         return;
     }
-    var own = read_own(p.offset + t * p.stride, lid);
+    var values = load_values(p.offset + t * p.stride, lid);
     var sum = 0.0;
     for (var step = 0u; step < STEPS; step++) {
-        sum += dot(own.x[step], vec4<f32>(1.0));
+        sum += dot(values.x[step], vec4<f32>(1.0));
     }
     let mean = reduce_add(sum, lid) / f32(p.cols);
     var squares = 0.0;
     for (var step = 0u; step < STEPS; step++) {
         for (var i = 0u; i < 4u; i++) {
             if column(step, lid) + i < p.cols {
-                let d = own.x[step][i] - mean;
+                let d = values.x[step][i] - mean;
                 squares = fma(d, d, squares);
             }
         }
@@ -23,7 +23,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let scale = 1.0 / sqrt(reduce_add(squares, lid) / f32(p.cols) + p.eps);
     for (var step = 0u; step < STEPS; step++) {
         let c = column(step, lid);
-        var y = (own.x[step] - mean) * scale * own.weight[step];
+        var y = (values.x[step] - mean) * scale * values.weight[step];
         for (var i = 0u; i < 4u; i++) {
             if c + i < p.cols {
                 if p.has_bias != 0u {

@@ -16,7 +16,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
 @group(0) @binding(2) var<storage, read_write> choices: array<u32>;
 
-// Replaces NaN and -inf.
+// Lower bound of the logits, for -inf and NaN.
 const LOWEST: f32 = -3.0e38;
 
 // Logits of the experts that are not chosen yet.

@@ -21,7 +21,7 @@ struct Params {
 @group(0) @binding(5) var<storage, read_write> out_copy: array<u32>;
 
 // Values and weights of an invocation, in registers.
-struct Own {
+struct LaneValues {
     x: array<vec4<f32>, STEPS>,
     weight: array<vec4<f32>, STEPS>,
 }
@@ -32,18 +32,18 @@ fn column(step: u32, lid: u32) -> u32 {
 }
 
 // Loads values and weights; all loads are independent.
-fn read_own(start: u32, lid: u32) -> Own {
-    var own: Own;
+fn load_values(start: u32, lid: u32) -> LaneValues {
+    var values: LaneValues;
     for (var step = 0u; step < STEPS; step++) {
         for (var i = 0u; i < 4u; i++) {
             let c = column(step, lid) + i;
-            own.x[step][i] = 0.0;
-            own.weight[step][i] = 0.0;
+            values.x[step][i] = 0.0;
+            values.weight[step][i] = 0.0;
             if c < p.cols {
-                own.x[step][i] = x[start + c];
-                own.weight[step][i] = weight[c];
+                values.x[step][i] = x[start + c];
+                values.weight[step][i] = weight[c];
             }
         }
     }
-    return own;
+    return values;
 }

@@ -5,15 +5,15 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     if t >= p.rows {
         return;
     }
-    var own = read_own(p.offset + t * p.stride, lid);
+    var values = load_values(p.offset + t * p.stride, lid);
     var squares = 0.0;
     for (var step = 0u; step < STEPS; step++) {
-        squares += dot(own.x[step], own.x[step]);
+        squares += dot(values.x[step], values.x[step]);
     }
     let scale = 1.0 / sqrt(reduce_add(squares, lid) / f32(p.cols) + p.eps);
     for (var step = 0u; step < STEPS; step++) {
         let c = column(step, lid);
-        var y = own.x[step] * scale * own.weight[step];
+        var y = values.x[step] * scale * values.weight[step];
         for (var i = 0u; i < 4u; i++) {
             if c + i < p.cols {
                 let at = t * p.cols + c + i;
