@@ -1,19 +1,20 @@
 //! GPUs through wgpu: Vulkan, Metal, DirectX 12 and WebGPU.
 //!
-//! Ops append dispatches to a recording; nothing reaches the device until a result is read, so that
-//! a whole forward pass is one submission. After warm-up a pass makes no buffer and no bind group.
+//! Ops append dispatches to a recording, which is submitted when a result is read: a forward pass is one
+//! submission. After warm-up a pass creates no buffer and no bind group.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `adapter` | [`Adapter`]: the GPUs of this machine, what they can do, which to use |
-//! | `gpu` | [`Gpu`]: an open device with its kernels and its recording |
-//! | `recorder` | the recording and how it is submitted |
-//! | `buffer` | [`GpuBuffer`], staging and readback |
-//! | `kernel_cache` | compiled kernels from one run to the next |
-//! | `shader` | [`Source`]: shaders put together from plain WGSL files |
-//! | `profile` | how long each kernel runs |
-//! | `counters` | [`Counters`] of what the runtime made |
-//! | `ops` | the dense kernels, a `.rs` and a `.wgsl` file each |
+//! | `adapter` | [`Adapter`]: capabilities of the GPUs of this machine, and [`pick`] |
+//! | `gpu` | [`Gpu`]: an open device with its kernels, scratch memory and recording |
+//! | `recorder` | recording of dispatches and its submission |
+//! | `buffer` | [`GpuBuffer`] with its cached f16 and q8 copies, readback |
+//! | `kernel_cache` | compiled pipelines saved between runs |
+//! | `shader` | [`Source`]: shaders composed from WGSL files |
+//! | `params` | [`KernelParams`]: layout of uniform parameters |
+//! | `profile` | run time of each kernel by timestamp queries |
+//! | `counters` | [`Counters`] of buffers, pipelines, dispatches, submissions |
+//! | `ops` | dense kernels, a `.rs` and a `.wgsl` file each |
 
 mod adapter;
 mod buffer;
@@ -21,17 +22,19 @@ mod counters;
 mod gpu;
 mod kernel_cache;
 pub mod ops;
+mod params;
 mod profile;
 mod recorder;
 mod shader;
 
-pub use adapter::{Adapter, Matrices, adapters, pick};
-pub use buffer::{GpuBuffer, TwinKind};
+pub use adapter::{Adapter, CoopMatrices, adapters, pick};
+pub use buffer::{CopyFormat, GpuBuffer};
 pub use counters::Counters;
 pub use gpu::{Gpu, KernelKey, Variant};
+pub use params::{KernelParams, ParamField, ParamLayout};
 pub use profile::KernelTime;
 pub use recorder::{Bind, Record};
 pub use shader::{Access, Kernel, Source};
 
-/// Invocations of a workgroup of the kernels that do one thing for each value.
+/// Invocations in a workgroup of elementwise kernels.
 pub const WORKGROUP: u32 = 64;

@@ -1,9 +1,9 @@
-//! The op vocabulary on any GPU.
+//! [`Backend`] on GPUs through wgpu.
 //!
-//! Every op is recorded by the kernels of `stonechat-compute` and `stonechat-quant`; [`Backend::read`] submits
-//! what was recorded and waits for it.
+//! Ops record kernels of `stonechat-compute` and `stonechat-quant`, fused where `fusion` allows; [`Backend::read`] submits
+//! the recording and waits for it.
 
-mod deferred;
+mod fusion;
 mod moe;
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, ro
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
 use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all};
 
-use self::deferred::{Deferred, Norm, Pair, Rotation};
+use self::fusion::{FusionWindow, PendingGateUp, PendingNorm, PendingRope};
 use crate::{
     Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
     LoadStats, MatmulOp, MatrixSource, Rope, Rows, View,
@@ -23,23 +23,23 @@ use crate::{
 
 const NAME: &str = "wgpu";
 
-/// The wgpu backend: an open GPU.
+/// The wgpu backend: an open GPU. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Wgpu {
     gpu: Gpu,
-    /// Matrices of each type that were converted for want of a kernel.
+    /// Number of matrices of each type that were converted to f16, for lack of a kernel.
     converted: Arc<Mutex<BTreeMap<&'static str, usize>>>,
-    deferred: Arc<Deferred>,
+    fusion: Arc<FusionWindow>,
 }
 
 impl Wgpu {
-    /// Opens an adapter; `variant` forces one of the kernels where there are several.
+    /// Opens an adapter; `variant` forces a kernel variant and turns cooperative matrices off.
     ///
     /// # Errors
     /// If the driver refuses, or the adapter lacks what `variant` needs.
     pub async fn open(adapter: &Adapter, variant: Option<Variant>) -> Result<Self, Error> {
         let gpu = Gpu::open(adapter, variant).await?;
-        Ok(Self { gpu, converted: Arc::default(), deferred: Arc::default() })
+        Ok(Self { gpu, converted: Arc::default(), fusion: Arc::default() })
     }
 
     /// The open device.
@@ -48,29 +48,29 @@ impl Wgpu {
         &self.gpu
     }
 
-    /// The device, with nothing waiting to be recorded: what every op that records starts with.
-    fn settled(&self) -> &Gpu {
-        self.deferred.settle(&self.gpu);
+    /// Flushes the fusion window and returns the device. Ops that do not use the window start with this.
+    fn flush_pending(&self) -> &Gpu {
+        self.fusion.flush(&self.gpu);
         &self.gpu
     }
 
-    /// What the device made and did so far.
+    /// Counters of the device.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.gpu.counters()
     }
 }
 
-fn rows(view: View<'_, Wgpu>) -> GpuRows<'_> {
-    part(view.buffer, view.rows)
+fn view_rows(view: View<'_, Wgpu>) -> GpuRows<'_> {
+    gpu_rows(view.buffer, view.rows)
 }
 
-fn part(buffer: &GpuBuffer, rows: Rows) -> GpuRows<'_> {
+fn gpu_rows(buffer: &GpuBuffer, rows: Rows) -> GpuRows<'_> {
     let Rows { offset, rows, cols, stride } = rows;
     GpuRows { buffer, offset, rows, cols, stride }
 }
 
-fn device<'a>(epilogue: &Epilogue<'a, Wgpu>) -> GpuEpilogue<'a> {
+fn gpu_epilogue<'a>(epilogue: &Epilogue<'a, Wgpu>) -> GpuEpilogue<'a> {
     GpuEpilogue {
         bias: epilogue.bias,
         activation: epilogue.activation,
@@ -79,7 +79,7 @@ fn device<'a>(epilogue: &Epilogue<'a, Wgpu>) -> GpuEpilogue<'a> {
     }
 }
 
-fn allocation(error: stonechat_compute::Error) -> Error {
+fn allocation_error(error: stonechat_compute::Error) -> Error {
     match error {
         stonechat_compute::Error::OutOfMemory { bytes } => {
             Error::OutOfMemory { bytes, backend: NAME }
@@ -122,9 +122,9 @@ impl Backend for Wgpu {
     }
 
     fn warm_up<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        self.settled().warm_up(|| {
+        self.flush_pending().warm_up(|| {
             let result = ops();
-            self.settled();
+            self.flush_pending();
             result
         })?;
         Ok(self.gpu.check().map_err(Error::from)?)
@@ -139,7 +139,7 @@ impl Backend for Wgpu {
     }
 
     fn alloc(&self, len: usize) -> Result<GpuBuffer, Error> {
-        GpuBuffer::new(&self.gpu, len.saturating_mul(4)).map_err(allocation)
+        GpuBuffer::new(&self.gpu, len.saturating_mul(4)).map_err(allocation_error)
     }
 
     fn matrix(&self, source: MatrixSource<'_>) -> Result<GpuMatrix, Error> {
@@ -158,8 +158,8 @@ impl Backend for Wgpu {
             *converted.entry(dtype.name()).or_default() += 1;
         }
         let matrix = GpuMatrix::load(&self.gpu, dtype, (rows, cols), bytes);
-        let matrix = matrix.map_err(allocation)?;
-        stonechat_quant::wgpu::warm(&self.gpu, &matrix);
+        let matrix = matrix.map_err(allocation_error)?;
+        stonechat_quant::wgpu::warm_up(&self.gpu, &matrix);
         Ok(matrix)
     }
 
@@ -170,26 +170,27 @@ impl Backend for Wgpu {
                 format!("heads of {head_dim} channels, at most {}", attention::MAX_HEAD_DIM);
             return Err(Error::Unsupported { backend: NAME, op: "attention", reason });
         }
-        let pool = |_| kv::GpuKvPool::new(&self.gpu, shape.layout(), n_pages).map_err(allocation);
+        let pool =
+            |_| kv::GpuKvPool::new(&self.gpu, shape.layout(), n_pages).map_err(allocation_error);
         (0..n_layers).map(pool).collect()
     }
 
     fn write(&self, dst: &mut GpuBuffer, offset: usize, values: &[f32]) {
-        self.settled().write(dst, offset, bytemuck::cast_slice(values));
+        self.flush_pending().write(dst, offset, bytemuck::cast_slice(values));
     }
 
     async fn read(&self, src: &GpuBuffer, offset: usize, out: &mut [f32]) -> Result<(), Error> {
-        Ok(self.settled().read(src, 4 * offset, bytemuck::cast_slice_mut(out)).await?)
+        Ok(self.flush_pending().read(src, 4 * offset, bytemuck::cast_slice_mut(out)).await?)
     }
 
     fn copy(&self, dst: &mut GpuBuffer, offset: usize, src: View<'_, Self>) {
-        copy::copy(self.settled(), dst, offset, src.rows.cols, rows(src));
+        copy::copy(self.flush_pending(), dst, offset, src.rows.cols, view_rows(src));
     }
 
     fn embed(&self, out: &mut GpuBuffer, table: &GpuMatrix, args: Embed<'_, Self>) {
         let Embed { tokens, scale, positions } = args;
         stonechat_quant::wgpu::embed(
-            self.settled(),
+            self.flush_pending(),
             out,
             table,
             GpuEmbed { tokens, scale, positions },
@@ -204,7 +205,7 @@ impl Backend for Wgpu {
         bias: Option<&GpuBuffer>,
         eps: f32,
     ) {
-        norm::layer_norm(self.settled(), out, rows(x), (weight, bias), eps);
+        norm::layer_norm(self.flush_pending(), out, view_rows(x), (weight, bias), eps);
     }
 
     fn rms_norm(
@@ -215,23 +216,23 @@ impl Backend for Wgpu {
         eps: f32,
         accumulate: bool,
     ) {
-        let waiting = Norm::new(out, rows(x), weight, eps);
-        if !accumulate && waiting.may_wait() {
-            self.deferred.put_norm(&self.gpu, waiting);
+        let pending = PendingNorm::new(out, view_rows(x), weight, eps);
+        if !accumulate && pending.can_fuse() {
+            self.fusion.push_norm(&self.gpu, pending);
         } else {
-            norm::rms_norm(self.settled(), out, rows(x), weight, (eps, accumulate));
+            norm::rms_norm(self.flush_pending(), out, view_rows(x), weight, (eps, accumulate));
         }
     }
 
     fn rope(&self, x: &mut GpuBuffer, rows: Rows, args: Rope<'_, Self>) {
         let Rope { head_dim, norm, rotation } = args;
         let rotation = rotation.map(|r| (r.cos_sin, r.n_rot, r.pairs));
-        let (x, args) = (part(x, rows), rope::Rope { head_dim, norm, rotation });
-        let waiting = Rotation::new(x, args);
-        if waiting.may_wait() {
-            self.deferred.put_rotation(&self.gpu, waiting);
+        let (x, args) = (gpu_rows(x, rows), rope::Rope { head_dim, norm, rotation });
+        let pending = PendingRope::new(x, args);
+        if pending.can_fuse() {
+            self.fusion.push_rope(&self.gpu, pending);
         } else {
-            rope::rope(self.settled(), x, args);
+            rope::rope(self.flush_pending(), x, args);
         }
     }
 
@@ -242,8 +243,8 @@ impl Backend for Wgpu {
         up: View<'_, Self>,
         activation: GatedActivation,
     ) {
-        let (gate, up) = (rows(gate), rows(up));
-        if !self.deferred.gate(&self.gpu, out, (gate, up), activation) {
+        let (gate, up) = (view_rows(gate), view_rows(up));
+        if !self.fusion.fuse_gated(&self.gpu, out, (gate, up), activation) {
             gated::gated(&self.gpu, out, gate, up, activation);
         }
     }
@@ -255,29 +256,29 @@ impl Backend for Wgpu {
         logits: View<'_, Self>,
         experts: &Experts<Self>,
     ) {
-        if let Err(error) = self.moe_experts(out, rows(x), rows(logits), experts) {
+        if let Err(error) = self.moe_experts(out, view_rows(x), view_rows(logits), experts) {
             self.gpu.fault(error.to_string());
         }
     }
 
-    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [MatmulOp<'_, Self>; N]) {
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, ops: [MatmulOp<'_, Self>; N]) {
         let gpu = &self.gpu;
-        let norm = self.deferred.take_norm(gpu, rows(x));
-        if let [first, second] = &products[..] {
+        let norm = self.fusion.take_norm(gpu, view_rows(x));
+        if let [first, second] = &ops[..] {
             let w = [first.w, second.w];
-            let epilogues = [device(&first.epilogue), device(&second.epilogue)];
-            if Pair::may_wait(gpu, x.rows, w, epilogues) {
+            let epilogues = [gpu_epilogue(&first.epilogue), gpu_epilogue(&second.epilogue)];
+            if PendingGateUp::can_fuse(gpu, x.rows, w, epilogues) {
                 let (x, x_rows) = (x.buffer.clone(), x.rows);
                 let out = [first.out.clone(), second.out.clone()];
                 let w = w.map(GpuMatrix::clone);
-                return self.deferred.put_pair(Pair { norm, x, x_rows, out, w });
+                return self.fusion.push_gate_up(PendingGateUp { norm, x, x_rows, out, w });
             }
         }
-        let products = products.iter().map(|p| {
-            let epilogue = GpuEpilogue { consumer: p.consumer, ..device(&p.epilogue) };
-            (&*p.out, p.w, epilogue)
+        let matmuls = ops.iter().map(|op| {
+            let epilogue = GpuEpilogue { consumer: op.consumer, ..gpu_epilogue(&op.epilogue) };
+            (&*op.out, op.w, epilogue)
         });
-        matmul_all(gpu, rows(x), norm.as_ref().map(Norm::args), products);
+        matmul_all(gpu, view_rows(x), norm.as_ref().map(PendingNorm::args), matmuls);
     }
 
     fn conv1d(
@@ -288,7 +289,7 @@ impl Backend for Wgpu {
         stride: usize,
         epilogue: Epilogue<'_, Self>,
     ) {
-        let (gpu, x) = (self.settled(), rows(x));
+        let (gpu, x) = (self.flush_pending(), view_rows(x));
         assert_eq!(w.k(), 3 * x.cols, "conv1d: columns of the weights");
         let (n_rows, width) = (x.rows.div_ceil(stride), w.padded_k());
         let windows = match gpu.scratch("conv1d", 4 * n_rows * width) {
@@ -297,12 +298,12 @@ impl Backend for Wgpu {
         };
         copy::im2col(gpu, &windows, width, stride, x);
         let windows = GpuRows::packed(&windows, n_rows, width);
-        matmul(gpu, out, windows, w, device(&epilogue));
+        matmul(gpu, out, windows, w, gpu_epilogue(&epilogue));
     }
 
     fn top_k(&self, out: &mut GpuBuffer, x: View<'_, Self>, k: usize) {
-        let gpu = self.settled();
-        if let Err(error) = top_k::top_k(gpu, out, rows(x), k) {
+        let gpu = self.flush_pending();
+        if let Err(error) = top_k::top_k(gpu, out, view_rows(x), k) {
             gpu.fault(error.to_string());
         }
     }
@@ -315,15 +316,15 @@ impl Backend for Wgpu {
         v: View<'_, Self>,
         slots: &[KvRow],
     ) {
-        let (pool, k, v) = (&kv[layer], rows(k), rows(v));
-        if !self.deferred.store(&self.gpu, pool, (k, v), slots) {
+        let (pool, k, v) = (&kv[layer], view_rows(k), view_rows(v));
+        if !self.fusion.fuse_kv_write(&self.gpu, pool, (k, v), slots) {
             kv::write(&self.gpu, pool, k, v, slots);
         }
     }
 
     fn kv_copy_page(&self, kv: &mut Vec<kv::GpuKvPool>, src: u32, dst: u32) {
         for pool in kv {
-            kv::copy_page(self.settled(), pool, src, dst);
+            kv::copy_page(self.flush_pending(), pool, src, dst);
         }
     }
 
@@ -334,7 +335,7 @@ impl Backend for Wgpu {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         for pool in kv {
-            kv::read_page(self.settled(), pool, page, out).await?;
+            kv::read_page(self.flush_pending(), pool, page, out).await?;
         }
         Ok(())
     }
@@ -352,7 +353,7 @@ impl Backend for Wgpu {
         let mut rest = bytes;
         for pool in kv {
             let (head, tail) = rest.split_at(pool.layout().page_bytes());
-            kv::write_page(self.settled(), pool, page, head)?;
+            kv::write_page(self.flush_pending(), pool, page, head)?;
             rest = tail;
         }
         Ok(())
@@ -361,7 +362,7 @@ impl Backend for Wgpu {
     fn attention(&self, out: &mut GpuBuffer, args: Attention<'_, Self>) {
         let Attention { q, kv, layer, n_heads, scale, soft_cap, slopes, sinks, .. } = args;
         let args = attention::Attention {
-            q: rows(q),
+            q: view_rows(q),
             kv: &kv[layer],
             n_heads,
             scale,
@@ -371,6 +372,6 @@ impl Backend for Wgpu {
             rows: args.rows,
             page_table: args.page_table,
         };
-        attention::attention(self.settled(), out, args);
+        attention::attention(self.flush_pending(), out, args);
     }
 }

@@ -1,33 +1,35 @@
-//! Matrices of every format on GPUs: rows of blocks cut into planes, and the kernels that read them.
+//! Weight matrices of every format on GPUs, repacked into planes, and the kernels that read them.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `planes` | the order of a row's bytes on the device |
-//! | `matrix` | [`GpuMatrix`]: loading, in parts where a kernel cannot see it whole |
-//! | `matmul` | products with activations: [`matmul`], [`matmul_all`] |
-//! | `gemv` | those of few rows: [`gated_product`], [`matmul_experts`] |
-//! | `embed` | rows of a table |
-//! | `format_*.wgsl` | 16 adjacent weights of a row: `codes16`, or `dequantize16` of formats that have no codes |
-//! | `gemm` | products of many rows by cooperative matrices |
-//! | `gemv*.wgsl`, `gemm*.wgsl` | few and many rows of activations, over any format |
+//! | `planes` | layout of a row on the device, table of the formats |
+//! | `matrix` | [`GpuMatrix`]: loading, split by rows if larger than a binding |
+//! | `matmul` | [`matmul`], [`matmul_all`]: choice of the kernel |
+//! | `gemv` | up to [`MAX_GEMV_ROWS`] rows of activations: [`matmul_gated`], [`matmul_experts`] |
+//! | `gemm` | more rows, by cooperative matrices |
+//! | `input_norm` | [`InputNorm`]: RMS norm fused into GEMV |
+//! | `embed` | embedding lookup |
+//! | `format_*.wgsl` | 16 adjacent weights of a row: `load_quants16` of quantized formats, `dequantize16` of float formats |
 
 mod embed;
 mod gemm;
 mod gemv;
+mod input_norm;
 mod matmul;
 mod matrix;
-mod normed;
 mod planes;
 
 pub use embed::{GpuEmbed, embed};
-pub use gemv::{ExpertProduct, GatedOutput, MAX_GEMV_ROWS, gated_product, is_pair, matmul_experts};
-pub use matmul::{GpuEpilogue, matmul, matmul_all, warm};
+pub use gemv::{
+    ExpertMatmul, GateUpOutput, MAX_GEMV_ROWS, can_fuse_gate_up, matmul_experts, matmul_gated,
+};
+pub use input_norm::InputNorm;
+pub use matmul::{GpuEpilogue, matmul, matmul_all, warm_up};
 pub use matrix::GpuMatrix;
-pub use normed::Normed;
 
-use stonechat_compute::wgpu::{Matrices, Source, Variant};
+use stonechat_compute::wgpu::{CoopMatrices, Source, Variant};
 
-/// Every shader of this crate for `variant`, for tests.
+/// Every shader of this crate for `variant` but those with cooperative matrices, for tests.
 #[must_use]
 pub fn sources(variant: Variant) -> Vec<Source> {
     planes::FORMATS
@@ -40,8 +42,8 @@ pub fn sources(variant: Variant) -> Vec<Source> {
         .collect()
 }
 
-/// Every shader of this crate that uses `matrices`, for tests.
+/// Every shader of this crate with cooperative matrices, for tests.
 #[must_use]
-pub fn matrix_sources(matrices: Matrices) -> Vec<Source> {
+pub fn coop_sources(matrices: CoopMatrices) -> Vec<Source> {
     planes::FORMATS.iter().flat_map(|format| gemm::sources(format, matrices)).collect()
 }

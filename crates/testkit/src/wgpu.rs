@@ -1,11 +1,11 @@
-//! The GPU that tests run on.
+//! GPU of tests.
 
 use pollster::block_on;
 use stonechat_compute::wgpu::{Variant, adapters, pick};
 use stonechat_nn::Wgpu;
 
-/// The GPU of this machine, or a processor that plays one, once with every variant of the kernels that it can
-/// run. None where there is no adapter: then the caller's test, which is called `test`, is skipped.
+/// Opens the GPU of this machine, or a software adapter, once for every kernel variant that it supports. Empty without an
+/// adapter, after printing that the test `test` is skipped.
 ///
 /// # Panics
 /// If an adapter cannot be opened.
@@ -25,8 +25,7 @@ pub fn backends(test: &str) -> Vec<Wgpu> {
         .collect()
 }
 
-/// The same GPU with cooperative matrices. None where it has none: then the caller's test, which is called `test`,
-/// is skipped.
+/// Opens the same GPU with cooperative matrices. `None` without them, after printing that the test `test` is skipped.
 ///
 /// # Panics
 /// If the adapter cannot be opened.

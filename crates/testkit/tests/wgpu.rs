@@ -1,5 +1,5 @@
-//! The wgpu backend against the f64 oracle, with every variant of its kernels, and what the suite does not ask:
-//! pages that leave the device, recordings longer than a submission, requests that cannot be met.
+//! The wgpu backend against the f64 oracle, with every kernel variant, and tests beyond the suite: pages read and written,
+//! recordings longer than a submission, allocations that fail.
 
 use pollster::block_on;
 use stonechat_nn::{Backend, Cpu, KvDType, KvRow, KvShape, PAGE_LEN, View};
@@ -12,7 +12,7 @@ fn wgpu_conforms_with_every_variant() {
         println!("{}", backend.describe());
     }
     if let Some(first) = backends.first() {
-        // The other variant sees whole matrices.
+        // Split matrices in one variant, whole ones in the other.
         first.gpu().limit_binding_bytes(6000);
         suite::run(&backends);
     }
@@ -30,7 +30,7 @@ fn wgpu_conforms_with_matrices() {
     }
 }
 
-/// Rows over two pages, one of them partly filled, in another order than they stand.
+/// Rows on two pages, one of them partly filled, in descending order.
 fn slots() -> Vec<KvRow> {
     let row = |page, slot: usize| KvRow { page, slot: slot as u32 };
     let mut rows: Vec<_> = (0..PAGE_LEN).map(|slot| row(2, slot)).collect();
@@ -74,7 +74,7 @@ fn pages_leave_and_enter_in_the_order_of_the_cpu() {
             (KvDType::Q8_0, 40),
         ] {
             let shape = KvShape { n_layers: 2, n_pages: 4, n_kv_heads: 3, head_dim, dtype };
-            // Multiples of 1/127 of the largest, so that no integer is halfway between two.
+            // Multiples of 1/127 of the largest value, so that quantization has no ties.
             let n = 2 * slots().len() * 3 * head_dim;
             let mut random = Lcg::new(head_dim as u64);
             let values: Vec<f32> = (0..n)
@@ -102,7 +102,7 @@ fn recordings_may_be_longer_than_a_submission() {
         let values: Vec<f32> = (0..n).map(|i| i as f32).collect();
         let mut buffer = backend.alloc(n).expect("12 MB");
         let mut sums = backend.alloc(2).expect("a small buffer");
-        // Every write is seen by the copy that was asked for after it.
+        // Every copy sees the writes recorded before it.
         for round in 0..3 {
             backend.write(&mut buffer, 0, &values);
             backend.write(&mut buffer, n - 1, &[round as f32]);
@@ -129,11 +129,11 @@ fn equal_recordings_are_encoded_ahead_and_give_their_own_results() {
             block_on(backend.read(&y, 64 - n, &mut got)).expect("a readable buffer");
             assert!(got.iter().all(|got| *got == value), "{got:?} of {value}");
         };
-        // The third is the first whose commands were seen twice before.
+        // The third step is the first that repeats two equal ones.
         (0..5).for_each(|i| step(i as f32, 64));
         let steady = backend.counters() - before;
         assert_eq!((steady.submissions, steady.repeats), (5, 3));
-        // What differs in more than its values is encoded anew.
+        // Other commands are encoded again.
         step(7.0, 32);
         step(8.0, 64);
         assert_eq!((backend.counters() - before).repeats, 3);
@@ -149,7 +149,7 @@ fn what_cannot_be_had_is_an_error_and_the_device_lives() {
             KvShape { n_layers: 1, n_pages: 1, n_kv_heads: 1, head_dim: 4096, dtype: KvDType::F16 };
         let error = backend.kv(shape).expect_err("a head too wide").to_string();
         assert!(error.contains("attention") && error.contains("4096"), "{error}");
-        // A fault is told by the next read, once.
+        // The next read reports a fault, once.
         backend.gpu().fault("a fault".to_owned());
         let buffer = backend.alloc(4).expect("a small buffer");
         let mut values = [1.0; 4];

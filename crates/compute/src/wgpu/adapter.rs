@@ -1,15 +1,15 @@
-//! The GPUs of this machine: what they can do and which one to use.
+//! The GPUs of this machine, their capabilities, and the choice of one.
 
 use ::wgpu::{Backends, DeviceType, Features, Instance, InstanceDescriptor, InstanceFlags};
 
 use crate::{Error, Result};
 
-/// Cooperative matrices of f16 whose products the invocations of a subgroup add up in f32 together.
+/// Shape of cooperative matrices: f16 factors, f32 accumulators, one subgroup each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Matrices {
-    /// Rows, which are as many as columns: 8 or 16.
+pub struct CoopMatrices {
+    /// Rows and columns: 8 or 16.
     pub side: u32,
-    /// Invocations of every subgroup.
+    /// Invocations in a subgroup.
     pub subgroup: u32,
 }
 
@@ -19,32 +19,32 @@ pub struct Adapter {
     pub(super) raw: ::wgpu::Adapter,
     /// Position in the list, the `N` of `wgpu:N`.
     pub index: usize,
-    /// The adapter's own name.
+    /// Name as the driver reports it.
     pub name: String,
-    /// What drives it: `vulkan`, `metal`, `dx12` or `webgpu`.
+    /// API: `vulkan`, `metal`, `dx12` or `webgpu`.
     pub api: &'static str,
     /// `discrete`, `integrated`, `virtual`, `software` or `other`.
     pub kind: &'static str,
     /// Driver and version.
     pub driver: String,
-    /// Smallest and largest subgroup, if kernels can use them.
+    /// Smallest and largest subgroup, if subgroup operations are supported.
     pub subgroup_sizes: Option<(u32, u32)>,
-    /// Whether shaders can compute in f16.
+    /// Whether shaders can use f16 arithmetic.
     pub has_f16: bool,
-    /// Cooperative matrices, if kernels can use them.
-    pub matrices: Option<Matrices>,
-    /// Largest buffer that a kernel can see; larger matrices are split.
+    /// Shape of cooperative matrices, if the kernels support one of the device's.
+    pub matrices: Option<CoopMatrices>,
+    /// Largest storage buffer binding; larger weight matrices are split by rows.
     pub max_binding_bytes: u64,
     /// Largest buffer.
     pub max_buffer_bytes: u64,
-    /// Memory that the invocations of a workgroup share.
+    /// Workgroup (shared) memory.
     pub workgroup_bytes: u32,
-    /// The device's own memory, which other programs may use, too; none where the API does not say.
+    /// Total device-local memory, shared with other programs; `None` where the API does not report it.
     pub total_memory_bytes: Option<u64>,
 }
 
 impl Adapter {
-    /// Whether it is a processor that plays a GPU, never picked unasked.
+    /// Whether it is a software rasterizer on the CPU, which [`pick`] takes only by index.
     #[must_use]
     pub fn is_software(&self) -> bool {
         self.kind == "software"
@@ -84,7 +84,7 @@ impl Adapter {
         }
     }
 
-    /// How much it is worth to have; the first of equals is taken.
+    /// Preference of [`pick`]; the first of equals wins.
     fn rank(&self) -> u32 {
         match self.kind {
             "discrete" => 4,
@@ -96,12 +96,12 @@ impl Adapter {
     }
 }
 
-/// The largest cooperative matrices that kernels are written for.
-fn matrices(adapter: &::wgpu::Adapter) -> Option<Matrices> {
+/// Largest cooperative matrix shape that the kernels support, if any.
+fn matrices(adapter: &::wgpu::Adapter) -> Option<CoopMatrices> {
     use ::wgpu::CooperativeScalarType::{F16, F32};
     let needed = Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SHADER_F16;
     let info = adapter.get_info();
-    // Kernels are made for one size of subgroups.
+    // Kernels are compiled for a fixed subgroup size.
     if !adapter.features().contains(needed | Features::SUBGROUP)
         || info.subgroup_min_size != info.subgroup_max_size
     {
@@ -113,14 +113,14 @@ fn matrices(adapter: &::wgpu::Adapter) -> Option<Matrices> {
         let fits = all.iter().any(|m| {
             [m.m_size, m.n_size, m.k_size] == [side; 3] && (m.ab_type, m.cr_type) == (F16, F32)
         });
-        // A row of a matrix has an invocation, and all of them fit the tiles.
-        let is_whole = subgroup.is_power_of_two() && (side..=64).contains(&subgroup);
-        let is_roomy = adapter.limits().max_compute_workgroup_storage_size >= side * 3072;
-        (fits && is_whole && is_roomy).then_some(Matrices { side, subgroup })
+        // At least one invocation a matrix row; tiles of `gemm_coop.wgsl` fit the workgroup memory.
+        let is_supported = subgroup.is_power_of_two() && (side..=64).contains(&subgroup);
+        let has_memory = adapter.limits().max_compute_workgroup_storage_size >= side * 3072;
+        (fits && is_supported && has_memory).then_some(CoopMatrices { side, subgroup })
     })
 }
 
-/// Size of the largest heap that is the device's own, under Vulkan.
+/// Size of the largest device-local heap; Vulkan only.
 #[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
 fn total_memory_bytes(adapter: &::wgpu::Adapter) -> Option<u64> {
     const DEVICE_LOCAL: u32 = 1;
@@ -134,18 +134,18 @@ fn total_memory_bytes(adapter: &::wgpu::Adapter) -> Option<u64> {
     heaps.filter(|heap| heap.flags.as_raw() & DEVICE_LOCAL != 0).map(|heap| heap.size).max()
 }
 
-/// Unknown: only Vulkan is asked.
+/// Unknown without Vulkan.
 #[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
 fn total_memory_bytes(_: &::wgpu::Adapter) -> Option<u64> {
     None
 }
 
-/// Every adapter, in the order in which the drivers list them.
+/// Lists every adapter in driver order.
 pub async fn adapters() -> Vec<Adapter> {
     let backends = Backends::VULKAN | Backends::METAL | Backends::DX12 | Backends::BROWSER_WEBGPU;
     let instance = Instance::new(InstanceDescriptor {
         backends,
-        // Validation layers of Vulkan are for those who write drivers; wgpu validates by itself.
+        // No Vulkan validation layers: wgpu validates.
         flags: InstanceFlags::empty(),
         ..InstanceDescriptor::new_without_display_handle()
     });
@@ -153,7 +153,7 @@ pub async fn adapters() -> Vec<Adapter> {
     found.into_iter().enumerate().map(|(i, raw)| Adapter::new(i, raw)).collect()
 }
 
-/// Adapter `index`, or the best one that is real hardware.
+/// Picks adapter `index`, or the best hardware adapter.
 ///
 /// # Errors
 /// [`Error::NoAdapter`].

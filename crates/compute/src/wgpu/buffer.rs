@@ -1,4 +1,4 @@
-//! Device memory, and the way back from it.
+//! Device buffers, their cached f16 and q8 copies, and readback.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,10 +11,10 @@ use super::gpu::Gpu;
 use super::recorder::Command;
 use crate::{Error, Result};
 
-/// Sizes are rounded up to this, so that a shader may see any buffer as `vec4` values.
+/// Alignment of sizes, so that any buffer can be bound as an array of `vec4`.
 const ALIGN: u64 = 16;
 
-/// Bytes on the device, zero at first. Clones share them.
+/// Zero-initialized device memory. Clones share it.
 #[derive(Debug, Clone)]
 pub struct GpuBuffer {
     inner: Arc<Allocation>,
@@ -23,50 +23,50 @@ pub struct GpuBuffer {
 #[derive(Debug)]
 struct Allocation {
     raw: ::wgpu::Buffer,
-    /// Never used twice by a device.
+    /// Unique for the life of the device.
     id: u64,
     bytes: u64,
-    /// Where the device looks for bind groups to forget.
+    /// Ids of dropped buffers, whose bind groups the recorder evicts.
     dropped: Arc<Mutex<Vec<u64>>>,
     memory: Arc<Memory>,
-    /// The same values as other types, each from the first product that asked for it on.
-    twins: Mutex<[Twin; 2]>,
+    /// Cached copies of the values, indexed by [`CopyFormat`]; each is allocated by the first matmul that reads it.
+    copies: Mutex<[ActivationCopy; 2]>,
 }
 
-/// What a copy beside a buffer is made of.
+/// Format of a cached copy of activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TwinKind {
-    /// 8 bits, see [`ops::quantize`](super::ops::quantize).
-    Codes,
-    /// f16, see [`ops::halves`](super::ops::halves).
-    Halves,
+pub enum CopyFormat {
+    /// int8 in groups of 32, see [`ops::q8_copy`](super::ops::q8_copy).
+    Q8,
+    /// f16, see [`ops::f16_copy`](super::ops::f16_copy).
+    F16,
 }
 
-/// A copy of a buffer's values as another type.
+/// Cached copy of a buffer's values in a [`CopyFormat`].
 #[derive(Debug)]
-struct Twin {
+struct ActivationCopy {
     buffer: Option<GpuBuffer>,
-    /// Rows and columns that it holds; none after the buffer was written.
+    /// `[rows, cols]` of the copy; `None` once the buffer was written.
     shape: Option<[usize; 2]>,
-    /// Rows that a product asked for, at least.
-    fewest_rows: usize,
+    /// Fewest rows for which a matmul requested a copy.
+    min_rows: usize,
 }
 
-impl Default for Twin {
+impl Default for ActivationCopy {
     fn default() -> Self {
-        Self { buffer: None, shape: None, fewest_rows: usize::MAX }
+        Self { buffer: None, shape: None, min_rows: usize::MAX }
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.id);
-        self.memory.give_back(self.raw.size());
+        self.memory.release(self.raw.size());
     }
 }
 
 impl GpuBuffer {
-    /// `bytes` zeros.
+    /// Allocates `bytes` zeros.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::BufferTooLarge`].
@@ -80,18 +80,18 @@ impl GpuBuffer {
             bytes: bytes as u64,
             dropped: Arc::clone(&gpu.inner.dropped),
             memory: Arc::clone(&gpu.inner.memory),
-            twins: Mutex::default(),
+            copies: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(allocation) })
     }
 
-    /// Its size as it was asked for.
+    /// Requested size; the allocation is rounded up to 16 bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.inner.bytes as usize
     }
 
-    /// Whether both are the same bytes.
+    /// Whether both share the same allocation.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.id() == other.id()
@@ -105,48 +105,53 @@ impl GpuBuffer {
         self.inner.id
     }
 
-    fn twins(&self) -> MutexGuard<'_, [Twin; 2]> {
-        self.inner.twins.lock().unwrap_or_else(PoisonError::into_inner)
+    fn copies(&self) -> MutexGuard<'_, [ActivationCopy; 2]> {
+        self.inner.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy of at least `bytes`, and whether it holds `shape` already.
-    pub(super) fn twin_for(
+    /// Requests a copy of at least `bytes`; returns it and whether it is current for `[rows, cols] = shape`.
+    pub(super) fn copy_for(
         &self,
         gpu: &Gpu,
-        kind: TwinKind,
+        format: CopyFormat,
         bytes: usize,
         shape: [usize; 2],
     ) -> Result<(Self, bool)> {
-        let twin = &mut self.twins()[kind as usize];
-        twin.fewest_rows = twin.fewest_rows.min(shape[0]);
-        if let Some(buffer) = twin.buffer.as_ref().filter(|buffer| buffer.bytes() >= bytes) {
-            return Ok((buffer.clone(), twin.shape == Some(shape)));
+        let copy = &mut self.copies()[format as usize];
+        copy.min_rows = copy.min_rows.min(shape[0]);
+        if let Some(buffer) = copy.buffer.as_ref().filter(|buffer| buffer.bytes() >= bytes) {
+            return Ok((buffer.clone(), copy.shape == Some(shape)));
         }
         let buffer = Self::new(gpu, bytes)?;
-        (twin.buffer, twin.shape) = (Some(buffer.clone()), None);
+        (copy.buffer, copy.shape) = (Some(buffer.clone()), None);
         Ok((buffer, false))
     }
 
-    /// A copy of `rows`, if a product asked for as few before and it has room for `bytes`.
-    pub(super) fn wanted_twin(&self, kind: TwinKind, bytes: usize, rows: usize) -> Option<Self> {
-        let twin = &self.twins()[kind as usize];
-        let fits = |buffer: &&Self| buffer.bytes() >= bytes && rows >= twin.fewest_rows;
-        twin.buffer.as_ref().filter(fits).cloned()
+    /// Copy for a kernel to write with `rows` rows: `None` unless a matmul requested one of so few rows before and the
+    /// buffer has `bytes`.
+    pub(super) fn requested_copy(
+        &self,
+        format: CopyFormat,
+        bytes: usize,
+        rows: usize,
+    ) -> Option<Self> {
+        let copy = &self.copies()[format as usize];
+        let fits = |buffer: &&Self| buffer.bytes() >= bytes && rows >= copy.min_rows;
+        copy.buffer.as_ref().filter(fits).cloned()
     }
 
-    /// Notes that a copy holds rows and columns.
-    pub fn set_twin(&self, kind: TwinKind, shape: [usize; 2]) {
-        self.twins()[kind as usize].shape = Some(shape);
+    /// Marks a copy as current, with `[rows, cols] = shape`. Call it after the dispatch that writes both.
+    pub fn mark_copy(&self, format: CopyFormat, shape: [usize; 2]) {
+        self.copies()[format as usize].shape = Some(shape);
     }
 
-    /// Notes that the copies hold nothing that is true any more. A dispatch that writes the buffer does so by
-    /// itself.
-    pub(super) fn forget_twins(&self) {
-        self.twins().iter_mut().for_each(|twin| twin.shape = None);
+    /// Marks the copies as stale. The recorder calls it for every buffer that a dispatch writes.
+    pub(super) fn forget_copies(&self) {
+        self.copies().iter_mut().for_each(|copy| copy.shape = None);
     }
 }
 
-/// Bytes of a device's buffers.
+/// Bytes in use by a device's buffers, with an optional limit.
 #[derive(Debug)]
 pub(super) struct Memory {
     used: AtomicU64,
@@ -166,22 +171,22 @@ impl Memory {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether there may be a buffer of `bytes` more.
-    fn take(&self, bytes: u64) -> bool {
+    /// Reserves `bytes`; returns false where that exceeds the limit.
+    fn reserve(&self, bytes: u64) -> bool {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         let fits = used <= self.limit.load(Ordering::Relaxed);
         if !fits {
-            self.give_back(bytes);
+            self.release(bytes);
         }
         fits
     }
 
-    fn give_back(&self, bytes: u64) {
+    fn release(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-/// A buffer of at least `bytes`.
+/// Creates a wgpu buffer of at least `bytes`.
 pub(super) fn raw_buffer(
     gpu: &Gpu,
     bytes: u64,
@@ -197,7 +202,7 @@ pub(super) fn raw_buffer(
     let (bytes, limit) = (bytes as usize, largest as usize);
     let size = size.ok_or(Error::BufferTooLarge { bytes, limit })?;
     gpu.check_lost()?;
-    if !gpu.inner.memory.take(size) {
+    if !gpu.inner.memory.reserve(size) {
         return Err(Error::OutOfMemory { bytes });
     }
     count(&gpu.inner.counters.buffers);
@@ -206,25 +211,25 @@ pub(super) fn raw_buffer(
     let descriptor =
         ::wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
     let buffer = device.create_buffer(&descriptor);
-    // A browser answers later; an error is then reported by the next read.
-    match now(scope.pop()) {
+    // Browsers resolve the error scope later; the next read then reports the error.
+    match poll_once(scope.pop()) {
         Some(Some(_)) => {
-            gpu.inner.memory.give_back(size);
+            gpu.inner.memory.release(size);
             Err(Error::OutOfMemory { bytes })
         }
         _ => Ok(buffer),
     }
 }
 
-/// What a future is worth without waiting.
-fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+/// Polls a future once; `None` if it is pending.
+fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
         Poll::Pending => None,
     }
 }
 
-/// Memory that the host can map, with its size.
+/// Host-mappable buffer and its size.
 #[derive(Debug)]
 pub(super) struct Readback {
     raw: ::wgpu::Buffer,
@@ -233,22 +238,22 @@ pub(super) struct Readback {
 
 type MapResult = std::result::Result<(), ::wgpu::BufferAsyncError>;
 
-/// The end of a mapping, which a callback of the device reports, and who waits for it.
+/// Result of a mapping, set by the device's callback, and the waker of its [`MapFuture`].
 #[derive(Debug, Default)]
-struct Mapped {
+struct MapState {
     state: Mutex<(Option<MapResult>, Option<Waker>)>,
 }
 
-impl Mapped {
-    /// Whether the memory can be read; where it never will be, waiting for the device tells why.
+impl MapState {
+    /// Whether the mapping succeeded. Stays false on failure, which polling the device reports.
     fn is_ready(&self) -> bool {
         matches!(self.state.lock().unwrap_or_else(PoisonError::into_inner).0, Some(Ok(())))
     }
 }
 
-struct Wait(Arc<Mapped>);
+struct MapFuture(Arc<MapState>);
 
-impl Future for Wait {
+impl Future for MapFuture {
     type Output = MapResult;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -264,14 +269,13 @@ impl Future for Wait {
 }
 
 impl Gpu {
-    /// Copies the bytes of `src` from `offset` on to `out`, once everything recorded so far is done.
-    /// Offset and length are multiples of 4.
+    /// Submits the recording, then reads `src[offset..]` into `out`. Offset and length are multiples of 4.
     ///
     /// # Errors
     /// If the device failed since the last read.
     ///
     /// # Panics
-    /// If the bytes are not in the buffer or not aligned.
+    /// If the range is outside the buffer or not aligned.
     pub async fn read(&self, src: &GpuBuffer, offset: usize, out: &mut [u8]) -> Result<()> {
         assert!(offset + out.len() <= src.bytes(), "read: {offset}+{} bytes", out.len());
         assert!(offset.is_multiple_of(4) && out.len().is_multiple_of(4), "read: unaligned");
@@ -292,7 +296,7 @@ impl Gpu {
             recorder.submit(self)
         };
         count(&self.inner.counters.readbacks);
-        let mapped = Arc::new(Mapped::default());
+        let mapped = Arc::new(MapState::default());
         let shared = Arc::clone(&mapped);
         readback.raw.map_async(::wgpu::MapMode::Read, 0..bytes, move |result| {
             let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -301,9 +305,9 @@ impl Gpu {
                 waker.wake();
             }
         });
-        self.lock().encode_ahead(self);
+        self.lock().encode_next(self);
         self.wait_for_read(submitted, || mapped.is_ready())?;
-        let result = Wait(mapped).await;
+        let result = MapFuture(mapped).await;
         self.check()?;
         let failed = |message: String| Error::Device { message };
         result.map_err(|error| failed(error.to_string()))?;
@@ -315,7 +319,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// A readback buffer of at least `bytes`: the smallest of those that wait, or a new one.
+    /// Takes the smallest pooled readback buffer of at least `bytes`, or creates one.
     fn take_readback(&self, bytes: u64) -> Result<Readback> {
         let mut pool = self.inner.readbacks.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = pool.iter().enumerate().filter(|(_, readback)| readback.bytes >= bytes);

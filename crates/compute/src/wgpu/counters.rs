@@ -1,25 +1,25 @@
-//! What the runtime made and did, for tests and reports.
+//! Counters of device objects and work, for tests and reports.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Totals since the device was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Device buffers made, those for reading back included.
+    /// Buffers created, readback buffers included.
     pub buffers: u64,
-    /// Bind groups made.
+    /// Bind groups created.
     pub bind_groups: u64,
     /// Pipelines compiled.
     pub pipelines: u64,
-    /// Time that this took, in microseconds.
+    /// Time spent compiling pipelines.
     pub compiling_us: u64,
-    /// Kernels run.
+    /// Kernels dispatched.
     pub dispatches: u64,
-    /// Submissions to the queue, those that only upload weights included.
+    /// Queue submissions, weight uploads included.
     pub submissions: u64,
-    /// Submissions whose commands had been encoded while the device was busy with the one before.
+    /// Submissions of a command buffer that was encoded ahead, while the device ran the one before.
     pub repeats: u64,
-    /// Results that were mapped to be read.
+    /// Buffers mapped for reading.
     pub readbacks: u64,
 }
 
@@ -40,9 +40,9 @@ impl std::ops::Sub for Counters {
     }
 }
 
-/// The counters as they run.
+/// [`Counters`] as atomics.
 #[derive(Debug, Default)]
-pub(super) struct Running {
+pub(super) struct AtomicCounters {
     pub(super) buffers: AtomicU64,
     pub(super) bind_groups: AtomicU64,
     pub(super) pipelines: AtomicU64,
@@ -53,12 +53,12 @@ pub(super) struct Running {
     pub(super) readbacks: AtomicU64,
 }
 
-/// Counts one.
+/// Increments a counter.
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-impl Running {
+impl AtomicCounters {
     pub(super) fn snapshot(&self) -> Counters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {

@@ -1,4 +1,4 @@
-//! An open device: its kernels, its memory for intermediate results, its faults.
+//! An open device: compiled kernels, scratch memory, faults.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -7,36 +7,36 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::adapter::{Adapter, Matrices};
+use super::adapter::{Adapter, CoopMatrices};
 use super::buffer::{GpuBuffer, Memory, Readback};
-use super::counters::{Counters, Running, count};
+use super::counters::{AtomicCounters, Counters, count};
 use super::profile::Profile;
-use super::recorder::Recorder;
+use super::recorder::{FIRST_BUFFER_ID, Recorder};
 use super::shader::{Access, Kernel, PARAM_BYTES, Source};
 use crate::{Error, Result};
 
-/// Bytes of weights that are given to the driver at a time.
+/// Bytes of weights in one upload.
 const STAGING_BYTES: usize = 16 << 20;
-/// Bytes of weights that may be on their way to the device.
-const UNDERWAY_BYTES: usize = 64 << 20;
-/// Where the last read took less, the host asks for the end of the next again and again: a core that slept is late and
-/// slow. Beside an H200, models of 1.5 and 8 B then decode 1.16 and 1.09 times as fast.
-const BRIEF: Duration = Duration::from_millis(5);
+/// Bytes of weights in flight before an upload waits.
+const MAX_IN_FLIGHT_BYTES: usize = 64 << 20;
+/// Longest time that a read polls the device instead of blocking, and only if the last read took less: a core that
+/// slept wakes late and at a low clock.
+const SPIN_TIME: Duration = Duration::from_millis(5);
 
-/// Which of the kernels that exist in several variants are used.
+/// Implementation of workgroup reductions and shuffles in the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
-    /// Only what every adapter can do.
+    /// Workgroup memory and barriers, on every adapter.
     Portable,
-    /// Sums over subgroups.
+    /// Subgroup operations.
     Subgroups,
 }
 
 impl Variant {
-    /// Every one.
+    /// Every variant.
     pub const ALL: [Self; 2] = [Self::Portable, Self::Subgroups];
 
-    /// Name for logs and benches.
+    /// Name in kernel names and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,10 +46,10 @@ impl Variant {
     }
 }
 
-/// What tells compiled kernels apart: the op and up to four numbers.
+/// Cache key of a compiled kernel: op and up to four numbers.
 pub type KernelKey = (&'static str, [u32; 4]);
 
-/// A device to which ops are recorded. Clones share it.
+/// An open device and its recording of ops. Clones share both.
 #[derive(Debug, Clone)]
 pub struct Gpu {
     pub(super) inner: Arc<Inner>,
@@ -62,14 +62,14 @@ pub(super) struct Inner {
     pub(super) limits: ::wgpu::Limits,
     adapter: Adapter,
     variant: Variant,
-    matrices: Option<Matrices>,
-    /// Distance of the parameters of two dispatches.
+    matrices: Option<CoopMatrices>,
+    /// Alignment of the parameters of a dispatch in the upload list.
     pub(super) param_align: usize,
-    pub(super) counters: Running,
+    pub(super) counters: AtomicCounters,
     pub(super) profile: Profile,
     recorder: Mutex<Recorder>,
     kernels: Mutex<HashMap<KernelKey, Arc<Kernel>>>,
-    /// What the driver keeps of compiled kernels, see `kernel_cache`.
+    /// The driver's pipeline cache, see `kernel_cache`.
     pub(super) kernel_cache: OnceLock<::wgpu::PipelineCache>,
     layouts: Mutex<HashMap<&'static [Access], ::wgpu::BindGroupLayout>>,
     scratch: Mutex<HashMap<&'static str, GpuBuffer>>,
@@ -77,23 +77,23 @@ pub(super) struct Inner {
     pub(super) dropped: Arc<Mutex<Vec<u64>>>,
     pub(super) memory: Arc<Memory>,
     next_id: AtomicU64,
-    /// Largest buffer that a kernel is given for weights.
-    max_binding: AtomicUsize,
-    /// Bytes of weights whose arrival was not waited for.
-    underway: AtomicUsize,
-    /// Whether the last read was brief.
-    was_brief: AtomicBool,
-    /// Whether the host has a core to spare for the end of brief reads.
-    may_spin: bool,
+    /// Largest buffer of weights.
+    max_binding_bytes: AtomicUsize,
+    /// Bytes of weights uploaded since the last wait.
+    in_flight_bytes: AtomicUsize,
+    /// Whether the last read took less than [`SPIN_TIME`].
+    last_read_was_short: AtomicBool,
+    /// Whether reads may poll: hardware device, more than one core, no browser.
+    can_spin: bool,
     faults: Arc<Faults>,
 }
 
-/// What the device reported since the last read.
+/// Errors reported by the device's callbacks.
 #[derive(Debug, Default)]
 struct Faults {
-    /// The first of them.
+    /// First error since the last check.
     message: Mutex<Option<String>>,
-    /// Why there is no device any more.
+    /// Reason of the device loss.
     lost: Mutex<Option<String>>,
 }
 
@@ -108,8 +108,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Gpu {
-    /// Opens an adapter; `variant` forces one of the kernels where there are several, and those without
-    /// cooperative matrices.
+    /// Opens an adapter; `variant` forces a kernel variant and turns cooperative matrices off.
     ///
     /// # Errors
     /// If the driver refuses, or the adapter lacks what `variant` needs.
@@ -133,8 +132,8 @@ impl Gpu {
         if matrices.is_some() {
             features |= ::wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
             features |= ::wgpu::Features::SHADER_F16;
-            // SAFETY: only kernels of this workspace use them, and the conformance suite compares each of
-            // these with the oracle.
+            // SAFETY: only kernels of this workspace use experimental features, and the conformance suite compares
+            // each of these kernels with the oracle.
             experimental_features = unsafe { ::wgpu::ExperimentalFeatures::enabled() };
         }
         let descriptor = ::wgpu::DeviceDescriptor {
@@ -159,7 +158,7 @@ impl Gpu {
         let max_binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
         let max_binding = usize::try_from(max_binding).unwrap_or(usize::MAX);
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let may_spin = !cfg!(target_arch = "wasm32") && !adapter.is_software() && n_cores > 1;
+        let can_spin = !cfg!(target_arch = "wasm32") && !adapter.is_software() && n_cores > 1;
         let align = limits.min_uniform_buffer_offset_alignment;
         let param_align = align.max(limits.min_storage_buffer_offset_alignment) as usize;
         Ok(Self {
@@ -171,7 +170,7 @@ impl Gpu {
                 variant,
                 matrices,
                 param_align,
-                counters: Running::default(),
+                counters: AtomicCounters::default(),
                 profile: Profile::default(),
                 recorder: Mutex::new(Recorder::new()),
                 kernels: Mutex::default(),
@@ -181,76 +180,77 @@ impl Gpu {
                 readbacks: Mutex::default(),
                 dropped: Arc::default(),
                 memory: Arc::new(Memory::new()),
-                // 0 and 1 are no buffers, see `Bind`.
-                next_id: AtomicU64::new(2),
-                max_binding: AtomicUsize::new(max_binding),
-                underway: AtomicUsize::new(0),
-                was_brief: AtomicBool::new(false),
-                may_spin,
+                next_id: AtomicU64::new(FIRST_BUFFER_ID),
+                max_binding_bytes: AtomicUsize::new(max_binding),
+                in_flight_bytes: AtomicUsize::new(0),
+                last_read_was_short: AtomicBool::new(false),
+                can_spin,
                 faults,
             }),
         })
     }
 
-    /// The adapter that was opened.
+    /// The open adapter.
     #[must_use]
     pub fn adapter(&self) -> &Adapter {
         &self.inner.adapter
     }
 
-    /// Which kernels are used.
+    /// Kernel variant in use.
     #[must_use]
     pub fn variant(&self) -> Variant {
         self.inner.variant
     }
 
-    /// The cooperative matrices that kernels use.
+    /// Cooperative matrix shape in use.
     #[must_use]
-    pub fn matrices(&self) -> Option<Matrices> {
+    pub fn matrices(&self) -> Option<CoopMatrices> {
         self.inner.matrices
     }
 
-    /// Largest buffer that a kernel can see; larger matrices are split.
+    /// Largest storage buffer binding; larger weight matrices are split by rows.
     #[must_use]
     pub fn max_binding_bytes(&self) -> usize {
-        self.inner.max_binding.load(Ordering::Relaxed)
+        self.inner.max_binding_bytes.load(Ordering::Relaxed)
     }
 
-    /// Buffers that a kernel can be given.
+    /// Most storage buffers of a kernel.
     #[must_use]
     pub fn max_buffers(&self) -> usize {
         self.inner.limits.max_storage_buffers_per_shader_stage as usize
     }
 
-    /// Splits matrices that are loaded from now on into parts of at most `bytes`, as on a device that cannot
-    /// see more at once: for tests.
+    /// Lowers [`max_binding_bytes`](Self::max_binding_bytes), for tests of split matrices.
+    #[doc(hidden)]
     pub fn limit_binding_bytes(&self, bytes: usize) {
-        self.inner.max_binding.fetch_min(bytes, Ordering::Relaxed);
+        self.inner.max_binding_bytes.fetch_min(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of the buffers that there are.
+    /// Bytes in use by buffers.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.inner.memory.used()
     }
 
-    /// Refuses buffers that would make more than `bytes` of all, as a device without more memory does: for tests.
+    /// Limits the bytes of all buffers, for tests of out-of-memory errors.
+    #[doc(hidden)]
     pub fn limit_memory_bytes(&self, bytes: u64) {
         self.inner.memory.set_limit(bytes);
     }
 
-    /// Loses the device, as a driver that was reset or removed does: for tests.
+    /// Destroys the device, for tests of device loss.
+    #[doc(hidden)]
     pub fn lose(&self) {
         self.inner.device.destroy();
     }
 
-    /// What was made and done so far.
+    /// Counters since the device was opened.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.inner.counters.snapshot()
     }
 
-    /// The kernel of `key`, compiled from what `source` gives when it is first asked for.
+    /// Returns the kernel of `key`, compiling `source()` on first use.
     pub fn kernel(&self, key: KernelKey, source: impl FnOnce() -> Source) -> Arc<Kernel> {
         if let Some(kernel) = lock(&self.inner.kernels).get(&key) {
             return Arc::clone(kernel);
@@ -276,11 +276,10 @@ impl Gpu {
             label: Some(source.name()),
             source: ::wgpu::ShaderSource::Wgsl(source.text().into()),
         };
-        // SAFETY: every loop of the shaders in this workspace counts up or down to a bound that does
-        // not change in the loop, so none is infinite. Those with matrices index workgroup memory and
-        // arrays of their own by constants and the number of an invocation, never by data, inside
-        // lengths that are made of the same constants; buffers are checked by the platform. All other
-        // checks stay on.
+        // SAFETY: every loop of the shaders in this workspace counts to a bound that the loop does not change, so none
+        // is infinite. Shaders with cooperative matrices, compiled without bounds checks, index workgroup memory and
+        // local arrays by constants and invocation indices, never by data, within lengths made of the same constants;
+        // the platform checks storage buffers. All other checks stay on.
         let module = unsafe { device.create_shader_module_trusted(descriptor, checks) };
         let layouts = [Some(&layout)];
         let pipeline_layout = device.create_pipeline_layout(&::wgpu::PipelineLayoutDescriptor {
@@ -294,13 +293,19 @@ impl Gpu {
             module: &module,
             entry_point: Some("main"),
             compilation_options: ::wgpu::PipelineCompilationOptions {
-                // No kernel reads what it has not written.
+                // No kernel reads workgroup memory before writing it.
                 zero_initialize_workgroup_memory: false,
                 ..Default::default()
             },
             cache: self.inner.kernel_cache.get(),
         });
-        Kernel { name: source.name().to_owned(), pipeline, layout, access: source.access() }
+        Kernel {
+            name: source.name().to_owned(),
+            pipeline,
+            layout,
+            access: source.access(),
+            param_bytes: source.params().bytes,
+        }
     }
 
     fn layout(&self, access: &'static [Access]) -> ::wgpu::BindGroupLayout {
@@ -331,7 +336,7 @@ impl Gpu {
         layouts.entry(access).or_insert_with(make).clone()
     }
 
-    /// Memory for intermediate results of the op `name`, of at least `bytes`; it only grows.
+    /// Scratch buffer of the op `name`, of at least `bytes`; it only grows.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -349,31 +354,31 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// Copies bytes to the device at once, ahead of what was recorded; after some tens of MB it
-    /// waits where that is possible, so that little host memory is held for weights on their way.
+    /// Uploads bytes immediately, ahead of the recording. Waits after [`MAX_IN_FLIGHT_BYTES`] (not in browsers), to
+    /// bound the host memory of staging buffers.
     ///
     /// # Errors
     /// If the device failed.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If the range is outside `dst`.
     pub fn upload(&self, dst: &GpuBuffer, offset: usize, bytes: &[u8]) -> Result<()> {
         assert!(offset + bytes.len() <= dst.bytes(), "upload: {offset}+{}", bytes.len());
-        for (i, piece) in bytes.chunks(STAGING_BYTES).enumerate() {
+        for (i, chunk) in bytes.chunks(STAGING_BYTES).enumerate() {
             let at = (offset + i * STAGING_BYTES) as u64;
-            self.inner.queue.write_buffer(dst.raw(), at, piece);
+            self.inner.queue.write_buffer(dst.raw(), at, chunk);
             let index = self.inner.queue.submit([]);
             count(&self.inner.counters.submissions);
-            let before = self.inner.underway.fetch_add(piece.len(), Ordering::Relaxed);
-            if before + piece.len() > UNDERWAY_BYTES {
+            let before = self.inner.in_flight_bytes.fetch_add(chunk.len(), Ordering::Relaxed);
+            if before + chunk.len() > MAX_IN_FLIGHT_BYTES {
                 self.wait_for(Some(index))?;
-                self.inner.underway.store(0, Ordering::Relaxed);
+                self.inner.in_flight_bytes.store(0, Ordering::Relaxed);
             }
         }
         self.check()
     }
 
-    /// Submits what was recorded without waiting for it.
+    /// Submits the recording without waiting for it.
     pub fn flush(&self) {
         self.lock().submit(self);
     }
@@ -386,14 +391,14 @@ impl Gpu {
         self.inner.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Blocks until a submission is done; in a browser, where nothing may block, it returns at once.
+    /// Blocks until a submission is done; in browsers returns at once.
     pub(super) fn wait_for(&self, index: Option<::wgpu::SubmissionIndex>) -> Result<()> {
         let wait = ::wgpu::PollType::Wait { submission_index: index, timeout: None };
         let wait = if cfg!(target_arch = "wasm32") { ::wgpu::PollType::Poll } else { wait };
         match self.inner.device.poll(wait) {
             Ok(_) => Ok(()),
             Err(error) => {
-                // A device that is gone has no such submission; this has it say so.
+                // Runs the device-lost callback, whose message `check` returns.
                 let _ = self.inner.device.poll(::wgpu::PollType::Poll);
                 self.check()?;
                 Err(Error::Device { message: error.to_string() })
@@ -401,31 +406,31 @@ impl Gpu {
         }
     }
 
-    /// Blocks until a submission is done that ends a read, whose success `is_ready` tells.
+    /// Waits for the submission of a read: polls up to [`SPIN_TIME`] until `is_ready`, then blocks.
     pub(super) fn wait_for_read(
         &self,
         index: Option<::wgpu::SubmissionIndex>,
         is_ready: impl Fn() -> bool,
     ) -> Result<()> {
         let start = Instant::now();
-        let spins = self.inner.may_spin && self.inner.was_brief.load(Ordering::Relaxed);
-        while spins && !is_ready() && start.elapsed() < BRIEF {
+        let spins = self.inner.can_spin && self.inner.last_read_was_short.load(Ordering::Relaxed);
+        while spins && !is_ready() && start.elapsed() < SPIN_TIME {
             if self.inner.device.poll(::wgpu::PollType::Poll).is_err() {
                 break;
             }
             std::thread::yield_now();
         }
         let result = if is_ready() { Ok(()) } else { self.wait_for(index) };
-        self.inner.was_brief.store(start.elapsed() < BRIEF, Ordering::Relaxed);
+        self.inner.last_read_was_short.store(start.elapsed() < SPIN_TIME, Ordering::Relaxed);
         result
     }
 
-    /// Reports a failure with the next read.
+    /// Stores an error for the next read to return.
     pub fn fault(&self, message: String) {
         self.inner.faults.report(message);
     }
 
-    /// What failed since the last time, if anything did.
+    /// Returns the first error since the last check.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -435,10 +440,10 @@ impl Gpu {
         reported.map_or(Ok(()), |message| Err(Error::Device { message }))
     }
 
-    /// Whether there still is a device.
+    /// Fails once the device is lost.
     ///
     /// # Errors
-    /// [`Error::Device`], each time.
+    /// [`Error::Device`], on every call after the loss.
     pub(super) fn check_lost(&self) -> Result<()> {
         let lost = lock(&self.inner.faults.lost).clone();
         lost.map_or(Ok(()), |message| Err(Error::Device { message }))

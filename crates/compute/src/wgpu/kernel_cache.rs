@@ -1,21 +1,20 @@
-//! Compiled kernels from one run to the next, where a driver lets them be kept.
+//! Pipeline cache saved between runs, where the driver supports it.
 //!
 //! ```text
-//! saved = format | hash (8 bytes) | what wgpu gives
+//! saved = "kernels1" | hash of data (u64, little endian) | data of wgpu's PipelineCache
 //! ```
 
 use std::hash::{DefaultHasher, Hasher};
 
 use super::{Adapter, Gpu};
 
-/// How saved kernels begin.
-const FORMAT: &[u8; 8] = b"kernels1";
-/// Bytes before what wgpu gives.
-const HEAD_BYTES: usize = FORMAT.len() + 8;
+/// Magic bytes.
+const MAGIC: &[u8; 8] = b"kernels1";
+/// Bytes of magic and hash.
+const HEADER_BYTES: usize = MAGIC.len() + 8;
 
 impl Adapter {
-    /// A name for what [`Gpu::save_kernels`] gives, the same for adapters that can share it; none where nothing
-    /// can be saved.
+    /// Name for the file of [`Gpu::save_kernels`], equal for adapters that can share it; `None` without a pipeline cache.
     #[must_use]
     pub fn kernel_cache_name(&self) -> Option<String> {
         ::wgpu::util::pipeline_cache_key(&self.raw.get_info())
@@ -23,8 +22,8 @@ impl Adapter {
 }
 
 impl Gpu {
-    /// Compiles from now on with the help of what [`save_kernels`](Self::save_kernels) once gave. Bytes of another
-    /// driver or version, or that something happened to, are none. Only the first call counts.
+    /// Opens the pipeline cache with bytes of [`save_kernels`](Self::save_kernels). Damaged bytes, or those of another
+    /// driver or version, are ignored. Only the first call has an effect.
     pub fn restore_kernels(&self, saved: Option<&[u8]>) {
         let device = &self.inner.device;
         if !device.features().contains(::wgpu::Features::PIPELINE_CACHE) {
@@ -36,33 +35,33 @@ impl Gpu {
             fallback: true,
         };
         self.inner.kernel_cache.get_or_init(|| {
-            // SAFETY: bytes with the right hash are what `PipelineCache::get_data` gave in `save_kernels`; whether
-            // this device and driver made them is checked by wgpu, which takes none of others.
+            // SAFETY: bytes with a matching hash come from `PipelineCache::get_data` in `save_kernels`; wgpu rejects
+            // those of another device or driver.
             unsafe { device.create_pipeline_cache(&descriptor) }
         });
     }
 
-    /// The kernels compiled so far, for [`restore_kernels`](Self::restore_kernels); none without a call of that, or
-    /// where they cannot be saved.
+    /// Data of the pipeline cache, for [`restore_kernels`](Self::restore_kernels); `None` if that was not called before
+    /// or the driver has no pipeline cache.
     #[must_use]
     pub fn save_kernels(&self) -> Option<Vec<u8>> {
         let data = self.inner.kernel_cache.get()?.get_data()?;
-        let mut saved = Vec::with_capacity(HEAD_BYTES + data.len());
-        saved.extend_from_slice(FORMAT);
+        let mut saved = Vec::with_capacity(HEADER_BYTES + data.len());
+        saved.extend_from_slice(MAGIC);
         saved.extend_from_slice(&hash(&data).to_le_bytes());
         saved.extend_from_slice(&data);
         Some(saved)
     }
 }
 
-/// What wgpu gave, if nothing happened to it.
+/// Data behind the header, if magic and hash match.
 fn payload(saved: &[u8]) -> Option<&[u8]> {
-    let (head, data) = saved.split_at_checked(HEAD_BYTES)?;
+    let (header, data) = saved.split_at_checked(HEADER_BYTES)?;
     let expected = hash(data).to_le_bytes();
-    head.strip_prefix(FORMAT).is_some_and(|found| found == expected).then_some(data)
+    header.strip_prefix(MAGIC).is_some_and(|found| found == expected).then_some(data)
 }
 
-/// Finds damage; another release of Rust may hash differently and finds none of the old files whole.
+/// Checksum. `DefaultHasher` may change between Rust releases, which invalidates saved files.
 fn hash(data: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(data);
@@ -71,12 +70,12 @@ fn hash(data: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{FORMAT, hash, payload};
+    use super::{MAGIC, hash, payload};
 
     #[test]
     fn only_whole_files_are_taken() {
         let data = b"what a driver gave";
-        let saved = [&FORMAT[..], &hash(data).to_le_bytes(), data].concat();
+        let saved = [&MAGIC[..], &hash(data).to_le_bytes(), data].concat();
         assert_eq!(payload(&saved), Some(&data[..]));
         for i in 0..saved.len() {
             assert_eq!(payload(&saved[..i]), None);

@@ -1,28 +1,28 @@
-//! The dense kernels: one `.rs` file that checks shapes and records, one `.wgsl` file that computes.
+//! Dense kernels: a `.rs` file checks shapes and records the dispatch, a `.wgsl` file of the same stem computes.
 //!
-//! A kernel file has a function `run`; [`start`] puts the entry point and the sums over a workgroup of the
-//! device's [`Variant`] around it.
+//! A kernel's WGSL defines `kernel_main(group, groups, lid)`: workgroup id, number of workgroups, index of the
+//! invocation. [`kernel_source`] prepends the entry point and the workgroup reductions of the [`Variant`].
 
+mod activation_copy;
 pub mod attention;
-mod attention_blocks;
-mod attention_few;
+mod attention_decode;
+mod attention_prefill;
 pub mod copy;
+pub mod f16_copy;
 pub mod gated;
-pub mod halves;
 pub mod kv;
 pub mod moe;
 pub mod norm;
-pub mod quantize;
+pub mod q8_copy;
 pub mod rope;
 pub mod top_k;
-mod twin;
 
 use std::sync::Arc;
 
-use super::{Access, Gpu, GpuBuffer, Kernel, Matrices, Source, Variant};
+use super::{Access, CoopMatrices, Gpu, GpuBuffer, Kernel, ParamLayout, Source, Variant};
 use crate::cpu::Activation;
 
-/// `rows × cols` f32 values of a buffer: row `r` starts at value `offset + r * stride`.
+/// Strided view of `[rows, cols]` f32 values: row `r` starts at value `offset + r * stride`.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuRows<'a> {
     /// The buffer.
@@ -33,24 +33,24 @@ pub struct GpuRows<'a> {
     pub rows: usize,
     /// Values in a row.
     pub cols: usize,
-    /// Distance between the starts of two rows.
+    /// Values between the starts of two rows.
     pub stride: usize,
 }
 
 impl<'a> GpuRows<'a> {
-    /// `rows × cols` values packed from the start of `buffer`.
+    /// Packed `[rows, cols]` values at the start of `buffer`.
     #[must_use]
     pub fn packed(buffer: &'a GpuBuffer, rows: usize, cols: usize) -> Self {
         Self { buffer, offset: 0, rows, cols, stride: cols }
     }
 
-    /// Whether one row follows the other from the start of the buffer.
+    /// Whether rows are contiguous from the start of the buffer.
     #[must_use]
     pub fn is_packed(self) -> bool {
         self.offset == 0 && (self.stride == self.cols || self.rows <= 1)
     }
 
-    /// Checks that the rows are inside the buffer.
+    /// Asserts that the rows are inside the buffer.
     ///
     /// # Panics
     /// If they are not.
@@ -71,7 +71,7 @@ impl<'a> GpuRows<'a> {
     }
 }
 
-/// Panics unless `buffer` holds `len` f32 values.
+/// Asserts that `buffer` has room for `len` f32 values.
 ///
 /// # Panics
 /// If it is smaller.
@@ -80,10 +80,16 @@ pub fn check_len(what: &str, buffer: &GpuBuffer, len: usize) {
     assert!(4 * len <= buffer.bytes(), "{what}: {} bytes for {len} values", buffer.bytes());
 }
 
-/// The start of a kernel of a workgroup of `workgroup` invocations, up to what its own files need.
+/// Begins a kernel: constant `WG` (invocations in a workgroup), entry point and reductions. The kernel's files follow.
 #[must_use]
-pub fn start(name: String, access: &'static [Access], variant: Variant, workgroup: u32) -> Source {
-    let source = Source::new(name, access);
+pub fn kernel_source(
+    name: String,
+    params: ParamLayout,
+    access: &'static [Access],
+    variant: Variant,
+    workgroup: u32,
+) -> Source {
+    let source = Source::new(name, params, access);
     let (source, entry) = match variant {
         Variant::Portable => (source, include_str!("ops/entry.portable.wgsl")),
         Variant::Subgroups => (source.with_subgroups(), include_str!("ops/entry.subgroups.wgsl")),
@@ -91,10 +97,10 @@ pub fn start(name: String, access: &'static [Access], variant: Variant, workgrou
     source.constant("WG", workgroup).file(entry)
 }
 
-/// The functions of activations, for epilogues.
+/// WGSL of `exp`, `tanh`, `erf` and of `activate`, for epilogues.
 pub const ACTIVATIONS: &str = include_str!("ops/activation.wgsl");
 
-/// How `activation.wgsl` calls an activation.
+/// Code of an activation, equal to the `ACTIVATION_*` constants of `activation.wgsl`.
 #[must_use]
 pub fn activation_code(activation: Activation) -> u32 {
     match activation {
@@ -104,34 +110,35 @@ pub fn activation_code(activation: Activation) -> u32 {
     }
 }
 
-/// A kernel that has no variants beyond those of the device.
+/// Kernel without compile-time constants of its own.
 #[derive(Debug, Clone, Copy)]
-struct Spec {
+struct KernelSpec {
     name: &'static str,
+    params: ParamLayout,
     access: &'static [Access],
     workgroup: u32,
     files: &'static [&'static str],
-    beside: Beside,
+    copy_writer: CopyWriter,
 }
 
-/// What a kernel writes beside its output, to a buffer `twin`.
+/// Function with which a kernel writes a cached copy of its output, to the binding `out_copy`.
 #[derive(Debug, Clone, Copy)]
-enum Beside {
-    Nothing,
-    /// 8 bits, with `quantize4`.
-    Codes,
-    /// What is wanted, with `leave4`.
-    Twin,
+enum CopyWriter {
+    None,
+    /// `quantize4`: q8.
+    Q8,
+    /// `write_copy4`: q8 or f16 by the parameter `copy_format`.
+    Any,
 }
 
-impl Spec {
+impl KernelSpec {
     fn source(&self, variant: Variant) -> Source {
         let name = format!("{}-{}", self.name, variant.name());
-        let source = start(name, self.access, variant, self.workgroup);
-        let source = match self.beside {
-            Beside::Nothing => source,
-            Beside::Codes => quantize::writer(source, variant),
-            Beside::Twin => twin::writer(source, variant),
+        let source = kernel_source(name, self.params, self.access, variant, self.workgroup);
+        let source = match self.copy_writer {
+            CopyWriter::None => source,
+            CopyWriter::Q8 => q8_copy::with_quantize4(source, variant),
+            CopyWriter::Any => activation_copy::with_write_copy4(source, variant),
         };
         self.files.iter().fold(source, |source, file| source.file(file))
     }
@@ -141,7 +148,7 @@ impl Spec {
     }
 }
 
-/// Every shader of this crate for `variant`, for tests.
+/// Every shader of this crate for `variant` but those with cooperative matrices, for tests.
 #[must_use]
 pub fn sources(variant: Variant) -> Vec<Source> {
     let specs = [
@@ -150,23 +157,23 @@ pub fn sources(variant: Variant) -> Vec<Source> {
         gated::SPEC,
         moe::ROUTE,
         moe::COMBINE,
-        quantize::SPEC,
+        q8_copy::SPEC,
         attention::MERGE,
     ];
     let mut all: Vec<_> = specs.iter().map(|spec| spec.source(variant)).collect();
     all.push(copy::im2col_source(variant));
     all.extend(norm::sources(variant));
-    all.push(halves::source(variant));
+    all.push(f16_copy::source(variant));
     all.extend(kv::sources(variant));
     all.extend(rope::sources(variant));
     all.extend(attention::sources(variant));
-    all.extend(attention_few::sources(variant));
+    all.extend(attention_decode::sources(variant));
     all.push(top_k::source(variant));
     all
 }
 
-/// Every shader of this crate that uses `matrices`, for tests.
+/// Every shader of this crate with cooperative matrices, for tests.
 #[must_use]
-pub fn matrix_sources(matrices: Matrices) -> Vec<Source> {
-    attention_blocks::sources(matrices)
+pub fn coop_sources(matrices: CoopMatrices) -> Vec<Source> {
+    attention_prefill::sources(matrices)
 }

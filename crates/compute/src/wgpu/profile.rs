@@ -1,7 +1,7 @@
-//! How long each kernel runs, by the device's own clock.
+//! Run time of each kernel, by timestamp queries.
 //!
-//! While it is on, every dispatch is a pass of its own between two timestamps, and every submission is waited
-//! for: the times are those of kernels that run alone, and a whole pass takes longer than without.
+//! While profiling, every dispatch is a compute pass between two timestamps and every submission is waited for.
+//! Times are those of kernels that run alone; a whole forward pass takes longer than without profiling.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,24 +10,24 @@ use std::sync::{Mutex, PoisonError};
 use super::gpu::Gpu;
 use super::recorder::Command;
 
-/// Timestamps of a query set, which no device may refuse.
+/// Timestamps in a query set: the limit of WebGPU.
 const MAX_QUERIES: usize = 4096;
 
-/// Time of all runs of a kernel.
+/// Total time of a kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelTime {
-    /// Its name.
+    /// Name of the kernel.
     pub name: String,
-    /// How often it ran.
+    /// Number of dispatches.
     pub runs: u64,
-    /// All of them together.
+    /// Time of all dispatches.
     pub total_ms: f64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Profile {
     is_on: AtomicBool,
-    /// Runs and nanoseconds of each kernel.
+    /// Dispatches and nanoseconds by kernel name.
     totals: Mutex<BTreeMap<String, (u64, f64)>>,
 }
 
@@ -38,14 +38,14 @@ impl Profile {
 }
 
 impl Gpu {
-    /// Starts measuring, if the device has a clock; returns whether it has.
+    /// Starts profiling; returns false without timestamp queries.
     pub fn start_profile(&self) -> bool {
         let has_clock = self.inner.device.features().contains(::wgpu::Features::TIMESTAMP_QUERY);
         self.inner.profile.is_on.store(has_clock, Ordering::Relaxed);
         has_clock
     }
 
-    /// What was measured since the last call, the longest first.
+    /// Takes the times since the last call, longest first.
     #[must_use]
     pub fn take_profile(&self) -> Vec<KernelTime> {
         let totals = &self.inner.profile.totals;
@@ -56,16 +56,16 @@ impl Gpu {
         times
     }
 
-    /// Submits commands with timestamps around each dispatch, waits for them and adds up their times.
+    /// Submits commands with timestamps around each dispatch, waits for them and adds their times to the totals.
     pub(super) fn submit_timed(&self, commands: &[Command]) -> Option<::wgpu::SubmissionIndex> {
         let mut last = None;
-        for piece in commands.chunks(MAX_QUERIES / 2) {
-            last = self.submit_piece(piece);
+        for chunk in commands.chunks(MAX_QUERIES / 2) {
+            last = self.submit_timed_chunk(chunk);
         }
         last
     }
 
-    fn submit_piece(&self, commands: &[Command]) -> Option<::wgpu::SubmissionIndex> {
+    fn submit_timed_chunk(&self, commands: &[Command]) -> Option<::wgpu::SubmissionIndex> {
         let device = &self.inner.device;
         let count = 2 * commands.len() as u32;
         let queries = device.create_query_set(&::wgpu::QuerySetDescriptor {

@@ -1,37 +1,51 @@
-//! The recording: what ops have asked for since the last submission.
+//! Recording of dispatches and copies, and its submission.
 //!
-//! Every dispatch has parameters (at most [`PARAM_BYTES`]) and may have data of any length, such as
-//! token ids or the page table. Both go one behind the other into one list, which is uploaded by one write
-//! a submission; kernels see the parameters through a dynamic offset and the data as an array of words
-//! with an offset among the parameters. A recording whose list is full is submitted and goes on.
+//! Every dispatch has parameters (at most [`PARAM_BYTES`]) and may have data of any length, such as token ids or
+//! the page table. Both are appended to one upload list, written to the device once a submission:
+//!
+//! ```text
+//! upload   = params 0 | data | params 1 | params 2 | data | ...     at most UPLOAD_BYTES, then submit and go on
+//! params   : uniform binding 0 at a dynamic offset, a multiple of `param_align`
+//! data     : `array<u32>`, the whole list; its first word is among the parameters
+//! commands = (pipeline, bind group, params offset, workgroups) | copy | ...
+//!
+//! submit:      write the upload list; submit the encoded commands
+//! encode_next: if the last two submissions had equal commands, encode them again while the device runs,
+//!              since the next decode step probably differs only in the upload list
+//! ```
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 
-use bytemuck::Pod;
-
 use super::buffer::{GpuBuffer, raw_buffer};
 use super::counters::count;
 use super::gpu::Gpu;
+use super::params::KernelParams;
 use super::shader::{Access, Kernel, PARAM_BYTES};
 use crate::Result;
 
 /// Bytes of parameters and data of one submission.
 const UPLOAD_BYTES: usize = 4 << 20;
-/// Buffers of a kernel.
+/// Most storage buffers of a kernel.
 const MAX_BINDINGS: usize = 13;
-/// Pieces of data among which the same words are looked for, so that every layer of a pass shares them.
+/// Latest data entries to search for equal data, so that the layers of a pass share one upload.
 const MAX_RECENT: usize = 8;
 
-/// What a kernel is given for one of its buffers.
+/// Buffer ids in a [`BindKey`] that stand for no buffer.
+const UNUSED_ID: u64 = 0;
+const DATA_ID: u64 = 1;
+/// Id of the first buffer of a device.
+pub(super) const FIRST_BUFFER_ID: u64 = 2;
+
+/// Resource for a storage binding.
 #[derive(Debug, Clone, Copy)]
 pub enum Bind<'a> {
     /// A whole buffer.
     Buffer(&'a GpuBuffer),
-    /// The data of the recording, as `array<u32>`.
+    /// The upload list, as `array<u32>`.
     Data,
-    /// Nothing that is looked at.
-    Nothing,
+    /// A dummy buffer, which the kernel does not access.
+    Unused,
 }
 
 impl<'a> From<&'a GpuBuffer> for Bind<'a> {
@@ -42,25 +56,25 @@ impl<'a> From<&'a GpuBuffer> for Bind<'a> {
 
 impl<'a> From<Option<&'a GpuBuffer>> for Bind<'a> {
     fn from(buffer: Option<&'a GpuBuffer>) -> Self {
-        buffer.map_or(Self::Nothing, Self::Buffer)
+        buffer.map_or(Self::Unused, Self::Buffer)
     }
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Command {
-    Dispatch { kernel: Arc<Kernel>, bound: Bound, offset: u32, groups: [u32; 3] },
+    Dispatch { kernel: Arc<Kernel>, bound: BoundGroup, offset: u32, groups: [u32; 3] },
     Copy { src: ::wgpu::Buffer, src_offset: u64, dst: ::wgpu::Buffer, dst_offset: u64, bytes: u64 },
 }
 
 impl Command {
-    /// Appends a copy to `encoder`; other commands are left out.
+    /// Encodes a copy; ignores dispatches.
     pub(super) fn encode_copy(&self, encoder: &mut ::wgpu::CommandEncoder) {
         if let Self::Copy { src, src_offset, dst, dst_offset, bytes } = self {
             encoder.copy_buffer_to_buffer(src, *src_offset, dst, *dst_offset, *bytes);
         }
     }
 
-    /// Appends a dispatch to `pass`; other commands are left out.
+    /// Encodes a dispatch; ignores copies.
     pub(super) fn encode_dispatch(&self, pass: &mut ::wgpu::ComputePass<'_>) {
         if let Self::Dispatch { kernel, bound, offset, groups } = self {
             pass.set_pipeline(&kernel.pipeline);
@@ -72,35 +86,44 @@ impl Command {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct BindKey {
-    /// Kernels with the same uses of buffers share layouts and so bind groups.
+    /// Kernels with equal accesses share bind group layouts, and so bind groups.
     access: &'static [Access],
     ids: [u64; MAX_BINDINGS],
 }
 
-/// What a kernel is given for its buffers.
+/// Bind group of a dispatch and its key.
 #[derive(Debug, PartialEq)]
-pub(super) struct Bound {
+pub(super) struct BoundGroup {
     key: BindKey,
     group: ::wgpu::BindGroup,
 }
 
 #[derive(Debug)]
 pub(super) struct Recorder {
-    /// The list as it will be uploaded.
+    /// The upload list.
     words: Vec<u32>,
     commands: Vec<Command>,
-    /// Data of this recording: first word and length.
-    recent: Vec<(usize, usize)>,
+    /// Latest data entries of the upload list: first word and length.
+    recent_data: Vec<(usize, usize)>,
     bind_groups: HashMap<BindKey, ::wgpu::BindGroup>,
-    /// Commands of the last submission, and whether they were those of the one before.
-    last: Vec<Command>,
-    is_steady: bool,
-    /// The commands of the last submission, encoded once more.
-    ahead: Option<::wgpu::CommandBuffer>,
-    /// The buffers of what was recorded for no more than what it needs, while that is going on.
-    warmed_up: Option<Vec<GpuBuffer>>,
-    /// Where the list goes, and what is bound for nothing to read and to write; made with the first dispatch.
-    upload: Option<(::wgpu::Buffer, [GpuBuffer; 2])>,
+    /// Commands of the last submission.
+    last_commands: Vec<Command>,
+    /// Whether the last submission had the commands of the one before.
+    repeats: bool,
+    /// `last_commands` encoded again, for the next submission.
+    encoded_next: Option<::wgpu::CommandBuffer>,
+    /// Buffers of the dispatches of a warm-up; `None` outside of one.
+    warm_up_buffers: Option<Vec<GpuBuffer>>,
+    /// Created with the first dispatch.
+    device_buffers: Option<DeviceBuffers>,
+}
+
+/// Upload buffer, and dummies for [`Bind::Unused`].
+#[derive(Debug)]
+struct DeviceBuffers {
+    upload: ::wgpu::Buffer,
+    unused_read: GpuBuffer,
+    unused_write: GpuBuffer,
 }
 
 impl Recorder {
@@ -108,13 +131,13 @@ impl Recorder {
         Self {
             words: Vec::with_capacity(UPLOAD_BYTES / 4),
             commands: Vec::new(),
-            recent: Vec::with_capacity(MAX_RECENT),
+            recent_data: Vec::with_capacity(MAX_RECENT),
             bind_groups: HashMap::new(),
-            last: Vec::new(),
-            is_steady: false,
-            ahead: None,
-            warmed_up: None,
-            upload: None,
+            last_commands: Vec::new(),
+            repeats: false,
+            encoded_next: None,
+            warm_up_buffers: None,
+            device_buffers: None,
         }
     }
 
@@ -122,53 +145,56 @@ impl Recorder {
         self.commands.push(command);
     }
 
-    fn upload(&mut self, gpu: &Gpu) -> Result<&(::wgpu::Buffer, [GpuBuffer; 2])> {
-        if self.upload.is_none() {
+    fn device_buffers(&mut self, gpu: &Gpu) -> Result<&DeviceBuffers> {
+        if self.device_buffers.is_none() {
             let usage = ::wgpu::BufferUsages::UNIFORM
                 | ::wgpu::BufferUsages::STORAGE
                 | ::wgpu::BufferUsages::COPY_SRC
                 | ::wgpu::BufferUsages::COPY_DST;
-            let buffer = raw_buffer(gpu, UPLOAD_BYTES as u64, usage)?;
-            self.upload = Some((buffer, [GpuBuffer::new(gpu, 16)?, GpuBuffer::new(gpu, 16)?]));
+            self.device_buffers = Some(DeviceBuffers {
+                upload: raw_buffer(gpu, UPLOAD_BYTES as u64, usage)?,
+                unused_read: GpuBuffer::new(gpu, 16)?,
+                unused_write: GpuBuffer::new(gpu, 16)?,
+            });
         }
-        Ok(self.upload.as_ref().expect("made above"))
+        Ok(self.device_buffers.as_ref().expect("made above"))
     }
 
-    /// Submits what was recorded.
+    /// Submits the recording; drops it in a warm-up.
     pub(super) fn submit(&mut self, gpu: &Gpu) -> Option<::wgpu::SubmissionIndex> {
         let inner = &gpu.inner;
         if self.commands.is_empty() {
             return None;
         }
-        if self.warmed_up.is_some() {
-            self.forget();
+        if self.warm_up_buffers.is_some() {
+            self.clear();
             return None;
         }
-        if let (Some((upload, _)), false) = (&self.upload, self.words.is_empty()) {
-            inner.queue.write_buffer(upload, 0, bytemuck::cast_slice(&self.words));
+        if let (Some(buffers), false) = (&self.device_buffers, self.words.is_empty()) {
+            inner.queue.write_buffer(&buffers.upload, 0, bytemuck::cast_slice(&self.words));
         }
-        self.is_steady = self.commands == self.last;
-        let ahead = self.ahead.take().filter(|_| self.is_steady);
+        self.repeats = self.commands == self.last_commands;
+        let encoded = self.encoded_next.take().filter(|_| self.repeats);
         let index = if inner.profile.is_on() {
             gpu.submit_timed(&self.commands)
-        } else if let Some(buffer) = ahead {
+        } else if let Some(buffer) = encoded {
             count(&inner.counters.repeats);
             Some(inner.queue.submit([buffer]))
         } else {
             Some(inner.queue.submit([self.encode(gpu, &self.commands)]))
         };
         count(&inner.counters.submissions);
-        std::mem::swap(&mut self.commands, &mut self.last);
-        self.forget();
-        self.forget_dropped(gpu);
+        std::mem::swap(&mut self.commands, &mut self.last_commands);
+        self.clear();
+        self.evict_dropped(gpu);
         index
     }
 
-    /// Drops what was recorded.
-    fn forget(&mut self) {
+    /// Clears the recording.
+    fn clear(&mut self) {
         self.commands.clear();
         self.words.clear();
-        self.recent.clear();
+        self.recent_data.clear();
     }
 
     fn encode(&self, gpu: &Gpu, commands: &[Command]) -> ::wgpu::CommandBuffer {
@@ -185,47 +211,44 @@ impl Recorder {
         encoder.finish()
     }
 
-    /// Encodes the last submission's commands once more, while the device is busy with them, if they were
-    /// those of the one before too: a step of decoding most likely differs from the last only in its
-    /// parameters and data, which are uploaded apart.
-    pub(super) fn encode_ahead(&mut self, gpu: &Gpu) {
-        if self.is_steady && !gpu.inner.profile.is_on() {
-            self.ahead = Some(self.encode(gpu, &self.last));
+    /// Encodes the commands of the last submission for the next one, if they repeated those before.
+    pub(super) fn encode_next(&mut self, gpu: &Gpu) {
+        if self.repeats && !gpu.inner.profile.is_on() {
+            self.encoded_next = Some(self.encode(gpu, &self.last_commands));
         }
     }
 
-    /// Drops the bind groups of buffers that are gone, which would keep their memory.
-    fn forget_dropped(&mut self, gpu: &Gpu) {
+    /// Evicts bind groups and commands of dropped buffers, which would keep their memory.
+    fn evict_dropped(&mut self, gpu: &Gpu) {
         let mut dropped =
             gpu.inner.dropped.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if !dropped.is_empty() {
             self.bind_groups.retain(|key, _| !key.ids.iter().any(|id| dropped.contains(id)));
-            self.last.clear();
-            self.ahead = None;
+            self.last_commands.clear();
+            self.encoded_next = None;
             dropped.clear();
         }
     }
 
-    fn bind_group(&mut self, gpu: &Gpu, kernel: &Kernel, binds: &[Bind<'_>]) -> Result<Bound> {
+    fn bind_group(&mut self, gpu: &Gpu, kernel: &Kernel, binds: &[Bind<'_>]) -> Result<BoundGroup> {
         assert_eq!(binds.len(), kernel.access.len(), "{}: buffers", kernel.name);
-        // 0 is no buffer, 1 the data.
-        let mut key = BindKey { access: kernel.access, ids: [0; MAX_BINDINGS] };
+        let mut key = BindKey { access: kernel.access, ids: [UNUSED_ID; MAX_BINDINGS] };
         for (id, bind) in key.ids.iter_mut().zip(binds) {
             *id = match bind {
                 Bind::Buffer(buffer) => buffer.id(),
-                Bind::Data => 1,
-                Bind::Nothing => 0,
+                Bind::Data => DATA_ID,
+                Bind::Unused => UNUSED_ID,
             };
         }
-        // Most likely what stood in the same place of the last recording.
-        let again = match self.last.get(self.commands.len()) {
+        // The command at the same index of the last submission most likely has the same bind group.
+        let same_index = match self.last_commands.get(self.commands.len()) {
             Some(Command::Dispatch { bound, .. }) if bound.key == key => Some(&bound.group),
             _ => None,
         };
-        if let Some(group) = again.or_else(|| self.bind_groups.get(&key)) {
-            return Ok(Bound { key, group: group.clone() });
+        if let Some(group) = same_index.or_else(|| self.bind_groups.get(&key)) {
+            return Ok(BoundGroup { key, group: group.clone() });
         }
-        let (upload, [to_read, to_write]) = self.upload(gpu)?;
+        let DeviceBuffers { upload, unused_read, unused_write } = self.device_buffers(gpu)?;
         let parameters = ::wgpu::BindingResource::Buffer(::wgpu::BufferBinding {
             buffer: upload,
             offset: 0,
@@ -236,8 +259,8 @@ impl Recorder {
             let buffer = match (bind, access) {
                 (Bind::Buffer(buffer), _) => buffer.raw(),
                 (Bind::Data, _) => upload,
-                (Bind::Nothing, Access::Read) => to_read.raw(),
-                (Bind::Nothing, Access::Write) => to_write.raw(),
+                (Bind::Unused, Access::Read) => unused_read.raw(),
+                (Bind::Unused, Access::Write) => unused_write.raw(),
             };
             let resource = buffer.as_entire_binding();
             entries.push(::wgpu::BindGroupEntry { binding: i as u32 + 1, resource });
@@ -249,11 +272,11 @@ impl Recorder {
         });
         count(&gpu.inner.counters.bind_groups);
         self.bind_groups.insert(key, bind_group.clone());
-        Ok(Bound { key, group: bind_group })
+        Ok(BoundGroup { key, group: bind_group })
     }
 }
 
-/// The recording, locked for one dispatch.
+/// Recording locked for one dispatch.
 #[derive(Debug)]
 pub struct Record<'a> {
     gpu: &'a Gpu,
@@ -261,10 +284,10 @@ pub struct Record<'a> {
 }
 
 impl Gpu {
-    /// Opens the recording for one dispatch with at most `n_words` of data.
+    /// Locks the recording for one dispatch with at most `n_words` of data; submits it first if they do not fit.
     ///
     /// # Panics
-    /// If no submission could hold so much data.
+    /// If the data exceeds the upload list of a submission.
     #[must_use]
     pub fn record(&self, n_words: usize) -> Record<'_> {
         let slot = self.inner.param_align + PARAM_BYTES as usize;
@@ -277,59 +300,60 @@ impl Gpu {
         Record { gpu: self, recorder }
     }
 
-    /// Calls `ops`, which records, and then forgets what was recorded: kernels are compiled, bind groups and memory
-    /// for intermediate results made, as if it were to be run. What was recorded before is submitted first; nobody
-    /// else records meanwhile.
+    /// Warms up: records `ops` without running them, which compiles kernels and creates bind groups and scratch
+    /// buffers. The recording is submitted first; no other thread may record meanwhile.
     pub fn warm_up<T>(&self, ops: impl FnOnce() -> T) -> T {
         {
             let mut recorder = self.lock();
             recorder.submit(self);
-            recorder.warmed_up = Some(Vec::new());
+            recorder.warm_up_buffers = Some(Vec::new());
         }
         let result = ops();
         let mut recorder = self.lock();
-        recorder.forget();
-        // None of them holds what it was noted to hold.
-        recorder.warmed_up.take().into_iter().flatten().for_each(|buffer| buffer.forget_twins());
+        recorder.clear();
+        // Copies were marked as current, but no kernel wrote them.
+        let buffers = recorder.warm_up_buffers.take();
+        buffers.into_iter().flatten().for_each(|buffer| buffer.forget_copies());
         result
     }
 
-    /// Words of data that [`write`](Self::write) uploads at a time.
+    /// Words in one copy of [`write`](Self::write).
     const WRITE_WORDS: usize = UPLOAD_BYTES / 8;
 
-    /// Copies `values` to the words of `dst` from `offset` on, after everything recorded before.
+    /// Records a copy of `values` to the words `dst[offset..]`.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If the range is outside `dst`.
     pub fn write(&self, dst: &GpuBuffer, offset: usize, values: &[u32]) {
         assert!(4 * (offset + values.len()) <= dst.bytes(), "write: {}+{}", offset, values.len());
-        dst.forget_twins();
-        for (i, piece) in values.chunks(Self::WRITE_WORDS).enumerate() {
-            let mut record = self.record(piece.len());
-            let Ok((upload, _)) = record.recorder.upload(self) else {
-                self.fault("no memory to upload through".to_owned());
+        dst.forget_copies();
+        for (i, chunk) in values.chunks(Self::WRITE_WORDS).enumerate() {
+            let mut record = self.record(chunk.len());
+            let Ok(buffers) = record.recorder.device_buffers(self) else {
+                self.fault("no memory for the upload buffer".to_owned());
                 return;
             };
-            let upload = upload.clone();
-            let first = record.words(piece);
+            let upload = buffers.upload.clone();
+            let first = record.push_data(chunk);
             record.recorder.push(Command::Copy {
                 src: upload,
                 src_offset: 4 * u64::from(first),
                 dst: dst.raw().clone(),
                 dst_offset: 4 * (offset + i * Self::WRITE_WORDS) as u64,
-                bytes: 4 * piece.len() as u64,
+                bytes: 4 * chunk.len() as u64,
             });
         }
     }
 
-    /// Copies bytes of `src` to `dst`, another buffer; offsets and length are multiples of 4.
+    /// Records a copy of `bytes` between two different buffers, each given as `(buffer, byte offset)`. Offsets and
+    /// length are multiples of 4.
     ///
     /// # Panics
-    /// If they are outside either buffer.
+    /// If a range is outside its buffer.
     pub fn copy(&self, dst: (&GpuBuffer, usize), src: (&GpuBuffer, usize), bytes: usize) {
         assert!(dst.1 + bytes <= dst.0.bytes() && src.1 + bytes <= src.0.bytes(), "copy: {bytes}");
         if bytes > 0 {
-            dst.0.forget_twins();
+            dst.0.forget_copies();
             self.lock().push(Command::Copy {
                 src: src.0.raw().clone(),
                 src_offset: src.1 as u64,
@@ -342,10 +366,10 @@ impl Gpu {
 }
 
 impl Record<'_> {
-    /// Appends data and returns its first word, for the parameters. Data that is already there is shared.
-    pub fn words(&mut self, data: &[u32]) -> u32 {
+    /// Appends data to the upload list and returns the index of its first word. Shares equal recent data.
+    pub fn push_data(&mut self, data: &[u32]) -> u32 {
         let recorder = &mut *self.recorder;
-        let same = recorder.recent.iter().find(|(first, len)| {
+        let same = recorder.recent_data.iter().find(|(first, len)| {
             *len == data.len() && recorder.words[*first..*first + *len] == *data
         });
         if let Some((first, _)) = same {
@@ -353,21 +377,22 @@ impl Record<'_> {
         }
         let first = recorder.words.len();
         recorder.words.extend_from_slice(data);
-        if recorder.recent.len() == MAX_RECENT {
-            recorder.recent.remove(0);
+        if recorder.recent_data.len() == MAX_RECENT {
+            recorder.recent_data.remove(0);
         }
-        recorder.recent.push((first, data.len()));
+        recorder.recent_data.push((first, data.len()));
         first as u32
     }
 
-    /// Runs a kernel over `groups` workgroups. Does nothing where a dimension is 0.
+    /// Records a dispatch of `groups` workgroups and marks the cached copies of written buffers as stale. Does nothing
+    /// if a dimension is 0.
     ///
     /// # Panics
-    /// If the parameters are too large or the buffers are not those of the kernel.
+    /// If the parameters or the number of buffers are not those of the kernel.
     pub fn dispatch<const N: usize>(
         mut self,
         kernel: &Arc<Kernel>,
-        params: &impl Pod,
+        params: &impl KernelParams,
         binds: [Bind<'_>; N],
         groups: [u32; 3],
     ) {
@@ -376,6 +401,7 @@ impl Record<'_> {
         }
         let params: &[u32] = bytemuck::cast_slice(bytemuck::bytes_of(params));
         assert!(4 * params.len() <= PARAM_BYTES as usize, "{}: parameters", kernel.name);
+        assert_eq!(4 * params.len(), kernel.param_bytes, "{}: parameters", kernel.name);
         let align = self.gpu.inner.param_align / 4;
         let words = &mut self.recorder.words;
         let first = words.len().next_multiple_of(align);
@@ -384,15 +410,15 @@ impl Record<'_> {
         words.resize(first + PARAM_BYTES as usize / 4, 0);
         for (bind, access) in binds.iter().zip(kernel.access) {
             if let (Bind::Buffer(buffer), Access::Write) = (bind, access) {
-                buffer.forget_twins();
+                buffer.forget_copies();
             }
         }
         match self.recorder.bind_group(self.gpu, kernel, &binds) {
             Ok(bound) => {
-                match &mut self.recorder.warmed_up {
+                match &mut self.recorder.warm_up_buffers {
                     Some(buffers) => buffers.extend(binds.iter().filter_map(|bind| match bind {
                         Bind::Buffer(buffer) => Some(GpuBuffer::clone(buffer)),
-                        Bind::Data | Bind::Nothing => None,
+                        Bind::Data | Bind::Unused => None,
                     })),
                     None => count(&self.gpu.inner.counters.dispatches),
                 }
@@ -407,21 +433,21 @@ impl Record<'_> {
         }
     }
 
-    /// As [`dispatch`](Self::dispatch), over `groups` workgroups in one line, which a kernel folds back with
-    /// `group_index` where a dimension cannot hold them.
+    /// Records a dispatch of a one-dimensional grid of `groups` workgroups, folded into two dimensions where one cannot
+    /// hold them; kernels get the linear index from `group_index`.
     ///
     /// # Panics
     /// As [`dispatch`](Self::dispatch).
-    pub fn dispatch_line<const N: usize>(
+    pub fn dispatch_linear<const N: usize>(
         self,
         kernel: &Arc<Kernel>,
-        params: &impl Pod,
+        params: &impl KernelParams,
         binds: [Bind<'_>; N],
         groups: usize,
     ) {
-        let most = self.gpu.inner.limits.max_compute_workgroups_per_dimension as usize;
-        let lines = groups.div_ceil(most).max(1);
-        let width = groups.div_ceil(lines);
-        self.dispatch(kernel, params, binds, [width as u32, lines as u32, 1]);
+        let max_x = self.gpu.inner.limits.max_compute_workgroups_per_dimension as usize;
+        let y = groups.div_ceil(max_x).max(1);
+        let x = groups.div_ceil(y);
+        self.dispatch(kernel, params, binds, [x as u32, y as u32, 1]);
     }
 }

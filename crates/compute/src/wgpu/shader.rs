@@ -1,16 +1,20 @@
-//! Shaders put together from plain WGSL files, and the kernels compiled from them.
+//! Shaders composed as text from WGSL files, and the kernels compiled from them.
 //!
-//! A shader is constants, then files, in that order. Binding 0 of every kernel is `p`, a uniform struct of at most
-//! [`PARAM_BYTES`] that the file declares; the buffers follow from binding 1.
+//! ```text
+//! shader    = constants | entry point (`main`, reductions) | files of the kernel (`Params`, bindings, `kernel_main`)
+//! binding 0 = `p`: uniform struct `Params` of at most PARAM_BYTES, checked against the Rust struct by a test
+//! binding i = storage buffer `access[i - 1]`
+//! ```
 
 use std::fmt::Write;
 
-use super::adapter::Matrices;
+use super::adapter::CoopMatrices;
+use super::params::ParamLayout;
 
-/// Bytes of the parameters of a dispatch that a kernel sees.
+/// Size of the uniform binding.
 pub(super) const PARAM_BYTES: u64 = 128;
 
-/// How a kernel uses a buffer.
+/// Access of a kernel to a storage buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
     /// `var<storage, read>`.
@@ -20,12 +24,12 @@ pub enum Access {
 }
 
 impl Access {
-    /// The uses of `first` and then of `more` buffers, `N` together.
+    /// Concatenates two lists.
     ///
     /// # Panics
-    /// If they are not as many.
+    /// If `N` is not the sum of their lengths.
     #[must_use]
-    pub const fn joined<const N: usize>(first: &[Self], more: &[Self]) -> [Self; N] {
+    pub const fn concat<const N: usize>(first: &[Self], more: &[Self]) -> [Self; N] {
         assert!(N == first.len() + more.len());
         let mut all = [Self::Read; N];
         let (head, tail) = all.split_at_mut(first.len());
@@ -35,36 +39,37 @@ impl Access {
     }
 }
 
-/// The text of a kernel.
+/// WGSL of a kernel, with its bindings.
 #[derive(Debug, Clone)]
 pub struct Source {
     name: String,
+    params: ParamLayout,
     access: &'static [Access],
     text: String,
     has_matrices: bool,
 }
 
 impl Source {
-    /// A kernel whose buffers, from binding 1 on, are used like `access`. `name` is what logs print.
+    /// Empty text with uniform parameters `params` and storage buffers `access`; `name` is for logs and profiles.
     #[must_use]
-    pub fn new(name: impl Into<String>, access: &'static [Access]) -> Self {
-        Self { name: name.into(), access, text: String::new(), has_matrices: false }
+    pub fn new(name: impl Into<String>, params: ParamLayout, access: &'static [Access]) -> Self {
+        Self { name: name.into(), params, access, text: String::new(), has_matrices: false }
     }
 
-    /// The same with the operations of subgroups allowed; before any other text.
+    /// Enables subgroup operations. Call it before adding text.
     #[must_use]
     pub fn with_subgroups(mut self) -> Self {
-        // naga has them without asking and does not know the directive yet; browsers insist on it.
+        // naga needs no directive and rejects it; browsers require it.
         if cfg!(target_arch = "wasm32") {
             self.text.insert_str(0, "enable subgroups;\n");
         }
         self
     }
 
-    /// The same with cooperative matrices allowed: types `MatrixA`, `MatrixB` and `MatrixC` of `SIDE` rows, and
-    /// `SUBGROUP`.
+    /// Enables cooperative matrices: types `MatrixA`, `MatrixB` (f16) and `MatrixC` (f32) of `SIDE` rows and columns,
+    /// constants `SIDE` and `SUBGROUP`.
     #[must_use]
-    pub fn with_matrices(mut self, matrices: Matrices) -> Self {
+    pub fn with_matrices(mut self, matrices: CoopMatrices) -> Self {
         self.text.insert_str(0, "enable f16;\nenable wgpu_cooperative_matrix;\n");
         self.has_matrices = true;
         let side = matrices.side;
@@ -86,15 +91,21 @@ impl Source {
         self
     }
 
-    /// Appends the content of a file.
+    /// Appends [`constant`](Self::constant)s.
+    #[must_use]
+    pub fn constants(self, constants: &[(&str, u32)]) -> Self {
+        constants.iter().fold(self, |source, (name, value)| source.constant(name, *value))
+    }
+
+    /// Appends the text of a file.
     #[must_use]
     pub fn file(mut self, text: &str) -> Self {
         self.text.push_str(text);
         self
     }
 
-    /// Appends the content of a file once more, for other data: the functions and constants that it defines, and what
-    /// `names` lists, are called `NAME_suffix` in it.
+    /// Appends the text of a file a second time, for other data: functions and constants that it defines, and
+    /// identifiers in `names`, get the suffix `_suffix`.
     #[must_use]
     pub fn variant_of(mut self, text: &str, names: &[&str], suffix: &str) -> Self {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -116,12 +127,12 @@ impl Source {
         self
     }
 
-    /// Appends the content of a file in which what stands between the lines `//@ repeat NAME` and `//@ end` is
-    /// written as often as `counts` says, with the numbers from 0 for every `@`: drivers keep an
-    /// array of matrices in registers only where its indices are constants.
+    /// Appends the text of a file with blocks unrolled: lines between `//@ repeat NAME` and `//@ end` are repeated
+    /// `counts[NAME]` times, with `@` replaced by 0, 1, ... Drivers keep an array of matrices in registers only if
+    /// its indices are constants.
     ///
     /// # Panics
-    /// If the file repeats what `counts` does not name.
+    /// If a `NAME` is not in `counts`.
     #[must_use]
     pub fn unrolled(mut self, text: &str, counts: &[(&str, u32)]) -> Self {
         let mut lines = text.lines();
@@ -145,16 +156,22 @@ impl Source {
         self
     }
 
-    /// Its name.
+    /// Name of the kernel.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The whole WGSL.
+    /// The WGSL.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Layout of the Rust struct of the uniform parameters.
+    #[must_use]
+    pub fn params(&self) -> ParamLayout {
+        self.params
     }
 
     pub(super) fn has_matrices(&self) -> bool {
@@ -173,17 +190,22 @@ pub struct Kernel {
     pub(super) pipeline: ::wgpu::ComputePipeline,
     pub(super) layout: ::wgpu::BindGroupLayout,
     pub(super) access: &'static [Access],
+    /// Size of the uniform parameters.
+    pub(super) param_bytes: usize,
 }
 
 #[cfg(test)]
 mod tests {
     use super::Source;
+    use crate::wgpu::ParamLayout;
+
+    const NO_PARAMS: ParamLayout = ParamLayout { bytes: 0, fields: &[] };
 
     #[test]
-    fn what_a_file_defines_is_called_otherwise_in_a_variant_of_it() {
+    fn definitions_get_the_suffix_in_a_variant_of_a_file() {
         let text =
             "const A: u32 = 1u;\nfn f(a: u32) -> u32 {\n    return a + A * p.n + f_of(A);\n}\n";
-        let source = Source::new("test", &[]).variant_of(text, &["n"], "b");
+        let source = Source::new("test", NO_PARAMS, &[]).variant_of(text, &["n"], "b");
         let expected = "const A_b: u32 = 1u;\nfn f_b(a: u32) -> u32 {\n    return a + A_b * p.n_b + f_of(A_b);\n}\n";
         assert_eq!(source.text(), expected);
     }
@@ -192,7 +214,7 @@ mod tests {
     fn repeated_lines_are_numbered() {
         let text =
             "a\n    //@ repeat N\n    b[@] = @u;\n    //@ end\nc@\n//@ repeat M\nd\n//@ end\n";
-        let source = Source::new("test", &[]).unrolled(text, &[("M", 1), ("N", 2)]);
+        let source = Source::new("test", NO_PARAMS, &[]).unrolled(text, &[("M", 1), ("N", 2)]);
         assert_eq!(source.text(), "a\n    b[0] = 0u;\n    b[1] = 1u;\nc@\nd\n");
     }
 }

@@ -1,4 +1,4 @@
-//! A GPU without enough memory, and one that is lost: an error for the request, never a panic.
+//! Out of memory and device loss: an error of the request, never a panic.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn generate(session: &mut Session<'_, Wgpu>) -> Result<Completion, Error> {
     block_on(session.generate(&[1, 2, 3], &options, on_event))
 }
 
-/// From the file to a text.
+/// Loads the model and generates a text.
 fn write(backend: &Wgpu) -> Result<Vec<u32>, Error> {
     let model = load(backend)?;
     let options = SessionOptions { n_ctx: Some(64), ..SessionOptions::default() };
@@ -43,7 +43,7 @@ fn what_does_not_fit_is_an_error_and_less_works_afterwards() {
     let Some(backend) = wgpu::backends(name).pop() else { return };
     let gpu = backend.gpu();
     let expected = write(&wgpu::backends(name).remove(0)).unwrap();
-    // With more memory at each attempt one thing more fits: weights, the context, intermediate results.
+    // Each attempt has more memory: weights fit, then the KV cache, then scratch buffers.
     let (mut limit, mut refused) = (0, 0);
     let tokens = loop {
         gpu.limit_memory_bytes(limit);
@@ -60,7 +60,7 @@ fn what_does_not_fit_is_an_error_and_less_works_afterwards() {
     };
     assert_eq!(tokens, expected);
     assert!(refused > 5, "{refused} attempts");
-    // A model with its context is there; another one is refused, and the first goes on.
+    // A second model does not fit; the first still works.
     gpu.limit_memory_bytes(u64::MAX);
     let model = load(&backend).unwrap();
     let options = SessionOptions { n_ctx: Some(64), ..SessionOptions::default() };

@@ -1,5 +1,5 @@
-//! Tiny models of every architecture on a GPU: the references of PyTorch, the same text as the CPU, and what a
-//! decode step costs.
+//! Tiny models of every architecture on a GPU: logits of PyTorch, the same text as on the CPU, and counters of a
+//! decode step.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod faults;
@@ -37,13 +37,13 @@ const GOLDEN: [&str; 15] = [
     "qwen3moe",
 ];
 
-/// How far from the references, relative to the largest logit: for the experts of gpt-oss, which are MXFP4, as far
-/// as on the CPU (see `architectures.rs`), since both multiply them with activations in 8 bits.
+/// Tolerance relative to the largest logit. The MXFP4 experts of gpt-oss are multiplied with q8 activations, as on the CPU (see
+/// `architectures.rs`).
 fn limit(name: &str) -> f32 {
     if name == "gpt-oss" { 8e-2 } else { 1e-4 }
 }
 
-/// What `test-data/golden/llm.py` wrote.
+/// Reference written by `test-data/golden/llm.py`.
 #[derive(Deserialize)]
 struct Golden {
     model: String,
@@ -124,7 +124,7 @@ fn every_architecture_agrees_with_its_reference() {
         for name in GOLDEN {
             let golden = Golden::read(name);
             let model = golden.model(backend.clone());
-            // At once, and token by token.
+            // Prefill, and token by token.
             let mut at_once = state(&model, &golden, KvDType::F32);
             check(name, &golden, &run(&model, &mut at_once, &golden.tokens, &golden.positions));
             let mut one_by_one = state(&model, &golden, KvDType::F32);
@@ -162,13 +162,13 @@ fn kernels_are_compiled_before_the_first_step() {
             };
             let mut state = model.state(options).unwrap();
             let before = backend.counters();
-            let mut greatest = Vec::new();
+            let mut top_k = Vec::new();
             let mut step = |tokens: &[u32]| {
                 let (sequences, outputs) = (vec![0; tokens.len()], [tokens.len() - 1]);
                 let batch = Batch { tokens, sequences: &sequences, outputs: &outputs };
                 block_on(model.forward(&mut state, batch)).unwrap();
-                block_on(model.read_top_k(&mut state, 1, 1, &mut greatest)).unwrap();
-                greatest[0].index
+                block_on(model.read_top_k(&mut state, 1, 1, &mut top_k)).unwrap();
+                top_k[0].index
             };
             let last = golden.tokens.chunks(19).map(&mut step).last();
             assert_eq!(last, golden.greedy.first().copied(), "{name}");
@@ -178,28 +178,28 @@ fn kernels_are_compiled_before_the_first_step() {
             state.fork(0, 1);
             let batch = Batch { tokens: &[1, 2], sequences: &[0, 1], outputs: &[0, 1] };
             block_on(model.forward(&mut state, batch)).unwrap();
-            block_on(model.read_top_k(&mut state, 2, 1, &mut greatest)).unwrap();
+            block_on(model.read_top_k(&mut state, 2, 1, &mut top_k)).unwrap();
             assert_eq!((backend.counters() - before).pipelines, 0, "{name}");
         }
     }
 }
 
 #[test]
-fn the_greatest_logits_are_those_of_all() {
-    for backend in wgpu::backends("the_greatest_logits_are_those_of_all") {
+fn top_k_logits_are_those_of_all() {
+    for backend in wgpu::backends("top_k_logits_are_those_of_all") {
         let golden = Golden::read("llama");
         let model = golden.model(backend.clone());
         let mut state = state(&model, &golden, KvDType::F32);
         let batch = Batch { tokens: &[1, 2, 3, 4], sequences: &[0, 0, 1, 1], outputs: &[1, 3] };
         block_on(model.forward(&mut state, batch)).unwrap();
-        let mut greatest = Vec::new();
-        block_on(model.read_top_k(&mut state, 2, 7, &mut greatest)).unwrap();
-        for (output, greatest) in greatest.chunks(7).enumerate() {
+        let mut top_k = Vec::new();
+        block_on(model.read_top_k(&mut state, 2, 7, &mut top_k)).unwrap();
+        for (output, top_k) in top_k.chunks(7).enumerate() {
             let mut logits = vec![0.0; model.config().vocab_size];
             block_on(model.read_logits(&state, output, &mut logits)).unwrap();
             let mut order: Vec<_> = (0..).zip(&logits).map(|(id, &logit)| (id, logit)).collect();
             order.sort_by(|a: &(u32, f32), b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-            let got: Vec<_> = greatest.iter().map(|r| (r.index, r.value)).collect();
+            let got: Vec<_> = top_k.iter().map(|r| (r.index, r.value)).collect();
             assert_eq!(got, order[..7], "output {output}");
         }
     }
@@ -232,7 +232,7 @@ fn texts_are_those_drawn_from_all_logits() {
     }
 }
 
-/// Dense, windowed, parallel, with experts, with biases for positions.
+/// Dense, sliding window, parallel blocks, MoE, ALiBi.
 const COUNTED: [&str; 7] = ["llama", "qwen3", "gemma3", "phi2", "gpt-oss", "falcon-40b", "bloom"];
 
 #[test]
@@ -243,7 +243,7 @@ fn a_decode_step_is_one_submission_and_makes_nothing() {
                 let golden = Golden::read(name);
                 let what = format!("{name} {kv_dtype:?}");
                 count_steps(&backend, &golden, &golden.model(backend.clone()), kv_dtype, &what);
-                // Nothing more where the first layer is on the CPU.
+                // The same counters if the first layer is on the CPU.
                 let split = golden.model(Split::new(Cpu::new(1).unwrap(), backend.clone(), 1));
                 count_steps(&backend, &golden, &split, kv_dtype, &format!("split: {what}"));
             }
@@ -260,17 +260,17 @@ fn count_steps<D: Devices>(
 ) {
     let mut state = state(model, golden, kv_dtype);
     let mut logits = vec![0.0; model.config().vocab_size];
-    let mut greatest = Vec::new();
+    let mut top_k = Vec::new();
     let mut step = |token: u32, with_all: bool| {
         let batch = Batch { tokens: &[token], sequences: &[0], outputs: &[0] };
         block_on(model.forward(&mut state, batch)).unwrap();
         if with_all {
             block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
         } else {
-            block_on(model.read_top_k(&mut state, 1, 40, &mut greatest)).unwrap();
+            block_on(model.read_top_k(&mut state, 1, 40, &mut top_k)).unwrap();
         }
     };
-    // Twice, since a norm after the embedding swaps buffers from step to step.
+    // Two steps of each kind, since a norm after the embedding swaps buffers every step.
     [false, true, false, true].into_iter().for_each(|with_all| step(1, with_all));
     for token in 3..8 {
         let before = gpu.counters();

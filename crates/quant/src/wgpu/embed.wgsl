@@ -1,12 +1,12 @@
-// out[t] = scale * table[tokens[t]] + positions[pos[t]]; an invocation takes 16 values.
+// out[t] = scale * table[tokens[t]] + positions[pos[t]]; 16 values an invocation.
 
 struct Params {
     w_stride: u32,
     w_blocks: u32,
     rows: u32,
     cols: u32,
-    part_rows: u32,
-    first: u32,
+    slice_rows: u32,
+    slice_first: u32,
     tokens: u32,
     positions: u32,
     has_positions: u32,
@@ -30,7 +30,7 @@ fn store(t: u32, c: u32, values: vec4<f32>) {
     }
 }
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let i = group_index(group, groups) * WG + lid;
     let chunks = (p.cols + 15u) / 16u;
     if i >= p.rows * chunks {
@@ -38,9 +38,9 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     }
     let t = i / chunks;
     let c = i % chunks;
-    // Wraps where the row is before the part.
-    let row = data[p.tokens + t] - p.first;
-    if row >= p.part_rows {
+    // Wraps around for rows before the slice.
+    let row = data[p.tokens + t] - p.slice_first;
+    if row >= p.slice_rows {
         return;
     }
     let values = dequantize16(row, c);

@@ -1,16 +1,16 @@
-// MXFP4: planes of 32 nibbles (those of the first 16 values low) and of exponents.
+// MXFP4, blocks of 32: planes of nibbles (the first 16 values low) and of exponents.
 
-// Twice the values of E2M1: 0 1 2 3 4 6 8 12 and their negatives.
-const LEVELS: vec4<u32> = vec4<u32>(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
+// Codebook, twice the values of E2M1: 0 1 2 3 4 6 8 12 and their negatives.
+const CODEBOOK: vec4<u32> = vec4<u32>(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
 
 // 2^(e - 128); the two smallest are subnormal.
 fn half_power(e: u32) -> f32 {
     return bitcast<f32>(select((e - 1u) << 23u, 0x00200000u << e, e < 2u));
 }
 
-fn codes16(row: u32, c: u32) -> Codes {
+fn load_quants16(row: u32, c: u32) -> Quants16 {
     let start = row * p.w_stride;
     let block = c >> 1u;
     let q = vector(start + block) >> vec4<u32>(4u * (c & 1u));
-    return Codes(levels_of(q), half_power(byte_at(4u * (start + p.w_blocks), block)), 0.0);
+    return Quants16(codebook_values(q), half_power(byte_at(4u * (start + p.w_blocks), block)), 0.0);
 }

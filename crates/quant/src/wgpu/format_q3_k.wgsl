@@ -1,5 +1,5 @@
-// Q3_K: planes of 256 pairs of bits, of their third bits, of the scales of 16 groups, and of d.
-fn codes16(row: u32, c: u32) -> Codes {
+// Q3_K, blocks of 256: planes of low 2 bits, of third bits, of the scales of 16 groups, and of d.
+fn load_quants16(row: u32, c: u32) -> Quants16 {
     let start = row * p.w_stride;
     let block = c >> 4u;
     let g = c & 15u;
@@ -13,5 +13,5 @@ fn codes16(row: u32, c: u32) -> Codes {
     let high_scale = (byte_at(scales + 2u, g & 3u) >> (2u * (g >> 2u))) & 3u;
     let d = half_at(planes + 3u * p.w_blocks, block);
     let scale = d * (f32(low_scale | (high_scale << 4u)) - 32.0);
-    return Codes(q, scale, -4.0 * scale);
+    return Quants16(q, scale, -4.0 * scale);
 }

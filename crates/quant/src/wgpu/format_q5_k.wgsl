@@ -1,5 +1,5 @@
-// Q5_K: planes of 256 nibbles, of their fifth bits and of the heads of blocks.
-fn codes16(row: u32, c: u32) -> Codes {
+// Q5_K, blocks of 256: planes of nibbles, of fifth bits and of block headers.
+fn load_quants16(row: u32, c: u32) -> Quants16 {
     let start = row * p.w_stride;
     let block = c >> 4u;
     let g = (c & 15u) >> 1u;
@@ -8,5 +8,5 @@ fn codes16(row: u32, c: u32) -> Codes {
     let high = vector(start + 8u * p.w_blocks + 2u * block + (c & 1u));
     let q = low | (((high >> vec4<u32>(g)) & vec4<u32>(0x01010101u)) << vec4<u32>(4u));
     let d = scale_and_min(vector(start + 10u * p.w_blocks + block), g);
-    return Codes(q, d.x, -d.y);
+    return Quants16(q, d.x, -d.y);
 }

@@ -1,5 +1,5 @@
-// Q8_0: planes of 32 bytes and of d.
-fn codes16(row: u32, c: u32) -> Codes {
+// Q8_0, blocks of 32: planes of bytes and of d.
+fn load_quants16(row: u32, c: u32) -> Quants16 {
     let start = row * p.w_stride;
-    return Codes(vector(start + c), half_at(4u * (start + 2u * p.w_blocks), c >> 1u), 0.0);
+    return Quants16(vector(start + c), half_at(4u * (start + 2u * p.w_blocks), c >> 1u), 0.0);
 }

@@ -1,147 +1,148 @@
-//! Products of many rows of activations by cooperative matrices.
+//! GEMM by cooperative matrices, for more than [`MAX_GEMV_ROWS`](super::MAX_GEMV_ROWS) rows of activations.
 //!
-//! A workgroup computes a square tile of the output. Activations are rounded to f16 once and weights are
-//! dequantized to f16, so that results have the errors of f16 factors; f32 weights are left to
-//! `gemm.wgsl`, which keeps them.
+//! A workgroup computes a square tile of the output, see `gemm_coop.wgsl`. Activations are rounded to f16 once and weights
+//! are dequantized to f16, so results have the error of f16 factors; f32 weights use `gemm.wgsl`, in f32.
+
+use std::sync::Arc;
 
 use stonechat_compute::DType;
-use stonechat_compute::wgpu::ops::halves::{self, COLUMNS};
-use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, start};
-use stonechat_compute::wgpu::{Bind, Gpu, GpuBuffer, Matrices, Source, TwinKind, Variant};
+use stonechat_compute::wgpu::ops::f16_copy::{self, COLUMNS};
+use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, kernel_source};
+use stonechat_compute::wgpu::{
+    Bind, CoopMatrices, CopyFormat, Gpu, GpuBuffer, Kernel, KernelParams, Source, Variant,
+};
 
 use super::matmul::{
-    ACCESS, ACCESS_WITH_TWIN, Activations, GpuEpilogue, Params, binds, with_format,
+    ACCESS, ACCESS_WITH_COPY, Activations, GpuEpilogue, MatmulParams, binds, with_format,
 };
 use super::matrix::GpuMatrix;
 use super::planes::Format;
 
-/// Where an output goes as f16: beside f32, or nowhere else.
-const BESIDE: u32 = 1;
-const INSTEAD: u32 = 2;
-/// Tiles that keep a large device busy; where large ones are fewer, smaller ones are used.
-const ENOUGH_TILES: usize = 96;
+/// Values of the parameter `f16_output`: write the f16 copy of the output besides the f32 output, or instead of it.
+const F16_NONE: u32 = 0;
+const F16_ALSO: u32 = 1;
+const F16_ONLY: u32 = 2;
+/// Tiles that fill a large device; below, tiles are smaller.
+const MIN_TILES: usize = 96;
 
-/// Rows and columns of a tile, the larger ones where there are enough of them.
-fn tile(matrices: Matrices, rows: usize, n: usize) -> usize {
+/// Side of the tiles for `rows` rows of activations and `n` of the matrix.
+fn tile(matrices: CoopMatrices, rows: usize, n: usize) -> usize {
     let [large, small] = tiles(matrices);
     let n_large = rows.div_ceil(large) * n.div_ceil(large);
-    if n_large >= ENOUGH_TILES { large } else { small }
+    if n_large >= MIN_TILES { large } else { small }
 }
 
-/// Sides of tiles: 64 and 128 matrices of 16 rows, or 32 and 64 of 8.
-fn tiles(matrices: Matrices) -> [usize; 2] {
+/// Sides of large and small tiles: 128 and 64 with matrices of 16 rows, 64 and 32 with 8.
+fn tiles(matrices: CoopMatrices) -> [usize; 2] {
     [8, 4].map(|n| n * matrices.side as usize)
 }
 
-/// Invocations that share a tile: each moves an eighth of a row's 64 columns twice over.
+/// Invocations of a tile. A step of 64 columns has 8 vectors (16 bytes of f16) a row; an invocation moves 4 of each factor.
 fn workgroup(tile: usize) -> u32 {
     2 * tile as u32
 }
 
-/// Matrices of a subgroup, down and across the tile: as square as they can be.
-fn grid(matrices: Matrices, tile: usize) -> (u32, u32) {
+/// Matrices of a subgroup, down and across the tile: as square as possible.
+fn grid(matrices: CoopMatrices, tile: usize) -> (u32, u32) {
     let side = tile as u32 / matrices.side;
-    let of_subgroup = side * side * matrices.subgroup / workgroup(tile);
-    let down = 1 << of_subgroup.ilog2().div_ceil(2);
-    (down, of_subgroup / down)
+    let per_subgroup = side * side * matrices.subgroup / workgroup(tile);
+    let down = 1 << per_subgroup.ilog2().div_ceil(2);
+    (down, per_subgroup / down)
 }
 
-fn source(format: &Format, matrices: Matrices, tile: usize) -> Source {
-    let name = format!("gemm-{}-matrices{tile}", format.dtype);
+fn source(format: &Format, matrices: CoopMatrices, tile: usize) -> Source {
+    let name = format!("gemm-{}-coop{tile}", format.dtype);
     let (down, across) = grid(matrices, tile);
-    let source = start(name, ACCESS_WITH_TWIN, Variant::Subgroups, workgroup(tile))
+    let (params, access) = (MatmulParams::LAYOUT, ACCESS_WITH_COPY);
+    let source = kernel_source(name, params, access, Variant::Subgroups, workgroup(tile))
         .with_matrices(matrices)
         .constant("DOWN", down)
         .constant("ACROSS", across)
-        .file(include_str!("params.wgsl"))
-        .file(include_str!("one_matrix.wgsl"))
+        .constant("F16_NONE", F16_NONE)
+        .constant("F16_ONLY", F16_ONLY)
+        .file(include_str!("matmul_params.wgsl"))
+        .file(include_str!("matrix_bindings.wgsl"))
         .file(ACTIVATIONS)
-        .file(halves::VALUES);
+        .file(f16_copy::PACK);
     let weights = match format.dtype {
-        DType::F16 => include_str!("weights_f16.wgsl"),
-        _ => include_str!("weights_chunks.wgsl"),
+        DType::F16 => include_str!("gemm_coop_f16.wgsl"),
+        _ => include_str!("gemm_coop_dequantize.wgsl"),
     };
-    let file = include_str!("gemm_matrices.wgsl");
+    let file = include_str!("gemm_coop.wgsl");
     let counts = [("MATRICES", down * across), ("COLUMNS", COLUMNS as u32 / matrices.side)];
     with_format(source, format).file(weights).unrolled(file, &counts)
 }
 
-/// Whether [`product`] multiplies with `w`.
-pub(super) fn serves(gpu: &Gpu, w: &GpuMatrix) -> bool {
+/// Whether [`matmul`] supports the device and `w`.
+pub(super) fn supports(gpu: &Gpu, w: &GpuMatrix) -> bool {
     gpu.matrices().is_some() && w.format.dtype != DType::F32
 }
 
-/// The kernels for a format, for tests.
-pub(super) fn sources(format: &Format, matrices: Matrices) -> Vec<Source> {
+/// Every shader of a format, for tests.
+pub(super) fn sources(format: &Format, matrices: CoopMatrices) -> Vec<Source> {
     let sides = if format.dtype == DType::F32 { vec![] } else { tiles(matrices).to_vec() };
     sides.into_iter().map(|tile| source(format, matrices, tile)).collect()
 }
 
-/// Compiles the kernels of [`product`] with `w`.
-pub(super) fn warm(gpu: &Gpu, w: &GpuMatrix) {
-    if let Some(matrices) = gpu.matrices().filter(|_| serves(gpu, w)) {
+/// Compiles the kernels of [`matmul`] with `w`.
+pub(super) fn warm_up(gpu: &Gpu, w: &GpuMatrix) {
+    if let Some(matrices) = gpu.matrices().filter(|_| supports(gpu, w)) {
         for tile in tiles(matrices) {
             kernel(gpu, w.format, matrices, tile);
         }
     }
 }
 
-fn kernel(
-    gpu: &Gpu,
-    format: &'static Format,
-    matrices: Matrices,
-    tile: usize,
-) -> std::sync::Arc<stonechat_compute::wgpu::Kernel> {
-    let key = ("gemm_matrices", [format.code(), tile as u32, 0, 0]);
+fn kernel(gpu: &Gpu, format: &'static Format, matrices: CoopMatrices, tile: usize) -> Arc<Kernel> {
+    let key = ("gemm_coop", [format.code(), tile as u32, 0, 0]);
     gpu.kernel(key, || source(format, matrices, tile))
 }
 
-/// The product that [`matmul`](super::matmul) documents, of shapes that were checked; `finish` adds what follows the
-/// bias.
-pub(super) fn product(
+/// [`matmul`](super::matmul) with checked arguments; `finish` sets the parameters of the epilogue after the bias.
+pub(super) fn matmul(
     gpu: &Gpu,
     out: &GpuBuffer,
     x: GpuRows<'_>,
     w: &GpuMatrix,
     GpuEpilogue { bias, accumulate, consumer, .. }: GpuEpilogue<'_>,
-    finish: impl Fn(Params) -> Params,
+    finish: impl Fn(MatmulParams) -> MatmulParams,
 ) {
     let Some(matrices) = gpu.matrices() else { return };
-    let halves = match halves::halves(gpu, x, w.padded_k()) {
+    let activations = match f16_copy::copy_of(gpu, x, w.padded_k()) {
         Ok(buffer) => Activations { buffer, offset: 0, stride: w.padded_k() / 8 },
         Err(error) => return gpu.fault(error.to_string()),
     };
-    // Four adjacent values are of one part.
-    let is_whole = w.parts.iter().all(|part| part.first.is_multiple_of(4));
-    let takes_halves = |consumer: &GpuMatrix| serves(gpu, consumer) && consumer.padded_k() == w.n();
-    let is_only = is_whole && !accumulate && consumer.is_some_and(takes_halves);
-    let twin = if is_only {
-        match halves::room(gpu, out, x.rows, w.n()) {
-            Ok(twin) => Some(twin),
+    // Vectors of four outputs do not span slices.
+    let is_whole = w.slices.iter().all(|slice| slice.first.is_multiple_of(4));
+    let reads_f16 = |consumer: &GpuMatrix| supports(gpu, consumer) && consumer.padded_k() == w.n();
+    let is_only = is_whole && !accumulate && consumer.is_some_and(reads_f16);
+    let copy = if is_only {
+        match f16_copy::allocate(gpu, out, x.rows, w.n()) {
+            Ok(copy) => Some(copy),
             Err(error) => return gpu.fault(error.to_string()),
         }
     } else {
-        halves::wanted(out, x.rows, w.n()).filter(|_| is_whole)
+        f16_copy::requested(out, x.rows, w.n()).filter(|_| is_whole)
     };
-    let code = twin.as_ref().map_or(0, |_| if is_only { INSTEAD } else { BESIDE });
-    for part in w.parts.iter() {
-        let tile = tile(matrices, x.rows, part.rows);
-        let params = finish(Params::new(w, part, &halves, [x.rows, w.n()], bias));
-        let params = Params { twin: code, ..params };
-        let mut all = [Bind::from(twin.as_ref()); ACCESS_WITH_TWIN.len()];
-        all[..ACCESS.len()].copy_from_slice(&binds(part, &halves, bias, out));
-        // Tiles of the same weights are adjacent.
-        let groups = [x.rows.div_ceil(tile) as u32, part.rows.div_ceil(tile) as u32, 1];
+    let code = copy.as_ref().map_or(F16_NONE, |_| if is_only { F16_ONLY } else { F16_ALSO });
+    for slice in w.slices.iter() {
+        let tile = tile(matrices, x.rows, slice.rows);
+        let params = finish(MatmulParams::new(w, slice, &activations, [x.rows, w.n()], bias));
+        let params = MatmulParams { f16_output: code, ..params };
+        let mut all = [Bind::from(copy.as_ref()); ACCESS_WITH_COPY.len()];
+        all[..ACCESS.len()].copy_from_slice(&binds(slice, &activations, bias, out));
+        // Adjacent workgroups share weights.
+        let groups = [x.rows.div_ceil(tile) as u32, slice.rows.div_ceil(tile) as u32, 1];
         gpu.record(0).dispatch(&kernel(gpu, w.format, matrices, tile), &params, all, groups);
     }
-    if twin.is_some() {
-        out.set_twin(TwinKind::Halves, [x.rows, w.n()]);
+    if copy.is_some() {
+        out.mark_copy(CopyFormat::F16, [x.rows, w.n()]);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use stonechat_compute::wgpu::Matrices;
+    use stonechat_compute::wgpu::CoopMatrices;
 
     use super::{grid, tile, tiles, workgroup};
 
@@ -149,7 +150,7 @@ mod tests {
     fn subgroups_share_a_tile_without_rest() {
         for side in [8, 16] {
             for subgroup in [8, 16, 32, 64].into_iter().filter(|n| *n >= side) {
-                let matrices = Matrices { side, subgroup };
+                let matrices = CoopMatrices { side, subgroup };
                 for tile in tiles(matrices) {
                     let (down, across) = grid(matrices, tile);
                     let in_row = tile as u32 / (side * across);
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn small_outputs_get_small_tiles() {
-        let matrices = Matrices { side: 16, subgroup: 32 };
+        let matrices = CoopMatrices { side: 16, subgroup: 32 };
         assert_eq!(tile(matrices, 512, 4096), 128);
         assert_eq!(tile(matrices, 512, 1024), 64);
         assert_eq!(tile(matrices, 9, 4096), 64);

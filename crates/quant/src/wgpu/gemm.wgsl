@@ -1,7 +1,13 @@
-// A tile of 64 rows of activations times 64 rows of the matrix, 32 columns of both at a time.
+// GEMM in f32: a tile of 64 rows of activations x 64 rows of the matrix a workgroup, 4 x 4 outputs an invocation.
 //
-// Tiles lie in workgroup memory as 64 rows of 8 vectors; vector i of row r stands at i ^ (r % 8), so that
-// neither the rows that invocations fill nor those they read fall on the same banks.
+//   sums = 0                                          4 x 4 an invocation: activations ty + 16 i, matrix tx + 16 j
+//   for each step of 32 columns:
+//       x_tile = activations [64, 32]; w_tile = dequantized weights [64, 32]
+//       for each vector of 4 columns: sums[i][j] += dot(x_tile row, w_tile row)
+//   out = epilogue(sums)
+//
+// Tiles are 64 rows of 8 vectors. Vector i of row r is at i ^ (r % 8): the swizzle avoids bank conflicts of both the stores
+// and the loads.
 
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 
@@ -9,8 +15,8 @@ var<workgroup> w_tile: array<vec4<f32>, 512>;
 var<workgroup> x_tile: array<vec4<f32>, 512>;
 
 fn store(t: u32, n: u32, sum: f32) {
-    if t < p.rows && n < p.part_rows {
-        let column = p.first + n;
+    if t < p.rows && n < p.slice_rows {
+        let column = p.slice_first + n;
         let at = t * p.n + column;
         var y = sum;
         if p.has_bias != 0u {
@@ -24,20 +30,20 @@ fn store(t: u32, n: u32, sum: f32) {
     }
 }
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let n0 = group.x * 64u;
     let t0 = group.y * 64u;
     let tx = lid & 15u;
     let ty = lid >> 4u;
-    // Half of the invocations fill the one tile, half the other, 16 values each.
+    // Half of the invocations fill w_tile, half x_tile, 16 values each.
     let row = lid & 63u;
     let half = (lid >> 6u) & 1u;
     let fills_w = lid < 128u;
     let to = row * 8u;
     let swizzle = row & 7u;
-    let w_row = min(n0 + row, p.part_rows - 1u);
+    let w_row = min(n0 + row, p.slice_rows - 1u);
     let x_row = p.x_offset + min(t0 + row, p.rows - 1u) * p.x_stride;
-    // Of the rows t0 + ty + 16 i; the components are the rows n0 + tx + 16 j.
+    // sumsI[j]: activations row t0 + ty + 16 I, matrix row n0 + tx + 16 j.
     var sums0 = vec4<f32>(0.0);
     var sums1 = vec4<f32>(0.0);
     var sums2 = vec4<f32>(0.0);

@@ -1,312 +1,353 @@
-//! Products of up to [`MAX_GEMV_ROWS`] rows of activations: every matrix is read once for all of them.
+//! GEMV: matmuls of up to [`MAX_GEMV_ROWS`] rows of activations, which read the matrix once for all rows.
 //!
-//! Formats whose weights are codes times scales are multiplied in integers, with activations in 8 bits (see
-//! [`quantize`]) as on the CPU; the others in f32.
+//! Quantized formats are multiplied in integers, with [q8 copies](q8_copy) of the activations, as on the CPU; float
+//! formats in f32.
+//!
+//! ```text
+//! workgroup    = WG / lanes teams
+//! team         = `lanes` adjacent invocations, `rows` rows of the matrix, `x_rows` rows of activations
+//! invocation i : steps i, i + lanes, ... of the K weights (64 quantized or 16 float weights a step), partial sums of
+//!                all rows * x_rows outputs of the team in registers
+//! then         : reduce the sums over the team; invocation i < rows * x_rows of the team stores output i
+//! ```
+//!
+//! A shader is composed of
+//!
+//! | part | files |
+//! |---|---|
+//! | parameters, bindings | `matmul_params` + `matrix_bindings`, `gate_up_params` + `gate_up_bindings`, `gemv_group` |
+//! | grid, epilogue | `gemv` with `gemv_output_f32` or `gemv_output_q8`, `gemv_gate_up`, `gemv_group` |
+//! | weights | `plane_access`, `format_*` |
+//! | activations | `x_q8`, or `x_rms_norm`: RMS norm fused into the kernel; in f32 part of `gemv_multiply_f32` |
+//! | dot products | `gemv_multiply_q8` or `gemv_multiply_f32` |
+//! | reduction | `gemv_reduce.*`, `gemv_sums` |
 
+mod gate_up;
 mod group;
-mod pair;
 
 use std::sync::Arc;
 
 use stonechat_compute::DType;
-use stonechat_compute::wgpu::ops::gated::GATES;
-use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, check_len, quantize, start};
-use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Kernel, Source, TwinKind, Variant};
+use stonechat_compute::wgpu::ops::gated::GATED_ACTIVATION;
+use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, check_len, kernel_source, q8_copy};
+use stonechat_compute::wgpu::{
+    Access, Bind, CopyFormat, Gpu, GpuBuffer, Kernel, KernelParams, ParamLayout, Source, Variant,
+};
 
-use self::group::GROUP_WORKGROUP;
-pub(super) use self::group::Group;
-pub use self::pair::{GatedOutput, gated_product, is_pair};
-use self::pair::{PAIR_SHAPE, PAIR_WORKGROUP};
+use self::gate_up::{GATE_UP_SHAPE, GATE_UP_WORKGROUP, GateUpParams};
+pub use self::gate_up::{GateUpOutput, can_fuse_gate_up, matmul_gated};
+pub(super) use self::group::GemvGroup;
+use self::group::{GROUP_WORKGROUP, GemvGroupParams};
+use super::input_norm::{
+    InputNorm, MatmulInput, access_with_norm, binds_with_norm, with_norm_prologue,
+};
 use super::matmul::{
-    ACCESS, ACCESS_WITH_TWIN, Activations, CHUNK, Params, binds, format_files, with_format,
+    ACCESS, ACCESS_WITH_COPY, Activations, CHUNK, MatmulParams, binds, format_files, with_format,
 };
 use super::matrix::GpuMatrix;
-use super::normed::{Input, Normed, normed_access, normed_binds, with_norm};
 use super::planes::Format;
 
-/// Rows of activations up to which a matrix is read once for all of them.
+/// Most rows of activations of a GEMV.
 pub const MAX_GEMV_ROWS: usize = 8;
-/// Rows of activations that there are kernels for.
-const WIDTHS: [u32; 4] = [1, 2, 4, MAX_GEMV_ROWS as u32];
-/// Invocations of a workgroup.
+/// Rows of activations for which kernels are compiled.
+const ROW_BUCKETS: [u32; 4] = [1, 2, 4, MAX_GEMV_ROWS as u32];
+/// Invocations in a workgroup.
 const WORKGROUP: u32 = 128;
-/// Weights that an invocation takes at a time.
-const UNIT: usize = 64;
-/// Where the products are quantized: whole groups of rows a workgroup.
-const QUANTIZED_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
-/// Most rows of activations there: a team has an invocation for each of its sums.
-const QUANTIZED_WIDTH: u32 = QUANTIZED_SHAPE.lanes / QUANTIZED_SHAPE.rows;
-const _: () = assert!(WORKGROUP / QUANTIZED_SHAPE.lanes * QUANTIZED_SHAPE.rows == 32);
-/// As [`ACCESS`], the weights of a norm and what it gives.
-const NORMED_ACCESS: [Access; ACCESS.len() + 2] = normed_access(ACCESS);
+/// Weights that an invocation takes at a time, of quantized formats.
+const QUANTIZED_STEP: usize = 64;
+/// Invocations that keep a large GPU busy; below, rows are shared by larger teams.
+const MIN_BUSY_INVOCATIONS: usize = 48 << 10;
+/// Invocations that a large GPU runs at a time.
+const WAVE_INVOCATIONS: usize = 64 << 10;
+/// Shape of kernels that also write a q8 copy of the output: a q8 group of rows a workgroup.
+const Q8_OUTPUT_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
+/// Most rows of activations of these: a team has an invocation for each of its sums.
+const Q8_OUTPUT_MAX_ROWS: u32 = Q8_OUTPUT_SHAPE.lanes / Q8_OUTPUT_SHAPE.rows;
+const _: () = assert!(WORKGROUP / Q8_OUTPUT_SHAPE.lanes * Q8_OUTPUT_SHAPE.rows == 32);
+/// [`ACCESS`] with the weight and the output of a fused norm.
+const ACCESS_WITH_NORM: [Access; ACCESS.len() + 2] = access_with_norm(ACCESS);
 
-/// How the work of a matrix is cut.
+/// Shape of a team.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
-    /// Invocations that share a row of the matrix.
+    /// Invocations of a team.
     lanes: u32,
-    /// Rows that they take at a time.
+    /// Rows of the matrix a team.
     rows: u32,
 }
 
 impl Shape {
-    /// For `[n, k]` weights of which an invocation takes `unit` at a time.
-    fn of(n: usize, k: usize, unit: usize, width: u32) -> Self {
-        let units = k.div_ceil(unit);
-        // Rounds of an invocation wait for each other: three or four at most.
-        let mut lanes = (2 * units).div_ceil(7).next_power_of_two().clamp(8, WORKGROUP as usize);
-        while lanes < WORKGROUP as usize && n * lanes < BUSY && lanes < units {
+    /// For `[n, k]` weights of which an invocation takes `step_len` at a time.
+    fn of(n: usize, k: usize, step_len: usize, x_rows: u32) -> Self {
+        let steps = k.div_ceil(step_len);
+        // Steps of an invocation are sequential: three or four at most.
+        let mut lanes = (2 * steps).div_ceil(7).next_power_of_two().clamp(8, WORKGROUP as usize);
+        while lanes < WORKGROUP as usize && n * lanes < MIN_BUSY_INVOCATIONS && lanes < steps {
             lanes *= 2;
         }
         // A team has an invocation for each of its sums.
-        let rows = if n * lanes >= 2 * WAVE && width <= 2 { 2 } else { 1 };
+        let rows = if n * lanes >= 2 * WAVE_INVOCATIONS && x_rows <= 2 { 2 } else { 1 };
         Self { lanes: lanes as u32, rows }
     }
 
-    /// For a product with `w`.
-    fn for_matrix(n: usize, w: &GpuMatrix, width: u32) -> Self {
-        Self::of(n, w.k(), if w.format.has_codes { UNIT } else { CHUNK }, width)
+    /// For `n` rows like those of `w`.
+    fn for_matrix(n: usize, w: &GpuMatrix, x_rows: u32) -> Self {
+        let step_len = if w.format.is_quantized { QUANTIZED_STEP } else { CHUNK };
+        Self::of(n, w.k(), step_len, x_rows)
     }
 
-    fn rows_of_group(self) -> u32 {
-        self.rows_of(WORKGROUP)
+    /// Rows of the matrix a workgroup of [`WORKGROUP`] invocations.
+    fn rows_per_workgroup(self) -> u32 {
+        self.rows_per(WORKGROUP)
     }
 
-    fn rows_of(self, workgroup: u32) -> u32 {
+    fn rows_per(self, workgroup: u32) -> u32 {
         workgroup / self.lanes * self.rows
     }
 }
 
-/// Invocations below which a large GPU idles: rows are shared by more.
-const BUSY: usize = 48 << 10;
-/// Invocations that a large GPU runs at a time.
-const WAVE: usize = 64 << 10;
-
-/// Rows of activations that a kernel is made for.
-fn width(rows: usize) -> u32 {
+/// Smallest of [`ROW_BUCKETS`] for `rows` rows of activations.
+fn row_bucket(rows: usize) -> u32 {
     rows.next_power_of_two() as u32
 }
 
-fn with_sums(source: Source, variant: Variant) -> Source {
+/// Appends the reduction over teams.
+fn with_reduction(source: Source, variant: Variant) -> Source {
     let source = source.file(match variant {
-        Variant::Portable => include_str!("gemv.portable.wgsl"),
-        Variant::Subgroups => include_str!("gemv.subgroups.wgsl"),
+        Variant::Portable => include_str!("gemv_reduce.portable.wgsl"),
+        Variant::Subgroups => include_str!("gemv_reduce.subgroups.wgsl"),
     });
     source.file(include_str!("gemv_sums.wgsl"))
 }
 
-/// A kernel of a kind, as far as it is not the same for all.
+/// Kernels, by number in their keys.
 #[derive(Debug, Clone, Copy)]
-struct Spec {
+enum GemvKind {
+    Plain,
+    Experts,
+    GateUp,
+    Group,
+    Q8Output,
+}
+
+/// Compile-time constants of a GEMV kernel.
+#[derive(Debug, Clone, Copy)]
+struct GemvSpec {
     format: &'static Format,
-    /// The format of the last matrix of a group, if it is another.
+    /// Format of the last matrix of a group, if it differs.
     last: Option<&'static Format>,
-    width: u32,
+    /// Rows of activations, one of [`ROW_BUCKETS`].
+    x_rows: u32,
     shape: Shape,
-    /// Invocations of a workgroup.
+    /// Invocations in a workgroup.
     workgroup: u32,
-    /// Invocations of a team that are certainly in the same subgroup.
-    together: u32,
-    /// Length of the row that the activations are the norm of, 0 where they are there.
+    /// Adjacent invocations of a team that are in one subgroup on any subgroup size of the device.
+    shuffle_lanes: u32,
+    /// Row length of the RMS norm to fuse; 0 without one.
     norm_k: u32,
 }
 
-impl Spec {
-    fn new(gpu: &Gpu, format: &'static Format, width: u32, shape: Shape) -> Self {
-        let smallest = gpu.adapter().subgroup_sizes.map_or(1, |(smallest, _)| smallest);
-        let together = shape.lanes.min(smallest);
-        Self { format, last: None, width, shape, workgroup: WORKGROUP, together, norm_k: 0 }
+impl GemvSpec {
+    fn new(gpu: &Gpu, format: &'static Format, x_rows: u32, shape: Shape) -> Self {
+        let min_subgroup = gpu.adapter().subgroup_sizes.map_or(1, |(min, _)| min);
+        let shuffle_lanes = shape.lanes.min(min_subgroup);
+        Self { format, last: None, x_rows, shape, workgroup: WORKGROUP, shuffle_lanes, norm_k: 0 }
     }
 
-    /// That makes its activations of what is normed.
-    fn normed(self, normed: Option<Normed<'_>>) -> Self {
-        Self { norm_k: normed.map_or(0, |normed| normed.x.cols as u32), ..self }
+    /// Fuses an RMS norm of the activations.
+    fn with_norm(self, norm: Option<InputNorm<'_>>) -> Self {
+        Self { norm_k: norm.map_or(0, |norm| norm.x.cols as u32), ..self }
     }
 
-    fn key(&self, kind: u32) -> [u32; 4] {
+    fn key(&self, kind: GemvKind) -> [u32; 4] {
         let Shape { lanes, rows } = self.shape;
-        let input = self.norm_k << 8 | self.width;
+        let input = self.norm_k << 8 | self.x_rows;
         let last = self.last.map_or(0, |last| last.code() + 1);
-        [last << 16 | self.format.code(), input, lanes << 8 | rows, self.workgroup << 8 | kind]
+        let formats = last << 16 | self.format.code();
+        [formats, input, lanes << 8 | rows, self.workgroup << 8 | kind as u32]
     }
 
-    fn start(&self, kind: &str, access: &'static [Access], variant: Variant) -> Source {
-        let Self { width, shape: Shape { lanes, rows }, workgroup, together, norm_k, .. } = *self;
+    fn start(
+        &self,
+        kind: &str,
+        params: ParamLayout,
+        access: &'static [Access],
+        variant: Variant,
+    ) -> Source {
+        let Self { x_rows, shape: Shape { lanes, rows }, workgroup, shuffle_lanes, norm_k, .. } =
+            *self;
         let last = self.last.map_or_else(String::new, |last| format!("+{}", last.dtype));
-        let normed = if norm_k > 0 { "-normed" } else { "" };
+        let norm = if norm_k > 0 { "-normed" } else { "" };
         let (dtype, variant_name) = (self.format.dtype, variant.name());
-        let name = format!("{kind}-{dtype}{last}-{width}-{lanes}x{rows}{normed}-{variant_name}");
-        start(name, access, variant, workgroup)
-            .constant("L", lanes)
-            .constant("R", rows)
-            .constant("T", width)
-            .constant("S", together)
+        let name = format!("{kind}-{dtype}{last}-{x_rows}-{lanes}x{rows}{norm}-{variant_name}");
+        kernel_source(name, params, access, variant, workgroup)
+            .constant("LANES", lanes)
+            .constant("TEAM_ROWS", rows)
+            .constant("X_ROWS", x_rows)
+            .constant("SHUFFLE_LANES", shuffle_lanes)
     }
 
-    /// Appends the matrix and what multiplies it, for a kernel of `access`; `has_writer` if that quantizes.
-    fn with_product(&self, source: Source, access: &[Access], has_writer: bool) -> Source {
+    /// Appends access to weights and activations, and `multiply`, for a kernel of `access`. `has_quantize4`: the source has
+    /// `quantize4` already.
+    fn with_multiply(&self, source: Source, access: &[Access], has_quantize4: bool) -> Source {
         let source = with_format(source, self.format);
-        if !self.format.has_codes {
-            return source.file(include_str!("gemv_values.wgsl"));
+        if !self.format.is_quantized {
+            return source.file(include_str!("gemv_multiply_f32.wgsl"));
         }
         let source = match self.norm_k {
-            0 => source.file(include_str!("codes_given.wgsl")),
-            k => with_norm(source, k, (self.workgroup, access.len() - 2), has_writer),
+            0 => source.file(include_str!("x_q8.wgsl")),
+            k => with_norm_prologue(source, k, (self.workgroup, access.len() - 2), has_quantize4),
         };
-        source.file(include_str!("gemv_codes.wgsl"))
+        source.file(include_str!("gemv_multiply_q8.wgsl"))
     }
 
     fn source(&self, by_expert: bool, variant: Variant) -> Source {
         let kind = if by_expert { "gemv_experts" } else { "gemv" };
-        let access = if self.norm_k > 0 { &NORMED_ACCESS } else { ACCESS };
+        let access = if self.norm_k > 0 { &ACCESS_WITH_NORM } else { ACCESS };
         let source = self
-            .start(kind, access, variant)
+            .start(kind, MatmulParams::LAYOUT, access, variant)
             .constant("BY_EXPERT", u32::from(by_expert))
-            .file(include_str!("params.wgsl"))
-            .file(include_str!("one_matrix.wgsl"))
+            .file(include_str!("matmul_params.wgsl"))
+            .file(include_str!("matrix_bindings.wgsl"))
             .file(ACTIVATIONS)
             .file(include_str!("gemv.wgsl"))
-            .file(include_str!("gemv_plain.wgsl"));
-        with_sums(self.with_product(source, access, false), variant)
+            .file(include_str!("gemv_output_f32.wgsl"));
+        with_reduction(self.with_multiply(source, access, false), variant)
     }
 
-    fn quantized_source(&self, variant: Variant) -> Source {
+    fn q8_output_source(&self, variant: Variant) -> Source {
         let source = self
-            .start("gemv_quantized", ACCESS_WITH_TWIN, variant)
+            .start("gemv_q8_output", MatmulParams::LAYOUT, ACCESS_WITH_COPY, variant)
             .constant("BY_EXPERT", 0)
-            .file(include_str!("params.wgsl"))
-            .file(include_str!("one_matrix.wgsl"))
+            .file(include_str!("matmul_params.wgsl"))
+            .file(include_str!("matrix_bindings.wgsl"))
             .file(ACTIVATIONS)
             .file(include_str!("gemv.wgsl"))
-            .file(include_str!("gemv_quantized.wgsl"));
-        let source = quantize::writer(source, variant);
-        with_sums(self.with_product(source, ACCESS_WITH_TWIN, true), variant)
+            .file(include_str!("gemv_output_q8.wgsl"));
+        let source = q8_copy::with_quantize4(source, variant);
+        with_reduction(self.with_multiply(source, ACCESS_WITH_COPY, true), variant)
     }
 
-    fn pair_source(&self, variant: Variant) -> Source {
-        let access = if self.norm_k > 0 { &pair::NORMED_ACCESS } else { pair::ACCESS };
+    fn gate_up_source(&self, variant: Variant) -> Source {
+        let access = if self.norm_k > 0 { &gate_up::ACCESS_WITH_NORM } else { gate_up::ACCESS };
         let source = self
-            .start("gemv_pair", access, variant)
-            .file(include_str!("pair_params.wgsl"))
-            .file(include_str!("two_matrices.wgsl"))
+            .start("gemv_gate_up", GateUpParams::LAYOUT, access, variant)
+            .file(include_str!("gate_up_params.wgsl"))
+            .file(include_str!("gate_up_bindings.wgsl"))
             .file(ACTIVATIONS)
-            .file(GATES)
-            .file(include_str!("gemv_pair.wgsl"));
-        let source = quantize::writer(source, variant);
-        with_sums(self.with_product(source, access, true), variant)
+            .file(GATED_ACTIVATION)
+            .file(include_str!("gemv_gate_up.wgsl"));
+        let source = q8_copy::with_quantize4(source, variant);
+        with_reduction(self.with_multiply(source, access, true), variant)
     }
 
     fn group_source(&self, variant: Variant) -> Source {
-        let access = if self.norm_k > 0 { &group::NORMED_ACCESS } else { group::ACCESS };
-        let source =
-            self.start("gemv_group", access, variant).file(include_str!("gemv_group.wgsl"));
-        let source = self.with_product(source, access, false);
+        let access = if self.norm_k > 0 { &group::ACCESS_WITH_NORM } else { group::ACCESS };
+        let source = self
+            .start("gemv_group", GemvGroupParams::LAYOUT, access, variant)
+            .file(include_str!("gemv_group.wgsl"));
+        let source = self.with_multiply(source, access, false);
         let source = match self.last {
             Some(last) => {
                 let mut text = format_files(last).concat();
-                text.push_str(include_str!("gemv_codes.wgsl"));
+                text.push_str(include_str!("gemv_multiply_q8.wgsl"));
                 source.variant_of(&text, &["w_stride", "w_blocks"], "last")
             }
-            None => source.file(include_str!("gemv_alike.wgsl")),
+            None => source.file(include_str!("gemv_group_one_format.wgsl")),
         };
-        with_sums(source, variant)
+        with_reduction(source, variant)
     }
 
     fn kernel(&self, gpu: &Gpu, by_expert: bool) -> Arc<Kernel> {
-        let source = || self.source(by_expert, gpu.variant());
-        gpu.kernel(("gemv", self.key(u32::from(by_expert))), source)
+        let kind = if by_expert { GemvKind::Experts } else { GemvKind::Plain };
+        gpu.kernel(("gemv", self.key(kind)), || self.source(by_expert, gpu.variant()))
     }
 
-    fn quantized_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
-        gpu.kernel(("gemv", self.key(4)), || self.quantized_source(gpu.variant()))
+    fn q8_output_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        let key = self.key(GemvKind::Q8Output);
+        gpu.kernel(("gemv", key), || self.q8_output_source(gpu.variant()))
     }
 
     fn group_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
-        gpu.kernel(("gemv", self.key(3)), || self.group_source(gpu.variant()))
+        gpu.kernel(("gemv", self.key(GemvKind::Group)), || self.group_source(gpu.variant()))
     }
 
-    fn pair_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
-        gpu.kernel(("gemv", self.key(2)), || self.pair_source(gpu.variant()))
+    fn gate_up_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        gpu.kernel(("gemv", self.key(GemvKind::GateUp)), || self.gate_up_source(gpu.variant()))
     }
 }
 
 /// Every shader of a format, for tests.
 pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> {
-    let spec = |width, lanes, rows| Spec {
+    let spec = |x_rows, lanes, rows| GemvSpec {
         format,
         last: None,
-        width,
+        x_rows,
         shape: Shape { lanes, rows },
         workgroup: WORKGROUP,
-        together: if variant == Variant::Portable { 1 } else { 8 },
+        shuffle_lanes: if variant == Variant::Portable { 1 } else { 8 },
         norm_k: 0,
     };
     let mut all: Vec<_> =
-        WIDTHS.into_iter().map(|width| spec(width, 32, 1).source(false, variant)).collect();
+        ROW_BUCKETS.into_iter().map(|x_rows| spec(x_rows, 32, 1).source(false, variant)).collect();
     all.push(spec(1, 8, 2).source(false, variant));
     all.push(spec(1, 16, 1).source(true, variant));
-    let group = |width| Spec { workgroup: GROUP_WORKGROUP, ..spec(width, 16, 1) };
-    all.extend([1, 2].map(|width| group(width).group_source(variant)));
-    let Shape { lanes, rows } = QUANTIZED_SHAPE;
-    all.extend([1, 4].map(|width| spec(width, lanes, rows).quantized_source(variant)));
-    if format.has_codes {
-        let group_of = |(format, last)| Spec { format, last: Some(last), ..group(1) };
+    let group = |x_rows| GemvSpec { workgroup: GROUP_WORKGROUP, ..spec(x_rows, 16, 1) };
+    all.extend([1, 2].map(|x_rows| group(x_rows).group_source(variant)));
+    let Shape { lanes, rows } = Q8_OUTPUT_SHAPE;
+    all.extend([1, 4].map(|x_rows| spec(x_rows, lanes, rows).q8_output_source(variant)));
+    if format.is_quantized {
+        let group_of = |(format, last)| GemvSpec { format, last: Some(last), ..group(1) };
         let q6_k = Format::of(DType::Q6K).into_iter();
         all.extend(
             q6_k.flat_map(|other| [(format, other), (other, format)])
                 .map(|formats| group_of(formats).group_source(variant)),
         );
-        let Shape { lanes, rows } = PAIR_SHAPE;
-        all.extend([1, 4].map(|width| {
-            let spec = spec(width, lanes, rows);
-            Spec { workgroup: PAIR_WORKGROUP, ..spec }.pair_source(variant)
-        }));
+        let Shape { lanes, rows } = GATE_UP_SHAPE;
+        let gate_up =
+            |x_rows| GemvSpec { workgroup: GATE_UP_WORKGROUP, ..spec(x_rows, lanes, rows) };
+        all.extend([1, 4].map(|x_rows| gate_up(x_rows).gate_up_source(variant)));
         if variant == Variant::Subgroups {
-            let normed = Spec { norm_k: 96, ..spec(1, 16, 1) };
-            let normed_group = Spec { norm_k: 96, ..group(1) };
-            let last = Spec { last: Format::of(DType::Q6K), ..normed_group };
-            let pair = spec(1, lanes, rows);
-            let pair = Spec { workgroup: PAIR_WORKGROUP, norm_k: 4096, ..pair };
+            let normed_group = GemvSpec { norm_k: 96, ..group(1) };
             all.extend([
-                normed.source(false, variant),
+                GemvSpec { norm_k: 96, ..spec(1, 16, 1) }.source(false, variant),
                 normed_group.group_source(variant),
-                last.group_source(variant),
-                pair.pair_source(variant),
+                GemvSpec { last: Format::of(DType::Q6K), ..normed_group }.group_source(variant),
+                GemvSpec { norm_k: 4096, ..gate_up(1) }.gate_up_source(variant),
             ]);
         }
     }
     all
 }
 
-/// Compiles the kernels of [`product`] with `w`.
-pub(super) fn warm(gpu: &Gpu, w: &GpuMatrix) {
-    for width in WIDTHS {
-        let shape = Shape::for_matrix(w.n(), w, width);
-        Spec::new(gpu, w.format, width, shape).kernel(gpu, false);
+/// Compiles the kernels of [`matmul`] with `w`.
+pub(super) fn warm_up(gpu: &Gpu, w: &GpuMatrix) {
+    for x_rows in ROW_BUCKETS {
+        let shape = Shape::for_matrix(w.n(), w, x_rows);
+        GemvSpec::new(gpu, w.format, x_rows, shape).kernel(gpu, false);
     }
 }
 
-/// `x`, or what a kernel makes it of, as [`Spec`]'s kernels read it; `None` where there is no room.
-fn activations_of(
+/// Activations for a kernel with `w`: the input of a fused norm, or `x` [prepared](prepare).
+fn fused_or_prepared(
     gpu: &Gpu,
     w: &GpuMatrix,
     x: GpuRows<'_>,
-    normed: Option<Normed<'_>>,
+    norm: Option<InputNorm<'_>>,
 ) -> Option<Activations> {
-    normed.map(Activations::normed).or_else(|| activations(gpu, w, x))
+    norm.map(Activations::before_norm).or_else(|| prepare(gpu, w, x))
 }
 
-/// `x` as [`Spec`]'s kernels read it, or `None` where there is no room.
-fn activations(gpu: &Gpu, w: &GpuMatrix, x: GpuRows<'_>) -> Option<Activations> {
-    if !w.format.has_codes {
+/// Activations `x` for a kernel with `w`: the q8 copy, or the values for float formats. `None`, after reporting a fault, if
+/// the device is out of memory.
+fn prepare(gpu: &Gpu, w: &GpuMatrix, x: GpuRows<'_>) -> Option<Activations> {
+    if !w.format.is_quantized {
         return Activations::values(gpu, w, x);
     }
-    match quantize::quantized(gpu, x, w.padded_k()) {
-        Ok(codes) => Some(Activations {
-            buffer: codes,
-            offset: 0,
-            stride: quantize::row_vectors(w.padded_k()),
-        }),
+    match q8_copy::copy_of(gpu, x, w.padded_k()) {
+        Ok(buffer) => {
+            Some(Activations { buffer, offset: 0, stride: q8_copy::row_vectors(w.padded_k()) })
+        }
         Err(error) => {
             gpu.fault(error.to_string());
             None
@@ -314,59 +355,61 @@ fn activations(gpu: &Gpu, w: &GpuMatrix, x: GpuRows<'_>) -> Option<Activations> 
     }
 }
 
-/// [`matmul`](super::matmul) of few rows.
-pub(super) fn product(
+/// [`matmul`](super::matmul) of up to [`MAX_GEMV_ROWS`] rows with checked arguments; `finish` sets the parameters of the
+/// epilogue after the bias.
+pub(super) fn matmul(
     gpu: &Gpu,
     out: &GpuBuffer,
-    input: &mut Input<'_>,
+    input: &mut MatmulInput<'_>,
     w: &GpuMatrix,
     bias: Option<&GpuBuffer>,
-    finish: impl Fn(Params) -> Params,
+    finish: impl Fn(MatmulParams) -> MatmulParams,
 ) {
     let x = input.x;
-    let width = width(x.rows);
-    let shape = Shape::for_matrix(w.n(), w, width);
-    let codes = quantize::wanted(out, x.rows, w.n()).filter(|_| width <= QUANTIZED_WIDTH);
-    let n_groups = w.n().div_ceil(shape.rows_of_group() as usize);
-    if codes.is_none()
-        && let Some(normed) = input.joined(gpu, w, (n_groups, ACCESS.len()), &[out])
+    let x_rows = row_bucket(x.rows);
+    let shape = Shape::for_matrix(w.n(), w, x_rows);
+    let copy = q8_copy::requested(out, x.rows, w.n()).filter(|_| x_rows <= Q8_OUTPUT_MAX_ROWS);
+    let n_groups = w.n().div_ceil(shape.rows_per_workgroup() as usize);
+    if copy.is_none()
+        && let Some(norm) = input.fuse_norm(gpu, w, (n_groups, ACCESS.len()), &[out])
     {
-        let x8 = Activations::normed(normed);
-        let params = finish(Params::new(w, &w.parts[0], &x8, [1, w.n()], bias));
-        let params = Params { norm_eps: normed.eps, ..params };
-        let binds = binds(&w.parts[0], &x8, bias, out);
-        let all = normed_binds::<{ NORMED_ACCESS.len() }>(&binds, normed, x.buffer);
-        let kernel = Spec::new(gpu, w.format, 1, shape).normed(Some(normed)).kernel(gpu, false);
-        return gpu.record(0).dispatch_line(&kernel, &params, all, n_groups);
+        let activations = Activations::before_norm(norm);
+        let params = finish(MatmulParams::new(w, &w.slices[0], &activations, [1, w.n()], bias));
+        let params = MatmulParams { norm_eps: norm.eps, ..params };
+        let binds = binds(&w.slices[0], &activations, bias, out);
+        let all = binds_with_norm::<{ ACCESS_WITH_NORM.len() }>(&binds, norm, x.buffer);
+        let spec = GemvSpec::new(gpu, w.format, 1, shape).with_norm(Some(norm));
+        let kernel = spec.kernel(gpu, false);
+        return gpu.record(0).dispatch_linear(&kernel, &params, all, n_groups);
     }
-    input.make(gpu);
-    let Some(x8) = activations(gpu, w, x) else { return };
-    if let ([part], Some(codes)) = (&w.parts[..], codes) {
-        let params = finish(Params::new(w, part, &x8, [x.rows, w.n()], bias));
-        let mut all = [Bind::Buffer(&codes); ACCESS_WITH_TWIN.len()];
-        all[..ACCESS.len()].copy_from_slice(&binds(part, &x8, bias, out));
-        let groups = part.rows.div_ceil(QUANTIZED_SHAPE.rows_of_group() as usize);
-        let kernel = Spec::new(gpu, w.format, width, QUANTIZED_SHAPE).quantized_kernel(gpu);
-        gpu.record(0).dispatch_line(&kernel, &params, all, groups);
-        return out.set_twin(TwinKind::Codes, [x.rows, w.n()]);
+    input.flush_norm(gpu);
+    let Some(activations) = prepare(gpu, w, x) else { return };
+    if let ([slice], Some(copy)) = (&w.slices[..], copy) {
+        let params = finish(MatmulParams::new(w, slice, &activations, [x.rows, w.n()], bias));
+        let mut all = [Bind::Buffer(&copy); ACCESS_WITH_COPY.len()];
+        all[..ACCESS.len()].copy_from_slice(&binds(slice, &activations, bias, out));
+        let groups = slice.rows.div_ceil(Q8_OUTPUT_SHAPE.rows_per_workgroup() as usize);
+        let spec = GemvSpec::new(gpu, w.format, x_rows, Q8_OUTPUT_SHAPE);
+        gpu.record(0).dispatch_linear(&spec.q8_output_kernel(gpu), &params, all, groups);
+        return out.mark_copy(CopyFormat::Q8, [x.rows, w.n()]);
     }
-    let kernel = Spec::new(gpu, w.format, width, shape).kernel(gpu, false);
-    for part in w.parts.iter() {
-        let params = finish(Params::new(w, part, &x8, [x.rows, w.n()], bias));
-        let binds = binds(part, &x8, bias, out);
-        let groups = part.rows.div_ceil(shape.rows_of_group() as usize);
-        gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
+    let kernel = GemvSpec::new(gpu, w.format, x_rows, shape).kernel(gpu, false);
+    for slice in w.slices.iter() {
+        let params = finish(MatmulParams::new(w, slice, &activations, [x.rows, w.n()], bias));
+        let binds = binds(slice, &activations, bias, out);
+        let groups = slice.rows.div_ceil(shape.rows_per_workgroup() as usize);
+        gpu.record(0).dispatch_linear(&kernel, &params, binds, groups);
     }
 }
 
 /// Arguments of [`matmul_experts`].
 #[derive(Debug, Clone, Copy)]
-pub struct ExpertProduct<'a> {
+pub struct ExpertMatmul<'a> {
     /// `[T * n_used]` pairs of words: expert and weight.
     pub choices: &'a GpuBuffer,
-    /// How many there are.
+    /// Number of choices, `T * n_used`.
     pub n_choices: usize,
-    /// Choices that share a row of the activations.
+    /// Choices per row of the activations.
     pub choices_per_row: usize,
     /// Rows of an expert's matrix.
     pub n: usize,
@@ -374,8 +417,8 @@ pub struct ExpertProduct<'a> {
     pub bias: Option<&'a GpuBuffer>,
 }
 
-/// For every choice `i` of an expert `e`, `out[i, n] = Σ_k x[i / choices_per_row, k] w[e * N + n, k]` and
-/// the bias, `out` packed.
+/// For every choice `i` of an expert `e`: `out[i, j] = Σ_k x[i / choices_per_row, k] w[e * n + j, k] + bias[e * n + j]`.
+/// Shapes: `w` = `[E * n, K]`, `out` = `[n_choices, n]`, packed.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -385,26 +428,26 @@ pub fn matmul_experts(
     out: &GpuBuffer,
     x: GpuRows<'_>,
     w: &GpuMatrix,
-    args: ExpertProduct<'_>,
+    args: ExpertMatmul<'_>,
 ) {
     let x = x.checked();
-    let ExpertProduct { choices, n_choices, choices_per_row, n, bias } = args;
+    let ExpertMatmul { choices, n_choices, choices_per_row, n, bias } = args;
     assert_eq!((x.cols, x.rows * choices_per_row), (w.k(), n_choices), "experts: shape of x");
     assert!(w.n().is_multiple_of(n), "experts: {} rows are no multiple of {n}", w.n());
     check_len("experts", out, n_choices * n);
     check_len("experts", choices, 2 * n_choices);
     bias.inspect(|bias| check_len("experts", bias, w.n()));
-    let Some(x8) = activations(gpu, w, x) else { return };
+    let Some(activations) = prepare(gpu, w, x) else { return };
     let shape = Shape::for_matrix(n * n_choices, w, 1);
-    let kernel = Spec::new(gpu, w.format, 1, shape).kernel(gpu, true);
-    for part in w.parts.iter() {
-        let params = Params {
+    let kernel = GemvSpec::new(gpu, w.format, 1, shape).kernel(gpu, true);
+    for slice in w.slices.iter() {
+        let params = MatmulParams {
             choices_per_row: choices_per_row as u32,
-            ..Params::new(w, part, &x8, [n_choices, n], bias)
+            ..MatmulParams::new(w, slice, &activations, [n_choices, n], bias)
         };
-        let mut binds = binds(part, &x8, bias, out);
+        let mut binds = binds(slice, &activations, bias, out);
         binds[3] = Bind::Buffer(choices);
-        let groups = [(n as u32).div_ceil(shape.rows_of_group()), n_choices as u32, 1];
+        let groups = [(n as u32).div_ceil(shape.rows_per_workgroup()), n_choices as u32, 1];
         gpu.record(0).dispatch(&kernel, &params, binds, groups);
     }
 }

@@ -1,28 +1,36 @@
-// Few rows of activations times the rows of a matrix: a team of L invocations takes R of its rows.
+// GEMV with one matrix, see gemv.rs: a team of LANES invocations takes TEAM_ROWS rows of the matrix and X_ROWS of activations.
+//
+//   prepare activations (fused norm)
+//   sums[r][t] = partial dot products of row r and activations t, over the steps of this invocation
+//   reduce the sums over the team
+//   invocation i of the team: out[t][r] = activate(sum i + bias) (+ out)
+//   finish the workgroup (q8 copy)
+//
+// BY_EXPERT: workgroup (x, i) multiplies with the matrix of the expert of choice i.
 
-const TEAMS: u32 = WG / L;
-const SUMS: u32 = R * T;
-const ROWS: u32 = TEAMS * R;
+const TEAMS: u32 = WG / LANES;
+const SUMS: u32 = TEAM_ROWS * X_ROWS;
+const GROUP_ROWS: u32 = TEAMS * TEAM_ROWS;
 
 fn last_row() -> u32 {
-    return p.part_rows - 1u;
+    return p.slice_rows - 1u;
 }
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     prepare(group_index(group, groups) == 0u, lid);
-    let of_group = (lid / L) * R;
-    var first = group_index(group, groups) * ROWS + of_group;
-    // The first row in the part, in the columns of the output, and of the activations.
-    var column = p.first + first;
+    let team_row = (lid / LANES) * TEAM_ROWS;
+    var first = group_index(group, groups) * GROUP_ROWS + team_row;
+    // First row of the team in the slice, its column of the output; first rows of activations and output.
+    var column = p.slice_first + first;
     var x_row = 0u;
     var out_row = 0u;
     var bias_at = column;
     if BY_EXPERT != 0u {
         let expert = choices[2u * group.y];
-        column = group.x * ROWS + of_group;
+        column = group.x * GROUP_ROWS + team_row;
         bias_at = expert * p.n + column;
-        // Wraps where the rows are before the part.
-        first = bias_at - p.first;
+        // Wraps around for rows before the slice.
+        first = bias_at - p.slice_first;
         x_row = group.y / p.choices_per_row;
         out_row = group.y;
     }
@@ -30,28 +38,28 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     for (var i = 0u; i < SUMS; i++) {
         sums[i] = 0.0;
     }
-    // Invocation i of a team stores sum i; what it is added to is asked for early.
-    let place = lid % L;
-    let r = place / T;
-    let t = place % T;
-    let is_mine = place < SUMS && first + r < p.part_rows && t < p.rows && column + r < p.n;
+    // Invocation i of a team stores sum i. Bias and previous output are prefetched.
+    let lane = lid % LANES;
+    let r = lane / X_ROWS;
+    let t = lane % X_ROWS;
+    let owns_sum = lane < SUMS && first + r < p.slice_rows && t < p.rows && column + r < p.n;
     let at = (out_row + t) * p.n + column + r;
-    var offset = 0.0;
-    var before = 0.0;
-    if is_mine {
+    var bias_value = 0.0;
+    var previous = 0.0;
+    if owns_sum {
         if p.has_bias != 0u {
-            offset = bias[bias_at + r];
+            bias_value = bias[bias_at + r];
         }
         if p.accumulate != 0u {
-            before = out[at];
+            previous = out[at];
         }
     }
-    multiply(&sums, first, x_row, place);
-    add_teams(&sums, lid);
-    if is_mine {
-        let y = before + activate(sum_at(&sums, place) + offset, p.activation);
+    multiply(&sums, first, x_row, lane);
+    reduce_teams(&sums, lid);
+    if owns_sum {
+        let y = previous + activate(sum_at(&sums, lane) + bias_value, p.activation);
         out[at] = y;
-        keep(t * ROWS + of_group + r, y);
+        keep_output(t * GROUP_ROWS + team_row + r, y);
     }
-    finish(column - of_group, lid);
+    finish_group(column - team_row, lid);
 }

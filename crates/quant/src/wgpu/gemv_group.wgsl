@@ -1,14 +1,14 @@
-// Few rows of activations times up to three matrices, of which the last may be of another format; see gemv.wgsl. They
-// are one kernel since a device may wait between two that write different buffers.
+// GEMV with up to three matrices, see gemv.wgsl and gemv/group.rs; the last may have another format. One kernel, since a
+// device may insert a barrier between two. Workgroups 0 .. belong to matrix 0, the next to matrix 1, the rest to matrix 2.
 
-const TEAMS: u32 = WG / L;
-const SUMS: u32 = R * T;
-const ROWS: u32 = TEAMS * R;
+const TEAMS: u32 = WG / LANES;
+const SUMS: u32 = TEAM_ROWS * X_ROWS;
+const GROUP_ROWS: u32 = TEAMS * TEAM_ROWS;
 
 struct Params {
     // Rows of each matrix.
     n: vec4<u32>,
-    // Which of them have a bias.
+    // Bit i: matrix i has a bias.
     has_bias: u32,
     w_stride: u32,
     w_blocks: u32,
@@ -24,7 +24,7 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> w: array<vec4<u32>>;
-// Binding 2 are the activations.
+// Binding 2: activations.
 @group(0) @binding(3) var<storage, read> w_words: array<u32>;
 @group(0) @binding(4) var<storage, read> w1: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read> w1_words: array<u32>;
@@ -37,7 +37,7 @@ struct Params {
 @group(0) @binding(12) var<storage, read_write> out1: array<f32>;
 @group(0) @binding(13) var<storage, read_write> out2: array<f32>;
 
-// The matrix of this workgroup, and its rows.
+// Matrix of this workgroup, and its rows.
 var<private> matrix: u32;
 var<private> matrix_rows: u32;
 
@@ -80,38 +80,38 @@ fn store(at: u32, y: f32) {
     }
 }
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let index = group_index(group, groups);
     prepare(index == 0u, lid);
-    let of_group = (lid / L) * R;
-    let until = (p.n.xy + vec2<u32>(ROWS - 1u)) / vec2<u32>(ROWS);
-    var first = of_group;
+    let team_row = (lid / LANES) * TEAM_ROWS;
+    let n_groups = (p.n.xy + vec2<u32>(GROUP_ROWS - 1u)) / vec2<u32>(GROUP_ROWS);
+    var first = team_row;
     var sums: array<f32, SUMS>;
     for (var i = 0u; i < SUMS; i++) {
         sums[i] = 0.0;
     }
-    // Each with a matrix that the compiler knows.
-    if index < until.x {
+    // `matrix` is a constant in each branch, so that the compiler can resolve `vector` and `word`.
+    if index < n_groups.x {
         matrix = 0u;
         matrix_rows = p.n.x;
-        first += index * ROWS;
-        multiply(&sums, first, 0u, lid % L);
-    } else if index < until.x + until.y {
+        first += index * GROUP_ROWS;
+        multiply(&sums, first, 0u, lid % LANES);
+    } else if index < n_groups.x + n_groups.y {
         matrix = 1u;
         matrix_rows = p.n.y;
-        first += (index - until.x) * ROWS;
-        multiply(&sums, first, 0u, lid % L);
+        first += (index - n_groups.x) * GROUP_ROWS;
+        multiply(&sums, first, 0u, lid % LANES);
     } else {
         matrix = 2u;
         matrix_rows = p.n.z;
-        first += (index - until.x - until.y) * ROWS;
-        multiply_last(&sums, first, 0u, lid % L);
+        first += (index - n_groups.x - n_groups.y) * GROUP_ROWS;
+        multiply_last(&sums, first, 0u, lid % LANES);
     }
-    add_teams(&sums, lid);
-    let place = lid % L;
-    let r = place / T;
-    let t = place % T;
-    if place < SUMS && first + r < matrix_rows && t < p.rows {
-        store(t * matrix_rows + first + r, sum_at(&sums, place) + bias_of(first + r));
+    reduce_teams(&sums, lid);
+    let lane = lid % LANES;
+    let r = lane / X_ROWS;
+    let t = lane % X_ROWS;
+    if lane < SUMS && first + r < matrix_rows && t < p.rows {
+        store(t * matrix_rows + first + r, sum_at(&sums, lane) + bias_of(first + r));
     }
 }

@@ -1,8 +1,8 @@
-// Sum `place` of the sums of an invocation, which stay in registers: their indices are constants.
-fn sum_at(sums: ptr<function, array<f32, SUMS>>, place: u32) -> f32 {
+// Sum `index` of an invocation, by constant indices, which keep the sums in registers.
+fn sum_at(sums: ptr<function, array<f32, SUMS>>, index: u32) -> f32 {
     var sum = 0.0;
     for (var i = 0u; i < SUMS; i++) {
-        if place == i {
+        if index == i {
             sum = (*sums)[i];
         }
     }

@@ -1,16 +1,16 @@
-//! A weight matrix on the device.
+//! Weight matrices on the device.
 
 use std::sync::Arc;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use stonechat_compute::wgpu::ops::halves::COLUMNS;
+use stonechat_compute::wgpu::ops::f16_copy::COLUMNS;
 use stonechat_compute::wgpu::{Gpu, GpuBuffer};
 use stonechat_compute::{DType, Result, SharedBytes};
 
 use super::planes::Format;
 
-/// Bytes of a file that are rearranged at a time, after which their pages may go.
+/// Bytes of a file to repack at a time, before their pages are released.
 const CHUNK_BYTES: usize = 8 << 20;
 
 /// `[N, K]` weights. Clones share them.
@@ -20,33 +20,33 @@ pub struct GpuMatrix {
     n: usize,
     k: usize,
     padded_k: usize,
-    pub(super) parts: Arc<[Part]>,
+    pub(super) slices: Arc<[RowSlice]>,
 }
 
-/// Adjacent rows that a kernel sees at once.
+/// Adjacent rows of a matrix in one buffer.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct RowSlice {
     pub(super) buffer: GpuBuffer,
-    /// The first of them.
+    /// First row.
     pub(super) first: usize,
     pub(super) rows: usize,
 }
 
 impl GpuMatrix {
-    /// The type that weights of `dtype` have on the device: their own, or f16 where no kernel reads them.
+    /// Type of weights of `dtype` on the device: the same, or f16 if no kernel reads it.
     #[must_use]
     pub fn device_dtype(dtype: DType) -> DType {
         Format::of(dtype).map_or(DType::F16, |format| format.dtype)
     }
 
-    /// Copies `n` rows of `k` weights to the device, rearranged and where needed converted, through little host
-    /// memory; what was copied is released.
+    /// Uploads `[n, k]` weights, repacked into planes or converted to f16, in chunks of 8 MiB; releases the pages of uploaded
+    /// bytes. Splits matrices that exceed [`Gpu::max_binding_bytes`] by rows.
     ///
     /// # Errors
-    /// If the device has no room.
+    /// If the device is out of memory or lost.
     ///
     /// # Panics
-    /// If `bytes` are not such rows.
+    /// If `bytes` are not those of `n * k` weights.
     pub fn load(
         gpu: &Gpu,
         dtype: DType,
@@ -58,17 +58,17 @@ impl GpuMatrix {
         let padded_k = k.next_multiple_of(COLUMNS);
         let n_blocks = padded_k / format.dtype.block_len();
         let row_bytes = format.row_bytes(n_blocks);
-        let rows_in_part = (gpu.max_binding_bytes() / row_bytes.max(1)).clamp(1, n.max(1));
-        let mut matrix = Self { format, n, k, padded_k, parts: Arc::default() };
-        let mut parts = Vec::new();
+        let rows_per_slice = (gpu.max_binding_bytes() / row_bytes.max(1)).clamp(1, n.max(1));
+        let mut matrix = Self { format, n, k, padded_k, slices: Arc::default() };
+        let mut slices = Vec::new();
         let file_row = bytes.len() / n.max(1);
-        let at_once = (CHUNK_BYTES / row_bytes.max(file_row).max(1)).max(1);
+        let rows_per_chunk = (CHUNK_BYTES / row_bytes.max(file_row).max(1)).max(1);
         let mut device = Vec::new();
-        for first in (0..n).step_by(rows_in_part) {
-            let rows = rows_in_part.min(n - first);
+        for first in (0..n).step_by(rows_per_slice) {
+            let rows = rows_per_slice.min(n - first);
             let buffer = GpuBuffer::new(gpu, rows * row_bytes)?;
-            for from in (0..rows).step_by(at_once) {
-                let count = at_once.min(rows - from);
+            for from in (0..rows).step_by(rows_per_chunk) {
+                let count = rows_per_chunk.min(rows - from);
                 let start = (first + from) * file_row;
                 let file = bytes.slice(start..start + count * file_row);
                 device.clear();
@@ -77,28 +77,28 @@ impl GpuMatrix {
                 gpu.upload(&buffer, from * row_bytes, &device)?;
                 file.release();
             }
-            parts.push(Part { buffer, first, rows });
+            slices.push(RowSlice { buffer, first, rows });
         }
-        matrix.parts = parts.into();
+        matrix.slices = slices.into();
         Ok(matrix)
     }
 
-    /// Writes rows of a file as the device has them.
+    /// Converts or repacks rows of a file for the device.
     fn fill(&self, dtype: DType, file: &[u8], device: &mut [u8]) {
         let (k, padded_k, to) = (self.k, self.padded_k, self.format.dtype);
         let row_bytes = self.format.row_bytes(padded_k / to.block_len());
         if dtype != to {
             let mut values = vec![0.0; k];
-            let mut halves = vec![f16::ZERO; k];
+            let mut f16_values = vec![f16::ZERO; k];
             let rows = file.chunks_exact(dtype.bytes_for(k).expect("whole blocks").max(1));
             for (row, out) in rows.zip(device.chunks_exact_mut(row_bytes)) {
                 crate::dequantize_row(dtype, row, &mut values).expect("a type of weights");
-                halves.convert_from_f32_slice(&values);
-                out[..2 * k].copy_from_slice(bytemuck::cast_slice(&halves));
+                f16_values.convert_from_f32_slice(&values);
+                out[..2 * k].copy_from_slice(bytemuck::cast_slice(&f16_values));
             }
         } else {
             let n_blocks = [k, padded_k].map(|len| len / to.block_len());
-            self.format.rearrange(file, n_blocks, device);
+            self.format.repack(file, n_blocks, device);
         }
     }
 
@@ -114,7 +114,7 @@ impl GpuMatrix {
         self.k
     }
 
-    /// `K` rounded up to what kernels read at a time; the added weights are zero.
+    /// `K` rounded up to a multiple of [`COLUMNS`]; the added weights are zero.
     #[must_use]
     pub fn padded_k(&self) -> usize {
         self.padded_k
@@ -126,12 +126,12 @@ impl GpuMatrix {
         self.format.dtype
     }
 
-    /// Blocks of a row.
+    /// Blocks in a row.
     pub(super) fn n_blocks(&self) -> usize {
         self.padded_k / self.format.dtype.block_len()
     }
 
-    /// Vectors of 16 bytes of a row.
+    /// Row length in vectors of 16 bytes.
     pub(super) fn stride(&self) -> usize {
         self.format.row_bytes(self.n_blocks()) / 16
     }

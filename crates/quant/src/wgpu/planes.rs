@@ -1,33 +1,36 @@
-//! The order of a row's bytes on the device.
+//! Planes: the layout of a weight row on the device.
 //!
-//! A block of GGML's has parts: packed values, high bits, scales. On the device a row holds the first part of
-//! all its blocks, then the second part of all, and so on, so that the values of adjacent blocks are adjacent
-//! and aligned, and a kernel reads 16 bytes of them at once. A row has as many bytes as its blocks, rounded up
-//! to 16.
+//! A GGML block has fields: packed values, high bits, scales. A row on the device has one plane a field, with that field of
+//! all blocks, so that values are aligned and a kernel loads 16 bytes of them at once:
+//!
+//! ```text
+//! GGML   = scale 0 | values 0 | scale 1 | values 1 | ... | scale n-1 | values n-1
+//! device = values 0 | values 1 | ... | values n-1 | scale 0 | scale 1 | ... | scale n-1 | padding to 16 bytes
+//! ```
 
 use std::ops::Range;
 
 use stonechat_compute::DType;
 
-/// A format that kernels can read.
+/// Format that kernels can read.
 #[derive(Debug)]
 pub(super) struct Format {
     pub(super) dtype: DType,
-    /// The parts of a block, in the order of the planes.
-    pub(super) parts: &'static [Range<usize>],
-    /// The file with its `codes16` or `dequantize16`.
+    /// Byte range in a block of each field, in the order of the planes.
+    pub(super) fields: &'static [Range<usize>],
+    /// WGSL of its `load_quants16` or `dequantize16`.
     pub(super) file: &'static str,
-    /// Whether weights are codes times scales.
-    pub(super) has_codes: bool,
+    /// Whether weights are `scale * quant + offset`.
+    pub(super) is_quantized: bool,
 }
 
 impl Format {
-    /// The format of `dtype`, if kernels can read it.
+    /// Format of `dtype`, if kernels can read it.
     pub(super) fn of(dtype: DType) -> Option<&'static Self> {
         FORMATS.iter().find(|format| format.dtype == dtype)
     }
 
-    /// Its number among all, for the keys of kernels.
+    /// Number of the format in kernel keys.
     pub(super) fn code(&self) -> u32 {
         self.dtype.ggml_id()
     }
@@ -37,12 +40,9 @@ impl Format {
         (n_blocks * self.dtype.block_bytes()).next_multiple_of(16)
     }
 
-    /// Rearranges rows of `n_blocks` blocks each; a row on the device has room for `n_device`, and zeros
-    /// beyond them.
-    ///
-    /// # Panics
-    /// If `device` has not room for as many rows as `blocks` holds.
-    pub(super) fn rearrange(
+    /// Repacks rows of `n_blocks` GGML blocks into planes of `n_device` blocks. Does not write the planes beyond `n_blocks`.
+    /// Stops at the shorter of `blocks` and `device`.
+    pub(super) fn repack(
         &self,
         blocks: &[u8],
         [n_blocks, n_device]: [usize; 2],
@@ -53,15 +53,15 @@ impl Format {
         let to = device.chunks_exact_mut(self.row_bytes(n_device));
         for (row, to) in rows.zip(to) {
             let mut at = 0;
-            for part in self.parts {
-                let len = part.len();
+            for field in self.fields {
+                let len = field.len();
                 let plane = &mut to[at..at + n_blocks * len];
                 if len == block_bytes {
                     plane.copy_from_slice(row);
                 } else {
                     let from = row.chunks_exact(block_bytes);
                     for (to, block) in plane.chunks_exact_mut(len).zip(from) {
-                        to.copy_from_slice(&block[part.clone()]);
+                        to.copy_from_slice(&block[field.clone()]);
                     }
                 }
                 at += n_device * len;
@@ -71,13 +71,13 @@ impl Format {
 }
 
 macro_rules! formats {
-    ($($dtype:ident: [$($part:expr),*], $file:literal;)*) => {
+    ($($dtype:ident: [$($field:expr),*], $file:literal;)*) => {
         /// Every format that kernels can read.
         pub(super) const FORMATS: &[Format] = &[$(Format {
             dtype: DType::$dtype,
-            parts: &[$($part),*],
+            fields: &[$($field),*],
             file: include_str!($file),
-            has_codes: !matches!(DType::$dtype, DType::F32 | DType::F16 | DType::BF16),
+            is_quantized: !matches!(DType::$dtype, DType::F32 | DType::F16 | DType::BF16),
         }),*];
     };
 }

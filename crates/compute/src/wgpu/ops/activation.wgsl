@@ -1,6 +1,11 @@
-// Activations, within the errors that the CPU's functions state.
+// Activations, with the error bounds of the CPU's functions.
 
-// e^x; x * log2(e) is split so that large arguments lose nothing.
+// Codes of `activation_code` in ops.rs.
+const ACTIVATION_NONE: u32 = 0u;
+const ACTIVATION_GELU: u32 = 1u;
+const ACTIVATION_GELU_TANH: u32 = 2u;
+
+// e^x = 2^n * e^r, n = round(x * log2(e)), r = x - n ln(2) with ln(2) in two parts (Cody and Waite), e^r by a polynomial.
 fn exp_exact(x: f32) -> f32 {
     let clamped = clamp(x, -87.3, 88.3);
     let n = round(clamped * 1.44269504);
@@ -20,7 +25,7 @@ fn sigmoid(x: f32) -> f32 {
     return select(e, 1.0, x >= 0.0) / (1.0 + e);
 }
 
-// 1 - 2 / (e^2|x| + 1), near 0 a polynomial.
+// 1 - 2 / (e^2|x| + 1); a polynomial for |x| < 0.625.
 fn tanh_exact(x: f32) -> f32 {
     let magnitude = abs(x);
     let z = x * x;
@@ -34,7 +39,7 @@ fn tanh_exact(x: f32) -> f32 {
     return select(far, near, magnitude < 0.625);
 }
 
-// The error function, absolute error below 2e-7: the CPU's polynomial.
+// Error function, absolute error below 2e-7: the polynomial of the CPU.
 fn erf(value: f32) -> f32 {
     let x = clamp(value, -3.92, 3.92);
     let v = fma(x * x, 0.130154102, -1.0);
@@ -66,20 +71,20 @@ fn gelu_tanh(x: f32) -> f32 {
     return x * sigmoid(1.595769122 * x * fma(0.044715 * x, x, 1.0));
 }
 
-// The activation of an epilogue by its number.
+// Activation of an epilogue by its code.
 fn activate(x: f32, activation: u32) -> f32 {
     switch activation {
-        case 1u: { return gelu(x); }
-        case 2u: { return gelu_tanh(x); }
+        case ACTIVATION_GELU: { return gelu(x); }
+        case ACTIVATION_GELU_TANH: { return gelu_tanh(x); }
         default: { return x; }
     }
 }
 
-// The same of four values.
+// `activate` of four values.
 fn activate4(x: vec4<f32>, activation: u32) -> vec4<f32> {
     switch activation {
-        case 1u: { return vec4<f32>(gelu(x.x), gelu(x.y), gelu(x.z), gelu(x.w)); }
-        case 2u: { return vec4<f32>(gelu_tanh(x.x), gelu_tanh(x.y), gelu_tanh(x.z), gelu_tanh(x.w)); }
+        case ACTIVATION_GELU: { return vec4<f32>(gelu(x.x), gelu(x.y), gelu(x.z), gelu(x.w)); }
+        case ACTIVATION_GELU_TANH: { return vec4<f32>(gelu_tanh(x.x), gelu_tanh(x.y), gelu_tanh(x.z), gelu_tanh(x.w)); }
         default: { return x; }
     }
 }

@@ -1,39 +1,39 @@
-//! Moving rows: copies between strides, and the windows of a convolution.
+//! Copies of rows between strides, and im2col of a convolution.
 
-use bytemuck::{Pod, Zeroable};
+use super::{CopyWriter, GpuRows, KernelSpec, kernel_source};
+use crate::kernel_params;
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, Source, Variant, WORKGROUP};
 
-use super::{Beside, GpuRows, Spec, start};
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant, WORKGROUP};
-
-pub(super) const SPEC: Spec = Spec {
+pub(super) const SPEC: KernelSpec = KernelSpec {
     name: "copy",
+    params: CopyParams::LAYOUT,
     access: &[Access::Read, Access::Write],
     workgroup: WORKGROUP,
     files: &[include_str!("copy.wgsl")],
-    beside: Beside::Nothing,
+    copy_writer: CopyWriter::None,
 };
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    rows: u32,
-    cols: u32,
-    src_offset: u32,
-    src_stride: u32,
-    dst_offset: u32,
-    dst_cols: u32,
+kernel_params! {
+    struct CopyParams {
+        rows: u32,
+        cols: u32,
+        src_offset: u32,
+        src_stride: u32,
+        dst_offset: u32,
+        dst_cols: u32,
+    }
 }
 
-/// Copies the rows of `src` one after the other to `dst[offset..]`, each followed by zeros up to `dst_cols`.
+/// Copies the rows of `src` to `dst[offset..]`, packed, each padded with zeros to `dst_cols`.
 ///
 /// # Panics
-/// If they do not fit.
+/// If the shapes do not fit.
 #[track_caller]
 pub fn copy(gpu: &Gpu, dst: &GpuBuffer, offset: usize, dst_cols: usize, src: GpuRows<'_>) {
     let src = src.checked();
     assert!(dst_cols >= src.cols, "copy: {} columns to {dst_cols}", src.cols);
     super::check_len("copy", dst, offset + src.rows * dst_cols);
-    let params = Params {
+    let params = CopyParams {
         rows: src.rows as u32,
         cols: src.cols as u32,
         src_offset: src.offset as u32,
@@ -44,40 +44,41 @@ pub fn copy(gpu: &Gpu, dst: &GpuBuffer, offset: usize, dst_cols: usize, src: Gpu
     let groups = (src.rows * dst_cols).div_ceil(WORKGROUP as usize);
     let kernel = SPEC.kernel(gpu);
     let binds = [src.buffer.into(), Bind::Buffer(dst)];
-    gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
+    gpu.record(0).dispatch_linear(&kernel, &params, binds, groups);
 }
 
-const WINDOWS: &[Access] = &[Access::Read, Access::Write];
+const IM2COL_ACCESS: &[Access] = &[Access::Read, Access::Write];
 
 pub(super) fn im2col_source(variant: Variant) -> Source {
-    start(format!("im2col-{}", variant.name()), WINDOWS, variant, WORKGROUP)
+    let name = format!("im2col-{}", variant.name());
+    kernel_source(name, Im2colParams::LAYOUT, IM2COL_ACCESS, variant, WORKGROUP)
         .file(include_str!("im2col.wgsl"))
 }
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Windows {
-    rows: u32,
-    frames: u32,
-    cols: u32,
-    src_offset: u32,
-    src_stride: u32,
-    step: u32,
-    dst_cols: u32,
+kernel_params! {
+    struct Im2colParams {
+        rows: u32,
+        frames: u32,
+        cols: u32,
+        src_offset: u32,
+        src_stride: u32,
+        step: u32,
+        dst_cols: u32,
+    }
 }
 
-/// Writes the windows of a convolution with kernel 3 and padding 1 to `dst`: row `t` holds frames
-/// `t * step - 1 ..= t * step + 1` of `src`, zeros outside it and up to `dst_cols`.
+/// Im2col of a convolution with kernel 3, padding 1 and stride `step`: row `t` of `dst` holds frames
+/// `t * step - 1 ..= t * step + 1` of `src`, zeros outside of it, padded with zeros to `dst_cols`.
 ///
 /// # Panics
-/// If they do not fit.
+/// If the shapes do not fit.
 #[track_caller]
 pub fn im2col(gpu: &Gpu, dst: &GpuBuffer, dst_cols: usize, step: usize, src: GpuRows<'_>) {
     let src = src.checked();
     let rows = src.rows.div_ceil(step);
     assert!(dst_cols >= 3 * src.cols, "im2col: {} columns to {dst_cols}", src.cols);
     super::check_len("im2col", dst, rows * dst_cols);
-    let params = Windows {
+    let params = Im2colParams {
         rows: rows as u32,
         frames: src.rows as u32,
         cols: src.cols as u32,
@@ -89,5 +90,5 @@ pub fn im2col(gpu: &Gpu, dst: &GpuBuffer, dst_cols: usize, step: usize, src: Gpu
     let groups = (rows * dst_cols).div_ceil(WORKGROUP as usize);
     let kernel = gpu.kernel(("im2col", [0; 4]), || im2col_source(gpu.variant()));
     let binds = [src.buffer.into(), Bind::Buffer(dst)];
-    gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
+    gpu.record(0).dispatch_linear(&kernel, &params, binds, groups);
 }

@@ -1,4 +1,4 @@
-// Entry point and sums over a workgroup of WG invocations, with what every adapter can do.
+// Entry point, and reductions over a workgroup of WG invocations through workgroup memory.
 
 @compute @workgroup_size(WG)
 fn main(
@@ -6,42 +6,42 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lid: u32,
 ) {
-    run(group, groups, lid);
+    kernel_main(group, groups, lid);
 }
 
-// Number of a workgroup of a line that was folded into two dimensions.
+// Linear index of a workgroup of `dispatch_linear`.
 fn group_index(group: vec3<u32>, groups: vec3<u32>) -> u32 {
     return group.y * groups.x + group.x;
 }
 
-var<workgroup> partial_sums: array<f32, WG>;
+var<workgroup> reduce_partials: array<f32, WG>;
 
-// The sum of what every invocation of the workgroup gives.
+// Sum of `value` over the workgroup; in uniform control flow.
 fn reduce_add(value: f32, lid: u32) -> f32 {
-    // Whoever still reads the last sum.
+    // Reads of the last reduction are done.
     workgroupBarrier();
-    partial_sums[lid] = value;
+    reduce_partials[lid] = value;
     workgroupBarrier();
     for (var width = WG / 2u; width > 0u; width = width / 2u) {
         if lid < width {
-            partial_sums[lid] += partial_sums[lid + width];
+            reduce_partials[lid] += reduce_partials[lid + width];
         }
         workgroupBarrier();
     }
-    return partial_sums[0];
+    return reduce_partials[0];
 }
 
-// The greatest of what the invocations of the workgroup give.
+// Maximum of `value` over the workgroup; in uniform control flow.
 fn reduce_max(value: f32, lid: u32) -> f32 {
-    // Whoever still reads the last sum.
+    // Reads of the last reduction are done.
     workgroupBarrier();
-    partial_sums[lid] = value;
+    reduce_partials[lid] = value;
     workgroupBarrier();
     for (var width = WG / 2u; width > 0u; width = width / 2u) {
         if lid < width {
-            partial_sums[lid] = max(partial_sums[lid], partial_sums[lid + width]);
+            reduce_partials[lid] = max(reduce_partials[lid], reduce_partials[lid + width]);
         }
         workgroupBarrier();
     }
-    return partial_sums[0];
+    return reduce_partials[0];
 }

@@ -1,7 +1,15 @@
-// Entry point and sums over a workgroup of WG invocations, through its subgroups.
+// Entry point, and reductions over a workgroup of WG invocations by subgroup operations.
 
-// Number of the subgroup, how many there are, and the place in it.
-var<private> subgroup: vec3<u32>;
+struct Subgroup {
+    id: u32,
+    // Subgroups in the workgroup.
+    count: u32,
+    // Index of the invocation.
+    lane: u32,
+}
+
+// Subgroup of this invocation.
+var<private> subgroup: Subgroup;
 
 @compute @workgroup_size(WG)
 fn main(
@@ -10,48 +18,48 @@ fn main(
     @builtin(subgroup_id) subgroup_id: u32,
     @builtin(num_subgroups) num_subgroups: u32,
     @builtin(subgroup_size) subgroup_size: u32,
-    @builtin(subgroup_invocation_id) place: u32,
+    @builtin(subgroup_invocation_id) lane: u32,
 ) {
-    subgroup = vec3<u32>(subgroup_id, num_subgroups, place);
-    // Adjacent numbers are adjacent in a subgroup, which local_invocation_index does not promise.
-    run(group, groups, subgroup_id * subgroup_size + place);
+    subgroup = Subgroup(subgroup_id, num_subgroups, lane);
+    // Adjacent indices are adjacent in a subgroup, which local_invocation_index does not guarantee.
+    kernel_main(group, groups, subgroup_id * subgroup_size + lane);
 }
 
-// Number of a workgroup of a line that was folded into two dimensions.
+// Linear index of a workgroup of `dispatch_linear`.
 fn group_index(group: vec3<u32>, groups: vec3<u32>) -> u32 {
     return group.y * groups.x + group.x;
 }
 
-var<workgroup> partial_sums: array<f32, WG>;
+var<workgroup> reduce_partials: array<f32, WG>;
 
-// The sum of what every invocation of the workgroup gives.
+// Sum of `value` over the workgroup; in uniform control flow.
 fn reduce_add(value: f32, lid: u32) -> f32 {
     let sum = subgroupAdd(value);
-    // Whoever still reads the last sum.
+    // Reads of the last reduction are done.
     workgroupBarrier();
-    if subgroup.z == 0u {
-        partial_sums[subgroup.x] = sum;
+    if subgroup.lane == 0u {
+        reduce_partials[subgroup.id] = sum;
     }
     workgroupBarrier();
     var total = 0.0;
-    for (var i = 0u; i < subgroup.y; i++) {
-        total += partial_sums[i];
+    for (var i = 0u; i < subgroup.count; i++) {
+        total += reduce_partials[i];
     }
     return total;
 }
 
-// The greatest of what the invocations of the workgroup give.
+// Maximum of `value` over the workgroup; in uniform control flow.
 fn reduce_max(value: f32, lid: u32) -> f32 {
-    let greatest = subgroupMax(value);
-    // Whoever still reads the last sum.
+    let subgroup_max = subgroupMax(value);
+    // Reads of the last reduction are done.
     workgroupBarrier();
-    if subgroup.z == 0u {
-        partial_sums[subgroup.x] = greatest;
+    if subgroup.lane == 0u {
+        reduce_partials[subgroup.id] = subgroup_max;
     }
     workgroupBarrier();
-    var best = greatest;
-    for (var i = 0u; i < subgroup.y; i++) {
-        best = max(best, partial_sums[i]);
+    var result = subgroup_max;
+    for (var i = 0u; i < subgroup.count; i++) {
+        result = max(result, reduce_partials[i]);
     }
-    return best;
+    return result;
 }

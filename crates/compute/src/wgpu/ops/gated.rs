@@ -1,26 +1,26 @@
-//! Gated activations.
+//! Gated activation of a SwiGLU or GeGLU MLP.
 
-use bytemuck::{Pod, Zeroable};
-
-use super::twin::Twin;
-use super::{ACTIVATIONS, Beside, GpuRows, Spec, check_len};
+use super::activation_copy::OutputCopy;
+use super::{ACTIVATIONS, CopyWriter, GpuRows, KernelSpec, check_len};
 use crate::cpu::GatedActivation;
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, WORKGROUP};
+use crate::kernel_params;
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, WORKGROUP};
 
-pub(super) const SPEC: Spec = Spec {
+pub(super) const SPEC: KernelSpec = KernelSpec {
     name: "gated",
+    params: GatedParams::LAYOUT,
     access: &[Access::Read, Access::Read, Access::Write, Access::Write],
     workgroup: WORKGROUP,
-    files: &[ACTIVATIONS, GATES, include_str!("gated.wgsl")],
-    beside: Beside::Twin,
+    files: &[ACTIVATIONS, GATED_ACTIVATION, include_str!("gated.wgsl")],
+    copy_writer: CopyWriter::Any,
 };
 
-/// `gated_by`, which the products of gate and up call.
-pub const GATES: &str = include_str!("gates.wgsl");
+/// WGSL of `gated_activation`, for epilogues.
+pub const GATED_ACTIVATION: &str = include_str!("gated_activation.wgsl");
 
-/// How `gates.wgsl` calls an activation, its slope and its limit.
+/// Code of an activation, equal to the `GATED_*` constants of `gated_activation.wgsl`, with its `alpha` and `limit`.
 #[must_use]
-pub fn gate_code(activation: GatedActivation) -> (u32, f32, f32) {
+pub fn gated_code(activation: GatedActivation) -> (u32, f32, f32) {
     match activation {
         GatedActivation::Silu => (0, 0.0, 0.0),
         GatedActivation::GeluTanh => (1, 0.0, 0.0),
@@ -28,22 +28,22 @@ pub fn gate_code(activation: GatedActivation) -> (u32, f32, f32) {
     }
 }
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    rows: u32,
-    cols: u32,
-    gate_offset: u32,
-    gate_stride: u32,
-    up_offset: u32,
-    up_stride: u32,
-    activation: u32,
-    alpha: f32,
-    limit: f32,
-    twin: u32,
+kernel_params! {
+    struct GatedParams {
+        rows: u32,
+        cols: u32,
+        gate_offset: u32,
+        gate_stride: u32,
+        up_offset: u32,
+        up_stride: u32,
+        activation: u32,
+        alpha: f32,
+        limit: f32,
+        copy_format: u32,
+    }
 }
 
-/// `out[t] = act(gate[t]) * up[t]`, `out` packed; see [`GatedActivation`].
+/// `out[t] = act(gate[t]) * up[t]`, see [`GatedActivation`]. Shapes: all `[T, F]`, `out` packed.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -58,9 +58,9 @@ pub fn gated(
     let (gate, up) = (gate.checked(), up.checked());
     assert_eq!((gate.rows, gate.cols), (up.rows, up.cols), "gated: shape of gate and up");
     check_len("gated", out, gate.rows * gate.cols);
-    let (code, alpha, limit) = gate_code(activation);
-    let twin = Twin::wanted(out, gate.rows, gate.cols);
-    let params = Params {
+    let (code, alpha, limit) = gated_code(activation);
+    let copy = OutputCopy::requested(out, gate.rows, gate.cols);
+    let params = GatedParams {
         rows: gate.rows as u32,
         cols: gate.cols as u32,
         gate_offset: gate.offset as u32,
@@ -70,13 +70,13 @@ pub fn gated(
         activation: code,
         alpha,
         limit,
-        twin: Twin::code(twin.as_ref()),
+        copy_format: OutputCopy::code(copy.as_ref()),
     };
-    // An invocation takes four values of a row.
+    // Four values of a row an invocation.
     let groups = gate.rows * gate.cols.div_ceil(4 * WORKGROUP as usize);
     let kernel = SPEC.kernel(gpu);
-    let twin_buffer = twin.as_ref().map(|twin| &twin.buffer);
-    let binds = [gate.buffer.into(), up.buffer.into(), Bind::Buffer(out), twin_buffer.into()];
-    gpu.record(0).dispatch_line(&kernel, &params, binds, groups);
-    twin.inspect(|twin| twin.written(out, gate.rows, gate.cols));
+    let copy_buffer = copy.as_ref().map(|copy| &copy.buffer);
+    let binds = [gate.buffer.into(), up.buffer.into(), Bind::Buffer(out), copy_buffer.into()];
+    gpu.record(0).dispatch_linear(&kernel, &params, binds, groups);
+    copy.inspect(|copy| copy.mark_written(out, gate.rows, gate.cols));
 }

@@ -14,7 +14,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> src: array<f32>;
 @group(0) @binding(2) var<storage, read_write> dst: array<f32>;
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let i = group_index(group, groups) * WG + lid;
     if i >= p.rows * p.dst_cols {
         return;
@@ -22,7 +22,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = i / p.dst_cols;
     let c = i % p.dst_cols;
     let tap = c / p.cols;
-    // One more than the frame, so that the one before the first is 0.
+    // Index of the frame + 1, so that the padding frame before the first has 0.
     let next = t * p.step + tap;
     var value = 0.0;
     if tap < 3u && next >= 1u && next <= p.frames {

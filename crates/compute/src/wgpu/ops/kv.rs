@@ -1,26 +1,23 @@
-//! Paged keys and values on the device.
+//! Paged KV cache on the device.
 //!
-//! A page holds [`PAGE_LEN`] positions. Elements lie in words of 32 bits, `E` = 1 (f32), 2 (f16) or 4
-//! (int8) adjacent channels of one position in each, so that no two positions share a word and rows can be
-//! written in any order:
+//! A page holds [`PAGE_LEN`] positions of all KV heads. A 32-bit word packs `E` adjacent channels of one position,
+//! `E` = 1 (f32), 2 (f16) or 4 (int8); no two positions share a word, so rows can be written in any order:
 //!
 //! ```text
 //! page   = head 0 | head 1 | … | head G-1
 //! head   = keys   [W][PAGE_LEN]     word w of position p at w * PAGE_LEN + p, W = ceil(C / E)
 //!          values [PAGE_LEN][W]     word w of position p at p * W + w
-//!          scales [B][PAGE_LEN]     int8 only: f16 scales of key and value in one word, B = ceil(C / 32)
+//!          scales [B][PAGE_LEN]     int8 only: f16 scales of key (low) and value (high), B = ceil(C / 32)
 //! ```
 //!
-//! What leaves and enters the device is in the order of the CPU's pages, so that saved pages fit both.
+//! [`read_page`] and [`write_page`] convert from and to the CPU's page layout, so that saved pages fit both.
 
-use bytemuck::{Pod, Zeroable};
-
-use super::{GpuRows, start};
+use super::{GpuRows, kernel_source};
 use crate::cpu::{KvDType, KvLayout, KvRow, PAGE_LEN};
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant, WORKGROUP};
-use crate::{Error, Result};
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, Source, Variant, WORKGROUP};
+use crate::{Error, Result, kernel_params};
 
-/// The pages of one layer.
+/// Pages of one layer.
 #[derive(Debug)]
 pub struct GpuKvPool {
     pub(super) layout: KvLayout,
@@ -28,19 +25,19 @@ pub struct GpuKvPool {
     pub(super) buffer: GpuBuffer,
 }
 
-/// Sizes in words, see the module.
+/// Sizes of the page layout in words.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Words {
-    /// Words of a head's position.
+pub(super) struct KvWords {
+    /// Key or value of one head and position: `W`.
     pub(super) row: usize,
-    /// Words of a head.
+    /// Keys, values and scales of one head.
     pub(super) head: usize,
-    /// Words of a page.
+    /// All heads.
     pub(super) page: usize,
 }
 
-/// Elements of a word.
-pub(super) fn elements(dtype: KvDType) -> usize {
+/// Channels in a word: `E`.
+pub(super) fn elements_per_word(dtype: KvDType) -> usize {
     match dtype {
         KvDType::F32 => 1,
         KvDType::F16 => 2,
@@ -48,8 +45,8 @@ pub(super) fn elements(dtype: KvDType) -> usize {
     }
 }
 
-/// The functions that read a type of elements.
-pub(super) fn accessor(dtype: KvDType) -> &'static str {
+/// WGSL that packs and unpacks words of a dtype.
+pub(super) fn kv_reader(dtype: KvDType) -> &'static str {
     match dtype {
         KvDType::F32 => include_str!("kv_f32.wgsl"),
         KvDType::F16 => include_str!("kv_f16.wgsl"),
@@ -65,25 +62,25 @@ pub(super) fn dtype_name(dtype: KvDType) -> &'static str {
     }
 }
 
-impl Words {
+impl KvWords {
     pub(super) fn new(layout: KvLayout) -> Self {
-        let row = layout.head_dim.div_ceil(elements(layout.dtype));
+        let row = layout.head_dim.div_ceil(elements_per_word(layout.dtype));
         let head = PAGE_LEN * (2 * row + layout.n_blocks());
         Self { row, head, page: layout.n_kv_heads * head }
     }
 }
 
 impl GpuKvPool {
-    /// `n_pages` pages of zeros.
+    /// Allocates `n_pages` pages of zeros.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], also where a kernel cannot see so much at once.
+    /// [`Error::OutOfMemory`] or [`Error::BufferTooLarge`].
     pub fn new(gpu: &Gpu, layout: KvLayout, n_pages: usize) -> Result<Self> {
-        let bytes = Words::new(layout).page.saturating_mul(4).saturating_mul(n_pages);
+        let bytes = KvWords::new(layout).page.saturating_mul(4).saturating_mul(n_pages);
         Ok(Self { layout, n_pages, buffer: GpuBuffer::new(gpu, bytes)? })
     }
 
-    /// Shape of the pages.
+    /// Layout of a page.
     #[must_use]
     pub fn layout(&self) -> KvLayout {
         self.layout
@@ -96,44 +93,47 @@ impl GpuKvPool {
     }
 }
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    rows: u32,
-    n_kv_heads: u32,
-    head_dim: u32,
-    row_words: u32,
-    head_words: u32,
-    page_words: u32,
-    k_offset: u32,
-    k_stride: u32,
-    v_offset: u32,
-    v_stride: u32,
-    slots: u32,
-    units: u32,
+kernel_params! {
+    struct KvWriteParams {
+        rows: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        row_words: u32,
+        head_words: u32,
+        page_words: u32,
+        k_offset: u32,
+        k_stride: u32,
+        v_offset: u32,
+        v_stride: u32,
+        /// First word of the (page, slot) pairs in the data.
+        slots: u32,
+        /// Calls of `store` for a head: words of a row, or q8 blocks.
+        stores_per_head: u32,
+    }
 }
 
 const WRITE: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
 
-/// Appends how a word or a block is stored.
+/// Appends `store`, which writes a word (f32, f16) or a block of 32 channels (int8) of a key and a value.
 pub(super) fn with_store(source: Source, dtype: KvDType) -> Source {
-    let source = source.file(include_str!("half.wgsl"));
+    let source = source.file(include_str!("f16_bits.wgsl"));
     match dtype {
         KvDType::Q8_0 => source.file(include_str!("kv_store_q8_0.wgsl")),
-        _ => source.file(accessor(dtype)).file(include_str!("kv_store.wgsl")),
+        _ => source.file(kv_reader(dtype)).file(include_str!("kv_store.wgsl")),
     }
 }
 
 fn write_source(dtype: KvDType, variant: Variant) -> Source {
     let name = format!("kv_write-{}-{}", dtype_name(dtype), variant.name());
-    let source = start(name, WRITE, variant, WORKGROUP).file(include_str!("kv_write.wgsl"));
-    with_store(source, dtype)
+    let source = kernel_source(name, KvWriteParams::LAYOUT, WRITE, variant, WORKGROUP);
+    with_store(source.file(include_str!("kv_write.wgsl")), dtype)
 }
 
 const COPY: &[Access] = &[Access::Write];
 
 fn copy_source(variant: Variant) -> Source {
-    start(format!("kv_copy_page-{}", variant.name()), COPY, variant, WORKGROUP)
+    let name = format!("kv_copy_page-{}", variant.name());
+    kernel_source(name, KvCopyPageParams::LAYOUT, COPY, variant, WORKGROUP)
         .file(include_str!("kv_copy_page.wgsl"))
 }
 
@@ -143,42 +143,43 @@ pub(super) fn sources(variant: Variant) -> Vec<Source> {
     writes.chain([copy_source(variant)]).collect()
 }
 
-/// Checks what is to be written; returns the sizes of the pool, in how many parts a head is stored (a word, or
-/// a block of 32 channels), and the pages and slots for the kernel.
+/// Checks the arguments of a KV write; returns the sizes of the layout, calls of `store` for a head, and the (page,
+/// slot) pairs of the rows.
 #[track_caller]
-pub(super) fn prepare(
+pub(super) fn check_write(
     pool: &GpuKvPool,
     k: GpuRows<'_>,
     v: GpuRows<'_>,
     rows: &[KvRow],
-) -> (Words, usize, Vec<u32>) {
+) -> (KvWords, usize, Vec<u32>) {
     let layout = pool.layout;
     let width = layout.n_kv_heads * layout.head_dim;
     assert_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
     assert_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
     let inside = |row: &KvRow| (row.page as usize) < pool.n_pages && (row.slot as usize) < PAGE_LEN;
     assert!(rows.iter().all(inside), "kv write: a row is outside of {} pages", pool.n_pages);
-    let words = Words::new(layout);
-    let units = match layout.dtype {
+    let words = KvWords::new(layout);
+    let stores_per_head = match layout.dtype {
         KvDType::Q8_0 => layout.n_blocks(),
         _ => words.row,
     };
-    (words, units, rows.iter().flat_map(|row| [row.page, row.slot]).collect())
+    (words, stores_per_head, rows.iter().flat_map(|row| [row.page, row.slot]).collect())
 }
 
-/// Stores key `k[t]` and value `v[t]`, both `[T, G*C]`, at `rows[t]`.
+/// Writes key `k[t]` and value `v[t]`, both `[T, G*C]`, to page and slot `rows[t]`.
 ///
 /// # Panics
 /// If the shapes do not fit or a row is outside the pool.
 #[track_caller]
 pub fn write(gpu: &Gpu, pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>, rows: &[KvRow]) {
     let (k, v, layout) = (k.checked(), v.checked(), pool.layout);
-    let (words, units, data) = prepare(pool, k, v, rows);
-    let kernel = gpu.kernel(("kv_write", [elements(layout.dtype) as u32, 0, 0, 0]), || {
-        write_source(layout.dtype, gpu.variant())
-    });
+    let (words, stores_per_head, data) = check_write(pool, k, v, rows);
+    let kernel = gpu
+        .kernel(("kv_write", [elements_per_word(layout.dtype) as u32, 0, 0, 0]), || {
+            write_source(layout.dtype, gpu.variant())
+        });
     let mut record = gpu.record(data.len());
-    let params = Params {
+    let params = KvWriteParams {
         rows: rows.len() as u32,
         n_kv_heads: layout.n_kv_heads as u32,
         head_dim: layout.head_dim as u32,
@@ -189,21 +190,22 @@ pub fn write(gpu: &Gpu, pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>, rows: 
         k_stride: k.stride as u32,
         v_offset: v.offset as u32,
         v_stride: v.stride as u32,
-        slots: record.words(&data),
-        units: units as u32,
+        slots: record.push_data(&data),
+        stores_per_head: stores_per_head as u32,
     };
-    let pieces = rows.len().div_ceil(4) * layout.n_kv_heads * units.div_ceil(8);
-    let groups = (32 * pieces).div_ceil(WORKGROUP as usize);
+    // Tiles of 4 rows and 8 stores, 32 invocations each.
+    let tiles = rows.len().div_ceil(4) * layout.n_kv_heads * stores_per_head.div_ceil(8);
+    let groups = (32 * tiles).div_ceil(WORKGROUP as usize);
     let binds = [Bind::Data, k.buffer.into(), v.buffer.into(), Bind::Buffer(&pool.buffer)];
-    record.dispatch_line(&kernel, &params, binds, groups);
+    record.dispatch_linear(&kernel, &params, binds, groups);
 }
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct CopyParams {
-    words: u32,
-    src: u32,
-    dst: u32,
+kernel_params! {
+    struct KvCopyPageParams {
+        words: u32,
+        src: u32,
+        dst: u32,
+    }
 }
 
 /// Copies page `src` to page `dst`.
@@ -214,14 +216,14 @@ struct CopyParams {
 pub fn copy_page(gpu: &Gpu, pool: &GpuKvPool, src: u32, dst: u32) {
     let n = pool.n_pages as u32;
     assert!(src < n && dst < n, "kv copy: page {src} to {dst} of {n}");
-    let words = Words::new(pool.layout).page as u32;
-    let params = CopyParams { words, src: src * words, dst: dst * words };
+    let words = KvWords::new(pool.layout).page as u32;
+    let params = KvCopyPageParams { words, src: src * words, dst: dst * words };
     let kernel = gpu.kernel(("kv_copy_page", [0; 4]), || copy_source(gpu.variant()));
     let groups = words.div_ceil(WORKGROUP) as usize;
-    gpu.record(0).dispatch_line(&kernel, &params, [Bind::Buffer(&pool.buffer)], groups);
+    gpu.record(0).dispatch_linear(&kernel, &params, [Bind::Buffer(&pool.buffer)], groups);
 }
 
-/// Appends the bytes of a page to `out`, as [`KvPool::page`](crate::cpu::KvPool::page) has them.
+/// Reads a page and appends its bytes to `out`, in the layout of [`KvPool::page`](crate::cpu::KvPool::page).
 ///
 /// # Errors
 /// If the device fails.
@@ -230,20 +232,25 @@ pub fn copy_page(gpu: &Gpu, pool: &GpuKvPool, src: u32, dst: u32) {
 /// If there is no such page.
 pub async fn read_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, out: &mut Vec<u8>) -> Result<()> {
     assert!((page as usize) < pool.n_pages, "kv read: page {page} of {}", pool.n_pages);
-    let words = Words::new(pool.layout);
+    let words = KvWords::new(pool.layout);
     let mut device = vec![0u32; words.page];
     let offset = 4 * words.page * page as usize;
     gpu.read(&pool.buffer, offset, bytemuck::cast_slice_mut(&mut device)).await?;
     let start = out.len();
     out.resize(start + pool.layout.page_bytes(), 0);
-    exchange(pool.layout, bytemuck::cast_slice_mut(&mut device), &mut out[start..], Way::ToHost);
+    convert_page(
+        pool.layout,
+        bytemuck::cast_slice_mut(&mut device),
+        &mut out[start..],
+        Direction::ToHost,
+    );
     Ok(())
 }
 
-/// Replaces a page by what [`read_page`] gave.
+/// Overwrites a page with bytes of [`read_page`].
 ///
 /// # Errors
-/// [`Error::Device`] if the bytes are not those of a page.
+/// [`Error::Device`] if there are not as many bytes as in a page.
 ///
 /// # Panics
 /// If there is no such page.
@@ -253,32 +260,37 @@ pub fn write_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, bytes: &[u8]) -> Resul
         let message = format!("a page has {} bytes, got {}", pool.layout.page_bytes(), bytes.len());
         return Err(Error::Device { message });
     }
-    let words = Words::new(pool.layout);
+    let words = KvWords::new(pool.layout);
     let mut device = vec![0u32; words.page];
     let mut host = bytes.to_vec();
-    exchange(pool.layout, bytemuck::cast_slice_mut(&mut device), &mut host, Way::ToDevice);
+    convert_page(
+        pool.layout,
+        bytemuck::cast_slice_mut(&mut device),
+        &mut host,
+        Direction::ToDevice,
+    );
     gpu.write(&pool.buffer, words.page * page as usize, &device);
     Ok(())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     ToHost,
     ToDevice,
 }
 
-/// Copies every element of a page from the one order to the other.
-fn exchange(layout: KvLayout, device: &mut [u8], host: &mut [u8], way: Way) {
+/// Copies every element of a page between the layouts of device and host.
+fn convert_page(layout: KvLayout, device: &mut [u8], host: &mut [u8], direction: Direction) {
     let KvLayout { n_kv_heads, head_dim, dtype } = layout;
-    let (words, per_word) = (Words::new(layout), elements(dtype));
+    let (words, per_word) = (KvWords::new(layout), elements_per_word(dtype));
     let (size, value_stride) = (4 / per_word, layout.value_stride());
     let n_blocks = layout.n_blocks();
     let host_head = host.len() / n_kv_heads;
-    let mut swap = |at_device: usize, at_host: usize, size: usize| {
+    let mut copy = |at_device: usize, at_host: usize, size: usize| {
         let (device, host) = (&mut device[at_device..][..size], &mut host[at_host..][..size]);
-        match way {
-            Way::ToHost => host.copy_from_slice(device),
-            Way::ToDevice => device.copy_from_slice(host),
+        match direction {
+            Direction::ToHost => host.copy_from_slice(device),
+            Direction::ToDevice => device.copy_from_slice(host),
         }
     };
     for g in 0..n_kv_heads {
@@ -287,17 +299,17 @@ fn exchange(layout: KvLayout, device: &mut [u8], host: &mut [u8], way: Way) {
             for c in 0..head_dim {
                 let (word, byte) = (c / per_word, c % per_word * size);
                 let key = 4 * (word * PAGE_LEN + p) + byte;
-                swap(device_head + key, host_head + size * (c * PAGE_LEN + p), size);
+                copy(device_head + key, host_head + size * (c * PAGE_LEN + p), size);
                 let value = 4 * ((words.row * PAGE_LEN) + p * words.row + word) + byte;
                 let at_host = size * (head_dim * PAGE_LEN + p * value_stride + c);
-                swap(device_head + value, host_head + at_host, size);
+                copy(device_head + value, host_head + at_host, size);
             }
             for b in 0..n_blocks {
                 let scales = 4 * (2 * words.row * PAGE_LEN + b * PAGE_LEN + p);
                 let at_host = layout.head_len() + 2 * (b * PAGE_LEN + p);
-                swap(device_head + scales, host_head + at_host, 2);
+                copy(device_head + scales, host_head + at_host, 2);
                 let values = at_host + 2 * n_blocks * PAGE_LEN;
-                swap(device_head + scales + 2, host_head + values, 2);
+                copy(device_head + scales + 2, host_head + values, 2);
             }
         }
     }

@@ -1,4 +1,4 @@
-// Copies a page of a pool to another.
+// Copies a page of a KV pool to another.
 
 struct Params {
     words: u32,
@@ -9,7 +9,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read_write> pool: array<u32>;
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let i = group_index(group, groups) * WG + lid;
     if i < p.words {
         pool[p.dst + i] = pool[p.src + i];

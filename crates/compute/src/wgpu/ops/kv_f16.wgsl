@@ -1,6 +1,6 @@
-// Keys and values of two channels a word.
+// Keys and values in f16, two channels a word.
 
-const E: u32 = 2u;
+const ELEMENTS: u32 = 2u;
 alias Values = vec2<f32>;
 
 fn unpack(word: u32) -> Values {
@@ -11,7 +11,7 @@ fn pack(values: array<f32, 4>) -> u32 {
     return half_bits(values[0]) | (half_bits(values[1]) << 16u);
 }
 
-fn product(a: Values, b: Values) -> f32 {
+fn dot_elements(a: Values, b: Values) -> f32 {
     return dot(a, b);
 }
 

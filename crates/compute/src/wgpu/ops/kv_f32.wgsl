@@ -1,6 +1,6 @@
-// Keys and values of one channel a word.
+// Keys and values in f32, one channel a word.
 
-const E: u32 = 1u;
+const ELEMENTS: u32 = 1u;
 alias Values = f32;
 
 fn unpack(word: u32) -> Values {
@@ -11,7 +11,7 @@ fn pack(values: array<f32, 4>) -> u32 {
     return bitcast<u32>(values[0]);
 }
 
-fn product(a: Values, b: Values) -> f32 {
+fn dot_elements(a: Values, b: Values) -> f32 {
     return a * b;
 }
 

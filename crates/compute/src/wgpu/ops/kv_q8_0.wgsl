@@ -1,14 +1,14 @@
-// Keys and values of four channels a word, with f16 scales of a block of 32 channels: that of the
-// key in the low half of a word, that of the value in the high half.
+// Keys and values in int8, four channels a word, with f16 scales of blocks of 32 channels: a word holds the scale of the
+// key (low half) and of the value (high half).
 
-const E: u32 = 4u;
+const ELEMENTS: u32 = 4u;
 alias Values = vec4<f32>;
 
 fn unpack(word: u32) -> Values {
     return vec4<f32>(bitcast<vec4<i32>>(vec4<u32>(word) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));
 }
 
-fn product(a: Values, b: Values) -> f32 {
+fn dot_elements(a: Values, b: Values) -> f32 {
     return dot(a, b);
 }
 

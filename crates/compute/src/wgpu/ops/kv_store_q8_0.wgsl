@@ -1,11 +1,11 @@
-// Rounds 32 channels of a key and of a value to int8 and stores them.
+// Quantizes a block of 32 channels of a key and of a value to int8 and stores it.
 
-// The f16 scale of a block whose greatest magnitude has these bits; NaN is greater than all others.
-fn scale_bits(greatest: u32) -> u32 {
-    return half_bits(bitcast<f32>(greatest) / 127.0);
+// Bits of the f16 scale of a block, from the bits of its largest magnitude, among which NaN is largest.
+fn scale_bits(max_abs: u32) -> u32 {
+    return half_bits(bitcast<f32>(max_abs) / 127.0);
 }
 
-fn integer(v: f32, scale: f32) -> u32 {
+fn quantize(v: f32, scale: f32) -> u32 {
     if scale == 0.0 {
         return 0u;
     }
@@ -15,13 +15,13 @@ fn integer(v: f32, scale: f32) -> u32 {
 fn store(block: u32, head: u32, slot: u32) {
     let first = block * 32u;
     let end = min(first + 32u, p.head_dim);
-    var greatest = vec2<u32>(0u, 0u);
+    var max_abs = vec2<u32>(0u, 0u);
     for (var c = first; c < end; c++) {
         let bits = vec2<u32>(bitcast<u32>(key_at(c)), bitcast<u32>(value_at(c)));
-        greatest = max(greatest, bits & vec2<u32>(0x7fffffffu));
+        max_abs = max(max_abs, bits & vec2<u32>(0x7fffffffu));
     }
-    let k_bits = scale_bits(greatest.x);
-    let v_bits = scale_bits(greatest.y);
+    let k_bits = scale_bits(max_abs.x);
+    let v_bits = scale_bits(max_abs.y);
     let k_scale = half_value(k_bits);
     let v_scale = half_value(v_bits);
     for (var word = first / 4u; word < (end + 3u) / 4u; word++) {
@@ -30,8 +30,8 @@ fn store(block: u32, head: u32, slot: u32) {
         for (var e = 0u; e < 4u; e++) {
             let c = word * 4u + e;
             if c < end {
-                k |= integer(key_at(c), k_scale) << (8u * e);
-                v |= integer(value_at(c), v_scale) << (8u * e);
+                k |= quantize(key_at(c), k_scale) << (8u * e);
+                v |= quantize(value_at(c), v_scale) << (8u * e);
             }
         }
         pool[head + word * 64u + slot] = k;

@@ -1,5 +1,5 @@
-// Stores keys and values; an invocation takes what `store` takes, `units` of which are a head. Keys lie beside those of
-// adjacent positions, values beside those of adjacent channels: 32 invocations take 4 rows and 8 units.
+// Writes keys and values to their pages; a call of `store` an invocation. Keys are adjacent to those of adjacent positions,
+// values to those of adjacent channels, so 32 invocations take a tile of 4 rows and 8 stores.
 
 struct Params {
     rows: u32,
@@ -13,7 +13,7 @@ struct Params {
     v_offset: u32,
     v_stride: u32,
     slots: u32,
-    units: u32,
+    stores_per_head: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -22,7 +22,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read> values: array<f32>;
 @group(0) @binding(4) var<storage, read_write> pool: array<u32>;
 
-// Where the head begins.
+// First value of the head in keys and values.
 var<private> k_at: u32;
 var<private> v_at: u32;
 
@@ -34,19 +34,19 @@ fn value_at(c: u32) -> f32 {
     return values[v_at + c];
 }
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let i = group_index(group, groups) * WG + lid;
-    let n_pieces = (p.units + 7u) / 8u;
-    let piece = i / 32u;
-    let unit = piece % n_pieces * 8u + i % 8u;
-    let g = piece / n_pieces % p.n_kv_heads;
-    let t = piece / (n_pieces * p.n_kv_heads) * 4u + i % 32u / 8u;
-    if unit >= p.units || t >= p.rows {
+    let n_tiles = (p.stores_per_head + 7u) / 8u;
+    let tile = i / 32u;
+    let index = tile % n_tiles * 8u + i % 8u;
+    let g = tile / n_tiles % p.n_kv_heads;
+    let t = tile / (n_tiles * p.n_kv_heads) * 4u + i % 32u / 8u;
+    if index >= p.stores_per_head || t >= p.rows {
         return;
     }
     let page = data[p.slots + 2u * t];
     let slot = data[p.slots + 2u * t + 1u];
     k_at = p.k_offset + t * p.k_stride + g * p.head_dim;
     v_at = p.v_offset + t * p.v_stride + g * p.head_dim;
-    store(unit, page * p.page_words + g * p.head_words, slot);
+    store(index, page * p.page_words + g * p.head_words, slot);
 }

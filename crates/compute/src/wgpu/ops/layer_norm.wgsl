@@ -1,21 +1,21 @@
-// out[t] = (x[t] - mean) / sqrt(variance + eps) * weight + bias; a workgroup a row.
+// out[t] = (x[t] - mean) / sqrt(variance + eps) * weight + bias; one workgroup a row.
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group_index(group, groups);
     if t >= p.rows {
         return;
     }
-    var own = read_own(p.offset + t * p.stride, lid);
+    var values = load_values(p.offset + t * p.stride, lid);
     var sum = 0.0;
     for (var step = 0u; step < STEPS; step++) {
-        sum += dot(own.x[step], vec4<f32>(1.0));
+        sum += dot(values.x[step], vec4<f32>(1.0));
     }
     let mean = reduce_add(sum, lid) / f32(p.cols);
     var squares = 0.0;
     for (var step = 0u; step < STEPS; step++) {
         for (var i = 0u; i < 4u; i++) {
             if column(step, lid) + i < p.cols {
-                let d = own.x[step][i] - mean;
+                let d = values.x[step][i] - mean;
                 squares = fma(d, d, squares);
             }
         }
@@ -23,15 +23,15 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let scale = 1.0 / sqrt(reduce_add(squares, lid) / f32(p.cols) + p.eps);
     for (var step = 0u; step < STEPS; step++) {
         let c = column(step, lid);
-        var y = (own.x[step] - mean) * scale * own.weight[step];
+        var y = (values.x[step] - mean) * scale * values.weight[step];
         for (var i = 0u; i < 4u; i++) {
             if c + i < p.cols {
-                if p.is_set != 0u {
+                if p.has_bias != 0u {
                     y[i] += bias[c + i];
                 }
                 out[t * p.cols + c + i] = y[i];
             }
         }
-        leave4(p.twin, y, t, c, p.cols, c < p.cols, lid);
+        write_copy4(p.copy_format, y, t, c, p.cols, c < p.cols, lid);
     }
 }

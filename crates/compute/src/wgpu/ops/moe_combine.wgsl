@@ -1,4 +1,4 @@
-// out[t] += sum over the experts of a token of weight * result.
+// out[t] += sum_i weight[t, i] * results[t * n_used + i].
 
 struct Params {
     rows: u32,
@@ -11,7 +11,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> results: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let i = group_index(group, groups) * WG + lid;
     if i >= p.rows * p.cols {
         return;

@@ -1,4 +1,7 @@
-// Chooses the experts with the largest logits; a workgroup a token.
+// Top-k experts of a token with their weights; one workgroup a token.
+//
+//   repeat n_used times: take the expert with the largest remaining logit, the lowest of equals
+//   weight = exp(logit - largest logit) / sum of exp over all experts, or over the chosen ones if normalize_top_k
 
 struct Params {
     rows: u32,
@@ -6,39 +9,39 @@ struct Params {
     stride: u32,
     n_experts: u32,
     n_used: u32,
-    of_chosen: u32,
+    normalize_top_k: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
 @group(0) @binding(2) var<storage, read_write> choices: array<u32>;
 
-// Logits that are not finite count as this.
+// Lower bound of the logits, for -inf and NaN.
 const LOWEST: f32 = -3.0e38;
 
-// Logits that are not chosen yet.
-var<workgroup> left: array<f32, 1024>;
+// Logits of the experts that are not chosen yet.
+var<workgroup> remaining: array<f32, 1024>;
 var<workgroup> best_logit: array<f32, WG>;
 var<workgroup> best_expert: array<u32, WG>;
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group_index(group, groups);
     if t >= p.rows {
         return;
     }
     let start = p.offset + t * p.stride;
     for (var e = lid; e < p.n_experts; e += WG) {
-        left[e] = max(logits[start + e], LOWEST);
+        remaining[e] = max(logits[start + e], LOWEST);
     }
     workgroupBarrier();
-    var greatest = 0.0;
-    var chosen = 0.0;
+    var max_logit = 0.0;
+    var chosen_sum = 0.0;
     for (var i = 0u; i < p.n_used; i++) {
         var logit = -3.2e38;
         var expert = 0u;
         for (var e = lid; e < p.n_experts; e += WG) {
-            if left[e] > logit {
-                logit = left[e];
+            if remaining[e] > logit {
+                logit = remaining[e];
                 expert = e;
             }
         }
@@ -60,12 +63,12 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         expert = best_expert[0];
         workgroupBarrier();
         if i == 0u {
-            greatest = logit;
+            max_logit = logit;
         }
-        let weight = exp_exact(logit - greatest);
-        chosen += weight;
+        let weight = exp_exact(logit - max_logit);
+        chosen_sum += weight;
         if lid == 0u {
-            left[expert] = -3.3e38;
+            remaining[expert] = -3.3e38;
             choices[2u * (t * p.n_used + i)] = expert;
             choices[2u * (t * p.n_used + i) + 1u] = bitcast<u32>(weight);
         }
@@ -73,11 +76,11 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     }
     var total = 0.0;
     for (var e = lid; e < p.n_experts; e += WG) {
-        total += exp_exact(logits[start + e] - greatest);
+        total += exp_exact(logits[start + e] - max_logit);
     }
     total = reduce_add(total, lid);
-    if p.of_chosen != 0u {
-        total = chosen;
+    if p.normalize_top_k != 0u {
+        total = chosen_sum;
     }
     if lid == 0u {
         for (var i = 0u; i < p.n_used; i++) {

@@ -1,45 +1,49 @@
-//! Layer norm and RMS norm: a workgroup a row, sums in f32.
+//! Layer norm and RMS norm: one workgroup a row, sums in f32.
 
-use bytemuck::{Pod, Zeroable};
-
-use super::twin::{self, Twin};
-use super::{GpuRows, check_len, start};
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
+use super::activation_copy::{self, OutputCopy};
+use super::{GpuRows, check_len, kernel_source};
+use crate::kernel_params;
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, Source, Variant};
 
 const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write];
-const PARAMS: &str = include_str!("norm_params.wgsl");
-/// Invocations that share a row.
-const ROW: u32 = 256;
-/// Most columns: what an invocation can keep.
-const MAX_COLS: usize = 64 * 4 * ROW as usize;
+/// Invocations of a row.
+const WORKGROUP: u32 = 256;
+/// Columns in one step of a workgroup: four an invocation.
+const STEP_COLS: usize = 4 * WORKGROUP as usize;
+/// Most columns: an invocation keeps its values of 64 steps.
+const MAX_COLS: usize = 64 * STEP_COLS;
 
-/// A norm and its file.
+/// Name and WGSL file of a norm.
 type Norm = (&'static str, &'static str);
 const LAYER_NORM: Norm = ("layer_norm", include_str!("layer_norm.wgsl"));
 const RMS_NORM: Norm = ("rms_norm", include_str!("rms_norm.wgsl"));
 
-/// For rows of `steps` times four values an invocation.
+/// For rows of at most `steps * STEP_COLS` columns.
 fn source((name, file): Norm, steps: u32, variant: Variant) -> Source {
     let name = format!("{name}-{steps}-{}", variant.name());
-    let source = start(name, ACCESS, variant, ROW).constant("STEPS", steps).file(PARAMS);
-    twin::writer(source, variant).file(file)
+    let source = kernel_source(name, NormParams::LAYOUT, ACCESS, variant, WORKGROUP)
+        .constant("STEPS", steps)
+        .file(include_str!("norm_params.wgsl"));
+    activation_copy::with_write_copy4(source, variant).file(file)
 }
 
 pub(super) fn sources(variant: Variant) -> Vec<Source> {
     [LAYER_NORM, RMS_NORM].map(|norm| [1, 2, 4].map(|steps| source(norm, steps, variant))).concat()
 }
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    rows: u32,
-    cols: u32,
-    offset: u32,
-    stride: u32,
-    /// Layer norm: whether there is a bias. RMS norm: whether the result is added.
-    is_set: u32,
-    twin: u32,
-    eps: f32,
+kernel_params! {
+    struct NormParams {
+        rows: u32,
+        cols: u32,
+        offset: u32,
+        stride: u32,
+        /// Layer norm only.
+        has_bias: u32,
+        /// RMS norm only: add the result to `out`.
+        accumulate: u32,
+        copy_format: u32,
+        eps: f32,
+    }
 }
 
 /// Records a norm of the rows of `x`.
@@ -49,29 +53,31 @@ fn dispatch(
     out: &GpuBuffer,
     x: GpuRows<'_>,
     (weight, bias): (&GpuBuffer, Option<&GpuBuffer>),
-    (is_set, eps): (bool, f32),
+    (eps, accumulate): (f32, bool),
 ) {
-    let twin = Twin::wanted(out, x.rows, x.cols);
-    let params = Params {
+    let copy = OutputCopy::requested(out, x.rows, x.cols);
+    let params = NormParams {
         rows: x.rows as u32,
         cols: x.cols as u32,
         offset: x.offset as u32,
         stride: x.stride as u32,
-        is_set: u32::from(is_set),
-        twin: Twin::code(twin.as_ref()),
+        has_bias: u32::from(bias.is_some()),
+        accumulate: u32::from(accumulate),
+        copy_format: OutputCopy::code(copy.as_ref()),
         eps,
     };
-    let twin_buffer = twin.as_ref().map(|twin| &twin.buffer);
+    let copy_buffer = copy.as_ref().map(|copy| &copy.buffer);
     let binds =
-        [x.buffer.into(), weight.into(), bias.into(), Bind::Buffer(out), twin_buffer.into()];
+        [x.buffer.into(), weight.into(), bias.into(), Bind::Buffer(out), copy_buffer.into()];
     assert!(x.cols <= MAX_COLS, "{}: {} columns, at most {MAX_COLS}", norm.0, x.cols);
-    let steps = x.cols.div_ceil(4 * ROW as usize) as u32;
+    let steps = x.cols.div_ceil(STEP_COLS) as u32;
     let kernel = gpu.kernel((norm.0, [steps, 0, 0, 0]), || source(norm, steps, gpu.variant()));
-    gpu.record(0).dispatch_line(&kernel, &params, binds, x.rows);
-    twin.inspect(|twin| twin.written(out, x.rows, x.cols));
+    gpu.record(0).dispatch_linear(&kernel, &params, binds, x.rows);
+    copy.inspect(|copy| copy.mark_written(out, x.rows, x.cols));
 }
 
-/// `out[t] = (x[t] - mean) / sqrt(var + eps) * weight + bias`, `out` packed.
+/// `out[t] = (x[t] - mean) / sqrt(var + eps) * weight + bias`. Shapes: `x`, `out` = `[T, D]`, `out` packed; `weight`,
+/// `bias` = `[D]`.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -87,10 +93,11 @@ pub fn layer_norm(
     check_len("layer_norm", out, x.rows * x.cols);
     check_len("layer_norm", weight, x.cols);
     bias.inspect(|bias| check_len("layer_norm", bias, x.cols));
-    dispatch(gpu, LAYER_NORM, out, x, (weight, bias), (bias.is_some(), eps));
+    dispatch(gpu, LAYER_NORM, out, x, (weight, bias), (eps, false));
 }
 
-/// `out[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight`, added to `out` if `accumulate`; `out` packed.
+/// `out[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight`, added to `out` if `accumulate`. Shapes: `x`, `out` = `[T, D]`,
+/// `out` packed; `weight` = `[D]`.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -105,5 +112,5 @@ pub fn rms_norm(
     let x = x.checked();
     check_len("rms_norm", out, x.rows * x.cols);
     check_len("rms_norm", weight, x.cols);
-    dispatch(gpu, RMS_NORM, out, x, (weight, None), (accumulate, eps));
+    dispatch(gpu, RMS_NORM, out, x, (weight, None), (eps, accumulate));
 }

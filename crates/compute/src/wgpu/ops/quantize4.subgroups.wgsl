@@ -1,16 +1,17 @@
-// Eight adjacent invocations have a group of 32 values; every invocation of the workgroup comes here.
+// Quantizes four values an invocation, the columns from `c` on of row `t`; eight adjacent invocations hold a group of 32. In
+// uniform control flow.
 fn quantize4(v: vec4<f32>, t: u32, c: u32, cols: u32, is_stored: bool, lid: u32) {
-    var greatest = greatest_bits(v);
-    greatest = max(greatest, subgroupShuffleXor(greatest, 1u));
-    greatest = max(greatest, subgroupShuffleXor(greatest, 2u));
-    greatest = max(greatest, subgroupShuffleXor(greatest, 4u));
-    let scale = code_scale(greatest);
-    let q = codes_of(v, scale);
+    var max_abs = max_abs_bits(v);
+    max_abs = max(max_abs, subgroupShuffleXor(max_abs, 1u));
+    max_abs = max(max_abs, subgroupShuffleXor(max_abs, 2u));
+    max_abs = max(max_abs, subgroupShuffleXor(max_abs, 4u));
+    let scale = q8_scale(max_abs);
+    let q = q8_values(v, scale);
     var sum = q.x + q.y + q.z + q.w;
     sum += subgroupShuffleXor(sum, 1u);
     sum += subgroupShuffleXor(sum, 2u);
-    let other = subgroupShuffleXor(sum, 4u);
+    let other_half = subgroupShuffleXor(sum, 4u);
     if is_stored {
-        store4(packed(q), scale, vec2<i32>(sum, other), t, c, cols);
+        store_q8x4(pack_bytes(q), scale, vec2<i32>(sum, other_half), t, c, cols);
     }
 }

@@ -1,38 +1,38 @@
-//! Norm and rotation of heads, in place: a workgroup a head. For few rows, that of queries and keys and the
-//! storing of keys and values are one kernel.
+//! QK norm and RoPE of heads, in place: one workgroup a head. [`rope_and_write`] fuses RoPE of queries and keys with
+//! the KV write.
 
-use bytemuck::{Pod, Zeroable};
-
-use super::{Beside, GpuRows, Spec, check_len, kv, start};
+use super::{CopyWriter, GpuRows, KernelSpec, check_len, kernel_source, kv};
 use crate::cpu::{KvDType, KvRow, RopePairs};
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant, WORKGROUP};
+use crate::kernel_params;
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, Source, Variant, WORKGROUP};
 
 /// Widest head.
 pub const MAX_HEAD_DIM: usize = 1024;
 
-pub(super) const SPEC: Spec = Spec {
+pub(super) const SPEC: KernelSpec = KernelSpec {
     name: "rope",
+    params: RopeParams::LAYOUT,
     access: &[Access::Write, Access::Read, Access::Read],
     workgroup: WORKGROUP,
     files: &[include_str!("rotate.wgsl"), include_str!("rope.wgsl")],
-    beside: Beside::Nothing,
+    copy_writer: CopyWriter::None,
 };
 
-/// What [`rope`] does to each head.
+/// Arguments of [`rope`].
 #[derive(Debug, Clone, Copy)]
 pub struct Rope<'a> {
     /// Width of a head `C`.
     pub head_dim: usize,
-    /// RMS norm before the rotation: weight `[C]` and epsilon.
+    /// RMS norm of the head before the rotation: weight `[C]` and epsilon.
     pub norm: Option<(&'a GpuBuffer, f32)>,
-    /// Cosines and sines `[T, R]`, `R`, and which channels form a pair.
+    /// Cosines and sines `[T, R]`, number of rotated channels `R`, and the pairing of channels.
     pub rotation: Option<(&'a GpuBuffer, usize, RopePairs)>,
 }
 
 impl Rope<'_> {
-    /// Whether one kernel can do both: what is not of one head is the same.
+    /// Whether queries and keys can share [`rope_and_write`]: equal head width and rotation.
     #[must_use]
-    pub fn is_like(&self, other: &Self) -> bool {
+    pub fn is_compatible(&self, other: &Self) -> bool {
         let same_angles = match (self.rotation, other.rotation) {
             (Some((a, n, pairs)), Some((b, m, other))) => a.is(b) && n == m && pairs == other,
             (None, None) => true,
@@ -49,7 +49,7 @@ impl Rope<'_> {
         self.norm.map(|(weight, _)| weight)
     }
 
-    /// The number of heads in `x`.
+    /// Checks the shapes; returns the number of heads in `x`.
     #[track_caller]
     fn check(&self, x: GpuRows<'_>) -> usize {
         let Self { head_dim, norm, rotation } = *self;
@@ -71,27 +71,27 @@ impl Rope<'_> {
     }
 }
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Rotation {
-    n_rot: u32,
-    is_adjacent: u32,
-    has_norm: u32,
-    eps: f32,
+kernel_params! {
+    struct Rotation {
+        n_rot: u32,
+        is_adjacent: u32,
+        has_norm: u32,
+        eps: f32,
+    }
 }
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    rotation: Rotation,
-    rows: u32,
-    n_heads: u32,
-    head_dim: u32,
-    offset: u32,
-    stride: u32,
+kernel_params! {
+    struct RopeParams {
+        rotation: Rotation,
+        rows: u32,
+        n_heads: u32,
+        head_dim: u32,
+        offset: u32,
+        stride: u32,
+    }
 }
 
-/// Norms and rotates the heads of `x`, `[T, H*C]`.
+/// Normalizes and rotates the heads of `x`, `[T, H*C]`, in place.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -99,7 +99,7 @@ struct Params {
 pub fn rope(gpu: &Gpu, x: GpuRows<'_>, args: Rope<'_>) {
     let x = x.checked();
     let n_heads = args.check(x);
-    let params = Params {
+    let params = RopeParams {
         rotation: args.params(),
         rows: x.rows as u32,
         n_heads: n_heads as u32,
@@ -108,29 +108,29 @@ pub fn rope(gpu: &Gpu, x: GpuRows<'_>, args: Rope<'_>) {
         stride: x.stride as u32,
     };
     let binds = [Bind::Buffer(x.buffer), args.weight().into(), args.angles().into()];
-    gpu.record(0).dispatch_line(&SPEC.kernel(gpu), &params, binds, x.rows * n_heads);
+    gpu.record(0).dispatch_linear(&SPEC.kernel(gpu), &params, binds, x.rows * n_heads);
 }
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct WriteParams {
-    q_rotation: Rotation,
-    k_rotation: Rotation,
-    rows: u32,
-    n_heads: u32,
-    n_kv_heads: u32,
-    head_dim: u32,
-    row_words: u32,
-    head_words: u32,
-    page_words: u32,
-    q_offset: u32,
-    q_stride: u32,
-    k_offset: u32,
-    k_stride: u32,
-    v_offset: u32,
-    v_stride: u32,
-    slots: u32,
-    units: u32,
+kernel_params! {
+    struct RopeKvParams {
+        q_rotation: Rotation,
+        k_rotation: Rotation,
+        rows: u32,
+        n_heads: u32,
+        n_kv_heads: u32,
+        head_dim: u32,
+        row_words: u32,
+        head_words: u32,
+        page_words: u32,
+        q_offset: u32,
+        q_stride: u32,
+        k_offset: u32,
+        k_stride: u32,
+        v_offset: u32,
+        v_stride: u32,
+        slots: u32,
+        stores_per_head: u32,
+    }
 }
 
 const WRITE: &[Access] = &[
@@ -146,7 +146,7 @@ const WRITE: &[Access] = &[
 
 fn write_source(dtype: KvDType, variant: Variant) -> Source {
     let name = format!("rope_kv-{}-{}", kv::dtype_name(dtype), variant.name());
-    let source = start(name, WRITE, variant, WORKGROUP)
+    let source = kernel_source(name, RopeKvParams::LAYOUT, WRITE, variant, WORKGROUP)
         .file(include_str!("rotate.wgsl"))
         .file(include_str!("rope_kv.wgsl"));
     kv::with_store(source, dtype)
@@ -156,10 +156,10 @@ pub(super) fn sources(variant: Variant) -> Vec<Source> {
     [KvDType::F32, KvDType::F16, KvDType::Q8_0].map(|dtype| write_source(dtype, variant)).into()
 }
 
-/// [`rope`] of queries and of keys, and then [`kv::write`] of the keys and of `v`, by one kernel.
+/// [`rope`] of queries and keys, then [`kv::write`] of the keys and `v`, in one kernel.
 ///
 /// # Panics
-/// As those, and if one rotation is not [like](Rope::is_like) the other.
+/// As those, and if the rotations are not [compatible](Rope::is_compatible).
 #[track_caller]
 pub fn rope_and_write(
     gpu: &Gpu,
@@ -171,14 +171,14 @@ pub fn rope_and_write(
     let (q, k, v) = (q.checked(), k.checked(), v.checked());
     let n_heads = q_args.check(q);
     let n_kv_heads = k_args.check(k);
-    assert!(q_args.is_like(&k_args), "rope: queries and keys are not rotated alike");
+    assert!(q_args.is_compatible(&k_args), "rope: queries and keys have different rotations");
     let layout = pool.layout();
     let shape = (layout.n_kv_heads, layout.head_dim);
     assert_eq!((n_kv_heads, k_args.head_dim), shape, "rope: heads of the keys");
     assert_eq!(q.rows, k.rows, "rope: rows of the queries and of the keys");
-    let (words, units, data) = kv::prepare(pool, k, v, rows);
+    let (words, stores_per_head, data) = kv::check_write(pool, k, v, rows);
     let mut record = gpu.record(data.len());
-    let params = WriteParams {
+    let params = RopeKvParams {
         q_rotation: q_args.params(),
         k_rotation: k_args.params(),
         rows: q.rows as u32,
@@ -194,11 +194,11 @@ pub fn rope_and_write(
         k_stride: k.stride as u32,
         v_offset: v.offset as u32,
         v_stride: v.stride as u32,
-        slots: record.words(&data),
-        units: units as u32,
+        slots: record.push_data(&data),
+        stores_per_head: stores_per_head as u32,
     };
     let dtype = layout.dtype;
-    let kernel = gpu.kernel(("rope_kv", [kv::elements(dtype) as u32, 0, 0, 0]), || {
+    let kernel = gpu.kernel(("rope_kv", [kv::elements_per_word(dtype) as u32, 0, 0, 0]), || {
         write_source(dtype, gpu.variant())
     });
     let binds = [

@@ -1,4 +1,4 @@
-// Norms a head and rotates pairs of its channels, in place; a workgroup a head.
+// RMS norm and RoPE of a head, in place; one workgroup a head.
 
 struct Params {
     rotation: Rotation,
@@ -14,7 +14,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 @group(0) @binding(3) var<storage, read> cos_sin: array<f32>;
 
-// Where the head begins.
+// First value of the head.
 var<private> head_at: u32;
 
 fn head_value(c: u32) -> f32 {
@@ -25,14 +25,14 @@ fn head_weight(c: u32) -> f32 {
     return weight[c];
 }
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let index = group_index(group, groups);
     if index >= p.rows * p.n_heads {
         return;
     }
     let t = index / p.n_heads;
     head_at = p.offset + t * p.stride + index % p.n_heads * p.head_dim;
-    take_head(p.head_dim, p.rotation, lid);
+    load_head(p.head_dim, p.rotation, lid);
     for (var c = lid; c < p.head_dim; c += WG) {
         x[head_at + c] = rotated(c, p.rotation, t * p.rotation.n_rot);
     }

@@ -1,5 +1,5 @@
-// Norms and rotates the heads of queries and keys, in place, and stores keys and values; a workgroup a query head,
-// or the key and the value of a KV head.
+// RMS norm and RoPE of the heads of queries and keys, in place, and the write of keys and values to their pages; one
+// workgroup a query head, or a KV head.
 
 struct Params {
     q_rotation: Rotation,
@@ -18,7 +18,7 @@ struct Params {
     v_offset: u32,
     v_stride: u32,
     slots: u32,
-    units: u32,
+    stores_per_head: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -32,7 +32,7 @@ struct Params {
 @group(0) @binding(8) var<storage, read_write> pool: array<u32>;
 
 var<workgroup> rotated_key: array<f32, 1024>;
-// Whether the head is a key's, where it begins, and where the value does.
+// Whether this workgroup has a KV head, and the first values of the head and of its value.
 var<private> is_key: bool;
 var<private> head_at: u32;
 var<private> v_at: u32;
@@ -59,12 +59,12 @@ fn value_at(c: u32) -> f32 {
     return values[v_at + c];
 }
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group.x;
     is_key = group.y >= p.n_heads;
     if !is_key {
         head_at = p.q_offset + t * p.q_stride + group.y * p.head_dim;
-        take_head(p.head_dim, p.q_rotation, lid);
+        load_head(p.head_dim, p.q_rotation, lid);
         for (var c = lid; c < p.head_dim; c += WG) {
             queries[head_at + c] = rotated(c, p.q_rotation, t * p.q_rotation.n_rot);
         }
@@ -72,7 +72,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     }
     let g = group.y - p.n_heads;
     head_at = p.k_offset + t * p.k_stride + g * p.head_dim;
-    take_head(p.head_dim, p.k_rotation, lid);
+    load_head(p.head_dim, p.k_rotation, lid);
     for (var c = lid; c < p.head_dim; c += WG) {
         let key = rotated(c, p.k_rotation, t * p.k_rotation.n_rot);
         rotated_key[c] = key;
@@ -82,7 +82,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     v_at = p.v_offset + t * p.v_stride + g * p.head_dim;
     let page = data[p.slots + 2u * t];
     let slot = data[p.slots + 2u * t + 1u];
-    for (var unit = lid; unit < p.units; unit += WG) {
-        store(unit, page * p.page_words + g * p.head_words, slot);
+    for (var index = lid; index < p.stores_per_head; index += WG) {
+        store(index, page * p.page_words + g * p.head_words, slot);
     }
 }

@@ -1,9 +1,8 @@
-// Norm and rotation of a head. A kernel says where the head is: `head_value` and `head_weight` give the value of a
-// channel and its weight in the norm.
+// RMS norm and RoPE of a head. A kernel defines `head_value` and `head_weight`: value of a channel and its norm weight.
 
 var<workgroup> head: array<f32, 1024>;
 
-// Of every head of a kind; 16 bytes, since uniform structs stand at multiples of that.
+// Parameters of a head; 16 bytes, the alignment of nested uniform structs.
 struct Rotation {
     n_rot: u32,
     is_adjacent: u32,
@@ -11,8 +10,8 @@ struct Rotation {
     eps: f32,
 }
 
-// Takes the head into workgroup memory, normed.
-fn take_head(head_dim: u32, r: Rotation, lid: u32) {
+// Loads the head into workgroup memory and normalizes it.
+fn load_head(head_dim: u32, r: Rotation, lid: u32) {
     var squares = 0.0;
     for (var c = lid; c < head_dim; c += WG) {
         let v = head_value(c);
@@ -28,7 +27,7 @@ fn take_head(head_dim: u32, r: Rotation, lid: u32) {
     workgroupBarrier();
 }
 
-// Channel `c` of the head after the rotation by the angles from `angles` on.
+// Channel `c` of the head, rotated by the cosines and sines at `angles`.
 fn rotated(c: u32, r: Rotation, angles: u32) -> f32 {
     if c >= r.n_rot {
         return head[c];

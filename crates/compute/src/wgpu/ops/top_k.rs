@@ -1,83 +1,91 @@
-//! The greatest values of rows, and where they stand: pieces of a row are sorted apart, what is greatest in each goes
-//! on to the next round, until a round has one piece.
+//! Top-k values of rows with their columns, as on the CPU: descending, of equal values the lower column first.
+//!
+//! ```text
+//! candidates = the columns of a row
+//! repeat
+//!     split the candidates into chunks of CHUNK; sort each (bitonic); keep k of each as candidates
+//! until there was one chunk
+//! ```
 
-use bytemuck::{Pod, Zeroable};
+use super::{GpuRows, check_len, kernel_source};
+use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, Source, Variant};
+use crate::{Result, kernel_params};
 
-use super::{GpuRows, check_len, start};
-use crate::Result;
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
-
-/// Invocations of a workgroup, which take four items each.
+/// Invocations in a workgroup, each with four candidates.
 const WORKGROUP: u32 = 256;
-/// Items of a piece.
-const PIECE: usize = 4 * WORKGROUP as usize;
+/// Candidates in a chunk.
+const CHUNK: usize = 4 * WORKGROUP as usize;
+const ACCESS: &[Access] = &[Access::Read, Access::Write];
 
 pub(super) fn source(variant: Variant) -> Source {
     let name = format!("top_k-{}", variant.name());
-    let source = start(name, &[Access::Read, Access::Write], variant, WORKGROUP);
+    let source = kernel_source(name, TopKParams::LAYOUT, ACCESS, variant, WORKGROUP);
     let source = source.file(match variant {
-        Variant::Portable => include_str!("across.portable.wgsl"),
-        Variant::Subgroups => include_str!("across.subgroups.wgsl"),
+        Variant::Portable => include_str!("shuffle_xor.portable.wgsl"),
+        Variant::Subgroups => include_str!("shuffle_xor.subgroups.wgsl"),
     });
     source.file(include_str!("top_k.wgsl"))
 }
 
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C)]
-struct Params {
-    rows: u32,
-    pieces: u32,
-    n: u32,
-    k: u32,
-    offset: u32,
-    stride: u32,
-    is_first: u32,
-    is_last: u32,
-    sorted: u32,
+kernel_params! {
+    struct TopKParams {
+        rows: u32,
+        /// Chunks of a row.
+        chunks: u32,
+        /// Candidates of a row.
+        n: u32,
+        k: u32,
+        offset: u32,
+        stride: u32,
+        is_first: u32,
+        is_last: u32,
+        /// Candidates to sort in a chunk, a power of two.
+        sort_len: u32,
+    }
 }
 
-/// The `k` greatest values of every row of `x` in descending order, of equals the lower column first: row `t` of
-/// `out`, packed `[T, 2k]`, gets the values and then the numbers of their columns.
+/// Writes the `k` largest values of every row of `x`, in descending order, of equal values the lower column first.
+/// `out` is packed `[T, 2k]`: row `t` holds `k` values, then `k` column numbers as f32.
 ///
 /// # Errors
-/// If the device has no room for what goes from round to round.
+/// If the device has no memory for the candidates of a round.
 ///
 /// # Panics
-/// If `k` is 0, more than the columns or more than half a piece, or the shapes do not fit.
+/// If `k` is 0, more than the columns or more than half a chunk, or the shapes do not fit.
 #[track_caller]
 pub fn top_k(gpu: &Gpu, out: &GpuBuffer, x: GpuRows<'_>, k: usize) -> Result<()> {
     let GpuRows { buffer, offset, rows, cols, stride } = x.checked();
-    // A round leaves fewer than it was given.
-    assert!((1..=cols.min(PIECE / 2)).contains(&k), "top_k: {k} of {cols} values");
+    // Every round must reduce the candidates.
+    assert!((1..=cols.min(CHUNK / 2)).contains(&k), "top_k: {k} of {cols} values");
     check_len("top_k", out, 2 * k * rows);
     let kernel = gpu.kernel(("top_k", [0; 4]), || source(gpu.variant()));
     let (mut src, mut n) = (buffer.clone(), cols);
     for round in 0.. {
-        let pieces = n.div_ceil(PIECE);
-        let is_last = pieces == 1;
+        let chunks = n.div_ceil(CHUNK);
+        let is_last = chunks == 1;
         let dst = if is_last {
             out.clone()
         } else {
-            let name = ["top_k of even rounds", "top_k of odd rounds"][round % 2];
-            gpu.scratch(name, 8 * rows * pieces * k)?
+            let name = ["top_k even rounds", "top_k odd rounds"][round % 2];
+            gpu.scratch(name, 8 * rows * chunks * k)?
         };
-        let params = Params {
+        let params = TopKParams {
             rows: rows as u32,
-            pieces: pieces as u32,
+            chunks: chunks as u32,
             n: n as u32,
             k: k as u32,
             offset: offset as u32,
             stride: stride as u32,
             is_first: u32::from(round == 0),
             is_last: u32::from(is_last),
-            sorted: n.next_power_of_two().min(PIECE) as u32,
+            sort_len: n.next_power_of_two().min(CHUNK) as u32,
         };
         let binds = [Bind::Buffer(&src), Bind::Buffer(&dst)];
-        gpu.record(0).dispatch_line(&kernel, &params, binds, rows * pieces);
+        gpu.record(0).dispatch_linear(&kernel, &params, binds, rows * chunks);
         if is_last {
             break;
         }
-        (src, n) = (dst, pieces * k);
+        (src, n) = (dst, chunks * k);
     }
     Ok(())
 }

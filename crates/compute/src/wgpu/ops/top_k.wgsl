@@ -1,31 +1,31 @@
-// Sorts each piece of a row and keeps the k greatest; a workgroup a piece.
+// Sorts each chunk of candidates and keeps k of them; one workgroup a chunk, see top_k.rs.
 
 struct Params {
     rows: u32,
-    // Of a row.
-    pieces: u32,
-    // Items of a row: in the first round 32-bit values from `offset` on, `stride` between rows; in later ones what
-    // the pieces of the round before kept, keys with their columns.
+    // Chunks of a row.
+    chunks: u32,
+    // Candidates of a row. First round: f32 values from `offset` on, `stride` between rows. Later rounds: pairs of key and
+    // column, packed.
     n: u32,
     k: u32,
     offset: u32,
     stride: u32,
     is_first: u32,
-    // The last round writes values, then the numbers of their columns.
+    // The last round writes k values, then k columns, as f32.
     is_last: u32,
-    // Items of a piece that there may be: a power of two.
-    sorted: u32,
+    // Candidates to sort in a chunk: a power of two.
+    sort_len: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> src: array<u32>;
 @group(0) @binding(2) var<storage, read_write> dst: array<u32>;
 
-// An invocation keeps four adjacent items.
-const PIECE: u32 = 4u * WG;
+// Four adjacent candidates an invocation.
+const CHUNK: u32 = 4u * WG;
 
-// A number that compares as the value of these bits does: NaN as -inf, +inf as the greatest finite value, both zeros
-// alike. Comparisons of integers stay right where a compiler takes it that there is no NaN.
+// Integer key with the order of the f32 of these bits: NaN as -inf, +inf as the largest finite value, both zeros equal.
+// Integer comparisons hold even where a compiler assumes that there is no NaN.
 fn key_of(bits: u32) -> u32 {
     let magnitude = bits & 0x7fffffffu;
     if magnitude > 0x7f800000u {
@@ -40,7 +40,7 @@ fn key_of(bits: u32) -> u32 {
     return min(bits, 0x7f7fffffu) | 0x80000000u;
 }
 
-// The bits of a key's value.
+// Bits of the f32 of a key.
 fn bits_of(key: u32) -> u32 {
     if key >= 0x80000000u {
         return key & 0x7fffffffu;
@@ -48,20 +48,20 @@ fn bits_of(key: u32) -> u32 {
     return ~key;
 }
 
-// Which of `mine` belong before `others`, whose columns follow.
-fn are_before(mine: vec4<u32>, columns: vec4<u32>, others: vec4<u32>, other_columns: vec4<u32>) -> vec4<bool> {
-    return (mine > others) | ((mine == others) & (columns < other_columns));
+// Which candidates come before `others`: larger keys, of equal keys lower columns.
+fn are_before(keys: vec4<u32>, columns: vec4<u32>, others: vec4<u32>, other_columns: vec4<u32>) -> vec4<bool> {
+    return (keys > others) | ((keys == others) & (columns < other_columns));
 }
 
-fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
-    let piece = group_index(group, groups);
-    let row = piece / p.pieces;
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+    let chunk = group_index(group, groups);
+    let row = chunk / p.chunks;
     if row >= p.rows {
         return;
     }
-    let first = (piece % p.pieces) * PIECE;
+    let first = (chunk % p.chunks) * CHUNK;
     let item = vec4<u32>(4u * lid) + vec4<u32>(0u, 1u, 2u, 3u);
-    // Less than the key of any value.
+    // Empty candidates: below the key of any value.
     var keys = vec4<u32>(0u);
     var columns = vec4<u32>(0xffffffffu);
     for (var j = 0u; j < 4u; j++) {
@@ -77,8 +77,8 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         }
     }
 
-    // Batcher's bitonic sort: runs of `size` become ordered, every other one backwards.
-    for (var size = 2u; size <= p.sorted; size = size * 2u) {
+    // Bitonic sort (Batcher 1968): sorts runs of `size`, every other one in reverse.
+    for (var size = 2u; size <= p.sort_len; size = size * 2u) {
         for (var step = size / 2u; step > 0u; step = step / 2u) {
             var others = keys.yxwz;
             var other_columns = columns.yxwz;
@@ -86,8 +86,8 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
                 others = keys.zwxy;
                 other_columns = columns.zwxy;
             } else if step > 2u {
-                others = across(keys, step / 4u, lid);
-                other_columns = across(columns, step / 4u, lid);
+                others = shuffle_xor(keys, step / 4u, lid);
+                other_columns = shuffle_xor(columns, step / 4u, lid);
             }
             let is_low = (item & vec4<u32>(step)) == vec4<u32>(0u);
             let is_forwards = (item & vec4<u32>(size)) == vec4<u32>(0u);
@@ -105,7 +105,7 @@ fn run(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
                 dst[at] = bits_of(keys[j]);
                 dst[at + p.k] = bitcast<u32>(f32(columns[j]));
             } else {
-                let at = 2u * (piece * p.k + i);
+                let at = 2u * (chunk * p.k + i);
                 dst[at] = keys[j];
                 dst[at + 1u] = columns[j];
             }
