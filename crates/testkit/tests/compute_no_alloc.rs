@@ -1,7 +1,4 @@
-//! A decode step must not allocate: the ops that it is made of, run by two threads.
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! The ops of a decode step do not allocate, on two threads.
 
 use stonechat_compute::cpu::{
     Activation, Attention, DenseWeight, Epilogue, GatedActivation, KvDType, KvLayout, KvPool,
@@ -9,27 +6,10 @@ use stonechat_compute::cpu::{
     attention, gated, layer_norm, log_softmax_in_place, matmul, rms_norm, rope,
 };
 use stonechat_compute::{Cpu, Isa, ThreadTeam};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the contract is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: `p` came from `alloc` above, which is the system's.
-        unsafe { System.dealloc(p, layout) }
-    }
-}
+use stonechat_testkit::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// Five rows of 256 values.
 fn rows_of(x: &[f32]) -> MatRef<'_> {
@@ -88,15 +68,15 @@ fn ops_of_a_decode_step_do_not_allocate() {
         matmul(&cpu, out, rows_of(&x), DenseWeight::F32(&up), epilogue);
         log_softmax_in_place(cpu.isa, &mut hidden);
     };
-    // A thread makes its scratch when it first takes a task, which on a busy machine may be late:
-    // what must come is a round without any allocation.
+    // A thread allocates its scratch with its first task, which may be late on a busy machine: one round must be free of
+    // allocations.
     let rounds: Vec<usize> = (0..20)
         .map(|_| {
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            let before = ALLOCATOR.count();
             (0..100).for_each(|_| step());
-            ALLOCATIONS.load(Ordering::Relaxed) - before
+            ALLOCATOR.count() - before
         })
         .collect();
     assert!(rounds.contains(&0), "allocations in rounds of 100 steps: {rounds:?}");
-    assert!(ALLOCATIONS.load(Ordering::Relaxed) > 0, "the counter does not count");
+    assert!(ALLOCATOR.count() > 0, "the counter does not count");
 }
