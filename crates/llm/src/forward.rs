@@ -195,7 +195,7 @@ impl<B: Backend> Pass<'_, B> {
                     up: w_up,
                     down,
                     activation,
-                    width: f,
+                    d_ff: f,
                     accumulate,
                     scratch: [gate, up, hidden],
                 };
