@@ -342,7 +342,7 @@ pub struct GatedMlp<'a, B: Backend> {
 /// A device and its ops. Values are f32 unless stated otherwise.
 ///
 /// # Panics
-/// Every op panics if shapes do not fit or a row, page or column is out of bounds.
+/// Every op panics if shapes do not fit.
 pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// f32 values on the device.
     type Buffer: Debug + Send + Sync;

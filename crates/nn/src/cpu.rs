@@ -162,7 +162,11 @@ fn mat(buffer: &[f32], rows: Rows) -> MatRef<'_> {
 }
 
 /// Profile label: op, types and shapes of its weights, rows rounded up to a power of two.
-fn labels<'a>(op: &str, weights: impl IntoIterator<Item = &'a CpuMatrix>, n_rows: usize) -> String {
+fn op_label<'a>(
+    op: &str,
+    weights: impl IntoIterator<Item = &'a CpuMatrix>,
+    n_rows: usize,
+) -> String {
     let op = weights.into_iter().fold(op.to_owned(), |text, w| text + " " + &w.label());
     format!("{op}, {} rows", n_rows.next_power_of_two())
 }
@@ -171,7 +175,7 @@ fn bias(linear: &Linear<Cpu>) -> Option<&[f32]> {
     linear.bias.as_ref().map(|bias| &bias[..])
 }
 
-fn host<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
+fn cpu_epilogue<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
     cpu::Epilogue {
         bias: epilogue.bias.map(|bias| &bias[..]),
         activation: epilogue.activation,
@@ -359,7 +363,7 @@ impl Backend for Cpu {
 
     fn gated_mlp(&self, out: &mut AlignedVec, x: View<'_, Self>, mlp: GatedMlp<'_, Self>) {
         let _timer = self.timer(|| {
-            labels(
+            op_label(
                 "gated MLP",
                 [mlp.gate, mlp.up, mlp.down].map(|linear| &linear.weight),
                 x.rows.rows,
@@ -393,11 +397,11 @@ impl Backend for Cpu {
     }
 
     fn matmul<const N: usize>(&self, x: View<'_, Self>, ops: [MatmulOp<'_, Self>; N]) {
-        let _timer = self.timer(|| labels("matmul", ops.iter().map(|op| op.w), x.rows.rows));
+        let _timer = self.timer(|| op_label("matmul", ops.iter().map(|op| op.w), x.rows.rows));
         let ops = ops.map(|MatmulOp { out, w, epilogue, consumer: _ }| {
             let (n, _) = w.shape();
             let out = MatMut::packed(&mut out[..x.rows.rows * n], x.rows.rows, n);
-            (out, w.all(), host(&epilogue))
+            (out, w.all(), cpu_epilogue(&epilogue))
         });
         self.matmul_all(mat(x.buffer, x.rows), ops);
     }
@@ -414,7 +418,7 @@ impl Backend for Cpu {
         let (n, _) = w.shape();
         let rows = x.rows.rows.div_ceil(stride);
         let out = MatMut::packed(&mut out[..rows * n], rows, n);
-        let epilogue = host(&epilogue);
+        let epilogue = cpu_epilogue(&epilogue);
         let w = w.all();
         conv1d(out, mat(x.buffer, x.rows), stride, |out, x| {
             self.matmul_all(x, [(out, w, epilogue)])

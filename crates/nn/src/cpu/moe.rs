@@ -82,33 +82,33 @@ impl Cpu {
         let (rows, d, expert) = (group.len(), x.cols, group[0].expert);
         let f = experts.gate.shape().0 / experts.n_experts;
         let (inner, outer) = (expert * f..(expert + 1) * f, expert * d..(expert + 1) * d);
-        let tokens = first(&mut scratch.tokens, rows * d);
+        let tokens = grown(&mut scratch.tokens, rows * d);
         for (row, r) in tokens.chunks_exact_mut(d).zip(group) {
             row.copy_from_slice(x.row(r.token));
         }
         let mlp = MlpWeights {
             gate: (
                 experts.gate.rows(inner.clone()),
-                part(experts.gate_bias.as_ref(), inner.clone()),
+                bias_rows(experts.gate_bias.as_ref(), inner.clone()),
             ),
-            up: (experts.up.rows(inner.clone()), part(experts.up_bias.as_ref(), inner)),
+            up: (experts.up.rows(inner.clone()), bias_rows(experts.up_bias.as_ref(), inner)),
             down: (
                 experts.down.rows(outer.clone()),
                 cpu::Epilogue {
-                    bias: part(experts.down_bias.as_ref(), outer),
+                    bias: bias_rows(experts.down_bias.as_ref(), outer),
                     ..cpu::Epilogue::default()
                 },
             ),
             activation: experts.activation,
         };
         let len = if mlp.panels(rows).is_some() { 0 } else { rows * f };
-        let results = first(&mut scratch.results, rows * d);
+        let results = grown(&mut scratch.results, rows * d);
         let intermediate = [&mut scratch.gate, &mut scratch.up, &mut scratch.hidden];
         self.run_gated_mlp(
             MatMut::packed(results, rows, d),
             MatRef::packed(tokens, rows, d),
             mlp,
-            intermediate.map(|memory| first(memory, len)),
+            intermediate.map(|memory| grown(memory, len)),
         );
         for (row, r) in results.chunks_exact(d).zip(group) {
             for (y, v) in out.row_mut(r.token).iter_mut().zip(row) {
@@ -118,12 +118,12 @@ impl Cpu {
     }
 }
 
-fn part(bias: Option<&AlignedVec>, rows: Range<usize>) -> Option<&[f32]> {
+fn bias_rows(bias: Option<&AlignedVec>, rows: Range<usize>) -> Option<&[f32]> {
     bias.map(|bias| &bias[rows])
 }
 
 /// The first `len` values; grows `memory` if it is shorter.
-fn first(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
+fn grown(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if memory.len() < len {
         memory.resize(len, 0.0);
     }
