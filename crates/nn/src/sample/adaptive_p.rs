@@ -62,7 +62,7 @@ impl AdaptiveP {
     }
 
     /// Records the draw of candidate `index` of the list in [`Self::apply`].
-    pub(super) fn drawn(&mut self, token: u32, index: usize) {
+    pub(super) fn record_draw(&mut self, token: u32, index: usize) {
         self.pending = Some((token, self.original[index]));
     }
 
@@ -103,11 +103,11 @@ mod tests {
         let p = [0.1, 0.2, 0.3, 0.4];
         let mut adaptive = AdaptiveP::new(0.3, 0.5);
         check(&apply(&p, |c| adaptive.apply(c)), &expected(&p, 0.3));
-        adaptive.drawn(3, 3);
+        adaptive.record_draw(3, 3);
         adaptive.accept(3);
         // Sum 0.4 + 0.5 · 0.6 = 0.7 over weight 1 + 0.5 · 2 = 2: aim 0.6 − 0.35 = 0.25.
         check(&apply(&p, |c| adaptive.apply(c)), &expected(&p, 0.25));
-        adaptive.drawn(3, 3);
+        adaptive.record_draw(3, 3);
         adaptive.accept(1);
         check(&apply(&p, |c| adaptive.apply(c)), &expected(&p, 0.25));
         adaptive.reset();

@@ -60,7 +60,7 @@ impl Mirostat {
     }
 
     /// Records a draw; the state is updated when the token is accepted.
-    pub(super) fn drawn(&mut self, token: u32, p: f32) {
+    pub(super) fn record_draw(&mut self, token: u32, p: f32) {
         self.pending = Some((token, -p.log2()));
     }
 
@@ -91,11 +91,11 @@ mod tests {
         // μ = 2 bits: a probability of at least 0.25.
         check(&apply(&p, |c| mirostat.truncate_v2(c)), &[0.4 / 0.7, 0.3 / 0.7]);
         // Drawing one of 3 bits: μ = 2 − 0.1 · (3 − 1) = 1.8, a probability of 0.287.
-        mirostat.drawn(3, 0.125);
+        mirostat.record_draw(3, 0.125);
         mirostat.accept(3);
         assert!((mirostat.mu - 1.8).abs() < 1e-6);
         check(&apply(&p, |c| mirostat.truncate_v2(c)), &[0.4 / 0.7, 0.3 / 0.7]);
-        mirostat.drawn(3, 0.001);
+        mirostat.record_draw(3, 0.001);
         mirostat.accept(3);
         check(&apply(&p, |c| mirostat.truncate_v2(c)), &[1.0]);
     }
@@ -104,11 +104,11 @@ mod tests {
     fn only_the_drawn_token_moves_the_state() {
         let mut mirostat = Mirostat::new(5.0, 0.1);
         mirostat.accept(1);
-        mirostat.drawn(2, 0.5);
+        mirostat.record_draw(2, 0.5);
         mirostat.accept(1);
         mirostat.accept(2);
         assert_eq!(mirostat.mu, 10.0);
-        mirostat.drawn(2, 0.5);
+        mirostat.record_draw(2, 0.5);
         mirostat.accept(2);
         assert!((mirostat.mu - 10.4).abs() < 1e-6);
         mirostat.reset();

@@ -164,8 +164,10 @@ impl Sampler {
         let drawn = remaining[index];
         match &mut self.draw {
             Draw::Plain => {}
-            Draw::MirostatV1(state) | Draw::MirostatV2(state) => state.drawn(drawn.token, drawn.p),
-            Draw::AdaptiveP(adaptive) => adaptive.drawn(drawn.token, index),
+            Draw::MirostatV1(state) | Draw::MirostatV2(state) => {
+                state.record_draw(drawn.token, drawn.p)
+            }
+            Draw::AdaptiveP(adaptive) => adaptive.record_draw(drawn.token, index),
         }
         drawn.token
     }
