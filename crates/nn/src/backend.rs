@@ -249,7 +249,7 @@ pub struct Rotation<'a, B: Backend> {
     pub pairs: RopePairs,
 }
 
-/// Expert weights of a mixture-of-experts (MoE) layer, stacked: expert `e` is rows `e * N .. (e + 1) * N`.
+/// Expert weights of a mixture-of-experts (`MoE`) layer, stacked: expert `e` is rows `e * N .. (e + 1) * N`.
 #[derive(Debug)]
 pub struct Experts<B: Backend> {
     /// `[E * F, D]`.
@@ -490,7 +490,7 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         mlp.down.forward_into(self, out, View::packed(hidden, t, d_ff), mlp.accumulate);
     }
 
-    /// Mixture of experts (MoE): `out[t] += Σ_e weight[t, e] * mlp_e(x[t])` over the top-k experts `e` of row `t`, `mlp_e` a
+    /// Mixture of experts (`MoE`): `out[t] += Σ_e weight[t, e] * mlp_e(x[t])` over the top-k experts `e` of row `t`, `mlp_e` a
     /// gated MLP.
     ///
     /// Shapes: `x` = `[T, D]`, router `logits` = `[T, E]`, `out` packed `[T, D]`.

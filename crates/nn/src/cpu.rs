@@ -47,7 +47,7 @@ pub struct Cpu {
     activations: Arc<Mutex<ActivationBuffer>>,
     /// Quantized intermediate activations of the current gated MLP.
     hidden: Arc<Mutex<ActivationBuffer>>,
-    /// Scratch of the current MoE.
+    /// Scratch of the current `MoE`.
     moe: Arc<Mutex<moe::Scratch>>,
     /// Scratch of the current top-k.
     top_k_scratch: Arc<Mutex<Vec<TopKEntry>>>,

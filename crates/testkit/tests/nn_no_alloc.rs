@@ -1,4 +1,4 @@
-//! Matmul and MoE of a decode step do not allocate on the CPU backend after a few steps.
+//! Matmul and `MoE` of a decode step do not allocate on the CPU backend after a few steps.
 
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{

@@ -1,4 +1,4 @@
-//! Mixture of experts (MoE), with tokens grouped by expert, so that an expert's weights are read once for all tokens
+//! Mixture of experts (`MoE`), with tokens grouped by expert, so that an expert's weights are read once for all tokens
 //! that are routed to it.
 //!
 //! ```text

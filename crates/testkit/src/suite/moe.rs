@@ -6,7 +6,7 @@ use stonechat_nn::{Backend, Experts, GatedActivation, MatrixSource, Routing, Vie
 use super::{Case, F32, INT8, download, upload};
 use crate::{Lcg, Reference, random_weights};
 
-/// A small MoE layer.
+/// A small `MoE` layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MoeCase {
     pub(super) n_experts: usize,

@@ -217,7 +217,7 @@ fn broken_grammars_are_errors() {
     refused(GrammarSource::Regex("(".into()), "regular expression: ");
     refused(GrammarSource::Lark("start: foo".into()), "Lark: ");
     refused(GrammarSource::Lark("begin: \"a\"".into()), "Lark: ");
-    refused(GrammarSource::Lark(" ".repeat(5 << 20).into()), "longer than");
+    refused(GrammarSource::Lark(" ".repeat(5 << 20)), "longer than");
     let tokens = [TokenText::Bytes(b"a")];
     for eos in [&[][..], &[1]] {
         let error = TokenTable::new(&tokens, eos).unwrap_err().to_string();
