@@ -149,13 +149,13 @@ pub fn check_grammar(data: &[u8]) {
     let Some((&kind, text)) = data.split_first() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
     let source = match kind % 4 {
-        0 => GrammarSource::Gbnf(text),
-        1 => GrammarSource::JsonSchema(text),
-        2 => GrammarSource::Regex(text),
-        _ => GrammarSource::Lark(text),
+        0 => GrammarSource::Gbnf(text.into()),
+        1 => GrammarSource::JsonSchema(text.into()),
+        2 => GrammarSource::Regex(text.into()),
+        _ => GrammarSource::Lark(text.into()),
     };
     let (tokens, n_tokens) = token_table();
-    let mut grammar = match Grammar::new(source, tokens) {
+    let mut grammar = match Grammar::new(&source, tokens) {
         Ok(grammar) => grammar,
         Err(e) => return assert_message(&e),
     };

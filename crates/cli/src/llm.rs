@@ -132,8 +132,8 @@ impl ModelArgs {
         if self.verbose {
             let after = model.load_stats();
             let cost = LoadStats {
-                kernels: after.kernels - before.kernels,
-                compiling: after.compiling - before.compiling,
+                compiled_kernels: after.compiled_kernels - before.compiled_kernels,
+                compile_time: after.compile_time - before.compile_time,
                 ..LoadStats::default()
             };
             let (n_ctx, seconds) = (session.n_ctx(), start.elapsed().as_secs_f64());

@@ -37,12 +37,12 @@ fn cost_text(cost: LoadStats) -> String {
         (bytes > 0).then(text)
     };
     let parts = [
-        took(cost.repacked_bytes, "rearranged", cost.repacking),
-        took(cost.copied_bytes, "copied", cost.copying),
-        (cost.kept_bytes > 0).then(|| format!("{} used in place", megabytes(cost.kept_bytes))),
-        (cost.kernels > 0).then(|| {
-            let seconds = cost.compiling.as_secs_f64();
-            format!("{} kernels compiled in {seconds:.3} s", cost.kernels)
+        took(cost.repacked_bytes, "rearranged", cost.repack_time),
+        took(cost.copied_bytes, "copied", cost.copy_time),
+        (cost.mapped_bytes > 0).then(|| format!("{} used in place", megabytes(cost.mapped_bytes))),
+        (cost.compiled_kernels > 0).then(|| {
+            let seconds = cost.compile_time.as_secs_f64();
+            format!("{} kernels compiled in {seconds:.3} s", cost.compiled_kernels)
         }),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -64,13 +64,13 @@ mod tests {
     fn only_what_happened_is_told() {
         let cost = LoadStats {
             repacked_bytes: 12_300_000,
-            repacking: Duration::from_millis(45),
-            kept_bytes: 700,
+            repack_time: Duration::from_millis(45),
+            mapped_bytes: 700,
             ..LoadStats::default()
         };
         assert_eq!(super::cost_text(cost), "12.3 MB rearranged in 0.045 s, 0.7 kB used in place");
-        let compiling = Duration::from_millis(210);
-        let cost = LoadStats { kernels: 31, compiling, ..LoadStats::default() };
+        let compile_time = Duration::from_millis(210);
+        let cost = LoadStats { compiled_kernels: 31, compile_time, ..LoadStats::default() };
         assert_eq!(super::cost_text(cost), "31 kernels compiled in 0.210 s");
         assert_eq!(super::with_cost("load", ": ", LoadStats::default()), "load");
     }

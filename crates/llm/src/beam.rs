@@ -2,7 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use crate::probabilities::{normalizer, token_probs};
+use stonechat_nn::sample::log_sum_exp;
+
+use crate::probabilities::token_probs;
 use crate::session::{MAIN, Wanted};
 use crate::{Batch, Devices, Error, Session};
 
@@ -125,7 +127,7 @@ impl<D: Devices> Session<'_, D> {
         let mut steps = Vec::new();
         for (parent, beam) in alive.iter().enumerate().take(n_outputs) {
             self.read(parent).await?;
-            let total = normalizer(&self.logits);
+            let total = log_sum_exp(&self.logits);
             for candidate in token_probs(&self.logits, 0, 2 * width).top {
                 let logprob = beam.logprob + candidate.logit - total;
                 steps.push(Step { parent, token: candidate.token, logprob });

@@ -1,12 +1,13 @@
 //! The forward pass of every architecture: a ragged batch of tokens to logits.
 
 use stonechat_nn::{
-    Activation, Attention, Backend, Embed, Epilogue, GatedMlp, MatmulOp, Rope, Rotation, Rows, View,
+    Activation, Attention, Backend, Batch, Embed, Epilogue, GatedMlp, MatmulOp, Rope, Rotation,
+    Rows, View,
 };
 
 use crate::arch::{FeedForward, Residual};
 use crate::config::RopeConfig;
-use crate::state::{Batch, Buffers, Part};
+use crate::state::{Buffers, Part};
 use crate::weights::{Block, Ffn, Input, Output, Weights};
 use crate::{Config, Error};
 
@@ -194,7 +195,7 @@ impl<B: Backend> Pass<'_, B> {
                     up: w_up,
                     down,
                     activation,
-                    width: f,
+                    d_ff: f,
                     accumulate,
                     scratch: [gate, up, hidden],
                 };

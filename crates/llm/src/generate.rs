@@ -25,7 +25,7 @@ pub struct GenerateOptions {
     /// The sampling chain.
     pub sampling: SamplingOptions,
     /// What the text must match.
-    pub grammar: Option<GrammarText>,
+    pub grammar: Option<GrammarSource>,
     /// Strings that end the text; they are not part of it.
     pub stop: Vec<String>,
     /// Most probable tokens to report at each step.
@@ -40,19 +40,6 @@ pub struct GenerateOptions {
     pub guidance: Option<Guidance>,
     /// What happens when the context is full.
     pub on_full: OnFull,
-}
-
-/// A grammar in one of the languages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GrammarText {
-    /// llama.cpp's GBNF.
-    Gbnf(String),
-    /// A JSON schema.
-    JsonSchema(String),
-    /// A regular expression that the whole text matches.
-    Regex(String),
-    /// `llguidance`'s dialect of Lark.
-    Lark(String),
 }
 
 /// Classifier-free guidance (Sanchez et al. 2023): away from what a negative prompt leads to.
@@ -343,7 +330,7 @@ impl<'a> Writer<'a> {
         let mut sampler = Sampler::new(&sampling, vocab_size, breakers)?;
         prompt.iter().for_each(|&token| sampler.accept(token));
         let grammar = match &options.grammar {
-            Some(text) => Some(Grammar::new(text.source(), model.token_table()?)?),
+            Some(source) => Some(Grammar::new(source, model.token_table()?)?),
             None => None,
         };
         let decoder = StreamDecoder::continuing(tokenizer);
@@ -434,17 +421,6 @@ impl<'a> Writer<'a> {
                 text += &self.filter.finish();
             }
             self.show(&text, on_event);
-        }
-    }
-}
-
-impl GrammarText {
-    fn source(&self) -> GrammarSource<'_> {
-        match self {
-            Self::Gbnf(text) => GrammarSource::Gbnf(text),
-            Self::JsonSchema(text) => GrammarSource::JsonSchema(text),
-            Self::Regex(text) => GrammarSource::Regex(text),
-            Self::Lark(text) => GrammarSource::Lark(text),
         }
     }
 }

@@ -45,14 +45,13 @@ pub use beam::{Beam, BeamOptions};
 pub use config::{Config, ExpertsConfig, RopeConfig, RopeScaling};
 pub use devices::{Devices, Split};
 pub use error::Error;
-pub use generate::{
-    Completion, Event, Finish, GenerateOptions, GrammarText, Guidance, OnFull, Timings,
-};
+pub use generate::{Completion, Event, Finish, GenerateOptions, Guidance, OnFull, Timings};
 pub use model::{Model, ModelSummary, PLAIN_STOP};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
 pub use placement::{Placement, layers_that_fit};
 pub use probabilities::{TokenProb, TokenProbs};
 pub use quantize::{file_type, quantize, quantized_dtype};
 pub use session::{Session, SessionOptions};
-pub use state::{Batch, State, StateOptions};
+pub use state::{State, StateOptions};
+pub use stonechat_nn::Batch;
 pub use vocabulary::tokenizer;

@@ -1,8 +1,8 @@
 //! Perplexity of a text, over the same windows as llama.cpp's `llama-perplexity`.
 
 use stonechat_nn::KvDType;
+use stonechat_nn::sample::log_sum_exp;
 
-use crate::probabilities::normalizer;
 use crate::{Batch, Devices, Error, Model, StateOptions};
 
 /// How a text is measured.
@@ -103,7 +103,7 @@ pub async fn perplexity<D: Devices>(
             for (index, &row) in outputs.iter().enumerate() {
                 model.read_logits(&state, index, &mut logits).await?;
                 let next = tokens[first + row + 1];
-                sums.add(f64::from(normalizer(&logits) - logits[next as usize]));
+                sums.add(f64::from(log_sum_exp(&logits) - logits[next as usize]));
             }
         }
         let value_so_far = sums.perplexity().0;

@@ -1,5 +1,7 @@
 //! Log-probabilities of tokens.
 
+use stonechat_nn::sample::log_sum_exp;
+
 /// A drawn token and the most probable ones, by the raw logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenProbs {
@@ -24,7 +26,7 @@ pub struct TokenProb {
 
 /// The log-probability of `token` and the `n` most probable tokens.
 pub(crate) fn token_probs(logits: &[f32], token: u32, n: usize) -> TokenProbs {
-    let total = normalizer(logits);
+    let total = log_sum_exp(logits);
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
     let n = n.min(order.len());
     let by_logit =
@@ -47,16 +49,9 @@ pub(crate) fn token_probs(logits: &[f32], token: u32, n: usize) -> TokenProbs {
 /// Classifier-free guidance: both become log-probabilities, and `logits` what lies `scale` times
 /// as far from `negative` as they did.
 pub(crate) fn guide(logits: &mut [f32], negative: &[f32], scale: f32) {
-    let (total, negative_total) = (normalizer(logits), normalizer(negative));
+    let (total, negative_total) = (log_sum_exp(logits), log_sum_exp(negative));
     for (logit, other) in logits.iter_mut().zip(negative) {
         let (with, without) = (*logit - total, *other - negative_total);
         *logit = without + scale * (with - without);
     }
-}
-
-/// `log Σ exp(logits)` in f64.
-pub(crate) fn normalizer(logits: &[f32]) -> f32 {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let total: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();
-    max + total.ln() as f32
 }

@@ -1,7 +1,7 @@
 //! KV pages and buffers of a model, made once; a step allocates nothing.
 
 use stonechat_nn::{
-    Backend, KvCache, KvDType, KvRow, KvShape, MAX_TOP_K, PAGE_LEN, QueryRow, Sequence,
+    Backend, Batch, KvCache, KvDType, KvRow, KvShape, MAX_TOP_K, PAGE_LEN, QueryRow, Sequence,
 };
 
 use crate::devices::Devices;
@@ -39,17 +39,6 @@ impl StateOptions {
             kv_dtype: KvDType::F16,
         }
     }
-}
-
-/// Tokens of any number of sequences: one that decodes, a prompt, or many users.
-#[derive(Debug, Clone, Copy)]
-pub struct Batch<'a> {
-    /// Token ids; tokens of one sequence are adjacent and in order.
-    pub tokens: &'a [u32],
-    /// Which sequence of the state each token continues.
-    pub sequences: &'a [usize],
-    /// Rows of `tokens` whose logits are wanted, ascending.
-    pub outputs: &'a [usize],
 }
 
 /// Everything of a model that changes.

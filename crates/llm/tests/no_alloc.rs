@@ -1,37 +1,18 @@
 //! A decode step allocates nothing: forward pass, logits and draw under a counting allocator.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use stonechat_formats::ModelFile;
 use stonechat_llm::{Batch, Devices, Model, Split, StateOptions};
 use stonechat_nn::sample::{DryBreakers, Sampler, SamplingOptions};
 use stonechat_nn::{Cpu, KvDType};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system allocator unchanged; counting touches no memory of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: `p` came from `System` through `alloc` above.
-        unsafe { System.dealloc(p, layout) }
-    }
-}
+use stonechat_testkit::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// Every kind of layer: dense, windowed, parallel, with experts, with biases for positions.
 const MODELS: [&str; 8] =
@@ -75,7 +56,7 @@ fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
     ready(model.forward(&mut state, batch)).unwrap();
     let mut token = 1;
     let mut round = || {
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = ALLOCATOR.count();
         for _ in 0..5 {
             let batch = Batch { tokens: &[token], sequences: &[0], outputs: &[0] };
             ready(model.forward(&mut state, batch)).unwrap();
@@ -87,7 +68,7 @@ fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
                 ready(model.read_top_k(&mut state, 1, k, &mut greatest)).unwrap();
             }
         }
-        ALLOCATIONS.load(Ordering::Relaxed) - before
+        ALLOCATOR.count() - before
     };
     (0..15).map(|_| round()).min().unwrap()
 }

@@ -7,10 +7,10 @@ use std::path::Path;
 use pollster::block_on;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
-    BeamOptions, Completion, Devices, Error, Event, Finish, GenerateOptions, GrammarText, Guidance,
-    Model, OnFull, PerplexityOptions, Session, SessionOptions, Split, perplexity,
+    BeamOptions, Completion, Devices, Error, Event, Finish, GenerateOptions, Guidance, Model,
+    OnFull, PerplexityOptions, Session, SessionOptions, Split, perplexity,
 };
-use stonechat_nn::sample::SamplingOptions;
+use stonechat_nn::sample::{GrammarSource, SamplingOptions};
 use stonechat_nn::{Cpu, KvDType};
 
 const PROMPT: [u32; 12] = [0, 43, 51, 3, 52, 31, 33, 41, 19, 62, 5, 19];
@@ -325,13 +325,13 @@ fn a_grammar_rules_the_text() {
     let all = model.tokenizer().decode(&(0..64).collect::<Vec<_>>());
     let letter = all.chars().find(char::is_ascii_alphanumeric).unwrap();
     let grammar =
-        Some(GrammarText::Gbnf(format!("root ::= \"{letter}\" \"{letter}\" \"{letter}\"")));
+        Some(GrammarSource::Gbnf(format!("root ::= \"{letter}\" \"{letter}\" \"{letter}\"")));
     let mut ruled = GenerateOptions { grammar, ..greedy(20) };
     ruled.ignore_eos = false;
     let text = generate(&mut session, &PROMPT, &ruled);
     assert_eq!(text.text, letter.to_string().repeat(3));
     assert!(matches!(text.finish, Finish::GrammarEnd | Finish::EndOfText), "{:?}", text.finish);
-    ruled.grammar = Some(GrammarText::Gbnf("root ::= (".to_owned()));
+    ruled.grammar = Some(GrammarSource::Gbnf("root ::= (".to_owned()));
     let error = block_on(session.generate(&PROMPT, &ruled, &mut |_| ControlFlow::Continue(())));
     assert!(error.is_err());
 }

@@ -1,9 +1,11 @@
-//! The op vocabulary: what a device must be able to do for a model to run on it.
+//! The op vocabulary: a device runs a model if it implements [`Backend`].
 //!
-//! Every op has a contract (shapes, what is read and written), an f64 reference in
-//! `stonechat-testkit` and one conformance suite that runs on every backend and ISA. Ops enqueue
-//! work; only [`Backend::read`] waits for it, and it is async so that a browser is never blocked.
-//! Shapes are the caller's duty: an op panics on a mismatch, it never reads out of bounds.
+//! Every op has a contract (formula, shapes), an f64 reference in `stonechat-testkit` and one
+//! conformance suite that runs on every backend and ISA. Ops enqueue work; only [`Backend::read`] and
+//! [`Backend::kv_read_page`] wait for it, and they are async so that a browser is never blocked.
+//! Shapes are the caller's duty: an op panics on a mismatch and never reads out of bounds.
+//!
+//! Matrices are row-major. Shape letters: see the crate root.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -18,20 +20,21 @@ use stonechat_compute::{DType, SharedBytes};
 
 use crate::{Error, Linear};
 
-/// Most values of a row that [`Backend::top_k`] finds.
+/// Largest `k` of [`Backend::top_k`].
 pub const MAX_TOP_K: usize = 128;
-/// Most columns of a row that it searches: f32 holds all of their numbers.
+/// Most columns of a row of [`Backend::top_k`]: an f32 represents every column index below it exactly.
 pub const MAX_TOP_K_COLS: usize = 1 << 24;
 
-/// Numbers of rows to [warm_up](Backend::warm_up) passes of up to `most` with: devices choose kernels by powers of two.
-pub fn warmup_batch_sizes(most: usize) -> impl Iterator<Item = usize> {
-    (0..usize::BITS).map(|power| 1 << power).take_while(move |&n| n < most).chain([most])
+/// Batch sizes for [`Backend::warm_up`]: the powers of two below `max_rows`, by which devices select kernels, and
+/// `max_rows`.
+pub fn warmup_batch_sizes(max_rows: usize) -> impl Iterator<Item = usize> {
+    (0..usize::BITS).map(|power| 1 << power).take_while(move |&n| n < max_rows).chain([max_rows])
 }
 
-/// `rows × cols` values of a device buffer: row `r` starts at `offset + r * stride`.
+/// Strided matrix in a device buffer: element `[r, c]` is value `offset + r * stride + c`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
-    /// Index of the first value.
+    /// Index of element `[0, 0]`.
     pub offset: usize,
     /// Number of rows.
     pub rows: usize,
@@ -70,25 +73,25 @@ impl Rows {
         Self { offset: self.offset + from * self.stride, rows, ..self }
     }
 
-    /// One past the last index that is touched; 0 when there is nothing.
+    /// One past the index of the last element; 0 without rows.
     #[must_use]
     pub fn end(self) -> usize {
         if self.rows == 0 { 0 } else { self.offset + (self.rows - 1) * self.stride + self.cols }
     }
 
-    /// Whether the rows follow each other without gaps.
+    /// Whether there are no gaps between the rows.
     #[must_use]
     pub fn is_packed(self) -> bool {
         self.stride == self.cols || self.rows <= 1
     }
 }
 
-/// A readable matrix in a buffer.
+/// A read-only matrix in a buffer.
 #[derive(Debug)]
 pub struct View<'a, B: Backend> {
     /// The buffer.
     pub buffer: &'a B::Buffer,
-    /// Where in the buffer.
+    /// Layout in the buffer.
     pub rows: Rows,
 }
 
@@ -114,33 +117,32 @@ impl<'a, B: Backend> View<'a, B> {
     }
 }
 
-/// What happens to a matmul's or convolution's result before it is stored:
-/// `y = act(x·Wᵀ + bias)`, added to what `y` held when `accumulate` is set.
+/// Epilogue of a matmul or convolution: `y = act(x·Wᵀ + bias)`, or `y += act(x·Wᵀ + bias)`.
 #[derive(Debug)]
 pub struct Epilogue<'a, B: Backend> {
     /// `[N]`, added to every row.
     pub bias: Option<&'a B::Buffer>,
     /// Applied after the bias.
     pub activation: Activation,
-    /// Whether the result is added to the output (a residual connection) or replaces it.
+    /// Adds to the output (a residual connection) instead of replacing it.
     pub accumulate: bool,
 }
 
-/// One of the matrix products of an input.
+/// One matmul of [`Backend::matmul`], which takes several of the same input.
 #[derive(Debug)]
 pub struct MatmulOp<'a, B: Backend> {
     /// Packed `[T, N]`.
     pub out: &'a mut B::Buffer,
     /// `[N, K]`.
     pub w: &'a B::Matrix,
-    /// What happens to the result.
+    /// Bias, activation, accumulation.
     pub epilogue: Epilogue<'a, B>,
-    /// Weight of the matmul that is the sole reader of `out`, if there is one: a backend may then store `out` only in the
-    /// form in which that matmul reads it.
+    /// Weight of the matmul that is the sole reader of `out`, if there is one. A hint for the output layout: a backend
+    /// may store `out` only as that matmul's quantized activations.
     pub consumer: Option<&'a B::Matrix>,
 }
 
-/// A weight matrix as a file holds it.
+/// A weight matrix `[N, K]` in a file's format.
 #[derive(Debug, Clone, Copy)]
 pub struct MatrixSource<'a> {
     /// Name for error messages.
@@ -151,17 +153,17 @@ pub struct MatrixSource<'a> {
     pub cols: usize,
     /// Type of the stored values.
     pub dtype: DType,
-    /// `rows` consecutive rows; any alignment. A backend keeps them, or copies them and releases each few
-    /// MB as it goes ([`SharedBytes::release`]).
+    /// `rows` consecutive rows; any alignment. A backend keeps a reference, or copies them and releases the source in
+    /// chunks of a few MB ([`SharedBytes::release`]).
     pub bytes: &'a SharedBytes,
 }
 
 /// Geometry of a KV pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
-    /// Layers; each has its own pages.
+    /// Layers. A page id stands for one page in each of them.
     pub n_layers: usize,
-    /// Pages of a layer.
+    /// Pages per layer.
     pub n_pages: usize,
     /// KV heads `G`.
     pub n_kv_heads: usize,
@@ -172,7 +174,7 @@ pub struct KvShape {
 }
 
 impl KvShape {
-    /// Bytes of the pool.
+    /// Bytes of the whole pool.
     #[must_use]
     pub fn bytes(self) -> u64 {
         let Self { n_layers, n_pages, .. } = self;
@@ -191,37 +193,36 @@ impl KvShape {
 pub struct Attention<'a, B: Backend> {
     /// `[T, H*C]`.
     pub q: View<'a, B>,
-    /// Pool that holds the keys and values.
+    /// Pool of keys and values.
     pub kv: &'a B::Kv,
     /// Layer of the pool.
     pub layer: usize,
-    /// Query heads `H`, a multiple of the pool's KV heads.
+    /// Query heads `H`, a multiple of the KV heads `G`; head `h` reads KV head `h / (H / G)`.
     pub n_heads: usize,
     /// Factor of the scores, usually `1/sqrt(C)`.
     pub scale: f32,
-    /// Scores become `cap * tanh(score / cap)` before masking (Gemma 2).
+    /// Soft cap: `cap * tanh(score / cap)`, before masking (Gemma 2).
     pub soft_cap: Option<f32>,
-    /// `[H]`: `ALiBi` slopes; `slope * (pos_k - pos_q)` is added to a score, where the query stands
-    /// at its last visible position.
+    /// `[H]`: `ALiBi` slopes. Adds `slope * (pos_k - pos_q)` to a score, `pos_q = kv_len - 1`.
     pub slopes: Option<&'a B::Buffer>,
-    /// `[H]`: a logit of each head that takes part in the softmax and has no value (gpt-oss).
+    /// `[H]`: attention sinks, an extra logit per head in the softmax's denominator (gpt-oss).
     pub sinks: Option<&'a B::Buffer>,
-    /// One entry a query row; rows of one sequence are adjacent.
+    /// Pages and visible positions of each query row, `[T]`; rows of one sequence are adjacent.
     pub rows: &'a [QueryRow],
-    /// The page lists of all sequences; each row says where its own begins.
+    /// Page ids of all sequences, concatenated; [`QueryRow::first_page`] indexes it.
     pub page_table: &'a [u32],
-    /// Precision of the factors in blocks of many rows.
+    /// Precision of the factors of `Q·Kᵀ` and `P·V` in prefill.
     pub precision: Precision,
 }
 
 /// Arguments of [`Backend::embed`].
 #[derive(Debug)]
 pub struct Embed<'a, B: Backend> {
-    /// `[T]` token ids.
+    /// Token ids, `[T]`.
     pub tokens: &'a [u32],
     /// Factor of the table's rows.
     pub scale: f32,
-    /// Learned positions `[n_ctx, D]` and the row of each token, added after scaling.
+    /// Learned position embeddings `[n_ctx, D]` and the position of each token, `[T]`; added after scaling.
     pub positions: Option<(&'a B::Buffer, &'a [u32])>,
 }
 
@@ -230,25 +231,25 @@ pub struct Embed<'a, B: Backend> {
 pub struct Rope<'a, B: Backend> {
     /// Width of a head `C`.
     pub head_dim: usize,
-    /// RMS norm of every head before the rotation: weight `[C]` and epsilon (Qwen 3, Gemma 3).
+    /// QK norm, the RMS norm of every head before the rotation: weight `[C]` and epsilon (Qwen 3, Gemma 3).
     pub norm: Option<(&'a B::Buffer, f32)>,
-    /// The rotation of each row; none leaves the heads as the norm made them.
+    /// Rotation after the norm; `None` only norms.
     pub rotation: Option<Rotation<'a, B>>,
 }
 
 /// Angles of a rotary embedding.
 #[derive(Debug)]
 pub struct Rotation<'a, B: Backend> {
-    /// `[T, R]`: `R/2` cosines then `R/2` sines a row, scaled by the model's factor if it has one.
-    /// The first `R` of the `C` channels of a head are rotated, the others stay.
+    /// `[T, R]`: `R/2` cosines, then `R/2` sines per row, times the model's `mscale` if it has one.
+    /// Only the first `R` of the `C` channels of a head are rotated.
     pub cos_sin: &'a B::Buffer,
-    /// `R`, even.
+    /// Rotated channels `R`, even.
     pub n_rot: usize,
-    /// Which channels form a pair.
+    /// Pairing of the channels: adjacent (GPT-J) or `(i, i + R/2)` (GPT-NeoX).
     pub pairs: RopePairs,
 }
 
-/// Weights of a layer's experts, stacked: expert `e` is the rows `e * N .. (e + 1) * N`.
+/// Expert weights of a mixture-of-experts (`MoE`) layer, stacked: expert `e` is rows `e * N .. (e + 1) * N`.
 #[derive(Debug)]
 pub struct Experts<B: Backend> {
     /// `[E * F, D]`.
@@ -265,43 +266,42 @@ pub struct Experts<B: Backend> {
     pub down_bias: Option<B::Buffer>,
     /// Experts `E`.
     pub n_experts: usize,
-    /// Experts of a token.
+    /// Experts per token (top-k).
     pub n_used: usize,
-    /// How router logits become weights.
+    /// Weights of the routed experts.
     pub routing: Routing,
-    /// Between gate and up.
+    /// Combines gate and up.
     pub activation: GatedActivation,
 }
 
-/// How router logits become the weights of the chosen experts. The `n_used` largest logits are
-/// chosen; of equals the lower expert.
+/// Weights of the routed experts, from the router logits. The `n_used` largest logits are routed to; of equal ones
+/// that of the lower expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routing {
-    /// Softmax over all experts; the chosen weights keep what that gives them (Mixtral-like
-    /// without renormalisation).
+    /// Softmax over all experts, not renormalized over the top-k.
     Softmax,
-    /// Softmax over all experts, the chosen weights divided by their sum; equal to a softmax over
-    /// the chosen logits (Qwen 3, gpt-oss).
+    /// Softmax over all experts, renormalized over the top-k, which equals a softmax over the top-k logits
+    /// (Mixtral, Qwen 3, gpt-oss).
     NormalizedTopK,
 }
 
-/// What taking weights over, and getting ready to use them, has cost. Reading the file is part of it, where that was not done before.
+/// Bytes and time of loading weights and compiling kernels. Times include page faults of the mapped file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoadStats {
-    /// Bytes that were rearranged.
+    /// Bytes repacked into panels.
     pub repacked_bytes: u64,
-    /// Time that took.
-    pub repacking: Duration,
-    /// Bytes that were copied as they are, here or by the model that put them together.
+    /// Time spent on repacking.
+    pub repack_time: Duration,
+    /// Bytes copied unchanged, by the backend or by the model that joined tensors.
     pub copied_bytes: u64,
-    /// Time that took here.
-    pub copying: Duration,
-    /// Kernels that were compiled.
-    pub kernels: u64,
-    /// Time that took.
-    pub compiling: Duration,
-    /// Bytes that stayed in a file's map.
-    pub kept_bytes: u64,
+    /// Time the backend spent on copying.
+    pub copy_time: Duration,
+    /// Kernels compiled.
+    pub compiled_kernels: u64,
+    /// Time spent on compiling.
+    pub compile_time: Duration,
+    /// Bytes used from the memory-mapped file.
+    pub mapped_bytes: u64,
 }
 
 impl Add for LoadStats {
@@ -310,17 +310,17 @@ impl Add for LoadStats {
     fn add(self, other: Self) -> Self {
         Self {
             repacked_bytes: self.repacked_bytes + other.repacked_bytes,
-            repacking: self.repacking + other.repacking,
+            repack_time: self.repack_time + other.repack_time,
             copied_bytes: self.copied_bytes + other.copied_bytes,
-            copying: self.copying + other.copying,
-            kept_bytes: self.kept_bytes + other.kept_bytes,
-            kernels: self.kernels + other.kernels,
-            compiling: self.compiling + other.compiling,
+            copy_time: self.copy_time + other.copy_time,
+            mapped_bytes: self.mapped_bytes + other.mapped_bytes,
+            compiled_kernels: self.compiled_kernels + other.compiled_kernels,
+            compile_time: self.compile_time + other.compile_time,
         }
     }
 }
 
-/// A feed-forward network with a gate, an argument of [`Backend::gated_mlp`].
+/// A gated MLP (`SwiGLU`, `GeGLU`), the argument of [`Backend::gated_mlp`].
 #[derive(Debug)]
 pub struct GatedMlp<'a, B: Backend> {
     /// `[F, D]`.
@@ -329,23 +329,26 @@ pub struct GatedMlp<'a, B: Backend> {
     pub up: &'a Linear<B>,
     /// `[D, F]`.
     pub down: &'a Linear<B>,
-    /// Between gate and up.
+    /// Combines gate and up.
     pub activation: GatedActivation,
-    /// `F`.
-    pub width: usize,
-    /// Whether the result is added to the output or replaces it.
+    /// Intermediate width `F`.
+    pub d_ff: usize,
+    /// Adds to the output instead of replacing it.
     pub accumulate: bool,
-    /// `[T, F]` each: room for what lies between, with any content afterwards.
+    /// Scratch for gate, up and their combination, `[T, F]` each; contents are unspecified afterwards.
     pub scratch: [&'a mut B::Buffer; 3],
 }
 
-/// A device and its ops. Values are f32 unless said otherwise.
+/// A device and its ops. Values are f32 unless stated otherwise.
+///
+/// # Panics
+/// Every op panics if shapes do not fit.
 pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// f32 values on the device.
     type Buffer: Debug + Send + Sync;
-    /// An immutable weight matrix in the layout that the kernels stream.
+    /// An immutable weight matrix in the layout of the kernels.
     type Matrix: Debug + Send + Sync;
-    /// Pages of keys and values, see [`KvCache`](crate::KvCache).
+    /// KV pages of all layers, see [`KvCache`](crate::KvCache).
     type Kv: Debug + Send + Sync;
 
     /// Name for messages, for example `cpu`.
@@ -354,23 +357,23 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// Names of the kernels and device in use, for logs and benchmarks.
     fn describe(&self) -> String;
 
-    /// What weights have cost so far; nothing where a device does not count it.
+    /// Cost of loading so far; zeros if the device does not count it.
     fn load_stats(&self) -> LoadStats {
         LoadStats::default()
     }
 
-    /// The device's memory, of which other programs may have a part; none where it does not say or has none of its own.
+    /// Memory of the device in bytes, in use or not; `None` if it is unknown or shared with the host.
     fn total_memory_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// The type that weights of `dtype` have here: their own, unless no kernel reads that.
+    /// Type in which weights of `dtype` are stored: `dtype`, unless no kernel reads it.
     fn stored_dtype(&self, dtype: DType) -> DType {
         dtype
     }
 
-    /// Devices for up to `n` passes at the same time over weights of this one, of which each has its
-    /// share; one where the device does one pass after the other.
+    /// Splits the device into at most `n` that share its weights and run passes concurrently; one if the device runs
+    /// passes one by one.
     ///
     /// # Errors
     /// If threads cannot be started.
@@ -379,18 +382,17 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         Ok(vec![self.clone()])
     }
 
-    /// Lets a device that has kernels to compile or memory to find do so for what `ops` enqueues, which is then
-    /// forgotten instead of run. A device that has not calls nothing.
+    /// Warms up: compiles the kernels and allocates the memory of the ops that `ops` enqueues, which are dropped instead
+    /// of run. A device without kernels to compile does not call `ops`.
     ///
     /// # Errors
-    /// What `ops` returns, and what the device lacks for it.
+    /// Those of `ops`, and those of the device.
     fn warm_up<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let _ = ops;
         Ok(())
     }
 
-    /// Calls `task`, which works on the host, for each item; on several threads where the device has
-    /// some.
+    /// Calls `task` on the host for each item, on the device's host threads if it has any.
     fn for_each<T: Send>(&self, items: &mut [T], task: impl Fn(&mut T) + Sync) {
         items.iter_mut().for_each(task);
     }
@@ -401,22 +403,23 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// [`Error::OutOfMemory`].
     fn alloc(&self, len: usize) -> Result<Self::Buffer, Error>;
 
-    /// A weight matrix on the device, in the layout that it wants.
+    /// Loads a weight matrix, repacked for the kernels if that pays.
     ///
     /// # Errors
-    /// If the type has no kernel here or the bytes do not fit the shape.
+    /// [`Error::UnsupportedWeight`] if the type has no kernel, [`Error::WeightSize`] if the bytes do not fit the shape,
+    /// [`Error::OutOfMemory`].
     fn matrix(&self, source: MatrixSource<'_>) -> Result<Self::Matrix, Error>;
 
-    /// An empty KV pool.
+    /// A KV pool with unspecified contents.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// If there is no memory for it, or [`Error::Unsupported`] if attention has no kernel for the shape.
     fn kv(&self, shape: KvShape) -> Result<Self::Kv, Error>;
 
-    /// Copies `values` to `dst[offset..]`.
+    /// `dst[offset + i] = values[i]`.
     fn write(&self, dst: &mut Self::Buffer, offset: usize, values: &[f32]);
 
-    /// Copies `src[offset .. offset + out.len()]` to `out` once all earlier ops are done.
+    /// `out[i] = src[offset + i]`, after all earlier ops. Resolves to an error if the device failed in one of them.
     fn read(
         &self,
         src: &Self::Buffer,
@@ -424,13 +427,18 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         out: &mut [f32],
     ) -> impl Future<Output = Result<(), Error>>;
 
-    /// Copies the rows of `src` one after the other to `dst[offset..]`.
+    /// Packs the rows of `src`: `dst[offset + r * cols + c] = src[r, c]`.
     fn copy(&self, dst: &mut Self::Buffer, offset: usize, src: View<'_, Self>);
 
-    /// `out[t] = scale * table[tokens[t]] + positions[pos[t]]`, `[T, D]`.
+    /// Token embedding: `out[t] = scale * table[tokens[t]] + positions[pos[t]]`.
+    ///
+    /// Shapes: `table` = `[V, D]`, `out` packed `[T, D]`.
     fn embed(&self, out: &mut Self::Buffer, table: &Self::Matrix, args: Embed<'_, Self>);
 
-    /// `out[t] = (x[t] - mean) / sqrt(var + eps) * weight + bias`, `x` and `out` `[T, D]`.
+    /// Layer norm: `out[t] = (x[t] - mean(x[t])) / sqrt(var(x[t]) + eps) * weight + bias`, `var` the mean squared
+    /// deviation.
+    ///
+    /// Shapes: `x` = `[T, D]`, `out` packed `[T, D]`, `weight` and `bias` = `[D]`.
     fn layer_norm(
         &self,
         out: &mut Self::Buffer,
@@ -440,8 +448,9 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         eps: f32,
     );
 
-    /// `y[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight`, `x` and `out` `[T, D]`; `y` is added to
-    /// what `out` held when `accumulate` is set, else it replaces it.
+    /// RMS norm: `out[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight`, or `out[t] += …` with `accumulate`.
+    ///
+    /// Shapes: `x` = `[T, D]`, `out` packed `[T, D]`, `weight` = `[D]`.
     fn rms_norm(
         &self,
         out: &mut Self::Buffer,
@@ -451,10 +460,15 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         accumulate: bool,
     );
 
-    /// Norms and rotates the heads of `rows` (`[T, H*C]`) of `x` in place.
+    /// Rotary embedding in place, after an optional RMS norm of each head: a pair `(u, v)` of channels becomes
+    /// `(u cos - v sin, u sin + v cos)`.
+    ///
+    /// Shapes: `rows` of `x` = `[T, H*C]`. Source: Su et al. 2021, eq. 34.
     fn rope(&self, x: &mut Self::Buffer, rows: Rows, args: Rope<'_, Self>);
 
-    /// `out[t] = act(gate[t]) * up[t]`, all `[T, F]`, `out` packed; see [`GatedActivation`].
+    /// Gated activation: `out[t, f] = act(gate[t, f]) * up[t, f]`, see [`GatedActivation`].
+    ///
+    /// Shapes: `gate` and `up` = `[T, F]`, `out` packed `[T, F]`.
     fn gated(
         &self,
         out: &mut Self::Buffer,
@@ -463,20 +477,23 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         activation: GatedActivation,
     );
 
-    /// `out[t] = down · gated(gate · x[t], up · x[t])`, `x` and `out` `[T, D]`, `out` packed. A device whose
-    /// kernels multiply other numbers than f32 need not write those between.
-    fn gated_mlp(&self, out: &mut Self::Buffer, x: View<'_, Self>, network: GatedMlp<'_, Self>) {
-        let GatedMlp { activation, width, scratch: [gate, up, hidden], .. } = network;
+    /// Gated MLP: `out[t] = down · (act(gate · x[t]) * (up · x[t]))`, or `out[t] += …`.
+    ///
+    /// Shapes: `x` = `[T, D]`, `out` packed `[T, D]`. A device may fuse the three matmuls and leave the scratch buffers
+    /// unwritten; the default runs them as separate ops.
+    fn gated_mlp(&self, out: &mut Self::Buffer, x: View<'_, Self>, mlp: GatedMlp<'_, Self>) {
+        let GatedMlp { activation, d_ff, scratch: [gate, up, hidden], .. } = mlp;
         let t = x.rows.rows;
-        self.matmul(x, [network.gate.matmul_op(gate), network.up.matmul_op(up)]);
-        let both = [gate, up].map(|buffer| View::packed(buffer, t, width));
+        self.matmul(x, [mlp.gate.matmul_op(gate), mlp.up.matmul_op(up)]);
+        let both = [gate, up].map(|buffer| View::packed(buffer, t, d_ff));
         self.gated(hidden, both[0], both[1], activation);
-        network.down.forward_into(self, out, View::packed(hidden, t, width), network.accumulate);
+        mlp.down.forward_into(self, out, View::packed(hidden, t, d_ff), mlp.accumulate);
     }
 
-    /// A mixture of experts:
-    /// `out[t] += Σ_chosen weight * (down · gated(gate · x[t], up · x[t]))`, `x` and `out`
-    /// `[T, D]`, `logits` `[T, E]` of the router.
+    /// Mixture of experts (`MoE`): `out[t] += Σ_e weight[t, e] * mlp_e(x[t])` over the top-k experts `e` of row `t`, `mlp_e` a
+    /// gated MLP.
+    ///
+    /// Shapes: `x` = `[T, D]`, router `logits` = `[T, E]`, `out` packed `[T, D]`.
     fn moe(
         &self,
         out: &mut Self::Buffer,
@@ -485,12 +502,16 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         experts: &Experts<Self>,
     );
 
-    /// For each product `out[t, n] = Σ_k x[t, k] w[n, k]` with its epilogue. What the products share,
-    /// such as rounding `x` to what a kernel multiplies, is done once.
-    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [MatmulOp<'_, Self>; N]);
+    /// Matmuls of one input: `out[t, n] = Σ_k x[t, k] w[n, k]` with its epilogue, for each of `ops`. `x` is quantized at
+    /// most once for all of them.
+    ///
+    /// Shapes: `x` = `[T, K]`; `w` = `[N, K]` and `out` packed `[T, N]` of each op.
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, ops: [MatmulOp<'_, Self>; N]);
 
-    /// Convolution over time with kernel 3 and padding 1: `w` is `[C_out, 3 * C_in]`, tap-major
-    /// (`w[o, tap * C_in + i]`), `x` packed `[T, C_in]`, `out` packed `[ceil(T / stride), C_out]`.
+    /// Convolution over time with kernel size 3 and padding 1:
+    /// `out[t, o] = Σ_{tap,i} x[t * stride + tap - 1, i] w[o, tap * C_in + i]` with the epilogue.
+    ///
+    /// Shapes: `x` packed `[T, C_in]`, `w` = `[C_out, 3 * C_in]`, `out` packed `[ceil(T / stride), C_out]`.
     fn conv1d(
         &self,
         out: &mut Self::Buffer,
@@ -500,13 +521,15 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         epilogue: Epilogue<'_, Self>,
     );
 
-    /// The `k` greatest values of every row of `x`, `[T, V]`, in descending order, and where they stand: row `t` of
-    /// `out`, packed `[T, 2k]`, gets the values and then the numbers of their columns. Of equals that of the lower
-    /// column comes first; NaN counts as −∞ and +∞ as the greatest finite value. `k` is 1 to
-    /// [`MAX_TOP_K`] and at most `V`, `V` at most [`MAX_TOP_K_COLS`].
+    /// Top-k of every row: row `t` of `out` holds the `k` largest values of `x[t]` in descending order, then their
+    /// column indices as f32. Equal values are ordered by ascending column; NaN counts as −∞, +∞ as `f32::MAX`.
+    ///
+    /// Shapes: `x` = `[T, V]`, `out` packed `[T, 2k]`; `1 <= k <= min(V, MAX_TOP_K)`, `V <= MAX_TOP_K_COLS`.
     fn top_k(&self, out: &mut Self::Buffer, x: View<'_, Self>, k: usize);
 
-    /// Stores `k[t]` and `v[t]` (`[T, G*C]`) at `rows[t]` of `layer`.
+    /// Writes `k[t]` and `v[t]` to position `rows[t]` of `layer`, rounded to the pool's element type.
+    ///
+    /// Shapes: `k` and `v` = `[T, G*C]`.
     fn kv_write(
         &self,
         kv: &mut Self::Kv,
@@ -519,8 +542,8 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// Copies page `src` to page `dst` in every layer.
     fn kv_copy_page(&self, kv: &mut Self::Kv, src: u32, dst: u32);
 
-    /// Appends what page `page` holds in every layer to `out`, once all earlier ops are done: bytes
-    /// for [`kv_write_page`](Self::kv_write_page) of a pool of the same shape.
+    /// Appends the bytes of page `page` of every layer to `out`, after all earlier ops. The format is that of
+    /// [`kv_write_page`](Self::kv_write_page) for a pool of the same shape and backend.
     fn kv_read_page(
         &self,
         kv: &Self::Kv,
@@ -528,13 +551,15 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         out: &mut Vec<u8>,
     ) -> impl Future<Output = Result<(), Error>>;
 
-    /// Replaces what page `page` holds in every layer.
+    /// Replaces page `page` of every layer by the bytes of [`kv_read_page`](Self::kv_read_page).
     ///
     /// # Errors
-    /// [`Error::KvPage`] if the bytes are not those of a page of this pool.
+    /// [`Error::KvPage`] if `bytes` has not the length of a page in every layer.
     fn kv_write_page(&self, kv: &mut Self::Kv, page: u32, bytes: &[u8]) -> Result<(), Error>;
 
-    /// Softmax attention of every query row over the positions `kv_start .. kv_len` of its pages;
-    /// `out` is packed `[T, H*C]`.
+    /// Paged attention: `out[t, h] = Σ_p softmax_p(scale * q[t, h] · k[p, g]) * v[p, g]` over positions
+    /// `kv_start .. kv_len` of the row's pages, `g = h / (H / G)`; soft cap, slopes and sinks as in [`Attention`].
+    ///
+    /// Shapes: `q` = `[T, H*C]`, `out` packed `[T, H*C]`.
     fn attention(&self, out: &mut Self::Buffer, args: Attention<'_, Self>);
 }

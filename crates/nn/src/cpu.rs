@@ -1,7 +1,14 @@
-//! The op vocabulary on this machine's SIMD.
+//! The CPU backend: maps every op to the kernels of `stonechat-compute` and `stonechat-quant`.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `cpu/weights.rs` | [`CpuMatrix`]: loading, repacking, row ranges |
+//! | `cpu/gated_mlp.rs` | gated MLP, fused for panels |
+//! | `cpu/moe.rs` | mixture of experts, tokens grouped by expert |
+//! | `cpu/profile.rs` | time per op |
 
+mod gated_mlp;
 mod moe;
-mod network;
 mod profile;
 mod weights;
 
@@ -15,7 +22,7 @@ use stonechat_compute::cpu::{
 use stonechat_compute::{AlignedVec, Isa, ThreadTeam};
 use stonechat_quant::{ActivationBuffer, PackedProduct, matmul_packed};
 
-use self::network::Network;
+use self::gated_mlp::MlpWeights;
 pub use self::profile::OpTime;
 use self::profile::Profile;
 use self::weights::Weights;
@@ -25,29 +32,29 @@ use crate::{
     Linear, LoadStats, MatmulOp, MatrixSource, Rope, Rows, View,
 };
 
-/// Rows of activations up to which a quantized matrix that was not rearranged is multiplied by integer
-/// dot products; beyond, each of its rows is dequantized once and used for all of them.
-const MAX_INTEGER_ROWS: usize = 16;
+/// Most rows of activations for which a quantized matrix that is not repacked is multiplied by int8 dot products. With
+/// more rows, each row of weights is dequantized once and multiplied in f32.
+const MAX_INT_DOT_ROWS: usize = 16;
 
-/// Values that a thread copies to the host at a time: more than the logits of a token.
+/// Values per task of a parallel [`Backend::read`]: more than the logits of a token, which one thread copies.
 const READ_LEN: usize = 1 << 18;
 
 /// The CPU backend: an instruction set and a thread team.
 #[derive(Debug, Clone)]
 pub struct Cpu {
     device: stonechat_compute::Cpu,
-    /// Quantized activations of the matmul in flight; ops of one backend run one after the other.
+    /// Quantized input of the current matmul; the lock serializes ops of one backend.
     activations: Arc<Mutex<ActivationBuffer>>,
-    /// Those inside the feed-forward network in flight.
+    /// Quantized intermediate activations of the current gated MLP.
     hidden: Arc<Mutex<ActivationBuffer>>,
-    /// Memory of the mixture of experts in flight.
+    /// Scratch of the current `MoE`.
     moe: Arc<Mutex<moe::Scratch>>,
-    /// What a search in flight has found.
-    ranked: Arc<Mutex<Vec<TopKEntry>>>,
+    /// Scratch of the current top-k.
+    top_k_scratch: Arc<Mutex<Vec<TopKEntry>>>,
     repack: Repack,
-    /// Of all weights so far.
+    /// Shared by clones and by the parts of [`Backend::divide`].
     load_stats: Arc<Mutex<LoadStats>>,
-    /// Of ops, if they are timed.
+    /// Time per op, if enabled.
     profile: Option<Arc<Profile>>,
 }
 
@@ -60,7 +67,7 @@ impl Cpu {
         Ok(Self::with_device(stonechat_compute::Cpu::new(n_threads)?))
     }
 
-    /// A chosen instruction set and thread team.
+    /// A backend with the given instruction set and thread team.
     #[must_use]
     pub fn with_device(device: stonechat_compute::Cpu) -> Self {
         Self {
@@ -68,14 +75,14 @@ impl Cpu {
             activations: Arc::default(),
             hidden: Arc::default(),
             moe: Arc::default(),
-            ranked: Arc::default(),
+            top_k_scratch: Arc::default(),
             repack: Repack::default(),
             load_stats: Arc::default(),
             profile: None,
         }
     }
 
-    /// Whether weights that are loaded from now on are rearranged.
+    /// Sets whether weights are repacked when they are loaded.
     #[must_use]
     pub fn with_repack(self, repack: Repack) -> Self {
         Self { repack, ..self }
@@ -93,23 +100,30 @@ impl Cpu {
         &self.device
     }
 
-    /// Products of one input, which is quantized at most once; all with panels are one loop.
-    fn products<const N: usize>(
+    /// Matmuls of `x`, `[M, K]`, which is quantized at most once. Those with panels share one parallel loop.
+    ///
+    /// ```text
+    /// storage of w      M <= MAX_INT_DOT_ROWS      M > MAX_INT_DOT_ROWS
+    /// f32, f16, bf16    matmul                     matmul
+    /// blocks of a file  int8 dot products          dequantize a row, f32
+    /// panels            matmul_packed              matmul_packed
+    /// ```
+    fn matmul_all<const N: usize>(
         &self,
         x: MatRef<'_>,
-        products: [(MatMut<'_>, Weights<'_>, cpu::Epilogue<'_>); N],
+        ops: [(MatMut<'_>, Weights<'_>, cpu::Epilogue<'_>); N],
     ) {
-        let needs_integers = products.iter().any(|(_, w, _)| w.takes_integers(x.rows));
-        let integers = needs_integers.then(|| self.quantize(x));
+        let needs_quantized = ops.iter().any(|(_, w, _)| w.quantizes_activations(x.rows));
+        let quantized = needs_quantized.then(|| self.quantize(x));
         let device = &self.device;
         let mut packed = [const { None }; N];
-        for ((out, w, epilogue), packed) in products.into_iter().zip(&mut packed) {
-            match (w, &integers) {
+        for ((out, w, epilogue), packed) in ops.into_iter().zip(&mut packed) {
+            match (w, &quantized) {
                 (Weights::Dense(w), _) => matmul(device, out, x, w, epilogue),
                 (Weights::Packed(w, start, end), _) => {
                     *packed = Some(PackedProduct { out, w, rows: start..end, epilogue });
                 }
-                (Weights::Quant(w), Some(x)) if x.rows() <= MAX_INTEGER_ROWS => {
+                (Weights::Quant(w), Some(x)) if x.rows() <= MAX_INT_DOT_ROWS => {
                     stonechat_quant::matmul(device, out, x, w, epilogue);
                 }
                 (Weights::Quant(w), _) => {
@@ -120,18 +134,18 @@ impl Cpu {
                 }
             }
         }
-        if let Some(x) = &integers {
+        if let Some(x) = &quantized {
             matmul_packed(device, x, packed);
         }
     }
 
-    /// The rows of `x` as integers, until the guard is dropped.
+    /// Quantizes the rows of `x`. The activations are valid until the guard is dropped.
     fn quantize(&self, x: MatRef<'_>) -> MutexGuard<'_, ActivationBuffer> {
         let mut activations = self.activations.lock().unwrap_or_else(PoisonError::into_inner);
-        if x.rows <= MAX_INTEGER_ROWS {
+        if x.rows <= MAX_INT_DOT_ROWS {
             activations.quantize(&self.device, x);
         } else {
-            // Weights that are no panels do not take integers of so many rows.
+            // Only panels are multiplied with so many quantized rows.
             activations.prepare(&self.device, x);
         }
         activations
@@ -147,8 +161,12 @@ fn mat(buffer: &[f32], rows: Rows) -> MatRef<'_> {
     )
 }
 
-/// An op, its weights and how many rows it has at most, for the profile.
-fn labels<'a>(op: &str, weights: impl IntoIterator<Item = &'a CpuMatrix>, n_rows: usize) -> String {
+/// Profile label: op, types and shapes of its weights, rows rounded up to a power of two.
+fn op_label<'a>(
+    op: &str,
+    weights: impl IntoIterator<Item = &'a CpuMatrix>,
+    n_rows: usize,
+) -> String {
     let op = weights.into_iter().fold(op.to_owned(), |text, w| text + " " + &w.label());
     format!("{op}, {} rows", n_rows.next_power_of_two())
 }
@@ -157,7 +175,7 @@ fn bias(linear: &Linear<Cpu>) -> Option<&[f32]> {
     linear.bias.as_ref().map(|bias| &bias[..])
 }
 
-fn host<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
+fn cpu_epilogue<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
     cpu::Epilogue {
         bias: epilogue.bias.map(|bias| &bias[..]),
         activation: epilogue.activation,
@@ -200,20 +218,20 @@ impl Backend for Cpu {
         let n_threads = self.device.threads.n_threads();
         let n = n.clamp(1, n_threads);
         let share = |i: usize| n_threads * (i + 1) / n - n_threads * i / n;
-        let part = |i: usize| {
+        let divided = |i: usize| {
             let threads = ThreadTeam::new(share(i))?;
             Ok(Self {
                 device: stonechat_compute::Cpu { isa: self.device.isa, threads },
                 activations: Arc::default(),
                 hidden: Arc::default(),
                 moe: Arc::default(),
-                ranked: Arc::default(),
+                top_k_scratch: Arc::default(),
                 repack: self.repack,
                 load_stats: Arc::clone(&self.load_stats),
                 profile: self.profile.clone(),
             })
         };
-        (0..n).map(part).collect()
+        (0..n).map(divided).collect()
     }
 
     fn alloc(&self, len: usize) -> Result<AlignedVec, Error> {
@@ -343,26 +361,26 @@ impl Backend for Cpu {
         cpu::gated(&self.device, out, gate, up, activation);
     }
 
-    fn gated_mlp(&self, out: &mut AlignedVec, x: View<'_, Self>, network: GatedMlp<'_, Self>) {
+    fn gated_mlp(&self, out: &mut AlignedVec, x: View<'_, Self>, mlp: GatedMlp<'_, Self>) {
         let _timer = self.timer(|| {
-            labels(
-                "gated network",
-                [network.gate, network.up, network.down].map(|linear| &linear.weight),
+            op_label(
+                "gated MLP",
+                [mlp.gate, mlp.up, mlp.down].map(|linear| &linear.weight),
                 x.rows.rows,
             )
         });
-        let GatedMlp { gate, up, down, activation, width, accumulate, scratch } = network;
+        let GatedMlp { gate, up, down, activation, d_ff, accumulate, scratch } = mlp;
         let Rows { rows, cols, .. } = x.rows;
         let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
         let epilogue = cpu::Epilogue { bias: bias(down), accumulate, ..cpu::Epilogue::default() };
-        let network = Network {
+        let mlp = MlpWeights {
             gate: (gate.weight.all(), bias(gate)),
             up: (up.weight.all(), bias(up)),
             down: (down.weight.all(), epilogue),
             activation,
         };
-        let scratch = scratch.map(|buffer| &mut buffer[..rows * width]);
-        self.network(out, mat(x.buffer, x.rows), network, scratch);
+        let scratch = scratch.map(|buffer| &mut buffer[..rows * d_ff]);
+        self.run_gated_mlp(out, mat(x.buffer, x.rows), mlp, scratch);
     }
 
     fn moe(
@@ -378,15 +396,14 @@ impl Backend for Cpu {
         self.moe_experts(out, mat(x.buffer, x.rows), mat(logits.buffer, logits.rows), experts);
     }
 
-    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [MatmulOp<'_, Self>; N]) {
-        let _timer =
-            self.timer(|| labels("matmul", products.iter().map(|product| product.w), x.rows.rows));
-        let products = products.map(|MatmulOp { out, w, epilogue, consumer: _ }| {
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, ops: [MatmulOp<'_, Self>; N]) {
+        let _timer = self.timer(|| op_label("matmul", ops.iter().map(|op| op.w), x.rows.rows));
+        let ops = ops.map(|MatmulOp { out, w, epilogue, consumer: _ }| {
             let (n, _) = w.shape();
             let out = MatMut::packed(&mut out[..x.rows.rows * n], x.rows.rows, n);
-            (out, w.all(), host(&epilogue))
+            (out, w.all(), cpu_epilogue(&epilogue))
         });
-        self.products(mat(x.buffer, x.rows), products);
+        self.matmul_all(mat(x.buffer, x.rows), ops);
     }
 
     fn conv1d(
@@ -401,21 +418,23 @@ impl Backend for Cpu {
         let (n, _) = w.shape();
         let rows = x.rows.rows.div_ceil(stride);
         let out = MatMut::packed(&mut out[..rows * n], rows, n);
-        let epilogue = host(&epilogue);
+        let epilogue = cpu_epilogue(&epilogue);
         let w = w.all();
-        conv1d(out, mat(x.buffer, x.rows), stride, |out, x| self.products(x, [(out, w, epilogue)]));
+        conv1d(out, mat(x.buffer, x.rows), stride, |out, x| {
+            self.matmul_all(x, [(out, w, epilogue)])
+        });
     }
 
     fn top_k(&self, out: &mut AlignedVec, x: View<'_, Self>, k: usize) {
         let _timer = self.timer(|| "top k".to_owned());
         let Rows { offset, rows, cols, stride } = x.rows;
         assert!(k <= cols, "top_k: {k} of {cols} values");
-        let mut ranked = self.ranked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut top_k = self.top_k_scratch.lock().unwrap_or_else(PoisonError::into_inner);
         for (t, row) in out[..2 * k * rows].chunks_exact_mut(2 * k).enumerate() {
-            cpu::top_k(&x.buffer[offset + t * stride..][..cols], k, &mut ranked);
+            cpu::top_k(&x.buffer[offset + t * stride..][..cols], k, &mut top_k);
             let (values, columns) = row.split_at_mut(k);
-            for (found, (value, column)) in ranked.iter().zip(values.iter_mut().zip(columns)) {
-                (*value, *column) = (found.value, found.index as f32);
+            for (entry, (value, column)) in top_k.iter().zip(values.iter_mut().zip(columns)) {
+                (*value, *column) = (entry.value, entry.index as f32);
             }
         }
     }
@@ -468,8 +487,9 @@ impl Backend for Cpu {
     fn attention(&self, out: &mut AlignedVec, args: Attention<'_, Self>) {
         let _timer = self.timer(|| {
             let n_positions = args.rows.iter().map(|row| row.kv_len as usize).max().unwrap_or(0);
-            let upper = usize::next_power_of_two;
-            format!("attention, {} rows, {} positions", upper(args.rows.len()), upper(n_positions))
+            let round_up = usize::next_power_of_two;
+            let (n_rows, n_positions) = (round_up(args.rows.len()), round_up(n_positions));
+            format!("attention, {n_rows} rows, {n_positions} positions")
         });
         let Attention {
             q, kv, layer, n_heads, scale, soft_cap, rows, page_table, precision, ..

@@ -2,7 +2,7 @@
 
 use stonechat_compute::DType;
 
-/// What can go wrong outside the caller's control.
+/// Errors of devices, memory, files and options.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +16,7 @@ pub enum Error {
         name: String,
         /// The stored type.
         dtype: DType,
-        /// The backend that was asked.
+        /// Name of the backend.
         backend: &'static str,
     },
     /// A tensor's size does not match its declared shape.
@@ -28,7 +28,7 @@ pub enum Error {
         dtype: DType,
         /// Rows, columns.
         shape: [usize; 2],
-        /// Bytes that the shape needs.
+        /// Bytes for this shape.
         expected: usize,
         /// Bytes present.
         got: usize,
@@ -49,22 +49,22 @@ pub enum Error {
         /// Bytes given.
         got: usize,
     },
-    /// A backend cannot run an op on such shapes.
+    /// A backend has no kernel of an op for these shapes.
     #[error("the {backend} backend cannot run {op}: {reason}")]
     Unsupported {
-        /// The backend that was asked.
+        /// Name of the backend.
         backend: &'static str,
         /// The op of [`Backend`](crate::Backend).
         op: &'static str,
-        /// What it was asked for and what it can do.
+        /// Shape given and limit, in words.
         reason: String,
     },
     /// A device buffer could not be made.
     #[error("cannot allocate {bytes} bytes on {backend}")]
     OutOfMemory {
-        /// Size asked for.
+        /// Size of the buffer.
         bytes: usize,
-        /// The backend that was asked.
+        /// Name of the backend.
         backend: &'static str,
     },
     /// A sampling option is out of its range.
@@ -82,15 +82,15 @@ pub enum Error {
     UnknownSampler {
         /// The name given.
         name: String,
-        /// The names there are, with their letters.
+        /// All names, with their letters.
         known: String,
     },
     /// A grammar cannot be used, or a token goes against one.
     #[error("{kind}: {message}")]
     Grammar {
-        /// The grammar's language, or what was asked of it.
+        /// The grammar's language, or the operation that failed.
         kind: &'static str,
-        /// What is wrong, in words.
+        /// Cause, in words.
         message: String,
     },
 }

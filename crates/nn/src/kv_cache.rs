@@ -1,14 +1,30 @@
-//! Paged key/value cache: fixed-size pages, reference counts, copy-on-write.
+//! Paged KV cache: fixed-size pages, reference counts, copy-on-write (`PagedAttention`, Kwon et al. 2023).
 //!
-//! A [`Sequence`] is a list of pages plus a length. Forking shares every page; the first write to
-//! a shared, partly filled page copies it. Beams, sampled candidates, a prefix cache and rollback
-//! are all this one mechanism. The cache itself never allocates after it was made.
+//! ```text
+//! sequences (page list, len)          pool: one page = PAGE_LEN positions, in every layer
+//!
+//! a  [0, 1, 2]  len 2*PAGE_LEN+9      page       0   1   2   3   4   5
+//! b  [0, 1, 3]  len 2*PAGE_LEN+20     ref count  2   2   1   1   0   0
+//!     '--' shared                     free pages [5, 4], a stack
+//!
+//! page table of a batch: 0 1 2 | 0 1 3        (a QueryRow holds first_page, n_pages, kv_start, kv_len)
+//!
+//! position p of a sequence: page pages[p / PAGE_LEN], slot p % PAGE_LEN
+//!
+//! fork(a, c)          c gets a's pages and length; their ref counts + 1; no data is copied
+//! reserve(c, n)       pages of the next n positions: a shared one is replaced by a new page, with its data
+//!                     copied if it is partly filled (copy-on-write); missing ones come from the free pages
+//! truncate(c, len)    drops pages beyond len; ref count - 1; pages with 0 are free again
+//! ```
+//!
+//! Beam search, parallel sampling, prompt caching and rollback all use these three operations. The cache does not
+//! allocate after its construction.
 
 use crate::{Backend, Error, KvRow, KvShape};
 
 pub use stonechat_compute::cpu::PAGE_LEN;
 
-/// The pages of one run of tokens.
+/// Page list and length of one sequence.
 #[derive(Debug, Default)]
 pub struct Sequence {
     pages: Vec<u32>,
@@ -22,25 +38,25 @@ impl Sequence {
         Self { pages: Vec::with_capacity(n_ctx.div_ceil(PAGE_LEN)), len: 0 }
     }
 
-    /// Positions whose keys and values are stored.
+    /// Number of cached positions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is stored.
+    /// Whether no position is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Page ids in order; they cover at least [`len`](Self::len) positions.
+    /// Page ids by position / [`PAGE_LEN`]; they cover at least [`len`](Self::len) positions.
     #[must_use]
     pub fn pages(&self) -> &[u32] {
         &self.pages
     }
 
-    /// Where position `pos` is stored.
+    /// Page and slot of position `pos`.
     ///
     /// # Panics
     /// If no page was reserved for `pos`.
@@ -49,47 +65,49 @@ impl Sequence {
         KvRow { page: self.pages[pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 }
     }
 
-    /// Marks `n` more positions as stored, after the pass that wrote them.
+    /// Appends `n` positions to the length, after the pass that wrote them.
     ///
     /// # Panics
-    /// If they were not reserved.
+    /// If they are not reserved.
     pub fn advance(&mut self, n: usize) {
         assert!(self.len + n <= self.pages.len() * PAGE_LEN, "positions were not reserved");
         self.len += n;
     }
 }
 
-/// A pool of pages on a device.
+/// KV pages on a device, with their reference counts.
 #[derive(Debug)]
 pub struct KvCache<B: Backend> {
     pool: B::Kv,
     shape: KvShape,
-    references: Vec<u32>,
-    free: Vec<u32>,
+    /// Number of sequences that hold each page, `[n_pages]`.
+    ref_counts: Vec<u32>,
+    /// Stack of the pages whose reference count is 0.
+    free_pages: Vec<u32>,
 }
 
 impl<B: Backend> KvCache<B> {
-    /// A pool with every page free.
+    /// Allocates the pool; all pages are free.
     ///
     /// # Errors
-    /// If the device has no room for it.
+    /// If the device has no memory for it, or no attention kernel for the shape.
     pub fn new(backend: &B, shape: KvShape) -> Result<Self, Error> {
         let n_pages = shape.n_pages as u32;
         Ok(Self {
             pool: backend.kv(shape)?,
             shape,
-            references: vec![0; shape.n_pages],
-            free: (0..n_pages).rev().collect(),
+            ref_counts: vec![0; shape.n_pages],
+            free_pages: (0..n_pages).rev().collect(),
         })
     }
 
-    /// The device side, for [`Backend::attention`].
+    /// Device memory of the pages, for [`Backend::attention`].
     #[must_use]
     pub fn pool(&self) -> &B::Kv {
         &self.pool
     }
 
-    /// The device side, for [`Backend::kv_write`].
+    /// Device memory of the pages, for [`Backend::kv_write`].
     #[must_use]
     pub fn pool_mut(&mut self) -> &mut B::Kv {
         &mut self.pool
@@ -101,73 +119,73 @@ impl<B: Backend> KvCache<B> {
         self.shape
     }
 
-    /// Pages that no sequence holds.
+    /// Number of free pages.
     #[must_use]
     pub fn free_pages(&self) -> usize {
-        self.free.len()
+        self.free_pages.len()
     }
 
-    /// Makes the next `n` positions of `sequence` writable: a shared last page is copied, missing
-    /// pages are taken from the pool. On an error the sequence is as before.
+    /// Reserves the next `n` positions of `sequence` for writing: replaces shared pages by copies and allocates missing
+    /// ones. The sequence is unchanged on an error.
     ///
     /// # Errors
-    /// [`Error::KvFull`].
+    /// [`Error::KvFull`] if there are not enough free pages.
     pub fn reserve(&mut self, backend: &B, sequence: &mut Sequence, n: usize) -> Result<(), Error> {
         if n == 0 {
             return Ok(());
         }
         let first = sequence.len / PAGE_LEN;
-        let wanted = (sequence.len + n).div_ceil(PAGE_LEN);
-        let shared = |id: u32| self.references[id as usize] > 1;
+        let n_pages = (sequence.len + n).div_ceil(PAGE_LEN);
+        let shared = |id: u32| self.ref_counts[id as usize] > 1;
         let copies = sequence.pages.iter().skip(first).filter(|&&id| shared(id)).count();
-        if copies + wanted.saturating_sub(sequence.pages.len()) > self.free.len() {
+        if copies + n_pages.saturating_sub(sequence.pages.len()) > self.free_pages.len() {
             return Err(Error::KvFull { pages: self.shape.n_pages, page_len: PAGE_LEN });
         }
-        for i in first..sequence.pages.len().min(wanted) {
+        for i in first..sequence.pages.len().min(n_pages) {
             let old = sequence.pages[i];
-            if self.references[old as usize] > 1 {
-                let new = self.take();
+            if self.ref_counts[old as usize] > 1 {
+                let new = self.alloc_page();
                 if i * PAGE_LEN < sequence.len {
                     backend.kv_copy_page(&mut self.pool, old, new);
                 }
-                self.references[old as usize] -= 1;
+                self.ref_counts[old as usize] -= 1;
                 sequence.pages[i] = new;
             }
         }
-        while sequence.pages.len() < wanted {
-            let page = self.take();
+        while sequence.pages.len() < n_pages {
+            let page = self.alloc_page();
             sequence.pages.push(page);
         }
         Ok(())
     }
 
-    /// Makes `to` a second holder of what `from` stores; what `to` held is released.
+    /// Makes `to` a fork of `from` that shares its pages; the pages of `to` are released first.
     pub fn fork(&mut self, from: &Sequence, to: &mut Sequence) {
         self.truncate(to, 0);
         let used = from.len.div_ceil(PAGE_LEN);
         for &page in &from.pages[..used] {
-            self.references[page as usize] += 1;
+            self.ref_counts[page as usize] += 1;
             to.pages.push(page);
         }
         to.len = from.len;
     }
 
-    /// Drops the positions from `len` on and returns pages that nobody else holds to the pool.
+    /// Truncates the sequence to `len` positions and frees pages that no other sequence holds.
     pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) {
         let len = len.min(sequence.len);
-        // Backwards, so that the next pages are taken in the order in which these were.
+        // In reverse: the stack then gives pages in the order in which these were allocated.
         for page in sequence.pages.drain(len.div_ceil(PAGE_LEN)..).rev() {
-            self.references[page as usize] -= 1;
-            if self.references[page as usize] == 0 {
-                self.free.push(page);
+            self.ref_counts[page as usize] -= 1;
+            if self.ref_counts[page as usize] == 0 {
+                self.free_pages.push(page);
             }
         }
         sequence.len = len;
     }
 
-    fn take(&mut self) -> u32 {
-        let page = self.free.pop().expect("`reserve` counted the free pages");
-        self.references[page as usize] = 1;
+    fn alloc_page(&mut self) -> u32 {
+        let page = self.free_pages.pop().expect("`reserve` counted the free pages");
+        self.ref_counts[page as usize] = 1;
         page
     }
 }

@@ -1,22 +1,23 @@
-//! The backend vocabulary of ops, the layers built on it and the paged KV cache.
+//! The op vocabulary of backends, layers, the paged KV cache and sampling.
 //!
-//! Not here: architectures (they live in the model crates) and kernels (they live in
-//! `stonechat-compute` and `stonechat-quant`).
+//! Not here: architectures (in the model crates) and kernels (in `stonechat-compute` and `stonechat-quant`).
 //!
 //! | file | holds |
 //! |---|---|
 //! | `backend.rs` | [`Backend`]: every op with its contract; [`View`], [`Rows`], [`Epilogue`] |
-//! | `cpu.rs` | [`Cpu`]: the ops on this machine's SIMD |
-//! | `wgpu.rs` | `Wgpu`: the ops on any GPU (feature `wgpu`) |
+//! | `cpu.rs` | [`Cpu`]: the backend on SIMD and threads |
+//! | `wgpu.rs` | `Wgpu`: the backend on any GPU (feature `wgpu`) |
 //! | `kv_cache.rs` | [`KvCache`]: pages with reference counts and copy-on-write; [`Sequence`] |
-//! | `linear.rs`, `norm.rs`, `conv1d.rs` | weights plus the op that applies them |
+//! | `batch.rs` | [`Batch`]: tokens of one forward pass |
+//! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that applies them |
 //! | `sample.rs` | [`sample`]: the sampling chain |
 //!
-//! Shape letters: `T` token or time rows, `D` `d_model`, `H` heads, `G` KV heads, `C` `head_dim`,
-//! `V` vocabulary, `N`/`K` rows and columns of a weight matrix.
+//! Shape letters: `T` token or time rows, `D` `d_model`, `F` `d_ff`, `H` heads, `G` KV heads, `C` `head_dim`,
+//! `E` experts, `V` vocabulary, `N`/`K` rows and columns of a weight matrix, `R` rotated channels.
 #![forbid(unsafe_code)]
 
 mod backend;
+mod batch;
 mod conv1d;
 mod cpu;
 mod error;
@@ -32,6 +33,7 @@ pub use backend::{
     KvRow, KvShape, LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, MatmulOp, MatrixSource, Precision,
     QueryRow, Rope, RopePairs, Rotation, Routing, Rows, TopKEntry, View, warmup_batch_sizes,
 };
+pub use batch::Batch;
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};
 pub use error::Error;

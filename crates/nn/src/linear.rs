@@ -1,9 +1,9 @@
-//! Matrix products with a bias.
+//! Linear layers.
 
 use crate::backend::Activation;
 use crate::{Backend, Epilogue, MatmulOp, View};
 
-/// `y = act(x·Wᵀ + b)` with `W` of any weight type.
+/// Linear layer `y = act(x·Wᵀ + b)`, generic over the storage of `W`.
 #[derive(Debug)]
 pub struct Linear<B: Backend> {
     /// `[N, K]`.
@@ -13,12 +13,15 @@ pub struct Linear<B: Backend> {
 }
 
 impl<B: Backend> Linear<B> {
-    /// `out[T, N] = x·Wᵀ + b`.
+    /// `out = x·Wᵀ + b`, `x` = `[T, K]`, `out` packed `[T, N]`.
+    ///
+    /// # Panics
+    /// If the shapes do not fit, as the other methods do.
     pub fn forward(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
         self.forward_into(backend, out, x, false);
     }
 
-    /// `out[T, N] = act(x·Wᵀ + b)`, read by the matmul with `consumer` alone.
+    /// `out = act(x·Wᵀ + b)`, with `consumer` as the sole reader of `out` ([`MatmulOp::consumer`]).
     pub fn forward_activated(
         &self,
         backend: &B,
@@ -30,17 +33,17 @@ impl<B: Backend> Linear<B> {
         backend.matmul(x, [op]);
     }
 
-    /// `out[T, N] += x·Wᵀ + b`: adds to the residual stream.
+    /// `out += x·Wᵀ + b`: adds to the residual stream.
     pub fn accumulate(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
         self.forward_into(backend, out, x, true);
     }
 
-    /// [`accumulate`](Self::accumulate) or [`forward`](Self::forward).
+    /// [`accumulate`](Self::accumulate) if `accumulate` is set, else [`forward`](Self::forward).
     pub fn forward_into(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>, accumulate: bool) {
         backend.matmul(x, [self.op(out, Activation::None, accumulate)]);
     }
 
-    /// `out[T, N] = x·Wᵀ + b` as an op of [`Backend::matmul`], which takes several that share `x`.
+    /// `out = x·Wᵀ + b` as an op for [`Backend::matmul`], which takes several of the same `x`.
     pub fn matmul_op<'a>(&'a self, out: &'a mut B::Buffer) -> MatmulOp<'a, B> {
         self.op(out, Activation::None, false)
     }

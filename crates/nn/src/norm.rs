@@ -1,8 +1,8 @@
-//! Normalization.
+//! Layer norm and RMS norm.
 
 use crate::{Backend, View};
 
-/// Layer norm over the last axis.
+/// Layer norm over the last axis: `(x - mean) / sqrt(var + eps) * weight + bias` (Ba et al. 2016).
 #[derive(Debug)]
 pub struct LayerNorm<B: Backend> {
     /// `[D]`.
@@ -20,7 +20,7 @@ impl<B: Backend> LayerNorm<B> {
     }
 }
 
-/// RMS norm over the last axis (Zhang & Sennrich 2019, eq. 4).
+/// RMS norm over the last axis: `x / sqrt(mean(x²) + eps) * weight` (Zhang & Sennrich 2019, eq. 4).
 #[derive(Debug)]
 pub struct RmsNorm<B: Backend> {
     /// `[D]`.
@@ -35,13 +35,13 @@ impl<B: Backend> RmsNorm<B> {
         backend.rms_norm(out, x, &self.weight, self.eps, false);
     }
 
-    /// `out[T, D] += norm(x[T, D])`: the end of a residual branch that is normed.
+    /// `out[T, D] += norm(x[T, D])`: a post-norm fused with the residual add (Gemma 2).
     pub fn accumulate(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
         backend.rms_norm(out, x, &self.weight, self.eps, true);
     }
 }
 
-/// Either norm, where the architecture decides.
+/// The norm of an architecture.
 #[derive(Debug)]
 pub enum Norm<B: Backend> {
     /// Layer norm.

@@ -1,19 +1,24 @@
-//! Choosing tokens from logits: llama.cpp's sampling chain, in its order and with its defaults.
+//! Sampling tokens from logits: llama.cpp's sampler chain, in its order and with its defaults.
 //!
-//! What it is not: beam search and stop strings, which belong to the engine, and tokenization.
+//! Not here: beam search, stop strings and tokenization.
+//!
+//! ```text
+//! logits [V] -> logit bias -> penalties -> dry -> top_n_sigma -> top_k -> … -> temperature -> softmax -> draw
+//!               '---------------- Candidates: logits [V], later a list ----------------'
+//! ```
 //!
 //! | file | holds |
 //! |---|---|
-//! | `options.rs`, `kind.rs` | [`SamplingOptions`]; [`SamplerKind`], the names and the order |
+//! | `options.rs`, `kind.rs` | [`SamplingOptions`]; [`SamplerKind`]: names and default order |
 //! | `sampler.rs` | [`Sampler`]: the chain and the draw |
-//! | `candidates.rs` | the buffer that the chain works on |
-//! | `penalties.rs`, `dry.rs`, `breakers.rs` | penalties for what the text has already said |
+//! | `candidates.rs` | the candidates of the chain, dense or a list |
+//! | `penalties.rs`, `dry.rs`, `breakers.rs` | repetition penalties |
 //! | `top_n_sigma.rs`, `top_k.rs`, `top_p.rs`, `min_p.rs` | truncation by logit or probability |
-//! | `typical.rs`, `tail_free.rs`, `eta.rs`, `xtc.rs` | truncation by the distribution's shape |
-//! | `temperature.rs`, `mirostat.rs`, `adaptive_p.rs` | reshaping, fixed or by feedback |
-//! | `logits.rs` | what searches need of raw logits |
+//! | `typical.rs`, `tail_free.rs`, `eta.rs`, `xtc.rs` | truncation by the shape of the distribution |
+//! | `temperature.rs`, `mirostat.rs`, `adaptive_p.rs` | temperature; feedback on the probability of drawn tokens |
+//! | `entropy.rs`, `logits.rs` | entropy; log-sum-exp and maximum |
 //! | `healing.rs` | [`PrefixConstraint`]: token healing |
-//! | `grammar.rs`, `gbnf.rs` | `Grammar`: grammars as token masks, with the feature `grammar` |
+//! | `grammar.rs`, `gbnf.rs` | `Grammar`: constrained decoding by token masks (feature `grammar`) |
 //! | `rng.rs` | [`Rng`]: the seeded generator |
 
 mod adaptive_p;

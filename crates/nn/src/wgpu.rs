@@ -117,8 +117,8 @@ impl Backend for Wgpu {
 
     fn load_stats(&self) -> LoadStats {
         let Counters { pipelines, compiling_us, .. } = self.counters();
-        let compiling = Duration::from_micros(compiling_us);
-        LoadStats { kernels: pipelines, compiling, ..LoadStats::default() }
+        let compile_time = Duration::from_micros(compiling_us);
+        LoadStats { compiled_kernels: pipelines, compile_time, ..LoadStats::default() }
     }
 
     fn warm_up<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {

@@ -1,6 +1,6 @@
-//! Reproducible pseudo-random values.
+//! The pseudo-random generator of tests.
 
-/// A linear congruential generator (Knuth's MMIX constants): reproducible test data.
+/// Linear congruential generator with Knuth's MMIX constants; reproducible on every platform.
 #[derive(Debug, Clone)]
 pub struct Lcg(u64);
 
@@ -23,7 +23,12 @@ impl Lcg {
         (f64::from(self.next_u32()) / f64::from(1u32 << 31) - 1.0) as f32
     }
 
-    /// Roughly normal with standard deviation 1: a sum of 12 uniform values.
+    /// `n` values of [`uniform`](Self::uniform).
+    pub fn uniforms(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.uniform()).collect()
+    }
+
+    /// Approximately standard normal: half the sum of 12 uniform values.
     pub fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.uniform()).sum::<f32>() / 2.0
     }

@@ -1,11 +1,16 @@
-//! What the tests of the workspace share; nothing here is part of the product.
+//! Shared test code; a dev-dependency only.
 //!
-//! [`Reference`] is a backend in f64 with obvious loops: the oracle of the conformance suite and,
-//! since it is a backend, of whole models. [`TinyWhisper`] makes a random model of real structure.
-//! `wgpu` opens the GPU that tests run on.
-//! [`suite`] runs every op of a backend against the oracle. [`Lcg`] makes the same pseudo-random values everywhere.
-#![forbid(unsafe_code)]
+//! | item | is |
+//! |---|---|
+//! | [`Reference`] | a backend in f64 with naive loops: the oracle of single ops and of whole models |
+//! | [`suite`] | the conformance suite: every op of a backend against the oracle |
+//! | [`TinyWhisper`] | a tiny Whisper model with random weights |
+//! | [`random_weights`], [`Lcg`] | reproducible random weights and values |
+//! | [`CountingAllocator`] | an allocator for tests of code that must not allocate |
+//! | `wgpu` | the GPU of the test machine |
+#![deny(unsafe_code)]
 
+mod counting_allocator;
 mod lcg;
 mod random_weights;
 mod reference;
@@ -14,13 +19,14 @@ mod tiny_whisper;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
+pub use counting_allocator::CountingAllocator;
 pub use lcg::Lcg;
 pub use random_weights::random_weights;
 pub use reference::{Reference, ReferenceBuffer, ReferenceKv, ReferenceMatrix};
 pub use tiny_whisper::TinyWhisper;
 
-/// The folder of installed models that `cargo xtask test` names in `STONECHAT_MODELS`; tests that
-/// need one are skipped by name without it.
+/// Folder of installed models, from `STONECHAT_MODELS`, which `cargo xtask test` sets. Tests that need a model are
+/// skipped without it.
 #[must_use]
 pub fn models_folder() -> Option<std::path::PathBuf> {
     std::env::var_os("STONECHAT_MODELS").map(std::path::PathBuf::from)

@@ -5,11 +5,11 @@ use stonechat_compute::DType;
 
 use crate::Lcg;
 
-/// `n` rows of `k` random weights of size `scale`, packed. Types that are only packed with an
-/// importance matrix get random blocks instead, their scales chosen to that effect.
+/// Random weights `[n, k]` of standard deviation `scale`, quantized to `dtype`. Types whose quantization needs an
+/// importance matrix get random blocks with scales of about that size instead.
 ///
 /// # Panics
-/// If a row is no whole number of blocks, or the type holds no floats.
+/// If `k` is not a multiple of the block length, or the type holds no floats.
 #[must_use]
 pub fn random_weights(
     dtype: DType,
@@ -25,7 +25,7 @@ pub fn random_weights(
     }
     bytes.fill_with(|| (random.next_u32() >> 24) as u8);
     for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-        // The code books and the scales of the groups together multiply it by 8 to 128.
+        // Codebook values times group scales multiply `d` by 8 to 128.
         let d = f16::from_f32(scale / 64.0 * (1.0 + random.uniform() / 2.0)).to_bits();
         if dtype == DType::Iq1M {
             for p in 0..4 {

@@ -1,8 +1,7 @@
-//! Every op of [`Backend`] in f64 with obvious loops.
+//! Reference implementation of every op of [`Backend`]: f64, naive loops.
 
 use std::future::{Future, ready};
 
-use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{
     Activation, Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvDType,
     KvRow, KvShape, MatmulOp, MatrixSource, PAGE_LEN, Rope, RopePairs, Rotation, Routing, Rows,
@@ -13,11 +12,11 @@ use stonechat_nn::{
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reference;
 
-/// Values of a buffer.
+/// A device buffer in f64.
 #[derive(Debug, Clone, Default)]
 pub struct ReferenceBuffer(pub Vec<f64>);
 
-/// A dequantized matrix `[N, K]`.
+/// A weight matrix `[N, K]`, dequantized.
 #[derive(Debug, Clone)]
 pub struct ReferenceMatrix {
     n: usize,
@@ -25,7 +24,7 @@ pub struct ReferenceMatrix {
     values: Vec<f64>,
 }
 
-/// Keys and values by layer, page, slot, head and channel.
+/// Keys and values, `[n_layers, n_pages, PAGE_LEN, G, C]` each.
 #[derive(Debug, Clone)]
 pub struct ReferenceKv {
     shape: KvShape,
@@ -34,7 +33,7 @@ pub struct ReferenceKv {
 }
 
 impl ReferenceKv {
-    /// Where page `page` is in each layer.
+    /// Range of page `page` in `keys` and `values`, for each layer.
     fn page_ranges(&self, page: u32) -> impl Iterator<Item = std::ops::Range<usize>> {
         (0..self.shape.n_layers).map(move |layer| {
             let start = self.row(layer, KvRow { page, slot: 0 });
@@ -42,10 +41,12 @@ impl ReferenceKv {
         })
     }
 
+    /// `G * C`.
     fn width(&self) -> usize {
         self.shape.n_kv_heads * self.shape.head_dim
     }
 
+    /// Index of channel 0 of head 0 of a position.
     fn row(&self, layer: usize, at: KvRow) -> usize {
         ((layer * self.shape.n_pages + at.page as usize) * PAGE_LEN + at.slot as usize)
             * self.width()
@@ -54,8 +55,7 @@ impl ReferenceKv {
 
 /// Error function; absolute error below 1e-13.
 fn erf(x: f64) -> f64 {
-    // The Maclaurin series converges fast where it does not cancel; elsewhere a continued
-    // fraction of erfc does.
+    // Maclaurin series below 3, where it does not cancel; continued fraction of erfc above.
     let z = x.abs();
     let value = if z < 3.0 {
         let (mut term, mut sum) = (z, z);
@@ -71,6 +71,7 @@ fn erf(x: f64) -> f64 {
     value.copysign(x)
 }
 
+/// Index range of each row.
 fn indices(rows: Rows) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..rows.rows).map(move |r| {
         let start = rows.offset + r * rows.stride;
@@ -114,20 +115,20 @@ fn inverse_rms(row: &[f64], eps: f32) -> f64 {
     1.0 / (mean + f64::from(eps)).sqrt()
 }
 
-/// The chosen experts with their weights.
+/// Top-k experts of a token with their routing weights.
 fn route(logits: &[f64], n_used: usize, routing: Routing) -> Vec<(usize, f64)> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
     let max = logits[order[0]];
-    let chosen = &order[..n_used];
+    let top_k = &order[..n_used];
     let total: f64 = match routing {
         Routing::Softmax => logits.iter().map(|l| (l - max).exp()).sum(),
-        Routing::NormalizedTopK => chosen.iter().map(|&e| (logits[e] - max).exp()).sum(),
+        Routing::NormalizedTopK => top_k.iter().map(|&e| (logits[e] - max).exp()).sum(),
     };
-    chosen.iter().map(|&e| (e, (logits[e] - max).exp() / total)).collect()
+    top_k.iter().map(|&e| (e, (logits[e] - max).exp() / total)).collect()
 }
 
-/// What pages hold of one position's heads.
+/// Keys or values of one position, rounded to the pool's element type.
 fn round_kv(row: &[f64], shape: &KvShape) -> Vec<f64> {
     match shape.dtype {
         KvDType::F32 => row.to_vec(),
@@ -138,7 +139,7 @@ fn round_kv(row: &[f64], shape: &KvShape) -> Vec<f64> {
     }
 }
 
-/// A block of 8-bit values, in f32 as its stored scale is made, so that ties fall alike.
+/// Rounds a block to `d * i8`, `d` an f16 scale. In f32, as backends compute it, so that ties are rounded alike.
 fn round_q8(block: &[f64]) -> Vec<f64> {
     let block: Vec<f32> = block.iter().map(|&v| v as f32).collect();
     let max = block.iter().fold(0.0f32, |max, v| max.max(v.abs()));
@@ -182,7 +183,7 @@ impl Backend for Reference {
 
     fn kv(&self, shape: KvShape) -> Result<ReferenceKv, Error> {
         let len = shape.n_layers * shape.n_pages * PAGE_LEN * shape.n_kv_heads * shape.head_dim;
-        // Unwritten positions must never be read.
+        // NaN shows reads of unwritten positions.
         Ok(ReferenceKv { shape, keys: vec![f64::NAN; len], values: vec![f64::NAN; len] })
     }
 
@@ -334,8 +335,8 @@ impl Backend for Reference {
         }
     }
 
-    fn matmul<const N: usize>(&self, x: View<'_, Self>, products: [MatmulOp<'_, Self>; N]) {
-        for MatmulOp { out, w, epilogue, consumer: _ } in products {
+    fn matmul<const N: usize>(&self, x: View<'_, Self>, ops: [MatmulOp<'_, Self>; N]) {
+        for MatmulOp { out, w, epilogue, consumer: _ } in ops {
             assert_eq!(x.rows.cols, w.k);
             for (t, row) in indices(x.rows).enumerate() {
                 let row = &x.buffer.0[row];
@@ -380,7 +381,7 @@ impl Backend for Reference {
                 |v: &f64| if v.is_nan() { f64::NEG_INFINITY } else { v.min(f32::MAX.into()) };
             let values: Vec<f64> = x.buffer.0[row].iter().map(finite).collect();
             let mut order: Vec<usize> = (0..values.len()).collect();
-            // Equals stay in the order of their columns; zeros are equal.
+            // A stable sort keeps equal values in column order; -0 equals +0.
             order.sort_by(|&a, &b| values[b].partial_cmp(&values[a]).expect("numbers"));
             for (i, &column) in order[..k].iter().enumerate() {
                 out.0[2 * k * t + i] = values[column];
@@ -491,22 +492,6 @@ impl Backend for Reference {
 impl ReferenceMatrix {
     fn dot(&self, row: usize, x: &[f64]) -> f64 {
         self.values[row * self.k..][..self.k].iter().zip(x).map(|(a, b)| a * b).sum()
-    }
-
-    /// The matrix of f32 values.
-    ///
-    /// # Panics
-    /// If `values` is not `n * k` long.
-    #[must_use]
-    pub fn from_f32(n: usize, k: usize, values: &[f32]) -> Self {
-        let source = MatrixSource {
-            name: "test",
-            rows: n,
-            cols: k,
-            dtype: DType::F32,
-            bytes: &SharedBytes::from(bytemuck::cast_slice(values).to_vec()),
-        };
-        Reference.matrix(source).expect("f32 is always readable")
     }
 }
 

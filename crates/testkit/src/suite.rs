@@ -1,8 +1,7 @@
-//! The conformance suite: every op on a backend against [`Reference`], over odd shapes.
+//! Conformance suite: every op of a backend against [`Reference`], over odd shapes.
 //!
-//! A case builds its inputs from a seed, runs one op and returns what it wrote; the same case runs
-//! on both backends. Inputs with a stride carry NaN in the gaps, and KV pages start as NaN in the
-//! oracle, so reading what must not be read shows.
+//! A case makes its inputs from a seed, runs one op and returns its outputs, on the backend and on the oracle. Gaps
+//! of strided inputs hold NaN, and so do unwritten KV positions of the oracle: a read out of bounds fails the case.
 
 mod attention;
 mod layer;
@@ -16,48 +15,46 @@ use stonechat_nn::{
     RopePairs, Rotation, Rows, View,
 };
 
-use self::attention::Heads;
+use self::attention::AttentionCase;
 use self::layer::Layer;
-use self::moe::Mixture;
+use self::moe::MoeCase;
 use crate::{Lcg, Reference, random_weights};
 
-/// Largest accepted error: `|got - expected| <= absolute + relative * max|expected|`.
+/// Accepted error: `|got - expected| <= absolute + relative * max|expected|`.
 #[derive(Debug, Clone, Copy)]
 pub struct Tolerance {
-    /// Absolute part.
+    /// Absolute error.
     pub absolute: f32,
-    /// Part of the largest expected magnitude.
+    /// Error relative to the largest expected magnitude.
     pub relative: f32,
 }
 
-/// What f32 sums of well-scaled values keep.
-pub const F32: Tolerance = Tolerance { absolute: 1e-6, relative: 2e-6 };
-/// What factors that are rounded to f16 keep, whose sums are f32.
-pub const HALVES: Tolerance = Tolerance { absolute: 1e-5, relative: 1e-3 };
-/// What 8-bit activations keep: half a step of 1/127 of the largest value in a block, averaged
-/// over the sum.
-pub const INT8: Tolerance = Tolerance { absolute: 1e-5, relative: 2e-2 };
+/// f32 factors and sums.
+const F32: Tolerance = Tolerance { absolute: 1e-6, relative: 2e-6 };
+/// f16 factors, f32 sums.
+pub const F16_FACTORS: Tolerance = Tolerance { absolute: 1e-5, relative: 1e-3 };
+/// q8 activations: a rounding error of `amax / 254` per value of a block, averaged over the sum.
+const INT8: Tolerance = Tolerance { absolute: 1e-5, relative: 2e-2 };
 
-/// What attention keeps whose factors may be rounded to bf16: a score of some units is off by `2^-7` of that.
-pub const ROUNDED: Tolerance = Tolerance { absolute: 1e-5, relative: 1e-2 };
+/// Attention with bf16 factors: scores have a relative error of up to `2^-7`.
+const BF16_FACTORS: Tolerance = Tolerance { absolute: 1e-5, relative: 1e-2 };
 
-/// What 8-bit keys and values keep: the oracle rounds them alike, but a backend may round one
-/// that lies between two steps of 1/127 the other way.
-pub const Q8_KV: Tolerance = Tolerance { absolute: 1e-5, relative: 5e-3 };
+/// q8 keys and values: the oracle rounds them alike, but a backend may round ties the other way.
+const Q8_KV: Tolerance = Tolerance { absolute: 1e-5, relative: 5e-3 };
 
 /// Runs every op on each of `backends`.
 ///
 /// # Panics
-/// At the first value outside its tolerance, with the backend, the op, the shape and the index.
+/// At the first value out of tolerance, with the backend, the op, the shape and the index.
 pub fn run<B: Backend>(backends: &[B]) {
     run_with(backends, F32);
 }
 
-/// The same where products with f16 and bf16 weights, and attention over f16, keep `halves`.
+/// As [`run`], with the tolerance of matmuls with f16 and bf16 weights and of attention over f16 pages.
 ///
 /// # Panics
 /// Like [`run`].
-pub fn run_with<B: Backend>(backends: &[B], halves: Tolerance) {
+pub fn run_with<B: Backend>(backends: &[B], f16_tolerance: Tolerance) {
     let lengths = [1, 3, 7, 8, 15, 16, 17, 31, 33, 48, 64, 100, 129];
     for (i, &cols) in lengths.iter().enumerate() {
         let case = Case { rows: [1, 2, 3, 5, 17][i % 5], cols, seed: i as u64 };
@@ -82,7 +79,7 @@ pub fn run_with<B: Backend>(backends: &[B], halves: Tolerance) {
             case.check("conv1d", F32, backends, |c, b| c.conv1d(b, stride), &oracle);
         }
     }
-    // Rows on both sides of every switch between kernels.
+    // Row counts below and above every switch between kernels.
     for rows in [1, 2, 5, 16, 17, 40] {
         for (n, k) in [(1, 1), (5, 3), (33, 65), (67, 96), (129, 256)] {
             let case = Case { rows, cols: k, seed: (rows * n + k) as u64 };
@@ -90,7 +87,7 @@ pub fn run_with<B: Backend>(backends: &[B], halves: Tolerance) {
                 if k % dtype.block_len() == 0 {
                     let tolerance = match dtype {
                         _ if dtype.is_quantized() => INT8,
-                        DType::F16 | DType::BF16 => halves,
+                        DType::F16 | DType::BF16 => f16_tolerance,
                         _ => F32,
                     };
                     let name = format!("matmul {dtype} n={n}");
@@ -104,52 +101,51 @@ pub fn run_with<B: Backend>(backends: &[B], halves: Tolerance) {
     for (i, head_dim) in [1, 8, 20, 64, 80].into_iter().enumerate() {
         for (n_heads, n_kv_heads) in [(2, 2), (6, 2)] {
             for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
-                for few in [false, true] {
+                for decode in [false, true] {
                     let seed = i as u64;
-                    Heads { n_heads, n_kv_heads, head_dim, dtype, few, seed }
-                        .check(backends, halves);
+                    AttentionCase { n_heads, n_kv_heads, head_dim, dtype, decode, seed }
+                        .check(backends, f16_tolerance);
                 }
             }
         }
     }
     for rows in [1, 3, 8, 9, 40] {
-        for (dtype, width) in [(DType::F32, 256), (DType::Q8_0, 512), (DType::Q4_1, 256)] {
-            Layer { rows, width, dtype, has_norms: rows == 3 }.check(backends);
+        for (dtype, d_ff) in [(DType::F32, 256), (DType::Q8_0, 512), (DType::Q4_1, 256)] {
+            Layer { rows, d_ff, dtype, has_norms: rows == 3 }.check(backends);
         }
     }
     for (i, dtype) in [DType::F32, DType::F16, DType::Q8_0, DType::Q4K].into_iter().enumerate() {
-        // Few and many tokens of an expert, on both sides of the switch between kernels.
+        // Few and many tokens per expert, below and above the switch between kernels.
         for rows in [1, 3, 60] {
             for (n_experts, n_used) in [(4, 2), (5, 1)] {
-                let mixture = Mixture { n_experts, n_used, rows, dtype, seed: i as u64 };
-                mixture.check(backends);
+                let case = MoeCase { n_experts, n_used, rows, dtype, seed: i as u64 };
+                case.check(backends);
             }
         }
     }
 }
 
-/// Compares products so large that backends may choose kernels for their size with those of `oracle`, and attention of
-/// so many rows and heads.
+/// Compares large matmuls and attention of many heads, for which a backend may select other kernels, with `oracle`.
 ///
 /// # Panics
 /// Like [`run`].
-pub fn run_large<B: Backend>(backends: &[B], oracle: &impl Backend, halves: Tolerance) {
+pub fn run_large<B: Backend>(backends: &[B], oracle: &impl Backend, f16_tolerance: Tolerance) {
     for (dtype, cols) in [(DType::F16, 40), (DType::Q8_0, 96)] {
         let (case, n) = (Case { rows: 1300, cols, seed: 1 }, 1300);
         let expected = case.matmul(oracle, dtype, n);
         let name = format!("large matmul {dtype}");
-        case.check(&name, halves, backends, |c, b| c.matmul(b, dtype, n), &expected);
+        case.check(&name, f16_tolerance, backends, |c, b| c.matmul(b, dtype, n), &expected);
     }
     for head_dim in [8, 64, 80] {
-        let heads = Heads {
+        let case = AttentionCase {
             n_heads: 54,
             n_kv_heads: 2,
             head_dim,
             dtype: KvDType::F16,
-            few: false,
+            decode: false,
             seed: 3,
         };
-        heads.check(backends, halves);
+        case.check(backends, f16_tolerance);
     }
 }
 
@@ -160,7 +156,7 @@ fn stored_as_weights(dtype: DType) -> bool {
     )
 }
 
-/// Random inputs of a shape.
+/// Shape and seed of random inputs.
 #[derive(Debug)]
 struct Case {
     rows: usize,
@@ -197,7 +193,7 @@ impl Case {
         Lcg::new(self.seed * 1000 + self.cols as u64)
     }
 
-    /// Rows with a stride larger than their width and NaN between them.
+    /// Random rows with NaN in the gaps between them.
     fn strided<B: Backend>(&self, backend: &B, random: &mut Lcg) -> (B::Buffer, Rows) {
         let rows = Rows { offset: 2, rows: self.rows, cols: self.cols, stride: self.cols + 3 };
         let mut values = vec![f32::NAN; rows.end() + 1];
@@ -258,7 +254,7 @@ impl Case {
         results
     }
 
-    /// Three heads as wide as the case, with and without norm, in both pairings and unrotated.
+    /// Three heads of `cols` channels: with and without QK norm; adjacent and NeoX pairs, and no rotation.
     fn rope<B: Backend>(&self, backend: &B, n_rot: usize) -> Vec<f32> {
         let mut random = self.random();
         let wide = Self { rows: self.rows, cols: 3 * self.cols, seed: self.seed };
@@ -315,7 +311,7 @@ impl Case {
         ] {
             let mut out = upload(backend, &random.normals(self.rows * n, 1.0));
             let mut dense_out = upload(backend, &vec![f32::NAN; self.rows * 3]);
-            let products = [
+            let ops = [
                 MatmulOp {
                     out: &mut out,
                     w: &w,
@@ -333,7 +329,7 @@ impl Case {
                     consumer: None,
                 },
             ];
-            backend.matmul(View::new(&x, rows), products);
+            backend.matmul(View::new(&x, rows), ops);
             results.extend(download(backend, &out, self.rows * n));
             results.extend(download(backend, &dense_out, self.rows * 3));
         }
@@ -374,7 +370,7 @@ fn weights<B: Backend>(
     rows: usize,
     cols: usize,
 ) -> B::Matrix {
-    // Files put weights at any address.
+    // Any alignment, as in files.
     let mut bytes = vec![0; (random.next_u32() % 2) as usize];
     let start = bytes.len();
     bytes.extend(random_weights(dtype, random, (rows, cols), 1.0 / (cols as f32).sqrt()));

@@ -1,14 +1,14 @@
-//! A Whisper model of real structure and random weights, small enough for an f64 oracle.
+//! A tiny Whisper model with random weights, small enough for the f64 oracle.
 
 use stonechat_compute::DType;
 use stonechat_formats::{GgufWriter, Metadata, ModelFile, TensorInfo};
 
 use crate::Lcg;
 
-/// Sizes of a tiny random model; the window is the real one.
+/// Sizes of a tiny random model. The window is Whisper's 30 s.
 #[derive(Debug, Clone, Copy)]
 pub struct TinyWhisper {
-    /// Width; heads are 32 wide.
+    /// Model width; `head_dim` is 32.
     pub d_model: usize,
     /// Layers of the encoder and of the decoder.
     pub n_layers: usize,
@@ -140,10 +140,10 @@ impl TinyWhisper {
     }
 }
 
-/// Byte-level entries for the 256 bytes, then made-up words: enough to encode and decode any text.
+/// Byte-level tokens of all 256 bytes, then made-up words; encodes any text.
 fn vocabulary(vocab_size: usize) -> Vec<String> {
     let n_text = if vocab_size > 51864 { 50257 } else { 50256 };
-    // GPT-2's table: printable bytes stand for themselves, the others follow from U+0100.
+    // GPT-2's byte table: printable bytes map to themselves, the others to U+0100 and up.
     let printable = |b: &u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let hidden = (0..=255u8).filter(|b| !printable(b)).count() as u32;
     let bytes = (0..=255u8).filter(printable).map(char::from);

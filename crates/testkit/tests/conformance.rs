@@ -1,4 +1,4 @@
-//! The CPU backend against the f64 oracle, on every instruction set of this machine.
+//! Conformance of the CPU backend, on every instruction set of this machine, repacked and not.
 
 use stonechat_compute::{Isa, ThreadTeam};
 use stonechat_nn::{Backend, Cpu, Repack};

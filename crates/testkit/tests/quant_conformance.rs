@@ -1,4 +1,4 @@
-//! Every block format with a fused kernel, on every instruction set of this machine, against f64.
+//! int8 dot products of every block format against f64, on every instruction set of this machine.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
@@ -8,22 +8,8 @@ use stonechat_quant::{
 };
 use stonechat_testkit::{Lcg, random_weights};
 
-/// f32 rounding of the sums, relative to the sum of the terms' magnitudes.
+/// Rounding error of f32 sums, relative to the sum of the magnitudes of the terms.
 const TOLERANCE: f64 = 1e-6;
-
-struct Random(u64);
-
-impl Random {
-    /// Uniform in [-1, 1).
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-
-    fn fill(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.next()).collect()
-    }
-}
 
 struct Case {
     dtype: DType,
@@ -32,15 +18,14 @@ struct Case {
     k: usize,
 }
 
-/// The weights as packed bytes at an odd address, and as values.
-fn weights(case: &Case, random: &mut Random) -> (Vec<u8>, Vec<f32>) {
+/// Quantized weights at an odd address, and their dequantized values.
+fn weights(case: &Case, random: &mut Lcg) -> (Vec<u8>, Vec<f32>) {
     let Case { dtype, n, k, .. } = *case;
     let mut bytes = vec![0; 1 + dtype.bytes_for(n * k).unwrap()];
     if needs_importance(dtype) {
-        let lcg = &mut Lcg::new(random.0);
-        bytes[1..].copy_from_slice(&random_weights(dtype, lcg, (n, k), 0.1));
+        bytes[1..].copy_from_slice(&random_weights(dtype, random, (n, k), 0.1));
     } else {
-        let values: Vec<f32> = random.fill(n * k).iter().map(|v| 0.1 * v + 0.02).collect();
+        let values: Vec<f32> = random.uniforms(n * k).iter().map(|v| 0.1 * v + 0.02).collect();
         quantize_rows(dtype, &values, k, &mut bytes[1..]).unwrap();
     }
     let mut unpacked = vec![0.0; n * k];
@@ -50,12 +35,12 @@ fn weights(case: &Case, random: &mut Random) -> (Vec<u8>, Vec<f32>) {
 
 fn check(case: &Case, threads: &ThreadTeam) {
     let Case { dtype, m, n, k } = *case;
-    let random = &mut Random((m * 1_000_000 + n * 1000 + k) as u64);
+    let random = &mut Lcg::new((m * 1_000_000 + n * 1000 + k) as u64);
     let (bytes, w) = weights(case, random);
     let w_packed = QuantMatrix::new(dtype, n, k, &bytes[1..]).unwrap();
-    // A mean makes the mins and the offsets count; rows differ in size.
-    let x: Vec<f32> = (0..m * k).map(|i| random.next() * (1 + i / k) as f32 + 0.3).collect();
-    let bias = random.fill(n);
+    // A non-zero mean tests mins and offsets; rows differ in scale.
+    let x: Vec<f32> = (0..m * k).map(|i| random.uniform() * (1 + i / k) as f32 + 0.3).collect();
+    let bias = random.uniforms(n);
     for isa in Isa::available() {
         let cpu = Cpu { isa, threads: threads.clone() };
         let mut activations = ActivationBuffer::new();
@@ -73,13 +58,13 @@ fn check(case: &Case, threads: &ThreadTeam) {
                 let w = &w[c * k..(c + 1) * k];
                 let w_max = w.iter().fold(0.0, |a: f32, v| a.max(v.abs()));
                 let (mut of_seen, mut of_x, mut size, mut noise) = (0.0, 0.0, 1.0, 0.0);
-                for unit in (0..k).step_by(32) {
-                    let amax = x[unit..unit + 32].iter().fold(0.0, |a: f32, v| a.max(v.abs()));
-                    for i in unit..unit + 32 {
+                for block in (0..k).step_by(32) {
+                    let amax = x[block..block + 32].iter().fold(0.0, |a: f32, v| a.max(v.abs()));
+                    for i in block..block + 32 {
                         of_seen += f64::from(w[i]) * f64::from(seen[i]);
                         of_x += f64::from(w[i]) * f64::from(x[i]);
                         size += f64::from((w[i].abs() + w_max) * seen[i].abs());
-                        // Half a step of the activations' rounding.
+                        // Rounding error of the q8 activations.
                         noise += f64::from(w[i].abs() * amax / 127.0) * 0.5;
                     }
                 }
@@ -144,9 +129,9 @@ fn a_buffer_serves_one_matmul_after_another() {
     let cpu = Cpu::new(1).unwrap();
     let mut activations = ActivationBuffer::new();
     activations.reserve(4, 512);
-    let random = &mut Random(5);
+    let random = &mut Lcg::new(5);
     for (m, k) in [(4, 512), (1, 256), (3, 512), (1, 64)] {
-        let x = random.fill(m * k);
+        let x = random.uniforms(m * k);
         activations.quantize(&cpu, MatRef::packed(&x, m, k));
         let mut fresh = ActivationBuffer::new();
         fresh.quantize(&cpu, MatRef::packed(&x, m, k));
@@ -165,11 +150,11 @@ fn a_buffer_serves_one_matmul_after_another() {
 fn non_finite_activations_show() {
     for dtype in formats() {
         let k = 2 * dtype.block_len();
-        let random = &mut Random(9);
+        let random = &mut Lcg::new(9);
         let (bytes, _) = weights(&Case { dtype, m: 1, n: 3, k }, random);
         let w = QuantMatrix::new(dtype, 3, k, &bytes[1..]).unwrap();
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let mut x = random.fill(k);
+            let mut x = random.uniforms(k);
             x[k - 7] = bad;
             for isa in Isa::available() {
                 let cpu = Cpu { isa, threads: ThreadTeam::new(1).unwrap() };

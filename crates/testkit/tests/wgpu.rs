@@ -24,9 +24,9 @@ fn wgpu_conforms_with_matrices() {
     if let Some(backend) = wgpu::with_matrices(name) {
         println!("{}", backend.describe());
         let without = &wgpu::backends(name)[0];
-        suite::run_large(std::slice::from_ref(&backend), without, suite::HALVES);
+        suite::run_large(std::slice::from_ref(&backend), without, suite::F16_FACTORS);
         backend.gpu().limit_binding_bytes(6000);
-        suite::run_with(&[backend], suite::HALVES);
+        suite::run_with(&[backend], suite::F16_FACTORS);
     }
 }
 

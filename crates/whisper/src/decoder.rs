@@ -1,8 +1,8 @@
 //! The text decoder: a ragged batch of tokens to logits.
 
 use stonechat_nn::{
-    Activation, Attention, Backend, Embed, Error, KvCache, KvDType, KvRow, KvShape, LayerNorm,
-    Linear, PAGE_LEN, Precision, QueryRow, Rows, Sequence, View,
+    Activation, Attention, Backend, Batch, Embed, Error, KvCache, KvDType, KvRow, KvShape,
+    LayerNorm, Linear, PAGE_LEN, Precision, QueryRow, Rows, Sequence, View,
 };
 
 use crate::Config;
@@ -34,18 +34,6 @@ pub(crate) struct DecoderBlock<B: Backend> {
     pub(crate) ffn_norm: LayerNorm<B>,
     pub(crate) ffn_up: Linear<B>,
     pub(crate) ffn_down: Linear<B>,
-}
-
-/// Tokens of any number of sequences: one that decodes, a prompt, or many candidates.
-#[derive(Debug, Clone, Copy)]
-pub struct Batch<'a> {
-    /// Token ids; tokens of one sequence are adjacent and in order.
-    pub tokens: &'a [u32],
-    /// Which sequence of the state each token continues; those that listen to one window are
-    /// best adjacent, their attention then reads its keys once.
-    pub sequences: &'a [usize],
-    /// Rows of `tokens` whose logits are wanted, ascending.
-    pub outputs: &'a [usize],
 }
 
 /// KV pages and buffers of the decoder, made once; a step allocates nothing.

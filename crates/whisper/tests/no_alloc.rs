@@ -1,38 +1,11 @@
 //! A decode step must not allocate.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use stonechat_nn::{Cpu, KvDType};
-use stonechat_testkit::{Lcg, TinyWhisper};
+use stonechat_testkit::{CountingAllocator, Lcg, TinyWhisper};
 use stonechat_whisper::{Batch, Model, WINDOW_FRAMES};
 
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on unchanged to the system allocator, which upholds the contract.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's obligations are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's obligations are the same.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's obligations are the same.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
 #[global_allocator]
-static GLOBAL: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 #[test]
 fn a_decode_step_does_not_allocate() {
@@ -51,9 +24,9 @@ fn a_decode_step_does_not_allocate() {
     let rounds = {
         let mut rounds = [0; 10];
         for allocations in &mut rounds {
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            let before = ALLOCATOR.count();
             (0..44).for_each(&mut step);
-            *allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+            *allocations = ALLOCATOR.count() - before;
         }
         rounds
     };

@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 
 use super::SourceFile;
 
-/// Crates that hold `unsafe`: kernels, quantized kernels, and the memory map of model files.
-const UNSAFE_CRATES: [&str; 3] = ["crates/compute/", "crates/formats/", "crates/quant/"];
+/// Crates that hold `unsafe`: kernels, quantized kernels, the memory map of model files, the allocator of tests.
+const UNSAFE_CRATES: [&str; 4] =
+    ["crates/compute/", "crates/formats/", "crates/quant/", "crates/testkit/"];
 
-/// The one file of `formats` with `unsafe`.
-const FORMATS_UNSAFE: &str = "crates/formats/src/mmap.rs";
+/// Sources with a single file of `unsafe`, and that file.
+const UNSAFE_FILES: [(&str, &str); 2] = [
+    ("crates/formats/src/", "crates/formats/src/mmap.rs"),
+    ("crates/testkit/src/", "crates/testkit/src/counting_allocator.rs"),
+];
 
 /// How often one justification may appear before it must have become a copied formula.
 const MAX_COPIES: usize = 3;
@@ -22,9 +26,11 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
         if is_root && !may_have && !file.code.contains("#![forbid(unsafe_code)]") {
             findings.push(file.finding(1, "the crate root lacks #![forbid(unsafe_code)]"));
         }
-        if file.path.starts_with("crates/formats/src/") && file.path != FORMATS_UNSAFE {
-            for (i, _) in file.code.lines().enumerate().filter(|(_, line)| has_unsafe(line)) {
-                findings.push(file.finding(i + 1, format!("unsafe belongs into {FORMATS_UNSAFE}")));
+        for (folder, only) in UNSAFE_FILES {
+            if file.path.starts_with(folder) && file.path != only {
+                for (i, _) in file.code.lines().enumerate().filter(|(_, line)| has_unsafe(line)) {
+                    findings.push(file.finding(i + 1, format!("unsafe belongs into {only}")));
+                }
             }
         }
         for (line, text) in justifications(&file.text) {

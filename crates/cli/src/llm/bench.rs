@@ -176,7 +176,7 @@ fn measure<D: Devices>(
         placement: model.placements(&options).iter().map(Placement::to_string).collect(),
         threads,
         load_s: loaded.time.as_secs_f64(),
-        repack_s: model.load_stats().repacking.as_secs_f64(),
+        repack_s: model.load_stats().repack_time.as_secs_f64(),
         test: if n_prompt > 0 { format!("pp{n_prompt}") } else { format!("tg{n_gen}") },
         n_prompt,
         n_gen,

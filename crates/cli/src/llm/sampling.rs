@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
-use stonechat::llm::GrammarText;
-use stonechat::nn::sample::{SamplerKind, SamplingOptions};
+use stonechat::nn::sample::{GrammarSource, SamplerKind, SamplingOptions};
 use stonechat::text::Tokenizer;
 
 use super::read_text;
@@ -182,14 +181,14 @@ impl SamplingArgs {
     }
 
     /// The grammar, if one is asked for.
-    pub(super) fn grammar(&self) -> anyhow::Result<Option<GrammarText>> {
+    pub(super) fn grammar(&self) -> anyhow::Result<Option<GrammarSource>> {
         if let Some(path) = &self.grammar_file {
-            return Ok(Some(GrammarText::Gbnf(read_text(path)?)));
+            return Ok(Some(GrammarSource::Gbnf(read_text(path)?)));
         }
-        let gbnf = self.grammar.clone().map(GrammarText::Gbnf);
-        let schema = self.json_schema.clone().map(GrammarText::JsonSchema);
-        let regex = self.regex.clone().map(GrammarText::Regex);
-        Ok(gbnf.or(schema).or(regex).or(self.lark.clone().map(GrammarText::Lark)))
+        let gbnf = self.grammar.clone().map(GrammarSource::Gbnf);
+        let schema = self.json_schema.clone().map(GrammarSource::JsonSchema);
+        let regex = self.regex.clone().map(GrammarSource::Regex);
+        Ok(gbnf.or(schema).or(regex).or(self.lark.clone().map(GrammarSource::Lark)))
     }
 }
 

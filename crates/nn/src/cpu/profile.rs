@@ -1,4 +1,4 @@
-//! How long ops take.
+//! Time per op.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,23 +8,24 @@ use web_time::Instant;
 
 use super::Cpu;
 
-/// What all runs of an op took.
+/// Time of all runs of an op.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpTime {
-    /// The op, with the types and shapes of its weights.
+    /// Op, types and shapes of its weights, rows rounded up to a power of two.
     pub name: String,
-    /// How often it ran.
+    /// Number of runs.
     pub runs: u64,
-    /// All runs together.
+    /// Time of all runs.
     pub total: Duration,
 }
 
+/// Runs and time of each op, by name.
 #[derive(Debug, Default)]
 pub(super) struct Profile {
     totals: Mutex<BTreeMap<String, (u64, Duration)>>,
 }
 
-/// Adds the time until it is dropped.
+/// Adds the time from its creation to its drop to the profile.
 #[derive(Debug)]
 pub(super) struct Timer<'a> {
     profile: &'a Profile,
@@ -43,13 +44,13 @@ impl Drop for Timer<'_> {
 }
 
 impl Cpu {
-    /// Whether ops are timed, by this and what is cloned from it. That costs each op about a microsecond.
+    /// Enables or disables the profile of this backend and its later clones. Timing costs an op about a microsecond.
     #[must_use]
     pub fn with_profile(self, is_on: bool) -> Self {
         Self { profile: is_on.then(Arc::default), ..self }
     }
 
-    /// What ops have taken since the last call, the longest first; nothing if they are not timed.
+    /// Takes the profile since the last call, sorted by descending time; empty if it is disabled.
     #[must_use]
     pub fn take_profile(&self) -> Vec<OpTime> {
         let Some(profile) = &self.profile else { return Vec::new() };
@@ -61,7 +62,7 @@ impl Cpu {
         times
     }
 
-    /// A timer of the op in flight, if ops are timed.
+    /// Starts a timer for the current op, if the profile is enabled.
     pub(super) fn timer(&self, name: impl FnOnce() -> String) -> Option<Timer<'_>> {
         let profile = self.profile.as_deref()?;
         Some(Timer { profile, name: name(), start: Instant::now() })

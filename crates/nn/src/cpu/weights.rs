@@ -1,4 +1,4 @@
-//! Weight matrices in host memory: rows as a file has them, or panels.
+//! Weight matrices in host memory: rows in the file's format, or repacked into panels.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -8,21 +8,21 @@ use stonechat_compute::{DType, Isa, SharedBytes};
 use stonechat_quant::{PackedMatrix, QuantMatrix, dequantize_rows};
 use web_time::Instant;
 
-use super::{Cpu, MAX_INTEGER_ROWS};
+use super::{Cpu, MAX_INT_DOT_ROWS};
 use crate::{Error, MatrixSource};
 
-/// Bytes of weights that are rearranged at a time, after which the pages they came from are released.
+/// Bytes repacked at a time. The source pages of a chunk are released after it.
 const CHUNK_BYTES: usize = 8 << 20;
 
-/// Whether quantized weights are rearranged when they are loaded.
+/// Repacking of quantized weights at load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Repack {
-    /// Into panels, where the instruction set multiplies those: the fastest. The others are copied, so that
-    /// the file is not needed any more.
+    /// Repacks weights into panels if the instruction set has a kernel for them (fastest). Copies all others, so that
+    /// the file is not needed after loading.
     #[default]
     On,
-    /// Weights stay in the file's map, which is read when they are first used. Only those that a model puts
-    /// together are copied, and f32, f16 and bf16 values at odd addresses.
+    /// Uses weights from the memory-mapped file, which is read at their first use. Copies only tensors that the model
+    /// joins, and unaligned f32, f16 and bf16 values.
     Off,
 }
 
@@ -36,26 +36,29 @@ pub struct CpuMatrix {
 
 #[derive(Debug)]
 enum Storage {
-    /// `[N, K]` as in a file, aligned as the type is.
+    /// `[N, K]` row-major in the file's format; floats are aligned.
     Rows(DType, SharedBytes),
-    /// Rearranged for this instruction set.
+    /// Panels of the backend's instruction set.
     Packed(PackedMatrix),
 }
 
-/// Some rows of a [`CpuMatrix`].
+/// Rows of a [`CpuMatrix`].
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Weights<'a> {
+    /// f32, f16 or bf16.
     Dense(DenseWeight<'a>),
+    /// Quantized blocks in the file's format.
     Quant(QuantMatrix<'a>),
+    /// Panels; first row and one past the last.
     Packed(&'a PackedMatrix, usize, usize),
 }
 
 impl Weights<'_> {
-    /// Whether so many rows of activations are quantized before they are multiplied.
-    pub(super) fn takes_integers(&self, n_rows: usize) -> bool {
+    /// Whether `n_rows` rows of activations are quantized before the matmul.
+    pub(super) fn quantizes_activations(&self, n_rows: usize) -> bool {
         match self {
             Self::Dense(_) => false,
-            Self::Quant(_) => n_rows <= MAX_INTEGER_ROWS,
+            Self::Quant(_) => n_rows <= MAX_INT_DOT_ROWS,
             Self::Packed(..) => true,
         }
     }
@@ -66,7 +69,7 @@ impl CpuMatrix {
         (self.n, self.k)
     }
 
-    /// Type and shape, for the profile.
+    /// Profile label: type and shape.
     pub(super) fn label(&self) -> String {
         let dtype = match &self.storage {
             Storage::Rows(dtype, _) => *dtype,
@@ -81,7 +84,7 @@ impl CpuMatrix {
 
     pub(super) fn rows(&self, rows: Range<usize>) -> Weights<'_> {
         let (dtype, bytes) = match &self.storage {
-            Storage::Rows(dtype, bytes) => (*dtype, &bytes[self.range(bytes, rows.clone())]),
+            Storage::Rows(dtype, bytes) => (*dtype, &bytes[self.byte_range(bytes, rows.clone())]),
             Storage::Packed(matrix) => return Weights::Packed(matrix, rows.start, rows.end),
         };
         Weights::Dense(match dtype {
@@ -95,26 +98,26 @@ impl CpuMatrix {
         })
     }
 
-    /// The values of row `row`, `[K]`.
+    /// Dequantizes row `row` to `out`, `[K]`.
     pub(super) fn dequantize_row(&self, isa: Isa, row: usize, out: &mut [f32]) {
         match &self.storage {
             Storage::Packed(matrix) => matrix.dequantize_row(isa, row, out),
             Storage::Rows(dtype, bytes) => {
-                let bytes = &bytes[self.range(bytes, row..row + 1)];
+                let bytes = &bytes[self.byte_range(bytes, row..row + 1)];
                 dequantize_rows(isa, *dtype, bytes, out).expect("checked by `Cpu::load`");
             }
         }
     }
 
-    /// Where rows are among those of the whole matrix.
-    fn range(&self, bytes: &[u8], rows: Range<usize>) -> Range<usize> {
+    /// Byte range of `rows`.
+    fn byte_range(&self, bytes: &[u8], rows: Range<usize>) -> Range<usize> {
         let row_bytes = bytes.len() / self.n.max(1);
         rows.start * row_bytes..rows.end * row_bytes
     }
 }
 
 impl Cpu {
-    /// Name of the kernel that multiplies `rows` rows of activations with `w`, for benches.
+    /// Name of the matmul kernel for `rows` rows of activations and `w`, for benchmarks.
     #[must_use]
     pub fn matmul_kernel(&self, w: &CpuMatrix, rows: usize) -> String {
         let isa = self.device.isa;
@@ -123,14 +126,14 @@ impl Cpu {
             Weights::Dense(DenseWeight::F16(_)) => format!("f16-{isa}"),
             Weights::Dense(DenseWeight::BF16(_)) => format!("bf16-{isa}"),
             Weights::Packed(w, ..) => w.kernel_name(isa, rows),
-            Weights::Quant(w) if rows <= MAX_INTEGER_ROWS => {
+            Weights::Quant(w) if rows <= MAX_INT_DOT_ROWS => {
                 stonechat_quant::kernel_name(isa, w.dtype())
             }
             Weights::Quant(w) => format!("{}-dequantized-f32-{isa}", w.dtype()),
         }
     }
 
-    /// A matrix whose sizes are checked, and room for the activations that it will be multiplied with.
+    /// Checks the size of a matrix, stores it by [`Repack`], and reserves its quantized activations of a decode step.
     pub(super) fn load(&self, source: MatrixSource<'_>) -> Result<CpuMatrix, Error> {
         let MatrixSource { name, rows, cols, dtype, bytes } = source;
         let expected =
@@ -143,10 +146,10 @@ impl Cpu {
             DType::F32 => align_of::<f32>(),
             DType::F16 | DType::BF16 => align_of::<half::f16>(),
             _ if QuantMatrix::has_kernel(dtype) => {
-                // Sized once: a decode step must not grow it.
+                // A decode step must not allocate.
                 for buffer in [&self.activations, &self.hidden] {
                     let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
-                    buffer.reserve(MAX_INTEGER_ROWS, cols);
+                    buffer.reserve(MAX_INT_DOT_ROWS, cols);
                 }
                 1
             }
@@ -156,51 +159,51 @@ impl Cpu {
             }
         };
         let start = Instant::now();
-        let mut cost = self.load_stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = self.load_stats.lock().unwrap_or_else(PoisonError::into_inner);
         let n_bytes = bytes.len() as u64;
         let is_aligned = bytes.as_ptr().addr().is_multiple_of(alignment);
-        let storage = match self.packed(&source) {
+        let storage = match self.repacked(&source) {
             Some(matrix) => {
-                cost.repacked_bytes += n_bytes;
-                cost.repacking += start.elapsed();
+                stats.repacked_bytes += n_bytes;
+                stats.repack_time += start.elapsed();
                 Storage::Packed(matrix)
             }
-            // Made for this matrix alone.
+            // The model allocated these bytes for this matrix alone: no copy needed.
             None if is_aligned && bytes.is_whole() => {
-                cost.copied_bytes += n_bytes;
+                stats.copied_bytes += n_bytes;
                 Storage::Rows(dtype, bytes.clone())
             }
             None if is_aligned && self.repack == Repack::Off => {
-                cost.kept_bytes += n_bytes;
+                stats.mapped_bytes += n_bytes;
                 Storage::Rows(dtype, bytes.clone())
             }
             None => {
                 let copy = bytes.copied(&self.device.threads);
                 let out_of_memory = Error::OutOfMemory { bytes: bytes.len(), backend: "cpu" };
                 let copy = copy.ok_or(out_of_memory)?;
-                cost.copied_bytes += n_bytes;
-                cost.copying += start.elapsed();
+                stats.copied_bytes += n_bytes;
+                stats.copy_time += start.elapsed();
                 Storage::Rows(dtype, copy)
             }
         };
         Ok(CpuMatrix { n: rows, k: cols, storage })
     }
 
-    /// The weights rearranged, if that is wanted and this instruction set has a kernel for it.
-    fn packed(&self, source: &MatrixSource<'_>) -> Option<PackedMatrix> {
+    /// Repacks the weights, if enabled and the instruction set has a kernel for panels of the type.
+    fn repacked(&self, source: &MatrixSource<'_>) -> Option<PackedMatrix> {
         let MatrixSource { rows, cols, dtype, bytes, .. } = *source;
         if self.repack == Repack::Off || !PackedMatrix::has_kernel(self.device.isa, dtype) {
             return None;
         }
         let mut matrix = PackedMatrix::zeroed(dtype, rows, cols)?;
         let row_bytes = matrix.row_bytes().max(1);
-        // Whole panels, whatever their height.
-        let rows_at_once = (CHUNK_BYTES / row_bytes).next_multiple_of(64).max(64);
-        for first in (0..rows).step_by(rows_at_once) {
-            let last = rows.min(first + rows_at_once);
-            let piece = bytes.slice(first * row_bytes..last * row_bytes);
-            matrix.pack(&self.device, first, &piece);
-            piece.release();
+        // A multiple of every panel height.
+        let chunk_rows = (CHUNK_BYTES / row_bytes).next_multiple_of(64).max(64);
+        for first in (0..rows).step_by(chunk_rows) {
+            let end = rows.min(first + chunk_rows);
+            let chunk = bytes.slice(first * row_bytes..end * row_bytes);
+            matrix.pack(&self.device, first, &chunk);
+            chunk.release();
         }
         Some(matrix)
     }

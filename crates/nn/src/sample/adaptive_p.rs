@@ -1,27 +1,39 @@
-//! Adaptive-p: prefers tokens whose probability is near a target, kept on average.
+//! Adaptive-p: keeps the average probability of drawn tokens near a target.
 
 use super::candidates::Candidates;
 
-/// State: a moving average of the probabilities of the chosen tokens.
+/// Sampler and state, an exponential moving average of the probabilities of drawn tokens.
 ///
-/// Source: llama.cpp PR 17927 (`MrJackSpade`, `ddh0`).
+/// ```text
+/// aim    = clamp(2 * target - weighted_sum / total_weight, 0, 1)
+/// d      = |p - aim| / WIDTH
+/// logit' = PEAK_LOGIT - SHARPNESS * d^2 / (1 + d)
+///
+/// accept: weighted_sum = p + decay * weighted_sum;  total_weight = 1 + decay * total_weight
+/// ```
+///
+/// Source: llama.cpp PR 17927 (`MrJackSpade`, `ddh0`). llama.cpp: `adaptive_p`.
 #[derive(Debug, Clone)]
 pub(super) struct AdaptiveP {
     target: f32,
     decay: f32,
     weighted_sum: f32,
     total_weight: f32,
-    /// Each candidate's probability before it was reshaped.
+    /// Probability of each candidate before [`AdaptiveP::apply`].
     original: Vec<f32>,
+    /// The drawn token and its probability, until it is accepted.
     pending: Option<(u32, f32)>,
 }
 
+/// Unit of the distance, a probability.
 const WIDTH: f32 = 0.3;
+/// Logit of a candidate at distance 0.
 const PEAK_LOGIT: f32 = 5.0;
+/// Decline of the logit: quadratic near the peak, linear far away.
 const SHARPNESS: f32 = 10.0;
 
 impl AdaptiveP {
-    /// Aims at probabilities of `target` (0 to 1) averaged over about `1 / (1 − decay)` tokens.
+    /// `target` is a probability, 0 to 1; the average is over about `1 / (1 − decay)` tokens.
     pub(super) fn new(target: f32, decay: f32) -> Self {
         let mut new = Self {
             target,
@@ -35,8 +47,7 @@ impl AdaptiveP {
         new
     }
 
-    /// Gives each candidate a logit that falls with the distance of its probability from what
-    /// brings the average back to the target: quadratic near it, linear far away.
+    /// Replaces every logit by a function of the distance between its probability and `aim`.
     pub(super) fn apply(&mut self, candidates: &mut Candidates) {
         self.original.clear();
         self.original.extend(candidates.softmax().iter().map(|c| c.p));
@@ -50,12 +61,12 @@ impl AdaptiveP {
         });
     }
 
-    /// Notes the draw of the candidate at `index` of the list that [`Self::apply`] saw.
-    pub(super) fn drawn(&mut self, token: u32, index: usize) {
+    /// Records the draw of candidate `index` of the list in [`Self::apply`].
+    pub(super) fn record_draw(&mut self, token: u32, index: usize) {
         self.pending = Some((token, self.original[index]));
     }
 
-    /// Moves the average if the token is the one drawn.
+    /// Updates the average if `token` is the drawn one.
     pub(super) fn accept(&mut self, token: u32) {
         if let Some((drawn, p)) = self.pending.take()
             && drawn == token
@@ -77,7 +88,7 @@ mod tests {
     use super::super::testing::{apply, check};
     use super::AdaptiveP;
 
-    /// Softmax of 5 − 10 d² / (1 + d), d the distance from `aim` in widths.
+    /// Softmax of 5 − 10 d² / (1 + d), d = |p − aim| / 0.3.
     fn expected(p: &[f32], aim: f32) -> Vec<f32> {
         let distance = |p: f32| ((p - aim) / 0.3).abs();
         let weight = |p: f32| (5.0 - 10.0 * distance(p).powi(2) / (1.0 + distance(p))).exp();
@@ -92,11 +103,11 @@ mod tests {
         let p = [0.1, 0.2, 0.3, 0.4];
         let mut adaptive = AdaptiveP::new(0.3, 0.5);
         check(&apply(&p, |c| adaptive.apply(c)), &expected(&p, 0.3));
-        adaptive.drawn(3, 3);
+        adaptive.record_draw(3, 3);
         adaptive.accept(3);
         // Sum 0.4 + 0.5 · 0.6 = 0.7 over weight 1 + 0.5 · 2 = 2: aim 0.6 − 0.35 = 0.25.
         check(&apply(&p, |c| adaptive.apply(c)), &expected(&p, 0.25));
-        adaptive.drawn(3, 3);
+        adaptive.record_draw(3, 3);
         adaptive.accept(1);
         check(&apply(&p, |c| adaptive.apply(c)), &expected(&p, 0.25));
         adaptive.reset();

@@ -1,26 +1,26 @@
-//! Sequence breakers of DRY as tokens.
+//! Sequence breakers of DRY, tokenized.
 
 use std::collections::HashMap;
 
-/// Bytes of a breaker that are looked at.
+/// Bytes of a breaker that count.
 const MAX_BYTES: usize = 40;
-/// Tokens of a breaker after the first.
+/// Most tokens of a breaker after its first.
 const MAX_TAIL: usize = 20;
 
-/// The token sequences that end a repetition for DRY: tokens that contain a breaker, and tokens
-/// whose end is the start of one, followed by the rest of it.
+/// Token sequences that end a repetition for DRY: tokens that contain a breaker, and tokens that end in a prefix of
+/// one, followed by its tokenized rest.
 #[derive(Debug, Clone, Default)]
 pub struct DryBreakers {
-    /// For the first token of a sequence the tokens that must follow it.
+    /// First token of a sequence to its possible tails.
     tails: HashMap<u32, Vec<Vec<u32>>>,
 }
 
 impl DryBreakers {
-    /// Finds the tokens that can spell each of `breakers`.
+    /// Finds the token sequences of each of `breakers` in the vocabulary. Empty breakers are ignored.
     ///
     /// `token_bytes(token, buffer)` appends the text of a token (special tokens by their name) to
-    /// the empty buffer; `tokenize` splits the rest of a breaker, which may start within a
-    /// character, without adding or recognizing special tokens. Empty breakers are ignored.
+    /// the empty buffer. `tokenize` tokenizes the rest of a breaker, which may start within a
+    /// character, without adding or recognizing special tokens.
     ///
     /// Source: koboldcpp PR 982 (pi6am), as in llama.cpp.
     pub fn new<S: AsRef<str>>(
@@ -44,7 +44,7 @@ impl DryBreakers {
                     new.add(token, Vec::new());
                     continue;
                 }
-                // No part of the word is the whole breaker: an overlap is an end of the word.
+                // The word does not contain the breaker: an overlap is a suffix of the word.
                 for overlap in (1..breaker.len().min(word.len() + 1)).rev() {
                     if word.ends_with(&breaker[..overlap]) {
                         let mut tail = tokenize(&breaker[overlap..]);
@@ -57,7 +57,7 @@ impl DryBreakers {
         new
     }
 
-    /// Breakers given as tokens; empty ones are ignored.
+    /// Breakers from token sequences; empty ones are ignored.
     #[must_use]
     pub fn from_tokens(sequences: &[Vec<u32>]) -> Self {
         let mut new = Self::default();
@@ -76,8 +76,7 @@ impl DryBreakers {
         }
     }
 
-    /// The longest tail of a breaker that starts with `head` for which `follows(i, token)` holds
-    /// for each of its tokens; its length.
+    /// Length of the longest tail of `head` for which `follows(i, token)` holds for each of its tokens.
     pub(super) fn longest_match(
         &self,
         head: u32,
@@ -88,7 +87,7 @@ impl DryBreakers {
         self.tails.get(&head)?.iter().filter(matches).map(Vec::len).max()
     }
 
-    /// Whether the token alone is a breaker.
+    /// Whether `token` contains a breaker.
     pub(super) fn is_breaker(&self, token: u32) -> bool {
         self.tails.get(&token).is_some_and(|tails| tails.iter().any(Vec::is_empty))
     }

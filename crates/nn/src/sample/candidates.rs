@@ -1,9 +1,13 @@
-//! The tokens that are still in play while the chain runs.
+//! The candidate tokens of the sampler chain.
 //!
-//! Two forms share one type. As long as no sampler has removed a token, the logits lie by token
-//! id in one array, and a sampler that touches a few tokens (bias, penalties) touches a few
-//! floats. The first sampler that removes tokens turns them into a list; after top-k that list is
-//! short, and the vocabulary is never sorted.
+//! ```text
+//! dense  logits [V] by token id       until a sampler removes tokens or needs probabilities;
+//!                                     bias and penalties change single floats
+//! list   (token, logit, p)            from then on; short after top-k
+//!        |-- sorted --|-- any order --|
+//! ```
+//!
+//! The vocabulary is never sorted as a whole: samplers sort the prefix that they need.
 
 use std::cmp::Ordering;
 
@@ -14,50 +18,50 @@ use stonechat_compute::cpu::{TopKEntry, top_k};
 pub struct Candidate {
     /// The token.
     pub token: u32,
-    /// Its logit after the samplers that have run.
+    /// Its logit after the samplers so far.
     pub logit: f32,
-    /// Its probability among the candidates.
+    /// Its probability among the candidates, if a sampler has computed the softmax.
     pub p: f32,
 }
 
-/// The buffer that the chain works on.
+/// Candidates, dense or as a list.
 #[derive(Debug, Clone)]
 pub(super) struct Candidates {
-    /// Logits by token id; meaningful while `is_dense`.
+    /// Logits by token id, `[V]`; valid while `is_dense`.
     dense: Vec<f32>,
     is_dense: bool,
-    /// The survivors, empty while `is_dense`.
+    /// Remaining candidates; empty while `is_dense`.
     list: Vec<Candidate>,
-    /// The first `sorted` entries of `list` are its greatest, in order.
+    /// Length of the sorted prefix of `list`, which holds its top candidates.
     sorted: usize,
-    /// Work space of [`Candidates::keep_top`].
-    ranked: Vec<TopKEntry>,
-    /// Work space of [`Candidates::keep_by_score`].
+    /// Scratch of [`Candidates::keep_top_k`].
+    top_k_scratch: Vec<TopKEntry>,
+    /// Scratch of [`Candidates::keep_by_score`].
     scored: Vec<(f32, Candidate)>,
 }
 
-/// Descending logit; equal logits by ascending token id, so that every platform agrees.
+/// Order by descending logit; ties by ascending token id, so that all platforms agree.
 fn descending(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
 }
 
 impl Candidates {
-    /// A buffer for `vocab_size` tokens with room for a list of `list_capacity`.
+    /// Candidates of a vocabulary; reserves a list of `list_capacity`.
     pub(super) fn new(vocab_size: usize, list_capacity: usize) -> Self {
         Self {
             dense: vec![0.0; vocab_size],
             is_dense: true,
             list: Vec::with_capacity(list_capacity),
             sorted: 0,
-            ranked: Vec::new(),
+            top_k_scratch: Vec::new(),
             scored: Vec::new(),
         }
     }
 
-    /// Starts over with every token. NaN counts as −∞ and +∞ as the greatest finite value.
+    /// Resets to all tokens, dense. NaN counts as −∞, +∞ as `f32::MAX`.
     ///
     /// # Panics
-    /// If `logits` has not one value for each token.
+    /// If `logits` is not `[V]`.
     #[track_caller]
     pub(super) fn load(&mut self, logits: &[f32]) {
         assert_eq!(logits.len(), self.dense.len(), "one logit for each token of the vocabulary");
@@ -69,32 +73,31 @@ impl Candidates {
         self.sorted = 0;
     }
 
-    /// Starts over with the tokens of the greatest logits alone, which are in order; as
-    /// [`load`](Self::load) would with all, where [`keep_top`](Self::keep_top) follows.
-    pub(super) fn load_greatest(&mut self, greatest: &[TopKEntry]) {
+    /// Resets to the sorted top-k of the logits; equals [`load`](Self::load) then [`keep_top_k`](Self::keep_top_k).
+    pub(super) fn load_top_k(&mut self, top_k: &[TopKEntry]) {
         self.is_dense = false;
-        self.set_list(greatest);
+        self.set_list(top_k);
     }
 
-    /// Makes `ranked`, which are in order, the list.
-    fn set_list(&mut self, ranked: &[TopKEntry]) {
+    /// Replaces the list by the sorted `top_k`.
+    fn set_list(&mut self, top_k: &[TopKEntry]) {
         self.list.clear();
         let candidate =
             |&TopKEntry { index, value }| Candidate { token: index, logit: value, p: 0.0 };
-        self.list.extend(ranked.iter().map(candidate));
-        self.sorted = ranked.len();
+        self.list.extend(top_k.iter().map(candidate));
+        self.sorted = top_k.len();
     }
 
     pub(super) fn len(&self) -> usize {
         if self.is_dense { self.dense.len() } else { self.list.len() }
     }
 
-    /// The list as it stands; empty while no sampler has needed one.
+    /// The list; empty while the candidates are dense.
     pub(super) fn as_slice(&self) -> &[Candidate] {
         &self.list
     }
 
-    /// Every logit, in no particular order.
+    /// Logits of all candidates, in any order.
     pub(super) fn logits(&self) -> impl Iterator<Item = f32> {
         let dense = if self.is_dense { &self.dense[..] } else { &[] };
         dense.iter().copied().chain(self.list.iter().map(|c| c.logit))
@@ -107,9 +110,8 @@ impl Candidates {
         self.logits().fold(f32::NEG_INFINITY, f32::max)
     }
 
-    /// Replaces the logit of each token of `touched` by `change(token, logit)`.
-    ///
-    /// `touched` holds no token twice, and `change` returns the logit of any other token as it is.
+    /// Replaces the logit of each token of `touched` by `change(token, logit)`. `touched` has no duplicates, and `change`
+    /// is the identity for other tokens.
     pub(super) fn adjust(&mut self, touched: &[u32], change: impl Fn(u32, f32) -> f32) {
         if self.is_dense {
             for &token in touched {
@@ -125,7 +127,7 @@ impl Candidates {
         }
     }
 
-    /// Replaces every logit; `change` keeps their order (equal logits may become of them).
+    /// Replaces every logit by a monotonic (non-decreasing) function of it.
     pub(super) fn map_logits(&mut self, change: impl Fn(f32) -> f32) {
         if self.is_dense {
             self.dense.iter_mut().for_each(|logit| *logit = change(*logit));
@@ -134,7 +136,7 @@ impl Candidates {
         }
     }
 
-    /// Replaces every logit by a function of the candidate; the order may change.
+    /// Replaces every logit by any function of the candidate.
     pub(super) fn reshape(&mut self, change: impl Fn(&Candidate) -> f32) {
         for candidate in self.list_mut() {
             candidate.logit = change(candidate);
@@ -142,7 +144,7 @@ impl Candidates {
         self.sorted = 0;
     }
 
-    /// The candidates as a list.
+    /// Converts the candidates to a list.
     fn list_mut(&mut self) -> &mut Vec<Candidate> {
         if self.is_dense {
             let all = self.dense.iter().zip(0..);
@@ -152,12 +154,12 @@ impl Candidates {
         &mut self.list
     }
 
-    /// Fills in the probabilities: the softmax of the logits.
+    /// Softmax of the logits: sets `p` of every candidate.
     pub(super) fn softmax(&mut self) -> &[Candidate] {
         let max = self.max_logit();
         let list = self.list_mut();
         if max == f32::NEG_INFINITY {
-            // Nothing is possible; the first candidate stands for the choice that must be made.
+            // All logits are −∞: the first candidate gets the draw.
             list.iter_mut().enumerate().for_each(|(i, c)| c.p = if i == 0 { 1.0 } else { 0.0 });
             return list;
         }
@@ -172,7 +174,7 @@ impl Candidates {
         list
     }
 
-    /// Moves the `n` greatest to the front, in order.
+    /// Sorts the top `n` to the front.
     pub(super) fn sort_prefix(&mut self, n: usize) -> &[Candidate] {
         let sorted = self.sorted;
         let list = self.list_mut();
@@ -188,23 +190,23 @@ impl Candidates {
         &self.list
     }
 
-    /// Keeps the `k` greatest, in order.
-    pub(super) fn keep_top(&mut self, k: usize) {
+    /// Keeps the top `k`, sorted.
+    pub(super) fn keep_top_k(&mut self, k: usize) {
         if self.is_dense && k < self.dense.len() / 4 {
-            let mut ranked = std::mem::take(&mut self.ranked);
-            top_k(&self.dense, k.max(1), &mut ranked);
-            self.set_list(&ranked);
-            (self.ranked, self.is_dense) = (ranked, false);
+            let mut entries = std::mem::take(&mut self.top_k_scratch);
+            top_k(&self.dense, k.max(1), &mut entries);
+            self.set_list(&entries);
+            (self.top_k_scratch, self.is_dense) = (entries, false);
         }
         self.sort_prefix(k);
         self.truncate(k);
     }
 
-    /// Keeps those of at least `min_logit`, or the `min_keep` greatest where these are more.
+    /// Keeps candidates with a logit of at least `min_logit`, but at least the top `min_keep`.
     pub(super) fn keep_above(&mut self, min_logit: f32, min_keep: usize) {
         let enough = self.logits().filter(|&logit| logit >= min_logit).take(min_keep.max(1));
         if enough.count() < min_keep.max(1) {
-            return self.keep_top(min_keep.max(1));
+            return self.keep_top_k(min_keep.max(1));
         }
         if self.is_dense {
             let above = self.dense.iter().zip(0..).filter(|&(&logit, _)| logit >= min_logit);
@@ -216,21 +218,21 @@ impl Candidates {
         }
     }
 
-    /// Keeps the first `n` of the list.
+    /// Keeps the first `n` candidates of the list.
     pub(super) fn truncate(&mut self, n: usize) {
         self.list_mut().truncate(n);
         self.sorted = self.sorted.min(n);
     }
 
-    /// Drops the first `n` of the list, which must be in order.
+    /// Removes the first `n` candidates of the list, which must be sorted.
     pub(super) fn drop_prefix(&mut self, n: usize) {
         debug_assert!(n <= self.sorted, "the dropped candidates are sorted");
         self.list.drain(..n);
         self.sorted -= n;
     }
 
-    /// Keeps the greatest alone: of equals the one of the lowest id.
-    pub(super) fn keep_greatest(&mut self) {
+    /// Keeps the argmax; of equal logits the lowest token id.
+    pub(super) fn keep_max(&mut self) {
         if self.is_dense {
             let mut best = 0;
             for (token, &logit) in self.dense.iter().enumerate() {
@@ -247,8 +249,8 @@ impl Candidates {
         self.sorted = 1;
     }
 
-    /// Orders the list by ascending `score` and keeps the shortest prefix for which `enough(n,
-    /// mass)` holds, `n` candidates of probability `mass` together. Needs the probabilities.
+    /// Sorts by ascending `score` and keeps the shortest prefix with `enough(n, mass)`, `n` its length, `mass` its total
+    /// probability. Needs [`softmax`](Self::softmax).
     pub(super) fn keep_by_score(
         &mut self,
         score: impl Fn(&Candidate) -> f32,
@@ -265,7 +267,7 @@ impl Candidates {
         let (mut ordered, mut mass) = (0, 0.0);
         for i in 0..scored.len() {
             if i == ordered {
-                // Most prefixes are short, and most of the vocabulary need not be ordered.
+                // Sorts four times as many at a time: most prefixes are short.
                 ordered = (4 * ordered).max(256).min(scored.len());
                 let rest = &mut scored[i..];
                 if ordered - i < rest.len() {
@@ -289,7 +291,7 @@ mod tests {
     use crate::sample::Rng;
 
     fn random(n: usize, rng: &mut Rng) -> Vec<f32> {
-        // Few distinct values, so that ties are met.
+        // Few distinct values, so that there are ties.
         (0..n).map(|_| (rng.uniform() * 50.0).floor() as f32 - 25.0).collect()
     }
 
@@ -304,7 +306,7 @@ mod tests {
             all.sort_by(descending);
             for k in [1, 2, 7, 40, 100, n] {
                 candidates.load(&logits);
-                candidates.keep_top(k);
+                candidates.keep_top_k(k);
                 let got: Vec<_> =
                     candidates.as_slice().iter().map(|c| (c.token, c.logit)).collect();
                 let want: Vec<_> = all.iter().take(k).map(|c| (c.token, c.logit)).collect();

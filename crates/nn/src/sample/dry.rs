@@ -1,4 +1,4 @@
-//! DRY, "don't repeat yourself": penalizes tokens that would extend a repeated sequence.
+//! DRY ("don't repeat yourself"): penalizes tokens that would extend a repeated sequence.
 
 use std::collections::VecDeque;
 
@@ -6,12 +6,17 @@ use super::breakers::DryBreakers;
 use super::candidates::Candidates;
 use super::options::SamplingOptions;
 
-/// Subtracts `multiplier · base^(n − allowed_length)` from the logit of each token that would
-/// continue a sequence of `n ≥ allowed_length` tokens that ends the context and occurs earlier in
-/// it. Sequences do not reach back over a breaker.
+/// `logit[t] −= multiplier · base^(n − allowed_length)` for each token `t` that would extend a repetition: the last
+/// `n ≥ allowed_length` tokens of the context occur earlier in it, followed by `t`. Repetitions do not cross a breaker.
 ///
-/// Source: text-generation-webui PR 5677 (p-e-w); koboldcpp PR 982 (pi6am), as in llama.cpp. The
-/// repetitions are found by the Z-algorithm (Gusfield 1997, §1.4) on the reversed context.
+/// ```text
+/// context   … a b c [t] … a b c |        n = 3: "a b c" is repeated, t is penalized
+/// reversed  c b a … [t] c b a …          Z-function: matches[k] = common prefix of r and r[k..]
+///           0          k-1 k             t = r[k - 1], n = matches[k]
+/// ```
+///
+/// Source: text-generation-webui PR 5677 (p-e-w); koboldcpp PR 982 (pi6am), as in llama.cpp. Z-algorithm: Gusfield 1997,
+/// §1.4. llama.cpp: `dry`.
 #[derive(Debug, Clone)]
 pub(super) struct Dry {
     multiplier: f32,
@@ -20,18 +25,18 @@ pub(super) struct Dry {
     last_n: usize,
     breakers: DryBreakers,
     window: VecDeque<u32>,
-    /// The last tokens, latest first.
+    /// `window` reversed, latest token first.
     reversed: Vec<u32>,
-    /// `matches[k]`: tokens before position `k` of `reversed` that equal the end of the context.
+    /// Z-function of `reversed`.
     matches: Vec<usize>,
-    /// For each token of the vocabulary one more than the longest sequence it would extend.
+    /// By token id, `[V]`: 1 + length of the longest repetition that the token would extend; 0 if there is none.
     extends: Vec<u32>,
-    /// The tokens for which `extends` is not 0.
+    /// Tokens with `extends > 0`.
     touched: Vec<u32>,
 }
 
 impl Dry {
-    /// `None` where the options turn it off.
+    /// `None` if the options disable DRY.
     pub(super) fn new(
         options: &SamplingOptions,
         vocab_size: usize,
@@ -69,7 +74,7 @@ impl Dry {
     pub(super) fn apply(&mut self, candidates: &mut Candidates) {
         self.find_extensions();
         let max_exponent = if self.base > 1.000_001 {
-            // Where `base^exponent` would leave the range of f32.
+            // Largest exponent for which `base^exponent` is a finite f32.
             (f32::MAX.ln() / self.base.ln()) as usize
         } else {
             0
@@ -87,7 +92,7 @@ impl Dry {
         });
     }
 
-    /// Fills `extends` and `touched` for the context as it is.
+    /// Computes `extends` and `touched` for the current context.
     fn find_extensions(&mut self) {
         for &token in &self.touched {
             self.extends[token as usize] = 0;
@@ -117,7 +122,7 @@ impl Dry {
         }
     }
 
-    /// Tokens after the last breaker.
+    /// Number of tokens after the last breaker.
     fn tokens_since_breaker(&self) -> usize {
         for (i, &head) in self.reversed.iter().enumerate() {
             let follows = |offset: usize, token: u32| {
@@ -135,13 +140,12 @@ impl Dry {
     }
 }
 
-/// The Z-function: `matches[k]` becomes the length of the longest common prefix of `tokens` and
-/// `tokens[k..]`, for `k ≥ 1`.
+/// Z-function: `matches[k]` = length of the longest common prefix of `tokens` and `tokens[k..]`, for `k ≥ 1`.
 fn prefix_matches(tokens: &[u32], matches: &mut Vec<usize>) {
     let n = tokens.len();
     matches.clear();
     matches.resize(n, 0);
-    // `tokens[start..end]` is the match found so far that reaches furthest.
+    // `tokens[start..end]` is the match with the largest end so far.
     let (mut start, mut end) = (0, 0);
     for k in 1..n {
         let mut length = if k < end { matches[k - start].min(end - k) } else { 0 };

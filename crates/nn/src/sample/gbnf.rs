@@ -1,8 +1,8 @@
 //! GBNF, llama.cpp's grammar format: parsing and translation to Lark for `llguidance`.
 //!
-//! The language is that of llama.cpp's `grammars/README.md`: rules of characters, classes,
-//! references, groups and repetitions; `root` is where a text starts. Left recursion, repetitions
-//! that multiply to more than 2000 and rules that are used but not there are errors, as there.
+//! The language is that of llama.cpp's `grammars/README.md`: rules of characters, classes, references, groups and
+//! repetitions; the start rule is `root`. Left recursion, nested repetitions with a product above 2000 and undefined
+//! rules are errors, as there.
 //!
 //! | file | holds |
 //! |---|---|
@@ -18,7 +18,7 @@ mod parse;
 
 use char_set::CharSet;
 
-/// What can go wrong, in words.
+/// The error is a message.
 type Result<T> = std::result::Result<T, String>;
 
 /// A parsed grammar.
@@ -34,19 +34,19 @@ struct Rules {
 enum Expr {
     /// One character of the set.
     Chars(CharSet),
-    /// A token by its id or name, `<[12]>` or `<think>`, or any other one.
+    /// A token by its id or name, `<[12]>` or `<think>`, or any but that one.
     Token { text: String, negated: bool },
-    /// The rule of this index.
+    /// Reference to a rule by index.
     Rule(usize),
-    /// All of them, one after the other.
+    /// Concatenation.
     Sequence(Vec<Expr>),
-    /// One of them.
+    /// Alternatives.
     Choice(Vec<Expr>),
-    /// At least `min` times, at most `max` times.
+    /// Repetition, `min` to `max` times.
     Repeat { inner: Box<Expr>, min: u32, max: Option<u32> },
 }
 
-/// Translates a grammar to Lark. `token_id` finds the id of a special token's name.
+/// Translates a grammar to Lark. `token_id` maps the name of a special token to its id.
 pub(super) fn to_lark(gbnf: &str, token_id: impl Fn(&str) -> Option<u32>) -> Result<String> {
     let rules = parse::parse(gbnf)?;
     let analysis = analysis::Analysis::new(&rules)?;

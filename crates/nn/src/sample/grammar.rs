@@ -1,7 +1,6 @@
-//! Grammars as token masks: GBNF, JSON schema, regular expressions and Lark.
+//! Constrained decoding by token masks: GBNF, JSON schema, regular expressions and Lark.
 //!
-//! The parser is `llguidance` (Earley over a derivative-based lexer); GBNF is translated to its
-//! Lark dialect by `gbnf`.
+//! The parser is `llguidance` (Earley over a derivative-based lexer); `gbnf` translates GBNF to its Lark dialect.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,65 +14,64 @@ use super::gbnf;
 use super::sampler::Sampler;
 use crate::Error;
 
-/// Longer tokens are left out of grammars.
+/// Longest token that a grammar can match.
 const MAX_TOKEN_BYTES: usize = 512;
-/// Longer grammars are refused.
+/// Longest source of a grammar.
 const MAX_SOURCE_BYTES: usize = 4 << 20;
 
-/// The bytes of a vocabulary, indexed for grammars. Made once for each model; clones are cheap.
+/// Vocabulary indexed for grammars (a token trie). Built once per model; clones share it.
 #[derive(Clone)]
 pub struct TokenTable {
     factory: Arc<ParserFactory>,
     special: Arc<[(String, u32)]>,
 }
 
-/// How a token reads in a text.
+/// Text of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenText<'a> {
     /// Ordinary text.
     Bytes(&'a [u8]),
-    /// A special token's name, like `<think>`: no part of the text, but grammars may name it.
+    /// Name of a special token, like `<think>`: matched only by name.
     Special(&'a str),
-    /// Never part of a text.
+    /// A token that is never matched.
     Unused,
 }
 
-/// What may stand between the tokens of a JSON text, if anything does: as llama.cpp has it. Where any white space
-/// may, a model can fill a text with blank lines.
+/// Optional white space between JSON tokens, as in llama.cpp. Unlimited white space lets a model generate blank lines
+/// forever.
 const JSON_SPACE: &str = " |\n{1,2}[ \t]{0,20}";
 
-/// A grammar in one of the languages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Source text of a grammar.
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum GrammarSource<'a> {
-    /// llama.cpp's GBNF; the text is what `root` matches.
-    Gbnf(&'a str),
-    /// A JSON schema; `{}` is any JSON. Between two tokens of the text stand a space, or one or two line feeds and an
-    /// indentation of at most 20, or nothing; `whitespace_flexible` or `whitespace_pattern` in the schema's
-    /// `x-guidance` say otherwise.
-    JsonSchema(&'a str),
-    /// A regular expression that the whole text matches.
-    Regex(&'a str),
-    /// `llguidance`'s dialect of Lark; the text is what `start` matches.
-    Lark(&'a str),
+pub enum GrammarSource {
+    /// llama.cpp's GBNF; the start rule is `root`.
+    Gbnf(String),
+    /// JSON schema; `{}` is any JSON. White space between JSON tokens is nothing, one space, or one or two line feeds and
+    /// at most 20 blanks, unless `whitespace_flexible` or `whitespace_pattern` in the schema's `x-guidance` is set.
+    JsonSchema(String),
+    /// Regular expression for the whole text.
+    Regex(String),
+    /// `llguidance`'s dialect of Lark; the start rule is `start`.
+    Lark(String),
 }
 
-/// The state of one text under a grammar.
+/// Parser state of one text under a grammar.
 ///
-/// Clones start from the same state and go their own way, as beams do; they share what is
-/// computed from the grammar.
+/// Clones share the compiled grammar and have their own state, as beams need.
 #[derive(Clone)]
 pub struct Grammar {
     state: Matcher,
+    /// State of the empty text.
     start: Matcher,
     vocab_size: usize,
 }
 
 impl TokenTable {
-    /// Indexes a vocabulary: token `i` reads as `tokens[i]`; any of `eos` ends a text.
+    /// Indexes a vocabulary: `tokens[i]` is the text of token `i`; any of `eos` ends a text.
     ///
     /// # Errors
-    /// [`Error::Grammar`] if `eos` is empty or names a token that is not there.
+    /// [`Error::Grammar`] if `eos` is empty or contains an id out of range.
     pub fn new(tokens: &[TokenText<'_>], eos: &[u32]) -> Result<Self, Error> {
         let missing = eos.iter().find(|&&token| token as usize >= tokens.len());
         if missing.is_some() || eos.is_empty() {
@@ -84,7 +82,7 @@ impl TokenTable {
         let mut words = Vec::with_capacity(tokens.len());
         for (token, id) in tokens.iter().zip(0..) {
             let mut word = match *token {
-                // A lone 0xff marks special tokens and is no part of UTF-8.
+                // A leading 0xff marks special tokens in the trie; it is not valid in UTF-8.
                 TokenText::Bytes(bytes) if bytes.first() != Some(&0xff) => bytes.to_vec(),
                 TokenText::Bytes(_) | TokenText::Unused => Vec::new(),
                 TokenText::Special(name) => {
@@ -105,7 +103,7 @@ impl TokenTable {
         let mut factory = factory.map_err(|error| refused("vocabulary", &error))?;
         factory.quiet();
         let limits = factory.limits_mut();
-        // A character-wise grammar makes an item for each byte of the vocabulary's tokens.
+        // A grammar without a lexer (GBNF) makes an Earley item per byte of the trie.
         limits.step_max_items = 20_000_000;
         limits.step_lexer_fuel = 2_000_000;
         limits.verbose_errors = false;
@@ -134,8 +132,8 @@ impl Grammar {
     /// Compiles a grammar for a vocabulary.
     ///
     /// # Errors
-    /// [`Error::Grammar`] with what is wrong with the grammar, and where.
-    pub fn new(source: GrammarSource<'_>, tokens: &TokenTable) -> Result<Self, Error> {
+    /// [`Error::Grammar`] with the cause and its place in the source.
+    pub fn new(source: &GrammarSource, tokens: &TokenTable) -> Result<Self, Error> {
         let kind = source.kind();
         let message = |message: String| Error::Grammar { kind, message };
         if source.text().len() > MAX_SOURCE_BYTES {
@@ -151,9 +149,9 @@ impl Grammar {
                 TopLevelGrammar::from_json_schema(with_json_space(schema))
             }
             GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
-            GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.to_owned()),
+            GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
         };
-        // The compiler asserts what it expects; a grammar that breaks that is an error here.
+        // The compiler may panic on invalid grammars.
         let parser = catch_unwind(AssertUnwindSafe(|| tokens.factory.create_parser(grammar)));
         let parser = match parser {
             Ok(parser) => parser.map_err(|error| refused(kind, &error))?,
@@ -167,8 +165,8 @@ impl Grammar {
         Ok(Self { state: start.clone(), start, vocab_size })
     }
 
-    /// Sets the logits of tokens that cannot come next to −∞. Where the text may end, the end
-    /// tokens stay; where it must, only they do. Logits past the table's tokens become −∞.
+    /// Sets the logits of disallowed tokens to −∞, including those beyond the vocabulary. End tokens are allowed if the
+    /// text may end, and they alone if it must.
     ///
     /// # Errors
     /// [`Error::Grammar`] if the parser exceeds its limits; the state is lost then.
@@ -184,7 +182,7 @@ impl Grammar {
         Ok(())
     }
 
-    /// Whether `token` may come next; cheaper than a mask.
+    /// Whether `token` may come next; an end token may if the text may end. Cheaper than a mask.
     ///
     /// # Errors
     /// [`Error::Grammar`] if the parser exceeds its limits; the state is lost then.
@@ -199,10 +197,10 @@ impl Grammar {
         Ok(allowed.map_err(|error| refused("token", &error))? == 1)
     }
 
-    /// Goes on with `token`.
+    /// Appends `token` to the text.
     ///
     /// # Errors
-    /// [`Error::Grammar`] if the token cannot come next; the state stays as it was.
+    /// [`Error::Grammar`] if the token is not allowed; the state is unchanged.
     pub fn accept(&mut self, token: u32) -> Result<(), Error> {
         if !self.allows(token)? {
             let message = format!("token {token} cannot come next");
@@ -214,8 +212,8 @@ impl Grammar {
         self.state.consume_token(token).map_err(|error| refused("token", &error))
     }
 
-    /// Draws a token that the grammar allows: first without it, and with its mask only where the
-    /// draw is refused, since most are not. `logits` may be masked afterwards.
+    /// Draws an allowed token: first without the mask, and again with it if that token is not allowed, which is rare.
+    /// `logits` may be masked afterwards.
     ///
     /// # Errors
     /// As [`Grammar::mask`].
@@ -228,21 +226,13 @@ impl Grammar {
         Ok(sampler.sample(logits))
     }
 
-    /// Whether the text is complete and nothing but an end token can come.
+    /// Whether the text is complete: only an end token is allowed.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.state.is_stopped()
     }
 
-    /// Whether the text may end here.
-    ///
-    /// # Errors
-    /// [`Error::Grammar`] if the parser exceeds its limits; the state is lost then.
-    pub fn may_end(&mut self) -> Result<bool, Error> {
-        Ok(self.is_finished() || self.state.is_accepting().map_err(|e| refused("state", &e))?)
-    }
-
-    /// Back to the empty text.
+    /// Resets to the empty text.
     pub fn reset(&mut self) {
         self.state = self.start.clone();
     }
@@ -253,7 +243,7 @@ impl Grammar {
     }
 }
 
-impl<'a> GrammarSource<'a> {
+impl GrammarSource {
     fn kind(&self) -> &'static str {
         match self {
             Self::Gbnf(_) => "GBNF",
@@ -263,7 +253,7 @@ impl<'a> GrammarSource<'a> {
         }
     }
 
-    fn text(&self) -> &'a str {
+    fn text(&self) -> &str {
         match self {
             Self::Gbnf(text) | Self::JsonSchema(text) | Self::Regex(text) | Self::Lark(text) => {
                 text
@@ -272,7 +262,7 @@ impl<'a> GrammarSource<'a> {
     }
 }
 
-/// A schema whose texts have [`JSON_SPACE`] between their tokens, unless it has a rule of its own.
+/// Sets [`JSON_SPACE`] as the white space of a schema that has no setting of its own.
 fn with_json_space(schema: Value) -> Value {
     let mut schema = match schema {
         Value::Bool(true) => Map::new(),

@@ -1,48 +1,49 @@
-//! Token healing: the next tokens must start with given bytes.
+//! Token healing: constrains the next tokens to start with given bytes.
 //!
-//! A prompt that ends within a word is tokenized as no text would be. Healing takes the last token
-//! off the prompt and asks that the continuation starts with its bytes, so that the model may
-//! choose a longer token there.
+//! A prompt that ends within a word gets a tokenization that is rare in the training data. Healing removes the last
+//! token of the prompt and constrains the continuation to start with its bytes, so that the model can generate a longer
+//! token there.
 //!
 //! Source: Lundberg, "The Art of Prompt Design: Prompt Boundaries and Token Healing", 2023.
 
-/// Bytes that the text to come must start with.
+/// Required prefix of the generated text, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PrefixConstraint {
-    left: Vec<u8>,
+    /// Bytes of the prefix that are still to be generated.
+    rest: Vec<u8>,
 }
 
 impl PrefixConstraint {
-    /// Asks for `bytes`; none at all asks for nothing.
+    /// Requires the prefix `bytes`; an empty one is satisfied.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
-        Self { left: bytes.into() }
+        Self { rest: bytes.into() }
     }
 
-    /// Whether the bytes have come.
+    /// Whether the prefix is complete.
     #[must_use]
     pub fn is_satisfied(&self) -> bool {
-        self.left.is_empty()
+        self.rest.is_empty()
     }
 
-    /// Whether a token of these bytes may come next: it starts with what is left, or what is left
-    /// starts with it. A token without bytes may not.
+    /// Whether a token with these bytes may come next: it is a prefix of the rest, or the rest is a prefix of it. An empty
+    /// token may not.
     #[must_use]
     pub fn allows(&self, token: &[u8]) -> bool {
-        let n = token.len().min(self.left.len());
-        self.left.is_empty() || (n > 0 && token[..n] == self.left[..n])
+        let n = token.len().min(self.rest.len());
+        self.rest.is_empty() || (n > 0 && token[..n] == self.rest[..n])
     }
 
-    /// Sets the logits of tokens that may not come next to −∞, unless that would leave none:
-    /// then the vocabulary cannot spell the bytes, and nothing is asked any more.
+    /// Sets the logits of disallowed tokens to −∞. If no token with a logit above −∞ is allowed, drops the constraint
+    /// instead.
     pub fn mask<'a>(&mut self, logits: &mut [f32], token_bytes: impl Fn(u32) -> &'a [u8]) {
-        if self.left.is_empty() {
+        if self.rest.is_empty() {
             return;
         }
         let possible = |(token, logit): (u32, &f32)| {
             *logit > f32::NEG_INFINITY && self.allows(token_bytes(token))
         };
         if !(0..).zip(logits.iter()).any(possible) {
-            self.left.clear();
+            self.rest.clear();
             return;
         }
         for (token, logit) in (0..).zip(logits) {
@@ -52,12 +53,12 @@ impl PrefixConstraint {
         }
     }
 
-    /// Goes on with a token of these bytes. One that was not allowed ends the constraint.
+    /// Appends a token with these bytes to the text. A disallowed one drops the constraint.
     pub fn accept(&mut self, token: &[u8]) {
         if self.allows(token) {
-            self.left.drain(..token.len().min(self.left.len()));
+            self.rest.drain(..token.len().min(self.rest.len()));
         } else {
-            self.left.clear();
+            self.rest.clear();
         }
     }
 }
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_until_the_bytes_have_come() {
+    fn constrains_until_the_prefix_is_complete() {
         let mut constraint = PrefixConstraint::new("http");
         assert_eq!(allowed(&constraint), [1, 2, 3, 4]);
         constraint.accept(b"ht");
@@ -89,13 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_spelled_is_not_asked() {
+    fn a_prefix_that_no_token_can_spell_is_dropped() {
         let mut constraint = PrefixConstraint::new("zebra");
         let mut logits = [1.0; 7];
         constraint.mask(&mut logits, |token| VOCAB[token as usize]);
         assert_eq!(logits, [1.0; 7]);
         assert!(constraint.is_satisfied());
-        // Nor is what only forbidden tokens could spell.
+        // The same if only forbidden tokens can.
         let mut constraint = PrefixConstraint::new("x");
         logits[5] = f32::NEG_INFINITY;
         constraint.mask(&mut logits, |token| VOCAB[token as usize]);

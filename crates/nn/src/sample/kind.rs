@@ -1,43 +1,43 @@
-//! The names of the samplers and the order of the chain.
+//! Names of the samplers and the default order of the chain.
 
 use std::str::FromStr;
 
 use crate::Error;
 
-/// A step of the chain.
+/// A sampler of the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SamplerKind {
     /// Repetition, frequency and presence penalties.
     Penalties,
-    /// Penalty for extending repeated sequences.
+    /// DRY: penalty for extending repeated sequences.
     Dry,
-    /// Logits within `n` standard deviations of the greatest.
+    /// Top-nσ: logits within `n` standard deviations of the maximum.
     TopNSigma,
-    /// The `k` most probable tokens.
+    /// Top-k.
     TopK,
     /// Tail-free sampling.
     TailFree,
     /// Locally typical sampling.
     TypicalP,
-    /// The nucleus of probability `p`.
+    /// Top-p (nucleus).
     TopP,
-    /// A share of the best token's probability.
+    /// Min-p: a threshold relative to the most probable token.
     MinP,
-    /// A fixed bar on the probability.
+    /// Epsilon sampling: a fixed threshold of the probability.
     EpsilonCutoff,
-    /// A bar that the entropy lowers.
+    /// Eta sampling: a threshold that depends on the entropy.
     EtaCutoff,
-    /// Exclude top choices.
+    /// XTC: exclude top choices.
     Xtc,
     /// Temperature, fixed or dynamic.
     Temperature,
-    /// Adaptive-p, which takes the place of the plain draw at the end of the chain.
+    /// Adaptive-p, which replaces the plain draw at the end of the chain.
     AdaptiveP,
 }
 
-/// Kind, name, letter, other names. Names and letters are llama.cpp's; those it does not have (or
-/// no longer has) are `tfs_z`, `epsilon_cutoff` and `eta_cutoff`.
+/// Kind, name, letter, aliases. Names and letters are llama.cpp's, but for the samplers that it lacks: `tfs_z`,
+/// `epsilon_cutoff` and `eta_cutoff`.
 const NAMES: [(SamplerKind, &str, char, &[&str]); 13] = [
     (SamplerKind::Penalties, "penalties", 'e', &[]),
     (SamplerKind::Dry, "dry", 'd', &[]),
@@ -55,8 +55,7 @@ const NAMES: [(SamplerKind, &str, char, &[&str]); 13] = [
 ];
 
 impl SamplerKind {
-    /// llama.cpp's order. The three samplers that it lacks stand beside their kin; all three are
-    /// off by default.
+    /// llama.cpp's order, with the three samplers that it lacks, which are off by default.
     pub const DEFAULT_ORDER: [Self; 12] = [
         Self::Penalties,
         Self::Dry,
@@ -72,24 +71,24 @@ impl SamplerKind {
         Self::Temperature,
     ];
 
-    /// The name in `--samplers`.
+    /// Name in `--samplers`.
     #[must_use]
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|entry| entry.0 == self).map_or("", |entry| entry.1)
     }
 
-    /// Reads names separated by semicolons, as in `--samplers "top_k;top_p;temperature"`.
+    /// Parses names separated by semicolons, as in `--samplers "top_k;top_p;temperature"`.
     ///
     /// # Errors
-    /// [`Error::UnknownSampler`] for the first name that none of them has.
+    /// [`Error::UnknownSampler`] for the first unknown name.
     pub fn parse_names(names: &str) -> Result<Vec<Self>, Error> {
         names.split(';').map(str::trim).filter(|name| !name.is_empty()).map(str::parse).collect()
     }
 
-    /// Reads one letter for each sampler, as in `--sampler-seq edskypmxt`.
+    /// Parses one letter per sampler, as in `--sampler-seq edskypmxt`.
     ///
     /// # Errors
-    /// [`Error::UnknownSampler`] for the first letter that none of them has.
+    /// [`Error::UnknownSampler`] for the first unknown letter.
     pub fn parse_letters(letters: &str) -> Result<Vec<Self>, Error> {
         let parse = |letter: char| {
             let entry = NAMES.iter().find(|entry| entry.2 == letter);
@@ -102,12 +101,12 @@ impl SamplerKind {
 impl FromStr for SamplerKind {
     type Err = Error;
 
-    /// One name of `--samplers`: `top_k`, `top-k`, `topk`, in any case, and llama.cpp's aliases.
+    /// Parses one name of `--samplers`: `top_k`, `top-k`, `topk`, case-insensitive, and llama.cpp's aliases.
     fn from_str(name: &str) -> Result<Self, Error> {
         let bare = |name: &str| name.to_lowercase().replace(['_', '-'], "");
-        let wanted = bare(name);
+        let searched = bare(name);
         let matches = |entry: &&(Self, &str, char, &[&str])| {
-            bare(entry.1) == wanted || entry.3.iter().any(|alias| bare(alias) == wanted)
+            bare(entry.1) == searched || entry.3.iter().any(|alias| bare(alias) == searched)
         };
         NAMES.iter().find(matches).map(|entry| entry.0).ok_or_else(|| unknown(name))
     }
@@ -123,7 +122,7 @@ mod tests {
     use super::SamplerKind;
 
     #[test]
-    fn names_letters_and_aliases_are_read() {
+    fn names_letters_and_aliases_are_parsed() {
         let order = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature";
         let names = SamplerKind::parse_names(order).unwrap();
         assert_eq!(names, SamplerKind::parse_letters("edskypmxt").unwrap());
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_told() {
+    fn unknown_names_are_errors() {
         let error = SamplerKind::parse_names("top_k;warmth").unwrap_err().to_string();
         assert!(
             error.starts_with("unknown sampler `warmth`: expected one of penalties (e), dry (d)")

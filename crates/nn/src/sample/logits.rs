@@ -1,20 +1,20 @@
-//! Reductions of raw logits, on this machine's vectors.
+//! Reductions of logits, on SIMD.
 
 use stonechat_compute::{Isa, cpu, simd};
 
-/// `ln Σ exp(logits)`; negative infinity of none.
+/// Log-sum-exp `ln Σ exp(logits)`: `logit − log_sum_exp` is a log-probability. −∞ if `logits` is empty.
 #[must_use]
 pub fn log_sum_exp(logits: &[f32]) -> f32 {
     cpu::log_sum_exp(isa(), logits)
 }
 
-/// The greatest value, which NaN never is; negative infinity of none.
+/// Maximum, ignoring NaN. −∞ if `logits` is empty.
 #[must_use]
 pub fn max(logits: &[f32]) -> f32 {
     cpu::max(isa(), logits)
 }
 
-/// Opening a CPU says what is wrong with the variable that chooses; beside a GPU it does not matter.
+/// The best instruction set. An invalid `STONECHAT_ISA` is reported when the CPU backend is opened; here it means scalar.
 fn isa() -> Isa {
     Isa::best().unwrap_or(Isa::Scalar(simd::Scalar::new()))
 }

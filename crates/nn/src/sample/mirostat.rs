@@ -1,24 +1,31 @@
-//! Mirostat, versions 1 and 2: truncation that steers the surprise of the text.
+//! Mirostat, versions 1 and 2: truncation with feedback on the surprise of drawn tokens.
 
 use super::candidates::Candidates;
 
-/// State of either version.
+/// State of both versions. The surprise of a token is `−log2 p` bits.
+///
+/// ```text
+/// v1: s = least-squares Zipf exponent of the top ZIPF_TOKENS
+///     e = s - 1;  k = (e * 2^mu / (1 - V^-e))^(1/s);  keep the top k
+/// v2: keep tokens with a surprise of at most mu
+/// accept: mu -= eta * (surprise - tau)
+/// ```
 ///
 /// Source: Basu et al. 2021, "Mirostat: A Neural Text Decoding Algorithm that Directly Controls
-/// Perplexity", algorithms 1 and 2.
+/// Perplexity", algorithms 1 and 2. llama.cpp: `--mirostat 1` and `--mirostat 2`.
 #[derive(Debug, Clone)]
 pub(super) struct Mirostat {
     /// Target surprise in bits.
     tau: f32,
     /// Learning rate.
     eta: f32,
-    /// The allowed surprise, twice the target at the start.
+    /// Largest surprise in bits; `2 tau` at the start.
     mu: f32,
-    /// The token drawn last and its surprise, until it is accepted.
+    /// The drawn token and its surprise, until it is accepted.
     pending: Option<(u32, f32)>,
 }
 
-/// Tokens from which version 1 estimates the exponent of Zipf's law.
+/// Top tokens for the estimate of the Zipf exponent in version 1.
 const ZIPF_TOKENS: usize = 100;
 
 impl Mirostat {
@@ -26,8 +33,7 @@ impl Mirostat {
         Self { tau, eta, mu: 2.0 * tau, pending: None }
     }
 
-    /// Version 1: keeps as many tokens as Zipf's law with the exponent of the top tokens needs
-    /// for a surprise of `mu`.
+    /// Version 1: keeps the top `k`, `k` from Zipf's law and `mu`.
     pub(super) fn truncate_v1(&self, candidates: &mut Candidates, vocab_size: usize) {
         candidates.softmax();
         let sorted = candidates.sort_prefix(ZIPF_TOKENS);
@@ -42,24 +48,23 @@ impl Mirostat {
         let epsilon = s - 1.0;
         let rest = 1.0 - (vocab_size as f32).powf(-epsilon);
         let k = (epsilon * 2f32.powf(self.mu) / rest).powf(1.0 / s);
-        // The cast takes NaN (a flat or single-token distribution) to 0 and infinity to the limit.
-        candidates.keep_top((k as usize).max(1));
+        // The cast maps NaN (a flat or single-token distribution) to 0 and saturates infinity.
+        candidates.keep_top_k((k as usize).max(1));
     }
 
-    /// Version 2: keeps the tokens of a surprise of at most `mu`, at least one.
+    /// Version 2: keeps tokens with a surprise of at most `mu`, at least one.
     pub(super) fn truncate_v2(&self, candidates: &mut Candidates) {
         let surprising = |p: f32| -p.log2() > self.mu;
         let kept = candidates.softmax().iter().filter(|c| !surprising(c.p)).count();
-        candidates.keep_top(kept.max(1));
+        candidates.keep_top_k(kept.max(1));
     }
 
-    /// Notes the draw; the state moves when the token is accepted.
-    pub(super) fn drawn(&mut self, token: u32, p: f32) {
+    /// Records a draw; the state is updated when the token is accepted.
+    pub(super) fn record_draw(&mut self, token: u32, p: f32) {
         self.pending = Some((token, -p.log2()));
     }
 
-    /// Moves `mu` against the error of the token's surprise. Tokens that were not drawn (those of
-    /// a prompt) change nothing.
+    /// Updates `mu` if `token` is the drawn one; other tokens (of a prompt) leave it unchanged.
     pub(super) fn accept(&mut self, token: u32) {
         if let Some((drawn, surprise)) = self.pending.take()
             && drawn == token
@@ -80,17 +85,17 @@ mod tests {
     use super::Mirostat;
 
     #[test]
-    fn version_2_cuts_at_the_allowed_surprise() {
+    fn version_2_cuts_at_mu() {
         let mut mirostat = Mirostat::new(1.0, 0.1);
         let p = [0.1, 0.2, 0.3, 0.4];
         // μ = 2 bits: a probability of at least 0.25.
         check(&apply(&p, |c| mirostat.truncate_v2(c)), &[0.4 / 0.7, 0.3 / 0.7]);
         // Drawing one of 3 bits: μ = 2 − 0.1 · (3 − 1) = 1.8, a probability of 0.287.
-        mirostat.drawn(3, 0.125);
+        mirostat.record_draw(3, 0.125);
         mirostat.accept(3);
         assert!((mirostat.mu - 1.8).abs() < 1e-6);
         check(&apply(&p, |c| mirostat.truncate_v2(c)), &[0.4 / 0.7, 0.3 / 0.7]);
-        mirostat.drawn(3, 0.001);
+        mirostat.record_draw(3, 0.001);
         mirostat.accept(3);
         check(&apply(&p, |c| mirostat.truncate_v2(c)), &[1.0]);
     }
@@ -99,11 +104,11 @@ mod tests {
     fn only_the_drawn_token_moves_the_state() {
         let mut mirostat = Mirostat::new(5.0, 0.1);
         mirostat.accept(1);
-        mirostat.drawn(2, 0.5);
+        mirostat.record_draw(2, 0.5);
         mirostat.accept(1);
         mirostat.accept(2);
         assert_eq!(mirostat.mu, 10.0);
-        mirostat.drawn(2, 0.5);
+        mirostat.record_draw(2, 0.5);
         mirostat.accept(2);
         assert!((mirostat.mu - 10.4).abs() < 1e-6);
         mirostat.reset();

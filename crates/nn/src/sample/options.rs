@@ -1,72 +1,72 @@
-//! The knobs of the chain.
+//! Options of the sampler chain.
 
 use super::kind::SamplerKind;
 use crate::Error;
 
-/// Everything that shapes the choice of a token. The defaults are llama.cpp's.
+/// Options of the sampler chain. The defaults are llama.cpp's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingOptions {
-    /// Seed of the draws; `None` takes a new one each time.
+    /// Seed of the draws; `None` for a random one.
     pub seed: Option<u64>,
-    /// Divisor of the logits; 0 or less always takes the most probable token.
+    /// Divisor of the logits; 0 or less is greedy.
     pub temperature: f32,
-    /// Dynamic temperature: how far the entropy may move it either way; 0 is off.
+    /// Dynamic temperature: half-width of its range; 0 is off.
     pub dynatemp_range: f32,
-    /// Dynamic temperature: power to which the normalized entropy is raised.
+    /// Dynamic temperature: exponent of the normalized entropy.
     pub dynatemp_exponent: f32,
     /// Keep the `k` most probable tokens; 0 is off.
     pub top_k: usize,
-    /// Keep the most probable tokens up to this probability together; 1 is off.
+    /// Keep the most probable tokens up to this total probability; 1 is off.
     pub top_p: f32,
-    /// Keep tokens of at least this share of the best one's probability; 0 is off.
+    /// Keep tokens with at least this fraction of the largest probability; 0 is off.
     pub min_p: f32,
-    /// Locally typical sampling up to this probability; 1 is off.
+    /// Total probability of locally typical sampling; 1 is off.
     pub typical_p: f32,
-    /// Tail-free sampling; 1 is off.
+    /// Threshold `z` of tail-free sampling; 1 is off.
     pub tail_free_z: f32,
-    /// Drop tokens of a lower probability than this; 0 is off.
+    /// Keep tokens with at least this probability; 0 is off.
     pub epsilon_cutoff: f32,
-    /// Eta sampling's epsilon; 0 is off.
+    /// Epsilon of eta sampling; 0 is off.
     pub eta_cutoff: f32,
-    /// How often the top choices are excluded; 0 is off.
+    /// XTC: probability of excluding the top choices; 0 is off.
     pub xtc_probability: f32,
-    /// The probability that makes a token a top choice; above 0.5 is off.
+    /// XTC: probability from which a token is a top choice; above 0.5 is off.
     pub xtc_threshold: f32,
-    /// Keep logits within this many standard deviations of the greatest; 0 or less is off.
+    /// Keep logits within this many standard deviations of the maximum; 0 or less is off.
     pub top_n_sigma: f32,
-    /// Tokens that the truncating samplers leave at the least.
+    /// Tokens that truncating samplers keep at least.
     pub min_keep: usize,
     /// Divides positive logits of recent tokens and multiplies others; 1 is off.
     pub repeat_penalty: f32,
-    /// Recent tokens that the three penalties look at; 0 turns them off.
+    /// Window of the repetition, frequency and presence penalties, in tokens; 0 is off.
     pub repeat_last_n: usize,
-    /// Subtracted for each occurrence of a recent token; 0 is off.
+    /// Subtracted per occurrence of a recent token; 0 is off.
     pub frequency_penalty: f32,
     /// Subtracted once for a recent token; 0 is off.
     pub presence_penalty: f32,
-    /// Scale of the DRY penalty; 0 is off.
+    /// DRY: multiplier of the penalty; 0 is off.
     pub dry_multiplier: f32,
-    /// Base of the DRY penalty's growth; below 1 is off.
+    /// DRY: base of the penalty; below 1 is off.
     pub dry_base: f32,
-    /// Repetitions of at least this length are penalized.
+    /// DRY: repetitions of at least this length are penalized.
     pub dry_allowed_length: usize,
-    /// Recent tokens that DRY looks at; 0 turns it off.
+    /// DRY: window in tokens; 0 is off.
     pub dry_penalty_last_n: usize,
-    /// Texts that end a repetition; given to [`super::DryBreakers::new`].
+    /// DRY: strings that end a repetition, for [`super::DryBreakers::new`].
     pub dry_sequence_breakers: Vec<String>,
-    /// 0 off, or mirostat's version: then only the bias, the temperature and mirostat run.
+    /// Mirostat version, 1 or 2; 0 is off. With it, only the bias and the fixed temperature run besides.
     pub mirostat: u8,
-    /// Mirostat's target surprise in bits.
+    /// Mirostat: target surprise in bits.
     pub mirostat_tau: f32,
-    /// Mirostat's learning rate.
+    /// Mirostat: learning rate.
     pub mirostat_eta: f32,
-    /// Adaptive-p's target probability; below 0 is off. It also needs a place in `order`.
+    /// Adaptive-p: target probability; below 0 is off. `order` must contain it, too.
     pub adaptive_target: f32,
-    /// How slowly adaptive-p forgets, 0 to 0.99.
+    /// Adaptive-p: decay of the moving average, 0 to 0.99.
     pub adaptive_decay: f32,
-    /// Added to the logits of tokens before anything else; −∞ forbids a token.
+    /// Logit bias per token, added first; −∞ forbids a token.
     pub logit_bias: Vec<(u32, f32)>,
-    /// The samplers to run, in this order; one that is missing does not run.
+    /// Samplers to run, in order.
     pub order: Vec<SamplerKind>,
 }
 
@@ -109,51 +109,51 @@ impl Default for SamplingOptions {
 }
 
 impl SamplingOptions {
-    /// Options under which the most probable token is always taken.
+    /// Greedy decoding: temperature 0.
     #[must_use]
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// Whether DRY runs and so needs breakers.
+    /// Whether DRY is on, which needs breakers.
     #[must_use]
     pub fn uses_dry(&self) -> bool {
         self.dry_multiplier != 0.0 && self.dry_base >= 1.0 && self.dry_penalty_last_n > 0
     }
 
-    /// Checks every range.
+    /// Checks the range of every option.
     ///
     /// # Errors
     /// [`Error::SamplingOption`] for the first value out of its range.
     pub fn validate(&self) -> Result<(), Error> {
         let finite = "a finite number";
-        let share = "a number from 0 to 1";
-        let share_of = |x: f32| (0.0..=1.0).contains(&x);
+        let fraction = "a number from 0 to 1";
+        let is_fraction = |x: f32| (0.0..=1.0).contains(&x);
         let not_negative = "a finite number that is not negative";
-        let not_negative_of = |x: f32| x >= 0.0 && x.is_finite();
-        let positive_of = |x: f32| x > 0.0 && x.is_finite() && x.recip().is_finite();
+        let is_not_negative = |x: f32| x >= 0.0 && x.is_finite();
+        let is_positive = |x: f32| x > 0.0 && x.is_finite() && x.recip().is_finite();
         let checks = [
             ("temperature", self.temperature, self.temperature.is_finite(), finite),
             ("dynatemp_range", self.dynatemp_range, self.dynatemp_range.is_finite(), finite),
             (
                 "dynatemp_exponent",
                 self.dynatemp_exponent,
-                not_negative_of(self.dynatemp_exponent),
+                is_not_negative(self.dynatemp_exponent),
                 not_negative,
             ),
-            ("top_p", self.top_p, share_of(self.top_p), share),
-            ("min_p", self.min_p, share_of(self.min_p), share),
-            ("typical_p", self.typical_p, share_of(self.typical_p), share),
-            ("tail_free_z", self.tail_free_z, share_of(self.tail_free_z), share),
-            ("epsilon_cutoff", self.epsilon_cutoff, share_of(self.epsilon_cutoff), share),
-            ("eta_cutoff", self.eta_cutoff, share_of(self.eta_cutoff), share),
-            ("xtc_probability", self.xtc_probability, share_of(self.xtc_probability), share),
-            ("xtc_threshold", self.xtc_threshold, share_of(self.xtc_threshold), share),
+            ("top_p", self.top_p, is_fraction(self.top_p), fraction),
+            ("min_p", self.min_p, is_fraction(self.min_p), fraction),
+            ("typical_p", self.typical_p, is_fraction(self.typical_p), fraction),
+            ("tail_free_z", self.tail_free_z, is_fraction(self.tail_free_z), fraction),
+            ("epsilon_cutoff", self.epsilon_cutoff, is_fraction(self.epsilon_cutoff), fraction),
+            ("eta_cutoff", self.eta_cutoff, is_fraction(self.eta_cutoff), fraction),
+            ("xtc_probability", self.xtc_probability, is_fraction(self.xtc_probability), fraction),
+            ("xtc_threshold", self.xtc_threshold, is_fraction(self.xtc_threshold), fraction),
             ("top_n_sigma", self.top_n_sigma, self.top_n_sigma.is_finite(), finite),
             (
                 "repeat_penalty",
                 self.repeat_penalty,
-                positive_of(self.repeat_penalty),
+                is_positive(self.repeat_penalty),
                 "a finite number above 0",
             ),
             (
@@ -166,13 +166,13 @@ impl SamplingOptions {
             (
                 "dry_multiplier",
                 self.dry_multiplier,
-                not_negative_of(self.dry_multiplier),
+                is_not_negative(self.dry_multiplier),
                 not_negative,
             ),
-            ("dry_base", self.dry_base, not_negative_of(self.dry_base), not_negative),
+            ("dry_base", self.dry_base, is_not_negative(self.dry_base), not_negative),
             ("mirostat", f32::from(self.mirostat), self.mirostat <= 2, "0, 1 or 2"),
-            ("mirostat_tau", self.mirostat_tau, not_negative_of(self.mirostat_tau), not_negative),
-            ("mirostat_eta", self.mirostat_eta, not_negative_of(self.mirostat_eta), not_negative),
+            ("mirostat_tau", self.mirostat_tau, is_not_negative(self.mirostat_tau), not_negative),
+            ("mirostat_eta", self.mirostat_eta, is_not_negative(self.mirostat_eta), not_negative),
             (
                 "adaptive_target",
                 self.adaptive_target,

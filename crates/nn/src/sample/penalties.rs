@@ -1,31 +1,35 @@
-//! Repetition, frequency and presence penalties over the last tokens.
+//! Repetition, frequency and presence penalties over the last `last_n` tokens.
 
 use std::collections::VecDeque;
 
 use super::candidates::Candidates;
 
-/// Makes tokens of the recent past less likely.
+/// Penalizes each token that occurs `n > 0` times in the window:
 ///
-/// A token seen `n > 0` times in the window gets `logit / repeat` (`logit · repeat` where the
-/// logit is not positive), then `− n · frequency − presence`.
+/// ```text
+/// logit' = logit / repeat            if logit > 0
+///          logit * repeat            else
+/// logit' -= n * frequency + presence
+/// ```
 ///
-/// Source: Keskar et al. 2019 (CTRL, §4.1) with the sign rule of llama.cpp; the other two are
-/// those of the OpenAI API.
+/// Source: Keskar et al. 2019 (CTRL, §4.1) with llama.cpp's sign rule; frequency and presence are those of the OpenAI
+/// API. llama.cpp: `penalties`.
 #[derive(Debug, Clone)]
 pub(super) struct Penalties {
     last_n: usize,
     repeat: f32,
     frequency: f32,
     presence: f32,
+    /// The last `last_n` tokens.
     window: VecDeque<u32>,
-    /// How often each token of the vocabulary is in `window`.
+    /// Occurrences in `window` by token id, `[V]`.
     counts: Vec<u32>,
-    /// The tokens whose count is not 0.
+    /// Tokens with `counts > 0`.
     seen: Vec<u32>,
 }
 
 impl Penalties {
-    /// Penalties over the last `last_n` tokens; `None` where they would change nothing.
+    /// `None` if the settings are neutral.
     pub(super) fn new(
         vocab_size: usize,
         last_n: usize,

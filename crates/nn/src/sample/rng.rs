@@ -1,13 +1,13 @@
-//! The seeded generator behind every draw.
+//! The seeded generator of all draws.
 
-/// Small seeded generator (splitmix64): draws must be the same on every platform.
+/// `SplitMix64`: small, seeded, the same draws on every platform.
 ///
 /// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator that repeats itself for the same `seed`.
+    /// A generator with state `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)

@@ -1,4 +1,4 @@
-//! The chain at work: logits in, a token out.
+//! The sampler chain: logits to a token.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -15,13 +15,14 @@ use super::temperature::Temperature;
 use super::{eta, min_p, tail_free, top_k, top_n_sigma, top_p, typical, xtc};
 use crate::{Error, TopKEntry};
 
-/// Chooses tokens from logits: bias, the samplers in their order, a draw.
+/// Samples tokens from logits: logit bias, the samplers in order, softmax, a draw.
 ///
-/// One sampler serves one sequence. Tell it every token of the sequence with
-/// [`Sampler::accept`], those of the prompt too.
+/// A sampler has the state of one sequence: [`Sampler::accept`] must see each of its tokens, those of the prompt too.
 #[derive(Debug, Clone)]
 pub struct Sampler {
+    /// Logit bias by token.
     bias: Vec<(u32, f32)>,
+    /// Tokens of `bias`.
     biased: Vec<u32>,
     stages: Vec<Stage>,
     draw: Draw,
@@ -31,7 +32,7 @@ pub struct Sampler {
     vocab_size: usize,
 }
 
-/// A sampler that is on, with its settings and state.
+/// An enabled sampler with its settings and state.
 #[derive(Debug, Clone)]
 enum Stage {
     Penalties(Penalties),
@@ -48,7 +49,7 @@ enum Stage {
     Temperature(Temperature),
 }
 
-/// How the token is drawn from what the stages left.
+/// The draw from the remaining candidates.
 #[derive(Debug, Clone)]
 enum Draw {
     Plain,
@@ -58,8 +59,8 @@ enum Draw {
 }
 
 impl Sampler {
-    /// A sampler for logits of `vocab_size` tokens. `breakers` matter only where
-    /// [`SamplingOptions::uses_dry`]; `DryBreakers::default()` has none.
+    /// A sampler for logits `[vocab_size]`. `breakers` are used only with [`SamplingOptions::uses_dry`];
+    /// `DryBreakers::default()` is empty.
     ///
     /// # Errors
     /// [`Error::SamplingOption`] for a value out of its range.
@@ -106,20 +107,18 @@ impl Sampler {
         })
     }
 
-    /// Draws a token. The state that follows the text (penalties, DRY, mirostat) moves only when
-    /// a token is accepted.
+    /// Draws a token from `logits`, `[V]`. Only [`Sampler::accept`] updates the state of penalties, DRY and mirostat.
     ///
     /// # Panics
-    /// If `logits` has not one value for each token.
+    /// If `logits` is not `[V]`.
     #[track_caller]
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
         self.candidates.load(logits);
-        self.choose()
+        self.draw_token()
     }
 
-    /// How many of the greatest logits decide, which [`Sampler::sample_top_k`] takes: as many as the
-    /// first cut leaves, if that is top-k or the greatest alone, and one more for each token that is
-    /// forbidden. None where any logit may count.
+    /// Number of top logits that [`Sampler::sample_top_k`] needs, if the first sampler is top-k (`k`) or greedy (1):
+    /// that number plus one per forbidden token. `None` if the draw depends on all logits.
     #[must_use]
     pub fn required_top_k(&self) -> Option<usize> {
         let k = match self.stages.first()? {
@@ -132,20 +131,19 @@ impl Sampler {
         self.bias.iter().all(forbids).then_some(n)
     }
 
-    /// What [`Sampler::sample`] would draw from all logits, from the [`required_top_k`](Self::required_top_k)
-    /// greatest, in order.
+    /// Draws the same token as [`Sampler::sample`], from the top-k logits in descending order, ties by token id.
     ///
     /// # Panics
-    /// If these are not as many.
+    /// If `top_k` has not [`required_top_k`](Self::required_top_k) entries.
     #[track_caller]
-    pub fn sample_top_k(&mut self, greatest: &[TopKEntry]) -> u32 {
-        assert_eq!(Some(greatest.len()), self.required_top_k(), "the greatest logits that decide");
-        self.candidates.load_greatest(greatest);
-        self.choose()
+    pub fn sample_top_k(&mut self, top_k: &[TopKEntry]) -> u32 {
+        assert_eq!(Some(top_k.len()), self.required_top_k(), "entries of the top-k logits");
+        self.candidates.load_top_k(top_k);
+        self.draw_token()
     }
 
-    /// Draws from the candidates.
-    fn choose(&mut self) -> u32 {
+    /// Runs the chain on the candidates and draws.
+    fn draw_token(&mut self) -> u32 {
         let candidates = &mut self.candidates;
         for (i, &(biased, bias)) in self.bias.iter().enumerate() {
             candidates.adjust(&self.biased[i..=i], |token, logit| {
@@ -161,18 +159,20 @@ impl Sampler {
             Draw::MirostatV2(mirostat) => mirostat.truncate_v2(candidates),
             Draw::AdaptiveP(adaptive) => adaptive.apply(candidates),
         }
-        let left = candidates.softmax();
-        let index = draw(left, self.rng.uniform());
-        let drawn = left[index];
+        let remaining = candidates.softmax();
+        let index = draw(remaining, self.rng.uniform());
+        let drawn = remaining[index];
         match &mut self.draw {
             Draw::Plain => {}
-            Draw::MirostatV1(state) | Draw::MirostatV2(state) => state.drawn(drawn.token, drawn.p),
-            Draw::AdaptiveP(adaptive) => adaptive.drawn(drawn.token, index),
+            Draw::MirostatV1(state) | Draw::MirostatV2(state) => {
+                state.record_draw(drawn.token, drawn.p)
+            }
+            Draw::AdaptiveP(adaptive) => adaptive.record_draw(drawn.token, index),
         }
         drawn.token
     }
 
-    /// Tells the sampler that the sequence goes on with `token`.
+    /// Appends `token` to the sequence.
     pub fn accept(&mut self, token: u32) {
         for stage in &mut self.stages {
             match stage {
@@ -188,7 +188,7 @@ impl Sampler {
         }
     }
 
-    /// Forgets the sequence and starts the draws over.
+    /// Resets to an empty sequence and the seed.
     pub fn reset(&mut self) {
         for stage in &mut self.stages {
             match stage {
@@ -205,14 +205,13 @@ impl Sampler {
         self.rng = Rng::new(self.seed);
     }
 
-    /// What the last [`Sampler::sample`] drew from, with probabilities that sum to 1, in no
-    /// particular order; empty before the first.
+    /// Candidates of the last draw, in any order, with probabilities that sum to 1; empty before the first draw.
     #[must_use]
     pub fn candidates(&self) -> &[Candidate] {
         self.candidates.as_slice()
     }
 
-    /// The seed of the draws, also where the options left it open.
+    /// Seed of the draws; the random one if the options have none.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
@@ -241,7 +240,7 @@ impl Stage {
         }
     }
 
-    /// Whether this may turn the dense logits into a list.
+    /// Whether this may convert dense candidates to a list.
     fn truncates(&self) -> bool {
         match self {
             Self::Penalties(_) | Self::Dry(_) | Self::TopNSigma { .. } => false,
@@ -250,8 +249,8 @@ impl Stage {
         }
     }
 
-    /// Whether the greatest logit before this is the greatest after it.
-    fn keeps_the_greatest(&self) -> bool {
+    /// Whether the argmax is the same before and after this sampler.
+    fn preserves_argmax(&self) -> bool {
         match self {
             Self::Penalties(_) | Self::Dry(_) | Self::TypicalP { .. } | Self::Xtc { .. } => false,
             Self::TopNSigma { .. }
@@ -266,7 +265,7 @@ impl Stage {
     }
 }
 
-/// The samplers of `options.order` that are on, and the draw at their end.
+/// The enabled samplers of `options.order`, and the draw.
 fn chain(
     options: &SamplingOptions,
     vocab_size: usize,
@@ -283,8 +282,8 @@ fn chain(
             continue;
         };
         if matches!(&stage, Stage::Temperature(temperature) if temperature.is_greedy()) {
-            // What comes right before and keeps the greatest logit makes no difference.
-            while stages.last().is_some_and(Stage::keeps_the_greatest) {
+            // Samplers right before greedy that preserve the argmax have no effect.
+            while stages.last().is_some_and(Stage::preserves_argmax) {
                 stages.pop();
             }
         }
@@ -293,7 +292,7 @@ fn chain(
     (stages, draw)
 }
 
-/// The sampler `kind`, unless the options turn it off.
+/// The sampler `kind`; `None` if the options disable it.
 fn stage(
     kind: SamplerKind,
     options: &SamplingOptions,
@@ -350,15 +349,16 @@ fn stage(
     }
 }
 
-/// The candidate at which the running sum of probabilities reaches the share `at` of all.
-fn draw(candidates: &[Candidate], at: f64) -> usize {
+/// Inverse transform sampling: index of the first candidate at which the running sum of probabilities exceeds
+/// `uniform` times their total.
+fn draw(candidates: &[Candidate], uniform: f64) -> usize {
     let sum: f64 = candidates.iter().map(|c| f64::from(c.p)).sum();
-    let mut left = at * sum;
+    let mut rest = uniform * sum;
     let mut last = 0;
     for (i, candidate) in candidates.iter().enumerate() {
         if candidate.p > 0.0 {
-            left -= f64::from(candidate.p);
-            if left < 0.0 {
+            rest -= f64::from(candidate.p);
+            if rest < 0.0 {
                 return i;
             }
             last = i;
@@ -367,8 +367,7 @@ fn draw(candidates: &[Candidate], at: f64) -> usize {
     last
 }
 
-/// A seed from the process's hash keys, which come from the system's entropy, and the time (in a
-/// browser the keys are the same in every instance).
+/// A random seed: the hash of the time with the process's hash keys, which are random but in a browser.
 fn fresh_seed() -> u64 {
     let mut hasher = RandomState::new().build_hasher();
     let since_epoch = web_time::SystemTime::now().duration_since(web_time::UNIX_EPOCH);

@@ -1,11 +1,11 @@
-//! Tail-free sampling: cuts where the curve of sorted probabilities flattens.
+//! Tail-free sampling: cuts where the curve of the sorted probabilities flattens.
 
 use super::candidates::Candidates;
 
-/// Keeps tokens until the normalized absolute second differences of the sorted probabilities sum
-/// to more than `z`, and not fewer than `min_keep`; `z` of 1 keeps everything.
+/// Keeps the top `i` tokens, `i` the smallest index with `Σ_{j<=i} c_j > z`, but at least `min_keep`; `z` of 1 keeps all.
+/// `c_j = |(p_j − p_{j+1}) − (p_{j+1} − p_{j+2})|`, normalized to a sum of 1, over descending probabilities.
 ///
-/// Source: trentbrick, "Tail Free Sampling", 2019; as llama.cpp had it until PR 10071.
+/// Source: trentbrick, "Tail Free Sampling", 2019; llama.cpp's `tfs_z` until PR 10071.
 pub(super) fn apply(candidates: &mut Candidates, z: f32, min_keep: usize) {
     let n = candidates.len();
     if z >= 1.0 || n <= 2 {
@@ -20,7 +20,7 @@ pub(super) fn apply(candidates: &mut Candidates, z: f32, min_keep: usize) {
     let total: f64 = (0..n - 2).map(curvature).sum();
     let mut sum = 0.0;
     for i in 0..n - 2 {
-        // A straight line has no tail: every place counts the same.
+        // No curvature: equal shares.
         sum += if total > 1e-6 { curvature(i) / total } else { 1.0 / (n - 2) as f64 };
         if sum > f64::from(z) && i >= min_keep.max(1) {
             return candidates.truncate(i);

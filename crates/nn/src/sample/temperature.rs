@@ -1,26 +1,25 @@
-//! Temperature, fixed or from the entropy.
+//! Temperature, fixed or dynamic.
 
 use super::candidates::Candidates;
 use super::entropy::entropy;
 
-/// How logits are scaled before the draw.
+/// Temperature scaling of the logits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Temperature {
-    /// The divisor; at 0 or below only the greatest logit is kept.
+    /// Divisor of the logits; 0 or less keeps the argmax only.
     pub(super) temperature: f32,
-    /// Half the width of the range that the entropy chooses from; 0 leaves it fixed.
+    /// Dynamic temperature: half-width of its range; 0 is a fixed temperature.
     pub(super) range: f32,
-    /// How the entropy maps to that range.
+    /// Dynamic temperature: exponent of the normalized entropy.
     pub(super) exponent: f32,
 }
 
 impl Temperature {
-    /// Divides the logits by the temperature.
-    ///
-    /// With a range: by `lo + (hi − lo) · (H / ln n)^exponent`, `lo = max(0, t − range)`,
+    /// `logit' = logit / t`. With a range, `t' = lo + (hi − lo) · (H / ln n)^exponent`, `lo = max(0, t − range)`,
     /// `hi = t + range`, `H` the entropy of the `n` candidates.
     ///
     /// Source: Ackley, Hinton, Sejnowski 1985; the dynamic form is llama.cpp PR 4972 (kalomaze).
+    /// llama.cpp: `temperature`.
     pub(super) fn apply(self, candidates: &mut Candidates) {
         if self.range <= 0.0 {
             return scale(candidates, self.temperature);
@@ -29,13 +28,13 @@ impl Temperature {
         if n <= 1 {
             return;
         }
-        let evenness = entropy(candidates.softmax()) / (n as f64).ln();
+        let normalized_entropy = entropy(candidates.softmax()) / (n as f64).ln();
         let low = (self.temperature - self.range).max(0.0);
         let high = self.temperature + self.range;
-        scale(candidates, low + (high - low) * (evenness as f32).powf(self.exponent));
+        scale(candidates, low + (high - low) * (normalized_entropy as f32).powf(self.exponent));
     }
 
-    /// Whether this always keeps the greatest logit alone.
+    /// Whether this keeps the argmax only.
     pub(super) fn is_greedy(self) -> bool {
         self.temperature <= 0.0 && self.range <= 0.0
     }
@@ -48,9 +47,9 @@ impl Temperature {
 
 fn scale(candidates: &mut Candidates, temperature: f32) {
     if temperature <= 0.0 {
-        candidates.keep_greatest();
+        candidates.keep_max();
     } else {
-        // A quotient may overflow; the greatest finite value keeps the softmax defined.
+        // An overflow to +∞ would make the softmax NaN.
         candidates.map_logits(|logit| (logit / temperature).min(f32::MAX));
     }
 }
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_of_equal_tokens_is_greatest() {
+    fn the_argmax_of_equal_logits_is_the_lowest_token() {
         let greedy = Temperature { temperature: 0.0, range: 0.0, exponent: 1.0 };
         for sorted in [0, 4] {
             let mut candidates = super::Candidates::new(4, 0);

@@ -1,9 +1,8 @@
-//! What the samplers' tests share.
+//! Shared test code of the samplers.
 
 use super::candidates::Candidates;
 
-/// Runs `sampler` on the logits `ln p` and returns the probabilities that are left, greatest
-/// first, impossible tokens left out.
+/// Runs `sampler` on the logits `ln p`. Returns the non-zero probabilities, in descending order.
 pub(super) fn apply(probabilities: &[f32], sampler: impl FnOnce(&mut Candidates)) -> Vec<f32> {
     let mut candidates = Candidates::new(probabilities.len(), 0);
     let logits: Vec<f32> = probabilities.iter().map(|p| p.ln()).collect();
@@ -15,7 +14,7 @@ pub(super) fn apply(probabilities: &[f32], sampler: impl FnOnce(&mut Candidates)
     left
 }
 
-/// Compares up to rounding.
+/// Asserts equality within 2e-5.
 #[track_caller]
 pub(super) fn check(got: &[f32], expected: &[f32]) {
     let near = |(a, b): (&f32, &f32)| (a - b).abs() < 2e-5;

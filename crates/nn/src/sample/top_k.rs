@@ -2,12 +2,12 @@
 
 use super::candidates::Candidates;
 
-/// Keeps the `k` greatest logits, at least `1`; `k` of 0 keeps everything.
+/// Keeps the `k` largest logits; `k` of 0 keeps all.
 ///
-/// Source: Fan, Lewis, Dauphin 2018, "Hierarchical Neural Story Generation", §5.4.
+/// Source: Fan, Lewis, Dauphin 2018, "Hierarchical Neural Story Generation", §5.4. llama.cpp: `top_k`.
 pub(super) fn apply(candidates: &mut Candidates, k: usize) {
     if k > 0 {
-        candidates.keep_top(k);
+        candidates.keep_top_k(k);
     }
 }
 

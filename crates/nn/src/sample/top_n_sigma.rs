@@ -1,10 +1,10 @@
-//! Top-nσ: tokens within `n` standard deviations of the greatest logit.
+//! Top-nσ: tokens within `n` standard deviations of the maximum logit.
 
 use super::candidates::Candidates;
 
-/// Makes every logit below `max − n · σ` impossible, σ taken over the possible ones.
+/// Sets logits below `max − n · σ` to −∞, σ the standard deviation of the logits above −∞; `n` of 0 or less keeps all.
 ///
-/// Source: Tang et al. 2024, "Top-nσ: Not All Logits Are You Need", algorithm 1.
+/// Source: Tang et al. 2024, "Top-nσ: Not All Logits Are You Need", algorithm 1. llama.cpp: `top_n_sigma`.
 pub(super) fn apply(candidates: &mut Candidates, n: f32) {
     if n <= 0.0 || candidates.len() <= 1 {
         return;
@@ -25,7 +25,7 @@ mod tests {
     use super::super::testing::{apply, check};
 
     #[test]
-    fn keeps_the_logits_near_the_greatest() {
+    fn keeps_the_logits_near_the_maximum() {
         let sigma = |n| apply(&[0.1, 0.2, 0.3, 0.4], |c| super::apply(c, n));
         check(&sigma(1.0), &[0.571_429, 0.428_571]);
         check(&sigma(0.0), &[0.4, 0.3, 0.2, 0.1]);

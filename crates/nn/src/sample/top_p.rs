@@ -1,11 +1,11 @@
-//! Top-p (nucleus): the smallest set of tokens with probability `p` together.
+//! Top-p (nucleus): the smallest set of tokens with a total probability of `p`.
 
 use super::candidates::Candidates;
 
-/// Keeps the most probable tokens until their probabilities sum to at least `p`, and not fewer
-/// than `min_keep`.
+/// Keeps the shortest prefix of the tokens in descending order with `Σ p_i >= p`, but at least `min_keep`; `p` of 1
+/// keeps all.
 ///
-/// Source: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", §3.1.
+/// Source: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", §3.1. llama.cpp: `top_p`.
 pub(super) fn apply(candidates: &mut Candidates, p: f32, min_keep: usize) {
     if p >= 1.0 {
         return;
@@ -14,12 +14,12 @@ pub(super) fn apply(candidates: &mut Candidates, p: f32, min_keep: usize) {
     let (mut ordered, mut mass) = (0, 0.0);
     for i in 0..candidates.len() {
         if i == ordered {
-            // The nucleus is mostly small: order more of the vocabulary only when it is needed.
+            // Sorts four times as many at a time: the nucleus is mostly small.
             ordered = (4 * ordered).max(256);
             candidates.sort_prefix(ordered);
         }
         mass += f64::from(candidates.as_slice()[i].p);
-        // In f32, as `p` is, so that a sum like 0.3 + 0.4 reaches 0.7.
+        // Compared in f32, the type of `p`, so that 0.3 + 0.4 reaches 0.7.
         if mass as f32 >= p && i + 1 >= min_keep {
             return candidates.truncate(i + 1);
         }
@@ -47,7 +47,7 @@ mod tests {
         let logits: Vec<f32> = (0..10_000).map(|i| (i as f32).ln()).collect();
         candidates.load(&logits);
         super::apply(&mut candidates, 0.8, 1);
-        // Σ i over the n greatest of 0..10000 first reaches 0.8 of the whole at n = 5528.
+        // Σ i over the n largest of 0..10000 first reaches 0.8 of the whole at n = 5528.
         let whole = 9999 * 10_000 / 2;
         let mut sum = 0;
         let n = (0..10_000).rev().take_while(|i| {

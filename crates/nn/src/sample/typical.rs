@@ -1,14 +1,14 @@
-//! Locally typical sampling: tokens whose surprise is near the expected one.
+//! Locally typical sampling: tokens whose surprise is near the entropy.
 
 use super::candidates::Candidates;
 use super::entropy::entropy;
 
-/// Keeps the tokens whose `−ln p` is closest to the entropy until their probabilities sum to more
-/// than `p`, and not fewer than `min_keep`.
+/// Keeps the shortest prefix of the tokens by ascending `|−ln p_i − H|` with `Σ p_i > p`, but at least `min_keep`, `H` the
+/// entropy; `p` of 1 keeps all.
 ///
-/// Impossible tokens come last (llama.cpp's entropy becomes NaN with one).
+/// Tokens with `p_i = 0` come last (in llama.cpp they make the entropy NaN).
 ///
-/// Source: Meister et al. 2022, "Locally Typical Sampling", §4.
+/// Source: Meister et al. 2022, "Locally Typical Sampling", §4. llama.cpp: `typ_p`.
 pub(super) fn apply(candidates: &mut Candidates, p: f32, min_keep: usize) {
     if p >= 1.0 {
         return;

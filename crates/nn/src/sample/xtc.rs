@@ -1,12 +1,12 @@
-//! XTC, "exclude top choices": sometimes drops the most probable tokens.
+//! XTC ("exclude top choices"): removes the most probable tokens, with a given probability.
 
 use super::candidates::Candidates;
 use super::rng::Rng;
 
-/// With the given probability drops all tokens of at least `threshold` but the least probable of
-/// them, if `min_keep` candidates are left.
+/// With `probability`, removes all tokens with `p_i >= threshold` but the least probable of them, if at least `min_keep`
+/// candidates remain. A threshold above 0.5 disables it.
 ///
-/// Source: text-generation-webui PR 6335 (p-e-w); llama.cpp PR 9742.
+/// Source: text-generation-webui PR 6335 (p-e-w); llama.cpp PR 9742. llama.cpp: `xtc`.
 pub(super) fn apply(
     candidates: &mut Candidates,
     probability: f32,
@@ -21,12 +21,12 @@ pub(super) fn apply(
         return;
     }
     candidates.softmax();
-    // Tokens of at least `threshold` cannot be more than `1 / threshold`.
-    let most = (1.0 / threshold).ceil().min(u32::MAX as f32) as usize + 1;
-    let top = candidates.sort_prefix(most).iter().take_while(|c| c.p >= threshold).count();
-    let dropped = top.saturating_sub(1);
-    if dropped > 0 && candidates.len() - dropped >= min_keep {
-        candidates.drop_prefix(dropped);
+    // At most `1 / threshold` tokens have a probability of at least `threshold`.
+    let max_top = (1.0 / threshold).ceil().min(u32::MAX as f32) as usize + 1;
+    let top = candidates.sort_prefix(max_top).iter().take_while(|c| c.p >= threshold).count();
+    let removed = top.saturating_sub(1);
+    if removed > 0 && candidates.len() - removed >= min_keep {
+        candidates.drop_prefix(removed);
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn acts_as_often_as_asked() {
+    fn acts_with_the_given_probability() {
         let mut rng = Rng::new(7);
         let acted = (0..2000)
             .filter(|_| apply(&[0.6, 0.4], |c| super::apply(c, 0.25, 0.1, 0, &mut rng)).len() == 1);

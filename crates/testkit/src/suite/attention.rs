@@ -4,25 +4,25 @@ use stonechat_nn::{
     Attention, Backend, KvDType, KvRow, KvShape, PAGE_LEN, Precision, QueryRow, Rows, View,
 };
 
-use super::{Case, F32, Q8_KV, ROUNDED, Tolerance, download, upload};
+use super::{BF16_FACTORS, Case, F32, Q8_KV, Tolerance, download, upload};
 use crate::{Lcg, Reference};
 
-/// A ragged batch over two sequences with pages out of order.
+/// A ragged batch of two sequences with non-contiguous pages.
 #[derive(Debug)]
-pub(super) struct Heads {
+pub(super) struct AttentionCase {
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,
     pub(super) head_dim: usize,
     pub(super) dtype: KvDType,
-    /// Whether few rows ask, but of a long sequence.
-    pub(super) few: bool,
+    /// Decode (2 rows of a long sequence) or prefill (70 rows).
+    pub(super) decode: bool,
     pub(super) seed: u64,
 }
 
-/// What scores and softmax are given beside keys and queries.
+/// Options of scores and softmax.
 #[derive(Debug, Clone, Copy, Default)]
 struct Scoring {
-    /// Positions that a row sees at most.
+    /// Sliding window, in positions.
     window: Option<u32>,
     soft_cap: Option<f32>,
     slopes: bool,
@@ -30,13 +30,13 @@ struct Scoring {
     precision: Precision,
 }
 
-impl Heads {
-    pub(super) fn check<B: Backend>(&self, backends: &[B], halves: Tolerance) {
+impl AttentionCase {
+    pub(super) fn check<B: Backend>(&self, backends: &[B], f16_tolerance: Tolerance) {
         let plain = Scoring::default();
         let case = Case { rows: self.n_heads, cols: self.head_dim, seed: self.seed };
         let tolerance = match self.dtype {
             KvDType::F32 => F32,
-            KvDType::F16 => halves,
+            KvDType::F16 => f16_tolerance,
             KvDType::Q8_0 => Q8_KV,
         };
         for scoring in [
@@ -53,24 +53,25 @@ impl Heads {
         ] {
             let name = format!("attention {self:?} {scoring:?}");
             let oracle = self.attention(&Reference, scoring);
-            let tolerance = if scoring.precision == Precision::F32 { tolerance } else { ROUNDED };
+            let tolerance =
+                if scoring.precision == Precision::F32 { tolerance } else { BF16_FACTORS };
             case.check(&name, tolerance, backends, |_, b| self.attention(b, scoring), &oracle);
         }
     }
 
-    /// Pages of the first sequence and of the second; page 6 is copied to 7, which stands for it.
+    /// Pages of the first sequence, and the page of the second. Page 6 is read through its copy, page 7.
     fn pages(&self) -> (Vec<u32>, u32) {
         let rest = [1, 3].into_iter().chain(8..20);
         let n = self.lengths()[0].div_ceil(PAGE_LEN);
         ([6].into_iter().chain(rest).take(n).collect(), 5)
     }
 
-    /// Lengths around page edges; the second sequence decodes a single token.
+    /// Lengths of the sequences, at page boundaries.
     fn lengths(&self) -> [usize; 2] {
-        [if self.few { 10 * PAGE_LEN + 1 } else { 2 * PAGE_LEN + 3 }, PAGE_LEN]
+        [if self.decode { 10 * PAGE_LEN + 1 } else { 2 * PAGE_LEN + 3 }, PAGE_LEN]
     }
 
-    /// A pool of two sequences.
+    /// Writes both sequences to a new pool.
     fn pool<B: Backend>(&self, backend: &B, random: &mut Lcg, layer: usize) -> B::Kv {
         let Self { n_kv_heads, head_dim, dtype, .. } = *self;
         let shape = KvShape { n_layers: 2, n_pages: 20, n_kv_heads, head_dim, dtype };
@@ -105,7 +106,7 @@ impl Heads {
             QueryRow { first_page, n_pages, kv_start, kv_len }
         };
         let [long, short] = self.lengths();
-        let first = long - if self.few { 2 } else { 70 };
+        let first = long - if self.decode { 2 } else { 70 };
         let mut rows: Vec<QueryRow> = (first..long).map(|pos| row(0, n_pages, pos + 1)).collect();
         rows.extend([row(n_pages, 1, short), row(0, n_pages, 1)]);
         let case = Case { rows: rows.len(), cols: n_heads * head_dim, seed };

@@ -1,5 +1,5 @@
-//! Ops in the order of a model's layer: a backend may join those that follow each other, and each must
-//! still leave what it gives.
+//! Ops in the order of a model's layer. A backend may fuse consecutive ops; the outputs must stay those of the single
+//! ops.
 
 use stonechat_compute::DType;
 use stonechat_nn::{
@@ -13,21 +13,21 @@ use crate::{Lcg, Reference};
 const HEAD_DIM: usize = 32;
 const N_HEADS: usize = 4;
 const N_KV_HEADS: usize = 2;
-/// Width of the stream.
+/// Width of the residual stream, `d_model`.
 const D: usize = N_HEADS * HEAD_DIM;
 
-/// A layer for `rows` tokens that follow some others.
+/// A layer on `rows` tokens.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) rows: usize,
-    /// Width of the feed-forward network, a multiple of 256.
-    pub(super) width: usize,
+    /// Intermediate width of the MLP, a multiple of 256.
+    pub(super) d_ff: usize,
     pub(super) dtype: DType,
-    /// Whether heads are normed before they are rotated.
+    /// QK norm before RoPE.
     pub(super) has_norms: bool,
 }
 
-fn product<'a, B: Backend>(out: &'a mut B::Buffer, w: &'a B::Matrix) -> MatmulOp<'a, B> {
+fn matmul<'a, B: Backend>(out: &'a mut B::Buffer, w: &'a B::Matrix) -> MatmulOp<'a, B> {
     let epilogue = Epilogue { bias: None, activation: Activation::None, accumulate: false };
     MatmulOp { out, w, epilogue, consumer: None }
 }
@@ -35,7 +35,7 @@ fn product<'a, B: Backend>(out: &'a mut B::Buffer, w: &'a B::Matrix) -> MatmulOp
 impl Layer {
     pub(super) fn check<B: Backend>(&self, backends: &[B]) {
         let case = Case { rows: self.rows, cols: D, seed: 11 };
-        // Two products one after the other add up the errors of both.
+        // The errors of consecutive matmuls add up, within the tolerance of one.
         let tolerance = if self.dtype.is_quantized() { INT8 } else { F32 };
         let check = |name: &str, oracle: Vec<f32>, got: &dyn Fn(&B) -> Vec<f32>| {
             let name = format!("{name} of {self:?}");
@@ -43,16 +43,16 @@ impl Layer {
         };
         check("attention", self.attention(&Reference), &|b| self.attention(b));
         for has_bias in [false, true] {
-            let name = if has_bias { "gated network with biases" } else { "gated network" };
+            let name = if has_bias { "gated MLP with biases" } else { "gated MLP" };
             check(name, self.gated(&Reference, has_bias), &|b| self.gated(b, has_bias));
         }
-        check("plain network", self.plain(&Reference), &|b| self.plain(b));
-        check("normed products", self.normed(&Reference), &|b| self.normed(b));
+        check("plain MLP", self.plain(&Reference), &|b| self.plain(b));
+        check("RMS norm and matmuls", self.normed(&Reference), &|b| self.normed(b));
     }
 
-    /// Products of a norm: of several matrices, of one, and with what was normed as the output.
+    /// RMS norm and matmuls of its output: three, one, and one that accumulates into the input of the norm.
     fn normed<B: Backend>(&self, backend: &B) -> Vec<f32> {
-        // More than a workgroup of a GPU takes at a time.
+        // Longer than what one workgroup of a GPU norms in a pass.
         const K: usize = 2304;
         let Self { rows: t, dtype, .. } = *self;
         let mut random = Lcg::new(5 + t as u64);
@@ -60,7 +60,7 @@ impl Layer {
         let norm = upload(backend, &random.normals(K, 1.0));
         let mut h = upload(backend, &vec![f32::NAN; t * K]);
         let widths = [48, 32, 40];
-        // As files mix them: one matrix of another type, last or between the others.
+        // Mixed quantization, as in Q4_K_M files: one matrix of another type, in the middle or last.
         let other = if dtype.is_quantized() { DType::Q6K } else { dtype };
         let mixed = if t == 3 { [dtype, other, dtype] } else { [dtype, dtype, other] };
         let mut matrix = |(n, dtype)| weights(backend, &mut random, dtype, n, K);
@@ -68,82 +68,82 @@ impl Layer {
         let to_stream = weights(backend, &mut random, dtype, K, K);
         let mut outs = widths.map(|n| upload(backend, &vec![f32::NAN; t * n]));
         let mut results = Vec::new();
-        for n_products in [3, 1] {
+        for n_ops in [3, 1] {
             backend.rms_norm(&mut h, View::packed(&x, t, K), &norm, 1e-6, false);
             let [a, b, c] = &mut outs;
             let input = View::packed(&h, t, K);
-            if n_products == 3 {
-                let products = [product(a, &w[0]), product(b, &w[1]), product(c, &w[2])];
-                backend.matmul(input, products);
+            if n_ops == 3 {
+                let ops = [matmul(a, &w[0]), matmul(b, &w[1]), matmul(c, &w[2])];
+                backend.matmul(input, ops);
             } else {
-                backend.matmul(input, [product(a, &w[0])]);
+                backend.matmul(input, [matmul(a, &w[0])]);
             }
-            for (out, n) in outs.iter().zip(widths).take(n_products) {
+            for (out, n) in outs.iter().zip(widths).take(n_ops) {
                 results.extend(download(backend, out, t * n));
             }
             results.extend(download(backend, &h, t * K));
         }
         backend.rms_norm(&mut h, View::packed(&x, t, K), &norm, 1e-6, false);
-        let mut added = product(&mut x, &to_stream);
+        let mut added = matmul(&mut x, &to_stream);
         added.epilogue.accumulate = true;
         backend.matmul(View::packed(&h, t, K), [added]);
         results.extend(download(backend, &x, t * K));
         results
     }
 
-    /// A network with an activation in the place of a gate.
+    /// MLP without a gate: up, GELU, down.
     fn plain<B: Backend>(&self, backend: &B) -> Vec<f32> {
-        let Self { rows: t, width, dtype, .. } = *self;
+        let Self { rows: t, d_ff, dtype, .. } = *self;
         let mut random = Lcg::new(3 + t as u64);
         let x = upload(backend, &random.normals(t * D, 1.0));
-        let bias = upload(backend, &random.normals(width, 1.0));
-        let w_up = weights(backend, &mut random, dtype, width, D);
-        let w_down = weights(backend, &mut random, dtype, D, width);
-        let mut hidden = upload(backend, &vec![f32::NAN; t * width]);
+        let bias = upload(backend, &random.normals(d_ff, 1.0));
+        let w_up = weights(backend, &mut random, dtype, d_ff, D);
+        let w_down = weights(backend, &mut random, dtype, D, d_ff);
+        let mut hidden = upload(backend, &vec![f32::NAN; t * d_ff]);
         let mut stream = upload(backend, &vec![f32::NAN; t * D]);
         let mut results = Vec::new();
         for has_consumer in [false, false, true, true] {
-            let mut up = product(&mut hidden, &w_up);
+            let mut up = matmul(&mut hidden, &w_up);
             up.consumer = has_consumer.then_some(&w_down);
             up.epilogue.bias = Some(&bias);
             up.epilogue.activation = Activation::Gelu;
             backend.matmul(View::packed(&x, t, D), [up]);
-            let down = [product(&mut stream, &w_down)];
-            backend.matmul(View::packed(&hidden, t, width), down);
+            let down = [matmul(&mut stream, &w_down)];
+            backend.matmul(View::packed(&hidden, t, d_ff), down);
             results.extend(download(backend, &stream, t * D));
             if !has_consumer {
-                results.extend(download(backend, &hidden, t * width));
+                results.extend(download(backend, &hidden, t * d_ff));
             }
         }
         results
     }
 
     fn gated<B: Backend>(&self, backend: &B, has_bias: bool) -> Vec<f32> {
-        let Self { rows: t, width, dtype, .. } = *self;
+        let Self { rows: t, d_ff, dtype, .. } = *self;
         let mut random = Lcg::new(t as u64);
         let x = upload(backend, &random.normals(t * D, 1.0));
         let norm = upload(backend, &random.normals(D, 1.0));
-        let [w_gate, w_up, w_down] = [(width, D), (width, D), (D, width)].map(|(n, k)| {
+        let [w_gate, w_up, w_down] = [(d_ff, D), (d_ff, D), (D, d_ff)].map(|(n, k)| {
             let weight = weights(backend, &mut random, dtype, n, k);
             Linear { weight, bias: has_bias.then(|| upload(backend, &random.normals(n, 1.0))) }
         });
         let [mut h, mut stream] = [0, 1].map(|_| upload(backend, &vec![f32::NAN; t * D]));
         let [mut gate, mut up, mut hidden] =
-            [0; 3].map(|_| upload(backend, &vec![f32::NAN; t * width]));
+            [0; 3].map(|_| upload(backend, &vec![f32::NAN; t * d_ff]));
         let mut results = Vec::new();
-        // A second time, when a backend has what it asked for in the first.
+        // Twice: a backend may adapt its kernels to the first pass.
         for accumulate in [false, true] {
             backend.rms_norm(&mut h, View::packed(&x, t, D), &norm, 1e-6, false);
-            let network = GatedMlp {
+            let mlp = GatedMlp {
                 gate: &w_gate,
                 up: &w_up,
                 down: &w_down,
                 activation: GatedActivation::Silu,
-                width,
+                d_ff,
                 accumulate,
                 scratch: [&mut gate, &mut up, &mut hidden],
             };
-            backend.gated_mlp(&mut stream, View::packed(&h, t, D), network);
+            backend.gated_mlp(&mut stream, View::packed(&h, t, D), mlp);
             results.extend(download(backend, &stream, t * D));
         }
         results
@@ -176,10 +176,10 @@ impl Layer {
         let bias = upload(backend, &random.normals(kv_width, 1.0));
         let mut q = upload(backend, &vec![f32::NAN; t * D]);
         let [mut k, mut v] = [0, 1].map(|_| upload(backend, &vec![f32::NAN; t * kv_width]));
-        let mut with_bias = product(&mut k, &w_k);
+        let mut with_bias = matmul(&mut k, &w_k);
         with_bias.epilogue.bias = Some(&bias);
-        let products = [product(&mut q, &w_q), with_bias, product(&mut v, &w_v)];
-        backend.matmul(View::packed(&x, t, D), products);
+        let ops = [matmul(&mut q, &w_q), with_bias, matmul(&mut v, &w_v)];
+        backend.matmul(View::packed(&x, t, D), ops);
         let [q_norm, k_norm] = [0, 1].map(|_| upload(backend, &random.normals(HEAD_DIM, 1.0)));
         let n_rot = 24;
         let angles = random.normals(t * n_rot / 2, 3.0);
@@ -217,7 +217,7 @@ impl Layer {
                 precision: Precision::F32,
             };
             backend.attention(&mut attended, args);
-            backend.matmul(View::packed(&attended, t, D), [product(&mut stream, &w)]);
+            backend.matmul(View::packed(&attended, t, D), [matmul(&mut stream, &w)]);
             results.extend(download(backend, &stream, t * D));
             results.extend(download(backend, &attended, t * D));
         }

@@ -6,9 +6,9 @@ use stonechat_nn::{Backend, Experts, GatedActivation, MatrixSource, Routing, Vie
 use super::{Case, F32, INT8, download, upload};
 use crate::{Lcg, Reference, random_weights};
 
-/// A small mixture of experts.
+/// A small `MoE` layer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mixture {
+pub(super) struct MoeCase {
     pub(super) n_experts: usize,
     pub(super) n_used: usize,
     pub(super) rows: usize,
@@ -16,7 +16,7 @@ pub(super) struct Mixture {
     pub(super) seed: u64,
 }
 
-/// What is varied over the same weights.
+/// Variants on the same weights.
 #[derive(Debug, Clone, Copy)]
 struct Options {
     routing: Routing,
@@ -24,12 +24,12 @@ struct Options {
     activation: GatedActivation,
 }
 
-impl Mixture {
+impl MoeCase {
     pub(super) fn check<B: Backend>(&self, backends: &[B]) {
         let tolerance = if self.dtype.is_quantized() { INT8 } else { F32 };
         let case = Case { rows: self.rows, cols: self.n_experts, seed: self.seed };
         let ((d, f), mut random) = (self.widths(), Lcg::new(self.seed));
-        // Gate, up and down, made once: rounding to blocks is slow.
+        // Gate, up and down, shared by all variants: quantizing is slow.
         let weights = [(f, d), (f, d), (d, f)].map(|(n, k)| {
             let shape = (self.n_experts * n, k);
             random_weights(self.dtype, &mut random, shape, 1.0 / (k as f32).sqrt())
@@ -55,7 +55,7 @@ impl Mixture {
         }
     }
 
-    /// `D` and `F`: whole blocks, or odd where the type has none.
+    /// `D` and `F`: multiples of the block length, or odd for types without blocks.
     fn widths(&self) -> (usize, usize) {
         match self.dtype.block_len() {
             1 => (33, 20),

@@ -5,14 +5,14 @@ use stonechat_nn::{Backend, MAX_TOP_K, Rows, View};
 use super::{download, upload};
 use crate::{Lcg, Reference};
 
-/// What the values of a row are.
+/// Distribution of a row's values.
 #[derive(Debug, Clone, Copy)]
 enum Values {
-    /// Hardly any twice.
+    /// Normal, hardly any duplicates.
     Spread,
-    /// Five of them, both zeros among these.
+    /// Five distinct values, among them both zeros.
     Ties,
-    /// Most −∞, some no numbers.
+    /// Mostly −∞, some NaN and infinite.
     Impossible,
 }
 
@@ -41,7 +41,7 @@ fn run<B: Backend>(
 ) -> Vec<f32> {
     let mut random = Lcg::new(cols as u64);
     let rows = Rows { offset: 1, rows, cols, stride: cols + 2 };
-    // What lies between the rows is greater than anything in them.
+    // The gaps hold the largest value: a kernel that reads them fails.
     let mut x = vec![f32::MAX; rows.end() + 1];
     for r in 0..rows.rows {
         let row = &mut x[rows.offset + r * rows.stride..][..cols];

@@ -103,7 +103,7 @@ fn a_whisper_file_loads_and_its_logits_are_finite_and_differ() {
     let mut decoder = model.decoder_state(1, 1, KvDType::F32).unwrap();
     model.set_audio(&mut decoder, 0, &encoder);
     let tokens = [model.special().sot, 65, 66];
-    let batch = stonechat_whisper::Batch { tokens: &tokens, sequences: &[0; 3], outputs: &[2] };
+    let batch = Batch { tokens: &tokens, sequences: &[0; 3], outputs: &[2] };
     model.decode(&mut decoder, batch).unwrap();
     let mut logits = vec![0.0; model.config().vocab_size];
     block_on(model.read_logits(&decoder, 0, &mut logits)).unwrap();

@@ -1,8 +1,8 @@
-//! What may start and follow each rule, and which repetitions one regular expression can match.
+//! FIRST and FOLLOW sets of the rules, left recursion, and repetitions that a lexer can match.
 
 use super::{CharSet, Expr, Result, Rules};
 
-/// Rounds over all rules.
+/// Most iterations of a fix point.
 const MAX_ROUNDS: usize = 100;
 
 /// Facts about a grammar's rules, by index.
@@ -11,9 +11,9 @@ pub(super) struct Analysis {
     nullable: Vec<bool>,
     first: Vec<CharSet>,
     follow: Vec<CharSet>,
-    /// Rules in which a repetition must be matched character by character.
+    /// Rules whose repetitions must be matched character by character.
     pub(super) by_character: Vec<bool>,
-    /// Rules that reach themselves.
+    /// Recursive rules.
     pub(super) recursive: Vec<bool>,
 }
 
@@ -52,10 +52,9 @@ impl Analysis {
 
     /// Calls `update` for every rule until it changes none.
     fn fix_point(&mut self, n: usize, update: impl Fn(&mut Self, usize) -> bool) -> Result<()> {
-        // Most grammars need a few rounds; ones made to need as many as they have rules are not
-        // worth the wait.
+        // Most grammars need a few rounds; hostile ones need as many as they have rules.
         for _ in 0..MAX_ROUNDS {
-            // Forwards, then backwards: chains of rules come in either order.
+            // Both directions: chains of rules may be in either order.
             let forwards = (0..n).fold(false, |changed, i| update(self, i) | changed);
             if !forwards || !(0..n).rev().fold(false, |changed, i| update(self, i) | changed) {
                 return Ok(());
@@ -74,7 +73,7 @@ impl Analysis {
         }
     }
 
-    /// The characters that a match may start with.
+    /// FIRST set: the characters that a match may start with.
     fn first(&self, expr: &Expr) -> CharSet {
         let mut first = CharSet::default();
         match expr {
@@ -97,7 +96,7 @@ impl Analysis {
         first
     }
 
-    /// Calls `visit` with each direct part of `expr` and what may follow it.
+    /// Calls `visit` with each direct subexpression and its FOLLOW set.
     fn parts<'a>(
         &self,
         expr: &'a Expr,
@@ -128,7 +127,7 @@ impl Analysis {
         }
     }
 
-    /// Adds to the follow sets of the rules that `expr` refers to; whether any grew.
+    /// Extends the FOLLOW sets of the rules referenced by `expr`. Returns whether any grew.
     fn spread_follow(&mut self, expr: &Expr, follow: &CharSet) -> bool {
         if let Expr::Rule(rule) = expr {
             return self.follow[*rule].extend(follow);
@@ -140,8 +139,8 @@ impl Analysis {
             .fold(false, |grew, (part, follow)| self.spread_follow(part, &follow) | grew)
     }
 
-    /// Marks rules where the next character does not tell how to go on. There a lexer, which
-    /// takes the longest match, could swallow what another reading of the text needs.
+    /// Marks rules that are not LL(1): a lexer, which takes the longest match, could consume characters that another
+    /// parse needs.
     fn find_conflicts(&mut self, rules: &Rules, rule: usize, expr: &Expr, follow: &CharSet) {
         match expr {
             Expr::Repeat { inner, min, max }
@@ -174,8 +173,7 @@ impl Analysis {
         }
     }
 
-    /// The readings of an ambiguous choice may part anywhere in it, and beyond it where its
-    /// characters may also follow.
+    /// Marks the rules reachable from an ambiguous choice; all rules if its characters may also follow it.
     fn mark_choice(&mut self, rules: &Rules, rule: usize, choice: &Expr, follow: &CharSet) {
         let reached = reaches(rules, choice);
         let mut alphabet = CharSet::default();
@@ -192,7 +190,7 @@ impl Analysis {
 
     fn refuse_left_recursion(&self, rules: &Rules) -> Result<()> {
         let n = rules.bodies.len();
-        // 0 not seen, 1 on the path, 2 done; an explicit stack, since grammars may be hostile.
+        // Depth-first search: 0 unvisited, 1 on the path, 2 done. An explicit stack, since grammars may be hostile.
         let mut state = vec![0u8; n];
         for start in 0..n {
             let mut path = vec![(start, false)];
@@ -219,7 +217,7 @@ impl Analysis {
         Ok(())
     }
 
-    /// The rules that a match may begin with.
+    /// Rules that a match may begin with.
     fn leftmost_rules(&self, expr: &Expr, rules: &mut Vec<usize>) {
         match expr {
             Expr::Chars(_) | Expr::Token { .. } => {}
@@ -240,7 +238,7 @@ impl Analysis {
     }
 }
 
-/// Which rules `expr` refers to, directly or not.
+/// Rules referenced by `expr`, directly or not.
 fn reaches(rules: &Rules, expr: &Expr) -> Vec<bool> {
     let mut reached = vec![false; rules.bodies.len()];
     let mut left = vec![expr];
@@ -260,7 +258,7 @@ fn reaches(rules: &Rules, expr: &Expr) -> Vec<bool> {
     reached
 }
 
-/// Adds the characters that stand in `expr` itself.
+/// Adds the characters of `expr` itself, without those of referenced rules.
 fn add_alphabet(expr: &Expr, alphabet: &mut CharSet) {
     match expr {
         Expr::Chars(set) => _ = alphabet.extend(set),

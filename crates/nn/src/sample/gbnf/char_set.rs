@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 const MAX: u32 = char::MAX as u32;
 
-/// Code points as ranges in ascending order that neither overlap nor touch.
+/// Set of code points: sorted inclusive ranges that neither overlap nor touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct CharSet(Vec<(u32, u32)>);
 
 impl CharSet {
-    /// The set of these inclusive ranges.
+    /// The union of inclusive ranges.
     pub(super) fn new(mut ranges: Vec<(u32, u32)>) -> Self {
         ranges.sort_unstable();
         let mut merged: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
@@ -45,7 +45,7 @@ impl CharSet {
         Self(ranges)
     }
 
-    /// Adds `other`; whether that changed anything.
+    /// Adds `other`. Returns whether the set grew.
     pub(super) fn extend(&mut self, other: &Self) -> bool {
         if other.0.iter().all(|range| self.contains(*range)) {
             return false;
@@ -68,11 +68,11 @@ impl CharSet {
         })
     }
 
-    /// As a class of a regular expression.
+    /// Character class of a regular expression.
     pub(super) fn to_regex(&self) -> String {
         let mut regex = String::from("[");
         for &(low, high) in &self.0 {
-            // The surrogates are no characters, and a class may not end in one.
+            // Surrogates are not characters; a range must not start or end in them.
             let low = if (0xd800..=0xdfff).contains(&low) { 0xe000 } else { low };
             let high = if (0xd800..=0xdfff).contains(&high) { 0xd7ff } else { high };
             if low <= high {

@@ -1,9 +1,8 @@
-//! Rules to Lark.
+//! Translation of rules to Lark.
 //!
-//! `llguidance` splits text by a lexer that takes the longest match before it parses. GBNF has no
-//! lexer: each character is matched on its own. So a terminal here is one character, which leaves
-//! the lexer no choice, except for repetitions that the analysis found free of conflicts; these
-//! become one regular expression, since strings and numbers would be slow otherwise.
+//! `llguidance` runs a longest-match lexer before its parser. GBNF has no lexer. So a terminal is a single character,
+//! except for repetitions without conflicts in the analysis: these become one regular expression, which makes strings and
+//! numbers fast.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,7 +10,7 @@ use std::fmt::Write as _;
 use super::analysis::Analysis;
 use super::{Expr, Result, Rules};
 
-/// Size of a regular expression past which a repetition is left to the parser.
+/// Longest regular expression, in bytes; a longer repetition is left to the parser.
 const MAX_REGEX: usize = 4096;
 
 pub(super) fn translate(
@@ -41,14 +40,14 @@ struct Writer<'a> {
     rules: &'a Rules,
     analysis: &'a Analysis,
     token_id: &'a dyn Fn(&str) -> Option<u32>,
-    /// The index of each regular expression's terminal.
+    /// Regular expression to index of its terminal.
     terminals: HashMap<String, usize>,
     n_groups: usize,
     lark: String,
 }
 
 impl Writer<'_> {
-    /// The expression in Lark; with `merge`, repetitions become regular expressions.
+    /// Translates an expression to Lark; with `merge`, repetitions become regular expressions.
     fn expr(&mut self, expr: &Expr, merge: bool) -> Result<String> {
         Ok(match expr {
             Expr::Chars(set) if set.is_empty() => {
@@ -91,7 +90,7 @@ impl Writer<'_> {
         })
     }
 
-    /// The expression as something that an operator can follow: groups get a rule of their own.
+    /// Translates an expression to an operand of a postfix operator: groups become rules.
     fn atom(&mut self, expr: &Expr, merge: bool) -> Result<String> {
         let text = self.expr(expr, merge)?;
         if matches!(expr, Expr::Chars(_) | Expr::Token { .. } | Expr::Rule(_)) {
@@ -119,7 +118,7 @@ impl Writer<'_> {
         Ok(if negated { format!("<[^{id}]>") } else { format!("<[{id}]>") })
     }
 
-    /// The expression as a regular expression of at most `limit` bytes, if it is one.
+    /// Translates an expression to a regular expression of at most `limit` bytes, if possible.
     fn regex(&self, expr: &Expr, limit: usize) -> Option<String> {
         let join = |items: &[Expr], separator: &str| {
             let mut regex = String::from("(?:");

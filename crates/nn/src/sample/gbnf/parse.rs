@@ -1,16 +1,16 @@
-//! GBNF text to rules.
+//! Parser of GBNF.
 
 use std::collections::HashMap;
 
 use super::{CharSet, Expr, Result, Rules};
 
-/// Groups within groups.
+/// Most nested groups.
 const MAX_DEPTH: usize = 64;
 const MAX_RULES: usize = 4096;
 const MAX_BYTES: usize = 1 << 18;
-/// Repetitions of repetitions.
+/// Most repetition operators after one item.
 const MAX_OPERATORS: usize = 4;
-/// llama.cpp's bound on what repetitions multiply to.
+/// llama.cpp's limit of the product of nested repetitions.
 const MAX_REPETITION: u64 = 2000;
 
 pub(super) fn parse(text: &str) -> Result<Rules> {
@@ -59,7 +59,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// An error that names the line and what was found there.
+    /// Error message with the line, what was expected and what was found.
     fn error(&self, expected: &str) -> String {
         let line = self.text[..self.at].matches('\n').count() + 1;
         let rest: String = self.text[self.at..].chars().take(20).collect();
@@ -70,7 +70,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips blanks and comments; line ends too where `lines` is set.
+    /// Skips blanks and comments; with `lines`, line ends too.
     fn skip_space(&mut self, lines: bool) {
         while let Some(c) = self.peek() {
             match c {
@@ -136,7 +136,7 @@ impl<'a> Parser<'a> {
 
     fn sequence(&mut self, depth: usize) -> Result<Expr> {
         let mut items = Vec::new();
-        // `a?` may be repeated in turn, but not without end: other code recurses into it.
+        // Limits nesting such as `a?*+`, over which other code recurses.
         let mut operators = 0;
         while let Some(c) = self.peek() {
             let item = match c {
@@ -285,7 +285,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// What the repetitions in `expr` multiply to.
+/// Product of the nested repetitions in `expr`.
 fn repeated(expr: &Expr) -> u64 {
     match expr {
         Expr::Chars(_) | Expr::Token { .. } | Expr::Rule(_) => 1,

@@ -1,4 +1,4 @@
-//! Grammars over a small vocabulary with tokens that cut across what they match.
+//! Grammars over a small vocabulary whose tokens do not align with terminals.
 
 use super::{Grammar, GrammarSource, TokenTable, TokenText};
 use crate::sample::{DryBreakers, Rng, Sampler, SamplingOptions};
@@ -25,18 +25,18 @@ fn table() -> TokenTable {
     TokenTable::new(&tokens, &[END, OTHER_END]).unwrap()
 }
 
-fn grammar(source: GrammarSource<'_>) -> Grammar {
-    Grammar::new(source, &table()).unwrap()
+fn grammar(source: GrammarSource) -> Grammar {
+    Grammar::new(&source, &table()).unwrap()
 }
 
-/// A text of random tokens that the grammar allows; `None` if it does not end in `max` tokens.
+/// A random text of allowed tokens; `None` if it does not end within `max` tokens.
 fn generate(grammar: &mut Grammar, rng: &mut Rng, max: usize) -> Option<String> {
     let texts = texts();
     grammar.reset();
     let mut text = Vec::new();
     for step in 0..max {
         let mut logits: Vec<f32> = (0..VOCAB_SIZE).map(|_| rng.uniform() as f32).collect();
-        // Quotes and brackets more and more often, so that texts come to an end.
+        // Quotes and brackets become more likely, so that texts end.
         for byte in b"\"}]" {
             logits[*byte as usize] += step as f32 / 40.0;
         }
@@ -61,7 +61,8 @@ fn a_schema_makes_json_that_matches_it() {
                 "name": {"type": "string", "maxLength": 12},
                 "age": {"type": "integer", "minimum": 0, "maximum": 150},
                 "tags": {"type": "array", "maxItems": 3, "items": {"enum": ["red", "green"]}},
-                "note": {"type": ["string", "null"], "maxLength": 5}}}"#,
+                "note": {"type": ["string", "null"], "maxLength": 5}}}"#
+            .into(),
     ));
     let mut rng = Rng::new(21);
     let mut made = 0;
@@ -83,7 +84,7 @@ fn a_schema_makes_json_that_matches_it() {
 fn white_space_cannot_fill_a_json_text() {
     let member = r#""type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]"#;
     let matches = |schema: &str, text: &str| {
-        let mut grammar = grammar(GrammarSource::JsonSchema(schema));
+        let mut grammar = grammar(GrammarSource::JsonSchema(schema.into()));
         text.bytes().all(|byte| grammar.accept(byte.into()).is_ok()) && grammar.accept(END).is_ok()
     };
     for schema in [format!("{{{member}}}"), "{}".to_owned(), "true".to_owned()] {
@@ -110,7 +111,8 @@ object ::= "{" ws (string ":" ws value ("," ws string ":" ws value)*)? "}"
 array ::= "[" ws (value ("," ws value)*)? "]"
 string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" (["\\/bfnrt] | "u" "0" [0-9a-f]{3}))* "\""
 number ::= "-"? ("0" | [1-9] [0-9]{0,9}) ("." [0-9]{1,4})?
-ws ::= " "?"#,
+ws ::= " "?"#
+            .into(),
     ));
     let mut rng = Rng::new(22);
     let mut made = 0;
@@ -127,68 +129,69 @@ ws ::= " "?"#,
 fn arithmetic_and_lists_are_followed_to_the_end() {
     let mut sum = grammar(GrammarSource::Gbnf(
         "root ::= (expr \"=\" term \"\\n\")\nexpr ::= term ([-+*/] term)*\n\
-         term ::= [0-9]+ | \"(\" expr \")\"",
+         term ::= [0-9]+ | \"(\" expr \")\""
+            .into(),
     ));
     let accepts = |grammar: &mut Grammar, text: &str| {
         grammar.reset();
-        text.bytes().all(|b| grammar.accept(u32::from(b)).is_ok()) && grammar.may_end().unwrap()
+        text.bytes().all(|b| grammar.accept(u32::from(b)).is_ok()) && grammar.allows(END).unwrap()
     };
     assert!(accepts(&mut sum, "1+(2*34)=69\n"));
     assert!(!accepts(&mut sum, "1+(2*34=69\n"));
     assert!(!accepts(&mut sum, "1+=2\n"));
     assert!(!accepts(&mut sum, "1=1"));
-    let mut list = grammar(GrammarSource::Gbnf("root ::= (\"- \" [^\\r\\n]+ \"\\n\")+"));
+    let mut list = grammar(GrammarSource::Gbnf("root ::= (\"- \" [^\\r\\n]+ \"\\n\")+".into()));
     assert!(accepts(&mut list, "- milk\n- eggs - and bread\n"));
     assert!(!accepts(&mut list, "- milk\n-eggs\n"));
 }
 
 #[test]
 fn end_tokens_stay_where_the_text_may_end() {
-    let mut digits = grammar(GrammarSource::Regex("[0-9]{2,3}"));
-    let may_end = |state: &mut Grammar| {
+    let mut digits = grammar(GrammarSource::Regex("[0-9]{2,3}".into()));
+    let can_end = |state: &mut Grammar| {
         let mut logits = [0.0; VOCAB_SIZE];
         state.mask(&mut logits).unwrap();
         assert_eq!(logits[END as usize], logits[OTHER_END as usize]);
-        assert_eq!(logits[END as usize] == 0.0, state.may_end().unwrap());
+        assert_eq!(logits[END as usize] == 0.0, state.allows(END).unwrap());
         logits[END as usize] == 0.0
     };
-    assert!(!may_end(&mut digits));
+    assert!(!can_end(&mut digits));
     digits.accept(u32::from(b'1')).unwrap();
-    assert!(!may_end(&mut digits));
+    assert!(!can_end(&mut digits));
     assert!(digits.accept(END).is_err());
     digits.accept(u32::from(b'2')).unwrap();
-    assert!(may_end(&mut digits));
+    assert!(can_end(&mut digits));
     let mut longer = digits.clone();
     longer.accept(u32::from(b'3')).unwrap();
-    assert!(may_end(&mut longer) && longer.is_finished() && !digits.is_finished());
+    assert!(can_end(&mut longer) && longer.is_finished() && !digits.is_finished());
     assert!(!longer.allows(u32::from(b'4')).unwrap());
     digits.accept(END).unwrap();
     assert!(digits.is_finished());
     digits.reset();
-    assert!(!may_end(&mut digits));
+    assert!(!can_end(&mut digits));
 }
 
 #[test]
 fn special_tokens_come_only_where_they_are_named() {
-    let mut plain = grammar(GrammarSource::Regex("(?s:.*)"));
+    let mut plain = grammar(GrammarSource::Regex("(?s:.*)".into()));
     assert!(!plain.allows(THINK).unwrap());
     for source in [
-        GrammarSource::Gbnf("root ::= <think> \"x\""),
-        GrammarSource::Gbnf("root ::= <[280]> \"x\""),
-        GrammarSource::Lark("start: <[280]> \"x\""),
+        GrammarSource::Gbnf("root ::= <think> \"x\"".into()),
+        GrammarSource::Gbnf("root ::= <[280]> \"x\"".into()),
+        GrammarSource::Lark("start: <[280]> \"x\"".into()),
     ] {
-        let mut grammar = grammar(source);
+        let mut grammar = grammar(source.clone());
         assert!(!grammar.allows(u32::from(b'<')).unwrap(), "{source:?}");
         grammar.accept(THINK).unwrap();
         grammar.accept(u32::from(b'x')).unwrap();
     }
-    let mut other = grammar(GrammarSource::Gbnf("root ::= !<think> \"x\""));
+    let mut other = grammar(GrammarSource::Gbnf("root ::= !<think> \"x\"".into()));
     assert!(!other.allows(THINK).unwrap() && other.allows(u32::from(b'a')).unwrap());
 }
 
 #[test]
 fn a_draw_is_masked_only_when_it_is_refused() {
-    let mut digits = grammar(GrammarSource::Regex("[0-9]+"));
+    let mut digits = grammar(GrammarSource::Regex("[0-9]+".into()));
     let mut sampler =
         Sampler::new(&SamplingOptions::greedy(), VOCAB_SIZE + 1, DryBreakers::default()).unwrap();
     let mut logits = vec![0.0; VOCAB_SIZE + 1];
@@ -204,17 +207,17 @@ fn a_draw_is_masked_only_when_it_is_refused() {
 #[test]
 fn broken_grammars_are_errors() {
     #[track_caller]
-    fn refused(source: GrammarSource<'_>, message: &str) {
-        let error = Grammar::new(source, &table()).unwrap_err().to_string();
+    fn refused(source: GrammarSource, message: &str) {
+        let error = Grammar::new(&source, &table()).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
-    refused(GrammarSource::Gbnf("root ::= root"), "GBNF: rule `root` is left-recursive");
-    refused(GrammarSource::JsonSchema("{"), "JSON schema: ");
-    refused(GrammarSource::JsonSchema(r#"{"type": "colour"}"#), "JSON schema: ");
-    refused(GrammarSource::Regex("("), "regular expression: ");
-    refused(GrammarSource::Lark("start: foo"), "Lark: ");
-    refused(GrammarSource::Lark("begin: \"a\""), "Lark: ");
-    refused(GrammarSource::Lark(&" ".repeat(5 << 20)), "longer than");
+    refused(GrammarSource::Gbnf("root ::= root".into()), "GBNF: rule `root` is left-recursive");
+    refused(GrammarSource::JsonSchema("{".into()), "JSON schema: ");
+    refused(GrammarSource::JsonSchema(r#"{"type": "colour"}"#.into()), "JSON schema: ");
+    refused(GrammarSource::Regex("(".into()), "regular expression: ");
+    refused(GrammarSource::Lark("start: foo".into()), "Lark: ");
+    refused(GrammarSource::Lark("begin: \"a\"".into()), "Lark: ");
+    refused(GrammarSource::Lark(" ".repeat(5 << 20)), "longer than");
     let tokens = [TokenText::Bytes(b"a")];
     for eos in [&[][..], &[1]] {
         let error = TokenTable::new(&tokens, eos).unwrap_err().to_string();
@@ -224,13 +227,13 @@ fn broken_grammars_are_errors() {
 
 #[test]
 fn a_huge_repetition_is_followed_without_being_written_out() {
-    let mut grammar = grammar(GrammarSource::Regex("((a{1000}){1000}){1000}"));
+    let mut grammar = grammar(GrammarSource::Regex("((a{1000}){1000}){1000}".into()));
     let mut logits = [0.0; VOCAB_SIZE];
     grammar.mask(&mut logits).unwrap();
     let allowed = (0..VOCAB_SIZE).filter(|&token| logits[token] == 0.0).collect::<Vec<_>>();
     assert_eq!(allowed, [usize::from(b'a')]);
     grammar.accept(u32::from(b'a')).unwrap();
-    assert!(!grammar.may_end().unwrap());
+    assert!(!grammar.allows(END).unwrap());
 }
 
 #[test]

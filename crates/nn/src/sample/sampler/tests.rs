@@ -1,4 +1,4 @@
-//! The chain as a whole.
+//! The whole sampler chain.
 
 use super::{DryBreakers, Sampler, SamplerKind, SamplingOptions};
 use crate::sample::Rng;
@@ -47,7 +47,7 @@ fn the_same_seed_draws_the_same_tokens() {
 }
 
 #[test]
-fn an_open_seed_is_told_and_repeats_the_draws() {
+fn a_random_seed_is_reported_and_repeats_the_draws() {
     let options = SamplingOptions { temperature: 2.0, ..SamplingOptions::default() };
     let open = Sampler::new(&options, 100, DryBreakers::default()).unwrap();
     let seed = open.seed();
@@ -82,7 +82,7 @@ fn draws_follow_the_distribution() {
 }
 
 #[test]
-fn temperature_zero_takes_the_lowest_of_the_greatest_after_penalties() {
+fn temperature_zero_takes_the_lowest_token_of_equal_maxima_after_penalties() {
     let logits = [1.0, 5.0, 4.9, 5.0];
     let mut greedy = sampler(4, |o| o.temperature = 0.0);
     assert_eq!(greedy.sample(&logits), 1);
@@ -98,7 +98,7 @@ fn temperature_zero_takes_the_lowest_of_the_greatest_after_penalties() {
 }
 
 #[test]
-fn greedy_shortcuts_give_what_the_whole_chain_gives() {
+fn greedy_shortcuts_equal_the_whole_chain() {
     let mut rng = Rng::new(9);
     for seed in 0..200 {
         let logits = random_logits(400, &mut rng);
@@ -112,7 +112,7 @@ fn greedy_shortcuts_give_what_the_whole_chain_gives() {
             settings(o);
             o.temperature = 0.0;
         });
-        // No temperature, and the greatest of what is left.
+        // Greedy: the argmax of the remaining candidates.
         let mut whole = sampler(400, |o| {
             settings(o);
             o.order.retain(|&kind| kind != SamplerKind::Temperature);
@@ -158,19 +158,19 @@ fn biases_forbid_and_force_tokens() {
 }
 
 #[test]
-fn the_greatest_logits_draw_what_all_would() {
+fn the_top_k_draws_the_same_token_as_all_logits() {
     let mut rng = Rng::new(5);
-    let check = |n: usize, logits: &[f32], deciding: usize, change: fn(&mut SamplingOptions)| {
-        let [mut all, mut few] = [sampler(n, change), sampler(n, change)];
-        assert_eq!(few.required_top_k(), Some(deciding.min(n)));
-        let mut greatest = Vec::new();
-        stonechat_compute::cpu::top_k(logits, deciding, &mut greatest);
+    let check = |n: usize, logits: &[f32], required: usize, change: fn(&mut SamplingOptions)| {
+        let [mut all, mut from_top_k] = [sampler(n, change), sampler(n, change)];
+        assert_eq!(from_top_k.required_top_k(), Some(required.min(n)));
+        let mut top_k = Vec::new();
+        stonechat_compute::cpu::top_k(logits, required, &mut top_k);
         for _ in 0..20 {
             let token = all.sample(logits);
-            assert_eq!(few.sample_top_k(&greatest), token);
-            assert_eq!(few.candidates(), all.candidates());
+            assert_eq!(from_top_k.sample_top_k(&top_k), token);
+            assert_eq!(from_top_k.candidates(), all.candidates());
             all.accept(token);
-            few.accept(token);
+            from_top_k.accept(token);
         }
     };
     for n in [1, 5, 41, 300, 5000] {
@@ -191,7 +191,7 @@ fn the_greatest_logits_draw_what_all_would() {
                 o.adaptive_target = 0.3;
                 o.order.push(SamplerKind::AdaptiveP);
             });
-            // Then with ties, then with impossible tokens.
+            // With ties, then with logits of −∞.
             match round {
                 0 => logits.iter_mut().for_each(|logit| *logit = logit.floor()),
                 _ => logits.iter_mut().step_by(2).for_each(|logit| *logit = f32::NEG_INFINITY),
@@ -201,7 +201,7 @@ fn the_greatest_logits_draw_what_all_would() {
 }
 
 #[test]
-fn any_logit_counts_where_the_first_sampler_looks_at_all() {
+fn required_top_k_is_none_if_the_first_sampler_reads_all_logits() {
     for change in [
         (|o| o.top_k = 0) as fn(&mut SamplingOptions),
         |o| o.repeat_penalty = 1.1,

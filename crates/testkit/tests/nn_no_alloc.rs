@@ -1,34 +1,14 @@
-//! What a decode step asks of the CPU backend must not allocate once it has run a few times.
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! Matmul and `MoE` of a decode step do not allocate on the CPU backend after a few steps.
 
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{
     Activation, Backend, Cpu, Epilogue, Experts, GatedActivation, MatmulOp, MatrixSource, Routing,
     View,
 };
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all calls go to the system allocator as they came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract, which is the system's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: the system allocator made `p`, above.
-        unsafe { System.dealloc(p, layout) }
-    }
-}
+use stonechat_testkit::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// `rows × cols` weights of 0.25.
 fn quantized(cpu: &Cpu, rows: usize, cols: usize) -> <Cpu as Backend>::Matrix {
@@ -73,17 +53,17 @@ fn matmuls_and_experts_of_one_token_do_not_allocate() {
         let product = MatmulOp { out: &mut out, w: &head, epilogue, consumer: None };
         cpu.matmul(View::packed(&y, 1, d), [product]);
     };
-    // What must come is a round without any allocation; the first ones make the scratch memory.
+    // Scratch is allocated in the first rounds; one of the later ones must be free of allocations.
     let rounds = {
         let mut rounds = [0; 20];
         for allocations in &mut rounds {
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            let before = ALLOCATOR.count();
             (0..50).for_each(|_| step());
-            *allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+            *allocations = ALLOCATOR.count() - before;
         }
         rounds
     };
     assert!(rounds.contains(&0), "allocations in rounds of 50 steps: {rounds:?}");
-    assert!(ALLOCATIONS.load(Ordering::Relaxed) > 0, "the counter does not count");
+    assert!(ALLOCATOR.count() > 0, "the counter does not count");
     assert!(y[0] > 0.0, "the experts did nothing");
 }

@@ -1,32 +1,10 @@
-//! A decode step must not allocate: drawing a token does not, once the buffers have grown.
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+//! Sampling a token does not allocate once the buffers have grown.
 
 use stonechat_nn::sample::{DryBreakers, Rng, Sampler, SamplerKind, SamplingOptions};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: both calls are the system allocator's own; the count is a plain integer of the thread.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: `layout` is the caller's, who owes what the system's allocator asks.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: every block was handed out by `System.alloc` above with this layout.
-        unsafe { System.dealloc(p, layout) }
-    }
-}
+use stonechat_testkit::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 #[track_caller]
 fn check(change: impl FnOnce(&mut SamplingOptions)) {
@@ -40,11 +18,11 @@ fn check(change: impl FnOnce(&mut SamplingOptions)) {
     let mut counted = 0;
     for step in 0..40 {
         logits.iter_mut().for_each(|logit| *logit = (rng.uniform() * 12.0) as f32);
-        let before = ALLOCATIONS.with(Cell::get);
+        let before = ALLOCATOR.thread_count();
         let token = sampler.sample(&logits);
         sampler.accept(token);
         if step >= 4 {
-            counted += ALLOCATIONS.with(Cell::get) - before;
+            counted += ALLOCATOR.thread_count() - before;
         }
     }
     assert_eq!(counted, 0, "{options:?}");

@@ -1,34 +1,12 @@
-//! A matmul with a reserved buffer allocates nothing.
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+//! A matmul with reserved activations does not allocate.
 
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType};
 use stonechat_quant::{ActivationBuffer, QuantMatrix, matmul};
-
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's promise about `layout` is the callee's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: `p` came from `System.alloc` with this layout, by `alloc` above.
-        unsafe { System.dealloc(p, layout) }
-    }
-}
+use stonechat_testkit::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 #[test]
 fn decode_steps_do_not_allocate() {
@@ -39,14 +17,14 @@ fn decode_steps_do_not_allocate() {
     let x = vec![1.0; m * k];
     let mut y = vec![0.0; m * n];
     let mut activations = ActivationBuffer::new();
-    let before_reserve = COUNT.get();
+    let before_reserve = ALLOCATOR.thread_count();
     activations.reserve(m, k);
-    let before = COUNT.get();
+    let before = ALLOCATOR.thread_count();
     assert!(before > before_reserve, "the counter does not count");
     for rows in [m, 1, m] {
         activations.quantize(&cpu, MatRef::packed(&x[..rows * k], rows, k));
         let out = MatMut::packed(&mut y[..rows * n], rows, n);
         matmul(&cpu, out, &activations, w, Epilogue::default());
     }
-    assert_eq!(COUNT.get(), before);
+    assert_eq!(ALLOCATOR.thread_count(), before);
 }

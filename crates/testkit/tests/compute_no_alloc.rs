@@ -1,35 +1,15 @@
 //! The ops of a decode step do not allocate, on two threads.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use stonechat_compute::cpu::{
     Activation, Attention, DenseWeight, Epilogue, GatedActivation, KvDType, KvLayout, KvPool,
     KvRow, LayerNorm, MatMut, MatRef, Precision, QueryRow, RmsNorm, Rope, RopePairs, Rotation,
     attention, gated, layer_norm, log_sum_exp, matmul, rms_norm, rope,
 };
 use stonechat_compute::{Cpu, Isa, ThreadTeam};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the contract is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: `p` came from `alloc` above, that is from the system allocator.
-        unsafe { System.dealloc(p, layout) }
-    }
-}
+use stonechat_testkit::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// Five rows of 256 values.
 fn rows_of(x: &[f32]) -> MatRef<'_> {
@@ -88,15 +68,15 @@ fn ops_of_a_decode_step_do_not_allocate() {
         matmul(&cpu, out, rows_of(&x), DenseWeight::F32(&up), epilogue);
         std::hint::black_box(log_sum_exp(cpu.isa, &hidden));
     };
-    // A thread allocates its scratch in its first task, which on a busy machine may come late: one round without any
-    // allocation must follow.
+    // A thread allocates its scratch with its first task, which may be late on a busy machine: one round must be free of
+    // allocations.
     let rounds: Vec<usize> = (0..20)
         .map(|_| {
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            let before = ALLOCATOR.count();
             (0..100).for_each(|_| step());
-            ALLOCATIONS.load(Ordering::Relaxed) - before
+            ALLOCATOR.count() - before
         })
         .collect();
     assert!(rounds.contains(&0), "allocations in rounds of 100 steps: {rounds:?}");
-    assert!(ALLOCATIONS.load(Ordering::Relaxed) > 0, "the counter does not count");
+    assert!(ALLOCATOR.count() > 0, "the counter does not count");
 }
