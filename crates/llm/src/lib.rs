@@ -52,7 +52,7 @@ pub use model::{Model, ModelSummary, PLAIN_STOP};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
 pub use placement::{Placement, layers_that_fit};
 pub use probabilities::{TokenProb, TokenProbs};
-pub use quantize::{file_type, quantize, quantized_dtype};
+pub use quantize::{quantize, quantized_dtype};
 pub use session::{Session, SessionOptions};
 pub use state::{Batch, State, StateOptions};
 pub use vocabulary::tokenizer;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stonechat_compute::DType;
 use stonechat_formats::{
-    AtomicFile, Format, GgufWriter, Metadata, ModelFile, TensorInfo, TensorView,
+    AtomicFile, Format, GgufWriter, Metadata, ModelFile, TensorInfo, TensorView, llama_ftype,
 };
 use stonechat_quant::{dequantize_row, fitting_dtype, is_float, needs_importance, quantize_rows};
 
@@ -38,7 +38,7 @@ pub fn quantize(
     if needs_importance(dtype) {
         return Err(stonechat_quant::Error::NeedsImportance { dtype }.into());
     }
-    let file_type = file_type(dtype).ok_or_else(|| Error::Option {
+    let file_type = llama_ftype(dtype).ok_or_else(|| Error::Option {
         option: "weight type",
         expected: "a type of whole models".to_owned(),
         got: dtype.to_string(),
@@ -76,34 +76,6 @@ pub fn quantized_dtype(tensor: &TensorInfo, dtype: DType, is_tied: bool) -> DTyp
     let is_coarse = dtype.is_quantized() && dtype != DType::Q8_0;
     let row_len = tensor.shape.last().copied().unwrap_or(1);
     fitting_dtype(if makes_logits && is_coarse { DType::Q6K } else { dtype }, row_len)
-}
-
-/// `general.file_type` of a model whose matrices are `dtype` (`enum llama_ftype`), and so `None`
-/// for types that only single tensors have.
-#[must_use]
-pub fn file_type(dtype: DType) -> Option<u32> {
-    Some(match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::Q4_0 => 2,
-        DType::Q4_1 => 3,
-        DType::Q8_0 => 7,
-        DType::Q5_0 => 8,
-        DType::Q5_1 => 9,
-        DType::Q2K => 10,
-        DType::Q3K => 11,
-        DType::Q4K => 14,
-        DType::Q5K => 16,
-        DType::Q6K => 18,
-        DType::Iq4Nl => 25,
-        DType::Iq4Xs => 30,
-        DType::BF16 => 32,
-        DType::Tq1_0 => 36,
-        DType::Tq2_0 => 37,
-        DType::Mxfp4 => 38,
-        DType::Nvfp4 => 39,
-        _ => return None,
-    })
 }
 
 /// The entries of the model, which is one file now.

@@ -13,7 +13,8 @@
 //! | `temperature.rs`, `mirostat.rs`, `adaptive_p.rs` | reshaping, fixed or by feedback |
 //! | `logits.rs` | what searches need of raw logits |
 //! | `healing.rs` | [`PrefixConstraint`]: token healing |
-//! | `grammar.rs`, `gbnf.rs` | `Grammar`: grammars as token masks, with the feature `grammar` |
+//! | `grammar.rs`, `gbnf.rs` | [`Grammar`]: grammars as token masks (feature `grammar`) |
+//! | `grammar_source.rs`, `no_grammar.rs` | [`GrammarSource`]; the same API without the feature |
 //! | `rng.rs` | [`Rng`]: the seeded generator |
 
 mod adaptive_p;
@@ -26,11 +27,14 @@ mod eta;
 mod gbnf;
 #[cfg(feature = "grammar")]
 mod grammar;
+mod grammar_source;
 mod healing;
 mod kind;
 mod logits;
 mod min_p;
 mod mirostat;
+#[cfg(not(feature = "grammar"))]
+mod no_grammar;
 mod options;
 mod penalties;
 mod rng;
@@ -47,11 +51,14 @@ mod xtc;
 
 pub use breakers::DryBreakers;
 pub use candidates::Candidate;
-#[cfg(feature = "grammar")]
-pub use grammar::{Grammar, GrammarSource, TokenTable, TokenText};
+pub use grammar::{Grammar, TokenTable};
+pub use grammar_source::{GrammarSource, TokenText};
 pub use healing::PrefixConstraint;
 pub use kind::SamplerKind;
 pub use logits::{log_sum_exp, max};
 pub use options::SamplingOptions;
 pub use rng::Rng;
 pub use sampler::Sampler;
+
+#[cfg(not(feature = "grammar"))]
+use no_grammar as grammar;

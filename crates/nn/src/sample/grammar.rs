@@ -12,6 +12,7 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
 use super::gbnf;
+use super::grammar_source::{GrammarSource, TokenText};
 use super::sampler::Sampler;
 use crate::Error;
 
@@ -27,36 +28,9 @@ pub struct TokenTable {
     special: Arc<[(String, u32)]>,
 }
 
-/// How a token reads in a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TokenText<'a> {
-    /// Ordinary text.
-    Bytes(&'a [u8]),
-    /// A special token's name, like `<think>`: no part of the text, but grammars may name it.
-    Special(&'a str),
-    /// Never part of a text.
-    Unused,
-}
-
 /// What may stand between the tokens of a JSON text, if anything does: as llama.cpp has it. Where any white space
 /// may, a model can fill a text with blank lines.
 const JSON_SPACE: &str = " |\n{1,2}[ \t]{0,20}";
-
-/// A grammar in one of the languages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GrammarSource<'a> {
-    /// llama.cpp's GBNF; the text is what `root` matches.
-    Gbnf(&'a str),
-    /// A JSON schema; `{}` is any JSON. Between two tokens of the text stand a space, or one or two line feeds and an
-    /// indentation of at most 20, or nothing; `whitespace_flexible` or `whitespace_pattern` in the schema's
-    /// `x-guidance` say otherwise.
-    JsonSchema(&'a str),
-    /// A regular expression that the whole text matches.
-    Regex(&'a str),
-    /// `llguidance`'s dialect of Lark; the text is what `start` matches.
-    Lark(&'a str),
-}
 
 /// The state of one text under a grammar.
 ///
@@ -254,15 +228,6 @@ impl Grammar {
 }
 
 impl<'a> GrammarSource<'a> {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Gbnf(_) => "GBNF",
-            Self::JsonSchema(_) => "JSON schema",
-            Self::Regex(_) => "regular expression",
-            Self::Lark(_) => "Lark",
-        }
-    }
-
     fn text(&self) -> &'a str {
         match self {
             Self::Gbnf(text) | Self::JsonSchema(text) | Self::Regex(text) | Self::Lark(text) => {

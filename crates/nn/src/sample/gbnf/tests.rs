@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Expr, Rules, parse, to_lark};
-use crate::sample::grammar::{Grammar, GrammarSource, TokenTable, TokenText};
+use crate::sample::{Grammar, GrammarSource, TokenTable, TokenText};
 use crate::sample::rng::Rng;
 
 /// Where matches of `expr` that start at `from` can end.
