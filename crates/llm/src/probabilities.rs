@@ -1,9 +1,9 @@
 //! Log-probabilities of tokens.
 
-/// A drawn token and the most probable ones, by the raw logits.
+/// Sampled token and the most probable tokens, by the raw logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenProbs {
-    /// The drawn token.
+    /// The sampled token.
     pub token: u32,
     /// Its log-probability.
     pub logprob: f32,
@@ -44,8 +44,7 @@ pub(crate) fn token_probs(logits: &[f32], token: u32, n: usize) -> TokenProbs {
     TokenProbs { token, logprob: logits[token as usize] - total, top }
 }
 
-/// Classifier-free guidance: both become log-probabilities, and `logits` what lies `scale` times
-/// as far from `negative` as they did.
+/// Classifier-free guidance on log-probabilities: `logits = negative + scale * (logits - negative)`.
 pub(crate) fn guide(logits: &mut [f32], negative: &[f32], scale: f32) {
     let (total, negative_total) = (normalizer(logits), normalizer(negative));
     for (logit, other) in logits.iter_mut().zip(negative) {
@@ -54,7 +53,7 @@ pub(crate) fn guide(logits: &mut [f32], negative: &[f32], scale: f32) {
     }
 }
 
-/// `log Σ exp(logits)` in f64.
+/// `log Σ exp(logits)`, summed in f64.
 pub(crate) fn normalizer(logits: &[f32]) -> f32 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let total: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();

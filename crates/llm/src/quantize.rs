@@ -1,4 +1,5 @@
-//! Writing a model with another weight type, as `llama-quantize` chooses types, without its mixtures.
+//! Quantizing a GGUF model: one type for all matrices but that of the logits, without the `_S`, `_M` and `_L` mixes of
+//! `llama-quantize`.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -11,17 +12,17 @@ use stonechat_quant::{dequantize_row, fitting_dtype, is_float, needs_importance,
 
 use crate::Error;
 
-/// Writes the GGUF file `file` to `path` with its matrices as `dtype`; `progress` is told the
-/// fraction done.
+/// Quantizes the matrices of the GGUF file `file` to `dtype` and writes it to `path`; `progress`
+/// gets the fraction done.
 ///
 /// Norms, biases, expert routers and position tables stay as they are. The matrix of the logits
-/// (`output.weight`, or `token_embd.weight` where there is none) gets at least `q6_k`. Rows that
-/// `dtype` does not divide get the type that llama.cpp puts in its place. The metadata is kept,
-/// with `general.file_type` of the new type.
+/// (`output.weight`, or `token_embd.weight` if tied) gets at least `q6_k`. Rows that are no
+/// multiple of the block length get llama.cpp's fallback type. The metadata is kept, but for
+/// `general.file_type`.
 ///
 /// # Errors
-/// If `file` is no GGUF file, `dtype` needs an importance matrix, a matrix cannot be unpacked, or
-/// writing fails; then whatever stood at `path` is unchanged.
+/// If `file` is no GGUF file, `dtype` needs an importance matrix, a matrix cannot be dequantized,
+/// or writing fails; a file at `path` is unchanged then.
 pub fn quantize(
     file: &ModelFile,
     path: &Path,
@@ -61,11 +62,11 @@ pub fn quantize(
     Ok(())
 }
 
-/// The type that a tensor gets where a model's matrices are to be `dtype`; `is_tied` says that the
-/// embedding also makes the logits.
+/// Type of a tensor in a model that is quantized to `dtype`; `is_tied` if the embedding is also the
+/// vocabulary projection.
 #[must_use]
 pub fn quantized_dtype(tensor: &TensorInfo, dtype: DType, is_tied: bool) -> DType {
-    // A router's few rows decide which experts run; positions are added, not multiplied.
+    // Quantization errors of a router change which experts run; position tables are no matmul operands.
     let is_kept = ["_norm.weight", "ffn_gate_inp.weight"].iter().any(|s| tensor.name.ends_with(s))
         || ["position_embd.weight", "token_types.weight"].contains(&tensor.name.as_str());
     let is_matrix = tensor.shape.len() >= 2 && tensor.name.ends_with(".weight");
@@ -78,7 +79,7 @@ pub fn quantized_dtype(tensor: &TensorInfo, dtype: DType, is_tied: bool) -> DTyp
     fitting_dtype(if makes_logits && is_coarse { DType::Q6K } else { dtype }, row_len)
 }
 
-/// The entries of the model, which is one file now.
+/// Metadata of the quantized model; the entries of a split model are dropped.
 fn metadata(of: &Metadata, file_type: u32) -> Metadata {
     let mut metadata = Metadata::new();
     for (key, value) in of.iter().filter(|(key, _)| !key.starts_with("split.")) {
@@ -89,7 +90,7 @@ fn metadata(of: &Metadata, file_type: u32) -> Metadata {
     metadata
 }
 
-/// The tensor's bytes as `dtype`.
+/// Bytes of the tensor, dequantized and quantized to `dtype`.
 fn converted<'a>(tensor: &TensorView<'a>, dtype: DType) -> Result<Cow<'a, [u8]>, Error> {
     if tensor.dtype == dtype {
         return Ok(Cow::Borrowed(tensor.data));

@@ -374,16 +374,16 @@ fn a_model_split_anywhere_computes_the_same() {
         let expected = story(&whole, golden);
         let options = StateOptions::new(golden.n_ctx);
         let all = &whole.placements(&options)[0];
-        for n_lower in 0..=whole.config().n_layers {
-            let split = golden.model(Split::new(cpu(), cpu(), n_lower))?;
+        for n_first in 0..=whole.config().n_layers {
+            let split = golden.model(Split::new(cpu(), cpu(), n_first))?;
             if story(&split, golden) != expected {
-                return Err(format!("other logits with the first {n_lower} layers apart"));
+                return Err(format!("other logits with the first {n_first} layers apart"));
             }
-            let [lower, upper] = &split.placements(&options)[..] else { unreachable!("two") };
-            assert_eq!((lower.layers.end, upper.layers.start), (n_lower, n_lower));
-            assert_eq!(lower.kv_bytes + upper.kv_bytes, all.kv_bytes);
+            let [first, second] = &split.placements(&options)[..] else { unreachable!("two") };
+            assert_eq!((first.layers.end, second.layers.start), (n_first, n_first));
+            assert_eq!(first.kv_bytes + second.kv_bytes, all.kv_bytes);
             // Each has its own slopes of positions, and a tied embedding is on both sides.
-            let twice = lower.weight_bytes + upper.weight_bytes - all.weight_bytes;
+            let twice = first.weight_bytes + second.weight_bytes - all.weight_bytes;
             let file = ModelFile::open(folder().join(&golden.model)).unwrap();
             let bytes = |name| file.tensor(name).map_or(0, |tensor| tensor.data.len());
             let tied = bytes("output.weight") == 0;
@@ -412,7 +412,7 @@ fn there_are_no_more_layers_to_split_than_the_model_has() {
     let error = Model::load(Split::new(cpu(), cpu(), n_layers + 1), &file, |_| {}).unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("layers of the lower device: expected 0 to {n_layers}, got {}", n_layers + 1)
+        format!("layers of the first device: expected 0 to {n_layers}, got {}", n_layers + 1)
     );
 }
 

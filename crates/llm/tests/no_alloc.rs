@@ -69,7 +69,7 @@ fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
     let mut sampler =
         Sampler::new(&SamplingOptions::default(), vocab_size, DryBreakers::default()).unwrap();
     let mut logits = vec![0.0; vocab_size];
-    let mut greatest = Vec::new();
+    let mut top_k = Vec::new();
     let prompt: Vec<u32> = (0..40).collect();
     let batch = Batch { tokens: &prompt, sequences: &[0; 40], outputs: &[39] };
     ready(model.forward(&mut state, batch)).unwrap();
@@ -82,9 +82,9 @@ fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
             ready(model.read_logits(&state, 0, &mut logits)).unwrap();
             token = sampler.sample(&logits);
             sampler.accept(token);
-            let k = model.max_greatest().min(40);
+            let k = model.max_top_k().min(40);
             if k > 0 {
-                ready(model.read_top_k(&mut state, 1, k, &mut greatest)).unwrap();
+                ready(model.read_top_k(&mut state, 1, k, &mut top_k)).unwrap();
             }
         }
         ALLOCATIONS.load(Ordering::Relaxed) - before
