@@ -48,7 +48,7 @@ pub enum NormKind {
 pub enum Positions {
     /// RoPE with these pairs.
     Rope(RopePairs),
-    /// `ALiBi`: linear biases of attention scores (Press et al. 2021).
+    /// ALiBi: linear biases of attention scores (Press et al. 2021).
     Alibi,
 }
 
@@ -97,8 +97,7 @@ const GEMMA: Architecture = Architecture {
     ..QWEN2
 };
 
-// Falcon and MPT were trained with the exact GELU; the tanh approximation is what makes tokens
-// equal to llama.cpp's.
+// Falcon and MPT were trained with the exact GELU. The tanh approximation gives llama.cpp's tokens.
 const PHI2: Architecture = Architecture {
     name: "phi2",
     norm: NormKind::Layer,

@@ -29,11 +29,11 @@ pub struct Config {
     pub vocab_size: usize,
     /// Epsilon of all norms.
     pub norm_eps: f32,
-    /// RoPE of full-attention layers; `None` for `ALiBi`.
+    /// RoPE of full-attention layers; `None` for ALiBi.
     pub rope: Option<RopeConfig>,
     /// RoPE of sliding-window layers, if it differs.
     pub local_rope: Option<RopeConfig>,
-    /// `ALiBi`: largest slope exponent.
+    /// ALiBi: largest slope exponent.
     pub max_alibi_bias: Option<f32>,
     /// Sliding window: positions that a token attends to, itself included.
     pub window: Option<usize>,
@@ -83,7 +83,7 @@ pub enum RopeScaling {
         /// The factor.
         factor: f32,
     },
-    /// `YaRN` (Peng et al. 2023): low frequencies divided, high ones kept, with a ramp between.
+    /// YaRN (Peng et al. 2023): low frequencies divided, high ones kept, with a ramp between.
     Yarn {
         /// The factor.
         factor: f32,
@@ -93,12 +93,12 @@ pub enum RopeScaling {
         beta_fast: f32,
         /// Rotations below which it is divided by the factor.
         beta_slow: f32,
-        /// Factor of `mscale`, on top of `YaRN`'s own.
+        /// Factor of `mscale`, on top of YaRN's own.
         attn_factor: f32,
         /// Whether the ends of the ramp are rounded to whole pairs.
         truncate: bool,
     },
-    /// `LongRoPE` (Ding et al. 2024): frequency factors of the file, the long ones if the context
+    /// LongRoPE (Ding et al. 2024): frequency factors of the file, the long ones if the context
     /// is longer than `n_ctx_orig`.
     Long {
         /// Context length before scaling.
@@ -294,7 +294,7 @@ impl Config {
         self.n_kv_heads * self.head_dim
     }
 
-    /// `ALiBi` slopes, `[H]`, as ggml's `soft_max_ext` computes them.
+    /// ALiBi slopes, `[H]`, as ggml's `soft_max_ext` computes them.
     #[must_use]
     pub fn alibi_slopes(&self) -> Option<Vec<f32>> {
         let max_bias = self.max_alibi_bias?;

@@ -29,7 +29,7 @@ pub enum Error {
     Config {
         /// Key in the file.
         key: String,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
     /// A tensor is missing.

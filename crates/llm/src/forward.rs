@@ -10,8 +10,8 @@ use crate::state::{Batch, Buffers, StageState};
 use crate::weights::{Block, Ffn, Input, Output, Weights};
 use crate::{Config, Error};
 
-/// Runs `batch` through one pipeline stage. Input: the tokens, or the residual stream in `Buffers::x` if the stage has no
-/// embedding. Output: `Buffers::logits` of `batch.outputs`, or the residual stream in `x`.
+/// Runs `batch` through one pipeline stage. Input: the tokens, or the residual stream in `Buffers::x` if the stage has
+/// no embedding. Output: `Buffers::logits` of `batch.outputs`, or the residual stream in `x`.
 ///
 /// ```text
 /// x = embed(tokens)
@@ -22,8 +22,8 @@ use crate::{Config, Error};
 /// logits = output(norm(x[outputs]))
 /// ```
 ///
-/// Variants by [`Architecture`](crate::Architecture): parallel residual (attention and FFN read the same `x`), post-norms,
-/// norms of query and key heads, sliding windows, `ALiBi`, attention sinks.
+/// Variants by [`Architecture`](crate::Architecture): parallel residual (attention and FFN read the same `x`),
+/// post-norms, norms of query and key heads, sliding windows, ALiBi, attention sinks.
 pub(crate) fn forward<B: Backend>(
     backend: &B,
     config: &Config,

@@ -224,7 +224,7 @@ impl Json<'_> {
     }
 }
 
-/// RoPE frequency factors of `config.json` (`LongRoPE`); `kind` is `short_factor` or `long_factor`.
+/// RoPE frequency factors of `config.json` (LongRoPE); `kind` is `short_factor` or `long_factor`.
 pub(crate) fn freq_factors(file: &ModelFile, kind: &str) -> Option<Vec<f32>> {
     let json: Value = serde_json::from_slice(file.companion("config.json")?).ok()?;
     let nested = match &json["rope_parameters"] {

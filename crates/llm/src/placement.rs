@@ -40,8 +40,8 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Number of the model's last layers that fit `bytes` of device memory with a state of these sizes. As in llama.cpp, the
-/// output counts as the last of `n_layers + 1` layers; `n_layers + 1` includes the embedding.
+/// Number of the model's last layers that fit `bytes` of device memory with a state of these sizes. As in llama.cpp,
+/// the output counts as the last of `n_layers + 1` layers; `n_layers + 1` includes the embedding.
 ///
 /// Memory other than weights and KV cache is estimated.
 ///

@@ -1,7 +1,7 @@
 //! Cosines and sines of rotary embeddings, computed on the host in f64, once for each batch.
 //!
-//! Pair `i` of `R/2` is rotated by `pos * f[i]`, with `f[i] = base^(-2i/R)` after RoPE scaling and divided by the file's
-//! frequency factor; cosine and sine are multiplied by `mscale`.
+//! Pair `i` of `R/2` is rotated by `pos * f[i]`: `f[i] = base^(-2i/R)`, changed by RoPE scaling, then divided by the
+//! file's frequency factor. Cosine and sine are multiplied by `mscale`.
 
 use std::f64::consts::PI;
 
@@ -12,9 +12,9 @@ use crate::config::{RopeConfig, RopeScaling};
 pub(crate) struct RopeFreqFactors {
     /// Llama 3: for any context length.
     pub(crate) always: Option<Vec<f32>>,
-    /// `LongRoPE`: for contexts up to the original length.
+    /// LongRoPE: for contexts up to the original length.
     pub(crate) short: Option<Vec<f32>>,
-    /// `LongRoPE`: for longer contexts.
+    /// LongRoPE: for longer contexts.
     pub(crate) long: Option<Vec<f32>>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct RopeFreqFactors {
 pub(crate) struct RopeTable {
     /// `[R/2]`: radians per position.
     frequencies: Vec<f64>,
-    /// Factor of cosines and sines (`YaRN`, `LongRoPE`).
+    /// Factor of cosines and sines (YaRN, LongRoPE).
     mscale: f64,
 }
 
@@ -89,7 +89,7 @@ impl RopeTable {
     }
 }
 
-/// `YaRN`'s ramp `(low, high)`: pairs below `low` keep their frequency, pairs above `high` are divided by the factor.
+/// YaRN's ramp `(low, high)`: pairs below `low` keep their frequency, pairs above `high` are divided by the factor.
 fn yarn_ramp(rope: &RopeConfig) -> (f64, f64) {
     let RopeScaling::Yarn { n_ctx_orig, beta_fast, beta_slow, truncate, .. } = rope.scaling else {
         return (0.0, 0.0);

@@ -93,7 +93,7 @@ impl<'a> Source<'a> {
         Ok(stacked.map(|tensor| Tensor { bytes: SharedBytes::joined(&parts), ..tensor }))
     }
 
-    /// Checks that every tensor of a GGUF file was looked up: one that the forward pass ignores would change the output.
+    /// Checks that every tensor of a GGUF file was looked up: the output would be wrong without an ignored one.
     pub(crate) fn check_read(&self, config: &Config) -> Result<(), Error> {
         let read = self.read.borrow();
         let unread = |name: &&str| self.names.is_none() && !read.contains(*name);

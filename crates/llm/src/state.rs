@@ -9,11 +9,11 @@
 //! inputs  pos        62 63 64  0  7  8     position in the sequence
 //!         kv_rows     4  4  9  2  7  7     page of the token's key and value, and the slot pos % PAGE_LEN in it
 //!         page_table  4  9 | 2 | 7         pages of sequence 0, of 2, of 1
-//!         query_rows  for each token: its sequence's range of page_table, and the positions kv_start..kv_len to attend to
+//!         query_rows  a token's range of page_table, and the positions kv_start..kv_len that it attends to
 //! ```
 //!
-//! Page `p` of the pool holds the keys and values of `PAGE_LEN` (64) positions in every layer of the stage. A fork shares
-//! pages between sequences; the first write to a shared page copies it (`stonechat_nn::KvCache`).
+//! A page holds the keys and values of `PAGE_LEN` (64) positions in every layer of the stage. A fork shares pages
+//! between sequences; the first write to a shared page copies it ([`KvCache`]).
 
 use stonechat_nn::{
     Backend, KvCache, KvDType, KvRow, KvShape, MAX_TOP_K, PAGE_LEN, QueryRow, Sequence,
@@ -257,7 +257,8 @@ impl<D: Devices> State<D> {
         Ok(devices.second().kv_read_page(self.second.kv.pool(), page, out).await?)
     }
 
-    /// Loads `n` positions into an empty sequence from pages of [`read_page`](Self::read_page); it is empty on an error.
+    /// Loads `n` positions into an empty sequence from pages of [`read_page`](Self::read_page). It stays empty on an
+    /// error.
     pub(crate) fn restore(
         &mut self,
         devices: &D,
@@ -373,8 +374,8 @@ impl<B: Backend> StageState<B> {
         Ok(())
     }
 
-    /// Reserves the pages of a batch, advances its sequences, fills [`BatchInputs`], and uploads cosines and sines. On an
-    /// error the sequences are as before.
+    /// Reserves the pages of a batch, advances its sequences, fills [`BatchInputs`], and uploads cosines and sines. On
+    /// an error the sequences are as before.
     pub(crate) fn prepare(
         &mut self,
         backend: &B,

@@ -31,7 +31,7 @@ pub(crate) struct Weights<B: Backend> {
     pub(crate) blocks: Vec<Block<B>>,
     /// Vocabulary projection, if the stage is the model's end.
     pub(crate) output: Option<Output<B>>,
-    /// `[H]`: `ALiBi` slopes.
+    /// `[H]`: ALiBi slopes.
     pub(crate) alibi_slopes: Option<B::Buffer>,
     pub(crate) rope_freq_factors: RopeFreqFactors,
     /// Bytes on the device, in the types that it stores.
@@ -88,7 +88,8 @@ pub(crate) enum Ffn<B: Backend> {
 }
 
 impl<B: Backend> Weights<B> {
-    /// Loads the tensors of `stage` and checks their shapes; calls `step` after each layer, the embedding and the output.
+    /// Loads the tensors of `stage` and checks their shapes. Calls `step` after each layer, the embedding and the
+    /// output.
     pub(crate) fn load(
         backend: &B,
         (file, source): (&ModelFile, &Source<'_>),

@@ -33,7 +33,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Every kind of layer: dense, windowed, parallel, with experts, with biases for positions.
+/// Every kind of layer: dense, sliding-window, parallel, MoE, ALiBi.
 const MODELS: [&str; 8] =
     ["llama", "qwen3", "gemma3", "phi2", "phi3", "gpt-oss", "falcon-40b", "bloom"];
 
@@ -49,7 +49,7 @@ fn a_decode_step_allocates_nothing() {
     }
 }
 
-/// The result of a future that does not wait; a waker, which others allocate, is not needed.
+/// Polls a future that is ready at once, without the waker that executors allocate.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -57,8 +57,8 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// The fewest allocations of a round of steps: threads make their scratch when they first take
-/// part, which on a busy machine may be late.
+/// Minimum allocations of a round of steps: a thread allocates its scratch when it first takes
+/// part, which may be late on a busy machine.
 fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
     let file = ModelFile::open(folder.join(format!("{name}.gguf"))).unwrap();
