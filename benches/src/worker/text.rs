@@ -96,7 +96,7 @@ impl<B: Backend> Text<B> {
         pollster::block_on(self.model.forward(&mut self.state, batch))?;
         let Self { model, state, logits, greatest, .. } = self;
         let k = SamplingOptions::default().top_k;
-        if k <= model.max_greatest() && !outputs.is_empty() {
+        if k <= model.max_top_k() && !outputs.is_empty() {
             let read = model.read_top_k(state, outputs.len(), k, greatest);
             return Ok(pollster::block_on(read)?);
         }

@@ -13,6 +13,7 @@
 //! | `detect` | which format some bytes are, and what they are instead |
 //! | `ctranslate2`, `gguf`, `safetensors`, `whisper_bin` | one format each; `gguf::split` finds the parts of a split model |
 //! | `metadata`, `value`, `tensor` | what every format is parsed into |
+//! | `file_type` | the numbers of `general.file_type` and whisper.cpp's `ftype` |
 //! | `reader`, `mmap` | bounded reads, and the bytes they read from |
 //! | `atomic_file` | writing a file so that a failure leaves the old one |
 //! | `summary` | what `inspect` prints |
@@ -22,6 +23,7 @@ mod atomic_file;
 mod ctranslate2;
 mod detect;
 mod error;
+mod file_type;
 mod folder;
 mod gguf;
 mod metadata;
@@ -37,6 +39,7 @@ mod whisper_bin;
 pub use atomic_file::AtomicFile;
 pub use detect::Format;
 pub use error::{Error, Result};
+pub use file_type::{ggml_ftype, llama_ftype};
 pub use gguf::GgufWriter;
 pub use metadata::Metadata;
 pub use model_file::ModelFile;

@@ -79,14 +79,6 @@ impl ModelFile {
         Ok(model)
     }
 
-    /// Parses the parts of a split GGUF model that are in memory, in order.
-    ///
-    /// # Errors
-    /// Any [`Error`] of the parsers; [`Error::Metadata`] for parts that do not belong together.
-    pub fn from_parts(parts: Vec<Vec<u8>>) -> Result<Self> {
-        gguf::split::join_all(parts.into_iter().map(|part| Self::from_map(Bytes::Owned(part))))
-    }
-
     fn from_map(bytes: Bytes) -> Result<Self> {
         let format = detect(&bytes).map_err(|found| Error::NotAModel { found })?;
         let parsed = match format {
@@ -123,16 +115,6 @@ impl ModelFile {
 
     pub(crate) fn set_companions(&mut self, companions: Vec<Companion>) {
         self.companions = companions;
-    }
-
-    /// Adds a file that belongs to the model, as `open` does for the files of its folder;
-    /// replaces one of the same name.
-    #[must_use]
-    pub fn with_companion(mut self, name: impl Into<String>, bytes: Vec<u8>) -> Self {
-        let name = name.into();
-        self.companions.retain(|c| c.name != name);
-        self.companions.push(Companion { name, bytes: Bytes::Owned(bytes) });
-        self
     }
 
     /// The format.

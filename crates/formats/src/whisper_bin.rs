@@ -24,6 +24,7 @@ mod write;
 use stonechat_compute::DType;
 
 use crate::error::{Error, Result};
+use crate::file_type::dtype_of_ggml_ftype;
 
 pub(crate) use read::parse;
 pub use write::WhisperBinWriter;
@@ -91,23 +92,6 @@ pub struct MelFilters {
     pub data: Vec<f32>,
 }
 
-/// GGML's file types (`enum ggml_ftype`) and the type of the large tensors in each.
-const FTYPES: [(u32, DType); 13] = [
-    (0, DType::F32),
-    (1, DType::F16),
-    (2, DType::Q4_0),
-    (3, DType::Q4_1),
-    (7, DType::Q8_0),
-    (8, DType::Q5_0),
-    (9, DType::Q5_1),
-    (10, DType::Q2K),
-    (11, DType::Q3K),
-    (12, DType::Q4K),
-    (13, DType::Q5K),
-    (14, DType::Q6K),
-    (24, DType::BF16),
-];
-
 /// Tensors with more than one dimension that whisper.cpp keeps in f32 all the same.
 const F32_TENSORS: [&str; 4] = [
     "encoder.conv1.bias",
@@ -117,18 +101,12 @@ const F32_TENSORS: [&str; 4] = [
 ];
 
 impl WhisperHparams {
-    /// The `ftype` of a file whose large tensors are `dtype`; `None` if there is none.
-    #[must_use]
-    pub fn ftype_of(dtype: DType) -> Option<u32> {
-        FTYPES.iter().find(|(_, t)| *t == dtype).map(|(ftype, _)| *ftype)
-    }
-
     /// The type of the large tensors.
     ///
     /// # Errors
     /// [`Error::Metadata`] if `ftype` is none of GGML's.
     pub fn dtype(&self) -> Result<DType> {
-        FTYPES.iter().find(|(ftype, _)| *ftype == self.ftype).map(|(_, t)| *t).ok_or_else(|| {
+        dtype_of_ggml_ftype(self.ftype).ok_or_else(|| {
             Error::metadata("whisper.ftype", "0 to 3, 7 to 14 or 24", self.ftype.to_string())
         })
     }

@@ -108,8 +108,6 @@ fn ctranslate2_folder_and_its_companions() {
         assert_eq!(model.companion("vocabulary.txt"), Some(b"a\nb\n".as_slice()));
         assert_eq!(model.companion("unrelated.json"), None);
         assert_eq!(model.summary().companions.len(), 2);
-        let model = model.with_companion("config.json", b"[]".to_vec());
-        assert_eq!(model.companion("config.json"), Some(b"[]".as_slice()));
     }
 }
 

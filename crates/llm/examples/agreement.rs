@@ -1,4 +1,4 @@
-//! How far this engine agrees with llama.cpp on the same file.
+//! Agreement of greedy tokens with llama.cpp on the same file.
 //!
 //! ```sh
 //! python test-data/text/reference.py greedy --model MODEL --input test-data/text/prompts.txt > reference.json
@@ -6,9 +6,9 @@
 //! ```
 //!
 //! For each prompt: whether the greedy continuations are equal, else the first difference with the two
-//! largest logits of both engines. Then, over the positions of llama.cpp's continuations: how often the
-//! largest logit is of the same token when each engine is given the same tokens, in passes of one token, as
-//! decoding, and of all, as prompts; and how often llama.cpp agrees with itself between the two.
+//! largest logits of both engines. Then, teacher-forced with llama.cpp's continuations: how often the argmax is
+//! equal, token by token (decode) and in one batch (prefill), and how often each engine agrees with itself
+//! between the two.
 #![expect(clippy::print_stdout, reason = "a command-line tool reports by printing")]
 
 use std::error::Error;
@@ -20,7 +20,7 @@ use stonechat_formats::ModelFile;
 use stonechat_llm::{Batch, Model, StateOptions};
 use stonechat_nn::{Cpu, KvDType};
 
-/// A token with its logit, and the second.
+/// The two largest logits: token, logit, token, logit.
 type Top = (u32, f32, u32, f32);
 
 #[derive(Deserialize)]
@@ -97,7 +97,7 @@ fn print_top(model: &Model<Cpu>, name: &str, (a, logit_a, b, logit_b): Top) {
     );
 }
 
-/// The greedy continuation, until it leaves `expected`.
+/// Greedy continuation, up to the first token that differs from `expected`.
 fn greedy(
     model: &Model<Cpu>,
     kv_dtype: KvDType,
@@ -129,7 +129,7 @@ fn greedy(
     Ok(steps)
 }
 
-/// The largest logits at every position of `tokens`, in passes of `n_batch` tokens.
+/// The two largest logits at every position of `tokens`, in batches of `n_batch` tokens.
 fn forced(
     model: &Model<Cpu>,
     kv_dtype: KvDType,

@@ -1,36 +1,36 @@
-//! The table of architectures: each is a row of switches over the one forward pass.
+//! Table of architectures: each row is a set of switches of the one forward pass.
 
 use stonechat_nn::{Activation, GatedActivation, RopePairs};
 
-/// What distinguishes an architecture from the others. Sizes are in [`Config`](crate::Config).
+/// Switches of an architecture. Sizes are in [`Config`](crate::Config).
 #[derive(Debug, PartialEq)]
 pub struct Architecture {
-    /// GGUF's `general.architecture`, and the prefix of its metadata keys.
+    /// `general.architecture` of GGUF, and the prefix of its metadata keys.
     pub name: &'static str,
-    /// Kind of every norm but those of query and key heads, which are RMS norms.
+    /// Kind of all norms but those of query and key heads, which are RMS norms.
     pub norm: NormKind,
-    /// How attention knows where a token stands.
+    /// Position encoding.
     pub positions: Positions,
-    /// Feed-forward network of a layer without experts, and the activation of experts.
+    /// FFN of a dense layer, and the activation of experts.
     pub feed_forward: FeedForward,
-    /// How attention and feed-forward join the residual stream.
+    /// Order of attention and FFN.
     pub residual: Residual,
-    /// GGUF's name of the norm before the feed-forward network.
+    /// GGUF name of the norm before the FFN.
     pub ffn_norm: &'static str,
-    /// Query and key heads are RMS-normed before the rotation.
+    /// RMS norm of query and key heads before RoPE.
     pub qk_norm: bool,
-    /// The results of attention and feed-forward are normed before they join the stream.
+    /// Norms of the outputs of attention and FFN, before the residual addition.
     pub post_norms: bool,
-    /// Embeddings are multiplied by the square root of their width.
+    /// Embeddings are multiplied by `sqrt(D)`.
     pub scale_embeddings: bool,
     /// Embeddings are normed.
     pub norm_embeddings: bool,
-    /// Every how many layers one attends to everything, the others to a sliding window; none when
-    /// all layers attend to everything.
+    /// Period of full-attention layers, the others having a sliding window (default; a file may
+    /// say otherwise); `None` if all layers have full attention.
     pub window_pattern: Option<usize>,
-    /// Windowed layers rotate with a base of their own and no scaling.
+    /// Sliding-window layers have a RoPE base of their own and no RoPE scaling.
     pub local_rope: bool,
-    /// Each head has a sink in its softmax.
+    /// Attention sinks: a learned logit for each head in its softmax.
     pub sinks: bool,
 }
 
@@ -39,20 +39,20 @@ pub struct Architecture {
 pub enum NormKind {
     /// RMS norm.
     Rms,
-    /// Layer norm, with a bias where the file has one.
+    /// Layer norm, with a bias if the file has one.
     Layer,
 }
 
-/// Position scheme.
+/// Position encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Positions {
-    /// Rotary embedding with these pairs.
+    /// RoPE with these pairs.
     Rope(RopePairs),
-    /// Linear biases (Press et al. 2021).
+    /// ALiBi: linear biases of attention scores (Press et al. 2021).
     Alibi,
 }
 
-/// Feed-forward network.
+/// FFN of a dense layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FeedForward {
     /// `down(act(gate(x), up(x)))`.
@@ -61,16 +61,16 @@ pub enum FeedForward {
     Plain(Activation),
 }
 
-/// How the two branches of a layer join the residual stream.
+/// Order of attention and FFN in the residual stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Residual {
-    /// Attention first; the feed-forward network sees its result.
+    /// `x += attention(norm(x)); x += ffn(norm(x))`.
     Sequential,
-    /// Both see the layer's input.
+    /// `x += attention(norm(x)) + ffn(norm(x))`.
     Parallel,
 }
 
-/// What most of them have in common.
+/// Base row of the others.
 const LLAMA: Architecture = Architecture {
     name: "llama",
     norm: NormKind::Rms,
@@ -97,8 +97,7 @@ const GEMMA: Architecture = Architecture {
     ..QWEN2
 };
 
-// Falcon and MPT were trained with the exact GELU; llama.cpp runs them with this approximation of
-// it, and tokens are to be the same as there.
+// Falcon and MPT were trained with the exact GELU. The tanh approximation gives llama.cpp's tokens.
 const PHI2: Architecture = Architecture {
     name: "phi2",
     norm: NormKind::Layer,
@@ -107,7 +106,7 @@ const PHI2: Architecture = Architecture {
     ..QWEN2
 };
 
-/// Every architecture that runs.
+/// Supported architectures.
 pub static ARCHITECTURES: [Architecture; 13] = [
     LLAMA,
     QWEN2,
@@ -153,13 +152,13 @@ pub static ARCHITECTURES: [Architecture; 13] = [
 ];
 
 impl Architecture {
-    /// The row called `name`.
+    /// Looks up an architecture by its GGUF name.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         ARCHITECTURES.iter().find(|a| a.name == name)
     }
 
-    /// All names, for messages.
+    /// Names of all architectures, for error texts.
     pub(crate) fn names() -> String {
         let names: Vec<&str> = ARCHITECTURES.iter().map(|a| a.name).collect();
         names.join(", ")

@@ -1,61 +1,67 @@
-//! Beam search on the paged KV: beams share the pages of what they have in common.
+//! Beam search on the paged KV cache: beams share the pages of their common prefix.
+//!
+//! ```text
+//! slots      0 .. width   width .. 2*width
+//! step n     beams        forks of them, each with its next token
+//! step n+1   forks        beams                     the halves alternate
+//! ```
 
 use std::ops::ControlFlow;
 
 use stonechat_nn::sample::log_sum_exp;
 
 use crate::probabilities::token_probs;
-use crate::session::{MAIN, Wanted};
+use crate::session::{RequiredOutput, Slot};
 use crate::{Batch, Devices, Error, Session};
 
-/// How to search.
+/// Options of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BeamOptions {
-    /// Texts that are kept at each step.
+    /// Beam width.
     pub width: usize,
-    /// Most tokens of a text.
+    /// Maximum tokens of a text.
     pub n_predict: usize,
-    /// Texts are compared by log-probability divided by their length to this power.
+    /// Score of a text: log-probability over length to the power of this.
     pub length_penalty: f32,
 }
 
-/// A text that the search found.
+/// Result of a beam search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Beam {
-    /// Its tokens, without the end token.
+    /// Tokens, without the end token.
     pub tokens: Vec<u32>,
-    /// Its text.
+    /// Text of the tokens.
     pub text: String,
-    /// Log-probability, that of the end token included, over length to the power of the penalty.
+    /// Log-probability, the end token included, over length to the power of the penalty.
     pub score: f32,
-    /// Whether it ended with an end token.
+    /// Whether the text ended with an end token.
     pub ended: bool,
 }
 
-/// A text on its way.
+/// Unfinished beam.
 #[derive(Debug, Clone)]
 struct Alive {
-    /// The sequence that holds it.
-    sequence: usize,
+    slot: Slot,
     tokens: Vec<u32>,
     logprob: f32,
 }
 
-/// One way to go on.
+/// Candidate: a beam and its next token.
 struct Step {
-    /// Index of the beam that goes on.
+    /// Index of the beam.
     parent: usize,
     token: u32,
+    /// Log-probability of the beam with the token.
     logprob: f32,
 }
 
 impl<D: Devices> Session<'_, D> {
-    /// The `width` best continuations of `prompt`, best first. A beam ends with an end token; the
-    /// search ends when `width` beams have, or at `n_predict` tokens or a full context.
+    /// Finds the `width` best continuations of `prompt`, best first. A beam ends with an end token;
+    /// the search ends after `width` such beams, at `n_predict` tokens or at a full context.
     ///
     /// # Errors
-    /// If the session has fewer than `2 * width` sequences, the prompt is empty or does not fit
-    /// the context, or the device fails.
+    /// If the session has fewer than `2 * width` sequences, the prompt is empty or longer than the
+    /// context, or the device fails.
     pub async fn beam_search(
         &mut self,
         prompt: &[u32],
@@ -72,14 +78,13 @@ impl<D: Devices> Session<'_, D> {
             return wrong("prompt", "at least one token".to_owned(), 0);
         }
         let never = &mut |_, _| ControlFlow::Continue(());
-        if self.feed(MAIN, prompt, Wanted::Logits, never).await?.is_err() {
+        if self.feed(Slot::TEXT, prompt, RequiredOutput::Logits, never).await?.is_err() {
             return Ok(Vec::new());
         }
-        let mut alive = vec![Alive { sequence: MAIN, tokens: Vec::new(), logprob: 0.0 }];
+        let mut alive = vec![Alive { slot: Slot::TEXT, tokens: Vec::new(), logprob: 0.0 }];
         let mut steps = self.steps(&alive, width, 1).await?;
         let mut finished = Vec::new();
-        // Beams alternate between two halves of the sequences, so that a fork never overwrites
-        // a beam that others still go on from.
+        // The halves of the slots alternate, so that a fork never overwrites a beam with more forks to come.
         let mut half = width;
         for n in 1..=n_predict {
             let mut next = Vec::new();
@@ -89,11 +94,11 @@ impl<D: Devices> Session<'_, D> {
                     let score = options.score(step.logprob, n);
                     finished.push(self.beam(parent.tokens.clone(), score, true));
                 } else if next.len() < width {
-                    let sequence = half + next.len();
-                    self.copy(parent.sequence, sequence);
+                    let slot = Slot::new(half + next.len());
+                    self.fork(parent.slot, slot);
                     let mut tokens = parent.tokens.clone();
                     tokens.push(step.token);
-                    next.push(Alive { sequence, tokens, logprob: step.logprob });
+                    next.push(Alive { slot, tokens, logprob: step.logprob });
                 }
             }
             alive = next;
@@ -111,13 +116,11 @@ impl<D: Devices> Session<'_, D> {
         }
         finished.sort_by(|a, b| b.score.total_cmp(&a.score));
         finished.truncate(width);
-        (1..self.tokens.len()).for_each(|sequence| self.truncate(sequence, 0));
-        self.truncate(MAIN, 0);
+        self.clear();
         Ok(finished)
     }
 
-    /// The best `2 * width` ways to go on, best first; that many, so that `width` stay when half
-    /// of them end.
+    /// Best `2 * width` candidates, best first: at least `width` remain if half of them are end tokens.
     async fn steps(
         &mut self,
         alive: &[Alive],
@@ -141,7 +144,7 @@ impl<D: Devices> Session<'_, D> {
     /// Runs the last token of every beam in one pass.
     async fn extend(&mut self, alive: &[Alive]) -> Result<(), Error> {
         let tokens: Vec<u32> = alive.iter().filter_map(|b| b.tokens.last().copied()).collect();
-        let sequences: Vec<usize> = alive.iter().map(|b| b.sequence).collect();
+        let sequences: Vec<usize> = alive.iter().map(|b| b.slot.index()).collect();
         let outputs: Vec<usize> = (0..alive.len()).collect();
         let batch = Batch { tokens: &tokens, sequences: &sequences, outputs: &outputs };
         self.model.forward(&mut self.state, batch).await?;
@@ -151,11 +154,11 @@ impl<D: Devices> Session<'_, D> {
         Ok(())
     }
 
-    /// Makes `to` hold what `from` holds.
-    fn copy(&mut self, from: usize, to: usize) {
-        self.state.fork(from, to);
-        let tokens = self.tokens[from].clone();
-        self.tokens[to].clone_from(&tokens);
+    /// Makes `to` a copy of `from` that shares its pages.
+    fn fork(&mut self, from: Slot, to: Slot) {
+        self.state.fork(from.index(), to.index());
+        let tokens = self.tokens[from.index()].clone();
+        self.tokens[to.index()].clone_from(&tokens);
     }
 
     fn beam(&self, tokens: Vec<u32>, score: f32, ended: bool) -> Beam {

@@ -6,108 +6,107 @@ use stonechat_nn::{RopePairs, Routing};
 use crate::arch::{Architecture, NormKind, Positions};
 use crate::{Error, hugging_face};
 
-/// A language model's sizes and constants; nothing is assumed beyond what the file format itself
-/// defines as its default.
+/// Sizes and constants of a language model. Defaults are those that the file format defines, no others.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The switches.
+    /// Architecture switches.
     pub architecture: &'static Architecture,
-    /// Context length of training.
+    /// Context length in training.
     pub n_ctx_train: usize,
-    /// Width of the residual stream `D`.
+    /// Width of the residual stream, `D`.
     pub d_model: usize,
-    /// Layers.
+    /// Number of layers.
     pub n_layers: usize,
-    /// Query heads `H`.
+    /// Query heads, `H`.
     pub n_heads: usize,
-    /// Key and value heads `G`.
+    /// Key and value heads, `G`.
     pub n_kv_heads: usize,
-    /// Width of a head `C`.
+    /// Width of a head, `C`.
     pub head_dim: usize,
-    /// Width of the feed-forward network; of one expert where there are experts.
+    /// Width of the FFN; of one expert in a MoE.
     pub d_ff: usize,
-    /// Rows of the embedding `V`.
+    /// Rows of the embedding, `V`.
     pub vocab_size: usize,
-    /// Epsilon of every norm.
+    /// Epsilon of all norms.
     pub norm_eps: f32,
-    /// Rotary embedding of layers that attend to everything.
+    /// RoPE of full-attention layers; `None` for ALiBi.
     pub rope: Option<RopeConfig>,
-    /// Rotary embedding of windowed layers, where it differs.
+    /// RoPE of sliding-window layers, if it differs.
     pub local_rope: Option<RopeConfig>,
-    /// `ALiBi`'s largest slope exponent.
+    /// ALiBi: largest slope exponent.
     pub max_alibi_bias: Option<f32>,
-    /// Sliding window: positions that a token of a windowed layer sees, itself included.
+    /// Sliding window: positions that a token attends to, itself included.
     pub window: Option<usize>,
-    /// For each layer whether it is windowed.
+    /// For each layer, whether it has a sliding window.
     pub is_local: Vec<bool>,
-    /// Bound of attention scores.
+    /// Soft cap of attention scores: `cap * tanh(score / cap)`.
     pub attn_soft_cap: Option<f32>,
-    /// Bound of logits.
+    /// Soft cap of logits.
     pub final_soft_cap: Option<f32>,
     /// Factor of attention scores.
     pub attn_scale: f32,
-    /// Mixture of experts.
+    /// MoE sizes; `None` for a dense model.
     pub experts: Option<ExpertsConfig>,
 }
 
-/// Sizes of a mixture of experts.
+/// MoE sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertsConfig {
-    /// Experts of a layer.
+    /// Experts in a layer.
     pub n_experts: usize,
-    /// Experts of a token.
+    /// Experts routed to for each token (top-k).
     pub n_used: usize,
-    /// Weights of the chosen.
+    /// Normalization of the routing weights.
     pub routing: Routing,
 }
 
-/// A rotary embedding.
+/// Rotary embedding (RoPE).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RopeConfig {
-    /// Which channels form a pair.
+    /// Channels that form a pair.
     pub pairs: RopePairs,
-    /// Channels of a head that are rotated.
+    /// Rotated channels of a head, `R`.
     pub n_rot: usize,
     /// Base of the frequencies.
     pub freq_base: f32,
-    /// How the frequencies are stretched.
+    /// RoPE scaling.
     pub scaling: RopeScaling,
 }
 
-/// Stretching of rotary frequencies for contexts longer than those of training.
+/// RoPE scaling, for contexts longer than those in training.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RopeScaling {
-    /// As trained; a file may still carry divisors of the frequencies (Llama 3).
+    /// None; the file may still have frequency factors (Llama 3).
     None,
     /// Positions divided by a factor (Chen et al. 2023).
     Linear {
         /// The factor.
         factor: f32,
     },
-    /// `YaRN` (Peng et al. 2023).
+    /// YaRN (Peng et al. 2023): low frequencies divided, high ones kept, with a ramp between.
     Yarn {
         /// The factor.
         factor: f32,
-        /// Context length before stretching.
+        /// Context length before scaling.
         n_ctx_orig: usize,
-        /// Rotations above which a frequency stays.
+        /// Rotations in `n_ctx_orig` above which a frequency is kept.
         beta_fast: f32,
-        /// Rotations below which it is fully stretched.
+        /// Rotations below which it is divided by the factor.
         beta_slow: f32,
-        /// Factor of the rotated values beside `YaRN`'s own.
+        /// Factor of `mscale`, on top of YaRN's own.
         attn_factor: f32,
-        /// Whether the ends of the ramp are whole channels.
+        /// Whether the ends of the ramp are rounded to whole pairs.
         truncate: bool,
     },
-    /// `LongRoPE` (Ding et al. 2024): divisors from the file, long ones when the context is longer
-    /// than `n_ctx_orig`.
+    /// LongRoPE (Ding et al. 2024): frequency factors of the file, the long ones if the context
+    /// is longer than `n_ctx_orig`.
     Long {
-        /// Context length before stretching.
+        /// Context length before scaling.
         n_ctx_orig: usize,
-        /// Factor of the rotated values.
+        /// `mscale`: factor of cosines and sines.
         attn_factor: f32,
     },
-    /// Llama 3.1's bands: low frequencies are divided, high ones stay.
+    /// Llama 3.1: low frequencies divided, high ones kept, with a ramp between.
     Llama3 {
         /// Divisor of low frequencies.
         factor: f32,
@@ -115,12 +114,12 @@ pub enum RopeScaling {
         low_freq_factor: f32,
         /// Wavelengths below `n_ctx_orig / high_freq_factor` are high.
         high_freq_factor: f32,
-        /// Context length before stretching.
+        /// Context length before scaling.
         n_ctx_orig: usize,
     },
 }
 
-/// Base of windowed layers where the file says nothing else (Gemma 3).
+/// Default RoPE base of sliding-window layers (Gemma 3).
 const LOCAL_FREQ_BASE: f32 = 10_000.0;
 
 impl Config {
@@ -233,7 +232,7 @@ impl Config {
         })
     }
 
-    /// Checks that the sizes make a model that can run.
+    /// Checks ranges of sizes and constants, and that they fit each other.
     fn validate(&self) -> Result<(), Error> {
         let bounds = [
             ("context length", self.n_ctx_train, 1 << 30),
@@ -277,25 +276,25 @@ impl Config {
         Ok(())
     }
 
-    /// Factor of the embeddings.
+    /// Factor of embeddings: `sqrt(D)` or 1.
     #[must_use]
     pub fn embedding_scale(&self) -> f32 {
         if self.architecture.scale_embeddings { (self.d_model as f32).sqrt() } else { 1.0 }
     }
 
-    /// Width of all query heads.
+    /// Width of all query heads, `H*C`.
     #[must_use]
     pub fn q_width(&self) -> usize {
         self.n_heads * self.head_dim
     }
 
-    /// Width of all key heads.
+    /// Width of all key heads, `G*C`.
     #[must_use]
     pub fn kv_width(&self) -> usize {
         self.n_kv_heads * self.head_dim
     }
 
-    /// `ALiBi`'s slope of each head, as ggml's softmax takes them.
+    /// ALiBi slopes, `[H]`, as ggml's `soft_max_ext` computes them.
     #[must_use]
     pub fn alibi_slopes(&self) -> Option<Vec<f32>> {
         let max_bias = self.max_alibi_bias?;
@@ -314,7 +313,7 @@ impl Config {
     }
 }
 
-/// `1/sqrt(C)`, but of the mean head width for the two Gemmas that were trained so.
+/// Attention scale: `1/sqrt(C)`; `1/sqrt(D/H)` for Gemma 2 27B and Gemma 3 27B.
 pub(crate) fn attn_scale(
     architecture: &Architecture,
     d_model: usize,
@@ -335,7 +334,7 @@ fn rows_of(file: &ModelFile, name: &str) -> Result<usize, Error> {
     })
 }
 
-/// The metadata keys of one architecture.
+/// GGUF metadata under the prefix of an architecture.
 struct Keys<'a> {
     metadata: &'a Metadata,
     arch: &'static str,
@@ -350,7 +349,7 @@ impl Keys<'_> {
         self.metadata.get(&self.key(name)).is_some()
     }
 
-    /// A size; an array of equal sizes, one a layer, counts as one.
+    /// A size, or an array of equal sizes for each layer.
     fn size(&self, name: &str) -> Result<usize, Error> {
         let key = self.key(name);
         if let Some(Value::Array(array)) = self.metadata.get(&key) {
@@ -384,7 +383,7 @@ impl Keys<'_> {
             true => self.size("rope.scaling.original_context_length"),
             false => self.size("context_length"),
         };
-        // `scale_linear` is the older spelling of the factor.
+        // `rope.scale_linear` is the older key of the factor.
         let factor = self.float_or("rope.scale_linear", 0.0)?;
         let factor = self.float_or("rope.scaling.factor", factor)?;
         let kind = match self.metadata.get(&self.key("rope.scaling.type")) {
@@ -395,7 +394,7 @@ impl Keys<'_> {
         let scaling = match kind {
             "none" => RopeScaling::None,
             "linear" if factor == 0.0 || factor == 1.0 => match attn_factor {
-                // Phi 3 long-context files carry divisors and this factor, but name no type.
+                // Phi 3 long-context files have frequency factors and `attn_factor`, but no `rope.scaling.type`.
                 1.0 if !self.has("rope.scaling.original_context_length") => RopeScaling::None,
                 _ => RopeScaling::Long { n_ctx_orig: n_ctx_orig()?, attn_factor },
             },
@@ -426,7 +425,7 @@ impl Keys<'_> {
         })
     }
 
-    /// Which layers are windowed: all but every `pattern`-th, or what an array in the file says.
+    /// Sliding-window layers: all but every `pattern`-th, or by an array of the file.
     fn local_layers(
         &self,
         architecture: &Architecture,
@@ -449,7 +448,7 @@ impl Keys<'_> {
     }
 }
 
-/// Whether layer `i` is windowed when every `pattern`-th is not.
+/// Whether layer `i` has a sliding window if every `pattern`-th has full attention.
 pub(crate) fn is_local(i: usize, pattern: usize) -> bool {
     pattern > 0 && i % pattern != pattern - 1
 }

@@ -1,62 +1,61 @@
-//! Where the layers of a model are: on one device, or split between two.
+//! Devices of a model: one, or two as a pipeline of two stages.
 
 use std::fmt::Debug;
 
 use stonechat_nn::Backend;
 
-/// The devices of a model. Every [`Backend`] is one that has all of it; [`Split`] is two.
+/// Devices of a model. Every [`Backend`] is one that holds all layers; [`Split`] is two.
 pub trait Devices: Clone + Debug + Send + Sync + 'static {
-    /// Has the last layers and the output.
-    type Upper: Backend;
-    /// Has the embedding and the layers before them.
-    type Lower: Backend;
+    /// Device of the first pipeline stage: the embedding and the first layers.
+    type First: Backend;
+    /// Device of the second pipeline stage: the other layers and the output.
+    type Second: Backend;
 
-    /// The device of the last layers.
-    fn upper(&self) -> &Self::Upper;
+    /// The first stage's device and its number of layers; `None` if the second stage is the whole model.
+    fn first(&self) -> Option<(&Self::First, usize)>;
 
-    /// The device of the first layers and how many those are; none where there is one device.
-    fn lower(&self) -> Option<(&Self::Lower, usize)>;
+    /// The second stage's device.
+    fn second(&self) -> &Self::Second;
 }
 
 impl<B: Backend> Devices for B {
-    type Upper = B;
-    type Lower = B;
+    type First = B;
+    type Second = B;
 
-    fn upper(&self) -> &B {
-        self
-    }
-
-    fn lower(&self) -> Option<(&B, usize)> {
+    fn first(&self) -> Option<(&B, usize)> {
         None
     }
+
+    fn second(&self) -> &B {
+        self
+    }
 }
 
-/// Two devices: the embedding and the first layers are on the lower, the other layers and the output on the upper
-/// one. A pass goes through the host between them, once.
+/// Two devices. A forward pass copies the residual stream from the first to the second through the host, once.
 #[derive(Debug, Clone)]
-pub struct Split<L, U> {
-    lower: L,
-    upper: U,
-    n_lower: usize,
+pub struct Split<F, S> {
+    first: F,
+    second: S,
+    n_first: usize,
 }
 
-impl<L: Backend, U: Backend> Split<L, U> {
-    /// `n_lower` layers are on `lower`.
+impl<F: Backend, S: Backend> Split<F, S> {
+    /// `n_first` layers and the embedding are on `first`, the other layers and the output on `second`.
     #[must_use]
-    pub fn new(lower: L, upper: U, n_lower: usize) -> Self {
-        Self { lower, upper, n_lower }
+    pub fn new(first: F, second: S, n_first: usize) -> Self {
+        Self { first, second, n_first }
     }
 }
 
-impl<L: Backend, U: Backend> Devices for Split<L, U> {
-    type Upper = U;
-    type Lower = L;
+impl<F: Backend, S: Backend> Devices for Split<F, S> {
+    type First = F;
+    type Second = S;
 
-    fn upper(&self) -> &U {
-        &self.upper
+    fn first(&self) -> Option<(&F, usize)> {
+        Some((&self.first, self.n_first))
     }
 
-    fn lower(&self) -> Option<(&L, usize)> {
-        Some((&self.lower, self.n_lower))
+    fn second(&self) -> &S {
+        &self.second
     }
 }

@@ -10,40 +10,40 @@ pub enum Error {
     /// A device operation failed.
     #[error(transparent)]
     Backend(#[from] stonechat_nn::Error),
-    /// A weight could not be unpacked or packed.
+    /// A weight could not be dequantized or quantized.
     #[error(transparent)]
     Quant(#[from] stonechat_quant::Error),
     /// The tokenizer or the chat template could not be read.
     #[error(transparent)]
     Text(#[from] stonechat_text::Error),
-    /// The file holds a model of another kind.
+    /// The architecture of the file is not supported.
     #[error("architecture `{got}` cannot run here: expected one of {expected}")]
     Architecture {
-        /// What the file says.
+        /// Architecture of the file.
         got: String,
-        /// What runs.
+        /// Supported architectures.
         expected: String,
     },
-    /// An entry of the file's configuration is absent or impossible.
+    /// An entry of the file's configuration is missing or invalid.
     #[error("config: `{key}` {problem}")]
     Config {
-        /// The entry, as the file spells it.
+        /// Key in the file.
         key: String,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
-    /// A tensor is absent.
+    /// A tensor is missing.
     #[error("tensor `{name}` is missing")]
     MissingTensor {
         /// Name in the file's own convention.
         name: String,
     },
-    /// A tensor that the architecture does not use here, so that the model would not be itself.
+    /// A tensor that the forward pass of the architecture does not use: the output would be wrong without it.
     #[error("tensor `{name}`: expected none of this name in architecture `{architecture}`")]
     UnknownTensor {
         /// Name in the file's own convention.
         name: String,
-        /// The architecture's name.
+        /// Name of the architecture.
         architecture: &'static str,
     },
     /// A tensor has an unexpected shape.
@@ -51,9 +51,9 @@ pub enum Error {
     Shape {
         /// Name in the file's own convention.
         name: String,
-        /// What the config asks for.
+        /// Shape that follows from the configuration.
         expected: Vec<usize>,
-        /// What is stored.
+        /// Shape in the file.
         got: Vec<usize>,
     },
     /// The tokens do not fit the context.
@@ -61,12 +61,12 @@ pub enum Error {
         "{tokens} tokens do not fit the context of {n_ctx}: shorten the prompt, raise the context size, or shift the context"
     )]
     ContextFull {
-        /// Tokens that were to be held.
+        /// Tokens of the prompt, or of the sequence after the batch.
         tokens: usize,
-        /// The most that the context holds.
+        /// Size of the context.
         n_ctx: usize,
     },
-    /// An option or request outside its range.
+    /// An option or argument is out of range.
     #[error("{option}: expected {expected}, got {got}")]
     Option {
         /// The option.
@@ -76,7 +76,7 @@ pub enum Error {
         /// The value.
         got: String,
     },
-    /// A saved prompt cannot be used.
+    /// A prompt cache cannot be written or read.
     #[error("prompt cache {path}: {problem}")]
     PromptCache {
         /// The file.

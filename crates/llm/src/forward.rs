@@ -7,40 +7,52 @@ use stonechat_nn::{
 
 use crate::arch::{FeedForward, Residual};
 use crate::config::RopeConfig;
-use crate::state::{Buffers, Part};
+use crate::state::{Buffers, StageState};
 use crate::weights::{Block, Ffn, Input, Output, Weights};
 use crate::{Config, Error};
 
-/// Runs `batch` through a stretch of the model: from its tokens, or the residual stream that stands in `x`, to the
-/// wanted logits, or the stream in `x`.
+/// Runs `batch` through one pipeline stage. Input: the tokens, or the residual stream in `Buffers::x` if the stage has
+/// no embedding. Output: `Buffers::logits` of `batch.outputs`, or the residual stream in `x`.
+///
+/// ```text
+/// x = embed(tokens)
+/// for each layer:
+///     q, k, v = rope(qkv(norm(x)));  write k, v to the KV pages
+///     x += attn_output(attention(q, pages))
+///     x += ffn(norm(x))                        gated MLP, plain MLP or MoE
+/// logits = output(norm(x[outputs]))
+/// ```
+///
+/// Variants by [`Architecture`](crate::Architecture): parallel residual (attention and FFN read the same `x`),
+/// post-norms, norms of query and key heads, sliding windows, ALiBi, attention sinks.
 pub(crate) fn forward<B: Backend>(
     backend: &B,
     config: &Config,
     weights: &Weights<B>,
-    part: &mut Part<B>,
+    stage: &mut StageState<B>,
     batch: Batch<'_>,
 ) -> Result<(), Error> {
     let t = batch.tokens.len();
-    assert!(t <= part.options.n_batch && batch.outputs.len() <= part.options.n_outputs);
-    assert_eq!(t, batch.sequences.len(), "one sequence a token");
-    part.prepare(backend, batch, config.window)?;
+    assert!(t <= stage.options.n_batch && batch.outputs.len() <= stage.options.n_outputs);
+    assert_eq!(t, batch.sequences.len(), "one sequence index for each token");
+    stage.prepare(backend, batch, config.window)?;
     if let Some(input) = &weights.input {
-        input.forward(backend, config, &mut part.buffers, batch);
+        input.forward(backend, config, &mut stage.buffers, batch);
     }
     for (layer, block) in weights.blocks.iter().enumerate() {
         let is_local = config.is_local[weights.layers.start + layer];
         let pass = Pass { backend, config, weights, layer, is_local, t };
-        pass.attention(block, part);
-        pass.feed_forward(block, &mut part.buffers);
+        pass.attention(block, stage);
+        pass.feed_forward(block, &mut stage.buffers);
     }
     if let Some(output) = &weights.output {
-        output.forward(backend, config, weights.input.as_ref(), &mut part.buffers, batch);
+        output.forward(backend, config, weights.input.as_ref(), &mut stage.buffers, batch);
     }
     Ok(())
 }
 
 impl<B: Backend> Input<B> {
-    /// The residual stream of the tokens.
+    /// Embeds the tokens of the batch: `x`, `[T, D]`.
     fn forward(&self, backend: &B, config: &Config, buffers: &mut Buffers<B>, batch: Batch<'_>) {
         let Buffers { x, h, .. } = buffers;
         let embed =
@@ -54,8 +66,8 @@ impl<B: Backend> Input<B> {
 }
 
 impl<B: Backend> Output<B> {
-    /// The logits of the wanted rows: only they go through the last norm and the vocabulary projection, the
-    /// largest matrix of small models. `input` has that matrix where this has none.
+    /// Computes the logits of `batch.outputs`, `[n_outputs, V]`. Only these rows go through the last norm and the
+    /// vocabulary projection, the largest matrix of small models. `input` has that matrix if the embedding is tied.
     fn forward(
         &self,
         backend: &B,
@@ -84,51 +96,55 @@ impl<B: Backend> Output<B> {
     }
 }
 
-/// One layer of one pass.
+/// Arguments of one layer of a forward pass.
 struct Pass<'a, B: Backend> {
     backend: &'a B,
     config: &'a Config,
     weights: &'a Weights<B>,
-    /// Among those of the stretch.
+    /// Index among the layers of the stage.
     layer: usize,
+    /// Whether the layer attends to a sliding window.
     is_local: bool,
     /// Tokens of the batch.
     t: usize,
 }
 
 impl<B: Backend> Pass<'_, B> {
-    /// Adds self-attention to the residual stream. The normed input stays in `h` for a parallel
-    /// feed-forward network.
-    fn attention(&self, block: &Block<B>, part: &mut Part<B>) {
+    /// Adds self-attention to the residual stream, and leaves the normed input of a parallel FFN in `h`.
+    fn attention(&self, block: &Block<B>, stage: &mut StageState<B>) {
         let Self { backend, config, layer, is_local, t, .. } = *self;
         let d = config.d_model;
-        let Buffers { x, h, q, k, v, attn, cos_sin, local_cos_sin, .. } = &mut part.buffers;
+        let Buffers { x, h, q, k, v, attn, cos_sin, local_cos_sin, .. } = &mut stage.buffers;
         block.attn_norm.forward(backend, h, View::packed(x, t, d));
         let qkv = [block.attn_q.matmul_op(q), block.attn_k.matmul_op(k), block.attn_v.matmul_op(v)];
         backend.matmul(View::packed(h, t, d), qkv);
-        let (rope, angles) = match (&config.local_rope, &*local_cos_sin) {
-            (Some(rope), Some(angles)) if is_local => (Some(rope), Some(angles)),
+        let (rope, cos_sin) = match (&config.local_rope, &*local_cos_sin) {
+            (Some(rope), Some(cos_sin)) if is_local => (Some(rope), Some(cos_sin)),
             _ => (config.rope.as_ref(), cos_sin.as_ref()),
         };
         let rows = |width| Rows::packed(t, width);
-        self.rope(q, rows(config.q_width()), block.attn_q_norm.as_ref(), rope.zip(angles));
-        self.rope(k, rows(config.kv_width()), block.attn_k_norm.as_ref(), rope.zip(angles));
+        self.rope(q, rows(config.q_width()), block.attn_q_norm.as_ref(), rope.zip(cos_sin));
+        self.rope(k, rows(config.kv_width()), block.attn_k_norm.as_ref(), rope.zip(cos_sin));
         let width = config.kv_width();
         let (k, v) = (View::packed(k, t, width), View::packed(v, t, width));
-        backend.kv_write(part.kv.pool_mut(), layer, k, v, &part.plan.slots);
+        backend.kv_write(stage.kv.pool_mut(), layer, k, v, &stage.inputs.kv_rows);
         backend.attention(
             attn,
             Attention {
                 q: View::packed(q, t, config.q_width()),
-                kv: part.kv.pool(),
+                kv: stage.kv.pool(),
                 layer,
                 n_heads: config.n_heads,
                 scale: config.attn_scale,
                 soft_cap: config.attn_soft_cap,
                 slopes: self.weights.alibi_slopes.as_ref(),
                 sinks: block.attn_sinks.as_ref(),
-                rows: if is_local { &part.plan.local_rows } else { &part.plan.rows },
-                page_table: &part.plan.page_table,
+                rows: if is_local {
+                    &stage.inputs.local_query_rows
+                } else {
+                    &stage.inputs.query_rows
+                },
+                page_table: &stage.inputs.page_table,
                 precision: block.attn_precision,
             },
         );
@@ -141,7 +157,7 @@ impl<B: Backend> Pass<'_, B> {
             None if config.architecture.residual == Residual::Parallel
                 && block.ffn_norm.is_some() =>
             {
-                // The feed-forward network's own norm is of the stream before attention.
+                // A parallel FFN reads the stream before attention is added.
                 self.parallel_norm(block, x, h);
                 block.attn_output.accumulate(backend, x, result);
             }
@@ -155,7 +171,7 @@ impl<B: Backend> Pass<'_, B> {
         }
     }
 
-    /// Norms and rotates the heads of `x`, where the architecture does either.
+    /// Applies the RMS norm of query or key heads and the rotary embedding to the heads of `x`, `[T, heads*C]`.
     fn rope(
         &self,
         x: &mut B::Buffer,
@@ -175,7 +191,7 @@ impl<B: Backend> Pass<'_, B> {
         }
     }
 
-    /// Adds the feed-forward network to the residual stream.
+    /// Adds the FFN to the residual stream.
     fn feed_forward(&self, block: &Block<B>, buffers: &mut Buffers<B>) {
         let Self { backend, config, t, .. } = *self;
         let (d, f) = (config.d_model, config.d_ff);
@@ -184,13 +200,13 @@ impl<B: Backend> Pass<'_, B> {
         {
             norm.forward(backend, h, View::packed(x, t, d));
         }
-        // A result that is normed is no part of the stream before.
+        // A post-norm needs the output apart from the residual stream.
         let norm = block.post_ffn_norm.as_ref();
         let accumulate = norm.is_none();
         let out = if accumulate { &mut *x } else { &mut *result };
         match (&block.ffn, config.architecture.feed_forward) {
             (Ffn::Gated { gate: w_gate, up: w_up, down }, FeedForward::Gated(activation)) => {
-                let network = GatedMlp {
+                let mlp = GatedMlp {
                     gate: w_gate,
                     up: w_up,
                     down,
@@ -199,7 +215,7 @@ impl<B: Backend> Pass<'_, B> {
                     accumulate,
                     scratch: [gate, up, hidden],
                 };
-                backend.gated_mlp(out, View::packed(h, t, d), network);
+                backend.gated_mlp(out, View::packed(h, t, d), mlp);
             }
             (Ffn::Plain { up: w_up, down }, FeedForward::Plain(activation)) => {
                 w_up.forward_activated(backend, up, View::packed(h, t, d), (activation, down));

@@ -10,130 +10,126 @@ use stonechat_text::{StreamDecoder, Tokenizer};
 use web_time::Instant;
 
 use crate::probabilities::{TokenProbs, guide, token_probs};
-use crate::session::{Cancelled, MAIN, Wanted};
+use crate::session::{Cancelled, RequiredOutput, Slot};
 use crate::stop::StopFilter;
 use crate::{Devices, Error, Model, Session};
-
-/// The sequence that a negative prompt is held in.
-const NEGATIVE: usize = 1;
 
 /// How to continue a prompt.
 #[derive(Debug, Clone, Default)]
 pub struct GenerateOptions {
-    /// Most tokens to generate; none goes on until something else ends the text.
+    /// Maximum tokens to generate; `None`: no limit.
     pub n_predict: Option<usize>,
-    /// The sampling chain.
+    /// Sampling chain.
     pub sampling: SamplingOptions,
-    /// What the text must match.
+    /// Grammar that constrains the text.
     pub grammar: Option<GrammarSource>,
-    /// Strings that end the text; they are not part of it.
+    /// Stop strings; the text ends before the first of them.
     pub stop: Vec<String>,
-    /// Most probable tokens to report at each step.
+    /// Number of most probable tokens to report for each token.
     pub n_probs: usize,
-    /// Never end at an end token: none is drawn.
+    /// Never sample end-of-generation tokens.
     pub ignore_eos: bool,
-    /// Show special tokens as their text.
+    /// Emit special tokens as their text.
     pub show_special: bool,
     /// Token healing: the prompt's last token may be replaced by a longer one.
     pub heal: bool,
     /// Classifier-free guidance.
     pub guidance: Option<Guidance>,
-    /// What happens when the context is full.
+    /// Action when the context is full.
     pub on_full: OnFull,
 }
 
-/// Classifier-free guidance (Sanchez et al. 2023): away from what a negative prompt leads to.
+/// Classifier-free guidance (Sanchez et al. 2023): moves logits away from those after a negative prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Guidance {
     /// Tokens of the negative prompt.
     pub negative: Vec<u32>,
-    /// 1 leaves the logits as they are; more moves further away.
+    /// Guidance scale; 1 changes nothing.
     pub scale: f32,
 }
 
-/// What happens when the context is full.
+/// Action when the context is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFull {
-    /// The text ends.
+    /// End the text.
     #[default]
     Stop,
-    /// The first `keep` tokens and the later half of the others stay; they are run again, so that
-    /// their keys and values are those of their new positions.
+    /// Context shift: keep the first `keep` tokens and the second half of the others. They are run
+    /// again, so that their keys and values are those of the new positions.
     Shift {
-        /// Tokens at the start that always stay.
+        /// Number of tokens to keep at the start.
         keep: usize,
     },
 }
 
-/// What happens while a text is generated.
+/// Event during generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// Tokens of the prompt that are done.
+    /// Progress of the prompt.
     Prompt {
-        /// Done.
+        /// Tokens cached or run.
         done: usize,
-        /// All.
+        /// Tokens of the prompt.
         total: usize,
     },
-    /// More text, in whole code points.
+    /// Generated text, in whole code points.
     Text(&'a str),
 }
 
-/// A generated text.
+/// Result of a generation.
 #[derive(Debug, Clone)]
 pub struct Completion {
-    /// The text, without the stop string.
+    /// Text, without the stop string.
     pub text: String,
-    /// The generated tokens, without the end token.
+    /// Generated tokens, without the end token.
     pub tokens: Vec<u32>,
-    /// One entry a token where `n_probs` asked for them.
+    /// Probabilities of each token, if `n_probs > 0`.
     pub probs: Vec<TokenProbs>,
-    /// Why it ended.
+    /// Reason of the end.
     pub finish: Finish,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that were held already.
+    /// Tokens of the prompt found in the KV cache.
     pub cached_tokens: usize,
-    /// The seed of the draws.
+    /// Seed of the sampler.
     pub seed: u64,
-    /// Times.
+    /// Durations.
     pub timings: Timings,
 }
 
-/// Why a text ended.
+/// Reason of the end of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// The model drew an end token.
+    /// An end-of-generation token was sampled.
     EndOfText,
-    /// A stop string came.
+    /// The text reached a stop string.
     StopString,
-    /// `n_predict` tokens.
+    /// The text has `n_predict` tokens.
     Length,
     /// The context is full.
     ContextFull,
-    /// The grammar allows nothing more.
+    /// The grammar is complete and allows no more text.
     GrammarEnd,
-    /// The caller broke off.
+    /// The caller cancelled.
     Cancelled,
 }
 
-/// Times of a generation.
+/// Durations of a generation, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Timings {
-    /// Running the prompt.
+    /// Prompt processing.
     pub prompt_ms: f64,
-    /// Everything after it.
+    /// Decoding.
     pub decode_ms: f64,
 }
 
 impl<D: Devices> Session<'_, D> {
-    /// Continues `prompt`, of which the longest part that the session already holds is not run
-    /// again. When `on_event` breaks, the text ends with [`Finish::Cancelled`] and the session
-    /// stays usable.
+    /// Generates a continuation of `prompt`; its longest cached prefix is not run again. If `on_event`
+    /// breaks, the text ends with [`Finish::Cancelled`] and the session stays usable.
     ///
     /// # Errors
-    /// If the prompt is empty or does not fit the context, an option is out of range, the grammar
-    /// is wrong, or the device fails.
+    /// If the prompt is empty or longer than the context, an option is out of range, the grammar is
+    /// invalid, or the device fails.
     pub async fn generate(
         &mut self,
         prompt: &[u32],
@@ -163,7 +159,7 @@ impl<D: Devices> Session<'_, D> {
         })
     }
 
-    /// Runs the prompt, and before it the negative prompt, whose logits go to the writer.
+    /// Runs the negative prompt, if any, then the prompt; returns the cached tokens of the latter.
     async fn feed_all(
         &mut self,
         writer: &mut Writer<'_>,
@@ -174,32 +170,37 @@ impl<D: Devices> Session<'_, D> {
             let problem = |option, expected: &str, got: usize| {
                 Err(Error::Option { option, expected: expected.to_owned(), got: got.to_string() })
             };
-            if self.tokens.len() <= NEGATIVE {
+            if self.tokens.len() <= Slot::NEGATIVE_PROMPT.index() {
                 return problem("guidance", "a session of 2 sequences", self.tokens.len());
             }
             if guidance.negative.is_empty() {
                 return problem("negative prompt", "at least one token", 0);
             }
-            let fed = self.feed(NEGATIVE, &guidance.negative, Wanted::Logits, report);
+            let fed = self.feed(
+                Slot::NEGATIVE_PROMPT,
+                &guidance.negative,
+                RequiredOutput::Logits,
+                report,
+            );
             if let Err(cancelled) = fed.await? {
                 return Ok(Err(cancelled));
             }
             writer.negative.clone_from(&self.logits);
         }
-        let wanted = writer.wanted(options, self.model.max_greatest());
-        self.feed(MAIN, &writer.prompt, wanted, report).await
+        let required = writer.required_output(options, self.model.max_top_k());
+        self.feed(Slot::TEXT, &writer.prompt, required, report).await
     }
 
-    /// Draws tokens until something ends the text.
+    /// Samples and runs tokens until the text ends.
     async fn write(
         &mut self,
         writer: &mut Writer<'_>,
         options: &GenerateOptions,
         on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Finish, Error> {
-        let max_greatest = self.model.max_greatest();
-        // What the pass before has read.
-        let mut wanted = writer.wanted(options, max_greatest);
+        let max_top_k = self.model.max_top_k();
+        // Output that the last pass has read.
+        let mut required = writer.required_output(options, max_top_k);
         let finish = loop {
             if options.n_predict.is_some_and(|n| writer.tokens.len() >= n) {
                 break Finish::Length;
@@ -210,9 +211,9 @@ impl<D: Devices> Session<'_, D> {
             if let Some(guidance) = &options.guidance {
                 guide(&mut self.logits, &writer.negative, guidance.scale);
             }
-            let token = match wanted {
-                Wanted::Logits => writer.draw(&mut self.logits)?,
-                Wanted::Greatest(_) => writer.draw_greatest(&self.greatest),
+            let token = match required {
+                RequiredOutput::Logits => writer.draw(&mut self.logits)?,
+                RequiredOutput::TopK(_) => writer.draw_top_k(&self.top_k),
             };
             if self.model.tokenizer().is_end_of_generation(token) && !options.ignore_eos {
                 break Finish::EndOfText;
@@ -234,17 +235,17 @@ impl<D: Devices> Session<'_, D> {
                 break Finish::ContextFull;
             }
             if options.guidance.is_some() {
-                self.step(NEGATIVE, token, Wanted::Logits).await?;
+                self.step(Slot::NEGATIVE_PROMPT, token, RequiredOutput::Logits).await?;
                 writer.negative.clone_from(&self.logits);
             }
-            wanted = writer.wanted(options, max_greatest);
-            self.step(MAIN, token, wanted).await?;
+            required = writer.required_output(options, max_top_k);
+            self.step(Slot::TEXT, token, required).await?;
         };
         writer.finish(finish, on_event);
         Ok(finish)
     }
 
-    /// Makes sure that one more token fits each sequence; says whether it does.
+    /// Shifts the context of full slots, if `on_full` says so; returns whether one more token fits.
     async fn make_room(&mut self, on_full: OnFull) -> Result<bool, Error> {
         let n_ctx = self.n_ctx();
         let longest = self.tokens.iter().map(Vec::len).max().unwrap_or(0);
@@ -252,17 +253,17 @@ impl<D: Devices> Session<'_, D> {
             return Ok(true);
         }
         let OnFull::Shift { keep } = on_full else { return Ok(false) };
-        for sequence in 0..self.tokens.len() {
-            let held = &self.tokens[sequence];
-            if held.len() < n_ctx {
+        for index in 0..self.tokens.len() {
+            let old = &self.tokens[index];
+            if old.len() < n_ctx {
                 continue;
             }
             let keep = keep.min(n_ctx.saturating_sub(2));
-            let left = (held.len() - keep) / 2;
-            let mut tokens = held[..keep].to_vec();
-            tokens.extend_from_slice(&held[held.len() - left..]);
+            let left = (old.len() - keep) / 2;
+            let mut tokens = old[..keep].to_vec();
+            tokens.extend_from_slice(&old[old.len() - left..]);
             let never = &mut |_, _| ControlFlow::Continue(());
-            if self.feed(sequence, &tokens, Wanted::Logits, never).await?.is_err() {
+            if self.feed(Slot::new(index), &tokens, RequiredOutput::Logits, never).await?.is_err() {
                 return Ok(false);
             }
         }
@@ -270,13 +271,13 @@ impl<D: Devices> Session<'_, D> {
     }
 }
 
-/// The text being written.
+/// State of a generation: sampler, constraints and text so far.
 struct Writer<'a> {
     prompt: Vec<u32>,
     sampler: Sampler,
     grammar: Option<Grammar>,
     healing: PrefixConstraint,
-    /// Bytes of the text to come that repeat the healed end of the prompt.
+    /// Bytes of the text still to drop: they repeat the token that healing took from the prompt.
     repeated: usize,
     tokenizer: &'a Tokenizer,
     decoder: StreamDecoder<'a>,
@@ -284,9 +285,9 @@ struct Writer<'a> {
     text: String,
     tokens: Vec<u32>,
     probs: Vec<TokenProbs>,
-    /// Logits before anything was done to them.
+    /// Logits of the text before guidance and sampling, for `probs`.
     raw: Vec<f32>,
-    /// Logits after the negative prompt and the text.
+    /// Logits of the negative prompt, continued by the text.
     negative: Vec<f32>,
 }
 
@@ -351,26 +352,27 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// What the next draw needs: few logits where the sampler needs no more and nothing else looks at them.
-    fn wanted(&self, options: &GenerateOptions, max_greatest: usize) -> Wanted {
+    /// Output that the next sampling needs: top-k if the sampler starts with a truncation to few logits and neither
+    /// probabilities, guidance, grammar nor healing need all of them.
+    fn required_output(&self, options: &GenerateOptions, max_top_k: usize) -> RequiredOutput {
         let needs_all = options.n_probs > 0
             || options.guidance.is_some()
             || self.grammar.is_some()
             || !self.healing.is_satisfied();
         match self.sampler.required_top_k() {
-            Some(n) if !needs_all && n <= max_greatest => Wanted::Greatest(n),
-            _ => Wanted::Logits,
+            Some(n) if !needs_all && n <= max_top_k => RequiredOutput::TopK(n),
+            _ => RequiredOutput::Logits,
         }
     }
 
-    /// Draws the next token from the greatest logits, which decide.
-    fn draw_greatest(&mut self, greatest: &[TopKEntry]) -> u32 {
-        let token = self.sampler.sample_top_k(greatest);
+    /// Samples the next token from the top-k logits.
+    fn draw_top_k(&mut self, top_k: &[TopKEntry]) -> u32 {
+        let token = self.sampler.sample_top_k(top_k);
         self.sampler.accept(token);
         token
     }
 
-    /// Draws the next token under every constraint.
+    /// Samples the next token under the constraints of healing and grammar.
     fn draw(&mut self, logits: &mut [f32]) -> Result<u32, Error> {
         if !self.healing.is_satisfied() {
             let tokenizer = self.tokenizer;
@@ -388,7 +390,7 @@ impl<'a> Writer<'a> {
         Ok(token)
     }
 
-    /// Adds a token to the text; returns what ended it, and whether the caller broke off.
+    /// Adds a token to the text; returns why the text ended, if it did, and whether the caller cancelled.
     fn push(
         &mut self,
         token: u32,
@@ -408,11 +410,13 @@ impl<'a> Writer<'a> {
         (done.then_some(Finish::GrammarEnd), is_break)
     }
 
+    /// Appends text and passes it to the caller; returns whether the caller cancelled.
     fn show(&mut self, text: &str, on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>) -> bool {
         self.text.push_str(text);
         !text.is_empty() && on_event(Event::Text(text)).is_break()
     }
 
+    /// Emits what the decoder and the stop filter have buffered.
     fn finish(&mut self, finish: Finish, on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>) {
         if finish != Finish::StopString {
             let rest = self.decoder.flush().unwrap_or_default();

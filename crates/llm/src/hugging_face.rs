@@ -1,4 +1,4 @@
-//! Hugging Face folders: `config.json` as a [`Config`], and tensor names.
+//! Hugging Face folders: `config.json` to [`Config`], and GGUF tensor names to those of the folder.
 
 use serde_json::Value;
 use stonechat_formats::ModelFile;
@@ -8,7 +8,7 @@ use crate::Error;
 use crate::arch::Architecture;
 use crate::config::{Config, ExpertsConfig, RopeConfig, RopeScaling, attn_scale, is_local};
 
-/// `model_type` of `config.json` with the architecture that runs it.
+/// `model_type` of `config.json`, and the name of its [`Architecture`].
 const MODEL_TYPES: [(&str, &str); 10] = [
     ("llama", "llama"),
     ("mistral", "llama"),
@@ -98,7 +98,7 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
     })
 }
 
-/// An object with checked look-ups.
+/// JSON object; look-ups fail with the key, the expected type and the value.
 struct Json<'a>(&'a Value);
 
 impl Json<'_> {
@@ -131,8 +131,8 @@ impl Json<'_> {
         Error::config(key, format!("must be {expected}, got {got}"))
     }
 
-    /// The rotary embedding; transformers 5 nests it in `rope_parameters`, by layer type for
-    /// models that have two.
+    /// RoPE configuration. transformers 5 nests it in `rope_parameters`, by layer type if the model
+    /// has two.
     fn rope(&self, head_dim: usize) -> Result<RopeConfig, Error> {
         let nested = match &self.0["rope_parameters"] {
             Value::Null => &self.0["rope_scaling"],
@@ -176,13 +176,13 @@ impl Json<'_> {
             "longrope" | "su" => {
                 let n_ctx = self.size("max_position_embeddings")? as f32;
                 let scale = n_ctx / n_ctx_orig as f32;
-                // Source: Phi 3's modelling code.
-                let own = if scale <= 1.0 {
+                // Source: `modeling_phi3.py`.
+                let default = if scale <= 1.0 {
                     1.0
                 } else {
                     (1.0 + scale.ln() / (n_ctx_orig as f32).ln()).sqrt()
                 };
-                let attn_factor = nested["attention_factor"].as_f64().map_or(own, |f| f as f32);
+                let attn_factor = nested["attention_factor"].as_f64().map_or(default, |f| f as f32);
                 RopeScaling::Long { n_ctx_orig, attn_factor }
             }
             other => {
@@ -191,7 +191,7 @@ impl Json<'_> {
             }
         };
         let n_rot = (head_dim as f64 * partial) as usize;
-        // Heads are in the order of halves, also llama's, whose heads GGUF reorders.
+        // Hugging Face orders heads as halves, for llama, too: only its GGUF conversion reorders them to adjacent pairs.
         Ok(RopeConfig { pairs: RopePairs::Neox, n_rot, freq_base, scaling })
     }
 
@@ -224,8 +224,8 @@ impl Json<'_> {
     }
 }
 
-/// The frequency divisors that `config.json` carries instead of tensors (`LongRoPE`).
-pub(crate) fn divisors(file: &ModelFile, kind: &str) -> Option<Vec<f32>> {
+/// RoPE frequency factors of `config.json` (LongRoPE); `kind` is `short_factor` or `long_factor`.
+pub(crate) fn freq_factors(file: &ModelFile, kind: &str) -> Option<Vec<f32>> {
     let json: Value = serde_json::from_slice(file.companion("config.json")?).ok()?;
     let nested = match &json["rope_parameters"] {
         Value::Null => &json["rope_scaling"],
@@ -235,8 +235,7 @@ pub(crate) fn divisors(file: &ModelFile, kind: &str) -> Option<Vec<f32>> {
     values.iter().map(|v| v.as_f64().map(|v| v as f32)).collect()
 }
 
-/// GGUF names of a block's tensors with those of Hugging Face; later entries are for the
-/// architectures named.
+/// Tensor names of a block: GGUF, Hugging Face.
 const BLOCK_NAMES: [(&str, &str); 13] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -264,11 +263,11 @@ const PHI2_NAMES: [(&str, &str); 3] =
 
 const PHI3_NAMES: [(&str, &str); 1] = [("ffn_up", "mlp.gate_up_proj")];
 
-/// How a folder's tensors are called.
+/// Tensor names of a folder.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// Entries that come before [`BLOCK_NAMES`].
-    own: &'static [(&'static str, &'static str)],
+    /// Names of the architecture, searched before [`BLOCK_NAMES`].
+    overrides: &'static [(&'static str, &'static str)],
     output_norm: &'static str,
     n_experts: usize,
     offset_norms: bool,
@@ -276,26 +275,26 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn of(config: &Config) -> Self {
-        let (own, output_norm): (&'static [_], _) = match config.architecture.name {
+        let (overrides, output_norm): (&'static [_], _) = match config.architecture.name {
             "gemma2" | "gemma3" => (&GEMMA_NAMES, "model.norm"),
             "phi2" => (&PHI2_NAMES, "model.final_layernorm"),
             "phi3" => (&PHI3_NAMES, "model.norm"),
             _ => (&[], "model.norm"),
         };
         Self {
-            own,
+            overrides,
             output_norm,
             n_experts: config.experts.map_or(0, |e| e.n_experts),
             offset_norms: config.architecture.scale_embeddings,
         }
     }
 
-    /// Whether the values stored for this norm are differences from 1.
+    /// Whether this norm weight is stored as `w - 1` (Gemma).
     pub(crate) fn is_offset_norm(&self, name: &str) -> bool {
         self.offset_norms && name.ends_with("norm.weight")
     }
 
-    /// Names in the folder of the tensor with this GGUF name; several when it is stacked.
+    /// Names in the folder of the tensor with this GGUF name: one for each expert if GGUF stacks them.
     pub(crate) fn stored(&self, name: &str) -> Option<Vec<String>> {
         let (stem, suffix) = name.rsplit_once('.')?;
         let one = |prefix: &str| Some(vec![format!("{prefix}.{suffix}")]);
@@ -314,7 +313,8 @@ impl Names {
                     .collect(),
             );
         }
-        let (_, stored) = self.own.iter().chain(&BLOCK_NAMES).find(|(gguf, _)| *gguf == tensor)?;
+        let (_, stored) =
+            self.overrides.iter().chain(&BLOCK_NAMES).find(|(gguf, _)| *gguf == tensor)?;
         one(&format!("model.layers.{layer}.{stored}"))
     }
 }

@@ -1,21 +1,20 @@
 //! Large language models.
 //!
-//! One forward pass runs every architecture: a row of switches ([`Architecture`]) and the sizes
-//! that a file states ([`Config`]) decide what it does. Not here: kernels, sampling (both below)
-//! and anything that talks to a user.
+//! One forward pass runs every architecture, directed by a row of switches ([`Architecture`]) and the
+//! sizes in the file ([`Config`]). Not here: kernels and samplers (both below), user interfaces.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `arch`, `config`, `hugging_face` | switches, sizes, names of tensors |
-//! | `source`, `weights` | reading and checking a file's tensors |
-//! | `rope` | rotary frequencies and their stretching |
-//! | `state`, `forward`, `model` | KV pages and buffers, the pass, both behind one type |
-//! | `devices`, `placement` | where layers are: on one device or two, and what fits one |
-//! | `vocabulary` | a file's tokenizer and chat template |
-//! | `session`, `prompt_cache` | a text that grows, with its prefix kept, in memory or in a file |
-//! | `generate`, `stop`, `probabilities` | drawing tokens until something ends the text |
-//! | `beam`, `perplexity` | searching for and measuring texts |
-//! | `quantize` | writing a model with another weight type |
+//! | `source`, `weights` | tensors: look-up, checks of shapes, upload |
+//! | `rope` | rotary embedding: frequencies, RoPE scaling |
+//! | `state`, `forward`, `model` | KV cache and activations, the forward pass, both behind one type |
+//! | `devices`, `placement` | one device or a pipeline of two; layers that fit a device |
+//! | `vocabulary` | tokenizer and chat template of a file |
+//! | `session`, `prompt_cache` | texts with a cached prefix, in memory and in files |
+//! | `generate`, `stop`, `probabilities` | sampling until the text ends |
+//! | `beam`, `perplexity` | beam search, perplexity |
+//! | `quantize` | quantizing a GGUF file |
 #![forbid(unsafe_code)]
 
 mod arch;
@@ -50,7 +49,7 @@ pub use model::{Model, ModelSummary, PLAIN_STOP};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
 pub use placement::{Placement, layers_that_fit};
 pub use probabilities::{TokenProb, TokenProbs};
-pub use quantize::{file_type, quantize, quantized_dtype};
+pub use quantize::{quantize, quantized_dtype};
 pub use session::{Session, SessionOptions};
 pub use state::{State, StateOptions};
 pub use stonechat_nn::Batch;

@@ -12,50 +12,50 @@ use stonechat_text::{ChatTemplate, Tokenizer};
 
 use crate::forward::forward;
 use crate::source::Source;
-use crate::state::{Buffers, Part};
-use crate::weights::{Stretch, Weights};
+use crate::state::{Buffers, StageState};
+use crate::weights::{StageLayers, Weights};
 use crate::{Batch, Config, Devices, Error, Placement, State, StateOptions, vocabulary};
 
-/// What stands before the next question in a text of the chat template `plain`.
+/// Stop string of the chat template `plain`: the start of the next question.
 pub const PLAIN_STOP: &str = "\nQuestion:";
 
-/// An immutable language model on a device, or on two.
+/// Immutable language model on one or two devices: configuration, weights, tokenizer and chat template.
 #[derive(Debug)]
 pub struct Model<D: Devices> {
     devices: D,
     config: Config,
-    /// The first layers, where they have a device of their own.
-    lower: Option<Weights<D::Lower>>,
-    upper: Weights<D::Upper>,
+    /// Weights of the first pipeline stage; `None` if the model is on one device.
+    first: Option<Weights<D::First>>,
+    second: Weights<D::Second>,
     tokenizer: Tokenizer,
     template: Option<String>,
     summary: ModelSummary,
-    /// Made when the first grammar needs it.
+    /// Built for the first grammar.
     token_table: OnceLock<TokenTable>,
 }
 
-/// What a file holds, for tables and logs.
+/// Name, weight type and sizes of a model, for tables and logs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSummary {
-    /// The model's own name, or its architecture's.
+    /// `general.name` of the file, else the name of the architecture.
     pub name: String,
-    /// The weight type that most bytes have.
+    /// Weight type with the most bytes.
     pub dtype: String,
-    /// Weights.
+    /// Number of weights.
     pub n_params: u64,
-    /// Their bytes.
+    /// Bytes of the weights in the file.
     pub weight_bytes: u64,
-    /// Differs between models whose KV pages differ.
+    /// Hash of tensor names and data: tells saved KV pages of different models apart.
     pub(crate) fingerprint: u64,
 }
 
 impl<D: Devices> Model<D> {
-    /// Loads a GGUF file or a Hugging Face folder; `progress` is told the fraction done. No device is given weights
-    /// of another's layers.
+    /// Loads a GGUF file or a Hugging Face folder; `progress` gets the fraction done. Each device loads only the
+    /// weights of its own layers.
     ///
     /// # Errors
-    /// If the architecture does not run here, a tensor is missing or misshapen, the tokenizer
-    /// cannot be read, a device is full, or the lower one is to have more layers than there are.
+    /// If the architecture is unknown, a tensor is missing or misshapen, the tokenizer cannot be
+    /// read, a device is out of memory, or the first stage has more layers than the model.
     pub fn load(
         devices: D,
         file: &ModelFile,
@@ -72,25 +72,25 @@ impl<D: Devices> Model<D> {
             progress(done / steps);
         };
         let source = Source::new(file, &config);
-        let (mut lower, mut first) = (None, 0);
-        if let Some((backend, n_lower)) = devices.lower() {
-            if n_lower > n_layers {
-                let (expected, got) = (format!("0 to {n_layers}"), n_lower.to_string());
-                return Err(Error::Option { option: "layers of the lower device", expected, got });
+        let (mut first, mut start) = (None, 0);
+        if let Some((backend, n_first)) = devices.first() {
+            if n_first > n_layers {
+                let (expected, got) = (format!("0 to {n_layers}"), n_first.to_string());
+                return Err(Error::Option { option: "layers of the first device", expected, got });
             }
-            let stretch = Stretch { layers: 0..n_lower, has_input: true, has_output: false };
-            lower = Some(Weights::load(backend, (file, &source), &config, stretch, &mut step)?);
-            first = n_lower;
+            let stage = StageLayers { layers: 0..n_first, has_input: true, has_output: false };
+            first = Some(Weights::load(backend, (file, &source), &config, stage, &mut step)?);
+            start = n_first;
         }
-        let stretch =
-            Stretch { layers: first..n_layers, has_input: lower.is_none(), has_output: true };
-        let upper = Weights::load(devices.upper(), (file, &source), &config, stretch, &mut step)?;
+        let stage =
+            StageLayers { layers: start..n_layers, has_input: first.is_none(), has_output: true };
+        let second = Weights::load(devices.second(), (file, &source), &config, stage, &mut step)?;
         source.check_read(&config)?;
         let token_table = OnceLock::new();
-        Ok(Self { devices, config, lower, upper, tokenizer, template, summary, token_table })
+        Ok(Self { devices, config, first, second, tokenizer, template, summary, token_table })
     }
 
-    /// The devices that the model is on.
+    /// Devices of the model.
     pub(crate) fn devices(&self) -> &D {
         &self.devices
     }
@@ -98,27 +98,27 @@ impl<D: Devices> Model<D> {
     /// Names of the kernels and devices in use, for logs and benchmarks.
     #[must_use]
     pub fn describe(&self) -> String {
-        let upper = self.devices.upper().describe();
-        match self.devices.lower() {
-            Some((lower, _)) => format!("{} + {upper}", lower.describe()),
-            None => upper,
+        let second = self.devices.second().describe();
+        match self.devices.first() {
+            Some((first, _)) => format!("{} + {second}", first.describe()),
+            None => second,
         }
     }
 
-    /// What weights have cost the devices so far.
+    /// Load statistics of the weights, summed over the devices.
     #[must_use]
     pub fn load_stats(&self) -> LoadStats {
-        let upper = self.devices.upper().load_stats();
-        self.devices.lower().map_or(upper, |(lower, _)| lower.load_stats() + upper)
+        let second = self.devices.second().load_stats();
+        self.devices.first().map_or(second, |(first, _)| first.load_stats() + second)
     }
 
-    /// What each device has, with a state of these sizes; the one that a pass begins on is the first.
+    /// Layers, weight bytes and KV bytes of each device for a state of these sizes, in pipeline order.
     #[must_use]
     pub fn placements(&self, options: &StateOptions) -> Vec<Placement> {
-        let lower = self.devices.lower().zip(self.lower.as_ref());
-        let lower = lower.map(|((backend, _), weights)| self.placement(backend, weights, options));
-        let upper = self.placement(self.devices.upper(), &self.upper, options);
-        lower.into_iter().chain([upper]).collect()
+        let first = self.devices.first().zip(self.first.as_ref());
+        let first = first.map(|((backend, _), weights)| self.placement(backend, weights, options));
+        let second = self.placement(self.devices.second(), &self.second, options);
+        first.into_iter().chain([second]).collect()
     }
 
     fn placement<B: Backend>(
@@ -137,7 +137,7 @@ impl<D: Devices> Model<D> {
         }
     }
 
-    /// Sizes and constants.
+    /// Sizes and constants of the model.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -155,9 +155,8 @@ impl<D: Devices> Model<D> {
         &self.summary
     }
 
-    /// The chat template: `replacement`, the name of a built-in one or Jinja; or the file's own; or
-    /// `plain`, since a file without one is a base model: it goes on with text and knows no turns, even
-    /// where its vocabulary has tokens for them. [`PLAIN_STOP`] ends its answers.
+    /// Chat template: `replacement` (the name of a built-in one, or Jinja), else the file's own, else `plain`: a file
+    /// without a template is a base model, which continues text and knows no turns. [`PLAIN_STOP`] ends its answers.
     ///
     /// # Errors
     /// If it does not compile.
@@ -172,7 +171,7 @@ impl<D: Devices> Model<D> {
         self.template.is_some()
     }
 
-    /// Tokens of a raw prompt: BOS where the vocabulary asks for it, special tokens recognized.
+    /// Tokens of a raw prompt, with BOS if the vocabulary adds it; special tokens are parsed.
     #[must_use]
     pub fn tokenize_prompt(&self, text: &str) -> Vec<u32> {
         let mut tokens = self.tokenizer.tokenize(text, true, true);
@@ -180,13 +179,13 @@ impl<D: Devices> Model<D> {
             && tokens.len() > 1
             && tokens.last().copied() == self.tokenizer.eos()
         {
-            // A prompt is to be continued.
+            // EOS would end the text that the prompt starts.
             tokens.pop();
         }
         tokens
     }
 
-    /// Tokens of a rendered chat template, which may have written BOS itself.
+    /// Tokens of a rendered chat template; a BOS that the template wrote is not added twice.
     #[must_use]
     pub fn tokenize_chat(&self, rendered: &str) -> Vec<u32> {
         let bos = self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos());
@@ -199,10 +198,10 @@ impl<D: Devices> Model<D> {
         self.tokenize_prompt(text)
     }
 
-    /// Tokens that ask for what stands between `prefix` and `suffix`.
+    /// Fill-in-the-middle prompt for the text between `prefix` and `suffix`.
     ///
     /// # Errors
-    /// If the vocabulary has no tokens for it.
+    /// If the vocabulary has no fill-in-the-middle tokens.
     pub fn infill(&self, prefix: &str, suffix: &str) -> Result<Vec<u32>, Error> {
         let fim = self.tokenizer.fim().ok_or_else(|| Error::Option {
             option: "infill",
@@ -219,7 +218,7 @@ impl<D: Devices> Model<D> {
         Ok(tokens)
     }
 
-    /// The vocabulary as grammars see it.
+    /// Token table of grammars, built once.
     pub(crate) fn token_table(&self) -> Result<&TokenTable, Error> {
         if let Some(table) = self.token_table.get() {
             return Ok(table);
@@ -228,104 +227,105 @@ impl<D: Devices> Model<D> {
         Ok(self.token_table.get_or_init(|| table))
     }
 
-    /// Buffers and KV pages for [`forward`](Self::forward).
+    /// Allocates the buffers and KV pages for [`forward`](Self::forward), and warms up the devices.
     ///
     /// # Errors
-    /// If a size is impossible or a device is full.
+    /// If a size is out of range or a device is out of memory.
     pub fn state(&self, options: StateOptions) -> Result<State<D>, Error> {
-        let weights = (self.lower.as_ref(), &self.upper);
+        let weights = (self.first.as_ref(), &self.second);
         let mut state = State::new(&self.devices, &self.config, weights, options)?;
-        let lower = self.devices.lower().zip(self.lower.as_ref());
-        if let Some((((backend, _), weights), part)) = lower.zip(state.lower.as_mut()) {
-            backend.warm_up(|| self.warm_up(backend, weights, part))?;
+        let first = self.devices.first().zip(self.first.as_ref());
+        if let Some((((backend, _), weights), stage)) = first.zip(state.first.as_mut()) {
+            backend.warm_up(|| self.warm_up(backend, weights, stage))?;
         }
-        let upper = self.devices.upper();
-        upper.warm_up(|| self.warm_up(upper, &self.upper, &mut state.upper))?;
+        let second = self.devices.second();
+        second.warm_up(|| self.warm_up(second, &self.second, &mut state.second))?;
         Ok(state)
     }
 
-    /// Enqueues passes of every size that kernels are chosen by, where a text starts and where it ends.
+    /// Enqueues a pass of every batch size that selects kernels, at the start and at the end of the context.
     fn warm_up<B: Backend>(
         &self,
         backend: &B,
         weights: &Weights<B>,
-        part: &mut Part<B>,
+        stage: &mut StageState<B>,
     ) -> Result<(), Error> {
-        let StateOptions { n_batch, n_outputs, n_sequences, .. } = part.options;
-        let most = n_batch.min(part.most_positions());
-        let (tokens, sequences) = (vec![0; most], vec![0; most]);
-        let between =
-            vec![0.0; if weights.input.is_some() { 0 } else { most * self.config.d_model }];
-        let run = |part: &mut Part<B>, batch: Batch<'_>| {
+        let StateOptions { n_batch, n_outputs, n_sequences, .. } = stage.options;
+        let max_batch = n_batch.min(stage.max_positions());
+        let (tokens, sequences) = (vec![0; max_batch], vec![0; max_batch]);
+        let n_hidden = if weights.input.is_some() { 0 } else { max_batch * self.config.d_model };
+        let hidden_states = vec![0.0; n_hidden];
+        let run = |stage: &mut StageState<B>, batch: Batch<'_>| {
             if weights.input.is_none() {
                 let n = batch.tokens.len() * self.config.d_model;
-                backend.write(&mut part.buffers.x, 0, &between[..n]);
+                backend.write(&mut stage.buffers.x, 0, &hidden_states[..n]);
             }
-            forward(backend, &self.config, weights, part, batch)
+            forward(backend, &self.config, weights, stage, batch)
         };
-        for n in warmup_batch_sizes(most) {
+        for n in warmup_batch_sizes(max_batch) {
             let outputs: Vec<_> = (n - n.min(n_outputs)..n).collect();
-            for past in [0, part.most_positions() - n] {
-                part.skip(backend, 0, past)?;
+            for past in [0, stage.max_positions() - n] {
+                stage.skip(backend, 0, past)?;
                 let (tokens, sequences) = (&tokens[..n], &sequences[..n]);
-                run(part, Batch { tokens, sequences, outputs: &outputs })?;
-                if weights.output.is_some() && self.max_greatest() > 0 {
-                    self.rank(backend, part, outputs.len(), self.max_greatest());
+                run(stage, Batch { tokens, sequences, outputs: &outputs })?;
+                if weights.output.is_some() && self.max_top_k() > 0 {
+                    self.enqueue_top_k(backend, stage, outputs.len(), self.max_top_k());
                 }
-                part.truncate(0, 0);
+                stage.truncate(0, 0);
             }
         }
-        // A step of several sequences, all of which go on from one and copy its page.
-        let n = most.min(n_outputs).min(n_sequences).min(part.kv.free_pages());
+        // A step of several sequences forked from one: each copies the shared page.
+        let n = max_batch.min(n_outputs).min(n_sequences).min(stage.kv.free_pages());
         let all: Vec<_> = (0..n).collect();
         if n > 1 {
-            run(part, Batch { tokens: &[0], sequences: &[0], outputs: &[0] })?;
-            all[1..].iter().for_each(|&to| part.fork(0, to));
-            run(part, Batch { tokens: &tokens[..n], sequences: &all, outputs: &all })?;
-            all.iter().for_each(|&sequence| part.truncate(sequence, 0));
+            run(stage, Batch { tokens: &[0], sequences: &[0], outputs: &[0] })?;
+            all[1..].iter().for_each(|&to| stage.fork(0, to));
+            run(stage, Batch { tokens: &tokens[..n], sequences: &all, outputs: &all })?;
+            all.iter().for_each(|&sequence| stage.truncate(sequence, 0));
         }
         Ok(())
     }
 
     /// Runs a ragged batch of tokens; the logits stay on the device until [`read_logits`](Self::read_logits) or
-    /// [`read_top_k`](Self::read_top_k). Waits only where the residual stream goes from device to device.
+    /// [`read_top_k`](Self::read_top_k). Awaits only the transfer of the residual stream between two devices.
     ///
     /// # Errors
-    /// [`Error::ContextFull`], if the shared KV pages are used up, or the lower device fails. The state is as before.
+    /// If a token id is not in the vocabulary, a sequence exceeds `n_ctx` ([`Error::ContextFull`]), the shared KV pages
+    /// are used up, or the first device fails. The state is as before.
     ///
     /// # Panics
-    /// If the batch is larger than the state.
+    /// If the batch exceeds `n_batch` or `n_outputs` of the state.
     pub async fn forward(&self, state: &mut State<D>, batch: Batch<'_>) -> Result<(), Error> {
         let vocab_size = self.config.vocab_size;
         if let Some(token) = batch.tokens.iter().find(|&&t| t as usize >= vocab_size) {
             let expected = format!("0 to {}", vocab_size - 1);
             return Err(Error::Option { option: "token id", expected, got: token.to_string() });
         }
-        self.forward_lower(state, batch).await?;
-        // Cannot fail after a lower part, which holds the same positions in the same pages.
-        forward(self.devices.upper(), &self.config, &self.upper, &mut state.upper, batch)
+        self.forward_first(state, batch).await?;
+        // Cannot fail after the first stage, which has reserved the same positions in the same pages.
+        forward(self.devices.second(), &self.config, &self.second, &mut state.second, batch)
     }
 
-    /// The layers that have a device of their own; what comes out of them is then on the other.
-    async fn forward_lower(&self, state: &mut State<D>, batch: Batch<'_>) -> Result<(), Error> {
-        let State { lower, upper, between, .. } = state;
-        let (Some((backend, _)), Some(weights), Some(part)) =
-            (self.devices.lower(), &self.lower, lower)
+    /// Runs the first pipeline stage, if there is one, and copies the residual stream to the second device.
+    async fn forward_first(&self, state: &mut State<D>, batch: Batch<'_>) -> Result<(), Error> {
+        let State { first, second, hidden_states, .. } = state;
+        let (Some((backend, _)), Some(weights), Some(stage)) =
+            (self.devices.first(), &self.first, first)
         else {
             return Ok(());
         };
-        // A pass that failed or was dropped between the devices has left positions here that the other lacks.
-        for (sequence, held) in upper.sequences.iter().enumerate() {
-            part.truncate(sequence, held.len());
+        // A pass that failed or was dropped between the stages has left positions here that the second stage lacks.
+        for (index, sequence) in second.sequences.iter().enumerate() {
+            stage.truncate(index, sequence.len());
         }
-        forward(backend, &self.config, weights, part, batch)?;
-        let between = &mut between[..batch.tokens.len() * self.config.d_model];
-        backend.read(&part.buffers.x, 0, between).await?;
-        self.devices.upper().write(&mut upper.buffers.x, 0, between);
+        forward(backend, &self.config, weights, stage, batch)?;
+        let hidden_states = &mut hidden_states[..batch.tokens.len() * self.config.d_model];
+        backend.read(&stage.buffers.x, 0, hidden_states).await?;
+        self.devices.second().write(&mut second.buffers.x, 0, hidden_states);
         Ok(())
     }
 
-    /// Copies the logits of output `index` of the last batch to `logits`, `[vocab_size]`.
+    /// Reads the logits of output `index` of the last batch, `[V]`, and applies the soft cap.
     ///
     /// # Errors
     /// If the device fails.
@@ -336,56 +336,62 @@ impl<D: Devices> Model<D> {
         logits: &mut [f32],
     ) -> Result<(), Error> {
         let offset = index * self.config.vocab_size;
-        self.devices.upper().read(&state.upper.buffers.logits, offset, logits).await?;
+        self.devices.second().read(&state.second.buffers.logits, offset, logits).await?;
         if let Some(cap) = self.config.final_soft_cap {
             logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
         }
         Ok(())
     }
 
-    /// Most logits of an output that [`read_top_k`](Self::read_top_k) finds; 0 where logits are capped, since
-    /// the device ranks them before that and a cap may make equals of them.
+    /// Maximum `k` of [`read_top_k`](Self::read_top_k). 0 if logits have a soft cap: the device ranks them before the
+    /// cap, which may round different logits to equal ones.
     #[must_use]
-    pub fn max_greatest(&self) -> usize {
+    pub fn max_top_k(&self) -> usize {
         let vocab_size = self.config.vocab_size;
-        let is_ranked = self.config.final_soft_cap.is_none() && vocab_size <= MAX_TOP_K_COLS;
-        if is_ranked { MAX_TOP_K.min(vocab_size) } else { 0 }
+        let has_top_k = self.config.final_soft_cap.is_none() && vocab_size <= MAX_TOP_K_COLS;
+        if has_top_k { MAX_TOP_K.min(vocab_size) } else { 0 }
     }
 
-    /// Finds the `k` greatest logits of each of the first `n` outputs of the last batch on the device, and copies
-    /// only these: `greatest` gets `n` times `k` tokens, each in descending order, of equals the lower token first.
+    /// Reads the top-k logits of the first `n` outputs of the last batch, found on the device: `n * k` entries, in
+    /// descending order for each output; of equal logits the lower token id comes first.
     ///
     /// # Errors
     /// If the device fails.
     ///
     /// # Panics
-    /// If `k` is 0 or more than [`max_greatest`](Self::max_greatest).
+    /// If `k` is 0 or more than [`max_top_k`](Self::max_top_k).
     pub async fn read_top_k(
         &self,
         state: &mut State<D>,
         n: usize,
         k: usize,
-        greatest: &mut Vec<TopKEntry>,
+        top_k: &mut Vec<TopKEntry>,
     ) -> Result<(), Error> {
-        assert!((1..=self.max_greatest()).contains(&k), "{k} logits of {}", self.max_greatest());
-        let (backend, part) = (self.devices.upper(), &mut state.upper);
-        self.rank(backend, part, n, k);
-        let values = &mut part.plan.greatest;
+        assert!((1..=self.max_top_k()).contains(&k), "{k} logits of {}", self.max_top_k());
+        let (backend, stage) = (self.devices.second(), &mut state.second);
+        self.enqueue_top_k(backend, stage, n, k);
+        let values = &mut stage.top_k;
         values.resize(2 * k * n, 0.0);
-        backend.read(&part.buffers.greatest, 0, values).await?;
-        greatest.clear();
+        backend.read(&stage.buffers.top_k, 0, values).await?;
+        top_k.clear();
         for row in values.chunks_exact(2 * k) {
             let (values, tokens) = row.split_at(k);
-            let ranked = |(&value, &token): (&f32, &f32)| TopKEntry { index: token as u32, value };
-            greatest.extend(values.iter().zip(tokens).map(ranked));
+            let entry = |(&value, &token): (&f32, &f32)| TopKEntry { index: token as u32, value };
+            top_k.extend(values.iter().zip(tokens).map(entry));
         }
         Ok(())
     }
 
-    /// Enqueues the search for the `k` greatest logits of the first `n` outputs.
-    fn rank<B: Backend>(&self, backend: &B, part: &mut Part<B>, n: usize, k: usize) {
-        let Buffers { logits, greatest, .. } = &mut part.buffers;
-        backend.top_k(greatest, View::packed(logits, n, self.config.vocab_size), k);
+    /// Enqueues the top-k of the first `n` outputs into `Buffers::top_k`.
+    fn enqueue_top_k<B: Backend>(
+        &self,
+        backend: &B,
+        stage: &mut StageState<B>,
+        n: usize,
+        k: usize,
+    ) {
+        let Buffers { logits, top_k, .. } = &mut stage.buffers;
+        backend.top_k(top_k, View::packed(logits, n, self.config.vocab_size), k);
     }
 }
 
@@ -397,7 +403,7 @@ impl ModelSummary {
             *by_type.entry(tensor.dtype.to_string()).or_default() += tensor.data.len() as u64;
             n_params += tensor.n_elements() as u64;
             fingerprint.add(tensor.name.as_bytes());
-            // The head of each tensor tells fine-tuned models apart without reading the file.
+            // The first bytes of each tensor tell fine-tuned models apart without reading the file.
             fingerprint.add(&tensor.data[..tensor.data.len().min(64)]);
         }
         let weight_bytes = by_type.values().sum();
@@ -413,7 +419,7 @@ impl ModelSummary {
     }
 }
 
-/// Fowler, Noll and Vo's hash, 1a: stable across builds, unlike the standard library's.
+/// FNV-1a, 64 bits: stable across builds, unlike the standard library's hash.
 struct Fnv(u64);
 
 impl Default for Fnv {
@@ -453,10 +459,10 @@ mod tests {
             for tokens in [&[1, 2, 3][..], &[4, 5]] {
                 if is_broken {
                     let batch = Batch { tokens: &[9; 70], sequences: &[0; 70], outputs: &[] };
-                    let (Some(weights), Some(part)) = (&model.lower, &mut state.lower) else {
+                    let (Some(weights), Some(stage)) = (&model.first, &mut state.first) else {
                         panic!("a model on two devices");
                     };
-                    forward(&cpu, &model.config, weights, part, batch).unwrap();
+                    forward(&cpu, &model.config, weights, stage, batch).unwrap();
                 }
                 let sequences = vec![0; tokens.len()];
                 let batch = Batch { tokens, sequences: &sequences, outputs: &[tokens.len() - 1] };

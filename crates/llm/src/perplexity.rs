@@ -5,13 +5,13 @@ use stonechat_nn::sample::log_sum_exp;
 
 use crate::{Batch, Devices, Error, Model, StateOptions};
 
-/// How a text is measured.
+/// Sizes of a perplexity run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PerplexityOptions {
-    /// Tokens of a window; the later half of each is measured.
+    /// Tokens of a window; its second half is measured.
     pub n_ctx: usize,
-    /// Tokens of one forward pass. Up to 16, every quantized weight is multiplied by integers, as in
-    /// decoding; beyond, those of formats without a kernel for many rows are multiplied in f32.
+    /// Maximum tokens of a forward pass. Up to 16, quantized weights use integer dot products, as in
+    /// decoding; beyond, formats without a GEMM kernel are multiplied in f32.
     pub n_batch: usize,
     /// Element type of cached keys and values.
     pub kv_dtype: KvDType,
@@ -24,7 +24,7 @@ impl Default for PerplexityOptions {
 }
 
 impl PerplexityOptions {
-    /// The sizes of the state that a text is measured with.
+    /// Sizes of the state.
     #[must_use]
     pub fn state(&self) -> StateOptions {
         let n_batch = self.n_batch.min(self.n_ctx);
@@ -33,18 +33,18 @@ impl PerplexityOptions {
     }
 }
 
-/// A window that is done.
+/// Progress after a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowReport {
     /// Windows done.
     pub window: usize,
-    /// All windows.
+    /// Number of windows.
     pub n_windows: usize,
-    /// Perplexity of what is done.
+    /// Perplexity of the windows done.
     pub value_so_far: f64,
 }
 
-/// The measure of a text.
+/// Perplexity of a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Perplexity {
     /// `exp` of the mean negative log-likelihood.
@@ -53,13 +53,14 @@ pub struct Perplexity {
     pub std_error: f64,
     /// Tokens measured.
     pub n_tokens: usize,
-    /// Windows.
+    /// Number of windows.
     pub n_windows: usize,
 }
 
-/// Measures `text`: it is tokenized once and cut into windows of `n_ctx` tokens, the first of which
-/// becomes BOS where the vocabulary asks for one; the tokens of each window's later half are
-/// measured, each given those before it in the window. What does not fill a window is left out.
+/// Measures `text` as llama.cpp's `llama-perplexity` does. The text is tokenized once and cut into
+/// windows of `n_ctx` tokens; the first token of each is replaced by BOS if the vocabulary adds it.
+/// The tokens of each window's second half are measured, given those before them in the window.
+/// A last, shorter window is left out.
 ///
 /// # Errors
 /// If the text has less than two windows, or the device fails.
@@ -113,7 +114,7 @@ pub async fn perplexity<D: Devices>(
     Ok(Perplexity { value, std_error, n_tokens: sums.n, n_windows })
 }
 
-/// Moments of the negative log-likelihood.
+/// Sums of the negative log-likelihood and its square.
 #[derive(Debug, Default)]
 struct Sums {
     n: usize,
@@ -128,7 +129,7 @@ impl Sums {
         self.second += nll * nll;
     }
 
-    /// Perplexity and its standard error.
+    /// `(exp(mean), standard error)`; the error of the mean is scaled by the perplexity.
     fn perplexity(&self) -> (f64, f64) {
         let n = self.n as f64;
         let mean = self.first / n;

@@ -1,4 +1,4 @@
-//! What of a model each of its devices has, and how much of a model fits a device.
+//! Placement of layers: what each device of a model holds, and how many layers fit a device.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,25 +8,25 @@ use stonechat_nn::Backend;
 
 use crate::{Config, Error, StateOptions};
 
-/// What of a model a device has.
+/// Layers and bytes of a model on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// Name of the device.
     pub device: &'static str,
-    /// The layers, counted from 0.
+    /// Layers, from 0.
     pub layers: Range<usize>,
-    /// Whether the embedding is there.
+    /// Whether the device has the embedding.
     pub has_input: bool,
-    /// Whether the vocabulary projection is there.
+    /// Whether the device has the vocabulary projection.
     pub has_output: bool,
-    /// Weights, in the types that the device has them in.
+    /// Bytes of weights, in the types that the device stores.
     pub weight_bytes: u64,
-    /// Keys and values.
+    /// Bytes of the KV cache.
     pub kv_bytes: u64,
 }
 
 impl fmt::Display for Placement {
-    /// The device and its parts, without the bytes.
+    /// Device, embedding, layers and output, without the bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layers = match self.layers.len() {
             0 => None,
@@ -40,13 +40,13 @@ impl fmt::Display for Placement {
     }
 }
 
-/// How many of the model's last layers fit `bytes` of a device with a state of these sizes. As in llama.cpp the
-/// output counts as the last of `n_layers + 1` layers; all of them take the embedding along.
+/// Number of the model's last layers that fit `bytes` of device memory with a state of these sizes. As in llama.cpp,
+/// the output counts as the last of `n_layers + 1` layers; `n_layers + 1` includes the embedding.
 ///
-/// What a device keeps beside weights, keys and values is estimated.
+/// Memory other than weights and KV cache is estimated.
 ///
 /// # Errors
-/// If the file is of no model that runs here.
+/// If the file has no configuration of a supported model.
 pub fn layers_that_fit<B: Backend>(
     device: &B,
     file: &ModelFile,
@@ -66,7 +66,7 @@ pub fn layers_that_fit<B: Backend>(
             _ => others += bytes,
         }
     }
-    // A tied projection is the embedding once more, unless the embedding is there anyway.
+    // A tied projection is a copy of the embedding, and free if the embedding is on the same device.
     let (output, input) = if output == 0 { (embedding, 0) } else { (output, embedding) };
     let kv_bytes = options.kv_shape(&config, 1).bytes();
     let mut left = bytes.saturating_sub(activations(&config, options) + others);
@@ -86,7 +86,7 @@ pub fn layers_that_fit<B: Backend>(
     })
 }
 
-/// Bytes of a state's buffers, and once more for what a device keeps beside them.
+/// Estimate of activation memory: twice the f32 buffers of a state.
 fn activations(config: &Config, options: &StateOptions) -> u64 {
     let widths =
         3 * config.d_model + 2 * config.q_width() + 2 * config.kv_width() + 3 * config.d_ff;
@@ -95,7 +95,7 @@ fn activations(config: &Config, options: &StateOptions) -> u64 {
     8 * (rows + outputs) as u64
 }
 
-/// The layer of a tensor, GGUF's `blk.3.` or `model.layers.3.`.
+/// Layer of a tensor by its name: `blk.3.` (GGUF) or `model.layers.3.` (Hugging Face).
 fn layer_of(name: &str) -> Option<usize> {
     name.split('.').find_map(|part| part.parse().ok())
 }

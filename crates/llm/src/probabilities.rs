@@ -2,10 +2,10 @@
 
 use stonechat_nn::sample::log_sum_exp;
 
-/// A drawn token and the most probable ones, by the raw logits.
+/// Sampled token and the most probable tokens, by the raw logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenProbs {
-    /// The drawn token.
+    /// The sampled token.
     pub token: u32,
     /// Its log-probability.
     pub logprob: f32,
@@ -46,8 +46,7 @@ pub(crate) fn token_probs(logits: &[f32], token: u32, n: usize) -> TokenProbs {
     TokenProbs { token, logprob: logits[token as usize] - total, top }
 }
 
-/// Classifier-free guidance: both become log-probabilities, and `logits` what lies `scale` times
-/// as far from `negative` as they did.
+/// Classifier-free guidance on log-probabilities: `logits = negative + scale * (logits - negative)`.
 pub(crate) fn guide(logits: &mut [f32], negative: &[f32], scale: f32) {
     let (total, negative_total) = (log_sum_exp(logits), log_sum_exp(negative));
     for (logit, other) in logits.iter_mut().zip(negative) {

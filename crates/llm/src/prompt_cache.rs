@@ -1,7 +1,11 @@
-//! Saving what a session holds to a file, and going on from it.
+//! Prompt cache: tokens and KV pages of a session in a file.
 //!
-//! The file: a magic number, the fingerprint of the model, the type of keys and values, the number
-//! of tokens, the tokens, then the pages; numbers are little-endian u64, tokens u32.
+//! ```text
+//! "stonekv1"  u64 model fingerprint  u64 KV type (0 f32, 1 f16, 2 q8_0)  u64 n_tokens
+//! u32 token[n_tokens]
+//! KV page [ceil(n_tokens / PAGE_LEN)], all layers in order
+//! ```
+//! Numbers are little-endian.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,16 +13,16 @@ use std::path::Path;
 use stonechat_formats::AtomicFile;
 use stonechat_nn::{KvDType, PAGE_LEN};
 
-use crate::session::MAIN;
+use crate::session::Slot;
 use crate::{Devices, Error, Session};
 
 const MAGIC: &[u8; 8] = b"stonekv1";
-/// Magic number, fingerprint, type, count.
+/// Magic, fingerprint, KV type, number of tokens.
 const HEADER_BYTES: usize = 32;
 
 impl<D: Devices> Session<'_, D> {
-    /// Saves the tokens that the session holds with their keys and values; a file of that name is
-    /// replaced once the new one is whole.
+    /// Saves the session's tokens and their KV pages; replaces a file of that name once the new one
+    /// is complete.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -32,7 +36,9 @@ impl<D: Devices> Session<'_, D> {
         }
         bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
         for index in 0..tokens.len().div_ceil(PAGE_LEN) {
-            self.state.read_page(self.model.devices(), MAIN, index, &mut bytes).await?;
+            self.state
+                .read_page(self.model.devices(), Slot::TEXT.index(), index, &mut bytes)
+                .await?;
         }
         let mut file = AtomicFile::create(path)?;
         file.write_all(&bytes).map_err(|e| problem(path, &e.to_string()))?;
@@ -40,11 +46,11 @@ impl<D: Devices> Session<'_, D> {
         Ok(())
     }
 
-    /// Replaces what the session holds by a saved text; returns its length in tokens.
+    /// Replaces the content of the session by a saved text; returns its number of tokens.
     ///
     /// # Errors
-    /// If the file cannot be read, is damaged, or was saved with another model or type of keys and
-    /// values, or its text does not fit the context. The session is empty then.
+    /// If the file cannot be read, is damaged, was saved with another model or KV type, or is longer
+    /// than the context. The session is empty then.
     pub fn restore(&mut self, path: &Path) -> Result<usize, Error> {
         self.clear();
         let bytes = std::fs::read(path).map_err(|e| problem(path, &e.to_string()))?;
@@ -59,13 +65,13 @@ impl<D: Devices> Session<'_, D> {
             return Err(problem(path, "ends too early"));
         }
         let n = tokens.len();
-        let restored = self.state.restore(self.model.devices(), MAIN, n, &pages);
+        let restored = self.state.restore(self.model.devices(), Slot::TEXT.index(), n, &pages);
         restored.map_err(|error| problem(path, &error.to_string()))?;
-        self.tokens[MAIN] = tokens;
+        self.tokens[Slot::TEXT.index()] = tokens;
         Ok(n)
     }
 
-    /// The tokens of a saved text that fits this session.
+    /// Tokens of a saved text, after checks of its header.
     fn check(&self, path: &Path, bytes: &[u8]) -> Result<Vec<u32>, Error> {
         let Some((magic, rest)) = bytes.split_first_chunk::<8>() else {
             return Err(problem(path, "ends too early"));

@@ -1,27 +1,28 @@
-//! Writing a model with another weight type, as `llama-quantize` chooses types, without its mixtures.
+//! Quantizing a GGUF model: one type for all matrices but that of the logits, without the `_S`, `_M` and `_L` mixes of
+//! `llama-quantize`.
 
 use std::borrow::Cow;
 use std::path::Path;
 
 use stonechat_compute::DType;
 use stonechat_formats::{
-    AtomicFile, Format, GgufWriter, Metadata, ModelFile, TensorInfo, TensorView,
+    AtomicFile, Format, GgufWriter, Metadata, ModelFile, TensorInfo, TensorView, llama_ftype,
 };
 use stonechat_quant::{dequantize_row, fitting_dtype, is_float, needs_importance, quantize_rows};
 
 use crate::Error;
 
-/// Writes the GGUF file `file` to `path` with its matrices as `dtype`; `progress` is told the
-/// fraction done.
+/// Quantizes the matrices of the GGUF file `file` to `dtype` and writes it to `path`; `progress`
+/// gets the fraction done.
 ///
 /// Norms, biases, expert routers and position tables stay as they are. The matrix of the logits
-/// (`output.weight`, or `token_embd.weight` where there is none) gets at least `q6_k`. Rows that
-/// `dtype` does not divide get the type that llama.cpp puts in its place. The metadata is kept,
-/// with `general.file_type` of the new type.
+/// (`output.weight`, or `token_embd.weight` if tied) gets at least `q6_k`. Rows that are no
+/// multiple of the block length get llama.cpp's fallback type. The metadata is kept, but for
+/// `general.file_type`.
 ///
 /// # Errors
-/// If `file` is no GGUF file, `dtype` needs an importance matrix, a matrix cannot be unpacked, or
-/// writing fails; then whatever stood at `path` is unchanged.
+/// If `file` is no GGUF file, `dtype` needs an importance matrix, a matrix cannot be dequantized,
+/// or writing fails; a file at `path` is unchanged then.
 pub fn quantize(
     file: &ModelFile,
     path: &Path,
@@ -38,7 +39,7 @@ pub fn quantize(
     if needs_importance(dtype) {
         return Err(stonechat_quant::Error::NeedsImportance { dtype }.into());
     }
-    let file_type = file_type(dtype).ok_or_else(|| Error::Option {
+    let file_type = llama_ftype(dtype).ok_or_else(|| Error::Option {
         option: "weight type",
         expected: "a type of whole models".to_owned(),
         got: dtype.to_string(),
@@ -61,11 +62,11 @@ pub fn quantize(
     Ok(())
 }
 
-/// The type that a tensor gets where a model's matrices are to be `dtype`; `is_tied` says that the
-/// embedding also makes the logits.
+/// Type of a tensor in a model that is quantized to `dtype`; `is_tied` if the embedding is also the
+/// vocabulary projection.
 #[must_use]
 pub fn quantized_dtype(tensor: &TensorInfo, dtype: DType, is_tied: bool) -> DType {
-    // A router's few rows decide which experts run; positions are added, not multiplied.
+    // Quantization errors of a router change which experts run; position tables are no matmul operands.
     let is_kept = ["_norm.weight", "ffn_gate_inp.weight"].iter().any(|s| tensor.name.ends_with(s))
         || ["position_embd.weight", "token_types.weight"].contains(&tensor.name.as_str());
     let is_matrix = tensor.shape.len() >= 2 && tensor.name.ends_with(".weight");
@@ -78,35 +79,7 @@ pub fn quantized_dtype(tensor: &TensorInfo, dtype: DType, is_tied: bool) -> DTyp
     fitting_dtype(if makes_logits && is_coarse { DType::Q6K } else { dtype }, row_len)
 }
 
-/// `general.file_type` of a model whose matrices are `dtype` (`enum llama_ftype`), and so `None`
-/// for types that only single tensors have.
-#[must_use]
-pub fn file_type(dtype: DType) -> Option<u32> {
-    Some(match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::Q4_0 => 2,
-        DType::Q4_1 => 3,
-        DType::Q8_0 => 7,
-        DType::Q5_0 => 8,
-        DType::Q5_1 => 9,
-        DType::Q2K => 10,
-        DType::Q3K => 11,
-        DType::Q4K => 14,
-        DType::Q5K => 16,
-        DType::Q6K => 18,
-        DType::Iq4Nl => 25,
-        DType::Iq4Xs => 30,
-        DType::BF16 => 32,
-        DType::Tq1_0 => 36,
-        DType::Tq2_0 => 37,
-        DType::Mxfp4 => 38,
-        DType::Nvfp4 => 39,
-        _ => return None,
-    })
-}
-
-/// The entries of the model, which is one file now.
+/// Metadata of the quantized model; the entries of a split model are dropped.
 fn metadata(of: &Metadata, file_type: u32) -> Metadata {
     let mut metadata = Metadata::new();
     for (key, value) in of.iter().filter(|(key, _)| !key.starts_with("split.")) {
@@ -117,7 +90,7 @@ fn metadata(of: &Metadata, file_type: u32) -> Metadata {
     metadata
 }
 
-/// The tensor's bytes as `dtype`.
+/// Bytes of the tensor, dequantized and quantized to `dtype`.
 fn converted<'a>(tensor: &TensorView<'a>, dtype: DType) -> Result<Cow<'a, [u8]>, Error> {
     if tensor.dtype == dtype {
         return Ok(Cow::Borrowed(tensor.data));

@@ -1,37 +1,40 @@
-//! Angles of rotary embeddings, computed on the host in f64 once a batch.
+//! Cosines and sines of rotary embeddings, computed on the host in f64, once for each batch.
+//!
+//! Pair `i` of `R/2` is rotated by `pos * f[i]`: `f[i] = base^(-2i/R)`, changed by RoPE scaling, then divided by the
+//! file's frequency factor. Cosine and sine are multiplied by `mscale`.
 
 use std::f64::consts::PI;
 
 use crate::config::{RopeConfig, RopeScaling};
 
-/// Divisors of the frequencies that a file carries, `[R/2]` each.
+/// Frequency factors of a file, `[R/2]` each: divisors of the frequencies.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct RopeDivisors {
-    /// Llama 3's, for any context.
+pub(crate) struct RopeFreqFactors {
+    /// Llama 3: for any context length.
     pub(crate) always: Option<Vec<f32>>,
-    /// `LongRoPE`'s up to the original context length.
+    /// LongRoPE: for contexts up to the original length.
     pub(crate) short: Option<Vec<f32>>,
-    /// `LongRoPE`'s beyond it.
+    /// LongRoPE: for longer contexts.
     pub(crate) long: Option<Vec<f32>>,
 }
 
-/// Frequencies of a rotary embedding for a context length.
+/// Scaled frequencies of a rotary embedding, for a context length.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RopeTable {
-    /// Radians a position of each pair.
+    /// `[R/2]`: radians per position.
     frequencies: Vec<f64>,
-    /// Factor of cosines and sines.
-    magnitude: f64,
+    /// Factor of cosines and sines (YaRN, LongRoPE).
+    mscale: f64,
 }
 
 impl RopeTable {
-    pub(crate) fn new(rope: &RopeConfig, divisors: &RopeDivisors, n_ctx: usize) -> Self {
+    pub(crate) fn new(rope: &RopeConfig, factors: &RopeFreqFactors, n_ctx: usize) -> Self {
         let n = rope.n_rot as f64;
         let base = f64::from(rope.freq_base);
         let mut frequencies: Vec<f64> =
             (0..rope.n_rot / 2).map(|i| base.powf(-2.0 * i as f64 / n)).collect();
-        let mut magnitude = 1.0;
-        let mut chosen = divisors.always.as_ref();
+        let mut mscale = 1.0;
+        let mut freq_factors = factors.always.as_ref();
         match rope.scaling {
             RopeScaling::None => {}
             RopeScaling::Linear { factor } => {
@@ -44,13 +47,13 @@ impl RopeTable {
                     let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                     *f = *f / factor * ramp + *f * (1.0 - ramp);
                 }
-                let own = if factor > 1.0 { 1.0 + 0.1 * factor.ln() } else { 1.0 };
-                magnitude = own * f64::from(attn_factor);
+                let yarn = if factor > 1.0 { 1.0 + 0.1 * factor.ln() } else { 1.0 };
+                mscale = yarn * f64::from(attn_factor);
             }
             RopeScaling::Long { n_ctx_orig, attn_factor } => {
-                let by_length = if n_ctx > n_ctx_orig { &divisors.long } else { &divisors.short };
-                chosen = by_length.as_ref().or(chosen);
-                magnitude = f64::from(attn_factor);
+                let by_length = if n_ctx > n_ctx_orig { &factors.long } else { &factors.short };
+                freq_factors = by_length.as_ref().or(freq_factors);
+                mscale = f64::from(attn_factor);
             }
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, n_ctx_orig } => {
                 let (factor, n_ctx) = (f64::from(factor), n_ctx_orig as f64);
@@ -62,31 +65,31 @@ impl RopeTable {
                 }
             }
         }
-        if let Some(divisors) = chosen {
-            for (f, &d) in frequencies.iter_mut().zip(divisors) {
-                *f /= f64::from(d);
+        if let Some(freq_factors) = freq_factors {
+            for (f, &factor) in frequencies.iter_mut().zip(freq_factors) {
+                *f /= f64::from(factor);
             }
         }
-        Self { frequencies, magnitude }
+        Self { frequencies, mscale }
     }
 
-    /// Channels that are rotated.
+    /// Rotated channels of a head, `R`.
     pub(crate) fn n_rot(&self) -> usize {
         2 * self.frequencies.len()
     }
 
-    /// Writes cosines then sines of every position, `[T, R]`.
+    /// Writes `R/2` cosines, then `R/2` sines, for each position: `[T, R]`.
     pub(crate) fn fill(&self, pos: &[u32], out: &mut Vec<f32>) {
         out.clear();
         for &pos in pos {
             let angle = |f: &f64| f64::from(pos) * f;
-            out.extend(self.frequencies.iter().map(|f| (angle(f).cos() * self.magnitude) as f32));
-            out.extend(self.frequencies.iter().map(|f| (angle(f).sin() * self.magnitude) as f32));
+            out.extend(self.frequencies.iter().map(|f| (angle(f).cos() * self.mscale) as f32));
+            out.extend(self.frequencies.iter().map(|f| (angle(f).sin() * self.mscale) as f32));
         }
     }
 }
 
-/// The pairs between which `YaRN` passes from extrapolation to interpolation.
+/// YaRN's ramp `(low, high)`: pairs below `low` keep their frequency, pairs above `high` are divided by the factor.
 fn yarn_ramp(rope: &RopeConfig) -> (f64, f64) {
     let RopeScaling::Yarn { n_ctx_orig, beta_fast, beta_slow, truncate, .. } = rope.scaling else {
         return (0.0, 0.0);
@@ -107,7 +110,7 @@ fn yarn_ramp(rope: &RopeConfig) -> (f64, f64) {
 mod tests {
     use stonechat_nn::RopePairs;
 
-    use super::{RopeDivisors, RopeTable};
+    use super::{RopeFreqFactors, RopeTable};
     use crate::config::{RopeConfig, RopeScaling};
 
     fn rope(scaling: RopeScaling) -> RopeConfig {
@@ -116,7 +119,7 @@ mod tests {
 
     #[test]
     fn plain_frequencies_are_powers_of_the_base() {
-        let table = RopeTable::new(&rope(RopeScaling::None), &RopeDivisors::default(), 64);
+        let table = RopeTable::new(&rope(RopeScaling::None), &RopeFreqFactors::default(), 64);
         for (f, expected) in table.frequencies.iter().zip([1.0, 0.1, 0.01, 0.001]) {
             assert!((f - expected).abs() < 1e-12, "{f}");
         }
@@ -127,22 +130,22 @@ mod tests {
     }
 
     #[test]
-    fn long_context_takes_the_long_divisors() {
-        let divisors = RopeDivisors {
+    fn long_context_takes_the_long_factors() {
+        let factors = RopeFreqFactors {
             always: None,
             short: Some(vec![1.0, 1.0, 1.0, 2.0]),
             long: Some(vec![4.0; 4]),
         };
         let scaling = RopeScaling::Long { n_ctx_orig: 128, attn_factor: 1.5 };
-        let short = RopeTable::new(&rope(scaling), &divisors, 128);
-        let long = RopeTable::new(&rope(scaling), &divisors, 129);
+        let short = RopeTable::new(&rope(scaling), &factors, 128);
+        let long = RopeTable::new(&rope(scaling), &factors, 129);
         assert!((short.frequencies[3] - 0.0005).abs() < 1e-12);
         assert!((long.frequencies[0] - 0.25).abs() < 1e-12);
-        assert_eq!(long.magnitude, 1.5);
+        assert_eq!(long.mscale, 1.5);
     }
 
     #[test]
-    fn yarn_keeps_fast_pairs_and_stretches_slow_ones() {
+    fn yarn_keeps_fast_pairs_and_divides_slow_ones() {
         let scaling = RopeScaling::Yarn {
             factor: 4.0,
             n_ctx_orig: 1024,
@@ -151,9 +154,9 @@ mod tests {
             attn_factor: 1.0,
             truncate: true,
         };
-        let table = RopeTable::new(&rope(scaling), &RopeDivisors::default(), 4096);
+        let table = RopeTable::new(&rope(scaling), &RopeFreqFactors::default(), 4096);
         assert!((table.frequencies[0] - 1.0).abs() < 1e-12);
         assert!((table.frequencies[3] - 0.001 / 4.0).abs() < 1e-12);
-        assert!((table.magnitude - (1.0 + 0.1 * 4f64.ln())).abs() < 1e-12);
+        assert!((table.mscale - (1.0 + 0.1 * 4f64.ln())).abs() < 1e-12);
     }
 }

@@ -1,4 +1,4 @@
-//! Tensors by their GGUF names, whatever the file calls them.
+//! Tensors of a GGUF file or a Hugging Face folder by their GGUF names.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -9,10 +9,10 @@ use stonechat_formats::{Format, ModelFile, TensorView};
 use crate::hugging_face::Names;
 use crate::{Config, Error};
 
-/// A tensor as the forward pass wants it.
+/// Tensor under its GGUF name, with stacked experts and absolute norms.
 #[derive(Debug)]
 pub(crate) struct Tensor {
-    /// Name in the file, for messages.
+    /// Name in the file, for error texts.
     pub(crate) name: String,
     pub(crate) dtype: DType,
     /// Outermost axis first.
@@ -21,7 +21,7 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// The values as f32.
+    /// Dequantizes the tensor.
     pub(crate) fn to_f32(&self) -> Result<Vec<f32>, Error> {
         let mut values = vec![0.0; self.shape.iter().product()];
         stonechat_quant::dequantize_row(self.dtype, &self.bytes, &mut values).map_err(|_| {
@@ -32,25 +32,25 @@ impl Tensor {
     }
 }
 
-/// Where tensors come from.
+/// Model file with look-ups by GGUF names.
 #[derive(Debug)]
 pub(crate) struct Source<'a> {
     file: &'a ModelFile,
     names: Option<Names>,
-    /// Names of a GGUF file that were asked for.
-    asked: RefCell<BTreeSet<String>>,
+    /// Names looked up in a GGUF file.
+    read: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Source<'a> {
     pub(crate) fn new(file: &'a ModelFile, config: &Config) -> Self {
         let names = (file.format() == Format::SafeTensors).then(|| Names::of(config));
-        Self { file, names, asked: RefCell::default() }
+        Self { file, names, read: RefCell::default() }
     }
 
     /// The tensor with this GGUF name, if the file has it.
     pub(crate) fn find(&self, name: &str) -> Result<Option<Tensor>, Error> {
         let Some(names) = &self.names else {
-            self.asked.borrow_mut().insert(name.to_owned());
+            self.read.borrow_mut().insert(name.to_owned());
             return Ok(self.file.tensor(name).map(plain));
         };
         let Some(stored) = names.stored(name) else { return Ok(None) };
@@ -58,7 +58,7 @@ impl<'a> Source<'a> {
             let Some(view) = self.file.tensor(&stored[0]) else { return Ok(None) };
             let mut tensor = plain(view);
             if names.is_offset_norm(name) {
-                // Gemma stores its RMS norms as the difference from 1.
+                // Gemma stores RMS norm weights as `w - 1`.
                 let values: Vec<f32> = tensor.to_f32()?.iter().map(|v| v + 1.0).collect();
                 tensor.dtype = DType::F32;
                 let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -66,7 +66,7 @@ impl<'a> Source<'a> {
             }
             return Ok(Some(tensor));
         }
-        // Experts: one tensor each in the file, stacked here.
+        // One tensor for each expert in the folder, stacked to `[n_experts, rows, cols]`.
         let mut stacked: Option<Tensor> = None;
         let mut parts = Vec::with_capacity(stored.len());
         for part in &stored {
@@ -93,17 +93,20 @@ impl<'a> Source<'a> {
         Ok(stacked.map(|tensor| Tensor { bytes: SharedBytes::joined(&parts), ..tensor }))
     }
 
-    /// Refuses a GGUF file with a tensor that nobody asked for: it would have changed what the model says.
+    /// Checks that every tensor of a GGUF file was looked up: the output would be wrong without an ignored one.
     pub(crate) fn check_read(&self, config: &Config) -> Result<(), Error> {
-        let asked = self.asked.borrow();
-        let unread = |name: &&str| self.names.is_none() && !asked.contains(*name);
+        let read = self.read.borrow();
+        let unread = |name: &&str| self.names.is_none() && !read.contains(*name);
         self.file.tensors().map(|tensor| tensor.name).find(unread).map_or(Ok(()), |name| {
             let (name, architecture) = (name.to_owned(), config.architecture.name);
             Err(Error::UnknownTensor { name, architecture })
         })
     }
 
-    /// The tensor with this GGUF name, which must be there.
+    /// The tensor with this GGUF name.
+    ///
+    /// # Errors
+    /// [`Error::MissingTensor`] with the name in the file's own convention.
     pub(crate) fn require(&self, name: &str) -> Result<Tensor, Error> {
         let spelled = || match &self.names {
             Some(names) => names.stored(name).map_or(name.to_owned(), |all| all[0].clone()),

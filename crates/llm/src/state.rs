@@ -1,4 +1,19 @@
-//! KV pages and buffers of a model, made once; a step allocates nothing.
+//! State of a model: the paged KV cache and the activation buffers, allocated once. A step allocates nothing.
+//!
+//! A [`Batch`] is ragged: each of its sequences is continued by one or more tokens. [`StageState::prepare`] reserves
+//! pages for them and fills the [`BatchInputs`], which kernels read:
+//!
+//! ```text
+//! batch   tokens      a  b  c  d  e  f     adjacent tokens of a sequence, in order
+//!         sequences   0  0  0  2  1  1
+//! inputs  pos        62 63 64  0  7  8     position in the sequence
+//!         kv_rows     4  4  9  2  7  7     page of the token's key and value, and the slot pos % PAGE_LEN in it
+//!         page_table  4  9 | 2 | 7         pages of sequence 0, of 2, of 1
+//!         query_rows  a token's range of page_table, and the positions kv_start..kv_len that it attends to
+//! ```
+//!
+//! A page holds the keys and values of `PAGE_LEN` (64) positions in every layer of the stage. A fork shares pages
+//! between sequences; the first write to a shared page copies it ([`KvCache`]).
 
 use stonechat_nn::{
     Backend, Batch, KvCache, KvDType, KvRow, KvShape, MAX_TOP_K, PAGE_LEN, QueryRow, Sequence,
@@ -12,15 +27,15 @@ use crate::{Config, Error};
 /// Sizes of a [`State`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateOptions {
-    /// Positions that one sequence can hold.
+    /// Maximum positions of a sequence.
     pub n_ctx: usize,
-    /// Sequences that can be held at once.
+    /// Number of sequences.
     pub n_sequences: usize,
-    /// Pages of KV that all sequences share; none gives every sequence its `n_ctx`.
+    /// KV pages shared by all sequences; `None`: enough for `n_ctx` positions of each.
     pub n_pages: Option<usize>,
-    /// Tokens of one forward pass.
+    /// Maximum tokens of a forward pass.
     pub n_batch: usize,
-    /// Rows of logits of one forward pass.
+    /// Maximum rows of logits of a forward pass.
     pub n_outputs: usize,
     /// Element type of cached keys and values.
     pub kv_dtype: KvDType,
@@ -41,38 +56,40 @@ impl StateOptions {
     }
 }
 
-/// Everything of a model that changes.
+/// KV cache and activations of a model, for each pipeline stage.
 #[derive(Debug)]
 pub struct State<D: Devices> {
     options: StateOptions,
-    /// Of the first layers, where they have a device of their own.
-    pub(crate) lower: Option<Part<D::Lower>>,
-    /// Holds the same positions in the same pages.
-    pub(crate) upper: Part<D::Upper>,
-    /// `[T, D]`: the residual stream between the two.
-    pub(crate) between: Vec<f32>,
+    /// None if the model is on one device.
+    pub(crate) first: Option<StageState<D::First>>,
+    /// Its sequences have the lengths and page ids of the first stage's.
+    pub(crate) second: StageState<D::Second>,
+    /// `[T, D]`: host copy of the residual stream on its way from the first stage to the second.
+    pub(crate) hidden_states: Vec<f32>,
 }
 
-/// What changes of a stretch of a model.
+/// State of one pipeline stage.
 #[derive(Debug)]
-pub(crate) struct Part<B: Backend> {
+pub(crate) struct StageState<B: Backend> {
     pub(crate) options: StateOptions,
     pub(crate) kv: KvCache<B>,
     pub(crate) sequences: Vec<Sequence>,
     pub(crate) buffers: Buffers<B>,
     pub(crate) rope: Option<RopeTable>,
     pub(crate) local_rope: Option<RopeTable>,
-    pub(crate) plan: Plan,
+    pub(crate) inputs: BatchInputs,
+    /// Host copy of [`Buffers::top_k`].
+    pub(crate) top_k: Vec<f32>,
 }
 
-/// Activations. `T` is the batch size.
+/// Activations. `T` is `n_batch`, `F` is `d_ff`, `R` the rotated channels of a head.
 #[derive(Debug)]
 pub(crate) struct Buffers<B: Backend> {
     /// `[T, D]`: the residual stream.
     pub(crate) x: B::Buffer,
-    /// `[T, D]`: a branch's normed input, or the result of attention where that is normed.
+    /// `[T, D]`: normed input of attention or the FFN; output of attention before a post-norm.
     pub(crate) h: B::Buffer,
-    /// `[T, D]`: the result of the feed-forward network where that is normed.
+    /// `[T, D]`: output of the FFN before a post-norm.
     pub(crate) result: B::Buffer,
     /// `[T, H*C]`.
     pub(crate) q: B::Buffer,
@@ -82,39 +99,39 @@ pub(crate) struct Buffers<B: Backend> {
     pub(crate) v: B::Buffer,
     /// `[T, H*C]`.
     pub(crate) attn: B::Buffer,
-    /// `[T, F]`; also the router's logits.
+    /// `[T, F]`; logits of the MoE router, `[T, n_experts]`.
     pub(crate) gate: B::Buffer,
     /// `[T, F]`.
     pub(crate) up: B::Buffer,
     /// `[T, F]`.
     pub(crate) hidden: B::Buffer,
-    /// `[n_outputs, D]`.
+    /// `[n_outputs, D]`: rows of `x` whose logits to compute.
     pub(crate) output: B::Buffer,
     /// `[n_outputs, V]`.
     pub(crate) logits: B::Buffer,
-    /// `[n_outputs, 2 * MAX_TOP_K]`: the greatest logits and their tokens.
-    pub(crate) greatest: B::Buffer,
-    /// `[T, R]`.
+    /// `[n_outputs, 2k]`, `k <= MAX_TOP_K`: the top-k logits of a row, then their tokens.
+    pub(crate) top_k: B::Buffer,
+    /// `[T, R]`: `R/2` cosines, then `R/2` sines, of a token's position.
     pub(crate) cos_sin: Option<B::Buffer>,
-    /// `[T, R]`.
+    /// `[T, R]`: the same for sliding-window layers with a RoPE base of their own.
     pub(crate) local_cos_sin: Option<B::Buffer>,
 }
 
-/// Bookkeeping of one pass.
+/// Positions, KV rows and page tables of a batch; drawn at the top of this file.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct BatchInputs {
     pub(crate) pos: Vec<u32>,
-    pub(crate) slots: Vec<KvRow>,
-    pub(crate) rows: Vec<QueryRow>,
-    pub(crate) local_rows: Vec<QueryRow>,
+    pub(crate) kv_rows: Vec<KvRow>,
+    pub(crate) query_rows: Vec<QueryRow>,
+    /// The same for sliding-window layers.
+    pub(crate) local_query_rows: Vec<QueryRow>,
     pub(crate) page_table: Vec<u32>,
-    angles: Vec<f32>,
-    /// What is read of [`Buffers::greatest`].
-    pub(crate) greatest: Vec<f32>,
+    /// Contents of [`Buffers::cos_sin`] or [`Buffers::local_cos_sin`] to upload.
+    cos_sin: Vec<f32>,
 }
 
 impl StateOptions {
-    /// Refuses sizes that no device has.
+    /// Checks that sizes are in `1..=2^24`.
     fn check(&self) -> Result<(), Error> {
         for (option, value) in [
             ("context size", self.n_ctx),
@@ -130,12 +147,12 @@ impl StateOptions {
         Ok(())
     }
 
-    /// Pages of one sequence.
+    /// Pages of a sequence of `n_ctx` positions.
     fn pages_each(&self) -> usize {
         self.n_ctx.div_ceil(PAGE_LEN)
     }
 
-    /// Keys and values of `n_layers` layers.
+    /// Shape of the KV pool of `n_layers` layers.
     pub(crate) fn kv_shape(&self, config: &Config, n_layers: usize) -> KvShape {
         KvShape {
             n_layers,
@@ -151,42 +168,44 @@ impl<D: Devices> State<D> {
     pub(crate) fn new(
         devices: &D,
         config: &Config,
-        (lower, upper): (Option<&Weights<D::Lower>>, &Weights<D::Upper>),
+        (first, second): (Option<&Weights<D::First>>, &Weights<D::Second>),
         options: StateOptions,
     ) -> Result<Self, Error> {
         options.check()?;
-        let lower = match devices.lower().zip(lower) {
-            Some(((backend, _), weights)) => Some(Part::new(backend, config, weights, options)?),
+        let first = match devices.first().zip(first) {
+            Some(((backend, _), weights)) => {
+                Some(StageState::new(backend, config, weights, options)?)
+            }
             None => None,
         };
-        let n_between = if lower.is_some() { options.n_batch * config.d_model } else { 0 };
+        let n_hidden = if first.is_some() { options.n_batch * config.d_model } else { 0 };
         Ok(Self {
             options,
-            lower,
-            upper: Part::new(devices.upper(), config, upper, options)?,
-            between: vec![0.0; n_between],
+            first,
+            second: StageState::new(devices.second(), config, second, options)?,
+            hidden_states: vec![0.0; n_hidden],
         })
     }
 
-    /// The sizes it was made with.
+    /// Sizes of the state.
     #[must_use]
     pub fn options(&self) -> StateOptions {
         self.options
     }
 
-    /// Positions that sequence `index` holds.
+    /// Cached positions of sequence `index`.
     ///
     /// # Panics
     /// If there is no such sequence.
     #[must_use]
     pub fn len(&self, index: usize) -> usize {
-        self.upper.sequences[index].len()
+        self.second.sequences[index].len()
     }
 
-    /// Whether no sequence holds anything.
+    /// Whether every sequence is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.upper.sequences.iter().all(Sequence::is_empty)
+        self.second.sequences.iter().all(Sequence::is_empty)
     }
 
     /// Drops the positions of sequence `index` from `len` on.
@@ -194,24 +213,24 @@ impl<D: Devices> State<D> {
     /// # Panics
     /// If there is no such sequence.
     pub fn truncate(&mut self, index: usize, len: usize) {
-        if let Some(lower) = &mut self.lower {
-            lower.truncate(index, len);
+        if let Some(first) = &mut self.first {
+            first.truncate(index, len);
         }
-        self.upper.truncate(index, len);
+        self.second.truncate(index, len);
     }
 
-    /// Makes sequence `to` continue where `from` stands; they share pages until one writes.
+    /// Makes sequence `to` a copy of `from`; they share pages until one of them writes.
     ///
     /// # Panics
     /// If they are the same or there is no such sequence.
     pub fn fork(&mut self, from: usize, to: usize) {
-        if let Some(lower) = &mut self.lower {
-            lower.fork(from, to);
+        if let Some(first) = &mut self.first {
+            first.fork(from, to);
         }
-        self.upper.fork(from, to);
+        self.second.fork(from, to);
     }
 
-    /// Appends what page `index` of a sequence holds in every layer to `out`; the bytes are those of a single device.
+    /// Appends page `index` of a sequence, all layers in order, to `out`; the bytes do not depend on the split.
     pub(crate) async fn read_page(
         &self,
         devices: &D,
@@ -219,15 +238,16 @@ impl<D: Devices> State<D> {
         index: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        if let Some(((backend, _), part)) = devices.lower().zip(self.lower.as_ref()) {
-            let page = part.sequences[sequence].pages()[index];
-            backend.kv_read_page(part.kv.pool(), page, out).await?;
+        if let Some(((backend, _), stage)) = devices.first().zip(self.first.as_ref()) {
+            let page = stage.sequences[sequence].pages()[index];
+            backend.kv_read_page(stage.kv.pool(), page, out).await?;
         }
-        let page = self.upper.sequences[sequence].pages()[index];
-        Ok(devices.upper().kv_read_page(self.upper.kv.pool(), page, out).await?)
+        let page = self.second.sequences[sequence].pages()[index];
+        Ok(devices.second().kv_read_page(self.second.kv.pool(), page, out).await?)
     }
 
-    /// Makes an empty sequence hold `n` positions of such pages; it stays empty on an error.
+    /// Loads `n` positions into an empty sequence from pages of [`read_page`](Self::read_page). It stays empty on an
+    /// error.
     pub(crate) fn restore(
         &mut self,
         devices: &D,
@@ -236,19 +256,19 @@ impl<D: Devices> State<D> {
         pages: &[&[u8]],
     ) -> Result<(), Error> {
         let layers = |shape: KvShape| shape.n_layers;
-        let n_upper = layers(self.upper.kv.shape());
-        let n_lower = self.lower.as_ref().map_or(0, |lower| layers(lower.kv.shape()));
-        let lower_part = |page: &&'_ [u8]| page.len() / (n_lower + n_upper) * n_lower;
-        let restored = match devices.lower().zip(self.lower.as_mut()) {
-            Some(((backend, _), part)) => {
-                let pages = pages.iter().map(|page| &page[..lower_part(page)]);
-                part.restore(backend, sequence, n, pages)
+        let n_second = layers(self.second.kv.shape());
+        let n_first = self.first.as_ref().map_or(0, |first| layers(first.kv.shape()));
+        let first_bytes = |page: &&'_ [u8]| page.len() / (n_first + n_second) * n_first;
+        let restored = match devices.first().zip(self.first.as_mut()) {
+            Some(((backend, _), stage)) => {
+                let pages = pages.iter().map(|page| &page[..first_bytes(page)]);
+                stage.restore(backend, sequence, n, pages)
             }
             None => Ok(()),
         };
-        let pages = pages.iter().map(|page| &page[lower_part(page)..]);
+        let pages = pages.iter().map(|page| &page[first_bytes(page)..]);
         let restored =
-            restored.and_then(|()| self.upper.restore(devices.upper(), sequence, n, pages));
+            restored.and_then(|()| self.second.restore(devices.second(), sequence, n, pages));
         if restored.is_err() {
             self.truncate(sequence, 0);
         }
@@ -256,7 +276,7 @@ impl<D: Devices> State<D> {
     }
 }
 
-impl<B: Backend> Part<B> {
+impl<B: Backend> StageState<B> {
     fn new(
         backend: &B,
         config: &Config,
@@ -266,10 +286,10 @@ impl<B: Backend> Part<B> {
         let StateOptions { n_ctx, n_sequences, n_batch: t, .. } = options;
         let n_outputs = if weights.output.is_some() { options.n_outputs } else { 0 };
         let kv = KvCache::new(backend, options.kv_shape(config, weights.layers.len()))?;
-        let table = |rope: &_| RopeTable::new(rope, &weights.rope_divisors, n_ctx);
+        let table = |rope: &_| RopeTable::new(rope, &weights.rope_freq_factors, n_ctx);
         let rope = config.rope.as_ref().map(table);
         let local_rope = config.local_rope.as_ref().map(table);
-        let angles = |table: &Option<RopeTable>| match table {
+        let alloc_cos_sin = |table: &Option<RopeTable>| match table {
             Some(table) => backend.alloc(t * table.n_rot()).map(Some),
             None => Ok(None),
         };
@@ -289,21 +309,21 @@ impl<B: Backend> Part<B> {
             hidden: backend.alloc(t * d_ff)?,
             output: backend.alloc(n_outputs * config.d_model)?,
             logits: backend.alloc(n_outputs * config.vocab_size)?,
-            greatest: backend.alloc(n_outputs * 2 * MAX_TOP_K)?,
-            cos_sin: angles(&rope)?,
-            local_cos_sin: angles(&local_rope)?,
+            top_k: backend.alloc(n_outputs * 2 * MAX_TOP_K)?,
+            cos_sin: alloc_cos_sin(&rope)?,
+            local_cos_sin: alloc_cos_sin(&local_rope)?,
         };
-        let plan = Plan {
+        let inputs = BatchInputs {
             pos: Vec::with_capacity(t),
-            slots: Vec::with_capacity(t),
-            rows: Vec::with_capacity(t),
-            local_rows: Vec::with_capacity(t),
+            kv_rows: Vec::with_capacity(t),
+            query_rows: Vec::with_capacity(t),
+            local_query_rows: Vec::with_capacity(t),
             page_table: Vec::with_capacity(n_sequences * options.pages_each()),
-            angles: Vec::with_capacity(t * n_rot),
-            greatest: Vec::with_capacity(n_outputs * 2 * MAX_TOP_K),
+            cos_sin: Vec::with_capacity(t * n_rot),
         };
         let sequences = (0..n_sequences).map(|_| Sequence::with_capacity(n_ctx)).collect();
-        Ok(Self { options, kv, sequences, buffers, rope, local_rope, plan })
+        let top_k = Vec::with_capacity(n_outputs * 2 * MAX_TOP_K);
+        Ok(Self { options, kv, sequences, buffers, rope, local_rope, inputs, top_k })
     }
 
     pub(crate) fn truncate(&mut self, index: usize, len: usize) {
@@ -316,12 +336,12 @@ impl<B: Backend> Part<B> {
         self.kv.fork(from, to);
     }
 
-    /// Positions that one sequence can hold while the others hold nothing.
-    pub(crate) fn most_positions(&self) -> usize {
+    /// Maximum positions of one sequence while the others are empty.
+    pub(crate) fn max_positions(&self) -> usize {
         self.options.n_ctx.min(self.kv.shape().n_pages * PAGE_LEN)
     }
 
-    /// Makes sequence `index` longer by `n` positions of which nobody knows what they hold.
+    /// Appends `n` positions with undefined keys and values to sequence `index`.
     pub(crate) fn skip(&mut self, backend: &B, index: usize, n: usize) -> Result<(), Error> {
         let sequence = &mut self.sequences[index];
         self.kv.reserve(backend, sequence, n)?;
@@ -343,54 +363,55 @@ impl<B: Backend> Part<B> {
         Ok(())
     }
 
-    /// Fills the bookkeeping of a pass and takes the pages it needs.
+    /// Reserves the pages of a batch, advances its sequences, fills [`BatchInputs`], and uploads cosines and sines. On
+    /// an error the sequences are as before.
     pub(crate) fn prepare(
         &mut self,
         backend: &B,
         batch: Batch<'_>,
         window: Option<usize>,
     ) -> Result<(), Error> {
-        let Self { options, kv, sequences, plan, .. } = self;
+        let Self { options, kv, sequences, inputs, .. } = self;
         for run in batch.sequences.chunk_by(|a, b| a == b) {
             let tokens = sequences[run[0]].len() + run.len();
             if tokens > options.n_ctx {
                 return Err(Error::ContextFull { tokens, n_ctx: options.n_ctx });
             }
         }
-        plan.pos.clear();
-        plan.slots.clear();
-        plan.rows.clear();
-        plan.local_rows.clear();
-        plan.page_table.clear();
+        inputs.pos.clear();
+        inputs.kv_rows.clear();
+        inputs.query_rows.clear();
+        inputs.local_query_rows.clear();
+        inputs.page_table.clear();
         for run in batch.sequences.chunk_by(|a, b| a == b) {
             let sequence = &mut sequences[run[0]];
             let past = sequence.len();
             if let Err(full) = kv.reserve(backend, sequence, run.len()) {
-                let done = plan.pos.len();
+                let done = inputs.pos.len();
                 for run in batch.sequences[..done].chunk_by(|a, b| a == b) {
                     let sequence = &mut sequences[run[0]];
                     kv.truncate(sequence, sequence.len() - run.len());
                 }
                 return Err(full.into());
             }
-            let first_page = plan.page_table.len() as u32;
-            plan.page_table.extend_from_slice(sequence.pages());
+            let first_page = inputs.page_table.len() as u32;
+            inputs.page_table.extend_from_slice(sequence.pages());
             let n_pages = sequence.pages().len() as u32;
             for pos in past..past + run.len() {
-                plan.pos.push(pos as u32);
-                plan.slots.push(sequence.slot(pos));
+                inputs.pos.push(pos as u32);
+                inputs.kv_rows.push(sequence.slot(pos));
                 let kv_len = pos as u32 + 1;
-                plan.rows.push(QueryRow { first_page, n_pages, kv_start: 0, kv_len });
+                inputs.query_rows.push(QueryRow { first_page, n_pages, kv_start: 0, kv_len });
                 let kv_start = kv_len.saturating_sub(window.map_or(kv_len, |w| w as u32));
-                plan.local_rows.push(QueryRow { first_page, n_pages, kv_start, kv_len });
+                inputs.local_query_rows.push(QueryRow { first_page, n_pages, kv_start, kv_len });
             }
             sequence.advance(run.len());
         }
         let Buffers { cos_sin, local_cos_sin, .. } = &mut self.buffers;
         for (table, buffer) in [(&self.rope, cos_sin), (&self.local_rope, local_cos_sin)] {
             if let (Some(table), Some(buffer)) = (table, buffer) {
-                table.fill(&plan.pos, &mut plan.angles);
-                backend.write(buffer, 0, &plan.angles);
+                table.fill(&inputs.pos, &mut inputs.cos_sin);
+                backend.write(buffer, 0, &inputs.cos_sin);
             }
         }
         Ok(())

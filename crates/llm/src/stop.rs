@@ -1,39 +1,40 @@
-//! Text on its way to the reader, with stop strings cut out before anyone sees them.
+//! Stop strings in streamed text.
 
-/// Holds back text that may become a stop string.
+/// Buffers the end of the text while it is a prefix of a stop string.
 #[derive(Debug)]
 pub(crate) struct StopFilter<'a> {
     stops: &'a [String],
-    held: String,
+    pending: String,
 }
 
 impl<'a> StopFilter<'a> {
     pub(crate) fn new(stops: &'a [String]) -> Self {
-        Self { stops, held: String::new() }
+        Self { stops, pending: String::new() }
     }
 
-    /// Takes more text; returns what can be shown, and whether a stop string came. The text from
+    /// Appends text; returns the text to emit, and whether a stop string was found. The text from
     /// the stop string on is dropped.
     pub(crate) fn push(&mut self, text: &str) -> (String, bool) {
-        self.held.push_str(text);
-        let found = self.stops.iter().filter(|s| !s.is_empty()).filter_map(|s| self.held.find(s));
+        self.pending.push_str(text);
+        let found =
+            self.stops.iter().filter(|s| !s.is_empty()).filter_map(|s| self.pending.find(s));
         if let Some(at) = found.min() {
-            let shown = self.held[..at].to_owned();
-            self.held.clear();
+            let shown = self.pending[..at].to_owned();
+            self.pending.clear();
             return (shown, true);
         }
-        let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
-        let rest = self.held.split_off(self.held.len() - keep);
-        (std::mem::replace(&mut self.held, rest), false)
+        let keep = self.stops.iter().map(|stop| overlap(&self.pending, stop)).max().unwrap_or(0);
+        let rest = self.pending.split_off(self.pending.len() - keep);
+        (std::mem::replace(&mut self.pending, rest), false)
     }
 
-    /// What was held back, once no more text comes.
+    /// Returns the buffered text at the end of generation.
     pub(crate) fn finish(&mut self) -> String {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.pending)
     }
 }
 
-/// Bytes at the end of `text` that are the start of `stop`.
+/// Length of the longest proper prefix of `stop` that `text` ends with.
 fn overlap(text: &str, stop: &str) -> usize {
     let starts = stop.char_indices().map(|(i, _)| i).skip(1);
     starts.filter(|&n| text.ends_with(&stop[..n])).last().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! A file's tokenizer and chat template.
+//! Tokenizer and chat template of a model file.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use stonechat_text::{ChatTemplate, GgmlVocabulary, Tokenizer};
 
 use crate::Error;
 
-/// The tokenizer of a GGUF file or a Hugging Face folder; the weights are not touched.
+/// Reads the tokenizer of a GGUF file or a Hugging Face folder, without its weights.
 ///
 /// # Errors
-/// If the file has none or it cannot be read.
+/// If the file has no tokenizer, or an unsupported or damaged one.
 pub fn tokenizer(file: &ModelFile) -> Result<Tokenizer, Error> {
     if file.format() == Format::Gguf {
         return Ok(Tokenizer::from_ggml(vocabulary(file.metadata())?)?);
@@ -23,7 +23,7 @@ pub fn tokenizer(file: &ModelFile) -> Result<Tokenizer, Error> {
     Ok(Tokenizer::from_hf_json(json)?.with_roles(bos, &ends))
 }
 
-/// BOS and the end tokens of a Hugging Face folder, which `tokenizer.json` does not name.
+/// BOS and end tokens of a Hugging Face folder; `tokenizer.json` does not name them.
 fn roles(file: &ModelFile) -> (Option<u32>, Vec<u32>) {
     let (mut bos, mut ends) = (None, Vec::new());
     for name in ["generation_config.json", "config.json"] {
@@ -43,7 +43,7 @@ fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary<'_>, Error> {
     let has = |name: &str| metadata.get(&key(name)).is_some();
     let id = |name: &str| {
         let name = format!("{name}_token_id");
-        // Some converters write -1 for a token that is not there.
+        // Some converters write -1 for a missing token.
         Ok::<_, Error>(if has(&name) { metadata.u32(&key(&name)).ok() } else { None })
     };
     let flag = |name: &str| match has(name) {
@@ -73,7 +73,7 @@ fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary<'_>, Error> {
         eot: id("eot")?,
         eom: id("eom")?,
         unk: id("unknown")?,
-        // The misspelling is GGUF's own older key.
+        // `seperator` is GGUF's older key.
         sep: id("seperator")?.or(id("separator")?),
         pad: id("padding")?,
         cls: id("cls")?,
@@ -101,7 +101,7 @@ fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary<'_>, Error> {
     })
 }
 
-/// The source of the file's chat template.
+/// Jinja source of the file's chat template.
 pub(crate) fn template_source(file: &ModelFile) -> Option<String> {
     if file.format() == Format::Gguf {
         return file.metadata().str("tokenizer.chat_template").ok().map(str::to_owned);
@@ -114,7 +114,7 @@ pub(crate) fn template_source(file: &ModelFile) -> Option<String> {
     json["chat_template"].as_str().map(str::to_owned)
 }
 
-/// Compiles a chat template: `source` is the name of a built-in one or Jinja.
+/// Compiles a chat template; `source` is Jinja or the name of a built-in one.
 pub(crate) fn template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, Error> {
     let name = |id: Option<u32>| {
         let bytes = id.map_or(&[][..], |id| tokenizer.token_piece(id, true));
@@ -127,7 +127,7 @@ pub(crate) fn template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTempla
     Ok(ChatTemplate::new(source, &bos, &eos)?)
 }
 
-/// The vocabulary as grammars see it.
+/// Token table for grammars: control tokens by name, the others by their bytes.
 pub(crate) fn token_table(tokenizer: &Tokenizer, vocab_size: usize) -> Result<TokenTable, Error> {
     let ends: Vec<u32> = tokenizer.ends_of_generation().collect();
     let ids = 0..vocab_size as u32;

@@ -8,38 +8,37 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, Precision, RmsNorm};
 
 use crate::arch::{FeedForward, NormKind, Residual};
-use crate::rope::RopeDivisors;
+use crate::rope::RopeFreqFactors;
 use crate::source::{Source, Tensor};
 use crate::{Config, Error, hugging_face};
 
-/// Which part of a model a device has.
+/// Layers of a pipeline stage, and which ends of the model belong to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stretch {
-    /// The layers.
+pub(crate) struct StageLayers {
     pub(crate) layers: Range<usize>,
-    /// Whether tokens come in here.
+    /// Whether the stage starts with the embedding.
     pub(crate) has_input: bool,
-    /// Whether logits come out here.
+    /// Whether the stage ends with the vocabulary projection.
     pub(crate) has_output: bool,
 }
 
-/// Weights of a stretch of a model.
+/// Weights of a pipeline stage.
 #[derive(Debug)]
 pub(crate) struct Weights<B: Backend> {
     pub(crate) layers: Range<usize>,
-    /// Where the pass begins.
+    /// Embedding, if the stage is the model's start.
     pub(crate) input: Option<Input<B>>,
     pub(crate) blocks: Vec<Block<B>>,
-    /// Where it ends.
+    /// Vocabulary projection, if the stage is the model's end.
     pub(crate) output: Option<Output<B>>,
-    /// `[H]`.
+    /// `[H]`: ALiBi slopes.
     pub(crate) alibi_slopes: Option<B::Buffer>,
-    pub(crate) rope_divisors: RopeDivisors,
-    /// What the device has of them.
+    pub(crate) rope_freq_factors: RopeFreqFactors,
+    /// Bytes on the device, in the types that it stores.
     pub(crate) bytes: u64,
 }
 
-/// From tokens to the residual stream.
+/// Tokens to the residual stream.
 #[derive(Debug)]
 pub(crate) struct Input<B: Backend> {
     /// `[V, D]`.
@@ -47,11 +46,11 @@ pub(crate) struct Input<B: Backend> {
     pub(crate) norm: Option<Norm<B>>,
 }
 
-/// From the residual stream to logits.
+/// Residual stream to logits.
 #[derive(Debug)]
 pub(crate) struct Output<B: Backend> {
     pub(crate) norm: Norm<B>,
-    /// `[V, D]`; none where it is the embedding of this device.
+    /// `[V, D]`; `None` if tied to the embedding of the same stage.
     pub(crate) matrix: Option<B::Matrix>,
     /// `[V]`.
     pub(crate) bias: Option<B::Buffer>,
@@ -70,17 +69,17 @@ pub(crate) struct Block<B: Backend> {
     pub(crate) attn_k_norm: Option<B::Buffer>,
     /// `[H]`.
     pub(crate) attn_sinks: Option<B::Buffer>,
-    /// Where products are rounded, if attention's weights are quantized.
+    /// [`Precision::AsProducts`] if `attn_output` is quantized, else f32.
     pub(crate) attn_precision: Precision,
     pub(crate) attn_output: Linear<B>,
     pub(crate) post_attn_norm: Option<RmsNorm<B>>,
-    /// None where the feed-forward network sees what attention sees.
+    /// `None` if the FFN reads the normed input of attention (parallel residual with one norm).
     pub(crate) ffn_norm: Option<Norm<B>>,
     pub(crate) ffn: Ffn<B>,
     pub(crate) post_ffn_norm: Option<RmsNorm<B>>,
 }
 
-/// Feed-forward network of a layer.
+/// FFN of a layer.
 #[derive(Debug)]
 pub(crate) enum Ffn<B: Backend> {
     Gated { gate: Linear<B>, up: Linear<B>, down: Linear<B> },
@@ -89,16 +88,17 @@ pub(crate) enum Ffn<B: Backend> {
 }
 
 impl<B: Backend> Weights<B> {
-    /// Loads and checks every tensor of `stretch`; `step` is told of each layer and each end.
+    /// Loads the tensors of `stage` and checks their shapes. Calls `step` after each layer, the embedding and the
+    /// output.
     pub(crate) fn load(
         backend: &B,
         (file, source): (&ModelFile, &Source<'_>),
         config: &Config,
-        stretch: Stretch,
+        stage: StageLayers,
         step: &mut dyn FnMut(),
     ) -> Result<Self, Error> {
         let loader = Loader { backend, source, config, bytes: Cell::new(0) };
-        let Stretch { layers, has_input, has_output } = stretch;
+        let StageLayers { layers, has_input, has_output } = stage;
         let input = has_input.then(|| loader.input().inspect(|_| step())).transpose()?;
         let block = |i| loader.block(&format!("blk.{i}")).inspect(|_| step());
         let blocks = layers.clone().map(block).collect::<Result<_, _>>()?;
@@ -112,14 +112,14 @@ impl<B: Backend> Weights<B> {
                 Some(slopes) => Some(loader.upload(&slopes)?),
                 None => None,
             },
-            rope_divisors: RopeDivisors {
-                always: loader.divisors("rope_freqs.weight")?,
-                short: match hugging_face::divisors(file, "short_factor") {
-                    None => loader.divisors("rope_factors_short.weight")?,
+            rope_freq_factors: RopeFreqFactors {
+                always: loader.freq_factors("rope_freqs.weight")?,
+                short: match hugging_face::freq_factors(file, "short_factor") {
+                    None => loader.freq_factors("rope_factors_short.weight")?,
                     found => found,
                 },
-                long: match hugging_face::divisors(file, "long_factor") {
-                    None => loader.divisors("rope_factors_long.weight")?,
+                long: match hugging_face::freq_factors(file, "long_factor") {
+                    None => loader.freq_factors("rope_factors_long.weight")?,
                     found => found,
                 },
             },
@@ -132,7 +132,7 @@ struct Loader<'a, B: Backend> {
     backend: &'a B,
     source: &'a Source<'a>,
     config: &'a Config,
-    /// What the device has so far.
+    /// Bytes uploaded so far.
     bytes: Cell<u64>,
 }
 
@@ -154,7 +154,7 @@ impl<B: Backend> Loader<'_, B> {
                 None if has_input => None,
                 None => Some(self.token_embd()?),
             },
-            bias: self.vector_if_there("output.bias", vocab)?,
+            bias: self.optional_vector("output.bias", vocab)?,
         })
     }
 
@@ -176,7 +176,7 @@ impl<B: Backend> Loader<'_, B> {
             let norm = || self.rms_norm(&format!("{name}.{part}"));
             arch.post_norms.then(norm).transpose()
         };
-        // Falcon's second norm is attention's; the first is then the feed-forward network's.
+        // Falcon: `attn_norm_2` is the norm of attention, `attn_norm` that of the FFN.
         let second = format!("{name}.attn_norm_2");
         let has_second = self.source.find(&format!("{second}.weight"))?.is_some();
         let first = format!("{name}.attn_norm");
@@ -211,7 +211,7 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    /// Query, key and value projections, stored apart or as rows of one matrix.
+    /// Query, key and value projections, from three tensors or from one fused `attn_qkv`.
     fn attention_inputs(&self, name: &str, widths: [usize; 3]) -> Result<[Linear<B>; 3], Error> {
         let d = self.config.d_model;
         if self.source.find(&format!("{name}.attn_qkv.weight"))?.is_some() {
@@ -244,7 +244,7 @@ impl<B: Backend> Loader<'_, B> {
                 down,
             });
         }
-        // Phi 3 stores the gate as the first rows of `ffn_up`.
+        // Phi 3: `ffn_up` is `[2F, D]`, the gate in its first `F` rows.
         let mut parts = self.fused(&format!("{name}.ffn_up"), &[f, f], d)?.into_iter();
         match (parts.next(), parts.next()) {
             (Some(gate), Some(up)) => Ok(Ffn::Gated { gate, up, down }),
@@ -292,7 +292,7 @@ impl<B: Backend> Loader<'_, B> {
             NormKind::Rms => Norm::Rms(self.rms_norm(name)?),
             NormKind::Layer => Norm::Layer(LayerNorm {
                 weight: self.vector(&format!("{name}.weight"), config.d_model)?,
-                bias: self.vector_if_there(&format!("{name}.bias"), config.d_model)?,
+                bias: self.optional_vector(&format!("{name}.bias"), config.d_model)?,
                 eps: config.norm_eps,
             }),
         })
@@ -303,13 +303,13 @@ impl<B: Backend> Loader<'_, B> {
         Ok(RmsNorm { weight, eps: self.config.norm_eps })
     }
 
-    /// A matrix `[rows, cols]` with the bias that the file may have.
+    /// Matrix `[rows, cols]` with its bias `[rows]`, if the file has one.
     fn linear(&self, name: &str, rows: usize, cols: usize) -> Result<Linear<B>, Error> {
         let weight = self.matrix(&format!("{name}.weight"), rows, cols)?;
-        Ok(Linear { weight, bias: self.vector_if_there(&format!("{name}.bias"), rows)? })
+        Ok(Linear { weight, bias: self.optional_vector(&format!("{name}.bias"), rows)? })
     }
 
-    /// Matrices that are stored as rows of one, in this order.
+    /// Matrices `[width, cols]` of a fused tensor `[sum(widths), cols]`, in order of its rows, with their biases.
     fn fused(&self, name: &str, widths: &[usize], cols: usize) -> Result<Vec<Linear<B>>, Error> {
         let total = widths.iter().sum();
         let tensor = self.checked(&format!("{name}.weight"), &[total, cols])?;
@@ -344,7 +344,7 @@ impl<B: Backend> Loader<'_, B> {
         self.upload_rows(tensor, 0, rows, cols)
     }
 
-    /// Rows `from .. from + rows` of a tensor whose shape was checked.
+    /// Uploads rows `from .. from + rows` of a tensor whose shape was checked.
     fn upload_rows(
         &self,
         tensor: &Tensor,
@@ -368,15 +368,15 @@ impl<B: Backend> Loader<'_, B> {
         self.upload(&self.checked(name, &[len])?.to_f32()?)
     }
 
-    fn vector_if_there(&self, name: &str, len: usize) -> Result<Option<B::Buffer>, Error> {
+    fn optional_vector(&self, name: &str, len: usize) -> Result<Option<B::Buffer>, Error> {
         match self.source.find(name)? {
             Some(_) => self.vector(name, len).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Divisors of the rotary frequencies, if the file has them.
-    fn divisors(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
+    /// RoPE frequency factors `[R/2]`, if the file has them.
+    fn freq_factors(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
         let (Some(rope), Some(tensor)) = (self.config.rope, self.source.find(name)?) else {
             return Ok(None);
         };
@@ -402,7 +402,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 }
 
-/// Refuses a tensor of another shape, or with fewer bytes than its shape needs.
+/// Checks the shape of a tensor, and that its bytes are those of the shape.
 fn check(tensor: &Tensor, expected: &[usize]) -> Result<(), Error> {
     let stored = tensor.dtype.bytes_for(expected.iter().product());
     if tensor.shape == expected && stored == Some(tensor.bytes.len()) {

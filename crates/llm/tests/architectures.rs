@@ -34,16 +34,16 @@ const GOLDEN: [&str; 19] = [
     "qwen3moe",
 ];
 
-/// References of models that are also there as a Hugging Face folder.
+/// Models that are also stored as a Hugging Face folder.
 const FOLDERS: [&str; 7] =
     ["gemma3", "llama", "phi3-long", "phi3-short", "qwen2", "qwen3", "qwen3moe"];
 
 const N_SEQUENCES: usize = 3;
 
-/// How far the f64 oracle may be from a reference of 6 digits or from itself.
+/// Relative error limit of the f64 oracle: against references of 6 digits, and against itself.
 const ORACLE_LIMIT: f32 = 1e-5;
 
-/// What `llm.py` wrote.
+/// References of `llm.py`.
 #[derive(Deserialize)]
 struct Golden {
     model: String,
@@ -68,9 +68,9 @@ impl Golden {
         load(devices, &self.model)
     }
 
-    /// How far the CPU may be from exact sums, relative to the largest logit. Where weights are
-    /// MXFP4 it rounds activations to 8 bits, which this model amplifies: llama.cpp's own logits
-    /// are up to 0.07 from the reference (`llm_check.py` prints the difference).
+    /// Error limit of the CPU, relative to the largest logit. MXFP4 weights are multiplied by
+    /// activations rounded to 8 bits, which this model amplifies: llama.cpp's own logits are up to
+    /// 0.07 from the reference (`llm_check.py` prints the difference).
     fn limit(&self) -> f32 {
         if self.model == "gpt-oss.gguf" { 8e-2 } else { 1e-4 }
     }
@@ -94,7 +94,7 @@ fn state<D: Devices>(model: &Model<D>, golden: &Golden) -> State<D> {
     model.state(options).unwrap()
 }
 
-/// Continues `sequence` by `tokens`; the logits of the rows `outputs`.
+/// Runs `tokens` as the continuation of `sequence`; returns the logits of the rows `outputs`.
 fn run<D: Devices>(
     model: &Model<D>,
     state: &mut State<D>,
@@ -120,8 +120,7 @@ fn run_batch<D: Devices>(
     (0..batch.outputs.len()).map(read).collect()
 }
 
-/// Fails with the place of the largest difference if that exceeds `limit` times the largest
-/// expected logit.
+/// Compares logits; the error limit is `limit` times the largest expected logit. Reports the largest difference.
 fn close(got: &[Vec<f32>], expected: &[Vec<f32>], limit: f32) -> Result<(), String> {
     assert_eq!(got.len(), expected.len(), "rows of logits");
     let scale = expected.iter().flatten().fold(0.0f32, |m, v| m.max(v.abs()));
@@ -144,7 +143,7 @@ fn close(got: &[Vec<f32>], expected: &[Vec<f32>], limit: f32) -> Result<(), Stri
     Err(format!("relative difference {:.1e}, {}", worst.0, worst.1))
 }
 
-/// Runs `check` on all of `names` before it fails, so that one report names everything.
+/// Runs `check` on each of `names` and reports all failures together.
 #[track_caller]
 fn check_all(names: &[&str], check: impl Fn(&Golden) -> Result<(), String>) {
     let failed: Vec<String> = names
@@ -162,13 +161,12 @@ fn cpu() -> Cpu {
     Cpu::new(2).unwrap()
 }
 
-/// The CPU with weights that stay in the file's map.
-fn in_place() -> Cpu {
+/// The CPU with memory-mapped weights.
+fn mapped() -> Cpu {
     cpu().with_repack(Repack::Off)
 }
 
-/// Checks a property on the f64 oracle, where only rounding to f32 logits is forgiven, and on the
-/// CPU.
+/// Checks a property on the f64 oracle, within rounding to f32 logits, and on the CPU.
 macro_rules! holds_everywhere {
     ($property:ident) => {
         check_all(&GOLDEN, |golden| {
@@ -201,7 +199,7 @@ fn the_cpu_computes_the_references() {
 #[test]
 fn greedy_continuations_equal_the_references() {
     check_all(&GOLDEN, |golden| {
-        for backend in [cpu(), in_place()] {
+        for backend in [cpu(), mapped()] {
             let model = golden.model(backend)?;
             let mut state = state(&model, golden);
             let mut logits = run(&model, &mut state, 0, &golden.tokens, &[golden.tokens.len() - 1]);
@@ -221,9 +219,9 @@ fn greedy_continuations_equal_the_references() {
 }
 
 #[test]
-fn weights_in_place_are_neither_copied_nor_rearranged() {
+fn mapped_weights_are_neither_copied_nor_repacked() {
     check_all(&GOLDEN, |golden| {
-        let model = golden.model(in_place())?;
+        let model = golden.model(mapped())?;
         let cost = model.load_stats();
         let file = ModelFile::open(folder().join(&golden.model)).unwrap();
         // Vectors, norms and the like, are the rest.
@@ -231,7 +229,7 @@ fn weights_in_place_are_neither_copied_nor_rearranged() {
         if cost.mapped_bytes * 10 < all as u64 * 8 || cost.copied_bytes + cost.repacked_bytes > 0 {
             return Err(format!("{cost:?} of {all} bytes"));
         }
-        // The model reads from the map of a file that nobody else has open.
+        // The model holds the last reference to the memory map.
         drop(file);
         let mut state = state(&model, golden);
         let got = run(&model, &mut state, 0, &golden.tokens, &golden.positions);
@@ -240,13 +238,13 @@ fn weights_in_place_are_neither_copied_nor_rearranged() {
 }
 
 #[test]
-fn quantized_weights_in_place_are_close_to_rearranged_ones() {
+fn quantized_mapped_weights_are_close_to_repacked_ones() {
     let path = std::env::temp_dir().join(format!("stonechat-in-place-{}.gguf", std::process::id()));
     for dtype in [DType::Q8_0, DType::Q4_0] {
         let golden = Golden::read("llama");
         let file = ModelFile::open(folder().join(&golden.model)).unwrap();
         quantize(&file, &path, dtype, |_| ()).unwrap();
-        let [panels, rows] = [cpu(), in_place()].map(|backend| {
+        let [panels, rows] = [cpu(), mapped()].map(|backend| {
             let model = Model::load(backend, &ModelFile::open(&path).unwrap(), |_| {}).unwrap();
             let mut state = state(&model, &golden);
             // One token at a time: integers in both.
@@ -350,7 +348,7 @@ fn a_truncated_sequence_and_its_fork_do_not_disturb_each_other() {
     holds_everywhere!(truncate_and_fork);
 }
 
-/// Logits of prompts of two sequences in one batch, and of what follows a truncation and a fork.
+/// Logits of two prompts in one batch, then of one token of each sequence after a truncation and a fork.
 fn story<D: Devices>(model: &Model<D>, golden: &Golden) -> Vec<Vec<f32>> {
     let mut state = state(model, golden);
     let (a, b) = (&golden.tokens[..], &golden.tokens[3..20]);
@@ -374,16 +372,16 @@ fn a_model_split_anywhere_computes_the_same() {
         let expected = story(&whole, golden);
         let options = StateOptions::new(golden.n_ctx);
         let all = &whole.placements(&options)[0];
-        for n_lower in 0..=whole.config().n_layers {
-            let split = golden.model(Split::new(cpu(), cpu(), n_lower))?;
+        for n_first in 0..=whole.config().n_layers {
+            let split = golden.model(Split::new(cpu(), cpu(), n_first))?;
             if story(&split, golden) != expected {
-                return Err(format!("other logits with the first {n_lower} layers apart"));
+                return Err(format!("other logits with the first {n_first} layers apart"));
             }
-            let [lower, upper] = &split.placements(&options)[..] else { unreachable!("two") };
-            assert_eq!((lower.layers.end, upper.layers.start), (n_lower, n_lower));
-            assert_eq!(lower.kv_bytes + upper.kv_bytes, all.kv_bytes);
-            // Each has its own slopes of positions, and a tied embedding is on both sides.
-            let twice = lower.weight_bytes + upper.weight_bytes - all.weight_bytes;
+            let [first, second] = &split.placements(&options)[..] else { unreachable!("two") };
+            assert_eq!((first.layers.end, second.layers.start), (n_first, n_first));
+            assert_eq!(first.kv_bytes + second.kv_bytes, all.kv_bytes);
+            // Each stage has its own ALiBi slopes, and a tied embedding is in both.
+            let twice = first.weight_bytes + second.weight_bytes - all.weight_bytes;
             let file = ModelFile::open(folder().join(&golden.model)).unwrap();
             let bytes = |name| file.tensor(name).map_or(0, |tensor| tensor.data.len());
             let tied = bytes("output.weight") == 0;
@@ -412,7 +410,7 @@ fn there_are_no_more_layers_to_split_than_the_model_has() {
     let error = Model::load(Split::new(cpu(), cpu(), n_layers + 1), &file, |_| {}).unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("layers of the lower device: expected 0 to {n_layers}, got {}", n_layers + 1)
+        format!("layers of the first device: expected 0 to {n_layers}, got {}", n_layers + 1)
     );
 }
 
@@ -461,7 +459,7 @@ fn a_hugging_face_folder_equals_its_gguf() {
         let expected = run(&gguf, &mut a, 0, &golden.tokens, &golden.positions);
         let got = run(&folder, &mut b, 0, &golden.tokens, &golden.positions);
         close(&got, &expected, 1e-6)?;
-        let folder = load(in_place(), &name)?;
+        let folder = load(mapped(), &name)?;
         let got = run(&folder, &mut state(&folder, golden), 0, &golden.tokens, &golden.positions);
         close(&got, &expected, golden.limit())
     });
@@ -489,7 +487,7 @@ fn tensors_are_those_of_the_architecture() {
     assert_eq!(error(&|name| Some(name.to_owned())), "");
     let without = |name: &str| (name != "blk.0.ffn_up.weight").then(|| name.to_owned());
     assert_eq!(error(&without), "tensor `blk.0.ffn_up.weight` is missing");
-    // Such a factor comes with NVFP4 weights of some converters.
+    // Some converters store NVFP4 weights with such a factor.
     let unknown = |name: &str| {
         Some(if name == "output.weight" { "output.scale".to_owned() } else { name.to_owned() })
     };

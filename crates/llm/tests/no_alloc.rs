@@ -14,7 +14,7 @@ use stonechat_testkit::CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Every kind of layer: dense, windowed, parallel, with experts, with biases for positions.
+/// Every kind of layer: dense, sliding-window, parallel, MoE, ALiBi.
 const MODELS: [&str; 8] =
     ["llama", "qwen3", "gemma3", "phi2", "phi3", "gpt-oss", "falcon-40b", "bloom"];
 
@@ -30,7 +30,7 @@ fn a_decode_step_allocates_nothing() {
     }
 }
 
-/// The result of a future that does not wait; a waker, which others allocate, is not needed.
+/// Polls a future that is ready at once, without the waker that executors allocate.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -38,8 +38,8 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// The fewest allocations of a round of steps: threads make their scratch when they first take
-/// part, which on a busy machine may be late.
+/// Minimum allocations of a round of steps: a thread allocates its scratch when it first takes
+/// part, which may be late on a busy machine.
 fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
     let file = ModelFile::open(folder.join(format!("{name}.gguf"))).unwrap();
@@ -50,7 +50,7 @@ fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
     let mut sampler =
         Sampler::new(&SamplingOptions::default(), vocab_size, DryBreakers::default()).unwrap();
     let mut logits = vec![0.0; vocab_size];
-    let mut greatest = Vec::new();
+    let mut top_k = Vec::new();
     let prompt: Vec<u32> = (0..40).collect();
     let batch = Batch { tokens: &prompt, sequences: &[0; 40], outputs: &[39] };
     ready(model.forward(&mut state, batch)).unwrap();
@@ -63,9 +63,9 @@ fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
             ready(model.read_logits(&state, 0, &mut logits)).unwrap();
             token = sampler.sample(&logits);
             sampler.accept(token);
-            let k = model.max_greatest().min(40);
+            let k = model.max_top_k().min(40);
             if k > 0 {
-                ready(model.read_top_k(&mut state, 1, k, &mut greatest)).unwrap();
+                ready(model.read_top_k(&mut state, 1, k, &mut top_k)).unwrap();
             }
         }
         ALLOCATOR.count() - before

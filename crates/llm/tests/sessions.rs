@@ -1,4 +1,4 @@
-//! Sessions over a tiny model: what is kept, what ends a text, what a file brings back.
+//! Sessions over a tiny model: cached prefix, ends of texts, prompt cache, beams, guidance, grammar, perplexity.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ops::ControlFlow;
@@ -19,7 +19,7 @@ fn model() -> Model<Cpu> {
     load(Cpu::new(1).unwrap())
 }
 
-/// The same model with its first layer apart.
+/// The same model as a pipeline of two stages.
 fn split_model() -> Model<Split<Cpu, Cpu>> {
     load(Split::new(Cpu::new(1).unwrap(), Cpu::new(1).unwrap(), 1))
 }
@@ -53,7 +53,7 @@ fn generate<D: Devices>(
 }
 
 #[test]
-fn the_held_prefix_is_not_run_again_and_changes_nothing() {
+fn the_cached_prefix_is_not_run_again_and_changes_nothing() {
     let model = model();
     let mut session = Session::new(&model, options(128, 1)).unwrap();
     let first = generate(&mut session, &PROMPT, &greedy(8));
@@ -84,7 +84,7 @@ fn draws_repeat_with_their_seed() {
 }
 
 #[test]
-fn the_greatest_logits_draw_what_all_do() {
+fn the_top_k_logits_give_the_tokens_that_all_logits_give() {
     let model = model();
     let mut session = Session::new(&model, options(128, 1)).unwrap();
     for temperature in [0.0, 0.8, 3.0] {
@@ -156,7 +156,7 @@ fn a_full_context_ends_the_text_or_shifts() {
     assert_eq!((shifted.finish, shifted.tokens.len()), (Finish::Length, 64));
     assert_eq!(shifted.tokens[..stopped.tokens.len()], stopped.tokens);
     assert_eq!(session.tokens()[..2], PROMPT[..2]);
-    // What is held after a shift is what a fresh session makes of the same tokens.
+    // The cache after a shift equals that of a fresh session with the same tokens.
     let held = session.tokens().to_vec();
     let next = generate(&mut session, &held, &greedy(1)).tokens;
     let mut fresh = Session::new(&model, options(20, 1)).unwrap();
@@ -231,7 +231,7 @@ fn a_split_session_is_the_same_session() {
         let got = generate(&mut b, &prefix, &guided);
         assert_eq!((got.tokens, got.cached_tokens), (expected.tokens, expected.cached_tokens));
 
-        // What either saves, the other goes on from.
+        // Each restores the file of the other.
         block_on(a.save(&path)).unwrap();
         let saved = std::fs::read(&path).unwrap();
         b.clear();
@@ -271,7 +271,7 @@ fn one_beam_is_greedy_and_more_find_no_worse_texts() {
         assert!(beams.is_sorted_by(|a, b| a.score >= b.score));
         assert!(beams[0].score >= last - 1e-4, "width {width}: {} {last}", beams[0].score);
         last = beams[0].score;
-        // Each score is that of the text alone.
+        // A beam's score equals that of its text alone.
         for beam in &beams {
             let end = model.tokenizer().ends_of_generation().next().filter(|_| beam.ended);
             let tokens: Vec<u32> = beam.tokens.iter().copied().chain(end).collect();
@@ -286,7 +286,7 @@ fn one_beam_is_greedy_and_more_find_no_worse_texts() {
     ));
 }
 
-/// Log-probability of `tokens` after the prompt, one by one in a session of its own.
+/// Log-probability of `tokens` after the prompt, token by token in a session of its own.
 fn logprob(model: &Model<Cpu>, tokens: &[u32]) -> f32 {
     let mut session = Session::new(model, options(128, 1)).unwrap();
     let mut text = PROMPT.to_vec();
@@ -318,8 +318,11 @@ fn guidance_of_scale_one_changes_nothing_and_more_does() {
     assert!(matches!(error, Err(Error::Option { option: "guidance", .. })), "{error:?}");
 }
 
+#[cfg(feature = "grammar")]
 #[test]
 fn a_grammar_rules_the_text() {
+    use stonechat_llm::GrammarText;
+
     let model = model();
     let mut session = Session::new(&model, options(128, 1)).unwrap();
     let all = model.tokenizer().decode(&(0..64).collect::<Vec<_>>());

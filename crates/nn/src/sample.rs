@@ -18,7 +18,8 @@
 //! | `temperature.rs`, `mirostat.rs`, `adaptive_p.rs` | temperature; feedback on the probability of drawn tokens |
 //! | `entropy.rs`, `logits.rs` | entropy; log-sum-exp and maximum |
 //! | `healing.rs` | [`PrefixConstraint`]: token healing |
-//! | `grammar.rs`, `gbnf.rs` | `Grammar`: constrained decoding by token masks (feature `grammar`) |
+//! | `grammar.rs`, `gbnf.rs` | [`Grammar`]: constrained decoding by token masks (feature `grammar`) |
+//! | `grammar_source.rs`, `no_grammar.rs` | [`GrammarSource`]; the same API without the feature |
 //! | `rng.rs` | [`Rng`]: the seeded generator |
 
 mod adaptive_p;
@@ -31,11 +32,14 @@ mod eta;
 mod gbnf;
 #[cfg(feature = "grammar")]
 mod grammar;
+mod grammar_source;
 mod healing;
 mod kind;
 mod logits;
 mod min_p;
 mod mirostat;
+#[cfg(not(feature = "grammar"))]
+mod no_grammar;
 mod options;
 mod penalties;
 mod rng;
@@ -52,11 +56,14 @@ mod xtc;
 
 pub use breakers::DryBreakers;
 pub use candidates::Candidate;
-#[cfg(feature = "grammar")]
-pub use grammar::{Grammar, GrammarSource, TokenTable, TokenText};
+pub use grammar::{Grammar, TokenTable};
+pub use grammar_source::{GrammarSource, TokenText};
 pub use healing::PrefixConstraint;
 pub use kind::SamplerKind;
 pub use logits::{log_sum_exp, max};
 pub use options::SamplingOptions;
 pub use rng::Rng;
 pub use sampler::Sampler;
+
+#[cfg(not(feature = "grammar"))]
+use no_grammar as grammar;

@@ -8,7 +8,7 @@
 //!
 //! File map: `tokenizer` the public type; `detokenize` streaming; `byte_level` byte-level BPE with
 //! `vocab` ids and bytes, `bpe`, `pretokenize`, and its file formats `hf_json` and
-//! `vocabulary_list`; `hf_tokenizers` every other `tokenizer.json`; `ggml` the vocabularies of GGUF
+//! `vocabulary_list`; `hf_tokenizers` every other `tokenizer.json`, `no_tokenizers` in its place without the feature; `ggml` the vocabularies of GGUF
 //! files; `merge` the merge loop of both; `byte_map` GPT-2's printable form of bytes;
 //! `chat_template` messages to prompts.
 #![forbid(unsafe_code)]
@@ -22,8 +22,11 @@ mod edit_distance;
 mod error;
 mod ggml;
 mod hf_json;
+#[cfg(feature = "tokenizers")]
 mod hf_tokenizers;
 mod merge;
+#[cfg(not(feature = "tokenizers"))]
+mod no_tokenizers;
 mod pretokenize;
 mod tokenizer;
 mod vocab;
@@ -35,3 +38,6 @@ pub use edit_distance::prefix_distances;
 pub use error::{Error, Result};
 pub use ggml::{FimTokens, GgmlVocabulary};
 pub use tokenizer::Tokenizer;
+
+#[cfg(not(feature = "tokenizers"))]
+use no_tokenizers as hf_tokenizers;

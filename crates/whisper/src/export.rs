@@ -6,7 +6,7 @@ use stonechat_audio::LogMel;
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_formats::{
     AtomicFile, GgufWriter, MelFilters, Metadata, ModelFile, TensorInfo, WhisperBinWriter,
-    WhisperHparams,
+    WhisperHparams, ggml_ftype,
 };
 use stonechat_text::Tokenizer;
 
@@ -174,23 +174,10 @@ fn make_uniform(plan: &mut [Planned], wish: Option<DType>) -> Result<u32, Error>
     })
 }
 
-/// whisper.cpp's `ftype` (`enum ggml_ftype`). Not f32: its loader takes such a file, and its
+/// `ftype` of the types that whisper.cpp runs. Not f32: its loader takes such a file, and its
 /// convolution then aborts, because it expects f16 kernels.
 fn ftype(dtype: DType) -> Option<u32> {
-    Some(match dtype {
-        DType::F16 => 1,
-        DType::Q4_0 => 2,
-        DType::Q4_1 => 3,
-        DType::Q8_0 => 7,
-        DType::Q5_0 => 8,
-        DType::Q5_1 => 9,
-        DType::Q2K => 10,
-        DType::Q3K => 11,
-        DType::Q4K => 12,
-        DType::Q5K => 13,
-        DType::Q6K => 14,
-        _ => return None,
-    })
+    if matches!(dtype, DType::F32 | DType::BF16) { None } else { ggml_ftype(dtype) }
 }
 
 /// The tensor's bytes as `dtype`.

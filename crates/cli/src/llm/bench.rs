@@ -215,7 +215,7 @@ fn prefill<D: Devices>(
     }
     // A device may work while the host goes on: a pass is over when its result is there.
     let k = SamplingOptions::default().top_k;
-    if k <= model.max_greatest() {
+    if k <= model.max_top_k() {
         return Ok(pollster::block_on(model.read_top_k(state, 1, k, &mut read.greatest))?);
     }
     read.logits.resize(model.config().vocab_size, 0.0);

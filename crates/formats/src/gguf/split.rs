@@ -66,41 +66,28 @@ pub(crate) fn open_all(opened: ModelFile, path: &Path) -> Result<ModelFile> {
             Some(file) => file,
             None => open_part(&path, this.count)?,
         };
-        Ok((file, Some(path)))
+        Ok((file, path))
     });
     join(parts)
 }
 
-/// The model whose parts are in memory, in order.
-pub(crate) fn join_all(parts: impl Iterator<Item = Result<ModelFile>>) -> Result<ModelFile> {
-    join(parts.map(|part| part.map(|part| (part, None))))
-}
-
-fn join(parts: impl Iterator<Item = Result<(ModelFile, Option<PathBuf>)>>) -> Result<ModelFile> {
+/// Joins as many parts as the first one counts.
+fn join(parts: impl Iterator<Item = Result<(ModelFile, PathBuf)>>) -> Result<ModelFile> {
     let mut whole: Option<(ModelFile, Part)> = None;
-    let mut n_parts = 0;
     for (no, next) in parts.enumerate() {
         let (file, path) = next?;
         let first = whole.as_ref().map(|(_, first)| *first);
         let checked = check_part(&file, no, first);
-        let in_file = |e: Error| match &path {
-            Some(path) => e.in_file(path),
-            None => e,
-        };
+        let in_file = |e: Error| e.in_file(&path);
         let part = checked.map_err(in_file)?;
         match &mut whole {
             Some((model, _)) => model.append_shard(file).map_err(in_file)?,
             None => whole = Some((file, part)),
         }
-        n_parts += 1;
     }
     let Some((mut model, part)) = whole else {
         return Err(Error::metadata(COUNT, "two or more parts", "none"));
     };
-    if n_parts != part.count {
-        let expected = format!("{} parts", part.count);
-        return Err(Error::metadata(COUNT, expected, n_parts.to_string()));
-    }
     let n_tensors = model.tensors().len();
     if n_tensors != part.n_tensors {
         let expected = format!("{} tensors in all parts", part.n_tensors);

@@ -2,6 +2,7 @@
 
 use stonechat_formats::{
     Array, DType, GgufWriter, MelFilters, Metadata, TensorInfo, WhisperBinWriter, WhisperHparams,
+    ggml_ftype,
 };
 
 /// Bytes that differ from place to place.
@@ -82,7 +83,7 @@ pub(crate) fn whisper_hparams(dtype: DType) -> WhisperHparams {
         n_text_head: 2,
         n_text_layer: 0,
         n_mels: 2,
-        ftype: WhisperHparams::ftype_of(dtype).expect("a type that files have"),
+        ftype: ggml_ftype(dtype).expect("a type that files have"),
     }
 }
 

@@ -11,6 +11,7 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
 use super::gbnf;
+use super::grammar_source::{GrammarSource, TokenText};
 use super::sampler::Sampler;
 use crate::Error;
 
@@ -26,35 +27,9 @@ pub struct TokenTable {
     special: Arc<[(String, u32)]>,
 }
 
-/// Text of a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TokenText<'a> {
-    /// Ordinary text.
-    Bytes(&'a [u8]),
-    /// Name of a special token, like `<think>`: matched only by name.
-    Special(&'a str),
-    /// A token that is never matched.
-    Unused,
-}
-
 /// Optional white space between JSON tokens, as in llama.cpp. Unlimited white space lets a model generate blank lines
 /// forever.
 const JSON_SPACE: &str = " |\n{1,2}[ \t]{0,20}";
-
-/// Source text of a grammar.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GrammarSource {
-    /// llama.cpp's GBNF; the start rule is `root`.
-    Gbnf(String),
-    /// JSON schema; `{}` is any JSON. White space between JSON tokens is nothing, one space, or one or two line feeds and
-    /// at most 20 blanks, unless `whitespace_flexible` or `whitespace_pattern` in the schema's `x-guidance` is set.
-    JsonSchema(String),
-    /// Regular expression for the whole text.
-    Regex(String),
-    /// `llguidance`'s dialect of Lark; the start rule is `start`.
-    Lark(String),
-}
 
 /// Parser state of one text under a grammar.
 ///
@@ -244,15 +219,6 @@ impl Grammar {
 }
 
 impl GrammarSource {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Gbnf(_) => "GBNF",
-            Self::JsonSchema(_) => "JSON schema",
-            Self::Regex(_) => "regular expression",
-            Self::Lark(_) => "Lark",
-        }
-    }
-
     fn text(&self) -> &str {
         match self {
             Self::Gbnf(text) | Self::JsonSchema(text) | Self::Regex(text) | Self::Lark(text) => {
