@@ -339,8 +339,8 @@ impl LiveStream {
         Ok(())
     }
 
-    /// Trims a buffer that reached [`MAX_BUFFER`]: commits all segments but the last, or more if that
-    /// leaves more than the length to trim to.
+    /// Trims a buffer that reached [`MAX_BUFFER`]: commits all segments but the last, and all words
+    /// older than `trim_s` or half of [`MAX_KEPT_S`], whichever is less.
     async fn shorten_buffer<B: Backend>(
         &mut self,
         transcriber: &mut Transcriber<B>,
@@ -396,8 +396,8 @@ impl LiveStream {
             if !copies_prompt(&hypothesis.words, &self.previous_text) {
                 return Ok(hypothesis);
             }
-            // With a short buffer, the model may copy its prompt. Words that were said again are decoded
-            // without a prompt too.
+            // With a short buffer, the model may copy its prompt. Words that are really repeated are
+            // decoded without a prompt too.
             self.previous_text.clear();
         }
         self.decode_with(transcriber, position, &options).await

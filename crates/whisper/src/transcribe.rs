@@ -1,7 +1,7 @@
 //! Entry points: recordings to transcripts.
 //!
-//! Every one leads through `start`: clips, else speech, else the whole recording; with a batch size
-//! cut into chunks.
+//! All of them call `start`, which selects the clips, else the speech, else the whole recording, and
+//! with a batch size cuts it into chunks.
 
 use std::ops::Range;
 

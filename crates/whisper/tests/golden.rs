@@ -15,8 +15,7 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{Backend as _, Cpu, KvDType};
 use stonechat_whisper::{Batch, Model, WINDOW_FRAMES, WINDOW_SAMPLES};
 
-/// Largest relative error of a matrix: `|got - expected|` over the root mean square of what is
-/// expected.
+/// Largest relative error of a matrix: `|got - expected|` over the root mean square of `expected`.
 const MAX_RELATIVE_ERROR: f64 = 1e-3;
 /// Golden values are rounded to six digits.
 const ROUNDING: f64 = 1e-5;
