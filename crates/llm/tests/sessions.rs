@@ -321,8 +321,6 @@ fn guidance_of_scale_one_changes_nothing_and_more_does() {
 #[cfg(feature = "grammar")]
 #[test]
 fn a_grammar_rules_the_text() {
-    use stonechat_llm::GrammarText;
-
     let model = model();
     let mut session = Session::new(&model, options(128, 1)).unwrap();
     let all = model.tokenizer().decode(&(0..64).collect::<Vec<_>>());

@@ -215,6 +215,34 @@ pub struct Attention<'a, B: Backend> {
     pub precision: Precision,
 }
 
+impl<'a, B: Backend> Attention<'a, B> {
+    /// Scaled dot-product attention in f32: scale `1/sqrt(C)`, without soft cap, slopes and sinks.
+    #[must_use]
+    pub fn plain(
+        q: View<'a, B>,
+        kv: &'a B::Kv,
+        layer: usize,
+        n_heads: usize,
+        rows: &'a [QueryRow],
+        page_table: &'a [u32],
+    ) -> Self {
+        let head_dim = q.rows.cols / n_heads;
+        Self {
+            q,
+            kv,
+            layer,
+            n_heads,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            soft_cap: None,
+            slopes: None,
+            sinks: None,
+            rows,
+            page_table,
+            precision: Precision::F32,
+        }
+    }
+}
+
 /// Arguments of [`Backend::embed`].
 #[derive(Debug)]
 pub struct Embed<'a, B: Backend> {

@@ -1,11 +1,15 @@
-//! Loading a model and making the buffers to run it.
+//! Builder of a transcriber.
 
 use stonechat_formats::ModelFile;
 use stonechat_nn::{Backend, KvDType};
 
-use crate::{CancelToken, Error, Model, Options, Transcriber};
+use crate::cancel::CancelToken;
+use crate::error::Error;
+use crate::model::Model;
+use crate::options::Options;
+use crate::transcriber::Transcriber;
 
-/// Makes a [`Transcriber`]; begins with [`Transcriber::builder`].
+/// Builder of a [`Transcriber`]; see [`Transcriber::builder`].
 #[derive(Debug)]
 pub struct TranscriberBuilder<B: Backend> {
     backend: B,
@@ -15,7 +19,7 @@ pub struct TranscriberBuilder<B: Backend> {
 }
 
 impl<B: Backend> Transcriber<B> {
-    /// A transcriber on a device.
+    /// Starts a builder on a device.
     ///
     /// ```no_run
     /// use stonechat_nn::Cpu;
@@ -41,22 +45,22 @@ impl<B: Backend> Transcriber<B> {
 }
 
 impl<B: Backend> TranscriberBuilder<B> {
-    /// The type of cached keys and values; f16 unless said otherwise.
+    /// Sets the type of cached keys and values; default f16.
     #[must_use]
     pub fn kv_dtype(mut self, kv_dtype: KvDType) -> Self {
         self.kv_dtype = kv_dtype;
         self
     }
 
-    /// What runs will ask for: that it fits the model is checked when it is loaded, and the buffers
-    /// are made then. A run with other options is possible and makes its buffers itself.
+    /// Sets the options to check against the model, and to allocate state for, at load time. Runs may
+    /// use other options; larger state is then allocated at their start.
     #[must_use]
     pub fn options(mut self, options: &Options) -> Self {
         self.options = options.clone();
         self
     }
 
-    /// What ends runs early.
+    /// Sets the token that cancels runs.
     #[must_use]
     pub fn cancelled_by(mut self, token: &CancelToken) -> Self {
         self.cancel = token.clone();
@@ -66,16 +70,16 @@ impl<B: Backend> TranscriberBuilder<B> {
     /// Loads the model file or folder at `path`.
     ///
     /// # Errors
-    /// If the file cannot be read, as [`load`](Self::load) otherwise.
+    /// If the file cannot be read; else as [`load`](Self::load).
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Transcriber<B>, Error> {
         self.load(&ModelFile::open(path)?, |_| {})
     }
 
-    /// Loads a model of any supported format; `on_progress` is told the fraction done.
+    /// Loads a model of any supported format; `on_progress` gets the fraction done, 0 to 1.
     ///
     /// # Errors
-    /// If the file is no Whisper model, an option does not fit the model or the device is full.
+    /// If the file is no Whisper model, an option does not fit the model or the device is out of memory.
     pub fn load(
         self,
         file: &ModelFile,
@@ -86,10 +90,10 @@ impl<B: Backend> TranscriberBuilder<B> {
         self.build(model)
     }
 
-    /// Makes the buffers of a model that is loaded already.
+    /// Allocates state for a loaded model.
     ///
     /// # Errors
-    /// If an option does not fit the model or the device is full.
+    /// If an option does not fit the model or the device is out of memory.
     pub fn build(self, model: Model<B>) -> Result<Transcriber<B>, Error> {
         self.options.validate()?;
         let mut transcriber = Transcriber::new(model, self.kv_dtype)?;

@@ -1,27 +1,28 @@
-//! Ending a run early.
+//! Cancellation of runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Ends the runs of the transcribers that know it, from another thread or a signal handler.
+/// Cancels runs from another thread or a signal handler; see
+/// [`Transcriber::cancelled_by`](crate::Transcriber::cancelled_by).
 ///
-/// Clones are the same token; once cancelled, it stays so.
+/// Clones share one state. Cancellation is permanent.
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
 impl CancelToken {
-    /// A token that is not cancelled.
+    /// Creates a token that is not cancelled.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Ends what runs, at its next decoder step, and what begins later.
+    /// Cancels running transcriptions, at their next decoder step, and later ones.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was cancelled.
+    /// Whether the token was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)

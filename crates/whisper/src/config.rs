@@ -2,37 +2,38 @@
 
 use stonechat_formats::{Format, ModelFile};
 
-use crate::Error;
+use crate::error::Error;
 use crate::source::Source;
+use crate::{FRAMES_PER_POSITION, WINDOW_FRAMES};
 
-/// Sizes of a Whisper model; nothing is assumed, everything comes from the file.
+/// Sizes of a Whisper model, read from its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Config {
     /// Mel bands: 80, or 128 since large-v3.
     pub n_mels: usize,
-    /// Encoder positions of one window (1500).
+    /// Encoder positions (20 ms) of one window: 1500.
     pub n_audio_ctx: usize,
-    /// Width of encoder and decoder.
+    /// Width `D` of encoder and decoder.
     pub d_model: usize,
-    /// Heads of the encoder.
+    /// Attention heads of the encoder.
     pub n_audio_heads: usize,
     /// Layers of the encoder.
     pub n_audio_layers: usize,
-    /// Tokens that the decoder can hold (448).
+    /// Context of the decoder in tokens: 448.
     pub n_text_ctx: usize,
-    /// Heads of the decoder.
+    /// Attention heads of the decoder.
     pub n_text_heads: usize,
     /// Layers of the decoder.
     pub n_text_layers: usize,
-    /// Tokens, special ones included.
+    /// Vocabulary size, special tokens included.
     pub vocab_size: usize,
 }
 
 impl Config {
-    /// Checks that the sizes make a model that can run.
+    /// Checks the sizes.
     ///
     /// # Errors
-    /// Names the first entry that is impossible.
+    /// If a size is out of range or does not fit another; names the first such entry.
     pub fn validate(&self) -> Result<(), Error> {
         let bounds = [
             ("n_mels", self.n_mels, 1024),
@@ -59,7 +60,7 @@ impl Config {
                 return Err(Error::Config { key, problem });
             }
         }
-        if self.n_audio_ctx != crate::WINDOW_FRAMES / crate::FRAMES_PER_POSITION {
+        if self.n_audio_ctx != WINDOW_FRAMES / FRAMES_PER_POSITION {
             let problem = format!("must be 1500, got {}", self.n_audio_ctx);
             return Err(Error::Config { key: "n_audio_ctx", problem });
         }
@@ -70,25 +71,25 @@ impl Config {
         Ok(())
     }
 
-    /// Width of one encoder head.
+    /// Width of an encoder head.
     #[must_use]
     pub fn audio_head_dim(&self) -> usize {
         self.d_model / self.n_audio_heads
     }
 
-    /// Width of one decoder head.
+    /// Width of a decoder head.
     #[must_use]
     pub fn text_head_dim(&self) -> usize {
         self.d_model / self.n_text_heads
     }
 
-    /// Most tokens that may be sampled in one window.
+    /// Most new tokens of a window: half of the context.
     #[must_use]
     pub fn max_new_tokens(&self) -> usize {
         self.n_text_ctx / 2
     }
 
-    /// Most tokens of earlier text in a prompt.
+    /// Most tokens of hotwords, earlier text and prefix in a prompt.
     #[must_use]
     pub fn max_prompt_tokens(&self) -> usize {
         self.n_text_ctx / 2 - 1
@@ -96,16 +97,16 @@ impl Config {
 }
 
 impl Config {
-    /// The sizes of the model in `file`.
+    /// Reads the sizes of the model in `file`.
     ///
     /// # Errors
-    /// If it is no Whisper model or leaves a size out.
+    /// If it is no Whisper model or lacks a size.
     pub fn from_file(file: &ModelFile) -> Result<Self, Error> {
         Self::read(&Source::new(file)?)
     }
 
-    /// The sizes that a file states: its metadata, its `config.json`, or the shapes of its tensors
-    /// where the format leaves them out.
+    /// Reads the sizes from the metadata (GGUF, whisper.cpp), the tensor shapes (CTranslate2), or
+    /// `config.json`.
     pub(crate) fn read(source: &Source<'_>) -> Result<Self, Error> {
         let file = source.file();
         let config = if matches!(file.format(), Format::WhisperBin | Format::Gguf) {

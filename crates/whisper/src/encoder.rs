@@ -1,11 +1,19 @@
-//! The audio encoder: one window of mel frames to 1500 positions.
+//! The audio encoder: one window of 3000 mel frames (10 ms) to 1500 positions (20 ms).
+//!
+//! ```text
+//! x = gelu(conv2(gelu(conv1(mel)))) + positions        conv2 has stride 2
+//! each layer: x += attn_out(attention(attn_norm(x)))
+//!             x += ffn_down(gelu(ffn_up(ffn_norm(x))))
+//! output = norm(x)
+//! ```
 
 use stonechat_nn::{
     Activation, Attention, Backend, Conv1d, Error, KvCache, KvDType, KvShape, LayerNorm, Linear,
     PAGE_LEN, Precision, QueryRow, Rows, Sequence, View,
 };
 
-use crate::{Config, WINDOW_FRAMES};
+use crate::WINDOW_FRAMES;
+use crate::config::Config;
 
 /// Weights of the encoder.
 #[derive(Debug)]
@@ -24,7 +32,7 @@ pub(crate) struct EncoderBlock<B: Backend> {
     pub(crate) attn_norm: LayerNorm<B>,
     /// Query, key and value stacked: `[3D, D]`.
     pub(crate) attn_qkv: Linear<B>,
-    /// Allowed where the projections' weights are quantized.
+    /// Bf16 if the projections' weights are quantized, else F32.
     pub(crate) attn_precision: Precision,
     pub(crate) attn_out: Linear<B>,
     pub(crate) ffn_norm: LayerNorm<B>,
@@ -32,29 +40,31 @@ pub(crate) struct EncoderBlock<B: Backend> {
     pub(crate) ffn_down: Linear<B>,
 }
 
-/// Buffers of one encoder run, made once.
+/// Activations of the encoder, allocated once.
 #[derive(Debug)]
 pub struct EncoderState<B: Backend> {
+    /// `[WINDOW_FRAMES, n_mels]`.
     mel: B::Buffer,
-    /// The residual stream `[n_audio_ctx, D]`; after a run, the encoder's output before `norm`.
+    /// Residual stream `[n_audio_ctx, D]`.
     x: B::Buffer,
     /// Norm and attention results `[n_audio_ctx, D]`; after a run, the encoder's output.
     h: B::Buffer,
+    /// `[n_audio_ctx, 3D]`.
     qkv: B::Buffer,
-    /// FFN activations `[n_audio_ctx, 4D]`; before the first layer, the output of the first
-    /// convolution `[WINDOW_FRAMES, D]`, which is half as large.
+    /// FFN activations `[n_audio_ctx, 4D]`; before the first layer, the output of `conv1`,
+    /// `[WINDOW_FRAMES, D]`, which is half as large.
     ffn: B::Buffer,
-    /// Keys and values of one layer at a time.
+    /// Keys and values of the current layer.
     kv: KvCache<B>,
     window: Sequence,
     rows: Vec<QueryRow>,
 }
 
 impl<B: Backend> EncoderState<B> {
-    /// Buffers for `config`.
+    /// Allocates the buffers for `config`.
     ///
     /// # Errors
-    /// If the device has no room.
+    /// If the device is out of memory.
     pub fn new(backend: &B, config: &Config, kv_dtype: KvDType) -> Result<Self, Error> {
         let (t, d) = (config.n_audio_ctx, config.d_model);
         let shape = KvShape {
@@ -85,7 +95,7 @@ impl<B: Backend> EncoderState<B> {
         })
     }
 
-    /// The output of the last run, `[n_audio_ctx, D]`.
+    /// Output of the last run, `[n_audio_ctx, D]`.
     #[must_use]
     pub fn output(&self) -> &B::Buffer {
         &self.h
@@ -104,7 +114,6 @@ impl<B: Backend> Encoder<B> {
         let (t, d) = (config.n_audio_ctx, config.d_model);
         let EncoderState { mel: input, x, h, qkv, ffn, kv, window, rows } = state;
         assert_eq!(mel.len(), WINDOW_FRAMES * config.n_mels, "one window of mel frames");
-        let scale = 1.0 / (config.audio_head_dim() as f32).sqrt();
         let slots: Vec<_> = (0..t).map(|pos| window.slot(pos)).collect();
 
         backend.write(input, 0, mel);
@@ -122,22 +131,10 @@ impl<B: Backend> Encoder<B> {
             let all = Rows::packed(t, 3 * d);
             let part = |i| View::new(&*qkv, all.columns(i * d, d));
             backend.kv_write(kv.pool_mut(), 0, part(1), part(2), &slots);
-            backend.attention(
-                h,
-                Attention {
-                    q: part(0),
-                    kv: kv.pool(),
-                    layer: 0,
-                    n_heads: config.n_audio_heads,
-                    scale,
-                    soft_cap: None,
-                    slopes: None,
-                    sinks: None,
-                    rows,
-                    page_table: window.pages(),
-                    precision: block.attn_precision,
-                },
-            );
+            let (n_heads, pages, precision) =
+                (config.n_audio_heads, window.pages(), block.attn_precision);
+            let plain = Attention::plain(part(0), kv.pool(), 0, n_heads, rows, pages);
+            backend.attention(h, Attention { precision, ..plain });
             block.attn_out.accumulate(backend, x, View::packed(h, t, d));
             block.ffn_norm.forward(backend, h, View::packed(x, t, d));
             let next = (Activation::Gelu, &block.ffn_down);

@@ -2,7 +2,7 @@
 
 use stonechat_compute::DType;
 
-/// Why a model cannot be loaded or run.
+/// Error of loading or running a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,16 +15,16 @@ pub enum Error {
     /// The tokenizer could not be read.
     #[error(transparent)]
     Tokenizer(#[from] stonechat_text::Error),
-    /// Speech could not be told from silence as asked.
+    /// Voice activity detection failed.
     #[error(transparent)]
     Audio(#[from] stonechat_audio::Error),
-    /// The file holds another kind of model.
+    /// The file holds no Whisper model.
     #[error("not a Whisper model: {reason}")]
     NotWhisper {
-        /// What was found or is missing.
+        /// Missing or unexpected content.
         reason: String,
     },
-    /// A tensor is absent.
+    /// A tensor is missing.
     #[error("tensor `{name}` is missing")]
     MissingTensor {
         /// Name in the file's own convention.
@@ -35,54 +35,54 @@ pub enum Error {
     Shape {
         /// Name in the file's own convention.
         name: String,
-        /// What the config asks for.
+        /// Shape by the config.
         expected: Vec<usize>,
-        /// What is stored.
+        /// Shape in the file.
         got: Vec<usize>,
     },
-    /// A tensor's type cannot be used where it stands.
+    /// A tensor's type is not supported for this tensor.
     #[error("tensor `{name}`: type {dtype} cannot be used here, expected {expected}")]
     TensorType {
         /// Name in the file's own convention.
         name: String,
-        /// What is stored.
+        /// Type in the file, or to convert to.
         dtype: DType,
-        /// What would work.
+        /// Supported types.
         expected: &'static str,
     },
-    /// A size in the config is absent or impossible.
+    /// A config entry is missing or invalid.
     #[error("config: `{key}` {problem}")]
     Config {
-        /// The entry.
+        /// Entry.
         key: &'static str,
-        /// What is wrong with it.
+        /// Problem.
         problem: String,
     },
-    /// No Whisper vocabulary has this size.
+    /// The vocabulary size is not one of a Whisper model.
     #[error("vocabulary of {got} tokens: expected 51864 (.en), 51865 or 51866 (large-v3)")]
     VocabSize {
         /// Tokens found.
         got: usize,
     },
-    /// The file has no vocabulary and no tokenizer lies beside it.
+    /// Neither the file nor its folder holds a vocabulary.
     #[error("no tokenizer: expected tokenizer.json or vocabulary.txt beside the model")]
     NoTokenizer,
-    /// A language that this model does not have.
+    /// The model does not support the language.
     #[error("language `{got}`: expected {expected}")]
     Language {
-        /// What was asked for.
+        /// Language given.
         got: String,
-        /// What this model has.
+        /// Languages of the model.
         expected: &'static str,
     },
-    /// An option outside its range.
+    /// An option is out of its range.
     #[error("{option}: expected {expected}, got {got}")]
     Option {
-        /// The option.
+        /// Option.
         option: &'static str,
-        /// The range.
+        /// Range.
         expected: &'static str,
-        /// The value.
+        /// Value.
         got: String,
     },
 }

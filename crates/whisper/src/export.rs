@@ -1,4 +1,4 @@
-//! Writing a model: GGUF or whisper.cpp `.bin`, as stored or with other weight types.
+//! Export of a model to GGUF or whisper.cpp's `.bin`, with its own or other weight types.
 
 use std::path::Path;
 
@@ -10,11 +10,13 @@ use stonechat_formats::{
 };
 use stonechat_text::Tokenizer;
 
+use crate::config::Config;
+use crate::error::Error;
 use crate::model::read_tokenizer;
 use crate::source::Source;
-use crate::{Config, Error, SpecialTokens};
+use crate::special::SpecialTokens;
 
-/// File formats that can be written.
+/// File formats of [`export`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExportFormat {
     /// GGUF version 3 with openai/whisper's tensor names.
@@ -24,7 +26,7 @@ pub enum ExportFormat {
 }
 
 impl ExportFormat {
-    /// The format that a path's extension names.
+    /// Format by the extension of a path: `gguf` or `bin`.
     #[must_use]
     pub fn from_path(path: &Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
@@ -36,27 +38,27 @@ impl ExportFormat {
     }
 }
 
-/// Where a tensor stands, which decides its type.
+/// Role of a tensor, which decides its types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// A matrix that takes any type.
+    /// Matrix: any type.
     Matrix,
-    /// A convolution: plain floats.
+    /// Convolution: f32 or f16.
     Conv,
-    /// Norms, biases, positions: f32.
+    /// Norm, bias or positions: f32.
     Vector,
 }
 
-/// A tensor to be written.
+/// A tensor to write.
 #[derive(Debug)]
-struct Planned {
+struct PlannedTensor {
     name: String,
     role: Role,
     dtype: DType,
     shape: Vec<usize>,
 }
 
-impl Planned {
+impl PlannedTensor {
     fn row_len(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
@@ -66,13 +68,15 @@ impl Planned {
     }
 }
 
-/// Writes the model in `file` to `path`, its matrices converted to `weights` if given; `progress`
-/// is told the fraction done. Rows that are no multiple of 256 values get the nearest type with
-/// blocks of 32 in GGUF; whisper.cpp files hold one type only.
+/// Writes the model in `file` to `path`, with matrices converted to `weights` if given; `progress` gets
+/// the fraction done, 0 to 1.
+///
+/// In GGUF, matrices whose rows are no multiple of 256 get the nearest type with blocks of 32. A
+/// whisper.cpp file holds one type only.
 ///
 /// # Errors
-/// If `file` is no Whisper model, the type does not fit the format, or writing fails; then
-/// whatever stood at `path` is unchanged.
+/// If `file` is no Whisper model, the type does not fit the format, or writing fails; a file at `path`
+/// is then unchanged.
 pub fn export(
     file: &ModelFile,
     path: &Path,
@@ -86,14 +90,14 @@ pub fn export(
     let tokenizer = read_tokenizer(file, &special)?;
     let mut plan = plan(&source, &config, weights)?;
     let n_tensors = plan.len() as f32;
-    let converted = |tensor: &Planned| convert(&source, &tensor.name, tensor.dtype);
+    let converted = |tensor: &PlannedTensor| convert(&source, &tensor.name, tensor.dtype);
     match format {
         ExportFormat::Gguf => {
             for tensor in plan.iter_mut().filter(|t| t.role == Role::Matrix) {
                 tensor.dtype = stonechat_quant::fitting_dtype(tensor.dtype, tensor.row_len());
             }
             let metadata = gguf_metadata(&config, &special, &tokenizer);
-            let infos = plan.iter().map(Planned::info).collect();
+            let infos = plan.iter().map(PlannedTensor::info).collect();
             let mut writer = GgufWriter::new(AtomicFile::create(path)?, &metadata, infos)?;
             for (i, tensor) in plan.iter().enumerate() {
                 writer.write_tensor(&tensor.name, &converted(tensor)?)?;
@@ -121,12 +125,12 @@ pub fn export(
     Ok(())
 }
 
-/// Every tensor with the type it should get, before the format's own limits.
+/// Plans all tensors and their types, without the limits of the format.
 fn plan(
     source: &Source<'_>,
     config: &Config,
     weights: Option<DType>,
-) -> Result<Vec<Planned>, Error> {
+) -> Result<Vec<PlannedTensor>, Error> {
     let mut plan = Vec::new();
     for (name, role) in tensor_names(config) {
         let stored = source.tensor(&name)?;
@@ -140,19 +144,19 @@ fn plan(
             Role::Vector => stored.shape.into_iter().filter(|&n| n != 1).collect(),
             Role::Matrix | Role::Conv => stored.shape,
         };
-        plan.push(Planned { name, role, dtype, shape });
+        plan.push(PlannedTensor { name, role, dtype, shape });
     }
     Ok(plan)
 }
 
-/// Gives every matrix the one type that a whisper.cpp file can hold and returns that type's
-/// `ftype`; without a wish, mixed or foreign types become f16.
-fn make_uniform(plan: &mut [Planned], wish: Option<DType>) -> Result<u32, Error> {
+/// Sets one type for all matrices, as whisper.cpp requires, and returns its `ftype`. Without
+/// `weights`, mixed or unsupported types become f16.
+fn make_uniform(plan: &mut [PlannedTensor], weights: Option<DType>) -> Result<u32, Error> {
     let mut matrices = plan.iter().filter(|t| t.role == Role::Matrix).map(|t| t.dtype);
     let first = matrices.next().unwrap_or(DType::F16);
     let kept =
         if matrices.all(|d| d == first) && ftype(first).is_some() { first } else { DType::F16 };
-    let dtype = wish.unwrap_or(kept);
+    let dtype = weights.unwrap_or(kept);
     for tensor in &mut *plan {
         match tensor.role {
             Role::Matrix if !tensor.row_len().is_multiple_of(dtype.block_len()) => {
@@ -162,7 +166,7 @@ fn make_uniform(plan: &mut [Planned], wish: Option<DType>) -> Result<u32, Error>
             }
             Role::Matrix => tensor.dtype = dtype,
             Role::Conv => tensor.dtype = DType::F16,
-            // whisper.cpp adds the convolutions' biases as columns.
+            // whisper.cpp expects the biases of convolutions as columns.
             Role::Vector if tensor.name.contains(".conv") => tensor.shape.push(1),
             Role::Vector => {}
         }
@@ -174,13 +178,13 @@ fn make_uniform(plan: &mut [Planned], wish: Option<DType>) -> Result<u32, Error>
     })
 }
 
-/// `ftype` of the types that whisper.cpp runs. Not f32: its loader takes such a file, and its
-/// convolution then aborts, because it expects f16 kernels.
+/// whisper.cpp's `ftype` (`enum ggml_ftype`). No f32: whisper.cpp loads such a file, but its
+/// convolution aborts without f16 kernels.
 fn ftype(dtype: DType) -> Option<u32> {
     if matches!(dtype, DType::F32 | DType::BF16) { None } else { ggml_ftype(dtype) }
 }
 
-/// The tensor's bytes as `dtype`.
+/// Converts a tensor to `dtype`.
 fn convert(source: &Source<'_>, name: &str, dtype: DType) -> Result<SharedBytes, Error> {
     let tensor = source.tensor(name)?;
     if tensor.dtype == dtype {

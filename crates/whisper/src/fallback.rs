@@ -1,55 +1,69 @@
-//! Windows that fail are decoded again, at higher temperatures.
+//! Temperature fallback: windows whose result fails a threshold are decoded again at the next
+//! temperature.
+//!
+//! ```text
+//! for temperature in temperatures:
+//!     decode all windows that have not passed, in one batch
+//!     a window passes unless it repeats itself (compression ratio, loop)
+//!         or its log-probability is low; low and no speech passes as silence
+//!     a failed result is kept if it is better than the one kept before
+//! ```
 //!
 //! Source: openai/whisper `transcribe.py`.
 
 use stonechat_nn::Backend;
 use web_time::Instant;
 
-use crate::context::{Context, Prompt};
-use crate::options::no_temperature;
+use crate::chunk::Chunk;
+use crate::error::Error;
+use crate::options::{Options, no_temperature};
+use crate::prompt::{Prompt, PromptBuilder};
 use crate::rules::Rules;
-use crate::track::Track;
-use crate::window::{Attempt, WindowRequest};
-use crate::{Error, Finish, Options, Transcriber, WindowResult};
+use crate::search::FinishReason;
+use crate::transcriber::Transcriber;
+use crate::window::{Attempt, WindowRequest, WindowResult};
 
-/// What a window was decoded to.
+/// Result of one window after all attempts.
 #[derive(Debug)]
-pub(crate) struct Decoded {
-    /// The best attempt.
+pub(crate) struct DecodedWindow {
+    /// Result of the best attempt.
     pub(crate) result: WindowResult,
     /// Temperature of the last attempt.
     pub(crate) temperature: f32,
-    /// Whether that one failed too.
+    /// Whether the last attempt failed too.
     pub(crate) has_failed: bool,
 }
 
 impl<B: Backend> Transcriber<B> {
-    /// Decodes the windows at hand of `tracks`, those that fail again at the next temperature; `None`
-    /// if that was cancelled.
+    /// Decodes the current windows of `chunks` with temperature fallback; `None` if cancelled.
     pub(crate) async fn decode_with_fallback(
         &mut self,
-        tracks: &[&mut Track],
-        context: &Context,
+        chunks: &[&mut Chunk],
+        prompts: &PromptBuilder,
         rules: &Rules,
         options: &Options,
-    ) -> Result<Option<Vec<Decoded>>, Error> {
+    ) -> Result<Option<Vec<DecodedWindow>>, Error> {
         let started = Instant::now();
         let prompt =
-            |track: &&mut Track| context.prompt(&self.model, &track.history, track.window_start());
-        let prompts: Vec<Prompt> = tracks.iter().map(prompt).collect();
-        let mut best: Vec<Option<Decoded>> = tracks.iter().map(|_| None).collect();
-        let mut open: Vec<usize> = (0..tracks.len()).collect();
+            |chunk: &&mut Chunk| prompts.prompt(&self.model, &chunk.history, chunk.window_start());
+        let prompts: Vec<Prompt> = chunks.iter().map(prompt).collect();
+        let mut best: Vec<Option<DecodedWindow>> = chunks.iter().map(|_| None).collect();
+        let mut open: Vec<usize> = (0..chunks.len()).collect();
         for (n, &temperature) in options.temperatures.iter().enumerate() {
             if open.is_empty() {
                 break;
             }
             let request = |&window: &usize| {
-                let Prompt { tokens, n_given } = &prompts[window];
-                // Draws depend on the window, not on what is decoded beside it.
-                let at = (tracks[window].window_start() * options.temperatures.len() + n) as u64;
-                let seed = options.seed.wrapping_add(at);
-                let reach = tracks[window].reach(self.model.special());
-                WindowRequest { window, prompt: tokens, n_given: *n_given, reach, seed }
+                let Prompt { tokens, n_prefix } = &prompts[window];
+                // The seed depends on the window and the attempt, not on the rest of the batch.
+                let at = (chunks[window].window_start() * options.temperatures.len() + n) as u64;
+                WindowRequest {
+                    window,
+                    prompt: tokens,
+                    n_prefix: *n_prefix,
+                    min_end_timestamp: chunks[window].min_end_timestamp(self.model.special()),
+                    seed: options.seed.wrapping_add(at),
+                }
             };
             let requests: Vec<_> = open.iter().map(request).collect();
             let (state, scratch) = (&mut self.decoder, &mut self.scratch);
@@ -64,7 +78,7 @@ impl<B: Backend> Transcriber<B> {
                     Some(kept) if has_failed && !is_better(&result, &kept, options) => kept,
                     _ => result,
                 };
-                best[window] = Some(Decoded { result, temperature, has_failed });
+                best[window] = Some(DecodedWindow { result, temperature, has_failed });
                 if has_failed {
                     failed.push(window);
                 }
@@ -73,10 +87,10 @@ impl<B: Backend> Transcriber<B> {
             open = failed;
         }
         self.timings.decode += started.elapsed();
-        let mut decoded: Vec<Decoded> =
+        let mut decoded: Vec<DecodedWindow> =
             best.into_iter().collect::<Option<_>>().ok_or_else(no_temperature)?;
-        for Decoded { result, .. } in &mut decoded {
-            if result.finish == Finish::Loop {
+        for DecodedWindow { result, .. } in &mut decoded {
+            if result.finish == FinishReason::Loop {
                 result.cut_loop(self.model.tokenizer(), self.model.special());
             }
             self.timings.tokens += result.tokens.len();
@@ -85,15 +99,16 @@ impl<B: Backend> Transcriber<B> {
     }
 }
 
-/// Which of two failed attempts to keep: one that does not repeat itself, then the more probable
-/// one. The reference keeps the last, which is the most random; this is faster-whisper's choice.
+/// Whether the failed result `a` is better than `b`: one without repetition, then the more probable
+/// one, as in faster-whisper. The reference keeps the last, which is the most random.
 fn is_better(a: &WindowResult, b: &WindowResult, options: &Options) -> bool {
     (!repeats(a, options), a.avg_logprob) > (!repeats(b, options), b.avg_logprob)
 }
 
 fn repeats(result: &WindowResult, options: &Options) -> bool {
     let limit = options.compression_ratio_threshold;
-    result.finish == Finish::Loop || limit.is_some_and(|limit| result.compression_ratio > limit)
+    result.finish == FinishReason::Loop
+        || limit.is_some_and(|limit| result.compression_ratio > limit)
 }
 
 fn needs_fallback(result: &WindowResult, options: &Options) -> bool {
@@ -103,7 +118,7 @@ fn needs_fallback(result: &WindowResult, options: &Options) -> bool {
     (repeats(result, options) || unlikely) && !silent
 }
 
-/// Whether the window holds no speech: the model says so and is unsure of the text it gave.
+/// Whether the window holds no speech: `<|nospeech|>` is probable and the text is not.
 pub(crate) fn is_silent(result: &WindowResult, options: &Options) -> bool {
     let sure = options.logprob_threshold.is_some_and(|limit| result.avg_logprob > limit);
     options.no_speech_threshold.is_some_and(|limit| result.no_speech_prob > limit) && !sure

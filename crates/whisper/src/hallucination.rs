@@ -1,35 +1,36 @@
-//! Text that was made up in silence, recognised by its words.
+//! Hallucinated text between silences, recognised by improbable, short or long words.
 //!
 //! Source: openai/whisper 20250625 `transcribe.py`, `hallucination_silence_threshold`.
 
 use crate::times::{frames, seconds};
-use crate::{HOP_LENGTH, Segment, WINDOW_FRAMES, Word};
+use crate::transcript::{Segment, Word};
+use crate::{HOP_LENGTH, WINDOW_FRAMES};
 
-/// Marks that do not count as words.
+/// Punctuation that does not count as a word.
 const PUNCTUATION: &str = "\"'“¿([{-\"'.。,，!！?？:：”)]}、";
-/// Words of a segment that are looked at.
+/// First words of a segment that are scored.
 const MAX_WORDS: usize = 8;
 
-/// The window that segments were decoded from; times in seconds.
+/// Window that segments were decoded from; times in seconds, frames of 10 ms.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
-    /// Where it begins.
+    /// Start of the window.
     pub(crate) offset: f64,
-    /// Frames of it that are no padding.
+    /// Frames without padding.
     pub(crate) n_frames: usize,
-    /// Frames to the end of the recording.
+    /// Frames from its start to the end of the chunk.
     pub(crate) n_left: usize,
-    /// Where speech ended before it.
+    /// End of the last speech before the window.
     pub(crate) last_speech: f64,
 }
 
-/// Removes segments that look made up and stand in silence of more than `threshold` seconds, with
-/// all that follow; returns how many frames to go on by if there were any.
+/// Removes the first hallucinated segment with more than `threshold` seconds of silence around it, and
+/// all segments after it. Returns the frames to advance by; `None` if nothing was removed.
 pub(crate) fn remove(segments: &mut Vec<Segment>, window: Window, threshold: f64) -> Option<usize> {
     let offset = window.offset;
     let window_end = offset + seconds(WINDOW_FRAMES * HOP_LENGTH);
     let content_end = offset + seconds(window.n_left * HOP_LENGTH);
-    // Silence before a first segment that may be made up is skipped, and the rest heard again.
+    // Silence before a hallucinated first segment is skipped, and the rest decoded again.
     let first = segments.iter().find(|segment| !words(segment).is_empty())?;
     let gap = first.start - offset;
     if is_anomalous(first) && gap > threshold {
@@ -68,7 +69,7 @@ pub(crate) fn remove(segments: &mut Vec<Segment>, window: Window, threshold: f64
     None
 }
 
-/// Whether the first words are, taken together, too improbable, short or long to be speech.
+/// Whether the first words have a total anomaly score of 3 or more, or about 1 per word.
 fn is_anomalous(segment: &Segment) -> bool {
     let spoken = words(segment).iter().filter(|word| !PUNCTUATION.contains(word.word.as_str()));
     let scores: Vec<f64> = spoken.take(MAX_WORDS).map(anomaly).collect();
@@ -76,6 +77,7 @@ fn is_anomalous(segment: &Segment) -> bool {
     !words(segment).is_empty() && (score >= 3.0 || score + 0.01 >= scores.len() as f64)
 }
 
+/// Anomaly score of a word (openai/whisper `word_anomaly_score`).
 fn anomaly(word: &Word) -> f64 {
     let duration = word.end - word.start;
     let improbable = if word.probability < 0.15 { 1.0 } else { 0.0 };
@@ -90,11 +92,11 @@ fn words(segment: &Segment) -> &[Word] {
 #[cfg(test)]
 mod tests {
     use super::{Window, remove};
-    use crate::{Segment, Word};
+    use crate::transcript::{Segment, Word};
 
     const WINDOW: Window = Window { offset: 10.0, n_frames: 3000, n_left: 9000, last_speech: 9.9 };
 
-    /// Words one after the other from `start`, each with its length and probability.
+    /// Consecutive words from `start` on, each with its length and probability.
     fn segment(start: f64, lengths: &[(f64, f64)]) -> Segment {
         let mut end = start;
         let mut words = Vec::new();
@@ -110,7 +112,7 @@ mod tests {
         segment(start, &[(0.3, 0.9); 5])
     }
 
-    fn made_up(start: f64) -> Segment {
+    fn hallucinated(start: f64) -> Segment {
         segment(start, &[(0.02, 0.05); 4])
     }
 
@@ -129,23 +131,23 @@ mod tests {
     }
 
     #[test]
-    fn silence_before_a_first_segment_that_is_made_up_is_skipped() {
-        check(&[made_up(16.0), speech(20.0)], 2.0, 0, Some(600));
+    fn silence_before_a_hallucinated_first_segment_is_skipped() {
+        check(&[hallucinated(16.0), speech(20.0)], 2.0, 0, Some(600));
     }
 
     #[test]
-    fn what_is_made_up_between_silences_is_removed_with_what_follows() {
-        check(&[speech(10.5), made_up(20.0), speech(30.0)], 2.0, 1, Some(1000));
+    fn hallucinations_between_silences_are_removed_with_what_follows() {
+        check(&[speech(10.5), hallucinated(20.0), speech(30.0)], 2.0, 1, Some(1000));
         // Without silence after it, it may be a mumble.
-        check(&[speech(10.5), made_up(20.0), speech(20.2)], 2.0, 3, None);
+        check(&[speech(10.5), hallucinated(20.0), speech(20.2)], 2.0, 3, None);
         // Two in a row.
-        check(&[speech(10.5), made_up(20.0), made_up(20.2)], 2.0, 1, Some(1000));
+        check(&[speech(10.5), hallucinated(20.0), hallucinated(20.2)], 2.0, 1, Some(1000));
     }
 
     #[test]
-    fn near_the_end_nothing_is_left_to_hear() {
+    fn near_the_end_the_rest_is_skipped() {
         let window = Window { n_left: 1100, ..WINDOW };
-        let mut segments = vec![speech(10.5), made_up(20.0)];
+        let mut segments = vec![speech(10.5), hallucinated(20.0)];
         assert_eq!(remove(&mut segments, window, 2.0), Some(1100));
     }
 }

@@ -1,26 +1,26 @@
-//! Language codes and names in the order of their tokens (openai/whisper `tokenizer.py`).
+//! Languages in the order of their tokens (openai/whisper `tokenizer.py`).
 
-/// A language that the multilingual models know.
+/// A language of the multilingual models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Language {
-    /// ISO 639-1 code, or Whisper's own where there is none.
+    /// ISO 639-1 code, or Whisper's own code.
     pub code: &'static str,
     /// Lower-case English name.
     pub name: &'static str,
 }
 
 impl Language {
-    /// The language with this code or English name, in any case.
+    /// Finds a language by code, English name or alias, ignoring case.
     #[must_use]
     pub fn find(code_or_name: &str) -> Option<Self> {
-        let wanted = code_or_name.to_lowercase();
-        let alias = ALIASES.iter().find(|(name, _)| *name == wanted).map(|(_, code)| *code);
-        let wanted = alias.unwrap_or(&wanted);
-        LANGUAGES.iter().copied().find(|l| l.code == wanted || l.name == wanted)
+        let name = code_or_name.to_lowercase();
+        let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, code)| *code);
+        let name = alias.unwrap_or(&name);
+        LANGUAGES.iter().copied().find(|l| l.code == name || l.name == name)
     }
 }
 
-/// Every language, in token order; models before large-v3 know the first 99.
+/// All languages, in token order; models before large-v3 have the first 99.
 pub const LANGUAGES: [Language; 100] = [
     Language { code: "en", name: "english" },
     Language { code: "zh", name: "chinese" },
@@ -124,6 +124,7 @@ pub const LANGUAGES: [Language; 100] = [
     Language { code: "yue", name: "cantonese" },
 ];
 
+/// Further names (openai/whisper `TO_LANGUAGE_CODE`).
 const ALIASES: &[(&str, &str)] = &[
     ("burmese", "my"),
     ("valencian", "ca"),

@@ -1,37 +1,40 @@
-//! Whisper speech recognition: the model, its decoding rules and the long-audio pipeline.
+//! Whisper speech recognition: model, decoding rules, long-audio pipeline.
 //!
-//! [`Transcriber`] is the front door: it owns a loaded [`Model`] and turns 16 kHz samples into a
-//! [`Transcript`], or gives segments as they become final ([`Transcription`]). The pieces below it are
-//! public for those who want to drive them.
+//! [`Transcriber`] turns 16 kHz mono samples into a [`Transcript`] or a stream of [`Segment`]s
+//! ([`Transcription`]); [`LiveStream`] transcribes audio as it arrives. [`Model`] runs encoder and
+//! decoder alone.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `config.rs`, `source.rs`, `weights.rs` | sizes, tensor names of each file format, checked weights |
-//! | `encoder.rs`, `decoder.rs` | the two forward passes and their state |
-//! | `special.rs`, `languages.rs` | special token ids and language codes |
-//! | `rules.rs`, `sampling.rs` | logit rules, drawing a token |
-//! | `search.rs`, `loops.rs` | beam search and best-of over one window, texts that never end |
-//! | `window.rs` | several 30 s windows as one ragged batch |
-//! | `ranges.rs`, `track.rs` | cutting a recording; one stretch of it: seek and segments |
-//! | `context.rs` | the prompt of a window |
-//! | `speech.rs` | leaving out what is not speech, or not asked for |
-//! | `speakers.rs` | what several people said as one transcript |
-//! | `transcribe.rs`, `builder.rs`, `cancel.rs` | the transcriber, making one, ending its runs early |
-//! | `transcription.rs`, `fallback.rs` | batches of windows over long audio, temperature fallback |
-//! | `live.rs` | speech as it comes: text that is confirmed, and text that may change |
-//! | `align.rs`, `words.rs` | when each token was spoken, and each word |
-//! | `hallucination.rs` | text made up in silence |
+//! | `config.rs`, `source.rs`, `weights.rs`, `model.rs` | sizes, tensor names by file format, checked weights, loaded model |
+//! | `encoder.rs`, `decoder.rs`, `capture.rs` | the forward passes and their state, copies of cross-attention for alignment |
+//! | `special.rs`, `languages.rs` | special token ids, language codes |
+//! | `options.rs`, `error.rs`, `cancel.rs` | decoding options, errors, cancellation |
+//! | `transcript.rs` | results: segments, words, transcripts, events |
+//! | `transcriber.rs`, `builder.rs`, `transcribe.rs` | a model with its state, making one, entry points |
+//! | `audio_source.rs`, `chunking.rs`, `chunk.rs` | samples of a run, cutting them into chunks, state of a chunk |
+//! | `transcription.rs`, `fallback.rs`, `window.rs` | the loop over chunks, temperature fallback, batches of windows |
+//! | `prompt.rs`, `rules.rs`, `search.rs`, `sampling.rs`, `loops.rs` | prompts, logit filters, beam search and best-of, loop detection |
+//! | `align.rs`, `alignment_heads.rs`, `words.rs`, `hallucination.rs` | token and word times, hallucinations in silence |
+//! | `live.rs` | LocalAgreement-2 over a growing buffer |
 //! | `output.rs` | txt, srt, vtt, tsv, lrc, csv and json |
-//! | `export.rs` | writing GGUF and whisper.cpp files, quantizing |
+//! | `export.rs` | writing and quantizing GGUF and whisper.cpp files |
+//!
+//! Units: samples at 16 kHz, mel frames of 10 ms, encoder positions and timestamp steps of 20 ms,
+//! windows of 30 s.
 //!
 //! Behaviour follows openai/whisper 20250625 (`decoding.py`, `transcribe.py`).
 #![forbid(unsafe_code)]
 
 mod align;
+mod alignment_heads;
+mod audio_source;
 mod builder;
 mod cancel;
+mod capture;
+mod chunk;
+mod chunking;
 mod config;
-mod context;
 mod decoder;
 mod encoder;
 mod error;
@@ -44,17 +47,16 @@ mod loops;
 mod model;
 mod options;
 mod output;
-mod ranges;
+mod prompt;
 mod rules;
 mod sampling;
 mod search;
 mod source;
-mod speakers;
 mod special;
-mod speech;
 mod times;
-mod track;
 mod transcribe;
+mod transcriber;
+mod transcript;
 mod transcription;
 mod weights;
 mod window;
@@ -72,23 +74,21 @@ pub use live::{LiveEvent, LiveOptions, LiveStream, LiveWord};
 pub use model::Model;
 pub use options::{Options, Task, VadMode};
 pub use output::{OutputFormat, SubtitleLayout, TranscriptWriter};
-pub use search::Finish;
 pub use special::SpecialTokens;
 pub use stonechat_nn::Batch;
-pub use transcribe::{Progress, Segment, Timings, Transcriber, Transcript};
+pub use transcriber::{Timings, Transcriber};
+pub use transcript::{Progress, Segment, Transcript, Word};
 pub use transcription::Transcription;
-pub use window::WindowResult;
-pub use words::Word;
 
 /// Sample rate of every input, in Hz.
 pub const SAMPLE_RATE: usize = 16_000;
-/// Samples between two mel frames.
+/// Samples between two mel frames (10 ms).
 pub const HOP_LENGTH: usize = 160;
-/// Mel frames in one window.
+/// Mel frames in one window (30 s).
 pub const WINDOW_FRAMES: usize = 3000;
-/// Samples in one window.
+/// Samples in one window (30 s).
 pub const WINDOW_SAMPLES: usize = WINDOW_FRAMES * HOP_LENGTH;
-/// Mel frames in one encoder position and in one timestamp step.
+/// Mel frames in one encoder position and in one timestamp step (20 ms).
 pub const FRAMES_PER_POSITION: usize = 2;
-/// Seconds of one timestamp step.
+/// Seconds in one timestamp step.
 pub const TIMESTAMP_SECONDS: f64 = 0.02;

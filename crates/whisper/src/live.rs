@@ -1,9 +1,12 @@
-//! Speech as it comes: LocalAgreement-2 over a growing buffer.
+//! Live transcription: LocalAgreement-2 over a growing audio buffer.
 //!
-//! Every chunk of new sound, the whole buffer is decoded again. The words that two hypotheses in a row
-//! have in common are committed and do not change any more. A buffer that has become long is cut where
-//! a committed segment ends; the text before it is then the prompt. Silence ends an utterance: all of
-//! its words are committed and the next one begins with an empty buffer.
+//! ```text
+//! each min_chunk_s of new audio: decode the whole buffer ──► hypothesis
+//!     words that it has in common with the previous hypothesis are committed (final)
+//!     the words after them are the partial text
+//! buffer longer than trim_s: trimmed at the end of a committed segment; the text before is the prompt
+//! silence (VAD): the utterance ends, its words are committed, the buffer is emptied
+//! ```
 //!
 //! Source: Macháček, Dabre, Bojar 2023, `whisper_streaming`.
 
@@ -16,49 +19,52 @@ use stonechat_audio::SpeechGate;
 use stonechat_audio::vad::{STEP, Turn};
 use stonechat_nn::Backend;
 
-use crate::loops::{self, Limits};
+use crate::error::Error;
+use crate::languages::Language;
+use crate::loops::{self, LoopLimits};
+use crate::options::{Options, VadMode};
 use crate::times::samples;
-use crate::{
-    Error, Language, Options, SAMPLE_RATE, Segment, Transcriber, VadMode, WINDOW_SAMPLES, Word,
-};
+use crate::transcriber::Transcriber;
+use crate::transcript::{Segment, Word};
+use crate::{SAMPLE_RATE, WINDOW_SAMPLES};
 use agreement::{Agreement, key, letters};
 pub use options::LiveOptions;
 
-/// Longest buffer: room for what one more piece brings is left in a window.
+/// Most samples of the buffer: less than a window, with room for a further VAD step.
 const MAX_BUFFER: usize = WINDOW_SAMPLES - 2 * SAMPLE_RATE;
-/// What is left at most of a buffer that was too long, in seconds.
+/// Most seconds left of a buffer that reached [`MAX_BUFFER`].
 const MAX_KEPT_S: f64 = 20.0;
-/// Characters of committed text that a buffer is told of.
+/// Most characters of the prompt.
 const PROMPT_CHARS: usize = 200;
-/// So many words in a row, of so many letters at least, that the prompt has too may be copied from it.
-const ECHO_WORDS: usize = 4;
-const ECHO_LETTERS: usize = 12;
-/// Words that are repeated so often are no hypothesis: loops agree with themselves.
-const LOOP: Limits = Limits { min_rounds: 4, min_tokens: 12 };
+/// Consecutive words that also occur in the prompt, above which they count as copied from it.
+const COPIED_WORDS: usize = 4;
+/// Letters in those words.
+const COPIED_LETTERS: usize = 12;
+/// Loops of words are rejected: two hypotheses with the same loop would agree.
+const LOOP: LoopLimits = LoopLimits { min_rounds: 4, min_tokens: 12 };
 
-/// News of a stream; times are seconds from its beginning.
+/// Event of a live stream. Times are seconds from the start of the stream.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum LiveEvent {
-    /// The language was detected and will be kept.
+    /// The language was detected; it stays for the rest of the stream.
     Language {
-        /// Its code.
+        /// Language code.
         language: &'static str,
     },
-    /// What follows the committed words, as far as can be told; replaces what was told before.
+    /// Text after the committed words, not final; replaces the previous partial text.
     Partial {
-        /// The text, with a space before it.
+        /// Text, with its leading space.
         text: String,
     },
-    /// Words that follow those committed before and replace the partial text. They do not change any
-    /// more.
+    /// Final words after those committed before; they replace the partial text.
     Committed {
         /// The words, at least one.
         words: Vec<LiveWord>,
     },
-    /// The utterance has ended, and with it the partial text.
+    /// The utterance has ended; there is no partial text.
     End {
-        /// When.
+        /// End of the utterance, in seconds.
         time: f64,
     },
 }
@@ -69,14 +75,14 @@ pub struct LiveWord {
     /// The word with its times.
     #[serde(flatten)]
     pub word: Word,
-    /// Seconds of the stream from its end to when it was committed.
+    /// Seconds of the stream between the end of the word and its commit.
     pub latency: f64,
 }
 
-/// A stream of 16 kHz mono samples on its way to text. Several can share a transcriber.
+/// A live stream of 16 kHz mono samples. Several streams can share one transcriber.
 ///
-/// Its memory does not grow with the stream. How the stream is cut into pieces decides when hypotheses
-/// are made, and by that the text; the same pieces give the same events.
+/// Memory is bounded. The sizes of the pushed blocks decide when hypotheses are made, and so can
+/// change the text; equal blocks give equal events.
 ///
 /// ```no_run
 /// use stonechat_whisper::{LiveEvent, LiveOptions, LiveStream};
@@ -103,41 +109,41 @@ pub struct LiveWord {
 #[derive(Debug)]
 pub struct LiveStream {
     options: LiveOptions,
-    /// `None`: all is speech.
+    /// Voice activity detection; `None` if all audio counts as speech.
     gate: Option<SpeechGate>,
     language: Option<Language>,
-    /// The end of what was pushed.
+    /// Last samples of the stream.
     buffer: Vec<f32>,
-    /// Samples before the buffer.
-    n_before: u64,
+    /// Position of the buffer in the stream, in samples.
+    buffer_start: u64,
     n_pushed: u64,
-    /// Where the stream stood when the last hypothesis was made.
-    heard_until: u64,
-    /// Whether that one passed the thresholds.
-    is_sound: bool,
+    /// Stream position up to which the last hypothesis was decoded, in samples.
+    decoded_until: u64,
+    /// Whether the last hypothesis passed the thresholds.
+    is_accepted: bool,
     is_speaking: bool,
     agreement: Agreement,
-    /// The last committed text that has left the buffer.
-    earlier: String,
-    /// The partial text that was told last.
+    /// Committed text before the buffer, at most [`PROMPT_CHARS`] long: the next prompt.
+    previous_text: String,
+    /// Partial text emitted last.
     partial: String,
-    /// Where the last committed word ends.
+    /// End of the last committed word, in seconds.
     committed_until: f64,
 }
 
-/// What the buffer was decoded to.
+/// Result of decoding the buffer; times are seconds of the stream.
 #[derive(Debug)]
 struct Hypothesis {
     words: Vec<Word>,
-    /// Where its segments end.
+    /// Ends of the segments.
     ends: Vec<f64>,
     language: Language,
-    /// Whether it failed, or repeats itself.
+    /// Whether it failed every attempt, was cancelled or repeats itself.
     is_rejected: bool,
 }
 
 impl LiveStream {
-    /// A stream before its first sample.
+    /// Creates an empty stream.
     ///
     /// # Errors
     /// If an option is out of its range.
@@ -153,24 +159,24 @@ impl LiveStream {
             gate,
             options,
             buffer: Vec::new(),
-            n_before: 0,
+            buffer_start: 0,
             n_pushed: 0,
-            heard_until: 0,
-            is_sound: false,
+            decoded_until: 0,
+            is_accepted: false,
             agreement: Agreement::default(),
-            earlier: String::new(),
+            previous_text: String::new(),
             partial: String::new(),
             committed_until: 0.0,
         })
     }
 
-    /// Seconds of sound that were pushed.
+    /// Seconds of audio pushed so far.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.n_pushed as f64 / SAMPLE_RATE as f64
     }
 
-    /// Takes what was said next; blocks until it is decoded.
+    /// Appends 16 kHz mono samples and decodes if enough are new; blocks until done.
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
@@ -182,7 +188,7 @@ impl LiveStream {
         pollster::block_on(self.push_async(transcriber, samples))
     }
 
-    /// Ends the utterance: all that was said is committed. Another may follow.
+    /// Ends the utterance and commits its words; blocks until done. More samples may follow.
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
@@ -193,7 +199,7 @@ impl LiveStream {
         pollster::block_on(self.finish_async(transcriber))
     }
 
-    /// Like [`push`](Self::push), for callers that may not block.
+    /// Like [`push`](Self::push), without blocking.
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
@@ -204,34 +210,34 @@ impl LiveStream {
     ) -> Result<Vec<LiveEvent>, Error> {
         let mut events = Vec::new();
         self.n_pushed += samples.len() as u64;
-        for piece in samples.chunks(STEP) {
-            self.buffer.extend_from_slice(piece);
-            let turns = self.gate.as_mut().map(|gate| gate.push(piece)).unwrap_or_default();
+        for step in samples.chunks(STEP) {
+            self.buffer.extend_from_slice(step);
+            let turns = self.gate.as_mut().map(|gate| gate.push(step)).unwrap_or_default();
             for turn in turns {
                 match turn {
-                    Turn::Start(at) => self.begin(at.saturating_sub(self.padding())),
+                    Turn::Start(at) => self.begin_utterance(at.saturating_sub(self.padding())),
                     Turn::End(at) => {
                         let end = at + self.padding();
-                        self.end(transcriber, end, &mut events).await?;
+                        self.end_utterance(transcriber, end, &mut events).await?;
                     }
                 }
             }
             if !self.is_speaking {
-                // The beginning of speech shows a step after it, or two.
+                // The VAD reports the start of speech one or two steps late.
                 let kept = self.padding() + 3 * STEP as u64;
-                self.cut_at(self.buffer_end().saturating_sub(kept));
+                self.drop_before(self.buffer_end().saturating_sub(kept));
             } else if self.buffer.len() >= MAX_BUFFER {
-                self.make_room(transcriber, &mut events).await?;
+                self.shorten_buffer(transcriber, &mut events).await?;
             }
         }
         let min_chunk = (self.options.min_chunk_s * SAMPLE_RATE as f64) as u64;
-        if self.is_speaking && self.buffer_end() - self.heard_until >= min_chunk {
-            self.listen(transcriber, &mut events).await?;
+        if self.is_speaking && self.buffer_end() - self.decoded_until >= min_chunk {
+            self.update(transcriber, &mut events).await?;
         }
         Ok(events)
     }
 
-    /// Like [`finish`](Self::finish), for callers that may not block.
+    /// Like [`finish`](Self::finish), without blocking.
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
@@ -241,100 +247,101 @@ impl LiveStream {
     ) -> Result<Vec<LiveEvent>, Error> {
         let mut events = Vec::new();
         if self.is_speaking {
-            self.end(transcriber, self.buffer_end(), &mut events).await?;
+            self.end_utterance(transcriber, self.buffer_end(), &mut events).await?;
             self.is_speaking = self.gate.is_none();
         }
         Ok(events)
     }
 
-    /// What is heard before and after speech, in samples.
+    /// Samples decoded before and after speech.
     fn padding(&self) -> u64 {
         u64::from(self.options.decoding.vad_options.speech_pad_ms) * SAMPLE_RATE as u64 / 1000
     }
 
+    /// End of the buffer in the stream, in samples.
     fn buffer_end(&self) -> u64 {
-        self.n_before + self.buffer.len() as u64
+        self.buffer_start + self.buffer.len() as u64
     }
 
-    /// Removes the sound before `position` from the buffer.
-    fn cut_at(&mut self, position: u64) {
-        let n = position.saturating_sub(self.n_before).min(self.buffer.len() as u64);
+    /// Removes the samples before `position` of the stream from the buffer.
+    fn drop_before(&mut self, position: u64) {
+        let n = position.saturating_sub(self.buffer_start).min(self.buffer.len() as u64);
         self.buffer.drain(..n as usize);
-        self.n_before += n;
+        self.buffer_start += n;
     }
 
-    /// Begins an utterance at `position`.
-    fn begin(&mut self, position: u64) {
-        self.cut_at(position);
-        self.heard_until = self.n_before;
+    /// Begins an utterance at sample `position` of the stream.
+    fn begin_utterance(&mut self, position: u64) {
+        self.drop_before(position);
+        self.decoded_until = self.buffer_start;
         self.is_speaking = true;
     }
 
-    /// Ends the utterance at `position` and commits all of it.
-    async fn end<B: Backend>(
+    /// Ends the utterance at sample `position` of the stream and commits its words.
+    async fn end_utterance<B: Backend>(
         &mut self,
         transcriber: &mut Transcriber<B>,
         position: u64,
         events: &mut Vec<LiveEvent>,
     ) -> Result<(), Error> {
-        let position = position.clamp(self.n_before, self.buffer_end());
-        let mut is_sound = self.is_sound;
-        let words = if self.heard_until >= position && is_sound {
-            // The last hypothesis heard all of it.
-            self.agreement.commit_rest()
+        let position = position.clamp(self.buffer_start, self.buffer_end());
+        let mut is_accepted = self.is_accepted;
+        let words = if self.decoded_until >= position && is_accepted {
+            // The last hypothesis covers the utterance.
+            self.agreement.commit_unconfirmed()
         } else {
             let hypothesis = self.decode(transcriber, position, true).await?;
-            is_sound = !hypothesis.is_rejected;
+            is_accepted = !hypothesis.is_rejected;
             let rest = self.agreement.push_until(hypothesis.words, f64::INFINITY);
-            self.settle_language(hypothesis.language, &rest, events);
+            self.fix_language(hypothesis.language, &rest, events);
             rest
         };
         self.commit(words, events);
-        self.forget_until(f64::INFINITY);
-        if !is_sound {
-            // It would lead the next hypothesis astray.
-            self.earlier.clear();
+        self.trim_until(f64::INFINITY);
+        if !is_accepted {
+            // A failed hypothesis in the prompt degrades the next one.
+            self.previous_text.clear();
         }
-        self.cut_at(position);
-        self.heard_until = self.n_before;
-        (self.is_speaking, self.is_sound) = (false, false);
+        self.drop_before(position);
+        self.decoded_until = self.buffer_start;
+        (self.is_speaking, self.is_accepted) = (false, false);
         self.partial.clear();
         let time = (position as f64 / SAMPLE_RATE as f64).max(self.committed_until);
         events.push(LiveEvent::End { time });
         Ok(())
     }
 
-    /// Makes a hypothesis of the buffer and commits what it confirms.
-    async fn listen<B: Backend>(
+    /// Decodes the buffer, commits confirmed words, and trims a long buffer at a committed segment.
+    async fn update<B: Backend>(
         &mut self,
         transcriber: &mut Transcriber<B>,
         events: &mut Vec<LiveEvent>,
     ) -> Result<(), Error> {
         let hypothesis = self.decode(transcriber, self.buffer_end(), false).await?;
-        self.is_sound = !hypothesis.is_rejected;
+        self.is_accepted = !hypothesis.is_rejected;
         if hypothesis.is_rejected {
             return Ok(());
         }
         let words = self.agreement.push(hypothesis.words);
-        self.settle_language(hypothesis.language, &words, events);
+        self.fix_language(hypothesis.language, &words, events);
         self.commit(words, events);
-        self.tell_partial(events);
+        self.emit_partial(events);
         let trim = samples(self.options.trim_s);
         if self.buffer.len() > trim
             && let Some(committed) = self.agreement.committed_until()
         {
-            // The last segment may go on.
+            // The last segment may not be complete.
             let ends = hypothesis.ends.split_last().map_or(&[][..], |(_, ends)| ends);
             if let Some(&end) = ends.iter().rev().find(|&&end| end <= committed) {
-                self.forget_until(end);
+                self.trim_until(end);
             }
         }
         Ok(())
     }
 
-    /// Shortens a buffer that agreement did not: all segments but the last are committed, or what is
-    /// older than the buffer should be.
-    async fn make_room<B: Backend>(
+    /// Trims a buffer that reached [`MAX_BUFFER`]: commits all segments but the last, and all words
+    /// older than `trim_s` or half of [`MAX_KEPT_S`], whichever is less.
+    async fn shorten_buffer<B: Backend>(
         &mut self,
         transcriber: &mut Transcriber<B>,
         events: &mut Vec<LiveEvent>,
@@ -344,70 +351,73 @@ impl LiveStream {
         let last = hypothesis.ends.iter().rev().nth(1).copied().unwrap_or(0.0);
         let cut = last.max(end - self.options.trim_s.min(MAX_KEPT_S / 2.0));
         let words = self.agreement.push_until(hypothesis.words, cut);
-        self.settle_language(hypothesis.language, &words, events);
+        self.fix_language(hypothesis.language, &words, events);
         self.commit(words, events);
-        // Not within a word, if that leaves room.
-        let cut = self.agreement.rest_start().map_or(cut, |start| start.min(cut));
-        self.forget_until(cut.max(end - MAX_KEPT_S));
-        self.tell_partial(events);
+        // Not within a word, if that leaves at most `MAX_KEPT_S`.
+        let cut = self.agreement.unconfirmed_start().map_or(cut, |start| start.min(cut));
+        self.trim_until(cut.max(end - MAX_KEPT_S));
+        self.emit_partial(events);
         Ok(())
     }
 
-    /// Cuts the buffer at a time of the stream and keeps the text of its committed words as a prompt.
-    fn forget_until(&mut self, time: f64) {
-        for word in self.agreement.take_until(time) {
-            self.earlier += &word.word;
+    /// Removes audio before `time` (seconds) from the buffer; the text of its committed words becomes
+    /// the prompt.
+    fn trim_until(&mut self, time: f64) {
+        for word in self.agreement.trim_until(time) {
+            self.previous_text += &word.word;
         }
-        let n_chars = self.earlier.chars().count();
+        let n_chars = self.previous_text.chars().count();
         if let Some(excess) = n_chars.checked_sub(PROMPT_CHARS).filter(|&n| n > 0) {
-            let from = self.earlier.char_indices().nth(excess).map_or(0, |(at, _)| at);
-            // A prompt begins with a whole word, where there are spaces.
-            let from = self.earlier[from..].find(' ').map_or(from, |space| from + space);
-            self.earlier.drain(..from);
+            let from = self.previous_text.char_indices().nth(excess).map_or(0, |(at, _)| at);
+            // The prompt begins with a whole word, if there are spaces.
+            let from = self.previous_text[from..].find(' ').map_or(from, |space| from + space);
+            self.previous_text.drain(..from);
         }
         if time.is_finite() {
-            self.cut_at((time * SAMPLE_RATE as f64) as u64);
+            self.drop_before((time * SAMPLE_RATE as f64) as u64);
         }
     }
 
-    /// Decodes the buffer up to `position`.
+    /// Decodes the buffer up to sample `position` of the stream, with the previous text as prompt.
+    /// If the words are copied from the prompt, decodes again without it.
     async fn decode<B: Backend>(
         &mut self,
         transcriber: &mut Transcriber<B>,
         position: u64,
         is_last: bool,
     ) -> Result<Hypothesis, Error> {
-        let mut options = self.options.of_hypotheses(is_last);
+        let mut options = self.options.hypothesis_options(is_last);
         options.language = self.language;
-        self.heard_until = position;
-        if options.condition_on_previous_text && !self.earlier.is_empty() {
-            let initial_prompt = Some(self.earlier.clone());
-            let told = Options { initial_prompt, ..options.clone() };
-            let hypothesis = self.hear(transcriber, position, &told).await?;
-            if !echoes(&hypothesis.words, &self.earlier) {
+        self.decoded_until = position;
+        if options.condition_on_previous_text && !self.previous_text.is_empty() {
+            let initial_prompt = Some(self.previous_text.clone());
+            let with_prompt = Options { initial_prompt, ..options.clone() };
+            let hypothesis = self.decode_with(transcriber, position, &with_prompt).await?;
+            if !copies_prompt(&hypothesis.words, &self.previous_text) {
                 return Ok(hypothesis);
             }
-            // Of a short buffer, the model may copy what it was told. If it was said again, it is heard so too.
-            self.earlier.clear();
+            // With a short buffer, the model may copy its prompt. Words that are really repeated are
+            // decoded without a prompt too.
+            self.previous_text.clear();
         }
-        self.hear(transcriber, position, &options).await
+        self.decode_with(transcriber, position, &options).await
     }
 
-    /// Decodes the buffer up to `position` with `options`.
-    async fn hear<B: Backend>(
+    /// Decodes the buffer up to sample `position` of the stream with `options`.
+    async fn decode_with<B: Backend>(
         &self,
         transcriber: &mut Transcriber<B>,
         position: u64,
         options: &Options,
     ) -> Result<Hypothesis, Error> {
-        let heard = &self.buffer[..(position - self.n_before) as usize];
-        let offset = self.n_before as f64 / SAMPLE_RATE as f64;
-        let mut run = transcriber.segments_async(heard, options).await?;
+        let audio = &self.buffer[..(position - self.buffer_start) as usize];
+        let offset = self.buffer_start as f64 / SAMPLE_RATE as f64;
+        let mut run = transcriber.segments_async(audio, options).await?;
         let (mut words, mut ends) = (Vec::new(), Vec::new());
         while let Some(segment) = run.next_async().await? {
-            let Segment { words: spoken, end, .. } = segment;
+            let Segment { words: new, end, .. } = segment;
             ends.push(end + offset);
-            words.extend(spoken.unwrap_or_default().into_iter().map(|word| Word {
+            words.extend(new.unwrap_or_default().into_iter().map(|word| Word {
                 start: word.start + offset,
                 end: word.end + offset,
                 ..word
@@ -419,20 +429,20 @@ impl LiveStream {
         Ok(Hypothesis { words, ends, language: run.language(), is_rejected })
     }
 
-    /// Keeps the language of the first committed words.
-    fn settle_language(&mut self, language: Language, words: &[Word], events: &mut Vec<LiveEvent>) {
+    /// Fixes the language at the first committed words.
+    fn fix_language(&mut self, language: Language, words: &[Word], events: &mut Vec<LiveEvent>) {
         if self.language.is_none() && !words.is_empty() {
             self.language = Some(language);
             events.push(LiveEvent::Language { language: language.code });
         }
     }
 
-    /// Tells of committed words; their times ascend and do not lie beyond the stream.
+    /// Emits committed words, with times that ascend within the stream.
     fn commit(&mut self, words: Vec<Word>, events: &mut Vec<LiveEvent>) {
         if words.is_empty() {
             return;
         }
-        // They were part of the partial text, or replace it.
+        // Committed words replace the partial text.
         self.partial.clear();
         let now = self.seconds();
         let mut live = Vec::with_capacity(words.len());
@@ -445,9 +455,9 @@ impl LiveStream {
         events.push(LiveEvent::Committed { words: live });
     }
 
-    /// Tells the text that is not confirmed, if it changed.
-    fn tell_partial(&mut self, events: &mut Vec<LiveEvent>) {
-        let text = self.agreement.rest_text();
+    /// Emits the unconfirmed text, if it changed.
+    fn emit_partial(&mut self, events: &mut Vec<LiveEvent>) {
+        let text = self.agreement.unconfirmed_text();
         if text != self.partial {
             self.partial.clone_from(&text);
             events.push(LiveEvent::Partial { text });
@@ -455,22 +465,22 @@ impl LiveStream {
     }
 }
 
-/// Whether words stand in `earlier` in the same order, so many of them that it is hardly chance.
-fn echoes(words: &[Word], earlier: &str) -> bool {
-    let earlier = letters(earlier);
+/// Whether at least [`COPIED_WORDS`] consecutive words occur in `prompt` in the same order.
+fn copies_prompt(words: &[Word], prompt: &str) -> bool {
+    let prompt = letters(prompt);
     let keys: Vec<String> = words.iter().map(|word| letters(&word.word)).collect();
     let is_copied = |first: usize| {
         let mut run = String::new();
         keys[first..].iter().enumerate().any(|(i, key)| {
             run += key;
-            let is_long = i + 1 >= ECHO_WORDS && run.chars().count() >= ECHO_LETTERS;
-            is_long && earlier.contains(&run)
+            let is_long = i + 1 >= COPIED_WORDS && run.chars().count() >= COPIED_LETTERS;
+            is_long && prompt.contains(&run)
         })
     };
     (0..keys.len()).any(is_copied)
 }
 
-/// How many words are left if those go that repeat others without end.
+/// Number of words left after the loop at the end is cut to one round.
 fn without_loop(words: &[Word]) -> usize {
     let mut ids = HashMap::new();
     let numbered = |word: &Word| {

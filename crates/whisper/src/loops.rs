@@ -1,55 +1,55 @@
-//! Loops: a decoder that says the same words again and again until its window is full.
+//! Loop detection: a decoder that repeats the same words until its window is full.
 //!
-//! Timestamps differ in every round, so only text tokens are compared. The limits leave refrains
-//! and laughter alone: a loop goes on until nothing stops it.
+//! Timestamps differ in every round, so only text tokens are compared. The limits are above refrains
+//! and laughter, which end by themselves.
 
-/// What makes a loop.
+/// Thresholds of loop detection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    /// So many rounds.
+pub(crate) struct LoopLimits {
+    /// Least number of rounds.
     pub(crate) min_rounds: usize,
-    /// Text tokens that they cover at least: short words are repeated for emphasis.
+    /// Least number of text tokens in all rounds: short words are repeated for emphasis.
     pub(crate) min_tokens: usize,
 }
 
-impl Limits {
-    /// Of the tokens of a window.
+impl LoopLimits {
+    /// Thresholds for the tokens of a window.
     pub(crate) const WINDOW: Self = Self { min_rounds: 6, min_tokens: 36 };
 }
 
-/// Longest round; six of them fill what a window may hold.
+/// Longest round in tokens; six of them fill a window.
 const MAX_PERIOD: usize = 37;
 
-/// Text tokens of one round of the loop that `tokens` ends in.
+/// Text tokens in one round of the loop at the end of `tokens`; `None` without a loop.
 pub(crate) fn period(
     tokens: &[u32],
     is_text: impl Fn(u32) -> bool + Copy,
-    limits: Limits,
+    limits: LoopLimits,
 ) -> Option<usize> {
     (1..=MAX_PERIOD).find(|&period| {
         let n_tokens = limits.min_tokens.max(limits.min_rounds * period);
-        // Rounds are equal where each token is what stood one round before.
-        tail(tokens, is_text, period).take(n_tokens - period).count() == n_tokens - period
+        // Rounds are equal if each token equals the one a round before it.
+        repeated_tail(tokens, is_text, period).take(n_tokens - period).count() == n_tokens - period
     })
 }
 
-/// `tokens` up to the end of the first round of the loop that they end in, with the timestamp that
-/// closes it.
+/// `tokens` up to the end of the first round of the loop at their end, with the timestamp after it;
+/// `None` without a loop.
 pub(crate) fn without_repeats(
     tokens: &[u32],
     is_text: impl Fn(u32) -> bool + Copy,
-    limits: Limits,
+    limits: LoopLimits,
 ) -> Option<&[u32]> {
     let period = period(tokens, is_text, limits)?;
-    let n_repeated = tail(tokens, is_text, period).count();
+    let n_repeated = repeated_tail(tokens, is_text, period).count();
     let n_text = tokens.iter().filter(|&&t| is_text(t)).count();
     let last = (0..tokens.len()).filter(|&i| is_text(tokens[i])).nth(n_text - n_repeated - 1)?;
     let is_closed = tokens.get(last + 1).is_some_and(|&t| !is_text(t));
     Some(&tokens[..last + 1 + usize::from(is_closed)])
 }
 
-/// Text tokens from the end on that equal the one `period` before.
-fn tail(
+/// Text tokens, from the end backwards, as long as they equal the one `period` before them.
+fn repeated_tail(
     tokens: &[u32],
     is_text: impl Fn(u32) -> bool + Copy,
     period: usize,
@@ -60,7 +60,7 @@ fn tail(
 
 #[cfg(test)]
 mod tests {
-    use super::{Limits, period, without_repeats};
+    use super::{LoopLimits, period, without_repeats};
 
     /// Timestamps are the tokens from 1000 on.
     fn is_text(token: u32) -> bool {
@@ -69,7 +69,7 @@ mod tests {
 
     #[track_caller]
     fn check(tokens: &[u32], loop_of: Option<(usize, &[u32])>) {
-        let limits = Limits::WINDOW;
+        let limits = LoopLimits::WINDOW;
         assert_eq!(period(tokens, is_text, limits), loop_of.map(|l| l.0));
         assert_eq!(without_repeats(tokens, is_text, limits), loop_of.map(|l| l.1));
     }

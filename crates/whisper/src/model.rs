@@ -1,4 +1,4 @@
-//! A loaded model: sizes, weights, tokenizer, mel filters.
+//! A loaded model: config, weights, tokenizer, mel filters.
 
 use std::sync::Arc;
 
@@ -7,12 +7,16 @@ use stonechat_formats::{Format, ModelFile};
 use stonechat_nn::{Backend, KvDType, warmup_batch_sizes};
 use stonechat_text::Tokenizer;
 
-use crate::align::AlignmentHeads;
+use crate::WINDOW_FRAMES;
+use crate::alignment_heads::AlignmentHeads;
+use crate::config::Config;
+use crate::decoder::{Batch, DecoderState};
+use crate::encoder::EncoderState;
+use crate::error::Error;
+use crate::languages::LANGUAGES;
 use crate::source::Source;
+use crate::special::SpecialTokens;
 use crate::weights::Weights;
-use crate::{
-    Batch, Config, DecoderState, EncoderState, Error, LANGUAGES, SpecialTokens, WINDOW_FRAMES,
-};
 
 /// An immutable Whisper model on a device.
 #[derive(Debug)]
@@ -27,10 +31,11 @@ pub struct Model<B: Backend> {
 }
 
 impl<B: Backend> Model<B> {
-    /// Loads a model of any supported format; `progress` is told the fraction done.
+    /// Loads a model of any supported format; `progress` gets the fraction done, 0 to 1.
     ///
     /// # Errors
-    /// If the file is no Whisper model, a tensor is missing or misshapen, or the device is full.
+    /// If the file is no Whisper model, a tensor is missing or has another shape, or the device is out
+    /// of memory.
     pub fn load(backend: B, file: &ModelFile, progress: impl FnMut(f32)) -> Result<Self, Error> {
         let source = Source::new(file)?;
         let config = Config::read(&source)?;
@@ -42,8 +47,8 @@ impl<B: Backend> Model<B> {
         Ok(Self { backend, config, special, tokenizer, weights, log_mel, alignment_heads })
     }
 
-    /// Models for up to `n` passes at the same time, which share the weights and divide the device
-    /// ([`Backend::divide`]); at least one.
+    /// Divides the device ([`Backend::divide`]) into 1 to `n` models for concurrent use, which share
+    /// the weights.
     ///
     /// # Errors
     /// If threads cannot be started.
@@ -60,36 +65,36 @@ impl<B: Backend> Model<B> {
         Ok(self.backend.divide(n)?.into_iter().map(on).collect())
     }
 
-    /// The device that the model is on.
+    /// The device.
     #[must_use]
     pub fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// Sizes.
+    /// The sizes.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Special token ids.
+    /// The special token ids.
     #[must_use]
     pub fn special(&self) -> &SpecialTokens {
         &self.special
     }
 
-    /// The tokenizer, with every special token named.
+    /// The tokenizer, which has all special tokens.
     #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// The spectrogram that this model hears of `samples` and as many zeros as `padding_samples`, see
+    /// Computes the log-mel spectrogram of 16 kHz `samples` followed by `padding_samples` zeros; see
     /// [`LogMel::compute`].
     #[must_use]
     pub fn mel(&self, samples: &[f32], padding_samples: usize) -> Mel {
-        self.log_mel.compute_by(samples, padding_samples, |pieces, task| {
-            self.backend.for_each(pieces, task);
+        self.log_mel.compute_by(samples, padding_samples, |parts, task| {
+            self.backend.for_each(parts, task);
         })
     }
 
@@ -97,19 +102,19 @@ impl<B: Backend> Model<B> {
         &self.alignment_heads
     }
 
-    /// Buffers for [`encode`](Self::encode).
+    /// Allocates the state of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// If the device is full.
+    /// If the device is out of memory.
     pub fn encoder_state(&self, kv_dtype: KvDType) -> Result<EncoderState<B>, Error> {
         Ok(EncoderState::new(&self.backend, &self.config, kv_dtype)?)
     }
 
-    /// Buffers for [`decode`](Self::decode) with `n_windows` windows and up to `n_sequences`
-    /// sequences over each.
+    /// Allocates the state of [`decode`](Self::decode), for `n_windows` windows with `n_sequences`
+    /// sequences each.
     ///
     /// # Errors
-    /// If the device is full.
+    /// If the device is out of memory.
     pub fn decoder_state(
         &self,
         n_windows: usize,
@@ -119,7 +124,7 @@ impl<B: Backend> Model<B> {
         Ok(DecoderState::new(&self.backend, &self.config, n_windows, n_sequences, kv_dtype)?)
     }
 
-    /// Encodes one window: `mel` is `[WINDOW_FRAMES, n_mels]`, time-major.
+    /// Encodes one window of mel frames, `[WINDOW_FRAMES, n_mels]`.
     ///
     /// # Panics
     /// If `mel` has another length.
@@ -127,8 +132,8 @@ impl<B: Backend> Model<B> {
         self.weights.encoder.forward(&self.backend, &self.config, state, mel);
     }
 
-    /// Makes what was last encoded window `window` of `state` and forgets the sequences that listened
-    /// to it.
+    /// Sets the audio of window `window` of `state` to the output of `encoder`, and empties the
+    /// window's sequences.
     ///
     /// # Panics
     /// If `state` has no such window.
@@ -137,22 +142,23 @@ impl<B: Backend> Model<B> {
         decoder.set_audio(&self.backend, &self.config, state, window, audio);
     }
 
-    /// Runs a ragged batch of tokens; the logits stay on the device until
+    /// Runs the decoder on a ragged batch of tokens; read the logits with
     /// [`read_logits`](Self::read_logits).
     ///
     /// # Errors
     /// If the KV pool is full.
     ///
     /// # Panics
-    /// If the batch is larger than the state or a sequence outgrows `n_text_ctx`.
+    /// If the batch is larger than the state allows, a sequence exceeds `n_text_ctx`, or its window has
+    /// no audio.
     pub fn decode(&self, state: &mut DecoderState<B>, batch: Batch<'_>) -> Result<(), Error> {
         Ok(self.weights.decoder.forward(&self.backend, &self.config, state, batch)?)
     }
 
-    /// Has the device get ready for a window of audio and for steps of every size.
+    /// Warms up the device for one window and batches of all sizes.
     ///
     /// # Errors
-    /// If the device lacks what these need.
+    /// If the device fails.
     pub(crate) fn warm_up(
         &self,
         encoder: &mut EncoderState<B>,
@@ -168,24 +174,23 @@ impl<B: Backend> Model<B> {
                 self.decode(decoder, Batch { tokens, sequences, outputs: &[n - 1] })?;
                 decoder.clear();
             }
-            // A step of every sequence, all of which go on from one and copy its page.
+            // One step of all sequences after forks of one, with copies of its KV page.
             let all: Vec<_> = (0..decoder.n_sequences()).collect();
             let n = all.len();
             self.decode(decoder, Batch { tokens: &[0], sequences: &[0], outputs: &[0] })?;
             all[1..].iter().for_each(|&to| decoder.fork(0, to));
             self.decode(decoder, Batch { tokens: &tokens[..n], sequences: &all, outputs: &all })?;
-            Ok(decoder.forget_audio(&self.backend, 0)?)
+            Ok(decoder.clear_audio(&self.backend, 0)?)
         })
     }
 
-    /// Leaves the logits of `rows` of the last batch, of `n_tokens`, where
-    /// [`read_logits`](Self::read_logits) finds them.
+    /// Computes the logits of `rows` of the last batch, of `n_tokens` tokens, for
+    /// [`read_logits`](Self::read_logits).
     pub(crate) fn project(&self, state: &mut DecoderState<B>, n_tokens: usize, rows: &[usize]) {
         self.weights.decoder.project(&self.backend, &self.config, state, n_tokens, rows);
     }
 
-    /// Copies the logits of the last batch's outputs from `index` on to `logits`,
-    /// `[n, vocab_size]`.
+    /// Reads logits of the last batch, `[n, vocab_size]`, from output `index` on.
     ///
     /// # Errors
     /// If the device fails.
@@ -198,21 +203,9 @@ impl<B: Backend> Model<B> {
         let offset = index * self.config.vocab_size;
         Ok(self.backend.read(state.logits(), offset, logits).await?)
     }
-
-    /// Copies the encoder's output to `out`, `[n_audio_ctx, d_model]`.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub async fn read_encoded(
-        &self,
-        state: &EncoderState<B>,
-        out: &mut [f32],
-    ) -> Result<(), Error> {
-        Ok(self.backend.read(state.output(), 0, out).await?)
-    }
 }
 
-/// The file's own tokenizer, with the special tokens that it does not name.
+/// Reads the tokenizer of the file or its folder and adds the special tokens.
 pub(crate) fn read_tokenizer(
     file: &ModelFile,
     special: &SpecialTokens,

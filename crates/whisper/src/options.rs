@@ -2,20 +2,22 @@
 
 use stonechat_audio::VadOptions;
 
-use crate::{Config, Error, Language};
+use crate::config::Config;
+use crate::error::Error;
+use crate::languages::Language;
 
-/// What to write down.
+/// Task of the decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Task {
-    /// The words in the language they were spoken in.
+    /// Text in the spoken language.
     #[default]
     Transcribe,
-    /// An English translation.
+    /// English translation.
     Translate,
 }
 
 impl Task {
-    /// `transcribe` or `translate`.
+    /// Name: `transcribe` or `translate`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -25,90 +27,107 @@ impl Task {
     }
 }
 
-/// When what is not speech is left out.
+/// When voice activity detection removes everything but speech.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum VadMode {
-    /// Everything is listened to.
+    /// Never.
     #[default]
     Off,
-    /// Only speech.
+    /// Always.
     On,
-    /// Only speech, in recordings longer than a window.
+    /// In recordings longer than one window (30 s).
     Auto,
 }
 
-/// Beyond the longest recordings, in seconds.
+/// Upper limit of clip timestamps, in seconds; longer than any recording.
 const MAX_CLIP_S: f64 = 1e7;
 
-/// Decoding options; the defaults are those of openai/whisper's command line and faster-whisper.
+/// Decoding options. Defaults are those of openai/whisper's command line, which faster-whisper shares.
+///
+/// Each option names the flag or parameter it follows: "openai" is a flag of openai/whisper's
+/// command line, "faster-whisper" a parameter of `WhisperModel.transcribe`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Spoken language; detected from the first window when `None`.
+    /// Spoken language; `None` (default) detects it from the first 30 s. openai `--language`.
     pub language: Option<Language>,
-    /// Transcribe or translate.
+    /// Transcribe (default) or translate to English. openai `--task`.
     pub task: Task,
-    /// Temperatures tried in turn until a window passes the thresholds below.
+    /// Temperatures, 0 to 2, tried in order until a window passes the thresholds below; default 0.0,
+    /// 0.2, … 1.0. openai `--temperature` and `--temperature_increment_on_fallback`.
     pub temperatures: Vec<f32>,
-    /// Texts that are followed side by side at temperature zero; 1 is greedy.
+    /// Beams at temperature 0, 1 to 16; default 5, 1 is greedy. openai `--beam_size`.
     pub beam_size: usize,
-    /// A search ends when `beam_size * patience` texts have ended.
+    /// Beam search ends when `beam_size * patience` beams have finished; default 1.0.
+    /// openai `--patience`.
     pub patience: f32,
-    /// Texts are compared by log-probability over `((5 + tokens) / 6)` to this power (Wu et al.
-    /// 2016); over the number of tokens when `None`.
+    /// Exponent α, 0 to 1, of the length penalty `((5 + tokens) / 6)^α` that divides log-probabilities
+    /// (Wu et al. 2016); `None` (default) divides by the number of tokens. openai `--length_penalty`.
     pub length_penalty: Option<f32>,
-    /// Candidates sampled at temperatures above zero; the most probable one is kept.
+    /// Candidates sampled at temperatures above 0, 1 to 16; the most probable is kept; default 5.
+    /// openai `--best_of`.
     pub best_of: usize,
-    /// Windows that are decoded side by side: a longer recording is cut where it is quiet into pieces of a
-    /// window, or of up to four where there are more, and none knows the text of another. One after the
-    /// other when `None`.
+    /// Windows decoded in one batch, 1 to 64; `None` (default) decodes one after the other.
+    /// faster-whisper `BatchedInferencePipeline`, `batch_size`.
+    ///
+    /// Longer recordings and clips are cut at quiet places into chunks of one window, or of up to four
+    /// if there were more chunks than `batch_size`. A prompt holds only text of the same chunk.
     pub batch_size: Option<usize>,
-    /// A window fails when its text compresses (zlib) better than this: it repeats itself.
+    /// A window fails if the zlib compression ratio of its text is higher: it repeats itself; default
+    /// 2.4. openai `--compression_ratio_threshold`.
     pub compression_ratio_threshold: Option<f64>,
-    /// A window fails when its average log-probability is below this.
+    /// A window fails if its mean log-probability is lower; default -1.0. openai
+    /// `--logprob_threshold`.
     pub logprob_threshold: Option<f64>,
-    /// A window that fails the log-probability test is silent when the probability of
-    /// `<|nospeech|>` is above this.
+    /// A window is silent if the probability of `<|nospeech|>` is higher and its mean log-probability
+    /// is not above `logprob_threshold`; default 0.6. openai `--no_speech_threshold`.
     pub no_speech_threshold: Option<f64>,
-    /// Whether the text of earlier windows is the prompt of the next, unless they failed.
+    /// Whether the text before a window is its prompt, unless that failed or had a temperature above
+    /// 0.5; default true. openai `--condition_on_previous_text`.
     pub condition_on_previous_text: bool,
-    /// Prompt of the first window, or of each where they are decoded side by side: names,
-    /// spelling, style.
+    /// Prompt of the first window, with `batch_size` of the first window of each chunk; default none.
+    /// openai `--initial_prompt`.
     pub initial_prompt: Option<String>,
-    /// Words to expect, in the prompt of every window.
+    /// Words to expect, in the prompt of every window; default none. faster-whisper `hotwords`.
     pub hotwords: Option<String>,
-    /// What the text of the first window begins with.
+    /// Start of the text of the first window; default none. faster-whisper `prefix`.
     pub prefix: Option<String>,
-    /// Whether blanks may not start a window.
+    /// Suppress blanks at the start of a window; default true. faster-whisper `suppress_blank`.
     pub suppress_blank: bool,
-    /// Whether symbols that are not speech are never chosen.
+    /// Suppress tokens of symbols that are not speech; default true. The `-1` of openai
+    /// `--suppress_tokens`.
     pub suppress_non_speech: bool,
-    /// Tokens that are never chosen either.
+    /// Further token ids to suppress; default none. openai `--suppress_tokens`.
     pub suppress_tokens: Vec<u32>,
-    /// Runs of so many text tokens occur once in a window; 0 lets all repeat.
+    /// Length of text n-grams that may occur only once in a window; default 0 for no limit.
+    /// faster-whisper `no_repeat_ngram_size`.
     pub no_repeat_ngram_size: usize,
-    /// Most tokens of a window; half of the decoder's context when `None`.
+    /// Most new tokens of a window; `None` (default) is half of the decoder's context (224).
+    /// faster-whisper `max_new_tokens`.
     pub max_new_tokens: Option<usize>,
-    /// Latest time of the first timestamp in a window, in seconds.
+    /// Latest first timestamp of a window in seconds, 0 to 30; default 1.0. faster-whisper
+    /// `max_initial_timestamp`.
     pub max_initial_timestamp: f32,
-    /// Whether to ask for plain text without timestamps; then each window is one segment.
+    /// Decode text without timestamps, one segment per window; default false. faster-whisper
+    /// `without_timestamps`.
     pub without_timestamps: bool,
-    /// Seed of the sampler used at temperatures above zero.
+    /// Seed of the sampler at temperatures above 0; default 0.
     pub seed: u64,
-    /// Whether to leave out what is not speech before anything else.
+    /// Voice activity detection; default off. faster-whisper `vad_filter`.
     pub vad: VadMode,
-    /// What speech is.
+    /// Options of voice activity detection. faster-whisper `vad_parameters`.
     pub vad_options: VadOptions,
-    /// Only these stretches are heard, and all of them: where each begins and ends, in seconds; the last
-    /// one may have no end. Everything when empty.
+    /// Start and end of each clip to transcribe, ascending seconds; the last end may be absent. Empty
+    /// (default) transcribes everything. Clips turn voice activity detection off. openai
+    /// `--clip_timestamps`.
     pub clip_timestamps: Vec<f64>,
-    /// Whether to find the time of each word.
+    /// Find the times of words; default false. openai `--word_timestamps`.
     pub word_timestamps: bool,
-    /// Characters that belong to the word after them.
+    /// Punctuation to merge with the next word. openai `--prepend_punctuations`.
     pub prepend_punctuations: String,
-    /// Characters that belong to the word before them.
+    /// Punctuation to merge with the previous word. openai `--append_punctuations`.
     pub append_punctuations: String,
-    /// With word times: text that looks made up is left out between silences longer than this, in
-    /// seconds.
+    /// Skip silence longer than this many seconds around text that is possibly hallucinated; needs
+    /// word timestamps; default none. openai `--hallucination_silence_threshold`.
     pub hallucination_silence_threshold: Option<f64>,
 }
 
@@ -150,30 +169,30 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Most beams or candidates of a window.
+    /// Largest `beam_size` and `best_of`.
     pub const MAX_WIDTH: usize = 16;
-    /// Most windows that can be decoded side by side.
+    /// Largest `batch_size`.
     pub const MAX_BATCH_SIZE: usize = 64;
 
-    /// Windows side by side.
+    /// Windows of a batch.
     pub(crate) fn n_windows(&self) -> usize {
         self.batch_size.unwrap_or(1)
     }
 
-    /// Sequences that a window takes.
+    /// Decoder sequences of a window.
     pub(crate) fn n_sequences(&self) -> usize {
         self.beam_size.max(self.best_of)
     }
 
-    /// What opens a word, as openai/whisper has it.
+    /// Default of [`prepend_punctuations`](Self::prepend_punctuations).
     pub const PREPEND_PUNCTUATIONS: &'static str = "\"'“¿([{-";
-    /// What closes a word, as openai/whisper has it.
+    /// Default of [`append_punctuations`](Self::append_punctuations).
     pub const APPEND_PUNCTUATIONS: &'static str = "\"'.。,，!！?？:：”)]}、";
 
-    /// Checks ranges.
+    /// Checks all ranges.
     ///
     /// # Errors
-    /// Names the option, the range and the value.
+    /// If an option is out of its range; names option, range and value.
     pub fn validate(&self) -> Result<(), Error> {
         let wrong = |option, expected, got| Err(Error::Option { option, expected, got });
         if self.temperatures.is_empty() {
@@ -190,7 +209,7 @@ impl Options {
         if !(0.0..=16.0).contains(&self.patience)
             || (self.beam_size as f32 * self.patience).round() < 1.0
         {
-            let expected = "up to 16, and at least half a text with the beam size";
+            let expected = "0 to 16, and beam size times patience at least 0.5";
             return wrong("patience", expected, self.patience.to_string());
         }
         if let Some(penalty) = self.length_penalty.filter(|p| !(0.0..=1.0).contains(p)) {
@@ -221,15 +240,14 @@ impl Options {
         let clips = &self.clip_timestamps;
         let is_time = |t: &f64| (0.0..=MAX_CLIP_S).contains(t);
         if !clips.iter().all(is_time) || clips.windows(2).any(|pair| pair[0] >= pair[1]) {
-            let expected =
-                "ascending seconds where clips begin and end in turns, such as 0,30,60,90";
+            let expected = "ascending START,END pairs in seconds, such as 0,30,60,90";
             return wrong("clip-timestamps", expected, format!("{clips:?}"));
         }
         self.vad_options.validate()?;
         Ok(())
     }
 
-    /// Checks what depends on the model.
+    /// Checks the options that depend on the model.
     pub(crate) fn validate_for(&self, config: &Config) -> Result<(), Error> {
         let wrong = |option, expected, got: String| Err(Error::Option { option, expected, got });
         let vocab_size = config.vocab_size;

@@ -1,51 +1,52 @@
-//! Transcripts as files: openai/whisper's formats (`utils.py`, the `Write*` classes) and those that
-//! whisper.cpp adds.
+//! Transcript files: the formats of openai/whisper (`utils.py`, `Write*` classes) and whisper.cpp.
 
 mod cues;
 mod full;
 
 use std::io::{self, Write};
 
-use crate::{Segment, Transcript};
+use crate::transcript::{Segment, Transcript};
 use cues::{Cue, Cues, Markup};
 
-/// Formats of a written transcript.
+/// Formats of a transcript file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OutputFormat {
-    /// A line of text a segment.
+    /// One line of text per segment.
     Txt,
     /// SubRip subtitles.
     Srt,
     /// WebVTT subtitles.
     Vtt,
-    /// Start and end in milliseconds and text, separated by tabs.
+    /// Start and end in milliseconds and text, tab-separated.
     Tsv,
-    /// Everything, with openai-whisper's field names.
+    /// JSON with openai/whisper's fields; times in seconds.
     Json,
-    /// Times as text and in milliseconds, with whisper.cpp's field names.
+    /// JSON with whisper.cpp's fields; times as text and in milliseconds.
     JsonFull,
-    /// Lyrics: the start of each segment before its text.
+    /// LRC lyrics: start and text of each segment.
     Lrc,
-    /// Start and end in milliseconds and quoted text, separated by commas.
+    /// Start and end in milliseconds and quoted text, comma-separated.
     Csv,
 }
 
-/// How the words of subtitles become lines; openai-whisper's options.
+/// Line layout of subtitles; options of openai/whisper's command line. All but the default need word
+/// timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SubtitleLayout {
-    /// Most characters of a line; without it a line is as long as its segment.
+    /// Most characters of a line; `None` is no limit. openai `--max_line_width`.
     pub max_line_width: Option<usize>,
-    /// Most lines shown together; with a width, subtitles then go on across segments.
+    /// Most lines of a subtitle; with a line width, subtitles span segments. openai
+    /// `--max_line_count`.
     pub max_line_count: Option<usize>,
-    /// Most words shown together; only without both of the above.
+    /// Most words of a subtitle; ignored with both of the above. openai `--max_words_per_line`.
     pub max_words_per_line: Option<usize>,
-    /// Show each subtitle once for each of its words, underlined.
+    /// Show a subtitle once per word, with that word underlined. openai `--highlight_words`.
     pub highlight_words: bool,
 }
 
 impl SubtitleLayout {
-    /// Whether it takes words with times.
+    /// Whether the layout needs word timestamps.
     #[must_use]
     pub fn needs_words(&self) -> bool {
         *self != Self::default()
@@ -53,7 +54,7 @@ impl SubtitleLayout {
 }
 
 impl OutputFormat {
-    /// Every format.
+    /// All formats.
     pub const ALL: [Self; 8] = [
         Self::Txt,
         Self::Srt,
@@ -65,7 +66,7 @@ impl OutputFormat {
         Self::Csv,
     ];
 
-    /// Its name, for example `srt`.
+    /// Name, for example `srt`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -80,7 +81,7 @@ impl OutputFormat {
         }
     }
 
-    /// Its file extension; no two formats share one.
+    /// File extension, unique per format.
     #[must_use]
     pub fn extension(self) -> &'static str {
         match self {
@@ -117,7 +118,8 @@ impl std::str::FromStr for OutputFormat {
     }
 }
 
-/// Writes a transcript as it comes: [`begin`](Self::begin), every segment, [`end`](Self::end).
+/// Incremental writer: call [`begin`](Self::begin), [`segment`](Self::segment) for each segment, then
+/// [`end`](Self::end).
 #[derive(Debug)]
 pub struct TranscriptWriter {
     format: OutputFormat,
@@ -126,14 +128,14 @@ pub struct TranscriptWriter {
 }
 
 impl TranscriptWriter {
-    /// A writer of one transcript.
+    /// Creates a writer of one transcript.
     #[must_use]
     pub fn new(format: OutputFormat, layout: SubtitleLayout) -> Self {
         let markup = if format == OutputFormat::Vtt { Markup::Vtt } else { Markup::Srt };
         Self { format, cues: Cues::new(layout, markup), n_cues: 0 }
     }
 
-    /// Writes what comes before the first segment.
+    /// Writes the header.
     ///
     /// # Errors
     /// If `out` fails.
@@ -146,8 +148,8 @@ impl TranscriptWriter {
         })
     }
 
-    /// Writes a segment the moment it is known; JSON has no part for it, and subtitles that go on
-    /// across segments are written when they are full.
+    /// Writes one segment. JSON is written at the end; subtitles that span segments are written once
+    /// they are complete.
     ///
     /// # Errors
     /// If `out` fails.
@@ -155,7 +157,7 @@ impl TranscriptWriter {
         let (start, end) = (milliseconds(segment.start), milliseconds(segment.end));
         let text = one_line(segment.text.trim());
         let text = match (&segment.speaker, self.format) {
-            // A bracket would be another time.
+            // Brackets enclose times in LRC.
             (Some(speaker), OutputFormat::Lrc) => format!("{}: {text}", one_line(speaker)),
             (Some(speaker), _) => format!("[{}] {text}", one_line(speaker)),
             (None, _) => text,
@@ -179,7 +181,7 @@ impl TranscriptWriter {
         }
     }
 
-    /// Writes what takes the whole transcript, or was held back.
+    /// Writes the rest: JSON, or the last subtitle.
     ///
     /// # Errors
     /// If `out` fails.
@@ -190,7 +192,7 @@ impl TranscriptWriter {
                 writeln!(out)
             }
             OutputFormat::JsonFull => {
-                serde_json::to_writer(&mut *out, &full::Full::from(transcript))?;
+                serde_json::to_writer(&mut *out, &full::JsonFull::from(transcript))?;
                 writeln!(out)
             }
             OutputFormat::Srt | OutputFormat::Vtt => {
@@ -216,7 +218,7 @@ impl TranscriptWriter {
     }
 }
 
-/// `text` without line breaks: an empty line would end a subtitle.
+/// Replaces line breaks by spaces: an empty line would end a subtitle.
 fn one_line(text: &str) -> String {
     text.replace(['\r', '\n'], " ")
 }
@@ -225,7 +227,7 @@ fn milliseconds(seconds: f64) -> u64 {
     (seconds * 1000.0).round() as u64
 }
 
-/// `HH:MM:SS.mmm`; hours are left out when zero unless `hours` asks for them.
+/// Formats milliseconds as `HH:MM:SS.mmm`, without hours if they are zero and `hours` is false.
 fn clock(ms: u64, hours: bool, point: char) -> String {
     let (h, m, s, ms) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60, ms % 1000);
     if hours || h > 0 {

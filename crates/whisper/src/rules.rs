@@ -1,22 +1,32 @@
-//! Rules applied to the logits before a token is chosen (openai/whisper `decoding.py`:
-//! `SuppressBlank`, `SuppressTokens`, `ApplyTimestampRules`).
+//! Logit filters, applied before a token is chosen.
+//!
+//! | filter | source |
+//! |---|---|
+//! | blank and end at the start, suppressed tokens | openai/whisper `SuppressBlank`, `SuppressTokens` |
+//! | timestamps in pairs, ascending, at the start | openai/whisper `ApplyTimestampRules` |
+//! | repeated n-grams | CTranslate2 `NoRepeatNgram` |
+//! | no end before `min_end_timestamp` | own, for batched chunks |
 
 use stonechat_nn::sample::{log_sum_exp, max};
 use stonechat_text::Tokenizer;
 
-use crate::{Options, SpecialTokens, TIMESTAMP_SECONDS};
+use crate::TIMESTAMP_SECONDS;
+use crate::options::Options;
+use crate::special::SpecialTokens;
 
-const NEVER: f32 = f32::NEG_INFINITY;
+/// Logit of a token that may not be chosen.
+const SUPPRESSED: f32 = f32::NEG_INFINITY;
 
-/// The rules of one decoding run.
+/// Logit filters of one run.
 #[derive(Debug)]
 pub(crate) struct Rules {
     special: SpecialTokens,
     suppressed: Vec<u32>,
+    /// Tokens suppressed at the start of a window.
     suppressed_first: Vec<u32>,
-    /// `None` when timestamps are off.
+    /// In timestamp steps of 20 ms; `None` without timestamps.
     max_initial_timestamp: Option<u32>,
-    /// 0 lets everything repeat.
+    /// 0 for no limit.
     no_repeat_ngram_size: usize,
 }
 
@@ -34,8 +44,8 @@ impl Rules {
             suppressed.extend(non_speech_tokens(tokenizer));
         }
         suppressed.extend(&options.suppress_tokens);
-        // The reference leaves `<|notimestamps|>` to the timestamp rules; without them the prompt
-        // already holds it.
+        // The reference suppresses `<|notimestamps|>` in its timestamp rules; without timestamps it
+        // is part of the prompt.
         suppressed.push(special.no_timestamps);
         suppressed.sort_unstable();
         suppressed.dedup();
@@ -50,22 +60,27 @@ impl Rules {
         Self { special, suppressed, suppressed_first, max_initial_timestamp, no_repeat_ngram_size }
     }
 
-    /// Sets the logits of tokens that may not follow `sampled`, the window's text so far, to negative
-    /// infinity. A text that says something may not end with a timestamp before `reach`.
-    pub(crate) fn apply(&self, logits: &mut [f32], sampled: &[u32], reach: Option<u32>) {
+    /// Sets the logits of tokens that may not follow `sampled`, the tokens of the window so far, to
+    /// negative infinity. Text that ends with a timestamp before `min_end_timestamp` may not end.
+    pub(crate) fn apply(
+        &self,
+        logits: &mut [f32],
+        sampled: &[u32],
+        min_end_timestamp: Option<u32>,
+    ) {
         if sampled.is_empty() {
-            forbid(logits, &self.suppressed_first);
+            suppress(logits, &self.suppressed_first);
         }
-        forbid(logits, &self.suppressed);
+        suppress(logits, &self.suppressed);
         if self.no_repeat_ngram_size > 0 {
             let text = &mut logits[..self.special.eot as usize];
-            forbid_ngrams(text, sampled, self.no_repeat_ngram_size);
+            suppress_ngrams(text, sampled, self.no_repeat_ngram_size);
         }
-        if let (Some(reach), [_, .., last]) = (reach, sampled)
+        if let (Some(min_end), [_, .., last]) = (min_end_timestamp, sampled)
             && self.special.is_timestamp(*last)
-            && *last < reach
+            && *last < min_end
         {
-            logits[self.special.eot as usize] = NEVER;
+            logits[self.special.eot as usize] = SUPPRESSED;
         }
         if let Some(max_initial) = self.max_initial_timestamp {
             self.apply_timestamps(logits, sampled, max_initial);
@@ -79,56 +94,56 @@ impl Rules {
         let penultimate_is = sampled.len() < 2 || is_timestamp(&sampled[sampled.len() - 2]);
         if last_is {
             if penultimate_is {
-                logits[begin..].fill(NEVER);
+                logits[begin..].fill(SUPPRESSED);
             } else {
-                logits[..self.special.eot as usize].fill(NEVER);
+                logits[..self.special.eot as usize].fill(SUPPRESSED);
             }
         }
         if let Some(&last) = sampled.iter().rev().find(|t| is_timestamp(t)) {
-            // Times never decrease, and a segment that was opened must not be empty.
+            // Timestamps do not decrease, and a segment must not be empty.
             let first_allowed = if last_is && !penultimate_is { last } else { last + 1 } as usize;
             let end = first_allowed.min(logits.len());
-            logits[begin..end.max(begin)].fill(NEVER);
+            logits[begin..end.max(begin)].fill(SUPPRESSED);
         }
         if sampled.is_empty() {
-            logits[..begin].fill(NEVER);
-            let first_forbidden = begin + max_initial as usize + 1;
-            if first_forbidden < logits.len() {
-                logits[first_forbidden..].fill(NEVER);
+            logits[..begin].fill(SUPPRESSED);
+            let first_suppressed = begin + max_initial as usize + 1;
+            if first_suppressed < logits.len() {
+                logits[first_suppressed..].fill(SUPPRESSED);
             }
         }
         let (text, timestamps) = logits.split_at_mut(begin);
         if log_sum_exp(timestamps) > max(text) {
-            text.fill(NEVER);
+            text.fill(SUPPRESSED);
         }
     }
 }
 
-fn forbid(logits: &mut [f32], tokens: &[u32]) {
+fn suppress(logits: &mut [f32], tokens: &[u32]) {
     for &token in tokens {
         if let Some(logit) = logits.get_mut(token as usize) {
-            *logit = NEVER;
+            *logit = SUPPRESSED;
         }
     }
 }
 
-/// Sets the logits of text tokens that would repeat `n` adjacent tokens of `sampled` to negative
-/// infinity (CTranslate2 `NoRepeatNgram`). Timestamps come in equal pairs.
-fn forbid_ngrams(text: &mut [f32], sampled: &[u32], n: usize) {
+/// Suppresses text tokens that would repeat an n-gram of `sampled` (CTranslate2 `NoRepeatNgram`).
+/// `text` are the logits of text tokens only: timestamps come in equal pairs.
+fn suppress_ngrams(text: &mut [f32], sampled: &[u32], n: usize) {
     let Some(start) = (sampled.len() + 1).checked_sub(n) else { return };
     let last = &sampled[start..];
     for ngram in sampled.windows(n).filter(|ngram| ngram[..n - 1] == *last) {
-        forbid(text, &ngram[n - 1..]);
+        suppress(text, &ngram[n - 1..]);
     }
 }
 
-/// Tokens of symbols that annotate rather than transcribe: brackets, notes, speaker dashes.
+/// Tokens of annotations: brackets, notes, speaker dashes (openai/whisper `non_speech_tokens`).
 fn non_speech_tokens(tokenizer: &Tokenizer) -> Vec<u32> {
     let plain = "\" # ( ) * + / : ; < = > @ [ \\ ] ^ _ ` { | } ~ 「 」 『 』 << >> <<< >>> -- --- \
                  -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪";
-    // These may be several tokens; their first one occurs in nothing else.
+    // If one of these is several tokens, its first token is suppressed.
     let musical = "♩ ♪ ♫ ♬ ♭ ♮ ♯";
-    // A hyphen and a quote are fine inside a word, not at its start.
+    // Hyphens and quotes are allowed within a word, not at its start.
     let mut tokens: Vec<u32> =
         [" -", " '"].iter().filter_map(|s| tokenizer.encode(s).first().copied()).collect();
     for (symbols, any_length) in [(plain, false), (musical, true)] {
@@ -146,8 +161,8 @@ fn non_speech_tokens(tokenizer: &Tokenizer) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{NEVER, Rules, forbid_ngrams};
-    use crate::SpecialTokens;
+    use super::{Rules, SUPPRESSED, suppress_ngrams};
+    use crate::special::SpecialTokens;
 
     fn rules() -> Rules {
         Rules {
@@ -163,12 +178,12 @@ mod tests {
         allowed_before(sampled, None)
     }
 
-    fn allowed_before(sampled: &[u32], reach: Option<u32>) -> Vec<usize> {
+    fn allowed_before(sampled: &[u32], min_end_timestamp: Option<u32>) -> Vec<usize> {
         let mut logits = vec![0.0; 51865];
         // Text must outweigh the sum of 1501 equal timestamps for the last rule not to fire.
         logits[..50364].fill(10.0);
-        rules().apply(&mut logits, sampled, reach);
-        (0..51865).filter(|&i| logits[i] > NEVER).collect()
+        rules().apply(&mut logits, sampled, min_end_timestamp);
+        (0..51865).filter(|&i| logits[i] > SUPPRESSED).collect()
     }
 
     const BEGIN: u32 = 50364;
@@ -192,15 +207,16 @@ mod tests {
     }
 
     #[test]
-    fn a_text_goes_on_until_speech_ends() {
-        let ends =
-            |sampled: &[u32], reach| allowed_before(sampled, Some(BEGIN + reach)).contains(&50257);
-        for stamps in [&[BEGIN + 100][..], &[BEGIN + 100, BEGIN + 100]] {
-            let sampled = [&[BEGIN, 400], stamps].concat();
-            assert!(ends(&sampled, 100) && !ends(&sampled, 101), "{stamps:?}");
+    fn text_goes_on_until_speech_ends() {
+        let ends = |sampled: &[u32], min_end| {
+            allowed_before(sampled, Some(BEGIN + min_end)).contains(&50257)
+        };
+        for timestamps in [&[BEGIN + 100][..], &[BEGIN + 100, BEGIN + 100]] {
+            let sampled = [&[BEGIN, 400], timestamps].concat();
+            assert!(ends(&sampled, 100) && !ends(&sampled, 101), "{timestamps:?}");
         }
-        assert!(ends(&[BEGIN], 100), "a window may hold nothing");
-        assert!(ends(&[BEGIN, 400], 100), "what has no stamp ends where its window does");
+        assert!(ends(&[BEGIN], 100), "a window may be empty");
+        assert!(ends(&[BEGIN, 400], 100), "text without an end timestamp ends with its window");
     }
 
     #[test]
@@ -214,7 +230,7 @@ mod tests {
         let mut logits = vec![0.0; 51865];
         logits[400] = 5.0;
         rules().apply(&mut logits, &[BEGIN, 400], None);
-        assert!(logits[400] == NEVER, "ln(1500) > 5");
+        assert!(logits[400] == SUPPRESSED, "ln(1500) > 5");
     }
 
     #[test]
@@ -222,9 +238,9 @@ mod tests {
         #[track_caller]
         fn check(n: usize, sampled: &[u32], expected: &[usize]) {
             let mut logits = vec![0.0; 10];
-            forbid_ngrams(&mut logits, sampled, n);
-            let forbidden: Vec<usize> = (0..10).filter(|&i| logits[i] == NEVER).collect();
-            assert_eq!(forbidden, expected, "{n} {sampled:?}");
+            suppress_ngrams(&mut logits, sampled, n);
+            let suppressed: Vec<usize> = (0..10).filter(|&i| logits[i] == SUPPRESSED).collect();
+            assert_eq!(suppressed, expected, "{n} {sampled:?}");
         }
         check(1, &[1, 2, 1], &[1, 2]);
         check(2, &[1, 2, 1], &[2]);

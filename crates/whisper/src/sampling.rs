@@ -1,40 +1,41 @@
-//! Choosing a token from logits.
+//! Statistics of logits and sampling at a temperature.
 
 use stonechat_nn::sample::{Rng, log_sum_exp, max};
 
-/// A chosen token and its log-probability at temperature 1.
+/// A sampled token and its log-probability at temperature 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Choice {
+pub(crate) struct SampledToken {
     pub(crate) token: u32,
     pub(crate) logprob: f32,
 }
 
-/// What a search needs of the logits that one text goes on with.
+/// Statistics of one row of logits.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Scores {
+pub(crate) struct LogitStats {
     /// `ln Σ exp(logits)`.
-    pub(crate) total: f32,
-    /// The greatest finite logits with their tokens, greatest first; equal ones by token.
+    pub(crate) log_sum_exp: f32,
+    /// Tokens with the largest finite logits, descending; equal logits in order of token.
     pub(crate) top: Vec<(u32, f32)>,
 }
 
-impl Scores {
-    /// Scores `logits`, of which the `n` greatest are kept.
-    pub(crate) fn score(&mut self, logits: &[f32], n: usize) {
-        self.total = log_sum_exp(logits);
+impl LogitStats {
+    /// Computes the log-sum-exp and the top `k` of `logits`.
+    pub(crate) fn compute(&mut self, logits: &[f32], k: usize) {
+        self.log_sum_exp = log_sum_exp(logits);
         self.top.clear();
         let mut least = f32::NEG_INFINITY;
         for (i, block) in logits.chunks(BLOCK_LEN).enumerate() {
-            if n == 0 || max(block) <= least {
+            // Most blocks hold none of the top k: their maximum shows that.
+            if k == 0 || max(block) <= least {
                 continue;
             }
             for (j, &logit) in block.iter().enumerate() {
                 if logit > least {
                     let at = self.top.partition_point(|b| b.1 >= logit);
                     self.top.insert(at, ((i * BLOCK_LEN + j) as u32, logit));
-                    self.top.truncate(n);
-                    if self.top.len() == n {
-                        least = self.top[n - 1].1;
+                    self.top.truncate(k);
+                    if self.top.len() == k {
+                        least = self.top[k - 1].1;
                     }
                 }
             }
@@ -42,17 +43,16 @@ impl Scores {
     }
 }
 
-/// Logits of which most hold none of the greatest.
+/// Logits whose maximum is compared at a time.
 const BLOCK_LEN: usize = 512;
 
-/// A draw from `softmax(logits / temperature)`, of logits whose `ln Σ exp` is `total`; none if every
-/// token is forbidden.
+/// Samples from `softmax(logits / temperature)`; `None` if every logit is negative infinity.
 pub(crate) fn sample(
     logits: &[f32],
-    total: f32,
+    log_sum_exp: f32,
     temperature: f32,
     rng: &mut Rng,
-) -> Option<Choice> {
+) -> Option<SampledToken> {
     let max = max(logits);
     if max == f32::NEG_INFINITY {
         return None;
@@ -71,7 +71,7 @@ pub(crate) fn sample(
             }
         }
     }
-    Some(Choice { token: token as u32, logprob: logits[token] - total })
+    Some(SampledToken { token: token as u32, logprob: logits[token] - log_sum_exp })
 }
 
 /// `exp(logits[token]) / Σ exp(logits)`.
@@ -83,13 +83,13 @@ pub(crate) fn probability(logits: &[f32], token: u32) -> f32 {
 mod tests {
     use stonechat_nn::sample::{Rng, log_sum_exp};
 
-    use super::{BLOCK_LEN, Scores, probability, sample};
+    use super::{BLOCK_LEN, LogitStats, probability, sample};
 
     fn top(logits: &[f32], n: usize) -> Vec<(u32, f32)> {
-        let mut scores = Scores { total: 7.0, top: vec![(1, 9.0)] };
-        scores.score(logits, n);
-        assert!((scores.total - log_sum_exp(logits)).abs() < 1e-6);
-        scores.top
+        let mut stats = LogitStats { log_sum_exp: 7.0, top: vec![(1, 9.0)] };
+        stats.compute(logits, n);
+        assert!((stats.log_sum_exp - log_sum_exp(logits)).abs() < 1e-6);
+        stats.top
     }
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(top(&logits, 0), []);
         assert_eq!(top(&logits, 1), [(4, 3.0)]);
         assert_eq!(top(&logits, 3), [(4, 3.0), (1, 2.0), (3, 2.0)]);
-        assert_eq!(top(&logits, 9).len(), 5, "what is forbidden is not among them");
+        assert_eq!(top(&logits, 9).len(), 5, "a suppressed token is not among them");
     }
 
     #[test]

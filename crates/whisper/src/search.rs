@@ -1,73 +1,83 @@
-//! The search for the text of a window: beams at temperature 0, independent draws above.
+//! Search for the text of one window: beam search at temperature 0, best-of sampling above.
+//!
+//! ```text
+//! beam search, per step:                            best of n, per step:
+//!   candidates: top (width + 1) of each hypothesis    draw one token for each hypothesis
+//!   sort by sum of log-probabilities                  end token: finished
+//!   end token: finished; else active, up to `width`   else active
+//!   over at round(width * patience) finished          over when all are finished
+//! both: over at max_tokens; the best finished hypothesis by length-normalized log-probability wins
+//! ```
 //!
 //! Source: openai/whisper `decoding.py`: `BeamSearchDecoder`, `GreedyDecoder`,
-//! `MaximumLikelihoodRanker`. A beam search of width 1 is greedy decoding.
+//! `MaximumLikelihoodRanker`. Greedy decoding is beam search of width 1.
 
 use stonechat_nn::sample::Rng;
 
-use crate::loops::{self, Limits};
-use crate::sampling::{Scores, sample};
+use crate::loops::{self, LoopLimits};
+use crate::sampling::{LogitStats, sample};
 
-/// How to search.
+/// Options of one search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SearchOptions {
-    /// 0 for beams.
+    /// 0 for beam search.
     pub(crate) temperature: f32,
-    /// Beams or draws; so many sequences of the decoder are needed.
+    /// Hypotheses (beam size or best-of); each takes one sequence of the decoder.
     pub(crate) width: usize,
-    /// Finished texts that end a beam search, over its width.
+    /// Beam search ends when `round(width * patience)` hypotheses have finished.
     pub(crate) patience: f32,
-    /// Exponent of Google's length penalty; without one, log-probabilities are divided by lengths.
+    /// Exponent of the length penalty (Wu et al. 2016); `None` divides by the length.
     pub(crate) length_penalty: Option<f32>,
-    /// The end token; smaller ids are text.
+    /// End token; smaller ids are text.
     pub(crate) eot: u32,
-    /// Most tokens to choose.
+    /// Most tokens to choose, the end token included.
     pub(crate) max_tokens: usize,
 }
 
-/// Why a text ends where it does.
+/// Why the text of a window ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Finish {
-    /// The model said that it ends.
-    End,
-    /// It has as many tokens as it may.
+pub(crate) enum FinishReason {
+    /// The end token was chosen.
+    Eot,
+    /// The limit of tokens was reached, or the search ended first.
     #[default]
     Limit,
-    /// It repeats itself without end.
+    /// It repeats itself; see [`loops`].
     Loop,
 }
 
-/// A text on its way.
+/// One candidate text.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Hypothesis {
-    /// Which of the window's sequences holds all but its last token.
+    /// Sequence of the window whose KV cache holds all tokens but the last.
     pub(crate) sequence: usize,
-    /// The prefix and what was chosen, without the end token.
+    /// Prefix and chosen tokens, without the end token.
     pub(crate) tokens: Vec<u32>,
-    /// Of each of them; 0 of those of the prefix.
+    /// Log-probability of each token; 0 for the prefix.
     pub(crate) logprobs: Vec<f32>,
-    /// Log-probability of what was chosen, the end token included.
+    /// Sum over the chosen tokens, the end token included.
     pub(crate) sum_logprob: f64,
-    /// Why it is finished, if it is.
-    pub(crate) finish: Finish,
+    /// Why it finished; only for finished ones.
+    pub(crate) finish: FinishReason,
 }
 
-/// The search over one window.
+/// State of the search over one window.
 #[derive(Debug)]
 pub(crate) struct Search {
     options: SearchOptions,
-    /// Tokens of the prefix, which nobody chose.
-    n_given: usize,
+    /// Tokens of the prefix.
+    n_prefix: usize,
     n_steps: usize,
-    /// Best first where they are beams.
-    alive: Vec<Hypothesis>,
+    /// Unfinished hypotheses; in beam search the best first.
+    active: Vec<Hypothesis>,
     finished: Vec<Hypothesis>,
     rng: Rng,
 }
 
-/// A way to go on.
+/// One token after one hypothesis.
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct Candidate {
+    /// Index of the hypothesis.
     parent: usize,
     token: u32,
     logprob: f32,
@@ -75,81 +85,80 @@ struct Step {
 }
 
 impl Search {
-    /// A search that goes on from `prefix`, which sequence 0 holds with what comes before it.
+    /// A search that continues `prefix`, which sequence 0 holds after the rest of the prompt.
     pub(crate) fn new(options: SearchOptions, prefix: &[u32], seed: u64) -> Self {
         let (tokens, logprobs) = (prefix.to_vec(), vec![0.0; prefix.len()]);
         let first = Hypothesis { tokens, logprobs, ..Hypothesis::default() };
         Self {
             options,
-            n_given: prefix.len(),
+            n_prefix: prefix.len(),
             n_steps: 0,
-            alive: vec![first],
+            active: vec![first],
             finished: Vec::new(),
             rng: Rng::new(seed),
         }
     }
 
-    /// The texts that go on; none when the search is over.
-    pub(crate) fn alive(&self) -> &[Hypothesis] {
-        &self.alive
+    /// Unfinished hypotheses; empty when the search is over.
+    pub(crate) fn active(&self) -> &[Hypothesis] {
+        &self.active
     }
 
-    /// How many of the greatest logits of each text a step looks at.
-    pub(crate) fn n_top(&self) -> usize {
+    /// Length of [`LogitStats::top`] that a step needs.
+    pub(crate) fn top_k(&self) -> usize {
         if self.options.temperature == 0.0 { self.options.width + 1 } else { 0 }
     }
 
-    /// Chooses the next tokens from `logits`, `[alive, V]`, and their scores. Each pair of `forks` says that
-    /// the second sequence has to continue where the first stands, before either goes on.
+    /// Chooses the next tokens from `logits`, `[active, V]`, and their statistics. For each pair
+    /// `(from, to)` of `forks`, sequence `to` must become a copy of `from` before the next step.
     pub(crate) fn step(
         &mut self,
         logits: &[f32],
-        scores: &[Scores],
+        stats: &[LogitStats],
         forks: &mut Vec<(usize, usize)>,
     ) {
         forks.clear();
         if self.options.temperature == 0.0 {
-            self.step_beams(scores, forks);
+            self.step_beams(stats, forks);
         } else {
-            self.step_draws(logits, scores, forks);
+            self.step_samples(logits, stats, forks);
         }
         self.n_steps += 1;
         if self.n_steps >= self.options.max_tokens {
-            self.end();
+            self.finish();
         }
     }
 
-    fn step_beams(&mut self, scores: &[Scores], forks: &mut Vec<(usize, usize)>) {
+    fn step_beams(&mut self, stats: &[LogitStats], forks: &mut Vec<(usize, usize)>) {
         let SearchOptions { width, patience, eot, .. } = self.options;
-        let mut steps = Vec::with_capacity(self.alive.len() * (width + 1));
-        for (parent, Scores { total, top }) in scores.iter().enumerate() {
-            let before = self.alive[parent].sum_logprob;
-            steps.extend(top.iter().map(|&(token, logit)| Step {
+        let mut candidates = Vec::with_capacity(self.active.len() * (width + 1));
+        for (parent, LogitStats { log_sum_exp, top }) in stats.iter().enumerate() {
+            let parent_sum = self.active[parent].sum_logprob;
+            candidates.extend(top.iter().map(|&(token, logit)| Candidate {
                 parent,
                 token,
-                logprob: logit - total,
-                sum_logprob: before + f64::from(logit - total),
+                logprob: logit - log_sum_exp,
+                sum_logprob: parent_sum + f64::from(logit - log_sum_exp),
             }));
         }
-        steps.sort_by(|a, b| b.sum_logprob.total_cmp(&a.sum_logprob));
+        candidates.sort_by(|a, b| b.sum_logprob.total_cmp(&a.sum_logprob));
         let max_finished = (width as f32 * patience).round() as usize;
         let mut next: Vec<Hypothesis> = Vec::with_capacity(width);
-        for step in steps {
-            let Step { token, logprob, sum_logprob, .. } = step;
+        for Candidate { parent, token, logprob, sum_logprob } in candidates {
             let is_end = token == eot;
             if is_end && self.finished.len() >= max_finished {
                 continue;
             }
-            let parent = &self.alive[step.parent];
+            let parent = &self.active[parent];
             let mut hypothesis = Hypothesis {
                 sequence: parent.sequence,
-                tokens: with_room(&parent.tokens),
-                logprobs: with_room(&parent.logprobs),
+                tokens: clone_with_spare(&parent.tokens),
+                logprobs: clone_with_spare(&parent.logprobs),
                 sum_logprob,
-                finish: Finish::default(),
+                finish: FinishReason::default(),
             };
             if is_end {
-                hypothesis.finish = Finish::End;
+                hypothesis.finish = FinishReason::Eot;
                 self.finished.push(hypothesis);
                 continue;
             }
@@ -160,27 +169,28 @@ impl Search {
                 break;
             }
         }
-        self.alive = next;
-        self.share_sequences(forks);
-        let is_loop = self.alive.first().is_some_and(|best| self.is_loop(best));
+        self.active = next;
+        self.assign_sequences(forks);
+        let is_loop = self.active.first().is_some_and(|best| self.is_loop(best));
         if is_loop {
-            // What the model is surest of is a loop: other texts are variations of it, or were cut
-            // short. Whoever asked tries again at another temperature.
+            // The most probable hypothesis is a loop; the others are variations of it or were cut
+            // short. The window fails, and the next attempt has another temperature.
             self.finished.clear();
-            self.alive.truncate(1);
-            self.alive[0].finish = Finish::Loop;
+            self.active.truncate(1);
+            self.active[0].finish = FinishReason::Loop;
         }
         if is_loop || self.finished.len() >= max_finished {
-            self.end();
+            self.finish();
         }
     }
 
-    /// The first child of a sequence keeps it, the others get sequences that nobody goes on from.
-    fn share_sequences(&mut self, forks: &mut Vec<(usize, usize)>) {
+    /// Gives every hypothesis a sequence of its own: one child keeps the sequence of its parent, the
+    /// others fork it into sequences without children.
+    fn assign_sequences(&mut self, forks: &mut Vec<(usize, usize)>) {
         let mut n_children = vec![0; self.options.width];
-        self.alive.iter().for_each(|child| n_children[child.sequence] += 1);
+        self.active.iter().for_each(|child| n_children[child.sequence] += 1);
         let mut free = (0..self.options.width).filter(|&i| n_children[i] == 0).collect::<Vec<_>>();
-        for child in self.alive.iter_mut().rev() {
+        for child in self.active.iter_mut().rev() {
             if n_children[child.sequence] > 1 {
                 n_children[child.sequence] -= 1;
                 let to = free.pop().expect("there are as many sequences as beams");
@@ -190,81 +200,87 @@ impl Search {
         }
     }
 
-    fn step_draws(&mut self, logits: &[f32], scores: &[Scores], forks: &mut Vec<(usize, usize)>) {
+    fn step_samples(
+        &mut self,
+        logits: &[f32],
+        stats: &[LogitStats],
+        forks: &mut Vec<(usize, usize)>,
+    ) {
         let SearchOptions { temperature, width, eot, .. } = self.options;
         let is_first = self.n_steps == 0;
         if is_first {
             forks.extend((1..width).map(|to| (0, to)));
-            let first = self.alive.swap_remove(0);
-            let draw = |sequence| Hypothesis { sequence, ..first.clone() };
-            self.alive.extend((0..width).map(draw));
+            let first = self.active.swap_remove(0);
+            let copy = |sequence| Hypothesis { sequence, ..first.clone() };
+            self.active.extend((0..width).map(copy));
         }
-        let vocab_size = if is_first { logits.len() } else { logits.len() / self.alive.len() };
-        let mut rows = logits.chunks_exact(vocab_size).zip(scores).cycle();
-        for mut hypothesis in std::mem::take(&mut self.alive) {
-            let Some((row, scores)) = rows.next() else { return };
-            let Some(choice) = sample(row, scores.total, temperature, &mut self.rng) else {
+        // The first step has one row of logits for all hypotheses.
+        let vocab_size = if is_first { logits.len() } else { logits.len() / self.active.len() };
+        let mut rows = logits.chunks_exact(vocab_size).zip(stats).cycle();
+        for mut hypothesis in std::mem::take(&mut self.active) {
+            let Some((row, stats)) = rows.next() else { return };
+            let sampled = sample(row, stats.log_sum_exp, temperature, &mut self.rng);
+            let Some(sampled) = sampled else {
                 self.finished.push(hypothesis);
                 continue;
             };
-            hypothesis.sum_logprob += f64::from(choice.logprob);
-            if choice.token == eot {
-                hypothesis.finish = Finish::End;
+            hypothesis.sum_logprob += f64::from(sampled.logprob);
+            if sampled.token == eot {
+                hypothesis.finish = FinishReason::Eot;
                 self.finished.push(hypothesis);
                 continue;
             }
-            hypothesis.tokens.push(choice.token);
-            hypothesis.logprobs.push(choice.logprob);
+            hypothesis.tokens.push(sampled.token);
+            hypothesis.logprobs.push(sampled.logprob);
             if self.is_loop(&hypothesis) {
-                hypothesis.finish = Finish::Loop;
+                hypothesis.finish = FinishReason::Loop;
                 self.finished.push(hypothesis);
             } else {
-                self.alive.push(hypothesis);
+                self.active.push(hypothesis);
             }
         }
     }
 
     fn is_loop(&self, hypothesis: &Hypothesis) -> bool {
         let eot = self.options.eot;
-        loops::period(&hypothesis.tokens[self.n_given..], |token| token < eot, Limits::WINDOW)
-            .is_some()
+        let chosen = &hypothesis.tokens[self.n_prefix..];
+        loops::period(chosen, |token| token < eot, LoopLimits::WINDOW).is_some()
     }
 
-    /// Ends the search; where fewer texts than the width have finished, the best of those that
-    /// have not count too.
-    fn end(&mut self) {
+    /// Ends the search; the best active hypotheses fill up the finished ones to `width`.
+    fn finish(&mut self) {
         let missing = self.options.width.saturating_sub(self.finished.len());
-        self.finished.extend(self.alive.drain(..).take(missing));
+        self.finished.extend(self.active.drain(..).take(missing));
     }
 
-    /// The best text, and how many of its tokens were chosen.
-    pub(crate) fn best(mut self) -> (Hypothesis, usize) {
-        self.end();
-        let n_given = self.n_given;
+    /// The best hypothesis and its number of chosen tokens; loops lose against all others.
+    pub(crate) fn into_best(mut self) -> (Hypothesis, usize) {
+        self.finish();
+        let n_prefix = self.n_prefix;
         let penalty = self.options.length_penalty;
         let rank = |h: &Hypothesis| {
-            (h.finish != Finish::Loop, score(h, h.tokens.len() - n_given, penalty))
+            (h.finish != FinishReason::Loop, score(h, h.tokens.len() - n_prefix, penalty))
         };
-        let worse = |a: &Hypothesis, b: &Hypothesis| {
+        let compare = |a: &Hypothesis, b: &Hypothesis| {
             let (a, b) = (rank(a), rank(b));
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
         };
         // `max_by` keeps the last of equals and the reference the first.
-        let best = self.finished.into_iter().rev().max_by(worse).unwrap_or_default();
-        let n_chosen = best.tokens.len().saturating_sub(n_given);
+        let best = self.finished.into_iter().rev().max_by(compare).unwrap_or_default();
+        let n_chosen = best.tokens.len().saturating_sub(n_prefix);
         (best, n_chosen)
     }
 }
 
-/// A copy that one more value fits in.
-fn with_room<T: Copy>(values: &[T]) -> Vec<T> {
+/// Clones `values` with room for one more.
+fn clone_with_spare<T: Copy>(values: &[T]) -> Vec<T> {
     let mut copy = Vec::with_capacity(values.len() + 1);
     copy.extend_from_slice(values);
     copy
 }
 
-/// What texts are compared by: log-probability over length, or over Google's penalty (Wu et al.
-/// 2016, eq. 14).
+/// `sum_logprob / n`, or with a length penalty `sum_logprob / ((5 + n) / 6)^alpha` (Wu et al. 2016,
+/// eq. 14).
 fn score(hypothesis: &Hypothesis, n_chosen: usize, length_penalty: Option<f32>) -> f64 {
     let n = n_chosen as f64;
     hypothesis.sum_logprob

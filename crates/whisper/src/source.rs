@@ -1,14 +1,14 @@
-//! One way to ask for a tensor, whatever convention its file follows.
+//! Tensors of a model file by openai/whisper's names, for every naming convention.
 //!
-//! Tensors are asked for by openai/whisper's names. Hugging Face files rename them; CTranslate2
-//! files also stack query, key and value into one matrix and may hold int8 rows with a scale.
+//! Hugging Face files have other names. CTranslate2 files also stack query, key and value into one
+//! matrix, and may hold int8 rows with a scale.
 
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_formats::{ModelFile, TensorView};
 
-use crate::Error;
+use crate::error::Error;
 
-/// A tensor as stored, or a row range of one.
+/// A tensor as stored, or a block of its rows.
 #[derive(Debug)]
 pub(crate) struct Tensor {
     /// Name in the file.
@@ -20,7 +20,7 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// The values as f32.
+    /// Converts the values to f32.
     pub(crate) fn to_f32(&self) -> Result<Vec<f32>, Error> {
         let mut values = vec![0.0; self.shape.iter().product()];
         stonechat_quant::dequantize_row(self.dtype, &self.bytes, &mut values).map_err(|_| {
@@ -42,10 +42,11 @@ enum Naming {
     CTranslate2,
 }
 
-/// Where a tensor is: its name in the file, and which of how many equal row blocks.
+/// Location of a tensor in the file.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct Location {
     name: String,
+    /// Index and number of equal row blocks, if it is one of several stacked tensors.
     part: Option<(usize, usize)>,
 }
 
@@ -78,41 +79,41 @@ impl<'a> Source<'a> {
         self.file
     }
 
-    /// Whether the file's own names are CTranslate2's.
+    /// Whether the file has CTranslate2's names.
     pub(crate) fn is_ctranslate2(&self) -> bool {
         self.naming == Naming::CTranslate2
     }
 
-    /// Shape of the tensor that openai/whisper calls `name`.
+    /// Shape of the tensor with openai/whisper's name `name`.
     pub(crate) fn shape(&self, name: &str) -> Result<Vec<usize>, Error> {
-        let place = self.place(name);
-        let mut shape = self.view(&place.name)?.shape.to_vec();
-        if let (Some((_, parts)), Some(rows)) = (place.part, shape.first_mut()) {
+        let location = self.locate(name);
+        let mut shape = self.view(&location.name)?.shape.to_vec();
+        if let (Some((_, parts)), Some(rows)) = (location.part, shape.first_mut()) {
             *rows /= parts;
         }
         Ok(shape)
     }
 
-    /// Layers whose names start with `stack` (`encoder` or `decoder`).
+    /// Number of layers of `stack` (`encoder` or `decoder`).
     pub(crate) fn count_layers(&self, stack: &str) -> usize {
         let exists = |i: &usize| {
             let name = format!("{stack}.blocks.{i}.attn_ln.weight");
-            self.file.tensor(&self.place(&name).name).is_some()
+            self.file.tensor(&self.locate(&name).name).is_some()
         };
         (0..).take_while(exists).count()
     }
 
-    /// The tensor that openai/whisper calls `name`; int8 rows become `q8_0` blocks.
+    /// Tensor with openai/whisper's name `name`; int8 rows become `q8_0` blocks.
     pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, Error> {
-        let place = self.place(name);
-        let view = self.view(&place.name)?;
+        let location = self.locate(name);
+        let view = self.view(&location.name)?;
         let mut shape = view.shape.to_vec();
         let mut rows = 0..shape.first().copied().unwrap_or(1);
         let mut bytes = view.shared();
-        if let Some((part, parts)) = place.part {
+        if let Some((part, parts)) = location.part {
             if !rows.end.is_multiple_of(parts) {
                 let expected = vec![rows.end / parts * parts];
-                return Err(Error::Shape { name: place.name, expected, got: shape });
+                return Err(Error::Shape { name: location.name, expected, got: shape });
             }
             let (each, size) = (rows.end / parts, bytes.len() / parts);
             rows = part * each..(part + 1) * each;
@@ -120,13 +121,13 @@ impl<'a> Source<'a> {
             shape[0] = each;
         }
         if view.dtype == DType::I8 {
-            return self.scaled_int8(place.name, shape, &bytes, rows.start);
+            return self.scaled_int8(location.name, shape, &bytes, rows.start);
         }
-        Ok(Tensor { name: place.name, dtype: view.dtype, shape, bytes })
+        Ok(Tensor { name: location.name, dtype: view.dtype, shape, bytes })
     }
 
-    /// CTranslate2's int8 rows, `value = int8 / scale[row]`, in the block format with the same
-    /// int8 values: nothing is rounded but the scale, to f16.
+    /// Converts CTranslate2's int8 rows, `value = int8 / scale[row]`, to `q8_0` blocks with the same
+    /// int8 values and the scale rounded to f16; to f32 if a row is no whole number of blocks.
     fn scaled_int8(
         &self,
         name: String,
@@ -172,18 +173,18 @@ impl<'a> Source<'a> {
         self.file.tensor(name).ok_or_else(|| Error::MissingTensor { name: name.to_owned() })
     }
 
-    fn place(&self, name: &str) -> Place {
+    fn locate(&self, name: &str) -> Location {
         match self.naming {
-            Naming::OpenAi => Place { name: name.to_owned(), part: None },
+            Naming::OpenAi => Location { name: name.to_owned(), part: None },
             Naming::HuggingFace { prefix } => {
-                Place { name: format!("{prefix}{}", hugging_face(name)), part: None }
+                Location { name: format!("{prefix}{}", hugging_face(name)), part: None }
             }
             Naming::CTranslate2 => ctranslate2(name),
         }
     }
 }
 
-/// Rewrites an openai/whisper name piece by piece; pieces without an entry stay.
+/// Replaces parts of an openai/whisper name by `table`; other parts stay.
 fn rename(name: &str, table: &[(&str, &str)]) -> String {
     let mut name = name.to_owned();
     for (from, to) in table {
@@ -216,7 +217,7 @@ fn hugging_face(name: &str) -> String {
     )
 }
 
-fn ctranslate2(name: &str) -> Place {
+fn ctranslate2(name: &str) -> Location {
     let stacked = [
         (".cross_attn.query.", ".attention.linear_0.", None),
         (".cross_attn.key.", ".attention.linear_1.", Some((0, 2))),
@@ -229,10 +230,10 @@ fn ctranslate2(name: &str) -> Place {
     ];
     let mut part = None;
     let mut name = name.to_owned();
-    for (from, to, piece) in stacked {
+    for (from, to, block) in stacked {
         if name.contains(from) {
             name = name.replace(from, to);
-            part = piece;
+            part = block;
             break;
         }
     }
@@ -255,12 +256,12 @@ fn ctranslate2(name: &str) -> Place {
     if name.contains("layer_norm/") {
         name = rename(&name, &[("/weight", "/gamma"), ("/bias", "/beta")]);
     }
-    Place { name, part }
+    Location { name, part }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, ctranslate2, hugging_face};
+    use super::{Location, ctranslate2, hugging_face};
 
     #[test]
     fn names_of_hugging_face() {
@@ -320,7 +321,7 @@ mod tests {
             ("decoder.blocks.0.mlp.0.bias", "decoder/layer_0/ffn/linear_0/bias", None),
             ("decoder.token_embedding.weight", "decoder/embeddings/weight", None),
         ] {
-            assert_eq!(ctranslate2(openai), Place { name: name.to_owned(), part });
+            assert_eq!(ctranslate2(openai), Location { name: name.to_owned(), part });
         }
     }
 }

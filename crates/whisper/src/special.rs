@@ -1,7 +1,8 @@
 //! Ids of the special tokens.
 
-use crate::languages::LANGUAGES;
-use crate::{Error, Language, Task};
+use crate::error::Error;
+use crate::languages::{LANGUAGES, Language};
+use crate::options::Task;
 
 /// Timestamp tokens from 0.00 s to 30.00 s.
 const TIMESTAMPS: u32 = 1501;
@@ -10,9 +11,12 @@ const TASK_TOKENS: u32 = 6;
 /// Size of the GPT-2 vocabulary of the English-only models.
 const ENGLISH_TEXT_TOKENS: u32 = 50256;
 
-/// Special token ids. They follow the text tokens in a fixed order (openai/whisper
-/// `tokenizer.py`), so the vocabulary's size determines all of them; many files do not name the
-/// timestamp tokens.
+/// Special token ids. They follow the text tokens in a fixed order (openai/whisper `tokenizer.py`), so
+/// the vocabulary size determines them; many files do not list the timestamp tokens.
+///
+/// ```text
+/// text … eot sot languages… translate transcribe startoflm startofprev nospeech notimestamps 0.00 … 30.00
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpecialTokens {
     /// `<|endoftext|>`; smaller ids are text.
@@ -31,19 +35,19 @@ pub struct SpecialTokens {
     pub no_speech: u32,
     /// `<|notimestamps|>`.
     pub no_timestamps: u32,
-    /// `<|0.00|>`; it and all larger ids are timestamps.
+    /// `<|0.00|>`; it and all larger ids are timestamps, in steps of 0.02 s.
     pub timestamp_begin: u32,
-    /// Languages with a token.
+    /// Number of language tokens.
     pub n_languages: u32,
-    /// Whether the model knows more than English.
+    /// Whether the model has languages other than English.
     pub multilingual: bool,
 }
 
 impl SpecialTokens {
-    /// The ids of a vocabulary of `vocab_size` tokens.
+    /// Computes the ids for a vocabulary of `vocab_size` tokens.
     ///
     /// # Errors
-    /// If no Whisper model has such a vocabulary.
+    /// If no Whisper model has a vocabulary of this size.
     pub fn new(vocab_size: usize) -> Result<Self, Error> {
         let wrong = || Error::VocabSize { got: vocab_size };
         let multilingual = vocab_size > 51864;
@@ -70,20 +74,20 @@ impl SpecialTokens {
         })
     }
 
-    /// The token of `language`, if this model has one.
+    /// Token of `language`; `None` if the model has none.
     #[must_use]
     pub fn language(&self, language: Language) -> Option<u32> {
         let index = LANGUAGES.iter().position(|l| l.code == language.code)? as u32;
         (index < self.n_languages).then_some(self.sot + 1 + index)
     }
 
-    /// The languages with a token, in token order from `sot + 1`.
+    /// Languages in token order from `sot + 1`.
     #[must_use]
     pub fn languages(&self) -> &'static [Language] {
         &LANGUAGES[..self.n_languages as usize]
     }
 
-    /// The token of `task`.
+    /// Token of `task`.
     #[must_use]
     pub fn task(&self, task: Task) -> u32 {
         match task {

@@ -1,30 +1,44 @@
-//! One recording on its way to text.
+//! The loop over a recording: chunks, windows of chunks, segments of windows.
 //!
-//! A recording is one or several tracks. One after the other, each window can be told what was said
-//! before it; of several side by side, each knows of its own windows.
+//! ```text
+//! recording ──► chunks ──► windows of 30 s ──► segments
+//!
+//! until every chunk is done:
+//!     open chunks until batch_size of them have a current window
+//!     encode the current window of each
+//!     decode all of them in one batch, with temperature fallback
+//!     cut each result into segments, align words, advance the chunk
+//!     emit the segments of the first chunk; of later ones once those before are done
+//! ```
+//!
+//! Without a batch size there is one current window at a time; its prompt holds the text before it,
+//! across chunks. Of several in one batch, each prompt holds only the text of its own chunk.
 //!
 //! Source: openai/whisper `transcribe.py`; faster-whisper `BatchedInferencePipeline`.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use stonechat_audio::{SpeechMap, Vad};
+use stonechat_audio::Vad;
 use stonechat_nn::Backend;
 use web_time::Instant;
 
-use crate::align::Heard;
-use crate::context::{Context, History};
-use crate::fallback::{Decoded, is_silent};
+use crate::align::WindowContext;
+use crate::audio_source::AudioSource;
+use crate::chunk::{Chunk, WindowSegments};
+use crate::error::Error;
+use crate::fallback::{DecodedWindow, is_silent};
 use crate::hallucination;
+use crate::languages::Language;
+use crate::options::{Options, Task};
+use crate::prompt::{History, PromptBuilder};
 use crate::rules::Rules;
-use crate::speech::restore;
-use crate::track::{Cut, Track};
+use crate::transcriber::Transcriber;
+use crate::transcript::{Progress, Segment, Transcript};
 use crate::words::speech_end;
-use crate::{Error, Language, Options, Progress, Segment, Transcriber, Transcript};
 
-/// A recording that is being transcribed: an iterator over its segments, each given as soon as it is
-/// final. The first error is the last item.
+/// A running transcription: an iterator over segments, each returned as soon as it is final. An
+/// error is the last item.
 ///
 /// ```no_run
 /// # fn print(
@@ -43,26 +57,27 @@ use crate::{Error, Language, Options, Progress, Segment, Transcriber, Transcript
 pub struct Transcription<'a, B: Backend> {
     transcriber: &'a mut Transcriber<B>,
     options: &'a Options,
-    heard: Listened<'a>,
+    audio: AudioSource<'a>,
     language: Language,
-    /// With its probability, if the language was detected.
-    detected: Option<f32>,
+    /// Probability of the language, if it was detected.
+    language_probability: Option<f32>,
     rules: Rules,
-    context: Context,
-    /// What the first window of the next track knows of what was said before.
+    prompts: PromptBuilder,
+    /// History that the next chunk starts with.
     history: History,
-    /// For pieces: finds where speech in one ends.
+    /// Finds the end of speech in batched chunks; `None` without any.
     vad: Option<Vad>,
-    /// Stretches that are no tracks yet.
+    /// Sample ranges of chunks that are not open yet.
     pending: VecDeque<Range<usize>>,
-    /// The first track, if the language was detected in it.
-    first: Option<Track>,
-    /// In order of time; those that are done wait for those before them.
-    tracks: VecDeque<Track>,
-    /// Where the window begins that is encoded already.
-    encoded: Option<usize>,
-    done_before: usize,
-    /// Final segments that nobody has asked for yet.
+    /// The first chunk, if its spectrogram was computed for language detection.
+    first_chunk: Option<Chunk>,
+    /// Open chunks in order of time. Chunks that are done stay until those before them are done.
+    chunks: VecDeque<Chunk>,
+    /// First sample of the window that language detection left encoded in window 0.
+    encoded_start: Option<usize>,
+    /// End of the last chunk whose segments were all collected, in samples.
+    collected_end: usize,
+    /// Final segments that were not returned yet.
     ready: VecDeque<Segment>,
     n_segments: usize,
     ended: bool,
@@ -70,54 +85,33 @@ pub struct Transcription<'a, B: Backend> {
     has_failed: bool,
 }
 
-/// What is listened to: a recording, or what is kept of it.
-#[derive(Debug)]
-pub(crate) struct Listened<'a> {
-    pub(crate) samples: Cow<'a, [f32]>,
-    /// Where they come from, unless they are all.
-    pub(crate) map: Option<SpeechMap>,
-    /// Whether stretches of it are pieces of longer ones.
-    pub(crate) is_cut: bool,
-}
-
-impl<'a> Listened<'a> {
-    /// A whole recording.
-    pub(crate) fn all(samples: &'a [f32]) -> Self {
-        Self { samples: Cow::Borrowed(samples), map: None, is_cut: false }
-    }
-
-    /// Samples of the recording.
-    fn n_samples(&self) -> usize {
-        self.map.as_ref().map_or(self.samples.len(), SpeechMap::n_samples)
-    }
-}
-
 impl<'a, B: Backend> Transcription<'a, B> {
-    /// Makes the buffers and finds the language; `ranges` are stretches of what is heard.
+    /// Allocates state and detects the language; `chunks` are sample ranges of `audio`.
     pub(crate) async fn new(
         transcriber: &'a mut Transcriber<B>,
-        heard: Listened<'a>,
-        ranges: Vec<Range<usize>>,
+        audio: AudioSource<'a>,
+        chunks: Vec<Range<usize>>,
         options: &'a Options,
     ) -> Result<Self, Error> {
-        let n_windows = options.n_windows().min(ranges.len().max(1));
+        let n_windows = options.n_windows().min(chunks.len().max(1));
         transcriber.prepare(options, n_windows)?;
-        let samples = &heard.samples[..];
-        // What was not cut is heard as it would be without a batch.
-        let vad = heard.is_cut.then(Vad::new).transpose()?;
-        let mut pending = VecDeque::from(ranges);
+        let samples = &audio.samples[..];
+        // Audio that was not cut gets the same result as without a batch size.
+        let vad = audio.is_batched.then(Vad::new).transpose()?;
+        let mut pending = VecDeque::from(chunks);
         let first_window = pending.front().map_or(0, |range| range.start);
-        let (mut first, mut encoded, mut detected) = (None, None, None);
+        let (mut first_chunk, mut encoded_start, mut language_probability) = (None, None, None);
         let language = match transcriber.known_language(options)? {
             Some(language) => language,
             None => {
                 let range = pending.front().cloned();
-                first = range.map(|range| transcriber.track(samples, range, heard.is_cut));
+                first_chunk =
+                    range.map(|range| transcriber.chunk(samples, range, audio.is_batched));
                 let ranges = pending.make_contiguous();
-                let (language, probability, window) =
-                    transcriber.detect_language(samples, ranges, first.as_ref()).await?;
-                (detected, encoded) = (Some(probability), window);
-                if first.is_some() {
+                let (language, probability, encoded) =
+                    transcriber.detect_language(samples, ranges, first_chunk.as_ref()).await?;
+                (language_probability, encoded_start) = (Some(probability), encoded);
+                if first_chunk.is_some() {
                     pending.pop_front();
                 }
                 language
@@ -125,23 +119,23 @@ impl<'a, B: Backend> Transcription<'a, B> {
         };
         let model = transcriber.model();
         let rules = Rules::new(*model.special(), model.tokenizer(), options);
-        let start = transcriber.start_sequence(language, options)?;
-        let context = Context::new(model, start, first_window, options);
+        let sot_sequence = transcriber.sot_sequence(language, options)?;
+        let prompts = PromptBuilder::new(model, sot_sequence, first_window, options);
         Ok(Self {
             transcriber,
             options,
-            heard,
+            audio,
             language,
-            detected,
+            language_probability,
             rules,
-            history: context.history(),
-            context,
+            history: prompts.initial_history(),
+            prompts,
             vad,
             pending,
-            first,
-            tracks: VecDeque::new(),
-            encoded,
-            done_before: 0,
+            first_chunk,
+            chunks: VecDeque::new(),
+            encoded_start,
+            collected_end: 0,
             ready: VecDeque::new(),
             n_segments: 0,
             ended: false,
@@ -150,31 +144,25 @@ impl<'a, B: Backend> Transcription<'a, B> {
         })
     }
 
-    /// The language that is spoken.
+    /// Language of the recording, given or detected.
     #[must_use]
     pub fn language(&self) -> Language {
         self.language
     }
 
-    /// How probable the language is, if it was detected.
-    #[must_use]
-    pub fn language_probability(&self) -> Option<f32> {
-        self.detected
-    }
-
-    /// Samples done and samples in all.
+    /// Samples done and samples in total.
     #[must_use]
     pub fn position(&self) -> (usize, usize) {
-        let n_samples = self.heard.n_samples();
+        let n_samples = self.audio.n_recording_samples();
         if self.ended && !self.cancelled {
             return (n_samples, n_samples);
         }
-        let done = self.done_before + self.tracks.iter().map(Track::done_samples).sum::<usize>();
-        (self.heard.map.as_ref().map_or(done, |map| map.original_end(done)), n_samples)
+        let open: usize = self.chunks.iter().map(Chunk::done_samples).sum();
+        (self.audio.recording_end(self.collected_end + open), n_samples)
     }
 
-    /// Whether it ended early because its transcriber's token was cancelled. There are no segments
-    /// from the first window on that was not finished.
+    /// Whether the transcriber's token cancelled this run. The segments then end before the first
+    /// window that was not finished.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled
@@ -185,7 +173,7 @@ impl<'a, B: Backend> Transcription<'a, B> {
         self.has_failed
     }
 
-    /// The next segment, for callers that may not block.
+    /// Returns the next segment without blocking; `None` at the end.
     ///
     /// # Errors
     /// If the device fails.
@@ -194,12 +182,12 @@ impl<'a, B: Backend> Transcription<'a, B> {
         Ok(self.ready.pop_front())
     }
 
-    /// Runs to the end and tells the news.
+    /// Runs to the end and reports every event.
     pub(crate) async fn run(
         mut self,
         on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
     ) -> Result<Transcript, Error> {
-        if let Some(probability) = self.detected {
+        if let Some(probability) = self.language_probability {
             on_progress(Progress::Language(self.language, probability));
         }
         let mut transcript = Transcript {
@@ -214,120 +202,119 @@ impl<'a, B: Backend> Transcription<'a, B> {
                 transcript.text += &segment.text;
                 transcript.segments.push(segment);
             }
-            let (done, all) = self.position();
-            on_progress(Progress::Position(done, all));
+            let (done, total) = self.position();
+            on_progress(Progress::Position(done, total));
         }
         transcript.cancelled = self.cancelled;
         Ok(transcript)
     }
 
-    /// Decodes the windows at hand; whether that is news.
+    /// Decodes the current windows and collects final segments; false once the run has ended.
     async fn advance(&mut self) -> Result<bool, Error> {
         if self.ended {
             return Ok(false);
         }
-        let decoded = self.decode_windows().await;
-        // After an error there is nothing to go on with.
-        self.ended = !matches!(decoded, Ok(Step::Decoded));
-        match decoded? {
-            Step::Decoded => self.collect(),
-            Step::Done => {}
-            Step::Cancelled => self.cancelled = true,
+        let outcome = self.decode_current_windows().await;
+        // An error ends the run.
+        self.ended = !matches!(outcome, Ok(StepOutcome::Decoded));
+        match outcome? {
+            StepOutcome::Decoded => self.collect(),
+            StepOutcome::Done => {}
+            StepOutcome::Cancelled => self.cancelled = true,
         }
         Ok(true)
     }
 
-    async fn decode_windows(&mut self) -> Result<Step, Error> {
+    async fn decode_current_windows(&mut self) -> Result<StepOutcome, Error> {
         if self.transcriber.is_cancelled() {
-            return Ok(Step::Cancelled);
+            return Ok(StepOutcome::Cancelled);
         }
-        self.open_tracks();
-        let mut open: Vec<&mut Track> =
-            self.tracks.iter_mut().filter(|track| !track.is_done()).collect();
+        self.open_chunks();
+        let mut open: Vec<&mut Chunk> =
+            self.chunks.iter_mut().filter(|chunk| !chunk.is_done()).collect();
         if open.is_empty() {
-            return Ok(Step::Done);
+            return Ok(StepOutcome::Done);
         }
         let (transcriber, options) = (&mut *self.transcriber, self.options);
-        for (window, track) in open.iter().enumerate() {
-            if self.encoded.take() != Some(track.window_start()) {
-                transcriber.encode(&track.window(), window);
+        for (window, chunk) in open.iter().enumerate() {
+            if self.encoded_start.take() != Some(chunk.window_start()) {
+                transcriber.encode(&chunk.window_mel(), window);
             }
         }
         let decoded =
-            transcriber.decode_with_fallback(&open, &self.context, &self.rules, options).await?;
-        let Some(decoded) = decoded else { return Ok(Step::Cancelled) };
-        let is_translated = options.task == crate::Task::Translate;
-        let written = if is_translated { "en" } else { self.language.code };
-        for (window, (track, decoded)) in open.iter_mut().zip(decoded).enumerate() {
+            transcriber.decode_with_fallback(&open, &self.prompts, &self.rules, options).await?;
+        let Some(decoded) = decoded else { return Ok(StepOutcome::Cancelled) };
+        let is_translated = options.task == Task::Translate;
+        let text_language = if is_translated { "en" } else { self.language.code };
+        for (window, (chunk, decoded)) in open.iter_mut().zip(decoded).enumerate() {
             if is_silent(&decoded.result, options) {
-                track.skip_window();
+                chunk.skip_window();
             } else {
-                let first = track.segments.len();
+                let first = chunk.segments.len();
                 let model = transcriber.model();
-                let mut cut = track.cut(&decoded.result, model.special(), model.tokenizer());
+                let mut new =
+                    chunk.split_segments(&decoded.result, model.special(), model.tokenizer());
                 if options.word_timestamps {
-                    let heard = Heard {
+                    let context = WindowContext {
                         window,
-                        start: self.context.start(),
-                        language: written,
-                        offset: track.offset(),
-                        n_frames: track.size(),
-                        last_speech: track.last_speech,
+                        sot_sequence: self.prompts.sot_sequence(),
+                        language: text_language,
+                        offset: chunk.window_start_seconds(),
+                        n_frames: chunk.window_frames(),
+                        last_speech: chunk.last_speech,
                     };
-                    transcriber.time_words(track, &mut cut, heard, options).await?;
+                    transcriber.align_words(chunk, &mut new, context, options).await?;
                 }
-                track.take(cut);
-                let Decoded { temperature, has_failed, .. } = decoded;
+                chunk.push_segments(new);
+                let DecodedWindow { temperature, has_failed, .. } = decoded;
                 self.has_failed |= has_failed;
-                let segments = &track.segments[first..];
-                self.context.extend(&mut track.history, segments, temperature, has_failed);
+                let segments = &chunk.segments[first..];
+                self.prompts.extend(&mut chunk.history, segments, temperature, has_failed);
             }
-            track.find_sound(&self.heard.samples);
+            chunk.skip_silence(&self.audio.samples);
         }
-        Ok(Step::Decoded)
+        Ok(StepOutcome::Decoded)
     }
 
-    /// Makes tracks of pending stretches until there are as many as windows side by side.
-    fn open_tracks(&mut self) {
+    /// Opens pending chunks until there is a current window for every window of the batch.
+    fn open_chunks(&mut self) {
         let n_windows = self.options.n_windows();
-        let samples = &self.heard.samples[..];
-        let (n_old, is_cut) = (self.tracks.len(), self.heard.is_cut);
-        let mut n_open = self.tracks.iter().filter(|track| !track.is_done()).count();
+        let samples = &self.audio.samples[..];
+        let (n_old, is_batched) = (self.chunks.len(), self.audio.is_batched);
+        let mut n_open = self.chunks.iter().filter(|chunk| !chunk.is_done()).count();
         while n_open < n_windows {
-            let open = |range| self.transcriber.track(samples, range, is_cut);
+            let open = |range| self.transcriber.chunk(samples, range, is_batched);
             let next = || self.pending.pop_front().map(open);
-            let Some(mut track) = self.first.take().or_else(next) else { break };
-            track.history = self.history.clone();
-            n_open += usize::from(track.find_sound(samples));
-            self.tracks.push_back(track);
+            let Some(mut chunk) = self.first_chunk.take().or_else(next) else { break };
+            chunk.history = self.history.clone();
+            n_open += usize::from(chunk.skip_silence(samples));
+            self.chunks.push_back(chunk);
         }
         if let Some(vad) = &self.vad {
-            let mut new: Vec<_> = self.tracks.range_mut(n_old..).collect();
+            let mut new: Vec<_> = self.chunks.range_mut(n_old..).collect();
             let options = &self.options.vad_options;
             let backend = self.transcriber.model().backend();
-            backend.for_each(&mut new, |track| track.find_end(samples, vad, options));
+            backend.for_each(&mut new, |chunk| chunk.find_speech_end(samples, vad, options));
         }
     }
 
-    /// Takes the segments of the first track, and of those behind it once it is done.
+    /// Moves the segments of the first chunk to `ready`, and those of the next once it is done.
     fn collect(&mut self) {
-        while let Some(track) = self.tracks.front_mut() {
-            for mut segment in track.segments.drain(..) {
+        while let Some(chunk) = self.chunks.front_mut() {
+            for mut segment in chunk.segments.drain(..) {
                 segment.id = self.n_segments;
                 self.n_segments += 1;
-                if let Some(map) = &self.heard.map {
-                    restore(map, &mut segment);
-                }
+                self.audio.restore_times(&mut segment);
                 self.ready.push_back(segment);
             }
-            if !track.is_done() {
+            if !chunk.is_done() {
                 break;
             }
-            self.done_before = track.end();
+            self.collected_end = chunk.end();
             if self.options.n_windows() == 1 {
-                self.history = std::mem::take(&mut track.history);
+                self.history = std::mem::take(&mut chunk.history);
             }
-            self.tracks.pop_front();
+            self.chunks.pop_front();
         }
     }
 }
@@ -340,38 +327,38 @@ impl<B: Backend> Iterator for Transcription<'_, B> {
     }
 }
 
-/// What became of the windows at hand.
+/// Result of one step of the loop.
 #[derive(Debug)]
-enum Step {
+enum StepOutcome {
     Decoded,
-    /// There were none.
+    /// No chunk has a window left.
     Done,
     Cancelled,
 }
 
 impl<B: Backend> Transcriber<B> {
-    /// Finds the words of what the window at hand of `track` was cut into, and moves on to the last of
-    /// them.
-    async fn time_words(
+    /// Aligns the words of the current window of `chunk`, removes hallucinated segments, and moves
+    /// the advance to the end of the last word.
+    async fn align_words(
         &mut self,
-        track: &mut Track,
-        cut: &mut Cut,
-        heard: Heard<'_>,
+        chunk: &mut Chunk,
+        new: &mut WindowSegments,
+        context: WindowContext<'_>,
         options: &Options,
     ) -> Result<(), Error> {
         let started = Instant::now();
-        self.model.add_words(&mut self.decoder, &mut cut.segments, heard, options).await?;
+        self.model.add_words(&mut self.decoder, &mut new.segments, context, options).await?;
         self.timings.align += started.elapsed();
-        let Heard { offset, n_frames, last_speech, .. } = heard;
-        cut.follow_words(offset);
+        let WindowContext { offset, n_frames, last_speech, .. } = context;
+        new.advance_to_last_word(offset);
         if let Some(threshold) = options.hallucination_silence_threshold {
-            let n_left = track.n_left();
+            let n_left = chunk.remaining_frames();
             let window = hallucination::Window { offset, n_frames, n_left, last_speech };
-            if let Some(advance) = hallucination::remove(&mut cut.segments, window, threshold) {
-                cut.advance = advance;
+            if let Some(advance) = hallucination::remove(&mut new.segments, window, threshold) {
+                new.advance = advance;
             }
         }
-        track.last_speech = speech_end(&cut.segments).unwrap_or(last_speech);
+        chunk.last_speech = speech_end(&new.segments).unwrap_or(last_speech);
         Ok(())
     }
 }

@@ -1,12 +1,13 @@
-//! Reading a file into checked, device-resident weights.
+//! Weights: read from the file, shape-checked, uploaded to the device.
 
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::{Backend, Conv1d, LayerNorm, Linear, MatrixSource, Precision};
 
+use crate::config::Config;
 use crate::decoder::{Decoder, DecoderBlock};
 use crate::encoder::{Encoder, EncoderBlock};
+use crate::error::Error;
 use crate::source::{Source, Tensor};
-use crate::{Config, Error};
 
 /// PyTorch's default, used by every Whisper layer norm.
 const LAYER_NORM_EPS: f32 = 1e-5;
@@ -19,7 +20,7 @@ pub(crate) struct Weights<B: Backend> {
 }
 
 impl<B: Backend> Weights<B> {
-    /// Loads and checks every tensor; `progress` is told the fraction done.
+    /// Loads and checks every tensor; `progress` gets the fraction done, 0 to 1.
     pub(crate) fn load(
         backend: &B,
         source: &Source<'_>,
@@ -111,7 +112,7 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    /// `d_model`-wide projections stacked into one matrix; keys have no bias.
+    /// Stacks `[D, D]` projections into one matrix; keys have no bias.
     fn projections(&self, name: &str, parts: &[&str]) -> Result<Linear<B>, Error> {
         let weights: Vec<_> = parts.iter().map(|part| format!("{name}.{part}.weight")).collect();
         let biases: Vec<_> = parts
@@ -127,7 +128,7 @@ impl<B: Backend> Loader<'_, B> {
         self.stacked(&[&format!("{name}.weight")], &[Some(&format!("{name}.bias"))], shape)
     }
 
-    /// Matrices of `shape` each, one below the other; an absent bias is zero.
+    /// Stacks matrices of `shape` by rows; a missing bias is zero.
     fn stacked(
         &self,
         weights: &[&str],
@@ -160,7 +161,7 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Linear { weight, bias })
     }
 
-    /// A convolution whose stored weight is `[D, C_in, 3]`; the op wants its taps outside.
+    /// A convolution; its weight is permuted from `[D, n_in, 3]` to `[D, 3, n_in]`.
     fn conv(&self, name: &str, n_in: usize, stride: usize) -> Result<Conv1d<B>, Error> {
         let d = self.d_model;
         let stored = self.checked(&format!("{name}.weight"), &[d, n_in, 3])?;
@@ -205,8 +206,8 @@ impl<B: Backend> Loader<'_, B> {
         Ok(buffer)
     }
 
-    /// The tensor, if its shape is `expected`; axes of length 1 do not count, since whisper.cpp
-    /// stores the convolutions' biases as columns.
+    /// Tensor with shape `expected`. Axes of length 1 are ignored: whisper.cpp stores the biases of
+    /// convolutions as columns.
     fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor, Error> {
         let tensor = self.source.tensor(name)?;
         let squeezed =
@@ -223,7 +224,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 }
 
-/// One block of bytes for matrices that stand below each other; mixed types become f32.
+/// Concatenates matrices by rows; mixed types become f32.
 fn join(parts: &[Tensor]) -> Result<(DType, SharedBytes), Error> {
     let dtype = parts[0].dtype;
     if parts.iter().all(|part| part.dtype == dtype) {

@@ -1,47 +1,49 @@
-//! Words of a window: where they begin and end in its tokens and in time.
+//! Words of a window: text tokens to words, words to times, words to segments.
+//!
+//! ```text
+//! tokens ──split──► words ──time_words──► WordTimings ──place_words──► Segment.words, token_times
+//! ```
 //!
 //! Source: openai/whisper 20250625 `timing.py` and `tokenizer.py`; faster-whisper 1.2.1 has the same
-//! rules. Both cut Thai and its neighbours between a letter and its vowel; here they stay together.
+//! rules. Both separate combining marks from their letters in scripts such as Thai; here they stay
+//! together.
 
 use stonechat_text::Tokenizer;
 use unicode_general_category::{GeneralCategory, get_general_category};
 
-use crate::align::TokenTimes;
+use crate::TIMESTAMP_SECONDS;
+use crate::special::SpecialTokens;
 use crate::times::hundredths;
-use crate::{Segment, SpecialTokens, TIMESTAMP_SECONDS};
+use crate::transcript::{Segment, Word};
 
-/// A word with its times.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct Word {
-    /// Text, with the space before it and the punctuation around it.
-    pub word: String,
-    /// Start in seconds.
-    pub start: f64,
-    /// End in seconds.
-    pub end: f64,
-    /// Mean probability of its tokens.
-    pub probability: f64,
+/// Times of the text tokens of a window.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TokenTimes {
+    /// Start of each token in seconds from the start of the window, then the end of the last.
+    pub(crate) seconds: Vec<f64>,
+    /// Probability of each token among text tokens, given those before it.
+    pub(crate) probabilities: Vec<f32>,
 }
 
 /// Marks that end a sentence.
 const SENTENCE_ENDS: &str = ".。!！?？";
 /// Python's `string.punctuation`.
 const ASCII_PUNCTUATION: &str = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
-/// Languages written without spaces: words are cut at every character, with its marks.
+/// Languages written without spaces: every character with its combining marks is a word.
 const UNSPACED: [&str; 6] = ["zh", "ja", "th", "lo", "my", "yue"];
-/// Longest median that word durations are compared with, in seconds.
+/// Upper limit of the median word duration, in seconds.
 const MAX_MEDIAN: f64 = 0.7;
 
-/// Tokens and the text that they spell.
+/// Adjacent tokens and their text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Piece {
+struct TokenGroup {
     text: String,
     n_tokens: usize,
 }
 
-/// A word between the steps of its making; merged ones are left empty.
+/// A word with its times in seconds from the start of the window; empty once merged into another.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Timing {
+pub(crate) struct WordTiming {
     word: String,
     n_tokens: usize,
     start: f64,
@@ -49,8 +51,8 @@ pub(crate) struct Timing {
     probability: f64,
 }
 
-/// Text tokens cut into words.
-fn split(tokenizer: &Tokenizer, tokens: &[u32], language: &str) -> Vec<Piece> {
+/// Splits text tokens into words.
+fn split(tokenizer: &Tokenizer, tokens: &[u32], language: &str) -> Vec<TokenGroup> {
     let characters = split_on_characters(tokenizer, tokens);
     if UNSPACED.contains(&language) {
         join(characters, |text| !text.starts_with(is_mark))
@@ -60,66 +62,66 @@ fn split(tokenizer: &Tokenizer, tokens: &[u32], language: &str) -> Vec<Piece> {
     }
 }
 
-/// Whether a character is written above, below or around the one before it, as vowels of Thai are.
+/// Whether `c` is a combining mark, as vowels of Thai are.
 fn is_mark(c: char) -> bool {
     use GeneralCategory::{EnclosingMark, NonspacingMark, SpacingMark};
     matches!(get_general_category(c), EnclosingMark | NonspacingMark | SpacingMark)
 }
 
-/// Cuts wherever the tokens so far spell whole characters.
-fn split_on_characters(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<Piece> {
+/// Splits wherever the tokens decode to whole characters.
+fn split_on_characters(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<TokenGroup> {
     const BROKEN: char = char::REPLACEMENT_CHARACTER;
     let whole: Vec<char> = tokenizer.decode(tokens).chars().collect();
-    let mut pieces = Vec::new();
+    let mut groups = Vec::new();
     let (mut first, mut n_chars) = (0, 0);
     for end in 1..=tokens.len() {
         let text = tokenizer.decode(&tokens[first..end]);
-        // Bytes that are no character in the whole text either need not wait for more.
+        // Bytes that are invalid in the whole text too are not completed by later tokens.
         let broken = text.chars().position(|c| c == BROKEN);
         let is_whole = broken.is_none_or(|at| whole.get(n_chars + at) == Some(&BROKEN));
         if is_whole || end == tokens.len() {
             n_chars += text.chars().count();
-            pieces.push(Piece { text, n_tokens: end - first });
+            groups.push(TokenGroup { text, n_tokens: end - first });
             first = end;
         }
     }
-    pieces
+    groups
 }
 
-/// Joins what does not begin a word to the word before it.
-fn join(pieces: Vec<Piece>, begins: impl Fn(&str) -> bool) -> Vec<Piece> {
-    let mut words: Vec<Piece> = Vec::new();
-    for piece in pieces {
+/// Joins groups that do not begin a word to the word before them.
+fn join(groups: Vec<TokenGroup>, begins: impl Fn(&str) -> bool) -> Vec<TokenGroup> {
+    let mut words: Vec<TokenGroup> = Vec::new();
+    for group in groups {
         match words.last_mut() {
-            Some(word) if !begins(&piece.text) => {
-                word.text.push_str(&piece.text);
-                word.n_tokens += piece.n_tokens;
+            Some(word) if !begins(&group.text) => {
+                word.text.push_str(&group.text);
+                word.n_tokens += group.n_tokens;
             }
-            _ => words.push(piece),
+            _ => words.push(group),
         }
     }
     words
 }
 
-/// The words of a window's text tokens, in seconds from its start, with overlong words at sentence
-/// ends cut and punctuation merged; and what their durations are compared with.
+/// Words of the text tokens of a window, with overlong words at sentence ends shortened and
+/// punctuation merged, and the median duration of a word in seconds.
 pub(crate) fn time_words(
     tokenizer: &Tokenizer,
     tokens: &[u32],
     times: &TokenTimes,
     language: &str,
     (prepended, appended): (&str, &str),
-) -> (Vec<Timing>, f64) {
+) -> (Vec<WordTiming>, f64) {
     let mut first = 0;
-    let mut words: Vec<Timing> = split(tokenizer, tokens, language)
+    let mut words: Vec<WordTiming> = split(tokenizer, tokens, language)
         .into_iter()
-        .map(|piece| {
-            let range = first..first + piece.n_tokens;
+        .map(|group| {
+            let range = first..first + group.n_tokens;
             first = range.end;
             let sum: f64 = times.probabilities[range.clone()].iter().map(|&p| f64::from(p)).sum();
-            Timing {
-                word: piece.text,
-                n_tokens: piece.n_tokens,
+            WordTiming {
+                word: group.text,
+                n_tokens: group.n_tokens,
                 start: times.seconds[range.start],
                 end: times.seconds[range.end],
                 probability: sum / range.len() as f64,
@@ -127,13 +129,13 @@ pub(crate) fn time_words(
         })
         .collect();
     let median = median_duration(&words);
-    cut_at_sentence_ends(&mut words, 2.0 * median);
+    shorten_at_sentence_ends(&mut words, 2.0 * median);
     merge_punctuation(&mut words, prepended, appended);
     (words, median)
 }
 
-/// The median of the durations above zero, at most [`MAX_MEDIAN`]; 0 if there are none.
-fn median_duration(words: &[Timing]) -> f64 {
+/// Median of the durations above zero, at most [`MAX_MEDIAN`]; 0 if there are none.
+fn median_duration(words: &[WordTiming]) -> f64 {
     let mut durations: Vec<f64> =
         words.iter().map(|w| w.end - w.start).filter(|&d| d != 0.0).collect();
     durations.sort_by(f64::total_cmp);
@@ -144,8 +146,8 @@ fn median_duration(words: &[Timing]) -> f64 {
     durations[(n - 1) / 2].midpoint(durations[n / 2]).min(MAX_MEDIAN)
 }
 
-/// Cuts words around the end of a sentence to `longest`: a pause was counted to them.
-fn cut_at_sentence_ends(words: &mut [Timing], longest: f64) {
+/// Shortens words around the end of a sentence to `longest` seconds: they include a pause.
+fn shorten_at_sentence_ends(words: &mut [WordTiming], longest: f64) {
     if longest == 0.0 {
         return;
     }
@@ -160,9 +162,9 @@ fn cut_at_sentence_ends(words: &mut [Timing], longest: f64) {
     }
 }
 
-/// Moves punctuation into the words that it belongs to; their times stay.
-fn merge_punctuation(words: &mut [Timing], prepended: &str, appended: &str) {
-    let merge = |into: &mut Timing, from: &mut Timing, before: bool| {
+/// Merges punctuation into adjacent words, whose times stay.
+fn merge_punctuation(words: &mut [WordTiming], prepended: &str, appended: &str) {
+    let merge = |into: &mut WordTiming, from: &mut WordTiming, before: bool| {
         let text = std::mem::take(&mut from.word);
         if before {
             into.word.insert_str(0, &text);
@@ -191,29 +193,29 @@ fn merge_punctuation(words: &mut [Timing], prepended: &str, appended: &str) {
     }
 }
 
-/// Where a window's words are put.
+/// Position of the words of a window in the recording.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placement<'a> {
-    /// Start of the window in seconds.
+    /// Start of the window, in seconds.
     pub(crate) offset: f64,
-    /// Where speech ended before it.
+    /// End of the last speech before the window, in seconds.
     pub(crate) last_speech: f64,
-    /// What [`time_words`] gave for the words.
+    /// Median duration of a word, in seconds.
     pub(crate) median: f64,
     /// Start of each text token in seconds from the start of the window, then the end of the last.
     pub(crate) token_seconds: &'a [f64],
 }
 
-/// Gives the words of a window to its segments and moves the segments' times to them, and gives tokens
-/// their times. Times do not decrease from word to word.
+/// Distributes the words of a window over its segments, sets the segment times from the first and last
+/// word, and sets the token times. Times do not decrease from word to word.
 pub(crate) fn place_words(
-    words: Vec<Timing>,
+    words: Vec<WordTiming>,
     segments: &mut [Segment],
     special: &SpecialTokens,
     placement: Placement<'_>,
 ) {
     let Placement { offset, mut last_speech, median, token_seconds } = placement;
-    let mut not_before = last_speech.max(offset);
+    let mut min_start = last_speech.max(offset);
     let mut words = words.into_iter();
     let mut token_ends = token_seconds.windows(2);
     let mut token_times = Vec::with_capacity(token_seconds.len());
@@ -237,12 +239,12 @@ pub(crate) fn place_words(
             }
         }
         if !placed.is_empty() {
-            cut_after_pause(&mut placed, last_speech, median);
-            settle_edges(segment, &mut placed, median);
+            shorten_after_pause(&mut placed, last_speech, median);
+            limit_edge_words(segment, &mut placed, median);
             for word in &mut placed {
-                word.start = hundredths(word.start.max(not_before));
+                word.start = hundredths(word.start.max(min_start));
                 word.end = hundredths(word.end.max(word.start));
-                not_before = word.end;
+                min_start = word.end;
             }
             segment.start = placed[0].start;
             segment.end = placed[placed.len() - 1].end;
@@ -255,7 +257,7 @@ pub(crate) fn place_words(
         }
         segment.words = Some(placed);
     }
-    // A word may reach into the next segment, and so do its tokens.
+    // A word, and so its tokens, may extend into the next segment.
     let mut token_times = token_times.into_iter();
     for segment in segments {
         let Segment { start, end, .. } = *segment;
@@ -271,14 +273,14 @@ pub(crate) fn place_words(
     }
 }
 
-/// Where the last word of segments ends, or the last of them.
+/// End of the last word, or of the last segment if there are no words; in seconds.
 pub(crate) fn speech_end(segments: &[Segment]) -> Option<f64> {
     let words = segments.iter().rev().find_map(|segment| segment.words.as_ref()?.last());
     words.map(|word| word.end).or_else(|| segments.last().map(|segment| segment.end))
 }
 
-/// Cuts the first two words after a pause to twice the median.
-fn cut_after_pause(words: &mut [Word], last_speech: f64, median: f64) {
+/// Shortens the first two words after a pause to twice the median.
+fn shorten_after_pause(words: &mut [Word], last_speech: f64, median: f64) {
     let longest = 2.0 * median;
     let (first_start, first_end) = (words[0].start, words[0].end);
     let second = words.get(1).map(|word| (word.start, word.end));
@@ -295,8 +297,8 @@ fn cut_after_pause(words: &mut [Word], last_speech: f64, median: f64) {
     }
 }
 
-/// Prefers the segment's own times to those of a first or last word that is far longer.
-fn settle_edges(segment: &Segment, words: &mut [Word], median: f64) {
+/// Uses the segment's times for a first or last word that extends more than 0.5 s past them.
+fn limit_edge_words(segment: &Segment, words: &mut [Word], median: f64) {
     let first = &mut words[0];
     if segment.start < first.end && segment.start - 0.5 > first.start {
         first.start = (first.end - median).min(segment.start).max(0.0);

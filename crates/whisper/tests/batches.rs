@@ -1,5 +1,4 @@
-//! Windows decoded side by side give what they give alone, with a random model of real structure
-//! and with a real one.
+//! Batched windows give the same results as single ones, with a random and a real model.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -12,7 +11,7 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{
-    Error, Model, Options, Progress, SAMPLE_RATE, Segment, Transcriber, Transcript, WINDOW_SAMPLES,
+    Model, Options, Progress, SAMPLE_RATE, Segment, Transcriber, Transcript, WINDOW_SAMPLES,
 };
 
 const FOX: &str = " The quick brown fox jumps over the lazy dog.";
@@ -22,7 +21,7 @@ fn random() -> Transcriber<Cpu> {
     Transcriber::new(model.unwrap(), KvDType::F32).unwrap()
 }
 
-/// A random model says nothing that passes a threshold.
+/// The text of a random model passes no threshold.
 fn accept_all() -> Options {
     Options {
         temperatures: vec![0.0],
@@ -36,54 +35,40 @@ fn accept_all() -> Options {
 
 fn noise(seconds: usize) -> Vec<f32> {
     let samples = Lcg::new(9).normals(seconds * SAMPLE_RATE, 0.1);
-    // Louder and softer by turns, so that windows differ.
+    // Varying loudness, so that windows differ.
     let loudness = |i: usize| ((i / 4000 * 7919) % 13) as f32 / 13.0;
     samples.iter().enumerate().map(|(i, s)| s * loudness(i)).collect()
 }
 
+/// Transcribes, and checks the events meanwhile.
 fn transcribe(
     transcriber: &mut Transcriber<Cpu>,
     samples: &[f32],
     options: &Options,
 ) -> Transcript {
-    transcribe_with(|on_progress| transcriber.transcribe(samples, options, on_progress), samples)
-}
-
-/// Transcribes pieces of 25 s, which have room for a window each.
-fn transcribe_pieces(
-    transcriber: &mut Transcriber<Cpu>,
-    samples: &[f32],
-    options: &Options,
-) -> Transcript {
-    const PIECE: usize = 25 * SAMPLE_RATE;
-    let starts = (0..samples.len()).step_by(PIECE);
-    let ranges: Vec<_> = starts.map(|at| at..(at + PIECE).min(samples.len())).collect();
-    transcribe_with(
-        |on_progress| transcriber.transcribe_ranges(samples, &ranges, options, on_progress),
-        samples,
-    )
-}
-
-/// The transcript that `run` gives, and a check of what it says meanwhile.
-fn transcribe_with(
-    run: impl FnOnce(&mut (dyn FnMut(Progress<'_>) + Send)) -> Result<Transcript, Error>,
-    samples: &[f32],
-) -> Transcript {
-    let mut told: Vec<Segment> = Vec::new();
+    let mut segments: Vec<Segment> = Vec::new();
     let mut at = 0;
-    let transcript = run(&mut |news| match news {
-        Progress::Segment(segment) => told.push(segment.clone()),
+    let mut on_progress = |event: Progress<'_>| match event {
+        Progress::Segment(segment) => segments.push(segment.clone()),
         Progress::Position(done, all) => {
             assert!(at <= done && done <= all, "{at} {done} {all}");
             at = done;
         }
         Progress::Language(..) => {}
-    })
-    .unwrap();
-    assert_eq!(told, transcript.segments, "segments come in order, each once");
+    };
+    let transcript = transcriber.transcribe(samples, options, &mut on_progress).unwrap();
+    assert_eq!(segments, transcript.segments, "segments come in order, each once");
     assert_eq!(at, samples.len());
-    assert!(told.iter().enumerate().all(|(i, segment)| segment.id == i));
+    assert!(segments.iter().enumerate().all(|(i, segment)| segment.id == i));
     transcript
+}
+
+/// Options with clips of 25 s, each of one window, 10 ms apart.
+fn with_clips(samples: &[f32], options: &Options) -> Options {
+    let n_clips = samples.len().div_ceil(25 * SAMPLE_RATE);
+    let starts = (0..n_clips).map(|i| 25.0 * i as f64);
+    let clip_timestamps = starts.flat_map(|start| [start, start + 24.99]).collect();
+    Options { clip_timestamps, ..options.clone() }
 }
 
 #[test]
@@ -98,12 +83,13 @@ fn a_batch_of_windows_equals_one_by_one() {
             ..accept_all()
         };
         let mut transcriber = random();
-        let alone = transcribe_pieces(&mut transcriber, &samples, &options);
+        let options = with_clips(&samples, &options);
+        let alone = transcribe(&mut transcriber, &samples, &options);
         let n_windows = transcriber.timings().windows;
         assert!(n_windows >= 4 && alone.segments.len() >= 4, "{n_windows} windows");
         for batch_size in [2, 3, 8] {
             let options = Options { batch_size: Some(batch_size), ..options.clone() };
-            let together = transcribe_pieces(&mut transcriber, &samples, &options);
+            let together = transcribe(&mut transcriber, &samples, &options);
             assert_eq!(together, alone, "{batch_size} windows, temperature {temperature}");
         }
     }
@@ -148,30 +134,38 @@ fn windows_that_fail_alone_are_decoded_again() {
 }
 
 #[test]
-fn ranges_are_heard_where_they_are() {
+fn clips_are_transcribed_alone() {
     let samples = noise(70);
     let mut transcriber = random();
     let options = Options { batch_size: Some(2), beam_size: 1, ..accept_all() };
-    let ranges = [
-        SAMPLE_RATE..2 * SAMPLE_RATE,
-        3 * SAMPLE_RATE..5 * SAMPLE_RATE,
-        WINDOW_SAMPLES * 2..65 * SAMPLE_RATE,
-    ];
+    let with = |clip_timestamps: &[f64]| Options {
+        clip_timestamps: clip_timestamps.to_vec(),
+        ..options.clone()
+    };
     let transcript =
-        transcriber.transcribe_ranges(&samples, &ranges, &options, &mut |_| {}).unwrap();
+        transcribe(&mut transcriber, &samples, &with(&[1.0, 2.0, 3.0, 5.0, 60.0, 65.0]));
     assert!(!transcript.segments.is_empty());
     for segment in &transcript.segments {
         let inside = |from: f64, to: f64| from <= segment.start && segment.end <= to;
-        assert!(inside(1.0, 5.0) || inside(60.0, 65.0), "{segment:?}");
+        assert!(inside(1.0, 2.0) || inside(3.0, 5.0) || inside(60.0, 65.0), "{segment:?}");
     }
-    // What lies around them is not heard: the same stretch alone gives the same.
+    // Audio around a clip has no influence.
     let last = &samples[WINDOW_SAMPLES * 2..65 * SAMPLE_RATE];
     let alone = transcriber.transcribe(last, &options, &mut |_| {}).unwrap();
     let tail = transcript.segments.iter().filter(|s| s.start >= 60.0);
     assert!(tail.map(|s| &s.tokens).eq(alone.segments.iter().map(|s| &s.tokens)));
-    let wrong = [4..9, 5..10];
-    assert!(transcriber.transcribe_ranges(&samples, &wrong, &options, &mut |_| {}).is_err());
-    let none = transcriber.transcribe_ranges(&samples, &[], &options, &mut |_| {}).unwrap();
+    let overlapping = with(&[4.0, 9.0, 5.0, 10.0]);
+    assert!(transcriber.transcribe(&samples, &overlapping, &mut |_| {}).is_err());
+    let past_the_end = with(&[80.0]);
+    assert!(transcribe(&mut transcriber, &samples, &past_the_end).segments.is_empty());
+}
+
+#[test]
+fn speech_ranges_are_checked() {
+    let (samples, options) = (noise(1), accept_all());
+    let wrong = Some(vec![4..9, 5..10]);
+    assert!(random().transcribe_speech(&samples, wrong, &options, &mut |_| {}).is_err());
+    let none = random().transcribe_speech(&samples, Some(vec![]), &options, &mut |_| {}).unwrap();
     assert!(none.segments.is_empty());
 }
 
@@ -187,17 +181,17 @@ fn tiny_en(test: &str) -> Option<Transcriber<Cpu>> {
     Some(Transcriber::new(model, KvDType::F32).unwrap())
 }
 
-fn clip(name: &str) -> Vec<f32> {
+fn recording(name: &str) -> Vec<f32> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/audio");
     stonechat_audio::decode_file(folder.join(name)).unwrap().samples
 }
 
-/// Clips that begin 20 s apart.
-fn long_recording(clips: &[&str]) -> Vec<f32> {
+/// Recordings that start 20 s apart.
+fn long_recording(names: &[&str]) -> Vec<f32> {
     let mut samples = Vec::new();
-    for (i, name) in clips.iter().enumerate() {
+    for (i, name) in names.iter().enumerate() {
         samples.resize(i * 20 * SAMPLE_RATE, 0.0);
-        samples.extend(clip(name));
+        samples.extend(recording(name));
     }
     samples
 }
@@ -205,17 +199,17 @@ fn long_recording(clips: &[&str]) -> Vec<f32> {
 #[test]
 fn a_long_recording_in_batches() {
     let Some(mut tiny) = tiny_en("a_long_recording_in_batches") else { return };
-    let clips = ["quick_brown_fox.wav", "hello_world.wav", "counting.wav", "quick_brown_fox.wav"];
-    let samples = long_recording(&clips);
+    let names = ["quick_brown_fox.wav", "hello_world.wav", "counting.wav", "quick_brown_fox.wav"];
+    let samples = long_recording(&names);
     for beam_size in [1, 5] {
         let options = Options { beam_size, ..Options::default() };
         let sequential = transcribe(&mut tiny, &samples, &options);
         let in_batches = Options { batch_size: Some(4), ..options.clone() };
         let unaware = Options { condition_on_previous_text: false, ..options.clone() };
-        let alone = transcribe_pieces(&mut tiny, &samples, &unaware);
-        assert_eq!(transcribe_pieces(&mut tiny, &samples, &in_batches), alone);
+        let alone = transcribe(&mut tiny, &samples, &with_clips(&samples, &unaware));
+        assert_eq!(transcribe(&mut tiny, &samples, &with_clips(&samples, &in_batches)), alone);
         let batched = transcribe(&mut tiny, &samples, &in_batches);
-        // Which letters are capital depends on what was said before, which a batch does not know.
+        // Capital letters depend on the text before, which the prompts of a batch lack.
         assert!(batched.text.to_lowercase().contains(" hello world."), "{}", batched.text);
         for transcript in [&sequential, &batched] {
             let text = &transcript.text;
@@ -232,7 +226,7 @@ fn a_long_recording_in_batches() {
 #[test]
 fn prompts_prefixes_and_limits() {
     let Some(mut tiny) = tiny_en("prompts_prefixes_and_limits") else { return };
-    let samples = clip("quick_brown_fox.wav");
+    let samples = recording("quick_brown_fox.wav");
     let mut text = |options: Options| tiny.transcribe(&samples, &options, &mut |_| {}).unwrap();
     let default = Options::default;
     assert_eq!(text(default()).text, FOX);

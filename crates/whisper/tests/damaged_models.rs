@@ -1,11 +1,11 @@
-//! Damaged model files end in errors, whatever was hit.
+//! Damaged model files give errors, never panics.
 
 use stonechat_formats::ModelFile;
 use stonechat_nn::Cpu;
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::Model;
 
-/// Loads `bytes`; says whether that worked.
+/// Whether `bytes` load as a model.
 fn loads(bytes: Vec<u8>) -> bool {
     let cpu = Cpu::new(1).expect("a CPU");
     ModelFile::from_bytes(bytes).is_ok_and(|file| Model::load(cpu, &file, |_| {}).is_ok())
@@ -15,7 +15,7 @@ fn loads(bytes: Vec<u8>) -> bool {
 fn flipped_bytes_never_panic() {
     let whole = TinyWhisper { d_model: 32, n_layers: 1, ..TinyWhisper::default() }.gguf();
     assert!(loads(whole.clone()));
-    // Everything but the weights lies in the first bytes: sizes, names, shapes, the vocabulary.
+    // Sizes, names, shapes and the vocabulary precede the weights.
     let sizes = 600;
     let header = whole.len() / 4;
     let mut random = Lcg::new(7);

@@ -19,8 +19,8 @@ fn a_decode_step_does_not_allocate() {
         let batch = Batch { tokens: &[token, token + 1], sequences: &[0, 1], outputs: &[0, 1] };
         model.decode(&mut decoder, batch).unwrap();
     };
-    // A thread makes its scratch when it first takes a task, which on a busy machine may be late:
-    // what must come is a round without any allocation. The rounds fill several KV pages.
+    // A thread allocates its scratch at its first task, which may be late on a busy machine: at least
+    // one round must be without allocations. The rounds fill several KV pages.
     let rounds = {
         let mut rounds = [0; 10];
         for allocations in &mut rounds {

@@ -36,7 +36,7 @@ fn tensors(file: &ModelFile) -> Vec<Tensor> {
         .collect()
 }
 
-/// A folder that is removed at the end of its test.
+/// Temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -77,9 +77,9 @@ fn open(path: &Path) -> Result<Model<Cpu>, String> {
     load(&ModelFile::open(path).map_err(|e| e.to_string())?)
 }
 
-/// Asserts that the model at `path` says the same with weights that stay in the file's map.
+/// Asserts that memory-mapped weights of the model at `path` give the logits of repacked ones.
 #[track_caller]
-fn assert_same_in_place(path: &Path, limit: f32) {
+fn assert_same_mapped(path: &Path, limit: f32) {
     let cpu = Cpu::new(1).unwrap().with_repack(Repack::Off);
     let model = Model::load(cpu, &ModelFile::open(path).unwrap(), |_| {}).unwrap();
     let cost = model.backend().load_stats();
@@ -124,7 +124,7 @@ fn write_safetensors(path: &Path, tensors: &[Tensor]) {
     fs::write(path, file).unwrap();
 }
 
-/// The name that the conversion script of `transformers` gives.
+/// Name by the conversion script of `transformers`.
 fn hugging_face(name: &str) -> String {
     let (stack, rest) = name.split_once('.').unwrap();
     let rest = match rest {
@@ -306,7 +306,7 @@ fn hugging_face_and_openai_names_in_safetensors() {
     let index = json!({ "metadata": {}, "weight_map": shards });
     fs::write(folder.path("model.safetensors.index.json"), index.to_string()).unwrap();
     assert_same(&open(&folder.0).unwrap(), &expected);
-    assert_same_in_place(&folder.0, 0.0);
+    assert_same_mapped(&folder.0, 0.0);
 }
 
 #[test]
@@ -317,10 +317,10 @@ fn ctranslate2_in_f32_and_int8() {
     let variables = ctranslate2(&tensors(&file));
     fs::write(folder.path("model.bin"), ctranslate2_bytes(&variables, false)).unwrap();
     assert_same(&open(&folder.0).unwrap(), &expected);
-    assert_same_in_place(&folder.0, 0.0);
+    assert_same_mapped(&folder.0, 0.0);
 
-    // int8 against the same integers times their scales in f32: what is left is the scales'
-    // rounding to f16 and the 8-bit activations of the decoder.
+    // int8 against the same integers times their scales in f32: the difference is the rounding of
+    // the scales to f16, and the 8-bit activations of the decoder.
     let rounded: Vec<_> = variables
         .iter()
         .cloned()
@@ -356,13 +356,13 @@ fn written_files_hold_the_same_weights() {
         let gguf = save("a.gguf", ExportFormat::Gguf, Some(dtype));
         let bin = save("a.bin", ExportFormat::WhisperBin, Some(dtype));
         assert_same(&bin, &gguf);
-        // Where panels take 8-bit activations of many rows, rows take them as they are.
+        // In a GEMM, repacked panels take 8-bit activations, memory-mapped rows take f32.
         let limit = if dtype.is_quantized() { 0.02 } else { 0.0 };
-        assert_same_in_place(&folder.path("a.gguf"), limit);
-        assert_same_in_place(&folder.path("a.bin"), limit);
+        assert_same_mapped(&folder.path("a.gguf"), limit);
+        assert_same_mapped(&folder.path("a.bin"), limit);
         assert!(logits(&gguf) != logits(&expected), "{dtype} is not exact");
     }
-    // Rows of 64 do not hold blocks of 256.
+    // Rows of 64 values hold no block of 256.
     let path = folder.path("k.bin");
     let refused = export(&file, &path, ExportFormat::WhisperBin, Some(DType::Q4K), |_| {});
     assert!(refused.unwrap_err().to_string().contains("blocks of 32"));
@@ -370,7 +370,7 @@ fn written_files_hold_the_same_weights() {
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_named() {
+fn missing_and_wrong_tensors_are_named() {
     let file = tiny();
     let tensors = tensors(&file);
     let folder = Folder::new("wrong");

@@ -16,8 +16,8 @@ fn mel(seed: u64) -> Vec<f32> {
     Lcg::new(seed).normals(WINDOW_FRAMES * 80, 0.5)
 }
 
-/// A decoder that listens to `seed`'s noise, with room for `n` sequences.
-fn listening<B: Backend>(model: &Model<B>, seed: u64, n: usize) -> DecoderState<B> {
+/// Decoder state with noise of `seed` as audio, for `n` sequences.
+fn decoder_state<B: Backend>(model: &Model<B>, seed: u64, n: usize) -> DecoderState<B> {
     let mut encoder = model.encoder_state(KvDType::F32).unwrap();
     model.encode(&mut encoder, &mel(seed));
     let mut decoder = model.decoder_state(1, n, KvDType::F32).unwrap();
@@ -53,7 +53,7 @@ fn assert_close(a: &[f32], b: &[f32], limit: f32) {
 #[test]
 fn the_cpu_agrees_with_the_f64_oracle() {
     let (cpu, oracle) = (model(Cpu::new(2).unwrap()), model(Reference));
-    let (mut a, mut b) = (listening(&cpu, 3, 1), listening(&oracle, 3, 1));
+    let (mut a, mut b) = (decoder_state(&cpu, 3, 1), decoder_state(&oracle, 3, 1));
     let got = step(&cpu, &mut a, &PROMPT, 0);
     let expected = step(&oracle, &mut b, &PROMPT, 0);
     assert_close(&got, &expected, 1e-4);
@@ -62,7 +62,7 @@ fn the_cpu_agrees_with_the_f64_oracle() {
 #[test]
 fn prefill_equals_token_by_token() {
     let model = model(Cpu::new(2).unwrap());
-    let mut state = listening(&model, 4, 1);
+    let mut state = decoder_state(&model, 4, 1);
     let at_once = step(&model, &mut state, &PROMPT, 0);
     state.clear();
     let mut one_by_one = Vec::new();
@@ -75,7 +75,7 @@ fn prefill_equals_token_by_token() {
 #[test]
 fn a_batch_equals_its_parts() {
     let model = model(Cpu::new(2).unwrap());
-    let mut state = listening(&model, 5, 3);
+    let mut state = decoder_state(&model, 5, 3);
     // A long prompt, one token, and a short prompt in one call.
     let (a, b, c) = (&PROMPT[..], &[50257u32][..], &PROMPT[..3]);
     let tokens = [a, b, c].concat();
@@ -92,7 +92,7 @@ fn a_batch_equals_its_parts() {
 #[test]
 fn a_fork_continues_where_its_parent_stood() {
     let model = model(Cpu::new(2).unwrap());
-    let mut state = listening(&model, 6, 3);
+    let mut state = decoder_state(&model, 6, 3);
     step(&model, &mut state, &PROMPT, 0);
     state.fork(0, 1);
     state.fork(0, 2);
@@ -106,7 +106,7 @@ fn a_fork_continues_where_its_parent_stood() {
 #[test]
 fn audio_changes_the_answer() {
     let model = model(Cpu::new(2).unwrap());
-    let a = step(&model, &mut listening(&model, 7, 1), &PROMPT, 0);
-    let b = step(&model, &mut listening(&model, 8, 1), &PROMPT, 0);
+    let a = step(&model, &mut decoder_state(&model, 7, 1), &PROMPT, 0);
+    let b = step(&model, &mut decoder_state(&model, 8, 1), &PROMPT, 0);
     assert!(a != b);
 }

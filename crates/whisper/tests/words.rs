@@ -13,7 +13,7 @@ use stonechat_whisper::{
     Language, Model, Options, Progress, SAMPLE_RATE, Transcriber, Transcript, VadMode,
 };
 
-/// Half of the times may differ by this, and nearly all by the other, in seconds.
+/// Largest difference of the median time and of the 95th percentile, in seconds.
 const MEDIAN: f64 = 0.04;
 const MOST: f64 = 0.2;
 
@@ -45,7 +45,7 @@ fn options(language: &str) -> Options {
 fn transcribe(engine: &mut Transcriber<Cpu>, samples: &[f32], options: &Options) -> Transcript {
     let mut reported = Vec::new();
     let transcript = engine
-        .transcribe(samples, options, &mut |news| match news {
+        .transcribe(samples, options, &mut |event| match event {
             Progress::Segment(segment) => reported.push(segment.clone()),
             Progress::Position(done, all) => assert!(done <= all && all == samples.len()),
             Progress::Language(..) => {}
@@ -56,7 +56,7 @@ fn transcribe(engine: &mut Transcriber<Cpu>, samples: &[f32], options: &Options)
     transcript
 }
 
-/// Times ascend, segments hold their words, and nothing lies past the end.
+/// Checks that times ascend, segments contain their words, and nothing lies past the end.
 #[track_caller]
 fn check_times(transcript: &Transcript, n_samples: usize) {
     let mut last = 0.0;
@@ -116,7 +116,7 @@ fn words_are_where_faster_whisper_has_them() {
     assert!(differences[n / 2] <= MEDIAN && differences[n * 95 / 100] <= MOST);
 }
 
-/// A random model says anything; its times still have to be possible.
+/// The times of any text of a random model are valid.
 #[test]
 fn times_of_any_text_are_in_order() {
     let model = Model::load(Cpu::new(2).unwrap(), &TinyWhisper::default().file(), |_| {}).unwrap();
@@ -154,7 +154,7 @@ fn speech_is_found_where_it_was_said() {
         .collect();
     let [a, b] = starts[..] else { panic!("{words:?}") };
     assert!((a - 20.9).abs() < 0.4 && (b - second - 0.9).abs() < 0.4, "{a} {b}");
-    // Nothing else was heard.
+    // There are no other words.
     assert_eq!(words.len(), 18, "{words:?}");
     let silence = vec![0.0; 40 * SAMPLE_RATE];
     assert_eq!(transcribe(&mut engine, &silence, &options).segments, []);

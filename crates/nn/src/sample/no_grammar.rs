@@ -70,14 +70,6 @@ impl Grammar {
         match *self {}
     }
 
-    /// Whether the text may end here.
-    ///
-    /// # Errors
-    /// None in this build.
-    pub fn may_end(&mut self) -> Result<bool, Error> {
-        match *self {}
-    }
-
     /// Back to the empty text.
     pub fn reset(&mut self) {
         match *self {}

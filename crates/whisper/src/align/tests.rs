@@ -7,11 +7,11 @@ use crate::WINDOW_FRAMES;
 
 const TEXT: [u32; 6] = [11, 300, 4000, 17, 50000, 11];
 const N_POSITIONS: usize = 700;
-/// The window of the state that is listened to.
+/// Window of the state that holds the audio.
 const WINDOW: usize = 1;
 
-/// A random model that listens to noise, ready to align.
-fn listening<B: Backend>(backend: B) -> (Model<B>, DecoderState<B>) {
+/// A random model with noise as audio, ready to align.
+fn encoded<B: Backend>(backend: B) -> (Model<B>, DecoderState<B>) {
     let model = Model::load(backend, &TinyWhisper::default().file(), |_| {}).unwrap();
     let mut encoder = model.encoder_state(KvDType::F32).unwrap();
     model.encode(&mut encoder, &Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));
@@ -24,7 +24,7 @@ fn listening<B: Backend>(backend: B) -> (Model<B>, DecoderState<B>) {
 #[test]
 fn the_cpu_agrees_with_the_f64_oracle() {
     fn run<B: Backend>(backend: B) -> (TokenTimes, Vec<f32>) {
-        let (model, mut state) = listening(backend);
+        let (model, mut state) = encoded(backend);
         let start = [model.special().sot];
         let times =
             block_on(model.align(&mut state, WINDOW, (&start, &TEXT), N_POSITIONS)).unwrap();
@@ -47,7 +47,7 @@ fn the_cpu_agrees_with_the_f64_oracle() {
 
 #[test]
 fn times_are_inside_the_window_and_in_order() {
-    let (model, mut state) = listening(Cpu::new(2).unwrap());
+    let (model, mut state) = encoded(Cpu::new(2).unwrap());
     let mut align = |text: &[u32], n_positions: usize| {
         let start = [model.special().sot];
         let times = block_on(model.align(&mut state, WINDOW, (&start, text), n_positions)).unwrap();
@@ -67,9 +67,9 @@ fn times_are_inside_the_window_and_in_order() {
 
 #[test]
 fn only_recorded_passes_copy_queries() {
-    let (model, mut state) = listening(Cpu::new(1).unwrap());
+    let (model, mut state) = encoded(Cpu::new(1).unwrap());
     let read = |state: &DecoderState<Cpu>| {
-        let queries = &state.tap.as_ref().unwrap().queries;
+        let queries = &state.capture.as_ref().unwrap().queries;
         let mut out = vec![0.0; model.config().text_head_dim()];
         block_on(model.backend().read(queries, 0, &mut out)).unwrap();
         out

@@ -1,13 +1,15 @@
-//! Attention weights to a path of tokens through time.
+//! Attention weights of the alignment heads to a path of tokens through time.
+//!
+//! The matrix product and softmax are here, not in `nn`: no backend op returns attention weights.
 
-/// Positions under the median filter.
+/// Positions of the median filter.
 const MEDIAN: usize = 7;
 
 /// `softmax(queries · keysᵀ / sqrt(c))`, `[T, n]`, of packed `queries` `[T, c]` and `keys` `[n, c]`.
 pub(super) fn attention_weights(queries: &[f32], keys: &[f32], c: usize) -> Vec<f32> {
     let n = keys.len() / c;
     let scale = 1.0 / (c as f32).sqrt();
-    // Channel-major keys make the inner loop one of independent sums.
+    // Keys are transposed to `[c, n]`: the inner loop then has independent sums.
     let mut channels = vec![0.0; keys.len()];
     for (position, key) in keys.chunks_exact(c).enumerate() {
         for (channel, &value) in key.iter().enumerate() {
@@ -45,8 +47,7 @@ fn softmax(row: &mut [f32], scale: f32) {
     row.iter_mut().for_each(|value| *value /= sum);
 }
 
-/// Subtracts the mean of each of the `n` columns and divides by its standard deviation; a column
-/// without any becomes 0.
+/// Standardizes each of the `n` columns to mean 0 and deviation 1; constant columns become 0.
 pub(super) fn normalize_columns(weights: &mut [f32], n: usize) {
     let n_rows = (weights.len() / n) as f32;
     let mut mean = vec![0.0; n];
@@ -69,8 +70,8 @@ pub(super) fn normalize_columns(weights: &mut [f32], n: usize) {
     }
 }
 
-/// Adds the median of the [`MEDIAN`] values around each value of `row` to `sums`; the row is
-/// reflected at its ends, or taken as it is when it is too short for that.
+/// Adds the median filter of `row` to `sums`; the row is padded by reflection, and not filtered if it
+/// is too short for that.
 pub(super) fn add_medians(row: &[f32], sums: &mut [f32]) {
     const PAD: usize = MEDIAN / 2;
     if row.len() <= PAD {
@@ -88,7 +89,7 @@ pub(super) fn add_medians(row: &[f32], sums: &mut [f32]) {
     }
 }
 
-/// The middle of seven values by 13 exchanges (Devillard, "Fast median search", 1998).
+/// Median of seven values by 13 exchanges (Devillard, "Fast median search", 1998).
 fn median(mut v: [f32; MEDIAN]) -> f32 {
     for (i, j) in [
         (0, 5),
@@ -111,8 +112,12 @@ fn median(mut v: [f32; MEDIAN]) -> f32 {
     v[MEDIAN / 2]
 }
 
-/// The path through `weights`, `[n_rows, n]`, from its first to its last entry that collects the
-/// most weight in steps right, down or both: for each row, the first column that it visits.
+/// Dynamic time warping: first column of each row on the path of most weight through `weights`,
+/// `[n_rows, n]`, from the first entry to the last.
+///
+/// ```text
+/// cost[i][j] = min(cost[i-1][j-1], cost[i-1][j], cost[i][j-1]) - weights[i][j]
+/// ```
 pub(super) fn first_columns(weights: &[f32], n_rows: usize, n: usize) -> Vec<usize> {
     const DIAGONAL: u8 = 0;
     const DOWN: u8 = 1;
@@ -122,7 +127,7 @@ pub(super) fn first_columns(weights: &[f32], n_rows: usize, n: usize) -> Vec<usi
         return firsts;
     }
     let mut steps = vec![RIGHT; n_rows * n];
-    // Costs of the row above and of this one, each after a column that no path visits.
+    // Costs of the row above and of this one; column 0 is a border outside `weights`.
     let mut above = vec![f32::INFINITY; n + 1];
     let mut costs = above.clone();
     above[0] = 0.0;
@@ -225,7 +230,7 @@ mod tests {
         assert_eq!(weights.iter().copied().skip(1).step_by(2).collect::<Vec<_>>(), [0.0; 3]);
     }
 
-    /// The most weight that any path collects, by trying all of them.
+    /// Most weight of any path, by exhaustive search.
     fn best(weights: &[f32], n_rows: usize, n: usize, i: usize, j: usize) -> f32 {
         let mut rest = f32::NEG_INFINITY;
         if (i, j) == (n_rows - 1, n - 1) {

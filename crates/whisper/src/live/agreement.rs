@@ -1,90 +1,98 @@
-//! Which words of a hypothesis can be committed: those that the one before it had too.
+//! LocalAgreement-2: commits the words that two consecutive hypotheses have in common.
 //!
-//! Source: LocalAgreement-2, Macháček, Dabre, Bojar 2023 (`whisper_streaming`). There, the words that
-//! are committed already are found in a hypothesis by their times; here by the smallest edit
-//! distance, which times only decide between: they move from one hypothesis to the next.
+//! ```text
+//! trimmed │ committed      │ unconfirmed (last hypothesis)
+//!   a b   │ c d e          │ f g h
+//!         │ c d e          │ f g x     new hypothesis: f g are committed
+//! ```
+//!
+//! Source: Macháček, Dabre, Bojar 2023, `whisper_streaming`. It finds the committed words in a
+//! hypothesis by their times, which vary between hypotheses. Here the edit distance finds them, and
+//! times decide between equal distances.
 
 use stonechat_text::prefix_distances;
 
-use crate::Word;
+use crate::transcript::Word;
 
-/// An edit counts as much as so many seconds between where committed words end and the rest begins.
+/// Seconds between the end of the committed words and the next word that count as one edit.
 const SECONDS_PER_EDIT: f64 = 1.0;
-/// Words that left the buffer which its first words are compared with.
-const MAX_LEFT: usize = 5;
-/// How far into the buffer the sound of a word that left it may reach, in seconds.
+/// Most trimmed words to compare with the first words of a hypothesis.
+const MAX_TRIMMED: usize = 5;
+/// Most seconds of audio of a trimmed word that may be left in the buffer.
 const MAX_REMNANT: f64 = 0.3;
 
-/// The words of an audio buffer.
+/// Words of an audio buffer.
 #[derive(Debug, Default)]
 pub(super) struct Agreement {
-    /// Words of the buffer that are committed.
+    /// Committed words whose audio is in the buffer.
     committed: Vec<Word>,
-    /// The last words before those.
-    left: Vec<Word>,
-    /// What followed them in the last hypothesis.
-    rest: Vec<Word>,
+    /// Last committed words whose audio was trimmed.
+    trimmed: Vec<Word>,
+    /// Words after the committed ones in the last hypothesis.
+    unconfirmed: Vec<Word>,
 }
 
 impl Agreement {
-    /// Takes a hypothesis of the whole buffer and commits what it has in common with the last one.
+    /// Adds a hypothesis of the whole buffer and commits the words it has in common with the last one.
     pub(super) fn push(&mut self, hypothesis: Vec<Word>) -> Vec<Word> {
-        let before = std::mem::take(&mut self.rest);
-        self.rest = self.continuation(hypothesis);
-        let same = before.iter().zip(&self.rest).take_while(|(a, b)| key(a) == key(b)).count();
+        let previous = std::mem::take(&mut self.unconfirmed);
+        self.unconfirmed = self.continuation(hypothesis);
+        let same =
+            previous.iter().zip(&self.unconfirmed).take_while(|(a, b)| key(a) == key(b)).count();
         self.commit(same)
     }
 
-    /// Takes a hypothesis and commits those of its words that end up to `end`.
+    /// Adds a hypothesis and commits its words that end at or before `end` (seconds).
     pub(super) fn push_until(&mut self, hypothesis: Vec<Word>, end: f64) -> Vec<Word> {
-        self.rest = self.continuation(hypothesis);
-        self.commit(self.rest.partition_point(|word| word.end <= end))
+        self.unconfirmed = self.continuation(hypothesis);
+        self.commit(self.unconfirmed.partition_point(|word| word.end <= end))
     }
 
-    /// Commits what followed the committed words in the last hypothesis.
-    pub(super) fn commit_rest(&mut self) -> Vec<Word> {
-        self.commit(self.rest.len())
+    /// Commits all words of the last hypothesis.
+    pub(super) fn commit_unconfirmed(&mut self) -> Vec<Word> {
+        self.commit(self.unconfirmed.len())
     }
 
     fn commit(&mut self, n: usize) -> Vec<Word> {
-        let words: Vec<Word> = self.rest.drain(..n).collect();
+        let words: Vec<Word> = self.unconfirmed.drain(..n).collect();
         self.committed.extend_from_slice(&words);
         words
     }
 
-    /// Where the last word ends that was committed.
+    /// End of the last committed word in the buffer, in seconds.
     pub(super) fn committed_until(&self) -> Option<f64> {
         self.committed.last().map(|word| word.end)
     }
 
-    /// Takes out the committed words that end up to `time`: their sound has left the buffer.
-    pub(super) fn take_until(&mut self, time: f64) -> Vec<Word> {
+    /// Removes and returns the committed words that end at or before `time` (seconds), whose audio is
+    /// trimmed.
+    pub(super) fn trim_until(&mut self, time: f64) -> Vec<Word> {
         let n = self.committed.partition_point(|word| word.end <= time);
         let taken: Vec<Word> = self.committed.drain(..n).collect();
-        self.left.extend_from_slice(&taken);
-        self.left.drain(..self.left.len().saturating_sub(MAX_LEFT));
+        self.trimmed.extend_from_slice(&taken);
+        self.trimmed.drain(..self.trimmed.len().saturating_sub(MAX_TRIMMED));
         taken
     }
 
-    /// The text that nothing has confirmed yet.
-    pub(super) fn rest_text(&self) -> String {
-        self.rest.iter().map(|word| word.word.as_str()).collect()
+    /// Text of the unconfirmed words.
+    pub(super) fn unconfirmed_text(&self) -> String {
+        self.unconfirmed.iter().map(|word| word.word.as_str()).collect()
     }
 
-    /// Where that text begins.
-    pub(super) fn rest_start(&self) -> Option<f64> {
-        self.rest.first().map(|word| word.start)
+    /// Start of the first unconfirmed word, in seconds.
+    pub(super) fn unconfirmed_start(&self) -> Option<f64> {
+        self.unconfirmed.first().map(|word| word.start)
     }
 
-    /// What of a hypothesis follows the committed words.
+    /// Words of a hypothesis after the committed ones.
     fn continuation(&self, mut hypothesis: Vec<Word>) -> Vec<Word> {
         let Some(until) = self.committed_until() else {
-            return hypothesis.split_off(self.n_remnants(&hypothesis));
+            return hypothesis.split_off(self.n_trimmed_words(&hypothesis));
         };
         let keys = |words: &[Word]| words.iter().map(key).collect::<Vec<_>>();
         let distances = prefix_distances(&keys(&self.committed), &keys(&hypothesis));
         let cost = |n: usize| {
-            // How far the end of the committed words is from the gap before word `n`.
+            // Seconds between the end of the committed words and the gap before word `n`.
             let (before, after) = hypothesis.split_at(n);
             let early = before.last().map_or(0.0, |word| word.end - until);
             let late = after.first().map_or(0.0, |word| until - word.start);
@@ -94,27 +102,27 @@ impl Agreement {
         hypothesis.split_off(best.unwrap_or(0))
     }
 
-    /// How many words at the beginning of a hypothesis are heard in what is left of the sound of words
-    /// that left the buffer.
-    fn n_remnants(&self, hypothesis: &[Word]) -> usize {
-        let Some(last) = self.left.last() else { return 0 };
-        let most = self.left.len().min(hypothesis.len());
+    /// Number of words at the start of a hypothesis that were decoded from the remaining audio of
+    /// trimmed words.
+    fn n_trimmed_words(&self, hypothesis: &[Word]) -> usize {
+        let Some(last) = self.trimmed.last() else { return 0 };
+        let most = self.trimmed.len().min(hypothesis.len());
         let is_remnant = |n: usize| {
-            let left = &self.left[self.left.len() - n..];
+            let trimmed = &self.trimmed[self.trimmed.len() - n..];
             hypothesis[n - 1].end <= last.end + MAX_REMNANT
-                && left.iter().zip(hypothesis).all(|(a, b)| key(a) == key(b))
+                && trimmed.iter().zip(hypothesis).all(|(a, b)| key(a) == key(b))
         };
         (1..=most).rev().find(|&n| is_remnant(n)).unwrap_or(0)
     }
 }
 
-/// What makes two words the same: letters and digits in lower case, or all of it if there are none.
+/// Comparison key of a word: letters and digits in lower case, or the whole text without any.
 pub(super) fn key(word: &Word) -> String {
     let key = letters(&word.word);
     if key.is_empty() { word.word.trim().to_owned() } else { key }
 }
 
-/// The letters and digits of a text in lower case.
+/// Letters and digits of a text in lower case.
 pub(super) fn letters(text: &str) -> String {
     text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
@@ -122,7 +130,7 @@ pub(super) fn letters(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::Agreement;
-    use crate::Word;
+    use crate::transcript::Word;
 
     /// Words of half a second each.
     fn words(start: f64, text: &str) -> Vec<Word> {
@@ -139,7 +147,7 @@ mod tests {
         words.iter().map(|word| word.word.as_str()).collect::<String>().trim().to_owned()
     }
 
-    /// Hypotheses, and what each commits.
+    /// Hypotheses (start, text) and the words each commits.
     #[track_caller]
     fn check(steps: &[(f64, &str, &str)]) -> Agreement {
         let mut agreement = Agreement::default();
@@ -158,13 +166,13 @@ mod tests {
             (0.0, "the quick brown fox", ""),
             (0.0, "the quick brown fox jumps", "brown fox"),
         ]);
-        assert_eq!(agreement.rest_text(), " jumps");
+        assert_eq!(agreement.unconfirmed_text(), " jumps");
         assert_eq!(agreement.committed_until(), Some(2.0));
     }
 
     #[test]
-    fn what_is_committed_is_found_by_its_text() {
-        // Times moved by nearly two words, a word is missing, one is spelled in another way.
+    fn committed_words_are_found_by_their_text() {
+        // Times are off by nearly two words; a word is missing, or has another spelling.
         check(&[
             (0.0, "a b c d", ""),
             (0.0, "a b c d", "a b c d"),
@@ -177,28 +185,28 @@ mod tests {
             (0.0, "a b d e", ""),
             (0.0, "a x c d e f", "e"),
         ]);
-        // A word that is said again is not taken for the one before.
+        // A word that is said again is another word.
         check(&[(0.0, "no", ""), (0.0, "no", "no"), (0.0, "no no", ""), (0.0, "no no no", "no")]);
     }
 
     #[test]
-    fn a_pause_after_what_is_committed_changes_nothing() {
+    fn a_pause_after_committed_words_changes_nothing() {
         let mut agreement = check(&[(0.0, "a b c", ""), (0.0, "a b c", "a b c")]);
         let mut later = words(0.0, "a b c");
         later.extend(words(6.0, "d e"));
         assert_eq!(text(&agreement.push(later)), "");
-        assert_eq!(agreement.rest_text(), " d e");
+        assert_eq!(agreement.unconfirmed_text(), " d e");
     }
 
     #[test]
-    fn sound_that_left_the_buffer_takes_its_words_along() {
+    fn trimmed_audio_takes_its_words_along() {
         let mut agreement = check(&[(0.0, "a b c d", ""), (0.0, "a b c d e", "a b c d")]);
-        assert_eq!(text(&agreement.take_until(1.0)), "a b");
+        assert_eq!(text(&agreement.trim_until(1.0)), "a b");
         assert_eq!(text(&agreement.push(words(1.0, "c d e f"))), "e");
         assert_eq!(text(&agreement.push_until(words(1.0, "c d e f g"), 3.0)), "f");
-        assert_eq!(agreement.rest_text(), " g");
-        // What remains of the sound of a word is not heard as another; a whole word is one.
-        let _ = agreement.take_until(3.0);
+        assert_eq!(agreement.unconfirmed_text(), " g");
+        // A word from the remaining audio of a trimmed word is dropped; a whole word is kept.
+        let _ = agreement.trim_until(3.0);
         let mut remnant = words(2.7, "f g");
         assert_eq!(text(&agreement.continuation(remnant.clone())), "g");
         remnant[0].end = 3.5;

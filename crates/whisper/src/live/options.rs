@@ -2,19 +2,23 @@
 
 use stonechat_audio::VadOptions;
 
-use crate::{Error, Options, VadMode};
+use crate::error::Error;
+use crate::options::{Options, VadMode};
 
-/// How a stream becomes text; the defaults are those of `whisper_streaming`, but greedy: hypotheses
-/// have to keep up with speech.
+/// Options of a [`LiveStream`](crate::LiveStream). Defaults are those of `whisper_streaming`, but with
+/// greedy decoding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveOptions {
-    /// How the buffer is decoded. The first temperature makes hypotheses, the others are for the
-    /// last one of an utterance. Word times are always found and windows never side by side; a
-    /// prefix is of no use. Without voice activity detection, all is listened to.
+    /// Decoding options of the buffer. Defaults: beam size 1, VAD on, `min_silence_ms` 1000.
+    ///
+    /// Word timestamps are always on. Only the last hypothesis of an utterance uses temperature
+    /// fallback. `batch_size` and `prefix` are refused. With [`VadMode::Off`], all audio is speech.
     pub decoding: Options,
-    /// New sound that makes another hypothesis worthwhile, in seconds.
+    /// Seconds of new audio before the buffer is decoded again; default 1, range 0.1 to 10.
+    /// `whisper_streaming`'s `--min-chunk-size`.
     pub min_chunk_s: f64,
-    /// A longer buffer is cut where a committed segment ends, in seconds.
+    /// Seconds of buffer above which it is trimmed at the end of a committed segment; default 15,
+    /// range 1 to 25. `whisper_streaming`'s `--buffer_trimming_sec`.
     pub trim_s: f64,
 }
 
@@ -28,10 +32,10 @@ impl Default for LiveOptions {
 }
 
 impl LiveOptions {
-    /// Checks ranges.
+    /// Checks all ranges.
     ///
     /// # Errors
-    /// Names the option, the range and the value.
+    /// If an option is out of its range; names option, range and value.
     pub fn validate(&self) -> Result<(), Error> {
         let wrong = |option, expected, got| Err(Error::Option { option, expected, got });
         if !(0.1..=10.0).contains(&self.min_chunk_s) {
@@ -49,8 +53,8 @@ impl LiveOptions {
         self.decoding.validate()
     }
 
-    /// The options of every hypothesis; the last of an utterance is tried at all temperatures.
-    pub(super) fn of_hypotheses(&self, is_last: bool) -> Options {
+    /// Options to decode one hypothesis with; the last of an utterance uses all temperatures.
+    pub(super) fn hypothesis_options(&self, is_last: bool) -> Options {
         let mut options = self.decoding.clone();
         options.word_timestamps = true;
         options.vad = VadMode::Off;
@@ -64,7 +68,7 @@ impl LiveOptions {
 #[cfg(test)]
 mod tests {
     use super::LiveOptions;
-    use crate::Options;
+    use crate::options::Options;
 
     #[test]
     fn other_values_are_refused() {

@@ -3,18 +3,24 @@ use stonechat_audio::VadOptions;
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 
-use super::{LiveEvent, LiveOptions, LiveStream, MAX_BUFFER, echoes, without_loop};
-use crate::{CancelToken, Model, Options, SAMPLE_RATE, Transcriber, VadMode, Word};
+use super::{LiveEvent, LiveOptions, LiveStream, MAX_BUFFER, copies_prompt, without_loop};
+use crate::SAMPLE_RATE;
+use crate::cancel::CancelToken;
+use crate::languages::Language;
+use crate::model::Model;
+use crate::options::{Options, VadMode};
+use crate::transcriber::Transcriber;
+use crate::transcript::Word;
 
 fn random_model() -> Transcriber<Cpu> {
     let model = Model::load(Cpu::new(1).unwrap(), &TinyWhisper::default().file(), |_| {});
     Transcriber::new(model.unwrap(), KvDType::F32).unwrap()
 }
 
-/// A random model says nothing that passes a threshold, and little that it says twice.
+/// The text of a random model passes no threshold, and hypotheses rarely agree.
 fn options() -> LiveOptions {
     let decoding = Options {
-        language: crate::Language::find("en"),
+        language: Language::find("en"),
         temperatures: vec![0.0],
         beam_size: 1,
         compression_ratio_threshold: None,
@@ -33,18 +39,22 @@ fn noise(n_samples: usize) -> Vec<f32> {
     samples.iter().enumerate().map(|(i, s)| s * loudness(i)).collect()
 }
 
-/// Pushes `samples` in pieces, by turns of these lengths, and checks what must hold after each.
-fn run(transcriber: &mut Transcriber<Cpu>, samples: &[f32], pieces: &[usize]) -> Vec<LiveEvent> {
+/// Pushes `samples` in blocks of these lengths in turn, and checks the invariants after each.
+fn run(
+    transcriber: &mut Transcriber<Cpu>,
+    samples: &[f32],
+    block_lens: &[usize],
+) -> Vec<LiveEvent> {
     let mut stream = LiveStream::new(options()).unwrap();
-    let (mut told, mut rest, mut until) = (Vec::new(), samples, 0.0);
-    let mut pieces = pieces.iter().cycle();
+    let (mut emitted, mut rest, mut until) = (Vec::new(), samples, 0.0);
+    let mut block_lens = block_lens.iter().cycle();
     loop {
-        let n = rest.len().min(*pieces.next().unwrap());
-        let (piece, others) = rest.split_at(n);
-        let events = if piece.is_empty() {
+        let n = rest.len().min(*block_lens.next().unwrap());
+        let (block, others) = rest.split_at(n);
+        let events = if block.is_empty() {
             stream.finish(transcriber).unwrap()
         } else {
-            stream.push(transcriber, piece).unwrap()
+            stream.push(transcriber, block).unwrap()
         };
         let now = stream.seconds();
         for event in &events {
@@ -62,12 +72,12 @@ fn run(transcriber: &mut Transcriber<Cpu>, samples: &[f32], pieces: &[usize]) ->
                 LiveEvent::Partial { .. } | LiveEvent::Language { .. } => {}
             }
         }
-        told.extend(events);
+        emitted.extend(events);
         assert!(stream.buffer.len() <= MAX_BUFFER, "{} samples", stream.buffer.len());
         assert_eq!(stream.buffer_end(), stream.n_pushed);
-        assert!(stream.earlier.chars().count() <= super::PROMPT_CHARS);
-        if piece.is_empty() {
-            return told;
+        assert!(stream.previous_text.chars().count() <= super::PROMPT_CHARS);
+        if block.is_empty() {
+            return emitted;
         }
         rest = others;
     }
@@ -85,16 +95,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
 
     #[test]
-    fn times_ascend_inside_the_stream_and_pieces_decide_alone(
+    fn times_ascend_and_equal_blocks_give_equal_events(
         n_samples in 1..40 * SAMPLE_RATE,
-        pieces in prop::collection::vec(8000..10 * SAMPLE_RATE, 1..4),
+        block_lens in prop::collection::vec(8000..10 * SAMPLE_RATE, 1..4),
     ) {
         let samples = noise(n_samples);
         let mut transcriber = random_model();
-        let events = run(&mut transcriber, &samples, &pieces);
+        let events = run(&mut transcriber, &samples, &block_lens);
         let has_end = matches!(events.last(), Some(LiveEvent::End { .. }));
         prop_assert!(has_end);
-        prop_assert_eq!(run(&mut transcriber, &samples, &pieces), events);
+        prop_assert_eq!(run(&mut transcriber, &samples, &block_lens), events);
     }
 }
 
@@ -104,12 +114,12 @@ fn endless_speech_fits_a_buffer() {
     let events = run(&mut transcriber, &noise(100 * SAMPLE_RATE), &[9 * SAMPLE_RATE]);
     let words = committed(&events);
     assert!(words.len() > 3, "{events:?}");
-    // Some of it before the end: there is no other way to stay within the buffer.
+    // Some words are committed before the end: the buffer is bounded.
     assert!(words[0].end < 40.0, "{words:?}");
 }
 
 #[test]
-fn silence_is_not_listened_to() {
+fn silence_is_not_decoded() {
     let mut transcriber = random_model();
     let mut live = options();
     live.decoding.vad = VadMode::On;
@@ -134,8 +144,8 @@ fn speech_between_silences_is_an_utterance() {
     let mut transcriber = random_model();
     let mut stream = LiveStream::new(live).unwrap();
     let mut ends = Vec::new();
-    for piece in samples.chunks(SAMPLE_RATE) {
-        let events = stream.push(&mut transcriber, piece).unwrap();
+    for block in samples.chunks(SAMPLE_RATE) {
+        let events = stream.push(&mut transcriber, block).unwrap();
         for live in committed(&events) {
             assert!(live.start >= 2.5, "{live:?}");
         }
@@ -165,27 +175,27 @@ fn a_cancelled_stream_commits_nothing() {
 }
 
 #[test]
-fn what_the_prompt_has_too_is_an_echo() {
+fn words_copied_from_the_prompt_are_recognised() {
     #[track_caller]
-    fn check(words: &[&str], is_echo: bool) {
-        let earlier =
+    fn check(words: &[&str], is_copied: bool) {
+        let prompt =
             " of all. \"You were always accusing people,\" he said, 他说你总是指责别人开店的";
         let word =
             |word: &&str| Word { word: (*word).to_owned(), start: 0.0, end: 0.0, probability: 1.0 };
         let words: Vec<Word> = words.iter().map(word).collect();
-        assert_eq!(echoes(&words, earlier), is_echo, "{words:?}");
+        assert_eq!(copies_prompt(&words, prompt), is_copied, "{words:?}");
     }
     check(&[" Then", " you", " were", " always", " accusing", " him."], true);
     check(&[" You", " were", " always", " right."], false);
     check(&[" of", " all", " you", " w"], false);
-    let said = ["他", "说", "你", "总", "是", "指", "责", "别", "人", "开", "店", "的"];
-    check(&said, true);
-    check(&said[..11], false);
+    let copied = ["他", "说", "你", "总", "是", "指", "责", "别", "人", "开", "店", "的"];
+    check(&copied, true);
+    check(&copied[..11], false);
     check(&[], false);
 }
 
 #[test]
-fn loops_are_no_hypotheses() {
+fn loops_are_cut_to_one_round() {
     #[track_caller]
     fn check(text: &str, kept: usize) {
         let word =

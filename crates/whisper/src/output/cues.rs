@@ -1,12 +1,12 @@
-//! Segments and words to subtitles (openai/whisper `utils.py`, `SubtitlesWriter`).
+//! Subtitle cues from segments and words (openai/whisper `utils.py`, `SubtitlesWriter`).
 
 use super::{SubtitleLayout, milliseconds, one_line};
-use crate::{Segment, Word};
+use crate::transcript::{Segment, Word};
 
-/// A longer pause ends a subtitle that goes on across segments, in seconds.
+/// Seconds of a pause that ends a subtitle which spans segments.
 const LONG_PAUSE: f64 = 3.0;
 
-/// What is shown for a while; times in milliseconds.
+/// One subtitle; times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cue {
     pub(super) start: u64,
@@ -14,7 +14,7 @@ pub(super) struct Cue {
     pub(super) text: String,
 }
 
-/// What text means in a subtitle, and how a speaker is named.
+/// Markup of the subtitle format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Markup {
     Srt,
@@ -22,7 +22,7 @@ pub(super) enum Markup {
 }
 
 impl Markup {
-    /// WebVTT's cue text has tags and character references.
+    /// Escapes tags and character references of WebVTT.
     fn escape(self, text: &str) -> String {
         match self {
             Self::Srt => text.to_owned(),
@@ -30,7 +30,7 @@ impl Markup {
         }
     }
 
-    /// What comes before the words of `speaker`.
+    /// Text before the words of `speaker`.
     fn speaker(self, speaker: &str) -> String {
         let speaker = self.escape(&one_line(speaker));
         match self {
@@ -40,18 +40,18 @@ impl Markup {
     }
 }
 
-/// Words on their way into subtitles.
+/// Builder of subtitles from consecutive segments.
 #[derive(Debug)]
 pub(super) struct Cues {
     layout: SubtitleLayout,
     markup: Markup,
-    /// Who says the words.
+    /// Speaker of the current subtitle.
     speaker: Option<String>,
-    /// The subtitle that is being filled; a word that begins a line begins with its break.
+    /// Words of the current subtitle; the first word of a further line begins with a line break.
     words: Vec<Word>,
     line_width: usize,
     n_lines: usize,
-    /// Start of the last word.
+    /// Start of the last word, in seconds.
     last: Option<f64>,
 }
 
@@ -61,7 +61,7 @@ impl Cues {
         Self { layout, markup, speaker: None, words, line_width: 0, n_lines: 1, last: None }
     }
 
-    /// Takes a segment; gives the subtitles that it completes.
+    /// Adds a segment and returns the completed subtitles.
     pub(super) fn push(&mut self, segment: &Segment) -> Vec<Cue> {
         let words = segment.words.as_deref().unwrap_or_default();
         let mut done = Vec::new();
@@ -70,7 +70,7 @@ impl Cues {
             self.speaker.clone_from(&segment.speaker);
         }
         if words.is_empty() {
-            let text = self.attributed(&self.shown(segment.text.trim()));
+            let text = self.with_speaker(&self.escape(segment.text.trim()));
             let (start, end) = (milliseconds(segment.start), milliseconds(segment.end));
             done.push(Cue { start, end, text });
             return done;
@@ -78,30 +78,30 @@ impl Cues {
         for (index, word) in words.iter().enumerate() {
             self.push_word(index, word, &mut done);
         }
-        if !self.crosses_segments() {
+        if !self.spans_segments() {
             self.complete(&mut done);
         }
         done
     }
 
-    /// The subtitle that was not full.
+    /// Returns the current subtitle.
     pub(super) fn finish(&mut self) -> Vec<Cue> {
         let mut done = Vec::new();
         self.complete(&mut done);
         done
     }
 
-    fn crosses_segments(&self) -> bool {
+    fn spans_segments(&self) -> bool {
         self.layout.max_line_width.is_some() && self.layout.max_line_count.is_some()
     }
 
-    /// Adds the word of this index in its segment to the line, or begins a line or subtitle.
+    /// Adds word `index` of its segment to the current line, a new line or a new subtitle.
     fn push_word(&mut self, index: usize, word: &Word, done: &mut Vec<Cue>) {
         let SubtitleLayout { max_line_width, max_line_count, max_words_per_line, .. } = self.layout;
-        let crosses = self.crosses_segments();
-        let paused = crosses && word.start - self.last.unwrap_or(word.start) > LONG_PAUSE;
+        let spans = self.spans_segments();
+        let paused = spans && word.start - self.last.unwrap_or(word.start) > LONG_PAUSE;
         let starts_cue =
-            !crosses && index.is_multiple_of(max_words_per_line.unwrap_or(usize::MAX).max(1));
+            !spans && index.is_multiple_of(max_words_per_line.unwrap_or(usize::MAX).max(1));
         let mut word = Word { word: one_line(&word.word), ..word.clone() };
         let width = self.line_width + word.word.chars().count();
         let has_room = max_line_width.is_none_or(|limit| width <= limit);
@@ -124,7 +124,7 @@ impl Cues {
         self.words.push(word);
     }
 
-    /// Ends the subtitle that is being filled, if there is one.
+    /// Completes the current subtitle, if it has words.
     fn complete(&mut self, done: &mut Vec<Cue>) {
         let words = std::mem::take(&mut self.words);
         (self.line_width, self.n_lines) = (0, 1);
@@ -145,29 +145,29 @@ impl Cues {
         }
     }
 
-    /// The words as one text, one of them underlined.
+    /// Joins the words to one text, with word `underlined` underlined.
     fn text(&self, words: &[Word], underlined: Option<usize>) -> String {
         let mut text = String::new();
         for (i, word) in words.iter().enumerate() {
             let spoken = word.word.trim_start();
             text.push_str(&word.word[..word.word.len() - spoken.len()]);
-            let shown = self.shown(spoken);
+            let escaped = self.escape(spoken);
             if underlined == Some(i) {
-                text.push_str(&format!("<u>{shown}</u>"));
+                text.push_str(&format!("<u>{escaped}</u>"));
             } else {
-                text.push_str(&shown);
+                text.push_str(&escaped);
             }
         }
-        self.attributed(&text)
+        self.with_speaker(&text)
     }
 
-    /// The text of a subtitle after who says it; an arrow in it would be a line of times.
-    fn attributed(&self, text: &str) -> String {
+    /// Prepends the speaker and replaces arrows, which only lines of times may have.
+    fn with_speaker(&self, text: &str) -> String {
         let speaker = self.speaker.as_deref().map(|name| self.markup.speaker(name));
         speaker.unwrap_or_default() + &text.replace("-->", "->")
     }
 
-    fn shown(&self, text: &str) -> String {
+    fn escape(&self, text: &str) -> String {
         self.markup.escape(&one_line(text))
     }
 }

@@ -1,46 +1,46 @@
-//! whisper.cpp's JSON (`examples/cli/cli.cpp`, `output_json`), with words where there are any.
+//! JSON of whisper.cpp (`examples/cli/cli.cpp`, `output_json`), plus words if there are any.
 
 use std::iter::repeat_with;
 
 use serde::Serialize;
 
 use super::{clock, milliseconds};
-use crate::{Segment, Transcript, Word};
+use crate::transcript::{Segment, Transcript, Word};
 
 #[derive(Debug, Serialize)]
-pub(super) struct Full<'a> {
-    result: Outcome<'a>,
-    transcription: Vec<Part<'a>>,
+pub(super) struct JsonFull<'a> {
+    result: ResultInfo<'a>,
+    transcription: Vec<JsonSegment<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct Outcome<'a> {
+struct ResultInfo<'a> {
     language: &'a str,
 }
 
-/// A stretch of time twice: as text and in milliseconds.
+/// Start and end, as text and in milliseconds.
 #[derive(Debug, Serialize)]
 struct Times {
-    timestamps: Stretch<String>,
-    offsets: Stretch<u64>,
+    timestamps: FromTo<String>,
+    offsets: FromTo<u64>,
 }
 
 #[derive(Debug, Serialize)]
-struct Stretch<T> {
+struct FromTo<T> {
     from: T,
     to: T,
 }
 
 #[derive(Debug, Serialize)]
-struct Part<'a> {
+struct JsonSegment<'a> {
     #[serde(flatten)]
     times: Times,
     #[serde(skip_serializing_if = "Option::is_none")]
     speaker: Option<&'a str>,
     text: &'a str,
-    tokens: Vec<Token<'a>>,
+    tokens: Vec<JsonToken<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    words: Option<Vec<TimedWord<'a>>>,
+    words: Option<Vec<JsonWord<'a>>>,
     temperature: f32,
     avg_logprob: f64,
     compression_ratio: f64,
@@ -48,8 +48,8 @@ struct Part<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct Token<'a> {
-    /// Half of a character reads as U+FFFD.
+struct JsonToken<'a> {
+    /// Incomplete characters are U+FFFD.
     text: &'a str,
     #[serde(flatten)]
     times: Option<Times>,
@@ -58,7 +58,7 @@ struct Token<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct TimedWord<'a> {
+struct JsonWord<'a> {
     text: &'a str,
     #[serde(flatten)]
     times: Times,
@@ -68,31 +68,31 @@ struct TimedWord<'a> {
 impl Times {
     fn new(start: f64, end: f64) -> Self {
         let (from, to) = (milliseconds(start), milliseconds(end));
-        let timestamps = Stretch { from: clock(from, true, ','), to: clock(to, true, ',') };
-        Self { timestamps, offsets: Stretch { from, to } }
+        let timestamps = FromTo { from: clock(from, true, ','), to: clock(to, true, ',') };
+        Self { timestamps, offsets: FromTo { from, to } }
     }
 }
 
-impl<'a> From<&'a Transcript> for Full<'a> {
+impl<'a> From<&'a Transcript> for JsonFull<'a> {
     fn from(transcript: &'a Transcript) -> Self {
         Self {
-            result: Outcome { language: &transcript.language },
-            transcription: transcript.segments.iter().map(Part::from).collect(),
+            result: ResultInfo { language: &transcript.language },
+            transcription: transcript.segments.iter().map(JsonSegment::from).collect(),
         }
     }
 }
 
-impl<'a> From<&'a Segment> for Part<'a> {
+impl<'a> From<&'a Segment> for JsonSegment<'a> {
     fn from(segment: &'a Segment) -> Self {
-        let timed = |word: &'a Word| TimedWord {
+        let timed = |word: &'a Word| JsonWord {
             text: &word.word,
             times: Times::new(word.start, word.end),
             p: word.probability,
         };
-        let spelled = segment.token_texts.iter().zip(&segment.token_probabilities);
+        let texts = segment.token_texts.iter().zip(&segment.token_probabilities);
         let times = segment.token_times.iter().map(|&(start, end)| Some(Times::new(start, end)));
-        let tokens = segment.tokens.iter().zip(spelled).zip(times.chain(repeat_with(|| None)));
-        let token = |((&id, (text, &p)), times): ((&u32, (&'a String, &f64)), _)| Token {
+        let tokens = segment.tokens.iter().zip(texts).zip(times.chain(repeat_with(|| None)));
+        let token = |((&id, (text, &p)), times): ((&u32, (&'a String, &f64)), _)| JsonToken {
             text,
             times,
             id,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::Word;
+use crate::transcript::Word;
 
 fn segment(id: usize, start: f64, end: f64, text: &str) -> Segment {
     Segment {
@@ -148,7 +148,7 @@ fn check_cues(layout: SubtitleLayout, expected: &[(u64, u64, &str)]) {
     assert_eq!(got, expected, "{layout:?}");
 }
 
-/// What openai-whisper 20250625's `SubtitlesWriter.iterate_result` gives for the same segments.
+/// Expected: `SubtitlesWriter.iterate_result` of openai/whisper 20250625 for the same segments.
 #[test]
 fn lines_break_where_those_of_openai_whisper_do() {
     let none = SubtitleLayout::default();
@@ -266,7 +266,7 @@ fn speakers_are_named_in_every_format() {
     assert!(text(OutputFormat::Csv, plain).contains("0,2500,\"[left] One two, three.\"\n"));
     assert!(text(OutputFormat::Lrc, plain).starts_with("[00:00.00]left: One two, three.\n"));
     assert!(text(OutputFormat::Vtt, plain).contains("\n<v a&gt;b>Four five six\n"));
-    // A subtitle that goes on across segments is one speaker's.
+    // A subtitle that spans segments has one speaker.
     let wide = SubtitleLayout { max_line_width: Some(99), max_line_count: Some(2), ..plain };
     let srt = text(OutputFormat::Srt, wide);
     let shown: Vec<&str> = srt.lines().skip(2).step_by(4).collect();

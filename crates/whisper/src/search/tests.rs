@@ -26,18 +26,18 @@ fn logprobs(seed: u64, text: &[u32]) -> Vec<f64> {
     logits.iter().map(|&l| f64::from(l) - total.ln()).collect()
 }
 
-/// Scores rows of logits and steps.
+/// Computes the statistics of `logits` and steps.
 fn step(search: &mut Search, logits: &[f32], forks: &mut Vec<(usize, usize)>) {
-    let score = |row| {
-        let mut scores = Scores::default();
-        scores.score(row, search.n_top());
-        scores
+    let compute = |row| {
+        let mut stats = LogitStats::default();
+        stats.compute(row, search.top_k());
+        stats
     };
-    let scores: Vec<Scores> = logits.chunks_exact(VOCAB_SIZE).map(score).collect();
-    search.step(logits, &scores, forks);
+    let stats: Vec<LogitStats> = logits.chunks_exact(VOCAB_SIZE).map(compute).collect();
+    search.step(logits, &stats, forks);
 }
 
-/// Runs a search with sequences that hold what a decoder's would.
+/// Runs a search with sequences that hold tokens as those of a decoder do.
 fn run(
     options: SearchOptions,
     prefix: &[u32],
@@ -47,22 +47,23 @@ fn run(
     let mut held = vec![Vec::new(); options.width];
     held[0] = prefix.to_vec();
     let mut forks = Vec::new();
-    while !search.alive().is_empty() {
-        let rows: Vec<f32> = search.alive().iter().flat_map(|h| model(&held[h.sequence])).collect();
+    while !search.active().is_empty() {
+        let rows: Vec<f32> =
+            search.active().iter().flat_map(|h| model(&held[h.sequence])).collect();
         step(&mut search, &rows, &mut forks);
         for &(from, to) in &forks {
             held[to] = held[from].clone();
         }
-        for hypothesis in search.alive() {
+        for hypothesis in search.active() {
             let held = &mut held[hypothesis.sequence];
             held.extend(hypothesis.tokens.last());
             assert_eq!(*held, hypothesis.tokens, "the sequence holds another text");
         }
     }
-    search.best()
+    search.into_best()
 }
 
-/// openai/whisper's search as it is written: beams and finished texts by their tokens.
+/// Reference: openai/whisper's `BeamSearchDecoder`, with beams and finished texts by their tokens.
 fn reference(options: SearchOptions, seed: u64) -> (Vec<u32>, f64) {
     let SearchOptions { width, patience, max_tokens, .. } = options;
     let max_finished = (width as f32 * patience).round() as usize;
@@ -116,7 +117,7 @@ fn assert_same(options: SearchOptions, seed: u64, expected: &(Vec<u32>, f64)) {
     assert_eq!(n_chosen, best.tokens.len());
     // An impatient search fills up with texts that have not ended.
     let may_be_open = n_chosen == options.max_tokens || options.patience < 1.0;
-    assert!(best.finish == Finish::End || may_be_open, "{best:?}");
+    assert!(best.finish == FinishReason::Eot || may_be_open, "{best:?}");
     assert!((best.sum_logprob - expected.1).abs() < 1e-4, "seed {seed}, {options:?}");
 }
 
@@ -233,10 +234,10 @@ fn the_most_probable_draw_is_kept() {
         let mut forks = Vec::new();
         step(&mut search, &model(&[]), &mut forks);
         assert_eq!(forks, (1..width).map(|to| (0, to)).collect::<Vec<_>>());
-        let words: Vec<u32> = search.alive().iter().map(|h| h.tokens[0]).collect();
+        let words: Vec<u32> = search.active().iter().map(|h| h.tokens[0]).collect();
         step(&mut search, &model(&[0]).repeat(width), &mut forks);
-        assert!(forks.is_empty() && search.alive().is_empty());
-        (words, search.best().0)
+        assert!(forks.is_empty() && search.active().is_empty());
+        (words, search.into_best().0)
     };
     let mut n_unlikely = 0;
     for seed in 0..100 {
@@ -256,7 +257,7 @@ fn loops_end_the_search() {
     for (temperature, width) in [(0.0, 1), (0.0, 5), (0.1, 2)] {
         let options = SearchOptions { temperature, width, max_tokens: 200, ..OPTIONS };
         let (best, _) = run(options, &[0], stuck);
-        assert_eq!(best.finish, Finish::Loop, "temperature {temperature}");
+        assert_eq!(best.finish, FinishReason::Loop, "temperature {temperature}");
         assert_eq!(best.tokens.len(), 37, "a prefix and the shortest loop");
     }
 }

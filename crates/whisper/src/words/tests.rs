@@ -1,7 +1,7 @@
 use stonechat_text::Tokenizer;
 
 use super::*;
-use crate::Options;
+use crate::options::Options;
 
 const PREPENDED: &str = Options::PREPEND_PUNCTUATIONS;
 const APPENDED: &str = Options::APPEND_PUNCTUATIONS;
@@ -16,8 +16,8 @@ fn tokenizer(tokens: &[&[u8]]) -> Tokenizer {
 #[track_caller]
 fn check_split(tokens: &[&[u8]], language: &str, expected: &[(&str, usize)]) {
     let ids: Vec<u32> = (256..).take(tokens.len()).collect();
-    let pieces = split(&tokenizer(tokens), &ids, language);
-    let got: Vec<_> = pieces.iter().map(|p| (p.text.as_str(), p.n_tokens)).collect();
+    let groups = split(&tokenizer(tokens), &ids, language);
+    let got: Vec<_> = groups.iter().map(|g| (g.text.as_str(), g.n_tokens)).collect();
     assert_eq!(got, expected);
 }
 
@@ -45,14 +45,14 @@ fn characters_that_span_tokens_stay_whole() {
     check_split(&[b" a", b"\xe4"], "zh", &[(" a", 1), ("\u{fffd}", 1)]);
 }
 
-fn timing(word: &str, start: f64, end: f64) -> Timing {
-    Timing { word: word.to_owned(), n_tokens: 1, start, end, probability: 0.5 }
+fn timing(word: &str, start: f64, end: f64) -> WordTiming {
+    WordTiming { word: word.to_owned(), n_tokens: 1, start, end, probability: 0.5 }
 }
 
 #[test]
 fn punctuation_joins_its_words() {
     let words = [" \"", " Hello", ",", " (", "you", ")", ".\"", " -", " x", "..."];
-    let mut timings: Vec<Timing> =
+    let mut timings: Vec<WordTiming> =
         words.iter().enumerate().map(|(i, w)| timing(w, i as f64, i as f64 + 1.0)).collect();
     merge_punctuation(&mut timings, PREPENDED, APPENDED);
     let got: Vec<_> = timings
@@ -90,14 +90,14 @@ fn medians_leave_empty_words_out_and_are_capped() {
 }
 
 #[test]
-fn long_words_at_sentence_ends_are_cut() {
+fn long_words_at_sentence_ends_are_shortened() {
     let mut words = [
         timing(" a", 0.0, 5.0),
         timing(".", 5.0, 9.0),
         timing(" b", 9.0, 19.0),
         timing(" c", 19.0, 30.0),
     ];
-    cut_at_sentence_ends(&mut words, 1.0);
+    shorten_at_sentence_ends(&mut words, 1.0);
     let times: Vec<_> = words.iter().map(|w| (w.start, w.end)).collect();
     assert_eq!(times, [(0.0, 5.0), (5.0, 6.0), (18.0, 19.0), (19.0, 30.0)]);
 }
@@ -112,7 +112,7 @@ fn segment(start: f64, end: f64, n_tokens: usize) -> Segment {
 
 fn place(words: &[(&str, f64, f64)], segments: &mut [Segment], last_speech: f64) {
     let special = SpecialTokens::new(51865).unwrap();
-    let words: Vec<Timing> = words.iter().map(|&(w, s, e)| timing(w, s, e)).collect();
+    let words: Vec<WordTiming> = words.iter().map(|&(w, s, e)| timing(w, s, e)).collect();
     let median = median_duration(&words);
     let last = words.last().map(|word| word.end);
     let token_seconds: Vec<f64> = words.iter().map(|word| word.start).chain(last).collect();
@@ -140,9 +140,9 @@ fn segments_get_their_words_and_times() {
 fn tokens_have_times_inside_those_of_their_words() {
     let special = SpecialTokens::new(51865).unwrap();
     let mut segments = [segment(10.0, 11.0, 2), segment(11.0, 13.0, 2)];
-    // The second word reaches into the second segment; the first was said before 10.3.
+    // The second word extends into the second segment; the first began before 10.3.
     let words = [("a", 1, 0.1, 0.4), ("bc", 2, 0.4, 1.2), ("d", 1, 1.2, 1.5)]
-        .map(|(word, n_tokens, start, end)| Timing { n_tokens, ..timing(word, start, end) });
+        .map(|(word, n_tokens, start, end)| WordTiming { n_tokens, ..timing(word, start, end) });
     let placement = Placement {
         offset: 10.0,
         last_speech: 10.3,
@@ -174,7 +174,7 @@ fn pauses_before_and_after_a_segment_are_no_part_of_it() {
 
 #[test]
 fn times_never_go_back() {
-    // The last word of the first segment is stretched past the first of the second.
+    // The last word of the first segment ends after the start of the second.
     let mut segments = [segment(10.0, 11.05, 2), segment(11.05, 14.0, 1)];
     place(&[(" a", 0.0, 1.0), (" b", 1.0, 1.6), (" c", 1.6, 2.6)], &mut segments, 10.0);
     assert_eq!(times(&segments[0]), [(10.0, 11.0), (11.0, 11.7)]);

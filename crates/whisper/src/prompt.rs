@@ -1,46 +1,55 @@
-//! What a window is told before it is decoded: hotwords, earlier text, a prefix.
+//! Prompt of a window: hotwords, earlier text, start sequence, prefix.
+//!
+//! ```text
+//! <|startofprev|> hotwords, earlier text | <|startoftranscript|> … | prefix | decoded text
+//! ```
+//!
+//! Earlier text is cut to its last tokens, so that with hotwords and prefix it has at most
+//! `n_text_ctx / 2 - 1`.
 //!
 //! Source: openai/whisper `transcribe.py`; faster-whisper `WhisperModel.get_prompt`.
 
 use stonechat_nn::Backend;
 
-use crate::{Model, Options, Segment};
+use crate::model::Model;
+use crate::options::Options;
+use crate::transcript::Segment;
 
-/// What windows are told before they are decoded.
+/// Builds the prompts of the windows of one recording.
 #[derive(Debug)]
-pub(crate) struct Context {
-    start: Vec<u32>,
-    /// The sample that the recording's first window begins at.
+pub(crate) struct PromptBuilder {
+    sot_sequence: Vec<u32>,
+    /// First sample of the recording's first window.
     first_window: usize,
     hotwords: Vec<u32>,
-    /// What the text of the recording's first window begins with, its timestamp included.
+    /// Tokens that the text of the first window begins with, its timestamp included.
     prefix: Vec<u32>,
     initial_prompt: Vec<u32>,
     condition_on_previous_text: bool,
 }
 
-/// What was said before a window, as far as windows that follow each other know.
+/// Earlier text of consecutive windows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct History {
-    /// The initial prompt and the segments.
+    /// Tokens of the initial prompt and of the segments.
     tokens: Vec<u32>,
-    /// Where in them the prompt of the next window may begin.
+    /// First of them that the next prompt may use.
     prompt_from: usize,
 }
 
-/// The tokens that a window's text follows.
+/// Tokens that precede the text of a window.
 #[derive(Debug)]
 pub(crate) struct Prompt {
     pub(crate) tokens: Vec<u32>,
-    /// Tokens of the prefix at its end.
-    pub(crate) n_given: usize,
+    /// Tokens of the prefix, at the end of `tokens`.
+    pub(crate) n_prefix: usize,
 }
 
-impl Context {
-    /// `start` is the start sequence, `first_window` the sample that the first window begins at.
+impl PromptBuilder {
+    /// Tokenizes the texts of `options`; `first_window` is the first sample of the first window.
     pub(crate) fn new<B: Backend>(
         model: &Model<B>,
-        start: Vec<u32>,
+        sot_sequence: Vec<u32>,
         first_window: usize,
         options: &Options,
     ) -> Self {
@@ -61,7 +70,7 @@ impl Context {
             prefix.insert(0, model.special().timestamp_begin);
         }
         Self {
-            start,
+            sot_sequence,
             first_window,
             hotwords: limited(encode(&options.hotwords)),
             prefix,
@@ -70,17 +79,17 @@ impl Context {
         }
     }
 
-    /// The start sequence.
-    pub(crate) fn start(&self) -> &[u32] {
-        &self.start
+    /// `<|startoftranscript|>` to `<|notimestamps|>`.
+    pub(crate) fn sot_sequence(&self) -> &[u32] {
+        &self.sot_sequence
     }
 
-    /// What a window knows that no other one comes before.
-    pub(crate) fn history(&self) -> History {
+    /// History of a window without a window before it.
+    pub(crate) fn initial_history(&self) -> History {
         History { tokens: self.initial_prompt.clone(), prompt_from: 0 }
     }
 
-    /// The prompt of the window that begins at sample `start`, after `history`.
+    /// Prompt of the window that starts at sample `start`.
     pub(crate) fn prompt<B: Backend>(
         &self,
         model: &Model<B>,
@@ -88,23 +97,23 @@ impl Context {
         start: usize,
     ) -> Prompt {
         let prefix = if start == self.first_window { &self.prefix[..] } else { &[] };
-        // faster-whisper's rule: a prefix takes the place of hotwords.
+        // As in faster-whisper, a prefix replaces hotwords.
         let hotwords = if prefix.is_empty() { &self.hotwords[..] } else { &[] };
         let earlier = &history.tokens[history.prompt_from..];
-        // Together they leave room for as much text as a window may hold.
+        // The last tokens of the earlier text that leave room for the text of the window.
         let room = model.config().max_prompt_tokens().saturating_sub(hotwords.len() + prefix.len());
         let earlier = &earlier[earlier.len().saturating_sub(room)..];
         let mut tokens = Vec::new();
         if !(earlier.is_empty() && hotwords.is_empty()) {
             tokens.push(model.special().start_of_prev);
         }
-        for part in [hotwords, earlier, &self.start, prefix] {
+        for part in [hotwords, earlier, &self.sot_sequence, prefix] {
             tokens.extend_from_slice(part);
         }
-        Prompt { tokens, n_given: prefix.len() }
+        Prompt { tokens, n_prefix: prefix.len() }
     }
 
-    /// Adds the segments of a window to its history; `temperature` and `has_failed` are its last attempt's.
+    /// Appends the segments of a window; `temperature` and `has_failed` are of its last attempt.
     pub(crate) fn extend(
         &self,
         history: &mut History,
@@ -113,9 +122,9 @@ impl Context {
         has_failed: bool,
     ) {
         segments.iter().for_each(|segment| history.tokens.extend_from_slice(&segment.tokens));
-        // Text that failed, or is the work of chance, would lead the next window astray.
-        let is_doubtful = temperature > 0.5 || has_failed;
-        if !self.condition_on_previous_text || is_doubtful {
+        // Text that failed or was sampled at a high temperature degrades the next window.
+        let is_unreliable = temperature > 0.5 || has_failed;
+        if !self.condition_on_previous_text || is_unreliable {
             history.prompt_from = history.tokens.len();
         }
     }
@@ -126,15 +135,17 @@ mod tests {
     use stonechat_nn::Cpu;
     use stonechat_testkit::TinyWhisper;
 
-    use super::{Context, History};
-    use crate::{Model, Options, Segment};
+    use super::{History, PromptBuilder};
+    use crate::model::Model;
+    use crate::options::Options;
+    use crate::transcript::Segment;
 
     fn model() -> Model<Cpu> {
         Model::load(Cpu::new(1).unwrap(), &TinyWhisper::default().file(), |_| {}).unwrap()
     }
 
-    fn context(model: &Model<Cpu>, options: &Options) -> Context {
-        Context::new(model, vec![model.special().sot], 0, options)
+    fn builder(model: &Model<Cpu>, options: &Options) -> PromptBuilder {
+        PromptBuilder::new(model, vec![model.special().sot], 0, options)
     }
 
     fn segment(tokens: Vec<u32>) -> Segment {
@@ -150,24 +161,24 @@ mod tests {
             initial_prompt: Some(" cd".to_owned()),
             ..Options::default()
         };
-        let context = context(&model, &options);
-        let mut history = context.history();
-        let prompt = |history: &History| context.prompt(&model, history, 16_000).tokens;
+        let builder = builder(&model, &options);
+        let mut history = builder.initial_history();
+        let prompt = |history: &History| builder.prompt(&model, history, 16_000).tokens;
         let before = |earlier: &[u32]| {
             [&[special.start_of_prev][..], &encode(" ab"), earlier, &[special.sot]].concat()
         };
         assert_eq!(prompt(&history), before(&encode(" cd")));
-        context.extend(&mut history, &[segment(vec![7, 8])], 0.0, false);
+        builder.extend(&mut history, &[segment(vec![7, 8])], 0.0, false);
         assert_eq!(prompt(&history), before(&[&encode(" cd")[..], &[7, 8]].concat()));
-        // A window that is doubtful or failed is not what the next one begins with.
-        context.extend(&mut history, &[segment(vec![9])], 0.6, false);
+        // A window that is unreliable or failed leaves the prompt of the next one empty.
+        builder.extend(&mut history, &[segment(vec![9])], 0.6, false);
         assert_eq!(prompt(&history), before(&[]));
-        context.extend(&mut history, &[segment(vec![10])], 0.0, false);
+        builder.extend(&mut history, &[segment(vec![10])], 0.0, false);
         assert_eq!(prompt(&history), before(&[10]));
-        context.extend(&mut history, &[segment(vec![11])], 0.0, true);
+        builder.extend(&mut history, &[segment(vec![11])], 0.0, true);
         assert_eq!(prompt(&history), before(&[]));
-        // Much text: the last of it, so that the window's own has room.
-        context.extend(&mut history, &[segment((0..500).collect())], 0.0, false);
+        // Long text: the last tokens, to leave room for the text of the window.
+        builder.extend(&mut history, &[segment((0..500).collect())], 0.0, false);
         let n = model.config().max_prompt_tokens();
         let kept = 500 - (n - encode(" ab").len()) as u32;
         assert_eq!(prompt(&history), before(&(kept..500).collect::<Vec<_>>()));
@@ -184,14 +195,14 @@ mod tests {
         };
         let prefix = [&[special.timestamp_begin][..], &model.tokenizer().encode(" cd")].concat();
         let prompt = |options: &Options, start| {
-            let context = context(&model, options);
-            context.prompt(&model, &context.history(), start)
+            let builder = builder(&model, options);
+            builder.prompt(&model, &builder.initial_history(), start)
         };
         let first = prompt(&options, 0);
         assert_eq!(first.tokens, [&[special.sot][..], &prefix].concat());
-        assert_eq!(first.n_given, prefix.len());
+        assert_eq!(first.n_prefix, prefix.len());
         let later = prompt(&options, 16_000);
-        assert_eq!((later.tokens[0], later.n_given), (special.start_of_prev, 0));
+        assert_eq!((later.tokens[0], later.n_prefix), (special.start_of_prev, 0));
         let options = Options { without_timestamps: true, ..options };
         assert_eq!(prompt(&options, 0).tokens[1..], prefix[1..]);
     }

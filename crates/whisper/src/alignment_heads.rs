@@ -1,18 +1,19 @@
-//! Which heads of the decoder's cross-attention follow speech.
+//! Alignment heads: heads of the decoder's cross-attention that follow speech.
 
 use stonechat_formats::ModelFile;
 
-use crate::{Config, Error};
+use crate::config::Config;
+use crate::error::Error;
 
-/// A layer and a head of it.
+/// Layer and head.
 type Head = (usize, usize);
 
-/// Heads, at least one.
+/// Alignment heads, at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AlignmentHeads(Vec<Head>);
 
-/// The heads of OpenAI's models by decoder layers, heads of a layer and vocabulary (openai/whisper
-/// `__init__.py`). large-v1 has the sizes of large-v2 and is taken for it.
+/// Alignment heads of OpenAI's models, by `[n_text_layers, n_text_heads, vocab_size]` (openai/whisper
+/// `__init__.py`). large-v1 has the sizes of large-v2 and gets its heads.
 #[rustfmt::skip]
 const KNOWN: [([usize; 3], &[Head]); 11] = [
     // tiny.en, tiny
@@ -49,11 +50,12 @@ const KNOWN: [([usize; 3], &[Head]); 11] = [
 ];
 
 impl AlignmentHeads {
-    /// The heads that a file beside the weights names, else those of OpenAI's model of this size,
-    /// else all in the upper half of the layers, as openai/whisper has it.
+    /// Reads `alignment_heads` of `config.json` or `generation_config.json`; without it, the heads of
+    /// OpenAI's model of this size; else all heads of the upper half of the layers (openai/whisper's
+    /// default).
     ///
     /// # Errors
-    /// If a file names heads that the model does not have.
+    /// If a file lists heads that the model does not have.
     pub(crate) fn read(file: &ModelFile, config: &Config) -> Result<Self, Error> {
         for name in ["config.json", "generation_config.json"] {
             if let Some(json) = file.companion(name)
@@ -65,9 +67,9 @@ impl AlignmentHeads {
         Ok(Self::of_size(config))
     }
 
-    /// `alignment_heads` of a JSON file, a list of `[layer, head]`; `None` if it has no such entry.
+    /// Parses `alignment_heads`, a list of `[layer, head]`; `None` if there is no such entry.
     fn from_json(json: &[u8], config: &Config) -> Result<Option<Self>, Error> {
-        // Files that are needed were parsed before; what is no JSON here names no heads.
+        // Required files were parsed before: invalid JSON here is treated as a file without heads.
         let json: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
         let listed = &json["alignment_heads"];
         if listed.is_null() {
@@ -100,12 +102,12 @@ impl AlignmentHeads {
     }
 
     /// Number of heads.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The heads of `layer`, each with its place in the list.
-    pub(super) fn of_layer(&self, layer: usize) -> impl Iterator<Item = (usize, usize)> {
+    /// Heads of `layer`, each with its index in the list.
+    pub(crate) fn of_layer(&self, layer: usize) -> impl Iterator<Item = (usize, usize)> {
         let numbered = self.0.iter().enumerate();
         numbered.filter(move |(_, head)| head.0 == layer).map(|(i, head)| (i, head.1))
     }
@@ -114,7 +116,7 @@ impl AlignmentHeads {
 #[cfg(test)]
 mod tests {
     use super::{AlignmentHeads, KNOWN};
-    use crate::Config;
+    use crate::config::Config;
 
     fn config(n_text_layers: usize, n_text_heads: usize, vocab_size: usize) -> Config {
         Config {
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn files_may_name_them() {
+    fn files_may_list_heads() {
         let config = config(4, 6, 51865);
         let read = |json: &str| AlignmentHeads::from_json(json.as_bytes(), &config);
         let heads = read(r#"{"alignment_heads": [[3, 5], [1, 0]]}"#).unwrap().unwrap();

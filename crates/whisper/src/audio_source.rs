@@ -1,0 +1,133 @@
+//! Samples of one run: the whole recording, or its speech with the silence cut out.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use stonechat_audio::SpeechMap;
+
+use crate::HOP_LENGTH;
+use crate::error::Error;
+use crate::times::{samples, seconds};
+use crate::transcript::Segment;
+
+/// Samples to transcribe.
+#[derive(Debug)]
+pub(crate) struct AudioSource<'a> {
+    /// 16 kHz mono samples.
+    pub(crate) samples: Cow<'a, [f32]>,
+    /// Positions of `samples` in the recording; `None` if they are the whole recording.
+    pub(crate) map: Option<SpeechMap>,
+    /// Whether the samples or their clips were cut into chunks for batched decoding.
+    pub(crate) is_batched: bool,
+}
+
+impl<'a> AudioSource<'a> {
+    /// A whole recording.
+    pub(crate) fn whole(samples: &'a [f32]) -> Self {
+        Self { samples: Cow::Borrowed(samples), map: None, is_batched: false }
+    }
+
+    /// Only the sample ranges `speech` of a recording, one after the other.
+    ///
+    /// # Errors
+    /// If the ranges overlap, are out of order, empty or past the end.
+    pub(crate) fn speech(samples: &[f32], speech: Vec<Range<usize>>) -> Result<Self, Error> {
+        check_ranges(&speech, samples.len())?;
+        let map = SpeechMap::new(speech, samples.len());
+        let samples = Cow::Owned(map.collect(samples));
+        Ok(Self { samples, map: Some(map), is_batched: false })
+    }
+
+    /// Samples of the recording.
+    pub(crate) fn n_recording_samples(&self) -> usize {
+        self.map.as_ref().map_or(self.samples.len(), SpeechMap::n_samples)
+    }
+
+    /// Position in the recording, in samples, of something that ends at `end` in `samples`.
+    pub(crate) fn recording_end(&self, end: usize) -> usize {
+        self.map.as_ref().map_or(end, |map| map.original_end(end))
+    }
+
+    /// Converts the times of a segment of `samples` to times of the recording.
+    pub(crate) fn restore_times(&self, segment: &mut Segment) {
+        if let Some(map) = &self.map {
+            restore_times(map, segment);
+        }
+    }
+}
+
+fn restore_times(map: &SpeechMap, segment: &mut Segment) {
+    segment.seek = map.original_start(segment.seek * HOP_LENGTH) / HOP_LENGTH;
+    segment.start = seconds(map.original_start(samples(segment.start)));
+    segment.end = seconds(map.original_end(samples(segment.end)));
+    let Some(words) = &mut segment.words else { return };
+    let words_and_tokens = words
+        .iter_mut()
+        .map(|word| (&mut word.start, &mut word.end))
+        .chain(segment.token_times.iter_mut().map(|(start, end)| (start, end)));
+    for (start, end) in words_and_tokens {
+        let range = map.original(samples(*start)..samples(*end));
+        (*start, *end) = (seconds(range.start), seconds(range.end));
+    }
+    if let (Some(first), Some(last)) = (words.first(), words.last()) {
+        (segment.start, segment.end) = (first.start, last.end);
+    }
+}
+
+/// Checks that `ranges` are ascending, disjoint, not empty and within `n_samples`.
+fn check_ranges(ranges: &[Range<usize>], n_samples: usize) -> Result<(), Error> {
+    let mut previous_end = 0;
+    for range in ranges {
+        if range.start < previous_end || range.is_empty() || range.end > n_samples {
+            return Err(Error::Option {
+                option: "speech",
+                expected: "ascending sample ranges of the recording",
+                got: format!("{range:?} after {previous_end}, of {n_samples} samples"),
+            });
+        }
+        previous_end = range.end;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use stonechat_audio::SpeechMap;
+
+    use super::{check_ranges, restore_times};
+    use crate::transcript::{Segment, Word};
+
+    fn word(start: f64, end: f64) -> Word {
+        Word { word: " a".to_owned(), start, end, probability: 0.5 }
+    }
+
+    #[test]
+    fn times_are_those_of_the_recording() {
+        // 2 s from second 10 on, then 3 s from second 20.5 on.
+        let map = SpeechMap::new(vec![160_000..192_000, 328_000..376_000], 400_000);
+        let times = |start: f64, end: f64, words: Option<Vec<Word>>| {
+            let mut segment = Segment { start, end, words, seek: 200, ..Segment::default() };
+            restore_times(&map, &mut segment);
+            assert_eq!(segment.seek, 2050);
+            segment
+        };
+        let whole = times(0.5, 2.0, None);
+        assert_eq!((whole.start, whole.end), (10.5, 12.0));
+        let second = times(2.0, 5.0, None);
+        assert_eq!((second.start, second.end), (20.5, 23.5));
+        let words = times(0.0, 5.0, Some(vec![word(0.25, 1.5), word(1.5, 2.25), word(3.0, 5.0)]));
+        let got: Vec<_> = words.words.unwrap().iter().map(|w| (w.start, w.end)).collect();
+        // The word across the cut stays where its middle is.
+        assert_eq!(got, [(10.25, 11.5), (11.5, 12.0), (21.5, 23.5)]);
+        assert_eq!((words.start, words.end), (10.25, 23.5));
+    }
+
+    #[test]
+    fn wrong_ranges_are_refused() {
+        check_ranges(&[], 0).unwrap();
+        check_ranges(&[0..5, 5..10], 10).unwrap();
+        for wrong in [[0..5, 5..11], [1..2, 5..5], [4..8, 7..9], [6..9, 1..3]] {
+            assert!(check_ranges(&wrong, 10).is_err(), "{wrong:?}");
+        }
+    }
+}

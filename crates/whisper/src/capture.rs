@@ -1,0 +1,74 @@
+//! Copies of cross-attention queries and keys, for word alignment.
+//!
+//! Attention itself stays fused: the alignment computes the weights of its few heads from these
+//! copies. Keys are copied when a window's audio is set, queries in the one pass that is recorded.
+
+use stonechat_nn::{Backend, Error, Rows, View};
+
+use crate::alignment_heads::AlignmentHeads;
+use crate::config::Config;
+
+/// Keys and queries of the alignment heads.
+#[derive(Debug)]
+pub(crate) struct CrossAttentionCapture<B: Backend> {
+    pub(crate) heads: AlignmentHeads,
+    /// `[windows, heads, n_audio_ctx, C]`.
+    pub(crate) keys: B::Buffer,
+    /// `[heads, n_text_ctx, C]`, of the last pass with `is_recording` set.
+    pub(crate) queries: B::Buffer,
+    /// Whether decoder passes copy their queries.
+    pub(crate) is_recording: bool,
+}
+
+impl<B: Backend> CrossAttentionCapture<B> {
+    /// Allocates the buffers for `n_windows` windows.
+    pub(crate) fn new(
+        backend: &B,
+        config: &Config,
+        n_windows: usize,
+        heads: AlignmentHeads,
+    ) -> Result<Self, Error> {
+        let width = heads.len() * config.text_head_dim();
+        Ok(Self {
+            keys: backend.alloc(n_windows * config.n_audio_ctx * width)?,
+            queries: backend.alloc(config.n_text_ctx * width)?,
+            heads,
+            is_recording: false,
+        })
+    }
+
+    /// Copies the keys of one window and layer: the first `D` columns of `kv`, `[n_audio_ctx, 2D]`.
+    pub(crate) fn set_keys(
+        &mut self,
+        backend: &B,
+        config: &Config,
+        (window, layer): (usize, usize),
+        kv: &B::Buffer,
+    ) {
+        let (t, c) = (config.n_audio_ctx, config.text_head_dim());
+        let all = Rows::packed(t, 2 * config.d_model);
+        for (i, head) in self.heads.of_layer(layer) {
+            let view = View::new(kv, all.columns(head * c, c));
+            let place = window * self.heads.len() + i;
+            backend.copy(&mut self.keys, place * t * c, view);
+        }
+    }
+
+    /// Copies the queries of `layer`, `[T, D]`, while recording.
+    pub(crate) fn set_queries(
+        &mut self,
+        backend: &B,
+        config: &Config,
+        layer: usize,
+        queries: View<'_, B>,
+    ) {
+        if !self.is_recording {
+            return;
+        }
+        let c = config.text_head_dim();
+        for (i, head) in self.heads.of_layer(layer) {
+            let view = View::new(queries.buffer, queries.rows.columns(head * c, c));
+            backend.copy(&mut self.queries, i * config.n_text_ctx * c, view);
+        }
+    }
+}

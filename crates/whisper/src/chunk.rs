@@ -1,0 +1,331 @@
+//! State of one chunk: its spectrogram, its current window, and the segments decoded so far.
+//!
+//! ```text
+//! chunk   |██████████████████████████████████████░░░░░░░░|   frames of 10 ms, one window of padding
+//!         0                  seek                n_frames
+//! window                     |──────── 3000 frames ─────|
+//! ```
+//!
+//! `seek` moves to the last timestamp of each window, or past it if nothing follows. A chunk is done
+//! at `n_frames`.
+//!
+//! Source: openai/whisper `transcribe.py`.
+
+use std::ops::Range;
+
+use stonechat_audio::vad::STEP;
+use stonechat_audio::{Mel, Vad, VadOptions};
+use stonechat_text::Tokenizer;
+
+use crate::prompt::History;
+use crate::search::FinishReason;
+use crate::special::SpecialTokens;
+use crate::times::{frames, hundredths, seconds};
+use crate::transcript::Segment;
+use crate::window::WindowResult;
+use crate::words::speech_end;
+use crate::{FRAMES_PER_POSITION, HOP_LENGTH, SAMPLE_RATE, TIMESTAMP_SECONDS, WINDOW_FRAMES};
+
+/// Samples at the end of a batched chunk that are searched for the end of speech: longer than a
+/// sentence that the model leaves to a further window.
+const TAIL_SAMPLES: usize = 10 * SAMPLE_RATE;
+/// Frames by which the last timestamp may precede the end of speech: timestamps tend to be early.
+const MAX_EARLY_FRAMES: usize = 100;
+
+/// One chunk of a recording.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    /// Sample range in the audio source.
+    range: Range<usize>,
+    /// Spectrogram of the range and of a window of silence after it.
+    mel: Mel,
+    /// Frames without that silence.
+    n_frames: usize,
+    /// First frame of the current window.
+    seek: usize,
+    /// Whether it was cut from a longer recording or clip for batched decoding.
+    is_batched: bool,
+    /// End of the last speech of a batched chunk, in frames.
+    speech_end: Option<usize>,
+    /// End of the last segment or word, in seconds of the audio source.
+    pub(crate) last_speech: f64,
+    /// Earlier text for the prompt of the current window.
+    pub(crate) history: History,
+    /// Segments that were not collected yet; their ids are provisional.
+    pub(crate) segments: Vec<Segment>,
+}
+
+impl Chunk {
+    /// A chunk before its first window; `mel` holds the samples `range` and a window of silence.
+    pub(crate) fn new(range: Range<usize>, mel: Mel, is_batched: bool) -> Self {
+        let n_frames = mel.n_frames - WINDOW_FRAMES;
+        let last_speech = seconds(range.start);
+        Self {
+            range,
+            mel,
+            n_frames,
+            is_batched,
+            speech_end: None,
+            seek: 0,
+            last_speech,
+            history: History::default(),
+            segments: Vec::new(),
+        }
+    }
+
+    /// Finds the end of the last speech with the VAD. The model tends to end the last window of a
+    /// chunk after a whole sentence and leave the rest to a further window; see
+    /// [`min_end_timestamp`](Self::min_end_timestamp).
+    pub(crate) fn find_speech_end(&mut self, audio: &[f32], vad: &Vad, options: &VadOptions) {
+        let samples = &audio[self.range.clone()];
+        let tail = samples.len().saturating_sub(TAIL_SAMPLES);
+        let probabilities = vad.probabilities(&samples[tail..]);
+        let last = probabilities.iter().rposition(|&p| p >= options.threshold);
+        self.speech_end =
+            last.map(|step| (tail + (step + 1) * STEP).min(samples.len()) / HOP_LENGTH);
+    }
+
+    /// Earliest timestamp token that may end the text of the current window; `None` if any may.
+    pub(crate) fn min_end_timestamp(&self, special: &SpecialTokens) -> Option<u32> {
+        let end = self.speech_end.filter(|_| self.remaining_frames() <= WINDOW_FRAMES)?;
+        let steps = end.saturating_sub(self.seek + MAX_EARLY_FRAMES) / FRAMES_PER_POSITION;
+        Some(special.timestamp_begin + steps as u32)
+    }
+
+    /// Skips windows of digital silence; false if that reaches the end.
+    pub(crate) fn skip_silence(&mut self, audio: &[f32]) -> bool {
+        let samples = &audio[self.range.clone()];
+        while !self.is_done() && is_digital_silence(samples, self.seek, self.window_frames()) {
+            self.seek += self.window_frames();
+        }
+        !self.is_done()
+    }
+
+    /// Whether no window is left.
+    pub(crate) fn is_done(&self) -> bool {
+        self.seek >= self.n_frames
+    }
+
+    /// Samples before the current window.
+    pub(crate) fn done_samples(&self) -> usize {
+        if self.is_done() { self.range.len() } else { self.seek * HOP_LENGTH }
+    }
+
+    /// Samples of the chunk.
+    pub(crate) fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// End of the chunk, in samples of the audio source.
+    pub(crate) fn end(&self) -> usize {
+        self.range.end
+    }
+
+    /// Start of the current window, in samples of the audio source.
+    pub(crate) fn window_start(&self) -> usize {
+        self.range.start + self.seek * HOP_LENGTH
+    }
+
+    /// Start of the current window, in seconds of the audio source.
+    pub(crate) fn window_start_seconds(&self) -> f64 {
+        seconds(self.window_start())
+    }
+
+    /// Frames of the current window without padding.
+    pub(crate) fn window_frames(&self) -> usize {
+        WINDOW_FRAMES.min(self.n_frames - self.seek)
+    }
+
+    /// Frames from the start of the current window to the end of the chunk.
+    pub(crate) fn remaining_frames(&self) -> usize {
+        self.n_frames - self.seek
+    }
+
+    /// Spectrogram of the current window, `[WINDOW_FRAMES, n_mels]`. The padding is zero as in the
+    /// reference; in a batched chunk it is the spectrogram of silence, which makes fewer errors
+    /// where most windows are padded.
+    pub(crate) fn window_mel(&self) -> Vec<f32> {
+        let n_values = self.window_frames() * self.mel.n_mels;
+        let mut window = self.mel.window(self.seek, WINDOW_FRAMES);
+        if !self.is_batched {
+            window[n_values..].fill(0.0);
+        }
+        window
+    }
+
+    /// Skips the current window, which holds no speech.
+    pub(crate) fn skip_window(&mut self) {
+        self.seek += self.window_frames();
+    }
+
+    /// Splits the tokens of the current window into segments at pairs of timestamps.
+    ///
+    /// ```text
+    /// <|0.00|> text <|2.40|><|2.40|> text <|5.00|><|5.00|> text…   two segments, advance to 5.00
+    /// <|0.00|> text <|2.40|><|2.40|> text <|5.00|>                  two segments, advance a window
+    /// <|0.00|> text…                                                one segment, advance a window
+    /// ```
+    pub(crate) fn split_segments(
+        &self,
+        result: &WindowResult,
+        special: &SpecialTokens,
+        tokenizer: &Tokenizer,
+    ) -> WindowSegments {
+        let tokens = &result.tokens;
+        let is_timestamp = |i: usize| special.is_timestamp(tokens[i]);
+        let steps = |token: u32| token.saturating_sub(special.timestamp_begin) as usize;
+        let n = tokens.len();
+        let single_ending = n >= 2 && !is_timestamp(n - 2) && is_timestamp(n - 1);
+        let is_open = !single_ending;
+        let mut splits: Vec<usize> =
+            (1..n).filter(|&i| is_timestamp(i - 1) && is_timestamp(i)).collect();
+        if splits.is_empty() {
+            let last = (0..n).rev().find(|&i| is_timestamp(i)).map(|i| steps(tokens[i]));
+            let length = match last {
+                Some(last) if last > 0 => last as f64 * TIMESTAMP_SECONDS,
+                _ => seconds(self.window_frames() * HOP_LENGTH),
+            };
+            let segments = vec![self.segment(result, 0..n, (0.0, length), tokenizer)];
+            return WindowSegments { segments, advance: self.window_frames(), is_open };
+        }
+        if single_ending {
+            splits.push(n);
+        }
+        let mut segments = Vec::with_capacity(splits.len());
+        let mut from = 0;
+        for &split in &splits {
+            let own = &tokens[from..split];
+            let time = |token: u32| steps(token) as f64 * TIMESTAMP_SECONDS;
+            let times = (time(own[0]), time(own[own.len() - 1]));
+            segments.push(self.segment(result, from..split, times, tokenizer));
+            from = split;
+        }
+        let is_last =
+            self.min_end_timestamp(special).is_some() && result.finish == FinishReason::Eot;
+        if is_last && from + 1 < n {
+            // Text after the last pair, without an end timestamp of its own.
+            let start = steps(tokens[from]) as f64 * TIMESTAMP_SECONDS;
+            let times = (start, seconds(self.window_frames() * HOP_LENGTH));
+            segments.push(self.segment(result, from..n, times, tokenizer));
+        }
+        let advance = if single_ending || is_last {
+            // No speech follows in this window.
+            self.window_frames()
+        } else {
+            // The rules make the last timestamp positive; an advance of zero would never end.
+            steps(tokens[from - 1]).max(1) * FRAMES_PER_POSITION
+        };
+        WindowSegments { segments, advance, is_open }
+    }
+
+    /// Segment of the tokens `range`; `start` and `end` are seconds from the start of the window.
+    fn segment(
+        &self,
+        result: &WindowResult,
+        range: Range<usize>,
+        (start, end): (f64, f64),
+        tokenizer: &Tokenizer,
+    ) -> Segment {
+        let tokens = &result.tokens[range.clone()];
+        let token_text = |&token: &u32| tokenizer.decode_with_special(&[token]);
+        let probability = |&logprob: &f32| f64::from(logprob).exp();
+        Segment {
+            id: 0,
+            seek: self.window_start() / HOP_LENGTH,
+            start: self.window_start_seconds() + start,
+            end: self.window_start_seconds() + end,
+            text: tokenizer.decode(tokens),
+            tokens: tokens.to_vec(),
+            token_texts: tokens.iter().map(token_text).collect(),
+            token_probabilities: result.logprobs[range].iter().map(probability).collect(),
+            token_times: Vec::new(),
+            temperature: result.temperature,
+            avg_logprob: result.avg_logprob,
+            compression_ratio: result.compression_ratio,
+            no_speech_prob: result.no_speech_prob,
+            words: None,
+            speaker: None,
+        }
+    }
+
+    /// Keeps the segments of the current window that are not empty, and moves to the next window.
+    pub(crate) fn push_segments(&mut self, new: WindowSegments) {
+        // Timestamps in the padding of a window lie past the end of the chunk.
+        let limit = seconds(self.range.end);
+        for mut segment in new.segments {
+            if segment.start >= segment.end || segment.text.trim().is_empty() {
+                continue;
+            }
+            segment.id = self.segments.len();
+            segment.start = hundredths(segment.start.min(limit));
+            segment.end = hundredths(segment.end.min(limit));
+            self.segments.push(segment);
+        }
+        self.seek += new.advance;
+    }
+}
+
+/// Segments of one window.
+#[derive(Debug)]
+pub(crate) struct WindowSegments {
+    pub(crate) segments: Vec<Segment>,
+    /// Frames from the start of this window to that of the next.
+    pub(crate) advance: usize,
+    /// Whether speech may follow the last segment.
+    is_open: bool,
+}
+
+impl WindowSegments {
+    /// Sets the advance to the end of the last word of a window that starts at `offset` seconds.
+    pub(crate) fn advance_to_last_word(&mut self, offset: f64) {
+        let end = speech_end(&self.segments).filter(|&end| self.is_open && end > offset);
+        if let Some(end) = end {
+            self.advance = frames(end - offset).max(1);
+        }
+    }
+}
+
+/// Whether no sample of the window exceeds the last bit of 16-bit audio. The reference transcribes
+/// such a window as "you".
+fn is_digital_silence(samples: &[f32], seek: usize, n_frames: usize) -> bool {
+    const LAST_BIT: f32 = 1.5 / 32768.0;
+    let end = ((seek + n_frames) * HOP_LENGTH).min(samples.len());
+    samples[(seek * HOP_LENGTH).min(end)..end].iter().all(|s| s.abs() <= LAST_BIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use stonechat_audio::{LogMel, Vad, VadOptions, decode_file};
+
+    use super::{Chunk, MAX_EARLY_FRAMES};
+    use crate::special::SpecialTokens;
+    use crate::{HOP_LENGTH, SAMPLE_RATE, TIMESTAMP_SECONDS, WINDOW_SAMPLES};
+
+    /// Earliest end of the text of a chunk, in seconds.
+    fn min_end(recording: &[f32], is_batched: bool) -> Option<f64> {
+        let special = SpecialTokens::new(51865).unwrap();
+        let mel = LogMel::new(80).compute(recording, WINDOW_SAMPLES);
+        let mut chunk = Chunk::new(0..recording.len(), mel, is_batched);
+        if is_batched {
+            chunk.find_speech_end(recording, &Vad::new().unwrap(), &VadOptions::default());
+        }
+        let token = chunk.min_end_timestamp(&special)?;
+        Some(f64::from(token - special.timestamp_begin) * TIMESTAMP_SECONDS)
+    }
+
+    #[test]
+    fn the_text_of_a_batched_chunk_ends_with_its_speech() {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/audio/quick_brown_fox.wav");
+        let speech = decode_file(path).unwrap().samples;
+        let length = speech.len() as f64 / SAMPLE_RATE as f64;
+        let early = (MAX_EARLY_FRAMES * HOP_LENGTH) as f64 / SAMPLE_RATE as f64;
+        let mut recording = vec![0.0; 3 * SAMPLE_RATE];
+        recording.extend(speech);
+        recording.extend(vec![0.0; 4 * SAMPLE_RATE]);
+        let end = min_end(&recording, true).unwrap() + early - 3.0;
+        assert!((length - 1.0..=length + 0.1).contains(&end), "{end} of {length}");
+        assert_eq!(min_end(&recording, false), None, "a whole recording may end anywhere");
+        assert_eq!(min_end(&recording[..3 * SAMPLE_RATE], true), None, "nobody speaks");
+    }
+}

@@ -1,0 +1,143 @@
+//! Sample ranges to transcribe: speech, clips, and chunks cut for batched decoding.
+
+use std::ops::Range;
+
+use stonechat_audio::Vad;
+
+use crate::error::Error;
+use crate::options::{Options, VadMode};
+use crate::times::samples;
+use crate::{SAMPLE_RATE, WINDOW_SAMPLES};
+
+/// Largest distance of a cut from its ideal position, in samples: cuts are made at the quietest place.
+const MARGIN_SAMPLES: usize = 3 * SAMPLE_RATE;
+/// Samples of a window that leave room for that margin.
+const STEP_SAMPLES: usize = WINDOW_SAMPLES - MARGIN_SAMPLES;
+/// Most windows of a chunk. The first window of a chunk has no earlier text in its prompt, which
+/// costs accuracy; a long chunk delays the segments of the chunks after it.
+const MAX_WINDOWS: usize = 4;
+/// Samples whose energy is compared to find a quiet place: a pause between sentences, not words.
+const QUIET_SAMPLES: usize = SAMPLE_RATE / 2;
+
+impl Options {
+    /// Detects the sample ranges of 16 kHz mono `samples` that hold speech; `None` if voice activity
+    /// detection is off or clips are given. Uses `n_threads` threads, 0 for one per physical core.
+    ///
+    /// # Errors
+    /// If an option is out of its range or threads cannot be started.
+    pub fn find_speech(
+        &self,
+        samples: &[f32],
+        n_threads: usize,
+    ) -> Result<Option<Vec<Range<usize>>>, Error> {
+        let is_on = match self.vad {
+            VadMode::Off => false,
+            VadMode::On => true,
+            VadMode::Auto => samples.len() > WINDOW_SAMPLES,
+        };
+        if !is_on || !self.clip_timestamps.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Vad::with_threads(n_threads)?.detect(samples, &self.vad_options)?))
+    }
+
+    /// Sample ranges of the clips, within a recording of `n_samples`.
+    pub(crate) fn clips(&self, n_samples: usize) -> Vec<Range<usize>> {
+        let at = |seconds: f64| samples(seconds).min(n_samples);
+        let clip = |times: &[f64]| at(times[0])..times.get(1).map_or(n_samples, |&end| at(end));
+        let clips = self.clip_timestamps.chunks(2).map(clip);
+        clips.filter(|clip| !clip.is_empty()).collect()
+    }
+}
+
+/// Cuts the sample range `range` into chunks of about equal length, to decode `n_windows` at a time.
+/// A chunk has one window if there are few chunks, and up to [`MAX_WINDOWS`] if there were more
+/// chunks than that.
+pub(crate) fn cut(samples: &[f32], range: Range<usize>, n_windows: usize) -> Vec<Range<usize>> {
+    let len = range.len();
+    let n_steps = if len <= WINDOW_SAMPLES { 1 } else { len.div_ceil(STEP_SAMPLES) };
+    let per_chunk = n_steps.div_ceil(n_windows).min(MAX_WINDOWS);
+    let n_chunks = n_steps.div_ceil(per_chunk);
+    // The last window of a chunk may use the margin.
+    let max_len = per_chunk * STEP_SAMPLES + MARGIN_SAMPLES;
+    let mut chunks = Vec::with_capacity(n_chunks);
+    let mut start = range.start;
+    for i in 1..n_chunks {
+        // Samples times chunks of a recording is far below 2^64.
+        let ideal = range.start + (len as u64 * i as u64 / n_chunks as u64) as usize;
+        let last = (ideal + MARGIN_SAMPLES).min(start + max_len);
+        let end = quietest(samples, ideal - MARGIN_SAMPLES..last);
+        chunks.push(start..end);
+        start = end;
+    }
+    chunks.extend((!range.is_empty()).then_some(start..range.end));
+    chunks
+}
+
+/// Middle of the [`QUIET_SAMPLES`] samples in `range` with the least energy.
+fn quietest(samples: &[f32], range: Range<usize>) -> usize {
+    let energy = |at: usize| samples[at..at + QUIET_SAMPLES].iter().map(|s| s * s).sum::<f32>();
+    let places =
+        range.clone().step_by(QUIET_SAMPLES / 2).take_while(|at| at + QUIET_SAMPLES <= range.end);
+    let quietest = places.min_by(|&a, &b| energy(a).total_cmp(&energy(b)));
+    quietest.map_or(range.end, |place| place + QUIET_SAMPLES / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+    use crate::SAMPLE_RATE;
+    use crate::options::Options;
+
+    #[test]
+    fn cuts_are_made_in_pauses() {
+        const S: usize = SAMPLE_RATE;
+        let mut samples = vec![0.1f32; 65 * S];
+        for (from, to) in [(20 * S, 22 * S), (28 * S, 29 * S), (31 * S, 31 * S + S / 10)] {
+            samples[from..to].fill(0.0);
+        }
+        let [first, second] = &cut(&samples, 5 * S..57 * S, 8)[..] else { panic!("two windows") };
+        assert!((28 * S..29 * S).contains(&first.end), "{first:?}");
+        assert_eq!((first.start, second), (5 * S, &(first.end..57 * S)));
+    }
+
+    #[test]
+    fn chunks_cover_the_range_and_fit_windows() {
+        let samples: Vec<f32> = (0..1010 * SAMPLE_RATE).map(|i| (i % 7919) as f32).collect();
+        for (seconds, batch_size, n_chunks, n_windows) in [
+            (0, 8, 0, 1),
+            (1, 8, 1, 1),
+            (30, 8, 1, 1),
+            (31, 8, 2, 1),
+            (54, 2, 2, 1),
+            (55, 2, 2, 2),
+            (55, 8, 3, 1),
+            (120, 8, 5, 1),
+            (120, 2, 2, 3),
+            (406, 8, 8, 2),
+            (1000, 8, 10, 4),
+            (1000, 64, 38, 1),
+        ] {
+            let range = 5 * SAMPLE_RATE..(5 + seconds) * SAMPLE_RATE;
+            let chunks = cut(&samples, range.clone(), batch_size);
+            assert_eq!(chunks.len(), n_chunks, "{seconds} s, batches of {batch_size}");
+            let max_len = (27 * n_windows + 3) * SAMPLE_RATE;
+            assert!(chunks.iter().all(|chunk| !chunk.is_empty() && chunk.len() <= max_len));
+            assert!(chunks.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let ends = chunks.first().zip(chunks.last()).map(|(a, b)| a.start..b.end);
+            assert_eq!(ends, (seconds > 0).then_some(range));
+        }
+    }
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one clip is a case")]
+    fn clips_are_cut_to_the_recording() {
+        let clips = |times: &[f64], n_samples| {
+            let options = Options { clip_timestamps: times.to_vec(), ..Options::default() };
+            options.clips(n_samples)
+        };
+        assert_eq!(clips(&[0.5, 1.0, 2.0], 48_000), [8000..16_000, 32_000..48_000]);
+        assert_eq!(clips(&[0.5, 9.0, 10.0, 11.0], 48_000), [8000..48_000]);
+        assert!(clips(&[3.0], 48_000).is_empty());
+    }
+}
