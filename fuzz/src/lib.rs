@@ -1,4 +1,4 @@
-//! What the fuzz targets share: the promises that hold for any input.
+//! Invariants for any input, shared by the fuzz targets.
 #![forbid(unsafe_code)]
 
 mod llm;
@@ -10,7 +10,7 @@ use stonechat_formats::{GgufWriter, ModelFile, TensorInfo, WhisperBinWriter};
 
 pub use llm::{check_chat_template, check_grammar, check_llm, check_tokenizer};
 
-/// Parses `magic` and `rest` as one file and checks what must hold of any model. The magic is
+/// Parses `magic` and `rest` as one file and checks the invariants of any model. The magic is
 /// put in front so that no input is spent on another format or on none.
 ///
 /// # Panics
@@ -84,7 +84,7 @@ fn as_whisper_bin(model: &ModelFile) -> Option<Vec<u8>> {
     Some(writer.finish().expect("a Vec takes everything"))
 }
 
-/// Decodes `magic` and `rest` as one audio file and checks what must hold of any audio.
+/// Decodes `magic` and `rest` as one audio file and checks the invariants of any audio.
 ///
 /// # Panics
 /// If a decoder breaks a promise.

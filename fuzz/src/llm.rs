@@ -1,4 +1,4 @@
-//! What must hold of any language model, tokenizer, chat template and grammar.
+//! Invariants of any language model, tokenizer, chat template and grammar.
 
 use std::sync::OnceLock;
 

@@ -39,7 +39,7 @@ const TEMPLATES: [&str; 4] = [
     "{{ 'a,b'.split(',')[1:] | list | length }}{{ '%s-%05d' | format('x', 7) }}{{ 2 ** 3 // 2 % 5 }}{{ range(3) | sum }}{{ 'x' * 3 }}{{ {'a': 1}.items() | list }}",
 ];
 
-/// Writes all of them under `corpus`; what is larger lies in the repository.
+/// Writes all of them under `corpus`, and copies of larger seeds from the repository.
 pub(crate) fn write(corpus: &Path) -> std::io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     for target in ["llm", "tokenizer", "chat_template", "grammar"] {

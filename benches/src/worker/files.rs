@@ -1,7 +1,5 @@
 //! Files that jobs read: what they hold, whisper.cpp's for engines that read no other, and one recording made of several.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -53,23 +51,16 @@ pub(super) fn join(audio: &[PathBuf], to: &Path) -> Result<()> {
         let decoded = stonechat_audio::decode_file(file);
         samples.extend(decoded.with_context(|| file.display().to_string())?.samples);
     }
-    let rate = stonechat_audio::SAMPLE_RATE;
-    let bytes = u32::try_from(4 * samples.len()).context("the recording is too long for WAV")?;
-    let mut out = BufWriter::new(File::create(to)?);
-    out.write_all(b"RIFF")?;
-    out.write_all(&(36 + bytes).to_le_bytes())?;
-    out.write_all(b"WAVEfmt ")?;
-    out.write_all(&16u32.to_le_bytes())?;
-    // IEEE float, one channel.
-    out.write_all(&[3, 0, 1, 0])?;
-    out.write_all(&rate.to_le_bytes())?;
-    out.write_all(&(4 * rate).to_le_bytes())?;
-    // Bytes of a frame, bits of a sample.
-    out.write_all(&[4, 0, 32, 0])?;
-    out.write_all(b"data")?;
-    out.write_all(&bytes.to_le_bytes())?;
+    u32::try_from(4 * samples.len()).context("the recording is too long for WAV")?;
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate: stonechat_audio::SAMPLE_RATE,
+        bits_per_sample: 32,
+        sample_format: hound::SampleFormat::Float,
+    };
+    let mut out = hound::WavWriter::create(to, spec)?;
     for sample in samples {
-        out.write_all(&sample.to_le_bytes())?;
+        out.write_sample(sample)?;
     }
-    Ok(out.flush()?)
+    Ok(out.finalize()?)
 }

@@ -3,17 +3,20 @@
 //! The container is recognised by its bytes, never by a file name. Packets are decoded, mixed down
 //! and resampled one after another, so that only the 16 kHz result grows (64 kB a second).
 //!
-//! - Downmix: the mean of all channels (for stereo what ffmpeg's `-ac 1` does), unless [`Channels`] says
+//! - Downmix: the mean of all channels (for stereo as ffmpeg's `-ac 1`), unless [`Channels`] says
 //!   otherwise.
 //! - Track: the container's default audio track, else its first one.
 //! - A packet that does not decode is skipped and counted; it is an error only if none decodes.
-//! - A file cut short gives what is there; a valid container without audio gives 0 samples.
+//! - A file cut short is decoded up to its end; a valid container without audio gives 0 samples.
 //! - Encoder delay and padding are removed where the file states them: LAME tags, Opus pre-skip, MP4
 //!   edit lists and `iTunSMPB` tags. (Not the padding after the end of an MKV track.)
-//! - The decoders are other people's code. Where one panics, that becomes
-//!   [`Error::DecoderFailed`] (the process's panic hook still runs; on targets that abort on panic,
-//!   such as wasm32, it stays a panic).
-//! - What a file may unpack to is limited by its size ([`Error::Inflated`]) and to 24 hours.
+//! - The decoders are third-party code. A panic of one becomes [`Error::DecoderFailed`] (the process's
+//!   panic hook still runs; on targets that abort on panic, such as wasm32, it stays a panic).
+//! - The decoded length is limited by the size of the file ([`Error::Inflated`]) and to 24 hours.
+//!
+//! File map: `sniff` detection by the first bytes; `wav` WAV files; `container` every other container
+//! through symphonia, with `opus` and `mp4_edit` for the parts that it lacks; `sink` downmix,
+//! resampling, limits and progress.
 
 mod container;
 mod mp4_edit;
@@ -32,17 +35,17 @@ use symphonia::core::io::MediaSource;
 use crate::{Error, SAMPLE_RATE};
 use sink::Sink;
 
-/// A stream is held in memory until it ends.
+/// Limit of a stream, which is held in memory until it ends.
 const MAX_STREAM_GIB: u64 = 4;
 
-/// Endings of the names of files that are decoded here, in lower case. Contents decide what a file is;
-/// names serve to find recordings in a folder.
+/// File extensions of the containers decoded here, in lower case, to find recordings in a folder.
+/// Decoding goes by the content alone.
 pub const EXTENSIONS: [&str; 25] = [
     "3gp", "aac", "aif", "aifc", "aiff", "bwf", "caf", "flac", "m4a", "m4b", "m4v", "mka", "mkv",
     "mov", "mp3", "mp4", "mpga", "oga", "ogg", "opus", "rf64", "wav", "wave", "weba", "webm",
 ];
 
-/// Which channels are heard.
+/// Channels to decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Channels {
     /// The mean of all.
@@ -59,7 +62,7 @@ pub enum Channels {
 pub struct Audio {
     /// 16 kHz mono, nominally in -1..1.
     pub samples: Vec<f32>,
-    /// What it was decoded from.
+    /// Container, codec and format of the source.
     pub source: SourceInfo,
 }
 
@@ -70,7 +73,7 @@ impl Audio {
     }
 }
 
-/// What the audio was decoded from.
+/// Container, codec and format of a source.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct SourceInfo {
@@ -88,7 +91,7 @@ pub struct SourceInfo {
     pub n_bad_packets: u64,
 }
 
-/// How far decoding is.
+/// Progress of decoding.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
     /// Seconds decoded.
@@ -126,8 +129,8 @@ impl<'a> Decoder<'a> {
         self
     }
 
-    /// Chooses the channels; [`file`](Self::file) and its siblings give the first of what there is, so
-    /// that [`Channels::Each`] is for the methods that give several.
+    /// Chooses the channels. [`file`](Self::file), [`bytes`](Self::bytes) and [`reader`](Self::reader)
+    /// return the first result only: use [`Channels::Each`] with the `_channels` methods.
     #[must_use]
     pub fn channels(mut self, channels: Channels) -> Self {
         self.channels = channels;
@@ -192,7 +195,7 @@ impl<'a> Decoder<'a> {
         let mut bytes = Vec::new();
         // An endless stream of something else is refused before it is read.
         reader.by_ref().take(sniff::HEAD_BYTES).read_to_end(&mut bytes).map_err(read_error)?;
-        sniff::refuse_what_is_no_audio(&bytes)?;
+        sniff::refuse_non_audio(&bytes)?;
         let left = MAX_STREAM_GIB << 30;
         let n_read = reader.take(left).read_to_end(&mut bytes).map_err(read_error)?;
         if n_read as u64 == left {
@@ -203,12 +206,12 @@ impl<'a> Decoder<'a> {
 
     fn source(self, mut source: Box<dyn MediaSource>) -> Result<Vec<Audio>, Error> {
         let head = sniff::read_head(&mut source)?;
-        sniff::refuse_what_is_no_audio(&head)?;
+        sniff::refuse_non_audio(&head)?;
         let file_bytes = source.seek(SeekFrom::End(0)).map_err(|source| Error::Read { source })?;
         rewind(&mut source)?;
         let mut sink = Sink::new(file_bytes, self.channels, self.on_progress);
         if sniff::is_wav(&head) {
-            match wav::read_layout(&mut source)? {
+            match wav::read_layout(&mut source, &head)? {
                 Some(layout) => {
                     wav::decode(&mut source, &layout, &mut sink)?;
                     return Ok(sink.finish());

@@ -11,7 +11,7 @@ pub enum Error {
     Open {
         /// The path as given.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A folder or device where a file was expected.
@@ -19,19 +19,19 @@ pub enum Error {
     NotAFile {
         /// The path as given.
         path: String,
-        /// What is there.
+        /// The kind of file.
         got: &'static str,
     },
     /// Reading failed half-way.
     #[error("cannot read the audio: {source}")]
     Read {
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The bytes are no audio container known here.
     #[error("expected audio (WAV, FLAC, MP3, OGG, M4A/MP4, MKV/WebM, AIFF, CAF), got {got}")]
     NotAudio {
-        /// What the first bytes look like.
+        /// The kind of content, guessed from its first bytes.
         got: String,
     },
     /// A container that is recognised but not read.
@@ -59,7 +59,7 @@ pub enum Error {
     Malformed {
         /// Name of the container.
         container: String,
-        /// What was expected and found.
+        /// Expected and got.
         reason: String,
     },
     /// There were packets, and none could be decoded.
@@ -71,7 +71,7 @@ pub enum Error {
         codec: String,
         /// Packets tried.
         n_packets: u64,
-        /// What the decoder said of the last one.
+        /// The error of the last one.
         reason: String,
     },
     /// A decoder ran into a fault of its own; the file is damaged in a way that it does not expect.
@@ -96,7 +96,7 @@ pub enum Error {
         /// The limit.
         max_gib: u64,
     },
-    /// A sample rate outside what is resampled.
+    /// A sample rate outside the range of the resampler.
     #[error("expected a sample rate of 1000 to 768000 Hz, got {got} Hz")]
     SampleRate {
         /// The rate found.
@@ -107,7 +107,7 @@ pub enum Error {
     NoSuchChannel {
         /// Channels of the audio.
         n_channels: usize,
-        /// What was asked for.
+        /// The channel given.
         got: u16,
     },
     /// More audio than is taken at once.
@@ -119,7 +119,7 @@ pub enum Error {
     /// Mel filters of the wrong size.
     #[error("expected {n_mels} x {n_bins} mel filter weights, got {got}")]
     Filters {
-        /// Mel bands asked for.
+        /// Mel bands expected.
         n_mels: usize,
         /// Bins per band.
         n_bins: usize,

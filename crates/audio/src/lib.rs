@@ -5,7 +5,7 @@
 //! - [`decode`]: containers and codecs, recognised by content; the mean of the channels, or each.
 //! - [`mod@resample`]: any rate to 16 kHz, streaming.
 //! - [`mel`]: Whisper's log-mel spectrogram.
-//! - [`vad`]: which stretches hold speech.
+//! - [`vad`]: voice activity detection, Silero VAD.
 #![forbid(unsafe_code)]
 
 pub mod decode;
@@ -18,9 +18,9 @@ pub mod vad;
 pub use decode::decode_file;
 pub use decode::{Audio, Channels, Decoder, Progress, SourceInfo, decode_bytes, decode_reader};
 pub use error::Error;
-pub use mel::{HOP, LogMel, Mel, MelPiece, N_FFT};
+pub use mel::{HOP, LogMel, Mel, MelChunk, N_FFT};
 pub use resample::{Resampler, resample};
 pub use vad::{SpeechGate, SpeechMap, Vad, VadOptions};
 
-/// Sample rate of everything this crate hands out, in Hz.
+/// Sample rate of decoded audio and of every input of [`mel`] and [`vad`], in Hz.
 pub const SAMPLE_RATE: u32 = 16_000;

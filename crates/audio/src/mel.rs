@@ -3,6 +3,8 @@
 //! The rows are time-major (`[n_frames][n_mels]`), the order that a convolution over time reads;
 //! the Python packages keep the transpose. Values agree with openai-whisper's
 //! `log_mel_spectrogram` within 1e-4 (golden test).
+//!
+//! Own code: no kept crate computes it. The FFT is `rustfft`'s, through `realfft`.
 
 mod filters;
 
@@ -20,8 +22,8 @@ pub const N_FFT: usize = 400;
 pub const HOP: usize = 160;
 /// Powers below this count as this.
 const LEAST_POWER: f32 = 1e-10;
-/// Frames that are worth a task.
-const PIECE_FRAMES: usize = 500;
+/// Frames per task.
+const CHUNK_FRAMES: usize = 500;
 /// Frequency bins of one window, 40 Hz apart.
 pub(crate) const N_BINS: usize = N_FFT / 2 + 1;
 
@@ -50,15 +52,15 @@ pub struct Mel {
     pub data: Vec<f32>,
 }
 
-/// Some frames of a spectrogram that is being made.
+/// Consecutive frames of an unfinished spectrogram, the work of one task.
 #[derive(Debug)]
-pub struct MelPiece<'a> {
-    /// The first of them.
+pub struct MelChunk<'a> {
+    /// Index of its first frame.
     first: usize,
     /// `[frames][n_mels]`.
     data: &'a mut [f32],
-    /// The greatest logarithm.
-    top: f32,
+    /// Largest log10 power.
+    max: f32,
 }
 
 impl LogMel {
@@ -108,53 +110,53 @@ impl LogMel {
     ///
     /// `n_frames` is `(samples.len() + padding_samples) / 160`. The signal is reflected by 200
     /// samples at both ends, as `torch.stft(center=True)` does, and that transform's last frame is
-    /// dropped. Values are `(max(log10(max(power, 1e-10)), top - 8) + 4) / 4`; `top` is taken over the whole result, so
-    /// a caller that wants the reference's values passes the whole file: openai-whisper pads
-    /// by 480 000 samples, faster-whisper 1.2 by 160.
+    /// dropped. Values are `(max(log10(max(power, 1e-10)), top - 8) + 4) / 4`. `top` is the maximum
+    /// over the whole result, so a caller that wants the reference's values passes the whole file:
+    /// openai-whisper pads by 480 000 samples, faster-whisper 1.2 by 160.
     ///
     /// Inputs of 200 samples or fewer, which the reference refuses, are reflected again and again
     /// (a bouncing index), so that any non-zero length works.
     pub fn compute(&self, samples: &[f32], padding_samples: usize) -> Mel {
-        self.compute_by(samples, padding_samples, |pieces, task| pieces.iter_mut().for_each(task))
+        self.compute_by(samples, padding_samples, |chunks, task| chunks.iter_mut().for_each(task))
     }
 
-    /// The same, where `for_each` calls a task once for each of some pieces, on several threads if it can.
+    /// [`compute`](Self::compute) in chunks: `for_each` runs a task on each, in any order or in parallel.
     pub fn compute_by(
         &self,
         samples: &[f32],
         padding_samples: usize,
-        for_each: impl Fn(&mut [MelPiece<'_>], &(dyn Fn(&mut MelPiece<'_>) + Sync)),
+        for_each: impl Fn(&mut [MelChunk<'_>], &(dyn Fn(&mut MelChunk<'_>) + Sync)),
     ) -> Mel {
         let n_mels = self.n_mels();
         let n_frames = (samples.len() + padding_samples) / HOP;
         let mut data = vec![0.0f32; n_frames * n_mels];
-        let pieces = data.chunks_mut(PIECE_FRAMES * n_mels).enumerate();
-        let mut pieces: Vec<_> = pieces
-            .map(|(i, data)| MelPiece { first: i * PIECE_FRAMES, data, top: f32::NEG_INFINITY })
+        let chunks = data.chunks_mut(CHUNK_FRAMES * n_mels).enumerate();
+        let mut chunks: Vec<_> = chunks
+            .map(|(i, data)| MelChunk { first: i * CHUNK_FRAMES, data, max: f32::NEG_INFINITY })
             .collect();
-        for_each(&mut pieces, &|piece| self.transform(samples, padding_samples, piece));
-        let top = pieces.iter().fold(f32::NEG_INFINITY, |top, piece| top.max(piece.top));
-        for_each(&mut pieces, &|piece| {
-            for x in &mut *piece.data {
+        for_each(&mut chunks, &|chunk| self.transform(samples, padding_samples, chunk));
+        let top = chunks.iter().fold(f32::NEG_INFINITY, |top, chunk| top.max(chunk.max));
+        for_each(&mut chunks, &|chunk| {
+            for x in &mut *chunk.data {
                 *x = (x.max(top - 8.0) + 4.0) / 4.0;
             }
         });
         Mel { n_mels, n_frames, data }
     }
 
-    /// The decimal logarithms of a piece's mels, and the greatest.
-    fn transform(&self, samples: &[f32], padding_samples: usize, piece: &mut MelPiece<'_>) {
+    /// Computes the log10 mel powers of a chunk and their maximum.
+    fn transform(&self, samples: &[f32], padding_samples: usize, chunk: &mut MelChunk<'_>) {
         let mut frame = vec![0.0f32; N_FFT];
         let mut spectrum = self.fft.make_output_vec();
         let mut scratch = self.fft.make_scratch_vec();
         let mut power = [0.0f32; N_BINS];
-        let MelPiece { first, data, top } = piece;
+        let MelChunk { first, data, max } = chunk;
         for (i, mels) in data.chunks_exact_mut(self.n_mels()).enumerate() {
             load_frame(samples, padding_samples, *first + i, &mut frame);
             // Most of a padded file is zeros: their power is zero.
             if frame.iter().all(|&x| x == 0.0) {
                 mels.fill(LEAST_POWER.log10());
-                *top = top.max(LEAST_POWER.log10());
+                *max = max.max(LEAST_POWER.log10());
                 continue;
             }
             for (x, w) in frame.iter_mut().zip(&self.window) {
@@ -168,7 +170,7 @@ impl LogMel {
             self.filters.apply(&power, mels);
             for x in mels {
                 *x = x.max(LEAST_POWER).log10();
-                *top = top.max(*x);
+                *max = max.max(*x);
             }
         }
     }

@@ -63,7 +63,7 @@ impl Resampler {
         Ok(Self { from_hz, fft, pending: Vec::new(), block, delay_left, n_in: 0, n_out: 0 })
     }
 
-    /// Takes `samples` at the source rate and appends what is ready to `out`.
+    /// Takes `samples` at the source rate and appends the finished output blocks to `out`.
     pub fn push(&mut self, samples: &[f32], out: &mut Vec<f32>) {
         self.n_in += samples.len() as u64;
         let Some(fft) = &mut self.fft else {

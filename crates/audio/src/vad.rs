@@ -1,10 +1,11 @@
-//! Voice activity detection: which stretches of a recording hold speech.
+//! Voice activity detection: the speech segments of a recording.
 //!
-//! [`Vad`] runs Silero VAD v6, whose weights are part of this crate, and gives the probability of
-//! speech for each 32 ms; [`VadOptions::ranges`] makes stretches of samples of them, as
-//! faster-whisper 1.2 does; [`SpeechMap`] maps positions between the recording and what is kept of
-//! it. [`SpeechGate`] does the first two for sound that comes piece by piece. All positions are 16 kHz
-//! samples.
+//! - [`Vad`]: Silero VAD v6, whose weights are part of this crate; one probability per 32 ms.
+//! - [`VadOptions::ranges`]: probabilities to speech segments, as faster-whisper 1.2.
+//! - [`SpeechGate`]: both for a stream.
+//! - [`SpeechMap`]: positions in the recording and in its concatenated speech segments.
+//!
+//! All positions are 16 kHz samples.
 
 mod gate;
 mod map;
@@ -21,10 +22,10 @@ pub use map::SpeechMap;
 use network::Network;
 pub use ranges::VadOptions;
 
-/// Samples of one step of the network.
+/// Samples per step of the network, 32 ms.
 pub const STEP: usize = 512;
 
-/// The network.
+/// The Silero VAD network and its thread team.
 #[derive(Debug)]
 pub struct Vad {
     network: Network,
@@ -39,8 +40,8 @@ impl Vad {
         Self::with_threads(1)
     }
 
-    /// The same for `n_threads`; 0 means one a physical core. Half of the work is shared out: what each step has of its
-    /// own.
+    /// [`new`](Self::new) with `n_threads`; 0 means one per physical core. The matrix products
+    /// run in parallel, the FFTs and the recurrence of the LSTM on one thread.
     ///
     /// # Errors
     /// If `STONECHAT_ISA` has no meaning or threads cannot be started.
@@ -56,7 +57,7 @@ impl Vad {
         self.network.run(samples)
     }
 
-    /// The stretches of `samples` with speech, ascending and disjoint.
+    /// The speech segments of `samples`, ascending and disjoint.
     ///
     /// # Errors
     /// If an option is out of its range.

@@ -1,13 +1,13 @@
-//! Writing a file whole or not at all.
+//! Writing a file whole or not at all: a temporary file of [`tempfile`] that takes the target's name at the end.
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use tempfile::TempPath;
 
-/// Names tried for the temporary file before giving up.
-const MAX_ATTEMPTS: usize = 1000;
+use crate::error::{Error, Result};
 
 /// Bytes gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -17,9 +17,10 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// temporary file in the same folder, which commit renames.
 #[derive(Debug)]
 pub struct AtomicFile {
-    /// `None` once committed.
-    out: Option<BufWriter<File>>,
-    temporary: PathBuf,
+    // Dropped before `temporary`: some systems remove no open file.
+    out: BufWriter<File>,
+    /// Removes its file when dropped.
+    temporary: TempPath,
     target: PathBuf,
 }
 
@@ -37,60 +38,48 @@ impl AtomicFile {
         let name = target
             .file_name()
             .ok_or_else(|| io(io::Error::from(io::ErrorKind::InvalidFilename)))?;
-        for attempt in 0..MAX_ATTEMPTS {
-            let mut temporary_name = std::ffi::OsString::from(".");
-            temporary_name.push(name);
-            temporary_name.push(format!(".{attempt}.part"));
-            let temporary = target.with_file_name(temporary_name);
-            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-                Ok(file) => {
-                    let out = Some(BufWriter::with_capacity(BUFFER_BYTES, file));
-                    return Ok(Self { out, temporary, target: target.into() });
-                }
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(io(e)),
-            }
-        }
-        Err(io(io::Error::from(io::ErrorKind::AlreadyExists)))
+        let mut prefix = OsString::from(".");
+        prefix.push(name);
+        prefix.push(".");
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix).suffix(".part");
+        // The mode of any new file, before the umask; the default of `tempfile` is 0o600.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let folder = target.parent().unwrap_or(Path::new(""));
+        let file = builder.tempfile_in(folder).map_err(|e| io(without_temporary_name(e)))?;
+        let (file, temporary) = file.into_parts();
+        let out = BufWriter::with_capacity(BUFFER_BYTES, file);
+        Ok(Self { out, temporary, target: target.into() })
     }
 
-    /// Writes what is buffered through to the disk and gives the file its name.
+    /// Flushes the buffer, syncs the file to the disk and gives it its name.
     ///
     /// # Errors
     /// [`Error::Io`]; the temporary file is removed then.
-    pub fn commit(mut self) -> Result<()> {
-        let finish = |out: BufWriter<File>| -> io::Result<()> {
-            // The handle is closed before the rename, which some systems ask for.
+    pub fn commit(self) -> Result<()> {
+        let Self { out, temporary, target } = self;
+        let finish = || -> io::Result<()> {
+            // The handle is closed before the rename, which some systems require.
             out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-            fs::rename(&self.temporary, &self.target)
+            temporary.persist(&target).map_err(|e| e.error)
         };
-        let result = self.out.take().map_or(Ok(()), finish);
-        result.map_err(|source| {
-            // The first error is the one to report.
-            let _ = fs::remove_file(&self.temporary);
-            Error::Io { action: "write", path: self.target.clone(), source }
-        })
+        finish().map_err(|source| Error::Io { action: "write", path: target.clone(), source })
     }
+}
+
+/// The system's error without the temporary path that `tempfile` adds.
+fn without_temporary_name(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|e| e.source()?.downcast_ref::<io::Error>());
+    inner.and_then(io::Error::raw_os_error).map_or(error, io::Error::from_raw_os_error)
 }
 
 impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.out {
-            Some(out) => out.write(bytes),
-            None => Err(io::Error::other("the file was committed")),
-        }
+        self.out.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.out.as_mut().map_or(Ok(()), BufWriter::flush)
-    }
-}
-
-impl Drop for AtomicFile {
-    fn drop(&mut self) {
-        if self.out.take().is_some() {
-            // Nothing was promised under this name, and drop cannot report.
-            let _ = fs::remove_file(&self.temporary);
-        }
+        self.out.flush()
     }
 }

@@ -1,4 +1,4 @@
-//! Which format some bytes are; and for bytes that are none, what they look like.
+//! The format of some bytes, or a description of foreign ones.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// The format that `bytes` start like, or what they look like instead.
+/// The format by the first bytes, or a description of them.
 pub(crate) fn detect(bytes: &[u8]) -> Result<Format, String> {
     if bytes.starts_with(&gguf::MAGIC) {
         Ok(Format::Gguf)

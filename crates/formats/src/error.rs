@@ -1,4 +1,4 @@
-//! The errors of this crate: what was expected, what was found, and where.
+//! The errors of this crate: expected, got, and where.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,17 +13,17 @@ pub enum Error {
     /// The operating system refused.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Io {
-        /// What was tried: `open`, `create`, …
+        /// The operation: `open`, `create`, …
         action: &'static str,
-        /// On which path.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// An output refused bytes.
     #[error("cannot write the model: {source}")]
     Write {
-        /// What the output said.
+        /// The error of the output.
         source: io::Error,
     },
     /// The content is none of the formats.
@@ -32,7 +32,7 @@ pub enum Error {
          found {found}"
     )]
     NotAModel {
-        /// What the content looks like.
+        /// The kind of content, guessed from its first bytes.
         found: String,
     },
     /// The folder holds no model that this crate reads.
@@ -47,7 +47,7 @@ pub enum Error {
     /// The format is known, this version of it is not.
     #[error("unsupported {what}: expected {expected}, got {got}")]
     Version {
-        /// Which version: `GGUF version`, …
+        /// The kind of version: `GGUF version`, …
         what: &'static str,
         /// The versions that are read.
         expected: &'static str,
@@ -59,25 +59,25 @@ pub enum Error {
         "file ends inside {what}: expected {expected} more bytes at offset {offset}, got {got}"
     )]
     Truncated {
-        /// What was being read.
+        /// The field that was being read.
         what: &'static str,
-        /// Where it starts, in bytes from the start of the file.
+        /// Its offset in bytes from the start of the file.
         offset: usize,
         /// Bytes that it needs.
         expected: u64,
         /// Bytes that are left.
         got: usize,
     },
-    /// A field holds what it must not.
+    /// A field has a value that its format does not allow.
     #[error("invalid {what} at offset {offset}: expected {expected}, got {got}")]
     Invalid {
-        /// Which field.
+        /// The field.
         what: &'static str,
-        /// Where it is, in bytes from the start of the file.
+        /// Its offset in bytes from the start of the file.
         offset: usize,
-        /// What the format asks for.
+        /// The values that the format allows.
         expected: String,
-        /// What is there.
+        /// The value in the file.
         got: String,
     },
     /// A tensor's description or data is wrong.
@@ -85,9 +85,9 @@ pub enum Error {
     Tensor {
         /// Its name, escaped and shortened.
         tensor: String,
-        /// What it should be.
+        /// The valid description or data.
         expected: String,
-        /// What it is.
+        /// The one in the file.
         got: String,
     },
     /// The file has no tensor of this name.
@@ -101,17 +101,17 @@ pub enum Error {
     Metadata {
         /// Its key.
         key: String,
-        /// The type or value asked for.
+        /// The type or value looked up.
         expected: String,
-        /// What is there.
+        /// The entry in the file.
         got: String,
     },
     /// A JSON part cannot be read.
     #[error("invalid JSON in {what}: {source}")]
     Json {
-        /// Which part.
+        /// The part of the file.
         what: String,
-        /// What the JSON parser said.
+        /// The error of the JSON parser.
         source: serde_json::Error,
     },
     /// One of the above, in a file.
@@ -119,7 +119,7 @@ pub enum Error {
     In {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The error inside it.
         source: Box<Error>,
     },
 }

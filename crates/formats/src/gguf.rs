@@ -11,6 +11,7 @@
 //! the start of the data and are multiples of the alignment, which is 32 unless the entry
 //! `general.alignment` says otherwise.
 //!
+//! Own reader and writer: no kept crate reads GGUF.
 //! Source: `docs/gguf.md` of ggml.
 
 mod read;
@@ -36,7 +37,7 @@ const DEFAULT_ALIGNMENT: usize = 32;
 /// More than any page; a larger alignment is damage.
 const MAX_ALIGNMENT: usize = 1 << 20;
 
-/// The alignment of the data that `metadata` asks for.
+/// The alignment of the data: the entry `general.alignment`, or the default.
 fn alignment(metadata: &Metadata) -> Result<usize> {
     match metadata.get(ALIGNMENT_KEY) {
         None => Ok(DEFAULT_ALIGNMENT),

@@ -2,21 +2,22 @@
 //! whisper.cpp `.bin`, GGUF, safetensors and Hugging Face folders; GGUF and whisper.cpp `.bin`
 //! are written too.
 //!
-//! Nothing here knows a model or does math: a tensor is a name, a [`DType`], a shape and bytes.
+//! Not here: models and math. A tensor is a name, a [`DType`], a shape and bytes.
 //! Every parser accepts any byte sequence: it ends in `Ok` or `Err`, never in a panic, and
-//! allocates no more than a small multiple of the bytes that it was given.
+//! allocates no more than a small multiple of the size of its input.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `model_file` | [`ModelFile`]: opening by content, look-ups |
 //! | `folder` | Hugging Face and CTranslate2 folders, companion files, shards |
-//! | `detect` | which format some bytes are, and what they are instead |
-//! | `ctranslate2`, `gguf`, `safetensors`, `whisper_bin` | one format each; `gguf::split` finds the parts of a split model |
-//! | `metadata`, `value`, `tensor` | what every format is parsed into |
+//! | `detect` | the format by content, or a description of foreign bytes |
+//! | `ctranslate2`, `gguf`, `safetensors`, `whisper_bin` | one format each |
+//! | `gguf::split` | the parts of a split model |
+//! | `metadata`, `value`, `tensor` | the form that every format is parsed into |
 //! | `file_type` | the numbers of `general.file_type` and whisper.cpp's `ftype` |
 //! | `reader`, `mmap` | bounded reads, and the bytes they read from |
 //! | `atomic_file` | writing a file so that a failure leaves the old one |
-//! | `summary` | what `inspect` prints |
+//! | `summary` | the content for `inspect` |
 #![deny(unsafe_code)]
 
 mod atomic_file;

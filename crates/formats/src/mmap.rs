@@ -36,10 +36,10 @@ impl Bytes {
             return Ok(Self::Owned(Vec::new()));
         }
         // SAFETY: the map is private and read-only, and `file` was checked to be a regular file
-        // just above. What cannot be checked is that no other process changes the file while it
-        // is mapped; `AtomicFile`, the only writer here, replaces files by renaming and so never
-        // touches a mapped one. Nothing is derived from the bytes that a later change could make
-        // unsound: parsing yields ranges that are bounds-checked against the map's fixed length.
+        // just above. It cannot be checked that no other process changes the file while it is
+        // mapped; `AtomicFile`, the only writer here, replaces files by renaming and so never
+        // touches a mapped one. A later change of the bytes breaks no invariant: parsing yields
+        // ranges that are bounds-checked against the map's fixed length.
         let map = unsafe { memmap2::MmapOptions::new().map_copy_read_only(&file) }.map_err(io)?;
         Ok(Self::Map(map))
     }
@@ -64,8 +64,8 @@ impl ByteOwner for Bytes {
             let start = range.start.min(map.len());
             let len = range.end.clamp(start, map.len()) - start;
             let advice = memmap2::UncheckedAdvice::DontNeed;
-            // SAFETY: the range was cut to the map. Dropping the pages of a private map loses what was
-            // written to it; this map is read-only, so the file still holds every byte.
+            // SAFETY: the range was cut to the map. Dropping the pages of a private map loses writes
+            // to it; this map is read-only, so the file still holds every byte.
             let advised = unsafe { map.unchecked_advise_range(advice, start, len) };
             // Advice that the system does not take costs memory, not correctness.
             drop(advised);

@@ -15,7 +15,7 @@ use crate::tensor::{Place, TensorInfo, TensorTable, TensorView};
 use crate::whisper_bin::WhisperBin;
 use crate::{ctranslate2, gguf, safetensors, whisper_bin};
 
-/// What a parser makes of one file.
+/// The content of one file, as every parser returns it.
 pub(crate) struct Parsed {
     pub(crate) version: u32,
     pub(crate) metadata: Metadata,
@@ -23,8 +23,8 @@ pub(crate) struct Parsed {
     pub(crate) whisper_bin: Option<WhisperBin>,
 }
 
-/// A model file or folder, mapped and parsed; tensors are read from the map when asked for. The map is
-/// closed with the model unless somebody keeps a tensor ([`TensorView::shared`]).
+/// A model file or folder, memory-mapped and parsed. Views of tensors point into the map, which is
+/// closed with the model and the last [`TensorView::shared`].
 #[derive(Debug)]
 pub struct ModelFile {
     path: Option<PathBuf>,
@@ -198,7 +198,7 @@ impl ModelFile {
         self.whisper_bin.as_ref()
     }
 
-    /// What is in the file, for printing.
+    /// Format, metadata, tensors and sizes, for printing.
     #[must_use]
     pub fn summary(&self) -> Summary {
         Summary::of(self)

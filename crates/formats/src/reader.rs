@@ -1,4 +1,4 @@
-//! A cursor over untrusted bytes: every read is checked, every count is checked against what is
+//! A cursor over untrusted bytes: every read is checked, every count is checked against the bytes
 //! left before anything is allocated for it.
 
 use crate::error::{Error, Result};

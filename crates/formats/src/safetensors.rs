@@ -3,24 +3,27 @@
 //! ```text
 //! u64 header length, JSON { name: { dtype, shape, data_offsets: [begin, end] }, … }, data
 //! ```
-//! Offsets count from the end of the header. As in the reference implementation the data must
-//! be covered without holes or overlaps, and a file ends with its last tensor.
+//! Offsets count from the end of the header. The data must be covered without holes or overlaps,
+//! and a file ends with its last tensor.
 //!
-//! The reference crate is not used: its errors name no tensor, it drops duplicate names, and it
-//! needs a crate for temporary files. Source: the format section of the safetensors README.
+//! The crate `safetensors` validates the file. It keeps neither the order of the entries nor names
+//! that come twice, and its errors lack tensor, offset and sizes: the header is read here for these.
 
+use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use safetensors::tensor::TensorInfo as Entry;
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use stonechat_compute::DType;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
 use crate::metadata::Metadata;
 use crate::model_file::Parsed;
 use crate::reader::Reader;
 use crate::tensor::{Place, TensorInfo, TensorTable};
 
-/// The longest header that is read, the reference implementation's limit.
+/// The longest header that is read, the limit of the crate.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// The header's key that is no tensor.
@@ -45,72 +48,103 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
         });
     }
     let header = r.take_u64(len, "header")?;
-    let header: Header = serde_json::from_slice(header)
-        .map_err(|source| Error::Json { what: "the safetensors header".into(), source })?;
+    let header: Header = serde_json::from_slice(header).map_err(invalid_json)?;
+    check_names(&header.entries)?;
+    if let Err(error) = SafeTensors::read_metadata(bytes) {
+        return Err(explain(error, &header.entries, r));
+    }
 
     let data_start = r.pos();
-    let mut entries = header.entries;
-    entries.sort_by_key(|(_, entry)| entry.data_offsets);
     let mut tensors = TensorTable::default();
-    let mut covered = 0;
-    for (name, entry) in entries {
-        let dtype = dtype(&name, &entry.dtype)?;
-        let info = TensorInfo { name, dtype, shape: entry.shape };
-        let n_bytes = info.data_bytes()?;
+    for (name, entry) in &header.entries {
         let (begin, end) = entry.data_offsets;
-        if begin != covered || end.checked_sub(begin) != Some(n_bytes) {
-            let expected = format!("{n_bytes} bytes of data at offset {covered}");
-            return Err(Error::tensor(&info.name, expected, format!("offsets {begin}..{end}")));
-        }
-        r.take(n_bytes, "tensor data")?;
         let range = data_start + begin..data_start + end;
-        tensors.push(info, Place { shard: 0, range })?;
-        covered = end;
-    }
-    if r.remaining() > 0 {
-        return Err(Error::Invalid {
-            what: "end of file",
-            offset: r.pos(),
-            expected: "no bytes after the last tensor".into(),
-            got: format!("{} bytes", r.remaining()),
-        });
+        tensors.push(tensor_info(name, entry)?.0, Place { shard: 0, range })?;
     }
     Ok(Parsed { version: 0, metadata: header.metadata, tensors, whisper_bin: None })
 }
 
-fn dtype(name: &str, text: &str) -> Result<DType> {
-    Ok(match text {
-        "F64" => DType::F64,
-        "F32" => DType::F32,
-        "F16" => DType::F16,
-        "BF16" => DType::BF16,
-        "I64" => DType::I64,
-        "I32" => DType::I32,
-        "I16" => DType::I16,
-        "I8" => DType::I8,
+fn invalid_json(source: serde_json::Error) -> Error {
+    Error::Json { what: "the safetensors header".into(), source }
+}
+
+/// Refuses a name that comes twice: the crate keeps the last silently.
+fn check_names(entries: &[(String, Entry)]) -> Result<()> {
+    let mut names = HashSet::with_capacity(entries.len());
+    match entries.iter().find(|(name, _)| !names.insert(name)) {
+        None => Ok(()),
+        Some((name, _)) => Err(Error::tensor(name, "one tensor of this name", "a second one")),
+    }
+}
+
+/// A tensor's description and the bytes of its data; the crate takes any dimensions beside a zero.
+fn tensor_info(name: &str, entry: &Entry) -> Result<(TensorInfo, usize)> {
+    let info = TensorInfo::new(name, dtype(name, entry.dtype)?, entry.shape.as_slice());
+    let n_bytes = info.data_bytes()?;
+    Ok((info, n_bytes))
+}
+
+/// Names the tensor, offset and sizes behind an error of the crate; `r` is at the start of the data.
+fn explain(error: SafeTensorError, entries: &[(String, Entry)], r: Reader<'_>) -> Error {
+    match (error, find_fault(entries, r)) {
+        (SafeTensorError::InvalidHeaderDeserialization(source), _) => invalid_json(source),
+        (_, Err(fault)) => fault,
+        (error, Ok(())) => Error::Invalid {
+            what: "safetensors file",
+            offset: 0,
+            expected: "one that the reference implementation reads".into(),
+            got: printable(&error.to_string()),
+        },
+    }
+}
+
+/// The first tensor, in the order of the data, that is not where it must be.
+fn find_fault(entries: &[(String, Entry)], mut r: Reader<'_>) -> Result<()> {
+    let mut covered = 0;
+    for (name, entry) in entries {
+        let (_, n_bytes) = tensor_info(name, entry)?;
+        let (begin, end) = entry.data_offsets;
+        if begin != covered || end.checked_sub(begin) != Some(n_bytes) {
+            let expected = format!("{n_bytes} bytes of data at offset {covered}");
+            return Err(Error::tensor(name, expected, format!("offsets {begin}..{end}")));
+        }
+        r.take(n_bytes, "tensor data")?;
+        covered = end;
+    }
+    match r.remaining() {
+        0 => Ok(()),
+        n => Err(Error::Invalid {
+            what: "end of file",
+            offset: r.pos(),
+            expected: "no bytes after the last tensor".into(),
+            got: format!("{n} bytes"),
+        }),
+    }
+}
+
+fn dtype(name: &str, dtype: Dtype) -> Result<DType> {
+    Ok(match dtype {
+        Dtype::F64 => DType::F64,
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::I64 => DType::I64,
+        Dtype::I32 => DType::I32,
+        Dtype::I16 => DType::I16,
+        Dtype::I8 => DType::I8,
         _ => {
             let expected = "dtype F64, F32, F16, BF16, I64, I32, I16 or I8";
-            return Err(Error::tensor(name, expected, crate::error::printable(text)));
+            return Err(Error::tensor(name, expected, dtype.to_string()));
         }
     })
 }
 
-/// One tensor of the header.
-#[derive(serde::Deserialize)]
-struct Entry {
-    dtype: String,
-    shape: Vec<usize>,
-    data_offsets: (usize, usize),
-}
-
-/// The header's tensors, duplicates included, and its free-form part.
+/// A header in the order of the data, names that come twice included.
 struct Header {
     entries: Vec<(String, Entry)>,
+    /// Strings in the order of the file, each name once.
     metadata: Metadata,
 }
-
-/// The free-form part, each name once.
-struct FreeForm(Metadata);
 
 impl<'de> Deserialize<'de> for Header {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
@@ -129,40 +163,23 @@ impl<'de> Deserialize<'de> for Header {
                 let mut header = Header { entries: Vec::new(), metadata: Metadata::new() };
                 while let Some(name) = map.next_key::<String>()? {
                     if name == METADATA_KEY {
-                        let FreeForm(metadata) = map.next_value()?;
-                        header.metadata = metadata;
+                        let strings: serde_json::Map<String, serde_json::Value> =
+                            map.next_value()?;
+                        for (key, value) in &strings {
+                            header.metadata.set(key, value.as_str().unwrap_or_default());
+                        }
                     } else {
-                        header.entries.push((name, map.next_value()?));
+                        let entry = map.next_value().map_err(|e| {
+                            let text = printable(&e.to_string());
+                            A::Error::custom(format_args!("tensor `{}`: {text}", printable(&name)))
+                        })?;
+                        header.entries.push((name, entry));
                     }
                 }
+                header.entries.sort_by_key(|(_, entry)| entry.data_offsets);
                 Ok(header)
             }
         }
         deserializer.deserialize_map(HeaderVisitor)
-    }
-}
-
-impl<'de> Deserialize<'de> for FreeForm {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct FreeFormVisitor;
-        impl<'de> Visitor<'de> for FreeFormVisitor {
-            type Value = FreeForm;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of strings")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> std::result::Result<FreeForm, A::Error> {
-                let mut metadata = Metadata::new();
-                while let Some((key, value)) = map.next_entry::<String, String>()? {
-                    metadata.set(key, value);
-                }
-                Ok(FreeForm(metadata))
-            }
-        }
-        deserializer.deserialize_map(FreeFormVisitor)
     }
 }

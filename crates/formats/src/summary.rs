@@ -1,11 +1,11 @@
-//! What is in a model file, as data for printing.
+//! The content of a model file as data for printing.
 
 use stonechat_compute::DType;
 
 use crate::detect::Format;
 use crate::model_file::ModelFile;
 
-/// What is in a model file.
+/// Format, metadata, tensors and sizes of a model file.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Summary {

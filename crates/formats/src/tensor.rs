@@ -49,7 +49,7 @@ pub struct TensorView<'a> {
     /// file wherever its format puts them, so no alignment can be relied on.
     pub data: &'a [u8],
     pub(crate) file: &'a Arc<Bytes>,
-    /// Where `data` starts in the file.
+    /// Offset of `data` in the file.
     pub(crate) start: usize,
 }
 
@@ -60,7 +60,7 @@ impl TensorView<'_> {
         self.shape.iter().product()
     }
 
-    /// [`data`](Self::data) for those who outlive the open model: they keep the map of the tensor's file.
+    /// [`data`](Self::data) that may outlive the open model: it keeps the map of the tensor's file.
     #[must_use]
     pub fn shared(&self) -> SharedBytes {
         let file: Arc<dyn ByteOwner> = Arc::<Bytes>::clone(self.file);
@@ -94,7 +94,7 @@ pub(crate) fn shape_text(shape: &[usize]) -> String {
     printable(&format!("{shape:?}"))
 }
 
-/// Where a tensor's data lies: in which shard, at which bytes.
+/// Location of a tensor's data: shard and byte range.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) shard: usize,

@@ -1,4 +1,4 @@
-//! Metadata values: GGUF's kinds, which cover what the other formats hold.
+//! Metadata values: GGUF's kinds, which cover the values of the other formats.
 
 use std::fmt;
 

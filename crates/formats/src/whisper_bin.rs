@@ -15,6 +15,7 @@
 //! f32 file loads, but its convolutions run on no whisper.cpp whose GGML builds them in f16
 //! alone, so f16 is the plain type to write for it.
 //!
+//! Own reader and writer: no kept crate reads this format.
 //! Source: `whisper_model_load` in whisper.cpp's `src/whisper.cpp`, and its
 //! `models/convert-pt-to-ggml.py` and `examples/quantize/quantize.cpp`.
 
@@ -41,7 +42,7 @@ const QNT_VERSION: u32 = 2;
 /// Dimensions that GGML has (`GGML_MAX_DIMS`).
 const MAX_DIMS: u32 = 4;
 
-/// What a file holds besides tensors.
+/// Sizes, mel filters and tokens of a whisper.cpp file.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct WhisperBin {

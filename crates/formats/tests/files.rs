@@ -1,5 +1,4 @@
-//! Opening files and folders: what is found, what is refused and in which words, and writing
-//! that replaces a file only when it is whole.
+//! Opening files and folders, their error messages, and the atomic replacement of files.
 
 #[path = "support/sample_files.rs"]
 mod sample_files;
@@ -197,6 +196,19 @@ fn a_file_is_replaced_whole_or_not_at_all() {
     let nowhere = folder.join("missing").join("m.gguf");
     let e = AtomicFile::create(&nowhere).unwrap_err().to_string();
     assert!(e.starts_with("cannot create") && e.contains("m.gguf"), "{e}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_has_the_permissions_of_any_other() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = scratch("atomic_permissions");
+    let mode = |name: &str| fs::metadata(folder.join(name)).unwrap().permissions().mode();
+    fs::write(folder.join("plain"), b"x").unwrap();
+    AtomicFile::create(folder.join("atomic")).unwrap().commit().unwrap();
+    assert_eq!(mode("atomic"), mode("plain"));
+    let e = AtomicFile::create(folder.join("missing/m.gguf")).unwrap_err().to_string();
+    assert!(e.ends_with("m.gguf`: No such file or directory (os error 2)"), "{e}");
 }
 
 /// A real tiny.en, where the models are installed.

@@ -15,7 +15,7 @@ thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, noting the size of what it is asked for.
+/// The system's allocator, which records the largest allocation.
 struct Watching;
 
 fn note(size: usize) {

@@ -1,4 +1,4 @@
-//! What is written is read back the same; what is read of hand-made files is what they hold.
+//! Round trips of every writer, and hand-made files read field by field.
 
 #[path = "support/sample_files.rs"]
 mod sample_files;

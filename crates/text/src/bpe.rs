@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::merge::Merger;
 use crate::vocab::Vocab;
 
-/// Where the rank of a pair comes from.
+/// Source of the rank of a pair.
 #[derive(Debug, Clone)]
 pub(crate) enum MergeRule {
     /// The rank of a pair is the id of the token that its bytes form, as tiktoken does with a

@@ -75,7 +75,7 @@ impl ByteLevel {
         Ok(Self { vocab, bpe, added, matchers: Matchers::default() })
     }
 
-    /// Names special tokens by id, beyond or instead of what the file says.
+    /// Names special tokens by id, in addition to those of the file or in their place.
     ///
     /// # Errors
     /// If a text is empty, or an id was the only token of a byte.

@@ -6,7 +6,7 @@
 
 /// The first character of the bytes that do not stand for themselves.
 const SHIFT: u32 = 0x100;
-/// How many bytes do not stand for themselves.
+/// Number of bytes that do not stand for themselves.
 const N_SHIFTED: usize = 68;
 
 const fn stands_for_itself(byte: u8) -> bool {
@@ -29,7 +29,7 @@ const SHIFTED: [u8; N_SHIFTED] = {
     table
 };
 
-/// What each byte is written as.
+/// The character of each byte.
 const CHARACTERS: [char; 256] = {
     let mut table = ['\0'; 256];
     let mut n_shifted = 0;

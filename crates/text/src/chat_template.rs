@@ -3,12 +3,12 @@
 //! A template is a Jinja program that comes with the model. It is rendered as Hugging Face's
 //! transformers renders it (`apply_chat_template`: jinja2 with `trim_blocks`, `lstrip_blocks`,
 //! loop controls, its own `tojson`, `raise_exception` and `strftime_now`), byte for byte; messages
-//! are fitted to what the template can take as llama.cpp does.
+//! are fitted to the capabilities of the template as llama.cpp does.
 //!
-//! File map: `limits` what a template may use; `source` rewriting before parsing; `hooks` and
-//! `operators` the operators; `python` methods, filters and tests with Python's results; `json` the filter `tojson`; `strftime` dates;
-//! `capabilities` what a template can take, and fitting messages to it; `builtin` templates by
-//! llama.cpp's names.
+//! File map: `limits` resource limits; `source` rewriting before parsing; `hooks` and `operators` the
+//! operators; `python` methods, filters and tests with Python's results; `json` the filter `tojson`;
+//! `strftime` dates; `capabilities` detection of them, and fitting messages to them; `builtin`
+//! templates by llama.cpp's names.
 
 mod builtin;
 mod capabilities;
@@ -35,7 +35,7 @@ pub use capabilities::ChatTemplateCapabilities;
 
 use crate::error::{Error, Result};
 
-/// What a template renders: messages in the form of OpenAI's chat API, and what else it may ask.
+/// Input of a template: messages in the form of OpenAI's chat API, tools, and further variables.
 ///
 /// Messages are kept as JSON, so that every field of a client reaches the template: `role`,
 /// `content` as a string or a list of parts, `name`, `tool_calls`, `tool_call_id`,
@@ -139,12 +139,12 @@ impl ChatTemplate {
         builtin::names()
     }
 
-    /// What the template can take, found by rendering small conversations with it.
+    /// Capabilities of the template, found by rendering small conversations with it.
     pub fn capabilities(&self) -> &ChatTemplateCapabilities {
         &self.capabilities
     }
 
-    /// The prompt of `conversation`, its messages fitted to what the template can take:
+    /// The prompt of `conversation`, its messages fitted to the capabilities of the template:
     ///
     /// * the role `developer` becomes `system`, unless the template knows it;
     /// * without a system role, the system message goes in front of the next message;
@@ -160,8 +160,8 @@ impl ChatTemplate {
         self.render_unchanged(&fitted)
     }
 
-    /// The prompt of `conversation`, its messages exactly as they are: what transformers'
-    /// `apply_chat_template` returns.
+    /// The prompt of `conversation`, its messages exactly as they are: the result of transformers'
+    /// `apply_chat_template`.
     ///
     /// # Errors
     /// As [`ChatTemplate::render`].
@@ -239,7 +239,7 @@ fn environment() -> Environment<'static> {
     env
 }
 
-/// What a template gave to `raise_exception`.
+/// Message of a template's `raise_exception`.
 #[derive(Debug)]
 struct Refusal(String);
 

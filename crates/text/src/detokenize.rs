@@ -4,8 +4,8 @@ use crate::tokenizer::Tokenizer;
 
 /// Turns a stream of tokens into text as it comes.
 ///
-/// Bytes of an unfinished code point wait for the next token. All that [`push`](Self::push) and
-/// [`flush`](Self::flush) return, joined, equals [`Tokenizer::decode`] of the same ids (and
+/// Bytes of an unfinished code point are pending until the next token. The joined results of
+/// [`push`](Self::push) and [`flush`](Self::flush) equal [`Tokenizer::decode`] of the same ids (and
 /// [`Tokenizer::decode_with_special`] once [`with_special`](Self::with_special) was called).
 #[derive(Debug, Clone)]
 pub struct StreamDecoder<'t> {
@@ -21,7 +21,7 @@ impl<'t> StreamDecoder<'t> {
         Self { tokenizer, pending: Vec::new(), is_first: true, with_special: false }
     }
 
-    /// A decoder of what follows other tokens: a leading space of the first token is shown.
+    /// A decoder of tokens that follow others: a leading space of the first token is shown.
     pub fn continuing(tokenizer: &'t Tokenizer) -> Self {
         Self { is_first: false, ..Self::new(tokenizer) }
     }
@@ -45,7 +45,7 @@ impl<'t> StreamDecoder<'t> {
         (!text.is_empty()).then_some(text)
     }
 
-    /// What is left at the end of the stream: an unfinished code point becomes U+FFFD.
+    /// The rest at the end of the stream: an unfinished code point becomes U+FFFD.
     pub fn flush(&mut self) -> Option<String> {
         let rest = std::mem::take(&mut self.pending);
         (!rest.is_empty()).then(|| String::from_utf8_lossy(&rest).into_owned())

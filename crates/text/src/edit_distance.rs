@@ -1,4 +1,6 @@
 //! Levenshtein distances of sequences of any kind.
+//!
+//! Own code: callers need the distance to every prefix, libraries give the last one.
 
 /// The fewest insertions, deletions and substitutions that make `a` the first 0, 1, … items of `b`;
 /// the last is the distance of the two.

@@ -1,26 +1,26 @@
-//! What can be wrong with a vocabulary.
+//! The errors of this crate: vocabularies and chat templates.
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A vocabulary that cannot be used, with what was expected and what was found.
+/// A vocabulary or chat template that cannot be used, with expected and got.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The bytes are not the JSON that this format consists of.
     #[error("{format}: expected {expected}: {source}")]
     Json {
-        /// Which file format was read.
+        /// The file format.
         format: &'static str,
         /// The shape that was expected.
         expected: &'static str,
-        /// Where and why parsing stopped.
+        /// The error of the JSON parser.
         source: serde_json::Error,
     },
     /// A text format is not UTF-8.
     #[error("{format}: expected UTF-8, got an invalid sequence at byte {offset}")]
     NotUtf8 {
-        /// Which file format was read.
+        /// The file format.
         format: &'static str,
         /// Offset of the first invalid byte.
         offset: usize,
@@ -28,12 +28,12 @@ pub enum Error {
     /// A part of the file that this crate does not implement.
     #[error("tokenizer.json: expected {expected}, got {got}")]
     Unsupported {
-        /// What is implemented.
+        /// The supported part.
         expected: &'static str,
-        /// What the file asks for.
+        /// The part in the file.
         got: String,
     },
-    /// An id too high for the size of the file, or beyond what is addressable.
+    /// An id too high for the size of the file or for the address space.
     #[error("token {token:?}: expected an id below {limit}, got {id}")]
     IdOutOfRange {
         /// The token's text.
@@ -100,9 +100,9 @@ pub enum Error {
     ListLength {
         /// The list.
         list: &'static str,
-        /// How many tokens there are.
+        /// The number of tokens.
         expected: usize,
-        /// How many entries it has.
+        /// The number of its entries.
         got: usize,
     },
     /// A list with more text than 32-bit offsets reach.
@@ -113,7 +113,7 @@ pub enum Error {
         /// Its length in bytes, as held in memory.
         got: u64,
     },
-    /// A unigram vocabulary needs a token for what it does not cover.
+    /// A unigram vocabulary without an unknown token.
     #[error("expected an unknown token, got none")]
     NoUnknownToken,
     /// A character map that is shorter than it says.
@@ -129,23 +129,23 @@ pub enum Error {
     ChatTemplate {
         /// Line of the template, from 1; 0 if it is not known.
         line: usize,
-        /// What is wrong there.
+        /// The error at that line.
         reason: String,
     },
-    /// The template itself refuses the conversation, with its own words.
+    /// The template itself refuses the conversation through `raise_exception`.
     #[error("chat template, line {line}: refused: {message}")]
     ChatRefused {
         /// Line of the template, from 1; 0 if it is not known.
         line: usize,
-        /// What the template gave to `raise_exception`.
+        /// The argument of `raise_exception`.
         message: String,
     },
     /// No built-in chat template has this name.
     #[error("chat template {name:?}: expected one of {expected}")]
     UnknownChatTemplate {
-        /// The name asked for.
+        /// The unknown name.
         name: String,
-        /// The names that there are.
+        /// The known names.
         expected: String,
     },
 }

@@ -1,11 +1,13 @@
 //! The vocabularies of GGUF files, encoded and decoded as llama.cpp does.
 //!
-//! Source: llama.cpp `src/llama-vocab.cpp`. File map: `attributes` what a token is; `special` ids
+//! Own code: no kept crate gives llama.cpp's token ids for every vocabulary of a GGUF file.
+//!
+//! Source: llama.cpp `src/llama-vocab.cpp`. File map: `attributes` flags of tokens; `special` ids
 //! by role and the ends of generation; `fragments` cutting text at special tokens; then one file
-//! for each way to encode what is left: `merged` (BPE, with `pairs`, `pre_types`, `split` and
-//! `category`), `scored` (SentencePiece BPE), `words` (WordPiece), `unigram`. What they share:
-//! `tokens` the texts by id and the ids by text, over `slices` and `index`; `pieces` what tokens
-//! show.
+//! for each model of the text between them: `merged` (BPE, with `pairs`, `pre_types`, `split` and
+//! `category`), `scored` (SentencePiece BPE), `words` (WordPiece), `unigram`. Shared by them:
+//! `tokens` the texts by id and the ids by text, over `slices` and `index`; `pieces` the decoded
+//! bytes of tokens.
 
 mod attributes;
 mod category;
@@ -38,10 +40,10 @@ pub use self::vocabulary::GgmlVocabulary;
 use self::words::Words;
 use crate::error::{Error, Result};
 
-/// How SentencePiece writes a space.
+/// SentencePiece's form of a space.
 const ESCAPED_SPACE: &str = "\u{2581}";
 
-/// How text between special tokens is encoded.
+/// Model for the text between special tokens.
 #[derive(Debug, Clone)]
 enum Method {
     Merged(Box<Merged>),
@@ -61,7 +63,7 @@ pub(crate) struct Ggml {
     flags: Flags,
 }
 
-/// What is added and escaped.
+/// Flags of the file: added tokens, spaces, case.
 #[derive(Debug, Clone, Copy)]
 struct Flags {
     add_bos: bool,
@@ -160,7 +162,7 @@ impl Ggml {
         }
     }
 
-    /// What a token shows, as `llama_token_to_piece` gives it; nothing for ids without a token.
+    /// Decoded bytes of a token, as `llama_token_to_piece` gives them; empty for ids without a token.
     pub(crate) fn piece(&self, id: u32, with_special: bool) -> &[u8] {
         if !with_special && self.is_special(id) {
             return &[];

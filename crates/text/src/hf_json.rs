@@ -1,8 +1,11 @@
 //! Hugging Face's `tokenizer.json`, for byte-level BPE.
 //!
 //! Read: the vocabulary, the merges and the added tokens. Anything in the file that would change
-//! the result in a way not implemented here leaves the file to `hf_tokenizers`. The post-processor (which wraps
-//! text in special tokens) and the decoder (which follows from the model) are not used.
+//! the result in a way not implemented here leaves the file to `hf_tokenizers`. The post-processor
+//! (which wraps text in special tokens) and the decoder (which follows from the model) are not used.
+//!
+//! Own reader: OpenAI's multilingual files lack their first merge, which is repaired here; the
+//! vocabularies of whisper.cpp and CTranslate2 files share the encoder.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -72,7 +75,7 @@ impl Tokenizer {
     /// [`with_roles`](Self::with_roles).
     ///
     /// # Errors
-    /// If the JSON has another shape, asks for something not implemented (named in the error), or
+    /// If the JSON has another shape, needs something not implemented (named in the error), or
     /// its vocabulary and merges contradict each other.
     pub fn from_hf_json(json: &[u8]) -> Result<Self> {
         match read(json) {

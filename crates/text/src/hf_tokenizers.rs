@@ -13,7 +13,7 @@ use crate::byte_level::Added;
 use crate::byte_map::token_bytes;
 use crate::error::{Error, Result};
 
-/// How SentencePiece writes a space.
+/// SentencePiece's form of a space.
 const ESCAPED_SPACE: &str = "\u{2581}";
 
 /// A tokenizer that the `tokenizers` crate encodes with.
@@ -34,7 +34,7 @@ struct Decoding {
     decoder: Option<Value>,
 }
 
-/// How tokens are written in the file.
+/// Notation of tokens in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
     /// GPT-2's printable form of bytes.

@@ -1,16 +1,17 @@
 //! Tokenizers and chat templates: messages to text, text to token ids and back, for every model of
 //! the workspace.
 //!
-//! What it is: byte-level BPE over the vocabularies of speech models, the vocabularies of GGUF
-//! files as llama.cpp reads them, and a streaming detokenizer. What it is not: it reads no file
-//! itself (callers pass bytes or metadata), and it knows no model; speech models look their special
-//! tokens up by their text or add them with [`Tokenizer::with_special`].
+//! Here: byte-level BPE over the vocabularies of speech models, the vocabularies of GGUF files as
+//! llama.cpp reads them, any other `tokenizer.json` through the `tokenizers` crate, a streaming
+//! detokenizer, and Jinja chat templates. Not here: file access (callers pass bytes or metadata) and
+//! models; speech models look their special tokens up by text or add them with
+//! [`Tokenizer::with_special`].
 //!
 //! File map: `tokenizer` the public type; `detokenize` streaming; `byte_level` byte-level BPE with
 //! `vocab` ids and bytes, `bpe`, `pretokenize`, and its file formats `hf_json` and
 //! `vocabulary_list`; `hf_tokenizers` every other `tokenizer.json`, `no_tokenizers` in its place without the feature; `ggml` the vocabularies of GGUF
 //! files; `merge` the merge loop of both; `byte_map` GPT-2's printable form of bytes;
-//! `chat_template` messages to prompts.
+//! `chat_template` messages to prompts; `edit_distance` Levenshtein distances of token sequences.
 #![forbid(unsafe_code)]
 
 mod bpe;

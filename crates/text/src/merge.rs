@@ -1,8 +1,8 @@
 //! The merge loop of byte-pair encoding: symbols, ranked pairs, and no quadratic cost.
 //!
 //! A piece starts as its smallest symbols; the adjacent pair with the lowest rank is merged, the
-//! leftmost first among equals, until no pair has a rank. Pairs wait in a heap and symbols form a
-//! linked list, so a piece of n symbols costs O(n log n) however it merges.
+//! leftmost first among equals, until no pair has a rank. Candidate pairs are in a heap and symbols
+//! form a linked list, so a piece of n symbols costs O(n log n) however it merges.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,7 +33,7 @@ pub(crate) struct Merger {
 
 impl Merger {
     /// Merges a piece given as (id, length in bytes) of its smallest symbols. `ranked` gives the
-    /// rank of a pair of neighbours and the id of what they form.
+    /// rank of a pair of neighbours and the id of their merge.
     ///
     /// The symbols that remain, in order. A piece longer than `u32::MAX` bytes is cut there.
     pub(crate) fn merge(

@@ -8,8 +8,8 @@ use crate::hf_tokenizers::HfTokenizers;
 /// A tokenizer, whatever its vocabulary was read from.
 ///
 /// Two kinds of tokens: ordinary ones stand for text; *special* ones (`<|en|>`, `<|im_end|>`) have
-/// a text of their own and steer the model. Special tokens are only produced where the caller asks
-/// for them ([`encode_with_special`](Self::encode_with_special), `parse_special`) and only shown by
+/// a text of their own and steer the model. Special tokens are produced only on request
+/// ([`encode_with_special`](Self::encode_with_special), `parse_special`) and shown only by
 /// [`decode_with_special`](Self::decode_with_special). A file may also name added tokens that are
 /// not special: those are matched as a whole by every encoder and shown by every decoder.
 ///
@@ -51,7 +51,7 @@ impl From<HfTokenizers> for Tokenizer {
     fn from(hf: HfTokenizers) -> Self {
         let is_special = |id: &u32| hf.is_special(*id);
         let mut special = Special::by_text(|text| hf.token_id(text).filter(is_special));
-        // What is put before an empty text is BOS.
+        // The token before an empty text is BOS.
         special.bos = hf.tokenize("", true, true).first().copied().filter(is_special);
         Self { kind: Kind::Hf(Box::new(hf)), special }
     }
@@ -89,7 +89,7 @@ impl Tokenizer {
         self
     }
 
-    /// Names special tokens by id, beyond or instead of what the file says.
+    /// Names special tokens by id, in addition to those of the file or in their place.
     ///
     /// # Errors
     /// If a text is empty, an id was the only token of a byte, or the vocabulary is one that names
@@ -149,7 +149,7 @@ impl Tokenizer {
         bytes
     }
 
-    /// What a token adds to decoded text. Vocabularies that put a space before text lose it again
+    /// Bytes that a token adds to decoded text. Vocabularies that put a space before text lose it again
     /// from the first token, as in `llama_detokenize`.
     pub(crate) fn decoded_piece(&self, id: u32, is_first: bool, with_special: bool) -> &[u8] {
         let piece = self.token_piece(id, with_special);

@@ -1,4 +1,4 @@
-//! The built-in chat templates print what llama.cpp prints for their names.
+//! The built-in chat templates print the same as llama.cpp's of their names.
 //!
 //! The texts are made by `test-data/golden/chat-templates/make.py` with llama.cpp itself.
 

@@ -163,7 +163,7 @@ fn a_message_end_is_no_end_of_generation_where_there_are_channels() {
 #[test]
 fn scores_decide_merges() {
     let tokenizer = scored();
-    // "▁a" (-1) wins over "ab" (-2), which leads to "▁ab" all the same.
+    // "▁a" (-1) wins over "ab" (-2), and merges to "▁ab" all the same.
     assert_eq!(tokenizer.tokenize("ab", true, true), [1, 264]);
     assert_eq!(tokenizer.tokenize("bab", true, true), [1, 259, 261, 262]);
     assert_eq!(tokenizer.encode("日é"), [259, 265, 3 + 0xC3, 3 + 0xA9]);

@@ -35,7 +35,7 @@ fn golden() -> Golden {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The tokenizer of an installed model from one of its files and from what derives from it.
+/// The tokenizer of an installed model from each of its files.
 fn sources(model: &str, test: &str) -> Vec<(&'static str, Tokenizer)> {
     let folder = models_folder().join(model);
     let read = |name: &str| std::fs::read(folder.join(name));

@@ -64,7 +64,7 @@ fn merges_by_rank() {
     assert_eq!(tokenizer.encode("hello world"), [260, 262, 114, 108, 100]);
     assert_eq!(tokenizer.encode("hellhe"), [259, 257]);
     assert_eq!(tokenizer.encode("lll"), [258, 108]);
-    // A whole piece needs no merges; within a piece, no rule leads to the three bytes of 日.
+    // A whole piece needs no merges; within a piece, no rule forms the three bytes of 日.
     assert_eq!(tokenizer.encode("日"), [263]);
     assert_eq!(tokenizer.encode("日本"), [230, 151, 165, 230, 156, 172]);
     assert_eq!(tokenizer.encode(""), [] as [u32; 0]);
@@ -149,7 +149,7 @@ fn merges_follow_the_file_and_not_the_ids() {
     assert_eq!(from_hf(&hf_json(short)).unwrap().encode("hello"), [259, 111]);
 }
 
-/// The file lacks what the `tokenizers` crate requires of one, so it does not step in.
+/// The file lacks entries that the `tokenizers` crate requires, so there is no fallback.
 #[test]
 fn what_is_not_implemented_is_refused_by_name() {
     let cases = [
@@ -261,7 +261,7 @@ proptest! {
         let mut flipped = json.clone();
         let at = at.index(flipped.len());
         flipped[at] ^= 1 << bit;
-        // A flip may leave a valid file (another letter in a token); what loads must work.
+        // A flip may leave a valid file (another letter in a token), which must work.
         if let Ok(tokenizer) = Tokenizer::from_hf_json(&flipped) {
             prop_assert_eq!(tokenizer.decode(&tokenizer.encode("hello wo")), "hello wo");
         }

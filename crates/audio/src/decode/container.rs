@@ -21,7 +21,7 @@ use crate::Error;
 /// Packets in a row that may fail before the rest of the file is given up.
 const MAX_BAD_IN_A_ROW: u32 = 512;
 
-/// Which frames of the track are kept: those in `skip..skip + keep`.
+/// The frames of the track to keep: `skip..skip + keep`.
 struct Span {
     skip: u64,
     keep: u64,
@@ -82,12 +82,12 @@ pub(super) fn decode(
     let container = container.to_owned();
     sink.source.container.clone_from(&container);
     let mut run = Run { sink, edit, container, n_packets: 0, n_decoded: 0, reason: String::new() };
-    // A chained stream asks for new decoders at each link.
+    // Each link of a chained stream needs new decoders.
     while run.decode_tracks(reader.as_mut())? {}
     run.check()
 }
 
-/// Runs foreign code; its panic becomes an error. What it was working on is not used again.
+/// Runs foreign code; its panic becomes an error. The caller drops the data that it worked on.
 fn contain<T>(container: &str, work: impl FnOnce() -> T) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -115,7 +115,7 @@ fn container_name(head: &[u8]) -> Option<&'static str> {
     known.into_iter().find(is_at).map(|(_, _, name)| name)
 }
 
-/// What the probe's failure means to the user.
+/// The error of a failed probe: a damaged header, or no audio at all.
 fn probe_error(error: &MediaError, head: &[u8]) -> Error {
     match container_name(head) {
         Some(name) => Error::Malformed {

@@ -1,4 +1,4 @@
-//! Opus packets to 48 kHz frames, set up from the `OpusHead` that every container carries.
+//! Opus packets to 48 kHz frames, set up from the `OpusHead` of every container.
 
 use opus_decoder::OpusMultistreamDecoder;
 

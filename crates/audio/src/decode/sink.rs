@@ -7,13 +7,13 @@ use crate::{Error, Resampler, SAMPLE_RATE};
 const MAX_HOURS: u32 = 24;
 const MAX_SAMPLES: usize = MAX_HOURS as usize * 3600 * SAMPLE_RATE as usize;
 
-/// What a file of `bytes` bytes may unpack to, in seconds. The densest honest files are digital
-/// silence in FLAC (about 0.04 s a byte at 8 kHz) and in Opus (0.03 s).
+/// Limit of the decoded length of a file of `bytes` bytes, in seconds. The densest honest files are
+/// digital silence in FLAC (about 0.04 s a byte at 8 kHz) and in Opus (0.03 s).
 pub(super) fn max_seconds(bytes: u64) -> u64 {
     60 + bytes / 20
 }
 
-/// One signal on its way to 16 kHz.
+/// One output channel: its resampler and its samples at 16 kHz.
 #[derive(Default)]
 struct Lane {
     samples: Vec<f32>,
@@ -21,7 +21,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// Starts a new resampler; `n_before` samples come before what is pushed from now on.
+    /// Starts a new resampler; pads the samples with zeros to `n_before`.
     fn restart(&mut self, rate: u32, n_before: usize) -> Result<(), Error> {
         let next = Resampler::new(rate)?;
         if let Some(done) = self.resampler.replace(next) {
@@ -40,7 +40,7 @@ pub(super) struct Sink<'a> {
     file_bytes: u64,
     channels: Channels,
     lanes: Vec<Lane>,
-    /// What one lane gets of a block of frames.
+    /// The samples of a block of frames for one lane.
     block: Vec<f32>,
     rate: u32,
     next_report_s: f64,
@@ -153,7 +153,7 @@ impl<'a> Sink<'a> {
         on_progress(Progress { decoded_s, total_s });
     }
 
-    /// What was collected: one signal unless each channel was asked for.
+    /// The collected audio: one result, or one per channel with [`Channels::Each`].
     pub(super) fn finish(mut self) -> Vec<Audio> {
         if self.lanes.is_empty() {
             self.lanes.push(Lane::default());

@@ -1,11 +1,11 @@
-//! What the first bytes say: which reader to use, or why there is none.
+//! Detection by the first bytes: the reader to use, or the reason for a refusal.
 
 use std::io::{Read, Seek};
 
 use super::rewind;
 use crate::Error;
 
-/// What is looked at.
+/// Bytes that detection looks at.
 pub(super) const HEAD_BYTES: u64 = 512;
 
 /// The first bytes of `source`, which is left at its start.
@@ -29,7 +29,7 @@ pub(super) fn is_mp4(head: &[u8]) -> bool {
 }
 
 /// Errors for inputs that no reader should be tried on.
-pub(super) fn refuse_what_is_no_audio(head: &[u8]) -> Result<(), Error> {
+pub(super) fn refuse_non_audio(head: &[u8]) -> Result<(), Error> {
     let got = if head.is_empty() {
         "an empty file".to_owned()
     } else if head.starts_with(&[0x30, 0x26, 0xB2, 0x75, 0x8E, 0x66, 0xCF, 0x11]) {
@@ -86,13 +86,13 @@ mod tests {
 
     #[test]
     fn refusals_name_what_was_found() {
-        let message = |head: &[u8]| refuse_what_is_no_audio(head).unwrap_err().to_string();
+        let message = |head: &[u8]| refuse_non_audio(head).unwrap_err().to_string();
         assert!(message(b"").ends_with("got an empty file"));
         assert!(message("žluťoučký kůň\n".as_bytes()).ends_with("got text"));
         assert!(message(&[0x30, 0x26, 0xB2, 0x75, 0x8E, 0x66, 0xCF, 0x11]).contains("WMA"));
         assert!(message(&[0; 100]).ends_with("got zeros"));
         assert!(message(&[0xFF, 0xFB, 0x90]).ends_with("got 3 bytes"));
-        assert!(refuse_what_is_no_audio(b"RIFF\x24\0\0\0WAVEfmt ").is_ok());
+        assert!(refuse_non_audio(b"RIFF\x24\0\0\0WAVEfmt ").is_ok());
         assert_eq!(describe(b"GGUF\x03\0\0\0"), "a GGUF model");
     }
 }

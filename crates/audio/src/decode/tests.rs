@@ -7,8 +7,8 @@ const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/audio");
 /// A fixture of `formats/` beside the WAV that it was made from.
 struct Format {
     name: &'static str,
-    /// Signal-to-noise ratio against the WAV in dB, under what was measured by 10 % at most
-    /// (16-bit samples: 76.5 dB).
+    /// Lower bound of the signal-to-noise ratio against the WAV in dB, at most 10 % below the
+    /// measured one (16-bit samples: 76.5 dB).
     least_db: f64,
     /// Encoder delay that the file does not state, in samples at 16 kHz.
     lead: usize,
@@ -19,8 +19,8 @@ const fn format(name: &'static str, least_db: f64, lead: usize, n_samples: usize
     Format { name, least_db, lead, n_samples }
 }
 
-/// What ffmpeg gives, but for three ends: it decodes the padding after an MP4 track (47 104 and
-/// 46 440 samples for the `.m4a` and the `.mp4`) and drops it after an MKV one (46 218 for the
+/// The lengths are ffmpeg's, but for three ends: it decodes the padding after an MP4 track (47 104
+/// and 46 440 samples for the `.m4a` and the `.mp4`) and drops it after an MKV one (46 218 for the
 /// `.webm`, 47 323 for the MP3 in MKV).
 const FORMATS: [Format; 15] = [
     format("fox.flac", 110.0, 0, 46_218),
@@ -122,7 +122,7 @@ fn a_decoder_that_panics_is_an_error() {
     assert!(message.starts_with("mkv file: ") && !message.contains('\n'), "{message}");
 }
 
-/// Passes on `head` and then zeros without an end, counting what was taken.
+/// A reader of `head` and then endless zeros, which counts the bytes read.
 struct Endless<'a> {
     head: &'a [u8],
     n_read: u64,
@@ -192,7 +192,7 @@ fn small_files_do_not_unpack_to_hours() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// Ends in `Ok` or `Err` (the harness catches panics), within what such a file may hold.
+    /// Ends in `Ok` or `Err` (the harness catches panics), within the limit of such a file.
     #[test]
     fn damaged_files_never_panic(
         file in 0..FORMATS.len(),
@@ -217,17 +217,19 @@ proptest! {
 
 /// A 16-bit WAV file at 16 kHz of these frames.
 fn wav(n_channels: u16, frames: &[i16]) -> Vec<u8> {
-    let data_bytes = 2 * frames.len() as u32;
-    let frame_bytes = 2 * n_channels;
-    let mut bytes = [b"RIFF", &(36 + data_bytes).to_le_bytes()[..], b"WAVEfmt "].concat();
-    bytes.extend(16u32.to_le_bytes());
-    bytes.extend([1, n_channels].into_iter().flat_map(u16::to_le_bytes));
-    bytes.extend([16_000, 16_000 * u32::from(frame_bytes)].into_iter().flat_map(u32::to_le_bytes));
-    bytes.extend([frame_bytes, 16].into_iter().flat_map(u16::to_le_bytes));
-    bytes.extend(b"data");
-    bytes.extend(data_bytes.to_le_bytes());
-    bytes.extend(frames.iter().flat_map(|sample| sample.to_le_bytes()));
-    bytes
+    let spec = hound::WavSpec {
+        channels: n_channels,
+        sample_rate: 16_000,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut bytes = Cursor::new(Vec::new());
+    let mut writer = hound::WavWriter::new(&mut bytes, spec).unwrap();
+    for &sample in frames {
+        writer.write_sample(sample).unwrap();
+    }
+    writer.finalize().unwrap();
+    bytes.into_inner()
 }
 
 #[test]

@@ -1,10 +1,15 @@
-//! WAV: a chunk walker of our own, for the files that strict readers refuse.
+//! WAV: the header by `hound`, and by a tolerant reader where `hound` refuses it.
 //!
-//! It takes chunks in any order, a missing or unneeded pad byte after an odd chunk, sizes of
-//! 0 or 0xFFFFFFFF as streaming writers leave them, RF64, and data that is cut short (what is there
-//! is decoded). Compressed WAV files (ADPCM and the like) are left to the general reader.
+//! Own reader: `hound` and symphonia refuse files that other programs play. It takes chunks in any
+//! order, a missing or unneeded pad byte after an odd chunk, sizes of 0 or 0xFFFFFFFF as streaming
+//! writers leave them, RF64, f64, A-law and µ-law. Data that is cut short is decoded up to its end.
+//! Compressed WAV files (ADPCM and the like) are left to the general reader.
+//!
+//! Samples are converted here for both, in blocks: `hound` makes a call for each sample.
 
-use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
+
+use hound::SampleFormat;
 
 use super::sink::Sink;
 use crate::Error;
@@ -13,7 +18,7 @@ const MAX_CHUNKS: usize = 4096;
 const UNKNOWN_SIZE: u32 = u32::MAX;
 const BLOCK_FRAMES: usize = 8192;
 
-/// How a sample is stored, little-endian.
+/// Sample formats, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encoding {
     U8,
@@ -59,7 +64,7 @@ struct Format {
     sample_rate: u32,
 }
 
-/// Where the samples are and what they are.
+/// Format and byte range of the samples.
 #[derive(Debug)]
 pub(super) struct Layout {
     format: Format,
@@ -76,8 +81,43 @@ fn read_error(source: std::io::Error) -> Error {
     Error::Read { source }
 }
 
+/// The layout of the file that begins with `head`; `None` if its encoding is one for the general reader.
+pub(super) fn read_layout<S: Read + Seek>(
+    source: &mut S,
+    head: &[u8],
+) -> Result<Option<Layout>, Error> {
+    match strict_layout(head) {
+        Some(layout) => Ok(Some(layout)),
+        None => tolerant_layout(source),
+    }
+}
+
+/// The layout by `hound`, if the header ends within `head`, the samples fill their containers, and
+/// the size of the data is stated.
+fn strict_layout(head: &[u8]) -> Option<Layout> {
+    let reader = hound::WavReader::new(Cursor::new(head)).ok()?;
+    let (spec, n_samples) = (reader.spec(), reader.len());
+    let encoding = match (spec.sample_format, spec.bits_per_sample) {
+        (SampleFormat::Int, 8) => Encoding::U8,
+        (SampleFormat::Int, 16) => Encoding::S16,
+        (SampleFormat::Int, 24) => Encoding::S24,
+        (SampleFormat::Int, 32) => Encoding::S32,
+        (SampleFormat::Float, 32) => Encoding::F32,
+        _ => return None,
+    };
+    let data_start = reader.into_inner().position();
+    let data_bytes = u32_at(head, (data_start as usize).checked_sub(4)?);
+    let filled = u64::from(n_samples) * encoding.bytes() as u64 == u64::from(data_bytes);
+    let format = Format { encoding, n_channels: spec.channels, sample_rate: spec.sample_rate };
+    (filled && data_bytes > 0 && data_bytes != UNKNOWN_SIZE).then(|| Layout {
+        format,
+        data_start,
+        data_bytes: Some(data_bytes.into()),
+    })
+}
+
 /// Walks the chunks; `None` if the encoding is one for the general reader.
-pub(super) fn read_layout<S: Read + Seek>(source: &mut S) -> Result<Option<Layout>, Error> {
+fn tolerant_layout<S: Read + Seek>(source: &mut S) -> Result<Option<Layout>, Error> {
     let mut source = BufReader::new(source);
     let mut riff = [0u8; 12];
     source.read_exact(&mut riff).map_err(read_error)?;

@@ -1,4 +1,4 @@
-//! Where speech begins and ends in sound that comes piece by piece.
+//! Start and end of speech in a stream.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::ranges::samples;
 use super::{STEP, VadOptions};
 use crate::Error;
 
-/// A turn between speech and silence; positions count the samples of the stream.
+/// Start or end of a speech segment; positions count the samples of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Speech begins here.
@@ -18,19 +18,19 @@ pub enum Turn {
     End(u64),
 }
 
-/// Tells speech from silence while a stream goes on, by the thresholds and the shortest silence of
-/// [`VadOptions`]. Its other options, padding among them, are up to the caller.
+/// Streaming voice activity detection by the thresholds and the minimum silence of [`VadOptions`].
+/// Its other options, padding among them, are up to the caller.
 pub struct SpeechGate {
     network: Network,
     stream: Stream,
     threshold: f32,
     lower_threshold: f32,
     min_silence: u64,
-    /// Where the next step begins.
+    /// Start of the next step.
     at: u64,
     is_speech: bool,
-    /// Where the silence began that follows speech.
-    quiet: Option<u64>,
+    /// Start of the silence after the current speech.
+    silence_start: Option<u64>,
 }
 
 impl fmt::Debug for SpeechGate {
@@ -38,7 +38,7 @@ impl fmt::Debug for SpeechGate {
         f.debug_struct("SpeechGate")
             .field("at", &self.at)
             .field("is_speech", &self.is_speech)
-            .field("quiet", &self.quiet)
+            .field("silence_start", &self.silence_start)
             .finish_non_exhaustive()
     }
 }
@@ -59,33 +59,33 @@ impl SpeechGate {
             min_silence: samples(options.min_silence_ms) as u64,
             at: 0,
             is_speech: false,
-            quiet: None,
+            silence_start: None,
         })
     }
 
-    /// Whether somebody speaks, or did and was not silent for long enough.
+    /// Whether a speech segment has started and not ended.
     #[must_use]
     pub fn is_speech(&self) -> bool {
         self.is_speech
     }
 
-    /// Takes samples and gives the turns that show in them.
+    /// Appends samples to the stream; the starts and ends that they complete.
     pub fn push(&mut self, samples: &[f32]) -> Vec<Turn> {
         let mut turns = Vec::new();
         for &probability in self.network.push(&mut self.stream, samples) {
             let at = self.at;
             self.at += STEP as u64;
             if probability >= self.threshold {
-                self.quiet = None;
+                self.silence_start = None;
                 if !self.is_speech {
                     self.is_speech = true;
                     turns.push(Turn::Start(at));
                 }
             } else if self.is_speech && probability < self.lower_threshold {
-                let quiet = *self.quiet.get_or_insert(at);
-                if at - quiet >= self.min_silence {
-                    (self.is_speech, self.quiet) = (false, None);
-                    turns.push(Turn::End(quiet));
+                let start = *self.silence_start.get_or_insert(at);
+                if at - start >= self.min_silence {
+                    (self.is_speech, self.silence_start) = (false, None);
+                    turns.push(Turn::End(start));
                 }
             }
         }

@@ -1,28 +1,28 @@
-//! Positions in a recording and in what is kept of it.
+//! Positions in a recording and in its concatenated speech segments.
 
 use std::ops::Range;
 
-/// The kept stretches of a recording, one after the other, and where each comes from.
+/// Maps positions between a recording and its concatenated speech segments.
 ///
 /// ```
 /// use stonechat_audio::vad::SpeechMap;
 ///
 /// let map = SpeechMap::new(vec![100..200, 500..800], 1000);
 /// assert_eq!(map.n_kept(), 400);
-/// // What ends where a stretch ends, ends there; what begins there, begins with the next.
+/// // An end at a seam belongs to the segment before it, a start to the one after.
 /// assert_eq!((map.original_end(100), map.original_start(100)), (200, 500));
 /// assert_eq!(map.kept(501), 101);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpeechMap {
     ranges: Vec<Range<usize>>,
-    /// Where each range ends among what is kept.
+    /// End of each segment in the concatenation.
     ends: Vec<usize>,
     n_samples: usize,
 }
 
 impl SpeechMap {
-    /// A map of these stretches of a recording of `n_samples`.
+    /// Map of the speech segments `ranges` of a recording of `n_samples`.
     ///
     /// # Panics
     /// If the ranges are not ascending, disjoint, non-empty and inside the recording.
@@ -42,7 +42,7 @@ impl SpeechMap {
         Self { ranges, ends, n_samples }
     }
 
-    /// The kept stretches.
+    /// The speech segments.
     #[must_use]
     pub fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
@@ -54,13 +54,13 @@ impl SpeechMap {
         self.n_samples
     }
 
-    /// Samples that are kept.
+    /// Samples of all segments.
     #[must_use]
     pub fn n_kept(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The kept stretches of `samples`, one after the other.
+    /// Concatenates the speech segments of `samples`.
     ///
     /// # Panics
     /// If `samples` is another recording, of another length.
@@ -74,20 +74,19 @@ impl SpeechMap {
         kept
     }
 
-    /// Where something comes from that begins at `kept`; past the end, the end of the last stretch.
+    /// Position in the recording of a start at `kept`; past the end, the end of the last segment.
     #[must_use]
     pub fn original_start(&self, kept: usize) -> usize {
         self.place(self.ends.partition_point(|&end| end <= kept), kept)
     }
 
-    /// Where something comes from that ends at `kept`.
+    /// Position in the recording of an end at `kept`.
     #[must_use]
     pub fn original_end(&self, kept: usize) -> usize {
         self.place(self.ends.partition_point(|&end| end < kept), kept)
     }
 
-    /// Where something comes from that begins and ends at `kept`: in one stretch, that of its
-    /// middle. What reaches into another is cut.
+    /// Range in the recording of the range `kept`, cut to the segment of its middle.
     #[must_use]
     pub fn original(&self, kept: Range<usize>) -> Range<usize> {
         let middle = kept.start.midpoint(kept.end);
@@ -95,7 +94,8 @@ impl SpeechMap {
         self.place(index, kept.start)..self.place(index, kept.end)
     }
 
-    /// Where the sample `original` is kept; for what is not kept, where the next stretch begins.
+    /// Position in the concatenation of the sample `original`; outside of every segment, the start of
+    /// the next one.
     #[must_use]
     pub fn kept(&self, original: usize) -> usize {
         let index = self.ranges.partition_point(|range| range.end <= original);
@@ -104,7 +104,7 @@ impl SpeechMap {
         before + inside
     }
 
-    /// The position `kept` as stretch `index` has it, cut to that stretch.
+    /// Position in the recording of `kept` within segment `index`, cut to that segment.
     fn place(&self, index: usize, kept: usize) -> usize {
         let index = index.min(self.ranges.len().saturating_sub(1));
         let Some(range) = self.ranges.get(index) else { return 0 };

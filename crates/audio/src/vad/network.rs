@@ -5,6 +5,7 @@
 //! carries it from step to step, and a sigmoid of its state is the probability. Everything but the
 //! LSTM's recurrence is computed for many steps at once.
 //!
+//! Own inference: ONNX Runtime, which the reference uses, is C++.
 //! Source: the graph `silero_vad_v6.onnx` of faster-whisper 1.2.1; `test-data/golden/vad.py` makes
 //! `silero_vad_v6.bin` of it and documents its layout.
 
@@ -21,7 +22,7 @@ use super::STEP;
 
 static WEIGHTS: &[u8] = include_bytes!("silero_vad_v6.bin");
 
-/// Samples before a step that it sees again.
+/// Samples of the previous step at the start of each step's input.
 const CONTEXT: usize = 64;
 /// Samples reflected at the end of a step.
 const REFLECTED: usize = 64;
@@ -38,8 +39,8 @@ const GATES: usize = 4 * HIDDEN;
 /// Steps computed together.
 const BATCH: usize = 256;
 
-// Frames of a step with the zeros around them that the convolutions see. The second and third move
-// by two frames; the fourth sees one.
+// Frames of a step with the zero padding of each convolution. The second and third have stride 2;
+// the fourth has kernel size 1.
 const ROWS_IN: usize = FRAMES + 2;
 const ROWS_1: usize = FRAMES + 1;
 const ROWS_2: usize = FRAMES / 2 + 1;
@@ -70,19 +71,19 @@ pub(super) struct Network {
     fft: Arc<dyn RealToComplex<f32>>,
 }
 
-/// What the LSTM carries from step to step.
+/// State of the LSTM between steps.
 #[derive(Debug, Clone)]
-pub(super) struct Memory {
+pub(super) struct LstmState {
     hidden: [f32; HIDDEN],
     cell: [f32; HIDDEN],
 }
 
-impl Memory {
-    /// That of the first step.
-    pub(super) const EMPTY: Self = Self { hidden: [0.0; HIDDEN], cell: [0.0; HIDDEN] };
+impl LstmState {
+    /// The state before the first step.
+    pub(super) const ZERO: Self = Self { hidden: [0.0; HIDDEN], cell: [0.0; HIDDEN] };
 }
 
-/// Values of some steps on their way through the network; padding stays zero.
+/// Activations of a batch of steps; padding stays zero.
 pub(super) struct Buffers {
     /// Steps that fit.
     batch: usize,
@@ -154,9 +155,9 @@ impl Network {
     /// The probability of each step of `samples`, the last of which reaches past the end.
     pub(super) fn run(&self, samples: &[f32]) -> Vec<f32> {
         let n_steps = samples.len() / STEP + 1;
-        let (mut memory, mut buffers) = (Memory::EMPTY, self.buffers(BATCH));
+        let (mut state, mut buffers) = (LstmState::ZERO, self.buffers(BATCH));
         let mut probabilities = Vec::with_capacity(n_steps);
-        self.steps((samples, 0), n_steps, (&mut memory, &mut buffers), &mut probabilities);
+        self.steps((samples, 0), n_steps, (&mut state, &mut buffers), &mut probabilities);
         probabilities
     }
 
@@ -165,7 +166,7 @@ impl Network {
         &self,
         (samples, first): (&[f32], usize),
         n_steps: usize,
-        (memory, buffers): (&mut Memory, &mut Buffers),
+        (state, buffers): (&mut LstmState, &mut Buffers),
         probabilities: &mut Vec<f32>,
     ) {
         for done in (0..n_steps).step_by(buffers.batch) {
@@ -173,10 +174,10 @@ impl Network {
             self.transform(samples, first + done * STEP, n, buffers);
             self.encode(n, buffers);
             for gates in buffers.gates[..n * GATES].chunks_exact_mut(GATES) {
-                let Memory { hidden, cell } = memory;
+                let LstmState { hidden, cell } = state;
                 self.lstm_hidden.step(self.cpu.isa, gates, hidden, cell);
-                let state = memory.hidden.iter().zip(&self.output.weight);
-                let sum: f32 = state.map(|(h, w)| h.max(0.0) * w).sum();
+                let weighted = hidden.iter().zip(&self.output.weight);
+                let sum: f32 = weighted.map(|(h, w)| h.max(0.0) * w).sum();
                 probabilities.push(sigmoid(sum + self.output.bias[0]));
             }
         }
@@ -237,34 +238,33 @@ impl Network {
     }
 }
 
-/// Sound that comes piece by piece.
+/// State of a stream of samples.
 pub(super) struct Stream {
-    memory: Memory,
+    lstm: LstmState,
     buffers: Buffers,
-    /// Samples before the next step that it sees again, then those of it that are there.
+    /// Context of the next step, `CONTEXT` samples, then its own samples so far.
     pending: Vec<f32>,
     probabilities: Vec<f32>,
 }
 
 impl Network {
-    /// A stream of sound that begins.
+    /// A stream before its first sample.
     pub(super) fn stream(&self) -> Stream {
         Stream {
-            memory: Memory::EMPTY,
+            lstm: LstmState::ZERO,
             buffers: self.buffers(1),
             pending: vec![0.0; CONTEXT],
             probabilities: Vec::new(),
         }
     }
 
-    /// The probabilities of the steps of `stream` that end within `samples`, which follow what it was
-    /// given before.
+    /// Appends `samples` to `stream`; the probabilities of the steps that they complete.
     pub(super) fn push<'a>(&self, stream: &'a mut Stream, samples: &[f32]) -> &'a [f32] {
-        let Stream { memory, buffers, pending, probabilities } = stream;
+        let Stream { lstm, buffers, pending, probabilities } = stream;
         pending.extend_from_slice(samples);
         let n_steps = (pending.len() - CONTEXT) / STEP;
         probabilities.clear();
-        self.steps((pending, CONTEXT), n_steps, (memory, buffers), probabilities);
+        self.steps((pending, CONTEXT), n_steps, (lstm, buffers), probabilities);
         pending.drain(..n_steps * STEP);
         probabilities
     }

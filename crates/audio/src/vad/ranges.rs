@@ -1,24 +1,24 @@
-//! Probabilities to stretches of speech (faster-whisper 1.2.1 `vad.py`, `get_speech_timestamps`).
+//! Probabilities to speech segments (faster-whisper 1.2.1 `vad.py`, `get_speech_timestamps`).
 
 use std::ops::Range;
 
 use super::STEP;
 use crate::{Error, SAMPLE_RATE};
 
-/// How probabilities become stretches; the defaults are faster-whisper's.
+/// Options of voice activity detection; the defaults are faster-whisper's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VadOptions {
     /// Speech begins at this probability.
     pub threshold: f32,
     /// Speech may end below this one; by default 0.15 below `threshold`, at least 0.01.
     pub neg_threshold: Option<f32>,
-    /// Stretches must be longer than this to be kept.
+    /// Speech segments of this length or less are dropped.
     pub min_speech_ms: u32,
-    /// Longer stretches are split, if possible at a silence of 98 ms or more.
+    /// Maximum length of a speech segment; longer ones are split, if possible at a silence of over 98 ms.
     pub max_speech_s: Option<f32>,
-    /// Silence that ends a stretch.
+    /// Silence that ends a speech segment.
     pub min_silence_ms: u32,
-    /// What is kept before and after a stretch; neighbours share a shorter gap.
+    /// Padding before and after a speech segment; neighbours share a shorter gap.
     pub speech_pad_ms: u32,
 }
 
@@ -61,7 +61,7 @@ impl VadOptions {
                 return wrong(option, "0 to 3600000", ms.to_string());
             }
         }
-        // Below this, nothing is left of a stretch but its padding.
+        // Below this, a segment is nothing but its padding.
         let least =
             2.0 * self.speech_pad_ms as f32 / 1000.0 + 2.0 * STEP as f32 / SAMPLE_RATE as f32;
         if let Some(s) = self.max_speech_s.filter(|s| s.is_nan() || *s < least) {
@@ -75,7 +75,7 @@ impl VadOptions {
         self.neg_threshold.unwrap_or((self.threshold - 0.15).max(0.01))
     }
 
-    /// The stretches of a recording of `n_samples` whose steps have these `probabilities`,
+    /// The speech segments of a recording of `n_samples` whose steps have these `probabilities`,
     /// ascending and disjoint.
     #[must_use]
     pub fn ranges(&self, probabilities: &[f32], n_samples: usize) -> Vec<Range<usize>> {
@@ -94,8 +94,8 @@ impl VadOptions {
         let min_silence_of_split = samples(98);
 
         let mut ranges = Vec::new();
-        // Where the current stretch began, where silence in it began, the last silence that it may
-        // be split at, and where speech went on after that.
+        // Start of the current segment, start of a silence in it, the last silence that it may be
+        // split at, and the start of speech after that.
         let mut start = None;
         let mut silence = None;
         let mut split: Option<usize> = None;

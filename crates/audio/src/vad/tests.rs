@@ -94,7 +94,7 @@ fn long_recordings_are_the_same_as_short_ones() {
     }
 }
 
-/// Where a stream is cut must not show either, and its turns are the stretches of the whole.
+/// Streaming gives the segments of the whole, however the stream is cut.
 #[test]
 fn turns_are_the_ends_of_stretches() {
     for (case, samples) in cases() {
@@ -150,7 +150,7 @@ fn any_options() -> impl Strategy<Value = VadOptions> {
     )
 }
 
-/// Gaps and lengths of kept stretches, and samples after the last.
+/// Gaps and lengths of segments, and samples after the last.
 fn any_map() -> impl Strategy<Value = SpeechMap> {
     (prop::collection::vec((0..50usize, 1..60usize), 0..8), 0..50usize).prop_map(|(parts, rest)| {
         let mut end = 0;

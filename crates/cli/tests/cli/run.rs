@@ -1,7 +1,7 @@
 //! Running the binary in a folder of its own.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -128,23 +128,19 @@ pub(crate) fn tone(n_samples: u32) -> Vec<u8> {
 
 /// A WAV file: 16 kHz, 16-bit, of these interleaved samples.
 pub(crate) fn wav(n_channels: u16, samples: &[i16]) -> Vec<u8> {
-    let data_bytes = 2 * samples.len() as u32;
-    let frame_bytes = 2 * n_channels;
-    let mut wav = Vec::new();
-    wav.extend(b"RIFF");
-    wav.extend((36 + data_bytes).to_le_bytes());
-    wav.extend(b"WAVEfmt ");
-    wav.extend(16u32.to_le_bytes());
-    wav.extend(1u16.to_le_bytes());
-    wav.extend(n_channels.to_le_bytes());
-    wav.extend(16_000u32.to_le_bytes());
-    wav.extend((16_000 * u32::from(frame_bytes)).to_le_bytes());
-    wav.extend(frame_bytes.to_le_bytes());
-    wav.extend(16u16.to_le_bytes());
-    wav.extend(b"data");
-    wav.extend(data_bytes.to_le_bytes());
-    wav.extend(samples.iter().flat_map(|sample| sample.to_le_bytes()));
-    wav
+    let spec = hound::WavSpec {
+        channels: n_channels,
+        sample_rate: 16_000,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut wav = Cursor::new(Vec::new());
+    let mut writer = hound::WavWriter::new(&mut wav, spec).unwrap();
+    for &sample in samples {
+        writer.write_sample(sample).unwrap();
+    }
+    writer.finalize().unwrap();
+    wav.into_inner()
 }
 
 /// The root of the workspace.

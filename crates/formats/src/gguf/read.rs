@@ -81,7 +81,7 @@ fn name<'a>(r: &mut Reader<'a>, what: &'static str) -> Result<&'a str> {
 }
 
 /// A string value. Files with a stray byte in a licence or a token exist and load elsewhere, so
-/// what is no UTF-8 becomes U+FFFD here.
+/// invalid UTF-8 becomes U+FFFD here.
 fn string(r: &mut Reader<'_>) -> Result<String> {
     let len = r.u64("string length")?;
     Ok(String::from_utf8_lossy(r.take_u64(len, "string")?).into_owned())
@@ -135,7 +135,7 @@ fn array(r: &mut Reader<'_>, depth: usize) -> Result<Array> {
     }
     let kind = r.u32("array kind")?;
     let len = r.u64("array length")?;
-    // Each arm names the fewest bytes of its element, which bounds what is allocated for `len`.
+    // Each arm names the fewest bytes of its element, which bounds the allocation for `len`.
     Ok(match kind {
         0 => Array::U8(elements(r, len, 1, |r| r.u8(WHAT))?),
         1 => Array::I8(elements(r, len, 1, |r| r.i8(WHAT))?),

@@ -15,7 +15,7 @@ const NO: &str = "split.no";
 const COUNT: &str = "split.count";
 const N_TENSORS: &str = "split.tensors.count";
 
-/// What the metadata of a part says.
+/// The split entries of a part's metadata.
 #[derive(Clone, Copy, PartialEq)]
 struct Part {
     no: usize,
@@ -23,7 +23,7 @@ struct Part {
     n_tensors: usize,
 }
 
-/// What the metadata of `file` says, `None` for a whole model.
+/// The split entries of `file`, `None` for a whole model.
 fn part(file: &ModelFile) -> Result<Option<Part>> {
     let metadata = file.metadata();
     if file.format() != Format::Gguf || metadata.get(COUNT).is_none() {
@@ -99,7 +99,7 @@ fn join(parts: impl Iterator<Item = Result<(ModelFile, PathBuf)>>) -> Result<Mod
     Ok(model)
 }
 
-/// That `file` is part `no` of the model whose first part says `first`.
+/// Checks that `file` is part `no` of the model whose first part has the entries `first`.
 fn check_part(file: &ModelFile, no: usize, first: Option<Part>) -> Result<Part> {
     if file.format() != Format::Gguf {
         return Err(Error::NotAModel { found: format!("{} beside GGUF parts", file.format()) });

@@ -1,9 +1,8 @@
 //! Templates for models that come without one, by llama.cpp's names.
 //!
-//! They print what llama.cpp's `llama_chat_apply_template` prints for the name (`src/llama-chat.cpp`):
-//! no token for the beginning of the text, which the tokenizer adds, and no tools. Contents must be
-//! strings. `plain` is not llama.cpp's: questions and answers as text has them, which is what a
-//! model that was never trained to chat goes on with.
+//! They print the same as llama.cpp's `llama_chat_apply_template` (`src/llama-chat.cpp`): no BOS,
+//! which the tokenizer adds, and no tools. Contents must be strings. `plain` is not llama.cpp's: plain
+//! questions and answers, for base models without chat training.
 
 macro_rules! sources {
     ($($name:literal)*) => {

@@ -1,14 +1,14 @@
-//! What a template can take, found by rendering small conversations, and fitting messages to it.
+//! Capabilities of a template, found by rendering small conversations, and fitting messages to them.
 //!
-//! The adaptations are those that llama.cpp makes before it renders (`common/chat.cpp`,
-//! `workaround`, and `common/jinja/caps.cpp`); where llama.cpp watches which values a template
-//! reads, this looks for words of the probe in the output.
+//! The adaptations are llama.cpp's (`common/chat.cpp`, `workaround`, and `common/jinja/caps.cpp`).
+//! llama.cpp watches which values a template reads; here, words of the probe are looked for in the
+//! output.
 
 use serde_json::{Value, json};
 
 use super::{ChatTemplate, Conversation};
 
-/// What a template can take.
+/// Message forms that a template supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChatTemplateCapabilities {
@@ -176,7 +176,7 @@ fn fit_tool_calls(message: &mut Value, object_arguments: bool) {
     if object_arguments {
         for call in calls.as_array_mut().into_iter().flatten() {
             let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
-            // What is no JSON stays a string: the template may still print it.
+            // Invalid JSON stays a string: the template may still print it.
             let parsed = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
             if let Some(object @ Value::Object(_)) = parsed {
                 *arguments = object;

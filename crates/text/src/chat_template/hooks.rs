@@ -128,7 +128,7 @@ fn macro_node<'a>(s: &Spanned<Macro<'a>>) -> Result<Spanned<Macro<'a>>> {
     Ok(Spanned::new(node, s.span()))
 }
 
-/// What is assigned to: a copy without filters.
+/// Target of an assignment: a copy without filters.
 fn target<'a>(expression: &Expr<'a>) -> Expr<'a> {
     match expression {
         Expr::List(e) => {
@@ -142,7 +142,7 @@ fn target<'a>(expression: &Expr<'a>) -> Expr<'a> {
     }
 }
 
-/// A value that is kept: its size and nesting are checked.
+/// A stored value, whose size and nesting are checked.
 fn bounded<'a>(expression: &Expr<'a>) -> Expr<'a> {
     match expression {
         // Literals of collections are checked themselves.

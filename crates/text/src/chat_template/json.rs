@@ -1,4 +1,6 @@
-//! The `tojson` filter: what Python's `json.dumps` prints for a value of a template.
+//! The `tojson` filter: values of a template as Python's `json.dumps` prints them.
+//!
+//! Own writer: with any formatter, `serde_json` refuses `None` as a key and prints NaN as null.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};

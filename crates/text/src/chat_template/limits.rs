@@ -1,4 +1,4 @@
-//! What a template may use, so that one from a stranger's file cannot take the machine.
+//! Resource limits of a template, which may come from an untrusted file.
 
 use minijinja::value::Value;
 use minijinja::{Error, ErrorKind, Output, State};
@@ -31,7 +31,7 @@ pub(super) const MAX_VALUE_BYTES: usize = 1 << 24;
 /// Items of a list that an operator makes.
 pub(super) const MAX_ITEMS: usize = 1 << 18;
 
-/// What one item of a list or mapping counts for, in bytes: going through it takes about as long.
+/// Work of one item of a list or mapping in bytes: going through it takes about as long.
 pub(super) const ITEM_BYTES: usize = 32;
 
 /// Bytes that the operators of one rendering may go through.
@@ -40,7 +40,7 @@ const MAX_WORK: usize = 1 << 28;
 /// Bytes of the rendered prompt, and of everything that expressions printed on the way to it.
 pub(super) const MAX_OUTPUT_BYTES: usize = 1 << 26;
 
-/// What a rendering has used up.
+/// Resources used by a rendering.
 #[derive(Debug, Default)]
 struct Used {
     /// Bytes that expressions printed, into the output or into a variable.

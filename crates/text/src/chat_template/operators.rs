@@ -47,7 +47,7 @@ pub(super) fn fits(state: &mut State<'_, '_>, bytes: usize) -> Result<(), Error>
 
 fn add(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, Error> {
     if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
-        // A string marked as safe escapes what is added to it: `Markup` of markupsafe.
+        // A string marked as safe escapes the other operand: `Markup` of markupsafe.
         return match (left.is_safe(), right.is_safe()) {
             (false, false) => joined(state, [a, b]).map(Value::from),
             (true, true) => joined(state, [a, b]).map(Value::from_safe_string),
@@ -59,7 +59,7 @@ fn add(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, 
         if left.is_tuple() != right.is_tuple() {
             return Err(unsupported("+", left, right));
         }
-        few(state, a.len() + b.len())?;
+        check_items(state, a.len() + b.len())?;
         let items: Vec<Value> = a.into_iter().chain(b).collect();
         return Ok(if left.is_tuple() {
             Value::from(Tuple::from(items))
@@ -75,14 +75,14 @@ fn concat(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Valu
     joined(state, [&left, &right]).map(Value::from)
 }
 
-/// What a value prints as, if it is not nested too deeply to be printed.
+/// Printed form of a value; an error if it is nested too deeply.
 pub(super) fn printed(state: &mut State<'_, '_>, value: &Value) -> Result<String, Error> {
     check(state, value)?;
     Ok(value.to_string())
 }
 
 /// Refuses a list of more than [`MAX_ITEMS`], and counts it as work.
-fn few(state: &mut State<'_, '_>, items: usize) -> Result<(), Error> {
+fn check_items(state: &mut State<'_, '_>, items: usize) -> Result<(), Error> {
     charge(state, items.saturating_mul(ITEM_BYTES))?;
     if items > MAX_ITEMS {
         return Err(invalid(format!("expected a list of at most {MAX_ITEMS} items")));
@@ -105,7 +105,7 @@ fn multiply(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Va
     }
     let items = list(state, value)?.unwrap_or_default();
     let n = items.len().saturating_mul(times);
-    few(state, n)?;
+    check_items(state, n)?;
     Ok(items.iter().cloned().cycle().take(n).collect())
 }
 
@@ -189,7 +189,7 @@ fn list(state: &mut State<'_, '_>, value: &Value) -> Result<Option<Vec<Value>>, 
     }
 }
 
-/// What a loop may run over: Python refuses `none`, and so do models' own tests.
+/// Refuses values that no loop can run over: Python refuses `none`, and so do models' own tests.
 fn iterate(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::None | ValueKind::Bool | ValueKind::Number => {

@@ -1,5 +1,4 @@
-//! Where Python's strings, dictionaries and jinja2's filters and tests do not do what the engine's
-//! do, and templates notice.
+//! Methods, filters and tests of Python and jinja2 whose results differ from the engine's.
 
 use minijinja::formatting::FormatStyle;
 use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
@@ -175,7 +174,7 @@ fn items(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// What has `len` and can be indexed: strings and mappings, too, and even an undefined value.
+/// Whether a value has a length and an index: strings and mappings, too, and even an undefined value.
 fn is_sequence(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined => true,

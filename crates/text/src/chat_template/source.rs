@@ -1,6 +1,6 @@
 //! Rewriting a template's source before the engine sees it.
 //!
-//! Two things differ from what transformers gives to jinja2, and neither can be configured:
+//! Two differences from transformers' jinja2 cannot be configured in the engine:
 //! jinja2 turns every line ending into `\n`, and transformers adds the tag `generation`, which
 //! marks the assistant's tokens for training and has no effect on the text. A block `with` has the
 //! same scope as the block that transformers makes of it.

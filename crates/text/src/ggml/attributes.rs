@@ -1,4 +1,4 @@
-//! What a token is, as a set of flags.
+//! Flags of a token (`llama_token_attr`).
 
 /// The flags of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,7 +18,7 @@ impl Attributes {
 
     /// Tokens that are matched as a whole before anything else.
     pub(super) const MATCHED: Self = Self::SPECIAL.with(Self::USER_DEFINED);
-    /// Tokens that are only matched and shown where special tokens are asked for.
+    /// Tokens that are matched and shown only together with special tokens.
     pub(super) const SPECIAL: Self = Self::CONTROL.with(Self::UNKNOWN);
 
     /// From `tokenizer.ggml.token_type`.

@@ -1,4 +1,4 @@
-//! What a character is to llama.cpp's pre-tokenizers: one byte.
+//! Character classes of llama.cpp's pre-tokenizers, one byte a character.
 //!
 //! ASCII stands for itself; any other white space becomes a vertical tab, so that `\s` of a byte
 //! pattern finds it; everything else becomes a byte of its general category. Patterns that know

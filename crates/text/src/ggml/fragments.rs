@@ -1,7 +1,7 @@
 //! Cutting text at the tokens that are matched as a whole.
 //!
 //! Source: `tokenizer_st_partition` of llama.cpp `src/llama-vocab.cpp`: one token after the other,
-//! longest text first, each over what the ones before left.
+//! longest text first, each over the fragments of text that the ones before left.
 
 use std::sync::OnceLock;
 

@@ -2,8 +2,8 @@
 //!
 //! Source: `llm_tokenizer_bpe_session` of llama.cpp `src/llama-vocab.cpp`. There, symbols are
 //! strings in GPT-2's printable form; here they are numbers: a token's id, or a higher number for
-//! what only merges name. That form has one text for each sequence of bytes, so that symbols can be
-//! told apart by their texts.
+//! a symbol that only merges name. That form has one text for each sequence of bytes, so that
+//! symbols can be told apart by their texts.
 
 use super::byte_token_text;
 use super::index::Index;
@@ -33,7 +33,7 @@ pub(super) struct Merged {
     whole_line_breaks: bool,
 }
 
-/// What only merges name: symbols beyond the tokens, by their texts.
+/// Symbols that only merges name, numbered after the tokens, by their texts.
 #[derive(Debug, Clone)]
 struct Symbols {
     n_tokens: u32,

@@ -1,11 +1,11 @@
-//! The list of merges, found by what they merge.
+//! The list of merges, found by their two sides.
 
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-/// Two symbols and what they become.
+/// Two symbols and their merge.
 #[derive(Debug, Clone, Copy)]
 struct Merge {
     left: u32,

@@ -1,4 +1,4 @@
-//! What tokens show.
+//! Decoded bytes of tokens.
 
 use super::ESCAPED_SPACE;
 use super::attributes::Attributes;
@@ -6,13 +6,13 @@ use super::slices::Slices;
 use super::tokens::Tokens;
 use crate::byte_map::strict_token_bytes;
 
-/// Tokens that show at least one byte.
+/// Tokens that decode to their text.
 const SHOWN: Attributes = Attributes::MATCHED.with(Attributes::NORMAL);
 
-/// What tokens show, by id.
+/// Decoded bytes of tokens, by id.
 #[derive(Debug, Clone)]
 pub(super) struct Pieces {
-    /// Empty for tokens that show their text, and for those that show nothing.
+    /// Empty for tokens that decode to their text or to nothing.
     own: Slices,
 }
 
@@ -37,7 +37,7 @@ impl Pieces {
         Self { own }
     }
 
-    /// What the token shows; nothing for ids without one.
+    /// Decoded bytes of the token; empty for ids without one.
     pub(super) fn get<'t>(&'t self, tokens: &'t Tokens, id: u32) -> &'t [u8] {
         let own = self.own.get(id);
         if own.is_empty() && tokens.attributes(id).any(SHOWN) {

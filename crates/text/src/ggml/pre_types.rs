@@ -1,11 +1,11 @@
-//! The pre-tokenizers that `tokenizer.ggml.pre` names: how text is cut before merging, and what
-//! else llama.cpp derives from the name.
+//! The pre-tokenizers that `tokenizer.ggml.pre` names: patterns that cut text before merging, and
+//! the flags that llama.cpp derives from the name.
 //!
 //! Source: the tables in `llama_vocab::impl::load` and `llm_tokenizer_bpe` of llama.cpp
 //! `src/llama-vocab.cpp`. Patterns are the published ones of each tokenizer, rewritten without
 //! look-ahead; category names stand inside brackets, where `split` writes them out.
 
-/// What becomes of a run of white space matched by a pattern's last alternative, `\s+`.
+/// Treatment of a run of white space that a pattern's last alternative, `\s+`, matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spaces {
     /// It stays whole.
@@ -14,7 +14,7 @@ pub(super) enum Spaces {
     GiveBack,
     /// The same, where matches that end in a line break come from an earlier alternative.
     AfterLines,
-    /// The same, and what is left is cut into powers of two.
+    /// The same, and the rest is cut into powers of two.
     Powers,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Step {
     DigitGroups,
 }
 
-/// What the name of a pre-tokenizer stands for.
+/// Steps and flags of a pre-tokenizer.
 #[derive(Debug, Clone)]
 pub(super) struct PreType {
     pub(super) steps: &'static [Step],
@@ -76,7 +76,7 @@ macro_rules! gpt4_like {
 }
 
 /// Words split where an upper-case run follows a lower-case one, as in GPT-4o; `$letter` are the
-/// characters of a word, `$end` what may follow it.
+/// characters of a word, `$end` an optional ending.
 macro_rules! cased_words {
     ($letter:literal, $end:expr, $numbers:literal) => {
         concat!(
@@ -120,7 +120,7 @@ const LINES: Step = Classes(r"[^\n]+|\n+", Whole);
 const EACH_NUMBER: Step = Classes(r"[\p{N}]", Whole);
 const NUMBERS_TO_3: Step = Classes(r"[\p{N}]{1,3}", Whole);
 const CJK: Step = Text(r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+");
-/// Punctuation that starts a word of ASCII letters, and what deepseek-v3 has after it.
+/// Punctuation that starts a word of ASCII letters, and the alternatives of deepseek-v3 after it.
 macro_rules! deepseek3 {
     ($punctuation_end:literal, $lines:literal) => {
         concat!(
@@ -153,7 +153,7 @@ const NO_PRE_TYPE: PreType = PreType {
     forces_bos: false,
 };
 
-/// What `name` stands for, or `None` if llama.cpp does not know it either.
+/// The pre-tokenizer `name`, or `None` if llama.cpp does not know it either.
 pub(super) fn pre_type(name: &str) -> Option<PreType> {
     let plain = |steps| PreType { steps, ..NO_PRE_TYPE };
     let whole = |steps| PreType { whole_pieces: true, ..plain(steps) };

@@ -1,7 +1,7 @@
 //! SentencePiece's score-driven merging (`tokenizer.ggml.model` `llama`).
 //!
-//! Characters merge into the token with the highest score; what is no token in the end becomes
-//! byte tokens. Source: `llm_tokenizer_spm_session` of llama.cpp `src/llama-vocab.cpp`.
+//! Neighbours merge into the token with the highest score; symbols that are no token in the end
+//! become byte tokens. Source: `llm_tokenizer_spm_session` of llama.cpp `src/llama-vocab.cpp`.
 
 use super::tokens::Tokens;
 use super::{GgmlVocabulary, byte_token_text};

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone)]
 pub(super) struct Slices {
     bytes: Vec<u8>,
-    /// Where each one starts, then where the last one ends.
+    /// Start of each one, then the end of the last.
     starts: Vec<u32>,
 }
 

@@ -134,8 +134,8 @@ impl Special {
         special
     }
 
-    /// What the presence of other ends shows to be none: `<|end|>` where it ends a message and not
-    /// the turn, and `</s>` where it is text.
+    /// Tokens that end no generation if certain other ends exist: `<|end|>` where it ends a message
+    /// and not the turn, and `</s>` where it is text.
     fn not_ends(&self, id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 2] {
         let is_end = |text: &str| id_of(text).filter(|id| self.ends.contains(id));
         let any = |texts: [&str; 2]| texts.iter().any(|text| is_end(text).is_some());

@@ -1,8 +1,8 @@
 //! Splitting text into the pieces that BPE works on, as llama.cpp does it.
 //!
 //! A pre-tokenizer is a list of steps; each cuts the pieces of the one before. Patterns have no
-//! look-ahead: the only one in use, `\s+(?!\S)`, gives the last white space of a run back to what
-//! follows, which is done by hand here, so that every pattern runs in linear time.
+//! look-ahead: the only one in use, `\s+(?!\S)`, gives the last white space of a run back to the
+//! text after it, which is done by hand here, so that every pattern runs in linear time.
 //!
 //! Source: `unicode_regex_split` of llama.cpp `src/unicode.cpp`.
 
@@ -24,7 +24,7 @@ pub(super) enum Splitter {
     /// Runs of numbers, cut into threes from their end.
     NumberGroups,
     /// Runs of the ten ASCII digits, cut into threes from their end; a first group of less than
-    /// three stays with what precedes it.
+    /// three stays with the text before it.
     DigitGroups,
 }
 
@@ -161,7 +161,7 @@ impl Views<'_> {
                     chars.start,
                     is_number,
                     |run, cuts| {
-                        // What precedes the first number stays one piece with a short first group.
+                        // The text before the first number stays one piece with a short first group.
                         let first = run.start + run.len() % 3;
                         if first > run.start {
                             cuts.until(first);
@@ -257,7 +257,7 @@ fn is_space_run(matched: &[u8]) -> bool {
 }
 
 impl Spaces {
-    /// How much of a match to keep: a run of white space with text after it leaves its last
+    /// Length of the match to keep: a run of white space with text after it leaves its last
     /// character to that text, unless it is the only one.
     fn kept(self, matched: &[u8], followed: bool) -> usize {
         let gives_back = match matched.last() {

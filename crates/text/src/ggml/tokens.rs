@@ -1,4 +1,4 @@
-//! The tokens as the file has them: texts and what they are.
+//! The tokens of the file: texts and flags.
 
 use super::GgmlVocabulary;
 use super::attributes::Attributes;
@@ -64,7 +64,7 @@ impl Tokens {
         self.ids().map(|id| self.texts.get(id).len()).max().unwrap_or(0)
     }
 
-    /// What the token is; nothing for ids without one.
+    /// Flags of the token; none for ids without one.
     pub(super) fn attributes(&self, id: u32) -> Attributes {
         self.attributes.get(id as usize).copied().unwrap_or_default()
     }

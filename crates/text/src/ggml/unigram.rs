@@ -9,7 +9,7 @@ use super::tokens::Tokens;
 use super::{ESCAPED_SPACE, Flags, GgmlVocabulary};
 use crate::error::{Error, Result};
 
-/// How much worse than the worst token an unknown character is.
+/// Score of an unknown character below that of the worst token.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
 /// The vocabulary as the walk sees it.
@@ -134,7 +134,7 @@ impl Unigram {
         normalized
     }
 
-    /// What the start of `text` becomes, and how many bytes of it.
+    /// Replacement of the start of `text`, and the bytes of `text` that it replaces.
     fn normalized_prefix<'t>(&'t self, tokens: &Tokens, text: &'t str) -> (&'t str, usize) {
         // As in llama.cpp, the start of a user-defined token is enough to be left alone.
         let in_common = |token: &[u8]| {
@@ -154,7 +154,7 @@ impl Unigram {
     }
 }
 
-/// SentencePiece's character map: a double-array trie of what is replaced, then the replacements,
+/// SentencePiece's character map: a double-array trie of the replaced texts, then the replacements,
 /// each ended by a zero byte.
 #[derive(Debug, Clone, Default)]
 struct Normalizer {

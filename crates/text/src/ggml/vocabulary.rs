@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::error::{Error, Result};
 
-/// The `tokenizer.ggml.*` metadata of a GGUF file. What the file lacks stays at its default.
+/// The `tokenizer.ggml.*` metadata of a GGUF file. Entries that the file lacks stay at their default.
 ///
 /// Lists and texts may be borrowed from the file: a tokenizer keeps its own, smaller form.
 #[derive(Debug, Clone, Default)]
@@ -12,7 +12,7 @@ pub struct GgmlVocabulary<'a> {
     /// `tokenizer.ggml.model`: `gpt2`, `gemma4`, `whitespace` (BPE), `llama` (SentencePiece BPE),
     /// `bert` (WordPiece) or `t5` (unigram).
     pub model: Cow<'a, str>,
-    /// `tokenizer.ggml.pre`: how text is cut before BPE merges it.
+    /// `tokenizer.ggml.pre`: the pre-tokenizer of BPE.
     pub pre: Option<Cow<'a, str>>,
     /// `tokenizer.ggml.tokens`, by id.
     pub tokens: Cow<'a, [String]>,

@@ -21,7 +21,7 @@ const IDEOGRAPHS: [(u32, u32); 8] = [
     (0x2F800, 0x2FA1F),
 ];
 
-/// How words are normalized and looked up.
+/// Normalization and look-up of words.
 #[derive(Debug, Clone)]
 pub(super) struct Words {
     pub(super) lowercase: bool,
@@ -94,7 +94,7 @@ fn is_ideograph(c: char) -> bool {
     IDEOGRAPHS.iter().any(|&(first, last)| (first..=last).contains(&u32::from(c)))
 }
 
-/// The base character of `c`: its decomposition without what follows.
+/// The base character of `c`: the first of its decomposition.
 fn first_decomposed(c: char) -> char {
     let mut first = None;
     decompose_canonical(c, |part| {

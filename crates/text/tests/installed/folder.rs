@@ -1,4 +1,4 @@
-//! Where `cargo xtask models` installs models.
+//! The folder where `cargo xtask models` installs models.
 
 use std::path::PathBuf;
 
