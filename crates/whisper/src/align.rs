@@ -12,10 +12,10 @@
 
 mod warp;
 
-use stonechat_nn::Backend;
+use stonechat_nn::{Backend, Batch};
 
 use crate::capture::CrossAttentionCapture;
-use crate::decoder::{Batch, DecoderState};
+use crate::decoder::DecoderState;
 use crate::error::Error;
 use crate::model::Model;
 use crate::options::Options;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use stonechat_audio::{LogMel, Mel};
 use stonechat_formats::{Format, ModelFile};
-use stonechat_nn::{Backend, KvDType, warmup_batch_sizes};
+use stonechat_nn::{Backend, Batch, KvDType, warmup_batch_sizes};
 use stonechat_text::Tokenizer;
 
 use crate::WINDOW_FRAMES;
 use crate::alignment_heads::AlignmentHeads;
 use crate::config::Config;
-use crate::decoder::{Batch, DecoderState};
+use crate::decoder::DecoderState;
 use crate::encoder::EncoderState;
 use crate::error::Error;
 use crate::languages::LANGUAGES;

@@ -3,13 +3,13 @@
 use std::ops::{AddAssign, Range};
 use std::time::Duration;
 
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::{Backend, Batch, KvDType};
 use web_time::Instant;
 
 use crate::WINDOW_SAMPLES;
 use crate::cancel::CancelToken;
 use crate::chunk::Chunk;
-use crate::decoder::{Batch, DecoderState};
+use crate::decoder::DecoderState;
 use crate::encoder::EncoderState;
 use crate::error::Error;
 use crate::languages::Language;

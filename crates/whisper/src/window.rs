@@ -13,11 +13,11 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use stonechat_nn::Backend;
+use stonechat_nn::{Backend, Batch};
 use stonechat_text::Tokenizer;
 
 use crate::cancel::CancelToken;
-use crate::decoder::{Batch, DecoderState};
+use crate::decoder::DecoderState;
 use crate::error::Error;
 use crate::loops::{self, LoopLimits};
 use crate::model::Model;

@@ -66,7 +66,11 @@ fn programs(command: &str) -> Vec<&str> {
 
 fn is_installed(program: &str) -> bool {
     let mut shell = Command::new("sh");
-    shell.arg("-c").arg(format!("command -v {program}")).stdout(Stdio::null()).stderr(Stdio::null());
+    shell
+        .arg("-c")
+        .arg(format!("command -v {program}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     shell.status().is_ok_and(|status| status.success())
 }
 
@@ -100,7 +104,8 @@ fn commands_of_documents_run() {
     fs::create_dir(folder.path("talks")).unwrap();
     copy("formats/fox.mp3", "talks/one.mp3");
     copy("hello_world.wav", "talks/two.wav");
-    let gguf = fs::read_dir(models.join("smollm2-135m")).unwrap().map(|entry| entry.unwrap().path());
+    let gguf =
+        fs::read_dir(models.join("smollm2-135m")).unwrap().map(|entry| entry.unwrap().path());
     let gguf = gguf.into_iter().find(|path| path.extension().is_some_and(|e| e == "gguf"));
     link(gguf.unwrap(), "model.gguf");
 
@@ -117,7 +122,9 @@ fn commands_of_documents_run() {
             println!("{place}: `{command}` {reason}");
             continue;
         }
-        if let Some(absent) = programs.iter().find(|name| **name != "stonechat" && !is_installed(name)) {
+        if let Some(absent) =
+            programs.iter().find(|name| **name != "stonechat" && !is_installed(name))
+        {
             println!("{place}: `{command}` needs {absent}, which is absent");
             continue;
         }

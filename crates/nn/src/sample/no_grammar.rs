@@ -83,7 +83,8 @@ mod tests {
     #[test]
     fn the_error_names_the_feature() {
         let tokens = TokenTable::new(&[], &[]).unwrap();
-        let error = Grammar::new(&GrammarSource::Gbnf("root ::= \"a\"".to_owned()), &tokens).unwrap_err();
+        let error =
+            Grammar::new(&GrammarSource::Gbnf("root ::= \"a\"".to_owned()), &tokens).unwrap_err();
         assert_eq!(error.to_string(), "GBNF: this build has no grammars (feature `grammar`)");
     }
 }
