@@ -37,6 +37,7 @@ mod whisper_bin;
 pub use atomic_file::AtomicFile;
 pub use detect::Format;
 pub use error::{Error, Result};
+pub use folder::COMPANIONS;
 pub use gguf::GgufWriter;
 pub use metadata::Metadata;
 pub use model_file::ModelFile;
