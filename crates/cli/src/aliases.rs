@@ -1,31 +1,44 @@
-//! Flags of `transcribe` as whisper.cpp's `whisper-cli` and openai-whisper spell them, where clap cannot:
-//! several letters after one dash, underscores, switches with and without a value, other names. Those
-//! that mean nothing here are ignored with a note or refused with what to use instead. The verbs for language
-//! models have llama.cpp's flags anyway, but for several letters after one dash.
+//! Aliases of flags that clap cannot declare: those of whisper.cpp's `whisper-cli` and openai-whisper for
+//! `transcribe`, and llama.cpp's of several letters after one dash for the verbs of language models.
+//!
+//! Each argument is looked up in [`ALIASES`] by its flag, with dashes for underscores, and is replaced, ignored
+//! with a note, or refused with a hint. Switches that take an optional value are in [`Expanded::push_switch`].
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use stonechat::whisper::OutputFormat;
 
-/// What a flag means here.
-enum Meaning {
-    /// The same as these arguments; a value may follow.
+/// Translation of another program's flag.
+enum Alias {
+    /// Replaced by these arguments; a value may follow.
     Is(&'static [&'static str]),
-    /// Nothing, with so many values, and why.
+    /// Dropped with this number of values, for this reason.
     Ignored(usize, &'static str),
-    /// Nothing that can be done; what to use instead.
+    /// A usage error with this hint.
     Refused(&'static str),
 }
-use Meaning::{Ignored, Is, Refused};
+use Alias::{Ignored, Is, Refused};
 
 const FUSED: &str = "attention is always fused";
-const ONE_PROCESS: &str = "use --jobs for several files, --batch-size for windows side by side";
+const ONE_PROCESS: &str = "use --jobs for several files, --batch-size for several windows";
 const BUILT_IN: &str = "the voice activity detector is built in";
-const PLAIN: &str = "text is printed as it is";
+const PLAIN: &str = "text is printed without special tokens and colors";
+const SPLIT_ON_WORD: &str = "lines are always split on words";
+const PROGRESS: &str = "a terminal has a progress bar anyway";
+const OVERLAP: &str = "speech segments are padded instead: use --vad-speech-pad-ms";
+const NON_SPEECH: &str = "non-speech tokens are suppressed by default: see --suppress-tokens";
+const ENTROPY: &str = "decoder failures are detected by --compression-ratio-threshold";
+const WORD_THRESHOLD: &str = "word timestamps have no threshold: use --word-timestamps";
+const AUDIO_CTX: &str = "the encoder always runs on the whole 30 s window";
+const TDRZ: &str = "use --channels split where each speaker has a channel";
+const KARAOKE: &str = "use --output-format vtt --highlight-words";
 
-/// By the flag with dashes for underscores.
-const MEANINGS: [(&str, Meaning); 81] = [
+/// Hint for users of whisper-cli, whose `-f` is the input.
+pub(super) const FORMAT_HINT: &str = "-f is the output format here; inputs are positional";
+
+/// Aliases by flag, with dashes for underscores.
+const ALIASES: [(&str, Alias); 81] = [
     // whisper-cli
     ("-bs", Is(&["--beam-size"])),
     ("-bo", Is(&["--best-of"])),
@@ -76,12 +89,12 @@ const MEANINGS: [(&str, Meaning); 81] = [
     ("-vmsd", Is(&["--vad-max-speech-s"])),
     ("--vad-max-speech-duration-s", Is(&["--vad-max-speech-s"])),
     ("-vp", Is(&["--vad-speech-pad-ms"])),
-    ("-sow", Ignored(0, "lines are always split at words")),
-    ("--split-on-word", Ignored(0, "lines are always split at words")),
+    ("-sow", Ignored(0, SPLIT_ON_WORD)),
+    ("--split-on-word", Ignored(0, SPLIT_ON_WORD)),
     ("-p", Ignored(1, ONE_PROCESS)),
     ("--processors", Ignored(1, ONE_PROCESS)),
-    ("-pp", Ignored(0, "a terminal has a progress bar anyway")),
-    ("--print-progress", Ignored(0, "a terminal has a progress bar anyway")),
+    ("-pp", Ignored(0, PROGRESS)),
+    ("--print-progress", Ignored(0, PROGRESS)),
     ("-ps", Ignored(0, PLAIN)),
     ("--print-special", Ignored(0, PLAIN)),
     ("-pc", Ignored(0, PLAIN)),
@@ -92,29 +105,26 @@ const MEANINGS: [(&str, Meaning); 81] = [
     ("--no-flash-attn", Ignored(0, FUSED)),
     ("-vm", Ignored(1, BUILT_IN)),
     ("--vad-model", Ignored(1, BUILT_IN)),
-    ("-vo", Ignored(1, "stretches of speech are kept with what is around them")),
-    ("--vad-samples-overlap", Ignored(1, "stretches of speech are kept with what is around them")),
-    ("-sns", Ignored(0, "symbols that are not speech are suppressed anyway")),
-    ("--suppress-nst", Ignored(0, "symbols that are not speech are suppressed anyway")),
-    ("-et", Refused("failures are told by compression: use --compression-ratio-threshold")),
-    (
-        "--entropy-thold",
-        Refused("failures are told by compression: use --compression-ratio-threshold"),
-    ),
-    ("-wt", Refused("word times have no such threshold: use --word-timestamps")),
-    ("--word-thold", Refused("word times have no such threshold: use --word-timestamps")),
-    ("-ac", Refused("a window is always heard as a whole")),
-    ("--audio-ctx", Refused("a window is always heard as a whole")),
-    ("-tdrz", Refused("use --channels split where each speaker has a channel")),
-    ("--tinydiarize", Refused("use --channels split where each speaker has a channel")),
-    ("-owts", Refused("use --output-format vtt --highlight-words")),
-    ("--output-words", Refused("use --output-format vtt --highlight-words")),
+    ("-vo", Ignored(1, OVERLAP)),
+    ("--vad-samples-overlap", Ignored(1, OVERLAP)),
+    ("-sns", Ignored(0, NON_SPEECH)),
+    ("--suppress-nst", Ignored(0, NON_SPEECH)),
+    ("-et", Refused(ENTROPY)),
+    ("--entropy-thold", Refused(ENTROPY)),
+    ("-wt", Refused(WORD_THRESHOLD)),
+    ("--word-thold", Refused(WORD_THRESHOLD)),
+    ("-ac", Refused(AUDIO_CTX)),
+    ("--audio-ctx", Refused(AUDIO_CTX)),
+    ("-tdrz", Refused(TDRZ)),
+    ("--tinydiarize", Refused(TDRZ)),
+    ("-owts", Refused(KARAOKE)),
+    ("--output-words", Refused(KARAOKE)),
     // openai-whisper
-    ("--fp16", Ignored(1, "weights are used in the type that they are stored in")),
+    ("--fp16", Ignored(1, "weights keep the data type of the model file")),
     ("--model-dir", Refused("set STONECHAT_MODELS, or give --model a path")),
 ];
 
-/// Verbs for language models.
+/// Verbs of language models.
 const LLAMA_VERBS: [&str; 4] = ["generate", "chat", "perplexity", "bench"];
 
 /// llama.cpp's flags of several letters after one dash.
@@ -128,52 +138,47 @@ const LLAMA: [(&str, &str); 4] = [
 /// Values of `--vad`.
 const VAD: [&str; 3] = ["on", "off", "auto"];
 
-/// A command line as clap reads it.
+/// A command line for clap.
 #[derive(Debug, Default)]
-pub(super) struct Spelled {
+pub(super) struct Expanded {
     pub(super) args: Vec<OsString>,
-    /// What was ignored.
+    /// One line for each ignored flag.
     pub(super) notes: Vec<String>,
 }
 
-/// The command line with such flags spelled out; what follows `--` stays.
+/// Replaces the aliases of a command line, up to `--`.
 ///
 /// # Errors
-/// Says what to use instead of a flag that is not known here.
-pub(super) fn spelled_out(args: impl Iterator<Item = OsString>) -> Result<Spelled, String> {
+/// The hint of a refused flag.
+pub(super) fn expand(args: impl Iterator<Item = OsString>) -> Result<Expanded, String> {
     let mut args = args.peekable();
-    let mut spelled = Spelled { args: args.by_ref().take(2).collect(), notes: Vec::new() };
-    let verb = spelled.args.get(1).and_then(|verb| verb.to_str());
+    let mut expanded = Expanded { args: args.by_ref().take(2).collect(), notes: Vec::new() };
+    let verb = expanded.args.get(1).and_then(|verb| verb.to_str());
     if verb != Some("transcribe") {
         let is_llama = verb.is_some_and(|verb| LLAMA_VERBS.contains(&verb));
-        let meaning = |arg: &OsString| LLAMA.iter().find(|(flag, _)| is_llama && arg == flag);
-        spelled.args.extend(args.map(|arg| meaning(&arg).map_or(arg, |(_, flag)| flag.into())));
-        return Ok(spelled);
+        let alias = |arg: &OsString| LLAMA.iter().find(|(flag, _)| is_llama && arg == flag);
+        expanded.args.extend(args.map(|arg| alias(&arg).map_or(arg, |(_, flag)| flag.into())));
+        return Ok(expanded);
     }
     while let Some(arg) = args.next() {
         if arg == "--" {
-            spelled.args.push(arg);
-            spelled.args.extend(args);
+            expanded.args.push(arg);
+            expanded.args.extend(args);
             break;
         }
         let next = args.peek().map(OsString::as_os_str);
-        let (given, values) = spelled.push(arg, next)?;
-        if given {
-            args.next();
-        } else {
-            (0..values).for_each(|_| drop(args.next()));
-        }
+        let n_consumed = expanded.push(arg, next)?;
+        (0..n_consumed).for_each(|_| drop(args.next()));
     }
-    Ok(spelled)
+    Ok(expanded)
 }
 
-impl Spelled {
-    /// Adds an argument that `next` follows; whether that was taken with it, and how many values are
-    /// to be dropped otherwise.
-    fn push(&mut self, arg: OsString, next: Option<&OsStr>) -> Result<(bool, usize), String> {
+impl Expanded {
+    /// Adds the translation of `arg`, followed by `next`, and returns the number of arguments consumed after it.
+    fn push(&mut self, arg: OsString, next: Option<&OsStr>) -> Result<usize, String> {
         let Some(text) = arg.to_str().filter(|text| text.starts_with('-')) else {
             self.args.push(arg);
-            return Ok((false, 0));
+            return Ok(0);
         };
         let (flag, value) = match text.split_once('=') {
             Some((flag, value)) => (flag, Some(value)),
@@ -182,38 +187,38 @@ impl Spelled {
         let is_long = flag.starts_with("--");
         let flag = if is_long { flag.replace('_', "-") } else { flag.to_owned() };
         if value.is_none()
-            && let Some(taken) = self.push_switch(&flag, next)
+            && let Some(takes_next) = self.push_switch(&flag, next)
         {
-            return taken.map(|taken| (taken, 0));
+            return takes_next.map(usize::from);
         }
-        let meaning = MEANINGS.iter().find(|(name, _)| *name == flag).map(|(_, meaning)| meaning);
-        match (meaning, value) {
-            (Some(Is(spelled)), value) => {
-                self.args.extend(spelled.iter().map(OsString::from));
+        let alias = ALIASES.iter().find(|(name, _)| *name == flag).map(|(_, alias)| alias);
+        match (alias, value) {
+            (Some(Is(replacement)), value) => {
+                self.args.extend(replacement.iter().map(OsString::from));
                 self.args.extend(value.map(OsString::from));
-                Ok((false, 0))
+                Ok(0)
             }
             (Some(Ignored(n_values, why)), value) => {
                 self.notes.push(format!("{flag} is ignored: {why}"));
-                Ok((false, if value.is_some() { 0 } else { *n_values }))
+                Ok(if value.is_some() { 0 } else { *n_values })
             }
-            (Some(Refused(instead)), _) => Err(format!("{flag} is not known here: {instead}")),
+            (Some(Refused(hint)), _) => Err(format!("{flag} is not supported: {hint}")),
             (None, Some(value)) if is_long => {
                 self.args.push(format!("{flag}={value}").into());
-                Ok((false, 0))
+                Ok(0)
             }
             (None, None) if is_long => {
                 self.args.push(flag.into());
-                Ok((false, 0))
+                Ok(0)
             }
             (None, _) => {
                 self.args.push(arg);
-                Ok((false, 0))
+                Ok(0)
             }
         }
     }
 
-    /// Adds a flag whose meaning depends on the argument after it; whether that was taken with it.
+    /// Adds a flag whose meaning depends on the argument `next`, and tells if that was consumed; `None` for other flags.
     fn push_switch(&mut self, flag: &str, next: Option<&OsStr>) -> Option<Result<bool, String>> {
         let next = next.and_then(OsStr::to_str);
         let is_true = match next {
@@ -249,7 +254,7 @@ impl Spelled {
                 push(&format!("{flag}={wanted}"));
                 Some(Ok(true))
             }
-            // The value is the name of a model, which has its heads in its file here.
+            // The value names a model's alignment heads, which come with the model file here.
             ("-dtw" | "--dtw", Some(_), _) => {
                 push("--word-timestamps");
                 Some(Ok(true))
@@ -260,29 +265,26 @@ impl Spelled {
             }
             ("-mc" | "--max-context", Some("-1"), _) => Some(Ok(true)),
             ("-mc" | "--max-context", ..) => Some(Err(format!(
-                "{flag}: expected 0 (use --condition-on-previous-text false) or -1, since earlier text is used whole or not at all"
+                "{flag}: expected 0 (--condition-on-previous-text false) or -1 (the whole text context)"
             ))),
-            // whisper-cli's input; a format where it is openai-whisper's.
-            ("-f", Some(value), _) if is_input(value) => {
-                push(value);
-                Some(Ok(true))
+            // whisper-cli's `-f` is the input, openai-whisper's the output format.
+            ("-f", Some(value), _) if !is_formats(value) && Path::new(value).exists() => {
+                Some(Err(format!("{FORMAT_HINT}: `{value}`")))
             }
             _ => None,
         }
     }
 }
 
-/// Whether the value of `-f` is a file and no list of formats.
-fn is_input(value: &str) -> bool {
-    let is_format =
-        |name: &str| name.trim() == "all" || name.trim().parse::<OutputFormat>().is_ok();
-    !value.split(',').all(is_format)
-        && (value == "-" || Path::new(value).exists() || value.contains(['.', '/', '*']))
+/// Tells a list of output formats from a path.
+fn is_formats(value: &str) -> bool {
+    let mut names = value.split(',').map(str::trim);
+    names.all(|name| name == "all" || name.parse::<OutputFormat>().is_ok())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{MEANINGS, spelled_out};
+    use super::{ALIASES, expand};
 
     fn words(args: &str) -> impl Iterator<Item = std::ffi::OsString> {
         args.split(' ').map(Into::into)
@@ -290,14 +292,14 @@ mod tests {
 
     #[track_caller]
     fn check(args: &str, expected: &str) -> Vec<String> {
-        let spelled = spelled_out(words(args)).unwrap();
-        let got: Vec<_> = spelled.args.iter().map(|arg| arg.to_str().unwrap()).collect();
+        let expanded = expand(words(args)).unwrap();
+        let got: Vec<_> = expanded.args.iter().map(|arg| arg.to_str().unwrap()).collect();
         assert_eq!(got.join(" "), expected);
-        spelled.notes
+        expanded.notes
     }
 
     #[test]
-    fn flags_of_whisper_cli_are_spelled_out() {
+    fn flags_of_whisper_cli_are_expanded() {
         check(
             "stonechat transcribe a.wav -osrt -oj",
             "stonechat transcribe a.wav --output-format=srt --output-format=json",
@@ -311,7 +313,7 @@ mod tests {
         check("stonechat generate -oj -p 3", "stonechat generate -oj -p 3");
         check("stonechat", "stonechat");
         check(
-            "stonechat transcribe -tr -ml 40 -mc 0 -dtw base -f a.wav -f srt",
+            "stonechat transcribe -tr -ml 40 -mc 0 -dtw base --file a.wav -f srt",
             "stonechat transcribe --task=translate --max-line-count=1 --max-line-width 40 \
              --condition-on-previous-text=false --word-timestamps a.wav -f srt",
         );
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_llama_cpp_are_spelled_out() {
+    fn flags_of_llama_cpp_are_expanded() {
         check(
             "stonechat chat -m a.gguf -ngl 20 -ctk f16 -st -sys b",
             "stonechat chat -m a.gguf --gpu-layers 20 --cache-type-k f16 --single-turn --system-prompt b",
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_openai_whisper_are_spelled_out() {
+    fn flags_of_openai_whisper_are_expanded() {
         check(
             "stonechat transcribe --output_dir a_b --initial_prompt=x_y --word_timestamps True a.wav",
             "stonechat transcribe --output-dir a_b --initial-prompt=x_y --word-timestamps a.wav",
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_ignored_with_its_value_or_refused() {
+    fn other_flags_are_ignored_with_their_value_or_refused() {
         let notes = check(
             "stonechat transcribe -vm silero.bin -fa -p 4 a.wav",
             "stonechat transcribe a.wav",
@@ -357,18 +359,20 @@ mod tests {
         assert_eq!(notes.len(), 3);
         assert_eq!(notes[0], "-vm is ignored: the voice activity detector is built in");
         check("stonechat transcribe --fp16=False a.wav", "stonechat transcribe a.wav");
-        for (args, expected) in
-            [("-et 2.8", "--compression-ratio-threshold"), ("-mc 64", "expected 0")]
-        {
-            let error = spelled_out(words(&format!("stonechat transcribe {args}"))).unwrap_err();
+        for (args, expected) in [
+            ("-et 2.8", "--compression-ratio-threshold"),
+            ("-mc 64", "expected 0"),
+            ("-f Cargo.toml", "-f is the output format here; inputs are positional"),
+        ] {
+            let error = expand(words(&format!("stonechat transcribe {args}"))).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
     }
 
     #[test]
-    fn every_flag_has_one_meaning() {
-        for (i, (flag, _)) in MEANINGS.iter().enumerate() {
-            assert!(MEANINGS[i + 1..].iter().all(|(other, _)| other != flag), "{flag}");
+    fn every_flag_has_one_alias() {
+        for (i, (flag, _)) in ALIASES.iter().enumerate() {
+            assert!(ALIASES[i + 1..].iter().all(|(other, _)| other != flag), "{flag}");
         }
     }
 }

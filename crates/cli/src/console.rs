@@ -4,21 +4,21 @@ use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Writes an error with its causes as one line, and gives that line.
+/// Prints an error with its causes as one line; returns the line.
 pub(super) fn print_error(error: &anyhow::Error) -> String {
     let line = one_line(&with_causes(error));
-    // Standard error may be closed; there is nobody else to tell.
+    // Standard error may be closed.
     let _ = writeln!(io::stderr(), "error: {line}");
     line
 }
 
-/// Writes a line that is no error.
+/// Prints a line that is no error.
 pub(super) fn print_note(text: &str) {
-    // Standard error may be closed; a note is not worth failing for.
+    // Standard error may be closed.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// The message and those of its causes that it does not quote already.
+/// Joins the message with those causes that it does not quote already.
 fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -29,13 +29,13 @@ fn with_causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// Joins lines and drops what is left of them: a message must not look like several.
+/// Joins the lines of a message with spaces.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join(" ")
 }
 
-/// What a verb tells while it works.
+/// Messages and progress bar of a verb.
 #[derive(Debug)]
 pub(super) struct Console {
     quiet: bool,
@@ -43,19 +43,19 @@ pub(super) struct Console {
 }
 
 impl Console {
-    /// A console with a bar if standard error is a terminal and `quiet` is not asked for.
+    /// Console with a progress bar if standard error is a terminal, unless `quiet`.
     pub(super) fn new(quiet: bool) -> Self {
         Self::with_bar(quiet, true)
     }
 
-    /// A console that has a bar only if one is wanted.
+    /// As [`new`](Self::new), without a bar unless `has_bar`.
     pub(super) fn with_bar(quiet: bool, has_bar: bool) -> Self {
         let has_bar = has_bar && !quiet && io::stderr().is_terminal();
         let bar = has_bar.then(ProgressBar::no_length);
         Self { quiet, bar }
     }
 
-    /// Starts a stage of `length` steps.
+    /// Starts the bar of a stage of `length` steps.
     pub(super) fn begin(&self, stage: &str, length: u64) {
         if let Some(bar) = &self.bar {
             bar.reset();
@@ -63,8 +63,8 @@ impl Console {
         }
     }
 
-    /// Shows a stage that is at `position` of `length` steps, as far as its length is known.
-    pub(super) fn stand(&self, stage: &str, position: u64, length: u64) {
+    /// Draws the bar of a stage at `position` of `length` steps; `length` may change between calls.
+    pub(super) fn set_stage(&self, stage: &str, position: u64, length: u64) {
         if let Some(bar) = &self.bar {
             if bar.is_finished() {
                 bar.reset();
@@ -84,7 +84,7 @@ impl Console {
         bar.tick();
     }
 
-    /// Moves the bar of the stage.
+    /// Moves the bar to `position`.
     pub(super) fn advance(&self, position: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(position);
@@ -98,31 +98,31 @@ impl Console {
         }
     }
 
-    /// Runs `print` with the bar out of the way.
-    pub(super) fn beside_bar<R>(&self, print: impl FnOnce() -> R) -> R {
+    /// Runs `print` with the bar hidden.
+    pub(super) fn suspend_bar<R>(&self, print: impl FnOnce() -> R) -> R {
         match &self.bar {
             Some(bar) => bar.suspend(print),
             None => print(),
         }
     }
 
-    /// Tells something, unless told to be quiet.
+    /// Prints a note, unless quiet.
     pub(super) fn note(&self, text: &str) {
         if !self.quiet {
-            self.beside_bar(|| print_note(text));
+            self.suspend_bar(|| print_note(text));
         }
     }
 
-    /// Tells an error, and gives what it said.
+    /// Prints an error; returns the line.
     pub(super) fn error(&self, error: &anyhow::Error) -> String {
-        self.beside_bar(|| print_error(error))
+        self.suspend_bar(|| print_error(error))
     }
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn causes_are_told_once() {
+    fn causes_are_printed_once() {
         let cause = anyhow::anyhow!("cannot open `a`: not found");
         assert_eq!(
             super::with_causes(&cause.context("a.wav")),

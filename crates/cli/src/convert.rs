@@ -1,16 +1,22 @@
-//! `stonechat convert`: GGUF and whisper.cpp files from any model.
+//! `stonechat convert`: GGUF and whisper.cpp files from any Whisper model.
 
 use std::path::PathBuf;
 
 use super::write_model::write_model;
 
+const EXAMPLES: &str = "\
+Examples:
+  stonechat convert base base.gguf
+  stonechat convert path/to/whisper-small-hf ggml-small.bin";
+
 /// Arguments of `stonechat convert`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
-    /// A model: path or name
+    /// Whisper model: file, folder or name
     #[arg(value_name = "IN")]
     input: String,
-    /// File to write: .gguf, or .bin for whisper.cpp
+    /// Output file: .gguf, or .bin for whisper.cpp
     #[arg(value_name = "OUT")]
     output: PathBuf,
     /// Print nothing but errors
@@ -18,7 +24,7 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-/// Writes the model with the weights as they are.
+/// Writes the model with the data types of its weights.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     write_model(&args.input, &args.output, None, args.quiet)
 }

@@ -1,4 +1,4 @@
-//! Where a model runs: `--device`, and `stonechat devices`.
+//! `--device`, and `stonechat devices`.
 
 use std::str::FromStr;
 
@@ -6,15 +6,21 @@ use anyhow::bail;
 use stonechat::nn::{Backend, Cpu};
 
 use super::console::Console;
+use super::headings::DEVICE;
 use super::load::LoadArgs;
 
-/// The flag of every verb that runs a model.
+/// Flags about the device.
 #[derive(Debug, Clone, Copy, clap::Args)]
+#[command(next_help_heading = DEVICE)]
 pub(super) struct DeviceArgs {
-    /// Where to run: cpu, wgpu (the best GPU), wgpu:N (GPU N of `stonechat devices`), or auto (a GPU if there is one) [default: cpu]
+    /// Device to run on: cpu, wgpu, wgpu:N or auto [default: cpu]
+    ///
+    /// wgpu is the best GPU, wgpu:N the GPU N of `stonechat devices`, auto a GPU if there is one.
     #[arg(long, value_name = "DEVICE")]
     device: Option<Device>,
-    /// Print how long each op of the CPU or kernel of a GPU ran; a GPU takes longer then
+    /// Print the time of each op (CPU) or kernel (GPU)
+    ///
+    /// A GPU runs slower while it is measured.
     #[arg(long)]
     kernel_times: bool,
     #[command(flatten)]
@@ -46,17 +52,15 @@ impl FromStr for Device {
     }
 }
 
-/// What is done on a device, whichever it is.
+/// Work that is generic over the backend.
 pub(super) trait Work {
-    /// What it gives.
     type Output;
 
-    /// Does it.
     fn run<B: Backend>(self, backend: B) -> anyhow::Result<Self::Output>;
 }
 
 impl DeviceArgs {
-    /// Opens the device and does `work` on it; `n_threads` are those of the CPU.
+    /// Opens the device, the CPU with `n_threads` threads, and runs `work` on it.
     pub(super) fn run<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
         match self.device {
             None | Some(Device::Cpu) => self.on_cpu(n_threads, work),
@@ -65,30 +69,30 @@ impl DeviceArgs {
         }
     }
 
-    /// Does `work` on the CPU.
+    /// Runs `work` on the CPU.
     pub(super) fn on_cpu<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
         self.with_cpu(n_threads, |cpu| work.run(cpu))
     }
 
-    /// Does `work` on the GPU that was asked for, or the best one; `otherwise` on the CPU where `auto` finds none.
+    /// Runs `work` on the GPU of `--device`, by default the best one. With `auto` and no GPU: `fallback` on the CPU.
     pub(super) fn on_gpu<W: Work>(
         self,
         n_threads: usize,
         work: W,
-        otherwise: impl Work<Output = W::Output>,
+        fallback: impl Work<Output = W::Output>,
     ) -> anyhow::Result<W::Output> {
         match self.device {
             Some(Device::Cpu) => bail!("--gpu-layers: expected a GPU, got --device cpu"),
             Some(Device::Auto) if gpu::picked().is_none() => {
                 Console::new(false).note("no GPU: all layers are on the CPU");
-                self.on_cpu(n_threads, otherwise)
+                self.on_cpu(n_threads, fallback)
             }
             Some(Device::Wgpu(index)) => gpu::run(self.kernel_times, index, work),
             None | Some(Device::Auto) => gpu::run(self.kernel_times, None, work),
         }
     }
 
-    /// Opens the CPU for `work`.
+    /// Opens the CPU backend, runs `work` and prints the profile of `--kernel-times`.
     pub(super) fn with_cpu<R>(
         self,
         n_threads: usize,
@@ -103,7 +107,7 @@ impl DeviceArgs {
     }
 }
 
-/// A line of `--kernel-times`.
+/// Prints a line of `--kernel-times`.
 fn note_time(ms: f64, runs: u64, name: &str) {
     let mean_us = ms * 1e3 / runs as f64;
     Console::new(false).note(&format!("{ms:10.3} ms {runs:7} x {mean_us:9.1} us  {name}"));
@@ -111,13 +115,14 @@ fn note_time(ms: f64, runs: u64, name: &str) {
 
 /// Arguments of `stonechat devices`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = "Examples:\n  stonechat devices\n  stonechat devices --json")]
 pub(super) struct Args {
-    /// Print one JSON object instead
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Prints every device, what it can do and which one `--device auto` takes.
+/// Prints every device with its features, and the choice of `--device auto`.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let cpu = Cpu::new(0)?.describe();
     let gpus = gpu::list();
@@ -140,7 +145,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A GPU as `stonechat devices` shows it.
+/// An entry of `stonechat devices`.
 #[derive(Debug, serde::Serialize)]
 struct Listed {
     index: usize,
@@ -150,7 +155,7 @@ struct Listed {
     driver: String,
     subgroup_sizes: Option<(u32, u32)>,
     f16: bool,
-    /// Rows of cooperative matrices.
+    /// Rows and columns of cooperative matrices.
     matrices: Option<u32>,
     max_binding_bytes: u64,
     max_buffer_bytes: u64,
@@ -172,17 +177,17 @@ impl Listed {
             None => "no cooperative matrices".to_owned(),
         };
         let memory = match self.total_memory_bytes {
-            Some(bytes) => format!("{} of memory", super::megabytes(bytes)),
+            Some(bytes) => format!("{} of memory", super::format_bytes(bytes)),
             None => "memory of unknown size".to_owned(),
         };
-        let bytes = super::megabytes(self.max_binding_bytes);
+        let bytes = super::format_bytes(self.max_binding_bytes);
         format!(
             "wgpu:{index}  {name} ({api}, {kind}, {driver}): {subgroups}, {f16}, {matrices}, {memory}, buffers of at most {bytes}\n"
         )
     }
 }
 
-/// The GPUs of this build.
+/// GPUs through wgpu.
 #[cfg(feature = "wgpu")]
 mod gpu {
     use anyhow::bail;
@@ -199,7 +204,7 @@ mod gpu {
         work: W,
     ) -> anyhow::Result<W::Output> {
         let all = block_on(adapters());
-        on(pick(&all, index)?, kernel_times, work)
+        run_on(pick(&all, index)?, kernel_times, work)
     }
 
     pub(super) fn auto<W: Work>(
@@ -209,14 +214,18 @@ mod gpu {
     ) -> anyhow::Result<W::Output> {
         let all = block_on(adapters());
         match pick(&all, None) {
-            Ok(adapter) => on(adapter, args.kernel_times, work),
+            Ok(adapter) => run_on(adapter, args.kernel_times, work),
             Err(_) => args.on_cpu(n_threads, work),
         }
     }
 
-    fn on<W: Work>(adapter: &Adapter, kernel_times: bool, work: W) -> anyhow::Result<W::Output> {
+    fn run_on<W: Work>(
+        adapter: &Adapter,
+        kernel_times: bool,
+        work: W,
+    ) -> anyhow::Result<W::Output> {
         let backend = block_on(Wgpu::open(adapter, None))?;
-        let _saved_at_the_end = KernelCache::open(backend.gpu());
+        let _saved_on_drop = KernelCache::open(backend.gpu());
         if kernel_times && !backend.gpu().start_profile() {
             bail!("--kernel-times: `{}` has no clock", adapter.name);
         }
@@ -250,7 +259,7 @@ mod gpu {
     }
 }
 
-/// A build without GPUs.
+/// Stubs of a build without the feature `wgpu`.
 #[cfg(not(feature = "wgpu"))]
 mod gpu {
     use super::{DeviceArgs, Listed, Work};

@@ -1,4 +1,4 @@
-//! `stonechat inspect`: what is in a model or audio file.
+//! `stonechat inspect`: metadata of a model or audio file.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -10,18 +10,24 @@ use stonechat::audio::{self, SourceInfo};
 use stonechat::formats::{ModelFile, Summary};
 use stonechat::whisper::Config;
 
+const EXAMPLES: &str = "\
+Examples:
+  stonechat inspect model.gguf
+  stonechat inspect --json talk.m4a";
+
 /// Arguments of `stonechat inspect`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
-    /// A model (path or name) or an audio file
+    /// Model (path or name) or audio file
     #[arg(value_name = "FILE")]
     file: String,
-    /// Print one JSON object instead
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Prints the summary of a model or, if the file is none, of a recording.
+/// Prints the summary of a model, or else of an audio file.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let path: PathBuf = Models::from_env().find(&args.file)?;
     let text = match ModelFile::open(&path) {
@@ -43,7 +49,7 @@ fn model_text(model: &ModelFile) -> anyhow::Result<String> {
     let summary = &model.summary();
     let Summary { format, version, n_parameters, .. } = summary;
     writeln!(text, "format      {format}, version {version}")?;
-    writeln!(text, "size        {}", super::megabytes(summary.file_bytes as u64))?;
+    writeln!(text, "size        {}", super::format_bytes(summary.file_bytes as u64))?;
     writeln!(text, "parameters  {n_parameters} ({})", types(summary))?;
     if let Ok(config) = Config::from_file(model) {
         let Config { d_model, n_audio_layers, n_text_layers, n_text_heads, .. } = config;
@@ -55,7 +61,7 @@ fn model_text(model: &ModelFile) -> anyhow::Result<String> {
         )?;
     }
     for (name, bytes) in &summary.companions {
-        writeln!(text, "beside it   {name}, {}", super::megabytes(*bytes as u64))?;
+        writeln!(text, "companion   {name}, {}", super::format_bytes(*bytes as u64))?;
     }
     if !summary.metadata.is_empty() {
         writeln!(text, "\nmetadata")?;
@@ -74,7 +80,7 @@ fn model_text(model: &ModelFile) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The types of the tensors, those of most bytes first.
+/// Lists the data types of the tensors, in descending order of their bytes.
 fn types(summary: &Summary) -> String {
     let mut totals: Vec<(&str, usize)> = Vec::new();
     for tensor in &summary.tensors {

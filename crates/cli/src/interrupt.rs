@@ -1,19 +1,19 @@
-//! Ctrl-C.
+//! Handling of Ctrl-C.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 
-/// The exit code of a program that ctrl-C ended.
+/// Exit code after Ctrl-C.
 pub(super) const INTERRUPTED: u8 = 130;
 
-/// A flag that ctrl-C sets.
+/// Installs a handler of Ctrl-C that sets the returned flag.
 pub(super) fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let shared = Arc::clone(&flag);
     on_ctrl_c(move || {
-        // The first asks; a second, while the first was not answered, ends the program.
+        // A second Ctrl-C, before the flag was cleared, ends the process.
         if shared.swap(true, Ordering::Relaxed) {
             std::process::exit(INTERRUPTED.into());
         }
@@ -21,7 +21,7 @@ pub(super) fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Calls `answer` whenever ctrl-C is pressed.
-pub(super) fn on_ctrl_c(answer: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
-    ctrlc::set_handler(answer).context("cannot listen for ctrl-C")
+/// Calls `handler` on every Ctrl-C.
+pub(super) fn on_ctrl_c(handler: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
+    ctrlc::set_handler(handler).context("cannot handle Ctrl-C")
 }

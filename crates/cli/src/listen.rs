@@ -1,7 +1,7 @@
-//! `stonechat listen`: speech in, text while it is spoken.
+//! `stonechat listen`: live transcription.
 //!
-//! [`input`] reads sound on a thread of its own, [`pcm`] makes samples of bytes, [`screen`] shows text
-//! and [`clock`] measures how late it is.
+//! [`input`] reads audio on a thread, [`pcm`] converts bytes to samples, [`screen`] prints text and [`clock`]
+//! measures latency.
 
 mod clock;
 mod input;
@@ -23,8 +23,9 @@ use stonechat::whisper::{CancelToken, LiveEvent, LiveOptions, LiveStream, Option
 
 use super::console::Console;
 use super::device::Work;
+use super::headings::{DECODING, INPUT, OPTIONS, OUTPUT, STREAMING};
 use super::interrupt::interrupt_flag;
-use super::recognizer::{Recognizer, RecognizerArgs};
+use super::recognizer::{ComputeArgs, Recognizer, RecognizerArgs};
 use super::vad::VadArgs;
 use clock::Clock;
 use input::{Input, Source};
@@ -33,58 +34,107 @@ use no_microphone as microphone;
 use pcm::PcmFormat;
 use screen::{Screen, TextFormat};
 
+const EXAMPLES: &str = "\
+Examples:
+  stonechat listen
+  arecord -q -f S16_LE -r 16000 -t raw | stonechat listen -
+  ffmpeg -loglevel error -i URL -f f32le -ac 2 -ar 48000 - |
+    stonechat listen - --format f32le --channels 2 --rate 48000 -f json";
+
 /// Arguments of `stonechat listen`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
-    /// `-` for raw sound on standard input, or the name of a microphone [default: the system's microphone on a terminal, else standard input]
+    /// - for raw PCM on standard input, or part of a microphone's name
+    ///
+    /// Without it: the system's microphone if standard input is a terminal, else standard input.
     #[arg(value_name = "SOURCE")]
     source: Option<String>,
+    /// PCM sample format
+    #[arg(long, value_enum, default_value_t = PcmFormat::S16le, help_heading = INPUT)]
+    format: PcmFormat,
+    /// Sample rate of standard input in Hz
+    #[arg(long, value_name = "HZ", default_value_t = SAMPLE_RATE, help_heading = INPUT)]
+    rate: u32,
+    /// Number of channels of standard input, mixed to mono
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=64),
+        help_heading = INPUT
+    )]
+    channels: u16,
+    /// txt, or json: one event per line
+    #[arg(
+        short = 'f',
+        long,
+        value_name = "FORMAT",
+        value_enum,
+        hide_possible_values = true,
+        default_value_t = TextFormat::Txt,
+        help_heading = OUTPUT
+    )]
+    output_format: TextFormat,
+    /// Print latency statistics and the real-time factor at the end
+    #[arg(long, help_heading = OUTPUT)]
+    latency: bool,
+    /// Minimum audio chunk to process (seconds)
+    ///
+    /// Every chunk, the buffer is decoded again; words on which two decodings in a row agree are
+    /// committed (LocalAgreement-2).
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = LiveOptions::default().min_chunk_s,
+        help_heading = STREAMING
+    )]
+    chunk: f64,
+    /// Process every chunk even when late, for reproducible text
+    #[arg(long, help_heading = STREAMING)]
+    every_chunk: bool,
+    /// Buffer trimming threshold (seconds)
+    ///
+    /// A longer buffer is trimmed at the end of a committed segment.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = LiveOptions::default().trim_s,
+        help_heading = STREAMING
+    )]
+    buffer: f64,
     #[command(flatten)]
     recognizer: RecognizerArgs,
-    /// Samples on standard input, little-endian
-    #[arg(long, value_enum, default_value_t = PcmFormat::S16le)]
-    format: PcmFormat,
-    /// Their rate in Hz
-    #[arg(long, value_name = "HZ", default_value_t = SAMPLE_RATE)]
-    rate: u32,
-    /// Their channels, which are mixed
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
-    channels: u16,
-    /// txt, or json: an event on each line
-    #[arg(short = 'f', long, value_enum, default_value_t = TextFormat::Txt)]
-    output_format: TextFormat,
-    /// New sound that the text is looked at again for
-    #[arg(long, value_name = "SECONDS", default_value_t = LiveOptions::default().min_chunk_s)]
-    chunk: f64,
-    /// Look at the text after every chunk even when late: the same text each time
-    #[arg(long)]
-    every_chunk: bool,
-    /// Sound that is kept to look at; more is cut where a sentence ends
-    #[arg(long, value_name = "SECONDS", default_value_t = LiveOptions::default().trim_s)]
-    buffer: f64,
-    /// Whether the text so far is the prompt of what follows
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    /// Provide the previous text as a prompt for the following audio
+    #[arg(
+        long,
+        value_name = "BOOL",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        hide_possible_values = true,
+        help_heading = DECODING
+    )]
     condition_on_previous_text: bool,
     #[command(flatten)]
     vad: VadArgs,
-    /// Print in the end how late words were, and the real-time factor
-    #[arg(long)]
-    latency: bool,
+    #[command(flatten)]
+    compute: ComputeArgs,
     /// Print nothing but the text and errors
-    #[arg(short, long, conflicts_with = "latency")]
+    #[arg(short, long, conflicts_with = "latency", help_heading = OPTIONS)]
     quiet: bool,
 }
 
-/// Writes down what is said until the sound ends or ctrl-C.
+/// Transcribes until the audio ends or Ctrl-C.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.compute.check()?;
     let options = live_options(args)?;
-    // A stream tells what is wrong with its options before anything is opened.
+    // Checks the options before anything is opened.
     let stream = LiveStream::new(options.clone())?;
     let source = Source::choose(args.source.as_deref(), args.format, args.rate, args.channels)?;
-    let recognizer = args.recognizer.find()?;
+    let recognizer = args.recognizer.find(&args.compute)?;
     let file = ModelFile::open(recognizer.path())?;
     let listener = Listener { args, recognizer, file, source, stream, options: options.decoding };
-    args.recognizer.run(listener)?;
+    args.compute.run(listener)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -99,7 +149,7 @@ fn live_options(args: &Args) -> anyhow::Result<LiveOptions> {
     Ok(LiveOptions { decoding, min_chunk_s: args.chunk, trim_s: args.buffer })
 }
 
-/// Everything but the device.
+/// Work of `listen`.
 struct Listener<'a> {
     args: &'a Args,
     recognizer: Recognizer,
@@ -116,13 +166,13 @@ impl Work for Listener<'_> {
         let Self { args, recognizer, file, source, mut stream, options } = self;
         let console = Console::new(args.quiet);
         let options = Options { word_timestamps: true, ..options };
-        // What is said while the model is loaded is not lost.
+        // Opened first: audio is buffered while the model is loaded.
         let mut input = Input::open(source, &interrupt_flag()?)?;
         let model = recognizer.load(&file, backend, &console)?;
-        // Its pages count as this process's memory.
+        // The mapped pages count as memory of this process.
         drop(file);
         let mut engine = recognizer.transcriber(model, &options, &CancelToken::new())?;
-        console.note(&format!("listening to {}; ctrl-C ends", input.name()));
+        console.note(&format!("listening to {}; Ctrl-C ends", input.name()));
         let mut screen = Screen::new(args.output_format);
         let mut clock = Clock::default();
         let n_chunk = (args.chunk * f64::from(SAMPLE_RATE)).ceil() as usize;

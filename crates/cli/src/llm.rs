@@ -1,6 +1,6 @@
-//! What the verbs for language models share: finding and loading a model, reading a prompt.
+//! Verbs of language models, and what they share: loading a model, reading a prompt.
 //!
-//! [`sampling`] holds the flags of the sampling chain, [`gpu_layers`] those of devices; each verb has a file of its own.
+//! [`sampling`] has the flags of the sampling chain, [`gpu_layers`] those of devices.
 
 pub(super) mod bench;
 pub(super) mod chat;
@@ -15,69 +15,59 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use clap::ValueEnum;
 use stonechat::Models;
 use stonechat::formats::ModelFile;
 use stonechat::llm::{
     self, Config, Devices, Model, Placement, Session, SessionOptions, StateOptions,
 };
-use stonechat::nn::{KvDType, LoadStats};
+use stonechat::nn::LoadStats;
 
 use self::gpu_layers::{DevicesArgs, ModelWork};
 use super::console::Console;
-use super::load::with_cost;
-use super::megabytes;
+use super::format_bytes;
+use super::headings::{CONTEXT, DEVICE, OPTIONS};
+use super::kv_type::KvType;
+use super::load::with_load_stats;
 
-/// Flags of every verb that runs a model.
+/// Model and device.
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// Model: a GGUF file, a Hugging Face folder or the name of an installed model
-    #[arg(short, long)]
+    /// Model: GGUF file, Hugging Face folder or name of an installed model
+    #[arg(short, long, help_heading = OPTIONS)]
     model: String,
-    /// Threads; 0 is one for each physical core
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    /// Print timings and the placement of layers
+    #[arg(short, long, conflicts_with = "quiet", help_heading = OPTIONS)]
+    verbose: bool,
+    /// Print nothing but the result and errors
+    #[arg(short, long, help_heading = OPTIONS)]
+    quiet: bool,
+    /// Number of CPU threads; 0 is one per physical core
+    #[arg(short, long, value_name = "N", default_value_t = 0, help_heading = DEVICE)]
     threads: usize,
     #[command(flatten)]
     devices: DevicesArgs,
-    /// Print times, and what each device has
-    #[arg(short, long, conflicts_with = "quiet")]
-    verbose: bool,
-    /// Print nothing but the result and errors
-    #[arg(short, long)]
-    quiet: bool,
 }
 
 /// Flags of the context.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = CONTEXT)]
 pub(super) struct ContextArgs {
-    /// Tokens that the context holds; 0 is that of training [default: that, at most 16384]
+    /// Context size in tokens; 0 is the model's [default: 0, up to 16384]
     #[arg(short, long, value_name = "N")]
     ctx_size: Option<usize>,
-    /// Tokens of one forward pass over the prompt
+    /// Batch size for prompt processing in tokens
     #[arg(short, long, value_name = "N", default_value_t = SessionOptions::default().n_batch)]
     batch_size: usize,
-    /// Type of cached keys and values
-    #[arg(long, visible_alias = "ctk", value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
-    cache_type_k: KvName,
-}
-
-/// Values of `--cache-type-k`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum KvName {
-    F32,
-    F16,
-    #[value(name = "q8_0")]
-    Q8_0,
-}
-
-impl KvName {
-    fn dtype(self) -> KvDType {
-        match self {
-            Self::F32 => KvDType::F32,
-            Self::F16 => KvDType::F16,
-            Self::Q8_0 => KvDType::Q8_0,
-        }
-    }
+    /// KV cache data type: f32, f16 or q8_0
+    #[arg(
+        long,
+        visible_alias = "ctk",
+        value_name = "TYPE",
+        value_enum,
+        hide_possible_values = true,
+        default_value_t = KvType::F16
+    )]
+    cache_type_k: KvType,
 }
 
 impl ContextArgs {
@@ -85,7 +75,7 @@ impl ContextArgs {
         SessionOptions {
             n_ctx: match self.ctx_size {
                 Some(0) => Some(config.n_ctx_train),
-                asked => asked,
+                n_ctx => n_ctx,
             },
             n_batch: self.batch_size,
             kv_dtype: self.cache_type_k.dtype(),
@@ -94,7 +84,7 @@ impl ContextArgs {
     }
 }
 
-/// Opens the file of a model that is given by path or name.
+/// Opens a model file by path or name.
 fn open(name: &str) -> anyhow::Result<(PathBuf, ModelFile)> {
     let path = Models::from_env().find(name)?;
     let file = ModelFile::open(&path)?;
@@ -102,12 +92,12 @@ fn open(name: &str) -> anyhow::Result<(PathBuf, ModelFile)> {
 }
 
 impl ModelArgs {
-    /// Opens the devices and does `work` there.
+    /// Opens the devices and runs `work` on them.
     fn on_devices<W: ModelWork>(&self, work: W) -> anyhow::Result<W::Output> {
         self.devices.run(self.threads, &self.model, &Console::new(self.quiet), work)
     }
 
-    /// Loads the model for `work`, with a bar on a terminal.
+    /// Loads the model for `work`, with a progress bar.
     fn load<D: Devices>(&self, devices: D, work: impl ModelWork) -> anyhow::Result<Model<D>> {
         let console = Console::new(self.quiet);
         let loaded = load(&self.model, devices, &console)?;
@@ -121,7 +111,7 @@ impl ModelArgs {
         Ok(loaded.model)
     }
 
-    /// Makes a session, for which a device may have kernels to compile.
+    /// Makes a session; a device may compile kernels for it.
     fn session<'m, D: Devices>(
         &self,
         model: &'m Model<D>,
@@ -131,37 +121,37 @@ impl ModelArgs {
         let session = Session::new(model, options)?;
         if self.verbose {
             let after = model.load_stats();
-            let cost = LoadStats {
+            let stats = LoadStats {
                 compiled_kernels: after.compiled_kernels - before.compiled_kernels,
                 compile_time: after.compile_time - before.compile_time,
                 ..LoadStats::default()
             };
             let (n_ctx, seconds) = (session.n_ctx(), start.elapsed().as_secs_f64());
             let text = format!("context of {n_ctx} tokens {seconds:.3} s");
-            Console::new(self.quiet).note(&with_cost(&text, ": ", cost));
+            Console::new(self.quiet).note(&with_load_stats(&text, ": ", stats));
         }
         Ok(session)
     }
 }
 
-/// A model and how long loading it took.
+/// A model and its load time.
 struct Loaded<D: Devices> {
     model: Model<D>,
     time: Duration,
 }
 
 impl<D: Devices> Loaded<D> {
-    /// A line about the time.
+    /// Formats the load time and statistics.
     fn report(&self) -> String {
-        let (seconds, cost) = (self.time.as_secs_f64(), self.model.load_stats());
-        with_cost(&format!("load {seconds:.3} s"), ": ", cost)
+        let (seconds, stats) = (self.time.as_secs_f64(), self.model.load_stats());
+        with_load_stats(&format!("load {seconds:.3} s"), ": ", stats)
     }
 
-    /// A line about each device, where the state has these sizes.
+    /// Formats the placement on each device, with the bytes of weights and KV cache.
     fn placements(&self, options: &StateOptions) -> Vec<String> {
         let line = |placement: Placement| {
-            let bytes = [placement.weight_bytes, placement.kv_bytes].map(megabytes);
-            format!("{placement}: {} of weights, {} of keys and values", bytes[0], bytes[1])
+            let bytes = [placement.weight_bytes, placement.kv_bytes].map(format_bytes);
+            format!("{placement}: weights {}, KV cache {}", bytes[0], bytes[1])
         };
         self.model.placements(options).into_iter().map(line).collect()
     }
@@ -174,13 +164,13 @@ fn load<D: Devices>(name: &str, devices: D, console: &Console) -> anyhow::Result
     console.begin("loading", STEPS as u64);
     let loaded = Model::load(devices, &file, |done| console.advance((done * STEPS) as u64));
     console.end();
-    let model = explained(loaded, &path, &file)?;
+    let model = with_path(loaded, &path, &file)?;
     Ok(Loaded { model, time: start.elapsed() })
 }
 
-/// What was read of a file, or an error that says which and what to do with it.
-fn explained<T>(read: Result<T, llm::Error>, path: &Path, file: &ModelFile) -> anyhow::Result<T> {
-    read.with_context(|| {
+/// Adds the path, and for speech models a hint, to the error of loading `file`.
+fn with_path<T>(result: Result<T, llm::Error>, path: &Path, file: &ModelFile) -> anyhow::Result<T> {
+    result.with_context(|| {
         let advice = if is_whisper(file) { " (speech models: `stonechat transcribe`)" } else { "" };
         format!("cannot load `{}`{advice}", path.display())
     })
@@ -192,7 +182,7 @@ fn is_whisper(file: &ModelFile) -> bool {
         || file.tensors().any(|tensor| tensor.name.starts_with("encoder"))
 }
 
-/// The content of a text file, or of standard input for `-`.
+/// Reads a text file, or standard input for `-`.
 fn read_text(path: &Path) -> anyhow::Result<String> {
     let bytes = if path == Path::new("-") {
         let mut bytes = Vec::new();

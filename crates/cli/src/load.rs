@@ -1,14 +1,16 @@
-//! How weights are loaded, for every verb that runs a model, and what that took.
+//! `--repack`, and load statistics as text.
 
 use clap::ValueEnum;
 use stonechat::nn::{Cpu, Error, LoadStats, Repack};
 
-use super::megabytes;
+use super::format_bytes;
 
-/// Flags of every verb that runs a model.
+/// Flags about loading weights.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct LoadArgs {
-    /// Whether to rearrange quantized weights for speed; off starts at once, from the file's memory map
+    /// Repack quantized weights
+    ///
+    /// on computes faster. off starts at once and computes from the memory-mapped file, which is slower.
     #[arg(long, value_enum, default_value_t = RepackName::On)]
     repack: RepackName,
 }
@@ -21,7 +23,7 @@ enum RepackName {
 }
 
 impl LoadArgs {
-    /// A device that loads as asked.
+    /// Opens the CPU backend with `n_threads` threads and this repack mode.
     pub(super) fn cpu(self, n_threads: usize) -> Result<Cpu, Error> {
         Ok(Cpu::new(n_threads)?.with_repack(match self.repack {
             RepackName::On => Repack::On,
@@ -30,28 +32,29 @@ impl LoadArgs {
     }
 }
 
-/// What became of the weights, which kernels they needed and how long that took.
-fn cost_text(cost: LoadStats) -> String {
+/// Bytes and seconds of repacking, copying and memory mapping, and the kernels compiled.
+fn stats_text(stats: LoadStats) -> String {
     let took = |bytes, what: &str, time: std::time::Duration| {
-        let text = || format!("{} {what} in {:.3} s", megabytes(bytes), time.as_secs_f64());
+        let text = || format!("{} {what} in {:.3} s", format_bytes(bytes), time.as_secs_f64());
         (bytes > 0).then(text)
     };
     let parts = [
-        took(cost.repacked_bytes, "rearranged", cost.repack_time),
-        took(cost.copied_bytes, "copied", cost.copy_time),
-        (cost.mapped_bytes > 0).then(|| format!("{} used in place", megabytes(cost.mapped_bytes))),
-        (cost.compiled_kernels > 0).then(|| {
-            let seconds = cost.compile_time.as_secs_f64();
-            format!("{} kernels compiled in {seconds:.3} s", cost.compiled_kernels)
+        took(stats.repacked_bytes, "repacked", stats.repack_time),
+        took(stats.copied_bytes, "copied", stats.copy_time),
+        (stats.mapped_bytes > 0)
+            .then(|| format!("{} memory-mapped", format_bytes(stats.mapped_bytes))),
+        (stats.compiled_kernels > 0).then(|| {
+            let seconds = stats.compile_time.as_secs_f64();
+            format!("{} kernels compiled in {seconds:.3} s", stats.compiled_kernels)
         }),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// `text`, and after `separator` what loading cost, if the device counts that.
-pub(super) fn with_cost(text: &str, separator: &str, cost: LoadStats) -> String {
-    let cost = cost_text(cost);
-    if cost.is_empty() { text.to_owned() } else { format!("{text}{separator}{cost}") }
+/// Appends `separator` and the statistics to `text`, unless the device counts none.
+pub(super) fn with_load_stats(text: &str, separator: &str, stats: LoadStats) -> String {
+    let stats = stats_text(stats);
+    if stats.is_empty() { text.to_owned() } else { format!("{text}{separator}{stats}") }
 }
 
 #[cfg(test)]
@@ -61,17 +64,17 @@ mod tests {
     use stonechat::nn::LoadStats;
 
     #[test]
-    fn only_what_happened_is_told() {
-        let cost = LoadStats {
+    fn only_what_happened_is_reported() {
+        let stats = LoadStats {
             repacked_bytes: 12_300_000,
             repack_time: Duration::from_millis(45),
             mapped_bytes: 700,
             ..LoadStats::default()
         };
-        assert_eq!(super::cost_text(cost), "12.3 MB rearranged in 0.045 s, 0.7 kB used in place");
+        assert_eq!(super::stats_text(stats), "12.3 MB repacked in 0.045 s, 700 B memory-mapped");
         let compile_time = Duration::from_millis(210);
-        let cost = LoadStats { compiled_kernels: 31, compile_time, ..LoadStats::default() };
-        assert_eq!(super::cost_text(cost), "31 kernels compiled in 0.210 s");
-        assert_eq!(super::with_cost("load", ": ", LoadStats::default()), "load");
+        let stats = LoadStats { compiled_kernels: 31, compile_time, ..LoadStats::default() };
+        assert_eq!(super::stats_text(stats), "31 kernels compiled in 0.210 s");
+        assert_eq!(super::with_load_stats("load", ": ", LoadStats::default()), "load");
     }
 }

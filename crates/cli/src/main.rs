@@ -7,12 +7,16 @@ mod aliases;
 mod console;
 mod convert;
 mod device;
+mod headings;
+mod help_markdown;
 mod inspect;
 mod interrupt;
+mod kv_type;
 mod listen;
 mod llm;
 mod load;
 mod models;
+#[cfg(feature = "pull")]
 mod pull;
 mod quantize;
 mod recognizer;
@@ -28,7 +32,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use stonechat::compute::simd::Isa;
 
-/// Speech to text and language models, offline.
+/// Speech to text and language models, offline
 #[derive(Debug, Parser)]
 #[command(name = "stonechat", version = VERSION.as_str())]
 struct Cli {
@@ -40,33 +44,37 @@ struct Cli {
 enum Verb {
     /// Transcribe or translate audio files
     Transcribe(Box<transcribe::Args>),
-    /// Write down speech as it comes: from a microphone or as raw sound on standard input
+    /// Transcribe live speech from a microphone or raw PCM on standard input
     Listen(Box<listen::Args>),
-    /// Continue a text with a language model
+    /// Complete a prompt with a language model
     Generate(Box<llm::generate::Args>),
-    /// Talk with a language model
+    /// Chat with a language model
     Chat(Box<llm::chat::Args>),
     /// Print the tokens of a text
     Tokenize(llm::tokenize::Args),
-    /// Measure how well a language model predicts a text
+    /// Compute the perplexity of a language model on a text
     Perplexity(llm::perplexity::Args),
-    /// Measure the speed of language models
+    /// Benchmark prompt processing and text generation
     Bench(llm::bench::Args),
-    /// Download a model from the Hugging Face hub
+    /// Download models from the Hugging Face hub
+    #[cfg(feature = "pull")]
     Pull(pull::Args),
-    /// List the installed models and where they are
+    /// List the installed models
     Models(models::Args),
-    /// List what models can run on
+    /// List the devices that models can run on
     Devices(device::Args),
-    /// Print what is in a model or audio file
+    /// Print the metadata of a model or audio file
     Inspect(inspect::Args),
-    /// Convert a model to GGUF or whisper.cpp's format
+    /// Convert a Whisper model to GGUF or whisper.cpp's format
     Convert(convert::Args),
-    /// Write a model with another weight type
+    /// Quantize a model to another weight type
     Quantize(quantize::Args),
+    /// Print this help of every verb as Markdown
+    #[command(hide = true)]
+    HelpMarkdown,
 }
 
-/// Version, platform and the instruction set that the kernels use here.
+/// Version, platform and instruction set of the kernels.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let isa = Isa::best().map_or_else(|error| error.to_string(), |isa| isa.name().to_owned());
     let (arch, os) = (std::env::consts::ARCH, std::env::consts::OS);
@@ -74,12 +82,12 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 });
 
 fn main() -> ExitCode {
-    let spelled = match aliases::spelled_out(std::env::args_os()) {
-        Ok(spelled) => spelled,
+    let expanded = match aliases::expand(std::env::args_os()) {
+        Ok(expanded) => expanded,
         Err(message) => Cli::command().error(ErrorKind::UnknownArgument, message).exit(),
     };
-    let cli = Cli::parse_from(spelled.args);
-    spelled.notes.iter().for_each(|note| console::print_note(note));
+    let cli = Cli::parse_from(expanded.args);
+    expanded.notes.iter().for_each(|note| console::print_note(note));
     let result = match cli.verb {
         Verb::Transcribe(args) => transcribe::run(&args),
         Verb::Listen(args) => listen::run(&args),
@@ -88,12 +96,14 @@ fn main() -> ExitCode {
         Verb::Tokenize(args) => llm::tokenize::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Perplexity(args) => llm::perplexity::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Bench(args) => llm::bench::run(&args).map(|()| ExitCode::SUCCESS),
+        #[cfg(feature = "pull")]
         Verb::Pull(args) => pull::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Models(args) => models::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Devices(args) => device::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Inspect(args) => inspect::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Convert(args) => convert::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Quantize(args) => quantize::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::HelpMarkdown => help_markdown::run(Cli::command()).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         if error.downcast_ref::<io::Error>().is_some_and(is_broken_pipe) {
@@ -104,23 +114,56 @@ fn main() -> ExitCode {
     })
 }
 
-/// Whether the reader of standard output has gone, for example `head`: no failure of ours.
+/// Tells a closed standard output (`| head`) from a failure.
 fn is_broken_pipe(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
 
-/// Writes to standard output at once.
+/// Writes `text` to standard output and flushes it.
 fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
 }
 
-/// Bytes as a person reads them.
-fn megabytes(bytes: u64) -> String {
-    if bytes < 100_000 {
-        format!("{:.1} kB", bytes as f64 / 1e3)
-    } else {
-        format!("{:.1} MB", bytes as f64 / 1e6)
+/// Formats a size in decimal units, from `700 B` to `1.5 TB`.
+fn format_bytes(bytes: u64) -> String {
+    bytesize::ByteSize(bytes).display().si().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::{Cli, format_bytes};
+
+    #[test]
+    fn short_help_fits_lines_of_100_columns() {
+        let mut command = Cli::command().term_width(100);
+        command.build();
+        for verb in command.get_subcommands_mut().filter(|verb| verb.get_name() != "help") {
+            let help = verb.render_help().to_string();
+            // Help is in a column beside the flags, or indented by 10 below them; wrapped lines repeat the indentation.
+            let indents: Vec<usize> =
+                help.lines().map(|line| line.len() - line.trim_start().len()).collect();
+            let lines: Vec<&str> = help.lines().collect();
+            for (i, pair) in indents.windows(2).enumerate() {
+                let wraps = pair[1] > 10 || pair == [10, 10];
+                assert!(!wraps, "{}: wrapped: {}", verb.get_name(), lines[i]);
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_have_decimal_units() {
+        for (bytes, expected) in [
+            (700, "700 B"),
+            (1_500, "1.5 kB"),
+            (123_456_789, "123.5 MB"),
+            (8_012_300_000, "8.0 GB"),
+            (1_500_000_000_000, "1.5 TB"),
+        ] {
+            assert_eq!(format_bytes(bytes), expected);
+        }
     }
 }

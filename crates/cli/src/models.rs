@@ -1,4 +1,4 @@
-//! `stonechat models`: what is installed.
+//! `stonechat models`: installed models.
 
 use std::fmt::Write;
 
@@ -6,13 +6,14 @@ use stonechat::Models;
 
 /// Arguments of `stonechat models`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = "Examples:\n  stonechat models\n  stonechat models --json")]
 pub(super) struct Args {
-    /// Print one JSON object instead
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Prints the models folder and what is in it.
+/// Prints the models folder, its models and the default model.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let models = Models::from_env();
     let folder = models.folder()?;
@@ -29,11 +30,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let mut text = format!("{}\n", folder.display());
     for model in &installed {
-        let bytes = super::megabytes(model.bytes);
+        let bytes = super::format_bytes(model.bytes);
         writeln!(text, "  {:24} {bytes:>12}", model.name)?;
     }
     if installed.is_empty() {
-        text.push_str("  no models; `stonechat pull base` fetches one\n");
+        text.push_str("  no models; `stonechat pull base` downloads one\n");
     }
     match default {
         Some(path) => writeln!(text, "default: {}", path.display())?,

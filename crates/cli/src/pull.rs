@@ -5,10 +5,20 @@ use stonechat::pull::pull;
 
 use super::console::Console;
 
+const EXAMPLES: &str = "\
+Examples:
+  stonechat pull large-v3-turbo
+  stonechat pull base-q5_1
+  stonechat pull Qwen/Qwen2.5-0.5B-Instruct
+  stonechat pull user/repo:model.gguf";
+
 /// Arguments of `stonechat pull`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
-    /// base, tiny.en, large-v3-turbo …, base-q5_1 or ggml-base (whisper.cpp's files), or user/repo[:file]
+    /// Model names: base, tiny.en, large-v3-turbo …, base-q5_1, or user/repo[:file]
+    ///
+    /// base-q5_1, ggml-base and the like are whisper.cpp's files.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
     /// Print nothing but errors
@@ -16,7 +26,7 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-/// Downloads each model that is not there and prints where they are.
+/// Downloads the models that are not installed, and prints the path of each.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let models = Models::from_env();
     let console = Console::new(args.quiet);

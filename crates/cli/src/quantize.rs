@@ -1,4 +1,4 @@
-//! `stonechat quantize`: a model with another weight type.
+//! `stonechat quantize`: converts the matrices of a model to another data type.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use stonechat::quant;
 
 use super::write_model::write_model;
 
-/// Types that can be asked for.
+/// Supported data types.
 const TYPES: [DType; 19] = [
     DType::F32,
     DType::F16,
@@ -31,16 +31,22 @@ const TYPES: [DType; 19] = [
     DType::Tq2_0,
 ];
 
+const EXAMPLES: &str = "\
+Examples:
+  stonechat quantize base base-q8_0.bin q8_0
+  stonechat quantize model-f16.gguf model-q4_k.gguf q4_k";
+
 /// Arguments of `stonechat quantize`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
-    /// A model: path or name
+    /// Model: file, folder or name
     #[arg(value_name = "IN")]
     input: String,
-    /// File to write: .gguf, or .bin for Whisper models as whisper.cpp reads them
+    /// Output file: .gguf, or .bin (whisper.cpp, Whisper models only)
     #[arg(value_name = "OUT")]
     output: PathBuf,
-    /// Type of the matrices: f32, f16, bf16, or a quantized one such as `q8_0`, `q5_1`, `q4_k`
+    /// Data type of the matrices: f32, f16, bf16, q8_0, q5_1, q4_k, …
     #[arg(value_name = "TYPE")]
     dtype: String,
     /// Print nothing but errors
@@ -48,7 +54,7 @@ pub(super) struct Args {
     quiet: bool,
 }
 
-/// Writes the model with its matrices as the type asked for.
+/// Writes the model with its matrices quantized.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let dtype = find(&args.dtype)?;
     write_model(&args.input, &args.output, Some(dtype), args.quiet)

@@ -1,4 +1,4 @@
-//! What the verbs that hear speech share: the model, where it runs, and what it is told.
+//! Flags that the speech verbs share: model, language, prompt, beam size, device.
 
 use std::path::{Path, PathBuf};
 
@@ -11,39 +11,58 @@ use stonechat::whisper::{CancelToken, Language, Model, Options, Task, Transcribe
 
 use super::console::Console;
 use super::device::{DeviceArgs, Work};
+use super::headings::{DECODING, DEVICE, OPTIONS};
+use super::kv_type::KvType;
 
-/// Most threads or jobs that can be asked for; more is a typing error.
+/// Maximum of `--threads` and `--jobs`.
 pub(super) const MAX_THREADS: usize = 1024;
 
-/// Flags of every verb that hears speech.
+/// Model, language and prompt.
 #[derive(Debug, clap::Args)]
 pub(super) struct RecognizerArgs {
-    /// Model: a file, a folder or a name [default: test-data/models, else an installed one]
-    #[arg(short, long)]
+    /// Whisper model: file, folder or name of an installed model
+    ///
+    /// Without it: the first GGUF file of test-data/models above the working directory or this
+    /// program, else an installed model, `base` first.
+    #[arg(short, long, help_heading = OPTIONS)]
     model: Option<String>,
-    /// Spoken language: a code or English name, or auto to detect it
-    #[arg(short, long, default_value = "auto")]
+    /// Spoken language: code or English name; auto detects it
+    #[arg(short, long, default_value = "auto", help_heading = OPTIONS)]
     language: String,
-    /// Write the words as spoken, or in English
-    #[arg(long, value_enum, default_value_t = TaskName::Transcribe)]
+    /// transcribe, or translate to English
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = TaskName::Transcribe,
+        hide_possible_values = true,
+        help_heading = OPTIONS
+    )]
     task: TaskName,
-    /// Text that comes before the recording: names, spelling, style
-    #[arg(long, value_name = "TEXT")]
+    /// Text to provide as a prompt for the first window: names, spelling, style
+    #[arg(long, value_name = "TEXT", help_heading = DECODING)]
     initial_prompt: Option<String>,
-    /// Words to expect in every window
-    #[arg(long, value_name = "TEXT")]
+    /// Hint phrases to add to the prompt of every window
+    #[arg(long, value_name = "TEXT", help_heading = DECODING)]
     hotwords: Option<String>,
-    /// Texts followed side by side at temperature 0; 1 is greedy, faster and a little less accurate [default: 5, and 1 in streams]
-    #[arg(long, visible_alias = "bs", value_name = "N")]
+    /// Beam size at temperature 0; 1 is greedy [default: 5, live streams: 1]
+    ///
+    /// Greedy decoding is faster and a little less accurate.
+    #[arg(long, visible_alias = "bs", value_name = "N", help_heading = DECODING)]
     beam_size: Option<usize>,
-    /// Threads; 0 is one for each physical core
+}
+
+/// Where and how the model runs.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = DEVICE)]
+pub(super) struct ComputeArgs {
+    /// Number of CPU threads; 0 is one per physical core
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Type of cached keys and values
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
-    kv_type: KvName,
+    /// KV cache data type
+    #[arg(long, value_name = "TYPE", value_parser = KvType::float_parser(), default_value = "f16")]
+    kv_type: KvType,
 }
 
 /// Values of `--task`.
@@ -53,21 +72,9 @@ enum TaskName {
     Translate,
 }
 
-/// Values of `--kv-type`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum KvName {
-    F32,
-    F16,
-}
-
 impl RecognizerArgs {
-    /// `options` with what these arguments say.
+    /// Applies these flags to `options`.
     pub(super) fn apply(&self, options: Options) -> anyhow::Result<Options> {
-        ensure!(
-            self.threads <= MAX_THREADS,
-            "threads: expected 0 to {MAX_THREADS}, got {}",
-            self.threads
-        );
         Ok(Options {
             language: language(&self.language)?,
             task: match self.task {
@@ -81,27 +88,32 @@ impl RecognizerArgs {
         })
     }
 
-    /// Finds the model and what it is loaded with.
-    pub(super) fn find(&self) -> anyhow::Result<Recognizer> {
+    /// Finds the model file.
+    pub(super) fn find(&self, compute: &ComputeArgs) -> anyhow::Result<Recognizer> {
         let models = Models::from_env();
         let path = match &self.model {
             Some(name) => models.find(name)?,
             None => models.find_default()?,
         };
-        let kv_dtype = match self.kv_type {
-            KvName::F32 => KvDType::F32,
-            KvName::F16 => KvDType::F16,
-        };
-        Ok(Recognizer { path, kv_dtype, n_threads: self.threads })
+        Ok(Recognizer { path, kv_dtype: compute.kv_type.dtype(), n_threads: compute.threads })
+    }
+}
+
+impl ComputeArgs {
+    /// Checks the number of threads.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let n = self.threads;
+        ensure!(n <= MAX_THREADS, "threads: expected 0 to {MAX_THREADS}, got {n}");
+        Ok(())
     }
 
-    /// Opens the device and does `work` on it.
+    /// Opens the device and runs `work` on it.
     pub(super) fn run<W: Work>(&self, work: W) -> anyhow::Result<W::Output> {
         self.device.run(self.threads, work)
     }
 }
 
-/// A model that is not loaded yet.
+/// A model to load.
 #[derive(Debug)]
 pub(super) struct Recognizer {
     path: PathBuf,
@@ -110,17 +122,17 @@ pub(super) struct Recognizer {
 }
 
 impl Recognizer {
-    /// Where the model is.
+    /// Path of the model.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Threads of the CPU; 0 means one a physical core.
+    /// CPU threads; 0 is one per physical core.
     pub(super) fn n_threads(&self) -> usize {
         self.n_threads
     }
 
-    /// Loads `file`, the model's, with a bar on a terminal.
+    /// Loads the weights of `file`, with a progress bar.
     pub(super) fn load<B: Backend>(
         &self,
         file: &ModelFile,
@@ -136,7 +148,7 @@ impl Recognizer {
         model.with_context(|| format!("cannot load `{}`{advice}", self.path.display()))
     }
 
-    /// Makes the buffers of `model` for what `options` ask; `cancel` ends its runs.
+    /// Allocates a transcriber for `options`; `cancel` ends its runs.
     pub(super) fn transcriber<B: Backend>(
         &self,
         model: Model<B>,

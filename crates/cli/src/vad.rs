@@ -1,33 +1,41 @@
-//! Flags about voice activity, of the verbs that hear speech.
+//! Flags of the voice activity detector (Silero VAD).
 
 use clap::ValueEnum;
 use stonechat::audio::VadOptions;
 use stonechat::whisper::VadMode;
 
+use super::headings::VOICE_ACTIVITY;
 use super::transcribe::Threshold;
 
-/// What is listened to.
+/// Flags of the voice activity detector.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = VOICE_ACTIVITY)]
 pub(super) struct VadArgs {
-    /// Leave out what is not speech; auto does for streams, for split channels and for recordings longer than 30 s
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = VadName::Auto)]
+    /// Transcribe only speech: on, off or auto
+    ///
+    /// auto enables it for live streams, for split channels and for recordings longer than 30 s.
+    #[arg(long, value_name = "WHEN", value_enum, hide_possible_values = true, default_value_t = VadName::Auto)]
     vad: VadName,
-    /// Probability that speech begins at
+    /// Speech probability at which a segment starts
     #[arg(long, value_name = "P", default_value_t = 0.5)]
     vad_threshold: f32,
-    /// Probability that it ends below [default: 0.15 less]
+    /// Speech probability below which it ends [default: 0.15 less]
     #[arg(long, value_name = "P")]
     vad_neg_threshold: Option<f32>,
-    /// Shorter speech is left out of recordings
+    /// Minimum speech duration, shorter is dropped (ms)
+    ///
+    /// Live streams ignore it.
     #[arg(long, value_name = "MS", default_value_t = 0)]
     vad_min_speech_ms: u32,
-    /// Longer speech of recordings is split; none for no limit
+    /// Maximum speech duration, longer is split (s)
+    ///
+    /// Live streams ignore it. none is no limit.
     #[arg(long, value_name = "SECONDS", default_value = "none")]
     vad_max_speech_s: Threshold,
-    /// Shorter silence is kept [default: 2000, and 1000 in streams]
+    /// Min silence to split segments (ms) [default: 2000, live: 1000]
     #[arg(long, value_name = "MS")]
     vad_min_silence_ms: Option<u32>,
-    /// What is kept before and after speech
+    /// Padding before and after speech segments (ms)
     #[arg(long, value_name = "MS", default_value_t = 400)]
     vad_speech_pad_ms: u32,
 }
@@ -41,7 +49,7 @@ enum VadName {
 }
 
 impl VadArgs {
-    /// When what is not speech is left out.
+    /// When to detect speech.
     pub(super) fn mode(&self) -> VadMode {
         match self.vad {
             VadName::On => VadMode::On,
@@ -50,7 +58,7 @@ impl VadArgs {
         }
     }
 
-    /// What speech is, where `defaults` holds what was not said.
+    /// Detector options, with `defaults` for absent flags.
     pub(super) fn options(&self, defaults: VadOptions) -> VadOptions {
         VadOptions {
             threshold: self.vad_threshold,

@@ -1,4 +1,4 @@
-//! Writing a model file: what `convert` and `quantize` share.
+//! Writing of model files, for `convert` and `quantize`.
 
 use std::fs;
 use std::path::Path;
@@ -39,14 +39,14 @@ pub(super) fn write_model(
     result.with_context(|| format!("cannot write `{}`", output.display()))?;
     if !quiet {
         let (before, after) = (file.file_bytes() as u64, fs::metadata(output)?.len());
-        let (before, after) = (super::megabytes(before), super::megabytes(after));
+        let (before, after) = (super::format_bytes(before), super::format_bytes(after));
         let path = output.display();
         super::print(&format!("{} {before} -> {path} {after}\n", source.display()))?;
     }
     Ok(())
 }
 
-/// Whether the file names an architecture, and another than Whisper's.
+/// Tells a GGUF file of a language model from one of Whisper.
 fn is_language_model(file: &ModelFile) -> bool {
     file.format() == Format::Gguf
         && file.metadata().str("general.architecture").is_ok_and(|name| name != "whisper")
@@ -70,7 +70,7 @@ fn quantize_language_model(
     }
 }
 
-/// Fails if `output` is `input` or a file of the folder `input`.
+/// Fails if `output` is `input` or a file in the folder `input`.
 fn refuse_overwriting(input: &Path, output: &Path) -> anyhow::Result<()> {
     let (Ok(input), Ok(existing)) = (fs::canonicalize(input), fs::canonicalize(output)) else {
         return Ok(());

@@ -9,8 +9,8 @@ use crate::error::{Error, Result, printable};
 use crate::mmap::Bytes;
 use crate::model_file::ModelFile;
 
-/// The files that are kept beside the weights.
-const COMPANIONS: [&str; 8] = [
+/// Names of the files that belong to a model beside its weights.
+pub const COMPANIONS: &[&str] = &[
     "config.json",
     "tokenizer.json",
     "vocabulary.txt",
@@ -60,7 +60,7 @@ pub(crate) fn companions_of(file: &Path) -> Result<Vec<Companion>> {
 
 fn companions_in(folder: &Path) -> Result<Vec<Companion>> {
     let mut companions = Vec::new();
-    for name in COMPANIONS {
+    for &name in COMPANIONS {
         let path = folder.join(name);
         if path.is_file() {
             companions.push(Companion { name: name.to_owned(), bytes: Bytes::open(&path)? });

@@ -1,9 +1,9 @@
-//! Errors of finding and fetching models.
+//! Errors of finding and downloading models.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a model cannot be found or fetched.
+/// Error of finding or downloading a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,70 +13,70 @@ pub enum Error {
         folder.display()
     )]
     ModelNotFound {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// The folder that was searched.
+        /// Folder that was searched.
         folder: PathBuf,
-        /// How to get it.
+        /// Hint how to get it.
         advice: String,
     },
-    /// No model was named and none is there.
+    /// No model is named and none is installed.
     #[error(
         "no model: looked for test-data/models/*.gguf in the folders above and for the usual names in {}; \
          get one with `stonechat pull base` or `cargo xtask models base`, or name a file with --model",
         folder.display()
     )]
     NoModel {
-        /// The folder that was searched.
+        /// Folder that was searched.
         folder: PathBuf,
     },
-    /// Nothing says where models are kept.
+    /// Neither `STONECHAT_MODELS` nor a home folder is set.
     #[error("no home folder is known: set STONECHAT_MODELS to a folder")]
     NoModelsFolder,
-    /// A name that no download is known for.
+    /// Unknown name of a download.
     #[error("no model to pull is called `{name}`: expected one of {expected}, or user/repo[:file]")]
     UnknownName {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// The names that are known.
+        /// Known names.
         expected: String,
     },
-    /// The hub could not be reached or refused.
-    #[error("cannot fetch {what} from the Hugging Face hub: {reason}")]
+    /// The hub cannot be reached or refuses.
+    #[error("cannot download {what} from the Hugging Face hub: {reason}")]
     Hub {
         /// Repository and file.
         what: String,
-        /// What the client says, on one line.
+        /// Message of the client, on one line.
         reason: String,
     },
     /// A repository without weights in a known format.
     #[error("the repository {repo} has no {expected}")]
     NoWeights {
-        /// The repository.
+        /// Repository.
         repo: String,
-        /// What was looked for.
+        /// Files that were expected.
         expected: &'static str,
     },
-    /// What was downloaded is not what the hub announced.
+    /// The SHA-256 of a download differs from that of the hub.
     #[error(
         "{file} was damaged on its way: expected SHA-256 {expected}, got {got}; it was removed, pull again"
     )]
     Checksum {
-        /// The file.
+        /// File name.
         file: String,
-        /// Announced.
+        /// SHA-256 of the hub.
         expected: String,
-        /// Computed.
+        /// SHA-256 of the file.
         got: String,
     },
     /// The models folder cannot be used.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// Verb: `read`, `write`, `create` or `remove`.
         action: &'static str,
-        /// On what.
+        /// File or folder.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
 }

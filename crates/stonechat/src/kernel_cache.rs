@@ -1,4 +1,4 @@
-//! Compiled kernels of a GPU in a file, so that the next run need not compile them.
+//! File cache of compiled GPU kernels (pipeline cache).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,26 +6,26 @@ use std::path::{Path, PathBuf};
 use stonechat_compute::wgpu::Gpu;
 use stonechat_formats::AtomicFile;
 
-/// The kernels of an open GPU, which are saved when this is dropped.
+/// Cache of the compiled kernels of an open GPU; saved on drop.
 ///
-/// A file that cannot be read, is damaged or of another driver is made anew; one that cannot be written is left out.
+/// A file that is unreadable, damaged or of another driver is replaced. Write errors are ignored.
 #[derive(Debug)]
 pub struct KernelCache {
     gpu: Gpu,
     path: PathBuf,
-    /// What the file held.
+    /// Content of the file when it was opened.
     saved: Option<Vec<u8>>,
 }
 
 impl KernelCache {
-    /// Gives `gpu`, which has not compiled anything yet, what an earlier run left in `stonechat/kernels` of the
-    /// platform's cache folder. None where there is no such folder or the driver keeps its kernels to itself.
+    /// Restores the kernels of an earlier run into `gpu`, which has compiled none yet, from `stonechat/kernels` in the
+    /// platform's cache folder. `None` without such a folder or if the driver does not export its kernels.
     #[must_use]
     pub fn open(gpu: &Gpu) -> Option<Self> {
         Self::at(&dirs::cache_dir()?.join("stonechat").join("kernels"), gpu)
     }
 
-    /// As [`open`](Self::open), in `folder`.
+    /// As [`open`](Self::open), from `folder`.
     #[must_use]
     pub fn at(folder: &Path, gpu: &Gpu) -> Option<Self> {
         let path = folder.join(gpu.adapter().kernel_cache_name()?);
@@ -34,7 +34,7 @@ impl KernelCache {
         Some(Self { gpu: gpu.clone(), path, saved })
     }
 
-    /// Writes the file, if there is anything new.
+    /// Writes the file if it changed.
     fn save(&self) -> Result<(), stonechat_formats::Error> {
         let Some(data) = self.gpu.save_kernels().filter(|data| self.saved.as_ref() != Some(data))
         else {
@@ -54,7 +54,7 @@ impl KernelCache {
 
 impl Drop for KernelCache {
     fn drop(&mut self) {
-        // The next run compiles what could not be saved.
+        // Without a file, the next run compiles again.
         let _ = self.save();
     }
 }
@@ -67,13 +67,11 @@ mod tests {
 
     use super::{Gpu, KernelCache};
 
-    /// A device with a kernel compiled by the help of `folder`.
+    /// Opens a GPU with the cache in `folder` and runs a kernel.
     fn use_a_kernel(folder: &std::path::Path) -> bool {
         let all = block_on(adapters());
         let Some(adapter) = all.iter().find(|adapter| adapter.kernel_cache_name().is_some()) else {
-            println!(
-                "SKIPPED kernels_are_kept_from_run_to_run: no adapter lets its kernels be kept"
-            );
+            println!("SKIPPED kernels_are_cached_between_runs: no adapter exports its kernels");
             return false;
         };
         let gpu = block_on(Gpu::open(adapter, None)).unwrap();
@@ -89,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_kept_from_run_to_run() {
+    fn kernels_are_cached_between_runs() {
         let folder = std::env::temp_dir().join(format!("stonechat-kernels-{}", std::process::id()));
         if !use_a_kernel(&folder) {
             return;
@@ -98,13 +96,13 @@ mod tests {
             std::fs::read_dir(&folder).unwrap().map(|f| f.unwrap().path()).collect();
         let [file] = &files[..] else { panic!("one file, got {files:?}") };
         let whole = std::fs::read(file).unwrap();
-        let gpu_made = |bytes: &[u8]| bytes.len() > 16 && bytes.starts_with(b"kernels1");
-        assert!(gpu_made(&whole), "{} bytes", whole.len());
-        // Damaged, cut off or of something else: made anew.
+        let is_valid = |bytes: &[u8]| bytes.len() > 16 && bytes.starts_with(b"kernels1");
+        assert!(is_valid(&whole), "{} bytes", whole.len());
+        // Truncated, foreign and empty files are replaced.
         for bytes in [&whole[..whole.len() / 2], b"something else", b""] {
             std::fs::write(file, bytes).unwrap();
             use_a_kernel(&folder);
-            assert!(gpu_made(&std::fs::read(file).unwrap()));
+            assert!(is_valid(&std::fs::read(file).unwrap()));
         }
         std::fs::remove_dir_all(&folder).unwrap();
     }

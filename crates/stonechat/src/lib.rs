@@ -1,8 +1,7 @@
 //! stonechat: speech recognition and language models in Rust, on the CPU or a GPU.
 //!
-//! This crate is the front door. It re-exports the layers, each a crate of its own, and adds what
-//! a program around them needs: [`Models`] finds a model by name or path, [`pull`] downloads
-//! one, and `KernelCache` keeps compiled kernels of a GPU from run to run.
+//! This facade re-exports the crates of the workspace. It adds [`Models`], which finds a model by name or path,
+//! [`pull`], which downloads one, and `KernelCache`, a file cache of compiled GPU kernels.
 //!
 //! | module | holds |
 //! |---|---|
@@ -11,7 +10,7 @@
 //! | [`audio`] | decoding of audio files, resampling, log-mel spectrograms |
 //! | [`formats`] | GGUF, safetensors, whisper.cpp and CTranslate2 files |
 //! | [`text`] | tokenizers, chat templates |
-//! | [`nn`] | the backend vocabulary, layers, KV cache; [`nn::Cpu`] is the CPU, `nn::Wgpu` any GPU |
+//! | [`nn`] | backends ([`nn::Cpu`], `nn::Wgpu`), layers, KV cache, sampling |
 //! | [`quant`], [`compute`] | block formats and kernels |
 //!
 //! # Example

@@ -1,4 +1,4 @@
-//! Finding models: a path, a name in the models folder, or the default of this checkout.
+//! Finding models: by path, by name in the models folder, or the default model.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use crate::Error;
 
-/// Names of Whisper models that can be pulled, in the order in which a default is looked for.
+/// Names of Whisper models for `pull`, in the order of preference for the default model.
 pub const NAMES: [&str; 16] = [
     "base",
     "tiny.en",
@@ -26,7 +26,7 @@ pub const NAMES: [&str; 16] = [
     "distil-small.en",
 ];
 
-/// Where the default model of a checkout lies.
+/// Folder of the default model in a checkout.
 const CHECKOUT_MODELS: &str = "test-data/models";
 
 /// A models folder, by default `stonechat/models` in the platform's cache folder.
@@ -38,16 +38,16 @@ pub struct Models {
 /// A model in the models folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// The name that finds it.
+    /// Name for [`Models::find`].
     pub name: String,
-    /// The file or folder.
+    /// File or folder.
     pub path: PathBuf,
-    /// Bytes of its files.
+    /// Total bytes of its files.
     pub bytes: u64,
 }
 
 impl Models {
-    /// The folder named by `STONECHAT_MODELS`, else the one in the platform's cache folder.
+    /// Folder of `STONECHAT_MODELS`, else `stonechat/models` in the platform's cache folder.
     #[must_use]
     pub fn from_env() -> Self {
         let folder = variable("STONECHAT_MODELS")
@@ -56,13 +56,13 @@ impl Models {
         Self { folder }
     }
 
-    /// A folder of your own.
+    /// Folder at a path.
     #[must_use]
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: Some(folder.into()) }
     }
 
-    /// The folder; it need not exist.
+    /// Path of the folder, which need not exist.
     ///
     /// # Errors
     /// [`Error::NoModelsFolder`] if neither `STONECHAT_MODELS` nor a home folder is set.
@@ -70,11 +70,11 @@ impl Models {
         self.folder.as_deref().ok_or(Error::NoModelsFolder)
     }
 
-    /// The model at a path or, if nothing is there, of that name in the models folder:
-    /// `NAME/`, `NAME`, `NAME.gguf`, `NAME.bin` or `ggml-NAME.bin`.
+    /// Finds the model at a path, else by name in the models folder: `NAME/`, `NAME`, `NAME.gguf`, `NAME.bin` or
+    /// `ggml-NAME.bin`.
     ///
     /// # Errors
-    /// [`Error::ModelNotFound`] says where it was looked for and how to get it.
+    /// [`Error::ModelNotFound`] with the searched folder and a hint how to get the model.
     pub fn find(&self, name_or_path: &str) -> Result<PathBuf, Error> {
         let path = Path::new(name_or_path);
         if path.exists() {
@@ -88,8 +88,8 @@ impl Models {
         })
     }
 
-    /// The model to use when none is named: the one in `test-data/models` above the current
-    /// folder or above this program, else the first of [`NAMES`] that is installed.
+    /// Finds the default model: the first GGUF file of `test-data/models` above the working directory or above this
+    /// program, else the first of [`NAMES`] that is installed.
     ///
     /// # Errors
     /// [`Error::NoModel`].
@@ -107,10 +107,10 @@ impl Models {
         }
     }
 
-    /// Every model in the folder, sorted by name.
+    /// Lists the models in the folder, sorted by name.
     ///
     /// # Errors
-    /// If the folder is there and cannot be read.
+    /// [`Error::Io`] if the folder exists and cannot be read.
     pub fn installed(&self) -> Result<Vec<Installed>, Error> {
         let folder = self.folder()?;
         let io = |source| Error::Io { action: "read", path: folder.to_owned(), source };
@@ -138,7 +138,7 @@ impl Models {
         Ok(found)
     }
 
-    /// Where `name` is installed.
+    /// Path of the installed model `name`.
     pub(crate) fn installed_at(&self, name: &str) -> Option<PathBuf> {
         let folder = self.folder.as_ref()?;
         let place = place(name)?;
@@ -156,9 +156,8 @@ impl Models {
     }
 }
 
-/// Where in a models folder the model of this name belongs: `user/repo` becomes `user--repo`,
-/// `user/repo:file` a file in it. `None` for what cannot be a name, so that no name leads out of
-/// the folder.
+/// Path of a model relative to the models folder: `user--repo` for `user/repo`, and `user--repo/file` for
+/// `user/repo:file`. `None` for an invalid name; no name leads to a path outside of the folder.
 pub(crate) fn place(name: &str) -> Option<PathBuf> {
     let plain =
         |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains(['/', '\\', ':']);
@@ -170,14 +169,14 @@ pub(crate) fn place(name: &str) -> Option<PathBuf> {
     };
     match file {
         None => Some(folder.into()),
-        // A file in a folder of the repository keeps its last name only.
+        // Folders within the repository are flattened.
         Some(file) => {
             file.rsplit('/').next().filter(|f| plain(f)).map(|f| Path::new(&folder).join(f))
         }
     }
 }
 
-/// The name that a short form stands for (openai/whisper's `turbo` and `large`).
+/// Expands the short names of openai-whisper, `turbo` and `large`.
 pub(crate) fn canonical(name: &str) -> &str {
     match name {
         "turbo" => "large-v3-turbo",
@@ -193,12 +192,12 @@ fn advice(name: &str) -> String {
             format!("get it with `stonechat pull {name}` or `cargo xtask models {name}`")
         }
         _ if known => format!("get it with `stonechat pull {name}`"),
-        _ => "`stonechat models` lists what is installed, `stonechat pull base` fetches one"
+        _ => "`stonechat models` lists what is installed, `stonechat pull base` downloads one"
             .to_owned(),
     }
 }
 
-/// The first GGUF file of a folder by name, so that the choice is the same everywhere.
+/// First GGUF file of a folder by name; the choice does not depend on the file system.
 fn first_gguf(folder: &Path) -> Option<PathBuf> {
     let paths = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     paths.filter(|path| path.extension().is_some_and(|e| e == "gguf")).min()
@@ -224,7 +223,7 @@ mod tests {
 
     use super::{Models, place};
 
-    /// A folder that is removed when the test ends.
+    /// Temporary folder, removed on drop.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -297,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_can_be_had() {
+    fn missing_models_come_with_a_hint() {
         #[track_caller]
         fn check(name: &str, expected: &str) {
             let message = Models::at("/nonexistent").find(name).unwrap_err().to_string();

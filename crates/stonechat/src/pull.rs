@@ -1,7 +1,8 @@
-//! Downloading models from the Hugging Face hub into the models folder.
+//! Downloads of models from the Hugging Face hub into the models folder.
 //!
-//! Files arrive in `.downloads` inside the models folder, where a broken download is taken up
-//! again, and move to their place together, so that a model is there whole or not at all.
+//! ```text
+//! hub --> MODELS/.downloads (resumed after an error) --> MODELS/.NAME.part --> MODELS/NAME (one rename)
+//! ```
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,59 +11,52 @@ use std::path::{Path, PathBuf};
 use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo};
 use sha2::{Digest, Sha256};
+use stonechat_formats::COMPANIONS;
 
 use crate::models::{canonical, place};
 use crate::{Error, Models, NAMES};
 
-/// Where downloads in progress are kept, inside the models folder.
+/// Folder of partial downloads inside the models folder.
 const DOWNLOADS: &str = ".downloads";
-/// The repository of whisper.cpp's models.
+/// Repository of whisper.cpp's models.
 const WHISPER_CPP: &str = "ggerganov/whisper.cpp";
-/// The index of weights in several files.
+/// Index of sharded weights.
 const INDEX: &str = "model.safetensors.index.json";
-/// Weights in one file: Hugging Face's, then CTranslate2's.
+/// Weights in one file: of Hugging Face, then of CTranslate2.
 const WEIGHTS: [&str; 2] = ["model.safetensors", "model.bin"];
-/// What belongs to a model beside its weights, as far as the repository has it.
-const COMPANIONS: [&str; 6] = [
-    "config.json",
-    "tokenizer.json",
-    "generation_config.json",
-    "preprocessor_config.json",
-    "vocabulary.json",
-    "vocabulary.txt",
-];
-/// Attempts after a connection broke.
+/// Retries after a broken connection.
 const RETRIES: usize = 3;
 
-/// How far the download of one file is.
+/// Progress of the download of one file.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
-    /// The file's name in the repository.
+    /// Name of the file in the repository.
     pub file: &'a str,
-    /// Bytes that are here.
+    /// Bytes received.
     pub done: u64,
-    /// Bytes in all.
+    /// Bytes of the file.
     pub total: u64,
 }
 
-/// What a name stands for.
+/// Source and destination of a model name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Source {
     repo: String,
     /// One file instead of the whole model.
     file: Option<String>,
-    /// Where it belongs in the models folder.
+    /// Path relative to the models folder.
     place: PathBuf,
 }
 
-/// Downloads the model `name` unless it is there: one of [`NAMES`], `ggml-NAME` or a quantized
-/// `NAME-q5_1` for whisper.cpp's files, or `user/repo[:file]`. Returns where it is.
+/// Downloads the model `name` unless it is installed, and returns its path.
 ///
-/// `HF_ENDPOINT` names another hub, `HF_HOME` the folder with the token that private models need.
+/// `name` is one of [`NAMES`], `ggml-NAME` or a quantized `NAME-q5_1` for whisper.cpp's files, or
+/// `user/repo[:file]`. The environment variable `HF_ENDPOINT` is the URL of the hub, `HF_HOME` the folder with the
+/// token of private repositories.
 ///
 /// # Errors
-/// If the name is unknown, the hub cannot be reached or refuses, a file arrives damaged, or the
-/// models folder cannot be written to.
+/// If the name is unknown, the hub cannot be reached or refuses, a checksum differs, or the models folder cannot be
+/// written to.
 pub fn pull(
     models: &Models,
     name: &str,
@@ -110,13 +104,13 @@ pub fn pull(
         }
     };
     place_files(&target, source.file.is_some(), &files)?;
-    // Only what was just moved away is left in it.
+    // The files were moved; links to them are left.
     let _ = fs::remove_dir_all(downloads.join(repo.folder_name()));
     let _ = fs::remove_dir(&downloads);
     Ok(target)
 }
 
-/// Repository, file and place for a name.
+/// Resolves a name to repository, file and destination.
 fn source(name: &str) -> Result<Source, Error> {
     let unknown = || Error::UnknownName { name: name.to_owned(), expected: NAMES.join(", ") };
     if name.contains('/') {
@@ -150,7 +144,7 @@ fn source(name: &str) -> Result<Source, Error> {
     Ok(Source { repo, file: None, place: size.into() })
 }
 
-/// The files of the model in a repository, weights last.
+/// Lists the files to download from a repository, weights last.
 fn wanted(
     remote: &ApiRepo,
     repo: &str,
@@ -158,8 +152,8 @@ fn wanted(
 ) -> Result<Vec<String>, Error> {
     let info = remote.info().map_err(|e| hub_error(repo, &e))?;
     let has = |name: &str| info.siblings.iter().any(|sibling| sibling.rfilename == name);
-    let mut files: Vec<String> =
-        COMPANIONS.into_iter().filter(|name| has(name)).map(str::to_owned).collect();
+    let companions = COMPANIONS.iter().filter(|name| has(name));
+    let mut files: Vec<String> = companions.map(|&name| name.to_owned()).collect();
     if let Some(weights) = WEIGHTS.into_iter().find(|name| has(name)) {
         files.push(weights.to_owned());
     } else if has(INDEX) {
@@ -167,7 +161,7 @@ fn wanted(
         let index = fs::read(&path).map_err(io_error("read", &path))?;
         files.push(INDEX.to_owned());
         files.extend(info.siblings.iter().map(|s| s.rfilename.clone()).filter(|name| {
-            // The index names each shard, quoted.
+            // The index has the name of each shard as a JSON string.
             name.ends_with(".safetensors") && contains(&index, format!("\"{name}\"").as_bytes())
         }));
     } else {
@@ -181,7 +175,7 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Checks a large file against its name in the cache, which is its SHA-256 then.
+/// Checks the SHA-256 of a large file, which is its name in the cache.
 fn verify(blob: &Path, file: &str) -> Result<(), Error> {
     let expected = blob.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if expected.len() != 64 || !expected.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -205,7 +199,7 @@ fn verify(blob: &Path, file: &str) -> Result<(), Error> {
     Err(Error::Checksum { file: file.to_owned(), expected: expected.to_owned(), got })
 }
 
-/// Moves files to their place; a folder appears whole.
+/// Moves `(to, from)` files to their destination; a folder is staged and renamed as a whole.
 fn place_files(target: &Path, single: bool, files: &[(PathBuf, PathBuf)]) -> Result<(), Error> {
     let parent = target.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(parent).map_err(io_error("create", parent))?;
@@ -231,7 +225,7 @@ fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error::Io { action, path: path.clone(), source }
 }
 
-/// The client's words on one line, with what the usual causes mean.
+/// Formats an error of the client on one line, with a hint for the usual causes.
 fn hub_error(what: &str, error: &ApiError) -> Error {
     let text = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
     let lower = text.to_lowercase();
@@ -248,7 +242,7 @@ fn hub_error(what: &str, error: &ApiError) -> Error {
     Error::Hub { what: what.to_owned(), reason }
 }
 
-/// Passes the client's news on.
+/// Adapter from the client's progress to [`Progress`].
 struct Report<'a> {
     file: &'a str,
     done: u64,
@@ -257,7 +251,7 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    fn tell(&mut self) {
+    fn report(&mut self) {
         let Self { file, done, total, .. } = *self;
         (self.on_progress)(Progress { file, done, total });
     }
@@ -266,12 +260,12 @@ impl Report<'_> {
 impl hf_hub::api::Progress for Report<'_> {
     fn init(&mut self, size: usize, _filename: &str) {
         (self.done, self.total) = (0, size as u64);
-        self.tell();
+        self.report();
     }
 
     fn update(&mut self, size: usize) {
         self.done += size as u64;
-        self.tell();
+        self.report();
     }
 
     fn finish(&mut self) {}
@@ -313,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_noticed() {
+    fn damage_is_detected() {
         let folder = std::env::temp_dir().join(format!("stonechat-verify-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         // SHA-256 of "abc" (FIPS 180-2, appendix B.1).

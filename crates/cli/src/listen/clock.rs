@@ -1,42 +1,42 @@
-//! How late text is.
+//! Latency of words.
 
 use std::fmt;
 use std::time::Duration;
 
 use stonechat::whisper::LiveWord;
 
-/// The time of somebody who listens: sound arrives as it is spoken, and what it takes to make text of
-/// it comes on top, also where the sound comes from a file.
+/// Simulated clock of a live listener: audio arrives in real time, compute time is added, also for audio from a
+/// file.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
-    /// Seconds from the beginning of the stream.
+    /// Seconds since the start of the stream.
     now: f64,
     compute: Duration,
     latencies: Vec<f64>,
 }
 
-/// What [`Clock`] measured.
+/// Statistics of a stream.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Summary {
-    /// Seconds of sound.
+    /// Seconds of audio.
     audio_s: f64,
-    /// Seconds that it took.
+    /// Seconds of compute.
     compute_s: f64,
     real_time_factor: f64,
     n_words: usize,
-    /// From the end of a word to its being committed, in seconds.
+    /// Time from the end of a word to its commit, in seconds.
     median_latency_s: Option<f64>,
     p95_latency_s: Option<f64>,
 }
 
 impl Clock {
-    /// Sound up to second `heard` was there, and was worked on for `compute`.
-    pub(super) fn advance(&mut self, heard: f64, compute: Duration) {
-        self.now = self.now.max(heard) + compute.as_secs_f64();
+    /// Advances by `compute` spent on audio up to second `received_s`: `now = max(now, received_s) + compute`.
+    pub(super) fn advance(&mut self, received_s: f64, compute: Duration) {
+        self.now = self.now.max(received_s) + compute.as_secs_f64();
         self.compute += compute;
     }
 
-    /// Makes the latency of words that of this clock.
+    /// Sets the latency of committed words.
     pub(super) fn time_words(&mut self, words: &mut [LiveWord]) {
         for live in words {
             live.latency = self.now - live.word.end;
@@ -44,7 +44,7 @@ impl Clock {
         }
     }
 
-    /// What was measured of `audio_s` seconds of sound.
+    /// Statistics over `audio_s` seconds of audio.
     pub(super) fn summary(mut self, audio_s: f64) -> Summary {
         self.latencies.sort_by(f64::total_cmp);
         let n = self.latencies.len();
@@ -68,7 +68,7 @@ impl fmt::Display for Summary {
             write!(f, "{n_words} words, latency {median:.2} s (median), {p95:.2} s (95 %); ")?;
         }
         let Self { audio_s, real_time_factor, .. } = self;
-        write!(f, "{audio_s:.2} s of sound, real-time factor {real_time_factor:.3}")
+        write!(f, "{audio_s:.2} s of audio, real-time factor {real_time_factor:.3}")
     }
 }
 
@@ -86,22 +86,22 @@ mod tests {
     }
 
     #[test]
-    fn work_that_is_late_delays_what_follows() {
+    fn late_compute_delays_what_follows() {
         let mut clock = Clock::default();
         clock.advance(1.0, Duration::from_millis(1500));
         let mut words = [word(0.5)];
         clock.time_words(&mut words);
         assert!((words[0].latency - 2.0).abs() < 1e-9);
-        // The second chunk is there at 2 s, but the first one takes until 2.5 s.
+        // The second chunk arrives at 2 s, while the first one computes until 2.5 s.
         clock.advance(2.0, Duration::from_millis(250));
         let mut words = [word(1.75), word(2.0)];
         clock.time_words(&mut words);
         assert!((words[0].latency - 1.0).abs() < 1e-9);
         assert!((words[1].latency - 0.75).abs() < 1e-9);
         let summary = clock.summary(2.0);
-        let text = "3 words, latency 1.00 s (median), 2.00 s (95 %); 2.00 s of sound, real-time factor 0.875";
+        let text = "3 words, latency 1.00 s (median), 2.00 s (95 %); 2.00 s of audio, real-time factor 0.875";
         assert_eq!(summary.to_string(), text);
         let nothing = Clock::default().summary(0.0).to_string();
-        assert_eq!(nothing, "0.00 s of sound, real-time factor 0.000");
+        assert_eq!(nothing, "0.00 s of audio, real-time factor 0.000");
     }
 }

@@ -1,4 +1,4 @@
-//! Where sound comes from: standard input or a microphone, read while text is made.
+//! Audio input: standard input or a microphone, read on a thread during decoding.
 
 use std::io::{self, IsTerminal, Read};
 use std::sync::Arc;
@@ -11,24 +11,23 @@ use anyhow::Context;
 use super::microphone::Microphone;
 use super::pcm::{Pcm, PcmFormat};
 
-/// Pieces of sound that wait at most. What writes to standard input waits then; a microphone drops
-/// sound, which is half a minute at least of what cannot be kept up with.
-const MAX_PIECES: usize = 1024;
-/// Bytes of a piece of standard input: 30 ms of 16-bit samples at 16 kHz.
-const PIECE_BYTES: usize = 960;
-/// How long ctrl-C may go unnoticed.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Capacity of the channel, at least half a minute. When it is full, a pipe blocks and a microphone drops audio.
+const MAX_BUFFERS: usize = 1024;
+/// Bytes of one read of standard input: 30 ms of 16-bit samples at 16 kHz.
+const BUFFER_BYTES: usize = 960;
+/// Interval at which the Ctrl-C flag is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What to listen to.
+/// Source of audio.
 #[derive(Debug)]
 pub(super) enum Source {
     StandardInput(Box<Pcm>),
-    /// The system's, or the one with this name.
+    /// The default microphone, or the one with this name.
     Microphone(Option<String>),
 }
 
 impl Source {
-    /// What an argument asks for.
+    /// Chooses the source by the argument SOURCE.
     pub(super) fn choose(
         name: Option<&str>,
         format: PcmFormat,
@@ -43,32 +42,32 @@ impl Source {
     }
 }
 
-/// News from where the sound comes from.
+/// Message of the reader.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum Message {
     Samples(Vec<f32>),
-    /// The last, with the number of bytes that are no whole frame.
+    /// End of input, with the number of bytes of an incomplete frame.
     End(usize),
     Failed(anyhow::Error),
 }
 
-/// Sound that is being read.
+/// Open audio input.
 #[derive(Debug)]
 pub(super) struct Input {
     name: String,
-    news: Receiver<News>,
+    receiver: Receiver<Message>,
     interrupted: Arc<AtomicBool>,
     is_open: bool,
     pending: Vec<f32>,
     result: anyhow::Result<usize>,
-    /// Records as long as it lives.
+    /// Records until dropped.
     _microphone: Option<Microphone>,
 }
 
 impl Input {
-    /// Begins to read; `interrupted` ends it.
+    /// Starts to read; `interrupted` ends the input.
     pub(super) fn open(source: Source, interrupted: &Arc<AtomicBool>) -> anyhow::Result<Self> {
-        let (sender, news) = sync_channel(MAX_PIECES);
+        let (sender, receiver) = sync_channel(MAX_BUFFERS);
         let (name, microphone) = match source {
             Source::StandardInput(pcm) => {
                 std::thread::Builder::new()
@@ -84,7 +83,7 @@ impl Input {
         };
         Ok(Self {
             name,
-            news,
+            receiver,
             interrupted: Arc::clone(interrupted),
             is_open: true,
             pending: Vec::new(),
@@ -93,78 +92,77 @@ impl Input {
         })
     }
 
-    /// What messages call it.
+    /// Name in messages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Waits for `n` samples and gives all that are there, or exactly `n`; fewer are the last, none is
-    /// the end.
+    /// Waits for `n` samples and returns all available ones, or `exactly` `n`. Fewer are the last, none is the end.
     pub(super) fn next(&mut self, n: usize, exactly: bool) -> Vec<f32> {
         while self.is_open && self.pending.len() < n {
             if self.interrupted.load(Ordering::Relaxed) {
                 self.is_open = false;
                 break;
             }
-            match self.news.recv_timeout(PATIENCE) {
-                Ok(news) => self.take(news),
+            match self.receiver.recv_timeout(POLL_INTERVAL) {
+                Ok(message) => self.receive(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => self.is_open = false,
             }
         }
         while self.is_open
             && !exactly
-            && let Ok(news) = self.news.try_recv()
+            && let Ok(message) = self.receiver.try_recv()
         {
-            self.take(news);
+            self.receive(message);
         }
         let n = if exactly { n.min(self.pending.len()) } else { self.pending.len() };
         let rest = self.pending.split_off(n);
         std::mem::replace(&mut self.pending, rest)
     }
 
-    fn take(&mut self, news: News) {
-        match news {
-            News::Samples(samples) => self.pending.extend_from_slice(&samples),
-            News::End(n_left) => (self.is_open, self.result) = (false, Ok(n_left)),
-            News::Failed(error) => (self.is_open, self.result) = (false, Err(error)),
+    fn receive(&mut self, message: Message) {
+        match message {
+            Message::Samples(samples) => self.pending.extend_from_slice(&samples),
+            Message::End(n_left) => (self.is_open, self.result) = (false, Ok(n_left)),
+            Message::Failed(error) => (self.is_open, self.result) = (false, Err(error)),
         }
     }
 
-    /// The number of bytes that were no whole frame at the end.
+    /// Number of bytes of an incomplete frame at the end.
     ///
     /// # Errors
-    /// Why the sound ended early.
+    /// The error that ended the input early.
     pub(super) fn end(self) -> anyhow::Result<usize> {
         self.result
     }
 }
 
-/// Sends standard input up to its end, or as long as somebody listens.
-fn read_standard_input(mut pcm: Pcm, sender: &SyncSender<News>) {
-    let mut bytes = [0; PIECE_BYTES];
+/// Sends standard input until its end, or until the receiver is dropped.
+fn read_standard_input(mut pcm: Pcm, sender: &SyncSender<Message>) {
+    let mut bytes = [0; BUFFER_BYTES];
     let mut stdin = io::stdin().lock();
     let last = loop {
         let mut samples = Vec::new();
         match stdin.read(&mut bytes) {
             Ok(0) => {
                 let n_left = pcm.finish(&mut samples);
-                let _ = sender.send(News::Samples(samples));
-                break News::End(n_left);
+                let _ = sender.send(Message::Samples(samples));
+                break Message::End(n_left);
             }
             Ok(n) => match pcm.push(&bytes[..n], &mut samples) {
-                Ok(()) if sender.send(News::Samples(samples)).is_err() => return,
+                Ok(()) if sender.send(Message::Samples(samples)).is_err() => return,
                 Ok(()) => {}
-                Err(error) => break News::Failed(error),
+                Err(error) => break Message::Failed(error),
             },
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
-                break News::Failed(
+                break Message::Failed(
                     anyhow::Error::new(error).context("cannot read standard input"),
                 );
             }
         }
     };
-    // Whoever has stopped listening need not know.
+    // The receiver may be dropped already.
     let _ = sender.send(last);
 }

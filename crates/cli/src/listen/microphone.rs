@@ -1,4 +1,4 @@
-//! Recording from a microphone.
+//! Recording from a microphone (cpal).
 
 use std::sync::mpsc::SyncSender;
 
@@ -7,12 +7,12 @@ use cpal::traits::{DeviceTrait, HostTrait, StreamTrait};
 use cpal::{ErrorKind, FromSample, SampleFormat, SizedSample};
 use stonechat::audio::Resampler;
 
-use super::input::News;
+use super::input::Message;
 
-/// A microphone that records.
+/// A recording microphone.
 pub(super) struct Microphone {
     name: String,
-    /// Ends the recording when it is dropped.
+    /// Records until dropped.
     _stream: cpal::Stream,
 }
 
@@ -23,8 +23,8 @@ impl std::fmt::Debug for Microphone {
 }
 
 impl Microphone {
-    /// Records from the microphone whose name holds `name`, or from the system's.
-    pub(super) fn open(name: Option<&str>, sender: SyncSender<News>) -> anyhow::Result<Self> {
+    /// Records from the first microphone whose name contains `name`, or from the default one.
+    pub(super) fn open(name: Option<&str>, sender: SyncSender<Message>) -> anyhow::Result<Self> {
         let device = find(name)?;
         let name = name_of(&device);
         let config = device
@@ -41,7 +41,7 @@ impl Microphone {
         Ok(Self { name, _stream: stream })
     }
 
-    /// Its name.
+    /// Name of the device.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -56,7 +56,7 @@ fn name_of(device: &cpal::Device) -> String {
 fn find(name: Option<&str>) -> anyhow::Result<cpal::Device> {
     let host = cpal::default_host();
     let Some(name) = name else {
-        let none = "no microphone: pipe raw sound in, for example from `ffmpeg -f s16le -`";
+        let none = "no microphone: pipe raw PCM in, for example from `ffmpeg -f s16le -`";
         return host.default_input_device().context(none);
     };
     let devices: Vec<_> = host.input_devices().context("cannot list microphones")?.collect();
@@ -70,7 +70,7 @@ fn find(name: Option<&str>) -> anyhow::Result<cpal::Device> {
 fn record<T: SizedSample>(
     device: &cpal::Device,
     config: &cpal::SupportedStreamConfig,
-    sender: SyncSender<News>,
+    sender: SyncSender<Message>,
 ) -> anyhow::Result<cpal::Stream>
 where
     f32: FromSample<T>,
@@ -79,7 +79,7 @@ where
     let mut resampler = Resampler::new(config.sample_rate())?;
     let failed = sender.clone();
     let mut mono = Vec::new();
-    let take = move |samples: &[T], _: &cpal::InputCallbackInfo| {
+    let on_samples = move |samples: &[T], _: &cpal::InputCallbackInfo| {
         mono.clear();
         let mean = |frame: &[T]| {
             let sum: f32 = frame.iter().map(|&x| <f32 as FromSample<T>>::from_sample_(x)).sum();
@@ -88,20 +88,20 @@ where
         mono.extend(samples.chunks_exact(n_channels).map(mean));
         let mut resampled = Vec::new();
         resampler.push(&mono, &mut resampled);
-        // The sound card does not wait: what nobody takes is lost.
-        let _ = sender.try_send(News::Samples(resampled));
+        // The callback must not block: audio is dropped while the channel is full.
+        let _ = sender.try_send(Message::Samples(resampled));
     };
-    let fail = move |error: cpal::Error| {
-        // Some sound was lost, or comes from another device: it goes on.
-        let goes_on = matches!(
+    let on_error = move |error: cpal::Error| {
+        // The stream continues after lost audio or a change of the device.
+        let is_recoverable = matches!(
             error.kind(),
             ErrorKind::DeviceChanged | ErrorKind::Xrun | ErrorKind::RealtimeDenied
         );
-        if !goes_on {
-            let _ = failed.try_send(News::Failed(anyhow::Error::new(error)));
+        if !is_recoverable {
+            let _ = failed.try_send(Message::Failed(anyhow::Error::new(error)));
         }
     };
-    let stream = device.build_input_stream(config.config(), take, fail, None)?;
+    let stream = device.build_input_stream(config.config(), on_samples, on_error, None)?;
     stream.play()?;
     Ok(stream)
 }

@@ -1,17 +1,17 @@
-//! A build without microphones.
+//! Stub of a build without the feature `microphone`.
 
 use std::sync::mpsc::SyncSender;
 
-use super::input::News;
+use super::input::Message;
 
-/// What this build has none of.
+/// Never constructed.
 #[derive(Debug)]
 pub(super) enum Microphone {}
 
 impl Microphone {
-    pub(super) fn open(_: Option<&str>, _: SyncSender<News>) -> anyhow::Result<Self> {
+    pub(super) fn open(_: Option<&str>, _: SyncSender<Message>) -> anyhow::Result<Self> {
         anyhow::bail!(
-            "this build has no microphone (feature `microphone`): pipe raw sound in, for example `arecord -f S16_LE -r 16000 | stonechat listen -`"
+            "this build has no microphone (feature `microphone`): pipe raw PCM in, for example `arecord -f S16_LE -r 16000 | stonechat listen -`"
         )
     }
 

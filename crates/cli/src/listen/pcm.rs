@@ -1,20 +1,20 @@
-//! Raw sound: bytes to 16 kHz mono samples.
+//! Raw PCM to 16 kHz mono samples.
 
 use anyhow::ensure;
 use clap::ValueEnum;
 use stonechat::audio::Resampler;
 
-/// How samples are stored.
+/// PCM sample format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum PcmFormat {
-    /// 16-bit integers
+    /// 16-bit signed integers, little-endian
     S16le,
-    /// 32-bit floats from -1 to 1
+    /// 32-bit floats from -1 to 1, little-endian
     F32le,
 }
 
 impl PcmFormat {
-    /// Bytes of a sample.
+    /// Bytes per sample.
     pub(super) fn bytes(self) -> usize {
         match self {
             Self::S16le => 2,
@@ -31,30 +31,32 @@ impl PcmFormat {
     }
 }
 
-/// Bytes that come in pieces of any length, on their way to samples.
+/// Streaming converter: bytes in buffers of any length to 16 kHz mono samples.
 #[derive(Debug)]
 pub(super) struct Pcm {
     format: PcmFormat,
     channels: usize,
     resampler: Resampler,
-    /// The beginning of a frame.
+    /// Incomplete frame.
     partial: Vec<u8>,
     frames: Vec<f32>,
 }
 
 impl Pcm {
+    /// Makes a converter from `rate` Hz and `channels` interleaved channels.
+    ///
     /// # Errors
-    /// If the rate is none that can be resampled.
+    /// If the resampler does not support the rate.
     pub(super) fn new(format: PcmFormat, rate: u32, channels: u16) -> anyhow::Result<Self> {
         let resampler = Resampler::new(rate)?;
         let (partial, frames) = (Vec::new(), Vec::new());
         Ok(Self { format, channels: usize::from(channels), resampler, partial, frames })
     }
 
-    /// Appends the samples that are whole with `bytes` to `out`.
+    /// Converts `bytes` and appends the samples to `out`.
     ///
     /// # Errors
-    /// If a number is not finite: these are other bytes.
+    /// If a sample is not finite: the bytes are of another format.
     pub(super) fn push(&mut self, bytes: &[u8], out: &mut Vec<f32>) -> anyhow::Result<()> {
         self.partial.extend_from_slice(bytes);
         let width = self.format.bytes();
@@ -70,7 +72,7 @@ impl Pcm {
         Ok(())
     }
 
-    /// Appends the last samples and gives the number of bytes that are no whole frame.
+    /// Appends the last samples; returns the number of bytes of an incomplete frame.
     pub(super) fn finish(self, out: &mut Vec<f32>) -> usize {
         self.resampler.finish(out);
         self.partial.len()
@@ -83,14 +85,14 @@ mod tests {
 
     #[track_caller]
     fn check(format: PcmFormat, channels: u16, bytes: &[u8], expected: &[f32], n_left: usize) {
-        for piece in 1..=bytes.len().max(1) {
+        for n_bytes in 1..=bytes.len().max(1) {
             let mut pcm = Pcm::new(format, 16_000, channels).unwrap();
             let mut samples = Vec::new();
-            for bytes in bytes.chunks(piece) {
+            for bytes in bytes.chunks(n_bytes) {
                 pcm.push(bytes, &mut samples).unwrap();
             }
             assert_eq!(pcm.finish(&mut samples), n_left);
-            assert_eq!(samples, expected, "in pieces of {piece}");
+            assert_eq!(samples, expected, "in buffers of {n_bytes}");
         }
     }
 
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sound_is_refused() {
+    fn invalid_pcm_is_refused() {
         assert!(Pcm::new(PcmFormat::S16le, 0, 1).is_err());
         let mut pcm = Pcm::new(PcmFormat::F32le, 16_000, 1).unwrap();
         let error = pcm.push(&f32::NAN.to_le_bytes(), &mut Vec::new()).unwrap_err();

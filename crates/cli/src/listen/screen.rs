@@ -1,5 +1,4 @@
-//! Text while it comes: one line that is rewritten on a terminal, whole lines elsewhere, or events as
-//! JSON.
+//! Output of live text: a line that is redrawn on a terminal, whole lines elsewhere, or JSON events.
 
 use std::io::{self, IsTerminal};
 
@@ -9,7 +8,7 @@ use stonechat::whisper::LiveEvent;
 
 use super::clock::Summary;
 
-/// Marks that end a sentence, and with it a line where lines are not rewritten.
+/// Punctuation that ends a sentence, and with it a line where lines are not redrawn.
 const SENTENCE_ENDS: [char; 7] = ['.', '?', '!', '。', '？', '！', '।'];
 
 /// Values of `--output-format`.
@@ -19,34 +18,34 @@ pub(super) enum TextFormat {
     Json,
 }
 
-/// What has been shown.
+/// Output and its state.
 #[derive(Debug)]
 pub(super) enum Screen {
-    /// A terminal and the line that the cursor is in.
+    /// A terminal and its current line.
     Terminal(Term, Line),
-    /// Text of a line that is not printed yet.
+    /// Text of the unfinished line.
     Lines(String),
     Json,
 }
 
-/// A line of a terminal.
+/// Current line of a terminal.
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    /// Text that stays.
+    /// Committed text.
     committed: String,
-    /// Text that may change.
+    /// Partial hypothesis.
     partial: String,
 }
 
-/// An event as a line of JSON: with the second of the stream that it was told at.
+/// JSON line of an event that was emitted at second `at` of the stream.
 #[derive(serde::Serialize)]
-struct Told<'a> {
+struct Emitted<'a> {
     at: f64,
     #[serde(flatten)]
     event: &'a LiveEvent,
 }
 
-/// The last line of JSON.
+/// Last JSON line.
 #[derive(serde::Serialize)]
 struct Ended<'a> {
     event: &'static str,
@@ -55,7 +54,7 @@ struct Ended<'a> {
 }
 
 impl Screen {
-    /// Standard output.
+    /// Opens standard output.
     pub(super) fn new(format: TextFormat) -> Self {
         match format {
             TextFormat::Json => Self::Json,
@@ -66,24 +65,24 @@ impl Screen {
         }
     }
 
-    /// Shows an event at second `at` of the stream.
+    /// Prints an event at second `at` of the stream.
     pub(super) fn show(&mut self, event: &LiveEvent, at: f64) -> io::Result<()> {
         match self {
             Self::Terminal(terminal, line) => {
                 let width = usize::from(terminal.size().1);
-                for whole in line.take(event, width) {
+                for whole in line.apply(event, width) {
                     terminal.clear_line()?;
                     terminal.write_line(&whole)?;
                 }
                 terminal.clear_line()?;
-                terminal.write_str(&line.shown(width))
+                terminal.write_str(&line.text(width))
             }
             Self::Lines(text) => crate::print(&whole_lines(text, event)),
-            Self::Json => print_json(&Told { at, event }),
+            Self::Json => print_json(&Emitted { at, event }),
         }
     }
 
-    /// Shows what was measured, where events are.
+    /// Prints the summary in the JSON format.
     pub(super) fn end(&self, summary: &Summary) -> io::Result<()> {
         match self {
             Self::Json => print_json(&Ended { event: "summary", summary }),
@@ -97,8 +96,8 @@ fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
 }
 
 impl Line {
-    /// Takes an event and gives the lines that are full or ended.
-    fn take(&mut self, event: &LiveEvent, width: usize) -> Vec<String> {
+    /// Applies an event; returns the lines that are full or ended.
+    fn apply(&mut self, event: &LiveEvent, width: usize) -> Vec<String> {
         let mut whole = Vec::new();
         match event {
             LiveEvent::Partial { text } => self.partial.clone_from(text),
@@ -125,17 +124,17 @@ impl Line {
         whole
     }
 
-    /// The line as it is shown: what of the partial text fits, dimmed.
-    fn shown(&self, width: usize) -> String {
+    /// Text of the line, with as much of the partial text as fits, dimmed.
+    fn text(&self, width: usize) -> String {
         let at_start = self.committed.is_empty();
         let partial = if at_start { self.partial.trim_start() } else { &self.partial };
-        let room = width.saturating_sub(measure_text_width(&self.committed) + 1);
-        let partial = truncate_str(partial, room, "…");
+        let available = width.saturating_sub(measure_text_width(&self.committed) + 1);
+        let partial = truncate_str(partial, available, "…");
         format!("{}{}", self.committed, style(partial).dim())
     }
 }
 
-/// Adds what is committed to `text` and gives the lines that ended: with a sentence or an utterance.
+/// Appends committed words to `text`; returns the lines that a sentence or an utterance ended.
 fn whole_lines(text: &mut String, event: &LiveEvent) -> String {
     let mut lines = String::new();
     let mut end_line = |text: &mut String| {
@@ -190,17 +189,17 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_a_terminal_is_rewritten_until_it_is_full() {
+    fn a_line_of_a_terminal_is_redrawn_until_it_is_full() {
         let mut line = Line::default();
-        let plain = |line: &Line| console::strip_ansi_codes(&line.shown(12)).into_owned();
-        assert!(line.take(&partial(" some words"), 12).is_empty());
+        let plain = |line: &Line| console::strip_ansi_codes(&line.text(12)).into_owned();
+        assert!(line.apply(&partial(" some words"), 12).is_empty());
         assert_eq!(plain(&line), "some words");
-        assert!(line.take(&committed("same"), 12).is_empty());
-        assert!(line.take(&partial(" words as before"), 12).is_empty());
+        assert!(line.apply(&committed("same"), 12).is_empty());
+        assert!(line.apply(&partial(" words as before"), 12).is_empty());
         assert_eq!(plain(&line), "same words…");
-        assert_eq!(line.take(&committed("words as"), 12), ["same words"]);
+        assert_eq!(line.apply(&committed("words as"), 12), ["same words"]);
         assert_eq!(plain(&line), "as");
-        assert_eq!(line.take(&LiveEvent::End { time: 1.0 }, 12), ["as"]);
+        assert_eq!(line.apply(&LiveEvent::End { time: 1.0 }, 12), ["as"]);
         assert_eq!(plain(&line), "");
     }
 }

@@ -1,4 +1,4 @@
-//! `stonechat bench`: llama-bench's tests on this engine.
+//! `stonechat bench`: the tests of llama-bench.
 
 use std::time::Instant;
 
@@ -9,39 +9,77 @@ use stonechat::nn::TopKEntry;
 use stonechat::nn::sample::{Rng, SamplingOptions};
 
 use super::super::console::Console;
-use super::super::{megabytes, print};
+use super::super::{format_bytes, print};
 use super::gpu_layers::{DevicesArgs, ModelWork};
-use super::{KvName, Loaded, load};
+use super::{Loaded, load};
+use crate::headings::{DEVICE, TESTS};
+use crate::kv_type::KvType;
+
+const EXAMPLES: &str = "\
+Examples:
+  stonechat bench -m model.gguf
+  stonechat bench -m q4_k.gguf,q8_0.gguf -p 128,512 -n 32 -t 1,2,4
+  stonechat bench -m model.gguf --device wgpu -o json";
 
 /// Arguments of `stonechat bench`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Models: files, folders or names, separated by commas
+    /// Models: files, folders or names, comma-separated
     #[arg(short, long, value_delimiter = ',', required = true)]
     model: Vec<String>,
-    /// Prompt lengths to test; 0 for none
-    #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_value = "512")]
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// Prompt lengths (pp), comma-separated; 0 is none
+    #[arg(
+        short = 'p',
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "512",
+        help_heading = TESTS
+    )]
     n_prompt: Vec<usize>,
-    /// Numbers of generated tokens to test; 0 for none
-    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "128")]
+    /// Text lengths (tg), comma-separated; 0 is none
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "128",
+        help_heading = TESTS
+    )]
     n_gen: Vec<usize>,
-    /// Threads; 0 is one for each physical core
-    #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "0")]
+    /// Repetitions of each test, after one warmup run
+    #[arg(short, long, value_name = "N", default_value_t = 5, help_heading = TESTS)]
+    repetitions: usize,
+    /// Batch size for prompt processing in tokens
+    #[arg(short, long, value_name = "N", default_value_t = 512, help_heading = TESTS)]
+    batch_size: usize,
+    /// KV cache data type: f32, f16 or q8_0
+    #[arg(
+        long,
+        visible_alias = "ctk",
+        value_name = "TYPE",
+        value_enum,
+        hide_possible_values = true,
+        default_value_t = KvType::F16,
+        help_heading = TESTS
+    )]
+    cache_type_k: KvType,
+    /// CPU threads, comma-separated; 0 is one per physical core
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "0",
+        help_heading = DEVICE
+    )]
     threads: Vec<usize>,
     #[command(flatten)]
     devices: DevicesArgs,
-    /// Runs of each test, after one that does not count
-    #[arg(short, long, value_name = "N", default_value_t = 5)]
-    repetitions: usize,
-    /// Tokens of one forward pass over a prompt
-    #[arg(short, long, value_name = "N", default_value_t = 512)]
-    batch_size: usize,
-    /// Type of cached keys and values
-    #[arg(long, visible_alias = "ctk", value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
-    cache_type_k: KvName,
-    /// How to print the results
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
 }
 
 /// Values of `--output`.
@@ -52,7 +90,7 @@ enum Output {
     Json,
 }
 
-/// A test with its samples.
+/// Result of a test.
 #[derive(Debug, Serialize)]
 struct Measured {
     model: String,
@@ -61,10 +99,10 @@ struct Measured {
     size_bytes: u64,
     n_params: u64,
     backend: String,
-    /// What each device has.
+    /// Layers of each device.
     placement: Vec<String>,
     threads: usize,
-    /// Opening the file included.
+    /// Load time, including that of opening the file.
     load_s: f64,
     repack_s: f64,
     test: String,
@@ -76,7 +114,7 @@ struct Measured {
     samples_tok_s: Vec<f64>,
 }
 
-/// Runs the tests and prints what they measured.
+/// Runs the tests and prints their results.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.repetitions == 0 {
         anyhow::bail!("--repetitions: expected at least 1, got 0");
@@ -96,7 +134,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The tests of a model.
+/// Tests of one model at one number of threads.
 #[derive(Clone, Copy)]
 struct Tests<'a> {
     args: &'a Args,
@@ -129,7 +167,7 @@ impl ModelWork for Tests<'_> {
 }
 
 impl Args {
-    /// Sizes of the state for a test of `n` tokens.
+    /// State sizes of a test of `n` tokens.
     fn state(&self, n: usize) -> StateOptions {
         let (n_batch, kv_dtype) = (self.batch_size.min(n.max(1)), self.cache_type_k.dtype());
         StateOptions { n_batch, kv_dtype, ..StateOptions::new(n.max(64)) }
@@ -147,7 +185,7 @@ fn measure<D: Devices>(
     let options = args.state(n);
     let mut state = model.state(options)?;
     let mut rng = Rng::new(1);
-    let mut read = Read::default();
+    let mut read = Readback::default();
     let mut samples = Vec::new();
     for repetition in 0..=args.repetitions {
         state.truncate(0, 0);
@@ -187,19 +225,19 @@ fn measure<D: Devices>(
     })
 }
 
-/// What is read after a pass: what a sampler with default options needs.
+/// Readback buffers of a sampler with default options.
 #[derive(Default)]
-struct Read {
-    greatest: Vec<TopKEntry>,
+struct Readback {
+    top_k: Vec<TopKEntry>,
     logits: Vec<f32>,
 }
 
-/// Runs `n` random tokens and reads what decides about the next.
+/// Evaluates `n` random tokens in batches and reads the last logits or their top k.
 fn prefill<D: Devices>(
     model: &Model<D>,
     state: &mut State<D>,
     n: usize,
-    (rng, read): (&mut Rng, &mut Read),
+    (rng, read): (&mut Rng, &mut Readback),
 ) -> anyhow::Result<()> {
     let vocab_size = model.config().vocab_size as f64;
     let tokens: Vec<u32> = (0..n).map(|_| (rng.uniform() * vocab_size) as u32).collect();
@@ -213,10 +251,10 @@ fn prefill<D: Devices>(
         let batch = Batch { tokens: chunk, sequences: &sequences, outputs };
         pollster::block_on(model.forward(state, batch))?;
     }
-    // A device may work while the host goes on: a pass is over when its result is there.
+    // A GPU runs asynchronously: a pass ends with the readback of its result.
     let k = SamplingOptions::default().top_k;
     if k <= model.max_top_k() {
-        return Ok(pollster::block_on(model.read_top_k(state, 1, k, &mut read.greatest))?);
+        return Ok(pollster::block_on(model.read_top_k(state, 1, k, &mut read.top_k))?);
     }
     read.logits.resize(model.config().vocab_size, 0.0);
     Ok(pollster::block_on(model.read_logits(state, 0, &mut read.logits))?)
@@ -230,7 +268,7 @@ fn table(all: &[Measured]) -> String {
         [
             m.model.clone(),
             m.dtype.clone(),
-            megabytes(m.size_bytes),
+            format_bytes(m.size_bytes),
             format!("{:.1} M", m.n_params as f64 / 1e6),
             m.backend.clone(),
             m.test.clone(),

@@ -1,4 +1,4 @@
-//! `stonechat chat`: a conversation with a model, on a terminal or over a pipe.
+//! `stonechat chat`: conversation with a model, on a terminal or over a pipe.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -21,60 +21,75 @@ use super::generate::times;
 use super::gpu_layers::ModelWork;
 use super::sampling::SamplingArgs;
 use super::{ContextArgs, ModelArgs, read_text};
+use crate::headings::{INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
+
+const EXAMPLES: &str = "\
+Examples:
+  stonechat chat -m qwen2.5-coder-0.5b
+  stonechat chat -m model.gguf -sys \"Answer in one sentence.\" --temp 0.2
+  echo \"Write a haiku about stones.\" | stonechat chat -m model.gguf -n 64";
 
 /// Arguments of `stonechat chat`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    context: ContextArgs,
-    /// First message; the conversation goes on after its answer
-    #[arg(short, long, value_name = "TEXT")]
+    /// First message; the conversation continues after the answer
+    #[arg(short, long, value_name = "TEXT", help_heading = INPUT)]
     prompt: Option<String>,
-    /// System message
-    #[arg(long, visible_alias = "sys", value_name = "TEXT")]
+    /// System prompt
+    #[arg(long, visible_alias = "sys", value_name = "TEXT", help_heading = INPUT)]
     system_prompt: Option<String>,
-    /// End after the answer to --prompt
-    #[arg(long, visible_alias = "st", requires = "prompt")]
+    /// Single turn: end after the answer to --prompt
+    #[arg(long, visible_alias = "st", requires = "prompt", help_heading = INPUT)]
     single_turn: bool,
-    /// Template instead of the model's: a file, Jinja, or the name of a built-in one
-    #[arg(long, value_name = "TEMPLATE")]
+    /// Custom chat template: file, Jinja source or built-in name
+    #[arg(long, value_name = "TEMPLATE", help_heading = INPUT)]
     chat_template: Option<String>,
-    /// Ask a reasoning model to answer at once
-    #[arg(long)]
+    /// Disable thinking of a reasoning model
+    #[arg(long, help_heading = INPUT)]
     no_think: bool,
-    /// Most tokens of an answer; -1 goes on until it ends
-    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    /// Number of tokens to predict per answer; -1 is no limit
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        default_value_t = -1,
+        allow_negative_numbers = true,
+        help_heading = OUTPUT
+    )]
     n_predict: i64,
-    /// String that ends an answer; repeatable
-    #[arg(short, long, visible_alias = "stop", value_name = "TEXT")]
+    /// Stop string that ends an answer; repeatable
+    #[arg(short, long, visible_alias = "stop", value_name = "TEXT", help_heading = OUTPUT)]
     reverse_prompt: Vec<String>,
     #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    model: ModelArgs,
 }
 
 const HELP: &str = "\
 /help          this list
-/exit          end (or end of input)
-/clear         forget the conversation
-/regen         answer the last message again
-/system TEXT   set the system message and forget the conversation
-/tokens        how many tokens the context holds
+/exit          exit (also at the end of input)
+/clear         clear the conversation
+/regen         regenerate the last answer
+/system TEXT   set the system prompt and clear the conversation
+/tokens        number of tokens in the context
 /save FILE     write the conversation as JSON
 /load FILE     read a conversation written by /save
 Ctrl-C stops an answer.";
 
-/// Talks until the input ends.
+/// Chats until the input ends.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.model.on_devices(Talk(args))
+    args.model.on_devices(ChatWork(args))
 }
 
 #[derive(Clone, Copy)]
-struct Talk<'a>(&'a Args);
+struct ChatWork<'a>(&'a Args);
 
-impl ModelWork for Talk<'_> {
+impl ModelWork for ChatWork<'_> {
     type Output = ExitCode;
 
     fn state(&self, config: &Config) -> StateOptions {
@@ -83,11 +98,11 @@ impl ModelWork for Talk<'_> {
 
     fn run<D: Devices>(self, devices: D) -> anyhow::Result<ExitCode> {
         let model = self.0.model.load(devices, self)?;
-        talk(self.0, &model)
+        chat(self.0, &model)
     }
 }
 
-fn talk<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ExitCode> {
+fn chat<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ExitCode> {
     let template = template(args, model)?;
     let session = args.model.session(model, args.context.session(model.config(), 1))?;
     let mut options = GenerateOptions {
@@ -103,7 +118,7 @@ fn talk<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ExitCode> {
     let console = Console::new(args.model.quiet);
     let has_none = args.chat_template.is_none() && !model.has_chat_template();
     if has_none {
-        console.note("the model has no chat template: it gets questions and answers as plain text");
+        console.note("the model has no chat template: messages are joined as plain text");
     }
     if has_none || args.chat_template.as_deref() == Some("plain") {
         options.stop.push(PLAIN_STOP.to_owned());
@@ -131,7 +146,7 @@ fn talk<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ExitCode> {
     let mut failed = false;
     loop {
         if is_terminal {
-            // Standard error may be closed; the prompt is only a courtesy.
+            // Standard error may be closed.
             let _ = write!(io::stderr(), "> ");
         }
         let mut line = String::new();
@@ -145,7 +160,7 @@ fn talk<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ExitCode> {
             break;
         }
         // A message that fails does not end the conversation.
-        if let Err(error) = chat.take(line, &interrupted) {
+        if let Err(error) = chat.handle(line, &interrupted) {
             if chat.is_output_closed {
                 return Err(error);
             }
@@ -153,7 +168,7 @@ fn talk<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ExitCode> {
             chat.console.error(&error);
         }
     }
-    // On a terminal the user has seen it; a script wants to know.
+    // On a terminal the user has seen the error.
     Ok(if failed && !is_terminal { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -179,7 +194,7 @@ struct Chat<'a, D: Devices> {
 
 impl<D: Devices> Chat<'_, D> {
     /// Handles one line: a command or a message.
-    fn take(&mut self, line: &str, interrupted: &AtomicBool) -> anyhow::Result<()> {
+    fn handle(&mut self, line: &str, interrupted: &AtomicBool) -> anyhow::Result<()> {
         if line.is_empty() {
             return Ok(());
         }
@@ -234,23 +249,24 @@ impl<D: Devices> Chat<'_, D> {
         self.messages.first().filter(|m| m["role"] == "system")?["content"].as_str()
     }
 
-    /// Starts a conversation with this system message.
+    /// Clears the conversation and sets the system message.
     fn system(&mut self, text: Option<&str>) {
         self.messages.clear();
         self.messages.extend(text.map(|text| json!({"role": "system", "content": text})));
     }
 
+    /// Adds a user message and answers it.
     fn say(&mut self, text: &str, interrupted: &AtomicBool) -> anyhow::Result<()> {
         self.messages.push(json!({"role": "user", "content": text}));
         let answered = self.answer(interrupted);
         if answered.is_err() {
-            // The conversation goes on as if the message had not been sent.
+            // The conversation continues without the failed message.
             self.messages.pop();
         }
         answered
     }
 
-    /// Writes the assistant's next message.
+    /// Generates the next message of the assistant.
     fn answer(&mut self, interrupted: &AtomicBool) -> anyhow::Result<()> {
         let mut conversation = Conversation {
             messages: self.messages.clone(),

@@ -1,4 +1,4 @@
-//! `stonechat generate`: a prompt in, its continuation out.
+//! `stonechat generate`: completion of a prompt.
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -18,86 +18,117 @@ use super::super::print;
 use super::gpu_layers::ModelWork;
 use super::sampling::{SamplingArgs, unescape};
 use super::{ContextArgs, ModelArgs, read_text};
+use crate::headings::{CONTEXT, GUIDANCE, INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
 
-/// Largest value of `--beams`.
+/// Maximum of `--beams`.
 const MAX_BEAMS: usize = 64;
+
+const EXAMPLES: &str = "\
+Examples:
+  stonechat generate -m model.gguf -p \"The capital of France is\" -n 16 --temp 0
+  stonechat generate -m model.gguf -f prompt.txt -n 256 -s 1
+  stonechat generate -m model.gguf -p \"A city:\" -j '{\"type\":\"object\"}' --json
+  stonechat generate -m model.gguf -p \"Once upon a time\" -ngl 20 --device wgpu";
 
 /// Arguments of `stonechat generate`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    model: ModelArgs,
+    /// Prompt to complete; - is standard input
+    ///
+    /// Without a prompt and a file it is read from standard input, unless that is a terminal.
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file", help_heading = INPUT)]
+    prompt: Option<String>,
+    /// File with the prompt
+    #[arg(short, long, value_name = "FILE", help_heading = INPUT)]
+    file: Option<PathBuf>,
+    /// Process escape sequences in the prompt (\n, \r, \t, \', \", \\)
+    #[arg(short, long, help_heading = INPUT)]
+    escape: bool,
+    /// Fill-in-the-middle: generate the text between the prompt and this
+    #[arg(long, value_name = "TEXT", help_heading = INPUT)]
+    suffix: Option<String>,
+    /// Token healing: the prompt's last token may become a longer one
+    #[arg(long, help_heading = INPUT)]
+    heal: bool,
+    /// Number of tokens to predict; -1 is no limit
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        default_value_t = -1,
+        allow_negative_numbers = true,
+        help_heading = OUTPUT
+    )]
+    n_predict: i64,
+    /// Stop string that ends the text; repeatable
+    #[arg(short, long, visible_alias = "stop", value_name = "TEXT", help_heading = OUTPUT)]
+    reverse_prompt: Vec<String>,
+    /// Print one JSON object at the end
+    #[arg(long, help_heading = OUTPUT)]
+    json: bool,
+    /// Top token probabilities to report, with --json
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "json", help_heading = OUTPUT)]
+    n_probs: usize,
+    /// Print special tokens
+    #[arg(long, help_heading = OUTPUT)]
+    special: bool,
     #[command(flatten)]
     context: ContextArgs,
-    /// The prompt; `-`, or none where standard input is no terminal, reads it from there
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
-    prompt: Option<String>,
-    /// File of the prompt
-    #[arg(short, long, value_name = "FILE")]
-    file: Option<PathBuf>,
-    /// Replace \n, \t and the like in the prompt
-    #[arg(short, long)]
-    escape: bool,
-    /// Most tokens to generate; -1 goes on until the text ends
-    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
-    n_predict: i64,
-    /// Fill in what stands between the prompt and this text
-    #[arg(long, value_name = "TEXT")]
-    suffix: Option<String>,
-    /// String that ends the text; repeatable
-    #[arg(short, long, visible_alias = "stop", value_name = "TEXT")]
-    reverse_prompt: Vec<String>,
-    /// Print one JSON object once the text is whole
-    #[arg(long)]
-    json: bool,
-    /// Most probable tokens to report for each token, with --json
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "json")]
-    n_probs: usize,
-    /// Show special tokens
-    #[arg(long)]
-    special: bool,
-    /// Let the model choose a longer token for the end of the prompt
-    #[arg(long)]
-    heal: bool,
-    /// Keep the prompt's keys and values in this file, and start from it
-    #[arg(long, value_name = "FILE")]
+    /// File to cache the prompt state (KV cache) for faster startup
+    #[arg(long, value_name = "FILE", help_heading = CONTEXT)]
     prompt_cache: Option<PathBuf>,
-    /// When the context is full, drop the older half of it instead of ending
-    #[arg(long)]
+    /// Shift the context when it is full instead of stopping
+    ///
+    /// The older half of the tokens after --keep is dropped.
+    #[arg(long, help_heading = CONTEXT)]
     context_shift: bool,
-    /// Tokens at the start that a shift keeps; -1 keeps the prompt
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    /// Number of prompt tokens to keep in a shift; -1 is all
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        help_heading = CONTEXT
+    )]
     keep: i64,
-    /// Prompt to steer away from
-    #[arg(long, value_name = "TEXT", requires = "cfg_scale")]
-    negative_prompt: Option<String>,
-    /// How far to steer away from the negative prompt; 1 not at all
-    #[arg(long, value_name = "X", requires = "negative_prompt")]
-    cfg_scale: Option<f32>,
-    /// Search for the most probable texts with this many beams instead of drawing
-    #[arg(long, value_name = "N", conflicts_with_all = ["n_probs", "heal", "prompt_cache", "context_shift", "cfg_scale", "grammars"])]
-    beams: Option<usize>,
-    /// Exponent of the length that a beam's log-probability is divided by
-    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "beams")]
-    length_penalty: f32,
     #[command(flatten)]
     sampling: SamplingArgs,
+    /// Negative prompt of classifier-free guidance
+    #[arg(long, value_name = "TEXT", requires = "cfg_scale", help_heading = GUIDANCE)]
+    negative_prompt: Option<String>,
+    /// Strength of classifier-free guidance; 1 disables
+    #[arg(long, value_name = "X", requires = "negative_prompt", help_heading = GUIDANCE)]
+    cfg_scale: Option<f32>,
+    /// Number of beams of a beam search, instead of sampling
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["n_probs", "heal", "prompt_cache", "context_shift", "cfg_scale", "grammars"],
+        help_heading = GUIDANCE
+    )]
+    beams: Option<usize>,
+    /// Length penalty: score = logprob / length^X
+    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "beams", help_heading = GUIDANCE)]
+    length_penalty: f32,
+    #[command(flatten)]
+    model: ModelArgs,
 }
 
-/// Continues the prompt.
+/// Completes the prompt.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let prompt = prompt(args)?;
-    args.model.on_devices(Continue { args, prompt: &prompt })
+    args.model.on_devices(GenerateWork { args, prompt: &prompt })
 }
 
 #[derive(Clone, Copy)]
-struct Continue<'a> {
+struct GenerateWork<'a> {
     args: &'a Args,
     prompt: &'a str,
 }
 
-impl ModelWork for Continue<'_> {
+impl ModelWork for GenerateWork<'_> {
     type Output = ExitCode;
 
     fn state(&self, config: &Config) -> StateOptions {
@@ -111,7 +142,7 @@ impl ModelWork for Continue<'_> {
 }
 
 impl Args {
-    /// Texts that are held at once.
+    /// Number of KV cache sequences.
     fn n_sequences(&self) -> usize {
         match (self.beams, self.cfg_scale) {
             (Some(width), _) => 2 * width.clamp(1, MAX_BEAMS),
@@ -157,7 +188,7 @@ fn generate<D: Devices>(args: &Args, prompt: &str, model: &Model<D>) -> anyhow::
     if completion.finish == Finish::ContextFull {
         let n_ctx = session.n_ctx();
         console.note(&format!(
-            "the context of {n_ctx} tokens is full: --ctx-size raises it, --context-shift goes on"
+            "the context of {n_ctx} tokens is full: --ctx-size raises it, --context-shift shifts it"
         ));
     }
     if args.model.verbose {
@@ -166,7 +197,7 @@ fn generate<D: Devices>(args: &Args, prompt: &str, model: &Model<D>) -> anyhow::
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells what happens; breaks when ctrl-C was pressed or nobody reads.
+/// Shows an event; breaks after Ctrl-C or when standard output is closed.
 fn on_event(
     event: Event<'_>,
     args: &Args,
@@ -262,7 +293,7 @@ fn search<D: Devices>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `--json` prints.
+/// JSON of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     text: &'a str,
@@ -355,11 +386,11 @@ fn rates(completion: &Completion) -> Times {
     }
 }
 
-/// The line of `--verbose` about a text.
+/// Formats the line of `--verbose`.
 pub(super) fn times<D: Devices>(model: &Model<D>, completion: &Completion) -> String {
     let times = rates(completion);
     format!(
-        "{}: prompt {} tokens ({} kept) {:.0} ms, {:.1} tok/s; text {} tokens {:.0} ms, {:.1} tok/s; seed {}",
+        "{}: prompt {} tokens ({} cached) {:.0} ms, {:.1} tok/s; decode {} tokens {:.0} ms, {:.1} tok/s; seed {}",
         model.describe(),
         completion.prompt_tokens,
         completion.cached_tokens,

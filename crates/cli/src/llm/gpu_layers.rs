@@ -1,4 +1,4 @@
-//! On which devices a model's layers are: `--gpu-layers` beside `--device`.
+//! Placement of layers: `--gpu-layers`.
 
 use std::str::FromStr;
 
@@ -8,18 +8,24 @@ use stonechat::nn::Backend;
 
 use super::super::console::Console;
 use super::super::device::{DeviceArgs, Work};
-use super::super::megabytes;
-use super::{explained, open};
+use super::super::format_bytes;
+use super::super::headings::DEVICE;
+use super::{open, with_path};
 
-/// Memory of a GPU that `--gpu-layers auto` leaves to kernels, uploads and other programs.
-const SPARED_BYTES: u64 = 512 << 20;
+/// GPU memory that `--gpu-layers auto` reserves for kernels, uploads and other programs.
+const RESERVED_BYTES: u64 = 512 << 20;
 
-/// Flags of every verb that runs a language model.
+/// Flags about devices.
 #[derive(Debug, Clone, Copy, clap::Args)]
+#[command(next_help_heading = DEVICE)]
 pub(super) struct DevicesArgs {
     #[command(flatten)]
     device: DeviceArgs,
-    /// Layers on the GPU, the last ones, where the output counts as the last of all: a number, auto (as many as fit its memory) or all; the others run on the CPU [default with a GPU: all]
+    /// Layers to store in VRAM: N, auto or all
+    ///
+    /// By default all are on the GPU of --device, if it is one.
+    /// The last N layers run on the GPU, the others on the CPU; the output counts as the last one.
+    /// auto stores as many as fit the GPU's memory, whose size only Vulkan reports.
     #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", allow_hyphen_values = true)]
     gpu_layers: Option<GpuLayers>,
 }
@@ -47,25 +53,23 @@ impl FromStr for GpuLayers {
     }
 }
 
-/// What is done with a model, wherever its layers are.
+/// Work that is generic over the devices.
 pub(super) trait ModelWork: Copy {
-    /// What it gives.
     type Output;
 
-    /// Sizes of the state that it needs.
+    /// Sizes of the state.
     fn state(&self, config: &Config) -> StateOptions;
 
-    /// Does it.
     fn run<D: Devices>(self, devices: D) -> Result<Self::Output>;
 }
 
 impl DevicesArgs {
-    /// Whether somebody asked where layers are.
+    /// Tells if `--gpu-layers` is given.
     pub(super) fn is_split(&self) -> bool {
         self.gpu_layers.is_some()
     }
 
-    /// Opens the devices for the model `name` and does `work` on them; `n_threads` are those of the CPU.
+    /// Opens the devices for the model `name`, the CPU with `n_threads` threads, and runs `work` on them.
     pub(super) fn run<W: ModelWork>(
         self,
         n_threads: usize,
@@ -75,20 +79,20 @@ impl DevicesArgs {
     ) -> Result<W::Output> {
         let Self { device, gpu_layers } = self;
         match gpu_layers {
-            None => device.run(n_threads, OnOne(work)),
-            Some(GpuLayers::Last(0)) => device.on_cpu(n_threads, OnOne(work)),
+            None => device.run(n_threads, SingleDevice(work)),
+            Some(GpuLayers::Last(0)) => device.on_cpu(n_threads, SingleDevice(work)),
             Some(layers) => {
-                let shared = Shared { device, n_threads, name, console, layers, work };
-                device.on_gpu(n_threads, shared, OnOne(work))
+                let offload = Offload { device, n_threads, name, console, layers, work };
+                device.on_gpu(n_threads, offload, SingleDevice(work))
             }
         }
     }
 }
 
 /// Work with all layers on one device.
-struct OnOne<W>(W);
+struct SingleDevice<W>(W);
 
-impl<W: ModelWork> Work for OnOne<W> {
+impl<W: ModelWork> Work for SingleDevice<W> {
     type Output = W::Output;
 
     fn run<B: Backend>(self, backend: B) -> Result<W::Output> {
@@ -96,8 +100,8 @@ impl<W: ModelWork> Work for OnOne<W> {
     }
 }
 
-/// Work with layers on a GPU and, where those are not all, on the CPU.
-struct Shared<'a, W> {
+/// Work with layers on a GPU and on the CPU.
+struct Offload<'a, W> {
     device: DeviceArgs,
     n_threads: usize,
     name: &'a str,
@@ -106,7 +110,7 @@ struct Shared<'a, W> {
     work: W,
 }
 
-impl<W: ModelWork> Work for Shared<'_, W> {
+impl<W: ModelWork> Work for Offload<'_, W> {
     type Output = W::Output;
 
     fn run<B: Backend>(self, gpu: B) -> Result<W::Output> {
@@ -122,27 +126,27 @@ impl<W: ModelWork> Work for Shared<'_, W> {
     }
 }
 
-impl<W: ModelWork> Shared<'_, W> {
-    /// How many of how many layers are on the GPU; the output is one of them.
+impl<W: ModelWork> Offload<'_, W> {
+    /// Number of layers on the GPU and in total, with the output as one.
     fn count<B: Backend>(&self, gpu: &B) -> Result<(usize, usize)> {
         let (path, file) = open(self.name)?;
-        let config = explained(Config::from_file(&file), &path, &file)?;
+        let config = with_path(Config::from_file(&file), &path, &file)?;
         let all = config.n_layers + 1;
         let n = match (self.layers, gpu.total_memory_bytes()) {
             (GpuLayers::Last(n), _) => n.min(all),
             (GpuLayers::All, _) => all,
             (GpuLayers::Auto, Some(bytes)) => {
-                let room = bytes.saturating_sub(SPARED_BYTES);
-                let n = layers_that_fit(gpu, &file, &self.work.state(&config), room)?;
-                let memory = megabytes(bytes);
+                let available = bytes.saturating_sub(RESERVED_BYTES);
+                let n = layers_that_fit(gpu, &file, &self.work.state(&config), available)?;
+                let memory = format_bytes(bytes);
                 self.console.note(&format!(
-                    "--gpu-layers auto: {n} of {all} layers fit the GPU's {memory}, the output counted as one"
+                    "--gpu-layers auto: {n} of {all} layers fit in {memory} of GPU memory, the output counted as one"
                 ));
                 n
             }
             (GpuLayers::Auto, None) => {
                 self.console.note(&format!(
-                    "--gpu-layers auto: all layers, since `{}` does not say how much memory it has",
+                    "--gpu-layers auto: all layers, since `{}` does not report its memory size",
                     gpu.describe()
                 ));
                 all

@@ -1,4 +1,4 @@
-//! `stonechat perplexity`: how well a model predicts a text.
+//! `stonechat perplexity`: perplexity of a model on a text.
 
 use std::path::PathBuf;
 
@@ -7,31 +7,51 @@ use stonechat::llm::{Config, Devices, Model, PerplexityOptions, StateOptions, pe
 use super::super::console::Console;
 use super::super::print;
 use super::gpu_layers::ModelWork;
-use super::{KvName, ModelArgs, read_text};
+use super::{ModelArgs, read_text};
+use crate::headings::{CONTEXT, INPUT, OUTPUT};
+use crate::kv_type::KvType;
+
+const EXAMPLES: &str = "\
+Examples:
+  stonechat perplexity -m model.gguf -f wiki.test.raw
+  stonechat perplexity -m model.gguf -f wiki.test.raw -c 2048 -b 512 --json";
 
 /// Arguments of `stonechat perplexity`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
+    /// Text file; - is standard input
+    #[arg(short, long, value_name = "FILE", help_heading = INPUT)]
+    file: PathBuf,
+    /// Context size in tokens
+    ///
+    /// Perplexity is measured over the second half of each window.
+    #[arg(short, long, value_name = "N", default_value_t = 512, help_heading = CONTEXT)]
+    ctx_size: usize,
+    /// Batch size in tokens
+    ///
+    /// Up to 16 tokens are computed with the precision of decoding, more in f32.
+    #[arg(short, long, value_name = "N", default_value_t = 16, help_heading = CONTEXT)]
+    batch_size: usize,
+    /// KV cache data type: f32, f16 or q8_0
+    #[arg(
+        long,
+        visible_alias = "ctk",
+        value_name = "TYPE",
+        value_enum,
+        hide_possible_values = true,
+        default_value_t = KvType::F16,
+        help_heading = CONTEXT
+    )]
+    cache_type_k: KvType,
+    /// Print one JSON object
+    #[arg(long, help_heading = OUTPUT)]
+    json: bool,
     #[command(flatten)]
     model: ModelArgs,
-    /// The text; `-` reads standard input
-    #[arg(short, long, value_name = "FILE")]
-    file: PathBuf,
-    /// Tokens of a window, whose later half is measured
-    #[arg(short, long, value_name = "N", default_value_t = 512)]
-    ctx_size: usize,
-    /// Tokens of one forward pass; up to 16 it computes as decoding does, beyond in f32
-    #[arg(short, long, value_name = "N", default_value_t = 16)]
-    batch_size: usize,
-    /// Type of cached keys and values
-    #[arg(long, visible_alias = "ctk", value_name = "TYPE", value_enum, default_value_t = KvName::F16)]
-    cache_type_k: KvName,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
-/// Prints the perplexity, the last number on standard output.
+/// Prints the perplexity as the last number of standard output.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.model.on_devices(Measure(args))
 }
@@ -64,7 +84,7 @@ impl Args {
 }
 
 fn measure<D: Devices>(args: &Args, text: &str, model: &Model<D>) -> anyhow::Result<()> {
-    // As llama-perplexity does: editors end files with a line feed that is no part of the text.
+    // As llama-perplexity does: the line feed at the end of a file is no part of the text.
     let text = text.strip_suffix('\n').unwrap_or(text);
     let options = args.options();
     let console = Console::new(args.model.quiet);

@@ -7,93 +7,120 @@ use stonechat::nn::sample::{GrammarSource, SamplerKind, SamplingOptions};
 use stonechat::text::Tokenizer;
 
 use super::read_text;
+use crate::headings::{GRAMMAR, SAMPLING};
 
 /// Flags of the sampling chain.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Sampling")]
+#[command(next_help_heading = SAMPLING)]
 pub(super) struct SamplingArgs {
-    /// Temperature; 0 always takes the most probable token
+    /// Temperature; 0 is greedy
     #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.8)]
     temp: f32,
-    /// Temperatures between T minus and T plus this, by how sure the model is
+    /// Dynamic temperature range; 0 disables
+    ///
+    /// The temperature is T - RANGE to T + RANGE, by the entropy of the candidates.
     #[arg(long, value_name = "RANGE", default_value_t = 0.0)]
     dynatemp_range: f32,
-    /// Exponent of the dynamic temperature
+    /// Dynamic temperature exponent
     #[arg(long, value_name = "N", default_value_t = 1.0)]
     dynatemp_exp: f32,
-    /// Keep the N most probable tokens; 0 keeps all
+    /// Top-k sampling; 0 disables
     #[arg(long, value_name = "N", default_value_t = 40, allow_negative_numbers = true)]
     top_k: i64,
-    /// Keep the most probable tokens that together have this probability; 1 keeps all
+    /// Top-p (nucleus) sampling; 1 disables
     #[arg(long, value_name = "P", default_value_t = 0.95)]
     top_p: f32,
-    /// Drop tokens less probable than this times the most probable; 0 keeps all
+    /// Min-p sampling; 0 disables
+    ///
+    /// P is the minimum probability relative to that of the most probable token.
     #[arg(long, value_name = "P", default_value_t = 0.05)]
     min_p: f32,
-    /// Locally typical sampling; 1 keeps all
+    /// Locally typical sampling
+    ///
+    /// 1 disables.
     #[arg(long, visible_alias = "typical-p", value_name = "P", default_value_t = 1.0)]
     typical: f32,
-    /// Keep logits within N standard deviations of the largest; negative keeps all
-    #[arg(long, visible_alias = "top-n-sigma", value_name = "N", default_value_t = -1.0, allow_negative_numbers = true)]
+    /// Top-n-sigma sampling
+    ///
+    /// Keeps logits within N standard deviations of the maximum; -1 disables.
+    #[arg(
+        long,
+        visible_alias = "top-n-sigma",
+        value_name = "N",
+        default_value_t = -1.0,
+        allow_negative_numbers = true
+    )]
     top_nsigma: f32,
-    /// Probability of excluding the top choices; 0 never does
+    /// XTC probability; 0 disables
+    ///
+    /// Chance to exclude the top choices.
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     xtc_probability: f32,
-    /// Choices from this probability on may be excluded
+    /// XTC threshold
+    ///
+    /// Minimum probability of a top choice.
     #[arg(long, value_name = "P", default_value_t = 0.1)]
     xtc_threshold: f32,
-    /// Tail-free sampling; 1 keeps all
+    /// Tail-free sampling; 1 disables
     #[arg(long, value_name = "Z", default_value_t = 1.0)]
     tfs: f32,
-    /// Eta sampling; 0 keeps all
+    /// Eta sampling cutoff; 0 disables
     #[arg(long, value_name = "ETA", default_value_t = 0.0)]
     eta_cutoff: f32,
-    /// Drop tokens less probable than this; 0 keeps all
+    /// Epsilon sampling cutoff; 0 disables
+    ///
+    /// Minimum probability of a token.
     #[arg(long, value_name = "EPSILON", default_value_t = 0.0)]
     epsilon_cutoff: f32,
-    /// Tokens that are kept whatever a sampler says
+    /// Minimum number of tokens that each sampler keeps
     #[arg(long, value_name = "N", default_value_t = 0)]
     min_keep: usize,
-    /// Tokens that penalties look back at; 0 none, -1 the whole context
+    /// Last n tokens to penalize; 0 disables, -1 is all
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
     repeat_last_n: i64,
-    /// Penalty of tokens that came before; 1 is none
+    /// Repeat penalty of previous tokens; 1 disables
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     repeat_penalty: f32,
-    /// Penalty of tokens that came before, once
+    /// Presence penalty; 0 disables
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     presence_penalty: f32,
-    /// Penalty of tokens that came before, for each time
+    /// Frequency penalty; 0 disables
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     frequency_penalty: f32,
-    /// DRY: strength of the penalty of repeated sequences; 0 is none
+    /// DRY multiplier; 0 disables
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     dry_multiplier: f32,
-    /// DRY: growth of the penalty with length
+    /// DRY base value
+    ///
+    /// Growth of the penalty with the length of the repetition.
     #[arg(long, value_name = "X", default_value_t = 1.75)]
     dry_base: f32,
-    /// DRY: repetitions up to this length are free
+    /// DRY allowed length without penalty
     #[arg(long, value_name = "N", default_value_t = 2)]
     dry_allowed_length: usize,
-    /// DRY: tokens to look back at; -1 the whole context
+    /// DRY penalty for the last n tokens; -1 is all
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
     dry_penalty_last_n: i64,
-    /// DRY: strings that end a repetition, instead of the usual; none for none
+    /// DRY sequence breaker; repeatable, none clears the default
     #[arg(long, value_name = "TEXT")]
     dry_sequence_breaker: Vec<String>,
-    /// Mirostat 1 or 2 instead of the chain; 0 is off
+    /// Mirostat version 1 or 2; 0 disables
+    ///
+    /// Replaces the sampling chain.
     #[arg(long, value_name = "N", default_value_t = 0)]
     mirostat: u8,
-    /// Mirostat's learning rate
+    /// Mirostat learning rate, parameter eta
     #[arg(long, value_name = "ETA", default_value_t = 0.1)]
     mirostat_lr: f32,
-    /// Mirostat's target entropy
+    /// Mirostat target entropy, parameter tau
     #[arg(long, value_name = "TAU", default_value_t = 5.0)]
     mirostat_ent: f32,
-    /// Add to the logit of a token: ID+BIAS or ID-BIAS; repeatable
+    /// Logit bias of a token: ID+BIAS or ID-BIAS; repeatable
+    ///
+    /// ID-inf forbids the token.
     #[arg(short = 'l', long, value_name = "ID+BIAS", allow_hyphen_values = true)]
     logit_bias: Vec<String>,
-    /// Samplers in order, separated by `;`
+    /// Samplers of the chain in order, separated by `;`
     #[arg(long, value_name = "NAMES")]
     samplers: Option<String>,
     /// Samplers in order, a letter each
@@ -104,31 +131,31 @@ pub(super) struct SamplingArgs {
         conflicts_with = "samplers"
     )]
     sampling_seq: Option<String>,
-    /// Seed of the draws; -1 takes a new one
+    /// RNG seed; -1 is a random seed
     #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     seed: i64,
-    /// Never end at an end token
+    /// Ignore end-of-text tokens and continue generating
     #[arg(long)]
     pub(super) ignore_eos: bool,
-    /// Grammar (GBNF) that the text must match
-    #[arg(long, value_name = "GBNF", group = "grammars")]
+    /// Grammar (GBNF) to constrain generation
+    #[arg(long, value_name = "GBNF", group = "grammars", help_heading = GRAMMAR)]
     grammar: Option<String>,
-    /// File of a grammar (GBNF)
-    #[arg(long, value_name = "FILE", group = "grammars")]
+    /// File with a grammar (GBNF)
+    #[arg(long, value_name = "FILE", group = "grammars", help_heading = GRAMMAR)]
     grammar_file: Option<PathBuf>,
-    /// JSON schema that the text must match; {} is any JSON
-    #[arg(short, long, value_name = "SCHEMA", group = "grammars")]
+    /// JSON schema to constrain generation; {} is any JSON
+    #[arg(short, long, value_name = "SCHEMA", group = "grammars", help_heading = GRAMMAR)]
     json_schema: Option<String>,
-    /// Regular expression that the whole text must match
-    #[arg(long, value_name = "REGEX", group = "grammars")]
+    /// Regular expression to constrain generation
+    #[arg(long, value_name = "REGEX", group = "grammars", help_heading = GRAMMAR)]
     regex: Option<String>,
-    /// Grammar in llguidance's dialect of Lark
-    #[arg(long, value_name = "LARK", group = "grammars")]
+    /// Lark grammar (llguidance's dialect) to constrain generation
+    #[arg(long, value_name = "LARK", group = "grammars", help_heading = GRAMMAR)]
     lark: Option<String>,
 }
 
 impl SamplingArgs {
-    /// The options of the chain.
+    /// Options of the sampling chain.
     pub(super) fn options(&self, tokenizer: &Tokenizer) -> anyhow::Result<SamplingOptions> {
         let defaults = SamplingOptions::default();
         let whole = |n: i64| usize::try_from(n).unwrap_or(if n < 0 { 1 << 20 } else { 0 });
@@ -180,7 +207,7 @@ impl SamplingArgs {
         Ok(options)
     }
 
-    /// The grammar, if one is asked for.
+    /// Grammar to constrain generation.
     pub(super) fn grammar(&self) -> anyhow::Result<Option<GrammarSource>> {
         if let Some(path) = &self.grammar_file {
             return Ok(Some(GrammarSource::Gbnf(read_text(path)?)));
@@ -192,7 +219,7 @@ impl SamplingArgs {
     }
 }
 
-/// `ID+BIAS` or `ID-BIAS`; `ID-inf` forbids a token.
+/// Parses `ID+BIAS` or `ID-BIAS`; `ID-inf` forbids a token.
 fn bias(text: &str, tokenizer: &Tokenizer) -> anyhow::Result<(u32, f32)> {
     let split = text.find(['+', '-']).and_then(|at| {
         let id: u32 = text[..at].trim().parse().ok()?;
@@ -209,7 +236,7 @@ fn bias(text: &str, tokenizer: &Tokenizer) -> anyhow::Result<(u32, f32)> {
     }
 }
 
-/// `\n`, `\t`, `\\` and `\"` as the characters they stand for.
+/// Replaces the escape sequences `\n`, `\t`, `\r`, `\\`, `\"` and `\'`.
 pub(super) fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();

@@ -1,4 +1,4 @@
-//! `stonechat tokenize`: text in, tokens out; the weights are not read.
+//! `stonechat tokenize`: prints tokens; weights are not loaded.
 
 use std::path::PathBuf;
 
@@ -8,24 +8,30 @@ use stonechat::text::Tokenizer;
 use super::super::print;
 use super::{open, read_text};
 
+const EXAMPLES: &str = "\
+Examples:
+  stonechat tokenize -m model.gguf \"Hello world\"
+  stonechat tokenize -m model.gguf --json - < prompt.txt";
+
 /// Arguments of `stonechat tokenize`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Model: a GGUF file, a Hugging Face folder or the name of an installed model
+    /// Model: GGUF file, Hugging Face folder or name of an installed model
     #[arg(short, long)]
     model: String,
-    /// The text; `-` or none reads standard input
+    /// Text to tokenize; - or none is standard input
     text: Option<String>,
-    /// Do not add the tokens that start or end a text
+    /// Do not add BOS and EOS tokens
     #[arg(long, visible_alias = "no-bos")]
     no_special: bool,
-    /// Take the text of special tokens as ordinary text
+    /// Do not parse special tokens: treat their text as plain text
     #[arg(long)]
     no_parse_special: bool,
-    /// Print an array of ids
+    /// Print a JSON array of token ids
     #[arg(long)]
     json: bool,
-    /// File of a JSON array of texts: print an array of ids a line for each
+    /// JSON file with an array of texts: print an array of token ids per line
     #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "json"])]
     texts: Option<PathBuf>,
 }

@@ -1,8 +1,11 @@
-//! All inputs of a command line: one thread reads ahead, `jobs` others transcribe.
+//! Transcription of all inputs: one thread reads ahead, `--jobs` workers transcribe.
 //!
-//! Reading is decoding, resampling and finding speech. At most two recordings wait, so that memory does
-//! not depend on the number of inputs. Jobs share the weights and divide the threads of the CPU; a GPU
-//! does one job after the other.
+//! ```text
+//! reader:    decode, resample, detect speech --> sync_channel(1) --> worker 0..jobs: transcribe, write
+//! ```
+//!
+//! At most two recordings are read ahead, so memory does not depend on the number of inputs. Workers share the
+//! weights and divide the CPU threads; a GPU runs one at a time.
 
 use std::ops::Range;
 use std::panic;
@@ -28,22 +31,22 @@ use super::results::Task;
 use super::stages::Stages;
 use super::summary::{Outcome, Status};
 use crate::console::Console;
-use crate::load::with_cost;
+use crate::load::with_load_stats;
 
-/// Name of the thread that reads.
+/// Name of the reader thread.
 const READER: &str = "reader";
 
-/// A recording that has been read.
+/// A recording, decoded or failed.
 struct Recording {
     index: usize,
     read: anyhow::Result<Vec<Signal>>,
     seconds: f64,
 }
 
-/// A channel of it, or all of them mixed.
+/// One channel of a recording, or all mixed to mono.
 struct Signal {
     audio: Audio,
-    /// Where somebody speaks, if only that is heard.
+    /// Sample ranges of speech; `None` without voice activity detection.
     speech: Option<Vec<Range<usize>>>,
 }
 
@@ -54,32 +57,32 @@ impl Recording {
     }
 }
 
-/// Recordings on their way to whoever transcribes them.
-struct Waiting {
-    /// The one that was there before the weights.
+/// Recordings read ahead.
+struct Queue {
+    /// The recording received before the weights were loaded.
     first: Option<Recording>,
     receiver: Option<Receiver<Recording>>,
 }
 
-/// What a job has done.
+/// Statistics of a worker.
 #[derive(Default)]
-struct Work {
+struct WorkerStats {
     timings: Timings,
     reading: Duration,
     audio_s: f64,
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct Batch<'a> {
     plan: &'a Plan,
     console: &'a Console,
     cancel: &'a CancelToken,
     overall: Overall<'a>,
-    /// By task; `None` until something has become of it.
+    /// By task; `None` until it is done, skipped or failed.
     outcomes: Mutex<Vec<Option<Outcome>>>,
 }
 
-/// What came of all inputs.
+/// Result of a run.
 pub(super) struct Done {
     /// In the order of the inputs.
     pub(super) outcomes: Vec<Outcome>,
@@ -87,8 +90,8 @@ pub(super) struct Done {
     pub(super) report: String,
 }
 
-/// Transcribes every input but those whose results are there; one that fails does not stop the others.
-/// Once `cancel` is cancelled, nothing new is begun, and what is not whole is dropped.
+/// Transcribes every input without up-to-date results; one that fails does not stop the others.
+/// After `cancel`, no input is started and unfinished ones are dropped.
 pub(super) fn run<B: Backend>(
     plan: &Plan,
     file: ModelFile,
@@ -96,7 +99,7 @@ pub(super) fn run<B: Backend>(
     console: &Console,
     cancel: &CancelToken,
 ) -> anyhow::Result<Done> {
-    let is_done = |task: &Task| !plan.overwrite && task.is_done();
+    let is_done = |task: &Task| !plan.overwrite && task.is_up_to_date();
     let skipped: Vec<bool> = plan.tasks.iter().map(is_done).collect();
     let outcome =
         |(task, &skipped): (&Task, &bool)| skipped.then(|| Outcome::new(task, Status::Skipped));
@@ -105,13 +108,13 @@ pub(super) fn run<B: Backend>(
     for (task, _) in plan.tasks.iter().zip(&skipped).filter(|(_, skipped)| **skipped) {
         let name = task.input.name();
         console.note(&format!(
-            "{name}: skipped, its results are newer (--overwrite makes them again)"
+            "{name}: skipped, its results are newer (--overwrite transcribes it again)"
         ));
     }
     let bytes = |task: &Task| {
         task.input.path().and_then(|path| fs::metadata(path).ok()).map_or(0, |m| m.len())
     };
-    // What is skipped weighs nothing, and is over.
+    // Skipped inputs have no share in the progress bar.
     let sizes = plan
         .tasks
         .iter()
@@ -135,7 +138,7 @@ pub(super) fn run<B: Backend>(
 }
 
 impl Batch<'_> {
-    /// Gives the table of stages.
+    /// Reads and transcribes the tasks `to_do`; returns the timing table.
     fn transcribe<B: Backend>(
         &self,
         to_do: &[usize],
@@ -144,7 +147,7 @@ impl Batch<'_> {
         stages: &mut Stages,
     ) -> anyhow::Result<String> {
         let (sender, receiver) = sync_channel(1);
-        let waiting = Mutex::new(Waiting { first: None, receiver: Some(receiver) });
+        let queue = Mutex::new(Queue { first: None, receiver: Some(receiver) });
         silence_reader();
         thread::scope(|scope| {
             let reader = thread::Builder::new().name(READER.to_owned());
@@ -152,54 +155,55 @@ impl Batch<'_> {
                 .spawn_scoped(scope, move || self.read_all(to_do, &sender))
                 .context("cannot start a thread")
                 .and_then(|_| {
-                    // The weights are loaded when there is something to transcribe.
-                    let Some(first) = self.next(&waiting) else { return Ok(String::new()) };
-                    lock(&waiting).first = Some(first);
+                    // Weights are not loaded if every input fails.
+                    let Some(first) = self.next(&queue) else { return Ok(String::new()) };
+                    lock(&queue).first = Some(first);
                     let started = Instant::now();
                     let model = self.plan.recognizer.load(&file, backend, self.console)?;
-                    // Its pages count as this process's memory.
+                    // The mapped pages count as memory of this process.
                     drop(file);
                     stages.load = started.elapsed();
                     let models = model.divide(self.plan.jobs.min(to_do.len()))?;
-                    let start = |model| scope.spawn(|| self.work(model, &waiting));
+                    let start = |model| scope.spawn(|| self.work(model, &queue));
                     let workers: Vec<_> = models.into_iter().map(start).collect();
-                    self.wait_for(workers, &model, stages)
+                    self.join(workers, &model, stages)
                 });
-            // The reader ends when nobody takes what it reads.
-            lock(&waiting).receiver = None;
+            // Ends the reader, whose next send fails.
+            lock(&queue).receiver = None;
             result
         })
     }
 
-    fn wait_for<B: Backend>(
+    /// Joins the workers and sums up their statistics.
+    fn join<B: Backend>(
         &self,
-        workers: Vec<ScopedJoinHandle<'_, anyhow::Result<Work>>>,
+        workers: Vec<ScopedJoinHandle<'_, anyhow::Result<WorkerStats>>>,
         model: &Model<B>,
         stages: &mut Stages,
     ) -> anyhow::Result<String> {
         let mut timings = Timings::default();
         for worker in workers {
-            let work = worker.join().unwrap_or_else(|panic| panic::resume_unwind(panic))?;
-            timings += work.timings;
-            stages.audio += work.reading;
-            stages.audio_s += work.audio_s;
+            let stats = worker.join().unwrap_or_else(|panic| panic::resume_unwind(panic))?;
+            timings += stats.timings;
+            stages.audio += stats.reading;
+            stages.audio_s += stats.audio_s;
         }
         let device = model.backend();
-        let load = with_cost(&device.describe(), "; ", device.load_stats());
+        let load = with_load_stats(&device.describe(), "; ", device.load_stats());
         Ok(stages.report(timings, &load))
     }
 
-    /// Reads inputs until nobody takes them.
+    /// Reads the inputs until the receiver is dropped.
     fn read_all(&self, to_do: &[usize], sender: &SyncSender<Recording>) {
         for (i, &index) in to_do.iter().enumerate() {
             let started = Instant::now();
-            // While the first is read, nothing else is done yet.
+            // No worker runs while the first input is read.
             let n_threads = if i == 0 { self.plan.recognizer.n_threads() } else { 1 };
             let read = self.read(&self.plan.tasks[index].input, n_threads);
             let seconds = started.elapsed().as_secs_f64();
             let recording = Recording { index, read, seconds };
             if recording.read.is_ok() {
-                self.overall.is_read(index, recording.audio_s());
+                self.overall.set_length(index, recording.audio_s());
             }
             if self.cancel.is_cancelled() || sender.send(recording).is_err() {
                 return;
@@ -220,12 +224,12 @@ impl Batch<'_> {
         channels.into_iter().map(signal).collect()
     }
 
-    /// The next recording that could be read; those before it have failed.
-    fn next(&self, waiting: &Mutex<Waiting>) -> Option<Recording> {
-        let mut waiting = lock(waiting);
+    /// Takes the next readable recording; reports those that failed before it.
+    fn next(&self, queue: &Mutex<Queue>) -> Option<Recording> {
+        let mut queue = lock(queue);
         while !self.cancel.is_cancelled() {
-            let first = waiting.first.take();
-            let receive = || waiting.receiver.as_ref()?.recv().ok();
+            let first = queue.first.take();
+            let receive = || queue.receiver.as_ref()?.recv().ok();
             let recording = first.or_else(receive)?;
             match recording.read {
                 Ok(_) => return Some(recording),
@@ -235,17 +239,21 @@ impl Batch<'_> {
         None
     }
 
-    /// Transcribes what is waiting until nothing comes.
-    fn work<B: Backend>(&self, model: Model<B>, waiting: &Mutex<Waiting>) -> anyhow::Result<Work> {
+    /// Transcribes recordings until the queue ends.
+    fn work<B: Backend>(
+        &self,
+        model: Model<B>,
+        queue: &Mutex<Queue>,
+    ) -> anyhow::Result<WorkerStats> {
         let Plan { recognizer, options, .. } = self.plan;
         let mut engine = recognizer.transcriber(model, options, self.cancel)?;
-        let mut work = Work::default();
-        while let Some(recording) = self.next(waiting) {
+        let mut stats = WorkerStats::default();
+        while let Some(recording) = self.next(queue) {
             let Recording { index, seconds, .. } = recording;
             let task = &self.plan.tasks[index];
             let (started, length_s) = (Instant::now(), recording.audio_s());
-            work.reading += Duration::from_secs_f64(seconds);
-            work.audio_s += length_s;
+            stats.reading += Duration::from_secs_f64(seconds);
+            stats.audio_s += length_s;
             let result =
                 self.transcribe_one(&mut engine, index, recording.read.unwrap_or_default());
             let seconds = seconds + started.elapsed().as_secs_f64();
@@ -254,10 +262,7 @@ impl Batch<'_> {
                 Ok(transcript) => {
                     let language = Some(transcript.language);
                     let outcome = Outcome::new(task, Status::Done);
-                    self.is_over(
-                        index,
-                        Outcome { audio_s: length_s, seconds, language, ..outcome },
-                    );
+                    self.finish(index, Outcome { audio_s: length_s, seconds, language, ..outcome });
                     if let (Some((_, path)), true) =
                         (task.results.first(), self.plan.tasks.len() > 1)
                     {
@@ -270,11 +275,11 @@ impl Batch<'_> {
                 Err(error) => self.fail(index, error, length_s, seconds),
             }
         }
-        work.timings = engine.timings();
-        Ok(work)
+        stats.timings = engine.timings();
+        Ok(stats)
     }
 
-    /// Transcribes the signals of a recording and writes what is said; nothing if that was cancelled.
+    /// Transcribes the signals of a recording and writes the transcript, unless cancelled.
     fn transcribe_one<B: Backend>(
         &self,
         engine: &mut Transcriber<B>,
@@ -291,41 +296,45 @@ impl Batch<'_> {
         }
         let mut output = Output::begin(self.plan, task)?;
         let mut written = Ok(());
-        let mut said = Vec::with_capacity(n_signals);
+        let mut transcripts = Vec::with_capacity(n_signals);
         for (number, Signal { audio, speech }) in signals.into_iter().enumerate() {
             let options = &self.plan.options;
             let before_s = audio.duration_s() * number as f64;
-            let mut on_progress = |news: Progress<'_>| match news {
+            let mut on_progress = |progress: Progress<'_>| match progress {
                 Progress::Language(language, probability) => {
                     self.console.note(&self.detected(task, language, probability));
                 }
-                // Several signals are written once it is known who spoke first.
+                // Segments of several signals are sorted by time first.
                 Progress::Segment(segment) if n_signals == 1 && written.is_ok() => {
-                    written = self.console.beside_bar(|| output.segment(segment));
+                    written = self.console.suspend_bar(|| output.segment(segment));
                 }
                 Progress::Segment(_) => {}
                 Progress::Position(done, all) => {
                     let done_s = audio.duration_s() * done as f64 / all.max(1) as f64;
-                    self.overall.at(index, (before_s + done_s) / n_signals as f64);
+                    self.overall.set_position(index, (before_s + done_s) / n_signals as f64);
                 }
             };
             let transcript =
                 engine.transcribe_speech(&audio.samples, speech, options, &mut on_progress)?;
             let is_cancelled = transcript.cancelled;
-            said.push((channel_name(number, n_signals), transcript));
+            transcripts.push((channel_name(number, n_signals), transcript));
             if is_cancelled {
                 break;
             }
         }
         written?;
-        let transcript =
-            if n_signals == 1 { said.swap_remove(0).1 } else { Transcript::of_speakers(said) };
+        let transcript = if n_signals == 1 {
+            transcripts.swap_remove(0).1
+        } else {
+            Transcript::of_speakers(transcripts)
+        };
         if transcript.cancelled {
             return Ok(transcript);
         }
         if n_signals > 1 {
             let mut segments = transcript.segments.iter();
-            self.console.beside_bar(|| segments.try_for_each(|segment| output.segment(segment)))?;
+            self.console
+                .suspend_bar(|| segments.try_for_each(|segment| output.segment(segment)))?;
         }
         output.end(&transcript)?;
         Ok(transcript)
@@ -341,15 +350,15 @@ impl Batch<'_> {
     fn fail(&self, index: usize, error: anyhow::Error, audio_s: f64, seconds: f64) {
         let task = &self.plan.tasks[index];
         let name = task.input.name();
-        // The message of a file that cannot be opened names it already.
+        // Errors of opening a file name it already.
         let named = error.to_string().contains(&name);
         let message = self.console.error(&if named { error } else { error.context(name) });
         let outcome = Outcome::new(task, Status::Failed);
-        self.is_over(index, Outcome { audio_s, seconds, error: Some(message), ..outcome });
+        self.finish(index, Outcome { audio_s, seconds, error: Some(message), ..outcome });
     }
 
-    fn is_over(&self, index: usize, outcome: Outcome) {
-        self.overall.is_over(index);
+    fn finish(&self, index: usize, outcome: Outcome) {
+        self.overall.finish(index);
         lock(&self.outcomes)[index] = Some(outcome);
     }
 }
@@ -358,7 +367,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a segment of signal `number` of `n` is labelled with.
+/// Label of the segments of signal `number` of `n`.
 fn channel_name(number: usize, n: usize) -> String {
     match (number, n) {
         (0, 2) => "left".to_owned(),
@@ -367,8 +376,7 @@ fn channel_name(number: usize, n: usize) -> String {
     }
 }
 
-/// A decoder that panics on a damaged file is contained and reported as an error; the default hook
-/// would print a second message.
+/// Silences panics of the reader: a decoder's panic on a damaged file is reported as an error already.
 fn silence_reader() {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

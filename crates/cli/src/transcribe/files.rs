@@ -1,46 +1,57 @@
-//! Arguments about files: which results, where they go, what is heard of each.
+//! Flags about inputs and results.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use stonechat::audio::Channels;
 
-/// Arguments that say what is read and written.
+use crate::headings::{INPUT, OUTPUT};
+
+/// Flags about inputs and results.
 #[derive(Debug, clap::Args)]
 pub(super) struct FileArgs {
-    /// txt, srt, vtt, tsv, json, json-full, lrc, csv, or all for the first five; several separated by commas [default: txt]
-    #[arg(short = 'f', long, value_name = "FORMAT", value_delimiter = ',')]
-    pub(super) output_format: Vec<String>,
-    /// Folder for the results, - for standard output [default: beside each input; standard output for a single one without a format]
-    #[arg(short, long, value_name = "FOLDER")]
-    pub(super) output_dir: Option<PathBuf>,
-    /// Name of the results of a single input, without their ending
-    #[arg(long, value_name = "FILE", conflicts_with = "output_dir")]
-    pub(super) output_file: Option<PathBuf>,
-    /// Transcribe inputs again that have results newer than they are
-    #[arg(long)]
-    pub(super) overwrite: bool,
-    /// Inputs transcribed at the same time; they share the weights and divide the threads
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(super) jobs: usize,
-    /// Write what became of each input to this file as JSON; - is standard output
-    #[arg(long, value_name = "FILE")]
-    pub(super) summary: Option<PathBuf>,
-    /// Draw no progress bar
-    #[arg(long)]
-    pub(super) no_progress: bool,
-    /// Channels: mix, split (each by itself; segments say which) or the number of one, from 1
-    #[arg(long, value_name = "WHICH", default_value = "mix")]
+    /// mix (mono), split (speakers) or a number from 1
+    ///
+    /// split transcribes each channel by itself, merges the segments by time and labels them.
+    #[arg(long, value_name = "WHICH", default_value = "mix", help_heading = INPUT)]
     pub(super) channels: ChannelsArg,
-    /// Hear only from one time to the next: seconds in pairs, the last may have no end
-    #[arg(long, value_name = "S,S,...", value_delimiter = ',')]
+    /// Transcribe only these START,END pairs (seconds)
+    ///
+    /// The last END may be absent.
+    #[arg(long, value_name = "S,S,...", value_delimiter = ',', help_heading = INPUT)]
     pub(super) clip_timestamps: Vec<f64>,
-    /// Hear from this time on
-    #[arg(long, value_name = "MS", conflicts_with = "clip_timestamps")]
+    /// Time offset in milliseconds
+    #[arg(long, value_name = "MS", conflicts_with = "clip_timestamps", help_heading = INPUT)]
     pub(super) offset_t: Option<u32>,
-    /// Hear no more than this
-    #[arg(long, value_name = "MS", conflicts_with = "clip_timestamps")]
+    /// Duration of audio to process in milliseconds; 0 is all
+    #[arg(long, value_name = "MS", conflicts_with = "clip_timestamps", help_heading = INPUT)]
     pub(super) duration: Option<u32>,
+    /// txt, srt, vtt, tsv, json, json-full, lrc, csv or all [default: txt]
+    ///
+    /// Several are separated by commas. all is openai-whisper's five: txt, vtt, srt, tsv and json;
+    /// json-full has whisper.cpp's fields.
+    #[arg(short = 'f', long, value_name = "FORMAT", value_delimiter = ',', help_heading = OUTPUT)]
+    pub(super) output_format: Vec<String>,
+    /// Directory to save the results; - is standard output
+    ///
+    /// By default, results go beside each input. The text of a single input goes to standard output
+    /// if neither a format nor a directory is given.
+    #[arg(short, long, value_name = "FOLDER", help_heading = OUTPUT)]
+    pub(super) output_dir: Option<PathBuf>,
+    /// Output file path of a single input, without file extension
+    #[arg(long, value_name = "FILE", conflicts_with = "output_dir", help_heading = OUTPUT)]
+    pub(super) output_file: Option<PathBuf>,
+    /// Transcribe inputs again whose results are newer than they are
+    #[arg(long, help_heading = OUTPUT)]
+    pub(super) overwrite: bool,
+    /// Write the status of each input to a JSON file
+    ///
+    /// - is standard output.
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(super) summary: Option<PathBuf>,
+    /// Do not show a progress bar
+    #[arg(long, help_heading = OUTPUT)]
+    pub(super) no_progress: bool,
 }
 
 /// Values of `--channels`.
@@ -63,7 +74,7 @@ impl FromStr for ChannelsArg {
 }
 
 impl FileArgs {
-    /// What is heard, as `Options` have it.
+    /// Clips to transcribe, in the form of [`Options::clip_timestamps`](stonechat::whisper::Options).
     pub(super) fn clips(&self) -> Vec<f64> {
         let seconds = |ms: u32| f64::from(ms) / 1000.0;
         match (self.offset_t, self.duration) {

@@ -1,4 +1,4 @@
-//! Arguments to recordings: files, folders, patterns and standard input.
+//! Expands the positional arguments: files, folders, glob patterns and standard input.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -8,13 +8,13 @@ use anyhow::{Context, anyhow, ensure};
 use stonechat::audio::decode::EXTENSIONS;
 use walkdir::{DirEntry, WalkDir};
 
-/// Where a recording comes from.
+/// Source of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Input {
     StandardInput,
     File {
         path: PathBuf,
-        /// The folders between the one that was named and the file.
+        /// Path of the file's folder relative to the folder argument.
         below: PathBuf,
     },
 }
@@ -24,7 +24,7 @@ impl Input {
         Self::File { path: path.into(), below: PathBuf::new() }
     }
 
-    /// What messages call it.
+    /// Name in messages.
     pub(super) fn name(&self) -> String {
         match self {
             Self::StandardInput => "standard input".to_owned(),
@@ -32,7 +32,7 @@ impl Input {
         }
     }
 
-    /// The file, if it is one.
+    /// Path of the file; `None` for standard input.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Self::StandardInput => None,
@@ -40,24 +40,24 @@ impl Input {
         }
     }
 
-    /// The name of its results without extension.
+    /// Name of the results without extension.
     pub(super) fn stem(&self) -> OsString {
         let path = self.path().unwrap_or(Path::new("stdin"));
         path.file_stem().unwrap_or(path.as_os_str()).to_owned()
     }
 }
 
-/// What the arguments stand for.
+/// Expanded arguments.
 #[derive(Debug)]
 pub(super) struct Inputs {
-    /// In the order of the arguments, those of a folder or pattern by name; each file once.
+    /// Inputs in the order of the arguments, those of a folder or pattern sorted by name; each file once.
     pub(super) all: Vec<Input>,
-    /// Whether there may be several: a folder or pattern counts, whatever is in it.
+    /// Set for several arguments, a folder or a pattern, whatever the number of files.
     pub(super) is_batch: bool,
 }
 
 impl Inputs {
-    /// Finds what `arguments` stand for. A file that is named need not exist.
+    /// Expands `arguments`. A file argument need not exist.
     pub(super) fn find(arguments: &[PathBuf]) -> anyhow::Result<Self> {
         let is_standard = |argument: &PathBuf| argument.as_os_str() == "-";
         ensure!(
@@ -79,7 +79,7 @@ impl Inputs {
                 all.extend(matching(argument)?);
             }
         }
-        // A folder and a pattern may name one file twice; a file that does not exist has only its name.
+        // Missing files cannot be canonicalized: they are compared by name.
         let mut seen = HashSet::new();
         all.retain(|input| {
             let path = input.path().map(|path| path.canonicalize().unwrap_or(path.to_owned()));
@@ -93,7 +93,7 @@ fn is_pattern(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().iter().any(|byte| b"*?[".contains(byte))
 }
 
-/// Every recording in `folder` and below, but for hidden ones.
+/// Lists the recordings in `folder` and below, without hidden ones.
 fn in_folder(folder: &Path) -> anyhow::Result<Vec<Input>> {
     let is_shown = |entry: &DirEntry| entry.depth() == 0 || !is_hidden(entry.file_name());
     let walk = WalkDir::new(folder).sort_by_file_name().into_iter().filter_entry(is_shown);
@@ -111,7 +111,7 @@ fn in_folder(folder: &Path) -> anyhow::Result<Vec<Input>> {
     Ok(inputs)
 }
 
-/// Every recording that `pattern` matches; hidden files only where the pattern has their dot.
+/// Lists the recordings that match `pattern`; hidden files only if the pattern has the dot.
 fn matching(pattern: &Path) -> anyhow::Result<Vec<Input>> {
     let text = pattern.to_str();
     let text = text.with_context(|| format!("pattern `{}`: expected UTF-8", pattern.display()))?;

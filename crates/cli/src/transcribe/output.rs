@@ -1,4 +1,4 @@
-//! Where text goes: standard output as it comes, or files that appear when they are whole.
+//! Writes transcripts: segment by segment to standard output, or as whole files.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,18 +10,18 @@ use stonechat::whisper::{OutputFormat, Segment, SubtitleLayout, Transcript, Tran
 use super::plan::Plan;
 use super::results::Task;
 
-/// The text of one recording on its way out.
+/// Writer of one recording's transcript.
 #[derive(Debug)]
 pub(super) struct Output<'a> {
     task: &'a Task,
     layout: SubtitleLayout,
-    /// What standard output gets.
+    /// Writer to standard output.
     writer: Option<(OutputFormat, TranscriptWriter)>,
-    /// Set where several recordings share standard output.
+    /// Name of the recording, where several share standard output.
     file: Option<String>,
 }
 
-/// A transcript that says which recording it belongs to.
+/// JSON line of a transcript with the name of its recording.
 #[derive(serde::Serialize)]
 struct Named<'a> {
     file: &'a str,
@@ -30,7 +30,7 @@ struct Named<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// Writes what comes before the first segment.
+    /// Writes the header of the format.
     pub(super) fn begin(plan: &Plan, task: &'a Task) -> anyhow::Result<Self> {
         let writer = |format| (format, TranscriptWriter::new(format, plan.layout));
         let mut writer = plan.standard_output.map(writer);
@@ -41,7 +41,7 @@ impl<'a> Output<'a> {
         Ok(Self { task, layout: plan.layout, writer, file })
     }
 
-    /// Writes a segment where it can be seen at once.
+    /// Writes a segment to standard output, if results go there.
     pub(super) fn segment(&mut self, segment: &Segment) -> anyhow::Result<()> {
         if let Some((_, writer)) = &mut self.writer {
             print(|out| writer.segment(out, segment))?;
@@ -49,7 +49,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Writes what takes the whole transcript.
+    /// Writes the end of the format to standard output, or all result files.
     pub(super) fn end(mut self, transcript: &Transcript) -> anyhow::Result<()> {
         match (&mut self.writer, &self.file) {
             (Some((OutputFormat::Json, _)), Some(file)) => {
@@ -61,7 +61,7 @@ impl<'a> Output<'a> {
             }
             (Some((_, writer)), _) => print(|out| writer.end(out, transcript))?,
             (None, _) => {
-                // A format that cannot be written does not cost the others.
+                // All formats are tried before the first error is returned.
                 let results = self.task.results.iter();
                 let written: Vec<_> = results
                     .map(|(format, path)| self.write_file(*format, path, transcript))
@@ -87,7 +87,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Creates `folder` and those above it where they are missing.
+/// Creates `folder` with its parents.
 pub(super) fn create_folder(folder: &Path) -> anyhow::Result<()> {
     if folder.as_os_str().is_empty() {
         return Ok(());
@@ -96,14 +96,14 @@ pub(super) fn create_folder(folder: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot create the folder `{}`", folder.display()))
 }
 
-/// Writes to standard output and flushes it: a pipe gets each line when it is known.
+/// Writes to standard output and flushes it, so that a pipe gets each segment at once.
 fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let mut text = Vec::new();
     write(&mut text)?;
     let mut stdout = io::stdout().lock();
     let result = stdout.write_all(&text).and_then(|()| stdout.flush());
     if result.as_ref().is_err_and(crate::is_broken_pipe) {
-        // The reader has enough; working on would be for nobody.
+        // The reader has closed the pipe (`| head`).
         std::process::exit(0);
     }
     result

@@ -1,30 +1,30 @@
-//! One bar for all inputs, in milliseconds of audio.
+//! Progress bar over all inputs, in milliseconds of audio.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::console::Console;
 
-/// How far all inputs are.
+/// Progress of all inputs.
 #[derive(Debug)]
 pub(super) struct Overall<'a> {
     console: &'a Console,
-    /// The name of a single input.
+    /// Name of a single input.
     name: Option<String>,
     files: Mutex<Vec<File>>,
 }
 
-/// How far one input is.
+/// Progress of one input.
 #[derive(Debug, Clone, Copy)]
 struct File {
     bytes: u64,
-    /// Unknown until it has been read.
+    /// Duration; `None` until the input is read.
     length_s: Option<f64>,
     done_s: f64,
     is_over: bool,
 }
 
 impl<'a> Overall<'a> {
-    /// Of inputs of these sizes; a single one has a `name`.
+    /// Progress of inputs with these sizes in bytes; `name` is that of a single input.
     pub(super) fn new(
         console: &'a Console,
         name: Option<String>,
@@ -34,20 +34,20 @@ impl<'a> Overall<'a> {
         Self { console, name, files: Mutex::new(bytes.map(file).collect()) }
     }
 
-    /// Input `index` has been read.
-    pub(super) fn is_read(&self, index: usize, length_s: f64) {
+    /// Sets the duration of input `index`.
+    pub(super) fn set_length(&self, index: usize, length_s: f64) {
         self.lock()[index].length_s = Some(length_s);
     }
 
-    /// The first `done_s` seconds of input `index` are done.
-    pub(super) fn at(&self, index: usize, done_s: f64) {
+    /// Sets the position within input `index`.
+    pub(super) fn set_position(&self, index: usize, done_s: f64) {
         let mut files = self.lock();
         files[index].done_s = done_s;
         self.show(&files);
     }
 
-    /// Nothing more will be done for input `index`: all of it is, or it failed.
-    pub(super) fn is_over(&self, index: usize) {
+    /// Marks input `index` as done or failed.
+    pub(super) fn finish(&self, index: usize) {
         let mut files = self.lock();
         let file = &mut files[index];
         file.done_s = *file.length_s.get_or_insert(0.0);
@@ -61,7 +61,7 @@ impl<'a> Overall<'a> {
         let ms = |seconds: f64| (seconds * 1000.0).round() as u64;
         let counted = || format!("{n_over}/{} files", files.len());
         let stage = self.name.clone().unwrap_or_else(counted);
-        self.console.stand(&stage, ms(done_s), ms(all_s));
+        self.console.set_stage(&stage, ms(done_s), ms(all_s));
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<File>> {
@@ -69,8 +69,8 @@ impl<'a> Overall<'a> {
     }
 }
 
-/// Seconds done and in all. Inputs that have not been read are taken for as long as their bytes say by
-/// the measure of those that have.
+/// Seconds done and total seconds. The duration of unread inputs is estimated from their sizes, by the mean
+/// bytes per second of those that were read.
 fn totals(files: &[File]) -> (f64, f64) {
     let read = files.iter().filter_map(|file| Some((file.length_s?, file.bytes)));
     let (known_s, known_bytes) = read.fold((0.0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
@@ -87,20 +87,20 @@ mod tests {
     use crate::console::Console;
 
     #[test]
-    fn lengths_are_guessed_until_they_are_known_and_right_in_the_end() {
+    fn lengths_are_estimated_until_known_and_right_in_the_end() {
         let console = Console::new(true);
         let overall = Overall::new(&console, None, [100, 300, 50].into_iter());
         let totals = || super::totals(&overall.lock());
         assert_eq!(totals(), (0.0, 0.0));
-        overall.is_read(0, 10.0);
+        overall.set_length(0, 10.0);
         assert_eq!(totals(), (0.0, 45.0));
-        overall.at(0, 4.0);
-        overall.is_read(1, 50.0);
+        overall.set_position(0, 4.0);
+        overall.set_length(1, 50.0);
         assert_eq!(totals(), (4.0, 67.5));
-        overall.is_over(0);
-        overall.is_over(2);
+        overall.finish(0);
+        overall.finish(2);
         assert_eq!(totals(), (10.0, 60.0));
-        overall.is_over(1);
+        overall.finish(1);
         assert_eq!(totals(), (60.0, 60.0));
     }
 }

@@ -1,4 +1,4 @@
-//! Where the results of each input go.
+//! Names of result files.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -10,17 +10,17 @@ use stonechat::whisper::OutputFormat;
 
 use super::inputs::Input;
 
-/// An input and what it is made into.
+/// An input and its result files.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) input: Input,
-    /// None where text goes to standard output.
+    /// Empty where text goes to standard output.
     pub(super) results: Vec<(OutputFormat, PathBuf)>,
 }
 
 impl Task {
-    /// Whether every result is there and newer than the input.
-    pub(super) fn is_done(&self) -> bool {
+    /// Tells if every result exists and is newer than the input.
+    pub(super) fn is_up_to_date(&self) -> bool {
         let modified = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
         let Some(input) = self.input.path().and_then(modified) else { return false };
         !self.results.is_empty()
@@ -28,8 +28,8 @@ impl Task {
     }
 }
 
-/// Names the results of `inputs` in `folder`, or beside each. Where two inputs would be written to one
-/// file, or one over an input, the results keep the input's extension; the second value says so.
+/// Names the results of `inputs` in `folder`, or beside each input. On a collision of two results, or of a result
+/// with an input, the results keep the input's extension, and a note is returned.
 pub(super) fn name(
     inputs: Vec<Input>,
     folder: Option<&Path>,
@@ -46,13 +46,14 @@ pub(super) fn name(
     let mut taken = HashSet::new();
     let mut tasks = Vec::with_capacity(inputs.len());
     for (input, short) in inputs.into_iter().zip(short) {
-        let is_source = |format: &OutputFormat| sources.contains(&key(ending(&short, *format)));
+        let is_source =
+            |format: &OutputFormat| sources.contains(&key(with_format(&short, *format)));
         let is_shared = n_named[&key(&short)] > 1;
         let whole = input.path().and_then(Path::file_name);
         let base = match whole {
             Some(whole) if is_shared || formats.iter().any(is_source) => {
                 let base = base(&input, folder, whole.to_owned());
-                let name = ending(&base, formats[0]);
+                let name = with_format(&base, formats[0]);
                 notes.push(format!(
                     "{}: goes to `{}`, another file has the shorter name",
                     input.name(),
@@ -63,7 +64,7 @@ pub(super) fn name(
             _ => short,
         };
         let results: Vec<_> =
-            formats.iter().map(|&format| (format, ending(&base, format))).collect();
+            formats.iter().map(|&format| (format, with_format(&base, format))).collect();
         for (_, path) in &results {
             ensure!(
                 taken.insert(key(path)),
@@ -76,7 +77,7 @@ pub(super) fn name(
     Ok((tasks, notes))
 }
 
-/// The path of a result without extension.
+/// Path of a result without extension.
 fn base(input: &Input, folder: Option<&Path>, name: OsString) -> PathBuf {
     match (folder, input) {
         (Some(folder), Input::File { below, .. }) => folder.join(below).join(name),
@@ -86,15 +87,15 @@ fn base(input: &Input, folder: Option<&Path>, name: OsString) -> PathBuf {
     }
 }
 
-/// `base` with the extension of `format`; not `with_extension`, since the stem may have a dot of its own.
-pub(super) fn ending(base: &Path, format: OutputFormat) -> PathBuf {
+/// Appends the extension of `format`; not `with_extension`, since the stem may have a dot.
+pub(super) fn with_format(base: &Path, format: OutputFormat) -> PathBuf {
     let mut name = base.as_os_str().to_owned();
     name.push(".");
     name.push(format.extension());
     name.into()
 }
 
-/// Names that are one file where case does not count; elsewhere this tells less apart than it could.
+/// Key of a path: absolute, in lower case on Windows and macOS.
 fn key(path: impl AsRef<Path>) -> PathBuf {
     let path = std::path::absolute(&path).unwrap_or_else(|_| path.as_ref().to_owned());
     if cfg!(any(windows, target_os = "macos")) {
@@ -138,8 +139,8 @@ mod tests {
 
     #[test]
     fn no_result_replaces_another_or_an_input() {
-        let twins = [file("a/x.mp3", ""), file("a/x.wav", ""), file("a/z.wav", "")];
-        check(&twins, None, &["a/x.mp3.srt", "a/x.wav.srt", "a/z.srt"], 2);
+        let same_stem = [file("a/x.mp3", ""), file("a/x.wav", ""), file("a/z.wav", "")];
+        check(&same_stem, None, &["a/x.mp3.srt", "a/x.wav.srt", "a/z.srt"], 2);
         check(&[file("a/x.srt", "")], None, &["a/x.srt.srt"], 1);
         let apart = [file("a/x.mp3", ""), file("b/x.wav", "")];
         check(&apart, None, &["a/x.srt", "b/x.srt"], 0);
@@ -147,7 +148,7 @@ mod tests {
         let same = vec![file("a/x.mp3", ""), file("b/x.mp3", "")];
         let error = name(same, Some(Path::new("out")), &[OutputFormat::Txt]).unwrap_err();
         assert!(error.to_string().contains("x.mp3.txt"));
-        let shadowed = [file("x.mp3", ""), file("x.wav", ""), file("x.mp3.flac", "")];
-        assert!(name(shadowed.to_vec(), None, &[OutputFormat::Txt]).is_err());
+        let collides = [file("x.mp3", ""), file("x.wav", ""), file("x.mp3.flac", "")];
+        assert!(name(collides.to_vec(), None, &[OutputFormat::Txt]).is_err());
     }
 }

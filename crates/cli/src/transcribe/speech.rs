@@ -1,47 +1,59 @@
-//! Arguments about speech and its words: what is left out, word times, lines of subtitles.
+//! Flags about voice activity, word timestamps and subtitle lines.
 
 use stonechat::whisper::{Options, SubtitleLayout};
 
+use crate::headings::SUBTITLES;
 use crate::vad::VadArgs;
 
-/// Arguments that say what is listened to and how words are shown.
+/// Flags about voice activity, word timestamps and subtitle lines.
 #[derive(Debug, clap::Args)]
 pub(super) struct SpeechArgs {
     #[command(flatten)]
     vad: VadArgs,
-    /// Find the time of each word
-    #[arg(long)]
+    /// Extract word-level timestamps
+    #[arg(long, help_heading = SUBTITLES)]
     word_timestamps: bool,
-    /// Characters that belong to the word after them
-    #[arg(long, value_name = "TEXT", default_value = Options::PREPEND_PUNCTUATIONS)]
+    /// Merge these punctuation symbols with the next word
+    #[arg(long, value_name = "TEXT", default_value = Options::PREPEND_PUNCTUATIONS, help_heading = SUBTITLES)]
     prepend_punctuations: String,
-    /// Characters that belong to the word before them
-    #[arg(long, value_name = "TEXT", default_value = Options::APPEND_PUNCTUATIONS)]
+    /// Merge these punctuation symbols with the previous word
+    #[arg(long, value_name = "TEXT", default_value = Options::APPEND_PUNCTUATIONS, help_heading = SUBTITLES)]
     append_punctuations: String,
-    /// Leave out text that looks made up between silences longer than this; finds word times
-    #[arg(long, value_name = "SECONDS")]
+    /// Skip silent periods longer than this where a hallucination is likely (seconds)
+    ///
+    /// Implies --word-timestamps.
+    #[arg(long, value_name = "SECONDS", help_heading = SUBTITLES)]
     hallucination_silence_threshold: Option<f64>,
-    /// Most characters in a line of subtitles; this and the next three find word times
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Maximum number of characters in a subtitle line
+    ///
+    /// Implies --word-timestamps.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = SUBTITLES)]
     max_line_width: Option<u32>,
-    /// Most lines in a subtitle, which then goes on across segments if lines have a width
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Maximum number of lines in a subtitle
+    ///
+    /// Implies --word-timestamps. With --max-line-width, a subtitle may span segments.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = SUBTITLES)]
     max_line_count: Option<u32>,
-    /// Most words in a subtitle
+    /// Maximum number of words in a subtitle
+    ///
+    /// Implies --word-timestamps.
     #[arg(
         long,
         value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..),
-        conflicts_with_all = ["max_line_width", "max_line_count"]
+        conflicts_with_all = ["max_line_width", "max_line_count"],
+        help_heading = SUBTITLES
     )]
     max_words_per_line: Option<u32>,
-    /// Underline each word while it is spoken (srt, vtt)
-    #[arg(long)]
+    /// Underline each word as it is spoken in srt and vtt
+    ///
+    /// Implies --word-timestamps.
+    #[arg(long, help_heading = SUBTITLES)]
     highlight_words: bool,
 }
 
 impl SpeechArgs {
-    /// The lines of subtitles.
+    /// Layout of subtitle lines.
     pub(super) fn layout(&self) -> SubtitleLayout {
         let size = |n: Option<u32>| n.map(|n| n as usize);
         SubtitleLayout {
@@ -52,7 +64,7 @@ impl SpeechArgs {
         }
     }
 
-    /// `options` with what these arguments say.
+    /// Applies these flags to `options`.
     pub(super) fn apply(&self, options: Options) -> Options {
         let word_timestamps = self.word_timestamps
             || self.hallucination_silence_threshold.is_some()

@@ -1,15 +1,17 @@
-//! Where the time went.
+//! Timing table of `-v`.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use stonechat::whisper::Timings;
 
-/// Stages that the engine does not time itself.
+use crate::format_bytes;
+
+/// Times outside of the engine.
 #[derive(Debug)]
 pub(super) struct Stages {
     started: Instant,
-    /// Reading the model.
+    /// Loading the model.
     pub(super) load: Duration,
     /// Decoding and resampling audio.
     pub(super) audio: Duration,
@@ -24,16 +26,16 @@ impl Stages {
         Self { started: Instant::now(), load: zero, audio: zero, audio_s: 0.0 }
     }
 
-    /// The table that `-v` prints; `load` says what was loaded and how.
+    /// Formats the table; `load` describes the device and its load statistics.
     pub(super) fn report(&self, engine: Timings, load: &str) -> String {
         let total = self.started.elapsed();
         let mut text = String::new();
-        let mut line = |stage: &str, time: Duration, what: String| {
+        let mut line = |stage: &str, time: Duration, detail: String| {
             // Writing to a string does not fail.
-            let _ = writeln!(text, "{stage:8} {:9.3} s  {what}", time.as_secs_f64());
+            let _ = writeln!(text, "{stage:8} {:9.3} s  {detail}", time.as_secs_f64());
         };
         line("load", self.load, load.to_owned());
-        line("audio", self.audio, format!("{:.2} s of sound", self.audio_s));
+        line("audio", self.audio, format!("{:.2} s of audio", self.audio_s));
         line("mel", engine.mel, String::new());
         line("encode", engine.encode, format!("{} windows", engine.windows));
         let speed = rate(engine.tokens as f64, engine.decode);
@@ -49,7 +51,7 @@ impl Stages {
         let factor = if self.audio_s > 0.0 { total.as_secs_f64() / self.audio_s } else { 0.0 };
         line("total", total, format!("real-time factor {factor:.3}"));
         if let Some(bytes) = peak_memory_bytes() {
-            let _ = writeln!(text, "{:8} {:9.1} MB peak", "memory", bytes as f64 / 1e6);
+            let _ = writeln!(text, "{:8} {:>11}  peak", "memory", format_bytes(bytes));
         }
         text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
     }
@@ -59,7 +61,7 @@ fn rate(amount: f64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { amount / time.as_secs_f64() }
 }
 
-/// The most memory that this process has held, where the system tells.
+/// Peak resident memory of this process (Linux).
 fn peak_memory_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

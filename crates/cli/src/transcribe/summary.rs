@@ -1,4 +1,4 @@
-//! What became of each input, for whoever runs this from a script.
+//! JSON report of `--summary`.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,37 +7,37 @@ use stonechat::formats::AtomicFile;
 
 use super::results::Task;
 
-/// What became of an input.
+/// Status of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Status {
     Done,
-    /// Its results were there.
+    /// Its results were up to date.
     Skipped,
     Failed,
-    /// Ctrl-C came first.
+    /// Interrupted by Ctrl-C.
     Stopped,
 }
 
-/// One input.
+/// Report on one input.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(super) struct Outcome {
     pub(super) input: String,
     pub(super) status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
-    /// What was written, or was there.
+    /// Result files, written or up to date.
     pub(super) outputs: Vec<String>,
-    /// Seconds of audio heard.
+    /// Seconds of audio transcribed.
     pub(super) audio_s: f64,
-    /// Seconds that reading and transcribing it took.
+    /// Seconds of reading and transcribing.
     pub(super) seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) language: Option<String>,
 }
 
 impl Outcome {
-    /// An input that nothing has been done for.
+    /// Report on an input without measurements.
     pub(super) fn new(task: &Task, status: Status) -> Self {
         let outputs = match status {
             Status::Done | Status::Skipped => {
@@ -50,14 +50,14 @@ impl Outcome {
     }
 }
 
-/// All inputs.
+/// Report on all inputs.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Summary {
     files: Vec<Outcome>,
     pub(super) totals: Totals,
 }
 
-/// Sums over the inputs; seconds are those of the clock.
+/// Sums over the inputs; `seconds` is wall time.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Totals {
     files: usize,
@@ -84,7 +84,7 @@ impl Summary {
         Self { files, totals }
     }
 
-    /// Writes it as JSON to a file, or to standard output for `-`.
+    /// Writes the JSON to `path`, or to standard output for `-`.
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
         if path.as_os_str() == "-" {
@@ -95,7 +95,7 @@ impl Summary {
         Ok(file.commit()?)
     }
 
-    /// One line for a person.
+    /// Formats the totals as one line.
     pub(super) fn line(&self) -> String {
         let Totals { done, skipped, failed, stopped, audio_s, seconds, .. } = &self.totals;
         let counts =

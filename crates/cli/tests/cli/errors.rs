@@ -1,4 +1,4 @@
-//! Everything that can be wrong from outside ends in one line and exit code 1.
+//! Errors of files, models and options: one line and exit code 1.
 
 use std::fs;
 
@@ -53,7 +53,7 @@ fn models_that_cannot_be_read() {
 fn flipped_bits_in_the_header_of_a_model() {
     let folder = Folder::new("flipped_bits").with_tiny_model(51864);
     let model = fs::read(folder.path("tiny.gguf")).unwrap();
-    // Magic, version, counts and the first key; the lengths are what a parser may believe.
+    // Magic, version, counts and the first key, with its length.
     for byte in (0..48).step_by(3) {
         for bit in [0, 6] {
             let mut damaged = model.clone();
@@ -122,7 +122,7 @@ fn options_out_of_range() {
         let arguments = ["transcribe", "-m", "tiny.gguf", option, value, "tone.wav"];
         folder.run(&arguments).fails(expected);
     }
-    // These depend on the model.
+    // Errors that depend on the model.
     for (option, value, expected) in [
         (
             "--suppress-tokens",

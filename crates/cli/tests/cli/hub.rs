@@ -1,4 +1,4 @@
-//! `pull` against a hub that this test plays, and without one.
+//! `pull` from a mock hub, and without a hub.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,23 +6,25 @@ use std::thread;
 
 use crate::run::{Folder, finish};
 
-/// The files of the repository.
-const FILES: [(&str, &str); 4] = [
+/// Files of the repository.
+const FILES: [(&str, &str); 6] = [
     ("README.md", "not wanted"),
     ("config.json", "{}"),
     ("tokenizer.json", "{\"a\": 1}"),
+    ("tokenizer_config.json", "{\"eos_token\": \"</s>\"}"),
+    ("chat_template.jinja", "{{ messages }}"),
     ("model.safetensors", "the weights"),
 ];
 /// SHA-256 of "the weights".
 const WEIGHTS_SHA256: &str = "f38329d231164082b94f28edf29bff349b44403e09fc4057d65b31051f4ae6b5";
 
-/// Serves `openai/whisper-base` until the test ends; returns its address.
+/// Serves `openai/whisper-base` until the test ends; returns the address.
 fn serve(weights_sha256: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     thread::spawn(move || {
         for stream in listener.incoming() {
-            // The client hangs up when it pleases.
+            // The client may close the connection early.
             let _ = answer(stream.unwrap(), weights_sha256);
         }
     });
@@ -82,9 +84,12 @@ fn a_model_is_pulled_whole() {
     let ran = pull("base");
     assert_eq!(ran.succeeds().trim(), folder.path("models/base").to_str().unwrap());
     assert_eq!(folder.names("models"), ["base"]);
-    assert_eq!(folder.names("models/base"), ["config.json", "model.safetensors", "tokenizer.json"]);
+    let companions = ["tokenizer.json", "tokenizer_config.json"];
+    let expected = [&["chat_template.jinja", "config.json", "model.safetensors"][..], &companions];
+    assert_eq!(folder.names("models/base"), expected.concat());
+    assert_eq!(folder.read("models/base/chat_template.jinja"), "{{ messages }}");
     assert_eq!(folder.read("models/base/model.safetensors"), "the weights");
-    // The second time there is nothing to fetch.
+    // An installed model needs no hub.
     let ran = folder.run(&["pull", "base"]);
     ran.succeeds();
     let ran = pull("openai/whisper-base:config.json");
@@ -106,7 +111,7 @@ fn a_damaged_download_is_refused() {
 #[test]
 fn without_a_hub_one_line_says_so() {
     let folder = Folder::new("pull_offline");
-    // Bound and dropped: nobody listens there.
+    // Bound and dropped: no server listens on the port.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = folder.command(&["pull", "base"]);
     let ran = finish(command.env("HF_ENDPOINT", format!("http://{address}")).spawn().unwrap());

@@ -1,4 +1,4 @@
-//! The verbs for language models, on a tiny model of random weights and on an installed one.
+//! The verbs of language models, on a tiny model of random weights and on an installed one.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ fn golden(name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A model of the user's, or a line that says why `test` is skipped.
+/// Path of an installed model; prints why `test` is skipped otherwise.
 fn installed(test: &str, name: &str) -> Option<String> {
     let found = stonechat::Models::from_env().find(name).ok();
     if found.is_none() {
@@ -31,7 +31,7 @@ fn generate_repeats_with_its_seed_and_reports_as_json() {
     let first = json(folder.run(&arguments).succeeds());
     assert_eq!(first["tokens"].as_array().unwrap().len(), 8);
     assert_eq!(first["finish"], "length");
-    // The flag is signed, as llama.cpp's; half of all seeds do not fit it.
+    // The flag is signed, as that of llama.cpp: half of the u64 seeds are out of its range.
     let seed = first["seed"].to_string();
     if seed.parse::<i64>().is_ok() {
         let again = [&arguments[..], &["-s", &seed]].concat();
@@ -45,16 +45,16 @@ fn generate_repeats_with_its_seed_and_reports_as_json() {
 }
 
 #[test]
-fn weights_in_place_give_the_same_text() {
+fn memory_mapped_weights_give_the_same_text() {
     let folder = Folder::new("llm-repack");
     let model = golden("llama.gguf");
     let arguments =
         ["generate", "-m", &model, "-p", "ab", "-n", "8", "--temp", "0", "--ignore-eos", "-v"];
-    let rearranged = folder.run(&arguments);
-    let in_place = folder.run(&[&arguments[..], &["--repack", "off"]].concat());
-    assert_eq!(in_place.succeeds(), rearranged.succeeds());
-    assert!(rearranged.stderr.contains(" copied in 0."), "{rearranged:?}");
-    assert!(in_place.stderr.contains(" used in place\n"), "{in_place:?}");
+    let repacked = folder.run(&arguments);
+    let mapped = folder.run(&[&arguments[..], &["--repack", "off"]].concat());
+    assert_eq!(mapped.succeeds(), repacked.succeeds());
+    assert!(repacked.stderr.contains(" copied in 0."), "{repacked:?}");
+    assert!(mapped.stderr.contains(" memory-mapped\n"), "{mapped:?}");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn bench_reports_every_test() {
     let tests: Vec<_> = report.as_array().unwrap().iter().map(|test| &test["test"]).collect();
     assert_eq!(tests, ["pp8", "pp4", "tg2"]);
     assert_eq!(report[0]["samples_tok_s"].as_array().unwrap().len(), 3);
-    // All weights are f32: there is nothing to rearrange.
+    // All weights are f32: nothing is repacked.
     assert!(report[0]["load_s"].as_f64().unwrap() > 0.0 && report[0]["repack_s"] == 0.0);
 }
 
@@ -173,7 +173,7 @@ fn chat_works_over_a_pipe() {
     let kept = json(&folder.read("kept.json"));
     let answer = kept[1]["content"].as_str().unwrap();
     assert_eq!(kept[0]["content"], "ab");
-    // The same question gives the same answer: after /clear, and again after /regen.
+    // The same message has the same answer: after /clear, and after /regen.
     assert_eq!(answers, format!("{answer}\n").repeat(3));
 
     let ran = folder.run_with_input(&arguments, b"/nonsense\n/load missing.json\n/regen\n");
@@ -185,7 +185,7 @@ fn chat_works_over_a_pipe() {
 }
 
 #[test]
-fn what_cannot_run_says_why() {
+fn errors_have_a_reason() {
     let folder = Folder::new("llm-errors").with_tiny_model(51_864);
     let model = golden("llama.gguf");
     let check = |arguments: &[&str], expected: &str| {
@@ -219,10 +219,16 @@ fn a_real_model_knows_the_capital_of_france() {
     let arguments = ["generate", "-m", &model, "-p", "The capital of France is", "--temp", "0"];
     let text = folder.run(&[&arguments[..], &["-n", "2"]].concat());
     assert!(text.succeeds().starts_with(" Paris"), "{text:?}");
-    let in_place = folder.run(&[&arguments[..], &["-n", "2", "--repack", "off"]].concat());
-    assert_eq!(in_place.succeeds(), text.succeeds());
-    let schema = r#"{"type":"object","properties":{"city":{"type":"string"},"people":{"type":"integer"}},"required":["city","people"],"additionalProperties":false}"#;
-    let ruled = folder.run(&[&arguments[..], &["-n", "120", "-j", schema]].concat());
+    let mapped = folder.run(&[&arguments[..], &["-n", "2", "--repack", "off"]].concat());
+    assert_eq!(mapped.succeeds(), text.succeeds());
+    let schema = serde_json::json!({
+        "type": "object",
+        "properties": { "city": { "type": "string" }, "people": { "type": "integer" } },
+        "required": ["city", "people"],
+        "additionalProperties": false,
+    })
+    .to_string();
+    let ruled = folder.run(&[&arguments[..], &["-n", "120", "-j", &schema]].concat());
     let value = json(ruled.succeeds());
     assert!(value["city"].is_string() && value["people"].is_i64(), "{value}");
     let answer = folder.run_with_input(

@@ -1,4 +1,4 @@
-//! `stonechat listen`: raw sound on standard input.
+//! `stonechat listen`: raw PCM on standard input.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ fn listen(folder: &Folder, rest: &[&str], input: &[u8]) -> Ran {
     folder.run_with_input(&[&SHORT[..], rest].concat(), input)
 }
 
-/// The samples of a WAV file of this test as raw sound.
+/// Raw PCM of a WAV file written by these tests.
 fn pcm(wav: &[u8]) -> &[u8] {
     &wav[44..]
 }
@@ -40,7 +40,7 @@ fn events_are_lines_of_json() {
         assert!(0.0 <= number("start") && number("start") <= number("end"), "{word}");
         assert!(number("end") <= 3.0 && number("latency") >= 0.0, "{word}");
     }
-    // The same sound in stereo, as floats and at another rate is as long.
+    // The same audio in stereo, as floats, and as if at half the rate.
     let stereo: Vec<u8> = pcm(&tone)
         .chunks(2)
         .flat_map(|sample| {
@@ -67,13 +67,13 @@ fn nothing_is_said_in_silence() {
         let arguments = ["listen", "-", "-m", "tiny.gguf", "-l", "en", "--latency"];
         let ran = folder.run_with_input(&arguments, silence);
         assert_eq!(ran.succeeds(), "");
-        assert!(ran.stderr.contains("s of sound, real-time factor"), "{ran:?}");
+        assert!(ran.stderr.contains("s of audio, real-time factor"), "{ran:?}");
     }
 }
 
 #[test]
-fn sound_that_is_none_is_refused() {
-    let folder = Folder::new("sound_that_is_none_is_refused").with_tiny_model(51864);
+fn invalid_pcm_and_options_are_refused() {
+    let folder = Folder::new("invalid_pcm_and_options_are_refused").with_tiny_model(51864);
     let start = ["listen", "-", "-q", "-m", "tiny.gguf"];
     for (arguments, input, expected) in [
         (&["--rate", "0"][..], &[0; 8][..], "sample rate"),

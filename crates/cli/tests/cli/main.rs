@@ -1,4 +1,4 @@
-//! The binary from outside: what it prints, where, and how it ends.
+//! Tests of the binary: output, files and exit codes.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -8,6 +8,7 @@
 mod devices;
 mod documents;
 mod errors;
+mod help;
 mod hub;
 mod language_models;
 mod listen;

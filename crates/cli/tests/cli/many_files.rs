@@ -1,4 +1,4 @@
-//! Folders, patterns, results beside the inputs, what is done already, channels, other programs' flags.
+//! `transcribe` of many inputs: folders, patterns, result files, skipping, channels, aliases of flags.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ fn run(folder: &Folder, rest: &[&str]) -> Ran {
     folder.run(&[&SHORT[..], rest].concat())
 }
 
-/// `talks` with two recordings of one name, one in a folder below, and what is to be left out.
+/// Makes a folder `talks` with two recordings of one stem, one in a subfolder, and hidden and other files.
 fn talks(test: &str) -> Folder {
     let folder = Folder::new(test).with_tiny_model(51864);
     for below in ["talks/day 2", "talks/.trash"] {
@@ -106,7 +106,7 @@ fn what_is_done_is_skipped_until_the_input_changes() {
 }
 
 #[test]
-fn one_failure_is_told_and_the_others_are_done() {
+fn one_failure_is_reported_and_the_others_are_done() {
     let folder = talks("one_failure");
     folder.write("talks/b.mp3", b"neither sound nor fury");
     for jobs in ["1", "3"] {
@@ -150,7 +150,7 @@ fn ctrl_c_leaves_what_is_finished() {
     let folder = Folder::new("ctrl_c").with_tiny_model(51864);
     fs::create_dir(folder.path("talks")).unwrap();
     folder.write("talks/a.wav", &tone(8000));
-    // So long that the signal comes first.
+    // Long enough for the signal to come first.
     folder.write("talks/b.wav", &tone(16_000 * 1800));
     let child = folder
         .command(&[&SHORT[..], &["--vad", "off", "--summary", "summary.json", "talks"]].concat())
@@ -168,7 +168,7 @@ fn ctrl_c_leaves_what_is_finished() {
     assert_eq!((&summary["totals"]["done"], &summary["totals"]["stopped"]), (&1.into(), &1.into()));
 }
 
-/// The clip in one channel, and after it, in the other, the clip again.
+/// Stereo WAV file: the clip in the left channel, then in the right one.
 fn dialogue(clip: &str) -> Vec<u8> {
     let samples = decode_file(clip).unwrap().samples;
     let silence = vec![0.0; samples.len()];
@@ -211,8 +211,8 @@ fn channels_are_speakers() {
 }
 
 #[test]
-fn only_clips_are_heard() {
-    let Some((model, clip)) = default_model_and_clip("only_clips_are_heard") else { return };
+fn only_clips_are_transcribed() {
+    let Some((model, clip)) = default_model_and_clip("only_clips_are_transcribed") else { return };
     let folder = Folder::new("clips");
     let samples = decode_file(&clip).unwrap().samples;
     let seconds = samples.len() as f64 / 16_000.0;
@@ -227,23 +227,23 @@ fn only_clips_are_heard() {
         ["--clip_timestamps", &once].as_slice(),
         &["-ot", &format!("{:.0}", seconds * 1e3), "-d", &format!("{:.0}", seconds * 1e3)],
     ] {
-        let heard = json(rest);
-        assert_eq!(heard["text"], " The quick brown fox jumps over the lazy dog.");
-        let segments = heard["segments"].as_array().unwrap();
+        let transcript = json(rest);
+        assert_eq!(transcript["text"], " The quick brown fox jumps over the lazy dog.");
+        let segments = transcript["segments"].as_array().unwrap();
         let (start, end) = (&segments[0]["start"], &segments[segments.len() - 1]["end"]);
-        assert!(start.as_f64().unwrap() >= seconds - 0.01, "{heard}");
-        assert!(end.as_f64().unwrap() <= 2.0 * seconds + 0.01, "{heard}");
+        assert!(start.as_f64().unwrap() >= seconds - 0.01, "{transcript}");
+        assert!(end.as_f64().unwrap() <= 2.0 * seconds + 0.01, "{transcript}");
     }
 }
 
 #[test]
-fn flags_of_other_programs_work_or_say_why_not() {
+fn flags_of_other_programs_work_or_are_refused_with_a_hint() {
     let folder = Folder::new("flags").with_tiny_model(51864);
     let ran = folder.run(&[
         "transcribe",
         "-m",
         "tiny.gguf",
-        "-f",
+        "--file",
         "tone.wav",
         "-osrt",
         "-of",
@@ -285,7 +285,8 @@ fn flags_of_other_programs_work_or_say_why_not() {
     for (refused, expected) in [
         (["-et", "2.4"], "--compression-ratio-threshold"),
         (["--model_dir", "models"], "STONECHAT_MODELS"),
-        (["-ac", "512"], "as a whole"),
+        (["-ac", "512"], "the whole 30 s window"),
+        (["-f", "tone.wav"], "-f is the output format here; inputs are positional"),
     ] {
         let ran = run(&folder, &[&refused[..], &["tone.wav"]].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");

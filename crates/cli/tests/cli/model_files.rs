@@ -53,7 +53,7 @@ fn models_are_converted_and_quantized() {
         tensors.iter().find(|t| t["name"] == name).unwrap()["dtype"].clone()
     };
     assert_eq!(find(&json), "q8_0");
-    // Back again: what was stored survives the other format.
+    // The data types survive the round trip.
     folder.run(&["convert", "small.bin", "again.gguf"]).succeeds();
     assert_eq!(fs::read(folder.path("again.gguf")).unwrap().len() as u64, size("small.gguf"));
     assert_eq!(
@@ -80,7 +80,7 @@ fn language_models_are_quantized() {
     };
     assert_eq!(dtype(&after, "blk.0.ffn_up.weight"), "iq4_nl");
     assert_eq!(dtype(&after, "blk.0.attn_norm.weight"), "f32");
-    // Its rows are too short for q6_k.
+    // Rows of fewer than 256 values fall back from q6_k.
     assert_eq!(dtype(&after, "output.weight"), "q8_0");
     let size = |name: &str| fs::metadata(folder.path(name)).unwrap().len();
     assert!(size("small.gguf") < size("llama.gguf"));

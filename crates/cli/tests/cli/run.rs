@@ -1,4 +1,4 @@
-//! Running the binary in a folder of its own.
+//! Runs the binary in a temporary folder.
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use stonechat_testkit::TinyWhisper;
 
-/// What a run of the binary gave.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -16,7 +16,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Asserts exit code 1, nothing on standard output and one line of error that holds `expected`.
+    /// Asserts exit code 1, nothing on standard output and one line of error that contains `expected`.
     #[track_caller]
     pub(crate) fn fails(&self, expected: &str) {
         assert_eq!(self.code, Some(1), "{self:?}");
@@ -27,7 +27,7 @@ impl Ran {
         assert!(lines[0].contains(expected), "expected `{expected}` in {self:?}");
     }
 
-    /// Asserts exit code 0 and gives standard output.
+    /// Asserts exit code 0 and returns standard output.
     #[track_caller]
     pub(crate) fn succeeds(&self) -> &str {
         assert_eq!(self.code, Some(0), "{self:?}");
@@ -35,7 +35,7 @@ impl Ran {
     }
 }
 
-/// A folder with nothing in it that is removed in the end; the binary runs inside.
+/// Empty working directory of the binary, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
@@ -61,7 +61,7 @@ impl Folder {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// The names in the folder or one below it, sorted.
+    /// Sorted names in the folder, or in one below it.
     pub(crate) fn names(&self, below: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(below)).unwrap();
         let mut names: Vec<String> =
@@ -95,7 +95,7 @@ impl Folder {
 
     pub(crate) fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Ran {
         let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
-        // A program that refuses its arguments never reads its input.
+        // After a usage error, the pipe is closed unread.
         let _ = child.stdin.take().unwrap().write_all(input);
         finish(child)
     }
@@ -103,7 +103,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What a failed test left is worth a look.
+        // A failed test leaves its folder.
         if !std::thread::panicking() {
             fs::remove_dir_all(&self.0).unwrap();
         }
@@ -119,14 +119,14 @@ pub(crate) fn finish(child: std::process::Child) -> Ran {
     }
 }
 
-/// A WAV file: 16 kHz, 16-bit, mono, 440 Hz.
+/// WAV file: 16 kHz, 16-bit, mono, 440 Hz.
 pub(crate) fn tone(n_samples: u32) -> Vec<u8> {
     let sample = |i| (f64::from(i) * 440.0 / 16_000.0 * std::f64::consts::TAU).sin() * 8000.0;
     let samples: Vec<i16> = (0..n_samples).map(|i| sample(i) as i16).collect();
     wav(1, &samples)
 }
 
-/// A WAV file: 16 kHz, 16-bit, of these interleaved samples.
+/// WAV file: 16 kHz, 16-bit, interleaved samples.
 pub(crate) fn wav(n_channels: u16, samples: &[i16]) -> Vec<u8> {
     let spec = hound::WavSpec {
         channels: n_channels,
@@ -143,12 +143,12 @@ pub(crate) fn wav(n_channels: u16, samples: &[i16]) -> Vec<u8> {
     wav.into_inner()
 }
 
-/// The root of the workspace.
+/// Root of the workspace.
 pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The default model of the checkout and a clip, or a line that says why `test` is skipped.
+/// Paths of the default model of the checkout and of a clip; prints why `test` is skipped otherwise.
 pub(crate) fn default_model_and_clip(test: &str) -> Option<(String, String)> {
     let models = workspace().join("test-data/models");
     let model = fs::read_dir(&models)

@@ -14,8 +14,8 @@ fn the_fox_is_printed() {
     assert_eq!(ran.succeeds(), format!("{FOX}\n"));
     let ran = folder.run(&["transcribe", "-m", &model, "--repack", "off", "-v", &clip]);
     assert_eq!(ran.succeeds(), format!("{FOX}\n"));
-    assert!(ran.stderr.contains(" used in place\n"), "{ran:?}");
-    // Without a model, the one of the checkout around the binary or the folder is used.
+    assert!(ran.stderr.contains(" memory-mapped\n"), "{ran:?}");
+    // Without a model: that of the checkout above the binary or the working directory.
     let mut command = folder.command(&["transcribe", &clip]);
     let ran = finish(command.current_dir(crate::run::workspace()).spawn().unwrap());
     assert_eq!(ran.succeeds(), format!("{FOX}\n"));
@@ -138,7 +138,7 @@ fn verbose_prints_every_stage() {
 }
 
 #[test]
-fn the_language_is_told_unless_quiet() {
+fn the_language_is_printed_unless_quiet() {
     let folder = Folder::new("language").with_tiny_model(51865);
     let once = ["--temperature-increment-on-fallback", "none"];
     let ran = folder.run(&[&["transcribe", "-m", "tiny.gguf"][..], &once, &["tone.wav"]].concat());
@@ -154,7 +154,7 @@ fn the_language_is_told_unless_quiet() {
 fn a_closed_pipe_is_no_error() {
     let folder = Folder::new("pipe").with_tiny_model(51864);
     let mut child = folder.command(&["inspect", "tiny.gguf"]).spawn().unwrap();
-    // The reading end goes before anything is written, or after the first bytes.
+    // The pipe is closed after the first byte, or before anything is written.
     let mut first = [0; 1];
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut first).unwrap();
@@ -171,8 +171,8 @@ fn a_closed_pipe_is_no_error() {
 }
 
 #[test]
-fn nothing_is_heard_in_silence() {
-    let Some((model, _)) = default_model_and_clip("nothing_is_heard_in_silence") else { return };
+fn silence_has_no_text() {
+    let Some((model, _)) = default_model_and_clip("silence_has_no_text") else { return };
     let folder = Folder::new("silence");
     for seconds in [0, 1, 40] {
         let mut wav = tone(seconds * 16_000);
