@@ -36,7 +36,7 @@ pub(super) struct Text<B: Backend> {
     costs: Costs,
     random: u32,
     logits: Vec<f32>,
-    greatest: Vec<TopKEntry>,
+    top_k: Vec<TopKEntry>,
 }
 
 /// Weights that tokens meet.
@@ -76,7 +76,7 @@ impl<B: Backend> Text<B> {
             kv_dtype: KvDType::F16,
         })?;
         let logits = vec![0.0; model.config().vocab_size];
-        Ok(Self { model, state, sizes, costs, random: 1, logits, greatest: Vec::new() })
+        Ok(Self { model, state, sizes, costs, random: 1, logits, top_k: Vec::new() })
     }
 
     /// Random tokens, the same in every engine.
@@ -94,10 +94,10 @@ impl<B: Backend> Text<B> {
     fn pass(&mut self, tokens: &[u32], sequences: &[usize], outputs: &[usize]) -> Result<()> {
         let batch = Batch { tokens, sequences, outputs };
         pollster::block_on(self.model.forward(&mut self.state, batch))?;
-        let Self { model, state, logits, greatest, .. } = self;
+        let Self { model, state, logits, top_k, .. } = self;
         let k = SamplingOptions::default().top_k;
         if k <= model.max_top_k() && !outputs.is_empty() {
-            let read = model.read_top_k(state, outputs.len(), k, greatest);
+            let read = model.read_top_k(state, outputs.len(), k, top_k);
             return Ok(pollster::block_on(read)?);
         }
         for i in 0..outputs.len() {

@@ -114,8 +114,8 @@ pub(super) fn sample(contenders: &mut Vec<Contender<'_>>, limits: &Limits) -> Re
         contenders.rotate_left(1);
         round(contenders, true, &mut notes)?;
         let in_time = start.elapsed().as_secs_f64() < limits.max_seconds;
-        let settled = contenders.iter().all(Contender::is_settled);
-        if n >= limits.min_samples && (settled || !in_time) {
+        let is_stable = contenders.iter().all(Contender::is_settled);
+        if n >= limits.min_samples && (is_stable || !in_time) {
             break;
         }
     }

@@ -13,18 +13,20 @@ pub(super) fn code_only(source: &str) -> String {
 
 /// Copies the code of `tokens` from `source`.
 fn keep(tokens: TokenStream, source: &str, code: &mut [u8]) {
-    for token in tokens {
+    let mut tokens = tokens.into_iter();
+    while let Some(token) = tokens.next() {
         let spans = match &token {
+            // A doc comment is an attribute whose first token spans the comment.
+            TokenTree::Punct(punct) if &source[punct.span().byte_range()] != token.to_string() => {
+                tokens.by_ref().find(|token| matches!(token, TokenTree::Group(_)));
+                continue;
+            }
             TokenTree::Group(group) => vec![group.span_open(), group.span_close()],
             TokenTree::Literal(_) => continue,
             _ => vec![token.span()],
         };
         for range in spans.into_iter().map(|span| span.byte_range()) {
-            let text = &source[range.clone()];
-            // A doc comment is an attribute whose tokens all span the comment.
-            if !text.starts_with("//") && !text.starts_with("/*") {
-                code[range].copy_from_slice(text.as_bytes());
-            }
+            code[range.clone()].copy_from_slice(source[range].as_bytes());
         }
         if let TokenTree::Group(group) = token {
             keep(group.stream(), source, code);
@@ -51,6 +53,7 @@ mod tests {
     #[test]
     fn comments_and_literals_are_blanked() {
         check("let a = 1; // gone\nb();", &["let a", "b()"], &["gone"]);
+        check("/// gone\n//! gone too\nfn kept() {}", &["fn kept"], &["gone", "/", "!", "#", "doc"]);
         check("/* gone /* too */ gone */ kept", &["kept"], &["gone", "too"]);
         check(r#"f("gone \" gone", kept)"#, &["kept"], &["gone"]);
         check("f(r#\"gone \" gone\"#, kept)", &["kept"], &["gone"]);

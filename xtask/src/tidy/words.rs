@@ -45,7 +45,6 @@ const WORDS: &[(&str, &str)] = &[
     ("SoftmaxOfChosen", "NormalizedTopK"),
     ("GatedNetwork", "GatedMlp"),
     ("gated_network", "gated_mlp"),
-    ("Rounding", "Precision"),
     ("WithProducts", "AsProducts"),
     ("RopeDivisors", "rope_freq_factors"),
     ("attention_few", "attention_decode"),

@@ -56,7 +56,7 @@ fn gemv(dtype: DType, (n, k): (usize, usize)) -> Case {
             let bytes = weights(dtype, n, k)?;
             let n_copies = STREAM_BYTES.div_ceil(bytes.len());
             let matrices: Vec<CpuMatrix> = (0..n_copies)
-                // Weights that are not rearranged stay in the bytes that they come in.
+                // Weights that are not repacked keep the file's bytes.
                 .map(|_| matrix(backend, dtype, (n, k), &SharedBytes::from(bytes.to_vec())))
                 .collect::<Result<_>>()?;
             let kernel = backend.matmul_kernel(&matrices[0], 1);
@@ -124,7 +124,7 @@ fn conv((t, c_in, c_out): (usize, usize, usize), stride: usize) -> Case {
     }
 }
 
-/// Taking a file's weights over, rearranged where the backend does that.
+/// Loading weights from a file, repacked where the backend repacks.
 fn loading(dtype: DType) -> Case {
     let (n, k) = LARGE;
     Case {

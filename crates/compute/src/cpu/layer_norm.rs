@@ -54,7 +54,7 @@ impl Kernel for LayerNormRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for r in self.rows {
-            // SAFETY: each row belongs to one task, and one span is alive at a time.
+            // SAFETY: `for_row_ranges` gives this task rows of its own; this is their only span here.
             let out = unsafe { self.out.span(r, 0, self.x.cols) };
             normalize(s, out, self.x.row(r), self.norm);
         }

@@ -78,7 +78,7 @@ impl Kernel for RopeRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for r in self.rows {
-            // SAFETY: each row belongs to one task, and one span is alive at a time.
+            // SAFETY: the row ranges of tasks are disjoint, and the span ends before the next row.
             let row = unsafe { self.x.span(r, 0, self.x.cols) };
             for head in row.chunks_exact_mut(self.args.head_dim) {
                 if let Some((weight, eps)) = self.args.norm {
