@@ -7,8 +7,8 @@ use std::path::Path;
 use pollster::block_on;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
-    BeamOptions, Completion, Devices, Error, Event, Finish, GenerateOptions, Guidance,
-    Model, OnFull, PerplexityOptions, Session, SessionOptions, Split, perplexity,
+    BeamOptions, Completion, Devices, Error, Event, Finish, GenerateOptions, Guidance, Model,
+    OnFull, PerplexityOptions, Session, SessionOptions, Split, perplexity,
 };
 use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType};
