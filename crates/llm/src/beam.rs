@@ -1,9 +1,9 @@
 //! Beam search on the paged KV cache: beams share the pages of their common prefix.
 //!
 //! ```text
-//! slots      0 .. width   width .. 2*width
-//! step n     beams        forks of them, each with its next token
-//! step n+1   forks        beams                     the halves alternate
+//! slots     0..width              width..2*width
+//! step 1    beams        ─fork─►  next beams
+//! step 2    next beams  ◄─fork─   beams           the halves alternate
 //! ```
 
 use std::ops::ControlFlow;

@@ -254,7 +254,7 @@ impl Case {
         results
     }
 
-    /// Three heads of `cols` channels: with and without QK norm; adjacent and NeoX pairs, and no rotation.
+    /// Three heads of `cols` channels: with and without QK norm; adjacent and half-split pairs, and no rotation.
     fn rope<B: Backend>(&self, backend: &B, n_rot: usize) -> Vec<f32> {
         let mut random = self.random();
         let wide = Self { rows: self.rows, cols: 3 * self.cols, seed: self.seed };

@@ -23,7 +23,7 @@ pub(super) struct Layer {
     /// Intermediate width of the MLP, a multiple of 256.
     pub(super) d_ff: usize,
     pub(super) dtype: DType,
-    /// QK norm before RoPE.
+    /// QK norm before the rotary embedding.
     pub(super) has_norms: bool,
 }
 
