@@ -17,7 +17,7 @@ fn keep(tokens: TokenStream, source: &str, code: &mut [u8]) {
     while let Some(token) = tokens.next() {
         let spans = match &token {
             // A doc comment is an attribute whose first token spans the comment.
-            TokenTree::Punct(punct) if &source[punct.span().byte_range()] != token.to_string() => {
+            TokenTree::Punct(punct) if source[punct.span().byte_range()] != *token.to_string() => {
                 tokens.by_ref().find(|token| matches!(token, TokenTree::Group(_)));
                 continue;
             }
@@ -53,7 +53,11 @@ mod tests {
     #[test]
     fn comments_and_literals_are_blanked() {
         check("let a = 1; // gone\nb();", &["let a", "b()"], &["gone"]);
-        check("/// gone\n//! gone too\nfn kept() {}", &["fn kept"], &["gone", "/", "!", "#", "doc"]);
+        check(
+            "/// gone\n//! gone too\nfn kept() {}",
+            &["fn kept"],
+            &["gone", "/", "!", "#", "doc"],
+        );
         check("/* gone /* too */ gone */ kept", &["kept"], &["gone", "too"]);
         check(r#"f("gone \" gone", kept)"#, &["kept"], &["gone"]);
         check("f(r#\"gone \" gone\"#, kept)", &["kept"], &["gone"]);

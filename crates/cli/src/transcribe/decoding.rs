@@ -16,13 +16,13 @@ pub(super) struct DecodingArgs {
     /// Patience value of beam search
     ///
     /// The search ends when patience times beam size hypotheses have ended, see
-    /// https://arxiv.org/abs/2204.05424. 1 is conventional beam search.
+    /// arXiv 2204.05424. 1 is conventional beam search.
     #[arg(long, value_name = "X", default_value_t = Options::default().patience)]
     patience: f32,
     /// Length penalty coefficient alpha, 0 to 1 [default: simple length normalization]
     ///
     /// Beams are ranked by log probability over ((5 + tokens) / 6)^alpha, see
-    /// https://arxiv.org/abs/1609.08144, by default over the number of tokens.
+    /// arXiv 1609.08144, by default over the number of tokens.
     #[arg(long, value_name = "ALPHA")]
     length_penalty: Option<f32>,
     /// Temperature to use for sampling, or a comma-separated list for fallback
