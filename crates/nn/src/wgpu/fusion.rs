@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | RMS norm of one row | matmuls of its output | GEMV, every workgroup computes the norm |
 //! | gate and up matmuls, with a norm that was pending before | gated activation | GEMV with both matrices |
-//! | RoPE of queries, then of keys | KV write of the keys | RoPE and KV write, one workgroup a head |
+//! | `RoPE` of queries, then of keys | KV write of the keys | `RoPE` and KV write, one workgroup a head |
 //!
 //! Fused kernels still write the output of each op. Any other op flushes the window: the pending op is recorded as a
 //! kernel of its own.
@@ -97,7 +97,7 @@ impl PendingGateUp {
     }
 }
 
-/// QK norm and RoPE of heads.
+/// QK norm and `RoPE` of heads.
 #[derive(Debug, Clone)]
 pub(super) struct PendingRope {
     x: GpuBuffer,
@@ -203,7 +203,7 @@ impl FusionWindow {
         *self.lock() = PendingOp::GateUp(pair);
     }
 
-    /// Adds a RoPE to a pending one of another buffer; else flushes the window and makes it the pending op.
+    /// Adds a `RoPE` to a pending one of another buffer; else flushes the window and makes it the pending op.
     pub(super) fn push_rope(&self, gpu: &Gpu, rope: PendingRope) {
         let next = match self.take() {
             PendingOp::RopeQ(first) if !first.x.is(&rope.x) => PendingOp::RopeQk([first, rope]),
@@ -239,7 +239,7 @@ impl FusionWindow {
         }
     }
 
-    /// Records pending RoPE of queries and keys together with the KV write of the keys; returns false, after flushing the
+    /// Records pending `RoPE` of queries and keys together with the KV write of the keys; returns false, after flushing the
     /// window, if they are not pending.
     pub(super) fn fuse_kv_write(
         &self,

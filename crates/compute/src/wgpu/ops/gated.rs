@@ -1,4 +1,4 @@
-//! Gated activation of a SwiGLU or GeGLU MLP.
+//! Gated activation of a gated MLP.
 
 use super::activation_copy::OutputCopy;
 use super::{ACTIVATIONS, CopyWriter, GpuRows, KernelSpec, check_len};

@@ -1,5 +1,5 @@
-//! QK norm and RoPE of heads, in place: one workgroup a head. [`rope_and_write`] fuses RoPE of queries and keys with
-//! the KV write.
+//! QK norm and rotary embedding of heads, in place: one workgroup a head. [`rope_and_write`] fuses those of queries and
+//! keys with the KV write.
 
 use super::{CopyWriter, GpuRows, KernelSpec, check_len, kernel_source, kv};
 use crate::cpu::{KvDType, KvRow, RopePairs};
