@@ -71,9 +71,7 @@ mod tests {
     fn use_a_kernel(folder: &std::path::Path) -> bool {
         let all = block_on(adapters());
         let Some(adapter) = all.iter().find(|adapter| adapter.kernel_cache_name().is_some()) else {
-            println!(
-                "SKIPPED kernels_are_cached_between_runs: no adapter exports its kernels"
-            );
+            println!("SKIPPED kernels_are_cached_between_runs: no adapter exports its kernels");
             return false;
         };
         let gpu = block_on(Gpu::open(adapter, None)).unwrap();
