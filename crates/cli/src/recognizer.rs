@@ -29,7 +29,7 @@ pub(super) struct RecognizerArgs {
     /// Spoken language: code or English name; auto detects it
     #[arg(short, long, default_value = "auto", help_heading = OPTIONS)]
     language: String,
-    /// transcribe, or translate to English
+    /// Transcribe, or translate to English
     #[arg(
         long,
         value_enum,
