@@ -1,15 +1,25 @@
 //! `cargo xtask test`: sets up, runs every test of the workspace and sums the totals.
 //!
-//! The output of the test programs is passed on, except what passing tests printed. Of that only
-//! lines starting in `SKIPPED ` stay: a test that needs an absent device or model prints one, and
+//! Test programs run two at a time, the slow ones first. Their output is passed on when one ends, except what passing tests
+//! printed. Of that only lines starting in `SKIPPED ` stay: a test that needs an absent device or model prints one, and
 //! counts as skipped here although the test program calls it passed.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 
 use crate::{models, setup, shell};
+
+/// Tells testkit to run every instruction set and kernel variant.
+const ALL_VARIABLE: &str = "STONECHAT_TEST_ALL";
+/// Programs at a time: tests of kernels use two threads themselves.
+const N_WORKERS: usize = 2;
+/// Names of slow programs, which start first.
+const SLOW: [&str; 7] =
+    ["wgpu", "conformance", "cli", "same_model", "batches", "golden", "stonechat_whisper"];
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, Default, clap::Args)]
@@ -20,6 +30,9 @@ pub(crate) struct TestArgs {
     /// Do not install the models first
     #[arg(long)]
     no_setup: bool,
+    /// Also run the slow variants: every instruction set and kernel variant, long clips
+    #[arg(long)]
+    all: bool,
     /// Run only tests whose names contain this
     filter: Option<String>,
 }
@@ -29,41 +42,119 @@ pub(crate) fn run(args: &TestArgs) -> Result<()> {
     if !args.no_setup {
         setup::run()?;
     }
-    let mut command = shell::cargo();
-    command.args(["test", "--no-fail-fast"]).env("STONECHAT_MODELS", models::models_dir()?);
-    if args.package.is_empty() {
-        command.arg("--workspace");
-    }
+    let mut packages = Vec::new();
     for package in &args.package {
-        command.args(["--package", package]);
+        packages.extend(["--package", package]);
     }
-    command.arg("--").arg("--show-output").args(&args.filter);
-    let text = shell::describe(&command);
-    println!("$ {text}");
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start `{text}`"))?;
-    let stdout = child.stdout.take().context("the test run has no standard output")?;
-    let mut report = Report::default();
-    for line in BufReader::new(stdout).split(b'\n') {
-        let line = line.context("cannot read the output of the test run")?;
-        let line = String::from_utf8_lossy(&line);
-        if report.take(&line) {
-            println!("{line}");
+    if packages.is_empty() {
+        packages.push("--workspace");
+    }
+    let queue = Mutex::new(programs(&packages)?);
+    let totals = Mutex::new(Totals::default());
+    let models = models::models_dir()?;
+    let work = || -> Result<()> {
+        loop {
+            let Some(program) = queue.lock().expect("no worker panics").pop() else {
+                return Ok(());
+            };
+            let mut command = Command::new(&program.path);
+            command.current_dir(&program.folder).env("STONECHAT_MODELS", &models);
+            if args.all {
+                command.env(ALL_VARIABLE, "1");
+            }
+            command.arg("--show-output").args(&args.filter);
+            let report = report(&mut command, &program.name)?;
+            let mut totals = totals.lock().expect("no worker panics");
+            print!("{}", report.shown);
+            totals.add(&report.totals);
         }
-    }
-    let status = child.wait()?;
-    let Totals { passed, failed, skipped } = report.totals;
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..N_WORKERS).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker panicked"))
+    })?;
+    let mut doc = shell::cargo();
+    doc.args(["test", "--doc"]).args(&packages).arg("--").arg("--show-output").args(&args.filter);
+    let doc = report(&mut doc, "documentation")?;
+    print!("{}", doc.shown);
+    let mut totals = totals.into_inner().expect("no worker panicked");
+    totals.add(&doc.totals);
+    let Totals { passed, failed, skipped } = totals;
     println!("{passed} passed, {failed} failed, {skipped} skipped");
-    if !status.success() || failed > 0 {
-        bail!("`{text}` failed: {status}");
+    if failed > 0 {
+        bail!("{failed} tests failed");
     }
     if passed == 0 && args.filter.is_none() {
         bail!("no test ran");
     }
     Ok(())
+}
+
+/// A compiled test program.
+#[derive(Debug)]
+struct Program {
+    name: String,
+    path: PathBuf,
+    /// Where cargo would run it: the folder of its package.
+    folder: PathBuf,
+}
+
+/// Compiles the test programs of `packages`; the slow ones come last.
+fn programs(packages: &[&str]) -> Result<Vec<Program>> {
+    let mut cargo = shell::cargo();
+    cargo.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]).args(packages);
+    println!("$ {}", shell::describe(&cargo));
+    let output = cargo.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("the tests do not compile");
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut programs: Vec<Program> = text.lines().filter_map(program).collect();
+    programs.sort_by_key(|program| SLOW.iter().rev().position(|name| *name == program.name));
+    Ok(programs)
+}
+
+/// The program that one of cargo's messages tells of, if it does.
+fn program(message: &str) -> Option<Program> {
+    #[derive(Deserialize)]
+    struct Message {
+        executable: PathBuf,
+        manifest_path: PathBuf,
+        profile: Profile,
+        target: Target,
+    }
+    #[derive(Deserialize)]
+    struct Profile {
+        test: bool,
+    }
+    #[derive(Deserialize)]
+    struct Target {
+        name: String,
+    }
+    let Message { executable, manifest_path, profile, target } =
+        serde_json::from_str(message).ok()?;
+    let folder = manifest_path.parent()?.to_path_buf();
+    profile.test.then_some(Program { name: target.name, path: executable, folder })
+}
+
+/// Runs a test program to its end.
+fn report(command: &mut Command, name: &str) -> Result<Report> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot start the tests `{name}`"))?;
+    let mut report = Report { shown: format!("\n== {name}\n"), ..Report::default() };
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        if report.take(line) {
+            report.shown.push_str(line);
+            report.shown.push('\n');
+        }
+    }
+    if !output.status.success() {
+        report.shown.push_str(&String::from_utf8_lossy(&output.stderr));
+        report.shown.push_str(&format!("`{name}` ended with {}\n", output.status));
+        // A program that crashed has no result line.
+        report.totals.failed = report.totals.failed.max(1);
+    }
+    Ok(report)
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -73,10 +164,20 @@ struct Totals {
     skipped: usize,
 }
 
+impl Totals {
+    fn add(&mut self, other: &Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
 /// Reads the output of libtest's default format line by line.
 #[derive(Debug, Default)]
 struct Report {
     totals: Totals,
+    /// The lines to show.
+    shown: String,
     /// Inside the list of what passing tests printed.
     in_successes: bool,
     /// The test being listed has already counted as skipped.
@@ -123,7 +224,8 @@ impl Report {
         self.totals.passed += count("passed").saturating_sub(self.skipped);
         self.totals.failed += count("failed");
         self.totals.skipped += self.skipped + count("ignored");
-        *self = Self { totals: std::mem::take(&mut self.totals), ..Self::default() };
+        let (totals, shown) = (std::mem::take(&mut self.totals), std::mem::take(&mut self.shown));
+        *self = Self { totals, shown, ..Self::default() };
     }
 }
 
@@ -168,6 +270,19 @@ successes:
 
 test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0.00s
 ";
+
+    #[test]
+    fn programs_are_read_from_cargo() {
+        let message = |test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","executable":"/t/a-1","manifest_path":"/p/a/Cargo.toml","profile":{{"test":{test}}},"target":{{"name":"a"}}}}"#
+            )
+        };
+        let found = program(&message(true)).unwrap();
+        assert_eq!((found.name.as_str(), found.folder.to_str()), ("a", Some("/p/a")));
+        assert!(program(&message(false)).is_none());
+        assert!(program(r#"{"reason":"build-finished"}"#).is_none());
+    }
 
     #[test]
     fn totals_are_summed_and_noise_is_hidden() {

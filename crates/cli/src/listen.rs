@@ -38,7 +38,7 @@ const EXAMPLES: &str = "\
 Examples:
   stonechat listen
   arecord -q -f S16_LE -r 16000 -t raw | stonechat listen -
-  ffmpeg -loglevel error -i URL -f f32le -ac 2 -ar 48000 - |
+  ffmpeg -loglevel error -i talk.mp3 -f f32le -ac 2 -ar 48000 - |
     stonechat listen - --format f32le --channels 2 --rate 48000 -f json";
 
 /// Arguments of `stonechat listen`.

@@ -42,7 +42,7 @@ Examples:
   stonechat transcribe talk.mp3
   stonechat transcribe -m large-v3-turbo -l de -f srt,json -o transcripts recordings/
   stonechat transcribe -f vtt --max-line-width 42 --max-line-count 2 film.mkv
-  ffmpeg -loglevel error -i talk.avi -f wav - | stonechat transcribe --task translate -";
+  ffmpeg -loglevel error -i talk.mp4 -f wav - | stonechat transcribe --task translate -";
 
 /// Arguments of `stonechat transcribe`.
 #[derive(Debug, clap::Args)]

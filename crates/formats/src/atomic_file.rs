@@ -70,8 +70,14 @@ impl AtomicFile {
 
 /// The system's error without the temporary path that `tempfile` adds.
 fn without_temporary_name(error: io::Error) -> io::Error {
-    let inner = error.get_ref().and_then(|e| e.source()?.downcast_ref::<io::Error>());
-    inner.and_then(io::Error::raw_os_error).map_or(error, io::Error::from_raw_os_error)
+    let mut source = error.get_ref().map(|e| e as &dyn std::error::Error);
+    while let Some(inner) = source {
+        if let Some(code) = inner.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+            return io::Error::from_raw_os_error(code);
+        }
+        source = inner.source();
+    }
+    error
 }
 
 impl Write for AtomicFile {

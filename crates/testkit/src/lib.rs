@@ -25,6 +25,22 @@ pub use random_weights::random_weights;
 pub use reference::{Reference, ReferenceBuffer, ReferenceKv, ReferenceMatrix};
 pub use tiny_whisper::TinyWhisper;
 
+/// Whether slow variants run, too: every instruction set and kernel variant, long clips. `cargo xtask test --all` sets
+/// `STONECHAT_TEST_ALL`; without it a test keeps one pass over every op, format and verb.
+#[must_use]
+pub fn runs_all() -> bool {
+    std::env::var_os("STONECHAT_TEST_ALL").is_some_and(|value| !value.is_empty())
+}
+
+/// The elements of `all` that a test runs: every one, or the last without `cargo xtask test --all`.
+#[must_use]
+pub fn variants<T>(mut all: Vec<T>) -> Vec<T> {
+    if !runs_all() && all.len() > 1 {
+        all.drain(..all.len() - 1);
+    }
+    all
+}
+
 /// Folder of installed models, from `STONECHAT_MODELS`, which `cargo xtask test` sets. Tests that need a model are
 /// skipped without it.
 #[must_use]

@@ -3,11 +3,11 @@
 
 use pollster::block_on;
 use stonechat_nn::{Backend, Cpu, KvDType, KvRow, KvShape, PAGE_LEN, View};
-use stonechat_testkit::{Lcg, suite, wgpu};
+use stonechat_testkit::{Lcg, suite, variants, wgpu};
 
 #[test]
 fn wgpu_conforms_with_every_variant() {
-    let backends = wgpu::backends("wgpu_conforms_with_every_variant");
+    let backends = variants(wgpu::backends("wgpu_conforms_with_every_variant"));
     for backend in &backends {
         println!("{}", backend.describe());
     }

@@ -18,7 +18,7 @@ use crate::kv_type::KvType;
 const EXAMPLES: &str = "\
 Examples:
   stonechat bench -m model.gguf
-  stonechat bench -m q4_k.gguf,q8_0.gguf -p 128,512 -n 32 -t 1,2,4
+  stonechat bench -m q4_k.gguf,q8_0.gguf -p 128 -n 32 -t 1,2
   stonechat bench -m model.gguf --device wgpu -o json";
 
 /// Arguments of `stonechat bench`.

@@ -28,7 +28,7 @@ const EXAMPLES: &str = "\
 Examples:
   stonechat generate -m model.gguf -p \"The capital of France is\" -n 16 --temp 0
   stonechat generate -m model.gguf -f prompt.txt -n 256 -s 1
-  stonechat generate -m model.gguf -p \"A city:\" -j '{\"type\":\"object\"}' --json
+  stonechat generate -m model.gguf -p \"A city:\" -n 80 -j '{\"type\":\"object\"}' --json
   stonechat generate -m model.gguf -p \"Once upon a time\" -ngl 20 --device wgpu";
 
 /// Arguments of `stonechat generate`.

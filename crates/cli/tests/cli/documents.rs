@@ -10,8 +10,11 @@ use std::process::{Command, Stdio};
 use super::run::{Folder, finish, workspace};
 
 /// Commands that this test cannot run, with the reason.
-const NOT_RUN: [(&str, &str); 2] =
-    [("stonechat pull", "needs the hub; tests/cli/hub.rs runs it"), ("MANIFEST", "needs a corpus")];
+const NOT_RUN: [(&str, &str); 3] = [
+    ("stonechat pull", "needs the hub; tests/cli/hub.rs runs it"),
+    ("--device wgpu", "needs a GPU"),
+    ("MANIFEST", "needs a corpus"),
+];
 
 /// A command line of a document.
 #[derive(Debug)]
@@ -43,13 +46,17 @@ fn of_file(path: &Path) -> Vec<Line> {
     let text = fs::read_to_string(path).unwrap();
     let mut found = Vec::new();
     let mut in_block = false;
+    let mut begun = String::new();
     for (i, line) in text.lines().enumerate() {
         match line.trim() {
             "```sh" => in_block = true,
             "```" => in_block = false,
-            command if in_block && !command.is_empty() => {
-                let place = format!("{}:{}", path.file_name().unwrap().display(), i + 1);
-                found.push(Line { place, command: command.to_owned() });
+            part if in_block && !part.is_empty() => {
+                begun = format!("{begun} {part}").trim_start().to_owned();
+                if !part.ends_with('|') {
+                    let place = format!("{}:{}", path.file_name().unwrap().display(), i + 1);
+                    found.push(Line { place, command: std::mem::take(&mut begun) });
+                }
             }
             _ => {}
         }
@@ -94,20 +101,41 @@ fn commands_of_documents_run() {
         assert!(from.exists(), "{}", from.display());
         std::os::unix::fs::symlink(from, folder.path(to)).unwrap();
     };
-    let copy = |from: &str, to: &str| {
-        fs::copy(data.join("audio").join(from), folder.path(to)).unwrap();
-    };
+    for name in ["talks", "recordings", "models", "path", "path/to"] {
+        fs::create_dir(folder.path(name)).unwrap();
+    }
     link(data.clone(), "test-data");
-    copy("formats/fox.mp3", "talk.mp3");
-    copy("formats/fox_stereo.mp4", "talk.mp4");
-    copy("formats/fox_s24_48k_stereo.wav", "interview.wav");
-    fs::create_dir(folder.path("talks")).unwrap();
-    copy("formats/fox.mp3", "talks/one.mp3");
-    copy("hello_world.wav", "talks/two.wav");
-    let gguf =
-        fs::read_dir(models.join("smollm2-135m")).unwrap().map(|entry| entry.unwrap().path());
-    let gguf = gguf.into_iter().find(|path| path.extension().is_some_and(|e| e == "gguf"));
-    link(gguf.unwrap(), "model.gguf");
+    for (from, to) in [
+        ("formats/fox.mp3", "talk.mp3"),
+        ("formats/fox.m4a", "talk.m4a"),
+        ("formats/fox_stereo.mp4", "talk.mp4"),
+        ("formats/fox_mp3.mkv", "film.mkv"),
+        ("formats/fox_s24_48k_stereo.wav", "interview.wav"),
+        ("formats/fox.mp3", "talks/one.mp3"),
+        ("hello_world.wav", "talks/two.wav"),
+        ("hello_world.wav", "recordings/one.wav"),
+    ] {
+        fs::copy(data.join("audio").join(from), folder.path(to)).unwrap();
+    }
+    let text = fs::read_to_string(data.join("text/evaluation.txt")).unwrap();
+    folder.write("wiki.test.raw", text.chars().take(12_000).collect::<String>().as_bytes());
+    folder.write("prompt.txt", b"Once upon a time");
+    let small = fs::read_dir(models.join("smollm2-135m")).unwrap().map(|entry| entry.unwrap().path());
+    let small = small.into_iter().find(|path| path.extension().is_some_and(|e| e == "gguf")).unwrap();
+    for name in ["model.gguf", "q4_k.gguf", "q8_0.gguf"] {
+        link(small.clone(), name);
+    }
+    link(data.join("golden/llm/llama.gguf"), "model-f16.gguf");
+    link(models.join("base"), "path/to/whisper-small-hf");
+    // Names of models that are too large for a test stand for the small ones.
+    for (name, stand_in) in [
+        ("base", "base"),
+        ("large-v3-turbo", "base"),
+        ("smollm2-135m", "smollm2-135m"),
+        ("qwen2.5-coder-0.5b", "smollm2-135m"),
+    ] {
+        link(models.join(stand_in), &format!("models/{name}"));
+    }
 
     let binary = Path::new(env!("CARGO_BIN_EXE_stonechat"));
     let path = std::env::var("PATH").unwrap_or_default();
@@ -130,7 +158,7 @@ fn commands_of_documents_run() {
         }
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(&command).current_dir(folder.path("")).env("PATH", &path);
-        shell.env("STONECHAT_MODELS", &models);
+        shell.env("STONECHAT_MODELS", folder.path("models"));
         shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let ran = finish(shell.spawn().unwrap());
         assert_eq!(ran.code, Some(0), "{place}: `{command}`: {ran:?}");
