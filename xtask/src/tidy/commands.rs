@@ -1,4 +1,4 @@
-//! Commands in the documents' code blocks: each verb of `cargo xtask` and `stonechat` exists.
+//! Commands in the documents' code blocks: `cargo xtask` parses with its flags, each verb of `stonechat` exists.
 
 use clap::CommandFactory;
 
@@ -6,9 +6,6 @@ use super::SourceFile;
 use crate::Cli;
 
 pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
-    let xtask = Cli::command();
-    let xtask: Vec<String> =
-        xtask.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
     let stonechat: Vec<String> = files
         .iter()
         .filter(|file| file.path.starts_with("crates/cli/src/"))
@@ -17,12 +14,22 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
     let mut findings = Vec::new();
     for file in files.iter().filter(|file| file.path.ends_with(".md")) {
         for (line, command) in commands(&file.text) {
-            let (verb, known) = match command {
-                Command::Xtask(verb) => (verb, &xtask),
-                Command::Stonechat(verb) => (verb, &stonechat),
-            };
-            if !known.iter().any(|name| name == verb) && verb != "help" {
-                findings.push(file.finding(line, format!("no such verb: `{verb}`")));
+            match command {
+                Command::Xtask(words) => {
+                    let parsed = Cli::command().try_get_matches_from(&words);
+                    if let Some(error) = parsed.err().filter(|error| error.use_stderr()) {
+                        let reason = error.to_string();
+                        let reason = reason.lines().next().unwrap_or_default().to_owned();
+                        findings.push(
+                            file.finding(line, format!("cargo {}: {reason}", words.join(" "))),
+                        );
+                    }
+                }
+                Command::Stonechat(verb) => {
+                    if !stonechat.iter().any(|name| name == verb) && verb != "help" {
+                        findings.push(file.finding(line, format!("no such verb: `{verb}`")));
+                    }
+                }
             }
         }
     }
@@ -31,7 +38,8 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Command<'a> {
-    Xtask(&'a str),
+    /// From `xtask` on.
+    Xtask(Vec<&'a str>),
     Stonechat(&'a str),
 }
 
@@ -61,7 +69,7 @@ fn command(line: &str) -> Option<Command<'_>> {
     match program.rsplit('/').next()? {
         "stonechat" => words.next().filter(is_verb).map(Command::Stonechat),
         "cargo" => match words.next()? {
-            "xtask" => words.next().filter(is_verb).map(Command::Xtask),
+            "xtask" => Some(Command::Xtask(std::iter::once("xtask").chain(words).collect())),
             "run" => {
                 words.find(|word| *word == "--")?;
                 words.next().filter(is_verb).map(Command::Stonechat)
@@ -127,7 +135,7 @@ mod tests {
                     cargo run --release -- inspect f\nstonechat --help\ncargo build\n```\nstonechat none\n";
         let found: Vec<_> = commands(text).into_iter().map(|(_, command)| command).collect();
         let expected = [
-            Command::Xtask("test"),
+            Command::Xtask(vec!["xtask", "test", "--x"]),
             Command::Stonechat("transcribe"),
             Command::Stonechat("inspect"),
         ];
