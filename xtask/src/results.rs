@@ -15,7 +15,7 @@ use crate::shell;
 /// Folder of the committed runs.
 const RUNS: &str = "benches/runs";
 /// Folder in it whose last run the README shows.
-const HEADLINE_MACHINE: &str = "granite-rapids-2-cores";
+const HEADLINE_MACHINE: &str = "emerald-rapids-2-cores";
 /// Rows of the README's table.
 const HEADLINE: [Headline; 4] = [
     Headline { model: "base:q8_0", stage: "transcribe", title: "Whisper base, 11 s of speech" },

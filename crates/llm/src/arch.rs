@@ -23,7 +23,7 @@ pub struct Architecture {
     pub post_norms: bool,
     /// Embeddings are multiplied by `sqrt(D)`.
     pub scale_embeddings: bool,
-    /// Embeddings are normed.
+    /// Whether a norm follows the token embedding.
     pub norm_embeddings: bool,
     /// Period of full-attention layers, the others having a sliding window (default; a file may
     /// say otherwise); `None` if all layers have full attention.

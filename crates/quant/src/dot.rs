@@ -90,7 +90,7 @@ impl<F: Copy, const M: usize> Sums<F, M> {
         Self([[s.splat_floats(0.0); 4]; M])
     }
 
-    /// Adds `a * b` to a sum of row `m`: another one than for `u + 1`, `u + 2` and `u + 3`, if `M` is 1.
+    /// Accumulates `a * b` for row `m`: in sum `u % 4` if `M` is 1 (four independent chains), else in its only sum.
     #[inline(always)]
     fn add<S: I8Dot<Floats = F>>(&mut self, s: S, (m, u): (usize, usize), a: F, b: F) {
         let sum = &mut self.0[m][if M == 1 { u % 4 } else { 0 }];

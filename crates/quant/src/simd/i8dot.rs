@@ -62,8 +62,7 @@ pub trait I8Dot: Simd {
     /// Bitwise or.
     fn or(self, x: Self::Bytes, y: Self::Bytes) -> Self::Bytes;
 
-    /// Every 16-bit pair shifted right: a byte's bits that stay within it are right, its high
-    /// `N` bits are the neighbour's or zero.
+    /// Shifts 16-bit lanes right by `N`; the high `N` bits of each byte are unspecified (zero, or the next byte's).
     fn shift_right<const N: i32>(self, x: Self::Bytes) -> Self::Bytes;
 
     /// Every byte shifted left; its low bits are zero, and its high `N` bits must be zero.
