@@ -48,7 +48,8 @@ def read_wav(path):
     """16 kHz mono samples of a file that the driver wrote, or of any 16-bit one at that rate."""
     data = Path(path).read_bytes()
     at = data.find(b"data") + 8
-    if data[20:22] == b"\x03\x00":
+    # IEEE float, said by the format itself or by the subformat of an extensible header.
+    if b"\x03\x00" in (data[20:22], data[44:46] if data[20:22] == b"\xfe\xff" else b""):
         return np.frombuffer(data[at:len(data) - (len(data) - at) % 4], np.float32).copy()
     with wave.open(str(path)) as wav:
         if (wav.getframerate(), wav.getnchannels(), wav.getsampwidth()) != (SAMPLE_RATE, 1, 2):
