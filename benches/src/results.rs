@@ -43,7 +43,9 @@ impl Measured<'_> {
 fn beside_peers<'a>(report: &'a Report, work: &str) -> Vec<Measured<'a>> {
     let mut found: Vec<Measured<'a>> = Vec::new();
     for row in report.rows.iter().filter(|row| row.work == work) {
-        let model = format!("{} {}", row.model, row.weights);
+        let named = row.model.ends_with(&row.weights);
+        let model =
+            if named { row.model.clone() } else { format!("{} {}", row.model, row.weights) };
         let same = |m: &Measured<'_>| {
             (m.model.as_str(), m.stage, m.threads) == (model.as_str(), &row.stage, row.threads)
         };
@@ -103,20 +105,52 @@ fn tokens_per_second(row: &Measured<'_>, p50_s: f64) -> String {
     if cut == 0 { whole } else { format!("{},{}", &whole[..cut], &whole[cut..]) }
 }
 
+/// The processor that a run's folder names, `zen-5-2-cores` for example, as people write it.
+fn processor(path: &str) -> String {
+    let folder = path.rsplit('/').nth(1).unwrap_or_default();
+    let words: Vec<&str> = folder.split('-').collect();
+    let words = &words[..words.len().saturating_sub(2)];
+    let titled = words.iter().map(|word| word[..1].to_uppercase() + &word[1..]);
+    titled.collect::<Vec<_>>().join(" ")
+}
+
+/// The command line of a run in lines of a page's width, without the places of this machine's Pythons.
+fn command(arguments: &[String]) -> String {
+    let mut lines = vec!["cargo xtask".to_owned()];
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        if argument == "--peer-python" {
+            arguments.next();
+            continue;
+        }
+        let last = lines.last_mut().map_or("", |line| line.as_str());
+        if last.len() + argument.len() > 100 {
+            lines.push(format!("    {argument}"));
+        } else if let Some(line) = lines.last_mut() {
+            line.push(' ');
+            line.push_str(argument);
+        }
+    }
+    lines.join(" \\\n")
+}
+
 /// The sections of `docs/performance.md`, one per run.
 #[must_use]
 pub fn sections(runs: &[SavedRun]) -> String {
     let mut text = String::new();
     for SavedRun { path, report } in runs {
         let machine = &report.machine;
-        let threads = report.rows.iter().map(|row| row.threads).max().unwrap_or(0);
-        let _ = write!(text, "\n### {}, {} cores\n\n", machine.cpu, machine.cores);
+        let _ = write!(text, "\n### {}, {} cores\n\n", processor(path), machine.cores);
         let _ = writeln!(
             text,
-            "Run [`{path}`](../{path}), revision {:.12}, profile `{}`, `{}`, {threads} threads.\n",
-            report.build.revision, report.build.profile, report.build.device,
+            "[Run]({}) of revision {:.12}, profile `{}`, on {}:\n`{}`.\n",
+            format_args!("../{path}"),
+            report.build.revision,
+            report.build.profile,
+            machine.cpu,
+            report.build.device,
         );
-        let _ = writeln!(text, "```sh\ncargo xtask {}\n```", report.command.join(" "));
+        let _ = writeln!(text, "```sh\n{}\n```", command(&report.command));
         let whole: Vec<Measured<'_>> = beside_peers(report, "speech")
             .into_iter()
             .filter(|m| m.stage == "transcribe")
@@ -151,11 +185,11 @@ pub struct Headline {
 
 /// The README's table from one run; rows that the run lacks are left out.
 #[must_use]
-pub fn headline(report: &Report, wanted: &[Headline]) -> String {
-    let cores = report.machine.cores;
+pub fn headline(run: &SavedRun, wanted: &[Headline]) -> String {
+    let (report, cores) = (&run.report, run.report.machine.cores);
     let mut text = format!(
         "| on {cores} cores ({}) | stonechat | best peer | |\n|---|---|---|---|\n",
-        report.machine.cpu
+        processor(&run.path)
     );
     for Headline { model, stage, title } in wanted {
         let works = ["speech", "text"];
@@ -218,7 +252,10 @@ mod tests {
             row("stonechat", "text", "prefill 128", 0.032, 128.0),
             row("llama.cpp", "text", "prefill 128", 0.064, 128.0),
         ];
-        SavedRun { path: "benches/runs/m/d.json".to_owned(), report: Report { rows, ..example() } }
+        SavedRun {
+            path: "benches/runs/m-2-cores/d.json".to_owned(),
+            report: Report { rows, ..example() },
+        }
     }
 
     #[test]
@@ -233,12 +270,21 @@ mod tests {
     }
 
     #[test]
+    fn commands_have_the_width_of_a_page() {
+        let long = ["bench", "--peers", "--peer-python", "x=/p", "--save", &"n".repeat(90)];
+        let long: Vec<String> = long.iter().map(|&word| word.to_owned()).collect();
+        let expected = format!("cargo xtask bench --peers --save \\\n    {}", "n".repeat(90));
+        assert_eq!(command(&long), expected);
+        assert_eq!(processor("benches/runs/zen-5-2-cores/d.json"), "Zen 5");
+    }
+
+    #[test]
     fn the_headline_names_the_best_peer() {
         let wanted = [
             Headline { model: "tiny", stage: "transcribe", title: "Speech" },
             Headline { model: "other", stage: "transcribe", title: "Absent" },
         ];
-        let text = headline(&run().report, &wanted);
+        let text = headline(&run(), &wanted);
         assert!(text.contains("| Speech | 0.25 s | faster-whisper 1.00 s | 4.0 × |"), "{text}");
         assert!(!text.contains("Absent"));
     }

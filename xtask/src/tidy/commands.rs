@@ -43,15 +43,22 @@ enum Command<'a> {
     Stonechat(&'a str),
 }
 
-/// The commands in the fenced blocks of `markdown`, with their lines.
+/// The commands in the fenced blocks of `markdown`, with their lines. A line that ends in a backslash goes on.
 fn commands(markdown: &str) -> Vec<(usize, Command<'_>)> {
     let mut found = Vec::new();
     let mut in_block = false;
-    for (i, line) in markdown.lines().enumerate() {
+    // Line and offset of a command that goes on.
+    let mut begun = None;
+    let mut end = 0;
+    for (i, line) in markdown.split_inclusive('\n').enumerate() {
+        let (start, offset) = begun.take().unwrap_or((i, end));
+        end += line.len();
         if line.trim_start().starts_with("```") {
             in_block = !in_block;
+        } else if in_block && line.trim_end().ends_with('\\') {
+            begun = Some((start, offset));
         } else if in_block {
-            found.extend(command(line).map(|command| (i + 1, command)));
+            found.extend(command(&markdown[offset..end]).map(|command| (start + 1, command)));
         }
     }
     found
@@ -59,7 +66,8 @@ fn commands(markdown: &str) -> Vec<(usize, Command<'_>)> {
 
 /// The verb of a command line; options before a verb are not followed.
 fn command(line: &str) -> Option<Command<'_>> {
-    let mut words = line.trim_start().trim_start_matches("$ ").split_whitespace().peekable();
+    let words = line.trim_start().trim_start_matches("$ ").split_whitespace();
+    let mut words = words.filter(|word| *word != "\\").peekable();
     // `NAME=value` before a program sets its environment.
     while words.peek().is_some_and(|word| word.contains('=') && !word.starts_with('-')) {
         words.next();
@@ -131,7 +139,7 @@ mod tests {
 
     #[test]
     fn commands_of_code_blocks_are_found() {
-        let text = "cargo xtask none\n```sh\n$ cargo xtask test --x\nSTONECHAT_ISA=scalar stonechat transcribe a.wav\n\
+        let text = "cargo xtask none\n```sh\n$ cargo xtask test \\\n  --x\nSTONECHAT_ISA=scalar stonechat transcribe a.wav\n\
                     cargo run --release -- inspect f\nstonechat --help\ncargo build\n```\nstonechat none\n";
         let found: Vec<_> = commands(text).into_iter().map(|(_, command)| command).collect();
         let expected = [

@@ -14,7 +14,7 @@ use crate::kv_type::KvType;
 const EXAMPLES: &str = "\
 Examples:
   stonechat perplexity -m model.gguf -f wiki.test.raw
-  stonechat perplexity -m model.gguf -f wiki.test.raw -c 2048 -b 512 --json";
+  stonechat perplexity -m model.gguf -f wiki.test.raw -c 1024 -b 256 --json";
 
 /// Arguments of `stonechat perplexity`.
 #[derive(Debug, clap::Args)]

@@ -120,8 +120,10 @@ fn commands_of_documents_run() {
     let text = fs::read_to_string(data.join("text/evaluation.txt")).unwrap();
     folder.write("wiki.test.raw", text.chars().take(12_000).collect::<String>().as_bytes());
     folder.write("prompt.txt", b"Once upon a time");
-    let small = fs::read_dir(models.join("smollm2-135m")).unwrap().map(|entry| entry.unwrap().path());
-    let small = small.into_iter().find(|path| path.extension().is_some_and(|e| e == "gguf")).unwrap();
+    let small =
+        fs::read_dir(models.join("smollm2-135m")).unwrap().map(|entry| entry.unwrap().path());
+    let small =
+        small.into_iter().find(|path| path.extension().is_some_and(|e| e == "gguf")).unwrap();
     for name in ["model.gguf", "q4_k.gguf", "q8_0.gguf"] {
         link(small.clone(), name);
     }

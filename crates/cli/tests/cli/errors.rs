@@ -113,7 +113,11 @@ fn options_out_of_range() {
         ("--suppress-tokens", "-2", "suppress-tokens: expected token ids"),
         ("--threads", "100000", "threads: expected 0 to 1024"),
         ("--jobs", "0", "jobs: expected 1 to 1024, got 0"),
-        ("--clip-timestamps", "3,2", "clip-timestamps: expected ascending START,END pairs in seconds"),
+        (
+            "--clip-timestamps",
+            "3,2",
+            "clip-timestamps: expected ascending START,END pairs in seconds",
+        ),
         ("--channels", "3", "tone.wav: expected a channel from 1 to 1, got 3"),
         ("--vad-threshold", "2", "vad threshold: expected 0 to 1, got 2"),
         ("--vad-max-speech-s", "0.5", "vad max-speech-s: expected twice the padding"),
