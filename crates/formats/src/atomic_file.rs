@@ -68,16 +68,13 @@ impl AtomicFile {
     }
 }
 
-/// The system's error without the temporary path that `tempfile` adds.
+/// The system's error without the temporary path that `tempfile` appends to its text. The error itself is not reachable:
+/// `tempfile` skips it in the chain of sources.
 fn without_temporary_name(error: io::Error) -> io::Error {
-    let mut source = error.get_ref().map(|e| e as &dyn std::error::Error);
-    while let Some(inner) = source {
-        if let Some(code) = inner.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
-            return io::Error::from_raw_os_error(code);
-        }
-        source = inner.source();
+    match error.to_string().rsplit_once(" at path ") {
+        Some((text, _)) => io::Error::new(error.kind(), text),
+        None => error,
     }
-    error
 }
 
 impl Write for AtomicFile {
