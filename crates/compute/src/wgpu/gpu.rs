@@ -354,7 +354,7 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// Uploads bytes immediately, ahead of the recording. Waits after [`MAX_IN_FLIGHT_BYTES`] (not in browsers), to
+    /// Uploads bytes immediately, ahead of the recording. Waits after `MAX_IN_FLIGHT_BYTES` (not in browsers), to
     /// bound the host memory of staging buffers.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Copies of activations in f16, for GEMM by cooperative matrices.
 //!
-//! Values beyond the largest f16 are clamped to it. See [`activation_copy`](super::activation_copy) for when a copy is
+//! Values beyond the largest f16 are clamped to it. See `activation_copy` for when a copy is
 //! written.
 
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 //! header = scale (f32) | sum of quants 0..16 (i16) | sum of quants 16..32 (i16)     one a group
 //! ```
 //!
-//! The sums multiply the offsets (mins) of weight formats. See [`activation_copy`](super::activation_copy) for when a
+//! The sums multiply the offsets (mins) of weight formats. See `activation_copy` for when a
 //! copy is written.
 
 use super::{CopyWriter, GpuRows, KernelSpec, activation_copy};
