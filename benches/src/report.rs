@@ -27,7 +27,7 @@ pub struct Report {
     pub build: Build,
     /// When sampling stopped.
     pub limits: Limits,
-    /// What the machine can do at most, by number of threads.
+    /// Peak rates of the machine, by number of threads.
     pub peaks: Vec<Peak>,
     /// The measurements.
     pub rows: Vec<Row>,
@@ -114,7 +114,7 @@ pub struct Limits {
     pub max_seconds: f64,
 }
 
-/// What the machine can do at most with some threads.
+/// Peak rate of the machine for a number of threads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -1,4 +1,4 @@
-//! What the machine can do at most: read memory, multiply-add f32 and 8-bit values.
+//! Peak rates of the machine: memory reads, f32 and int8 multiply-adds.
 
 use std::hint::black_box;
 

@@ -28,7 +28,7 @@ pub enum Error {
         /// Its size.
         bytes: usize,
     },
-    /// There is no such GPU.
+    /// Adapter index out of range, or no hardware adapter.
     #[error("no GPU {}: found {}", index.map_or_else(|| "that is real hardware".to_owned(), |i| format!("with number {i}")), if found.is_empty() { "none" } else { found })]
     NoAdapter {
         /// Index of the adapter; `None` for any that is hardware.

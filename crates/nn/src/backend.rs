@@ -414,7 +414,7 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// of run. A device without kernels to compile does not call `ops`.
     ///
     /// # Errors
-    /// Those of `ops`, and those of the device.
+    /// Errors of `ops` and of the device.
     fn warm_up<E: From<Error>>(&self, ops: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let _ = ops;
         Ok(())

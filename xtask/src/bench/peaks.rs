@@ -1,4 +1,4 @@
-//! What the machine can do at most, and whether something else kept it from that.
+//! Peak bandwidth and arithmetic rates of the machine; detection of a busy machine.
 
 use anyhow::{Result, bail};
 use stonechat_benches::protocol::{Job, PeakKind, Reply, Request};
@@ -52,7 +52,7 @@ pub(super) fn keep_best(known: &mut Vec<Peak>, new: Vec<Peak>) {
     }
 }
 
-/// What is wrong with peaks of which several threads' are not several times one thread's.
+/// Warning if peaks do not scale with threads, as on a busy machine.
 pub(super) fn disturbance(peaks: &[Peak], cores: usize) -> Option<String> {
     let f32 = |peak: &&Peak| peak.kind == PeakKind::F32 && peak.threads <= cores;
     let one = peaks.iter().filter(f32).find(|peak| peak.threads == 1)?;

@@ -49,7 +49,7 @@ pub fn matmul(
 }
 
 /// [`matmul`] with weights of any type: `dequantize(rows, block)` writes rows `rows` of `w[N,K]` to `block`, `[rows, K]`.
-/// It is called from several threads, once per row and block of output rows.
+/// Called concurrently, once per row and block of output rows.
 ///
 /// # Panics
 /// If the shapes do not fit.

@@ -152,7 +152,7 @@ fn store_sums(task: &PanelTask<'_>, s: Avx512Vnni, pair: usize, m_pair: usize, s
 /// Writes `bf16(scale * q + (min - scale * offset))` to the tiles of a weight block, one for each q8 block.
 struct TileWriter<'a> {
     tiles: &'a mut [[Tile; 2]],
-    /// Which panel of the pair.
+    /// Index of the panel in its pair, 0 or 1.
     which: usize,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct PanelBlock<'a> {
     scales: &'a U32x16,
     /// Position of this block's scales in that vector.
     nth_scale: usize,
-    /// Which of the `16 / S::LANES` parts of the rows.
+    /// Index of the vector in a panel row, below `16 / S::LANES`.
     part: usize,
     /// Whether each vector that is read prefetches the one [`PREFETCH_DISTANCE`] behind it.
     prefetch: bool,

@@ -48,7 +48,7 @@ fn bits_of(key: u32) -> u32 {
     return ~key;
 }
 
-// Which candidates come before `others`: larger keys, of equal keys lower columns.
+// Elementwise sort order of candidates: keys descending, columns ascending among equal keys.
 fn are_before(keys: vec4<u32>, columns: vec4<u32>, others: vec4<u32>, other_columns: vec4<u32>) -> vec4<bool> {
     return (keys > others) | ((keys == others) & (columns < other_columns));
 }
