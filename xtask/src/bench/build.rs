@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 use super::folder;
 use crate::shell;
 
-const PACKAGE: &str = "stonechat-benches";
 const WORKER: &str = "stonechat-bench-worker";
 /// The profile `dist` of `Cargo.toml`.
 const DIST: [&str; 4] = [
@@ -25,8 +24,9 @@ pub(super) fn worker(profile: &str) -> Result<PathBuf> {
     built_in(&shell::target_dir(), profile)
 }
 
-fn arguments() -> [&'static str; 5] {
-    ["build", "--package", PACKAGE, "--bin", WORKER]
+/// The whole workspace is selected, so that dependencies get the features with which the tests built them.
+fn arguments() -> [&'static str; 4] {
+    ["build", "--workspace", "--bin", WORKER]
 }
 
 fn built_in(target: &Path, profile: &str) -> Result<PathBuf> {
