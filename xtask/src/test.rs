@@ -49,7 +49,8 @@ pub(crate) fn run(args: &TestArgs) -> Result<()> {
     if packages.is_empty() {
         packages.push("--workspace");
     }
-    let queue = Mutex::new(programs(&packages)?);
+    let (programs, has_library) = compile(&packages)?;
+    let queue = Mutex::new(programs);
     let totals = Mutex::new(Totals::default());
     let models = models::models_dir()?;
     let work = || -> Result<()> {
@@ -73,12 +74,14 @@ pub(crate) fn run(args: &TestArgs) -> Result<()> {
         let workers: Vec<_> = (0..N_WORKERS).map(|_| scope.spawn(work)).collect();
         workers.into_iter().try_for_each(|worker| worker.join().expect("a worker panicked"))
     })?;
-    let mut doc = shell::cargo();
-    doc.args(["test", "--doc"]).args(&packages).arg("--").arg("--show-output").args(&args.filter);
-    let doc = report(&mut doc, "documentation")?;
-    print!("{}", doc.shown);
     let mut totals = totals.into_inner().expect("no worker panicked");
-    totals.add(&doc.totals);
+    if has_library {
+        let mut doc = shell::cargo();
+        doc.args(["test", "--doc"]).args(&packages).arg("--").arg("--show-output");
+        let doc = report(doc.args(&args.filter), "documentation")?;
+        print!("{}", doc.shown);
+        totals.add(&doc.totals);
+    }
     let Totals { passed, failed, skipped } = totals;
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     if failed > 0 {
@@ -99,8 +102,9 @@ struct Program {
     folder: PathBuf,
 }
 
-/// Compiles the test programs of `packages`; the slow ones come last.
-fn programs(packages: &[&str]) -> Result<Vec<Program>> {
+/// Compiles the tests of `packages`: the test programs, the slow ones last, and whether one of them is a library's,
+/// which may have tests in its documentation.
+fn compile(packages: &[&str]) -> Result<(Vec<Program>, bool)> {
     let mut cargo = shell::cargo();
     cargo.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]).args(packages);
     println!("$ {}", shell::describe(&cargo));
@@ -109,13 +113,15 @@ fn programs(packages: &[&str]) -> Result<Vec<Program>> {
         bail!("the tests do not compile");
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let mut programs: Vec<Program> = text.lines().filter_map(program).collect();
+    let compiled: Vec<(Program, bool)> = text.lines().filter_map(program).collect();
+    let has_library = compiled.iter().any(|(_, is_library)| *is_library);
+    let mut programs: Vec<Program> = compiled.into_iter().map(|(program, _)| program).collect();
     programs.sort_by_key(|program| SLOW.iter().rev().position(|name| *name == program.name));
-    Ok(programs)
+    Ok((programs, has_library))
 }
 
-/// The program that one of cargo's messages tells of, if it does.
-fn program(message: &str) -> Option<Program> {
+/// The test program of one of cargo's messages, and whether it tests a library.
+fn program(message: &str) -> Option<(Program, bool)> {
     #[derive(Deserialize)]
     struct Message {
         executable: PathBuf,
@@ -130,11 +136,14 @@ fn program(message: &str) -> Option<Program> {
     #[derive(Deserialize)]
     struct Target {
         name: String,
+        kind: Vec<String>,
     }
     let Message { executable, manifest_path, profile, target } =
         serde_json::from_str(message).ok()?;
     let folder = manifest_path.parent()?.to_path_buf();
-    profile.test.then_some(Program { name: target.name, path: executable, folder })
+    let is_library = target.kind.iter().any(|kind| kind == "lib");
+    let program = Program { name: target.name, path: executable, folder };
+    profile.test.then_some((program, is_library))
 }
 
 /// Runs a test program to its end.
@@ -275,10 +284,11 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; fini
     fn programs_are_read_from_cargo() {
         let message = |test: bool| {
             format!(
-                r#"{{"reason":"compiler-artifact","executable":"/t/a-1","manifest_path":"/p/a/Cargo.toml","profile":{{"test":{test}}},"target":{{"name":"a"}}}}"#
+                r#"{{"reason":"compiler-artifact","executable":"/t/a-1","manifest_path":"/p/a/Cargo.toml","profile":{{"test":{test}}},"target":{{"name":"a","kind":["lib"]}}}}"#
             )
         };
-        let found = program(&message(true)).unwrap();
+        let (found, is_library) = program(&message(true)).unwrap();
+        assert!(is_library);
         assert_eq!((found.name.as_str(), found.folder.to_str()), ("a", Some("/p/a")));
         assert!(program(&message(false)).is_none());
         assert!(program(r#"{"reason":"build-finished"}"#).is_none());
