@@ -98,7 +98,7 @@ impl Line {
     }
 }
 
-/// What stands below each other.
+/// Lines of the picture, top to bottom.
 fn lines(report: &Report) -> Vec<Line> {
     let machine = &report.machine;
     let title = |text: String| Line::Title(text);

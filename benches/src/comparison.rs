@@ -13,7 +13,7 @@ const MIN_SAMPLES: usize = 5;
 /// A median's standard error beside a mean's, of a normal distribution.
 const MEDIAN_ERROR: f64 = 1.2533;
 
-/// What became of a measurement.
+/// Change of a measurement, with its noise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Change {
     /// Time now over time before, at the median.
@@ -112,7 +112,7 @@ mod tests {
         check(&[1.2, 1.2, 1.21, 1.19, 1.2], false, Verdict::Slower);
         check(&[0.8, 0.8, 0.81, 0.79, 0.8], false, Verdict::Faster);
         check(&[1.03, 1.03, 1.04, 1.02, 1.03], false, Verdict::Same);
-        // What disturbed both does not count, and turns tell finer differences apart.
+        // Disturbances of both runs cancel, and runs in turns resolve finer differences.
         check(&[1.03, 1.03, 1.04, 1.02, 1.03], true, Verdict::Slower);
         // Slower at the median, but by less than it varies.
         check(&[1.1, 0.7, 1.6, 0.9, 1.3], false, Verdict::Same);

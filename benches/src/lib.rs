@@ -1,5 +1,4 @@
-//! What benchmark runs are made of, apart from the measuring: what drivers and workers say to each other,
-//! statistics, reports, comparisons, tables and charts.
+//! Benchmark runs: the protocol of drivers and workers, statistics, reports, comparisons, tables and charts.
 //!
 //! | module | holds |
 //! |---|---|

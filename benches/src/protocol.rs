@@ -1,4 +1,4 @@
-//! What the driver and a worker say to each other: one JSON object a line on the worker's standard
+//! Protocol of driver and worker: one JSON object a line on the worker's standard
 //! input and output. Other engines' workers (`xtask/assets/bench_peer.py`) speak it too.
 //!
 //! A worker opens one [`Job`] at a time and then times it once for each [`Request::Sample`], so that
@@ -11,18 +11,18 @@ use serde::{Deserialize, Serialize};
 /// Changes when a worker of another revision would be misunderstood.
 pub const PROTOCOL: u32 = 1;
 
-/// What the driver asks for.
+/// Request of the driver.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
     /// Who are you: answered by [`Reply::Hello`].
     Hello,
-    /// Which kernels can be opened: answered by [`Reply::Kernels`].
+    /// List of kernels: answered by [`Reply::Kernels`].
     Kernels {
         /// Only one of each kind.
         quick: bool,
     },
-    /// What kind of model is that: answered by [`Reply::Model`].
+    /// Kind of a model: answered by [`Reply::Model`].
     Inspect {
         /// The model.
         model: PathBuf,
@@ -31,7 +31,7 @@ pub enum Request {
     Convert {
         /// A speech model of any format.
         model: PathBuf,
-        /// Where to; ends in `.bin`.
+        /// Output file; ends in `.bin`.
         to: PathBuf,
         /// Weight type; none keeps that of the file.
         dtype: Option<String>,
@@ -40,23 +40,23 @@ pub enum Request {
     Join {
         /// Audio files.
         audio: Vec<PathBuf>,
-        /// Where to.
+        /// Output file.
         to: PathBuf,
     },
     /// Get ready for a job, forgetting the last: answered by [`Reply::Opened`].
     Open {
-        /// What to time.
+        /// Job to time.
         job: Job,
     },
     /// Do the job once: answered by [`Reply::Sample`].
     Sample,
 }
 
-/// What can be timed.
+/// Job to time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "work", rename_all = "snake_case")]
 pub enum Job {
-    /// What memory and arithmetic units can do at most.
+    /// Peak rates of memory and arithmetic units.
     Peaks {
         /// Memory to read, far more than the caches hold.
         bytes: usize,
@@ -105,7 +105,7 @@ impl Job {
     }
 }
 
-/// What a model is for.
+/// Kind of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelKind {
@@ -115,7 +115,7 @@ pub enum ModelKind {
     Text,
 }
 
-/// What a worker answers.
+/// Reply of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply {
@@ -137,7 +137,7 @@ pub enum Reply {
         /// In the order in which they are to be run.
         names: Vec<String>,
     },
-    /// What a model is for.
+    /// Kind of a model.
     Model {
         /// Its kind.
         kind: ModelKind,
@@ -146,7 +146,7 @@ pub enum Reply {
         /// Whether weights come in blocks that share a scale.
         is_quantized: bool,
     },
-    /// It is done.
+    /// Success without a value.
     Done,
     /// The job is ready; the stages that each sample will time.
     Opened {
@@ -178,7 +178,7 @@ pub struct Stage {
     pub name: String,
     /// Work of one sample, in `unit`.
     pub amount: f64,
-    /// What is counted.
+    /// Unit of `amount`.
     pub unit: Unit,
     /// The least that the machine must do for one sample.
     #[serde(default)]
@@ -188,7 +188,7 @@ pub struct Stage {
     pub kernel: Option<String>,
 }
 
-/// What a rate counts.
+/// Unit of a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -224,7 +224,7 @@ pub enum PeakKind {
 /// at the machine's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PeakWork {
-    /// What bounds it.
+    /// Limiting resource.
     pub kind: PeakKind,
     /// Bytes or operations of one sample.
     pub amount: f64,

@@ -1,4 +1,4 @@
-//! What a run of the matrix measured, as it is saved. `benches/report.schema.json` is its JSON schema.
+//! Saved report of a benchmark run. `benches/report.schema.json` is its JSON schema.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,9 +21,9 @@ pub struct Report {
     pub created_unix_s: u64,
     /// The command line.
     pub command: Vec<String>,
-    /// Where it ran.
+    /// Machine.
     pub machine: Machine,
-    /// What ran.
+    /// Build of this engine.
     pub build: Build,
     /// When sampling stopped.
     pub limits: Limits,
@@ -31,7 +31,7 @@ pub struct Report {
     pub peaks: Vec<Peak>,
     /// The measurements.
     pub rows: Vec<Row>,
-    /// What was left out, and why.
+    /// Jobs left out, with the reason.
     pub notes: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// What differs between two machines, `None` if figures of one can stand beside the other's.
+    /// Differences between two machines; `None` if their figures are comparable.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
         let gib = |bytes: u64| (bytes as f64 / f64::from(1 << 30)).round();
@@ -121,7 +121,7 @@ pub struct Limits {
 pub struct Peak {
     /// Threads.
     pub threads: usize,
-    /// What is limited.
+    /// Limited resource.
     pub kind: PeakKind,
     /// Bytes or operations a second: the best sample.
     pub per_second: f64,
@@ -156,7 +156,7 @@ pub struct Row {
     pub settings: String,
     /// Work of one sample.
     pub amount: f64,
-    /// What `amount` counts.
+    /// Unit of `amount`.
     pub unit: Unit,
     /// `amount` in a second, at the median.
     pub per_second: f64,
@@ -182,7 +182,7 @@ pub struct Row {
     pub text: Option<String>,
 }
 
-/// What rows of one job have in common.
+/// Fields that the rows of one job share.
 #[derive(Debug, Clone)]
 pub struct RowHead {
     /// See [`Row`].

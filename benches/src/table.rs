@@ -21,7 +21,7 @@ fn owned(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|&cell| cell.to_owned()).collect()
 }
 
-/// What the machine can do.
+/// Table of the machine's peaks.
 #[must_use]
 pub fn peaks(peaks: &[Peak]) -> String {
     let mut rows = vec![owned(&["peak", "kernel", "threads", "at most"])];

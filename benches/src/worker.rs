@@ -25,7 +25,7 @@ use stonechat_nn::{Backend, Cpu};
 
 /// A job that is ready to be timed.
 trait Work {
-    /// What each sample times.
+    /// Stages that each sample times.
     fn stages(&self) -> Vec<Stage>;
 
     /// How it is done, where engines could do it differently.
@@ -36,7 +36,7 @@ trait Work {
     /// Does it once; the seconds of each stage.
     fn sample(&mut self) -> Result<Vec<f64>>;
 
-    /// What came out of the last sample.
+    /// Output of the last sample.
     fn text(&self) -> Option<String> {
         None
     }

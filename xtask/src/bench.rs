@@ -96,7 +96,7 @@ pub(crate) struct BenchArgs {
     profile: Option<String>,
 }
 
-/// What can be measured.
+/// Kind of measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Work {
     /// Opening a model until it could run
@@ -109,7 +109,7 @@ enum Work {
     Kernels,
 }
 
-/// Where this engine can run.
+/// Device of this engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Backend {
     Cpu,
@@ -164,7 +164,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         args.profile().chars().all(|c| c.is_alphanumeric() || c == '-'),
         "--profile: no such name"
     );
-    // What cannot work is said before anything is built or measured.
+    // Wrong options are refused before anything is built or measured.
     let baseline = args.compare.as_deref().map(saved::baseline).transpose()?;
     let save = args.save.as_deref().map(saved::path_of).transpose()?;
     for path in save.iter().chain(&args.json).chain(&args.chart) {

@@ -70,14 +70,14 @@ pub(crate) fn run(args: &GpuTestArgs) -> Result<()> {
     Ok(())
 }
 
-/// What is run.
+/// Programs to run.
 struct Programs {
     stonechat: PathBuf,
     tests: Vec<PathBuf>,
 }
 
 impl Programs {
-    /// Those of a folder that [`pack`](Self::pack) filled.
+    /// Programs of a folder that [`pack`](Self::pack) filled.
     fn at(folder: &Path) -> Self {
         let tests = TESTED.iter().map(|package| folder.join(package)).collect();
         Self { stonechat: folder.join("stonechat"), tests }

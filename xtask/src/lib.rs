@@ -1,4 +1,4 @@
-//! What xtask and its tools share: running programs, Python environments, installed models.
+//! Shared by xtask and its tools: running programs, Python environments, installed models.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command-line tool reports by printing")]
 

@@ -58,7 +58,7 @@ pub fn install(names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Where models are kept. The `stonechat` binary looks in the same place.
+/// Folder of installed models, the same as the `stonechat` binary's.
 ///
 /// # Errors
 /// If no home folder is known.

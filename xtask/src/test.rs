@@ -98,7 +98,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<()> {
 struct Program {
     name: String,
     path: PathBuf,
-    /// Where cargo would run it: the folder of its package.
+    /// Working directory: the folder of its package, as with cargo.
     folder: PathBuf,
 }
 

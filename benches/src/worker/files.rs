@@ -8,7 +8,7 @@ use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
 use stonechat_whisper::{ExportFormat, export};
 
-/// What kind of model a file is.
+/// Kind of the model in a file.
 pub(super) fn inspect(model: &Path) -> Result<Reply> {
     let file = ModelFile::open(model)?;
     let kind = match (

@@ -156,7 +156,7 @@ fn passes<B: Backend>(
     Ok([mel_s, encode_s, keys_s, encode_s + keys_s, prompt_s, steps_s])
 }
 
-/// What stages must do at least.
+/// Least work of each stage, for its share of the peak.
 struct Costs<'a> {
     config: &'a Config,
     dtype: DType,

@@ -51,7 +51,7 @@ fn speech_is_measured_by_stage_and_as_a_whole() {
     let seconds = |name: &str| stages.iter().find(|(stage, _)| stage.name == name).unwrap().1;
     let both = seconds("encoder") + seconds("cross keys");
     assert!((seconds("encoder with cross keys") - both).abs() < 1e-9);
-    // It does what the stages do, and more.
+    // The transcription includes the spectrogram.
     assert!(seconds("transcribe") > seconds("mel"));
     let (stages, _) = measured(&mut worker, Job::Load { model: bin });
     assert_eq!(stages.len(), 1);

@@ -17,7 +17,7 @@ const N_BATCH: usize = 512;
 /// Steps of sequences side by side.
 const BATCH_STEPS: usize = 16;
 
-/// What to run.
+/// Sizes of the job.
 #[derive(Debug)]
 pub(super) struct Sizes {
     /// Prompt lengths.

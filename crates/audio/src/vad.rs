@@ -51,7 +51,7 @@ impl Vad {
 
     /// The probability of speech in each [`STEP`] samples; the last step is padded with zeros.
     ///
-    /// There is always one step that ends past the last sample, as in faster-whisper.
+    /// The last step ends past the last sample, as in faster-whisper.
     #[must_use]
     pub fn probabilities(&self, samples: &[f32]) -> Vec<f32> {
         self.network.run(samples)

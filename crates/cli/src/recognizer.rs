@@ -51,7 +51,7 @@ pub(super) struct RecognizerArgs {
     beam_size: Option<usize>,
 }
 
-/// Where and how the model runs.
+/// Device, threads and weights layout.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = DEVICE)]
 pub(super) struct ComputeArgs {

@@ -114,7 +114,7 @@ pub enum Error {
         /// The error of the JSON parser.
         source: serde_json::Error,
     },
-    /// One of the above, in a file.
+    /// Parser error with the path of its file.
     #[error("`{}`: {source}", path.display())]
     In {
         /// The file.

@@ -9,7 +9,7 @@ pub enum Error {
     /// The type has no float values, or no kernel for this operation.
     #[error("{op}: expected one of {expected}, got {dtype}")]
     Unsupported {
-        /// What was attempted.
+        /// Operation.
         op: &'static str,
         /// The types it works on.
         expected: &'static str,
@@ -40,7 +40,7 @@ pub enum Error {
     Len {
         /// The type.
         dtype: DType,
-        /// Which buffer, and its unit.
+        /// Buffer and its unit.
         what: &'static str,
         /// The length needed.
         expected: usize,

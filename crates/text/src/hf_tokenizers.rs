@@ -43,7 +43,7 @@ enum Written {
     Escaped,
     /// Words, and parts of words after `##`.
     Words,
-    /// As they are shown.
+    /// Text stored as it is shown.
     Plain,
 }
 

@@ -42,7 +42,7 @@ pub(crate) enum FinishReason {
     /// The limit of tokens was reached, or the search ended first.
     #[default]
     Limit,
-    /// It repeats itself; see [`loops`].
+    /// Repetition loop, see [`loops`].
     Loop,
 }
 

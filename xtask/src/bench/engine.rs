@@ -20,7 +20,7 @@ pub(super) struct Engine {
     child: Child,
     requests: Option<ChildStdin>,
     replies: BufReader<ChildStdout>,
-    /// What it writes to standard error, for the day it dies.
+    /// Log of its standard error, shown when it dies.
     log: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! What a run has to say about the machine it ran on.
+//! Description of the machine of a run.
 
 use std::fs;
 use std::process::Command;
@@ -116,7 +116,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// What a program prints, empty if it is not there.
+/// Standard output of a program, empty if it is absent.
 fn said_by(program: &str, args: &[&str]) -> String {
     let mut command = Command::new(program);
     shell::output(command.args(args)).map_or_else(|_| String::new(), |out| out.trim().to_owned())

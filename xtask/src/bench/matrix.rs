@@ -1,4 +1,4 @@
-//! Which jobs run, with which engines, in which order.
+//! Jobs, their engines and their order.
 
 use std::path::PathBuf;
 use std::process::Command;

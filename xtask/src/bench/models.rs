@@ -1,4 +1,4 @@
-//! Which models run, from which files.
+//! Models of a run and their files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

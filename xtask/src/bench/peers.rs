@@ -110,7 +110,7 @@ impl Peer {
         let mut command = shell::program(python);
         command.arg(SCRIPT).arg(self.name()).args(["--threads", &threads.to_string()]);
         if self == Self::FasterWhisper {
-            // What comes closest to the weights of the others; it has no f16 on CPUs.
+            // Nearest to the weights of the others; faster-whisper has no f16 on CPUs.
             let kind = if model.is_quantized { "int8" } else { "float32" };
             command.args(["--compute-type", kind]);
         }

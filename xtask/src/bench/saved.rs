@@ -1,4 +1,4 @@
-//! Where reports are kept, and what a run is compared with.
+//! Saved reports and baselines of comparisons.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use stonechat_benches::report::{Machine, Report, SCHEMA};
 use super::build::find_revision;
 use super::folder;
 
-/// What `--compare` names.
+/// Baseline of `--compare`.
 #[derive(Debug)]
 pub(super) enum Baseline {
     /// A run that was saved.
@@ -32,7 +32,7 @@ pub(super) fn baseline(name: &str) -> Result<Baseline> {
     bail!("--compare {name}: no file, saved run or git revision is called so (saved runs: {saved})")
 }
 
-/// Where `--save NAME` goes: into the target folder, unless it looks like a path.
+/// Path of `--save NAME`: in the target folder, unless NAME looks like a path.
 pub(super) fn path_of(name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     if name.ends_with(".json") || path.components().count() > 1 {

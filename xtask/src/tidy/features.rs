@@ -1,4 +1,4 @@
-//! Where conditional compilation on features may stand: at the roots of a crate and of a backend,
+//! Allowed places of conditional compilation on features: the roots of a crate and of a backend,
 //! and on the declaration or re-export of a module, never inside a function.
 
 use super::SourceFile;

@@ -1,4 +1,4 @@
-//! Where `unsafe` may stand, and that its justifications are not copied around.
+//! Allowed places of `unsafe`; repeated safety comments.
 
 use std::collections::BTreeMap;
 

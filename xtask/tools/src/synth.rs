@@ -70,7 +70,7 @@ pub(crate) fn run(args: &SynthArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a file is to hold.
+/// Metadata and tensors of a file.
 #[derive(Debug)]
 struct Plan {
     metadata: Metadata,
@@ -84,7 +84,7 @@ struct Planned {
     values: Values,
 }
 
-/// What a tensor's values are.
+/// Values of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Values {
     /// Random, around 0.

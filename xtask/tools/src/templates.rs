@@ -46,7 +46,7 @@ const TEMPLATES: &str = "vendor/llama.cpp/models/templates";
 /// 2026-03-01 12:34:56.
 const NOW: i64 = 1_772_368_496;
 
-/// What one renderer made of one template and conversation.
+/// Result of one renderer for one template and conversation.
 type Rendered = Result<String, String>;
 
 /// Compares every template with every conversation; an error if any differs.
@@ -135,7 +135,7 @@ fn compare(
     counts
 }
 
-/// Where two results part, in one line.
+/// First difference of two results, in one line.
 fn difference(expected: &Rendered, got: &Rendered) -> String {
     match (expected, got) {
         (Ok(expected), Ok(got)) => {

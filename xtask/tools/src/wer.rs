@@ -103,7 +103,7 @@ enum Vad {
     Off,
 }
 
-/// What an engine made of one clip.
+/// Transcript of one clip by one engine.
 #[derive(Debug, Clone, Default)]
 struct Transcript {
     text: String,

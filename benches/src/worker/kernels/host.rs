@@ -1,4 +1,4 @@
-//! What runs beside the backend's ops: spectrograms, resampling, and starting a parallel loop.
+//! Host work outside the backend's ops: spectrograms, resampling, an empty parallel loop.
 
 use std::hint::black_box;
 

@@ -97,7 +97,7 @@ fn gated(t: usize, d_ff: usize) -> Case {
     }
 }
 
-/// What every product with quantized weights begins with.
+/// Quantization of activations, the first step of every matmul with quantized weights.
 fn quantize(t: usize, k: usize) -> Case {
     Case {
         name: format!("quantize activations {t}x{k}"),

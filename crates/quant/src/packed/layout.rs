@@ -1,4 +1,4 @@
-//! Where the bytes of a block lie in a panel.
+//! Positions of a block's bytes in a panel.
 //!
 //! A GGML block is cut into 32-bit words, in its own byte order or the one a kernel reads them in, so that a panel is read
 //! from first to last. Word `i` of the blocks of 16 rows is vector `i` of the panel's block. A scale that does not fill a

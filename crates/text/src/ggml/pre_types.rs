@@ -8,7 +8,7 @@
 /// Treatment of a run of white space that a pattern's last alternative, `\s+`, matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spaces {
-    /// It stays whole.
+    /// No split.
     Whole,
     /// Its last character goes to the text that follows: `\s+(?!\S)|\s+`.
     GiveBack,

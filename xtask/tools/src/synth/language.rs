@@ -11,7 +11,7 @@ use super::{Plan, Planned, Values, vocabulary};
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 
-/// What a file of a model of these sizes holds, every tensor still of type f32.
+/// Metadata and tensors of a model of these sizes, every tensor of type f32.
 pub(super) fn plan(sizes: &Language) -> Result<Plan> {
     let architecture = Architecture::find(sizes.architecture)
         .with_context(|| format!("unknown architecture {:?}", sizes.architecture))?;

@@ -42,7 +42,7 @@ pub(super) struct Language {
     pub(super) pre_tokenizer: &'static str,
 }
 
-/// Which matrices have a bias.
+/// Matrices with a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Biases {
     None,

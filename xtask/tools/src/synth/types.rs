@@ -1,4 +1,4 @@
-//! Which type each tensor gets.
+//! Types of the tensors.
 
 use std::fmt;
 use std::str::FromStr;

@@ -10,7 +10,7 @@ const N_AUDIO_CTX: usize = 1500;
 /// Tokens that the decoder can hold.
 const N_TEXT_CTX: usize = 448;
 
-/// What a file of a model of these sizes holds, every tensor still of type f32.
+/// Metadata and tensors of a model of these sizes, every tensor of type f32.
 pub(super) fn plan(sizes: &Whisper) -> Plan {
     let d = sizes.d_model;
     let mut list = List { d_model: d, tensors: Vec::new() };

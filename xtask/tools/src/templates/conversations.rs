@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// What a conversation must look like to a template, by a name for the table.
+/// Conversation with its name in the table.
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) name: String,

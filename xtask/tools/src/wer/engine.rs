@@ -14,7 +14,7 @@ use super::manifest::Clip;
 use super::{Transcript, Transcripts};
 use crate::shell;
 
-/// What to run on what.
+/// Binary, model, clips and options of a run.
 #[derive(Debug)]
 pub(super) struct Run<'a> {
     pub(super) binary: &'a Path,

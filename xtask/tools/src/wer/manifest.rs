@@ -33,7 +33,7 @@ pub(super) struct Clip {
     pub(super) id: String,
     /// ISO 639-1; none for several languages or no speech.
     pub(super) language: Option<String>,
-    /// What is said; none if nobody wrote it down.
+    /// Reference text; `None` without one.
     pub(super) reference: Option<String>,
     /// None: run, but not scored.
     pub(super) metric: Option<Metric>,
@@ -57,7 +57,7 @@ impl Clip {
     }
 }
 
-/// Which clips to run.
+/// Selection of clips.
 #[derive(Debug)]
 pub(super) struct Selection<'a> {
     /// Empty: all.

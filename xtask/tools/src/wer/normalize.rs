@@ -13,7 +13,7 @@ const ALONE: [&str; 1] = ["whisper-normalizer==0.1.15"];
 const REQUIREMENTS: [&str; 2] = ["more-itertools==11.2.1", "regex==2026.11.19"];
 const SCRIPT: &str = "xtask/tools/assets/normalize.py";
 
-/// What the unit of an error is.
+/// Unit of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     Word,
