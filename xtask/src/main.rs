@@ -21,7 +21,7 @@ mod tidy;
 mod wasm;
 
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
 use xtask::{models, shell, venv};
@@ -81,11 +81,15 @@ struct ToolArgs {
 }
 
 /// Runs a verb that links the engine: a package of its own, so that the other verbs start without
-/// building the engine first.
+/// building the engine first. It is built with the features of the workspace, as the tests are.
 fn run_tool(verb: &str, args: &ToolArgs) -> anyhow::Result<()> {
-    let mut tool = shell::cargo();
-    tool.args(["run", "--quiet", "--package", "xtask-tools", "--", verb]).args(&args.args);
-    shell::status(&mut tool)
+    let mut build = shell::cargo();
+    build.args(["build", "--quiet", "--workspace", "--bin", "xtask-tools"]);
+    shell::status(&mut build)?;
+    let name = format!("xtask-tools{}", std::env::consts::EXE_SUFFIX);
+    // In the caller's folder, which the paths among the arguments are relative to.
+    let mut tool = Command::new(shell::target_dir().join("debug").join(name));
+    shell::status(tool.arg(verb).args(&args.args))
 }
 
 fn main() -> ExitCode {
