@@ -367,12 +367,13 @@ fn draw(candidates: &[Candidate], uniform: f64) -> usize {
     last
 }
 
-/// A random seed: the hash of the time with the process's hash keys, which are random but in a browser.
+/// A random seed: the hash of the time with the process's hash keys, which are random but in a browser. It has 32 bits,
+/// so that every client can give it back: llama.cpp's seeds have no more.
 fn fresh_seed() -> u64 {
     let mut hasher = RandomState::new().build_hasher();
     let since_epoch = web_time::SystemTime::now().duration_since(web_time::UNIX_EPOCH);
     hasher.write_u128(since_epoch.map_or(0, |time| time.as_nanos()));
-    hasher.finish()
+    hasher.finish() >> 32
 }
 
 #[cfg(test)]
