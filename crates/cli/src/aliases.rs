@@ -125,7 +125,7 @@ const ALIASES: [(&str, Alias); 81] = [
 ];
 
 /// Verbs of language models.
-const LLAMA_VERBS: [&str; 4] = ["generate", "chat", "perplexity", "bench"];
+const LLAMA_VERBS: [&str; 5] = ["run", "generate", "chat", "perplexity", "bench"];
 
 /// llama.cpp's flags of several letters after one dash.
 const LLAMA: [(&str, &str); 4] = [

@@ -73,6 +73,18 @@ impl Console {
         }
     }
 
+    /// Starts the bar of a download of `bytes` bytes.
+    pub(super) fn begin_download(&self, file: &str, bytes: u64) {
+        let Some(bar) = &self.bar else { return };
+        bar.reset();
+        let template = "{msg} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} (eta {eta})";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_length(bytes);
+        bar.set_message(file.to_owned());
+    }
+
     fn draw(bar: &ProgressBar, stage: &str, position: u64, length: u64) {
         let template = "{msg} {wide_bar} {percent:>3}% {elapsed_precise} (eta {eta})";
         if let Ok(style) = ProgressStyle::with_template(template) {

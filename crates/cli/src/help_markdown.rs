@@ -31,6 +31,11 @@ fn markdown(mut command: Command) -> Result<String, std::fmt::Error> {
         let name = verb.get_name();
         writeln!(text, "- [`{name}`](#stonechat-{name}): {}", about(&verb))?;
     }
+    text.push_str("\n## Options of every verb\n\n");
+    let is_shown = |arg: &&Arg| arg.is_global_set() && !arg.is_hide_set();
+    for arg in command.get_arguments().filter(is_shown) {
+        item(&mut text, arg)?;
+    }
     for mut verb in verbs(&command) {
         section(&mut text, &mut verb)?;
     }
@@ -52,7 +57,8 @@ fn section(text: &mut String, verb: &mut Command) -> std::fmt::Result {
         write!(text, "\n```sh\n{}\n```\n", lines.collect::<Vec<_>>().join("\n"))?;
     }
     let mut groups: Vec<(&str, Vec<&Arg>)> = vec![("Arguments", vec![]), ("Options", vec![])];
-    for arg in verb.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help") {
+    let is_own = |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set() && arg.get_id() != "help";
+    for arg in verb.get_arguments().filter(is_own) {
         let default = if arg.is_positional() { "Arguments" } else { "Options" };
         let heading = arg.get_help_heading().unwrap_or(default);
         match groups.iter_mut().find(|(name, _)| *name == heading) {

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use serde_json::{Map, Value, json};
-use stonechat::Models;
 use stonechat::audio::{self, SourceInfo};
-use stonechat::formats::{ModelFile, Summary};
+use stonechat::formats::{DType, ModelFile, Summary};
 use stonechat::whisper::Config;
+
+use super::find_model;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,7 +30,7 @@ pub(super) struct Args {
 
 /// Prints the summary of a model, or else of an audio file.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let path: PathBuf = Models::from_env().find(&args.file)?;
+    let path: PathBuf = find_model::find(&args.file)?;
     let text = match ModelFile::open(&path) {
         Ok(model) if args.json => format!("{}\n", model_json(&model)),
         Ok(model) => model_text(&model)?,
@@ -50,7 +51,8 @@ fn model_text(model: &ModelFile) -> anyhow::Result<String> {
     let Summary { format, version, n_parameters, .. } = summary;
     writeln!(text, "format      {format}, version {version}")?;
     writeln!(text, "size        {}", super::format_bytes(summary.file_bytes as u64))?;
-    writeln!(text, "parameters  {n_parameters} ({})", types(summary))?;
+    let types: Vec<_> = summary.dtypes().into_iter().map(DType::name).collect();
+    writeln!(text, "parameters  {n_parameters} ({})", types.join(", "))?;
     if let Ok(config) = Config::from_file(model) {
         let Config { d_model, n_audio_layers, n_text_layers, n_text_heads, .. } = config;
         writeln!(
@@ -78,20 +80,6 @@ fn model_text(model: &ModelFile) -> anyhow::Result<String> {
         writeln!(text, "  {name:width$}  {dtype:6} {shape:16} {bytes:>12} bytes")?;
     }
     Ok(text)
-}
-
-/// Lists the data types of the tensors, in descending order of their bytes.
-fn types(summary: &Summary) -> String {
-    let mut totals: Vec<(&str, usize)> = Vec::new();
-    for tensor in &summary.tensors {
-        let name = tensor.dtype.name();
-        match totals.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, bytes)) => *bytes += tensor.bytes,
-            None => totals.push((name, tensor.bytes)),
-        }
-    }
-    totals.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
-    totals.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
 fn model_json(model: &ModelFile) -> Value {

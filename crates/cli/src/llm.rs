@@ -7,6 +7,7 @@ pub(super) mod chat;
 pub(super) mod generate;
 mod gpu_layers;
 pub(super) mod perplexity;
+pub(super) mod run;
 mod sampling;
 pub(super) mod tokenize;
 
@@ -15,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use stonechat::Models;
 use stonechat::formats::ModelFile;
 use stonechat::llm::{
     self, Config, Devices, Model, Placement, Session, SessionOptions, StateOptions,
@@ -24,17 +24,34 @@ use stonechat::nn::LoadStats;
 
 use self::gpu_layers::{DevicesArgs, ModelWork};
 use super::console::Console;
+use super::find_model;
 use super::format_bytes;
 use super::headings::{CONTEXT, DEVICE, OPTIONS};
 use super::kv_type::KvType;
 use super::load::with_load_stats;
 
-/// Model and device.
+/// Model of a verb: positional, or `--model`.
 #[derive(Debug, clap::Args)]
-pub(super) struct ModelArgs {
-    /// Model: GGUF file, Hugging Face folder or name of an installed model
-    #[arg(short, long, help_heading = OPTIONS)]
-    model: String,
+pub(super) struct ModelName {
+    /// Model: GGUF file, Hugging Face folder, name or user/repo[:TYPE]
+    #[arg(value_name = "MODEL", conflicts_with = "model", required_unless_present = "model")]
+    positional: Option<String>,
+    /// The same as MODEL
+    #[arg(short, long, value_name = "MODEL", help_heading = OPTIONS)]
+    model: Option<String>,
+}
+
+impl ModelName {
+    /// Finds the model; on a terminal, offers to download one that is missing.
+    fn find(&self) -> anyhow::Result<PathBuf> {
+        let name = self.positional.as_deref().or(self.model.as_deref());
+        find_model::find(name.unwrap_or_default())
+    }
+}
+
+/// Device and messages of a verb that runs a model.
+#[derive(Debug, clap::Args)]
+pub(super) struct RunArgs {
     /// Print timings and the placement of layers
     #[arg(short, long, conflicts_with = "quiet", help_heading = OPTIONS)]
     verbose: bool,
@@ -84,23 +101,21 @@ impl ContextArgs {
     }
 }
 
-/// Opens a model file by path or name.
-fn open(name: &str) -> anyhow::Result<(PathBuf, ModelFile)> {
-    let path = Models::from_env().find(name)?;
-    let file = ModelFile::open(&path)?;
-    Ok((path, file))
-}
-
-impl ModelArgs {
-    /// Opens the devices and runs `work` on them.
-    fn on_devices<W: ModelWork>(&self, work: W) -> anyhow::Result<W::Output> {
-        self.devices.run(self.threads, &self.model, &Console::new(self.quiet), work)
+impl RunArgs {
+    /// Opens the devices for the model at `path` and runs `work` on them.
+    fn on_devices<W: ModelWork>(&self, path: &Path, work: W) -> anyhow::Result<W::Output> {
+        self.devices.run(self.threads, path, &Console::new(self.quiet), work)
     }
 
-    /// Loads the model for `work`, with a progress bar.
-    fn load<D: Devices>(&self, devices: D, work: impl ModelWork) -> anyhow::Result<Model<D>> {
+    /// Loads the model at `path` for `work`, with a progress bar.
+    fn load<D: Devices>(
+        &self,
+        path: &Path,
+        devices: D,
+        work: impl ModelWork,
+    ) -> anyhow::Result<Model<D>> {
         let console = Console::new(self.quiet);
-        let loaded = load(&self.model, devices, &console)?;
+        let loaded = load(path, devices, &console)?;
         if self.verbose {
             console.note(&loaded.report());
         }
@@ -157,14 +172,14 @@ impl<D: Devices> Loaded<D> {
     }
 }
 
-fn load<D: Devices>(name: &str, devices: D, console: &Console) -> anyhow::Result<Loaded<D>> {
+fn load<D: Devices>(path: &Path, devices: D, console: &Console) -> anyhow::Result<Loaded<D>> {
     let start = Instant::now();
-    let (path, file) = open(name)?;
+    let file = ModelFile::open(path)?;
     const STEPS: f32 = 1000.0;
     console.begin("loading", STEPS as u64);
     let loaded = Model::load(devices, &file, |done| console.advance((done * STEPS) as u64));
     console.end();
-    let model = with_path(loaded, &path, &file)?;
+    let model = with_path(loaded, path, &file)?;
     Ok(Loaded { model, time: start.elapsed() })
 }
 

@@ -7,6 +7,7 @@ mod aliases;
 mod console;
 mod convert;
 mod device;
+mod find_model;
 mod headings;
 mod help_markdown;
 mod inspect;
@@ -25,23 +26,32 @@ mod vad;
 mod write_model;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use headings::OPTIONS;
 use stonechat::compute::simd::Isa;
 
 /// Speech to text and language models, offline
 #[derive(Debug, Parser)]
 #[command(name = "stonechat", version = VERSION.as_str())]
 struct Cli {
+    /// Folder of installed models
+    ///
+    /// Without it: that of STONECHAT_MODELS, else stonechat/models in the platform's cache folder.
+    #[arg(long, global = true, value_name = "DIR", help_heading = OPTIONS)]
+    models_dir: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Run a language model, downloaded if need be: answer a prompt, or chat
+    Run(Box<llm::run::Args>),
     /// Transcribe or translate audio files
     Transcribe(Box<transcribe::Args>),
     /// Transcribe live speech from a microphone or raw PCM on standard input
@@ -59,8 +69,12 @@ enum Verb {
     /// Download models from the Hugging Face hub
     #[cfg(feature = "pull")]
     Pull(pull::Args),
-    /// List the installed models
+    /// List the installed models, or those that have a short name
     Models(models::Args),
+    /// Show what a model is
+    Show(models::ShowArgs),
+    /// Remove installed models
+    Rm(models::RemoveArgs),
     /// List the devices that models can run on
     Devices(device::Args),
     /// Print the metadata of a model or audio file
@@ -87,8 +101,12 @@ fn main() -> ExitCode {
         Err(message) => Cli::command().error(ErrorKind::UnknownArgument, message).exit(),
     };
     let cli = Cli::parse_from(expanded.args);
+    if let Some(folder) = &cli.models_dir {
+        find_model::set_models_dir(folder);
+    }
     expanded.notes.iter().for_each(|note| console::print_note(note));
     let result = match cli.verb {
+        Verb::Run(args) => llm::run::run(&args),
         Verb::Transcribe(args) => transcribe::run(&args),
         Verb::Listen(args) => listen::run(&args),
         Verb::Generate(args) => llm::generate::run(&args),
@@ -99,6 +117,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "pull")]
         Verb::Pull(args) => pull::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Models(args) => models::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Show(args) => models::show(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Rm(args) => models::remove(&args).map(|()| ExitCode::SUCCESS),
         Verb::Devices(args) => device::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Inspect(args) => inspect::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Convert(args) => convert::run(&args).map(|()| ExitCode::SUCCESS),
@@ -129,6 +149,14 @@ fn print(text: &str) -> io::Result<()> {
 /// Formats a size in decimal units, from `700 B` to `1.5 TB`.
 fn format_bytes(bytes: u64) -> String {
     bytesize::ByteSize(bytes).display().si().to_string()
+}
+
+/// Formats a count with a decimal unit, from `700` to `1.5 B`.
+fn format_count(n: u64) -> String {
+    const UNITS: [(f64, &str); 3] = [(1e9, "B"), (1e6, "M"), (1e3, "k")];
+    let n = n as f64;
+    let unit = UNITS.iter().find(|(size, _)| n >= *size);
+    unit.map_or_else(|| n.to_string(), |(size, unit)| format!("{:.1} {unit}", n / size))
 }
 
 #[cfg(test)]

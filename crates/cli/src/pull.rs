@@ -1,24 +1,25 @@
 //! `stonechat pull`: downloads models.
 
-use stonechat::Models;
-use stonechat::pull::pull;
-
 use super::console::Console;
+use super::find_model::pull_to;
 
 const EXAMPLES: &str = "\
 Examples:
   stonechat pull large-v3-turbo
   stonechat pull base-q5_1
-  stonechat pull Qwen/Qwen2.5-0.5B-Instruct
-  stonechat pull user/repo:model.gguf";
+  stonechat pull qwen3:0.6b
+  stonechat pull bartowski/SmolLM2-135M-Instruct-GGUF:Q8_0
+  stonechat pull Qwen/Qwen2.5-0.5B-Instruct";
 
 /// Arguments of `stonechat pull`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Model names: base, tiny.en, large-v3-turbo …, base-q5_1, or user/repo[:file]
+    /// Model names: base, qwen3:0.6b, user/repo or user/repo:TYPE, as in user/repo:Q8_0
     ///
-    /// base-q5_1, ggml-base and the like are whisper.cpp's files.
+    /// `stonechat models --available` lists the short ones. base-q5_1, ggml-base and the like are
+    /// whisper.cpp's files. Of a repository with several GGUF files, the one of Q4_K_M weights is
+    /// taken unless another type is named.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
     /// Print nothing but errors
@@ -28,19 +29,9 @@ pub(super) struct Args {
 
 /// Downloads the models that are not installed, and prints the path of each.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let models = Models::from_env();
     let console = Console::new(args.quiet);
     for name in &args.names {
-        let mut current = String::new();
-        let result = pull(&models, name, &mut |progress| {
-            if current != progress.file {
-                progress.file.clone_into(&mut current);
-                console.begin(progress.file, progress.total);
-            }
-            console.advance(progress.done);
-        });
-        console.end();
-        let path = result?;
+        let path = pull_to(&console, name)?;
         super::print(&format!("{}\n", path.display()))?;
     }
     Ok(())

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, ensure};
 use clap::ValueEnum;
-use stonechat::Models;
 use stonechat::formats::ModelFile;
 use stonechat::nn::{Backend, KvDType};
 use stonechat::whisper::{CancelToken, Language, Model, Options, Task, Transcriber};
 
 use super::console::Console;
 use super::device::{DeviceArgs, Work};
+use super::find_model;
 use super::headings::{DECODING, DEVICE, OPTIONS};
 use super::kv_type::KvType;
 
@@ -22,8 +22,7 @@ pub(super) const MAX_THREADS: usize = 1024;
 pub(super) struct RecognizerArgs {
     /// Whisper model: file, folder or name of an installed model
     ///
-    /// Without it: the first GGUF file of test-data/models above the working directory or this
-    /// program, else an installed model, `base` first.
+    /// Without it: an installed model, `base` first, else that of the checkout it was built in.
     #[arg(short, long, help_heading = OPTIONS)]
     model: Option<String>,
     /// Spoken language: code or English name; auto detects it
@@ -90,10 +89,9 @@ impl RecognizerArgs {
 
     /// Finds the model file.
     pub(super) fn find(&self, compute: &ComputeArgs) -> anyhow::Result<Recognizer> {
-        let models = Models::from_env();
         let path = match &self.model {
-            Some(name) => models.find(name)?,
-            None => models.find_default()?,
+            Some(name) => find_model::find(name)?,
+            None => find_model::find_default()?,
         };
         Ok(Recognizer { path, kv_dtype: compute.kv_type.dtype(), n_threads: compute.threads })
     }

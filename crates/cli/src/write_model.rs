@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use stonechat::Models;
 use stonechat::formats::{DType, Format, ModelFile};
 use stonechat::whisper::{ExportFormat, export};
 
 use super::console::Console;
+use super::find_model;
 
 /// Steps of the progress bar.
 const STEPS: f32 = 1000.0;
@@ -24,7 +24,7 @@ pub(super) fn write_model(
         let path = output.display();
         format!("output `{path}`: expected a name that ends in .gguf or .bin")
     })?;
-    let source = Models::from_env().find(input)?;
+    let source = find_model::find(input)?;
     refuse_overwriting(&source, output)?;
     let file = ModelFile::open(&source)?;
     let console = Console::new(quiet);

@@ -21,10 +21,11 @@ pub const COMPANIONS: &[&str] = &[
     "chat_template.jinja",
 ];
 
-const INDEX: &str = "model.safetensors.index.json";
+/// Name of the index of sharded weights.
+pub const SHARD_INDEX: &str = "model.safetensors.index.json";
 
-/// Files that hold a whole model, the first that exists counts.
-const WEIGHTS: [&str; 3] = ["model.safetensors", "model.bin", "model.gguf"];
+/// Names of files that hold all weights; the first that exists counts.
+pub const WEIGHTS: &[&str] = &["model.safetensors", "model.bin", "model.gguf"];
 
 /// Names of a modelless folder that its error lists.
 const LISTED: usize = 5;
@@ -39,7 +40,7 @@ pub(crate) struct Companion {
 /// Opens the model in `folder`.
 pub(crate) fn open(folder: &Path) -> Result<ModelFile> {
     let whole = WEIGHTS.iter().map(|name| folder.join(name)).find(|path| path.exists());
-    let index = folder.join(INDEX);
+    let index = folder.join(SHARD_INDEX);
     let mut model = match whole {
         Some(path) => ModelFile::open_file(&path)?,
         None if index.exists() => open_shards(folder, &index)?,

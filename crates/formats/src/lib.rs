@@ -41,7 +41,7 @@ pub use atomic_file::AtomicFile;
 pub use detect::Format;
 pub use error::{Error, Result};
 pub use file_type::{ggml_ftype, llama_ftype};
-pub use folder::COMPANIONS;
+pub use folder::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 pub use gguf::GgufWriter;
 pub use metadata::Metadata;
 pub use model_file::ModelFile;

@@ -53,4 +53,4 @@ pub use quantize::{quantize, quantized_dtype};
 pub use session::{Session, SessionOptions};
 pub use state::{State, StateOptions};
 pub use stonechat_nn::Batch;
-pub use vocabulary::tokenizer;
+pub use vocabulary::{chat_template, tokenizer};

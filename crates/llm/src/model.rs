@@ -63,7 +63,7 @@ impl<D: Devices> Model<D> {
     ) -> Result<Self, Error> {
         let config = Config::from_file(file)?;
         let tokenizer = vocabulary::tokenizer(file)?;
-        let template = vocabulary::template_source(file);
+        let template = vocabulary::chat_template(file);
         let summary = ModelSummary::of(file, &config);
         let n_layers = config.n_layers;
         let (mut done, steps) = (0.0, (n_layers + 2) as f32);

@@ -101,8 +101,9 @@ fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary<'_>, Error> {
     })
 }
 
-/// Jinja source of the file's chat template.
-pub(crate) fn template_source(file: &ModelFile) -> Option<String> {
+/// Jinja source of the chat template of a GGUF file or a Hugging Face folder.
+#[must_use]
+pub fn chat_template(file: &ModelFile) -> Option<String> {
     if file.format() == Format::Gguf {
         return file.metadata().str("tokenizer.chat_template").ok().map(str::to_owned);
     }

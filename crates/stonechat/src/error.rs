@@ -1,9 +1,9 @@
-//! Errors of finding and downloading models.
+//! Errors of the facade.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Error of finding or downloading a model.
+/// Error of finding, reading or downloading a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,8 +22,7 @@ pub enum Error {
     },
     /// No model is named and none is installed.
     #[error(
-        "no model: looked for test-data/models/*.gguf in the folders above and for the usual names in {}; \
-         get one with `stonechat pull base` or `cargo xtask models base`, or name a file with --model",
+        "no speech model in {}: get one with `stonechat pull base`, or name a file with --model",
         folder.display()
     )]
     NoModel {
@@ -34,7 +33,9 @@ pub enum Error {
     #[error("no home folder is known: set STONECHAT_MODELS to a folder")]
     NoModelsFolder,
     /// Unknown name of a download.
-    #[error("no model to pull is called `{name}`: expected one of {expected}, or user/repo[:file]")]
+    #[error(
+        "no model to pull is called `{name}`: expected user/repo, user/repo:Q4_K_M, user/repo:file or one of {expected}"
+    )]
     UnknownName {
         /// Requested name.
         name: String,
@@ -57,6 +58,39 @@ pub enum Error {
         /// Files that were expected.
         expected: &'static str,
     },
+    /// A GGUF repository without weights of the requested type.
+    #[error("the repository {repo} has no weights of type `{weights}`: expected one of {expected}")]
+    NoSuchType {
+        /// Repository.
+        repo: String,
+        /// Requested type.
+        weights: String,
+        /// Types of its files.
+        expected: String,
+    },
+    /// The disk of the models folder is full.
+    #[error(
+        "no space left for {what} in {}: free some, or choose another folder with --models-dir; what arrived is kept",
+        folder.display()
+    )]
+    DiskFull {
+        /// Repository and file.
+        what: String,
+        /// Models folder.
+        folder: PathBuf,
+    },
+    /// A model to remove that is not in the models folder.
+    #[error("`{}` is not in the models folder: remove it by hand", path.display())]
+    NotOwned {
+        /// The model.
+        path: PathBuf,
+    },
+    /// A model file cannot be read.
+    #[error(transparent)]
+    Format(#[from] stonechat_formats::Error),
+    /// A language model is damaged or of an unknown architecture.
+    #[error(transparent)]
+    Llm(#[from] stonechat_llm::Error),
     /// The SHA-256 of a download differs from that of the hub.
     #[error(
         "{file} was damaged on its way: expected SHA-256 {expected}, got {got}; it was removed, pull again"

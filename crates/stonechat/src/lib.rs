@@ -52,4 +52,4 @@ pub use stonechat_whisper as whisper;
 pub use error::Error;
 #[cfg(feature = "wgpu")]
 pub use kernel_cache::KernelCache;
-pub use models::{Installed, Models, NAMES};
+pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};

@@ -1,5 +1,6 @@
 //! `stonechat bench`: the tests of llama-bench.
 
+use std::path::Path;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -12,21 +13,25 @@ use super::super::console::Console;
 use super::super::{format_bytes, print};
 use super::gpu_layers::{DevicesArgs, ModelWork};
 use super::{Loaded, load};
+use crate::find_model;
 use crate::headings::{DEVICE, TESTS};
 use crate::kv_type::KvType;
 
 const EXAMPLES: &str = "\
 Examples:
-  stonechat bench -m model.gguf
-  stonechat bench -m q4_k.gguf,q8_0.gguf -p 128 -n 32 -t 1,2
-  stonechat bench -m model.gguf --device wgpu -o json";
+  stonechat bench model.gguf
+  stonechat bench q4_k.gguf q8_0.gguf -p 128 -n 32 -t 1,2
+  stonechat bench model.gguf --device wgpu -o json";
 
 /// Arguments of `stonechat bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Models: files, folders or names, comma-separated
-    #[arg(short, long, value_delimiter = ',', required = true)]
+    /// Models: files, folders or names
+    #[arg(value_name = "MODEL", conflicts_with = "model", required_unless_present = "model")]
+    positional: Vec<String>,
+    /// The same as MODEL, comma-separated
+    #[arg(short, long, value_name = "MODEL", value_delimiter = ',')]
     model: Vec<String>,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
@@ -121,10 +126,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let console = Console::new(false);
     let mut all = Vec::new();
-    for name in &args.model {
+    for name in args.positional.iter().chain(&args.model) {
+        let path = find_model::find(name)?;
         for &threads in &args.threads {
-            let tests = Tests { args, name, threads, console: &console };
-            all.extend(args.devices.run(threads, name, &console, tests)?);
+            let tests = Tests { args, path: &path, threads, console: &console };
+            all.extend(args.devices.run(threads, &path, &console, tests)?);
         }
     }
     match args.output {
@@ -138,7 +144,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 #[derive(Clone, Copy)]
 struct Tests<'a> {
     args: &'a Args,
-    name: &'a str,
+    path: &'a Path,
     threads: usize,
     console: &'a Console,
 }
@@ -152,8 +158,9 @@ impl ModelWork for Tests<'_> {
     }
 
     fn run<D: Devices>(self, devices: D) -> anyhow::Result<Vec<Measured>> {
-        let Self { args, name, threads, console } = self;
-        let loaded = load(name, devices, console)?;
+        let Self { args, path, threads, console } = self;
+        let loaded = load(path, devices, console)?;
+        let name = path.display();
         console.note(&format!("{name}: {}", loaded.report()));
         if args.devices.is_split() {
             let lines = loaded.placements(&self.state(loaded.model.config()));

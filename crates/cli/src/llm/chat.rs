@@ -20,29 +20,38 @@ use super::super::print;
 use super::generate::times;
 use super::gpu_layers::ModelWork;
 use super::sampling::SamplingArgs;
-use super::{ContextArgs, ModelArgs, read_text};
+use super::{ContextArgs, ModelName, RunArgs, read_text};
 use crate::headings::{INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
 
 const EXAMPLES: &str = "\
 Examples:
-  stonechat chat -m qwen2.5-coder-0.5b
-  stonechat chat -m model.gguf -sys \"Answer in one sentence.\" --temp 0.2
-  echo \"Write a haiku about stones.\" | stonechat chat -m model.gguf -n 64";
+  stonechat chat qwen2.5-coder-0.5b
+  stonechat chat model.gguf -sys \"Answer in one sentence.\" --temp 0.2
+  echo \"Write a haiku about stones.\" | stonechat chat model.gguf -n 64";
 
 /// Arguments of `stonechat chat`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelName,
     /// First message; the conversation continues after the answer
     #[arg(short, long, value_name = "TEXT", help_heading = INPUT)]
     prompt: Option<String>,
-    /// System prompt
-    #[arg(long, visible_alias = "sys", value_name = "TEXT", help_heading = INPUT)]
-    system_prompt: Option<String>,
     /// Single turn: end after the answer to --prompt
     #[arg(long, visible_alias = "st", requires = "prompt", help_heading = INPUT)]
     single_turn: bool,
+    #[command(flatten)]
+    chat: ChatArgs,
+}
+
+/// Flags of a conversation.
+#[derive(Debug, clap::Args)]
+pub(super) struct ChatArgs {
+    /// System prompt
+    #[arg(long, visible_alias = "sys", value_name = "TEXT", help_heading = INPUT)]
+    system_prompt: Option<String>,
     /// Custom chat template: file, Jinja source or built-in name
     #[arg(long, value_name = "TEMPLATE", help_heading = INPUT)]
     chat_template: Option<String>,
@@ -67,7 +76,18 @@ pub(crate) struct Args {
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
-    model: ModelArgs,
+    run: RunArgs,
+}
+
+/// A conversation to hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChatWork<'a> {
+    pub(super) args: &'a ChatArgs,
+    pub(super) path: &'a Path,
+    /// First message.
+    pub(super) prompt: Option<&'a str>,
+    /// Whether the conversation ends after the answer to `prompt`.
+    pub(super) single_turn: bool,
 }
 
 const HELP: &str = "\
@@ -83,28 +103,34 @@ Ctrl-C stops an answer.";
 
 /// Chats until the input ends.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.model.on_devices(ChatWork(args))
+    let path = args.model.find()?;
+    let Args { prompt, single_turn, chat, .. } = args;
+    let prompt = prompt.as_deref();
+    hold(ChatWork { args: chat, path: &path, prompt, single_turn: *single_turn })
 }
 
-#[derive(Clone, Copy)]
-struct ChatWork<'a>(&'a Args);
+/// Holds the conversation on the devices of its flags.
+pub(super) fn hold(work: ChatWork<'_>) -> anyhow::Result<ExitCode> {
+    work.args.run.on_devices(work.path, work)
+}
 
 impl ModelWork for ChatWork<'_> {
     type Output = ExitCode;
 
     fn state(&self, config: &Config) -> StateOptions {
-        self.0.context.session(config, 1).state(config)
+        self.args.context.session(config, 1).state(config)
     }
 
     fn run<D: Devices>(self, devices: D) -> anyhow::Result<ExitCode> {
-        let model = self.0.model.load(devices, self)?;
-        chat(self.0, &model)
+        let model = self.args.run.load(self.path, devices, self)?;
+        chat(self, &model)
     }
 }
 
-fn chat<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ExitCode> {
+fn chat<D: Devices>(work: ChatWork<'_>, model: &Model<D>) -> anyhow::Result<ExitCode> {
+    let args = work.args;
     let template = template(args, model)?;
-    let session = args.model.session(model, args.context.session(model.config(), 1))?;
+    let session = args.run.session(model, args.context.session(model.config(), 1))?;
     let mut options = GenerateOptions {
         n_predict: usize::try_from(args.n_predict).ok(),
         sampling: args.sampling.options(model.tokenizer())?,
@@ -115,7 +141,7 @@ fn chat<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ExitCode> {
         ..GenerateOptions::default()
     };
     let interrupted = interrupt_flag()?;
-    let console = Console::new(args.model.quiet);
+    let console = Console::new(args.run.quiet);
     let has_none = args.chat_template.is_none() && !model.has_chat_template();
     if has_none {
         console.note("the model has no chat template: messages are joined as plain text");
@@ -133,9 +159,9 @@ fn chat<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ExitCode> {
         is_output_closed: false,
     };
     chat.system(args.system_prompt.as_deref());
-    if let Some(prompt) = &args.prompt {
+    if let Some(prompt) = work.prompt {
         chat.say(prompt, &interrupted)?;
-        if args.single_turn {
+        if work.single_turn {
             return Ok(ExitCode::SUCCESS);
         }
     }
@@ -172,7 +198,7 @@ fn chat<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ExitCode> {
     Ok(if failed && !is_terminal { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn template<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ChatTemplate> {
+fn template<D: Devices>(args: &ChatArgs, model: &Model<D>) -> anyhow::Result<ChatTemplate> {
     let replacement = match &args.chat_template {
         Some(name) if Path::new(name).is_file() => Some(read_text(Path::new(name))?),
         other => other.clone(),
@@ -183,7 +209,7 @@ fn template<D: Devices>(args: &Args, model: &Model<D>) -> anyhow::Result<ChatTem
 }
 
 struct Chat<'a, D: Devices> {
-    args: &'a Args,
+    args: &'a ChatArgs,
     template: ChatTemplate,
     session: Session<'a, D>,
     options: GenerateOptions,
@@ -304,7 +330,7 @@ impl<D: Devices> Chat<'_, D> {
                 "the context of {n_ctx} tokens is full: /clear starts over, --ctx-size raises it"
             ));
         }
-        if self.args.model.verbose {
+        if self.args.run.verbose {
             self.console.note(&times(self.session.model(), &completion));
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +17,7 @@ use super::super::console::Console;
 use super::super::print;
 use super::gpu_layers::ModelWork;
 use super::sampling::{SamplingArgs, unescape};
-use super::{ContextArgs, ModelArgs, read_text};
+use super::{ContextArgs, ModelName, RunArgs, read_text};
 use crate::headings::{CONTEXT, GUIDANCE, INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
 
@@ -26,10 +26,10 @@ const MAX_BEAMS: usize = 64;
 
 const EXAMPLES: &str = "\
 Examples:
-  stonechat generate -m model.gguf -p \"The capital of France is\" -n 16 --temp 0
-  stonechat generate -m model.gguf -f prompt.txt -n 256 -s 1
-  stonechat generate -m model.gguf -p \"A city:\" -n 80 -j '{\"type\":\"object\"}' --json
-  stonechat generate -m model.gguf -p \"Once upon a time\" -ngl 20 --device wgpu";
+  stonechat generate model.gguf -p \"The capital of France is\" -n 16 --temp 0
+  stonechat generate model.gguf -f prompt.txt -n 256 -s 1
+  stonechat generate model.gguf -p \"A city:\" -n 80 -j '{\"type\":\"object\"}' --json
+  stonechat generate model.gguf -p \"Once upon a time\" -ngl 20 --device wgpu";
 
 /// Arguments of `stonechat generate`.
 #[derive(Debug, clap::Args)]
@@ -113,18 +113,22 @@ pub(crate) struct Args {
     #[arg(long, value_name = "X", default_value_t = 1.0, requires = "beams", help_heading = GUIDANCE)]
     length_penalty: f32,
     #[command(flatten)]
-    model: ModelArgs,
+    model: ModelName,
+    #[command(flatten)]
+    run: RunArgs,
 }
 
 /// Completes the prompt.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let prompt = prompt(args)?;
-    args.model.on_devices(GenerateWork { args, prompt: &prompt })
+    let path = args.model.find()?;
+    args.run.on_devices(&path, GenerateWork { args, path: &path, prompt: &prompt })
 }
 
 #[derive(Clone, Copy)]
 struct GenerateWork<'a> {
     args: &'a Args,
+    path: &'a Path,
     prompt: &'a str,
 }
 
@@ -136,7 +140,7 @@ impl ModelWork for GenerateWork<'_> {
     }
 
     fn run<D: Devices>(self, devices: D) -> anyhow::Result<ExitCode> {
-        let model = self.args.model.load(devices, self)?;
+        let model = self.args.run.load(self.path, devices, self)?;
         generate(self.args, self.prompt, &model)
     }
 }
@@ -164,11 +168,11 @@ fn generate<D: Devices>(args: &Args, prompt: &str, model: &Model<D>) -> anyhow::
     let mut options = options(args, model, tokens.len())?;
     options.n_predict = n_predict;
     let sizes = args.context.session(model.config(), args.n_sequences());
-    let mut session = args.model.session(model, sizes)?;
+    let mut session = args.run.session(model, sizes)?;
     if let Some(path) = args.prompt_cache.as_ref().filter(|path| path.exists()) {
         session.restore(path)?;
     }
-    let console = Console::new(args.model.quiet);
+    let console = Console::new(args.run.quiet);
     let interrupted = interrupt_flag()?;
     let mut printed = Ok(());
     let completion = pollster::block_on(session.generate(&tokens, &options, &mut |event| {
@@ -191,7 +195,7 @@ fn generate<D: Devices>(args: &Args, prompt: &str, model: &Model<D>) -> anyhow::
             "the context of {n_ctx} tokens is full: --ctx-size raises it, --context-shift shifts it"
         ));
     }
-    if args.model.verbose {
+    if args.run.verbose {
         console.note(&times(model, &completion));
     }
     Ok(ExitCode::SUCCESS)
@@ -276,7 +280,7 @@ fn search<D: Devices>(
         bail!("--beams: expected 1 to {MAX_BEAMS}, got {width}");
     }
     let sizes = args.context.session(model.config(), args.n_sequences());
-    let mut session = args.model.session(model, sizes)?;
+    let mut session = args.run.session(model, sizes)?;
     let options = BeamOptions { width, n_predict, length_penalty: args.length_penalty };
     let beams = pollster::block_on(session.beam_search(prompt, &options))?;
     if args.json {

@@ -1,8 +1,10 @@
 //! Placement of layers: `--gpu-layers`.
 
+use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::Result;
+use stonechat::formats::ModelFile;
 use stonechat::llm::{Config, Devices, Split, StateOptions, layers_that_fit};
 use stonechat::nn::Backend;
 
@@ -10,7 +12,7 @@ use super::super::console::Console;
 use super::super::device::{DeviceArgs, Work};
 use super::super::format_bytes;
 use super::super::headings::DEVICE;
-use super::{open, with_path};
+use super::with_path;
 
 /// GPU memory that `--gpu-layers auto` reserves for kernels, uploads and other programs.
 const RESERVED_BYTES: u64 = 512 << 20;
@@ -69,11 +71,11 @@ impl DevicesArgs {
         self.gpu_layers.is_some()
     }
 
-    /// Opens the devices for the model `name`, the CPU with `n_threads` threads, and runs `work` on them.
+    /// Opens the devices for the model at `path`, the CPU with `n_threads` threads, and runs `work` on them.
     pub(super) fn run<W: ModelWork>(
         self,
         n_threads: usize,
-        name: &str,
+        path: &Path,
         console: &Console,
         work: W,
     ) -> Result<W::Output> {
@@ -82,7 +84,7 @@ impl DevicesArgs {
             None => device.run(n_threads, SingleDevice(work)),
             Some(GpuLayers::Last(0)) => device.on_cpu(n_threads, SingleDevice(work)),
             Some(layers) => {
-                let offload = Offload { device, n_threads, name, console, layers, work };
+                let offload = Offload { device, n_threads, path, console, layers, work };
                 device.on_gpu(n_threads, offload, SingleDevice(work))
             }
         }
@@ -104,7 +106,7 @@ impl<W: ModelWork> Work for SingleDevice<W> {
 struct Offload<'a, W> {
     device: DeviceArgs,
     n_threads: usize,
-    name: &'a str,
+    path: &'a Path,
     console: &'a Console,
     layers: GpuLayers,
     work: W,
@@ -129,8 +131,8 @@ impl<W: ModelWork> Work for Offload<'_, W> {
 impl<W: ModelWork> Offload<'_, W> {
     /// Number of layers on the GPU and in total, with the output as one.
     fn count<B: Backend>(&self, gpu: &B) -> Result<(usize, usize)> {
-        let (path, file) = open(self.name)?;
-        let config = with_path(Config::from_file(&file), &path, &file)?;
+        let file = ModelFile::open(self.path)?;
+        let config = with_path(Config::from_file(&file), self.path, &file)?;
         let all = config.n_layers + 1;
         let n = match (self.layers, gpu.total_memory_bytes()) {
             (GpuLayers::Last(n), _) => n.min(all),

@@ -1,20 +1,20 @@
 //! `stonechat perplexity`: perplexity of a model on a text.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stonechat::llm::{Config, Devices, Model, PerplexityOptions, StateOptions, perplexity};
 
 use super::super::console::Console;
 use super::super::print;
 use super::gpu_layers::ModelWork;
-use super::{ModelArgs, read_text};
+use super::{ModelName, RunArgs, read_text};
 use crate::headings::{CONTEXT, INPUT, OUTPUT};
 use crate::kv_type::KvType;
 
 const EXAMPLES: &str = "\
 Examples:
-  stonechat perplexity -m model.gguf -f wiki.test.raw
-  stonechat perplexity -m model.gguf -f wiki.test.raw -c 1024 -b 256 --json";
+  stonechat perplexity model.gguf -f wiki.test.raw
+  stonechat perplexity model.gguf -f wiki.test.raw -c 1024 -b 256 --json";
 
 /// Arguments of `stonechat perplexity`.
 #[derive(Debug, clap::Args)]
@@ -48,28 +48,34 @@ pub(crate) struct Args {
     #[arg(long, help_heading = OUTPUT)]
     json: bool,
     #[command(flatten)]
-    model: ModelArgs,
+    model: ModelName,
+    #[command(flatten)]
+    run: RunArgs,
 }
 
 /// Prints the perplexity as the last number of standard output.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    args.model.on_devices(Measure(args))
+    let path = args.model.find()?;
+    args.run.on_devices(&path, Measure { args, path: &path })
 }
 
 #[derive(Clone, Copy)]
-struct Measure<'a>(&'a Args);
+struct Measure<'a> {
+    args: &'a Args,
+    path: &'a Path,
+}
 
 impl ModelWork for Measure<'_> {
     type Output = ();
 
     fn state(&self, _: &Config) -> StateOptions {
-        self.0.options().state()
+        self.args.options().state()
     }
 
     fn run<D: Devices>(self, devices: D) -> anyhow::Result<()> {
-        let text = read_text(&self.0.file)?;
-        let model = self.0.model.load(devices, self)?;
-        measure(self.0, &text, &model)
+        let text = read_text(&self.args.file)?;
+        let model = self.args.run.load(self.path, devices, self)?;
+        measure(self.args, &text, &model)
     }
 }
 
@@ -87,7 +93,7 @@ fn measure<D: Devices>(args: &Args, text: &str, model: &Model<D>) -> anyhow::Res
     // As llama-perplexity does: the line feed at the end of a file is no part of the text.
     let text = text.strip_suffix('\n').unwrap_or(text);
     let options = args.options();
-    let console = Console::new(args.model.quiet);
+    let console = Console::new(args.run.quiet);
     let measured = pollster::block_on(perplexity(model, text, &options, &mut |report| {
         if report.window == 1 {
             console.begin("windows", report.n_windows as u64);

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use stonechat::formats::ModelFile;
 use stonechat::text::Tokenizer;
 
 use super::super::print;
-use super::{open, read_text};
+use super::read_text;
+use crate::find_model;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,7 +40,7 @@ pub(crate) struct Args {
 
 /// Prints the tokens.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let (_, file) = open(&args.model)?;
+    let file = ModelFile::open(find_model::find(&args.model)?)?;
     let tokenizer = stonechat::llm::tokenizer(&file)?;
     let ids = |text: &str| tokenizer.tokenize(text, !args.no_special, !args.no_parse_special);
     if let Some(path) = &args.texts {

@@ -45,7 +45,7 @@ fn models_that_cannot_be_read() {
         folder.run(&["transcribe", "-m", name, "tone.wav"]).fails(name);
     }
     let ran = folder.run(&["transcribe", "-m", "base", "tone.wav"]);
-    ran.fails("`stonechat pull base` or `cargo xtask models base`");
+    ran.fails("get it with `stonechat pull base`");
     folder.run(&["transcribe", "-m", "gone.gguf", "tone.wav"]).fails("gone.gguf");
 }
 

@@ -1,87 +1,71 @@
-//! `pull` from a mock hub, and without a hub.
+//! Models of a hub: `pull`, `run`, `models`, `show` and `rm`.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
-use std::thread;
+use std::fs;
+use std::net::TcpListener;
 
-use crate::run::{Folder, finish};
+use stonechat::formats::{GgufWriter, ModelFile, TensorInfo};
+use stonechat_testkit::TinyWhisper;
 
-/// Files of the repository.
-const FILES: [(&str, &str); 6] = [
-    ("README.md", "not wanted"),
-    ("config.json", "{}"),
-    ("tokenizer.json", "{\"a\": 1}"),
-    ("tokenizer_config.json", "{\"eos_token\": \"</s>\"}"),
-    ("chat_template.jinja", "{{ messages }}"),
-    ("model.safetensors", "the weights"),
-];
-/// SHA-256 of "the weights".
-const WEIGHTS_SHA256: &str = "f38329d231164082b94f28edf29bff349b44403e09fc4057d65b31051f4ae6b5";
+use crate::mock_hub::{Faults, Hub, Repository};
+use crate::run::{Folder, Ran, finish, workspace};
 
-/// Serves `openai/whisper-base` until the test ends; returns the address.
-fn serve(weights_sha256: &'static str) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            // The client may close the connection early.
-            let _ = answer(stream.unwrap(), weights_sha256);
-        }
-    });
-    address
+const NO_FAULTS: Faults = Faults { cut_responses: 0, wrong_checksum: false, status: None };
+
+/// Runs the binary with a hub.
+fn with_hub(folder: &Folder, hub: &Hub, arguments: &[&str]) -> Ran {
+    finish(folder.command(arguments).env("HF_ENDPOINT", &hub.address).spawn().unwrap())
 }
 
-fn answer(mut stream: TcpStream, weights_sha256: &str) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let mut request = String::new();
-    reader.read_line(&mut request)?;
-    let mut range = None;
-    loop {
-        let mut header = String::new();
-        if reader.read_line(&mut header)? == 0 || header == "\r\n" {
-            break;
-        }
-        let header = header.trim().to_ascii_lowercase();
-        range = header.strip_prefix("range: bytes=").map(str::to_owned).or(range);
+fn whisper_base() -> Repository {
+    Repository::new(
+        "openai/whisper-base",
+        &[
+            ("README.md", b"not wanted"),
+            ("config.json", b"{}"),
+            ("tokenizer.json", b"{\"a\": 1}"),
+            ("tokenizer_config.json", b"{\"eos_token\": \"</s>\"}"),
+            ("chat_template.jinja", b"{{ messages }}"),
+            ("model.safetensors", b"the weights"),
+        ],
+    )
+}
+
+/// A tiny language model of random weights with a chat template.
+fn tiny_llm(template: &str) -> Vec<u8> {
+    let path = workspace().join("test-data/golden/llm/llama.gguf");
+    let file = ModelFile::open(path).unwrap();
+    let mut metadata = file.metadata().clone();
+    metadata.set("tokenizer.chat_template", template);
+    let tensors = file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
+    let mut writer = GgufWriter::new(Vec::new(), &metadata, tensors).unwrap();
+    for tensor in file.tensors() {
+        writer.write_tensor(tensor.name, tensor.data).unwrap();
     }
-    let path = request.split(' ').nth(1).unwrap_or_default();
-    let (status, headers, body) = if path.starts_with("/api/models/openai/whisper-base") {
-        let siblings: Vec<_> =
-            FILES.iter().map(|(name, _)| serde_json::json!({ "rfilename": name })).collect();
-        let info = serde_json::json!({ "sha": "c0ffee", "siblings": siblings });
-        ("200 OK", String::new(), info.to_string())
-    } else if let Some(&(name, body)) = path
-        .strip_prefix("/openai/whisper-base/resolve/main/")
-        .and_then(|file| FILES.iter().find(|(name, _)| *name == file))
-    {
-        let etag = if name == "model.safetensors" { weights_sha256 } else { name };
-        let range = range.unwrap_or_default();
-        let (from, to) = range.split_once('-').unwrap_or_default();
-        let from: usize = from.parse().unwrap_or(0);
-        let to = to.parse().map_or(body.len() - 1, |to: usize| to.min(body.len() - 1));
-        let headers = format!(
-            "ETag: \"{etag}\"\r\nX-Repo-Commit: c0ffee\r\nContent-Range: bytes {from}-{to}/{}\r\n",
-            body.len()
-        );
-        ("206 Partial Content", headers, body[from..=to].to_owned())
-    } else {
-        ("404 Not Found", String::new(), String::new())
-    };
-    let length = body.len();
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    writer.finish().unwrap()
+}
+
+/// Template of a model that answers.
+const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}{% endfor %}";
+/// Template that tells where it comes from.
+const FAILING_TEMPLATE: &str = "{{ raise_exception('the template of this model') }}";
+
+fn smollm2(template: &str) -> Repository {
+    let gguf = tiny_llm(template);
+    Repository::new(
+        "bartowski/SmolLM2-135M-Instruct-GGUF",
+        &[
+            ("README.md", b"not wanted"),
+            ("SmolLM2-135M-Instruct-Q8_0.gguf", &gguf),
+            ("SmolLM2-135M-Instruct-Q4_K_M.gguf", &gguf),
+        ],
     )
 }
 
 #[test]
-fn a_model_is_pulled_whole() {
+fn a_folder_is_pulled_whole() {
     let folder = Folder::new("pull");
-    let hub = serve(WEIGHTS_SHA256);
-    let pull = |name: &str| {
-        finish(folder.command(&["pull", name]).env("HF_ENDPOINT", &hub).spawn().unwrap())
-    };
-    let ran = pull("base");
+    let hub = Hub::serve(vec![whisper_base()], NO_FAULTS);
+    let ran = with_hub(&folder, &hub, &["pull", "base"]);
     assert_eq!(ran.succeeds().trim(), folder.path("models/base").to_str().unwrap());
     assert_eq!(folder.names("models"), ["base"]);
     let companions = ["tokenizer.json", "tokenizer_config.json"];
@@ -90,31 +74,206 @@ fn a_model_is_pulled_whole() {
     assert_eq!(folder.read("models/base/chat_template.jinja"), "{{ messages }}");
     assert_eq!(folder.read("models/base/model.safetensors"), "the weights");
     // An installed model needs no hub.
-    let ran = folder.run(&["pull", "base"]);
-    ran.succeeds();
-    let ran = pull("openai/whisper-base:config.json");
-    ran.succeeds();
+    folder.run(&["pull", "base"]).succeeds();
+    with_hub(&folder, &hub, &["pull", "openai/whisper-base:config.json"]).succeeds();
     assert_eq!(folder.read("models/openai--whisper-base/config.json"), "{}");
-    pull("small").fails("no such repository or file");
 }
 
 #[test]
-fn a_damaged_download_is_refused() {
-    let folder = Folder::new("pull_damaged");
-    let hub = serve("0000000000000000000000000000000000000000000000000000000000000000");
-    let mut command = folder.command(&["pull", "base"]);
-    let ran = finish(command.env("HF_ENDPOINT", &hub).spawn().unwrap());
-    ran.fails("model.safetensors was damaged");
+fn run_downloads_a_model_by_name_and_answers() {
+    let folder = Folder::new("run");
+    let hub = Hub::serve(vec![smollm2(TEMPLATE)], NO_FAULTS);
+    let run = ["run", "smollm2:135m", "Say", "hi", "-n", "8", "--temp", "0", "--ignore-eos", "-q"];
+    let first = with_hub(&folder, &hub, &run);
+    let answer = first.succeeds().to_owned();
+    assert!(!answer.trim().is_empty(), "{first:?}");
+    let file = "models/bartowski--SmolLM2-135M-Instruct-GGUF/SmolLM2-135M-Instruct-Q4_K_M.gguf";
+    assert!(folder.path(file).is_file());
+    // The second time, the hub is not asked.
+    assert_eq!(folder.run(&run).succeeds(), answer);
+    let chat = ["chat", "-m", "smollm2:135m", "-p", "Say hi", "--single-turn"];
+    let chat = [&chat[..], &["-n", "8", "--temp", "0", "--ignore-eos", "-q"]].concat();
+    assert_eq!(folder.run(&chat).succeeds(), answer);
+    assert!(folder.run(&["models"]).succeeds().contains("smollm2:135m"));
+    let piped = folder.run_with_input(&["run", "smollm2", "-n", "4", "-q"], b"Say hi\n");
+    piped.succeeds();
+    folder.run(&["run", "smollm2"]).fails("no prompt: expected it after the model's name");
+    let removed = folder.run(&["rm", "smollm2:135m"]);
+    assert!(removed.succeeds().starts_with("removed smollm2:135m ("), "{removed:?}");
+    assert_eq!(folder.names("models"), Vec::<String>::new());
+    folder.run(&["chat", "smollm2:135m"]).fails("get it with `stonechat pull smollm2:135m`");
+}
+
+#[test]
+fn gguf_files_are_pulled_by_type_with_all_parts() {
+    let folder = Folder::new("pull-gguf");
+    let repository = Repository::new(
+        "user/repo",
+        &[
+            ("m-Q4_0.gguf", b"four"),
+            ("Q8_0/m-Q8_0-00001-of-00002.gguf", b"first"),
+            ("Q8_0/m-Q8_0-00002-of-00002.gguf", b"second"),
+            ("mmproj-F16.gguf", b"not wanted"),
+        ],
+    );
+    let empty = Repository::new("user/empty", &[("README.md", b"nothing")]);
+    let hub = Hub::serve(vec![repository, empty], NO_FAULTS);
+    let pull = |name: &str| with_hub(&folder, &hub, &["pull", name]);
+    let path = |file: &str| folder.path("models/user--repo").join(file).display().to_string();
+    assert_eq!(pull("user/repo").succeeds().trim(), path("m-Q4_0.gguf"));
+    assert_eq!(pull("hf.co/user/repo:q8_0").succeeds().trim(), path("m-Q8_0-00001-of-00002.gguf"));
+    let parts = ["m-Q4_0.gguf", "m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf"];
+    assert_eq!(folder.names("models/user--repo"), parts);
+    pull("user/repo:Q6_K").fails("has no weights of type `Q6_K`: expected one of Q4_0, Q8_0");
+    pull("user/empty").fails("has no model.safetensors");
+    pull("user/missing").fails("there is no such repository or file");
+    folder.run(&["pull", "bsae"]).fails("expected user/repo, user/repo:Q4_K_M");
+}
+
+#[test]
+fn pulled_models_chat_with_their_own_templates() {
+    let folder = Folder::new("pull-templates");
+    let hf = workspace().join("test-data/golden/llm/llama-hf");
+    let names = ["config.json", "tokenizer.json", "model.safetensors"];
+    let mut files: Vec<(String, Vec<u8>)> = names
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), fs::read(hf.join(name)).ok()?)))
+        .collect();
+    files.push(("chat_template.jinja".to_owned(), FAILING_TEMPLATE.as_bytes().to_vec()));
+    let hub = Hub::serve(
+        vec![Repository { name: "user/folder", files }, smollm2(FAILING_TEMPLATE)],
+        NO_FAULTS,
+    );
+    for name in ["user/folder", "smollm2:135m"] {
+        let ran = with_hub(&folder, &hub, &["run", name, "hello", "-q"]);
+        ran.fails("the template of this model");
+    }
+}
+
+#[test]
+fn a_download_that_is_cut_resumes_and_is_checked() {
+    let folder = Folder::new("pull-cut");
+    let faults = Faults { cut_responses: 3, ..NO_FAULTS };
+    let hub = Hub::serve(vec![smollm2(TEMPLATE)], faults);
+    with_hub(&folder, &hub, &["pull", "smollm2:135m"]).succeeds();
+    let starts = hub.starts("SmolLM2-135M-Instruct-Q4_K_M.gguf");
+    assert_eq!(starts.len(), 4);
+    assert!(starts.is_sorted_by(|a, b| a < b), "{starts:?}");
+    let file = "models/bartowski--SmolLM2-135M-Instruct-GGUF/SmolLM2-135M-Instruct-Q4_K_M.gguf";
+    assert_eq!(fs::read(folder.path(file)).unwrap(), tiny_llm(TEMPLATE));
+}
+
+#[test]
+fn a_download_resumes_in_another_process() {
+    let folder = Folder::new("pull-again");
+    let faults = Faults { cut_responses: 6, ..NO_FAULTS };
+    let hub = Hub::serve(vec![smollm2(TEMPLATE)], faults);
+    let pull = || with_hub(&folder, &hub, &["pull", "smollm2:135m"]);
+    pull().fails("What arrived is kept: pull again");
+    pull().succeeds();
+    let starts = hub.starts("SmolLM2-135M-Instruct-Q4_K_M.gguf");
+    assert!(starts.is_sorted_by(|a, b| a < b), "{starts:?}");
+}
+
+#[test]
+fn failures_of_the_hub_are_one_line() {
+    let folder = Folder::new("pull-failures");
+    let pull = |faults: Faults| {
+        let hub = Hub::serve(vec![whisper_base()], faults);
+        with_hub(&folder, &hub, &["pull", "base"])
+    };
+    pull(Faults { wrong_checksum: true, ..NO_FAULTS }).fails("model.safetensors was damaged");
+    for (status, expected) in [
+        ("401 Unauthorized", "accept its licence on its page, and set HF_TOKEN"),
+        ("403 Forbidden", "the access token has no right to it"),
+    ] {
+        pull(Faults { status: Some(status), ..NO_FAULTS }).fails(expected);
+    }
     assert!(!folder.path("models/base").exists());
-}
-
-#[test]
-fn without_a_hub_one_line_says_so() {
-    let folder = Folder::new("pull_offline");
     // Bound and dropped: no server listens on the port.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = folder.command(&["pull", "base"]);
     let ran = finish(command.env("HF_ENDPOINT", format!("http://{address}")).spawn().unwrap());
     ran.fails("it cannot be reached");
-    folder.run(&["pull", "bsae"]).fails("expected one of base, tiny.en");
+}
+
+#[test]
+fn every_listed_model_is_shown_and_removed_by_its_name() {
+    let folder = Folder::new("models-listed");
+    let golden = workspace().join("test-data/golden/llm");
+    let llm = |name: &str| fs::read(golden.join(name)).unwrap();
+    let whisper = TinyWhisper::default().gguf();
+    let snapshot = "hub/models--cached--model/snapshots/c0ffee";
+    let mut files = vec![
+        ("models/speech.gguf".to_owned(), whisper.clone()),
+        ("models/base/model.gguf".to_owned(), whisper),
+        ("models/gemma.gguf".to_owned(), llm("gemma.gguf")),
+        ("models/phi/model.gguf".to_owned(), llm("phi3.gguf")),
+        ("models/mine/qwen.gguf".to_owned(), llm("qwen3.gguf")),
+        ("models/u--r/m-Q4_K_M.gguf".to_owned(), llm("llama.gguf")),
+        ("models/u--r/m-Q8_0.gguf".to_owned(), llm("mpt.gguf")),
+        ("models/unsloth--Qwen3-0.6B-GGUF/Qwen3-0.6B-Q4_K_M.gguf".to_owned(), llm("qwen3.gguf")),
+        ("hub/models--cached--gguf/snapshots/1/x-Q5_0.gguf".to_owned(), llm("bloom.gguf")),
+        ("hub/models--other--program/snapshots/1/model.safetensors".to_owned(), b"no".to_vec()),
+    ];
+    for (repository, name) in [("models/u--hf", "qwen2-hf"), (snapshot, "llama-hf")] {
+        for entry in fs::read_dir(golden.join(name)).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            files.push((format!("{repository}/{name}"), fs::read(&path).unwrap()));
+        }
+    }
+    for (name, bytes) in files {
+        fs::create_dir_all(folder.path(&name).parent().unwrap()).unwrap();
+        folder.write(&name, &bytes);
+    }
+    let run = |arguments: &[&str]| {
+        let mut command = folder.command(arguments);
+        finish(command.env("HF_HUB_CACHE", folder.path("hub")).spawn().unwrap())
+    };
+    let json: serde_json::Value =
+        serde_json::from_str(run(&["models", "--json"]).succeeds()).unwrap();
+    let models = json["models"].as_array().unwrap();
+    let names: Vec<&str> = models.iter().map(|m| m["name"].as_str().unwrap()).collect();
+    let own = [
+        "base",
+        "gemma",
+        "mine/qwen",
+        "phi",
+        "qwen3:0.6b",
+        "speech",
+        "u/hf",
+        "u/r:Q4_K_M",
+        "u/r:Q8_0",
+    ];
+    assert_eq!(names, [&own[..], &["cached/gguf:Q5_0", "cached/model"]].concat());
+    assert_eq!(models[0]["kind"], "speech");
+    assert_eq!(models[1]["architecture"], "gemma");
+    assert_eq!(models[4]["type"], "f16");
+    let text = run(&["models"]);
+    for name in &names {
+        assert!(text.succeeds().lines().any(|line| line.starts_with(name)), "{name}: {text:?}");
+        let shown: serde_json::Value =
+            serde_json::from_str(run(&["show", name, "--json"]).succeeds()).unwrap();
+        let model = models.iter().find(|m| m["name"] == **name).unwrap();
+        assert_eq!(shown["path"], model["path"], "{name}");
+        assert_eq!(shown["architecture"], model["architecture"], "{name}");
+        assert!(run(&["show", name]).succeeds().contains("parameters"), "{name}");
+    }
+    for name in own {
+        run(&["rm", name]).succeeds();
+    }
+    run(&["rm", "cached/model"]).fails("is not in the models folder");
+    assert_eq!(folder.names("models"), Vec::<String>::new());
+}
+
+#[test]
+fn models_of_another_folder_are_found() {
+    let folder = Folder::new("models-dir");
+    fs::create_dir(folder.path("elsewhere")).unwrap();
+    folder.write("elsewhere/mine.gguf", &TinyWhisper::default().gguf());
+    let shown = folder.run(&["--models-dir", "elsewhere", "show", "mine"]);
+    assert!(shown.succeeds().starts_with("kind            speech"), "{shown:?}");
+    folder.run(&["show", "mine", "--models-dir", "elsewhere"]).succeeds();
+    folder.run(&["show", "mine"]).fails("no model `mine`");
 }

@@ -13,6 +13,7 @@ mod hub;
 mod language_models;
 mod listen;
 mod many_files;
+mod mock_hub;
 mod model_files;
 mod run;
 mod transcripts;

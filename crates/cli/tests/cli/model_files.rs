@@ -107,13 +107,16 @@ fn models_are_not_written_over_themselves() {
 fn models_are_listed() {
     let folder = Folder::new("models");
     assert!(folder.run(&["models"]).succeeds().contains("no models"));
-    fs::create_dir_all(folder.path("models/mine")).unwrap();
+    // A folder without a model is not listed, a damaged model is.
+    fs::create_dir_all(folder.path("models/empty")).unwrap();
     folder.write("models/ggml-tiny.bin", &[0; 2000]);
     let ran = folder.run(&["models", "--json"]);
     let json: serde_json::Value = serde_json::from_str(ran.succeeds()).unwrap();
     let names: Vec<_> = json["models"].as_array().unwrap().iter().map(|m| &m["name"]).collect();
-    assert_eq!(names, ["mine", "tiny"]);
-    assert_eq!(json["models"][1]["bytes"], 2000);
+    assert_eq!(names, ["tiny"]);
+    assert_eq!(json["models"][0]["bytes"], 2000);
+    assert_eq!(json["models"][0]["kind"], serde_json::Value::Null);
+    assert!(folder.run(&["models"]).stderr.starts_with("tiny: "));
 }
 
 #[test]

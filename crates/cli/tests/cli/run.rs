@@ -83,6 +83,9 @@ impl Folder {
             .args(arguments)
             .current_dir(&self.0)
             .env("STONECHAT_MODELS", self.path("models"))
+            .env("HF_HOME", self.path("hf"))
+            .env_remove("HF_HUB_CACHE")
+            .env_remove("HF_TOKEN")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
