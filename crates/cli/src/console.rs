@@ -35,6 +35,9 @@ fn one_line(text: &str) -> String {
     lines.collect::<Vec<_>>().join(" ")
 }
 
+/// Template of a bar that counts steps.
+const STEPS: &str = "{msg} {wide_bar} {percent:>3}% {elapsed_precise} (eta {eta})";
+
 /// Messages and progress bar of a verb.
 #[derive(Debug)]
 pub(super) struct Console {
@@ -57,9 +60,14 @@ impl Console {
 
     /// Starts the bar of a stage of `length` steps.
     pub(super) fn begin(&self, stage: &str, length: u64) {
+        self.begin_as(STEPS, stage, length);
+    }
+
+    /// Starts the bar of a stage, drawn by a template of [`ProgressStyle`].
+    pub(super) fn begin_as(&self, template: &str, stage: &str, length: u64) {
         if let Some(bar) = &self.bar {
             bar.reset();
-            Self::draw(bar, stage, 0, length);
+            Self::draw(bar, template, stage, 0, length);
         }
     }
 
@@ -69,24 +77,11 @@ impl Console {
             if bar.is_finished() {
                 bar.reset();
             }
-            Self::draw(bar, stage, position, length);
+            Self::draw(bar, STEPS, stage, position, length);
         }
     }
 
-    /// Starts the bar of a download of `bytes` bytes.
-    pub(super) fn begin_download(&self, file: &str, bytes: u64) {
-        let Some(bar) = &self.bar else { return };
-        bar.reset();
-        let template = "{msg} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} (eta {eta})";
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
-        }
-        bar.set_length(bytes);
-        bar.set_message(file.to_owned());
-    }
-
-    fn draw(bar: &ProgressBar, stage: &str, position: u64, length: u64) {
-        let template = "{msg} {wide_bar} {percent:>3}% {elapsed_precise} (eta {eta})";
+    fn draw(bar: &ProgressBar, template: &str, stage: &str, position: u64, length: u64) {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }

@@ -1,7 +1,7 @@
 //! `stonechat pull`: downloads models.
 
 use super::console::Console;
-use super::find_model::pull_to;
+use super::find_model;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,7 +15,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Model names: base, qwen3:0.6b, user/repo or user/repo:TYPE, as in user/repo:Q8_0
+    /// Model names: base, qwen3:0.6b, user/repo or user/repo:TYPE
     ///
     /// `stonechat models --available` lists the short ones. base-q5_1, ggml-base and the like are
     /// whisper.cpp's files. Of a repository with several GGUF files, the one of Q4_K_M weights is
@@ -31,7 +31,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let console = Console::new(args.quiet);
     for name in &args.names {
-        let path = pull_to(&console, name)?;
+        let path = find_model::pull(&console, name)?;
         super::print(&format!("{}\n", path.display()))?;
     }
     Ok(())
