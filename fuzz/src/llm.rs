@@ -44,7 +44,7 @@ pub fn check_llm(data: &[u8]) {
     };
     let last = model.config().vocab_size as u32 - 1;
     let batch = Batch { tokens: &[0, last], sequences: &[0, 0], outputs: &[1] };
-    model.forward(&mut state, batch).expect("two tokens fit");
+    pollster::block_on(model.forward(&mut state, batch)).expect("two tokens fit");
 }
 
 /// Reads `data` as a vocabulary and encodes a text with it: after a first `{`, a
