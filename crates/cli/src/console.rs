@@ -1,6 +1,7 @@
 //! Standard error: notes, errors and, on a terminal, a progress bar.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -43,6 +44,8 @@ const STEPS: &str = "{msg} {wide_bar} {percent:>3}% {elapsed_precise} (eta {eta}
 pub(super) struct Console {
     quiet: bool,
     bar: Option<ProgressBar>,
+    /// Whether the bar is drawn.
+    is_drawn: AtomicBool,
 }
 
 impl Console {
@@ -55,7 +58,7 @@ impl Console {
     pub(super) fn with_bar(quiet: bool, has_bar: bool) -> Self {
         let has_bar = has_bar && !quiet && io::stderr().is_terminal();
         let bar = has_bar.then(ProgressBar::no_length);
-        Self { quiet, bar }
+        Self { quiet, bar, is_drawn: AtomicBool::new(false) }
     }
 
     /// Starts the bar of a stage of `length` steps.
@@ -67,7 +70,7 @@ impl Console {
     pub(super) fn begin_as(&self, template: &str, stage: &str, length: u64) {
         if let Some(bar) = &self.bar {
             bar.reset();
-            Self::draw(bar, template, stage, 0, length);
+            self.draw(bar, template, stage, 0, length);
         }
     }
 
@@ -77,11 +80,12 @@ impl Console {
             if bar.is_finished() {
                 bar.reset();
             }
-            Self::draw(bar, STEPS, stage, position, length);
+            self.draw(bar, STEPS, stage, position, length);
         }
     }
 
-    fn draw(bar: &ProgressBar, template: &str, stage: &str, position: u64, length: u64) {
+    fn draw(&self, bar: &ProgressBar, template: &str, stage: &str, position: u64, length: u64) {
+        self.is_drawn.store(true, Ordering::Relaxed);
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
@@ -102,14 +106,15 @@ impl Console {
     pub(super) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+            self.is_drawn.store(false, Ordering::Relaxed);
         }
     }
 
     /// Runs `print` with the bar hidden.
     pub(super) fn suspend_bar<R>(&self, print: impl FnOnce() -> R) -> R {
         match &self.bar {
-            Some(bar) => bar.suspend(print),
-            None => print(),
+            Some(bar) if self.is_drawn.load(Ordering::Relaxed) => bar.suspend(print),
+            _ => print(),
         }
     }
 
