@@ -72,7 +72,8 @@ pub enum Event<'a> {
         /// Tokens of the prompt.
         total: usize,
     },
-    /// Generated text, in whole code points.
+    /// Generated text, in whole code points: one event a token, so that a caller can cancel at each; empty while a stop
+    /// string or a code point is incomplete, and for tokens without text.
     Text(&'a str),
 }
 
@@ -413,7 +414,7 @@ impl<'a> Writer<'a> {
     /// Appends text and passes it to the caller; returns whether the caller cancelled.
     fn show(&mut self, text: &str, on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>) -> bool {
         self.text.push_str(text);
-        !text.is_empty() && on_event(Event::Text(text)).is_break()
+        on_event(Event::Text(text)).is_break()
     }
 
     /// Emits what the decoder and the stop filter have buffered.
