@@ -23,6 +23,8 @@ use stonechat::llm::{
 use stonechat::nn::LoadStats;
 
 use self::gpu_layers::{DevicesArgs, ModelWork};
+use super::UsageError;
+use super::completions::language_names;
 use super::console::Console;
 use super::find_model;
 use super::format_bytes;
@@ -34,10 +36,10 @@ use super::load::with_load_stats;
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelName {
     /// Model: GGUF file, Hugging Face folder, name or user/repo[:TYPE]
-    #[arg(value_name = "MODEL", conflicts_with = "model", required_unless_present = "model")]
+    #[arg(value_name = "MODEL", add = language_names())]
     positional: Option<String>,
-    /// The same as MODEL
-    #[arg(short, long, value_name = "MODEL", help_heading = OPTIONS)]
+    /// The same as MODEL, which wins
+    #[arg(short, long, value_name = "MODEL", help_heading = OPTIONS, add = language_names())]
     model: Option<String>,
 }
 
@@ -45,7 +47,7 @@ impl ModelName {
     /// Finds the model; on a terminal, offers to download one that is missing.
     fn find(&self) -> anyhow::Result<PathBuf> {
         let name = self.positional.as_deref().or(self.model.as_deref());
-        find_model::find(name.unwrap_or_default())
+        find_model::find(name.ok_or(UsageError("no model: expected MODEL or --model"))?)
     }
 }
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod aliases;
+mod completions;
 mod console;
 mod convert;
 mod device;
@@ -21,18 +22,22 @@ mod models;
 mod pull;
 mod quantize;
 mod recognizer;
+mod settings;
+mod short_help;
 mod transcribe;
 mod vad;
 mod write_model;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use headings::OPTIONS;
+use settings::Settings;
 use stonechat::compute::simd::Isa;
 
 /// Speech to text and language models, offline
@@ -44,6 +49,13 @@ struct Cli {
     /// Without it: that of STONECHAT_MODELS, else stonechat/models in the platform's cache folder.
     #[arg(long, global = true, value_name = "DIR", help_heading = OPTIONS)]
     models_dir: Option<PathBuf>,
+    /// Configuration file: flags as keys, for all verbs or in the table of one
+    ///
+    /// Without it: that of STONECHAT_CONFIG, else stonechat/config.toml in the platform's
+    /// configuration folder. Every flag `--some-flag` is also the variable STONECHAT_SOME_FLAG. The
+    /// command line wins, then the environment, then the file.
+    #[arg(long, global = true, value_name = "FILE", help_heading = OPTIONS)]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -83,6 +95,11 @@ enum Verb {
     Convert(convert::Args),
     /// Quantize a model to another weight type
     Quantize(quantize::Args),
+    /// Print the completions of a shell
+    Completions(completions::Args),
+    /// Write man pages
+    #[command(hide = true)]
+    ManPages(completions::ManArgs),
     /// Print this help of every verb as Markdown
     #[command(hide = true)]
     HelpMarkdown,
@@ -95,12 +112,41 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{} ({arch} {os}, {isa})", env!("CARGO_PKG_VERSION"))
 });
 
+/// Verbs and flags.
+fn command() -> Command {
+    short_help::shorten(Cli::command())
+}
+
+/// Parses the command line, with the flags of the environment and the configuration file.
+fn parse(args: Vec<OsString>) -> anyhow::Result<Cli> {
+    let settings = Settings::read(&args)?;
+    let parsed = settings.apply(command())?.try_get_matches_from(args);
+    match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => Ok(cli),
+        Err(error) => {
+            if let (ErrorKind::ValueValidation | ErrorKind::InvalidValue, Some(path)) =
+                (error.kind(), settings.path())
+            {
+                console::print_note(&format!("flags are read from `{}`, too", path.display()));
+            }
+            error.exit()
+        }
+    }
+}
+
 fn main() -> ExitCode {
+    completions::answer_shell(command);
     let expanded = match aliases::expand(std::env::args_os()) {
         Ok(expanded) => expanded,
-        Err(message) => Cli::command().error(ErrorKind::UnknownArgument, message).exit(),
+        Err(message) => command().error(ErrorKind::UnknownArgument, message).exit(),
     };
-    let cli = Cli::parse_from(expanded.args);
+    let cli = match parse(expanded.args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            console::print_error(&error);
+            return ExitCode::FAILURE;
+        }
+    };
     if let Some(folder) = &cli.models_dir {
         find_model::set_models_dir(folder);
     }
@@ -123,16 +169,36 @@ fn main() -> ExitCode {
         Verb::Inspect(args) => inspect::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Convert(args) => convert::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Quantize(args) => quantize::run(&args).map(|()| ExitCode::SUCCESS),
-        Verb::HelpMarkdown => help_markdown::run(Cli::command()).map(|()| ExitCode::SUCCESS),
+        Verb::Completions(args) => completions::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::ManPages(args) => {
+            completions::man_pages(&args, command()).map(|()| ExitCode::SUCCESS)
+        }
+        Verb::HelpMarkdown => help_markdown::run(command()).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         if error.downcast_ref::<io::Error>().is_some_and(is_broken_pipe) {
             return ExitCode::SUCCESS;
         }
         console::print_error(&error);
-        ExitCode::FAILURE
+        let is_usage = error.downcast_ref::<UsageError>().is_some();
+        if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
     })
 }
+
+/// Exit code of a usage error, that of clap.
+const USAGE: u8 = 2;
+
+/// A wrong command line that clap accepts.
+#[derive(Debug)]
+struct UsageError(&'static str);
+
+impl std::fmt::Display for UsageError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
 
 /// Tells a closed standard output (`| head`) from a failure.
 fn is_broken_pipe(error: &io::Error) -> bool {
@@ -161,13 +227,11 @@ fn format_count(n: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
-    use super::{Cli, format_bytes};
+    use super::{command, format_bytes};
 
     #[test]
     fn short_help_fits_lines_of_100_columns() {
-        let mut command = Cli::command().term_width(100);
+        let mut command = command().term_width(100);
         command.build();
         for verb in command.get_subcommands_mut().filter(|verb| verb.get_name() != "help") {
             let help = verb.render_help().to_string();

@@ -1,5 +1,6 @@
 //! `stonechat pull`: downloads models.
 
+use super::completions::all_names;
 use super::console::Console;
 use super::find_model;
 
@@ -20,7 +21,7 @@ pub(super) struct Args {
     /// `stonechat models --available` lists the short ones. base-q5_1, ggml-base and the like are
     /// whisper.cpp's files. Of a repository with several GGUF files, the one of Q4_K_M weights is
     /// taken unless another type is named.
-    #[arg(required = true, value_name = "NAME")]
+    #[arg(required = true, value_name = "NAME", add = all_names())]
     names: Vec<String>,
     /// Print nothing but errors
     #[arg(short, long)]

@@ -8,6 +8,7 @@ use stonechat::formats::ModelFile;
 use stonechat::nn::{Backend, KvDType};
 use stonechat::whisper::{CancelToken, Language, Model, Options, Task, Transcriber};
 
+use super::completions::speech_names;
 use super::console::Console;
 use super::device::{DeviceArgs, Work};
 use super::find_model;
@@ -23,7 +24,7 @@ pub(super) struct RecognizerArgs {
     /// Whisper model: file, folder or name of an installed model
     ///
     /// Without it: an installed model, `base` first, else that of the checkout it was built in.
-    #[arg(short, long, help_heading = OPTIONS)]
+    #[arg(short, long, help_heading = OPTIONS, add = speech_names())]
     model: Option<String>,
     /// Spoken language: code or English name; auto detects it
     #[arg(short, long, default_value = "auto", help_heading = OPTIONS)]
@@ -37,15 +38,15 @@ pub(super) struct RecognizerArgs {
         help_heading = OPTIONS
     )]
     task: TaskName,
-    /// Text to provide as a prompt for the first window: names, spelling, style
+    /// Prompt of the first window: names, spelling, style
     #[arg(long, value_name = "TEXT", help_heading = DECODING)]
     initial_prompt: Option<String>,
     /// Hint phrases to add to the prompt of every window
     #[arg(long, value_name = "TEXT", help_heading = DECODING)]
     hotwords: Option<String>,
-    /// Beam size at temperature 0; 1 is greedy [default: 5, live streams: 1]
+    /// Beam size at temperature 0; 1 is greedy [default: 5]
     ///
-    /// Greedy decoding is faster and a little less accurate.
+    /// Greedy decoding is faster and a little less accurate; it is the default of live streams.
     #[arg(long, visible_alias = "bs", value_name = "N", help_heading = DECODING)]
     beam_size: Option<usize>,
 }

@@ -10,9 +10,10 @@ use stonechat::nn::TopKEntry;
 use stonechat::nn::sample::{Rng, SamplingOptions};
 
 use super::super::console::Console;
-use super::super::{format_bytes, print};
+use super::super::{UsageError, format_bytes, print};
 use super::gpu_layers::{DevicesArgs, ModelWork};
 use super::{Loaded, load};
+use crate::completions::language_names;
 use crate::find_model;
 use crate::headings::{DEVICE, TESTS};
 use crate::kv_type::KvType;
@@ -28,10 +29,10 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Models: files, folders or names
-    #[arg(value_name = "MODEL", conflicts_with = "model", required_unless_present = "model")]
+    #[arg(value_name = "MODEL", add = language_names())]
     positional: Vec<String>,
-    /// The same as MODEL, comma-separated
-    #[arg(short, long, value_name = "MODEL", value_delimiter = ',')]
+    /// The same as MODEL, comma-separated; MODEL wins
+    #[arg(short, long, value_name = "MODEL", value_delimiter = ',', add = language_names())]
     model: Vec<String>,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
@@ -126,7 +127,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let console = Console::new(false);
     let mut all = Vec::new();
-    for name in args.positional.iter().chain(&args.model) {
+    let names = if args.positional.is_empty() { &args.model } else { &args.positional };
+    anyhow::ensure!(!names.is_empty(), UsageError("no model: expected MODEL or --model"));
+    for name in names {
         let path = find_model::find(name)?;
         for &threads in &args.threads {
             let tests = Tests { args, path: &path, threads, console: &console };

@@ -1,13 +1,18 @@
 //! `stonechat chat`: conversation with a model, on a terminal or over a pipe.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+mod parameters;
+mod prompt;
+mod word_wrap;
+
+use std::cell::RefCell;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use console::Term;
 use serde_json::{Value, json};
 use stonechat::llm::{
     Completion, Config, Devices, Event, Finish, GenerateOptions, Model, OnFull, PLAIN_STOP,
@@ -21,8 +26,11 @@ use super::generate::times;
 use super::gpu_layers::ModelWork;
 use super::sampling::SamplingArgs;
 use super::{ContextArgs, ModelName, RunArgs, read_text};
+use crate::find_model;
 use crate::headings::{INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
+use prompt::{Line, Prompt};
+use word_wrap::WordWrap;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,16 +98,49 @@ pub(super) struct ChatWork<'a> {
     pub(super) single_turn: bool,
 }
 
-const HELP: &str = "\
-/help          this list
-/exit          exit (also at the end of input)
-/clear         clear the conversation
-/regen         regenerate the last answer
-/system TEXT   set the system prompt and clear the conversation
-/tokens        number of tokens in the context
-/save FILE     write the conversation as JSON
-/load FILE     read a conversation written by /save
-Ctrl-C stops an answer.";
+/// Commands, their arguments and help.
+const COMMANDS: [(&str, &str, &str); 11] = [
+    ("/help", "", "list the commands"),
+    ("/exit", "", "end (also Ctrl-D)"),
+    ("/clear", "", "clear the conversation"),
+    ("/regen", "", "regenerate the last answer"),
+    ("/system", "TEXT", "set the system prompt and clear the conversation"),
+    ("/model", "NAME", "continue with another model"),
+    ("/set", "NAME VALUE", "set temp, top_k, top_p, min_p, repeat_penalty, seed or n_predict"),
+    ("/tokens", "", "number of tokens in the context"),
+    ("/save", "FILE", "write the conversation as JSON"),
+    ("/load", "FILE", "read a conversation written by /save"),
+    ("/quit", "", "the same as /exit"),
+];
+
+/// Keys of the editor.
+const KEYS: &str = "Ctrl-C stops an answer. Alt-Enter, \\ at the end of a line or \"\"\" around a text \
+                    make a message of several lines.";
+
+fn help() -> String {
+    let line = |(name, argument, help): &(&str, &str, &str)| {
+        let command = format!("{name} {argument}");
+        format!("{command:18}{help}\n")
+    };
+    COMMANDS.iter().map(line).collect::<String>() + KEYS
+}
+
+/// What is kept when the model changes.
+#[derive(Debug, Default)]
+struct Talk {
+    messages: Vec<Value>,
+    /// Arguments of `/set`.
+    parameters: Vec<String>,
+    /// Whether the first message was answered.
+    has_begun: bool,
+}
+
+/// End of a conversation with a model.
+enum Outcome {
+    Exit(ExitCode),
+    /// Another model continues.
+    Model(PathBuf),
+}
 
 /// Chats until the input ends.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -109,25 +150,56 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     hold(ChatWork { args: chat, path: &path, prompt, single_turn: *single_turn })
 }
 
-/// Holds the conversation on the devices of its flags.
+/// Holds the conversation on the devices of its flags, with one model after the other.
 pub(super) fn hold(work: ChatWork<'_>) -> anyhow::Result<ExitCode> {
-    work.args.run.on_devices(work.path, work)
+    let interrupted = interrupt_flag()?;
+    let prompt = RefCell::new(Prompt::open()?);
+    let system = work.args.system_prompt.as_ref();
+    let messages = system.map(|text| json!({"role": "system", "content": text}));
+    let talk = Talk { messages: messages.into_iter().collect(), ..Talk::default() };
+    let (interrupted, talk) = (&*interrupted, RefCell::new(talk));
+    let mut path = work.path.to_owned();
+    let mut last: Option<PathBuf> = None;
+    loop {
+        let with_model = WithModel { work, path: &path, interrupted, prompt: &prompt, talk: &talk };
+        match (work.args.run.on_devices(&path, with_model), last.take()) {
+            (Ok(Outcome::Exit(code)), _) => return Ok(code),
+            (Ok(Outcome::Model(next)), _) => last = Some(std::mem::replace(&mut path, next)),
+            // The other model cannot be loaded.
+            (Err(error), Some(before)) => {
+                Console::new(false).error(&error);
+                path = before;
+            }
+            (Err(error), None) => return Err(error),
+        }
+    }
 }
 
-impl ModelWork for ChatWork<'_> {
-    type Output = ExitCode;
+/// A conversation with one model.
+#[derive(Clone, Copy)]
+struct WithModel<'a> {
+    work: ChatWork<'a>,
+    path: &'a Path,
+    interrupted: &'a AtomicBool,
+    prompt: &'a RefCell<Prompt>,
+    talk: &'a RefCell<Talk>,
+}
+
+impl ModelWork for WithModel<'_> {
+    type Output = Outcome;
 
     fn state(&self, config: &Config) -> StateOptions {
-        self.args.context.session(config, 1).state(config)
+        self.work.args.context.session(config, 1).state(config)
     }
 
-    fn run<D: Devices>(self, devices: D) -> anyhow::Result<ExitCode> {
-        let model = self.args.run.load(self.path, devices, self)?;
+    fn run<D: Devices>(self, devices: D) -> anyhow::Result<Outcome> {
+        let model = self.work.args.run.load(self.path, devices, self)?;
         chat(self, &model)
     }
 }
 
-fn chat<D: Devices>(work: ChatWork<'_>, model: &Model<D>) -> anyhow::Result<ExitCode> {
+fn chat<D: Devices>(with: WithModel<'_>, model: &Model<D>) -> anyhow::Result<Outcome> {
+    let WithModel { work, interrupted, .. } = with;
     let args = work.args;
     let template = template(args, model)?;
     let session = args.run.session(model, args.context.session(model.config(), 1))?;
@@ -140,7 +212,6 @@ fn chat<D: Devices>(work: ChatWork<'_>, model: &Model<D>) -> anyhow::Result<Exit
         on_full: OnFull::Stop,
         ..GenerateOptions::default()
     };
-    let interrupted = interrupt_flag()?;
     let console = Console::new(args.run.quiet);
     let has_none = args.chat_template.is_none() && !model.has_chat_template();
     if has_none {
@@ -149,53 +220,51 @@ fn chat<D: Devices>(work: ChatWork<'_>, model: &Model<D>) -> anyhow::Result<Exit
     if has_none || args.chat_template.as_deref() == Some("plain") {
         options.stop.push(PLAIN_STOP.to_owned());
     }
-    let mut chat = Chat {
-        args,
-        template,
-        session,
-        options,
-        console,
-        messages: Vec::new(),
-        is_output_closed: false,
-    };
-    chat.system(args.system_prompt.as_deref());
-    if let Some(prompt) = work.prompt {
-        chat.say(prompt, &interrupted)?;
-        if work.single_turn {
-            return Ok(ExitCode::SUCCESS);
-        }
+    let talk = &mut *with.talk.borrow_mut();
+    for assignment in &talk.parameters {
+        parameters::apply(&mut options, assignment)?;
     }
-    let is_terminal = io::stdin().is_terminal();
-    if is_terminal {
-        chat.console.note("/help lists the commands");
+    let mut chat =
+        Chat { args, template, session, options, console, talk, is_output_closed: false };
+    let prompt = &mut *with.prompt.borrow_mut();
+    let is_terminal = prompt.is_terminal();
+    if !std::mem::replace(&mut chat.talk.has_begun, true) {
+        if let Some(first) = work.prompt {
+            chat.say(first, interrupted)?;
+            if work.single_turn {
+                return Ok(Outcome::Exit(ExitCode::SUCCESS));
+            }
+        }
+        if is_terminal {
+            chat.console.note("/help lists the commands");
+        }
     }
     let mut failed = false;
     loop {
-        if is_terminal {
-            // Standard error may be closed.
-            let _ = write!(io::stderr(), "> ");
-        }
-        let mut line = String::new();
-        let n = io::stdin().lock().read_line(&mut line).context("cannot read standard input")?;
-        interrupted.store(false, Ordering::Relaxed);
-        if n == 0 {
-            break;
-        }
-        let line = line.trim();
-        if line == "/exit" || line == "/quit" {
-            break;
-        }
-        // A message that fails does not end the conversation.
-        if let Err(error) = chat.handle(line, &interrupted) {
-            if chat.is_output_closed {
-                return Err(error);
+        let line = match prompt.read()? {
+            Line::Text(line) => line,
+            Line::Interrupted => {
+                chat.console.note("Ctrl-D or /exit ends the conversation");
+                continue;
             }
-            failed = true;
-            chat.console.error(&error);
+            Line::End => break,
+        };
+        interrupted.store(false, Ordering::Relaxed);
+        // A message that fails does not end the conversation.
+        match chat.handle(&line, interrupted) {
+            Ok(Next::Line) => {}
+            Ok(Next::Exit) => break,
+            Ok(Next::Model(path)) => return Ok(Outcome::Model(path)),
+            Err(error) if chat.is_output_closed => return Err(error),
+            Err(error) => {
+                failed = true;
+                chat.console.error(&error);
+            }
         }
     }
     // On a terminal the user has seen the error.
-    Ok(if failed && !is_terminal { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let code = if failed && !is_terminal { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    Ok(Outcome::Exit(code))
 }
 
 fn template<D: Devices>(args: &ChatArgs, model: &Model<D>) -> anyhow::Result<ChatTemplate> {
@@ -208,40 +277,59 @@ fn template<D: Devices>(args: &ChatArgs, model: &Model<D>) -> anyhow::Result<Cha
         .context("cannot use the chat template: --chat-template takes a file or a name like chatml")
 }
 
+/// What follows a line.
+enum Next {
+    Line,
+    Exit,
+    Model(PathBuf),
+}
+
 struct Chat<'a, D: Devices> {
     args: &'a ChatArgs,
     template: ChatTemplate,
     session: Session<'a, D>,
     options: GenerateOptions,
     console: Console,
-    messages: Vec<Value>,
+    talk: &'a mut Talk,
     is_output_closed: bool,
 }
 
 impl<D: Devices> Chat<'_, D> {
     /// Handles one line: a command or a message.
-    fn handle(&mut self, line: &str, interrupted: &AtomicBool) -> anyhow::Result<()> {
+    fn handle(&mut self, line: &str, interrupted: &AtomicBool) -> anyhow::Result<Next> {
         if line.is_empty() {
-            return Ok(());
+            return Ok(Next::Line);
         }
         if !line.starts_with('/') {
-            return self.say(line, interrupted);
+            self.say(line, interrupted)?;
+            return Ok(Next::Line);
         }
-        let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let (command, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let rest = rest.trim();
         match command {
-            "/help" => self.console.note(HELP),
+            "/help" | "/?" => self.console.note(&help()),
+            "/exit" | "/quit" | "/bye" => return Ok(Next::Exit),
             "/clear" => {
                 let system = self.system_message().map(str::to_owned);
                 self.system(system.as_deref());
             }
             "/system" => self.system(Some(rest).filter(|text| !text.is_empty())),
+            "/model" => {
+                anyhow::ensure!(!rest.is_empty(), "/model: expected a name or a path");
+                return Ok(Next::Model(find_model::find(rest)?));
+            }
+            "/set" if rest.is_empty() => self.console.note(&parameters::list(&self.options)),
+            "/set" => {
+                parameters::apply(&mut self.options, rest)?;
+                self.talk.parameters.push(rest.to_owned());
+            }
             "/regen" => {
-                while self.messages.last().is_some_and(|m| m["role"] == "assistant") {
-                    self.messages.pop();
+                let messages = &mut self.talk.messages;
+                while messages.last().is_some_and(|m| m["role"] == "assistant") {
+                    messages.pop();
                 }
                 anyhow::ensure!(
-                    self.messages.last().is_some_and(|m| m["role"] == "user"),
+                    messages.last().is_some_and(|m| m["role"] == "user"),
                     "/regen: there is no message to answer"
                 );
                 self.answer(interrupted)?;
@@ -252,7 +340,7 @@ impl<D: Devices> Chat<'_, D> {
             }
             "/save" => {
                 anyhow::ensure!(!rest.is_empty(), "/save: expected a file name");
-                let text = serde_json::to_string_pretty(&self.messages)?;
+                let text = serde_json::to_string_pretty(&self.talk.messages)?;
                 std::fs::write(rest, text)
                     .map_err(|e| anyhow::anyhow!("cannot write `{rest}`: {e}"))?;
             }
@@ -264,30 +352,30 @@ impl<D: Devices> Chat<'_, D> {
                     messages.iter().all(|m| m["role"].is_string()),
                     "`{rest}`: expected messages with a role"
                 );
-                self.messages = messages;
+                self.talk.messages = messages;
             }
             _ => anyhow::bail!("no command `{command}`: /help lists them"),
         }
-        Ok(())
+        Ok(Next::Line)
     }
 
     fn system_message(&self) -> Option<&str> {
-        self.messages.first().filter(|m| m["role"] == "system")?["content"].as_str()
+        self.talk.messages.first().filter(|m| m["role"] == "system")?["content"].as_str()
     }
 
     /// Clears the conversation and sets the system message.
     fn system(&mut self, text: Option<&str>) {
-        self.messages.clear();
-        self.messages.extend(text.map(|text| json!({"role": "system", "content": text})));
+        self.talk.messages.clear();
+        self.talk.messages.extend(text.map(|text| json!({"role": "system", "content": text})));
     }
 
     /// Adds a user message and answers it.
     fn say(&mut self, text: &str, interrupted: &AtomicBool) -> anyhow::Result<()> {
-        self.messages.push(json!({"role": "user", "content": text}));
+        self.talk.messages.push(json!({"role": "user", "content": text}));
         let answered = self.answer(interrupted);
         if answered.is_err() {
             // The conversation continues without the failed message.
-            self.messages.pop();
+            self.talk.messages.pop();
         }
         answered
     }
@@ -295,7 +383,7 @@ impl<D: Devices> Chat<'_, D> {
     /// Generates the next message of the assistant.
     fn answer(&mut self, interrupted: &AtomicBool) -> anyhow::Result<()> {
         let mut conversation = Conversation {
-            messages: self.messages.clone(),
+            messages: self.talk.messages.clone(),
             add_generation_prompt: true,
             now: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -310,11 +398,14 @@ impl<D: Devices> Chat<'_, D> {
         interrupted.store(false, Ordering::Relaxed);
         let mut printed = Ok(());
         let mut has_begun = false;
+        let terminal = Term::stdout();
+        let width = terminal.is_term().then(|| usize::from(terminal.size().1));
+        let mut wrap = WordWrap::new(width);
         let mut on_event = |event: Event<'_>| {
             if let Event::Text(text) = event {
                 let text = if has_begun { text } else { text.trim_start() };
                 has_begun |= !text.is_empty();
-                printed = print(text);
+                printed = print(&wrap.push(text));
             }
             let stop = printed.is_err() || interrupted.load(Ordering::Relaxed);
             if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -322,8 +413,12 @@ impl<D: Devices> Chat<'_, D> {
         let completion: Completion =
             pollster::block_on(self.session.generate(&prompt, &self.options, &mut on_event))?;
         interrupted.store(false, Ordering::Relaxed);
-        printed.and_then(|()| print("\n")).inspect_err(|_| self.is_output_closed = true)?;
-        self.messages.push(json!({"role": "assistant", "content": completion.text.trim_start()}));
+        printed
+            .and_then(|()| print(&(wrap.flush() + "\n")))
+            .inspect_err(|_| self.is_output_closed = true)?;
+        self.talk
+            .messages
+            .push(json!({"role": "assistant", "content": completion.text.trim_start()}));
         if completion.finish == Finish::ContextFull {
             let n_ctx = self.session.n_ctx();
             self.console.note(&format!(

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use super::chat::{ChatArgs, ChatWork, hold};
 use super::read_text;
+use crate::UsageError;
+use crate::completions::language_names;
 use crate::find_model::find_or_pull;
 
 const EXAMPLES: &str = "\
@@ -18,12 +20,12 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Model: name, user/repo[:TYPE], GGUF file or Hugging Face folder
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", add = language_names())]
     model: String,
     /// Message to answer; without it and without piped text, a conversation begins
     ///
     /// Text on standard input follows the message.
-    #[arg(value_name = "PROMPT", trailing_var_arg = false)]
+    #[arg(value_name = "PROMPT")]
     prompt: Vec<String>,
     #[command(flatten)]
     chat: ChatArgs,
@@ -36,10 +38,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let piped = read_text("-".as_ref())?;
         let separator = if prompt.is_empty() || piped.trim().is_empty() { "" } else { "\n\n" };
         prompt = format!("{prompt}{separator}{}", piped.trim());
-        anyhow::ensure!(
-            !prompt.is_empty(),
-            "no prompt: expected it after the model's name or on standard input"
-        );
+        const NO_PROMPT: &str =
+            "no prompt: expected it after the model's name or on standard input";
+        anyhow::ensure!(!prompt.is_empty(), UsageError(NO_PROMPT));
     }
     let path = find_or_pull(&args.model)?;
     let prompt = Some(prompt.as_str()).filter(|prompt| !prompt.is_empty());

@@ -8,6 +8,7 @@ use stonechat::text::Tokenizer;
 
 use super::super::print;
 use super::read_text;
+use crate::completions::language_names;
 use crate::find_model;
 
 const EXAMPLES: &str = "\
@@ -20,7 +21,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Model: GGUF file, Hugging Face folder or name of an installed model
-    #[arg(short, long)]
+    #[arg(short, long, add = language_names())]
     model: String,
     /// Text to tokenize; - or none is standard input
     text: Option<String>,

@@ -1,5 +1,6 @@
 //! `stonechat rm`: removes models.
 
+use crate::completions::installed_names;
 use crate::find_model::models;
 use crate::format_bytes;
 
@@ -10,7 +11,7 @@ use crate::format_bytes;
 )]
 pub(crate) struct Args {
     /// Names that `stonechat models` prints
-    #[arg(required = true, value_name = "NAME")]
+    #[arg(required = true, value_name = "NAME", add = installed_names())]
     names: Vec<String>,
 }
 

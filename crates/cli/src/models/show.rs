@@ -8,6 +8,7 @@ use stonechat::Details;
 use stonechat::formats::ModelFile;
 
 use super::kind_name;
+use crate::completions::installed_names;
 use crate::find_model::find;
 use crate::{format_bytes, format_count};
 
@@ -29,7 +30,7 @@ const KEYS: [(&str, &str); 4] = [
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Model: file, folder or name
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", add = installed_names())]
     model: String,
     /// Print the chat template
     #[arg(long, conflicts_with = "json")]

@@ -24,7 +24,8 @@ mod reference {
 
 use crate::run::Folder;
 
-const VERBS: [&str; 12] = [
+const VERBS: [&str; 15] = [
+    "run",
     "transcribe",
     "listen",
     "generate",
@@ -33,6 +34,8 @@ const VERBS: [&str; 12] = [
     "perplexity",
     "bench",
     "models",
+    "show",
+    "rm",
     "devices",
     "inspect",
     "convert",
@@ -62,7 +65,7 @@ fn flags_are_grouped() {
         ("perplexity", &["Input", "Context", "Output", "Device"]),
         ("bench", &["Tests", "Device"]),
     ] {
-        let ran = folder.run(&[verb, "-h"]);
+        let ran = folder.run(&[verb, "--help"]);
         let mut rest = ran.succeeds();
         for heading in headings {
             let after = rest.split_once(&format!("\n{heading}:\n"));

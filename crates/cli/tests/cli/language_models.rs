@@ -182,6 +182,37 @@ fn chat_works_over_a_pipe() {
 }
 
 #[test]
+fn chat_continues_with_another_model() {
+    let folder = Folder::new("llm-chat-model");
+    let other = golden("llama.gguf");
+    let arguments = ["chat", &golden("qwen2.gguf"), "--chat-template", "chatml", "-n", "3"];
+    let arguments = [&arguments[..], &["--temp", "0", "--ignore-eos", "-q"]].concat();
+    let input = format!("/set n_predict 1\nab\n/model {other}\ncd\n/save kept.json\n");
+    folder.run_with_input(&arguments, input.as_bytes()).succeeds();
+    let kept = json(&folder.read("kept.json"));
+    let roles: Vec<_> = kept.as_array().unwrap().iter().map(|m| m["role"].clone()).collect();
+    assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
+    // The second model answers to the whole conversation, with the parameters of /set.
+    folder.write(
+        "begin.json",
+        serde_json::to_vec(&kept.as_array().unwrap()[..2]).unwrap().as_slice(),
+    );
+    let arguments = ["chat", &other, "--chat-template", "chatml", "-n", "1"];
+    let arguments = [&arguments[..], &["--temp", "0", "--ignore-eos", "-q"]].concat();
+    let ran = folder.run_with_input(&arguments, b"/load begin.json\ncd\n");
+    assert_eq!(ran.succeeds().trim_end_matches('\n'), kept[3]["content"].as_str().unwrap());
+
+    // A model that cannot be loaded leaves the first in place.
+    folder.write("damaged.gguf", b"GGUF");
+    let input = b"/model damaged.gguf\n/model missing\n/set tmp 1\nab\n/save after.json\n";
+    let arguments = ["chat", &golden("qwen2.gguf"), "-n", "1", "--ignore-eos", "-q"];
+    let ran = folder.run_with_input(&arguments, input);
+    assert!(ran.stderr.contains("no model `missing`"), "{ran:?}");
+    assert!(ran.stderr.contains("/set: expected one of temp, top_k"), "{ran:?}");
+    assert_eq!(json(&folder.read("after.json")).as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn errors_have_a_reason() {
     let folder = Folder::new("llm-errors").with_tiny_model(51_864);
     let model = golden("llama.gguf");

@@ -16,4 +16,5 @@ mod many_files;
 mod mock_hub;
 mod model_files;
 mod run;
+mod settings;
 mod transcripts;

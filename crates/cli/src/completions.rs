@@ -1,0 +1,107 @@
+//! `stonechat completions` and the hidden `man-pages`; values that shells complete.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Command;
+use clap::builder::PossibleValuesParser;
+use clap_complete::env::{CompleteEnv, Shells};
+use clap_complete::{ArgValueCompleter, CompletionCandidate};
+use stonechat::{CATALOG, ModelKind};
+
+use super::find_model::models;
+
+/// Variable that makes the program complete a command line instead of running it.
+const VARIABLE: &str = "COMPLETE";
+
+const EXAMPLES: &str = "\
+Examples:
+  stonechat completions bash > stonechat.bash
+  stonechat completions zsh > _stonechat
+  stonechat completions fish > stonechat.fish";
+
+/// Arguments of `stonechat completions`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(super) struct Args {
+    /// Shell
+    #[arg(
+        value_name = "SHELL",
+        value_parser = PossibleValuesParser::new(["bash", "elvish", "fish", "powershell", "zsh"])
+    )]
+    shell: String,
+}
+
+/// Arguments of `stonechat man-pages`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ManArgs {
+    /// Folder to write to
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+}
+
+/// Answers a shell that completes a command line, and ends the process.
+pub(super) fn answer_shell(command: fn() -> Command) {
+    CompleteEnv::with_factory(command).var(VARIABLE).complete();
+}
+
+/// Prints the script of a shell.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let shells = Shells::builtins();
+    let shell = shells.completer(&args.shell).context("no such shell")?;
+    let mut script = Vec::new();
+    shell.write_registration(VARIABLE, "stonechat", "stonechat", "stonechat", &mut script)?;
+    super::print(&String::from_utf8(script)?)?;
+    Ok(())
+}
+
+/// Writes a man page for the program and for each verb.
+pub(super) fn man_pages(args: &ManArgs, command: Command) -> anyhow::Result<()> {
+    let folder = &args.folder;
+    let write = || -> std::io::Result<()> {
+        fs::create_dir_all(folder)?;
+        clap_mangen::generate_to(command, folder)
+    };
+    write().with_context(|| format!("cannot write `{}`", folder.display()))
+}
+
+/// Completes names of installed models, and those of the catalog.
+pub(super) fn all_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| names(current, |_| true))
+}
+
+/// Completes names of installed models, and those of language models of the catalog.
+pub(super) fn language_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| names(current, |kind| kind == ModelKind::Language))
+}
+
+/// Completes names of installed models, and those of speech models of the catalog.
+pub(super) fn speech_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| names(current, |kind| kind == ModelKind::Speech))
+}
+
+/// Completes names of installed models only.
+pub(super) fn installed_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| installed(current))
+}
+
+fn installed(current: &OsStr) -> Vec<CompletionCandidate> {
+    let current = current.to_string_lossy();
+    let all = models().installed().unwrap_or_default().into_iter().map(|model| model.name);
+    all.filter(|name| name.starts_with(&*current)).map(CompletionCandidate::new).collect()
+}
+
+fn names(current: &OsStr, is_wanted: impl Fn(ModelKind) -> bool) -> Vec<CompletionCandidate> {
+    let mut candidates = installed(current);
+    let current = current.to_string_lossy();
+    let catalog = CATALOG.iter().filter(|entry| is_wanted(entry.kind)).map(|entry| entry.name);
+    let catalog = catalog.filter(|name| name.starts_with(&*current)).map(CompletionCandidate::new);
+    for candidate in catalog {
+        if candidates.iter().all(|known| known.get_value() != candidate.get_value()) {
+            candidates.push(candidate);
+        }
+    }
+    candidates
+}

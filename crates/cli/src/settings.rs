@@ -1,0 +1,146 @@
+//! Flags from other places than the command line: variables of the environment and a configuration file.
+//!
+//! Every flag `--some-flag` also is the variable `STONECHAT_SOME_FLAG`, and the key `some-flag` of the file: at its top
+//! for every verb that has the flag, or in the table of a verb. The command line wins, then the environment, then the
+//! table of the verb, then the top of the file.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::builder::FalseyValueParser;
+use clap::{Arg, ArgAction, Command};
+use toml::{Table, Value};
+
+/// Keys of a configuration file.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    path: Option<PathBuf>,
+    table: Table,
+}
+
+impl Settings {
+    /// Reads the file of `--config` among `args`, else of `STONECHAT_CONFIG`, else `stonechat/config.toml` in the
+    /// platform's configuration folder if it exists.
+    pub(super) fn read(args: &[OsString]) -> anyhow::Result<Self> {
+        let named = flag_value(args, "--config")
+            .or_else(|| env::var_os("STONECHAT_CONFIG").filter(|value| !value.is_empty()))
+            .map(PathBuf::from);
+        let usual = || {
+            let path = dirs::config_dir()?.join("stonechat").join("config.toml");
+            path.is_file().then_some(path)
+        };
+        let Some(path) = named.or_else(usual) else { return Ok(Self::default()) };
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read `{}`", path.display()))?;
+        let table = text.parse().map_err(|error: toml::de::Error| {
+            anyhow::anyhow!("`{}`: {}", path.display(), error.to_string().trim_end())
+        })?;
+        Ok(Self { path: Some(path), table })
+    }
+
+    /// Path of the file that was read.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Gives the flags of every verb their variables and the defaults of the file.
+    pub(super) fn apply(&self, command: Command) -> anyhow::Result<Command> {
+        self.check(&command)?;
+        let verbs: Vec<String> =
+            command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
+        let mut command = command.mut_args(|arg| self.set(arg, None));
+        for name in verbs {
+            let table = self.table.get(&name).and_then(Value::as_table);
+            command =
+                command.mut_subcommand(&name, |verb| verb.mut_args(|arg| self.set(arg, table)));
+        }
+        Ok(command)
+    }
+
+    /// Refuses keys that are no flags.
+    fn check(&self, command: &Command) -> anyhow::Result<()> {
+        let Some(path) = self.path() else { return Ok(()) };
+        let path = path.display();
+        let has = |command: &Command, key: &str| {
+            command.get_arguments().any(|arg| arg.get_long() == Some(&*flag_of(key)))
+        };
+        for (key, value) in &self.table {
+            match (value, command.find_subcommand(key)) {
+                (Value::Table(table), Some(verb)) => {
+                    for (key, value) in table {
+                        if !has(verb, key) {
+                            let verb = verb.get_name();
+                            bail!("`{path}`: `stonechat {verb}` has no flag --{}", flag_of(key));
+                        }
+                        texts(value).with_context(|| format!("`{path}`: {key}"))?;
+                    }
+                }
+                (Value::Table(_), None) => bail!("`{path}`: there is no verb `{key}`"),
+                (value, _) => {
+                    if !has(command, key) && !command.get_subcommands().any(|verb| has(verb, key)) {
+                        bail!("`{path}`: no verb has a flag --{}", flag_of(key));
+                    }
+                    texts(value).with_context(|| format!("`{path}`: {key}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a flag its variable, and the value in `table`, else at the top of the file, as its default.
+    fn set(&self, arg: Arg, table: Option<&Table>) -> Arg {
+        let Some(long) = arg.get_long().map(str::to_owned) else { return arg };
+        let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
+        if !is_switch && !arg.get_action().takes_values() {
+            return arg;
+        }
+        let variable = format!("STONECHAT_{}", long.replace('-', "_").to_uppercase());
+        let arg = arg.env(variable).hide_env(true);
+        let arg = if is_switch { arg.value_parser(FalseyValueParser::new()) } else { arg };
+        let top = self.table.iter().filter(|(_, value)| !value.is_table());
+        let mut all = table.into_iter().flatten().chain(top);
+        match all.find(|(key, _)| flag_of(key) == long).map(|(_, value)| texts(value)) {
+            Some(Ok(values)) => arg.default_values(values),
+            _ => arg,
+        }
+    }
+}
+
+/// Name of a flag from a key, which may have `_` for `-`.
+fn flag_of(key: &str) -> String {
+    key.replace('_', "-")
+}
+
+/// Values of a key as texts.
+fn texts(value: &Value) -> anyhow::Result<Vec<String>> {
+    Ok(match value {
+        Value::String(text) => vec![text.clone()],
+        Value::Integer(number) => vec![number.to_string()],
+        Value::Float(number) => vec![number.to_string()],
+        Value::Boolean(value) => vec![value.to_string()],
+        Value::Array(values) => {
+            let values: Result<Vec<_>, _> = values.iter().map(texts).collect();
+            values?.concat()
+        }
+        Value::Datetime(_) | Value::Table(_) => {
+            bail!("expected a string, a number, true, false or an array of them")
+        }
+    })
+}
+
+/// Value of a flag among arguments that are not parsed yet.
+fn flag_value(args: &[OsString], flag: &str) -> Option<OsString> {
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if arg == flag {
+            return args.next().cloned();
+        }
+        let value = arg.to_str().and_then(|arg| arg.strip_prefix(flag)?.strip_prefix('='));
+        if let Some(value) = value {
+            return Some(value.into());
+        }
+    }
+    None
+}
