@@ -127,12 +127,53 @@ const ALIASES: [(&str, Alias); 81] = [
 /// Verbs of language models.
 const LLAMA_VERBS: [&str; 5] = ["run", "generate", "chat", "perplexity", "bench"];
 
-/// llama.cpp's flags of several letters after one dash.
-const LLAMA: [(&str, &str); 4] = [
-    ("-ngl", "--gpu-layers"),
-    ("-ctk", "--cache-type-k"),
-    ("-sys", "--system-prompt"),
-    ("-st", "--single-turn"),
+const BATCH: &str = "--batch-size is the batch of one pass";
+const ONE_TEAM: &str = "--threads counts for prompts, too";
+const MEMORY_MAP: &str = "weights are repacked once: see --repack";
+const ONE_GPU: &str =
+    "a model runs on one GPU, or on a GPU and the CPU: see --device and --gpu-layers";
+const INTERACTIVE: &str = "chat is interactive, generate is not";
+const COLORS: &str = "colors follow the terminal and NO_COLOR";
+const TEMPLATES: &str = "templates are always Jinja";
+
+/// Flags of llama.cpp by their names there.
+const LLAMA: [(&str, Alias); 36] = [
+    ("-ngl", Is(&["--gpu-layers"])),
+    ("-ctk", Is(&["--cache-type-k"])),
+    ("-ctv", Is(&["--cache-type-v"])),
+    ("-sys", Is(&["--system-prompt"])),
+    ("-st", Is(&["--single-turn"])),
+    ("-hf", Is(&["--model"])),
+    ("-hfr", Is(&["--model"])),
+    ("--hf-repo", Is(&["--model"])),
+    ("-dev", Is(&["--device"])),
+    ("--predict", Is(&["--n-predict"])),
+    ("-sp", Is(&["--special"])),
+    ("-jf", Refused("give the schema itself: --json-schema")),
+    ("--json-schema-file", Refused("give the schema itself: --json-schema")),
+    ("-bs", Refused("draws are made on the CPU")),
+    ("-fa", Ignored(1, FUSED)),
+    ("--flash-attn", Ignored(1, FUSED)),
+    ("-ub", Ignored(1, BATCH)),
+    ("--ubatch-size", Ignored(1, BATCH)),
+    ("-tb", Ignored(1, ONE_TEAM)),
+    ("--threads-batch", Ignored(1, ONE_TEAM)),
+    ("--mlock", Ignored(0, MEMORY_MAP)),
+    ("--mmap", Ignored(0, MEMORY_MAP)),
+    ("--no-mmap", Ignored(0, MEMORY_MAP)),
+    ("-cnv", Ignored(0, INTERACTIVE)),
+    ("--conversation", Ignored(0, INTERACTIVE)),
+    ("-no-cnv", Ignored(0, INTERACTIVE)),
+    ("--no-conversation", Ignored(0, INTERACTIVE)),
+    ("-i", Ignored(0, INTERACTIVE)),
+    ("--interactive", Ignored(0, INTERACTIVE)),
+    ("-co", Ignored(0, COLORS)),
+    ("--color", Ignored(0, COLORS)),
+    ("--jinja", Ignored(0, TEMPLATES)),
+    ("-sm", Refused(ONE_GPU)),
+    ("--split-mode", Refused(ONE_GPU)),
+    ("-ts", Refused(ONE_GPU)),
+    ("-mg", Refused(ONE_GPU)),
 ];
 
 /// Values of `--vad`.
@@ -146,6 +187,14 @@ pub(super) struct Expanded {
     pub(super) notes: Vec<String>,
 }
 
+/// Flags of other programs that a verb knows.
+#[derive(Clone, Copy)]
+struct Program {
+    aliases: &'static [(&'static str, Alias)],
+    /// Whether those of [`Expanded::push_switch`] are among them.
+    has_switches: bool,
+}
+
 /// Replaces the aliases of a command line, up to `--`.
 ///
 /// # Errors
@@ -153,13 +202,16 @@ pub(super) struct Expanded {
 pub(super) fn expand(args: impl Iterator<Item = OsString>) -> Result<Expanded, String> {
     let mut args = args.peekable();
     let mut expanded = Expanded { args: args.by_ref().take(2).collect(), notes: Vec::new() };
-    let verb = expanded.args.get(1).and_then(|verb| verb.to_str());
-    if verb != Some("transcribe") {
-        let is_llama = verb.is_some_and(|verb| LLAMA_VERBS.contains(&verb));
-        let alias = |arg: &OsString| LLAMA.iter().find(|(flag, _)| is_llama && arg == flag);
-        expanded.args.extend(args.map(|arg| alias(&arg).map_or(arg, |(_, flag)| flag.into())));
-        return Ok(expanded);
-    }
+    let program = match expanded.args.get(1).and_then(|verb| verb.to_str()) {
+        Some("transcribe") => Program { aliases: &ALIASES, has_switches: true },
+        Some(verb) if LLAMA_VERBS.contains(&verb) => {
+            Program { aliases: &LLAMA, has_switches: false }
+        }
+        _ => {
+            expanded.args.extend(args);
+            return Ok(expanded);
+        }
+    };
     while let Some(arg) = args.next() {
         if arg == "--" {
             expanded.args.push(arg);
@@ -167,15 +219,21 @@ pub(super) fn expand(args: impl Iterator<Item = OsString>) -> Result<Expanded, S
             break;
         }
         let next = args.peek().map(OsString::as_os_str);
-        let n_consumed = expanded.push(arg, next)?;
+        let n_consumed = expanded.push(program, arg, next)?;
         (0..n_consumed).for_each(|_| drop(args.next()));
     }
     Ok(expanded)
 }
 
 impl Expanded {
-    /// Adds the translation of `arg`, followed by `next`, and returns the number of arguments consumed after it.
-    fn push(&mut self, arg: OsString, next: Option<&OsStr>) -> Result<usize, String> {
+    /// Adds the translation of `arg`, a flag of `program`, and returns the number of arguments consumed after it: `next`
+    /// and its followers.
+    fn push(
+        &mut self,
+        program: Program,
+        arg: OsString,
+        next: Option<&OsStr>,
+    ) -> Result<usize, String> {
         let Some(text) = arg.to_str().filter(|text| text.starts_with('-')) else {
             self.args.push(arg);
             return Ok(0);
@@ -186,12 +244,13 @@ impl Expanded {
         };
         let is_long = flag.starts_with("--");
         let flag = if is_long { flag.replace('_', "-") } else { flag.to_owned() };
-        if value.is_none()
+        if program.has_switches
+            && value.is_none()
             && let Some(takes_next) = self.push_switch(&flag, next)
         {
             return takes_next.map(usize::from);
         }
-        let alias = ALIASES.iter().find(|(name, _)| *name == flag).map(|(_, alias)| alias);
+        let alias = program.aliases.iter().find(|(name, _)| *name == flag).map(|(_, alias)| alias);
         match (alias, value) {
             (Some(Is(replacement)), value) => {
                 self.args.extend(replacement.iter().map(OsString::from));
@@ -200,7 +259,9 @@ impl Expanded {
             }
             (Some(Ignored(n_values, why)), value) => {
                 self.notes.push(format!("{flag} is ignored: {why}"));
-                Ok(if value.is_some() { 0 } else { *n_values })
+                // Values of some flags may be left out.
+                let has_value = next.is_some_and(|next| !next.to_string_lossy().starts_with('-'));
+                Ok(if value.is_some() || !has_value { 0 } else { *n_values })
             }
             (Some(Refused(hint)), _) => Err(format!("{flag} is not supported: {hint}")),
             (None, Some(value)) if is_long => {
@@ -284,7 +345,7 @@ fn is_formats(value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALIASES, expand};
+    use super::{ALIASES, LLAMA, expand};
 
     fn words(args: &str) -> impl Iterator<Item = std::ffi::OsString> {
         args.split(' ').map(Into::into)
@@ -370,9 +431,24 @@ mod tests {
     }
 
     #[test]
+    fn flags_of_llama_cpp_are_known() {
+        let words = |line: &str| line.split(' ').map(Into::into).collect::<Vec<_>>().into_iter();
+        let expanded =
+            expand(words("stonechat chat -hf u/r:Q8_0 -ngl 9 -fa on -co -ctv q8_0")).unwrap();
+        let expected = "stonechat chat --model u/r:Q8_0 --gpu-layers 9 --cache-type-v q8_0";
+        assert!(expanded.args.into_iter().eq(words(expected)));
+        assert_eq!(expanded.notes.len(), 2);
+        let expanded = expand(words("stonechat generate m -fa -p x")).unwrap();
+        assert!(expanded.args.into_iter().eq(words("stonechat generate m -p x")));
+        assert!(expand(words("stonechat run m -ts 1,1")).unwrap_err().contains("one GPU"));
+    }
+
+    #[test]
     fn every_flag_has_one_alias() {
-        for (i, (flag, _)) in ALIASES.iter().enumerate() {
-            assert!(ALIASES[i + 1..].iter().all(|(other, _)| other != flag), "{flag}");
+        for aliases in [&ALIASES[..], &LLAMA] {
+            for (i, (flag, _)) in aliases.iter().enumerate() {
+                assert!(aliases[i + 1..].iter().all(|(other, _)| other != flag), "{flag}");
+            }
         }
     }
 }

@@ -87,9 +87,27 @@ pub(super) struct ContextArgs {
         default_value_t = KvType::F16
     )]
     cache_type_k: KvType,
+    /// The same for values, which have the type of keys
+    #[arg(
+        long,
+        visible_alias = "ctv",
+        value_name = "TYPE",
+        value_enum,
+        hide_possible_values = true
+    )]
+    cache_type_v: Option<KvType>,
 }
 
 impl ContextArgs {
+    /// Refuses values of another type than keys.
+    fn check(&self) -> anyhow::Result<()> {
+        const ONE_TYPE: UsageError = UsageError(
+            "--cache-type-v: expected the type of --cache-type-k, which values have, too",
+        );
+        anyhow::ensure!(self.cache_type_v.is_none_or(|v| v == self.cache_type_k), ONE_TYPE);
+        Ok(())
+    }
+
     fn session(&self, config: &Config, n_sequences: usize) -> SessionOptions {
         SessionOptions {
             n_ctx: match self.ctx_size {

@@ -1,18 +1,21 @@
 //! The `stonechat` command line: one file per verb, with its arguments and a `run` function.
 //!
 //! Exit codes: 0 success, 1 error (one line on standard error), 2 usage error, 130 interrupted.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod aliases;
 mod completions;
 mod console;
 mod convert;
 mod device;
+#[expect(unsafe_code, reason = "variables are set before any thread starts")]
+mod environment;
 mod find_model;
 mod headings;
 mod help_markdown;
 mod inspect;
 mod interrupt;
+mod json;
 mod kv_type;
 mod listen;
 mod llm;
@@ -135,6 +138,7 @@ fn parse(args: Vec<OsString>) -> anyhow::Result<Cli> {
 }
 
 fn main() -> ExitCode {
+    environment::silence_drivers();
     completions::answer_shell(command);
     let expanded = match aliases::expand(std::env::args_os()) {
         Ok(expanded) => expanded,

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use super::SourceFile;
 
-/// Crates that hold `unsafe`: kernels, quantized kernels, the memory map of model files, the allocator of tests.
-const UNSAFE_CRATES: [&str; 4] =
-    ["crates/compute/", "crates/formats/", "crates/quant/", "crates/testkit/"];
+/// Crates that hold `unsafe`: the variables of the program, kernels, the memory map of model files, quantized kernels, the
+/// allocator of tests.
+const UNSAFE_CRATES: [&str; 5] =
+    ["crates/cli/", "crates/compute/", "crates/formats/", "crates/quant/", "crates/testkit/"];
 
 /// Sources with a single file of `unsafe`, and that file.
-const UNSAFE_FILES: [(&str, &str); 2] = [
+const UNSAFE_FILES: [(&str, &str); 3] = [
+    ("crates/cli/src/", "crates/cli/src/environment.rs"),
     ("crates/formats/src/", "crates/formats/src/mmap.rs"),
     ("crates/testkit/src/", "crates/testkit/src/counting_allocator.rs"),
 ];

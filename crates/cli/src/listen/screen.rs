@@ -7,6 +7,7 @@ use console::{Term, measure_text_width, style, truncate_str};
 use stonechat::whisper::LiveEvent;
 
 use super::clock::Summary;
+use crate::json::rounded;
 
 /// Punctuation that ends a sentence, and with it a line where lines are not redrawn.
 const SENTENCE_ENDS: [char; 7] = ['.', '?', '!', '。', '？', '！', '।'];
@@ -92,7 +93,7 @@ impl Screen {
 }
 
 fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
-    crate::print(&(serde_json::to_string(value)? + "\n"))
+    crate::print(&format!("{}\n", rounded(value)?))
 }
 
 impl Line {

@@ -152,6 +152,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Holds the conversation on the devices of its flags, with one model after the other.
 pub(super) fn hold(work: ChatWork<'_>) -> anyhow::Result<ExitCode> {
+    work.args.context.check()?;
     let interrupted = interrupt_flag()?;
     let prompt = RefCell::new(Prompt::open()?);
     let system = work.args.system_prompt.as_ref();

@@ -20,6 +20,7 @@ use super::sampling::{SamplingArgs, unescape};
 use super::{ContextArgs, ModelName, RunArgs, read_text};
 use crate::headings::{CONTEXT, GUIDANCE, INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
+use crate::json::rounded;
 
 /// Maximum of `--beams`.
 const MAX_BEAMS: usize = 64;
@@ -120,6 +121,7 @@ pub(crate) struct Args {
 
 /// Completes the prompt.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.context.check()?;
     let prompt = prompt(args)?;
     let path = args.model.find()?;
     args.run.on_devices(&path, GenerateWork { args, path: &path, prompt: &prompt })
@@ -184,7 +186,7 @@ fn generate<D: Devices>(args: &Args, prompt: &str, model: &Model<D>) -> anyhow::
         pollster::block_on(session.save(path))?;
     }
     if args.json {
-        let report = Report::new(model, &completion);
+        let report = Report::new(model, &completion)?;
         print(&format!("{}\n", serde_json::to_string(&report)?))?;
     } else if !completion.text.ends_with('\n') {
         print("\n")?;
@@ -306,7 +308,7 @@ struct Report<'a> {
     cached_tokens: usize,
     finish: &'static str,
     seed: u64,
-    timings: Times,
+    timings: serde_json::Value,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     probs: Vec<Probs>,
 }
@@ -335,8 +337,8 @@ struct Top {
 }
 
 impl<'a> Report<'a> {
-    fn new<D: Devices>(model: &Model<D>, completion: &'a Completion) -> Self {
-        let times = rates(completion);
+    fn new<D: Devices>(model: &Model<D>, completion: &'a Completion) -> serde_json::Result<Self> {
+        let times = rounded(&rates(completion))?;
         let piece = |id| {
             let bytes = model.tokenizer().token_piece(id, true);
             String::from_utf8_lossy(bytes).into_owned()
@@ -355,7 +357,7 @@ impl<'a> Report<'a> {
                 })
                 .collect(),
         };
-        Self {
+        Ok(Self {
             text: &completion.text,
             tokens: &completion.tokens,
             prompt_tokens: completion.prompt_tokens,
@@ -364,7 +366,7 @@ impl<'a> Report<'a> {
             seed: completion.seed,
             timings: times,
             probs: completion.probs.iter().map(probs).collect(),
-        }
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use stonechat::formats::AtomicFile;
 
 use super::results::Task;
+use crate::json::rounded;
 
 /// Status of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -86,7 +87,7 @@ impl Summary {
 
     /// Writes the JSON to `path`, or to standard output for `-`.
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
-        let text = serde_json::to_string_pretty(self)? + "\n";
+        let text = serde_json::to_string_pretty(&rounded(self)?)? + "\n";
         if path.as_os_str() == "-" {
             return Ok(crate::print(&text)?);
         }
