@@ -10,6 +10,7 @@ mod bench;
 mod cargo_deny;
 mod ci;
 mod cross;
+mod dist;
 mod fuzz;
 mod golden;
 mod gpu_test;
@@ -44,6 +45,8 @@ enum Verb {
     CrossTest(cross::CrossArgs),
     /// Check licences, duplicate versions and sources of the dependencies with cargo-deny
     Deny,
+    /// Pack the program with completions, man pages and licences into an archive
+    Dist(dist::DistArgs),
     /// Fuzz one parser, or each in turn
     Fuzz(fuzz::FuzzArgs),
     /// Regenerate the golden references with the other implementation that they come from
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
         Verb::Ci(args) => ci::run(&args),
         Verb::CrossTest(args) => cross::run(&args),
         Verb::Deny => cargo_deny::run(),
+        Verb::Dist(args) => dist::run(&args),
         Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Golden(args) => golden::run(&args),
         Verb::GpuTest(args) => gpu_test::run(&args),
