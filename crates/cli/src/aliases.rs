@@ -124,6 +124,9 @@ const ALIASES: [(&str, Alias); 81] = [
     ("--model-dir", Refused("set STONECHAT_MODELS, or give --model a path")),
 ];
 
+/// Flags of every verb, which have a value.
+const GLOBAL_FLAGS: [&str; 2] = ["--models-dir", "--config"];
+
 /// Verbs of language models.
 const LLAMA_VERBS: [&str; 5] = ["run", "generate", "chat", "perplexity", "bench"];
 
@@ -201,8 +204,16 @@ struct Program {
 /// The hint of a refused flag.
 pub(super) fn expand(args: impl Iterator<Item = OsString>) -> Result<Expanded, String> {
     let mut args = args.peekable();
-    let mut expanded = Expanded { args: args.by_ref().take(2).collect(), notes: Vec::new() };
-    let program = match expanded.args.get(1).and_then(|verb| verb.to_str()) {
+    let mut expanded = Expanded { args: args.by_ref().take(1).collect(), notes: Vec::new() };
+    // The flags of every verb may precede it.
+    while let Some(flag) = args.next_if(|arg| arg.to_string_lossy().starts_with('-')) {
+        let has_value = GLOBAL_FLAGS.iter().any(|name| flag == *name);
+        expanded.args.push(flag);
+        expanded.args.extend(args.by_ref().take(usize::from(has_value)));
+    }
+    let verb = args.next();
+    expanded.args.extend(verb.clone());
+    let program = match verb.as_ref().and_then(|verb| verb.to_str()) {
         Some("transcribe") => Program { aliases: &ALIASES, has_switches: true },
         Some(verb) if LLAMA_VERBS.contains(&verb) => {
             Program { aliases: &LLAMA, has_switches: false }
@@ -259,8 +270,13 @@ impl Expanded {
             }
             (Some(Ignored(n_values, why)), value) => {
                 self.notes.push(format!("{flag} is ignored: {why}"));
-                // Values of some flags may be left out.
-                let has_value = next.is_some_and(|next| !next.to_string_lossy().starts_with('-'));
+                // Values of some flags may be left out; a negative number is a value.
+                let is_flag = |next: &OsStr| {
+                    let rest = next.to_string_lossy();
+                    let rest = rest.strip_prefix('-');
+                    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+                };
+                let has_value = next.is_some_and(|next| !is_flag(next));
                 Ok(if value.is_some() || !has_value { 0 } else { *n_values })
             }
             (Some(Refused(hint)), _) => Err(format!("{flag} is not supported: {hint}")),
@@ -440,6 +456,11 @@ mod tests {
         assert_eq!(expanded.notes.len(), 2);
         let expanded = expand(words("stonechat generate m -fa -p x")).unwrap();
         assert!(expanded.args.into_iter().eq(words("stonechat generate m -p x")));
+        let expanded = expand(words("stonechat generate m -tb -1 -p x")).unwrap();
+        assert!(expanded.args.into_iter().eq(words("stonechat generate m -p x")));
+        let expanded = expand(words("stonechat --config c --models-dir=d chat m -ngl 9")).unwrap();
+        let expected = "stonechat --config c --models-dir=d chat m --gpu-layers 9";
+        assert!(expanded.args.into_iter().eq(words(expected)));
         assert!(expand(words("stonechat run m -ts 1,1")).unwrap_err().contains("one GPU"));
     }
 
