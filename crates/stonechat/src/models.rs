@@ -14,7 +14,7 @@ use crate::Error;
 
 pub use catalog::{CATALOG, CatalogEntry, ModelKind};
 pub use details::Details;
-pub(crate) use name::{GgufFiles, Name, Part};
+pub(crate) use name::{GgufFiles, Name, Part, base_name};
 
 /// Folder of the default model in the checkout that this crate was built in.
 const CHECKOUT_MODELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/models");
@@ -163,25 +163,28 @@ impl Models {
         let owned =
             installed.into_iter().find(|model| !model.is_in_hub_cache && model.path == path);
         let Some(model) = owned else { return Err(Error::NotOwned { path }) };
-        if model.path.is_dir() {
-            fs::remove_dir_all(&model.path).map_err(io("remove", &model.path))?;
+        if model.path.is_symlink() {
+            fs::remove_file(&model.path).map_err(io("remove", &model.path))?;
             return Ok(model);
         }
         for file in &model.files {
             fs::remove_file(file).map_err(io("remove", file))?;
         }
-        let parent = model.path.parent().filter(|parent| Some(*parent) != self.folder.as_deref());
-        if let Some(parent) = parent
-            && models_in(parent, "", None).is_empty()
+        let is_folder = model.path.is_dir();
+        let folder = if is_folder { Some(&*model.path) } else { model.path.parent() };
+        let folder = folder.filter(|folder| Some(*folder) != self.folder.as_deref());
+        if let Some(folder) = folder
+            && models_in(folder, "", None).is_empty()
         {
-            fs::remove_dir_all(parent).map_err(io("remove", parent))?;
+            fs::remove_dir_all(folder).map_err(io("remove", folder))?;
         }
         Ok(model)
     }
 
     /// Path of an installed model.
     pub(crate) fn find_installed(&self, name: &str) -> Option<PathBuf> {
-        let full_name = CatalogEntry::find(name).map(|entry| entry.name);
+        let full_name =
+            CatalogEntry::find(name).map(|entry| entry.name).filter(|full| *full != name);
         let mut names = [Some(name), full_name].into_iter().flatten();
         if let Some(path) = names.find_map(|name| in_folder(self.folder.as_deref()?, name)) {
             return Some(path);
@@ -270,15 +273,7 @@ fn models_in(folder: &Path, folder_name: &str, repo: Option<&str>) -> Vec<Instal
         let mut of_repo = CATALOG.iter().filter(|entry| Some(entry.repo) == repo);
         of_repo.find(same_weights).map(|entry| entry.name.to_owned())
     };
-    let repo_or_folder = repo.unwrap_or(folder_name);
-    let mut models = Vec::new();
-    if has_weights(folder) {
-        let files = paths_in(folder).into_iter().map(|path| folder.join(path)).collect();
-        let name = catalog_name(None).unwrap_or_else(|| repo_or_folder.to_owned());
-        models.push(Installed::new(name, folder.to_owned(), files));
-    }
-    let is_weights_file = |name: &str| WEIGHTS.contains(&name);
-    let gguf = models_of_gguf(folder, |model, weights| {
+    let mut models = models_of_gguf(folder, |model, weights| {
         let of_catalog = weights.and_then(|weights| catalog_name(Some(weights)));
         of_catalog.unwrap_or_else(|| match (repo, weights) {
             (Some(repo), Some(weights)) => format!("{repo}:{weights}"),
@@ -287,11 +282,14 @@ fn models_in(folder: &Path, folder_name: &str, repo: Option<&str>) -> Vec<Instal
         })
     });
     // `model.gguf` is the model of the folder.
-    let is_other = |model: &Installed| {
-        let file_name = model.path.file_name().and_then(|name| name.to_str());
-        !file_name.is_some_and(is_weights_file)
-    };
-    models.extend(gguf.into_iter().filter(is_other));
+    models.retain(|model| WEIGHTS.iter().all(|name| model.path != folder.join(name)));
+    if has_weights(folder) {
+        let is_of_other = |path: &PathBuf| models.iter().any(|model| model.files.contains(path));
+        let files = paths_in(folder).into_iter().map(|path| folder.join(path));
+        let files = files.filter(|path| !is_of_other(path)).collect();
+        let name = catalog_name(None).unwrap_or_else(|| repo.unwrap_or(folder_name).to_owned());
+        models.push(Installed::new(name, folder.to_owned(), files));
+    }
     models
 }
 
@@ -545,6 +543,15 @@ mod tests {
         assert_eq!(names(&models).len(), 3);
         models.remove("u/r").unwrap();
         assert!(!own.join("u--r").exists());
+        // GGUF files beside a whole model stay, and the other way round.
+        write_all(&own, &["a--b/config.json", "a--b/model.safetensors", "a--b/m-Q4_0.gguf"]);
+        assert_eq!(models.remove("a/b").unwrap().bytes, 10);
+        assert!(own.join("a--b/m-Q4_0.gguf").exists());
+        write_all(&own, &["a--b/model.safetensors"]);
+        models.remove("a/b:Q4_0").unwrap();
+        assert!(own.join("a--b/model.safetensors").exists());
+        models.remove("a/b").unwrap();
+        assert!(!own.join("a--b").exists());
         models.remove("base").unwrap();
         assert!(models.remove("base").unwrap_err().to_string().contains("no model `base`"));
         let error = models.remove("a/b").unwrap_err().to_string();

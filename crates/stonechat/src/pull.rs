@@ -15,7 +15,7 @@ use hf_hub::{Cache, Repo};
 use sha2::{Digest, Sha256};
 use stonechat_formats::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 
-use crate::models::{GgufFiles, Name, Part, io as io_error};
+use crate::models::{GgufFiles, Name, Part, base_name, io as io_error};
 use crate::{CATALOG, Error, Models};
 
 /// Folder of partial downloads inside the models folder.
@@ -254,11 +254,8 @@ fn place_folder(target: &Path, names: &[String], blobs: &[PathBuf]) -> Result<()
     place_files(&staging, names, blobs)?;
     if target.is_dir() {
         // GGUF files of the same repository.
-        place_files(
-            target,
-            names,
-            &names.iter().map(|name| staging.join(base_name(name))).collect::<Vec<_>>(),
-        )?;
+        let staged: Vec<_> = names.iter().map(|name| staging.join(base_name(name))).collect();
+        place_files(target, names, &staged)?;
         return fs::remove_dir(&staging).map_err(io_error("remove", &staging));
     }
     fs::rename(&staging, target).map_err(io_error("write", target))
@@ -273,10 +270,6 @@ fn place_files(folder: &Path, names: &[String], blobs: &[PathBuf]) -> Result<Pat
         fs::rename(blob, &first).map_err(io_error("write", &first))?;
     }
     Ok(first)
-}
-
-fn base_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Formats an error of a download; those of files name the models folder.

@@ -139,7 +139,8 @@ pub(crate) fn is_plain(part: &str) -> bool {
     !part.is_empty() && !part.starts_with('.') && !part.contains(['/', '\\', ':'])
 }
 
-fn base_name(path: &str) -> &str {
+/// Last component of a path in a repository.
+pub(crate) fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
