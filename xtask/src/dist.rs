@@ -7,15 +7,16 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
+use walkdir::WalkDir;
+use xtask::models::sha256;
 
 use crate::shell;
 
@@ -73,10 +74,10 @@ pub(crate) fn run(args: &DistArgs) -> Result<()> {
     }
     fs::write(folder.join("THIRD-PARTY.md"), third_party(&metadata)?)?;
     for (shell, file) in SHELLS {
-        let script = output_of(Command::new(&binary).args(["completions", shell]))?;
+        let script = shell::output(Command::new(&binary).args(["completions", shell]))?;
         fs::write(folder.join("completions").join(file), script)?;
     }
-    output_of(Command::new(&binary).arg("man-pages").arg(folder.join("man")))?;
+    shell::output(Command::new(&binary).arg("man-pages").arg(folder.join("man")))?;
 
     let files = files_below(&folder)?;
     let archive = if target.contains("windows") {
@@ -101,7 +102,7 @@ pub(crate) fn run(args: &DistArgs) -> Result<()> {
 
 /// Target triple of this machine.
 fn host() -> Result<String> {
-    let text = output_of(Command::new("rustc").arg("-vV"))?;
+    let text = shell::output(Command::new("rustc").arg("-vV"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(line.context("`rustc -vV` names no host")?.to_owned())
 }
@@ -110,7 +111,7 @@ fn host() -> Result<String> {
 fn metadata(target: &str) -> Result<Value> {
     let mut cargo = shell::cargo();
     cargo.args(["metadata", "--format-version", "1", "--locked", "--filter-platform", target]);
-    Ok(serde_json::from_str(&output_of(&mut cargo)?)?)
+    Ok(serde_json::from_str(&shell::output(&mut cargo)?)?)
 }
 
 fn packages(metadata: &Value) -> impl Iterator<Item = &Value> {
@@ -160,28 +161,11 @@ fn linked(metadata: &Value) -> Vec<&str> {
     found
 }
 
-fn output_of(command: &mut Command) -> Result<String> {
-    let text = shell::describe(command);
-    let output = command.output().with_context(|| format!("cannot start `{text}`"))?;
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        bail!("`{text}` failed: {}", why.trim());
-    }
-    Ok(String::from_utf8(output.stdout)?)
-}
-
 /// The files of a folder and of those below it, sorted.
 fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let path = entry?.path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
-        }
-    }
-    files.sort();
-    Ok(files)
+    let entries = WalkDir::new(folder).sort_by_file_name().into_iter();
+    let paths = entries.map(|entry| Ok(entry?.into_path()));
+    paths.filter(|path| path.as_ref().map_or(true, |path| path.is_file())).collect()
 }
 
 /// Whether a file is the program, which users execute.
@@ -215,12 +199,6 @@ fn pack_zip(archive: &Path, root: &Path, files: &[PathBuf]) -> Result<()> {
     }
     zip.finish()?;
     Ok(())
-}
-
-fn sha256(path: &Path) -> Result<String> {
-    let mut bytes = Vec::new();
-    File::open(path)?.read_to_end(&mut bytes)?;
-    Ok(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
+pub use install::sha256;
 use table::{MODELS, Model};
 
 /// Options of `cargo xtask models`.

@@ -29,7 +29,7 @@ pub(super) struct Args {
     /// Shell
     #[arg(
         value_name = "SHELL",
-        value_parser = PossibleValuesParser::new(["bash", "elvish", "fish", "powershell", "zsh"])
+        value_parser = PossibleValuesParser::new(Shells::builtins().names().collect::<Vec<_>>())
     )]
     shell: String,
 }

@@ -1,7 +1,6 @@
 //! Standard error: notes, errors and, on a terminal, a progress bar.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -44,8 +43,6 @@ const STEPS: &str = "{msg} {wide_bar} {percent:>3}% {elapsed_precise} (eta {eta}
 pub(super) struct Console {
     quiet: bool,
     bar: Option<ProgressBar>,
-    /// Whether the bar is drawn.
-    is_drawn: AtomicBool,
 }
 
 impl Console {
@@ -58,7 +55,7 @@ impl Console {
     pub(super) fn with_bar(quiet: bool, has_bar: bool) -> Self {
         let has_bar = has_bar && !quiet && io::stderr().is_terminal();
         let bar = has_bar.then(ProgressBar::no_length);
-        Self { quiet, bar, is_drawn: AtomicBool::new(false) }
+        Self { quiet, bar }
     }
 
     /// Starts the bar of a stage of `length` steps.
@@ -70,7 +67,7 @@ impl Console {
     pub(super) fn begin_as(&self, template: &str, stage: &str, length: u64) {
         if let Some(bar) = &self.bar {
             bar.reset();
-            self.draw(bar, template, stage, 0, length);
+            Self::draw(bar, template, stage, 0, length);
         }
     }
 
@@ -80,12 +77,11 @@ impl Console {
             if bar.is_finished() {
                 bar.reset();
             }
-            self.draw(bar, STEPS, stage, position, length);
+            Self::draw(bar, STEPS, stage, position, length);
         }
     }
 
-    fn draw(&self, bar: &ProgressBar, template: &str, stage: &str, position: u64, length: u64) {
-        self.is_drawn.store(true, Ordering::Relaxed);
+    fn draw(bar: &ProgressBar, template: &str, stage: &str, position: u64, length: u64) {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
@@ -106,14 +102,14 @@ impl Console {
     pub(super) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
-            self.is_drawn.store(false, Ordering::Relaxed);
         }
     }
 
     /// Runs `print` with the bar hidden.
     pub(super) fn suspend_bar<R>(&self, print: impl FnOnce() -> R) -> R {
         match &self.bar {
-            Some(bar) if self.is_drawn.load(Ordering::Relaxed) => bar.suspend(print),
+            // A bar without a stage has no length; to suspend it would draw it.
+            Some(bar) if bar.length().is_some() && !bar.is_finished() => bar.suspend(print),
             _ => print(),
         }
     }

@@ -51,7 +51,7 @@ fn model_text(model: &ModelFile) -> anyhow::Result<String> {
     let Summary { format, version, n_parameters, .. } = summary;
     writeln!(text, "format      {format}, version {version}")?;
     writeln!(text, "size        {}", super::format_bytes(summary.file_bytes as u64))?;
-    let types: Vec<_> = summary.dtypes().into_iter().map(DType::name).collect();
+    let types: Vec<_> = model.dtypes().into_iter().map(DType::name).collect();
     writeln!(text, "parameters  {n_parameters} ({})", types.join(", "))?;
     if let Ok(config) = Config::from_file(model) {
         let Config { d_model, n_audio_layers, n_text_layers, n_text_heads, .. } = config;

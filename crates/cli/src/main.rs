@@ -86,7 +86,7 @@ enum Verb {
     Pull(pull::Args),
     /// List the installed models, or those that have a short name
     Models(models::Args),
-    /// Show what a model is
+    /// Show the properties of a model
     Show(models::ShowArgs),
     /// Remove installed models
     Rm(models::RemoveArgs),

@@ -46,7 +46,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A model and its headers, or what is wrong with them.
+/// Installed models with their properties, or the error of reading them.
 fn read_all() -> anyhow::Result<Vec<(Installed, Result<Details, stonechat::Error>)>> {
     let all = models().installed()?.into_iter();
     let read = all.map(|model| {

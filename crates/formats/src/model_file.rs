@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stonechat_compute::ByteOwner;
+use stonechat_compute::{ByteOwner, DType};
 
 use crate::detect::{Format, detect};
 use crate::error::{Error, Result, printable};
@@ -165,6 +165,20 @@ impl ModelFile {
     /// [`Error::MissingTensor`].
     pub fn require(&self, name: &str) -> Result<TensorView<'_>> {
         self.tensor(name).ok_or_else(|| Error::MissingTensor { tensor: printable(name) })
+    }
+
+    /// Element types of the tensors, in descending order of their bytes.
+    #[must_use]
+    pub fn dtypes(&self) -> Vec<DType> {
+        let mut totals: Vec<(DType, usize)> = Vec::new();
+        for tensor in self.tensors() {
+            match totals.iter_mut().find(|(known, _)| *known == tensor.dtype) {
+                Some((_, bytes)) => *bytes += tensor.data.len(),
+                None => totals.push((tensor.dtype, tensor.data.len())),
+            }
+        }
+        totals.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.name().cmp(b.0.name())));
+        totals.into_iter().map(|(dtype, _)| dtype).collect()
     }
 
     fn view<'a>(&'a self, (info, place): &'a (TensorInfo, Place)) -> TensorView<'a> {

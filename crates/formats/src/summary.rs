@@ -42,20 +42,6 @@ pub struct TensorSummary {
 }
 
 impl Summary {
-    /// Element types of the tensors, in descending order of their bytes.
-    #[must_use]
-    pub fn dtypes(&self) -> Vec<DType> {
-        let mut totals: Vec<(DType, usize)> = Vec::new();
-        for tensor in &self.tensors {
-            match totals.iter_mut().find(|(known, _)| *known == tensor.dtype) {
-                Some((_, bytes)) => *bytes += tensor.bytes,
-                None => totals.push((tensor.dtype, tensor.bytes)),
-            }
-        }
-        totals.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.name().cmp(b.0.name())));
-        totals.into_iter().map(|(dtype, _)| dtype).collect()
-    }
-
     pub(crate) fn of(model: &ModelFile) -> Self {
         let mut metadata: Vec<(String, String)> =
             model.metadata().iter().map(|(k, v)| (k.to_owned(), v.to_string())).collect();

@@ -72,8 +72,8 @@ pub enum Event<'a> {
         /// Tokens of the prompt.
         total: usize,
     },
-    /// Generated text, in whole code points: one event a token, so that a caller can cancel at each; empty while a stop
-    /// string or a code point is incomplete, and for tokens without text.
+    /// Generated text in whole code points: one event per token and one at the end. Empty for a token without text, and
+    /// while a stop string or a code point is incomplete.
     Text(&'a str),
 }
 

@@ -1,6 +1,5 @@
 //! A loaded model: configuration, weights, tokenizer, chat template.
 
-use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use stonechat_formats::ModelFile;
@@ -397,21 +396,18 @@ impl<D: Devices> Model<D> {
 
 impl ModelSummary {
     fn of(file: &ModelFile, config: &Config) -> Self {
-        let mut by_type: BTreeMap<String, u64> = BTreeMap::new();
-        let (mut n_params, mut fingerprint) = (0, Fnv::default());
+        let (mut n_params, mut weight_bytes, mut fingerprint) = (0, 0, Fnv::default());
         for tensor in file.tensors() {
-            *by_type.entry(tensor.dtype.to_string()).or_default() += tensor.data.len() as u64;
+            weight_bytes += tensor.data.len() as u64;
             n_params += tensor.n_elements() as u64;
             fingerprint.add(tensor.name.as_bytes());
             // The first bytes of each tensor tell fine-tuned models apart without reading the file.
             fingerprint.add(&tensor.data[..tensor.data.len().min(64)]);
         }
-        let weight_bytes = by_type.values().sum();
-        let largest = by_type.into_iter().max_by_key(|&(_, bytes)| bytes);
         let named = file.metadata().str("general.name").ok().filter(|name| !name.is_empty());
         Self {
             name: named.unwrap_or(config.architecture.name).to_owned(),
-            dtype: largest.map_or_else(String::new, |(dtype, _)| dtype),
+            dtype: file.dtypes().first().map_or_else(String::new, ToString::to_string),
             n_params,
             weight_bytes,
             fingerprint: fingerprint.0,

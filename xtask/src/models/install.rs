@@ -188,7 +188,11 @@ fn place(model: &Model, partial: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn sha256(path: &Path) -> Result<String> {
+/// SHA-256 of a file in hexadecimal digits.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn sha256(path: &Path) -> Result<String> {
     let mut file = File::open(path)?;
     let mut digest = Sha256::new();
     let mut buffer = vec![0; 1 << 20];

@@ -125,7 +125,7 @@ fn help() -> String {
     COMMANDS.iter().map(line).collect::<String>() + KEYS
 }
 
-/// What is kept when the model changes.
+/// Messages and parameters of a conversation, carried over to another model.
 #[derive(Debug, Default)]
 struct Talk {
     messages: Vec<Value>,
@@ -154,7 +154,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 pub(super) fn hold(work: ChatWork<'_>) -> anyhow::Result<ExitCode> {
     work.args.context.check()?;
     let interrupted = interrupt_flag()?;
-    let prompt = RefCell::new(Prompt::open()?);
+    let prompt = if work.single_turn { Prompt::Pipe } else { Prompt::open()? };
+    let prompt = RefCell::new(prompt);
     let system = work.args.system_prompt.as_ref();
     let messages = system.map(|text| json!({"role": "system", "content": text}));
     let talk = Talk { messages: messages.into_iter().collect(), ..Talk::default() };
@@ -278,7 +279,7 @@ fn template<D: Devices>(args: &ChatArgs, model: &Model<D>) -> anyhow::Result<Cha
         .context("cannot use the chat template: --chat-template takes a file or a name like chatml")
 }
 
-/// What follows a line.
+/// Action after a line.
 enum Next {
     Line,
     Exit,

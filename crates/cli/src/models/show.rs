@@ -1,4 +1,4 @@
-//! `stonechat show`: what a model is.
+//! `stonechat show`: properties of a model.
 
 use std::fmt::Write;
 
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Prints what the headers of a model say.
+/// Prints the properties in the headers of a model.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let path = find(&args.model)?;
     let file = ModelFile::open(&path)?;

@@ -1,6 +1,6 @@
 //! Models with short names, and their repositories on the Hugging Face hub.
 
-/// What a model does.
+/// Task of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModelKind {
@@ -16,7 +16,7 @@ pub enum ModelKind {
 pub struct CatalogEntry {
     /// Short name, `base` or `qwen3:0.6b`.
     pub name: &'static str,
-    /// What it does.
+    /// Task.
     pub kind: ModelKind,
     /// Repository on the hub.
     pub repo: &'static str,

@@ -1,4 +1,4 @@
-//! What a model is, from its headers.
+//! Properties of a model, from its headers.
 
 use stonechat_formats::ModelFile;
 
@@ -9,7 +9,7 @@ use crate::Error;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Details {
-    /// What it does.
+    /// Task.
     pub kind: ModelKind,
     /// Architecture, `whisper` or a name of [`stonechat_llm::ARCHITECTURES`].
     pub architecture: &'static str,
@@ -41,7 +41,7 @@ impl Details {
     /// If the model is of no known architecture.
     pub fn of(file: &ModelFile) -> Result<Self, Error> {
         let summary = file.summary();
-        let weights = summary.dtypes().first().map_or("", |dtype| dtype.name());
+        let weights = file.dtypes().first().map_or("", |dtype| dtype.name());
         let (n_parameters, bytes) = (summary.n_parameters as u64, summary.tensor_bytes as u64);
         if let Ok(config) = stonechat_whisper::Config::from_file(file) {
             let n_layers = config.n_audio_layers + config.n_text_layers;

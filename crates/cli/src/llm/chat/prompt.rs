@@ -54,7 +54,7 @@ impl Prompt {
             editor.bind_sequence(key, EventHandler::Simple(Cmd::Newline));
         }
         let history = history_file();
-        // There is none before the first conversation.
+        // The first conversation has no history file.
         let _ = history.as_ref().map(|path| editor.load_history(path));
         Ok(Self::Terminal { editor, history })
     }
