@@ -15,10 +15,12 @@ enum Alias {
     Is(&'static [&'static str]),
     /// Dropped with this number of values, for this reason.
     Ignored(usize, &'static str),
+    /// A switch, dropped with its value from [`SWITCH_VALUES`], if there is one, for this reason.
+    IgnoredSwitch(&'static str),
     /// A usage error with this hint.
     Refused(&'static str),
 }
-use Alias::{Ignored, Is, Refused};
+use Alias::{Ignored, IgnoredSwitch, Is, Refused};
 
 const FUSED: &str = "attention is always fused";
 const ONE_PROCESS: &str = "use --jobs for several files, --batch-size for several windows";
@@ -32,13 +34,14 @@ const ENTROPY: &str = "decoder failures are detected by --compression-ratio-thre
 const WORD_THRESHOLD: &str = "word timestamps have no threshold: use --word-timestamps";
 const AUDIO_CTX: &str = "the encoder always runs on the whole 30 s window";
 const TDRZ: &str = "use --channels split where each speaker has a channel";
+const LANGUAGE: &str = "--output-format json has the detected language";
 const KARAOKE: &str = "use --output-format vtt --highlight-words";
 
 /// Hint for users of whisper-cli, whose `-f` is the input.
 pub(super) const FORMAT_HINT: &str = "-f is the output format here; inputs are positional";
 
 /// Aliases by flag, with dashes for underscores.
-const ALIASES: [(&str, Alias); 81] = [
+const ALIASES: &[(&str, Alias)] = &[
     // whisper-cli
     ("-bs", Is(&["--beam-size"])),
     ("-bo", Is(&["--best-of"])),
@@ -117,15 +120,18 @@ const ALIASES: [(&str, Alias); 81] = [
     ("--audio-ctx", Refused(AUDIO_CTX)),
     ("-tdrz", Refused(TDRZ)),
     ("--tinydiarize", Refused(TDRZ)),
+    ("-dl", Refused(LANGUAGE)),
+    ("--detect-language", Refused(LANGUAGE)),
     ("-owts", Refused(KARAOKE)),
     ("--output-words", Refused(KARAOKE)),
     // openai-whisper
     ("--fp16", Ignored(1, "weights keep the data type of the model file")),
     ("--model-dir", Refused("set STONECHAT_MODELS, or give --model a path")),
+    ("--carry-initial-prompt", Refused("--hotwords are in the prompt of every window")),
 ];
 
 /// Flags of every verb, which have a value.
-const GLOBAL_FLAGS: [&str; 2] = ["--models-dir", "--config"];
+const GLOBAL_FLAGS: [&str; 4] = ["--models-dir", "--config", "--log", "--log-file"];
 
 /// Verbs of language models.
 const LLAMA_VERBS: [&str; 5] = ["run", "generate", "chat", "perplexity", "bench"];
@@ -137,10 +143,16 @@ const ONE_GPU: &str =
     "a model runs on one GPU, or on a GPU and the CPU: see --device and --gpu-layers";
 const INTERACTIVE: &str = "chat is interactive, generate is not";
 const COLORS: &str = "colors follow the terminal and NO_COLOR";
+const WARM_UP: &str = "kernels are warmed up while the model loads";
+const PROMPT: &str = "prompts are never printed";
+const TIMINGS: &str = "--verbose prints timings";
+const SIMPLE_IO: &str = "Alt-Enter, or \\ at the end of a line, continues a message";
+const SYSTEM_FILE: &str = "give the text itself: --system-prompt \"$(cat FILE)\"";
+const THINKING: &str = "--no-think turns thinking off";
 const TEMPLATES: &str = "templates are always Jinja";
 
 /// Flags of llama.cpp by their names there.
-const LLAMA: [(&str, Alias); 36] = [
+const LLAMA: &[(&str, Alias)] = &[
     ("-ngl", Is(&["--gpu-layers"])),
     ("-ctk", Is(&["--cache-type-k"])),
     ("-ctv", Is(&["--cache-type-v"])),
@@ -155,8 +167,8 @@ const LLAMA: [(&str, Alias); 36] = [
     ("-jf", Refused("give the schema itself: --json-schema")),
     ("--json-schema-file", Refused("give the schema itself: --json-schema")),
     ("-bs", Refused("draws are made on the CPU")),
-    ("-fa", Ignored(1, FUSED)),
-    ("--flash-attn", Ignored(1, FUSED)),
+    ("-fa", IgnoredSwitch(FUSED)),
+    ("--flash-attn", IgnoredSwitch(FUSED)),
     ("-ub", Ignored(1, BATCH)),
     ("--ubatch-size", Ignored(1, BATCH)),
     ("-tb", Ignored(1, ONE_TEAM)),
@@ -170,14 +182,40 @@ const LLAMA: [(&str, Alias); 36] = [
     ("--no-conversation", Ignored(0, INTERACTIVE)),
     ("-i", Ignored(0, INTERACTIVE)),
     ("--interactive", Ignored(0, INTERACTIVE)),
-    ("-co", Ignored(0, COLORS)),
-    ("--color", Ignored(0, COLORS)),
+    ("-co", IgnoredSwitch(COLORS)),
+    ("--color", IgnoredSwitch(COLORS)),
     ("--jinja", Ignored(0, TEMPLATES)),
+    ("--chat-template-file", Is(&["--chat-template"])),
+    ("-nr", Is(&["--repack=off"])),
+    ("--no-repack", Is(&["--repack=off"])),
+    ("--no-warmup", Ignored(0, WARM_UP)),
+    ("--no-display-prompt", Ignored(0, PROMPT)),
+    ("--show-timings", Ignored(0, TIMINGS)),
+    ("--no-show-timings", Ignored(0, TIMINGS)),
+    ("--simple-io", Ignored(0, SIMPLE_IO)),
+    ("-mli", Ignored(0, SIMPLE_IO)),
+    ("--multiline-input", Ignored(0, SIMPLE_IO)),
+    ("-sysf", Refused(SYSTEM_FILE)),
+    ("--system-prompt-file", Refused(SYSTEM_FILE)),
+    ("--reasoning", Refused(THINKING)),
+    ("-rea", Refused(THINKING)),
+    ("--reasoning-budget", Refused(THINKING)),
+    ("--list-devices", Refused("see `stonechat devices`")),
+    ("-hff", Refused("name the file after the repository: --model user/repo:file.gguf")),
+    ("--hf-file", Refused("name the file after the repository: --model user/repo:file.gguf")),
+    ("--lora", Refused("adapters are not supported yet")),
+    ("--image", Refused("images are not supported yet")),
+    ("--mmproj", Refused("images are not supported yet")),
+    ("-md", Refused("draft models are not supported yet")),
+    ("--model-draft", Refused("draft models are not supported yet")),
     ("-sm", Refused(ONE_GPU)),
     ("--split-mode", Refused(ONE_GPU)),
     ("-ts", Refused(ONE_GPU)),
     ("-mg", Refused(ONE_GPU)),
 ];
+
+/// Values of switches of llama.cpp.
+const SWITCH_VALUES: [&str; 5] = ["on", "off", "auto", "1", "0"];
 
 /// Values of `--vad`.
 const VAD: [&str; 3] = ["on", "off", "auto"];
@@ -214,9 +252,9 @@ pub(super) fn expand(args: impl Iterator<Item = OsString>) -> Result<Expanded, S
     let verb = args.next();
     expanded.args.extend(verb.clone());
     let program = match verb.as_ref().and_then(|verb| verb.to_str()) {
-        Some("transcribe") => Program { aliases: &ALIASES, has_switches: true },
+        Some("transcribe") => Program { aliases: ALIASES, has_switches: true },
         Some(verb) if LLAMA_VERBS.contains(&verb) => {
-            Program { aliases: &LLAMA, has_switches: false }
+            Program { aliases: LLAMA, has_switches: false }
         }
         _ => {
             expanded.args.extend(args);
@@ -278,6 +316,11 @@ impl Expanded {
                 };
                 let has_value = next.is_some_and(|next| !is_flag(next));
                 Ok(if value.is_some() || !has_value { 0 } else { *n_values })
+            }
+            (Some(IgnoredSwitch(why)), value) => {
+                self.notes.push(format!("{flag} is ignored: {why}"));
+                let has_value = next.is_some_and(|next| SWITCH_VALUES.iter().any(|v| next == *v));
+                Ok(usize::from(value.is_none() && has_value))
             }
             (Some(Refused(hint)), _) => Err(format!("{flag} is not supported: {hint}")),
             (None, Some(value)) if is_long => {
@@ -461,12 +504,18 @@ mod tests {
         let expanded = expand(words("stonechat --config c --models-dir=d chat m -ngl 9")).unwrap();
         let expected = "stonechat --config c --models-dir=d chat m --gpu-layers 9";
         assert!(expanded.args.into_iter().eq(words(expected)));
+        let expanded = expand(words("stonechat chat -co auto m -fa m2 --color off")).unwrap();
+        assert!(expanded.args.into_iter().eq(words("stonechat chat m m2")));
+        let expanded = expand(words("stonechat --log debug chat m -ngl 9")).unwrap();
+        let expected = "stonechat --log debug chat m --gpu-layers 9";
+        assert!(expanded.args.into_iter().eq(words(expected)));
+        assert!(expand(words("stonechat chat m -sysf f")).unwrap_err().contains("--system-prompt"));
         assert!(expand(words("stonechat run m -ts 1,1")).unwrap_err().contains("one GPU"));
     }
 
     #[test]
     fn every_flag_has_one_alias() {
-        for aliases in [&ALIASES[..], &LLAMA] {
+        for aliases in [ALIASES, LLAMA] {
             for (i, (flag, _)) in aliases.iter().enumerate() {
                 assert!(aliases[i + 1..].iter().all(|(other, _)| other != flag), "{flag}");
             }

@@ -64,7 +64,7 @@ pub static CATALOG: &[CatalogEntry] = &[
     speech("large-v3", "openai/whisper-large-v3", 3087, 4400),
     speech("large-v2", "openai/whisper-large-v2", 6173, 4400),
     speech("large-v1", "openai/whisper-large", 6173, 4400),
-    speech("distil-large-v3.5", "distil-whisper/distil-large-v3.5", 1513, 2100),
+    speech("distil-large-v3.5", "distil-whisper/distil-large-v3.5", 3026, 2100),
     speech("distil-large-v3", "distil-whisper/distil-large-v3", 1513, 2100),
     speech("distil-medium.en", "distil-whisper/distil-medium.en", 789, 1100),
     speech("distil-small.en", "distil-whisper/distil-small.en", 332, 500),
@@ -99,13 +99,15 @@ pub static CATALOG: &[CatalogEntry] = &[
 ];
 
 impl CatalogEntry {
-    /// The entry of a name: one of [`CATALOG`], a family (its default size), or openai-whisper's `turbo` or `large`.
+    /// The entry of a name: one of [`CATALOG`], a family (its default size; also with `:latest`), or openai-whisper's
+    /// `turbo` or `large`.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         let name = match name {
             "turbo" => "large-v3-turbo",
             "large" => "large-v3",
-            name => name,
+            // Ollama's tag of the default.
+            name => name.strip_suffix(":latest").unwrap_or(name),
         };
         let exact = CATALOG.iter().find(|entry| entry.name.eq_ignore_ascii_case(name));
         let of_family = |entry: &&Self| {
@@ -132,6 +134,7 @@ mod tests {
             ("qwen3", "qwen3:0.6b"),
             ("Qwen3:0.6B", "qwen3:0.6b"),
             ("llama3.2", "llama3.2:3b"),
+            ("llama3.2:latest", "llama3.2:3b"),
         ] {
             assert_eq!(CatalogEntry::find(name).map(|entry| entry.name), Some(expected), "{name}");
         }
