@@ -4,6 +4,8 @@ use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::log;
+
 /// Prints an error with its causes as one line; returns the line.
 pub(super) fn print_error(error: &anyhow::Error) -> String {
     let line = one_line(&with_causes(error));
@@ -53,7 +55,7 @@ impl Console {
 
     /// As [`new`](Self::new), without a bar unless `has_bar`.
     pub(super) fn with_bar(quiet: bool, has_bar: bool) -> Self {
-        let has_bar = has_bar && !quiet && io::stderr().is_terminal();
+        let has_bar = has_bar && !quiet && io::stderr().is_terminal() && !log::is_on_stderr();
         let bar = has_bar.then(ProgressBar::no_length);
         Self { quiet, bar }
     }

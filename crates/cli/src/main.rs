@@ -20,6 +20,7 @@ mod kv_type;
 mod listen;
 mod llm;
 mod load;
+mod log;
 mod models;
 #[cfg(feature = "pull")]
 mod pull;
@@ -59,6 +60,8 @@ struct Cli {
     /// command line wins, then the environment, then the file.
     #[arg(long, global = true, value_name = "FILE", help_heading = OPTIONS)]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    log: log::LogArgs,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -85,6 +88,7 @@ enum Verb {
     #[cfg(feature = "pull")]
     Pull(pull::Args),
     /// List the installed models, or those that have a short name
+    #[command(visible_aliases = ["list", "ls"])]
     Models(models::Args),
     /// Show the properties of a model
     Show(models::ShowArgs),
@@ -151,6 +155,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Err(error) = cli.log.start() {
+        console::print_error(&error);
+        return ExitCode::from(USAGE);
+    }
     if let Some(folder) = &cli.models_dir {
         find_model::set_models_dir(folder);
     }

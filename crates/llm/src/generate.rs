@@ -148,6 +148,17 @@ impl<D: Devices> Session<'_, D> {
             Ok(_) => self.write(&mut writer, options, on_event).await?,
             Err(Cancelled) => Finish::Cancelled,
         };
+        let decode_ms = milliseconds(start);
+        tracing::debug!(
+            prompt_tokens = prompt.len(),
+            cached_tokens,
+            tokens = writer.tokens.len(),
+            prompt_ms,
+            decode_ms,
+            seed = writer.sampler.seed(),
+            ?finish,
+            "generated"
+        );
         Ok(Completion {
             text: writer.text,
             tokens: writer.tokens,
@@ -156,7 +167,7 @@ impl<D: Devices> Session<'_, D> {
             prompt_tokens: prompt.len(),
             cached_tokens,
             seed: writer.sampler.seed(),
-            timings: Timings { prompt_ms, decode_ms: milliseconds(start) },
+            timings: Timings { prompt_ms, decode_ms },
         })
     }
 

@@ -73,6 +73,16 @@ impl<B: Backend> Transcriber<B> {
             let mut failed = Vec::new();
             for (&window, result) in open.iter().zip(results) {
                 let has_failed = needs_fallback(&result, options);
+                tracing::debug!(
+                    start_s = chunks[window].window_start_seconds(),
+                    temperature,
+                    tokens = result.tokens.len(),
+                    avg_logprob = result.avg_logprob,
+                    compression_ratio = result.compression_ratio,
+                    no_speech_prob = result.no_speech_prob,
+                    has_failed,
+                    "window decoded"
+                );
                 let kept = best[window].take().map(|earlier| earlier.result);
                 let result = match kept {
                     Some(kept) if has_failed && !is_better(&result, &kept, options) => kept,

@@ -6,6 +6,7 @@ use stonechat_audio::{LogMel, Mel};
 use stonechat_formats::{Format, ModelFile};
 use stonechat_nn::{Backend, Batch, KvDType, warmup_batch_sizes};
 use stonechat_text::Tokenizer;
+use web_time::Instant;
 
 use crate::WINDOW_FRAMES;
 use crate::alignment_heads::AlignmentHeads;
@@ -37,6 +38,7 @@ impl<B: Backend> Model<B> {
     /// If the file is no Whisper model, a tensor is missing or has another shape, or the device is out
     /// of memory.
     pub fn load(backend: B, file: &ModelFile, progress: impl FnMut(f32)) -> Result<Self, Error> {
+        let started = Instant::now();
         let source = Source::new(file)?;
         let config = Config::read(&source)?;
         let special = SpecialTokens::new(config.vocab_size)?;
@@ -44,6 +46,12 @@ impl<B: Backend> Model<B> {
         let alignment_heads = Arc::new(AlignmentHeads::read(file, &config)?);
         let log_mel = Arc::new(LogMel::new(config.n_mels));
         let weights = Arc::new(Weights::load(&backend, &source, &config, progress)?);
+        tracing::info!(
+            device = backend.describe(),
+            bytes = file.weight_bytes(),
+            seconds = started.elapsed().as_secs_f64(),
+            "speech model loaded"
+        );
         Ok(Self { backend, config, special, tokenizer, weights, log_mel, alignment_heads })
     }
 

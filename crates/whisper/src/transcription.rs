@@ -110,6 +110,7 @@ impl<'a, B: Backend> Transcription<'a, B> {
                 let ranges = pending.make_contiguous();
                 let (language, probability, encoded) =
                     transcriber.detect_language(samples, ranges, first_chunk.as_ref()).await?;
+                tracing::info!(language = language.code, probability, "language detected");
                 (language_probability, encoded_start) = (Some(probability), encoded);
                 if first_chunk.is_some() {
                     pending.pop_front();

@@ -1,0 +1,87 @@
+//! `--log` and `--log-file`: log events of this program and its libraries.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, anyhow};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use super::headings::OPTIONS;
+
+/// Flags of the log.
+#[derive(Debug, clap::Args)]
+pub(super) struct LogArgs {
+    /// Log: off, error, warn, info, debug, trace, or a filter such as stonechat_llm=debug,wgpu_core=info
+    ///
+    /// A level is that of stonechat; libraries log warnings.
+    #[arg(long, global = true, value_name = "LEVEL", help_heading = OPTIONS)]
+    log: Option<String>,
+    /// File to append the log to, at level info without --log [default: standard error]
+    #[arg(long, global = true, value_name = "FILE", help_heading = OPTIONS)]
+    log_file: Option<PathBuf>,
+}
+
+/// Whether log lines go to standard error, where a progress bar would be drawn over them.
+static IS_ON_STDERR: AtomicBool = AtomicBool::new(false);
+
+/// Tells if log lines go to standard error.
+pub(super) fn is_on_stderr() -> bool {
+    IS_ON_STDERR.load(Ordering::Relaxed)
+}
+
+impl LogArgs {
+    /// Starts logging, if a flag asks for it.
+    pub(super) fn start(&self) -> anyhow::Result<()> {
+        let text = match (&self.log, &self.log_file) {
+            (None, None) => return Ok(()),
+            (Some(text), _) => text,
+            (None, Some(_)) => "info",
+        };
+        let registry = tracing_subscriber::registry().with(filter(text)?);
+        if let Some(path) = &self.log_file {
+            let file = File::options().create(true).append(true).open(path);
+            let file = file.with_context(|| format!("cannot write `{}`", path.display()))?;
+            registry.with(layer().with_ansi(false).with_writer(Mutex::new(file))).init();
+        } else {
+            IS_ON_STDERR.store(true, Ordering::Relaxed);
+            registry.with(layer().with_ansi(false).with_writer(io::stderr)).init();
+        }
+        Ok(())
+    }
+}
+
+/// Filter of a level, or of directives.
+fn filter(text: &str) -> anyhow::Result<EnvFilter> {
+    let directives = match text.parse::<LevelFilter>() {
+        Ok(level) => format!("{},stonechat={level}", level.min(LevelFilter::WARN)),
+        Err(_) => text.to_owned(),
+    };
+    EnvFilter::try_new(&directives).map_err(|error| {
+        let expected = "off, error, warn, info, debug, trace or directives such as stonechat=debug";
+        anyhow!("--log: expected {expected}, got `{text}`: {error}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_level_is_that_of_stonechat() {
+        for (text, expected) in [
+            ("debug", "stonechat=debug,warn"),
+            ("error", "stonechat=error,error"),
+            ("off", "stonechat=off,off"),
+            ("wgpu_core=info", "wgpu_core=info"),
+        ] {
+            assert_eq!(super::filter(text).unwrap().to_string(), expected);
+        }
+        let error = super::filter("stonechat=loud").unwrap_err().to_string();
+        assert!(error.starts_with("--log: expected off, error, "), "{error}");
+    }
+}
