@@ -1,11 +1,10 @@
 //! `--device`, and `stonechat devices`.
 
-use std::str::FromStr;
-
 use anyhow::bail;
 use stonechat::nn::{Backend, Cpu};
+use stonechat::{ChosenDevice, Device};
 
-use super::console::Console;
+use super::console::print_note;
 use super::headings::DEVICE;
 use super::load::LoadArgs;
 
@@ -13,11 +12,12 @@ use super::load::LoadArgs;
 #[derive(Debug, Clone, Copy, clap::Args)]
 #[command(next_help_heading = DEVICE)]
 pub(super) struct DeviceArgs {
-    /// Device to run on: cpu, wgpu, wgpu:N or auto [default: cpu]
+    /// Device to run on: auto, cpu, wgpu or wgpu:N
     ///
-    /// wgpu is the best GPU, wgpu:N the GPU N of `stonechat devices`, auto a GPU if there is one.
-    #[arg(long, value_name = "DEVICE")]
-    device: Option<Device>,
+    /// auto is the first discrete GPU that the model fits, else the CPU; wgpu the best GPU of any kind, wgpu:N the
+    /// GPU N of `stonechat devices`.
+    #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
+    device: Device,
     /// Print the time of each op (CPU) or kernel (GPU)
     ///
     /// A GPU runs slower while it is measured.
@@ -25,31 +25,6 @@ pub(super) struct DeviceArgs {
     kernel_times: bool,
     #[command(flatten)]
     load: LoadArgs,
-}
-
-/// Values of `--device`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Device {
-    Auto,
-    Cpu,
-    Wgpu(Option<usize>),
-}
-
-impl FromStr for Device {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("expected auto, cpu, wgpu or wgpu:N, got `{text}`");
-        match text {
-            "auto" => Ok(Self::Auto),
-            "cpu" => Ok(Self::Cpu),
-            "wgpu" => Ok(Self::Wgpu(None)),
-            _ => {
-                let index = text.strip_prefix("wgpu:").ok_or_else(wrong)?;
-                index.parse().map(|index| Self::Wgpu(Some(index))).map_err(|_| wrong())
-            }
-        }
-    }
 }
 
 /// Work that is generic over the backend.
@@ -60,36 +35,57 @@ pub(super) trait Work {
 }
 
 impl DeviceArgs {
-    /// Opens the device, the CPU with `n_threads` threads, and runs `work` on it.
-    pub(super) fn run<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
+    /// Tells if the program chooses the device.
+    pub(super) fn is_auto(self) -> bool {
+        self.device == Device::Auto
+    }
+
+    /// Chooses the device of a model whose weights have `weight_bytes`; prints it if `verbose`.
+    pub(super) fn choose(self, weight_bytes: u64, verbose: bool) -> anyhow::Result<ChosenDevice> {
+        let chosen = self.device.choose(weight_bytes)?;
+        if verbose {
+            print_note(&chosen.to_string());
+        }
+        Ok(chosen)
+    }
+
+    /// Chooses a GPU, integrated ones included; `None` if there is none and none was named.
+    pub(super) fn choose_gpu(self, verbose: bool) -> anyhow::Result<Option<ChosenDevice>> {
         match self.device {
-            None | Some(Device::Cpu) => self.on_cpu(n_threads, work),
-            Some(Device::Auto) => gpu::auto(self, n_threads, work),
-            Some(Device::Wgpu(index)) => gpu::run(self.kernel_times, index, work),
+            Device::Cpu => bail!("--gpu-layers: expected a GPU, got --device cpu"),
+            Device::Auto => {
+                let best = Self { device: Device::Wgpu(None), ..self };
+                Ok(best.choose(0, verbose).ok())
+            }
+            _ => self.choose(0, verbose).map(Some),
+        }
+    }
+
+    /// Opens a device, the CPU with `n_threads` threads, and runs `work` on it.
+    pub(super) fn run_on<W: Work>(
+        self,
+        device: ChosenDevice,
+        n_threads: usize,
+        work: W,
+    ) -> anyhow::Result<W::Output> {
+        match device {
+            #[cfg(feature = "wgpu")]
+            ChosenDevice::Gpu(adapter) => match gpu::open(&adapter) {
+                Ok(backend) => gpu::run(&backend, self.kernel_times, work),
+                Err(error) if self.is_auto() => {
+                    let name = &adapter.name;
+                    print_note(&format!("`{name}` cannot be opened, so the CPU is used: {error}"));
+                    self.on_cpu(n_threads, work)
+                }
+                Err(error) => Err(error.into()),
+            },
+            _ => self.on_cpu(n_threads, work),
         }
     }
 
     /// Runs `work` on the CPU.
     pub(super) fn on_cpu<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
         self.with_cpu(n_threads, |cpu| work.run(cpu))
-    }
-
-    /// Runs `work` on the GPU of `--device`, by default the best one. With `auto` and no GPU: `fallback` on the CPU.
-    pub(super) fn on_gpu<W: Work>(
-        self,
-        n_threads: usize,
-        work: W,
-        fallback: impl Work<Output = W::Output>,
-    ) -> anyhow::Result<W::Output> {
-        match self.device {
-            Some(Device::Cpu) => bail!("--gpu-layers: expected a GPU, got --device cpu"),
-            Some(Device::Auto) if gpu::picked().is_none() => {
-                Console::new(false).note("no GPU: all layers are on the CPU");
-                self.on_cpu(n_threads, fallback)
-            }
-            Some(Device::Wgpu(index)) => gpu::run(self.kernel_times, index, work),
-            None | Some(Device::Auto) => gpu::run(self.kernel_times, None, work),
-        }
     }
 
     /// Opens the CPU backend, runs `work` and prints the profile of `--kernel-times`.
@@ -110,7 +106,7 @@ impl DeviceArgs {
 /// Prints a line of `--kernel-times`.
 fn note_time(ms: f64, runs: u64, name: &str) {
     let mean_us = ms * 1e3 / runs as f64;
-    Console::new(false).note(&format!("{ms:10.3} ms {runs:7} x {mean_us:9.1} us  {name}"));
+    print_note(&format!("{ms:10.3} ms {runs:7} x {mean_us:9.1} us  {name}"));
 }
 
 /// Arguments of `stonechat devices`.
@@ -126,8 +122,12 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let cpu = Cpu::new(0)?.describe();
     let gpus = gpu::list();
-    let picked = gpu::picked();
-    let auto = picked.map_or_else(|| "cpu".to_owned(), |index| format!("wgpu:{index}"));
+    let auto = match Device::Auto.choose(0)? {
+        #[cfg(feature = "wgpu")]
+        ChosenDevice::Gpu(adapter) => Device::Wgpu(Some(adapter.index)),
+        _ => Device::Cpu,
+    };
+    let auto = auto.to_string();
     let text = if args.json {
         let all = serde_json::json!({ "cpu": cpu, "wgpu": gpus, "auto": auto });
         format!("{all}\n")
@@ -193,51 +193,29 @@ mod gpu {
     use anyhow::bail;
     use pollster::block_on;
     use stonechat::KernelCache;
-    use stonechat::compute::wgpu::{Adapter, adapters, pick};
-    use stonechat::nn::Wgpu;
+    use stonechat::compute::wgpu::{Adapter, adapters};
+    use stonechat::nn::{Error, Wgpu};
 
-    use super::{DeviceArgs, Listed, Work, note_time};
+    use super::{Listed, Work, note_time};
+
+    pub(super) fn open(adapter: &Adapter) -> Result<Wgpu, Error> {
+        block_on(Wgpu::open(adapter, None))
+    }
 
     pub(super) fn run<W: Work>(
-        kernel_times: bool,
-        index: Option<usize>,
-        work: W,
-    ) -> anyhow::Result<W::Output> {
-        let all = block_on(adapters());
-        run_on(pick(&all, index)?, kernel_times, work)
-    }
-
-    pub(super) fn auto<W: Work>(
-        args: DeviceArgs,
-        n_threads: usize,
-        work: W,
-    ) -> anyhow::Result<W::Output> {
-        let all = block_on(adapters());
-        match pick(&all, None) {
-            Ok(adapter) => run_on(adapter, args.kernel_times, work),
-            Err(_) => args.on_cpu(n_threads, work),
-        }
-    }
-
-    fn run_on<W: Work>(
-        adapter: &Adapter,
+        backend: &Wgpu,
         kernel_times: bool,
         work: W,
     ) -> anyhow::Result<W::Output> {
-        let backend = block_on(Wgpu::open(adapter, None))?;
         let _saved_on_drop = KernelCache::open(backend.gpu());
         if kernel_times && !backend.gpu().start_profile() {
-            bail!("--kernel-times: `{}` has no clock", adapter.name);
+            bail!("--kernel-times: `{}` has no clock", backend.gpu().adapter().name);
         }
         let result = work.run(backend.clone())?;
         for time in backend.gpu().take_profile() {
             note_time(time.total_ms, time.runs, &time.name);
         }
         Ok(result)
-    }
-
-    pub(super) fn picked() -> Option<usize> {
-        pick(&block_on(adapters()), None).ok().map(|adapter| adapter.index)
     }
 
     pub(super) fn list() -> Vec<Listed> {
@@ -259,44 +237,10 @@ mod gpu {
     }
 }
 
-/// Stubs of a build without the feature `wgpu`.
+/// A build without the feature `wgpu`.
 #[cfg(not(feature = "wgpu"))]
 mod gpu {
-    use super::{DeviceArgs, Listed, Work};
-
-    pub(super) fn run<W: Work>(_: bool, _: Option<usize>, _: W) -> anyhow::Result<W::Output> {
-        anyhow::bail!("--device: this build has no GPUs (feature `wgpu`)")
-    }
-
-    pub(super) fn auto<W: Work>(
-        args: DeviceArgs,
-        n_threads: usize,
-        work: W,
-    ) -> anyhow::Result<W::Output> {
-        args.on_cpu(n_threads, work)
-    }
-
-    pub(super) fn picked() -> Option<usize> {
-        None
-    }
-
-    pub(super) fn list() -> Vec<Listed> {
+    pub(super) fn list() -> Vec<super::Listed> {
         Vec::new()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Device;
-
-    #[test]
-    fn devices_are_named_as_they_are_listed() {
-        assert_eq!("cpu".parse(), Ok(Device::Cpu));
-        assert_eq!("auto".parse(), Ok(Device::Auto));
-        assert_eq!("wgpu".parse(), Ok(Device::Wgpu(None)));
-        assert_eq!("wgpu:12".parse(), Ok(Device::Wgpu(Some(12))));
-        for wrong in ["", "gpu", "wgpu:", "wgpu:x", "cpu:1"] {
-            assert!(wrong.parse::<Device>().is_err(), "{wrong}");
-        }
     }
 }

@@ -133,8 +133,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let source = Source::choose(args.source.as_deref(), args.format, args.rate, args.channels)?;
     let recognizer = args.recognizer.find(&args.compute)?;
     let file = ModelFile::open(recognizer.path())?;
+    let weight_bytes = file.weight_bytes();
     let listener = Listener { args, recognizer, file, source, stream, options: options.decoding };
-    args.compute.run(listener)?;
+    args.compute.run(weight_bytes, args.latency, listener)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -124,7 +124,7 @@ impl ContextArgs {
 impl RunArgs {
     /// Opens the devices for the model at `path` and runs `work` on them.
     fn on_devices<W: ModelWork>(&self, path: &Path, work: W) -> anyhow::Result<W::Output> {
-        self.devices.run(self.threads, path, &Console::new(self.quiet), work)
+        self.devices.run(self.threads, path, &Console::new(self.quiet), self.verbose, work)
     }
 
     /// Loads the model at `path` for `work`, with a progress bar.

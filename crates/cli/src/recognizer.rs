@@ -106,9 +106,16 @@ impl ComputeArgs {
         Ok(())
     }
 
-    /// Opens the device and runs `work` on it.
-    pub(super) fn run<W: Work>(&self, work: W) -> anyhow::Result<W::Output> {
-        self.device.run(self.threads, work)
+    /// Opens the device of a model whose weights have `weight_bytes` and runs `work` on it; prints the device if
+    /// `verbose`.
+    pub(super) fn run<W: Work>(
+        &self,
+        weight_bytes: u64,
+        verbose: bool,
+        work: W,
+    ) -> anyhow::Result<W::Output> {
+        let device = self.device.choose(weight_bytes, verbose)?;
+        self.device.run_on(device, self.threads, work)
     }
 }
 

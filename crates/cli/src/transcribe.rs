@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = Plan::check(args)?;
     // Opened before the first recording is decoded, so that a bad file fails at once.
     let file = ModelFile::open(plan.recognizer.path())?;
-    args.compute.run(Inputs { plan: &plan, file })
+    args.compute.run(file.weight_bytes(), plan.verbose, Inputs { plan: &plan, file })
 }
 
 /// All inputs of a command line.

@@ -167,6 +167,12 @@ impl ModelFile {
         self.tensor(name).ok_or_else(|| Error::MissingTensor { tensor: printable(name) })
     }
 
+    /// Bytes of all tensors.
+    #[must_use]
+    pub fn weight_bytes(&self) -> u64 {
+        self.tensors().map(|tensor| tensor.data.len() as u64).sum()
+    }
+
     /// Element types of the tensors, in descending order of their bytes.
     #[must_use]
     pub fn dtypes(&self) -> Vec<DType> {

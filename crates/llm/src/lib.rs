@@ -10,7 +10,7 @@
 //! | `rope` | rotary embedding: frequencies, RoPE scaling |
 //! | `state`, `forward`, `model` | KV cache and activations, the forward pass, both behind one type |
 //! | `devices`, `placement` | one device or a pipeline of two; layers that fit a device |
-//! | `vocabulary` | tokenizer and chat template of a file |
+//! | `vocabulary`, `chat` | tokenizer and chat template of a file, prompts of conversations |
 //! | `session`, `prompt_cache` | texts with a cached prefix, in memory and in files |
 //! | `generate`, `stop`, `probabilities` | sampling until the text ends |
 //! | `beam`, `perplexity` | beam search, perplexity |
@@ -19,6 +19,7 @@
 
 mod arch;
 mod beam;
+mod chat;
 mod config;
 mod devices;
 mod error;
@@ -41,11 +42,12 @@ mod weights;
 
 pub use arch::{ARCHITECTURES, Architecture, FeedForward, NormKind, Positions, Residual};
 pub use beam::{Beam, BeamOptions};
+pub use chat::ChatFormat;
 pub use config::{Config, ExpertsConfig, RopeConfig, RopeScaling};
 pub use devices::{Devices, Split};
 pub use error::Error;
 pub use generate::{Completion, Event, Finish, GenerateOptions, Guidance, OnFull, Timings};
-pub use model::{Model, ModelSummary, PLAIN_STOP};
+pub use model::{Model, ModelSummary};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
 pub use placement::{Placement, layers_that_fit};
 pub use probabilities::{TokenProb, TokenProbs};

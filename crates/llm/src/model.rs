@@ -7,16 +7,14 @@ use stonechat_nn::sample::TokenTable;
 use stonechat_nn::{
     Backend, LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, TopKEntry, View, warmup_batch_sizes,
 };
-use stonechat_text::{ChatTemplate, Tokenizer};
+use stonechat_text::Tokenizer;
+use web_time::Instant;
 
 use crate::forward::forward;
 use crate::source::Source;
 use crate::state::{Buffers, StageState};
 use crate::weights::{StageLayers, Weights};
 use crate::{Batch, Config, Devices, Error, Placement, State, StateOptions, vocabulary};
-
-/// Stop string of the chat template `plain`: the start of the next question.
-pub const PLAIN_STOP: &str = "\nQuestion:";
 
 /// Immutable language model on one or two devices: configuration, weights, tokenizer and chat template.
 #[derive(Debug)]
@@ -60,6 +58,7 @@ impl<D: Devices> Model<D> {
         file: &ModelFile,
         mut progress: impl FnMut(f32),
     ) -> Result<Self, Error> {
+        let started = Instant::now();
         let config = Config::from_file(file)?;
         let tokenizer = vocabulary::tokenizer(file)?;
         let template = vocabulary::chat_template(file);
@@ -86,7 +85,18 @@ impl<D: Devices> Model<D> {
         let second = Weights::load(devices.second(), (file, &source), &config, stage, &mut step)?;
         source.check_read(&config)?;
         let token_table = OnceLock::new();
-        Ok(Self { devices, config, first, second, tokenizer, template, summary, token_table })
+        let model =
+            Self { devices, config, first, second, tokenizer, template, summary, token_table };
+        tracing::info!(
+            name = model.summary.name,
+            architecture = model.config.architecture.name,
+            dtype = model.summary.dtype,
+            device = model.describe(),
+            bytes = model.summary.weight_bytes,
+            seconds = started.elapsed().as_secs_f64(),
+            "language model loaded"
+        );
+        Ok(model)
     }
 
     /// Devices of the model.
@@ -154,20 +164,9 @@ impl<D: Devices> Model<D> {
         &self.summary
     }
 
-    /// Chat template: `replacement` (the name of a built-in one, or Jinja), else the file's own, else `plain`: a file
-    /// without a template is a base model, which continues text and knows no turns. [`PLAIN_STOP`] ends its answers.
-    ///
-    /// # Errors
-    /// If it does not compile.
-    pub fn chat_template(&self, replacement: Option<&str>) -> Result<ChatTemplate, Error> {
-        let source = replacement.or(self.template.as_deref()).unwrap_or("plain");
-        vocabulary::template(source, &self.tokenizer)
-    }
-
-    /// Whether the file has a chat template.
-    #[must_use]
-    pub fn has_chat_template(&self) -> bool {
-        self.template.is_some()
+    /// Jinja source of the file's chat template.
+    pub(crate) fn chat_template(&self) -> Option<&str> {
+        self.template.as_deref()
     }
 
     /// Tokens of a raw prompt, with BOS if the vocabulary adds it; special tokens are parsed.
@@ -185,8 +184,7 @@ impl<D: Devices> Model<D> {
     }
 
     /// Tokens of a rendered chat template; a BOS that the template wrote is not added twice.
-    #[must_use]
-    pub fn tokenize_chat(&self, rendered: &str) -> Vec<u32> {
+    pub(crate) fn tokenize_chat(&self, rendered: &str) -> Vec<u32> {
         let bos = self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos());
         let name = bos.map(|bos| self.tokenizer.token_piece(bos, true)).unwrap_or_default();
         let name = std::str::from_utf8(name).unwrap_or_default();

@@ -88,9 +88,33 @@ pub enum Error {
     /// A model file cannot be read.
     #[error(transparent)]
     Format(#[from] stonechat_formats::Error),
-    /// A language model is damaged or of an unknown architecture.
+    /// A language model is damaged or of an unknown architecture, or a request to it is invalid.
     #[error(transparent)]
     Llm(#[from] stonechat_llm::Error),
+    /// A speech model is damaged, or an option does not fit it.
+    #[error(transparent)]
+    Whisper(#[from] stonechat_whisper::Error),
+    /// A recording cannot be decoded.
+    #[error(transparent)]
+    Audio(#[from] stonechat_audio::Error),
+    /// A chat template fails or refuses the conversation.
+    #[error(transparent)]
+    Text(#[from] stonechat_text::Error),
+    /// A device cannot be opened or is out of memory.
+    #[error(transparent)]
+    Device(#[from] stonechat_nn::Error),
+    /// A GPU in a build without the feature `wgpu`.
+    #[error("no GPU: this build has none (feature `wgpu`)")]
+    NoGpuSupport,
+    /// The thread of an engine cannot be started.
+    #[error("cannot start the thread of the model: {source}")]
+    Thread {
+        /// Cause.
+        source: io::Error,
+    },
+    /// The thread of the engine ended: a panic, whose message is on standard error.
+    #[error("the engine has stopped after an internal error")]
+    EngineStopped,
     /// The SHA-256 of a download differs from that of the hub.
     #[error(
         "{file} was damaged on its way: expected SHA-256 {expected}, got {got}; it was removed, pull again"

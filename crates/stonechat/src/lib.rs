@@ -1,7 +1,21 @@
-//! stonechat: speech recognition and language models in Rust, on the CPU or a GPU.
+//! Speech recognition and language models in Rust, on the CPU or a GPU.
 //!
-//! This facade re-exports the crates of the workspace. It adds [`Models`], which finds a model by name or path,
-//! [`pull`], which downloads one, and `KernelCache`, a file cache of compiled GPU kernels.
+//! [`Whisper`] transcribes recordings, [`Llm`] chats and completes texts. Each runs on a thread of its own; a request
+//! is a [`Job`], which blocks, iterates or awaits. [`Models`] finds models by name, `pull` downloads them.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), stonechat::Error> {
+//! let whisper = stonechat::Whisper::open("base")?;
+//! let question = whisper.transcribe("question.mp3").wait()?.text;
+//! let llm = stonechat::Llm::open("qwen3:0.6b")?;
+//! for piece in llm.chat(question) {
+//!     print!("{}", piece?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The crates below are re-exported for programs that hold the model, its state and its loop themselves:
 //!
 //! | module | holds |
 //! |---|---|
@@ -12,33 +26,22 @@
 //! | [`text`] | tokenizers, chat templates |
 //! | [`nn`] | backends ([`nn::Cpu`], `nn::Wgpu`), layers, KV cache, sampling |
 //! | [`quant`], [`compute`] | block formats and kernels |
-//!
-//! # Example
-//!
-//! ```no_run
-//! use stonechat::nn::Cpu;
-//! use stonechat::whisper::{Options, Transcriber};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let path = stonechat::Models::from_env().find("base")?;
-//! let mut transcriber = Transcriber::builder(Cpu::new(0)?).open(path)?;
-//!
-//! let audio = stonechat::audio::decode_file("talk.mp3")?;
-//! for segment in transcriber.segments(&audio.samples, &Options::default())? {
-//!     let segment = segment?;
-//!     println!("{:7.2} {}", segment.start, segment.text.trim());
-//! }
-//! # Ok(())
-//! # }
-//! ```
 #![forbid(unsafe_code)]
 
+mod chat;
+mod device;
+mod engine;
 mod error;
+mod gpu_layers;
+mod job;
 #[cfg(feature = "wgpu")]
 mod kernel_cache;
+mod language_model;
 mod models;
 #[cfg(feature = "pull")]
 pub mod pull;
+mod recording;
+mod speech_model;
 
 pub use stonechat_audio as audio;
 pub use stonechat_compute as compute;
@@ -49,7 +52,14 @@ pub use stonechat_quant as quant;
 pub use stonechat_text as text;
 pub use stonechat_whisper as whisper;
 
+pub use chat::Chat;
+pub use device::{ChosenDevice, Device};
 pub use error::Error;
+pub use gpu_layers::GpuLayers;
+pub use job::Job;
 #[cfg(feature = "wgpu")]
 pub use kernel_cache::KernelCache;
+pub use language_model::{Generation, Llm, LlmBuilder, LlmInfo};
 pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};
+pub use recording::Recording;
+pub use speech_model::{Transcription, Whisper, WhisperBuilder, WhisperInfo};

@@ -2,7 +2,7 @@
 
 mod catalog;
 mod details;
-mod name;
+pub(crate) mod name;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::Error;
 
 pub use catalog::{CATALOG, CatalogEntry, ModelKind};
 pub use details::Details;
-pub(crate) use name::{GgufFiles, Name, Part, base_name};
+pub(crate) use name::{GgufFiles, Name, Part};
 
 /// Folder of the default model in the checkout that this crate was built in.
 const CHECKOUT_MODELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/models");
@@ -101,6 +101,11 @@ impl Models {
             folder: folder.to_owned(),
             advice: advice(name_or_path),
         })
+    }
+
+    /// As [`find`](Self::find), for a path, or a name given as a path.
+    pub(crate) fn find_path(&self, path: &Path) -> Result<PathBuf, Error> {
+        if path.exists() { Ok(path.to_owned()) } else { self.find(&path.to_string_lossy()) }
     }
 
     /// Finds the default speech model: the first of the catalog that is installed, else, of a program built in a

@@ -15,7 +15,8 @@ use hf_hub::{Cache, Repo};
 use sha2::{Digest, Sha256};
 use stonechat_formats::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 
-use crate::models::{GgufFiles, Name, Part, base_name, io as io_error};
+use crate::models::name::base_name;
+use crate::models::{GgufFiles, Name, Part, io as io_error};
 use crate::{CATALOG, Error, Models};
 
 /// Folder of partial downloads inside the models folder.

@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let path = find_model::find(name)?;
         for &threads in &args.threads {
             let tests = Tests { args, path: &path, threads, console: &console };
-            all.extend(args.devices.run(threads, &path, &console, tests)?);
+            all.extend(args.devices.run(threads, &path, &console, true, tests)?);
         }
     }
     match args.output {

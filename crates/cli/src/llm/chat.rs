@@ -9,16 +9,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use console::Term;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use stonechat::llm::{
-    Completion, Config, Devices, Event, Finish, GenerateOptions, Model, OnFull, PLAIN_STOP,
+    ChatFormat, Completion, Config, Devices, Event, Finish, GenerateOptions, Model, OnFull,
     Session, StateOptions,
 };
-use stonechat::text::{ChatTemplate, Conversation};
 
 use super::super::console::Console;
 use super::super::print;
@@ -203,7 +201,7 @@ impl ModelWork for WithModel<'_> {
 fn chat<D: Devices>(with: WithModel<'_>, model: &Model<D>) -> anyhow::Result<Outcome> {
     let WithModel { work, interrupted, .. } = with;
     let args = work.args;
-    let template = template(args, model)?;
+    let format = format(args, model)?;
     let session = args.run.session(model, args.context.session(model.config(), 1))?;
     let mut options = GenerateOptions {
         n_predict: usize::try_from(args.n_predict).ok(),
@@ -215,19 +213,15 @@ fn chat<D: Devices>(with: WithModel<'_>, model: &Model<D>) -> anyhow::Result<Out
         ..GenerateOptions::default()
     };
     let console = Console::new(args.run.quiet);
-    let has_none = args.chat_template.is_none() && !model.has_chat_template();
-    if has_none {
+    if format.is_fallback() {
         console.note("the model has no chat template: messages are joined as plain text");
     }
-    if has_none || args.chat_template.as_deref() == Some("plain") {
-        options.stop.push(PLAIN_STOP.to_owned());
-    }
+    options.stop.extend(format.stop().map(str::to_owned));
     let talk = &mut *with.talk.borrow_mut();
     for assignment in &talk.parameters {
         parameters::apply(&mut options, assignment)?;
     }
-    let mut chat =
-        Chat { args, template, session, options, console, talk, is_output_closed: false };
+    let mut chat = Chat { args, format, session, options, console, talk, is_output_closed: false };
     let prompt = &mut *with.prompt.borrow_mut();
     let is_terminal = prompt.is_terminal();
     if !std::mem::replace(&mut chat.talk.has_begun, true) {
@@ -269,13 +263,12 @@ fn chat<D: Devices>(with: WithModel<'_>, model: &Model<D>) -> anyhow::Result<Out
     Ok(Outcome::Exit(code))
 }
 
-fn template<D: Devices>(args: &ChatArgs, model: &Model<D>) -> anyhow::Result<ChatTemplate> {
+fn format<D: Devices>(args: &ChatArgs, model: &Model<D>) -> anyhow::Result<ChatFormat> {
     let replacement = match &args.chat_template {
         Some(name) if Path::new(name).is_file() => Some(read_text(Path::new(name))?),
         other => other.clone(),
     };
-    model
-        .chat_template(replacement.as_deref())
+    ChatFormat::new(model, replacement.as_deref())
         .context("cannot use the chat template: --chat-template takes a file or a name like chatml")
 }
 
@@ -288,7 +281,7 @@ enum Next {
 
 struct Chat<'a, D: Devices> {
     args: &'a ChatArgs,
-    template: ChatTemplate,
+    format: ChatFormat,
     session: Session<'a, D>,
     options: GenerateOptions,
     console: Console,
@@ -384,19 +377,11 @@ impl<D: Devices> Chat<'_, D> {
 
     /// Generates the next message of the assistant.
     fn answer(&mut self, interrupted: &AtomicBool) -> anyhow::Result<()> {
-        let mut conversation = Conversation {
-            messages: self.talk.messages.clone(),
-            add_generation_prompt: true,
-            now: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .ok()
-                .and_then(|now| i64::try_from(now.as_secs()).ok()),
-            ..Conversation::default()
-        };
+        let mut variables = Map::new();
         if self.args.no_think {
-            conversation.variables.insert("enable_thinking".to_owned(), Value::Bool(false));
+            variables.insert("enable_thinking".to_owned(), Value::Bool(false));
         }
-        let prompt = self.session.model().tokenize_chat(&self.template.render(&conversation)?);
+        let prompt = self.format.tokenize(self.session.model(), &self.talk.messages, variables)?;
         interrupted.store(false, Ordering::Relaxed);
         let mut printed = Ok(());
         let mut has_begun = false;

@@ -1,21 +1,18 @@
 //! Placement of layers: `--gpu-layers`.
 
 use std::path::Path;
-use std::str::FromStr;
 
 use anyhow::Result;
 use stonechat::formats::ModelFile;
-use stonechat::llm::{Config, Devices, Split, StateOptions, layers_that_fit};
+use stonechat::llm::{Config, Devices, Split, StateOptions};
 use stonechat::nn::Backend;
+use stonechat::{ChosenDevice, GpuLayers};
 
 use super::super::console::Console;
 use super::super::device::{DeviceArgs, Work};
 use super::super::format_bytes;
 use super::super::headings::DEVICE;
 use super::with_path;
-
-/// GPU memory that `--gpu-layers auto` reserves for kernels, uploads and other programs.
-const RESERVED_BYTES: u64 = 512 << 20;
 
 /// Flags about devices.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -25,34 +22,11 @@ pub(super) struct DevicesArgs {
     device: DeviceArgs,
     /// Layers to store in VRAM: N, auto or all
     ///
-    /// By default all are on the GPU of --device, if it is one.
+    /// By default all are on a GPU that is named, and as many as fit on one that --device auto chooses.
     /// The last N layers run on the GPU, the others on the CPU; the output counts as the last one.
     /// auto stores as many as fit the GPU's memory, whose size only Vulkan reports.
     #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", allow_hyphen_values = true)]
     gpu_layers: Option<GpuLayers>,
-}
-
-/// Values of `--gpu-layers`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum GpuLayers {
-    Auto,
-    All,
-    Last(usize),
-}
-
-impl FromStr for GpuLayers {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "all" => Ok(Self::All),
-            _ => text
-                .parse()
-                .map(Self::Last)
-                .map_err(|_| format!("expected a number of layers, auto or all, got `{text}`")),
-        }
-    }
 }
 
 /// Work that is generic over the devices.
@@ -77,15 +51,26 @@ impl DevicesArgs {
         n_threads: usize,
         path: &Path,
         console: &Console,
+        verbose: bool,
         work: W,
     ) -> Result<W::Output> {
         let Self { device, gpu_layers } = self;
-        match gpu_layers {
-            None => device.run(n_threads, SingleDevice(work)),
-            Some(GpuLayers::Last(0)) => device.on_cpu(n_threads, SingleDevice(work)),
-            Some(layers) => {
-                let offload = Offload { device, n_threads, path, console, layers, work };
-                device.on_gpu(n_threads, offload, SingleDevice(work))
+        let chosen = match gpu_layers {
+            None => Some(device.choose(0, verbose)?),
+            Some(GpuLayers::Last(0)) => None,
+            Some(_) => {
+                let gpu = device.choose_gpu(verbose)?;
+                if gpu.is_none() {
+                    console.note("no GPU: all layers are on the CPU");
+                }
+                gpu
+            }
+        };
+        match chosen {
+            None | Some(ChosenDevice::Cpu(_)) => device.on_cpu(n_threads, SingleDevice(work)),
+            Some(gpu) => {
+                let offload = Offload { device, n_threads, path, console, gpu_layers, work };
+                device.run_on(gpu, n_threads, offload)
             }
         }
     }
@@ -108,7 +93,7 @@ struct Offload<'a, W> {
     n_threads: usize,
     path: &'a Path,
     console: &'a Console,
-    layers: GpuLayers,
+    gpu_layers: Option<GpuLayers>,
     work: W,
 }
 
@@ -133,44 +118,21 @@ impl<W: ModelWork> Offload<'_, W> {
     fn count<B: Backend>(&self, gpu: &B) -> Result<(usize, usize)> {
         let file = ModelFile::open(self.path)?;
         let config = with_path(Config::from_file(&file), self.path, &file)?;
-        let all = config.n_layers + 1;
-        let n = match (self.layers, gpu.total_memory_bytes()) {
-            (GpuLayers::Last(n), _) => n.min(all),
-            (GpuLayers::All, _) => all,
-            (GpuLayers::Auto, Some(bytes)) => {
-                let available = bytes.saturating_sub(RESERVED_BYTES);
-                let n = layers_that_fit(gpu, &file, &self.work.state(&config), available)?;
-                let memory = format_bytes(bytes);
-                self.console.note(&format!(
+        let default = if self.device.is_auto() { GpuLayers::Auto } else { GpuLayers::All };
+        let layers = self.gpu_layers.unwrap_or(default);
+        let (n, all) =
+            (layers.count(gpu, &file, &self.work.state(&config))?, GpuLayers::total(&config));
+        if layers == GpuLayers::Auto && (self.gpu_layers.is_some() || n < all) {
+            self.console.note(&match gpu.total_memory_bytes().map(format_bytes) {
+                Some(memory) => format!(
                     "--gpu-layers auto: {n} of {all} layers fit in {memory} of GPU memory, the output counted as one"
-                ));
-                n
-            }
-            (GpuLayers::Auto, None) => {
-                self.console.note(&format!(
+                ),
+                None => format!(
                     "--gpu-layers auto: all layers, since `{}` does not report its memory size",
                     gpu.describe()
-                ));
-                all
-            }
-        };
-        Ok((n, all))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::GpuLayers;
-
-    #[test]
-    fn layers_are_counted_or_named() {
-        assert_eq!("0".parse(), Ok(GpuLayers::Last(0)));
-        assert_eq!("20".parse(), Ok(GpuLayers::Last(20)));
-        assert_eq!("auto".parse(), Ok(GpuLayers::Auto));
-        assert_eq!("all".parse(), Ok(GpuLayers::All));
-        for wrong in ["", "-1", "most", "2.5", "99999999999999999999999"] {
-            let error = wrong.parse::<GpuLayers>().unwrap_err();
-            assert_eq!(error, format!("expected a number of layers, auto or all, got `{wrong}`"));
+                ),
+            });
         }
+        Ok((n, all))
     }
 }

@@ -50,6 +50,12 @@ impl Adapter {
         self.kind == "software"
     }
 
+    /// Whether it has memory of its own.
+    #[must_use]
+    pub fn is_discrete(&self) -> bool {
+        self.kind == "discrete"
+    }
+
     fn new(index: usize, raw: ::wgpu::Adapter) -> Self {
         let (info, limits, features) = (raw.get_info(), raw.limits(), raw.features());
         let has_subgroups = features.contains(Features::SUBGROUP);

@@ -1,0 +1,128 @@
+//! Conversation to answer.
+
+use serde_json::{Map, Value, json};
+use stonechat_llm::GenerateOptions;
+use stonechat_nn::sample::GrammarSource;
+
+/// Messages of a conversation, and how to answer them.
+///
+/// ```
+/// use stonechat::Chat;
+///
+/// let chat = Chat::new().system("Answer in one sentence.").user("Why is the sky blue?");
+/// let chat = chat.max_tokens(100).temperature(0.2);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Chat {
+    pub(crate) messages: Vec<Value>,
+    pub(crate) variables: Map<String, Value>,
+    pub(crate) options: GenerateOptions,
+}
+
+impl Chat {
+    /// A conversation without messages.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a system message.
+    #[must_use]
+    pub fn system(self, text: impl Into<String>) -> Self {
+        self.message(json!({"role": "system", "content": text.into()}))
+    }
+
+    /// Appends a message of the user.
+    #[must_use]
+    pub fn user(self, text: impl Into<String>) -> Self {
+        self.message(json!({"role": "user", "content": text.into()}))
+    }
+
+    /// Appends an answer of the model.
+    #[must_use]
+    pub fn assistant(self, text: impl Into<String>) -> Self {
+        self.message(json!({"role": "assistant", "content": text.into()}))
+    }
+
+    /// Appends a message as an object of OpenAI's chat API; the chat template gets every field.
+    #[must_use]
+    pub fn message(mut self, message: Value) -> Self {
+        self.messages.push(message);
+        self
+    }
+
+    /// Messages so far.
+    #[must_use]
+    pub fn messages(&self) -> &[Value] {
+        &self.messages
+    }
+
+    /// Sets the maximum tokens of the answer; without it the context is the limit.
+    #[must_use]
+    pub fn max_tokens(mut self, n: usize) -> Self {
+        self.options.n_predict = Some(n);
+        self
+    }
+
+    /// Sets the temperature; 0 is greedy.
+    #[must_use]
+    pub fn temperature(mut self, temperature: f32) -> Self {
+        self.options.sampling.temperature = temperature;
+        self
+    }
+
+    /// Sets the seed of sampling; random without it.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.options.sampling.seed = Some(seed);
+        self
+    }
+
+    /// Adds a stop string; the answer ends before it.
+    #[must_use]
+    pub fn stop(mut self, text: impl Into<String>) -> Self {
+        self.options.stop.push(text.into());
+        self
+    }
+
+    /// Constrains the answer to JSON that conforms to a schema.
+    #[must_use]
+    pub fn json_schema(mut self, schema: &Value) -> Self {
+        self.options.grammar = Some(GrammarSource::JsonSchema(schema.to_string()));
+        self
+    }
+
+    /// Turns the thinking of a reasoning model on or off, if its template can.
+    #[must_use]
+    pub fn thinking(mut self, is_on: bool) -> Self {
+        self.variables.insert("enable_thinking".to_owned(), Value::Bool(is_on));
+        self
+    }
+
+    /// Replaces all options of generation.
+    #[must_use]
+    pub fn options(mut self, options: GenerateOptions) -> Self {
+        self.options = options;
+        self
+    }
+}
+
+/// A conversation of one message of the user.
+impl From<&str> for Chat {
+    fn from(text: &str) -> Self {
+        Self::new().user(text)
+    }
+}
+
+/// A conversation of one message of the user.
+impl From<String> for Chat {
+    fn from(text: String) -> Self {
+        Self::new().user(text)
+    }
+}
+
+impl From<&Self> for Chat {
+    fn from(chat: &Self) -> Self {
+        chat.clone()
+    }
+}

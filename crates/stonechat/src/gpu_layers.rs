@@ -1,0 +1,84 @@
+//! Layers of a language model on a GPU.
+
+use std::str::FromStr;
+
+use stonechat_formats::ModelFile;
+use stonechat_llm::{Config, StateOptions, layers_that_fit};
+use stonechat_nn::Backend;
+
+use crate::Error;
+use crate::device::RESERVED_BYTES;
+
+/// Layers of a language model on a GPU; the others are on the CPU. The output counts as the last layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GpuLayers {
+    /// As many as fit the GPU's memory; all if its size is unknown.
+    Auto,
+    /// All.
+    All,
+    /// The last ones.
+    Last(usize),
+}
+
+impl FromStr for GpuLayers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "all" => Ok(Self::All),
+            _ => text
+                .parse()
+                .map(Self::Last)
+                .map_err(|_| format!("expected a number of layers, auto or all, got `{text}`")),
+        }
+    }
+}
+
+impl GpuLayers {
+    /// Number of layers of `file` on `gpu`, at most [`total`](Self::total), with a state of these sizes.
+    ///
+    /// # Errors
+    /// If the file has no configuration of a supported model.
+    pub fn count<B: Backend>(
+        self,
+        gpu: &B,
+        file: &ModelFile,
+        options: &StateOptions,
+    ) -> Result<usize, Error> {
+        let all = Self::total(&Config::from_file(file)?);
+        Ok(match (self, gpu.total_memory_bytes()) {
+            (Self::Last(n), _) => n.min(all),
+            (Self::All, _) | (Self::Auto, None) => all,
+            (Self::Auto, Some(bytes)) => {
+                let n = layers_that_fit(gpu, file, options, bytes.saturating_sub(RESERVED_BYTES))?;
+                tracing::info!("{n} of {all} layers fit in {bytes} bytes of GPU memory");
+                n
+            }
+        })
+    }
+
+    /// Number of layers of a model, with the output as one.
+    #[must_use]
+    pub fn total(config: &Config) -> usize {
+        config.n_layers + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::GpuLayers;
+
+    #[test]
+    fn layers_are_counted_or_named() {
+        assert_eq!("0".parse(), Ok(GpuLayers::Last(0)));
+        assert_eq!("20".parse(), Ok(GpuLayers::Last(20)));
+        assert_eq!("auto".parse(), Ok(GpuLayers::Auto));
+        assert_eq!("all".parse(), Ok(GpuLayers::All));
+        for wrong in ["", "-1", "most", "2.5", "99999999999999999999999"] {
+            let error = wrong.parse::<GpuLayers>().unwrap_err();
+            assert_eq!(error, format!("expected a number of layers, auto or all, got `{wrong}`"));
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! A request that runs on the thread of an engine, and its results.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use futures_core::Stream;
+use stonechat_whisper::CancelToken;
+
+use crate::Error;
+
+/// Message from an engine to the caller of a request.
+#[derive(Debug)]
+enum Message<I, O> {
+    Item(I),
+    End(Result<O, Error>),
+}
+
+/// A request in the queue of an engine, or running: a stream of items `I` with an output `O` at its end.
+///
+/// It can be used in three ways: [`wait`](Self::wait) blocks until the output; as an `Iterator` it blocks for each
+/// item; as a `Stream` of items and a `Future` of the output it blocks nothing. Dropping it cancels the request.
+#[must_use = "dropping a job cancels it"]
+pub struct Job<I, O> {
+    messages: UnboundedReceiver<Message<I, O>>,
+    /// Result after the last item.
+    result: Option<Result<O, Error>>,
+    has_ended: bool,
+    cancel: CancelToken,
+    /// Keeps the engine running.
+    _engine: Arc<dyn Send + Sync>,
+}
+
+impl<I, O> std::fmt::Debug for Job<I, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Job").field("has_ended", &self.has_ended).finish_non_exhaustive()
+    }
+}
+
+/// The engine's end of a [`Job`].
+#[derive(Debug)]
+pub(crate) struct JobSender<I, O> {
+    messages: UnboundedSender<Message<I, O>>,
+    cancel: CancelToken,
+}
+
+impl<I, O> JobSender<I, O> {
+    /// Token that the caller cancels.
+    pub(crate) fn cancel_token(&self) -> &CancelToken {
+        &self.cancel
+    }
+
+    pub(crate) fn send(&self, item: I) {
+        // The caller may have dropped the job.
+        let _ = self.messages.unbounded_send(Message::Item(item));
+    }
+
+    pub(crate) fn end(self, result: Result<O, Error>) {
+        let _ = self.messages.unbounded_send(Message::End(result));
+    }
+}
+
+impl<I, O> Job<I, O> {
+    pub(crate) fn new(engine: Arc<dyn Send + Sync>) -> (Self, JobSender<I, O>) {
+        let (sender, messages) = unbounded();
+        let cancel = CancelToken::new();
+        let job = Self {
+            messages,
+            result: None,
+            has_ended: false,
+            cancel: cancel.clone(),
+            _engine: engine,
+        };
+        (job, JobSender { messages: sender, cancel })
+    }
+
+    /// Token that cancels the request, also from another thread. A cancelled request ends with the output so far.
+    #[must_use]
+    pub fn cancel_token(&self) -> CancelToken {
+        self.cancel.clone()
+    }
+
+    /// Blocks until the end of the request; skips the items that are left.
+    ///
+    /// # Errors
+    /// If the request failed.
+    pub fn wait(self) -> Result<O, Error> {
+        pollster::block_on(self)
+    }
+
+    /// Waits for the next item without blocking; `None` after the last.
+    ///
+    /// # Errors
+    /// If the request failed.
+    pub async fn next_async(&mut self) -> Option<Result<I, Error>> {
+        std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
+    }
+
+    /// Polls the next item; the result is kept at the end.
+    fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Option<I>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let message = ready!(Pin::new(&mut self.messages).poll_next(context));
+        let result = match message {
+            Some(Message::Item(item)) => return Poll::Ready(Some(item)),
+            Some(Message::End(result)) => result,
+            None => Err(Error::EngineStopped),
+        };
+        (self.result, self.has_ended) = (Some(result), true);
+        Poll::Ready(None)
+    }
+}
+
+// No field is pinned.
+impl<I, O> Unpin for Job<I, O> {}
+
+impl<I, O> Stream for Job<I, O> {
+    type Item = Result<I, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let job = self.get_mut();
+        if let Some(item) = ready!(job.poll_item(context)) {
+            return Poll::Ready(Some(Ok(item)));
+        }
+        // An error is the last item; an output stays for the future.
+        Poll::Ready(job.result.take_if(|result| result.is_err()).and_then(Result::err).map(Err))
+    }
+}
+
+/// The output. An error is returned once: by the stream, or else by the future.
+impl<I, O> Future for Job<I, O> {
+    type Output = Result<O, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let job = self.get_mut();
+        while ready!(job.poll_item(context)).is_some() {}
+        Poll::Ready(job.result.take().unwrap_or(Err(Error::EngineStopped)))
+    }
+}
+
+impl<I, O> Iterator for Job<I, O> {
+    type Item = Result<I, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        pollster::block_on(self.next_async())
+    }
+}
+
+impl<I, O> Drop for Job<I, O> {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Job;
+    use crate::Error;
+
+    #[test]
+    fn items_come_before_the_output() {
+        let (mut job, sender) = Job::new(Arc::new(()));
+        sender.send(1);
+        sender.send(2);
+        sender.end(Ok("end"));
+        assert_eq!(job.by_ref().map(Result::unwrap).collect::<Vec<_>>(), [1, 2]);
+        assert!(job.next().is_none());
+        assert_eq!(job.wait().unwrap(), "end");
+    }
+
+    #[test]
+    fn an_error_is_the_last_item_or_the_output() {
+        for _ in 0..2 {
+            let (mut job, sender) = Job::<u8, ()>::new(Arc::new(()));
+            sender.send(1);
+            sender.end(Err(Error::NoModelsFolder));
+            assert_eq!(job.next().unwrap().unwrap(), 1);
+            assert!(matches!(job.next(), Some(Err(Error::NoModelsFolder))));
+            assert!(job.next().is_none());
+        }
+        let (job, sender) = Job::<u8, ()>::new(Arc::new(()));
+        sender.send(1);
+        sender.end(Err(Error::NoModelsFolder));
+        assert!(matches!(job.wait(), Err(Error::NoModelsFolder)));
+    }
+
+    #[test]
+    fn an_engine_that_stopped_is_an_error_and_a_dropped_job_is_cancelled() {
+        let (job, sender) = Job::<u8, ()>::new(Arc::new(()));
+        drop(sender);
+        assert!(matches!(job.wait(), Err(Error::EngineStopped)));
+        let (job, sender) = Job::<u8, ()>::new(Arc::new(()));
+        assert!(!sender.cancel_token().is_cancelled());
+        drop(job);
+        assert!(sender.cancel_token().is_cancelled());
+    }
+}
