@@ -3,6 +3,7 @@
 //! One file of `tidy/` per group of rules; each rule returns its findings as `PATH:LINE: what`.
 
 mod commands;
+mod examples;
 mod features;
 mod graph;
 mod lexer;
@@ -59,6 +60,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(features::check(&files));
     findings.extend(unsafety::check(&files));
     findings.extend(commands::check(&files));
+    findings.extend(examples::check(&files));
     findings.extend(graph::check()?);
     match results::documents() {
         Ok(stale) => findings.extend(stale.iter().map(|(path, _)| {
