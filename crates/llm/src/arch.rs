@@ -107,7 +107,7 @@ const PHI2: Architecture = Architecture {
 };
 
 /// Supported architectures.
-pub static ARCHITECTURES: [Architecture; 13] = [
+pub static ARCHITECTURES: &[Architecture] = &[
     LLAMA,
     QWEN2,
     Architecture { name: "qwen3", qk_norm: true, ..QWEN2 },
