@@ -311,8 +311,7 @@ impl<'a> Writer<'a> {
             }
         }
         if prompt.is_empty() {
-            let expected = "at least one token".to_owned();
-            return Err(Error::Option { option: "prompt", expected, got: "none".to_owned() });
+            return Err(Error::EmptyPrompt);
         }
         let mut sampling = options.sampling.clone();
         if options.ignore_eos {
