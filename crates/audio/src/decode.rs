@@ -47,6 +47,7 @@ pub static EXTENSIONS: &[&str] = &[
 
 /// Channels to decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Channels {
     /// The mean of all.
     #[default]
@@ -59,6 +60,7 @@ pub enum Channels {
 
 /// Decoded audio.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Audio {
     /// 16 kHz mono, nominally in -1..1.
     pub samples: Vec<f32>,

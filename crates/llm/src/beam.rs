@@ -27,6 +27,7 @@ pub struct BeamOptions {
 
 /// Result of a beam search.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Beam {
     /// Tokens, without the end token.
     pub tokens: Vec<u32>,

@@ -35,6 +35,7 @@ pub struct Model<D: Devices> {
 
 /// Name, weight type and sizes of a model, for tables and logs.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ModelSummary {
     /// `general.name` of the file, else the name of the architecture.
     pub name: String,

@@ -35,6 +35,7 @@ impl PerplexityOptions {
 
 /// Progress after a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct WindowReport {
     /// Windows done.
     pub window: usize,
@@ -46,6 +47,7 @@ pub struct WindowReport {
 
 /// Perplexity of a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Perplexity {
     /// `exp` of the mean negative log-likelihood.
     pub value: f64,
