@@ -377,5 +377,8 @@ fn empty_prompts_and_unknown_tokens_have_errors_of_their_own() {
     assert!(matches!(error_of(&[]), Error::EmptyPrompt));
     let n = model.config().vocab_size;
     let error = error_of(&[n as u32]);
-    assert!(matches!(error, Error::UnknownToken { vocab_size, .. } if vocab_size == n), "{error:?}");
+    assert!(
+        matches!(error, Error::UnknownToken { vocab_size, .. } if vocab_size == n),
+        "{error:?}"
+    );
 }
