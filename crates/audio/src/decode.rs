@@ -40,13 +40,14 @@ const MAX_STREAM_GIB: u64 = 4;
 
 /// File extensions of the containers decoded here, in lower case, to find recordings in a folder.
 /// Decoding goes by the content alone.
-pub const EXTENSIONS: [&str; 25] = [
+pub static EXTENSIONS: &[&str] = &[
     "3gp", "aac", "aif", "aifc", "aiff", "bwf", "caf", "flac", "m4a", "m4b", "m4v", "mka", "mkv",
     "mov", "mp3", "mp4", "mpga", "oga", "ogg", "opus", "rf64", "wav", "wave", "weba", "webm",
 ];
 
 /// Channels to decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Channels {
     /// The mean of all.
     #[default]
@@ -59,6 +60,7 @@ pub enum Channels {
 
 /// Decoded audio.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Audio {
     /// 16 kHz mono, nominally in -1..1.
     pub samples: Vec<f32>,

@@ -43,6 +43,7 @@ impl fmt::Debug for LogMel {
 
 /// A log-mel spectrogram.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Mel {
     /// Values in a frame.
     pub n_mels: usize,

@@ -63,7 +63,7 @@ fn quantize_language_model(
         (Some(dtype), ExportFormat::Gguf) => {
             Ok(stonechat::llm::quantize(file, output, dtype, progress)?)
         }
-        (Some(_), ExportFormat::WhisperBin) => {
+        (Some(_), _) => {
             bail!("a language model: expected a name that ends in .gguf")
         }
         (None, _) => bail!("a language model: `convert` is for Whisper models, see `quantize`"),

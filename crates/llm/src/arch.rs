@@ -4,6 +4,7 @@ use stonechat_nn::{Activation, GatedActivation, RopePairs};
 
 /// Switches of an architecture. Sizes are in [`Config`](crate::Config).
 #[derive(Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Architecture {
     /// `general.architecture` of GGUF, and the prefix of its metadata keys.
     pub name: &'static str,
@@ -36,6 +37,7 @@ pub struct Architecture {
 
 /// Kind of norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NormKind {
     /// RMS norm.
     Rms,
@@ -43,8 +45,20 @@ pub enum NormKind {
     Layer,
 }
 
+impl NormKind {
+    /// Key of the epsilon in GGUF metadata, without the architecture's prefix.
+    #[must_use]
+    pub fn epsilon_key(self) -> &'static str {
+        match self {
+            Self::Rms => "attention.layer_norm_rms_epsilon",
+            Self::Layer => "attention.layer_norm_epsilon",
+        }
+    }
+}
+
 /// Position encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Positions {
     /// RoPE with these pairs.
     Rope(RopePairs),
@@ -54,6 +68,7 @@ pub enum Positions {
 
 /// FFN of a dense layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum FeedForward {
     /// `down(act(gate(x), up(x)))`.
     Gated(GatedActivation),
@@ -63,6 +78,7 @@ pub enum FeedForward {
 
 /// Order of attention and FFN in the residual stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Residual {
     /// `x += attention(norm(x)); x += ffn(norm(x))`.
     Sequential,
@@ -107,7 +123,7 @@ const PHI2: Architecture = Architecture {
 };
 
 /// Supported architectures.
-pub static ARCHITECTURES: [Architecture; 13] = [
+pub static ARCHITECTURES: &[Architecture] = &[
     LLAMA,
     QWEN2,
     Architecture { name: "qwen3", qk_norm: true, ..QWEN2 },

@@ -27,6 +27,7 @@ pub struct BeamOptions {
 
 /// Result of a beam search.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Beam {
     /// Tokens, without the end token.
     pub tokens: Vec<u32>,
@@ -75,7 +76,7 @@ impl<D: Devices> Session<'_, D> {
             return wrong("beams", format!("1 to {}", self.tokens.len() / 2), width);
         }
         if prompt.is_empty() {
-            return wrong("prompt", "at least one token".to_owned(), 0);
+            return Err(Error::EmptyPrompt);
         }
         let never = &mut |_, _| ControlFlow::Continue(());
         if self.feed(Slot::TEXT, prompt, RequiredOutput::Logits, never).await?.is_err() {

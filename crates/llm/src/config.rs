@@ -3,11 +3,12 @@
 use stonechat_formats::{Array, Format, Metadata, ModelFile, Value};
 use stonechat_nn::{RopePairs, Routing};
 
-use crate::arch::{Architecture, NormKind, Positions};
+use crate::arch::{Architecture, Positions};
 use crate::{Error, hugging_face};
 
 /// Sizes and constants of a language model. Defaults are those that the file format defines, no others.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Config {
     /// Architecture switches.
     pub architecture: &'static Architecture,
@@ -51,6 +52,7 @@ pub struct Config {
 
 /// MoE sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExpertsConfig {
     /// Experts in a layer.
     pub n_experts: usize,
@@ -62,6 +64,7 @@ pub struct ExpertsConfig {
 
 /// Rotary embedding (RoPE).
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct RopeConfig {
     /// Channels that form a pair.
     pub pairs: RopePairs,
@@ -75,6 +78,7 @@ pub struct RopeConfig {
 
 /// RoPE scaling, for contexts longer than those in training.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum RopeScaling {
     /// None; the file may still have frequency factors (Llama 3).
     None,
@@ -213,10 +217,7 @@ impl Config {
             head_dim,
             d_ff,
             vocab_size: rows_of(file, "token_embd.weight")?,
-            norm_eps: keys.float(match architecture.norm {
-                NormKind::Rms => "attention.layer_norm_rms_epsilon",
-                NormKind::Layer => "attention.layer_norm_epsilon",
-            })?,
+            norm_eps: keys.float(architecture.norm.epsilon_key())?,
             rope,
             local_rope,
             max_alibi_bias: match architecture.positions {

@@ -66,7 +66,38 @@ pub enum Error {
         /// Size of the context.
         n_ctx: usize,
     },
-    /// An option or argument is out of range.
+    /// A token id is outside the vocabulary.
+    #[error("token id: expected 0 to {}, got {token}", vocab_size.saturating_sub(1))]
+    UnknownToken {
+        /// The token id.
+        token: u32,
+        /// Tokens of the vocabulary.
+        vocab_size: usize,
+    },
+    /// The prompt has no tokens.
+    #[error("prompt: expected at least one token, got none")]
+    EmptyPrompt,
+    /// The text is too short to measure its perplexity.
+    #[error("text: expected at least {needed} tokens, two windows of the context, got {tokens}")]
+    TextTooShort {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Tokens of two windows.
+        needed: usize,
+    },
+    /// The vocabulary has no fill-in-the-middle tokens.
+    #[error("infill: expected a model whose vocabulary has fill-in-the-middle tokens, got {model}")]
+    NoInfill {
+        /// Name of the model.
+        model: String,
+    },
+    /// Only GGUF files can be quantized.
+    #[error("model to quantize: expected a GGUF file, got {format}")]
+    NotGguf {
+        /// Format of the file.
+        format: stonechat_formats::Format,
+    },
+    /// An option is out of range.
     #[error("{option}: expected {expected}, got {got}")]
     Option {
         /// The option.

@@ -50,6 +50,7 @@ pub struct Guidance {
 
 /// Action when the context is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum OnFull {
     /// End the text.
     #[default]
@@ -64,6 +65,7 @@ pub enum OnFull {
 
 /// Event during generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event<'a> {
     /// Progress of the prompt.
     Prompt {
@@ -79,6 +81,7 @@ pub enum Event<'a> {
 
 /// Result of a generation.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Completion {
     /// Text, without the stop string.
     pub text: String,
@@ -100,6 +103,7 @@ pub struct Completion {
 
 /// Reason of the end of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Finish {
     /// An end-of-generation token was sampled.
     EndOfText,
@@ -115,8 +119,24 @@ pub enum Finish {
     Cancelled,
 }
 
+impl Finish {
+    /// Name, for example `end_of_text`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EndOfText => "end_of_text",
+            Self::StopString => "stop",
+            Self::Length => "length",
+            Self::ContextFull => "context_full",
+            Self::GrammarEnd => "grammar_end",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// Durations of a generation, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Timings {
     /// Prompt processing.
     pub prompt_ms: f64,
@@ -322,8 +342,7 @@ impl<'a> Writer<'a> {
             }
         }
         if prompt.is_empty() {
-            let expected = "at least one token".to_owned();
-            return Err(Error::Option { option: "prompt", expected, got: "none".to_owned() });
+            return Err(Error::EmptyPrompt);
         }
         let mut sampling = options.sampling.clone();
         if options.ignore_eos {

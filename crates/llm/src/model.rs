@@ -33,6 +33,7 @@ pub struct Model<D: Devices> {
 
 /// Name, weight type and sizes of a model, for tables and logs.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ModelSummary {
     /// `general.name` of the file, else the name of the architecture.
     pub name: String,
@@ -200,11 +201,10 @@ impl<D: Devices> Model<D> {
     /// # Errors
     /// If the vocabulary has no fill-in-the-middle tokens.
     pub fn infill(&self, prefix: &str, suffix: &str) -> Result<Vec<u32>, Error> {
-        let fim = self.tokenizer.fim().ok_or_else(|| Error::Option {
-            option: "infill",
-            expected: "a model whose vocabulary has fill-in-the-middle tokens".to_owned(),
-            got: self.summary.name.clone(),
-        })?;
+        let fim = self
+            .tokenizer
+            .fim()
+            .ok_or_else(|| Error::NoInfill { model: self.summary.name.clone() })?;
         let mut tokens: Vec<u32> =
             self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos()).into_iter().collect();
         tokens.push(fim.pre);
@@ -287,16 +287,15 @@ impl<D: Devices> Model<D> {
     /// [`read_top_k`](Self::read_top_k). Awaits only the transfer of the residual stream between two devices.
     ///
     /// # Errors
-    /// If a token id is not in the vocabulary, a sequence exceeds `n_ctx` ([`Error::ContextFull`]), the shared KV pages
-    /// are used up, or the first device fails. The state is as before.
+    /// [`Error::UnknownToken`] if a token id is not in the vocabulary, [`Error::ContextFull`] if a sequence exceeds `n_ctx`. Also if
+    /// the shared KV pages are used up or the first device fails. The state is as before.
     ///
     /// # Panics
     /// If the batch exceeds `n_batch` or `n_outputs` of the state.
     pub async fn forward(&self, state: &mut State<D>, batch: Batch<'_>) -> Result<(), Error> {
         let vocab_size = self.config.vocab_size;
-        if let Some(token) = batch.tokens.iter().find(|&&t| t as usize >= vocab_size) {
-            let expected = format!("0 to {}", vocab_size - 1);
-            return Err(Error::Option { option: "token id", expected, got: token.to_string() });
+        if let Some(&token) = batch.tokens.iter().find(|&&t| t as usize >= vocab_size) {
+            return Err(Error::UnknownToken { token, vocab_size });
         }
         self.forward_first(state, batch).await?;
         // Cannot fail after the first stage, which has reserved the same positions in the same pages.

@@ -35,6 +35,7 @@ impl PerplexityOptions {
 
 /// Progress after a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct WindowReport {
     /// Windows done.
     pub window: usize,
@@ -46,6 +47,7 @@ pub struct WindowReport {
 
 /// Perplexity of a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Perplexity {
     /// `exp` of the mean negative log-likelihood.
     pub value: f64,
@@ -73,11 +75,7 @@ pub async fn perplexity<D: Devices>(
     let tokens = model.tokenizer().tokenize(text, true, false);
     let n_ctx = options.n_ctx;
     if n_ctx < 4 || tokens.len() < 2 * n_ctx {
-        return Err(Error::Option {
-            option: "text",
-            expected: format!("at least {} tokens, two windows of the context", 2 * n_ctx.max(4)),
-            got: tokens.len().to_string(),
-        });
+        return Err(Error::TextTooShort { tokens: tokens.len(), needed: 2 * n_ctx.max(4) });
     }
     let mut state = model.state(options.state())?;
     let n_batch = state.options().n_batch;

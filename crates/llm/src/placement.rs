@@ -10,6 +10,7 @@ use crate::{Config, Error, StateOptions};
 
 /// Layers and bytes of a model on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Placement {
     /// Name of the device.
     pub device: &'static str,

@@ -4,6 +4,7 @@ use stonechat_nn::sample::log_sum_exp;
 
 /// Sampled token and the most probable tokens, by the raw logits.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct TokenProbs {
     /// The sampled token.
     pub token: u32,
@@ -15,6 +16,7 @@ pub struct TokenProbs {
 
 /// A token with its logit and log-probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct TokenProb {
     /// The token.
     pub token: u32,

@@ -30,11 +30,7 @@ pub fn quantize(
     mut progress: impl FnMut(f32),
 ) -> Result<(), Error> {
     if file.format() != Format::Gguf {
-        return Err(Error::Option {
-            option: "model to quantize",
-            expected: "a GGUF file".to_owned(),
-            got: file.format().to_string(),
-        });
+        return Err(Error::NotGguf { format: file.format() });
     }
     if needs_importance(dtype) {
         return Err(stonechat_quant::Error::NeedsImportance { dtype }.into());

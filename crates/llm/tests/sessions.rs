@@ -365,3 +365,20 @@ fn perplexity_is_that_of_the_tokens_one_by_one() {
     assert!((got.value / expected - 1.0).abs() < 1e-4, "{} {expected}", got.value);
     assert!(block_on(perplexity(&model, "", &measure, &mut |_| ())).is_err());
 }
+
+#[test]
+fn empty_prompts_and_unknown_tokens_have_errors_of_their_own() {
+    let model = model();
+    let mut session = Session::new(&model, options(128, 1)).unwrap();
+    let mut error_of = |prompt: &[u32]| {
+        let go = &mut |_: Event<'_>| ControlFlow::Continue(());
+        block_on(session.generate(prompt, &greedy(1), go)).unwrap_err()
+    };
+    assert!(matches!(error_of(&[]), Error::EmptyPrompt));
+    let n = model.config().vocab_size;
+    let error = error_of(&[n as u32]);
+    assert!(
+        matches!(error, Error::UnknownToken { vocab_size, .. } if vocab_size == n),
+        "{error:?}"
+    );
+}

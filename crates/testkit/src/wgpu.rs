@@ -19,7 +19,8 @@ pub fn backends(test: &str) -> Vec<Wgpu> {
     };
     let has_subgroups = adapter.subgroup_sizes.is_some();
     Variant::ALL
-        .into_iter()
+        .iter()
+        .copied()
         .filter(|variant| *variant == Variant::Portable || has_subgroups)
         .map(|variant| block_on(Wgpu::open(adapter, Some(variant))).expect("an open adapter"))
         .collect()

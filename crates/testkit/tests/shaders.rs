@@ -79,7 +79,7 @@ fn check(source: &Source) {
 
 #[test]
 fn every_shader_is_valid_and_has_the_parameters_of_rust() {
-    for variant in Variant::ALL {
+    for &variant in Variant::ALL {
         let dense = ops::sources(variant);
         let quantized = stonechat_quant::wgpu::sources(variant);
         assert!(!dense.is_empty() && !quantized.is_empty());

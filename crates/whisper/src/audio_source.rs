@@ -79,11 +79,8 @@ fn check_ranges(ranges: &[Range<usize>], n_samples: usize) -> Result<(), Error> 
     let mut previous_end = 0;
     for range in ranges {
         if range.start < previous_end || range.is_empty() || range.end > n_samples {
-            return Err(Error::Option {
-                option: "speech",
-                expected: "ascending sample ranges of the recording",
-                got: format!("{range:?} after {previous_end}, of {n_samples} samples"),
-            });
+            let Range { start, end } = *range;
+            return Err(Error::SpeechRange { start, end, previous_end, n_samples });
         }
         previous_end = range.end;
     }

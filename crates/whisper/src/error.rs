@@ -75,6 +75,20 @@ pub enum Error {
         /// Languages of the model.
         expected: &'static str,
     },
+    /// The sample ranges of speech are not ascending, disjoint and within the recording.
+    #[error(
+        "speech: expected ascending sample ranges of the recording, got {start}..{end} after {previous_end}, of {n_samples} samples"
+    )]
+    SpeechRange {
+        /// First sample of the range.
+        start: usize,
+        /// Sample after the range.
+        end: usize,
+        /// End of the range before it.
+        previous_end: usize,
+        /// Samples of the recording.
+        n_samples: usize,
+    },
     /// An option is out of its range.
     #[error("{option}: expected {expected}, got {got}")]
     Option {

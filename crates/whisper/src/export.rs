@@ -18,6 +18,7 @@ use crate::special::SpecialTokens;
 
 /// File formats of [`export`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ExportFormat {
     /// GGUF version 3 with openai/whisper's tensor names.
     Gguf,

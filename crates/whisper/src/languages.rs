@@ -21,7 +21,7 @@ impl Language {
 }
 
 /// All languages, in token order; models before large-v3 have the first 99.
-pub const LANGUAGES: [Language; 100] = [
+pub static LANGUAGES: &[Language] = &[
     Language { code: "en", name: "english" },
     Language { code: "zh", name: "chinese" },
     Language { code: "de", name: "german" },

@@ -46,6 +46,7 @@ const LOOP: LoopLimits = LoopLimits { min_rounds: 4, min_tokens: 12 };
 /// Event of a live stream. Times are seconds from the start of the stream.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum LiveEvent {
     /// The language was detected; it stays for the rest of the stream.
     Language {

@@ -8,6 +8,7 @@ use crate::languages::Language;
 
 /// Task of the decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Task {
     /// Text in the spoken language.
     #[default]
@@ -29,6 +30,7 @@ impl Task {
 
 /// When voice activity detection removes everything but speech.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum VadMode {
     /// Never.
     #[default]

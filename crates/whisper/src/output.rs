@@ -55,7 +55,7 @@ impl SubtitleLayout {
 
 impl OutputFormat {
     /// All formats.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: &[Self] = &[
         Self::Txt,
         Self::Srt,
         Self::Vtt,
@@ -111,7 +111,7 @@ impl std::str::FromStr for OutputFormat {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|f| f.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
+        Self::ALL.iter().copied().find(|f| f.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|format| format.name()).collect();
             format!("expected {}, got `{name}`", names.join(", "))
         })

@@ -18,6 +18,7 @@ const ENGLISH_TEXT_TOKENS: u32 = 50256;
 /// text … eot sot languages… translate transcribe startoflm startofprev nospeech notimestamps 0.00 … 30.00
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SpecialTokens {
     /// `<|endoftext|>`; smaller ids are text.
     pub eot: u32,

@@ -19,6 +19,7 @@ use crate::window::Scratch;
 
 /// Wall-clock time and work since the transcriber was made.
 #[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
 pub struct Timings {
     /// Time for log-mel spectrograms.
     pub mel: Duration,

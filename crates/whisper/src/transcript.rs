@@ -4,6 +4,7 @@ use crate::languages::Language;
 
 /// One segment of text; field names are openai/whisper's. Times are seconds of the recording.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Segment {
     /// Index in the transcript, from 0.
     pub id: usize,
@@ -57,6 +58,7 @@ pub struct Word {
 
 /// Transcript of one recording; field names are openai/whisper's.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[non_exhaustive]
 pub struct Transcript {
     /// Text of all segments.
     pub text: String,
@@ -71,6 +73,7 @@ pub struct Transcript {
 
 /// Event of a running transcription.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum Progress<'a> {
     /// The language was detected; with its probability, 0 to 1.
     Language(Language, f32),

@@ -54,7 +54,7 @@ fn transcribe(
             assert!(at <= done && done <= all, "{at} {done} {all}");
             at = done;
         }
-        Progress::Language(..) => {}
+        _ => {}
     };
     let transcript = transcriber.transcribe(samples, options, &mut on_progress).unwrap();
     assert_eq!(segments, transcript.segments, "segments come in order, each once");

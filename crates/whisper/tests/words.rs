@@ -48,7 +48,7 @@ fn transcribe(engine: &mut Transcriber<Cpu>, samples: &[f32], options: &Options)
         .transcribe(samples, options, &mut |event| match event {
             Progress::Segment(segment) => reported.push(segment.clone()),
             Progress::Position(done, all) => assert!(done <= all && all == samples.len()),
-            Progress::Language(..) => {}
+            _ => {}
         })
         .unwrap();
     assert_eq!(reported, transcript.segments);

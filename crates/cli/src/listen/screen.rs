@@ -120,7 +120,7 @@ impl Line {
                     whole.push(std::mem::take(&mut self.committed));
                 }
             }
-            LiveEvent::Language { .. } => {}
+            _ => {}
         }
         whole
     }
@@ -155,7 +155,7 @@ fn whole_lines(text: &mut String, event: &LiveEvent) -> String {
             }
         }
         LiveEvent::End { .. } => end_line(text),
-        LiveEvent::Partial { .. } | LiveEvent::Language { .. } => {}
+        _ => {}
     }
     lines
 }

@@ -223,6 +223,7 @@ fn on_event(
             *printed = print(text);
         }
         Event::Text(_) => console.end(),
+        _ => {}
     }
     if interrupted.load(Ordering::Relaxed) || printed.is_err() {
         return ControlFlow::Break(());
@@ -362,22 +363,11 @@ impl<'a> Report<'a> {
             tokens: &completion.tokens,
             prompt_tokens: completion.prompt_tokens,
             cached_tokens: completion.cached_tokens,
-            finish: finish_name(completion.finish),
+            finish: completion.finish.name(),
             seed: completion.seed,
             timings: times,
             probs: completion.probs.iter().map(probs).collect(),
         })
-    }
-}
-
-fn finish_name(finish: Finish) -> &'static str {
-    match finish {
-        Finish::EndOfText => "end_of_text",
-        Finish::StopString => "stop",
-        Finish::Length => "length",
-        Finish::ContextFull => "context_full",
-        Finish::GrammarEnd => "grammar_end",
-        Finish::Cancelled => "cancelled",
     }
 }
 

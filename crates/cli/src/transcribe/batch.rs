@@ -308,11 +308,11 @@ impl Batch<'_> {
                 Progress::Segment(segment) if n_signals == 1 && written.is_ok() => {
                     written = self.console.suspend_bar(|| output.segment(segment));
                 }
-                Progress::Segment(_) => {}
                 Progress::Position(done, all) => {
                     let done_s = audio.duration_s() * done as f64 / all.max(1) as f64;
                     self.overall.set_position(index, (before_s + done_s) / n_signals as f64);
                 }
+                _ => {}
             };
             let transcript =
                 engine.transcribe_speech(&audio.samples, speech, options, &mut on_progress)?;

@@ -34,7 +34,7 @@ pub enum Variant {
 
 impl Variant {
     /// Every variant.
-    pub const ALL: [Self; 2] = [Self::Portable, Self::Subgroups];
+    pub const ALL: &[Self] = &[Self::Portable, Self::Subgroups];
 
     /// Name in kernel names and logs.
     #[must_use]

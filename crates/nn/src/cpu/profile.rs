@@ -10,6 +10,7 @@ use super::Cpu;
 
 /// Time of all runs of an op.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OpTime {
     /// Op, types and shapes of its weights, rows rounded up to a power of two.
     pub name: String,

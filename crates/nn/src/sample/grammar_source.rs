@@ -17,6 +17,7 @@ pub enum GrammarSource {
 
 /// Text of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TokenText<'a> {
     /// Ordinary text.
     Bytes(&'a [u8]),

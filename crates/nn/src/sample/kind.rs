@@ -56,7 +56,7 @@ const NAMES: [(SamplerKind, &str, char, &[&str]); 13] = [
 
 impl SamplerKind {
     /// llama.cpp's order, with the three samplers that it lacks, which are off by default.
-    pub const DEFAULT_ORDER: [Self; 12] = [
+    pub const DEFAULT_ORDER: &[Self] = &[
         Self::Penalties,
         Self::Dry,
         Self::TopNSigma,
@@ -130,7 +130,7 @@ mod tests {
             assert_eq!(name.parse::<SamplerKind>().unwrap(), SamplerKind::TopK);
         }
         assert_eq!("nucleus".parse::<SamplerKind>().unwrap(), SamplerKind::TopP);
-        for kind in SamplerKind::DEFAULT_ORDER {
+        for &kind in SamplerKind::DEFAULT_ORDER {
             assert_eq!(kind.name().parse::<SamplerKind>().unwrap(), kind);
         }
     }

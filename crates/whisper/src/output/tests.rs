@@ -239,7 +239,7 @@ fn segments_without_words_are_subtitles_of_their_own() {
 
 #[test]
 fn names_are_read_back_and_extensions_differ() {
-    for format in OutputFormat::ALL {
+    for &format in OutputFormat::ALL {
         assert_eq!(format.name().parse(), Ok(format));
         let same = OutputFormat::ALL.iter().filter(|f| f.extension() == format.extension());
         assert_eq!(same.count(), 1);

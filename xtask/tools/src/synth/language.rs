@@ -119,11 +119,7 @@ fn metadata(sizes: &Language, architecture: &Architecture) -> Metadata {
     if let Some(window) = sizes.window {
         metadata.set(key("attention.sliding_window"), window as u32);
     }
-    let eps = match architecture.norm {
-        NormKind::Rms => "attention.layer_norm_rms_epsilon",
-        NormKind::Layer => "attention.layer_norm_epsilon",
-    };
-    metadata.set(key(eps), sizes.norm_eps);
+    metadata.set(key(architecture.norm.epsilon_key()), sizes.norm_eps);
     metadata.set(key("rope.freq_base"), sizes.freq_base);
     set_vocabulary(&mut metadata, sizes);
     metadata
