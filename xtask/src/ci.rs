@@ -25,6 +25,7 @@ enum Step {
     Tidy,
     Clippy,
     Deny,
+    Package,
     Wasm,
     Test,
     Doc,
@@ -76,6 +77,15 @@ fn run_step(step: Step) -> Result<()> {
             "warnings",
         ])),
         Step::Deny => cargo_deny::run(),
+        // Packs what a release publishes. To compile the packages, too, takes ten minutes.
+        Step::Package => shell::run(shell::cargo().args([
+            "publish",
+            "--workspace",
+            "--dry-run",
+            "--no-verify",
+            "--allow-dirty",
+            "--quiet",
+        ])),
         Step::Wasm => wasm::run(&wasm::WasmArgs::default()),
         Step::Test => test::run(&test::TestArgs::default()),
         Step::Doc => {

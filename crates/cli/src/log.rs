@@ -18,9 +18,10 @@ use super::headings::OPTIONS;
 /// Flags of the log.
 #[derive(Debug, clap::Args)]
 pub(super) struct LogArgs {
-    /// Log: off, error, warn, info, debug, trace, or a filter such as stonechat_llm=debug,wgpu_core=info
+    /// Log level: off, error, warn, info, debug, trace; or a filter
     ///
-    /// A level is that of stonechat; libraries log warnings.
+    /// A level is that of stonechat; libraries log warnings. A filter has a level for each module, such as
+    /// `stonechat_llm=debug,wgpu_core=info`.
     #[arg(long, global = true, value_name = "LEVEL", help_heading = OPTIONS)]
     log: Option<String>,
     /// File to append the log to, at level info without --log [default: standard error]

@@ -1,4 +1,5 @@
 //! `Whisper` and `Llm` as a program uses them, and the examples, on the models of the repository.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,10 +18,12 @@ fn fox() -> PathBuf {
     test_data("audio/quick_brown_fox.wav")
 }
 
+fn speech_model() -> PathBuf {
+    test_data("models/tiny.en-q5_1.gguf")
+}
+
 fn whisper() -> Whisper {
-    let model = std::fs::read_dir(test_data("models")).unwrap().flatten().map(|file| file.path());
-    let model = model.into_iter().find(|path| path.extension().is_some_and(|e| e == "gguf"));
-    Whisper::builder().device(Device::Cpu).open(model.unwrap()).unwrap()
+    Whisper::builder().device(Device::Cpu).open(speech_model()).unwrap()
 }
 
 /// A tiny model of random weights.
@@ -152,8 +155,7 @@ fn example(name: &str, args: &[&Path]) -> String {
 
 #[test]
 fn the_examples_run() {
-    let speech = std::fs::read_dir(test_data("models")).unwrap().flatten().map(|file| file.path());
-    let speech = speech.into_iter().find(|p| p.extension().is_some_and(|e| e == "gguf")).unwrap();
+    let speech = speech_model();
     let language = test_data("golden/llm/llama.gguf");
     assert_eq!(example("transcribe", &[&fox(), &speech]), format!("   0.00 s{TEXT}\n"));
     let folder = std::env::temp_dir().join(format!("stonechat-examples-{}", std::process::id()));
@@ -168,6 +170,7 @@ fn the_examples_run() {
     let printed = example("chat", &[&language]);
     assert!(printed.starts_with("> Why is the sky blue?\n"), "{printed}");
     assert!(printed.contains("\n> And at sunset?\n"), "{printed}");
+    assert!(!example("ask", &[&language]).is_empty());
     example("voice", &[&fox(), &speech, &language]);
 }
 
