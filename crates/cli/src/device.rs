@@ -14,8 +14,8 @@ use super::load::LoadArgs;
 pub(super) struct DeviceArgs {
     /// Device to run on: auto, cpu, wgpu or wgpu:N
     ///
-    /// auto is the first discrete GPU that the model fits, else the CPU; wgpu the best GPU of any kind, wgpu:N the
-    /// GPU N of `stonechat devices`.
+    /// auto is the CPU for models of less than 200 MB, which are done before a GPU has started, else the first discrete
+    /// GPU that the model fits; wgpu is the best GPU of any kind, wgpu:N the GPU N of `stonechat devices`.
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     device: Device,
     /// Print the time of each op (CPU) or kernel (GPU)
@@ -40,9 +40,14 @@ impl DeviceArgs {
         self.device == Device::Auto
     }
 
-    /// Chooses the device of a model whose weights have `weight_bytes`; prints it if `verbose`.
-    pub(super) fn choose(self, weight_bytes: u64, verbose: bool) -> anyhow::Result<ChosenDevice> {
-        let chosen = self.device.choose(weight_bytes)?;
+    /// Chooses the device of a model ([`Device::choose`]); prints it if `verbose`.
+    pub(super) fn choose(
+        self,
+        weight_bytes: u64,
+        can_split: bool,
+        verbose: bool,
+    ) -> anyhow::Result<ChosenDevice> {
+        let chosen = self.device.choose(weight_bytes, can_split)?;
         if verbose {
             print_note(&chosen.to_string());
         }
@@ -55,9 +60,9 @@ impl DeviceArgs {
             Device::Cpu => bail!("--gpu-layers: expected a GPU, got --device cpu"),
             Device::Auto => {
                 let best = Self { device: Device::Wgpu(None), ..self };
-                Ok(best.choose(0, verbose).ok())
+                Ok(best.choose(0, true, verbose).ok())
             }
-            _ => self.choose(0, verbose).map(Some),
+            _ => self.choose(0, true, verbose).map(Some),
         }
     }
 
@@ -118,11 +123,11 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Prints every device with its features, and the choice of `--device auto`.
+/// Prints every device with its features, and the choice of `--device auto` for a model that is not small.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let cpu = Cpu::new(0)?.describe();
     let gpus = gpu::list();
-    let auto = match Device::Auto.choose(0)? {
+    let auto = match Device::Auto.choose(Device::AUTO_MIN_BYTES, true)? {
         #[cfg(feature = "wgpu")]
         ChosenDevice::Gpu(adapter) => Device::Wgpu(Some(adapter.index)),
         _ => Device::Cpu,

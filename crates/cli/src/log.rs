@@ -24,8 +24,10 @@ pub(super) struct LogArgs {
     /// `stonechat_llm=debug,wgpu_core=info`.
     #[arg(long, global = true, value_name = "LEVEL", help_heading = OPTIONS)]
     log: Option<String>,
-    /// File to append the log to, at level info without --log [default: standard error]
-    #[arg(long, global = true, value_name = "FILE", help_heading = OPTIONS)]
+    /// File to append the log to, without --log at level info
+    ///
+    /// Without it the log is written to standard error.
+    #[arg(long, global = true, value_name = "FILE", help_heading = OPTIONS, hide_short_help = true)]
     log_file: Option<PathBuf>,
 }
 

@@ -114,7 +114,7 @@ impl ComputeArgs {
         verbose: bool,
         work: W,
     ) -> anyhow::Result<W::Output> {
-        let device = self.device.choose(weight_bytes, verbose)?;
+        let device = self.device.choose(weight_bytes, false, verbose)?;
         self.device.run_on(device, self.threads, work)
     }
 }

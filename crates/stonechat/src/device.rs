@@ -22,7 +22,7 @@ use crate::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Device {
-    /// The first discrete GPU that the model fits, else the CPU.
+    /// The first discrete GPU, for a model of at least [`Device::AUTO_MIN_BYTES`] that fits its memory; else the CPU.
     ///
     /// Integrated GPUs share the CPU's memory bandwidth, which limits decoding; they are used by name only.
     #[default]
@@ -89,14 +89,22 @@ impl fmt::Display for ChosenDevice {
 pub(crate) const RESERVED_BYTES: u64 = 512 << 20;
 
 impl Device {
-    /// Chooses the device of a model; [`Self::Auto`] takes no GPU with less memory than `weight_bytes` need.
+    /// Bytes of weights from which [`Self::Auto`] takes a GPU. A GPU takes about half a second to start, in which a CPU
+    /// transcribes a minute with a model of this size, or writes a hundred tokens.
+    pub const AUTO_MIN_BYTES: u64 = 200_000_000;
+
+    /// Chooses the device of a model. The layers of one that `can_split` may be on a GPU and on the CPU; the weights of
+    /// others have to fit a GPU.
     ///
     /// # Errors
     /// If the GPU that is named does not exist, or the build has no GPUs.
-    pub fn choose(self, weight_bytes: u64) -> Result<ChosenDevice, Error> {
+    pub fn choose(self, weight_bytes: u64, can_split: bool) -> Result<ChosenDevice, Error> {
         let chosen = match self {
             Self::Cpu => ChosenDevice::Cpu(None),
-            Self::Auto => gpu::discrete(weight_bytes),
+            Self::Auto if weight_bytes < Self::AUTO_MIN_BYTES => ChosenDevice::Cpu(Some(
+                "a GPU takes longer to start than it saves with a small model",
+            )),
+            Self::Auto => gpu::discrete(if can_split { 0 } else { weight_bytes }),
             Self::Wgpu(index) => gpu::named(index)?,
         };
         tracing::info!("{chosen}");
@@ -109,9 +117,10 @@ impl Device {
         self,
         n_threads: usize,
         weight_bytes: u64,
+        can_split: bool,
         work: W,
     ) -> Result<W::Output, Error> {
-        match self.choose(weight_bytes)? {
+        match self.choose(weight_bytes, can_split)? {
             ChosenDevice::Cpu(_) => work.run(Cpu::new(n_threads)?, false),
             #[cfg(feature = "wgpu")]
             ChosenDevice::Gpu(adapter) => match pollster::block_on(Wgpu::open(&adapter, None)) {
@@ -144,8 +153,8 @@ mod gpu {
     use super::{ChosenDevice, RESERVED_BYTES};
     use crate::Error;
 
-    /// The first discrete GPU whose memory has room for the weights, else the CPU with the reason.
-    pub(super) fn discrete(weight_bytes: u64) -> ChosenDevice {
+    /// The first discrete GPU whose memory has room for this many bytes, else the CPU with the reason.
+    pub(super) fn discrete(bytes: u64) -> ChosenDevice {
         if !has_device_file() {
             return ChosenDevice::Cpu(Some("no GPU"));
         }
@@ -154,7 +163,7 @@ mod gpu {
         if all.is_empty() {
             return ChosenDevice::Cpu(Some("no discrete GPU"));
         }
-        let needed = weight_bytes + RESERVED_BYTES;
+        let needed = bytes + RESERVED_BYTES;
         let has_room = |gpu: &Adapter| gpu.total_memory_bytes.is_none_or(|total| needed <= total);
         match all.into_iter().find(has_room) {
             Some(adapter) => ChosenDevice::Gpu(adapter),
@@ -225,8 +234,10 @@ mod tests {
 
     #[test]
     fn the_cpu_is_always_there() {
-        let chosen = Device::Cpu.choose(0).unwrap();
+        let chosen = Device::Cpu.choose(1 << 40, false).unwrap();
         assert!(matches!(chosen, ChosenDevice::Cpu(None)));
         assert_eq!(chosen.to_string(), "device cpu");
+        let chosen = Device::Auto.choose(Device::AUTO_MIN_BYTES - 1, true).unwrap();
+        assert!(matches!(chosen, ChosenDevice::Cpu(Some(_))));
     }
 }

@@ -182,8 +182,9 @@ impl LlmBuilder {
         let path = Models::from_env().find_path(model.as_ref())?;
         let run = move |requests: &mut _| {
             let file = ModelFile::open(&path)?;
-            // Of a model that is too large, the layers that do not fit are on the CPU.
-            self.device.open(self.n_threads, 0, Loader { builder: self, file, requests })
+            let (n_threads, weight_bytes) = (self.n_threads, file.weight_bytes());
+            let loader = Loader { builder: self, file, requests };
+            loader.builder.device.open(n_threads, weight_bytes, true, loader)
         };
         let (engine, info) = Engine::start("stonechat-llm", run).await?;
         Ok(Llm { engine: Arc::new(engine), info: Arc::new(info) })

@@ -156,8 +156,9 @@ impl WhisperBuilder {
         let path = Models::from_env().find_path(model.as_ref())?;
         let run = move |requests: &mut _| {
             let file = ModelFile::open(&path)?;
-            let weight_bytes = file.weight_bytes();
-            self.device.open(self.n_threads, weight_bytes, Loader { builder: self, file, requests })
+            let (n_threads, weight_bytes) = (self.n_threads, file.weight_bytes());
+            let loader = Loader { builder: self, file, requests };
+            loader.builder.device.open(n_threads, weight_bytes, false, loader)
         };
         let (engine, info) = Engine::start("stonechat-whisper", run).await?;
         Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info) })

@@ -56,7 +56,10 @@ impl DevicesArgs {
     ) -> Result<W::Output> {
         let Self { device, gpu_layers } = self;
         let chosen = match gpu_layers {
-            None => Some(device.choose(0, verbose)?),
+            None => {
+                let weight_bytes = ModelFile::open(path)?.weight_bytes();
+                Some(device.choose(weight_bytes, true, verbose)?)
+            }
             Some(GpuLayers::Last(0)) => None,
             Some(_) => {
                 let gpu = device.choose_gpu(verbose)?;

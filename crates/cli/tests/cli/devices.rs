@@ -11,9 +11,22 @@ fn devices_are_listed() {
     let json: serde_json::Value =
         serde_json::from_str(folder.run(&["devices", "--json"]).succeeds()).unwrap();
     let gpus = json["wgpu"].as_array().unwrap();
-    // A software adapter is only used if named.
-    let has_hardware = gpus.iter().any(|gpu| gpu["kind"] != "software");
-    assert_eq!(json["auto"] != "cpu", has_hardware, "{json}");
+    // Software and integrated adapters are only used if named.
+    let has_discrete = gpus.iter().any(|gpu| gpu["kind"] == "discrete");
+    assert_eq!(json["auto"] != "cpu", has_discrete, "{json}");
+}
+
+#[test]
+fn a_small_model_runs_on_the_cpu_by_default() {
+    let folder = Folder::new("devices-default");
+    let model = golden("llama.gguf");
+    let generate = ["generate", "-m", &model, "-p", "a", "-n", "2", "-v"];
+    let ran = folder.run(&generate);
+    ran.succeeds();
+    let reason = "device cpu: a GPU takes longer to start than it saves with a small model\n";
+    assert!(ran.stderr.starts_with(reason), "{ran:?}");
+    let ran = folder.run(&[&generate[..], &["--device", "cpu"]].concat());
+    assert!(ran.stderr.starts_with("device cpu\n"), "{ran:?}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod help;
 mod hub;
 mod language_models;
 mod listen;
+mod log;
 mod many_files;
 mod mock_hub;
 mod model_files;
