@@ -1,14 +1,15 @@
 //! `stonechat completions` and the hidden `man-pages`; values that shells complete.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use anyhow::Context;
 use clap::Command;
 use clap::builder::PossibleValuesParser;
 use clap_complete::env::{CompleteEnv, Shells};
 use clap_complete::{ArgValueCompleter, CompletionCandidate};
+use clap_mangen::Man;
 use stonechat::{CATALOG, ModelKind};
 
 use super::find_model::models;
@@ -53,18 +54,44 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let shell = shells.completer(&args.shell).context("no such shell")?;
     let mut script = Vec::new();
     shell.write_registration(VARIABLE, "stonechat", "stonechat", "stonechat", &mut script)?;
-    super::print(&String::from_utf8(script)?)?;
+    let mut script = String::from_utf8(script)?;
+    if args.shell == "bash" {
+        script += include_str!("completions.bash");
+    }
+    super::print(&script)?;
     Ok(())
 }
 
 /// Writes a man page for the program and for each verb.
 pub(super) fn man_pages(args: &ManArgs, command: Command) -> anyhow::Result<()> {
     let folder = &args.folder;
-    let write = || -> std::io::Result<()> {
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
+    let all: Vec<Command> = verbs.chain([command.clone()]).collect();
+    let write = || -> io::Result<()> {
         fs::create_dir_all(folder)?;
-        clap_mangen::generate_to(command, folder)
+        for command in all {
+            let (name, page) = man_page(command)?;
+            fs::write(folder.join(name), page)?;
+        }
+        Ok(())
     };
     write().with_context(|| format!("cannot write `{}`", folder.display()))
+}
+
+/// Name and text of a man page. The synopsis of all flags, which `Man` writes, would fill a screen.
+fn man_page(mut command: Command) -> io::Result<(String, String)> {
+    let usage = command.render_usage().to_string();
+    let man = Man::new(command).manual("stonechat");
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    let mut page = String::from_utf8(page).map_err(io::Error::other)?;
+    let start = page.find(".SH SYNOPSIS\n").map(|at| at + ".SH SYNOPSIS\n".len());
+    if let (Some(start), Some(end)) = (start, page.find(".SH DESCRIPTION\n")) {
+        page.replace_range(start..end, &format!("{}\n", usage.trim_start_matches("Usage: ")));
+    }
+    Ok((man.get_filename(), page.replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n")))
 }
 
 /// Completes names of installed models, and those of the catalog.

@@ -92,11 +92,48 @@ fn shells_complete_verbs_flags_and_models() {
 }
 
 #[test]
+fn bash_completes_names_with_colons() {
+    let folder = Folder::new("completions-colons");
+    let script = folder.run(&["completions", "bash"]).succeeds().to_owned();
+    folder.write("stonechat.bash", script.as_bytes());
+    if std::process::Command::new("bash").arg("--version").output().is_err() {
+        println!("SKIPPED bash_completes_names_with_colons: no bash");
+        return;
+    }
+    // Words as bash splits them.
+    let complete = |words: &str, last: &str| {
+        let test = format!(
+            "shopt -s progcomp; . ./stonechat.bash; COMP_TYPE=9 COMP_WORDS=({words}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_WORDBREAKS=$' :='; \
+             _stonechat stonechat '{last}' ''; echo \"${{COMPREPLY[*]}}\""
+        );
+        let program = std::path::Path::new(env!("CARGO_BIN_EXE_stonechat"));
+        let path = std::env::var("PATH").unwrap();
+        let path = format!("{}:{path}", program.parent().unwrap().display());
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["--norc", "-c", &test]).current_dir(folder.path(".")).env("PATH", path);
+        bash.env("STONECHAT_MODELS", folder.path("models")).env("HF_HOME", folder.path("hub"));
+        String::from_utf8(bash.output().unwrap().stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(complete("stonechat run smollm2 : 3", "3"), "360m");
+    assert_eq!(complete("stonechat run gemma3 :", ""), "1b 270m 4b 12b");
+    assert_eq!(complete("stonechat run smollm2:135", "smollm2:135"), "135m");
+    assert_eq!(complete("stonechat run gpt-o", "gpt-o"), "gpt-oss:20b");
+    assert_eq!(complete("stonechat tran", "tran"), "transcribe");
+}
+
+#[test]
 fn each_verb_has_a_man_page() {
     let folder = Folder::new("man-pages");
     folder.run(&["man-pages", "man"]).succeeds();
     for page in ["stonechat.1", "stonechat-chat.1", "stonechat-transcribe.1"] {
         assert!(folder.read(&format!("man/{page}")).contains(".SH NAME"), "{page}");
+    }
+    let page = folder.read("man/stonechat-chat.1");
+    for expected in
+        [".SH SYNOPSIS\nstonechat chat [OPTIONS] [MODEL]\n", ".SH EXAMPLES\n  stonechat chat "]
+    {
+        assert!(page.contains(expected), "{expected}: {page}");
     }
     assert!(folder.read("man/stonechat-chat.1").contains("top\\-k"));
     // Internal verbs have none.
