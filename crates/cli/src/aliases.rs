@@ -166,7 +166,7 @@ const LLAMA: &[(&str, Alias)] = &[
     ("-sp", Is(&["--special"])),
     ("-jf", Refused("give the schema itself: --json-schema")),
     ("--json-schema-file", Refused("give the schema itself: --json-schema")),
-    ("-bs", Refused("draws are made on the CPU")),
+    ("-bs", Refused("sampling runs on the CPU")),
     ("-fa", IgnoredSwitch(FUSED)),
     ("--flash-attn", IgnoredSwitch(FUSED)),
     ("-ub", Ignored(1, BATCH)),
@@ -211,6 +211,9 @@ const LLAMA: &[(&str, Alias)] = &[
     ("-sm", Refused(ONE_GPU)),
     ("--split-mode", Refused(ONE_GPU)),
     ("-ts", Refused(ONE_GPU)),
+    ("--tensor-split", Refused(ONE_GPU)),
+    ("--main-gpu", Refused(ONE_GPU)),
+    ("--backend-sampling", Refused("sampling runs on the CPU")),
     ("-mg", Refused(ONE_GPU)),
 ];
 
@@ -404,7 +407,7 @@ fn is_formats(value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALIASES, LLAMA, expand};
+    use super::{ALIASES, GLOBAL_FLAGS, LLAMA, expand};
 
     fn words(args: &str) -> impl Iterator<Item = std::ffi::OsString> {
         args.split(' ').map(Into::into)
@@ -511,6 +514,16 @@ mod tests {
         assert!(expanded.args.into_iter().eq(words(expected)));
         assert!(expand(words("stonechat chat m -sysf f")).unwrap_err().contains("--system-prompt"));
         assert!(expand(words("stonechat run m -ts 1,1")).unwrap_err().contains("one GPU"));
+    }
+
+    #[test]
+    fn every_flag_before_a_verb_is_known() {
+        let command = crate::command();
+        let takes_value = |arg: &&clap::Arg| arg.is_global_set() && arg.get_action().takes_values();
+        let flags: Vec<_> = command.get_arguments().filter(takes_value).collect();
+        let flags: Vec<String> =
+            flags.iter().map(|arg| format!("--{}", arg.get_long().unwrap())).collect();
+        assert_eq!(flags, GLOBAL_FLAGS);
     }
 
     #[test]

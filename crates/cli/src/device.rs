@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use stonechat::nn::{Backend, Cpu};
-use stonechat::{ChosenDevice, Device};
+use stonechat::{ChosenDevice, Device, DeviceNeeds};
 
 use super::console::print_note;
 use super::headings::DEVICE;
@@ -15,7 +15,8 @@ pub(super) struct DeviceArgs {
     /// Device to run on: auto, cpu, wgpu or wgpu:N
     ///
     /// auto is the CPU for models of less than 200 MB, which are done before a GPU has started, else the first discrete
-    /// GPU that the model fits; wgpu is the best GPU of any kind, wgpu:N the GPU N of `stonechat devices`.
+    /// GPU: a Whisper model must fit it, of a language model as many layers as fit. wgpu is the best GPU of any kind,
+    /// wgpu:N the GPU N of `stonechat devices`.
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     device: Device,
     /// Print the time of each op (CPU) or kernel (GPU)
@@ -27,11 +28,23 @@ pub(super) struct DeviceArgs {
     load: LoadArgs,
 }
 
+/// A model that is not small, some layers of which any GPU can hold.
+const GPU_OF_ANY_SIZE: DeviceNeeds =
+    DeviceNeeds { weight_bytes: Device::AUTO_MIN_BYTES, can_split: true };
+
 /// Work that is generic over the backend.
 pub(super) trait Work {
     type Output;
 
     fn run<B: Backend>(self, backend: B) -> anyhow::Result<Self::Output>;
+
+    /// Runs on the CPU, which may stand in for a GPU that cannot be opened.
+    fn run_on_cpu(self, cpu: Cpu) -> anyhow::Result<Self::Output>
+    where
+        Self: Sized,
+    {
+        self.run(cpu)
+    }
 }
 
 impl DeviceArgs {
@@ -40,29 +53,27 @@ impl DeviceArgs {
         self.device == Device::Auto
     }
 
-    /// Chooses the device of a model ([`Device::choose`]); prints it if `verbose`.
-    pub(super) fn choose(
-        self,
-        weight_bytes: u64,
-        can_split: bool,
-        verbose: bool,
-    ) -> anyhow::Result<ChosenDevice> {
-        let chosen = self.device.choose(weight_bytes, can_split)?;
+    /// Chooses the device of a model; prints it if `verbose`.
+    pub(super) fn choose(self, needs: DeviceNeeds, verbose: bool) -> anyhow::Result<ChosenDevice> {
+        let chosen = self.device.choose(needs)?;
         if verbose {
             print_note(&chosen.to_string());
         }
         Ok(chosen)
     }
 
-    /// Chooses a GPU, integrated ones included; `None` if there is none and none was named.
-    pub(super) fn choose_gpu(self, verbose: bool) -> anyhow::Result<Option<ChosenDevice>> {
+    /// Chooses a GPU, integrated ones included; the inner error tells why there is none, if none was named.
+    pub(super) fn choose_gpu(
+        self,
+        verbose: bool,
+    ) -> anyhow::Result<Result<ChosenDevice, anyhow::Error>> {
         match self.device {
             Device::Cpu => bail!("--gpu-layers: expected a GPU, got --device cpu"),
             Device::Auto => {
                 let best = Self { device: Device::Wgpu(None), ..self };
-                Ok(best.choose(0, true, verbose).ok())
+                Ok(best.choose(GPU_OF_ANY_SIZE, verbose))
             }
-            _ => self.choose(0, true, verbose).map(Some),
+            _ => self.choose(GPU_OF_ANY_SIZE, verbose).map(Ok),
         }
     }
 
@@ -90,7 +101,7 @@ impl DeviceArgs {
 
     /// Runs `work` on the CPU.
     pub(super) fn on_cpu<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
-        self.with_cpu(n_threads, |cpu| work.run(cpu))
+        self.with_cpu(n_threads, |cpu| work.run_on_cpu(cpu))
     }
 
     /// Opens the CPU backend, runs `work` and prints the profile of `--kernel-times`.
@@ -127,7 +138,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let cpu = Cpu::new(0)?.describe();
     let gpus = gpu::list();
-    let auto = match Device::Auto.choose(Device::AUTO_MIN_BYTES, true)? {
+    let auto = match Device::Auto.choose(GPU_OF_ANY_SIZE)? {
         #[cfg(feature = "wgpu")]
         ChosenDevice::Gpu(adapter) => Device::Wgpu(Some(adapter.index)),
         _ => Device::Cpu,

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::UsageError;
 use super::headings::OPTIONS;
 
 /// Flags of the log.
@@ -41,6 +42,9 @@ pub(super) fn is_on_stderr() -> bool {
 
 impl LogArgs {
     /// Starts logging, if a flag asks for it.
+    ///
+    /// # Errors
+    /// [`UsageError`] for a filter that is none; otherwise if the file cannot be written.
     pub(super) fn start(&self) -> anyhow::Result<()> {
         let text = match (&self.log, &self.log_file) {
             (None, None) => return Ok(()),
@@ -66,10 +70,13 @@ fn filter(text: &str) -> anyhow::Result<EnvFilter> {
         Ok(level) => format!("{},stonechat={level}", level.min(LevelFilter::WARN)),
         Err(_) => text.to_owned(),
     };
-    EnvFilter::try_new(&directives).map_err(|error| {
-        let expected = "off, error, warn, info, debug, trace or directives such as stonechat=debug";
-        anyhow!("--log: expected {expected}, got `{text}`: {error}")
-    })
+    const WRONG: UsageError = UsageError(
+        "--log: expected off, error, warn, info, debug, trace or directives such as stonechat=debug",
+    );
+    // `EnvFilter` takes a word that is no level for a module.
+    let is_directive = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
+    anyhow::ensure!(directives.split(',').all(is_directive), WRONG);
+    EnvFilter::try_new(&directives).map_err(|_| WRONG.into())
 }
 
 #[cfg(test)]
@@ -84,7 +91,9 @@ mod tests {
         ] {
             assert_eq!(super::filter(text).unwrap().to_string(), expected);
         }
-        let error = super::filter("stonechat=loud").unwrap_err().to_string();
-        assert!(error.starts_with("--log: expected off, error, "), "{error}");
+        for wrong in ["stonechat=loud", "verbose", "warning", ""] {
+            let error = super::filter(wrong).unwrap_err().to_string();
+            assert!(error.starts_with("--log: expected off, error, "), "{error}");
+        }
     }
 }

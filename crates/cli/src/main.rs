@@ -156,8 +156,7 @@ fn main() -> ExitCode {
         }
     };
     if let Err(error) = cli.log.start() {
-        console::print_error(&error);
-        return ExitCode::from(USAGE);
+        return fail(&error);
     }
     if let Some(folder) = &cli.models_dir {
         find_model::set_models_dir(folder);
@@ -191,10 +190,15 @@ fn main() -> ExitCode {
         if error.downcast_ref::<io::Error>().is_some_and(is_broken_pipe) {
             return ExitCode::SUCCESS;
         }
-        console::print_error(&error);
-        let is_usage = error.downcast_ref::<UsageError>().is_some();
-        if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+        fail(&error)
     })
+}
+
+/// Prints an error; returns its exit code.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    console::print_error(error);
+    let is_usage = error.downcast_ref::<UsageError>().is_some();
+    if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
 }
 
 /// Exit code of a usage error, that of clap.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, ensure};
 use clap::ValueEnum;
+use stonechat::DeviceNeeds;
 use stonechat::formats::ModelFile;
 use stonechat::nn::{Backend, KvDType};
 use stonechat::whisper::{CancelToken, Language, Model, Options, Task, Transcriber};
@@ -114,7 +115,7 @@ impl ComputeArgs {
         verbose: bool,
         work: W,
     ) -> anyhow::Result<W::Output> {
-        let device = self.device.choose(weight_bytes, false, verbose)?;
+        let device = self.device.choose(DeviceNeeds { weight_bytes, can_split: false }, verbose)?;
         self.device.run_on(device, self.threads, work)
     }
 }

@@ -56,3 +56,8 @@ pub use session::{Session, SessionOptions};
 pub use state::{State, StateOptions};
 pub use stonechat_nn::Batch;
 pub use vocabulary::{chat_template, tokenizer};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

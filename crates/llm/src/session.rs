@@ -171,11 +171,14 @@ impl<'m, D: Devices> Session<'m, D> {
         let common = old.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         // The last token is always run, since the cache has no logits.
         let cached = common.min(tokens.len().saturating_sub(1));
-        self.truncate(slot, cached);
         let mut done = cached;
         for chunk in tokens[cached..].chunks(self.state.options().n_batch) {
             if on_progress(done, tokens.len()).is_break() {
                 return Ok(Err(Cancelled));
+            }
+            if done == cached {
+                // Only now: a request that is cancelled before it begins leaves the cache of the others.
+                self.truncate(slot, cached);
             }
             let is_last = done + chunk.len() == tokens.len();
             self.pass(slot, chunk, is_last).await?;

@@ -1,12 +1,14 @@
 //! Asks a question and prints the answer as it is written: `ask [MODEL]`.
 #![expect(clippy::print_stdout, reason = "an example prints")]
 
-use stonechat::{Error, Llm};
+use std::io::Write;
 
-fn main() -> Result<(), Error> {
-    let llm = Llm::open(std::env::args().nth(1).unwrap_or("qwen3:0.6b".into()))?;
+fn main() -> Result<(), stonechat::Error> {
+    let llm = stonechat::Llm::open(std::env::args().nth(1).unwrap_or("qwen3:0.6b".into()))?;
     for piece in llm.chat("Why is the sky blue?") {
         print!("{}", piece?);
+        let _ = std::io::stdout().flush();
     }
+    println!();
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Reads an order from a sentence as JSON of a given schema: `json [MODEL]`.
 #![expect(clippy::print_stdout, reason = "an example prints")]
 
-use serde_json::{Value, json};
+use stonechat::serde_json::{self, Value, json};
 use stonechat::{Chat, Llm};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use stonechat_llm::GenerateOptions;
 use stonechat_nn::sample::GrammarSource;
 
-/// Messages of a conversation, and how to answer them.
+/// Messages of a conversation with the options of the answer.
 ///
 /// ```
 /// use stonechat::Chat;
@@ -99,7 +99,7 @@ impl Chat {
         self
     }
 
-    /// Replaces all options of generation.
+    /// Replaces all options of generation, also those set before.
     #[must_use]
     pub fn options(mut self, options: GenerateOptions) -> Self {
         self.options = options;
@@ -117,6 +117,13 @@ impl From<&str> for Chat {
 /// A conversation of one message of the user.
 impl From<String> for Chat {
     fn from(text: String) -> Self {
+        Self::new().user(text)
+    }
+}
+
+/// A conversation of one message of the user.
+impl From<&String> for Chat {
+    fn from(text: &String) -> Self {
         Self::new().user(text)
     }
 }

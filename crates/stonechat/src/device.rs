@@ -22,7 +22,9 @@ use crate::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Device {
-    /// The first discrete GPU, for a model of at least [`Device::AUTO_MIN_BYTES`] that fits its memory; else the CPU.
+    /// The CPU for a model of less than [`Device::AUTO_MIN_BYTES`], else the first discrete GPU: a Whisper model must fit
+    /// its memory, of a language model as many layers as fit. The CPU without such a GPU, or if it cannot be opened; a
+    /// load that runs out of GPU memory is an error.
     ///
     /// Integrated GPUs share the CPU's memory bandwidth, which limits decoding; they are used by name only.
     #[default]
@@ -33,11 +35,20 @@ pub enum Device {
     Wgpu(Option<usize>),
 }
 
-impl FromStr for Device {
-    type Err = String;
+/// Text that is no value of a [`Device`] or of [`GpuLayers`](crate::GpuLayers).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}, got `{got}`")]
+pub struct ParseError {
+    pub(crate) expected: &'static str,
+    pub(crate) got: String,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("expected auto, cpu, wgpu or wgpu:N, got `{text}`");
+impl FromStr for Device {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let expected = "auto, cpu, wgpu or wgpu:N";
+        let wrong = || ParseError { expected, got: text.to_owned() };
         match text {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
@@ -61,7 +72,16 @@ impl fmt::Display for Device {
     }
 }
 
-/// Result of [`Device::choose`]. `Display` is the line of `--verbose`.
+/// Memory that a model needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceNeeds {
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
+    /// Whether its layers can be on a GPU and on the CPU; otherwise the weights must fit the GPU.
+    pub can_split: bool,
+}
+
+/// Result of [`Device::choose`]. `Display`: the device, or the reason for the CPU.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ChosenDevice {
@@ -89,16 +109,16 @@ impl fmt::Display for ChosenDevice {
 pub(crate) const RESERVED_BYTES: u64 = 512 << 20;
 
 impl Device {
-    /// Bytes of weights from which [`Self::Auto`] takes a GPU. A GPU takes about half a second to start, in which a CPU
-    /// transcribes a minute with a model of this size, or writes a hundred tokens.
+    /// Bytes of weights from which [`Self::Auto`] takes a GPU: to open one takes about half a second, which is longer than
+    /// short runs of smaller models.
     pub const AUTO_MIN_BYTES: u64 = 200_000_000;
 
-    /// Chooses the device of a model. The layers of one that `can_split` may be on a GPU and on the CPU; the weights of
-    /// others have to fit a GPU.
+    /// Chooses the device of a model.
     ///
     /// # Errors
     /// If the GPU that is named does not exist, or the build has no GPUs.
-    pub fn choose(self, weight_bytes: u64, can_split: bool) -> Result<ChosenDevice, Error> {
+    pub fn choose(self, needs: DeviceNeeds) -> Result<ChosenDevice, Error> {
+        let DeviceNeeds { weight_bytes, can_split } = needs;
         let chosen = match self {
             Self::Cpu => ChosenDevice::Cpu(None),
             Self::Auto if weight_bytes < Self::AUTO_MIN_BYTES => ChosenDevice::Cpu(Some(
@@ -116,21 +136,20 @@ impl Device {
     pub(crate) fn open<W: Work>(
         self,
         n_threads: usize,
-        weight_bytes: u64,
-        can_split: bool,
+        needs: DeviceNeeds,
         work: W,
     ) -> Result<W::Output, Error> {
-        match self.choose(weight_bytes, can_split)? {
-            ChosenDevice::Cpu(_) => work.run(Cpu::new(n_threads)?, false),
+        match self.choose(needs)? {
+            ChosenDevice::Cpu(_) => work.run_on_cpu(Cpu::new(n_threads)?),
             #[cfg(feature = "wgpu")]
             ChosenDevice::Gpu(adapter) => match pollster::block_on(Wgpu::open(&adapter, None)) {
                 Ok(backend) => {
-                    let _saved_on_drop = crate::KernelCache::open(backend.gpu());
-                    work.run(backend, true)
+                    let cache = crate::KernelCache::open(backend.gpu());
+                    work.run_on_gpu(backend, Kernels { cache })
                 }
                 Err(error) if self == Self::Auto => {
                     tracing::warn!("the CPU is used, since `{}` fails: {error}", adapter.name);
-                    work.run(Cpu::new(n_threads)?, false)
+                    work.run_on_cpu(Cpu::new(n_threads)?)
                 }
                 Err(error) => Err(error.into()),
             },
@@ -142,7 +161,27 @@ impl Device {
 pub(crate) trait Work {
     type Output;
 
-    fn run<B: Backend>(self, backend: B, is_gpu: bool) -> Result<Self::Output, Error>;
+    fn run_on_cpu(self, cpu: Cpu) -> Result<Self::Output, Error>;
+
+    /// `kernels` are saved when it is dropped; a program may end before.
+    fn run_on_gpu<B: Backend>(self, gpu: B, kernels: Kernels) -> Result<Self::Output, Error>;
+}
+
+/// Cache of the compiled kernels of an open GPU.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    #[cfg(feature = "wgpu")]
+    cache: Option<crate::KernelCache>,
+}
+
+impl Kernels {
+    /// Writes the kernels compiled so far.
+    pub(crate) fn save(&self) {
+        #[cfg(feature = "wgpu")]
+        if let Some(cache) = &self.cache {
+            cache.save();
+        }
+    }
 }
 
 /// GPUs through wgpu.
@@ -163,7 +202,7 @@ mod gpu {
         if all.is_empty() {
             return ChosenDevice::Cpu(Some("no discrete GPU"));
         }
-        let needed = bytes + RESERVED_BYTES;
+        let needed = bytes.saturating_add(RESERVED_BYTES);
         let has_room = |gpu: &Adapter| gpu.total_memory_bytes.is_none_or(|total| needed <= total);
         match all.into_iter().find(has_room) {
             Some(adapter) => ChosenDevice::Gpu(adapter),
@@ -214,7 +253,7 @@ mod gpu {
 
 #[cfg(test)]
 mod tests {
-    use super::{ChosenDevice, Device};
+    use super::{ChosenDevice, Device, DeviceNeeds};
 
     #[test]
     fn devices_have_names() {
@@ -234,10 +273,14 @@ mod tests {
 
     #[test]
     fn the_cpu_is_always_there() {
-        let chosen = Device::Cpu.choose(1 << 40, false).unwrap();
+        let needs = DeviceNeeds { weight_bytes: u64::MAX, can_split: false };
+        let chosen = Device::Cpu.choose(needs).unwrap();
         assert!(matches!(chosen, ChosenDevice::Cpu(None)));
         assert_eq!(chosen.to_string(), "device cpu");
-        let chosen = Device::Auto.choose(Device::AUTO_MIN_BYTES - 1, true).unwrap();
-        assert!(matches!(chosen, ChosenDevice::Cpu(Some(_))));
+        let small = DeviceNeeds { weight_bytes: Device::AUTO_MIN_BYTES - 1, can_split: true };
+        for needs in [needs, small] {
+            let chosen = Device::Auto.choose(needs).unwrap();
+            assert!(matches!(chosen, ChosenDevice::Cpu(Some(_))), "{chosen}");
+        }
     }
 }

@@ -1,13 +1,41 @@
 //! Thread that owns a model and its device, with a queue of requests.
 
+use std::fmt;
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use futures_channel::oneshot;
+use stonechat_formats::ModelFile;
 
-use crate::Error;
+use crate::{Device, Error, Models};
 
-/// Handle of an engine thread; the last one to be dropped waits for its end.
+/// Options that the builders of all models have.
+#[derive(Default)]
+pub(crate) struct EngineOptions {
+    pub(crate) device: Device,
+    /// CPU threads; 0 is one per physical core.
+    pub(crate) n_threads: usize,
+    /// Gets the fraction loaded, 0 to 1.
+    pub(crate) on_progress: Option<Box<dyn FnMut(f32) + Send>>,
+}
+
+impl fmt::Debug for EngineOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineOptions")
+            .field("device", &self.device)
+            .field("n_threads", &self.n_threads)
+            .field("has_progress", &self.on_progress.is_some())
+            .finish()
+    }
+}
+
+/// Opens the file of a path or of the name of an installed model.
+pub(crate) fn open_file(model: &Path) -> Result<ModelFile, Error> {
+    Ok(ModelFile::open(Models::from_env().find_path(model)?)?)
+}
+
+/// Handle of an engine thread. Dropping it waits for the end of the thread.
 #[derive(Debug)]
 pub(crate) struct Engine<R> {
     /// `None` once the handle is dropped.
@@ -15,7 +43,7 @@ pub(crate) struct Engine<R> {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The thread's end of its queue.
+/// Receiver of requests on the engine thread.
 #[derive(Debug)]
 pub(crate) struct Requests<T, R> {
     /// `None` once the model is open.
@@ -60,9 +88,9 @@ impl<R: Send + 'static> Engine<R> {
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
         let thread = thread.map_err(|source| Error::Thread { source })?;
-        let engine = Self { requests: Some(requests), thread: Some(thread) };
+        // A caller that gives up before the end does not wait for the thread.
         let description = opened.await.map_err(|_| Error::EngineStopped)??;
-        Ok((engine, description))
+        Ok((Self { requests: Some(requests), thread: Some(thread) }, description))
     }
 
     /// Appends a request to the queue; an engine that has stopped drops it.
@@ -76,7 +104,10 @@ impl<R: Send + 'static> Engine<R> {
 impl<R> Drop for Engine<R> {
     fn drop(&mut self) {
         self.requests = None;
-        if let Some(thread) = self.thread.take() {
+        // The last handle may be dropped on the thread itself, by code that a result wakes.
+        let is_other =
+            |thread: &JoinHandle<()>| thread.thread().id() != std::thread::current().id();
+        if let Some(thread) = self.thread.take().filter(is_other) {
             // A panic was reported by the thread.
             let _ = thread.join();
         }

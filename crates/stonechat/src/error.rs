@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Error of finding, reading or downloading a model.
+/// Error of opening a model, of a request, or of finding or downloading models.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -88,7 +88,7 @@ pub enum Error {
     /// A model file cannot be read.
     #[error(transparent)]
     Format(#[from] stonechat_formats::Error),
-    /// A language model is damaged or of an unknown architecture, or a request to it is invalid.
+    /// A language model is damaged or of an unknown architecture, its chat template fails, or a request is invalid.
     #[error(transparent)]
     Llm(#[from] stonechat_llm::Error),
     /// A speech model is damaged, or an option does not fit it.
@@ -97,10 +97,7 @@ pub enum Error {
     /// A recording cannot be decoded.
     #[error(transparent)]
     Audio(#[from] stonechat_audio::Error),
-    /// A chat template fails or refuses the conversation.
-    #[error(transparent)]
-    Text(#[from] stonechat_text::Error),
-    /// A device cannot be opened or is out of memory.
+    /// A device cannot be opened. Faults while a model is loaded or run are in `Llm` and `Whisper`.
     #[error(transparent)]
     Device(#[from] stonechat_nn::Error),
     /// A GPU in a build without the feature `wgpu`.
@@ -112,6 +109,9 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
+    /// The result of a job was returned before.
+    #[error("the result of the request was already returned")]
+    ResultTaken,
     /// The thread of the engine ended: a panic, whose message is on standard error.
     #[error("the engine has stopped after an internal error")]
     EngineStopped,

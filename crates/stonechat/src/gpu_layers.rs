@@ -1,5 +1,6 @@
 //! Layers of a language model on a GPU.
 
+use std::fmt;
 use std::str::FromStr;
 
 use stonechat_formats::ModelFile;
@@ -7,7 +8,7 @@ use stonechat_llm::{Config, StateOptions, layers_that_fit};
 use stonechat_nn::Backend;
 
 use crate::Error;
-use crate::device::RESERVED_BYTES;
+use crate::device::{ParseError, RESERVED_BYTES};
 
 /// Layers of a language model on a GPU; the others are on the CPU. The output counts as the last layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,16 +23,26 @@ pub enum GpuLayers {
 }
 
 impl FromStr for GpuLayers {
-    type Err = String;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         match text {
             "auto" => Ok(Self::Auto),
             "all" => Ok(Self::All),
-            _ => text
-                .parse()
-                .map(Self::Last)
-                .map_err(|_| format!("expected a number of layers, auto or all, got `{text}`")),
+            _ => text.parse().map(Self::Last).map_err(|_| ParseError {
+                expected: "a number of layers, auto or all",
+                got: text.to_owned(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for GpuLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::All => f.write_str("all"),
+            Self::Last(n) => n.fmt(f),
         }
     }
 }
@@ -76,8 +87,10 @@ mod tests {
         assert_eq!("20".parse(), Ok(GpuLayers::Last(20)));
         assert_eq!("auto".parse(), Ok(GpuLayers::Auto));
         assert_eq!("all".parse(), Ok(GpuLayers::All));
+        let all = [GpuLayers::Auto, GpuLayers::All, GpuLayers::Last(7)];
+        assert_eq!(all.map(|layers| layers.to_string()), ["auto", "all", "7"]);
         for wrong in ["", "-1", "most", "2.5", "99999999999999999999999"] {
-            let error = wrong.parse::<GpuLayers>().unwrap_err();
+            let error = wrong.parse::<GpuLayers>().unwrap_err().to_string();
             assert_eq!(error, format!("expected a number of layers, auto or all, got `{wrong}`"));
         }
     }

@@ -19,8 +19,9 @@ enum Message<I, O> {
 
 /// A request in the queue of an engine, or running: a stream of items `I` with an output `O` at its end.
 ///
-/// It can be used in three ways: [`wait`](Self::wait) blocks until the output; as an `Iterator` it blocks for each
-/// item; as a `Stream` of items and a `Future` of the output it blocks nothing. Dropping it cancels the request.
+/// [`wait`](Self::wait) blocks until the output, iterating over the job (or `&mut` of it) blocks for each item. As a
+/// `Stream` of items and a `Future` of the output it blocks nothing. Dropping it cancels the request, and waits for the
+/// running step if it was the last user of the engine.
 #[must_use = "dropping a job cancels it"]
 pub struct Job<I, O> {
     messages: UnboundedReceiver<Message<I, O>>,
@@ -38,7 +39,7 @@ impl<I, O> std::fmt::Debug for Job<I, O> {
     }
 }
 
-/// The engine's end of a [`Job`].
+/// Sender of a job's items and result, held by the engine thread.
 #[derive(Debug)]
 pub(crate) struct JobSender<I, O> {
     messages: UnboundedSender<Message<I, O>>,
@@ -49,6 +50,11 @@ impl<I, O> JobSender<I, O> {
     /// Token that the caller cancels.
     pub(crate) fn cancel_token(&self) -> &CancelToken {
         &self.cancel
+    }
+
+    /// Whether nobody waits for the result.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.messages.is_closed()
     }
 
     pub(crate) fn send(&self, item: I) {
@@ -87,6 +93,11 @@ impl<I, O> Job<I, O> {
     /// If the request failed.
     pub fn wait(self) -> Result<O, Error> {
         pollster::block_on(self)
+    }
+
+    /// Iterates over the items, blocking for each; an error is the last one. [`wait`](Self::wait) then gives the output.
+    pub fn items(&mut self) -> Items<'_, I, O> {
+        Items(self)
     }
 
     /// Waits for the next item without blocking; `None` after the last.
@@ -129,22 +140,56 @@ impl<I, O> Stream for Job<I, O> {
     }
 }
 
-/// The output. An error is returned once: by the stream, or else by the future.
+/// The output. A result is returned once: an error by the stream, or else by the future.
 impl<I, O> Future for Job<I, O> {
     type Output = Result<O, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let job = self.get_mut();
         while ready!(job.poll_item(context)).is_some() {}
-        Poll::Ready(job.result.take().unwrap_or(Err(Error::EngineStopped)))
+        Poll::Ready(job.result.take().unwrap_or(Err(Error::ResultTaken)))
     }
 }
 
-impl<I, O> Iterator for Job<I, O> {
+/// Items of a job, each of which is waited for; see [`Job::items`].
+#[derive(Debug)]
+pub struct Items<'a, I, O>(&'a mut Job<I, O>);
+
+impl<I, O> Iterator for Items<'_, I, O> {
     type Item = Result<I, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        pollster::block_on(self.next_async())
+        pollster::block_on(self.0.next_async())
+    }
+}
+
+impl<'a, I, O> IntoIterator for &'a mut Job<I, O> {
+    type Item = Result<I, Error>;
+    type IntoIter = Items<'a, I, O>;
+
+    fn into_iter(self) -> Items<'a, I, O> {
+        self.items()
+    }
+}
+
+/// Items of a job that nobody else uses.
+#[derive(Debug)]
+pub struct IntoItems<I, O>(Job<I, O>);
+
+impl<I, O> Iterator for IntoItems<I, O> {
+    type Item = Result<I, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.items().next()
+    }
+}
+
+impl<I, O> IntoIterator for Job<I, O> {
+    type Item = Result<I, Error>;
+    type IntoIter = IntoItems<I, O>;
+
+    fn into_iter(self) -> IntoItems<I, O> {
+        IntoItems(self)
     }
 }
 
@@ -167,20 +212,21 @@ mod tests {
         sender.send(1);
         sender.send(2);
         sender.end(Ok("end"));
-        assert_eq!(job.by_ref().map(Result::unwrap).collect::<Vec<_>>(), [1, 2]);
-        assert!(job.next().is_none());
+        assert_eq!(job.items().map(Result::unwrap).collect::<Vec<_>>(), [1, 2]);
+        assert!(job.items().next().is_none());
         assert_eq!(job.wait().unwrap(), "end");
     }
 
     #[test]
     fn an_error_is_the_last_item_or_the_output() {
-        for _ in 0..2 {
+        {
             let (mut job, sender) = Job::<u8, ()>::new(Arc::new(()));
             sender.send(1);
             sender.end(Err(Error::NoModelsFolder));
-            assert_eq!(job.next().unwrap().unwrap(), 1);
-            assert!(matches!(job.next(), Some(Err(Error::NoModelsFolder))));
-            assert!(job.next().is_none());
+            assert_eq!(job.items().next().unwrap().unwrap(), 1);
+            assert!(matches!(job.items().next(), Some(Err(Error::NoModelsFolder))));
+            assert!(job.items().next().is_none());
+            assert!(matches!(job.wait(), Err(Error::ResultTaken)));
         }
         let (job, sender) = Job::<u8, ()>::new(Arc::new(()));
         sender.send(1);
@@ -194,8 +240,8 @@ mod tests {
         drop(sender);
         assert!(matches!(job.wait(), Err(Error::EngineStopped)));
         let (job, sender) = Job::<u8, ()>::new(Arc::new(()));
-        assert!(!sender.cancel_token().is_cancelled());
+        assert!(!sender.cancel_token().is_cancelled() && !sender.is_abandoned());
         drop(job);
-        assert!(sender.cancel_token().is_cancelled());
+        assert!(sender.cancel_token().is_cancelled() && sender.is_abandoned());
     }
 }

@@ -34,8 +34,12 @@ impl KernelCache {
         Some(Self { gpu: gpu.clone(), path, saved })
     }
 
-    /// Writes the file if it changed.
-    fn save(&self) -> Result<(), stonechat_formats::Error> {
+    /// Writes the file if it changed. Errors are ignored: without a file, the next run compiles again.
+    pub fn save(&self) {
+        let _ = self.try_save();
+    }
+
+    fn try_save(&self) -> Result<(), stonechat_formats::Error> {
         let Some(data) = self.gpu.save_kernels().filter(|data| self.saved.as_ref() != Some(data))
         else {
             return Ok(());
@@ -54,8 +58,7 @@ impl KernelCache {
 
 impl Drop for KernelCache {
     fn drop(&mut self) {
-        // Without a file, the next run compiles again.
-        let _ = self.save();
+        self.save();
     }
 }
 

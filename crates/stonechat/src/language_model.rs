@@ -12,15 +12,16 @@ use stonechat_llm::{
 };
 use stonechat_nn::{Backend, Cpu, KvDType};
 
-use crate::device::Work;
-use crate::engine::{Engine, Requests};
+use crate::device::{Kernels, Work};
+use crate::engine::{Engine, EngineOptions, Requests, open_file};
 use crate::job::JobSender;
-use crate::{Chat, Device, Error, GpuLayers, Job, Models};
+use crate::{Chat, Device, DeviceNeeds, Error, GpuLayers, Job};
 
 /// A running answer or completion: a stream of pieces of text, with the [`Completion`] at its end.
 pub type Generation = Job<String, Completion>;
 
-/// A language model. Clones share it; requests run one after the other, in the order in which they are made.
+/// A language model. Clones share it; requests run one after the other, in the order in which they are made. Dropping
+/// the last clone, jobs included, waits for the running step.
 ///
 /// ```no_run
 /// let llm = stonechat::Llm::open("qwen3:0.6b")?;
@@ -46,26 +47,12 @@ pub struct LlmInfo {
 }
 
 /// Builder of an [`Llm`].
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct LlmBuilder {
-    device: Device,
-    n_threads: usize,
+    engine: EngineOptions,
     gpu_layers: Option<GpuLayers>,
     session: SessionOptions,
     chat_template: Option<String>,
-    on_progress: Option<Box<dyn FnMut(f32) + Send>>,
-}
-
-impl std::fmt::Debug for LlmBuilder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LlmBuilder")
-            .field("device", &self.device)
-            .field("n_threads", &self.n_threads)
-            .field("gpu_layers", &self.gpu_layers)
-            .field("session", &self.session)
-            .field("chat_template", &self.chat_template)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Llm {
@@ -98,7 +85,7 @@ impl Llm {
         self.send(Input::Messages(messages, variables), options)
     }
 
-    /// Continues a text, without a chat template.
+    /// Continues a text, without a chat template. Guidance needs a [`Session`](crate::llm::Session).
     pub fn complete(&self, prompt: impl Into<String>, options: GenerateOptions) -> Generation {
         self.send(Input::Text(prompt.into()), options)
     }
@@ -120,18 +107,19 @@ impl LlmBuilder {
     /// Sets the device; default [`Device::Auto`].
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
-        self.device = device;
+        self.engine.device = device;
         self
     }
 
     /// Sets the number of CPU threads; default 0 for one per physical core.
     #[must_use]
     pub fn threads(mut self, n: usize) -> Self {
-        self.n_threads = n;
+        self.engine.n_threads = n;
         self
     }
 
-    /// Sets the layers on a GPU; default: all on one that is named, else as many as fit.
+    /// Sets the layers on a GPU, the best one of any kind with [`Device::Auto`]; default: all on a GPU that is named, else
+    /// as many as fit.
     #[must_use]
     pub fn gpu_layers(mut self, layers: GpuLayers) -> Self {
         self.gpu_layers = Some(layers);
@@ -140,7 +128,7 @@ impl LlmBuilder {
 
     /// Sets the context size in tokens; default: that of training, at most 16,384.
     #[must_use]
-    pub fn context(mut self, n: usize) -> Self {
+    pub fn n_ctx(mut self, n: usize) -> Self {
         self.session.n_ctx = Some(n);
         self
     }
@@ -162,7 +150,7 @@ impl LlmBuilder {
     /// Sets a callback that gets the fraction loaded, 0 to 1.
     #[must_use]
     pub fn on_progress(mut self, on_progress: impl FnMut(f32) + Send + 'static) -> Self {
-        self.on_progress = Some(Box::new(on_progress));
+        self.engine.on_progress = Some(Box::new(on_progress));
         self
     }
 
@@ -179,15 +167,30 @@ impl LlmBuilder {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_async(self, model: impl AsRef<Path>) -> Result<Llm, Error> {
-        let path = Models::from_env().find_path(model.as_ref())?;
+        let model = model.as_ref().to_owned();
         let run = move |requests: &mut _| {
-            let file = ModelFile::open(&path)?;
-            let (n_threads, weight_bytes) = (self.n_threads, file.weight_bytes());
-            let loader = Loader { builder: self, file, requests };
-            loader.builder.device.open(n_threads, weight_bytes, true, loader)
+            let device = self.device_for_layers()?;
+            let file = open_file(&model)?;
+            let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: true };
+            let n_threads = self.engine.n_threads;
+            device.open(n_threads, needs, Loader { builder: self, file, requests })
         };
         let (engine, info) = Engine::start("stonechat-llm", run).await?;
         Ok(Llm { engine: Arc::new(engine), info: Arc::new(info) })
+    }
+
+    /// Device for the layers that were asked for.
+    fn device_for_layers(&self) -> Result<Device, Error> {
+        match (self.engine.device, self.gpu_layers) {
+            (device, None) => Ok(device),
+            (_, Some(GpuLayers::Last(0))) => Ok(Device::Cpu),
+            (Device::Auto, Some(_)) => Ok(Device::Wgpu(None)),
+            (Device::Cpu, Some(_)) => {
+                let (expected, got) = ("a GPU".to_owned(), "cpu".to_owned());
+                Err(stonechat_llm::Error::Option { option: "gpu_layers", expected, got }.into())
+            }
+            (device, Some(_)) => Ok(device),
+        }
     }
 }
 
@@ -216,36 +219,48 @@ struct Loader<'a> {
 impl Work for Loader<'_> {
     type Output = ();
 
-    fn run<B: Backend>(self, backend: B, is_gpu: bool) -> Result<(), Error> {
-        if !is_gpu {
-            return self.serve(backend);
-        }
-        let LlmBuilder { device, gpu_layers, n_threads, .. } = self.builder;
-        let default = if device == Device::Auto { GpuLayers::Auto } else { GpuLayers::All };
+    fn run_on_cpu(self, cpu: Cpu) -> Result<(), Error> {
+        self.serve(cpu, None)
+    }
+
+    fn run_on_gpu<B: Backend>(self, gpu: B, kernels: Kernels) -> Result<(), Error> {
+        let LlmBuilder { gpu_layers, session, ref engine, .. } = self.builder;
+        let default = if engine.device == Device::Auto { GpuLayers::Auto } else { GpuLayers::All };
         let config = Config::from_file(&self.file)?;
-        let state = self.builder.session.state(&config);
-        let n = gpu_layers.unwrap_or(default).count(&backend, &self.file, &state)?;
-        match GpuLayers::total(&config) - n {
-            0 => self.serve(backend),
-            _ if n == 0 => self.serve(Cpu::new(n_threads)?),
-            n_cpu => self.serve(Split::new(Cpu::new(n_threads)?, backend, n_cpu)),
+        let layers = gpu_layers.unwrap_or(default);
+        let n_gpu = layers.count(&gpu, &self.file, &session.state(&config))?;
+        let n_cpu = GpuLayers::total(&config) - n_gpu;
+        if n_cpu == 0 {
+            return self.serve(gpu, Some(kernels));
         }
+        let cpu = Cpu::new(engine.n_threads)?;
+        if n_gpu == 0 {
+            drop((kernels, gpu));
+            return self.serve(cpu, None);
+        }
+        self.serve(Split::new(cpu, gpu, n_cpu), Some(kernels))
     }
 }
 
 impl Loader<'_> {
-    fn serve<D: Devices>(self, devices: D) -> Result<(), Error> {
+    fn serve<D: Devices>(self, devices: D, kernels: Option<Kernels>) -> Result<(), Error> {
         let Self { builder, file, requests } = self;
-        let LlmBuilder { session, chat_template, on_progress, .. } = builder;
-        let mut on_progress = on_progress.unwrap_or_else(|| Box::new(|_| {}));
+        let LlmBuilder { session, chat_template, engine, .. } = builder;
+        let mut on_progress = engine.on_progress.unwrap_or_else(|| Box::new(|_| {}));
         let model = Model::load(devices, &file, &mut on_progress)?;
-        // The mapped pages count as memory of this process.
-        drop(file);
+        // The mapped pages count as memory of this process; the callback may hold a channel open.
+        drop((file, on_progress));
         let format = ChatFormat::new(&model, chat_template.as_deref())?;
         let mut session = Session::new(&model, session)?;
         let (summary, device) = (model.summary().clone(), model.describe());
         requests.opened(LlmInfo { summary, device, n_ctx: session.n_ctx() });
+        if let Some(kernels) = &kernels {
+            kernels.save();
+        }
         while let Some(Request { input, options, sender }) = requests.next() {
+            if sender.is_abandoned() {
+                continue;
+            }
             let result = answer(&mut session, &format, input, options, &sender);
             sender.end(result);
         }
@@ -269,7 +284,7 @@ fn answer<D: Devices>(
         }
         Input::Text(text) => model.tokenize_prompt(&text),
     };
-    // Templates leave the blank before an answer to the model.
+    // Some models begin an answer with a blank.
     let mut is_at_start = is_chat;
     let mut on_event = |event: Event<'_>| {
         if let Event::Text(text) = event {

@@ -11,6 +11,7 @@
 //! for piece in llm.chat(question) {
 //!     print!("{}", piece?);
 //! }
+//! println!();
 //! # Ok(())
 //! # }
 //! ```
@@ -53,13 +54,24 @@ pub use stonechat_text as text;
 pub use stonechat_whisper as whisper;
 
 pub use chat::Chat;
-pub use device::{ChosenDevice, Device};
+pub use device::{ChosenDevice, Device, DeviceNeeds, ParseError};
 pub use error::Error;
 pub use gpu_layers::GpuLayers;
-pub use job::Job;
+pub use job::{IntoItems, Items, Job};
 #[cfg(feature = "wgpu")]
 pub use kernel_cache::KernelCache;
 pub use language_model::{Generation, Llm, LlmBuilder, LlmInfo};
 pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};
 pub use recording::Recording;
 pub use speech_model::{Transcription, Whisper, WhisperBuilder, WhisperInfo};
+
+// Types of requests and results, so that most programs need no other module.
+pub use serde_json;
+pub use stonechat_llm::{Completion, Finish, GenerateOptions};
+pub use stonechat_nn::KvDType;
+pub use stonechat_whisper::{CancelToken, Segment, Transcript, VadMode, Word};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

@@ -7,7 +7,7 @@ use stonechat_whisper::{Language, Options, Task, VadMode};
 
 use crate::Error;
 
-/// A recording, and how to transcribe it.
+/// Recording with the options of its transcription.
 ///
 /// ```
 /// use stonechat::Recording;
@@ -53,7 +53,7 @@ impl Recording {
         Self::new(Source::Samples(samples.into()))
     }
 
-    /// Sets the spoken language: code or English name; detected without it.
+    /// Sets the spoken language: code or English name; `auto` (default) detects it.
     #[must_use]
     pub fn language(mut self, code_or_name: impl Into<String>) -> Self {
         self.language = Some(code_or_name.into());
@@ -88,7 +88,7 @@ impl Recording {
         self
     }
 
-    /// Replaces all options of decoding.
+    /// Replaces all options of decoding; a language set with [`language`](Self::language) stays.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
@@ -98,7 +98,7 @@ impl Recording {
     /// Decodes the recording to samples; checks the options.
     pub(crate) fn decode(self) -> Result<(Vec<f32>, Options), Error> {
         let Self { source, language, mut options } = self;
-        if let Some(name) = language {
+        if let Some(name) = language.filter(|name| name != "auto") {
             let expected = "a code such as `de` or an English name such as `german`";
             let found = Language::find(&name);
             let error = stonechat_whisper::Error::Language { got: name, expected };
@@ -120,6 +120,12 @@ impl From<&str> for Recording {
     }
 }
 
+impl From<&String> for Recording {
+    fn from(path: &String) -> Self {
+        Self::file(path)
+    }
+}
+
 impl From<String> for Recording {
     fn from(path: String) -> Self {
         Self::file(path)
@@ -132,14 +138,32 @@ impl From<&Path> for Recording {
     }
 }
 
+impl From<&PathBuf> for Recording {
+    fn from(path: &PathBuf) -> Self {
+        Self::file(path)
+    }
+}
+
 impl From<PathBuf> for Recording {
     fn from(path: PathBuf) -> Self {
         Self::file(path)
     }
 }
 
+impl From<&[f32]> for Recording {
+    fn from(samples: &[f32]) -> Self {
+        Self::samples(samples)
+    }
+}
+
 impl From<Vec<f32>> for Recording {
     fn from(samples: Vec<f32>) -> Self {
         Self::samples(samples)
+    }
+}
+
+impl From<&Self> for Recording {
+    fn from(recording: &Self) -> Self {
+        recording.clone()
     }
 }

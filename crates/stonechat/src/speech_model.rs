@@ -4,19 +4,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::{Backend, Cpu, KvDType};
 use stonechat_whisper::{Config, Options, Progress, Segment, Transcriber, Transcript};
 
-use crate::device::Work;
-use crate::engine::{Engine, Requests};
+use crate::device::{Kernels, Work};
+use crate::engine::{Engine, EngineOptions, Requests, open_file};
 use crate::job::JobSender;
-use crate::{Device, Error, Job, Models, Recording};
+use crate::{Device, DeviceNeeds, Error, Job, Recording};
 
 /// A running transcription: a stream of segments, with the [`Transcript`] at its end.
+/// [`whisper::Transcription`](crate::whisper::Transcription) is one that borrows its model.
 pub type Transcription = Job<Segment, Transcript>;
 
 /// A Whisper model. Clones share it; recordings are transcribed one after the other, in the order in which they are
-/// given.
+/// given. Dropping the last clone, jobs included, waits for the running step.
 ///
 /// ```no_run
 /// let whisper = stonechat::Whisper::open("base")?;
@@ -42,22 +43,11 @@ pub struct WhisperInfo {
 }
 
 /// Builder of a [`Whisper`].
+#[derive(Debug)]
 pub struct WhisperBuilder {
-    device: Device,
-    n_threads: usize,
+    engine: EngineOptions,
     kv_dtype: KvDType,
-    options: Options,
-    on_progress: Option<Box<dyn FnMut(f32) + Send>>,
-}
-
-impl std::fmt::Debug for WhisperBuilder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WhisperBuilder")
-            .field("device", &self.device)
-            .field("n_threads", &self.n_threads)
-            .field("kv_dtype", &self.kv_dtype)
-            .finish_non_exhaustive()
-    }
+    reserved: Options,
 }
 
 impl Whisper {
@@ -80,13 +70,8 @@ impl Whisper {
     /// Starts a builder.
     #[must_use]
     pub fn builder() -> WhisperBuilder {
-        WhisperBuilder {
-            device: Device::Auto,
-            n_threads: 0,
-            kv_dtype: KvDType::F16,
-            options: Options::default(),
-            on_progress: None,
-        }
+        let engine = EngineOptions::default();
+        WhisperBuilder { engine, kv_dtype: KvDType::F16, reserved: Options::default() }
     }
 
     /// Transcribes a recording: a path, samples, or a [`Recording`] with options.
@@ -107,14 +92,14 @@ impl WhisperBuilder {
     /// Sets the device; default [`Device::Auto`].
     #[must_use]
     pub fn device(mut self, device: Device) -> Self {
-        self.device = device;
+        self.engine.device = device;
         self
     }
 
     /// Sets the number of CPU threads; default 0 for one per physical core.
     #[must_use]
     pub fn threads(mut self, n: usize) -> Self {
-        self.n_threads = n;
+        self.engine.n_threads = n;
         self
     }
 
@@ -125,18 +110,18 @@ impl WhisperBuilder {
         self
     }
 
-    /// Sets the options to check against the model, and to allocate state for, when it is opened. Recordings have
-    /// options of their own; larger state is allocated when it is needed.
+    /// Allocates the state of recordings with these options when the model is opened, instead of when the first of them
+    /// is transcribed. Recordings have options of their own.
     #[must_use]
-    pub fn options(mut self, options: Options) -> Self {
-        self.options = options;
+    pub fn reserve_for(mut self, options: Options) -> Self {
+        self.reserved = options;
         self
     }
 
     /// Sets a callback that gets the fraction loaded, 0 to 1.
     #[must_use]
     pub fn on_progress(mut self, on_progress: impl FnMut(f32) + Send + 'static) -> Self {
-        self.on_progress = Some(Box::new(on_progress));
+        self.engine.on_progress = Some(Box::new(on_progress));
         self
     }
 
@@ -153,12 +138,12 @@ impl WhisperBuilder {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_async(self, model: impl AsRef<Path>) -> Result<Whisper, Error> {
-        let path = Models::from_env().find_path(model.as_ref())?;
+        let model = model.as_ref().to_owned();
         let run = move |requests: &mut _| {
-            let file = ModelFile::open(&path)?;
-            let (n_threads, weight_bytes) = (self.n_threads, file.weight_bytes());
-            let loader = Loader { builder: self, file, requests };
-            loader.builder.device.open(n_threads, weight_bytes, false, loader)
+            let file = open_file(&model)?;
+            let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: false };
+            let EngineOptions { device, n_threads, .. } = self.engine;
+            device.open(n_threads, needs, Loader { builder: self, file, requests })
         };
         let (engine, info) = Engine::start("stonechat-whisper", run).await?;
         Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info) })
@@ -181,21 +166,37 @@ struct Loader<'a> {
 impl Work for Loader<'_> {
     type Output = ();
 
-    fn run<B: Backend>(self, backend: B, _: bool) -> Result<(), Error> {
+    fn run_on_cpu(self, cpu: Cpu) -> Result<(), Error> {
+        self.serve(cpu, None)
+    }
+
+    fn run_on_gpu<B: Backend>(self, gpu: B, kernels: Kernels) -> Result<(), Error> {
+        self.serve(gpu, Some(kernels))
+    }
+}
+
+impl Loader<'_> {
+    fn serve<B: Backend>(self, backend: B, kernels: Option<Kernels>) -> Result<(), Error> {
         let Self { builder, file, requests } = self;
-        let WhisperBuilder { kv_dtype, options, on_progress, .. } = builder;
-        let mut on_progress = on_progress.unwrap_or_else(|| Box::new(|_| {}));
-        let loader = Transcriber::builder(backend).kv_dtype(kv_dtype).options(&options);
+        let WhisperBuilder { engine, kv_dtype, reserved } = builder;
+        let mut on_progress = engine.on_progress.unwrap_or_else(|| Box::new(|_| {}));
+        let loader = Transcriber::builder(backend).kv_dtype(kv_dtype).options(&reserved);
         let mut transcriber = loader.load(&file, &mut on_progress)?;
-        // The mapped pages count as memory of this process.
-        drop(file);
+        // The mapped pages count as memory of this process; the callback may hold a channel open.
+        drop((file, on_progress));
         let model = transcriber.model();
         requests.opened(WhisperInfo {
             config: *model.config(),
             is_multilingual: model.special().multilingual,
             device: model.backend().describe(),
         });
+        if let Some(kernels) = &kernels {
+            kernels.save();
+        }
         while let Some(Request { recording, sender }) = requests.next() {
+            if sender.is_abandoned() {
+                continue;
+            }
             let result = transcribe(&mut transcriber, recording, &sender);
             sender.end(result);
         }

@@ -4,9 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use stonechat::llm::{Finish, GenerateOptions};
+use stonechat::llm::OnFull;
 use stonechat::nn::sample::SamplingOptions;
-use stonechat::{Chat, Device, Error, Llm, Models, Recording, Whisper};
+use stonechat::{
+    Chat, Device, Error, Finish, GenerateOptions, GpuLayers, Llm, Models, Recording, Whisper,
+};
 
 const TEXT: &str = " The quick brown fox jumps over the lazy dog.";
 
@@ -29,7 +31,7 @@ fn whisper() -> Whisper {
 /// A tiny model of random weights.
 fn llm() -> Llm {
     let model = test_data("golden/llm/llama.gguf");
-    Llm::builder().device(Device::Cpu).context(256).open(model).unwrap()
+    Llm::builder().device(Device::Cpu).n_ctx(256).open(model).unwrap()
 }
 
 fn greedy(n: usize) -> GenerateOptions {
@@ -50,7 +52,7 @@ fn a_recording_is_waited_for_iterated_or_awaited() {
     assert_eq!((transcript.text.as_str(), transcript.language.as_str()), (TEXT, "en"));
 
     let samples = stonechat::audio::decode_file(fox()).unwrap().samples;
-    let segments = whisper.transcribe(samples);
+    let segments = whisper.transcribe(samples).into_iter();
     let texts: Vec<String> = segments.map(|segment| segment.unwrap().text).collect();
     assert_eq!(texts.concat(), TEXT);
 
@@ -86,7 +88,7 @@ fn a_text_is_completed_and_its_prefix_is_cached() {
     let whole = llm.complete("ab", greedy(12)).wait().unwrap();
     assert_eq!((whole.tokens.len(), whole.finish, whole.cached_tokens), (12, Finish::Length, 0));
     let mut pieces = llm.complete("ab", greedy(12));
-    let text: String = pieces.by_ref().map(Result::unwrap).collect();
+    let text: String = pieces.items().map(Result::unwrap).collect();
     assert_eq!(text, whole.text);
     let again = pieces.wait().unwrap();
     assert_eq!(again.tokens, whole.tokens);
@@ -113,20 +115,91 @@ fn a_conversation_is_answered_by_its_options() {
     assert_eq!(llm.complete("ab", greedy(3)).wait().unwrap().tokens.len(), 3);
 }
 
+/// Never ends by itself.
+fn endless() -> GenerateOptions {
+    let on_full = OnFull::Shift { keep: 0 };
+    GenerateOptions { n_predict: None, on_full, ..greedy(0) }
+}
+
 #[test]
-fn a_request_is_cancelled_by_its_token_or_by_dropping_it() {
+fn an_answer_is_cancelled_by_its_token_or_by_dropping_it() {
     let llm = llm();
-    let mut job = llm.complete("ab", greedy(200));
-    job.next().unwrap().unwrap();
+    let mut job = llm.complete("ab", endless());
+    job.items().next().unwrap().unwrap();
     job.cancel_token().cancel();
     let completion = job.wait().unwrap();
-    // The engine may have finished before.
-    assert!(completion.finish == Finish::Cancelled || completion.tokens.len() == 200);
-    drop(llm.complete("ab", greedy(200)));
-    let cancelled = llm.complete("ab", greedy(200));
-    cancelled.cancel_token().cancel();
-    assert_eq!(llm.complete("ab", greedy(3)).wait().unwrap().tokens.len(), 3);
-    drop(cancelled);
+    assert_eq!(completion.finish, Finish::Cancelled);
+    assert!(!completion.text.is_empty());
+    // The next request runs, since the one before it ends.
+    drop(llm.complete("ab", endless()));
+    let first = llm.complete("a much longer prompt", greedy(3)).wait().unwrap();
+    assert_eq!(first.tokens.len(), 3);
+    // A request that is cancelled in the queue leaves the cached prefix.
+    let queued = llm.complete("zzz", greedy(3));
+    queued.cancel_token().cancel();
+    let cancelled = queued.wait().unwrap();
+    assert!(cancelled.finish == Finish::Cancelled || cancelled.tokens.len() == 3);
+    if cancelled.tokens.is_empty() {
+        let again = llm.complete("a much longer prompt", greedy(3)).wait().unwrap();
+        assert_eq!(again.cached_tokens, first.prompt_tokens - 1);
+    }
+    let left = llm.complete("ab", endless());
+    drop(llm);
+    drop(left);
+}
+
+#[test]
+fn a_transcription_is_cancelled_by_its_token_or_by_dropping_it() {
+    let whisper = whisper();
+    let fox = stonechat::audio::decode_file(fox()).unwrap().samples;
+    let long = fox.repeat(40);
+    let mut job = whisper.transcribe(&long[..]);
+    job.items().next().unwrap().unwrap();
+    job.cancel_token().cancel();
+    let transcript = job.wait().unwrap();
+    assert!(transcript.cancelled && transcript.text.len() < 20 * TEXT.len(), "{transcript:?}");
+    drop(whisper.transcribe(&long[..]));
+    assert_eq!(whisper.transcribe(fox).wait().unwrap().text, TEXT);
+}
+
+#[test]
+fn loading_is_awaited_and_reported() {
+    let (sender, fractions) = std::sync::mpsc::channel();
+    let model = test_data("golden/llm/llama.gguf");
+    let builder = Llm::builder().on_progress(move |done| sender.send(done).unwrap());
+    let llm = pollster::block_on(builder.chat_template("chatml").open_async(&model)).unwrap();
+    // The callback is dropped with the load, so that this ends.
+    let fractions: Vec<f32> = fractions.into_iter().collect();
+    assert!(fractions.is_sorted() && fractions.last() == Some(&1.0), "{fractions:?}");
+    let with_template = llm.chat(Chat::from("Hello").options(greedy(1))).wait().unwrap();
+    let plain = self::llm().chat(Chat::from("Hello").options(greedy(1))).wait().unwrap();
+    assert_ne!(with_template.prompt_tokens, plain.prompt_tokens);
+    // A future that is dropped does not wait for the load.
+    let mut opening = std::pin::pin!(Llm::open_async(&model));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let _ = opening.as_mut().poll(&mut context);
+}
+
+#[test]
+fn requests_and_models_move_between_threads() {
+    fn check<T: Send>(_: &T) {}
+    fn check_sync<T: Send + Sync + Clone + 'static>() {}
+    check_sync::<Llm>();
+    check_sync::<Whisper>();
+    check(&Llm::open_async("model"));
+    check(&Whisper::open_async("model"));
+    let job = llm().chat("Hello");
+    check(&job);
+}
+
+#[test]
+fn layers_need_a_gpu() {
+    let model = test_data("golden/llm/llama.gguf");
+    let builder = || Llm::builder().device(Device::Cpu);
+    let error = builder().gpu_layers(GpuLayers::Last(1)).open(&model).unwrap_err();
+    assert_eq!(error.to_string(), "gpu_layers: expected a GPU, got cpu");
+    let llm = Llm::builder().gpu_layers(GpuLayers::Last(0)).open(&model).unwrap();
+    assert!(llm.info().device.starts_with("cpu "), "{}", llm.info().device);
 }
 
 #[test]
@@ -140,15 +213,17 @@ fn a_model_that_cannot_be_opened_is_an_error() {
     assert!(matches!(error, Error::Whisper(_)), "{error}");
     let error = Llm::builder().device(Device::Wgpu(Some(99))).open(&model).unwrap_err();
     assert!(matches!(error, Error::Device(_) | Error::NoGpuSupport), "{error}");
-    let error = Llm::builder().device(Device::Cpu).context(0).open(&model).unwrap_err();
+    let error = Llm::builder().device(Device::Cpu).n_ctx(0).open(&model).unwrap_err();
     assert!(matches!(error, Error::Llm(_)), "{error}");
 }
 
-/// Runs an example, which cargo builds with the tests.
+/// Runs an example, which `cargo test` builds with all targets of the package.
 fn example(name: &str, args: &[&Path]) -> String {
     let exe = std::env::current_exe().unwrap();
     let path = exe.ancestors().nth(2).unwrap().join("examples").join(name);
-    let output = Command::new(&path).args(args).output().unwrap();
+    let hint = "run `cargo test -p stonechat`, which builds the examples";
+    let output = Command::new(&path).args(args).output();
+    let output = output.unwrap_or_else(|error| panic!("{}: {error}; {hint}", path.display()));
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Cancels runs from another thread or a signal handler; see
+/// Cancels runs and jobs from another thread or a signal handler; see
 /// [`Transcriber::cancelled_by`](crate::Transcriber::cancelled_by).
 ///
 /// Clones share one state. Cancellation is permanent.

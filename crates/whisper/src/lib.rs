@@ -92,3 +92,8 @@ pub const WINDOW_SAMPLES: usize = WINDOW_FRAMES * HOP_LENGTH;
 pub const FRAMES_PER_POSITION: usize = 2;
 /// Seconds in one timestamp step.
 pub const TIMESTAMP_SECONDS: f64 = 0.02;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

@@ -2,7 +2,7 @@
 
 use super::SourceFile;
 
-/// Lines of an example.
+/// Lines of an example of the library `stonechat`; those of other crates are tools.
 const MAX_LINES: usize = 60;
 /// Start of the line above a code block that shows an example.
 const MARKER: &str = "<!-- example ";

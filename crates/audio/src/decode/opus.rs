@@ -74,7 +74,9 @@ impl OpusTrack {
             .decoder
             .decode(Some(packet), len, &mut self.samples, MAX_PACKET_FRAMES as i32, false)
             .map_err(|code| format!("expected an Opus packet, got one with error {code}"))?;
-        let n_samples = usize::try_from(n_frames).unwrap_or_default() * self.n_channels;
+        let n_frames = usize::try_from(n_frames)
+            .map_err(|_| format!("expected a number of frames, got {n_frames}"))?;
+        let n_samples = n_frames * self.n_channels;
         self.frames.clear();
         self.frames.extend(self.samples[..n_samples].iter().map(|&x| f32::from(x) * self.gain));
         Ok(&self.frames)

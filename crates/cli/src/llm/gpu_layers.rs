@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::Result;
 use stonechat::formats::ModelFile;
 use stonechat::llm::{Config, Devices, Split, StateOptions};
-use stonechat::nn::Backend;
-use stonechat::{ChosenDevice, GpuLayers};
+use stonechat::nn::{Backend, Cpu};
+use stonechat::{ChosenDevice, DeviceNeeds, GpuLayers};
 
 use super::super::console::Console;
 use super::super::device::{DeviceArgs, Work};
@@ -58,16 +58,16 @@ impl DevicesArgs {
         let chosen = match gpu_layers {
             None => {
                 let weight_bytes = ModelFile::open(path)?.weight_bytes();
-                Some(device.choose(weight_bytes, true, verbose)?)
+                Some(device.choose(DeviceNeeds { weight_bytes, can_split: true }, verbose)?)
             }
             Some(GpuLayers::Last(0)) => None,
-            Some(_) => {
-                let gpu = device.choose_gpu(verbose)?;
-                if gpu.is_none() {
-                    console.note("no GPU: all layers are on the CPU");
+            Some(_) => match device.choose_gpu(verbose)? {
+                Ok(gpu) => Some(gpu),
+                Err(error) => {
+                    console.note(&format!("all layers are on the CPU: {error:#}"));
+                    None
                 }
-                gpu
-            }
+            },
         };
         match chosen {
             None | Some(ChosenDevice::Cpu(_)) => device.on_cpu(n_threads, SingleDevice(work)),
@@ -114,6 +114,10 @@ impl<W: ModelWork> Work for Offload<'_, W> {
             n => work.run(Split::new(cpu, gpu, all - n)),
         })
     }
+
+    fn run_on_cpu(self, cpu: Cpu) -> Result<W::Output> {
+        self.work.run(cpu)
+    }
 }
 
 impl<W: ModelWork> Offload<'_, W> {
@@ -123,8 +127,8 @@ impl<W: ModelWork> Offload<'_, W> {
         let config = with_path(Config::from_file(&file), self.path, &file)?;
         let default = if self.device.is_auto() { GpuLayers::Auto } else { GpuLayers::All };
         let layers = self.gpu_layers.unwrap_or(default);
-        let (n, all) =
-            (layers.count(gpu, &file, &self.work.state(&config))?, GpuLayers::total(&config));
+        let n = layers.count(gpu, &file, &self.work.state(&config))?;
+        let all = GpuLayers::total(&config);
         if layers == GpuLayers::Auto && (self.gpu_layers.is_some() || n < all) {
             self.console.note(&match gpu.total_memory_bytes().map(format_bytes) {
                 Some(memory) => format!(

@@ -39,5 +39,6 @@ fn a_filter_that_is_none_is_a_usage_error() {
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.stderr.starts_with("error: --log: expected off, error, warn, "), "{ran:?}");
     let ran = folder.run(&["--log-file", "no/such/folder/log", "devices"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.starts_with("error: cannot write `no/such/folder/log`"), "{ran:?}");
 }
