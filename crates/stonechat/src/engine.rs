@@ -30,9 +30,13 @@ impl fmt::Debug for EngineOptions {
     }
 }
 
-/// Opens the file of a path or of the name of an installed model.
-pub(crate) fn open_file(model: &Path) -> Result<ModelFile, Error> {
-    Ok(ModelFile::open(Models::from_env().find_path(model)?)?)
+/// Finds a model by path or name, opens its file and runs `load`.
+pub(crate) fn with_file(
+    model: &Path,
+    load: impl FnOnce(ModelFile) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let path = Models::from_env().find_path(model)?;
+    load(ModelFile::open(&path)?).map_err(|error| error.of_model(&path))
 }
 
 /// Handle of an engine thread. Dropping it waits for the end of the thread.

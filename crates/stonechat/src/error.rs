@@ -1,7 +1,7 @@
 //! Errors of the facade.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Error of opening a model, of a request, or of finding or downloading models.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +85,14 @@ pub enum Error {
         /// The model.
         path: PathBuf,
     },
+    /// A model cannot be opened; `source` is the reason, mostly `Llm` or `Whisper`.
+    #[error("cannot open `{}`: {source}", path.display())]
+    Open {
+        /// File or folder.
+        path: PathBuf,
+        /// Reason.
+        source: Box<Self>,
+    },
     /// A model file cannot be read.
     #[error(transparent)]
     Format(#[from] stonechat_formats::Error),
@@ -97,7 +105,7 @@ pub enum Error {
     /// A recording cannot be decoded.
     #[error(transparent)]
     Audio(#[from] stonechat_audio::Error),
-    /// A device cannot be opened. Faults while a model is loaded or run are in `Llm` and `Whisper`.
+    /// A device cannot be opened.
     #[error(transparent)]
     Device(#[from] stonechat_nn::Error),
     /// A GPU in a build without the feature `wgpu`.
@@ -137,4 +145,16 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// Adds the path of a model to the reason why it cannot be opened, unless the message has it.
+    pub(crate) fn of_model(self, path: &Path) -> Self {
+        match self {
+            Self::Llm(_) | Self::Whisper(_) => {
+                Self::Open { path: path.to_owned(), source: Box::new(self) }
+            }
+            other => other,
+        }
+    }
 }

@@ -13,7 +13,7 @@ use stonechat_llm::{
 use stonechat_nn::{Backend, Cpu, KvDType};
 
 use crate::device::{Kernels, Work};
-use crate::engine::{Engine, EngineOptions, Requests, open_file};
+use crate::engine::{Engine, EngineOptions, Requests, with_file};
 use crate::job::JobSender;
 use crate::{Chat, Device, DeviceNeeds, Error, GpuLayers, Job};
 
@@ -170,10 +170,11 @@ impl LlmBuilder {
         let model = model.as_ref().to_owned();
         let run = move |requests: &mut _| {
             let device = self.device_for_layers()?;
-            let file = open_file(&model)?;
-            let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: true };
-            let n_threads = self.engine.n_threads;
-            device.open(n_threads, needs, Loader { builder: self, file, requests })
+            with_file(&model, |file| {
+                let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: true };
+                let n_threads = self.engine.n_threads;
+                device.open(n_threads, needs, Loader { builder: self, file, requests })
+            })
         };
         let (engine, info) = Engine::start("stonechat-llm", run).await?;
         Ok(Llm { engine: Arc::new(engine), info: Arc::new(info) })

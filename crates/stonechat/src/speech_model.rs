@@ -8,7 +8,7 @@ use stonechat_nn::{Backend, Cpu, KvDType};
 use stonechat_whisper::{Config, Options, Progress, Segment, Transcriber, Transcript};
 
 use crate::device::{Kernels, Work};
-use crate::engine::{Engine, EngineOptions, Requests, open_file};
+use crate::engine::{Engine, EngineOptions, Requests, with_file};
 use crate::job::JobSender;
 use crate::{Device, DeviceNeeds, Error, Job, Recording};
 
@@ -140,10 +140,11 @@ impl WhisperBuilder {
     pub async fn open_async(self, model: impl AsRef<Path>) -> Result<Whisper, Error> {
         let model = model.as_ref().to_owned();
         let run = move |requests: &mut _| {
-            let file = open_file(&model)?;
-            let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: false };
-            let EngineOptions { device, n_threads, .. } = self.engine;
-            device.open(n_threads, needs, Loader { builder: self, file, requests })
+            with_file(&model, |file| {
+                let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: false };
+                let EngineOptions { device, n_threads, .. } = self.engine;
+                device.open(n_threads, needs, Loader { builder: self, file, requests })
+            })
         };
         let (engine, info) = Engine::start("stonechat-whisper", run).await?;
         Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info) })

@@ -210,11 +210,14 @@ fn a_model_that_cannot_be_opened_is_an_error() {
     assert!(matches!(error, Error::Format(_)), "{error}");
     let model = test_data("golden/llm/llama.gguf");
     let error = Whisper::builder().device(Device::Cpu).open(&model).unwrap_err();
-    assert!(matches!(error, Error::Whisper(_)), "{error}");
+    assert!(error.to_string().starts_with("cannot open `"), "{error}");
+    assert!(error.to_string().contains("llama.gguf`: "), "{error}");
+    let Error::Open { source, .. } = error else { panic!("{error}") };
+    assert!(matches!(*source, Error::Whisper(_)), "{source}");
     let error = Llm::builder().device(Device::Wgpu(Some(99))).open(&model).unwrap_err();
     assert!(matches!(error, Error::Device(_) | Error::NoGpuSupport), "{error}");
     let error = Llm::builder().device(Device::Cpu).n_ctx(0).open(&model).unwrap_err();
-    assert!(matches!(error, Error::Llm(_)), "{error}");
+    assert!(matches!(error, Error::Open { .. }), "{error}");
 }
 
 /// Runs an example, which `cargo test` builds with all targets of the package.
