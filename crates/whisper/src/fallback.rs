@@ -133,3 +133,90 @@ pub(crate) fn is_silent(result: &WindowResult, options: &Options) -> bool {
     let sure = options.logprob_threshold.is_some_and(|limit| result.avg_logprob > limit);
     options.no_speech_threshold.is_some_and(|limit| result.no_speech_prob > limit) && !sure
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A result with the figures that decide: mean log-probability, compression ratio, probability of no speech.
+    fn result(avg_logprob: f64, compression_ratio: f64, no_speech_prob: f64) -> WindowResult {
+        WindowResult {
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            text: String::new(),
+            temperature: 0.0,
+            avg_logprob,
+            compression_ratio,
+            no_speech_prob,
+            finish: FinishReason::Eot,
+        }
+    }
+
+    fn looped(avg_logprob: f64) -> WindowResult {
+        WindowResult { finish: FinishReason::Loop, ..result(avg_logprob, 1.0, 0.0) }
+    }
+
+    /// Cases of `decode_with_fallback` and of the skip of silence in openai/whisper's `transcribe.py`; defaults: -1.0,
+    /// 2.4, 0.6.
+    #[test]
+    fn thresholds_are_those_of_the_reference() {
+        let options = Options::default();
+        for (figures, fails, silent) in [
+            ((-0.3, 1.2, 0.1), false, false),
+            // Values at a threshold pass.
+            ((-1.0, 2.4, 0.6), false, false),
+            ((-1.001, 1.2, 0.1), true, false),
+            ((-0.3, 2.401, 0.1), true, false),
+            // No speech and an improbable text: silence, not a failure, even if the text repeats itself.
+            ((-1.001, 1.2, 0.601), false, true),
+            ((-1.001, 9.9, 0.601), false, true),
+            // No speech, but a probable text.
+            ((-0.3, 1.2, 0.99), false, false),
+            ((-0.3, 9.9, 0.99), true, false),
+            // At the threshold a text is neither failed nor sure.
+            ((-1.0, 1.2, 0.99), false, true),
+            ((-1.0, 9.9, 0.99), true, true),
+        ] {
+            let result = result(figures.0, figures.1, figures.2);
+            assert_eq!(needs_fallback(&result, &options), fails, "{figures:?}");
+            assert_eq!(is_silent(&result, &options), silent, "{figures:?}");
+        }
+        assert!(needs_fallback(&looped(-0.1), &options));
+    }
+
+    #[test]
+    fn a_threshold_that_is_off_decides_nothing() {
+        let off = |change: fn(&mut Options)| {
+            let mut options = Options::default();
+            change(&mut options);
+            options
+        };
+        let no_ratio = off(|o| o.compression_ratio_threshold = None);
+        assert!(!needs_fallback(&result(-0.3, 99.0, 0.0), &no_ratio));
+        assert!(needs_fallback(&looped(-0.3), &no_ratio));
+        let no_logprob = off(|o| o.logprob_threshold = None);
+        assert!(!needs_fallback(&result(-9.0, 1.0, 0.0), &no_logprob));
+        // Without it, no speech alone makes a window silent, but excuses no repetition.
+        assert!(is_silent(&result(-0.1, 1.0, 0.7), &no_logprob));
+        assert!(needs_fallback(&result(-9.0, 9.0, 0.7), &no_logprob));
+        let no_silence = off(|o| o.no_speech_threshold = None);
+        assert!(needs_fallback(&result(-9.0, 1.0, 1.0), &no_silence));
+        assert!(!is_silent(&result(-9.0, 1.0, 1.0), &no_silence));
+    }
+
+    /// faster-whisper keeps the most probable attempt among those that do not repeat themselves, if there are any.
+    #[test]
+    fn the_better_of_failed_attempts_is_kept() {
+        let options = Options::default();
+        let (plain, worse) = (result(-1.5, 1.0, 0.0), result(-2.0, 1.0, 0.0));
+        let repeated = result(-0.1, 3.0, 0.0);
+        assert!(is_better(&plain, &worse, &options) && !is_better(&worse, &plain, &options));
+        for repeats in [&repeated, &looped(-0.1)] {
+            assert!(is_better(&worse, repeats, &options), "{repeats:?}");
+            assert!(!is_better(repeats, &worse, &options), "{repeats:?}");
+        }
+        assert!(is_better(&repeated, &looped(-0.2), &options));
+        // Of equal ones the first is kept.
+        assert!(!is_better(&plain, &plain, &options));
+    }
+}
