@@ -94,11 +94,6 @@ fn man_page(mut command: Command) -> io::Result<(String, String)> {
     Ok((man.get_filename(), page.replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n")))
 }
 
-/// Completes names of installed models, and those of the catalog.
-pub(super) fn all_names() -> ArgValueCompleter {
-    ArgValueCompleter::new(|current: &OsStr| names(current, |_| true))
-}
-
 /// Completes names of installed models, and those of language models of the catalog.
 pub(super) fn language_names() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| names(current, |kind| kind == ModelKind::Language))
@@ -120,7 +115,11 @@ fn installed(current: &OsStr) -> Vec<CompletionCandidate> {
     all.filter(|name| name.starts_with(&*current)).map(CompletionCandidate::new).collect()
 }
 
-fn names(current: &OsStr, is_wanted: impl Fn(ModelKind) -> bool) -> Vec<CompletionCandidate> {
+/// Names of installed models, and of those of the catalog whose kind is wanted, that start with `current`.
+pub(super) fn names(
+    current: &OsStr,
+    is_wanted: impl Fn(ModelKind) -> bool,
+) -> Vec<CompletionCandidate> {
     let mut candidates = installed(current);
     let current = current.to_string_lossy();
     let catalog = CATALOG.iter().filter(|entry| is_wanted(entry.kind)).map(|entry| entry.name);

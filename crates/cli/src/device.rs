@@ -48,9 +48,9 @@ pub(super) trait Work {
 }
 
 impl DeviceArgs {
-    /// Tells if the program chooses the device.
-    pub(super) fn is_auto(self) -> bool {
-        self.device == Device::Auto
+    /// Value of `--device`.
+    pub(super) fn device(self) -> Device {
+        self.device
     }
 
     /// Chooses the device of a model; prints it if `verbose`.
@@ -88,7 +88,7 @@ impl DeviceArgs {
             #[cfg(feature = "wgpu")]
             ChosenDevice::Gpu(adapter) => match gpu::open(&adapter) {
                 Ok(backend) => gpu::run(&backend, self.kernel_times, work),
-                Err(error) if self.is_auto() => {
+                Err(error) if self.device == Device::Auto => {
                     let name = &adapter.name;
                     print_note(&format!("`{name}` cannot be opened, so the CPU is used: {error}"));
                     self.on_cpu(n_threads, work)

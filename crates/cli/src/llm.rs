@@ -127,15 +127,15 @@ impl RunArgs {
         self.devices.run(self.threads, path, &Console::new(self.quiet), self.verbose, work)
     }
 
-    /// Loads the model at `path` for `work`, with a progress bar.
+    /// Loads the model in `file` for `work`, with a progress bar.
     fn load<D: Devices>(
         &self,
-        path: &Path,
+        file: OpenFile<'_>,
         devices: D,
         work: impl ModelWork,
     ) -> anyhow::Result<Model<D>> {
         let console = Console::new(self.quiet);
-        let loaded = load(path, devices, &console)?;
+        let loaded = load(file, devices, &console)?;
         if self.verbose {
             console.note(&loaded.report());
         }
@@ -169,6 +169,22 @@ impl RunArgs {
     }
 }
 
+/// An open model file.
+struct OpenFile<'a> {
+    path: &'a Path,
+    file: ModelFile,
+    /// Duration of opening it, part of the load time.
+    opening: Duration,
+}
+
+impl<'a> OpenFile<'a> {
+    fn open(path: &'a Path) -> anyhow::Result<Self> {
+        let start = Instant::now();
+        let file = ModelFile::open(path)?;
+        Ok(Self { path, file, opening: start.elapsed() })
+    }
+}
+
 /// A model and its load time.
 struct Loaded<D: Devices> {
     model: Model<D>,
@@ -192,15 +208,19 @@ impl<D: Devices> Loaded<D> {
     }
 }
 
-fn load<D: Devices>(path: &Path, devices: D, console: &Console) -> anyhow::Result<Loaded<D>> {
+fn load<D: Devices>(
+    file: OpenFile<'_>,
+    devices: D,
+    console: &Console,
+) -> anyhow::Result<Loaded<D>> {
+    let OpenFile { path, file, opening } = file;
     let start = Instant::now();
-    let file = ModelFile::open(path)?;
     const STEPS: f32 = 1000.0;
     console.begin("loading", STEPS as u64);
     let loaded = Model::load(devices, &file, |done| console.advance((done * STEPS) as u64));
     console.end();
     let model = with_path(loaded, path, &file)?;
-    Ok(Loaded { model, time: start.elapsed() })
+    Ok(Loaded { model, time: opening + start.elapsed() })
 }
 
 /// Adds the path, and for speech models a hint, to the error of loading `file`.

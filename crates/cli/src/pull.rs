@@ -1,6 +1,10 @@
 //! `stonechat pull`: downloads models.
 
-use super::completions::all_names;
+use std::ffi::OsStr;
+
+use clap_complete::ArgValueCompleter;
+
+use super::completions::names;
 use super::console::Console;
 use super::find_model;
 
@@ -12,6 +16,11 @@ Examples:
   stonechat pull bartowski/SmolLM2-135M-Instruct-GGUF:Q8_0
   stonechat pull Qwen/Qwen2.5-0.5B-Instruct";
 
+/// Completes names of installed models, and those of the catalog.
+fn model_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| names(current, |_| true))
+}
+
 /// Arguments of `stonechat pull`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
@@ -21,7 +30,7 @@ pub(super) struct Args {
     /// `stonechat models --available` lists the short ones. base-q5_1, ggml-base and the like are
     /// whisper.cpp's files. Of a repository with several GGUF files, the one of Q4_K_M weights is
     /// taken unless another type is named.
-    #[arg(required = true, value_name = "NAME", add = all_names())]
+    #[arg(required = true, value_name = "NAME", add = model_names())]
     names: Vec<String>,
     /// Print nothing but errors
     #[arg(short, long)]

@@ -393,9 +393,8 @@ impl<D: Devices> Model<D> {
 
 impl ModelSummary {
     fn of(file: &ModelFile, config: &Config) -> Self {
-        let (mut n_params, mut weight_bytes, mut fingerprint) = (0, 0, Fnv::default());
+        let (mut n_params, mut fingerprint) = (0, Fnv::default());
         for tensor in file.tensors() {
-            weight_bytes += tensor.data.len() as u64;
             n_params += tensor.n_elements() as u64;
             fingerprint.add(tensor.name.as_bytes());
             // The first bytes of each tensor tell fine-tuned models apart without reading the file.
@@ -406,7 +405,7 @@ impl ModelSummary {
             name: named.unwrap_or(config.architecture.name).to_owned(),
             dtype: file.dtypes().first().map_or_else(String::new, ToString::to_string),
             n_params,
-            weight_bytes,
+            weight_bytes: file.weight_bytes(),
             fingerprint: fingerprint.0,
         }
     }

@@ -115,6 +115,13 @@ fn a_break_ends_the_text_and_leaves_the_session_usable() {
     assert!(cut.tokens.len() < 10 && whole.tokens.starts_with(&cut.tokens), "{cut:?}");
     assert_eq!(generate(&mut session, &PROMPT, &greedy(10)).tokens, whole.tokens);
 
+    // A request that is cancelled before it begins leaves the cached tokens of the one before.
+    let cached = session.tokens().to_vec();
+    let other: Vec<u32> = PROMPT.iter().rev().copied().collect();
+    let before =
+        block_on(session.generate(&other, &greedy(10), &mut |_| ControlFlow::Break(()))).unwrap();
+    assert_eq!((before.finish, session.tokens()), (Finish::Cancelled, &cached[..]));
+
     session.clear();
     let during_prompt =
         block_on(session.generate(&PROMPT, &greedy(10), &mut |_| ControlFlow::Break(()))).unwrap();

@@ -140,16 +140,16 @@ impl Device {
         work: W,
     ) -> Result<W::Output, Error> {
         match self.choose(needs)? {
-            ChosenDevice::Cpu(_) => work.run_on_cpu(Cpu::new(n_threads)?),
+            ChosenDevice::Cpu(_) => work.run(Cpu::new(n_threads)?, OpenDevice::cpu()),
             #[cfg(feature = "wgpu")]
             ChosenDevice::Gpu(adapter) => match pollster::block_on(Wgpu::open(&adapter, None)) {
                 Ok(backend) => {
-                    let cache = crate::KernelCache::open(backend.gpu());
-                    work.run_on_gpu(backend, Kernels { cache })
+                    let kernels = crate::KernelCache::open(backend.gpu());
+                    work.run(backend, OpenDevice { is_gpu: true, kernels })
                 }
                 Err(error) if self == Self::Auto => {
                     tracing::warn!("the CPU is used, since `{}` fails: {error}", adapter.name);
-                    work.run_on_cpu(Cpu::new(n_threads)?)
+                    work.run(Cpu::new(n_threads)?, OpenDevice::cpu())
                 }
                 Err(error) => Err(error.into()),
             },
@@ -161,25 +161,31 @@ impl Device {
 pub(crate) trait Work {
     type Output;
 
-    fn run_on_cpu(self, cpu: Cpu) -> Result<Self::Output, Error>;
-
-    /// `kernels` are saved when it is dropped; a program may end before.
-    fn run_on_gpu<B: Backend>(self, gpu: B, kernels: Kernels) -> Result<Self::Output, Error>;
+    fn run<B: Backend>(self, backend: B, device: OpenDevice) -> Result<Self::Output, Error>;
 }
 
-/// Cache of the compiled kernels of an open GPU.
+/// Device of an open backend. Dropping it saves the compiled kernels of a GPU.
 #[derive(Debug)]
-pub(crate) struct Kernels {
+pub(crate) struct OpenDevice {
+    pub(crate) is_gpu: bool,
     #[cfg(feature = "wgpu")]
-    cache: Option<crate::KernelCache>,
+    kernels: Option<crate::KernelCache>,
 }
 
-impl Kernels {
-    /// Writes the kernels compiled so far.
-    pub(crate) fn save(&self) {
+impl OpenDevice {
+    pub(crate) fn cpu() -> Self {
+        Self {
+            is_gpu: false,
+            #[cfg(feature = "wgpu")]
+            kernels: None,
+        }
+    }
+
+    /// Saves the kernels compiled so far: a program may end without dropping the device.
+    pub(crate) fn save_kernels(&self) {
         #[cfg(feature = "wgpu")]
-        if let Some(cache) = &self.cache {
-            cache.save();
+        if let Some(kernels) = &self.kernels {
+            kernels.save();
         }
     }
 }

@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use futures_channel::oneshot;
 use stonechat_formats::ModelFile;
+use stonechat_nn::Backend;
 
-use crate::{Device, Error, Models};
+use crate::device::{OpenDevice, Work};
+use crate::job::JobSender;
+use crate::{Device, DeviceNeeds, Error, Job, Models};
 
 /// Options that the builders of all models have.
 #[derive(Default)]
@@ -18,6 +21,16 @@ pub(crate) struct EngineOptions {
     pub(crate) n_threads: usize,
     /// Gets the fraction loaded, 0 to 1.
     pub(crate) on_progress: Option<Box<dyn FnMut(f32) + Send>>,
+}
+
+impl EngineOptions {
+    /// Runs `load` with the callback of the progress, and drops the callback, which may hold a channel open.
+    pub(crate) fn with_progress<R>(self, load: impl FnOnce(&mut dyn FnMut(f32)) -> R) -> R {
+        match self.on_progress {
+            Some(mut on_progress) => load(&mut *on_progress),
+            None => load(&mut |_| {}),
+        }
+    }
 }
 
 impl fmt::Debug for EngineOptions {
@@ -30,82 +43,90 @@ impl fmt::Debug for EngineOptions {
     }
 }
 
-/// Finds a model by path or name, opens its file and runs `load`.
-pub(crate) fn with_file(
-    model: &Path,
-    load: impl FnOnce(ModelFile) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let path = Models::from_env().find_path(model)?;
-    load(ModelFile::open(&path)?).map_err(|error| error.of_model(&path))
+/// Builder of a model that serves requests on a thread of its own.
+pub(crate) trait Load: Sized + Send + 'static {
+    /// Content of a request.
+    type Query: Send + 'static;
+    /// Item of a job.
+    type Item: Send + 'static;
+    /// Output of a job.
+    type Output: Send + 'static;
+    /// Description of the open model.
+    type Info: Send + 'static;
+
+    /// Name of the thread.
+    const THREAD: &'static str;
+    /// Whether layers can be on a GPU and on the CPU; otherwise the weights must fit the GPU.
+    const CAN_SPLIT: bool;
+
+    /// Options of the engine.
+    fn engine(&self) -> &EngineOptions;
+
+    /// Device to open.
+    fn device(&self) -> Result<Device, Error> {
+        Ok(self.engine().device)
+    }
+
+    /// Loads the model, on a GPU only in part if the layers can be split, and serves requests.
+    fn run<B: Backend>(self, backend: B, server: Server<'_, Self>) -> Result<(), Error>;
 }
+
+/// Request on its way to the thread.
+struct Request<L: Load> {
+    query: L::Query,
+    sender: JobSender<L::Item, L::Output>,
+}
+
+/// Sender of the result of opening a model; `None` once it was sent.
+type Opened<L> = Option<oneshot::Sender<Result<<L as Load>::Info, Error>>>;
 
 /// Handle of an engine thread. Dropping it waits for the end of the thread.
 #[derive(Debug)]
-pub(crate) struct Engine<R> {
+pub(crate) struct Engine<L: Load> {
     /// `None` once the handle is dropped.
-    requests: Option<mpsc::Sender<R>>,
+    requests: Option<mpsc::Sender<Request<L>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Receiver of requests on the engine thread.
-#[derive(Debug)]
-pub(crate) struct Requests<T, R> {
-    /// `None` once the model is open.
-    opened: Option<oneshot::Sender<Result<T, Error>>>,
-    queue: mpsc::Receiver<R>,
-}
-
-impl<T, R> Requests<T, R> {
-    /// Reports that the model is open.
-    pub(crate) fn opened(&mut self, description: T) {
-        if let Some(opened) = self.opened.take() {
-            // The caller may have given up.
-            let _ = opened.send(Ok(description));
-        }
-    }
-
-    /// Waits for the next request; `None` once every handle is dropped.
-    pub(crate) fn next(&mut self) -> Option<R> {
-        self.queue.recv().ok()
-    }
-}
-
-impl<R: Send + 'static> Engine<R> {
-    /// Starts a thread that opens a model and serves requests; returns once the model is open, with the description
-    /// that `run` gave to [`Requests::opened`].
+impl<L: Load> Engine<L> {
+    /// Starts a thread that opens the model of a path or of an installed name; returns once the model is open.
     ///
     /// # Errors
-    /// Those of `run` before the model is open.
-    pub(crate) async fn start<T: Send + 'static>(
-        name: &str,
-        run: impl FnOnce(&mut Requests<T, R>) -> Result<(), Error> + Send + 'static,
-    ) -> Result<(Self, T), Error> {
+    /// If the model cannot be opened.
+    pub(crate) async fn start(loader: L, model: &Path) -> Result<(Self, L::Info), Error> {
+        let model = model.to_owned();
         let (requests, queue) = mpsc::channel();
         let (sender, opened) = oneshot::channel();
         let body = move || {
-            let mut requests = Requests { opened: Some(sender), queue };
-            if let Err(error) = run(&mut requests)
-                && let Some(opened) = requests.opened.take()
+            let mut sender = Some(sender);
+            if let Err(error) = run(loader, &model, &mut sender, queue)
+                && let Some(sender) = sender
             {
-                let _ = opened.send(Err(error));
+                // The caller may have given up.
+                let _ = sender.send(Err(error));
             }
         };
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        let thread = std::thread::Builder::new().name(L::THREAD.to_owned()).spawn(body);
         let thread = thread.map_err(|source| Error::Thread { source })?;
         // A caller that gives up before the end does not wait for the thread.
-        let description = opened.await.map_err(|_| Error::EngineStopped)??;
-        Ok((Self { requests: Some(requests), thread: Some(thread) }, description))
+        let info = opened.await.map_err(|_| Error::EngineStopped)??;
+        Ok((Self { requests: Some(requests), thread: Some(thread) }, info))
     }
 
     /// Appends a request to the queue; an engine that has stopped drops it.
-    pub(crate) fn send(&self, request: R) {
+    pub(crate) fn submit(self: &Arc<Self>, query: L::Query) -> Job<L::Item, L::Output>
+    where
+        Self: Send + Sync,
+    {
+        let (job, sender) = Job::new(self.clone());
         if let Some(requests) = &self.requests {
-            let _ = requests.send(request);
+            let _ = requests.send(Request { query, sender });
         }
+        job
     }
 }
 
-impl<R> Drop for Engine<R> {
+impl<L: Load> Drop for Engine<L> {
     fn drop(&mut self) {
         self.requests = None;
         // The last handle may be dropped on the thread itself, by code that a result wakes.
@@ -114,6 +135,73 @@ impl<R> Drop for Engine<R> {
         if let Some(thread) = self.thread.take().filter(is_other) {
             // A panic was reported by the thread.
             let _ = thread.join();
+        }
+    }
+}
+
+/// Body of the thread.
+fn run<L: Load>(
+    loader: L,
+    model: &Path,
+    opened: &mut Opened<L>,
+    queue: mpsc::Receiver<Request<L>>,
+) -> Result<(), Error> {
+    let device = loader.device()?;
+    let path = Models::from_env().find_path(model)?;
+    let file = ModelFile::open(&path)?;
+    let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: L::CAN_SPLIT };
+    let n_threads = loader.engine().n_threads;
+    let opening = Opening { loader, file, opened, queue };
+    device.open(n_threads, needs, opening).map_err(|error| error.of_model(&path))
+}
+
+/// Model to load on the device that opens.
+struct Opening<'a, L: Load> {
+    loader: L,
+    file: ModelFile,
+    opened: &'a mut Opened<L>,
+    queue: mpsc::Receiver<Request<L>>,
+}
+
+impl<L: Load> Work for Opening<'_, L> {
+    type Output = ();
+
+    fn run<B: Backend>(self, backend: B, device: OpenDevice) -> Result<(), Error> {
+        let Self { loader, file, opened, queue } = self;
+        loader.run(backend, Server { file, device, opened, queue })
+    }
+}
+
+/// File to load, then queue to serve, on the engine thread.
+pub(crate) struct Server<'a, L: Load> {
+    /// File of the model.
+    pub(crate) file: ModelFile,
+    /// Device of the backend.
+    pub(crate) device: OpenDevice,
+    opened: &'a mut Opened<L>,
+    queue: mpsc::Receiver<Request<L>>,
+}
+
+impl<L: Load> Server<'_, L> {
+    /// Closes the file of the loaded model, reports that the model is open, and serves requests until every handle is
+    /// dropped.
+    pub(crate) fn serve(
+        self,
+        info: L::Info,
+        mut answer: impl FnMut(L::Query, &JobSender<L::Item, L::Output>) -> Result<L::Output, Error>,
+    ) {
+        let Self { file, device, opened, queue } = self;
+        // The mapped pages count as memory of this process.
+        drop(file);
+        if let Some(opened) = opened.take() {
+            let _ = opened.send(Ok(info));
+        }
+        device.save_kernels();
+        for Request { query, sender } in queue {
+            if !sender.is_abandoned() {
+                let result = answer(query, &sender);
+                sender.end(result);
+            }
         }
     }
 }

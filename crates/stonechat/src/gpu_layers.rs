@@ -7,8 +7,8 @@ use stonechat_formats::ModelFile;
 use stonechat_llm::{Config, StateOptions, layers_that_fit};
 use stonechat_nn::Backend;
 
-use crate::Error;
 use crate::device::{ParseError, RESERVED_BYTES};
+use crate::{Device, Error};
 
 /// Layers of a language model on a GPU; the others are on the CPU. The output counts as the last layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,13 @@ impl fmt::Display for GpuLayers {
 }
 
 impl GpuLayers {
-    /// Number of layers of `file` on `gpu`, at most [`total`](Self::total), with a state of these sizes.
+    /// Default: all on a GPU that is named, as many as fit on one that [`Device::Auto`] chooses.
+    #[must_use]
+    pub fn default_on(device: Device) -> Self {
+        if device == Device::Auto { Self::Auto } else { Self::All }
+    }
+
+    /// Number of layers of the model in `file` on `gpu`, at most [`total`](Self::total), with a state of these sizes.
     ///
     /// # Errors
     /// If the file has no configuration of a supported model.
@@ -56,9 +62,10 @@ impl GpuLayers {
         self,
         gpu: &B,
         file: &ModelFile,
+        config: &Config,
         options: &StateOptions,
     ) -> Result<usize, Error> {
-        let all = Self::total(&Config::from_file(file)?);
+        let all = Self::total(config);
         Ok(match (self, gpu.total_memory_bytes()) {
             (Self::Last(n), _) => n.min(all),
             (Self::All, _) | (Self::Auto, None) => all,

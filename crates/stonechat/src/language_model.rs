@@ -5,17 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use stonechat_formats::ModelFile;
 use stonechat_llm::{
     ChatFormat, Completion, Config, Devices, Event, GenerateOptions, Model, ModelSummary, Session,
     SessionOptions, Split,
 };
 use stonechat_nn::{Backend, Cpu, KvDType};
 
-use crate::device::{Kernels, Work};
-use crate::engine::{Engine, EngineOptions, Requests, with_file};
+use crate::device::OpenDevice;
+use crate::engine::{Engine, EngineOptions, Load, Server};
 use crate::job::JobSender;
-use crate::{Chat, Device, DeviceNeeds, Error, GpuLayers, Job};
+use crate::{Chat, Device, Error, GpuLayers, Job};
 
 /// A running answer or completion: a stream of pieces of text, with the [`Completion`] at its end.
 pub type Generation = Job<String, Completion>;
@@ -30,7 +29,7 @@ pub type Generation = Job<String, Completion>;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Llm {
-    engine: Arc<Engine<Request>>,
+    engine: Arc<Engine<LlmBuilder>>,
     info: Arc<LlmInfo>,
 }
 
@@ -82,18 +81,12 @@ impl Llm {
     /// not run again.
     pub fn chat(&self, chat: impl Into<Chat>) -> Generation {
         let Chat { messages, variables, options } = chat.into();
-        self.send(Input::Messages(messages, variables), options)
+        self.engine.submit(Query { input: Input::Messages(messages, variables), options })
     }
 
     /// Continues a text, without a chat template. Guidance needs a [`Session`](crate::llm::Session).
     pub fn complete(&self, prompt: impl Into<String>, options: GenerateOptions) -> Generation {
-        self.send(Input::Text(prompt.into()), options)
-    }
-
-    fn send(&self, input: Input, options: GenerateOptions) -> Generation {
-        let (job, sender) = Job::new(self.engine.clone());
-        self.engine.send(Request { input, options, sender });
-        job
+        self.engine.submit(Query { input: Input::Text(prompt.into()), options })
     }
 
     /// Properties of the model.
@@ -167,21 +160,52 @@ impl LlmBuilder {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_async(self, model: impl AsRef<Path>) -> Result<Llm, Error> {
-        let model = model.as_ref().to_owned();
-        let run = move |requests: &mut _| {
-            let device = self.device_for_layers()?;
-            with_file(&model, |file| {
-                let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: true };
-                let n_threads = self.engine.n_threads;
-                device.open(n_threads, needs, Loader { builder: self, file, requests })
-            })
-        };
-        let (engine, info) = Engine::start("stonechat-llm", run).await?;
+        let (engine, info) = Engine::start(self, model.as_ref()).await?;
         Ok(Llm { engine: Arc::new(engine), info: Arc::new(info) })
     }
 
+    fn serve<D: Devices>(self, devices: D, server: Server<'_, Self>) -> Result<(), Error> {
+        let Self { session, chat_template, engine, .. } = self;
+        let model =
+            engine.with_progress(|on_progress| Model::load(devices, &server.file, on_progress))?;
+        let format = ChatFormat::new(&model, chat_template.as_deref())?;
+        let mut session = Session::new(&model, session)?;
+        let (summary, device) = (model.summary().clone(), model.describe());
+        let info = LlmInfo { summary, device, n_ctx: session.n_ctx() };
+        server.serve(info, |query, sender| answer(&mut session, &format, query, sender));
+        Ok(())
+    }
+}
+
+/// Text to continue, with the options of the continuation.
+#[derive(Debug)]
+pub(crate) struct Query {
+    input: Input,
+    options: GenerateOptions,
+}
+
+#[derive(Debug)]
+enum Input {
+    /// Messages, and variables of the chat template.
+    Messages(Vec<Value>, Map<String, Value>),
+    Text(String),
+}
+
+impl Load for LlmBuilder {
+    type Query = Query;
+    type Item = String;
+    type Output = Completion;
+    type Info = LlmInfo;
+
+    const THREAD: &'static str = "stonechat-llm";
+    const CAN_SPLIT: bool = true;
+
+    fn engine(&self) -> &EngineOptions {
+        &self.engine
+    }
+
     /// Device for the layers that were asked for.
-    fn device_for_layers(&self) -> Result<Device, Error> {
+    fn device(&self) -> Result<Device, Error> {
         match (self.engine.device, self.gpu_layers) {
             (device, None) => Ok(device),
             (_, Some(GpuLayers::Last(0))) => Ok(Device::Cpu),
@@ -193,89 +217,35 @@ impl LlmBuilder {
             (device, Some(_)) => Ok(device),
         }
     }
-}
 
-/// Text to continue.
-#[derive(Debug)]
-enum Input {
-    /// Messages, and variables of the chat template.
-    Messages(Vec<Value>, Map<String, Value>),
-    Text(String),
-}
-
-#[derive(Debug)]
-struct Request {
-    input: Input,
-    options: GenerateOptions,
-    sender: JobSender<String, Completion>,
-}
-
-/// Loads the model on its devices, then serves requests.
-struct Loader<'a> {
-    builder: LlmBuilder,
-    file: ModelFile,
-    requests: &'a mut Requests<LlmInfo, Request>,
-}
-
-impl Work for Loader<'_> {
-    type Output = ();
-
-    fn run_on_cpu(self, cpu: Cpu) -> Result<(), Error> {
-        self.serve(cpu, None)
-    }
-
-    fn run_on_gpu<B: Backend>(self, gpu: B, kernels: Kernels) -> Result<(), Error> {
-        let LlmBuilder { gpu_layers, session, ref engine, .. } = self.builder;
-        let default = if engine.device == Device::Auto { GpuLayers::Auto } else { GpuLayers::All };
-        let config = Config::from_file(&self.file)?;
-        let layers = gpu_layers.unwrap_or(default);
-        let n_gpu = layers.count(&gpu, &self.file, &session.state(&config))?;
+    fn run<B: Backend>(self, backend: B, mut server: Server<'_, Self>) -> Result<(), Error> {
+        if !server.device.is_gpu {
+            return self.serve(backend, server);
+        }
+        let config = Config::from_file(&server.file)?;
+        let layers = self.gpu_layers.unwrap_or(GpuLayers::default_on(self.engine.device));
+        let n_gpu = layers.count(&backend, &server.file, &config, &self.session.state(&config))?;
         let n_cpu = GpuLayers::total(&config) - n_gpu;
         if n_cpu == 0 {
-            return self.serve(gpu, Some(kernels));
+            return self.serve(backend, server);
         }
-        let cpu = Cpu::new(engine.n_threads)?;
+        let cpu = Cpu::new(self.engine.n_threads)?;
         if n_gpu == 0 {
-            drop((kernels, gpu));
-            return self.serve(cpu, None);
+            server.device = OpenDevice::cpu();
+            drop(backend);
+            return self.serve(cpu, server);
         }
-        self.serve(Split::new(cpu, gpu, n_cpu), Some(kernels))
-    }
-}
-
-impl Loader<'_> {
-    fn serve<D: Devices>(self, devices: D, kernels: Option<Kernels>) -> Result<(), Error> {
-        let Self { builder, file, requests } = self;
-        let LlmBuilder { session, chat_template, engine, .. } = builder;
-        let mut on_progress = engine.on_progress.unwrap_or_else(|| Box::new(|_| {}));
-        let model = Model::load(devices, &file, &mut on_progress)?;
-        // The mapped pages count as memory of this process; the callback may hold a channel open.
-        drop((file, on_progress));
-        let format = ChatFormat::new(&model, chat_template.as_deref())?;
-        let mut session = Session::new(&model, session)?;
-        let (summary, device) = (model.summary().clone(), model.describe());
-        requests.opened(LlmInfo { summary, device, n_ctx: session.n_ctx() });
-        if let Some(kernels) = &kernels {
-            kernels.save();
-        }
-        while let Some(Request { input, options, sender }) = requests.next() {
-            if sender.is_abandoned() {
-                continue;
-            }
-            let result = answer(&mut session, &format, input, options, &sender);
-            sender.end(result);
-        }
-        Ok(())
+        self.serve(Split::new(cpu, backend, n_cpu), server)
     }
 }
 
 fn answer<D: Devices>(
     session: &mut Session<'_, D>,
     format: &ChatFormat,
-    input: Input,
-    mut options: GenerateOptions,
+    query: Query,
     sender: &JobSender<String, Completion>,
 ) -> Result<Completion, Error> {
+    let Query { input, mut options } = query;
     let model = session.model();
     let is_chat = matches!(input, Input::Messages(..));
     let prompt = match input {

@@ -3,14 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stonechat_formats::ModelFile;
-use stonechat_nn::{Backend, Cpu, KvDType};
+use stonechat_nn::{Backend, KvDType};
 use stonechat_whisper::{Config, Options, Progress, Segment, Transcriber, Transcript};
 
-use crate::device::{Kernels, Work};
-use crate::engine::{Engine, EngineOptions, Requests, with_file};
+use crate::engine::{Engine, EngineOptions, Load, Server};
 use crate::job::JobSender;
-use crate::{Device, DeviceNeeds, Error, Job, Recording};
+use crate::{Device, Error, Job, Recording};
 
 /// A running transcription: a stream of segments, with the [`Transcript`] at its end.
 /// [`whisper::Transcription`](crate::whisper::Transcription) is one that borrows its model.
@@ -26,7 +24,7 @@ pub type Transcription = Job<Segment, Transcript>;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Whisper {
-    engine: Arc<Engine<Request>>,
+    engine: Arc<Engine<WhisperBuilder>>,
     info: Arc<WhisperInfo>,
 }
 
@@ -76,9 +74,7 @@ impl Whisper {
 
     /// Transcribes a recording: a path, samples, or a [`Recording`] with options.
     pub fn transcribe(&self, recording: impl Into<Recording>) -> Transcription {
-        let (job, sender) = Job::new(self.engine.clone());
-        self.engine.send(Request { recording: recording.into(), sender });
-        job
+        self.engine.submit(recording.into())
     }
 
     /// Properties of the model.
@@ -138,69 +134,36 @@ impl WhisperBuilder {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_async(self, model: impl AsRef<Path>) -> Result<Whisper, Error> {
-        let model = model.as_ref().to_owned();
-        let run = move |requests: &mut _| {
-            with_file(&model, |file| {
-                let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: false };
-                let EngineOptions { device, n_threads, .. } = self.engine;
-                device.open(n_threads, needs, Loader { builder: self, file, requests })
-            })
-        };
-        let (engine, info) = Engine::start("stonechat-whisper", run).await?;
+        let (engine, info) = Engine::start(self, model.as_ref()).await?;
         Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info) })
     }
 }
 
-#[derive(Debug)]
-struct Request {
-    recording: Recording,
-    sender: JobSender<Segment, Transcript>,
-}
+impl Load for WhisperBuilder {
+    type Query = Recording;
+    type Item = Segment;
+    type Output = Transcript;
+    type Info = WhisperInfo;
 
-/// Loads the model on its device, then serves requests.
-struct Loader<'a> {
-    builder: WhisperBuilder,
-    file: ModelFile,
-    requests: &'a mut Requests<WhisperInfo, Request>,
-}
+    const THREAD: &'static str = "stonechat-whisper";
+    const CAN_SPLIT: bool = false;
 
-impl Work for Loader<'_> {
-    type Output = ();
-
-    fn run_on_cpu(self, cpu: Cpu) -> Result<(), Error> {
-        self.serve(cpu, None)
+    fn engine(&self) -> &EngineOptions {
+        &self.engine
     }
 
-    fn run_on_gpu<B: Backend>(self, gpu: B, kernels: Kernels) -> Result<(), Error> {
-        self.serve(gpu, Some(kernels))
-    }
-}
-
-impl Loader<'_> {
-    fn serve<B: Backend>(self, backend: B, kernels: Option<Kernels>) -> Result<(), Error> {
-        let Self { builder, file, requests } = self;
-        let WhisperBuilder { engine, kv_dtype, reserved } = builder;
-        let mut on_progress = engine.on_progress.unwrap_or_else(|| Box::new(|_| {}));
+    fn run<B: Backend>(self, backend: B, server: Server<'_, Self>) -> Result<(), Error> {
+        let Self { engine, kv_dtype, reserved } = self;
         let loader = Transcriber::builder(backend).kv_dtype(kv_dtype).options(&reserved);
-        let mut transcriber = loader.load(&file, &mut on_progress)?;
-        // The mapped pages count as memory of this process; the callback may hold a channel open.
-        drop((file, on_progress));
+        let mut transcriber =
+            engine.with_progress(|on_progress| loader.load(&server.file, on_progress))?;
         let model = transcriber.model();
-        requests.opened(WhisperInfo {
+        let info = WhisperInfo {
             config: *model.config(),
             is_multilingual: model.special().multilingual,
             device: model.backend().describe(),
-        });
-        if let Some(kernels) = &kernels {
-            kernels.save();
-        }
-        while let Some(Request { recording, sender }) = requests.next() {
-            if sender.is_abandoned() {
-                continue;
-            }
-            let result = transcribe(&mut transcriber, recording, &sender);
-            sender.end(result);
-        }
+        };
+        server.serve(info, |recording, sender| transcribe(&mut transcriber, recording, sender));
         Ok(())
     }
 }

@@ -1,6 +1,5 @@
 //! `stonechat bench`: the tests of llama-bench.
 
-use std::path::Path;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -12,7 +11,7 @@ use stonechat::nn::sample::{Rng, SamplingOptions};
 use super::super::console::Console;
 use super::super::{UsageError, format_bytes, print};
 use super::gpu_layers::{DevicesArgs, ModelWork};
-use super::{Loaded, load};
+use super::{Loaded, OpenFile, load};
 use crate::completions::language_names;
 use crate::find_model;
 use crate::headings::{DEVICE, TESTS};
@@ -132,7 +131,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     for name in names {
         let path = find_model::find(name)?;
         for &threads in &args.threads {
-            let tests = Tests { args, path: &path, threads, console: &console };
+            let tests = Tests { args, threads, console: &console };
             all.extend(args.devices.run(threads, &path, &console, true, tests)?);
         }
     }
@@ -147,7 +146,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 #[derive(Clone, Copy)]
 struct Tests<'a> {
     args: &'a Args,
-    path: &'a Path,
     threads: usize,
     console: &'a Console,
 }
@@ -160,10 +158,10 @@ impl ModelWork for Tests<'_> {
         self.args.state(longest.copied().unwrap_or(0))
     }
 
-    fn run<D: Devices>(self, devices: D) -> anyhow::Result<Vec<Measured>> {
-        let Self { args, path, threads, console } = self;
-        let loaded = load(path, devices, console)?;
-        let name = path.display();
+    fn run<D: Devices>(self, devices: D, file: OpenFile<'_>) -> anyhow::Result<Vec<Measured>> {
+        let Self { args, threads, console } = self;
+        let name = file.path.display();
+        let loaded = load(file, devices, console)?;
         console.note(&format!("{name}: {}", loaded.report()));
         if args.devices.is_split() {
             let lines = loaded.placements(&self.state(loaded.model.config()));

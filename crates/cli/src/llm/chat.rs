@@ -23,7 +23,7 @@ use super::super::print;
 use super::generate::times;
 use super::gpu_layers::ModelWork;
 use super::sampling::SamplingArgs;
-use super::{ContextArgs, ModelName, RunArgs, read_text};
+use super::{ContextArgs, ModelName, OpenFile, RunArgs, read_text};
 use crate::find_model;
 use crate::headings::{INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
@@ -161,7 +161,7 @@ pub(super) fn hold(work: ChatWork<'_>) -> anyhow::Result<ExitCode> {
     let mut path = work.path.to_owned();
     let mut last: Option<PathBuf> = None;
     loop {
-        let with_model = WithModel { work, path: &path, interrupted, prompt: &prompt, talk: &talk };
+        let with_model = WithModel { work, interrupted, prompt: &prompt, talk: &talk };
         match (work.args.run.on_devices(&path, with_model), last.take()) {
             (Ok(Outcome::Exit(code)), _) => return Ok(code),
             (Ok(Outcome::Model(next)), _) => last = Some(std::mem::replace(&mut path, next)),
@@ -179,7 +179,6 @@ pub(super) fn hold(work: ChatWork<'_>) -> anyhow::Result<ExitCode> {
 #[derive(Clone, Copy)]
 struct WithModel<'a> {
     work: ChatWork<'a>,
-    path: &'a Path,
     interrupted: &'a AtomicBool,
     prompt: &'a RefCell<Prompt>,
     talk: &'a RefCell<Talk>,
@@ -192,8 +191,8 @@ impl ModelWork for WithModel<'_> {
         self.work.args.context.session(config, 1).state(config)
     }
 
-    fn run<D: Devices>(self, devices: D) -> anyhow::Result<Outcome> {
-        let model = self.work.args.run.load(self.path, devices, self)?;
+    fn run<D: Devices>(self, devices: D, file: OpenFile<'_>) -> anyhow::Result<Outcome> {
+        let model = self.work.args.run.load(file, devices, self)?;
         chat(self, &model)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +17,7 @@ use super::super::console::Console;
 use super::super::print;
 use super::gpu_layers::ModelWork;
 use super::sampling::{SamplingArgs, unescape};
-use super::{ContextArgs, ModelName, RunArgs, read_text};
+use super::{ContextArgs, ModelName, OpenFile, RunArgs, read_text};
 use crate::headings::{CONTEXT, GUIDANCE, INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
 use crate::json::rounded;
@@ -124,13 +124,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.context.check()?;
     let prompt = prompt(args)?;
     let path = args.model.find()?;
-    args.run.on_devices(&path, GenerateWork { args, path: &path, prompt: &prompt })
+    args.run.on_devices(&path, GenerateWork { args, prompt: &prompt })
 }
 
 #[derive(Clone, Copy)]
 struct GenerateWork<'a> {
     args: &'a Args,
-    path: &'a Path,
     prompt: &'a str,
 }
 
@@ -141,8 +140,8 @@ impl ModelWork for GenerateWork<'_> {
         self.args.context.session(config, self.args.n_sequences()).state(config)
     }
 
-    fn run<D: Devices>(self, devices: D) -> anyhow::Result<ExitCode> {
-        let model = self.args.run.load(self.path, devices, self)?;
+    fn run<D: Devices>(self, devices: D, file: OpenFile<'_>) -> anyhow::Result<ExitCode> {
+        let model = self.args.run.load(file, devices, self)?;
         generate(self.args, self.prompt, &model)
     }
 }

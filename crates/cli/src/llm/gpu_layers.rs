@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use anyhow::Result;
-use stonechat::formats::ModelFile;
 use stonechat::llm::{Config, Devices, Split, StateOptions};
 use stonechat::nn::{Backend, Cpu};
 use stonechat::{ChosenDevice, DeviceNeeds, GpuLayers};
@@ -12,7 +11,7 @@ use super::super::console::Console;
 use super::super::device::{DeviceArgs, Work};
 use super::super::format_bytes;
 use super::super::headings::DEVICE;
-use super::with_path;
+use super::{OpenFile, with_path};
 
 /// Flags about devices.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -36,7 +35,8 @@ pub(super) trait ModelWork: Copy {
     /// Sizes of the state.
     fn state(&self, config: &Config) -> StateOptions;
 
-    fn run<D: Devices>(self, devices: D) -> Result<Self::Output>;
+    /// Runs with the model in `file` on `devices`.
+    fn run<D: Devices>(self, devices: D, file: OpenFile<'_>) -> Result<Self::Output>;
 }
 
 impl DevicesArgs {
@@ -55,9 +55,10 @@ impl DevicesArgs {
         work: W,
     ) -> Result<W::Output> {
         let Self { device, gpu_layers } = self;
+        let file = OpenFile::open(path)?;
         let chosen = match gpu_layers {
             None => {
-                let weight_bytes = ModelFile::open(path)?.weight_bytes();
+                let weight_bytes = file.file.weight_bytes();
                 Some(device.choose(DeviceNeeds { weight_bytes, can_split: true }, verbose)?)
             }
             Some(GpuLayers::Last(0)) => None,
@@ -70,9 +71,11 @@ impl DevicesArgs {
             },
         };
         match chosen {
-            None | Some(ChosenDevice::Cpu(_)) => device.on_cpu(n_threads, SingleDevice(work)),
+            None | Some(ChosenDevice::Cpu(_)) => {
+                device.on_cpu(n_threads, SingleDevice { file, work })
+            }
             Some(gpu) => {
-                let offload = Offload { device, n_threads, path, console, gpu_layers, work };
+                let offload = Offload { device, n_threads, file, console, gpu_layers, work };
                 device.run_on(gpu, n_threads, offload)
             }
         }
@@ -80,13 +83,16 @@ impl DevicesArgs {
 }
 
 /// Work with all layers on one device.
-struct SingleDevice<W>(W);
+struct SingleDevice<'a, W> {
+    file: OpenFile<'a>,
+    work: W,
+}
 
-impl<W: ModelWork> Work for SingleDevice<W> {
+impl<W: ModelWork> Work for SingleDevice<'_, W> {
     type Output = W::Output;
 
     fn run<B: Backend>(self, backend: B) -> Result<W::Output> {
-        self.0.run(backend)
+        self.work.run(backend, self.file)
     }
 }
 
@@ -94,7 +100,7 @@ impl<W: ModelWork> Work for SingleDevice<W> {
 struct Offload<'a, W> {
     device: DeviceArgs,
     n_threads: usize,
-    path: &'a Path,
+    file: OpenFile<'a>,
     console: &'a Console,
     gpu_layers: Option<GpuLayers>,
     work: W,
@@ -105,29 +111,28 @@ impl<W: ModelWork> Work for Offload<'_, W> {
 
     fn run<B: Backend>(self, gpu: B) -> Result<W::Output> {
         let (n_gpu, all) = self.count(&gpu)?;
-        let Self { device, n_threads, work, .. } = self;
+        let Self { device, n_threads, file, work, .. } = self;
         if n_gpu == all {
-            return work.run(gpu);
+            return work.run(gpu, file);
         }
         device.with_cpu(n_threads, |cpu| match n_gpu {
-            0 => work.run(cpu),
-            n => work.run(Split::new(cpu, gpu, all - n)),
+            0 => work.run(cpu, file),
+            n => work.run(Split::new(cpu, gpu, all - n), file),
         })
     }
 
     fn run_on_cpu(self, cpu: Cpu) -> Result<W::Output> {
-        self.work.run(cpu)
+        self.work.run(cpu, self.file)
     }
 }
 
 impl<W: ModelWork> Offload<'_, W> {
     /// Number of layers on the GPU and in total, with the output as one.
     fn count<B: Backend>(&self, gpu: &B) -> Result<(usize, usize)> {
-        let file = ModelFile::open(self.path)?;
-        let config = with_path(Config::from_file(&file), self.path, &file)?;
-        let default = if self.device.is_auto() { GpuLayers::Auto } else { GpuLayers::All };
-        let layers = self.gpu_layers.unwrap_or(default);
-        let n = layers.count(gpu, &file, &self.work.state(&config))?;
+        let OpenFile { path, file, .. } = &self.file;
+        let config = with_path(Config::from_file(file), path, file)?;
+        let layers = self.gpu_layers.unwrap_or(GpuLayers::default_on(self.device.device()));
+        let n = layers.count(gpu, file, &config, &self.work.state(&config))?;
         let all = GpuLayers::total(&config);
         if layers == GpuLayers::Auto && (self.gpu_layers.is_some() || n < all) {
             self.console.note(&match gpu.total_memory_bytes().map(format_bytes) {

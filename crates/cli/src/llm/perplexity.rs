@@ -1,13 +1,13 @@
 //! `stonechat perplexity`: perplexity of a model on a text.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use stonechat::llm::{Config, Devices, Model, PerplexityOptions, StateOptions, perplexity};
 
 use super::super::console::Console;
 use super::super::print;
 use super::gpu_layers::ModelWork;
-use super::{ModelName, RunArgs, read_text};
+use super::{ModelName, OpenFile, RunArgs, read_text};
 use crate::headings::{CONTEXT, INPUT, OUTPUT};
 use crate::kv_type::KvType;
 
@@ -56,13 +56,12 @@ pub(crate) struct Args {
 /// Prints the perplexity as the last number of standard output.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let path = args.model.find()?;
-    args.run.on_devices(&path, Measure { args, path: &path })
+    args.run.on_devices(&path, Measure { args })
 }
 
 #[derive(Clone, Copy)]
 struct Measure<'a> {
     args: &'a Args,
-    path: &'a Path,
 }
 
 impl ModelWork for Measure<'_> {
@@ -72,9 +71,9 @@ impl ModelWork for Measure<'_> {
         self.args.options().state()
     }
 
-    fn run<D: Devices>(self, devices: D) -> anyhow::Result<()> {
+    fn run<D: Devices>(self, devices: D, file: OpenFile<'_>) -> anyhow::Result<()> {
         let text = read_text(&self.args.file)?;
-        let model = self.args.run.load(self.path, devices, self)?;
+        let model = self.args.run.load(file, devices, self)?;
         measure(self.args, &text, &model)
     }
 }
