@@ -376,7 +376,7 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     type Buffer: Debug + Send + Sync;
     /// An immutable weight matrix in the layout of the kernels.
     type Matrix: Debug + Send + Sync;
-    /// KV pages of all layers, see [`KvCache`](crate::KvCache).
+    /// KV pages of all layers; [`Pages`](crate::Pages) counts their references.
     type Kv: Debug + Send + Sync;
 
     /// Name for messages, for example `cpu`.

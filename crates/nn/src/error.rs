@@ -33,14 +33,6 @@ pub enum Error {
         /// Bytes present.
         got: usize,
     },
-    /// The KV pool has no free page left.
-    #[error("KV cache is full: {pages} pages of {page_len} positions are in use")]
-    KvFull {
-        /// Pages in the pool.
-        pages: usize,
-        /// Positions in a page.
-        page_len: usize,
-    },
     /// Saved keys and values do not fit the pool.
     #[error("saved keys and values: expected {expected} bytes a page, got {got}")]
     KvPage {

@@ -7,8 +7,9 @@
 //! | `backend.rs` | [`Backend`]: every op with its contract; [`View`], [`Rows`], [`Epilogue`] |
 //! | `cpu.rs` | [`Cpu`]: the backend on SIMD and threads |
 //! | `wgpu.rs` | `Wgpu`: the backend on any GPU (feature `wgpu`) |
-//! | `kv_cache.rs` | [`KvCache`]: pages with reference counts and copy-on-write; [`Sequence`] |
 //! | `batch.rs` | [`Batch`]: tokens of one forward pass |
+//! | `pages.rs` | [`Pages`]: reference counts and copy-on-write of KV pages; [`Sequence`] |
+//! | `step.rs` | [`Sequences`] of a state; [`StepPlan`]: a ragged batch of tokens, with rollback |
 //! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that applies them |
 //! | `sample.rs` | [`sample`]: the sampling chain |
 //!
@@ -21,10 +22,11 @@ mod batch;
 mod conv1d;
 mod cpu;
 mod error;
-mod kv_cache;
 mod linear;
 mod norm;
+mod pages;
 pub mod sample;
+mod step;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
@@ -37,8 +39,9 @@ pub use batch::Batch;
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};
 pub use error::Error;
-pub use kv_cache::{KvCache, PAGE_LEN, Sequence};
 pub use linear::Linear;
 pub use norm::{LayerNorm, Norm, RmsNorm};
+pub use pages::{KvFull, PAGE_LEN, PageCopy, PageRef, Pages, Sequence};
+pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};
 #[cfg(feature = "wgpu")]
 pub use wgpu::Wgpu;

@@ -9,8 +9,9 @@
 //! ```
 
 use stonechat_nn::{
-    Activation, Attention, Backend, Batch, Embed, Error, KvCache, KvDType, KvRow, KvShape,
-    LayerNorm, Linear, PAGE_LEN, QueryRow, Rows, Sequence, View,
+    Activation, Attention, Backend, Batch, Embed, Error, KvDType, KvRow, KvShape, LayerNorm,
+    Linear, PAGE_LEN, PageCopy, PlanError, QueryRow, Rows, Sequences, Slot, StepInputs, StepLimits,
+    View,
 };
 
 use crate::capture::CrossAttentionCapture;
@@ -47,11 +48,11 @@ pub(crate) struct DecoderBlock<B: Backend> {
 /// KV caches and activations of the decoder, allocated once; a step allocates nothing.
 #[derive(Debug)]
 pub struct DecoderState<B: Backend> {
-    self_kv: KvCache<B>,
-    cross_kv: KvCache<B>,
-    sequences: Vec<Sequence>,
-    /// Cross-attention pages of each window; of length 0 before `set_audio`.
-    windows: Vec<Sequence>,
+    self_kv: B::Kv,
+    cross_kv: B::Kv,
+    sequences: Sequences,
+    /// Whether each window has audio. Window `w` has the cross-attention pages `w * n .. (w + 1) * n`.
+    has_audio: Vec<bool>,
     sequences_per_window: usize,
     max_tokens: usize,
     max_outputs: usize,
@@ -70,17 +71,11 @@ pub struct DecoderState<B: Backend> {
     /// Cross-attention keys and values of one layer, `[n_audio_ctx, 2D]`, before they are written to
     /// the pages.
     cross_kv_rows: B::Buffer,
-    /// `[T]` position of each token.
-    pos: Vec<u32>,
-    /// `[T]` KV slot of each token.
-    slots: Vec<KvRow>,
     /// `[windows, n_audio_ctx]` KV slots.
     cross_slots: Vec<KvRow>,
     /// Pages of all windows.
     cross_page_table: Vec<u32>,
-    self_rows: Vec<QueryRow>,
     cross_rows: Vec<QueryRow>,
-    page_table: Vec<u32>,
     /// Cross-attention queries and keys for word alignment, if enabled.
     pub(crate) capture: Option<CrossAttentionCapture<B>>,
 }
@@ -111,24 +106,27 @@ impl<B: Backend> DecoderState<B> {
             head_dim: config.text_head_dim(),
             dtype: kv_dtype,
         };
-        let n_pages = n_windows * t.div_ceil(PAGE_LEN);
-        let mut cross_kv = KvCache::new(backend, KvShape { n_pages, ..shape })?;
-        let mut windows = Vec::with_capacity(n_windows);
-        for _ in 0..n_windows {
-            let mut window = Sequence::with_capacity(t);
-            cross_kv.reserve(backend, &mut window, t)?;
-            windows.push(window);
-        }
-        let slots = |window: &Sequence| (0..t).map(|pos| window.slot(pos)).collect::<Vec<_>>();
+        let limits = StepLimits {
+            n_sequences,
+            n_ctx: config.n_text_ctx,
+            n_pages: shape.n_pages,
+            n_batch: max_tokens,
+            n_outputs: max_outputs,
+        };
+        let window_pages = t.div_ceil(PAGE_LEN);
+        let n_pages = n_windows * window_pages;
+        let slot = |i: usize| {
+            let (window, pos) = (i / t, i % t);
+            let page = (window * window_pages + pos / PAGE_LEN) as u32;
+            KvRow { page, slot: (pos % PAGE_LEN) as u32 }
+        };
         Ok(Self {
-            self_kv: KvCache::new(backend, shape)?,
-            cross_slots: windows.iter().flat_map(slots).collect(),
-            cross_page_table: windows.iter().flat_map(Sequence::pages).copied().collect(),
-            cross_kv,
-            sequences: (0..n_sequences)
-                .map(|_| Sequence::with_capacity(config.n_text_ctx))
-                .collect(),
-            windows,
+            self_kv: backend.kv(shape)?,
+            cross_kv: backend.kv(KvShape { n_pages, ..shape })?,
+            sequences: Sequences::new(limits),
+            has_audio: vec![false; n_windows],
+            cross_slots: (0..n_windows * t).map(slot).collect(),
+            cross_page_table: (0..n_pages as u32).collect(),
             sequences_per_window,
             max_tokens,
             max_outputs,
@@ -139,11 +137,7 @@ impl<B: Backend> DecoderState<B> {
             output: backend.alloc(max_outputs * d)?,
             logits: backend.alloc(max_outputs * config.vocab_size)?,
             cross_kv_rows: backend.alloc(t * 2 * d)?,
-            pos: Vec::with_capacity(max_tokens),
-            slots: Vec::with_capacity(max_tokens),
-            self_rows: Vec::with_capacity(max_tokens),
             cross_rows: Vec::with_capacity(max_tokens),
-            page_table: Vec::with_capacity(n_sequences * pages_per_sequence),
             capture: None,
         })
     }
@@ -156,7 +150,7 @@ impl<B: Backend> DecoderState<B> {
     /// Number of windows.
     #[must_use]
     pub fn n_windows(&self) -> usize {
-        self.windows.len()
+        self.has_audio.len()
     }
 
     /// Sequences of each window.
@@ -179,19 +173,15 @@ impl<B: Backend> DecoderState<B> {
 
     /// Empties every sequence.
     pub fn clear(&mut self) {
-        for sequence in &mut self.sequences {
-            self.self_kv.truncate(sequence, 0);
+        for index in 0..self.sequences.limits().n_sequences {
+            self.sequences.truncate(Slot::new(index), 0);
         }
     }
 
     /// Empties every sequence and removes the audio of window `window`.
-    pub(crate) fn clear_audio(&mut self, backend: &B, window: usize) -> Result<(), Error> {
+    pub(crate) fn clear_audio(&mut self, window: usize) {
         self.clear();
-        let window = &mut self.windows[window];
-        let n = window.len();
-        self.cross_kv.truncate(window, 0);
-        // Reserves the same pages again: `cross_slots` and `cross_page_table` hold their numbers.
-        self.cross_kv.reserve(backend, window, n)
+        self.has_audio[window] = false;
     }
 
     /// Makes sequence `to` a copy of `from`; they share KV pages until one of them writes.
@@ -199,52 +189,29 @@ impl<B: Backend> DecoderState<B> {
     /// # Panics
     /// If they are equal or out of range.
     pub fn fork(&mut self, from: usize, to: usize) {
-        let [from, to] =
-            self.sequences.get_disjoint_mut([from, to]).expect("two sequences of this state");
-        self.self_kv.fork(from, to);
+        self.sequences.fork(Slot::new(from), Slot::new(to));
     }
 
     /// Plans a step: positions, KV slots, visible keys of each token.
-    fn plan(&mut self, backend: &B, batch: Batch<'_>, n_text_ctx: usize) -> Result<(), Error> {
-        for list in [&mut self.self_rows, &mut self.cross_rows] {
-            list.clear();
-        }
-        self.pos.clear();
-        self.slots.clear();
-        self.page_table.clear();
-        let mut n_planned = 0;
+    fn plan(&mut self, batch: Batch<'_>, n_audio_ctx: usize) -> Result<(), PlanError> {
+        let mut plan = self.sequences.plan();
+        let mut first = 0;
         for run in batch.sequences.chunk_by(|a, b| a == b) {
-            let sequence = &mut self.sequences[run[0]];
-            let window = run[0] / self.sequences_per_window;
-            let kv_len = self.windows[window].len() as u32;
-            assert!(kv_len > 0, "`set_audio` of window {window} comes before the first step");
-            let window_pages = self.windows[window].pages().len() as u32;
-            let past = sequence.len();
-            assert!(past + run.len() <= n_text_ctx, "{past}+{} of {n_text_ctx}", run.len());
-            self.self_kv.reserve(backend, sequence, run.len())?;
-            let first_page = self.page_table.len() as u32;
-            self.page_table.extend_from_slice(sequence.pages());
-            let n_pages = sequence.pages().len() as u32;
-            for pos in past..past + run.len() {
-                self.pos.push(pos as u32);
-                self.slots.push(sequence.slot(pos));
-                self.self_rows.push(QueryRow {
-                    first_page,
-                    n_pages,
-                    kv_start: 0,
-                    kv_len: pos as u32 + 1,
-                });
-                self.cross_rows.push(QueryRow {
-                    first_page: window as u32 * window_pages,
-                    n_pages: window_pages,
-                    kv_start: 0,
-                    kv_len,
-                });
-            }
-            sequence.advance(run.len());
-            n_planned += run.len();
+            let rows = first..first + run.len();
+            let outputs = batch.outputs.iter().filter(|row| rows.contains(row));
+            plan.add(Slot::new(run[0]), &batch.tokens[rows.clone()], outputs.map(|row| row - first))?;
+            first = rows.end;
         }
-        debug_assert_eq!(n_planned, batch.tokens.len());
+        plan.commit();
+        let n_pages = n_audio_ctx.div_ceil(PAGE_LEN) as u32;
+        self.cross_rows.clear();
+        for run in &self.sequences.inputs().runs {
+            let window = run.slot.index() / self.sequences_per_window;
+            assert!(self.has_audio[window], "`set_audio` of window {window} comes before the first step");
+            let (first_page, kv_len) = (window as u32 * n_pages, n_audio_ctx as u32);
+            let row = QueryRow { first_page, n_pages, kv_start: 0, kv_len };
+            self.cross_rows.extend(run.rows.clone().map(|_| row));
+        }
         Ok(())
     }
 }
@@ -262,8 +229,8 @@ impl<B: Backend> Decoder<B> {
     ) {
         let (t, d) = (config.n_audio_ctx, config.d_model);
         let n = state.sequences_per_window;
-        for sequence in &mut state.sequences[window * n..(window + 1) * n] {
-            state.self_kv.truncate(sequence, 0);
+        for index in window * n..(window + 1) * n {
+            state.sequences.truncate(Slot::new(index), 0);
         }
         let slots = &state.cross_slots[window * t..(window + 1) * t];
         for (layer, block) in self.blocks.iter().enumerate() {
@@ -273,12 +240,9 @@ impl<B: Backend> Decoder<B> {
             }
             let all = Rows::packed(t, 2 * d);
             let part = |i| View::new(&state.cross_kv_rows, all.columns(i * d, d));
-            let pool = state.cross_kv.pool_mut();
-            backend.kv_write(pool, layer, part(0), part(1), slots);
+            backend.kv_write(&mut state.cross_kv, layer, part(0), part(1), slots);
         }
-        if state.windows[window].is_empty() {
-            state.windows[window].advance(t);
-        }
+        state.has_audio[window] = true;
     }
 
     /// Runs `batch`; the logits of its outputs are left in [`DecoderState::logits`].
@@ -288,27 +252,29 @@ impl<B: Backend> Decoder<B> {
         config: &Config,
         state: &mut DecoderState<B>,
         batch: Batch<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), PlanError> {
         let (t, d) = (batch.tokens.len(), config.d_model);
         assert!(t <= state.max_tokens, "{t} tokens of {}", state.max_tokens);
-        state.plan(backend, batch, config.n_text_ctx)?;
+        state.plan(batch, config.n_audio_ctx)?;
 
-        let DecoderState { self_kv, cross_kv, x, h, qkv, ffn, capture, .. } = state;
-        let embed = Embed {
-            tokens: batch.tokens,
-            scale: 1.0,
-            positions: Some((&self.positions, &state.pos)),
-        };
+        let DecoderState { self_kv, cross_kv, sequences, x, h, qkv, ffn, capture, .. } = state;
+        let StepInputs { tokens, pos, kv_rows, query_rows, page_table, copies, .. } =
+            sequences.inputs();
+        for &PageCopy { from, to } in copies {
+            backend.kv_copy_page(self_kv, from, to);
+        }
+        let embed = Embed { tokens, scale: 1.0, positions: Some((&self.positions, pos)) };
         backend.embed(x, &self.tokens.weight, embed);
         for (layer, block) in self.blocks.iter().enumerate() {
             block.attn_norm.forward(backend, h, View::packed(x, t, d));
             block.attn_qkv.forward(backend, qkv, View::packed(h, t, d));
             let all = Rows::packed(t, 3 * d);
             let part = |i| View::new(&*qkv, all.columns(i * d, d));
-            backend.kv_write(self_kv.pool_mut(), layer, part(1), part(2), &state.slots);
-            let (n_heads, rows, pages) = (config.n_text_heads, &state.self_rows, &state.page_table);
-            let kv = self_kv.pool();
-            backend.attention(h, Attention::plain(part(0), kv, layer, n_heads, rows, pages));
+            backend.kv_write(self_kv, layer, part(1), part(2), kv_rows);
+            let n_heads = config.n_text_heads;
+            let attention =
+                Attention::plain(part(0), &*self_kv, layer, n_heads, query_rows, page_table);
+            backend.attention(h, attention);
             block.attn_out.accumulate(backend, x, View::packed(h, t, d));
 
             block.cross_norm.forward(backend, h, View::packed(x, t, d));
@@ -317,7 +283,7 @@ impl<B: Backend> Decoder<B> {
                 capture.set_queries(backend, config, layer, View::packed(qkv, t, d));
             }
             let (rows, pages) = (&state.cross_rows, &state.cross_page_table);
-            let (q, kv) = (View::packed(qkv, t, d), cross_kv.pool());
+            let (q, kv) = (View::packed(qkv, t, d), &*cross_kv);
             backend.attention(h, Attention::plain(q, kv, layer, n_heads, rows, pages));
             block.cross_out.accumulate(backend, x, View::packed(h, t, d));
 

@@ -8,8 +8,8 @@
 //! ```
 
 use stonechat_nn::{
-    Activation, Attention, Backend, Conv1d, Error, KvCache, KvDType, KvShape, LayerNorm, Linear,
-    PAGE_LEN, Precision, QueryRow, Rows, Sequence, View,
+    Activation, Attention, Backend, Conv1d, Error, KvDType, KvRow, KvShape, LayerNorm, Linear,
+    PAGE_LEN, Precision, QueryRow, Rows, View,
 };
 
 use crate::WINDOW_FRAMES;
@@ -55,9 +55,11 @@ pub struct EncoderState<B: Backend> {
     /// `[WINDOW_FRAMES, D]`, which is half as large.
     ffn: B::Buffer,
     /// Keys and values of the current layer.
-    kv: KvCache<B>,
-    window: Sequence,
+    kv: B::Kv,
+    /// Places of the keys and values of each position.
+    slots: Vec<KvRow>,
     rows: Vec<QueryRow>,
+    page_table: Vec<u32>,
 }
 
 impl<B: Backend> EncoderState<B> {
@@ -74,24 +76,19 @@ impl<B: Backend> EncoderState<B> {
             head_dim: config.audio_head_dim(),
             dtype: kv_dtype,
         };
-        let mut kv = KvCache::new(backend, shape)?;
-        let mut window = Sequence::with_capacity(t);
-        kv.reserve(backend, &mut window, t)?;
-        let row = QueryRow {
-            first_page: 0,
-            n_pages: shape.n_pages as u32,
-            kv_start: 0,
-            kv_len: t as u32,
-        };
+        let n_pages = shape.n_pages as u32;
+        let row = QueryRow { first_page: 0, n_pages, kv_start: 0, kv_len: t as u32 };
+        let slot = |pos| KvRow { page: (pos / PAGE_LEN) as u32, slot: (pos % PAGE_LEN) as u32 };
         Ok(Self {
             mel: backend.alloc(WINDOW_FRAMES * config.n_mels)?,
             x: backend.alloc(t * d)?,
             h: backend.alloc(t * d)?,
             qkv: backend.alloc(t * 3 * d)?,
             ffn: backend.alloc(t * 4 * d)?,
-            kv,
-            window,
+            kv: backend.kv(shape)?,
+            slots: (0..t).map(slot).collect(),
             rows: vec![row; t],
+            page_table: (0..n_pages).collect(),
         })
     }
 
@@ -112,9 +109,8 @@ impl<B: Backend> Encoder<B> {
         mel: &[f32],
     ) {
         let (t, d) = (config.n_audio_ctx, config.d_model);
-        let EncoderState { mel: input, x, h, qkv, ffn, kv, window, rows } = state;
+        let EncoderState { mel: input, x, h, qkv, ffn, kv, slots, rows, page_table } = state;
         assert_eq!(mel.len(), WINDOW_FRAMES * config.n_mels, "one window of mel frames");
-        let slots: Vec<_> = (0..t).map(|pos| window.slot(pos)).collect();
 
         backend.write(input, 0, mel);
         self.conv1.forward_gelu(
@@ -130,10 +126,9 @@ impl<B: Backend> Encoder<B> {
             block.attn_qkv.forward(backend, qkv, View::packed(h, t, d));
             let all = Rows::packed(t, 3 * d);
             let part = |i| View::new(&*qkv, all.columns(i * d, d));
-            backend.kv_write(kv.pool_mut(), 0, part(1), part(2), &slots);
-            let (n_heads, pages, precision) =
-                (config.n_audio_heads, window.pages(), block.attn_precision);
-            let plain = Attention::plain(part(0), kv.pool(), 0, n_heads, rows, pages);
+            backend.kv_write(kv, 0, part(1), part(2), slots);
+            let (n_heads, precision) = (config.n_audio_heads, block.attn_precision);
+            let plain = Attention::plain(part(0), kv, 0, n_heads, rows, page_table);
             backend.attention(h, Attention { precision, ..plain });
             block.attn_out.accumulate(backend, x, View::packed(h, t, d));
             block.ffn_norm.forward(backend, h, View::packed(x, t, d));

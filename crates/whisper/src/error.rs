@@ -1,6 +1,7 @@
 //! Errors of loading and running a model.
 
 use stonechat_compute::DType;
+use stonechat_nn::PlanError;
 
 /// Error of loading or running a model.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +13,17 @@ pub enum Error {
     /// A device operation failed.
     #[error(transparent)]
     Backend(#[from] stonechat_nn::Error),
+    /// The tokens of a window do not fit the decoder's context.
+    #[error("{tokens} tokens do not fit the context of {n_ctx}: shorten the prompt")]
+    ContextFull {
+        /// Tokens of the sequence after the step.
+        tokens: usize,
+        /// Context size.
+        n_ctx: usize,
+    },
+    /// More KV pages are needed than are free.
+    #[error(transparent)]
+    KvFull(stonechat_nn::KvFull),
     /// The tokenizer could not be read.
     #[error(transparent)]
     Tokenizer(#[from] stonechat_text::Error),
@@ -99,4 +111,13 @@ pub enum Error {
         /// Value.
         got: String,
     },
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::ContextFull { tokens, n_ctx } => Self::ContextFull { tokens, n_ctx },
+            PlanError::KvFull(full) => Self::KvFull(full),
+        }
+    }
 }

@@ -154,11 +154,10 @@ impl<B: Backend> Model<B> {
     /// [`read_logits`](Self::read_logits).
     ///
     /// # Errors
-    /// If the KV pool is full.
+    /// If the KV pool is full or a sequence exceeds `n_text_ctx`.
     ///
     /// # Panics
-    /// If the batch is larger than the state allows, a sequence exceeds `n_text_ctx`, or its window has
-    /// no audio.
+    /// If the batch is larger than the state allows, or the window of a sequence has no audio.
     pub fn decode(&self, state: &mut DecoderState<B>, batch: Batch<'_>) -> Result<(), Error> {
         Ok(self.weights.decoder.forward(&self.backend, &self.config, state, batch)?)
     }
@@ -188,7 +187,8 @@ impl<B: Backend> Model<B> {
             self.decode(decoder, Batch { tokens: &[0], sequences: &[0], outputs: &[0] })?;
             all[1..].iter().for_each(|&to| decoder.fork(0, to));
             self.decode(decoder, Batch { tokens: &tokens[..n], sequences: &all, outputs: &all })?;
-            Ok(decoder.clear_audio(&self.backend, 0)?)
+            decoder.clear_audio(0);
+            Ok(())
         })
     }
 
