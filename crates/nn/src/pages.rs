@@ -110,8 +110,9 @@ pub struct Pages {
     ref_counts: Vec<u32>,
     /// Stack of the pages whose reference count is 0.
     free: Vec<u32>,
-    /// Pages that [`extend`](Self::extend) has replaced since the last [`commit`](Self::commit), one entry a reference.
-    replaced: Vec<u32>,
+    /// Pages that [`extend`](Self::extend) has replaced since the last [`commit`](Self::commit), one entry a reference,
+    /// with the length of the sequence.
+    replaced: Vec<(u32, usize)>,
 }
 
 impl Pages {
@@ -143,8 +144,14 @@ impl Pages {
     /// If there is no such page.
     #[must_use]
     pub fn ref_count(&self, id: u32) -> u32 {
-        let replaced = self.replaced.iter().filter(|&&page| page == id).count();
-        self.ref_counts[id as usize] - replaced as u32
+        self.ref_count_beyond(id, usize::MAX)
+    }
+
+    /// Number of references to page `id`, without those of replaced pages of sequences of at most `len` positions: an
+    /// undo finds their positions if the page is written from `len` on.
+    fn ref_count_beyond(&self, id: u32, len: usize) -> u32 {
+        let is_gone = |&&(page, replaced_len): &&(u32, usize)| page == id && replaced_len <= len;
+        self.ref_counts[id as usize] - self.replaced.iter().filter(is_gone).count() as u32
     }
 
     /// Number of free pages that the next `n` positions of `sequence` take.
@@ -160,7 +167,8 @@ impl Pages {
     /// The last page of `sequence` if it has room for further positions and is shared.
     fn shared_last(&self, sequence: &Sequence) -> Option<u32> {
         let is_partial = !sequence.len.is_multiple_of(PAGE_LEN);
-        sequence.pages.last().copied().filter(|&page| is_partial && self.ref_count(page) > 1)
+        let is_shared = |&page: &u32| self.ref_count_beyond(page, sequence.len) > 1;
+        sequence.pages.last().copied().filter(|page| is_partial && is_shared(page))
     }
 
     /// Appends `n` positions. If the last page was shared and partly filled, it is replaced by a new page; the result is
@@ -182,7 +190,7 @@ impl Pages {
             let to = self.alloc();
             sequence.pages.pop();
             sequence.pages.push(to);
-            self.replaced.push(from);
+            self.replaced.push((from, sequence.len));
             PageCopy { from, to }
         });
         sequence.len += n;
@@ -195,7 +203,7 @@ impl Pages {
 
     /// Makes all extensions permanent: releases the replaced pages.
     pub fn commit(&mut self) {
-        while let Some(page) = self.replaced.pop() {
+        while let Some((page, _)) = self.replaced.pop() {
             self.unref(page);
         }
     }
@@ -207,7 +215,7 @@ impl Pages {
         if has_copy {
             let copy = sequence.pages.pop().expect("`extend` replaced the last page");
             self.unref(copy);
-            sequence.pages.extend(self.replaced.pop());
+            sequence.pages.extend(self.replaced.pop().map(|(page, _)| page));
         }
     }
 
@@ -380,5 +388,22 @@ mod tests {
         assert_eq!(pages.n_free(), 2);
         pages.truncate(&mut b, 0);
         assert_eq!(pages.n_free(), 4);
+    }
+
+    #[test]
+    fn a_shorter_sequence_does_not_write_where_an_undo_reads() {
+        let mut pages = Pages::new(4);
+        let (mut long, mut short) = (Sequence::default(), Sequence::default());
+        pages.extend(&mut long, 9).unwrap();
+        pages.fork(&long, &mut short);
+        pages.truncate(&mut short, 2);
+        assert!(pages.extend(&mut long, 1).unwrap().is_some());
+        // An undo gives `long` its page back, in which `short` would have overwritten position 2.
+        assert!(pages.extend(&mut short, 1).unwrap().is_some());
+        pages.undo(&mut short, 2, true);
+        pages.undo(&mut long, 9, true);
+        // In the other order the positions from 9 on are written, which `short` never had.
+        assert!(pages.extend(&mut short, 1).unwrap().is_some());
+        assert_eq!(pages.extend(&mut long, 1), Ok(None));
     }
 }

@@ -10,15 +10,15 @@
 //! | file | holds |
 //! |---|---|
 //! | `options.rs`, `kind.rs` | [`SamplingOptions`]; [`SamplerKind`]: names and default order |
-//! | `sampler.rs` | [`Sampler`]: the chain and the draw |
-//! | `candidates.rs` | the candidates of the chain, dense or a list |
+//! | `sampler.rs` | [`Sampler`]: the chain and the draw; [`SampleScratch`]: memory of a draw |
+//! | `candidates.rs`, `token_values.rs` | the candidates of the chain, dense or a list; numbers by token |
 //! | `penalties.rs`, `dry.rs`, `breakers.rs` | repetition penalties |
 //! | `top_n_sigma.rs`, `top_k.rs`, `top_p.rs`, `min_p.rs` | truncation by logit or probability |
 //! | `typical.rs`, `tail_free.rs`, `eta.rs`, `xtc.rs` | truncation by the shape of the distribution |
 //! | `temperature.rs`, `mirostat.rs`, `adaptive_p.rs` | temperature; feedback on the probability of drawn tokens |
 //! | `entropy.rs`, `logits.rs` | entropy; log-sum-exp and maximum |
 //! | `healing.rs` | [`PrefixConstraint`]: token healing |
-//! | `grammar.rs`, `gbnf.rs` | [`Grammar`]: constrained decoding by token masks (feature `grammar`) |
+//! | `grammar.rs`, `gbnf.rs` | [`CompiledGrammar`], [`Grammar`]: constrained decoding by token masks (feature `grammar`) |
 //! | `grammar_source.rs`, `no_grammar.rs` | [`GrammarSource`]; the same API without the feature |
 //! | `rng.rs` | [`Rng`]: the seeded generator |
 
@@ -48,6 +48,7 @@ mod tail_free;
 mod temperature;
 #[cfg(test)]
 mod testing;
+mod token_values;
 mod top_k;
 mod top_n_sigma;
 mod top_p;
@@ -56,14 +57,14 @@ mod xtc;
 
 pub use breakers::DryBreakers;
 pub use candidates::Candidate;
-pub use grammar::{Grammar, TokenTable};
+pub use grammar::{CompiledGrammar, Grammar, TokenTable};
 pub use grammar_source::{GrammarSource, TokenText};
 pub use healing::PrefixConstraint;
 pub use kind::SamplerKind;
 pub use logits::{log_sum_exp, max};
 pub use options::SamplingOptions;
 pub use rng::Rng;
-pub use sampler::Sampler;
+pub use sampler::{SampleScratch, Sampler};
 
 #[cfg(not(feature = "grammar"))]
 use no_grammar as grammar;

@@ -1,6 +1,8 @@
 //! Sampling a token does not allocate once the buffers have grown.
 
-use stonechat_nn::sample::{DryBreakers, Rng, Sampler, SamplerKind, SamplingOptions};
+use stonechat_nn::sample::{
+    DryBreakers, Rng, SampleScratch, Sampler, SamplerKind, SamplingOptions,
+};
 use stonechat_testkit::CountingAllocator;
 
 #[global_allocator]
@@ -13,13 +15,14 @@ fn check(change: impl FnOnce(&mut SamplingOptions)) {
     let vocab_size = 20_000;
     let breakers = DryBreakers::from_tokens(&[vec![3], vec![5, 6]]);
     let mut sampler = Sampler::new(&options, vocab_size, breakers).expect("valid options");
+    let mut scratch = SampleScratch::new(vocab_size);
     let mut rng = Rng::new(2);
     let mut logits = vec![0.0f32; vocab_size];
     let mut counted = 0;
     for step in 0..40 {
         logits.iter_mut().for_each(|logit| *logit = (rng.uniform() * 12.0) as f32);
         let before = ALLOCATOR.thread_count();
-        let token = sampler.sample(&logits);
+        let token = sampler.sample(&logits, &mut scratch);
         sampler.accept(token);
         if step >= 4 {
             counted += ALLOCATOR.thread_count() - before;

@@ -199,7 +199,11 @@ impl<B: Backend> DecoderState<B> {
         for run in batch.sequences.chunk_by(|a, b| a == b) {
             let rows = first..first + run.len();
             let outputs = batch.outputs.iter().filter(|row| rows.contains(row));
-            plan.add(Slot::new(run[0]), &batch.tokens[rows.clone()], outputs.map(|row| row - first))?;
+            plan.add(
+                Slot::new(run[0]),
+                &batch.tokens[rows.clone()],
+                outputs.map(|row| row - first),
+            )?;
             first = rows.end;
         }
         plan.commit();
@@ -207,7 +211,10 @@ impl<B: Backend> DecoderState<B> {
         self.cross_rows.clear();
         for run in &self.sequences.inputs().runs {
             let window = run.slot.index() / self.sequences_per_window;
-            assert!(self.has_audio[window], "`set_audio` of window {window} comes before the first step");
+            assert!(
+                self.has_audio[window],
+                "`set_audio` of window {window} comes before the first step"
+            );
             let (first_page, kv_len) = (window as u32 * n_pages, n_audio_ctx as u32);
             let row = QueryRow { first_page, n_pages, kv_start: 0, kv_len };
             self.cross_rows.extend(run.rows.clone().map(|_| row));

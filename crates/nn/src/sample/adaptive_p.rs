@@ -19,8 +19,6 @@ pub(super) struct AdaptiveP {
     decay: f32,
     weighted_sum: f32,
     total_weight: f32,
-    /// Probability of each candidate before [`AdaptiveP::apply`].
-    original: Vec<f32>,
     /// The drawn token and its probability, until it is accepted.
     pending: Option<(u32, f32)>,
 }
@@ -35,22 +33,16 @@ const SHARPNESS: f32 = 10.0;
 impl AdaptiveP {
     /// `target` is a probability, 0 to 1; the average is over about `1 / (1 − decay)` tokens.
     pub(super) fn new(target: f32, decay: f32) -> Self {
-        let mut new = Self {
-            target,
-            decay: decay.clamp(0.0, 0.99),
-            weighted_sum: 0.0,
-            total_weight: 0.0,
-            original: Vec::new(),
-            pending: None,
-        };
-        new.reset();
-        new
+        let decay = decay.clamp(0.0, 0.99);
+        let total_weight = 1.0 / (1.0 - decay);
+        Self { target, decay, weighted_sum: target * total_weight, total_weight, pending: None }
     }
 
-    /// Replaces every logit by a function of the distance between its probability and `aim`.
-    pub(super) fn apply(&mut self, candidates: &mut Candidates) {
-        self.original.clear();
-        self.original.extend(candidates.softmax().iter().map(|c| c.p));
+    /// Replaces every logit by a function of the distance between its probability and `aim`. `original` gets the
+    /// probabilities before.
+    pub(super) fn apply(&self, candidates: &mut Candidates, original: &mut Vec<f32>) {
+        original.clear();
+        original.extend(candidates.softmax().iter().map(|c| c.p));
         let aim = (2.0 * self.target - self.weighted_sum / self.total_weight).clamp(0.0, 1.0);
         candidates.reshape(|candidate| {
             if candidate.logit == f32::NEG_INFINITY {
@@ -61,9 +53,9 @@ impl AdaptiveP {
         });
     }
 
-    /// Records the draw of candidate `index` of the list in [`Self::apply`].
-    pub(super) fn record_draw(&mut self, token: u32, index: usize) {
-        self.pending = Some((token, self.original[index]));
+    /// Records a draw; `p` is the probability of the token before [`Self::apply`].
+    pub(super) fn record_draw(&mut self, token: u32, p: f32) {
+        self.pending = Some((token, p));
     }
 
     /// Updates the average if `token` is the drawn one.
@@ -74,12 +66,6 @@ impl AdaptiveP {
             self.weighted_sum = p + self.decay * self.weighted_sum;
             self.total_weight = 1.0 + self.decay * self.total_weight;
         }
-    }
-
-    pub(super) fn reset(&mut self) {
-        self.total_weight = 1.0 / (1.0 - self.decay);
-        self.weighted_sum = self.target * self.total_weight;
-        self.pending = None;
     }
 }
 
@@ -102,15 +88,13 @@ mod tests {
     fn starts_at_the_target_and_corrects_the_average() {
         let p = [0.1, 0.2, 0.3, 0.4];
         let mut adaptive = AdaptiveP::new(0.3, 0.5);
-        check(&apply(&p, |c| adaptive.apply(c)), &expected(&p, 0.3));
-        adaptive.record_draw(3, 3);
+        check(&apply(&p, |c| adaptive.apply(c, &mut Vec::new())), &expected(&p, 0.3));
+        adaptive.record_draw(3, 0.4);
         adaptive.accept(3);
         // Sum 0.4 + 0.5 · 0.6 = 0.7 over weight 1 + 0.5 · 2 = 2: aim 0.6 − 0.35 = 0.25.
-        check(&apply(&p, |c| adaptive.apply(c)), &expected(&p, 0.25));
-        adaptive.record_draw(3, 3);
+        check(&apply(&p, |c| adaptive.apply(c, &mut Vec::new())), &expected(&p, 0.25));
+        adaptive.record_draw(3, 0.4);
         adaptive.accept(1);
-        check(&apply(&p, |c| adaptive.apply(c)), &expected(&p, 0.25));
-        adaptive.reset();
-        check(&apply(&p, |c| adaptive.apply(c)), &expected(&p, 0.3));
+        check(&apply(&p, |c| adaptive.apply(c, &mut Vec::new())), &expected(&p, 0.25));
     }
 }

@@ -46,12 +46,12 @@ fn descending(a: &Candidate, b: &Candidate) -> Ordering {
 }
 
 impl Candidates {
-    /// Candidates of a vocabulary; reserves a list of `list_capacity`.
-    pub(super) fn new(vocab_size: usize, list_capacity: usize) -> Self {
+    /// Candidates of a vocabulary.
+    pub(super) fn new(vocab_size: usize) -> Self {
         Self {
             dense: vec![0.0; vocab_size],
             is_dense: true,
-            list: Vec::with_capacity(list_capacity),
+            list: Vec::with_capacity(vocab_size),
             sorted: 0,
             top_k_scratch: Vec::new(),
             scored: Vec::new(),
@@ -300,7 +300,7 @@ mod tests {
         let mut rng = Rng::new(3);
         for n in [1, 2, 31, 32, 33, 500, 4097] {
             let logits = random(n, &mut rng);
-            let mut candidates = Candidates::new(n, 0);
+            let mut candidates = Candidates::new(n);
             candidates.load(&logits);
             let mut all = candidates.softmax().to_vec();
             all.sort_by(descending);
@@ -319,7 +319,7 @@ mod tests {
     fn growing_the_sorted_prefix_ends_in_a_full_sort() {
         let mut rng = Rng::new(4);
         let logits = random(1000, &mut rng);
-        let mut candidates = Candidates::new(1000, 0);
+        let mut candidates = Candidates::new(1000);
         candidates.load(&logits);
         let mut all = candidates.softmax().to_vec();
         all.sort_by(descending);
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn impossible_and_broken_logits_have_no_probability() {
-        let mut candidates = Candidates::new(4, 0);
+        let mut candidates = Candidates::new(4);
         candidates.load(&[f32::NAN, 1.0, f32::NEG_INFINITY, f32::INFINITY]);
         let p: Vec<f32> = candidates.softmax().iter().map(|c| c.p).collect();
         assert_eq!(p, [0.0, 0.0, 0.0, 1.0]);

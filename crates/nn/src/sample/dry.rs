@@ -1,10 +1,12 @@
 //! DRY ("don't repeat yourself"): penalizes tokens that would extend a repeated sequence.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::breakers::DryBreakers;
 use super::candidates::Candidates;
 use super::options::SamplingOptions;
+use super::token_values::TokenValues;
 
 /// `logit[t] −= multiplier · base^(n − allowed_length)` for each token `t` that would extend a repetition: the last
 /// `n ≥ allowed_length` tokens of the context occur earlier in it, followed by `t`. Repetitions do not cross a breaker.
@@ -23,64 +25,58 @@ pub(super) struct Dry {
     base: f32,
     allowed_length: usize,
     last_n: usize,
-    breakers: DryBreakers,
+    breakers: Arc<DryBreakers>,
     window: VecDeque<u32>,
-    /// `window` reversed, latest token first.
+}
+
+/// Memory of [`Dry::apply`].
+#[derive(Debug, Default)]
+pub(super) struct DryScratch {
+    /// The window reversed, latest token first.
     reversed: Vec<u32>,
     /// Z-function of `reversed`.
     matches: Vec<usize>,
-    /// By token id, `[V]`: 1 + length of the longest repetition that the token would extend; 0 if there is none.
-    extends: Vec<u32>,
-    /// Tokens with `extends > 0`.
-    touched: Vec<u32>,
 }
 
 impl Dry {
     /// `None` if the options disable DRY.
-    pub(super) fn new(
-        options: &SamplingOptions,
-        vocab_size: usize,
-        breakers: DryBreakers,
-    ) -> Option<Self> {
+    pub(super) fn new(options: &SamplingOptions, breakers: Arc<DryBreakers>) -> Option<Self> {
         if !options.uses_dry() {
             return None;
         }
         let last_n = options.dry_penalty_last_n;
-        let capacity = last_n.min(1 << 16);
         Some(Self {
             multiplier: options.dry_multiplier,
             base: options.dry_base,
             allowed_length: options.dry_allowed_length,
             last_n,
             breakers,
-            window: VecDeque::with_capacity(capacity),
-            reversed: Vec::with_capacity(capacity),
-            matches: Vec::with_capacity(capacity),
-            extends: vec![0; vocab_size],
-            touched: Vec::with_capacity(capacity.min(vocab_size)),
+            window: VecDeque::with_capacity(last_n.min(1 << 16)),
         })
     }
 
     pub(super) fn accept(&mut self, token: u32) {
-        if token as usize >= self.extends.len() {
-            return;
-        }
         if self.window.len() == self.last_n {
             self.window.pop_front();
         }
         self.window.push_back(token);
     }
 
-    pub(super) fn apply(&mut self, candidates: &mut Candidates) {
-        self.find_extensions();
+    pub(super) fn apply(
+        &self,
+        candidates: &mut Candidates,
+        extends: &mut TokenValues,
+        scratch: &mut DryScratch,
+    ) {
+        self.find_extensions(extends, scratch);
         let max_exponent = if self.base > 1.000_001 {
             // Largest exponent for which `base^exponent` is a finite f32.
             (f32::MAX.ln() / self.base.ln()) as usize
         } else {
             0
         };
-        candidates.adjust(&self.touched, |token, logit| {
-            let longest = match self.extends[token as usize] {
+        candidates.adjust(extends.touched(), |token, logit| {
+            let longest = match extends.get(token) {
                 0 => return logit,
                 extends => extends as usize - 1,
             };
@@ -92,51 +88,43 @@ impl Dry {
         });
     }
 
-    /// Computes `extends` and `touched` for the current context.
-    fn find_extensions(&mut self) {
-        for &token in &self.touched {
-            self.extends[token as usize] = 0;
-        }
-        self.touched.clear();
+    /// Sets `extends` by token to 1 + length of the longest repetition that the token would extend; 0 if there is none.
+    fn find_extensions(&self, extends: &mut TokenValues, scratch: &mut DryScratch) {
+        extends.clear();
         if self.window.len() <= self.allowed_length {
             return;
         }
-        self.reversed.clear();
-        self.reversed.extend(self.window.iter().rev());
-        let limit = self.tokens_since_breaker();
+        let DryScratch { reversed, matches } = scratch;
+        reversed.clear();
+        reversed.reserve(self.window.capacity());
+        reversed.extend(self.window.iter().rev());
+        let limit = self.tokens_since_breaker(reversed);
         if limit < self.allowed_length {
             return;
         }
-        prefix_matches(&self.reversed, &mut self.matches);
-        for k in 1..self.reversed.len() {
-            let length = self.matches[k].min(limit);
-            let next = self.reversed[k - 1];
+        matches.reserve(reversed.capacity());
+        prefix_matches(reversed, matches);
+        for k in 1..reversed.len() {
+            let length = matches[k].min(limit);
+            let next = reversed[k - 1];
             if length < self.allowed_length || self.breakers.is_breaker(next) {
                 continue;
             }
-            let extends = &mut self.extends[next as usize];
-            if *extends == 0 {
-                self.touched.push(next);
-            }
-            *extends = (*extends).max(length as u32 + 1);
+            extends.update(next, |longest| longest.max(length as u32 + 1));
         }
     }
 
     /// Number of tokens after the last breaker.
-    fn tokens_since_breaker(&self) -> usize {
-        for (i, &head) in self.reversed.iter().enumerate() {
+    fn tokens_since_breaker(&self, reversed: &[u32]) -> usize {
+        for (i, &head) in reversed.iter().enumerate() {
             let follows = |offset: usize, token: u32| {
-                i.checked_sub(offset + 1).is_some_and(|at| self.reversed[at] == token)
+                i.checked_sub(offset + 1).is_some_and(|at| reversed[at] == token)
             };
             if let Some(tail) = self.breakers.longest_match(head, follows) {
                 return i - tail;
             }
         }
-        self.reversed.len()
-    }
-
-    pub(super) fn reset(&mut self) {
-        self.window.clear();
+        reversed.len()
     }
 }
 
@@ -161,12 +149,12 @@ fn prefix_matches(tokens: &[u32], matches: &mut Vec<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
-    use super::{Dry, DryBreakers, SamplingOptions, prefix_matches};
+    use super::super::testing::{apply_with_values, check};
+    use super::super::token_values::TokenValues;
+    use super::{Dry, DryBreakers, DryScratch, SamplingOptions, prefix_matches};
     use crate::sample::Rng;
 
     fn dry(
-        vocab_size: usize,
         [multiplier, base]: [f32; 2],
         [allowed_length, last_n]: [usize; 2],
         breakers: &[Vec<u32>],
@@ -178,51 +166,61 @@ mod tests {
             dry_penalty_last_n: last_n,
             ..SamplingOptions::default()
         };
-        Dry::new(&options, vocab_size, DryBreakers::from_tokens(breakers)).unwrap()
+        Dry::new(&options, DryBreakers::from_tokens(breakers).into()).unwrap()
+    }
+
+    /// Probabilities of `n` tokens that were equally probable, in descending order.
+    fn apply(dry: &Dry, n: usize) -> Vec<f32> {
+        let mut scratch = DryScratch::default();
+        apply_with_values(&vec![1.0 / n as f32; n], |candidates, values| {
+            dry.apply(candidates, values, &mut scratch);
+        })
     }
 
     #[track_caller]
     fn penalized(mut dry: Dry, past: &[u32], expected: &[f32]) {
         past.iter().for_each(|&token| dry.accept(token));
-        let n = dry.extends.len();
-        check(&apply(&vec![1.0 / n as f32; n], |c| dry.apply(c)), expected);
+        // Without penalties all tokens are equally probable.
+        let n = past.iter().max().map_or(0, |&token| token as usize + 1).max(expected.len());
+        check(&apply(&dry, n), expected);
     }
 
     #[test]
     fn penalizes_what_would_extend_a_repetition() {
-        penalized(dry(4, [1.0, 1.1], [2, 4], &[]), &[0, 1], &[0.25; 4]);
+        penalized(dry([1.0, 1.1], [2, 4], &[]), &[0, 1], &[0.25; 4]);
         let (p, q) = (0.296_923, 0.109_232);
-        penalized(dry(4, [1.0, 1.1], [2, 5], &[]), &[0, 1, 2, 0, 1], &[p, p, p, q]);
+        penalized(dry([1.0, 1.1], [2, 5], &[]), &[0, 1, 2, 0, 1], &[p, p, p, q]);
         let (p, q) = (0.241_818, 0.032_727);
-        penalized(dry(5, [2.0, 1.1], [2, 5], &[]), &[0, 1, 2, 0, 1], &[p, p, p, p, q]);
+        penalized(dry([2.0, 1.1], [2, 5], &[]), &[0, 1, 2, 0, 1], &[p, p, p, p, q]);
     }
 
     #[test]
     fn short_repetitions_are_allowed() {
-        penalized(dry(5, [1.0, 1.1], [4, 7], &[]), &[0, 1, 2, 3, 4, 0, 1], &[0.2; 5]);
+        penalized(dry([1.0, 1.1], [4, 7], &[]), &[0, 1, 2, 3, 4, 0, 1], &[0.2; 5]);
     }
 
     #[test]
     fn breakers_end_a_sequence_and_are_not_penalized() {
         // Two tokens follow the breaker 3, as many as are allowed; without it three would match.
         let past = [5, 0, 1, 2, 4, 5, 3, 0, 1];
-        let mut with = dry(6, [1.0, 2.0], [2, 9], &[vec![3]]);
+        let mut with = dry([1.0, 2.0], [2, 9], &[vec![3]]);
         past.iter().for_each(|&token| with.accept(token));
-        with.find_extensions();
-        assert_eq!((&with.touched[..], with.extends[2]), (&[2][..], 3));
+        let mut extends = TokenValues::new(6);
+        with.find_extensions(&mut extends, &mut DryScratch::default());
+        assert_eq!((extends.touched(), extends.get(2)), (&[2][..], 3));
         // The token after the repetition is itself a breaker.
-        penalized(dry(5, [1.0, 1.1], [2, 6], &[vec![3]]), &[0, 1, 3, 4, 0, 1], &[0.2; 5]);
+        penalized(dry([1.0, 1.1], [2, 6], &[vec![3]]), &[0, 1, 3, 4, 0, 1], &[0.2; 5]);
         // A breaker within the repetition leaves one token.
-        penalized(dry(3, [1.0, 1.1], [2, 6], &[vec![0]]), &[0, 1, 2, 0, 1], &[1.0 / 3.0; 3]);
+        penalized(dry([1.0, 1.1], [2, 6], &[vec![0]]), &[0, 1, 2, 0, 1], &[1.0 / 3.0; 3]);
         // A breaker of two tokens.
-        penalized(dry(3, [1.0, 1.1], [2, 6], &[vec![0, 1]]), &[0, 1, 2, 0, 1], &[1.0 / 3.0; 3]);
+        penalized(dry([1.0, 1.1], [2, 6], &[vec![0, 1]]), &[0, 1, 2, 0, 1], &[1.0 / 3.0; 3]);
     }
 
     #[test]
     fn a_long_repetition_does_not_overflow() {
-        let mut dry = dry(2, [1.0, 1.75], [2, 4000], &[]);
+        let mut dry = dry([1.0, 1.75], [2, 4000], &[]);
         (0..4000).for_each(|_| dry.accept(0));
-        check(&apply(&[0.5, 0.5], |c| dry.apply(c)), &[1.0]);
+        check(&apply(&dry, 2), &[1.0]);
     }
 
     #[test]

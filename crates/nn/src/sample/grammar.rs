@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::gbnf;
 use super::grammar_source::{GrammarSource, TokenText};
-use super::sampler::Sampler;
+use super::sampler::{SampleScratch, Sampler};
 use crate::Error;
 
 /// Longest token that a grammar can match.
@@ -31,14 +31,20 @@ pub struct TokenTable {
 /// forever.
 const JSON_SPACE: &str = " |\n{1,2}[ \t]{0,20}";
 
+/// Grammar compiled for a vocabulary. Clones share it.
+#[derive(Clone)]
+pub struct CompiledGrammar {
+    /// State of the empty text.
+    start: Matcher,
+    vocab_size: usize,
+}
+
 /// Parser state of one text under a grammar.
 ///
 /// Clones share the compiled grammar and have their own state, as beams need.
 #[derive(Clone)]
 pub struct Grammar {
     state: Matcher,
-    /// State of the empty text.
-    start: Matcher,
     vocab_size: usize,
 }
 
@@ -103,7 +109,13 @@ impl std::fmt::Debug for Grammar {
     }
 }
 
-impl Grammar {
+impl std::fmt::Debug for CompiledGrammar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompiledGrammar").finish_non_exhaustive()
+    }
+}
+
+impl CompiledGrammar {
     /// Compiles a grammar for a vocabulary.
     ///
     /// # Errors
@@ -137,9 +149,17 @@ impl Grammar {
             return Err(message(error));
         }
         let vocab_size = tokens.factory.tok_env().tok_trie().vocab_size();
-        Ok(Self { state: start.clone(), start, vocab_size })
+        Ok(Self { start, vocab_size })
     }
 
+    /// State of the empty text.
+    #[must_use]
+    pub fn start(&self) -> Grammar {
+        Grammar { state: self.start.clone(), vocab_size: self.vocab_size }
+    }
+}
+
+impl Grammar {
     /// Sets the logits of disallowed tokens to −∞, including those beyond the vocabulary. End tokens are allowed if the
     /// text may end, and they alone if it must.
     ///
@@ -192,24 +212,24 @@ impl Grammar {
     ///
     /// # Errors
     /// As [`Grammar::mask`].
-    pub fn sample(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> Result<u32, Error> {
-        let token = sampler.sample(logits);
+    pub fn sample(
+        &mut self,
+        sampler: &mut Sampler,
+        logits: &mut [f32],
+        scratch: &mut SampleScratch,
+    ) -> Result<u32, Error> {
+        let token = sampler.sample(logits, scratch);
         if self.allows(token)? {
             return Ok(token);
         }
         self.mask(logits)?;
-        Ok(sampler.sample(logits))
+        Ok(sampler.sample(logits, scratch))
     }
 
     /// Whether the text is complete: only an end token is allowed.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.state.is_stopped()
-    }
-
-    /// Resets to the empty text.
-    pub fn reset(&mut self) {
-        self.state = self.start.clone();
     }
 
     fn is_end(&self, token: u32) -> bool {

@@ -72,11 +72,6 @@ impl Mirostat {
             self.mu -= self.eta * (surprise - self.tau);
         }
     }
-
-    pub(super) fn reset(&mut self) {
-        self.mu = 2.0 * self.tau;
-        self.pending = None;
-    }
 }
 
 #[cfg(test)]
@@ -111,8 +106,6 @@ mod tests {
         mirostat.record_draw(2, 0.5);
         mirostat.accept(2);
         assert!((mirostat.mu - 10.4).abs() < 1e-6);
-        mirostat.reset();
-        assert_eq!(mirostat.mu, 10.0);
     }
 
     #[test]

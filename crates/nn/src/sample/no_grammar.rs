@@ -1,12 +1,16 @@
 //! A build without grammars: the API of `grammar.rs`, where making a grammar is an error.
 
 use super::grammar_source::{GrammarSource, TokenText};
-use super::sampler::Sampler;
+use super::sampler::{SampleScratch, Sampler};
 use crate::Error;
 
 /// The bytes of a vocabulary, of which this build has no use.
 #[derive(Debug, Clone)]
 pub struct TokenTable;
+
+/// Grammar compiled for a vocabulary. Has no value in this build (feature `grammar`).
+#[derive(Debug, Clone)]
+pub enum CompiledGrammar {}
 
 /// The state of one text under a grammar. Has no value in this build (feature `grammar`).
 #[derive(Debug, Clone)]
@@ -22,7 +26,7 @@ impl TokenTable {
     }
 }
 
-impl Grammar {
+impl CompiledGrammar {
     /// Fails.
     ///
     /// # Errors
@@ -32,6 +36,14 @@ impl Grammar {
         Err(Error::Grammar { kind: source.kind(), message })
     }
 
+    /// State of the empty text.
+    #[must_use]
+    pub fn start(&self) -> Grammar {
+        match *self {}
+    }
+}
+
+impl Grammar {
     /// Sets the logits of tokens that cannot come next to −∞.
     ///
     /// # Errors
@@ -60,18 +72,18 @@ impl Grammar {
     ///
     /// # Errors
     /// None in this build.
-    pub fn sample(&mut self, _sampler: &mut Sampler, _logits: &mut [f32]) -> Result<u32, Error> {
+    pub fn sample(
+        &mut self,
+        _sampler: &mut Sampler,
+        _logits: &mut [f32],
+        _scratch: &mut SampleScratch,
+    ) -> Result<u32, Error> {
         match *self {}
     }
 
     /// Whether the text is complete and nothing but an end token can come.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        match *self {}
-    }
-
-    /// Back to the empty text.
-    pub fn reset(&mut self) {
         match *self {}
     }
 }
@@ -84,7 +96,8 @@ mod tests {
     fn the_error_names_the_feature() {
         let tokens = TokenTable::new(&[], &[]).unwrap();
         let error =
-            Grammar::new(&GrammarSource::Gbnf("root ::= \"a\"".to_owned()), &tokens).unwrap_err();
+            CompiledGrammar::new(&GrammarSource::Gbnf("root ::= \"a\"".to_owned()), &tokens)
+                .unwrap_err();
         assert_eq!(error.to_string(), "GBNF: this build has no grammars (feature `grammar`)");
     }
 }

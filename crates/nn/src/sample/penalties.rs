@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::candidates::Candidates;
+use super::token_values::TokenValues;
 
 /// Penalizes each token that occurs `n > 0` times in the window:
 ///
@@ -22,57 +23,29 @@ pub(super) struct Penalties {
     presence: f32,
     /// The last `last_n` tokens.
     window: VecDeque<u32>,
-    /// Occurrences in `window` by token id, `[V]`.
-    counts: Vec<u32>,
-    /// Tokens with `counts > 0`.
-    seen: Vec<u32>,
 }
 
 impl Penalties {
     /// `None` if the settings are neutral.
-    pub(super) fn new(
-        vocab_size: usize,
-        last_n: usize,
-        repeat: f32,
-        frequency: f32,
-        presence: f32,
-    ) -> Option<Self> {
+    pub(super) fn new(last_n: usize, repeat: f32, frequency: f32, presence: f32) -> Option<Self> {
         if last_n == 0 || (repeat == 1.0 && frequency == 0.0 && presence == 0.0) {
             return None;
         }
-        let capacity = last_n.min(1 << 16);
-        Some(Self {
-            last_n,
-            repeat,
-            frequency,
-            presence,
-            window: VecDeque::with_capacity(capacity),
-            counts: vec![0; vocab_size],
-            seen: Vec::with_capacity(capacity.min(vocab_size)),
-        })
+        let window = VecDeque::with_capacity(last_n.min(1 << 16));
+        Some(Self { last_n, repeat, frequency, presence, window })
     }
 
     pub(super) fn accept(&mut self, token: u32) {
-        if token as usize >= self.counts.len() {
-            return;
-        }
-        if self.window.len() == self.last_n
-            && let Some(old) = self.window.pop_front()
-        {
-            self.counts[old as usize] -= 1;
-            if self.counts[old as usize] == 0 {
-                self.seen.retain(|&t| t != old);
-            }
+        if self.window.len() == self.last_n {
+            self.window.pop_front();
         }
         self.window.push_back(token);
-        self.counts[token as usize] += 1;
-        if self.counts[token as usize] == 1 {
-            self.seen.push(token);
-        }
     }
 
-    pub(super) fn apply(&self, candidates: &mut Candidates) {
-        candidates.adjust(&self.seen, |token, logit| match self.counts[token as usize] {
+    pub(super) fn apply(&self, candidates: &mut Candidates, counts: &mut TokenValues) {
+        counts.clear();
+        self.window.iter().for_each(|&token| counts.update(token, |count| count + 1));
+        candidates.adjust(counts.touched(), |token, logit| match counts.get(token) {
             0 => logit,
             count => {
                 let repeated = if logit <= 0.0 { logit * self.repeat } else { logit / self.repeat };
@@ -80,24 +53,21 @@ impl Penalties {
             }
         });
     }
-
-    pub(super) fn reset(&mut self) {
-        self.window.clear();
-        self.counts.fill(0);
-        self.seen.clear();
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
+    use super::super::testing::{apply_with_values as apply, check};
     use super::Penalties;
 
     #[track_caller]
     fn penalized(past: &[u32], [repeat, frequency, presence]: [f32; 3], expected: &[f32]) {
-        let mut penalties = Penalties::new(5, past.len(), repeat, frequency, presence).unwrap();
+        let mut penalties = Penalties::new(past.len(), repeat, frequency, presence).unwrap();
         past.iter().for_each(|&token| penalties.accept(token));
-        check(&apply(&[0.2; 5], |candidates| penalties.apply(candidates)), expected);
+        check(
+            &apply(&[0.2; 5], |candidates, values| penalties.apply(candidates, values)),
+            expected,
+        );
     }
 
     #[test]
@@ -118,33 +88,31 @@ mod tests {
 
     #[test]
     fn tokens_leave_the_window() {
-        let mut penalties = Penalties::new(3, 2, 1.0, 1.0, 0.0).unwrap();
-        for token in [0, 0, 1, 2, 99] {
+        let mut penalties = Penalties::new(2, 1.0, 1.0, 0.0).unwrap();
+        for token in [0, 0, 1, 2] {
             penalties.accept(token);
         }
         let p = 1.0 / (1.0 + 2.0 * (-1f32).exp());
         let q = p * (-1f32).exp();
-        check(&apply(&[1.0 / 3.0; 3], |c| penalties.apply(c)), &[p, q, q]);
-        penalties.reset();
-        check(&apply(&[1.0 / 3.0; 3], |c| penalties.apply(c)), &[1.0 / 3.0; 3]);
+        check(&apply(&[1.0 / 3.0; 3], |c, values| penalties.apply(c, values)), &[p, q, q]);
     }
 
     #[test]
     fn the_list_form_is_penalized_like_the_dense_one() {
         let probabilities = [0.1, 0.2, 0.3, 0.25, 0.15];
-        let mut penalties = Penalties::new(5, 8, 1.3, 0.2, 0.1).unwrap();
+        let mut penalties = Penalties::new(8, 1.3, 0.2, 0.1).unwrap();
         [2, 2, 4, 0].iter().for_each(|&token| penalties.accept(token));
-        let dense = apply(&probabilities, |c| penalties.apply(c));
-        let list = apply(&probabilities, |c| {
+        let dense = apply(&probabilities, |c, values| penalties.apply(c, values));
+        let list = apply(&probabilities, |c, values| {
             c.sort_prefix(3);
-            penalties.apply(c);
+            penalties.apply(c, values);
         });
         assert_eq!(dense, list);
     }
 
     #[test]
     fn neutral_settings_need_no_sampler() {
-        assert!(Penalties::new(5, 64, 1.0, 0.0, 0.0).is_none());
-        assert!(Penalties::new(5, 0, 1.1, 0.0, 0.0).is_none());
+        assert!(Penalties::new(64, 1.0, 0.0, 0.0).is_none());
+        assert!(Penalties::new(0, 1.1, 0.0, 0.0).is_none());
     }
 }

@@ -1,23 +1,26 @@
 //! The sampler chain: logits to a token.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 
 use super::adaptive_p::AdaptiveP;
 use super::breakers::DryBreakers;
 use super::candidates::{Candidate, Candidates};
-use super::dry::Dry;
+use super::dry::{Dry, DryScratch};
 use super::kind::SamplerKind;
 use super::mirostat::Mirostat;
 use super::options::SamplingOptions;
 use super::penalties::Penalties;
 use super::rng::Rng;
 use super::temperature::Temperature;
+use super::token_values::TokenValues;
 use super::{eta, min_p, tail_free, top_k, top_n_sigma, top_p, typical, xtc};
 use crate::{Error, TopKEntry};
 
 /// Samples tokens from logits: logit bias, the samplers in order, softmax, a draw.
 ///
-/// A sampler has the state of one sequence: [`Sampler::accept`] must see each of its tokens, those of the prompt too.
+/// A sampler has the state of one sequence: [`Sampler::accept`] must see each of its tokens, those of the prompt too. Its
+/// memory does not grow with the vocabulary, so that clones are cheap; that of a draw is in a [`SampleScratch`].
 #[derive(Debug, Clone)]
 pub struct Sampler {
     /// Logit bias by token.
@@ -26,10 +29,39 @@ pub struct Sampler {
     biased: Vec<u32>,
     stages: Vec<Stage>,
     draw: Draw,
-    candidates: Candidates,
     rng: Rng,
     seed: u64,
     vocab_size: usize,
+}
+
+/// Memory of a draw. Samplers of one vocabulary can share it.
+#[derive(Debug)]
+pub struct SampleScratch {
+    candidates: Candidates,
+    /// Occurrences for penalties, repetitions for DRY.
+    values: TokenValues,
+    dry: DryScratch,
+    /// Probabilities before adaptive-p, in the order of the candidates.
+    original: Vec<f32>,
+}
+
+impl SampleScratch {
+    /// Memory for a vocabulary.
+    #[must_use]
+    pub fn new(vocab_size: usize) -> Self {
+        Self {
+            candidates: Candidates::new(vocab_size),
+            values: TokenValues::new(vocab_size),
+            dry: DryScratch::default(),
+            original: Vec::new(),
+        }
+    }
+
+    /// Candidates of the last draw, in any order, with probabilities that sum to 1; empty before the first draw.
+    #[must_use]
+    pub fn candidates(&self) -> &[Candidate] {
+        self.candidates.as_slice()
+    }
 }
 
 /// An enabled sampler with its settings and state.
@@ -70,12 +102,12 @@ impl Sampler {
     pub fn new(
         options: &SamplingOptions,
         vocab_size: usize,
-        breakers: DryBreakers,
+        breakers: impl Into<Arc<DryBreakers>>,
     ) -> Result<Self, Error> {
         assert!(vocab_size > 0, "a vocabulary has tokens");
         options.validate()?;
         let (stages, draw) = match options.mirostat {
-            0 => chain(options, vocab_size, breakers),
+            0 => chain(options, &breakers.into()),
             version => {
                 let mirostat = Mirostat::new(options.mirostat_tau, options.mirostat_eta);
                 let fixed =
@@ -87,20 +119,12 @@ impl Sampler {
                 (vec![Stage::Temperature(fixed)], draw)
             }
         };
-        let list_capacity = match stages.iter().find(|stage| stage.truncates()) {
-            Some(Stage::TopK { k }) => k + options.logit_bias.len(),
-            Some(Stage::Temperature(temperature)) if temperature.is_greedy() => {
-                1 + options.logit_bias.len()
-            }
-            _ => vocab_size,
-        };
         let seed = options.seed.unwrap_or_else(fresh_seed);
         Ok(Self {
             bias: options.logit_bias.clone(),
             biased: options.logit_bias.iter().map(|&(token, _)| token).collect(),
             stages,
             draw,
-            candidates: Candidates::new(vocab_size, list_capacity.min(vocab_size)),
             rng: Rng::new(seed),
             seed,
             vocab_size,
@@ -112,9 +136,9 @@ impl Sampler {
     /// # Panics
     /// If `logits` is not `[V]`.
     #[track_caller]
-    pub fn sample(&mut self, logits: &[f32]) -> u32 {
-        self.candidates.load(logits);
-        self.draw_token()
+    pub fn sample(&mut self, logits: &[f32], scratch: &mut SampleScratch) -> u32 {
+        scratch.candidates.load(logits);
+        self.draw_token(scratch)
     }
 
     /// Number of top logits that [`Sampler::sample_top_k`] needs, if the first sampler is top-k (`k`) or greedy (1):
@@ -136,28 +160,28 @@ impl Sampler {
     /// # Panics
     /// If `top_k` has not [`required_top_k`](Self::required_top_k) entries.
     #[track_caller]
-    pub fn sample_top_k(&mut self, top_k: &[TopKEntry]) -> u32 {
+    pub fn sample_top_k(&mut self, top_k: &[TopKEntry], scratch: &mut SampleScratch) -> u32 {
         assert_eq!(Some(top_k.len()), self.required_top_k(), "entries of the top-k logits");
-        self.candidates.load_top_k(top_k);
-        self.draw_token()
+        scratch.candidates.load_top_k(top_k);
+        self.draw_token(scratch)
     }
 
     /// Runs the chain on the candidates and draws.
-    fn draw_token(&mut self) -> u32 {
-        let candidates = &mut self.candidates;
+    fn draw_token(&mut self, scratch: &mut SampleScratch) -> u32 {
+        let candidates = &mut scratch.candidates;
         for (i, &(biased, bias)) in self.bias.iter().enumerate() {
             candidates.adjust(&self.biased[i..=i], |token, logit| {
                 if token == biased { logit + bias } else { logit }
             });
         }
         for stage in &mut self.stages {
-            stage.apply(candidates, &mut self.rng);
+            stage.apply(candidates, (&mut scratch.values, &mut scratch.dry), &mut self.rng);
         }
         match &mut self.draw {
             Draw::Plain => {}
             Draw::MirostatV1(mirostat) => mirostat.truncate_v1(candidates, self.vocab_size),
             Draw::MirostatV2(mirostat) => mirostat.truncate_v2(candidates),
-            Draw::AdaptiveP(adaptive) => adaptive.apply(candidates),
+            Draw::AdaptiveP(adaptive) => adaptive.apply(candidates, &mut scratch.original),
         }
         let remaining = candidates.softmax();
         let index = draw(remaining, self.rng.uniform());
@@ -167,7 +191,9 @@ impl Sampler {
             Draw::MirostatV1(state) | Draw::MirostatV2(state) => {
                 state.record_draw(drawn.token, drawn.p)
             }
-            Draw::AdaptiveP(adaptive) => adaptive.record_draw(drawn.token, index),
+            Draw::AdaptiveP(adaptive) => {
+                adaptive.record_draw(drawn.token, scratch.original[index]);
+            }
         }
         drawn.token
     }
@@ -188,41 +214,29 @@ impl Sampler {
         }
     }
 
-    /// Resets to an empty sequence and the seed.
-    pub fn reset(&mut self) {
-        for stage in &mut self.stages {
-            match stage {
-                Stage::Penalties(penalties) => penalties.reset(),
-                Stage::Dry(dry) => dry.reset(),
-                _ => {}
-            }
-        }
-        match &mut self.draw {
-            Draw::Plain => {}
-            Draw::MirostatV1(state) | Draw::MirostatV2(state) => state.reset(),
-            Draw::AdaptiveP(adaptive) => adaptive.reset(),
-        }
-        self.rng = Rng::new(self.seed);
-    }
-
-    /// Candidates of the last draw, in any order, with probabilities that sum to 1; empty before the first draw.
-    #[must_use]
-    pub fn candidates(&self) -> &[Candidate] {
-        self.candidates.as_slice()
-    }
-
     /// Seed of the draws; the random one if the options have none.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
     }
+
+    /// Replaces the seed: the next draw is the first of it.
+    pub fn reseed(&mut self, seed: u64) {
+        self.seed = seed;
+        self.rng = Rng::new(seed);
+    }
 }
 
 impl Stage {
-    fn apply(&mut self, candidates: &mut Candidates, rng: &mut Rng) {
+    fn apply(
+        &self,
+        candidates: &mut Candidates,
+        (values, dry_scratch): (&mut TokenValues, &mut DryScratch),
+        rng: &mut Rng,
+    ) {
         match *self {
-            Self::Penalties(ref penalties) => penalties.apply(candidates),
-            Self::Dry(ref mut dry) => dry.apply(candidates),
+            Self::Penalties(ref penalties) => penalties.apply(candidates, values),
+            Self::Dry(ref dry) => dry.apply(candidates, values, dry_scratch),
             Self::TopNSigma { n } => top_n_sigma::apply(candidates, n),
             Self::TopK { k } => top_k::apply(candidates, k),
             Self::TailFree { z, min_keep } => tail_free::apply(candidates, z, min_keep),
@@ -237,15 +251,6 @@ impl Stage {
                 xtc::apply(candidates, probability, threshold, min_keep, rng);
             }
             Self::Temperature(temperature) => temperature.apply(candidates),
-        }
-    }
-
-    /// Whether this may convert dense candidates to a list.
-    fn truncates(&self) -> bool {
-        match self {
-            Self::Penalties(_) | Self::Dry(_) | Self::TopNSigma { .. } => false,
-            Self::Temperature(temperature) => temperature.is_greedy() || temperature.range > 0.0,
-            _ => true,
         }
     }
 
@@ -266,15 +271,11 @@ impl Stage {
 }
 
 /// The enabled samplers of `options.order`, and the draw.
-fn chain(
-    options: &SamplingOptions,
-    vocab_size: usize,
-    mut breakers: DryBreakers,
-) -> (Vec<Stage>, Draw) {
+fn chain(options: &SamplingOptions, breakers: &Arc<DryBreakers>) -> (Vec<Stage>, Draw) {
     let mut stages = Vec::with_capacity(options.order.len());
     let mut draw = Draw::Plain;
     for &kind in &options.order {
-        let Some(stage) = stage(kind, options, vocab_size, &mut breakers) else {
+        let Some(stage) = stage(kind, options, breakers) else {
             if kind == SamplerKind::AdaptiveP && options.adaptive_target >= 0.0 {
                 let (target, decay) = (options.adaptive_target, options.adaptive_decay);
                 draw = Draw::AdaptiveP(AdaptiveP::new(target, decay));
@@ -296,8 +297,7 @@ fn chain(
 fn stage(
     kind: SamplerKind,
     options: &SamplingOptions,
-    vocab_size: usize,
-    breakers: &mut DryBreakers,
+    breakers: &Arc<DryBreakers>,
 ) -> Option<Stage> {
     let o = options;
     let min_keep = o.min_keep;
@@ -305,11 +305,11 @@ fn stage(
         SamplerKind::Penalties => {
             let (repeat, last_n) = (o.repeat_penalty, o.repeat_last_n);
             let (frequency, presence) = (o.frequency_penalty, o.presence_penalty);
-            let penalties = Penalties::new(vocab_size, last_n, repeat, frequency, presence);
+            let penalties = Penalties::new(last_n, repeat, frequency, presence);
             penalties.map(Stage::Penalties)
         }
         SamplerKind::Dry => {
-            let dry = Dry::new(o, vocab_size, std::mem::take(breakers));
+            let dry = Dry::new(o, Arc::clone(breakers));
             dry.map(|dry| Stage::Dry(Box::new(dry)))
         }
         SamplerKind::TopNSigma => {

@@ -90,7 +90,7 @@ mod tests {
     fn the_argmax_of_equal_logits_is_the_lowest_token() {
         let greedy = Temperature { temperature: 0.0, range: 0.0, exponent: 1.0 };
         for sorted in [0, 4] {
-            let mut candidates = super::Candidates::new(4, 0);
+            let mut candidates = super::Candidates::new(4);
             candidates.load(&[0.0, 3.0, 3.0, 1.0]);
             if sorted > 0 {
                 candidates.sort_prefix(sorted);

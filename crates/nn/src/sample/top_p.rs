@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn a_wide_nucleus_of_a_large_vocabulary_is_found() {
-        let mut candidates = Candidates::new(10_000, 0);
+        let mut candidates = Candidates::new(10_000);
         let logits: Vec<f32> = (0..10_000).map(|i| (i as f32).ln()).collect();
         candidates.load(&logits);
         super::apply(&mut candidates, 0.8, 1);

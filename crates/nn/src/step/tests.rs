@@ -113,7 +113,8 @@ enum End {
 
 fn op() -> impl Strategy<Value = Op> {
     let n = 0..2 * PAGE_LEN + 3;
-    let end = prop_oneof![3 => Just(End::Commit), 1 => Just(End::Drop), 1 => Just(End::KeepAndRollBack)];
+    let end =
+        prop_oneof![3 => Just(End::Commit), 1 => Just(End::Drop), 1 => Just(End::KeepAndRollBack)];
     let runs = prop::collection::vec((0..4usize, n), 1..4);
     prop_oneof![
         4 => (runs, end).prop_map(|(runs, end)| Op::Step { runs, end }),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Expr, Rules, parse, to_lark};
 use crate::sample::rng::Rng;
-use crate::sample::{Grammar, GrammarSource, TokenTable, TokenText};
+use crate::sample::{CompiledGrammar, GrammarSource, TokenTable, TokenText};
 
 /// End positions of all matches of `expr` that start at `from`.
 fn ends(rules: &Rules, expr: &Expr, text: &[char], from: usize) -> BTreeSet<usize> {
@@ -49,8 +49,8 @@ fn table() -> TokenTable {
     TokenTable::new(&tokens, &[END]).unwrap()
 }
 
-fn accepts(grammar: &mut Grammar, text: &str) -> bool {
-    grammar.reset();
+fn accepts(compiled: &CompiledGrammar, text: &str) -> bool {
+    let mut grammar = compiled.start();
     text.bytes().all(|byte| grammar.accept(u32::from(byte)).is_ok()) && grammar.allows(END).unwrap()
 }
 
@@ -81,12 +81,11 @@ item ::= [ab]+ | list"#,
     let mut rng = Rng::new(11);
     for source in grammars {
         let rules = parse::parse(source).unwrap();
-        let mut grammar = Grammar::new(&GrammarSource::Gbnf(source.into()), &table).unwrap();
+        let grammar = CompiledGrammar::new(&GrammarSource::Gbnf(source.into()), &table).unwrap();
         let (mut matched, mut refused) = (0, 0);
         for round in 0..1500 {
             let mut text = String::new();
-            let mut state = grammar.clone();
-            state.reset();
+            let mut state = grammar.start();
             // A random walk that mostly follows the grammar, so that there are matches.
             for _ in 0..(rng.uniform() * 12.0) as usize {
                 let mut c = alphabet[(rng.uniform() * alphabet.len() as f64) as usize];
@@ -107,7 +106,7 @@ item ::= [ab]+ | list"#,
             let chars: Vec<char> = text.chars().collect();
             let expected =
                 ends(&rules, &rules.bodies[rules.root], &chars, 0).contains(&chars.len());
-            assert_eq!(accepts(&mut grammar, &text), expected, "{text:?} by {source}");
+            assert_eq!(accepts(&grammar, &text), expected, "{text:?} by {source}");
             if expected { matched += 1 } else { refused += 1 }
         }
         assert!(matched > 10 && refused > 10, "{source}: {matched} matched, {refused} refused");

@@ -1,7 +1,7 @@
 //! Grammars over a small vocabulary whose tokens do not align with terminals.
 
-use super::{Grammar, GrammarSource, TokenTable, TokenText};
-use crate::sample::{DryBreakers, Rng, Sampler, SamplingOptions};
+use super::{CompiledGrammar, Grammar, GrammarSource, TokenTable, TokenText};
+use crate::sample::{DryBreakers, Rng, SampleScratch, Sampler, SamplingOptions};
 
 const WORDS: [&str; 24] = [
     "true", "false", "null", "{\"", "\":", "\": ", "\",\"", "12", "abc", "name", "name\"", "  ",
@@ -25,14 +25,17 @@ fn table() -> TokenTable {
     TokenTable::new(&tokens, &[END, OTHER_END]).unwrap()
 }
 
+fn compiled(source: GrammarSource) -> CompiledGrammar {
+    CompiledGrammar::new(&source, &table()).unwrap()
+}
+
 fn grammar(source: GrammarSource) -> Grammar {
-    Grammar::new(&source, &table()).unwrap()
+    compiled(source).start()
 }
 
 /// A random text of allowed tokens; `None` if it does not end within `max` tokens.
-fn generate(grammar: &mut Grammar, rng: &mut Rng, max: usize) -> Option<String> {
-    let texts = texts();
-    grammar.reset();
+fn generate(compiled: &CompiledGrammar, rng: &mut Rng, max: usize) -> Option<String> {
+    let (texts, mut grammar) = (texts(), compiled.start());
     let mut text = Vec::new();
     for step in 0..max {
         let mut logits: Vec<f32> = (0..VOCAB_SIZE).map(|_| rng.uniform() as f32).collect();
@@ -55,7 +58,7 @@ fn generate(grammar: &mut Grammar, rng: &mut Rng, max: usize) -> Option<String> 
 
 #[test]
 fn a_schema_makes_json_that_matches_it() {
-    let mut grammar = grammar(GrammarSource::JsonSchema(
+    let grammar = compiled(GrammarSource::JsonSchema(
         r#"{"type": "object", "additionalProperties": false, "required": ["name", "age", "tags"],
             "properties": {
                 "name": {"type": "string", "maxLength": 12},
@@ -67,7 +70,7 @@ fn a_schema_makes_json_that_matches_it() {
     let mut rng = Rng::new(21);
     let mut made = 0;
     for _ in 0..150 {
-        let Some(text) = generate(&mut grammar, &mut rng, 400) else { continue };
+        let Some(text) = generate(&grammar, &mut rng, 400) else { continue };
         made += 1;
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let object = value.as_object().unwrap();
@@ -104,7 +107,7 @@ fn white_space_cannot_fill_a_json_text() {
 
 #[test]
 fn a_gbnf_of_json_makes_json() {
-    let mut grammar = grammar(GrammarSource::Gbnf(
+    let grammar = compiled(GrammarSource::Gbnf(
         r#"root ::= object
 value ::= object | array | string | number | "true" | "false" | "null"
 object ::= "{" ws (string ":" ws value ("," ws string ":" ws value)*)? "}"
@@ -117,7 +120,7 @@ ws ::= " "?"#
     let mut rng = Rng::new(22);
     let mut made = 0;
     for _ in 0..150 {
-        let Some(text) = generate(&mut grammar, &mut rng, 400) else { continue };
+        let Some(text) = generate(&grammar, &mut rng, 400) else { continue };
         made += 1;
         let value: Result<serde_json::Value, _> = serde_json::from_str(&text);
         assert!(value.is_ok_and(|value| value.is_object()), "{text:?}");
@@ -127,27 +130,28 @@ ws ::= " "?"#
 
 #[test]
 fn arithmetic_and_lists_are_followed_to_the_end() {
-    let mut sum = grammar(GrammarSource::Gbnf(
+    let sum = compiled(GrammarSource::Gbnf(
         "root ::= (expr \"=\" term \"\\n\")\nexpr ::= term ([-+*/] term)*\n\
          term ::= [0-9]+ | \"(\" expr \")\""
             .into(),
     ));
-    let accepts = |grammar: &mut Grammar, text: &str| {
-        grammar.reset();
+    let accepts = |compiled: &CompiledGrammar, text: &str| {
+        let mut grammar = compiled.start();
         text.bytes().all(|b| grammar.accept(u32::from(b)).is_ok()) && grammar.allows(END).unwrap()
     };
-    assert!(accepts(&mut sum, "1+(2*34)=69\n"));
-    assert!(!accepts(&mut sum, "1+(2*34=69\n"));
-    assert!(!accepts(&mut sum, "1+=2\n"));
-    assert!(!accepts(&mut sum, "1=1"));
-    let mut list = grammar(GrammarSource::Gbnf("root ::= (\"- \" [^\\r\\n]+ \"\\n\")+".into()));
-    assert!(accepts(&mut list, "- milk\n- eggs - and bread\n"));
-    assert!(!accepts(&mut list, "- milk\n-eggs\n"));
+    assert!(accepts(&sum, "1+(2*34)=69\n"));
+    assert!(!accepts(&sum, "1+(2*34=69\n"));
+    assert!(!accepts(&sum, "1+=2\n"));
+    assert!(!accepts(&sum, "1=1"));
+    let list = compiled(GrammarSource::Gbnf("root ::= (\"- \" [^\\r\\n]+ \"\\n\")+".into()));
+    assert!(accepts(&list, "- milk\n- eggs - and bread\n"));
+    assert!(!accepts(&list, "- milk\n-eggs\n"));
 }
 
 #[test]
 fn end_tokens_stay_where_the_text_may_end() {
-    let mut digits = grammar(GrammarSource::Regex("[0-9]{2,3}".into()));
+    let compiled = compiled(GrammarSource::Regex("[0-9]{2,3}".into()));
+    let mut digits = compiled.start();
     let can_end = |state: &mut Grammar| {
         let mut logits = [0.0; VOCAB_SIZE];
         state.mask(&mut logits).unwrap();
@@ -167,8 +171,7 @@ fn end_tokens_stay_where_the_text_may_end() {
     assert!(!longer.allows(u32::from(b'4')).unwrap());
     digits.accept(END).unwrap();
     assert!(digits.is_finished());
-    digits.reset();
-    assert!(!can_end(&mut digits));
+    assert!(!can_end(&mut compiled.start()), "every text starts with the state of the empty text");
 }
 
 #[test]
@@ -194,12 +197,14 @@ fn a_draw_is_masked_only_when_it_is_refused() {
     let mut digits = grammar(GrammarSource::Regex("[0-9]+".into()));
     let mut sampler =
         Sampler::new(&SamplingOptions::greedy(), VOCAB_SIZE + 1, DryBreakers::default()).unwrap();
+    let mut scratch = SampleScratch::new(VOCAB_SIZE + 1);
     let mut logits = vec![0.0; VOCAB_SIZE + 1];
     logits[b'7' as usize] = 1.0;
-    assert_eq!(digits.sample(&mut sampler, &mut logits).unwrap(), u32::from(b'7'));
+    let mut draw = |logits: &mut [f32]| digits.sample(&mut sampler, logits, &mut scratch).unwrap();
+    assert_eq!(draw(&mut logits), u32::from(b'7'));
     assert_eq!(logits[b'a' as usize], 0.0);
     logits[b'a' as usize] = 2.0;
-    assert_eq!(digits.sample(&mut sampler, &mut logits).unwrap(), u32::from(b'7'));
+    assert_eq!(draw(&mut logits), u32::from(b'7'));
     assert_eq!(logits[b'a' as usize], f32::NEG_INFINITY);
     assert_eq!(logits[VOCAB_SIZE], f32::NEG_INFINITY);
 }
@@ -208,7 +213,7 @@ fn a_draw_is_masked_only_when_it_is_refused() {
 fn broken_grammars_are_errors() {
     #[track_caller]
     fn refused(source: GrammarSource, message: &str) {
-        let error = Grammar::new(&source, &table()).unwrap_err().to_string();
+        let error = CompiledGrammar::new(&source, &table()).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
     refused(GrammarSource::Gbnf("root ::= root".into()), "GBNF: rule `root` is left-recursive");

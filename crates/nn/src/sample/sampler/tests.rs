@@ -1,19 +1,62 @@
 //! The whole sampler chain.
 
-use super::{DryBreakers, Sampler, SamplerKind, SamplingOptions};
+use std::ops::{Deref, DerefMut};
+
+use super::{Candidate, DryBreakers, SampleScratch, Sampler, SamplerKind, SamplingOptions};
+use crate::TopKEntry;
 use crate::sample::Rng;
 
-fn sampler(vocab_size: usize, change: impl FnOnce(&mut SamplingOptions)) -> Sampler {
+/// A sampler with memory of its own.
+struct Tested {
+    sampler: Sampler,
+    scratch: SampleScratch,
+}
+
+impl Tested {
+    fn new(options: &SamplingOptions, vocab_size: usize) -> Self {
+        let sampler = Sampler::new(options, vocab_size, DryBreakers::default()).unwrap();
+        Self { sampler, scratch: SampleScratch::new(vocab_size) }
+    }
+
+    #[track_caller]
+    fn sample(&mut self, logits: &[f32]) -> u32 {
+        self.sampler.sample(logits, &mut self.scratch)
+    }
+
+    fn sample_top_k(&mut self, top_k: &[TopKEntry]) -> u32 {
+        self.sampler.sample_top_k(top_k, &mut self.scratch)
+    }
+
+    fn candidates(&self) -> &[Candidate] {
+        self.scratch.candidates()
+    }
+}
+
+impl Deref for Tested {
+    type Target = Sampler;
+
+    fn deref(&self) -> &Sampler {
+        &self.sampler
+    }
+}
+
+impl DerefMut for Tested {
+    fn deref_mut(&mut self) -> &mut Sampler {
+        &mut self.sampler
+    }
+}
+
+fn sampler(vocab_size: usize, change: impl FnOnce(&mut SamplingOptions)) -> Tested {
     let mut options = SamplingOptions { seed: Some(42), ..SamplingOptions::default() };
     change(&mut options);
-    Sampler::new(&options, vocab_size, DryBreakers::default()).unwrap()
+    Tested::new(&options, vocab_size)
 }
 
 fn random_logits(n: usize, rng: &mut Rng) -> Vec<f32> {
     (0..n).map(|_| (rng.uniform() * 20.0 - 10.0) as f32).collect()
 }
 
-fn survivors(sampler: &Sampler) -> Vec<u32> {
+fn survivors(sampler: &Tested) -> Vec<u32> {
     let possible = sampler.candidates().iter().filter(|c| c.p > 0.0);
     let mut tokens: Vec<u32> = possible.map(|c| c.token).collect();
     tokens.sort_unstable();
@@ -24,7 +67,7 @@ fn survivors(sampler: &Sampler) -> Vec<u32> {
 fn the_same_seed_draws_the_same_tokens() {
     let mut rng = Rng::new(1);
     let all: Vec<Vec<f32>> = (0..50).map(|_| random_logits(300, &mut rng)).collect();
-    let run = |sampler: &mut Sampler| -> Vec<u32> {
+    let run = |sampler: &mut Tested| -> Vec<u32> {
         let draw = |logits: &Vec<f32>| {
             let token = sampler.sample(logits);
             sampler.accept(token);
@@ -37,7 +80,8 @@ fn the_same_seed_draws_the_same_tokens() {
     assert_eq!(first, run(&mut sampler(300, hot)));
     let mut again = sampler(300, hot);
     run(&mut again);
-    again.reset();
+    let seed = again.seed();
+    again.reseed(seed);
     assert_eq!(first, run(&mut again));
     let other = run(&mut sampler(300, |o| {
         hot(o);
@@ -49,9 +93,9 @@ fn the_same_seed_draws_the_same_tokens() {
 #[test]
 fn a_random_seed_is_reported_and_repeats_the_draws() {
     let options = SamplingOptions { temperature: 2.0, ..SamplingOptions::default() };
-    let open = Sampler::new(&options, 100, DryBreakers::default()).unwrap();
+    let open = Tested::new(&options, 100);
     let seed = open.seed();
-    assert_ne!(seed, Sampler::new(&options, 100, DryBreakers::default()).unwrap().seed());
+    assert_ne!(seed, Tested::new(&options, 100).seed());
     let mut rng = Rng::new(2);
     let (mut open, mut fixed) =
         (open, sampler(100, |o| *o = SamplingOptions { seed: Some(seed), ..options }));
@@ -289,7 +333,7 @@ fn every_option_set_draws_a_survivor_with_sound_probabilities() {
             order,
             ..SamplingOptions::default()
         };
-        let mut sampler = Sampler::new(&options, n, DryBreakers::default()).unwrap();
+        let mut sampler = Tested::new(&options, n);
         for _ in 0..6 {
             let token = sampler.sample(&logits);
             let p: f32 = sampler.candidates().iter().map(|c| c.p).sum();
@@ -305,4 +349,24 @@ fn every_option_set_draws_a_survivor_with_sound_probabilities() {
 #[should_panic(expected = "one logit for each token")]
 fn logits_of_another_vocabulary_are_refused() {
     sampler(4, |_| ()).sample(&[0.0; 5]);
+}
+
+#[test]
+fn a_clone_with_the_memory_of_another_sampler_draws_the_same_tokens() {
+    let mut rng = Rng::new(6);
+    let mut original = sampler(200, |o| {
+        (o.repeat_penalty, o.dry_multiplier, o.temperature) = (1.3, 0.8, 2.0);
+    });
+    (0..20).for_each(|i| original.accept(i % 7));
+    let mut other = sampler(200, |o| o.repeat_penalty = 2.0);
+    (0..30).for_each(|i| other.accept(i));
+    let mut clone = original.sampler.clone();
+    for _ in 0..50 {
+        let logits = random_logits(200, &mut rng);
+        other.sample(&logits);
+        let token = original.sample(&logits);
+        assert_eq!(clone.sample(&logits, &mut other.scratch), token);
+        original.accept(token);
+        clone.accept(token);
+    }
 }

@@ -1,0 +1,41 @@
+//! A number for each token of a vocabulary, most of them 0.
+
+/// Values by token id, `[V]`, with a list of the tokens whose value is not 0.
+#[derive(Debug)]
+pub(super) struct TokenValues {
+    values: Vec<u32>,
+    touched: Vec<u32>,
+}
+
+impl TokenValues {
+    pub(super) fn new(vocab_size: usize) -> Self {
+        Self { values: vec![0; vocab_size], touched: Vec::with_capacity(vocab_size) }
+    }
+
+    /// Sets all values to 0.
+    pub(super) fn clear(&mut self) {
+        for token in self.touched.drain(..) {
+            self.values[token as usize] = 0;
+        }
+    }
+
+    /// Replaces the value of `token` by `change(value)`, which is not 0. A token outside the vocabulary is ignored.
+    pub(super) fn update(&mut self, token: u32, change: impl FnOnce(u32) -> u32) {
+        if let Some(value) = self.values.get_mut(token as usize) {
+            if *value == 0 {
+                self.touched.push(token);
+            }
+            *value = change(*value);
+        }
+    }
+
+    /// Value of `token`; 0 outside the vocabulary.
+    pub(super) fn get(&self, token: u32) -> u32 {
+        self.values.get(token as usize).copied().unwrap_or(0)
+    }
+
+    /// Tokens whose value is not 0, without duplicates.
+    pub(super) fn touched(&self) -> &[u32] {
+        &self.touched
+    }
+}
