@@ -28,7 +28,7 @@ mod recorder;
 mod shader;
 
 pub use adapter::{Adapter, CoopMatrices, adapters, pick};
-pub use buffer::{CopyFormat, GpuBuffer};
+pub use buffer::{CopyFormat, GpuBuffer, ReadRange};
 pub use counters::Counters;
 pub use gpu::{Gpu, KernelKey, Variant};
 pub use params::{KernelParams, ParamField, ParamLayout};

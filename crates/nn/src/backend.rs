@@ -18,6 +18,7 @@ pub use stonechat_compute::cpu::{
 };
 use stonechat_compute::{DType, SharedBytes};
 
+use crate::maybe_send::MaybeSend;
 use crate::{Error, Linear};
 
 /// Largest `k` of [`Backend::top_k`].
@@ -115,6 +116,17 @@ impl<'a, B: Backend> View<'a, B> {
     pub fn packed(buffer: &'a B::Buffer, rows: usize, cols: usize) -> Self {
         Self { buffer, rows: Rows::packed(rows, cols) }
     }
+}
+
+/// A range of a buffer to read to the host: `out[i] = src[offset + i]`.
+#[derive(Debug)]
+pub struct Read<'a, B: Backend> {
+    /// The buffer.
+    pub src: &'a B::Buffer,
+    /// Index of the first value.
+    pub offset: usize,
+    /// Destination; its length is the number of values.
+    pub out: &'a mut [f32],
 }
 
 /// Epilogue of a matmul or convolution: `y = act(x·Wᵀ + bias)`, or `y += act(x·Wᵀ + bias)`.
@@ -379,6 +391,9 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// KV pages of all layers; [`Pages`](crate::Pages) counts their references.
     type Kv: Debug + Send + Sync;
 
+    /// Whether reads are complete at their first poll, as on the CPU.
+    const READS_AT_ONCE: bool = false;
+
     /// Name for messages, for example `cpu`.
     fn name(&self) -> &'static str;
 
@@ -453,7 +468,15 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         src: &Self::Buffer,
         offset: usize,
         out: &mut [f32],
-    ) -> impl Future<Output = Result<(), Error>>;
+    ) -> impl Future<Output = Result<(), Error>> + MaybeSend {
+        async move { self.read_all(&mut [Read { src, offset, out }]).await }
+    }
+
+    /// [`read`](Self::read) of several ranges, in one round trip to the device.
+    fn read_all(
+        &self,
+        reads: &mut [Read<'_, Self>],
+    ) -> impl Future<Output = Result<(), Error>> + MaybeSend;
 
     /// Packs the rows of `src`: `dst[offset + r * cols + c] = src[r, c]`.
     fn copy(&self, dst: &mut Self::Buffer, offset: usize, src: View<'_, Self>);
@@ -577,7 +600,7 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         kv: &Self::Kv,
         page: u32,
         out: &mut Vec<u8>,
-    ) -> impl Future<Output = Result<(), Error>>;
+    ) -> impl Future<Output = Result<(), Error>> + MaybeSend;
 
     /// Replaces page `page` of every layer by the bytes of [`kv_read_page`](Self::kv_read_page).
     ///

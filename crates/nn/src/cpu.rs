@@ -29,7 +29,7 @@ use self::weights::Weights;
 pub use self::weights::{CpuMatrix, Repack};
 use crate::{
     Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, GatedMlp, KvRow, KvShape,
-    Linear, LoadStats, MatmulOp, MatrixSource, Rope, Rows, View,
+    Linear, LoadStats, MatmulOp, MatrixSource, Read, Rope, Rows, View,
 };
 
 /// Most rows of activations for which a quantized matrix that is not repacked is multiplied by int8 dot products. With
@@ -188,6 +188,8 @@ impl Backend for Cpu {
     type Matrix = CpuMatrix;
     type Kv = Vec<KvPool>;
 
+    const READS_AT_ONCE: bool = true;
+
     fn name(&self) -> &'static str {
         "cpu"
     }
@@ -252,18 +254,21 @@ impl Backend for Cpu {
         dst[offset..offset + values.len()].copy_from_slice(values);
     }
 
-    fn read(
-        &self,
-        src: &AlignedVec,
-        offset: usize,
-        out: &mut [f32],
-    ) -> impl Future<Output = Result<(), Error>> {
-        let from = &src[offset..offset + out.len()];
-        if out.len() <= READ_LEN {
-            out.copy_from_slice(from);
-        } else {
-            let mut parts: Vec<_> = out.chunks_mut(READ_LEN).zip(from.chunks(READ_LEN)).collect();
-            self.for_each(&mut parts, |(to, from)| to.copy_from_slice(from));
+    fn read_all(&self, reads: &mut [Read<'_, Self>]) -> impl Future<Output = Result<(), Error>> {
+        for Read { src, offset, out } in reads {
+            let from = &src[*offset..*offset + out.len()];
+            if out.len() <= READ_LEN {
+                out.copy_from_slice(from);
+                continue;
+            }
+            let n_parts = out.len().div_ceil(READ_LEN);
+            let parts = Mutex::new(out.chunks_mut(READ_LEN).zip(from.chunks(READ_LEN)));
+            self.device.threads.run(n_parts, |_| {
+                let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+                if let Some((to, from)) = part {
+                    to.copy_from_slice(from);
+                }
+            });
         }
         ready(Ok(()))
     }

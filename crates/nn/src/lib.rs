@@ -11,6 +11,7 @@
 //! | `pages.rs` | [`Pages`]: reference counts and copy-on-write of KV pages; [`Sequence`] |
 //! | `step.rs` | [`Sequences`] of a state; [`StepPlan`]: a ragged batch of tokens, with rollback |
 //! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that applies them |
+//! | `maybe_send.rs` | [`MaybeSend`], [`BoxFuture`]: `Send` where threads exist |
 //! | `sample.rs` | [`sample`]: the sampling chain |
 //!
 //! Shape letters: `T` token or time rows, `D` `d_model`, `F` `d_ff`, `H` heads, `G` KV heads, `C` `head_dim`,
@@ -23,6 +24,7 @@ mod conv1d;
 mod cpu;
 mod error;
 mod linear;
+mod maybe_send;
 mod norm;
 mod pages;
 pub mod sample;
@@ -33,13 +35,14 @@ mod wgpu;
 pub use backend::{
     Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, GatedMlp, KvDType,
     KvRow, KvShape, LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, MatmulOp, MatrixSource, Precision,
-    QueryRow, Rope, RopePairs, Rotation, Routing, Rows, TopKEntry, View, warmup_batch_sizes,
+    QueryRow, Read, Rope, RopePairs, Rotation, Routing, Rows, TopKEntry, View, warmup_batch_sizes,
 };
 pub use batch::Batch;
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};
 pub use error::Error;
 pub use linear::Linear;
+pub use maybe_send::{BoxFuture, MaybeSend};
 pub use norm::{LayerNorm, Norm, RmsNorm};
 pub use pages::{KvFull, PAGE_LEN, PageCopy, PageRef, Pages, Sequence};
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};

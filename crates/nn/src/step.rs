@@ -29,13 +29,14 @@ impl Slot {
     /// # Panics
     /// If `index` does not fit 32 bits.
     #[must_use]
-    pub fn new(index: usize) -> Self {
-        Self(u32::try_from(index).expect("slots have 32 bits"))
+    pub const fn new(index: usize) -> Self {
+        assert!(index <= u32::MAX as usize, "slots have 32 bits");
+        Self(index as u32)
     }
 
     /// Index of the sequence.
     #[must_use]
-    pub fn index(self) -> usize {
+    pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -411,7 +412,13 @@ impl StepPlan<'_> {
         &self.sequences.inputs
     }
 
-    /// The sequences, to read and to free pages of. Sequences of the plan must not change.
+    /// The sequences.
+    #[must_use]
+    pub fn sequences_ref(&self) -> &Sequences {
+        self.sequences
+    }
+
+    /// The sequences, to free pages of. Sequences of the plan must not change.
     pub fn sequences(&mut self) -> &mut Sequences {
         self.sequences
     }

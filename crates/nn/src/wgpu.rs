@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use stonechat_compute::DType;
 use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, rope, top_k};
-use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
+use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, ReadRange, Variant};
 use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all};
 
 use self::fusion::{FusionWindow, PendingGateUp, PendingNorm, PendingRope};
 use crate::{
     Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
-    LoadStats, MatmulOp, MatrixSource, Rope, Rows, View,
+    LoadStats, MatmulOp, MatrixSource, Read, Rope, Rows, View,
 };
 
 const NAME: &str = "wgpu";
@@ -179,8 +179,12 @@ impl Backend for Wgpu {
         self.flush_pending().write(dst, offset, bytemuck::cast_slice(values));
     }
 
-    async fn read(&self, src: &GpuBuffer, offset: usize, out: &mut [f32]) -> Result<(), Error> {
-        Ok(self.flush_pending().read(src, 4 * offset, bytemuck::cast_slice_mut(out)).await?)
+    async fn read_all(&self, reads: &mut [Read<'_, Self>]) -> Result<(), Error> {
+        let mut ranges = Vec::with_capacity(reads.len());
+        for Read { src, offset, out } in reads {
+            ranges.push(ReadRange { src, offset: 4 * *offset, out: bytemuck::cast_slice_mut(out) });
+        }
+        Ok(self.flush_pending().read_all(&mut ranges).await?)
     }
 
     fn copy(&self, dst: &mut GpuBuffer, offset: usize, src: View<'_, Self>) {

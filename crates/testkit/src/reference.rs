@@ -4,8 +4,8 @@ use std::future::{Future, ready};
 
 use stonechat_nn::{
     Activation, Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvDType,
-    KvRow, KvShape, MatmulOp, MatrixSource, PAGE_LEN, Rope, RopePairs, Rotation, Routing, Rows,
-    View,
+    KvRow, KvShape, MatmulOp, MatrixSource, PAGE_LEN, Read, Rope, RopePairs, Rotation, Routing,
+    Rows, View,
 };
 
 /// The f64 oracle.
@@ -156,6 +156,8 @@ impl Backend for Reference {
     type Matrix = ReferenceMatrix;
     type Kv = ReferenceKv;
 
+    const READS_AT_ONCE: bool = true;
+
     fn name(&self) -> &'static str {
         "reference"
     }
@@ -193,14 +195,11 @@ impl Backend for Reference {
         }
     }
 
-    fn read(
-        &self,
-        src: &ReferenceBuffer,
-        offset: usize,
-        out: &mut [f32],
-    ) -> impl Future<Output = Result<(), Error>> {
-        for (to, from) in out.iter_mut().zip(&src.0[offset..]) {
-            *to = *from as f32;
+    fn read_all(&self, reads: &mut [Read<'_, Self>]) -> impl Future<Output = Result<(), Error>> {
+        for Read { src, offset, out } in reads {
+            for (to, from) in out.iter_mut().zip(&src.0[*offset..]) {
+                *to = *from as f32;
+            }
         }
         ready(Ok(()))
     }

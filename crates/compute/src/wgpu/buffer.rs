@@ -236,6 +236,17 @@ pub(super) struct Readback {
     bytes: u64,
 }
 
+/// Bytes of a buffer to read.
+#[derive(Debug)]
+pub struct ReadRange<'a> {
+    /// The buffer.
+    pub src: &'a GpuBuffer,
+    /// First byte.
+    pub offset: usize,
+    /// Destination; its length is the number of bytes.
+    pub out: &'a mut [u8],
+}
+
 type MapResult = std::result::Result<(), ::wgpu::BufferAsyncError>;
 
 /// Result of a mapping, set by the device's callback, and the waker of its [`MapFuture`].
@@ -269,7 +280,7 @@ impl Future for MapFuture {
 }
 
 impl Gpu {
-    /// Submits the recording, then reads `src[offset..]` into `out`. Offset and length are multiples of 4.
+    /// Submits the recording, then reads `src[offset..]` into `out`; see [`read_all`](Self::read_all).
     ///
     /// # Errors
     /// If the device failed since the last read.
@@ -277,22 +288,43 @@ impl Gpu {
     /// # Panics
     /// If the range is outside the buffer or not aligned.
     pub async fn read(&self, src: &GpuBuffer, offset: usize, out: &mut [u8]) -> Result<()> {
-        assert!(offset + out.len() <= src.bytes(), "read: {offset}+{} bytes", out.len());
-        assert!(offset.is_multiple_of(4) && out.len().is_multiple_of(4), "read: unaligned");
-        if out.is_empty() {
+        self.read_all(&mut [ReadRange { src, offset, out }]).await
+    }
+
+    /// Submits the recording, then reads all ranges in one mapping. Offsets and lengths are multiples of 4.
+    ///
+    /// # Errors
+    /// If the device failed since the last read.
+    ///
+    /// # Panics
+    /// If a range is outside its buffer or not aligned.
+    pub async fn read_all(&self, reads: &mut [ReadRange<'_>]) -> Result<()> {
+        for ReadRange { src, offset, out } in &*reads {
+            assert!(offset + out.len() <= src.bytes(), "read: {offset}+{} bytes", out.len());
+            assert!(offset.is_multiple_of(4) && out.len().is_multiple_of(4), "read: unaligned");
+        }
+        let bytes: u64 = reads.iter().map(|read| read.out.len() as u64).sum();
+        if bytes == 0 {
             return self.check();
         }
-        let bytes = out.len() as u64;
         let readback = self.take_readback(bytes)?;
         let submitted = {
             let mut recorder = self.lock();
-            recorder.push(Command::Copy {
-                src: src.raw().clone(),
-                src_offset: offset as u64,
-                dst: readback.raw.clone(),
-                dst_offset: 0,
-                bytes,
-            });
+            let mut dst_offset = 0;
+            for ReadRange { src, offset, out } in &*reads {
+                let bytes = out.len() as u64;
+                if bytes == 0 {
+                    continue;
+                }
+                recorder.push(Command::Copy {
+                    src: src.raw().clone(),
+                    src_offset: *offset as u64,
+                    dst: readback.raw.clone(),
+                    dst_offset,
+                    bytes,
+                });
+                dst_offset += bytes;
+            }
             recorder.submit(self)
         };
         count(&self.inner.counters.readbacks);
@@ -312,7 +344,12 @@ impl Gpu {
         let failed = |message: String| Error::Device { message };
         result.map_err(|error| failed(error.to_string()))?;
         let view = readback.raw.get_mapped_range(0..bytes).map_err(|e| failed(e.to_string()))?;
-        out.copy_from_slice(&view);
+        let mut rest = &view[..];
+        for ReadRange { out, .. } in reads {
+            let (head, tail) = rest.split_at(out.len());
+            out.copy_from_slice(head);
+            rest = tail;
+        }
         drop(view);
         readback.raw.unmap();
         self.inner.readbacks.lock().unwrap_or_else(PoisonError::into_inner).push(readback);
