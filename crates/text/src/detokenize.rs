@@ -1,5 +1,7 @@
 //! Decoding token by token, without ever showing half a code point.
 
+use std::ops::Deref;
+
 use crate::tokenizer::Tokenizer;
 
 /// Turns a stream of tokens into text as it comes.
@@ -8,21 +10,21 @@ use crate::tokenizer::Tokenizer;
 /// [`push`](Self::push) and [`flush`](Self::flush) equal [`Tokenizer::decode`] of the same ids (and
 /// [`Tokenizer::decode_with_special`] once [`with_special`](Self::with_special) was called).
 #[derive(Debug, Clone)]
-pub struct StreamDecoder<'t> {
-    tokenizer: &'t Tokenizer,
+pub struct StreamDecoder<T> {
+    tokenizer: T,
     pending: Vec<u8>,
     is_first: bool,
     with_special: bool,
 }
 
-impl<'t> StreamDecoder<'t> {
-    /// A decoder that has seen no token.
-    pub fn new(tokenizer: &'t Tokenizer) -> Self {
+impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
+    /// A decoder that has seen no token; `tokenizer` is a reference or an `Arc`.
+    pub fn new(tokenizer: T) -> Self {
         Self { tokenizer, pending: Vec::new(), is_first: true, with_special: false }
     }
 
     /// A decoder of tokens that follow others: a leading space of the first token is shown.
-    pub fn continuing(tokenizer: &'t Tokenizer) -> Self {
+    pub fn continuing(tokenizer: T) -> Self {
         Self { is_first: false, ..Self::new(tokenizer) }
     }
 
