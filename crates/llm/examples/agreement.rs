@@ -17,8 +17,10 @@ use std::path::Path;
 use pollster::block_on;
 use serde::Deserialize;
 use stonechat_formats::ModelFile;
-use stonechat_llm::{Batch, Model, StateOptions};
+use stonechat_llm::{Model, OutputRequest, OutputRow, Outputs, Slot, StateOptions};
 use stonechat_nn::{Cpu, KvDType};
+
+const SLOT: Slot = Slot::new(0);
 
 /// The two largest logits: token, logit, token, logit.
 type Top = (u32, f32, u32, f32);
@@ -87,7 +89,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn print_top(model: &Model<Cpu>, name: &str, (a, logit_a, b, logit_b): Top) {
+fn print_top(model: &Model, name: &str, (a, logit_a, b, logit_b): Top) {
     let text = |id| String::from_utf8_lossy(model.tokenizer().token_piece(id, true)).into_owned();
     println!(
         "{name} {:?} {logit_a:.3}, {:?} {logit_b:.3}, {:.3} apart",
@@ -99,7 +101,7 @@ fn print_top(model: &Model<Cpu>, name: &str, (a, logit_a, b, logit_b): Top) {
 
 /// Greedy continuation, up to the first token that differs from `expected`.
 fn greedy(
-    model: &Model<Cpu>,
+    model: &Model,
     kv_dtype: KvDType,
     prompt: &[u32],
     expected: &[u32],
@@ -110,16 +112,11 @@ fn greedy(
         kv_dtype,
         ..StateOptions::new(n_ctx)
     })?;
-    let mut logits = vec![0.0; model.config().vocab_size];
     let mut steps: Vec<Top> = Vec::new();
     let mut input = prompt.to_vec();
     for &token in expected {
-        let outputs = [input.len() - 1];
-        let sequences = vec![0; input.len()];
-        let batch = Batch { tokens: &input, sequences: &sequences, outputs: &outputs };
-        block_on(model.forward(&mut state, batch))?;
-        block_on(model.read_logits(&state, 0, &mut logits))?;
-        let step = top(&logits);
+        let outputs = block_on(state.run(SLOT, &input, OutputRequest::Logits, 1))?;
+        let step = top(outputs, 0);
         steps.push(step);
         if step.0 != token {
             break;
@@ -131,7 +128,7 @@ fn greedy(
 
 /// The two largest logits at every position of `tokens`, in batches of `n_batch` tokens.
 fn forced(
-    model: &Model<Cpu>,
+    model: &Model,
     kv_dtype: KvDType,
     tokens: &[u32],
     n_batch: usize,
@@ -139,22 +136,19 @@ fn forced(
     let options =
         StateOptions { n_batch, n_outputs: n_batch, kv_dtype, ..StateOptions::new(tokens.len()) };
     let mut state = model.state(options)?;
-    let mut logits = vec![0.0; model.config().vocab_size];
     let mut steps = Vec::new();
     for tokens in tokens.chunks(n_batch) {
-        let outputs: Vec<usize> = (0..tokens.len()).collect();
-        let sequences = vec![0; tokens.len()];
-        let batch = Batch { tokens, sequences: &sequences, outputs: &outputs };
-        block_on(model.forward(&mut state, batch))?;
-        for index in outputs {
-            block_on(model.read_logits(&state, index, &mut logits))?;
-            steps.push(top(&logits));
-        }
+        let outputs = block_on(state.run(SLOT, tokens, OutputRequest::Logits, tokens.len()))?;
+        steps.extend((0..tokens.len()).map(|index| top(outputs, index)));
     }
     Ok(steps)
 }
 
-fn top(logits: &[f32]) -> Top {
+/// The two largest logits of row `index`.
+fn top(outputs: Outputs<'_>, index: usize) -> Top {
+    let OutputRow::Logits(logits) = outputs.row(index) else {
+        unreachable!("logits were asked for")
+    };
     let (mut first, mut second) = ((0, f32::NEG_INFINITY), (0, f32::NEG_INFINITY));
     for (id, &logit) in (0..).zip(logits) {
         if logit > first.1 {

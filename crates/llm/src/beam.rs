@@ -6,13 +6,12 @@
 //! step 2    next beams  ◄─fork─   beams           the halves alternate
 //! ```
 
-use std::ops::ControlFlow;
-
+use stonechat_nn::Slot;
 use stonechat_nn::sample::log_sum_exp;
 
 use crate::probabilities::token_probs;
-use crate::session::{RequiredOutput, Slot};
-use crate::{Batch, Devices, Error, Session};
+use crate::session::TEXT;
+use crate::{Error, OutputRequest, OutputRow, Outputs, Session};
 
 /// Options of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,7 +55,7 @@ struct Step {
     logprob: f32,
 }
 
-impl<D: Devices> Session<'_, D> {
+impl Session {
     /// Finds the `width` best continuations of `prompt`, best first. A beam ends with an end token;
     /// the search ends after `width` such beams, at `n_predict` tokens or at a full context.
     ///
@@ -78,12 +77,16 @@ impl<D: Devices> Session<'_, D> {
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let never = &mut |_, _| ControlFlow::Continue(());
-        if self.feed(Slot::TEXT, prompt, RequiredOutput::Logits, never).await?.is_err() {
-            return Ok(Vec::new());
+        let cached = self.common_prefix(TEXT, prompt);
+        self.truncate(TEXT, cached);
+        let mut alive = vec![Alive { slot: TEXT, tokens: Vec::new(), logprob: 0.0 }];
+        let mut steps = Vec::new();
+        let n_batch = self.state.options().n_batch;
+        let n_chunks = (prompt.len() - cached).div_ceil(n_batch);
+        for (i, chunk) in prompt[cached..].chunks(n_batch).enumerate() {
+            let is_last = i + 1 == n_chunks;
+            steps = self.run_beams(&[(TEXT, chunk)], &alive, (width, usize::from(is_last))).await?;
         }
-        let mut alive = vec![Alive { slot: Slot::TEXT, tokens: Vec::new(), logprob: 0.0 }];
-        let mut steps = self.steps(&alive, width, 1).await?;
         let mut finished = Vec::new();
         // The halves of the slots alternate, so that a fork never overwrites a beam with more forks to come.
         let mut half = width;
@@ -108,8 +111,11 @@ impl<D: Devices> Session<'_, D> {
             if finished.len() >= width || alive.is_empty() || n == n_predict || is_full {
                 break;
             }
-            self.extend(&alive).await?;
-            steps = self.steps(&alive, width, alive.len()).await?;
+            let runs: Vec<_> = alive
+                .iter()
+                .map(|beam| (beam.slot, &beam.tokens[beam.tokens.len() - 1..]))
+                .collect();
+            steps = self.run_beams(&runs, &alive, (width, 1)).await?;
         }
         for beam in alive {
             let score = options.score(beam.logprob, beam.tokens.len());
@@ -121,43 +127,29 @@ impl<D: Devices> Session<'_, D> {
         Ok(finished)
     }
 
-    /// Best `2 * width` candidates, best first: at least `width` remain if half of them are end tokens.
-    async fn steps(
+    /// Runs tokens of each beam in one step, with outputs of the last `n_outputs` of each, and ranks the candidates.
+    async fn run_beams(
         &mut self,
+        runs: &[(Slot, &[u32])],
         alive: &[Alive],
-        width: usize,
-        n_outputs: usize,
+        (width, n_outputs): (usize, usize),
     ) -> Result<Vec<Step>, Error> {
-        let mut steps = Vec::new();
-        for (parent, beam) in alive.iter().enumerate().take(n_outputs) {
-            self.read(parent).await?;
-            let total = log_sum_exp(&self.logits);
-            for candidate in token_probs(&self.logits, 0, 2 * width).top {
-                let logprob = beam.logprob + candidate.logit - total;
-                steps.push(Step { parent, token: candidate.token, logprob });
-            }
+        let Self { state, tokens, .. } = self;
+        let mut plan = state.plan();
+        for &(slot, run) in runs {
+            plan.add(slot, run, OutputRequest::Logits, n_outputs)?;
         }
-        steps.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
-        steps.truncate(2 * width);
-        Ok(steps)
-    }
-
-    /// Runs the last token of every beam in one pass.
-    async fn extend(&mut self, alive: &[Alive]) -> Result<(), Error> {
-        let tokens: Vec<u32> = alive.iter().filter_map(|b| b.tokens.last().copied()).collect();
-        let sequences: Vec<usize> = alive.iter().map(|b| b.slot.index()).collect();
-        let outputs: Vec<usize> = (0..alive.len()).collect();
-        let batch = Batch { tokens: &tokens, sequences: &sequences, outputs: &outputs };
-        self.model.forward(&mut self.state, batch).await?;
-        for (&sequence, &token) in sequences.iter().zip(&tokens) {
-            self.tokens[sequence].push(token);
+        let ticket = plan.run()?;
+        let outputs = state.outputs(ticket).await?;
+        for &(slot, run) in runs {
+            tokens[slot.index()].extend_from_slice(run);
         }
-        Ok(())
+        Ok(candidates(outputs, alive, width))
     }
 
     /// Makes `to` a copy of `from` that shares its pages.
     fn fork(&mut self, from: Slot, to: Slot) {
-        self.state.fork(from.index(), to.index());
+        self.state.fork(from, to);
         let tokens = self.tokens[from.index()].clone();
         self.tokens[to.index()].clone_from(&tokens);
     }
@@ -172,4 +164,20 @@ impl BeamOptions {
     fn score(&self, logprob: f32, len: usize) -> f32 {
         logprob / (len as f32).powf(self.length_penalty)
     }
+}
+
+/// Best `2 * width` candidates, best first: at least `width` remain if half of them are end tokens.
+fn candidates(outputs: Outputs<'_>, alive: &[Alive], width: usize) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (parent, (row, beam)) in outputs.rows(0..outputs.len()).zip(alive).enumerate() {
+        let OutputRow::Logits(logits) = row else { unreachable!("a request for logits") };
+        let total = log_sum_exp(logits);
+        for candidate in token_probs(logits, 0, 2 * width).top {
+            let logprob = beam.logprob + candidate.logit - total;
+            steps.push(Step { parent, token: candidate.token, logprob });
+        }
+    }
+    steps.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+    steps.truncate(2 * width);
+    steps
 }

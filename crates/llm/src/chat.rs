@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use stonechat_text::{ChatTemplate, Conversation};
 use web_time::{SystemTime, UNIX_EPOCH};
 
-use crate::{Devices, Error, Model, vocabulary};
+use crate::{Error, ModelInfo, vocabulary};
 
 /// Name of the built-in template of models without one.
 const PLAIN: &str = "plain";
@@ -25,7 +25,7 @@ impl ChatFormat {
     ///
     /// # Errors
     /// If the template does not compile.
-    pub fn new<D: Devices>(model: &Model<D>, replacement: Option<&str>) -> Result<Self, Error> {
+    pub fn new(model: &ModelInfo, replacement: Option<&str>) -> Result<Self, Error> {
         let source = replacement.or(model.chat_template());
         let name = source.unwrap_or(PLAIN);
         Ok(Self {
@@ -52,9 +52,9 @@ impl ChatFormat {
     ///
     /// # Errors
     /// If the template fails or refuses the messages.
-    pub fn tokenize<D: Devices>(
+    pub fn tokenize(
         &self,
-        model: &Model<D>,
+        model: &ModelInfo,
         messages: &[Value],
         variables: Map<String, Value>,
     ) -> Result<Vec<u32>, Error> {

@@ -4,6 +4,7 @@ use stonechat_formats::{Array, Format, Metadata, ModelFile, Value};
 use stonechat_nn::{RopePairs, Routing};
 
 use crate::arch::{Architecture, Positions};
+use crate::embed::Pooling;
 use crate::{Error, hugging_face};
 
 /// Sizes and constants of a language model. Defaults are those that the file format defines, no others.
@@ -44,6 +45,8 @@ pub struct Config {
     pub attn_soft_cap: Option<f32>,
     /// Soft cap of logits.
     pub final_soft_cap: Option<f32>,
+    /// Pooling of embeddings that the file names.
+    pub pooling: Option<Pooling>,
     /// Factor of attention scores.
     pub attn_scale: f32,
     /// MoE sizes; `None` for a dense model.
@@ -228,6 +231,7 @@ impl Config {
             is_local: keys.local_layers(architecture, window, n_layers)?,
             attn_soft_cap: keys.soft_cap("attn_logit_softcapping")?,
             final_soft_cap: keys.soft_cap("final_logit_softcapping")?,
+            pooling: Pooling::from_gguf(keys.size_or("pooling_type", 0)?),
             attn_scale: attn_scale(architecture, d_model, n_layers, n_heads, head_dim),
             experts,
         })

@@ -1,5 +1,7 @@
 //! Errors of loading and running a language model.
 
+use stonechat_nn::PlanError;
+
 /// Why a model cannot be loaded or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -66,6 +68,9 @@ pub enum Error {
         /// Size of the context.
         n_ctx: usize,
     },
+    /// More KV pages are needed than are free.
+    #[error(transparent)]
+    KvFull(stonechat_nn::KvFull),
     /// A token id is outside the vocabulary.
     #[error("token id: expected 0 to {}, got {token}", vocab_size.saturating_sub(1))]
     UnknownToken {
@@ -120,5 +125,14 @@ pub enum Error {
 impl Error {
     pub(crate) fn config(key: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Config { key: key.into(), problem: problem.into() }
+    }
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::ContextFull { tokens, n_ctx } => Self::ContextFull { tokens, n_ctx },
+            PlanError::KvFull(full) => Self::KvFull(full),
+        }
     }
 }

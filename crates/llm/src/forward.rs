@@ -1,18 +1,19 @@
 //! The forward pass of every architecture: a ragged batch of tokens to logits.
 
 use stonechat_nn::{
-    Activation, Attention, Backend, Batch, Embed, Epilogue, GatedMlp, MatmulOp, Rope, Rotation,
-    Rows, View,
+    Activation, Attention, Backend, Embed, Epilogue, GatedMlp, MatmulOp, Rope, Rotation, Rows,
+    StepInputs, View,
 };
 
+use crate::Config;
 use crate::arch::{FeedForward, Residual};
 use crate::config::RopeConfig;
-use crate::state::{Buffers, StageState};
+use crate::outputs::OutputLayout;
+use crate::stage::{Buffers, StageState};
 use crate::weights::{Block, Ffn, Input, Output, Weights};
-use crate::{Config, Error};
 
-/// Runs `batch` through one pipeline stage. Input: the tokens, or the residual stream in `Buffers::x` if the stage has
-/// no embedding. Output: `Buffers::logits` of `batch.outputs`, or the residual stream in `x`.
+/// Runs a step through one pipeline stage. Input: the tokens, or the residual stream in `Buffers::x` if the stage has no
+/// embedding. Output: the results of `layout`, or the residual stream in `x`.
 ///
 /// ```text
 /// x = embed(tokens)
@@ -20,7 +21,7 @@ use crate::{Config, Error};
 ///     q, k, v = rope(qkv(norm(x)));  write k, v to the KV pages
 ///     x += attn_output(attention(q, pages))
 ///     x += ffn(norm(x))                        gated MLP, plain MLP or MoE
-/// logits = output(norm(x[outputs]))
+/// h = norm(x[outputs]);  logits = output(h)
 /// ```
 ///
 /// Variants by [`Architecture`](crate::Architecture): parallel residual (attention and FFN read the same `x`),
@@ -30,68 +31,71 @@ pub(crate) fn forward<B: Backend>(
     config: &Config,
     weights: &Weights<B>,
     stage: &mut StageState<B>,
-    batch: Batch<'_>,
-) -> Result<(), Error> {
-    let t = batch.tokens.len();
-    assert!(t <= stage.options.n_batch && batch.outputs.len() <= stage.options.n_outputs);
-    assert_eq!(t, batch.sequences.len(), "one sequence index for each token");
-    stage.prepare(backend, batch, config.window)?;
+    (inputs, layout): (&StepInputs, &OutputLayout),
+) {
+    stage.prepare(backend, inputs, config.window);
     if let Some(input) = &weights.input {
-        input.forward(backend, config, &mut stage.buffers, batch);
+        input.forward(backend, config, &mut stage.buffers, &inputs.tokens);
     }
     for (layer, block) in weights.blocks.iter().enumerate() {
         let is_local = config.is_local[weights.layers.start + layer];
-        let pass = Pass { backend, config, weights, layer, is_local, t };
+        let pass = Pass { backend, config, weights, inputs, layer, is_local };
         pass.attention(block, stage);
         pass.feed_forward(block, &mut stage.buffers);
     }
     if let Some(output) = &weights.output {
-        output.forward(backend, config, weights.input.as_ref(), &mut stage.buffers, batch);
+        let t = inputs.n_tokens();
+        output.forward(backend, config, weights.input.as_ref(), &mut stage.buffers, (t, layout));
     }
-    Ok(())
 }
 
 impl<B: Backend> Input<B> {
-    /// Embeds the tokens of the batch: `x`, `[T, D]`.
-    fn forward(&self, backend: &B, config: &Config, buffers: &mut Buffers<B>, batch: Batch<'_>) {
+    /// Embeds the tokens of the step: `x`, `[T, D]`.
+    fn forward(&self, backend: &B, config: &Config, buffers: &mut Buffers<B>, tokens: &[u32]) {
         let Buffers { x, h, .. } = buffers;
-        let embed =
-            Embed { tokens: batch.tokens, scale: config.embedding_scale(), positions: None };
+        let embed = Embed { tokens, scale: config.embedding_scale(), positions: None };
         backend.embed(x, &self.token_embd, embed);
         if let Some(norm) = &self.norm {
-            norm.forward(backend, h, View::packed(x, batch.tokens.len(), config.d_model));
+            norm.forward(backend, h, View::packed(x, tokens.len(), config.d_model));
             std::mem::swap(x, h);
         }
     }
 }
 
 impl<B: Backend> Output<B> {
-    /// Computes the logits of `batch.outputs`, `[n_outputs, V]`. Only these rows go through the last norm and the
-    /// vocabulary projection, the largest matrix of small models. `input` has that matrix if the embedding is tied.
+    /// Computes the results of `layout`: hidden states in `h`, `[outputs, D]`, logits of the first rows, and their top-k.
+    /// Only these rows go through the last norm and the vocabulary projection, the largest matrix of small models.
+    /// `input` has that matrix if the embedding is tied.
     fn forward(
         &self,
         backend: &B,
         config: &Config,
         input: Option<&Input<B>>,
         buffers: &mut Buffers<B>,
-        batch: Batch<'_>,
+        (t, layout): (usize, &OutputLayout),
     ) {
-        let (t, d, n) = (batch.tokens.len(), config.d_model, batch.outputs.len());
-        let Buffers { x, h, output, logits, .. } = buffers;
-        for (i, &row) in batch.outputs.iter().enumerate() {
+        let (d, vocab_size) = (config.d_model, config.vocab_size);
+        let Buffers { x, h, output, logits, top_k, .. } = buffers;
+        for (i, &row) in layout.rows.iter().enumerate() {
             let from = View::new(&*x, Rows::packed(t, d).slice(row, 1));
             backend.copy(output, i * d, from);
         }
-        if n > 0 {
-            self.norm.forward(backend, h, View::packed(output, n, d));
+        if layout.rows.is_empty() {
+            return;
+        }
+        self.norm.forward(backend, h, View::packed(output, layout.rows.len(), d));
+        if layout.n_projected() > 0 {
             let tied = input.map(|input| &input.token_embd);
             let w = self.matrix.as_ref().or(tied).expect("`Weights::load` gives one of them");
             let bias = self.bias.as_ref();
             let epilogue = Epilogue { bias, activation: Activation::None, accumulate: false };
             backend.matmul(
-                View::packed(h, n, d),
+                View::packed(h, layout.n_projected(), d),
                 [MatmulOp { out: logits, w, epilogue, consumer: None }],
             );
+        }
+        if layout.n_top_k > 0 {
+            backend.top_k(top_k, View::packed(logits, layout.n_top_k, vocab_size), layout.k);
         }
     }
 }
@@ -101,18 +105,18 @@ struct Pass<'a, B: Backend> {
     backend: &'a B,
     config: &'a Config,
     weights: &'a Weights<B>,
+    inputs: &'a StepInputs,
     /// Index among the layers of the stage.
     layer: usize,
     /// Whether the layer attends to a sliding window.
     is_local: bool,
-    /// Tokens of the batch.
-    t: usize,
 }
 
 impl<B: Backend> Pass<'_, B> {
     /// Adds self-attention to the residual stream, and leaves the normed input of a parallel FFN in `h`.
     fn attention(&self, block: &Block<B>, stage: &mut StageState<B>) {
-        let Self { backend, config, layer, is_local, t, .. } = *self;
+        let Self { backend, config, inputs, layer, is_local, .. } = *self;
+        let t = inputs.n_tokens();
         let d = config.d_model;
         let Buffers { x, h, q, k, v, attn, cos_sin, local_cos_sin, .. } = &mut stage.buffers;
         block.attn_norm.forward(backend, h, View::packed(x, t, d));
@@ -127,24 +131,20 @@ impl<B: Backend> Pass<'_, B> {
         self.rope(k, rows(config.kv_width()), block.attn_k_norm.as_ref(), rope.zip(cos_sin));
         let width = config.kv_width();
         let (k, v) = (View::packed(k, t, width), View::packed(v, t, width));
-        backend.kv_write(stage.kv.pool_mut(), layer, k, v, &stage.inputs.kv_rows);
+        backend.kv_write(&mut stage.kv, layer, k, v, &inputs.kv_rows);
         backend.attention(
             attn,
             Attention {
                 q: View::packed(q, t, config.q_width()),
-                kv: stage.kv.pool(),
+                kv: &stage.kv,
                 layer,
                 n_heads: config.n_heads,
                 scale: config.attn_scale,
                 soft_cap: config.attn_soft_cap,
                 slopes: self.weights.alibi_slopes.as_ref(),
                 sinks: block.attn_sinks.as_ref(),
-                rows: if is_local {
-                    &stage.inputs.local_query_rows
-                } else {
-                    &stage.inputs.query_rows
-                },
-                page_table: &stage.inputs.page_table,
+                rows: if is_local { &stage.local_query_rows } else { &inputs.query_rows },
+                page_table: &inputs.page_table,
                 precision: block.attn_precision,
             },
         );
@@ -167,7 +167,11 @@ impl<B: Backend> Pass<'_, B> {
 
     fn parallel_norm(&self, block: &Block<B>, x: &B::Buffer, h: &mut B::Buffer) {
         if let Some(norm) = &block.ffn_norm {
-            norm.forward(self.backend, h, View::packed(x, self.t, self.config.d_model));
+            norm.forward(
+                self.backend,
+                h,
+                View::packed(x, self.inputs.n_tokens(), self.config.d_model),
+            );
         }
     }
 
@@ -193,7 +197,8 @@ impl<B: Backend> Pass<'_, B> {
 
     /// Adds the FFN to the residual stream.
     fn feed_forward(&self, block: &Block<B>, buffers: &mut Buffers<B>) {
-        let Self { backend, config, t, .. } = *self;
+        let Self { backend, config, inputs, .. } = *self;
+        let t = inputs.n_tokens();
         let (d, f) = (config.d_model, config.d_ff);
         let Buffers { x, h, result, gate, up, hidden, .. } = buffers;
         if let (Residual::Sequential, Some(norm)) = (config.architecture.residual, &block.ffn_norm)

@@ -1,18 +1,15 @@
 //! Generating text: prompt, sampling, stopping.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use stonechat_nn::TopKEntry;
-use stonechat_nn::sample::{
-    DryBreakers, Grammar, GrammarSource, PrefixConstraint, Sampler, SamplingOptions,
-};
-use stonechat_text::{StreamDecoder, Tokenizer};
+use stonechat_nn::sample::{CompiledGrammar, SamplingOptions};
 use web_time::Instant;
 
-use crate::probabilities::{TokenProbs, guide, token_probs};
-use crate::session::{Cancelled, RequiredOutput, Slot};
-use crate::stop::StopFilter;
-use crate::{Devices, Error, Model, Session};
+use crate::generation::{Accepted, AcceptedToken};
+use crate::probabilities::TokenProbs;
+use crate::session::{NEGATIVE_PROMPT, TEXT};
+use crate::{Error, Generation, OutputRequest, OutputRow, Session};
 
 /// How to continue a prompt.
 #[derive(Debug, Clone, Default)]
@@ -21,8 +18,8 @@ pub struct GenerateOptions {
     pub n_predict: Option<usize>,
     /// Sampling chain.
     pub sampling: SamplingOptions,
-    /// Grammar that constrains the text.
-    pub grammar: Option<GrammarSource>,
+    /// Grammar that constrains the text; see [`ModelInfo::compile_grammar`](crate::ModelInfo::compile_grammar).
+    pub grammar: Option<Arc<CompiledGrammar>>,
     /// Stop strings; the text ends before the first of them.
     pub stop: Vec<String>,
     /// Number of most probable tokens to report for each token.
@@ -144,322 +141,222 @@ pub struct Timings {
     pub decode_ms: f64,
 }
 
-impl<D: Devices> Session<'_, D> {
+/// Callback of a generation; a break cancels it. `Send`, but on wasm32.
+#[cfg(not(target_arch = "wasm32"))]
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + Send + 'a;
+
+/// Callback of a generation; a break cancels it. `Send`, but on wasm32.
+#[cfg(target_arch = "wasm32")]
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
+impl Session {
     /// Generates a continuation of `prompt`; its longest cached prefix is not run again. If `on_event`
     /// breaks, the text ends with [`Finish::Cancelled`] and the session stays usable.
     ///
     /// # Errors
-    /// If the prompt is empty or longer than the context, an option is out of range, the grammar is
-    /// invalid, or the device fails.
+    /// If the prompt is empty or longer than the context, an option is out of range, or the device fails.
     pub async fn generate(
         &mut self,
         prompt: &[u32],
         options: &GenerateOptions,
-        on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+        on_event: &mut OnEvent<'_>,
     ) -> Result<Completion, Error> {
         let start = Instant::now();
-        let mut writer = Writer::new(self.model, prompt, options)?;
-        let mut report = |done, total| on_event(Event::Prompt { done, total });
-        let fed = self.feed_all(&mut writer, options, &mut report).await?;
-        let cached_tokens = fed.unwrap_or(0);
-        let prompt_ms = milliseconds(start);
-        let start = Instant::now();
-        let finish = match fed {
-            Ok(_) => self.write(&mut writer, options, on_event).await?,
-            Err(Cancelled) => Finish::Cancelled,
+        if options.guidance.is_some() && self.tokens.len() <= NEGATIVE_PROMPT.index() {
+            let (expected, got) = ("a session of 2 sequences".to_owned(), "1".to_owned());
+            return Err(Error::Option { option: "guidance", expected, got });
+        }
+        let mut generation = Generation::new(self.model.info(), prompt.to_vec(), options.clone())?;
+        let n_ctx = self.n_ctx();
+        for tokens in [generation.pending(), generation.pending_negative()] {
+            if tokens.len() > n_ctx {
+                return Err(Error::ContextFull { tokens: tokens.len(), n_ctx });
+            }
+        }
+        let mut run =
+            Run { text: String::new(), tokens: Vec::new(), probs: Vec::new(), prompt_end: None };
+        let cached_tokens = self.common_prefix(TEXT, generation.pending());
+        self.run(&mut generation, options.on_full, &mut run, on_event).await?;
+        let prompt_end = run.prompt_end.unwrap_or_else(Instant::now);
+        let timings = Timings {
+            prompt_ms: prompt_end.duration_since(start).as_secs_f64() * 1e3,
+            decode_ms: prompt_end.elapsed().as_secs_f64() * 1e3,
         };
-        let decode_ms = milliseconds(start);
+        let finish = generation.finish().unwrap_or(Finish::Cancelled);
+        // A request that is cancelled before it begins has used nothing.
+        let has_begun = run.prompt_end.is_some() || finish != Finish::Cancelled;
+        let cached_tokens = if has_begun { cached_tokens } else { 0 };
         tracing::debug!(
             prompt_tokens = prompt.len(),
             cached_tokens,
-            tokens = writer.tokens.len(),
-            prompt_ms,
-            decode_ms,
-            seed = writer.sampler.seed(),
+            tokens = run.tokens.len(),
+            prompt_ms = timings.prompt_ms,
+            decode_ms = timings.decode_ms,
+            seed = generation.seed(),
             ?finish,
             "generated"
         );
         Ok(Completion {
-            text: writer.text,
-            tokens: writer.tokens,
-            probs: writer.probs,
+            text: run.text,
+            tokens: run.tokens,
+            probs: run.probs,
             finish,
             prompt_tokens: prompt.len(),
             cached_tokens,
-            seed: writer.sampler.seed(),
-            timings: Timings { prompt_ms, decode_ms },
+            seed: generation.seed(),
+            timings,
         })
     }
 
-    /// Runs the negative prompt, if any, then the prompt; returns the cached tokens of the latter.
-    async fn feed_all(
+    /// Runs steps until the text ends.
+    async fn run(
         &mut self,
-        writer: &mut Writer<'_>,
-        options: &GenerateOptions,
-        report: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
-    ) -> Result<Result<usize, Cancelled>, Error> {
-        if let Some(guidance) = &options.guidance {
-            let problem = |option, expected: &str, got: usize| {
-                Err(Error::Option { option, expected: expected.to_owned(), got: got.to_string() })
-            };
-            if self.tokens.len() <= Slot::NEGATIVE_PROMPT.index() {
-                return problem("guidance", "a session of 2 sequences", self.tokens.len());
+        generation: &mut Generation,
+        on_full: OnFull,
+        run: &mut Run,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<(), Error> {
+        let total = generation.pending().len();
+        let [cached, cached_negative] =
+            [(TEXT, generation.pending()), (NEGATIVE_PROMPT, generation.pending_negative())]
+                .map(|(slot, tokens)| self.common_prefix(slot, tokens));
+        generation.ran(cached);
+        generation.ran_negative(cached_negative);
+        let mut has_begun = false;
+        while generation.finish().is_none() {
+            let is_prompt = run.prompt_end.is_none();
+            let done = generation.cached().len();
+            if is_prompt && on_event(Event::Prompt { done, total }).is_break() {
+                self.end(generation, Finish::Cancelled, run, on_event);
+                break;
             }
-            if guidance.negative.is_empty() {
-                return problem("negative prompt", "at least one token", 0);
+            if !has_begun {
+                // Only now: a request that is cancelled before it begins leaves the cache of the others.
+                self.truncate(TEXT, cached);
+                self.truncate(NEGATIVE_PROMPT, cached_negative);
+                has_begun = true;
             }
-            let fed = self.feed(
-                Slot::NEGATIVE_PROMPT,
-                &guidance.negative,
-                RequiredOutput::Logits,
-                report,
-            );
-            if let Err(cancelled) = fed.await? {
-                return Ok(Err(cancelled));
+            if generation.exceeds(self.n_ctx()) && !self.shift(generation, on_full) {
+                self.end(generation, Finish::ContextFull, run, on_event);
+                break;
             }
-            writer.negative.clone_from(&self.logits);
-        }
-        let required = writer.required_output(options, self.model.max_top_k());
-        self.feed(Slot::TEXT, &writer.prompt, required, report).await
-    }
-
-    /// Samples and runs tokens until the text ends.
-    async fn write(
-        &mut self,
-        writer: &mut Writer<'_>,
-        options: &GenerateOptions,
-        on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    ) -> Result<Finish, Error> {
-        let max_top_k = self.model.max_top_k();
-        // Output that the last pass has read.
-        let mut required = writer.required_output(options, max_top_k);
-        let finish = loop {
-            if options.n_predict.is_some_and(|n| writer.tokens.len() >= n) {
-                break Finish::Length;
-            }
-            if options.n_probs > 0 {
-                writer.raw.clone_from(&self.logits);
-            }
-            if let Some(guidance) = &options.guidance {
-                guide(&mut self.logits, &writer.negative, guidance.scale);
-            }
-            let token = match required {
-                RequiredOutput::Logits => writer.draw(&mut self.logits)?,
-                RequiredOutput::TopK(_) => writer.draw_top_k(&self.top_k),
-            };
-            if self.model.tokenizer().is_end_of_generation(token) && !options.ignore_eos {
-                break Finish::EndOfText;
-            }
-            if options.n_probs > 0 {
-                writer.probs.push(token_probs(&writer.raw, token, options.n_probs));
-            }
-            let (ended, is_break) = writer.push(token, on_event);
-            if let Some(finish) = ended {
-                break finish;
-            }
-            if is_break {
-                break Finish::Cancelled;
-            }
-            if options.n_predict.is_some_and(|n| writer.tokens.len() >= n) {
-                break Finish::Length;
-            }
-            if !self.make_room(options.on_full).await? {
-                break Finish::ContextFull;
-            }
-            if options.guidance.is_some() {
-                self.step(Slot::NEGATIVE_PROMPT, token, RequiredOutput::Logits).await?;
-                writer.negative.clone_from(&self.logits);
-            }
-            required = writer.required_output(options, max_top_k);
-            self.step(Slot::TEXT, token, required).await?;
-        };
-        writer.finish(finish, on_event);
-        Ok(finish)
-    }
-
-    /// Shifts the context of full slots, if `on_full` says so; returns whether one more token fits.
-    async fn make_room(&mut self, on_full: OnFull) -> Result<bool, Error> {
-        let n_ctx = self.n_ctx();
-        let longest = self.tokens.iter().map(Vec::len).max().unwrap_or(0);
-        if longest < n_ctx {
-            return Ok(true);
-        }
-        let OnFull::Shift { keep } = on_full else { return Ok(false) };
-        for index in 0..self.tokens.len() {
-            let old = &self.tokens[index];
-            if old.len() < n_ctx {
+            if !self.step(generation).await? {
                 continue;
             }
-            let keep = keep.min(n_ctx.saturating_sub(2));
-            let left = (old.len() - keep) / 2;
-            let mut tokens = old[..keep].to_vec();
-            tokens.extend_from_slice(&old[old.len() - left..]);
-            let never = &mut |_, _| ControlFlow::Continue(());
-            if self.feed(Slot::new(index), &tokens, RequiredOutput::Logits, never).await?.is_err() {
-                return Ok(false);
+            run.prompt_end.get_or_insert_with(Instant::now);
+            let is_cancelled = run.emit(&mut self.accepted, on_event);
+            if generation.finish().is_some() {
+                break;
+            }
+            if is_cancelled {
+                self.end(generation, Finish::Cancelled, run, on_event);
+            } else {
+                self.propose(generation).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Ends a text between two steps, and emits what was held back.
+    fn end(
+        &mut self,
+        generation: &mut Generation,
+        finish: Finish,
+        run: &mut Run,
+        on_event: &mut OnEvent<'_>,
+    ) {
+        generation.end(finish, &mut self.accepted);
+        if run.prompt_end.is_some() {
+            run.emit(&mut self.accepted, on_event);
+        }
+    }
+
+    /// Runs the next pending tokens, at most a batch; returns whether tokens were sampled, into `accepted`.
+    async fn step(&mut self, generation: &mut Generation) -> Result<bool, Error> {
+        let Self { state, tokens, scratch, accepted, .. } = self;
+        let n_batch = state.options().n_batch;
+        let (text, negative) = (generation.pending(), generation.pending_negative());
+        // The negative sequence runs first, up to its last token, which shares a step with that of the text.
+        let (n_negative, n_text) = match negative.len() {
+            n @ (0 | 1) => (n, text.len().min(n_batch - n)),
+            n => ((n - 1).min(n_batch), 0),
+        };
+        let ends = n_text == text.len();
+        let n_negative = if n_text > 0 && !ends { 0 } else { n_negative };
+        let mut plan = state.plan();
+        if n_negative > 0 {
+            let chunk = &negative[..n_negative];
+            plan.add(NEGATIVE_PROMPT, chunk, OutputRequest::Logits, usize::from(ends))?;
+        }
+        if n_text > 0 {
+            let (request, n_rows) = generation.output(n_text);
+            plan.add(TEXT, &text[..n_text], request, n_rows)?;
+        }
+        let ticket = plan.run()?;
+        let outputs = state.outputs(ticket).await?;
+        tokens[TEXT.index()].extend_from_slice(&text[..n_text]);
+        if n_negative > 0 {
+            tokens[NEGATIVE_PROMPT.index()].extend_from_slice(&negative[..n_negative]);
+        }
+        generation.ran(n_text);
+        generation.ran_negative(n_negative);
+        if !ends {
+            return Ok(false);
+        }
+        if n_negative == 0 {
+            generation.accept(outputs.rows(0..outputs.len()), scratch, accepted)?;
+        } else {
+            let (OutputRow::Logits(negative), OutputRow::Logits(logits)) =
+                (outputs.row(0), outputs.row(1))
+            else {
+                unreachable!("guidance needs all logits");
+            };
+            generation.accept_guided(logits, negative, scratch, accepted)?;
+        }
+        let kv_len = self.accepted.kv_len;
+        self.truncate(TEXT, kv_len);
         Ok(true)
+    }
+
+    /// Shifts the context of full sequences, if `on_full` says so.
+    fn shift(&mut self, generation: &mut Generation, on_full: OnFull) -> bool {
+        let OnFull::Shift { keep } = on_full else { return false };
+        let [text, negative] = generation.shift(keep, self.n_ctx());
+        self.truncate(TEXT, text);
+        self.truncate(NEGATIVE_PROMPT, negative);
+        true
     }
 }
 
-/// State of a generation: sampler, constraints and text so far.
-struct Writer<'a> {
-    prompt: Vec<u32>,
-    sampler: Sampler,
-    grammar: Option<Grammar>,
-    healing: PrefixConstraint,
-    /// Bytes of the text still to drop: they repeat the token that healing took from the prompt.
-    repeated: usize,
-    tokenizer: &'a Tokenizer,
-    decoder: StreamDecoder<'a>,
-    filter: StopFilter<'a>,
+/// Results of a generation so far.
+struct Run {
     text: String,
     tokens: Vec<u32>,
     probs: Vec<TokenProbs>,
-    /// Logits of the text before guidance and sampling, for `probs`.
-    raw: Vec<f32>,
-    /// Logits of the negative prompt, continued by the text.
-    negative: Vec<f32>,
+    /// Time after the first tokens were sampled.
+    prompt_end: Option<Instant>,
 }
 
-impl<'a> Writer<'a> {
-    fn new<D: Devices>(
-        model: &'a Model<D>,
-        prompt: &[u32],
-        options: &'a GenerateOptions,
-    ) -> Result<Self, Error> {
-        let tokenizer = model.tokenizer();
-        let vocab_size = model.config().vocab_size;
-        let mut prompt = prompt.to_vec();
-        let (mut healing, mut repeated) = (PrefixConstraint::default(), 0);
-        if options.heal && prompt.len() > 1 {
-            let last = prompt[prompt.len() - 1];
-            let bytes = tokenizer.token_piece(last, false);
-            if !bytes.is_empty() {
-                (healing, repeated) = (PrefixConstraint::new(bytes), bytes.len());
-                prompt.pop();
+impl Run {
+    /// Appends tokens and text, and passes the text to the caller: one event a token, one at the end. Returns whether the
+    /// caller cancelled; tokens after that one are dropped.
+    fn emit(&mut self, accepted: &mut Accepted, on_event: &mut OnEvent<'_>) -> bool {
+        let mut shown = 0;
+        for AcceptedToken { token, text, probs } in accepted.tokens.drain(..) {
+            shown = text.end;
+            self.tokens.push(token);
+            self.probs.extend(probs);
+            let text = &accepted.text[text];
+            self.text.push_str(text);
+            if on_event(Event::Text(text)).is_break() {
+                return true;
             }
         }
-        if prompt.is_empty() {
-            return Err(Error::EmptyPrompt);
+        if accepted.finish.is_some_and(|finish| finish != Finish::StopString) {
+            let rest = &accepted.text[shown..];
+            self.text.push_str(rest);
+            return on_event(Event::Text(rest)).is_break();
         }
-        let mut sampling = options.sampling.clone();
-        if options.ignore_eos {
-            let ends = tokenizer.ends_of_generation();
-            sampling.logit_bias.extend(ends.map(|token| (token, f32::NEG_INFINITY)));
-        }
-        let breakers = if sampling.uses_dry() {
-            DryBreakers::new(
-                &sampling.dry_sequence_breakers,
-                vocab_size,
-                |token, buffer| buffer.extend_from_slice(tokenizer.token_piece(token, true)),
-                |rest| tokenizer.tokenize(&String::from_utf8_lossy(rest), false, false),
-            )
-        } else {
-            DryBreakers::default()
-        };
-        let mut sampler = Sampler::new(&sampling, vocab_size, breakers)?;
-        prompt.iter().for_each(|&token| sampler.accept(token));
-        let grammar = match &options.grammar {
-            Some(source) => Some(Grammar::new(source, model.token_table()?)?),
-            None => None,
-        };
-        let decoder = StreamDecoder::continuing(tokenizer);
-        Ok(Self {
-            prompt,
-            sampler,
-            grammar,
-            healing,
-            repeated,
-            tokenizer,
-            decoder: if options.show_special { decoder.with_special() } else { decoder },
-            filter: StopFilter::new(&options.stop),
-            text: String::new(),
-            tokens: Vec::new(),
-            probs: Vec::new(),
-            raw: Vec::new(),
-            negative: Vec::new(),
-        })
+        false
     }
-
-    /// Output that the next sampling needs: top-k if the sampler starts with a truncation to few logits and neither
-    /// probabilities, guidance, grammar nor healing need all of them.
-    fn required_output(&self, options: &GenerateOptions, max_top_k: usize) -> RequiredOutput {
-        let needs_all = options.n_probs > 0
-            || options.guidance.is_some()
-            || self.grammar.is_some()
-            || !self.healing.is_satisfied();
-        match self.sampler.required_top_k() {
-            Some(n) if !needs_all && n <= max_top_k => RequiredOutput::TopK(n),
-            _ => RequiredOutput::Logits,
-        }
-    }
-
-    /// Samples the next token from the top-k logits.
-    fn draw_top_k(&mut self, top_k: &[TopKEntry]) -> u32 {
-        let token = self.sampler.sample_top_k(top_k);
-        self.sampler.accept(token);
-        token
-    }
-
-    /// Samples the next token under the constraints of healing and grammar.
-    fn draw(&mut self, logits: &mut [f32]) -> Result<u32, Error> {
-        if !self.healing.is_satisfied() {
-            let tokenizer = self.tokenizer;
-            self.healing.mask(logits, |token| tokenizer.token_piece(token, false));
-        }
-        let token = match &mut self.grammar {
-            Some(grammar) => grammar.sample(&mut self.sampler, logits)?,
-            None => self.sampler.sample(logits),
-        };
-        self.sampler.accept(token);
-        self.healing.accept(self.tokenizer.token_piece(token, false));
-        if let Some(grammar) = &mut self.grammar {
-            grammar.accept(token)?;
-        }
-        Ok(token)
-    }
-
-    /// Adds a token to the text; returns why the text ended, if it did, and whether the caller cancelled.
-    fn push(
-        &mut self,
-        token: u32,
-        on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    ) -> (Option<Finish>, bool) {
-        self.tokens.push(token);
-        let mut text = self.decoder.push(token).unwrap_or_default();
-        let repeats = text.floor_char_boundary(self.repeated);
-        text.drain(..repeats);
-        self.repeated -= repeats;
-        let (shown, stopped) = self.filter.push(&text);
-        let is_break = self.show(&shown, on_event);
-        if stopped {
-            return (Some(Finish::StopString), is_break);
-        }
-        let done = self.grammar.as_ref().is_some_and(Grammar::is_finished);
-        (done.then_some(Finish::GrammarEnd), is_break)
-    }
-
-    /// Appends text and passes it to the caller; returns whether the caller cancelled.
-    fn show(&mut self, text: &str, on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>) -> bool {
-        self.text.push_str(text);
-        on_event(Event::Text(text)).is_break()
-    }
-
-    /// Emits what the decoder and the stop filter have buffered.
-    fn finish(&mut self, finish: Finish, on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>) {
-        if finish != Finish::StopString {
-            let rest = self.decoder.flush().unwrap_or_default();
-            let (mut text, stopped) = self.filter.push(&rest);
-            if !stopped {
-                text += &self.filter.finish();
-            }
-            self.show(&text, on_event);
-        }
-    }
-}
-
-fn milliseconds(start: Instant) -> f64 {
-    start.elapsed().as_secs_f64() * 1e3
 }

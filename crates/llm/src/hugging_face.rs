@@ -93,6 +93,7 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
         is_local: json.local_layers(architecture, window, n_layers),
         attn_soft_cap: json.soft_cap("attn_logit_softcapping"),
         final_soft_cap: json.soft_cap("final_logit_softcapping"),
+        pooling: None,
         attn_scale,
         experts,
     })

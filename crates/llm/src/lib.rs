@@ -8,11 +8,15 @@
 //! | `arch`, `config`, `hugging_face` | switches, sizes, names of tensors |
 //! | `source`, `weights` | tensors: look-up, checks of shapes, upload |
 //! | `rope` | rotary embedding: frequencies, RoPE scaling |
-//! | `state`, `forward`, `model` | KV cache and activations, the forward pass, both behind one type |
+//! | `model`, `state` | a loaded model; sequences, KV pages and the plan of a step |
+//! | `runner`, `stage`, `forward` | a model on its devices: pools and buffers, the forward pass |
+//! | `outputs` | logits, top-k and hidden states of a step |
 //! | `devices`, `placement` | one device or a pipeline of two; layers that fit a device |
 //! | `vocabulary`, `chat` | tokenizer and chat template of a file, prompts of conversations |
-//! | `session`, `prompt_cache` | texts with a cached prefix, in memory and in files |
-//! | `generate`, `stop`, `probabilities` | sampling until the text ends |
+//! | `generation`, `stop`, `probabilities` | one text in the making, without a device |
+//! | `session`, `generate`, `prompt_cache` | a loop over one text, with a cached prefix in memory and in files |
+//! | `speculation` | drafts: n-grams, a smaller model |
+//! | `prefix_cache`, `embed` | pages of earlier prompts; embeddings |
 //! | `beam`, `perplexity` | beam search, perplexity |
 //! | `quantize` | quantizing a GGUF file |
 #![forbid(unsafe_code)]
@@ -22,19 +26,26 @@ mod beam;
 mod chat;
 mod config;
 mod devices;
+mod embed;
 mod error;
 mod forward;
 mod generate;
+mod generation;
 mod hugging_face;
 mod model;
+mod outputs;
 mod perplexity;
 mod placement;
+mod prefix_cache;
 mod probabilities;
 mod prompt_cache;
 mod quantize;
 mod rope;
+mod runner;
 mod session;
 mod source;
+mod speculation;
+mod stage;
 mod state;
 mod stop;
 mod vocabulary;
@@ -45,16 +56,23 @@ pub use beam::{Beam, BeamOptions};
 pub use chat::ChatFormat;
 pub use config::{Config, ExpertsConfig, RopeConfig, RopeScaling};
 pub use devices::{Devices, Split};
+pub use embed::{Pooling, embed};
 pub use error::Error;
-pub use generate::{Completion, Event, Finish, GenerateOptions, Guidance, OnFull, Timings};
-pub use model::{Model, ModelSummary};
+pub use generate::{
+    Completion, Event, Finish, GenerateOptions, Guidance, OnEvent, OnFull, Timings,
+};
+pub use generation::{Accepted, AcceptedToken, Generation, GenerationScratch};
+pub use model::{Model, ModelInfo, ModelSummary};
+pub use outputs::{OutputRequest, OutputRow, Outputs};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
 pub use placement::{Placement, layers_that_fit};
+pub use prefix_cache::PrefixCache;
 pub use probabilities::{TokenProb, TokenProbs};
 pub use quantize::{quantize, quantized_dtype};
 pub use session::{Session, SessionOptions};
-pub use state::{State, StateOptions};
-pub use stonechat_nn::Batch;
+pub use speculation::{DraftLength, Drafter, ModelDrafter, NGramMod, NGramSimple};
+pub use state::{BatchPlan, State, StateOptions, Ticket};
+pub use stonechat_nn::{KvFull, Prefix, Slot};
 pub use vocabulary::{chat_template, tokenizer};
 
 /// Compiles the example of the README.

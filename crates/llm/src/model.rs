@@ -1,30 +1,31 @@
-//! A loaded model: configuration, weights, tokenizer, chat template.
+//! A loaded model: configuration, tokenizer and chat template, and weights on its devices.
 
-use std::sync::OnceLock;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::sample::TokenTable;
-use stonechat_nn::{
-    Backend, LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, TopKEntry, View, warmup_batch_sizes,
-};
+use stonechat_nn::sample::{CompiledGrammar, GrammarSource, TokenTable};
+use stonechat_nn::{LoadStats, MAX_TOP_K, MAX_TOP_K_COLS};
 use stonechat_text::Tokenizer;
 use web_time::Instant;
 
-use crate::forward::forward;
+use crate::runner::{LoadedModel, Pipeline};
 use crate::source::Source;
-use crate::state::{Buffers, StageState};
 use crate::weights::{StageLayers, Weights};
-use crate::{Batch, Config, Devices, Error, Placement, State, StateOptions, vocabulary};
+use crate::{Config, Devices, Error, Placement, State, StateOptions, vocabulary};
 
-/// Immutable language model on one or two devices: configuration, weights, tokenizer and chat template.
+/// Immutable language model on one or two devices. Clones share it. Its properties are those of [`ModelInfo`].
+#[derive(Debug, Clone)]
+pub struct Model {
+    info: Arc<ModelInfo>,
+    loaded: Arc<dyn LoadedModel>,
+}
+
+/// Properties of a model that do not depend on its devices: configuration, tokenizer, chat template.
 #[derive(Debug)]
-pub struct Model<D: Devices> {
-    devices: D,
-    config: Config,
-    /// Weights of the first pipeline stage; `None` if the model is on one device.
-    first: Option<Weights<D::First>>,
-    second: Weights<D::Second>,
-    tokenizer: Tokenizer,
+pub struct ModelInfo {
+    pub(crate) config: Config,
+    tokenizer: Arc<Tokenizer>,
     template: Option<String>,
     summary: ModelSummary,
     /// Built for the first grammar.
@@ -47,30 +48,43 @@ pub struct ModelSummary {
     pub(crate) fingerprint: u64,
 }
 
-impl<D: Devices> Model<D> {
+impl Deref for Model {
+    type Target = ModelInfo;
+
+    fn deref(&self) -> &ModelInfo {
+        &self.info
+    }
+}
+
+impl Model {
     /// Loads a GGUF file or a Hugging Face folder; `progress` gets the fraction done. Each device loads only the
     /// weights of its own layers.
     ///
     /// # Errors
     /// If the architecture is unknown, a tensor is missing or misshapen, the tokenizer cannot be
     /// read, a device is out of memory, or the first stage has more layers than the model.
-    pub fn load(
+    pub fn load<D: Devices>(
         devices: D,
         file: &ModelFile,
         mut progress: impl FnMut(f32),
     ) -> Result<Self, Error> {
         let started = Instant::now();
         let config = Config::from_file(file)?;
-        let tokenizer = vocabulary::tokenizer(file)?;
-        let template = vocabulary::chat_template(file);
-        let summary = ModelSummary::of(file, &config);
+        let info = Arc::new(ModelInfo {
+            tokenizer: Arc::new(vocabulary::tokenizer(file)?),
+            template: vocabulary::chat_template(file),
+            summary: ModelSummary::of(file, &config),
+            token_table: OnceLock::new(),
+            config,
+        });
+        let config = &info.config;
         let n_layers = config.n_layers;
         let (mut done, steps) = (0.0, (n_layers + 2) as f32);
         let mut step = || {
             done += 1.0;
             progress(done / steps);
         };
-        let source = Source::new(file, &config);
+        let source = Source::new(file, config);
         let (mut first, mut start) = (None, 0);
         if let Some((backend, n_first)) = devices.first() {
             if n_first > n_layers {
@@ -78,16 +92,15 @@ impl<D: Devices> Model<D> {
                 return Err(Error::Option { option: "layers of the first device", expected, got });
             }
             let stage = StageLayers { layers: 0..n_first, has_input: true, has_output: false };
-            first = Some(Weights::load(backend, (file, &source), &config, stage, &mut step)?);
+            first = Some(Weights::load(backend, (file, &source), config, stage, &mut step)?);
             start = n_first;
         }
         let stage =
             StageLayers { layers: start..n_layers, has_input: first.is_none(), has_output: true };
-        let second = Weights::load(devices.second(), (file, &source), &config, stage, &mut step)?;
-        source.check_read(&config)?;
-        let token_table = OnceLock::new();
-        let model =
-            Self { devices, config, first, second, tokenizer, template, summary, token_table };
+        let second = Weights::load(devices.second(), (file, &source), config, stage, &mut step)?;
+        source.check_read(config)?;
+        let loaded = Arc::new(Pipeline { info: Arc::clone(&info), devices, first, second });
+        let model = Self { info, loaded };
         tracing::info!(
             name = model.summary.name,
             architecture = model.config.architecture.name,
@@ -100,53 +113,41 @@ impl<D: Devices> Model<D> {
         Ok(model)
     }
 
-    /// Devices of the model.
-    pub(crate) fn devices(&self) -> &D {
-        &self.devices
+    /// Properties of the model.
+    #[must_use]
+    pub fn info(&self) -> &Arc<ModelInfo> {
+        &self.info
     }
 
     /// Names of the kernels and devices in use, for logs and benchmarks.
     #[must_use]
     pub fn describe(&self) -> String {
-        let second = self.devices.second().describe();
-        match self.devices.first() {
-            Some((first, _)) => format!("{} + {second}", first.describe()),
-            None => second,
-        }
+        self.loaded.describe()
     }
 
     /// Load statistics of the weights, summed over the devices.
     #[must_use]
     pub fn load_stats(&self) -> LoadStats {
-        let second = self.devices.second().load_stats();
-        self.devices.first().map_or(second, |(first, _)| first.load_stats() + second)
+        self.loaded.load_stats()
     }
 
     /// Layers, weight bytes and KV bytes of each device for a state of these sizes, in pipeline order.
     #[must_use]
     pub fn placements(&self, options: &StateOptions) -> Vec<Placement> {
-        let first = self.devices.first().zip(self.first.as_ref());
-        let first = first.map(|((backend, _), weights)| self.placement(backend, weights, options));
-        let second = self.placement(self.devices.second(), &self.second, options);
-        first.into_iter().chain([second]).collect()
+        self.loaded.placements(options)
     }
 
-    fn placement<B: Backend>(
-        &self,
-        backend: &B,
-        weights: &Weights<B>,
-        options: &StateOptions,
-    ) -> Placement {
-        Placement {
-            device: backend.name(),
-            layers: weights.layers.clone(),
-            has_input: weights.input.is_some(),
-            has_output: weights.output.is_some(),
-            weight_bytes: weights.bytes,
-            kv_bytes: options.kv_shape(&self.config, weights.layers.len()).bytes(),
-        }
+    /// Allocates sequences, KV pages and buffers, and warms up the devices.
+    ///
+    /// # Errors
+    /// If a size is out of range or a device is out of memory.
+    pub fn state(&self, options: StateOptions) -> Result<State, Error> {
+        let make = |options| Arc::clone(&self.loaded).runner(options);
+        State::new(Arc::clone(&self.info), options, make)
     }
+}
 
+impl ModelInfo {
     /// Sizes and constants of the model.
     #[must_use]
     pub fn config(&self) -> &Config {
@@ -155,7 +156,7 @@ impl<D: Devices> Model<D> {
 
     /// The tokenizer.
     #[must_use]
-    pub fn tokenizer(&self) -> &Tokenizer {
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
 
@@ -215,179 +216,27 @@ impl<D: Devices> Model<D> {
         Ok(tokens)
     }
 
-    /// Token table of grammars, built once.
-    pub(crate) fn token_table(&self) -> Result<&TokenTable, Error> {
-        if let Some(table) = self.token_table.get() {
-            return Ok(table);
-        }
-        let table = vocabulary::token_table(&self.tokenizer, self.config.vocab_size)?;
-        Ok(self.token_table.get_or_init(|| table))
-    }
-
-    /// Allocates the buffers and KV pages for [`forward`](Self::forward), and warms up the devices.
+    /// Compiles a grammar for the vocabulary of the model.
     ///
     /// # Errors
-    /// If a size is out of range or a device is out of memory.
-    pub fn state(&self, options: StateOptions) -> Result<State<D>, Error> {
-        let weights = (self.first.as_ref(), &self.second);
-        let mut state = State::new(&self.devices, &self.config, weights, options)?;
-        let first = self.devices.first().zip(self.first.as_ref());
-        if let Some((((backend, _), weights), stage)) = first.zip(state.first.as_mut()) {
-            backend.warm_up(|| self.warm_up(backend, weights, stage))?;
+    /// If the grammar is invalid.
+    pub fn compile_grammar(&self, source: &GrammarSource) -> Result<CompiledGrammar, Error> {
+        if self.token_table.get().is_none() {
+            let table = vocabulary::token_table(&self.tokenizer, self.config.vocab_size)?;
+            // Another thread may have been faster.
+            let _ = self.token_table.set(table);
         }
-        let second = self.devices.second();
-        second.warm_up(|| self.warm_up(second, &self.second, &mut state.second))?;
-        Ok(state)
+        let table = self.token_table.get().expect("set above");
+        Ok(CompiledGrammar::new(source, table)?)
     }
 
-    /// Enqueues a pass of every batch size that selects kernels, at the start and at the end of the context.
-    fn warm_up<B: Backend>(
-        &self,
-        backend: &B,
-        weights: &Weights<B>,
-        stage: &mut StageState<B>,
-    ) -> Result<(), Error> {
-        let StateOptions { n_batch, n_outputs, n_sequences, .. } = stage.options;
-        let max_batch = n_batch.min(stage.max_positions());
-        let (tokens, sequences) = (vec![0; max_batch], vec![0; max_batch]);
-        let n_hidden = if weights.input.is_some() { 0 } else { max_batch * self.config.d_model };
-        let hidden_states = vec![0.0; n_hidden];
-        let run = |stage: &mut StageState<B>, batch: Batch<'_>| {
-            if weights.input.is_none() {
-                let n = batch.tokens.len() * self.config.d_model;
-                backend.write(&mut stage.buffers.x, 0, &hidden_states[..n]);
-            }
-            forward(backend, &self.config, weights, stage, batch)
-        };
-        for n in warmup_batch_sizes(max_batch) {
-            let outputs: Vec<_> = (n - n.min(n_outputs)..n).collect();
-            for past in [0, stage.max_positions() - n] {
-                stage.skip(backend, 0, past)?;
-                let (tokens, sequences) = (&tokens[..n], &sequences[..n]);
-                run(stage, Batch { tokens, sequences, outputs: &outputs })?;
-                if weights.output.is_some() && self.max_top_k() > 0 {
-                    self.enqueue_top_k(backend, stage, outputs.len(), self.max_top_k());
-                }
-                stage.truncate(0, 0);
-            }
-        }
-        // A step of several sequences forked from one: each copies the shared page.
-        let n = max_batch.min(n_outputs).min(n_sequences).min(stage.kv.free_pages());
-        let all: Vec<_> = (0..n).collect();
-        if n > 1 {
-            run(stage, Batch { tokens: &[0], sequences: &[0], outputs: &[0] })?;
-            all[1..].iter().for_each(|&to| stage.fork(0, to));
-            run(stage, Batch { tokens: &tokens[..n], sequences: &all, outputs: &all })?;
-            all.iter().for_each(|&sequence| stage.truncate(sequence, 0));
-        }
-        Ok(())
-    }
-
-    /// Runs a ragged batch of tokens; the logits stay on the device until [`read_logits`](Self::read_logits) or
-    /// [`read_top_k`](Self::read_top_k). Awaits only the transfer of the residual stream between two devices.
-    ///
-    /// # Errors
-    /// [`Error::UnknownToken`] if a token id is not in the vocabulary, [`Error::ContextFull`] if a sequence exceeds `n_ctx`. Also if
-    /// the shared KV pages are used up or the first device fails. The state is as before.
-    ///
-    /// # Panics
-    /// If the batch exceeds `n_batch` or `n_outputs` of the state.
-    pub async fn forward(&self, state: &mut State<D>, batch: Batch<'_>) -> Result<(), Error> {
-        let vocab_size = self.config.vocab_size;
-        if let Some(&token) = batch.tokens.iter().find(|&&t| t as usize >= vocab_size) {
-            return Err(Error::UnknownToken { token, vocab_size });
-        }
-        self.forward_first(state, batch).await?;
-        // Cannot fail after the first stage, which has reserved the same positions in the same pages.
-        forward(self.devices.second(), &self.config, &self.second, &mut state.second, batch)
-    }
-
-    /// Runs the first pipeline stage, if there is one, and copies the residual stream to the second device.
-    async fn forward_first(&self, state: &mut State<D>, batch: Batch<'_>) -> Result<(), Error> {
-        let State { first, second, hidden_states, .. } = state;
-        let (Some((backend, _)), Some(weights), Some(stage)) =
-            (self.devices.first(), &self.first, first)
-        else {
-            return Ok(());
-        };
-        // A pass that failed or was dropped between the stages has left positions here that the second stage lacks.
-        for (index, sequence) in second.sequences.iter().enumerate() {
-            stage.truncate(index, sequence.len());
-        }
-        forward(backend, &self.config, weights, stage, batch)?;
-        let hidden_states = &mut hidden_states[..batch.tokens.len() * self.config.d_model];
-        backend.read(&stage.buffers.x, 0, hidden_states).await?;
-        self.devices.second().write(&mut second.buffers.x, 0, hidden_states);
-        Ok(())
-    }
-
-    /// Reads the logits of output `index` of the last batch, `[V]`, and applies the soft cap.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub async fn read_logits(
-        &self,
-        state: &State<D>,
-        index: usize,
-        logits: &mut [f32],
-    ) -> Result<(), Error> {
-        let offset = index * self.config.vocab_size;
-        self.devices.second().read(&state.second.buffers.logits, offset, logits).await?;
-        if let Some(cap) = self.config.final_soft_cap {
-            logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
-        }
-        Ok(())
-    }
-
-    /// Maximum `k` of [`read_top_k`](Self::read_top_k). 0 if logits have a soft cap: the device ranks them before the
-    /// cap, which may round different logits to equal ones.
+    /// Maximum `k` of [`OutputRequest::TopK`](crate::OutputRequest::TopK). 0 if logits have a soft cap: the device ranks
+    /// them before the cap, which may round different logits to equal ones.
     #[must_use]
     pub fn max_top_k(&self) -> usize {
         let vocab_size = self.config.vocab_size;
         let has_top_k = self.config.final_soft_cap.is_none() && vocab_size <= MAX_TOP_K_COLS;
         if has_top_k { MAX_TOP_K.min(vocab_size) } else { 0 }
-    }
-
-    /// Reads the top-k logits of the first `n` outputs of the last batch, found on the device: `n * k` entries, in
-    /// descending order for each output; of equal logits the lower token id comes first.
-    ///
-    /// # Errors
-    /// If the device fails.
-    ///
-    /// # Panics
-    /// If `k` is 0 or more than [`max_top_k`](Self::max_top_k).
-    pub async fn read_top_k(
-        &self,
-        state: &mut State<D>,
-        n: usize,
-        k: usize,
-        top_k: &mut Vec<TopKEntry>,
-    ) -> Result<(), Error> {
-        assert!((1..=self.max_top_k()).contains(&k), "{k} logits of {}", self.max_top_k());
-        let (backend, stage) = (self.devices.second(), &mut state.second);
-        self.enqueue_top_k(backend, stage, n, k);
-        let values = &mut stage.top_k;
-        values.resize(2 * k * n, 0.0);
-        backend.read(&stage.buffers.top_k, 0, values).await?;
-        top_k.clear();
-        for row in values.chunks_exact(2 * k) {
-            let (values, tokens) = row.split_at(k);
-            let entry = |(&value, &token): (&f32, &f32)| TopKEntry { index: token as u32, value };
-            top_k.extend(values.iter().zip(tokens).map(entry));
-        }
-        Ok(())
-    }
-
-    /// Enqueues the top-k of the first `n` outputs into `Buffers::top_k`.
-    fn enqueue_top_k<B: Backend>(
-        &self,
-        backend: &B,
-        stage: &mut StageState<B>,
-        n: usize,
-        k: usize,
-    ) {
-        let Buffers { logits, top_k, .. } = &mut stage.buffers;
-        backend.top_k(top_k, View::packed(logits, n, self.config.vocab_size), k);
     }
 }
 
@@ -425,44 +274,5 @@ impl Fnv {
         for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use pollster::block_on;
-    use stonechat_nn::Cpu;
-
-    use super::*;
-    use crate::Split;
-
-    #[test]
-    fn a_pass_that_ended_between_the_devices_leaves_nothing() {
-        let path =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm/llama.gguf");
-        let cpu = Cpu::new(1).unwrap();
-        let devices = Split::new(cpu.clone(), cpu.clone(), 1);
-        let model = Model::load(devices, &ModelFile::open(path).unwrap(), |_| {}).unwrap();
-        let run = |is_broken: bool| {
-            let mut state = model.state(StateOptions::new(128)).unwrap();
-            let mut logits = vec![0.0; model.config.vocab_size];
-            for tokens in [&[1, 2, 3][..], &[4, 5]] {
-                if is_broken {
-                    let batch = Batch { tokens: &[9; 70], sequences: &[0; 70], outputs: &[] };
-                    let (Some(weights), Some(stage)) = (&model.first, &mut state.first) else {
-                        panic!("a model on two devices");
-                    };
-                    forward(&cpu, &model.config, weights, stage, batch).unwrap();
-                }
-                let sequences = vec![0; tokens.len()];
-                let batch = Batch { tokens, sequences: &sequences, outputs: &[tokens.len() - 1] };
-                block_on(model.forward(&mut state, batch)).unwrap();
-            }
-            block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
-            (state.len(0), logits)
-        };
-        assert_eq!(run(true), run(false));
     }
 }

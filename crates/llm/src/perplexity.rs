@@ -1,9 +1,9 @@
 //! Perplexity of a text, over the same windows as llama.cpp's `llama-perplexity`.
 
-use stonechat_nn::KvDType;
 use stonechat_nn::sample::log_sum_exp;
+use stonechat_nn::{KvDType, Slot};
 
-use crate::{Batch, Devices, Error, Model, StateOptions};
+use crate::{Error, Model, OutputRequest, OutputRow, StateOptions};
 
 /// Sizes of a perplexity run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +66,8 @@ pub struct Perplexity {
 ///
 /// # Errors
 /// If the text has less than two windows, or the device fails.
-pub async fn perplexity<D: Devices>(
-    model: &Model<D>,
+pub async fn perplexity(
+    model: &Model,
     text: &str,
     options: &PerplexityOptions,
     on_window: &mut dyn FnMut(WindowReport),
@@ -80,8 +80,7 @@ pub async fn perplexity<D: Devices>(
     let mut state = model.state(options.state())?;
     let n_batch = state.options().n_batch;
     let bos = model.tokenizer().bos().filter(|_| model.tokenizer().adds_bos());
-    let mut logits = vec![0.0; model.config().vocab_size];
-    let sequences = vec![0; n_batch];
+    let slot = Slot::new(0);
     let n_windows = tokens.len() / n_ctx;
     let mut sums = Sums::default();
     for (window, tokens) in tokens.chunks_exact(n_ctx).enumerate() {
@@ -89,20 +88,17 @@ pub async fn perplexity<D: Devices>(
         if let Some(bos) = bos {
             input[0] = bos;
         }
-        state.truncate(0, 0);
-        // Position `p` predicts token `p + 1`; positions from the middle on are measured.
-        let measured = n_ctx / 2..n_ctx - 1;
+        state.truncate(slot, 0);
+        // Position `p` predicts token `p + 1`; positions from the middle on are measured, but for the last one.
         for (part, chunk) in input.chunks(n_batch).enumerate() {
             let first = part * n_batch;
-            let outputs: Vec<usize> =
-                (0..chunk.len()).filter(|i| measured.contains(&(first + i))).collect();
-            let batch =
-                Batch { tokens: chunk, sequences: &sequences[..chunk.len()], outputs: &outputs };
-            model.forward(&mut state, batch).await?;
-            for (index, &row) in outputs.iter().enumerate() {
-                model.read_logits(&state, index, &mut logits).await?;
-                let next = tokens[first + row + 1];
-                sums.add(f64::from(log_sum_exp(&logits) - logits[next as usize]));
+            let end = first + chunk.len();
+            let outputs_from = first.max(n_ctx / 2).min(end);
+            let n_outputs = end - outputs_from;
+            let outputs = state.run(slot, chunk, OutputRequest::Logits, n_outputs).await?;
+            for (row, position) in outputs.rows(0..outputs.len()).zip(outputs_from..n_ctx - 1) {
+                let OutputRow::Logits(logits) = row else { unreachable!("a request for logits") };
+                sums.add(f64::from(log_sum_exp(logits) - logits[tokens[position + 1] as usize]));
             }
         }
         let value_so_far = sums.perplexity().0;

@@ -13,14 +13,14 @@ use std::path::Path;
 use stonechat_formats::AtomicFile;
 use stonechat_nn::{KvDType, PAGE_LEN};
 
-use crate::session::Slot;
-use crate::{Devices, Error, Session};
+use crate::session::TEXT;
+use crate::{Error, Session};
 
 const MAGIC: &[u8; 8] = b"stonekv1";
 /// Magic, fingerprint, KV type, number of tokens.
 const HEADER_BYTES: usize = 32;
 
-impl<D: Devices> Session<'_, D> {
+impl Session {
     /// Saves the session's tokens and their KV pages; replaces a file of that name once the new one
     /// is complete.
     ///
@@ -36,9 +36,7 @@ impl<D: Devices> Session<'_, D> {
         }
         bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
         for index in 0..tokens.len().div_ceil(PAGE_LEN) {
-            self.state
-                .read_page(self.model.devices(), Slot::TEXT.index(), index, &mut bytes)
-                .await?;
+            self.state.read_page(TEXT, index, &mut bytes).await?;
         }
         let mut file = AtomicFile::create(path)?;
         file.write_all(&bytes).map_err(|e| problem(path, &e.to_string()))?;
@@ -65,9 +63,9 @@ impl<D: Devices> Session<'_, D> {
             return Err(problem(path, "ends too early"));
         }
         let n = tokens.len();
-        let restored = self.state.restore(self.model.devices(), Slot::TEXT.index(), n, &pages);
+        let restored = self.state.restore(TEXT, n, &pages);
         restored.map_err(|error| problem(path, &error.to_string()))?;
-        self.tokens[Slot::TEXT.index()] = tokens;
+        self.tokens[TEXT.index()] = tokens;
         Ok(n)
     }
 

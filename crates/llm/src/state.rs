@@ -1,28 +1,22 @@
-//! State of a model: the paged KV cache and the activation buffers, allocated once. A step allocates nothing.
-//!
-//! A [`Batch`] is ragged: each of its sequences is continued by one or more tokens. [`StageState::prepare`] reserves
-//! pages for them and fills the [`BatchInputs`], which kernels read:
+//! State of a model: sequences, KV pages and activations, allocated once. A step allocates nothing on the CPU.
 //!
 //! ```text
-//! batch   tokens      a  b  c  d  e  f     adjacent tokens of a sequence, in order
-//!         sequences   0  0  0  2  1  1
-//! inputs  pos        62 63 64  0  7  8     position in the sequence
-//!         kv_rows     4  4  9  2  7  7     page of the token's key and value, and the slot pos % PAGE_LEN in it
-//!         page_table  4  9 | 2 | 7         pages of sequence 0, of 2, of 1
-//!         query_rows  a token's range of page_table, and the positions kv_start..kv_len that it attends to
+//! let mut plan = state.plan();
+//! plan.add(slot, tokens, OutputRequest::Logits, 1)?      for each sequence that goes on: ragged, in any order
+//! let ticket = plan.run()?;                              enqueues the step; a dropped plan changes nothing
+//! let outputs = state.outputs(ticket).await?;            rows in the order of the plan
 //! ```
-//!
-//! A page holds the keys and values of `PAGE_LEN` (64) positions in every layer of the stage. A fork shares pages
-//! between sequences; the first write to a shared page copies it ([`KvCache`]).
+
+use std::sync::Arc;
 
 use stonechat_nn::{
-    Backend, Batch, KvCache, KvDType, KvRow, KvShape, MAX_TOP_K, PAGE_LEN, QueryRow, Sequence,
+    KvDType, KvShape, PAGE_LEN, Prefix, Sequence, Sequences, Slot, StepLimits, StepPlan,
 };
 
-use crate::devices::Devices;
-use crate::rope::RopeTable;
-use crate::weights::Weights;
-use crate::{Config, Error};
+use crate::model::ModelInfo;
+use crate::outputs::{OutputData, OutputLayout};
+use crate::runner::Runner;
+use crate::{Config, Error, OutputRequest, Outputs};
 
 /// Sizes of a [`State`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,10 +27,12 @@ pub struct StateOptions {
     pub n_sequences: usize,
     /// KV pages shared by all sequences; `None`: enough for `n_ctx` positions of each.
     pub n_pages: Option<usize>,
-    /// Maximum tokens of a forward pass.
+    /// Maximum tokens of a step.
     pub n_batch: usize,
-    /// Maximum rows of logits of a forward pass.
+    /// Maximum rows of logits and top-k of a step.
     pub n_outputs: usize,
+    /// Maximum rows of hidden states of a step.
+    pub n_hidden: usize,
     /// Element type of cached keys and values.
     pub kv_dtype: KvDType,
 }
@@ -49,95 +45,22 @@ impl StateOptions {
             n_ctx,
             n_sequences: 1,
             n_pages: None,
-            n_batch: 512,
+            n_batch: 512.min(n_ctx),
             n_outputs: 1,
+            n_hidden: 0,
             kv_dtype: KvDType::F16,
         }
     }
-}
 
-/// KV cache and activations of a model, for each pipeline stage.
-#[derive(Debug)]
-pub struct State<D: Devices> {
-    options: StateOptions,
-    /// None if the model is on one device.
-    pub(crate) first: Option<StageState<D::First>>,
-    /// Its sequences have the lengths and page ids of the first stage's.
-    pub(crate) second: StageState<D::Second>,
-    /// `[T, D]`: host copy of the residual stream on its way from the first stage to the second.
-    pub(crate) hidden_states: Vec<f32>,
-}
-
-/// State of one pipeline stage.
-#[derive(Debug)]
-pub(crate) struct StageState<B: Backend> {
-    pub(crate) options: StateOptions,
-    pub(crate) kv: KvCache<B>,
-    pub(crate) sequences: Vec<Sequence>,
-    pub(crate) buffers: Buffers<B>,
-    pub(crate) rope: Option<RopeTable>,
-    pub(crate) local_rope: Option<RopeTable>,
-    pub(crate) inputs: BatchInputs,
-    /// Host copy of [`Buffers::top_k`].
-    pub(crate) top_k: Vec<f32>,
-}
-
-/// Activations. `T` is `n_batch`, `F` is `d_ff`, `R` the rotated channels of a head.
-#[derive(Debug)]
-pub(crate) struct Buffers<B: Backend> {
-    /// `[T, D]`: the residual stream.
-    pub(crate) x: B::Buffer,
-    /// `[T, D]`: normed input of attention or the FFN; output of attention before a post-norm.
-    pub(crate) h: B::Buffer,
-    /// `[T, D]`: output of the FFN before a post-norm.
-    pub(crate) result: B::Buffer,
-    /// `[T, H*C]`.
-    pub(crate) q: B::Buffer,
-    /// `[T, G*C]`.
-    pub(crate) k: B::Buffer,
-    /// `[T, G*C]`.
-    pub(crate) v: B::Buffer,
-    /// `[T, H*C]`.
-    pub(crate) attn: B::Buffer,
-    /// `[T, F]`; logits of the MoE router, `[T, n_experts]`.
-    pub(crate) gate: B::Buffer,
-    /// `[T, F]`.
-    pub(crate) up: B::Buffer,
-    /// `[T, F]`.
-    pub(crate) hidden: B::Buffer,
-    /// `[n_outputs, D]`: rows of `x` whose logits to compute.
-    pub(crate) output: B::Buffer,
-    /// `[n_outputs, V]`.
-    pub(crate) logits: B::Buffer,
-    /// `[n_outputs, 2k]`, `k <= MAX_TOP_K`: the top-k logits of a row, then their tokens.
-    pub(crate) top_k: B::Buffer,
-    /// `[T, R]`: `R/2` cosines, then `R/2` sines, of a token's position.
-    pub(crate) cos_sin: Option<B::Buffer>,
-    /// `[T, R]`: the same for sliding-window layers with a RoPE base of their own.
-    pub(crate) local_cos_sin: Option<B::Buffer>,
-}
-
-/// Positions, KV rows and page tables of a batch; drawn at the top of this file.
-#[derive(Debug)]
-pub(crate) struct BatchInputs {
-    pub(crate) pos: Vec<u32>,
-    pub(crate) kv_rows: Vec<KvRow>,
-    pub(crate) query_rows: Vec<QueryRow>,
-    /// The same for sliding-window layers.
-    pub(crate) local_query_rows: Vec<QueryRow>,
-    pub(crate) page_table: Vec<u32>,
-    /// Contents of [`Buffers::cos_sin`] or [`Buffers::local_cos_sin`] to upload.
-    cos_sin: Vec<f32>,
-}
-
-impl StateOptions {
     /// Checks that sizes are in `1..=2^24`.
     fn check(&self) -> Result<(), Error> {
         for (option, value) in [
             ("context size", self.n_ctx),
             ("sequences", self.n_sequences),
+            ("KV pages", self.n_pages()),
             ("batch size", self.n_batch),
             ("outputs", self.n_outputs),
+            ("hidden states", self.n_hidden.max(1)),
         ] {
             if value == 0 || value > 1 << 24 {
                 let expected = format!("1 to {}", 1 << 24);
@@ -147,44 +70,62 @@ impl StateOptions {
         Ok(())
     }
 
-    /// Pages of a sequence of `n_ctx` positions.
-    fn pages_each(&self) -> usize {
-        self.n_ctx.div_ceil(PAGE_LEN)
+    fn n_pages(&self) -> usize {
+        let each = self.n_ctx.div_ceil(PAGE_LEN);
+        self.n_pages.unwrap_or_else(|| self.n_sequences.saturating_mul(each))
     }
 
     /// Shape of the KV pool of `n_layers` layers.
     pub(crate) fn kv_shape(&self, config: &Config, n_layers: usize) -> KvShape {
         KvShape {
             n_layers,
-            n_pages: self.n_pages.unwrap_or(self.n_sequences * self.pages_each()),
+            n_pages: self.n_pages(),
             n_kv_heads: config.n_kv_heads,
             head_dim: config.head_dim,
             dtype: self.kv_dtype,
         }
     }
+
+    fn limits(&self) -> StepLimits {
+        StepLimits {
+            n_sequences: self.n_sequences,
+            n_ctx: self.n_ctx,
+            n_pages: self.n_pages(),
+            n_batch: self.n_batch,
+            n_outputs: self.n_outputs + self.n_hidden,
+        }
+    }
 }
 
-impl<D: Devices> State<D> {
+/// Sequences of a model, their KV cache and the activations of a step.
+#[derive(Debug)]
+pub struct State {
+    info: Arc<ModelInfo>,
+    options: StateOptions,
+    sequences: Sequences,
+    layout: OutputLayout,
+    data: OutputData,
+    runner: Box<dyn Runner>,
+}
+
+/// Step that runs. [`State::outputs`] takes it.
+#[derive(Debug)]
+#[must_use = "a step on two devices ends in `State::outputs`"]
+pub struct Ticket(());
+
+impl State {
+    /// Allocates the state of `make(options)` and warms it up.
     pub(crate) fn new(
-        devices: &D,
-        config: &Config,
-        (first, second): (Option<&Weights<D::First>>, &Weights<D::Second>),
+        info: Arc<ModelInfo>,
         options: StateOptions,
+        make: impl FnOnce(StateOptions) -> Result<Box<dyn Runner>, Error>,
     ) -> Result<Self, Error> {
         options.check()?;
-        let first = match devices.first().zip(first) {
-            Some(((backend, _), weights)) => {
-                Some(StageState::new(backend, config, weights, options)?)
-            }
-            None => None,
-        };
-        let n_hidden = if first.is_some() { options.n_batch * config.d_model } else { 0 };
-        Ok(Self {
-            options,
-            first,
-            second: StageState::new(devices.second(), config, second, options)?,
-            hidden_states: vec![0.0; n_hidden],
-        })
+        let mut sequences = Sequences::new(options.limits());
+        let mut layout = OutputLayout::with_capacity(options.n_outputs + options.n_hidden);
+        let mut runner = make(options)?;
+        runner.warm_up(&mut sequences, &mut layout)?;
+        Ok(Self { info, options, sequences, layout, data: OutputData::default(), runner })
     }
 
     /// Sizes of the state.
@@ -193,227 +134,270 @@ impl<D: Devices> State<D> {
         self.options
     }
 
-    /// Cached positions of sequence `index`.
+    /// Number of cached positions of a sequence.
     ///
     /// # Panics
     /// If there is no such sequence.
     #[must_use]
-    pub fn len(&self, index: usize) -> usize {
-        self.second.sequences[index].len()
+    pub fn len(&self, slot: Slot) -> usize {
+        self.sequences.get(slot).len()
     }
 
     /// Whether every sequence is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.second.sequences.iter().all(Sequence::is_empty)
+        self.sequences.all().iter().all(Sequence::is_empty)
     }
 
-    /// Drops the positions of sequence `index` from `len` on.
+    /// Number of free pages of 64 positions.
+    #[must_use]
+    pub fn free_pages(&self) -> usize {
+        self.sequences.pages().n_free()
+    }
+
+    /// Number of free pages that the next `n` tokens of a sequence take.
     ///
     /// # Panics
     /// If there is no such sequence.
-    pub fn truncate(&mut self, index: usize, len: usize) {
-        if let Some(first) = &mut self.first {
-            first.truncate(index, len);
-        }
-        self.second.truncate(index, len);
+    #[must_use]
+    pub fn pages_needed(&self, slot: Slot, n: usize) -> usize {
+        self.sequences.pages_needed(slot, n)
+    }
+
+    /// Drops the positions of a sequence from `len` on. Returns the length that is left: a state that cannot be cut at any
+    /// position may leave less, and the caller runs the rest again.
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn truncate(&mut self, slot: Slot, len: usize) -> usize {
+        let sequences = self.settled();
+        sequences.truncate(slot, len);
+        sequences.get(slot).len()
     }
 
     /// Makes sequence `to` a copy of `from`; they share pages until one of them writes.
     ///
     /// # Panics
     /// If they are the same or there is no such sequence.
-    pub fn fork(&mut self, from: usize, to: usize) {
-        if let Some(first) = &mut self.first {
-            first.fork(from, to);
-        }
-        self.second.fork(from, to);
+    pub fn fork(&mut self, from: Slot, to: Slot) {
+        self.settled().fork(from, to);
     }
 
-    /// Appends page `index` of a sequence, all layers in order, to `out`; the bytes do not depend on the split.
+    /// References the pages of the first `len` positions of a sequence, which may end before them.
+    ///
+    /// # Panics
+    /// If the sequence is shorter or there is no such sequence.
+    pub fn detach(&mut self, slot: Slot, len: usize) -> Prefix {
+        self.settled().detach(slot, len)
+    }
+
+    /// Makes `prefix` the content of a sequence, which shares its pages.
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn attach(&mut self, prefix: &Prefix, slot: Slot) {
+        self.settled().attach(prefix, slot);
+    }
+
+    /// Gives the pages of a prefix back.
+    pub fn release(&mut self, prefix: Prefix) {
+        self.settled().release(prefix);
+    }
+
+    /// The sequences, without a step that was not finished.
+    pub(crate) fn settled(&mut self) -> &mut Sequences {
+        self.sequences.roll_back();
+        &mut self.sequences
+    }
+
+    /// Starts the plan of the next step.
+    pub fn plan(&mut self) -> BatchPlan<'_> {
+        self.layout.clear();
+        BatchPlan {
+            info: &self.info,
+            options: &self.options,
+            plan: self.sequences.plan(),
+            layout: &mut self.layout,
+            runner: &mut *self.runner,
+        }
+    }
+
+    /// Runs a step of one sequence; returns `output` of its last `n_outputs` tokens.
+    ///
+    /// # Errors
+    /// As [`BatchPlan::add`], and if a device fails.
+    ///
+    /// # Panics
+    /// As [`BatchPlan::add`].
+    pub async fn run(
+        &mut self,
+        slot: Slot,
+        tokens: &[u32],
+        output: OutputRequest,
+        n_outputs: usize,
+    ) -> Result<Outputs<'_>, Error> {
+        let mut plan = self.plan();
+        plan.add(slot, tokens, output, n_outputs)?;
+        let ticket = plan.run()?;
+        self.outputs(ticket).await
+    }
+
+    /// Reads the outputs of a step, in one round trip to the device. If this fails or is dropped, a step on two devices has
+    /// not happened.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub async fn outputs(&mut self, ticket: Ticket) -> Result<Outputs<'_>, Error> {
+        let Ticket(()) = ticket;
+        let Self { info, sequences, layout, data, runner, .. } = self;
+        let config = &info.config;
+        data.resize(layout, config.vocab_size, config.d_model);
+        let step = RollBackOnDrop(sequences);
+        let read = match runner.read_now(step.0.inputs(), layout, data) {
+            Some(read) => read,
+            None => runner.read(step.0.inputs(), layout, data).await,
+        };
+        read?;
+        step.0.commit();
+        drop(step);
+        data.convert(layout, config.final_soft_cap);
+        Ok(Outputs { layout, data })
+    }
+
+    /// Appends page `index` of a sequence, all layers in order, to `out`; the bytes do not depend on the devices' split.
     pub(crate) async fn read_page(
         &self,
-        devices: &D,
-        sequence: usize,
+        slot: Slot,
         index: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        if let Some(((backend, _), stage)) = devices.first().zip(self.first.as_ref()) {
-            let page = stage.sequences[sequence].pages()[index];
-            backend.kv_read_page(stage.kv.pool(), page, out).await?;
-        }
-        let page = self.second.sequences[sequence].pages()[index];
-        Ok(devices.second().kv_read_page(self.second.kv.pool(), page, out).await?)
+        let page = self.sequences.get(slot).pages()[index];
+        self.runner.read_page(page, out).await
     }
 
     /// Loads `n` positions into an empty sequence from pages of [`read_page`](Self::read_page). It stays empty on an
     /// error.
-    pub(crate) fn restore(
-        &mut self,
-        devices: &D,
-        sequence: usize,
-        n: usize,
-        pages: &[&[u8]],
-    ) -> Result<(), Error> {
-        let layers = |shape: KvShape| shape.n_layers;
-        let n_second = layers(self.second.kv.shape());
-        let n_first = self.first.as_ref().map_or(0, |first| layers(first.kv.shape()));
-        let first_bytes = |page: &&'_ [u8]| page.len() / (n_first + n_second) * n_first;
-        let restored = match devices.first().zip(self.first.as_mut()) {
-            Some(((backend, _), stage)) => {
-                let pages = pages.iter().map(|page| &page[..first_bytes(page)]);
-                stage.restore(backend, sequence, n, pages)
-            }
-            None => Ok(()),
-        };
-        let pages = pages.iter().map(|page| &page[first_bytes(page)..]);
-        let restored =
-            restored.and_then(|()| self.second.restore(devices.second(), sequence, n, pages));
+    pub(crate) fn restore(&mut self, slot: Slot, n: usize, pages: &[&[u8]]) -> Result<(), Error> {
+        self.settled().fill(slot, n)?;
+        let ids = self.sequences.get(slot).pages();
+        let mut pages = ids.iter().zip(pages);
+        let restored = pages.try_for_each(|(&page, bytes)| self.runner.write_page(page, bytes));
         if restored.is_err() {
-            self.truncate(sequence, 0);
+            self.sequences.truncate(slot, 0);
         }
         restored
     }
 }
 
-impl<B: Backend> StageState<B> {
-    fn new(
-        backend: &B,
-        config: &Config,
-        weights: &Weights<B>,
-        options: StateOptions,
-    ) -> Result<Self, Error> {
-        let StateOptions { n_ctx, n_sequences, n_batch: t, .. } = options;
-        let n_outputs = if weights.output.is_some() { options.n_outputs } else { 0 };
-        let kv = KvCache::new(backend, options.kv_shape(config, weights.layers.len()))?;
-        let table = |rope: &_| RopeTable::new(rope, &weights.rope_freq_factors, n_ctx);
-        let rope = config.rope.as_ref().map(table);
-        let local_rope = config.local_rope.as_ref().map(table);
-        let alloc_cos_sin = |table: &Option<RopeTable>| match table {
-            Some(table) => backend.alloc(t * table.n_rot()).map(Some),
-            None => Ok(None),
-        };
-        let n_rot = rope.as_ref().map_or(0, RopeTable::n_rot);
-        let n_experts = config.experts.map_or(0, |e| e.n_experts);
-        let d_ff = if n_experts > 0 { 0 } else { config.d_ff };
-        let buffers = Buffers {
-            x: backend.alloc(t * config.d_model)?,
-            h: backend.alloc(t * config.d_model)?,
-            result: backend.alloc(t * config.d_model)?,
-            q: backend.alloc(t * config.q_width())?,
-            k: backend.alloc(t * config.kv_width())?,
-            v: backend.alloc(t * config.kv_width())?,
-            attn: backend.alloc(t * config.q_width())?,
-            gate: backend.alloc(t * d_ff.max(n_experts))?,
-            up: backend.alloc(t * d_ff)?,
-            hidden: backend.alloc(t * d_ff)?,
-            output: backend.alloc(n_outputs * config.d_model)?,
-            logits: backend.alloc(n_outputs * config.vocab_size)?,
-            top_k: backend.alloc(n_outputs * 2 * MAX_TOP_K)?,
-            cos_sin: alloc_cos_sin(&rope)?,
-            local_cos_sin: alloc_cos_sin(&local_rope)?,
-        };
-        let inputs = BatchInputs {
-            pos: Vec::with_capacity(t),
-            kv_rows: Vec::with_capacity(t),
-            query_rows: Vec::with_capacity(t),
-            local_query_rows: Vec::with_capacity(t),
-            page_table: Vec::with_capacity(n_sequences * options.pages_each()),
-            cos_sin: Vec::with_capacity(t * n_rot),
-        };
-        let sequences = (0..n_sequences).map(|_| Sequence::with_capacity(n_ctx)).collect();
-        let top_k = Vec::with_capacity(n_outputs * 2 * MAX_TOP_K);
-        Ok(Self { options, kv, sequences, buffers, rope, local_rope, inputs, top_k })
-    }
+/// Sequences of a step in flight, whose changes are undone unless they are committed.
+struct RollBackOnDrop<'a>(&'a mut Sequences);
 
-    pub(crate) fn truncate(&mut self, index: usize, len: usize) {
-        self.kv.truncate(&mut self.sequences[index], len);
+impl Drop for RollBackOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.roll_back();
     }
+}
 
-    pub(crate) fn fork(&mut self, from: usize, to: usize) {
-        let [from, to] =
-            self.sequences.get_disjoint_mut([from, to]).expect("two sequences of this state");
-        self.kv.fork(from, to);
-    }
+/// Plan of a step. Dropped without [`run`](Self::run), it leaves the state as before.
+#[derive(Debug)]
+pub struct BatchPlan<'a> {
+    info: &'a ModelInfo,
+    options: &'a StateOptions,
+    plan: StepPlan<'a>,
+    layout: &'a mut OutputLayout,
+    runner: &'a mut dyn Runner,
+}
 
-    /// Maximum positions of one sequence while the others are empty.
-    pub(crate) fn max_positions(&self) -> usize {
-        self.options.n_ctx.min(self.kv.shape().n_pages * PAGE_LEN)
-    }
-
-    /// Appends `n` positions with undefined keys and values to sequence `index`.
-    pub(crate) fn skip(&mut self, backend: &B, index: usize, n: usize) -> Result<(), Error> {
-        let sequence = &mut self.sequences[index];
-        self.kv.reserve(backend, sequence, n)?;
-        sequence.advance(n);
-        Ok(())
-    }
-
-    fn restore<'a>(
+impl BatchPlan<'_> {
+    /// Adds tokens that continue a sequence, with `output` of the last `n_outputs` of them.
+    ///
+    /// Sequences that attend to the same keys are best added one after the other: each key is then read once for all.
+    ///
+    /// # Errors
+    /// [`Error::UnknownToken`], [`Error::ContextFull`] and [`Error::KvFull`]; the plan is as before.
+    ///
+    /// # Panics
+    /// If the step would exceed the sizes of the state, `output` has a `k` of 0 or above
+    /// [`max_top_k`](ModelInfo::max_top_k), the sequence has been added, or there is no such sequence.
+    pub fn add(
         &mut self,
-        backend: &B,
-        sequence: usize,
-        n: usize,
-        pages: impl Iterator<Item = &'a [u8]>,
+        slot: Slot,
+        tokens: &[u32],
+        output: OutputRequest,
+        n_outputs: usize,
     ) -> Result<(), Error> {
-        self.skip(backend, sequence, n)?;
-        for (bytes, &page) in pages.zip(self.sequences[sequence].pages()) {
-            backend.kv_write_page(self.kv.pool_mut(), page, bytes)?;
+        let vocab_size = self.info.config.vocab_size;
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab_size) {
+            return Err(Error::UnknownToken { token, vocab_size });
         }
+        if let OutputRequest::TopK(k) = output {
+            let max = self.info.max_top_k();
+            assert!((1..=max).contains(&k), "{k} logits of {max}");
+        }
+        let (n, StateOptions { n_outputs: max_outputs, n_hidden, .. }) = (n_outputs, *self.options);
+        let (kind, used, max) = match output {
+            OutputRequest::Hidden => ("hidden states", self.layout.n_hidden, n_hidden),
+            _ => ("outputs", self.layout.n_projected(), max_outputs),
+        };
+        assert!(used + n <= max, "{kind}: {} of {max}", used + n);
+        self.plan.add(slot, tokens, tokens.len() - n..tokens.len())?;
+        self.layout.push(output, n);
         Ok(())
     }
 
-    /// Reserves the pages of a batch, advances its sequences, fills [`BatchInputs`], and uploads cosines and sines. On
-    /// an error the sequences are as before.
-    pub(crate) fn prepare(
-        &mut self,
-        backend: &B,
-        batch: Batch<'_>,
-        window: Option<usize>,
-    ) -> Result<(), Error> {
-        let Self { options, kv, sequences, inputs, .. } = self;
-        for run in batch.sequences.chunk_by(|a, b| a == b) {
-            let tokens = sequences[run[0]].len() + run.len();
-            if tokens > options.n_ctx {
-                return Err(Error::ContextFull { tokens, n_ctx: options.n_ctx });
-            }
+    /// Number of tokens added.
+    #[must_use]
+    pub fn n_tokens(&self) -> usize {
+        self.plan.n_tokens()
+    }
+
+    /// Number of output rows added.
+    #[must_use]
+    pub fn n_outputs(&self) -> usize {
+        self.plan.n_outputs()
+    }
+
+    /// Number of free pages that the plan leaves.
+    #[must_use]
+    pub fn free_pages(&self) -> usize {
+        self.plan.sequences_ref().pages().n_free()
+    }
+
+    /// Empties a sequence that is not in the plan, to make room.
+    ///
+    /// # Panics
+    /// If the sequence is in the plan or there is no such sequence.
+    pub fn clear(&mut self, slot: Slot) {
+        let mut runs = self.plan.inputs().runs.iter();
+        assert!(runs.all(|run| run.slot != slot), "a sequence outside the plan");
+        self.plan.sequences().truncate(slot, 0);
+    }
+
+    /// Gives the pages of a prefix back, to make room.
+    pub fn release(&mut self, prefix: Prefix) {
+        self.plan.sequences().release(prefix);
+    }
+
+    /// Accounting of pages, to free some.
+    pub(crate) fn sequences(&mut self) -> &mut Sequences {
+        self.plan.sequences()
+    }
+
+    /// Enqueues the step.
+    ///
+    /// # Errors
+    /// If a device fails; the state is as before.
+    pub fn run(self) -> Result<Ticket, Error> {
+        let Self { plan, layout, runner, .. } = self;
+        layout.arrange(&plan.inputs().outputs);
+        if plan.n_tokens() > 0 {
+            runner.run(plan.inputs(), layout)?;
         }
-        inputs.pos.clear();
-        inputs.kv_rows.clear();
-        inputs.query_rows.clear();
-        inputs.local_query_rows.clear();
-        inputs.page_table.clear();
-        for run in batch.sequences.chunk_by(|a, b| a == b) {
-            let sequence = &mut sequences[run[0]];
-            let past = sequence.len();
-            if let Err(full) = kv.reserve(backend, sequence, run.len()) {
-                let done = inputs.pos.len();
-                for run in batch.sequences[..done].chunk_by(|a, b| a == b) {
-                    let sequence = &mut sequences[run[0]];
-                    kv.truncate(sequence, sequence.len() - run.len());
-                }
-                return Err(full.into());
-            }
-            let first_page = inputs.page_table.len() as u32;
-            inputs.page_table.extend_from_slice(sequence.pages());
-            let n_pages = sequence.pages().len() as u32;
-            for pos in past..past + run.len() {
-                inputs.pos.push(pos as u32);
-                inputs.kv_rows.push(sequence.slot(pos));
-                let kv_len = pos as u32 + 1;
-                inputs.query_rows.push(QueryRow { first_page, n_pages, kv_start: 0, kv_len });
-                let kv_start = kv_len.saturating_sub(window.map_or(kv_len, |w| w as u32));
-                inputs.local_query_rows.push(QueryRow { first_page, n_pages, kv_start, kv_len });
-            }
-            sequence.advance(run.len());
+        if runner.is_whole() {
+            plan.commit();
+        } else {
+            plan.keep();
         }
-        let Buffers { cos_sin, local_cos_sin, .. } = &mut self.buffers;
-        for (table, buffer) in [(&self.rope, cos_sin), (&self.local_rope, local_cos_sin)] {
-            if let (Some(table), Some(buffer)) = (table, buffer) {
-                table.fill(&inputs.pos, &mut inputs.cos_sin);
-                backend.write(buffer, 0, &inputs.cos_sin);
-            }
-        }
-        Ok(())
+        Ok(Ticket(()))
     }
 }

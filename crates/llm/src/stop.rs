@@ -1,14 +1,16 @@
 //! Stop strings in streamed text.
 
+use std::sync::Arc;
+
 /// Buffers the end of the text while it is a prefix of a stop string.
-#[derive(Debug)]
-pub(crate) struct StopFilter<'a> {
-    stops: &'a [String],
+#[derive(Debug, Clone)]
+pub(crate) struct StopFilter {
+    stops: Arc<[String]>,
     pending: String,
 }
 
-impl<'a> StopFilter<'a> {
-    pub(crate) fn new(stops: &'a [String]) -> Self {
+impl StopFilter {
+    pub(crate) fn new(stops: Arc<[String]>) -> Self {
         Self { stops, pending: String::new() }
     }
 
@@ -42,11 +44,11 @@ fn overlap(text: &str, stop: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::StopFilter;
+    use super::{Arc, StopFilter};
 
     fn run(stops: &[&str], pieces: &[&str]) -> (String, bool) {
-        let stops: Vec<String> = stops.iter().map(|&s| s.to_owned()).collect();
-        let mut filter = StopFilter::new(&stops);
+        let stops: Arc<[String]> = stops.iter().map(|&s| s.to_owned()).collect();
+        let mut filter = StopFilter::new(stops);
         let mut shown = String::new();
         for piece in pieces {
             let (text, stopped) = filter.push(piece);

@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use pollster::block_on;
 use serde::Deserialize;
 use stonechat_formats::{DType, GgufWriter, ModelFile, TensorInfo};
-use stonechat_llm::{Batch, Config, Devices, Model, Split, State, StateOptions, quantize};
+use stonechat_llm::{
+    Config, Devices, Error, KvFull, Model, OutputRequest, OutputRow, Slot, Split, State,
+    StateOptions, quantize,
+};
 use stonechat_nn::{Backend, Cpu, KvDType, Repack};
 use stonechat_testkit::Reference;
 
@@ -64,7 +67,7 @@ impl Golden {
         serde_json::from_str(&text).unwrap()
     }
 
-    fn model<D: Devices>(&self, devices: D) -> Result<Model<D>, String> {
+    fn model<D: Devices>(&self, devices: D) -> Result<Model, String> {
         load(devices, &self.model)
     }
 
@@ -76,13 +79,13 @@ impl Golden {
     }
 }
 
-fn load<D: Devices>(devices: D, name: &str) -> Result<Model<D>, String> {
+fn load<D: Devices>(devices: D, name: &str) -> Result<Model, String> {
     let file = ModelFile::open(folder().join(name)).map_err(|e| e.to_string())?;
     Model::load(devices, &file, |_| {}).map_err(|e| e.to_string())
 }
 
 /// A state with exact keys and values.
-fn state<D: Devices>(model: &Model<D>, golden: &Golden) -> State<D> {
+fn state(model: &Model, golden: &Golden) -> State {
     let n_batch = golden.tokens.len() * N_SEQUENCES;
     let options = StateOptions {
         n_sequences: N_SEQUENCES,
@@ -94,30 +97,26 @@ fn state<D: Devices>(model: &Model<D>, golden: &Golden) -> State<D> {
     model.state(options).unwrap()
 }
 
-/// Runs `tokens` as the continuation of `sequence`; returns the logits of the rows `outputs`.
-fn run<D: Devices>(
-    model: &Model<D>,
-    state: &mut State<D>,
-    sequence: usize,
-    tokens: &[u32],
-    outputs: &[usize],
-) -> Vec<Vec<f32>> {
-    let sequences = vec![sequence; tokens.len()];
-    run_batch(model, state, Batch { tokens, sequences: &sequences, outputs })
+/// Runs `tokens` as the continuation of `sequence`; returns the logits of the rows `outputs`, ascending.
+fn run(state: &mut State, sequence: usize, tokens: &[u32], outputs: &[usize]) -> Vec<Vec<f32>> {
+    let first = outputs.first().copied().unwrap_or(tokens.len());
+    let rows = run_batch(state, &[(sequence, tokens, tokens.len() - first)]);
+    outputs.iter().map(|&row| rows[row - first].clone()).collect()
 }
 
-fn run_batch<D: Devices>(
-    model: &Model<D>,
-    state: &mut State<D>,
-    batch: Batch<'_>,
-) -> Vec<Vec<f32>> {
-    block_on(model.forward(state, batch)).unwrap();
-    let read = |i| {
-        let mut logits = vec![f32::NAN; model.config().vocab_size];
-        block_on(model.read_logits(state, i, &mut logits)).unwrap();
-        logits
+/// Runs tokens of sequences in one step; returns the logits of the last rows of each.
+fn run_batch(state: &mut State, runs: &[(usize, &[u32], usize)]) -> Vec<Vec<f32>> {
+    let mut plan = state.plan();
+    for &(sequence, tokens, n_outputs) in runs {
+        plan.add(Slot::new(sequence), tokens, OutputRequest::Logits, n_outputs).unwrap();
+    }
+    let ticket = plan.run().unwrap();
+    let outputs = block_on(state.outputs(ticket)).unwrap();
+    let logits = |row: OutputRow<'_>| match row {
+        OutputRow::Logits(logits) => logits.to_vec(),
+        row => panic!("{row:?}"),
     };
-    (0..batch.outputs.len()).map(read).collect()
+    outputs.rows(0..outputs.len()).map(logits).collect()
 }
 
 /// Compares logits; the error limit is `limit` times the largest expected logit. Reports the largest difference.
@@ -181,7 +180,7 @@ fn the_oracle_computes_the_references() {
     check_all(&GOLDEN, |golden| {
         let model = golden.model(Reference)?;
         let mut state = state(&model, golden);
-        let got = run(&model, &mut state, 0, &golden.tokens, &golden.positions);
+        let got = run(&mut state, 0, &golden.tokens, &golden.positions);
         close(&got, &golden.logits, ORACLE_LIMIT)
     });
 }
@@ -191,7 +190,7 @@ fn the_cpu_computes_the_references() {
     check_all(&GOLDEN, |golden| {
         let model = golden.model(cpu())?;
         let mut state = state(&model, golden);
-        let got = run(&model, &mut state, 0, &golden.tokens, &golden.positions);
+        let got = run(&mut state, 0, &golden.tokens, &golden.positions);
         close(&got, &golden.logits, golden.limit().min(3e-2))
     });
 }
@@ -202,12 +201,12 @@ fn greedy_continuations_equal_the_references() {
         for backend in [cpu(), mapped()] {
             let model = golden.model(backend)?;
             let mut state = state(&model, golden);
-            let mut logits = run(&model, &mut state, 0, &golden.tokens, &[golden.tokens.len() - 1]);
+            let mut logits = run(&mut state, 0, &golden.tokens, &[golden.tokens.len() - 1]);
             let mut got = Vec::new();
             for _ in &golden.greedy {
                 let next = argmax(&logits[0]);
                 got.push(next);
-                logits = run(&model, &mut state, 0, &[next], &[0]);
+                logits = run(&mut state, 0, &[next], &[0]);
             }
             if got != golden.greedy {
                 let device = model.describe();
@@ -232,7 +231,7 @@ fn mapped_weights_are_neither_copied_nor_repacked() {
         // The model holds the last reference to the memory map.
         drop(file);
         let mut state = state(&model, golden);
-        let got = run(&model, &mut state, 0, &golden.tokens, &golden.positions);
+        let got = run(&mut state, 0, &golden.tokens, &golden.positions);
         close(&got, &golden.logits, golden.limit().min(3e-2))
     });
 }
@@ -248,7 +247,7 @@ fn quantized_mapped_weights_are_close_to_repacked_ones() {
             let model = Model::load(backend, &ModelFile::open(&path).unwrap(), |_| {}).unwrap();
             let mut state = state(&model, &golden);
             // One token at a time: integers in both.
-            let mut step = |token| run(&model, &mut state, 0, &[token], &[0]).remove(0);
+            let mut step = |token| run(&mut state, 0, &[token], &[0]).remove(0);
             golden.tokens.iter().map(|&token| step(token)).collect::<Vec<_>>()
         });
         // Sums in another order can round an activation to the next of its 8-bit values.
@@ -261,8 +260,8 @@ fn prefill<B: Backend>(backend: B, golden: &Golden, limit: f32) -> Result<(), St
     let model = golden.model(backend)?;
     let mut state = state(&model, golden);
     let rows: Vec<usize> = (0..golden.tokens.len()).collect();
-    let at_once = run(&model, &mut state, 0, &golden.tokens, &rows);
-    let step = |&token: &u32| run(&model, &mut state, 1, &[token], &[0]).remove(0);
+    let at_once = run(&mut state, 0, &golden.tokens, &rows);
+    let step = |&token: &u32| run(&mut state, 1, &[token], &[0]).remove(0);
     let one_by_one: Vec<_> = golden.tokens.iter().map(step).collect();
     close(&one_by_one, &at_once, limit)
 }
@@ -276,9 +275,9 @@ fn chunks<B: Backend>(backend: B, golden: &Golden, limit: f32) -> Result<(), Str
     let model = golden.model(backend)?;
     let mut state = state(&model, golden);
     let rows: Vec<usize> = (0..golden.tokens.len()).collect();
-    let whole = run(&model, &mut state, 0, &golden.tokens, &rows);
+    let whole = run(&mut state, 0, &golden.tokens, &rows);
     for (sequence, chunk_len) in [(1, 7), (2, 17)] {
-        let chunk = |c: &[u32]| run(&model, &mut state, sequence, c, &rows[..c.len()]);
+        let chunk = |c: &[u32]| run(&mut state, sequence, c, &rows[..c.len()]);
         let parts: Vec<_> = golden.tokens.chunks(chunk_len).flat_map(chunk).collect();
         close(&parts, &whole, limit)?;
     }
@@ -299,24 +298,16 @@ fn ragged_batch<B: Backend>(backend: B, golden: &Golden, limit: f32) -> Result<(
     let ids = [2, 0, 1];
     let alone = |(prompt, next): (&&[u32], u32)| {
         let mut state = state(&model, golden);
-        let first = run(&model, &mut state, 1, prompt, &[prompt.len() - 1]).remove(0);
-        [first, run(&model, &mut state, 1, &[next], &[0]).remove(0)]
+        let first = run(&mut state, 1, prompt, &[prompt.len() - 1]).remove(0);
+        [first, run(&mut state, 1, &[next], &[0]).remove(0)]
     };
     let expected: Vec<_> = prompts.iter().zip(next).map(alone).collect();
 
     let mut state = state(&model, golden);
-    let repeat = |(&id, prompt): (&usize, &[u32])| vec![id; prompt.len()];
-    let sequences: Vec<usize> = ids.iter().zip(prompts).flat_map(repeat).collect();
-    let mut end = 0;
-    let outputs = prompts.map(|p| {
-        end += p.len();
-        end - 1
-    });
-    let tokens = prompts.concat();
-    let batch = Batch { tokens: &tokens, sequences: &sequences, outputs: &outputs };
-    let first = run_batch(&model, &mut state, batch);
-    let batch = Batch { tokens: &next, sequences: &ids, outputs: &[0, 1, 2] };
-    let second = run_batch(&model, &mut state, batch);
+    let runs: Vec<_> = ids.iter().zip(prompts).map(|(&id, prompt)| (id, prompt, 1)).collect();
+    let first = run_batch(&mut state, &runs);
+    let runs: Vec<_> = ids.iter().zip(next.chunks(1)).map(|(&id, next)| (id, next, 1)).collect();
+    let second = run_batch(&mut state, &runs);
     for (step, got) in [first, second].iter().enumerate() {
         let expected: Vec<_> = expected.iter().map(|rows| rows[step].clone()).collect();
         close(got, &expected, limit).map_err(|e| format!("step {step}: {e}"))?;
@@ -333,13 +324,13 @@ fn truncate_and_fork<B: Backend>(backend: B, golden: &Golden, limit: f32) -> Res
     let model = golden.model(backend)?;
     let mut state = state(&model, golden);
     let (kept, rest) = golden.tokens.split_at(20);
-    run(&model, &mut state, 0, &golden.tokens, &[]);
-    state.truncate(0, kept.len());
-    state.fork(0, 2);
-    run(&model, &mut state, 2, &[9, 8, 7], &[]);
-    run(&model, &mut state, 1, kept, &[]);
-    let expected = run(&model, &mut state, 1, rest, &[rest.len() - 1]);
-    let got = run(&model, &mut state, 0, rest, &[rest.len() - 1]);
+    run(&mut state, 0, &golden.tokens, &[]);
+    assert_eq!(state.truncate(Slot::new(0), kept.len()), kept.len());
+    state.fork(Slot::new(0), Slot::new(2));
+    run(&mut state, 2, &[9, 8, 7], &[]);
+    run(&mut state, 1, kept, &[]);
+    let expected = run(&mut state, 1, rest, &[rest.len() - 1]);
+    let got = run(&mut state, 0, rest, &[rest.len() - 1]);
     close(&got, &expected, limit)
 }
 
@@ -349,19 +340,14 @@ fn a_truncated_sequence_and_its_fork_do_not_disturb_each_other() {
 }
 
 /// Logits of two prompts in one batch, then of one token of each sequence after a truncation and a fork.
-fn story<D: Devices>(model: &Model<D>, golden: &Golden) -> Vec<Vec<f32>> {
+fn story(model: &Model, golden: &Golden) -> Vec<Vec<f32>> {
     let mut state = state(model, golden);
     let (a, b) = (&golden.tokens[..], &golden.tokens[3..20]);
-    let sequences = [vec![1; a.len()], vec![0; b.len()]].concat();
-    let outputs: Vec<usize> = (0..sequences.len()).collect();
-    let tokens = [a, b].concat();
-    let batch = Batch { tokens: &tokens, sequences: &sequences, outputs: &outputs };
-    let mut logits = run_batch(model, &mut state, batch);
-    state.truncate(1, 20);
-    state.fork(1, 2);
-    let batch = Batch { tokens: &[9, 8, 7], sequences: &[2, 1, 0], outputs: &[0, 1, 2] };
-    logits.extend(run_batch(model, &mut state, batch));
-    assert_eq!([0, 1, 2].map(|i| state.len(i)), [18, 21, 21]);
+    let mut logits = run_batch(&mut state, &[(1, a, a.len()), (0, b, b.len())]);
+    state.truncate(Slot::new(1), 20);
+    state.fork(Slot::new(1), Slot::new(2));
+    logits.extend(run_batch(&mut state, &[(2, &[9], 1), (1, &[8], 1), (0, &[7], 1)]));
+    assert_eq!([0, 1, 2].map(|i| state.len(Slot::new(i))), [18, 21, 21]);
     logits
 }
 
@@ -418,21 +404,32 @@ fn there_are_no_more_layers_to_split_than_the_model_has() {
 fn a_batch_that_does_not_fit_changes_neither_side() {
     let golden = Golden::read("llama");
     let model = golden.model(Split::new(cpu(), cpu(), 1)).unwrap();
-    let options =
-        StateOptions { n_sequences: 2, n_pages: Some(1), ..StateOptions::new(golden.n_ctx) };
+    let options = StateOptions {
+        n_sequences: 2,
+        n_pages: Some(1),
+        n_batch: golden.n_ctx,
+        ..StateOptions::new(golden.n_ctx)
+    };
     let mut state = model.state(options).unwrap();
-    let expected = run(&model, &mut state, 0, &golden.tokens[..9], &[8]);
-    state.truncate(0, 8);
-    let batch = Batch { tokens: &[golden.tokens[8], 1], sequences: &[0, 1], outputs: &[0] };
-    assert!(block_on(model.forward(&mut state, batch)).is_err());
-    assert_eq!((state.len(0), state.len(1)), (8, 0));
-    let again = run(&model, &mut state, 0, &golden.tokens[8..9], &[0]);
+    let expected = run(&mut state, 0, &golden.tokens[..9], &[8]);
+    state.truncate(Slot::new(0), 8);
+    let mut plan = state.plan();
+    plan.add(Slot::new(0), &golden.tokens[8..9], OutputRequest::Logits, 1).unwrap();
+    let full = plan.add(Slot::new(1), &[1], OutputRequest::Logits, 0).unwrap_err();
+    assert!(matches!(full, Error::KvFull(KvFull { needed: 1, free: 0 })), "{full:?}");
+    drop(plan);
+    assert_eq!([0, 1].map(|i| state.len(Slot::new(i))), [8, 0]);
+    // A step that was dropped between the devices has not happened.
+    let mut plan = state.plan();
+    plan.add(Slot::new(0), &[3, 4, 5], OutputRequest::Logits, 0).unwrap();
+    let _never_awaited = plan.run().unwrap();
+    let again = run(&mut state, 0, &golden.tokens[8..9], &[0]);
     close(&again, &expected, golden.limit()).unwrap();
     let long = vec![1; golden.n_ctx];
-    let batch = Batch { tokens: &long, sequences: &vec![0; long.len()], outputs: &[] };
-    assert!(block_on(model.forward(&mut state, batch)).is_err());
-    state.truncate(0, 0);
-    assert_eq!(run(&model, &mut state, 0, &golden.tokens[..9], &[8]), expected);
+    let error = state.plan().add(Slot::new(0), &long, OutputRequest::Logits, 0).unwrap_err();
+    assert!(matches!(error, Error::ContextFull { .. }), "{error:?}");
+    state.truncate(Slot::new(0), 0);
+    assert_eq!(run(&mut state, 0, &golden.tokens[..9], &[8]), expected);
 }
 
 #[test]
@@ -440,12 +437,12 @@ fn half_precision_keys_and_values_stay_near() {
     check_all(&GOLDEN, |golden| {
         let model = golden.model(cpu())?;
         let options = StateOptions {
-            n_outputs: golden.positions.len(),
+            n_outputs: golden.tokens.len(),
             kv_dtype: KvDType::F16,
             ..StateOptions::new(golden.n_ctx)
         };
         let mut state = model.state(options).unwrap();
-        let got = run(&model, &mut state, 0, &golden.tokens, &golden.positions);
+        let got = run(&mut state, 0, &golden.tokens, &golden.positions);
         close(&got, &golden.logits, golden.limit() + 5e-3)
     });
 }
@@ -456,11 +453,11 @@ fn a_hugging_face_folder_equals_its_gguf() {
         let name = golden.model.replace(".gguf", "-hf");
         let (gguf, folder) = (golden.model(Reference)?, load(Reference, &name)?);
         let (mut a, mut b) = (state(&gguf, golden), state(&folder, golden));
-        let expected = run(&gguf, &mut a, 0, &golden.tokens, &golden.positions);
-        let got = run(&folder, &mut b, 0, &golden.tokens, &golden.positions);
+        let expected = run(&mut a, 0, &golden.tokens, &golden.positions);
+        let got = run(&mut b, 0, &golden.tokens, &golden.positions);
         close(&got, &expected, 1e-6)?;
         let folder = load(mapped(), &name)?;
-        let got = run(&folder, &mut state(&folder, golden), 0, &golden.tokens, &golden.positions);
+        let got = run(&mut state(&folder, golden), 0, &golden.tokens, &golden.positions);
         close(&got, &expected, golden.limit())
     });
 }

@@ -1,4 +1,4 @@
-//! A decode step allocates nothing: forward pass, logits and draw under a counting allocator.
+//! A decode step allocates nothing but the text: plan, forward pass, outputs and draws under a counting allocator.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -6,8 +6,10 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use stonechat_formats::ModelFile;
-use stonechat_llm::{Batch, Devices, Model, Split, StateOptions};
-use stonechat_nn::sample::{DryBreakers, Sampler, SamplingOptions};
+use stonechat_llm::{
+    Accepted, Devices, GenerateOptions, Generation, GenerationScratch, Model, Slot, Split,
+    StateOptions,
+};
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::CountingAllocator;
 
@@ -44,31 +46,36 @@ fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
     let file = ModelFile::open(folder.join(format!("{name}.gguf"))).unwrap();
     let model = Model::load(devices, &file, |_| ()).unwrap();
-    let options = StateOptions { kv_dtype, n_sequences: 2, ..StateOptions::new(128) };
+    let options = StateOptions { kv_dtype, n_sequences: 2, n_outputs: 2, ..StateOptions::new(128) };
     let mut state = model.state(options).unwrap();
-    let vocab_size = model.config().vocab_size;
-    let mut sampler =
-        Sampler::new(&SamplingOptions::default(), vocab_size, DryBreakers::default()).unwrap();
-    let mut logits = vec![0.0; vocab_size];
-    let mut top_k = Vec::new();
-    let prompt: Vec<u32> = (0..40).collect();
-    let batch = Batch { tokens: &prompt, sequences: &[0; 40], outputs: &[39] };
-    ready(model.forward(&mut state, batch)).unwrap();
-    let mut token = 1;
-    let mut round = || {
+    // Two texts in one step: one reads logits, one the top-k where the device finds it.
+    let greedy = GenerateOptions { ignore_eos: true, ..GenerateOptions::default() };
+    let mut texts: Vec<(Slot, Generation)> = [greedy.clone(), greedy]
+        .into_iter()
+        .enumerate()
+        .map(|(index, mut options)| {
+            (options.sampling.top_k, options.sampling.seed) = (40 * index, Some(1));
+            let prompt = (0..40).collect();
+            (Slot::new(index), Generation::new(model.info(), prompt, options).unwrap())
+        })
+        .collect();
+    let (mut scratch, mut out) = (GenerationScratch::new(&model), Accepted::default());
+    let mut step = || {
         let before = ALLOCATOR.count();
-        for _ in 0..5 {
-            let batch = Batch { tokens: &[token], sequences: &[0], outputs: &[0] };
-            ready(model.forward(&mut state, batch)).unwrap();
-            ready(model.read_logits(&state, 0, &mut logits)).unwrap();
-            token = sampler.sample(&logits);
-            sampler.accept(token);
-            let k = model.max_top_k().min(40);
-            if k > 0 {
-                ready(model.read_top_k(&mut state, 1, k, &mut top_k)).unwrap();
-            }
+        let mut plan = state.plan();
+        for (slot, text) in &mut texts {
+            let n = text.pending().len();
+            let (request, n_rows) = text.output(n);
+            plan.add(*slot, text.pending(), request, n_rows).unwrap();
+            text.ran(n);
         }
-        ALLOCATOR.count() - before
+        let ticket = plan.run().unwrap();
+        let outputs = ready(state.outputs(ticket)).unwrap();
+        let allocations = ALLOCATOR.count() - before;
+        for (index, (_, text)) in texts.iter_mut().enumerate() {
+            text.accept(outputs.rows(index..index + 1), &mut scratch, &mut out).unwrap();
+        }
+        allocations
     };
-    (0..15).map(|_| round()).min().unwrap()
+    (0..60).map(|_| step()).min().unwrap()
 }

@@ -15,16 +15,16 @@ use stonechat_nn::{Cpu, KvDType};
 
 const PROMPT: [u32; 12] = [0, 43, 51, 3, 52, 31, 33, 41, 19, 62, 5, 19];
 
-fn model() -> Model<Cpu> {
+fn model() -> Model {
     load(Cpu::new(1).unwrap())
 }
 
 /// The same model as a pipeline of two stages.
-fn split_model() -> Model<Split<Cpu, Cpu>> {
+fn split_model() -> Model {
     load(Split::new(Cpu::new(1).unwrap(), Cpu::new(1).unwrap(), 1))
 }
 
-fn load<D: Devices>(devices: D) -> Model<D> {
+fn load<D: Devices>(devices: D) -> Model {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
     let file = ModelFile::open(path).unwrap();
     Model::load(devices, &file, |_| ()).unwrap()
@@ -32,7 +32,7 @@ fn load<D: Devices>(devices: D) -> Model<D> {
 
 fn options(n_ctx: usize, n_sequences: usize) -> SessionOptions {
     let kv_dtype = KvDType::F32;
-    SessionOptions { n_ctx: Some(n_ctx), n_batch: 5, kv_dtype, n_sequences }
+    SessionOptions { n_ctx: Some(n_ctx), n_batch: 5, kv_dtype, n_sequences, n_draft: 0 }
 }
 
 fn greedy(n_predict: usize) -> GenerateOptions {
@@ -44,11 +44,7 @@ fn greedy(n_predict: usize) -> GenerateOptions {
     }
 }
 
-fn generate<D: Devices>(
-    session: &mut Session<'_, D>,
-    prompt: &[u32],
-    o: &GenerateOptions,
-) -> Completion {
+fn generate(session: &mut Session, prompt: &[u32], o: &GenerateOptions) -> Completion {
     block_on(session.generate(prompt, o, &mut |_| ControlFlow::Continue(()))).unwrap()
 }
 
@@ -198,7 +194,7 @@ fn a_saved_text_goes_on_as_if_never_left() {
     check_refused(&mut Session::new(&split_model(), sizes).unwrap(), &path, &bytes);
 }
 
-fn check_refused<D: Devices>(session: &mut Session<'_, D>, path: &Path, bytes: &[u8]) {
+fn check_refused(session: &mut Session, path: &Path, bytes: &[u8]) {
     for len in [0, 7, 8, 31, 32, 40, bytes.len() / 2, bytes.len() - 1] {
         assert_refused(session, path, &bytes[..len]);
     }
@@ -211,7 +207,7 @@ fn check_refused<D: Devices>(session: &mut Session<'_, D>, path: &Path, bytes: &
     assert!(session.restore(path).is_err());
 }
 
-fn assert_refused<D: Devices>(session: &mut Session<'_, D>, path: &Path, bytes: &[u8]) {
+fn assert_refused(session: &mut Session, path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
     assert!(session.restore(path).is_err(), "{} bytes", bytes.len());
     session.clear();
@@ -294,7 +290,7 @@ fn one_beam_is_greedy_and_more_find_no_worse_texts() {
 }
 
 /// Log-probability of `tokens` after the prompt, token by token in a session of its own.
-fn logprob(model: &Model<Cpu>, tokens: &[u32]) -> f32 {
+fn logprob(model: &Model, tokens: &[u32]) -> f32 {
     let mut session = Session::new(model, options(128, 1)).unwrap();
     let mut text = PROMPT.to_vec();
     let all = GenerateOptions { n_probs: 64, ..greedy(1) };
@@ -332,16 +328,16 @@ fn a_grammar_rules_the_text() {
     let mut session = Session::new(&model, options(128, 1)).unwrap();
     let all = model.tokenizer().decode(&(0..64).collect::<Vec<_>>());
     let letter = all.chars().find(char::is_ascii_alphanumeric).unwrap();
-    let grammar =
-        Some(GrammarSource::Gbnf(format!("root ::= \"{letter}\" \"{letter}\" \"{letter}\"")));
-    let mut ruled = GenerateOptions { grammar, ..greedy(20) };
+    let source = GrammarSource::Gbnf(format!("root ::= \"{letter}\" \"{letter}\" \"{letter}\""));
+    let grammar = model.compile_grammar(&source).unwrap();
+    let mut ruled = GenerateOptions { grammar: Some(grammar.into()), ..greedy(20) };
     ruled.ignore_eos = false;
     let text = generate(&mut session, &PROMPT, &ruled);
     assert_eq!(text.text, letter.to_string().repeat(3));
     assert!(matches!(text.finish, Finish::GrammarEnd | Finish::EndOfText), "{:?}", text.finish);
-    ruled.grammar = Some(GrammarSource::Gbnf("root ::= (".to_owned()));
-    let error = block_on(session.generate(&PROMPT, &ruled, &mut |_| ControlFlow::Continue(())));
-    assert!(error.is_err());
+    // The compiled grammar starts anew with each text.
+    assert_eq!(generate(&mut session, &PROMPT, &ruled).text, text.text);
+    assert!(model.compile_grammar(&GrammarSource::Gbnf("root ::= (".to_owned())).is_err());
 }
 
 #[test]

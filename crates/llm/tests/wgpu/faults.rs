@@ -12,13 +12,13 @@ use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Backend, Wgpu};
 use stonechat_testkit::wgpu;
 
-fn load(backend: &Wgpu) -> Result<Model<Wgpu>, Error> {
+fn load(backend: &Wgpu) -> Result<Model, Error> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
     let file = ModelFile::open(folder.join("qwen3moe.gguf")).unwrap();
     Model::load(backend.clone(), &file, |_| ())
 }
 
-fn generate(session: &mut Session<'_, Wgpu>) -> Result<Completion, Error> {
+fn generate(session: &mut Session) -> Result<Completion, Error> {
     let options = GenerateOptions {
         n_predict: Some(3),
         sampling: SamplingOptions::greedy(),

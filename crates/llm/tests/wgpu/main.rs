@@ -12,8 +12,8 @@ use serde::Deserialize;
 use stonechat_compute::wgpu::Counters;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
-    Batch, Config, Devices, Event, GenerateOptions, Model, Session, SessionOptions, Split, State,
-    StateOptions,
+    Config, Devices, Event, GenerateOptions, Model, OutputRequest, OutputRow, Session,
+    SessionOptions, Slot, Split, State, StateOptions,
 };
 use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType, Wgpu};
@@ -66,12 +66,12 @@ impl Golden {
         ModelFile::open(folder.join(&self.model)).unwrap()
     }
 
-    fn model<D: Devices>(&self, devices: D) -> Model<D> {
+    fn model<D: Devices>(&self, devices: D) -> Model {
         Model::load(devices, &self.file(), |_| ()).unwrap()
     }
 }
 
-fn state<D: Devices>(model: &Model<D>, golden: &Golden, kv_dtype: KvDType) -> State<D> {
+fn state(model: &Model, golden: &Golden, kv_dtype: KvDType) -> State {
     let n = golden.tokens.len();
     let options = StateOptions {
         n_batch: n,
@@ -83,21 +83,20 @@ fn state<D: Devices>(model: &Model<D>, golden: &Golden, kv_dtype: KvDType) -> St
     model.state(options).unwrap()
 }
 
-fn run<D: Devices>(
-    model: &Model<D>,
-    state: &mut State<D>,
-    tokens: &[u32],
-    outputs: &[usize],
-) -> Vec<Vec<f32>> {
-    let sequences = vec![0; tokens.len()];
-    let batch = Batch { tokens, sequences: &sequences, outputs };
-    block_on(model.forward(state, batch)).unwrap();
-    let read = |i| {
-        let mut logits = vec![f32::NAN; model.config().vocab_size];
-        block_on(model.read_logits(state, i, &mut logits)).unwrap();
-        logits
-    };
-    (0..outputs.len()).map(read).collect()
+const TEXT: Slot = Slot::new(0);
+
+fn logits(row: OutputRow<'_>) -> Vec<f32> {
+    match row {
+        OutputRow::Logits(logits) => logits.to_vec(),
+        row => panic!("{row:?}"),
+    }
+}
+
+fn run(state: &mut State, tokens: &[u32], outputs: &[usize]) -> Vec<Vec<f32>> {
+    let first = outputs.first().copied().unwrap_or(tokens.len());
+    let run = state.run(TEXT, tokens, OutputRequest::Logits, tokens.len() - first);
+    let rows = block_on(run).unwrap();
+    outputs.iter().map(|&row| logits(rows.row(row - first))).collect()
 }
 
 fn best(logits: &[f32]) -> u32 {
@@ -126,11 +125,11 @@ fn every_architecture_agrees_with_its_reference() {
             let model = golden.model(backend.clone());
             // Prefill, and token by token.
             let mut at_once = state(&model, &golden, KvDType::F32);
-            check(name, &golden, &run(&model, &mut at_once, &golden.tokens, &golden.positions));
+            check(name, &golden, &run(&mut at_once, &golden.tokens, &golden.positions));
             let mut one_by_one = state(&model, &golden, KvDType::F32);
             let mut rows = Vec::new();
             for (i, token) in golden.tokens.iter().enumerate() {
-                let logits = run(&model, &mut one_by_one, &[*token], &[0]).remove(0);
+                let logits = run(&mut one_by_one, &[*token], &[0]).remove(0);
                 if golden.positions.contains(&i) {
                     rows.push(logits.clone());
                 }
@@ -138,7 +137,7 @@ fn every_architecture_agrees_with_its_reference() {
                     let mut logits = logits;
                     for &expected in &golden.greedy {
                         assert_eq!(best(&logits), expected, "{name}");
-                        logits = run(&model, &mut one_by_one, &[expected], &[0]).remove(0);
+                        logits = run(&mut one_by_one, &[expected], &[0]).remove(0);
                     }
                 }
             }
@@ -162,23 +161,24 @@ fn kernels_are_compiled_before_the_first_step() {
             };
             let mut state = model.state(options).unwrap();
             let before = backend.counters();
-            let mut top_k = Vec::new();
-            let mut step = |tokens: &[u32]| {
-                let (sequences, outputs) = (vec![0; tokens.len()], [tokens.len() - 1]);
-                let batch = Batch { tokens, sequences: &sequences, outputs: &outputs };
-                block_on(model.forward(&mut state, batch)).unwrap();
-                block_on(model.read_top_k(&mut state, 1, 1, &mut top_k)).unwrap();
-                top_k[0].index
+            let step = |state: &mut State, tokens: &[u32]| {
+                let run = state.run(TEXT, tokens, OutputRequest::TopK(1), 1);
+                match block_on(run).unwrap().row(0) {
+                    OutputRow::TopK(top_k) => top_k[0].index,
+                    row => panic!("{row:?}"),
+                }
             };
-            let last = golden.tokens.chunks(19).map(&mut step).last();
+            let last = golden.tokens.chunks(19).map(|tokens| step(&mut state, tokens)).last();
             assert_eq!(last, golden.greedy.first().copied(), "{name}");
             for pair in golden.greedy.windows(2) {
-                assert_eq!(step(&pair[..1]), pair[1], "{name}");
+                assert_eq!(step(&mut state, &pair[..1]), pair[1], "{name}");
             }
-            state.fork(0, 1);
-            let batch = Batch { tokens: &[1, 2], sequences: &[0, 1], outputs: &[0, 1] };
-            block_on(model.forward(&mut state, batch)).unwrap();
-            block_on(model.read_top_k(&mut state, 2, 1, &mut top_k)).unwrap();
+            state.fork(TEXT, Slot::new(1));
+            let mut plan = state.plan();
+            plan.add(TEXT, &[1], OutputRequest::TopK(1), 1).unwrap();
+            plan.add(Slot::new(1), &[2], OutputRequest::TopK(1), 1).unwrap();
+            let ticket = plan.run().unwrap();
+            block_on(state.outputs(ticket)).unwrap();
             assert_eq!((backend.counters() - before).pipelines, 0, "{name}");
         }
     }
@@ -190,17 +190,20 @@ fn top_k_logits_are_those_of_all() {
         let golden = Golden::read("llama");
         let model = golden.model(backend.clone());
         let mut state = state(&model, &golden, KvDType::F32);
-        let batch = Batch { tokens: &[1, 2, 3, 4], sequences: &[0, 0, 1, 1], outputs: &[1, 3] };
-        block_on(model.forward(&mut state, batch)).unwrap();
-        let mut top_k = Vec::new();
-        block_on(model.read_top_k(&mut state, 2, 7, &mut top_k)).unwrap();
-        for (output, top_k) in top_k.chunks(7).enumerate() {
-            let mut logits = vec![0.0; model.config().vocab_size];
-            block_on(model.read_logits(&state, output, &mut logits)).unwrap();
+        // Both kinds of output in one step, of equal sequences.
+        let mut plan = state.plan();
+        for (slot, output) in [(0, OutputRequest::Logits), (1, OutputRequest::TopK(7))] {
+            plan.add(Slot::new(slot), &[1, 2, 3], output, 2).unwrap();
+        }
+        let ticket = plan.run().unwrap();
+        let outputs = block_on(state.outputs(ticket)).unwrap();
+        for index in 0..2 {
+            let OutputRow::TopK(top_k) = outputs.row(2 + index) else { panic!("top-k") };
+            let logits = logits(outputs.row(index));
             let mut order: Vec<_> = (0..).zip(&logits).map(|(id, &logit)| (id, logit)).collect();
             order.sort_by(|a: &(u32, f32), b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
             let got: Vec<_> = top_k.iter().map(|r| (r.index, r.value)).collect();
-            assert_eq!(got, order[..7], "output {output}");
+            assert_eq!(got, order[..7], "output {index}");
         }
     }
 }
@@ -251,24 +254,11 @@ fn a_decode_step_is_one_submission_and_makes_nothing() {
     }
 }
 
-fn count_steps<D: Devices>(
-    gpu: &Wgpu,
-    golden: &Golden,
-    model: &Model<D>,
-    kv_dtype: KvDType,
-    what: &str,
-) {
+fn count_steps(gpu: &Wgpu, golden: &Golden, model: &Model, kv_dtype: KvDType, what: &str) {
     let mut state = state(model, golden, kv_dtype);
-    let mut logits = vec![0.0; model.config().vocab_size];
-    let mut top_k = Vec::new();
     let mut step = |token: u32, with_all: bool| {
-        let batch = Batch { tokens: &[token], sequences: &[0], outputs: &[0] };
-        block_on(model.forward(&mut state, batch)).unwrap();
-        if with_all {
-            block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
-        } else {
-            block_on(model.read_top_k(&mut state, 1, 40, &mut top_k)).unwrap();
-        }
+        let output = if with_all { OutputRequest::Logits } else { OutputRequest::TopK(40) };
+        block_on(state.run(TEXT, &[token], output, 1)).unwrap();
     };
     // Two steps of each kind, since a norm after the embedding swaps buffers every step.
     [false, true, false, true].into_iter().for_each(|with_all| step(1, with_all));
@@ -288,12 +278,12 @@ fn check_split<D: Devices>(name: &str, golden: &Golden, devices: D) {
     let model = golden.model(devices);
     let mut state = state(&model, golden, KvDType::F32);
     let n = golden.tokens.len();
-    check(name, golden, &run(&model, &mut state, &golden.tokens, &golden.positions));
-    state.truncate(0, n - 1);
-    let mut logits = run(&model, &mut state, &golden.tokens[n - 1..], &[0]).remove(0);
+    check(name, golden, &run(&mut state, &golden.tokens, &golden.positions));
+    state.truncate(TEXT, n - 1);
+    let mut logits = run(&mut state, &golden.tokens[n - 1..], &[0]).remove(0);
     for &expected in &golden.greedy {
         assert_eq!(best(&logits), expected, "{name}");
-        logits = run(&model, &mut state, &[expected], &[0]).remove(0);
+        logits = run(&mut state, &[expected], &[0]).remove(0);
     }
 }
 

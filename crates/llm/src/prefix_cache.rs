@@ -1,0 +1,215 @@
+//! KV pages of earlier prompts, shared by all requests of a state.
+//!
+//! ```text
+//! root ── page of 64 tokens ── page ── page        a node: one page, keyed by parent, hash of its tokens, salt
+//!    └─── page ── page
+//!
+//! lookup   follows whole pages, then the longest common run of tokens inside the best child, whose page the
+//!          sequence shares until it writes to it (copy-on-write)
+//! evict    removes the least recently used leaf
+//! ```
+//!
+//! The salt separates requests whose keys and values differ for equal tokens (adapter, media) or must not be shared.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use stonechat_nn::{PAGE_LEN, PageRef, Sequences, Slot};
+
+use crate::{BatchPlan, State};
+
+/// Tree of pages. It belongs to one [`State`]: before it is dropped, [`clear`](Self::clear) gives its pages back.
+#[derive(Debug)]
+pub struct PrefixCache {
+    nodes: HashMap<u64, Node>,
+    /// Node of each key.
+    index: HashMap<Key, u64>,
+    /// Children of each node; of the root under [`ROOT`], by salt.
+    children: HashMap<(u64, u64), Vec<u64>>,
+    hasher: RandomState,
+    next_id: u64,
+    clock: u64,
+}
+
+/// Parent, hash of the tokens, salt.
+type Key = (u64, u64, u64);
+
+const ROOT: u64 = 0;
+
+#[derive(Debug)]
+struct Node {
+    key: Key,
+    tokens: [u32; PAGE_LEN],
+    page: PageRef,
+    last_used: u64,
+}
+
+impl Default for PrefixCache {
+    fn default() -> Self {
+        Self {
+            nodes: HashMap::new(),
+            index: HashMap::new(),
+            children: HashMap::new(),
+            hasher: RandomState::new(),
+            next_id: ROOT + 1,
+            clock: 0,
+        }
+    }
+}
+
+impl PrefixCache {
+    /// An empty cache.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of pages.
+    #[must_use]
+    pub fn n_pages(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Makes the longest cached prefix of `tokens` the content of a sequence; returns its length, which is less than that
+    /// of `tokens`: at least one token must run.
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn attach(&mut self, state: &mut State, slot: Slot, tokens: &[u32], salt: u64) -> usize {
+        let max = tokens.len().saturating_sub(1).min(state.options().n_ctx);
+        let (path, len) = self.longest(&tokens[..max], salt);
+        self.clock += 1;
+        for id in &path {
+            if let Some(node) = self.nodes.get_mut(id) {
+                node.last_used = self.clock;
+            }
+        }
+        let pages = path.iter().filter_map(|id| self.nodes.get(id)).map(|node| &node.page);
+        state.settled().attach_pages(pages, len, slot);
+        len
+    }
+
+    /// Number of tokens that [`attach`](Self::attach) would find.
+    #[must_use]
+    pub fn cached_len(&self, tokens: &[u32], salt: u64) -> usize {
+        self.longest(&tokens[..tokens.len().saturating_sub(1)], salt).1
+    }
+
+    /// Nodes of the longest cached prefix, and its length.
+    fn longest(&self, tokens: &[u32], salt: u64) -> (Vec<u64>, usize) {
+        let (mut path, mut len, mut parent) = (Vec::new(), 0, ROOT);
+        for page in tokens.chunks_exact(PAGE_LEN) {
+            let Some(id) = self.find(parent, page, salt) else { break };
+            path.push(id);
+            len += PAGE_LEN;
+            parent = id;
+        }
+        let rest = &tokens[len..];
+        let common = |&id: &u64| {
+            let node = &self.nodes[&id];
+            node.tokens.iter().zip(rest).take_while(|(a, b)| a == b).count()
+        };
+        let children = self.children.get(&(parent, salt)).map_or(&[][..], Vec::as_slice);
+        if let Some(&best) = children.iter().max_by_key(|id| common(id)) {
+            let n = common(&best);
+            if n > 0 {
+                path.push(best);
+                len += n;
+            }
+        }
+        (path, len)
+    }
+
+    fn key(&self, parent: u64, tokens: &[u32], salt: u64) -> Key {
+        (parent, self.hasher.hash_one(tokens), salt)
+    }
+
+    /// Child of `parent` with exactly these tokens.
+    fn find(&self, parent: u64, tokens: &[u32], salt: u64) -> Option<u64> {
+        let id = *self.index.get(&self.key(parent, tokens, salt))?;
+        (self.nodes[&id].tokens == *tokens).then_some(id)
+    }
+
+    /// Adds the full pages of a sequence, which holds `tokens`. Pages that the cache has are kept.
+    ///
+    /// # Panics
+    /// If the sequence is shorter than `tokens` or there is no such sequence.
+    pub fn insert(&mut self, state: &mut State, slot: Slot, tokens: &[u32], salt: u64) {
+        assert!(tokens.len() <= state.len(slot), "tokens of the sequence");
+        self.clock += 1;
+        let mut parent = ROOT;
+        for (index, page) in tokens.as_chunks::<PAGE_LEN>().0.iter().enumerate() {
+            let id = match self.find(parent, page, salt) {
+                Some(id) => id,
+                None => {
+                    let key = self.key(parent, page, salt);
+                    if self.index.contains_key(&key) {
+                        // Another page has the same hash.
+                        return;
+                    }
+                    let id = self.next_id;
+                    self.next_id += 1;
+                    let page_ref = state.settled().detach_page(slot, index);
+                    let node = Node { key, tokens: *page, page: page_ref, last_used: 0 };
+                    self.nodes.insert(id, node);
+                    self.index.insert(key, id);
+                    self.children.entry((parent, salt)).or_default().push(id);
+                    id
+                }
+            };
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.last_used = self.clock;
+            }
+            parent = id;
+        }
+    }
+
+    /// Removes least recently used leaves until `n` pages are free, as far as possible; returns whether they are. Pages
+    /// that a sequence shares stay in use by it.
+    pub fn evict(&mut self, state: &mut State, n: usize) -> bool {
+        self.evict_from(state.settled(), n)
+    }
+
+    /// [`evict`](Self::evict) while a step is planned.
+    pub fn evict_for(&mut self, plan: &mut BatchPlan<'_>, n: usize) -> bool {
+        self.evict_from(plan.sequences(), n)
+    }
+
+    fn evict_from(&mut self, sequences: &mut Sequences, n: usize) -> bool {
+        while sequences.pages().n_free() < n {
+            let is_leaf = |id: u64, node: &Node| {
+                self.children.get(&(id, node.key.2)).is_none_or(Vec::is_empty)
+            };
+            // A page that a sequence shares would not be free without the cache either.
+            let is_alone = |node: &Node| sequences.pages().ref_count(node.page.id()) == 1;
+            let leaves =
+                self.nodes.iter().filter(|(id, node)| is_leaf(**id, node) && is_alone(node));
+            let oldest = leaves.min_by_key(|(id, node)| (node.last_used, **id)).map(|(id, _)| *id);
+            let Some(id) = oldest else { return false };
+            self.remove(sequences, id);
+        }
+        true
+    }
+
+    fn remove(&mut self, sequences: &mut Sequences, id: u64) {
+        if let Some(node) = self.nodes.remove(&id) {
+            self.index.remove(&node.key);
+            let (parent, _, salt) = node.key;
+            if let Some(siblings) = self.children.get_mut(&(parent, salt)) {
+                siblings.retain(|&sibling| sibling != id);
+                if siblings.is_empty() {
+                    self.children.remove(&(parent, salt));
+                }
+            }
+            sequences.release_page(node.page);
+        }
+    }
+
+    /// Removes every page.
+    pub fn clear(&mut self, state: &mut State) {
+        self.index.clear();
+        self.children.clear();
+        let sequences = state.settled();
+        self.nodes.drain().for_each(|(_, node)| sequences.release_page(node.page));
+    }
+}
