@@ -9,8 +9,6 @@
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::ops::Add;
-use std::time::Duration;
 
 use stonechat_compute::cpu::KvLayout;
 pub use stonechat_compute::cpu::{
@@ -19,7 +17,7 @@ pub use stonechat_compute::cpu::{
 use stonechat_compute::{DType, SharedBytes};
 
 use crate::maybe_send::MaybeSend;
-use crate::{Error, Linear};
+use crate::{Error, Linear, LoadStats};
 
 /// Largest `k` of [`Backend::top_k`].
 pub const MAX_TOP_K: usize = 128;
@@ -323,41 +321,6 @@ pub enum Routing {
     /// Softmax over all experts, renormalized over the top-k, which equals a softmax over the top-k logits
     /// (Mixtral, Qwen 3, gpt-oss).
     NormalizedTopK,
-}
-
-/// Bytes and time of loading weights and compiling kernels. Times include page faults of the mapped file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LoadStats {
-    /// Bytes repacked into panels.
-    pub repacked_bytes: u64,
-    /// Time spent on repacking.
-    pub repack_time: Duration,
-    /// Bytes copied unchanged, by the backend or by the model that joined tensors.
-    pub copied_bytes: u64,
-    /// Time the backend spent on copying.
-    pub copy_time: Duration,
-    /// Kernels compiled.
-    pub compiled_kernels: u64,
-    /// Time spent on compiling.
-    pub compile_time: Duration,
-    /// Bytes used from the memory-mapped file.
-    pub mapped_bytes: u64,
-}
-
-impl Add for LoadStats {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            repacked_bytes: self.repacked_bytes + other.repacked_bytes,
-            repack_time: self.repack_time + other.repack_time,
-            copied_bytes: self.copied_bytes + other.copied_bytes,
-            copy_time: self.copy_time + other.copy_time,
-            mapped_bytes: self.mapped_bytes + other.mapped_bytes,
-            compiled_kernels: self.compiled_kernels + other.compiled_kernels,
-            compile_time: self.compile_time + other.compile_time,
-        }
-    }
 }
 
 /// A gated MLP (`SwiGLU`, `GeGLU`), the argument of [`Backend::gated_mlp`].

@@ -11,6 +11,7 @@
 //! | `pages.rs` | [`Pages`]: reference counts and copy-on-write of KV pages; [`Sequence`] |
 //! | `step.rs` | [`Sequences`] of a state; [`StepPlan`]: a ragged batch of tokens, with rollback |
 //! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that applies them |
+//! | `load_stats.rs` | [`LoadStats`]: bytes and time of loading |
 //! | `maybe_send.rs` | [`MaybeSend`], [`BoxFuture`]: `Send` where threads exist |
 //! | `sample.rs` | [`sample`]: the sampling chain |
 //!
@@ -24,6 +25,7 @@ mod conv1d;
 mod cpu;
 mod error;
 mod linear;
+mod load_stats;
 mod maybe_send;
 mod norm;
 mod pages;
@@ -34,14 +36,15 @@ mod wgpu;
 
 pub use backend::{
     Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, GatedMlp, KvDType,
-    KvRow, KvShape, LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, MatmulOp, MatrixSource, Precision,
-    QueryRow, Read, Rope, RopePairs, Rotation, Routing, Rows, TopKEntry, View, warmup_batch_sizes,
+    KvRow, KvShape, MAX_TOP_K, MAX_TOP_K_COLS, MatmulOp, MatrixSource, Precision, QueryRow, Read,
+    Rope, RopePairs, Rotation, Routing, Rows, TopKEntry, View, warmup_batch_sizes,
 };
 pub use batch::Batch;
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};
 pub use error::Error;
 pub use linear::Linear;
+pub use load_stats::LoadStats;
 pub use maybe_send::{BoxFuture, MaybeSend};
 pub use norm::{LayerNorm, Norm, RmsNorm};
 pub use pages::{KvFull, PAGE_LEN, PageCopy, PageRef, Pages, Sequence};

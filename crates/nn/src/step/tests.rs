@@ -233,7 +233,7 @@ proptest! {
                 prop_assert_eq!(&device.read(pages, prefix.len()), content);
             }
             // References equal holders, and the pages without any are free.
-            let mut holders = vec![0; LIMITS.n_pages];
+            let mut holders = [0; LIMITS.n_pages];
             let of_sequences = sequences.all().iter().flat_map(Sequence::pages).copied();
             let of_prefixes = prefixes.iter().flat_map(|(prefix, _)| prefix.pages.iter().map(PageRef::id));
             of_sequences.chain(of_prefixes).for_each(|page| holders[page as usize] += 1);
