@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stonechat_nn::sample::{CompiledGrammar, SamplingOptions};
 use web_time::Instant;
 
-use crate::generation::{Accepted, AcceptedToken};
+use crate::generation::{Accepted, AcceptedToken, DraftCounts};
 use crate::probabilities::TokenProbs;
 use crate::session::{NEGATIVE_PROMPT, TEXT};
 use crate::{Error, Generation, OutputRequest, OutputRow, Session};
@@ -92,6 +92,8 @@ pub struct Completion {
     pub prompt_tokens: usize,
     /// Tokens of the prompt found in the KV cache.
     pub cached_tokens: usize,
+    /// Tokens of the drafts of speculative decoding.
+    pub drafts: DraftCounts,
     /// Seed of the sampler.
     pub seed: u64,
     /// Durations.
@@ -203,6 +205,7 @@ impl Session {
             finish,
             prompt_tokens: prompt.len(),
             cached_tokens,
+            drafts: generation.drafts(),
             seed: generation.seed(),
             timings,
         })

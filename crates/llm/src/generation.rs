@@ -40,6 +40,7 @@ pub struct Generation {
     /// Accepted tokens of `context`; a draft follows them.
     n_accepted: usize,
     n_generated: usize,
+    drafts: DraftCounts,
     sampler: Sampler,
     grammar: Option<Grammar>,
     healing: PrefixConstraint,
@@ -79,6 +80,15 @@ pub struct AcceptedToken {
     pub text: Range<usize>,
     /// Its probability and those of the most probable tokens, if `n_probs > 0`.
     pub probs: Option<TokenProbs>,
+}
+
+/// Numbers of drafted tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DraftCounts {
+    /// Tokens proposed.
+    pub proposed: usize,
+    /// Tokens of these that were sampled.
+    pub accepted: usize,
 }
 
 impl Accepted {
@@ -172,6 +182,7 @@ impl Generation {
             info: Arc::clone(model),
             n_accepted: prompt.len(),
             n_generated: 0,
+            drafts: DraftCounts::default(),
             context: Context::new(prompt),
             negative: negative.map(Context::new),
             sampler,
@@ -207,6 +218,12 @@ impl Generation {
     #[must_use]
     pub fn n_generated(&self) -> usize {
         self.n_generated
+    }
+
+    /// Tokens of all drafts so far.
+    #[must_use]
+    pub fn drafts(&self) -> DraftCounts {
+        self.drafts
     }
 
     /// Reason of the end, if the text has ended.
@@ -399,7 +416,9 @@ impl Generation {
             return Ok(false);
         }
         let is_drafted = self.context.tokens.get(self.n_accepted) == Some(&token);
-        if !is_drafted {
+        if is_drafted {
+            self.drafts.accepted += 1;
+        } else {
             self.context.tokens.truncate(self.n_accepted);
             self.context.n_cached = self.context.n_cached.min(self.n_accepted);
             self.context.tokens.push(token);
@@ -457,6 +476,7 @@ impl Generation {
         self.drop_draft();
         if self.pending().len() == 1 && self.negative.is_none() && self.finish.is_none() {
             self.context.tokens.extend_from_slice(draft);
+            self.drafts.proposed += draft.len();
         }
     }
 

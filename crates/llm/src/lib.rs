@@ -56,12 +56,12 @@ pub use beam::{Beam, BeamOptions};
 pub use chat::ChatFormat;
 pub use config::{Config, ExpertsConfig, RopeConfig, RopeScaling};
 pub use devices::{Devices, Split};
-pub use embed::{Pooling, embed};
+pub use embed::{Norm, Pooling, normalize};
 pub use error::Error;
 pub use generate::{
     Completion, Event, Finish, GenerateOptions, Guidance, OnEvent, OnFull, Timings,
 };
-pub use generation::{Accepted, AcceptedToken, Generation, GenerationScratch};
+pub use generation::{Accepted, AcceptedToken, DraftCounts, Generation, GenerationScratch};
 pub use model::{Model, ModelInfo, ModelSummary};
 pub use outputs::{OutputRequest, OutputRow, Outputs};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};

@@ -221,12 +221,13 @@ impl ModelInfo {
     /// # Errors
     /// If the grammar is invalid.
     pub fn compile_grammar(&self, source: &GrammarSource) -> Result<CompiledGrammar, Error> {
-        if self.token_table.get().is_none() {
-            let table = vocabulary::token_table(&self.tokenizer, self.config.vocab_size)?;
-            // Another thread may have been faster.
-            let _ = self.token_table.set(table);
-        }
-        let table = self.token_table.get().expect("set above");
+        let table = match self.token_table.get() {
+            Some(table) => table,
+            None => {
+                let table = vocabulary::token_table(&self.tokenizer, self.config.vocab_size)?;
+                self.token_table.get_or_init(|| table)
+            }
+        };
         Ok(CompiledGrammar::new(source, table)?)
     }
 

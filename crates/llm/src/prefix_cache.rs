@@ -85,7 +85,7 @@ impl PrefixCache {
             }
         }
         let pages = path.iter().filter_map(|id| self.nodes.get(id)).map(|node| &node.page);
-        state.settled().attach_pages(pages, len, slot);
+        state.rolled_back().attach_pages(pages, len, slot);
         len
     }
 
@@ -149,7 +149,7 @@ impl PrefixCache {
                     }
                     let id = self.next_id;
                     self.next_id += 1;
-                    let page_ref = state.settled().detach_page(slot, index);
+                    let page_ref = state.rolled_back().detach_page(slot, index);
                     let node = Node { key, tokens: *page, page: page_ref, last_used: 0 };
                     self.nodes.insert(id, node);
                     self.index.insert(key, id);
@@ -167,7 +167,7 @@ impl PrefixCache {
     /// Removes least recently used leaves until `n` pages are free, as far as possible; returns whether they are. Pages
     /// that a sequence shares stay in use by it.
     pub fn evict(&mut self, state: &mut State, n: usize) -> bool {
-        self.evict_from(state.settled(), n)
+        self.evict_from(state.rolled_back(), n)
     }
 
     /// [`evict`](Self::evict) while a step is planned.
@@ -209,7 +209,7 @@ impl PrefixCache {
     pub fn clear(&mut self, state: &mut State) {
         self.index.clear();
         self.children.clear();
-        let sequences = state.settled();
+        let sequences = state.rolled_back();
         self.nodes.drain().for_each(|(_, node)| sequences.release_page(node.page));
     }
 }

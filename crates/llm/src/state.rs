@@ -170,7 +170,7 @@ impl State {
     /// # Panics
     /// If there is no such sequence.
     pub fn truncate(&mut self, slot: Slot, len: usize) -> usize {
-        let sequences = self.settled();
+        let sequences = self.rolled_back();
         sequences.truncate(slot, len);
         sequences.get(slot).len()
     }
@@ -180,7 +180,7 @@ impl State {
     /// # Panics
     /// If they are the same or there is no such sequence.
     pub fn fork(&mut self, from: Slot, to: Slot) {
-        self.settled().fork(from, to);
+        self.rolled_back().fork(from, to);
     }
 
     /// References the pages of the first `len` positions of a sequence, which may end before them.
@@ -188,7 +188,7 @@ impl State {
     /// # Panics
     /// If the sequence is shorter or there is no such sequence.
     pub fn detach(&mut self, slot: Slot, len: usize) -> Prefix {
-        self.settled().detach(slot, len)
+        self.rolled_back().detach(slot, len)
     }
 
     /// Makes `prefix` the content of a sequence, which shares its pages.
@@ -196,16 +196,16 @@ impl State {
     /// # Panics
     /// If there is no such sequence.
     pub fn attach(&mut self, prefix: &Prefix, slot: Slot) {
-        self.settled().attach(prefix, slot);
+        self.rolled_back().attach(prefix, slot);
     }
 
     /// Gives the pages of a prefix back.
     pub fn release(&mut self, prefix: Prefix) {
-        self.settled().release(prefix);
+        self.rolled_back().release(prefix);
     }
 
     /// The sequences, without a step that was not finished.
-    pub(crate) fn settled(&mut self) -> &mut Sequences {
+    pub(crate) fn rolled_back(&mut self) -> &mut Sequences {
         self.sequences.roll_back();
         &mut self.sequences
     }
@@ -278,7 +278,7 @@ impl State {
     /// Loads `n` positions into an empty sequence from pages of [`read_page`](Self::read_page). It stays empty on an
     /// error.
     pub(crate) fn restore(&mut self, slot: Slot, n: usize, pages: &[&[u8]]) -> Result<(), Error> {
-        self.settled().fill(slot, n)?;
+        self.rolled_back().fill(slot, n)?;
         let ids = self.sequences.get(slot).pages();
         let mut pages = ids.iter().zip(pages);
         let restored = pages.try_for_each(|(&page, bytes)| self.runner.write_page(page, bytes));
