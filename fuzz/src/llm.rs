@@ -3,9 +3,9 @@
 use std::sync::OnceLock;
 
 use stonechat_formats::ModelFile;
-use stonechat_llm::{Batch, Config, Model, StateOptions};
+use stonechat_llm::{Config, Model, OutputRequest, Slot, StateOptions};
 use stonechat_nn::Cpu;
-use stonechat_nn::sample::{Grammar, GrammarSource, TokenTable, TokenText};
+use stonechat_nn::sample::{CompiledGrammar, GrammarSource, TokenTable, TokenText};
 use stonechat_text::{ChatTemplate, Conversation, GgmlVocabulary, Tokenizer};
 
 use crate::pass_contained_panics;
@@ -43,8 +43,9 @@ pub fn check_llm(data: &[u8]) {
         Err(e) => return assert_message(&e),
     };
     let last = model.config().vocab_size as u32 - 1;
-    let batch = Batch { tokens: &[0, last], sequences: &[0, 0], outputs: &[1] };
-    pollster::block_on(model.forward(&mut state, batch)).expect("two tokens fit");
+    let tokens = [0, last];
+    let run = state.run(Slot::new(0), &tokens, OutputRequest::Logits, 1);
+    pollster::block_on(run).expect("two tokens fit");
 }
 
 /// Reads `data` as a vocabulary and encodes a text with it: after a first `{`, a
@@ -155,8 +156,8 @@ pub fn check_grammar(data: &[u8]) {
         _ => GrammarSource::Lark(text.into()),
     };
     let (tokens, n_tokens) = token_table();
-    let mut grammar = match Grammar::new(&source, tokens) {
-        Ok(grammar) => grammar,
+    let mut grammar = match CompiledGrammar::new(&source, tokens) {
+        Ok(compiled) => compiled.start(),
         Err(e) => return assert_message(&e),
     };
     for step in 0..6 {

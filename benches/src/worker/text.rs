@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_formats::{ModelFile, TensorView};
-use stonechat_llm::{Batch, Model, State, StateOptions};
+use stonechat_llm::{Model, OutputRequest, Slot, State, StateOptions};
 use stonechat_nn::sample::SamplingOptions;
-use stonechat_nn::{Backend, KvDType, TopKEntry};
+use stonechat_nn::{Backend, KvDType};
 
 use super::files::main_dtype;
 use super::{Work, timed};
@@ -29,14 +29,12 @@ pub(super) struct Sizes {
 }
 
 /// A model with a context for the largest of its sizes.
-pub(super) struct Text<B: Backend> {
-    model: Model<B>,
-    state: State<B>,
+pub(super) struct Text {
+    model: Model,
+    state: State,
     sizes: Sizes,
     costs: Costs,
     random: u32,
-    logits: Vec<f32>,
-    top_k: Vec<TopKEntry>,
 }
 
 /// Weights that tokens meet.
@@ -50,9 +48,9 @@ struct Costs {
     is_quantized: bool,
 }
 
-impl<B: Backend> Text<B> {
+impl Text {
     /// Loads the model.
-    pub(super) fn new(backend: B, path: &Path, mut sizes: Sizes) -> Result<Self> {
+    pub(super) fn new<B: Backend>(backend: B, path: &Path, mut sizes: Sizes) -> Result<Self> {
         let Sizes { prefill, decode, batch } = &mut sizes;
         ensure!(
             prefill.iter().chain(&*decode).chain(&*batch).all(|&n| n > 0),
@@ -73,10 +71,10 @@ impl<B: Backend> Text<B> {
             n_pages: None,
             n_batch: N_BATCH.min(n_ctx).max(n_sequences),
             n_outputs: n_sequences,
+            n_hidden: 0,
             kv_dtype: KvDType::F16,
         })?;
-        let logits = vec![0.0; model.config().vocab_size];
-        Ok(Self { model, state, sizes, costs, random: 1, logits, top_k: Vec::new() })
+        Ok(Self { model, state, sizes, costs, random: 1 })
     }
 
     /// Random tokens, the same in every engine.
@@ -89,40 +87,42 @@ impl<B: Backend> Text<B> {
         std::iter::repeat_with(next).take(n).collect()
     }
 
-    /// One pass of `tokens`, of which sequence `sequences[i]` has the i-th; what a sampler with default options
-    /// needs of `outputs` is read.
-    fn pass(&mut self, tokens: &[u32], sequences: &[usize], outputs: &[usize]) -> Result<()> {
-        let batch = Batch { tokens, sequences, outputs };
-        pollster::block_on(self.model.forward(&mut self.state, batch))?;
-        let Self { model, state, logits, top_k, .. } = self;
-        let k = SamplingOptions::default().top_k;
-        if k <= model.max_top_k() && !outputs.is_empty() {
-            let read = model.read_top_k(state, outputs.len(), k, top_k);
-            return Ok(pollster::block_on(read)?);
+    /// What a sampler with default options needs of a row.
+    fn output(&self) -> OutputRequest {
+        match SamplingOptions::default().top_k {
+            k if k <= self.model.max_top_k() => OutputRequest::TopK(k),
+            _ => OutputRequest::Logits,
         }
-        for i in 0..outputs.len() {
-            pollster::block_on(model.read_logits(state, i, logits))?;
+    }
+
+    /// One step of the i-th token for sequence i; the outputs of all are read.
+    fn step(&mut self, tokens: &[u32]) -> Result<()> {
+        let output = self.output();
+        let mut plan = self.state.plan();
+        for (index, token) in tokens.chunks(1).enumerate() {
+            plan.add(Slot::new(index), token, output, 1)?;
         }
+        let ticket = plan.run()?;
+        pollster::block_on(self.state.outputs(ticket))?;
         Ok(())
     }
 
-    fn clear(&mut self) {
-        for sequence in 0..self.state.options().n_sequences {
-            self.state.truncate(sequence, 0);
+    /// Cuts sequence 0 to `len` positions, empties the others.
+    fn truncate(&mut self, len: usize) {
+        for index in 0..self.state.options().n_sequences {
+            self.state.truncate(Slot::new(index), if index == 0 { len } else { 0 });
         }
     }
 
     fn prefill(&mut self, n: usize) -> Result<f64> {
-        self.clear();
-        let tokens = self.tokens(n);
-        let sequences = vec![0; n];
+        self.truncate(0);
+        let (tokens, output) = (self.tokens(n), self.output());
         let (seconds, done) = timed(|| {
             let mut left = n;
             for chunk in tokens.chunks(N_BATCH) {
                 left -= chunk.len();
-                let last = [chunk.len() - 1];
-                let outputs = if left == 0 { &last[..] } else { &[] };
-                self.pass(chunk, &sequences[..chunk.len()], outputs)?;
+                let n_outputs = usize::from(left == 0);
+                pollster::block_on(self.state.run(Slot::new(0), chunk, output, n_outputs))?;
             }
             anyhow::Ok(())
         });
@@ -131,22 +131,15 @@ impl<B: Backend> Text<B> {
 
     /// `steps` tokens of each of `n` sequences that share the shortest prompt.
     fn decode(&mut self, n: usize, steps: usize) -> Result<f64> {
-        let start = self.sizes.prefill.first().copied().unwrap_or(0);
-        for sequence in 0..self.state.options().n_sequences {
-            self.state.truncate(sequence, if sequence == 0 { start } else { 0 });
-        }
-        for sequence in 1..n {
-            self.state.fork(0, sequence);
-        }
-        let sequences: Vec<usize> = (0..n).collect();
+        self.truncate(self.sizes.prefill.first().copied().unwrap_or(0));
+        (1..n).for_each(|to| self.state.fork(Slot::new(0), Slot::new(to)));
         if n > 1 {
             // Here sequences part, which copies what they share.
             let tokens = self.tokens(n);
-            self.pass(&tokens, &sequences, &sequences)?;
+            self.step(&tokens)?;
         }
         let tokens = self.tokens(n * steps);
-        let (seconds, done) =
-            timed(|| tokens.chunks(n).try_for_each(|step| self.pass(step, &sequences, &sequences)));
+        let (seconds, done) = timed(|| tokens.chunks(n).try_for_each(|tokens| self.step(tokens)));
         done.map(|()| seconds)
     }
 
@@ -165,7 +158,7 @@ impl<B: Backend> Text<B> {
     }
 }
 
-impl<B: Backend> Work for Text<B> {
+impl Work for Text {
     fn stages(&self) -> Vec<Stage> {
         let stage = |name: String, n: usize, peak| Stage {
             name,
@@ -194,7 +187,7 @@ impl<B: Backend> Work for Text<B> {
 }
 
 impl Costs {
-    fn new<B: Backend>(file: &ModelFile, model: &Model<B>) -> Self {
+    fn new(file: &ModelFile, model: &Model) -> Self {
         let is_embedding = |t: &TensorView<'_>| {
             matches!(t.name, "token_embd.weight" | "model.embed_tokens.weight")
         };

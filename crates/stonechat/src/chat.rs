@@ -17,6 +17,7 @@ pub struct Chat {
     pub(crate) messages: Vec<Value>,
     pub(crate) variables: Map<String, Value>,
     pub(crate) options: GenerateOptions,
+    pub(crate) grammar: Option<GrammarSource>,
 }
 
 impl Chat {
@@ -87,8 +88,14 @@ impl Chat {
 
     /// Constrains the answer to JSON that conforms to a schema.
     #[must_use]
-    pub fn json_schema(mut self, schema: &Value) -> Self {
-        self.options.grammar = Some(GrammarSource::JsonSchema(schema.to_string()));
+    pub fn json_schema(self, schema: &Value) -> Self {
+        self.grammar(GrammarSource::JsonSchema(schema.to_string()))
+    }
+
+    /// Constrains the answer to a grammar.
+    #[must_use]
+    pub fn grammar(mut self, source: GrammarSource) -> Self {
+        self.grammar = Some(source);
         self
     }
 
@@ -99,7 +106,7 @@ impl Chat {
         self
     }
 
-    /// Replaces all options of generation, also those set before.
+    /// Replaces all options of generation, also those set before. A grammar that is set here is kept.
     #[must_use]
     pub fn options(mut self, options: GenerateOptions) -> Self {
         self.options = options;

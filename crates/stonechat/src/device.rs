@@ -2,14 +2,18 @@
 
 use std::fmt;
 use std::str::FromStr;
+#[cfg(feature = "wgpu")]
+use std::sync::Arc;
 
 #[cfg(feature = "wgpu")]
 use stonechat_compute::wgpu::Adapter;
+use stonechat_formats::ModelFile;
+use stonechat_llm::{Config, Model, Split, StateOptions};
 #[cfg(feature = "wgpu")]
 use stonechat_nn::Wgpu;
 use stonechat_nn::{Backend, Cpu};
 
-use crate::Error;
+use crate::{Error, GpuLayers};
 
 /// Device of a model, by the names of `stonechat --device`: `auto`, `cpu`, `wgpu` and `wgpu:N`.
 ///
@@ -130,26 +134,35 @@ impl Device {
         tracing::info!("{chosen}");
         Ok(chosen)
     }
+}
 
-    /// Chooses the device, opens it, the CPU with `n_threads` threads, and runs `work` on it. A GPU that
-    /// [`Self::Auto`] cannot open is replaced by the CPU.
-    pub(crate) fn open<W: Work>(
+impl ChosenDevice {
+    /// Opens the device. The CPU of `open_cpu` replaces a GPU that cannot be opened and was not `asked` for by name;
+    /// `on_fallback` gets the reason.
+    ///
+    /// # Errors
+    /// If the device cannot be opened.
+    #[cfg_attr(not(feature = "wgpu"), expect(unused_variables, reason = "the CPU always opens"))]
+    pub fn open(
         self,
-        n_threads: usize,
-        needs: DeviceNeeds,
-        work: W,
-    ) -> Result<W::Output, Error> {
-        match self.choose(needs)? {
-            ChosenDevice::Cpu(_) => work.run(Cpu::new(n_threads)?, OpenDevice::cpu()),
+        asked: Device,
+        open_cpu: impl FnOnce() -> Result<Cpu, stonechat_nn::Error>,
+        on_fallback: impl FnOnce(&str),
+    ) -> Result<OpenDevice, Error> {
+        match self {
+            Self::Cpu(_) => Ok(OpenDevice::on_cpu(open_cpu()?)),
             #[cfg(feature = "wgpu")]
-            ChosenDevice::Gpu(adapter) => match pollster::block_on(Wgpu::open(&adapter, None)) {
+            Self::Gpu(adapter) => match pollster::block_on(Wgpu::open(&adapter, None)) {
                 Ok(backend) => {
-                    let kernels = crate::KernelCache::open(backend.gpu());
-                    work.run(backend, OpenDevice { is_gpu: true, kernels })
+                    let kernels = crate::KernelCache::open(backend.gpu()).map(Arc::new);
+                    Ok(OpenDevice { cpu: None, gpu: Some(backend), kernels })
                 }
-                Err(error) if self == Self::Auto => {
-                    tracing::warn!("the CPU is used, since `{}` fails: {error}", adapter.name);
-                    work.run(Cpu::new(n_threads)?, OpenDevice::cpu())
+                Err(error) if asked == Device::Auto => {
+                    on_fallback(&format!(
+                        "`{}` cannot be opened, so the CPU is used: {error}",
+                        adapter.name
+                    ));
+                    Ok(OpenDevice::on_cpu(open_cpu()?))
                 }
                 Err(error) => Err(error.into()),
             },
@@ -157,37 +170,117 @@ impl Device {
     }
 }
 
-/// Work that is generic over the backend.
-pub(crate) trait Work {
-    type Output;
+/// Backend of GPUs.
+#[cfg(feature = "wgpu")]
+pub type Gpu = Wgpu;
 
-    fn run<B: Backend>(self, backend: B, device: OpenDevice) -> Result<Self::Output, Error>;
-}
+/// Backend of GPUs, which this build has not.
+#[cfg(not(feature = "wgpu"))]
+pub type Gpu = Cpu;
 
-/// Device of an open backend. Dropping it saves the compiled kernels of a GPU.
-#[derive(Debug)]
-pub(crate) struct OpenDevice {
-    pub(crate) is_gpu: bool,
+/// An open device, or a GPU and the CPU. Dropping the last clone saves the compiled kernels of a GPU.
+#[derive(Debug, Clone)]
+pub struct OpenDevice {
+    /// The CPU; beside a GPU, if it has layers of its own.
+    pub cpu: Option<Cpu>,
+    /// The GPU.
+    pub gpu: Option<Gpu>,
     #[cfg(feature = "wgpu")]
-    kernels: Option<crate::KernelCache>,
+    kernels: Option<Arc<crate::KernelCache>>,
 }
 
 impl OpenDevice {
-    pub(crate) fn cpu() -> Self {
+    /// The CPU alone.
+    #[must_use]
+    pub fn on_cpu(cpu: Cpu) -> Self {
         Self {
-            is_gpu: false,
+            cpu: Some(cpu),
+            gpu: None,
             #[cfg(feature = "wgpu")]
             kernels: None,
         }
     }
 
     /// Saves the kernels compiled so far: a program may end without dropping the device.
-    pub(crate) fn save_kernels(&self) {
+    pub fn save_kernels(&self) {
         #[cfg(feature = "wgpu")]
         if let Some(kernels) = &self.kernels {
             kernels.save();
         }
     }
+
+    /// Name and bytes of memory of the GPU; [`None`] without a GPU, or of an unknown size.
+    #[must_use]
+    pub fn gpu_memory(&self) -> Option<(String, Option<u64>)> {
+        self.gpu.as_ref().map(|gpu| (gpu.describe(), gpu.total_memory_bytes()))
+    }
+
+    /// Runs `work` on the GPU, if there is one, else on the CPU.
+    pub(crate) fn run<W: Work>(&self, work: W) -> Result<W::Output, Error> {
+        if let Some(gpu) = &self.gpu {
+            return work.run(gpu.clone());
+        }
+        work.run(self.cpu.clone().expect("the CPU without a GPU"))
+    }
+
+    /// Number of layers of the model in `file` that are on the GPU, the output as one; 0 without a GPU.
+    ///
+    /// # Errors
+    /// If the file has no configuration of a supported model.
+    pub fn n_gpu_layers(
+        &self,
+        layers: GpuLayers,
+        file: &ModelFile,
+        config: &Config,
+        options: &StateOptions,
+    ) -> Result<usize, Error> {
+        match &self.gpu {
+            Some(gpu) => layers.count(gpu, file, config, options),
+            None => Ok(0),
+        }
+    }
+
+    /// Loads a language model, its last `n_gpu` layers on the GPU, the others on the CPU of `open_cpu`. A GPU without
+    /// layers is closed.
+    ///
+    /// # Errors
+    /// If the model cannot be loaded or a device is out of memory.
+    pub fn load_language_model(
+        &mut self,
+        file: &ModelFile,
+        n_gpu: usize,
+        open_cpu: impl FnOnce() -> Result<Cpu, stonechat_nn::Error>,
+        on_progress: impl FnMut(f32),
+    ) -> Result<Model, Error> {
+        if let Some(gpu) = self.gpu.take() {
+            let n_cpu = GpuLayers::total(&Config::from_file(file)?).saturating_sub(n_gpu);
+            if n_cpu == 0 {
+                self.gpu = Some(gpu.clone());
+                return Ok(Model::load(gpu, file, on_progress)?);
+            }
+            let cpu = open_cpu()?;
+            self.cpu = Some(cpu.clone());
+            if n_gpu == 0 {
+                #[cfg(feature = "wgpu")]
+                drop(self.kernels.take());
+                return Ok(Model::load(cpu, file, on_progress)?);
+            }
+            self.gpu = Some(gpu.clone());
+            return Ok(Model::load(Split::new(cpu, gpu, n_cpu), file, on_progress)?);
+        }
+        let cpu = match &self.cpu {
+            Some(cpu) => cpu.clone(),
+            None => self.cpu.insert(open_cpu()?).clone(),
+        };
+        Ok(Model::load(cpu, file, on_progress)?)
+    }
+}
+
+/// Work that is generic over the backend.
+pub(crate) trait Work {
+    type Output;
+
+    fn run<B: Backend>(self, backend: B) -> Result<Self::Output, Error>;
 }
 
 /// GPUs through wgpu.

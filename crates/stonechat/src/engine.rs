@@ -7,11 +7,10 @@ use std::thread::JoinHandle;
 
 use futures_channel::oneshot;
 use stonechat_formats::ModelFile;
-use stonechat_nn::Backend;
+use stonechat_nn::Cpu;
 
-use crate::device::{OpenDevice, Work};
 use crate::job::JobSender;
-use crate::{Device, DeviceNeeds, Error, Job, Models};
+use crate::{Device, DeviceNeeds, Error, Job, Models, OpenDevice};
 
 /// Options that the builders of all models have.
 #[derive(Default)]
@@ -68,7 +67,7 @@ pub(crate) trait Load: Sized + Send + 'static {
     }
 
     /// Loads the model, on a GPU only in part if the layers can be split, and serves requests.
-    fn run<B: Backend>(self, backend: B, server: Server<'_, Self>) -> Result<(), Error>;
+    fn run(self, server: Server<'_, Self>) -> Result<(), Error>;
 }
 
 /// Request on its way to the thread.
@@ -151,32 +150,16 @@ fn run<L: Load>(
     let file = ModelFile::open(&path)?;
     let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: L::CAN_SPLIT };
     let n_threads = loader.engine().n_threads;
-    let opening = Opening { loader, file, opened, queue };
-    device.open(n_threads, needs, opening).map_err(|error| error.of_model(&path))
-}
-
-/// Model to load on the device that opens.
-struct Opening<'a, L: Load> {
-    loader: L,
-    file: ModelFile,
-    opened: &'a mut Opened<L>,
-    queue: mpsc::Receiver<Request<L>>,
-}
-
-impl<L: Load> Work for Opening<'_, L> {
-    type Output = ();
-
-    fn run<B: Backend>(self, backend: B, device: OpenDevice) -> Result<(), Error> {
-        let Self { loader, file, opened, queue } = self;
-        loader.run(backend, Server { file, device, opened, queue })
-    }
+    let warn = |reason: &str| tracing::warn!("{reason}");
+    let device = device.choose(needs)?.open(device, || Cpu::new(n_threads), warn)?;
+    loader.run(Server { file, device, opened, queue }).map_err(|error| error.of_model(&path))
 }
 
 /// File to load, then queue to serve, on the engine thread.
 pub(crate) struct Server<'a, L: Load> {
     /// File of the model.
     pub(crate) file: ModelFile,
-    /// Device of the backend.
+    /// Its device.
     pub(crate) device: OpenDevice,
     opened: &'a mut Opened<L>,
     queue: mpsc::Receiver<Request<L>>,

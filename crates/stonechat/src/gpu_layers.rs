@@ -58,7 +58,7 @@ impl GpuLayers {
     ///
     /// # Errors
     /// If the file has no configuration of a supported model.
-    pub fn count<B: Backend>(
+    pub(crate) fn count<B: Backend>(
         self,
         gpu: &B,
         file: &ModelFile,

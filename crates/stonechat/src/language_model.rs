@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use stonechat_llm::{
-    ChatFormat, Completion, Config, Devices, Event, GenerateOptions, Model, ModelSummary, Session,
-    SessionOptions, Split,
+    ChatFormat, Completion, Config, Event, GenerateOptions, ModelInfo, ModelSummary, Session,
+    SessionOptions,
 };
-use stonechat_nn::{Backend, Cpu, KvDType};
+use stonechat_nn::sample::GrammarSource;
+use stonechat_nn::{Cpu, KvDType};
 
-use crate::device::OpenDevice;
 use crate::engine::{Engine, EngineOptions, Load, Server};
 use crate::job::JobSender;
 use crate::{Chat, Device, Error, GpuLayers, Job};
@@ -37,6 +37,8 @@ pub struct Llm {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct LlmInfo {
+    /// Configuration and tokenizer; compiles grammars.
+    pub model: Arc<ModelInfo>,
     /// Name, weight type, counts.
     pub summary: ModelSummary,
     /// Devices and kernels.
@@ -80,13 +82,14 @@ impl Llm {
     /// Answers the last message of a conversation. The tokens that the conversation shares with the one before are
     /// not run again.
     pub fn chat(&self, chat: impl Into<Chat>) -> Generation {
-        let Chat { messages, variables, options } = chat.into();
-        self.engine.submit(Query { input: Input::Messages(messages, variables), options })
+        let Chat { messages, variables, options, grammar } = chat.into();
+        self.engine.submit(Query { input: Input::Messages(messages, variables), options, grammar })
     }
 
-    /// Continues a text, without a chat template. Guidance needs a [`Session`](crate::llm::Session).
+    /// Continues a text, without a chat template. A grammar is compiled by [`LlmInfo::model`]. Guidance needs a [`Session`](crate::llm::Session).
     pub fn complete(&self, prompt: impl Into<String>, options: GenerateOptions) -> Generation {
-        self.engine.submit(Query { input: Input::Text(prompt.into()), options })
+        let input = Input::Text(prompt.into());
+        self.engine.submit(Query { input, options, grammar: None })
     }
 
     /// Properties of the model.
@@ -163,18 +166,6 @@ impl LlmBuilder {
         let (engine, info) = Engine::start(self, model.as_ref()).await?;
         Ok(Llm { engine: Arc::new(engine), info: Arc::new(info) })
     }
-
-    fn serve<D: Devices>(self, devices: D, server: Server<'_, Self>) -> Result<(), Error> {
-        let Self { session, chat_template, engine, .. } = self;
-        let model =
-            engine.with_progress(|on_progress| Model::load(devices, &server.file, on_progress))?;
-        let format = ChatFormat::new(&model, chat_template.as_deref())?;
-        let mut session = Session::new(&model, session)?;
-        let (summary, device) = (model.summary().clone(), model.describe());
-        let info = LlmInfo { summary, device, n_ctx: session.n_ctx() };
-        server.serve(info, |query, sender| answer(&mut session, &format, query, sender));
-        Ok(())
-    }
 }
 
 /// Text to continue, with the options of the continuation.
@@ -182,6 +173,7 @@ impl LlmBuilder {
 pub(crate) struct Query {
     input: Input,
     options: GenerateOptions,
+    grammar: Option<GrammarSource>,
 }
 
 #[derive(Debug)]
@@ -218,35 +210,37 @@ impl Load for LlmBuilder {
         }
     }
 
-    fn run<B: Backend>(self, backend: B, mut server: Server<'_, Self>) -> Result<(), Error> {
-        if !server.device.is_gpu {
-            return self.serve(backend, server);
-        }
-        let config = Config::from_file(&server.file)?;
-        let layers = self.gpu_layers.unwrap_or(GpuLayers::default_on(self.engine.device));
-        let n_gpu = layers.count(&backend, &server.file, &config, &self.session.state(&config))?;
-        let n_cpu = GpuLayers::total(&config) - n_gpu;
-        if n_cpu == 0 {
-            return self.serve(backend, server);
-        }
-        let cpu = Cpu::new(self.engine.n_threads)?;
-        if n_gpu == 0 {
-            server.device = OpenDevice::cpu();
-            drop(backend);
-            return self.serve(cpu, server);
-        }
-        self.serve(Split::new(cpu, backend, n_cpu), server)
+    fn run(self, mut server: Server<'_, Self>) -> Result<(), Error> {
+        let Self { engine, gpu_layers, session, chat_template } = self;
+        let (file, device) = (&server.file, &mut server.device);
+        let config = Config::from_file(file)?;
+        let layers = gpu_layers.unwrap_or(GpuLayers::default_on(engine.device));
+        let n_gpu = device.n_gpu_layers(layers, file, &config, &session.state(&config))?;
+        let open_cpu = || Cpu::new(engine.n_threads);
+        let model = match engine.on_progress {
+            Some(on_progress) => device.load_language_model(file, n_gpu, open_cpu, on_progress)?,
+            None => device.load_language_model(file, n_gpu, open_cpu, |_| {})?,
+        };
+        let format = ChatFormat::new(&model, chat_template.as_deref())?;
+        let mut session = Session::new(&model, session)?;
+        let (summary, device) = (model.summary().clone(), model.describe());
+        let info = LlmInfo { model: model.info().clone(), summary, device, n_ctx: session.n_ctx() };
+        server.serve(info, |query, sender| answer(&mut session, &format, query, sender));
+        Ok(())
     }
 }
 
-fn answer<D: Devices>(
-    session: &mut Session<'_, D>,
+fn answer(
+    session: &mut Session,
     format: &ChatFormat,
     query: Query,
     sender: &JobSender<String, Completion>,
 ) -> Result<Completion, Error> {
-    let Query { input, mut options } = query;
+    let Query { input, mut options, grammar } = query;
     let model = session.model();
+    if let Some(source) = &grammar {
+        options.grammar = Some(Arc::new(model.compile_grammar(source)?));
+    }
     let is_chat = matches!(input, Input::Messages(..));
     let prompt = match input {
         Input::Messages(messages, variables) => {

@@ -54,7 +54,7 @@ pub use stonechat_text as text;
 pub use stonechat_whisper as whisper;
 
 pub use chat::Chat;
-pub use device::{ChosenDevice, Device, DeviceNeeds, ParseError};
+pub use device::{ChosenDevice, Device, DeviceNeeds, Gpu, OpenDevice, ParseError};
 pub use error::Error;
 pub use gpu_layers::GpuLayers;
 pub use job::{IntoItems, Items, Job};

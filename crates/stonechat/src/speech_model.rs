@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stonechat_nn::{Backend, KvDType};
 use stonechat_whisper::{Config, Options, Progress, Segment, Transcriber, Transcript};
 
+use crate::device::Work;
 use crate::engine::{Engine, EngineOptions, Load, Server};
 use crate::job::JobSender;
 use crate::{Device, Error, Job, Recording};
@@ -152,8 +153,24 @@ impl Load for WhisperBuilder {
         &self.engine
     }
 
-    fn run<B: Backend>(self, backend: B, server: Server<'_, Self>) -> Result<(), Error> {
-        let Self { engine, kv_dtype, reserved } = self;
+    fn run(self, server: Server<'_, Self>) -> Result<(), Error> {
+        let device = server.device.clone();
+        device.run(Serve { builder: self, server })
+    }
+}
+
+/// Loads the model on a backend and serves requests.
+struct Serve<'a> {
+    builder: WhisperBuilder,
+    server: Server<'a, WhisperBuilder>,
+}
+
+impl Work for Serve<'_> {
+    type Output = ();
+
+    fn run<B: Backend>(self, backend: B) -> Result<(), Error> {
+        let WhisperBuilder { engine, kv_dtype, reserved } = self.builder;
+        let server = self.server;
         let loader = Transcriber::builder(backend).kv_dtype(kv_dtype).options(&reserved);
         let mut transcriber =
             engine.with_progress(|on_progress| loader.load(&server.file, on_progress))?;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use stonechat_benches::protocol::{PeakKind, Unit};
 use stonechat_nn::{
-    Attention, Backend, Cpu, KvCache, KvDType, KvRow, KvShape, PAGE_LEN, Precision, QueryRow,
+    Attention, Backend, Cpu, KvDType, KvRow, KvShape, PAGE_LEN, Pages, Precision, QueryRow,
     Sequence, View,
 };
 
@@ -47,40 +47,41 @@ fn label(name: &str, shape: Shape, kind: &str) -> String {
     format!("{name} {kind} {n_ctx} of {n_heads}/{n_kv_heads}x{head_dim}")
 }
 
-/// A cache with `n_layers` layers, filled.
-fn cache(
+/// Pages of keys and values.
+type Kv = <Cpu as Backend>::Kv;
+
+/// Filled pages of `n_layers` layers, and the sequence that has them.
+fn filled_pages(
     backend: &Cpu,
     shape: Shape,
     n_layers: usize,
     dtype: KvDType,
-) -> Result<(KvCache<Cpu>, Sequence)> {
+) -> Result<(Kv, Sequence)> {
     let Shape { n_kv_heads, head_dim, n_ctx, .. } = shape;
     let n_pages = n_ctx.div_ceil(PAGE_LEN);
-    let mut cache =
-        KvCache::new(backend, KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype })?;
+    let mut kv = backend.kv(KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype })?;
     let mut sequence = Sequence::with_capacity(n_ctx);
-    cache.reserve(backend, &mut sequence, n_ctx)?;
+    Pages::new(n_pages).extend(&mut sequence, n_ctx)?;
     let width = n_kv_heads * head_dim;
     let values = filled(backend, n_ctx * width)?;
     let slots: Vec<KvRow> = (0..n_ctx).map(|pos| sequence.slot(pos)).collect();
     for layer in 0..n_layers {
         let values = View::packed(&values, n_ctx, width);
-        backend.kv_write(cache.pool_mut(), layer, values, values, &slots);
+        backend.kv_write(&mut kv, layer, values, values, &slots);
     }
-    sequence.advance(n_ctx);
-    Ok((cache, sequence))
+    Ok((kv, sequence))
 }
 
 fn attend<'a>(
     shape: Shape,
     q: View<'a, Cpu>,
-    (cache, layer): (&'a KvCache<Cpu>, usize),
+    (kv, layer): (&'a Kv, usize),
     rows: &'a [QueryRow],
     page_table: &'a [u32],
 ) -> Attention<'a, Cpu> {
     Attention {
         q,
-        kv: cache.pool(),
+        kv,
         layer,
         n_heads: shape.n_heads,
         scale: 1.0 / (shape.head_dim as f32).sqrt(),
@@ -99,7 +100,7 @@ fn many(name: &str, shape: Shape, causal: bool, (dtype, kind): (KvDType, &str)) 
         name: label(name, shape, kind),
         quick: causal && dtype == KvDType::F16,
         open: Box::new(move |backend| {
-            let (cache, sequence) = cache(backend, shape, 1, dtype)?;
+            let (kv, sequence) = filled_pages(backend, shape, 1, dtype)?;
             let (t, width) = (shape.n_ctx, shape.n_heads * shape.head_dim);
             let n_pages = sequence.pages().len() as u32;
             let rows: Vec<QueryRow> = (1..=t as u32)
@@ -115,7 +116,7 @@ fn many(name: &str, shape: Shape, causal: bool, (dtype, kind): (KvDType, &str)) 
             let device = backend.clone();
             let run = move || {
                 let q = View::packed(&q, t, width);
-                device.attention(&mut out, attend(shape, q, (&cache, 0), &rows, sequence.pages()));
+                device.attention(&mut out, attend(shape, q, (&kv, 0), &rows, sequence.pages()));
             };
             let flops = 4.0 * pairs * width as f64;
             Ok(Repeated::new((flops, Unit::Flops), run).bounded(PeakKind::F32))
@@ -134,7 +135,7 @@ fn token(name: &str, shape: Shape, t: usize, (dtype, kind): (KvDType, &str)) -> 
             let bytes_per_value = if dtype == KvDType::Q8_0 { 1.0 + 2.0 / 32.0 } else { 2.0 };
             let bytes = 2.0 * values as f64 * bytes_per_value;
             let n_layers = (STREAM_BYTES as f64 / bytes).ceil() as usize;
-            let (cache, sequence) = cache(backend, shape, n_layers, dtype)?;
+            let (kv, sequence) = filled_pages(backend, shape, n_layers, dtype)?;
             let width = shape.n_heads * shape.head_dim;
             let row = QueryRow {
                 first_page: 0,
@@ -148,7 +149,7 @@ fn token(name: &str, shape: Shape, t: usize, (dtype, kind): (KvDType, &str)) -> 
             let mut layer = 0;
             let run = move || {
                 let q = View::packed(&q, t, width);
-                let args = attend(shape, q, (&cache, layer), &rows, sequence.pages());
+                let args = attend(shape, q, (&kv, layer), &rows, sequence.pages());
                 device.attention(&mut out, args);
                 layer = (layer + 1) % n_layers;
             };
@@ -163,14 +164,14 @@ fn write(shape: Shape, (dtype, kind): (KvDType, &str)) -> Case {
         name: label("kv write", shape, kind),
         quick: false,
         open: Box::new(move |backend| {
-            let (mut cache, sequence) = cache(backend, shape, 1, dtype)?;
+            let (mut kv, sequence) = filled_pages(backend, shape, 1, dtype)?;
             let (t, width) = (shape.n_ctx, shape.n_kv_heads * shape.head_dim);
             let slots: Vec<KvRow> = (0..t).map(|pos| sequence.slot(pos)).collect();
             let values = filled(backend, t * width)?;
             let device = backend.clone();
             let run = move || {
                 let values = View::packed(&values, t, width);
-                device.kv_write(cache.pool_mut(), 0, values, values, &slots);
+                device.kv_write(&mut kv, 0, values, values, &slots);
             };
             Ok(Repeated::new(((2 * 4 * t * width) as f64, Unit::Bytes), run))
         }),

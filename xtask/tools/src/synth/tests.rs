@@ -2,8 +2,8 @@
 
 use pollster::block_on;
 use stonechat_formats::{DType, ModelFile};
-use stonechat_llm::{Batch, Model, StateOptions};
-use stonechat_nn::{Cpu, KvDType};
+use stonechat_llm::{Model, OutputRequest, OutputRow, Slot, StateOptions};
+use stonechat_nn::{Batch, Cpu, KvDType};
 
 use super::shapes::{Biases, Language, Whisper};
 use super::*;
@@ -50,13 +50,9 @@ fn logits_of(path: &Path, text: &str) -> Vec<f32> {
     let tokens = model.tokenize_prompt(text);
     assert_eq!(tokens.len(), text.len(), "each byte is a token");
     let mut state = model.state(StateOptions::new(64)).unwrap();
-    let sequences = vec![0; tokens.len()];
-    let outputs = [tokens.len() - 1];
-    let batch = Batch { tokens: &tokens, sequences: &sequences, outputs: &outputs };
-    block_on(model.forward(&mut state, batch)).unwrap();
-    let mut logits = vec![0.0; model.config().vocab_size];
-    block_on(model.read_logits(&state, 0, &mut logits)).unwrap();
-    logits
+    let run = state.run(Slot::new(0), &tokens, OutputRequest::Logits, 1);
+    let OutputRow::Logits(logits) = block_on(run).unwrap().row(0) else { panic!("logits") };
+    logits.to_vec()
 }
 
 fn spread(values: &[f32]) -> (f64, f64) {
