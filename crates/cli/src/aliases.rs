@@ -134,7 +134,7 @@ const ALIASES: &[(&str, Alias)] = &[
 const GLOBAL_FLAGS: [&str; 4] = ["--models-dir", "--config", "--log", "--log-file"];
 
 /// Verbs of language models.
-const LLAMA_VERBS: [&str; 5] = ["run", "generate", "chat", "perplexity", "bench"];
+const LLAMA_VERBS: [&str; 6] = ["run", "generate", "chat", "embed", "perplexity", "bench"];
 
 const BATCH: &str = "--batch-size is the batch of one pass";
 const ONE_TEAM: &str = "--threads counts for prompts, too";
@@ -150,6 +150,7 @@ const SIMPLE_IO: &str = "Alt-Enter, or \\ at the end of a line, continues a mess
 const SYSTEM_FILE: &str = "give the text itself: --system-prompt \"$(cat FILE)\"";
 const THINKING: &str = "--no-think turns thinking off";
 const TEMPLATES: &str = "templates are always Jinja";
+const DRAFT_MODEL: &str = "a draft model has the device and the context of the model";
 
 /// Flags of llama.cpp by their names there.
 const LLAMA: &[(&str, Alias)] = &[
@@ -206,8 +207,17 @@ const LLAMA: &[(&str, Alias)] = &[
     ("--lora", Refused("adapters are not supported yet")),
     ("--image", Refused("images are not supported yet")),
     ("--mmproj", Refused("images are not supported yet")),
-    ("-md", Refused("draft models are not supported yet")),
-    ("--model-draft", Refused("draft models are not supported yet")),
+    ("-md", Is(&["--model-draft"])),
+    ("--spec-draft-model", Is(&["--model-draft"])),
+    ("--draft", Is(&["--spec-draft-n-max"])),
+    ("--draft-n", Is(&["--spec-draft-n-max"])),
+    ("--draft-n-min", Is(&["--spec-draft-n-min"])),
+    ("-ngld", Ignored(1, DRAFT_MODEL)),
+    ("--gpu-layers-draft", Ignored(1, DRAFT_MODEL)),
+    ("-devd", Ignored(1, DRAFT_MODEL)),
+    ("--device-draft", Ignored(1, DRAFT_MODEL)),
+    ("-cd", Ignored(1, DRAFT_MODEL)),
+    ("--ctx-size-draft", Ignored(1, DRAFT_MODEL)),
     ("-sm", Refused(ONE_GPU)),
     ("--split-mode", Refused(ONE_GPU)),
     ("-ts", Refused(ONE_GPU)),

@@ -1,8 +1,10 @@
 //! `--device`, and `stonechat devices`.
 
 use anyhow::bail;
-use stonechat::nn::{Backend, Cpu};
-use stonechat::{ChosenDevice, Device, DeviceNeeds};
+#[cfg(feature = "wgpu")]
+use stonechat::nn::Wgpu;
+use stonechat::nn::{self, Backend, Cpu};
+use stonechat::{ChosenDevice, Device, DeviceNeeds, OpenDevice};
 
 use super::console::print_note;
 use super::headings::DEVICE;
@@ -37,13 +39,37 @@ pub(super) trait Work {
     type Output;
 
     fn run<B: Backend>(self, backend: B) -> anyhow::Result<Self::Output>;
+}
 
-    /// Runs on the CPU, which may stand in for a GPU that cannot be opened.
-    fn run_on_cpu(self, cpu: Cpu) -> anyhow::Result<Self::Output>
-    where
-        Self: Sized,
-    {
-        self.run(cpu)
+/// Open devices. Dropping them prints the profile of `--kernel-times` and saves the compiled kernels of a GPU.
+#[derive(Debug)]
+pub(super) struct OpenDevices {
+    pub(super) device: OpenDevice,
+    args: DeviceArgs,
+}
+
+impl OpenDevices {
+    /// Runs `work` on the GPU, if there is one, else on the CPU.
+    pub(super) fn run<W: Work>(&self, work: W) -> anyhow::Result<W::Output> {
+        if let Some(gpu) = &self.device.gpu {
+            return work.run(gpu.clone());
+        }
+        work.run(self.device.cpu.clone().expect("the CPU without a GPU"))
+    }
+}
+
+impl Drop for OpenDevices {
+    fn drop(&mut self) {
+        if !self.args.kernel_times {
+            return;
+        }
+        for time in self.device.cpu.iter().flat_map(Cpu::take_profile) {
+            note_time(time.total.as_secs_f64() * 1e3, time.runs, &time.name);
+        }
+        #[cfg(feature = "wgpu")]
+        for time in self.device.gpu.iter().flat_map(|gpu| gpu.gpu().take_profile()) {
+            note_time(time.total_ms, time.runs, &time.name);
+        }
     }
 }
 
@@ -77,45 +103,25 @@ impl DeviceArgs {
         }
     }
 
-    /// Opens a device, the CPU with `n_threads` threads, and runs `work` on it.
-    pub(super) fn run_on<W: Work>(
+    /// Opens a device, the CPU with `n_threads` threads.
+    pub(super) fn open(
         self,
         device: ChosenDevice,
         n_threads: usize,
-        work: W,
-    ) -> anyhow::Result<W::Output> {
-        match device {
-            #[cfg(feature = "wgpu")]
-            ChosenDevice::Gpu(adapter) => match gpu::open(&adapter) {
-                Ok(backend) => gpu::run(&backend, self.kernel_times, work),
-                Err(error) if self.device == Device::Auto => {
-                    let name = &adapter.name;
-                    print_note(&format!("`{name}` cannot be opened, so the CPU is used: {error}"));
-                    self.on_cpu(n_threads, work)
-                }
-                Err(error) => Err(error.into()),
-            },
-            _ => self.on_cpu(n_threads, work),
+    ) -> anyhow::Result<OpenDevices> {
+        let device = device.open(self.device, || self.cpu(n_threads), print_note)?;
+        #[cfg(feature = "wgpu")]
+        if let Some(gpu) = device.gpu.as_ref().filter(|_| self.kernel_times).map(Wgpu::gpu)
+            && !gpu.start_profile()
+        {
+            bail!("--kernel-times: `{}` has no clock", gpu.adapter().name);
         }
+        Ok(OpenDevices { device, args: self })
     }
 
-    /// Runs `work` on the CPU.
-    pub(super) fn on_cpu<W: Work>(self, n_threads: usize, work: W) -> anyhow::Result<W::Output> {
-        self.with_cpu(n_threads, |cpu| work.run_on_cpu(cpu))
-    }
-
-    /// Opens the CPU backend, runs `work` and prints the profile of `--kernel-times`.
-    pub(super) fn with_cpu<R>(
-        self,
-        n_threads: usize,
-        work: impl FnOnce(Cpu) -> anyhow::Result<R>,
-    ) -> anyhow::Result<R> {
-        let backend = self.load.cpu(n_threads)?.with_profile(self.kernel_times);
-        let result = work(backend.clone())?;
-        for time in backend.take_profile() {
-            note_time(time.total.as_secs_f64() * 1e3, time.runs, &time.name);
-        }
-        Ok(result)
+    /// Opens the CPU.
+    pub(super) fn cpu(self, n_threads: usize) -> Result<Cpu, nn::Error> {
+        Ok(self.load.cpu(n_threads)?.with_profile(self.kernel_times))
     }
 }
 
@@ -206,33 +212,10 @@ impl Listed {
 /// GPUs through wgpu.
 #[cfg(feature = "wgpu")]
 mod gpu {
-    use anyhow::bail;
     use pollster::block_on;
-    use stonechat::KernelCache;
     use stonechat::compute::wgpu::{Adapter, adapters};
-    use stonechat::nn::{Error, Wgpu};
 
-    use super::{Listed, Work, note_time};
-
-    pub(super) fn open(adapter: &Adapter) -> Result<Wgpu, Error> {
-        block_on(Wgpu::open(adapter, None))
-    }
-
-    pub(super) fn run<W: Work>(
-        backend: &Wgpu,
-        kernel_times: bool,
-        work: W,
-    ) -> anyhow::Result<W::Output> {
-        let _saved_on_drop = KernelCache::open(backend.gpu());
-        if kernel_times && !backend.gpu().start_profile() {
-            bail!("--kernel-times: `{}` has no clock", backend.gpu().adapter().name);
-        }
-        let result = work.run(backend.clone())?;
-        for time in backend.gpu().take_profile() {
-            note_time(time.total_ms, time.runs, &time.name);
-        }
-        Ok(result)
-    }
+    use super::Listed;
 
     pub(super) fn list() -> Vec<Listed> {
         let listed = |adapter: Adapter| Listed {

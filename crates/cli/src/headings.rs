@@ -14,6 +14,7 @@ pub(super) const SUBTITLES: &str = "Word timestamps and subtitles";
 pub(super) const TESTS: &str = "Tests";
 pub(super) const CONTEXT: &str = "Context";
 pub(super) const GUIDANCE: &str = "Guidance and beam search";
+pub(super) const SPECULATION: &str = "Speculative decoding";
 pub(super) const SAMPLING: &str = "Sampling";
 pub(super) const GRAMMAR: &str = "Grammar";
 pub(super) const DEVICE: &str = "Device";

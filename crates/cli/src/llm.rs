@@ -4,11 +4,13 @@
 
 pub(super) mod bench;
 pub(super) mod chat;
+pub(super) mod embed;
 pub(super) mod generate;
 mod gpu_layers;
 pub(super) mod perplexity;
 pub(super) mod run;
 mod sampling;
+mod speculation;
 pub(super) mod tokenize;
 
 use std::io::{self, Read};
@@ -17,15 +19,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use stonechat::formats::ModelFile;
-use stonechat::llm::{
-    self, Config, Devices, Model, Placement, Session, SessionOptions, StateOptions,
-};
+use stonechat::llm::{Config, Model, Placement, Session, SessionOptions, StateOptions};
 use stonechat::nn::LoadStats;
 
-use self::gpu_layers::{DevicesArgs, ModelWork};
+use self::gpu_layers::DevicesArgs;
 use super::UsageError;
 use super::completions::language_names;
 use super::console::Console;
+use super::device::OpenDevices;
 use super::find_model;
 use super::format_bytes;
 use super::headings::{CONTEXT, DEVICE, OPTIONS};
@@ -108,7 +109,7 @@ impl ContextArgs {
         Ok(())
     }
 
-    fn session(&self, config: &Config, n_sequences: usize) -> SessionOptions {
+    fn session(&self, config: &Config) -> SessionOptions {
         SessionOptions {
             n_ctx: match self.ctx_size {
                 Some(0) => Some(config.n_ctx_train),
@@ -116,42 +117,28 @@ impl ContextArgs {
             },
             n_batch: self.batch_size,
             kv_dtype: self.cache_type_k.dtype(),
-            n_sequences,
+            ..SessionOptions::default()
         }
     }
 }
 
 impl RunArgs {
-    /// Opens the devices for the model at `path` and runs `work` on them.
-    fn on_devices<W: ModelWork>(&self, path: &Path, work: W) -> anyhow::Result<W::Output> {
-        self.devices.run(self.threads, path, &Console::new(self.quiet), self.verbose, work)
-    }
-
-    /// Loads the model in `file` for `work`, with a progress bar.
-    fn load<D: Devices>(
-        &self,
-        file: OpenFile<'_>,
-        devices: D,
-        work: impl ModelWork,
-    ) -> anyhow::Result<Model<D>> {
+    /// Opens the devices for the model at `path` and loads it, with a progress bar; `state` gives the sizes of the state.
+    fn load(&self, path: &Path, state: impl Fn(&Config) -> StateOptions) -> anyhow::Result<Loaded> {
         let console = Console::new(self.quiet);
-        let loaded = load(file, devices, &console)?;
+        let loaded = load(path, self.devices, self.threads, (&console, self.verbose), &state)?;
         if self.verbose {
             console.note(&loaded.report());
         }
         if self.verbose || self.devices.is_split() {
-            let lines = loaded.placements(&work.state(loaded.model.config()));
+            let lines = loaded.placements(&state(loaded.model.config()));
             lines.iter().for_each(|line| console.note(line));
         }
-        Ok(loaded.model)
+        Ok(loaded)
     }
 
     /// Makes a session; a device may compile kernels for it.
-    fn session<'m, D: Devices>(
-        &self,
-        model: &'m Model<D>,
-        options: SessionOptions,
-    ) -> anyhow::Result<Session<'m, D>> {
+    fn session(&self, model: &Model, options: SessionOptions) -> anyhow::Result<Session> {
         let (start, before) = (Instant::now(), model.load_stats());
         let session = Session::new(model, options)?;
         if self.verbose {
@@ -173,25 +160,16 @@ impl RunArgs {
 struct OpenFile<'a> {
     path: &'a Path,
     file: ModelFile,
-    /// Duration of opening it, part of the load time.
-    opening: Duration,
 }
 
-impl<'a> OpenFile<'a> {
-    fn open(path: &'a Path) -> anyhow::Result<Self> {
-        let start = Instant::now();
-        let file = ModelFile::open(path)?;
-        Ok(Self { path, file, opening: start.elapsed() })
-    }
-}
-
-/// A model and its load time.
-struct Loaded<D: Devices> {
-    model: Model<D>,
+/// A model with its devices and load time.
+struct Loaded {
+    model: Model,
     time: Duration,
+    _devices: OpenDevices,
 }
 
-impl<D: Devices> Loaded<D> {
+impl Loaded {
     /// Formats the load time and statistics.
     fn report(&self) -> String {
         let (seconds, stats) = (self.time.as_secs_f64(), self.model.load_stats());
@@ -208,23 +186,25 @@ impl<D: Devices> Loaded<D> {
     }
 }
 
-fn load<D: Devices>(
-    file: OpenFile<'_>,
-    devices: D,
-    console: &Console,
-) -> anyhow::Result<Loaded<D>> {
-    let OpenFile { path, file, opening } = file;
+/// Opens the devices for the model at `path`, the CPU with `n_threads` threads, and loads the model.
+fn load(
+    path: &Path,
+    devices: DevicesArgs,
+    n_threads: usize,
+    messages: (&Console, bool),
+    state: impl Fn(&Config) -> StateOptions,
+) -> anyhow::Result<Loaded> {
     let start = Instant::now();
-    const STEPS: f32 = 1000.0;
-    console.begin("loading", STEPS as u64);
-    let loaded = Model::load(devices, &file, |done| console.advance((done * STEPS) as u64));
-    console.end();
-    let model = with_path(loaded, path, &file)?;
-    Ok(Loaded { model, time: opening + start.elapsed() })
+    let file = OpenFile { path, file: ModelFile::open(path)? };
+    let (model, devices) = devices.load(n_threads, file, messages, state)?;
+    Ok(Loaded { model, time: start.elapsed(), _devices: devices })
 }
 
 /// Adds the path, and for speech models a hint, to the error of loading `file`.
-fn with_path<T>(result: Result<T, llm::Error>, path: &Path, file: &ModelFile) -> anyhow::Result<T> {
+fn with_path<T, E>(result: Result<T, E>, path: &Path, file: &ModelFile) -> anyhow::Result<T>
+where
+    Result<T, E>: Context<T, E>,
+{
     result.with_context(|| {
         let advice = if is_whisper(file) { " (speech models: `stonechat transcribe`)" } else { "" };
         format!("cannot load `{}`{advice}", path.display())

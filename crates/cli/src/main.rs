@@ -78,6 +78,8 @@ enum Verb {
     Generate(Box<llm::generate::Args>),
     /// Chat with a language model
     Chat(Box<llm::chat::Args>),
+    /// Print the embeddings of texts
+    Embed(llm::embed::Args),
     /// Print the tokens of a text
     Tokenize(llm::tokenize::Args),
     /// Compute the perplexity of a language model on a text
@@ -168,6 +170,7 @@ fn main() -> ExitCode {
         Verb::Listen(args) => listen::run(&args),
         Verb::Generate(args) => llm::generate::run(&args),
         Verb::Chat(args) => llm::chat::run(&args),
+        Verb::Embed(args) => llm::embed::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Tokenize(args) => llm::tokenize::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Perplexity(args) => llm::perplexity::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Bench(args) => llm::bench::run(&args).map(|()| ExitCode::SUCCESS),

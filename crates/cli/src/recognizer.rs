@@ -116,7 +116,7 @@ impl ComputeArgs {
         work: W,
     ) -> anyhow::Result<W::Output> {
         let device = self.device.choose(DeviceNeeds { weight_bytes, can_split: false }, verbose)?;
-        self.device.run_on(device, self.threads, work)
+        self.device.open(device, self.threads)?.run(work)
     }
 }
 

@@ -22,7 +22,7 @@ const MODEL_RUN: &[&str] = &[
 const SHOWN: [(&str, &[&str]); 5] = [
     ("run", &["system-prompt", "no-think"]),
     ("chat", &["prompt", "system-prompt", "no-think", "model"]),
-    ("generate", &["prompt", "file", "reverse-prompt", "json", "grammar-file", "model"]),
+    ("generate", &["prompt", "file", "reverse-prompt", "json"]),
     (
         "transcribe",
         &[

@@ -1,21 +1,24 @@
 //! `stonechat bench`: the tests of llama-bench.
 
+use std::path::Path;
 use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use stonechat::llm::{Batch, Config, Devices, Model, Placement, State, StateOptions};
-use stonechat::nn::TopKEntry;
+use stonechat::llm::{Model, OutputRequest, Placement, Slot, State, StateOptions};
 use stonechat::nn::sample::{Rng, SamplingOptions};
 
 use super::super::console::Console;
 use super::super::{UsageError, format_bytes, print};
-use super::gpu_layers::{DevicesArgs, ModelWork};
-use super::{Loaded, OpenFile, load};
+use super::gpu_layers::DevicesArgs;
+use super::{Loaded, load};
 use crate::completions::language_names;
 use crate::find_model;
 use crate::headings::{DEVICE, TESTS};
 use crate::kv_type::KvType;
+
+/// Sequence of the tests.
+const SLOT: Slot = Slot::new(0);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -131,8 +134,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     for name in names {
         let path = find_model::find(name)?;
         for &threads in &args.threads {
-            let tests = Tests { args, threads, console: &console };
-            all.extend(args.devices.run(threads, &path, &console, true, tests)?);
+            all.extend(run_tests(args, &path, threads, &console)?);
         }
     }
     match args.output {
@@ -142,36 +144,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tests of one model at one number of threads.
-#[derive(Clone, Copy)]
-struct Tests<'a> {
-    args: &'a Args,
+/// Runs the tests of one model at one number of threads.
+fn run_tests(
+    args: &Args,
+    path: &Path,
     threads: usize,
-    console: &'a Console,
-}
-
-impl ModelWork for Tests<'_> {
-    type Output = Vec<Measured>;
-
-    fn state(&self, _: &Config) -> StateOptions {
-        let longest = self.args.n_prompt.iter().chain(&self.args.n_gen).max();
-        self.args.state(longest.copied().unwrap_or(0))
+    console: &Console,
+) -> anyhow::Result<Vec<Measured>> {
+    let longest = args.n_prompt.iter().chain(&args.n_gen).max();
+    let state = args.state(longest.copied().unwrap_or(0));
+    let loaded = load(path, args.devices, threads, (console, true), |_| state)?;
+    let name = path.display();
+    console.note(&format!("{name}: {}", loaded.report()));
+    if args.devices.is_split() {
+        let lines = loaded.placements(&state);
+        lines.iter().for_each(|line| console.note(&format!("{name}: {line}")));
     }
-
-    fn run<D: Devices>(self, devices: D, file: OpenFile<'_>) -> anyhow::Result<Vec<Measured>> {
-        let Self { args, threads, console } = self;
-        let name = file.path.display();
-        let loaded = load(file, devices, console)?;
-        console.note(&format!("{name}: {}", loaded.report()));
-        if args.devices.is_split() {
-            let lines = loaded.placements(&self.state(loaded.model.config()));
-            lines.iter().for_each(|line| console.note(&format!("{name}: {line}")));
-        }
-        let prompts = args.n_prompt.iter().map(|&n| (n, 0));
-        let texts = args.n_gen.iter().map(|&n| (0, n));
-        let tests = prompts.chain(texts).filter(|&(prompt, text)| prompt + text > 0);
-        tests.map(|test| measure(args, &loaded, threads, test)).collect()
-    }
+    let prompts = args.n_prompt.iter().map(|&n| (n, 0));
+    let texts = args.n_gen.iter().map(|&n| (0, n));
+    let tests = prompts.chain(texts).filter(|&(prompt, text)| prompt + text > 0);
+    tests.map(|test| measure(args, &loaded, threads, test)).collect()
 }
 
 impl Args {
@@ -182,9 +174,9 @@ impl Args {
     }
 }
 
-fn measure<D: Devices>(
+fn measure(
     args: &Args,
-    loaded: &Loaded<D>,
+    loaded: &Loaded,
     threads: usize,
     (n_prompt, n_gen): (usize, usize),
 ) -> anyhow::Result<Measured> {
@@ -193,16 +185,15 @@ fn measure<D: Devices>(
     let options = args.state(n);
     let mut state = model.state(options)?;
     let mut rng = Rng::new(1);
-    let mut read = Readback::default();
     let mut samples = Vec::new();
     for repetition in 0..=args.repetitions {
-        state.truncate(0, 0);
+        state.truncate(SLOT, 0);
         let start = Instant::now();
         if n_prompt > 0 {
-            prefill(model, &mut state, n_prompt, (&mut rng, &mut read))?;
+            prefill(model, &mut state, n_prompt, &mut rng)?;
         }
         for _ in 0..n_gen {
-            prefill(model, &mut state, 1, (&mut rng, &mut read))?;
+            prefill(model, &mut state, 1, &mut rng)?;
         }
         if repetition > 0 {
             samples.push(n as f64 / start.elapsed().as_secs_f64());
@@ -233,39 +224,21 @@ fn measure<D: Devices>(
     })
 }
 
-/// Readback buffers of a sampler with default options.
-#[derive(Default)]
-struct Readback {
-    top_k: Vec<TopKEntry>,
-    logits: Vec<f32>,
-}
-
-/// Evaluates `n` random tokens in batches and reads the last logits or their top k.
-fn prefill<D: Devices>(
-    model: &Model<D>,
-    state: &mut State<D>,
-    n: usize,
-    (rng, read): (&mut Rng, &mut Readback),
-) -> anyhow::Result<()> {
+/// Evaluates `n` random tokens in batches and reads what a sampler with default options needs of the last one.
+fn prefill(model: &Model, state: &mut State, n: usize, rng: &mut Rng) -> anyhow::Result<()> {
     let vocab_size = model.config().vocab_size as f64;
     let tokens: Vec<u32> = (0..n).map(|_| (rng.uniform() * vocab_size) as u32).collect();
-    let n_batch = state.options().n_batch;
-    let mut done = 0;
-    for chunk in tokens.chunks(n_batch) {
-        done += chunk.len();
-        let last = [chunk.len() - 1];
-        let outputs = if done == n { &last[..] } else { &[] };
-        let sequences = vec![0; chunk.len()];
-        let batch = Batch { tokens: chunk, sequences: &sequences, outputs };
-        pollster::block_on(model.forward(state, batch))?;
+    let output = match SamplingOptions::default().top_k {
+        k if k <= model.max_top_k() => OutputRequest::TopK(k),
+        _ => OutputRequest::Logits,
+    };
+    let chunks = tokens.chunks(state.options().n_batch);
+    let last = chunks.len() - 1;
+    for (index, chunk) in chunks.enumerate() {
+        // A GPU runs asynchronously: a pass ends with the readback of its result.
+        pollster::block_on(state.run(SLOT, chunk, output, usize::from(index == last)))?;
     }
-    // A GPU runs asynchronously: a pass ends with the readback of its result.
-    let k = SamplingOptions::default().top_k;
-    if k <= model.max_top_k() {
-        return Ok(pollster::block_on(model.read_top_k(state, 1, k, &mut read.top_k))?);
-    }
-    read.logits.resize(model.config().vocab_size, 0.0);
-    Ok(pollster::block_on(model.read_logits(state, 0, &mut read.logits))?)
+    Ok(())
 }
 
 fn table(all: &[Measured]) -> String {

@@ -4,7 +4,6 @@ mod parameters;
 mod prompt;
 mod word_wrap;
 
-use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,16 +13,16 @@ use anyhow::Context;
 use console::Term;
 use serde_json::{Map, Value, json};
 use stonechat::llm::{
-    ChatFormat, Completion, Config, Devices, Event, Finish, GenerateOptions, Model, OnFull,
-    Session, StateOptions,
+    ChatFormat, Completion, Config, Event, Finish, GenerateOptions, Model, OnFull, Session,
+    SessionOptions,
 };
 
 use super::super::console::Console;
 use super::super::print;
 use super::generate::times;
-use super::gpu_layers::ModelWork;
 use super::sampling::SamplingArgs;
-use super::{ContextArgs, ModelName, OpenFile, RunArgs, read_text};
+use super::speculation::SpeculationArgs;
+use super::{ContextArgs, ModelName, RunArgs, read_text};
 use crate::find_model;
 use crate::headings::{INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
@@ -82,7 +81,16 @@ pub(super) struct ChatArgs {
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
+    speculation: SpeculationArgs,
+    #[command(flatten)]
     run: RunArgs,
+}
+
+impl ChatArgs {
+    /// Sizes of the session.
+    fn session(&self, config: &Config) -> SessionOptions {
+        self.speculation.session(self.context.session(config))
+    }
 }
 
 /// A conversation to hold.
@@ -151,18 +159,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Holds the conversation on the devices of its flags, with one model after the other.
 pub(super) fn hold(work: ChatWork<'_>) -> anyhow::Result<ExitCode> {
     work.args.context.check()?;
+    work.args.speculation.check()?;
     let interrupted = interrupt_flag()?;
-    let prompt = if work.single_turn { Prompt::Pipe } else { Prompt::open()? };
-    let prompt = RefCell::new(prompt);
+    let mut prompt = if work.single_turn { Prompt::Pipe } else { Prompt::open()? };
     let system = work.args.system_prompt.as_ref();
     let messages = system.map(|text| json!({"role": "system", "content": text}));
-    let talk = Talk { messages: messages.into_iter().collect(), ..Talk::default() };
-    let (interrupted, talk) = (&*interrupted, RefCell::new(talk));
+    let mut talk = Talk { messages: messages.into_iter().collect(), ..Talk::default() };
     let mut path = work.path.to_owned();
     let mut last: Option<PathBuf> = None;
     loop {
-        let with_model = WithModel { work, interrupted, prompt: &prompt, talk: &talk };
-        match (work.args.run.on_devices(&path, with_model), last.take()) {
+        let args = work.args;
+        let loaded = args.run.load(&path, |config| args.session(config).state(config));
+        let outcome = loaded
+            .and_then(|loaded| chat(work, &loaded.model, &interrupted, (&mut prompt, &mut talk)));
+        match (outcome, last.take()) {
             (Ok(Outcome::Exit(code)), _) => return Ok(code),
             (Ok(Outcome::Model(next)), _) => last = Some(std::mem::replace(&mut path, next)),
             // The other model cannot be loaded.
@@ -175,37 +185,20 @@ pub(super) fn hold(work: ChatWork<'_>) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A conversation with one model.
-#[derive(Clone, Copy)]
-struct WithModel<'a> {
-    work: ChatWork<'a>,
-    interrupted: &'a AtomicBool,
-    prompt: &'a RefCell<Prompt>,
-    talk: &'a RefCell<Talk>,
-}
-
-impl ModelWork for WithModel<'_> {
-    type Output = Outcome;
-
-    fn state(&self, config: &Config) -> StateOptions {
-        self.work.args.context.session(config, 1).state(config)
-    }
-
-    fn run<D: Devices>(self, devices: D, file: OpenFile<'_>) -> anyhow::Result<Outcome> {
-        let model = self.work.args.run.load(file, devices, self)?;
-        chat(self, &model)
-    }
-}
-
-fn chat<D: Devices>(with: WithModel<'_>, model: &Model<D>) -> anyhow::Result<Outcome> {
-    let WithModel { work, interrupted, .. } = with;
+fn chat(
+    work: ChatWork<'_>,
+    model: &Model,
+    interrupted: &AtomicBool,
+    (prompt, talk): (&mut Prompt, &mut Talk),
+) -> anyhow::Result<Outcome> {
     let args = work.args;
     let format = format(args, model)?;
-    let session = args.run.session(model, args.context.session(model.config(), 1))?;
+    let mut session = args.run.session(model, args.session(model.config()))?;
+    let _draft_model = args.speculation.set_drafter(&args.run, &mut session)?;
     let mut options = GenerateOptions {
         n_predict: usize::try_from(args.n_predict).ok(),
         sampling: args.sampling.options(model.tokenizer())?,
-        grammar: args.sampling.grammar()?,
+        grammar: args.sampling.grammar(model)?,
         stop: args.reverse_prompt.clone(),
         ignore_eos: args.sampling.ignore_eos,
         on_full: OnFull::Stop,
@@ -216,12 +209,10 @@ fn chat<D: Devices>(with: WithModel<'_>, model: &Model<D>) -> anyhow::Result<Out
         console.note("the model has no chat template: messages are joined as plain text");
     }
     options.stop.extend(format.stop().map(str::to_owned));
-    let talk = &mut *with.talk.borrow_mut();
     for assignment in &talk.parameters {
         parameters::apply(&mut options, assignment)?;
     }
     let mut chat = Chat { args, format, session, options, console, talk, is_output_closed: false };
-    let prompt = &mut *with.prompt.borrow_mut();
     let is_terminal = prompt.is_terminal();
     if !std::mem::replace(&mut chat.talk.has_begun, true) {
         if let Some(first) = work.prompt {
@@ -262,7 +253,7 @@ fn chat<D: Devices>(with: WithModel<'_>, model: &Model<D>) -> anyhow::Result<Out
     Ok(Outcome::Exit(code))
 }
 
-fn format<D: Devices>(args: &ChatArgs, model: &Model<D>) -> anyhow::Result<ChatFormat> {
+fn format(args: &ChatArgs, model: &Model) -> anyhow::Result<ChatFormat> {
     let replacement = match &args.chat_template {
         Some(name) if Path::new(name).is_file() => Some(read_text(Path::new(name))?),
         other => other.clone(),
@@ -278,17 +269,17 @@ enum Next {
     Model(PathBuf),
 }
 
-struct Chat<'a, D: Devices> {
+struct Chat<'a> {
     args: &'a ChatArgs,
     format: ChatFormat,
-    session: Session<'a, D>,
+    session: Session,
     options: GenerateOptions,
     console: Console,
     talk: &'a mut Talk,
     is_output_closed: bool,
 }
 
-impl<D: Devices> Chat<'_, D> {
+impl Chat<'_> {
     /// Handles one line: a command or a message.
     fn handle(&mut self, line: &str, interrupted: &AtomicBool) -> anyhow::Result<Next> {
         if line.is_empty() {

@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use stonechat::llm::{
-    BeamOptions, Completion, Config, Devices, Event, Finish, GenerateOptions, Guidance, Model,
-    OnFull, StateOptions, TokenProbs,
+    BeamOptions, Completion, Config, DraftCounts, Event, Finish, GenerateOptions, Guidance, Model,
+    OnFull, SessionOptions, TokenProbs,
 };
 
 use super::super::console::Console;
 use super::super::print;
-use super::gpu_layers::ModelWork;
 use super::sampling::{SamplingArgs, unescape};
-use super::{ContextArgs, ModelName, OpenFile, RunArgs, read_text};
+use super::speculation::SpeculationArgs;
+use super::{ContextArgs, ModelName, RunArgs, read_text};
 use crate::headings::{CONTEXT, GUIDANCE, INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
 use crate::json::rounded;
@@ -30,12 +30,15 @@ Examples:
   stonechat generate model.gguf -p \"The capital of France is\" -n 16 --temp 0
   stonechat generate model.gguf -f prompt.txt -n 256 -s 1
   stonechat generate model.gguf -p \"A city:\" -n 80 -j '{\"type\":\"object\"}' --json
+  stonechat generate model.gguf -f main.rs --spec-type ngram-simple
   stonechat generate model.gguf -p \"Once upon a time\" -ngl 20 --device wgpu";
 
 /// Arguments of `stonechat generate`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelName,
     /// Prompt to complete; - is standard input
     ///
     /// Without a prompt and a file it is read from standard input, unless that is a terminal.
@@ -106,7 +109,9 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_name = "N",
-        conflicts_with_all = ["n_probs", "heal", "prompt_cache", "context_shift", "cfg_scale", "grammars"],
+        conflicts_with_all = [
+            "n_probs", "heal", "prompt_cache", "context_shift", "cfg_scale", "grammars", "spec_type", "model_draft"
+        ],
         help_heading = GUIDANCE
     )]
     beams: Option<usize>,
@@ -114,7 +119,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "X", default_value_t = 1.0, requires = "beams", help_heading = GUIDANCE)]
     length_penalty: f32,
     #[command(flatten)]
-    model: ModelName,
+    speculation: SpeculationArgs,
     #[command(flatten)]
     run: RunArgs,
 }
@@ -124,29 +129,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.context.check()?;
     let prompt = prompt(args)?;
     let path = args.model.find()?;
-    args.run.on_devices(&path, GenerateWork { args, prompt: &prompt })
-}
-
-#[derive(Clone, Copy)]
-struct GenerateWork<'a> {
-    args: &'a Args,
-    prompt: &'a str,
-}
-
-impl ModelWork for GenerateWork<'_> {
-    type Output = ExitCode;
-
-    fn state(&self, config: &Config) -> StateOptions {
-        self.args.context.session(config, self.args.n_sequences()).state(config)
-    }
-
-    fn run<D: Devices>(self, devices: D, file: OpenFile<'_>) -> anyhow::Result<ExitCode> {
-        let model = self.args.run.load(file, devices, self)?;
-        generate(self.args, self.prompt, &model)
-    }
+    args.speculation.check()?;
+    let loaded = args.run.load(&path, |config| args.session(config).state(config))?;
+    generate(args, &prompt, &loaded.model)
 }
 
 impl Args {
+    /// Sizes of the session.
+    fn session(&self, config: &Config) -> SessionOptions {
+        let n_sequences = self.n_sequences();
+        let options = SessionOptions { n_sequences, ..self.context.session(config) };
+        self.speculation.session(options)
+    }
+
     /// Number of KV cache sequences.
     fn n_sequences(&self) -> usize {
         match (self.beams, self.cfg_scale) {
@@ -157,7 +152,7 @@ impl Args {
     }
 }
 
-fn generate<D: Devices>(args: &Args, prompt: &str, model: &Model<D>) -> anyhow::Result<ExitCode> {
+fn generate(args: &Args, prompt: &str, model: &Model) -> anyhow::Result<ExitCode> {
     let n_predict = usize::try_from(args.n_predict).ok();
     let tokens = match &args.suffix {
         Some(suffix) => model.infill(prompt, suffix)?,
@@ -168,8 +163,8 @@ fn generate<D: Devices>(args: &Args, prompt: &str, model: &Model<D>) -> anyhow::
     }
     let mut options = options(args, model, tokens.len())?;
     options.n_predict = n_predict;
-    let sizes = args.context.session(model.config(), args.n_sequences());
-    let mut session = args.run.session(model, sizes)?;
+    let mut session = args.run.session(model, args.session(model.config()))?;
+    let _draft_model = args.speculation.set_drafter(&args.run, &mut session)?;
     if let Some(path) = args.prompt_cache.as_ref().filter(|path| path.exists()) {
         session.restore(path)?;
     }
@@ -242,15 +237,11 @@ fn prompt(args: &Args) -> anyhow::Result<String> {
     Ok(if args.escape { unescape(&text) } else { text })
 }
 
-fn options<D: Devices>(
-    args: &Args,
-    model: &Model<D>,
-    n_prompt: usize,
-) -> anyhow::Result<GenerateOptions> {
+fn options(args: &Args, model: &Model, n_prompt: usize) -> anyhow::Result<GenerateOptions> {
     Ok(GenerateOptions {
         n_predict: None,
         sampling: args.sampling.options(model.tokenizer())?,
-        grammar: args.sampling.grammar()?,
+        grammar: args.sampling.grammar(model)?,
         stop: args.reverse_prompt.clone(),
         n_probs: args.n_probs,
         ignore_eos: args.sampling.ignore_eos,
@@ -270,9 +261,9 @@ fn options<D: Devices>(
     })
 }
 
-fn search<D: Devices>(
+fn search(
     args: &Args,
-    model: &Model<D>,
+    model: &Model,
     prompt: &[u32],
     width: usize,
     n_predict: Option<usize>,
@@ -281,8 +272,7 @@ fn search<D: Devices>(
     if !(1..=MAX_BEAMS).contains(&width) {
         bail!("--beams: expected 1 to {MAX_BEAMS}, got {width}");
     }
-    let sizes = args.context.session(model.config(), args.n_sequences());
-    let mut session = args.run.session(model, sizes)?;
+    let mut session = args.run.session(model, args.session(model.config()))?;
     let options = BeamOptions { width, n_predict, length_penalty: args.length_penalty };
     let beams = pollster::block_on(session.beam_search(prompt, &options))?;
     if args.json {
@@ -307,10 +297,19 @@ struct Report<'a> {
     prompt_tokens: usize,
     cached_tokens: usize,
     finish: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drafts: Option<Drafts>,
     seed: u64,
     timings: serde_json::Value,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     probs: Vec<Probs>,
+}
+
+/// Tokens of speculative decoding.
+#[derive(Serialize)]
+struct Drafts {
+    proposed: usize,
+    accepted: usize,
 }
 
 #[derive(Serialize)]
@@ -337,8 +336,8 @@ struct Top {
 }
 
 impl<'a> Report<'a> {
-    fn new<D: Devices>(model: &Model<D>, completion: &'a Completion) -> serde_json::Result<Self> {
-        let times = rounded(&rates(completion))?;
+    fn new(model: &Model, completion: &'a Completion) -> serde_json::Result<Self> {
+        let (times, drafts) = (rounded(&rates(completion))?, completion.drafts);
         let piece = |id| {
             let bytes = model.tokenizer().token_piece(id, true);
             String::from_utf8_lossy(bytes).into_owned()
@@ -363,6 +362,8 @@ impl<'a> Report<'a> {
             prompt_tokens: completion.prompt_tokens,
             cached_tokens: completion.cached_tokens,
             finish: completion.finish.name(),
+            drafts: (drafts.proposed > 0)
+                .then_some(Drafts { proposed: drafts.proposed, accepted: drafts.accepted }),
             seed: completion.seed,
             timings: times,
             probs: completion.probs.iter().map(probs).collect(),
@@ -382,10 +383,14 @@ fn rates(completion: &Completion) -> Times {
 }
 
 /// Formats the line of `--verbose`.
-pub(super) fn times<D: Devices>(model: &Model<D>, completion: &Completion) -> String {
+pub(super) fn times(model: &Model, completion: &Completion) -> String {
     let times = rates(completion);
+    let drafts = match completion.drafts {
+        DraftCounts { proposed: 0, .. } => String::new(),
+        DraftCounts { proposed, accepted } => format!("; {accepted} of {proposed} draft tokens"),
+    };
     format!(
-        "{}: prompt {} tokens ({} cached) {:.0} ms, {:.1} tok/s; decode {} tokens {:.0} ms, {:.1} tok/s; seed {}",
+        "{}: prompt {} tokens ({} cached) {:.0} ms, {:.1} tok/s; decode {} tokens {:.0} ms, {:.1} tok/s{drafts}; seed {}",
         model.describe(),
         completion.prompt_tokens,
         completion.cached_tokens,

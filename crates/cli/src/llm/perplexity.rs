@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use stonechat::llm::{Config, Devices, Model, PerplexityOptions, StateOptions, perplexity};
+use stonechat::llm::{Model, PerplexityOptions, perplexity};
 
 use super::super::console::Console;
 use super::super::print;
-use super::gpu_layers::ModelWork;
-use super::{ModelName, OpenFile, RunArgs, read_text};
+use super::{ModelName, RunArgs, read_text};
 use crate::headings::{CONTEXT, INPUT, OUTPUT};
 use crate::kv_type::KvType;
 
@@ -56,26 +55,9 @@ pub(crate) struct Args {
 /// Prints the perplexity as the last number of standard output.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let path = args.model.find()?;
-    args.run.on_devices(&path, Measure { args })
-}
-
-#[derive(Clone, Copy)]
-struct Measure<'a> {
-    args: &'a Args,
-}
-
-impl ModelWork for Measure<'_> {
-    type Output = ();
-
-    fn state(&self, _: &Config) -> StateOptions {
-        self.args.options().state()
-    }
-
-    fn run<D: Devices>(self, devices: D, file: OpenFile<'_>) -> anyhow::Result<()> {
-        let text = read_text(&self.args.file)?;
-        let model = self.args.run.load(file, devices, self)?;
-        measure(self.args, &text, &model)
-    }
+    let text = read_text(&args.file)?;
+    let loaded = args.run.load(&path, |_| args.options().state())?;
+    measure(args, &text, &loaded.model)
 }
 
 impl Args {
@@ -88,7 +70,7 @@ impl Args {
     }
 }
 
-fn measure<D: Devices>(args: &Args, text: &str, model: &Model<D>) -> anyhow::Result<()> {
+fn measure(args: &Args, text: &str, model: &Model) -> anyhow::Result<()> {
     // As llama-perplexity does: the line feed at the end of a file is no part of the text.
     let text = text.strip_suffix('\n').unwrap_or(text);
     let options = args.options();

@@ -1,9 +1,11 @@
 //! Flags of the sampling chain, by llama.cpp's names.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::bail;
-use stonechat::nn::sample::{GrammarSource, SamplerKind, SamplingOptions};
+use stonechat::llm::Model;
+use stonechat::nn::sample::{CompiledGrammar, GrammarSource, SamplerKind, SamplingOptions};
 use stonechat::text::Tokenizer;
 
 use super::read_text;
@@ -207,15 +209,19 @@ impl SamplingArgs {
         Ok(options)
     }
 
-    /// Grammar to constrain generation.
-    pub(super) fn grammar(&self) -> anyhow::Result<Option<GrammarSource>> {
-        if let Some(path) = &self.grammar_file {
-            return Ok(Some(GrammarSource::Gbnf(read_text(path)?)));
-        }
-        let gbnf = self.grammar.clone().map(GrammarSource::Gbnf);
-        let schema = self.json_schema.clone().map(GrammarSource::JsonSchema);
-        let regex = self.regex.clone().map(GrammarSource::Regex);
-        Ok(gbnf.or(schema).or(regex).or(self.lark.clone().map(GrammarSource::Lark)))
+    /// Grammar to constrain generation, compiled for a model.
+    pub(super) fn grammar(&self, model: &Model) -> anyhow::Result<Option<Arc<CompiledGrammar>>> {
+        let source = match &self.grammar_file {
+            Some(path) => Some(GrammarSource::Gbnf(read_text(path)?)),
+            None => {
+                let gbnf = self.grammar.clone().map(GrammarSource::Gbnf);
+                let schema = self.json_schema.clone().map(GrammarSource::JsonSchema);
+                let regex = self.regex.clone().map(GrammarSource::Regex);
+                gbnf.or(schema).or(regex).or(self.lark.clone().map(GrammarSource::Lark))
+            }
+        };
+        let compiled = source.map(|source| model.compile_grammar(&source)).transpose()?;
+        Ok(compiled.map(Arc::new))
     }
 }
 
