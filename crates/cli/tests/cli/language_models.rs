@@ -212,6 +212,117 @@ fn chat_continues_with_another_model() {
     assert_eq!(json(&folder.read("after.json")).as_array().unwrap().len(), 2);
 }
 
+/// Runs `generate` with each set of flags and checks that drafts of it do not change the tokens.
+fn assert_drafts_keep_the_tokens(folder: &Folder, generate: &[&str], drafters: &[&[&str]]) {
+    for sampling in [&["--temp", "0"][..], &["--temp", "0.6", "-s", "7"]] {
+        let run =
+            |flags: &[&str]| json(folder.run(&[generate, sampling, flags].concat()).succeeds());
+        let plain = run(&[]);
+        assert!(plain["drafts"].is_null(), "{plain}");
+        for flags in drafters {
+            let drafted = run(flags);
+            assert_eq!(drafted["tokens"], plain["tokens"], "{sampling:?} {flags:?}");
+            let count = |name: &str| drafted["drafts"][name].as_u64().unwrap();
+            assert!(count("accepted") > 0, "{sampling:?} {flags:?}: {drafted}");
+            assert!(count("proposed") >= count("accepted"), "{drafted}");
+        }
+    }
+}
+
+#[test]
+fn drafts_do_not_change_the_text() {
+    let folder = Folder::new("llm-drafts");
+    let model = golden("llama.gguf");
+    let generate = ["generate", &model, "-p", "abcabc", "-n", "60", "--ignore-eos", "--json"];
+    let drafters: [&[&str]; 4] = [
+        &["--model-draft", &model],
+        &["-md", &model, "--spec-type", "draft-simple", "--draft-max", "7"],
+        &["--spec-type", "ngram-simple", "--spec-ngram-size-n", "1", "--spec-ngram-size-m", "4"],
+        &["--spec-type", "ngram-mod", "--spec-ngram-size-n", "1", "--spec-draft-n-min", "1"],
+    ];
+    assert_drafts_keep_the_tokens(&folder, &generate, &drafters);
+}
+
+#[test]
+fn drafts_do_not_change_the_text_of_a_real_model() {
+    let test = "drafts_do_not_change_the_text_of_a_real_model";
+    let Some(model) = installed(test, "qwen2.5-coder-1.5b") else { return };
+    let Some(draft) = installed(test, "qwen2.5-coder-0.5b") else { return };
+    let folder = Folder::new("llm-drafts-real");
+    let prompt =
+        "fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n\nfn sub(a: i32, b: i32) -> i32 {\n";
+    let generate = ["generate", &model, "-p", prompt, "-n", "48", "--json"];
+    let drafters: [&[&str]; 2] = [
+        &["--model-draft", &draft],
+        &["--spec-type", "ngram-simple", "--spec-ngram-size-n", "3", "--spec-ngram-size-m", "8"],
+    ];
+    assert_drafts_keep_the_tokens(&folder, &generate, &drafters);
+}
+
+#[test]
+fn flags_of_drafts_are_checked() {
+    let folder = Folder::new("llm-draft-flags").with_tiny_model(51_864);
+    let model = golden("llama.gguf");
+    let run = |flags: &[&str]| {
+        folder.run(&[&["generate", &model, "-p", "a", "-n", "2"][..], flags].concat())
+    };
+    run(&["--spec-type", "draft-simple"]).misused("expected --model-draft");
+    run(&["--spec-type", "ngram-mod", "-md", &model]).misused("expected --spec-type draft-simple");
+    run(&["--spec-type", "ngram-mod", "--spec-draft-n-max", "1000"]).fails("at most 256");
+    run(&["-md", &model, "--draft-max", "2", "--draft-min", "3"]).fails("at most the 2");
+    run(&["--spec-type", "ngram-simple", "--spec-ngram-size-n", "0"]).fails("at least 1");
+    run(&["--spec-type", "ngram-simple", "--beams", "2"]).misused("--beams");
+    run(&["-md", "missing.gguf"]).fails("no model `missing.gguf`");
+    run(&["-md", "tiny.gguf"]).fails("stonechat transcribe");
+}
+
+#[test]
+fn embeddings_are_vectors_of_unit_length() {
+    let folder = Folder::new("llm-embed");
+    let model = golden("llama.gguf");
+    let vectors = |text: &str| -> Vec<Vec<f32>> {
+        let parse = |line: &str| line.split(' ').map(|value| value.parse().unwrap()).collect();
+        text.lines().map(parse).collect()
+    };
+    let two = folder.run(&["embed", &model, "abc", "ab"]);
+    let two = vectors(two.succeeds());
+    assert_eq!(two.len(), 2);
+    for vector in &two {
+        let norm: f32 = vector.iter().map(|x| x * x).sum();
+        assert!((norm - 1.0).abs() < 1e-5, "{norm}");
+    }
+    assert_ne!(two[0], two[1]);
+    let alone = folder.run(&["embed", &model, "ab"]);
+    assert_eq!(vectors(alone.succeeds()), two[1..]);
+
+    let raw = folder.run(&["embed", &model, "abc", "--embd-normalize", "-1"]);
+    let raw = vectors(raw.succeeds()).remove(0);
+    let length = raw.iter().map(|x| x * x).sum::<f32>().sqrt();
+    for (raw, unit) in raw.iter().zip(&two[0]) {
+        assert!((raw / length - unit).abs() < 1e-5, "{raw} / {length}, {unit}");
+    }
+    let max = folder.run(&["embed", &model, "abc", "--embd-normalize", "0"]);
+    let max = vectors(max.succeeds()).remove(0);
+    let largest = max.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+    assert!((largest - 32760.0).abs() < 0.01, "{largest}");
+
+    let last = ["embed", &model, "--pooling", "last", "--json"];
+    let report = folder.run_with_input(&last, b"abc\nab\n");
+    let report = json(report.succeeds());
+    assert_eq!(report["object"], "list");
+    assert_eq!(report["data"][1]["index"], 1);
+    assert_eq!(report["data"][1]["embedding"].as_array().unwrap().len(), two[1].len());
+    assert!(report["usage"]["prompt_tokens"].as_u64().unwrap() >= 5, "{report}");
+    let last = report["data"][0]["embedding"][0].as_f64().unwrap();
+    assert!((last - f64::from(two[0][0])).abs() > 1e-4, "mean and last pooling agree");
+
+    folder.run(&["embed", &model, "--pooling", "max", "a"]).misused("expected mean, cls or last");
+    folder.run(&["embed", &model, "--embd-normalize", "-2", "a"]).fails("expected -1 or more");
+    folder.run(&["embed", &model, "-f", "missing.txt"]).fails("cannot read `missing.txt`");
+    folder.run(&["embed", &model, ""]).fails("text 1: expected at least one token");
+    folder.run_with_input(&["embed", &model], b"").fails("no text");
+}
+
 #[test]
 fn errors_have_a_reason() {
     let folder = Folder::new("llm-errors").with_tiny_model(51_864);

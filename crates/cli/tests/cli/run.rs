@@ -27,6 +27,14 @@ impl Ran {
         assert!(lines[0].contains(expected), "expected `{expected}` in {self:?}");
     }
 
+    /// Asserts exit code 2, that of a usage error, and `expected` in the first line of it.
+    #[track_caller]
+    pub(crate) fn misused(&self, expected: &str) {
+        assert_eq!(self.code, Some(2), "{self:?}");
+        let line = self.stderr.lines().next().unwrap_or_default();
+        assert!(line.contains(expected), "expected `{expected}` in {self:?}");
+    }
+
     /// Asserts exit code 0 and returns standard output.
     #[track_caller]
     pub(crate) fn succeeds(&self) -> &str {
