@@ -28,7 +28,6 @@ const MAX_BEAMS: usize = 64;
 const EXAMPLES: &str = "\
 Examples:
   stonechat generate model.gguf -p \"The capital of France is\" -n 16 --temp 0
-  stonechat generate model.gguf -f prompt.txt -n 256 -s 1
   stonechat generate model.gguf -p \"A city:\" -n 80 -j '{\"type\":\"object\"}' --json
   stonechat generate model.gguf -f main.rs --spec-type ngram-simple
   stonechat generate model.gguf -p \"Once upon a time\" -ngl 20 --device wgpu";

@@ -124,6 +124,8 @@ fn commands_of_documents_run() {
     let text = fs::read_to_string(data.join("text/evaluation.txt")).unwrap();
     folder.write("wiki.test.raw", text.chars().take(12_000).collect::<String>().as_bytes());
     folder.write("prompt.txt", b"Once upon a time");
+    folder.write("sentences.txt", b"A dog barks.\nA cat sleeps.\n");
+    folder.write("main.rs", b"fn main() {\n    println!(\"Stones are hard.\");\n}\n");
     let small =
         fs::read_dir(models.join("smollm2-135m")).unwrap().map(|entry| entry.unwrap().path());
     let small =
