@@ -6,7 +6,7 @@ use anyhow::Result;
 use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_formats::ModelFile;
 use stonechat_llm::StateOptions;
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::Backend;
 use stonechat_whisper::Transcriber;
 
 use super::{Work, timed};
@@ -51,8 +51,7 @@ impl<B: Backend> Work for Load<B> {
         let seconds = if self.is_speech {
             let load = || -> Result<_> {
                 let file = ModelFile::open(path)?;
-                let model = stonechat_whisper::Model::load(backend, &file, |_| {})?;
-                Ok(Transcriber::new(model, KvDType::F16)?)
+                Ok(Transcriber::builder().load(backend, &file, |_| {})?)
             };
             let (seconds, loaded) = timed(load);
             loaded?;

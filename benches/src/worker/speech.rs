@@ -8,8 +8,8 @@ use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
 use stonechat_nn::{Backend, KvDType};
 use stonechat_whisper::{
-    Batch, Config, DecoderState, EncoderState, Language, Model, Options, Transcriber,
-    WINDOW_FRAMES, WINDOW_SAMPLES,
+    Config, Language, Model, Options, State, StateOptions, Transcriber, WINDOW_FRAMES,
+    WINDOW_SAMPLES,
 };
 
 use super::files::main_dtype;
@@ -25,10 +25,9 @@ const STEPS: usize = 32;
 const TOKEN: u32 = 1000;
 
 /// One model and one recording.
-pub(super) struct Speech<B: Backend> {
-    transcriber: Transcriber<B>,
-    encoder: EncoderState<B>,
-    decoder: DecoderState<B>,
+pub(super) struct Speech {
+    transcriber: Transcriber,
+    state: State,
     audio: PathBuf,
     samples: Vec<f32>,
     /// As long as the recording, at [`OTHER_RATE`].
@@ -39,9 +38,9 @@ pub(super) struct Speech<B: Backend> {
     text: Option<String>,
 }
 
-impl<B: Backend> Speech<B> {
+impl Speech {
     /// Loads the model; checks that the recording can be read.
-    pub(super) fn new(backend: B, model: &Path, audio: PathBuf) -> Result<Self> {
+    pub(super) fn new(backend: impl Backend, model: &Path, audio: PathBuf) -> Result<Self> {
         let file = ModelFile::open(model)?;
         let dtype = main_dtype(&file);
         let model = Model::load(backend, &file, |_| {})?;
@@ -54,9 +53,8 @@ impl<B: Backend> Speech<B> {
         let kv = KvDType::F16;
         let english = Language::find("en").context("a list of languages without English")?;
         Ok(Self {
-            encoder: model.encoder_state(kv)?,
-            decoder: model.decoder_state(1, 1, kv)?,
-            transcriber: Transcriber::new(model, kv)?,
+            state: model.state(StateOptions { n_windows: 1, n_sequences: 1, kv_dtype: kv })?,
+            transcriber: Transcriber::builder().kv_dtype(kv).build(&model)?,
             audio,
             samples,
             unresampled,
@@ -71,7 +69,7 @@ impl<B: Backend> Speech<B> {
     }
 }
 
-impl<B: Backend> Work for Speech<B> {
+impl Work for Speech {
     fn stages(&self) -> Vec<Stage> {
         let audio = |name: &str| Stage {
             name: name.to_owned(),
@@ -113,13 +111,13 @@ impl<B: Backend> Work for Speech<B> {
         let (resample, made) =
             timed(|| stonechat_audio::resample(&self.unresampled, OTHER_RATE).map(|s| s.len()));
         made?;
-        let Self { transcriber, encoder, decoder, samples, options, .. } = self;
+        let Self { transcriber, state, samples, options, .. } = self;
         let mut seconds = vec![read, resample];
         let model = transcriber.model();
-        let passes = passes(model, encoder, decoder, samples);
+        let passes = passes(model, state, samples);
         seconds.extend(passes?);
         let (transcribe, transcript) =
-            timed(|| transcriber.transcribe(samples, options, &mut |_| {}));
+            timed(|| transcriber.transcribe(&*samples, options, &mut |_| {}));
         self.text = Some(transcript?.text);
         seconds.push(transcribe);
         Ok(seconds)
@@ -132,22 +130,18 @@ impl<B: Backend> Work for Speech<B> {
 
 /// Seconds of the spectrogram, the encoder, the keys of its output, both of these, a prompt and single
 /// tokens.
-fn passes<B: Backend>(
-    model: &Model<B>,
-    encoder: &mut EncoderState<B>,
-    decoder: &mut DecoderState<B>,
-    samples: &[f32],
-) -> Result<[f64; 6]> {
+fn passes(model: &Model, state: &mut State, samples: &[f32]) -> Result<[f64; 6]> {
     let (mel_s, mel) = timed(|| model.mel(samples, WINDOW_SAMPLES));
     let window = mel.window(0, WINDOW_FRAMES);
-    let (encode_s, ()) = timed(|| model.encode(encoder, &window));
-    let (keys_s, ()) = timed(|| model.set_audio(decoder, 0, encoder));
+    let (encode_s, ()) = timed(|| state.encode(&window));
+    let (keys_s, ()) = timed(|| state.set_audio(0));
     let mut logits = vec![0.0; model.config().vocab_size];
     let mut run = |tokens: &[u32]| -> Result<()> {
-        let sequences = vec![0; tokens.len()];
-        let outputs = [tokens.len() - 1];
-        model.decode(decoder, Batch { tokens, sequences: &sequences, outputs: &outputs })?;
-        Ok(pollster::block_on(model.read_logits(decoder, 0, &mut logits))?)
+        let slot = state.slot(0, 0);
+        let mut plan = state.plan();
+        plan.add(slot, tokens, [tokens.len() - 1])?;
+        plan.run();
+        Ok(pollster::block_on(state.read_logits(&mut logits))?)
     };
     let (prompt_s, done) = timed(|| run(&[TOKEN; PROMPT]));
     done?;

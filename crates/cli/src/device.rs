@@ -34,28 +34,11 @@ pub(super) struct DeviceArgs {
 const GPU_OF_ANY_SIZE: DeviceNeeds =
     DeviceNeeds { weight_bytes: Device::AUTO_MIN_BYTES, can_split: true };
 
-/// Work that is generic over the backend.
-pub(super) trait Work {
-    type Output;
-
-    fn run<B: Backend>(self, backend: B) -> anyhow::Result<Self::Output>;
-}
-
 /// Open devices. Dropping them prints the profile of `--kernel-times` and saves the compiled kernels of a GPU.
 #[derive(Debug)]
 pub(super) struct OpenDevices {
     pub(super) device: OpenDevice,
     args: DeviceArgs,
-}
-
-impl OpenDevices {
-    /// Runs `work` on the GPU, if there is one, else on the CPU.
-    pub(super) fn run<W: Work>(&self, work: W) -> anyhow::Result<W::Output> {
-        if let Some(gpu) = &self.device.gpu {
-            return work.run(gpu.clone());
-        }
-        work.run(self.device.cpu.clone().expect("the CPU without a GPU"))
-    }
 }
 
 impl Drop for OpenDevices {

@@ -18,14 +18,12 @@ use std::time::Instant;
 use anyhow::ensure;
 use stonechat::audio::SAMPLE_RATE;
 use stonechat::formats::ModelFile;
-use stonechat::nn::Backend;
 use stonechat::whisper::{CancelToken, LiveEvent, LiveOptions, LiveStream, Options};
 
 use super::console::Console;
-use super::device::Work;
 use super::headings::{DECODING, INPUT, OPTIONS, OUTPUT, STREAMING};
 use super::interrupt::interrupt_flag;
-use super::recognizer::{ComputeArgs, Recognizer, RecognizerArgs};
+use super::recognizer::{ComputeArgs, RecognizerArgs};
 use super::vad::VadArgs;
 use clock::Clock;
 use input::{Input, Source};
@@ -129,13 +127,54 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.compute.check()?;
     let options = live_options(args)?;
     // Checks the options before anything is opened.
-    let stream = LiveStream::new(options.clone())?;
+    let mut stream = LiveStream::new(options.clone())?;
     let source = Source::choose(args.source.as_deref(), args.format, args.rate, args.channels)?;
     let recognizer = args.recognizer.find(&args.compute)?;
     let file = ModelFile::open(recognizer.path())?;
-    let weight_bytes = file.weight_bytes();
-    let listener = Listener { args, recognizer, file, source, stream, options: options.decoding };
-    args.compute.run(weight_bytes, args.latency, listener)?;
+    let devices = args.compute.open(file.weight_bytes(), args.latency)?;
+    let console = Console::new(args.quiet);
+    let options = Options { word_timestamps: true, ..options.decoding };
+    // Opened first: audio is buffered while the model is loaded.
+    let mut input = Input::open(source, &interrupt_flag()?)?;
+    let model = recognizer.load(&file, &devices, &console)?;
+    // The mapped pages count as memory of this process.
+    drop(file);
+    let mut engine = recognizer.transcriber(&model, &options, &CancelToken::new())?;
+    console.note(&format!("listening to {}; Ctrl-C ends", input.name()));
+    let mut screen = Screen::new(args.output_format);
+    let mut clock = Clock::default();
+    let n_chunk = (args.chunk * f64::from(SAMPLE_RATE)).ceil() as usize;
+    loop {
+        let samples = input.next(n_chunk, args.every_chunk);
+        let started = Instant::now();
+        let is_end = samples.is_empty();
+        let events = if is_end {
+            stream.finish(&mut engine)?
+        } else {
+            stream.push(&mut engine, &samples)?
+        };
+        clock.advance(stream.seconds(), started.elapsed());
+        for mut event in events {
+            if let LiveEvent::Committed { words } = &mut event {
+                clock.time_words(words);
+            }
+            screen.show(&event, stream.seconds())?;
+        }
+        if is_end {
+            break;
+        }
+    }
+    let summary = clock.summary(stream.seconds());
+    screen.end(&summary)?;
+    if args.latency {
+        console.note(&summary.to_string());
+    }
+    let n_left = input.end()?;
+    ensure!(
+        n_left == 0,
+        "standard input: expected whole samples of all channels, {} bytes each time, got {n_left} at the end",
+        args.format.bytes() * usize::from(args.channels)
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -148,66 +187,4 @@ fn live_options(args: &Args) -> anyhow::Result<LiveOptions> {
         ..defaults.decoding
     })?;
     Ok(LiveOptions { decoding, min_chunk_s: args.chunk, trim_s: args.buffer })
-}
-
-/// Work of `listen`.
-struct Listener<'a> {
-    args: &'a Args,
-    recognizer: Recognizer,
-    file: ModelFile,
-    source: Source,
-    stream: LiveStream,
-    options: Options,
-}
-
-impl Work for Listener<'_> {
-    type Output = ();
-
-    fn run<B: Backend>(self, backend: B) -> anyhow::Result<()> {
-        let Self { args, recognizer, file, source, mut stream, options } = self;
-        let console = Console::new(args.quiet);
-        let options = Options { word_timestamps: true, ..options };
-        // Opened first: audio is buffered while the model is loaded.
-        let mut input = Input::open(source, &interrupt_flag()?)?;
-        let model = recognizer.load(&file, backend, &console)?;
-        // The mapped pages count as memory of this process.
-        drop(file);
-        let mut engine = recognizer.transcriber(model, &options, &CancelToken::new())?;
-        console.note(&format!("listening to {}; Ctrl-C ends", input.name()));
-        let mut screen = Screen::new(args.output_format);
-        let mut clock = Clock::default();
-        let n_chunk = (args.chunk * f64::from(SAMPLE_RATE)).ceil() as usize;
-        loop {
-            let samples = input.next(n_chunk, args.every_chunk);
-            let started = Instant::now();
-            let is_end = samples.is_empty();
-            let events = if is_end {
-                stream.finish(&mut engine)?
-            } else {
-                stream.push(&mut engine, &samples)?
-            };
-            clock.advance(stream.seconds(), started.elapsed());
-            for mut event in events {
-                if let LiveEvent::Committed { words } = &mut event {
-                    clock.time_words(words);
-                }
-                screen.show(&event, stream.seconds())?;
-            }
-            if is_end {
-                break;
-            }
-        }
-        let summary = clock.summary(stream.seconds());
-        screen.end(&summary)?;
-        if args.latency {
-            console.note(&summary.to_string());
-        }
-        let n_left = input.end()?;
-        ensure!(
-            n_left == 0,
-            "standard input: expected whole samples of all channels, {} bytes each time, got {n_left} at the end",
-            args.format.bytes() * usize::from(args.channels)
-        );
-        Ok(())
-    }
 }

@@ -6,12 +6,12 @@ use anyhow::{Context, anyhow, ensure};
 use clap::ValueEnum;
 use stonechat::DeviceNeeds;
 use stonechat::formats::ModelFile;
-use stonechat::nn::{Backend, KvDType};
+use stonechat::nn::KvDType;
 use stonechat::whisper::{CancelToken, Language, Model, Options, Task, Transcriber};
 
 use super::completions::speech_names;
 use super::console::Console;
-use super::device::{DeviceArgs, Work};
+use super::device::{DeviceArgs, OpenDevices};
 use super::find_model;
 use super::headings::{DECODING, DEVICE, OPTIONS};
 use super::kv_type::KvType;
@@ -107,16 +107,10 @@ impl ComputeArgs {
         Ok(())
     }
 
-    /// Opens the device of a model whose weights have `weight_bytes` and runs `work` on it; prints the device if
-    /// `verbose`.
-    pub(super) fn run<W: Work>(
-        &self,
-        weight_bytes: u64,
-        verbose: bool,
-        work: W,
-    ) -> anyhow::Result<W::Output> {
+    /// Opens the device of a model whose weights have `weight_bytes`; prints it if `verbose`.
+    pub(super) fn open(&self, weight_bytes: u64, verbose: bool) -> anyhow::Result<OpenDevices> {
         let device = self.device.choose(DeviceNeeds { weight_bytes, can_split: false }, verbose)?;
-        self.device.open(device, self.threads)?.run(work)
+        self.device.open(device, self.threads)
     }
 }
 
@@ -140,15 +134,16 @@ impl Recognizer {
     }
 
     /// Loads the weights of `file`, with a progress bar.
-    pub(super) fn load<B: Backend>(
+    pub(super) fn load(
         &self,
         file: &ModelFile,
-        backend: B,
+        devices: &OpenDevices,
         console: &Console,
-    ) -> anyhow::Result<Model<B>> {
+    ) -> anyhow::Result<Model> {
         const STEPS: f32 = 1000.0;
         console.begin("loading", STEPS as u64);
-        let model = Model::load(backend, file, |done| console.advance((done * STEPS) as u64));
+        let on_progress = |done| console.advance((done * STEPS) as u64);
+        let model = devices.device.load_speech_model(file, on_progress);
         console.end();
         let is_llm = model.is_err() && stonechat::llm::Config::from_file(file).is_ok();
         let advice = if is_llm { " (language models: `stonechat generate`)" } else { "" };
@@ -156,13 +151,13 @@ impl Recognizer {
     }
 
     /// Allocates a transcriber for `options`; `cancel` ends its runs.
-    pub(super) fn transcriber<B: Backend>(
+    pub(super) fn transcriber(
         &self,
-        model: Model<B>,
+        model: &Model,
         options: &Options,
         cancel: &CancelToken,
-    ) -> anyhow::Result<Transcriber<B>> {
-        let builder = Transcriber::builder(model.backend().clone()).kv_dtype(self.kv_dtype);
+    ) -> anyhow::Result<Transcriber> {
+        let builder = Transcriber::builder().kv_dtype(self.kv_dtype);
         Ok(builder.options(options).cancelled_by(cancel).build(model)?)
     }
 }

@@ -21,11 +21,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use stonechat::formats::ModelFile;
-use stonechat::nn::Backend;
 use stonechat::whisper::CancelToken;
 
 use super::console::Console;
-use super::device::Work;
 use super::headings::{DEVICE, OPTIONS};
 use super::interrupt::{INTERRUPTED, on_ctrl_c};
 use super::recognizer::{ComputeArgs, RecognizerArgs};
@@ -85,42 +83,28 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = Plan::check(args)?;
     // Opened before the first recording is decoded, so that a bad file fails at once.
     let file = ModelFile::open(plan.recognizer.path())?;
-    args.compute.run(file.weight_bytes(), plan.verbose, Inputs { plan: &plan, file })
-}
-
-/// All inputs of a command line.
-struct Inputs<'a> {
-    plan: &'a Plan,
-    file: ModelFile,
-}
-
-impl Work for Inputs<'_> {
-    type Output = ExitCode;
-
-    fn run<B: Backend>(self, backend: B) -> anyhow::Result<ExitCode> {
-        let Self { plan, file } = self;
-        let started = Instant::now();
-        let console = Console::with_bar(plan.quiet, plan.shows_progress);
-        plan.notes.iter().for_each(|note| console.note(note));
-        let cancel = CancelToken::new();
-        cancel_on_ctrl_c(&cancel)?;
-        let Done { outcomes, report } = batch::run(plan, file, backend, &console, &cancel)?;
-        let summary = Summary::new(outcomes, started.elapsed().as_secs_f64());
-        if plan.verbose {
-            console.note(&report);
-        }
-        if plan.tasks.len() > 1 || cancel.is_cancelled() {
-            console.note(&summary.line());
-        }
-        if let Some(path) = &plan.summary {
-            summary.write(path)?;
-        }
-        Ok(match summary.totals {
-            _ if cancel.is_cancelled() => ExitCode::from(INTERRUPTED),
-            ref totals if totals.failed > 0 => ExitCode::FAILURE,
-            _ => ExitCode::SUCCESS,
-        })
+    let devices = args.compute.open(file.weight_bytes(), plan.verbose)?;
+    let started = Instant::now();
+    let console = Console::with_bar(plan.quiet, plan.shows_progress);
+    plan.notes.iter().for_each(|note| console.note(note));
+    let cancel = CancelToken::new();
+    cancel_on_ctrl_c(&cancel)?;
+    let Done { outcomes, report } = batch::run(&plan, file, &devices, &console, &cancel)?;
+    let summary = Summary::new(outcomes, started.elapsed().as_secs_f64());
+    if plan.verbose {
+        console.note(&report);
     }
+    if plan.tasks.len() > 1 || cancel.is_cancelled() {
+        console.note(&summary.line());
+    }
+    if let Some(path) = &plan.summary {
+        summary.write(path)?;
+    }
+    Ok(match summary.totals {
+        _ if cancel.is_cancelled() => ExitCode::from(INTERRUPTED),
+        ref totals if totals.failed > 0 => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    })
 }
 
 /// Cancels after the current decoding step on Ctrl-C.

@@ -7,7 +7,6 @@
 //! | `backend.rs` | [`Backend`]: every op with its contract; [`View`], [`Rows`], [`Epilogue`] |
 //! | `cpu.rs` | [`Cpu`]: the backend on SIMD and threads |
 //! | `wgpu.rs` | `Wgpu`: the backend on any GPU (feature `wgpu`) |
-//! | `batch.rs` | [`Batch`]: tokens of one forward pass |
 //! | `pages.rs` | [`Pages`]: reference counts and copy-on-write of KV pages; [`Sequence`] |
 //! | `step.rs` | [`Sequences`] of a state; [`StepPlan`]: a ragged batch of tokens, with rollback |
 //! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that applies them |
@@ -20,7 +19,6 @@
 #![forbid(unsafe_code)]
 
 mod backend;
-mod batch;
 mod conv1d;
 mod cpu;
 mod error;
@@ -39,7 +37,6 @@ pub use backend::{
     KvRow, KvShape, MAX_TOP_K, MAX_TOP_K_COLS, MatmulOp, MatrixSource, Precision, QueryRow, Read,
     Rope, RopePairs, Rotation, Routing, Rows, TopKEntry, View, warmup_batch_sizes,
 };
-pub use batch::Batch;
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};
 pub use error::Error;

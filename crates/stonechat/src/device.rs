@@ -215,12 +215,23 @@ impl OpenDevice {
         self.gpu.as_ref().map(|gpu| (gpu.describe(), gpu.total_memory_bytes()))
     }
 
-    /// Runs `work` on the GPU, if there is one, else on the CPU.
-    pub(crate) fn run<W: Work>(&self, work: W) -> Result<W::Output, Error> {
+    /// Loads a speech model on the GPU, if there is one, else on the CPU.
+    ///
+    /// # Errors
+    /// If the model cannot be loaded or the device is out of memory.
+    ///
+    /// # Panics
+    /// If neither is open.
+    pub fn load_speech_model(
+        &self,
+        file: &ModelFile,
+        on_progress: impl FnMut(f32),
+    ) -> Result<stonechat_whisper::Model, Error> {
         if let Some(gpu) = &self.gpu {
-            return work.run(gpu.clone());
+            return Ok(stonechat_whisper::Model::load(gpu.clone(), file, on_progress)?);
         }
-        work.run(self.cpu.clone().expect("the CPU without a GPU"))
+        let cpu = self.cpu.clone().expect("the CPU without a GPU");
+        Ok(stonechat_whisper::Model::load(cpu, file, on_progress)?)
     }
 
     /// Number of layers of the model in `file` that are on the GPU, the output as one; 0 without a GPU.
@@ -274,13 +285,6 @@ impl OpenDevice {
         };
         Ok(Model::load(cpu, file, on_progress)?)
     }
-}
-
-/// Work that is generic over the backend.
-pub(crate) trait Work {
-    type Output;
-
-    fn run<B: Backend>(self, backend: B) -> Result<Self::Output, Error>;
 }
 
 /// GPUs through wgpu.

@@ -3,16 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::KvDType;
 use stonechat_whisper::{Config, Options, Progress, Segment, Transcriber, Transcript};
 
-use crate::device::Work;
 use crate::engine::{Engine, EngineOptions, Load, Server};
 use crate::job::JobSender;
 use crate::{Device, Error, Job, Recording};
 
 /// A running transcription: a stream of segments, with the [`Transcript`] at its end.
-/// [`whisper::Transcription`](crate::whisper::Transcription) is one that borrows its model.
+/// [`whisper::Transcription`](crate::whisper::Transcription) is one for programs with a loop of their own.
 pub type Transcription = Job<Segment, Transcript>;
 
 /// A Whisper model. Clones share it; recordings are transcribed one after the other, in the order in which they are
@@ -154,39 +153,25 @@ impl Load for WhisperBuilder {
     }
 
     fn run(self, server: Server<'_, Self>) -> Result<(), Error> {
-        let device = server.device.clone();
-        device.run(Serve { builder: self, server })
-    }
-}
-
-/// Loads the model on a backend and serves requests.
-struct Serve<'a> {
-    builder: WhisperBuilder,
-    server: Server<'a, WhisperBuilder>,
-}
-
-impl Work for Serve<'_> {
-    type Output = ();
-
-    fn run<B: Backend>(self, backend: B) -> Result<(), Error> {
-        let WhisperBuilder { engine, kv_dtype, reserved } = self.builder;
-        let server = self.server;
-        let loader = Transcriber::builder(backend).kv_dtype(kv_dtype).options(&reserved);
-        let mut transcriber =
-            engine.with_progress(|on_progress| loader.load(&server.file, on_progress))?;
-        let model = transcriber.model();
+        let Self { engine, kv_dtype, reserved } = self;
+        reserved.validate()?;
+        let model = engine.with_progress(|on_progress| {
+            server.device.load_speech_model(&server.file, on_progress)
+        })?;
+        let builder = Transcriber::builder().kv_dtype(kv_dtype).options(&reserved);
+        let mut transcriber = builder.build(&model)?;
         let info = WhisperInfo {
             config: *model.config(),
             is_multilingual: model.special().multilingual,
-            device: model.backend().describe(),
+            device: model.describe(),
         };
         server.serve(info, |recording, sender| transcribe(&mut transcriber, recording, sender));
         Ok(())
     }
 }
 
-fn transcribe<B: Backend>(
-    transcriber: &mut Transcriber<B>,
+fn transcribe(
+    transcriber: &mut Transcriber,
     recording: Recording,
     sender: &JobSender<Segment, Transcript>,
 ) -> Result<Transcript, Error> {
@@ -197,5 +182,5 @@ fn transcribe<B: Backend>(
             sender.send(segment.clone());
         }
     };
-    Ok(transcriber.transcribe(&samples, &options, &mut on_progress)?)
+    Ok(transcriber.transcribe(samples, &options, &mut on_progress)?)
 }

@@ -5,10 +5,64 @@ use std::ops::Range;
 
 use stonechat_audio::SpeechMap;
 
-use crate::HOP_LENGTH;
 use crate::error::Error;
+use crate::model::Model;
+use crate::options::Options;
 use crate::times::{samples, seconds};
 use crate::transcript::Segment;
+use crate::{HOP_LENGTH, chunking};
+
+/// A recording to transcribe: 16 kHz mono samples.
+///
+/// ```
+/// use stonechat_whisper::Recording;
+///
+/// let samples = vec![0.0; 16_000];
+/// let borrowed = Recording::from(&samples[..]);
+/// let owned: Recording<'static> = samples.into();
+/// ```
+#[derive(Debug, Clone)]
+pub struct Recording<'a> {
+    pub(crate) samples: Cow<'a, [f32]>,
+    pub(crate) speech: Speech,
+}
+
+/// Part of a recording with speech.
+#[derive(Debug, Clone)]
+pub(crate) enum Speech {
+    /// By the options.
+    Detect,
+    /// Sample ranges; all samples if there are none.
+    Found(Option<Vec<Range<usize>>>),
+}
+
+impl Recording<'_> {
+    /// Sets the sample ranges of speech that [`Options::find_speech`](crate::Options::find_speech) found beforehand, for
+    /// example while another recording was transcribed.
+    #[must_use]
+    pub fn with_speech(mut self, speech: Option<Vec<Range<usize>>>) -> Self {
+        self.speech = Speech::Found(speech);
+        self
+    }
+}
+
+impl<'a> From<&'a [f32]> for Recording<'a> {
+    fn from(samples: &'a [f32]) -> Self {
+        Self { samples: Cow::Borrowed(samples), speech: Speech::Detect }
+    }
+}
+
+impl<'a> From<&'a Vec<f32>> for Recording<'a> {
+    fn from(samples: &'a Vec<f32>) -> Self {
+        samples[..].into()
+    }
+}
+
+impl From<Vec<f32>> for Recording<'_> {
+    fn from(samples: Vec<f32>) -> Self {
+        Self { samples: Cow::Owned(samples), speech: Speech::Detect }
+    }
+}
 
 /// Samples to transcribe.
 #[derive(Debug)]
@@ -23,8 +77,8 @@ pub(crate) struct AudioSource<'a> {
 
 impl<'a> AudioSource<'a> {
     /// A whole recording.
-    pub(crate) fn whole(samples: &'a [f32]) -> Self {
-        Self { samples: Cow::Borrowed(samples), map: None, is_batched: false }
+    pub(crate) fn whole(samples: Cow<'a, [f32]>) -> Self {
+        Self { samples, map: None, is_batched: false }
     }
 
     /// Only the sample ranges `speech` of a recording, one after the other.
@@ -54,6 +108,41 @@ impl<'a> AudioSource<'a> {
             restore_times(map, segment);
         }
     }
+}
+
+/// Samples and chunks of a recording: the clips, else the speech, else all of it; cut if there is a batch size.
+pub(crate) fn select<'a>(
+    model: &Model,
+    recording: Recording<'a>,
+    options: &Options,
+) -> Result<(AudioSource<'a>, Vec<Range<usize>>), Error> {
+    let Recording { samples, speech } = recording;
+    let (mut audio, mut chunks);
+    if options.clip_timestamps.is_empty() {
+        let speech = match speech {
+            Speech::Found(speech) => speech,
+            Speech::Detect if options.needs_speech(samples.len()) => {
+                Some(model.vad()?.detect(&samples, &options.vad_options)?)
+            }
+            Speech::Detect => None,
+        };
+        audio = match speech {
+            Some(speech) => AudioSource::speech(&samples, speech)?,
+            None => AudioSource::whole(samples),
+        };
+        let n_samples = audio.samples.len();
+        chunks = Vec::from_iter((n_samples > 0).then_some(0..n_samples));
+    } else {
+        chunks = options.clips(samples.len());
+        audio = AudioSource::whole(samples);
+    }
+    if options.n_windows() > 1 {
+        let n_uncut = chunks.len();
+        let cut = |range| chunking::cut(&audio.samples, range, options.n_windows());
+        chunks = chunks.into_iter().flat_map(cut).collect();
+        audio.is_batched = chunks.len() > n_uncut;
+    }
+    Ok((audio, chunks))
 }
 
 fn restore_times(map: &SpeechMap, segment: &mut Segment) {

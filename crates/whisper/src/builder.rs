@@ -8,18 +8,18 @@ use crate::error::Error;
 use crate::model::Model;
 use crate::options::Options;
 use crate::transcriber::Transcriber;
+use crate::window_decoder::WindowDecoder;
 
 /// Builder of a [`Transcriber`]; see [`Transcriber::builder`].
 #[derive(Debug)]
-pub struct TranscriberBuilder<B: Backend> {
-    backend: B,
+pub struct TranscriberBuilder {
     kv_dtype: KvDType,
     options: Options,
     cancel: CancelToken,
 }
 
-impl<B: Backend> Transcriber<B> {
-    /// Starts a builder on a device.
+impl Transcriber {
+    /// Starts a builder.
     ///
     /// ```no_run
     /// use stonechat_nn::Cpu;
@@ -28,15 +28,15 @@ impl<B: Backend> Transcriber<B> {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let samples: Vec<f32> = Vec::new();
     /// let options = Options { language: Language::find("en"), ..Options::default() };
-    /// let mut transcriber = Transcriber::builder(Cpu::new(0)?).options(&options).open("base.gguf")?;
+    /// let mut transcriber = Transcriber::builder().options(&options).open(Cpu::new(0)?, "base.gguf")?;
     /// let transcript = transcriber.transcribe(&samples, &options, &mut |_| {})?;
     /// println!("{}", transcript.text);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn builder(backend: B) -> TranscriberBuilder<B> {
+    #[must_use]
+    pub fn builder() -> TranscriberBuilder {
         TranscriberBuilder {
-            backend,
             kv_dtype: KvDType::F16,
             options: Options::default(),
             cancel: CancelToken::new(),
@@ -44,7 +44,7 @@ impl<B: Backend> Transcriber<B> {
     }
 }
 
-impl<B: Backend> TranscriberBuilder<B> {
+impl TranscriberBuilder {
     /// Sets the type of cached keys and values; default f16.
     #[must_use]
     pub fn kv_dtype(mut self, kv_dtype: KvDType) -> Self {
@@ -72,8 +72,12 @@ impl<B: Backend> TranscriberBuilder<B> {
     /// # Errors
     /// If the file cannot be read; else as [`load`](Self::load).
     #[cfg(not(target_arch = "wasm32"))]
-    pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Transcriber<B>, Error> {
-        self.load(&ModelFile::open(path)?, |_| {})
+    pub fn open(
+        self,
+        backend: impl Backend,
+        path: impl AsRef<std::path::Path>,
+    ) -> Result<Transcriber, Error> {
+        self.load(backend, &ModelFile::open(path)?, |_| {})
     }
 
     /// Loads a model of any supported format; `on_progress` gets the fraction done, 0 to 1.
@@ -82,23 +86,22 @@ impl<B: Backend> TranscriberBuilder<B> {
     /// If the file is no Whisper model, an option does not fit the model or the device is out of memory.
     pub fn load(
         self,
+        backend: impl Backend,
         file: &ModelFile,
         on_progress: impl FnMut(f32),
-    ) -> Result<Transcriber<B>, Error> {
+    ) -> Result<Transcriber, Error> {
         self.options.validate()?;
-        let model = Model::load(self.backend.clone(), file, on_progress)?;
-        self.build(model)
+        self.build(&Model::load(backend, file, on_progress)?)
     }
 
     /// Allocates state for a loaded model.
     ///
     /// # Errors
     /// If an option does not fit the model or the device is out of memory.
-    pub fn build(self, model: Model<B>) -> Result<Transcriber<B>, Error> {
-        self.options.validate()?;
-        let mut transcriber = Transcriber::new(model, self.kv_dtype)?;
+    pub fn build(self, model: &Model) -> Result<Transcriber, Error> {
+        let decoder = WindowDecoder::for_options(model, &self.options, self.kv_dtype)?;
+        let mut transcriber = Transcriber::new(decoder);
         transcriber.cancelled_by(&self.cancel);
-        transcriber.prepare(&self.options, self.options.n_windows())?;
         Ok(transcriber)
     }
 }

@@ -1,7 +1,7 @@
 //! Copies of cross-attention queries and keys, for word alignment.
 //!
 //! Attention itself stays fused: the alignment computes the weights of its few heads from these
-//! copies. Keys are copied when a window's audio is set, queries in the one pass that is recorded.
+//! copies. Keys are copied when a window's audio is set, queries in the steps that align windows.
 
 use stonechat_nn::{Backend, Error, Rows, View};
 
@@ -14,26 +14,26 @@ pub(crate) struct CrossAttentionCapture<B: Backend> {
     pub(crate) heads: AlignmentHeads,
     /// `[windows, heads, n_audio_ctx, C]`.
     pub(crate) keys: B::Buffer,
-    /// `[heads, n_text_ctx, C]`, of the last pass with `is_recording` set.
+    /// `[heads, max_tokens, C]`, of the last step with capture.
     pub(crate) queries: B::Buffer,
-    /// Whether decoder passes copy their queries.
-    pub(crate) is_recording: bool,
+    /// Most tokens of a step.
+    pub(crate) max_tokens: usize,
 }
 
 impl<B: Backend> CrossAttentionCapture<B> {
-    /// Allocates the buffers for `n_windows` windows.
+    /// Allocates the buffers for `n_windows` windows and steps of `max_tokens` tokens.
     pub(crate) fn new(
         backend: &B,
         config: &Config,
-        n_windows: usize,
+        (n_windows, max_tokens): (usize, usize),
         heads: AlignmentHeads,
     ) -> Result<Self, Error> {
         let width = heads.len() * config.text_head_dim();
         Ok(Self {
             keys: backend.alloc(n_windows * config.n_audio_ctx * width)?,
-            queries: backend.alloc(config.n_text_ctx * width)?,
+            queries: backend.alloc(max_tokens * width)?,
             heads,
-            is_recording: false,
+            max_tokens,
         })
     }
 
@@ -54,7 +54,7 @@ impl<B: Backend> CrossAttentionCapture<B> {
         }
     }
 
-    /// Copies the queries of `layer`, `[T, D]`, while recording.
+    /// Copies the queries of `layer`, `[T, D]`.
     pub(crate) fn set_queries(
         &mut self,
         backend: &B,
@@ -62,13 +62,10 @@ impl<B: Backend> CrossAttentionCapture<B> {
         layer: usize,
         queries: View<'_, B>,
     ) {
-        if !self.is_recording {
-            return;
-        }
         let c = config.text_head_dim();
         for (i, head) in self.heads.of_layer(layer) {
             let view = View::new(queries.buffer, queries.rows.columns(head * c, c));
-            backend.copy(&mut self.queries, i * config.n_text_ctx * c, view);
+            backend.copy(&mut self.queries, i * self.max_tokens * c, view);
         }
     }
 }

@@ -111,11 +111,6 @@ impl Chunk {
         if self.is_done() { self.range.len() } else { self.seek * HOP_LENGTH }
     }
 
-    /// Samples of the chunk.
-    pub(crate) fn len(&self) -> usize {
-        self.range.len()
-    }
-
     /// End of the chunk, in samples of the audio source.
     pub(crate) fn end(&self) -> usize {
         self.range.end

@@ -30,15 +30,20 @@ impl Options {
         samples: &[f32],
         n_threads: usize,
     ) -> Result<Option<Vec<Range<usize>>>, Error> {
-        let is_on = match self.vad {
-            VadMode::Off => false,
-            VadMode::On => true,
-            VadMode::Auto => samples.len() > WINDOW_SAMPLES,
-        };
-        if !is_on || !self.clip_timestamps.is_empty() {
+        if !self.needs_speech(samples.len()) {
             return Ok(None);
         }
         Ok(Some(Vad::with_threads(n_threads)?.detect(samples, &self.vad_options)?))
+    }
+
+    /// Whether only the speech of a recording of `n_samples` is transcribed.
+    pub(crate) fn needs_speech(&self, n_samples: usize) -> bool {
+        let is_on = match self.vad {
+            VadMode::Off => false,
+            VadMode::On => true,
+            VadMode::Auto => n_samples > WINDOW_SAMPLES,
+        };
+        is_on && self.clip_timestamps.is_empty()
     }
 
     /// Sample ranges of the clips, within a recording of `n_samples`.

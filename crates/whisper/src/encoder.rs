@@ -42,7 +42,7 @@ pub(crate) struct EncoderBlock<B: Backend> {
 
 /// Activations of the encoder, allocated once.
 #[derive(Debug)]
-pub struct EncoderState<B: Backend> {
+pub(crate) struct EncoderBuffers<B: Backend> {
     /// `[WINDOW_FRAMES, n_mels]`.
     mel: B::Buffer,
     /// Residual stream `[n_audio_ctx, D]`.
@@ -62,12 +62,12 @@ pub struct EncoderState<B: Backend> {
     page_table: Vec<u32>,
 }
 
-impl<B: Backend> EncoderState<B> {
+impl<B: Backend> EncoderBuffers<B> {
     /// Allocates the buffers for `config`.
     ///
     /// # Errors
     /// If the device is out of memory.
-    pub fn new(backend: &B, config: &Config, kv_dtype: KvDType) -> Result<Self, Error> {
+    pub(crate) fn new(backend: &B, config: &Config, kv_dtype: KvDType) -> Result<Self, Error> {
         let (t, d) = (config.n_audio_ctx, config.d_model);
         let shape = KvShape {
             n_layers: 1,
@@ -93,23 +93,22 @@ impl<B: Backend> EncoderState<B> {
     }
 
     /// Output of the last run, `[n_audio_ctx, D]`.
-    #[must_use]
-    pub fn output(&self) -> &B::Buffer {
+    pub(crate) fn output(&self) -> &B::Buffer {
         &self.h
     }
 }
 
 impl<B: Backend> Encoder<B> {
-    /// Encodes `mel`, `[WINDOW_FRAMES, n_mels]`; the result is [`EncoderState::output`].
+    /// Encodes `mel`, `[WINDOW_FRAMES, n_mels]`; the result is [`EncoderBuffers::output`].
     pub(crate) fn forward(
         &self,
         backend: &B,
         config: &Config,
-        state: &mut EncoderState<B>,
+        buffers: &mut EncoderBuffers<B>,
         mel: &[f32],
     ) {
         let (t, d) = (config.n_audio_ctx, config.d_model);
-        let EncoderState { mel: input, x, h, qkv, ffn, kv, slots, rows, page_table } = state;
+        let EncoderBuffers { mel: input, x, h, qkv, ffn, kv, slots, rows, page_table } = buffers;
         assert_eq!(mel.len(), WINDOW_FRAMES * config.n_mels, "one window of mel frames");
 
         backend.write(input, 0, mel);

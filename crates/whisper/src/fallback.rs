@@ -1,111 +1,81 @@
-//! Temperature fallback: windows whose result fails a threshold are decoded again at the next
+//! Temperature fallback: a window whose result fails a threshold is decoded again at the next
 //! temperature.
 //!
 //! ```text
 //! for temperature in temperatures:
-//!     decode all windows that have not passed, in one batch
-//!     a window passes unless it repeats itself (compression ratio, loop)
+//!     decode the window
+//!     it passes unless it repeats itself (compression ratio, loop)
 //!         or its log-probability is low; low and no speech passes as silence
 //!     a failed result is kept if it is better than the one kept before
 //! ```
 //!
 //! Source: openai/whisper `transcribe.py`.
 
-use stonechat_nn::Backend;
-use web_time::Instant;
+use std::sync::Arc;
 
-use crate::chunk::Chunk;
-use crate::error::Error;
-use crate::options::{Options, no_temperature};
-use crate::prompt::{Prompt, PromptBuilder};
-use crate::rules::Rules;
+use crate::options::Options;
 use crate::search::FinishReason;
-use crate::transcriber::Transcriber;
-use crate::window::{Attempt, WindowRequest, WindowResult};
+use crate::window::WindowResult;
 
 /// Result of one window after all attempts.
-#[derive(Debug)]
-pub(crate) struct DecodedWindow {
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecodedWindow {
     /// Result of the best attempt.
-    pub(crate) result: WindowResult,
+    pub result: WindowResult,
     /// Temperature of the last attempt.
-    pub(crate) temperature: f32,
+    pub temperature: f32,
     /// Whether the last attempt failed too.
-    pub(crate) has_failed: bool,
+    pub has_failed: bool,
 }
 
-impl<B: Backend> Transcriber<B> {
-    /// Decodes the current windows of `chunks` with temperature fallback; `None` if cancelled.
-    pub(crate) async fn decode_with_fallback(
-        &mut self,
-        chunks: &[&mut Chunk],
-        prompts: &PromptBuilder,
-        rules: &Rules,
-        options: &Options,
-    ) -> Result<Option<Vec<DecodedWindow>>, Error> {
-        let started = Instant::now();
-        let prompt =
-            |chunk: &&mut Chunk| prompts.prompt(&self.model, &chunk.history, chunk.window_start());
-        let prompts: Vec<Prompt> = chunks.iter().map(prompt).collect();
-        let mut best: Vec<Option<DecodedWindow>> = chunks.iter().map(|_| None).collect();
-        let mut open: Vec<usize> = (0..chunks.len()).collect();
-        for (n, &temperature) in options.temperatures.iter().enumerate() {
-            if open.is_empty() {
-                break;
-            }
-            let request = |&window: &usize| {
-                let Prompt { tokens, n_prefix } = &prompts[window];
-                // The seed depends on the window and the attempt, not on the rest of the batch.
-                let at = (chunks[window].window_start() * options.temperatures.len() + n) as u64;
-                WindowRequest {
-                    window,
-                    prompt: tokens,
-                    n_prefix: *n_prefix,
-                    min_end_timestamp: chunks[window].min_end_timestamp(self.model.special()),
-                    seed: options.seed.wrapping_add(at),
-                }
-            };
-            let requests: Vec<_> = open.iter().map(request).collect();
-            let (state, scratch) = (&mut self.decoder, &mut self.scratch);
-            let attempt = Attempt { rules, options, temperature, cancel: &self.cancel };
-            let results = self.model.decode_windows(state, scratch, &requests, attempt).await?;
-            let Some(results) = results else { return Ok(None) };
-            let mut failed = Vec::new();
-            for (&window, result) in open.iter().zip(results) {
-                let has_failed = needs_fallback(&result, options);
-                tracing::debug!(
-                    start_s = chunks[window].window_start_seconds(),
-                    temperature,
-                    tokens = result.tokens.len(),
-                    avg_logprob = result.avg_logprob,
-                    compression_ratio = result.compression_ratio,
-                    no_speech_prob = result.no_speech_prob,
-                    has_failed,
-                    "window decoded"
-                );
-                let kept = best[window].take().map(|earlier| earlier.result);
-                let result = match kept {
-                    Some(kept) if has_failed && !is_better(&result, &kept, options) => kept,
-                    _ => result,
-                };
-                best[window] = Some(DecodedWindow { result, temperature, has_failed });
-                if has_failed {
-                    failed.push(window);
-                }
-            }
-            self.timings.fallbacks += failed.len();
-            open = failed;
+/// Attempts at one window.
+#[derive(Debug)]
+pub(crate) struct Fallback {
+    options: Arc<Options>,
+    /// Index of the current attempt.
+    attempt: usize,
+    /// Best failed result.
+    kept: Option<WindowResult>,
+}
+
+impl Fallback {
+    /// Starts with the first of the temperatures, of which there is at least one.
+    pub(crate) fn new(options: Arc<Options>) -> Self {
+        Self { options, attempt: 0, kept: None }
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Index of the current attempt.
+    pub(crate) fn attempt(&self) -> usize {
+        self.attempt
+    }
+
+    /// Temperature of the current attempt.
+    pub(crate) fn temperature(&self) -> f32 {
+        self.options.temperatures[self.attempt]
+    }
+
+    /// Whether a result of the current attempt fails a threshold.
+    pub(crate) fn fails(&self, result: &WindowResult) -> bool {
+        needs_fallback(result, &self.options)
+    }
+
+    /// Takes the result of the current attempt; `None` if there is a next attempt.
+    pub(crate) fn accept(&mut self, result: WindowResult) -> Option<DecodedWindow> {
+        let has_failed = self.fails(&result);
+        let result = match self.kept.take() {
+            Some(kept) if has_failed && !is_better(&result, &kept, &self.options) => kept,
+            _ => result,
+        };
+        if has_failed && self.attempt + 1 < self.options.temperatures.len() {
+            self.attempt += 1;
+            self.kept = Some(result);
+            return None;
         }
-        self.timings.decode += started.elapsed();
-        let mut decoded: Vec<DecodedWindow> =
-            best.into_iter().collect::<Option<_>>().ok_or_else(no_temperature)?;
-        for DecodedWindow { result, .. } in &mut decoded {
-            if result.finish == FinishReason::Loop {
-                result.cut_loop(self.model.tokenizer(), self.model.special());
-            }
-            self.timings.tokens += result.tokens.len();
-        }
-        Ok(Some(decoded))
+        Some(DecodedWindow { result, temperature: self.temperature(), has_failed })
     }
 }
 

@@ -1,5 +1,9 @@
 //! Languages in the order of their tokens (openai/whisper `tokenizer.py`).
 
+use crate::error::Error;
+use crate::model::Model;
+use crate::options::{Options, Task};
+
 /// A language of the multilingual models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Language {
@@ -139,6 +143,25 @@ const ALIASES: &[(&str, &str)] = &[
     ("castilian", "es"),
     ("mandarin", "zh"),
 ];
+
+/// Language of a recording; `None` if it must be detected.
+pub(crate) fn known(model: &Model, options: &Options) -> Result<Option<Language>, Error> {
+    let special = model.special();
+    let english = Language::find("en");
+    if !special.multilingual {
+        if let Some(other) = options.language.filter(|l| Some(*l) != english) {
+            let expected = "en (the model is English-only)";
+            return Err(Error::Language { got: other.name.to_owned(), expected });
+        }
+        if options.task == Task::Translate {
+            let expected = "transcribe (the model is English-only)";
+            let got = "translate".to_owned();
+            return Err(Error::Option { option: "task", expected, got });
+        }
+        return Ok(english);
+    }
+    Ok(options.language)
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,19 +1,22 @@
 //! Whisper speech recognition: model, decoding rules, long-audio pipeline.
 //!
-//! [`Transcriber`] turns 16 kHz mono samples into a [`Transcript`] or a stream of [`Segment`]s
-//! ([`Transcription`]); [`LiveStream`] transcribes audio as it arrives. [`Model`] runs encoder and
-//! decoder alone.
+//! [`Transcriber`] turns 16 kHz mono samples into a [`Transcript`] or, by a [`Transcription`], into a stream of
+//! [`Segment`]s; [`LiveStream`] transcribes audio as it arrives. [`WindowDecoder`] decodes windows of any number of
+//! transcriptions in one batch. [`Model`] and [`State`] run encoder and decoder alone.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `config.rs`, `source.rs`, `weights.rs`, `model.rs` | sizes, tensor names by file format, checked weights, loaded model |
-//! | `encoder.rs`, `decoder.rs`, `capture.rs` | the forward passes and their state, copies of cross-attention for alignment |
+//! | `encoder.rs`, `decoder.rs`, `capture.rs` | the forward passes and their buffers, copies of cross-attention for alignment |
+//! | `state.rs`, `runner.rs` | audio, sequences and steps of a state; model and buffers of any device behind a trait |
 //! | `special.rs`, `languages.rs` | special token ids, language codes |
-//! | `options.rs`, `error.rs`, `cancel.rs` | decoding options, errors, cancellation |
+//! | `options.rs`, `error.rs`, `cancel.rs`, `timings.rs` | decoding options, errors, cancellation, time spent |
 //! | `transcript.rs` | results: segments, words, transcripts, events |
-//! | `transcriber.rs`, `builder.rs`, `transcribe.rs` | a model with its state, making one, entry points |
-//! | `audio_source.rs`, `chunking.rs`, `chunk.rs` | samples of a run, cutting them into chunks, state of a chunk |
-//! | `transcription.rs`, `fallback.rs`, `window.rs` | the loop over chunks, temperature fallback, batches of windows |
+//! | `transcriber.rs`, `builder.rs` | a decoder for one recording at a time, making one |
+//! | `audio_source.rs`, `chunking.rs`, `chunk.rs` | samples of a recording, cutting them into chunks, state of a chunk |
+//! | `transcription.rs` | chunks to windows, results to segments |
+//! | `window_decoder.rs`, `window_request.rs` | batch of windows, its requests |
+//! | `window.rs`, `fallback.rs` | result of a window, temperature fallback |
 //! | `prompt.rs`, `rules.rs`, `search.rs`, `sampling.rs`, `loops.rs` | prompts, logit filters, beam search and best-of, loop detection |
 //! | `align.rs`, `alignment_heads.rs`, `words.rs`, `hallucination.rs` | token and word times, hallucinations in silence |
 //! | `live.rs` | LocalAgreement-2 over a growing buffer |
@@ -49,36 +52,50 @@ mod options;
 mod output;
 mod prompt;
 mod rules;
+mod runner;
 mod sampling;
 mod search;
 mod source;
 mod special;
+mod state;
 mod times;
-mod transcribe;
+mod timings;
 mod transcriber;
 mod transcript;
 mod transcription;
 mod weights;
 mod window;
+mod window_decoder;
+mod window_request;
 mod words;
 
+pub use align::AlignRequest;
+pub use audio_source::Recording;
 pub use builder::TranscriberBuilder;
 pub use cancel::CancelToken;
 pub use config::Config;
-pub use decoder::DecoderState;
-pub use encoder::EncoderState;
 pub use error::Error;
 pub use export::{ExportFormat, export};
+pub use fallback::DecodedWindow;
 pub use languages::{LANGUAGES, Language};
 pub use live::{LiveEvent, LiveOptions, LiveStream, LiveWord};
 pub use model::Model;
 pub use options::{Options, Task, VadMode};
 pub use output::{OutputFormat, SubtitleLayout, TranscriptWriter};
+pub use rules::Rules;
+pub use search::FinishReason;
 pub use special::SpecialTokens;
-pub use stonechat_nn::Batch;
-pub use transcriber::{Timings, Transcriber};
+pub use state::{BatchPlan, State, StateOptions};
+pub use timings::Timings;
+pub use transcriber::Transcriber;
 pub use transcript::{Progress, Segment, Transcript, Word};
 pub use transcription::Transcription;
+pub use window::WindowResult;
+pub use window_decoder::WindowDecoder;
+pub use window_request::{
+    DecodeRequest, WindowAudio, WindowHandle, WindowOutput, WindowRequest, WindowTask,
+};
+pub use words::TokenTimes;
 
 /// Sample rate of every input, in Hz.
 pub const SAMPLE_RATE: usize = 16_000;

@@ -17,7 +17,6 @@ use std::collections::HashMap;
 
 use stonechat_audio::SpeechGate;
 use stonechat_audio::vad::{STEP, Turn};
-use stonechat_nn::Backend;
 
 use crate::error::Error;
 use crate::languages::Language;
@@ -89,7 +88,7 @@ pub struct LiveWord {
 /// use stonechat_whisper::{LiveEvent, LiveOptions, LiveStream};
 ///
 /// # fn listen(
-/// #     transcriber: &mut stonechat_whisper::Transcriber<stonechat_nn::Cpu>,
+/// #     transcriber: &mut stonechat_whisper::Transcriber,
 /// #     microphone: impl Iterator<Item = Vec<f32>>,
 /// # ) -> Result<(), stonechat_whisper::Error> {
 /// let mut stream = LiveStream::new(LiveOptions::default())?;
@@ -138,7 +137,8 @@ struct Hypothesis {
     words: Vec<Word>,
     /// Ends of the segments.
     ends: Vec<f64>,
-    language: Language,
+    /// Unknown if it was cancelled before.
+    language: Option<Language>,
     /// Whether it failed every attempt, was cancelled or repeats itself.
     is_rejected: bool,
 }
@@ -181,9 +181,9 @@ impl LiveStream {
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
-    pub fn push<B: Backend>(
+    pub fn push(
         &mut self,
-        transcriber: &mut Transcriber<B>,
+        transcriber: &mut Transcriber,
         samples: &[f32],
     ) -> Result<Vec<LiveEvent>, Error> {
         pollster::block_on(self.push_async(transcriber, samples))
@@ -193,10 +193,7 @@ impl LiveStream {
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
-    pub fn finish<B: Backend>(
-        &mut self,
-        transcriber: &mut Transcriber<B>,
-    ) -> Result<Vec<LiveEvent>, Error> {
+    pub fn finish(&mut self, transcriber: &mut Transcriber) -> Result<Vec<LiveEvent>, Error> {
         pollster::block_on(self.finish_async(transcriber))
     }
 
@@ -204,9 +201,9 @@ impl LiveStream {
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
-    pub async fn push_async<B: Backend>(
+    pub async fn push_async(
         &mut self,
-        transcriber: &mut Transcriber<B>,
+        transcriber: &mut Transcriber,
         samples: &[f32],
     ) -> Result<Vec<LiveEvent>, Error> {
         let mut events = Vec::new();
@@ -242,9 +239,9 @@ impl LiveStream {
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
-    pub async fn finish_async<B: Backend>(
+    pub async fn finish_async(
         &mut self,
-        transcriber: &mut Transcriber<B>,
+        transcriber: &mut Transcriber,
     ) -> Result<Vec<LiveEvent>, Error> {
         let mut events = Vec::new();
         if self.is_speaking {
@@ -279,9 +276,9 @@ impl LiveStream {
     }
 
     /// Ends the utterance at sample `position` of the stream and commits its words.
-    async fn end_utterance<B: Backend>(
+    async fn end_utterance(
         &mut self,
-        transcriber: &mut Transcriber<B>,
+        transcriber: &mut Transcriber,
         position: u64,
         events: &mut Vec<LiveEvent>,
     ) -> Result<(), Error> {
@@ -313,9 +310,9 @@ impl LiveStream {
     }
 
     /// Decodes the buffer, commits confirmed words, and trims a long buffer at a committed segment.
-    async fn update<B: Backend>(
+    async fn update(
         &mut self,
-        transcriber: &mut Transcriber<B>,
+        transcriber: &mut Transcriber,
         events: &mut Vec<LiveEvent>,
     ) -> Result<(), Error> {
         let hypothesis = self.decode(transcriber, self.buffer_end(), false).await?;
@@ -342,9 +339,9 @@ impl LiveStream {
 
     /// Trims a buffer that reached [`MAX_BUFFER`]: commits all segments but the last, and all words
     /// older than `trim_s` or half of [`MAX_KEPT_S`], whichever is less.
-    async fn shorten_buffer<B: Backend>(
+    async fn shorten_buffer(
         &mut self,
-        transcriber: &mut Transcriber<B>,
+        transcriber: &mut Transcriber,
         events: &mut Vec<LiveEvent>,
     ) -> Result<(), Error> {
         let hypothesis = self.decode(transcriber, self.buffer_end(), true).await?;
@@ -381,9 +378,9 @@ impl LiveStream {
 
     /// Decodes the buffer up to sample `position` of the stream, with the previous text as prompt.
     /// If the words are copied from the prompt, decodes again without it.
-    async fn decode<B: Backend>(
+    async fn decode(
         &mut self,
-        transcriber: &mut Transcriber<B>,
+        transcriber: &mut Transcriber,
         position: u64,
         is_last: bool,
     ) -> Result<Hypothesis, Error> {
@@ -405,17 +402,17 @@ impl LiveStream {
     }
 
     /// Decodes the buffer up to sample `position` of the stream with `options`.
-    async fn decode_with<B: Backend>(
+    async fn decode_with(
         &self,
-        transcriber: &mut Transcriber<B>,
+        transcriber: &mut Transcriber,
         position: u64,
         options: &Options,
     ) -> Result<Hypothesis, Error> {
         let audio = &self.buffer[..(position - self.buffer_start) as usize];
         let offset = self.buffer_start as f64 / SAMPLE_RATE as f64;
-        let mut run = transcriber.segments_async(audio, options).await?;
+        let mut run = transcriber.start(audio, options)?;
         let (mut words, mut ends) = (Vec::new(), Vec::new());
-        while let Some(segment) = run.next_async().await? {
+        while let Some(segment) = transcriber.next_segment_async(&mut run).await? {
             let Segment { words: new, end, .. } = segment;
             ends.push(end + offset);
             words.extend(new.unwrap_or_default().into_iter().map(|word| Word {
@@ -431,8 +428,16 @@ impl LiveStream {
     }
 
     /// Fixes the language at the first committed words.
-    fn fix_language(&mut self, language: Language, words: &[Word], events: &mut Vec<LiveEvent>) {
-        if self.language.is_none() && !words.is_empty() {
+    fn fix_language(
+        &mut self,
+        language: Option<Language>,
+        words: &[Word],
+        events: &mut Vec<LiveEvent>,
+    ) {
+        if self.language.is_none()
+            && !words.is_empty()
+            && let Some(language) = language
+        {
             self.language = Some(language);
             events.push(LiveEvent::Language { language: language.code });
         }

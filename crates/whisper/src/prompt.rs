@@ -9,8 +9,8 @@
 //!
 //! Source: openai/whisper `transcribe.py`; faster-whisper `WhisperModel.get_prompt`.
 
-use stonechat_nn::Backend;
-
+use crate::error::Error;
+use crate::languages::Language;
 use crate::model::Model;
 use crate::options::Options;
 use crate::transcript::Segment;
@@ -47,8 +47,8 @@ pub(crate) struct Prompt {
 
 impl PromptBuilder {
     /// Tokenizes the texts of `options`; `first_window` is the first sample of the first window.
-    pub(crate) fn new<B: Backend>(
-        model: &Model<B>,
+    pub(crate) fn new(
+        model: &Model,
         sot_sequence: Vec<u32>,
         first_window: usize,
         options: &Options,
@@ -90,12 +90,7 @@ impl PromptBuilder {
     }
 
     /// Prompt of the window that starts at sample `start`.
-    pub(crate) fn prompt<B: Backend>(
-        &self,
-        model: &Model<B>,
-        history: &History,
-        start: usize,
-    ) -> Prompt {
+    pub(crate) fn prompt(&self, model: &Model, history: &History, start: usize) -> Prompt {
         let prefix = if start == self.first_window { &self.prefix[..] } else { &[] };
         // As in faster-whisper, a prefix replaces hotwords.
         let hotwords = if prefix.is_empty() { &self.hotwords[..] } else { &[] };
@@ -130,6 +125,28 @@ impl PromptBuilder {
     }
 }
 
+/// `<|startoftranscript|>`, language, task and, without timestamps, `<|notimestamps|>`
+/// (openai/whisper `sot_sequence`).
+pub(crate) fn sot_sequence(
+    model: &Model,
+    language: Language,
+    options: &Options,
+) -> Result<Vec<u32>, Error> {
+    let special = model.special();
+    let mut sequence = vec![special.sot];
+    if special.multilingual {
+        let token = special.language(language).ok_or_else(|| Error::Language {
+            got: language.name.to_owned(),
+            expected: "one of the model's 99 languages",
+        })?;
+        sequence.extend([token, special.task(options.task)]);
+    }
+    if options.without_timestamps {
+        sequence.push(special.no_timestamps);
+    }
+    Ok(sequence)
+}
+
 #[cfg(test)]
 mod tests {
     use stonechat_nn::Cpu;
@@ -140,11 +157,11 @@ mod tests {
     use crate::options::Options;
     use crate::transcript::Segment;
 
-    fn model() -> Model<Cpu> {
+    fn model() -> Model {
         Model::load(Cpu::new(1).unwrap(), &TinyWhisper::default().file(), |_| {}).unwrap()
     }
 
-    fn builder(model: &Model<Cpu>, options: &Options) -> PromptBuilder {
+    fn builder(model: &Model, options: &Options) -> PromptBuilder {
         PromptBuilder::new(model, vec![model.special().sot], 0, options)
     }
 

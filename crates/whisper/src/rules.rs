@@ -11,15 +11,16 @@ use stonechat_nn::sample::{log_sum_exp, max};
 use stonechat_text::Tokenizer;
 
 use crate::TIMESTAMP_SECONDS;
+use crate::model::Model;
 use crate::options::Options;
 use crate::special::SpecialTokens;
 
 /// Logit of a token that may not be chosen.
 const SUPPRESSED: f32 = f32::NEG_INFINITY;
 
-/// Logit filters of one run.
+/// Logit filters of one recording.
 #[derive(Debug)]
-pub(crate) struct Rules {
+pub struct Rules {
     special: SpecialTokens,
     suppressed: Vec<u32>,
     /// Tokens suppressed at the start of a window.
@@ -31,7 +32,10 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn new(special: SpecialTokens, tokenizer: &Tokenizer, options: &Options) -> Self {
+    /// The filters of `options`.
+    #[must_use]
+    pub fn new(model: &Model, options: &Options) -> Self {
+        let (special, tokenizer) = (*model.special(), model.tokenizer());
         let mut suppressed = vec![
             special.transcribe,
             special.translate,

@@ -36,13 +36,14 @@ pub(crate) struct SearchOptions {
 
 /// Why the text of a window ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum FinishReason {
+#[non_exhaustive]
+pub enum FinishReason {
     /// The end token was chosen.
     Eot,
     /// The limit of tokens was reached, or the search ended first.
     #[default]
     Limit,
-    /// Repetition loop, see [`loops`].
+    /// Repetition loop.
     Loop,
 }
 
@@ -253,8 +254,8 @@ impl Search {
         self.finished.extend(self.active.drain(..).take(missing));
     }
 
-    /// The best hypothesis and its number of chosen tokens; loops lose against all others.
-    pub(crate) fn into_best(mut self) -> (Hypothesis, usize) {
+    /// Ends the search and takes the best hypothesis, with its number of chosen tokens; loops lose against all others.
+    pub(crate) fn take_best(&mut self) -> (Hypothesis, usize) {
         self.finish();
         let n_prefix = self.n_prefix;
         let penalty = self.options.length_penalty;
@@ -266,7 +267,7 @@ impl Search {
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
         };
         // `max_by` keeps the last of equals and the reference the first.
-        let best = self.finished.into_iter().rev().max_by(compare).unwrap_or_default();
+        let best = self.finished.drain(..).rev().max_by(compare).unwrap_or_default();
         let n_chosen = best.tokens.len().saturating_sub(n_prefix);
         (best, n_chosen)
     }

@@ -57,7 +57,7 @@ pub struct Word {
 }
 
 /// Transcript of one recording; field names are openai/whisper's.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Transcript {
     /// Text of all segments.

@@ -1,13 +1,12 @@
-//! The loop over a recording: chunks, windows of chunks, segments of windows.
+//! Transcription of a recording: chunks, windows of chunks, segments of windows.
 //!
 //! ```text
 //! recording ──► chunks ──► windows of 30 s ──► segments
 //!
-//! until every chunk is done:
+//! advance:
+//!     take the results of its windows: cut text into segments, request word times, move the chunk on
 //!     open chunks until batch_size of them have a current window
-//!     encode the current window of each
-//!     decode all of them in one batch, with temperature fallback
-//!     cut each result into segments, align words, advance the chunk
+//!     request the text of each current window
 //!     emit the segments of the first chunk; of later ones once those before are done
 //! ```
 //!
@@ -18,155 +17,201 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
-use stonechat_audio::Vad;
-use stonechat_nn::Backend;
 use web_time::Instant;
 
-use crate::align::WindowContext;
-use crate::audio_source::AudioSource;
+use crate::WINDOW_SAMPLES;
+use crate::align::AlignRequest;
+use crate::audio_source::{self, AudioSource, Recording};
 use crate::chunk::{Chunk, WindowSegments};
 use crate::error::Error;
 use crate::fallback::{DecodedWindow, is_silent};
 use crate::hallucination;
-use crate::languages::Language;
+use crate::languages::{self, Language};
+use crate::model::Model;
 use crate::options::{Options, Task};
-use crate::prompt::{History, PromptBuilder};
+use crate::prompt::{History, Prompt, PromptBuilder, sot_sequence};
 use crate::rules::Rules;
-use crate::transcriber::Transcriber;
 use crate::transcript::{Progress, Segment, Transcript};
-use crate::words::speech_end;
+use crate::window_decoder::WindowDecoder;
+use crate::window_request::{
+    DecodeRequest, WindowAudio, WindowHandle, WindowOutput, WindowRequest, WindowTask,
+};
+use crate::words::{Placement, TokenTimes, place_words, speech_end, time_words};
 
-/// A running transcription: an iterator over segments, each returned as soon as it is final. An
-/// error is the last item.
+/// Transcription of one recording, without a device: it feeds windows to a [`WindowDecoder`] and turns their results into
+/// segments. Dropping it cancels its windows.
 ///
 /// ```no_run
-/// # fn print(
-/// #     transcriber: &mut stonechat_whisper::Transcriber<stonechat_nn::Cpu>,
-/// #     samples: &[f32],
-/// # ) -> Result<(), stonechat_whisper::Error> {
-/// let options = stonechat_whisper::Options::default();
-/// for segment in transcriber.segments(samples, &options)? {
-///     let segment = segment?;
-///     println!("{:7.2} {}", segment.start, segment.text.trim());
+/// use stonechat_whisper::{Error, Options, Transcription, WindowDecoder};
+///
+/// async fn print(
+///     mut transcriptions: Vec<Transcription<'_>>,
+///     decoder: &mut WindowDecoder,
+/// ) -> Result<(), Error> {
+///     while transcriptions.iter().any(|run| !run.is_ended()) {
+///         for run in &mut transcriptions {
+///             run.advance(decoder)?;
+///             while let Some(segment) = run.next_segment() {
+///                 println!("{:7.2} {}", segment.start, segment.text.trim());
+///             }
+///         }
+///         decoder.step().await?;
+///     }
+///     Ok(())
 /// }
-/// # Ok(())
-/// # }
 /// ```
 #[derive(Debug)]
-pub struct Transcription<'a, B: Backend> {
-    transcriber: &'a mut Transcriber<B>,
-    options: &'a Options,
+pub struct Transcription<'a> {
+    model: Model,
+    options: Arc<Options>,
     audio: AudioSource<'a>,
-    language: Language,
-    /// Probability of the language, if it was detected.
-    language_probability: Option<f32>,
-    rules: Rules,
-    prompts: PromptBuilder,
+    language: DetectedLanguage,
+    rules: Arc<Rules>,
+    /// Known with the language.
+    prompts: Option<PromptBuilder>,
+    /// First sample of the first window.
+    first_window: usize,
     /// History that the next chunk starts with.
     history: History,
-    /// Finds the end of speech in batched chunks; `None` without any.
-    vad: Option<Vad>,
     /// Sample ranges of chunks that are not open yet.
     pending: VecDeque<Range<usize>>,
     /// The first chunk, if its spectrogram was computed for language detection.
     first_chunk: Option<Chunk>,
     /// Open chunks in order of time. Chunks that are done stay until those before them are done.
-    chunks: VecDeque<Chunk>,
-    /// First sample of the window that language detection left encoded in window 0.
-    encoded_start: Option<usize>,
+    chunks: VecDeque<OpenChunk>,
+    /// Window that language detection left encoded, and its first sample.
+    encoded: Option<(usize, WindowHandle)>,
     /// End of the last chunk whose segments were all collected, in samples.
     collected_end: usize,
     /// Final segments that were not returned yet.
     ready: VecDeque<Segment>,
     n_segments: usize,
-    ended: bool,
-    cancelled: bool,
+    is_ended: bool,
+    is_cancelled: bool,
+    has_failed: bool,
+    /// Whether [`Progress::Language`] was reported.
+    has_reported_language: bool,
+    /// Position of the last [`Progress::Position`].
+    reported_position: Option<usize>,
+}
+
+/// Language of a recording.
+#[derive(Debug)]
+enum DetectedLanguage {
+    Unknown,
+    /// Being detected; with the first sample of the window, if that can be used again.
+    Requested(WindowHandle, Option<usize>),
+    /// Known; with the probability, if it was detected.
+    Known(Language, Option<f32>),
+}
+
+/// A chunk with the request for its current window.
+#[derive(Debug)]
+struct OpenChunk {
+    chunk: Chunk,
+    request: Option<Request>,
+}
+
+#[derive(Debug)]
+enum Request {
+    Text(WindowHandle),
+    Times(WindowHandle, Box<DecodedSegments>),
+}
+
+/// Segments of a window that have no word times yet.
+#[derive(Debug)]
+struct DecodedSegments {
+    new: WindowSegments,
+    /// Text tokens of the segments.
+    text: Vec<u32>,
+    temperature: f32,
     has_failed: bool,
 }
 
-impl<'a, B: Backend> Transcription<'a, B> {
-    /// Allocates state and detects the language; `chunks` are sample ranges of `audio`.
-    pub(crate) async fn new(
-        transcriber: &'a mut Transcriber<B>,
-        audio: AudioSource<'a>,
-        chunks: Vec<Range<usize>>,
-        options: &'a Options,
+impl<'a> Transcription<'a> {
+    /// Selects the clips of a recording, else its speech, else all of it; with a batch size cuts that into chunks.
+    ///
+    /// # Errors
+    /// If an option does not fit the model or ranges of speech are not ascending.
+    pub fn new(
+        model: &Model,
+        recording: impl Into<Recording<'a>>,
+        options: &Options,
     ) -> Result<Self, Error> {
-        let n_windows = options.n_windows().min(chunks.len().max(1));
-        transcriber.prepare(options, n_windows)?;
-        let samples = &audio.samples[..];
-        // Audio that was not cut gets the same result as without a batch size.
-        let vad = audio.is_batched.then(Vad::new).transpose()?;
-        let mut pending = VecDeque::from(chunks);
-        let first_window = pending.front().map_or(0, |range| range.start);
-        let (mut first_chunk, mut encoded_start, mut language_probability) = (None, None, None);
-        let language = match transcriber.known_language(options)? {
-            Some(language) => language,
-            None => {
-                let range = pending.front().cloned();
-                first_chunk =
-                    range.map(|range| transcriber.chunk(samples, range, audio.is_batched));
-                let ranges = pending.make_contiguous();
-                let (language, probability, encoded) =
-                    transcriber.detect_language(samples, ranges, first_chunk.as_ref()).await?;
-                tracing::info!(language = language.code, probability, "language detected");
-                (language_probability, encoded_start) = (Some(probability), encoded);
-                if first_chunk.is_some() {
-                    pending.pop_front();
-                }
-                language
-            }
+        options.validate()?;
+        options.validate_for(model.config())?;
+        let language = match languages::known(model, options)? {
+            Some(language) => DetectedLanguage::Known(language, None),
+            None => DetectedLanguage::Unknown,
         };
-        let model = transcriber.model();
-        let rules = Rules::new(*model.special(), model.tokenizer(), options);
-        let sot_sequence = transcriber.sot_sequence(language, options)?;
-        let prompts = PromptBuilder::new(model, sot_sequence, first_window, options);
-        Ok(Self {
-            transcriber,
-            options,
+        let (audio, chunks) = audio_source::select(model, recording.into(), options)?;
+        let pending = VecDeque::from(chunks);
+        let mut run = Self {
+            model: model.clone(),
+            rules: Arc::new(Rules::new(model, options)),
+            options: Arc::new(options.clone()),
             audio,
             language,
-            language_probability,
-            rules,
-            history: prompts.initial_history(),
-            prompts,
-            vad,
+            prompts: None,
+            first_window: pending.front().map_or(0, |range| range.start),
+            history: History::default(),
             pending,
-            first_chunk,
+            first_chunk: None,
             chunks: VecDeque::new(),
-            encoded_start,
+            encoded: None,
             collected_end: 0,
             ready: VecDeque::new(),
             n_segments: 0,
-            ended: false,
-            cancelled: false,
+            is_ended: false,
+            is_cancelled: false,
             has_failed: false,
-        })
+            has_reported_language: false,
+            reported_position: None,
+        };
+        if let DetectedLanguage::Known(language, _) = run.language {
+            run.build_prompts(language)?;
+        }
+        Ok(run)
     }
 
-    /// Language of the recording, given or detected.
+    /// Most windows at a time.
     #[must_use]
-    pub fn language(&self) -> Language {
-        self.language
+    pub fn max_windows(&self) -> usize {
+        self.options.n_windows().min(self.pending.len().max(1))
+    }
+
+    /// Language of the recording, once it is given or detected.
+    #[must_use]
+    pub fn language(&self) -> Option<Language> {
+        match self.language {
+            DetectedLanguage::Known(language, _) => Some(language),
+            _ => None,
+        }
     }
 
     /// Samples done and samples in total.
     #[must_use]
     pub fn position(&self) -> (usize, usize) {
         let n_samples = self.audio.n_recording_samples();
-        if self.ended && !self.cancelled {
+        if self.is_ended && !self.is_cancelled {
             return (n_samples, n_samples);
         }
-        let open: usize = self.chunks.iter().map(Chunk::done_samples).sum();
+        let open: usize = self.chunks.iter().map(|open| open.chunk.done_samples()).sum();
         (self.audio.recording_end(self.collected_end + open), n_samples)
     }
 
-    /// Whether the transcriber's token cancelled this run. The segments then end before the first
-    /// window that was not finished.
+    /// Whether there are no further segments than those that [`next_segment`](Self::next_segment) returns.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Whether it was cancelled. The segments end before the first window that was not finished.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled
+        self.is_cancelled
     }
 
     /// Whether a window failed at every temperature.
@@ -174,141 +219,330 @@ impl<'a, B: Backend> Transcription<'a, B> {
         self.has_failed
     }
 
-    /// Returns the next segment without blocking; `None` at the end.
+    /// Takes the next final segment, if there is one.
+    pub fn next_segment(&mut self) -> Option<Segment> {
+        self.ready.pop_front()
+    }
+
+    /// Cancels its windows and ends it.
+    pub fn cancel(&mut self) {
+        if !self.is_ended {
+            (self.is_ended, self.is_cancelled) = (true, true);
+            self.encoded = None;
+            self.chunks.iter_mut().for_each(|open| open.request = None);
+            if let DetectedLanguage::Requested(..) = self.language {
+                self.language = DetectedLanguage::Unknown;
+            }
+        }
+    }
+
+    /// Takes the results of its windows and requests the next ones. To be called between the steps of `decoder`, whose
+    /// model is that of this transcription.
     ///
     /// # Errors
-    /// If the device fails.
-    pub async fn next_async(&mut self) -> Result<Option<Segment>, Error> {
-        while self.ready.is_empty() && self.advance().await? {}
-        Ok(self.ready.pop_front())
+    /// If the options do not fit the state of `decoder`.
+    pub fn advance(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
+        if self.is_ended {
+            return Ok(());
+        }
+        self.advance_language(decoder)?;
+        if self.language().is_none() {
+            return Ok(());
+        }
+        for index in 0..self.chunks.len() {
+            self.take_result(index, decoder)?;
+        }
+        self.collect();
+        self.open_chunks(decoder);
+        let mut is_open = false;
+        for index in 0..self.chunks.len() {
+            let OpenChunk { chunk, request } = &self.chunks[index];
+            is_open |= request.is_some() || !chunk.is_done();
+            if request.is_none() && !chunk.is_done() {
+                let request = self.request_text(index);
+                let handle = decoder.add(request)?;
+                self.chunks[index].request = Some(Request::Text(handle));
+            }
+        }
+        // Chunks of silence have no window.
+        self.collect();
+        self.is_ended = !is_open;
+        Ok(())
     }
 
-    /// Runs to the end and reports every event.
-    pub(crate) async fn run(
-        mut self,
+    /// Reports new segments and the position, and appends the segments to `transcript`.
+    pub(crate) fn report(
+        &mut self,
+        transcript: &mut Transcript,
         on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
-    ) -> Result<Transcript, Error> {
-        if let Some(probability) = self.language_probability {
-            on_progress(Progress::Language(self.language, probability));
-        }
-        let mut transcript = Transcript {
-            text: String::new(),
-            segments: Vec::new(),
-            language: self.language.code.to_owned(),
-            cancelled: false,
-        };
-        while self.advance().await? {
-            for segment in self.ready.drain(..) {
-                on_progress(Progress::Segment(&segment));
-                transcript.text += &segment.text;
-                transcript.segments.push(segment);
+    ) {
+        if let DetectedLanguage::Known(language, probability) = self.language
+            && !self.has_reported_language
+        {
+            self.has_reported_language = true;
+            language.code.clone_into(&mut transcript.language);
+            if let Some(probability) = probability {
+                on_progress(Progress::Language(language, probability));
             }
-            let (done, total) = self.position();
+        }
+        for segment in self.ready.drain(..) {
+            on_progress(Progress::Segment(&segment));
+            transcript.text += &segment.text;
+            transcript.segments.push(segment);
+        }
+        let (done, total) = self.position();
+        if self.reported_position != Some(done) {
+            self.reported_position = Some(done);
             on_progress(Progress::Position(done, total));
         }
-        transcript.cancelled = self.cancelled;
-        Ok(transcript)
+        transcript.cancelled = self.is_cancelled;
     }
 
-    /// Decodes the current windows and collects final segments; false once the run has ended.
-    async fn advance(&mut self) -> Result<bool, Error> {
-        if self.ended {
-            return Ok(false);
-        }
-        let outcome = self.decode_current_windows().await;
-        // An error ends the run.
-        self.ended = !matches!(outcome, Ok(StepOutcome::Decoded));
-        match outcome? {
-            StepOutcome::Decoded => self.collect(),
-            StepOutcome::Done => {}
-            StepOutcome::Cancelled => self.cancelled = true,
-        }
-        Ok(true)
-    }
-
-    async fn decode_current_windows(&mut self) -> Result<StepOutcome, Error> {
-        if self.transcriber.is_cancelled() {
-            return Ok(StepOutcome::Cancelled);
-        }
-        self.open_chunks();
-        let mut open: Vec<&mut Chunk> =
-            self.chunks.iter_mut().filter(|chunk| !chunk.is_done()).collect();
-        if open.is_empty() {
-            return Ok(StepOutcome::Done);
-        }
-        let (transcriber, options) = (&mut *self.transcriber, self.options);
-        for (window, chunk) in open.iter().enumerate() {
-            if self.encoded_start.take() != Some(chunk.window_start()) {
-                transcriber.encode(&chunk.window_mel(), window);
+    /// Detects the language, if it is not given.
+    fn advance_language(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
+        match &self.language {
+            DetectedLanguage::Known(..) => return Ok(()),
+            DetectedLanguage::Unknown => {
+                let (mel, start) = self.detection_window(decoder);
+                let request = WindowRequest {
+                    audio: WindowAudio::Mel(mel),
+                    task: WindowTask::DetectLanguage,
+                    keep_audio: start.is_some(),
+                };
+                self.language = DetectedLanguage::Requested(decoder.add(request)?, start);
+                return Ok(());
             }
-        }
-        let decoded =
-            transcriber.decode_with_fallback(&open, &self.prompts, &self.rules, options).await?;
-        let Some(decoded) = decoded else { return Ok(StepOutcome::Cancelled) };
-        let is_translated = options.task == Task::Translate;
-        let text_language = if is_translated { "en" } else { self.language.code };
-        for (window, (chunk, decoded)) in open.iter_mut().zip(decoded).enumerate() {
-            if is_silent(&decoded.result, options) {
-                chunk.skip_window();
-            } else {
-                let first = chunk.segments.len();
-                let model = transcriber.model();
-                let mut new =
-                    chunk.split_segments(&decoded.result, model.special(), model.tokenizer());
-                if options.word_timestamps {
-                    let context = WindowContext {
-                        window,
-                        sot_sequence: self.prompts.sot_sequence(),
-                        language: text_language,
-                        offset: chunk.window_start_seconds(),
-                        n_frames: chunk.window_frames(),
-                        last_speech: chunk.last_speech,
-                    };
-                    transcriber.align_words(chunk, &mut new, context, options).await?;
+            DetectedLanguage::Requested(handle, _) => {
+                let Some(WindowOutput::Language(language, probability)) = decoder.finished(handle)
+                else {
+                    return Ok(());
+                };
+                tracing::info!(language = language.code, probability, "language detected");
+                self.build_prompts(language)?;
+                let known = DetectedLanguage::Known(language, Some(probability));
+                if let DetectedLanguage::Requested(handle, Some(start)) =
+                    std::mem::replace(&mut self.language, known)
+                {
+                    self.encoded = Some((start, handle));
                 }
-                chunk.push_segments(new);
-                let DecodedWindow { temperature, has_failed, .. } = decoded;
-                self.has_failed |= has_failed;
-                let segments = &chunk.segments[first..];
-                self.prompts.extend(&mut chunk.history, segments, temperature, has_failed);
             }
-            chunk.skip_silence(&self.audio.samples);
         }
-        Ok(StepOutcome::Decoded)
+        Ok(())
+    }
+
+    /// Spectrogram of the first 30 s for language detection; with the first sample of the current window of the first
+    /// chunk, if it is that.
+    fn detection_window(&mut self, decoder: &mut WindowDecoder) -> (Vec<f32>, Option<usize>) {
+        // A chunk of less than half a window holds too little speech if there is more.
+        let is_enough = self.pending.len() == 1
+            || self.pending.front().is_some_and(|range| 2 * range.len() > WINDOW_SAMPLES);
+        if is_enough && let Some(range) = self.pending.pop_front() {
+            let chunk = self.chunk(range, decoder);
+            let window = (chunk.window_mel(), Some(chunk.window_start()));
+            self.first_chunk = Some(chunk);
+            return window;
+        }
+        let samples = &self.audio.samples;
+        let speech = self.pending.iter().flat_map(|range| &samples[range.clone()]);
+        let speech: Vec<f32> = speech.take(WINDOW_SAMPLES).copied().collect();
+        let started = Instant::now();
+        let mel = self.model.mel(&speech, WINDOW_SAMPLES);
+        decoder.timings.mel += started.elapsed();
+        (Chunk::new(0..speech.len(), mel, false).window_mel(), None)
+    }
+
+    fn build_prompts(&mut self, language: Language) -> Result<(), Error> {
+        let sot_sequence = sot_sequence(&self.model, language, &self.options)?;
+        let prompts =
+            PromptBuilder::new(&self.model, sot_sequence, self.first_window, &self.options);
+        self.history = prompts.initial_history();
+        self.prompts = Some(prompts);
+        Ok(())
+    }
+
+    /// Computes the spectrogram of the sample range `range` and makes it a chunk.
+    fn chunk(&self, range: Range<usize>, decoder: &mut WindowDecoder) -> Chunk {
+        let started = Instant::now();
+        let mel = self.model.mel(&self.audio.samples[range.clone()], WINDOW_SAMPLES);
+        let chunk = Chunk::new(range, mel, self.audio.is_batched);
+        decoder.timings.mel += started.elapsed();
+        chunk
     }
 
     /// Opens pending chunks until there is a current window for every window of the batch.
-    fn open_chunks(&mut self) {
+    fn open_chunks(&mut self, decoder: &mut WindowDecoder) {
         let n_windows = self.options.n_windows();
-        let samples = &self.audio.samples[..];
-        let (n_old, is_batched) = (self.chunks.len(), self.audio.is_batched);
-        let mut n_open = self.chunks.iter().filter(|chunk| !chunk.is_done()).count();
+        let n_old = self.chunks.len();
+        let mut n_open = self.chunks.iter().filter(|open| !open.chunk.is_done()).count();
         while n_open < n_windows {
-            let open = |range| self.transcriber.chunk(samples, range, is_batched);
-            let next = || self.pending.pop_front().map(open);
-            let Some(mut chunk) = self.first_chunk.take().or_else(next) else { break };
+            let mut chunk = if let Some(first) = self.first_chunk.take() {
+                first
+            } else if let Some(range) = self.pending.pop_front() {
+                self.chunk(range, decoder)
+            } else {
+                break;
+            };
             chunk.history = self.history.clone();
-            n_open += usize::from(chunk.skip_silence(samples));
-            self.chunks.push_back(chunk);
+            n_open += usize::from(chunk.skip_silence(&self.audio.samples));
+            self.chunks.push_back(OpenChunk { chunk, request: None });
         }
-        if let Some(vad) = &self.vad {
-            let mut new: Vec<_> = self.chunks.range_mut(n_old..).collect();
+        // Audio that was not cut gets the same result as without a batch size.
+        if self.audio.is_batched
+            && let Ok(vad) = self.model.vad()
+        {
+            let samples = &self.audio.samples[..];
             let options = &self.options.vad_options;
-            let backend = self.transcriber.model().backend();
-            backend.for_each(&mut new, |chunk| chunk.find_speech_end(samples, vad, options));
+            let mut new: Vec<_> =
+                self.chunks.range_mut(n_old..).map(|open| &mut open.chunk).collect();
+            self.model.for_each(&mut new, |chunk| chunk.find_speech_end(samples, vad, options));
         }
+    }
+
+    /// Request for the text of the current window of chunk `index`.
+    fn request_text(&mut self, index: usize) -> WindowRequest {
+        let chunk = &self.chunks[index].chunk;
+        let start = chunk.window_start();
+        let audio = match self.encoded.take() {
+            Some((encoded, handle)) if encoded == start => WindowAudio::Kept(handle),
+            _ => WindowAudio::Mel(chunk.window_mel()),
+        };
+        let prompts = self.prompts.as_ref().expect("the language is known");
+        let Prompt { tokens, n_prefix } = prompts.prompt(&self.model, &chunk.history, start);
+        // The seed depends on the window and the attempt, not on the rest of the batch.
+        let first_seed = (start * self.options.temperatures.len()) as u64;
+        let request = DecodeRequest {
+            prompt: tokens,
+            n_prefix,
+            min_end_timestamp: chunk.min_end_timestamp(self.model.special()),
+            rules: Arc::clone(&self.rules),
+            seed: self.options.seed.wrapping_add(first_seed),
+            options: Arc::clone(&self.options),
+            start: chunk.window_start_seconds(),
+        };
+        WindowRequest {
+            audio,
+            task: WindowTask::Decode(request),
+            keep_audio: self.options.word_timestamps,
+        }
+    }
+
+    /// Takes the result of the window of chunk `index`, if there is one.
+    fn take_result(&mut self, index: usize, decoder: &mut WindowDecoder) -> Result<(), Error> {
+        let OpenChunk { chunk, request } = &mut self.chunks[index];
+        match request {
+            None => return Ok(()),
+            Some(Request::Text(handle)) => {
+                let Some(WindowOutput::Text(decoded)) = decoder.finished(handle) else {
+                    return Ok(());
+                };
+                let Some(Request::Text(handle)) = request.take() else { unreachable!("above") };
+                if is_silent(&decoded.result, &self.options) {
+                    chunk.skip_window();
+                } else {
+                    let (special, tokenizer) = (self.model.special(), self.model.tokenizer());
+                    let new = chunk.split_segments(&decoded.result, special, tokenizer);
+                    let DecodedWindow { temperature, has_failed, .. } = decoded;
+                    let tokens = new.segments.iter().flat_map(|segment| &segment.tokens);
+                    let text = tokens.copied().filter(|&token| token < special.eot).collect();
+                    let decoded = DecodedSegments { new, text, temperature, has_failed };
+                    if self.options.word_timestamps {
+                        self.request_times(index, handle, decoded, decoder)?;
+                        return Ok(());
+                    }
+                    self.push(index, decoded);
+                }
+            }
+            Some(Request::Times(handle, _)) => {
+                let Some(WindowOutput::Times(times)) = decoder.finished(handle) else {
+                    return Ok(());
+                };
+                let Some(Request::Times(_, mut decoded)) = request.take() else {
+                    unreachable!("above")
+                };
+                self.place_words(index, &mut decoded, &times);
+                self.push(index, *decoded);
+            }
+        }
+        self.chunks[index].chunk.skip_silence(&self.audio.samples);
+        Ok(())
+    }
+
+    /// Requests the times of the tokens of `decoded`, over the audio that `handle` kept.
+    fn request_times(
+        &mut self,
+        index: usize,
+        handle: WindowHandle,
+        decoded: DecodedSegments,
+        decoder: &mut WindowDecoder,
+    ) -> Result<(), Error> {
+        let no_timestamps = self.model.special().no_timestamps;
+        let prompts = self.prompts.as_ref().expect("the language is known");
+        let start = prompts.sot_sequence().iter().copied().filter(|&t| t != no_timestamps);
+        let request = AlignRequest {
+            start: start.collect(),
+            text: decoded.text.clone(),
+            n_frames: self.chunks[index].chunk.window_frames(),
+        };
+        let handle = decoder.add(WindowRequest {
+            audio: WindowAudio::Kept(handle),
+            task: WindowTask::Align(request),
+            keep_audio: false,
+        })?;
+        self.chunks[index].request = Some(Request::Times(handle, Box::new(decoded)));
+        Ok(())
+    }
+
+    /// Sets the words of the segments, removes hallucinated segments, and moves the advance to the end of the last word.
+    fn place_words(&mut self, index: usize, decoded: &mut DecodedSegments, times: &TokenTimes) {
+        let chunk = &mut self.chunks[index].chunk;
+        let options = &self.options;
+        let new = &mut decoded.new;
+        let is_translated = options.task == Task::Translate;
+        let spoken = match self.language {
+            DetectedLanguage::Known(language, _) => language.code,
+            _ => "en",
+        };
+        let language = if is_translated { "en" } else { spoken };
+        let punctuation = (&*options.prepend_punctuations, &*options.append_punctuations);
+        let (words, median) =
+            time_words(self.model.tokenizer(), &decoded.text, times, language, punctuation);
+        let (offset, last_speech) = (chunk.window_start_seconds(), chunk.last_speech);
+        let placement =
+            Placement { offset, last_speech, median, token_seconds: &times.seconds[..] };
+        place_words(words, &mut new.segments, self.model.special(), placement);
+        new.advance_to_last_word(offset);
+        if let Some(threshold) = options.hallucination_silence_threshold {
+            let (n_frames, n_left) = (chunk.window_frames(), chunk.remaining_frames());
+            let window = hallucination::Window { offset, n_frames, n_left, last_speech };
+            if let Some(advance) = hallucination::remove(&mut new.segments, window, threshold) {
+                new.advance = advance;
+            }
+        }
+        chunk.last_speech = speech_end(&new.segments).unwrap_or(last_speech);
+    }
+
+    /// Appends the segments of the current window of chunk `index`, which moves to its next window.
+    fn push(&mut self, index: usize, decoded: DecodedSegments) {
+        let chunk = &mut self.chunks[index].chunk;
+        let DecodedSegments { new, temperature, has_failed, .. } = decoded;
+        let first = chunk.segments.len();
+        chunk.push_segments(new);
+        self.has_failed |= has_failed;
+        let prompts = self.prompts.as_ref().expect("the language is known");
+        let segments = &chunk.segments[first..];
+        prompts.extend(&mut chunk.history, segments, temperature, has_failed);
     }
 
     /// Moves the segments of the first chunk to `ready`, and those of the next once it is done.
     fn collect(&mut self) {
-        while let Some(chunk) = self.chunks.front_mut() {
+        while let Some(OpenChunk { chunk, request }) = self.chunks.front_mut() {
             for mut segment in chunk.segments.drain(..) {
                 segment.id = self.n_segments;
                 self.n_segments += 1;
                 self.audio.restore_times(&mut segment);
                 self.ready.push_back(segment);
             }
-            if !chunk.is_done() {
+            if request.is_some() || !chunk.is_done() {
                 break;
             }
             self.collected_end = chunk.end();
@@ -317,49 +551,5 @@ impl<'a, B: Backend> Transcription<'a, B> {
             }
             self.chunks.pop_front();
         }
-    }
-}
-
-impl<B: Backend> Iterator for Transcription<'_, B> {
-    type Item = Result<Segment, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        pollster::block_on(self.next_async()).transpose()
-    }
-}
-
-/// Result of one step of the loop.
-#[derive(Debug)]
-enum StepOutcome {
-    Decoded,
-    /// No chunk has a window left.
-    Done,
-    Cancelled,
-}
-
-impl<B: Backend> Transcriber<B> {
-    /// Aligns the words of the current window of `chunk`, removes hallucinated segments, and moves
-    /// the advance to the end of the last word.
-    async fn align_words(
-        &mut self,
-        chunk: &mut Chunk,
-        new: &mut WindowSegments,
-        context: WindowContext<'_>,
-        options: &Options,
-    ) -> Result<(), Error> {
-        let started = Instant::now();
-        self.model.add_words(&mut self.decoder, &mut new.segments, context, options).await?;
-        self.timings.align += started.elapsed();
-        let WindowContext { offset, n_frames, last_speech, .. } = context;
-        new.advance_to_last_word(offset);
-        if let Some(threshold) = options.hallucination_silence_threshold {
-            let n_left = chunk.remaining_frames();
-            let window = hallucination::Window { offset, n_frames, n_left, last_speech };
-            if let Some(advance) = hallucination::remove(&mut new.segments, window, threshold) {
-                new.advance = advance;
-            }
-        }
-        chunk.last_speech = speech_end(&new.segments).unwrap_or(last_speech);
-        Ok(())
     }
 }

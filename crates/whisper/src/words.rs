@@ -18,11 +18,11 @@ use crate::transcript::{Segment, Word};
 
 /// Times of the text tokens of a window.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct TokenTimes {
+pub struct TokenTimes {
     /// Start of each token in seconds from the start of the window, then the end of the last.
-    pub(crate) seconds: Vec<f64>,
+    pub seconds: Vec<f64>,
     /// Probability of each token among text tokens, given those before it.
-    pub(crate) probabilities: Vec<f32>,
+    pub probabilities: Vec<f32>,
 }
 
 /// Marks that end a sentence.

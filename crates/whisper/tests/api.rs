@@ -19,10 +19,10 @@ fn options() -> Options {
     }
 }
 
-fn transcriber(options: &Options, token: &CancelToken) -> Transcriber<Cpu> {
-    let builder = Transcriber::builder(Cpu::new(2).unwrap()).kv_dtype(KvDType::F32);
+fn transcriber(options: &Options, token: &CancelToken) -> Transcriber {
+    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
     let builder = builder.options(options).cancelled_by(token);
-    builder.load(&TinyWhisper::default().file(), |_| {}).unwrap()
+    builder.load(Cpu::new(2).unwrap(), &TinyWhisper::default().file(), |_| {}).unwrap()
 }
 
 fn noise(seconds: usize) -> Vec<f32> {
@@ -41,28 +41,28 @@ fn segments_come_one_by_one_as_they_are_in_the_transcript() {
         let mut transcriber = transcriber(&options, &CancelToken::new());
         let transcript = transcriber.transcribe(&samples, &options, &mut |_| {}).unwrap();
         assert!(!transcript.cancelled);
-        let mut run = transcriber.segments(&samples, &options).unwrap();
-        assert_eq!(run.language().code, transcript.language);
-        let segments: Vec<Segment> = run.by_ref().map(Result::unwrap).collect();
+        let mut run = transcriber.start(&samples, &options).unwrap();
+        assert_eq!(run.language().unwrap().code, transcript.language);
+        let mut segments: Vec<Segment> = Vec::new();
+        while let Some(segment) = transcriber.next_segment(&mut run).unwrap() {
+            segments.push(segment);
+        }
         assert_eq!(segments, transcript.segments);
         assert_eq!(run.position(), (samples.len(), samples.len()));
-        assert!(!run.is_cancelled() && run.next().is_none());
+        assert!(!run.is_cancelled() && run.is_ended());
+        assert!(transcriber.next_segment(&mut run).unwrap().is_none());
     }
-    assert!(
-        transcriber(&options(), &CancelToken::new())
-            .segments(&[], &options())
-            .unwrap()
-            .next()
-            .is_none()
-    );
+    let mut transcriber = transcriber(&options(), &CancelToken::new());
+    let mut run = transcriber.start(Vec::new(), &options()).unwrap();
+    assert!(transcriber.next_segment(&mut run).unwrap().is_none());
 }
 
 #[test]
 fn the_first_segments_do_not_wait_for_the_last() {
     let (samples, options) = (noise(100), options());
     let mut transcriber = transcriber(&options, &CancelToken::new());
-    let mut run = transcriber.segments(&samples, &options).unwrap();
-    run.next().unwrap().unwrap();
+    let mut run = transcriber.start(&samples, &options).unwrap();
+    transcriber.next_segment(&mut run).unwrap().unwrap();
     let (done, all) = run.position();
     assert!(0 < done && done <= all / 2, "{done} of {all}");
     drop(run);
@@ -91,8 +91,8 @@ fn a_cancelled_run_gives_what_was_finished() {
     assert_eq!(json["cancelled"], true);
     assert_eq!(serde_json::to_value(&whole).unwrap().get("cancelled"), None);
     // Later runs are cancelled too, until there is another token.
-    let mut run = transcriber.segments(&samples, &options).unwrap();
-    assert!(run.next().is_none() && run.is_cancelled());
+    let mut run = transcriber.start(&samples, &options).unwrap();
+    assert!(transcriber.next_segment(&mut run).unwrap().is_none() && run.is_cancelled());
     transcriber.cancelled_by(&CancelToken::new());
     let again = transcriber.transcribe(&samples, &options, &mut |_| {}).unwrap();
     assert_eq!(again, whole);
@@ -101,7 +101,8 @@ fn a_cancelled_run_gives_what_was_finished() {
 #[test]
 fn options_that_do_not_fit_are_refused_when_loading() {
     let options = Options { suppress_tokens: vec![1_000_000], ..options() };
-    let builder = Transcriber::builder(Cpu::new(1).unwrap()).options(&options);
-    let error = builder.load(&TinyWhisper::default().file(), |_| {}).unwrap_err();
+    let builder = Transcriber::builder().options(&options);
+    let file = TinyWhisper::default().file();
+    let error = builder.load(Cpu::new(1).unwrap(), &file, |_| {}).unwrap_err();
     assert!(error.to_string().starts_with("suppress-tokens: expected"), "{error}");
 }

@@ -11,14 +11,14 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{
-    Model, Options, Progress, SAMPLE_RATE, Segment, Transcriber, Transcript, WINDOW_SAMPLES,
+    Options, Progress, Recording, SAMPLE_RATE, Segment, Transcriber, Transcript, WINDOW_SAMPLES,
 };
 
 const FOX: &str = " The quick brown fox jumps over the lazy dog.";
 
-fn random() -> Transcriber<Cpu> {
-    let model = Model::load(Cpu::new(2).unwrap(), &TinyWhisper::default().file(), |_| {});
-    Transcriber::new(model.unwrap(), KvDType::F32).unwrap()
+fn random() -> Transcriber {
+    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
+    builder.load(Cpu::new(2).unwrap(), &TinyWhisper::default().file(), |_| {}).unwrap()
 }
 
 /// The text of a random model passes no threshold.
@@ -41,11 +41,7 @@ fn noise(seconds: usize) -> Vec<f32> {
 }
 
 /// Transcribes, and checks the events meanwhile.
-fn transcribe(
-    transcriber: &mut Transcriber<Cpu>,
-    samples: &[f32],
-    options: &Options,
-) -> Transcript {
+fn transcribe(transcriber: &mut Transcriber, samples: &[f32], options: &Options) -> Transcript {
     let mut segments: Vec<Segment> = Vec::new();
     let mut at = 0;
     let mut on_progress = |event: Progress<'_>| match event {
@@ -164,21 +160,25 @@ fn clips_are_transcribed_alone() {
 fn speech_ranges_are_checked() {
     let (samples, options) = (noise(1), accept_all());
     let wrong = Some(vec![4..9, 5..10]);
-    assert!(random().transcribe_speech(&samples, wrong, &options, &mut |_| {}).is_err());
-    let none = random().transcribe_speech(&samples, Some(vec![]), &options, &mut |_| {}).unwrap();
+    let with = |speech| {
+        let recording = Recording::from(&samples).with_speech(speech);
+        random().transcribe(recording, &options, &mut |_| {})
+    };
+    assert!(with(wrong).is_err());
+    let none = with(Some(vec![])).unwrap();
     assert!(none.segments.is_empty());
 }
 
 /// The installed `tiny.en`, or a line that says why `test` is skipped.
-fn tiny_en(test: &str) -> Option<Transcriber<Cpu>> {
+fn tiny_en(test: &str) -> Option<Transcriber> {
     let file = stonechat_testkit::models_folder()
         .and_then(|folder| ModelFile::open(folder.join("tiny.en")).ok());
     let Some(file) = file else {
         println!("SKIPPED {test}: no tiny.en in STONECHAT_MODELS, run `cargo xtask test`");
         return None;
     };
-    let model = Model::load(Cpu::new(0).unwrap(), &file, |_| {}).unwrap();
-    Some(Transcriber::new(model, KvDType::F32).unwrap())
+    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
+    Some(builder.load(Cpu::new(0).unwrap(), &file, |_| {}).unwrap())
 }
 
 fn recording(name: &str) -> Vec<f32> {

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use pollster::block_on;
 use serde_json::Value;
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Backend as _, Cpu, KvDType};
-use stonechat_whisper::{Batch, Model, WINDOW_FRAMES, WINDOW_SAMPLES};
+use stonechat_nn::{Cpu, KvDType};
+use stonechat_whisper::{Model, StateOptions, WINDOW_FRAMES, WINDOW_SAMPLES};
 
 /// Largest relative error of a matrix: `|got - expected|` over the root mean square of `expected`.
 const MAX_RELATIVE_ERROR: f64 = 1e-3;
@@ -24,7 +24,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data")
 }
 
-fn load(name: &str) -> Option<Model<Cpu>> {
+fn load(name: &str) -> Option<Model> {
     let folder = stonechat_testkit::models_folder()?.join(name);
     let file = ModelFile::open(&folder).ok()?;
     Some(Model::load(Cpu::new(0).unwrap(), &file, |_| {}).unwrap())
@@ -87,8 +87,9 @@ fn check_model(name: &str) {
     let golden = std::fs::read(root().join(format!("golden/whisper-{name}.json"))).unwrap();
     let golden: Value = serde_json::from_slice(&golden).unwrap();
     let config = *model.config();
-    let mut encoder = model.encoder_state(KvDType::F32).unwrap();
-    let mut decoder = model.decoder_state(1, 1, KvDType::F32).unwrap();
+    let options = StateOptions { n_windows: 1, n_sequences: 1, kv_dtype: KvDType::F32 };
+    let mut state = model.state(options).unwrap();
+    let slot = state.slot(0, 0);
     let mut encoded = vec![0.0; config.n_audio_ctx * config.d_model];
     let mut logits = vec![0.0; config.vocab_size];
     let cases = golden["cases"].as_array().unwrap();
@@ -99,23 +100,22 @@ fn check_model(name: &str) {
         check_matrix(&format!("{what} mel"), &case["mel"], |band, frame| {
             mel.data[frame * config.n_mels + band]
         });
-        model.encode(&mut encoder, &mel.data[..WINDOW_FRAMES * config.n_mels]);
-        block_on(model.backend().read(encoder.output(), 0, &mut encoded)).unwrap();
+        state.encode(&mel.data[..WINDOW_FRAMES * config.n_mels]);
+        block_on(state.read_encoded(&mut encoded)).unwrap();
         check_matrix(&format!("{what} encoder"), &case["encoder"], |row, col| {
             encoded[row * config.d_model + col]
         });
-        model.set_audio(&mut decoder, 0, &encoder);
+        state.set_audio(0);
 
         let raw = &case["raw"];
         let (mut input, expected) = (ids(&raw["prompt"]), ids(&raw["tokens"]));
         let fixed_ids = ids(&raw["fixed_ids"]);
         let mut worst = 0.0f64;
         for (step, &token) in expected.iter().enumerate() {
-            let sequences = vec![0; input.len()];
-            let outputs = [input.len() - 1];
-            let batch = Batch { tokens: &input, sequences: &sequences, outputs: &outputs };
-            model.decode(&mut decoder, batch).unwrap();
-            block_on(model.read_logits(&decoder, 0, &mut logits)).unwrap();
+            let mut plan = state.plan();
+            plan.add(slot, &input, [input.len() - 1]).unwrap();
+            plan.run();
+            block_on(state.read_logits(&mut logits)).unwrap();
             let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
             assert_eq!(best as u32, token, "{what}: token {step}");
             let rms = raw["l2"][step].as_f64().unwrap() / (logits.len() as f64).sqrt();

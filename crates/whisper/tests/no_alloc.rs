@@ -1,8 +1,11 @@
 //! A decode step must not allocate.
 
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{CountingAllocator, Lcg, TinyWhisper};
-use stonechat_whisper::{Batch, Model, WINDOW_FRAMES};
+use stonechat_whisper::{Model, StateOptions, WINDOW_FRAMES};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -11,13 +14,21 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 fn a_decode_step_does_not_allocate() {
     let file = TinyWhisper::default().file();
     let model = Model::load(Cpu::new(2).unwrap(), &file, |_| {}).unwrap();
-    let mut encoder = model.encoder_state(KvDType::F32).unwrap();
-    model.encode(&mut encoder, &Lcg::new(1).normals(WINDOW_FRAMES * 80, 0.5));
-    let mut decoder = model.decoder_state(1, 2, KvDType::F32).unwrap();
-    model.set_audio(&mut decoder, 0, &encoder);
+    let options = StateOptions { n_windows: 1, n_sequences: 2, kv_dtype: KvDType::F32 };
+    let mut state = model.state(options).unwrap();
+    state.encode(&Lcg::new(1).normals(WINDOW_FRAMES * 80, 0.5));
+    state.set_audio(0);
+    let slots = [state.slot(0, 0), state.slot(0, 1)];
+    let mut logits = vec![0.0; 2 * model.config().vocab_size];
     let mut step = |token: u32| {
-        let batch = Batch { tokens: &[token, token + 1], sequences: &[0, 1], outputs: &[0, 1] };
-        model.decode(&mut decoder, batch).unwrap();
+        let mut plan = state.plan();
+        plan.add(slots[0], &[token], [0]).unwrap();
+        plan.add(slots[1], &[token + 1], [0]).unwrap();
+        plan.run();
+        // The CPU reads at the first poll.
+        let read = pin!(state.read_logits(&mut logits));
+        let read = read.poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(read, Poll::Ready(Ok(()))));
     };
     // A thread allocates its scratch at its first task, which may be late on a busy machine: at least
     // one round must be without allocations. The rounds fill several KV pages.

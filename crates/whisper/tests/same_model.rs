@@ -8,9 +8,9 @@ use pollster::block_on;
 use serde_json::json;
 use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Backend as _, Cpu, KvDType, Repack};
+use stonechat_nn::{Cpu, KvDType, Repack};
 use stonechat_testkit::{Lcg, TinyWhisper};
-use stonechat_whisper::{Batch, ExportFormat, Model, WINDOW_FRAMES, export};
+use stonechat_whisper::{ExportFormat, Model, StateOptions, WINDOW_FRAMES, export};
 
 const D: usize = 64;
 
@@ -69,11 +69,11 @@ impl Drop for Folder {
     }
 }
 
-fn load(file: &ModelFile) -> Result<Model<Cpu>, String> {
+fn load(file: &ModelFile) -> Result<Model, String> {
     Model::load(Cpu::new(1).unwrap(), file, |_| {}).map_err(|e| e.to_string())
 }
 
-fn open(path: &Path) -> Result<Model<Cpu>, String> {
+fn open(path: &Path) -> Result<Model, String> {
     load(&ModelFile::open(path).map_err(|e| e.to_string())?)
 }
 
@@ -82,7 +82,7 @@ fn open(path: &Path) -> Result<Model<Cpu>, String> {
 fn assert_same_mapped(path: &Path, limit: f32) {
     let cpu = Cpu::new(1).unwrap().with_repack(Repack::Off);
     let model = Model::load(cpu, &ModelFile::open(path).unwrap(), |_| {}).unwrap();
-    let cost = model.backend().load_stats();
+    let cost = model.load_stats();
     assert!(cost.repacked_bytes == 0 && cost.mapped_bytes > 0, "{cost:?}");
     let difference = difference(&logits(&model), &logits(&open(path).unwrap()));
     assert!(difference <= limit, "relative difference {difference}");
@@ -95,15 +95,17 @@ fn difference(got: &[f32], expected: &[f32]) -> f32 {
 }
 
 /// Logits after a prompt, over noise.
-fn logits(model: &Model<Cpu>) -> Vec<f32> {
-    let mut encoder = model.encoder_state(KvDType::F32).unwrap();
-    model.encode(&mut encoder, &Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));
-    let mut decoder = model.decoder_state(1, 1, KvDType::F32).unwrap();
-    model.set_audio(&mut decoder, 0, &encoder);
-    let batch = Batch { tokens: &[50257, 50362, 11, 700], sequences: &[0; 4], outputs: &[3] };
-    model.decode(&mut decoder, batch).unwrap();
+fn logits(model: &Model) -> Vec<f32> {
+    let options = StateOptions { n_windows: 1, n_sequences: 1, kv_dtype: KvDType::F32 };
+    let mut state = model.state(options).unwrap();
+    state.encode(&Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));
+    state.set_audio(0);
+    let slot = state.slot(0, 0);
+    let mut plan = state.plan();
+    plan.add(slot, &[50257, 50362, 11, 700], [3]).unwrap();
+    plan.run();
     let mut logits = vec![0.0; model.config().vocab_size];
-    block_on(model.read_logits(&decoder, 0, &mut logits)).unwrap();
+    block_on(state.read_logits(&mut logits)).unwrap();
     logits
 }
 
@@ -273,7 +275,7 @@ fn int8_rows(values: &[f32], row_len: usize) -> (Vec<u8>, Vec<f32>) {
 }
 
 #[track_caller]
-fn assert_same(got: &Model<Cpu>, expected: &Model<Cpu>) {
+fn assert_same(got: &Model, expected: &Model) {
     assert_eq!(got.config(), expected.config());
     assert_eq!(got.tokenizer().encode("any text"), expected.tokenizer().encode("any text"));
     assert!(logits(got) == logits(expected), "the logits differ");

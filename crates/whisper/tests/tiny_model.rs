@@ -4,11 +4,11 @@
 use pollster::block_on;
 use stonechat_nn::{Backend, Cpu, KvDType};
 use stonechat_testkit::{Lcg, Reference, TinyWhisper};
-use stonechat_whisper::{Batch, DecoderState, Model, WINDOW_FRAMES};
+use stonechat_whisper::{Model, State, StateOptions, WINDOW_FRAMES};
 
 const PROMPT: [u32; 7] = [50257, 50362, 11, 300, 4000, 17, 50000];
 
-fn model<B: Backend>(backend: B) -> Model<B> {
+fn model(backend: impl Backend) -> Model {
     Model::load(backend, &TinyWhisper::default().file(), |_| {}).unwrap()
 }
 
@@ -16,31 +16,28 @@ fn mel(seed: u64) -> Vec<f32> {
     Lcg::new(seed).normals(WINDOW_FRAMES * 80, 0.5)
 }
 
-/// Decoder state with noise of `seed` as audio, for `n` sequences.
-fn decoder_state<B: Backend>(model: &Model<B>, seed: u64, n: usize) -> DecoderState<B> {
-    let mut encoder = model.encoder_state(KvDType::F32).unwrap();
-    model.encode(&mut encoder, &mel(seed));
-    let mut decoder = model.decoder_state(1, n, KvDType::F32).unwrap();
-    model.set_audio(&mut decoder, 0, &encoder);
-    decoder
+/// State with noise of `seed` as audio, for `n` sequences.
+fn state(model: &Model, seed: u64, n: usize) -> State {
+    let options = StateOptions { n_windows: 1, n_sequences: n, kv_dtype: KvDType::F32 };
+    let mut state = model.state(options).unwrap();
+    state.encode(&mel(seed));
+    state.set_audio(0);
+    state
 }
 
-fn logits<B: Backend>(model: &Model<B>, state: &DecoderState<B>, index: usize) -> Vec<f32> {
-    let mut logits = vec![0.0; model.config().vocab_size];
-    block_on(model.read_logits(state, index, &mut logits)).unwrap();
+/// Logits of the first `n` outputs of the last step.
+fn logits(model: &Model, state: &mut State, n: usize) -> Vec<f32> {
+    let mut logits = vec![0.0; n * model.config().vocab_size];
+    block_on(state.read_logits(&mut logits)).unwrap();
     logits
 }
 
-fn step<B: Backend>(
-    model: &Model<B>,
-    state: &mut DecoderState<B>,
-    tokens: &[u32],
-    sequence: usize,
-) -> Vec<f32> {
-    let sequences = vec![sequence; tokens.len()];
-    let outputs = [tokens.len() - 1];
-    model.decode(state, Batch { tokens, sequences: &sequences, outputs: &outputs }).unwrap();
-    logits(model, state, 0)
+fn step(model: &Model, state: &mut State, tokens: &[u32], sequence: usize) -> Vec<f32> {
+    let slot = state.slot(0, sequence);
+    let mut plan = state.plan();
+    plan.add(slot, tokens, [tokens.len() - 1]).unwrap();
+    plan.run();
+    logits(model, state, 1)
 }
 
 #[track_caller]
@@ -53,7 +50,7 @@ fn assert_close(a: &[f32], b: &[f32], limit: f32) {
 #[test]
 fn the_cpu_agrees_with_the_f64_oracle() {
     let (cpu, oracle) = (model(Cpu::new(2).unwrap()), model(Reference));
-    let (mut a, mut b) = (decoder_state(&cpu, 3, 1), decoder_state(&oracle, 3, 1));
+    let (mut a, mut b) = (state(&cpu, 3, 1), state(&oracle, 3, 1));
     let got = step(&cpu, &mut a, &PROMPT, 0);
     let expected = step(&oracle, &mut b, &PROMPT, 0);
     assert_close(&got, &expected, 1e-4);
@@ -62,9 +59,9 @@ fn the_cpu_agrees_with_the_f64_oracle() {
 #[test]
 fn prefill_equals_token_by_token() {
     let model = model(Cpu::new(2).unwrap());
-    let mut state = decoder_state(&model, 4, 1);
+    let mut state = state(&model, 4, 1);
     let at_once = step(&model, &mut state, &PROMPT, 0);
-    state.clear();
+    state.clear(0);
     let mut one_by_one = Vec::new();
     for token in PROMPT {
         one_by_one = step(&model, &mut state, &[token], 0);
@@ -75,16 +72,19 @@ fn prefill_equals_token_by_token() {
 #[test]
 fn a_batch_equals_its_parts() {
     let model = model(Cpu::new(2).unwrap());
-    let mut state = decoder_state(&model, 5, 3);
+    let mut state = state(&model, 5, 3);
     // A long prompt, one token, and a short prompt in one call.
     let (a, b, c) = (&PROMPT[..], &[50257u32][..], &PROMPT[..3]);
-    let tokens = [a, b, c].concat();
-    let sequences = [0, 0, 0, 0, 0, 0, 0, 2, 1, 1, 1];
-    let batch = Batch { tokens: &tokens, sequences: &sequences, outputs: &[6, 7, 10] };
-    model.decode(&mut state, batch).unwrap();
-    let together: Vec<_> = (0..3).map(|i| logits(&model, &state, i)).collect();
-    for (tokens, together) in [a, b, c].into_iter().zip(&together) {
-        state.clear();
+    let slots = [0, 2, 1].map(|index| state.slot(0, index));
+    let mut plan = state.plan();
+    for (slot, tokens) in slots.into_iter().zip([a, b, c]) {
+        plan.add(slot, tokens, [tokens.len() - 1]).unwrap();
+    }
+    plan.run();
+    let together = logits(&model, &mut state, 3);
+    let together = together.chunks_exact(model.config().vocab_size);
+    for (tokens, together) in [a, b, c].into_iter().zip(together) {
+        state.clear(0);
         assert_close(together, &step(&model, &mut state, tokens, 1), 1e-5);
     }
 }
@@ -92,10 +92,11 @@ fn a_batch_equals_its_parts() {
 #[test]
 fn a_fork_continues_where_its_parent_stood() {
     let model = model(Cpu::new(2).unwrap());
-    let mut state = decoder_state(&model, 6, 3);
+    let mut state = state(&model, 6, 3);
     step(&model, &mut state, &PROMPT, 0);
-    state.fork(0, 1);
-    state.fork(0, 2);
+    let [parent, first, second] = [0, 1, 2].map(|index| state.slot(0, index));
+    state.fork(parent, first);
+    state.fork(parent, second);
     let other = step(&model, &mut state, &[77], 1);
     let forked = step(&model, &mut state, &[9], 2);
     let parent = step(&model, &mut state, &[9], 0);
@@ -106,7 +107,7 @@ fn a_fork_continues_where_its_parent_stood() {
 #[test]
 fn audio_changes_the_answer() {
     let model = model(Cpu::new(2).unwrap());
-    let a = step(&model, &mut decoder_state(&model, 7, 1), &PROMPT, 0);
-    let b = step(&model, &mut decoder_state(&model, 8, 1), &PROMPT, 0);
+    let a = step(&model, &mut state(&model, 7, 1), &PROMPT, 0);
+    let b = step(&model, &mut state(&model, 8, 1), &PROMPT, 0);
     assert!(a != b);
 }

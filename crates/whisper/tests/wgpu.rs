@@ -2,40 +2,46 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pollster::block_on;
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::{Backend, KvDType, Slot};
 use stonechat_testkit::{Lcg, Reference, TinyWhisper, wgpu};
-use stonechat_whisper::{Batch, Model, Options, SAMPLE_RATE, Transcriber, WINDOW_FRAMES};
+use stonechat_whisper::{
+    Model, Options, SAMPLE_RATE, State, StateOptions, Transcriber, WINDOW_FRAMES,
+};
 
 const PROMPT: [u32; 7] = [50257, 50362, 11, 300, 4000, 17, 50000];
 
 /// Logits after a prompt and of two continuations of it that share its pages.
-fn logits<B: Backend>(backend: B) -> Vec<Vec<f32>> {
+fn logits(backend: impl Backend) -> Vec<Vec<f32>> {
     let model = Model::load(backend, &TinyWhisper::default().file(), |_| {}).unwrap();
     let mel = Lcg::new(3).normals(WINDOW_FRAMES * 80, 0.5);
-    let mut encoder = model.encoder_state(KvDType::F32).unwrap();
-    model.encode(&mut encoder, &mel);
-    let mut state = model.decoder_state(1, 2, KvDType::F32).unwrap();
-    model.set_audio(&mut state, 0, &encoder);
+    let options = StateOptions { n_windows: 1, n_sequences: 2, kv_dtype: KvDType::F32 };
+    let mut state = model.state(options).unwrap();
+    state.encode(&mel);
+    state.set_audio(0);
+    let [first, second] = [state.slot(0, 0), state.slot(0, 1)];
+    let vocab_size = model.config().vocab_size;
     let mut all = Vec::new();
-    let mut step = |state: &mut _, tokens: &[u32], sequences: &[usize], outputs: &[usize]| {
-        model.decode(state, Batch { tokens, sequences, outputs }).unwrap();
-        for i in 0..outputs.len() {
-            let mut logits = vec![0.0; model.config().vocab_size];
-            block_on(model.read_logits(state, i, &mut logits)).unwrap();
-            all.push(logits);
+    let mut step = |state: &mut State, runs: &[(Slot, &[u32])]| {
+        let mut plan = state.plan();
+        for (slot, tokens) in runs {
+            plan.add(*slot, tokens, [tokens.len() - 1]).unwrap();
         }
+        plan.run();
+        let mut logits = vec![0.0; runs.len() * vocab_size];
+        block_on(state.read_logits(&mut logits)).unwrap();
+        all.extend(logits.chunks_exact(vocab_size).map(<[f32]>::to_vec));
     };
-    step(&mut state, &PROMPT, &[0; 7], &[6]);
-    state.fork(0, 1);
-    step(&mut state, &[9, 77], &[0, 1], &[0, 1]);
+    step(&mut state, &[(first, &PROMPT)]);
+    state.fork(first, second);
+    step(&mut state, &[(first, &[9]), (second, &[77])]);
     all
 }
 
 #[test]
 fn kernels_are_compiled_before_the_first_window() {
     for backend in wgpu::backends("kernels_are_compiled_before_the_first_window") {
-        let model = Model::load(backend.clone(), &TinyWhisper::default().file(), |_| {}).unwrap();
-        let mut transcriber = Transcriber::new(model, KvDType::F16).unwrap();
+        let file = TinyWhisper::default().file();
+        let mut transcriber = Transcriber::builder().load(backend.clone(), &file, |_| {}).unwrap();
         let before = backend.counters();
         let samples = Lcg::new(9).normals(5 * SAMPLE_RATE, 0.1);
         // A random model says nothing that passes a threshold.

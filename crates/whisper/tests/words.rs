@@ -10,7 +10,7 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{
-    Language, Model, Options, Progress, SAMPLE_RATE, Transcriber, Transcript, VadMode,
+    Language, Options, Progress, SAMPLE_RATE, Transcriber, Transcript, VadMode,
 };
 
 /// Largest difference of the median time and of the 95th percentile, in seconds.
@@ -21,10 +21,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data")
 }
 
-fn load(name: &str) -> Option<Transcriber<Cpu>> {
+fn load(name: &str) -> Option<Transcriber> {
     let file = ModelFile::open(stonechat_testkit::models_folder()?.join(name)).ok()?;
-    let model = Model::load(Cpu::new(0).unwrap(), &file, |_| {}).unwrap();
-    Some(Transcriber::new(model, KvDType::F32).unwrap())
+    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
+    Some(builder.load(Cpu::new(0).unwrap(), &file, |_| {}).unwrap())
 }
 
 fn recording(name: &str) -> Vec<f32> {
@@ -42,7 +42,7 @@ fn options(language: &str) -> Options {
     }
 }
 
-fn transcribe(engine: &mut Transcriber<Cpu>, samples: &[f32], options: &Options) -> Transcript {
+fn transcribe(engine: &mut Transcriber, samples: &[f32], options: &Options) -> Transcript {
     let mut reported = Vec::new();
     let transcript = engine
         .transcribe(samples, options, &mut |event| match event {
@@ -119,8 +119,9 @@ fn words_are_where_faster_whisper_has_them() {
 /// The times of any text of a random model are valid.
 #[test]
 fn times_of_any_text_are_in_order() {
-    let model = Model::load(Cpu::new(2).unwrap(), &TinyWhisper::default().file(), |_| {}).unwrap();
-    let mut engine = Transcriber::new(model, KvDType::F32).unwrap();
+    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
+    let file = TinyWhisper::default().file();
+    let mut engine = builder.load(Cpu::new(2).unwrap(), &file, |_| {}).unwrap();
     let samples = Lcg::new(3).normals(SAMPLE_RATE * 37 + 77, 0.1);
     let plain = Options { no_speech_threshold: None, ..options("en") };
     let guarded = Options { hallucination_silence_threshold: Some(0.5), ..plain.clone() };

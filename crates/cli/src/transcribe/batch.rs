@@ -18,9 +18,8 @@ use std::{fs, io};
 use anyhow::Context;
 use stonechat::audio::{Audio, Decoder};
 use stonechat::formats::ModelFile;
-use stonechat::nn::Backend;
 use stonechat::whisper::{
-    CancelToken, Language, Model, Progress, Timings, Transcriber, Transcript,
+    self, CancelToken, Language, Model, Progress, Timings, Transcriber, Transcript,
 };
 
 use super::inputs::Input;
@@ -31,6 +30,7 @@ use super::results::Task;
 use super::stages::Stages;
 use super::summary::{Outcome, Status};
 use crate::console::Console;
+use crate::device::OpenDevices;
 use crate::load::with_load_stats;
 
 /// Name of the reader thread.
@@ -92,10 +92,10 @@ pub(super) struct Done {
 
 /// Transcribes every input without up-to-date results; one that fails does not stop the others.
 /// After `cancel`, no input is started and unfinished ones are dropped.
-pub(super) fn run<B: Backend>(
+pub(super) fn run(
     plan: &Plan,
     file: ModelFile,
-    backend: B,
+    devices: &OpenDevices,
     console: &Console,
     cancel: &CancelToken,
 ) -> anyhow::Result<Done> {
@@ -127,7 +127,7 @@ pub(super) fn run<B: Backend>(
     let overall = Overall::new(console, name, sizes);
     let batch = Batch { plan, console, cancel, overall, outcomes: Mutex::new(outcomes) };
     let mut stages = Stages::start();
-    let report = batch.transcribe(&to_do, file, backend, &mut stages)?;
+    let report = batch.transcribe(&to_do, file, devices, &mut stages)?;
     console.end();
     let outcomes = batch.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
     let or_stopped = |(outcome, task): (Option<Outcome>, &Task)| {
@@ -139,11 +139,11 @@ pub(super) fn run<B: Backend>(
 
 impl Batch<'_> {
     /// Reads and transcribes the tasks `to_do`; returns the timing table.
-    fn transcribe<B: Backend>(
+    fn transcribe(
         &self,
         to_do: &[usize],
         file: ModelFile,
-        backend: B,
+        devices: &OpenDevices,
         stages: &mut Stages,
     ) -> anyhow::Result<String> {
         let (sender, receiver) = sync_channel(1);
@@ -159,12 +159,13 @@ impl Batch<'_> {
                     let Some(first) = self.next(&queue) else { return Ok(String::new()) };
                     lock(&queue).first = Some(first);
                     let started = Instant::now();
-                    let model = self.plan.recognizer.load(&file, backend, self.console)?;
+                    let model = self.plan.recognizer.load(&file, devices, self.console)?;
                     // The mapped pages count as memory of this process.
                     drop(file);
                     stages.load = started.elapsed();
                     let models = model.divide(self.plan.jobs.min(to_do.len()))?;
-                    let start = |model| scope.spawn(|| self.work(model, &queue));
+                    let queue = &queue;
+                    let start = |model: Model| scope.spawn(move || self.work(&model, queue));
                     let workers: Vec<_> = models.into_iter().map(start).collect();
                     self.join(workers, &model, stages)
                 });
@@ -175,10 +176,10 @@ impl Batch<'_> {
     }
 
     /// Joins the workers and sums up their statistics.
-    fn join<B: Backend>(
+    fn join(
         &self,
         workers: Vec<ScopedJoinHandle<'_, anyhow::Result<WorkerStats>>>,
-        model: &Model<B>,
+        model: &Model,
         stages: &mut Stages,
     ) -> anyhow::Result<String> {
         let mut timings = Timings::default();
@@ -188,8 +189,7 @@ impl Batch<'_> {
             stages.audio += stats.reading;
             stages.audio_s += stats.audio_s;
         }
-        let device = model.backend();
-        let load = with_load_stats(&device.describe(), "; ", device.load_stats());
+        let load = with_load_stats(&model.describe(), "; ", model.load_stats());
         Ok(stages.report(timings, &load))
     }
 
@@ -240,11 +240,7 @@ impl Batch<'_> {
     }
 
     /// Transcribes recordings until the queue ends.
-    fn work<B: Backend>(
-        &self,
-        model: Model<B>,
-        queue: &Mutex<Queue>,
-    ) -> anyhow::Result<WorkerStats> {
+    fn work(&self, model: &Model, queue: &Mutex<Queue>) -> anyhow::Result<WorkerStats> {
         let Plan { recognizer, options, .. } = self.plan;
         let mut engine = recognizer.transcriber(model, options, self.cancel)?;
         let mut stats = WorkerStats::default();
@@ -280,9 +276,9 @@ impl Batch<'_> {
     }
 
     /// Transcribes the signals of a recording and writes the transcript, unless cancelled.
-    fn transcribe_one<B: Backend>(
+    fn transcribe_one(
         &self,
-        engine: &mut Transcriber<B>,
+        engine: &mut Transcriber,
         index: usize,
         signals: Vec<Signal>,
     ) -> anyhow::Result<Transcript> {
@@ -314,8 +310,8 @@ impl Batch<'_> {
                 }
                 _ => {}
             };
-            let transcript =
-                engine.transcribe_speech(&audio.samples, speech, options, &mut on_progress)?;
+            let recording = whisper::Recording::from(&audio.samples).with_speech(speech);
+            let transcript = engine.transcribe(recording, options, &mut on_progress)?;
             let is_cancelled = transcript.cancelled;
             transcripts.push((channel_name(number, n_signals), transcript));
             if is_cancelled {

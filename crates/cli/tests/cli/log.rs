@@ -18,7 +18,7 @@ fn events_go_to_standard_error_or_a_file() {
     for expected in [
         " INFO stonechat::device: device cpu\n",
         " INFO stonechat_whisper::model: speech model loaded device=\"cpu ",
-        "DEBUG stonechat_whisper::fallback: window decoded start_s=0.0 temperature=0.0 tokens=",
+        "DEBUG stonechat_whisper::window_decoder: window decoded start_s=0.0 temperature=0.0 tokens=",
     ] {
         assert!(logged.stderr.contains(expected), "{expected}: {logged:?}");
     }

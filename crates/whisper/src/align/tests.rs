@@ -1,9 +1,10 @@
 use pollster::block_on;
-use stonechat_nn::{Cpu, KvDType};
+use stonechat_nn::{Backend, Cpu, KvDType};
 use stonechat_testkit::{Lcg, Reference, TinyWhisper};
 
 use super::*;
 use crate::WINDOW_FRAMES;
+use crate::state::StateOptions;
 
 const TEXT: [u32; 6] = [11, 300, 4000, 17, 50000, 11];
 const N_POSITIONS: usize = 700;
@@ -11,29 +12,45 @@ const N_POSITIONS: usize = 700;
 const WINDOW: usize = 1;
 
 /// A random model with noise as audio, ready to align.
-fn encoded<B: Backend>(backend: B) -> (Model<B>, DecoderState<B>) {
+fn encoded(backend: impl Backend) -> (Model, State) {
     let model = Model::load(backend, &TinyWhisper::default().file(), |_| {}).unwrap();
-    let mut encoder = model.encoder_state(KvDType::F32).unwrap();
-    model.encode(&mut encoder, &Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));
-    let mut state = model.decoder_state(2, 2, KvDType::F32).unwrap();
-    model.enable_alignment(&mut state).unwrap();
-    model.set_audio(&mut state, WINDOW, &encoder);
+    let options = StateOptions { n_windows: 2, n_sequences: 2, kv_dtype: KvDType::F32 };
+    let mut state = model.state(options).unwrap();
+    state.enable_alignment().unwrap();
+    state.encode(&Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));
+    state.set_audio(WINDOW);
     (model, state)
+}
+
+/// Runs the pass of `request`, behind other rows of the step; returns its rows.
+fn run(model: &Model, state: &mut State, request: &AlignRequest) -> Range<usize> {
+    state.clear(WINDOW);
+    let (text, aligned) = (state.slot(WINDOW, 1), state.slot(WINDOW, 0));
+    let mut plan = state.plan();
+    plan.add(text, &[9, 77], [1]).unwrap();
+    let first = plan.n_tokens();
+    plan.add_captured(aligned, &request.tokens(model)).unwrap();
+    let rows = first..plan.n_tokens();
+    plan.run();
+    rows
+}
+
+fn request(model: &Model, text: &[u32], n_positions: usize) -> AlignRequest {
+    let n_frames = n_positions * FRAMES_PER_POSITION;
+    AlignRequest { start: vec![model.special().sot], text: text.to_vec(), n_frames }
 }
 
 #[test]
 fn the_cpu_agrees_with_the_f64_oracle() {
-    fn run<B: Backend>(backend: B) -> (TokenTimes, Vec<f32>) {
+    fn align(backend: impl Backend) -> (TokenTimes, Vec<f32>) {
         let (model, mut state) = encoded(backend);
-        let start = [model.special().sot];
-        let times =
-            block_on(model.align(&mut state, WINDOW, (&start, &TEXT), N_POSITIONS)).unwrap();
-        let n_tokens = start.len() + TEXT.len() + 2;
-        let weights =
-            block_on(model.alignment_weights(&state, WINDOW, n_tokens, N_POSITIONS)).unwrap();
-        (times, weights)
+        let request = request(&model, &TEXT, N_POSITIONS);
+        let place = (WINDOW, run(&model, &mut state, &request));
+        let weights = alignment_weights(&model, &mut state, place.clone(), N_POSITIONS);
+        let weights = block_on(weights).unwrap();
+        (block_on(read_times(&model, &mut state, &request, place)).unwrap(), weights)
     }
-    let ((times, weights), (oracle, expected)) = (run(Cpu::new(2).unwrap()), run(Reference));
+    let ((times, weights), (oracle, expected)) = (align(Cpu::new(2).unwrap()), align(Reference));
     assert_eq!(times.probabilities.len(), TEXT.len());
     for (got, want) in times.probabilities.iter().zip(&oracle.probabilities) {
         assert!((got - want).abs() <= 1e-4 * want, "{got} {want}");
@@ -49,8 +66,9 @@ fn the_cpu_agrees_with_the_f64_oracle() {
 fn times_are_inside_the_window_and_in_order() {
     let (model, mut state) = encoded(Cpu::new(2).unwrap());
     let mut align = |text: &[u32], n_positions: usize| {
-        let start = [model.special().sot];
-        let times = block_on(model.align(&mut state, WINDOW, (&start, text), n_positions)).unwrap();
+        let request = request(&model, text, n_positions);
+        let place = (WINDOW, run(&model, &mut state, &request));
+        let times = block_on(read_times(&model, &mut state, &request, place)).unwrap();
         assert_eq!((times.seconds.len(), times.probabilities.len()), (text.len() + 1, text.len()));
         assert!(times.seconds.is_sorted() && times.probabilities.iter().all(|p| *p >= 0.0));
         let end = n_positions as f64 * TIMESTAMP_SECONDS;
@@ -63,20 +81,4 @@ fn times_are_inside_the_window_and_in_order() {
     // More tokens than fit with two more, as a full window may have.
     let n_text_ctx = model.config().n_text_ctx;
     align(&vec![300; n_text_ctx - 1], 1500);
-}
-
-#[test]
-fn only_recorded_passes_copy_queries() {
-    let (model, mut state) = encoded(Cpu::new(1).unwrap());
-    let read = |state: &DecoderState<Cpu>| {
-        let queries = &state.capture.as_ref().unwrap().queries;
-        let mut out = vec![0.0; model.config().text_head_dim()];
-        block_on(model.backend().read(queries, 0, &mut out)).unwrap();
-        out
-    };
-    let batch = Batch { tokens: &TEXT, sequences: &[2; TEXT.len()], outputs: &[0] };
-    model.decode(&mut state, batch).unwrap();
-    assert!(read(&state).iter().all(|q| *q == 0.0));
-    block_on(model.align(&mut state, WINDOW, (&[], &TEXT), N_POSITIONS)).unwrap();
-    assert!(read(&state).iter().any(|q| *q != 0.0));
 }

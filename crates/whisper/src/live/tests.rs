@@ -7,14 +7,13 @@ use super::{LiveEvent, LiveOptions, LiveStream, MAX_BUFFER, copies_prompt, witho
 use crate::SAMPLE_RATE;
 use crate::cancel::CancelToken;
 use crate::languages::Language;
-use crate::model::Model;
 use crate::options::{Options, VadMode};
 use crate::transcriber::Transcriber;
 use crate::transcript::Word;
 
-fn random_model() -> Transcriber<Cpu> {
-    let model = Model::load(Cpu::new(1).unwrap(), &TinyWhisper::default().file(), |_| {});
-    Transcriber::new(model.unwrap(), KvDType::F32).unwrap()
+fn random_model() -> Transcriber {
+    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
+    builder.load(Cpu::new(1).unwrap(), &TinyWhisper::default().file(), |_| {}).unwrap()
 }
 
 /// The text of a random model passes no threshold, and hypotheses rarely agree.
@@ -40,11 +39,7 @@ fn noise(n_samples: usize) -> Vec<f32> {
 }
 
 /// Pushes `samples` in blocks of these lengths in turn, and checks the invariants after each.
-fn run(
-    transcriber: &mut Transcriber<Cpu>,
-    samples: &[f32],
-    block_lens: &[usize],
-) -> Vec<LiveEvent> {
+fn run(transcriber: &mut Transcriber, samples: &[f32], block_lens: &[usize]) -> Vec<LiveEvent> {
     let mut stream = LiveStream::new(options()).unwrap();
     let (mut emitted, mut rest, mut until) = (Vec::new(), samples, 0.0);
     let mut block_lens = block_lens.iter().cycle();

@@ -60,7 +60,7 @@ fn run(
             assert_eq!(*held, hypothesis.tokens, "the sequence holds another text");
         }
     }
-    search.into_best()
+    search.take_best()
 }
 
 /// Reference: openai/whisper's `BeamSearchDecoder`, with beams and finished texts by their tokens.
@@ -237,7 +237,7 @@ fn the_most_probable_draw_is_kept() {
         let words: Vec<u32> = search.active().iter().map(|h| h.tokens[0]).collect();
         step(&mut search, &model(&[0]).repeat(width), &mut forks);
         assert!(forks.is_empty() && search.active().is_empty());
-        (words, search.into_best().0)
+        (words, search.take_best().0)
     };
     let mut n_unlikely = 0;
     for seed in 0..100 {

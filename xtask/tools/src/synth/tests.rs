@@ -3,7 +3,8 @@
 use pollster::block_on;
 use stonechat_formats::{DType, ModelFile};
 use stonechat_llm::{Model, OutputRequest, OutputRow, Slot, StateOptions};
-use stonechat_nn::{Batch, Cpu, KvDType};
+use stonechat_nn::{Cpu, KvDType};
+use stonechat_whisper::StateOptions as SpeechStateOptions;
 
 use super::shapes::{Biases, Language, Whisper};
 use super::*;
@@ -94,15 +95,16 @@ fn a_whisper_file_loads_and_its_logits_are_finite_and_differ() {
     write(&plan(&sizes, "q4_k_m".parse().unwrap()).unwrap(), &path, 7).unwrap();
     let file = ModelFile::open(&path).unwrap();
     let model = stonechat_whisper::Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap();
-    let mut encoder = model.encoder_state(KvDType::F32).unwrap();
-    model.encode(&mut encoder, &vec![0.1; stonechat_whisper::WINDOW_FRAMES * 80]);
-    let mut decoder = model.decoder_state(1, 1, KvDType::F32).unwrap();
-    model.set_audio(&mut decoder, 0, &encoder);
-    let tokens = [model.special().sot, 65, 66];
-    let batch = Batch { tokens: &tokens, sequences: &[0; 3], outputs: &[2] };
-    model.decode(&mut decoder, batch).unwrap();
+    let options = SpeechStateOptions { n_windows: 1, n_sequences: 1, kv_dtype: KvDType::F32 };
+    let mut state = model.state(options).unwrap();
+    state.encode(&vec![0.1; stonechat_whisper::WINDOW_FRAMES * 80]);
+    state.set_audio(0);
+    let slot = state.slot(0, 0);
+    let mut plan = state.plan();
+    plan.add(slot, &[model.special().sot, 65, 66], [2]).unwrap();
+    plan.run();
     let mut logits = vec![0.0; model.config().vocab_size];
-    block_on(model.read_logits(&decoder, 0, &mut logits)).unwrap();
+    block_on(state.read_logits(&mut logits)).unwrap();
     let (_, deviation) = spread(&logits);
     assert!(logits.iter().all(|l| l.is_finite()) && deviation > 0.01, "{deviation}");
 }

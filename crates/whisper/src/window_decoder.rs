@@ -1,0 +1,573 @@
+//! Decoding of windows of any number of recordings: their texts, prompts and alignment passes are rows of one ragged batch.
+//!
+//! ```text
+//! add ──► waiting ──encode──► language │ prompt ──► search ──┬──► finished ──► audio kept for a next request, or dropped
+//!                                      │    ▲               │
+//!                                      │    └── fallback ───┘
+//!                                      │ align
+//!
+//! step: encodes the waiting windows that have a free place, else runs one decoder step:
+//!     last token of every active hypothesis; then prompts and alignment passes, as many as fit
+//!     on all threads: apply the rules, compute log-sum-exp and top k of every row
+//!     each window's search chooses tokens and forks KV sequences
+//! ```
+//!
+//! A window that ends, falls back to the next temperature or begins does not wait for others.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use stonechat_nn::{KvDType, Slot};
+use web_time::Instant;
+
+use crate::WINDOW_FRAMES;
+use crate::align::{self, AlignRequest};
+use crate::error::Error;
+use crate::fallback::Fallback;
+use crate::model::Model;
+use crate::options::{Options, no_temperature};
+use crate::rules::Rules;
+use crate::sampling::{LogitStats, probability};
+use crate::search::{FinishReason, Search, SearchOptions};
+use crate::state::{State, StateOptions};
+use crate::timings::Timings;
+use crate::window::WindowResult;
+use crate::window_request::{
+    DecodeRequest, WindowAudio, WindowHandle, WindowOutput, WindowRequest, WindowTask,
+};
+
+/// Decodes windows of any number of recordings in one batch.
+#[derive(Debug)]
+pub struct WindowDecoder {
+    model: Model,
+    state: State,
+    has_alignment: bool,
+    /// By window of the state.
+    places: Vec<Place>,
+    queue: VecDeque<Queued>,
+    finished: Vec<(Weak<()>, WindowOutput)>,
+    scratch: Scratch,
+    pub(crate) timings: Timings,
+}
+
+/// Window of the state.
+#[derive(Debug)]
+enum Place {
+    Free,
+    /// Audio of a finished request.
+    Kept(Weak<()>),
+    Active(Active),
+}
+
+/// Request whose audio is encoded.
+#[derive(Debug)]
+struct Active {
+    handle: Weak<()>,
+    keep_audio: bool,
+    task: Task,
+}
+
+/// Request without a place.
+#[derive(Debug)]
+struct Queued {
+    handle: Weak<()>,
+    mel: Vec<f32>,
+    keep_audio: bool,
+    task: Task,
+}
+
+#[derive(Debug)]
+enum Task {
+    DetectLanguage,
+    Decode(Box<Decoding>),
+    Align(AlignRequest),
+}
+
+/// Text that is being decoded.
+#[derive(Debug)]
+struct Decoding {
+    request: DecodeRequest,
+    fallback: Fallback,
+    /// Search of the current attempt.
+    search: Search,
+    /// Whether the current attempt has run its prompt.
+    is_prefilled: bool,
+    no_speech_prob: f64,
+}
+
+/// Rows of one window in a step.
+#[derive(Debug, Clone)]
+struct PlannedWindow {
+    window: usize,
+    rows: Range<usize>,
+    outputs: Range<usize>,
+}
+
+/// Reusable host memory of a step.
+#[derive(Debug, Default)]
+struct Scratch {
+    /// `[outputs, V]`.
+    logits: Vec<f32>,
+    /// `[outputs]`.
+    stats: Vec<LogitStats>,
+    planned: Vec<PlannedWindow>,
+    forks: Vec<(usize, usize)>,
+}
+
+/// Logits of the next token of one hypothesis.
+#[derive(Debug)]
+struct LogitRow<'a> {
+    /// `[V]`.
+    logits: &'a mut [f32],
+    stats: &'a mut LogitStats,
+    /// Tokens of the window so far.
+    tokens: &'a [u32],
+    min_end_timestamp: Option<u32>,
+    top_k: usize,
+    rules: &'a Rules,
+}
+
+impl LogitRow<'_> {
+    /// Applies the rules and computes the statistics that the search needs.
+    fn evaluate(&mut self) {
+        self.rules.apply(self.logits, self.tokens, self.min_end_timestamp);
+        self.stats.compute(self.logits, self.top_k);
+    }
+}
+
+impl WindowDecoder {
+    /// Allocates and warms up the state for `options.n_windows` windows at a time with at most `options.n_sequences` beams.
+    ///
+    /// # Errors
+    /// If the device is out of memory.
+    pub fn new(model: &Model, options: StateOptions) -> Result<Self, Error> {
+        Ok(Self {
+            state: model.state(options)?,
+            model: model.clone(),
+            has_alignment: false,
+            places: (0..options.n_windows).map(|_| Place::Free).collect(),
+            queue: VecDeque::new(),
+            finished: Vec::new(),
+            scratch: Scratch::default(),
+            timings: Timings::default(),
+        })
+    }
+
+    /// As [`new`](Self::new), for recordings with `options`.
+    ///
+    /// # Errors
+    /// If an option does not fit the model or the device is out of memory.
+    pub fn for_options(model: &Model, options: &Options, kv_dtype: KvDType) -> Result<Self, Error> {
+        options.validate()?;
+        options.validate_for(model.config())?;
+        let (n_windows, n_sequences) = (options.n_windows(), options.n_sequences());
+        let mut decoder = Self::new(model, StateOptions { n_windows, n_sequences, kv_dtype })?;
+        decoder.reserve(options, n_windows)?;
+        Ok(decoder)
+    }
+
+    /// Makes room for recordings with `options`, `n_windows` of them at a time. A larger state replaces the current one.
+    ///
+    /// # Errors
+    /// If an option does not fit the model, the device is out of memory, or windows are being decoded and the state is too
+    /// small.
+    pub fn reserve(&mut self, options: &Options, n_windows: usize) -> Result<(), Error> {
+        options.validate_for(self.model.config())?;
+        let old = self.state.options();
+        let new = StateOptions {
+            n_windows: n_windows.max(old.n_windows),
+            n_sequences: options.n_sequences().max(old.n_sequences),
+            ..old
+        };
+        let needs_alignment = options.word_timestamps && !self.has_alignment;
+        if new == old && !needs_alignment {
+            return Ok(());
+        }
+        self.remove_abandoned();
+        if !self.is_idle() {
+            let expected = "options that fit the state while other recordings are transcribed";
+            let got = format!(
+                "{n_windows} windows of {} beams{}",
+                options.n_sequences(),
+                if options.word_timestamps { " with word times" } else { "" }
+            );
+            return Err(Error::Option {
+                option: "batch-size, beam-size, word-timestamps",
+                expected,
+                got,
+            });
+        }
+        if new != old {
+            self.state = self.model.state(new)?;
+            self.places = (0..new.n_windows).map(|_| Place::Free).collect();
+            self.has_alignment = false;
+        }
+        if options.word_timestamps {
+            self.state.enable_alignment()?;
+            self.has_alignment = true;
+        }
+        Ok(())
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Time and work so far.
+    #[must_use]
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+
+    /// Whether no window waits, is being decoded, or keeps its audio.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.places.iter().all(|place| matches!(place, Place::Free))
+    }
+
+    /// Adds a window. It waits until there is a place for its audio, unless that is kept.
+    ///
+    /// # Errors
+    /// If the prompt does not fit the context, there is no temperature, or the beams do not fit the state.
+    ///
+    /// # Panics
+    /// If a spectrogram has another size, no finished request kept the audio, or alignment is not enabled.
+    pub fn add(&mut self, request: WindowRequest) -> Result<WindowHandle, Error> {
+        let WindowRequest { audio, task, keep_audio } = request;
+        let task = match task {
+            WindowTask::DetectLanguage => Task::DetectLanguage,
+            WindowTask::Decode(request) => Task::Decode(Box::new(self.decoding(request)?)),
+            WindowTask::Align(request) => {
+                assert!(self.has_alignment, "`reserve` for word times comes before alignment");
+                Task::Align(request)
+            }
+        };
+        let owner = Arc::new(());
+        let handle = Arc::downgrade(&owner);
+        match audio {
+            WindowAudio::Mel(mel) => {
+                let n_values = WINDOW_FRAMES * self.model.config().n_mels;
+                assert_eq!(mel.len(), n_values, "one window of mel frames");
+                self.queue.push_back(Queued { handle, mel, keep_audio, task });
+            }
+            WindowAudio::Kept(kept) => {
+                let kept = kept.downgrade();
+                let has_audio = |place: &&mut Place| matches!(place, Place::Kept(handle) if handle.ptr_eq(&kept));
+                let place = self.places.iter_mut().find(has_audio).expect("audio that was kept");
+                *place = Place::Active(Active { handle, keep_audio, task });
+            }
+        }
+        Ok(WindowHandle::new(owner))
+    }
+
+    /// Takes the result of a window, once there is one.
+    pub fn finished(&mut self, window: &WindowHandle) -> Option<WindowOutput> {
+        let handle = window.downgrade();
+        let index = self.finished.iter().position(|(other, _)| other.ptr_eq(&handle))?;
+        Some(self.finished.swap_remove(index).1)
+    }
+
+    /// Cancels a window now; other windows continue.
+    pub fn cancel(&mut self, window: WindowHandle) {
+        drop(window);
+        self.remove_abandoned();
+    }
+
+    /// Encodes the waiting windows that have a place, or else runs one decoder step of all windows.
+    ///
+    /// # Errors
+    /// If the device fails: the windows are lost.
+    pub async fn step(&mut self) -> Result<(), Error> {
+        self.remove_abandoned();
+        if self.encode_waiting() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        self.run_step()?;
+        let Self { state, scratch, model, .. } = self;
+        let n_outputs = scratch.planned.iter().map(|window| window.outputs.len()).sum::<usize>();
+        if n_outputs > 0 {
+            scratch.logits.resize(n_outputs * model.config().vocab_size, 0.0);
+            state.read_logits(&mut scratch.logits).await?;
+            self.evaluate();
+        }
+        let mut has_text = false;
+        let planned = std::mem::take(&mut self.scratch.planned);
+        for window in &planned {
+            let Place::Active(Active { task, .. }) = &self.places[window.window] else { continue };
+            has_text |= !matches!(task, Task::Align(_));
+            let output = match task {
+                Task::DetectLanguage => Some(self.choose_language(window)),
+                Task::Decode(_) => self.choose_tokens(window),
+                Task::Align(request) => {
+                    let place = (window.window, window.rows.clone());
+                    let times = align::read_times(&self.model, &mut self.state, request, place);
+                    Some(WindowOutput::Times(times.await?))
+                }
+            };
+            if let Some(output) = output {
+                self.finish(window.window, output);
+            }
+        }
+        self.scratch.planned = planned;
+        let spent = if has_text { &mut self.timings.decode } else { &mut self.timings.align };
+        *spent += started.elapsed();
+        Ok(())
+    }
+
+    /// Checks a request and starts its first attempt.
+    fn decoding(&self, request: DecodeRequest) -> Result<Decoding, Error> {
+        let options = &request.options;
+        let n_ctx = self.model.config().n_text_ctx;
+        if options.temperatures.is_empty() {
+            return Err(no_temperature());
+        }
+        if options.n_sequences() > self.state.options().n_sequences {
+            let expected = "no more than the sequences of the state";
+            let got = options.n_sequences().to_string();
+            return Err(Error::Option { option: "beam-size or best-of", expected, got });
+        }
+        let tokens = request.prompt.len();
+        if tokens == 0 || tokens > n_ctx {
+            return Err(Error::ContextFull { tokens, n_ctx });
+        }
+        let fallback = Fallback::new(Arc::clone(options));
+        let search = new_search(&self.model, &request, &fallback);
+        Ok(Decoding { request, fallback, search, is_prefilled: false, no_speech_prob: 0.0 })
+    }
+
+    /// Frees what belongs to handles that were dropped.
+    fn remove_abandoned(&mut self) {
+        let is_alive = |handle: &Weak<()>| handle.strong_count() > 0;
+        self.queue.retain(|queued| is_alive(&queued.handle));
+        self.finished.retain(|(handle, _)| is_alive(handle));
+        for (window, place) in self.places.iter_mut().enumerate() {
+            if let Place::Kept(handle) | Place::Active(Active { handle, .. }) = place
+                && !is_alive(handle)
+            {
+                *place = Place::Free;
+                self.state.clear(window);
+            }
+        }
+    }
+
+    /// Encodes waiting windows into free places; false if there are none.
+    fn encode_waiting(&mut self) -> bool {
+        let started = Instant::now();
+        let mut n_encoded = 0;
+        for (window, place) in self.places.iter_mut().enumerate() {
+            if !matches!(place, Place::Free) {
+                continue;
+            }
+            let Some(Queued { handle, mel, keep_audio, task }) = self.queue.pop_front() else {
+                break;
+            };
+            self.state.encode(&mel);
+            self.state.set_audio(window);
+            *place = Place::Active(Active { handle, keep_audio, task });
+            n_encoded += 1;
+        }
+        if n_encoded > 0 {
+            self.timings.encode += started.elapsed();
+            self.timings.windows += n_encoded;
+        }
+        n_encoded > 0
+    }
+
+    /// Plans and enqueues a decoder step.
+    fn run_step(&mut self) -> Result<(), Error> {
+        let Self { state, scratch, places, model, .. } = self;
+        let (special, n_sequences) = (model.special(), state.options().n_sequences);
+        let max_tokens = state.limits().n_batch;
+        let slot = |window: usize, index: usize| Slot::new(window * n_sequences + index);
+        scratch.planned.clear();
+        let mut plan = state.plan();
+        // Texts go first: a prompt waits while the step is full, a text does not.
+        for (window, place) in places.iter().enumerate() {
+            let Place::Active(Active { task: Task::Decode(decoding), .. }) = place else {
+                continue;
+            };
+            if !decoding.is_prefilled {
+                continue;
+            }
+            let (first_row, first_output) = (plan.n_tokens(), plan.n_outputs());
+            for hypothesis in decoding.search.active() {
+                let last = hypothesis.tokens.last().expect("a prefilled text has a token");
+                plan.add(slot(window, hypothesis.sequence), &[*last], [0])?;
+            }
+            scratch.planned.push(PlannedWindow {
+                window,
+                rows: first_row..plan.n_tokens(),
+                outputs: first_output..plan.n_outputs(),
+            });
+        }
+        for (window, place) in places.iter().enumerate() {
+            let Place::Active(Active { task, .. }) = place else { continue };
+            let (first_row, first_output) = (plan.n_tokens(), plan.n_outputs());
+            let fits = |n: usize| first_row + n <= max_tokens;
+            match task {
+                Task::DetectLanguage if fits(1) => {
+                    plan.add(slot(window, 0), &[special.sot], [0])?;
+                }
+                Task::Decode(decoding) if !decoding.is_prefilled => {
+                    let prompt = &decoding.request.prompt[..];
+                    if !fits(prompt.len()) {
+                        continue;
+                    }
+                    let sot = prompt.iter().rposition(|&t| t == special.sot).unwrap_or(0);
+                    plan.add(slot(window, 0), prompt, [sot, prompt.len() - 1])?;
+                }
+                Task::Align(request) => {
+                    let tokens = request.tokens(model);
+                    if !fits(tokens.len()) {
+                        continue;
+                    }
+                    plan.add_captured(slot(window, 0), &tokens)?;
+                }
+                _ => continue,
+            }
+            scratch.planned.push(PlannedWindow {
+                window,
+                rows: first_row..plan.n_tokens(),
+                outputs: first_output..plan.n_outputs(),
+            });
+        }
+        plan.run();
+        Ok(())
+    }
+
+    /// Applies the rules to the logits of all hypotheses and computes their statistics.
+    fn evaluate(&mut self) {
+        let Self { scratch, places, model, .. } = self;
+        let vocab_size = model.config().vocab_size;
+        let n_outputs = scratch.logits.len() / vocab_size;
+        scratch.stats.resize_with(n_outputs.max(scratch.stats.len()), LogitStats::default);
+        let mut outputs = scratch.logits.chunks_exact_mut(vocab_size).zip(&mut scratch.stats);
+        let mut rows = Vec::with_capacity(n_outputs);
+        for window in &scratch.planned {
+            let own: Vec<_> = outputs.by_ref().take(window.outputs.len()).collect();
+            let Place::Active(Active { task: Task::Decode(decoding), .. }) = &places[window.window]
+            else {
+                continue;
+            };
+            // A prompt has a row of logits after `<|startoftranscript|>` first.
+            let n_skipped = usize::from(!decoding.is_prefilled);
+            let hypotheses = decoding.search.active();
+            for ((logits, stats), hypothesis) in own.into_iter().skip(n_skipped).zip(hypotheses) {
+                rows.push(LogitRow {
+                    logits,
+                    stats,
+                    tokens: &hypothesis.tokens,
+                    min_end_timestamp: decoding.request.min_end_timestamp,
+                    top_k: decoding.search.top_k(),
+                    rules: &decoding.request.rules,
+                });
+            }
+        }
+        model.for_each(&mut rows, LogitRow::evaluate);
+    }
+
+    /// Most probable language of a window.
+    fn choose_language(&self, window: &PlannedWindow) -> WindowOutput {
+        let special = self.model.special();
+        let vocab_size = self.model.config().vocab_size;
+        let logits = &self.scratch.logits[window.outputs.start * vocab_size..];
+        let first = special.sot as usize + 1;
+        let logits = &logits[first..first + special.languages().len()];
+        let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or(0);
+        let total: f32 = logits.iter().map(|l| (l - logits[best]).exp()).sum();
+        WindowOutput::Language(special.languages()[best], 1.0 / total)
+    }
+
+    /// Chooses the next tokens of a window; its result, if that was the last step of the last attempt.
+    fn choose_tokens(&mut self, planned: &PlannedWindow) -> Option<WindowOutput> {
+        let Self { state, scratch, places, model, timings, .. } = self;
+        let PlannedWindow { window, outputs, .. } = planned;
+        let Place::Active(Active { task: Task::Decode(decoding), .. }) = &mut places[*window]
+        else {
+            return None;
+        };
+        let vocab_size = model.config().vocab_size;
+        let mut outputs = outputs.clone();
+        if !decoding.is_prefilled {
+            let sot = &scratch.logits[outputs.start * vocab_size..][..vocab_size];
+            decoding.no_speech_prob = f64::from(probability(sot, model.special().no_speech));
+            decoding.is_prefilled = true;
+            outputs.start += 1;
+        }
+        let logits = &scratch.logits[outputs.start * vocab_size..outputs.end * vocab_size];
+        decoding.search.step(logits, &scratch.stats[outputs], &mut scratch.forks);
+        for &(from, to) in &scratch.forks {
+            state.fork(state.slot(*window, from), state.slot(*window, to));
+        }
+        if !decoding.search.active().is_empty() {
+            return None;
+        }
+        let temperature = decoding.fallback.temperature();
+        let result = WindowResult::new(
+            &mut decoding.search,
+            model.tokenizer(),
+            temperature,
+            decoding.no_speech_prob,
+        );
+        let has_failed = decoding.fallback.fails(&result);
+        tracing::debug!(
+            start_s = decoding.request.start,
+            temperature,
+            tokens = result.tokens.len(),
+            avg_logprob = result.avg_logprob,
+            compression_ratio = result.compression_ratio,
+            no_speech_prob = result.no_speech_prob,
+            has_failed,
+            "window decoded"
+        );
+        timings.fallbacks += usize::from(has_failed);
+        if let Some(mut decoded) = decoding.fallback.accept(result) {
+            if decoded.result.finish == FinishReason::Loop {
+                decoded.result.cut_loop(model.tokenizer(), model.special());
+            }
+            timings.tokens += decoded.result.tokens.len();
+            return Some(WindowOutput::Text(decoded));
+        }
+        state.clear(*window);
+        decoding.search = new_search(model, &decoding.request, &decoding.fallback);
+        decoding.is_prefilled = false;
+        None
+    }
+
+    /// Ends the request of a place.
+    fn finish(&mut self, window: usize, output: WindowOutput) {
+        self.state.clear(window);
+        let place = &mut self.places[window];
+        if let Place::Active(Active { handle, keep_audio, .. }) =
+            std::mem::replace(place, Place::Free)
+        {
+            if keep_audio {
+                *place = Place::Kept(handle.clone());
+            }
+            self.finished.push((handle, output));
+        }
+    }
+}
+
+/// Search of the current attempt at a window.
+fn new_search(model: &Model, request: &DecodeRequest, fallback: &Fallback) -> Search {
+    let config = model.config();
+    let (options, temperature) = (fallback.options(), fallback.temperature());
+    // The reference samples n_text_ctx / 2 tokens and stops when the context is full.
+    let room = config.n_text_ctx - request.prompt.len();
+    let max_tokens = options.max_new_tokens.unwrap_or(config.max_new_tokens());
+    let search_options = SearchOptions {
+        temperature,
+        width: if temperature == 0.0 { options.beam_size } else { options.best_of },
+        patience: options.patience,
+        length_penalty: options.length_penalty,
+        eot: model.special().eot,
+        max_tokens: max_tokens.min(room + 1),
+    };
+    let prefix = &request.prompt[request.prompt.len() - request.n_prefix..];
+    Search::new(search_options, prefix, request.seed.wrapping_add(fallback.attempt() as u64))
+}
