@@ -121,12 +121,13 @@ impl Context {
         Self { tokens, n_cached: 0 }
     }
 
-    /// Keeps the first `keep` cached tokens, the second half of the other cached ones, and those after them.
-    fn shift(&mut self, keep: usize) {
-        let keep = keep.min(self.n_cached.saturating_sub(2));
-        let dropped = (self.n_cached - keep).div_ceil(2);
+    /// Keeps the first `keep` of `n_ctx` tokens, the second half of the other ones, and those after them. How many are
+    /// cached does not matter: a preempted text must go on like one that was not.
+    fn shift(&mut self, keep: usize, n_ctx: usize) {
+        let keep = keep.min(n_ctx.saturating_sub(2));
+        let dropped = (n_ctx - keep).div_ceil(2);
         self.tokens.drain(keep..keep + dropped);
-        self.n_cached = keep;
+        self.n_cached = self.n_cached.min(keep);
     }
 }
 
@@ -239,7 +240,8 @@ impl Generation {
     }
 
     /// Output of a step that runs the first `n` pending tokens, and the number of its rows: none before the last token
-    /// of the prompt, else one and one for each token of the draft.
+    /// of the prompt, else one and one for each token of the draft. A draft runs in one step: one that does not fit is
+    /// dropped with [`propose(&[])`](Self::propose).
     ///
     /// Top-k suffices if the sampler starts with a truncation to few logits and neither probabilities, guidance, grammar
     /// nor healing need all of them.
@@ -503,8 +505,8 @@ impl Generation {
         fork
     }
 
-    /// Shifts each sequence of more than `n_ctx` tokens: keeps the first `keep` tokens and the second half of the other
-    /// cached ones, which must run again. Returns the lengths to which the sequences, the negative one last, must be cut.
+    /// Shifts each sequence of more than `n_ctx` tokens: keeps the first `keep` tokens and the second half of the others
+    /// that fit `n_ctx`, which must run again. Returns the lengths to which the sequences, the negative one last, must be cut.
     pub fn shift(&mut self, keep: usize, n_ctx: usize) -> [usize; 2] {
         self.drop_draft();
         let mut lengths = [0; 2];
@@ -512,7 +514,7 @@ impl Generation {
         for (context, length) in contexts.into_iter().zip(&mut lengths) {
             if let Some(context) = context {
                 if context.tokens.len() > n_ctx {
-                    context.shift(keep);
+                    context.shift(keep, n_ctx);
                 }
                 *length = context.n_cached;
             }

@@ -13,6 +13,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::iter::successors;
 
 use stonechat_nn::{PAGE_LEN, PageRef, Sequences, Slot};
 
@@ -165,7 +166,8 @@ impl PrefixCache {
     }
 
     /// Removes least recently used leaves until `n` pages are free, as far as possible; returns whether they are. Pages
-    /// that a sequence shares stay in use by it.
+    /// that a sequence shares stay in use by it. If it lacks the page for a copy of one of them, [`clear`](Self::clear)
+    /// makes it the only holder, which needs no copy.
     pub fn evict(&mut self, state: &mut State, n: usize) -> bool {
         self.evict_from(state.rolled_back(), n)
     }
@@ -180,10 +182,11 @@ impl PrefixCache {
             let is_leaf = |id: u64, node: &Node| {
                 self.children.get(&(id, node.key.2)).is_none_or(Vec::is_empty)
             };
-            // A page that a sequence shares would not be free without the cache either.
+            // A page that a sequence shares would not be free without the cache either, but those before it may be.
             let is_alone = |node: &Node| sequences.pages().ref_count(node.page.id()) == 1;
-            let leaves =
-                self.nodes.iter().filter(|(id, node)| is_leaf(**id, node) && is_alone(node));
+            let path = |leaf| successors(Some(leaf), |node: &&Node| self.nodes.get(&node.key.0));
+            let leaves = self.nodes.iter().filter(|(id, node)| is_leaf(**id, node));
+            let leaves = leaves.filter(|(_, leaf)| path(*leaf).any(is_alone));
             let oldest = leaves.min_by_key(|(id, node)| (node.last_used, **id)).map(|(id, _)| *id);
             let Some(id) = oldest else { return false };
             self.remove(sequences, id);

@@ -1,0 +1,141 @@
+//! Speculative decoding changes no text: n-grams and draft models, greedy and with draws.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::ops::ControlFlow;
+
+use pollster::block_on;
+use stonechat_formats::{GgufWriter, ModelFile, TensorInfo};
+use stonechat_llm::{
+    Completion, DraftLength, Drafter, Error, GenerateOptions, Model, ModelDrafter, NGramMod,
+    NGramSimple, Session, SessionOptions,
+};
+use stonechat_nn::sample::SamplingOptions;
+use stonechat_nn::{Cpu, KvDType};
+
+/// Dense, MoE, sliding windows, soft cap (no top-k on the device), ALiBi.
+const TARGETS: [&str; 6] = ["llama", "qwen2", "qwen3moe", "gemma3", "gemma2", "bloom"];
+
+const PROMPT: [u32; 12] = [0, 43, 51, 3, 52, 31, 33, 41, 19, 62, 5, 19];
+
+const N_DRAFT: usize = 5;
+
+fn load(name: &str) -> Model {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm");
+    let file = ModelFile::open(format!("{folder}/{name}.gguf")).unwrap();
+    Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap()
+}
+
+fn session(model: &Model, drafter: Option<Drafter>) -> Session {
+    let n_draft = if drafter.is_some() { N_DRAFT } else { 0 };
+    let kv_dtype = KvDType::F32;
+    let options =
+        SessionOptions { n_ctx: Some(100), n_batch: 16, kv_dtype, n_sequences: 1, n_draft };
+    let mut session = Session::new(model, options).unwrap();
+    session.set_drafter(drafter);
+    session
+}
+
+fn plain(model: &Model) -> Session {
+    session(model, None)
+}
+
+/// Greedy, seeded draws, and draws with penalties; each until the context is full.
+fn options() -> Vec<GenerateOptions> {
+    let greedy = GenerateOptions {
+        n_predict: Some(100),
+        sampling: SamplingOptions::greedy(),
+        ignore_eos: true,
+        ..GenerateOptions::default()
+    };
+    let mut drawn = GenerateOptions { ignore_eos: false, n_probs: 2, ..greedy.clone() };
+    (drawn.sampling.temperature, drawn.sampling.seed) = (0.7, Some(5));
+    let mut penalized = drawn.clone();
+    penalized.sampling.repeat_penalty = 1.2;
+    (penalized.sampling.dry_multiplier, penalized.ignore_eos) = (0.5, true);
+    vec![greedy, drawn, penalized]
+}
+
+fn generate(session: &mut Session, prompt: &[u32], options: &GenerateOptions) -> Completion {
+    block_on(session.generate(prompt, options, &mut |_| ControlFlow::Continue(()))).unwrap()
+}
+
+/// Checks that texts with drafts equal those without; returns proposed and accepted tokens of the greedy ones.
+fn check(target: &Model, drafter: impl Fn() -> Drafter) -> (usize, usize) {
+    let name = target.config().architecture.name;
+    let mut counts = (0, 0);
+    let reversed: Vec<u32> = PROMPT.iter().rev().copied().collect();
+    for options in options() {
+        let mut session = session(target, Some(drafter()));
+        // Each text starts with the cache, and n-grams, of those before it.
+        for prompt in [&PROMPT[..], &reversed, &PROMPT] {
+            let expected = generate(&mut plain(target), prompt, &options);
+            let got = generate(&mut session, prompt, &options);
+            assert_eq!((&got.tokens, &got.text), (&expected.tokens, &expected.text), "{name}");
+            assert_eq!((&got.probs, got.finish), (&expected.probs, expected.finish), "{name}");
+            assert!(got.drafts.accepted <= got.drafts.proposed);
+            if options.sampling.temperature == 0.0 {
+                counts.0 += got.drafts.proposed;
+                counts.1 += got.drafts.accepted;
+            }
+            // What the session holds is the text, without drafts that were refused.
+            let text = [prompt, &expected.tokens].concat();
+            assert_eq!(session.tokens(), &text[..session.tokens().len()], "{name}");
+            assert_eq!(expected.drafts.proposed, 0);
+        }
+    }
+    counts
+}
+
+#[test]
+fn n_gram_drafts_change_no_text() {
+    let length = DraftLength { max: N_DRAFT, min: 0 };
+    let (mut proposed, mut accepted) = (0, 0);
+    for name in TARGETS {
+        let target = load(name);
+        let simple = || Drafter::NGramSimple(NGramSimple { n: 2, length });
+        let hashed = || Drafter::NGramMod(NGramMod::new(2, length));
+        for counts in [check(&target, simple), check(&target, hashed)] {
+            proposed += counts.0;
+            accepted += counts.1;
+        }
+    }
+    // Greedy texts of tiny models repeat themselves.
+    assert!(0 < accepted && accepted < proposed, "{accepted} of {proposed}");
+}
+
+#[test]
+fn drafts_of_a_model_change_no_text() {
+    let length = DraftLength { max: 3, min: 0 };
+    let drafter = |name: &str, target: &Model| {
+        Drafter::Model(Box::new(ModelDrafter::new(load(name), target, length, 100).unwrap()))
+    };
+    for name in TARGETS {
+        let target = load(name);
+        // Its own greedy continuation is always right; a model of random weights hardly ever is.
+        let (proposed, accepted) = check(&target, || drafter(name, &target));
+        assert!(proposed > 20 && accepted == proposed, "{name}: {accepted} of {proposed}");
+        let other = if name == "llama" { "qwen2" } else { "llama" };
+        let (proposed, accepted) = check(&target, || drafter(other, &target));
+        assert!(proposed > 20 && accepted < proposed, "{name}: {accepted} of {proposed}");
+    }
+}
+
+#[test]
+fn a_draft_model_of_another_vocabulary_is_refused() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
+    let file = ModelFile::open(path).unwrap();
+    let mut metadata = file.metadata().clone();
+    let mut tokens = metadata.strings("tokenizer.ggml.tokens").unwrap().to_vec();
+    tokens.swap(20, 21);
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    let infos = file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
+    let mut writer = GgufWriter::new(Vec::new(), &metadata, infos).unwrap();
+    for tensor in file.tensors() {
+        writer.write_tensor(tensor.name, tensor.data).unwrap();
+    }
+    let file = ModelFile::from_bytes(writer.finish().unwrap()).unwrap();
+    let other = Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap();
+    let length = DraftLength { max: 3, min: 0 };
+    let error = ModelDrafter::new(other, &load("llama"), length, 100).unwrap_err();
+    assert!(matches!(error, Error::Option { option: "draft model", .. }), "{error:?}");
+}
