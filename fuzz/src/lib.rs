@@ -17,7 +17,7 @@ pub use llm::{check_chat_template, check_grammar, check_llm, check_tokenizer};
 /// If a parser breaks a promise.
 pub fn check_model(magic: &[u8], rest: &[u8]) {
     let bytes = [magic, rest].concat();
-    let model = match ModelFile::from_bytes(bytes) {
+    let model = match ModelFile::from_reader(bytes) {
         Ok(model) => model,
         Err(e) => {
             let message = e.to_string();
@@ -47,7 +47,7 @@ fn gguf_round_trip(model: &ModelFile) {
     let Some(bytes) = as_gguf(model) else {
         return;
     };
-    let back = ModelFile::from_bytes(bytes.clone()).expect("what is written can be read");
+    let back = ModelFile::from_reader(bytes.clone()).expect("what is written can be read");
     assert_eq!(tensors(&back), tensors(model));
     // Bytes also compare where a value is NaN.
     assert_eq!(as_gguf(&back), Some(bytes));
@@ -68,7 +68,7 @@ fn whisper_bin_round_trip(model: &ModelFile) {
     let Some(bytes) = as_whisper_bin(model) else {
         return;
     };
-    let back = ModelFile::from_bytes(bytes.clone()).expect("what is written can be read");
+    let back = ModelFile::from_reader(bytes.clone()).expect("what is written can be read");
     assert_eq!(back.metadata(), model.metadata());
     assert_eq!(tensors(&back), tensors(model));
     assert_eq!(as_whisper_bin(&back), Some(bytes));

@@ -35,7 +35,7 @@ fn content_decides_not_the_extension() {
         let model = ModelFile::open(&path).unwrap();
         assert_eq!(model.path(), Some(path.as_path()));
         assert_eq!(model.file_bytes(), bytes.len(), "{name}");
-        let in_memory = ModelFile::from_bytes(bytes).unwrap();
+        let in_memory = ModelFile::from_reader(bytes).unwrap();
         assert_eq!(model.metadata(), in_memory.metadata());
         for (a, b) in model.tensors().zip(in_memory.tensors()) {
             assert_eq!((a.name, a.dtype, a.shape, a.data), (b.name, b.dtype, b.shape, b.data));

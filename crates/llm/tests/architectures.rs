@@ -472,7 +472,7 @@ fn rewritten(name: &str, rename: impl Fn(&str) -> Option<String>) -> ModelFile {
     for (name, tensor) in &tensors {
         writer.write_tensor(name, tensor.data).unwrap();
     }
-    ModelFile::from_bytes(writer.finish().unwrap()).unwrap()
+    ModelFile::from_reader(writer.finish().unwrap()).unwrap()
 }
 
 #[test]
