@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use pollster::block_on;
 use serde_json::json;
 use stonechat_compute::DType;
-use stonechat_formats::ModelFile;
+use stonechat_formats::{ModelFile, ReadAt};
 use stonechat_nn::{Backend as _, Cpu, KvDType, Repack};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{Batch, ExportFormat, Model, WINDOW_FRAMES, export};
@@ -75,6 +75,18 @@ fn load(file: &ModelFile) -> Result<Model<Cpu>, String> {
 
 fn open(path: &Path) -> Result<Model<Cpu>, String> {
     load(&ModelFile::open(path).map_err(|e| e.to_string())?)
+}
+
+/// Asserts that the model in `folder` has the same logits through readers.
+#[track_caller]
+fn assert_same_read(folder: &Path) {
+    let reader = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.unwrap();
+        let file: Box<dyn ReadAt> = Box::new(fs::File::open(entry.path()).unwrap());
+        (entry.file_name().into_string().unwrap(), file)
+    };
+    let file = ModelFile::from_readers(fs::read_dir(folder).unwrap().map(reader)).unwrap();
+    assert_same(&load(&file).unwrap(), &open(folder).unwrap());
 }
 
 /// Asserts that memory-mapped weights of the model at `path` give the logits of repacked ones.
@@ -307,6 +319,7 @@ fn hugging_face_and_openai_names_in_safetensors() {
     fs::write(folder.path("model.safetensors.index.json"), index.to_string()).unwrap();
     assert_same(&open(&folder.0).unwrap(), &expected);
     assert_same_mapped(&folder.0, 0.0);
+    assert_same_read(&folder.0);
 }
 
 #[test]
@@ -318,6 +331,7 @@ fn ctranslate2_in_f32_and_int8() {
     fs::write(folder.path("model.bin"), ctranslate2_bytes(&variables, false)).unwrap();
     assert_same(&open(&folder.0).unwrap(), &expected);
     assert_same_mapped(&folder.0, 0.0);
+    assert_same_read(&folder.0);
 
     // int8 against the same integers times their scales in f32: the difference is the rounding of
     // the scales to f16, and the 8-bit activations of the decoder.
