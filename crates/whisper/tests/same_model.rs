@@ -353,6 +353,7 @@ fn ctranslate2_in_f32_and_int8() {
     fs::write(folder.path("model.bin"), ctranslate2_bytes(&variables, true)).unwrap();
     let relative = difference(&logits(&open(&folder.0).unwrap()), &expected);
     assert!(relative < 0.02, "relative error {relative}");
+    assert_same_read(&folder.0);
 }
 
 #[test]
