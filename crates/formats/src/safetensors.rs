@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use safetensors::Dtype;
-use safetensors::tensor::{Metadata as HeaderOfCrate, TensorInfo as Entry};
+use safetensors::tensor::{Metadata as ReferenceHeader, TensorInfo as Entry};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use stonechat_compute::DType;
 
@@ -50,7 +50,7 @@ pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
     let json = r.take_u64(len, "header")?;
     let header: Header = serde_json::from_slice(json).map_err(invalid_json)?;
     check_names(&header.entries)?;
-    let checked = serde_json::from_slice::<HeaderOfCrate>(json);
+    let checked = serde_json::from_slice::<ReferenceHeader>(json);
     let data_start = r.pos();
     check_offsets(&header.entries, r)?;
     checked.map_err(invalid_json)?;

@@ -56,7 +56,7 @@ impl<'a> TensorData<'a> {
     /// [`Error::Read`](crate::Error::Read) if the source fails,
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn load(&self) -> Result<SharedBytes> {
-        self.storage.load(self.start..self.start + self.len as u64, self)
+        self.storage.load(self.start..self.start + self.len as u64, TensorName(self.name))
     }
 
     /// Copies the bytes to `buf`, and releases the pages of a memory map.
@@ -69,7 +69,7 @@ impl<'a> TensorData<'a> {
     #[track_caller]
     pub fn read_into(&self, buf: &mut [u8]) -> Result<()> {
         assert_eq!(buf.len(), self.len, "length of the buffer");
-        self.storage.read_at(buf, self.start, self)
+        self.storage.read_at(buf, self.start, TensorName(self.name))
     }
 
     /// Concatenates `parts`: without a copy if they are adjacent in one memory map, else in new
@@ -81,13 +81,13 @@ impl<'a> TensorData<'a> {
         if let [part] = parts {
             return part.load();
         }
+        // Also without any parts.
         if parts.iter().all(|part| part.storage.memory().is_some()) {
             let parts = parts.iter().map(Self::load).collect::<Result<Vec<_>>>()?;
             return Ok(SharedBytes::joined(&parts));
         }
         let len = parts.iter().map(Self::len).sum();
-        let what = parts.first().map_or_else(String::new, ToString::to_string);
-        let mut bytes = zeroed(len, what)?;
+        let mut bytes = zeroed(len, TensorName(parts[0].name))?;
         let mut rest = &mut *bytes;
         for part in parts {
             let (buf, after) = rest.split_at_mut(part.len());
@@ -103,14 +103,17 @@ impl<'a> TensorData<'a> {
     }
 }
 
-impl fmt::Display for TensorData<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tensor `{}`", printable(self.name))
-    }
-}
-
 impl fmt::Debug for TensorData<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TensorData({} bytes at {})", self.len, self.start)
+    }
+}
+
+/// Name of a tensor in an error message.
+struct TensorName<'a>(&'a str);
+
+impl fmt::Display for TensorName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tensor `{}`", printable(self.0))
     }
 }

@@ -178,9 +178,7 @@ fn loading_is_awaited_and_reported() {
 
 #[test]
 fn models_are_opened_through_readers() {
-    let read = |path: PathBuf| {
-        ModelFile::from_reader(std::fs::File::open(path).unwrap()).unwrap()
-    };
+    let read = |path: PathBuf| ModelFile::from_reader(std::fs::File::open(path).unwrap()).unwrap();
     let whisper = Whisper::builder().device(Device::Cpu).open_file(read(speech_model())).unwrap();
     assert_eq!(whisper.transcribe(fox()).wait().unwrap().text, TEXT);
 
