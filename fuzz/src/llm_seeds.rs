@@ -74,7 +74,7 @@ pub(crate) fn write(corpus: &Path) -> std::io::Result<()> {
 
 /// A GGUF file up to its weights, which end the file, each padded to 32 bytes.
 fn header(mut bytes: Vec<u8>) -> Vec<u8> {
-    let file = ModelFile::from_bytes(bytes.clone()).expect("a model of the repository");
+    let file = ModelFile::from_reader(bytes.clone()).expect("a model of the repository");
     let weights: usize = file.tensors().map(|tensor| tensor.data.len().next_multiple_of(32)).sum();
     bytes.truncate(bytes.len().saturating_sub(weights));
     bytes

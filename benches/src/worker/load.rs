@@ -16,7 +16,7 @@ pub(super) struct Load<B: Backend> {
     backend: B,
     model: PathBuf,
     is_speech: bool,
-    file_bytes: usize,
+    file_bytes: u64,
 }
 
 impl<B: Backend> Load<B> {

@@ -50,7 +50,7 @@ fn model_text(model: &ModelFile) -> anyhow::Result<String> {
     let summary = &model.summary();
     let Summary { format, version, n_parameters, .. } = summary;
     writeln!(text, "format      {format}, version {version}")?;
-    writeln!(text, "size        {}", super::format_bytes(summary.file_bytes as u64))?;
+    writeln!(text, "size        {}", super::format_bytes(summary.file_bytes))?;
     let types: Vec<_> = model.dtypes().into_iter().map(DType::name).collect();
     writeln!(text, "parameters  {n_parameters} ({})", types.join(", "))?;
     if let Ok(config) = Config::from_file(model) {

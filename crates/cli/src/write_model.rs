@@ -38,7 +38,7 @@ pub(super) fn write_model(
     console.end();
     result.with_context(|| format!("cannot write `{}`", output.display()))?;
     if !quiet {
-        let (before, after) = (file.file_bytes() as u64, fs::metadata(output)?.len());
+        let (before, after) = (file.file_bytes(), fs::metadata(output)?.len());
         let (before, after) = (super::format_bytes(before), super::format_bytes(after));
         let path = output.display();
         super::print(&format!("{} {before} -> {path} {after}\n", source.display()))?;

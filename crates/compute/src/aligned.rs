@@ -107,9 +107,49 @@ impl DerefMut for AlignedVec {
     }
 }
 
+/// Fixed-length byte buffer on a 64-byte boundary.
+#[derive(Debug)]
+pub struct AlignedBytes {
+    /// `len` bytes, then zeros up to a whole f32.
+    memory: AlignedVec,
+    len: usize,
+}
+
+impl AlignedBytes {
+    /// Allocates `len` zeros; `None` if there is no memory.
+    #[must_use]
+    pub fn try_zeroed(len: usize) -> Option<Self> {
+        Some(Self { memory: AlignedVec::try_zeroed(len.div_ceil(size_of::<f32>()))?, len })
+    }
+}
+
+impl Deref for AlignedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.memory)[..self.len]
+    }
+}
+
+impl DerefMut for AlignedBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.memory)[..self.len]
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::AlignedVec;
+    use super::{AlignedBytes, AlignedVec};
+
+    #[test]
+    fn bytes_have_any_length() {
+        for len in [0, 1, 4, 63, 1001] {
+            let mut bytes = AlignedBytes::try_zeroed(len).unwrap();
+            assert!(bytes.len() == len && bytes.as_ptr().addr().is_multiple_of(64));
+            bytes.fill(7);
+            assert!(bytes.iter().all(|&b| b == 7));
+        }
+    }
 
     #[test]
     fn starts_on_a_cache_line() {

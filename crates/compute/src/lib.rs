@@ -13,7 +13,7 @@ mod threads;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
-pub use aligned::AlignedVec;
+pub use aligned::{AlignedBytes, AlignedVec};
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use parts::Parts;

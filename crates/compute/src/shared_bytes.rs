@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use crate::{AlignedVec, Parts, ThreadTeam};
+use crate::{AlignedBytes, Parts, ThreadTeam};
 
 /// Bytes per task of a copy.
 const COPIED_BYTES: usize = 1 << 20;
@@ -28,9 +28,9 @@ impl ByteOwner for Vec<u8> {
     }
 }
 
-impl ByteOwner for AlignedVec {
+impl ByteOwner for AlignedBytes {
     fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(self)
+        self
     }
 }
 
@@ -92,8 +92,8 @@ impl SharedBytes {
     /// Copies to memory on a cache line boundary, in parallel, and releases the source. `None` if there is no memory.
     #[must_use]
     pub fn copied(&self, threads: &ThreadTeam) -> Option<Self> {
-        let mut copy = AlignedVec::try_zeroed(self.len().div_ceil(size_of::<f32>()))?;
-        let to = Parts::new(bytemuck::cast_slice_mut(&mut copy));
+        let mut copy = AlignedBytes::try_zeroed(self.len())?;
+        let to = Parts::new(&mut copy);
         threads.run(self.len().div_ceil(COPIED_BYTES), |task| {
             let range = task * COPIED_BYTES..self.len().min((task + 1) * COPIED_BYTES);
             let from = self.slice(range.clone());
@@ -102,13 +102,19 @@ impl SharedBytes {
             to.copy_from_slice(&from);
             from.release();
         });
-        Some(Self::new(Arc::new(copy)).slice(0..self.len()))
+        Some(Self::from(copy))
     }
 
     /// Releases the physical memory of a memory-mapped file until it is read again. Called after a copy, so that file and
     /// copy are not both resident.
     pub fn release(&self) {
         self.owner.release(self.range.clone());
+    }
+}
+
+impl From<AlignedBytes> for SharedBytes {
+    fn from(bytes: AlignedBytes) -> Self {
+        Self::new(Arc::new(bytes))
     }
 }
 

@@ -42,24 +42,26 @@ const MIN_VARIABLE_BYTES: usize = 3 + 1 + 1 + 4;
 /// Bytes of the smallest alias: two names.
 const MIN_ALIAS_BYTES: usize = 3 + 3;
 
-/// Whether `r` starts with a plausible version followed by a name.
-pub(crate) fn looks_like(mut r: Reader<'_>) -> bool {
+/// Whether `r` starts with a plausible version followed by a name. Fails if `r` cannot be read.
+pub(crate) fn looks_like(r: &mut Reader<'_>) -> Result<bool> {
     let mut try_read = || -> Result<bool> {
         let version = r.u32("version")?;
         if version == 1 {
             r.u32("number of variables")?;
         }
-        let name = string(&mut r, "name")?;
+        let name = string(r, "name")?;
         let is_name = |b: u8| b.is_ascii_graphic();
         Ok((1..=PLAUSIBLE_VERSION).contains(&version)
             && !name.is_empty()
             && name.bytes().all(is_name))
     };
-    try_read().unwrap_or(false)
+    match try_read() {
+        Err(Error::Truncated { .. } | Error::Invalid { .. }) => Ok(false),
+        read => read,
+    }
 }
 
-pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
-    let mut r = Reader::new(bytes);
+pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
     let version = r.u32("CTranslate2 version")?;
     if !(1..=MAX_VERSION).contains(&version) {
         return Err(Error::Version {
@@ -71,7 +73,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
     let mut metadata = Metadata::new();
     metadata.set("ctranslate2.version", version);
     if version >= 2 {
-        metadata.set("ctranslate2.spec", string(&mut r, "specification name")?);
+        metadata.set("ctranslate2.spec", string(r, "specification name")?);
         metadata.set("ctranslate2.revision", r.u32("specification revision")?);
     }
 
@@ -79,7 +81,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
     let count = r.u32("number of variables")?;
     let count = r.fits(count.into(), MIN_VARIABLE_BYTES, "variables")?;
     for _ in 0..count {
-        let (info, place) = variable(&mut r, version)?;
+        let (info, place) = variable(r, version)?;
         tensors.push(info, place)?;
     }
     if version >= 3 {
@@ -87,11 +89,11 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
         let count = r.fits(count.into(), MIN_ALIAS_BYTES, "aliases")?;
         let mut aliases = Vec::with_capacity(count);
         for _ in 0..count {
-            let alias = string(&mut r, "alias")?;
-            let name = string(&mut r, "aliased variable")?;
-            if !tensors.push_alias(alias, name)? {
-                let expected = format!("a variable called `{}`", printable(name));
-                return Err(Error::tensor(alias, expected, "none"));
+            let alias = string(r, "alias")?;
+            let name = string(r, "aliased variable")?;
+            if !tensors.push_alias(&alias, &name)? {
+                let expected = format!("a variable called `{}`", printable(&name));
+                return Err(Error::tensor(&alias, expected, "none"));
             }
             aliases.push((alias, name));
         }
@@ -122,7 +124,7 @@ fn variable(r: &mut Reader<'_>, version: u32) -> Result<(TensorInfo, Place)> {
     let rank = usize::from(r.u8("rank")?);
     if rank > MAX_RANK {
         let expected = format!("at most {MAX_RANK} dimensions");
-        return Err(Error::tensor(name, expected, rank.to_string()));
+        return Err(Error::tensor(&name, expected, rank.to_string()));
     }
     let mut shape = Vec::with_capacity(rank);
     for _ in 0..rank {
@@ -131,19 +133,19 @@ fn variable(r: &mut Reader<'_>, version: u32) -> Result<(TensorInfo, Place)> {
     let type_id = r.u8("dtype")?;
     let size = r.u32("variable size")?;
     let (dtype, stored_bytes) = if version >= 4 {
-        (dtype_of_id(name, type_id)?, u64::from(size))
+        (dtype_of_id(&name, type_id)?, u64::from(size))
     } else {
-        (dtype_of_item_size(name, type_id)?, u64::from(size) * u64::from(type_id))
+        (dtype_of_item_size(&name, type_id)?, u64::from(size) * u64::from(type_id))
     };
-    let info = TensorInfo { name: name.to_owned(), dtype, shape };
+    let info = TensorInfo { name, dtype, shape };
     let n_bytes = info.data_bytes()?;
     if n_bytes as u64 != stored_bytes {
         let expected = format!("{n_bytes} bytes for {dtype} {:?}", info.shape);
-        return Err(Error::tensor(name, expected, format!("{stored_bytes} bytes")));
+        return Err(Error::tensor(&info.name, expected, format!("{stored_bytes} bytes")));
     }
-    let start = r.pos();
-    r.take(n_bytes, "variable data")?;
-    Ok((info, Place { shard: 0, range: start..start + n_bytes }))
+    let place = Place::new(r.pos(), n_bytes);
+    r.skip(n_bytes, "variable data")?;
+    Ok((info, place))
 }
 
 /// `enum class DataType` of CTranslate2's `types.h`.
@@ -167,12 +169,13 @@ fn dtype_of_item_size(name: &str, size: u8) -> Result<DType> {
 }
 
 /// A string, without the NUL that ends it.
-fn string<'a>(r: &mut Reader<'a>, what: &'static str) -> Result<&'a str> {
+fn string(r: &mut Reader<'_>, what: &'static str) -> Result<String> {
     let offset = r.pos();
     let len = r.u16(what)?;
     let bytes = r.take(len.into(), what)?;
     let text = bytes.strip_suffix(&[0]).filter(|text| !text.contains(&0));
-    text.and_then(|text| std::str::from_utf8(text).ok()).ok_or_else(|| Error::Invalid {
+    let text = text.and_then(|text| std::str::from_utf8(text).ok()).map(str::to_owned);
+    text.ok_or_else(|| Error::Invalid {
         what,
         offset,
         expected: "UTF-8 text that ends with its only NUL".into(),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::error::{Error, Result};
 use crate::reader::Reader;
 use crate::{ctranslate2, gguf, safetensors, whisper_bin};
 
@@ -30,19 +31,27 @@ impl fmt::Display for Format {
     }
 }
 
-/// The format by the first bytes, or a description of them.
-pub(crate) fn detect(bytes: &[u8]) -> Result<Format, String> {
-    if bytes.starts_with(&gguf::MAGIC) {
-        Ok(Format::Gguf)
-    } else if bytes.starts_with(&whisper_bin::MAGIC) {
-        Ok(Format::WhisperBin)
-    } else if safetensors::looks_like(bytes) {
-        Ok(Format::SafeTensors)
-    } else if ctranslate2::looks_like(Reader::new(bytes)) {
-        Ok(Format::CTranslate2)
-    } else {
-        Err(describe(bytes))
+/// Bytes that a description is made of.
+const HEAD: usize = 512;
+
+/// The format by the first bytes; an error with a description of foreign ones.
+pub(crate) fn detect(r: &mut Reader<'_>) -> Result<Format> {
+    let len = r.len();
+    let n = usize::try_from(len).map_or(HEAD, |len| len.min(HEAD));
+    let head = r.peek(n, "the first bytes")?;
+    if head.starts_with(&gguf::MAGIC) {
+        return Ok(Format::Gguf);
     }
+    if head.starts_with(&whisper_bin::MAGIC) {
+        return Ok(Format::WhisperBin);
+    }
+    if safetensors::looks_like(head) {
+        return Ok(Format::SafeTensors);
+    }
+    let found = describe(head, len > n as u64);
+    let is_ctranslate2 = ctranslate2::looks_like(r)?;
+    r.rewind();
+    if is_ctranslate2 { Ok(Format::CTranslate2) } else { Err(Error::NotAModel { found }) }
 }
 
 /// First bytes of formats that people pass by mistake.
@@ -65,18 +74,18 @@ const LOOK_ALIKES: &[(&[u8], &str)] = &[
     (b"<html", "an HTML page"),
 ];
 
-fn describe(bytes: &[u8]) -> String {
-    if bytes.is_empty() {
+/// Describes foreign bytes; `is_cut` if the file has more.
+fn describe(head: &[u8], is_cut: bool) -> String {
+    if head.is_empty() {
         return "an empty file".into();
     }
-    if let Some((_, name)) = LOOK_ALIKES.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+    if let Some((_, name)) = LOOK_ALIKES.iter().find(|(magic, _)| head.starts_with(magic)) {
         return (*name).into();
     }
-    let head = &bytes[..bytes.len().min(512)];
     // The cut can split the last character.
     let is_text = match std::str::from_utf8(head) {
         Ok(_) => true,
-        Err(e) => e.error_len().is_none() && bytes.len() > head.len(),
+        Err(e) => is_cut && e.error_len().is_none(),
     };
     if is_text && !head.iter().any(|&b| b < b' ' && !b"\t\n\r\x0c".contains(&b)) {
         let first = head.iter().find(|b| !b.is_ascii_whitespace());
@@ -89,10 +98,18 @@ fn describe(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Format, detect};
+    use crate::error::Error;
+    use crate::reader::Reader;
+    use crate::storage::Storage;
 
     #[track_caller]
     fn check(bytes: &[u8], expected: Result<Format, &str>) {
-        assert_eq!(detect(bytes), expected.map_err(String::from));
+        let storage = Storage::Memory(bytes.to_vec().into());
+        let detected = detect(&mut Reader::new(&storage)).map_err(|error| match error {
+            Error::NotAModel { found } => found,
+            other => other.to_string(),
+        });
+        assert_eq!(detected, expected.map_err(String::from));
     }
 
     #[test]

@@ -20,6 +20,32 @@ pub enum Error {
         /// The error of the system.
         source: io::Error,
     },
+    /// A source of bytes failed, or ended before the length that it told.
+    #[error("cannot read {what}, {n_bytes} bytes at offset {offset}: {source}")]
+    Read {
+        /// The field or tensor.
+        what: String,
+        /// Its offset in bytes from the start of the file, or that of the part that was read.
+        offset: u64,
+        /// Bytes that were requested.
+        n_bytes: usize,
+        /// The error of the source.
+        source: io::Error,
+    },
+    /// A source of bytes has no length.
+    #[error("cannot get the length of the file: {source}")]
+    Length {
+        /// The error of the source.
+        source: io::Error,
+    },
+    /// There is no memory for a part of the file.
+    #[error("cannot allocate {bytes} bytes for {what}")]
+    OutOfMemory {
+        /// The field or tensor.
+        what: String,
+        /// Bytes that it needs.
+        bytes: usize,
+    },
     /// An output refused bytes.
     #[error("cannot write the model: {source}")]
     Write {
@@ -62,11 +88,11 @@ pub enum Error {
         /// The field that was being read.
         what: &'static str,
         /// Its offset in bytes from the start of the file.
-        offset: usize,
+        offset: u64,
         /// Bytes that it needs.
         expected: u64,
         /// Bytes that are left.
-        got: usize,
+        got: u64,
     },
     /// A field has a value that its format does not allow.
     #[error("invalid {what} at offset {offset}: expected {expected}, got {got}")]
@@ -74,7 +100,7 @@ pub enum Error {
         /// The field.
         what: &'static str,
         /// Its offset in bytes from the start of the file.
-        offset: usize,
+        offset: u64,
         /// The values that the format allows.
         expected: String,
         /// The value in the file.

@@ -1,12 +1,16 @@
 //! Model folders: Hugging Face's (`model.safetensors`, or its shards and their index) and
-//! CTranslate2's (`model.bin`), with the files beside the weights.
+//! CTranslate2's (`model.bin`), with the files beside the weights; readers with the names of such
+//! files.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
+use stonechat_compute::SharedBytes;
+
 use crate::detect::Format;
 use crate::error::{Error, Result, printable};
-use crate::mmap::Bytes;
+use crate::files::Files;
+use crate::gguf;
 use crate::model_file::ModelFile;
 
 /// Names of the files that belong to a model beside its weights.
@@ -34,37 +38,58 @@ const LISTED: usize = 5;
 #[derive(Debug)]
 pub(crate) struct Companion {
     pub(crate) name: String,
-    pub(crate) bytes: Bytes,
+    pub(crate) bytes: SharedBytes,
 }
 
-/// Opens the model in `folder`.
-pub(crate) fn open(folder: &Path) -> Result<ModelFile> {
-    let whole = WEIGHTS.iter().map(|name| folder.join(name)).find(|path| path.exists());
-    let index = folder.join(SHARD_INDEX);
+/// Opens the model of `files`.
+pub(crate) fn open(files: &mut Files<'_>) -> Result<ModelFile> {
+    let whole = WEIGHTS.iter().find(|name| files.contains(name));
     let mut model = match whole {
-        Some(path) => ModelFile::open_file(&path)?,
-        None if index.exists() => open_shards(folder, &index)?,
-        None => return Err(no_model(folder)),
+        Some(name) => open_file(files, name)?,
+        None if files.contains(SHARD_INDEX) => open_shards(files)?,
+        None => match first_weights(files)? {
+            Some(name) => {
+                let opened = open_file(files, &name)?;
+                let model = gguf::split::open_all(opened, Path::new(&name), files)?;
+                if let Some(other) = first_weights(files)? {
+                    let [name, other] = [&name, &other].map(|name| printable(name));
+                    let found = format!("{name} and {other}, which are not one model");
+                    return Err(Error::NoModelInFolder { found }.in_file(files.folder()));
+                }
+                model
+            }
+            None => return Err(no_model(files)),
+        },
     };
-    model.set_companions(companions_in(folder)?);
+    model.set_companions(companions(files)?);
     Ok(model)
 }
 
-/// The files beside the weights `file`.
-pub(crate) fn companions_of(file: &Path) -> Result<Vec<Companion>> {
-    match file.parent() {
-        Some(folder) if folder.as_os_str().is_empty() => companions_in(Path::new(".")),
-        Some(folder) => companions_in(folder),
-        None => Ok(Vec::new()),
-    }
+/// Opens one file and no companions.
+pub(crate) fn open_file(files: &mut Files<'_>, name: &str) -> Result<ModelFile> {
+    let storage = files.open(name)?;
+    ModelFile::of_storage(storage).map_err(|e| e.in_file(files.path(name)))
 }
 
-fn companions_in(folder: &Path) -> Result<Vec<Companion>> {
+/// Name of the first reader whose extension is that of weights. `None` for a folder, which may hold
+/// several models.
+fn first_weights(files: &Files<'_>) -> Result<Option<String>> {
+    let Files::Readers(_) = files else { return Ok(None) };
+    let is_weights = |name: &String| {
+        let extension = Path::new(name).extension();
+        ["gguf", "safetensors", "bin"].iter().any(|e| extension.is_some_and(|have| have == *e))
+    };
+    Ok(files.names()?.into_iter().find(is_weights))
+}
+
+/// Loads the files beside the weights.
+pub(crate) fn companions(files: &mut Files<'_>) -> Result<Vec<Companion>> {
     let mut companions = Vec::new();
     for &name in COMPANIONS {
-        let path = folder.join(name);
-        if path.is_file() {
-            companions.push(Companion { name: name.to_owned(), bytes: Bytes::open(&path)? });
+        if files.contains(name) {
+            let bytes =
+                files.open(name)?.load_all(name).map_err(|e| e.in_file(files.path(name)))?;
+            companions.push(Companion { name: name.to_owned(), bytes });
         }
     }
     Ok(companions)
@@ -77,8 +102,9 @@ struct Index {
 }
 
 /// Opens every shard that the index names; each tensor must be in the shard that it says.
-fn open_shards(folder: &Path, index_path: &Path) -> Result<ModelFile> {
-    let bytes = Bytes::open(index_path)?;
+fn open_shards(files: &mut Files<'_>) -> Result<ModelFile> {
+    let index_path = &files.path(SHARD_INDEX);
+    let bytes = files.open(SHARD_INDEX)?.load_all(SHARD_INDEX)?;
     let index: Index = serde_json::from_slice(&bytes)
         .map_err(|source| Error::Json { what: "the shard index".into(), source })
         .map_err(|e| e.in_file(index_path))?;
@@ -88,8 +114,9 @@ fn open_shards(folder: &Path, index_path: &Path) -> Result<ModelFile> {
     }
     let mut whole: Option<ModelFile> = None;
     for (shard, tensors) in shards {
-        let path = folder.join(plain_name(shard).map_err(|e| e.in_file(index_path))?);
-        let part = ModelFile::open_file(&path)?;
+        let shard = plain_name(shard).map_err(|e| e.in_file(index_path))?;
+        let path = files.path(shard);
+        let part = open_file(files, shard)?;
         if part.format() != Format::SafeTensors {
             let found = part.format().to_string();
             return Err(Error::NotAModel { found }.in_file(path));
@@ -121,18 +148,15 @@ fn plain_name(name: &str) -> Result<&str> {
     }
 }
 
-fn no_model(folder: &Path) -> Error {
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(source) => return Error::Io { action: "read", path: folder.into(), source },
+fn no_model(files: &Files<'_>) -> Error {
+    let names: Vec<String> = match files.names() {
+        Ok(names) => names.iter().map(|name| printable(name)).collect(),
+        Err(error) => return error,
     };
-    let mut names: Vec<String> =
-        entries.flatten().map(|entry| printable(&entry.file_name().to_string_lossy())).collect();
-    names.sort();
     let found = match names.len() {
         0 => "nothing".to_owned(),
         n if n > LISTED => format!("{} and {} more", names[..LISTED].join(", "), n - LISTED),
         _ => names.join(", "),
     };
-    Error::NoModelInFolder { found }.in_file(folder)
+    Error::NoModelInFolder { found }.in_file(files.folder())
 }

@@ -1,6 +1,6 @@
-//! Model files, read into one tensor table over a memory map: CTranslate2 `model.bin`,
-//! whisper.cpp `.bin`, GGUF, safetensors and Hugging Face folders; GGUF and whisper.cpp `.bin`
-//! are written too.
+//! Model files, read into one tensor table over a memory map or a source of byte ranges:
+//! CTranslate2 `model.bin`, whisper.cpp `.bin`, GGUF, safetensors and Hugging Face folders; GGUF
+//! and whisper.cpp `.bin` are written too.
 //!
 //! Not here: models and math. A tensor is a name, a [`DType`], a shape and bytes.
 //! Every parser accepts any byte sequence: it ends in `Ok` or `Err`, never in a panic, and
@@ -9,13 +9,16 @@
 //! | file | holds |
 //! |---|---|
 //! | `model_file` | [`ModelFile`]: opening by content, look-ups |
-//! | `folder` | Hugging Face and CTranslate2 folders, companion files, shards |
+//! | `read_at` | [`ReadAt`]: files, buffers and byte ranges from elsewhere |
+//! | `folder`, `files` | Hugging Face and CTranslate2 folders, companion files, shards |
 //! | `detect` | the format by content, or a description of foreign bytes |
 //! | `ctranslate2`, `gguf`, `safetensors`, `whisper_bin` | one format each |
 //! | `gguf::split` | the parts of a split model |
 //! | `metadata`, `value`, `tensor` | the form that every format is parsed into |
 //! | `file_type` | the numbers of `general.file_type` and whisper.cpp's `ftype` |
-//! | `reader`, `mmap` | bounded reads, and the bytes they read from |
+//! | `tensor_data` | [`TensorData`]: bytes of a tensor, loaded on demand |
+//! | `reader` | checked reads of headers, in windows |
+//! | `storage`, `mmap` | the bytes of one file: memory map or reader |
 //! | `atomic_file` | writing a file so that a failure leaves the old one |
 //! | `summary` | the content for `inspect` |
 #![deny(unsafe_code)]
@@ -25,15 +28,19 @@ mod ctranslate2;
 mod detect;
 mod error;
 mod file_type;
+mod files;
 mod folder;
 mod gguf;
 mod metadata;
 mod mmap;
 mod model_file;
+mod read_at;
 mod reader;
 mod safetensors;
+mod storage;
 mod summary;
 mod tensor;
+mod tensor_data;
 mod value;
 mod whisper_bin;
 
@@ -45,8 +52,10 @@ pub use folder::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 pub use gguf::GgufWriter;
 pub use metadata::Metadata;
 pub use model_file::ModelFile;
+pub use read_at::ReadAt;
 pub use stonechat_compute::DType;
 pub use summary::{Summary, TensorSummary};
 pub use tensor::{TensorInfo, TensorView};
+pub use tensor_data::TensorData;
 pub use value::{Array, Value};
 pub use whisper_bin::{MelFilters, WhisperBin, WhisperBinWriter, WhisperHparams};

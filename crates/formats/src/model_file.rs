@@ -1,17 +1,20 @@
 //! An open model: opening by content, and look-ups.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use stonechat_compute::{ByteOwner, DType};
+use stonechat_compute::DType;
 
 use crate::detect::{Format, detect};
 use crate::error::{Error, Result, printable};
+use crate::files::Files;
 use crate::folder::{self, Companion};
 use crate::metadata::Metadata;
-use crate::mmap::Bytes;
+use crate::read_at::ReadAt;
+use crate::reader::Reader;
+use crate::storage::Storage;
 use crate::summary::Summary;
 use crate::tensor::{Place, TensorInfo, TensorTable, TensorView};
+use crate::tensor_data::TensorData;
 use crate::whisper_bin::WhisperBin;
 use crate::{ctranslate2, gguf, safetensors, whisper_bin};
 
@@ -23,8 +26,8 @@ pub(crate) struct Parsed {
     pub(crate) whisper_bin: Option<WhisperBin>,
 }
 
-/// A model file or folder, memory-mapped and parsed. Views of tensors point into the map, which is
-/// closed with the model and the last [`TensorView::shared`].
+/// A model file or folder, parsed. Tensors are in a memory map, which is closed with the model and
+/// the last of [`TensorData::load`], or are read from a [`ReadAt`] when they are loaded.
 #[derive(Debug)]
 pub struct ModelFile {
     path: Option<PathBuf>,
@@ -34,7 +37,7 @@ pub struct ModelFile {
     tensors: TensorTable,
     whisper_bin: Option<WhisperBin>,
     /// The files that the table's shards count.
-    shards: Vec<Arc<Bytes>>,
+    shards: Vec<Storage>,
     companions: Vec<Companion>,
 }
 
@@ -52,11 +55,14 @@ impl ModelFile {
             source,
         })?;
         let mut model = if metadata.is_dir() {
-            folder::open(path)?
+            folder::open(&mut Files::Folder(path))?
         } else {
-            let mut model = gguf::split::open_all(Self::open_file(path)?, path)?;
+            // Empty for a bare name, which joins to that name.
+            let mut folder = Files::Folder(path.parent().unwrap_or(Path::new("")));
+            let opened = Self::of_storage(Storage::open(path)?).map_err(|e| e.in_file(path))?;
+            let mut model = gguf::split::open_all(opened, path, &mut folder)?;
             if matches!(model.format, Format::CTranslate2 | Format::SafeTensors) {
-                model.companions = folder::companions_of(path)?;
+                model.companions = folder::companions(&mut folder)?;
             }
             model
         };
@@ -64,31 +70,43 @@ impl ModelFile {
         Ok(model)
     }
 
-    /// Opens one file and no companions.
-    pub(crate) fn open_file(path: &Path) -> Result<Self> {
-        Self::from_map(Bytes::open(path)?).map_err(|e| e.in_file(path))
-    }
-
-    /// Parses a model file that is in memory.
+    /// Opens the model file that `reader` reads: the header now, each tensor when it is loaded.
     ///
     /// # Errors
-    /// Any [`Error`] of the parsers; [`Error::Metadata`] for one part of a split GGUF model.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
-        let model = Self::from_map(Bytes::Owned(bytes))?;
+    /// Any [`Error`] of the parsers; [`Error::Read`] or [`Error::Length`] if `reader` fails;
+    /// [`Error::Metadata`] for one part of a split GGUF model.
+    pub fn from_reader(reader: impl ReadAt + 'static) -> Result<Self> {
+        let model = Self::of_storage(Storage::of_reader(Box::new(reader))?)?;
         gguf::split::check_whole(&model)?;
         Ok(model)
     }
 
-    fn from_map(bytes: Bytes) -> Result<Self> {
-        let format = detect(&bytes).map_err(|found| Error::NotAModel { found })?;
+    /// Opens the model of several files, given by their names: the weights with companions, the
+    /// shards of a Hugging Face folder with their index, or the parts of a split GGUF model.
+    /// Companions are read now, tensors when they are loaded.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) and [`from_reader`](Self::from_reader); errors name the file.
+    pub fn from_readers(
+        readers: impl IntoIterator<Item = (String, Box<dyn ReadAt>)>,
+    ) -> Result<Self> {
+        folder::open(&mut Files::Readers(readers.into_iter().collect()))
+    }
+
+    /// Parses one file and no companions.
+    pub(crate) fn of_storage(storage: Storage) -> Result<Self> {
+        let mut r = Reader::new(&storage);
+        let format = detect(&mut r)?;
         let parsed = match format {
-            Format::CTranslate2 => ctranslate2::parse(&bytes)?,
-            Format::WhisperBin => whisper_bin::parse(&bytes)?,
-            Format::Gguf => gguf::parse(&bytes)?,
-            Format::SafeTensors => safetensors::parse(&bytes)?,
+            Format::CTranslate2 => ctranslate2::parse(&mut r)?,
+            Format::WhisperBin => whisper_bin::parse(&mut r)?,
+            Format::Gguf => gguf::parse(&mut r)?,
+            Format::SafeTensors => safetensors::parse(&mut r)?,
         };
-        // Names and metadata are in memory of their own now.
-        bytes.release(0..bytes.len());
+        if let Some(bytes) = storage.memory() {
+            // Names and metadata are in memory of their own now.
+            bytes.release();
+        }
         Ok(Self {
             path: None,
             format,
@@ -96,7 +114,7 @@ impl ModelFile {
             metadata: parsed.metadata,
             tensors: parsed.tensors,
             whisper_bin: parsed.whisper_bin,
-            shards: vec![Arc::new(bytes)],
+            shards: vec![storage],
             companions: Vec::new(),
         })
     }
@@ -138,8 +156,8 @@ impl ModelFile {
 
     /// Bytes of the model's files, companions not counted.
     #[must_use]
-    pub fn file_bytes(&self) -> usize {
-        self.shards.iter().map(|bytes| bytes.len()).sum()
+    pub fn file_bytes(&self) -> u64 {
+        self.shards.iter().map(Storage::len).sum()
     }
 
     /// The metadata.
@@ -188,14 +206,12 @@ impl ModelFile {
     }
 
     fn view<'a>(&'a self, (info, place): &'a (TensorInfo, Place)) -> TensorView<'a> {
-        let file = &self.shards[place.shard];
+        let storage = &self.shards[place.shard];
         TensorView {
             name: &info.name,
             dtype: info.dtype,
             shape: &info.shape,
-            data: &file[place.range.clone()],
-            file,
-            start: place.range.start,
+            data: TensorData::new(&info.name, storage, place.range.start, place.n_bytes()),
         }
     }
 

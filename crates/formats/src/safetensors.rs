@@ -6,14 +6,14 @@
 //! Offsets count from the end of the header. The data must be covered without holes or overlaps,
 //! and a file ends with its last tensor.
 //!
-//! The crate `safetensors` validates the file. It keeps neither the order of the entries nor names
+//! The crate `safetensors` validates the header. It keeps neither the order of the entries nor names
 //! that come twice, and its errors lack tensor, offset and sizes: the header is read here for these.
 
 use std::collections::HashSet;
 use std::fmt;
 
-use safetensors::tensor::TensorInfo as Entry;
-use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata as ReferenceHeader, TensorInfo as Entry};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use stonechat_compute::DType;
 
@@ -31,13 +31,13 @@ const METADATA_KEY: &str = "__metadata__";
 
 /// Whether `bytes` start with a header length and a JSON object.
 pub(crate) fn looks_like(bytes: &[u8]) -> bool {
-    let mut r = Reader::new(bytes);
-    let len = r.u64("header length");
-    matches!(len, Ok(2..=MAX_HEADER_BYTES)) && matches!(r.u8("header"), Ok(b'{'))
+    let (Some(&len), Some(b'{')) = (bytes.first_chunk(), bytes.get(size_of::<u64>())) else {
+        return false;
+    };
+    (2..=MAX_HEADER_BYTES).contains(&u64::from_le_bytes(len))
 }
 
-pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
-    let mut r = Reader::new(bytes);
+pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
     let len = r.u64("header length")?;
     if len > MAX_HEADER_BYTES {
         return Err(Error::Invalid {
@@ -47,19 +47,18 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
             got: len.to_string(),
         });
     }
-    let header = r.take_u64(len, "header")?;
-    let header: Header = serde_json::from_slice(header).map_err(invalid_json)?;
+    let json = r.take_u64(len, "header")?;
+    let header: Header = serde_json::from_slice(json).map_err(invalid_json)?;
     check_names(&header.entries)?;
-    if let Err(error) = SafeTensors::read_metadata(bytes) {
-        return Err(explain(error, &header.entries, r));
-    }
-
+    let checked = serde_json::from_slice::<ReferenceHeader>(json);
     let data_start = r.pos();
+    check_offsets(&header.entries, r)?;
+    checked.map_err(invalid_json)?;
+
     let mut tensors = TensorTable::default();
     for (name, entry) in &header.entries {
-        let (begin, end) = entry.data_offsets;
-        let range = data_start + begin..data_start + end;
-        tensors.push(tensor_info(name, entry)?.0, Place { shard: 0, range })?;
+        let (info, n_bytes) = tensor_info(name, entry)?;
+        tensors.push(info, Place::new(data_start + entry.data_offsets.0 as u64, n_bytes))?;
     }
     Ok(Parsed { version: 0, metadata: header.metadata, tensors, whisper_bin: None })
 }
@@ -84,22 +83,8 @@ fn tensor_info(name: &str, entry: &Entry) -> Result<(TensorInfo, usize)> {
     Ok((info, n_bytes))
 }
 
-/// Names the tensor, offset and sizes behind an error of the crate; `r` is at the start of the data.
-fn explain(error: SafeTensorError, entries: &[(String, Entry)], r: Reader<'_>) -> Error {
-    match (error, find_fault(entries, r)) {
-        (SafeTensorError::InvalidHeaderDeserialization(source), _) => invalid_json(source),
-        (_, Err(fault)) => fault,
-        (error, Ok(())) => Error::Invalid {
-            what: "safetensors file",
-            offset: 0,
-            expected: "one that the reference implementation reads".into(),
-            got: printable(&error.to_string()),
-        },
-    }
-}
-
-/// The first tensor, in the order of the data, that is not where it must be.
-fn find_fault(entries: &[(String, Entry)], mut r: Reader<'_>) -> Result<()> {
+/// Checks that the tensors, in the order of the data, cover it without holes or overlaps.
+fn check_offsets(entries: &[(String, Entry)], r: &mut Reader<'_>) -> Result<()> {
     let mut covered = 0;
     for (name, entry) in entries {
         let (_, n_bytes) = tensor_info(name, entry)?;
@@ -108,7 +93,7 @@ fn find_fault(entries: &[(String, Entry)], mut r: Reader<'_>) -> Result<()> {
             let expected = format!("{n_bytes} bytes of data at offset {covered}");
             return Err(Error::tensor(name, expected, format!("offsets {begin}..{end}")));
         }
-        r.take(n_bytes, "tensor data")?;
+        r.skip(n_bytes, "tensor data")?;
         covered = end;
     }
     match r.remaining() {

@@ -14,7 +14,7 @@ pub struct Summary {
     /// The format's version, as [`ModelFile::version`].
     pub version: u32,
     /// Bytes of the model's files.
-    pub file_bytes: usize,
+    pub file_bytes: u64,
     /// Keys and values in file order; each value is one line, long ones cut.
     pub metadata: Vec<(String, String)>,
     /// The tensors in file order.
@@ -54,7 +54,7 @@ impl Summary {
         let (mut n_parameters, mut tensor_bytes) = (0, 0);
         let mut tensors = Vec::with_capacity(model.tensors().len());
         for tensor in model.tensors() {
-            if seen.insert(tensor.data.as_ptr_range()) {
+            if seen.insert(tensor.data.place()) {
                 n_parameters += tensor.n_elements();
                 tensor_bytes += tensor.data.len();
             }

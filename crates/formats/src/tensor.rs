@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 
-use stonechat_compute::{ByteOwner, DType, SharedBytes};
+use stonechat_compute::DType;
 
 use crate::error::{Error, Result, printable};
-use crate::mmap::Bytes;
+use crate::tensor_data::TensorData;
 
 /// A tensor's name, element type and shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,12 +44,8 @@ pub struct TensorView<'a> {
     pub dtype: DType,
     /// Dimensions, outermost first (row-major); empty for a scalar.
     pub shape: &'a [usize],
-    /// Little-endian elements or blocks, `dtype.bytes_for(n_elements)` bytes. They are in the
-    /// file wherever its format puts them, so no alignment can be relied on.
-    pub data: &'a [u8],
-    pub(crate) file: &'a Arc<Bytes>,
-    /// Offset of `data` in the file.
-    pub(crate) start: usize,
+    /// Little-endian elements or blocks, `dtype.bytes_for(n_elements)` bytes.
+    pub data: TensorData<'a>,
 }
 
 impl TensorView<'_> {
@@ -58,13 +53,6 @@ impl TensorView<'_> {
     #[must_use]
     pub fn n_elements(&self) -> usize {
         self.shape.iter().product()
-    }
-
-    /// [`data`](Self::data) that may outlive the open model: it keeps the map of the tensor's file.
-    #[must_use]
-    pub fn shared(&self) -> SharedBytes {
-        let file: Arc<dyn ByteOwner> = Arc::<Bytes>::clone(self.file);
-        SharedBytes::new(file).slice(self.start..self.start + self.data.len())
     }
 }
 
@@ -98,7 +86,19 @@ pub(crate) fn shape_text(shape: &[usize]) -> String {
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) shard: usize,
-    pub(crate) range: Range<usize>,
+    pub(crate) range: Range<u64>,
+}
+
+impl Place {
+    /// `n_bytes` at `start` of the only shard.
+    pub(crate) fn new(start: u64, n_bytes: usize) -> Self {
+        Self { shard: 0, range: start..start + n_bytes as u64 }
+    }
+
+    /// Number of bytes. Parsers take it from the tensor's shape, so it is a `usize`.
+    pub(crate) fn n_bytes(&self) -> usize {
+        (self.range.end - self.range.start) as usize
+    }
 }
 
 /// The tensors of a model in file order, with look-up by name.
@@ -112,7 +112,7 @@ impl TensorTable {
     /// Adds a tensor. `place.range` must lie in the shard and have the tensor's size, which the
     /// parsers check; a second tensor of the same name is an error.
     pub(crate) fn push(&mut self, info: TensorInfo, place: Place) -> Result<()> {
-        debug_assert_eq!(info.data_bytes().ok(), Some(place.range.len()));
+        debug_assert_eq!(info.data_bytes().ok(), Some(place.n_bytes()));
         if self.index.contains_key(&info.name) {
             return Err(Error::tensor(&info.name, "one tensor of this name", "a second one"));
         }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn names_are_unique() {
         let mut table = TensorTable::default();
-        let place = || Place { shard: 0, range: 0..4 };
+        let place = || Place::new(0, 4);
         table.push(TensorInfo::new("a", DType::F32, [1]), place()).unwrap();
         assert!(table.push(TensorInfo::new("a", DType::F32, [1]), place()).is_err());
         assert!(table.push_alias("b", "a").unwrap());

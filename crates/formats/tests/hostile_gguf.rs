@@ -43,7 +43,7 @@ impl Raw {
 
     #[track_caller]
     fn refused(self, expected: &str) {
-        let e = ModelFile::from_bytes(self.0).expect_err("a broken file").to_string();
+        let e = ModelFile::from_reader(self.0).expect_err("a broken file").to_string();
         assert!(e.contains(expected), "{e}");
         assert!(!e.contains('\n'), "{e}");
     }
@@ -53,7 +53,7 @@ impl Raw {
 fn a_raw_file_that_does_not_lie_is_read() {
     let raw = Raw::new(2, 1).string("k").u32(4).u32(7);
     let raw = raw.tensor("b", &[3, 2], 0, 32).tensor("a", &[32], 2, 0).pad().bytes(32 + 24);
-    let model = ModelFile::from_bytes(raw.0).unwrap();
+    let model = ModelFile::from_reader(raw.0).unwrap();
     let got: Vec<TensorInfo> =
         model.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
     let expected =
@@ -106,7 +106,7 @@ fn arrays_within_arrays() {
         let raw = Raw::new(0, 1).string("k").u32(9);
         (1..depth).fold(raw, |raw, _| raw.u32(9).u64(1)).u32(0).u64(0)
     };
-    assert!(ModelFile::from_bytes(nest(4).0).is_ok());
+    assert!(ModelFile::from_reader(nest(4).0).is_ok());
     nest(5).refused("metadata `k`: expected at most 4 arrays within each other");
     nest(100_000).refused("metadata `k`: expected at most 4 arrays within each other");
 }
@@ -145,7 +145,7 @@ fn every_type_is_sized() {
         let (ne, id) = (3 * dtype.block_len() as u64, dtype.ggml_id());
         let n_bytes = 3 * dtype.block_bytes();
         let with = |ne, n_bytes| Raw::new(1, 0).tensor("t", &[ne], id, 0).pad().bytes(n_bytes);
-        let model = ModelFile::from_bytes(with(ne, n_bytes).0).expect("the size is right");
+        let model = ModelFile::from_reader(with(ne, n_bytes).0).expect("the size is right");
         assert_eq!(model.require("t").unwrap().data.len(), n_bytes, "{dtype}");
         with(ne, n_bytes - 1).refused(&format!("expected {n_bytes} bytes at offset 0"));
         if dtype.is_quantized() {
@@ -160,9 +160,9 @@ fn every_cut_is_refused() {
     let raw = Raw::new(2, 2).string("k").u32(9).u32(8).u64(2).string("a").string("bc");
     let raw = raw.string("n").u32(4).u32(7);
     let raw = raw.tensor("w", &[256], 16, 0).tensor("v", &[8], 0, 96).pad().bytes(96 + 32);
-    assert!(ModelFile::from_bytes(raw.0.clone()).is_ok());
+    assert!(ModelFile::from_reader(raw.0.clone()).is_ok());
     for n in 8..raw.0.len() {
-        let e = ModelFile::from_bytes(raw.0[..n].to_vec()).expect_err("a cut file").to_string();
+        let e = ModelFile::from_reader(raw.0[..n].to_vec()).expect_err("a cut file").to_string();
         assert!(e.contains("file ends inside") || e.contains("bytes of data"), "{n}: {e}");
     }
 }
@@ -181,7 +181,7 @@ fn offsets() {
         let raw = Raw::new(2, 0).tensor("a", &[16], 0, a).tensor("b", &[16], 0, b);
         raw.pad().bytes(128)
     };
-    assert!(ModelFile::from_bytes(two(64, 0).0).is_ok());
+    assert!(ModelFile::from_reader(two(64, 0).0).is_ok());
     two(0, 32).refused("tensor `b`: expected data after that of `a`, got data that overlaps it");
     two(64, 64).refused("overlaps");
     two(0, 96).refused("tensor `b`: expected 64 bytes at offset 96 of the data");

@@ -55,7 +55,7 @@ fn allowance(n: usize) -> usize {
 /// Parses `bytes` and touches everything in the result. True if it was a model.
 fn parse(bytes: Vec<u8>) -> (bool, usize) {
     LARGEST.set(0);
-    let result = ModelFile::from_bytes(bytes);
+    let result = ModelFile::from_reader(bytes);
     let ok = match &result {
         Ok(model) => {
             for tensor in model.tensors() {

@@ -73,7 +73,7 @@ impl Model {
         let info = Arc::new(ModelInfo {
             tokenizer: Arc::new(vocabulary::tokenizer(file)?),
             template: vocabulary::chat_template(file),
-            summary: ModelSummary::of(file, &config),
+            summary: ModelSummary::of(file, &config)?,
             token_table: OnceLock::new(),
             config,
         });
@@ -242,22 +242,22 @@ impl ModelInfo {
 }
 
 impl ModelSummary {
-    fn of(file: &ModelFile, config: &Config) -> Self {
+    fn of(file: &ModelFile, config: &Config) -> Result<Self, Error> {
         let (mut n_params, mut fingerprint) = (0, Fnv::default());
         for tensor in file.tensors() {
             n_params += tensor.n_elements() as u64;
             fingerprint.add(tensor.name.as_bytes());
             // The first bytes of each tensor tell fine-tuned models apart without reading the file.
-            fingerprint.add(&tensor.data[..tensor.data.len().min(64)]);
+            fingerprint.add(&tensor.data.slice(0..tensor.data.len().min(64)).load()?);
         }
         let named = file.metadata().str("general.name").ok().filter(|name| !name.is_empty());
-        Self {
+        Ok(Self {
             name: named.unwrap_or(config.architecture.name).to_owned(),
             dtype: file.dtypes().first().map_or_else(String::new, ToString::to_string),
             n_params,
             weight_bytes: file.weight_bytes(),
             fingerprint: fingerprint.0,
-        }
+        })
     }
 }
 

@@ -1,10 +1,9 @@
 //! Quantizing a GGUF model: one type for all matrices but that of the logits, without the `_S`, `_M` and `_L` mixes of
 //! `llama-quantize`.
 
-use std::borrow::Cow;
 use std::path::Path;
 
-use stonechat_compute::DType;
+use stonechat_compute::{DType, SharedBytes};
 use stonechat_formats::{
     AtomicFile, Format, GgufWriter, Metadata, ModelFile, TensorInfo, TensorView, llama_ftype,
 };
@@ -87,13 +86,14 @@ fn metadata(of: &Metadata, file_type: u32) -> Metadata {
 }
 
 /// Bytes of the tensor, dequantized and quantized to `dtype`.
-fn converted<'a>(tensor: &TensorView<'a>, dtype: DType) -> Result<Cow<'a, [u8]>, Error> {
+fn converted(tensor: &TensorView<'_>, dtype: DType) -> Result<SharedBytes, Error> {
+    let stored = tensor.data.load()?;
     if tensor.dtype == dtype {
-        return Ok(Cow::Borrowed(tensor.data));
+        return Ok(stored);
     }
     let row_len = tensor.shape.last().copied().unwrap_or(1);
     let mut values = vec![0.0; tensor.n_elements()];
-    dequantize_row(tensor.dtype, tensor.data, &mut values)?;
+    dequantize_row(tensor.dtype, &stored, &mut values)?;
     let n_bytes = dtype.bytes_for(values.len()).ok_or(stonechat_quant::Error::RowLen {
         dtype,
         block_len: dtype.block_len(),
@@ -101,7 +101,7 @@ fn converted<'a>(tensor: &TensorView<'a>, dtype: DType) -> Result<Cow<'a, [u8]>,
     })?;
     let mut bytes = vec![0; n_bytes];
     quantize_rows(dtype, &values, row_len, &mut bytes)?;
-    Ok(Cow::Owned(bytes))
+    Ok(SharedBytes::from(bytes))
 }
 
 #[cfg(test)]

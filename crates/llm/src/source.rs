@@ -2,32 +2,69 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use stonechat_compute::{DType, SharedBytes};
-use stonechat_formats::{Format, ModelFile, TensorView};
+use stonechat_formats::{Format, ModelFile, TensorData, TensorView};
 
 use crate::hugging_face::Names;
 use crate::{Config, Error};
 
-/// Tensor under its GGUF name, with stacked experts and absolute norms.
+/// Tensor under its GGUF name, with stacked experts and absolute norms; not loaded yet.
 #[derive(Debug)]
-pub(crate) struct Tensor {
+pub(crate) struct Tensor<'a> {
     /// Name in the file, for error texts.
     pub(crate) name: String,
     pub(crate) dtype: DType,
     /// Outermost axis first.
     pub(crate) shape: Vec<usize>,
-    pub(crate) bytes: SharedBytes,
+    /// Parts that follow each other: one, or one for each expert.
+    parts: Vec<TensorData<'a>>,
+    /// Added to each value.
+    offset: f32,
 }
 
-impl Tensor {
-    /// Dequantizes the tensor.
+impl<'a> Tensor<'a> {
+    fn plain(view: TensorView<'a>) -> Self {
+        Self {
+            name: view.name.to_owned(),
+            dtype: view.dtype,
+            shape: view.shape.to_vec(),
+            parts: vec![view.data],
+            offset: 0.0,
+        }
+    }
+
+    /// Bytes of the stored values.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.parts.iter().map(TensorData::len).sum()
+    }
+
+    /// Loads bytes `range` of the stored values: a reference to the memory map if it can be one, else
+    /// new memory.
+    pub(crate) fn load(&self, range: Range<usize>) -> Result<SharedBytes, Error> {
+        let mut first = 0;
+        let in_range = |part: &TensorData<'a>| {
+            let at = |i: usize| i.saturating_sub(first).min(part.len());
+            let part_range = at(range.start)..at(range.end);
+            first += part.len();
+            (!part_range.is_empty()).then(|| part.slice(part_range))
+        };
+        let parts: Vec<TensorData<'_>> = self.parts.iter().filter_map(in_range).collect();
+        Ok(TensorData::joined(&parts)?)
+    }
+
+    /// Loads and dequantizes the tensor.
     pub(crate) fn to_f32(&self) -> Result<Vec<f32>, Error> {
         let mut values = vec![0.0; self.shape.iter().product()];
-        stonechat_quant::dequantize_row(self.dtype, &self.bytes, &mut values).map_err(|_| {
+        let bytes = self.load(0..self.n_bytes())?;
+        stonechat_quant::dequantize_row(self.dtype, &bytes, &mut values).map_err(|_| {
             let (name, dtype) = (self.name.clone(), self.dtype);
             stonechat_nn::Error::UnsupportedWeight { name, dtype, backend: "host" }
         })?;
+        if self.offset != 0.0 {
+            values.iter_mut().for_each(|value| *value += self.offset);
+        }
         Ok(values)
     }
 }
@@ -48,33 +85,25 @@ impl<'a> Source<'a> {
     }
 
     /// The tensor with this GGUF name, if the file has it.
-    pub(crate) fn find(&self, name: &str) -> Result<Option<Tensor>, Error> {
+    pub(crate) fn find(&self, name: &str) -> Result<Option<Tensor<'a>>, Error> {
         let Some(names) = &self.names else {
             self.read.borrow_mut().insert(name.to_owned());
-            return Ok(self.file.tensor(name).map(plain));
+            return Ok(self.file.tensor(name).map(Tensor::plain));
         };
         let Some(stored) = names.stored(name) else { return Ok(None) };
         if stored.len() == 1 {
             let Some(view) = self.file.tensor(&stored[0]) else { return Ok(None) };
-            let mut tensor = plain(view);
-            if names.is_offset_norm(name) {
-                // Gemma stores RMS norm weights as `w - 1`.
-                let values: Vec<f32> = tensor.to_f32()?.iter().map(|v| v + 1.0).collect();
-                tensor.dtype = DType::F32;
-                let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-                tensor.bytes = SharedBytes::from(bytes);
-            }
-            return Ok(Some(tensor));
+            // Gemma stores RMS norm weights as `w - 1`.
+            let offset = if names.is_offset_norm(name) { 1.0 } else { 0.0 };
+            return Ok(Some(Tensor { offset, ..Tensor::plain(view) }));
         }
         // One tensor for each expert in the folder, stacked to `[n_experts, rows, cols]`.
-        let mut stacked: Option<Tensor> = None;
-        let mut parts = Vec::with_capacity(stored.len());
+        let mut stacked: Option<Tensor<'a>> = None;
         for part in &stored {
             let Some(view) = self.file.tensor(part) else { return Ok(None) };
-            parts.push(view.shared());
             match &mut stacked {
                 None => {
-                    let mut tensor = plain(view);
+                    let mut tensor = Tensor::plain(view);
                     tensor.shape.insert(0, 1);
                     stacked = Some(tensor);
                 }
@@ -87,10 +116,11 @@ impl<'a> Source<'a> {
                         });
                     }
                     tensor.shape[0] += 1;
+                    tensor.parts.push(view.data);
                 }
             }
         }
-        Ok(stacked.map(|tensor| Tensor { bytes: SharedBytes::joined(&parts), ..tensor }))
+        Ok(stacked)
     }
 
     /// Checks that every tensor of a GGUF file was looked up: the output would be wrong without an ignored one.
@@ -107,20 +137,11 @@ impl<'a> Source<'a> {
     ///
     /// # Errors
     /// [`Error::MissingTensor`] with the name in the file's own convention.
-    pub(crate) fn require(&self, name: &str) -> Result<Tensor, Error> {
+    pub(crate) fn require(&self, name: &str) -> Result<Tensor<'a>, Error> {
         let spelled = || match &self.names {
             Some(names) => names.stored(name).map_or(name.to_owned(), |all| all[0].clone()),
             None => name.to_owned(),
         };
         self.find(name)?.ok_or_else(|| Error::MissingTensor { name: spelled() })
-    }
-}
-
-fn plain(view: TensorView<'_>) -> Tensor {
-    Tensor {
-        name: view.name.to_owned(),
-        dtype: view.dtype,
-        shape: view.shape.to_vec(),
-        bytes: view.shared(),
     }
 }

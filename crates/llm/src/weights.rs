@@ -339,7 +339,12 @@ impl<B: Backend> Loader<'_, B> {
         self.upload_matrix(&self.source.require(name)?, rows, cols)
     }
 
-    fn upload_matrix(&self, tensor: &Tensor, rows: usize, cols: usize) -> Result<B::Matrix, Error> {
+    fn upload_matrix(
+        &self,
+        tensor: &Tensor<'_>,
+        rows: usize,
+        cols: usize,
+    ) -> Result<B::Matrix, Error> {
         check(tensor, &[rows, cols])?;
         self.upload_rows(tensor, 0, rows, cols)
     }
@@ -347,7 +352,7 @@ impl<B: Backend> Loader<'_, B> {
     /// Uploads rows `from .. from + rows` of a tensor whose shape was checked.
     fn upload_rows(
         &self,
-        tensor: &Tensor,
+        tensor: &Tensor<'_>,
         from: usize,
         rows: usize,
         cols: usize,
@@ -358,7 +363,7 @@ impl<B: Backend> Loader<'_, B> {
             expected: vec![rows, cols.next_multiple_of(tensor.dtype.block_len())],
             got: tensor.shape.clone(),
         })?;
-        let bytes = &tensor.bytes.slice(from * row_bytes..(from + rows) * row_bytes);
+        let bytes = &tensor.load(from * row_bytes..(from + rows) * row_bytes)?;
         let (name, dtype) = (&tensor.name, tensor.dtype);
         self.count(self.backend.stored_dtype(dtype).bytes_for(rows * cols).unwrap_or(bytes.len()));
         Ok(self.backend.matrix(MatrixSource { name, rows, cols, dtype, bytes })?)
@@ -395,7 +400,7 @@ impl<B: Backend> Loader<'_, B> {
         self.bytes.update(|all| all + bytes as u64);
     }
 
-    fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor, Error> {
+    fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor<'_>, Error> {
         let tensor = self.source.require(name)?;
         check(&tensor, expected)?;
         Ok(tensor)
@@ -403,9 +408,9 @@ impl<B: Backend> Loader<'_, B> {
 }
 
 /// Checks the shape of a tensor, and that its bytes are those of the shape.
-fn check(tensor: &Tensor, expected: &[usize]) -> Result<(), Error> {
+fn check(tensor: &Tensor<'_>, expected: &[usize]) -> Result<(), Error> {
     let stored = tensor.dtype.bytes_for(expected.iter().product());
-    if tensor.shape == expected && stored == Some(tensor.bytes.len()) {
+    if tensor.shape == expected && stored == Some(tensor.n_bytes()) {
         return Ok(());
     }
     Err(Error::Shape {

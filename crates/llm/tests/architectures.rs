@@ -470,9 +470,9 @@ fn rewritten(name: &str, rename: impl Fn(&str) -> Option<String>) -> ModelFile {
         tensors.iter().map(|(name, t)| TensorInfo::new(name.clone(), t.dtype, t.shape)).collect();
     let mut writer = GgufWriter::new(Vec::new(), file.metadata(), infos).unwrap();
     for (name, tensor) in &tensors {
-        writer.write_tensor(name, tensor.data).unwrap();
+        writer.write_tensor(name, &tensor.data.load().unwrap()).unwrap();
     }
-    ModelFile::from_bytes(writer.finish().unwrap()).unwrap()
+    ModelFile::from_reader(writer.finish().unwrap()).unwrap()
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn golden() -> ModelFile {
 static PANELS: LazyLock<Model> = LazyLock::new(|| {
     let path = std::env::temp_dir().join(format!("stonechat-prefix-{}.gguf", std::process::id()));
     quantize(&golden(), &path, DType::Q8_0, |_| ()).unwrap();
-    let file = ModelFile::from_bytes(std::fs::read(&path).unwrap()).unwrap();
+    let file = ModelFile::from_reader(std::fs::read(&path).unwrap()).unwrap();
     std::fs::remove_file(&path).unwrap();
     Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap()
 });

@@ -131,9 +131,9 @@ fn a_draft_model_of_another_vocabulary_is_refused() {
     let infos = file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
     let mut writer = GgufWriter::new(Vec::new(), &metadata, infos).unwrap();
     for tensor in file.tensors() {
-        writer.write_tensor(tensor.name, tensor.data).unwrap();
+        writer.write_tensor(tensor.name, &tensor.data.load().unwrap()).unwrap();
     }
-    let file = ModelFile::from_bytes(writer.finish().unwrap()).unwrap();
+    let file = ModelFile::from_reader(writer.finish().unwrap()).unwrap();
     let other = Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap();
     let length = DraftLength { max: 3, min: 0 };
     let error = ModelDrafter::new(other, &load("llama"), length, 100).unwrap_err();

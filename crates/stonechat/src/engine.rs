@@ -1,7 +1,7 @@
 //! Thread that owns a model and its device, with a queue of requests.
 
 use std::fmt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
@@ -70,6 +70,24 @@ pub(crate) trait Load: Sized + Send + 'static {
     fn run(self, server: Server<'_, Self>) -> Result<(), Error>;
 }
 
+/// Model to open on the thread.
+#[derive(Debug)]
+pub(crate) enum ModelSource {
+    /// Path or installed name.
+    Path(PathBuf),
+    /// Open file.
+    File(ModelFile),
+}
+
+impl ModelSource {
+    fn open(self) -> Result<ModelFile, Error> {
+        match self {
+            Self::Path(model) => Ok(ModelFile::open(Models::from_env().find_path(&model)?)?),
+            Self::File(file) => Ok(file),
+        }
+    }
+}
+
 /// Request on its way to the thread.
 struct Request<L: Load> {
     query: L::Query,
@@ -88,17 +106,16 @@ pub(crate) struct Engine<L: Load> {
 }
 
 impl<L: Load> Engine<L> {
-    /// Starts a thread that opens the model of a path or of an installed name; returns once the model is open.
+    /// Starts a thread that opens a model; returns once the model is open.
     ///
     /// # Errors
     /// If the model cannot be opened.
-    pub(crate) async fn start(loader: L, model: &Path) -> Result<(Self, L::Info), Error> {
-        let model = model.to_owned();
+    pub(crate) async fn start(loader: L, model: ModelSource) -> Result<(Self, L::Info), Error> {
         let (requests, queue) = mpsc::channel();
         let (sender, opened) = oneshot::channel();
         let body = move || {
             let mut sender = Some(sender);
-            if let Err(error) = run(loader, &model, &mut sender, queue)
+            if let Err(error) = run(loader, model, &mut sender, queue)
                 && let Some(sender) = sender
             {
                 // The caller may have given up.
@@ -141,18 +158,21 @@ impl<L: Load> Drop for Engine<L> {
 /// Body of the thread.
 fn run<L: Load>(
     loader: L,
-    model: &Path,
+    model: ModelSource,
     opened: &mut Opened<L>,
     queue: mpsc::Receiver<Request<L>>,
 ) -> Result<(), Error> {
     let device = loader.device()?;
-    let path = Models::from_env().find_path(model)?;
-    let file = ModelFile::open(&path)?;
+    let file = model.open()?;
+    let path = file.path().map(ToOwned::to_owned);
     let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: L::CAN_SPLIT };
     let n_threads = loader.engine().n_threads;
     let warn = |reason: &str| tracing::warn!("{reason}");
     let device = device.choose(needs)?.open(device, || Cpu::new(n_threads), warn)?;
-    loader.run(Server { file, device, opened, queue }).map_err(|error| error.of_model(&path))
+    loader.run(Server { file, device, opened, queue }).map_err(|error| match &path {
+        Some(path) => error.of_model(path),
+        None => error,
+    })
 }
 
 /// File to load, then queue to serve, on the engine thread.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use stonechat_formats::ModelFile;
 use stonechat_llm::{
     ChatFormat, Completion, Config, Event, GenerateOptions, ModelInfo, ModelSummary, Session,
     SessionOptions,
@@ -12,7 +13,7 @@ use stonechat_llm::{
 use stonechat_nn::sample::GrammarSource;
 use stonechat_nn::{Cpu, KvDType};
 
-use crate::engine::{Engine, EngineOptions, Load, Server};
+use crate::engine::{Engine, EngineOptions, Load, ModelSource, Server};
 use crate::job::JobSender;
 use crate::{Chat, Device, Error, GpuLayers, Job};
 
@@ -163,7 +164,27 @@ impl LlmBuilder {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_async(self, model: impl AsRef<Path>) -> Result<Llm, Error> {
-        let (engine, info) = Engine::start(self, model.as_ref()).await?;
+        self.start(ModelSource::Path(model.as_ref().to_owned())).await
+    }
+
+    /// Opens the model in `file`, which may be made from a reader ([`ModelFile::from_reader`]).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_file(self, file: ModelFile) -> Result<Llm, Error> {
+        pollster::block_on(self.open_file_async(file))
+    }
+
+    /// As [`open_file`](Self::open_file), without blocking.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_file_async(self, file: ModelFile) -> Result<Llm, Error> {
+        self.start(ModelSource::File(file)).await
+    }
+
+    async fn start(self, model: ModelSource) -> Result<Llm, Error> {
+        let (engine, info) = Engine::start(self, model).await?;
         Ok(Llm { engine: Arc::new(engine), info: Arc::new(info) })
     }
 }

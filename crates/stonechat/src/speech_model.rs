@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use stonechat_formats::ModelFile;
 use stonechat_nn::KvDType;
 use stonechat_whisper::{Config, Options, Progress, Segment, Transcriber, Transcript};
 
-use crate::engine::{Engine, EngineOptions, Load, Server};
+use crate::engine::{Engine, EngineOptions, Load, ModelSource, Server};
 use crate::job::JobSender;
 use crate::{Device, Error, Job, Recording};
 
@@ -134,7 +135,27 @@ impl WhisperBuilder {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_async(self, model: impl AsRef<Path>) -> Result<Whisper, Error> {
-        let (engine, info) = Engine::start(self, model.as_ref()).await?;
+        self.start(ModelSource::Path(model.as_ref().to_owned())).await
+    }
+
+    /// Opens the model in `file`, which may be made from a reader ([`ModelFile::from_reader`]).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_file(self, file: ModelFile) -> Result<Whisper, Error> {
+        pollster::block_on(self.open_file_async(file))
+    }
+
+    /// As [`open_file`](Self::open_file), without blocking.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_file_async(self, file: ModelFile) -> Result<Whisper, Error> {
+        self.start(ModelSource::File(file)).await
+    }
+
+    async fn start(self, model: ModelSource) -> Result<Whisper, Error> {
+        let (engine, info) = Engine::start(self, model).await?;
         Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info) })
     }
 }

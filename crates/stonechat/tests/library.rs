@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use stonechat::formats::ModelFile;
 use stonechat::llm::OnFull;
 use stonechat::nn::sample::SamplingOptions;
 use stonechat::{
@@ -173,6 +174,21 @@ fn loading_is_awaited_and_reported() {
     let with_template = llm.chat(Chat::from("Hello").options(greedy(1))).wait().unwrap();
     let plain = self::llm().chat(Chat::from("Hello").options(greedy(1))).wait().unwrap();
     assert_ne!(with_template.prompt_tokens, plain.prompt_tokens);
+}
+
+#[test]
+fn models_are_opened_through_readers() {
+    let read = |path: PathBuf| ModelFile::from_reader(std::fs::File::open(path).unwrap()).unwrap();
+    let whisper = Whisper::builder().device(Device::Cpu).open_file(read(speech_model())).unwrap();
+    assert_eq!(whisper.transcribe(fox()).wait().unwrap().text, TEXT);
+
+    let file = read(test_data("golden/llm/llama.gguf"));
+    let read = Llm::builder().device(Device::Cpu).n_ctx(256).open_file(file).unwrap();
+    let text = |llm: &Llm| llm.chat(Chat::from("Hello").options(greedy(8))).wait().unwrap().text;
+    assert_eq!(text(&read), text(&llm()));
+    let file = ModelFile::open(speech_model()).unwrap();
+    let error = Llm::builder().device(Device::Cpu).open_file(file).unwrap_err();
+    assert!(error.to_string().contains("tiny.en-q5_1.gguf`: "), "{error}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl TinyWhisper {
     /// If the file just written cannot be read.
     #[must_use]
     pub fn file(&self) -> ModelFile {
-        ModelFile::from_bytes(self.gguf()).expect("the reader takes what the writer made")
+        ModelFile::from_reader(self.gguf()).expect("the reader takes what the writer made")
     }
 
     fn metadata(&self) -> Metadata {

@@ -204,7 +204,7 @@ impl Config {
 /// CTranslate2 stores the number of heads as an integer scalar beside the weights.
 fn ctranslate2_heads(source: &Source<'_>, stack: &str) -> Result<usize, Error> {
     let view = source.file().require(&format!("{stack}/num_heads"))?;
-    let heads = match *view.data {
+    let heads = match *view.data.load()? {
         [a] => i64::from(a.cast_signed()),
         [a, b] => i64::from(i16::from_le_bytes([a, b])),
         [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])),

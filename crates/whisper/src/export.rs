@@ -189,7 +189,7 @@ fn ftype(dtype: DType) -> Option<u32> {
 fn convert(source: &Source<'_>, name: &str, dtype: DType) -> Result<SharedBytes, Error> {
     let tensor = source.tensor(name)?;
     if tensor.dtype == dtype {
-        return Ok(tensor.bytes);
+        return tensor.load();
     }
     let values = tensor.to_f32()?;
     let row_len = tensor.shape.last().copied().unwrap_or(1);

@@ -3,27 +3,65 @@
 //! Hugging Face files have other names. CTranslate2 files also stack query, key and value into one
 //! matrix, and may hold int8 rows with a scale.
 
+use std::ops::Range;
+use std::slice;
+
 use stonechat_compute::{DType, SharedBytes};
-use stonechat_formats::{ModelFile, TensorView};
+use stonechat_formats::{ModelFile, TensorData, TensorView};
 
 use crate::error::Error;
 
-/// A tensor as stored, or a block of its rows.
+/// Bytes of int8 rows that are converted at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// A tensor, or a block of rows of a stored one; not loaded yet.
 #[derive(Debug)]
-pub(crate) struct Tensor {
+pub(crate) struct Tensor<'a> {
     /// Name in the file.
     pub(crate) name: String,
+    /// Type of the loaded values.
     pub(crate) dtype: DType,
     /// Outermost first.
     pub(crate) shape: Vec<usize>,
-    pub(crate) bytes: SharedBytes,
+    stored: TensorData<'a>,
+    /// f32 scale of each row, if int8 rows are stored.
+    scales: Option<TensorData<'a>>,
 }
 
-impl Tensor {
-    /// Converts the values to f32.
+impl Tensor<'_> {
+    /// Bytes of the loaded values.
+    pub(crate) fn n_bytes(&self) -> Option<usize> {
+        match self.scales {
+            None => Some(self.stored.len()),
+            Some(_) => self.dtype.bytes_for(self.stored.len()),
+        }
+    }
+
+    /// Loads the values: a reference to the memory map if it can be one, else new memory.
+    pub(crate) fn load(&self) -> Result<SharedBytes, Error> {
+        Self::load_joined(slice::from_ref(self))
+    }
+
+    /// Loads and concatenates tensors of one type.
+    pub(crate) fn load_joined(parts: &[Self]) -> Result<SharedBytes, Error> {
+        if parts.iter().all(|part| part.scales.is_none()) {
+            let stored: Vec<TensorData<'_>> = parts.iter().map(|part| part.stored).collect();
+            return Ok(TensorData::joined(&stored)?);
+        }
+        let mut bytes = Vec::with_capacity(parts.iter().filter_map(Self::n_bytes).sum());
+        for part in parts {
+            match part.scales {
+                None => bytes.extend_from_slice(&part.stored.load()?),
+                Some(scales) => part.convert_int8(&scales.load()?, &mut bytes)?,
+            }
+        }
+        Ok(SharedBytes::from(bytes))
+    }
+
+    /// Loads the values and converts them to f32.
     pub(crate) fn to_f32(&self) -> Result<Vec<f32>, Error> {
         let mut values = vec![0.0; self.shape.iter().product()];
-        stonechat_quant::dequantize_row(self.dtype, &self.bytes, &mut values).map_err(|_| {
+        stonechat_quant::dequantize_row(self.dtype, &self.load()?, &mut values).map_err(|_| {
             Error::TensorType {
                 name: self.name.clone(),
                 dtype: self.dtype,
@@ -31,6 +69,35 @@ impl Tensor {
             }
         })?;
         Ok(values)
+    }
+
+    /// Converts CTranslate2's int8 rows, `value = int8 / scale[row]`, and appends them to `out`:
+    /// `q8_0` blocks with the same int8 values and the scale rounded to f16, or f32.
+    fn convert_int8(&self, scales: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
+        let row_len: usize = self.shape.iter().skip(1).product();
+        let chunk_rows = (CHUNK_BYTES / row_len).max(1);
+        let mut chunk = vec![0; self.stored.len().min(chunk_rows * row_len)];
+        for (i, scales) in scales.as_chunks::<4>().0.chunks(chunk_rows).enumerate() {
+            let start = i * chunk_rows * row_len;
+            let chunk = &mut chunk[..scales.len() * row_len];
+            self.stored.slice(start..start + chunk.len()).read_into(chunk)?;
+            for (&scale, row) in scales.iter().zip(chunk.chunks_exact(row_len)) {
+                let scale = 1.0 / f32::from_le_bytes(scale);
+                if self.dtype == DType::Q8_0 {
+                    let scale = half::f16::from_f32(scale).to_le_bytes();
+                    for block in row.chunks_exact(DType::Q8_0.block_len()) {
+                        out.extend_from_slice(&scale);
+                        out.extend_from_slice(block);
+                    }
+                } else {
+                    for &value in row {
+                        let value = f32::from(value.cast_signed()) * scale;
+                        out.extend_from_slice(&value.to_le_bytes());
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -103,70 +170,51 @@ impl<'a> Source<'a> {
         (0..).take_while(exists).count()
     }
 
-    /// Tensor with openai/whisper's name `name`; int8 rows become `q8_0` blocks.
-    pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, Error> {
+    /// Tensor with openai/whisper's name `name`; int8 rows become `q8_0` blocks, or f32 if a row is no
+    /// whole number of blocks.
+    pub(crate) fn tensor(&self, name: &str) -> Result<Tensor<'a>, Error> {
         let location = self.locate(name);
         let view = self.view(&location.name)?;
         let mut shape = view.shape.to_vec();
         let mut rows = 0..shape.first().copied().unwrap_or(1);
-        let mut bytes = view.shared();
+        let mut stored = view.data;
         if let Some((part, parts)) = location.part {
             if !rows.end.is_multiple_of(parts) {
                 let expected = vec![rows.end / parts * parts];
                 return Err(Error::Shape { name: location.name, expected, got: shape });
             }
-            let (each, size) = (rows.end / parts, bytes.len() / parts);
+            let (each, size) = (rows.end / parts, stored.len() / parts);
             rows = part * each..(part + 1) * each;
-            bytes = bytes.slice(part * size..(part + 1) * size);
+            stored = stored.slice(part * size..(part + 1) * size);
             shape[0] = each;
         }
-        if view.dtype == DType::I8 {
-            return self.scaled_int8(location.name, shape, &bytes, rows.start);
-        }
-        Ok(Tensor { name: location.name, dtype: view.dtype, shape, bytes })
+        let (dtype, scales) = match view.dtype {
+            DType::I8 => {
+                let row_len: usize = shape.iter().skip(1).product();
+                let scales = self.scales(&location.name, rows, row_len)?;
+                let is_blocks = row_len.is_multiple_of(DType::Q8_0.block_len());
+                (if is_blocks { DType::Q8_0 } else { DType::F32 }, Some(scales))
+            }
+            dtype => (dtype, None),
+        };
+        Ok(Tensor { name: location.name, dtype, shape, stored, scales })
     }
 
-    /// Converts CTranslate2's int8 rows, `value = int8 / scale[row]`, to `q8_0` blocks with the same
-    /// int8 values and the scale rounded to f16; to f32 if a row is no whole number of blocks.
-    fn scaled_int8(
+    /// f32 scales of `rows` of the int8 tensor `name`.
+    fn scales(
         &self,
-        name: String,
-        shape: Vec<usize>,
-        bytes: &[u8],
-        first_row: usize,
-    ) -> Result<Tensor, Error> {
-        let scales_name = format!("{name}_scale");
-        let scales = self.view(&scales_name)?;
-        let n_rows = shape.first().copied().unwrap_or(1);
-        let row_len: usize = shape.iter().skip(1).product();
-        let stored = scales.data.as_chunks::<4>().0;
-        if scales.dtype != DType::F32 || stored.len() < first_row + n_rows || row_len == 0 {
-            let got = scales.shape.to_vec();
-            return Err(Error::Shape { name: scales_name, expected: vec![n_rows], got });
+        name: &str,
+        rows: Range<usize>,
+        row_len: usize,
+    ) -> Result<TensorData<'a>, Error> {
+        let name = format!("{name}_scale");
+        let view = self.view(&name)?;
+        let (start, end) = (rows.start * size_of::<f32>(), rows.end * size_of::<f32>());
+        if view.dtype != DType::F32 || view.data.len() < end || row_len == 0 {
+            let got = view.shape.to_vec();
+            return Err(Error::Shape { name, expected: vec![rows.len()], got });
         }
-        let scale = |row: usize| 1.0 / f32::from_le_bytes(stored[first_row + row]);
-        let rows = bytes.chunks_exact(row_len).enumerate();
-        let (dtype, out) = if row_len.is_multiple_of(DType::Q8_0.block_len()) {
-            let mut out = Vec::with_capacity(DType::Q8_0.bytes_for(bytes.len()).unwrap_or(0));
-            for (row, values) in rows {
-                let scale = half::f16::from_f32(scale(row)).to_le_bytes();
-                for block in values.chunks_exact(DType::Q8_0.block_len()) {
-                    out.extend_from_slice(&scale);
-                    out.extend_from_slice(block);
-                }
-            }
-            (DType::Q8_0, out)
-        } else {
-            let mut out = Vec::with_capacity(bytes.len() * 4);
-            for (row, values) in rows {
-                for &value in values {
-                    let value = f32::from(value.cast_signed()) * scale(row);
-                    out.extend_from_slice(&value.to_le_bytes());
-                }
-            }
-            (DType::F32, out)
-        };
-        Ok(Tensor { name, dtype, shape, bytes: SharedBytes::from(out) })
+        Ok(view.data.slice(start..end))
     }
 
     fn view(&self, name: &str) -> Result<TensorView<'a>, Error> {

@@ -138,7 +138,7 @@ impl<B: Backend> Loader<'_, B> {
         let [rows, cols] = shape;
         let parts =
             weights.iter().map(|name| self.checked(name, &shape)).collect::<Result<Vec<_>, _>>()?;
-        let (dtype, bytes) = join(&parts)?;
+        let (dtype, bytes) = load_joined(&parts)?;
         let weight = self.backend.matrix(MatrixSource {
             name: &parts[0].name,
             rows: rows * parts.len(),
@@ -173,8 +173,9 @@ impl<B: Backend> Loader<'_, B> {
                 return Err(Error::TensorType { name: stored.name, dtype, expected });
             }
         };
-        let mut bytes = Vec::with_capacity(stored.bytes.len());
-        for channel in stored.bytes.chunks_exact(n_in * 3 * width) {
+        let loaded = stored.load()?;
+        let mut bytes = Vec::with_capacity(loaded.len());
+        for channel in loaded.chunks_exact(n_in * 3 * width) {
             for tap in 0..3 {
                 for input in 0..n_in {
                     let at = (input * 3 + tap) * width;
@@ -182,6 +183,7 @@ impl<B: Backend> Loader<'_, B> {
                 }
             }
         }
+        drop(loaded);
         let weight = self.backend.matrix(MatrixSource {
             name: &stored.name,
             rows: d,
@@ -208,12 +210,12 @@ impl<B: Backend> Loader<'_, B> {
 
     /// Tensor with shape `expected`. Axes of length 1 are ignored: whisper.cpp stores the biases of
     /// convolutions as columns.
-    fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor, Error> {
+    fn checked(&self, name: &str, expected: &[usize]) -> Result<Tensor<'_>, Error> {
         let tensor = self.source.tensor(name)?;
         let squeezed =
             |shape: &[usize]| shape.iter().copied().filter(|&n| n != 1).collect::<Vec<_>>();
         let stored = tensor.dtype.bytes_for(expected.iter().product());
-        if squeezed(&tensor.shape) != squeezed(expected) || stored != Some(tensor.bytes.len()) {
+        if squeezed(&tensor.shape) != squeezed(expected) || stored != tensor.n_bytes() {
             return Err(Error::Shape {
                 name: tensor.name,
                 expected: expected.to_vec(),
@@ -224,12 +226,11 @@ impl<B: Backend> Loader<'_, B> {
     }
 }
 
-/// Concatenates matrices by rows; mixed types become f32.
-fn join(parts: &[Tensor]) -> Result<(DType, SharedBytes), Error> {
+/// Loads and concatenates matrices by rows; mixed types become f32.
+fn load_joined(parts: &[Tensor<'_>]) -> Result<(DType, SharedBytes), Error> {
     let dtype = parts[0].dtype;
     if parts.iter().all(|part| part.dtype == dtype) {
-        let parts: Vec<SharedBytes> = parts.iter().map(|part| part.bytes.clone()).collect();
-        return Ok((dtype, SharedBytes::joined(&parts)));
+        return Ok((dtype, Tensor::load_joined(parts)?));
     }
     let mut bytes = Vec::new();
     for part in parts {

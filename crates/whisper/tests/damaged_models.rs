@@ -8,7 +8,7 @@ use stonechat_whisper::Model;
 /// Whether `bytes` load as a model.
 fn loads(bytes: Vec<u8>) -> bool {
     let cpu = Cpu::new(1).expect("a CPU");
-    ModelFile::from_bytes(bytes).is_ok_and(|file| Model::load(cpu, &file, |_| {}).is_ok())
+    ModelFile::from_reader(bytes).is_ok_and(|file| Model::load(cpu, &file, |_| {}).is_ok())
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use pollster::block_on;
 use serde_json::json;
 use stonechat_compute::DType;
-use stonechat_formats::ModelFile;
+use stonechat_formats::{ModelFile, ReadAt};
 use stonechat_nn::{Cpu, KvDType, Repack};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{ExportFormat, Model, StateOptions, WINDOW_FRAMES, export};
@@ -31,7 +31,7 @@ fn tensors(file: &ModelFile) -> Vec<Tensor> {
         .map(|view| Tensor {
             name: view.name.to_owned(),
             shape: view.shape.to_vec(),
-            values: bytemuck::pod_collect_to_vec(view.data),
+            values: bytemuck::pod_collect_to_vec(&*view.data.load().unwrap()),
         })
         .collect()
 }
@@ -75,6 +75,18 @@ fn load(file: &ModelFile) -> Result<Model, String> {
 
 fn open(path: &Path) -> Result<Model, String> {
     load(&ModelFile::open(path).map_err(|e| e.to_string())?)
+}
+
+/// Asserts that the model in `folder` has the same logits through readers.
+#[track_caller]
+fn assert_same_read(folder: &Path) {
+    let reader = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.unwrap();
+        let file: Box<dyn ReadAt> = Box::new(fs::File::open(entry.path()).unwrap());
+        (entry.file_name().into_string().unwrap(), file)
+    };
+    let file = ModelFile::from_readers(fs::read_dir(folder).unwrap().map(reader)).unwrap();
+    assert_same(&load(&file).unwrap(), &open(folder).unwrap());
 }
 
 /// Asserts that memory-mapped weights of the model at `path` give the logits of repacked ones.
@@ -309,6 +321,7 @@ fn hugging_face_and_openai_names_in_safetensors() {
     fs::write(folder.path("model.safetensors.index.json"), index.to_string()).unwrap();
     assert_same(&open(&folder.0).unwrap(), &expected);
     assert_same_mapped(&folder.0, 0.0);
+    assert_same_read(&folder.0);
 }
 
 #[test]
@@ -320,6 +333,7 @@ fn ctranslate2_in_f32_and_int8() {
     fs::write(folder.path("model.bin"), ctranslate2_bytes(&variables, false)).unwrap();
     assert_same(&open(&folder.0).unwrap(), &expected);
     assert_same_mapped(&folder.0, 0.0);
+    assert_same_read(&folder.0);
 
     // int8 against the same integers times their scales in f32: the difference is the rounding of
     // the scales to f16, and the 8-bit activations of the decoder.
@@ -341,6 +355,7 @@ fn ctranslate2_in_f32_and_int8() {
     fs::write(folder.path("model.bin"), ctranslate2_bytes(&variables, true)).unwrap();
     let relative = difference(&logits(&open(&folder.0).unwrap()), &expected);
     assert!(relative < 0.02, "relative error {relative}");
+    assert_same_read(&folder.0);
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn text(path: &std::path::Path, file: &ModelFile, details: &Details) -> anyhow::
         let has = if details.chat_template.is_some() { "yes (--template)" } else { "none" };
         row("chat template", has.to_owned())?;
     }
-    row("size", format_bytes(file.file_bytes() as u64))?;
+    row("size", format_bytes(file.file_bytes()))?;
     row("memory", format!("about {}", format_bytes(details.memory_bytes)))?;
     row("format", file.format().to_string())?;
     row("path", path.display().to_string())?;

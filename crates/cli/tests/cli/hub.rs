@@ -39,7 +39,7 @@ fn tiny_llm(template: &str) -> Vec<u8> {
     let tensors = file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
     let mut writer = GgufWriter::new(Vec::new(), &metadata, tensors).unwrap();
     for tensor in file.tensors() {
-        writer.write_tensor(tensor.name, tensor.data).unwrap();
+        writer.write_tensor(tensor.name, &tensor.data.load().unwrap()).unwrap();
     }
     writer.finish().unwrap()
 }

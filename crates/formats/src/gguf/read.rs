@@ -22,8 +22,7 @@ const MIN_INFO_BYTES: usize = 8 + 4 + 4 + 8;
 /// Bytes of the smallest array within an array: kind, length.
 const MIN_ARRAY_BYTES: usize = 4 + 8;
 
-pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
-    let mut r = Reader::new(bytes);
+pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
     r.take(MAGIC.len(), "magic")?;
     let version = r.u32("GGUF version")?;
     if !(2..=3).contains(&version) {
@@ -39,15 +38,15 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
     let n_tensors = r.fits(n_tensors, MIN_INFO_BYTES, "tensor descriptions")?;
     let n_entries = r.fits(n_entries, MIN_ENTRY_BYTES, "metadata entries")?;
 
-    let metadata = metadata(&mut r, n_entries)?;
+    let metadata = metadata(r, n_entries)?;
     let alignment = alignment(&metadata)?;
     let mut infos = Vec::new();
     for _ in 0..n_tensors {
-        infos.push(tensor_info(&mut r, alignment)?);
+        infos.push(tensor_info(r, alignment)?);
     }
     // A file without tensors may end without padding.
-    let data_start = r.pos().next_multiple_of(alignment).min(bytes.len());
-    let tensors = place(infos, data_start, bytes.len())?;
+    let data_start = r.pos().next_multiple_of(alignment as u64).min(r.len());
+    let tensors = place(infos, data_start, r.len())?;
     Ok(Parsed { version, metadata, tensors, whisper_bin: None })
 }
 
@@ -55,11 +54,11 @@ fn metadata(r: &mut Reader<'_>, n_entries: usize) -> Result<Metadata> {
     let mut metadata = Metadata::new();
     for _ in 0..n_entries {
         let key = name(r, "metadata key")?;
-        if metadata.get(key).is_some() {
-            return Err(Error::metadata(key, "one entry of this key", "a second one"));
+        if metadata.get(&key).is_some() {
+            return Err(Error::metadata(&key, "one entry of this key", "a second one"));
         }
         let value = value(r).map_err(|e| match e {
-            Error::Metadata { expected, got, .. } => Error::metadata(key, expected, got),
+            Error::Metadata { expected, got, .. } => Error::metadata(&key, expected, got),
             other => other,
         })?;
         metadata.set(key, value);
@@ -68,11 +67,11 @@ fn metadata(r: &mut Reader<'_>, n_entries: usize) -> Result<Metadata> {
 }
 
 /// A key or tensor name: UTF-8.
-fn name<'a>(r: &mut Reader<'a>, what: &'static str) -> Result<&'a str> {
+fn name(r: &mut Reader<'_>, what: &'static str) -> Result<String> {
     let len = r.u64(what)?;
     let offset = r.pos();
     let bytes = r.take_u64(len, what)?;
-    std::str::from_utf8(bytes).map_err(|_| Error::Invalid {
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Error::Invalid {
         what,
         offset,
         expected: "UTF-8".into(),
@@ -154,11 +153,11 @@ fn array(r: &mut Reader<'_>, depth: usize) -> Result<Array> {
     })
 }
 
-fn elements<'a, T>(
-    r: &mut Reader<'a>,
+fn elements<T>(
+    r: &mut Reader<'_>,
     len: u64,
     min_bytes: usize,
-    mut read: impl FnMut(&mut Reader<'a>) -> Result<T>,
+    mut read: impl FnMut(&mut Reader<'_>) -> Result<T>,
 ) -> Result<Vec<T>> {
     let len = r.fits(len, min_bytes, "array")?;
     let mut values = Vec::with_capacity(len);
@@ -174,56 +173,56 @@ fn tensor_info(r: &mut Reader<'_>, alignment: usize) -> Result<(TensorInfo, u64)
     let n_dims = r.u32("number of dimensions")? as usize;
     if n_dims > MAX_DIMS {
         let expected = format!("at most {MAX_DIMS} dimensions");
-        return Err(Error::tensor(name, expected, n_dims.to_string()));
+        return Err(Error::tensor(&name, expected, n_dims.to_string()));
     }
     let mut shape = Vec::with_capacity(n_dims);
     for _ in 0..n_dims {
         let dim = r.u64("dimension")?;
         let fits = usize::try_from(dim).ok().filter(|&d| d > 0);
         shape.push(fits.ok_or_else(|| {
-            Error::tensor(name, "a dimension of 1 or more that fits in memory", dim.to_string())
+            Error::tensor(&name, "a dimension of 1 or more that fits in memory", dim.to_string())
         })?);
     }
     shape.reverse();
     let type_id = r.u32("tensor type")?;
     let dtype = DType::from_ggml_id(type_id).ok_or_else(|| {
-        Error::tensor(name, "a supported GGML type", format!("type id {type_id}"))
+        Error::tensor(&name, "a supported GGML type", format!("type id {type_id}"))
     })?;
     let offset = r.u64("tensor offset")?;
     if !offset.is_multiple_of(alignment as u64) {
         let expected = format!("an offset that is a multiple of {alignment}");
-        return Err(Error::tensor(name, expected, offset.to_string()));
+        return Err(Error::tensor(&name, expected, offset.to_string()));
     }
-    Ok((TensorInfo { name: name.to_owned(), dtype, shape }, offset))
+    Ok((TensorInfo { name, dtype, shape }, offset))
 }
 
 /// The table of tensors, each inside the file and none over another.
-fn place(infos: Vec<(TensorInfo, u64)>, data_start: usize, file_len: usize) -> Result<TensorTable> {
+fn place(infos: Vec<(TensorInfo, u64)>, data_start: u64, file_len: u64) -> Result<TensorTable> {
     let data_len = file_len - data_start;
     let mut placed = Vec::with_capacity(infos.len());
     for (info, offset) in infos {
         let n_bytes = info.data_bytes()?;
-        let end = usize::try_from(offset).ok().and_then(|o| o.checked_add(n_bytes));
-        let Some(end) = end.filter(|&end| end <= data_len) else {
+        let end = offset.checked_add(n_bytes as u64);
+        if end.is_none_or(|end| end > data_len) {
             let expected = format!("{n_bytes} bytes at offset {offset} of the data");
             return Err(Error::tensor(&info.name, expected, format!("{data_len} bytes of data")));
-        };
-        placed.push((info, data_start + end - n_bytes..data_start + end));
+        }
+        placed.push((info, Place::new(data_start + offset, n_bytes)));
     }
 
     let mut order: Vec<usize> = (0..placed.len()).collect();
-    order.sort_by_key(|&i| placed[i].1.start);
+    order.sort_by_key(|&i| placed[i].1.range.start);
     for pair in order.windows(2) {
         let ((before, a), (after, b)) = (&placed[pair[0]], &placed[pair[1]]);
-        if a.end > b.start {
+        if a.range.end > b.range.start {
             let expected = format!("data after that of `{}`", printable(&before.name));
             return Err(Error::tensor(&after.name, expected, "data that overlaps it"));
         }
     }
 
     let mut tensors = TensorTable::default();
-    for (info, range) in placed {
-        tensors.push(info, Place { shard: 0, range })?;
+    for (info, place) in placed {
+        tensors.push(info, place)?;
     }
     Ok(tensors)
 }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use crate::detect::Format;
 use crate::error::{Error, Result, printable};
+use crate::files::Files;
+use crate::folder;
 use crate::model_file::ModelFile;
 
 const NO: &str = "split.no";
@@ -40,7 +42,7 @@ fn part(file: &ModelFile) -> Result<Option<Part>> {
     Ok(Some(Part { no, count, n_tensors: metadata.usize(N_TENSORS)? }))
 }
 
-/// Refuses a part of a model, which `from_bytes` has no way to complete.
+/// Refuses a part of a model, which one reader has no way to complete.
 pub(crate) fn check_whole(file: &ModelFile) -> Result<()> {
     match part(file)? {
         None => Ok(()),
@@ -53,20 +55,20 @@ pub(crate) fn check_whole(file: &ModelFile) -> Result<()> {
 }
 
 /// The model that `opened`, the file at `path`, is or is a part of: opens the other parts, which
-/// must lie beside it.
-pub(crate) fn open_all(opened: ModelFile, path: &Path) -> Result<ModelFile> {
+/// must be among `files`, the files beside it.
+pub(crate) fn open_all(opened: ModelFile, path: &Path, files: &mut Files<'_>) -> Result<ModelFile> {
     let Some(this) = part(&opened).map_err(|e| e.in_file(path))? else {
         return Ok(opened);
     };
     let prefix = prefix(path, this).map_err(|e| e.in_file(path))?;
     let mut opened = Some(opened);
     let parts = (0..this.count).map(|no| {
-        let path = path.with_file_name(format!("{prefix}{}", suffix(no, this.count)));
+        let name = format!("{prefix}{}", suffix(no, this.count));
         let file = match opened.take_if(|_| no == this.no) {
             Some(file) => file,
-            None => open_part(&path, this.count)?,
+            None => open_part(files, &name, this.count)?,
         };
-        Ok((file, path))
+        Ok((file, files.path(&name)))
     });
     join(parts)
 }
@@ -118,8 +120,8 @@ fn check_part(file: &ModelFile, no: usize, first: Option<Part>) -> Result<Part> 
     Err(Error::metadata(NO, of(expected), of(part)))
 }
 
-fn open_part(path: &Path, count: usize) -> Result<ModelFile> {
-    ModelFile::open_file(path).map_err(|e| match e {
+fn open_part(files: &mut Files<'_>, name: &str, count: usize) -> Result<ModelFile> {
+    folder::open_file(files, name).map_err(|e| match e {
         Error::Io { action, path, source } if source.kind() == io::ErrorKind::NotFound => {
             let message = format!("all {count} parts of a split model must be in one folder");
             Error::Io { action, path, source: io::Error::new(source.kind(), message) }

@@ -13,19 +13,18 @@ use crate::tensor::{Place, TensorInfo, TensorTable};
 /// More tokens than any vocabulary has; bounds the memory of a hostile list of empty ones.
 const MAX_TOKENS: u64 = 1 << 20;
 
-pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed> {
-    let mut r = Reader::new(bytes);
+pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
     r.take(MAGIC.len(), "magic")?;
-    let (hparams, version) = hparams(&mut r)?;
+    let (hparams, version) = hparams(r)?;
     let mut metadata = Metadata::new();
     for (key, value) in hparams.fields() {
         metadata.set(key, value);
     }
-    let mel_filters = mel_filters(&mut r)?;
-    let vocab = vocab(&mut r)?;
+    let mel_filters = mel_filters(r)?;
+    let vocab = vocab(r)?;
     let mut tensors = TensorTable::default();
     while r.remaining() > 0 {
-        let (info, place) = tensor(&mut r)?;
+        let (info, place) = tensor(r)?;
         tensors.push(info, place)?;
     }
     let whisper_bin = Some(WhisperBin { hparams, mel_filters, vocab });
@@ -109,25 +108,25 @@ fn tensor(r: &mut Reader<'_>) -> Result<(TensorInfo, Place)> {
     shape.reverse();
     let offset = r.pos();
     let name = r.take_u64(name_len.into(), "tensor name")?;
-    let name = std::str::from_utf8(name).map_err(|_| Error::Invalid {
+    let name = std::str::from_utf8(name).map(str::to_owned).map_err(|_| Error::Invalid {
         what: "tensor name",
         offset,
         expected: "UTF-8".into(),
         got: printable(&String::from_utf8_lossy(name)),
     })?;
     if shape.contains(&0) {
-        return Err(Error::tensor(name, "dimensions of 1 or more", format!("{shape:?}")));
+        return Err(Error::tensor(&name, "dimensions of 1 or more", format!("{shape:?}")));
     }
     let dtype = DType::from_ggml_id(type_id).ok_or_else(|| {
-        Error::tensor(name, "a supported GGML type", format!("type id {type_id}"))
+        Error::tensor(&name, "a supported GGML type", format!("type id {type_id}"))
     })?;
-    let info = TensorInfo { name: name.to_owned(), dtype, shape };
+    let info = TensorInfo { name, dtype, shape };
     let n_bytes = info.data_bytes()?;
-    let start = r.pos();
-    if n_bytes > r.remaining() {
-        let expected = format!("{n_bytes} bytes at offset {start}");
-        return Err(Error::tensor(name, expected, format!("{} bytes", r.remaining())));
+    let place = Place::new(r.pos(), n_bytes);
+    if n_bytes as u64 > r.remaining() {
+        let expected = format!("{n_bytes} bytes at offset {}", r.pos());
+        return Err(Error::tensor(&info.name, expected, format!("{} bytes", r.remaining())));
     }
-    r.take(n_bytes, "tensor data")?;
-    Ok((info, Place { shard: 0, range: start..start + n_bytes }))
+    r.skip(n_bytes, "tensor data")?;
+    Ok((info, place))
 }

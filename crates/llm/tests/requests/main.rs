@@ -31,7 +31,7 @@ static PANELS: LazyLock<Vec<(Model, bool)>> = LazyLock::new(|| {
         let path =
             std::env::temp_dir().join(format!("stonechat-{name}-{}.gguf", std::process::id()));
         quantize(&golden(name), &path, DType::Q8_0, |_| ()).unwrap();
-        let file = ModelFile::from_bytes(std::fs::read(&path).unwrap()).unwrap();
+        let file = ModelFile::from_reader(std::fs::read(&path).unwrap()).unwrap();
         std::fs::remove_file(&path).unwrap();
         [(load(cpu(), &file), false), (load(Split::new(cpu(), cpu(), 1), &file), true)]
     });
