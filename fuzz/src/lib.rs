@@ -16,8 +16,7 @@ pub use llm::{check_chat_template, check_grammar, check_llm, check_tokenizer};
 /// # Panics
 /// If a parser breaks a promise.
 pub fn check_model(magic: &[u8], rest: &[u8]) {
-    let bytes = [magic, rest].concat();
-    let model = match ModelFile::from_reader(bytes) {
+    let model = match ModelFile::from_reader([magic, rest].concat()) {
         Ok(model) => model,
         Err(e) => {
             let message = e.to_string();
