@@ -35,7 +35,10 @@ impl Rules {
     /// The filters of `options`.
     #[must_use]
     pub fn new(model: &Model, options: &Options) -> Self {
-        let (special, tokenizer) = (*model.special(), model.tokenizer());
+        Self::of(*model.special(), model.tokenizer(), options)
+    }
+
+    fn of(special: SpecialTokens, tokenizer: &Tokenizer, options: &Options) -> Self {
         let mut suppressed = vec![
             special.transcribe,
             special.translate,
@@ -353,7 +356,7 @@ mod tests {
     #[test]
     fn options_choose_what_is_suppressed() {
         let special = SpecialTokens::new(51865).unwrap();
-        let of = |options: &Options| Rules::new(special, &tokenizer(), options);
+        let of = |options: &Options| Rules::of(special, &tokenizer(), options);
         let default = of(&Options::default());
         assert!(default.suppressed.contains(&word(0)) && default.suppressed.is_sorted());
         assert_eq!(default.suppressed_first, [0x20, special.eot]);

@@ -59,7 +59,7 @@ fn chunk(n_frames: usize, is_batched: bool) -> Chunk {
 fn windows_follow_each_other_to_the_end_of_the_chunk() {
     let mut chunk = chunk(3500, false);
     let n_samples = 3500 * HOP_LENGTH;
-    assert_eq!((chunk.len(), chunk.end()), (n_samples, START + n_samples));
+    assert_eq!(chunk.end(), START + n_samples);
     let window = |c: &Chunk| (c.window_start(), c.window_start_seconds(), c.window_frames());
     assert_eq!(window(&chunk), (START, 1.0, 3000));
     assert_eq!((chunk.remaining_frames(), chunk.done_samples(), chunk.is_done()), (3500, 0, false));
