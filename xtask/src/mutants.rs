@@ -20,21 +20,18 @@ const VERSION: &str = "27.1.0";
 /// Seconds for the tests of one mutant. An endless loop is ended after them.
 const TIMEOUT_S: &str = "90";
 
-/// A package and its mutated sources.
+/// Sources that the same tests check.
 struct Target {
-    package: &'static str,
-    /// Arguments of cargo.
+    name: &'static str,
+    /// Arguments of `cargo test`: package, features, tests.
     cargo: &'static [&'static str],
-    /// Arguments of `cargo test`.
-    tests: &'static [&'static str],
     files: &'static [&'static str],
 }
 
-const TARGETS: [Target; 2] = [
+const TARGETS: [Target; 3] = [
     Target {
-        package: "stonechat-nn",
-        cargo: &["--features=grammar"],
-        tests: &["--lib"],
+        name: "nn",
+        cargo: &["--package=stonechat-nn", "--lib"],
         files: &[
             "crates/nn/src/pages.rs",
             "crates/nn/src/step.rs",
@@ -44,13 +41,6 @@ const TARGETS: [Target; 2] = [
             "crates/nn/src/sample/dry.rs",
             "crates/nn/src/sample/entropy.rs",
             "crates/nn/src/sample/eta.rs",
-            "crates/nn/src/sample/gbnf.rs",
-            "crates/nn/src/sample/gbnf/analysis.rs",
-            "crates/nn/src/sample/gbnf/char_set.rs",
-            "crates/nn/src/sample/gbnf/lark.rs",
-            "crates/nn/src/sample/gbnf/parse.rs",
-            "crates/nn/src/sample/grammar.rs",
-            "crates/nn/src/sample/grammar_source.rs",
             "crates/nn/src/sample/healing.rs",
             "crates/nn/src/sample/kind.rs",
             "crates/nn/src/sample/logits.rs",
@@ -71,9 +61,21 @@ const TARGETS: [Target; 2] = [
         ],
     },
     Target {
-        package: "stonechat-whisper",
-        cargo: &[],
-        tests: &["--lib", "--test=tiny_model", "--test=batches"],
+        name: "grammar",
+        cargo: &["--package=stonechat-nn", "--features=grammar", "--lib"],
+        files: &[
+            "crates/nn/src/sample/gbnf.rs",
+            "crates/nn/src/sample/gbnf/analysis.rs",
+            "crates/nn/src/sample/gbnf/char_set.rs",
+            "crates/nn/src/sample/gbnf/lark.rs",
+            "crates/nn/src/sample/gbnf/parse.rs",
+            "crates/nn/src/sample/grammar.rs",
+            "crates/nn/src/sample/grammar_source.rs",
+        ],
+    },
+    Target {
+        name: "whisper",
+        cargo: &["--package=stonechat-whisper", "--lib", "--test=tiny_model", "--test=batches"],
         files: &[
             "crates/whisper/src/chunk.rs",
             "crates/whisper/src/fallback.rs",
@@ -109,27 +111,32 @@ pub(crate) fn run(args: &MutantsArgs) -> Result<()> {
     }
     let program = installed()?;
     let folder = shell::target_dir().join("mutants");
-    fs::create_dir_all(&folder)?;
+    let tree = folder.join("tree");
+    copy_sources(&tree)?;
     let mut results = BTreeMap::new();
     for target in &TARGETS {
-        let is_asked_for =
-            |file: &&&str| args.files.is_empty() || args.files.iter().any(|f| f == *file);
-        let files: Vec<&str> = target.files.iter().filter(is_asked_for).copied().collect();
+        let chosen = |file: &&&str| args.files.is_empty() || args.files.iter().any(|f| f == **file);
+        let files: Vec<&str> = target.files.iter().filter(chosen).copied().collect();
         if files.is_empty() {
             continue;
         }
-        let output = folder.join(target.package);
-        let mut command = mutants(&program, target, &files);
+        let mut mutants = Command::new(&program);
+        mutants.current_dir(&tree).args(["mutants", "--in-place", "--timeout", TIMEOUT_S]);
+        mutants.args(target.cargo.iter().flat_map(|arg| ["--cargo-arg", arg]));
+        mutants.args(files.iter().flat_map(|file| ["--file", file]));
+        // Debug information takes a third of the time of a build. No models: what is installed must not decide.
+        mutants.env("CARGO_TARGET_DIR", folder.join("build")).env_remove("STONECHAT_MODELS");
+        mutants.env("CARGO_PROFILE_TEST_DEBUG", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
         if args.list {
-            shell::run(command.arg("--list"))?;
+            shell::run(mutants.arg("--list"))?;
             continue;
         }
-        println!("$ {}", shell::describe(&command));
-        let status = command.arg("--output").arg(&output).status()?;
+        let output = folder.join(target.name);
+        println!("$ {}", shell::describe(&mutants));
+        let status = mutants.arg("--output").arg(&output).status()?;
         // 2: a mutant was not caught; 3: a test ran out of time.
-        let is_complete = matches!(status.code(), Some(0 | 2 | 3));
-        ensure!(is_complete, "cargo-mutants failed: {status}");
-        files.iter().for_each(|file| _ = results.insert(*file, Counts::default()));
+        ensure!(matches!(status.code(), Some(0 | 2 | 3)), "cargo-mutants failed: {status}");
+        results.extend(files.iter().map(|file| (*file, Counts::default())));
         count(&read(&output.join("mutants.out/outcomes.json"))?, &mut results);
     }
     if !args.list {
@@ -154,21 +161,24 @@ fn installed() -> Result<PathBuf> {
     Ok(program)
 }
 
-fn mutants(program: &Path, target: &Target, files: &[&str]) -> Command {
-    let mut command = shell::program(program);
-    command.args(["mutants", "--package", target.package, "--jobs=1", "--timeout", TIMEOUT_S]);
-    for file in files {
-        command.args(["--file", file]);
+/// Copies the sources to `tree`, where they are mutated. Times are kept: later runs rebuild only what has changed.
+fn copy_sources(tree: &Path) -> Result<()> {
+    let root = shell::workspace_root();
+    let mut list = shell::program("git");
+    let names =
+        shell::output(list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
+    if tree.exists() {
+        fs::remove_dir_all(tree)?;
     }
-    for arg in target.cargo {
-        command.args(["--cargo-arg", arg]);
+    for name in names.split_terminator('\0') {
+        let (from, to) = (root.join(name), tree.join(name));
+        // A file that was removed but not yet from the index.
+        let Ok(metadata) = from.metadata() else { continue };
+        fs::create_dir_all(to.parent().context("a path in a folder")?)?;
+        fs::copy(&from, &to).with_context(|| format!("cannot copy {name}"))?;
+        fs::File::options().write(true).open(&to)?.set_modified(metadata.modified()?)?;
     }
-    command.arg("--no-shuffle").arg("--colors=never").arg("--").args(target.tests);
-    // Debug information takes a third of the time of a build. Tests without models: a mutant must not pass or fail by
-    // what is installed. cargo-mutants builds in a copy of the workspace with a target folder of its own.
-    command.env("CARGO_PROFILE_TEST_DEBUG", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
-    command.env_remove("STONECHAT_MODELS").env_remove("CARGO_TARGET_DIR");
-    command
+    Ok(())
 }
 
 /// Results of the mutants of a file.
