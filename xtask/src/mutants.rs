@@ -3,7 +3,7 @@
 //! Each mutant is one changed expression or one replaced function body. It is caught if a test of its package fails. The
 //! others are equivalent to the source or show a missing test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +11,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+use walkdir::WalkDir;
 
 use crate::shell;
 
@@ -121,7 +122,13 @@ pub(crate) fn run(args: &MutantsArgs) -> Result<()> {
             continue;
         }
         let mut mutants = Command::new(&program);
-        mutants.current_dir(&tree).args(["mutants", "--in-place", "--timeout", TIMEOUT_S]);
+        mutants.current_dir(&tree).args([
+            "mutants",
+            "--workspace",
+            "--in-place",
+            "--timeout",
+            TIMEOUT_S,
+        ]);
         mutants.args(target.cargo.iter().flat_map(|arg| ["--cargo-arg", arg]));
         mutants.args(files.iter().flat_map(|file| ["--file", file]));
         // Debug information takes a third of the time of a build. No models: what is installed must not decide.
@@ -161,22 +168,30 @@ fn installed() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Copies the sources to `tree`, where they are mutated. Times are kept: later runs rebuild only what has changed.
+/// Makes `tree` a copy of the sources, to mutate. Only files that differ are written: cargo builds by time of change, and
+/// a mutant that was restored is newer than its build.
 fn copy_sources(tree: &Path) -> Result<()> {
     let root = shell::workspace_root();
-    let mut list = shell::program("git");
-    let names =
-        shell::output(list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
-    if tree.exists() {
-        fs::remove_dir_all(tree)?;
+    let mut git = shell::program("git");
+    let list =
+        shell::output(git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
+    let names: HashSet<&Path> = list.split_terminator('\0').map(Path::new).collect();
+    fs::create_dir_all(tree)?;
+    for entry in WalkDir::new(tree) {
+        let entry = entry?;
+        let is_listed = entry.path().strip_prefix(tree).is_ok_and(|name| names.contains(name));
+        if entry.file_type().is_file() && !is_listed {
+            fs::remove_file(entry.path())?;
+        }
     }
-    for name in names.split_terminator('\0') {
-        let (from, to) = (root.join(name), tree.join(name));
-        // A file that was removed but not yet from the index.
-        let Ok(metadata) = from.metadata() else { continue };
-        fs::create_dir_all(to.parent().context("a path in a folder")?)?;
-        fs::copy(&from, &to).with_context(|| format!("cannot copy {name}"))?;
-        fs::File::options().write(true).open(&to)?.set_modified(metadata.modified()?)?;
+    for name in names {
+        // One that was removed is still in the index.
+        let Ok(source) = fs::read(root.join(name)) else { continue };
+        let copy = tree.join(name);
+        if !fs::read(&copy).is_ok_and(|old| old == source) {
+            fs::create_dir_all(copy.parent().context("a path in a folder")?)?;
+            fs::write(&copy, source)?;
+        }
     }
     Ok(())
 }
