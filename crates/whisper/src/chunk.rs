@@ -294,38 +294,4 @@ fn is_digital_silence(samples: &[f32], seek: usize, n_frames: usize) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use stonechat_audio::{LogMel, Vad, VadOptions, decode_file};
-
-    use super::{Chunk, MAX_EARLY_FRAMES};
-    use crate::special::SpecialTokens;
-    use crate::{HOP_LENGTH, SAMPLE_RATE, TIMESTAMP_SECONDS, WINDOW_SAMPLES};
-
-    /// Earliest end of the text of a chunk, in seconds.
-    fn min_end(recording: &[f32], is_batched: bool) -> Option<f64> {
-        let special = SpecialTokens::new(51865).unwrap();
-        let mel = LogMel::new(80).compute(recording, WINDOW_SAMPLES);
-        let mut chunk = Chunk::new(0..recording.len(), mel, is_batched);
-        if is_batched {
-            chunk.find_speech_end(recording, &Vad::new().unwrap(), &VadOptions::default());
-        }
-        let token = chunk.min_end_timestamp(&special)?;
-        Some(f64::from(token - special.timestamp_begin) * TIMESTAMP_SECONDS)
-    }
-
-    #[test]
-    fn the_text_of_a_batched_chunk_ends_with_its_speech() {
-        let path =
-            concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/audio/quick_brown_fox.wav");
-        let speech = decode_file(path).unwrap().samples;
-        let length = speech.len() as f64 / SAMPLE_RATE as f64;
-        let early = (MAX_EARLY_FRAMES * HOP_LENGTH) as f64 / SAMPLE_RATE as f64;
-        let mut recording = vec![0.0; 3 * SAMPLE_RATE];
-        recording.extend(speech);
-        recording.extend(vec![0.0; 4 * SAMPLE_RATE]);
-        let end = min_end(&recording, true).unwrap() + early - 3.0;
-        assert!((length - 1.0..=length + 0.1).contains(&end), "{end} of {length}");
-        assert_eq!(min_end(&recording, false), None, "a whole recording may end anywhere");
-        assert_eq!(min_end(&recording[..3 * SAMPLE_RATE], true), None, "nobody speaks");
-    }
-}
+mod tests;

@@ -105,4 +105,14 @@ mod tests {
         check(&[1000; 100], None);
         check(&[], None);
     }
+
+    #[test]
+    fn six_rounds_of_many_words_are_a_loop() {
+        for (n_words, is_loop) in [(7, true), (20, true), (37, true), (38, false)] {
+            let words = |n: u32| (0..n).map(|i| 1 + i % n_words).collect::<Vec<u32>>();
+            check(&words(6 * n_words - 1), None);
+            let round = words(n_words);
+            check(&words(6 * n_words), is_loop.then_some((n_words as usize, &round[..])));
+        }
+    }
 }

@@ -206,4 +206,26 @@ mod tests {
         let options = Options { without_timestamps: true, ..options };
         assert_eq!(prompt(&options, 0).tokens[1..], prefix[1..]);
     }
+
+    #[test]
+    fn earlier_text_needs_no_hotwords_and_may_be_off() {
+        let model = model();
+        let special = *model.special();
+        let prompt_after = |options: &Options, temperature| {
+            let builder = builder(&model, options);
+            assert_eq!(builder.sot_sequence(), [special.sot]);
+            let mut history = builder.initial_history();
+            let first = builder.prompt(&model, &history, 0).tokens;
+            assert_eq!(first, [special.sot], "nothing comes before the first window");
+            builder.extend(&mut history, &[segment(vec![7, 8])], temperature, false);
+            builder.prompt(&model, &history, 16_000).tokens
+        };
+        let on = Options::default();
+        let conditioned = [special.start_of_prev, 7, 8, special.sot];
+        assert_eq!(prompt_after(&on, 0.0), conditioned);
+        assert_eq!(prompt_after(&on, 0.5), conditioned, "0.5 is not above the limit");
+        assert_eq!(prompt_after(&on, 0.51), [special.sot]);
+        let off = Options { condition_on_previous_text: false, ..on };
+        assert_eq!(prompt_after(&off, 0.0), [special.sot]);
+    }
 }

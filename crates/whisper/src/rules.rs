@@ -161,7 +161,10 @@ fn non_speech_tokens(tokenizer: &Tokenizer) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Rules, SUPPRESSED, suppress_ngrams};
+    use stonechat_text::Tokenizer;
+
+    use super::{Rules, SUPPRESSED, non_speech_tokens, suppress_ngrams};
+    use crate::options::Options;
     use crate::special::SpecialTokens;
 
     fn rules() -> Rules {
@@ -251,5 +254,130 @@ mod tests {
         check(1, &[], &[]);
         // A timestamp may close one segment and open the next.
         check(1, &[50], &[]);
+    }
+
+    #[test]
+    fn a_pair_of_timestamps_is_followed_by_text() {
+        let pair = [BEGIN + 9, BEGIN + 9];
+        for sampled in [&pair[..], &[BEGIN, 400, 401, BEGIN + 9, BEGIN + 9]] {
+            let ids = allowed(sampled);
+            assert!(ids.iter().all(|&i| i < BEGIN as usize) && ids.contains(&400), "{sampled:?}");
+        }
+        // Text before the first timestamp: that one closes a segment.
+        let ids = allowed(&[400, BEGIN + 9]);
+        assert_eq!((ids[0], ids.contains(&(BEGIN as usize + 9))), (50257, true));
+    }
+
+    #[test]
+    fn times_grow_after_several_words() {
+        let ids = allowed(&[BEGIN + 10, 400, 401]);
+        assert_eq!(ids.iter().find(|&&i| i >= BEGIN as usize), Some(&(BEGIN as usize + 11)));
+        assert!(ids.contains(&400) && ids.contains(&50257));
+    }
+
+    #[test]
+    fn text_as_likely_as_the_timestamps_stays() {
+        // One timestamp is left, the last.
+        let mut logits = vec![1.0; 51865];
+        rules().apply(&mut logits, &[BEGIN + 1499, 400], None);
+        let last = BEGIN as usize + 1500;
+        assert_eq!(last, logits.len() - 1);
+        assert_eq!((logits[400], logits[last - 1], logits[last]), (1.0, SUPPRESSED, 1.0));
+    }
+
+    #[test]
+    fn a_late_first_timestamp_may_be_allowed() {
+        for (max_initial_timestamp, last) in [(Some(1500), 51864), (Some(5000), 51864)] {
+            let rules = Rules { max_initial_timestamp, ..rules() };
+            let mut logits = vec![0.0; 51865];
+            rules.apply(&mut logits, &[], None);
+            let is_allowed = |&i: &usize| logits[i] > SUPPRESSED;
+            assert_eq!((0..51865).find(is_allowed), Some(BEGIN as usize));
+            assert_eq!((0..51865).rfind(is_allowed), Some(last));
+        }
+    }
+
+    #[test]
+    fn without_timestamps_only_suppressed_tokens_are_forbidden() {
+        let rules = Rules { max_initial_timestamp: None, ..rules() };
+        let forbidden = |sampled: &[u32]| {
+            let mut logits = vec![0.0; 51865];
+            rules.apply(&mut logits, sampled, None);
+            (0..51865).filter(|&i| logits[i] == SUPPRESSED).collect::<Vec<_>>()
+        };
+        assert_eq!(forbidden(&[]), [7, 220, 50257]);
+        assert_eq!(forbidden(&[400]), [7]);
+    }
+
+    #[test]
+    fn only_text_is_kept_from_repeating() {
+        let mut rules = rules();
+        (rules.no_repeat_ngram_size, rules.max_initial_timestamp) = (1, None);
+        let mut logits = vec![0.0; 51865];
+        rules.apply(&mut logits, &[BEGIN, 400, BEGIN + 5, BEGIN + 5], None);
+        let forbidden = (0..51865).filter(|&i| logits[i] == SUPPRESSED).collect::<Vec<_>>();
+        assert_eq!(forbidden, [7, 400]);
+    }
+
+    /// Token of the `i`-th word of a vocabulary that starts with the 256 bytes.
+    fn word(i: u32) -> u32 {
+        256 + i
+    }
+
+    fn tokenizer() -> Tokenizer {
+        let bytes = (0..=255u8).map(|byte| vec![byte]);
+        // `((` is one token, ` ((` and `--` are not; neither is any note.
+        let words = ["((", " (", " -", " '"].map(|word| word.as_bytes().to_vec());
+        Tokenizer::from_ranked(&bytes.chain(words).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn symbols_that_are_not_speech_are_suppressed_if_they_are_one_token() {
+        let mut tokens = non_speech_tokens(&tokenizer());
+        tokens.sort_unstable();
+        tokens.dedup();
+        let mut expected: Vec<u32> =
+            b"\"#()*+/:;<=>@[\\]^_`{|}~".iter().map(|&b| b.into()).collect();
+        // The first byte of every note, and the space before one.
+        expected.extend([0x20, 0xe2]);
+        expected.extend((0..4).map(word));
+        expected.sort_unstable();
+        assert_eq!(tokens, expected);
+        assert!(!tokens.contains(&u32::from(b'-')), "`--` is two tokens");
+    }
+
+    #[test]
+    fn options_choose_what_is_suppressed() {
+        let special = SpecialTokens::new(51865).unwrap();
+        let of = |options: &Options| Rules::new(special, &tokenizer(), options);
+        let default = of(&Options::default());
+        assert!(default.suppressed.contains(&word(0)) && default.suppressed.is_sorted());
+        assert_eq!(default.suppressed_first, [0x20, special.eot]);
+        assert_eq!(default.max_initial_timestamp, Some(50));
+        let few = of(&Options {
+            suppress_non_speech: false,
+            suppress_blank: false,
+            suppress_tokens: vec![9, 5],
+            max_initial_timestamp: 0.51,
+            no_repeat_ngram_size: 3,
+            ..Options::default()
+        });
+        let mut expected = vec![
+            5,
+            9,
+            special.sot,
+            special.translate,
+            special.transcribe,
+            special.start_of_lm,
+            special.start_of_prev,
+            special.no_speech,
+            special.no_timestamps,
+        ];
+        expected.sort_unstable();
+        assert_eq!(few.suppressed, expected);
+        assert!(few.suppressed_first.is_empty());
+        assert_eq!((few.max_initial_timestamp, few.no_repeat_ngram_size), (Some(26), 3));
+        let untimed = of(&Options { without_timestamps: true, ..Options::default() });
+        assert_eq!(untimed.max_initial_timestamp, None);
     }
 }

@@ -138,4 +138,22 @@ mod tests {
         let sum: f32 = (0..9).map(|t| probability(&logits, t)).sum();
         assert!((sum - 1.0).abs() < 1e-6);
     }
+
+    #[test]
+    fn the_log_probability_is_that_of_temperature_1() {
+        // Large logits: only their distance from the maximum is exponentiated.
+        let logits = [999.0f32, 1000.0, f32::NEG_INFINITY];
+        let log_sum_exp = log_sum_exp(&logits);
+        let mut rng = Rng::new(3);
+        let mut drawn = [0; 3];
+        for _ in 0..1000 {
+            let sampled = sample(&logits, log_sum_exp, 2.0, &mut rng).unwrap();
+            let expected = logits[sampled.token as usize] - log_sum_exp;
+            assert!((sampled.logprob - expected).abs() < 1e-6 && expected < -0.3);
+            drawn[sampled.token as usize] += 1;
+        }
+        // p = 1 / (1 + e^-0.5) = 0.622; a standard deviation is 15.
+        assert!((545..=700).contains(&drawn[1]) && drawn[2] == 0, "{drawn:?}");
+        assert_eq!(sample(&[f32::NEG_INFINITY; 3], f32::NEG_INFINITY, 1.0, &mut rng), None);
+    }
 }
