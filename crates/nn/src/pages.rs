@@ -406,4 +406,15 @@ mod tests {
         assert!(pages.extend(&mut short, 1).unwrap().is_some());
         assert_eq!(pages.extend(&mut long, 1), Ok(None));
     }
+
+    #[test]
+    fn an_empty_sequence_has_room_for_its_context() {
+        let mut pages = Pages::new(5);
+        assert_eq!((pages.n_pages(), pages.n_free()), (5, 5));
+        let mut a = Sequence::with_capacity(2 * PAGE_LEN + 1);
+        assert!(a.is_empty() && a.pages.capacity() >= 3);
+        pages.extend(&mut a, 2).unwrap();
+        assert!(!a.is_empty());
+        assert_eq!((pages.n_pages(), pages.n_free()), (5, 4));
+    }
 }

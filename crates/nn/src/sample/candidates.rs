@@ -338,4 +338,72 @@ mod tests {
         let p: Vec<f32> = candidates.softmax().iter().map(|c| c.p).collect();
         assert_eq!(p, [1.0, 0.0, 0.0, 0.0]);
     }
+
+    #[test]
+    fn the_sorted_prefix_shrinks_with_what_is_dropped() {
+        let mut candidates = Candidates::new(8);
+        candidates.load(&[3.0, 7.0, 1.0, 8.0, 2.0, 6.0, 4.0, 5.0]);
+        let tokens = |candidates: &Candidates| -> Vec<u32> {
+            candidates.as_slice().iter().map(|c| c.token).collect()
+        };
+        candidates.sort_prefix(4);
+        candidates.drop_prefix(1);
+        candidates.sort_prefix(4);
+        assert_eq!(tokens(&candidates)[..4], [1, 5, 7, 6]);
+        assert_eq!((candidates.len(), candidates.max_logit()), (7, 7.0));
+        candidates.sort_prefix(7);
+        assert_eq!(tokens(&candidates), [1, 5, 7, 6, 0, 4, 2]);
+        candidates.truncate(2);
+        candidates.sort_prefix(9);
+        assert_eq!(tokens(&candidates), [1, 5]);
+    }
+
+    #[test]
+    fn the_prefix_by_score_is_that_of_a_full_sort() {
+        let mut rng = Rng::new(8);
+        for n in [1, 255, 256, 257, 1024, 1025, 6000] {
+            let logits = random(n, &mut rng);
+            let mut candidates = Candidates::new(n);
+            candidates.load(&logits);
+            let score = |c: &super::Candidate| (c.logit / 4.0).round().abs();
+            let mut all = candidates.softmax().to_vec();
+            all.sort_by(|a, b| score(a).total_cmp(&score(b)).then(descending(a, b)));
+            for k in [1, 100, 256, 300, 1500, n] {
+                candidates.load(&logits);
+                candidates.softmax();
+                candidates.keep_by_score(score, |i, _| i >= k);
+                assert_eq!(candidates.as_slice(), &all[..k.min(n)], "{k} of {n}");
+            }
+            // By mass: the prefix that reaches half of the probability.
+            candidates.load(&logits);
+            candidates.softmax();
+            candidates.keep_by_score(score, |_, mass| mass >= 0.5);
+            let kept = candidates.len();
+            let mass = |k: usize| all[..k].iter().map(|c| f64::from(c.p)).sum::<f64>();
+            assert!(mass(kept) >= 0.5 && mass(kept - 1) < 0.5, "{kept} of {n}");
+        }
+    }
+
+    #[test]
+    fn a_minimum_keeps_equal_logits_and_the_top_ones() {
+        let logits = [1.0, 5.0, 3.0, 3.0, 2.0, 4.0];
+        for is_list in [false, true] {
+            let kept = |min_logit, min_keep| {
+                let mut candidates = Candidates::new(6);
+                candidates.load(&logits);
+                if is_list {
+                    candidates.softmax();
+                }
+                candidates.keep_above(min_logit, min_keep);
+                let mut tokens: Vec<u32> = candidates.as_slice().iter().map(|c| c.token).collect();
+                tokens.sort_unstable();
+                tokens
+            };
+            assert_eq!(kept(3.0, 0), [1, 2, 3, 5]);
+            assert_eq!(kept(3.0, 4), [1, 2, 3, 5]);
+            assert_eq!(kept(3.0, 5), [1, 2, 3, 4, 5]);
+            assert_eq!(kept(9.0, 0), [1]);
+            assert_eq!(kept(9.0, 3), [1, 2, 5]);
+        }
+    }
 }

@@ -236,4 +236,57 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_penalty_grows_with_the_repetition() {
+        // Logits 0: the penalties are the differences of the log-probabilities.
+        let penalty = |settings, past: &[u32]| {
+            let mut dry = dry(settings, [2, 64], &[]);
+            past.iter().for_each(|&token| dry.accept(token));
+            let p = apply(&dry, 10);
+            (p[0] / p[9]).ln()
+        };
+        let near = |a: f32, b: f32| (a - b).abs() < 1e-4;
+        // Of 2, 3 and 4 tokens.
+        assert!(near(penalty([0.5, 3.0], &[1, 2, 9, 0, 1, 2]), 0.5));
+        assert!(near(penalty([0.5, 3.0], &[3, 1, 2, 9, 0, 3, 1, 2]), 1.5));
+        assert!(near(penalty([0.5, 3.0], &[4, 3, 1, 2, 9, 0, 4, 3, 1, 2]), 4.5));
+        // A base of 1 does not grow.
+        assert!(near(penalty([0.5, 1.0], &[4, 3, 1, 2, 9, 0, 4, 3, 1, 2]), 0.5));
+        // Of several repetitions the longest counts.
+        let twice = [3, 1, 2, 9, 0, 1, 2, 9, 0, 3, 1, 2];
+        assert!(near(penalty([0.5, 3.0], &twice), 1.5));
+    }
+
+    #[test]
+    fn repetitions_leave_the_window() {
+        let past = [0, 1, 2, 3, 4, 0, 1];
+        let penalizes = |last_n| {
+            let mut dry = dry([1.0, 1.1], [2, last_n], &[]);
+            past.iter().for_each(|&token| dry.accept(token));
+            let p = apply(&dry, 5);
+            p[4] < 0.19
+        };
+        assert!(penalizes(7) && penalizes(100) && !penalizes(6) && !penalizes(1));
+    }
+
+    #[test]
+    fn a_breaker_within_the_last_tokens_limits_the_length() {
+        let extends = |past: &[u32], breakers: &[Vec<u32>], token| {
+            let mut dry = dry([1.0, 2.0], [1, 64], breakers);
+            past.iter().for_each(|&token| dry.accept(token));
+            let mut extends = TokenValues::new(10);
+            dry.find_extensions(&mut extends, &mut DryScratch::default());
+            extends.get(token)
+        };
+        let past = [1, 2, 3, 9, 0, 1, 2, 3];
+        assert_eq!(extends(&past, &[], 9), 4);
+        assert_eq!(extends(&past, &[vec![1]], 9), 3);
+        assert_eq!(extends(&past, &[vec![2]], 9), 2);
+        assert_eq!(extends(&past, &[vec![3]], 9), 0);
+        // The tokens after a breaker of two count from its end.
+        assert_eq!(extends(&past, &[vec![1, 2]], 9), 2);
+        assert_eq!(extends(&past, &[vec![1, 3]], 9), 4);
+        assert_eq!(extends(&past, &[vec![0, 1, 2]], 9), 2);
+    }
 }

@@ -18,3 +18,17 @@ pub fn max(logits: &[f32]) -> f32 {
 fn isa() -> Isa {
     Isa::best().unwrap_or(Isa::Scalar(simd::Scalar::new()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{log_sum_exp, max};
+
+    #[test]
+    fn reductions_are_those_of_the_definition() {
+        let logits: Vec<f32> = (0..100).map(|i| (i * 37 % 50) as f32 - 60.5).collect();
+        let sum: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
+        assert!((f64::from(log_sum_exp(&logits)) - sum.ln()).abs() < 1e-5);
+        assert_eq!(max(&logits), -11.5);
+        assert_eq!([log_sum_exp(&[]), max(&[])], [f32::NEG_INFINITY; 2]);
+    }
+}

@@ -125,4 +125,25 @@ mod tests {
         assert!(!apply(&[0.25; 4], |c| mirostat.truncate_v1(c, 4)).is_empty());
         check(&apply(&[1.0], |c| mirostat.truncate_v1(c, 1)), &[1.0]);
     }
+
+    #[test]
+    fn a_surprise_of_mu_is_kept() {
+        // 2 bits each, and mu is 2.
+        check(&apply(&[0.25; 4], |c| Mirostat::new(1.0, 0.1).truncate_v2(c)), &[0.25; 4]);
+    }
+
+    #[test]
+    fn version_1_follows_mu_and_the_exponent() {
+        for (exponent, tau, n) in [(1.2f32, 2.0f32, 300), (2.0, 4.0, 5000), (1.5, 1.0, 90)] {
+            let weights: Vec<f32> = (1..=n).map(|i| (i as f32).powf(-exponent)).collect();
+            let sum: f32 = weights.iter().sum();
+            let p: Vec<f32> = weights.iter().map(|w| w / sum).collect();
+            let e = exponent - 1.0;
+            let rest = 1.0 - (n as f32).powf(-e);
+            let k = (e * 2f32.powf(2.0 * tau) / rest).powf(1.0 / exponent);
+            let mirostat = Mirostat::new(tau, 0.1);
+            let kept = apply(&p, |c| mirostat.truncate_v1(c, n)).len();
+            assert_eq!(kept, k as usize, "exponent {exponent}, tau {tau}: {k}");
+        }
+    }
 }

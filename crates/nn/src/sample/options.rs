@@ -238,4 +238,89 @@ mod tests {
             "sampling option `logit_bias`: expected a finite number or −∞, got inf",
         );
     }
+
+    #[test]
+    fn each_option_has_a_range() {
+        type Set = fn(&mut SamplingOptions, f32);
+        let fraction: (&[f32], &[f32]) = (&[0.0, 0.5, 1.0], &[-0.001, 1.001, f32::NAN]);
+        let finite: (&[f32], &[f32]) =
+            (&[-3.0, 0.0, f32::MAX], &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]);
+        let not_negative: (&[f32], &[f32]) =
+            (&[0.0, 2.0, f32::MAX], &[-0.001, f32::NAN, f32::INFINITY]);
+        let table: [(&str, Set, (&[f32], &[f32])); 23] = [
+            ("temperature", |o, x| o.temperature = x, finite),
+            ("dynatemp_range", |o, x| o.dynatemp_range = x, finite),
+            ("dynatemp_exponent", |o, x| o.dynatemp_exponent = x, not_negative),
+            ("top_p", |o, x| o.top_p = x, fraction),
+            ("min_p", |o, x| o.min_p = x, fraction),
+            ("typical_p", |o, x| o.typical_p = x, fraction),
+            ("tail_free_z", |o, x| o.tail_free_z = x, fraction),
+            ("epsilon_cutoff", |o, x| o.epsilon_cutoff = x, fraction),
+            ("eta_cutoff", |o, x| o.eta_cutoff = x, fraction),
+            ("xtc_probability", |o, x| o.xtc_probability = x, fraction),
+            ("xtc_threshold", |o, x| o.xtc_threshold = x, fraction),
+            ("top_n_sigma", |o, x| o.top_n_sigma = x, finite),
+            // The smallest numbers have no finite inverse.
+            (
+                "repeat_penalty",
+                |o, x| o.repeat_penalty = x,
+                (&[0.5, 1.3], &[0.0, -1.0, 1e-40, f32::NAN, f32::INFINITY]),
+            ),
+            ("frequency_penalty", |o, x| o.frequency_penalty = x, finite),
+            ("presence_penalty", |o, x| o.presence_penalty = x, finite),
+            ("dry_multiplier", |o, x| o.dry_multiplier = x, not_negative),
+            ("dry_base", |o, x| o.dry_base = x, not_negative),
+            ("mirostat", |o, x| o.mirostat = x as u8, (&[0.0, 1.0, 2.0], &[3.0, 255.0])),
+            ("mirostat_tau", |o, x| o.mirostat_tau = x, not_negative),
+            ("mirostat_eta", |o, x| o.mirostat_eta = x, not_negative),
+            (
+                "adaptive_target",
+                |o, x| o.adaptive_target = x,
+                (&[-1.0, 0.0, 1.0], &[1.001, f32::NAN]),
+            ),
+            (
+                "adaptive_decay",
+                |o, x| o.adaptive_decay = x,
+                (&[0.0, 0.99], &[-0.01, 0.991, f32::NAN]),
+            ),
+            (
+                "logit_bias",
+                |o, x| o.logit_bias = vec![(1, x)],
+                (&[-2.0, f32::NEG_INFINITY], &[f32::NAN, f32::INFINITY]),
+            ),
+        ];
+        for (option, set, (valid, invalid)) in table {
+            for (&value, is_valid) in valid
+                .iter()
+                .zip([true].iter().cycle())
+                .chain(invalid.iter().zip([false].iter().cycle()))
+            {
+                let mut options = SamplingOptions::default();
+                set(&mut options, value);
+                let error = options.validate().err().map(|error| error.to_string());
+                let expected = format!("sampling option `{option}`: ");
+                let holds = match &error {
+                    None => *is_valid,
+                    Some(error) => !is_valid && error.starts_with(&expected),
+                };
+                assert!(holds, "{option} {value}: {error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn greedy_differs_from_the_defaults_by_the_temperature() {
+        let default = SamplingOptions::default();
+        assert_eq!(SamplingOptions::greedy(), SamplingOptions { temperature: 0.0, ..default });
+    }
+
+    #[test]
+    fn dry_needs_a_multiplier_a_base_and_a_window() {
+        let uses = |dry_multiplier, dry_base, dry_penalty_last_n| {
+            let default = SamplingOptions::default();
+            SamplingOptions { dry_multiplier, dry_base, dry_penalty_last_n, ..default }.uses_dry()
+        };
+        assert!(uses(0.8, 1.0, 1) && uses(0.1, 1.75, 64));
+        assert!(!uses(0.0, 1.75, 64) && !uses(0.8, 0.999, 64) && !uses(0.8, 1.75, 0));
+    }
 }

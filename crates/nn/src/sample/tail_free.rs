@@ -58,4 +58,19 @@ mod tests {
         check(&apply(&[0.1, 0.15, 0.2, 0.25, 0.3], |c| super::apply(c, 0.75, 1)), &two);
         check(&apply(&[0.1, 0.15, 0.2, 0.25, 0.3], |c| super::apply(c, 0.99, 1)), &two);
     }
+
+    #[test]
+    fn one_and_two_tokens_have_no_curve() {
+        check(&apply(&[1.0], |c| super::apply(c, 0.5, 1)), &[1.0]);
+        check(&apply(&[0.4, 0.6], |c| super::apply(c, 0.5, 1)), &[0.6, 0.4]);
+    }
+
+    #[test]
+    fn a_sum_equal_to_z_does_not_cut() {
+        // Equal steps: four shares of 0.25.
+        let p = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].map(|w: f32| w / 21.0);
+        let kept = |z, min_keep| apply(&p, |c| super::apply(c, z, min_keep)).len();
+        assert_eq!([0.2, 0.25, 0.5, 0.74, 0.75, 0.9].map(|z| kept(z, 1)), [1, 1, 2, 2, 3, 3]);
+        assert_eq!([kept(0.2, 0), kept(0.2, 2), kept(0.2, 3), kept(0.2, 4)], [1, 2, 3, 6]);
+    }
 }

@@ -99,4 +99,20 @@ mod tests {
             assert_eq!(candidates.as_slice()[0].token, 1);
         }
     }
+
+    #[test]
+    fn a_range_below_zero_ends_at_zero() {
+        // From 0 to 0.8 by the normalized entropy.
+        let t = 0.8 * 1.279_854_2f32 / 4f32.ln();
+        let weights: Vec<f32> = [0.4f32, 0.3, 0.2, 0.1].map(|p| p.powf(1.0 / t)).to_vec();
+        let sum: f32 = weights.iter().sum();
+        let expected: Vec<f32> = weights.iter().map(|w| w / sum).collect();
+        check(&at(0.3, 0.5, 1.0), &expected);
+    }
+
+    #[test]
+    fn a_single_candidate_has_no_entropy() {
+        let scale = Temperature { temperature: 1.0, range: 0.5, exponent: 1.0 };
+        check(&apply(&[1.0], |c| scale.apply(c)), &[1.0]);
+    }
 }

@@ -39,3 +39,22 @@ impl TokenValues {
         &self.touched
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::TokenValues;
+
+    #[test]
+    fn values_are_listed_once_and_cleared() {
+        let mut values = TokenValues::new(4);
+        values.update(2, |value| value + 1);
+        values.update(0, |value| value + 5);
+        values.update(2, |value| value + 1);
+        values.update(9, |value| value + 1);
+        assert_eq!([0, 1, 2, 3, 9].map(|token| values.get(token)), [5, 0, 2, 0, 0]);
+        assert_eq!(values.touched(), [2, 0]);
+        values.clear();
+        assert_eq!([0, 2].map(|token| values.get(token)), [0, 0]);
+        assert!(values.touched().is_empty());
+    }
+}

@@ -36,4 +36,11 @@ mod tests {
     fn impossible_tokens_are_kept_last() {
         check(&apply(&[0.0, 0.5, 0.5], |c| super::apply(c, 0.6, 0)), &[0.5, 0.5]);
     }
+
+    #[test]
+    fn a_mass_equal_to_p_does_not_end_the_prefix() {
+        let kept = |p, min_keep| apply(&[0.25; 4], |c| super::apply(c, p, min_keep)).len();
+        assert_eq!([0.0, 0.25, 0.5, 0.74, 0.75, 1.0].map(|p| kept(p, 0)), [1, 2, 3, 3, 4, 4]);
+        assert_eq!([kept(0.0, 1), kept(0.0, 3), kept(0.0, 9)], [1, 3, 4]);
+    }
 }

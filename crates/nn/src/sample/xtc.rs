@@ -58,4 +58,41 @@ mod tests {
         let acted = acted.count();
         assert!((420..=580).contains(&acted), "acted {acted} times of 2000");
     }
+
+    #[test]
+    fn the_threshold_and_min_keep_are_inclusive() {
+        let xtc = |p: &[f32], threshold, min_keep| {
+            apply(p, |c| super::apply(c, 1.0, threshold, min_keep, &mut Rng::new(0)))
+        };
+        check(&xtc(&[0.5, 0.5], 0.5, 0), &[1.0]);
+        let p = [0.4, 0.3, 0.2, 0.1];
+        check(&xtc(&p, 0.29, 3), &[0.3 / 0.6, 0.2 / 0.6, 0.1 / 0.6]);
+        check(&xtc(&p, 0.29, 4), &p);
+        check(&xtc(&[1.0], 0.1, 0), &[1.0]);
+    }
+
+    #[test]
+    fn many_top_choices_are_found_in_any_order() {
+        let weights: Vec<f32> =
+            (0..30).map(|i| if i % 2 == 0 { 20.0 + i as f32 } else { 0.1 }).collect();
+        let sum: f32 = weights.iter().sum();
+        let p: Vec<f32> = weights.iter().map(|w| w / sum).collect();
+        let kept = apply(&p, |c| super::apply(c, 1.0, 0.035, 0, &mut Rng::new(0)));
+        // Tokens from 18 on are top choices (20 / 511.5 and more); the least of them and the rest stay.
+        let least = weights.iter().position(|w| w / sum >= 0.035 && *w > 1.0).unwrap();
+        let stays = |i: &usize| weights[*i] <= weights[least];
+        assert_eq!(kept.len(), (0..30).filter(stays).count());
+        assert!(kept.len() < 30 - 10, "{}", kept.len());
+    }
+
+    #[test]
+    fn no_number_is_drawn_if_it_is_off() {
+        for (p, probability, threshold) in
+            [(&[0.6, 0.4][..], 0.0, 0.1), (&[0.6, 0.4], 1.0, 0.51), (&[1.0], 1.0, 0.1)]
+        {
+            let mut rng = Rng::new(1);
+            check(&apply(p, |c| super::apply(c, probability, threshold, 0, &mut rng)), p);
+            assert_eq!(rng.uniform(), Rng::new(1).uniform());
+        }
+    }
 }

@@ -93,6 +93,64 @@ fn pages_can_be_freed_for_a_plan() {
     plan.add(slot(1), &[1; 2 * PAGE_LEN], []).unwrap();
 }
 
+#[test]
+fn a_step_does_not_allocate() {
+    let mut sequences = Sequences::new(LIMITS);
+    let capacities = |inputs: &StepInputs| {
+        let StepInputs { tokens, runs, outputs, pos, kv_rows, query_rows, page_table, copies } =
+            inputs;
+        let by_token = [tokens.capacity(), pos.capacity(), kv_rows.capacity()];
+        let by_run = [runs.capacity(), page_table.capacity(), copies.capacity()];
+        (by_token, by_run, query_rows.capacity(), outputs.capacity())
+    };
+    let before = capacities(sequences.inputs());
+    let mut plan = sequences.plan();
+    for index in 0..4 {
+        plan.add(slot(index), &[1; 2 * PAGE_LEN - 28], [0, 1]).unwrap();
+    }
+    assert_eq!((plan.n_tokens(), plan.n_outputs()), (LIMITS.n_batch, LIMITS.n_outputs));
+    plan.commit();
+    assert_eq!(capacities(sequences.inputs()), before);
+}
+
+#[test]
+fn an_empty_sequence_is_filled_up_to_the_context() {
+    let mut sequences = Sequences::new(LIMITS);
+    let n_ctx = LIMITS.n_ctx;
+    let full = sequences.fill(slot(0), n_ctx + 1);
+    assert_eq!(full, Err(PlanError::ContextFull { tokens: n_ctx + 1, n_ctx }));
+    assert!(sequences.get(slot(0)).is_empty());
+    sequences.fill(slot(0), n_ctx).unwrap();
+    assert_eq!((sequences.get(slot(0)).len(), sequences.pages().n_free()), (n_ctx, 4));
+    sequences.fill(slot(1), 3).unwrap();
+    assert_eq!((sequences.get(slot(1)).len(), sequences.pages().n_free()), (3, 3));
+    let full = sequences.fill(slot(2), n_ctx);
+    assert_eq!(full, Err(PlanError::KvFull(KvFull { needed: 5, free: 3 })));
+}
+
+#[test]
+fn single_pages_are_detached_attached_and_released() {
+    let mut sequences = Sequences::new(LIMITS);
+    run(&mut sequences, 0, 2 * PAGE_LEN);
+    let pages = [0, 1].map(|index| sequences.detach_page(slot(0), index));
+    sequences.truncate(slot(0), 0);
+    assert_eq!(sequences.pages().n_free(), 7);
+    sequences.attach_pages(&pages, PAGE_LEN + 1, slot(1));
+    assert_eq!(sequences.get(slot(1)).len(), PAGE_LEN + 1);
+    sequences.truncate(slot(1), 0);
+    for (page, n_free) in pages.into_iter().zip([8, 9]) {
+        sequences.release_page(page);
+        assert_eq!(sequences.pages().n_free(), n_free);
+    }
+    let [empty, full] = [0, 5].map(|n| {
+        run(&mut sequences, 2, n);
+        sequences.detach(slot(2), n)
+    });
+    assert!(empty.is_empty() && !full.is_empty());
+    sequences.release(empty);
+    sequences.release(full);
+}
+
 /// Operation on the sequences of a state.
 #[derive(Debug, Clone)]
 enum Op {

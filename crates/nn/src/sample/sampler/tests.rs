@@ -370,3 +370,126 @@ fn a_clone_with_the_memory_of_another_sampler_draws_the_same_tokens() {
         clone.accept(token);
     }
 }
+
+/// Samplers that `options` enable, by name.
+fn enabled(change: impl FnOnce(&mut SamplingOptions)) -> Vec<&'static str> {
+    let mut options = SamplingOptions {
+        temperature: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        ..SamplingOptions::default()
+    };
+    change(&mut options);
+    let (stages, draw) = super::chain(&options, &DryBreakers::default().into());
+    let name = |stage: &super::Stage| match stage {
+        super::Stage::Penalties(_) => "penalties",
+        super::Stage::Dry(_) => "dry",
+        super::Stage::TopNSigma { .. } => "top_n_sigma",
+        super::Stage::TopK { .. } => "top_k",
+        super::Stage::TailFree { .. } => "tfs_z",
+        super::Stage::TypicalP { .. } => "typ_p",
+        super::Stage::TopP { .. } => "top_p",
+        super::Stage::MinP { .. } => "min_p",
+        super::Stage::EpsilonCutoff { .. } => "epsilon_cutoff",
+        super::Stage::EtaCutoff { .. } => "eta_cutoff",
+        super::Stage::Xtc { .. } => "xtc",
+        super::Stage::Temperature(_) => "temperature",
+    };
+    let mut names: Vec<_> = stages.iter().map(name).collect();
+    if matches!(draw, super::Draw::AdaptiveP(_)) {
+        names.push("adaptive_p");
+    }
+    names
+}
+
+#[test]
+fn neutral_settings_disable_a_sampler() {
+    assert_eq!(enabled(|_| ()), [""; 0]);
+    type Change = fn(&mut SamplingOptions);
+    let off: [Change; 16] = [
+        |o| o.repeat_last_n = 0,
+        |o| (o.repeat_penalty, o.repeat_last_n) = (1.1, 0),
+        |o| (o.dry_multiplier, o.dry_base) = (0.8, 0.9),
+        |o| o.top_n_sigma = 0.0,
+        |o| o.top_n_sigma = -2.0,
+        |o| o.tail_free_z = 1.0,
+        |o| o.typical_p = 1.0,
+        |o| o.epsilon_cutoff = 0.0,
+        |o| o.eta_cutoff = 0.0,
+        |o| o.xtc_probability = 0.0,
+        |o| (o.xtc_probability, o.xtc_threshold) = (0.5, 0.51),
+        |o| o.dynatemp_range = -1.0,
+        |o| o.adaptive_target = 0.5,
+        |o| o.order.push(SamplerKind::AdaptiveP),
+        |o| o.order.clear(),
+        |o| (o.temperature, o.order) = (0.5, vec![SamplerKind::TopK]),
+    ];
+    for (i, change) in off.into_iter().enumerate() {
+        assert_eq!(enabled(change), [""; 0], "{i}");
+    }
+    let on: [(&str, Change); 20] = [
+        ("penalties", |o| o.repeat_penalty = 1.1),
+        ("penalties", |o| o.frequency_penalty = 0.1),
+        ("penalties", |o| o.presence_penalty = -0.1),
+        ("dry", |o| o.dry_multiplier = 0.1),
+        ("top_n_sigma", |o| o.top_n_sigma = 0.01),
+        ("top_k", |o| o.top_k = 1),
+        ("tfs_z", |o| o.tail_free_z = 0.99),
+        ("typ_p", |o| o.typical_p = 0.99),
+        ("top_p", |o| o.top_p = 0.99),
+        ("min_p", |o| o.min_p = 0.01),
+        ("epsilon_cutoff", |o| o.epsilon_cutoff = 0.01),
+        ("eta_cutoff", |o| o.eta_cutoff = 0.01),
+        ("xtc", |o| (o.xtc_probability, o.xtc_threshold) = (0.01, 0.5)),
+        ("temperature", |o| o.temperature = 0.99),
+        ("temperature", |o| o.temperature = 0.0),
+        ("temperature", |o| o.dynatemp_range = 0.01),
+        ("temperature", |o| (o.temperature, o.dynatemp_range) = (0.0, 0.5)),
+        ("adaptive_p", |o| {
+            o.order.push(SamplerKind::AdaptiveP);
+            o.adaptive_target = 0.0;
+        }),
+        ("adaptive_p", |o| {
+            o.order = vec![SamplerKind::AdaptiveP];
+            (o.adaptive_target, o.temperature) = (0.3, 0.5);
+        }),
+        // Greedy drops what keeps the argmax right before it.
+        ("temperature", |o| (o.temperature, o.top_k, o.top_p, o.min_p) = (-1.0, 3, 0.5, 0.5)),
+    ];
+    for (name, change) in on {
+        assert_eq!(enabled(change), [name]);
+    }
+    let greedy = |change: Change| {
+        enabled(|o| {
+            o.temperature = 0.0;
+            change(o);
+        })
+    };
+    assert_eq!(greedy(|o| (o.top_k, o.typical_p) = (3, 0.5)), ["top_k", "typ_p", "temperature"]);
+    assert_eq!(greedy(|o| (o.typical_p, o.top_p) = (0.5, 0.5)), ["typ_p", "temperature"]);
+    assert_eq!(greedy(|o| o.repeat_penalty = 1.1), ["penalties", "temperature"]);
+    // A dynamic temperature is not greedy.
+    let dynamic = greedy(|o| (o.dynatemp_range, o.top_k) = (0.5, 3));
+    assert_eq!(dynamic, ["top_k", "temperature"]);
+}
+
+#[test]
+fn a_draw_is_the_first_candidate_whose_running_sum_exceeds_the_number() {
+    let candidates =
+        [0.0, 0.25, 0.5, 0.0, 0.25, 0.0].map(|p| Candidate { token: 0, logit: 0.0, p });
+    let draws = [0.0, 0.2, 0.25, 0.5, 0.74, 0.75, 0.99, 1.0];
+    let drawn = draws.map(|uniform| super::draw(&candidates, uniform));
+    assert_eq!(drawn, [1, 1, 2, 2, 2, 4, 4, 4]);
+    // Probabilities need not sum to 1.
+    let doubled = candidates.map(|c| Candidate { p: 2.0 * c.p, ..c });
+    assert_eq!(draws.map(|uniform| super::draw(&doubled, uniform)), drawn);
+}
+
+#[test]
+fn random_seeds_have_32_bits() {
+    for _ in 0..8 {
+        let seed = super::fresh_seed();
+        assert!(seed <= u64::from(u32::MAX) && seed > 1, "{seed}");
+    }
+}
