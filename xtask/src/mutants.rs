@@ -175,7 +175,9 @@ fn copy_sources(tree: &Path) -> Result<()> {
     let mut git = shell::program("git");
     let list =
         shell::output(git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
-    let names: HashSet<&Path> = list.split_terminator('\0').map(Path::new).collect();
+    let names = list.split_terminator('\0').map(Path::new);
+    // The index has files that were removed since.
+    let names: HashSet<&Path> = names.filter(|name| root.join(name).is_file()).collect();
     fs::create_dir_all(tree)?;
     for entry in WalkDir::new(tree) {
         let entry = entry?;
@@ -185,8 +187,8 @@ fn copy_sources(tree: &Path) -> Result<()> {
         }
     }
     for name in names {
-        // One that was removed is still in the index.
-        let Ok(source) = fs::read(root.join(name)) else { continue };
+        let source =
+            fs::read(root.join(name)).with_context(|| format!("cannot read {}", name.display()))?;
         let copy = tree.join(name);
         if !fs::read(&copy).is_ok_and(|old| old == source) {
             fs::create_dir_all(copy.parent().context("a path in a folder")?)?;
@@ -201,7 +203,6 @@ fn copy_sources(tree: &Path) -> Result<()> {
 struct Counts {
     caught: usize,
     timeout: usize,
-    unviable: usize,
     /// Mutants that no test fails for.
     missed: Vec<String>,
 }
@@ -254,8 +255,8 @@ fn count(outcomes: &Outcomes, results: &mut BTreeMap<&str, Counts>) {
             Summary::CaughtMutant => counts.caught += 1,
             Summary::MissedMutant => counts.missed.push(name.clone()),
             Summary::Timeout => counts.timeout += 1,
-            Summary::Unviable => counts.unviable += 1,
-            Summary::Success | Summary::Failure => {}
+            // Mutants that do not compile, and the sources as they are.
+            Summary::Unviable | Summary::Success | Summary::Failure => {}
         }
     }
 }
@@ -310,7 +311,7 @@ mod tests {
             BTreeMap::from([("a.rs", Counts::default()), ("b.rs", Counts::default())]);
         count(&serde_json::from_str(&text).unwrap(), &mut results);
         let missed = vec!["a.rs:1:2: m".to_owned()];
-        assert_eq!(results["a.rs"], Counts { caught: 1, timeout: 1, unviable: 1, missed });
+        assert_eq!(results["a.rs"], Counts { caught: 1, timeout: 1, missed });
         let table = table(&results);
         let rows: Vec<&str> = table.lines().skip(2).collect();
         let row = |name: &str| format!("| {name} | 3 | 1 | 1 | 1 | 67 |");
