@@ -365,7 +365,7 @@ mod tests {
             suppress_non_speech: false,
             suppress_blank: false,
             suppress_tokens: vec![9, 5],
-            max_initial_timestamp: 0.51,
+            max_initial_timestamp: 0.52,
             no_repeat_ngram_size: 3,
             ..Options::default()
         });
