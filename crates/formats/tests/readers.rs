@@ -323,7 +323,9 @@ fn shard(name: &str) -> Vec<u8> {
 #[test]
 fn folders_read_the_same_through_readers() {
     let index = br#"{"weight_map":{"a":"1.safetensors","b":"2.safetensors"}}"#;
-    let folders: [(&str, &str, &[(&str, Vec<u8>)]); 3] = [
+    /// Name and bytes of each file.
+    type Files<'a> = &'a [(&'a str, Vec<u8>)];
+    let folders: [(&str, &str, Files<'_>); 3] = [
         (
             "ctranslate2",
             "",

@@ -1,4 +1,5 @@
 //! Round trips of every writer, and hand-made files read field by field.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/sample_files.rs"]
 mod sample_files;
