@@ -4,7 +4,8 @@
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{
-    CancelToken, Options, Progress, SAMPLE_RATE, Segment, Transcriber, VadMode,
+    CancelToken, LiveOptions, LiveStream, Options, Progress, SAMPLE_RATE, Segment, Transcriber,
+    VadMode,
 };
 
 fn options() -> Options {
@@ -105,4 +106,18 @@ fn options_that_do_not_fit_are_refused_when_loading() {
     let file = TinyWhisper::default().file();
     let error = builder.load(Cpu::new(1).unwrap(), &file, |_| {}).unwrap_err();
     assert!(error.to_string().starts_with("suppress-tokens: expected"), "{error}");
+}
+
+/// Executors move futures between threads.
+#[test]
+fn futures_are_send() {
+    fn check(_: impl Send) {}
+    let (samples, options) = (noise(1), options());
+    let mut transcriber = transcriber(&options, &CancelToken::new());
+    let mut run = transcriber.start(&samples, &options).unwrap();
+    check(transcriber.next_segment_async(&mut run));
+    check(transcriber.transcribe_async(&samples, &options, &mut |_| {}));
+    let mut stream = LiveStream::new(LiveOptions::default()).unwrap();
+    check(stream.push_async(&mut transcriber, &samples));
+    check(run);
 }
