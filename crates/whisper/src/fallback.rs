@@ -189,4 +189,50 @@ mod tests {
         // Of equal ones the first is kept.
         assert!(!is_better(&plain, &plain, &options));
     }
+
+    /// Runs attempts with these mean log-probabilities; each but the last must not end the window.
+    #[track_caller]
+    fn attempts(temperatures: &[f32], logprobs: &[f64]) -> DecodedWindow {
+        let options = Options { temperatures: temperatures.to_vec(), ..Options::default() };
+        let mut fallback = Fallback::new(options.into());
+        let (last, earlier) = logprobs.split_last().unwrap();
+        for (attempt, &logprob) in earlier.iter().enumerate() {
+            assert_eq!(
+                (fallback.attempt(), fallback.temperature()),
+                (attempt, temperatures[attempt])
+            );
+            let result = result(logprob, 1.0, 0.0);
+            assert!(fallback.fails(&result));
+            assert_eq!(fallback.accept(result), None);
+        }
+        assert_eq!(fallback.temperature(), temperatures[earlier.len()]);
+        fallback.accept(result(*last, 1.0, 0.0)).expect("the last attempt")
+    }
+
+    #[test]
+    fn the_first_attempt_that_passes_ends_the_window() {
+        let decoded = attempts(&[0.0, 0.2, 0.4], &[-0.5]);
+        assert_eq!((decoded.temperature, decoded.has_failed), (0.0, false));
+        let decoded = attempts(&[0.0, 0.2, 0.4], &[-1.5, -0.9]);
+        assert_eq!((decoded.temperature, decoded.has_failed), (0.2, false));
+        assert_eq!(decoded.result.avg_logprob, -0.9, "a result that passes replaces a kept one");
+    }
+
+    #[test]
+    fn the_last_attempt_ends_the_window_with_the_best_result() {
+        for (logprobs, best) in
+            [([-3.0, -2.0, -4.0], -2.0), ([-2.0, -3.0, -4.0], -2.0), ([-4.0, -3.0, -2.0], -2.0)]
+        {
+            let decoded = attempts(&[0.0, 0.4, 1.0], &logprobs);
+            // The temperature is that of the last attempt: it decides on the next prompt.
+            assert_eq!((decoded.temperature, decoded.has_failed), (1.0, true));
+            assert_eq!(decoded.result.avg_logprob, best, "{logprobs:?}");
+        }
+        // A passing attempt follows a better one that failed by repetition.
+        let options = Options { temperatures: vec![0.0, 0.5], ..Options::default() };
+        let mut fallback = Fallback::new(options.into());
+        assert_eq!(fallback.accept(looped(-0.1)), None);
+        let decoded = fallback.accept(result(-0.8, 1.0, 0.0)).unwrap();
+        assert_eq!((decoded.result.avg_logprob, decoded.has_failed), (-0.8, false));
+    }
 }

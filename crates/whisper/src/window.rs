@@ -75,12 +75,71 @@ fn compression_ratio(text: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::compression_ratio;
+    use stonechat_text::Tokenizer;
+
+    use super::{WindowResult, compression_ratio};
+    use crate::search::{FinishReason, Search, SearchOptions};
+    use crate::special::SpecialTokens;
+
+    /// Tokens are bytes.
+    fn tokenizer() -> Tokenizer {
+        Tokenizer::from_ranked(&(0..=255u8).map(|byte| vec![byte]).collect::<Vec<_>>()).unwrap()
+    }
+
+    fn bytes(text: &str) -> Vec<u32> {
+        text.bytes().map(u32::from).collect()
+    }
 
     #[test]
     fn repetition_compresses_past_the_threshold() {
         assert!(compression_ratio(&"thank you. ".repeat(20)) > 2.4);
         assert!(compression_ratio("The quick brown fox jumps over the lazy dog.") < 1.2);
         assert!(compression_ratio("").abs() < 1e-9);
+    }
+
+    /// A search whose prefix is the text, over without a token chosen.
+    #[test]
+    fn the_mean_counts_the_end_token() {
+        let options = SearchOptions {
+            temperature: 0.0,
+            width: 1,
+            patience: 1.0,
+            length_penalty: None,
+            eot: 50257,
+            max_tokens: 1,
+        };
+        let mut search = Search::new(options, &bytes(" ab "), 0);
+        let result = WindowResult::new(&mut search, &tokenizer(), 0.4, 0.25);
+        assert_eq!((result.text.as_str(), &result.tokens), ("ab", &bytes(" ab ")));
+        assert_eq!((result.temperature, result.no_speech_prob), (0.4, 0.25));
+        assert_eq!((result.finish, result.avg_logprob), (FinishReason::Limit, 0.0));
+        assert!(search.active().is_empty());
+    }
+
+    #[test]
+    fn a_loop_is_cut_after_its_first_round() {
+        let special = SpecialTokens::new(51865).unwrap();
+        let cut = |text: &str, round: &str, n: usize| {
+            let tokens = [bytes(text), bytes(&round.repeat(n))].concat();
+            let mut result = WindowResult {
+                logprobs: (0..tokens.len()).map(|i| i as f32).collect(),
+                tokens,
+                text: String::new(),
+                temperature: 0.0,
+                avg_logprob: -0.5,
+                compression_ratio: 99.0,
+                no_speech_prob: 0.0,
+                finish: FinishReason::Loop,
+            };
+            result.cut_loop(&tokenizer(), &special);
+            result
+        };
+        let result = cut("so-", "well, ", 6);
+        assert_eq!((result.text.as_str(), &result.tokens), ("so-well,", &bytes("so-well, ")));
+        assert_eq!(result.logprobs, (0..9).map(|i| i as f32).collect::<Vec<_>>());
+        assert_eq!(result.compression_ratio, compression_ratio("so-well,"));
+        // Five rounds are no loop.
+        let result = cut("so-", "well, ", 5);
+        assert_eq!((result.tokens.len(), result.compression_ratio), (33, 99.0));
     }
 }
