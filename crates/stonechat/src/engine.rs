@@ -76,14 +76,14 @@ pub(crate) enum ModelSource {
     /// Path or installed name.
     Path(PathBuf),
     /// Open file.
-    File(ModelFile),
+    File(Box<ModelFile>),
 }
 
 impl ModelSource {
     fn open(self) -> Result<ModelFile, Error> {
         match self {
             Self::Path(model) => Ok(ModelFile::open(Models::from_env().find_path(&model)?)?),
-            Self::File(file) => Ok(file),
+            Self::File(file) => Ok(*file),
         }
     }
 }

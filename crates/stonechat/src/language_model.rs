@@ -180,7 +180,7 @@ impl LlmBuilder {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_file_async(self, file: ModelFile) -> Result<Llm, Error> {
-        self.start(ModelSource::File(file)).await
+        self.start(ModelSource::File(Box::new(file))).await
     }
 
     async fn start(self, model: ModelSource) -> Result<Llm, Error> {

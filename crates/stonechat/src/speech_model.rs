@@ -152,7 +152,7 @@ impl WhisperBuilder {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_file_async(self, file: ModelFile) -> Result<Whisper, Error> {
-        self.start(ModelSource::File(file)).await
+        self.start(ModelSource::File(Box::new(file))).await
     }
 
     async fn start(self, model: ModelSource) -> Result<Whisper, Error> {
