@@ -31,7 +31,7 @@ fn tensors(file: &ModelFile) -> Vec<Tensor> {
         .map(|view| Tensor {
             name: view.name.to_owned(),
             shape: view.shape.to_vec(),
-            values: bytemuck::pod_collect_to_vec(&*view.data.load().unwrap()),
+            values: bytemuck::pod_collect_to_vec(&view.data.load().unwrap()),
         })
         .collect()
 }
