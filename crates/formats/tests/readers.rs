@@ -300,9 +300,11 @@ fn readers_of(folder: &Path) -> Vec<(String, Box<dyn ReadAt>)> {
     fs::read_dir(folder).unwrap().map(reader).collect()
 }
 
+type NamedBytes = (&'static str, Vec<u8>);
+
 /// Readers of buffers with names.
-fn buffers(files: &[(&str, Vec<u8>)]) -> Vec<(String, Box<dyn ReadAt>)> {
-    let reader = |(name, bytes): &(&str, Vec<u8>)| {
+fn buffers(files: &[NamedBytes]) -> Vec<(String, Box<dyn ReadAt>)> {
+    let reader = |(name, bytes): &NamedBytes| {
         let bytes: Box<dyn ReadAt> = Box::new(bytes.clone());
         ((*name).to_owned(), bytes)
     };
@@ -310,7 +312,7 @@ fn buffers(files: &[(&str, Vec<u8>)]) -> Vec<(String, Box<dyn ReadAt>)> {
 }
 
 #[track_caller]
-fn refused(files: &[(&str, Vec<u8>)], expected: &str) {
+fn refused(files: &[NamedBytes], expected: &str) {
     let e = ModelFile::from_readers(buffers(files)).unwrap_err().to_string();
     assert!(e.contains(expected), "{e}");
 }
@@ -323,9 +325,7 @@ fn shard(name: &str) -> Vec<u8> {
 #[test]
 fn folders_read_the_same_through_readers() {
     let index = br#"{"weight_map":{"a":"1.safetensors","b":"2.safetensors"}}"#;
-    /// Name and bytes of each file.
-    type Files<'a> = &'a [(&'a str, Vec<u8>)];
-    let folders: [(&str, &str, Files<'_>); 3] = [
+    let folders: [(&str, &str, &[NamedBytes]); 3] = [
         (
             "ctranslate2",
             "",
