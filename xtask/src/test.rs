@@ -18,8 +18,18 @@ const ALL_VARIABLE: &str = "STONECHAT_TEST_ALL";
 /// Programs at a time: tests of kernels use two threads themselves.
 const N_WORKERS: usize = 2;
 /// Names of slow programs, which start first.
-const SLOW: [&str; 7] =
-    ["wgpu", "conformance", "cli", "same_model", "batches", "golden", "stonechat_whisper"];
+const SLOW: [&str; 10] = [
+    "wgpu",
+    "conformance",
+    "cli",
+    "same_model",
+    "batches",
+    "golden",
+    "stonechat_whisper",
+    "windows",
+    "requests",
+    "prefix_cache",
+];
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, Default, clap::Args)]
