@@ -245,6 +245,7 @@ impl<'a> Transcription<'a> {
         if self.is_ended {
             return Ok(());
         }
+        decoder.check(&self.options)?;
         self.advance_language(decoder)?;
         if self.language().is_none() {
             return Ok(());

@@ -318,6 +318,25 @@ impl WindowDecoder {
         Ok(())
     }
 
+    /// Checks that recordings with `options` fit the state.
+    pub(crate) fn check(&self, options: &Options) -> Result<(), Error> {
+        self.check_sequences(options)?;
+        if options.word_timestamps && !self.has_alignment {
+            let (expected, got) = ("a decoder reserved for them", "one without".to_owned());
+            return Err(Error::Option { option: "word-timestamps", expected, got });
+        }
+        Ok(())
+    }
+
+    fn check_sequences(&self, options: &Options) -> Result<(), Error> {
+        if options.n_sequences() > self.state.options().n_sequences {
+            let expected = "no more than the sequences of the state";
+            let got = options.n_sequences().to_string();
+            return Err(Error::Option { option: "beam-size or best-of", expected, got });
+        }
+        Ok(())
+    }
+
     /// Checks a request and starts its first attempt.
     fn decoding(&self, request: DecodeRequest) -> Result<Decoding, Error> {
         let options = &request.options;
@@ -325,11 +344,7 @@ impl WindowDecoder {
         if options.temperatures.is_empty() {
             return Err(no_temperature());
         }
-        if options.n_sequences() > self.state.options().n_sequences {
-            let expected = "no more than the sequences of the state";
-            let got = options.n_sequences().to_string();
-            return Err(Error::Option { option: "beam-size or best-of", expected, got });
-        }
+        self.check_sequences(options)?;
         let tokens = request.prompt.len();
         if tokens == 0 || tokens > n_ctx {
             return Err(Error::ContextFull { tokens, n_ctx });

@@ -265,6 +265,17 @@ fn requests_that_do_not_fit_are_refused() {
             Options { temperatures: vec![], beam_size: 1, best_of: 1, ..Options::default() }.into();
     });
     assert!(error.to_string().contains("temperatures"), "{error}");
+    // A recording whose options do not fit is refused before its first window.
+    let samples = noise(&mut Lcg::new(3), 1);
+    let narrow = Options { beam_size: 1, best_of: 1, ..Options::default() };
+    for options in [Options::default(), Options { word_timestamps: true, ..narrow }] {
+        let options_of_state =
+            StateOptions { n_windows: 1, n_sequences: 2, kv_dtype: KvDType::F32 };
+        let mut decoder = WindowDecoder::new(&model, options_of_state).unwrap();
+        let mut run = Transcription::new(&model, &samples, &options).unwrap();
+        assert!(matches!(run.advance(&mut decoder), Err(Error::Option { .. })));
+        assert!(decoder.is_idle());
+    }
     // The state cannot grow below a window.
     let options = Options { beam_size: 1, best_of: 1, ..Options::default() };
     let task = WindowTask::Decode(text_request(&model, options.clone()));
