@@ -38,7 +38,7 @@ pub enum Error {
         /// The error of the source.
         source: io::Error,
     },
-    /// There is no memory for a part of the file.
+    /// Allocation for a field or tensor failed.
     #[error("cannot allocate {bytes} bytes for {what}")]
     OutOfMemory {
         /// The field or tensor.

@@ -321,7 +321,7 @@ fn check_cache(ops: Vec<CacheOp>) -> Result<(), TestCaseError> {
             prop_assert_eq!(state.len(Slot::new(index)), held.tokens.len());
         }
     }
-    // What the cache cannot evict is in use by the slots.
+    // Pages left after an eviction of all are shared with slots.
     let n_pages = OPTIONS.n_pages.unwrap();
     cache.evict(&mut state, n_pages);
     let n_free = state.free_pages();

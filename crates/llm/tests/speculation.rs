@@ -77,7 +77,7 @@ fn check(target: &Model, drafter: impl Fn() -> Drafter) -> (usize, usize) {
                 counts.0 += got.drafts.proposed;
                 counts.1 += got.drafts.accepted;
             }
-            // What the session holds is the text, without drafts that were refused.
+            // Cached tokens: a prefix of the text, without rejected drafts.
             let text = [prompt, &expected.tokens].concat();
             assert_eq!(session.tokens(), &text[..session.tokens().len()], "{name}");
             assert_eq!(expected.drafts.proposed, 0);

@@ -14,9 +14,9 @@ use crate::words::TokenTimes;
 pub struct WindowRequest {
     /// Audio of the window.
     pub audio: WindowAudio,
-    /// What to do with it.
+    /// Task on this audio.
     pub task: WindowTask,
-    /// Whether a later request may use the audio; until then, or until the handle is dropped, it takes the place of a window.
+    /// Keeps the audio for a later request. It occupies a window of the state until then, or until the handle is dropped.
     pub keep_audio: bool,
 }
 

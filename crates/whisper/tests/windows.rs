@@ -91,7 +91,7 @@ fn alone(model: &Model, samples: &[f32], options: &Options) -> Vec<Segment> {
     std::iter::from_fn(|| run.next_segment()).collect()
 }
 
-/// A recording with its options, result alone, and what it gave so far.
+/// Recording, its options, and its segments when transcribed alone.
 struct Request {
     samples: Vec<f32>,
     options: Options,

@@ -8,7 +8,7 @@ use stonechat_llm::{
     StateOptions, TokenProbs,
 };
 
-/// What an engine is told to do.
+/// Request of the simulated engine.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) start: Start,
