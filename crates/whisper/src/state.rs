@@ -29,6 +29,11 @@ pub struct StateOptions {
 }
 
 impl StateOptions {
+    /// Sequence `index` of window `window`.
+    pub(crate) fn slot(&self, window: usize, index: usize) -> Slot {
+        Slot::new(window * self.n_sequences + index)
+    }
+
     pub(crate) fn limits(&self, config: &Config) -> StepLimits {
         let n_sequences = self.n_windows * self.n_sequences;
         StepLimits {
@@ -87,7 +92,7 @@ impl State {
     /// Sequence `index` of window `window`.
     #[must_use]
     pub fn slot(&self, window: usize, index: usize) -> Slot {
-        Slot::new(window * self.options.n_sequences + index)
+        self.options.slot(window, index)
     }
 
     /// Encodes one window of mel frames, `[WINDOW_FRAMES, n_mels]`.
@@ -125,14 +130,6 @@ impl State {
         for index in 0..self.options.n_sequences {
             self.sequences.truncate(self.slot(window, index), 0);
         }
-    }
-
-    /// Drops the positions of a sequence from `len` on.
-    ///
-    /// # Panics
-    /// If there is no such sequence.
-    pub fn truncate(&mut self, slot: Slot, len: usize) {
-        self.sequences.truncate(slot, len);
     }
 
     /// Makes sequence `to` a copy of `from`; they share KV pages until one of them writes.

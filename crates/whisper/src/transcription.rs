@@ -120,6 +120,14 @@ enum Request {
     Times(WindowHandle, Box<DecodedSegments>),
 }
 
+impl Request {
+    fn handle(&self) -> &WindowHandle {
+        match self {
+            Self::Text(handle) | Self::Times(handle, _) => handle,
+        }
+    }
+}
+
 /// Segments of a window that have no word times yet.
 #[derive(Debug)]
 struct DecodedSegments {
@@ -240,7 +248,7 @@ impl<'a> Transcription<'a> {
     /// model is that of this transcription.
     ///
     /// # Errors
-    /// If the options do not fit the state of `decoder`.
+    /// If the options do not fit the state of `decoder`, or voice activity detection fails.
     pub fn advance(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
         if self.is_ended {
             return Ok(());
@@ -254,7 +262,7 @@ impl<'a> Transcription<'a> {
             self.take_result(index, decoder)?;
         }
         self.collect();
-        self.open_chunks(decoder);
+        self.open_chunks(decoder)?;
         let mut is_open = false;
         for index in 0..self.chunks.len() {
             let OpenChunk { chunk, request } = &self.chunks[index];
@@ -371,7 +379,7 @@ impl<'a> Transcription<'a> {
     }
 
     /// Opens pending chunks until there is a current window for every window of the batch.
-    fn open_chunks(&mut self, decoder: &mut WindowDecoder) {
+    fn open_chunks(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
         let n_windows = self.options.n_windows();
         let n_old = self.chunks.len();
         let mut n_open = self.chunks.iter().filter(|open| !open.chunk.is_done()).count();
@@ -388,15 +396,15 @@ impl<'a> Transcription<'a> {
             self.chunks.push_back(OpenChunk { chunk, request: None });
         }
         // Audio that was not cut gets the same result as without a batch size.
-        if self.audio.is_batched
-            && let Ok(vad) = self.model.vad()
-        {
+        if self.audio.is_batched {
+            let vad = self.model.vad()?;
             let samples = &self.audio.samples[..];
             let options = &self.options.vad_options;
             let mut new: Vec<_> =
                 self.chunks.range_mut(n_old..).map(|open| &mut open.chunk).collect();
             self.model.for_each(&mut new, |chunk| chunk.find_speech_end(samples, vad, options));
         }
+        Ok(())
     }
 
     /// Request for the text of the current window of chunk `index`.
@@ -430,13 +438,10 @@ impl<'a> Transcription<'a> {
     /// Takes the result of the window of chunk `index`, if there is one.
     fn take_result(&mut self, index: usize, decoder: &mut WindowDecoder) -> Result<(), Error> {
         let OpenChunk { chunk, request } = &mut self.chunks[index];
-        match request {
-            None => return Ok(()),
-            Some(Request::Text(handle)) => {
-                let Some(WindowOutput::Text(decoded)) = decoder.finished(handle) else {
-                    return Ok(());
-                };
-                let Some(Request::Text(handle)) = request.take() else { unreachable!("above") };
+        let Some(handle) = request.as_ref().map(Request::handle) else { return Ok(()) };
+        let Some(output) = decoder.finished(handle) else { return Ok(()) };
+        match (request.take(), output) {
+            (Some(Request::Text(handle)), WindowOutput::Text(decoded)) => {
                 if is_silent(&decoded.result, &self.options) {
                     chunk.skip_window();
                 } else {
@@ -447,22 +452,16 @@ impl<'a> Transcription<'a> {
                     let text = tokens.copied().filter(|&token| token < special.eot).collect();
                     let decoded = DecodedSegments { new, text, temperature, has_failed };
                     if self.options.word_timestamps {
-                        self.request_times(index, handle, decoded, decoder)?;
-                        return Ok(());
+                        return self.request_times(index, handle, decoded, decoder);
                     }
                     self.push(index, decoded);
                 }
             }
-            Some(Request::Times(handle, _)) => {
-                let Some(WindowOutput::Times(times)) = decoder.finished(handle) else {
-                    return Ok(());
-                };
-                let Some(Request::Times(_, mut decoded)) = request.take() else {
-                    unreachable!("above")
-                };
+            (Some(Request::Times(_, mut decoded)), WindowOutput::Times(times)) => {
                 self.place_words(index, &mut decoded, &times);
                 self.push(index, *decoded);
             }
+            (request, output) => unreachable!("{output:?} of {request:?}"),
         }
         self.chunks[index].chunk.skip_silence(&self.audio.samples);
         Ok(())

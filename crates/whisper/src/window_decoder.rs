@@ -30,7 +30,7 @@ use crate::options::{Options, no_temperature};
 use crate::rules::Rules;
 use crate::sampling::{LogitStats, probability};
 use crate::search::{FinishReason, Search, SearchOptions};
-use crate::state::{State, StateOptions};
+use crate::state::{BatchPlan, State, StateOptions};
 use crate::timings::Timings;
 use crate::window::WindowResult;
 use crate::window_request::{
@@ -82,6 +82,47 @@ enum Task {
     DetectLanguage,
     Decode(Box<Decoding>),
     Align(AlignRequest),
+}
+
+impl Task {
+    /// Whether the next rows are those of a text whose prompt has run.
+    fn is_text(&self) -> bool {
+        matches!(self, Self::Decode(decoding) if decoding.is_prefilled)
+    }
+
+    /// Adds the next rows to the plan of a step of at most `max_tokens`; a prompt or alignment pass only if it fits.
+    fn add_to(
+        &self,
+        plan: &mut BatchPlan<'_>,
+        model: &Model,
+        max_tokens: usize,
+        slot: impl Fn(usize) -> Slot,
+    ) -> Result<(), Error> {
+        let room = max_tokens - plan.n_tokens();
+        let sot = model.special().sot;
+        match self {
+            Self::DetectLanguage if room > 0 => plan.add(slot(0), &[sot], [0])?,
+            Self::Decode(decoding) if decoding.is_prefilled => {
+                for hypothesis in decoding.search.active() {
+                    let last = hypothesis.tokens.last().expect("a prefilled text has a token");
+                    plan.add(slot(hypothesis.sequence), &[*last], [0])?;
+                }
+            }
+            Self::Decode(decoding) if decoding.request.prompt.len() <= room => {
+                let prompt = &decoding.request.prompt[..];
+                let start = prompt.iter().rposition(|&token| token == sot).unwrap_or(0);
+                plan.add(slot(0), prompt, [start, prompt.len() - 1])?;
+            }
+            Self::Align(request) => {
+                let tokens = request.tokens(model);
+                if tokens.len() <= room {
+                    plan.add_captured(slot(0), &tokens)?;
+                }
+            }
+            Self::DetectLanguage | Self::Decode(_) => {}
+        }
+        Ok(())
+    }
 }
 
 /// Text that is being decoded.
@@ -395,60 +436,24 @@ impl WindowDecoder {
     /// Plans and enqueues a decoder step.
     fn run_step(&mut self) -> Result<(), Error> {
         let Self { state, scratch, places, model, .. } = self;
-        let (special, n_sequences) = (model.special(), state.options().n_sequences);
-        let max_tokens = state.limits().n_batch;
-        let slot = |window: usize, index: usize| Slot::new(window * n_sequences + index);
+        let (options, max_tokens) = (state.options(), state.limits().n_batch);
         scratch.planned.clear();
         let mut plan = state.plan();
         // Texts go first: a prompt waits while the step is full, a text does not.
-        for (window, place) in places.iter().enumerate() {
-            let Place::Active(Active { task: Task::Decode(decoding), .. }) = place else {
-                continue;
-            };
-            if !decoding.is_prefilled {
-                continue;
-            }
-            let (first_row, first_output) = (plan.n_tokens(), plan.n_outputs());
-            for hypothesis in decoding.search.active() {
-                let last = hypothesis.tokens.last().expect("a prefilled text has a token");
-                plan.add(slot(window, hypothesis.sequence), &[*last], [0])?;
-            }
-            scratch.planned.push(PlannedWindow {
-                window,
-                rows: first_row..plan.n_tokens(),
-                outputs: first_output..plan.n_outputs(),
-            });
-        }
-        for (window, place) in places.iter().enumerate() {
-            let Place::Active(Active { task, .. }) = place else { continue };
-            let (first_row, first_output) = (plan.n_tokens(), plan.n_outputs());
-            let fits = |n: usize| first_row + n <= max_tokens;
-            match task {
-                Task::DetectLanguage if fits(1) => {
-                    plan.add(slot(window, 0), &[special.sot], [0])?;
+        for adds_texts in [true, false] {
+            for (window, place) in places.iter().enumerate() {
+                let Place::Active(Active { task, .. }) = place else { continue };
+                if task.is_text() != adds_texts {
+                    continue;
                 }
-                Task::Decode(decoding) if !decoding.is_prefilled => {
-                    let prompt = &decoding.request.prompt[..];
-                    if !fits(prompt.len()) {
-                        continue;
-                    }
-                    let sot = prompt.iter().rposition(|&t| t == special.sot).unwrap_or(0);
-                    plan.add(slot(window, 0), prompt, [sot, prompt.len() - 1])?;
+                let (first_row, first_output) = (plan.n_tokens(), plan.n_outputs());
+                task.add_to(&mut plan, model, max_tokens, |index| options.slot(window, index))?;
+                if plan.n_tokens() > first_row {
+                    let (rows, outputs) =
+                        (first_row..plan.n_tokens(), first_output..plan.n_outputs());
+                    scratch.planned.push(PlannedWindow { window, rows, outputs });
                 }
-                Task::Align(request) => {
-                    let tokens = request.tokens(model);
-                    if !fits(tokens.len()) {
-                        continue;
-                    }
-                    plan.add_captured(slot(window, 0), &tokens)?;
-                }
-                _ => continue,
             }
-            scratch.planned.push(PlannedWindow {
-                window,
-                rows: first_row..plan.n_tokens(),
-                outputs: first_output..plan.n_outputs(),
-            });
         }
         plan.run();
         Ok(())

@@ -1,13 +1,16 @@
 //! Memory of loading from a reader: the model and one tensor.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/logits.rs"]
+mod logits;
+
 use std::fs::File;
 
-use pollster::block_on;
+use logits::logits;
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Cpu, KvDType, Repack};
-use stonechat_testkit::{CountingAllocator, Lcg};
-use stonechat_whisper::{Model, StateOptions, WINDOW_FRAMES};
+use stonechat_nn::{Cpu, Repack};
+use stonechat_testkit::CountingAllocator;
+use stonechat_whisper::Model;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -19,20 +22,6 @@ const OTHER_BYTES: usize = 2 << 20;
 
 fn load(file: &ModelFile, repack: Repack) -> Model {
     Model::load(Cpu::new(1).unwrap().with_repack(repack), file, |_| {}).unwrap()
-}
-
-fn logits(model: &Model) -> Vec<f32> {
-    let options = StateOptions { n_windows: 1, n_sequences: 1, kv_dtype: KvDType::F32 };
-    let mut state = model.state(options).unwrap();
-    state.encode(&Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));
-    state.set_audio(0);
-    let slot = state.slot(0, 0);
-    let mut plan = state.plan();
-    plan.add(slot, &[50257, 50362, 11, 700], [3]).unwrap();
-    plan.run();
-    let mut logits = vec![0.0; model.config().vocab_size];
-    block_on(state.read_logits(&mut logits)).unwrap();
-    logits
 }
 
 #[test]

@@ -1,16 +1,19 @@
 //! One model in every format and naming convention gives the same logits.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/logits.rs"]
+mod logits;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pollster::block_on;
+use logits::logits;
 use serde_json::json;
 use stonechat_compute::DType;
 use stonechat_formats::{ModelFile, ReadAt};
-use stonechat_nn::{Cpu, KvDType, Repack};
-use stonechat_testkit::{Lcg, TinyWhisper};
-use stonechat_whisper::{ExportFormat, Model, StateOptions, WINDOW_FRAMES, export};
+use stonechat_nn::{Cpu, Repack};
+use stonechat_testkit::TinyWhisper;
+use stonechat_whisper::{ExportFormat, Model, export};
 
 const D: usize = 64;
 
@@ -104,21 +107,6 @@ fn assert_same_mapped(path: &Path, limit: f32) {
 fn difference(got: &[f32], expected: &[f32]) -> f32 {
     let squares: f32 = got.iter().zip(expected).map(|(a, b)| (a - b).powi(2)).sum();
     (squares / expected.iter().map(|v| v * v).sum::<f32>()).sqrt()
-}
-
-/// Logits after a prompt, over noise.
-fn logits(model: &Model) -> Vec<f32> {
-    let options = StateOptions { n_windows: 1, n_sequences: 1, kv_dtype: KvDType::F32 };
-    let mut state = model.state(options).unwrap();
-    state.encode(&Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));
-    state.set_audio(0);
-    let slot = state.slot(0, 0);
-    let mut plan = state.plan();
-    plan.add(slot, &[50257, 50362, 11, 700], [3]).unwrap();
-    plan.run();
-    let mut logits = vec![0.0; model.config().vocab_size];
-    block_on(state.read_logits(&mut logits)).unwrap();
-    logits
 }
 
 fn write_safetensors(path: &Path, tensors: &[Tensor]) {
