@@ -11,6 +11,8 @@ use crate::{Error, Model, OutputRequest, OutputRow, StateOptions};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pooling {
+    /// No pooling: one vector a token.
+    None,
     /// Mean over the tokens.
     Mean,
     /// First token.
@@ -36,12 +38,13 @@ impl FromStr for Pooling {
 
     fn from_str(name: &str) -> Result<Self, Error> {
         match name {
+            "none" => Ok(Self::None),
             "mean" => Ok(Self::Mean),
             "cls" => Ok(Self::Cls),
             "last" => Ok(Self::Last),
             _ => Err(Error::Option {
                 option: "pooling",
-                expected: "mean, cls or last".to_owned(),
+                expected: "none, mean, cls or last".to_owned(),
                 got: name.to_owned(),
             }),
         }
@@ -51,6 +54,7 @@ impl FromStr for Pooling {
 impl fmt::Display for Pooling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::None => "none",
             Self::Mean => "mean",
             Self::Cls => "cls",
             Self::Last => "last",
@@ -63,9 +67,82 @@ const N_BATCH: usize = 512;
 /// Largest number of texts of a step.
 const MAX_TEXTS: usize = 16;
 
+/// Embedding of one text in the making, without a device: the hidden states after the last norm, pooled.
+///
+/// ```text
+/// plan.add(slot, &text.pending()[..n], OutputRequest::Hidden, text.n_rows(n))?;     texts share steps
+/// text.accept(n, rows of the step);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Embedding {
+    tokens: Vec<u32>,
+    pooling: Pooling,
+    n_done: usize,
+    /// `[D]`, or `[T, D]` without pooling.
+    values: Vec<f32>,
+}
+
+impl Embedding {
+    /// Starts the embedding of a text.
+    ///
+    /// # Errors
+    /// If the text is empty.
+    pub fn new(tokens: Vec<u32>, pooling: Pooling) -> Result<Self, Error> {
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        Ok(Self { tokens, pooling, n_done: 0, values: Vec::new() })
+    }
+
+    /// Tokens that have not run.
+    #[must_use]
+    pub fn pending(&self) -> &[u32] {
+        &self.tokens[self.n_done..]
+    }
+
+    /// Rows of hidden states of a step that runs the first `n` pending tokens: of its last tokens.
+    #[must_use]
+    pub fn n_rows(&self, n: usize) -> usize {
+        match self.pooling {
+            Pooling::Last => usize::from(n == self.pending().len()),
+            Pooling::Cls if self.n_done > 0 => 0,
+            Pooling::None | Pooling::Mean | Pooling::Cls => n,
+        }
+    }
+
+    /// Takes the rows of a step that ran the first `n` pending tokens.
+    ///
+    /// # Panics
+    /// If there are fewer tokens, or a row is no hidden state.
+    pub fn accept<'a>(&mut self, n: usize, rows: impl IntoIterator<Item = OutputRow<'a>>) {
+        assert!(n <= self.pending().len(), "{n} tokens of {}", self.pending().len());
+        let n_used = match self.pooling {
+            Pooling::Cls => 1,
+            Pooling::None | Pooling::Mean | Pooling::Last => n,
+        };
+        let factor = 1.0 / self.tokens.len() as f32;
+        for row in rows.into_iter().take(n_used) {
+            let OutputRow::Hidden(hidden) = row else { panic!("a row of hidden states") };
+            if self.pooling != Pooling::Mean {
+                self.values.extend_from_slice(hidden);
+                continue;
+            }
+            self.values.resize(hidden.len(), 0.0);
+            self.values.iter_mut().zip(hidden).for_each(|(sum, value)| *sum += factor * value);
+        }
+        self.n_done += n;
+    }
+
+    /// The embedding, `[D]`, or `[T, D]` without pooling. It is whole once no token is pending.
+    #[must_use]
+    pub fn into_values(self) -> Vec<f32> {
+        self.values
+    }
+}
+
 impl Model {
-    /// Embeds token sequences: the hidden states after the last norm, pooled, one vector `[D]` a text. Texts share steps.
-    /// The vectors are not normalized; see [`normalize`].
+    /// Embeds token sequences: one [`Embedding`] a text. Texts share steps. The vectors are not normalized; see
+    /// [`normalize`].
     ///
     /// # Errors
     /// If a text is empty, has an unknown token or is longer than the context of the model, or a device fails.
@@ -74,16 +151,12 @@ impl Model {
         texts: &[Vec<u32>],
         pooling: Pooling,
     ) -> Result<Vec<Vec<f32>>, Error> {
-        if texts.is_empty() {
-            return Ok(Vec::new());
-        }
-        let n_max = texts.iter().map(Vec::len).max().unwrap_or(0);
+        let new = |tokens: &Vec<u32>| Embedding::new(tokens.clone(), pooling);
+        let mut embeddings: Vec<Embedding> = texts.iter().map(new).collect::<Result<_, _>>()?;
+        let Some(n_max) = texts.iter().map(Vec::len).max() else { return Ok(Vec::new()) };
         let n_ctx = self.config().n_ctx_train;
         if n_max > n_ctx {
             return Err(Error::ContextFull { tokens: n_max, n_ctx });
-        }
-        if texts.iter().any(Vec::is_empty) {
-            return Err(Error::EmptyPrompt);
         }
         let n_batch = N_BATCH.min(texts.iter().map(Vec::len).sum());
         let mut state = self.state(StateOptions {
@@ -92,59 +165,36 @@ impl Model {
             n_hidden: n_batch,
             ..StateOptions::new(n_max)
         })?;
-        let n_slots = state.options().n_sequences;
-        let mut embeddings = vec![vec![0.0; self.config().d_model]; texts.len()];
-        // Texts in slots, with the number of tokens that have run.
-        let mut slots: Vec<Option<(usize, usize)>> = vec![None; n_slots];
+        let mut slots: Vec<Option<usize>> = vec![None; state.options().n_sequences];
         let mut waiting = 0..texts.len();
         loop {
             let mut plan = state.plan();
             let mut runs = Vec::new();
-            for (index, slot) in slots.iter_mut().enumerate() {
-                if slot.is_none() {
-                    *slot = waiting.next().map(|text| (text, 0));
-                }
-                let Some((text, done)) = slot else { continue };
-                let tokens = &texts[*text][*done..];
-                let n = tokens.len().min(n_batch - plan.n_tokens());
-                let is_last = n == tokens.len();
-                // Rows of the run that are pooled are its last ones.
-                let n_outputs = match pooling {
-                    Pooling::Last => usize::from(is_last),
-                    Pooling::Cls if *done > 0 => 0,
-                    Pooling::Mean | Pooling::Cls => n,
-                };
-                if n > 0 {
-                    let slot = Slot::new(index);
-                    plan.add(slot, &tokens[..n], OutputRequest::Hidden, n_outputs)?;
-                    runs.push((index, *text, n, n_outputs, is_last));
+            for (index, text) in slots.iter_mut().enumerate() {
+                *text = text.or_else(|| waiting.next());
+                let Some(text) = *text else { continue };
+                let (embedding, room) = (&embeddings[text], n_batch - plan.n_tokens());
+                let tokens = &embedding.pending()[..embedding.pending().len().min(room)];
+                if !tokens.is_empty() {
+                    let n_rows = embedding.n_rows(tokens.len());
+                    plan.add(Slot::new(index), tokens, OutputRequest::Hidden, n_rows)?;
+                    runs.push((index, text, tokens.len(), n_rows));
                 }
             }
             if runs.is_empty() {
-                return Ok(embeddings);
+                return Ok(embeddings.into_iter().map(Embedding::into_values).collect());
             }
             let ticket = plan.run()?;
             let outputs = state.outputs(ticket).await?;
             let mut row = 0;
-            for &(_, text, _, n_outputs, _) in &runs {
-                let used = if pooling == Pooling::Cls { n_outputs.min(1) } else { n_outputs };
-                let factor = match pooling {
-                    Pooling::Mean => 1.0 / texts[text].len() as f32,
-                    Pooling::Cls | Pooling::Last => 1.0,
-                };
-                for output in outputs.rows(row..row + used) {
-                    let OutputRow::Hidden(hidden) = output else { unreachable!("hidden states") };
-                    let sums = embeddings[text].iter_mut().zip(hidden);
-                    sums.for_each(|(sum, value)| *sum += factor * value);
-                }
-                row += n_outputs;
+            for &(_, text, n, n_rows) in &runs {
+                embeddings[text].accept(n, outputs.rows(row..row + n_rows));
+                row += n_rows;
             }
-            for (index, _, n, _, is_last) in runs {
-                if is_last {
+            for (index, text, ..) in runs {
+                if embeddings[text].pending().is_empty() {
                     slots[index] = None;
                     state.truncate(Slot::new(index), 0);
-                } else if let Some((_, done)) = &mut slots[index] {
-                    *done += n;
                 }
             }
         }
@@ -199,7 +249,7 @@ mod tests {
 
     #[test]
     fn poolings_have_names() {
-        for pooling in [Pooling::Mean, Pooling::Cls, Pooling::Last] {
+        for pooling in [Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last] {
             assert_eq!(pooling.to_string().parse::<Pooling>().unwrap(), pooling);
         }
         assert!("rank".parse::<Pooling>().is_err());

@@ -56,7 +56,7 @@ pub use beam::{Beam, BeamOptions};
 pub use chat::ChatFormat;
 pub use config::{Config, ExpertsConfig, RopeConfig, RopeScaling};
 pub use devices::{Devices, Split};
-pub use embed::{Norm, Pooling, normalize};
+pub use embed::{Embedding, Norm, Pooling, normalize};
 pub use error::Error;
 pub use generate::{
     Completion, Event, Finish, GenerateOptions, Guidance, OnEvent, OnFull, Timings,

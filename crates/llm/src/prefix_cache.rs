@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! root ── page of 64 tokens ── page ── page        a node: one page, keyed by parent, hash of its tokens, salt
-//!    └─── page ── page
+//!    └─── page ── 9 tokens                         the last page of a text may hold fewer tokens; it has no children
 //!
-//! lookup   follows whole pages, then the longest common run of tokens inside the best child, whose page the
+//! lookup   follows full pages, then the longest common run of tokens inside the best child, whose page the
 //!          sequence shares until it writes to it (copy-on-write)
+//! insert   replaces last pages of earlier texts that the new one continues
 //! evict    removes the least recently used leaf
 //! ```
 //!
@@ -40,7 +41,8 @@ const ROOT: u64 = 0;
 #[derive(Debug)]
 struct Node {
     key: Key,
-    tokens: [u32; PAGE_LEN],
+    /// 1 to [`PAGE_LEN`] tokens.
+    tokens: Vec<u32>,
     page: PageRef,
     last_used: u64,
 }
@@ -110,8 +112,7 @@ impl PrefixCache {
             let node = &self.nodes[&id];
             node.tokens.iter().zip(rest).take_while(|(a, b)| a == b).count()
         };
-        let children = self.children.get(&(parent, salt)).map_or(&[][..], Vec::as_slice);
-        if let Some(&best) = children.iter().max_by_key(|id| common(id)) {
+        if let Some(&best) = self.children(parent, salt).iter().max_by_key(|id| common(id)) {
             let n = common(&best);
             if n > 0 {
                 path.push(best);
@@ -131,38 +132,72 @@ impl PrefixCache {
         (self.nodes[&id].tokens == *tokens).then_some(id)
     }
 
-    /// Adds the full pages of a sequence, which holds `tokens`. Pages that the cache has are kept.
+    fn children(&self, parent: u64, salt: u64) -> &[u64] {
+        self.children.get(&(parent, salt)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Adds the full pages of a sequence that goes on and holds `tokens`. Pages that the cache has are kept.
     ///
     /// # Panics
     /// If the sequence is shorter than `tokens` or there is no such sequence.
     pub fn insert(&mut self, state: &mut State, slot: Slot, tokens: &[u32], salt: u64) {
+        let full = tokens.len() - tokens.len() % PAGE_LEN;
+        self.insert_ended(state, slot, &tokens[..full], salt);
+    }
+
+    /// Adds all pages of a sequence that holds `tokens` and has ended: one that goes on would have to copy its last page.
+    ///
+    /// # Panics
+    /// If the sequence is shorter than `tokens` or there is no such sequence.
+    pub fn insert_ended(&mut self, state: &mut State, slot: Slot, tokens: &[u32], salt: u64) {
         assert!(tokens.len() <= state.len(slot), "tokens of the sequence");
+        let sequences = state.rolled_back();
         self.clock += 1;
         let mut parent = ROOT;
-        for (index, page) in tokens.as_chunks::<PAGE_LEN>().0.iter().enumerate() {
-            let id = match self.find(parent, page, salt) {
-                Some(id) => id,
-                None => {
-                    let key = self.key(parent, page, salt);
-                    if self.index.contains_key(&key) {
-                        // Another page has the same hash.
-                        return;
-                    }
-                    let id = self.next_id;
-                    self.next_id += 1;
-                    let page_ref = state.rolled_back().detach_page(slot, index);
-                    let node = Node { key, tokens: *page, page: page_ref, last_used: 0 };
-                    self.nodes.insert(id, node);
-                    self.index.insert(key, id);
-                    self.children.entry((parent, salt)).or_default().push(id);
-                    id
-                }
+        for (index, page) in tokens.chunks(PAGE_LEN).enumerate() {
+            let Some(id) = self.insert_page(sequences, parent, (slot, index), page, salt) else {
+                return;
             };
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.last_used = self.clock;
             }
             parent = id;
         }
+    }
+
+    /// Node of page `index` of a sequence; `None` if another page has the same hash.
+    fn insert_page(
+        &mut self,
+        sequences: &mut Sequences,
+        parent: u64,
+        (slot, index): (Slot, usize),
+        tokens: &[u32],
+        salt: u64,
+    ) -> Option<u64> {
+        let starts = |id: &&u64| self.nodes[id].tokens.starts_with(tokens);
+        let known = if tokens.len() == PAGE_LEN {
+            self.find(parent, tokens, salt)
+        } else {
+            self.children(parent, salt).iter().find(starts).copied()
+        };
+        if known.is_some() {
+            return known;
+        }
+        let key = self.key(parent, tokens, salt);
+        if self.index.contains_key(&key) {
+            return None;
+        }
+        let continued = |id: &&u64| tokens.starts_with(&self.nodes[id].tokens);
+        let replaced: Vec<u64> =
+            self.children(parent, salt).iter().filter(continued).copied().collect();
+        replaced.into_iter().for_each(|id| self.remove(sequences, id));
+        let id = self.next_id;
+        self.next_id += 1;
+        let page = sequences.detach_page(slot, index);
+        self.nodes.insert(id, Node { key, tokens: tokens.to_vec(), page, last_used: 0 });
+        self.index.insert(key, id);
+        self.children.entry((parent, salt)).or_default().push(id);
+        Some(id)
     }
 
     /// Removes least recently used leaves until `n` pages are free, as far as possible; returns whether they are. Pages
@@ -179,9 +214,7 @@ impl PrefixCache {
 
     fn evict_from(&mut self, sequences: &mut Sequences, n: usize) -> bool {
         while sequences.pages().n_free() < n {
-            let is_leaf = |id: u64, node: &Node| {
-                self.children.get(&(id, node.key.2)).is_none_or(Vec::is_empty)
-            };
+            let is_leaf = |id: u64, node: &Node| self.children(id, node.key.2).is_empty();
             // A page that a sequence shares would not be free without the cache either, but those before it may be.
             let is_alone = |node: &Node| sequences.pages().ref_count(node.page.id()) == 1;
             let path = |leaf| successors(Some(leaf), |node: &&Node| self.nodes.get(&node.key.0));

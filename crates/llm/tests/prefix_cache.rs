@@ -86,7 +86,7 @@ enum CacheOp {
         text: Vec<u32>,
         salt: u64,
         attaches: bool,
-        inserts: bool,
+        inserts: Option<Insert>,
     },
     Truncate {
         slot: usize,
@@ -96,9 +96,18 @@ enum CacheOp {
     Clear,
 }
 
+/// Pages that an insertion adds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Insert {
+    Full,
+    All,
+}
+
 fn cache_op() -> impl Strategy<Value = CacheOp> {
     let slot = 0..N_SLOTS;
-    let flags = (prop::bool::weighted(0.7), prop::bool::weighted(0.8));
+    let inserts =
+        prop_oneof![2 => Just(None), 3 => Just(Some(Insert::Full)), 5 => Just(Some(Insert::All))];
+    let flags = (prop::bool::weighted(0.7), inserts);
     let request = (slot.clone(), any_text(3 * PAGE_LEN + 40), 0..2u64, flags).prop_map(
         |(slot, text, salt, (attaches, inserts))| CacheOp::Request {
             slot,
@@ -167,6 +176,15 @@ struct Node {
 }
 
 impl Node {
+    /// Position of the first token of the page.
+    fn first(&self) -> usize {
+        (self.tokens.len() - 1) / PAGE_LEN * PAGE_LEN
+    }
+
+    fn is_full(&self) -> bool {
+        self.tokens.len().is_multiple_of(PAGE_LEN)
+    }
+
     /// Whether this page is on the path to `other`.
     fn leads_to(&self, other: &Self) -> bool {
         self.salt == other.salt && other.tokens.starts_with(&self.tokens)
@@ -192,48 +210,46 @@ impl CacheModel {
     fn attach(&mut self, slot: usize, tokens: &[u32], salt: u64) -> usize {
         let tokens = &tokens[..tokens.len() - 1];
         let of_salt = self.nodes.iter_mut().filter(|node| node.salt == salt);
-        let (mut path, mut best) = (Vec::new(), 0);
-        for node in of_salt {
-            let n = common_prefix(&node.tokens, tokens);
-            let is_whole = n == node.tokens.len();
-            // Of equal runs inside a page, the one inserted last.
-            if is_whole || n >= best.max(node.tokens.len() - PAGE_LEN + 1) {
-                best = best.max(n);
-                path.push((node.tokens.len(), n, node));
-            }
+        let (mut path, mut others): (Vec<_>, Vec<_>) =
+            of_salt.partition(|node| node.is_full() && tokens.starts_with(&node.tokens));
+        path.sort_by_key(|node| node.tokens.len());
+        let mut best = path.len() * PAGE_LEN;
+        others.retain(|node| node.first() == best);
+        // Of equal runs inside a page, the one inserted last.
+        let common = |node: &&mut Node| common_prefix(&node.tokens, tokens);
+        if let Some(node) = others.into_iter().filter(|node| common(node) > best).max_by_key(common)
+        {
+            best = common(&node);
+            path.push(node);
         }
-        let is_used = |&(len, n, _): &(usize, usize, &mut Node)| n == len;
-        let partial = path.iter().rposition(|node| !is_used(node) && node.1 == best);
         self.clock += 1;
         let mut held = Held { tokens: tokens[..best].to_vec(), pages: Vec::new() };
-        let mut pages = Vec::new();
-        for (index, (len, n, node)) in path.into_iter().enumerate() {
-            if n == len || Some(index) == partial {
-                node.last_used = self.clock;
-                pages.push((len, Rc::clone(&node.page)));
-            }
+        for node in path {
+            node.last_used = self.clock;
+            held.pages.push(Rc::clone(&node.page));
         }
-        pages.sort_by_key(|(len, _)| *len);
-        held.pages.extend(pages.into_iter().map(|(_, page)| page));
         self.slots[slot] = held;
         best
     }
 
-    fn insert(&mut self, slot: usize, salt: u64) {
+    fn insert(&mut self, slot: usize, salt: u64, inserts: Insert) {
         self.clock += 1;
         let Held { tokens, pages } = &self.slots[slot];
-        for (index, page) in pages[..tokens.len() / PAGE_LEN].iter().enumerate() {
-            let tokens = &tokens[..(index + 1) * PAGE_LEN];
-            let mut nodes = self.nodes.iter_mut();
-            match nodes.find(|node| node.salt == salt && node.tokens == tokens) {
-                Some(node) => node.last_used = self.clock,
-                None => self.nodes.push(Node {
-                    tokens: tokens.to_vec(),
-                    salt,
-                    page: Rc::clone(page),
-                    last_used: self.clock,
-                }),
+        for (index, page) in pages.iter().enumerate() {
+            let first = index * PAGE_LEN;
+            let tokens = &tokens[..tokens.len().min(first + PAGE_LEN)];
+            if inserts == Insert::Full && tokens.len() < first + PAGE_LEN {
+                return;
             }
+            let is_sibling = |node: &Node| node.salt == salt && node.first() == first;
+            let mut siblings = self.nodes.iter_mut().filter(|node| is_sibling(node));
+            if let Some(node) = siblings.find(|node| node.tokens.starts_with(tokens)) {
+                node.last_used = self.clock;
+                continue;
+            }
+            self.nodes.retain(|node| !is_sibling(node) || !tokens.starts_with(&node.tokens));
+            let page = Rc::clone(page);
+            self.nodes.push(Node { tokens: tokens.to_vec(), salt, page, last_used: self.clock });
         }
     }
 
@@ -292,10 +308,13 @@ fn check_cache(ops: Vec<CacheOp>) -> Result<(), TestCaseError> {
                     fresh.truncate(Slot::new(0), 0);
                     prop_assert_eq!(logits, run(&mut fresh, Slot::new(0), &text).unwrap());
                 }
-                if inserts {
+                if let Some(inserts) = inserts {
                     let tokens = model.slots[index].tokens.clone();
-                    cache.insert(&mut state, slot, &tokens, salt);
-                    model.insert(index, salt);
+                    match inserts {
+                        Insert::Full => cache.insert(&mut state, slot, &tokens, salt),
+                        Insert::All => cache.insert_ended(&mut state, slot, &tokens, salt),
+                    }
+                    model.insert(index, salt, inserts);
                 }
             }
             CacheOp::Truncate { slot, len } => {
