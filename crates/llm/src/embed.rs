@@ -133,6 +133,12 @@ impl Embedding {
         self.n_done += n;
     }
 
+    /// Records that nothing has run: all tokens are pending.
+    pub fn restart(&mut self) {
+        self.n_done = 0;
+        self.values.clear();
+    }
+
     /// The embedding, `[D]`, or `[T, D]` without pooling. It is whole once no token is pending.
     #[must_use]
     pub fn into_values(self) -> Vec<f32> {

@@ -137,6 +137,8 @@ impl Finish {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Timings {
+    /// Waiting for a slot of a batch.
+    pub queue_ms: f64,
     /// Prompt processing.
     pub prompt_ms: f64,
     /// Decoding.
@@ -181,6 +183,7 @@ impl Session {
         self.run(&mut generation, options.on_full, &mut run, on_event).await?;
         let prompt_end = run.prompt_end.unwrap_or_else(Instant::now);
         let timings = Timings {
+            queue_ms: 0.0,
             prompt_ms: prompt_end.duration_since(start).as_secs_f64() * 1e3,
             decode_ms: prompt_end.elapsed().as_secs_f64() * 1e3,
         };

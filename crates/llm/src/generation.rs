@@ -23,7 +23,7 @@ use std::sync::Arc;
 use stonechat_nn::sample::{DryBreakers, Grammar, PrefixConstraint, SampleScratch, Sampler};
 use stonechat_text::{StreamDecoder, Tokenizer};
 
-use crate::generate::{Finish, GenerateOptions};
+use crate::generate::{Finish, GenerateOptions, OnFull};
 use crate::model::ModelInfo;
 use crate::probabilities::{TokenProbs, guide, token_probs};
 use crate::stop::StopFilter;
@@ -213,6 +213,18 @@ impl Generation {
     #[must_use]
     pub fn context(&self) -> &[u32] {
         &self.context.tokens[..self.n_accepted]
+    }
+
+    /// Tokens of the current draft.
+    #[must_use]
+    pub fn draft(&self) -> &[u32] {
+        &self.context.tokens[self.n_accepted..]
+    }
+
+    /// Tokens up to the limit of the text, if it has one.
+    #[must_use]
+    pub fn tokens_left(&self) -> Option<usize> {
+        self.options.n_predict.map(|n| n.saturating_sub(self.n_generated))
     }
 
     /// Number of generated tokens.
@@ -521,6 +533,14 @@ impl Generation {
         }
         self.n_accepted = self.context.tokens.len();
         lengths
+    }
+
+    /// [`shift`](Self::shift) of a full context, if the options ask for it; returns the length of the sequence.
+    pub fn shift_full(&mut self, n_ctx: usize) -> Option<usize> {
+        match self.options.on_full {
+            OnFull::Stop => None,
+            OnFull::Shift { keep } => Some(self.shift(keep, n_ctx)[0]),
+        }
     }
 
     /// Whether the pending tokens exceed a context of `n_ctx` tokens.

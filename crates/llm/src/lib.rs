@@ -15,6 +15,7 @@
 //! | `vocabulary`, `chat` | tokenizer and chat template of a file, prompts of conversations |
 //! | `generation`, `stop`, `probabilities` | one text in the making, without a device |
 //! | `session`, `generate`, `prompt_cache` | a loop over one text, with a cached prefix in memory and in files |
+//! | `scheduler`, `request` | a loop over any number of texts and embeddings in one batch |
 //! | `speculation` | drafts: n-grams, a smaller model |
 //! | `prefix_cache`, `embed` | pages of earlier prompts; embeddings |
 //! | `beam`, `perplexity` | beam search, perplexity |
@@ -40,8 +41,10 @@ mod prefix_cache;
 mod probabilities;
 mod prompt_cache;
 mod quantize;
+mod request;
 mod rope;
 mod runner;
+mod scheduler;
 mod session;
 mod source;
 mod speculation;
@@ -69,6 +72,8 @@ pub use placement::{Placement, layers_that_fit};
 pub use prefix_cache::PrefixCache;
 pub use probabilities::{TokenProb, TokenProbs};
 pub use quantize::{quantize, quantized_dtype};
+pub use request::{Request, RequestEvent, RequestId, Work};
+pub use scheduler::{OnRequestEvent, Scheduler, SchedulerOptions, StepReport};
 pub use session::{Session, SessionOptions};
 pub use speculation::{DraftLength, Drafter, ModelDrafter, NGramMod, NGramSimple};
 pub use state::{BatchPlan, State, StateOptions, Ticket};

@@ -200,6 +200,13 @@ impl PrefixCache {
         Some(id)
     }
 
+    /// Number of pages that only the cache holds.
+    #[must_use]
+    pub fn n_evictable(&self, state: &State) -> usize {
+        let is_alone = |node: &&Node| state.page_ref_count(&node.page) == 1;
+        self.nodes.values().filter(is_alone).count()
+    }
+
     /// Removes least recently used leaves until `n` pages are free, as far as possible; returns whether they are. Pages
     /// that a sequence shares stay in use by it. If it lacks the page for a copy of one of them, [`clear`](Self::clear)
     /// makes it the only holder, which needs no copy.

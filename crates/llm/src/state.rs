@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use stonechat_nn::{
-    KvDType, KvShape, PAGE_LEN, Prefix, Sequence, Sequences, Slot, StepLimits, StepPlan,
+    KvDType, KvShape, PAGE_LEN, PageRef, Prefix, Sequence, Sequences, Slot, StepLimits, StepPlan,
 };
 
 use crate::model::ModelInfo;
@@ -153,6 +153,16 @@ impl State {
     #[must_use]
     pub fn free_pages(&self) -> usize {
         self.sequences.pages().n_free()
+    }
+
+    /// Number of pages of the pool.
+    #[must_use]
+    pub fn n_pages(&self) -> usize {
+        self.sequences.pages().n_pages()
+    }
+
+    pub(crate) fn page_ref_count(&self, page: &PageRef) -> u32 {
+        self.sequences.pages().ref_count(page.id())
     }
 
     /// Number of free pages that the next `n` tokens of a sequence take.

@@ -3,6 +3,7 @@
 //! ```text
 //! request.rs   a request, and its text alone
 //! engine.rs    an engine with a random scheduler: few slots, few pages, a prefix cache, drafts, dropped plans
+//! scheduled.rs  the same requests, and embeddings, in the library's scheduler
 //! cases.rs     random requests
 //! ```
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -10,20 +11,22 @@
 mod cases;
 mod engine;
 mod request;
+mod scheduled;
 
 use std::cell::RefCell;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex};
 
 use proptest::prelude::{ProptestConfig, TestCaseError, any};
 use proptest::test_runner::TestRunner;
 use stonechat_formats::{DType, ModelFile};
-use stonechat_llm::{Devices, Finish, Model, Split, quantize};
+use stonechat_llm::{Devices, Finish, GenerateOptions, Model, Split, quantize};
 use stonechat_nn::Cpu;
 use stonechat_testkit::runs_all;
 
 use cases::Case;
 use engine::{Engine, Events, Outcome, Random};
 use request::{Alone, Request, Start, Text};
+use scheduled::Happened;
 
 /// Models whose matrices have panels in q8_0, one with experts, on one device and on two.
 static PANELS: LazyLock<Vec<(Model, bool)>> = LazyLock::new(|| {
@@ -204,4 +207,57 @@ fn greedy_requests_of_dense_models_differ_by_near_ties_only() {
         }
         Ok(events)
     });
+}
+
+/// Runs the requests of a case in a scheduler, and compares every text and embedding with that of the request alone.
+fn check_scheduled(seed: u64, n: usize, happened: &Mutex<Happened>) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let (model, _) = random.pick(&PANELS);
+    let Case { requests, options, mut random } = Case::new(random, n, Sizes::FewRows);
+    let results = scheduled::run(&model, options, &requests, &mut random, happened)?;
+    let mut alone = Alone::new(&model, options);
+    for (index, (request, results)) in requests.iter().zip(results).enumerate() {
+        let n_choices = scheduled::n_choices(request, index, options.n_sequences);
+        for choice in 0..n_choices {
+            let text = results.texts.get(&choice).ok_or(format!("no text {choice} of {index}"))?;
+            let mut own = GenerateOptions::clone(&request.options);
+            own.sampling.seed = own.sampling.seed.map(|seed| seed.wrapping_add(choice as u64));
+            let start = match &request.start {
+                Start::Prompt(prompt) => Start::Prompt(prompt.clone()),
+                Start::Fork { .. } => continue,
+            };
+            let own = [Request { start, options: Arc::new(own), ..*request }];
+            let is_cancelled = text.finish == Some(Finish::Cancelled);
+            let cancel_at = is_cancelled.then_some(text.tokens.len());
+            let expected = alone.text(&own, 0, cancel_at);
+            if expected.as_ref() != Some(text) {
+                return Err(format!(
+                    "text {choice} of request {index} {request:?}\nis {text:?}\nalone {expected:?}"
+                ));
+            }
+        }
+        if let Some(tokens) = scheduled::embedded(request, index) {
+            if results.embedding != scheduled::embed(&model, options, tokens) {
+                return Err(format!("the embedding of request {index} differs"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn scheduled_requests_equal_each_alone() {
+    let cases = if runs_all() { 2000 } else { 48 };
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let happened = Mutex::new(Happened::default());
+    let result = TestRunner::new(config).run(&(any::<u64>(), 1..=32usize), |(seed, n)| {
+        check_scheduled(seed, n, &happened).map_err(TestCaseError::fail)
+    });
+    if let Err(error) = result {
+        panic!("seed, number of requests: {error}");
+    }
+    let Happened { preempted, cached_tokens, drafts_accepted, shared_steps, cancelled } =
+        happened.into_inner().unwrap();
+    let counts = [preempted, cached_tokens, drafts_accepted, shared_steps, cancelled];
+    assert!(counts.iter().all(|&n| n > 0), "{counts:?}");
 }

@@ -1,0 +1,549 @@
+//! Requests that share a batch: admission, order of a step, KV pages, preemption.
+//!
+//! ```text
+//! add ──► waiting ──admit──► prompt ──► decoding ──► ended
+//!            ▲                  │           │
+//!            └──── preempted ───┴───────────┘      its pages went to an older request; its tokens run again
+//!
+//! step:  decoding requests, one token and a draft each; then prompts in chunks, in order of rank
+//! rank:  priority, then arrival
+//! ```
+//!
+//! A request is admitted if a slot is free and the KV pages of its whole input are; none overtakes an older one of its
+//! priority. A request that lacks a page takes one from the prefix cache, else from the newest request; so the oldest one
+//! always goes on, and none fails because others use the pool.
+//!
+//! While texts are decoding, the chunk of prompts is as long as [`SchedulerOptions::max_gap`] allows, by the measured time of
+//! a token.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stonechat_nn::{PAGE_LEN, Slot};
+use web_time::Instant;
+
+use crate::generate::Finish;
+use crate::generation::{Accepted, GenerationScratch};
+use crate::request::{Entry, EntryState, Work};
+use crate::{
+    Drafter, Error, Model, ModelInfo, OutputRequest, PrefixCache, Request, RequestEvent, RequestId,
+    State, StateOptions,
+};
+
+/// Options of a [`Scheduler`].
+#[derive(Debug)]
+pub struct SchedulerOptions {
+    /// Sizes of the state.
+    pub state: StateOptions,
+    /// Time that the chunks of prompts may add to a step while texts are decoding.
+    pub max_gap: Duration,
+    /// Source of drafts for all texts.
+    pub drafter: Option<Drafter>,
+}
+
+/// Requests in a running batch over one [`State`].
+#[derive(Debug)]
+pub struct Scheduler {
+    info: Arc<ModelInfo>,
+    state: State,
+    cache: PrefixCache,
+    max_gap: Duration,
+    drafter: Option<Drafter>,
+    /// In order of rank.
+    entries: Vec<Entry>,
+    free_slots: Vec<Slot>,
+    next_id: u64,
+    /// Seconds of a prompt's token, smoothed; 0 before the first prompt.
+    token_seconds: f64,
+    n_preempted: usize,
+    scratch: GenerationScratch,
+    accepted: Accepted,
+    draft: Vec<u32>,
+    planned: Vec<Planned>,
+}
+
+/// Tokens of a request in a step.
+#[derive(Debug, Clone, Copy)]
+struct Planned {
+    entry: usize,
+    slot: Slot,
+    n: usize,
+    output: OutputRequest,
+    n_rows: usize,
+}
+
+/// What is left of a step while it is planned.
+#[derive(Debug)]
+struct Room {
+    tokens: usize,
+    /// Rows of logits and top-k.
+    rows: usize,
+    /// Free pages that the plan takes.
+    pages: usize,
+}
+
+/// Counts of a step, and of the scheduler after it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct StepReport {
+    /// Tokens of prompts.
+    pub prompt_tokens: usize,
+    /// Tokens of texts, with those of drafts.
+    pub text_tokens: usize,
+    /// Texts that decoded.
+    pub n_decoding: usize,
+    /// Requests with a slot.
+    pub n_running: usize,
+    /// Requests without a slot.
+    pub n_waiting: usize,
+    /// Requests that lost their pages to an older one.
+    pub n_preempted: usize,
+    /// KV pages in use, with those of the prefix cache.
+    pub used_pages: usize,
+    /// KV pages of the prefix cache.
+    pub cached_pages: usize,
+    /// KV pages.
+    pub n_pages: usize,
+    /// Duration.
+    pub seconds: f64,
+}
+
+/// Callback for the events of all requests. `Send`, but on wasm32.
+#[cfg(not(target_arch = "wasm32"))]
+pub type OnRequestEvent<'a> = dyn FnMut(RequestId, RequestEvent<'_>) + Send + 'a;
+
+/// Callback for the events of all requests. `Send`, but on wasm32.
+#[cfg(target_arch = "wasm32")]
+pub type OnRequestEvent<'a> = dyn FnMut(RequestId, RequestEvent<'_>) + 'a;
+
+/// Shortest chunk of a prompt, in tokens.
+const MIN_CHUNK: usize = PAGE_LEN;
+
+impl Scheduler {
+    /// Allocates and warms up the state.
+    ///
+    /// # Errors
+    /// If a size is out of range or a device is out of memory.
+    pub fn new(model: &Model, options: SchedulerOptions) -> Result<Self, Error> {
+        let SchedulerOptions { state, max_gap, drafter } = options;
+        let state = model.state(state)?;
+        Ok(Self {
+            info: model.info().clone(),
+            free_slots: (0..state.options().n_sequences).rev().map(Slot::new).collect(),
+            state,
+            cache: PrefixCache::new(),
+            max_gap,
+            drafter,
+            entries: Vec::new(),
+            next_id: 0,
+            token_seconds: 0.0,
+            n_preempted: 0,
+            scratch: GenerationScratch::new(model),
+            accepted: Accepted::default(),
+            draft: Vec::new(),
+            planned: Vec::new(),
+        })
+    }
+
+    /// Sizes of the state.
+    #[must_use]
+    pub fn options(&self) -> StateOptions {
+        self.state.options()
+    }
+
+    /// Properties of the model.
+    #[must_use]
+    pub fn model(&self) -> &Arc<ModelInfo> {
+        &self.info
+    }
+
+    /// Number of KV pages.
+    #[must_use]
+    pub fn n_pages(&self) -> usize {
+        self.state.n_pages()
+    }
+
+    /// Empties the prefix cache; returns the number of free pages.
+    pub fn clear_cache(&mut self) -> usize {
+        self.cache.clear(&mut self.state);
+        self.state.free_pages()
+    }
+
+    /// Whether there is no request.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Longest text in tokens: that of the context, or of the whole pool.
+    #[must_use]
+    pub fn max_tokens(&self) -> usize {
+        let options = self.state.options();
+        options.n_ctx.min(options.n_pages.map_or(usize::MAX, |n| n * PAGE_LEN))
+    }
+
+    /// Appends a request to the queue.
+    ///
+    /// # Errors
+    /// If the input is longer than [`max_tokens`](Self::max_tokens), there are more choices than slots, a text has guidance,
+    /// or hidden states do not fit a step.
+    pub fn add(&mut self, request: Request) -> Result<RequestId, Error> {
+        let options = self.state.options();
+        let (tokens, n_ctx) = (request.work.pending().len(), self.max_tokens());
+        if tokens > n_ctx {
+            return Err(Error::ContextFull { tokens, n_ctx });
+        }
+        let invalid =
+            |option, expected: String, got: String| Err(Error::Option { option, expected, got });
+        if !(1..=options.n_sequences).contains(&request.n_choices) {
+            let expected = format!("1 to {}", options.n_sequences);
+            return invalid("choices", expected, request.n_choices.to_string());
+        }
+        match &request.work {
+            Work::Text(text) if !text.pending_negative().is_empty() => {
+                return invalid(
+                    "guidance",
+                    "none in a batch of requests".to_owned(),
+                    "some".to_owned(),
+                );
+            }
+            Work::Embedding(_) if options.n_hidden < options.n_batch => {
+                let expected = format!("{} for embeddings", options.n_batch);
+                return invalid("hidden states", expected, options.n_hidden.to_string());
+            }
+            Work::Text(_) | Work::Embedding(_) => {}
+        }
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        let entry = Entry::new(id, request);
+        let at = self.entries.partition_point(|other| other.rank() <= entry.rank());
+        self.entries.insert(at, entry);
+        Ok(id)
+    }
+
+    /// Ends a request between two steps; its texts end with [`Finish::Cancelled`].
+    pub fn cancel(&mut self, id: RequestId, on_event: &mut OnRequestEvent<'_>) {
+        while let Some(index) = self.entries.iter().position(|entry| entry.id == id) {
+            self.end(index, Finish::Cancelled, on_event);
+        }
+    }
+
+    /// Ends all requests with an error, and empties the prefix cache: after a failed step nothing is known of the pages.
+    pub fn fail_all(&mut self, error: impl Fn() -> Error, on_event: &mut OnRequestEvent<'_>) {
+        for entry in std::mem::take(&mut self.entries) {
+            on_event(entry.id, RequestEvent::Failed(error()));
+        }
+        let n_slots = self.state.options().n_sequences;
+        self.free_slots = (0..n_slots).rev().map(Slot::new).collect();
+        (0..n_slots).for_each(|slot| _ = self.state.truncate(Slot::new(slot), 0));
+        self.cache.clear(&mut self.state);
+    }
+
+    /// Runs one step of the requests whose turn it is.
+    ///
+    /// # Errors
+    /// If a device fails. The requests are as before the step; see [`fail_all`](Self::fail_all).
+    pub async fn step(&mut self, on_event: &mut OnRequestEvent<'_>) -> Result<StepReport, Error> {
+        let started = Instant::now();
+        self.n_preempted = 0;
+        self.end_full(on_event);
+        self.admit(on_event);
+        self.propose().await?;
+        self.plan();
+        let mut report = StepReport::default();
+        for planned in &self.planned {
+            if self.entries[planned.entry].is_decoding() {
+                report.text_tokens += planned.n;
+                report.n_decoding += 1;
+            } else {
+                report.prompt_tokens += planned.n;
+            }
+        }
+        if !self.planned.is_empty() {
+            self.run(on_event).await?;
+        }
+        report.seconds = started.elapsed().as_secs_f64();
+        self.measure(&report);
+        report.n_running = self.entries.iter().filter(|entry| entry.slot.is_some()).count();
+        report.n_waiting = self.entries.len() - report.n_running;
+        report.n_preempted = self.n_preempted;
+        report.n_pages = self.state.n_pages();
+        report.used_pages = report.n_pages - self.state.free_pages();
+        report.cached_pages = self.cache.n_pages();
+        Ok(report)
+    }
+
+    /// Smooths the time of a prompt's token.
+    fn measure(&mut self, report: &StepReport) {
+        if report.prompt_tokens >= MIN_CHUNK {
+            let seconds = report.seconds / (report.prompt_tokens + report.text_tokens) as f64;
+            let old = if self.token_seconds == 0.0 { seconds } else { self.token_seconds };
+            self.token_seconds = 0.75 * old + 0.25 * seconds;
+        }
+    }
+
+    /// Shifts the contexts that are full, or ends their texts.
+    fn end_full(&mut self, on_event: &mut OnRequestEvent<'_>) {
+        let max_tokens = self.max_tokens();
+        let mut index = 0;
+        while let Some(entry) = self.entries.get_mut(index) {
+            let Work::Text(text) = &mut entry.work else {
+                index += 1;
+                continue;
+            };
+            if !text.exceeds(max_tokens) {
+                index += 1;
+            } else if let Some(len) = text.shift_full(max_tokens) {
+                if let Some(slot) = entry.slot {
+                    self.state.truncate(slot, len);
+                }
+                index += 1;
+            } else {
+                self.end(index, Finish::ContextFull, on_event);
+            }
+        }
+    }
+
+    /// Gives slots to waiting requests in order, as long as the pages of their whole inputs are there.
+    fn admit(&mut self, on_event: &mut OnRequestEvent<'_>) {
+        let reserved = |entry: &Entry, state: &State| {
+            entry.slot.map_or(0, |slot| state.pages_needed(slot, entry.work.pending().len()))
+        };
+        let mut n_reserved: usize =
+            self.entries.iter().map(|entry| reserved(entry, &self.state)).sum();
+        let mut is_running = self.entries.iter().any(|entry| entry.slot.is_some());
+        for index in 0..self.entries.len() {
+            let entry = &mut self.entries[index];
+            if entry.slot.is_some() {
+                continue;
+            }
+            let n_slots = entry.n_slots();
+            if n_slots > self.free_slots.len() {
+                return;
+            }
+            let (tokens, salt) = (entry.work.pending(), entry.salt);
+            let n_cached =
+                if entry.reads_cache() { self.cache.cached_len(tokens, salt) } else { 0 };
+            // The first token of the text needs a place, too. A page that is shared in part is copied.
+            let n_needed = (tokens.len() + 1).div_ceil(PAGE_LEN) - n_cached / PAGE_LEN;
+            let n_free = self.state.free_pages() + self.cache.n_evictable(&self.state);
+            if is_running && n_needed + n_reserved > n_free {
+                return;
+            }
+            let slot = self.free_slots.pop().expect("a free slot was counted");
+            let mut n_found = 0;
+            if entry.reads_cache() {
+                n_found = self.cache.attach(&mut self.state, slot, tokens, salt);
+            }
+            let spare = self.free_slots.split_off(self.free_slots.len() + 1 - n_slots);
+            entry.start(slot, spare, n_found);
+            n_reserved += reserved(entry, &self.state);
+            is_running = true;
+            if entry.state == EntryState::Prompt {
+                on_event(entry.id, RequestEvent::Started { cached_tokens: n_found });
+            }
+        }
+    }
+
+    /// Asks for a draft after the last token of each text that decodes.
+    async fn propose(&mut self) -> Result<(), Error> {
+        let Self { drafter: Some(drafter), entries, draft, state, .. } = self else {
+            return Ok(());
+        };
+        let StateOptions { n_outputs, n_batch, .. } = state.options();
+        let n_decoding = entries.iter().filter(|entry| entry.is_decoding()).count();
+        let mut room = n_outputs.min(n_batch).saturating_sub(n_decoding);
+        for entry in entries.iter_mut().filter(|entry| entry.is_decoding()) {
+            let Work::Text(text) = &mut entry.work else { continue };
+            let left = text.tokens_left().map_or(usize::MAX, |left| left.saturating_sub(1));
+            let n_ctx = state.options().n_ctx;
+            let in_context = n_ctx.saturating_sub(text.context().len());
+            drafter.draft(text.context(), room.min(left).min(in_context), draft).await?;
+            text.propose(draft);
+            room -= draft.len();
+        }
+        Ok(())
+    }
+
+    /// Chooses the tokens of the next step: texts first, then prompts in chunks.
+    fn plan(&mut self) {
+        self.planned.clear();
+        let StateOptions { n_batch, n_outputs, .. } = self.state.options();
+        let mut room = Room { tokens: n_batch, rows: n_outputs, pages: 0 };
+        for index in 0..self.entries.len() {
+            if self.entries[index].is_decoding() {
+                let n = self.entries[index].work.pending().len();
+                self.plan_entry(index, n, &mut room);
+            }
+        }
+        if !self.planned.is_empty() {
+            room.tokens = room.tokens.min(self.chunk());
+        }
+        for index in 0..self.entries.len() {
+            let entry = &self.entries[index];
+            if entry.slot.is_some() && !entry.is_decoding() {
+                let n = entry.work.pending().len();
+                self.plan_entry(index, n, &mut room);
+            }
+        }
+    }
+
+    /// Longest chunk of prompts beside texts, in tokens.
+    fn chunk(&self) -> usize {
+        let n_batch = self.state.options().n_batch;
+        if self.token_seconds == 0.0 {
+            return MIN_CHUNK.min(n_batch);
+        }
+        let n = (self.max_gap.as_secs_f64() / self.token_seconds) as usize;
+        (n / 16 * 16).clamp(MIN_CHUNK, n_batch.max(MIN_CHUNK))
+    }
+
+    /// Adds at most `n` tokens of a request to the plan, as many as fit the step, if it gets their pages.
+    fn plan_entry(&mut self, index: usize, n: usize, room: &mut Room) {
+        let entry = &self.entries[index];
+        let Some(slot) = entry.slot else { return };
+        let mut n = n.min(room.tokens);
+        if entry.is_decoding() && n < entry.work.pending().len() {
+            return;
+        }
+        let (mut output, mut n_rows) = entry.work.output(n);
+        if output != OutputRequest::Hidden && n_rows > room.rows {
+            if entry.is_decoding() {
+                return;
+            }
+            // The last token of the prompt waits for a step with a row.
+            n -= 1;
+            (output, n_rows) = entry.work.output(n);
+        }
+        if n == 0 || !self.make_room(index, slot, n, room.pages) {
+            return;
+        }
+        room.tokens -= n;
+        room.pages += self.state.pages_needed(slot, n);
+        if output != OutputRequest::Hidden {
+            room.rows -= n_rows;
+        }
+        self.planned.push(Planned { entry: index, slot, n, output, n_rows });
+    }
+
+    /// Frees pages for `n` tokens of a request beside `n_taken` pages of the plan: from the prefix cache, then from the
+    /// requests behind it that are not in the plan.
+    fn make_room(&mut self, index: usize, slot: Slot, n: usize, n_taken: usize) -> bool {
+        loop {
+            let needed = n_taken + self.state.pages_needed(slot, n);
+            if needed <= self.state.free_pages() || self.cache.evict(&mut self.state, needed) {
+                return true;
+            }
+            let is_planned = |victim: usize| self.planned.iter().any(|other| other.entry == victim);
+            let victim = (index + 1..self.entries.len())
+                .rev()
+                .find(|&victim| self.entries[victim].slot.is_some() && !is_planned(victim));
+            match victim {
+                Some(victim) => self.preempt(victim),
+                None if self.planned.is_empty() && self.cache.n_pages() > 0 => {
+                    // A page that it shares with the cache alone need not be copied.
+                    self.cache.clear(&mut self.state);
+                }
+                None => return false,
+            }
+        }
+    }
+
+    /// Takes slot and pages of a request, which waits again.
+    fn preempt(&mut self, index: usize) {
+        self.n_preempted += 1;
+        self.entries[index].work.preempt();
+        self.release(index);
+    }
+
+    /// Gives back the slots of a request with their pages.
+    fn release(&mut self, index: usize) {
+        let entry = &mut self.entries[index];
+        for slot in entry.slot.take().into_iter().chain(entry.spare.drain(..)) {
+            self.state.truncate(slot, 0);
+            self.free_slots.push(slot);
+        }
+    }
+
+    /// Runs the plan, and hands its outputs to the requests.
+    async fn run(&mut self, on_event: &mut OnRequestEvent<'_>) -> Result<(), Error> {
+        let Self { state, entries, planned, scratch, accepted, .. } = self;
+        let mut plan = state.plan();
+        for &Planned { entry, slot, n, output, n_rows } in planned.iter() {
+            plan.add(slot, &entries[entry].work.pending()[..n], output, n_rows)?;
+        }
+        let ticket = plan.run()?;
+        let outputs = state.outputs(ticket).await?;
+        let mut row = 0;
+        let mut forks = Vec::new();
+        for &Planned { entry, n, n_rows, .. } in planned.iter() {
+            let rows = row..row + n_rows;
+            row += n_rows;
+            let entry = &mut entries[entry];
+            if n_rows > 0 {
+                forks.extend(entry.fork());
+            }
+            entry.take_rows(n, || outputs.rows(rows.clone()), (scratch, accepted), on_event);
+            let of_entry = forks.iter_mut().filter(|fork: &&mut Entry| fork.id == entry.id);
+            for fork in of_entry.filter(|fork| fork.is_new()) {
+                fork.take_rows(0, || outputs.rows(rows.clone()), (scratch, accepted), on_event);
+            }
+        }
+        self.settle(forks);
+        self.remove_ended(on_event);
+        Ok(())
+    }
+
+    /// Forks sequences, cuts refused drafts, and caches the prompts that have just ended.
+    fn settle(&mut self, forks: Vec<Entry>) {
+        for fork in forks {
+            let from = self.entries.iter().find(|entry| entry.id == fork.id && entry.choice == 0);
+            if let (Some(from), Some(to)) = (from.and_then(|entry| entry.slot), fork.slot) {
+                self.state.fork(from, to);
+            }
+            let at = self.entries.partition_point(|other| other.rank() <= fork.rank());
+            self.entries.insert(at, fork);
+        }
+        for entry in &mut self.entries {
+            let Some(slot) = entry.slot else { continue };
+            let Work::Text(text) = &entry.work else { continue };
+            let cached = text.cached();
+            if cached.len() < self.state.len(slot) {
+                self.state.truncate(slot, cached.len());
+            }
+            if entry.state == EntryState::PromptDone {
+                entry.state = EntryState::Decoding;
+                self.cache.insert(&mut self.state, slot, cached, entry.salt);
+            }
+        }
+    }
+
+    /// Removes the requests that have ended; the prefix cache keeps the pages of their texts.
+    fn remove_ended(&mut self, on_event: &mut OnRequestEvent<'_>) {
+        let mut index = 0;
+        while let Some(entry) = self.entries.get_mut(index) {
+            if !entry.is_ended() {
+                index += 1;
+                continue;
+            }
+            if let (Some(slot), Work::Text(text)) = (entry.slot, &entry.work) {
+                self.cache.insert_ended(&mut self.state, slot, text.cached(), entry.salt);
+            }
+            self.release(index);
+            self.entries.remove(index).finish(on_event);
+        }
+    }
+
+    /// Ends a request between two steps.
+    fn end(&mut self, index: usize, finish: Finish, on_event: &mut OnRequestEvent<'_>) {
+        let Self { entries, accepted, state, cache, .. } = self;
+        let entry = &mut entries[index];
+        entry.end(finish, accepted, on_event);
+        if let (Some(slot), Work::Text(text)) = (entry.slot, &entry.work) {
+            state.truncate(slot, text.cached().len());
+            cache.insert_ended(state, slot, text.cached(), entry.salt);
+        }
+        self.release(index);
+        self.entries.remove(index).finish(on_event);
+    }
+}
