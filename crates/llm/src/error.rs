@@ -112,6 +112,12 @@ pub enum Error {
         /// The value.
         got: String,
     },
+    /// A step of several requests has failed on a device.
+    #[error("a step of the batch has failed: {message}")]
+    Step {
+        /// Message of the device.
+        message: String,
+    },
     /// A prompt cache cannot be written or read.
     #[error("prompt cache {path}: {problem}")]
     PromptCache {

@@ -117,7 +117,7 @@ pub type OnRequestEvent<'a> = dyn FnMut(RequestId, RequestEvent<'_>) + Send + 'a
 pub type OnRequestEvent<'a> = dyn FnMut(RequestId, RequestEvent<'_>) + 'a;
 
 /// Shortest chunk of a prompt, in tokens.
-const MIN_CHUNK: usize = PAGE_LEN;
+const MIN_CHUNK: usize = 2 * PAGE_LEN;
 
 impl Scheduler {
     /// Allocates and warms up the state.

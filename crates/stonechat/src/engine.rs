@@ -44,12 +44,8 @@ impl fmt::Debug for EngineOptions {
 
 /// Builder of a model that serves requests on a thread of its own.
 pub(crate) trait Load: Sized + Send + 'static {
-    /// Content of a request.
+    /// Request, with the sender of its results.
     type Query: Send + 'static;
-    /// Item of a job.
-    type Item: Send + 'static;
-    /// Output of a job.
-    type Output: Send + 'static;
     /// Description of the open model.
     type Info: Send + 'static;
 
@@ -88,14 +84,6 @@ impl ModelSource {
     }
 }
 
-/// Request on its way to the thread.
-pub(crate) struct Request<L: Load> {
-    /// Content.
-    pub(crate) query: L::Query,
-    /// Sender of its results.
-    pub(crate) sender: JobSender<L::Item, L::Output>,
-}
-
 /// Sender of the result of opening a model; `None` once it was sent.
 type Opened<L> = Option<oneshot::Sender<Result<<L as Load>::Info, Error>>>;
 
@@ -103,7 +91,7 @@ type Opened<L> = Option<oneshot::Sender<Result<<L as Load>::Info, Error>>>;
 #[derive(Debug)]
 pub(crate) struct Engine<L: Load> {
     /// `None` once the handle is dropped.
-    requests: Option<mpsc::Sender<Request<L>>>,
+    requests: Option<mpsc::Sender<L::Query>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -131,14 +119,17 @@ impl<L: Load> Engine<L> {
         Ok((Self { requests: Some(requests), thread: Some(thread) }, info))
     }
 
-    /// Appends a request to the queue; an engine that has stopped drops it.
-    pub(crate) fn submit(self: &Arc<Self>, query: L::Query) -> Job<L::Item, L::Output>
+    /// Appends a request with the sender of a new job to the queue; an engine that has stopped drops it.
+    pub(crate) fn submit<I, O>(
+        self: &Arc<Self>,
+        query: impl FnOnce(JobSender<I, O>) -> L::Query,
+    ) -> Job<I, O>
     where
         Self: Send + Sync,
     {
         let (job, sender) = Job::new(self.clone());
         if let Some(requests) = &self.requests {
-            let _ = requests.send(Request { query, sender });
+            let _ = requests.send(query(sender));
         }
         job
     }
@@ -162,7 +153,7 @@ fn run<L: Load>(
     loader: L,
     model: ModelSource,
     opened: &mut Opened<L>,
-    queue: mpsc::Receiver<Request<L>>,
+    queue: mpsc::Receiver<L::Query>,
 ) -> Result<(), Error> {
     let device = loader.device()?;
     let file = model.open()?;
@@ -184,28 +175,13 @@ pub(crate) struct Server<'a, L: Load> {
     /// Its device.
     pub(crate) device: OpenDevice,
     opened: &'a mut Opened<L>,
-    queue: mpsc::Receiver<Request<L>>,
+    queue: mpsc::Receiver<L::Query>,
 }
 
 impl<L: Load> Server<'_, L> {
-    /// Closes the file of the loaded model, reports that the model is open, and serves requests until every handle is
-    /// dropped.
-    pub(crate) fn serve(
-        self,
-        info: L::Info,
-        mut answer: impl FnMut(L::Query, &JobSender<L::Item, L::Output>) -> Result<L::Output, Error>,
-    ) {
-        for Request { query, sender } in self.open(info) {
-            if !sender.is_abandoned() {
-                let result = answer(query, &sender);
-                sender.end(result);
-            }
-        }
-    }
-
-    /// As [`serve`](Self::serve), for a loop of several requests at a time: returns the queue, which is disconnected once
+    /// Closes the file of the loaded model and reports that the model is open. Returns the queue, which is disconnected once
     /// every handle is dropped.
-    pub(crate) fn open(self, info: L::Info) -> mpsc::Receiver<Request<L>> {
+    pub(crate) fn open(self, info: L::Info) -> mpsc::Receiver<L::Query> {
         let Self { file, device, opened, queue } = self;
         // The mapped pages count as memory of this process.
         drop(file);

@@ -57,6 +57,11 @@ impl<I, O> JobSender<I, O> {
         self.messages.is_closed()
     }
 
+    /// Whether the request was cancelled or nobody waits for it.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.cancel.is_cancelled() || self.is_abandoned()
+    }
+
     pub(crate) fn send(&self, item: I) {
         // The caller may have dropped the job.
         let _ = self.messages.unbounded_send(Message::Item(item));
@@ -79,6 +84,13 @@ impl<I, O> Job<I, O> {
             _engine: engine,
         };
         (job, JobSender { messages: sender, cancel })
+    }
+
+    /// A job that has failed before it reached the engine.
+    pub(crate) fn failed(engine: Arc<dyn Send + Sync>, error: Error) -> Self {
+        let (job, sender) = Self::new(engine);
+        sender.end(Err(error));
+        job
     }
 
     /// Token that cancels the request, also from another thread. A cancelled request ends with the output so far.

@@ -1,27 +1,28 @@
 //! A language model on a thread of its own.
 
-use std::ops::ControlFlow;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use serde_json::{Map, Value};
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
-    ChatFormat, Completion, Config, Event, GenerateOptions, ModelInfo, ModelSummary, Session,
-    SessionOptions,
+    ChatFormat, Completion, Config, Drafter, Embedding, GenerateOptions, ModelInfo, ModelSummary,
+    Pooling, Request, Scheduler, SchedulerOptions, SessionOptions, StateOptions, StepReport,
 };
-use stonechat_nn::sample::GrammarSource;
-use stonechat_nn::{Cpu, KvDType};
+use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
 
 use crate::engine::{Engine, EngineOptions, Load, ModelSource, Server};
-use crate::job::JobSender;
-use crate::{Chat, Device, Error, GpuLayers, Job};
+use crate::llm_loop::{self, Query};
+use crate::llm_sink::{Embeddings, Events, Pieces};
+use crate::{Chat, Device, Error, GpuLayers, Job, LlmEvent, LlmRequest};
 
 /// A running answer or completion: a stream of pieces of text, with the [`Completion`] at its end.
 pub type Generation = Job<String, Completion>;
 
-/// A language model. Clones share it; requests run one after the other, in the order in which they are made. Dropping
-/// the last clone, jobs included, waits for the running step.
+/// A language model. Clones share it; requests share steps, and the cached prefixes of earlier ones. Those beyond
+/// [`LlmBuilder::parallel`] wait in the order in which they are made. Dropping the last clone, jobs included, waits for the
+/// running step.
 ///
 /// ```no_run
 /// let llm = stonechat::Llm::open("qwen3:0.6b")?;
@@ -44,17 +45,61 @@ pub struct LlmInfo {
     pub summary: ModelSummary,
     /// Devices and kernels.
     pub device: String,
+    /// Chat template.
+    pub chat_format: Arc<ChatFormat>,
     /// Context size in tokens.
     pub n_ctx: usize,
+    /// Tokens that the KV cache holds.
+    pub kv_tokens: usize,
+    /// Requests that share a step.
+    pub n_parallel: usize,
 }
 
 /// Builder of an [`Llm`].
-#[derive(Debug, Default)]
 pub struct LlmBuilder {
     engine: EngineOptions,
     gpu_layers: Option<GpuLayers>,
-    session: SessionOptions,
+    /// Context, batch, KV type and number of sequences.
+    sizes: SessionOptions,
+    kv_tokens: Option<usize>,
+    max_gap: Duration,
+    drafter: Option<Drafter>,
     chat_template: Option<String>,
+    on_step: Option<OnStep>,
+}
+
+impl fmt::Debug for LlmBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LlmBuilder")
+            .field("engine", &self.engine)
+            .field("gpu_layers", &self.gpu_layers)
+            .field("sizes", &self.sizes)
+            .field("kv_tokens", &self.kv_tokens)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Callback for the counts of each step.
+type OnStep = Box<dyn FnMut(&StepReport) + Send>;
+
+/// Default number of requests that share a step.
+const N_PARALLEL: usize = 16;
+/// Default time that a prompt may delay a token of other texts.
+const MAX_GAP: Duration = Duration::from_millis(200);
+
+impl Default for LlmBuilder {
+    fn default() -> Self {
+        Self {
+            engine: EngineOptions::default(),
+            gpu_layers: None,
+            sizes: SessionOptions { n_sequences: N_PARALLEL, ..SessionOptions::default() },
+            kv_tokens: None,
+            max_gap: MAX_GAP,
+            drafter: None,
+            chat_template: None,
+            on_step: None,
+        }
+    }
 }
 
 impl Llm {
@@ -80,17 +125,62 @@ impl Llm {
         LlmBuilder::default()
     }
 
-    /// Answers the last message of a conversation. The tokens that the conversation shares with the one before are
-    /// not run again.
+    /// Answers the last message of a conversation. The tokens that the conversation shares with an earlier one are not run
+    /// again.
     pub fn chat(&self, chat: impl Into<Chat>) -> Generation {
-        let Chat { messages, variables, options, grammar } = chat.into();
-        self.engine.submit(Query { input: Input::Messages(messages, variables), options, grammar })
+        let Chat { messages, variables, mut options, grammar } = chat.into();
+        let LlmInfo { model, chat_format, .. } = &*self.info;
+        let request = || {
+            if let Some(source) = &grammar {
+                options.grammar = Some(Arc::new(model.compile_grammar(source)?));
+            }
+            options.stop.extend(chat_format.stop().map(str::to_owned));
+            let prompt = chat_format.tokenize(model, &messages, variables)?;
+            Ok(LlmRequest::new(prompt, options))
+        };
+        self.text(request(), true)
     }
 
     /// Continues a text, without a chat template. A grammar is compiled by [`LlmInfo::model`]. Guidance needs a [`Session`](crate::llm::Session).
     pub fn complete(&self, prompt: impl Into<String>, options: GenerateOptions) -> Generation {
-        let input = Input::Text(prompt.into());
-        self.engine.submit(Query { input, options, grammar: None })
+        let prompt = self.info.model.tokenize_prompt(&prompt.into());
+        self.text(Ok(LlmRequest::new(prompt, options)), false)
+    }
+
+    /// One text; `is_chat` drops the blanks with which some models begin an answer.
+    fn text(&self, request: Result<LlmRequest, Error>, is_chat: bool) -> Generation {
+        let request = request.and_then(|request| request.schedule(&self.info.model));
+        match request {
+            Ok(request) => self.engine.submit(|sender| Query {
+                requests: vec![request],
+                sink: Box::new(Pieces::new(sender, is_chat)),
+            }),
+            Err(error) => Job::failed(self.engine.clone(), error),
+        }
+    }
+
+    /// Continues the tokens of a prompt, with the events of each step.
+    pub fn generate(&self, request: LlmRequest) -> Job<LlmEvent, Vec<Completion>> {
+        match request.schedule(&self.info.model) {
+            Ok(request) => self.engine.submit(|sender| Query {
+                sink: Box::new(Events::new(sender, request.n_choices)),
+                requests: vec![request],
+            }),
+            Err(error) => Job::failed(self.engine.clone(), error),
+        }
+    }
+
+    /// Embeds token sequences beside the texts of other requests: one vector `[D]` a sequence, without pooling `[T, D]`.
+    /// The vectors are not normalized; see [`normalize`](crate::llm::normalize).
+    pub fn embed(&self, texts: Vec<Vec<u32>>, pooling: Pooling) -> Job<(), Vec<Vec<f32>>> {
+        let request = |tokens| Ok(Request::new(Embedding::new(tokens, pooling)?));
+        match texts.into_iter().map(request).collect::<Result<Vec<_>, stonechat_llm::Error>>() {
+            Ok(requests) => self.engine.submit(|sender| Query {
+                sink: Box::new(Embeddings::new(sender, requests.len())),
+                requests,
+            }),
+            Err(error) => Job::failed(self.engine.clone(), error.into()),
+        }
     }
 
     /// Properties of the model.
@@ -126,14 +216,57 @@ impl LlmBuilder {
     /// Sets the context size in tokens; default: that of training, at most 16,384.
     #[must_use]
     pub fn n_ctx(mut self, n: usize) -> Self {
-        self.session.n_ctx = Some(n);
+        self.sizes.n_ctx = Some(n);
         self
     }
 
     /// Sets the type of cached keys and values; default f16.
     #[must_use]
     pub fn kv_dtype(mut self, dtype: KvDType) -> Self {
-        self.session.kv_dtype = dtype;
+        self.sizes.kv_dtype = dtype;
+        self
+    }
+
+    /// Sets the number of requests that share a step; default 16.
+    #[must_use]
+    pub fn parallel(mut self, n: usize) -> Self {
+        self.sizes.n_sequences = n;
+        self
+    }
+
+    /// Sets the maximum tokens of a step; default 512.
+    #[must_use]
+    pub fn n_batch(mut self, n: usize) -> Self {
+        self.sizes.n_batch = n;
+        self
+    }
+
+    /// Sets the tokens that the KV cache holds, for all requests and the prefixes of earlier ones; default: the context size.
+    #[must_use]
+    pub fn kv_tokens(mut self, n: usize) -> Self {
+        self.kv_tokens = Some(n);
+        self
+    }
+
+    /// Sets the time by which prompts may delay the tokens of other texts; default 200 ms. Prompts are cut into chunks of at
+    /// least 128 tokens.
+    #[must_use]
+    pub fn max_gap(mut self, gap: Duration) -> Self {
+        self.max_gap = gap;
+        self
+    }
+
+    /// Sets the source of drafts for speculative decoding. The texts are the same as without it.
+    #[must_use]
+    pub fn drafter(mut self, drafter: Drafter) -> Self {
+        self.drafter = Some(drafter);
+        self
+    }
+
+    /// Sets a callback that gets the counts of each step, on the thread of the model.
+    #[must_use]
+    pub fn on_step(mut self, on_step: impl FnMut(&StepReport) + Send + 'static) -> Self {
+        self.on_step = Some(Box::new(on_step));
         self
     }
 
@@ -189,25 +322,8 @@ impl LlmBuilder {
     }
 }
 
-/// Text to continue, with the options of the continuation.
-#[derive(Debug)]
-pub(crate) struct Query {
-    input: Input,
-    options: GenerateOptions,
-    grammar: Option<GrammarSource>,
-}
-
-#[derive(Debug)]
-enum Input {
-    /// Messages, and variables of the chat template.
-    Messages(Vec<Value>, Map<String, Value>),
-    Text(String),
-}
-
 impl Load for LlmBuilder {
     type Query = Query;
-    type Item = String;
-    type Output = Completion;
     type Info = LlmInfo;
 
     const THREAD: &'static str = "stonechat-llm";
@@ -231,61 +347,45 @@ impl Load for LlmBuilder {
         }
     }
 
-    fn run(self, mut server: Server<'_, Self>) -> Result<(), Error> {
-        let Self { engine, gpu_layers, session, chat_template } = self;
+    fn run(mut self, mut server: Server<'_, Self>) -> Result<(), Error> {
         let (file, device) = (&server.file, &mut server.device);
         let config = Config::from_file(file)?;
-        let layers = gpu_layers.unwrap_or(GpuLayers::default_on(engine.device));
-        let n_gpu = device.n_gpu_layers(layers, file, &config, &session.state(&config))?;
-        let open_cpu = || Cpu::new(engine.n_threads);
-        let model = match engine.on_progress {
-            Some(on_progress) => device.load_language_model(file, n_gpu, open_cpu, on_progress)?,
-            None => device.load_language_model(file, n_gpu, open_cpu, |_| {})?,
+        let state = self.state(&config);
+        let layers = self.gpu_layers.unwrap_or(GpuLayers::default_on(self.engine.device));
+        let n_gpu = device.n_gpu_layers(layers, file, &config, &state)?;
+        let n_threads = self.engine.n_threads;
+        let model = std::mem::take(&mut self.engine).with_progress(|on_progress| {
+            device.load_language_model(file, n_gpu, || Cpu::new(n_threads), on_progress)
+        })?;
+        let chat_format = ChatFormat::new(&model, self.chat_template.as_deref())?;
+        let options = SchedulerOptions { state, max_gap: self.max_gap, drafter: self.drafter };
+        let scheduler = Scheduler::new(&model, options)?;
+        let info = LlmInfo {
+            model: model.info().clone(),
+            summary: model.summary().clone(),
+            device: model.describe(),
+            chat_format: Arc::new(chat_format),
+            n_ctx: state.n_ctx,
+            kv_tokens: scheduler.n_pages() * PAGE_LEN,
+            n_parallel: state.n_sequences,
         };
-        let format = ChatFormat::new(&model, chat_template.as_deref())?;
-        let mut session = Session::new(&model, session)?;
-        let (summary, device) = (model.summary().clone(), model.describe());
-        let info = LlmInfo { model: model.info().clone(), summary, device, n_ctx: session.n_ctx() };
-        server.serve(info, |query, sender| answer(&mut session, &format, query, sender));
+        let on_step = self.on_step.unwrap_or_else(|| Box::new(|_| {}));
+        llm_loop::run(scheduler, &server.open(info), on_step);
         Ok(())
     }
 }
 
-fn answer(
-    session: &mut Session,
-    format: &ChatFormat,
-    query: Query,
-    sender: &JobSender<String, Completion>,
-) -> Result<Completion, Error> {
-    let Query { input, mut options, grammar } = query;
-    let model = session.model();
-    if let Some(source) = &grammar {
-        options.grammar = Some(Arc::new(model.compile_grammar(source)?));
-    }
-    let is_chat = matches!(input, Input::Messages(..));
-    let prompt = match input {
-        Input::Messages(messages, variables) => {
-            options.stop.extend(format.stop().map(str::to_owned));
-            format.tokenize(model, &messages, variables)?
+impl LlmBuilder {
+    /// Sizes of the state.
+    fn state(&self, config: &Config) -> StateOptions {
+        let n_draft = self.drafter.as_ref().map_or(0, Drafter::max_len);
+        let state = SessionOptions { n_draft, ..self.sizes }.state(config);
+        let kv_tokens = self.kv_tokens.unwrap_or(state.n_ctx);
+        StateOptions {
+            n_pages: Some(kv_tokens.div_ceil(PAGE_LEN)),
+            n_outputs: state.n_sequences + n_draft,
+            n_hidden: state.n_batch,
+            ..state
         }
-        Input::Text(text) => model.tokenize_prompt(&text),
-    };
-    // Some models begin an answer with a blank.
-    let mut is_at_start = is_chat;
-    let mut on_event = |event: Event<'_>| {
-        if let Event::Text(text) = event {
-            let text = if is_at_start { text.trim_start() } else { text };
-            if !text.is_empty() {
-                is_at_start = false;
-                sender.send(text.to_owned());
-            }
-        }
-        let is_cancelled = sender.cancel_token().is_cancelled();
-        if is_cancelled { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    let mut completion = pollster::block_on(session.generate(&prompt, &options, &mut on_event))?;
-    if is_chat {
-        completion.text = completion.text.trim_start().to_owned();
     }
-    Ok(completion)
 }

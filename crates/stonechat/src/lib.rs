@@ -38,6 +38,9 @@ mod job;
 #[cfg(feature = "wgpu")]
 mod kernel_cache;
 mod language_model;
+mod llm_loop;
+mod llm_request;
+mod llm_sink;
 mod models;
 #[cfg(feature = "pull")]
 pub mod pull;
@@ -61,6 +64,7 @@ pub use job::{IntoItems, Items, Job};
 #[cfg(feature = "wgpu")]
 pub use kernel_cache::KernelCache;
 pub use language_model::{Generation, Llm, LlmBuilder, LlmInfo};
+pub use llm_request::{LlmEvent, LlmRequest};
 pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};
 pub use recording::Recording;
 pub use speech_model::{Transcription, Whisper, WhisperBuilder, WhisperInfo};

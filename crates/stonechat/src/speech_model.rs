@@ -75,7 +75,8 @@ impl Whisper {
 
     /// Transcribes a recording: a path, samples, or a [`Recording`] with options.
     pub fn transcribe(&self, recording: impl Into<Recording>) -> Transcription {
-        self.engine.submit(recording.into())
+        let recording = recording.into();
+        self.engine.submit(|sender| (recording, sender))
     }
 
     /// Properties of the model.
@@ -161,9 +162,7 @@ impl WhisperBuilder {
 }
 
 impl Load for WhisperBuilder {
-    type Query = Recording;
-    type Item = Segment;
-    type Output = Transcript;
+    type Query = (Recording, JobSender<Segment, Transcript>);
     type Info = WhisperInfo;
 
     const THREAD: &'static str = "stonechat-whisper";
@@ -186,7 +185,12 @@ impl Load for WhisperBuilder {
             is_multilingual: model.special().multilingual,
             device: model.describe(),
         };
-        server.serve(info, |recording, sender| transcribe(&mut transcriber, recording, sender));
+        for (recording, sender) in server.open(info) {
+            if !sender.is_abandoned() {
+                let result = transcribe(&mut transcriber, recording, &sender);
+                sender.end(result);
+            }
+        }
         Ok(())
     }
 }
