@@ -1,4 +1,4 @@
-//! GEMM (more than 16 rows): `C[M,N] = A[M,K] · W[N,K]ᵀ` with f32 products, blocked as in BLIS.
+//! GEMM (more than 48 rows): `C[M,N] = A[M,K] · W[N,K]ᵀ` with f32 products, blocked as in BLIS.
 //!
 //! ```text
 //! in parallel, for each block of NC columns and MC rows of C:            driver

@@ -1,4 +1,4 @@
-//! GEMV (1 to 16 rows): `C[M,N] = A[M,K] · W[N,K]ᵀ`, every weight read from memory once.
+//! GEMV (1 to 48 rows): `C[M,N] = A[M,K] · W[N,K]ᵀ`, every weight read from memory once.
 //!
 //! ```text
 //! in parallel, for each range of columns (a multiple of TILE_COLS):
@@ -19,7 +19,7 @@ use crate::aligned::CACHE_LINE;
 use crate::simd::{Kernel, Simd, prefetch};
 
 /// Maximum `M`; [`gemm`](super::gemm) takes larger ones.
-pub(crate) const MAX_ROWS: usize = 16;
+pub(crate) const MAX_ROWS: usize = 48;
 /// Columns whose sums go through the epilogue together.
 const TILE_COLS: usize = 32;
 /// Minimum multiplications per task.

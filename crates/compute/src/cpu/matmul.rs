@@ -1,4 +1,4 @@
-//! Dense matmul `y = act(x · wᵀ + bias)`: shape checks, and dispatch to GEMV (up to 16 rows) or GEMM.
+//! Dense matmul `y = act(x · wᵀ + bias)`: shape checks, and dispatch to GEMV (up to 48 rows) or GEMM.
 
 use std::ops::Range;
 
