@@ -4,6 +4,8 @@
 //! Each argument is looked up in [`ALIASES`] by its flag, with dashes for underscores, and is replaced, ignored
 //! with a note, or refused with a hint. Switches that take an optional value are in [`Expanded::push_switch`].
 
+mod serve;
+
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -266,6 +268,7 @@ pub(super) fn expand(args: impl Iterator<Item = OsString>) -> Result<Expanded, S
     expanded.args.extend(verb.clone());
     let program = match verb.as_ref().and_then(|verb| verb.to_str()) {
         Some("transcribe") => Program { aliases: ALIASES, has_switches: true },
+        Some("serve") => Program { aliases: serve::LLAMA_SERVER, has_switches: false },
         Some(verb) if LLAMA_VERBS.contains(&verb) => {
             Program { aliases: LLAMA, has_switches: false }
         }
@@ -538,7 +541,7 @@ mod tests {
 
     #[test]
     fn every_flag_has_one_alias() {
-        for aliases in [ALIASES, LLAMA] {
+        for aliases in [ALIASES, LLAMA, super::serve::LLAMA_SERVER] {
             for (i, (flag, _)) in aliases.iter().enumerate() {
                 assert!(aliases[i + 1..].iter().all(|(other, _)| other != flag), "{flag}");
             }

@@ -26,6 +26,8 @@ mod models;
 mod pull;
 mod quantize;
 mod recognizer;
+#[cfg(feature = "server")]
+mod serve;
 mod settings;
 mod short_help;
 mod transcribe;
@@ -78,6 +80,9 @@ enum Verb {
     Generate(Box<llm::generate::Args>),
     /// Chat with a language model
     Chat(Box<llm::chat::Args>),
+    /// Serve models over HTTP, with the routes of OpenAI and llama-server
+    #[cfg(feature = "server")]
+    Serve(Box<serve::Args>),
     /// Print the embeddings of texts
     Embed(llm::embed::Args),
     /// Print the tokens of a text
@@ -170,6 +175,8 @@ fn main() -> ExitCode {
         Verb::Listen(args) => listen::run(&args),
         Verb::Generate(args) => llm::generate::run(&args),
         Verb::Chat(args) => llm::chat::run(&args),
+        #[cfg(feature = "server")]
+        Verb::Serve(args) => serve::run(&args, cli.models_dir.as_deref()),
         Verb::Embed(args) => llm::embed::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Tokenize(args) => llm::tokenize::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Perplexity(args) => llm::perplexity::run(&args).map(|()| ExitCode::SUCCESS),

@@ -19,10 +19,29 @@ const MODEL_RUN: &[&str] = &[
 ];
 
 /// Flags that `-h` of a verb shows beside those of [`MODEL_RUN`]; verbs that are not here show all flags.
-const SHOWN: [(&str, &[&str]); 5] = [
+const SHOWN: [(&str, &[&str]); 6] = [
     ("run", &["system-prompt", "no-think"]),
     ("chat", &["prompt", "system-prompt", "no-think", "model"]),
     ("generate", &["prompt", "file", "reverse-prompt", "json"]),
+    (
+        "serve",
+        &[
+            "model",
+            "alias",
+            "models-memory",
+            "sleep-idle-seconds",
+            "host",
+            "port",
+            "api-key",
+            "api-key-file",
+            "cors-origins",
+            "ssl-key-file",
+            "ssl-cert-file",
+            "max-queue",
+            "metrics",
+            "chat-template",
+        ],
+    ),
     (
         "transcribe",
         &[

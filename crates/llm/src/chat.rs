@@ -1,7 +1,7 @@
 //! Chat format of a model: from the messages of a conversation to the tokens of a prompt.
 
 use serde_json::{Map, Value};
-use stonechat_text::{ChatTemplate, Conversation};
+use stonechat_text::{ChatTemplate, ChatTemplateCapabilities, Conversation};
 use web_time::{SystemTime, UNIX_EPOCH};
 
 use crate::{Error, ModelInfo, vocabulary};
@@ -47,6 +47,25 @@ impl ChatFormat {
         self.stop
     }
 
+    /// Capabilities of the template.
+    #[must_use]
+    pub fn capabilities(&self) -> &ChatTemplateCapabilities {
+        self.template.capabilities()
+    }
+
+    /// Text of the prompt of a conversation; without [`Conversation::now`] the template sees the system's clock.
+    ///
+    /// # Errors
+    /// If the template fails or refuses the messages.
+    pub fn render(&self, conversation: &Conversation) -> Result<String, Error> {
+        if conversation.now.is_some() {
+            return Ok(self.template.render(conversation)?);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+        let now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
+        Ok(self.template.render(&Conversation { now, ..conversation.clone() })?)
+    }
+
     /// Tokens of the prompt for the assistant's next answer. `messages` are objects of OpenAI's chat API, `variables`
     /// further variables of the template, such as `enable_thinking`.
     ///
@@ -58,14 +77,12 @@ impl ChatFormat {
         messages: &[Value],
         variables: Map<String, Value>,
     ) -> Result<Vec<u32>, Error> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
         let conversation = Conversation {
             messages: messages.to_vec(),
             add_generation_prompt: true,
-            now: now.and_then(|now| i64::try_from(now.as_secs()).ok()),
             variables,
             ..Conversation::default()
         };
-        Ok(model.tokenize_chat(&self.template.render(&conversation)?))
+        Ok(model.tokenize_chat(&self.render(&conversation)?))
     }
 }

@@ -167,7 +167,8 @@ impl ModelInfo {
     }
 
     /// Jinja source of the file's chat template.
-    pub(crate) fn chat_template(&self) -> Option<&str> {
+    #[must_use]
+    pub fn chat_template(&self) -> Option<&str> {
         self.template.as_deref()
     }
 
@@ -186,7 +187,8 @@ impl ModelInfo {
     }
 
     /// Tokens of a rendered chat template; a BOS that the template wrote is not added twice.
-    pub(crate) fn tokenize_chat(&self, rendered: &str) -> Vec<u32> {
+    #[must_use]
+    pub fn tokenize_chat(&self, rendered: &str) -> Vec<u32> {
         let bos = self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos());
         let name = bos.map(|bos| self.tokenizer.token_piece(bos, true)).unwrap_or_default();
         let name = std::str::from_utf8(name).unwrap_or_default();

@@ -1,0 +1,360 @@
+//! `stonechat serve`: the HTTP server.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use bytesize::ByteSize;
+use stonechat::nn::sample::SamplingOptions;
+use stonechat::{Device, GpuLayers, Models};
+use stonechat_server::{
+    EngineOptions, ModelOption, Server, ServerOptions, TlsFiles, read_keys, stop_signal,
+};
+
+use super::UsageError;
+use super::completions::installed_names;
+use super::console::{Console, print_note};
+use super::find_model;
+use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
+use super::interrupt::INTERRUPTED;
+use super::kv_type::KvType;
+
+const EXAMPLES: &str = "\
+Examples:
+  stonechat serve -m qwen3:0.6b
+  stonechat serve -m qwen3:0.6b -m base --host 0.0.0.0 --api-key SECRET
+  stonechat serve --models-dir path/to/models --models-memory 8GB --sleep-idle-seconds 600
+  stonechat serve -m model.gguf --host 127.0.0.1,server.sock --metrics";
+
+/// Arguments of `stonechat serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(super) struct Args {
+    /// Model to load at start: GGUF file, folder, name or user/repo[:TYPE]; repeatable
+    ///
+    /// A language model or a Whisper model; one that is missing is downloaded. Without one, requests name the models of
+    /// --models-dir. With one of a kind, requests of that kind may name any model.
+    #[arg(short, long, value_name = "MODEL", add = installed_names())]
+    model: Vec<String>,
+    /// Further names of the first model, separated by commas
+    #[arg(short, long, value_name = "NAMES", value_delimiter = ',')]
+    alias: Vec<String>,
+    /// Tags of the first model in /v1/models, separated by commas
+    #[arg(long, value_name = "TAGS", value_delimiter = ',')]
+    tags: Vec<String>,
+    /// Never download a model
+    #[arg(long)]
+    offline: bool,
+    /// Memory for open models; idle ones are unloaded for others [default: 80 %]
+    ///
+    /// A size such as 8GB. The need of a model is estimated from its file and its KV cache. The least recently used model
+    /// without requests is unloaded first; one that has requests never is.
+    #[arg(long, value_name = "SIZE")]
+    models_memory: Option<ByteSize>,
+    /// Unload a model after this idle time; -1 never does
+    ///
+    /// The next request loads it again. /health, /props, /models and /metrics do not count.
+    #[arg(long, value_name = "SECONDS", default_value_t = -1, allow_negative_numbers = true)]
+    sleep_idle_seconds: i64,
+    #[command(flatten)]
+    network: NetworkArgs,
+    #[command(flatten)]
+    routes: RouteArgs,
+    #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
+    sampling: SamplingDefaults,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Print nothing but errors
+    #[arg(short, long, help_heading = OPTIONS)]
+    quiet: bool,
+}
+
+/// Sockets, keys and limits.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = NETWORK)]
+struct NetworkArgs {
+    /// Addresses to listen on, separated by commas; *.sock is a unix socket
+    #[arg(long, value_name = "HOSTS", default_value = "127.0.0.1", value_delimiter = ',')]
+    host: Vec<String>,
+    /// Port to listen on; 0 is a free one
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    port: u16,
+    /// API key that clients must send, or several with commas; repeatable
+    ///
+    /// As `Authorization: Bearer KEY` or `X-Api-Key: KEY`. /health needs none.
+    #[arg(long, value_name = "KEYS", value_delimiter = ',')]
+    api_key: Vec<String>,
+    /// File with API keys, one a line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Origins that browsers may call from, separated by commas, or *; off without it
+    #[arg(long, value_name = "ORIGINS", value_delimiter = ',')]
+    cors_origins: Vec<String>,
+    /// Private key of TLS (PEM)
+    #[arg(long, value_name = "FILE", requires = "ssl_cert_file")]
+    ssl_key_file: Option<PathBuf>,
+    /// Certificate of TLS (PEM), with those of its authorities
+    #[arg(long, value_name = "FILE", requires = "ssl_key_file")]
+    ssl_cert_file: Option<PathBuf>,
+    /// Maximum size of a request's body
+    #[arg(long, value_name = "SIZE", default_value = "32MiB")]
+    max_body_size: ByteSize,
+    /// Maximum size of an uploaded recording
+    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    max_audio_size: ByteSize,
+    /// Maximum open connections; others wait
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    max_connections: usize,
+    /// Maximum requests of a model, running or waiting; others get 429
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    max_queue: usize,
+    /// Seconds that running requests have to end after SIGTERM or Ctrl-C
+    ///
+    /// New connections are refused at once. A second signal ends the server.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    stop_timeout: u64,
+    /// Seconds between the comments in a stream without data; -1 sends none
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true)]
+    sse_ping_interval: i64,
+}
+
+/// Routes that can be switched.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = ROUTES)]
+struct RouteArgs {
+    /// Serve /metrics for Prometheus
+    #[arg(long)]
+    metrics: bool,
+    /// Do not serve /slots
+    #[arg(long)]
+    no_slots: bool,
+    /// Folder of saved prompts of /slots
+    #[arg(long, value_name = "DIR")]
+    slot_save_path: Option<PathBuf>,
+}
+
+/// Context and chat template.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = CONTEXT)]
+struct ContextArgs {
+    /// Context size in tokens; 0 is the model's [default: 0, up to 16384]
+    #[arg(short, long, value_name = "N")]
+    ctx_size: Option<usize>,
+    /// KV cache data type: f32, f16 or q8_0
+    #[arg(
+        long,
+        visible_alias = "ctk",
+        value_name = "TYPE",
+        value_enum,
+        hide_possible_values = true,
+        default_value_t = KvType::F16
+    )]
+    cache_type_k: KvType,
+    /// The same for values, which have the type of keys
+    #[arg(
+        long,
+        visible_alias = "ctv",
+        value_name = "TYPE",
+        value_enum,
+        hide_possible_values = true
+    )]
+    cache_type_v: Option<KvType>,
+    /// Chat template in place of the model's: name, Jinja text or file
+    #[arg(long, value_name = "TEMPLATE")]
+    chat_template: Option<String>,
+}
+
+/// Sampling of requests that do not say otherwise.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = SAMPLING)]
+struct SamplingDefaults {
+    /// Default maximum of tokens to predict; -1 is no limit
+    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    n_predict: i64,
+    /// Default temperature; 0 is greedy
+    #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.8)]
+    temp: f32,
+    /// Default of top-k sampling; 0 disables
+    #[arg(long, value_name = "N", default_value_t = 40, allow_negative_numbers = true)]
+    top_k: i64,
+    /// Default of top-p (nucleus) sampling; 1 disables
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    top_p: f32,
+    /// Default of min-p sampling; 0 disables
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    min_p: f32,
+    /// Default RNG seed; -1 is a random seed
+    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    seed: i64,
+}
+
+/// Device of all models.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = DEVICE)]
+struct DeviceArgs {
+    /// Number of CPU threads; 0 is one per physical core
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// Device to run on: auto, cpu, wgpu or wgpu:N
+    #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
+    device: Device,
+    /// Layers of a language model to store in VRAM: N, auto or all
+    #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", allow_hyphen_values = true)]
+    gpu_layers: Option<GpuLayers>,
+}
+
+/// Serves until a signal.
+pub(super) fn run(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let options = options(args, models_dir)?;
+    let n_models = options.models.len();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(n_workers())
+        .enable_all()
+        .build()
+        .context("cannot start the threads of the server")?;
+    let console = Console::with_bar(args.quiet, false);
+    let served = runtime.block_on(async {
+        let server = Server::bind(options).await?;
+        for address in server.addresses() {
+            console.note(&format!("listening on {address}"));
+        }
+        if n_models > 0 {
+            console.note("loading");
+        }
+        server.run(stop(args.network.stop_timeout, args.quiet)).await
+    });
+    // A model that is being loaded, or a step that runs, need not end.
+    runtime.shutdown_background();
+    served?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for a signal; a second one ends the process.
+async fn stop(seconds: u64, is_quiet: bool) {
+    stop_signal().await;
+    if !is_quiet {
+        print_note(&format!("stopping: running requests have {seconds} s"));
+    }
+    tokio::spawn(async {
+        stop_signal().await;
+        std::process::exit(INTERRUPTED.into());
+    });
+}
+
+/// Threads of the async side, which waits for most of its time: engines have threads of their own.
+fn n_workers() -> usize {
+    std::thread::available_parallelism().map_or(2, |n| (n.get() / 4).clamp(2, 8))
+}
+
+fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptions> {
+    let Args { network, routes, sampling, .. } = args;
+    const NO_QUEUE: UsageError = UsageError("--max-queue: expected at least 1, got 0");
+    const NO_CONNECTIONS: UsageError = UsageError("--max-connections: expected at least 1, got 0");
+    ensure!(network.max_queue > 0, NO_QUEUE);
+    ensure!(network.max_connections > 0, NO_CONNECTIONS);
+    let mut api_keys = network.api_key.clone();
+    if let Some(path) = &network.api_key_file {
+        let read = read_keys(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+        ensure!(!read.is_empty(), "`{}`: expected an API key a line, got none", path.display());
+        api_keys.extend(read);
+    }
+    api_keys.retain(|key| !key.is_empty());
+    let tls = network.ssl_key_file.clone().zip(network.ssl_cert_file.clone());
+    let seconds = |n: i64| u64::try_from(n).ok().map(Duration::from_secs);
+    // Models of the folder are served if it is named, or no model is.
+    let installed: Option<Models> =
+        (args.model.is_empty() || models_dir.is_some()).then(find_model::models);
+    Ok(ServerOptions {
+        models: models(args)?,
+        installed,
+        aliases: args.alias.clone(),
+        tags: args.tags.clone(),
+        engine: engine(args)?,
+        models_memory: args.models_memory.map(|size| size.as_u64()),
+        sleep_idle: seconds(args.sleep_idle_seconds),
+        max_queue: network.max_queue,
+        hosts: network.host.clone(),
+        port: network.port,
+        api_keys,
+        cors_origins: network.cors_origins.clone(),
+        tls: tls.map(|(key, certificate)| TlsFiles { key, certificate }),
+        max_body_size: size(network.max_body_size),
+        max_audio_size: size(network.max_audio_size),
+        max_connections: network.max_connections,
+        stop_timeout: Duration::from_secs(network.stop_timeout),
+        sse_ping_interval: seconds(network.sse_ping_interval).filter(|time| !time.is_zero()),
+        metrics: routes.metrics,
+        slots: !routes.no_slots,
+        slot_save_path: routes.slot_save_path.clone(),
+        n_predict: usize::try_from(sampling.n_predict).ok(),
+        sampling: SamplingOptions {
+            seed: u64::try_from(sampling.seed).ok(),
+            temperature: sampling.temp,
+            top_k: usize::try_from(sampling.top_k).unwrap_or(0),
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            ..SamplingOptions::default()
+        },
+        ..ServerOptions::default()
+    })
+}
+
+fn size(size: ByteSize) -> usize {
+    usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
+}
+
+fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
+    let ContextArgs { ctx_size, cache_type_k, cache_type_v, chat_template } = &args.context;
+    const ONE_TYPE: UsageError =
+        UsageError("--cache-type-v: expected the type of --cache-type-k, which values have, too");
+    ensure!(cache_type_v.is_none_or(|v| v == *cache_type_k), ONE_TYPE);
+    let chat_template = match chat_template.as_deref() {
+        Some(text) if Path::new(text).is_file() => {
+            Some(std::fs::read_to_string(text).with_context(|| format!("cannot read `{text}`"))?)
+        }
+        text => text.map(str::to_owned),
+    };
+    Ok(EngineOptions {
+        device: args.device.device,
+        n_threads: args.device.threads,
+        gpu_layers: args.device.gpu_layers,
+        n_ctx: *ctx_size,
+        kv_dtype: cache_type_k.dtype(),
+        chat_template,
+    })
+}
+
+/// Paths of the models, under the names that requests use.
+fn models(args: &Args) -> anyhow::Result<Vec<ModelOption>> {
+    let find = |text: &String| {
+        let path = if args.offline {
+            find_model::models().find(text)?
+        } else {
+            find_model::find_or_pull(text)?
+        };
+        Ok(ModelOption { name: name(text), path })
+    };
+    args.model.iter().map(find).collect()
+}
+
+/// Name of a model: the stem of a file, the name of a folder, else as it is given.
+fn name(text: &str) -> String {
+    let path = Path::new(text);
+    if !path.exists() {
+        return text.to_owned();
+    }
+    let stem = if path.is_file() { path.file_stem() } else { path.file_name() };
+    stem.map_or_else(|| text.to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_of_files_are_their_stems() {
+        assert_eq!(super::name("Cargo.toml"), "Cargo");
+        assert_eq!(super::name("qwen3:0.6b"), "qwen3:0.6b");
+    }
+}

@@ -1,0 +1,90 @@
+//! The router: routes of all groups, and the layers around them.
+//!
+//! From the outside in: log and metrics, panics as errors, CORS, API keys, routes.
+
+use std::any::Any;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderName, HeaderValue, Method};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
+use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::{ApiError, AppState, Json, auth, routes, trace};
+
+/// All routes of a server, with their layers.
+pub fn router(state: AppState) -> Router {
+    let (router, document) = OpenApiRouter::with_openapi(empty_document())
+        .merge(routes::health::router())
+        .merge(routes::models::router())
+        .merge(routes::props::router())
+        .merge(routes::metrics::router())
+        .merge(routes::tokenize::router())
+        .merge(routes::template::router())
+        .merge(routes::lora::router())
+        .split_for_parts();
+    let document = move || async move { Json(document) };
+    let cors = cors(&state.options().cors_origins);
+    router
+        .route("/openapi.json", get(document))
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
+        // Extractors have limits of their own, which the options set.
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(state.clone(), auth::check))
+        .layer(tower::util::option_layer(cors))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(state.clone(), trace::log))
+        .with_state(state)
+}
+
+/// Document without routes.
+fn empty_document() -> OpenApi {
+    let info = InfoBuilder::new()
+        .title("stonechat")
+        .description(Some(
+            "Language models and Whisper with the routes of OpenAI and llama-server.",
+        ))
+        .version(env!("CARGO_PKG_VERSION"))
+        .build();
+    OpenApiBuilder::new().info(info).build()
+}
+
+async fn not_found() -> ApiError {
+    ApiError::not_found("File Not Found")
+}
+
+async fn wrong_method(method: Method) -> Response {
+    let status = axum::http::StatusCode::METHOD_NOT_ALLOWED;
+    let error = ApiError::of_status(status, format!("this path has no method {method}"));
+    error.into_response()
+}
+
+fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+    tracing::error!("a request panicked: {text}");
+    ApiError::server("internal error: see the log of the server").into_response()
+}
+
+/// CORS for origins of browsers; `None` if there are none.
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    let any = origins.iter().any(|origin| origin == "*");
+    let list = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
+    let list: Vec<_> = list.collect();
+    if list.is_empty() {
+        return None;
+    }
+    // Clients send headers of their own (`x-stainless-…`); `*` would not cover `authorization`.
+    let layer = CorsLayer::new()
+        .allow_methods([Method::GET, Method::POST, Method::DELETE, Method::OPTIONS])
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([HeaderName::from_static("x-request-id")]);
+    let origin = if any { AllowOrigin::any() } else { AllowOrigin::list(list) };
+    Some(layer.allow_origin(origin))
+}

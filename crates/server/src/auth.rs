@@ -1,0 +1,89 @@
+//! API keys: `Authorization: Bearer KEY` or `X-Api-Key: KEY`.
+
+use std::path::Path;
+
+use axum::extract::{Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use subtle::{Choice, ConstantTimeEq};
+
+use crate::{ApiError, AppState};
+
+/// Routes that need no key: probes.
+const PUBLIC: [&str; 2] = ["/health", "/v1/health"];
+
+/// Refuses requests without a key, but for public routes and `OPTIONS`, which browsers send without one.
+pub(crate) async fn check(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let keys = &state.options().api_keys;
+    let is_public = request.method() == Method::OPTIONS || PUBLIC.contains(&request.uri().path());
+    if keys.is_empty() || is_public || has_key(request.headers(), keys) {
+        next.run(request).await
+    } else {
+        ApiError::unauthorized().into_response()
+    }
+}
+
+fn has_key(headers: &HeaderMap, keys: &[String]) -> bool {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
+    });
+    let header = headers.get("x-api-key").map(|value| value.as_bytes());
+    [bearer, header].into_iter().flatten().any(|key| is_one_of(key, keys))
+}
+
+/// Compares with every key, each in a time that depends on lengths alone.
+fn is_one_of(key: &[u8], keys: &[String]) -> bool {
+    let equal = keys.iter().map(|known| known.as_bytes().ct_eq(key));
+    equal.fold(Choice::from(0), |found, equal| found | equal).into()
+}
+
+/// Reads a file of keys: one a line; empty lines and those after `#` are left out.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn read_keys(path: &Path) -> std::io::Result<Vec<String>> {
+    let text = std::fs::read_to_string(path)?;
+    let lines = text.lines().map(str::trim);
+    let keys = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(keys.map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderMap;
+
+    use super::{has_key, read_keys};
+
+    #[test]
+    fn keys_are_in_either_header() {
+        let keys = ["first".to_owned(), "second".to_owned()];
+        let headers = |name: &'static str, value: &str| {
+            HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())])
+        };
+        for (name, value, expected) in [
+            ("authorization", "Bearer second", true),
+            ("authorization", "bearer first", true),
+            ("authorization", "Bearer secon", false),
+            ("authorization", "Bearer second ", false),
+            ("authorization", "Basic first", false),
+            ("authorization", "Bearer", false),
+            ("authorization", "Bearer ", false),
+            ("x-api-key", "first", true),
+            ("x-api-key", "Bearer first", false),
+            ("x-api-key", "", false),
+        ] {
+            assert_eq!(has_key(&headers(name, value), &keys), expected, "{name}: {value}");
+        }
+        assert!(!has_key(&HeaderMap::new(), &keys));
+    }
+
+    #[test]
+    fn a_file_has_a_key_a_line() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# keys\n one \r\n\ntwo\n").unwrap();
+        assert_eq!(read_keys(file.path()).unwrap(), ["one", "two"]);
+    }
+}

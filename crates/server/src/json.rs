@@ -1,0 +1,190 @@
+//! JSON bodies: an extractor with limits of size and nesting whose errors name the field, and a response.
+
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, Request};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{ApiError, AppState};
+
+/// Maximum nesting of arrays and objects in a body. serde_json itself stops at 128.
+pub const MAX_NESTING: usize = 64;
+
+/// A JSON body, in both directions.
+///
+/// As an extractor: the content type is `application/json` or absent; at most [`ServerOptions::max_body_size`] bytes
+/// and [`MAX_NESTING`] levels. As a response: `application/json` with status 200.
+///
+/// [`ServerOptions::max_body_size`]: crate::ServerOptions::max_body_size
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Json<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        check_media_type(&request)?;
+        let body = read_body(request.into_body(), state.options().max_body_size).await?;
+        from_bytes(&body).map(Self)
+    }
+}
+
+/// Refuses other media types than JSON. curl's default for `-d` passes, as it does at llama-server.
+fn check_media_type(request: &Request) -> Result<(), ApiError> {
+    let Some(got) = request.headers().get(CONTENT_TYPE) else { return Ok(()) };
+    let got = String::from_utf8_lossy(got.as_bytes());
+    let essence = got.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_json = essence == "application/json" || essence.ends_with("+json");
+    let is_default = essence == "application/x-www-form-urlencoded" || essence == "text/plain";
+    if is_json || is_default {
+        return Ok(());
+    }
+    Err(ApiError::media_type("application/json", &got))
+}
+
+/// Reads a body of at most `limit` bytes.
+///
+/// # Errors
+/// 413 for a longer body, 400 if the client breaks off.
+pub async fn read_body(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    axum::body::to_bytes(body, limit).await.map_err(|error| {
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            if cause.to_string().contains("length limit") {
+                return ApiError::too_large(limit);
+            }
+            source = cause.source();
+        }
+        ApiError::bad_request(format!("the body ends early: {error}"))
+    })
+}
+
+/// Parses a JSON text.
+///
+/// # Errors
+/// 400 with the field, what was expected and what was found.
+pub(crate) fn from_bytes<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Err(ApiError::bad_request("expected a JSON body, got an empty one"));
+    }
+    let nesting = nesting(body);
+    if nesting > MAX_NESTING {
+        return Err(ApiError::bad_request(format!(
+            "the body is nested too deeply: expected at most {MAX_NESTING} levels, got {nesting}"
+        )));
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        let error = error.into_inner();
+        let is_data = error.is_data();
+        match path.as_str() {
+            "." => ApiError::bad_request(format!("the body is invalid: {error}")),
+            path if is_data => {
+                let error = ApiError::bad_request(format!("`{path}`: {error}"));
+                error.with_field("param", path.into())
+            }
+            path => ApiError::bad_request(format!("the body is no JSON at `{path}`: {error}")),
+        }
+    })?;
+    let end = deserializer.end();
+    end.map_err(|error| ApiError::bad_request(format!("the body is no JSON: {error}")))?;
+    Ok(value)
+}
+
+/// Deepest nesting of brackets outside of strings.
+fn nesting(body: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0);
+    let (mut in_string, mut is_escaped) = (false, false);
+    for &byte in body {
+        if in_string {
+            match byte {
+                _ if is_escaped => is_escaped = false,
+                b'\\' => is_escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        let body = match serde_json::to_vec(&self.0) {
+            Ok(body) => body,
+            Err(error) => return ApiError::server(error.to_string()).into_response(),
+        };
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = StatusCode::OK;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::{MAX_NESTING, from_bytes, nesting};
+
+    #[derive(Debug, Deserialize)]
+    struct Message {
+        content: String,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Chat {
+        messages: Vec<Message>,
+    }
+
+    #[track_caller]
+    fn refused(body: &str, expected: &str) {
+        let error = from_bytes::<Chat>(body.as_bytes()).unwrap_err();
+        assert_eq!(error.status(), 400);
+        assert!(error.message().contains(expected), "{}", error.message());
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let chat: Chat = from_bytes(br#"{"messages": [{"content": "a"}]}"#).unwrap();
+        assert_eq!(chat.messages[0].content, "a");
+        refused(
+            r#"{"messages": [{"content": 1}]}"#,
+            "`messages[0].content`: invalid type: integer `1`",
+        );
+        refused(r#"{"messages": [{}]}"#, "missing field `content`");
+        refused(r#"{"messages": 7}"#, "`messages`: invalid type: integer `7`, expected a sequence");
+        refused("{}", "missing field `messages`");
+        refused(r#"{"messages": []} x"#, "trailing characters");
+        refused(r#"{"messages": ["#, "EOF");
+        refused(" \n", "empty");
+        refused("[1, 2", "the body is");
+    }
+
+    #[test]
+    fn nesting_is_bounded_outside_of_strings() {
+        assert_eq!(nesting(br#"{"a": [1, "[[\"[["], "b": {}}"#), 2);
+        let deep = format!("{}{}", "[".repeat(MAX_NESTING), "]".repeat(MAX_NESTING));
+        assert!(from_bytes::<serde_json::Value>(deep.as_bytes()).is_ok());
+        let deeper = format!("[{deep}]");
+        let error = from_bytes::<serde_json::Value>(deeper.as_bytes()).unwrap_err();
+        assert!(error.message().contains("at most 64 levels, got 65"), "{}", error.message());
+        // A body that only opens is refused before it is parsed.
+        let error = from_bytes::<serde_json::Value>("[".repeat(100_000).as_bytes()).unwrap_err();
+        assert!(error.message().contains("got 100000"), "{}", error.message());
+    }
+}

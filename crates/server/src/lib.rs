@@ -1,0 +1,55 @@
+//! HTTP server of language models and Whisper, with the routes of OpenAI and of llama-server.
+//!
+//! [`Server::bind`] opens the sockets, [`Server::run`] serves until it is told to stop. Models run on engine threads of
+//! their own ([`stonechat::Llm`], [`stonechat::Whisper`]); the async side runs no kernel.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `app`, `routes` | the router; one file for each group of routes |
+//! | `error`, `json` | errors as clients know them; JSON bodies with limits |
+//! | `models` | open models: loading, sharing, eviction by memory |
+//! | `chat_prompt` | from the body of a chat request to its prompt |
+//! | `metrics` | Prometheus metrics |
+//! | `server`, `listen`, `auth`, `trace` | sockets, TLS, shutdown; API keys; the log of requests |
+//!
+//! ```no_run
+//! use stonechat_server::{ModelOption, Server, ServerOptions};
+//!
+//! # async fn serve() -> Result<(), stonechat_server::ServerError> {
+//! let model = ModelOption { name: "tiny".to_owned(), path: "tiny.gguf".into() };
+//! let server = Server::bind(ServerOptions { models: vec![model], ..ServerOptions::default() }).await?;
+//! server.run(std::future::pending()).await
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod app;
+mod auth;
+mod chat_prompt;
+mod error;
+mod ids;
+mod json;
+mod listen;
+mod metrics;
+mod models;
+mod options;
+mod routes;
+mod server;
+mod state;
+mod trace;
+
+pub use app::router;
+pub use auth::read_keys;
+pub use chat_prompt::{ChatBody, ChatPrompt};
+pub use error::{ApiError, ApiResult};
+pub use ids::new_id;
+pub use json::{Json, MAX_NESTING, read_body};
+pub use metrics::{AudioReport, DraftReport, FinishReason, Metrics, RequestReport, StepReport};
+pub use models::{
+    LanguageGuard, LanguageModel, ListedModel, LoadError, ModelSpec, ModelStatus, ServerModels,
+    SpeechGuard, SpeechModel,
+};
+pub use options::{EngineOptions, ModelOption, ServerOptions, TlsFiles};
+pub use server::{Server, ServerError, stop_signal};
+pub use state::AppState;
+pub use trace::RequestId;

@@ -1,0 +1,112 @@
+//! Reports of engines and routes.
+
+/// End of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FinishReason {
+    /// End token or stop string.
+    #[default]
+    Stop,
+    /// Limit of tokens, or a full context.
+    Length,
+    /// The client went away, or a deadline passed.
+    Abort,
+    /// An error.
+    Error,
+}
+
+impl FinishReason {
+    /// Label of the metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Abort => "abort",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Speculative decoding of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DraftReport {
+    /// Drafts.
+    pub n_drafts: u64,
+    /// Tokens of the drafts.
+    pub n_tokens: u64,
+    /// Accepted tokens.
+    pub n_accepted: u64,
+    /// Accepted tokens at each position of a draft.
+    pub accepted_by_position: Vec<u64>,
+}
+
+/// A request of a language model that has ended.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RequestReport {
+    /// Name of the model.
+    pub model: String,
+    /// Tokens of the prompt, cached ones included.
+    pub prompt_tokens: usize,
+    /// Prompt tokens taken from the prefix cache.
+    pub cached_tokens: usize,
+    /// Generated tokens of all choices.
+    pub generated_tokens: usize,
+    /// Seconds in the queue.
+    pub queue_seconds: f64,
+    /// Seconds of the prompt.
+    pub prefill_seconds: f64,
+    /// Seconds of the generation, from the first token on.
+    pub decode_seconds: f64,
+    /// Seconds from the arrival to the end.
+    pub e2e_seconds: f64,
+    /// Seconds from the arrival to the first token; `None` if there was none.
+    pub time_to_first_token: Option<f64>,
+    /// Seconds between tokens.
+    pub token_gaps: Vec<f32>,
+    /// End.
+    pub finish: FinishReason,
+    /// Parameter `n`.
+    pub n_choices: usize,
+    /// Parameter `max_tokens`.
+    pub max_tokens: Option<usize>,
+    /// Preemptions.
+    pub n_preemptions: usize,
+    /// Speculative decoding.
+    pub drafts: DraftReport,
+}
+
+/// A step of the engine of a language model.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StepReport {
+    /// Name of the model.
+    pub model: String,
+    /// Prompt tokens of the step.
+    pub prompt_tokens: usize,
+    /// Rows of the step that continue a generation, drafts included.
+    pub decoded_tokens: usize,
+    /// Requests of the batch.
+    pub n_running: usize,
+    /// Requests in the queue.
+    pub n_waiting: usize,
+    /// KV pages in use.
+    pub kv_pages_used: usize,
+    /// KV pages.
+    pub kv_pages_total: usize,
+    /// Seconds of the step.
+    pub seconds: f64,
+}
+
+/// A recording that has ended.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct AudioReport {
+    /// Name of the model.
+    pub model: String,
+    /// Seconds of the recording.
+    pub audio_seconds: f64,
+    /// Seconds in the queue.
+    pub queue_seconds: f64,
+    /// Seconds of decoding and transcription.
+    pub work_seconds: f64,
+    /// End.
+    pub finish: FinishReason,
+}

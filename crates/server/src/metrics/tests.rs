@@ -1,0 +1,133 @@
+//! Tests of names, sums and buckets.
+
+use std::time::Duration;
+
+use super::{AudioReport, DraftReport, FinishReason, Metrics, RequestReport, StepReport};
+
+/// Value of the sample that `line` starts.
+#[track_caller]
+fn value(text: &str, line: &str) -> f64 {
+    let found = text.lines().find_map(|each| each.strip_prefix(line)?.strip_prefix(' '));
+    found.unwrap_or_else(|| panic!("no `{line}` in\n{text}")).parse().unwrap()
+}
+
+fn report() -> RequestReport {
+    RequestReport {
+        model: "m".to_owned(),
+        prompt_tokens: 100,
+        cached_tokens: 64,
+        generated_tokens: 11,
+        queue_seconds: 0.2,
+        prefill_seconds: 0.5,
+        decode_seconds: 2.0,
+        e2e_seconds: 2.7,
+        time_to_first_token: Some(0.7),
+        token_gaps: vec![0.2; 10],
+        finish: FinishReason::Length,
+        n_choices: 1,
+        max_tokens: Some(11),
+        n_preemptions: 1,
+        drafts: DraftReport {
+            n_drafts: 3,
+            n_tokens: 6,
+            n_accepted: 4,
+            accepted_by_position: vec![3, 1],
+        },
+    }
+}
+
+#[test]
+fn totals_are_the_sums_of_the_requests() {
+    let metrics = Metrics::new();
+    metrics.request_finished(&report());
+    metrics.request_finished(&RequestReport { prompt_tokens: 10, cached_tokens: 0, ..report() });
+    let text = metrics.text();
+    for (line, expected) in [
+        ("llamacpp:prompt_tokens_total", 46.0),
+        ("llamacpp:prompt_tokens_cached_total", 64.0),
+        ("llamacpp:prompt_seconds_total", 1.0),
+        ("llamacpp:tokens_predicted_total", 22.0),
+        ("llamacpp:tokens_predicted_seconds_total", 4.0),
+        ("llamacpp:prompt_tokens_seconds", 46.0),
+        ("llamacpp:predicted_tokens_seconds", 5.5),
+        ("llamacpp:n_tokens_max", 111.0),
+        ("llamacpp:spec_decode_num_drafts_total", 6.0),
+        ("llamacpp:spec_decode_num_draft_tokens_total", 12.0),
+        ("llamacpp:spec_decode_num_accepted_tokens_total", 8.0),
+        ("llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"}", 6.0),
+        ("stonechat:prompt_tokens_total{model_name=\"m\"}", 110.0),
+        ("stonechat:prefix_cache_hits_total{model_name=\"m\"}", 64.0),
+        ("stonechat:generation_tokens_total{model_name=\"m\"}", 22.0),
+        ("stonechat:num_preemptions_total{model_name=\"m\"}", 2.0),
+        ("stonechat:request_success_total{model_name=\"m\",finished_reason=\"length\"}", 2.0),
+        ("stonechat:time_to_first_token_seconds_count{model_name=\"m\"}", 2.0),
+        ("stonechat:inter_token_latency_seconds_count{model_name=\"m\"}", 20.0),
+        ("stonechat:inter_token_latency_seconds_bucket{le=\"0.15\",model_name=\"m\"}", 0.0),
+        ("stonechat:inter_token_latency_seconds_bucket{le=\"0.2\",model_name=\"m\"}", 20.0),
+        ("stonechat:request_time_per_output_token_seconds_sum{model_name=\"m\"}", 0.4),
+        ("stonechat:request_prefill_kv_computed_tokens_sum{model_name=\"m\"}", 46.0),
+        ("stonechat:request_params_max_tokens_count{model_name=\"m\"}", 2.0),
+    ] {
+        let got = value(&text, line);
+        assert!((got - expected).abs() < 1e-6, "{line}: {got}, expected {expected}");
+    }
+}
+
+#[test]
+fn gauges_are_those_of_the_last_step_of_each_model() {
+    let metrics = Metrics::new();
+    let step = |model: &str, n_running, n_waiting| StepReport {
+        model: model.to_owned(),
+        prompt_tokens: 20,
+        decoded_tokens: n_running,
+        n_running,
+        n_waiting,
+        kv_pages_used: 25,
+        kv_pages_total: 100,
+        seconds: 0.01,
+    };
+    metrics.step(&step("a", 4, 2));
+    metrics.step(&step("b", 2, 0));
+    metrics.step(&step("a", 6, 1));
+    let text = metrics.text();
+    assert!((value(&text, "llamacpp:requests_processing") - 8.0).abs() < 1e-9);
+    assert!((value(&text, "llamacpp:requests_deferred") - 1.0).abs() < 1e-9);
+    assert!((value(&text, "llamacpp:n_decode_total") - 3.0).abs() < 1e-9);
+    assert!((value(&text, "llamacpp:n_busy_slots_per_decode") - 4.0).abs() < 1e-9);
+    assert!((value(&text, "stonechat:kv_cache_usage_perc{model_name=\"a\"}") - 0.25).abs() < 1e-9);
+    let tokens = value(&text, "stonechat:iteration_tokens_total_sum{model_name=\"a\"}");
+    assert!((tokens - 50.0).abs() < 1e-9, "{tokens}");
+    // An idle engine is no forward pass.
+    let idle = StepReport { model: "a".to_owned(), kv_pages_total: 100, ..StepReport::default() };
+    metrics.step(&idle);
+    let text = metrics.text();
+    assert!((value(&text, "llamacpp:requests_processing") - 2.0).abs() < 1e-9);
+    assert!((value(&text, "llamacpp:n_decode_total") - 3.0).abs() < 1e-9);
+}
+
+#[test]
+fn audio_and_http_are_counted() {
+    let metrics = Metrics::new();
+    metrics.audio_finished(&AudioReport {
+        model: "base".to_owned(),
+        audio_seconds: 60.0,
+        queue_seconds: 1.0,
+        work_seconds: 3.0,
+        finish: FinishReason::Stop,
+    });
+    metrics.audio_queued("base", 2, 90.0);
+    metrics.http("GET", "/health", 200, Duration::from_millis(2));
+    metrics.models(1, (10, 20));
+    let text = metrics.text();
+    for (line, expected) in [
+        ("stonechat:audio_seconds_total{model_name=\"base\"}", 60.0),
+        ("stonechat:audio_speed_sum{model_name=\"base\"}", 20.0),
+        ("stonechat:audio_seconds_waiting{model_name=\"base\"}", 90.0),
+        ("stonechat:http_requests_total{method=\"GET\",route=\"/health\",status=\"200\"}", 1.0),
+        ("stonechat:models_memory_bytes", 10.0),
+        ("stonechat:models_memory_limit_bytes", 20.0),
+        ("stonechat:model_load_requests_waiting", 1.0),
+    ] {
+        assert!((value(&text, line) - expected).abs() < 1e-9, "{line}\n{text}");
+    }
+}

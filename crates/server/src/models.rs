@@ -1,0 +1,462 @@
+//! Models of the server: names, opening, sharing, eviction by memory.
+//!
+//! [`ServerModels::language`] and [`ServerModels::speech`] give a guard for a request. The model is loaded if need be,
+//! and stays open until the last guard is dropped. A guard must live as long as the jobs of its request.
+
+mod loader;
+mod registry;
+mod table;
+
+use std::fmt;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use stonechat::formats::ModelFile;
+use stonechat::{Details, ModelKind, Models};
+use tokio::runtime::Handle;
+
+pub use loader::{LanguageModel, SpeechModel};
+pub use table::ModelStatus;
+
+use crate::{ApiError, ServerOptions};
+use loader::{EngineLoader, OpenModel};
+use registry::{Lease, OpenError, Registry};
+use table::{ModelId, Refusal};
+
+/// Factor of the memory of a model beyond its weights and KV cache: activations, buffers, the tokenizer.
+const MEMORY_FACTOR: f64 = 1.1;
+/// Part of the machine's memory for models, unless an option says more.
+const DEFAULT_MEMORY: f64 = 0.8;
+
+/// Properties of a model, from its headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModelSpec {
+    /// Name.
+    pub name: String,
+    /// Further names.
+    pub aliases: Vec<String>,
+    /// Tags.
+    pub tags: Vec<String>,
+    /// File or folder.
+    pub path: PathBuf,
+    /// Task.
+    pub kind: ModelKind,
+    /// Weight type with the most bytes.
+    pub weights: String,
+    /// Number of weights.
+    pub n_params: u64,
+    /// Context in training, in tokens.
+    pub n_ctx_train: usize,
+    /// Width of the hidden state.
+    pub n_embd: usize,
+    /// Tokens of the vocabulary.
+    pub n_vocab: usize,
+    /// Bytes of the file's weights.
+    pub size: u64,
+    /// Estimated bytes of memory while it is open.
+    pub memory_bytes: u64,
+    /// Time of the last change of the file, in seconds since 1970.
+    pub created: u64,
+    /// Whether it was named at the start of the server.
+    pub is_preset: bool,
+}
+
+impl ModelSpec {
+    fn has_name(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+}
+
+/// A model with its state, for `/models`.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ListedModel {
+    /// Properties.
+    pub spec: Arc<ModelSpec>,
+    /// State.
+    pub status: ModelStatus,
+    /// Reason why the last load failed.
+    pub failure: Option<String>,
+    /// Requests that use it.
+    pub n_users: usize,
+}
+
+/// The models of a server. Clones share them.
+#[derive(Debug, Clone)]
+pub struct ServerModels {
+    registry: Registry<EngineLoader>,
+    options: Arc<ServerOptions>,
+    /// Held while the folder of installed models is read, so that no model is added twice.
+    scan: Arc<Mutex<()>>,
+}
+
+/// A language model in use.
+#[derive(Debug)]
+pub struct LanguageGuard {
+    model: Arc<LanguageModel>,
+    lease: Lease<EngineLoader>,
+}
+
+impl LanguageGuard {
+    /// Name and sizes.
+    #[must_use]
+    pub fn spec(&self) -> Arc<ModelSpec> {
+        self.lease.spec()
+    }
+}
+
+impl Deref for LanguageGuard {
+    type Target = LanguageModel;
+
+    fn deref(&self) -> &LanguageModel {
+        &self.model
+    }
+}
+
+/// A speech model in use.
+#[derive(Debug)]
+pub struct SpeechGuard {
+    model: Arc<SpeechModel>,
+    lease: Lease<EngineLoader>,
+}
+
+impl SpeechGuard {
+    /// Name and sizes.
+    #[must_use]
+    pub fn spec(&self) -> Arc<ModelSpec> {
+        self.lease.spec()
+    }
+}
+
+impl Deref for SpeechGuard {
+    type Target = SpeechModel;
+
+    fn deref(&self) -> &SpeechModel {
+        &self.model
+    }
+}
+
+/// A model named at the start that cannot be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot open `{name}`: {reason}")]
+pub struct LoadError {
+    /// Name of the model.
+    pub name: String,
+    /// One line.
+    pub reason: String,
+}
+
+impl ServerModels {
+    /// Reads the headers of the models that the options name. Tasks run on `runtime`.
+    ///
+    /// # Errors
+    /// If a model cannot be read.
+    pub fn new(options: Arc<ServerOptions>, runtime: Handle) -> Result<Self, LoadError> {
+        let budget = options.models_memory.unwrap_or_else(default_memory);
+        let loader = EngineLoader::new(options.engine.clone());
+        let registry = Registry::new(loader, budget, options.max_queue, runtime);
+        let models = Self { registry, options, scan: Arc::default() };
+        for (i, model) in models.options.models.iter().enumerate() {
+            let error = |reason| LoadError { name: model.name.clone(), reason };
+            let mut spec = models.read(&model.name, model.path.clone()).map_err(error)?;
+            spec.is_preset = true;
+            if i == 0 {
+                spec.aliases.clone_from(&models.options.aliases);
+                spec.tags.clone_from(&models.options.tags);
+            }
+            models.add(spec);
+        }
+        Ok(models)
+    }
+
+    fn add(&self, spec: ModelSpec) -> ModelId {
+        let bytes = spec.memory_bytes;
+        self.registry.add(spec, bytes)
+    }
+
+    /// Properties of a model from its headers.
+    fn read(&self, name: &str, path: PathBuf) -> Result<ModelSpec, String> {
+        let file = ModelFile::open(&path).map_err(|error| error.to_string())?;
+        let details = Details::of(&file).map_err(|error| error.to_string())?;
+        let size = file.weight_bytes();
+        let kv_bytes = match details.kind {
+            ModelKind::Language => self.options.engine.kv_bytes(&file).unwrap_or_default(),
+            // Caches of text and of one window.
+            _ => details.memory_bytes.saturating_sub(size),
+        };
+        let created = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let created = created.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        Ok(ModelSpec {
+            name: name.to_owned(),
+            aliases: Vec::new(),
+            tags: Vec::new(),
+            path,
+            kind: details.kind,
+            weights: details.weights.to_owned(),
+            n_params: details.n_parameters,
+            n_ctx_train: details.n_ctx,
+            n_embd: details.width,
+            n_vocab: details.vocab_size,
+            size,
+            memory_bytes: ((size + kv_bytes) as f64 * MEMORY_FACTOR) as u64,
+            created: created.map_or(0, |time| time.as_secs()),
+            is_preset: false,
+        })
+    }
+
+    /// Opens the models that were named at the start, one after the other.
+    ///
+    /// # Errors
+    /// If one of them cannot be opened.
+    pub async fn open_presets(&self) -> Result<(), LoadError> {
+        for (id, spec) in self.registry.specs() {
+            if !spec.is_preset {
+                continue;
+            }
+            match self.registry.open(id).await {
+                Ok(lease) => drop(lease),
+                Err(OpenError::Full) => {}
+                Err(OpenError::Failed(reason)) => {
+                    return Err(LoadError { name: spec.name.clone(), reason });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A language model by the `model` field of a request, opened if need be.
+    ///
+    /// # Errors
+    /// 404 for an unknown name, 400 for a speech model, 429 if the queue is full, 500 if the load fails.
+    pub async fn language(&self, name: Option<&str>) -> Result<LanguageGuard, ApiError> {
+        let lease = self.open(name, ModelKind::Language).await?;
+        match lease.model() {
+            Some(OpenModel::Language(model)) => {
+                Ok(LanguageGuard { model: Arc::clone(model), lease })
+            }
+            _ => Err(ApiError::server("the model is no language model")),
+        }
+    }
+
+    /// A speech model by the `model` field of a request, opened if need be.
+    ///
+    /// # Errors
+    /// As [`language`](Self::language).
+    pub async fn speech(&self, name: Option<&str>) -> Result<SpeechGuard, ApiError> {
+        let lease = self.open(name, ModelKind::Speech).await?;
+        match lease.model() {
+            Some(OpenModel::Speech(model)) => Ok(SpeechGuard { model: Arc::clone(model), lease }),
+            _ => Err(ApiError::server("the model is no speech model")),
+        }
+    }
+
+    async fn open(
+        &self,
+        name: Option<&str>,
+        kind: ModelKind,
+    ) -> Result<Lease<EngineLoader>, ApiError> {
+        let id = self.find(name, kind).await?;
+        self.registry.open(id).await.map_err(|error| match error {
+            OpenError::Failed(reason) => {
+                ApiError::server(format!("cannot open `{}`: {reason}", self.registry.spec(id).name))
+            }
+            OpenError::Full => ApiError::overloaded(format!(
+                "`{}` has {} requests, the maximum: try again later",
+                self.registry.spec(id).name,
+                self.options.max_queue
+            )),
+        })
+    }
+
+    /// Model of a name; without a name, or with any name if there is one model of the kind, that one.
+    async fn find(&self, name: Option<&str>, kind: ModelKind) -> Result<ModelId, ApiError> {
+        let name = name.filter(|name| !name.is_empty());
+        if let Some(name) = name {
+            if let Some(found) = self.exact(name, kind).transpose()? {
+                return Ok(found);
+            }
+            // It may have been installed since.
+            self.rescan().await;
+            if let Some(found) = self.exact(name, kind).transpose()? {
+                return Ok(found);
+            }
+        } else {
+            self.rescan().await;
+        }
+        let specs = self.registry.specs();
+        let of_kind: Vec<_> = specs.iter().filter(|(_, spec)| spec.kind == kind).collect();
+        let names = || of_kind.iter().map(|(_, spec)| spec.name.as_str()).collect::<Vec<_>>();
+        match (of_kind.as_slice(), name) {
+            ([(id, _)], _) => Ok(*id),
+            ([], _) => Err(ApiError::not_supported(format!(
+                "this server has no {}: start it with one (`--model`)",
+                kind_name(kind)
+            ))),
+            (_, Some(name)) => Err(ApiError::not_found(format!(
+                "model `{name}` not found: expected one of {}",
+                names().join(", ")
+            ))),
+            (_, None) => {
+                let expected = format!("one of {}", names().join(", "));
+                Err(ApiError::field("model", &expected, "none"))
+            }
+        }
+    }
+
+    /// The model that has this very name.
+    fn exact(&self, name: &str, kind: ModelKind) -> Option<Result<ModelId, ApiError>> {
+        let specs = self.registry.specs();
+        let (id, spec) = specs.iter().find(|(_, spec)| spec.has_name(name))?;
+        Some(if spec.kind == kind {
+            Ok(*id)
+        } else {
+            let expected = format!("the name of a {}", kind_name(kind));
+            let got = format!("`{name}`, which is a {}", kind_name(spec.kind));
+            Err(ApiError::field("model", &expected, got))
+        })
+    }
+
+    /// Adds the installed models that are new, on a thread that may block.
+    async fn rescan(&self) {
+        let Some(installed) = self.options.installed.clone() else { return };
+        let models = self.clone();
+        let task = tokio::task::spawn_blocking(move || models.add_installed(&installed));
+        if let Err(error) = task.await {
+            tracing::error!("reading the models folder failed: {error}");
+        }
+    }
+
+    fn add_installed(&self, installed: &Models) {
+        let _scan = self.scan.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = match installed.installed() {
+            Ok(found) => found,
+            Err(error) => return tracing::warn!("{error}"),
+        };
+        let known = self.registry.specs();
+        for model in found {
+            let is_known = |(_, spec): &(ModelId, Arc<ModelSpec>)| {
+                spec.path == model.path || spec.has_name(&model.name)
+            };
+            if known.iter().any(is_known) {
+                continue;
+            }
+            match self.read(&model.name, model.path) {
+                Ok(spec) => drop(self.add(spec)),
+                Err(reason) => tracing::debug!(model = model.name, reason, "is no model"),
+            }
+        }
+    }
+
+    /// Lists all models; installed ones included.
+    pub async fn list(&self) -> Vec<ListedModel> {
+        self.rescan().await;
+        let listed = |(id, spec)| ListedModel {
+            spec,
+            status: self.registry.status(id),
+            failure: self.registry.failure(id),
+            n_users: self.registry.n_users(id),
+        };
+        self.registry.specs().into_iter().map(listed).collect()
+    }
+
+    /// Model by its name alone, whatever its kind.
+    async fn find_any(&self, name: &str) -> Result<(ModelId, Arc<ModelSpec>), ApiError> {
+        self.rescan().await;
+        let specs = self.registry.specs();
+        let found = specs.iter().find(|(_, spec)| spec.has_name(name)).cloned();
+        found.ok_or_else(|| {
+            let names: Vec<_> = specs.iter().map(|(_, spec)| spec.name.as_str()).collect();
+            let expected = names.join(", ");
+            ApiError::not_found(format!("model `{name}` not found: expected one of {expected}"))
+        })
+    }
+
+    /// Starts to load a model by its name.
+    ///
+    /// # Errors
+    /// 404 for an unknown name, 400 if it is loaded already.
+    pub async fn load(&self, name: &str) -> Result<(), ApiError> {
+        let (id, _) = self.find_any(name).await?;
+        match self.registry.status(id) {
+            ModelStatus::Loaded => {
+                Err(ApiError::bad_request(format!("model `{name}` is already loaded")))
+            }
+            _ => {
+                self.registry.start_loading(id);
+                Ok(())
+            }
+        }
+    }
+
+    /// Unloads a model by its name.
+    ///
+    /// # Errors
+    /// 404 for an unknown name, 400 if it is not loaded or in use.
+    pub async fn unload(&self, name: &str) -> Result<(), ApiError> {
+        let (id, _) = self.find_any(name).await?;
+        self.registry.unload(id).map_err(|refusal| {
+            ApiError::bad_request(match refusal {
+                Refusal::NotLoaded => format!("model `{name}` is not loaded"),
+                Refusal::Busy => format!("model `{name}` is in use by running requests"),
+            })
+        })
+    }
+
+    /// The language model that a `GET` is about, if it is open: without loading it or keeping it awake.
+    ///
+    /// # Errors
+    /// As [`language`](Self::language), but for the load.
+    pub(crate) async fn peek_language<R>(
+        &self,
+        name: Option<&str>,
+        read: impl FnOnce(&ModelSpec, ModelStatus, Option<&LanguageModel>) -> R,
+    ) -> Result<R, ApiError> {
+        let id = self.find(name, ModelKind::Language).await?;
+        let (spec, status) = (self.registry.spec(id), self.registry.status(id));
+        let open = self.registry.peek(id, |model| match model {
+            OpenModel::Language(model) => Some(Arc::clone(model)),
+            OpenModel::Speech(_) => None,
+        });
+        Ok(read(&spec, status, open.flatten().as_deref()))
+    }
+
+    /// Unloads the models that were idle for `timeout`.
+    pub fn sleep(&self, timeout: Duration) {
+        self.registry.sleep(timeout);
+    }
+
+    /// Requests that wait for a model to be loaded.
+    pub(crate) fn n_waiters(&self) -> usize {
+        self.registry.n_waiters()
+    }
+
+    /// Estimated bytes of the open models, and the budget.
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        self.registry.memory()
+    }
+}
+
+fn kind_name(kind: ModelKind) -> &'static str {
+    match kind {
+        ModelKind::Language => "language model",
+        _ => "speech model",
+    }
+}
+
+/// 80 % of the memory of the machine, or of the container; no limit on a platform that does not tell.
+fn default_memory() -> u64 {
+    let Ok(mut system) = sysinfo::System::new() else { return u64::MAX };
+    system.refresh_memory();
+    let limit = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
+    let total = system.total_memory().min(limit);
+    (total as f64 * DEFAULT_MEMORY) as u64
+}
+
+impl fmt::Display for ModelStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,114 @@
+//! Opening engines.
+
+use std::sync::Arc;
+
+use stonechat::formats::ModelFile;
+use stonechat::llm::{ChatFormat, Config};
+use stonechat::{Llm, ModelKind, Whisper};
+
+use super::ModelSpec;
+use super::registry::Loader;
+use crate::EngineOptions;
+
+/// An open language model.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct LanguageModel {
+    /// The engine.
+    pub llm: Llm,
+    /// Its chat template.
+    pub format: ChatFormat,
+}
+
+/// An open speech model.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct SpeechModel {
+    /// The engine.
+    pub whisper: Whisper,
+}
+
+/// An open model of either kind.
+#[derive(Debug)]
+pub(crate) enum OpenModel {
+    Language(Arc<LanguageModel>),
+    Speech(Arc<SpeechModel>),
+}
+
+/// Opens models with the options of the server.
+#[derive(Debug)]
+pub(crate) struct EngineLoader {
+    options: EngineOptions,
+}
+
+impl EngineLoader {
+    pub(crate) fn new(options: EngineOptions) -> Self {
+        Self { options }
+    }
+
+    async fn open_language(&self, spec: &ModelSpec) -> Result<LanguageModel, stonechat::Error> {
+        let options = &self.options;
+        let mut builder = Llm::builder()
+            .device(options.device)
+            .threads(options.n_threads)
+            .kv_dtype(options.kv_dtype);
+        if let Some(layers) = options.gpu_layers {
+            builder = builder.gpu_layers(layers);
+        }
+        if let Some(n_ctx) = options.n_ctx {
+            // 0 is the context of training, as at llama-server.
+            builder = builder.n_ctx(if n_ctx == 0 { spec.n_ctx_train } else { n_ctx });
+        }
+        if let Some(template) = &options.chat_template {
+            builder = builder.chat_template(template);
+        }
+        let llm = builder.open_async(&spec.path).await?;
+        let format = ChatFormat::new(&llm.info().model, options.chat_template.as_deref())?;
+        Ok(LanguageModel { llm, format })
+    }
+
+    async fn open_speech(&self, spec: &ModelSpec) -> Result<SpeechModel, stonechat::Error> {
+        let builder =
+            Whisper::builder().device(self.options.device).threads(self.options.n_threads);
+        Ok(SpeechModel { whisper: builder.open_async(&spec.path).await? })
+    }
+}
+
+impl Loader for EngineLoader {
+    type Spec = ModelSpec;
+    type Model = OpenModel;
+
+    async fn load(&self, spec: &ModelSpec) -> Result<OpenModel, String> {
+        tracing::info!(model = spec.name, bytes = spec.memory_bytes, "loading");
+        let opened = match spec.kind {
+            ModelKind::Language => {
+                self.open_language(spec).await.map(|model| OpenModel::Language(Arc::new(model)))
+            }
+            _ => self.open_speech(spec).await.map(|model| OpenModel::Speech(Arc::new(model))),
+        };
+        opened.map_err(|error| error.to_string())
+    }
+}
+
+/// Context without an option, as [`stonechat::LlmBuilder::n_ctx`] says.
+const DEFAULT_CONTEXT: usize = 16_384;
+
+impl EngineOptions {
+    /// Bytes of the KV cache of the language model in `file`.
+    pub(crate) fn kv_bytes(&self, file: &ModelFile) -> Option<u64> {
+        let config = Config::from_file(file).ok()?;
+        let n_ctx = match self.n_ctx {
+            None => config.n_ctx_train.min(DEFAULT_CONTEXT),
+            Some(0) => config.n_ctx_train,
+            Some(n_ctx) => n_ctx,
+        };
+        // Bits of a channel; q8_0 has an f16 scale for 32 of them.
+        let bits = match self.kv_dtype {
+            stonechat::KvDType::F32 => 32,
+            stonechat::KvDType::F16 => 16,
+            stonechat::KvDType::Q8_0 => 9,
+        };
+        let channels = 2 * config.n_layers * config.n_kv_heads * config.head_dim;
+        Some(channels as u64 * n_ctx as u64 * bits / 8)
+    }
+}

@@ -1,0 +1,256 @@
+//! Registry of models: the table behind a lock, loads and closes as tasks, guards for users.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::table::{self, Action, ModelId, ModelStatus, Refusal, Requested, Table};
+
+/// Opens models for a [`Registry`].
+pub(crate) trait Loader: Send + Sync + 'static {
+    /// Properties by which a model is opened.
+    type Spec: Send + Sync + 'static;
+    /// An open model. Dropping it may block; the registry drops it on a thread for that.
+    type Model: Send + Sync + 'static;
+
+    /// Opens a model; an error is one line.
+    fn load(&self, spec: &Self::Spec) -> impl Future<Output = Result<Self::Model, String>> + Send;
+}
+
+/// Reason why a model cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum OpenError {
+    /// The load failed.
+    Failed(String),
+    /// Too many requests use the model or wait for it.
+    Full,
+}
+
+type Waiter<L> = oneshot::Sender<Result<Lease<L>, OpenError>>;
+
+impl<T> table::Waiter for oneshot::Sender<T> {
+    fn is_gone(&self) -> bool {
+        self.is_closed()
+    }
+}
+
+struct Inner<L: Loader> {
+    table: Table<L::Model, Waiter<L>>,
+    specs: Vec<Arc<L::Spec>>,
+}
+
+struct Shared<L: Loader> {
+    inner: Mutex<Inner<L>>,
+    loader: L,
+    runtime: Handle,
+}
+
+/// Models that are opened when they are needed and closed when memory is. Clones share it.
+pub(crate) struct Registry<L: Loader>(Arc<Shared<L>>);
+
+impl<L: Loader> Clone for Registry<L> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<L: Loader> fmt::Debug for Registry<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry")
+            .field("n_models", &self.lock().specs.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Use of an open model; dropping it ends the use.
+pub(crate) struct Lease<L: Loader> {
+    registry: Registry<L>,
+    id: ModelId,
+    /// `None` once the lease is dropped.
+    model: Option<Arc<L::Model>>,
+}
+
+impl<L: Loader> Lease<L> {
+    /// The model.
+    pub(crate) fn model(&self) -> Option<&L::Model> {
+        self.model.as_deref()
+    }
+
+    /// Properties of the model.
+    pub(crate) fn spec(&self) -> Arc<L::Spec> {
+        self.registry.spec(self.id)
+    }
+}
+
+impl<L: Loader> fmt::Debug for Lease<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl<L: Loader> Drop for Lease<L> {
+    fn drop(&mut self) {
+        // The table must hold the last reference when the model has no users.
+        self.model = None;
+        self.registry.lock().table.release(self.id, Instant::now());
+        self.registry.run();
+    }
+}
+
+impl<L: Loader> Registry<L> {
+    /// Registry of a budget in bytes and a maximum of users of one model; tasks run on `runtime`.
+    pub(crate) fn new(loader: L, budget: u64, max_users: usize, runtime: Handle) -> Self {
+        let inner = Inner { table: Table::new(budget, max_users), specs: Vec::new() };
+        Self(Arc::new(Shared { inner: Mutex::new(inner), loader, runtime }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<L>> {
+        self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a model that needs `bytes` while it is open.
+    pub(crate) fn add(&self, spec: L::Spec, bytes: u64) -> ModelId {
+        let mut inner = self.lock();
+        inner.specs.push(Arc::new(spec));
+        inner.table.add(bytes, Instant::now())
+    }
+
+    /// Models with their properties, in the order in which they were added.
+    pub(crate) fn specs(&self) -> Vec<(ModelId, Arc<L::Spec>)> {
+        let specs = self.lock().specs.clone();
+        specs.into_iter().enumerate().map(|(i, spec)| (ModelId(i), spec)).collect()
+    }
+
+    /// Properties of a model.
+    pub(crate) fn spec(&self, id: ModelId) -> Arc<L::Spec> {
+        Arc::clone(&self.lock().specs[id.0])
+    }
+
+    /// Waits until a model is open. A caller that gives up does not end the load.
+    ///
+    /// # Errors
+    /// If the load fails, or too many requests use the model.
+    pub(crate) async fn open(&self, id: ModelId) -> Result<Lease<L>, OpenError> {
+        let (sender, receiver) = oneshot::channel();
+        let requested = self.lock().table.request(id, sender, Instant::now());
+        match requested {
+            Requested::Open(model, _) => Ok(self.lease(id, model)),
+            Requested::Full(_) => Err(OpenError::Full),
+            Requested::Waits => {
+                self.run();
+                let stopped = || OpenError::Failed("the server is stopping".to_owned());
+                receiver.await.unwrap_or_else(|_| Err(stopped()))
+            }
+        }
+    }
+
+    /// Starts to load a model, unless it is open; the result is in [`status`](Self::status).
+    pub(crate) fn start_loading(&self, id: ModelId) {
+        // The waiter is gone before the load ends, so that nobody uses the model.
+        let (sender, _) = oneshot::channel();
+        let requested = self.lock().table.request(id, sender, Instant::now());
+        match requested {
+            Requested::Open(model, _) => drop(self.lease(id, model)),
+            Requested::Full(_) => {}
+            Requested::Waits => self.run(),
+        }
+    }
+
+    fn lease(&self, id: ModelId, model: Arc<L::Model>) -> Lease<L> {
+        Lease { registry: self.clone(), id, model: Some(model) }
+    }
+
+    /// Starts the work that the table has.
+    fn run(&self) {
+        loop {
+            let action = self.lock().table.next();
+            match action {
+                Some(action) => self.start(action),
+                None => break,
+            }
+        }
+    }
+
+    fn start(&self, action: Action<L::Model>) {
+        let registry = self.clone();
+        match action {
+            Action::Load(id) => {
+                self.0.runtime.spawn(async move { registry.load(id).await });
+            }
+            Action::Close(id, model) => {
+                self.0.runtime.spawn_blocking(move || {
+                    drop(model);
+                    registry.lock().table.closed(id);
+                    registry.run();
+                });
+            }
+        }
+    }
+
+    async fn load(self, id: ModelId) {
+        let (registry, spec) = (self.clone(), self.spec(id));
+        // A task of its own, so that a panic is a failed load.
+        let task = self.0.runtime.spawn(async move { registry.0.loader.load(&spec).await });
+        let result = task.await.unwrap_or_else(|error| Err(format!("loading failed: {error}")));
+        let result = result.map(Arc::new);
+        let waiters = self.lock().table.loaded(id, result.clone(), Instant::now());
+        for waiter in waiters {
+            let answer = match &result {
+                Ok(model) => Ok(self.lease(id, Arc::clone(model))),
+                Err(failure) => Err(OpenError::Failed(failure.clone())),
+            };
+            // The lease of a client that has gone ends here.
+            drop(waiter.send(answer));
+        }
+        drop(result);
+        self.run();
+    }
+
+    /// Unloads a model that has no users.
+    pub(crate) fn unload(&self, id: ModelId) -> Result<(), Refusal> {
+        let action = self.lock().table.unload(id)?;
+        self.start(action);
+        Ok(())
+    }
+
+    /// Unloads the models that were idle for `timeout`.
+    pub(crate) fn sleep(&self, timeout: Duration) {
+        let actions = self.lock().table.sleep(timeout, Instant::now());
+        actions.into_iter().for_each(|action| self.start(action));
+    }
+
+    /// Status of a model.
+    pub(crate) fn status(&self, id: ModelId) -> ModelStatus {
+        self.lock().table.status(id)
+    }
+
+    /// Reason why the last load of a model failed.
+    pub(crate) fn failure(&self, id: ModelId) -> Option<String> {
+        self.lock().table.failure(id).map(str::to_owned)
+    }
+
+    /// Calls `read` with the model if it is open, under the lock of the registry. This is no use: it neither wakes the
+    /// model nor keeps it awake.
+    pub(crate) fn peek<R>(&self, id: ModelId, read: impl FnOnce(&L::Model) -> R) -> Option<R> {
+        self.lock().table.peek(id).map(read)
+    }
+
+    /// Users of a model.
+    pub(crate) fn n_users(&self, id: ModelId) -> usize {
+        self.lock().table.n_users(id)
+    }
+
+    /// Requests that wait for a model.
+    pub(crate) fn n_waiters(&self) -> usize {
+        self.lock().table.n_waiters()
+    }
+
+    /// Bytes in use, and the budget.
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        let inner = self.lock();
+        (inner.table.used_bytes(), inner.table.budget())
+    }
+}

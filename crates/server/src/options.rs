@@ -1,0 +1,139 @@
+//! Options of the server.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use stonechat::nn::sample::SamplingOptions;
+use stonechat::{Device, GpuLayers, KvDType, Models};
+
+/// A model to load at start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelOption {
+    /// Name in `/v1/models`.
+    pub name: String,
+    /// File or folder.
+    pub path: PathBuf,
+}
+
+/// Files of TLS, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Private key.
+    pub key: PathBuf,
+    /// Certificate, with those of the authorities after it.
+    pub certificate: PathBuf,
+}
+
+/// Options with which models are opened.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Device.
+    pub device: Device,
+    /// CPU threads; 0 is one per physical core.
+    pub n_threads: usize,
+    /// Layers on a GPU; `None`: all on a GPU that is named, else as many as fit.
+    pub gpu_layers: Option<GpuLayers>,
+    /// Context size in tokens; `None`: that of training, at most 16,384.
+    pub n_ctx: Option<usize>,
+    /// Type of cached keys and values.
+    pub kv_dtype: KvDType,
+    /// Chat template in place of the model's: Jinja, or the name of a built-in one.
+    pub chat_template: Option<String>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            device: Device::Auto,
+            n_threads: 0,
+            gpu_layers: None,
+            n_ctx: None,
+            kv_dtype: KvDType::F16,
+            chat_template: None,
+        }
+    }
+}
+
+/// Options of a server. The defaults are those of llama-server, except that CORS is off.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// Models to load at start.
+    pub models: Vec<ModelOption>,
+    /// Installed models that requests may name; they are loaded when they are needed.
+    pub installed: Option<Models>,
+    /// Further names of the first model.
+    pub aliases: Vec<String>,
+    /// Tags of the first model, for clients; no effect here.
+    pub tags: Vec<String>,
+    /// Options of the engines.
+    pub engine: EngineOptions,
+    /// Sampling of requests that do not say otherwise.
+    pub sampling: SamplingOptions,
+    /// Maximum tokens of requests that do not say otherwise.
+    pub n_predict: Option<usize>,
+    /// Memory for open models in bytes; `None`: 80 % of the machine's.
+    pub models_memory: Option<u64>,
+    /// Idle time after which a model is unloaded.
+    pub sleep_idle: Option<Duration>,
+    /// Maximum requests that use or wait for one model; more get 429.
+    pub max_queue: usize,
+    /// Addresses to listen on; one that ends in `.sock` is a unix socket.
+    pub hosts: Vec<String>,
+    /// TCP port; 0 is a free one.
+    pub port: u16,
+    /// Keys, one of which a client must send; none: no key is needed.
+    pub api_keys: Vec<String>,
+    /// Origins of browsers that may send requests, or `*`; none: CORS is off.
+    pub cors_origins: Vec<String>,
+    /// TLS; `None`: plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// Maximum bytes of a body, other than that of an upload.
+    pub max_body_size: usize,
+    /// Maximum bytes of an uploaded recording.
+    pub max_audio_size: usize,
+    /// Maximum open connections; further ones wait in the backlog of the socket.
+    pub max_connections: usize,
+    /// Time in which a client must send the headers of a request.
+    pub header_timeout: Duration,
+    /// Time after SIGTERM in which running requests may end.
+    pub stop_timeout: Duration,
+    /// Interval of comments in a stream that has no data.
+    pub sse_ping_interval: Option<Duration>,
+    /// Whether `/metrics` is on.
+    pub metrics: bool,
+    /// Whether `/slots` is on.
+    pub slots: bool,
+    /// Folder of saved slots.
+    pub slot_save_path: Option<PathBuf>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            models: Vec::new(),
+            installed: None,
+            aliases: Vec::new(),
+            tags: Vec::new(),
+            engine: EngineOptions::default(),
+            sampling: SamplingOptions::default(),
+            n_predict: None,
+            models_memory: None,
+            sleep_idle: None,
+            max_queue: 512,
+            hosts: vec!["127.0.0.1".to_owned()],
+            port: 8080,
+            api_keys: Vec::new(),
+            cors_origins: Vec::new(),
+            tls: None,
+            max_body_size: 32 << 20,
+            max_audio_size: 512 << 20,
+            max_connections: 1024,
+            header_timeout: Duration::from_secs(30),
+            stop_timeout: Duration::from_secs(10),
+            sse_ping_interval: Some(Duration::from_secs(30)),
+            metrics: false,
+            slots: true,
+            slot_save_path: None,
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Routes: one file for each group, with a function `router` that [`app`](crate::router) merges.
+//!
+//! | file | routes |
+//! |---|---|
+//! | `health` | `/health` |
+//! | `models` | `/v1/models`, `/models`, `/models/load`, `/models/unload` |
+//! | `props` | `/props` |
+//! | `metrics` | `/metrics` |
+//! | `tokenize` | `/tokenize`, `/detokenize` |
+//! | `template` | `/apply-template`, `/v1/chat/completions/input_tokens` |
+//! | `lora` | `/lora-adapters` |
+
+pub(crate) mod health;
+pub(crate) mod lora;
+pub(crate) mod metrics;
+pub(crate) mod models;
+pub(crate) mod props;
+pub(crate) mod template;
+pub(crate) mod tokenize;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use utoipa::IntoParams;
+
+use crate::{ApiError, AppState};
+
+/// Query parameters, whose errors have the shape of the API.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let query = axum::extract::Query::from_request_parts(parts, state).await?;
+        Ok(Self(query.0))
+    }
+}
+
+/// The parameter `model` of a `GET`.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+pub(crate) struct ModelQuery {
+    /// Name of the model; not needed if there is only one.
+    pub(crate) model: Option<String>,
+}

@@ -1,0 +1,36 @@
+//! `/health`: probes. It wakes no model and needs no key.
+
+use axum::extract::State;
+use axum::routing::get;
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::{ApiError, ApiResult, AppState, Json};
+
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(health)).route("/v1/health", get(health))
+}
+
+/// Answer of `/health`.
+#[derive(Debug, Serialize, ToSchema)]
+struct Health {
+    /// `ok`.
+    status: &'static str,
+}
+
+/// Tells if requests are answered
+///
+/// 503 while the first models load, and while the server stops.
+#[utoipa::path(get, path = "/health", tag = "server", responses(
+    (status = 200, body = Health),
+    (status = 503, description = "The models are loading"),
+))]
+async fn health(State(state): State<AppState>) -> ApiResult<Json<Health>> {
+    state.check_ready()?;
+    if state.is_stopping() {
+        return Err(ApiError::unavailable("The server is stopping"));
+    }
+    Ok(Json(Health { status: "ok" }))
+}

@@ -1,0 +1,34 @@
+//! `/lora-adapters`: there are none.
+
+use serde_json::Value;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::{ApiError, ApiResult, AppState, Json};
+
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(list, set))
+}
+
+/// LoRA adapters: none
+#[utoipa::path(get, path = "/lora-adapters", tag = "server", responses(
+    (status = 200, description = "An empty list", body = Vec<Value>),
+))]
+async fn list() -> Json<[Value; 0]> {
+    Json([])
+}
+
+/// Sets the scales of adapters: an empty list is accepted, since there are none
+#[utoipa::path(post, path = "/lora-adapters", tag = "server", request_body = Vec<Value>, responses(
+    (status = 200, description = "The list was empty"),
+    (status = 501, description = "Adapters are not supported"),
+))]
+async fn set(Json(adapters): Json<Vec<Value>>) -> ApiResult<Json<Value>> {
+    if adapters.is_empty() {
+        return Ok(Json(serde_json::json!({"success": true})));
+    }
+    let n = adapters.len();
+    Err(ApiError::not_supported(format!(
+        "LoRA adapters are not supported: expected an empty list, got {n} of them"
+    )))
+}

@@ -1,0 +1,37 @@
+//! `/metrics`: Prometheus text.
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::{ApiError, ApiResult, AppState};
+
+/// Media type of the text of `prometheus-client`.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(metrics))
+}
+
+/// Metrics of llama-server and vLLM
+///
+/// 501 unless the server was started with `--metrics`.
+#[utoipa::path(get, path = "/metrics", tag = "server", responses(
+    (status = 200, content_type = "application/openmetrics-text", body = String),
+    (status = 501, description = "Started without `--metrics`"),
+))]
+async fn metrics(State(state): State<AppState>) -> ApiResult<impl IntoResponse> {
+    if !state.options().metrics {
+        return Err(ApiError::not_supported(
+            "This server does not support metrics endpoint. Start it with `--metrics`",
+        ));
+    }
+    state.metrics().models(state.models().n_waiters(), state.models().memory());
+    let headers = [
+        (CONTENT_TYPE.as_str(), OPEN_METRICS.to_owned()),
+        ("process-start-time-unix", state.started_unix().to_string()),
+    ];
+    Ok((headers, state.metrics().text()))
+}

@@ -1,0 +1,132 @@
+//! `/props`: properties of the server and of a language model. It wakes no model.
+
+use axum::extract::State;
+use serde_json::{Value, json};
+use stonechat::nn::sample::SamplingOptions;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{ModelQuery, Query};
+use crate::{ApiError, ApiResult, AppState, Json, LanguageModel, ModelSpec, ModelStatus};
+
+/// Seed that llama-server shows for a random one.
+const RANDOM_SEED: u32 = u32::MAX;
+
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(props, set_props))
+}
+
+/// Properties of the server and its language model
+///
+/// Fields of the model are empty while it is not loaded.
+#[utoipa::path(get, path = "/props", tag = "server", params(ModelQuery), responses(
+    (status = 200, body = Object),
+    (status = 404, description = "There is no model of this name"),
+))]
+async fn props(
+    State(state): State<AppState>,
+    Query(query): Query<ModelQuery>,
+) -> ApiResult<Json<Value>> {
+    state.check_ready()?;
+    let read = |spec: &ModelSpec, status, model: Option<&LanguageModel>| {
+        of_model(&state, spec, status, model)
+    };
+    Ok(Json(state.models().peek_language(query.model.as_deref(), read).await?))
+}
+
+/// Changing properties is not supported
+#[utoipa::path(post, path = "/props", tag = "server", responses(
+    (status = 501, description = "Not supported"),
+))]
+async fn set_props() -> ApiError {
+    ApiError::not_supported("This server does not support changing global properties")
+}
+
+fn of_model(
+    state: &AppState,
+    spec: &ModelSpec,
+    status: ModelStatus,
+    model: Option<&LanguageModel>,
+) -> Value {
+    let options = state.options();
+    let mut props = json!({
+        "default_generation_settings": {
+            "params": default_params(&options.sampling, options.n_predict),
+            "n_ctx": model.map_or(0, |model| model.llm.info().n_ctx),
+        },
+        "total_slots": 1,
+        "model_alias": spec.aliases.first().unwrap_or(&spec.name),
+        "model_ftype": spec.weights,
+        "model_path": spec.path.display().to_string(),
+        "modalities": {"vision": false, "video": false, "audio": false},
+        "endpoint_slots": options.slots,
+        "endpoint_props": false,
+        "endpoint_metrics": options.metrics,
+        "ui": false,
+        "build_info": concat!("stonechat ", env!("CARGO_PKG_VERSION")),
+        "is_sleeping": status == ModelStatus::Sleeping,
+        "cors_proxy_enabled": false,
+    });
+    if let (Some(model), Some(fields)) = (model, props.as_object_mut()) {
+        let info = &model.llm.info().model;
+        let tokenizer = info.tokenizer();
+        let name = |id: Option<u32>| {
+            let bytes = id.map_or(&[][..], |id| tokenizer.token_piece(id, true));
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        let template = options.engine.chat_template.as_deref().or(info.chat_template());
+        let able = model.format.capabilities();
+        let caps = json!({
+            "supports_system_role": able.supports_system_role,
+            "supports_developer_role": able.supports_developer_role,
+            "supports_tools": able.supports_tools,
+            "supports_tool_calls": able.supports_tool_calls,
+            "requires_object_arguments": able.needs_object_arguments,
+            "supports_typed_content": able.supports_parts,
+            "requires_typed_content": able.needs_parts,
+            "supports_reasoning_content": able.supports_reasoning,
+        });
+        fields.insert("chat_template".to_owned(), json!(template.unwrap_or_default()));
+        fields.insert("chat_template_caps".to_owned(), caps);
+        fields.insert("bos_token".to_owned(), json!(name(tokenizer.bos())));
+        fields.insert("eos_token".to_owned(), json!(name(tokenizer.eos())));
+    }
+    props
+}
+
+/// Sampling of a request without options, under llama-server's names.
+fn default_params(options: &SamplingOptions, n_predict: Option<usize>) -> Value {
+    let seed = options.seed.unwrap_or(RANDOM_SEED.into());
+    let samplers: Vec<&str> = options.order.iter().map(|kind| kind.name()).collect();
+    json!({
+        "seed": seed,
+        "temperature": options.temperature,
+        "dynatemp_range": options.dynatemp_range,
+        "dynatemp_exponent": options.dynatemp_exponent,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "min_p": options.min_p,
+        "top_n_sigma": options.top_n_sigma,
+        "xtc_probability": options.xtc_probability,
+        "xtc_threshold": options.xtc_threshold,
+        "typ_p": options.typical_p,
+        "repeat_last_n": options.repeat_last_n,
+        "repeat_penalty": options.repeat_penalty,
+        "presence_penalty": options.presence_penalty,
+        "frequency_penalty": options.frequency_penalty,
+        "dry_multiplier": options.dry_multiplier,
+        "dry_base": options.dry_base,
+        "dry_allowed_length": options.dry_allowed_length,
+        "dry_penalty_last_n": options.dry_penalty_last_n,
+        "dry_sequence_breakers": options.dry_sequence_breakers,
+        "mirostat": options.mirostat,
+        "mirostat_tau": options.mirostat_tau,
+        "mirostat_eta": options.mirostat_eta,
+        "n_predict": n_predict.map_or(-1, |n| n as i64),
+        "n_keep": 0,
+        "n_probs": 0,
+        "min_keep": options.min_keep,
+        "samplers": samplers,
+        "stream": false,
+    })
+}

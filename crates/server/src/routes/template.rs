@@ -1,0 +1,72 @@
+//! `/apply-template` and `/v1/chat/completions/input_tokens`: the prompt of a chat request, and its length.
+
+use axum::extract::State;
+use axum::routing::post;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::{ApiResult, AppState, ChatBody, ChatPrompt, Json};
+
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(apply_template))
+        .routes(routes!(input_tokens))
+        .route("/chat/completions/input_tokens", post(input_tokens))
+}
+
+/// Body of a chat request.
+#[derive(Debug, Deserialize, ToSchema)]
+struct PromptBody {
+    /// Name of the model.
+    model: Option<String>,
+    #[serde(flatten)]
+    chat: ChatBody,
+}
+
+/// Answer of `/apply-template`.
+#[derive(Debug, Serialize, ToSchema)]
+struct Prompt {
+    /// Rendered text.
+    prompt: String,
+}
+
+/// Answer of `/v1/chat/completions/input_tokens`.
+#[derive(Debug, Serialize, ToSchema)]
+struct InputTokens {
+    /// `response.input_tokens`.
+    object: &'static str,
+    /// Tokens of the prompt.
+    input_tokens: usize,
+}
+
+async fn render(state: &AppState, body: &PromptBody) -> ApiResult<ChatPrompt> {
+    let model = state.language(body.model.as_deref()).await?;
+    ChatPrompt::new(&model, &body.chat)
+}
+
+/// Renders the chat template without generating
+#[utoipa::path(post, path = "/apply-template", tag = "text", request_body = PromptBody, responses(
+    (status = 200, body = Prompt),
+    (status = 400, description = "A message is invalid, or the template refuses it"),
+))]
+async fn apply_template(
+    State(state): State<AppState>,
+    Json(body): Json<PromptBody>,
+) -> ApiResult<Json<Prompt>> {
+    Ok(Json(Prompt { prompt: render(&state, &body).await?.text }))
+}
+
+/// Counts the tokens of a chat request
+#[utoipa::path(post, path = "/v1/chat/completions/input_tokens", tag = "text", request_body = PromptBody, responses(
+    (status = 200, body = InputTokens),
+    (status = 400, description = "A message is invalid, or the template refuses it"),
+))]
+async fn input_tokens(
+    State(state): State<AppState>,
+    Json(body): Json<PromptBody>,
+) -> ApiResult<Json<InputTokens>> {
+    let input_tokens = render(&state, &body).await?.tokens.len();
+    Ok(Json(InputTokens { object: "response.input_tokens", input_tokens }))
+}

@@ -1,0 +1,258 @@
+//! A server: sockets, connections, shutdown.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{interval, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::listen::{self, Listener, Stream};
+use crate::{AppState, LoadError, ServerOptions, router};
+
+/// Time in which a client must finish the handshake of TLS.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause after a failed accept, mostly for a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Interval at which idle models are looked for.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Error that ends a server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// Host and port, or path.
+        address: String,
+        /// Cause.
+        source: io::Error,
+    },
+    /// A file of TLS cannot be used.
+    #[error("cannot use `{}` for TLS: {reason}", path.display())]
+    Tls {
+        /// File.
+        path: PathBuf,
+        /// Cause.
+        reason: String,
+    },
+    /// A model that was named at the start cannot be opened.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}
+
+/// A server that listens.
+pub struct Server {
+    state: AppState,
+    listeners: Vec<Listener>,
+    tls: Option<TlsAcceptor>,
+}
+
+/// What every connection needs.
+#[derive(Clone)]
+struct Connections {
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    permits: Arc<Semaphore>,
+    header_timeout: Duration,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses()).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Opens the sockets and reads the headers of the models; nothing is answered before [`run`](Self::run).
+    ///
+    /// # Errors
+    /// If an address is in use, a file of TLS or a model cannot be read.
+    pub async fn bind(options: ServerOptions) -> Result<Self, ServerError> {
+        let tls = listen::tls(&options)?;
+        let mut listeners = Vec::new();
+        for host in &options.hosts {
+            listeners.push(Listener::bind(host, options.port).await?);
+        }
+        let state = AppState::new(options, Handle::current())?;
+        Ok(Self { state, listeners, tls })
+    }
+
+    /// Addresses as starts of URLs, and paths of unix sockets.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<String> {
+        self.listeners.iter().map(|listener| listener.describe(self.tls.is_some())).collect()
+    }
+
+    /// State of the handlers.
+    #[must_use]
+    pub fn state(&self) -> &AppState {
+        &self.state
+    }
+
+    /// Opens the models and serves until `stop` completes; then takes no more connections and lets the running requests
+    /// end, for at most [`ServerOptions::stop_timeout`].
+    ///
+    /// # Errors
+    /// If a model that was named at the start cannot be opened.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServerError> {
+        let Self { state, listeners, tls } = self;
+        let options = state.options();
+        let connections = Connections {
+            router: router(state.clone()),
+            tls,
+            permits: Arc::new(Semaphore::new(options.max_connections)),
+            header_timeout: options.header_timeout,
+        };
+        let graceful = Arc::new(GracefulShutdown::new());
+        let (stopping, stopped) = watch::channel(false);
+        let mut loops = JoinSet::new();
+        for listener in listeners {
+            let connections = connections.clone();
+            let graceful = Arc::clone(&graceful);
+            loops.spawn(accept_all(listener, connections, graceful, stopped.clone()));
+        }
+        let mut idle = JoinSet::new();
+        if let Some(after) = options.sleep_idle {
+            idle.spawn(unload_idle(state.clone(), after));
+        }
+        let load = async {
+            let opened = state.open_models().await;
+            if opened.is_ok() {
+                tracing::info!("ready");
+                std::future::pending::<()>().await;
+            }
+            opened
+        };
+        tokio::select! {
+            opened = load => opened?,
+            () = stop => {}
+        }
+        tracing::info!("stopping");
+        state.stop();
+        // All loops may have ended already.
+        let _ = stopping.send(true);
+        let mut tasks = JoinSet::new();
+        while let Some(accepted) = loops.join_next().await {
+            if let Ok(accepted) = accepted {
+                tasks.spawn(async move {
+                    let mut accepted = accepted;
+                    while accepted.join_next().await.is_some() {}
+                });
+            }
+        }
+        // The loops, which have ended, had the other references.
+        if let Some(graceful) = Arc::into_inner(graceful)
+            && timeout(options.stop_timeout, graceful.shutdown()).await.is_err()
+        {
+            tracing::warn!("requests were still running at the end of the stop timeout");
+        }
+        // Dropping the tasks drops their requests, which cancels them.
+        drop(tasks);
+        Ok(())
+    }
+}
+
+/// Accepts connections until the server stops, then those that the socket had already queued. Returns the tasks of
+/// open connections.
+async fn accept_all(
+    listener: Listener,
+    connections: Connections,
+    graceful: Arc<GracefulShutdown>,
+    mut stopped: watch::Receiver<bool>,
+) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    loop {
+        let permit = tokio::select! {
+            permit = Arc::clone(&connections.permits).acquire_owned() => permit,
+            _ = stopped.wait_for(|stopped| *stopped) => break,
+        };
+        // The semaphore is never closed.
+        let Ok(permit) = permit else { break };
+        let stream = tokio::select! {
+            stream = listener.accept() => stream,
+            _ = stopped.wait_for(|stopped| *stopped) => break,
+        };
+        match stream {
+            Ok(stream) => {
+                tasks.spawn(serve(stream, connections.clone(), graceful.watcher(), permit));
+            }
+            Err(error) => {
+                tracing::warn!("cannot accept a connection: {error}");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+        while tasks.try_join_next().is_some() {}
+    }
+    // Clients whose connection the kernel has accepted would see it reset.
+    while let Ok(Ok(stream)) = timeout(Duration::ZERO, listener.accept()).await {
+        let Ok(permit) = Arc::clone(&connections.permits).try_acquire_owned() else { break };
+        tasks.spawn(serve(stream, connections.clone(), graceful.watcher(), permit));
+    }
+    tasks
+}
+
+/// Serves the requests of one connection.
+async fn serve(
+    stream: Stream,
+    connections: Connections,
+    watcher: Watcher,
+    permit: OwnedSemaphorePermit,
+) {
+    let handshake = timeout(HANDSHAKE_TIMEOUT, stream.secured(connections.tls.as_ref())).await;
+    let stream = match handshake {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!("no TLS: {error}"),
+        Err(_) => return tracing::debug!("the handshake of TLS took too long"),
+    };
+    let service = TowerToHyperService::new(connections.router);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(connections.header_timeout)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(connection).await {
+        // Clients that go away are no fault of the server.
+        tracing::debug!("connection: {error}");
+    }
+    drop(permit);
+}
+
+/// Unloads models that were idle for `after`.
+async fn unload_idle(state: AppState, after: Duration) {
+    let mut ticks = interval(IDLE_INTERVAL.min(after.max(Duration::from_millis(10))));
+    loop {
+        ticks.tick().await;
+        state.models().sleep(after);
+    }
+}
+
+/// Waits for SIGTERM or SIGINT (Ctrl-C).
+pub async fn stop_signal() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+        if let (Ok(mut terminate), Ok(mut interrupt)) = signals {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            return;
+        }
+    }
+    if let Err(error) = tokio::signal::ctrl_c().await {
+        tracing::error!("signals cannot be handled: {error}");
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,151 @@
+//! Log of requests, their identifiers and metrics; errors of the framework in the shape of the API.
+
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, HttpBody};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{ALLOW, CONTENT_TYPE, SERVER};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::ids::new_id;
+use crate::{ApiError, AppState};
+
+/// Header of the identifier, in requests and responses.
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Value of the header `Server`.
+const SERVER_NAME: &str = concat!("stonechat/", env!("CARGO_PKG_VERSION"));
+
+/// Maximum bytes of an identifier that a client sends; a longer one is replaced.
+const MAX_ID: usize = 128;
+
+/// Identifier of a request, from its header or new. Handlers get it as an `Extension`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestId(pub String);
+
+/// Runs a request; logs and counts it when its body has been sent or the client has gone.
+pub(crate) async fn log(
+    State(state): State<AppState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let start = Instant::now();
+    let id = request.headers().get(&REQUEST_ID).and_then(|value| value.to_str().ok());
+    let is_plain = |id: &&str| !id.is_empty() && id.len() <= MAX_ID;
+    let id = id.filter(is_plain).map_or_else(|| new_id("req-"), str::to_owned);
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let route = request.extensions().get::<MatchedPath>();
+    let route = route.map_or("unknown", |route| route.as_str()).to_owned();
+    let mut end = End {
+        state,
+        method: request.method().to_string(),
+        path: request.uri().path().to_owned(),
+        route,
+        id,
+        start,
+        status: None,
+        is_whole: false,
+    };
+    let mut response = with_shape(next.run(request).await).await;
+    end.status = Some(response.status());
+    let headers = response.headers_mut();
+    headers.insert(SERVER, HeaderValue::from_static(SERVER_NAME));
+    if let Ok(id) = HeaderValue::from_str(&end.id) {
+        headers.insert(&REQUEST_ID, id);
+    }
+    response.map(|body| {
+        end.is_whole = body.is_end_stream();
+        Body::new(Counted { body, end })
+    })
+}
+
+/// Turns an error of the framework, which is plain text, into one of the API.
+async fn with_shape(response: Response) -> Response {
+    let status = response.status();
+    let is_error = status.is_client_error() || status.is_server_error();
+    let content_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_plain = content_type.is_none_or(|value| value.starts_with(b"text/plain"));
+    if !is_error || !is_plain {
+        return response;
+    }
+    let allow = response.headers().get(ALLOW).cloned();
+    let text = axum::body::to_bytes(response.into_body(), 4096).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).trim().to_owned();
+    let text = if text.is_empty() {
+        status.canonical_reason().unwrap_or("the request failed").to_owned()
+    } else {
+        text
+    };
+    let mut response = ApiError::of_status(status, text).into_response();
+    if let Some(allow) = allow {
+        response.headers_mut().insert(ALLOW, allow);
+    }
+    response
+}
+
+/// A response on its way. Dropping it logs and counts it.
+struct End {
+    state: AppState,
+    method: String,
+    path: String,
+    route: String,
+    id: String,
+    start: Instant,
+    /// `None` while the handler runs: the client has gone if it is dropped.
+    status: Option<StatusCode>,
+    is_whole: bool,
+}
+
+/// Status in log and metrics of a request whose client went away, that of nginx.
+const CLIENT_GONE: u16 = 499;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let duration: Duration = self.start.elapsed();
+        let status = match self.status {
+            Some(status) if self.is_whole => status.as_u16(),
+            _ => CLIENT_GONE,
+        };
+        self.state.metrics().http(&self.method, &self.route, status, duration);
+        tracing::info!(
+            id = self.id,
+            method = self.method,
+            path = self.path,
+            status,
+            seconds = duration.as_secs_f64(),
+            "request"
+        );
+    }
+}
+
+/// Body that notices its end.
+struct Counted {
+    body: Body,
+    end: End,
+}
+
+impl HttpBody for Counted {
+    type Data = axum::body::Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Self::Data>, Self::Error>>> {
+        let frame = std::pin::Pin::new(&mut self.body).poll_frame(context);
+        if matches!(frame, std::task::Poll::Ready(None)) || self.body.is_end_stream() {
+            self.end.is_whole = true;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,6 @@
+//! The server in process and on sockets, on tiny models.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod models;
+mod routes;
+mod support;
