@@ -88,12 +88,16 @@ pub struct Completion {
     pub probs: Vec<TokenProbs>,
     /// Reason of the end.
     pub finish: Finish,
+    /// Stop string that ended the text.
+    pub stop: Option<String>,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Tokens of the prompt found in the KV cache.
     pub cached_tokens: usize,
     /// Tokens of the drafts of speculative decoding.
     pub drafts: DraftCounts,
+    /// Times that it lost its KV pages to another request of a batch.
+    pub preemptions: usize,
     /// Seed of the sampler.
     pub seed: u64,
     /// Durations.
@@ -206,9 +210,11 @@ impl Session {
             tokens: run.tokens,
             probs: run.probs,
             finish,
+            stop: generation.stop_string().map(str::to_owned),
             prompt_tokens: prompt.len(),
             cached_tokens,
             drafts: generation.drafts(),
+            preemptions: 0,
             seed: generation.seed(),
             timings,
         })

@@ -85,6 +85,8 @@ pub struct AcceptedToken {
 /// Numbers of drafted tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DraftCounts {
+    /// Drafts.
+    pub drafts: usize,
     /// Tokens proposed.
     pub proposed: usize,
     /// Tokens of these that were sampled.
@@ -243,6 +245,12 @@ impl Generation {
     #[must_use]
     pub fn finish(&self) -> Option<Finish> {
         self.finish
+    }
+
+    /// Stop string that ended the text.
+    #[must_use]
+    pub fn stop_string(&self) -> Option<&str> {
+        self.filter.found()
     }
 
     /// Seed of the draws.
@@ -490,6 +498,7 @@ impl Generation {
         self.drop_draft();
         if self.pending().len() == 1 && self.negative.is_none() && self.finish.is_none() {
             self.context.tokens.extend_from_slice(draft);
+            self.drafts.drafts += usize::from(!draft.is_empty());
             self.drafts.proposed += draft.len();
         }
     }

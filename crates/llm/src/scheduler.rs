@@ -452,6 +452,7 @@ impl Scheduler {
     /// Takes slot and pages of a request, which waits again.
     fn preempt(&mut self, index: usize) {
         self.n_preempted += 1;
+        self.entries[index].n_preemptions += 1;
         self.entries[index].work.preempt();
         self.release(index);
     }

@@ -7,20 +7,23 @@ use std::sync::Arc;
 pub(crate) struct StopFilter {
     stops: Arc<[String]>,
     pending: String,
+    /// Index of the stop string that was found.
+    found: Option<usize>,
 }
 
 impl StopFilter {
     pub(crate) fn new(stops: Arc<[String]>) -> Self {
-        Self { stops, pending: String::new() }
+        Self { stops, pending: String::new(), found: None }
     }
 
     /// Appends text; returns the text to emit, and whether a stop string was found. The text from
     /// the stop string on is dropped.
     pub(crate) fn push(&mut self, text: &str) -> (String, bool) {
         self.pending.push_str(text);
-        let found =
-            self.stops.iter().filter(|s| !s.is_empty()).filter_map(|s| self.pending.find(s));
-        if let Some(at) = found.min() {
+        let stops = self.stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty());
+        let found = stops.filter_map(|(index, stop)| Some((self.pending.find(stop)?, index)));
+        if let Some((at, index)) = found.min() {
+            self.found = Some(index);
             let shown = self.pending[..at].to_owned();
             self.pending.clear();
             return (shown, true);
@@ -28,6 +31,11 @@ impl StopFilter {
         let keep = self.stops.iter().map(|stop| overlap(&self.pending, stop)).max().unwrap_or(0);
         let rest = self.pending.split_off(self.pending.len() - keep);
         (std::mem::replace(&mut self.pending, rest), false)
+    }
+
+    /// The stop string that was found.
+    pub(crate) fn found(&self) -> Option<&str> {
+        self.found.map(|index| self.stops[index].as_str())
     }
 
     /// Returns the buffered text at the end of generation.

@@ -27,6 +27,10 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::tokenize::router())
         .merge(routes::template::router())
         .merge(routes::lora::router())
+        .merge(routes::chat::router())
+        .merge(routes::completions::router())
+        .merge(routes::completion::router())
+        .merge(routes::embeddings::router())
         .split_for_parts();
     let document = move || async move { Json(document) };
     let cors = cors(&state.options().cors_origins);

@@ -234,7 +234,7 @@ fn without_billing_line(text: String) -> String {
 }
 
 /// Kind of a JSON value, for messages.
-fn kind_of(value: &Value) -> &'static str {
+pub(crate) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",

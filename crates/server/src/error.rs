@@ -17,7 +17,7 @@ pub struct ApiError {
     kind: &'static str,
     message: String,
     /// Further fields of the error object.
-    fields: Map<String, Value>,
+    fields: Box<Map<String, Value>>,
     retry_after: Option<u64>,
 }
 
@@ -26,7 +26,7 @@ pub type ApiResult<T> = Result<T, ApiError>;
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), fields: Map::new(), retry_after: None }
+        Self { status, kind, message: message.into(), fields: Box::default(), retry_after: None }
     }
 
     /// Error of a status that the framework chose.
@@ -153,7 +153,7 @@ impl ApiError {
             "type": self.kind,
         });
         if let Some(object) = error.as_object_mut() {
-            object.extend(self.fields.clone());
+            object.extend((*self.fields).clone());
         }
         json!({ "error": error })
     }

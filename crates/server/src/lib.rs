@@ -8,6 +8,7 @@
 //! | `app`, `routes` | the router; one file for each group of routes |
 //! | `error`, `json` | errors as clients know them; JSON bodies with limits |
 //! | `models` | open models: loading, sharing, eviction by memory |
+//! | `generation` | what routes of generated text share: fields, the running request, streams |
 //! | `chat_prompt` | from the body of a chat request to its prompt |
 //! | `metrics` | Prometheus metrics |
 //! | `server`, `listen`, `auth`, `trace` | sockets, TLS, shutdown; API keys; the log of requests |
@@ -27,6 +28,7 @@ mod app;
 mod auth;
 mod chat_prompt;
 mod error;
+mod generation;
 mod ids;
 mod json;
 mod listen;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use stonechat::llm::Pooling;
 use stonechat::nn::sample::SamplingOptions;
 use stonechat::{Device, GpuLayers, KvDType, Models};
 
@@ -71,6 +72,10 @@ pub struct ServerOptions {
     pub sampling: SamplingOptions,
     /// Maximum tokens of requests that do not say otherwise.
     pub n_predict: Option<usize>,
+    /// Pooling of embeddings; `None`: that of the model, else the mean.
+    pub pooling: Option<Pooling>,
+    /// Whether a text whose context is full goes on after a context shift.
+    pub context_shift: bool,
     /// Memory for open models in bytes; `None`: 80 % of the machine's.
     pub models_memory: Option<u64>,
     /// Idle time after which a model is unloaded.
@@ -117,6 +122,8 @@ impl Default for ServerOptions {
             engine: EngineOptions::default(),
             sampling: SamplingOptions::default(),
             n_predict: None,
+            pooling: None,
+            context_shift: false,
             models_memory: None,
             sleep_idle: None,
             max_queue: 512,

@@ -9,7 +9,15 @@
 //! | `tokenize` | `/tokenize`, `/detokenize` |
 //! | `template` | `/apply-template`, `/v1/chat/completions/input_tokens` |
 //! | `lora` | `/lora-adapters` |
+//! | `chat` | `/v1/chat/completions` |
+//! | `completions` | `/v1/completions` |
+//! | `completion` | `/completion`, `/infill` |
+//! | `embeddings` | `/v1/embeddings`, `/embedding` |
 
+pub(crate) mod chat;
+pub(crate) mod completion;
+pub(crate) mod completions;
+pub(crate) mod embeddings;
 pub(crate) mod health;
 pub(crate) mod lora;
 pub(crate) mod metrics;

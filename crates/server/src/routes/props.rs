@@ -51,7 +51,7 @@ fn of_model(
     let options = state.options();
     let mut props = json!({
         "default_generation_settings": {
-            "params": default_params(&options.sampling, options.n_predict),
+            "params": params(&options.sampling, options.n_predict),
             "n_ctx": model.map_or(0, |model| model.llm.info().n_ctx),
         },
         "total_slots": 1,
@@ -94,8 +94,8 @@ fn of_model(
     props
 }
 
-/// Sampling of a request without options, under llama-server's names.
-fn default_params(options: &SamplingOptions, n_predict: Option<usize>) -> Value {
+/// Options of a request under llama-server's names.
+pub(super) fn params(options: &SamplingOptions, n_predict: Option<usize>) -> Value {
     let seed = options.seed.unwrap_or(RANDOM_SEED.into());
     let samplers: Vec<&str> = options.order.iter().map(|kind| kind.name()).collect();
     json!({

@@ -1,0 +1,16 @@
+//! What the routes of generated text share: fields of a body, the running request, timings, probabilities, events.
+
+mod fields;
+mod logit_bias;
+mod probabilities;
+mod prompt;
+mod run;
+mod sse;
+mod timings;
+
+pub(crate) use fields::{GenerationFields, Parsed};
+pub(crate) use probabilities::{chat_logprobs, completion_logprobs, native_probabilities};
+pub(crate) use prompt::prompts;
+pub(crate) use run::{Step, TextRun};
+pub(crate) use sse::{EventSource, respond};
+pub(crate) use timings::Timings;

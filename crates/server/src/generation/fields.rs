@@ -1,0 +1,584 @@
+//! Fields of a body that say how a text is generated, under the names of OpenAI and llama-server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use stonechat::LlmRequest;
+use stonechat::llm::{GenerateOptions, ModelInfo, OnFull};
+use stonechat::nn::sample::{GrammarSource, SamplerKind, SamplingOptions};
+use utoipa::ToSchema;
+
+use super::logit_bias;
+use crate::chat_prompt::blocking;
+use crate::{ApiError, ApiResult, LanguageGuard, ServerOptions};
+
+/// Largest number of log-probabilities of a token.
+const MAX_PROBS: usize = 1000;
+
+/// Fields of generation. Those that are absent or null have the defaults of the server.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+pub(crate) struct GenerationFields {
+    /// Name of the model.
+    pub(crate) model: Option<String>,
+    /// Whether the answer is a stream of events.
+    pub(crate) stream: Option<bool>,
+    /// Options of a stream.
+    pub(crate) stream_options: Option<StreamOptions>,
+    /// Number of texts.
+    pub(crate) n: Option<i64>,
+    /// The same, for `/completion`.
+    pub(crate) n_cmpl: Option<i64>,
+    /// Maximum tokens; -1: up to the context.
+    pub(crate) max_tokens: Option<i64>,
+    /// The same.
+    pub(crate) max_completion_tokens: Option<i64>,
+    /// The same.
+    pub(crate) n_predict: Option<i64>,
+    /// A stop string, or several.
+    pub(crate) stop: Option<Stop>,
+    /// Seed; -1: a random one.
+    pub(crate) seed: Option<i64>,
+    /// Temperature; 0 is greedy.
+    pub(crate) temperature: Option<f32>,
+    /// Half-width of the dynamic temperature's range; 0 is off.
+    pub(crate) dynatemp_range: Option<f32>,
+    /// Exponent of the dynamic temperature.
+    pub(crate) dynatemp_exponent: Option<f32>,
+    /// Number of tokens that top-k keeps; 0 is off.
+    pub(crate) top_k: Option<i64>,
+    /// Total probability that top-p keeps; 1 is off.
+    pub(crate) top_p: Option<f32>,
+    /// Fraction of the largest probability that min-p keeps; 0 is off.
+    pub(crate) min_p: Option<f32>,
+    /// Standard deviations that top-n-sigma keeps; -1 is off.
+    pub(crate) top_n_sigma: Option<f32>,
+    /// Probability of XTC; 0 is off.
+    pub(crate) xtc_probability: Option<f32>,
+    /// Threshold of XTC.
+    pub(crate) xtc_threshold: Option<f32>,
+    /// Total probability of typical sampling; 1 is off.
+    #[serde(alias = "typ_p")]
+    pub(crate) typical_p: Option<f32>,
+    /// Window of the penalties in tokens; -1: the context.
+    pub(crate) repeat_last_n: Option<i64>,
+    /// Penalty of repeated tokens; 1 is off.
+    pub(crate) repeat_penalty: Option<f32>,
+    /// Penalty of tokens that occur; 0 is off.
+    pub(crate) presence_penalty: Option<f32>,
+    /// Penalty of each occurrence; 0 is off.
+    pub(crate) frequency_penalty: Option<f32>,
+    /// Multiplier of DRY; 0 is off.
+    pub(crate) dry_multiplier: Option<f32>,
+    /// Base of DRY.
+    pub(crate) dry_base: Option<f32>,
+    /// Repetitions that DRY allows.
+    pub(crate) dry_allowed_length: Option<usize>,
+    /// Window of DRY in tokens; -1: the context.
+    pub(crate) dry_penalty_last_n: Option<i64>,
+    /// Strings that end a repetition.
+    pub(crate) dry_sequence_breakers: Option<Vec<String>>,
+    /// Mirostat: 0 off, 1 or 2.
+    pub(crate) mirostat: Option<u8>,
+    /// Target surprise of Mirostat.
+    pub(crate) mirostat_tau: Option<f32>,
+    /// Learning rate of Mirostat.
+    pub(crate) mirostat_eta: Option<f32>,
+    /// Target of adaptive-p; below 0 is off.
+    pub(crate) adaptive_target: Option<f32>,
+    /// Decay of adaptive-p.
+    pub(crate) adaptive_decay: Option<f32>,
+    /// Tokens that truncating samplers keep at least.
+    pub(crate) min_keep: Option<usize>,
+    /// Names of the samplers in order, or their letters.
+    pub(crate) samplers: Option<Samplers>,
+    /// Bias of tokens: pairs, or an object by id or text; `false` forbids a token.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) logit_bias: Option<Value>,
+    /// Whether end tokens are never sampled.
+    pub(crate) ignore_eos: Option<bool>,
+    /// Grammar in GBNF.
+    pub(crate) grammar: Option<String>,
+    /// JSON schema of the text.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) json_schema: Option<Value>,
+    /// Format of the text: `text`, `json_object` or `json_schema`.
+    pub(crate) response_format: Option<ResponseFormat>,
+    /// Number of probable tokens to report for each token.
+    pub(crate) n_probs: Option<i64>,
+    /// OpenAI: whether log-probabilities are reported (chat), or how many (completions).
+    #[schema(value_type = Option<Object>)]
+    pub(crate) logprobs: Option<Value>,
+    /// OpenAI's chat: number of probable tokens.
+    pub(crate) top_logprobs: Option<i64>,
+    /// Whether cached prefixes are used.
+    pub(crate) cache_prompt: Option<bool>,
+    /// Requests with another salt share no cached prefix.
+    pub(crate) cache_salt: Option<String>,
+    /// Requests with a smaller value go first.
+    pub(crate) priority: Option<i32>,
+    /// Slot that the answer names; any slot serves.
+    pub(crate) id_slot: Option<i64>,
+    /// Tokens at the start that a context shift keeps, with the server's `--context-shift`.
+    pub(crate) n_keep: Option<i64>,
+    /// Milliseconds after the first token from which the text ends with a line.
+    pub(crate) t_max_predict_ms: Option<i64>,
+    /// Whether the tokens are returned.
+    pub(crate) return_tokens: Option<bool>,
+    /// Whether a stream reports the progress of the prompt.
+    pub(crate) return_progress: Option<bool>,
+    /// Whether every event of a stream has timings.
+    pub(crate) timings_per_token: Option<bool>,
+    /// Seconds between comments in a stream without data; -1: none.
+    pub(crate) sse_ping_interval: Option<i64>,
+    /// Adapters: none can be loaded.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub(crate) lora: Option<Vec<Value>>,
+}
+
+/// Options of a stream.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+pub(crate) struct StreamOptions {
+    /// Whether a last event has the counts of tokens.
+    #[serde(default)]
+    pub(crate) include_usage: bool,
+}
+
+/// Stop strings.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+pub(crate) enum Stop {
+    /// One.
+    One(String),
+    /// Several.
+    Several(Vec<String>),
+}
+
+/// Samplers in order.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a list of names or a string of letters")]
+pub(crate) enum Samplers {
+    /// Letters, as llama.cpp's `--sampling-seq`.
+    Letters(String),
+    /// Names.
+    Names(Vec<String>),
+}
+
+/// Format of the text.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub(crate) struct ResponseFormat {
+    /// `text`, `json_object` or `json_schema`.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// llama-server: the schema of `json_object`.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) schema: Option<Value>,
+    /// The schema of `json_schema`, as `{"schema": …}`.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) json_schema: Option<Value>,
+}
+
+/// A body with its fields of generation.
+#[derive(Debug)]
+pub(crate) struct Parsed<T> {
+    /// Fields of the route.
+    pub(crate) own: T,
+    /// Fields of generation.
+    pub(crate) fields: GenerationFields,
+}
+
+impl<T: DeserializeOwned> Parsed<T> {
+    /// Reads both from a body.
+    pub(crate) fn from_body(body: &Value) -> ApiResult<Self> {
+        Ok(Self { own: part(body)?, fields: part(body)? })
+    }
+}
+
+/// Reads the fields that `T` knows.
+fn part<T: DeserializeOwned>(body: &Value) -> ApiResult<T> {
+    if !body.is_object() {
+        return Err(ApiError::bad_request(format!(
+            "the body is invalid: expected an object, got {}",
+            crate::chat_prompt::kind_of(body)
+        )));
+    }
+    serde_path_to_error::deserialize(body).map_err(|error| {
+        let path = error.path().to_string();
+        let error = error.into_inner();
+        match path.as_str() {
+            "." => ApiError::bad_request(format!("the body is invalid: {error}")),
+            path => {
+                ApiError::bad_request(format!("`{path}`: {error}")).with_field("param", json!(path))
+            }
+        }
+    })
+}
+
+impl GenerationFields {
+    /// Whether the answer is a stream.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.stream.unwrap_or(false)
+    }
+
+    /// Whether a stream ends with the counts of tokens.
+    pub(crate) fn includes_usage(&self) -> bool {
+        self.stream_options.unwrap_or_default().include_usage
+    }
+
+    /// Number of texts.
+    pub(crate) fn n_choices(&self) -> ApiResult<usize> {
+        let (name, n) = match (self.n, self.n_cmpl) {
+            (Some(n), _) => ("n", n),
+            (None, Some(n)) => ("n_cmpl", n),
+            (None, None) => return Ok(1),
+        };
+        let choices = usize::try_from(n).ok().filter(|&n| n > 0);
+        choices.ok_or_else(|| ApiError::field(name, "at least 1", n))
+    }
+
+    /// Maximum tokens of the text; `None`: up to the context.
+    pub(crate) fn max_tokens(&self, server: &ServerOptions) -> ApiResult<Option<usize>> {
+        let fields = [
+            ("max_completion_tokens", self.max_completion_tokens),
+            ("max_tokens", self.max_tokens),
+            ("n_predict", self.n_predict),
+        ];
+        match fields.into_iter().find_map(|(name, n)| Some((name, n?))) {
+            None => Ok(server.n_predict),
+            Some((_, -1)) => Ok(None),
+            Some((name, n)) => match usize::try_from(n) {
+                Ok(n) => Ok(Some(n)),
+                Err(_) => Err(ApiError::field(name, "-1 or more", n)),
+            },
+        }
+    }
+
+    /// Salt of the prefix cache.
+    pub(crate) fn salt(&self) -> u64 {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        self.cache_salt.as_ref().map_or(0, |salt| {
+            let mut hasher = DefaultHasher::new();
+            salt.hash(&mut hasher);
+            hasher.finish() | 1
+        })
+    }
+
+    /// Options of the texts. `n_probs`: see [`n_probs`](Self::n_probs).
+    pub(crate) fn options(
+        &self,
+        server: &ServerOptions,
+        model: &LanguageGuard,
+        n_probs: usize,
+    ) -> ApiResult<GenerateOptions> {
+        if self.lora.as_ref().is_some_and(|adapters| !adapters.is_empty()) {
+            return Err(ApiError::field("lora", "no adapters: none is loaded", "some"));
+        }
+        let info = &model.llm.info().model;
+        let n_ctx = model.llm.info().n_ctx;
+        let grammar = self.grammar_source()?;
+        let grammar =
+            grammar.map(|source| blocking(|| info.compile_grammar(&source))).transpose()?;
+        Ok(GenerateOptions {
+            n_predict: self.max_tokens(server)?,
+            sampling: self.sampling(&server.sampling, info, n_ctx)?,
+            grammar: grammar.map(Arc::new),
+            stop: match &self.stop {
+                None => Vec::new(),
+                Some(Stop::One(stop)) => vec![stop.clone()],
+                Some(Stop::Several(stops)) => stops.clone(),
+            }
+            .into_iter()
+            .filter(|stop| !stop.is_empty())
+            .collect(),
+            n_probs,
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+            on_full: if server.context_shift {
+                OnFull::Shift { keep: window(self.n_keep.unwrap_or(0), n_ctx) }
+            } else {
+                OnFull::Stop
+            },
+            ..GenerateOptions::default()
+        })
+    }
+
+    /// Request for the texts after a prompt.
+    pub(crate) fn request(
+        &self,
+        prompt: Vec<u32>,
+        options: GenerateOptions,
+    ) -> ApiResult<LlmRequest> {
+        Ok(LlmRequest {
+            n_choices: self.n_choices()?,
+            priority: self.priority.unwrap_or(0),
+            cache_salt: self.salt(),
+            reads_cache: self.cache_prompt.unwrap_or(true),
+            ..LlmRequest::new(prompt, options)
+        })
+    }
+
+    /// Interval of comments in a stream.
+    pub(crate) fn ping(&self, server: &ServerOptions) -> ApiResult<Option<Duration>> {
+        match self.sse_ping_interval {
+            None => Ok(server.sse_ping_interval),
+            Some(-1) => Ok(None),
+            Some(n) => match u64::try_from(n) {
+                Ok(n) if n > 0 => Ok(Some(Duration::from_secs(n))),
+                _ => Err(ApiError::field("sse_ping_interval", "1 or more, or -1", n)),
+            },
+        }
+    }
+
+    /// Number of probable tokens of the native route.
+    pub(crate) fn n_probs(&self) -> ApiResult<usize> {
+        let n = match &self.logprobs {
+            Some(Value::Number(n)) => n.as_i64(),
+            _ => None,
+        };
+        count("n_probs", self.n_probs.or(n).unwrap_or(0))
+    }
+
+    /// Number of probable tokens of a chat; at least one is needed for those of the text.
+    pub(crate) fn chat_probs(&self) -> ApiResult<Option<usize>> {
+        match &self.logprobs {
+            None | Some(Value::Null | Value::Bool(false)) => match self.top_logprobs {
+                None | Some(0) => Ok(None),
+                Some(_) => Err(ApiError::field("logprobs", "true with `top_logprobs`", "false")),
+            },
+            Some(Value::Bool(true)) => {
+                Ok(Some(count("top_logprobs", self.top_logprobs.unwrap_or(0))?))
+            }
+            Some(other) => {
+                Err(ApiError::field("logprobs", "a boolean", crate::chat_prompt::kind_of(other)))
+            }
+        }
+    }
+
+    /// Number of probable tokens of OpenAI's completions.
+    pub(crate) fn completion_probs(&self) -> ApiResult<Option<usize>> {
+        match &self.logprobs {
+            None | Some(Value::Null | Value::Bool(false)) => Ok(None),
+            Some(Value::Bool(true)) => Ok(Some(0)),
+            Some(Value::Number(n)) if n.is_i64() => {
+                count("logprobs", n.as_i64().unwrap_or(0)).map(Some)
+            }
+            Some(other) => {
+                Err(ApiError::field("logprobs", "a number", crate::chat_prompt::kind_of(other)))
+            }
+        }
+    }
+
+    fn sampling(
+        &self,
+        defaults: &SamplingOptions,
+        model: &ModelInfo,
+        n_ctx: usize,
+    ) -> ApiResult<SamplingOptions> {
+        let mut options = defaults.clone();
+        let values = [
+            (&mut options.temperature, self.temperature),
+            (&mut options.dynatemp_range, self.dynatemp_range),
+            (&mut options.dynatemp_exponent, self.dynatemp_exponent),
+            (&mut options.top_p, self.top_p),
+            (&mut options.min_p, self.min_p),
+            (&mut options.top_n_sigma, self.top_n_sigma),
+            (&mut options.xtc_probability, self.xtc_probability),
+            (&mut options.xtc_threshold, self.xtc_threshold),
+            (&mut options.typical_p, self.typical_p),
+            (&mut options.repeat_penalty, self.repeat_penalty),
+            (&mut options.presence_penalty, self.presence_penalty),
+            (&mut options.frequency_penalty, self.frequency_penalty),
+            (&mut options.dry_multiplier, self.dry_multiplier),
+            (&mut options.dry_base, self.dry_base),
+            (&mut options.mirostat_tau, self.mirostat_tau),
+            (&mut options.mirostat_eta, self.mirostat_eta),
+            (&mut options.adaptive_target, self.adaptive_target),
+            (&mut options.adaptive_decay, self.adaptive_decay),
+        ];
+        for (option, value) in values {
+            *option = value.unwrap_or(*option);
+        }
+        if let Some(seed) = self.seed {
+            // llama.cpp's seeds have 32 bits; its random one is the largest.
+            options.seed = Some(seed as u32).filter(|&seed| seed != u32::MAX).map(u64::from);
+        }
+        if let Some(k) = self.top_k {
+            options.top_k = usize::try_from(k).unwrap_or(0);
+        }
+        if let Some(n) = self.repeat_last_n {
+            options.repeat_last_n = window(n, n_ctx);
+        }
+        if let Some(n) = self.dry_penalty_last_n {
+            options.dry_penalty_last_n = window(n, n_ctx);
+        }
+        if let Some(n) = self.dry_allowed_length {
+            options.dry_allowed_length = n;
+        }
+        if let Some(breakers) = &self.dry_sequence_breakers {
+            options.dry_sequence_breakers.clone_from(breakers);
+        }
+        if let Some(mirostat) = self.mirostat {
+            options.mirostat = mirostat;
+        }
+        if let Some(n) = self.min_keep {
+            options.min_keep = n;
+        }
+        match &self.samplers {
+            None => {}
+            Some(Samplers::Letters(letters)) => {
+                options.order = SamplerKind::parse_letters(letters)?;
+            }
+            Some(Samplers::Names(names)) => {
+                options.order = SamplerKind::parse_names(&names.join(";"))?;
+            }
+        }
+        if let Some(bias) = &self.logit_bias {
+            options.logit_bias = logit_bias::parse(bias, model.tokenizer())?;
+        }
+        options.validate()?;
+        Ok(options)
+    }
+
+    /// Grammar of the text.
+    fn grammar_source(&self) -> ApiResult<Option<GrammarSource>> {
+        let mut sources = Vec::new();
+        if let Some(grammar) = self.grammar.as_ref().filter(|grammar| !grammar.is_empty()) {
+            sources.push(GrammarSource::Gbnf(grammar.clone()));
+        }
+        if let Some(schema) = self.json_schema.as_ref().filter(|schema| !schema.is_null()) {
+            sources.push(GrammarSource::JsonSchema(schema.to_string()));
+        }
+        if let Some(format) = &self.response_format {
+            sources.extend(format.grammar()?);
+        }
+        if sources.len() > 1 {
+            let expected = "one of `grammar`, `json_schema` and `response_format`";
+            return Err(ApiError::field("grammar", expected, "several"));
+        }
+        Ok(sources.pop())
+    }
+}
+
+impl ResponseFormat {
+    fn grammar(&self) -> ApiResult<Option<GrammarSource>> {
+        let schema = |schema: Option<&Value>| {
+            schema
+                .filter(|schema| schema.is_object())
+                .map(|schema| GrammarSource::JsonSchema(schema.to_string()))
+        };
+        match self.kind.as_str() {
+            "text" => Ok(None),
+            "json_object" => {
+                let any = || GrammarSource::JsonSchema(json!({"type": "object"}).to_string());
+                Ok(Some(schema(self.schema.as_ref()).unwrap_or_else(any)))
+            }
+            "json_schema" => {
+                let found = self.json_schema.as_ref().and_then(|format| format.get("schema"));
+                schema(found).map(Some).ok_or_else(|| {
+                    let name = "response_format.json_schema.schema";
+                    ApiError::field(
+                        name,
+                        "an object",
+                        found.map_or("nothing", crate::chat_prompt::kind_of),
+                    )
+                })
+            }
+            other => Err(ApiError::field(
+                "response_format.type",
+                "`text`, `json_object` or `json_schema`",
+                format!("`{other}`"),
+            )),
+        }
+    }
+}
+
+/// A window in tokens: -1 is the context.
+fn window(n: i64, n_ctx: usize) -> usize {
+    usize::try_from(n).unwrap_or(n_ctx).min(n_ctx)
+}
+
+fn count(name: &str, n: i64) -> ApiResult<usize> {
+    let count = usize::try_from(n).ok().filter(|&n| n <= MAX_PROBS);
+    count.ok_or_else(|| ApiError::field(name, &format!("0 to {MAX_PROBS}"), n))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{GenerationFields, Parsed};
+    use crate::ServerOptions;
+
+    fn fields(body: Value) -> GenerationFields {
+        Parsed::<()>::of(body).unwrap()
+    }
+
+    impl Parsed<()> {
+        fn of(body: Value) -> crate::ApiResult<GenerationFields> {
+            super::part(&body)
+        }
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        for (body, expected) in [
+            (json!({"temperature": "hot"}), "`temperature`: invalid type: string \"hot\""),
+            (json!({"stop": 7}), "`stop`: expected a string or a list of strings"),
+            (json!({"stream_options": {"include_usage": 1}}), "`stream_options.include_usage`"),
+            (json!([]), "expected an object, got a list"),
+        ] {
+            let error = Parsed::<()>::of(body).unwrap_err();
+            assert!(error.message().contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn limits_of_tokens_have_three_names() {
+        let server = ServerOptions { n_predict: Some(9), ..ServerOptions::default() };
+        for (body, expected) in [
+            (json!({}), Some(9)),
+            (json!({"max_tokens": null}), Some(9)),
+            (json!({"n_predict": -1}), None),
+            (json!({"n_predict": 5, "max_tokens": 7}), Some(7)),
+            (json!({"max_tokens": 7, "max_completion_tokens": 0}), Some(0)),
+        ] {
+            assert_eq!(fields(body).max_tokens(&server).unwrap(), expected);
+        }
+        assert!(fields(json!({"max_tokens": -2})).max_tokens(&server).is_err());
+        assert!(fields(json!({"n": 0})).n_choices().is_err());
+        assert_eq!(fields(json!({"n_cmpl": 3})).n_choices().unwrap(), 3);
+    }
+
+    #[test]
+    fn probabilities_are_asked_for_in_three_ways() {
+        assert_eq!(fields(json!({"n_probs": 3})).n_probs().unwrap(), 3);
+        assert_eq!(fields(json!({"logprobs": 4})).n_probs().unwrap(), 4);
+        let chat = |body| fields(body).chat_probs();
+        assert_eq!(chat(json!({"logprobs": true, "top_logprobs": 2})).unwrap(), Some(2));
+        assert_eq!(chat(json!({"logprobs": false})).unwrap(), None);
+        assert!(chat(json!({"top_logprobs": 2})).is_err());
+        assert!(chat(json!({"logprobs": 2})).is_err());
+        assert_eq!(fields(json!({"logprobs": 2})).completion_probs().unwrap(), Some(2));
+    }
+
+    #[test]
+    fn a_text_has_one_grammar() {
+        let source = |body| fields(body).grammar_source();
+        assert!(source(json!({"grammar": "root ::= \"a\"", "json_schema": {}})).is_err());
+        assert!(source(json!({"response_format": {"type": "text"}})).unwrap().is_none());
+        assert!(source(json!({"response_format": {"type": "json_object"}})).unwrap().is_some());
+        let error = source(json!({"response_format": {"type": "json_schema"}})).unwrap_err();
+        assert!(error.message().contains("expected an object, got nothing"), "{error}");
+        assert!(source(json!({"response_format": {"type": "xml"}})).is_err());
+    }
+
+    #[test]
+    fn salts_differ() {
+        assert_eq!(fields(json!({})).salt(), 0);
+        let salt = |salt: &str| fields(json!({"cache_salt": salt})).salt();
+        assert_eq!(salt("a"), salt("a"));
+        assert_ne!(salt("a"), salt("b"));
+        assert_ne!(salt(""), 0);
+    }
+}

@@ -1,0 +1,267 @@
+//! A running request: its events, the limit of its time, the report for the metrics.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use stonechat::llm::AcceptedToken;
+use stonechat::{Completion, Finish, Job, LlmEvent, LlmRequest};
+
+use super::Timings;
+use crate::metrics::DraftReport;
+use crate::{ApiError, ApiResult, AppState, FinishReason, LanguageGuard, Metrics, RequestReport};
+
+/// Texts that are generated for one request. Dropping it cancels them.
+pub(crate) struct TextRun {
+    job: Job<LlmEvent, Vec<Completion>>,
+    model: LanguageGuard,
+    /// First event, which was taken before the headers of the answer were sent.
+    first: Option<Step>,
+    clock: Clock,
+    /// Time after the first token from which the text ends with a line.
+    max_decode: Option<Duration>,
+    has_line: bool,
+    metrics: Arc<Metrics>,
+    report: RequestReport,
+    is_reported: bool,
+}
+
+/// Event of a running request.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// It has left the queue.
+    Started {
+        /// Tokens of the prompt that were cached.
+        cached_tokens: usize,
+    },
+    /// A chunk of the prompt has run.
+    Prompt {
+        /// Tokens cached or run.
+        done: usize,
+        /// Tokens of the prompt.
+        total: usize,
+        /// Time since it left the queue.
+        elapsed: Duration,
+    },
+    /// Tokens of a text.
+    Text {
+        /// Index of the text.
+        choice: usize,
+        /// Tokens, each with its range of `text`.
+        tokens: Vec<AcceptedToken>,
+        /// Text.
+        text: String,
+    },
+    /// All texts have ended.
+    Ended(Vec<Completion>),
+}
+
+/// Times of a request.
+#[derive(Debug)]
+struct Clock {
+    queued: Instant,
+    started: Option<Instant>,
+    first_token: Option<Instant>,
+    /// Last token of each text.
+    last_token: Vec<Option<Instant>>,
+}
+
+impl TextRun {
+    /// Starts a request. `t_max_predict_ms` is the field of this name.
+    pub(crate) fn start(
+        state: &AppState,
+        model: LanguageGuard,
+        request: LlmRequest,
+        t_max_predict_ms: Option<i64>,
+    ) -> Self {
+        let report = RequestReport {
+            model: model.spec().name.clone(),
+            prompt_tokens: request.prompt.len(),
+            n_choices: request.n_choices,
+            max_tokens: request.options.n_predict,
+            finish: FinishReason::Abort,
+            ..RequestReport::default()
+        };
+        let max_decode =
+            t_max_predict_ms.and_then(|ms| u64::try_from(ms).ok()).filter(|&ms| ms > 0);
+        Self {
+            clock: Clock {
+                queued: Instant::now(),
+                started: None,
+                first_token: None,
+                last_token: vec![None; request.n_choices],
+            },
+            job: model.llm.generate(request),
+            model,
+            first: None,
+            max_decode: max_decode.map(Duration::from_millis),
+            has_line: false,
+            metrics: Arc::clone(state.metrics()),
+            report,
+            is_reported: false,
+        }
+    }
+
+    /// The model.
+    pub(crate) fn model(&self) -> &LanguageGuard {
+        &self.model
+    }
+
+    /// Waits until the request has left the queue or has failed, so that an error has a status of its own; at most `limit`,
+    /// after which the stream begins with comments.
+    ///
+    /// # Errors
+    /// If the request has failed.
+    pub(crate) async fn begin(&mut self, limit: Option<Duration>) -> ApiResult<()> {
+        let step = match limit {
+            None => self.next().await,
+            Some(limit) => match tokio::time::timeout(limit, self.next()).await {
+                Ok(step) => step,
+                Err(_) => return Ok(()),
+            },
+        };
+        self.first = Some(step?);
+        Ok(())
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// If the request has failed.
+    pub(crate) async fn next(&mut self) -> ApiResult<Step> {
+        if let Some(step) = self.first.take() {
+            return Ok(step);
+        }
+        loop {
+            match self.job.next_async().await {
+                Some(Ok(event)) => {
+                    if let Some(step) = self.take(event) {
+                        return Ok(step);
+                    }
+                }
+                Some(Err(error)) => return Err(self.fail(error)),
+                None => {
+                    return match (&mut self.job).await {
+                        Ok(completions) => Ok(self.end(completions)),
+                        Err(error) => Err(self.fail(error)),
+                    };
+                }
+            }
+        }
+    }
+
+    /// Counts so far.
+    pub(crate) fn timings(&self) -> Timings {
+        let (now, clock) = (Instant::now(), &self.clock);
+        let ms = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
+        let started = clock.started.unwrap_or(now);
+        let first_token = clock.first_token.unwrap_or(now);
+        Timings {
+            prompt_tokens: self.report.prompt_tokens,
+            cached_tokens: self.report.cached_tokens,
+            prompt_ms: ms(started, first_token),
+            generated: self.report.generated_tokens,
+            n_texts: clock.last_token.iter().flatten().count(),
+            decode_ms: ms(first_token, now),
+            ..Timings::default()
+        }
+    }
+
+    /// Waits for the whole texts.
+    ///
+    /// # Errors
+    /// If the request has failed.
+    pub(crate) async fn finish(&mut self) -> ApiResult<Vec<Completion>> {
+        loop {
+            if let Step::Ended(completions) = self.next().await? {
+                return Ok(completions);
+            }
+        }
+    }
+
+    fn take(&mut self, event: LlmEvent) -> Option<Step> {
+        let now = Instant::now();
+        match event {
+            LlmEvent::Started { cached_tokens } => {
+                self.clock.started = Some(now);
+                self.report.cached_tokens = cached_tokens;
+                self.report.queue_seconds = (now - self.clock.queued).as_secs_f64();
+                Some(Step::Started { cached_tokens })
+            }
+            LlmEvent::Prompt { done, total } => {
+                let elapsed = now - self.clock.started.unwrap_or(now);
+                Some(Step::Prompt { done, total, elapsed })
+            }
+            LlmEvent::Text { choice, tokens, text } => {
+                let first = *self.clock.first_token.get_or_insert(now);
+                let last = &mut self.clock.last_token[choice];
+                if tokens.is_empty() {
+                    return Some(Step::Text { choice, tokens, text });
+                }
+                if let Some(last) = last {
+                    // Tokens of an accepted draft arrive together.
+                    let n = tokens.len();
+                    let gap = (now - *last).as_secs_f32();
+                    let gaps = (0..n).map(|i| if i == 0 { gap } else { 0.0 });
+                    self.report.token_gaps.extend(gaps);
+                }
+                *last = Some(now);
+                self.report.generated_tokens += tokens.len();
+                self.has_line |= text.contains('\n');
+                if self.has_line && self.max_decode.is_some_and(|limit| now - first > limit) {
+                    self.job.cancel_token().cancel();
+                }
+                Some(Step::Text { choice, tokens, text })
+            }
+            _ => None,
+        }
+    }
+
+    fn end(&mut self, completions: Vec<Completion>) -> Step {
+        let finishes = completions.iter().map(|completion| completion.finish);
+        self.report.finish = match finishes.max_by_key(|finish| *finish == Finish::Length) {
+            Some(Finish::Length | Finish::ContextFull | Finish::Cancelled) => FinishReason::Length,
+            _ => FinishReason::Stop,
+        };
+        let drafts = completions.iter().map(|completion| completion.drafts);
+        self.report.drafts = DraftReport {
+            n_drafts: drafts.clone().map(|drafts| drafts.drafts as u64).sum(),
+            n_tokens: drafts.clone().map(|drafts| drafts.proposed as u64).sum(),
+            n_accepted: drafts.map(|drafts| drafts.accepted as u64).sum(),
+            accepted_by_position: Vec::new(),
+        };
+        let preemptions = completions.iter().map(|completion| completion.preemptions);
+        self.report.n_preemptions = preemptions.max().unwrap_or(0);
+        self.report();
+        Step::Ended(completions)
+    }
+
+    fn fail(&mut self, error: stonechat::Error) -> ApiError {
+        self.report.finish = FinishReason::Error;
+        self.report();
+        error.into()
+    }
+
+    /// Records the request once.
+    fn report(&mut self) {
+        if std::mem::replace(&mut self.is_reported, true) {
+            return;
+        }
+        let (now, clock) = (Instant::now(), &self.clock);
+        let seconds = |from: Instant, to: Instant| (to - from).as_secs_f64();
+        let started = clock.started.unwrap_or(now);
+        let first_token = clock.first_token.unwrap_or(now);
+        self.report.queue_seconds = seconds(clock.queued, started);
+        self.report.prefill_seconds = seconds(started, first_token);
+        self.report.decode_seconds = seconds(first_token, now);
+        self.report.e2e_seconds = seconds(clock.queued, now);
+        self.report.time_to_first_token = clock.first_token.map(|time| seconds(clock.queued, time));
+        self.metrics.request_finished(&self.report);
+    }
+}
+
+impl Drop for TextRun {
+    fn drop(&mut self) {
+        // A client that went away.
+        self.report();
+    }
+}

@@ -1,0 +1,267 @@
+//! `/v1/chat/completions`.
+
+use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::extract::State;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde_json::{Value, json};
+use stonechat::{Completion, Finish};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::generation::{
+    EventSource, GenerationFields, Parsed, Step, TextRun, Timings, chat_logprobs, respond,
+};
+use crate::{ApiError, ApiResult, AppState, ChatBody, ChatPrompt, Json, new_id};
+
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(chat)).route("/chat/completions", post(chat))
+}
+
+/// Body of a chat request, for the document.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "the fields are read by two structures")]
+struct ChatRequest {
+    #[serde(flatten)]
+    chat: ChatBody,
+    #[serde(flatten)]
+    generation: GenerationFields,
+}
+
+/// What all objects of an answer have.
+#[derive(Debug, Clone)]
+struct Answer {
+    id: String,
+    created: u64,
+    model: String,
+    /// Whether the answer continues the last message, so that a leading blank belongs to it.
+    continues: bool,
+    /// Number of probable tokens, if log-probabilities were asked for.
+    n_probs: Option<usize>,
+    has_timings_per_token: bool,
+    has_progress: bool,
+    includes_usage: bool,
+}
+
+/// Answers a conversation
+#[utoipa::path(post, path = "/v1/chat/completions", tag = "text", request_body = ChatRequest, responses(
+    (status = 200, body = Object, description = "`chat.completion`, or a stream of `chat.completion.chunk`"),
+    (status = 400, description = "A field is invalid, or the prompt exceeds the context"),
+    (status = 429, description = "The queue is full"),
+))]
+async fn chat(State(state): State<AppState>, Json(body): Json<Value>) -> ApiResult<Response> {
+    let Parsed { own, fields } = Parsed::<ChatBody>::from_body(&body)?;
+    let model = state.language(fields.model.as_deref()).await?;
+    let prompt = ChatPrompt::new(&model, &own)?;
+    let n_probs = fields.chat_probs()?;
+    let mut options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
+    options.stop.extend(model.format.stop().map(str::to_owned));
+    let request = fields.request(prompt.tokens, options)?;
+    let answer = Answer {
+        id: new_id("chatcmpl-"),
+        created: unix_time(),
+        model: fields.model.clone().unwrap_or_else(|| model.spec().name.clone()),
+        continues: prompt.continues,
+        n_probs,
+        has_timings_per_token: fields.timings_per_token.unwrap_or(false),
+        has_progress: fields.return_progress.unwrap_or(false),
+        includes_usage: fields.includes_usage(),
+    };
+    let n_choices = request.n_choices;
+    let mut run = TextRun::start(&state, model, request, fields.t_max_predict_ms);
+    if !fields.is_stream() {
+        let completions = run.finish().await?;
+        return Ok(Json(answer.whole(&run, &completions)).into_response());
+    }
+    let ping = fields.ping(state.options())?;
+    run.begin(ping).await?;
+    let stream = ChatStream {
+        answer,
+        run,
+        texts: vec![Start::Role; n_choices],
+        events: VecDeque::new(),
+        cached_tokens: 0,
+        is_ended: false,
+    };
+    Ok(respond(stream, ping))
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_time() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// `finish_reason` of OpenAI.
+pub(super) fn finish_reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::EndOfText | Finish::StopString | Finish::GrammarEnd => "stop",
+        _ => "length",
+    }
+}
+
+impl Answer {
+    /// An object with the given kind and choices.
+    fn object(&self, kind: &str, choices: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": concat!("stonechat-", env!("CARGO_PKG_VERSION")),
+            "choices": choices,
+        })
+    }
+
+    /// `chat.completion`.
+    fn whole(&self, run: &TextRun, completions: &[Completion]) -> Value {
+        let tokenizer = run.model().llm.info().model.tokenizer();
+        let choice = |(index, completion): (usize, &Completion)| {
+            let text = &completion.text;
+            let text = if self.continues { text } else { text.trim_start() };
+            let logprobs = self.n_probs.map(|n| chat_logprobs(tokenizer, &completion.probs, n));
+            json!({
+                "index": index,
+                "message": {"role": "assistant", "content": text},
+                "finish_reason": finish_reason(completion.finish),
+                "logprobs": logprobs,
+            })
+        };
+        let choices: Vec<Value> = completions.iter().enumerate().map(choice).collect();
+        let mut object = self.object("chat.completion", choices.into());
+        let timings = Timings::of(completions);
+        object["usage"] = timings.usage();
+        object["timings"] = timings.to_json();
+        object
+    }
+
+    /// `chat.completion.chunk` of one choice.
+    fn chunk(&self, index: usize, delta: Value, finish: Option<Finish>) -> Value {
+        let choice = json!({
+            "index": index,
+            "delta": delta,
+            "finish_reason": finish.map(finish_reason),
+            "logprobs": null,
+        });
+        self.object("chat.completion.chunk", json!([choice]))
+    }
+}
+
+/// Beginning of a text in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// The chunk with the role was not sent.
+    Role,
+    /// No text was sent.
+    Blank,
+    Done,
+}
+
+/// Chunks of a streamed answer.
+struct ChatStream {
+    answer: Answer,
+    run: TextRun,
+    texts: Vec<Start>,
+    events: VecDeque<Value>,
+    cached_tokens: usize,
+    is_ended: bool,
+}
+
+impl EventSource for ChatStream {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(match event {
+                    // The end of every stream.
+                    Value::Null => Event::default().data("[DONE]"),
+                    event => Event::default().data(event.to_string()),
+                });
+            }
+            if self.is_ended {
+                return None;
+            }
+            match self.run.next().await {
+                Ok(step) => self.take(step),
+                Err(error) => self.fail(&error),
+            }
+        }
+    }
+}
+
+impl ChatStream {
+    fn fail(&mut self, error: &ApiError) {
+        self.is_ended = true;
+        self.events.extend([error.to_json(), Value::Null]);
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Started { cached_tokens } => {
+                self.cached_tokens = cached_tokens;
+                (0..self.texts.len()).for_each(|index| self.send_role(index));
+            }
+            Step::Prompt { done, total, elapsed } if self.answer.has_progress => {
+                let mut chunk = self.answer.chunk(0, json!({}), None);
+                chunk["prompt_progress"] = json!({
+                    "total": total,
+                    "cache": self.cached_tokens,
+                    "processed": done,
+                    "time_ms": elapsed.as_millis() as u64,
+                });
+                self.events.push_back(chunk);
+            }
+            Step::Prompt { .. } => {}
+            Step::Text { choice, tokens, text } => {
+                let trims = self.texts[choice] == Start::Blank && !self.answer.continues;
+                let content = if trims { text.trim_start() } else { &text };
+                if content.is_empty() && (self.answer.n_probs.is_none() || tokens.is_empty()) {
+                    return;
+                }
+                if !content.is_empty() {
+                    self.texts[choice] = Start::Done;
+                }
+                let mut chunk = self.answer.chunk(choice, json!({"content": content}), None);
+                if let Some(n) = self.answer.n_probs {
+                    let probs: Vec<_> =
+                        tokens.into_iter().filter_map(|token| token.probs).collect();
+                    let tokenizer = self.run.model().llm.info().model.tokenizer();
+                    chunk["choices"][0]["logprobs"] = chat_logprobs(tokenizer, &probs, n);
+                }
+                if self.answer.has_timings_per_token {
+                    chunk["timings"] = self.run.timings().to_json();
+                }
+                self.events.push_back(chunk);
+            }
+            Step::Ended(completions) => self.end(&completions),
+        }
+    }
+
+    fn send_role(&mut self, index: usize) {
+        self.texts[index] = Start::Blank;
+        let delta = json!({"role": "assistant", "content": null});
+        self.events.push_back(self.answer.chunk(index, delta, None));
+    }
+
+    /// Chunks after the texts: reasons of the end, counts.
+    fn end(&mut self, completions: &[Completion]) {
+        self.is_ended = true;
+        let timings = Timings::of(completions);
+        for (index, completion) in completions.iter().enumerate() {
+            let mut chunk = self.answer.chunk(index, json!({}), Some(completion.finish));
+            if index + 1 == completions.len() {
+                chunk["timings"] = timings.to_json();
+            }
+            self.events.push_back(chunk);
+        }
+        if self.answer.includes_usage {
+            let mut chunk = self.answer.object("chat.completion.chunk", json!([]));
+            chunk["usage"] = timings.usage();
+            chunk["timings"] = timings.to_json();
+            self.events.push_back(chunk);
+        }
+        self.events.push_back(Value::Null);
+    }
+}

@@ -1,0 +1,339 @@
+//! `/completion` and `/infill`: llama-server's own routes of generated text.
+
+use std::collections::VecDeque;
+
+use axum::extract::State;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use stonechat::llm::{GenerateOptions, TokenProbs};
+use stonechat::text::Tokenizer;
+use stonechat::{Completion, Finish};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::props::params;
+use crate::generation::{
+    EventSource, GenerationFields, Parsed, Step, TextRun, Timings, native_probabilities, prompts,
+    respond,
+};
+use crate::{ApiError, ApiResult, AppState, Json, LanguageGuard};
+
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(completion))
+        .route("/completions", post(completion))
+        .routes(routes!(infill))
+}
+
+/// Fields of `/completion` beside those of generation.
+#[derive(Debug, Deserialize, ToSchema)]
+struct PromptFields {
+    /// A text, token ids, both in turn, or a list of such prompts.
+    #[schema(value_type = Object)]
+    prompt: Value,
+    /// Fields of the answer to return; a field inside another is `outer/inner`.
+    #[serde(default)]
+    response_fields: Option<Vec<String>>,
+}
+
+/// Fields of `/infill` beside those of generation.
+#[derive(Debug, Deserialize, ToSchema)]
+struct InfillFields {
+    /// Text before the gap.
+    input_prefix: String,
+    /// Text after the gap.
+    input_suffix: String,
+    /// Other files, which come before.
+    #[serde(default)]
+    input_extra: Vec<ExtraFile>,
+    /// Start of the text in the gap.
+    #[serde(default)]
+    prompt: String,
+    /// Fields of the answer to return.
+    #[serde(default)]
+    response_fields: Option<Vec<String>>,
+}
+
+/// Another file of an infill.
+#[derive(Debug, Deserialize, ToSchema)]
+struct ExtraFile {
+    /// Name.
+    #[serde(default)]
+    filename: String,
+    /// Content.
+    text: String,
+}
+
+/// Body of `/completion`, for the document.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "the fields are read by two structures")]
+struct NativeRequest {
+    #[serde(flatten)]
+    own: PromptFields,
+    #[serde(flatten)]
+    generation: GenerationFields,
+}
+
+/// Completes prompts, with llama-server's fields
+#[utoipa::path(post, path = "/completion", tag = "text", request_body = NativeRequest, responses(
+    (status = 200, body = Object, description = "An object, a list of them for several texts, or a stream"),
+    (status = 400, description = "A field is invalid, or a prompt exceeds the context"),
+    (status = 429, description = "The queue is full"),
+))]
+async fn completion(State(state): State<AppState>, Json(body): Json<Value>) -> ApiResult<Response> {
+    let Parsed { own, fields } = Parsed::<PromptFields>::from_body(&body)?;
+    let model = state.language(fields.model.as_deref()).await?;
+    let prompts = prompts(&own.prompt, &model.llm.info().model)?;
+    answer(&state, model, prompts, fields, own.response_fields).await
+}
+
+/// Fills the gap between two texts
+#[utoipa::path(post, path = "/infill", tag = "text", request_body = InfillFields, responses(
+    (status = 200, body = Object, description = "As of `/completion`"),
+    (status = 501, description = "The vocabulary has no tokens for it"),
+))]
+async fn infill(State(state): State<AppState>, Json(body): Json<Value>) -> ApiResult<Response> {
+    let Parsed { own, fields } = Parsed::<InfillFields>::from_body(&body)?;
+    let model = state.language(fields.model.as_deref()).await?;
+    let info = &model.llm.info().model;
+    let mut prefix = String::new();
+    for file in &own.input_extra {
+        prefix += &format!("{}\n{}\n", file.filename, file.text);
+    }
+    prefix += &own.input_prefix;
+    let mut prompt = info.infill(&prefix, &own.input_suffix)?;
+    prompt.extend(info.tokenizer().tokenize(&own.prompt, false, true));
+    answer(&state, model, vec![prompt], fields, own.response_fields).await
+}
+
+/// What all objects of an answer have.
+struct Answer {
+    model: String,
+    options: GenerateOptions,
+    /// Texts of the prompts.
+    prompts: Vec<String>,
+    n_choices: usize,
+    n_probs: usize,
+    id_slot: i64,
+    returns_tokens: bool,
+    has_progress: bool,
+    has_timings_per_token: bool,
+    fields: Option<Vec<String>>,
+}
+
+async fn answer(
+    state: &AppState,
+    model: LanguageGuard,
+    prompts: Vec<Vec<u32>>,
+    fields: GenerationFields,
+    response_fields: Option<Vec<String>>,
+) -> ApiResult<Response> {
+    let n_probs = fields.n_probs()?;
+    let options = fields.options(state.options(), &model, n_probs)?;
+    let tokenizer = model.llm.info().model.tokenizer();
+    let answer = Answer {
+        model: model.spec().name.clone(),
+        prompts: prompts.iter().map(|tokens| tokenizer.decode_with_special(tokens)).collect(),
+        n_choices: fields.n_choices()?,
+        n_probs,
+        id_slot: fields.id_slot.unwrap_or(-1),
+        returns_tokens: fields.return_tokens.unwrap_or(false),
+        has_progress: fields.return_progress.unwrap_or(false),
+        has_timings_per_token: fields.timings_per_token.unwrap_or(false),
+        fields: response_fields,
+        options: options.clone(),
+    };
+    drop(model);
+    let mut runs = VecDeque::new();
+    for prompt in prompts {
+        let model = state.language(fields.model.as_deref()).await?;
+        let request = fields.request(prompt, options.clone())?;
+        runs.push_back(TextRun::start(state, model, request, fields.t_max_predict_ms));
+    }
+    if fields.is_stream() {
+        let ping = fields.ping(state.options())?;
+        if let Some(run) = runs.front_mut() {
+            run.begin(ping).await?;
+        }
+        let events = VecDeque::new();
+        let stream = NativeStream { answer, runs, index: 0, cached_tokens: 0, events };
+        return Ok(respond(stream, ping));
+    }
+    let mut answers = Vec::new();
+    for (prompt, mut run) in runs.into_iter().enumerate() {
+        let completions = run.finish().await?;
+        let tokenizer = run.model().llm.info().model.tokenizer();
+        answers.extend((0..completions.len()).map(|choice| {
+            let object = answer.last(tokenizer, prompt, choice, &completions, true);
+            answer.selected(object)
+        }));
+    }
+    // One text is an object, several are a list.
+    let answer = if answers.len() == 1 { answers.swap_remove(0) } else { answers.into() };
+    Ok(Json(answer).into_response())
+}
+
+impl Answer {
+    /// The object of an ended text, with or without its content.
+    fn last(
+        &self,
+        tokenizer: &Tokenizer,
+        prompt: usize,
+        choice: usize,
+        completions: &[Completion],
+        is_whole: bool,
+    ) -> Value {
+        let completion = &completions[choice];
+        let (stop_type, word) = match completion.finish {
+            Finish::EndOfText | Finish::GrammarEnd => ("eos", ""),
+            Finish::StopString => ("word", completion.stop.as_deref().unwrap_or_default()),
+            _ => ("limit", ""),
+        };
+        let timings = Timings {
+            prompt_tokens: completion.prompt_tokens,
+            ..Timings::of(&completions[choice..=choice])
+        };
+        let mut settings = params(&self.options.sampling, self.options.n_predict);
+        settings["seed"] = completion.seed.into();
+        settings["stop"] = json!(self.options.stop);
+        settings["n_probs"] = self.n_probs.into();
+        settings["stream"] = (!is_whole).into();
+        let mut object = json!({
+            "index": prompt * self.n_choices + choice,
+            "content": if is_whole { completion.text.as_str() } else { "" },
+            "tokens": if is_whole && self.returns_tokens { json!(completion.tokens) } else { json!([]) },
+            "id_slot": self.id_slot,
+            "stop": true,
+            "model": self.model,
+            "tokens_predicted": completion.tokens.len(),
+            "tokens_evaluated": completion.prompt_tokens,
+            "generation_settings": settings,
+            "prompt": self.prompts[prompt],
+            "has_new_line": completion.text.contains('\n'),
+            "truncated": completion.finish == Finish::ContextFull,
+            "stop_type": stop_type,
+            "stopping_word": word,
+            "tokens_cached": completion.prompt_tokens + completion.tokens.len().saturating_sub(1),
+            "timings": timings.to_json(),
+        });
+        if is_whole && self.n_probs > 0 {
+            object["completion_probabilities"] =
+                native_probabilities(tokenizer, &completion.probs, self.n_probs);
+        }
+        object
+    }
+
+    /// The fields that the client asked for.
+    fn selected(&self, object: Value) -> Value {
+        let Some(fields) = self.fields.as_ref().filter(|fields| !fields.is_empty()) else {
+            return object;
+        };
+        let mut selected = Map::new();
+        for field in fields {
+            let found = field.split('/').try_fold(&object, |value, key| value.get(key));
+            let name = field.rsplit('/').next().unwrap_or(field);
+            if let Some(value) = found {
+                selected.insert(name.to_owned(), value.clone());
+            }
+        }
+        selected.into()
+    }
+}
+
+/// Objects of a streamed answer. The prompts run side by side; the events of one follow those of the one before.
+struct NativeStream {
+    answer: Answer,
+    runs: VecDeque<TextRun>,
+    /// Index of the first prompt of `runs`.
+    index: usize,
+    cached_tokens: usize,
+    events: VecDeque<Value>,
+}
+
+impl EventSource for NativeStream {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(Event::default().data(event.to_string()));
+            }
+            match self.runs.front_mut()?.next().await {
+                Ok(step) => self.take(step),
+                Err(error) => self.fail(&error),
+            }
+        }
+    }
+}
+
+impl NativeStream {
+    fn fail(&mut self, error: &ApiError) {
+        self.runs.clear();
+        self.events.push_back(error.to_json());
+    }
+
+    fn partial(&self, choice: usize, text: &str, tokens: &[u32]) -> Value {
+        let timings = self.runs.front().map(TextRun::timings).unwrap_or_default();
+        json!({
+            "index": self.index * self.answer.n_choices + choice,
+            "content": text,
+            "tokens": tokens,
+            "stop": false,
+            "id_slot": self.answer.id_slot,
+            "tokens_predicted": timings.generated,
+            "tokens_evaluated": timings.prompt_tokens,
+        })
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Started { cached_tokens } => self.cached_tokens = cached_tokens,
+            Step::Prompt { done, total, elapsed } if self.answer.has_progress => {
+                let mut object = self.partial(0, "", &[]);
+                object["prompt_progress"] = json!({
+                    "total": total,
+                    "cache": self.cached_tokens,
+                    "processed": done,
+                    "time_ms": elapsed.as_millis() as u64,
+                });
+                self.events.push_back(object);
+            }
+            Step::Prompt { .. } => {}
+            Step::Text { choice, tokens, text } => {
+                if text.is_empty() && tokens.is_empty() {
+                    return;
+                }
+                let ids: Vec<u32> = tokens.iter().map(|token| token.token).collect();
+                let mut object = self.partial(choice, &text, &ids);
+                if self.answer.n_probs > 0
+                    && let Some(run) = self.runs.front()
+                {
+                    let probs: Vec<TokenProbs> =
+                        tokens.into_iter().filter_map(|token| token.probs).collect();
+                    let tokenizer = run.model().llm.info().model.tokenizer();
+                    object["completion_probabilities"] =
+                        native_probabilities(tokenizer, &probs, self.answer.n_probs);
+                }
+                if self.answer.has_timings_per_token
+                    && let Some(run) = self.runs.front()
+                {
+                    object["timings"] = run.timings().to_json();
+                }
+                self.events.push_back(object);
+            }
+            Step::Ended(completions) => {
+                if let Some(run) = self.runs.pop_front() {
+                    let tokenizer = run.model().llm.info().model.tokenizer();
+                    for choice in 0..completions.len() {
+                        let object =
+                            self.answer.last(tokenizer, self.index, choice, &completions, false);
+                        self.events.push_back(object);
+                    }
+                }
+                self.index += 1;
+            }
+        }
+    }
+}
