@@ -4,3 +4,4 @@
 mod models;
 mod routes;
 mod support;
+mod text;
