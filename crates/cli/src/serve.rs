@@ -143,6 +143,18 @@ struct ContextArgs {
     /// Context size in tokens; 0 is the model's [default: 0, up to 16384]
     #[arg(short, long, value_name = "N")]
     ctx_size: Option<usize>,
+    /// Tokens of the KV cache for all requests [default: the context size]
+    ///
+    /// A request takes as many as it needs; earlier prompts stay in the others, so that requests that begin alike skip
+    /// them.
+    #[arg(long, value_name = "N")]
+    kv_tokens: Option<usize>,
+    /// Requests of a model that share a step; others wait; -1 is 16
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    parallel: i64,
+    /// Maximum tokens of a step
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    batch_size: usize,
     /// KV cache data type: f32, f16 or q8_0
     #[arg(
         long,
@@ -209,7 +221,6 @@ struct DeviceArgs {
 /// Serves until a signal.
 pub(super) fn run(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ExitCode> {
     let options = options(args, models_dir)?;
-    let n_models = options.models.len();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(n_workers())
         .enable_all()
@@ -221,9 +232,12 @@ pub(super) fn run(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<Exit
         for address in server.addresses() {
             console.note(&format!("listening on {address}"));
         }
-        if n_models > 0 {
-            console.note("loading");
-        }
+        let state = server.state().clone();
+        let is_quiet = args.quiet;
+        tokio::spawn(async move {
+            state.ready().await;
+            Console::with_bar(is_quiet, false).note("ready");
+        });
         server.run(stop(args.network.stop_timeout, args.quiet)).await
     });
     // A model that is being loaded, or a step that runs, need not end.
@@ -307,7 +321,7 @@ fn size(size: ByteSize) -> usize {
 }
 
 fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
-    let ContextArgs { ctx_size, cache_type_k, cache_type_v, chat_template } = &args.context;
+    let ContextArgs { ctx_size, cache_type_k, cache_type_v, chat_template, .. } = &args.context;
     const ONE_TYPE: UsageError =
         UsageError("--cache-type-v: expected the type of --cache-type-k, which values have, too");
     ensure!(cache_type_v.is_none_or(|v| v == *cache_type_k), ONE_TYPE);
@@ -317,12 +331,16 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         }
         text => text.map(str::to_owned),
     };
+    let defaults = EngineOptions::default();
     Ok(EngineOptions {
         device: args.device.device,
         n_threads: args.device.threads,
         gpu_layers: args.device.gpu_layers,
         n_ctx: *ctx_size,
         kv_dtype: cache_type_k.dtype(),
+        kv_tokens: args.context.kv_tokens,
+        n_parallel: usize::try_from(args.context.parallel).unwrap_or(defaults.n_parallel),
+        n_batch: args.context.batch_size,
         chat_template,
     })
 }

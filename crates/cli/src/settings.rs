@@ -2,7 +2,7 @@
 //!
 //! Every flag `--some-flag` also is the variable `STONECHAT_SOME_FLAG`, and the key `some-flag` of the file: at its top
 //! for every verb that has the flag, or in the table of a verb. The command line wins, then the environment, then the
-//! table of the verb, then the top of the file.
+//! table of the verb, then the top of the file. `serve` also reads variables of llama-server.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,6 +12,28 @@ use anyhow::{Context, bail};
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, Command};
 use toml::{Table, Value};
+
+/// Variables of llama-server by the flags of `serve`.
+const LLAMA_SERVER: [(&str, &str); 18] = [
+    ("model", "LLAMA_ARG_MODEL"),
+    ("alias", "LLAMA_ARG_ALIAS"),
+    ("tags", "LLAMA_ARG_TAGS"),
+    ("offline", "LLAMA_OFFLINE"),
+    ("host", "LLAMA_ARG_HOST"),
+    ("port", "LLAMA_ARG_PORT"),
+    ("api-key", "LLAMA_API_KEY"),
+    ("ssl-key-file", "LLAMA_ARG_SSL_KEY_FILE"),
+    ("ssl-cert-file", "LLAMA_ARG_SSL_CERT_FILE"),
+    ("metrics", "LLAMA_ARG_ENDPOINT_METRICS"),
+    ("ctx-size", "LLAMA_ARG_CTX_SIZE"),
+    ("parallel", "LLAMA_ARG_N_PARALLEL"),
+    ("batch-size", "LLAMA_ARG_BATCH"),
+    ("cache-type-k", "LLAMA_ARG_CACHE_TYPE_K"),
+    ("n-predict", "LLAMA_ARG_N_PREDICT"),
+    ("chat-template", "LLAMA_ARG_CHAT_TEMPLATE"),
+    ("threads", "LLAMA_ARG_THREADS"),
+    ("gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"),
+];
 
 /// Keys of a configuration file.
 #[derive(Debug, Default)]
@@ -50,11 +72,12 @@ impl Settings {
         self.check(&command)?;
         let verbs: Vec<String> =
             command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
-        let mut command = command.mut_args(|arg| self.set(arg, None));
+        let mut command = command.mut_args(|arg| self.set(arg, None, false));
         for name in verbs {
             let table = self.table.get(&name).and_then(Value::as_table);
-            command =
-                command.mut_subcommand(&name, |verb| verb.mut_args(|arg| self.set(arg, table)));
+            let is_server = name == "serve";
+            command = command
+                .mut_subcommand(&name, |verb| verb.mut_args(|arg| self.set(arg, table, is_server)));
         }
         Ok(command)
     }
@@ -90,13 +113,21 @@ impl Settings {
     }
 
     /// Gives a flag its variable, and the value in `table`, else at the top of the file, as its default.
-    fn set(&self, arg: Arg, table: Option<&Table>) -> Arg {
+    fn set(&self, arg: Arg, table: Option<&Table>, is_server: bool) -> Arg {
         let Some(long) = arg.get_long().map(str::to_owned) else { return arg };
         let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
         if !is_switch && !arg.get_action().takes_values() {
             return arg;
         }
-        let variable = format!("STONECHAT_{}", long.replace('-', "_").to_uppercase());
+        let mut variable = format!("STONECHAT_{}", long.replace('-', "_").to_uppercase());
+        let is_set = |name: &str| env::var_os(name).is_some();
+        if is_server
+            && !is_set(&variable)
+            && let Some((_, foreign)) = LLAMA_SERVER.iter().find(|(flag, _)| *flag == long)
+            && is_set(foreign)
+        {
+            variable = (*foreign).to_owned();
+        }
         let arg = arg.env(variable).hide_env(true);
         let arg = if is_switch { arg.value_parser(FalseyValueParser::new()) } else { arg };
         let top = self.table.iter().filter(|(_, value)| !value.is_table());

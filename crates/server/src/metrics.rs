@@ -3,7 +3,7 @@
 //! | function | called by | when |
 //! |---|---|---|
 //! | [`Metrics::request_finished`] | a generation route | at the end of a request, also of an aborted one |
-//! | [`Metrics::step`] | the engine of a language model | after a step; once without requests when it idles |
+//! | [`Metrics::step`] | the engine of a language model | after a step |
 //! | [`Metrics::audio_finished`], [`Metrics::audio_queued`] | the audio routes | at the end of an upload; when the queue changes |
 //! | [`Metrics::http`] | the log of requests | at the end of a response |
 
@@ -516,7 +516,6 @@ impl Metrics {
         engine.prompt_tokens.get_or_create(&label).inc_by(report.prompt_tokens as u64);
         engine.prompt_tokens_cached.get_or_create(&label).inc_by(report.cached_tokens as u64);
         engine.generation_tokens.get_or_create(&label).inc_by(report.generated_tokens as u64);
-        engine.preemptions.get_or_create(&label).inc_by(report.n_preemptions as u64);
         let finish = FinishLabels {
             model_name: report.model.clone(),
             finished_reason: report.finish.name(),
@@ -574,7 +573,7 @@ impl Metrics {
         }
     }
 
-    /// Records a step of a language model. An engine that idles reports one without requests.
+    /// Records a step of a language model.
     pub fn step(&self, report: &StepReport) {
         let n_tokens = report.prompt_tokens + report.decoded_tokens;
         let label = ModelLabel { model_name: report.model.clone() };
@@ -583,17 +582,29 @@ impl Metrics {
         engine.waiting.get_or_create(&label).set(report.n_waiting as i64);
         let usage = report.kv_pages_used as f64 / report.kv_pages_total.max(1) as f64;
         engine.kv_usage.get_or_create(&label).set(usage);
+        engine.preemptions.get_or_create(&label).inc_by(report.n_preempted as u64);
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         if n_tokens > 0 {
             engine.step_tokens.get_or_create(&label).observe(n_tokens as f64);
             self.llama.n_decode.inc();
             sums.decodes += 1;
-            sums.busy_slots += report.n_running as u64;
+            sums.busy_slots += report.n_decoding as u64;
         }
         let load = Load { n_running: report.n_running, n_waiting: report.n_waiting };
         match sums.loads.get_mut(&report.model) {
             Some(old) => *old = load,
             None => drop(sums.loads.insert(report.model.clone(), load)),
+        }
+    }
+
+    /// Records that no request uses a model: its last step may have had some, which were cancelled.
+    pub(crate) fn idle(&self, model: &str) {
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(load) = sums.loads.get_mut(model) {
+            *load = Load::default();
+            let label = ModelLabel { model_name: model.to_owned() };
+            self.engine.running.get_or_create(&label).set(0);
+            self.engine.waiting.get_or_create(&label).set(0);
         }
     }
 

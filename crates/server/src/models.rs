@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 pub use loader::{LanguageModel, SpeechModel};
 pub use table::ModelStatus;
 
-use crate::{ApiError, ServerOptions};
+use crate::{ApiError, Metrics, ServerOptions};
 use loader::{EngineLoader, OpenModel};
 use registry::{Lease, OpenError, Registry};
 use table::{ModelId, Refusal};
@@ -150,17 +150,26 @@ pub struct LoadError {
 }
 
 impl ServerModels {
-    /// Reads the headers of the models that the options name. Tasks run on `runtime`.
+    /// Reads the headers of the models that the options name. Engines report their steps to `metrics`; tasks run on
+    /// `runtime`.
     ///
     /// # Errors
     /// If a model cannot be read.
-    pub fn new(options: Arc<ServerOptions>, runtime: Handle) -> Result<Self, LoadError> {
+    pub fn new(
+        options: Arc<ServerOptions>,
+        metrics: Arc<Metrics>,
+        runtime: Handle,
+    ) -> Result<Self, LoadError> {
         let budget = options.models_memory.unwrap_or_else(default_memory);
-        let loader = EngineLoader::new(options.engine.clone());
+        let loader = EngineLoader::new(options.engine.clone(), metrics);
         let registry = Registry::new(loader, budget, options.max_queue, runtime);
         let models = Self { registry, options, scan: Arc::default() };
         for (i, model) in models.options.models.iter().enumerate() {
             let error = |reason| LoadError { name: model.name.clone(), reason };
+            let specs = models.registry.specs();
+            if specs.iter().any(|(_, spec)| spec.has_name(&model.name)) {
+                return Err(error("another model has this name".to_owned()));
+            }
             let mut spec = models.read(&model.name, model.path.clone()).map_err(error)?;
             spec.is_preset = true;
             if i == 0 {
@@ -428,14 +437,14 @@ impl ServerModels {
         self.registry.sleep(timeout);
     }
 
-    /// Requests that wait for a model to be loaded.
-    pub(crate) fn n_waiters(&self) -> usize {
-        self.registry.n_waiters()
-    }
-
-    /// Estimated bytes of the open models, and the budget.
-    pub(crate) fn memory(&self) -> (u64, u64) {
-        self.registry.memory()
+    /// Sets the gauges of the models.
+    pub(crate) fn record(&self, metrics: &Metrics) {
+        metrics.models(self.registry.n_waiters(), self.registry.memory());
+        for (id, spec) in self.registry.specs() {
+            if self.registry.n_users(id) == 0 {
+                metrics.idle(&spec.name);
+            }
+        }
     }
 }
 

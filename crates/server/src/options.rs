@@ -38,6 +38,12 @@ pub struct EngineOptions {
     pub n_ctx: Option<usize>,
     /// Type of cached keys and values.
     pub kv_dtype: KvDType,
+    /// Tokens that the KV cache of a model holds for all requests; `None`: the context size.
+    pub kv_tokens: Option<usize>,
+    /// Requests that share a step.
+    pub n_parallel: usize,
+    /// Maximum tokens of a step.
+    pub n_batch: usize,
     /// Chat template in place of the model's: Jinja, or the name of a built-in one.
     pub chat_template: Option<String>,
 }
@@ -50,6 +56,9 @@ impl Default for EngineOptions {
             gpu_layers: None,
             n_ctx: None,
             kv_dtype: KvDType::F16,
+            kv_tokens: None,
+            n_parallel: 16,
+            n_batch: 512,
             chat_template: None,
         }
     }

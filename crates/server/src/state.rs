@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use crate::{ApiError, ApiResult};
 use crate::{LanguageGuard, LoadError, Metrics, ServerModels, ServerOptions, SpeechGuard};
@@ -20,7 +21,7 @@ struct Shared {
     metrics: Arc<Metrics>,
     started: Instant,
     started_unix: u64,
-    is_ready: AtomicBool,
+    is_ready: watch::Sender<bool>,
     is_stopping: AtomicBool,
 }
 
@@ -31,15 +32,16 @@ impl AppState {
     /// If the headers of a model cannot be read.
     pub fn new(options: ServerOptions, runtime: Handle) -> Result<Self, LoadError> {
         let options = Arc::new(options);
-        let models = ServerModels::new(Arc::clone(&options), runtime)?;
+        let metrics = Arc::new(Metrics::new());
+        let models = ServerModels::new(Arc::clone(&options), Arc::clone(&metrics), runtime)?;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Self(Arc::new(Shared {
             options,
             models,
-            metrics: Arc::default(),
+            metrics,
             started: Instant::now(),
             started_unix: unix.map_or(0, |time| time.as_secs()),
-            is_ready: AtomicBool::new(false),
+            is_ready: watch::Sender::new(false),
             is_stopping: AtomicBool::new(false),
         })))
     }
@@ -50,7 +52,7 @@ impl AppState {
     /// If one of them cannot be opened.
     pub async fn open_models(&self) -> Result<(), LoadError> {
         self.0.models.open_presets().await?;
-        self.0.is_ready.store(true, Ordering::Release);
+        self.0.is_ready.send_replace(true);
         Ok(())
     }
 
@@ -87,7 +89,13 @@ impl AppState {
     /// Whether the models that were named at the start are open.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.0.is_ready.load(Ordering::Acquire)
+        *self.0.is_ready.borrow()
+    }
+
+    /// Waits until the models that were named at the start are open.
+    pub async fn ready(&self) {
+        // The state has the sender, so that the channel stays open.
+        let _ = self.0.is_ready.subscribe().wait_for(|is_ready| *is_ready).await;
     }
 
     /// Whether the server takes no new requests.

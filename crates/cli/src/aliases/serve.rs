@@ -12,6 +12,7 @@ const IMAGES: &str = "images are not supported yet";
 const ADAPTERS: &str = "adapters are not supported yet";
 const FILE_OF_REPO: &str = "name the file after the repository: --model user/repo:file.gguf";
 const ALL_ROUTES: &str = "the routes of embeddings are always on";
+const PREFIXES: &str = "earlier prompts stay in the KV cache: see --kv-tokens";
 const SHIFT: &str = "an answer ends when its context is full";
 
 /// Flags by their names there, with dashes for underscores.
@@ -19,6 +20,7 @@ pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
     ("-ngl", Is(&["--gpu-layers"])),
     ("-ctk", Is(&["--cache-type-k"])),
     ("-ctv", Is(&["--cache-type-v"])),
+    ("-np", Is(&["--parallel"])),
     ("-dev", Is(&["--device"])),
     ("-hf", Is(&["--model"])),
     ("-hfr", Is(&["--model"])),
@@ -66,6 +68,12 @@ pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
     ("--no-context-shift", Ignored(0, SHIFT)),
     ("--no-cache-idle-slots", Ignored(0, ONE_CACHE)),
     ("--cache-idle-slots", Ignored(0, ONE_CACHE)),
+    ("-cram", Ignored(1, PREFIXES)),
+    ("--cache-ram", Ignored(1, PREFIXES)),
+    ("--cache-reuse", Ignored(1, PREFIXES)),
+    ("--slot-prompt-similarity", Ignored(1, PREFIXES)),
+    ("-sps", Ignored(1, PREFIXES)),
+    ("--ctx-checkpoints", Ignored(1, PREFIXES)),
     ("--ui", Refused(NO_PAGE)),
     ("--webui", Refused(NO_PAGE)),
     ("--no-ui", Ignored(0, NO_PAGE)),

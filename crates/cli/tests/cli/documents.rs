@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use super::run::{Folder, finish, workspace};
 
 /// Commands that this test cannot run, with the reason.
-const NOT_RUN: [(&str, &str); 5] = [
+const NOT_RUN: [(&str, &str); 6] = [
+    ("stonechat serve", "runs until it is stopped; tests/cli/serve.rs runs it"),
     ("stonechat pull", "needs the hub; tests/cli/hub.rs runs it"),
     ("stonechat run user/repo", "needs the hub; tests/cli/hub.rs runs it"),
     ("stonechat rm", "needs models to remove; tests/cli/hub.rs runs it"),

@@ -24,12 +24,13 @@ mod reference {
 
 use crate::run::Folder;
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 16] = [
     "run",
     "transcribe",
     "listen",
     "generate",
     "chat",
+    "serve",
     "tokenize",
     "perplexity",
     "bench",
@@ -62,6 +63,7 @@ fn flags_are_grouped() {
         ("listen", &["Input", "Output", "Streaming", "Decoding", "Voice activity", "Device"]),
         ("generate", &["Input", "Output", "Context", "Sampling", "Grammar", "Device"]),
         ("chat", &["Input", "Output", "Context", "Sampling", "Grammar", "Device"]),
+        ("serve", &["Network", "Routes", "Context", "Sampling", "Device"]),
         ("perplexity", &["Input", "Context", "Output", "Device"]),
         ("bench", &["Tests", "Device"]),
     ] {

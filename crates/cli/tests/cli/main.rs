@@ -17,5 +17,7 @@ mod many_files;
 mod mock_hub;
 mod model_files;
 mod run;
+#[cfg(unix)]
+mod serve;
 mod settings;
 mod transcripts;

@@ -84,16 +84,39 @@ pub struct StepReport {
     pub prompt_tokens: usize,
     /// Rows of the step that continue a generation, drafts included.
     pub decoded_tokens: usize,
+    /// Requests that decoded in the step.
+    pub n_decoding: usize,
     /// Requests of the batch.
     pub n_running: usize,
     /// Requests in the queue.
     pub n_waiting: usize,
-    /// KV pages in use.
+    /// KV pages in use by requests.
     pub kv_pages_used: usize,
     /// KV pages.
     pub kv_pages_total: usize,
+    /// Requests that lost their pages to an older one.
+    pub n_preempted: usize,
     /// Seconds of the step.
     pub seconds: f64,
+}
+
+impl StepReport {
+    /// Report of the engine of a model.
+    pub(crate) fn of_engine(model: &str, report: &stonechat::llm::StepReport) -> Self {
+        Self {
+            model: model.to_owned(),
+            prompt_tokens: report.prompt_tokens,
+            decoded_tokens: report.text_tokens,
+            n_decoding: report.n_decoding,
+            n_running: report.n_running,
+            n_waiting: report.n_waiting,
+            // Pages that only the prefix cache has are free for requests.
+            kv_pages_used: report.used_pages.saturating_sub(report.cached_pages),
+            kv_pages_total: report.n_pages,
+            n_preempted: report.n_preempted,
+            seconds: report.seconds,
+        }
+    }
 }
 
 /// A recording that has ended.

@@ -58,7 +58,7 @@ fn totals_are_the_sums_of_the_requests() {
         ("stonechat:prompt_tokens_total{model_name=\"m\"}", 110.0),
         ("stonechat:prefix_cache_hits_total{model_name=\"m\"}", 64.0),
         ("stonechat:generation_tokens_total{model_name=\"m\"}", 22.0),
-        ("stonechat:num_preemptions_total{model_name=\"m\"}", 2.0),
+        ("stonechat:request_num_preemptions_sum{model_name=\"m\"}", 2.0),
         ("stonechat:request_success_total{model_name=\"m\",finished_reason=\"length\"}", 2.0),
         ("stonechat:time_to_first_token_seconds_count{model_name=\"m\"}", 2.0),
         ("stonechat:inter_token_latency_seconds_count{model_name=\"m\"}", 20.0),
@@ -80,10 +80,12 @@ fn gauges_are_those_of_the_last_step_of_each_model() {
         model: model.to_owned(),
         prompt_tokens: 20,
         decoded_tokens: n_running,
+        n_decoding: n_running,
         n_running,
         n_waiting,
         kv_pages_used: 25,
         kv_pages_total: 100,
+        n_preempted: 1,
         seconds: 0.01,
     };
     metrics.step(&step("a", 4, 2));
@@ -97,9 +99,9 @@ fn gauges_are_those_of_the_last_step_of_each_model() {
     assert!((value(&text, "stonechat:kv_cache_usage_perc{model_name=\"a\"}") - 0.25).abs() < 1e-9);
     let tokens = value(&text, "stonechat:iteration_tokens_total_sum{model_name=\"a\"}");
     assert!((tokens - 50.0).abs() < 1e-9, "{tokens}");
-    // An idle engine is no forward pass.
-    let idle = StepReport { model: "a".to_owned(), kv_pages_total: 100, ..StepReport::default() };
-    metrics.step(&idle);
+    let preempted = value(&text, "stonechat:num_preemptions_total{model_name=\"a\"}");
+    assert!((preempted - 2.0).abs() < 1e-9, "{preempted}");
+    metrics.idle("a");
     let text = metrics.text();
     assert!((value(&text, "llamacpp:requests_processing") - 2.0).abs() < 1e-9);
     assert!((value(&text, "llamacpp:n_decode_total") - 3.0).abs() < 1e-9);

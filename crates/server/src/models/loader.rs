@@ -8,7 +8,7 @@ use stonechat::{Llm, ModelKind, Whisper};
 
 use super::ModelSpec;
 use super::registry::Loader;
-use crate::EngineOptions;
+use crate::{EngineOptions, Metrics, StepReport};
 
 /// An open language model.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct LanguageModel {
     /// The engine.
     pub llm: Llm,
     /// Its chat template.
-    pub format: ChatFormat,
+    pub format: Arc<ChatFormat>,
 }
 
 /// An open speech model.
@@ -39,19 +39,27 @@ pub(crate) enum OpenModel {
 #[derive(Debug)]
 pub(crate) struct EngineLoader {
     options: EngineOptions,
+    metrics: Arc<Metrics>,
 }
 
 impl EngineLoader {
-    pub(crate) fn new(options: EngineOptions) -> Self {
-        Self { options }
+    pub(crate) fn new(options: EngineOptions, metrics: Arc<Metrics>) -> Self {
+        Self { options, metrics }
     }
 
     async fn open_language(&self, spec: &ModelSpec) -> Result<LanguageModel, stonechat::Error> {
         let options = &self.options;
+        let (metrics, model) = (Arc::clone(&self.metrics), spec.name.clone());
         let mut builder = Llm::builder()
             .device(options.device)
             .threads(options.n_threads)
-            .kv_dtype(options.kv_dtype);
+            .kv_dtype(options.kv_dtype)
+            .parallel(options.n_parallel)
+            .n_batch(options.n_batch)
+            .on_step(move |report| metrics.step(&StepReport::of_engine(&model, report)));
+        if let Some(n) = options.kv_tokens {
+            builder = builder.kv_tokens(n);
+        }
         if let Some(layers) = options.gpu_layers {
             builder = builder.gpu_layers(layers);
         }
@@ -63,7 +71,7 @@ impl EngineLoader {
             builder = builder.chat_template(template);
         }
         let llm = builder.open_async(&spec.path).await?;
-        let format = ChatFormat::new(&llm.info().model, options.chat_template.as_deref())?;
+        let format = Arc::clone(&llm.info().chat_format);
         Ok(LanguageModel { llm, format })
     }
 
@@ -97,10 +105,10 @@ impl EngineOptions {
     /// Bytes of the KV cache of the language model in `file`.
     pub(crate) fn kv_bytes(&self, file: &ModelFile) -> Option<u64> {
         let config = Config::from_file(file).ok()?;
-        let n_ctx = match self.n_ctx {
+        let n_tokens = match self.kv_tokens.or(self.n_ctx) {
             None => config.n_ctx_train.min(DEFAULT_CONTEXT),
             Some(0) => config.n_ctx_train,
-            Some(n_ctx) => n_ctx,
+            Some(n_tokens) => n_tokens,
         };
         // Bits of a channel; q8_0 has an f16 scale for 32 of them.
         let bits = match self.kv_dtype {
@@ -109,6 +117,6 @@ impl EngineOptions {
             stonechat::KvDType::Q8_0 => 9,
         };
         let channels = 2 * config.n_layers * config.n_kv_heads * config.head_dim;
-        Some(channels as u64 * n_ctx as u64 * bits / 8)
+        Some(channels as u64 * n_tokens as u64 * bits / 8)
     }
 }

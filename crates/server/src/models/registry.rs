@@ -254,3 +254,6 @@ impl<L: Loader> Registry<L> {
         (inner.table.used_bytes(), inner.table.budget())
     }
 }
+
+#[cfg(test)]
+mod tests;

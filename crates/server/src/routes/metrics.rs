@@ -28,7 +28,7 @@ async fn metrics(State(state): State<AppState>) -> ApiResult<impl IntoResponse> 
             "This server does not support metrics endpoint. Start it with `--metrics`",
         ));
     }
-    state.metrics().models(state.models().n_waiters(), state.models().memory());
+    state.models().record(state.metrics());
     let headers = [
         (CONTENT_TYPE.as_str(), OPEN_METRICS.to_owned()),
         ("process-start-time-unix", state.started_unix().to_string()),

@@ -54,7 +54,7 @@ fn of_model(
             "params": params(&options.sampling, options.n_predict),
             "n_ctx": model.map_or(0, |model| model.llm.info().n_ctx),
         },
-        "total_slots": 1,
+        "total_slots": model.map_or(options.engine.n_parallel, |model| model.llm.info().n_parallel),
         "model_alias": spec.aliases.first().unwrap_or(&spec.name),
         "model_ftype": spec.weights,
         "model_path": spec.path.display().to_string(),

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod models;
+mod operation;
 mod routes;
 mod support;
 mod text;

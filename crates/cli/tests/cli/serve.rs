@@ -1,0 +1,227 @@
+//! `stonechat serve`: start, stop and the errors of both.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use super::run::{Folder, workspace};
+
+/// A server that runs. Dropping it kills it.
+struct Running {
+    child: Child,
+    address: String,
+    /// Lines of standard error so far.
+    lines: Vec<String>,
+    stderr: BufReader<std::process::ChildStderr>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended in most tests.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Running {
+    /// Starts a server on a free port; returns once it is healthy.
+    fn new(folder: &Folder, arguments: &[&str]) -> Self {
+        let arguments = [&["serve", "--port", "0", "--device", "cpu"], arguments].concat();
+        Self::start(folder.command(&arguments))
+    }
+
+    fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut running = Self { child, address: String::new(), lines: Vec::new(), stderr };
+        while running.address.is_empty() {
+            let line = running.line();
+            running.address = line.split("listening on http://").nth(1).unwrap_or("").to_owned();
+        }
+        let start = Instant::now();
+        while !running.get("/health", "").starts_with("HTTP/1.1 200 OK") {
+            assert!(start.elapsed() < Duration::from_secs(60), "{:?}", running.lines);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        running
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        let n = self.stderr.read_line(&mut line).unwrap();
+        assert!(n > 0, "the server has ended: {:?}", self.lines);
+        self.lines.push(line.trim_end().to_owned());
+        line.trim_end().to_owned()
+    }
+
+    fn get(&self, path: &str, headers: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// Sends a signal; returns the status of the process and what it still printed.
+    fn stop(mut self, signal: &str) -> (ExitStatus, String) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap(), rest)
+    }
+}
+
+fn model() -> String {
+    let path = workspace().join("test-data/golden/llm/llama.gguf").canonicalize().unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_server_starts_answers_and_stops() {
+    let folder = Folder::new("serve").with_tiny_model(51864);
+    let model = model();
+    for signal in ["-TERM", "-INT"] {
+        let running =
+            Running::new(&folder, &["-m", &model, "-m", "tiny.gguf", "-a", "gpt-4", "--metrics"]);
+        let models = running.get("/v1/models", "");
+        assert!(models.contains("\"id\":\"llama\",\"aliases\":[\"gpt-4\"]"), "{models}");
+        assert!(models.contains("\"id\":\"tiny\""), "{models}");
+        let metrics = running.get("/metrics", "");
+        assert!(metrics.contains("\nllamacpp:prompt_tokens_total 0\n"), "{metrics}");
+        let (status, rest) = running.stop(signal);
+        assert_eq!(status.code(), Some(0), "{rest}");
+        assert!(rest.ends_with("stopping: running requests have 10 s\n"), "{rest}");
+    }
+}
+
+#[test]
+fn keys_come_from_flags_and_files() {
+    let folder = Folder::new("serve-keys");
+    folder.write("keys", b"# mine\nsecond\n");
+    let running = Running::new(
+        &folder,
+        &["-m", &model(), "--api-key", "first,other", "--api-key-file", "keys", "--offline"],
+    );
+    assert!(running.get("/props", "").starts_with("HTTP/1.1 401 "));
+    for key in ["first", "other", "second"] {
+        let answer = running.get("/props", &format!("Authorization: Bearer {key}\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{key}: {answer}");
+    }
+}
+
+#[test]
+fn flags_come_from_the_configuration_and_from_variables_of_llama_server() {
+    let folder = Folder::new("serve-settings");
+    folder.write("config.toml", b"[serve]\nalias = [\"a\", \"b\"]\nmetrics = true\n");
+    let mut command =
+        folder.command(&["serve", "--config", "config.toml", "--device=cpu", "-fa", "on"]);
+    command.env("LLAMA_ARG_PORT", "0").env("LLAMA_ARG_MODEL", model());
+    let running = Running::start(command);
+    assert!(running.lines.contains(&"-fa is ignored: attention is always fused".to_owned()));
+    let models = running.get("/v1/models", "");
+    assert!(models.contains("\"aliases\":[\"a\",\"b\"]"), "{models}");
+    assert!(running.get("/metrics", "").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn errors_of_the_start_are_one_line() {
+    let folder = Folder::new("serve-errors");
+    folder.write("empty", b"\n# none\n");
+    folder.write("text.gguf", b"no model");
+    let model = model();
+    folder.run(&["serve", "-m", "no-such-model"]).fails("no model `no-such-model`");
+    folder.run(&["serve", "-m", "text.gguf"]).fails("cannot open `text`: ");
+    let missing = ["serve", "-m", &model, "--api-key-file", "missing"];
+    folder.run(&missing).fails("cannot read `missing`");
+    let empty = ["serve", "-m", &model, "--api-key-file", "empty"];
+    folder.run(&empty).fails("`empty`: expected an API key a line, got none");
+    let tls = ["serve", "-m", &model, "--ssl-key-file", "empty", "--ssl-cert-file", "empty"];
+    folder.run(&tls).fails("cannot use `empty` for TLS: ");
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = busy.local_addr().unwrap().port().to_string();
+    let expected = format!("cannot listen on 127.0.0.1:{port}: ");
+    folder.run(&["serve", "-m", &model, "--port", &port]).fails(&expected);
+    folder.run(&["serve", "--ssl-key-file", "empty"]).misused("--ssl-cert-file");
+    folder
+        .run(&["serve", "-m", &model, "--max-queue", "0"])
+        .misused("--max-queue: expected at least 1");
+}
+
+#[test]
+fn flags_of_llama_server_are_accepted_or_refused_by_name() {
+    let folder = Folder::new("serve-flags");
+    for (flags, expected) in [
+        (&["--tools", "all"][..], "--tools is not supported: this server runs no tools"),
+        (&["--lora", "a.gguf"], "--lora is not supported: adapters are not supported yet"),
+        (&["--models-preset", "a.ini"], "--models-preset is not supported: name the models"),
+        (&["--no-jinja"], "--no-jinja is not supported: templates are always Jinja"),
+    ] {
+        folder.run(&[&["serve"], flags].concat()).misused(expected);
+    }
+    // The others go on to the model.
+    let flags = [
+        "--temp",
+        "0",
+        "--seed",
+        "7",
+        "--offline",
+        "--batch-size",
+        "256",
+        "--ubatch-size",
+        "64",
+        "--threads",
+        "1",
+        "--n-gpu-layers",
+        "0",
+        "--cont-batching",
+        "--embedding",
+        "--kv-unified",
+        "--swa-full",
+        "--slots",
+        "--no-slots",
+        "--alias",
+        "a,b",
+        "--tags",
+        "c",
+        "--ctx-size",
+        "256",
+        "--parallel",
+        "2",
+        "-ctk",
+        "f16",
+        "-ctv",
+        "f16",
+        "-fa",
+        "on",
+        "--n-predict",
+        "8",
+        "--slot-save-path",
+        ".",
+        "--jinja",
+        "--no-ui",
+        "--no-mmproj",
+        "--sleep-idle-seconds",
+        "60",
+        "--cache-ram",
+        "100",
+        "--no-cache-idle-slots",
+        "--models-max",
+        "4",
+        "--metrics",
+        "--cors-origins",
+        "*",
+        "--api-key",
+        "k",
+        "--hf-repo",
+        "no-such-model",
+    ];
+    let ran = folder.run(&[&["serve"], &flags[..]].concat());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let last = ran.stderr.lines().last().unwrap();
+    assert!(last.starts_with("error: no model `no-such-model`"), "{ran:?}");
+    assert!(ran.stderr.contains("--cache-ram is ignored: "), "{ran:?}");
+}

@@ -1,0 +1,321 @@
+//! Keys, CORS, identifiers, sockets, TLS, limits of connections, shutdown.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::json;
+use stonechat::Models;
+use stonechat_server::{Server, ServerError, ServerOptions, TlsFiles};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::support::{Answer, App, language, test_data};
+
+const HEALTH: &str = "GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+fn options() -> ServerOptions {
+    ServerOptions { models: vec![language("m")], ..ServerOptions::default() }
+}
+
+async fn get_with(app: &App, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut request = Request::get(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    app.send(request.body(Body::empty()).unwrap()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_needed_but_for_probes() {
+    let api_keys = vec!["one".to_owned(), "two".to_owned()];
+    let app = App::new(ServerOptions { api_keys, ..options() }).await;
+    let refused = json!({"error": {
+        "message": "Invalid API Key", "type": "authentication_error", "code": 401,
+    }});
+    for path in ["/v1/models", "/props", "/nothing", "/openapi.json"] {
+        let answer = app.get(path).await;
+        assert_eq!((answer.status, answer.json()), (401, refused.clone()), "{path}");
+        let answer = get_with(&app, path, &[("authorization", "Bearer three")]).await;
+        assert_eq!(answer.status, 401, "{path}");
+    }
+    for path in ["/health", "/v1/health"] {
+        assert_eq!(app.get(path).await.status, 200, "{path}");
+    }
+    for header in [("authorization", "Bearer two"), ("x-api-key", "one")] {
+        assert_eq!(get_with(&app, "/v1/models", &[header]).await.status, 200, "{header:?}");
+    }
+    // The body is not read before the key is known.
+    let answer = app.post("/tokenize", &json!({"content": 1})).await;
+    assert_eq!(answer.status, 401);
+}
+
+fn preflight(origin: &str) -> Request<Body> {
+    let request = Request::options("/v1/models").header("origin", origin);
+    let request = request.header("access-control-request-method", "POST");
+    let request = request.header("access-control-request-headers", "authorization,x-stainless-os");
+    request.body(Body::empty()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn browsers_of_listed_origins_may_call() {
+    const ORIGIN: &str = "access-control-allow-origin";
+    let app = App::new(options()).await;
+    let answer = get_with(&app, "/v1/models", &[("origin", "https://a.example")]).await;
+    assert_eq!((answer.status, answer.header(ORIGIN)), (200, ""));
+    let answer = app.send(preflight("https://a.example")).await;
+    assert_eq!((answer.status, answer.header(ORIGIN)), (405, ""));
+
+    let (cors_origins, api_keys) = (vec!["https://a.example".to_owned()], vec!["k".to_owned()]);
+    let app = App::new(ServerOptions { cors_origins, api_keys, ..options() }).await;
+    let answer = app.send(preflight("https://a.example")).await;
+    assert_eq!((answer.status, answer.header(ORIGIN)), (200, "https://a.example"));
+    assert_eq!(answer.header("access-control-allow-headers"), "authorization,x-stainless-os");
+    assert_eq!(app.send(preflight("https://b.example")).await.header(ORIGIN), "");
+    // A refused key is readable by the page.
+    let answer = get_with(&app, "/v1/models", &[("origin", "https://a.example")]).await;
+    assert_eq!((answer.status, answer.header(ORIGIN)), (401, "https://a.example"));
+
+    let cors_origins = vec!["*".to_owned()];
+    let app = App::new(ServerOptions { cors_origins, ..options() }).await;
+    assert_eq!(app.send(preflight("https://b.example")).await.header(ORIGIN), "*");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn responses_name_the_server_and_the_request() {
+    let app = App::new(options()).await;
+    for path in ["/health", "/nothing"] {
+        let answer = app.get(path).await;
+        assert_eq!(answer.header("server"), concat!("stonechat/", env!("CARGO_PKG_VERSION")));
+        assert!(answer.header("x-request-id").starts_with("req-"), "{answer:?}");
+        let answer = get_with(&app, path, &[("x-request-id", "my-id")]).await;
+        assert_eq!(answer.header("x-request-id"), "my-id");
+        let long = "x".repeat(1000);
+        let answer = get_with(&app, path, &[("x-request-id", &long)]).await;
+        assert!(answer.header("x-request-id").starts_with("req-"), "{answer:?}");
+    }
+}
+
+/// A server on sockets.
+struct Running {
+    address: String,
+    state: stonechat_server::AppState,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<Result<(), ServerError>>,
+}
+
+impl Running {
+    async fn new(mut options: ServerOptions) -> Self {
+        options.port = 0;
+        options.engine.device = stonechat::Device::Cpu;
+        options.engine.n_threads = 1;
+        let server = Server::bind(options).await.unwrap();
+        let address = server.addresses().remove(0);
+        let address = address.rsplit("://").next().unwrap().to_owned();
+        let state = server.state().clone();
+        let (stop, stopped) = oneshot::channel();
+        let server = tokio::spawn(server.run(async {
+            // A test that ends drops the sender.
+            let _ = stopped.await;
+        }));
+        while !state.is_ready() {
+            assert!(!server.is_finished());
+            sleep(Duration::from_millis(5)).await;
+        }
+        Self { address, state, stop, server }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(&self.address).await.unwrap()
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.server.await.unwrap().unwrap();
+    }
+}
+
+/// Sends a request and reads until the server closes the connection.
+async fn talk(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: impl AsRef<str>) -> String {
+    stream.write_all(request.as_ref().as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+fn tokenize(model: &str) -> String {
+    let body = json!({"model": model, "content": "ab"}).to_string();
+    let n = body.len();
+    format!(
+        "POST /tokenize HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {n}\r\n\r\n{body}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tcp_and_unix_sockets_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.sock");
+    let path = path.to_str().unwrap();
+    let hosts = vec!["127.0.0.1".to_owned(), path.to_owned()];
+    let running = Running::new(ServerOptions { hosts: hosts.clone(), ..options() }).await;
+    let answer = talk(running.connect().await, HEALTH).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("{\"status\":\"ok\"}"));
+    let stream = UnixStream::connect(path).await.unwrap();
+    assert_eq!(talk(stream, HEALTH).await.lines().next(), Some("HTTP/1.1 200 OK"));
+
+    // Both are in use.
+    let port = running.address.rsplit(':').next().unwrap().parse().unwrap();
+    let busy = ServerOptions { hosts: vec!["127.0.0.1".to_owned()], port, ..options() };
+    let error = Server::bind(busy).await.unwrap_err().to_string();
+    assert!(error.starts_with(&format!("cannot listen on 127.0.0.1:{port}: ")), "{error}");
+    let busy = ServerOptions { hosts: vec![path.to_owned()], ..options() };
+    let error = Server::bind(busy).await.unwrap_err().to_string();
+    assert!(error.starts_with(&format!("cannot listen on {path}: ")), "{error}");
+    running.stop().await;
+    assert!(!Path::new(path).exists());
+
+    // A killed server leaves the file of its socket.
+    drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+    assert!(Path::new(path).exists());
+    let running = Running::new(ServerOptions { hosts, ..options() }).await;
+    let stream = UnixStream::connect(path).await.unwrap();
+    assert_eq!(talk(stream, HEALTH).await.lines().next(), Some("HTTP/1.1 200 OK"));
+    running.stop().await;
+}
+
+fn tls_files() -> TlsFiles {
+    let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/server").join(name);
+    TlsFiles { key: file("localhost.key.pem"), certificate: file("localhost.crt.pem") }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_is_served() {
+    let running = Running::new(ServerOptions { tls: Some(tls_files()), ..options() }).await;
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(tls_files().certificate).unwrap()).unwrap();
+    let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = TlsConnector::from(Arc::new(client));
+    let name = ServerName::try_from("localhost").unwrap();
+    // A client that never begins the handshake holds nobody up.
+    let silent = running.connect().await;
+    let stream = connector.connect(name, running.connect().await).await.unwrap();
+    assert_eq!(talk(stream, HEALTH).await.lines().next(), Some("HTTP/1.1 200 OK"));
+    drop(silent);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_tls_are_checked() {
+    let bind = |tls| Server::bind(ServerOptions { tls: Some(tls), port: 0, ..options() });
+    let missing = TlsFiles { key: "no such.pem".into(), ..tls_files() };
+    let error = bind(missing).await.unwrap_err().to_string();
+    assert!(error.starts_with("cannot use `no such.pem` for TLS: "), "{error}");
+    let swapped = TlsFiles { key: tls_files().certificate, certificate: tls_files().key };
+    let error = bind(swapped).await.unwrap_err().to_string();
+    assert!(error.ends_with("expected a certificate in PEM, got none"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_sends_no_headers_is_cut_off() {
+    let header_timeout = Duration::from_millis(100);
+    let running = Running::new(ServerOptions { header_timeout, ..options() }).await;
+    let answer = timeout(Duration::from_secs(20), talk(running.connect().await, "GET /hea")).await;
+    assert!(!answer.unwrap().contains("200"));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn further_connections_wait() {
+    let running = Running::new(ServerOptions { max_connections: 1, ..options() }).await;
+    let first = running.connect().await;
+    // The first is accepted before the second connects.
+    sleep(Duration::from_millis(50)).await;
+    let second = tokio::spawn(talk(running.connect().await, HEALTH));
+    sleep(Duration::from_millis(100)).await;
+    assert!(!second.is_finished());
+    drop(first);
+    assert!(second.await.unwrap().starts_with("HTTP/1.1 200 OK"));
+    running.stop().await;
+}
+
+/// A server with two models and memory for one, which is in use.
+async fn crowded(
+    options: ServerOptions,
+) -> (Running, stonechat_server::LanguageGuard, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.gguf", "b.gguf"] {
+        std::fs::copy(test_data("golden/llm/llama.gguf"), folder.path().join(name)).unwrap();
+    }
+    let installed = Some(Models::at(folder.path()));
+    let options =
+        ServerOptions { models: Vec::new(), installed, models_memory: Some(1), ..options };
+    let running = Running::new(options).await;
+    let guard = running.state.language(Some("a")).await.unwrap();
+    (running, guard, folder)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_lets_running_requests_end() {
+    let (running, guard, _folder) = crowded(options()).await;
+    let request = tokio::spawn(talk(running.connect().await, tokenize("b")));
+    let idle = running.connect().await;
+    sleep(Duration::from_millis(200)).await;
+    let Running { address, stop, server, state } = running;
+    stop.send(()).unwrap();
+    while !state.is_stopping() {
+        sleep(Duration::from_millis(5)).await;
+    }
+    sleep(Duration::from_millis(100)).await;
+    // No new connection; an idle one is closed.
+    assert!(TcpStream::connect(&address).await.is_err());
+    assert_eq!(talk(idle, "").await, "");
+    assert!(!request.is_finished() && !server.is_finished());
+    drop(guard);
+    let answer = request.await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    server.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_has_a_time_limit() {
+    let stop_timeout = Duration::from_millis(200);
+    let (running, guard, _folder) = crowded(ServerOptions { stop_timeout, ..options() }).await;
+    let request = tokio::spawn(talk(running.connect().await, tokenize("b")));
+    sleep(Duration::from_millis(200)).await;
+    timeout(Duration::from_secs(20), running.stop()).await.unwrap();
+    assert_eq!(request.await.unwrap(), "");
+    drop(guard);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_away_ends_its_request() {
+    let (running, guard, _folder) = crowded(ServerOptions { metrics: true, ..options() }).await;
+    let mut stream = running.connect().await;
+    stream.write_all(tokenize("b").as_bytes()).await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    drop(stream);
+    let line =
+        "stonechat:http_requests_total{method=\"POST\",route=\"/tokenize\",status=\"499\"} 1";
+    let counted = async {
+        while !running.state.metrics().text().contains(line) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), counted).await.unwrap();
+    drop(guard);
+    running.stop().await;
+}
