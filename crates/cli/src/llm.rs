@@ -10,7 +10,7 @@ mod gpu_layers;
 pub(super) mod perplexity;
 pub(super) mod run;
 mod sampling;
-mod speculation;
+pub(super) mod speculation;
 pub(super) mod tokenize;
 
 use std::io::{self, Read};

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytesize::ByteSize;
+use stonechat::llm::{Drafter, NGramMod, NGramSimple};
 use stonechat::nn::sample::SamplingOptions;
 use stonechat::{Device, GpuLayers, Models};
 use stonechat_server::{
-    EngineOptions, ModelOption, Server, ServerOptions, TlsFiles, read_keys, stop_signal,
+    Drafters, EngineOptions, ModelOption, Server, ServerOptions, TlsFiles, read_keys, stop_signal,
 };
 
 use super::UsageError;
@@ -19,6 +20,7 @@ use super::find_model;
 use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
 use super::interrupt::INTERRUPTED;
 use super::kv_type::KvType;
+use super::llm::speculation::{SpecType, SpeculationArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,6 +67,8 @@ pub(super) struct Args {
     context: ContextArgs,
     #[command(flatten)]
     sampling: SamplingDefaults,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
     #[command(flatten)]
     device: DeviceArgs,
     /// Print nothing but errors
@@ -331,6 +335,7 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         }
         text => text.map(str::to_owned),
     };
+    args.speculation.check()?;
     let defaults = EngineOptions::default();
     Ok(EngineOptions {
         device: args.device.device,
@@ -341,7 +346,25 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         kv_tokens: args.context.kv_tokens,
         n_parallel: usize::try_from(args.context.parallel).unwrap_or(defaults.n_parallel),
         n_batch: args.context.batch_size,
+        drafters: drafters(&args.speculation)?,
         chat_template,
+    })
+}
+
+/// Drafters of n-grams, if that is what the flags say.
+fn drafters(flags: &SpeculationArgs) -> Result<Option<Drafters>, UsageError> {
+    const NO_MODEL: UsageError =
+        UsageError("--model-draft: `stonechat serve` drafts by n-grams alone: see --spec-type");
+    let (length, n) = (flags.length(), flags.ngram_len());
+    Ok(match flags.kind() {
+        SpecType::None => None,
+        SpecType::NgramSimple => {
+            Some(Drafters::new(move || Drafter::NGramSimple(NGramSimple { n, length })))
+        }
+        SpecType::NgramMod => {
+            Some(Drafters::new(move || Drafter::NGramMod(NGramMod::new(n, length))))
+        }
+        SpecType::DraftSimple => return Err(NO_MODEL),
     })
 }
 

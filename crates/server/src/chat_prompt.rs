@@ -53,6 +53,8 @@ pub struct ChatPrompt {
     pub tokens: Vec<u32>,
     /// Whether the answer continues the last message.
     pub continues: bool,
+    /// Stop string of the template, beside those of the request.
+    pub stop: Option<&'static str>,
 }
 
 impl ChatPrompt {
@@ -70,7 +72,7 @@ impl ChatPrompt {
                 Some(content) => continue_message(conversation, content, render)?,
             };
             let tokens = model.llm.info().model.tokenize_chat(&text);
-            Ok(Self { text, tokens, continues: continued.is_some() })
+            Ok(Self { text, tokens, continues: continued.is_some(), stop: model.format.stop() })
         })
     }
 }

@@ -51,7 +51,7 @@ pub use models::{
     LanguageGuard, LanguageModel, ListedModel, LoadError, ModelSpec, ModelStatus, ServerModels,
     SpeechGuard, SpeechModel,
 };
-pub use options::{EngineOptions, ModelOption, ServerOptions, TlsFiles};
+pub use options::{Drafters, EngineOptions, ModelOption, ServerOptions, TlsFiles};
 pub use server::{Server, ServerError, stop_signal};
 pub use state::AppState;
 pub use trace::RequestId;

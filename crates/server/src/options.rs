@@ -1,9 +1,11 @@
 //! Options of the server.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use stonechat::llm::Pooling;
+use stonechat::llm::{Drafter, Pooling};
 use stonechat::nn::sample::SamplingOptions;
 use stonechat::{Device, GpuLayers, KvDType, Models};
 
@@ -25,6 +27,29 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
 }
 
+/// Constructor of the drafter of a language model that is opened.
+#[derive(Clone)]
+pub struct Drafters(Arc<dyn Fn() -> Drafter + Send + Sync>);
+
+impl Drafters {
+    /// Wraps a constructor.
+    #[must_use]
+    pub fn new(make: impl Fn() -> Drafter + Send + Sync + 'static) -> Self {
+        Self(Arc::new(make))
+    }
+
+    /// A drafter for one model.
+    pub(crate) fn make(&self) -> Drafter {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Drafters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Drafters").finish_non_exhaustive()
+    }
+}
+
 /// Options with which models are opened.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -44,6 +69,8 @@ pub struct EngineOptions {
     pub n_parallel: usize,
     /// Maximum tokens of a step.
     pub n_batch: usize,
+    /// Speculative decoding; `None`: off.
+    pub drafters: Option<Drafters>,
     /// Chat template in place of the model's: Jinja, or the name of a built-in one.
     pub chat_template: Option<String>,
 }
@@ -59,6 +86,7 @@ impl Default for EngineOptions {
             kv_tokens: None,
             n_parallel: 16,
             n_batch: 512,
+            drafters: None,
             chat_template: None,
         }
     }
@@ -107,7 +135,7 @@ pub struct ServerOptions {
     pub max_audio_size: usize,
     /// Maximum open connections; further ones wait in the backlog of the socket.
     pub max_connections: usize,
-    /// Time in which a client must send the headers of a request.
+    /// Time in which a client must send the headers of a request; an idle connection is closed after it, too.
     pub header_timeout: Duration,
     /// Time after SIGTERM in which running requests may end.
     pub stop_timeout: Duration,
@@ -144,7 +172,7 @@ impl Default for ServerOptions {
             max_body_size: 32 << 20,
             max_audio_size: 512 << 20,
             max_connections: 1024,
-            header_timeout: Duration::from_secs(30),
+            header_timeout: Duration::from_secs(60),
             stop_timeout: Duration::from_secs(10),
             sse_ping_interval: Some(Duration::from_secs(30)),
             metrics: false,

@@ -15,7 +15,7 @@ use crate::headings::SPECULATION;
 /// Flags of speculative decoding.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = SPECULATION)]
-pub(super) struct SpeculationArgs {
+pub(crate) struct SpeculationArgs {
     /// Draft model: a smaller model of the same vocabulary
     ///
     /// Its tokens are verified in one step of the model; the text is the same as without it.
@@ -43,7 +43,7 @@ pub(super) struct SpeculationArgs {
 
 /// Values of `--spec-type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SpecType {
+pub(crate) enum SpecType {
     None,
     NgramSimple,
     NgramMod,
@@ -55,7 +55,7 @@ const MAX_DRAFT: usize = 256;
 
 impl SpeculationArgs {
     /// Checks the flags.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
         const NO_MODEL: UsageError =
             UsageError("--spec-type draft-simple: expected --model-draft with the draft model");
         const NO_USE: UsageError =
@@ -77,14 +77,16 @@ impl SpeculationArgs {
         }
     }
 
-    fn kind(&self) -> SpecType {
+    /// Source of drafts.
+    pub(crate) fn kind(&self) -> SpecType {
         self.spec_type.unwrap_or(match self.model_draft {
             Some(_) => SpecType::DraftSimple,
             None => SpecType::None,
         })
     }
 
-    fn length(&self) -> DraftLength {
+    /// Length of drafts.
+    pub(crate) fn length(&self) -> DraftLength {
         let (length, ngram) = match self.kind() {
             SpecType::None => return DraftLength { max: 0, min: 0 },
             SpecType::NgramSimple => (NGramSimple::default().length, self.spec_ngram_size_m),
@@ -95,7 +97,8 @@ impl SpeculationArgs {
         DraftLength { max, min: self.spec_draft_n_min.unwrap_or(length.min.min(max)) }
     }
 
-    fn ngram_len(&self) -> usize {
+    /// Tokens of an n-gram.
+    pub(crate) fn ngram_len(&self) -> usize {
         self.spec_ngram_size_n.unwrap_or(match self.kind() {
             SpecType::NgramMod => NGramMod::N,
             _ => NGramSimple::default().n,

@@ -57,6 +57,9 @@ impl EngineLoader {
             .parallel(options.n_parallel)
             .n_batch(options.n_batch)
             .on_step(move |report| metrics.step(&StepReport::of_engine(&model, report)));
+        if let Some(drafters) = &options.drafters {
+            builder = builder.drafter(drafters.make());
+        }
         if let Some(n) = options.kv_tokens {
             builder = builder.kv_tokens(n);
         }
