@@ -19,7 +19,7 @@ use crate::shell;
 const VERSION: &str = "27.1.0";
 
 /// Seconds for the tests of one mutant. An endless loop is ended after them.
-const TIMEOUT_S: &str = "90";
+const TIMEOUT_S: &str = "20";
 
 /// Sources that the same tests check.
 struct Target {

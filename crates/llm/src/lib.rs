@@ -15,7 +15,7 @@
 //! | `vocabulary`, `chat` | tokenizer and chat template of a file, prompts of conversations |
 //! | `generation`, `stop`, `probabilities` | one text in the making, without a device |
 //! | `session`, `generate`, `prompt_cache` | a loop over one text, with a cached prefix in memory and in files |
-//! | `scheduler`, `request` | a loop over any number of texts and embeddings in one batch |
+//! | `scheduler`, `scheduler_slots`, `request` | a loop over any number of texts and embeddings in one batch |
 //! | `speculation` | drafts: n-grams, a smaller model |
 //! | `prefix_cache`, `embed` | pages of earlier prompts; embeddings |
 //! | `beam`, `perplexity` | beam search, perplexity |
@@ -45,6 +45,7 @@ mod request;
 mod rope;
 mod runner;
 mod scheduler;
+mod scheduler_slots;
 mod session;
 mod source;
 mod speculation;
@@ -74,6 +75,7 @@ pub use probabilities::{TokenProb, TokenProbs};
 pub use quantize::{quantize, quantized_dtype};
 pub use request::{Request, RequestEvent, RequestId, Work};
 pub use scheduler::{OnRequestEvent, Scheduler, SchedulerOptions, StepReport};
+pub use scheduler_slots::{SavedText, SlotInfo};
 pub use session::{Session, SessionOptions};
 pub use speculation::{DraftLength, Drafter, ModelDrafter, NGramMod, NGramSimple};
 pub use state::{BatchPlan, State, StateOptions, Ticket};

@@ -248,6 +248,19 @@ impl PrefixCache {
         }
     }
 
+    /// Removes the pages of a text from its end on, up to one that another text continues.
+    pub fn remove_text(&mut self, state: &mut State, tokens: &[u32], salt: u64) {
+        let (path, len) = self.longest(tokens, salt);
+        for (index, id) in path.iter().enumerate().rev() {
+            let end = (index * PAGE_LEN + self.nodes[id].tokens.len()).min(len);
+            let is_own = self.nodes[id].tokens.len() + index * PAGE_LEN == end;
+            if !is_own || !self.children(*id, salt).is_empty() {
+                return;
+            }
+            self.remove(state.rolled_back(), *id);
+        }
+    }
+
     /// Removes every page.
     pub fn clear(&mut self, state: &mut State) {
         self.index.clear();

@@ -1,4 +1,4 @@
-//! Prompt cache: tokens and KV pages of a session in a file.
+//! Prompt cache: tokens and KV pages of a text in a file.
 //!
 //! ```text
 //! "stonekv1"  u64 model fingerprint  u64 KV type (0 f32, 1 f16, 2 q8_0)  u64 n_tokens
@@ -11,10 +11,10 @@ use std::io::Write;
 use std::path::Path;
 
 use stonechat_formats::AtomicFile;
-use stonechat_nn::{KvDType, PAGE_LEN};
+use stonechat_nn::{KvDType, PAGE_LEN, Slot};
 
 use crate::session::TEXT;
-use crate::{Error, Session};
+use crate::{Error, ModelInfo, Session, State, StateOptions};
 
 const MAGIC: &[u8; 8] = b"stonekv1";
 /// Magic, fingerprint, KV type, number of tokens.
@@ -27,21 +27,7 @@ impl Session {
     /// # Errors
     /// If the file cannot be written.
     pub async fn save(&self, path: &Path) -> Result<(), Error> {
-        let tokens = self.tokens();
-        let mut bytes = Vec::new();
-        bytes.extend_from_slice(MAGIC);
-        let kind = kv_code(self.state.options().kv_dtype);
-        for value in [self.model.summary().fingerprint, kind, tokens.len() as u64] {
-            bytes.extend_from_slice(&value.to_le_bytes());
-        }
-        bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-        for index in 0..tokens.len().div_ceil(PAGE_LEN) {
-            self.state.read_page(TEXT, index, &mut bytes).await?;
-        }
-        let mut file = AtomicFile::create(path)?;
-        file.write_all(&bytes).map_err(|e| problem(path, &e.to_string()))?;
-        file.commit()?;
-        Ok(())
+        save(&self.model, &self.state, TEXT, self.tokens(), path).await.map(|_| ())
     }
 
     /// Replaces the content of the session by a saved text; returns its number of tokens.
@@ -51,59 +37,108 @@ impl Session {
     /// than the context. The session is empty then.
     pub fn restore(&mut self, path: &Path) -> Result<usize, Error> {
         self.clear();
-        let bytes = std::fs::read(path).map_err(|e| problem(path, &e.to_string()))?;
-        let tokens = self.check(path, &bytes)?;
-        let pages = &bytes[HEADER_BYTES + 4 * tokens.len()..];
-        let used = tokens.len().div_ceil(PAGE_LEN);
-        if used == 0 {
-            return Ok(0);
-        }
-        let pages: Vec<&[u8]> = pages.chunks(pages.len().div_ceil(used).max(1)).collect();
-        if pages.len() != used {
-            return Err(problem(path, "ends too early"));
-        }
+        let Restored { tokens, .. } = restore(&self.model, &mut self.state, TEXT, path)?;
         let n = tokens.len();
-        let restored = self.state.restore(TEXT, n, &pages);
-        restored.map_err(|error| problem(path, &error.to_string()))?;
         self.tokens[TEXT.index()] = tokens;
         Ok(n)
     }
+}
 
-    /// Tokens of a saved text, after checks of its header.
-    fn check(&self, path: &Path, bytes: &[u8]) -> Result<Vec<u32>, Error> {
-        let Some((magic, rest)) = bytes.split_first_chunk::<8>() else {
-            return Err(problem(path, "ends too early"));
-        };
-        if magic != MAGIC {
-            return Err(problem(path, "is no prompt cache"));
-        }
-        let number = |i: usize| {
-            let bytes = rest.get(i * 8..).and_then(|rest| rest.first_chunk::<8>());
-            bytes.map(|bytes| u64::from_le_bytes(*bytes))
-        };
-        let (Some(fingerprint), Some(kind), Some(n)) = (number(0), number(1), number(2)) else {
-            return Err(problem(path, "ends too early"));
-        };
-        if fingerprint != self.model.summary().fingerprint {
-            return Err(problem(path, "was saved with another model"));
-        }
-        if kind != kv_code(self.state.options().kv_dtype) {
-            return Err(problem(path, "was saved with another type of keys and values"));
-        }
-        let n = usize::try_from(n).unwrap_or(usize::MAX);
-        if n > self.n_ctx() {
-            return Err(Error::ContextFull { tokens: n, n_ctx: self.n_ctx() });
-        }
-        let tokens = bytes.get(HEADER_BYTES..HEADER_BYTES + 4 * n);
-        let tokens = tokens.ok_or_else(|| problem(path, "ends too early"))?;
-        let tokens: Vec<u32> =
-            tokens.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
-        let vocab_size = self.model.config().vocab_size;
-        if tokens.iter().any(|&token| token as usize >= vocab_size) {
-            return Err(problem(path, "holds tokens that the model does not have"));
-        }
-        Ok(tokens)
+/// Saves the tokens of a sequence and their KV pages; returns the bytes of the file.
+pub(crate) async fn save(
+    model: &ModelInfo,
+    state: &State,
+    slot: Slot,
+    tokens: &[u32],
+    path: &Path,
+) -> Result<usize, Error> {
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(MAGIC);
+    let kind = kv_code(state.options().kv_dtype);
+    for value in [model.summary().fingerprint, kind, tokens.len() as u64] {
+        bytes.extend_from_slice(&value.to_le_bytes());
     }
+    bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+    for index in 0..tokens.len().div_ceil(PAGE_LEN) {
+        state.read_page(slot, index, &mut bytes).await?;
+    }
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(&bytes).map_err(|e| problem(path, &e.to_string()))?;
+    file.commit()?;
+    Ok(bytes.len())
+}
+
+/// A text that was read from a file.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    pub(crate) tokens: Vec<u32>,
+    /// Bytes of the file.
+    pub(crate) n_bytes: usize,
+}
+
+/// Loads a saved text into an empty sequence, which stays empty on an error.
+pub(crate) fn restore(
+    model: &ModelInfo,
+    state: &mut State,
+    slot: Slot,
+    path: &Path,
+) -> Result<Restored, Error> {
+    let bytes = std::fs::read(path).map_err(|e| problem(path, &e.to_string()))?;
+    let tokens = check(model, state.options(), path, &bytes)?;
+    let pages = &bytes[HEADER_BYTES + 4 * tokens.len()..];
+    let n_bytes = bytes.len();
+    let used = tokens.len().div_ceil(PAGE_LEN);
+    if used == 0 {
+        return Ok(Restored { tokens, n_bytes });
+    }
+    let pages: Vec<&[u8]> = pages.chunks(pages.len().div_ceil(used).max(1)).collect();
+    if pages.len() != used {
+        return Err(problem(path, "ends too early"));
+    }
+    let restored = state.restore(slot, tokens.len(), &pages);
+    restored.map_err(|error| problem(path, &error.to_string()))?;
+    Ok(Restored { tokens, n_bytes })
+}
+
+/// Tokens of a saved text, after checks of its header.
+fn check(
+    model: &ModelInfo,
+    options: StateOptions,
+    path: &Path,
+    bytes: &[u8],
+) -> Result<Vec<u32>, Error> {
+    let Some((magic, rest)) = bytes.split_first_chunk::<8>() else {
+        return Err(problem(path, "ends too early"));
+    };
+    if magic != MAGIC {
+        return Err(problem(path, "is no prompt cache"));
+    }
+    let number = |i: usize| {
+        let bytes = rest.get(i * 8..).and_then(|rest| rest.first_chunk::<8>());
+        bytes.map(|bytes| u64::from_le_bytes(*bytes))
+    };
+    let (Some(fingerprint), Some(kind), Some(n)) = (number(0), number(1), number(2)) else {
+        return Err(problem(path, "ends too early"));
+    };
+    if fingerprint != model.summary().fingerprint {
+        return Err(problem(path, "was saved with another model"));
+    }
+    if kind != kv_code(options.kv_dtype) {
+        return Err(problem(path, "was saved with another type of keys and values"));
+    }
+    let n = usize::try_from(n).unwrap_or(usize::MAX);
+    if n > options.n_ctx {
+        return Err(Error::ContextFull { tokens: n, n_ctx: options.n_ctx });
+    }
+    let tokens = bytes.get(HEADER_BYTES..HEADER_BYTES + 4 * n);
+    let tokens = tokens.ok_or_else(|| problem(path, "ends too early"))?;
+    let tokens: Vec<u32> =
+        tokens.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+    let vocab_size = model.config().vocab_size;
+    if tokens.iter().any(|&token| token as usize >= vocab_size) {
+        return Err(problem(path, "holds tokens that the model does not have"));
+    }
+    Ok(tokens)
 }
 
 fn kv_code(dtype: KvDType) -> u64 {

@@ -195,6 +195,11 @@ impl Entry {
         (self.priority, self.id, self.choice)
     }
 
+    /// Tokens of the input.
+    pub(crate) fn n_input(&self) -> usize {
+        self.n_input
+    }
+
     /// Number of slots that it needs to start.
     pub(crate) fn n_slots(&self) -> usize {
         1 + self.n_forks

@@ -44,14 +44,16 @@ pub struct SchedulerOptions {
 /// Requests in a running batch over one [`State`].
 #[derive(Debug)]
 pub struct Scheduler {
-    info: Arc<ModelInfo>,
-    state: State,
-    cache: PrefixCache,
+    pub(crate) info: Arc<ModelInfo>,
+    pub(crate) state: State,
+    pub(crate) cache: PrefixCache,
     max_gap: Duration,
     drafter: Option<Drafter>,
     /// In order of rank.
-    entries: Vec<Entry>,
-    free_slots: Vec<Slot>,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) free_slots: Vec<Slot>,
+    /// Tokens and salt of the text that each slot held last.
+    pub(crate) last_texts: Vec<(Vec<u32>, u64)>,
     next_id: u64,
     /// Seconds of a prompt's token, smoothed; 0 before the first prompt.
     token_seconds: f64,
@@ -130,6 +132,7 @@ impl Scheduler {
         Ok(Self {
             info: model.info().clone(),
             free_slots: (0..state.options().n_sequences).rev().map(Slot::new).collect(),
+            last_texts: vec![Default::default(); state.options().n_sequences],
             state,
             cache: PrefixCache::new(),
             max_gap,
@@ -529,6 +532,7 @@ impl Scheduler {
             }
             if let (Some(slot), Work::Text(text)) = (entry.slot, &entry.work) {
                 self.cache.insert_ended(&mut self.state, slot, text.cached(), entry.salt);
+                self.last_texts[slot.index()] = (text.cached().to_vec(), entry.salt);
             }
             self.release(index);
             self.entries.remove(index).finish(on_event);

@@ -20,7 +20,8 @@
 //! | `healing.rs` | [`PrefixConstraint`]: token healing |
 //! | `grammar.rs`, `gbnf.rs` | [`CompiledGrammar`], [`Grammar`]: constrained decoding by token masks (feature `grammar`) |
 //! | `grammar_source.rs`, `no_grammar.rs` | [`GrammarSource`]; the same API without the feature |
-//! | `rng.rs` | [`Rng`]: the seeded generator |
+//! | `mt19937.rs` | the seeded generator of the draws, that of llama.cpp |
+//! | `rng.rs` | [`Rng`]: the seeded generator of speech |
 
 mod adaptive_p;
 mod breakers;
@@ -38,6 +39,7 @@ mod kind;
 mod logits;
 mod min_p;
 mod mirostat;
+mod mt19937;
 #[cfg(not(feature = "grammar"))]
 mod no_grammar;
 mod options;

@@ -31,6 +31,7 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::completions::router())
         .merge(routes::completion::router())
         .merge(routes::embeddings::router())
+        .merge(routes::slots::router())
         .split_for_parts();
     let document = move || async move { Json(document) };
     let cors = cors(&state.options().cors_origins);

@@ -12,6 +12,7 @@
 //! | `chat` | `/v1/chat/completions` |
 //! | `completions` | `/v1/completions` |
 //! | `completion` | `/completion`, `/infill` |
+//! | `slots` | `/slots` |
 //! | `embeddings` | `/v1/embeddings`, `/embedding` |
 
 pub(crate) mod chat;
@@ -23,6 +24,7 @@ pub(crate) mod lora;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod props;
+pub(crate) mod slots;
 pub(crate) mod template;
 pub(crate) mod tokenize;
 

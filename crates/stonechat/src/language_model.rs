@@ -1,14 +1,15 @@
 //! A language model on a thread of its own.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
     ChatFormat, Completion, Config, Drafter, Embedding, GenerateOptions, ModelInfo, ModelSummary,
-    Pooling, Request, Scheduler, SchedulerOptions, SessionOptions, StateOptions, StepReport,
+    Pooling, Request, SavedText, Scheduler, SchedulerOptions, SessionOptions, SlotInfo,
+    StateOptions, StepReport,
 };
 use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
 
@@ -151,7 +152,7 @@ impl Llm {
     fn text(&self, request: Result<LlmRequest, Error>, is_chat: bool) -> Generation {
         let request = request.and_then(|request| request.schedule(&self.info.model));
         match request {
-            Ok(request) => self.engine.submit(|sender| Query {
+            Ok(request) => self.engine.submit(|sender| Query::Run {
                 requests: vec![request],
                 sink: Box::new(Pieces::new(sender, is_chat)),
             }),
@@ -162,7 +163,7 @@ impl Llm {
     /// Continues the tokens of a prompt, with the events of each step.
     pub fn generate(&self, request: LlmRequest) -> Job<LlmEvent, Vec<Completion>> {
         match request.schedule(&self.info.model) {
-            Ok(request) => self.engine.submit(|sender| Query {
+            Ok(request) => self.engine.submit(|sender| Query::Run {
                 sink: Box::new(Events::new(sender, request.n_choices)),
                 requests: vec![request],
             }),
@@ -175,12 +176,46 @@ impl Llm {
     pub fn embed(&self, texts: Vec<Vec<u32>>, pooling: Pooling) -> Job<(), Vec<Vec<f32>>> {
         let request = |tokens| Ok(Request::new(Embedding::new(tokens, pooling)?));
         match texts.into_iter().map(request).collect::<Result<Vec<_>, stonechat_llm::Error>>() {
-            Ok(requests) => self.engine.submit(|sender| Query {
+            Ok(requests) => self.engine.submit(|sender| Query::Run {
                 sink: Box::new(Embeddings::new(sender, requests.len())),
                 requests,
             }),
             Err(error) => Job::failed(self.engine.clone(), error.into()),
         }
+    }
+
+    /// State of the slots: sequences that requests run in.
+    pub fn slots(&self) -> Job<(), Vec<SlotInfo>> {
+        self.control(|scheduler| Ok(scheduler.slots()))
+    }
+
+    /// Saves the part of a slot's last text that the prefix cache still has.
+    pub fn save_slot(&self, slot: usize, path: impl Into<PathBuf>) -> Job<(), SavedText> {
+        let path = path.into();
+        self.control(move |scheduler| pollster::block_on(scheduler.save_slot(slot, &path)))
+    }
+
+    /// Loads a saved text into the prefix cache, as the last text of a slot.
+    pub fn restore_slot(&self, slot: usize, path: impl Into<PathBuf>) -> Job<(), SavedText> {
+        let path = path.into();
+        self.control(move |scheduler| scheduler.restore_slot(slot, &path))
+    }
+
+    /// Removes the last text of a slot from the prefix cache; the output is its length.
+    pub fn erase_slot(&self, slot: usize) -> Job<(), usize> {
+        self.control(move |scheduler| scheduler.erase_slot(slot))
+    }
+
+    /// Runs `control` between two steps.
+    fn control<R: Send + 'static>(
+        &self,
+        control: impl FnOnce(&mut Scheduler) -> Result<R, stonechat_llm::Error> + Send + 'static,
+    ) -> Job<(), R> {
+        self.engine.submit(|sender| {
+            Query::Control(Box::new(move |scheduler| {
+                sender.end(control(scheduler).map_err(Error::from));
+            }))
+        })
     }
 
     /// Properties of the model.

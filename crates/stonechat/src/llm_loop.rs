@@ -1,6 +1,7 @@
 //! Loop of a language model's thread: requests of a queue in one scheduler.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use pollster::block_on;
@@ -8,11 +9,23 @@ use stonechat_llm::{Error as LlmError, Request, RequestEvent, RequestId, Schedul
 
 use crate::llm_sink::Sink;
 
-/// Requests of a job, with the receiver of their events.
-#[derive(Debug)]
-pub(crate) struct Query {
-    pub(crate) requests: Vec<Request>,
-    pub(crate) sink: Box<dyn Sink>,
+/// What the thread is asked for.
+pub(crate) enum Query {
+    /// Requests of a job, with the receiver of their events.
+    Run { requests: Vec<Request>, sink: Box<dyn Sink> },
+    /// Work between two steps.
+    Control(Box<dyn FnOnce(&mut Scheduler) + Send>),
+}
+
+impl fmt::Debug for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run { requests, sink } => {
+                f.debug_tuple("Run").field(requests).field(sink).finish()
+            }
+            Self::Control(_) => f.write_str("Control"),
+        }
+    }
 }
 
 /// Jobs by number, and the job of each request with its index in the job.
@@ -62,8 +75,12 @@ pub(crate) fn run(
 }
 
 impl Jobs {
-    /// Gives the requests of a query to the scheduler.
-    fn start(&mut self, scheduler: &mut Scheduler, Query { requests, sink }: Query) {
+    /// Answers a query, or gives its requests to the scheduler.
+    fn start(&mut self, scheduler: &mut Scheduler, query: Query) {
+        let (requests, sink) = match query {
+            Query::Run { requests, sink } => (requests, sink),
+            Query::Control(control) => return control(scheduler),
+        };
         let job = self.n_jobs;
         self.n_jobs += 1;
         let mut ids = Vec::with_capacity(requests.len());

@@ -1,4 +1,4 @@
-//! The seeded generator of all draws.
+//! The seeded generator of speech.
 
 /// `SplitMix64`: small, seeded, the same draws on every platform.
 ///

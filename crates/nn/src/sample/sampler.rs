@@ -9,9 +9,9 @@ use super::candidates::{Candidate, Candidates};
 use super::dry::{Dry, DryScratch};
 use super::kind::SamplerKind;
 use super::mirostat::Mirostat;
+use super::mt19937::Mt19937;
 use super::options::SamplingOptions;
 use super::penalties::Penalties;
-use super::rng::Rng;
 use super::temperature::Temperature;
 use super::token_values::TokenValues;
 use super::{eta, min_p, tail_free, top_k, top_n_sigma, top_p, typical, xtc};
@@ -29,7 +29,9 @@ pub struct Sampler {
     biased: Vec<u32>,
     stages: Vec<Stage>,
     draw: Draw,
-    rng: Rng,
+    rng: Mt19937,
+    /// Generator of XTC, as llama.cpp has it: whether XTC draws does not change the tokens that are drawn.
+    xtc_rng: Mt19937,
     seed: u64,
     vocab_size: usize,
 }
@@ -125,7 +127,8 @@ impl Sampler {
             biased: options.logit_bias.iter().map(|&(token, _)| token).collect(),
             stages,
             draw,
-            rng: Rng::new(seed),
+            rng: Mt19937::new(seed),
+            xtc_rng: Mt19937::new(seed),
             seed,
             vocab_size,
         })
@@ -175,7 +178,7 @@ impl Sampler {
             });
         }
         for stage in &mut self.stages {
-            stage.apply(candidates, (&mut scratch.values, &mut scratch.dry), &mut self.rng);
+            stage.apply(candidates, (&mut scratch.values, &mut scratch.dry), &mut self.xtc_rng);
         }
         match &mut self.draw {
             Draw::Plain => {}
@@ -223,7 +226,7 @@ impl Sampler {
     /// Replaces the seed: the next draw is the first of it.
     pub fn reseed(&mut self, seed: u64) {
         self.seed = seed;
-        self.rng = Rng::new(seed);
+        (self.rng, self.xtc_rng) = (Mt19937::new(seed), Mt19937::new(seed));
     }
 }
 
@@ -232,7 +235,7 @@ impl Stage {
         &self,
         candidates: &mut Candidates,
         (values, dry_scratch): (&mut TokenValues, &mut DryScratch),
-        rng: &mut Rng,
+        xtc_rng: &mut Mt19937,
     ) {
         match *self {
             Self::Penalties(ref penalties) => penalties.apply(candidates, values),
@@ -248,7 +251,7 @@ impl Stage {
             }
             Self::EtaCutoff { epsilon, min_keep } => eta::apply_eta(candidates, epsilon, min_keep),
             Self::Xtc { probability, threshold, min_keep } => {
-                xtc::apply(candidates, probability, threshold, min_keep, rng);
+                xtc::apply(candidates, probability, threshold, min_keep, xtc_rng);
             }
             Self::Temperature(temperature) => temperature.apply(candidates),
         }
@@ -349,16 +352,16 @@ fn stage(
     }
 }
 
-/// Inverse transform sampling: index of the first candidate at which the running sum of probabilities exceeds
-/// `uniform` times their total.
+/// Inverse transform sampling: index of the first candidate at which the running sum of probabilities reaches `uniform`
+/// times their total.
 fn draw(candidates: &[Candidate], uniform: f64) -> usize {
     let sum: f64 = candidates.iter().map(|c| f64::from(c.p)).sum();
-    let mut rest = uniform * sum;
+    let (target, mut run) = (uniform * sum, 0.0);
     let mut last = 0;
     for (i, candidate) in candidates.iter().enumerate() {
         if candidate.p > 0.0 {
-            rest -= f64::from(candidate.p);
-            if rest < 0.0 {
+            run += f64::from(candidate.p);
+            if run >= target {
                 return i;
             }
             last = i;

@@ -1,7 +1,7 @@
 //! XTC ("exclude top choices"): removes the most probable tokens, with a given probability.
 
 use super::candidates::Candidates;
-use super::rng::Rng;
+use super::mt19937::Mt19937;
 
 /// With `probability`, removes all tokens with `p_i >= threshold` but the least probable of them, if at least `min_keep`
 /// candidates remain. A threshold above 0.5 disables it.
@@ -12,12 +12,12 @@ pub(super) fn apply(
     probability: f32,
     threshold: f32,
     min_keep: usize,
-    rng: &mut Rng,
+    rng: &mut Mt19937,
 ) {
     if probability <= 0.0 || threshold > 0.5 || candidates.len() < 2 {
         return;
     }
-    if rng.uniform() > f64::from(probability) {
+    if rng.uniform_f32() > probability {
         return;
     }
     candidates.softmax();
@@ -33,13 +33,13 @@ pub(super) fn apply(
 #[cfg(test)]
 mod tests {
     use super::super::testing::{apply, check};
-    use super::Rng;
+    use super::Mt19937;
 
     #[test]
     fn drops_all_top_choices_but_the_last() {
         let xtc = |threshold, min_keep| {
             let p = [0.4, 0.3, 0.2, 0.1];
-            apply(&p, |c| super::apply(c, 1.0, threshold, min_keep, &mut Rng::new(0)))
+            apply(&p, |c| super::apply(c, 1.0, threshold, min_keep, &mut Mt19937::new(0)))
         };
         check(&xtc(0.09, 0), &[1.0]);
         check(&xtc(0.19, 0), &[0.2 / 0.3, 0.1 / 0.3]);
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn acts_with_the_given_probability() {
-        let mut rng = Rng::new(7);
+        let mut rng = Mt19937::new(7);
         let acted = (0..2000)
             .filter(|_| apply(&[0.6, 0.4], |c| super::apply(c, 0.25, 0.1, 0, &mut rng)).len() == 1);
         // 500 expected, a standard deviation is 19.
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn the_threshold_and_min_keep_are_inclusive() {
         let xtc = |p: &[f32], threshold, min_keep| {
-            apply(p, |c| super::apply(c, 1.0, threshold, min_keep, &mut Rng::new(0)))
+            apply(p, |c| super::apply(c, 1.0, threshold, min_keep, &mut Mt19937::new(0)))
         };
         check(&xtc(&[0.5, 0.5], 0.5, 0), &[1.0]);
         let p = [0.4, 0.3, 0.2, 0.1];
@@ -77,7 +77,7 @@ mod tests {
             (0..30).map(|i| if i % 2 == 0 { 20.0 + i as f32 } else { 0.1 }).collect();
         let sum: f32 = weights.iter().sum();
         let p: Vec<f32> = weights.iter().map(|w| w / sum).collect();
-        let kept = apply(&p, |c| super::apply(c, 1.0, 0.035, 0, &mut Rng::new(0)));
+        let kept = apply(&p, |c| super::apply(c, 1.0, 0.035, 0, &mut Mt19937::new(0)));
         // Tokens from 18 on are top choices (20 / 511.5 and more); the least of them and the rest stay.
         let least = weights.iter().position(|w| w / sum >= 0.035 && *w > 1.0).unwrap();
         let stays = |i: &usize| weights[*i] <= weights[least];
@@ -90,9 +90,9 @@ mod tests {
         for (p, probability, threshold) in
             [(&[0.6, 0.4][..], 0.0, 0.1), (&[0.6, 0.4], 1.0, 0.51), (&[1.0], 1.0, 0.1)]
         {
-            let mut rng = Rng::new(1);
+            let mut rng = Mt19937::new(1);
             check(&apply(p, |c| super::apply(c, probability, threshold, 0, &mut rng)), p);
-            assert_eq!(rng.uniform(), Rng::new(1).uniform());
+            assert_eq!(rng.uniform(), Mt19937::new(1).uniform());
         }
     }
 }

@@ -475,12 +475,12 @@ fn neutral_settings_disable_a_sampler() {
 }
 
 #[test]
-fn a_draw_is_the_first_candidate_whose_running_sum_exceeds_the_number() {
+fn a_draw_is_the_first_candidate_whose_running_sum_reaches_the_number() {
     let candidates =
         [0.0, 0.25, 0.5, 0.0, 0.25, 0.0].map(|p| Candidate { token: 0, logit: 0.0, p });
     let draws = [0.0, 0.2, 0.25, 0.5, 0.74, 0.75, 0.99, 1.0];
     let drawn = draws.map(|uniform| super::draw(&candidates, uniform));
-    assert_eq!(drawn, [1, 1, 2, 2, 2, 4, 4, 4]);
+    assert_eq!(drawn, [1, 1, 1, 2, 2, 2, 4, 4]);
     // Probabilities need not sum to 1.
     let doubled = candidates.map(|c| Candidate { p: 2.0 * c.p, ..c });
     assert_eq!(draws.map(|uniform| super::draw(&doubled, uniform)), drawn);
