@@ -14,9 +14,11 @@ mod dist;
 mod fuzz;
 mod golden;
 mod gpu_test;
+mod load;
 mod mutants;
 mod picture;
 mod results;
+mod server_process;
 mod setup;
 mod test;
 mod tidy;
@@ -54,6 +56,8 @@ enum Verb {
     Golden(golden::GoldenArgs),
     /// Test the wgpu backend on a GPU, down to the text of real models
     GpuTest(gpu_test::GpuTestArgs),
+    /// Measure servers under load: streams, aborts, uploads, beside a peer in turns
+    Load(Box<load::LoadArgs>),
     /// Install models from their Python packages
     Models(models::ModelsArgs),
     /// Test that the tests of the decoding rules fail when the rules are wrong
@@ -108,6 +112,7 @@ fn main() -> ExitCode {
         Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Golden(args) => golden::run(&args),
         Verb::GpuTest(args) => gpu_test::run(&args),
+        Verb::Load(args) => load::run(&args),
         Verb::Models(args) => models::run(&args),
         Verb::Mutants(args) => mutants::run(&args),
         Verb::Picture => picture::run(),
