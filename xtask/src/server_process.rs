@@ -15,6 +15,8 @@ use crate::shell;
 const POLL: Duration = Duration::from_millis(50);
 /// Time that a server has to finish after SIGTERM.
 const STOP_TIME: Duration = Duration::from_secs(10);
+/// Time that a server has to answer `/health`.
+const PROBE_TIME: Duration = Duration::from_secs(10);
 
 /// A running server, stopped on drop.
 #[derive(Debug)]
@@ -30,6 +32,14 @@ pub(crate) struct ServerProcess {
 pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
     Ok(listener.local_addr()?.port())
+}
+
+/// Whether `/health` of a server answers with status 200.
+pub(crate) fn is_healthy(url: &str) -> bool {
+    // The environment's proxy knows nothing of this machine's ports.
+    let config = ureq::Agent::config_builder().proxy(None).timeout_global(Some(PROBE_TIME)).build();
+    let response = ureq::Agent::new_with_config(config).get(format!("{url}/health")).call();
+    response.is_ok_and(|response| response.status() == 200)
 }
 
 impl ServerProcess {

@@ -99,6 +99,12 @@ enum Event {
     End,
 }
 
+/// The URL without `/v1`.
+fn base_of(url: &str) -> String {
+    let base = url.trim_end_matches('/').trim_end_matches("/v1");
+    if base.contains("://") { base.to_owned() } else { format!("http://{base}") }
+}
+
 impl Target {
     /// A server at `url`; the model is the first that it lists, if none is named.
     pub(super) fn new(
@@ -108,21 +114,6 @@ impl Target {
         endpoint: Endpoint,
         timeout: Duration,
     ) -> Result<Self> {
-        let mut target = Self::without_model(url, api_key, endpoint, timeout);
-        target.model = match model {
-            Some(model) => model.to_owned(),
-            None => target.first_model()?,
-        };
-        Ok(target)
-    }
-
-    /// A server whose model is not known yet.
-    pub(super) fn without_model(
-        url: &str,
-        api_key: Option<&str>,
-        endpoint: Endpoint,
-        timeout: Duration,
-    ) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // The environment's proxy is no part of what is measured.
@@ -133,22 +124,18 @@ impl Target {
             .timeout_recv_response(Some(timeout))
             .timeout_per_read(Some(timeout))
             .build();
-        let base = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        let base = if base.contains("://") { base } else { format!("http://{base}") };
-        let api_key = api_key.map(str::to_owned);
-        Self {
+        let mut target = Self {
             agent: Agent::new_with_config(config),
-            base,
-            api_key,
+            base: base_of(url),
+            api_key: api_key.map(str::to_owned),
             model: String::new(),
             endpoint,
-        }
-    }
-
-    /// Status of `/health`.
-    pub(super) fn health(&self) -> Result<u16> {
-        let response = self.agent.get(format!("{}/health", self.base)).call()?;
-        Ok(response.status().as_u16())
+        };
+        target.model = match model {
+            Some(model) => model.to_owned(),
+            None => target.first_model()?,
+        };
+        Ok(target)
     }
 
     fn first_model(&self) -> Result<String> {
@@ -388,11 +375,8 @@ mod tests {
 
     #[test]
     fn urls_lose_their_version() {
-        let base = |url: &str| {
-            Target::without_model(url, None, Endpoint::Chat, Duration::from_secs(1)).base
-        };
-        assert_eq!(base("http://host:1/v1/"), "http://host:1");
-        assert_eq!(base("host:1"), "http://host:1");
+        assert_eq!(base_of("http://host:1/v1/"), "http://host:1");
+        assert_eq!(base_of("host:1"), "http://host:1");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use super::client::Target;
 use super::{Endpoint, LoadArgs, llama_server};
-use crate::server_process::{ServerProcess, free_port};
+use crate::server_process::{ServerProcess, free_port, is_healthy};
 use crate::shell;
 
 /// A server that can be started.
@@ -117,8 +117,7 @@ impl Running {
         let mut command = Command::new(program);
         command.args(flags.arguments(server, port)).current_dir(shell::workspace_root());
         let mut process = ServerProcess::start(&mut command, &log)?;
-        let probe = Target::without_model(&url, None, endpoint, timeout);
-        process.wait_until(timeout, || probe.health().is_ok_and(|status| status == 200))?;
+        process.wait_until(timeout, || is_healthy(&url))?;
         let target = Target::new(&url, None, None, endpoint, timeout)?;
         Ok(Self { name: server.name(), process, target })
     }
