@@ -13,6 +13,9 @@ use super::{Endpoint, LoadArgs, llama_server};
 use crate::server_process::{ServerProcess, free_port, is_healthy};
 use crate::shell;
 
+/// Name of the model in requests: a server may list further ones.
+const ALIAS: &str = "load";
+
 /// A server that can be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Server {
@@ -79,6 +82,7 @@ impl Flags<'_> {
             arguments.extend(["-m".to_owned(), model.to_owned()]);
         }
         for (flag, value) in [
+            ("--alias", ALIAS.to_owned()),
             ("-np", self.slots.to_string()),
             ("-c", self.context.to_string()),
             ("-t", self.threads.to_string()),
@@ -118,7 +122,7 @@ impl Running {
         command.args(flags.arguments(server, port)).current_dir(shell::workspace_root());
         let mut process = ServerProcess::start(&mut command, &log)?;
         process.wait_until(timeout, || is_healthy(&url))?;
-        let target = Target::new(&url, None, None, endpoint, timeout)?;
+        let target = Target::new(&url, None, Some(ALIAS), endpoint, timeout)?;
         Ok(Self { name: server.name(), process, target })
     }
 }
@@ -139,7 +143,7 @@ mod tests {
             more: &more,
         };
         let of = |server| flags.arguments(server, 81).join(" ");
-        let same = "-np 16 -c 16384 -t 2 --host 127.0.0.1 --port 81 --no-slots";
+        let same = "--alias load -np 16 -c 16384 -t 2 --host 127.0.0.1 --port 81 --no-slots";
         assert_eq!(of(Server::Stonechat), format!("serve -m m.gguf -m base {same}"));
         assert_eq!(of(Server::LlamaCpp), format!("-m m.gguf {same}"));
     }
