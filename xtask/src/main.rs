@@ -9,6 +9,7 @@
 mod bench;
 mod cargo_deny;
 mod ci;
+mod client_test;
 mod cross;
 mod dist;
 mod fuzz;
@@ -44,6 +45,8 @@ enum Verb {
     Bench(Box<bench::BenchArgs>),
     /// Run every check, cheapest first, and stop at the first that fails
     Ci(ci::CiArgs),
+    /// Check `stonechat serve` with the official Python client
+    ClientTest(client_test::ClientTestArgs),
     /// Test the kernels for ARM in an emulator
     CrossTest(cross::CrossArgs),
     /// Check licences, duplicate versions and sources of the dependencies with cargo-deny
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Bench(args) => bench::run(&args),
         Verb::Ci(args) => ci::run(&args),
+        Verb::ClientTest(args) => client_test::run(&args),
         Verb::CrossTest(args) => cross::run(&args),
         Verb::Deny => cargo_deny::run(),
         Verb::Dist(args) => dist::run(&args),
