@@ -83,7 +83,7 @@ impl Flags<'_> {
         }
         for (flag, value) in [
             ("--alias", ALIAS.to_owned()),
-            ("-np", self.slots.to_string()),
+            ("--parallel", self.slots.to_string()),
             ("-c", self.context.to_string()),
             ("-t", self.threads.to_string()),
             ("--host", "127.0.0.1".to_owned()),
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn servers_get_the_same_flags() {
-        let more = ["--no-slots".to_owned()];
+        let more = ["-x".to_owned()];
         let flags = Flags {
             model: Path::new("m.gguf"),
             audio_model: Some("base"),
@@ -143,7 +143,7 @@ mod tests {
             more: &more,
         };
         let of = |server| flags.arguments(server, 81).join(" ");
-        let same = "--alias load -np 16 -c 16384 -t 2 --host 127.0.0.1 --port 81 --no-slots";
+        let same = "--alias load --parallel 16 -c 16384 -t 2 --host 127.0.0.1 --port 81 -x";
         assert_eq!(of(Server::Stonechat), format!("serve -m m.gguf -m base {same}"));
         assert_eq!(of(Server::LlamaCpp), format!("-m m.gguf {same}"));
     }
