@@ -56,11 +56,30 @@ def health_needs_no_key(server):
 
 
 @check
+def model_is_retrieved(server):
+    equal(server.client.models.retrieve(server.model).id, server.model)
+
+
+@check
 def unknown_model_is_not_found(server):
+    error = refused(404, lambda: server.client.models.retrieve("no-such-model"))
+    contains(error.message, "no-such-model", "message")
+
+
+@check
+def any_name_means_the_only_language_model(server):
     messages = [{"role": "user", "content": "Hi"}]
     create = server.client.chat.completions.create
-    error = refused(404, lambda: create(model="no-such-model", messages=messages, max_tokens=1))
-    contains(error.message, "no-such-model", "message")
+    expect(create(model="gpt-4o", messages=messages, max_tokens=2).choices, "choices")
+
+
+@check
+def speech_model_does_not_chat(server):
+    # Without a speech model its name is any name.
+    if server.audio_model:
+        messages = [{"role": "user", "content": "Hi"}]
+        create = server.client.chat.completions.create
+        refused((400, 404), lambda: create(model=server.audio_model, messages=messages))
 
 
 @check
