@@ -19,6 +19,8 @@ pub struct Summary {
     pub p95: f64,
     /// 99th percentile.
     pub p99: f64,
+    /// Largest.
+    pub max: f64,
     /// Standard deviation over mean, 0 for a single measurement.
     pub cov: f64,
     /// Scaled median absolute deviation over median: the same without outliers' weight.
@@ -50,6 +52,7 @@ pub fn summarize(samples: &[f64]) -> Option<Summary> {
         p50,
         p95: percentile(&sorted, 0.95),
         p99: percentile(&sorted, 0.99),
+        max: sorted[sorted.len() - 1],
         cov: relative(deviation, mean),
         spread: relative(sigma, p50),
         outliers: samples.iter().enumerate().filter(|(_, s)| far(s)).map(|(i, _)| i).collect(),
@@ -89,6 +92,7 @@ mod tests {
         // At 0.95 * 7 = 6.65: 7 + 0.65 * 2; at 0.99 * 7 = 6.93: 7 + 0.93 * 2.
         close(summary.p95, 8.3);
         close(summary.p99, 8.86);
+        close(summary.max, 9.0);
         // Deviations from 4.5: .5 .5 .5 .5 .5 2.5 2.5 4.5, of which the median is 0.5.
         close(summary.spread, 1.4826 * 0.5 / 4.5);
         // 3.5 * 0.7413 = 2.59: only 9 is farther away.
@@ -110,6 +114,7 @@ mod tests {
         for samples in [&[3.0][..], &[3.0, 3.0, 3.0]] {
             let summary = summarize(samples).unwrap();
             assert_eq!((summary.p50, summary.p95, summary.p99), (3.0, 3.0, 3.0));
+            assert_eq!(summary.max, 3.0);
             assert_eq!((summary.cov, summary.spread), (0.0, 0.0));
             assert!(summary.outliers.is_empty());
         }

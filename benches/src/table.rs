@@ -7,7 +7,8 @@ use crate::protocol::{PeakKind, Unit};
 use crate::report::{Peak, Row};
 
 /// A table without lines: the first `n_left` columns to the left, the others to the right.
-fn aligned(rows: &[Vec<String>], n_left: usize) -> String {
+#[must_use]
+pub fn aligned(rows: &[Vec<String>], n_left: usize) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).add_rows(rows);
     for (i, column) in table.column_iter_mut().enumerate() {

@@ -7,7 +7,7 @@
 
 mod build;
 mod engine;
-mod machine;
+pub(crate) mod machine;
 mod matrix;
 mod models;
 mod peaks;
@@ -25,6 +25,8 @@ use stonechat_benches::{chart, comparison, table};
 
 use crate::shell;
 use matrix::Matrix;
+pub(crate) use models::locate;
+pub(crate) use peers::{LLAMA_CPP, LLAMA_CPP_SOURCE};
 use peers::{Peer, PeerPython};
 use saved::Baseline;
 

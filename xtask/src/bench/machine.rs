@@ -11,7 +11,7 @@ use crate::shell;
 const MIN_READ_BYTES: u64 = 256 << 20;
 
 /// Looks at this machine. Where the system does not tell, fields are empty.
-pub(super) fn detect(cores: usize) -> Machine {
+pub(crate) fn detect(cores: usize) -> Machine {
     let cpuinfo = read("/proc/cpuinfo");
     let field = |name: &str| {
         let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
@@ -40,7 +40,7 @@ pub(super) fn detect(cores: usize) -> Machine {
 }
 
 /// Processes that were ready to run, averaged over a minute.
-pub(super) fn load() -> Option<f64> {
+pub(crate) fn load() -> Option<f64> {
     read("/proc/loadavg").split(' ').next()?.parse().ok()
 }
 
@@ -55,7 +55,7 @@ pub(super) fn peak_bytes() -> usize {
 }
 
 /// One line for each thing worth knowing.
-pub(super) fn describe(machine: &Machine) -> String {
+pub(crate) fn describe(machine: &Machine) -> String {
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
     let or_unknown = |text: &str| if text.is_empty() { "unknown" } else { text }.to_owned();
     let kind = match machine.virtual_machine {

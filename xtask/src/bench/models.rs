@@ -90,7 +90,7 @@ fn stamp(path: &Path) -> u64 {
 }
 
 /// The file or folder that a name stands for.
-fn locate(name: &str) -> Result<PathBuf> {
+pub(crate) fn locate(name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.exists() {
         return Ok(single_gguf(std::path::absolute(path)?));

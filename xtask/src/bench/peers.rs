@@ -11,6 +11,11 @@ use stonechat_benches::protocol::ModelKind;
 use super::models::Model;
 use crate::{shell, venv};
 
+/// Python package with llama.cpp's sources, as pip takes it.
+pub(crate) const LLAMA_CPP: &str = "llama-cpp-python==0.3.36";
+/// Option of pip that takes its sources instead of a wheel.
+pub(crate) const LLAMA_CPP_SOURCE: &str = "--no-binary=llama-cpp-python";
+
 const SCRIPT: &str = "xtask/assets/bench_peer.py";
 
 /// Another engine.
@@ -94,7 +99,7 @@ impl Peer {
         let (environment, requirements): (&str, &[&str]) = match self {
             Self::LlamaCpp => {
                 println!("llama.cpp is built from source: ten minutes, once");
-                ("bench-llama-cpp", &["--no-binary=llama-cpp-python", "llama-cpp-python==0.3.36"])
+                ("bench-llama-cpp", &[LLAMA_CPP_SOURCE, LLAMA_CPP])
             }
             Self::WhisperCpp => {
                 ("bench-whisper-cpp", &["--no-binary=pywhispercpp", "pywhispercpp==1.5.1"])

@@ -1,5 +1,8 @@
 //! The commands of the documents: every `stonechat` line of a `sh` block runs as written and exits with 0.
 //!
+//! A line that ends in `&` starts a server, which runs until the end of its document; the `curl` lines after it run, too,
+//! and fail on a status of 400 or more.
+//!
 //! They run in one folder with the files that the documents speak of (`talk.mp3`, `model.gguf`, …). Commands of cargo
 //! are parsed by `cargo xtask tidy` instead.
 
@@ -7,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::background::{Background, in_background};
 use super::run::{Folder, finish, workspace};
 
 /// Commands that this test cannot run, with the reason.
@@ -22,6 +26,7 @@ const NOT_RUN: [(&str, &str); 6] = [
 /// A command line of a document.
 #[derive(Debug)]
 struct Line {
+    document: String,
     place: String,
     command: String,
 }
@@ -46,7 +51,12 @@ fn lines() -> Vec<Line> {
 }
 
 fn of_file(path: &Path) -> Vec<Line> {
-    let text = fs::read_to_string(path).unwrap();
+    let document = path.file_name().unwrap().display().to_string();
+    of_text(&document, &fs::read_to_string(path).unwrap())
+}
+
+/// The commands of a document. One goes on after a `|` or `\` at the end of a line and inside single quotes.
+fn of_text(document: &str, text: &str) -> Vec<Line> {
     let mut found = Vec::new();
     let mut in_block = false;
     let mut begun = String::new();
@@ -55,10 +65,12 @@ fn of_file(path: &Path) -> Vec<Line> {
             "```sh" => in_block = true,
             "```" => in_block = false,
             part if in_block && !part.is_empty() => {
-                begun = format!("{begun} {part}").trim_start().to_owned();
-                if !part.ends_with('|') {
-                    let place = format!("{}:{}", path.file_name().unwrap().display(), i + 1);
-                    found.push(Line { place, command: std::mem::take(&mut begun) });
+                let rest = part.trim_end_matches('\\');
+                begun = format!("{begun} {rest}").trim_start().to_owned();
+                let goes_on = part.ends_with(['|', '\\']) || begun.matches('\'').count() % 2 == 1;
+                if !goes_on {
+                    let (document, place) = (document.to_owned(), format!("{document}:{}", i + 1));
+                    found.push(Line { document, place, command: std::mem::take(&mut begun) });
                 }
             }
             _ => {}
@@ -151,10 +163,21 @@ fn commands_of_documents_run() {
     let binary = Path::new(env!("CARGO_BIN_EXE_stonechat"));
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", binary.parent().unwrap().display());
+    folder.write(".curlrc", b"fail\nsilent\nshow-error\nmax-time = 120\n");
+    let shell = |command: &str| {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command).current_dir(folder.path("")).env("PATH", &path);
+        shell.env("STONECHAT_MODELS", folder.path("models")).env("CURL_HOME", folder.path(""));
+        shell.stdin(Stdio::null());
+        shell
+    };
     let mut n_run = 0;
-    for Line { place, command } in lines() {
+    let mut server: Option<Background> = None;
+    for Line { document, place, command } in lines() {
+        server = server.filter(|server| server.document == document);
         let programs = programs(&command);
-        if !programs.contains(&"stonechat") {
+        let is_request = server.is_some() && programs.contains(&"curl");
+        if !is_request && !programs.contains(&"stonechat") {
             continue;
         }
         if let Some((_, reason)) = NOT_RUN.iter().find(|(part, _)| command.contains(part)) {
@@ -167,11 +190,21 @@ fn commands_of_documents_run() {
             println!("{place}: `{command}` needs {absent}, which is absent");
             continue;
         }
-        let mut shell = Command::new("sh");
-        shell.arg("-c").arg(&command).current_dir(folder.path("")).env("PATH", &path);
-        shell.env("STONECHAT_MODELS", folder.path("models"));
-        shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let ran = finish(shell.spawn().unwrap());
+        if let Some(command) = in_background(&command) {
+            // The server before it in the document ends first.
+            drop(server.take());
+            server = Some(Background::start(command, &document, |command| {
+                let log = fs::File::create(folder.path("server.log")).unwrap();
+                let mut shell = shell(command);
+                shell.stdout(log.try_clone().unwrap()).stderr(log);
+                shell
+            }));
+            n_run += 1;
+            continue;
+        }
+        let command = server.as_ref().map_or(command.clone(), |server| server.address(&command));
+        let mut shell = shell(&command);
+        let ran = finish(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         assert_eq!(ran.code, Some(0), "{place}: `{command}`: {ran:?}");
         n_run += 1;
     }
@@ -183,4 +216,13 @@ fn programs_of_a_pipeline_are_found() {
     assert_eq!(programs("A=1 stonechat x"), ["stonechat"]);
     assert_eq!(programs("arecord -t raw | stonechat listen -"), ["arecord", "stonechat"]);
     assert_eq!(programs("cargo run --release -- transcribe a"), ["cargo"]);
+}
+
+#[test]
+fn commands_of_several_lines_are_joined() {
+    let text = "a\n```sh\nb \\\n  -c 'd\n  e' |\nf\ng\n```\nh\n";
+    let found = of_text("x.md", text);
+    let found: Vec<(&str, &str)> =
+        found.iter().map(|line| (line.place.as_str(), line.command.as_str())).collect();
+    assert_eq!(found, [("x.md:6", "b  -c 'd e' | f"), ("x.md:7", "g")]);
 }

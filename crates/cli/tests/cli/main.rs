@@ -5,6 +5,7 @@
     reason = "the exceptions for tests do not reach what they share"
 )]
 
+mod background;
 mod devices;
 mod documents;
 mod errors;
