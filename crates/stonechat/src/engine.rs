@@ -89,9 +89,11 @@ impl ModelSource {
 }
 
 /// Request on its way to the thread.
-struct Request<L: Load> {
-    query: L::Query,
-    sender: JobSender<L::Item, L::Output>,
+pub(crate) struct Request<L: Load> {
+    /// Content.
+    pub(crate) query: L::Query,
+    /// Sender of its results.
+    pub(crate) sender: JobSender<L::Item, L::Output>,
 }
 
 /// Sender of the result of opening a model; `None` once it was sent.
@@ -193,6 +195,17 @@ impl<L: Load> Server<'_, L> {
         info: L::Info,
         mut answer: impl FnMut(L::Query, &JobSender<L::Item, L::Output>) -> Result<L::Output, Error>,
     ) {
+        for Request { query, sender } in self.open(info) {
+            if !sender.is_abandoned() {
+                let result = answer(query, &sender);
+                sender.end(result);
+            }
+        }
+    }
+
+    /// As [`serve`](Self::serve), for a loop of several requests at a time: returns the queue, which is disconnected once
+    /// every handle is dropped.
+    pub(crate) fn open(self, info: L::Info) -> mpsc::Receiver<Request<L>> {
         let Self { file, device, opened, queue } = self;
         // The mapped pages count as memory of this process.
         drop(file);
@@ -200,11 +213,6 @@ impl<L: Load> Server<'_, L> {
             let _ = opened.send(Ok(info));
         }
         device.save_kernels();
-        for Request { query, sender } in queue {
-            if !sender.is_abandoned() {
-                let result = answer(query, &sender);
-                sender.end(result);
-            }
-        }
+        queue
     }
 }
