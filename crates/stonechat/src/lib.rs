@@ -42,7 +42,9 @@ mod models;
 #[cfg(feature = "pull")]
 pub mod pull;
 mod recording;
+mod speech_engine;
 mod speech_model;
+mod speech_queue;
 
 pub use stonechat_audio as audio;
 pub use stonechat_compute as compute;
@@ -63,6 +65,7 @@ pub use kernel_cache::KernelCache;
 pub use language_model::{Generation, Llm, LlmBuilder, LlmInfo};
 pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};
 pub use recording::Recording;
+pub use speech_engine::SpeechStep;
 pub use speech_model::{Transcription, Whisper, WhisperBuilder, WhisperInfo};
 
 // Types of requests and results, so that most programs need no other module.

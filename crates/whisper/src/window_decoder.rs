@@ -12,7 +12,10 @@
 //!     each window's search chooses tokens and forks KV sequences
 //! ```
 //!
-//! A window that ends, falls back to the next temperature or begins does not wait for others.
+//! A window that ends, falls back to the next temperature or begins does not wait for others. A free place goes to the
+//! recording with the fewest places, so that a long recording with many windows does not starve a short one.
+
+mod places;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -36,6 +39,7 @@ use crate::window::WindowResult;
 use crate::window_request::{
     DecodeRequest, WindowAudio, WindowHandle, WindowOutput, WindowRequest, WindowTask,
 };
+use places::{Active, Place, Queued};
 
 /// Decodes windows of any number of recordings in one batch.
 #[derive(Debug)]
@@ -49,32 +53,6 @@ pub struct WindowDecoder {
     finished: Vec<(Weak<()>, WindowOutput)>,
     scratch: Scratch,
     pub(crate) timings: Timings,
-}
-
-/// Window of the state.
-#[derive(Debug)]
-enum Place {
-    Free,
-    /// Audio of a finished request.
-    Kept(Weak<()>),
-    Active(Active),
-}
-
-/// Request whose audio is encoded.
-#[derive(Debug)]
-struct Active {
-    handle: Weak<()>,
-    keep_audio: bool,
-    task: Task,
-}
-
-/// Request without a place.
-#[derive(Debug)]
-struct Queued {
-    handle: Weak<()>,
-    mel: Vec<f32>,
-    keep_audio: bool,
-    task: Task,
 }
 
 #[derive(Debug)]
@@ -277,7 +255,7 @@ impl WindowDecoder {
     /// # Panics
     /// If a spectrogram has another size, no finished request kept the audio, or alignment is not enabled.
     pub fn add(&mut self, request: WindowRequest) -> Result<WindowHandle, Error> {
-        let WindowRequest { audio, task, keep_audio } = request;
+        let WindowRequest { owner, audio, task, keep_audio } = request;
         let task = match task {
             WindowTask::DetectLanguage => Task::DetectLanguage,
             WindowTask::Decode(request) => Task::Decode(Box::new(self.decoding(request)?)),
@@ -286,22 +264,22 @@ impl WindowDecoder {
                 Task::Align(request)
             }
         };
-        let owner = Arc::new(());
-        let handle = Arc::downgrade(&owner);
+        let alive = Arc::new(());
+        let handle = Arc::downgrade(&alive);
         match audio {
             WindowAudio::Mel(mel) => {
                 let n_values = WINDOW_FRAMES * self.model.config().n_mels;
                 assert_eq!(mel.len(), n_values, "one window of mel frames");
-                self.queue.push_back(Queued { handle, mel, keep_audio, task });
+                self.queue.push_back(Queued { handle, owner, mel, keep_audio, task });
             }
             WindowAudio::Kept(kept) => {
                 let kept = kept.downgrade();
-                let has_audio = |place: &&mut Place| matches!(place, Place::Kept(handle) if handle.ptr_eq(&kept));
+                let has_audio = |place: &&mut Place| matches!(place, Place::Kept { handle, .. } if handle.ptr_eq(&kept));
                 let place = self.places.iter_mut().find(has_audio).expect("audio that was kept");
-                *place = Place::Active(Active { handle, keep_audio, task });
+                *place = Place::Active(Active { handle, owner, keep_audio, task });
             }
         }
-        Ok(WindowHandle::new(owner))
+        Ok(WindowHandle::new(alive))
     }
 
     /// Takes the result of a window, once there is one.
@@ -359,6 +337,18 @@ impl WindowDecoder {
         Ok(())
     }
 
+    /// Sizes of the state.
+    #[must_use]
+    pub fn state_options(&self) -> StateOptions {
+        self.state.options()
+    }
+
+    /// Whether recordings with `options` fit the state without [`reserve`](Self::reserve).
+    #[must_use]
+    pub fn fits(&self, options: &Options) -> bool {
+        self.check(options).is_ok()
+    }
+
     /// Checks that recordings with `options` fit the state.
     pub(crate) fn check(&self, options: &Options) -> Result<(), Error> {
         self.check_sequences(options)?;
@@ -401,7 +391,7 @@ impl WindowDecoder {
         self.queue.retain(|queued| is_alive(&queued.handle));
         self.finished.retain(|(handle, _)| is_alive(handle));
         for (window, place) in self.places.iter_mut().enumerate() {
-            if let Place::Kept(handle) | Place::Active(Active { handle, .. }) = place
+            if let Place::Kept { handle, .. } | Place::Active(Active { handle, .. }) = place
                 && !is_alive(handle)
             {
                 *place = Place::Free;
@@ -414,16 +404,15 @@ impl WindowDecoder {
     fn encode_waiting(&mut self) -> bool {
         let started = Instant::now();
         let mut n_encoded = 0;
-        for (window, place) in self.places.iter_mut().enumerate() {
-            if !matches!(place, Place::Free) {
+        for window in 0..self.places.len() {
+            if !matches!(self.places[window], Place::Free) {
                 continue;
             }
-            let Some(Queued { handle, mel, keep_audio, task }) = self.queue.pop_front() else {
-                break;
-            };
+            let Some(queued) = places::take_next(&mut self.queue, &self.places) else { break };
+            let Queued { handle, owner, mel, keep_audio, task } = queued;
             self.state.encode(&mel);
             self.state.set_audio(window);
-            *place = Place::Active(Active { handle, keep_audio, task });
+            self.places[window] = Place::Active(Active { handle, owner, keep_audio, task });
             n_encoded += 1;
         }
         if n_encoded > 0 {
@@ -435,7 +424,7 @@ impl WindowDecoder {
 
     /// Plans and enqueues a decoder step.
     fn run_step(&mut self) -> Result<(), Error> {
-        let Self { state, scratch, places, model, .. } = self;
+        let Self { state, scratch, places, model, timings, .. } = self;
         let (options, max_tokens) = (state.options(), state.limits().n_batch);
         scratch.planned.clear();
         let mut plan = state.plan();
@@ -455,6 +444,7 @@ impl WindowDecoder {
                 }
             }
         }
+        timings.rows += plan.n_tokens();
         plan.run();
         Ok(())
     }
@@ -562,11 +552,11 @@ impl WindowDecoder {
     fn finish(&mut self, window: usize, output: WindowOutput) {
         self.state.clear(window);
         let place = &mut self.places[window];
-        if let Place::Active(Active { handle, keep_audio, .. }) =
+        if let Place::Active(Active { handle, owner, keep_audio, .. }) =
             std::mem::replace(place, Place::Free)
         {
             if keep_audio {
-                *place = Place::Kept(handle.clone());
+                *place = Place::Kept { handle: handle.clone(), owner };
             }
             self.finished.push((handle, output));
         }

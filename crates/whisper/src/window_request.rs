@@ -12,6 +12,8 @@ use crate::words::TokenTimes;
 /// Request of a [`WindowDecoder`](crate::WindowDecoder).
 #[derive(Debug)]
 pub struct WindowRequest {
+    /// Number of the recording. Waiting recordings with the fewest windows of the state get a free one first.
+    pub owner: u64,
     /// Audio of the window.
     pub audio: WindowAudio,
     /// Task on this audio.

@@ -191,7 +191,7 @@ fn audio_is_kept_for_a_next_request() {
     let model = model();
     let mut decoder = decoder(&model, 1);
     let add = |decoder: &mut WindowDecoder, audio, task, keep_audio| {
-        decoder.add(WindowRequest { audio, task, keep_audio }).unwrap()
+        decoder.add(WindowRequest { owner: 0, audio, task, keep_audio }).unwrap()
     };
     let run = |decoder: &mut WindowDecoder, window: &_| loop {
         block_on(decoder.step()).unwrap();
@@ -231,7 +231,7 @@ fn a_cancelled_window_makes_room() {
             Options { beam_size: 2, best_of: 1, ..Options::default() },
         ));
         let audio = WindowAudio::Mel(mel(&model, 5));
-        decoder.add(WindowRequest { audio, task, keep_audio: true }).unwrap()
+        decoder.add(WindowRequest { owner: 0, audio, task, keep_audio: true }).unwrap()
     };
     let (first, second, third) = (add(&mut decoder), add(&mut decoder), add(&mut decoder));
     block_on(decoder.step()).unwrap();
@@ -254,7 +254,7 @@ fn requests_that_do_not_fit_are_refused() {
         change(&mut request);
         let audio = WindowAudio::Mel(mel(&model, 1));
         let task = WindowTask::Decode(request);
-        decoder.add(WindowRequest { audio, task, keep_audio: false }).unwrap_err()
+        decoder.add(WindowRequest { owner: 0, audio, task, keep_audio: false }).unwrap_err()
     };
     let error = refused(|request| request.options = Options::default().into());
     assert!(error.to_string().contains("the sequences of the state"), "{error}");
@@ -280,7 +280,7 @@ fn requests_that_do_not_fit_are_refused() {
     let options = Options { beam_size: 1, best_of: 1, ..Options::default() };
     let task = WindowTask::Decode(text_request(&model, options.clone()));
     let audio = WindowAudio::Mel(mel(&model, 1));
-    let window = decoder.add(WindowRequest { audio, task, keep_audio: false }).unwrap();
+    let window = decoder.add(WindowRequest { owner: 0, audio, task, keep_audio: false }).unwrap();
     decoder.reserve(&options, 1).unwrap();
     let error = decoder.reserve(&options, 2).unwrap_err();
     assert!(error.to_string().contains("while other recordings"), "{error}");

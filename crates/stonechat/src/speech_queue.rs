@@ -1,0 +1,153 @@
+//! Threads that prepare recordings while the engine runs others: decoding, voice activity detection, spectrogram.
+//!
+//! ```text
+//! Whisper::transcribe ──► queue ──► N_THREADS threads ─────────┬──► engine
+//!                                         └─► one per reader ──┘
+//! ```
+//!
+//! A reader has a thread of its own: it waits for its bytes.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use stonechat_whisper::{CancelToken, Model, Options, Segment, Transcript, Transcription};
+
+use crate::engine::{Load, Request};
+use crate::job::JobSender;
+use crate::{Error, Recording};
+
+/// Threads for files and bytes in memory. Decoding is far faster than transcription.
+const N_THREADS: usize = 2;
+
+/// Number of recordings that wait or are prepared.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WaitingCount(Arc<AtomicUsize>);
+
+impl WaitingCount {
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts a recording until the guard is dropped.
+    pub(crate) fn guard(&self) -> WaitingGuard {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        WaitingGuard(Arc::clone(&self.0))
+    }
+}
+
+/// Recording that is counted.
+#[derive(Debug)]
+pub(crate) struct WaitingGuard(Arc<AtomicUsize>);
+
+impl Drop for WaitingGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Recording in the queue.
+#[derive(Debug)]
+pub(crate) struct QueuedRecording {
+    pub(crate) recording: Recording,
+    pub(crate) guard: WaitingGuard,
+}
+
+/// Recording that is ready for the engine, or cannot be transcribed.
+pub(crate) struct Prepared {
+    pub(crate) sender: JobSender<Segment, Transcript>,
+    pub(crate) guard: WaitingGuard,
+    pub(crate) result: Result<(Transcription<'static>, Options), Error>,
+}
+
+/// Starts the threads, which end once the queue is disconnected. Then the returned one is, too.
+///
+/// # Errors
+/// If a thread cannot be started.
+pub(crate) fn start<L>(
+    queue: Receiver<Request<L>>,
+    model: &Model,
+) -> Result<Receiver<Prepared>, Error>
+where
+    L: Load<Query = QueuedRecording, Item = Segment, Output = Transcript>,
+{
+    let (to_engine, prepared) = channel();
+    let queue = Arc::new(Mutex::new(queue));
+    for _ in 0..N_THREADS {
+        let (queue, model, to_engine) = (Arc::clone(&queue), model.clone(), to_engine.clone());
+        let body = move || {
+            loop {
+                let request = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok(request) = request else { return };
+                if request.query.recording.may_block() {
+                    spawn_reader(request, &model, &to_engine);
+                } else {
+                    prepare(request, &model, &to_engine);
+                }
+            }
+        };
+        spawn(body)?;
+    }
+    Ok(prepared)
+}
+
+fn spawn(body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let thread = thread::Builder::new().name("stonechat-audio".to_owned()).spawn(body);
+    thread.map(drop).map_err(|source| Error::Thread { source })
+}
+
+/// Prepares a recording on a thread of its own.
+fn spawn_reader<L>(request: Request<L>, model: &Model, to_engine: &Sender<Prepared>)
+where
+    L: Load<Query = QueuedRecording, Item = Segment, Output = Transcript>,
+{
+    let (model, to_engine) = (model.clone(), to_engine.clone());
+    let shared = Arc::new(Mutex::new(Some(request)));
+    let own = Arc::clone(&shared);
+    let take = |shared: &Mutex<Option<Request<L>>>| {
+        shared.lock().unwrap_or_else(PoisonError::into_inner).take()
+    };
+    let body = move || {
+        if let Some(request) = take(&own) {
+            prepare(request, &model, &to_engine);
+        }
+    };
+    if let Err(error) = spawn(body)
+        && let Some(request) = take(&shared)
+    {
+        request.sender.end(Err(error));
+    }
+}
+
+/// Prepares a recording for the engine.
+fn prepare<L>(request: Request<L>, model: &Model, to_engine: &Sender<Prepared>)
+where
+    L: Load<Query = QueuedRecording, Item = Segment, Output = Transcript>,
+{
+    let Request { query: QueuedRecording { recording, guard }, sender } = request;
+    if sender.is_abandoned() {
+        return;
+    }
+    let cancel = sender.cancel_token();
+    let result = catch_unwind(AssertUnwindSafe(|| transcription(recording, model, cancel)));
+    let result = result.unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+        Err(Error::Panicked { reason: text.lines().next().unwrap_or_default().to_owned() })
+    });
+    // An engine that stopped drops the sender.
+    let _ = to_engine.send(Prepared { sender, guard, result });
+}
+
+fn transcription(
+    recording: Recording,
+    model: &Model,
+    cancel: &CancelToken,
+) -> Result<(Transcription<'static>, Options), Error> {
+    let (samples, options) = recording.decode(cancel)?;
+    let mut transcription = Transcription::new(model, samples, &options)?;
+    transcription.prepare();
+    Ok((transcription, options))
+}
