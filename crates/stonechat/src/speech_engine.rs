@@ -41,9 +41,12 @@ pub struct SpeechStep {
     pub finished_seconds: f64,
 }
 
+/// Function that gets the counters.
+type StepCallback = dyn FnMut(&SpeechStep) + Send;
+
 /// Callback of [`WhisperBuilder::on_step`](crate::WhisperBuilder::on_step).
 #[derive(Default)]
-pub(crate) struct OnStep(pub(crate) Option<Box<dyn FnMut(&SpeechStep) + Send>>);
+pub(crate) struct OnStep(pub(crate) Option<Box<StepCallback>>);
 
 impl fmt::Debug for OnStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,7 +10,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
 use stonechat_whisper::{CancelToken, Model, Options, Segment, Transcript, Transcription};
@@ -74,17 +74,18 @@ where
     L: Load<Query = QueuedRecording, Item = Segment, Output = Transcript>,
 {
     let (to_engine, prepared) = channel();
-    let queue = Arc::new(Mutex::new(queue));
+    let (queue, to_engine) = (Arc::new(Mutex::new(queue)), Arc::new(to_engine));
     for _ in 0..N_THREADS {
-        let (queue, model, to_engine) = (Arc::clone(&queue), model.clone(), to_engine.clone());
+        let (queue, model, to_engine) = (Arc::clone(&queue), model.clone(), Arc::clone(&to_engine));
         let body = move || {
             loop {
                 let request = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok(request) = request else { return };
                 if request.query.recording.may_block() {
-                    spawn_reader(request, &model, &to_engine);
-                } else {
-                    prepare(request, &model, &to_engine);
+                    spawn_reader(request, &model, Arc::downgrade(&to_engine));
+                } else if let Some(prepared) = prepare(request, &model) {
+                    // An engine that stopped drops it.
+                    let _ = to_engine.send(prepared);
                 }
             }
         };
@@ -98,20 +99,21 @@ fn spawn(body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     thread.map(drop).map_err(|source| Error::Thread { source })
 }
 
-/// Prepares a recording on a thread of its own.
-fn spawn_reader<L>(request: Request<L>, model: &Model, to_engine: &Sender<Prepared>)
+/// Prepares a recording on a thread of its own. A reader that stalls does not keep the engine running.
+fn spawn_reader<L>(request: Request<L>, model: &Model, to_engine: Weak<Sender<Prepared>>)
 where
     L: Load<Query = QueuedRecording, Item = Segment, Output = Transcript>,
 {
-    let (model, to_engine) = (model.clone(), to_engine.clone());
+    let model = model.clone();
     let shared = Arc::new(Mutex::new(Some(request)));
     let own = Arc::clone(&shared);
     let take = |shared: &Mutex<Option<Request<L>>>| {
         shared.lock().unwrap_or_else(PoisonError::into_inner).take()
     };
     let body = move || {
-        if let Some(request) = take(&own) {
-            prepare(request, &model, &to_engine);
+        let prepared = take(&own).and_then(|request| prepare(request, &model));
+        if let (Some(prepared), Some(to_engine)) = (prepared, to_engine.upgrade()) {
+            let _ = to_engine.send(prepared);
         }
     };
     if let Err(error) = spawn(body)
@@ -121,14 +123,14 @@ where
     }
 }
 
-/// Prepares a recording for the engine.
-fn prepare<L>(request: Request<L>, model: &Model, to_engine: &Sender<Prepared>)
+/// Prepares a recording for the engine; `None` if nobody waits for it.
+fn prepare<L>(request: Request<L>, model: &Model) -> Option<Prepared>
 where
     L: Load<Query = QueuedRecording, Item = Segment, Output = Transcript>,
 {
     let Request { query: QueuedRecording { recording, guard }, sender } = request;
     if sender.is_abandoned() {
-        return;
+        return None;
     }
     let cancel = sender.cancel_token();
     let result = catch_unwind(AssertUnwindSafe(|| transcription(recording, model, cancel)));
@@ -137,8 +139,7 @@ where
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic");
         Err(Error::Panicked { reason: text.lines().next().unwrap_or_default().to_owned() })
     });
-    // An engine that stopped drops the sender.
-    let _ = to_engine.send(Prepared { sender, guard, result });
+    Some(Prepared { sender, guard, result })
 }
 
 fn transcription(

@@ -244,7 +244,7 @@ fn limits_and_broken_streams_are_errors() {
         assert_eq!(message(decoder().reader(&bytes[..])), expected);
         assert_eq!(message(decoder().bytes(bytes.clone())), expected);
         decoder().max_seconds(3).bytes(bytes.clone()).unwrap();
-        let n_left = Cell::new(2);
+        let n_left = Cell::new(2u32);
         let is_cancelled = || n_left.replace(n_left.get().saturating_sub(1)) == 0;
         let error = Decoder::new().cancelled_by(is_cancelled).bytes(bytes).unwrap_err();
         assert!(matches!(error, Error::Cancelled), "{error}");
