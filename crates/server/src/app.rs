@@ -27,6 +27,7 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::tokenize::router())
         .merge(routes::template::router())
         .merge(routes::lora::router())
+        .merge(routes::audio::router())
         .split_for_parts();
     let document = move || async move { Json(document) };
     let cors = cors(&state.options().cors_origins);

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 pub use loader::{LanguageModel, SpeechModel};
 pub use table::ModelStatus;
 
-use crate::{ApiError, ServerOptions};
+use crate::{ApiError, Metrics, ServerOptions};
 use loader::{EngineLoader, OpenModel};
 use registry::{Lease, OpenError, Registry};
 use table::{ModelId, Refusal};
@@ -154,9 +154,13 @@ impl ServerModels {
     ///
     /// # Errors
     /// If a model cannot be read.
-    pub fn new(options: Arc<ServerOptions>, runtime: Handle) -> Result<Self, LoadError> {
+    pub fn new(
+        options: Arc<ServerOptions>,
+        metrics: Arc<Metrics>,
+        runtime: Handle,
+    ) -> Result<Self, LoadError> {
         let budget = options.models_memory.unwrap_or_else(default_memory);
-        let loader = EngineLoader::new(options.engine.clone());
+        let loader = EngineLoader::new(options.engine.clone(), metrics);
         let registry = Registry::new(loader, budget, options.max_queue, runtime);
         let models = Self { registry, options, scan: Arc::default() };
         for (i, model) in models.options.models.iter().enumerate() {
@@ -184,8 +188,11 @@ impl ServerModels {
         let size = file.weight_bytes();
         let kv_bytes = match details.kind {
             ModelKind::Language => self.options.engine.kv_bytes(&file).unwrap_or_default(),
-            // Caches of text and of one window.
-            _ => details.memory_bytes.saturating_sub(size),
+            // Caches of text and of the windows of a batch.
+            _ => {
+                let window_bytes = details.memory_bytes.saturating_sub(size);
+                window_bytes * self.options.engine.audio_windows as u64
+            }
         };
         let created = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
         let created = created.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());

@@ -9,7 +9,9 @@
 //! | `tokenize` | `/tokenize`, `/detokenize` |
 //! | `template` | `/apply-template`, `/v1/chat/completions/input_tokens` |
 //! | `lora` | `/lora-adapters` |
+//! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
 
+pub(crate) mod audio;
 pub(crate) mod health;
 pub(crate) mod lora;
 pub(crate) mod metrics;

@@ -31,12 +31,13 @@ impl AppState {
     /// If the headers of a model cannot be read.
     pub fn new(options: ServerOptions, runtime: Handle) -> Result<Self, LoadError> {
         let options = Arc::new(options);
-        let models = ServerModels::new(Arc::clone(&options), runtime)?;
+        let metrics = Arc::new(Metrics::default());
+        let models = ServerModels::new(Arc::clone(&options), Arc::clone(&metrics), runtime)?;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Self(Arc::new(Shared {
             options,
             models,
-            metrics: Arc::default(),
+            metrics,
             started: Instant::now(),
             started_unix: unix.map_or(0, |time| time.as_secs()),
             is_ready: AtomicBool::new(false),

@@ -35,6 +35,8 @@ pub struct SpeechStep {
     pub active: usize,
     /// Recordings that wait now, are decoded, or arrive.
     pub waiting: usize,
+    /// Seconds of audio of those among them that are decoded.
+    pub waiting_seconds: f64,
     /// Recordings that ended without an error and were not cancelled.
     pub finished: usize,
     /// Seconds of audio of these.
@@ -233,6 +235,7 @@ impl SpeechEngine {
             fallbacks: timings.fallbacks,
             active: self.active.len(),
             waiting: self.n_waiting.get(),
+            waiting_seconds: self.waiting.iter().map(|waiting| waiting.run.duration()).sum(),
             ..self.counters
         };
         if let Some(on_step) = &mut self.on_step.0 {

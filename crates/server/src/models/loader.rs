@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use stonechat::formats::ModelFile;
 use stonechat::llm::{ChatFormat, Config};
+use stonechat::whisper::Options;
 use stonechat::{Llm, ModelKind, Whisper};
 
 use super::ModelSpec;
 use super::registry::Loader;
-use crate::EngineOptions;
+use crate::{EngineOptions, Metrics};
 
 /// An open language model.
 #[derive(Debug)]
@@ -39,11 +40,12 @@ pub(crate) enum OpenModel {
 #[derive(Debug)]
 pub(crate) struct EngineLoader {
     options: EngineOptions,
+    metrics: Arc<Metrics>,
 }
 
 impl EngineLoader {
-    pub(crate) fn new(options: EngineOptions) -> Self {
-        Self { options }
+    pub(crate) fn new(options: EngineOptions, metrics: Arc<Metrics>) -> Self {
+        Self { options, metrics }
     }
 
     async fn open_language(&self, spec: &ModelSpec) -> Result<LanguageModel, stonechat::Error> {
@@ -68,8 +70,15 @@ impl EngineLoader {
     }
 
     async fn open_speech(&self, spec: &ModelSpec) -> Result<SpeechModel, stonechat::Error> {
-        let builder =
-            Whisper::builder().device(self.options.device).threads(self.options.n_threads);
+        let (metrics, name) = (Arc::clone(&self.metrics), spec.name.clone());
+        // Requests for word times do not wait for a larger state.
+        let reserved = Options { word_timestamps: true, ..Options::default() };
+        let builder = Whisper::builder()
+            .device(self.options.device)
+            .threads(self.options.n_threads)
+            .parallel(self.options.audio_windows)
+            .reserve_for(reserved)
+            .on_step(move |step| metrics.audio_queued(&name, step.waiting, step.waiting_seconds));
         Ok(SpeechModel { whisper: builder.open_async(&spec.path).await? })
     }
 }
