@@ -57,7 +57,7 @@ impl fmt::Debug for OnStep {
 }
 
 /// Recording that has what it needs but no place in the batch.
-struct Waiting {
+struct Queued {
     run: Transcription<'static>,
     options: Options,
     sender: JobSender<Segment, Transcript>,
@@ -99,7 +99,7 @@ pub(crate) struct SpeechEngine {
     /// Most windows of the batch; `None` is as many as a recording may have.
     max_windows: Option<usize>,
     prepared: Receiver<Prepared>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<Queued>,
     active: Vec<Active>,
     n_waiting: WaitingCount,
     on_step: OnStep,
@@ -147,7 +147,7 @@ impl SpeechEngine {
     fn enqueue(&mut self, prepared: Prepared) {
         let Prepared { sender, guard, result } = prepared;
         match result {
-            Ok((run, options)) => self.waiting.push(Waiting { run, options, sender, guard }),
+            Ok((run, options)) => self.waiting.push(Queued { run, options, sender, guard }),
             // A recording that is cancelled while it is decoded has no segments.
             Err(Error::Audio(stonechat_audio::Error::Cancelled)) => {
                 let mut transcript = Transcript::default();
@@ -163,7 +163,7 @@ impl SpeechEngine {
             sender.cancel_token().is_cancelled() || sender.is_abandoned()
         };
         let waiting = self.waiting.extract_if(.., |waiting| is_cancelled(&waiting.sender));
-        let waiting = waiting.map(|Waiting { run, sender, .. }| Active {
+        let waiting = waiting.map(|Queued { run, sender, .. }| Active {
             run,
             sender,
             transcript: Transcript::default(),
@@ -184,7 +184,7 @@ impl SpeechEngine {
             if !fits && !self.active.is_empty() {
                 return;
             }
-            let Waiting { run, options, sender, guard } = self.waiting.remove(0);
+            let Queued { run, options, sender, guard } = self.waiting.remove(0);
             drop(guard);
             match self.decoder.reserve(&options, n_windows) {
                 Ok(()) => {

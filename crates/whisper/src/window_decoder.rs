@@ -6,7 +6,7 @@
 //!                                      │    └── fallback ───┘
 //!                                      │ align
 //!
-//! step: encodes the waiting windows that have a free place, else runs one decoder step:
+//! step: encodes a waiting window if there is a free place, then runs one decoder step:
 //!     last token of every active hypothesis; then prompts and alignment passes, as many as fit
 //!     on all threads: apply the rules, compute log-sum-exp and top k of every row
 //!     each window's search chooses tokens and forks KV sequences
@@ -295,15 +295,13 @@ impl WindowDecoder {
         self.remove_abandoned();
     }
 
-    /// Encodes the waiting windows that have a place, or else runs one decoder step of all windows.
+    /// Encodes a waiting window if there is a place for it, and runs one decoder step of all windows.
     ///
     /// # Errors
     /// If the device fails: the windows are lost.
     pub async fn step(&mut self) -> Result<(), Error> {
         self.remove_abandoned();
-        if self.encode_waiting() {
-            return Ok(());
-        }
+        self.encode_next();
         let started = Instant::now();
         self.run_step()?;
         let Self { state, scratch, model, .. } = self;
@@ -400,26 +398,18 @@ impl WindowDecoder {
         }
     }
 
-    /// Encodes waiting windows into free places; false if there are none.
-    fn encode_waiting(&mut self) -> bool {
+    /// Encodes a waiting window into a free place. No more than one: the texts of other windows wait meanwhile.
+    fn encode_next(&mut self) {
+        let is_free = |place: &Place| matches!(place, Place::Free);
+        let Some(window) = self.places.iter().position(is_free) else { return };
+        let Some(queued) = places::take_next(&mut self.queue, &self.places) else { return };
         let started = Instant::now();
-        let mut n_encoded = 0;
-        for window in 0..self.places.len() {
-            if !matches!(self.places[window], Place::Free) {
-                continue;
-            }
-            let Some(queued) = places::take_next(&mut self.queue, &self.places) else { break };
-            let Queued { handle, owner, mel, keep_audio, task } = queued;
-            self.state.encode(&mel);
-            self.state.set_audio(window);
-            self.places[window] = Place::Active(Active { handle, owner, keep_audio, task });
-            n_encoded += 1;
-        }
-        if n_encoded > 0 {
-            self.timings.encode += started.elapsed();
-            self.timings.windows += n_encoded;
-        }
-        n_encoded > 0
+        let Queued { handle, owner, mel, keep_audio, task } = queued;
+        self.state.encode(&mel);
+        self.state.set_audio(window);
+        self.places[window] = Place::Active(Active { handle, owner, keep_audio, task });
+        self.timings.encode += started.elapsed();
+        self.timings.windows += 1;
     }
 
     /// Plans and enqueues a decoder step.

@@ -12,7 +12,7 @@ use crate::words::TokenTimes;
 /// Request of a [`WindowDecoder`](crate::WindowDecoder).
 #[derive(Debug)]
 pub struct WindowRequest {
-    /// Number of the recording. Waiting recordings with the fewest windows of the state get a free one first.
+    /// Number of the recording. A free place goes to the recording with the fewest.
     pub owner: u64,
     /// Audio of the window.
     pub audio: WindowAudio,
