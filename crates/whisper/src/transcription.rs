@@ -344,7 +344,7 @@ impl<'a> Transcription<'a> {
                 let request = WindowRequest {
                     owner: self.id,
                     audio: WindowAudio::Mel(mel),
-                    task: WindowTask::DetectLanguage,
+                    task: WindowTask::DetectLanguage(self.options.languages.clone()),
                     keep_audio: start.is_some(),
                 };
                 self.language = DetectedLanguage::Requested(decoder.add(request)?, start);

@@ -28,6 +28,7 @@ use crate::WINDOW_FRAMES;
 use crate::align::{self, AlignRequest};
 use crate::error::Error;
 use crate::fallback::Fallback;
+use crate::languages::Language;
 use crate::model::Model;
 use crate::options::{Options, no_temperature};
 use crate::rules::Rules;
@@ -57,7 +58,8 @@ pub struct WindowDecoder {
 
 #[derive(Debug)]
 enum Task {
-    DetectLanguage,
+    /// Of these languages; of all if there are none.
+    DetectLanguage(Vec<Language>),
     Decode(Box<Decoding>),
     Align(AlignRequest),
 }
@@ -79,7 +81,7 @@ impl Task {
         let room = max_tokens - plan.n_tokens();
         let sot = model.special().sot;
         match self {
-            Self::DetectLanguage if room > 0 => plan.add(slot(0), &[sot], [0])?,
+            Self::DetectLanguage(_) if room > 0 => plan.add(slot(0), &[sot], [0])?,
             Self::Decode(decoding) if decoding.is_prefilled => {
                 for hypothesis in decoding.search.active() {
                     let last = hypothesis.tokens.last().expect("a prefilled text has a token");
@@ -97,7 +99,7 @@ impl Task {
                     plan.add_captured(slot(0), &tokens)?;
                 }
             }
-            Self::DetectLanguage | Self::Decode(_) => {}
+            Self::DetectLanguage(_) | Self::Decode(_) => {}
         }
         Ok(())
     }
@@ -257,7 +259,7 @@ impl WindowDecoder {
     pub fn add(&mut self, request: WindowRequest) -> Result<WindowHandle, Error> {
         let WindowRequest { owner, audio, task, keep_audio } = request;
         let task = match task {
-            WindowTask::DetectLanguage => Task::DetectLanguage,
+            WindowTask::DetectLanguage(languages) => Task::DetectLanguage(languages),
             WindowTask::Decode(request) => Task::Decode(Box::new(self.decoding(request)?)),
             WindowTask::Align(request) => {
                 assert!(self.has_alignment, "`reserve` for word times comes before alignment");
@@ -317,7 +319,7 @@ impl WindowDecoder {
             let Place::Active(Active { task, .. }) = &self.places[window.window] else { continue };
             has_text |= !matches!(task, Task::Align(_));
             let output = match task {
-                Task::DetectLanguage => Some(self.choose_language(window)),
+                Task::DetectLanguage(languages) => Some(self.choose_language(window, languages)),
                 Task::Decode(_) => self.choose_tokens(window),
                 Task::Align(request) => {
                     let place = (window.window, window.rows.clone());
@@ -470,16 +472,22 @@ impl WindowDecoder {
         model.for_each(&mut rows, LogitRow::evaluate);
     }
 
-    /// Most probable language of a window.
-    fn choose_language(&self, window: &PlannedWindow) -> WindowOutput {
+    /// Most probable of `candidates` in a window; of all languages if there are none.
+    fn choose_language(&self, window: &PlannedWindow, candidates: &[Language]) -> WindowOutput {
         let special = self.model.special();
         let vocab_size = self.model.config().vocab_size;
         let logits = &self.scratch.logits[window.outputs.start * vocab_size..];
-        let first = special.sot as usize + 1;
-        let logits = &logits[first..first + special.languages().len()];
-        let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or(0);
-        let total: f32 = logits.iter().map(|l| (l - logits[best]).exp()).sum();
-        WindowOutput::Language(special.languages()[best], 1.0 / total)
+        let logits = &logits[special.sot as usize + 1..];
+        let languages = special.languages().iter().zip(logits);
+        let is_candidate = |(language, _): &(&Language, &f32)| {
+            candidates.is_empty() || candidates.contains(language)
+        };
+        let languages = || languages.clone().filter(is_candidate);
+        // `sot` is followed by the languages of the model, of which candidates are some.
+        let best = languages().max_by(|a, b| a.1.total_cmp(b.1));
+        let (&language, &best) = best.expect("a language of the model");
+        let total: f32 = languages().map(|(_, logit)| (logit - best).exp()).sum();
+        WindowOutput::Language(language, 1.0 / total)
     }
 
     /// Chooses the next tokens of a window; its result, if that was the last step of the last attempt.

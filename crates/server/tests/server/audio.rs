@@ -250,8 +250,9 @@ async fn languages_are_given_or_detected() {
     let detected = Options { language: None, ..short() };
     let expected = Language::find(&expected(&app, detected).await.language).unwrap().name;
     assert_eq!(verbose(TRANSCRIPTIONS, vec![]).await.json()["language"], expected);
-    let several = vec![("languages[]", "de"), ("languages[]", "fr")];
-    assert_eq!(verbose(TRANSCRIPTIONS, several).await.json()["language"], expected);
+    let several = vec![("languages[]", "is"), ("languages[]", "sw")];
+    let chosen = verbose(TRANSCRIPTIONS, several).await.json()["language"].clone();
+    assert!(chosen == "icelandic" || chosen == "swahili", "{chosen}");
 
     let translated = Options { task: Task::Translate, language: Language::find("de"), ..short() };
     let text = self::expected(&app, translated).await.text;

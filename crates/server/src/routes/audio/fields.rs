@@ -38,7 +38,7 @@ pub(super) struct Fields {
     pub(super) model: Option<String>,
     /// Spoken language: code or English name; detected by default.
     pub(super) language: Option<String>,
-    /// Spoken languages. One is as `language`; several are checked, and the language is detected.
+    /// Languages that detection chooses from.
     pub(super) languages: Vec<String>,
     /// Words to expect.
     pub(super) keywords: Vec<String>,
@@ -184,7 +184,7 @@ impl Fields {
             return Err(ApiError::field("response_format", expected, "subtitles"));
         }
         let mut options = Options { task, ..Options::default() };
-        options.language = self.spoken_language()?;
+        self.set_languages(&mut options)?;
         if let Some(temperature) = self.temperature.filter(|&temperature| temperature != 0.0) {
             options.temperatures = vec![temperature];
         }
@@ -207,18 +207,21 @@ impl Fields {
         Ok(options)
     }
 
-    fn spoken_language(&self) -> ApiResult<Option<Language>> {
+    fn set_languages(&self, options: &mut Options) -> ApiResult<()> {
         let find = |field: &str, name: &String| {
             let expected = "a code such as `de` or an English name such as `german`";
             let error = || ApiError::field(field, expected, format!("`{name}`"));
             Language::find(name).ok_or_else(error)
         };
         let languages = self.languages.iter().map(|name| find("languages", name));
-        let languages = languages.collect::<Result<Vec<_>, _>>()?;
-        match &self.language {
-            Some(name) if name != "auto" => find("language", name).map(Some),
-            _ => Ok(languages.first().copied().filter(|_| languages.len() == 1)),
+        options.languages = languages.collect::<Result<Vec<_>, _>>()?;
+        let language = self.language.as_ref().filter(|name| *name != "auto");
+        options.language = language.map(|name| find("language", name)).transpose()?;
+        // One language need not be detected.
+        if let ([language], None) = (&options.languages[..], options.language) {
+            options.language = Some(*language);
         }
+        Ok(())
     }
 
     fn set_vad(&self, options: &mut Options) -> ApiResult<()> {

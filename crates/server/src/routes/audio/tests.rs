@@ -76,7 +76,9 @@ fn every_field_sets_its_option() {
     assert_eq!(options(&[("temperature", "0")]).temperatures.len(), 6);
     assert_eq!(options(&[("languages[]", "fr")]).language.unwrap().code, "fr");
     assert_eq!(options(&[("languages", "[\"fr\"]")]).language.unwrap().code, "fr");
-    assert_eq!(options(&[("languages[]", "fr"), ("languages[]", "de")]).language, None);
+    let several = options(&[("languages[]", "fr"), ("languages[]", "de")]);
+    let codes: Vec<_> = several.languages.iter().map(|language| language.code).collect();
+    assert_eq!((several.language, codes), (None, vec!["fr", "de"]));
 }
 
 #[test]
