@@ -13,30 +13,35 @@
 //! - The decoders are third-party code. A panic of one becomes [`Error::DecoderFailed`] (the process's
 //!   panic hook still runs; on targets that abort on panic, such as wasm32, it stays a panic).
 //! - The decoded length is limited by the size of the file ([`Error::Inflated`]) and to 24 hours.
+//! - A stream is decoded while it arrives. Only containers that may keep their index at the end (MP4,
+//!   AIFF, CAF) are held in memory up to there.
 //!
-//! File map: `sniff` detection by the first bytes; `wav` WAV files; `container` every other container
-//! through symphonia, with `opus` and `mp4_edit` for the parts that it lacks; `sink` downmix,
-//! resampling, limits and progress.
+//! File map: `sniff` detection by the first bytes; `stream` streams as sources; `wav` WAV files;
+//! `container` every other container through symphonia, with `opus` and `mp4_edit` for the parts that
+//! it lacks; `sink` downmix, resampling, limits and progress.
 
 mod container;
 mod mp4_edit;
 mod opus;
 mod sink;
 mod sniff;
+mod stream;
 mod wav;
 
 use std::fmt;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 #[cfg(not(target_arch = "wasm32"))]
 use std::path::Path;
+use std::sync::Arc;
 
 use symphonia::core::io::MediaSource;
 
 use crate::{Error, SAMPLE_RATE};
 use sink::Sink;
+use stream::{SourceState, StreamSource};
 
-/// Limit of a stream, which is held in memory until it ends.
-const MAX_STREAM_GIB: u64 = 4;
+/// Default limit of a stream, which may be held in memory until it ends.
+const MAX_STREAM_BYTES: u64 = 4 << 30;
 
 /// File extensions of the containers decoded here, in lower case, to find recordings in a folder.
 /// Decoding goes by the content alone.
@@ -102,17 +107,22 @@ pub struct Progress {
     pub total_s: Option<f64>,
 }
 
-/// Decodes with a progress callback; [`decode_file`] and its siblings are the short forms.
+/// Decodes with limits and a progress callback; [`decode_file`] and its siblings are the short forms.
 #[derive(Default)]
 pub struct Decoder<'a> {
     channels: Channels,
+    max_bytes: Option<u64>,
+    max_seconds: Option<u64>,
     on_progress: Option<Box<dyn FnMut(Progress) + 'a>>,
+    is_cancelled: Option<Box<dyn Fn() -> bool + 'a>>,
 }
 
 impl fmt::Debug for Decoder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decoder")
             .field("channels", &self.channels)
+            .field("max_bytes", &self.max_bytes)
+            .field("max_seconds", &self.max_seconds)
             .field("has_progress", &self.on_progress.is_some())
             .finish()
     }
@@ -128,6 +138,27 @@ impl<'a> Decoder<'a> {
     #[must_use]
     pub fn on_progress(mut self, on_progress: impl FnMut(Progress) + 'a) -> Self {
         self.on_progress = Some(Box::new(on_progress));
+        self
+    }
+
+    /// Sets the most bytes of encoded audio; default 4 GiB of a stream.
+    #[must_use]
+    pub fn max_bytes(mut self, n: u64) -> Self {
+        self.max_bytes = Some(n);
+        self
+    }
+
+    /// Sets the most seconds of audio; default 24 hours.
+    #[must_use]
+    pub fn max_seconds(mut self, n: u64) -> Self {
+        self.max_seconds = Some(n);
+        self
+    }
+
+    /// Sets a check that ends decoding with [`Error::Cancelled`], called with each packet.
+    #[must_use]
+    pub fn cancelled_by(mut self, is_cancelled: impl Fn() -> bool + 'a) -> Self {
+        self.is_cancelled = Some(Box::new(is_cancelled));
         self
     }
 
@@ -164,7 +195,7 @@ impl<'a> Decoder<'a> {
         }
         let file = std::fs::File::open(path).map_err(open_error)?;
         if file_type.is_file() {
-            self.source(Box::new(file))
+            self.seekable(file)
         } else {
             // Pipes and devices cannot seek.
             self.reader_channels(file)
@@ -176,15 +207,14 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// If it is no audio, or nothing in it decodes.
     pub fn bytes(self, bytes: Vec<u8>) -> Result<Audio, Error> {
-        self.source(Box::new(Cursor::new(bytes))).map(first)
+        self.seekable(Cursor::new(bytes)).map(first)
     }
 
-    /// Decodes a stream such as standard input; the encoded bytes are read into memory first,
-    /// because some containers keep their index at the end.
+    /// Decodes a stream such as standard input or an upload while it arrives.
     ///
     /// # Errors
     /// If it cannot be read, is no audio, or nothing in it decodes.
-    pub fn reader(self, reader: impl Read) -> Result<Audio, Error> {
+    pub fn reader(self, reader: impl Read + Send) -> Result<Audio, Error> {
         self.reader_channels(reader).map(first)
     }
 
@@ -192,29 +222,37 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     /// As [`reader`](Self::reader).
-    pub fn reader_channels(self, mut reader: impl Read) -> Result<Vec<Audio>, Error> {
-        let read_error = |source| Error::Read { source };
-        let mut bytes = Vec::new();
-        // An endless stream of something else is refused before it is read.
-        reader.by_ref().take(sniff::HEAD_BYTES).read_to_end(&mut bytes).map_err(read_error)?;
-        sniff::refuse_non_audio(&bytes)?;
-        let left = MAX_STREAM_GIB << 30;
-        let n_read = reader.take(left).read_to_end(&mut bytes).map_err(read_error)?;
-        if n_read as u64 == left {
-            return Err(Error::StreamTooLong { max_gib: MAX_STREAM_GIB });
-        }
-        self.source(Box::new(Cursor::new(bytes)))
+    pub fn reader_channels(self, reader: impl Read + Send) -> Result<Vec<Audio>, Error> {
+        let state = SourceState::new(0);
+        let max_bytes = self.max_bytes.unwrap_or(MAX_STREAM_BYTES);
+        let source = StreamSource::new(reader, Arc::clone(&state), max_bytes);
+        let result = self.source(Box::new(source), &state);
+        // An error of the stream looks like damage or the end of the file to a demuxer.
+        state.check()?;
+        result
     }
 
-    fn source(self, mut source: Box<dyn MediaSource>) -> Result<Vec<Audio>, Error> {
+    fn seekable(self, mut source: impl MediaSource) -> Result<Vec<Audio>, Error> {
+        let n_bytes = source.seek(SeekFrom::End(0)).map_err(|source| Error::Read { source })?;
+        if let Some(max_bytes) = self.max_bytes.filter(|&max_bytes| n_bytes > max_bytes) {
+            return Err(Error::StreamTooLong { max_bytes });
+        }
+        rewind(&mut source)?;
+        self.source(Box::new(source), &SourceState::new(n_bytes))
+    }
+
+    fn source(
+        self,
+        mut source: Box<dyn MediaSource + '_>,
+        state: &Arc<SourceState>,
+    ) -> Result<Vec<Audio>, Error> {
         let head = sniff::read_head(&mut source)?;
         sniff::refuse_non_audio(&head)?;
-        let file_bytes = source.seek(SeekFrom::End(0)).map_err(|source| Error::Read { source })?;
-        rewind(&mut source)?;
-        let mut sink = Sink::new(file_bytes, self.channels, self.on_progress);
+        let mut sink = Sink::new(Arc::clone(state), self);
         if sniff::is_wav(&head) {
             match wav::read_layout(&mut source, &head)? {
                 Some(layout) => {
+                    state.set_seekable(false);
                     wav::decode(&mut source, &layout, &mut sink)?;
                     return Ok(sink.finish());
                 }
@@ -223,6 +261,9 @@ impl<'a> Decoder<'a> {
         }
         let edit = if sniff::is_mp4(&head) { mp4_edit::read(&mut source) } else { None };
         rewind(&mut source)?;
+        if sniff::is_sequential(&head) {
+            state.set_seekable(false);
+        }
         container::decode(source, edit, &head, &mut sink)?;
         Ok(sink.finish())
     }
@@ -258,7 +299,7 @@ pub fn decode_bytes(bytes: Vec<u8>) -> Result<Audio, Error> {
 ///
 /// # Errors
 /// As [`Decoder::reader`].
-pub fn decode_reader(reader: impl Read) -> Result<Audio, Error> {
+pub fn decode_reader(reader: impl Read + Send) -> Result<Audio, Error> {
     Decoder::new().reader(reader)
 }
 

@@ -90,11 +90,11 @@ pub enum Error {
         /// Size of the file.
         file_bytes: u64,
     },
-    /// A stream longer than is held in memory.
-    #[error("expected at most {max_gib} GiB from a stream, got more; pass a file instead")]
+    /// A stream of more bytes than are read.
+    #[error("expected at most {max_bytes} bytes of encoded audio, got more")]
     StreamTooLong {
         /// The limit.
-        max_gib: u64,
+        max_bytes: u64,
     },
     /// A sample rate outside the range of the resampler.
     #[error("expected a sample rate of 1000 to 768000 Hz, got {got} Hz")]
@@ -111,11 +111,14 @@ pub enum Error {
         got: u16,
     },
     /// More audio than is taken at once.
-    #[error("expected at most {max_hours} hours of audio, got more")]
+    #[error("expected at most {max_s} seconds of audio, got more")]
     TooLong {
         /// The limit.
-        max_hours: u32,
+        max_s: u64,
     },
+    /// Decoding was cancelled.
+    #[error("decoding was cancelled")]
+    Cancelled,
     /// Mel filters of the wrong size.
     #[error("expected {n_mels} x {n_bins} mel filter weights, got {got}")]
     Filters {

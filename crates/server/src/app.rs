@@ -32,6 +32,7 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::completion::router())
         .merge(routes::embeddings::router())
         .merge(routes::slots::router())
+        .merge(routes::audio::router())
         .split_for_parts();
     let document = move || async move { Json(document) };
     let cors = cors(&state.options().cors_origins);

@@ -193,8 +193,11 @@ impl ServerModels {
         let size = file.weight_bytes();
         let kv_bytes = match details.kind {
             ModelKind::Language => self.options.engine.kv_bytes(&file).unwrap_or_default(),
-            // Caches of text and of one window.
-            _ => details.memory_bytes.saturating_sub(size),
+            // Caches of text and of the windows of a batch.
+            _ => {
+                let window_bytes = details.memory_bytes.saturating_sub(size);
+                window_bytes * self.options.engine.audio_windows as u64
+            }
         };
         let created = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
         let created = created.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());

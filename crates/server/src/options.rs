@@ -73,6 +73,8 @@ pub struct EngineOptions {
     pub drafters: Option<Drafters>,
     /// Chat template in place of the model's: Jinja, or the name of a built-in one.
     pub chat_template: Option<String>,
+    /// Windows of recordings that a speech model decodes in one batch, 1 to 64.
+    pub audio_windows: usize,
 }
 
 impl Default for EngineOptions {
@@ -88,6 +90,7 @@ impl Default for EngineOptions {
             n_batch: 512,
             drafters: None,
             chat_template: None,
+            audio_windows: 4,
         }
     }
 }
@@ -133,6 +136,8 @@ pub struct ServerOptions {
     pub max_body_size: usize,
     /// Maximum bytes of an uploaded recording.
     pub max_audio_size: usize,
+    /// Maximum seconds of an uploaded recording.
+    pub max_audio_seconds: u64,
     /// Maximum open connections; further ones wait in the backlog of the socket.
     pub max_connections: usize,
     /// Time in which a client must send the headers of a request; an idle connection is closed after it, too.
@@ -171,6 +176,7 @@ impl Default for ServerOptions {
             tls: None,
             max_body_size: 32 << 20,
             max_audio_size: 512 << 20,
+            max_audio_seconds: 4 * 3600,
             max_connections: 1024,
             header_timeout: Duration::from_secs(60),
             stop_timeout: Duration::from_secs(10),

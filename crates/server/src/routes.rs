@@ -14,7 +14,9 @@
 //! | `completion` | `/completion`, `/infill` |
 //! | `slots` | `/slots` |
 //! | `embeddings` | `/v1/embeddings`, `/embedding` |
+//! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
 
+pub(crate) mod audio;
 pub(crate) mod chat;
 pub(crate) mod completion;
 pub(crate) mod completions;

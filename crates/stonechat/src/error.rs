@@ -117,6 +117,21 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
+    /// A clone of the recording was transcribed before.
+    #[error("the reader of the recording was already read")]
+    ReaderTaken,
+    /// The device failed in a step, which ended all requests of the batch.
+    #[error("the device failed in a step: {reason}")]
+    Step {
+        /// Message of the device.
+        reason: String,
+    },
+    /// Work on a request panicked; other requests continue.
+    #[error("an internal error ended the request: {reason}")]
+    Panicked {
+        /// First line of the message.
+        reason: String,
+    },
     /// The result of a job was returned before.
     #[error("the result of the request was already returned")]
     ResultTaken,

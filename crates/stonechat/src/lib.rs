@@ -45,7 +45,9 @@ mod models;
 #[cfg(feature = "pull")]
 pub mod pull;
 mod recording;
+mod speech_engine;
 mod speech_model;
+mod speech_queue;
 
 pub use stonechat_audio as audio;
 pub use stonechat_compute as compute;
@@ -67,6 +69,7 @@ pub use language_model::{Generation, Llm, LlmBuilder, LlmInfo};
 pub use llm_request::{LlmEvent, LlmRequest};
 pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};
 pub use recording::Recording;
+pub use speech_engine::SpeechStep;
 pub use speech_model::{Transcription, Whisper, WhisperBuilder, WhisperInfo};
 
 // Types of requests and results, so that most programs need no other module.

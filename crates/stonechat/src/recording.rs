@@ -1,9 +1,12 @@
 //! Recording to transcribe.
 
+use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use stonechat_audio::{decode_bytes, decode_file};
-use stonechat_whisper::{Language, Options, Task, VadMode};
+use stonechat_audio::{Decoder, SAMPLE_RATE};
+use stonechat_whisper::{CancelToken, Language, Options, Task, VadMode};
 
 use crate::Error;
 
@@ -21,6 +24,8 @@ pub struct Recording {
     /// Code or English name.
     language: Option<String>,
     options: Options,
+    max_bytes: Option<u64>,
+    max_seconds: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -28,11 +33,23 @@ enum Source {
     File(PathBuf),
     Bytes(Vec<u8>),
     Samples(Vec<f32>),
+    Reader(SharedReader),
+}
+
+/// Reader that the first of its clones to be transcribed takes.
+#[derive(Clone)]
+struct SharedReader(Arc<Mutex<Option<Box<dyn Read + Send>>>>);
+
+impl fmt::Debug for SharedReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReader").finish_non_exhaustive()
+    }
 }
 
 impl Recording {
     fn new(source: Source) -> Self {
-        Self { source, language: None, options: Options::default() }
+        let options = Options::default();
+        Self { source, language: None, options, max_bytes: None, max_seconds: None }
     }
 
     /// An audio or video file.
@@ -45,6 +62,13 @@ impl Recording {
     #[must_use]
     pub fn bytes(bytes: impl Into<Vec<u8>>) -> Self {
         Self::new(Source::Bytes(bytes.into()))
+    }
+
+    /// An audio or video file that is decoded while it is read, on a thread of its own, such as an upload. An error of the
+    /// reader is one of the transcription. Of several clones, the first to be transcribed reads it.
+    #[must_use]
+    pub fn reader(reader: impl Read + Send + 'static) -> Self {
+        Self::new(Source::Reader(SharedReader(Arc::new(Mutex::new(Some(Box::new(reader)))))))
     }
 
     /// Samples, 16 kHz mono, -1 to 1.
@@ -95,9 +119,28 @@ impl Recording {
         self
     }
 
+    /// Sets the most bytes of encoded audio.
+    #[must_use]
+    pub fn max_bytes(mut self, n: u64) -> Self {
+        self.max_bytes = Some(n);
+        self
+    }
+
+    /// Sets the most seconds of audio; default 24 hours, unless it is given as samples.
+    #[must_use]
+    pub fn max_seconds(mut self, n: u64) -> Self {
+        self.max_seconds = Some(n);
+        self
+    }
+
+    /// Whether decoding may wait for more bytes.
+    pub(crate) fn may_block(&self) -> bool {
+        matches!(self.source, Source::Reader(_))
+    }
+
     /// Decodes the recording to samples; checks the options.
-    pub(crate) fn decode(self) -> Result<(Vec<f32>, Options), Error> {
-        let Self { source, language, mut options } = self;
+    pub(crate) fn decode(self, cancel: &CancelToken) -> Result<(Vec<f32>, Options), Error> {
+        let Self { source, language, mut options, max_bytes, max_seconds } = self;
         if let Some(name) = language.filter(|name| name != "auto") {
             let expected = "a code such as `de` or an English name such as `german`";
             let found = Language::find(&name);
@@ -105,10 +148,27 @@ impl Recording {
             options.language = Some(found.ok_or(error)?);
         }
         options.validate()?;
+        let mut decoder = Decoder::new().cancelled_by(|| cancel.is_cancelled());
+        if let Some(n) = max_bytes {
+            decoder = decoder.max_bytes(n);
+        }
+        if let Some(n) = max_seconds {
+            decoder = decoder.max_seconds(n);
+        }
         let samples = match source {
-            Source::File(path) => decode_file(path)?.samples,
-            Source::Bytes(bytes) => decode_bytes(bytes)?.samples,
-            Source::Samples(samples) => samples,
+            Source::File(path) => decoder.file(path)?.samples,
+            Source::Bytes(bytes) => decoder.bytes(bytes)?.samples,
+            Source::Samples(samples) => {
+                let seconds = (samples.len() as u64).div_ceil(u64::from(SAMPLE_RATE));
+                if let Some(max_s) = max_seconds.filter(|&max_s| seconds > max_s) {
+                    return Err(stonechat_audio::Error::TooLong { max_s }.into());
+                }
+                samples
+            }
+            Source::Reader(SharedReader(shared)) => {
+                let reader = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+                decoder.reader(reader.ok_or(Error::ReaderTaken)?)?.samples
+            }
         };
         Ok((samples, options))
     }

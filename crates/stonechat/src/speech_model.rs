@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use stonechat_formats::ModelFile;
 use stonechat_nn::KvDType;
-use stonechat_whisper::{Config, Options, Progress, Segment, Transcriber, Transcript};
+use stonechat_whisper::{Config, Options, Segment, StateOptions, Transcript, WindowDecoder};
 
 use crate::engine::{Engine, EngineOptions, Load, ModelSource, Server};
-use crate::job::JobSender;
-use crate::{Device, Error, Job, Recording};
+use crate::speech_engine::{OnStep, SpeechEngine};
+use crate::speech_queue::{self, QueuedRecording, WaitingCount};
+use crate::{Device, Error, Job, Recording, SpeechStep};
 
 /// A running transcription: a stream of segments, with the [`Transcript`] at its end.
 /// [`whisper::Transcription`](crate::whisper::Transcription) is one for programs with a loop of their own.
 pub type Transcription = Job<Segment, Transcript>;
 
-/// A Whisper model. Clones share it; recordings are transcribed one after the other, in the order in which they are
-/// given. Dropping the last clone, jobs included, waits for the running step.
+/// A Whisper model. Clones share it. Windows of all recordings are decoded in one batch of [`WhisperBuilder::parallel`]
+/// windows, and each recording gives what it gives alone. Files are decoded on other threads meanwhile. Dropping the last
+/// clone, jobs included, waits for the running step.
 ///
 /// ```no_run
 /// let whisper = stonechat::Whisper::open("base")?;
@@ -27,6 +29,7 @@ pub type Transcription = Job<Segment, Transcript>;
 pub struct Whisper {
     engine: Arc<Engine<WhisperBuilder>>,
     info: Arc<WhisperInfo>,
+    n_waiting: WaitingCount,
 }
 
 /// Properties of an open speech model.
@@ -47,6 +50,9 @@ pub struct WhisperBuilder {
     engine: EngineOptions,
     kv_dtype: KvDType,
     reserved: Options,
+    n_windows: Option<usize>,
+    n_waiting: WaitingCount,
+    on_step: OnStep,
 }
 
 impl Whisper {
@@ -69,14 +75,20 @@ impl Whisper {
     /// Starts a builder.
     #[must_use]
     pub fn builder() -> WhisperBuilder {
-        let engine = EngineOptions::default();
-        WhisperBuilder { engine, kv_dtype: KvDType::F16, reserved: Options::default() }
+        WhisperBuilder {
+            engine: EngineOptions::default(),
+            kv_dtype: KvDType::F16,
+            reserved: Options::default(),
+            n_windows: None,
+            n_waiting: WaitingCount::default(),
+            on_step: OnStep::default(),
+        }
     }
 
     /// Transcribes a recording: a path, samples, or a [`Recording`] with options.
     pub fn transcribe(&self, recording: impl Into<Recording>) -> Transcription {
-        let recording = recording.into();
-        self.engine.submit(|sender| (recording, sender))
+        let (recording, guard) = (recording.into(), self.n_waiting.guard());
+        self.engine.submit(|sender| QueuedRecording { recording, sender, guard })
     }
 
     /// Properties of the model.
@@ -108,11 +120,29 @@ impl WhisperBuilder {
         self
     }
 
+    /// Sets the number of windows of all recordings that are decoded in one batch, 1 to 64, whatever their batch sizes.
+    /// By default it is the largest batch size so far: recordings without one take turns.
+    ///
+    /// A window takes memory: with 5 beams 45 MB for the model base, 600 MB for large-v3.
+    #[must_use]
+    pub fn parallel(mut self, n_windows: usize) -> Self {
+        self.n_windows = Some(n_windows);
+        self
+    }
+
     /// Allocates the state of recordings with these options when the model is opened, instead of when the first of them
-    /// is transcribed. Recordings have options of their own.
+    /// is transcribed. Recordings have options of their own; one with more beams, or the first with word times, waits until
+    /// no other is active, and grows the state.
     #[must_use]
     pub fn reserve_for(mut self, options: Options) -> Self {
         self.reserved = options;
+        self
+    }
+
+    /// Sets a callback that gets the counters after each step, on the thread of the engine.
+    #[must_use]
+    pub fn on_step(mut self, on_step: impl FnMut(&SpeechStep) + Send + 'static) -> Self {
+        self.on_step = OnStep(Some(Box::new(on_step)));
         self
     }
 
@@ -156,13 +186,14 @@ impl WhisperBuilder {
     }
 
     async fn start(self, model: ModelSource) -> Result<Whisper, Error> {
+        let n_waiting = self.n_waiting.clone();
         let (engine, info) = Engine::start(self, model).await?;
-        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info) })
+        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), n_waiting })
     }
 }
 
 impl Load for WhisperBuilder {
-    type Query = (Recording, JobSender<Segment, Transcript>);
+    type Query = QueuedRecording;
     type Info = WhisperInfo;
 
     const THREAD: &'static str = "stonechat-whisper";
@@ -173,39 +204,29 @@ impl Load for WhisperBuilder {
     }
 
     fn run(self, server: Server<'_, Self>) -> Result<(), Error> {
-        let Self { engine, kv_dtype, reserved } = self;
+        let Self { engine, kv_dtype, reserved, n_windows, n_waiting, on_step } = self;
         reserved.validate()?;
+        if let Some(n) = n_windows {
+            // The range and the message are those of batch sizes.
+            Options { batch_size: Some(n), ..Options::default() }.validate()?;
+        }
         let model = engine.with_progress(|on_progress| {
             server.device.load_speech_model(&server.file, on_progress)
         })?;
-        let builder = Transcriber::builder().kv_dtype(kv_dtype).options(&reserved);
-        let mut transcriber = builder.build(&model)?;
+        let sizes = StateOptions {
+            n_windows: n_windows.or(reserved.batch_size).unwrap_or(1),
+            n_sequences: reserved.beam_size.max(reserved.best_of),
+            kv_dtype,
+        };
+        let mut decoder = WindowDecoder::new(&model, sizes)?;
+        decoder.reserve(&reserved, sizes.n_windows)?;
         let info = WhisperInfo {
             config: *model.config(),
             is_multilingual: model.special().multilingual,
             device: model.describe(),
         };
-        for (recording, sender) in server.open(info) {
-            if !sender.is_abandoned() {
-                let result = transcribe(&mut transcriber, recording, &sender);
-                sender.end(result);
-            }
-        }
+        let prepared = speech_queue::start(server.open(info), &model)?;
+        SpeechEngine::new(decoder, n_windows, prepared, n_waiting, on_step).run();
         Ok(())
     }
-}
-
-fn transcribe(
-    transcriber: &mut Transcriber,
-    recording: Recording,
-    sender: &JobSender<Segment, Transcript>,
-) -> Result<Transcript, Error> {
-    let (samples, options) = recording.decode()?;
-    transcriber.cancelled_by(sender.cancel_token());
-    let mut on_progress = |progress: Progress<'_>| {
-        if let Progress::Segment(segment) = progress {
-            sender.send(segment.clone());
-        }
-    };
-    Ok(transcriber.transcribe(samples, &options, &mut on_progress)?)
 }

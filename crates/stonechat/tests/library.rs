@@ -256,6 +256,8 @@ fn the_examples_run() {
     let subtitles = std::fs::read_to_string(folder.join("fox.srt")).unwrap();
     assert!(subtitles.starts_with("1\n00:00:00,000 --> "), "{subtitles}");
     std::fs::remove_dir_all(&folder).unwrap();
+    let printed = example("recordings", &[&speech, Path::new("2"), &fox(), &fox()]);
+    assert_eq!(printed.matches(TEXT).count(), 2, "{printed}");
     let printed = example("chat", &[&language]);
     assert!(printed.starts_with("> Why is the sky blue?\n"), "{printed}");
     assert!(printed.contains("\n> And at sunset?\n"), "{printed}");

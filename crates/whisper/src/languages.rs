@@ -160,6 +160,10 @@ pub(crate) fn known(model: &Model, options: &Options) -> Result<Option<Language>
         }
         return Ok(english);
     }
+    if let Some(other) = options.languages.iter().find(|&&l| special.language(l).is_none()) {
+        let expected = "languages of the model";
+        return Err(Error::Language { got: other.name.to_owned(), expected });
+    }
     Ok(options.language)
 }
 

@@ -121,6 +121,11 @@ impl Model {
         })
     }
 
+    /// As [`mel`](Self::mel), on the calling thread alone.
+    pub(crate) fn mel_on_this_thread(&self, samples: &[f32], padding_samples: usize) -> Mel {
+        self.info.log_mel.compute(samples, padding_samples)
+    }
+
     /// Allocates and warms up a state.
     ///
     /// # Errors

@@ -52,6 +52,8 @@ const MAX_CLIP_S: f64 = 1e7;
 pub struct Options {
     /// Spoken language; `None` (default) detects it from the first 30 s. openai `--language`.
     pub language: Option<Language>,
+    /// Languages that detection chooses from; empty (default) is all of the model's. OpenAI's API `languages`.
+    pub languages: Vec<Language>,
     /// Transcribe (default) or translate to English. openai `--task`.
     pub task: Task,
     /// Temperatures, 0 to 2, tried in order until a window passes the thresholds below; default 0.0,
@@ -137,6 +139,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             language: None,
+            languages: Vec::new(),
             task: Task::Transcribe,
             temperatures: vec![0.0, 0.2, 0.4, 0.6, 0.8, 1.0],
             beam_size: 5,

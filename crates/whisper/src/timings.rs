@@ -17,6 +17,8 @@ pub struct Timings {
     pub align: Duration,
     /// Windows encoded.
     pub windows: usize,
+    /// Rows of decoder steps: tokens of prompts, texts and alignment.
+    pub rows: usize,
     /// Attempts that failed a threshold.
     pub fallbacks: usize,
     /// Tokens of the results kept.
@@ -30,6 +32,7 @@ impl AddAssign for Timings {
         self.decode += other.decode;
         self.align += other.align;
         self.windows += other.windows;
+        self.rows += other.rows;
         self.fallbacks += other.fallbacks;
         self.tokens += other.tokens;
     }

@@ -66,6 +66,9 @@ pub struct Transcript {
     pub segments: Vec<Segment>,
     /// Code of the spoken language.
     pub language: String,
+    /// Length of the recording in seconds.
+    #[serde(skip)]
+    pub duration: f64,
     /// Whether the run was cancelled; the segments are then those that were final before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
@@ -90,6 +93,8 @@ impl Transcript {
     pub fn of_speakers(speakers: Vec<(String, Self)>) -> Self {
         let longest = speakers.iter().rev().max_by_key(|(_, transcript)| transcript.text.len());
         let language = longest.map(|(_, longest)| longest.language.clone()).unwrap_or_default();
+        let duration =
+            speakers.iter().map(|(_, transcript)| transcript.duration).fold(0.0, f64::max);
         let cancelled = speakers.iter().any(|(_, transcript)| transcript.cancelled);
         let mut segments = Vec::new();
         for (speaker, transcript) in speakers {
@@ -102,7 +107,7 @@ impl Transcript {
         segments.sort_by(|a, b| a.start.total_cmp(&b.start));
         segments.iter_mut().enumerate().for_each(|(id, segment)| segment.id = id);
         let text = segments.iter().map(|segment| segment.text.as_str()).collect();
-        Self { text, segments, language, cancelled }
+        Self { text, segments, language, duration, cancelled }
     }
 }
 
@@ -121,6 +126,7 @@ mod tests {
             text: segments.iter().map(|(_, text)| *text).collect(),
             segments: segments.iter().map(segment).collect(),
             language: language.to_owned(),
+            duration: 5.0,
             cancelled: false,
         }
     }
@@ -132,7 +138,7 @@ mod tests {
             ("right".to_owned(), transcript("de", &[(0.0, " Hallo."), (2.0, " Wie geht es dir?")])),
         ]);
         assert_eq!(merged.text, " Hello. Hallo. Wie geht es dir? Fine.");
-        assert_eq!(merged.language, "de");
+        assert_eq!((merged.language.as_str(), merged.duration), ("de", 5.0));
         let segments = merged.segments.iter();
         let got: Vec<_> = segments.map(|s| (s.id, s.speaker.as_deref().unwrap())).collect();
         assert_eq!(got, [(0, "left"), (1, "right"), (2, "right"), (3, "left")]);

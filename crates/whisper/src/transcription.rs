@@ -18,7 +18,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use stonechat_audio::Mel;
 use web_time::Instant;
 
 use crate::WINDOW_SAMPLES;
@@ -33,12 +35,16 @@ use crate::model::Model;
 use crate::options::{Options, Task};
 use crate::prompt::{History, Prompt, PromptBuilder, sot_sequence};
 use crate::rules::Rules;
+use crate::times::seconds;
 use crate::transcript::{Progress, Segment, Transcript};
 use crate::window_decoder::WindowDecoder;
 use crate::window_request::{
     DecodeRequest, WindowAudio, WindowHandle, WindowOutput, WindowRequest, WindowTask,
 };
 use crate::words::{Placement, TokenTimes, place_words, speech_end, time_words};
+
+/// Number of transcriptions so far.
+static N_TRANSCRIPTIONS: AtomicU64 = AtomicU64::new(0);
 
 /// Transcription of one recording, without a device: it feeds windows to a [`WindowDecoder`] and turns their results into
 /// segments. Dropping it cancels its windows.
@@ -64,6 +70,8 @@ use crate::words::{Placement, TokenTimes, place_words, speech_end, time_words};
 /// ```
 #[derive(Debug)]
 pub struct Transcription<'a> {
+    /// Number of the recording among those of the process.
+    id: u64,
     model: Model,
     options: Arc<Options>,
     audio: AudioSource<'a>,
@@ -77,6 +85,8 @@ pub struct Transcription<'a> {
     history: History,
     /// Sample ranges of chunks that are not open yet.
     pending: VecDeque<Range<usize>>,
+    /// Spectrogram of the first chunk, if it was computed beforehand.
+    first_mel: Option<Mel>,
     /// The first chunk, if its spectrogram was computed for language detection.
     first_chunk: Option<Chunk>,
     /// Open chunks in order of time. Chunks that are done stay until those before them are done.
@@ -157,6 +167,7 @@ impl<'a> Transcription<'a> {
         let (audio, chunks) = audio_source::select(model, recording.into(), options)?;
         let pending = VecDeque::from(chunks);
         let mut run = Self {
+            id: N_TRANSCRIPTIONS.fetch_add(1, Ordering::Relaxed),
             model: model.clone(),
             rules: Arc::new(Rules::new(model, options)),
             options: Arc::new(options.clone()),
@@ -166,6 +177,7 @@ impl<'a> Transcription<'a> {
             first_window: pending.front().map_or(0, |range| range.start),
             history: History::default(),
             pending,
+            first_mel: None,
             first_chunk: None,
             chunks: VecDeque::new(),
             encoded: None,
@@ -182,6 +194,15 @@ impl<'a> Transcription<'a> {
             run.build_prompts(language)?;
         }
         Ok(run)
+    }
+
+    /// Computes the spectrogram of the first chunk on the calling thread, so that [`advance`](Self::advance) need not do
+    /// that between the steps of other recordings.
+    pub fn prepare(&mut self) {
+        if let Some(range) = self.pending.front().filter(|_| self.chunks.is_empty()) {
+            let samples = &self.audio.samples[range.clone()];
+            self.first_mel = Some(self.model.mel_on_this_thread(samples, WINDOW_SAMPLES));
+        }
     }
 
     /// Most windows at a time.
@@ -208,6 +229,12 @@ impl<'a> Transcription<'a> {
         }
         let open: usize = self.chunks.iter().map(|open| open.chunk.done_samples()).sum();
         (self.audio.recording_end(self.collected_end + open), n_samples)
+    }
+
+    /// Length of the recording in seconds.
+    #[must_use]
+    pub fn duration(&self) -> f64 {
+        seconds(self.audio.n_recording_samples())
     }
 
     /// Whether there are no further segments than those that [`next_segment`](Self::next_segment) returns.
@@ -304,6 +331,7 @@ impl<'a> Transcription<'a> {
             self.reported_position = Some(done);
             on_progress(Progress::Position(done, total));
         }
+        transcript.duration = self.duration();
         transcript.cancelled = self.is_cancelled;
     }
 
@@ -314,8 +342,9 @@ impl<'a> Transcription<'a> {
             DetectedLanguage::Unknown => {
                 let (mel, start) = self.detection_window(decoder);
                 let request = WindowRequest {
+                    owner: self.id,
                     audio: WindowAudio::Mel(mel),
-                    task: WindowTask::DetectLanguage,
+                    task: WindowTask::DetectLanguage(self.options.languages.clone()),
                     keep_audio: start.is_some(),
                 };
                 self.language = DetectedLanguage::Requested(decoder.add(request)?, start);
@@ -370,9 +399,11 @@ impl<'a> Transcription<'a> {
     }
 
     /// Computes the spectrogram of the sample range `range` and makes it a chunk.
-    fn chunk(&self, range: Range<usize>, decoder: &mut WindowDecoder) -> Chunk {
+    fn chunk(&mut self, range: Range<usize>, decoder: &mut WindowDecoder) -> Chunk {
         let started = Instant::now();
-        let mel = self.model.mel(&self.audio.samples[range.clone()], WINDOW_SAMPLES);
+        let samples = &self.audio.samples[range.clone()];
+        let mel = self.first_mel.take();
+        let mel = mel.unwrap_or_else(|| self.model.mel(samples, WINDOW_SAMPLES));
         let chunk = Chunk::new(range, mel, self.audio.is_batched);
         decoder.timings.mel += started.elapsed();
         chunk
@@ -429,6 +460,7 @@ impl<'a> Transcription<'a> {
             start: chunk.window_start_seconds(),
         };
         WindowRequest {
+            owner: self.id,
             audio,
             task: WindowTask::Decode(request),
             keep_audio: self.options.word_timestamps,
@@ -484,6 +516,7 @@ impl<'a> Transcription<'a> {
             n_frames: self.chunks[index].chunk.window_frames(),
         };
         let handle = decoder.add(WindowRequest {
+            owner: self.id,
             audio: WindowAudio::Kept(handle),
             task: WindowTask::Align(request),
             keep_audio: false,

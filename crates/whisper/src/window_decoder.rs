@@ -6,13 +6,16 @@
 //!                                      │    └── fallback ───┘
 //!                                      │ align
 //!
-//! step: encodes the waiting windows that have a free place, else runs one decoder step:
+//! step: encodes a waiting window if there is a free place, then runs one decoder step:
 //!     last token of every active hypothesis; then prompts and alignment passes, as many as fit
 //!     on all threads: apply the rules, compute log-sum-exp and top k of every row
 //!     each window's search chooses tokens and forks KV sequences
 //! ```
 //!
-//! A window that ends, falls back to the next temperature or begins does not wait for others.
+//! A window that ends, falls back to the next temperature or begins does not wait for others. A free place goes to the
+//! recording with the fewest places, so that a long recording with many windows does not starve a short one.
+
+mod places;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,6 +28,7 @@ use crate::WINDOW_FRAMES;
 use crate::align::{self, AlignRequest};
 use crate::error::Error;
 use crate::fallback::Fallback;
+use crate::languages::Language;
 use crate::model::Model;
 use crate::options::{Options, no_temperature};
 use crate::rules::Rules;
@@ -36,6 +40,7 @@ use crate::window::WindowResult;
 use crate::window_request::{
     DecodeRequest, WindowAudio, WindowHandle, WindowOutput, WindowRequest, WindowTask,
 };
+use places::{Active, Place, Queued};
 
 /// Decodes windows of any number of recordings in one batch.
 #[derive(Debug)]
@@ -51,35 +56,10 @@ pub struct WindowDecoder {
     pub(crate) timings: Timings,
 }
 
-/// Window of the state.
-#[derive(Debug)]
-enum Place {
-    Free,
-    /// Audio of a finished request.
-    Kept(Weak<()>),
-    Active(Active),
-}
-
-/// Request whose audio is encoded.
-#[derive(Debug)]
-struct Active {
-    handle: Weak<()>,
-    keep_audio: bool,
-    task: Task,
-}
-
-/// Request without a place.
-#[derive(Debug)]
-struct Queued {
-    handle: Weak<()>,
-    mel: Vec<f32>,
-    keep_audio: bool,
-    task: Task,
-}
-
 #[derive(Debug)]
 enum Task {
-    DetectLanguage,
+    /// Of these languages; of all if there are none.
+    DetectLanguage(Vec<Language>),
     Decode(Box<Decoding>),
     Align(AlignRequest),
 }
@@ -101,7 +81,7 @@ impl Task {
         let room = max_tokens - plan.n_tokens();
         let sot = model.special().sot;
         match self {
-            Self::DetectLanguage if room > 0 => plan.add(slot(0), &[sot], [0])?,
+            Self::DetectLanguage(_) if room > 0 => plan.add(slot(0), &[sot], [0])?,
             Self::Decode(decoding) if decoding.is_prefilled => {
                 for hypothesis in decoding.search.active() {
                     let last = hypothesis.tokens.last().expect("a prefilled text has a token");
@@ -119,7 +99,7 @@ impl Task {
                     plan.add_captured(slot(0), &tokens)?;
                 }
             }
-            Self::DetectLanguage | Self::Decode(_) => {}
+            Self::DetectLanguage(_) | Self::Decode(_) => {}
         }
         Ok(())
     }
@@ -277,31 +257,31 @@ impl WindowDecoder {
     /// # Panics
     /// If a spectrogram has another size, no finished request kept the audio, or alignment is not enabled.
     pub fn add(&mut self, request: WindowRequest) -> Result<WindowHandle, Error> {
-        let WindowRequest { audio, task, keep_audio } = request;
+        let WindowRequest { owner, audio, task, keep_audio } = request;
         let task = match task {
-            WindowTask::DetectLanguage => Task::DetectLanguage,
+            WindowTask::DetectLanguage(languages) => Task::DetectLanguage(languages),
             WindowTask::Decode(request) => Task::Decode(Box::new(self.decoding(request)?)),
             WindowTask::Align(request) => {
                 assert!(self.has_alignment, "`reserve` for word times comes before alignment");
                 Task::Align(request)
             }
         };
-        let owner = Arc::new(());
-        let handle = Arc::downgrade(&owner);
+        let alive = Arc::new(());
+        let handle = Arc::downgrade(&alive);
         match audio {
             WindowAudio::Mel(mel) => {
                 let n_values = WINDOW_FRAMES * self.model.config().n_mels;
                 assert_eq!(mel.len(), n_values, "one window of mel frames");
-                self.queue.push_back(Queued { handle, mel, keep_audio, task });
+                self.queue.push_back(Queued { handle, owner, mel, keep_audio, task });
             }
             WindowAudio::Kept(kept) => {
                 let kept = kept.downgrade();
-                let has_audio = |place: &&mut Place| matches!(place, Place::Kept(handle) if handle.ptr_eq(&kept));
+                let has_audio = |place: &&mut Place| matches!(place, Place::Kept { handle, .. } if handle.ptr_eq(&kept));
                 let place = self.places.iter_mut().find(has_audio).expect("audio that was kept");
-                *place = Place::Active(Active { handle, keep_audio, task });
+                *place = Place::Active(Active { handle, owner, keep_audio, task });
             }
         }
-        Ok(WindowHandle::new(owner))
+        Ok(WindowHandle::new(alive))
     }
 
     /// Takes the result of a window, once there is one.
@@ -317,15 +297,13 @@ impl WindowDecoder {
         self.remove_abandoned();
     }
 
-    /// Encodes the waiting windows that have a place, or else runs one decoder step of all windows.
+    /// Encodes a waiting window if there is a place for it, and runs one decoder step of all windows.
     ///
     /// # Errors
     /// If the device fails: the windows are lost.
     pub async fn step(&mut self) -> Result<(), Error> {
         self.remove_abandoned();
-        if self.encode_waiting() {
-            return Ok(());
-        }
+        self.encode_next();
         let started = Instant::now();
         self.run_step()?;
         let Self { state, scratch, model, .. } = self;
@@ -341,7 +319,7 @@ impl WindowDecoder {
             let Place::Active(Active { task, .. }) = &self.places[window.window] else { continue };
             has_text |= !matches!(task, Task::Align(_));
             let output = match task {
-                Task::DetectLanguage => Some(self.choose_language(window)),
+                Task::DetectLanguage(languages) => Some(self.choose_language(window, languages)),
                 Task::Decode(_) => self.choose_tokens(window),
                 Task::Align(request) => {
                     let place = (window.window, window.rows.clone());
@@ -357,6 +335,18 @@ impl WindowDecoder {
         let spent = if has_text { &mut self.timings.decode } else { &mut self.timings.align };
         *spent += started.elapsed();
         Ok(())
+    }
+
+    /// Sizes of the state.
+    #[must_use]
+    pub fn state_options(&self) -> StateOptions {
+        self.state.options()
+    }
+
+    /// Whether recordings with `options` fit the state without [`reserve`](Self::reserve).
+    #[must_use]
+    pub fn fits(&self, options: &Options) -> bool {
+        self.check(options).is_ok()
     }
 
     /// Checks that recordings with `options` fit the state.
@@ -401,7 +391,7 @@ impl WindowDecoder {
         self.queue.retain(|queued| is_alive(&queued.handle));
         self.finished.retain(|(handle, _)| is_alive(handle));
         for (window, place) in self.places.iter_mut().enumerate() {
-            if let Place::Kept(handle) | Place::Active(Active { handle, .. }) = place
+            if let Place::Kept { handle, .. } | Place::Active(Active { handle, .. }) = place
                 && !is_alive(handle)
             {
                 *place = Place::Free;
@@ -410,32 +400,23 @@ impl WindowDecoder {
         }
     }
 
-    /// Encodes waiting windows into free places; false if there are none.
-    fn encode_waiting(&mut self) -> bool {
+    /// Encodes a waiting window into a free place. No more than one: the texts of other windows wait meanwhile.
+    fn encode_next(&mut self) {
+        let is_free = |place: &Place| matches!(place, Place::Free);
+        let Some(window) = self.places.iter().position(is_free) else { return };
+        let Some(queued) = places::take_next(&mut self.queue, &self.places) else { return };
         let started = Instant::now();
-        let mut n_encoded = 0;
-        for (window, place) in self.places.iter_mut().enumerate() {
-            if !matches!(place, Place::Free) {
-                continue;
-            }
-            let Some(Queued { handle, mel, keep_audio, task }) = self.queue.pop_front() else {
-                break;
-            };
-            self.state.encode(&mel);
-            self.state.set_audio(window);
-            *place = Place::Active(Active { handle, keep_audio, task });
-            n_encoded += 1;
-        }
-        if n_encoded > 0 {
-            self.timings.encode += started.elapsed();
-            self.timings.windows += n_encoded;
-        }
-        n_encoded > 0
+        let Queued { handle, owner, mel, keep_audio, task } = queued;
+        self.state.encode(&mel);
+        self.state.set_audio(window);
+        self.places[window] = Place::Active(Active { handle, owner, keep_audio, task });
+        self.timings.encode += started.elapsed();
+        self.timings.windows += 1;
     }
 
     /// Plans and enqueues a decoder step.
     fn run_step(&mut self) -> Result<(), Error> {
-        let Self { state, scratch, places, model, .. } = self;
+        let Self { state, scratch, places, model, timings, .. } = self;
         let (options, max_tokens) = (state.options(), state.limits().n_batch);
         scratch.planned.clear();
         let mut plan = state.plan();
@@ -455,6 +436,7 @@ impl WindowDecoder {
                 }
             }
         }
+        timings.rows += plan.n_tokens();
         plan.run();
         Ok(())
     }
@@ -490,16 +472,22 @@ impl WindowDecoder {
         model.for_each(&mut rows, LogitRow::evaluate);
     }
 
-    /// Most probable language of a window.
-    fn choose_language(&self, window: &PlannedWindow) -> WindowOutput {
+    /// Most probable of `candidates` in a window; of all languages if there are none.
+    fn choose_language(&self, window: &PlannedWindow, candidates: &[Language]) -> WindowOutput {
         let special = self.model.special();
         let vocab_size = self.model.config().vocab_size;
         let logits = &self.scratch.logits[window.outputs.start * vocab_size..];
-        let first = special.sot as usize + 1;
-        let logits = &logits[first..first + special.languages().len()];
-        let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or(0);
-        let total: f32 = logits.iter().map(|l| (l - logits[best]).exp()).sum();
-        WindowOutput::Language(special.languages()[best], 1.0 / total)
+        let logits = &logits[special.sot as usize + 1..];
+        let languages = special.languages().iter().zip(logits);
+        let is_candidate = |(language, _): &(&Language, &f32)| {
+            candidates.is_empty() || candidates.contains(language)
+        };
+        let languages = || languages.clone().filter(is_candidate);
+        // `sot` is followed by the languages of the model, of which candidates are some.
+        let best = languages().max_by(|a, b| a.1.total_cmp(b.1));
+        let (&language, &best) = best.expect("a language of the model");
+        let total: f32 = languages().map(|(_, logit)| (logit - best).exp()).sum();
+        WindowOutput::Language(language, 1.0 / total)
     }
 
     /// Chooses the next tokens of a window; its result, if that was the last step of the last attempt.
@@ -562,11 +550,11 @@ impl WindowDecoder {
     fn finish(&mut self, window: usize, output: WindowOutput) {
         self.state.clear(window);
         let place = &mut self.places[window];
-        if let Place::Active(Active { handle, keep_audio, .. }) =
+        if let Place::Active(Active { handle, owner, keep_audio, .. }) =
             std::mem::replace(place, Place::Free)
         {
             if keep_audio {
-                *place = Place::Kept(handle.clone());
+                *place = Place::Kept { handle: handle.clone(), owner };
             }
             self.finished.push((handle, output));
         }

@@ -12,6 +12,8 @@ use crate::words::TokenTimes;
 /// Request of a [`WindowDecoder`](crate::WindowDecoder).
 #[derive(Debug)]
 pub struct WindowRequest {
+    /// Number of the recording. A free place goes to the recording with the fewest.
+    pub owner: u64,
     /// Audio of the window.
     pub audio: WindowAudio,
     /// Task on this audio.
@@ -32,8 +34,8 @@ pub enum WindowAudio {
 /// Task of a request.
 #[derive(Debug)]
 pub enum WindowTask {
-    /// Finds the language: [`WindowOutput::Language`].
-    DetectLanguage,
+    /// Finds the language, one of these or of all if there are none: [`WindowOutput::Language`].
+    DetectLanguage(Vec<Language>),
     /// Decodes the text: [`WindowOutput::Text`].
     Decode(DecodeRequest),
     /// Finds the times of the tokens of a text: [`WindowOutput::Times`]. Alignment must be enabled by

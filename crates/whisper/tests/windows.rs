@@ -191,7 +191,7 @@ fn audio_is_kept_for_a_next_request() {
     let model = model();
     let mut decoder = decoder(&model, 1);
     let add = |decoder: &mut WindowDecoder, audio, task, keep_audio| {
-        decoder.add(WindowRequest { audio, task, keep_audio }).unwrap()
+        decoder.add(WindowRequest { owner: 0, audio, task, keep_audio }).unwrap()
     };
     let run = |decoder: &mut WindowDecoder, window: &_| loop {
         block_on(decoder.step()).unwrap();
@@ -200,12 +200,12 @@ fn audio_is_kept_for_a_next_request() {
         }
     };
     let audio = WindowAudio::Mel(mel(&model, 5));
-    let language = add(&mut decoder, audio, WindowTask::DetectLanguage, true);
+    let language = add(&mut decoder, audio, WindowTask::DetectLanguage(Vec::new()), true);
     let output = run(&mut decoder, &language);
-    assert!(matches!(output, WindowOutput::Language(_, p) if p > 0.0 && p <= 1.0), "{output:?}");
+    assert!(matches!(output, WindowOutput::Language(_, p) if p > 0.0 && p < 1.0), "{output:?}");
     // The place is taken while the audio is kept.
     let other = WindowAudio::Mel(mel(&model, 1));
-    let waiting = add(&mut decoder, other, WindowTask::DetectLanguage, false);
+    let waiting = add(&mut decoder, other, WindowTask::DetectLanguage(Vec::new()), false);
     (0..3).for_each(|_| block_on(decoder.step()).unwrap());
     assert!(decoder.finished(&waiting).is_none());
     let options =
@@ -222,6 +222,64 @@ fn audio_is_kept_for_a_next_request() {
 }
 
 #[test]
+fn detection_chooses_from_the_given_languages() {
+    let model = model();
+    let samples = noise(&mut Lcg::new(3), 3);
+    let language = |codes: &[&str]| {
+        let languages = codes.iter().map(|code| stonechat_whisper::Language::find(code).unwrap());
+        let options = Options {
+            languages: languages.collect(),
+            temperatures: vec![0.0],
+            max_new_tokens: Some(1),
+            beam_size: 1,
+            best_of: 1,
+            ..Options::default()
+        };
+        let mut decoder = decoder(&model, 1);
+        let mut run = Transcription::new(&model, &samples, &options)?;
+        while !run.is_ended() {
+            run.advance(&mut decoder)?;
+            block_on(decoder.step())?;
+        }
+        Ok::<_, Error>(run.language().unwrap().code)
+    };
+    let best = language(&[]).unwrap();
+    assert_eq!(language(&[best, "de"]).unwrap(), best);
+    for other in ["is", "sw", "haw"].into_iter().filter(|other| *other != best) {
+        assert_eq!(language(&[other]).unwrap(), other);
+    }
+    // Cantonese is a language of large-v3 alone.
+    let error = language(&["yue"]).unwrap_err().to_string();
+    assert_eq!(error, "language `cantonese`: expected languages of the model");
+}
+
+#[test]
+fn a_free_place_goes_to_the_recording_with_the_fewest() {
+    let model = model();
+    let mut decoder = decoder(&model, 2);
+    let mut add = |owner| {
+        let task = WindowTask::DetectLanguage(Vec::new());
+        let audio = WindowAudio::Mel(mel(&model, 1));
+        decoder.add(WindowRequest { owner, audio, task, keep_audio: true }).unwrap()
+    };
+    let (first, second, third) = (add(1), add(1), add(1));
+    let (other, fourth) = (add(2), add(1));
+    let mut run = |expected: [bool; 5]| {
+        (0..4).for_each(|_| block_on(decoder.step()).unwrap());
+        let handles = [&first, &second, &third, &other, &fourth];
+        let finished = handles.map(|handle| decoder.finished(handle).is_some());
+        assert_eq!(finished, expected);
+    };
+    // The audio that is kept holds both places.
+    run([true, false, false, true, false]);
+    run([false; 5]);
+    drop((first, other));
+    (0..8).for_each(|_| block_on(decoder.step()).unwrap());
+    let finished = [&second, &third, &fourth].map(|handle| decoder.finished(handle).is_some());
+    assert_eq!(finished, [true, true, false]);
+}
+
+#[test]
 fn a_cancelled_window_makes_room() {
     let model = model();
     let mut decoder = decoder(&model, 1);
@@ -231,7 +289,7 @@ fn a_cancelled_window_makes_room() {
             Options { beam_size: 2, best_of: 1, ..Options::default() },
         ));
         let audio = WindowAudio::Mel(mel(&model, 5));
-        decoder.add(WindowRequest { audio, task, keep_audio: true }).unwrap()
+        decoder.add(WindowRequest { owner: 0, audio, task, keep_audio: true }).unwrap()
     };
     let (first, second, third) = (add(&mut decoder), add(&mut decoder), add(&mut decoder));
     block_on(decoder.step()).unwrap();
@@ -254,7 +312,7 @@ fn requests_that_do_not_fit_are_refused() {
         change(&mut request);
         let audio = WindowAudio::Mel(mel(&model, 1));
         let task = WindowTask::Decode(request);
-        decoder.add(WindowRequest { audio, task, keep_audio: false }).unwrap_err()
+        decoder.add(WindowRequest { owner: 0, audio, task, keep_audio: false }).unwrap_err()
     };
     let error = refused(|request| request.options = Options::default().into());
     assert!(error.to_string().contains("the sequences of the state"), "{error}");
@@ -280,7 +338,7 @@ fn requests_that_do_not_fit_are_refused() {
     let options = Options { beam_size: 1, best_of: 1, ..Options::default() };
     let task = WindowTask::Decode(text_request(&model, options.clone()));
     let audio = WindowAudio::Mel(mel(&model, 1));
-    let window = decoder.add(WindowRequest { audio, task, keep_audio: false }).unwrap();
+    let window = decoder.add(WindowRequest { owner: 0, audio, task, keep_audio: false }).unwrap();
     decoder.reserve(&options, 1).unwrap();
     let error = decoder.reserve(&options, 2).unwrap_err();
     assert!(error.to_string().contains("while other recordings"), "{error}");

@@ -57,7 +57,7 @@ enum TrackDecoder {
 
 /// Decodes the audio track of whatever `source` holds into `sink`.
 pub(super) fn decode(
-    source: Box<dyn MediaSource>,
+    source: Box<dyn MediaSource + '_>,
     edit: Option<Edit>,
     head: &[u8],
     sink: &mut Sink<'_>,

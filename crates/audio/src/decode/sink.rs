@@ -1,11 +1,13 @@
 //! The end of the pipe: interleaved frames in, 16 kHz out.
 
-use super::{Audio, Channels, Progress, SourceInfo};
+use std::sync::Arc;
+
+use super::stream::SourceState;
+use super::{Audio, Channels, Decoder, Progress, SourceInfo};
 use crate::{Error, Resampler, SAMPLE_RATE};
 
-/// Twice the longest recordings met in practice.
-const MAX_HOURS: u32 = 24;
-const MAX_SAMPLES: usize = MAX_HOURS as usize * 3600 * SAMPLE_RATE as usize;
+/// Default limit of the decoded length: twice the longest recordings met in practice.
+const MAX_SECONDS: u64 = 24 * 3600;
 
 /// Limit of the decoded length of a file of `bytes` bytes, in seconds. The densest honest files are
 /// digital silence in FLAC (about 0.04 s a byte at 8 kHz) and in Opus (0.03 s).
@@ -37,32 +39,26 @@ pub(super) struct Sink<'a> {
     pub(super) source: SourceInfo,
     /// Source frames in all, where the container says so.
     pub(super) total_frames: Option<u64>,
-    file_bytes: u64,
-    channels: Channels,
+    source_state: Arc<SourceState>,
+    options: Decoder<'a>,
     lanes: Vec<Lane>,
     /// The samples of a block of frames for one lane.
     block: Vec<f32>,
     rate: u32,
     next_report_s: f64,
-    on_progress: Option<Box<dyn FnMut(Progress) + 'a>>,
 }
 
 impl<'a> Sink<'a> {
-    pub(super) fn new(
-        file_bytes: u64,
-        channels: Channels,
-        on_progress: Option<Box<dyn FnMut(Progress) + 'a>>,
-    ) -> Self {
+    pub(super) fn new(source_state: Arc<SourceState>, options: Decoder<'a>) -> Self {
         Self {
             source: SourceInfo::default(),
             total_frames: None,
-            file_bytes,
-            channels,
+            source_state,
+            options,
             lanes: Vec::new(),
             block: Vec::new(),
             rate: 0,
             next_report_s: 1.0,
-            on_progress,
         }
     }
 
@@ -77,12 +73,16 @@ impl<'a> Sink<'a> {
         if n_channels == 0 || frames.len() < n_channels {
             return Ok(());
         }
-        if let Channels::One(number) = self.channels
+        if self.options.is_cancelled.as_ref().is_some_and(|is_cancelled| is_cancelled()) {
+            return Err(Error::Cancelled);
+        }
+        let channels = self.options.channels;
+        if let Channels::One(number) = channels
             && !(1..=n_channels).contains(&usize::from(number))
         {
             return Err(Error::NoSuchChannel { n_channels, got: number });
         }
-        let n_lanes = if self.channels == Channels::Each { n_channels } else { 1 };
+        let n_lanes = if channels == Channels::Each { n_channels } else { 1 };
         self.set_format(sample_rate, n_lanes)?;
         if self.source.channels == 0 {
             self.source.channels = n_channels as u16;
@@ -94,7 +94,7 @@ impl<'a> Sink<'a> {
         let n_frames = frames.len();
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             self.block.clear();
-            match self.channels {
+            match channels {
                 Channels::Mix if n_channels > 1 => {
                     let mean =
                         |frame: &[f32]| frame.iter().map(|&x| finite(x)).sum::<f32>() * scale;
@@ -115,14 +115,23 @@ impl<'a> Sink<'a> {
             }
         }
         self.source.duration_s += n_frames as f64 / f64::from(sample_rate);
-        let max_s = max_seconds(self.file_bytes);
-        if self.source.duration_s > max_s as f64 {
-            return Err(Error::Inflated { max_s, file_bytes: self.file_bytes });
-        }
-        if self.lanes.iter().map(|lane| lane.samples.len()).sum::<usize>() > MAX_SAMPLES {
-            return Err(Error::TooLong { max_hours: MAX_HOURS });
-        }
+        self.check_length()?;
         self.report();
+        Ok(())
+    }
+
+    fn check_length(&self) -> Result<(), Error> {
+        let file_bytes = self.source_state.n_bytes();
+        let max_s = max_seconds(file_bytes);
+        if self.source.duration_s > max_s as f64 {
+            return Err(Error::Inflated { max_s, file_bytes });
+        }
+        let max_s = self.options.max_seconds.unwrap_or(MAX_SECONDS);
+        let n_samples: u64 = self.lanes.iter().map(|lane| lane.samples.len() as u64).sum();
+        let n_lanes = if self.options.max_seconds.is_some() { self.lanes.len() as u64 } else { 1 };
+        if n_samples > max_s.saturating_mul(u64::from(SAMPLE_RATE)).saturating_mul(n_lanes) {
+            return Err(Error::TooLong { max_s });
+        }
         Ok(())
     }
 
@@ -144,7 +153,7 @@ impl<'a> Sink<'a> {
 
     fn report(&mut self) {
         let decoded_s = self.source.duration_s;
-        let Some(on_progress) = &mut self.on_progress else { return };
+        let Some(on_progress) = &mut self.options.on_progress else { return };
         if decoded_s < self.next_report_s {
             return;
         }

@@ -28,6 +28,13 @@ pub(super) fn is_mp4(head: &[u8]) -> bool {
     head.get(4..8) == Some(b"ftyp")
 }
 
+/// Whether the container is read front to back: Ogg, FLAC, MP3, AAC, Matroska.
+pub(super) fn is_sequential(head: &[u8]) -> bool {
+    let magic = [&b"OggS"[..], b"fLaC", b"ID3", b"\x1A\x45\xDF\xA3"];
+    let is_mpeg_frame = matches!(head, [0xFF, second, ..] if second & 0xE0 == 0xE0);
+    is_mpeg_frame || magic.iter().any(|magic| head.starts_with(magic))
+}
+
 /// Errors for inputs that no reader should be tried on.
 pub(super) fn refuse_non_audio(head: &[u8]) -> Result<(), Error> {
     let got = if head.is_empty() {

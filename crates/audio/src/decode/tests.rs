@@ -1,3 +1,6 @@
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use proptest::prelude::*;
 
 use super::*;
@@ -154,6 +157,100 @@ fn endless_streams_of_no_audio_are_not_read() {
     assert_eq!(from_stream.samples, decode_file(path).unwrap().samples);
 }
 
+/// A reader of small blocks, which counts the bytes read.
+struct Upload<'a> {
+    bytes: &'a [u8],
+    n_read: &'a AtomicUsize,
+}
+
+impl Read for Upload<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let n = out.len().min(1000);
+        let n = self.bytes.read(&mut out[..n])?;
+        self.n_read.fetch_add(n, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+#[test]
+fn streams_are_decoded_while_they_arrive() {
+    let mut early = Vec::new();
+    for Format { name, .. } in FORMATS {
+        let bytes = std::fs::read(format!("{DIR}/formats/{name}")).unwrap();
+        let n_read = AtomicUsize::new(0);
+        let first_second = Cell::new(usize::MAX);
+        let upload = Upload { bytes: &bytes, n_read: &n_read };
+        let on_progress =
+            |_| first_second.set(first_second.get().min(n_read.load(Ordering::Relaxed)));
+        let audio = Decoder::new().on_progress(on_progress).reader(upload).unwrap();
+        let from_file = decode_bytes(bytes.clone()).unwrap();
+        assert_eq!(audio.source, from_file.source, "{name}");
+        assert!(audio.samples == from_file.samples, "{name}");
+        println!("{name}: {} of {} bytes before the first second", first_second.get(), bytes.len());
+        if first_second.get() < bytes.len() * 7 / 8 {
+            early.push(name);
+        }
+    }
+    let late = ["fox.aiff", "fox.caf", "fox.m4a", "fox_stereo.mp4", "fox_s24_48k_stereo.wav"];
+    let expected =
+        FORMATS.map(|format| format.name).into_iter().filter(|name| !late.contains(name));
+    assert_eq!(early, Vec::from_iter(expected));
+}
+
+#[test]
+fn a_stream_may_have_more_bytes_than_memory_holds() {
+    let file = wav(1, &vec![1000; 600_000]);
+    let state = SourceState::new(0);
+    let mut source = StreamSource::new(&file[..], Arc::clone(&state), 1 << 30);
+    state.set_seekable(false);
+    let mut bytes = Vec::new();
+    source.read_to_end(&mut bytes).unwrap();
+    assert!(bytes == file && source.n_held() < 400_000, "{}", source.n_held());
+    assert!(source.seek(SeekFrom::Start(0)).is_err());
+    state.set_seekable(true);
+    let mut source = StreamSource::new(&file[..], Arc::clone(&state), 1 << 30);
+    assert_eq!(source.seek(SeekFrom::End(-4)).unwrap(), file.len() as u64 - 4);
+    assert_eq!(source.seek(SeekFrom::Start(2)).unwrap(), 2);
+    assert_eq!(source.read(&mut [0; 2]).unwrap(), 2);
+    assert_eq!(source.seek(SeekFrom::Current(-1)).unwrap(), 3);
+}
+
+/// A reader that fails after its bytes.
+struct Broken<'a>(&'a [u8]);
+
+impl Read for Broken<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        match self.0.read(out)? {
+            0 => Err(std::io::Error::other("connection lost")),
+            n => Ok(n),
+        }
+    }
+}
+
+#[test]
+fn limits_and_broken_streams_are_errors() {
+    for name in ["formats/fox.flac", "formats/fox.ogg", "formats/fox.m4a", "quick_brown_fox.wav"] {
+        let bytes = std::fs::read(format!("{DIR}/{name}")).unwrap();
+        let message = |result: Result<Audio, Error>| result.unwrap_err().to_string();
+        let decoder = || Decoder::new().max_bytes(bytes.len() as u64 - 1);
+        let expected =
+            format!("expected at most {} bytes of encoded audio, got more", bytes.len() - 1);
+        assert_eq!(message(decoder().reader(&bytes[..])), expected);
+        decoder().max_bytes(bytes.len() as u64).reader(&bytes[..]).unwrap();
+        let lost = message(Decoder::new().reader(Broken(&bytes[..bytes.len() / 2])));
+        assert_eq!(lost, "cannot read the audio: connection lost");
+        let decoder = || Decoder::new().max_seconds(2);
+        let expected = "expected at most 2 seconds of audio, got more";
+        assert_eq!(message(decoder().reader(&bytes[..])), expected);
+        assert_eq!(message(decoder().bytes(bytes.clone())), expected);
+        decoder().max_seconds(3).bytes(bytes.clone()).unwrap();
+        let n_left = Cell::new(2u32);
+        let is_cancelled = || n_left.replace(n_left.get().saturating_sub(1)) == 0;
+        let error = Decoder::new().cancelled_by(is_cancelled).bytes(bytes).unwrap_err();
+        assert!(matches!(error, Error::Cancelled), "{error}");
+    }
+}
+
 /// A FLAC file of digital silence: one stream header and `n_frames` copies of the same frame of
 /// 65 535 samples.
 fn silent_flac(n_frames: usize) -> Vec<u8> {
@@ -254,7 +351,7 @@ fn channels_are_mixed_chosen_or_kept_apart() {
 
 #[test]
 fn channels_that_come_later_begin_with_silence() {
-    let mut sink = Sink::new(1 << 20, Channels::Each, None);
+    let mut sink = Sink::new(SourceState::new(1 << 20), Decoder::new().channels(Channels::Each));
     sink.push(&[0.5; 100], 1, 16_000).unwrap();
     sink.push(&[0.25; 200], 2, 16_000).unwrap();
     sink.push(&[0.75; 100], 1, 16_000).unwrap();

@@ -214,7 +214,7 @@ impl Batch<'_> {
     fn read(&self, input: &Input, n_threads: usize) -> anyhow::Result<Vec<Signal>> {
         let decoder = Decoder::new().channels(self.plan.channels);
         let channels = match input {
-            Input::StandardInput => decoder.reader_channels(io::stdin().lock()),
+            Input::StandardInput => decoder.reader_channels(io::stdin()),
             Input::File { path, .. } => decoder.file_channels(path),
         }?;
         let signal = |audio: Audio| -> anyhow::Result<Signal> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stonechat::formats::ModelFile;
 use stonechat::llm::{ChatFormat, Config};
+use stonechat::whisper::Options;
 use stonechat::{Llm, ModelKind, Whisper};
 
 use super::ModelSpec;
@@ -79,8 +80,15 @@ impl EngineLoader {
     }
 
     async fn open_speech(&self, spec: &ModelSpec) -> Result<SpeechModel, stonechat::Error> {
-        let builder =
-            Whisper::builder().device(self.options.device).threads(self.options.n_threads);
+        let (metrics, name) = (Arc::clone(&self.metrics), spec.name.clone());
+        // Requests for word times do not wait for a larger state.
+        let reserved = Options { word_timestamps: true, ..Options::default() };
+        let builder = Whisper::builder()
+            .device(self.options.device)
+            .threads(self.options.n_threads)
+            .parallel(self.options.audio_windows)
+            .reserve_for(reserved)
+            .on_step(move |step| metrics.audio_queued(&name, step.waiting, step.waiting_seconds));
         Ok(SpeechModel { whisper: builder.open_async(&spec.path).await? })
     }
 }

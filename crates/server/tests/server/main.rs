@@ -1,6 +1,7 @@
 //! The server in process and on sockets, on tiny models.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod audio;
 mod models;
 mod operation;
 mod routes;

@@ -1,0 +1,144 @@
+//! `/v1/audio/transcriptions` and `/v1/audio/translations`: uploads to a Whisper model.
+//!
+//! ```text
+//! multipart body ──► file ──► decoder, on a thread that may block
+//!       │                        │ samples
+//!       └──► other fields ──► options ──► engine ──► segments ──► events, or the body at the end
+//! ```
+//!
+//! A client that goes away drops its job, which cancels it.
+
+mod body;
+mod events;
+mod fields;
+mod form;
+#[cfg(test)]
+mod tests;
+mod upload;
+
+use std::time::{Duration, Instant};
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use axum::routing::post;
+use serde::Serialize;
+use stonechat::whisper::Task;
+use stonechat::{Recording, Transcript, Transcription};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::{ApiResult, AppState, AudioReport, FinishReason, SpeechGuard};
+use fields::Fields;
+use form::Form;
+
+/// Time for which a stream waits for its first segment before its status is sent: an error until then has one of its own.
+const MAX_STATUS_DELAY: Duration = Duration::from_secs(5);
+
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(transcriptions))
+        .routes(routes!(translations))
+        .route("/audio/transcriptions", post(transcriptions))
+        .route("/audio/translations", post(translations))
+}
+
+/// Answer in the format `json`.
+#[derive(Debug, Serialize, ToSchema)]
+struct TranscriptionAnswer {
+    /// Text.
+    text: String,
+    /// Log-probability of each token, with `include[]=logprobs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    logprobs: Option<Vec<serde_json::Value>>,
+    /// `{"type": "duration", "seconds": 9}`.
+    #[schema(value_type = Object)]
+    usage: serde_json::Value,
+}
+
+/// Text of a recording in its language
+#[utoipa::path(post, path = "/v1/audio/transcriptions", tag = "audio",
+    request_body(content = Fields, content_type = "multipart/form-data"),
+    responses(
+        (status = 200, description = "JSON, text, subtitles or events", body = TranscriptionAnswer),
+        (status = 400, description = "A field is invalid, or the file is no audio or too long"),
+        (status = 413, description = "The file has too many bytes"),
+    ),
+)]
+async fn transcriptions(State(state): State<AppState>, request: Request) -> ApiResult<Response> {
+    answer(state, request, Task::Transcribe).await
+}
+
+/// English translation of a recording
+#[utoipa::path(post, path = "/v1/audio/translations", tag = "audio",
+    request_body(content = Fields, content_type = "multipart/form-data"),
+    responses(
+        (status = 200, description = "JSON, text, subtitles or events", body = TranscriptionAnswer),
+        (status = 400, description = "A field is invalid, or the file is no audio or too long"),
+        (status = 413, description = "The file has too many bytes"),
+    ),
+)]
+async fn translations(State(state): State<AppState>, request: Request) -> ApiResult<Response> {
+    answer(state, request, Task::Translate).await
+}
+
+async fn answer(state: AppState, request: Request, task: Task) -> ApiResult<Response> {
+    state.check_ready()?;
+    let Form { fields, samples } = Form::read(&state, request).await?;
+    let options = fields.options(task)?;
+    let model = state.speech(fields.model.as_deref()).await?;
+    let report = Report::new(&state, &model, samples.len());
+    let job = model.whisper.transcribe(Recording::samples(samples).options(options));
+    let mut running = Running { job, report, _model: model };
+    if fields.stream {
+        return events::respond(running, fields, state.options().sse_ping_interval).await;
+    }
+    let transcript = running.transcript().await?;
+    body::respond(&transcript, &fields, task)
+}
+
+/// Transcription of an upload. Dropping it cancels it.
+struct Running {
+    job: Transcription,
+    report: Report,
+    /// A model in use is not unloaded.
+    _model: SpeechGuard,
+}
+
+impl Running {
+    /// Waits for the end.
+    async fn transcript(&mut self) -> Result<Transcript, stonechat::Error> {
+        let result = (&mut self.job).await;
+        let end = if result.is_ok() { FinishReason::Stop } else { FinishReason::Error };
+        self.report.report.finish = end;
+        result
+    }
+}
+
+/// Entry of the metrics, made when it is dropped.
+struct Report {
+    state: AppState,
+    start: Instant,
+    report: AudioReport,
+}
+
+impl Report {
+    fn new(state: &AppState, model: &SpeechGuard, n_samples: usize) -> Self {
+        let audio_seconds = n_samples as f64 / f64::from(stonechat::audio::SAMPLE_RATE);
+        let report = AudioReport {
+            model: model.spec().name.clone(),
+            audio_seconds,
+            finish: FinishReason::Abort,
+            ..AudioReport::default()
+        };
+        Self { state: state.clone(), start: Instant::now(), report }
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        self.report.work_seconds = self.start.elapsed().as_secs_f64();
+        self.state.metrics().audio_finished(&self.report);
+    }
+}

@@ -1,0 +1,141 @@
+//! Answers as server-sent events: `transcript.text.delta` for each segment, `transcript.text.done` at the end.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_core::Stream;
+use serde_json::{Value, json};
+use stonechat::Segment;
+use tokio::time::timeout;
+
+use super::body::{logprobs, usage};
+use super::fields::{Fields, ResponseFormat};
+use super::{MAX_STATUS_DELAY, Running};
+use crate::{ApiError, ApiResult, FinishReason};
+
+/// Starts a stream. An error before the first segment is one of the request, unless that takes long.
+pub(super) async fn respond(
+    mut running: Running,
+    fields: Fields,
+    ping_interval: Option<Duration>,
+) -> ApiResult<Response> {
+    let delay = ping_interval.map_or(MAX_STATUS_DELAY, |interval| interval.min(MAX_STATUS_DELAY));
+    let mut events = AudioEvents {
+        ready: VecDeque::new(),
+        text: String::new(),
+        logprobs: Vec::new(),
+        has_logprobs: fields.has_logprobs(),
+        has_segments: fields.response_format == ResponseFormat::VerboseJson,
+        running: None,
+    };
+    match timeout(delay, running.job.next_async()).await {
+        Ok(Some(Ok(segment))) => events.push(&segment),
+        Ok(Some(Err(error))) => {
+            running.report.report.finish = FinishReason::Error;
+            return Err(error.into());
+        }
+        // Without a segment the end follows.
+        Ok(None) | Err(_) => {}
+    }
+    events.running = Some(running);
+    let sse = Sse::new(events);
+    let mut response = match ping_interval {
+        Some(interval) => sse.keep_alive(KeepAlive::new().interval(interval)).into_response(),
+        None => sse.into_response(),
+    };
+    // nginx would collect events.
+    let name = HeaderName::from_static("x-accel-buffering");
+    response.headers_mut().insert(name, HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// Events of a transcription.
+struct AudioEvents {
+    ready: VecDeque<Value>,
+    /// Text of the segments so far.
+    text: String,
+    logprobs: Vec<Value>,
+    has_logprobs: bool,
+    has_segments: bool,
+    /// `None` after the last segment.
+    running: Option<Running>,
+}
+
+impl AudioEvents {
+    fn push(&mut self, segment: &Segment) {
+        // The deltas are the text of the last event, which does not begin with a space.
+        let text = &segment.text[..];
+        let delta = if self.text.is_empty() { text.trim_start() } else { text };
+        self.text += delta;
+        let mut event = json!({"type": "transcript.text.delta", "delta": delta});
+        if self.has_logprobs {
+            let logprobs: Vec<Value> = logprobs(segment).collect();
+            self.logprobs.extend(logprobs.iter().cloned());
+            event["logprobs"] = logprobs.into();
+        }
+        if self.has_segments {
+            let id = format!("seg_{}", segment.id);
+            event["segment_id"] = id.clone().into();
+            self.ready.push_back(json!({
+                "type": "transcript.text.segment",
+                "id": id,
+                "start": segment.start,
+                "end": segment.end,
+                "text": text,
+            }));
+        }
+        self.ready.push_back(event);
+    }
+
+    fn push_end(&mut self, duration: f64) {
+        let mut event = json!({
+            "type": "transcript.text.done",
+            "text": self.text,
+            "usage": usage(duration),
+        });
+        if self.has_logprobs {
+            event["logprobs"] = std::mem::take(&mut self.logprobs).into();
+        }
+        self.ready.push_back(event);
+    }
+
+    /// Waits for the next event.
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Value>> {
+        while self.ready.is_empty() {
+            let Some(running) = &mut self.running else { return Poll::Ready(None) };
+            let end = match ready!(Pin::new(&mut running.job).poll_next(context)) {
+                Some(Ok(segment)) => {
+                    self.push(&segment);
+                    continue;
+                }
+                Some(Err(error)) => Err(error),
+                None => ready!(Pin::new(&mut running.job).poll(context)),
+            };
+            let mut running = self.running.take();
+            let finish = if end.is_ok() { FinishReason::Stop } else { FinishReason::Error };
+            if let Some(running) = &mut running {
+                running.report.report.finish = finish;
+            }
+            match end {
+                Ok(transcript) => self.push_end(transcript.duration),
+                Err(error) => self.ready.push_back(ApiError::from(error).to_json()),
+            }
+        }
+        Poll::Ready(self.ready.pop_front())
+    }
+}
+
+impl Stream for AudioEvents {
+    type Item = Result<Event, Infallible>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let event = ready!(self.get_mut().poll_event(context));
+        Poll::Ready(event.map(|event| Ok(Event::default().data(event.to_string()))))
+    }
+}

@@ -1,0 +1,107 @@
+//! Multipart bodies: the file, and the fields before and after it.
+
+use axum::extract::multipart::{Field, Multipart, MultipartError};
+use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+
+use super::fields::Fields;
+use super::upload::Upload;
+use crate::{ApiError, ApiResult, AppState};
+
+/// Maximum bytes of all fields but the file, and number of fields.
+const MAX_FIELD_BYTES: usize = 1 << 20;
+const MAX_FIELDS: usize = 1000;
+/// Bytes of a body beside its file.
+const MAX_OTHER_BYTES: u64 = 2 << 20;
+
+/// Body of a request.
+#[derive(Debug)]
+pub(super) struct Form {
+    pub(super) fields: Fields,
+    /// 16 kHz mono.
+    pub(super) samples: Vec<f32>,
+}
+
+impl Form {
+    /// Reads a body. Its file is decoded meanwhile; options may come after it.
+    pub(super) async fn read(state: &AppState, request: Request) -> ApiResult<Self> {
+        let (max_bytes, max_seconds) =
+            (state.options().max_audio_size, state.options().max_audio_seconds);
+        let headers = request.headers();
+        if content_length(headers).is_some_and(|n| n > max_bytes as u64 + MAX_OTHER_BYTES) {
+            return Err(ApiError::too_large(max_bytes));
+        }
+        let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = content_type.unwrap_or("none").to_owned();
+        let mut body = Multipart::from_request(request, state).await.map_err(|_| {
+            ApiError::media_type("multipart/form-data with a boundary", &content_type)
+        })?;
+        let mut fields = Fields::default();
+        let (mut upload, mut n_fields, mut n_left) = (None, 0, MAX_FIELD_BYTES);
+        while let Some(mut field) = body.next_field().await.map_err(|error| body_error(&error))? {
+            n_fields += 1;
+            if n_fields > MAX_FIELDS {
+                let got = "more";
+                return Err(ApiError::field("form", &format!("at most {MAX_FIELDS} fields"), got));
+            }
+            let name = field.name().unwrap_or_default().to_owned();
+            if name == "file" {
+                if upload.is_some() {
+                    return Err(ApiError::field("file", "one file", "several"));
+                }
+                upload = Some(read_file(&mut field, max_bytes, max_seconds).await?);
+                continue;
+            }
+            let text = read_text(&mut field, &name, &mut n_left).await?;
+            fields.set(&name, &text)?;
+        }
+        let upload = upload.ok_or_else(|| ApiError::field("file", "an audio file", "none"))?;
+        Ok(Self { fields, samples: upload.finish().await? })
+    }
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+fn body_error(error: &MultipartError) -> ApiError {
+    match error.status() {
+        StatusCode::INTERNAL_SERVER_ERROR => ApiError::bad_request("the body ended early"),
+        _ => ApiError::bad_request(format!("multipart body: {}", error.body_text())),
+    }
+}
+
+async fn read_file(field: &mut Field<'_>, max_bytes: usize, max_seconds: u64) -> ApiResult<Upload> {
+    let mut upload = Upload::new(max_seconds);
+    let mut n_bytes = 0;
+    loop {
+        match field.chunk().await {
+            Ok(Some(bytes)) => {
+                n_bytes += bytes.len();
+                if n_bytes > max_bytes {
+                    return Err(ApiError::too_large(max_bytes));
+                }
+                upload.push(bytes).await;
+            }
+            Ok(None) => return Ok(upload),
+            Err(error) => {
+                let error = body_error(&error);
+                upload.fail(error.message()).await;
+                return Err(error);
+            }
+        }
+    }
+}
+
+async fn read_text(field: &mut Field<'_>, name: &str, n_left: &mut usize) -> ApiResult<String> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = field.chunk().await.map_err(|error| body_error(&error))? {
+        *n_left = n_left.checked_sub(chunk.len()).ok_or_else(|| {
+            let expected = format!("at most {MAX_FIELD_BYTES} bytes of fields beside the file");
+            ApiError::field(name, &expected, "more")
+        })?;
+        bytes.extend_from_slice(&chunk);
+    }
+    String::from_utf8(bytes).map_err(|_| ApiError::field(name, "text in UTF-8", "other bytes"))
+}

@@ -1,0 +1,245 @@
+//! Loop of a speech model: windows of all recordings in one running batch.
+//!
+//! ```text
+//! loop:
+//!     receive prepared recordings; block if there are no others
+//!     end the cancelled ones
+//!     admit waiting recordings; one that needs a larger state waits until no other is active, those behind it wait, too
+//!     advance every active recording: results become segments, next windows are requested
+//!     end the recordings that are done
+//!     one step of the decoder
+//! ```
+
+use std::fmt;
+use std::sync::mpsc::Receiver;
+
+use stonechat_whisper::{Options, Segment, Transcript, Transcription, WindowDecoder};
+
+use crate::Error;
+use crate::job::JobSender;
+use crate::speech_queue::{Prepared, WaitingCount, WaitingGuard};
+
+/// Counters of a speech engine after a step, for metrics. Totals count from the opening of the model.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct SpeechStep {
+    /// Windows of 30 s encoded.
+    pub windows: usize,
+    /// Rows of decoder steps: tokens of prompts, texts and alignment.
+    pub rows: usize,
+    /// Tokens of the texts.
+    pub tokens: usize,
+    /// Attempts at windows that failed a threshold.
+    pub fallbacks: usize,
+    /// Recordings that are being transcribed now.
+    pub active: usize,
+    /// Recordings that wait now, are decoded, or arrive.
+    pub waiting: usize,
+    /// Seconds of audio of those among them that are decoded.
+    pub waiting_seconds: f64,
+    /// Recordings that ended without an error and were not cancelled.
+    pub finished: usize,
+    /// Seconds of audio of these.
+    pub finished_seconds: f64,
+}
+
+/// Function that gets the counters.
+type StepCallback = dyn FnMut(&SpeechStep) + Send;
+
+/// Callback of [`WhisperBuilder::on_step`](crate::WhisperBuilder::on_step).
+#[derive(Default)]
+pub(crate) struct OnStep(pub(crate) Option<Box<StepCallback>>);
+
+impl fmt::Debug for OnStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OnStep").field(&self.0.is_some()).finish()
+    }
+}
+
+/// Recording that has what it needs but no place in the batch.
+struct Queued {
+    run: Transcription<'static>,
+    options: Options,
+    sender: JobSender<Segment, Transcript>,
+    guard: WaitingGuard,
+}
+
+/// Recording of the batch.
+struct Active {
+    run: Transcription<'static>,
+    sender: JobSender<Segment, Transcript>,
+    transcript: Transcript,
+}
+
+impl Active {
+    /// Sends the segments that are final.
+    fn send_segments(&mut self) {
+        while let Some(segment) = self.run.next_segment() {
+            self.transcript.text += &segment.text;
+            self.sender.send(segment.clone());
+            self.transcript.segments.push(segment);
+        }
+    }
+
+    fn end(mut self) {
+        self.send_segments();
+        let Self { run, sender, mut transcript } = self;
+        if let Some(language) = run.language() {
+            language.code.clone_into(&mut transcript.language);
+        }
+        transcript.duration = run.duration();
+        transcript.cancelled = run.is_cancelled();
+        sender.end(Ok(transcript));
+    }
+}
+
+/// State of the loop.
+pub(crate) struct SpeechEngine {
+    decoder: WindowDecoder,
+    /// Most windows of the batch; `None` is as many as a recording may have.
+    max_windows: Option<usize>,
+    prepared: Receiver<Prepared>,
+    waiting: Vec<Queued>,
+    active: Vec<Active>,
+    n_waiting: WaitingCount,
+    on_step: OnStep,
+    counters: SpeechStep,
+}
+
+impl SpeechEngine {
+    pub(crate) fn new(
+        decoder: WindowDecoder,
+        max_windows: Option<usize>,
+        prepared: Receiver<Prepared>,
+        n_waiting: WaitingCount,
+        on_step: OnStep,
+    ) -> Self {
+        let (waiting, active, counters) = (Vec::new(), Vec::new(), SpeechStep::default());
+        Self { decoder, max_windows, prepared, waiting, active, n_waiting, on_step, counters }
+    }
+
+    /// Runs recordings until no further one can come.
+    pub(crate) fn run(mut self) {
+        while self.receive() {
+            self.end_cancelled();
+            self.admit();
+            self.advance();
+            self.step();
+            self.report();
+        }
+    }
+
+    /// Takes prepared recordings; waits for one if there is no other. False once all have ended and no further one can
+    /// come.
+    fn receive(&mut self) -> bool {
+        if self.active.is_empty() && self.waiting.is_empty() {
+            match self.prepared.recv() {
+                Ok(prepared) => self.enqueue(prepared),
+                Err(_) => return false,
+            }
+        }
+        while let Ok(prepared) = self.prepared.try_recv() {
+            self.enqueue(prepared);
+        }
+        true
+    }
+
+    fn enqueue(&mut self, prepared: Prepared) {
+        let Prepared { sender, guard, result } = prepared;
+        match result {
+            Ok((run, options)) => self.waiting.push(Queued { run, options, sender, guard }),
+            // A recording that is cancelled while it is decoded has no segments.
+            Err(Error::Audio(stonechat_audio::Error::Cancelled)) => {
+                let mut transcript = Transcript::default();
+                transcript.cancelled = true;
+                sender.end(Ok(transcript));
+            }
+            Err(error) => sender.end(Err(error)),
+        }
+    }
+
+    fn end_cancelled(&mut self) {
+        let is_cancelled = |sender: &JobSender<_, _>| {
+            sender.cancel_token().is_cancelled() || sender.is_abandoned()
+        };
+        let waiting = self.waiting.extract_if(.., |waiting| is_cancelled(&waiting.sender));
+        let waiting = waiting.map(|Queued { run, sender, .. }| Active {
+            run,
+            sender,
+            transcript: Transcript::default(),
+        });
+        let active = self.active.extract_if(.., |active| is_cancelled(&active.sender));
+        for mut cancelled in waiting.chain(active) {
+            cancelled.run.cancel();
+            cancelled.end();
+        }
+    }
+
+    /// Moves waiting recordings into the batch, in order.
+    fn admit(&mut self) {
+        while let Some(next) = self.waiting.first() {
+            let n_windows = next.run.max_windows().min(self.max_windows.unwrap_or(usize::MAX));
+            let fits = self.decoder.fits(&next.options)
+                && n_windows <= self.decoder.state_options().n_windows;
+            if !fits && !self.active.is_empty() {
+                return;
+            }
+            let Queued { run, options, sender, guard } = self.waiting.remove(0);
+            drop(guard);
+            match self.decoder.reserve(&options, n_windows) {
+                Ok(()) => {
+                    self.active.push(Active { run, sender, transcript: Transcript::default() });
+                }
+                Err(error) => sender.end(Err(error.into())),
+            }
+        }
+    }
+
+    /// Turns results into segments, requests windows, and ends what is done.
+    fn advance(&mut self) {
+        let mut index = 0;
+        while let Some(active) = self.active.get_mut(index) {
+            let result = active.run.advance(&mut self.decoder);
+            active.send_segments();
+            match result {
+                Ok(()) if !active.run.is_ended() => index += 1,
+                Ok(()) => {
+                    let ended = self.active.remove(index);
+                    self.counters.finished += 1;
+                    self.counters.finished_seconds += ended.run.duration();
+                    ended.end();
+                }
+                Err(error) => self.active.remove(index).sender.end(Err(error.into())),
+            }
+        }
+    }
+
+    /// Runs a step of the decoder. If the device fails, all active recordings do.
+    fn step(&mut self) {
+        if self.active.is_empty() {
+            return;
+        }
+        if let Err(error) = pollster::block_on(self.decoder.step()) {
+            for active in self.active.drain(..) {
+                active.sender.end(Err(Error::Step { reason: error.to_string() }));
+            }
+        }
+    }
+
+    fn report(&mut self) {
+        let timings = self.decoder.timings();
+        self.counters = SpeechStep {
+            windows: timings.windows,
+            rows: timings.rows,
+            tokens: timings.tokens,
+            fallbacks: timings.fallbacks,
+            active: self.active.len(),
+            waiting: self.n_waiting.get(),
+            waiting_seconds: self.waiting.iter().map(|waiting| waiting.run.duration()).sum(),
+            ..self.counters
+        };
+        if let Some(on_step) = &mut self.on_step.0 {
+            on_step(&self.counters);
+        }
+    }
+}

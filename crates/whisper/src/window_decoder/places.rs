@@ -1,0 +1,53 @@
+//! Windows of the state and the requests that wait for them.
+
+use std::collections::VecDeque;
+use std::sync::Weak;
+
+use super::Task;
+
+/// Window of the state.
+#[derive(Debug)]
+pub(super) enum Place {
+    Free,
+    /// Audio of a finished request.
+    Kept {
+        handle: Weak<()>,
+        owner: u64,
+    },
+    Active(Active),
+}
+
+/// Request whose audio is encoded.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) handle: Weak<()>,
+    pub(super) owner: u64,
+    pub(super) keep_audio: bool,
+    pub(super) task: Task,
+}
+
+/// Request without a place.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) handle: Weak<()>,
+    pub(super) owner: u64,
+    pub(super) mel: Vec<f32>,
+    pub(super) keep_audio: bool,
+    pub(super) task: Task,
+}
+
+impl Place {
+    fn owner(&self) -> Option<u64> {
+        match self {
+            Self::Free => None,
+            Self::Kept { owner, .. } | Self::Active(Active { owner, .. }) => Some(*owner),
+        }
+    }
+}
+
+/// Takes the request whose owner has the fewest places; of several, the first.
+pub(super) fn take_next(queue: &mut VecDeque<Queued>, places: &[Place]) -> Option<Queued> {
+    let n_places = |owner| places.iter().filter(|place| place.owner() == Some(owner)).count();
+    let next = (0..queue.len()).min_by_key(|&index| n_places(queue[index].owner))?;
+    queue.remove(next)
+}
