@@ -1,0 +1,235 @@
+//! Order, limits, slots and faults of the scheduler; `requests` compares its texts with those alone.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use pollster::block_on;
+use stonechat_formats::ModelFile;
+use stonechat_llm::{
+    Completion, Embedding, Error, Finish, GenerateOptions, Generation, Guidance, Model, Pooling,
+    Request, RequestEvent, RequestId, Scheduler, SchedulerOptions, StateOptions, StepReport,
+};
+use stonechat_nn::sample::SamplingOptions;
+use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
+
+static MODEL: LazyLock<Model> = LazyLock::new(|| {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
+    let file = ModelFile::open(path).unwrap();
+    Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap()
+});
+
+const SIZES: StateOptions = StateOptions {
+    n_ctx: 250,
+    n_sequences: 3,
+    n_pages: Some(8),
+    n_batch: 160,
+    n_outputs: 3,
+    n_hidden: 160,
+    kv_dtype: KvDType::F32,
+};
+
+fn scheduler(state: StateOptions) -> Scheduler {
+    let options = SchedulerOptions { state, max_gap: Duration::ZERO, drafter: None };
+    Scheduler::new(&MODEL, options).unwrap()
+}
+
+/// A greedy text of `n` tokens after a prompt of `len` tokens, different for each `family`.
+fn text(family: u32, len: usize, n: usize) -> Request {
+    let prompt = (0..len as u32).map(|i| (i * (2 * family + 3) + i / 5) % 60 + 2).collect();
+    let options = GenerateOptions {
+        n_predict: Some(n),
+        sampling: SamplingOptions::greedy(),
+        ignore_eos: true,
+        ..GenerateOptions::default()
+    };
+    Request::new(Generation::new(MODEL.info(), prompt, options).unwrap())
+}
+
+/// Events of a scheduler by name, and the completions.
+#[derive(Default)]
+struct Log {
+    started: Vec<RequestId>,
+    completions: Vec<(RequestId, Completion)>,
+    failed: Vec<(RequestId, String)>,
+}
+
+impl Log {
+    fn take(&mut self, id: RequestId, event: RequestEvent<'_>) {
+        match event {
+            RequestEvent::Started { .. } => self.started.push(id),
+            RequestEvent::Ended { completion, .. } => self.completions.push((id, completion)),
+            RequestEvent::Failed(error) => self.failed.push((id, error.to_string())),
+            _ => {}
+        }
+    }
+
+    fn step(&mut self, scheduler: &mut Scheduler) -> StepReport {
+        block_on(scheduler.step(&mut |id, event| self.take(id, event))).unwrap()
+    }
+
+    /// Runs all requests to their ends; returns the reports of the steps.
+    fn run(&mut self, scheduler: &mut Scheduler) -> Vec<StepReport> {
+        let mut reports = Vec::new();
+        while !scheduler.is_idle() {
+            reports.push(self.step(scheduler));
+        }
+        reports
+    }
+
+    fn completion(&self, id: RequestId) -> &Completion {
+        &self.completions.iter().find(|(other, _)| *other == id).unwrap().1
+    }
+}
+
+#[test]
+fn texts_go_before_prompts_and_prompts_in_chunks() {
+    let (mut scheduler, mut log) = (scheduler(SIZES), Log::default());
+    scheduler.add(text(0, 5, 20)).unwrap();
+    // Alone, a prompt runs whole.
+    assert_eq!(log.step(&mut scheduler).prompt_tokens, 5);
+    scheduler.add(text(1, 200, 1)).unwrap();
+    // Beside a text it runs in the shortest chunks, since no gap is allowed.
+    let report = log.step(&mut scheduler);
+    assert_eq!((report.n_decoding, report.text_tokens, report.prompt_tokens), (1, 1, 2 * PAGE_LEN));
+    let report = log.step(&mut scheduler);
+    assert_eq!((report.n_decoding, report.prompt_tokens), (1, 200 - 2 * PAGE_LEN));
+    log.run(&mut scheduler);
+    assert_eq!(log.completions.len(), 2);
+}
+
+#[test]
+fn requests_start_by_priority_and_arrival_and_none_overtakes() {
+    let (mut scheduler, mut log) = (scheduler(SIZES), Log::default());
+    let add = |scheduler: &mut Scheduler, priority, len| {
+        scheduler.add(Request { priority, ..text(len as u32, len, 4) }).unwrap()
+    };
+    // The first two take the pool's 8 pages; the third waits for pages, and the short fourth behind it.
+    let first = add(&mut scheduler, 0, 240);
+    let second = add(&mut scheduler, 0, 220);
+    let third = add(&mut scheduler, 0, 200);
+    let fourth = add(&mut scheduler, 0, 3);
+    let urgent = add(&mut scheduler, -1, 4);
+    let report = log.step(&mut scheduler);
+    assert_eq!((report.n_running + report.n_waiting, report.n_waiting >= 2), (5, true));
+    log.run(&mut scheduler);
+    assert_eq!(log.started, [urgent, first, second, third, fourth]);
+    assert!(log.completions.iter().all(|(_, text)| text.finish == Finish::Length));
+    assert!(log.completion(third).timings.queue_ms > 0.0);
+}
+
+#[test]
+fn a_text_that_needs_pages_takes_those_of_the_newest() {
+    // Pages for one text of the whole context, and one more.
+    let state = StateOptions { n_pages: Some(5), ..SIZES };
+    let (mut scheduler, mut log) = (scheduler(state), Log::default());
+    let ids = [0, 1].map(|family| scheduler.add(text(family, 100, 120)).unwrap());
+    let reports = log.run(&mut scheduler);
+    assert!(reports.iter().any(|report| report.n_preempted > 0));
+    let [old, new] = ids.map(|id| log.completion(id));
+    assert_eq!((old.preemptions, old.tokens.len()), (0, 120));
+    assert!(new.preemptions > 0 && new.tokens.len() == 120);
+    assert!(reports.iter().all(|report| report.used_pages <= report.n_pages));
+    assert_eq!(scheduler.clear_cache(), 5);
+}
+
+#[test]
+fn inputs_that_never_fit_are_refused() {
+    let mut scheduler = scheduler(SIZES);
+    let error = scheduler.add(text(0, 251, 1)).unwrap_err();
+    assert!(matches!(error, Error::ContextFull { tokens: 251, n_ctx: 250 }), "{error}");
+    let error = scheduler.add(Request { n_choices: 4, ..text(0, 3, 1) }).unwrap_err();
+    assert_eq!(error.to_string(), "choices: expected 1 to 3, got 4");
+    let guidance = Some(Guidance { negative: vec![3], scale: 2.0 });
+    let options = GenerateOptions { guidance, ..GenerateOptions::default() };
+    let guided = Generation::new(MODEL.info(), vec![4], options).unwrap();
+    assert!(scheduler.add(Request::new(guided)).is_err());
+    let mut without = self::scheduler(StateOptions { n_hidden: 0, ..SIZES });
+    let embedding = Embedding::new(vec![3], Pooling::Mean).unwrap();
+    assert!(without.add(Request::new(embedding)).is_err());
+    // A small pool limits the input, too.
+    let mut small = self::scheduler(StateOptions { n_pages: Some(2), ..SIZES });
+    assert!(small.add(text(0, 2 * PAGE_LEN + 1, 1)).is_err());
+    assert!(scheduler.is_idle() && small.is_idle());
+}
+
+#[test]
+fn a_full_context_ends_a_text() {
+    let state = StateOptions { n_ctx: 20, n_batch: 20, n_hidden: 0, ..SIZES };
+    let (mut scheduler, mut log) = (scheduler(state), Log::default());
+    let id = scheduler.add(text(0, 10, 100)).unwrap();
+    log.run(&mut scheduler);
+    let text = log.completion(id);
+    assert_eq!((text.finish, text.tokens.len()), (Finish::ContextFull, 11));
+}
+
+#[test]
+fn a_cancelled_prompt_stays_in_the_cache() {
+    let (mut scheduler, mut log) = (scheduler(SIZES), Log::default());
+    scheduler.add(text(9, 3, 9)).unwrap();
+    log.step(&mut scheduler);
+    let id = scheduler.add(text(0, 200, 3)).unwrap();
+    log.step(&mut scheduler);
+    scheduler.cancel(id, &mut |id, event| log.take(id, event));
+    let cancelled = log.completion(id);
+    assert_eq!((cancelled.finish, cancelled.tokens.len()), (Finish::Cancelled, 0));
+    let again = scheduler.add(text(0, 200, 3)).unwrap();
+    log.run(&mut scheduler);
+    assert_eq!(log.completion(again).cached_tokens, 2 * PAGE_LEN);
+}
+
+#[test]
+fn slots_are_shown_saved_restored_and_erased() {
+    let path: PathBuf = std::env::temp_dir().join(format!("stonechat-slot-{}", std::process::id()));
+    let (mut scheduler, mut log) = (scheduler(SIZES), Log::default());
+    let id = scheduler.add(text(0, 100, 5)).unwrap();
+    log.step(&mut scheduler);
+    let slot = scheduler.slots()[0].clone();
+    assert!(slot.request.is_some());
+    let counts = (slot.prompt_tokens, slot.cached_tokens, slot.generated_tokens, slot.tokens_left);
+    assert_eq!(counts, (100, 100, 1, Some(4)));
+    assert!(block_on(scheduler.save_slot(0, &path)).is_err(), "a slot in use");
+    log.run(&mut scheduler);
+    let tokens = log.completion(id).tokens.clone();
+    assert_eq!((scheduler.slots()[0].request, scheduler.slots()[0].last_tokens), (None, 104));
+    let saved = block_on(scheduler.save_slot(0, &path)).unwrap();
+    assert_eq!(saved.n_tokens, 104);
+    assert!(block_on(scheduler.save_slot(3, &path)).is_err(), "no such slot");
+
+    // Another scheduler finds the whole prompt.
+    let mut other = self::scheduler(SIZES);
+    assert_eq!(other.restore_slot(1, &path).unwrap(), saved);
+    let id = other.add(text(0, 100, 5)).unwrap();
+    log.run(&mut other);
+    // The identifiers of both begin at 0.
+    let (_, again) = log.completions.iter().rfind(|(other, _)| *other == id).unwrap();
+    assert_eq!((again.cached_tokens, &again.tokens), (99, &tokens));
+    assert_eq!(scheduler.erase_slot(0).unwrap(), 104);
+    let id = scheduler.add(text(0, 100, 5)).unwrap();
+    log.run(&mut scheduler);
+    let (_, fresh) = log.completions.iter().rfind(|(other, _)| *other == id).unwrap();
+    assert_eq!(fresh.cached_tokens, 0);
+    std::fs::write(&path, b"nothing").unwrap();
+    assert!(other.restore_slot(1, &path).is_err());
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!([scheduler.clear_cache(), other.clear_cache()], [8, 8]);
+}
+
+#[test]
+fn after_a_fault_all_requests_have_failed_and_all_pages_are_free() {
+    let (mut scheduler, mut log) = (scheduler(SIZES), Log::default());
+    for family in 0..4 {
+        scheduler.add(text(family, 80, 9)).unwrap();
+    }
+    log.step(&mut scheduler);
+    let error = || Error::Step { message: "lost".to_owned() };
+    scheduler.fail_all(error, &mut |id, event| log.take(id, event));
+    assert_eq!(log.failed.len(), 4);
+    assert_eq!(log.failed[0].1, "a step of the batch has failed: lost");
+    assert!(scheduler.is_idle());
+    assert_eq!(scheduler.clear_cache(), 8);
+    let id = scheduler.add(text(0, 80, 2)).unwrap();
+    log.run(&mut scheduler);
+    assert_eq!(log.completion(id).tokens.len(), 2);
+}
