@@ -17,7 +17,8 @@
 //! | `session`, `generate`, `prompt_cache` | a loop over one text, with a cached prefix in memory and in files |
 //! | `scheduler`, `scheduler_slots`, `request` | a loop over any number of texts and embeddings in one batch |
 //! | `speculation` | drafts: n-grams, a smaller model |
-//! | `prefix_cache`, `embed` | pages of earlier prompts; embeddings |
+//! | `prefix_cache`, `page_store` | pages of earlier prompts, in the pool and beside it |
+//! | `embed` | embeddings |
 //! | `beam`, `perplexity` | beam search, perplexity |
 //! | `quantize` | quantizing a GGUF file |
 #![forbid(unsafe_code)]
@@ -35,6 +36,7 @@ mod generation;
 mod hugging_face;
 mod model;
 mod outputs;
+mod page_store;
 mod perplexity;
 mod placement;
 mod prefix_cache;
@@ -68,6 +70,7 @@ pub use generate::{
 pub use generation::{Accepted, AcceptedToken, DraftCounts, Generation, GenerationScratch};
 pub use model::{Model, ModelInfo, ModelSummary};
 pub use outputs::{OutputRequest, OutputRow, Outputs};
+pub use page_store::{MemoryStore, PageName, PageStore};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
 pub use placement::{Placement, layers_that_fit};
 pub use prefix_cache::PrefixCache;

@@ -15,14 +15,19 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::iter::successors;
+use std::sync::Arc;
 
 use stonechat_nn::{PAGE_LEN, PageRef, Sequences, Slot};
 
-use crate::{BatchPlan, State};
+use crate::page_store::{PageName, PageStore};
+use crate::{BatchPlan, Error, ModelInfo, State, StateOptions};
 
 /// Tree of pages. It belongs to one [`State`]: before it is dropped, [`clear`](Self::clear) gives its pages back.
 #[derive(Debug)]
 pub struct PrefixCache {
+    stores: Vec<Box<dyn PageStore>>,
+    /// Name of the root in the stores.
+    root: PageName,
     nodes: HashMap<u64, Node>,
     /// Node of each key.
     index: HashMap<Key, u64>,
@@ -44,12 +49,16 @@ struct Node {
     /// 1 to [`PAGE_LEN`] tokens.
     tokens: Vec<u32>,
     page: PageRef,
+    /// Name in the stores.
+    name: PageName,
     last_used: u64,
 }
 
 impl Default for PrefixCache {
     fn default() -> Self {
         Self {
+            stores: Vec::new(),
+            root: PageName([0; 32]),
             nodes: HashMap::new(),
             index: HashMap::new(),
             children: HashMap::new(),
@@ -65,6 +74,16 @@ impl PrefixCache {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty cache whose pages are kept in `stores` when they are dropped.
+    #[must_use]
+    pub fn with_stores(
+        model: &ModelInfo,
+        options: StateOptions,
+        stores: Vec<Box<dyn PageStore>>,
+    ) -> Self {
+        Self { stores, root: PageName::root(model, options.kv_dtype), ..Self::default() }
     }
 
     /// Number of pages.
@@ -194,7 +213,13 @@ impl PrefixCache {
         let id = self.next_id;
         self.next_id += 1;
         let page = sequences.detach_page(slot, index);
-        self.nodes.insert(id, Node { key, tokens: tokens.to_vec(), page, last_used: 0 });
+        let name = match (self.stores.is_empty(), self.nodes.get(&parent)) {
+            // Nobody asks for it.
+            (true, _) => self.root,
+            (false, None) => self.root.child(tokens, salt),
+            (false, Some(parent)) => parent.name.child(tokens, salt),
+        };
+        self.nodes.insert(id, Node { key, tokens: tokens.to_vec(), page, name, last_used: 0 });
         self.index.insert(key, id);
         self.children.entry((parent, salt)).or_default().push(id);
         Some(id)
@@ -209,29 +234,136 @@ impl PrefixCache {
 
     /// Removes least recently used leaves until `n` pages are free, as far as possible; returns whether they are. Pages
     /// that a sequence shares stay in use by it. If it lacks the page for a copy of one of them, [`clear`](Self::clear)
-    /// makes it the only holder, which needs no copy.
-    pub fn evict(&mut self, state: &mut State, n: usize) -> bool {
-        self.evict_from(state.rolled_back(), n)
+    /// makes it the only holder, which needs no copy. Pages that would be lost go to the stores.
+    ///
+    /// # Errors
+    /// If the device cannot read a page for the stores.
+    pub async fn evict(&mut self, state: &mut State, n: usize) -> Result<bool, Error> {
+        while state.rolled_back().pages().n_free() < n {
+            let Some(id) = self.victim(state.rolled_back()) else { return Ok(false) };
+            self.store(state, id, |_| true).await?;
+            self.remove(state.rolled_back(), id);
+        }
+        Ok(true)
     }
 
-    /// [`evict`](Self::evict) while a step is planned.
+    /// [`evict`](Self::evict) while a step is planned; the stores get nothing.
     pub fn evict_for(&mut self, plan: &mut BatchPlan<'_>, n: usize) -> bool {
-        self.evict_from(plan.sequences(), n)
-    }
-
-    fn evict_from(&mut self, sequences: &mut Sequences, n: usize) -> bool {
+        let sequences = plan.sequences();
         while sequences.pages().n_free() < n {
-            let is_leaf = |id: u64, node: &Node| self.children(id, node.key.2).is_empty();
-            // A page that a sequence shares would not be free without the cache either, but those before it may be.
-            let is_alone = |node: &Node| sequences.pages().ref_count(node.page.id()) == 1;
-            let path = |leaf| successors(Some(leaf), |node: &&Node| self.nodes.get(&node.key.0));
-            let leaves = self.nodes.iter().filter(|(id, node)| is_leaf(**id, node));
-            let leaves = leaves.filter(|(_, leaf)| path(*leaf).any(is_alone));
-            let oldest = leaves.min_by_key(|(id, node)| (node.last_used, **id)).map(|(id, _)| *id);
-            let Some(id) = oldest else { return false };
+            let Some(id) = self.victim(sequences) else { return false };
             self.remove(sequences, id);
         }
         true
+    }
+
+    /// Gives the full page of a node to the stores that `choose` accepts and that lack it.
+    async fn store(
+        &mut self,
+        state: &State,
+        id: u64,
+        choose: impl Fn(&dyn PageStore) -> bool,
+    ) -> Result<(), Error> {
+        let node = &self.nodes[&id];
+        let (name, is_full) = (node.name, node.tokens.len() == PAGE_LEN);
+        if !is_full || !self.stores.iter().any(|store| choose(&**store)) {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        state.read_page_ref(&node.page, &mut bytes).await?;
+        let bytes: Arc<[u8]> = bytes.into();
+        let stores = self.stores.iter_mut().filter(|store| choose(&***store));
+        stores.for_each(|store| store.put(name, &bytes));
+        Ok(())
+    }
+
+    /// Gives the pages of a text that stores take as soon as they are full to these.
+    ///
+    /// # Errors
+    /// If the device cannot read a page.
+    pub async fn store_new(
+        &mut self,
+        state: &State,
+        tokens: &[u32],
+        salt: u64,
+    ) -> Result<(), Error> {
+        if !self.stores.iter().any(|store| store.takes_new()) {
+            return Ok(());
+        }
+        for id in self.longest(tokens, salt).0 {
+            let name = self.nodes[&id].name;
+            // A store that has it need not read it again.
+            let mut takers = self.stores.iter_mut().filter(|store| store.takes_new());
+            if takers.any(|store| store.get(name).is_none()) {
+                self.store(state, id, |store| store.takes_new()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the pages that continue the longest cached prefix of `tokens` from the stores; `slot` is an empty sequence.
+    /// Returns the number of pages.
+    ///
+    /// # Errors
+    /// If the device cannot write a page or read one for the stores.
+    pub async fn load(
+        &mut self,
+        state: &mut State,
+        slot: Slot,
+        tokens: &[u32],
+        salt: u64,
+    ) -> Result<usize, Error> {
+        let mut n_loaded = 0;
+        if self.stores.is_empty() {
+            return Ok(n_loaded);
+        }
+        // At least one token must run.
+        let tokens = &tokens[..tokens.len().saturating_sub(1)];
+        let (mut parent, mut name) = (ROOT, self.root);
+        for page in tokens.as_chunks::<PAGE_LEN>().0 {
+            self.clock += 1;
+            name = name.child(page, salt);
+            let id = match self.find(parent, page, salt) {
+                Some(id) => id,
+                None => {
+                    let Some(bytes) = self.stores.iter_mut().find_map(|store| store.get(name))
+                    else {
+                        break;
+                    };
+                    // The pages before this one are the ones that were used last.
+                    if !self.evict(state, 1).await? || !self.has(parent) {
+                        break;
+                    }
+                    state.restore(slot, PAGE_LEN, &[&bytes])?;
+                    let sequences = state.rolled_back();
+                    let id = self.insert_page(sequences, parent, (slot, 0), page, salt);
+                    sequences.truncate(slot, 0);
+                    let Some(id) = id else { break };
+                    n_loaded += 1;
+                    id
+                }
+            };
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.last_used = self.clock;
+            }
+            parent = id;
+        }
+        Ok(n_loaded)
+    }
+
+    fn has(&self, id: u64) -> bool {
+        id == ROOT || self.nodes.contains_key(&id)
+    }
+
+    /// The least recently used leaf, if a page on the path to it is in no other use.
+    fn victim(&self, sequences: &Sequences) -> Option<u64> {
+        let is_leaf = |id: u64, node: &Node| self.children(id, node.key.2).is_empty();
+        // A page that a sequence shares would not be free without the cache either, but those before it may be.
+        let is_alone = |node: &Node| sequences.pages().ref_count(node.page.id()) == 1;
+        let path = |leaf| successors(Some(leaf), |node: &&Node| self.nodes.get(&node.key.0));
+        let leaves = self.nodes.iter().filter(|(id, node)| is_leaf(**id, node));
+        let leaves = leaves.filter(|(_, leaf)| path(*leaf).any(is_alone));
+        leaves.min_by_key(|(id, node)| (node.last_used, **id)).map(|(id, _)| *id)
     }
 
     fn remove(&mut self, sequences: &mut Sequences, id: u64) {

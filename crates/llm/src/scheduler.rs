@@ -26,8 +26,8 @@ use crate::generate::Finish;
 use crate::generation::{Accepted, GenerationScratch};
 use crate::request::{Entry, EntryState, Work};
 use crate::{
-    Drafter, Error, Model, ModelInfo, OutputRequest, PrefixCache, Request, RequestEvent, RequestId,
-    State, StateOptions,
+    Drafter, Error, Model, ModelInfo, OutputRequest, PageStore, PrefixCache, Request, RequestEvent,
+    RequestId, State, StateOptions,
 };
 
 /// Options of a [`Scheduler`].
@@ -39,6 +39,8 @@ pub struct SchedulerOptions {
     pub max_gap: Duration,
     /// Source of drafts for all texts.
     pub drafter: Option<Drafter>,
+    /// Stores for KV pages that the prefix cache drops, fastest first.
+    pub stores: Vec<Box<dyn PageStore>>,
 }
 
 /// Requests in a running batch over one [`State`].
@@ -127,14 +129,14 @@ impl Scheduler {
     /// # Errors
     /// If a size is out of range or a device is out of memory.
     pub fn new(model: &Model, options: SchedulerOptions) -> Result<Self, Error> {
-        let SchedulerOptions { state, max_gap, drafter } = options;
+        let SchedulerOptions { state, max_gap, drafter, stores } = options;
         let state = model.state(state)?;
         Ok(Self {
             info: model.info().clone(),
             free_slots: (0..state.options().n_sequences).rev().map(Slot::new).collect(),
             last_texts: vec![Default::default(); state.options().n_sequences],
+            cache: PrefixCache::with_stores(model, state.options(), stores),
             state,
-            cache: PrefixCache::new(),
             max_gap,
             drafter,
             entries: Vec::new(),
@@ -250,9 +252,9 @@ impl Scheduler {
         let started = Instant::now();
         self.n_preempted = 0;
         self.end_full(on_event);
-        self.admit(on_event);
+        self.admit(on_event).await?;
         self.propose().await?;
-        self.plan();
+        self.plan().await?;
         let mut report = StepReport::default();
         for planned in &self.planned {
             if self.entries[planned.entry].is_decoding() {
@@ -308,7 +310,7 @@ impl Scheduler {
     }
 
     /// Gives slots to waiting requests in order, as long as the pages of their whole inputs are there.
-    fn admit(&mut self, on_event: &mut OnRequestEvent<'_>) {
+    async fn admit(&mut self, on_event: &mut OnRequestEvent<'_>) -> Result<(), Error> {
         let reserved = |entry: &Entry, state: &State| {
             entry.slot.map_or(0, |slot| state.pages_needed(slot, entry.work.pending().len()))
         };
@@ -322,16 +324,21 @@ impl Scheduler {
             }
             let n_slots = entry.n_slots();
             if n_slots > self.free_slots.len() {
-                return;
+                return Ok(());
             }
             let (tokens, salt) = (entry.work.pending(), entry.salt);
+            if entry.reads_cache()
+                && let Some(&slot) = self.free_slots.last()
+            {
+                self.cache.load(&mut self.state, slot, tokens, salt).await?;
+            }
             let n_cached =
                 if entry.reads_cache() { self.cache.cached_len(tokens, salt) } else { 0 };
             // The first token of the text needs a place, too. A page that is shared in part is copied.
             let n_needed = (tokens.len() + 1).div_ceil(PAGE_LEN) - n_cached / PAGE_LEN;
             let n_free = self.state.free_pages() + self.cache.n_evictable(&self.state);
             if is_running && n_needed + n_reserved > n_free {
-                return;
+                return Ok(());
             }
             let slot = self.free_slots.pop().expect("a free slot was counted");
             let mut n_found = 0;
@@ -346,6 +353,7 @@ impl Scheduler {
                 on_event(entry.id, RequestEvent::Started { cached_tokens: n_found });
             }
         }
+        Ok(())
     }
 
     /// Asks for a draft after the last token of each text that decodes.
@@ -369,14 +377,14 @@ impl Scheduler {
     }
 
     /// Chooses the tokens of the next step: texts first, then prompts in chunks.
-    fn plan(&mut self) {
+    async fn plan(&mut self) -> Result<(), Error> {
         self.planned.clear();
         let StateOptions { n_batch, n_outputs, .. } = self.state.options();
         let mut room = Room { tokens: n_batch, rows: n_outputs, pages: 0 };
         for index in 0..self.entries.len() {
             if self.entries[index].is_decoding() {
                 let n = self.entries[index].work.pending().len();
-                self.plan_entry(index, n, &mut room);
+                self.plan_entry(index, n, &mut room).await?;
             }
         }
         if !self.planned.is_empty() {
@@ -386,9 +394,10 @@ impl Scheduler {
             let entry = &self.entries[index];
             if entry.slot.is_some() && !entry.is_decoding() {
                 let n = entry.work.pending().len();
-                self.plan_entry(index, n, &mut room);
+                self.plan_entry(index, n, &mut room).await?;
             }
         }
+        Ok(())
     }
 
     /// Longest chunk of prompts beside texts, in tokens.
@@ -402,24 +411,24 @@ impl Scheduler {
     }
 
     /// Adds at most `n` tokens of a request to the plan, as many as fit the step, if it gets their pages.
-    fn plan_entry(&mut self, index: usize, n: usize, room: &mut Room) {
+    async fn plan_entry(&mut self, index: usize, n: usize, room: &mut Room) -> Result<(), Error> {
         let entry = &self.entries[index];
-        let Some(slot) = entry.slot else { return };
+        let Some(slot) = entry.slot else { return Ok(()) };
         let mut n = n.min(room.tokens);
         if entry.is_decoding() && n < entry.work.pending().len() {
-            return;
+            return Ok(());
         }
         let (mut output, mut n_rows) = entry.work.output(n);
         if output != OutputRequest::Hidden && n_rows > room.rows {
             if entry.is_decoding() {
-                return;
+                return Ok(());
             }
             // The last token of the prompt waits for a step with a row.
             n -= 1;
             (output, n_rows) = entry.work.output(n);
         }
-        if n == 0 || !self.make_room(index, slot, n, room.pages) {
-            return;
+        if n == 0 || !self.make_room(index, slot, n, room.pages).await? {
+            return Ok(());
         }
         room.tokens -= n;
         room.pages += self.state.pages_needed(slot, n);
@@ -427,15 +436,24 @@ impl Scheduler {
             room.rows -= n_rows;
         }
         self.planned.push(Planned { entry: index, slot, n, output, n_rows });
+        Ok(())
     }
 
     /// Frees pages for `n` tokens of a request beside `n_taken` pages of the plan: from the prefix cache, then from the
     /// requests behind it that are not in the plan.
-    fn make_room(&mut self, index: usize, slot: Slot, n: usize, n_taken: usize) -> bool {
+    async fn make_room(
+        &mut self,
+        index: usize,
+        slot: Slot,
+        n: usize,
+        n_taken: usize,
+    ) -> Result<bool, Error> {
         loop {
             let needed = n_taken + self.state.pages_needed(slot, n);
-            if needed <= self.state.free_pages() || self.cache.evict(&mut self.state, needed) {
-                return true;
+            if needed <= self.state.free_pages()
+                || self.cache.evict(&mut self.state, needed).await?
+            {
+                return Ok(true);
             }
             let is_planned = |victim: usize| self.planned.iter().any(|other| other.entry == victim);
             let victim = (index + 1..self.entries.len())
@@ -447,7 +465,7 @@ impl Scheduler {
                     // A page that it shares with the cache alone need not be copied.
                     self.cache.clear(&mut self.state);
                 }
-                None => return false,
+                None => return Ok(false),
             }
         }
     }
@@ -493,13 +511,13 @@ impl Scheduler {
                 fork.take_rows(0, || outputs.rows(rows.clone()), (scratch, accepted), on_event);
             }
         }
-        self.settle(forks);
+        self.settle(forks).await?;
         self.remove_ended(on_event);
         Ok(())
     }
 
     /// Forks sequences, cuts refused drafts, and caches the prompts that have just ended.
-    fn settle(&mut self, forks: Vec<Entry>) {
+    async fn settle(&mut self, forks: Vec<Entry>) -> Result<(), Error> {
         for fork in forks {
             let from = self.entries.iter().find(|entry| entry.id == fork.id && entry.choice == 0);
             if let (Some(from), Some(to)) = (from.and_then(|entry| entry.slot), fork.slot) {
@@ -518,8 +536,10 @@ impl Scheduler {
             if entry.state == EntryState::PromptDone {
                 entry.state = EntryState::Decoding;
                 self.cache.insert(&mut self.state, slot, cached, entry.salt);
+                self.cache.store_new(&self.state, cached, entry.salt).await?;
             }
         }
+        Ok(())
     }
 
     /// Removes the requests that have ended; the prefix cache keeps the pages of their texts.

@@ -77,12 +77,12 @@ impl Scheduler {
     ///
     /// # Errors
     /// As [`save_slot`](Self::save_slot); also if the file was saved with another model, or needs more pages than are free.
-    pub fn restore_slot(&mut self, slot: usize, path: &Path) -> Result<SavedText, Error> {
+    pub async fn restore_slot(&mut self, slot: usize, path: &Path) -> Result<SavedText, Error> {
         let slot = self.idle_slot(slot)?;
         self.state.truncate(slot, 0);
         let n_pages = self.state.options().n_ctx.div_ceil(PAGE_LEN).min(self.state.n_pages());
         // As many as a text may have; those that are in use stay.
-        self.cache.evict(&mut self.state, n_pages);
+        self.cache.evict(&mut self.state, n_pages).await?;
         let restored = prompt_cache::restore(&self.info, &mut self.state, slot, path);
         let Restored { tokens, n_bytes } = restored?;
         self.cache.insert_ended(&mut self.state, slot, &tokens, 0);

@@ -285,6 +285,15 @@ impl State {
         self.runner.read_page(page, out).await
     }
 
+    /// Appends a page, all layers in order, to `out`.
+    pub(crate) async fn read_page_ref(
+        &self,
+        page: &PageRef,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.runner.read_page(page.id(), out).await
+    }
+
     /// Loads `n` positions into an empty sequence from pages of [`read_page`](Self::read_page). It stays empty on an
     /// error.
     pub(crate) fn restore(&mut self, slot: Slot, n: usize, pages: &[&[u8]]) -> Result<(), Error> {

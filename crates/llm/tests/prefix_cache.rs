@@ -342,7 +342,7 @@ fn check_cache(ops: Vec<CacheOp>) -> Result<(), TestCaseError> {
     }
     // Pages left after an eviction of all are shared with slots.
     let n_pages = OPTIONS.n_pages.unwrap();
-    cache.evict(&mut state, n_pages);
+    block_on(cache.evict(&mut state, n_pages)).unwrap();
     let n_free = state.free_pages();
     cache.clear(&mut state);
     prop_assert_eq!(state.free_pages(), n_free);

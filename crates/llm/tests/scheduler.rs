@@ -8,8 +8,9 @@ use std::time::Duration;
 use pollster::block_on;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
-    Completion, Embedding, Error, Finish, GenerateOptions, Generation, Guidance, Model, Pooling,
-    Request, RequestEvent, RequestId, Scheduler, SchedulerOptions, StateOptions, StepReport,
+    Completion, Embedding, Error, Finish, GenerateOptions, Generation, Guidance, MemoryStore,
+    Model, PageStore, Pooling, Request, RequestEvent, RequestId, Scheduler, SchedulerOptions,
+    StateOptions, StepReport,
 };
 use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
@@ -31,7 +32,8 @@ const SIZES: StateOptions = StateOptions {
 };
 
 fn scheduler(state: StateOptions) -> Scheduler {
-    let options = SchedulerOptions { state, max_gap: Duration::ZERO, drafter: None };
+    let options =
+        SchedulerOptions { state, max_gap: Duration::ZERO, drafter: None, stores: Vec::new() };
     Scheduler::new(&MODEL, options).unwrap()
 }
 
@@ -199,7 +201,7 @@ fn slots_are_shown_saved_restored_and_erased() {
 
     // Another scheduler finds the whole prompt.
     let mut other = self::scheduler(SIZES);
-    assert_eq!(other.restore_slot(1, &path).unwrap(), saved);
+    assert_eq!(block_on(other.restore_slot(1, &path)).unwrap(), saved);
     let id = other.add(text(0, 100, 5)).unwrap();
     log.run(&mut other);
     // The identifiers of both begin at 0.
@@ -211,9 +213,34 @@ fn slots_are_shown_saved_restored_and_erased() {
     let (_, fresh) = log.completions.iter().rfind(|(other, _)| *other == id).unwrap();
     assert_eq!(fresh.cached_tokens, 0);
     std::fs::write(&path, b"nothing").unwrap();
-    assert!(other.restore_slot(1, &path).is_err());
+    assert!(block_on(other.restore_slot(1, &path)).is_err());
     std::fs::remove_file(&path).unwrap();
     assert_eq!([scheduler.clear_cache(), other.clear_cache()], [8, 8]);
+}
+
+#[test]
+fn dropped_pages_come_back_from_a_store() {
+    let options = || {
+        let stores: Vec<Box<dyn PageStore>> = vec![Box::new(MemoryStore::new(1 << 24))];
+        SchedulerOptions { state: SIZES, max_gap: Duration::ZERO, drafter: None, stores }
+    };
+    let mut scheduler = Scheduler::new(&MODEL, options()).unwrap();
+    let run = |scheduler: &mut Scheduler, family, salt| {
+        let mut log = Log::default();
+        let id = scheduler.add(Request { salt, ..text(family, 200, 8) }).unwrap();
+        log.run(scheduler);
+        let completion = log.completion(id);
+        (completion.cached_tokens, completion.tokens.clone())
+    };
+    let (cached, tokens) = run(&mut scheduler, 0, 0);
+    assert_eq!(cached, 0);
+    // The pool has 8 pages: each of these drops what was before.
+    for family in 1..4 {
+        run(&mut scheduler, family, 0);
+    }
+    assert_eq!(run(&mut scheduler, 0, 0), (3 * PAGE_LEN, tokens.clone()));
+    assert_eq!(run(&mut scheduler, 0, 1), (0, tokens));
+    assert_eq!(scheduler.clear_cache(), 8);
 }
 
 #[test]

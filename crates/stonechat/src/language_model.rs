@@ -8,7 +8,7 @@ use std::time::Duration;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
     ChatFormat, Completion, Config, Drafter, Embedding, GenerateOptions, ModelInfo, ModelSummary,
-    Pooling, Request, SavedText, Scheduler, SchedulerOptions, SessionOptions, SlotInfo,
+    PageStore, Pooling, Request, SavedText, Scheduler, SchedulerOptions, SessionOptions, SlotInfo,
     StateOptions, StepReport,
 };
 use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
@@ -65,6 +65,7 @@ pub struct LlmBuilder {
     kv_tokens: Option<usize>,
     max_gap: Duration,
     drafter: Option<Drafter>,
+    stores: Vec<Box<dyn PageStore>>,
     chat_template: Option<String>,
     on_step: Option<OnStep>,
 }
@@ -97,6 +98,7 @@ impl Default for LlmBuilder {
             kv_tokens: None,
             max_gap: MAX_GAP,
             drafter: None,
+            stores: Vec::new(),
             chat_template: None,
             on_step: None,
         }
@@ -198,7 +200,7 @@ impl Llm {
     /// Loads a saved text into the prefix cache, as the last text of a slot.
     pub fn restore_slot(&self, slot: usize, path: impl Into<PathBuf>) -> Job<(), SavedText> {
         let path = path.into();
-        self.control(move |scheduler| scheduler.restore_slot(slot, &path))
+        self.control(move |scheduler| pollster::block_on(scheduler.restore_slot(slot, &path)))
     }
 
     /// Removes the last text of a slot from the prefix cache; the output is its length.
@@ -298,6 +300,13 @@ impl LlmBuilder {
         self
     }
 
+    /// Adds a store for KV pages that the prefix cache drops; the fastest one comes first.
+    #[must_use]
+    pub fn page_store(mut self, store: Box<dyn PageStore>) -> Self {
+        self.stores.push(store);
+        self
+    }
+
     /// Sets a callback that gets the counts of each step, on the thread of the model.
     #[must_use]
     pub fn on_step(mut self, on_step: impl FnMut(&StepReport) + Send + 'static) -> Self {
@@ -393,7 +402,12 @@ impl Load for LlmBuilder {
             device.load_language_model(file, n_gpu, || Cpu::new(n_threads), on_progress)
         })?;
         let chat_format = ChatFormat::new(&model, self.chat_template.as_deref())?;
-        let options = SchedulerOptions { state, max_gap: self.max_gap, drafter: self.drafter };
+        let options = SchedulerOptions {
+            state,
+            max_gap: self.max_gap,
+            drafter: self.drafter,
+            stores: self.stores,
+        };
         let scheduler = Scheduler::new(&model, options)?;
         let info = LlmInfo {
             model: model.info().clone(),

@@ -187,7 +187,7 @@ impl<'a> Engine<'a> {
         }
         if self.random.once_in(16) {
             let n = 1 + self.random.below(self.state.options().n_pages.unwrap());
-            self.cache.evict(&mut self.state, n);
+            block_on(self.cache.evict(&mut self.state, n)).unwrap();
         }
         self.step()?;
         for (index, progress) in self.progress.iter().enumerate() {

@@ -236,10 +236,10 @@ fn check_scheduled(seed: u64, n: usize, happened: &Mutex<Happened>) -> Result<()
                 ));
             }
         }
-        if let Some(tokens) = scheduled::embedded(request, index) {
-            if results.embedding != scheduled::embed(&model, options, tokens) {
-                return Err(format!("the embedding of request {index} differs"));
-            }
+        if let Some(tokens) = scheduled::embedded(request, index)
+            && results.embedding != scheduled::embed(&model, options, tokens)
+        {
+            return Err(format!("the embedding of request {index} differs"));
         }
     }
     Ok(())

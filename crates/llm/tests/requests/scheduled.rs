@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use pollster::block_on;
 use stonechat_llm::{
-    Completion, DraftLength, Drafter, Embedding, Finish, Generation, Model, NGramSimple, Pooling,
-    Request as Scheduled, RequestEvent, RequestId, Scheduler, SchedulerOptions, StateOptions,
+    Completion, DraftLength, Drafter, Embedding, Finish, Generation, MemoryStore, Model,
+    NGramSimple, PageStore, Pooling, Request as Scheduled, RequestEvent, RequestId, Scheduler,
+    SchedulerOptions, StateOptions,
 };
 
 use crate::engine::Random;
@@ -61,7 +62,9 @@ pub(crate) fn run(
         Drafter::NGramSimple(NGramSimple { n: random.pick(&[1, 2]), length })
     });
     let max_gap = Duration::from_millis(random.pick(&[0, 100]));
-    let options = SchedulerOptions { state: options, max_gap, drafter };
+    let store: Box<dyn PageStore> = Box::new(MemoryStore::new(random.pick(&[100_000, 1 << 24])));
+    let stores = if random.once_in(2) { vec![store] } else { Vec::new() };
+    let options = SchedulerOptions { state: options, max_gap, drafter, stores };
     let mut scheduler = Scheduler::new(model, options).unwrap();
     let mut results: Vec<Results> = requests.iter().map(|_| Results::default()).collect();
     let mut owners: HashMap<RequestId, usize> = HashMap::new();
@@ -131,7 +134,8 @@ pub(crate) fn run(
 /// The embedding of a text that runs alone.
 pub(crate) fn embed(model: &Model, options: StateOptions, tokens: Vec<u32>) -> Option<Vec<f32>> {
     let state = StateOptions { n_hidden: options.n_batch, n_pages: None, ..options };
-    let options = SchedulerOptions { state, max_gap: Duration::ZERO, drafter: None };
+    let options =
+        SchedulerOptions { state, max_gap: Duration::ZERO, drafter: None, stores: Vec::new() };
     let mut scheduler = Scheduler::new(model, options).unwrap();
     scheduler.add(Scheduled::new(Embedding::new(tokens, Pooling::Mean).unwrap())).unwrap();
     let mut embedding = None;
