@@ -10,7 +10,8 @@ use stonechat::llm::{Drafter, NGramMod, NGramSimple, Pooling};
 use stonechat::nn::sample::SamplingOptions;
 use stonechat::{Device, GpuLayers, Models};
 use stonechat_server::{
-    Drafters, EngineOptions, ModelOption, Server, ServerOptions, TlsFiles, read_keys, stop_signal,
+    Drafters, EngineOptions, ModelOption, PageFile, Server, ServerOptions, TlsFiles, read_keys,
+    stop_signal,
 };
 
 use super::UsageError;
@@ -158,9 +159,20 @@ struct ContextArgs {
     /// them.
     #[arg(long, value_name = "N")]
     kv_tokens: Option<usize>,
+    /// Memory in MiB for earlier prompts that the KV cache drops, at most a quarter of the machine's
+    #[arg(long, visible_alias = "cram", value_name = "MIB", default_value_t = 8192)]
+    cache_ram: usize,
+    /// Folder and size of a file for earlier prompts, which outlives the server
+    ///
+    /// A prompt is written as soon as it has run; the oldest ones are removed once the file exceeds the size.
+    #[arg(long, value_names = ["DIR", "SIZE"], num_args = 2)]
+    cache_disk: Vec<String>,
     /// Requests of a model that share a step; others wait; -1 is 16
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     parallel: i64,
+    /// Windows of recordings that a speech model decodes in one batch
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    audio_windows: usize,
     /// Maximum tokens of a step
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     batch_size: usize,
@@ -354,14 +366,32 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         n_ctx: *ctx_size,
         kv_dtype: cache_type_k.dtype(),
         kv_tokens: args.context.kv_tokens,
+        cache_ram: cache_ram(args.context.cache_ram),
+        page_file: page_file(&args.context.cache_disk)?,
         n_parallel: usize::try_from(args.context.parallel).unwrap_or(defaults.n_parallel),
         n_batch: args.context.batch_size,
+        audio_windows: args.context.audio_windows,
         drafters: drafters(&args.speculation)?,
         chat_template,
     })
 }
 
 /// Drafters of n-grams, if that is what the flags say.
+/// Bytes for dropped prompts, at most a quarter of the machine's memory.
+fn cache_ram(mib: usize) -> usize {
+    let quarter = usize::try_from(stonechat_server::machine_memory() / 4).unwrap_or(usize::MAX);
+    mib.saturating_mul(1 << 20).min(quarter)
+}
+
+/// File of `--cache-disk`.
+fn page_file(flag: &[String]) -> anyhow::Result<Option<PageFile>> {
+    let [folder, size] = flag else { return Ok(None) };
+    let size: ByteSize = size.parse().map_err(|error| {
+        anyhow::anyhow!("--cache-disk: expected a size such as 10GB, got `{size}`: {error}")
+    })?;
+    Ok(Some(PageFile::open(folder.as_ref(), size.0)?))
+}
+
 fn drafters(flags: &SpeculationArgs) -> Result<Option<Drafters>, UsageError> {
     const NO_MODEL: UsageError =
         UsageError("--model-draft: `stonechat serve` drafts by n-grams alone: see --spec-type");

@@ -35,6 +35,7 @@ mod listen;
 mod metrics;
 mod models;
 mod options;
+mod page_file;
 mod routes;
 mod server;
 mod state;
@@ -49,9 +50,10 @@ pub use json::{Json, MAX_NESTING, read_body};
 pub use metrics::{AudioReport, DraftReport, FinishReason, Metrics, RequestReport, StepReport};
 pub use models::{
     LanguageGuard, LanguageModel, ListedModel, LoadError, ModelSpec, ModelStatus, ServerModels,
-    SpeechGuard, SpeechModel,
+    SpeechGuard, SpeechModel, machine_memory,
 };
 pub use options::{Drafters, EngineOptions, ModelOption, ServerOptions, TlsFiles};
+pub use page_file::{PageFile, PageFileError};
 pub use server::{Server, ServerError, stop_signal};
 pub use state::AppState;
 pub use trace::RequestId;

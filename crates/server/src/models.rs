@@ -460,11 +460,16 @@ fn kind_name(kind: ModelKind) -> &'static str {
 
 /// 80 % of the memory of the machine, or of the container; no limit on a platform that does not tell.
 fn default_memory() -> u64 {
+    (machine_memory() as f64 * DEFAULT_MEMORY) as u64
+}
+
+/// Bytes of memory of the machine, or of the container that this process is in.
+#[must_use]
+pub fn machine_memory() -> u64 {
     let Ok(mut system) = sysinfo::System::new() else { return u64::MAX };
     system.refresh_memory();
     let limit = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
-    let total = system.total_memory().min(limit);
-    (total as f64 * DEFAULT_MEMORY) as u64
+    system.total_memory().min(limit)
 }
 
 impl fmt::Display for ModelStatus {

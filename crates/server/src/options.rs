@@ -9,6 +9,8 @@ use stonechat::llm::{Drafter, Pooling};
 use stonechat::nn::sample::SamplingOptions;
 use stonechat::{Device, GpuLayers, KvDType, Models};
 
+use crate::PageFile;
+
 /// A model to load at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelOption {
@@ -65,6 +67,10 @@ pub struct EngineOptions {
     pub kv_dtype: KvDType,
     /// Tokens that the KV cache of a model holds for all requests; `None`: the context size.
     pub kv_tokens: Option<usize>,
+    /// Bytes of memory for KV pages that a model's cache drops; 0: none.
+    pub cache_ram: usize,
+    /// File for KV pages, which outlives the server.
+    pub page_file: Option<PageFile>,
     /// Requests that share a step.
     pub n_parallel: usize,
     /// Maximum tokens of a step.
@@ -77,6 +83,9 @@ pub struct EngineOptions {
     pub audio_windows: usize,
 }
 
+/// Default of [`EngineOptions::cache_ram`], that of llama-server.
+const DEFAULT_CACHE_RAM: usize = 8192 << 20;
+
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
@@ -86,6 +95,8 @@ impl Default for EngineOptions {
             n_ctx: None,
             kv_dtype: KvDType::F16,
             kv_tokens: None,
+            cache_ram: DEFAULT_CACHE_RAM,
+            page_file: None,
             n_parallel: 16,
             n_batch: 512,
             drafters: None,

@@ -386,7 +386,9 @@ pub(super) fn times(model: &Model, completion: &Completion) -> String {
     let times = rates(completion);
     let drafts = match completion.drafts {
         DraftCounts { proposed: 0, .. } => String::new(),
-        DraftCounts { proposed, accepted } => format!("; {accepted} of {proposed} draft tokens"),
+        DraftCounts { proposed, accepted, .. } => {
+            format!("; {accepted} of {proposed} draft tokens")
+        }
     };
     format!(
         "{}: prompt {} tokens ({} cached) {:.0} ms, {:.1} tok/s; decode {} tokens {:.0} ms, {:.1} tok/s{drafts}; seed {}",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stonechat::formats::ModelFile;
-use stonechat::llm::{ChatFormat, Config};
+use stonechat::llm::{ChatFormat, Config, MemoryStore};
 use stonechat::whisper::Options;
 use stonechat::{Llm, ModelKind, Whisper};
 
@@ -60,6 +60,12 @@ impl EngineLoader {
             .on_step(move |report| metrics.step(&StepReport::of_engine(&model, report)));
         if let Some(drafters) = &options.drafters {
             builder = builder.drafter(drafters.make());
+        }
+        if options.cache_ram > 0 {
+            builder = builder.page_store(Box::new(MemoryStore::new(options.cache_ram)));
+        }
+        if let Some(file) = &options.page_file {
+            builder = builder.page_store(Box::new(file.clone()));
         }
         if let Some(n) = options.kv_tokens {
             builder = builder.kv_tokens(n);

@@ -1,0 +1,248 @@
+//! KV pages in a file: a store that outlives the server.
+//!
+//! A thread of its own writes, so that no step waits for the disk; what does not fit its queue is not stored. Pages are read
+//! where they are needed. The oldest pages are removed once the file holds more than its limit.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use redb::{
+    Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+};
+use stonechat::llm::{PageName, PageStore};
+
+/// Bytes of pages by name.
+const PAGES: TableDefinition<'_, &[u8; 32], &[u8]> = TableDefinition::new("pages");
+/// Names with the bytes of their pages, by time of their last use.
+const BY_USE: TableDefinition<'_, u64, (&[u8; 32], u64)> = TableDefinition::new("by use");
+/// Time of the last use by name.
+const USES: TableDefinition<'_, &[u8; 32], u64> = TableDefinition::new("uses");
+
+/// Pages that wait to be written: a few prompts.
+const QUEUE_LEN: usize = 256;
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use `{}` for KV pages: {reason}", path.display())]
+pub struct PageFileError {
+    path: PathBuf,
+    reason: String,
+}
+
+/// Work of the writing thread.
+#[derive(Debug)]
+enum Write {
+    Page(PageName, Arc<[u8]>),
+    /// A page was read.
+    Use(PageName),
+}
+
+/// Pages in a file. Clones share it.
+#[derive(Debug, Clone)]
+pub struct PageFile(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    database: Arc<Database>,
+    /// `None` once the file is closed.
+    queue: Mutex<Option<SyncSender<Write>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl PageFile {
+    /// Opens or makes a file in `folder` for at most `limit` bytes of pages.
+    ///
+    /// # Errors
+    /// If the file cannot be made, is damaged, or another server uses it.
+    pub fn open(folder: &Path, limit: u64) -> Result<Self, PageFileError> {
+        let path = folder.join("stonechat-kv.redb");
+        let error = |reason: String| PageFileError { path: path.clone(), reason };
+        std::fs::create_dir_all(folder).map_err(|source| error(source.to_string()))?;
+        let database = Database::create(&path).map_err(|source| error(source.to_string()))?;
+        let n_bytes = prepare(&database).map_err(|source| error(source.to_string()))?;
+        let database = Arc::new(database);
+        let (queue, writes) = sync_channel(QUEUE_LEN);
+        let mut writer = Writer { database: Arc::clone(&database), limit, n_bytes };
+        let thread = std::thread::Builder::new().name("stonechat-pages".to_owned());
+        let writer = thread.spawn(move || writer.run(&writes));
+        let writer = writer.map_err(|source| error(source.to_string()))?;
+        let (queue, writer) = (Mutex::new(Some(queue)), Mutex::new(Some(writer)));
+        Ok(Self(Arc::new(Shared { database, queue, writer })))
+    }
+
+    fn send(&self, write: Write) {
+        let queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = &*queue {
+            // A full queue: the disk is slower than the prompts.
+            let _ = queue.try_send(write);
+        }
+    }
+
+    fn read(&self, name: PageName) -> Result<Option<Arc<[u8]>>, redb::Error> {
+        let table = self.0.database.begin_read()?.open_table(PAGES)?;
+        Ok(table.get(&name.0)?.map(|bytes| bytes.value().into()))
+    }
+}
+
+impl Drop for Shared {
+    /// Waits until all pages are written.
+    fn drop(&mut self) {
+        *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer {
+            // A panic was reported by the thread.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl PageStore for PageFile {
+    fn get(&mut self, name: PageName) -> Option<Arc<[u8]>> {
+        match self.read(name) {
+            Ok(page) => {
+                if page.is_some() {
+                    self.send(Write::Use(name));
+                }
+                page
+            }
+            Err(error) => {
+                tracing::warn!("reading a KV page failed: {error}");
+                None
+            }
+        }
+    }
+
+    fn put(&mut self, name: PageName, bytes: &Arc<[u8]>) {
+        self.send(Write::Page(name, Arc::clone(bytes)));
+    }
+
+    fn takes_new(&self) -> bool {
+        true
+    }
+}
+
+/// Makes the tables; returns the bytes of the pages.
+fn prepare(database: &Database) -> Result<u64, redb::Error> {
+    let transaction = database.begin_write()?;
+    let mut n_bytes = 0;
+    {
+        transaction.open_table(PAGES)?;
+        transaction.open_table(USES)?;
+        for entry in transaction.open_table(BY_USE)?.iter()? {
+            n_bytes += entry?.1.value().1;
+        }
+    }
+    transaction.commit()?;
+    Ok(n_bytes)
+}
+
+/// The writing thread.
+struct Writer {
+    database: Arc<Database>,
+    limit: u64,
+    n_bytes: u64,
+}
+
+impl Writer {
+    fn run(&mut self, writes: &Receiver<Write>) {
+        while let Ok(first) = writes.recv() {
+            // All that waits shares a transaction.
+            let batch: Vec<Write> = std::iter::once(first).chain(writes.try_iter()).collect();
+            if let Err(error) = self.write(&batch) {
+                tracing::warn!("writing KV pages failed: {error}");
+            }
+        }
+    }
+
+    fn write(&mut self, batch: &[Write]) -> Result<(), redb::Error> {
+        let mut transaction = self.database.begin_write()?;
+        // A crash may lose the last pages, which are computed again.
+        transaction.set_durability(Durability::None)?;
+        let mut n_bytes = self.n_bytes;
+        {
+            let mut pages = transaction.open_table(PAGES)?;
+            let mut by_use = transaction.open_table(BY_USE)?;
+            let mut uses = transaction.open_table(USES)?;
+            let mut now = by_use.last()?.map_or(0, |(time, _)| time.value());
+            for write in batch {
+                now += 1;
+                let (name, new) = match write {
+                    Write::Page(name, bytes) => (&name.0, Some(bytes)),
+                    Write::Use(name) => (&name.0, None),
+                };
+                let used = uses.get(name)?.map(|time| time.value());
+                let size = match (used, new) {
+                    (Some(time), _) => by_use.remove(time)?.map_or(0, |entry| entry.value().1),
+                    (None, Some(bytes)) => {
+                        pages.insert(name, &bytes[..])?;
+                        n_bytes += bytes.len() as u64;
+                        bytes.len() as u64
+                    }
+                    // It was removed since it was read.
+                    (None, None) => continue,
+                };
+                by_use.insert(now, (name, size))?;
+                uses.insert(name, now)?;
+            }
+            while n_bytes > self.limit {
+                let Some((_, oldest)) = by_use.pop_first()? else { break };
+                let (name, size) = oldest.value();
+                pages.remove(name)?;
+                uses.remove(name)?;
+                n_bytes -= size;
+            }
+            debug_assert_eq!(pages.len()?, by_use.len()?);
+        }
+        transaction.commit()?;
+        self.n_bytes = n_bytes;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stonechat::llm::{PageName, PageStore};
+
+    use super::PageFile;
+
+    fn name(i: u8) -> PageName {
+        PageName([i; 32])
+    }
+
+    fn page(i: u8) -> Arc<[u8]> {
+        vec![i; 1000].into()
+    }
+
+    #[test]
+    fn pages_outlive_the_server_and_the_oldest_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = PageFile::open(folder.path(), 3500).unwrap();
+        for i in 0..3 {
+            file.put(name(i), &page(i));
+        }
+        let second = PageFile::open(folder.path(), 3500).unwrap_err().to_string();
+        assert!(second.starts_with("cannot use `"), "{second}");
+        drop(file);
+        let mut file = PageFile::open(folder.path(), 3500).unwrap();
+        assert_eq!(file.get(name(0)), Some(page(0)));
+        file.put(name(0), &page(0));
+        file.put(name(3), &page(3));
+        drop(file);
+        let mut file = PageFile::open(folder.path(), 3500).unwrap();
+        let kept: Vec<u8> = (0..4).filter(|&i| file.get(name(i)).is_some()).collect();
+        assert_eq!(kept, [0, 2, 3]);
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("stonechat-kv.redb"), b"no database").unwrap();
+        assert!(PageFile::open(folder.path(), 1000).is_err());
+        let inside = folder.path().join("stonechat-kv.redb/folder");
+        assert!(PageFile::open(&inside, 1000).is_err());
+    }
+}
