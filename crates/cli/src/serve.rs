@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytesize::ByteSize;
-use stonechat::llm::{Drafter, NGramMod, NGramSimple};
+use stonechat::llm::{Drafter, NGramMod, NGramSimple, Pooling};
 use stonechat::nn::sample::SamplingOptions;
 use stonechat::{Device, GpuLayers, Models};
 use stonechat_server::{
@@ -81,6 +81,8 @@ pub(super) struct Args {
 #[command(next_help_heading = NETWORK)]
 struct NetworkArgs {
     /// Addresses to listen on, separated by commas; *.sock is a unix socket
+    ///
+    /// A variable of llama-server such as LLAMA_ARG_HOST counts where that of this program, STONECHAT_HOST, is not set.
     #[arg(long, value_name = "HOSTS", default_value = "127.0.0.1", value_delimiter = ',')]
     host: Vec<String>,
     /// Port to listen on; 0 is a free one
@@ -132,6 +134,9 @@ struct RouteArgs {
     /// Serve /metrics for Prometheus
     #[arg(long)]
     metrics: bool,
+    /// Pooling of embeddings: mean, cls, last or none [default: the model's]
+    #[arg(long, value_name = "TYPE")]
+    pooling: Option<Pooling>,
     /// Do not serve /slots
     #[arg(long)]
     no_slots: bool,
@@ -159,6 +164,9 @@ struct ContextArgs {
     /// Maximum tokens of a step
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     batch_size: usize,
+    /// Shift the context of a text when it is full instead of ending the text
+    #[arg(long)]
+    context_shift: bool,
     /// KV cache data type: f32, f16 or q8_0
     #[arg(
         long,
@@ -307,6 +315,8 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
         metrics: routes.metrics,
         slots: !routes.no_slots,
         slot_save_path: routes.slot_save_path.clone(),
+        pooling: routes.pooling,
+        context_shift: args.context.context_shift,
         n_predict: usize::try_from(sampling.n_predict).ok(),
         sampling: SamplingOptions {
             seed: u64::try_from(sampling.seed).ok(),

@@ -136,12 +136,13 @@ pub(crate) fn tls(options: &ServerOptions) -> Result<Option<TlsAcceptor>, Server
     }
     let private = PrivateKeyDer::from_pem_file(key);
     let private = private.map_err(|reason| error(key, reason.to_string()))?;
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|reason| error(key, reason.to_string()))?
         .with_no_client_auth()
         .with_single_cert(chain, private)
         .map_err(|reason| error(certificate, reason.to_string()))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Some(TlsAcceptor::from(Arc::new(config))))
 }
 

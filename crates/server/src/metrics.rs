@@ -144,6 +144,7 @@ struct EngineMetrics {
     decode_time: ModelHistogram,
     inference_time: ModelHistogram,
     step_tokens: ModelHistogram,
+    step_time: ModelHistogram,
     request_prompt: ModelHistogram,
     request_generated: ModelHistogram,
     params_n: ModelHistogram,
@@ -399,6 +400,7 @@ impl EngineMetrics {
                 LATENCY,
             ),
             step_tokens: names.histogram("iteration_tokens_total", "Tokens of a step", STEP_TOKENS),
+            step_time: names.histogram("iteration_duration_seconds", "Time of a step", GAP),
             request_prompt: names.histogram(
                 "request_prompt_tokens",
                 "Prompt tokens of a request",
@@ -586,6 +588,7 @@ impl Metrics {
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         if n_tokens > 0 {
             engine.step_tokens.get_or_create(&label).observe(n_tokens as f64);
+            engine.step_time.get_or_create(&label).observe(report.seconds);
             self.llama.n_decode.inc();
             sums.decodes += 1;
             sums.busy_slots += report.n_decoding as u64;

@@ -13,7 +13,7 @@ const ADAPTERS: &str = "adapters are not supported yet";
 const FILE_OF_REPO: &str = "name the file after the repository: --model user/repo:file.gguf";
 const ALL_ROUTES: &str = "the routes of embeddings are always on";
 const PREFIXES: &str = "earlier prompts stay in the KV cache: see --kv-tokens";
-const SHIFT: &str = "an answer ends when its context is full";
+const SHIFT: &str = "an answer ends when its context is full, but for --context-shift";
 
 /// Flags by their names there, with dashes for underscores.
 pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
@@ -50,6 +50,8 @@ pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
     ("--ubatch-size", Ignored(1, BATCH)),
     ("-tb", Ignored(1, ONE_TEAM)),
     ("--threads-batch", Ignored(1, ONE_TEAM)),
+    ("-to", Ignored(1, "a request has no time limit")),
+    ("--timeout", Ignored(1, "a request has no time limit")),
     ("--threads-http", Ignored(1, "connections need no threads of their own")),
     ("--mlock", Ignored(0, MEMORY_MAP)),
     ("--mmap", Ignored(0, MEMORY_MAP)),
@@ -64,7 +66,6 @@ pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
     ("--embeddings", Ignored(0, ALL_ROUTES)),
     ("--rerank", Refused("reranking is not supported yet")),
     ("--reranking", Refused("reranking is not supported yet")),
-    ("--context-shift", Refused(SHIFT)),
     ("--no-context-shift", Ignored(0, SHIFT)),
     ("--no-cache-idle-slots", Ignored(0, ONE_CACHE)),
     ("--cache-idle-slots", Ignored(0, ONE_CACHE)),

@@ -99,6 +99,8 @@ fn gauges_are_those_of_the_last_step_of_each_model() {
     assert!((value(&text, "stonechat:kv_cache_usage_perc{model_name=\"a\"}") - 0.25).abs() < 1e-9);
     let tokens = value(&text, "stonechat:iteration_tokens_total_sum{model_name=\"a\"}");
     assert!((tokens - 50.0).abs() < 1e-9, "{tokens}");
+    let seconds = value(&text, "stonechat:iteration_duration_seconds_sum{model_name=\"a\"}");
+    assert!((seconds - 0.02).abs() < 1e-9, "{seconds}");
     let preempted = value(&text, "stonechat:num_preemptions_total{model_name=\"a\"}");
     assert!((preempted - 2.0).abs() < 1e-9, "{preempted}");
     metrics.idle("a");
