@@ -50,6 +50,7 @@ const TARGETS: [Target; 3] = [
             "crates/nn/src/sample/logits.rs",
             "crates/nn/src/sample/min_p.rs",
             "crates/nn/src/sample/mirostat.rs",
+            "crates/nn/src/sample/mt19937.rs",
             "crates/nn/src/sample/options.rs",
             "crates/nn/src/sample/penalties.rs",
             "crates/nn/src/sample/rng.rs",

@@ -140,6 +140,8 @@ mod tests {
             // No speech and an improbable text: silence, not a failure, even if the text repeats itself.
             ((-1.001, 1.2, 0.601), false, true),
             ((-1.001, 9.9, 0.601), false, true),
+            // A probability of no speech at its threshold does not count.
+            ((-1.001, 1.2, 0.6), true, false),
             // No speech, but a probable text.
             ((-0.3, 1.2, 0.99), false, false),
             ((-0.3, 9.9, 0.99), true, false),
@@ -234,5 +236,11 @@ mod tests {
         assert_eq!(fallback.accept(looped(-0.1)), None);
         let decoded = fallback.accept(result(-0.8, 1.0, 0.0)).unwrap();
         assert_eq!((decoded.result.avg_logprob, decoded.has_failed), (-0.8, false));
+    }
+
+    #[test]
+    fn attempts_have_the_options_of_their_window() {
+        let options = Options { hotwords: Some("ab".to_owned()), ..Options::default() };
+        assert_eq!(Fallback::new(Arc::new(options.clone())).options(), &options);
     }
 }

@@ -152,9 +152,10 @@ mod tests {
     use stonechat_nn::Cpu;
     use stonechat_testkit::TinyWhisper;
 
-    use super::{History, PromptBuilder};
+    use super::{History, PromptBuilder, sot_sequence};
+    use crate::languages::Language;
     use crate::model::Model;
-    use crate::options::Options;
+    use crate::options::{Options, Task};
     use crate::transcript::Segment;
 
     fn model() -> Model {
@@ -167,6 +168,26 @@ mod tests {
 
     fn segment(tokens: Vec<u32>) -> Segment {
         Segment { tokens, ..Segment::default() }
+    }
+
+    #[test]
+    fn a_text_starts_with_language_and_task() {
+        let german = Language::find("de").unwrap();
+        let english = model();
+        let sot = english.special().sot;
+        assert_eq!(sot_sequence(&english, german, &Options::default()).unwrap(), [sot]);
+        let file = TinyWhisper { vocab_size: 51865, ..TinyWhisper::default() }.file();
+        let model = Model::load(Cpu::new(1).unwrap(), &file, |_| {}).unwrap();
+        let special = *model.special();
+        let sequence = |options: &Options| sot_sequence(&model, german, options).unwrap();
+        let language = special.language(german).unwrap();
+        let transcribe = special.task(Task::Transcribe);
+        assert_eq!(sequence(&Options::default()), [special.sot, language, transcribe]);
+        let options =
+            Options { task: Task::Translate, without_timestamps: true, ..Options::default() };
+        let translate = special.task(Task::Translate);
+        let expected = [special.sot, language, translate, special.no_timestamps];
+        assert_eq!(sequence(&options), expected);
     }
 
     #[test]

@@ -277,3 +277,17 @@ fn an_open_window_ends_with_its_last_word() {
     assert_eq!(advance(2.0, true, 2.0), 3000);
     assert_eq!(advance(1.5, true, 2.0), 3000);
 }
+
+#[test]
+fn only_the_samples_of_the_window_decide_on_silence() {
+    const QUIET: f32 = 1.0 / 32768.0;
+    // Frames 0 to 2 are loud, 3 and 4 are quiet, 5 is loud.
+    let mut samples = vec![QUIET; 6 * HOP_LENGTH];
+    samples[..3 * HOP_LENGTH].fill(0.1);
+    samples[5 * HOP_LENGTH] = -0.1;
+    let is_silent = |seek, n| is_digital_silence(&samples, seek, n);
+    assert!(is_silent(3, 2) && is_silent(3, 1) && is_silent(4, 1));
+    assert!(!is_silent(3, 3) && !is_silent(2, 2) && !is_silent(0, 6));
+    // A window that begins at or after the end.
+    assert!(is_silent(6, 3) && is_silent(9, 3));
+}
