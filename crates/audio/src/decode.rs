@@ -13,8 +13,8 @@
 //! - The decoders are third-party code. A panic of one becomes [`Error::DecoderFailed`] (the process's
 //!   panic hook still runs; on targets that abort on panic, such as wasm32, it stays a panic).
 //! - The decoded length is limited by the size of the file ([`Error::Inflated`]) and to 24 hours.
-//! - A stream is decoded while it arrives. Only containers that may keep their index at the end (MP4,
-//!   AIFF, CAF) are held in memory up to there.
+//! - A stream is decoded while it arrives. Only containers whose reader must seek (MP4, AIFF, CAF,
+//!   compressed WAV) are read into memory first.
 //!
 //! File map: `sniff` detection by the first bytes; `stream` streams as sources; `wav` WAV files;
 //! `container` every other container through symphonia, with `opus` and `mp4_edit` for the parts that
@@ -259,11 +259,14 @@ impl<'a> Decoder<'a> {
                 None => rewind(&mut source)?,
             }
         }
-        let edit = if sniff::is_mp4(&head) { mp4_edit::read(&mut source) } else { None };
-        rewind(&mut source)?;
         if sniff::is_sequential(&head) {
             state.set_seekable(false);
+        } else {
+            source.seek(SeekFrom::End(0)).map_err(|source| Error::Read { source })?;
+            rewind(&mut source)?;
         }
+        let edit = if sniff::is_mp4(&head) { mp4_edit::read(&mut source) } else { None };
+        rewind(&mut source)?;
         container::decode(source, edit, &head, &mut sink)?;
         Ok(sink.finish())
     }

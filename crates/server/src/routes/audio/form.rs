@@ -39,6 +39,8 @@ impl Form {
         })?;
         let mut fields = Fields::default();
         let (mut upload, mut n_fields, mut n_left) = (None, 0, MAX_FIELD_BYTES);
+        // A client that is still sending would not see an answer: the rest of the body is read before it.
+        let mut first_error = None;
         while let Some(mut field) = body.next_field().await.map_err(|error| body_error(&error))? {
             n_fields += 1;
             if n_fields > MAX_FIELDS {
@@ -47,14 +49,19 @@ impl Form {
             }
             let name = field.name().unwrap_or_default().to_owned();
             if name == "file" {
-                if upload.is_some() {
-                    return Err(ApiError::field("file", "one file", "several"));
+                let file = read_file(&mut field, max_bytes, max_seconds).await?;
+                if upload.replace(file).is_some() {
+                    first_error.get_or_insert(ApiError::field("file", "one file", "several"));
                 }
-                upload = Some(read_file(&mut field, max_bytes, max_seconds).await?);
                 continue;
             }
             let text = read_text(&mut field, &name, &mut n_left).await?;
-            fields.set(&name, &text)?;
+            if let Err(error) = fields.set(&name, &text) {
+                first_error.get_or_insert(error);
+            }
+        }
+        if let Some(error) = first_error {
+            return Err(error);
         }
         let upload = upload.ok_or_else(|| ApiError::field("file", "an audio file", "none"))?;
         Ok(Self { fields, samples: upload.finish().await? })
