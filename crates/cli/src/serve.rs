@@ -357,6 +357,9 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         }
         text => text.map(str::to_owned),
     };
+    const WINDOWS: UsageError = UsageError("--audio-windows: expected 1 to 64");
+    let audio_windows = args.context.audio_windows;
+    ensure!((1..=64).contains(&audio_windows), WINDOWS);
     args.speculation.check()?;
     let defaults = EngineOptions::default();
     Ok(EngineOptions {
@@ -370,13 +373,12 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         page_file: page_file(&args.context.cache_disk)?,
         n_parallel: usize::try_from(args.context.parallel).unwrap_or(defaults.n_parallel),
         n_batch: args.context.batch_size,
-        audio_windows: args.context.audio_windows,
+        audio_windows,
         drafters: drafters(&args.speculation)?,
         chat_template,
     })
 }
 
-/// Drafters of n-grams, if that is what the flags say.
 /// Bytes for dropped prompts, at most a quarter of the machine's memory.
 fn cache_ram(mib: usize) -> usize {
     let quarter = usize::try_from(stonechat_server::machine_memory() / 4).unwrap_or(usize::MAX);
@@ -392,6 +394,7 @@ fn page_file(flag: &[String]) -> anyhow::Result<Option<PageFile>> {
     Ok(Some(PageFile::open(folder.as_ref(), size.0)?))
 }
 
+/// Drafters of n-grams, if that is what the flags say.
 fn drafters(flags: &SpeculationArgs) -> Result<Option<Drafters>, UsageError> {
     const NO_MODEL: UsageError =
         UsageError("--model-draft: `stonechat serve` drafts by n-grams alone: see --spec-type");
