@@ -112,6 +112,9 @@ struct NetworkArgs {
     /// Maximum size of an uploaded recording
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
     max_audio_size: ByteSize,
+    /// Maximum length of an uploaded recording
+    #[arg(long, value_name = "SECONDS", default_value_t = 14_400)]
+    max_audio_seconds: u64,
     /// Maximum open connections; others wait
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_connections: usize,
@@ -170,7 +173,7 @@ struct ContextArgs {
     /// Requests of a model that share a step; others wait; -1 is 16
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     parallel: i64,
-    /// Windows of recordings that a speech model decodes in one batch
+    /// Windows of recordings that a speech model decodes in one batch, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 4)]
     audio_windows: usize,
     /// Maximum tokens of a step
@@ -321,6 +324,7 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
         tls: tls.map(|(key, certificate)| TlsFiles { key, certificate }),
         max_body_size: size(network.max_body_size),
         max_audio_size: size(network.max_audio_size),
+        max_audio_seconds: network.max_audio_seconds,
         max_connections: network.max_connections,
         stop_timeout: Duration::from_secs(network.stop_timeout),
         sse_ping_interval: seconds(network.sse_ping_interval).filter(|time| !time.is_zero()),

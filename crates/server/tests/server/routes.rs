@@ -81,9 +81,8 @@ async fn several_models_have_names() {
         ..ServerOptions::default()
     })
     .await;
-    let tokenize = async |model: &str| {
-        app.post("/tokenize", &json!({"model": model, "content": "ab"})).await
-    };
+    let tokenize =
+        async |model: &str| app.post("/tokenize", &json!({"model": model, "content": "ab"})).await;
     assert_eq!(tokenize("second").await.status, 200);
     let answer = tokenize("third").await;
     let expected = "model `third` not found: expected one of first, second";
