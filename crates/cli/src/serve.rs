@@ -112,6 +112,9 @@ struct NetworkArgs {
     /// Maximum size of an uploaded recording
     #[arg(long, value_name = "SIZE", default_value = "512MiB")]
     max_audio_size: ByteSize,
+    /// Maximum length of an uploaded recording
+    #[arg(long, value_name = "SECONDS", default_value_t = 14_400)]
+    max_audio_seconds: u64,
     /// Maximum open connections; others wait
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_connections: usize,
@@ -170,7 +173,7 @@ struct ContextArgs {
     /// Requests of a model that share a step; others wait; -1 is 16
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     parallel: i64,
-    /// Windows of recordings that a speech model decodes in one batch
+    /// Windows of recordings that a speech model decodes in one batch, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 4)]
     audio_windows: usize,
     /// Maximum tokens of a step
@@ -321,6 +324,7 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
         tls: tls.map(|(key, certificate)| TlsFiles { key, certificate }),
         max_body_size: size(network.max_body_size),
         max_audio_size: size(network.max_audio_size),
+        max_audio_seconds: network.max_audio_seconds,
         max_connections: network.max_connections,
         stop_timeout: Duration::from_secs(network.stop_timeout),
         sse_ping_interval: seconds(network.sse_ping_interval).filter(|time| !time.is_zero()),
@@ -357,6 +361,9 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         }
         text => text.map(str::to_owned),
     };
+    const WINDOWS: UsageError = UsageError("--audio-windows: expected 1 to 64");
+    let audio_windows = args.context.audio_windows;
+    ensure!((1..=64).contains(&audio_windows), WINDOWS);
     args.speculation.check()?;
     let defaults = EngineOptions::default();
     Ok(EngineOptions {
@@ -370,13 +377,12 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         page_file: page_file(&args.context.cache_disk)?,
         n_parallel: usize::try_from(args.context.parallel).unwrap_or(defaults.n_parallel),
         n_batch: args.context.batch_size,
-        audio_windows: args.context.audio_windows,
+        audio_windows,
         drafters: drafters(&args.speculation)?,
         chat_template,
     })
 }
 
-/// Drafters of n-grams, if that is what the flags say.
 /// Bytes for dropped prompts, at most a quarter of the machine's memory.
 fn cache_ram(mib: usize) -> usize {
     let quarter = usize::try_from(stonechat_server::machine_memory() / 4).unwrap_or(usize::MAX);
@@ -392,6 +398,7 @@ fn page_file(flag: &[String]) -> anyhow::Result<Option<PageFile>> {
     Ok(Some(PageFile::open(folder.as_ref(), size.0)?))
 }
 
+/// Drafters of n-grams, if that is what the flags say.
 fn drafters(flags: &SpeculationArgs) -> Result<Option<Drafters>, UsageError> {
     const NO_MODEL: UsageError =
         UsageError("--model-draft: `stonechat serve` drafts by n-grams alone: see --spec-type");
