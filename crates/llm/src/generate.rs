@@ -141,7 +141,7 @@ impl Finish {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Timings {
-    /// Waiting for a slot of a batch.
+    /// Time in the queue of a batch.
     pub queue_ms: f64,
     /// Prompt processing.
     pub prompt_ms: f64,

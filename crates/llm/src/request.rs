@@ -122,7 +122,7 @@ pub enum RequestEvent<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EntryState {
     /// No slot so far.
-    Waiting,
+    Queued,
     /// The input runs.
     Prompt,
     /// The input has run in this step.
@@ -173,7 +173,7 @@ impl Entry {
             reads_cache,
             n_input: work.pending().len(),
             work,
-            state: EntryState::Waiting,
+            state: EntryState::Queued,
             slot: None,
             spare: Vec::new(),
             n_forks: n_choices - 1,
@@ -235,7 +235,7 @@ impl Entry {
         if let Work::Text(text) = &mut self.work {
             text.ran(n_cached);
         }
-        if self.state == EntryState::Waiting {
+        if self.state == EntryState::Queued {
             self.state = EntryState::Prompt;
             self.started_at = Some(Instant::now());
             self.cached_tokens = n_cached;

@@ -92,7 +92,7 @@ fn texts_go_before_prompts_and_prompts_in_chunks() {
     // Alone, a prompt runs whole.
     assert_eq!(log.step(&mut scheduler).prompt_tokens, 5);
     scheduler.add(text(1, 200, 1)).unwrap();
-    // Beside a text it runs in the shortest chunks, since no gap is allowed.
+    // With a text in the step it runs in the shortest chunks, since no gap is allowed.
     let report = log.step(&mut scheduler);
     assert_eq!((report.n_decoding, report.text_tokens, report.prompt_tokens), (1, 1, 2 * PAGE_LEN));
     let report = log.step(&mut scheduler);
