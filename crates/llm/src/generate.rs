@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stonechat_nn::sample::{CompiledGrammar, SamplingOptions};
 use web_time::Instant;
 
+use crate::draft_gate::DraftGate;
 use crate::generation::{Accepted, AcceptedToken, DraftCounts};
 use crate::probabilities::TokenProbs;
 use crate::session::{NEGATIVE_PROMPT, TEXT};
@@ -235,6 +236,7 @@ impl Session {
         generation.ran(cached);
         generation.ran_negative(cached_negative);
         let mut has_begun = false;
+        self.gate = DraftGate::default();
         while generation.finish().is_none() {
             let is_prompt = run.prompt_end.is_none();
             let done = generation.cached().len();
@@ -252,8 +254,15 @@ impl Session {
                 self.end(generation, Finish::ContextFull, run, on_event);
                 break;
             }
+            let (started, n_draft) = (Instant::now(), generation.draft().len());
+            let accepted = generation.drafts().accepted;
             if !self.step(generation).await? {
                 continue;
+            }
+            if run.prompt_end.is_some() {
+                self.cost.record(1 + n_draft, started.elapsed().as_secs_f64());
+                let accepted = generation.drafts().accepted - accepted;
+                self.gate.record((n_draft, accepted), 1, &self.cost);
             }
             run.prompt_end.get_or_insert_with(Instant::now);
             let is_cancelled = run.emit(&mut self.accepted, on_event);

@@ -16,7 +16,7 @@
 //! | `generation`, `stop`, `probabilities` | one text in the making, without a device |
 //! | `session`, `generate`, `prompt_cache` | a loop over one text, with a cached prefix in memory and in files |
 //! | `scheduler`, `scheduler_slots`, `request` | a loop over any number of texts and embeddings in one batch |
-//! | `speculation` | drafts: n-grams, a smaller model |
+//! | `speculation`, `draft_gate` | drafts: n-grams, a smaller model; whether they pay |
 //! | `prefix_cache`, `page_store` | pages of earlier prompts, in the pool and beside it |
 //! | `embed` | embeddings |
 //! | `beam`, `perplexity` | beam search, perplexity |
@@ -28,6 +28,7 @@ mod beam;
 mod chat;
 mod config;
 mod devices;
+mod draft_gate;
 mod embed;
 mod error;
 mod forward;

@@ -3,6 +3,7 @@
 use stonechat_nn::Slot;
 use web_time::Instant;
 
+use crate::draft_gate::DraftGate;
 use crate::generate::{Finish, Timings};
 use crate::generation::{Accepted, GenerationScratch};
 use crate::probabilities::TokenProbs;
@@ -152,6 +153,7 @@ pub(crate) struct Entry {
     n_input: usize,
     cached_tokens: usize,
     pub(crate) n_preemptions: usize,
+    pub(crate) gate: DraftGate,
     text: String,
     tokens: Vec<u32>,
     probs: Vec<TokenProbs>,
@@ -179,6 +181,7 @@ impl Entry {
             n_forks: n_choices - 1,
             cached_tokens: 0,
             n_preemptions: 0,
+            gate: DraftGate::default(),
             text: String::new(),
             tokens: Vec::new(),
             probs: Vec::new(),
@@ -198,6 +201,14 @@ impl Entry {
     /// Tokens of the input.
     pub(crate) fn n_input(&self) -> usize {
         self.n_input
+    }
+
+    /// Accepted tokens of all drafts.
+    pub(crate) fn drafts(&self) -> usize {
+        match &self.work {
+            Work::Text(text) => text.drafts().accepted,
+            Work::Embedding(_) => 0,
+        }
     }
 
     /// Number of slots that it needs to start.

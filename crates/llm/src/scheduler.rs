@@ -22,6 +22,7 @@ use std::time::Duration;
 use stonechat_nn::{PAGE_LEN, Slot};
 use web_time::Instant;
 
+use crate::draft_gate::StepCost;
 use crate::generate::Finish;
 use crate::generation::{Accepted, GenerationScratch};
 use crate::request::{Entry, EntryState, Work};
@@ -59,6 +60,7 @@ pub struct Scheduler {
     next_id: u64,
     /// Seconds of a prompt's token, smoothed; 0 before the first prompt.
     token_seconds: f64,
+    cost: StepCost,
     n_preempted: usize,
     scratch: GenerationScratch,
     accepted: Accepted,
@@ -142,6 +144,7 @@ impl Scheduler {
             entries: Vec::new(),
             next_id: 0,
             token_seconds: 0.0,
+            cost: StepCost::default(),
             n_preempted: 0,
             scratch: GenerationScratch::new(model),
             accepted: Accepted::default(),
@@ -278,8 +281,11 @@ impl Scheduler {
         Ok(report)
     }
 
-    /// Smooths the time of a prompt's token.
+    /// Smooths the time of a prompt's token, and records that of a step without prompts.
     fn measure(&mut self, report: &StepReport) {
+        if report.prompt_tokens == 0 && report.text_tokens > 0 {
+            self.cost.record(report.text_tokens, report.seconds);
+        }
         if report.prompt_tokens >= MIN_CHUNK {
             let seconds = report.seconds / (report.prompt_tokens + report.text_tokens) as f64;
             let old = if self.token_seconds == 0.0 { seconds } else { self.token_seconds };
@@ -369,7 +375,12 @@ impl Scheduler {
             let left = text.tokens_left().map_or(usize::MAX, |left| left.saturating_sub(1));
             let n_ctx = state.options().n_ctx;
             let in_context = n_ctx.saturating_sub(text.context().len());
-            drafter.draft(text.context(), room.min(left).min(in_context), draft).await?;
+            let n = entry.gate.limit(room.min(left).min(in_context));
+            draft.clear();
+            if n > 0 {
+                drafter.draft(text.context(), entry.gate.known, n, draft).await?;
+                entry.gate.known = text.context().len();
+            }
             text.propose(draft);
             room -= draft.len();
         }
@@ -489,7 +500,8 @@ impl Scheduler {
 
     /// Runs the plan, and hands its outputs to the requests.
     async fn run(&mut self, on_event: &mut OnRequestEvent<'_>) -> Result<(), Error> {
-        let Self { state, entries, planned, scratch, accepted, .. } = self;
+        let Self { state, entries, planned, scratch, accepted, cost, .. } = self;
+        let n_texts = planned.iter().filter(|planned| entries[planned.entry].is_decoding()).count();
         let mut plan = state.plan();
         for &Planned { entry, slot, n, output, n_rows } in planned.iter() {
             plan.add(slot, &entries[entry].work.pending()[..n], output, n_rows)?;
@@ -505,7 +517,11 @@ impl Scheduler {
             if n_rows > 0 {
                 forks.extend(entry.fork());
             }
+            let before = entry.drafts();
             entry.take_rows(n, || outputs.rows(rows.clone()), (scratch, accepted), on_event);
+            if n_rows > 1 {
+                entry.gate.record((n_rows - 1, entry.drafts() - before), n_texts, cost);
+            }
             let of_entry = forks.iter_mut().filter(|fork: &&mut Entry| fork.id == entry.id);
             for fork in of_entry.filter(|fork| fork.is_new()) {
                 fork.take_rows(0, || outputs.rows(rows.clone()), (scratch, accepted), on_event);

@@ -11,6 +11,7 @@
 
 use stonechat_nn::{KvDType, Slot};
 
+use crate::draft_gate::{DraftGate, StepCost};
 use crate::generation::{Accepted, GenerationScratch};
 use crate::speculation::Drafter;
 use crate::{Config, Error, Generation, Model, State, StateOptions};
@@ -74,6 +75,8 @@ pub struct Session {
     pub(crate) accepted: Accepted,
     drafter: Option<Drafter>,
     draft: Vec<u32>,
+    pub(crate) gate: DraftGate,
+    pub(crate) cost: StepCost,
 }
 
 impl Session {
@@ -90,6 +93,8 @@ impl Session {
             scratch: GenerationScratch::new(model),
             accepted: Accepted::default(),
             drafter: None,
+            gate: DraftGate::default(),
+            cost: StepCost::default(),
             draft: Vec::new(),
             state,
         })
@@ -147,7 +152,12 @@ impl Session {
         let options = self.state.options();
         let context = generation.context();
         let room = (options.n_outputs - 1).min(options.n_ctx.saturating_sub(context.len()));
-        drafter.draft(context, room, &mut self.draft).await?;
+        let room = self.gate.limit(room);
+        self.draft.clear();
+        if room > 0 {
+            drafter.draft(context, self.gate.known, room, &mut self.draft).await?;
+            self.gate.known = context.len();
+        }
         generation.propose(&self.draft);
         Ok(())
     }

@@ -45,13 +45,15 @@ impl Drafter {
         }
     }
 
-    /// Writes at most `room` tokens that may follow `context` to `draft`; none if there is no good guess.
+    /// Writes at most `room` tokens that may follow `context` to `draft`; none if there is no good guess. The first `known`
+    /// tokens of the context were those of an earlier call.
     ///
     /// # Errors
     /// If the device of a draft model fails.
     pub async fn draft(
         &mut self,
         context: &[u32],
+        known: usize,
         room: usize,
         draft: &mut Vec<u32>,
     ) -> Result<(), Error> {
@@ -63,6 +65,7 @@ impl Drafter {
                 drafter.length.min
             }
             Self::NGramMod(drafter) => {
+                drafter.learn(context, known);
                 drafter.draft(context, n, draft);
                 drafter.length.min
             }
@@ -112,8 +115,6 @@ pub struct NGramMod {
     length: DraftLength,
     /// Token that followed the n-grams of each hash; `u32::MAX` for none.
     table: Vec<u32>,
-    /// Tokens of the context that are in the table.
-    seen: Vec<u32>,
 }
 
 /// Entries of the table: 16 MB.
@@ -128,7 +129,7 @@ impl NGramMod {
     /// An empty table of n-grams of `n` tokens.
     #[must_use]
     pub fn new(n: usize, length: DraftLength) -> Self {
-        Self { n: n.max(1), length, table: vec![u32::MAX; TABLE_LEN], seen: Vec::new() }
+        Self { n: n.max(1), length, table: vec![u32::MAX; TABLE_LEN] }
     }
 
     fn slot(tokens: impl Iterator<Item = u32>) -> usize {
@@ -139,16 +140,16 @@ impl NGramMod {
         (hash ^ (hash >> 32)) as usize % TABLE_LEN
     }
 
-    fn draft(&mut self, context: &[u32], max: usize, draft: &mut Vec<u32>) {
-        // Only what the context has beyond the last call is new.
-        let known = common_prefix(&self.seen, context);
-        let first = known.saturating_sub(self.n);
+    /// Adds the n-grams of a context, of which the first `known` tokens are in the table.
+    fn learn(&mut self, context: &[u32], known: usize) {
+        let first = known.min(context.len()).saturating_sub(self.n);
         for tokens in context[first..].windows(self.n + 1) {
             let slot = Self::slot(tokens[..self.n].iter().copied());
             self.table[slot] = tokens[self.n];
         }
-        self.seen.truncate(known);
-        self.seen.extend_from_slice(&context[known..]);
+    }
+
+    fn draft(&self, context: &[u32], max: usize, draft: &mut Vec<u32>) {
         let Some(start) = context.len().checked_sub(self.n) else { return };
         while draft.len() < max {
             let last = context[start..].iter().chain(&*draft).copied().skip(draft.len());
@@ -280,6 +281,7 @@ mod tests {
         let mut hashed = NGramMod::new(2, DraftLength { max: 9, min: 0 });
         let mut draft = |context: &[u32]| {
             let mut draft = Vec::new();
+            hashed.learn(context, 0);
             hashed.draft(context, 6, &mut draft);
             draft
         };
@@ -295,9 +297,9 @@ mod tests {
         let length = DraftLength { max: 9, min: 3 };
         let mut drafter = Drafter::NGramSimple(NGramSimple { n: 1, length });
         let mut draft = vec![5];
-        pollster::block_on(drafter.draft(&[1, 2, 3, 1], 8, &mut draft)).unwrap();
+        pollster::block_on(drafter.draft(&[1, 2, 3, 1], 0, 8, &mut draft)).unwrap();
         assert_eq!(draft, [2, 3, 1]);
-        pollster::block_on(drafter.draft(&[1, 2, 3, 1], 2, &mut draft)).unwrap();
+        pollster::block_on(drafter.draft(&[1, 2, 3, 1], 4, 2, &mut draft)).unwrap();
         assert!(draft.is_empty());
     }
 }
