@@ -83,7 +83,7 @@ pub(super) struct Args {
 struct NetworkArgs {
     /// Addresses to listen on, separated by commas; *.sock is a unix socket
     ///
-    /// A variable of llama-server such as LLAMA_ARG_HOST counts where that of this program, STONECHAT_HOST, is not set.
+    /// A variable of llama-server such as `LLAMA_ARG_HOST` counts where that of this program, `STONECHAT_HOST`, is not set.
     #[arg(long, value_name = "HOSTS", default_value = "127.0.0.1", value_delimiter = ',')]
     host: Vec<String>,
     /// Port to listen on; 0 is a free one

@@ -268,7 +268,7 @@ mod tests {
         assert_eq!((error.status().as_u16(), error.message()), (400, expected));
     }
 
-    /// Text with ChatML.
+    /// Text with `ChatML`.
     fn rendered(value: Value) -> String {
         let template = ChatTemplate::builtin("chatml", "", "").unwrap();
         let (conversation, continued) = conversation(&body(value)).unwrap();

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{ApiError, AppState};
 
-/// Maximum nesting of arrays and objects in a body. serde_json itself stops at 128.
+/// Maximum nesting of arrays and objects in a body. `serde_json` itself stops at 128.
 pub const MAX_NESTING: usize = 64;
 
 /// A JSON body, in both directions.

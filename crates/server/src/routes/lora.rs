@@ -10,7 +10,7 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list, set))
 }
 
-/// LoRA adapters: none
+/// Adapters: none
 #[utoipa::path(get, path = "/lora-adapters", tag = "server", responses(
     (status = 200, description = "An empty list", body = Vec<Value>),
 ))]

@@ -9,7 +9,6 @@ use stonechat_server::{ModelOption, ServerOptions};
 use crate::support::{App, language, test_data};
 
 /// Waits until a model of the list has a status.
-#[track_caller]
 async fn wait_for(app: &App, model: &str, status: &str) {
     let start = Instant::now();
     loop {
