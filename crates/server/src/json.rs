@@ -172,7 +172,7 @@ mod tests {
         refused(r#"{"messages": []} x"#, "trailing characters");
         refused(r#"{"messages": ["#, "EOF");
         refused(" \n", "empty");
-        refused("[1, 2", "the body is");
+        refused("[1, 2", "`[0]`: invalid type: integer `1`");
     }
 
     #[test]

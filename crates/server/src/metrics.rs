@@ -101,7 +101,7 @@ impl Metrics {
         }
         {
             let gap = engine.gap.get_or_create(&label);
-            report.token_gaps.iter().for_each(|&seconds| gap.observe(f64::from(seconds)));
+            report.token_gaps.iter().for_each(|&seconds| gap.observe(seconds));
         }
         if report.generated_tokens > 1 {
             let mean = report.decode_seconds / (report.generated_tokens - 1) as f64;

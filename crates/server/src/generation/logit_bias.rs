@@ -73,12 +73,15 @@ mod tests {
 
     #[test]
     fn biases_are_pairs_or_an_object() {
-        let tokenizer = Tokenizer::from_ranked(&["a", "b", "c"]).unwrap();
-        let expected = vec![(0, 1.5), (2, f32::NEG_INFINITY)];
+        // A token for each byte.
+        let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+        let tokenizer = Tokenizer::from_ranked(&bytes).unwrap();
+        let expected = vec![(0, 1.5), (99, f32::NEG_INFINITY)];
         assert_eq!(parse(&json!([[0, 1.5], ["c", false]]), &tokenizer).unwrap(), expected);
         assert_eq!(parse(&json!({"0": 1.5, "c": false}), &tokenizer).unwrap(), expected);
         assert_eq!(parse(&json!(null), &tokenizer).unwrap(), []);
-        for wrong in [json!([[0]]), json!([[9, 1]]), json!({"a": true}), json!(1), json!([[-1, 0]])]
+        for wrong in
+            [json!([[0]]), json!([[256, 1]]), json!({"a": true}), json!(1), json!([[-1, 0]])]
         {
             assert!(parse(&wrong, &tokenizer).is_err(), "{wrong}");
         }

@@ -200,7 +200,7 @@ impl TextRun {
                 if let Some(last) = last {
                     // Tokens of an accepted draft arrive together.
                     let n = tokens.len();
-                    let gap = (now - *last).as_secs_f32();
+                    let gap = (now - *last).as_secs_f64();
                     let gaps = (0..n).map(|i| if i == 0 { gap } else { 0.0 });
                     self.report.token_gaps.extend(gaps);
                 }

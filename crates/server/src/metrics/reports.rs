@@ -62,7 +62,7 @@ pub struct RequestReport {
     /// Seconds from the arrival to the first token; `None` if there was none.
     pub time_to_first_token: Option<f64>,
     /// Seconds between tokens.
-    pub token_gaps: Vec<f32>,
+    pub token_gaps: Vec<f64>,
     /// End.
     pub finish: FinishReason,
     /// Parameter `n`.
