@@ -8,6 +8,7 @@
 //! | [`Metrics::http`] | the log of requests | at the end of a response |
 
 mod families;
+mod labels;
 mod reports;
 
 use std::collections::BTreeMap;
@@ -18,12 +19,10 @@ use std::time::Duration;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-use families::{
-    AudioMetrics, EngineMetrics, FinishLabels, HttpLabels, LlamaMetrics, ModelLabel,
-    PositionLabels, RouteLabel, ServerMetrics,
-};
-
 pub use reports::{AudioReport, DraftReport, FinishReason, RequestReport, StepReport};
+
+use families::{AudioMetrics, EngineHistograms, EngineMetrics, LlamaMetrics, ServerMetrics};
+use labels::{FinishLabels, HttpLabels, ModelLabel, PositionLabels, RouteLabel};
 
 /// Requests of a model in its last step.
 #[derive(Debug, Default, Clone, Copy)]
@@ -45,6 +44,7 @@ pub struct Metrics {
     registry: Registry,
     llama: LlamaMetrics,
     engine: EngineMetrics,
+    histograms: EngineHistograms,
     audio: AudioMetrics,
     server: ServerMetrics,
     sums: Mutex<Sums>,
@@ -70,6 +70,7 @@ impl Metrics {
         Self {
             llama: LlamaMetrics::new(&mut registry),
             engine: EngineMetrics::new(&mut registry),
+            histograms: EngineHistograms::new(&mut registry),
             audio: AudioMetrics::new(&mut registry),
             server: ServerMetrics::new(&mut registry),
             sums: Mutex::default(),
@@ -82,7 +83,7 @@ impl Metrics {
         let computed = report.prompt_tokens.saturating_sub(report.cached_tokens);
         self.add_to_llama(report, computed);
         let label = ModelLabel { model_name: report.model.clone() };
-        let engine = &self.engine;
+        let Self { engine, histograms, .. } = self;
         engine.prefix_queries.get_or_create(&label).inc_by(report.prompt_tokens as u64);
         engine.prefix_hits.get_or_create(&label).inc_by(report.cached_tokens as u64);
         engine.prompt_tokens.get_or_create(&label).inc_by(report.prompt_tokens as u64);
@@ -97,33 +98,33 @@ impl Metrics {
         engine.draft_tokens.get_or_create(&label).inc_by(report.drafts.n_tokens);
         engine.accepted_tokens.get_or_create(&label).inc_by(report.drafts.n_accepted);
         if let Some(seconds) = report.time_to_first_token {
-            engine.ttft.get_or_create(&label).observe(seconds);
+            histograms.ttft.get_or_create(&label).observe(seconds);
         }
         {
-            let gap = engine.gap.get_or_create(&label);
+            let gap = histograms.gap.get_or_create(&label);
             report.token_gaps.iter().for_each(|&seconds| gap.observe(seconds));
         }
         if report.generated_tokens > 1 {
             let mean = report.decode_seconds / (report.generated_tokens - 1) as f64;
-            engine.time_per_token.get_or_create(&label).observe(mean);
+            histograms.time_per_token.get_or_create(&label).observe(mean);
         }
         let values = [
-            (&engine.e2e, report.e2e_seconds),
-            (&engine.queue_time, report.queue_seconds),
-            (&engine.prefill_time, report.prefill_seconds),
-            (&engine.decode_time, report.decode_seconds),
-            (&engine.inference_time, report.prefill_seconds + report.decode_seconds),
-            (&engine.request_prompt, report.prompt_tokens as f64),
-            (&engine.request_generated, report.generated_tokens as f64),
-            (&engine.params_n, report.n_choices as f64),
-            (&engine.request_preemptions, report.n_preemptions as f64),
-            (&engine.request_computed, computed as f64),
+            (&histograms.e2e, report.e2e_seconds),
+            (&histograms.queue_time, report.queue_seconds),
+            (&histograms.prefill_time, report.prefill_seconds),
+            (&histograms.decode_time, report.decode_seconds),
+            (&histograms.inference_time, report.prefill_seconds + report.decode_seconds),
+            (&histograms.request_prompt, report.prompt_tokens as f64),
+            (&histograms.request_generated, report.generated_tokens as f64),
+            (&histograms.params_n, report.n_choices as f64),
+            (&histograms.request_preemptions, report.n_preemptions as f64),
+            (&histograms.request_computed, computed as f64),
         ];
         for (histogram, value) in values {
             histogram.get_or_create(&label).observe(value);
         }
         if let Some(max_tokens) = report.max_tokens {
-            engine.params_max_tokens.get_or_create(&label).observe(max_tokens as f64);
+            histograms.params_max_tokens.get_or_create(&label).observe(max_tokens as f64);
         }
     }
 
@@ -149,7 +150,7 @@ impl Metrics {
     pub fn step(&self, report: &StepReport) {
         let n_tokens = report.prompt_tokens + report.decoded_tokens;
         let label = ModelLabel { model_name: report.model.clone() };
-        let engine = &self.engine;
+        let Self { engine, histograms, .. } = self;
         engine.running.get_or_create(&label).set(report.n_running as i64);
         engine.waiting.get_or_create(&label).set(report.n_waiting as i64);
         let usage = report.kv_pages_used as f64 / report.kv_pages_total.max(1) as f64;
@@ -157,8 +158,8 @@ impl Metrics {
         engine.preemptions.get_or_create(&label).inc_by(report.n_preempted as u64);
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         if n_tokens > 0 {
-            engine.step_tokens.get_or_create(&label).observe(n_tokens as f64);
-            engine.step_time.get_or_create(&label).observe(report.seconds);
+            histograms.step_tokens.get_or_create(&label).observe(n_tokens as f64);
+            histograms.step_time.get_or_create(&label).observe(report.seconds);
             self.llama.n_decode.inc();
             sums.decodes += 1;
             sums.busy_slots += report.n_decoding as u64;
@@ -226,7 +227,7 @@ impl Metrics {
         self.server.models_budget.set(i64::try_from(budget).unwrap_or(i64::MAX));
     }
 
-    /// All metrics as `OpenMetrics` text.
+    /// All metrics as text of Prometheus.
     #[must_use]
     pub fn text(&self) -> String {
         self.set_averages();
