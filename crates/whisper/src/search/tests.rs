@@ -115,6 +115,10 @@ fn assert_same(options: SearchOptions, seed: u64, expected: &(Vec<u32>, f64)) {
     let (best, n_chosen) = run(options, &[], |text| logits(seed, text));
     assert_eq!(best.tokens, expected.0, "seed {seed}, {options:?}");
     assert_eq!(n_chosen, best.tokens.len());
+    for (i, &token) in best.tokens.iter().enumerate() {
+        let expected = logprobs(seed, &best.tokens[..i])[token as usize];
+        assert!((f64::from(best.logprobs[i]) - expected).abs() < 1e-5, "{best:?}");
+    }
     // An impatient search fills up with texts that have not ended.
     let may_be_open = n_chosen == options.max_tokens || options.patience < 1.0;
     assert!(best.finish == FinishReason::Eot || may_be_open, "{best:?}");
@@ -260,4 +264,27 @@ fn loops_end_the_search() {
         assert_eq!(best.finish, FinishReason::Loop, "temperature {temperature}");
         assert_eq!(best.tokens.len(), 37, "a prefix and the shortest loop");
     }
+}
+
+#[test]
+fn loops_lose_and_the_prefix_does_not_count_for_the_length() {
+    let prefix = [0, 1, 2];
+    let hypothesis = |n: usize, sum_logprob, finish| Hypothesis {
+        tokens: [&prefix[..], &vec![0; n]].concat(),
+        sum_logprob,
+        finish,
+        ..Hypothesis::default()
+    };
+    let best = |hypotheses: [Hypothesis; 2]| {
+        let mut search = Search::new(SearchOptions { width: 2, ..OPTIONS }, &prefix, 1);
+        search.active.clear();
+        search.finished.extend(hypotheses);
+        search.take_best()
+    };
+    let (looped, eot) = (FinishReason::Loop, FinishReason::Eot);
+    let (taken, n) = best([hypothesis(4, -0.1, looped), hypothesis(2, -9.0, eot)]);
+    assert_eq!((taken.finish, n), (eot, 2));
+    // -1.0 a token of one, -0.9 a token of two; with the prefix it would be -0.25 and -0.36.
+    let (taken, n) = best([hypothesis(1, -1.0, eot), hypothesis(2, -1.8, eot)]);
+    assert_eq!((taken.sum_logprob, n), (-1.8, 2));
 }
