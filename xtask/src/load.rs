@@ -31,8 +31,8 @@ use servers::{Flags, Running, Server};
 
 /// Pause after each point: threads of a peer spin for a while after their work.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Words of the request that measures tokens per word.
-const CALIBRATION_WORDS: usize = 400;
+/// Words per token of the request that measures tokens per word: few enough that it is no longer than the long prompt.
+const CALIBRATION_RATIO: f64 = 0.5;
 /// Tokens of a slot's context that `-np` slots get when `-c` says nothing.
 const SLOT_CONTEXT: usize = 1024;
 
@@ -246,20 +246,26 @@ impl LoadArgs {
         programs.iter().map(start).collect()
     }
 
-    /// The text of the long prompt: as many words as make its tokens, by the ratio of a short prompt.
+    /// The text of the long prompt. Its length in words follows from the tokens of other words in the same proportion: a
+    /// shorter prompt, whose words stand in reverse order, so that the server has cached nothing of it.
     fn intruder(&self, target: &Target, prompts: &Prompts, seed: u64) -> Result<Option<String>> {
         let Some(tokens) = self.intrusion else { return Ok(None) };
-        let text = prompts.prompt(CALIBRATION_WORDS, mix(&[seed, 1]));
+        // Requests have the numbers from 0 on.
+        let seed = mix(&[seed, u64::MAX - 1]);
+        let n_words = ((tokens as f64 * CALIBRATION_RATIO) as usize).max(1);
+        let text = prompts.prompt(n_words, seed);
+        let text: Vec<&str> = text.split(' ').rev().collect();
+        let text = text.join(" ");
         let prompt =
             Prompt { text: &text, max_tokens: 1, abort_after: None, start: Instant::now() };
         let stream = target.stream(prompt, &|_| ());
         if let Outcome::Failed(message) = stream.outcome {
-            bail!("--intrusion: a prompt of {CALIBRATION_WORDS} words failed: {message}");
+            bail!("--intrusion: a prompt of {n_words} words failed: {message}");
         }
         let counted = stream.usage.map_or(0, |usage| usage.prompt_tokens);
         ensure!(counted > 0, "--intrusion: the server does not tell the tokens of a prompt");
-        let words = tokens as f64 * CALIBRATION_WORDS as f64 / counted as f64;
-        Ok(Some(prompts.prompt((words as usize).max(1), mix(&[seed, 2]))))
+        let words = tokens as f64 * n_words as f64 / counted as f64;
+        Ok(Some(prompts.prompt((words as usize).max(1), seed)))
     }
 }
 

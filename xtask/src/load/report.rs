@@ -244,7 +244,8 @@ fn uploads(measured: &Measured) -> Option<Uploads> {
     let last = all.iter().map(|upload| upload.end).max()?;
     let done = || all.iter().filter_map(|upload| Some((upload, upload.result.as_ref().ok()?)));
     let latencies: Vec<f64> = done().map(|(upload, _)| seconds(upload.start, upload.end)).collect();
-    let audio_s: f64 = done().map(|(_, (duration, _))| duration).sum();
+    // The sum of nothing would be -0.0.
+    let audio_s = done().map(|(_, (duration, _))| duration).fold(0.0, |sum, s| sum + s);
     let mut texts: Vec<&str> = done().map(|(_, (_, text))| text.as_str()).collect();
     texts.sort_unstable();
     texts.dedup();
