@@ -203,11 +203,11 @@ impl Entry {
         self.n_input
     }
 
-    /// Accepted tokens of all drafts.
-    pub(crate) fn drafts(&self) -> usize {
+    /// Tokens of the current draft, and those of all drafts that were accepted.
+    pub(crate) fn drafts(&self) -> (usize, usize) {
         match &self.work {
-            Work::Text(text) => text.drafts().accepted,
-            Work::Embedding(_) => 0,
+            Work::Text(text) => (text.draft().len(), text.drafts().accepted),
+            Work::Embedding(_) => (0, 0),
         }
     }
 

@@ -517,10 +517,10 @@ impl Scheduler {
             if n_rows > 0 {
                 forks.extend(entry.fork());
             }
-            let before = entry.drafts();
+            let (n_drafted, before) = entry.drafts();
             entry.take_rows(n, || outputs.rows(rows.clone()), (scratch, accepted), on_event);
-            if n_rows > 1 {
-                entry.gate.record((n_rows - 1, entry.drafts() - before), n_texts, cost);
+            if n_drafted > 0 {
+                entry.gate.record((n_drafted, entry.drafts().1 - before), n_texts, cost);
             }
             let of_entry = forks.iter_mut().filter(|fork: &&mut Entry| fork.id == entry.id);
             for fork in of_entry.filter(|fork| fork.is_new()) {
