@@ -314,6 +314,16 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_appended_without_a_copy() {
+        let mut pages = Pages::new(3);
+        let (mut a, mut b) = (Sequence::default(), Sequence::default());
+        pages.extend(&mut a, 3).unwrap();
+        pages.fork(&a, &mut b);
+        assert_eq!(pages.extend(&mut b, 0), Ok(None));
+        assert_eq!((b.pages(), pages.n_free()), (a.pages(), 2));
+    }
+
+    #[test]
     fn a_fork_at_the_end_of_a_page_needs_no_copy() {
         let mut pages = Pages::new(4);
         let (mut a, mut b) = (Sequence::default(), Sequence::default());

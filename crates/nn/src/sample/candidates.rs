@@ -329,6 +329,23 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_a_dropped_prefix_is_sorted_when_it_is_asked_for() {
+        let mut rng = Rng::new(5);
+        let logits = random(1000, &mut rng);
+        let mut candidates = Candidates::new(1000);
+        candidates.load(&logits);
+        let mut all = candidates.softmax().to_vec();
+        all.sort_by(descending);
+        for (sorted, dropped, n) in [(10, 3, 8), (10, 3, 200), (600, 600, 1), (5, 0, 90)] {
+            candidates.load(&logits);
+            candidates.softmax();
+            candidates.sort_prefix(sorted);
+            candidates.drop_prefix(dropped);
+            assert_eq!(candidates.sort_prefix(n)[..n], all[dropped..dropped + n]);
+        }
+    }
+
+    #[test]
     fn impossible_and_broken_logits_have_no_probability() {
         let mut candidates = Candidates::new(4);
         candidates.load(&[f32::NAN, 1.0, f32::NEG_INFINITY, f32::INFINITY]);
