@@ -81,7 +81,7 @@ pub(super) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = NETWORK)]
 struct NetworkArgs {
-    /// Addresses to listen on, with commas; or a unix socket *.sock
+    /// Addresses or *.sock to listen on, with commas
     ///
     /// A variable of llama-server such as `LLAMA_ARG_HOST` counts where that of this program, `STONECHAT_HOST`, is not set.
     #[arg(long, value_name = "HOSTS", default_value = "127.0.0.1", value_delimiter = ',')]
