@@ -34,7 +34,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Model to load at start: GGUF file, folder, name or user/repo[:TYPE]; repeatable
+    /// Model to load: file, folder, name or user/repo[:TYPE]; repeatable
     ///
     /// A language model or a Whisper model; one that is missing is downloaded. Without one, requests name the models of
     /// --models-dir. With one of a kind, requests of that kind may name any model.
@@ -81,7 +81,7 @@ pub(super) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = NETWORK)]
 struct NetworkArgs {
-    /// Addresses to listen on, separated by commas; *.sock is a unix socket
+    /// Addresses or *.sock to listen on, with commas
     ///
     /// A variable of llama-server such as `LLAMA_ARG_HOST` counts where that of this program, `STONECHAT_HOST`, is not set.
     #[arg(long, value_name = "HOSTS", default_value = "127.0.0.1", value_delimiter = ',')]
@@ -240,7 +240,7 @@ struct DeviceArgs {
     /// Device to run on: auto, cpu, wgpu or wgpu:N
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     device: Device,
-    /// Layers of a language model to store in VRAM: N, auto or all
+    /// Layers to store in VRAM: N, auto or all
     #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", allow_hyphen_values = true)]
     gpu_layers: Option<GpuLayers>,
 }

@@ -23,19 +23,7 @@ const SHOWN: [(&str, &[&str]); 6] = [
     ("run", &["system-prompt", "no-think"]),
     ("chat", &["prompt", "system-prompt", "no-think", "model"]),
     ("generate", &["prompt", "file", "reverse-prompt", "json"]),
-    (
-        "serve",
-        &[
-            "model",
-            "models-memory",
-            "sleep-idle-seconds",
-            "host",
-            "port",
-            "api-key",
-            "cors-origins",
-            "metrics",
-        ],
-    ),
+    ("serve", &["model", "alias", "host", "port", "api-key", "metrics"]),
     (
         "transcribe",
         &[

@@ -150,3 +150,18 @@ async fn detokenize(
     }
     Ok(Json(Text { content: tokenizer.decode_with_special(&body.tokens) }))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::piece;
+
+    #[test]
+    fn a_piece_that_is_part_of_a_character_is_bytes() {
+        let snowman = "☃".as_bytes();
+        assert_eq!(piece(snowman), json!("☃"));
+        assert_eq!(piece(&snowman[..2]), json!([226, 152]));
+        assert_eq!(piece(b""), json!(""));
+    }
+}

@@ -60,9 +60,8 @@ def completion_stops_at_a_word(server):
 
 @check
 def completion_follows_a_schema(server):
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    reply = complete(server, "A number:", n_predict=40, json_schema=schema)
-    expect("n" in json.loads(reply["content"]), reply["content"])
+    reply = complete(server, "A stone:", n_predict=40, json_schema={"enum": ["granite", "basalt"]})
+    expect(json.loads(reply["content"]) in ("granite", "basalt"), reply["content"])
 
 
 @check
@@ -177,7 +176,7 @@ def metrics_count_tokens(server):
     server.wait_until_idle()
     before = server.http.get("/metrics")
     equal(before.status_code, 200, "status")
-    contains(before.headers["content-type"], "text/plain", "content-type")
+    contains(before.headers["content-type"], "text", "content-type")
     timings = complete(server, "Metrics count this prompt.")["timings"]
     server.wait_until_idle()
     after = server.http.get("/metrics").text

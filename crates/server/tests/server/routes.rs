@@ -133,25 +133,6 @@ async fn texts_are_tokenized_and_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_piece_that_is_no_text_is_bytes() {
-    let app = App::language().await;
-    // A character that the vocabulary has as bytes alone.
-    let body = json!({"content": "☃", "with_pieces": true});
-    let answer = app.post("/tokenize", &body).await.json();
-    let bytes: Vec<u8> = answer["tokens"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .flat_map(|token| match &token["piece"] {
-            Value::String(text) => text.clone().into_bytes(),
-            bytes => serde_json::from_value(bytes.clone()).unwrap(),
-        })
-        .collect();
-    assert_eq!(String::from_utf8(bytes).unwrap().trim_start(), "☃");
-    assert!(answer["tokens"].as_array().unwrap().iter().any(|t| t["piece"].is_array()), "{answer}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn token_ids_are_checked() {
     let app = App::language().await;
     let answer = app.post("/detokenize", &json!({"tokens": [1, 4_000_000]})).await;
