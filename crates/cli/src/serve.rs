@@ -51,8 +51,9 @@ pub(super) struct Args {
     offline: bool,
     /// Memory for open models; idle ones are unloaded for others [default: 80 %]
     ///
-    /// A size such as 8GB. The need of a model is estimated from its file and its KV cache. The least recently used model
-    /// without requests is unloaded first; one that has requests never is.
+    /// A size such as 8GB; without it 80 % of the machine's memory, less --cache-ram. The need of a model is estimated
+    /// from its file and its KV cache. The least recently used model without requests is unloaded first; one that has
+    /// requests never is.
     #[arg(long, value_name = "SIZE")]
     models_memory: Option<ByteSize>,
     /// Unload a model after this idle time; -1 never does

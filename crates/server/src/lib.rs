@@ -9,6 +9,7 @@
 //! | `error`, `json` | errors as clients know them; JSON bodies with limits |
 //! | `models` | open models: loading, sharing, eviction by memory |
 //! | `generation` | what routes of generated text share: fields, the running request, streams |
+//! | `page_file` | KV pages of earlier prompts in a file |
 //! | `chat_prompt` | from the body of a chat request to its prompt |
 //! | `metrics` | Prometheus metrics |
 //! | `server`, `listen`, `auth`, `trace` | sockets, TLS, shutdown; API keys; the log of requests |

@@ -160,7 +160,8 @@ impl ServerModels {
         metrics: Arc<Metrics>,
         runtime: Handle,
     ) -> Result<Self, LoadError> {
-        let budget = options.models_memory.unwrap_or_else(default_memory);
+        let cache_ram = options.engine.cache_ram as u64;
+        let budget = options.models_memory.unwrap_or_else(|| default_memory(cache_ram));
         let loader = EngineLoader::new(options.engine.clone(), metrics);
         let registry = Registry::new(loader, budget, options.max_queue, runtime);
         let models = Self { registry, options, scan: Arc::default() };
@@ -458,9 +459,10 @@ fn kind_name(kind: ModelKind) -> &'static str {
     }
 }
 
-/// 80 % of the memory of the machine, or of the container; no limit on a platform that does not tell.
-fn default_memory() -> u64 {
-    (machine_memory() as f64 * DEFAULT_MEMORY) as u64
+/// 80 % of the memory of the machine, or of the container, less that of dropped prompts; no limit on a platform that
+/// does not tell.
+fn default_memory(cache_ram: u64) -> u64 {
+    ((machine_memory() as f64 * DEFAULT_MEMORY) as u64).saturating_sub(cache_ram)
 }
 
 /// Bytes of memory of the machine, or of the container that this process is in.

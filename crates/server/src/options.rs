@@ -127,7 +127,7 @@ pub struct ServerOptions {
     pub pooling: Option<Pooling>,
     /// Whether a text whose context is full goes on after a context shift.
     pub context_shift: bool,
-    /// Memory for open models in bytes; `None`: 80 % of the machine's.
+    /// Memory for open models in bytes; `None`: 80 % of the machine's, less [`EngineOptions::cache_ram`].
     pub models_memory: Option<u64>,
     /// Idle time after which a model is unloaded.
     pub sleep_idle: Option<Duration>,
