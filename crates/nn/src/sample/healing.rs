@@ -80,6 +80,7 @@ mod tests {
         let mut constraint = PrefixConstraint::new("http");
         assert_eq!(allowed(&constraint), [1, 2, 3, 4]);
         constraint.accept(b"ht");
+        assert!(!constraint.is_satisfied());
         assert_eq!(allowed(&constraint), [6]);
         constraint.accept(b"tp");
         assert!(constraint.is_satisfied());

@@ -493,3 +493,16 @@ fn random_seeds_have_32_bits() {
         assert!(seed <= u64::from(u32::MAX) && seed > 1, "{seed}");
     }
 }
+
+#[test]
+fn dry_knows_the_tokens_that_were_accepted() {
+    let mut sampler = sampler(4, |options| {
+        (options.temperature, options.dry_multiplier) = (0.0, 5.0);
+        options.dry_penalty_last_n = 64;
+    });
+    let logits = [0.0, 0.0, 1.0, 0.5];
+    assert_eq!(sampler.sample(&logits), 2);
+    // Token 2 would repeat 0 1 2.
+    [0, 1, 2, 0, 1].into_iter().for_each(|token| sampler.accept(token));
+    assert_eq!(sampler.sample(&logits), 3);
+}
