@@ -145,7 +145,7 @@ fn errors_of_the_start_are_one_line() {
     let port = busy.local_addr().unwrap().port().to_string();
     let expected = format!("cannot listen on 127.0.0.1:{port}: ");
     folder.run(&["serve", "-m", &model, "--port", &port]).fails(&expected);
-    folder.run(&["serve", "--ssl-key-file", "empty"]).misused("--ssl-cert-file");
+    folder.run(&["serve", "--ssl-key-file", "empty"]).misused("required arguments");
     folder
         .run(&["serve", "-m", &model, "--max-queue", "0"])
         .misused("--max-queue: expected at least 1");
@@ -223,5 +223,5 @@ fn flags_of_llama_server_are_accepted_or_refused_by_name() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let last = ran.stderr.lines().last().unwrap();
     assert!(last.starts_with("error: no model `no-such-model`"), "{ran:?}");
-    assert!(ran.stderr.contains("--cache-ram is ignored: "), "{ran:?}");
+    assert!(ran.stderr.contains("--models-max is ignored: "), "{ran:?}");
 }
