@@ -288,8 +288,11 @@ pub(crate) fn run(args: &LoadArgs) -> Result<()> {
     for round in 1..=args.rounds {
         for (index, spec) in args.specs().iter().enumerate() {
             let from = points.len();
-            for contender in &mut contenders {
-                let seed = mix(&[seed, round as u64, index as u64]);
+            let seed = mix(&[seed, round as u64, index as u64]);
+            for turn in 0..contenders.len() {
+                // Nobody always comes after the same neighbour.
+                let turn = (round - 1 + index + turn) % contenders.len();
+                let contender = &mut contenders[turn];
                 let point =
                     measure(args, contender, spec, (round, seed), &prompts, recording.as_ref())?;
                 points.push(point);
@@ -298,12 +301,8 @@ pub(crate) fn run(args: &LoadArgs) -> Result<()> {
             let new: Vec<&Point> = points[from..].iter().collect();
             print!("{}", report::table(&new));
             new.iter().for_each(|point| print!("{}", report::remarks(point)));
-            // Nobody always comes after the same neighbour.
-            contenders.rotate_left(1);
         }
     }
-    let order = |name: &str| points.iter().position(|point| point.server == name);
-    contenders.sort_by_key(|contender| order(&contender.name));
     let medians = report::medians(&points);
     if args.rounds > 1 || contenders.len() > 1 {
         print!("\nmedians\n{}", report::comparison(&medians));

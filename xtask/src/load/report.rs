@@ -282,7 +282,7 @@ fn intrusion(intruder: &Stream, streams: &[Stream]) -> Intrusion {
     }
 }
 
-/// Medians of each server's points over the rounds, in the order of the points.
+/// Medians of each server's points over the rounds: servers and loads in the order in which they first appear.
 pub(super) fn medians(points: &[Point]) -> Vec<Medians> {
     let mut found: Vec<Medians> = Vec::new();
     for point in points {
@@ -313,6 +313,12 @@ pub(super) fn medians(points: &[Point]) -> Vec<Medians> {
             n_failed: rounds.iter().map(|point| point.n_failed).sum(),
         });
     }
+    // Servers take turns: a load may begin with any of them.
+    found.sort_by_key(|m| {
+        let load = points.iter().position(|point| point.load == m.load);
+        let server = points.iter().position(|point| point.server == m.server);
+        (load, server)
+    });
     found
 }
 
@@ -416,8 +422,6 @@ pub(super) fn comparison(medians: &[Medians]) -> String {
     }
     let mut rows = vec![head];
     let mut loads: Vec<&str> = medians.iter().map(|m| m.load.as_str()).collect();
-    loads.dedup();
-    loads.sort_by_key(|load| medians.iter().position(|m| m.load == *load));
     loads.dedup();
     for load in loads {
         let of_load: Vec<&Medians> = medians.iter().filter(|m| m.load == load).collect();

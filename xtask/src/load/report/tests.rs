@@ -151,6 +151,12 @@ fn medians_are_taken_over_rounds_and_compared_with_the_first_server() {
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[1].starts_with("1 stream  a"), "{text}");
     assert!(lines[2].contains("4.00x") && lines[2].ends_with("0.24x"), "{text}");
+    // The other server begins the second load.
+    let turned = |server: &str| Point { load: "2 streams".to_owned(), ..point(server, 1, 90) };
+    let both = [point("a", 1, 90), point("b", 1, 90), turned("b"), turned("a")];
+    let order: Vec<String> =
+        medians(&both).into_iter().map(|m| format!("{} {}", m.load, m.server)).collect();
+    assert_eq!(order, ["1 stream a", "1 stream b", "2 streams a", "2 streams b"]);
     let alone = comparison(&found[..1]);
     assert!(!alone.contains("ratio"), "{alone}");
 }
