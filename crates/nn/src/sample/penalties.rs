@@ -58,7 +58,7 @@ impl Penalties {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{apply_with_values as apply, check};
-    use super::Penalties;
+    use super::{Candidates, Penalties, TokenValues};
 
     #[track_caller]
     fn penalized(past: &[u32], [repeat, frequency, presence]: [f32; 3], expected: &[f32]) {
@@ -67,6 +67,22 @@ mod tests {
         check(
             &apply(&[0.2; 5], |candidates, values| penalties.apply(candidates, values)),
             expected,
+        );
+    }
+
+    #[test]
+    fn a_repetition_divides_positive_logits_and_multiplies_negative_ones() {
+        let penalized = |logit: f32, repeat: f32| {
+            let mut penalties = Penalties::new(1, repeat, 0.0, 0.0).unwrap();
+            penalties.accept(0);
+            let mut candidates = Candidates::new(1);
+            candidates.load(&[logit]);
+            penalties.apply(&mut candidates, &mut TokenValues::new(1));
+            candidates.max_logit()
+        };
+        assert_eq!(
+            [penalized(3.0, 2.0), penalized(-3.0, 2.0), penalized(0.0, 2.0)],
+            [1.5, -6.0, 0.0]
         );
     }
 
