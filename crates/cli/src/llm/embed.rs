@@ -31,9 +31,9 @@ pub(crate) struct Args {
     /// File with one text per line; - is standard input
     #[arg(short, long, value_name = "FILE", help_heading = INPUT)]
     file: Option<PathBuf>,
-    /// Pooling of the tokens: mean, cls or last [default: the model's]
+    /// Pooling of the tokens: none, mean, cls or last [default: the model's]
     ///
-    /// A model without a pooling in its file takes mean.
+    /// A model without a pooling in its file takes mean. none prints a vector for each token.
     #[arg(long, value_name = "TYPE", help_heading = OUTPUT)]
     pooling: Option<Pooling>,
     /// Norm: -1 none, 0 maximum at 32760, 1 or more the p-norm
@@ -71,8 +71,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         anyhow::bail!("text {}: expected at least one token", at + 1);
     }
     let pooling = args.pooling.or(model.config().pooling).unwrap_or(Pooling::Mean);
-    let mut vectors =
+    let embedded =
         pollster::block_on(model.embed(&tokens, pooling)).context("cannot embed the texts")?;
+    // Without pooling, a text has a vector for each token.
+    let width = model.config().d_model;
+    let mut vectors: Vec<Vec<f32>> =
+        embedded.iter().flat_map(|values| values.chunks(width).map(<[f32]>::to_vec)).collect();
     if let Some(norm) = norm {
         vectors.iter_mut().for_each(|vector| normalize(vector, norm));
     }

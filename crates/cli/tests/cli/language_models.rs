@@ -212,18 +212,20 @@ fn chat_continues_with_another_model() {
     assert_eq!(json(&folder.read("after.json")).as_array().unwrap().len(), 2);
 }
 
-/// Runs `generate` with each set of flags and checks that drafts of it do not change the tokens.
-fn assert_drafts_keep_the_tokens(folder: &Folder, generate: &[&str], drafters: &[&[&str]]) {
+/// Runs `generate` with each set of flags and checks that drafts of it do not change the tokens. Those of a flag set with
+/// `true` are accepted in part.
+fn assert_drafts_keep_the_tokens(folder: &Folder, generate: &[&str], drafters: &[(&[&str], bool)]) {
     for sampling in [&["--temp", "0"][..], &["--temp", "0.6", "-s", "7"]] {
         let run =
             |flags: &[&str]| json(folder.run(&[generate, sampling, flags].concat()).succeeds());
         let plain = run(&[]);
         assert!(plain["drafts"].is_null(), "{plain}");
-        for flags in drafters {
+        for (flags, are_accepted) in drafters {
             let drafted = run(flags);
             assert_eq!(drafted["tokens"], plain["tokens"], "{sampling:?} {flags:?}");
             let count = |name: &str| drafted["drafts"][name].as_u64().unwrap();
-            assert!(count("accepted") > 0, "{sampling:?} {flags:?}: {drafted}");
+            assert!(count("proposed") > 0, "{sampling:?} {flags:?}: {drafted}");
+            assert!(!are_accepted || count("accepted") > 0, "{sampling:?} {flags:?}: {drafted}");
             assert!(count("proposed") >= count("accepted"), "{drafted}");
         }
     }
@@ -234,11 +236,25 @@ fn drafts_do_not_change_the_text() {
     let folder = Folder::new("llm-drafts");
     let model = golden("llama.gguf");
     let generate = ["generate", &model, "-p", "abcabc", "-n", "60", "--ignore-eos", "--json"];
-    let drafters: [&[&str]; 4] = [
-        &["--model-draft", &model],
-        &["-md", &model, "--spec-type", "draft-simple", "--draft-max", "7"],
-        &["--spec-type", "ngram-simple", "--spec-ngram-size-n", "1", "--spec-ngram-size-m", "4"],
-        &["--spec-type", "ngram-mod", "--spec-ngram-size-n", "1", "--spec-draft-n-min", "1"],
+    // Random weights repeat themselves by chance, and drafts that do not pay pause.
+    let drafters: [(&[&str], bool); 4] = [
+        (&["--model-draft", &model], true),
+        (&["-md", &model, "--spec-type", "draft-simple", "--draft-max", "7"], true),
+        (
+            &[
+                "--spec-type",
+                "ngram-simple",
+                "--spec-ngram-size-n",
+                "1",
+                "--spec-ngram-size-m",
+                "4",
+            ],
+            false,
+        ),
+        (
+            &["--spec-type", "ngram-mod", "--spec-ngram-size-n", "1", "--spec-draft-n-min", "1"],
+            false,
+        ),
     ];
     assert_drafts_keep_the_tokens(&folder, &generate, &drafters);
 }
@@ -252,9 +268,19 @@ fn drafts_do_not_change_the_text_of_a_real_model() {
     let prompt =
         "fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n\nfn sub(a: i32, b: i32) -> i32 {\n";
     let generate = ["generate", &model, "-p", prompt, "-n", "48", "--json"];
-    let drafters: [&[&str]; 2] = [
-        &["--model-draft", &draft],
-        &["--spec-type", "ngram-simple", "--spec-ngram-size-n", "3", "--spec-ngram-size-m", "8"],
+    let drafters: [(&[&str], bool); 2] = [
+        (&["--model-draft", &draft], true),
+        (
+            &[
+                "--spec-type",
+                "ngram-simple",
+                "--spec-ngram-size-n",
+                "3",
+                "--spec-ngram-size-m",
+                "8",
+            ],
+            true,
+        ),
     ];
     assert_drafts_keep_the_tokens(&folder, &generate, &drafters);
 }
@@ -316,7 +342,12 @@ fn embeddings_are_vectors_of_unit_length() {
     let last = report["data"][0]["embedding"][0].as_f64().unwrap();
     assert!((last - f64::from(two[0][0])).abs() > 1e-4, "mean and last pooling agree");
 
-    folder.run(&["embed", &model, "--pooling", "max", "a"]).misused("expected mean, cls or last");
+    let expected = "expected none, mean, cls or last";
+    folder.run(&["embed", &model, "--pooling", "max", "a"]).misused(expected);
+    // A line for each token.
+    let rows = folder.run(&["embed", &model, "--pooling", "none", "ab"]);
+    let rows = vectors(rows.succeeds());
+    assert!(rows.len() > 1 && rows.iter().all(|row| row.len() == two[0].len()), "{}", rows.len());
     folder.run(&["embed", &model, "--embd-normalize", "-2", "a"]).fails("expected -1 or more");
     folder.run(&["embed", &model, "-f", "missing.txt"]).fails("cannot read `missing.txt`");
     folder.run(&["embed", &model, ""]).fails("text 1: expected at least one token");
