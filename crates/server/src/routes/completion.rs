@@ -235,9 +235,8 @@ impl Answer {
         let mut selected = Map::new();
         for field in fields {
             let found = field.split('/').try_fold(&object, |value, key| value.get(key));
-            let name = field.rsplit('/').next().unwrap_or(field);
             if let Some(value) = found {
-                selected.insert(name.to_owned(), value.clone());
+                selected.insert(field.clone(), value.clone());
             }
         }
         selected.into()

@@ -247,7 +247,7 @@ async fn the_native_route_has_the_fields_of_llama_server() {
     assert_eq!((&last["stop"], &last["content"]), (&true.into(), &"".into()));
     let fields = json!({"response_fields": ["content", "timings/predicted_n", "nothing"]});
     let selected = app.post("/completion", &with(body.clone(), fields)).await.json();
-    assert_eq!(selected, json!({"content": content, "predicted_n": 5}));
+    assert_eq!(selected, json!({"content": content, "timings/predicted_n": 5}));
     let two = app.post("/completion", &with(body, json!({"prompt": ["ab", "cd"]}))).await.json();
     assert_eq!(two.as_array().unwrap().len(), 2);
     let infill = app.post("/infill", &json!({"input_prefix": "a", "input_suffix": "b"})).await;
