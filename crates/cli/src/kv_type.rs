@@ -4,6 +4,50 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use stonechat::nn::KvDType;
 
+use super::UsageError;
+
+/// Flags of the KV cache's data type.
+#[derive(Debug, clap::Args)]
+pub(super) struct KvTypeArgs {
+    /// KV cache data type: f32, f16 or q8_0
+    #[arg(
+        long,
+        visible_alias = "ctk",
+        value_name = "TYPE",
+        value_enum,
+        hide_possible_values = true,
+        default_value_t = KvType::F16
+    )]
+    cache_type_k: KvType,
+    /// The same for values, which have the type of keys
+    #[arg(
+        long,
+        visible_alias = "ctv",
+        value_name = "TYPE",
+        value_enum,
+        hide_possible_values = true
+    )]
+    cache_type_v: Option<KvType>,
+}
+
+impl KvTypeArgs {
+    /// Refuses values of another type than keys.
+    pub(super) fn check(&self) -> Result<(), UsageError> {
+        const ONE_TYPE: UsageError = UsageError(
+            "--cache-type-v: expected the type of --cache-type-k, which values have, too",
+        );
+        if self.cache_type_v.is_none_or(|v| v == self.cache_type_k) {
+            Ok(())
+        } else {
+            Err(ONE_TYPE)
+        }
+    }
+
+    pub(super) fn dtype(&self) -> KvDType {
+        self.cache_type_k.dtype()
+    }
+}
+
 /// Data types of cached keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum KvType {

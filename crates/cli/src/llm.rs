@@ -30,7 +30,7 @@ use super::device::OpenDevices;
 use super::find_model;
 use super::format_bytes;
 use super::headings::{CONTEXT, DEVICE, OPTIONS};
-use super::kv_type::KvType;
+use super::kv_type::KvTypeArgs;
 use super::load::with_load_stats;
 
 /// Model of a verb: positional, or `--model`.
@@ -78,37 +78,11 @@ pub(super) struct ContextArgs {
     /// Batch size for prompt processing in tokens
     #[arg(short, long, value_name = "N", default_value_t = SessionOptions::default().n_batch)]
     batch_size: usize,
-    /// KV cache data type: f32, f16 or q8_0
-    #[arg(
-        long,
-        visible_alias = "ctk",
-        value_name = "TYPE",
-        value_enum,
-        hide_possible_values = true,
-        default_value_t = KvType::F16
-    )]
-    cache_type_k: KvType,
-    /// The same for values, which have the type of keys
-    #[arg(
-        long,
-        visible_alias = "ctv",
-        value_name = "TYPE",
-        value_enum,
-        hide_possible_values = true
-    )]
-    cache_type_v: Option<KvType>,
+    #[command(flatten)]
+    kv_type: KvTypeArgs,
 }
 
 impl ContextArgs {
-    /// Refuses values of another type than keys.
-    fn check(&self) -> anyhow::Result<()> {
-        const ONE_TYPE: UsageError = UsageError(
-            "--cache-type-v: expected the type of --cache-type-k, which values have, too",
-        );
-        anyhow::ensure!(self.cache_type_v.is_none_or(|v| v == self.cache_type_k), ONE_TYPE);
-        Ok(())
-    }
-
     fn session(&self, config: &Config) -> SessionOptions {
         SessionOptions {
             n_ctx: match self.ctx_size {
@@ -116,7 +90,7 @@ impl ContextArgs {
                 n_ctx => n_ctx,
             },
             n_batch: self.batch_size,
-            kv_dtype: self.cache_type_k.dtype(),
+            kv_dtype: self.kv_type.dtype(),
             ..SessionOptions::default()
         }
     }

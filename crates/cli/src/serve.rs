@@ -20,7 +20,7 @@ use super::console::{Console, print_note};
 use super::find_model;
 use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
 use super::interrupt::INTERRUPTED;
-use super::kv_type::KvType;
+use super::kv_type::KvTypeArgs;
 use super::llm::speculation::{SpecType, SpeculationArgs};
 
 const EXAMPLES: &str = "\
@@ -183,25 +183,8 @@ struct ContextArgs {
     /// Shift the context of a text when it is full instead of ending the text
     #[arg(long)]
     context_shift: bool,
-    /// KV cache data type: f32, f16 or q8_0
-    #[arg(
-        long,
-        visible_alias = "ctk",
-        value_name = "TYPE",
-        value_enum,
-        hide_possible_values = true,
-        default_value_t = KvType::F16
-    )]
-    cache_type_k: KvType,
-    /// The same for values, which have the type of keys
-    #[arg(
-        long,
-        visible_alias = "ctv",
-        value_name = "TYPE",
-        value_enum,
-        hide_possible_values = true
-    )]
-    cache_type_v: Option<KvType>,
+    #[command(flatten)]
+    kv_type: KvTypeArgs,
     /// Chat template in place of the model's: name, Jinja text or file
     #[arg(long, value_name = "TEMPLATE")]
     chat_template: Option<String>,
@@ -352,10 +335,8 @@ fn size(size: ByteSize) -> usize {
 }
 
 fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
-    let ContextArgs { ctx_size, cache_type_k, cache_type_v, chat_template, .. } = &args.context;
-    const ONE_TYPE: UsageError =
-        UsageError("--cache-type-v: expected the type of --cache-type-k, which values have, too");
-    ensure!(cache_type_v.is_none_or(|v| v == *cache_type_k), ONE_TYPE);
+    let ContextArgs { ctx_size, kv_type, chat_template, .. } = &args.context;
+    kv_type.check()?;
     let chat_template = match chat_template.as_deref() {
         Some(text) if Path::new(text).is_file() => {
             Some(std::fs::read_to_string(text).with_context(|| format!("cannot read `{text}`"))?)
@@ -372,7 +353,7 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         n_threads: args.device.threads,
         gpu_layers: args.device.gpu_layers,
         n_ctx: *ctx_size,
-        kv_dtype: cache_type_k.dtype(),
+        kv_dtype: kv_type.dtype(),
         kv_tokens: args.context.kv_tokens,
         cache_ram: cache_ram(args.context.cache_ram),
         page_file: page_file(&args.context.cache_disk)?,

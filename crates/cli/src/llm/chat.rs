@@ -158,7 +158,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Holds the conversation on the devices of its flags, with one model after the other.
 pub(super) fn hold(work: ChatWork<'_>) -> anyhow::Result<ExitCode> {
-    work.args.context.check()?;
+    work.args.context.kv_type.check()?;
     work.args.speculation.check()?;
     let interrupted = interrupt_flag()?;
     let mut prompt = if work.single_turn { Prompt::Pipe } else { Prompt::open()? };

@@ -125,7 +125,7 @@ pub(crate) struct Args {
 
 /// Completes the prompt.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.context.check()?;
+    args.context.kv_type.check()?;
     let prompt = prompt(args)?;
     let path = args.model.find()?;
     args.speculation.check()?;
