@@ -75,6 +75,12 @@ impl StateOptions {
         self.n_pages.unwrap_or_else(|| self.n_sequences.saturating_mul(each))
     }
 
+    /// Bytes of the KV cache of a model.
+    #[must_use]
+    pub fn kv_bytes(&self, config: &Config) -> u64 {
+        self.kv_shape(config, config.n_layers).bytes()
+    }
+
     /// Shape of the KV pool of `n_layers` layers.
     pub(crate) fn kv_shape(&self, config: &Config, n_layers: usize) -> KvShape {
         KvShape {

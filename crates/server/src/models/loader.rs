@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use stonechat::formats::ModelFile;
-use stonechat::llm::{ChatFormat, Config, MemoryStore};
+use stonechat::llm::{ChatFormat, Config, MemoryStore, SessionOptions, StateOptions};
+use stonechat::nn::PAGE_LEN;
 use stonechat::whisper::Options;
 use stonechat::{Llm, ModelKind, Whisper};
 
@@ -73,9 +74,8 @@ impl EngineLoader {
         if let Some(layers) = options.gpu_layers {
             builder = builder.gpu_layers(layers);
         }
-        if let Some(n_ctx) = options.n_ctx {
-            // 0 is the context of training, as at llama-server.
-            builder = builder.n_ctx(if n_ctx == 0 { spec.n_ctx_train } else { n_ctx });
+        if let Some(n_ctx) = options.n_ctx(spec.n_ctx_train) {
+            builder = builder.n_ctx(n_ctx);
         }
         if let Some(template) = &options.chat_template {
             builder = builder.chat_template(template);
@@ -115,25 +115,18 @@ impl Loader for EngineLoader {
     }
 }
 
-/// Context without an option, as [`stonechat::LlmBuilder::n_ctx`] says.
-const DEFAULT_CONTEXT: usize = 16_384;
-
 impl EngineOptions {
+    /// Context size in tokens: 0 is that of training, as at llama-server; `None` the default of the engine.
+    fn n_ctx(&self, n_ctx_train: usize) -> Option<usize> {
+        self.n_ctx.map(|n| if n == 0 { n_ctx_train } else { n })
+    }
+
     /// Bytes of the KV cache of the language model in `file`.
     pub(crate) fn kv_bytes(&self, file: &ModelFile) -> Option<u64> {
         let config = Config::from_file(file).ok()?;
-        let n_tokens = match self.kv_tokens.or(self.n_ctx) {
-            None => config.n_ctx_train.min(DEFAULT_CONTEXT),
-            Some(0) => config.n_ctx_train,
-            Some(n_tokens) => n_tokens,
-        };
-        // Bits of a channel; q8_0 has an f16 scale for 32 of them.
-        let bits = match self.kv_dtype {
-            stonechat::KvDType::F32 => 32,
-            stonechat::KvDType::F16 => 16,
-            stonechat::KvDType::Q8_0 => 9,
-        };
-        let channels = 2 * config.n_layers * config.n_kv_heads * config.head_dim;
-        Some(channels as u64 * n_tokens as u64 * bits / 8)
+        let (n_ctx, kv_dtype) = (self.n_ctx(config.n_ctx_train), self.kv_dtype);
+        let state = SessionOptions { n_ctx, kv_dtype, ..SessionOptions::default() }.state(&config);
+        let n_pages = self.kv_tokens.map(|n| n.div_ceil(PAGE_LEN));
+        Some(StateOptions { n_pages: n_pages.or(state.n_pages), ..state }.kv_bytes(&config))
     }
 }
