@@ -52,6 +52,9 @@ pub trait PageStore: fmt::Debug + Send {
     /// Bytes of a page.
     fn get(&mut self, name: PageName) -> Option<Arc<[u8]>>;
 
+    /// Whether it has a page, which counts as a use of it.
+    fn contains(&mut self, name: PageName) -> bool;
+
     /// Stores a page. Others may be dropped for it.
     fn put(&mut self, name: PageName, bytes: &Arc<[u8]>);
 
@@ -100,8 +103,12 @@ impl PageStore for MemoryStore {
         Some(Arc::clone(bytes))
     }
 
+    fn contains(&mut self, name: PageName) -> bool {
+        self.get(name).is_some()
+    }
+
     fn put(&mut self, name: PageName, bytes: &Arc<[u8]>) {
-        if bytes.len() > self.limit || self.get(name).is_some() {
+        if bytes.len() > self.limit || self.contains(name) {
             return;
         }
         while self.used + bytes.len() > self.limit {

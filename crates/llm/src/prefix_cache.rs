@@ -292,9 +292,8 @@ impl PrefixCache {
         }
         for id in self.longest(tokens, salt).0 {
             let name = self.nodes[&id].name;
-            // A store that has it need not read it again.
             let mut takers = self.stores.iter_mut().filter(|store| store.takes_new());
-            if takers.any(|store| store.get(name).is_none()) {
+            if takers.any(|store| !store.contains(name)) {
                 self.store(state, id, |store| store.takes_new()).await?;
             }
         }
@@ -302,7 +301,6 @@ impl PrefixCache {
     }
 
     /// Takes the pages that continue the longest cached prefix of `tokens` from the stores; `slot` is an empty sequence.
-    /// Returns the number of pages.
     ///
     /// # Errors
     /// If the device cannot write a page or read one for the stores.
@@ -312,10 +310,9 @@ impl PrefixCache {
         slot: Slot,
         tokens: &[u32],
         salt: u64,
-    ) -> Result<usize, Error> {
-        let mut n_loaded = 0;
+    ) -> Result<(), Error> {
         if self.stores.is_empty() {
-            return Ok(n_loaded);
+            return Ok(());
         }
         // At least one token must run.
         let tokens = &tokens[..tokens.len().saturating_sub(1)];
@@ -339,7 +336,6 @@ impl PrefixCache {
                     let id = self.insert_page(sequences, parent, (slot, 0), page, salt);
                     sequences.truncate(slot, 0);
                     let Some(id) = id else { break };
-                    n_loaded += 1;
                     id
                 }
             };
@@ -348,7 +344,7 @@ impl PrefixCache {
             }
             parent = id;
         }
-        Ok(n_loaded)
+        Ok(())
     }
 
     fn has(&self, id: u64) -> bool {

@@ -80,9 +80,20 @@ impl PageFile {
         }
     }
 
-    fn read(&self, name: PageName) -> Result<Option<Arc<[u8]>>, redb::Error> {
-        let table = self.0.database.begin_read()?.open_table(PAGES)?;
-        Ok(table.get(&name.0)?.map(|bytes| bytes.value().into()))
+    /// Calls `read` with the bytes of a page. A page that is found counts as used.
+    fn find<R>(&self, name: PageName, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let find = || -> Result<Option<R>, redb::Error> {
+            let table = self.0.database.begin_read()?.open_table(PAGES)?;
+            Ok(table.get(&name.0)?.map(|bytes| read(bytes.value())))
+        };
+        let found = find().unwrap_or_else(|error| {
+            tracing::warn!("reading a KV page failed: {error}");
+            None
+        });
+        if found.is_some() {
+            self.send(Write::Use(name));
+        }
+        found
     }
 }
 
@@ -100,18 +111,11 @@ impl Drop for Shared {
 
 impl PageStore for PageFile {
     fn get(&mut self, name: PageName) -> Option<Arc<[u8]>> {
-        match self.read(name) {
-            Ok(page) => {
-                if page.is_some() {
-                    self.send(Write::Use(name));
-                }
-                page
-            }
-            Err(error) => {
-                tracing::warn!("reading a KV page failed: {error}");
-                None
-            }
-        }
+        self.find(name, |bytes| Arc::from(bytes))
+    }
+
+    fn contains(&mut self, name: PageName) -> bool {
+        self.find(name, |_| ()).is_some()
     }
 
     fn put(&mut self, name: PageName, bytes: &Arc<[u8]>) {
@@ -148,7 +152,7 @@ struct Writer {
 impl Writer {
     fn run(&mut self, writes: &Receiver<Write>) {
         while let Ok(first) = writes.recv() {
-            // All that waits shares a transaction.
+            // One transaction for the whole queue.
             let batch: Vec<Write> = std::iter::once(first).chain(writes.try_iter()).collect();
             if let Err(error) = self.write(&batch) {
                 tracing::warn!("writing KV pages failed: {error}");
