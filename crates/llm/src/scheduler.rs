@@ -78,7 +78,7 @@ struct Planned {
     n_rows: usize,
 }
 
-/// What is left of a step while it is planned.
+/// Tokens, rows and pages that a step has left while it is planned.
 #[derive(Debug)]
 struct Room {
     tokens: usize,
@@ -558,7 +558,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Removes the requests that have ended; the prefix cache keeps the pages of their texts.
+    /// Removes the requests that have ended.
     fn remove_ended(&mut self, on_event: &mut OnRequestEvent<'_>) {
         let mut index = 0;
         while let Some(entry) = self.entries.get_mut(index) {
@@ -566,23 +566,23 @@ impl Scheduler {
                 index += 1;
                 continue;
             }
-            if let (Some(slot), Work::Text(text)) = (entry.slot, &entry.work) {
-                self.cache.insert_ended(&mut self.state, slot, text.cached(), entry.salt);
-                self.last_texts[slot.index()] = (text.cached().to_vec(), entry.salt);
-            }
-            self.release(index);
-            self.entries.remove(index).finish(on_event);
+            self.close(index, on_event);
         }
     }
 
     /// Ends a request between two steps.
     fn end(&mut self, index: usize, finish: Finish, on_event: &mut OnRequestEvent<'_>) {
-        let Self { entries, accepted, state, cache, .. } = self;
-        let entry = &mut entries[index];
-        entry.end(finish, accepted, on_event);
+        self.entries[index].end(finish, &mut self.accepted, on_event);
+        self.close(index, on_event);
+    }
+
+    /// Removes a request that has ended; the prefix cache keeps the pages of its text.
+    fn close(&mut self, index: usize, on_event: &mut OnRequestEvent<'_>) {
+        let entry = &self.entries[index];
         if let (Some(slot), Work::Text(text)) = (entry.slot, &entry.work) {
-            state.truncate(slot, text.cached().len());
-            cache.insert_ended(state, slot, text.cached(), entry.salt);
+            self.state.truncate(slot, text.cached().len());
+            self.cache.insert_ended(&mut self.state, slot, text.cached(), entry.salt);
+            self.last_texts[slot.index()] = (text.cached().to_vec(), entry.salt);
         }
         self.release(index);
         self.entries.remove(index).finish(on_event);

@@ -9,7 +9,7 @@ use stonechat_llm::{Error as LlmError, Request, RequestEvent, RequestId, Schedul
 
 use crate::llm_sink::Sink;
 
-/// What the thread is asked for.
+/// Message to the thread.
 pub(crate) enum Query {
     /// Requests of a job, with the receiver of their events.
     Run { requests: Vec<Request>, sink: Box<dyn Sink> },

@@ -159,16 +159,13 @@ impl SpeechEngine {
     }
 
     fn end_cancelled(&mut self) {
-        let is_cancelled = |sender: &JobSender<_, _>| {
-            sender.cancel_token().is_cancelled() || sender.is_abandoned()
-        };
-        let waiting = self.waiting.extract_if(.., |waiting| is_cancelled(&waiting.sender));
+        let waiting = self.waiting.extract_if(.., |waiting| waiting.sender.is_ended());
         let waiting = waiting.map(|Queued { run, sender, .. }| Active {
             run,
             sender,
             transcript: Transcript::default(),
         });
-        let active = self.active.extract_if(.., |active| is_cancelled(&active.sender));
+        let active = self.active.extract_if(.., |active| active.sender.is_ended());
         for mut cancelled in waiting.chain(active) {
             cancelled.run.cancel();
             cancelled.end();
