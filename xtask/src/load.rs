@@ -290,7 +290,7 @@ pub(crate) fn run(args: &LoadArgs) -> Result<()> {
             let from = points.len();
             let seed = mix(&[seed, round as u64, index as u64]);
             for turn in 0..contenders.len() {
-                // Nobody always comes after the same neighbour.
+                // Rotation, so that the order of the servers differs from round to round.
                 let turn = (round - 1 + index + turn) % contenders.len();
                 let contender = &mut contenders[turn];
                 let point =

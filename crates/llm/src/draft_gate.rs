@@ -153,7 +153,7 @@ mod tests {
             gate.record((48, 10), 1, &cost);
             assert_eq!(gate.limit(48), if gate.n_drafts < 2 { 48 } else { 24 });
         }
-        // What one text gains must repay all.
+        // The gain of one text is spread over all texts of the step.
         gate.record((24, 10), 16, &self::cost(1.0, 0.1));
         assert_eq!(gate.limit(48), 0);
     }

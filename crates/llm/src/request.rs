@@ -12,7 +12,7 @@ use crate::{Completion, Embedding, Error, Generation, OutputRequest, OutputRow};
 /// Text or embedding to make, with its place among other requests.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What is made.
+    /// Text or embedding.
     pub work: Work,
     /// Number of texts after one prompt. The sampler of text `i` has the seed of the first plus `i`.
     pub n_choices: usize,
@@ -32,7 +32,7 @@ impl Request {
     }
 }
 
-/// What a [`Request`] makes.
+/// Text or embedding of a [`Request`].
 #[derive(Debug, Clone)]
 pub enum Work {
     /// A text.

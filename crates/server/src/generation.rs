@@ -1,4 +1,4 @@
-//! What the routes of generated text share: fields of a body, the running request, timings, probabilities, events.
+//! Shared parts of the routes of generated text: fields of a body, the running request, timings, probabilities, events.
 
 mod fields;
 mod logit_bias;

@@ -59,7 +59,7 @@ pub struct Server {
     tls: Option<TlsAcceptor>,
 }
 
-/// What every connection needs.
+/// Shared state of all connections.
 #[derive(Clone)]
 struct Connections {
     router: Router,

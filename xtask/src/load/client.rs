@@ -91,7 +91,7 @@ pub(super) struct Recording {
 /// Kind of a stream's event.
 #[derive(Debug, PartialEq, Eq)]
 enum Event {
-    /// It carries text (a token or more).
+    /// Text of one token or more.
     Text,
     /// Role, finish reason, or progress.
     Other,

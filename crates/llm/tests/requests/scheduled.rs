@@ -21,7 +21,7 @@ pub(crate) struct Results {
     pub(crate) embedding: Option<Vec<f32>>,
 }
 
-/// What has happened in the runs of a property test.
+/// Counts of events over all runs of a property test.
 #[derive(Debug, Default)]
 pub(crate) struct Happened {
     pub(crate) preempted: usize,

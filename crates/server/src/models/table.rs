@@ -98,7 +98,7 @@ pub(crate) enum Action<M> {
 /// Reason why a model cannot be unloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It is not open.
+    /// A closed model.
     NotLoaded,
     /// It has users.
     Busy,

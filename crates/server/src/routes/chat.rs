@@ -32,7 +32,7 @@ struct ChatRequest {
     generation: GenerationFields,
 }
 
-/// What all objects of an answer have.
+/// Common fields of the objects of an answer.
 #[derive(Debug, Clone)]
 struct Answer {
     id: String,

@@ -110,7 +110,7 @@ async fn infill(State(state): State<AppState>, Json(body): Json<Value>) -> ApiRe
     answer(&state, model, vec![prompt], fields, own.response_fields).await
 }
 
-/// What all objects of an answer have.
+/// Common fields of the objects of an answer.
 struct Answer {
     model: String,
     options: GenerateOptions,

@@ -48,7 +48,7 @@ struct CompletionRequest {
     generation: GenerationFields,
 }
 
-/// What all objects of an answer have.
+/// Common fields of the objects of an answer.
 #[derive(Debug)]
 struct Answer {
     id: String,

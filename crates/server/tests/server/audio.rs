@@ -100,7 +100,7 @@ async fn transcribe(app: &App, fields: &[(&str, &str)], file: &[u8]) -> Answer {
     app.send(request(TRANSCRIPTIONS, form(&fields, file))).await
 }
 
-/// What the library gives for the fox.
+/// Transcript of the fox by the library.
 async fn expected(app: &App, options: Options) -> Transcript {
     let model = app.state().speech(None).await.unwrap();
     model.whisper.transcribe(Recording::bytes(fox()).options(options)).await.unwrap()
