@@ -5,12 +5,12 @@ mod logit_bias;
 mod probabilities;
 mod prompt;
 mod run;
-mod sse;
+mod stream;
 mod timings;
 
 pub(crate) use fields::{GenerationFields, Parsed};
 pub(crate) use probabilities::{chat_logprobs, completion_logprobs, native_probabilities};
 pub(crate) use prompt::prompts;
 pub(crate) use run::{Step, TextRun};
-pub(crate) use sse::{EventSource, respond};
+pub(crate) use stream::{StreamedAnswer, respond};
 pub(crate) use timings::Timings;

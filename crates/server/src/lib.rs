@@ -6,7 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `app`, `routes` | the router; one file for each group of routes |
-//! | `error`, `json` | errors as clients know them; JSON bodies with limits |
+//! | `error`, `json`, `sse` | errors as clients know them; JSON bodies with limits; responses of events |
 //! | `models` | open models: loading, sharing, eviction by memory |
 //! | `generation` | what routes of generated text share: fields, the running request, streams |
 //! | `page_file` | KV pages of earlier prompts in a file |
@@ -39,6 +39,7 @@ mod options;
 mod page_file;
 mod routes;
 mod server;
+mod sse;
 mod state;
 mod trace;
 

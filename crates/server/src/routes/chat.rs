@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::State;
-use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
@@ -14,9 +13,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::generation::{
-    EventSource, GenerationFields, Parsed, Step, TextRun, Timings, chat_logprobs, respond,
+    GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, chat_logprobs, respond,
 };
-use crate::{ApiError, ApiResult, AppState, ChatBody, ChatPrompt, Json, new_id};
+use crate::{ApiResult, AppState, ChatBody, ChatPrompt, Json, new_id};
 
 pub(crate) fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(chat)).route("/chat/completions", post(chat))
@@ -77,17 +76,8 @@ async fn chat(State(state): State<AppState>, Json(body): Json<Value>) -> ApiResu
         let completions = run.finish().await?;
         return Ok(Json(answer.whole(&run, &completions)).into_response());
     }
-    let ping = fields.ping(state.options())?;
-    run.begin(ping).await?;
-    let stream = ChatStream {
-        answer,
-        run,
-        texts: vec![Start::Role; n_choices],
-        events: VecDeque::new(),
-        cached_tokens: 0,
-        is_ended: false,
-    };
-    Ok(respond(stream, ping))
+    let stream = ChatStream { answer, texts: vec![Start::Role; n_choices], cached_tokens: 0 };
+    respond([run].into(), stream, fields.ping(state.options())?).await
 }
 
 /// Seconds since 1970.
@@ -163,45 +153,22 @@ enum Start {
 /// Chunks of a streamed answer.
 struct ChatStream {
     answer: Answer,
-    run: TextRun,
     texts: Vec<Start>,
-    events: VecDeque<Value>,
     cached_tokens: usize,
-    is_ended: bool,
 }
 
-impl EventSource for ChatStream {
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Some(event) = self.events.pop_front() {
-                return Some(match event {
-                    // The end of every stream.
-                    Value::Null => Event::default().data("[DONE]"),
-                    event => Event::default().data(event.to_string()),
-                });
-            }
-            if self.is_ended {
-                return None;
-            }
-            match self.run.next().await {
-                Ok(step) => self.take(step),
-                Err(error) => self.fail(&error),
-            }
-        }
-    }
-}
+impl StreamedAnswer for ChatStream {
+    const ENDS_WITH_DONE: bool = true;
 
-impl ChatStream {
-    fn fail(&mut self, error: &ApiError) {
-        self.is_ended = true;
-        self.events.extend([error.to_json(), Value::Null]);
-    }
-
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, run: &TextRun, _: usize, step: Step, events: &mut VecDeque<Value>) {
         match step {
             Step::Started { cached_tokens } => {
                 self.cached_tokens = cached_tokens;
-                (0..self.texts.len()).for_each(|index| self.send_role(index));
+                for (index, text) in self.texts.iter_mut().enumerate() {
+                    *text = Start::Blank;
+                    let delta = json!({"role": "assistant", "content": null});
+                    events.push_back(self.answer.chunk(index, delta, None));
+                }
             }
             Step::Prompt { done, total, elapsed } if self.answer.has_progress => {
                 let mut chunk = self.answer.chunk(0, json!({}), None);
@@ -211,7 +178,7 @@ impl ChatStream {
                     "processed": done,
                     "time_ms": elapsed.as_millis() as u64,
                 });
-                self.events.push_back(chunk);
+                events.push_back(chunk);
             }
             Step::Prompt { .. } => {}
             Step::Text { choice, tokens, text } => {
@@ -227,41 +194,35 @@ impl ChatStream {
                 if let Some(n) = self.answer.n_probs {
                     let probs: Vec<_> =
                         tokens.into_iter().filter_map(|token| token.probs).collect();
-                    let tokenizer = self.run.model().llm.info().model.tokenizer();
+                    let tokenizer = run.model().llm.info().model.tokenizer();
                     chunk["choices"][0]["logprobs"] = chat_logprobs(tokenizer, &probs, n);
                 }
                 if self.answer.has_timings_per_token {
-                    chunk["timings"] = self.run.timings().to_json();
+                    chunk["timings"] = run.timings().to_json();
                 }
-                self.events.push_back(chunk);
+                events.push_back(chunk);
             }
-            Step::Ended(completions) => self.end(&completions),
+            Step::Ended(completions) => self.end(&completions, events),
         }
     }
+}
 
-    fn send_role(&mut self, index: usize) {
-        self.texts[index] = Start::Blank;
-        let delta = json!({"role": "assistant", "content": null});
-        self.events.push_back(self.answer.chunk(index, delta, None));
-    }
-
+impl ChatStream {
     /// Chunks after the texts: reasons of the end, counts.
-    fn end(&mut self, completions: &[Completion]) {
-        self.is_ended = true;
+    fn end(&self, completions: &[Completion], events: &mut VecDeque<Value>) {
         let timings = Timings::of(completions);
         for (index, completion) in completions.iter().enumerate() {
             let mut chunk = self.answer.chunk(index, json!({}), Some(completion.finish));
             if index + 1 == completions.len() {
                 chunk["timings"] = timings.to_json();
             }
-            self.events.push_back(chunk);
+            events.push_back(chunk);
         }
         if self.answer.includes_usage {
             let mut chunk = self.answer.object("chat.completion.chunk", json!([]));
             chunk["usage"] = timings.usage();
             chunk["timings"] = timings.to_json();
-            self.events.push_back(chunk);
+            events.push_back(chunk);
         }
-        self.events.push_back(Value::Null);
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use axum::extract::State;
-use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::Deserialize;
@@ -17,10 +16,10 @@ use utoipa_axum::routes;
 
 use super::props::params;
 use crate::generation::{
-    EventSource, GenerationFields, Parsed, Step, TextRun, Timings, native_probabilities, prompts,
-    respond,
+    GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, native_probabilities,
+    prompts, respond,
 };
-use crate::{ApiError, ApiResult, AppState, Json, LanguageGuard};
+use crate::{ApiResult, AppState, Json, LanguageGuard};
 
 pub(crate) fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -155,13 +154,8 @@ async fn answer(
         runs.push_back(TextRun::start(state, model, request, fields.t_max_predict_ms));
     }
     if fields.is_stream() {
-        let ping = fields.ping(state.options())?;
-        if let Some(run) = runs.front_mut() {
-            run.begin(ping).await?;
-        }
-        let events = VecDeque::new();
-        let stream = NativeStream { answer, runs, index: 0, cached_tokens: 0, events };
-        return Ok(respond(stream, ping));
+        let stream = NativeStream { answer, cached_tokens: 0 };
+        return respond(runs, stream, fields.ping(state.options())?).await;
     }
     let mut answers = Vec::new();
     for (prompt, mut run) in runs.into_iter().enumerate() {
@@ -243,40 +237,17 @@ impl Answer {
     }
 }
 
-/// Objects of a streamed answer. The prompts run side by side; the events of one follow those of the one before.
+/// Objects of a streamed answer.
 struct NativeStream {
     answer: Answer,
-    runs: VecDeque<TextRun>,
-    /// Index of the first prompt of `runs`.
-    index: usize,
     cached_tokens: usize,
-    events: VecDeque<Value>,
-}
-
-impl EventSource for NativeStream {
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Some(event) = self.events.pop_front() {
-                return Some(Event::default().data(event.to_string()));
-            }
-            match self.runs.front_mut()?.next().await {
-                Ok(step) => self.take(step),
-                Err(error) => self.fail(&error),
-            }
-        }
-    }
 }
 
 impl NativeStream {
-    fn fail(&mut self, error: &ApiError) {
-        self.runs.clear();
-        self.events.push_back(error.to_json());
-    }
-
-    fn partial(&self, choice: usize, text: &str, tokens: &[u32]) -> Value {
-        let timings = self.runs.front().map(TextRun::timings).unwrap_or_default();
+    fn partial(&self, run: &TextRun, index: usize, text: &str, tokens: &[u32]) -> Value {
+        let timings = run.timings();
         json!({
-            "index": self.index * self.answer.n_choices + choice,
+            "index": index,
             "content": text,
             "tokens": tokens,
             "stop": false,
@@ -285,19 +256,25 @@ impl NativeStream {
             "tokens_evaluated": timings.prompt_tokens,
         })
     }
+}
 
-    fn take(&mut self, step: Step) {
+impl StreamedAnswer for NativeStream {
+    const ENDS_WITH_DONE: bool = false;
+
+    fn take(&mut self, run: &TextRun, prompt: usize, step: Step, events: &mut VecDeque<Value>) {
+        let tokenizer = run.model().llm.info().model.tokenizer();
+        let first = prompt * self.answer.n_choices;
         match step {
             Step::Started { cached_tokens } => self.cached_tokens = cached_tokens,
             Step::Prompt { done, total, elapsed } if self.answer.has_progress => {
-                let mut object = self.partial(0, "", &[]);
+                let mut object = self.partial(run, first, "", &[]);
                 object["prompt_progress"] = json!({
                     "total": total,
                     "cache": self.cached_tokens,
                     "processed": done,
                     "time_ms": elapsed.as_millis() as u64,
                 });
-                self.events.push_back(object);
+                events.push_back(object);
             }
             Step::Prompt { .. } => {}
             Step::Text { choice, tokens, text } => {
@@ -305,33 +282,22 @@ impl NativeStream {
                     return;
                 }
                 let ids: Vec<u32> = tokens.iter().map(|token| token.token).collect();
-                let mut object = self.partial(choice, &text, &ids);
-                if self.answer.n_probs > 0
-                    && let Some(run) = self.runs.front()
-                {
+                let mut object = self.partial(run, first + choice, &text, &ids);
+                if self.answer.n_probs > 0 {
                     let probs: Vec<TokenProbs> =
                         tokens.into_iter().filter_map(|token| token.probs).collect();
-                    let tokenizer = run.model().llm.info().model.tokenizer();
                     object["completion_probabilities"] =
                         native_probabilities(tokenizer, &probs, self.answer.n_probs);
                 }
-                if self.answer.has_timings_per_token
-                    && let Some(run) = self.runs.front()
-                {
+                if self.answer.has_timings_per_token {
                     object["timings"] = run.timings().to_json();
                 }
-                self.events.push_back(object);
+                events.push_back(object);
             }
             Step::Ended(completions) => {
-                if let Some(run) = self.runs.pop_front() {
-                    let tokenizer = run.model().llm.info().model.tokenizer();
-                    for choice in 0..completions.len() {
-                        let object =
-                            self.answer.last(tokenizer, self.index, choice, &completions, false);
-                        self.events.push_back(object);
-                    }
-                }
-                self.index += 1;
+                let object =
+                    |choice| self.answer.last(tokenizer, prompt, choice, &completions, false);
+                events.extend((0..completions.len()).map(object));
             }
         }
     }

@@ -3,11 +3,9 @@
 use std::collections::VecDeque;
 
 use axum::extract::State;
-use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stonechat::Completion;
 use stonechat::llm::TokenProbs;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -15,7 +13,7 @@ use utoipa_axum::routes;
 
 use super::chat::{finish_reason, unix_time};
 use crate::generation::{
-    EventSource, GenerationFields, Parsed, Step, TextRun, Timings, completion_logprobs, prompts,
+    GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, completion_logprobs, prompts,
     respond,
 };
 use crate::{ApiError, ApiResult, AppState, Json, new_id};
@@ -101,19 +99,9 @@ async fn completions(
     if !fields.is_stream() {
         return Ok(Json(answer.whole(runs).await?).into_response());
     }
-    let ping = fields.ping(state.options())?;
-    if let Some(run) = runs.front_mut() {
-        run.begin(ping).await?;
-    }
-    let stream = CompletionStream {
-        lengths: vec![None; answer.n_choices],
-        answer,
-        runs,
-        index: 0,
-        events: VecDeque::new(),
-        timings: Timings::default(),
-    };
-    Ok(respond(stream, ping))
+    let (lengths, timings) = (vec![None; answer.n_choices], Timings::default());
+    let stream = CompletionStream { lengths, answer, timings };
+    respond(runs, stream, fields.ping(state.options())?).await
 }
 
 impl Answer {
@@ -135,6 +123,22 @@ impl Answer {
     fn logprobs(&self, run: &TextRun, probs: &[TokenProbs], offset: usize) -> Option<Value> {
         let tokenizer = run.model().llm.info().model.tokenizer();
         self.n_probs.map(|n| completion_logprobs(tokenizer, probs, n, offset))
+    }
+
+    /// Chunk of a choice of a prompt.
+    fn chunk(
+        &self,
+        (prompt, choice): (usize, usize),
+        text: &str,
+        logprobs: Option<Value>,
+        finish: Option<&str>,
+    ) -> Value {
+        self.object(json!([{
+            "index": prompt * self.n_choices + choice,
+            "text": text,
+            "finish_reason": finish,
+            "logprobs": logprobs,
+        }]))
     }
 
     async fn whole(&self, runs: VecDeque<TextRun>) -> ApiResult<Value> {
@@ -160,58 +164,21 @@ impl Answer {
     }
 }
 
-/// Chunks of a streamed answer. The prompts run side by side; the events of one follow those of the one before.
+/// Chunks of a streamed answer.
 struct CompletionStream {
     answer: Answer,
-    runs: VecDeque<TextRun>,
-    /// Index of the first prompt of `runs`.
-    index: usize,
-    /// Characters sent of each text; `None` before the first.
+    /// Characters sent of each text of the prompt; `None` before the first.
     lengths: Vec<Option<usize>>,
-    events: VecDeque<Value>,
     timings: Timings,
 }
 
-impl EventSource for CompletionStream {
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Some(event) = self.events.pop_front() {
-                return Some(match event {
-                    Value::Null => Event::default().data("[DONE]"),
-                    event => Event::default().data(event.to_string()),
-                });
-            }
-            match self.runs.front_mut()?.next().await {
-                Ok(step) => self.take(step),
-                Err(error) => {
-                    self.runs.clear();
-                    self.events.extend([error.to_json(), Value::Null]);
-                }
-            }
-        }
-    }
-}
+impl StreamedAnswer for CompletionStream {
+    const ENDS_WITH_DONE: bool = true;
 
-impl CompletionStream {
-    fn chunk(
-        &self,
-        choice: usize,
-        text: &str,
-        logprobs: Option<Value>,
-        finish: Option<&str>,
-    ) -> Value {
-        self.answer.object(json!([{
-            "index": self.index * self.answer.n_choices + choice,
-            "text": text,
-            "finish_reason": finish,
-            "logprobs": logprobs,
-        }]))
-    }
-
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, run: &TextRun, prompt: usize, step: Step, events: &mut VecDeque<Value>) {
+        let echo = self.answer.echo(prompt);
         match step {
             Step::Text { choice, tokens, text } => {
-                let echo = self.answer.echo(self.index);
                 let (text, offset) = match self.lengths[choice] {
                     Some(length) => (text, length),
                     None => (format!("{echo}{text}"), echo.chars().count()),
@@ -222,36 +189,29 @@ impl CompletionStream {
                 let before = self.lengths[choice].unwrap_or(0);
                 self.lengths[choice] = Some(before + text.chars().count());
                 let probs: Vec<_> = tokens.into_iter().filter_map(|token| token.probs).collect();
-                let logprobs =
-                    self.runs.front().and_then(|run| self.answer.logprobs(run, &probs, offset));
-                self.events.push_back(self.chunk(choice, &text, logprobs, None));
+                let logprobs = self.answer.logprobs(run, &probs, offset);
+                events.push_back(self.answer.chunk((prompt, choice), &text, logprobs, None));
             }
-            Step::Ended(completions) => self.end(&completions),
+            Step::Ended(completions) => {
+                self.timings = self.timings.sum(Timings::of(&completions));
+                for (choice, completion) in completions.iter().enumerate() {
+                    // A text without a token repeats the prompt here.
+                    let echo = if self.lengths[choice].is_none() { echo } else { "" };
+                    let finish = Some(finish_reason(completion.finish));
+                    events.push_back(self.answer.chunk((prompt, choice), echo, None, finish));
+                }
+                self.lengths.fill(None);
+            }
             Step::Started { .. } | Step::Prompt { .. } => {}
         }
     }
 
-    /// Chunks after the texts of a prompt, and of all prompts.
-    fn end(&mut self, completions: &[Completion]) {
-        self.timings = self.timings.sum(Timings::of(completions));
-        for (choice, completion) in completions.iter().enumerate() {
-            // A text without a token repeats the prompt here.
-            let echo =
-                if self.lengths[choice].is_none() { self.answer.echo(self.index) } else { "" };
-            let chunk = self.chunk(choice, echo, None, Some(finish_reason(completion.finish)));
-            self.events.push_back(chunk);
-        }
-        self.lengths.fill(None);
-        self.index += 1;
-        self.runs.pop_front();
-        if self.runs.is_empty() {
-            if self.answer.includes_usage {
-                let mut chunk = self.answer.object(json!([]));
-                chunk["usage"] = self.timings.usage();
-                chunk["timings"] = self.timings.to_json();
-                self.events.push_back(chunk);
-            }
-            self.events.push_back(Value::Null);
+    fn finish(&mut self, events: &mut VecDeque<Value>) {
+        if self.answer.includes_usage {
+            let mut chunk = self.answer.object(json!([]));
+            chunk["usage"] = self.timings.usage();
+            chunk["timings"] = self.timings.to_json();
+            events.push_back(chunk);
         }
     }
 }

@@ -1,14 +1,12 @@
 //! Answers as server-sent events: `transcript.text.delta` for each segment, `transcript.text.done` at the end.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::http::{HeaderName, HeaderValue};
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use axum::response::sse::Event;
 use futures_core::Stream;
 use serde_json::{Value, json};
 use stonechat::Segment;
@@ -17,7 +15,7 @@ use tokio::time::timeout;
 use super::body::{logprobs, usage};
 use super::fields::{Fields, ResponseFormat};
 use super::{MAX_STATUS_DELAY, Running};
-use crate::{ApiError, ApiResult, FinishReason};
+use crate::{ApiError, ApiResult, FinishReason, sse};
 
 /// Starts a stream. An error before the first segment is one of the request, unless that takes long.
 pub(super) async fn respond(
@@ -44,15 +42,7 @@ pub(super) async fn respond(
         Ok(None) | Err(_) => {}
     }
     events.running = Some(running);
-    let sse = Sse::new(events);
-    let mut response = match ping_interval {
-        Some(interval) => sse.keep_alive(KeepAlive::new().interval(interval)).into_response(),
-        None => sse.into_response(),
-    };
-    // nginx would collect events.
-    let name = HeaderName::from_static("x-accel-buffering");
-    response.headers_mut().insert(name, HeaderValue::from_static("no"));
-    Ok(response)
+    Ok(sse::respond(events, ping_interval))
 }
 
 /// Events of a transcription.
@@ -132,10 +122,10 @@ impl AudioEvents {
 }
 
 impl Stream for AudioEvents {
-    type Item = Result<Event, Infallible>;
+    type Item = Event;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let event = ready!(self.get_mut().poll_event(context));
-        Poll::Ready(event.map(|event| Ok(Event::default().data(event.to_string()))))
+        Poll::Ready(event.map(|event| Event::default().data(event.to_string())))
     }
 }
