@@ -15,7 +15,10 @@ use crate::error::{Error, Result};
 /// Time a worker spins for the next loop before it sleeps: longer than the serial work between two loops of a forward
 /// pass, shorter than a scheduler time slice.
 const SPIN_TIME: Duration = Duration::from_micros(200);
-/// Spin-loop hints between two checks of the clock, each followed by `yield_now`.
+/// Time a thread spins before it yields its core. Another program that takes the core keeps it until the next tick of the
+/// scheduler, 1 to 4 ms, whatever its priority; most waits are shorter than this.
+const YIELD_AFTER: Duration = Duration::from_micros(100);
+/// Spin-loop hints between two checks of the clock.
 const SPINS_PER_CHECK: usize = 32;
 
 /// Lateness limit: a worker that leaves a loop later than this was descheduled and is benched.
@@ -216,10 +219,13 @@ impl Shared {
                 }
                 spin_loop();
             }
-            if start.elapsed() > SPIN_TIME {
+            let waited = start.elapsed();
+            if waited > SPIN_TIME {
                 break;
             }
-            yield_now();
+            if waited > YIELD_AFTER {
+                yield_now();
+            }
         }
         let mut guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         // Sequentially consistent: either this thread sees the new epoch or its writer sees `n_sleeping`.
@@ -299,8 +305,12 @@ impl Drop for JoinGuard<'_> {
             let mut n = 0;
             while slot.is_inside.load(Ordering::SeqCst) {
                 n += 1;
-                // The worker that holds the last task may need this core.
-                if n % SPINS_PER_CHECK == 0 { yield_now() } else { spin_loop() }
+                if n % SPINS_PER_CHECK == 0 && finished.elapsed() > YIELD_AFTER {
+                    // The worker that holds the last task may need this core.
+                    yield_now();
+                } else {
+                    spin_loop();
+                }
             }
             // Time that this thread spent descheduled after `yield_now` counts as lateness, too: otherwise two busy
             // programs on two cores each keep half of every core.
