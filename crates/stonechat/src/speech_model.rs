@@ -113,6 +113,14 @@ impl WhisperBuilder {
         self
     }
 
+    /// Lets threads of other engines of this process go first where cores are busy; default false. On Linux the threads
+    /// have niceness 10; elsewhere it has no effect.
+    #[must_use]
+    pub fn background(mut self, is_background: bool) -> Self {
+        self.engine.is_background = is_background;
+        self
+    }
+
     /// Sets the type of cached keys and values; default f16.
     #[must_use]
     pub fn kv_dtype(mut self, dtype: KvDType) -> Self {
