@@ -83,15 +83,40 @@ impl Listener {
     /// Accepts a connection; TLS begins later, so that a slow client holds nobody up.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         match self {
-            Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
-                // Each token is a small packet that must not wait for the next.
-                stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
-            }
+            Self::Tcp(listener) => Stream::tcp(listener.accept().await?.0),
             #[cfg(unix)]
             Self::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
         }
+    }
+
+    /// Closes the socket; returns the connections that the kernel has accepted before. Tokio's `accept` knows of them
+    /// only after its next look at the socket.
+    pub(crate) fn close(self) -> Vec<Stream> {
+        let queued = || -> io::Result<Vec<Stream>> {
+            match self {
+                Self::Tcp(listener) => {
+                    let listener = listener.into_std()?;
+                    let stream = |stream: std::net::TcpStream| {
+                        stream.set_nonblocking(true)?;
+                        Stream::tcp(TcpStream::from_std(stream)?)
+                    };
+                    std::iter::from_fn(|| listener.accept().ok()).map(|(s, _)| stream(s)).collect()
+                }
+                #[cfg(unix)]
+                Self::Unix(listener, _file) => {
+                    let listener = listener.into_std()?;
+                    let stream = |stream: std::os::unix::net::UnixStream| {
+                        stream.set_nonblocking(true)?;
+                        Ok(Stream::Unix(tokio::net::UnixStream::from_std(stream)?))
+                    };
+                    std::iter::from_fn(|| listener.accept().ok()).map(|(s, _)| stream(s)).collect()
+                }
+            }
+        };
+        queued().unwrap_or_else(|error| {
+            tracing::warn!("cannot accept the queued connections: {error}");
+            Vec::new()
+        })
     }
 }
 
@@ -115,6 +140,12 @@ fn bind_unix(_: &Path) -> io::Result<Listener> {
 }
 
 impl Stream {
+    fn tcp(stream: TcpStream) -> io::Result<Self> {
+        // Each token is a small packet that must not wait for the next.
+        stream.set_nodelay(true)?;
+        Ok(Self::Tcp(stream))
+    }
+
     /// Begins TLS, if there is an acceptor; unix sockets have none.
     pub(crate) async fn secured(self, tls: Option<&TlsAcceptor>) -> io::Result<Self> {
         match (self, tls) {

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -24,6 +24,8 @@ use crate::{AppState, LoadError, ServerOptions, router};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, mostly for a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time for which a stopping server keeps idle connections: a proxy may have sent a request that has not arrived yet.
+const IDLE_GRACE: Duration = Duration::from_millis(500);
 /// Interval at which idle models are looked for.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -66,6 +68,8 @@ struct Connections {
     tls: Option<TlsAcceptor>,
     permits: Arc<Semaphore>,
     header_timeout: Duration,
+    /// Whether the server stops.
+    stopped: watch::Receiver<bool>,
 }
 
 impl fmt::Debug for Server {
@@ -101,27 +105,25 @@ impl Server {
         &self.state
     }
 
-    /// Opens the models and serves until `stop` completes; then takes no more connections and lets the running requests
-    /// end, for at most [`ServerOptions::stop_timeout`].
+    /// Opens the models and serves until `stop` completes. Then it takes no more connections, answers the requests of the
+    /// open ones with `Connection: close`, and lets them end, for at most [`ServerOptions::stop_timeout`].
     ///
     /// # Errors
     /// If a model that was named at the start cannot be opened.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServerError> {
         let Self { state, listeners, tls } = self;
         let options = state.options();
+        let (stopping, stopped) = watch::channel(false);
         let connections = Connections {
             router: router(state.clone()),
             tls,
             permits: Arc::new(Semaphore::new(options.max_connections)),
             header_timeout: options.header_timeout,
+            stopped,
         };
-        let graceful = Arc::new(GracefulShutdown::new());
-        let (stopping, stopped) = watch::channel(false);
         let mut loops = JoinSet::new();
         for listener in listeners {
-            let connections = connections.clone();
-            let graceful = Arc::clone(&graceful);
-            loops.spawn(accept_all(listener, connections, graceful, stopped.clone()));
+            loops.spawn(accept_all(listener, connections.clone()));
         }
         let mut idle = JoinSet::new();
         if let Some(after) = options.sleep_idle {
@@ -143,36 +145,28 @@ impl Server {
         state.stop();
         // All loops may have ended already.
         let _ = stopping.send(true);
-        let mut tasks = JoinSet::new();
-        while let Some(accepted) = loops.join_next().await {
-            if let Ok(accepted) = accepted {
-                tasks.spawn(async move {
-                    let mut accepted = accepted;
-                    while accepted.join_next().await.is_some() {}
-                });
+        // Dropping the tasks drops their requests, which cancels them.
+        let drained = async {
+            let mut open = Vec::new();
+            while let Some(tasks) = loops.join_next().await {
+                open.extend(tasks);
             }
-        }
-        // The loops, which have ended, had the other references.
-        if let Some(graceful) = Arc::into_inner(graceful)
-            && timeout(options.stop_timeout, graceful.shutdown()).await.is_err()
-        {
+            for mut tasks in open {
+                while tasks.join_next().await.is_some() {}
+            }
+        };
+        if timeout(options.stop_timeout, drained).await.is_err() {
             tracing::warn!("requests were still running at the end of the stop timeout");
         }
-        // Dropping the tasks drops their requests, which cancels them.
-        drop(tasks);
         Ok(())
     }
 }
 
 /// Accepts connections until the server stops, then those that the socket had already queued. Returns the tasks of
 /// open connections.
-async fn accept_all(
-    listener: Listener,
-    connections: Connections,
-    graceful: Arc<GracefulShutdown>,
-    mut stopped: watch::Receiver<bool>,
-) -> JoinSet<()> {
+async fn accept_all(listener: Listener, connections: Connections) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
+    let mut stopped = connections.stopped.clone();
     loop {
         let permit = tokio::select! {
             permit = Arc::clone(&connections.permits).acquire_owned() => permit,
@@ -186,7 +180,7 @@ async fn accept_all(
         };
         match stream {
             Ok(stream) => {
-                tasks.spawn(serve(stream, connections.clone(), graceful.watcher(), permit));
+                tasks.spawn(serve(stream, connections.clone(), permit));
             }
             Err(error) => {
                 tracing::warn!("cannot accept a connection: {error}");
@@ -196,32 +190,45 @@ async fn accept_all(
         while tasks.try_join_next().is_some() {}
     }
     // Clients whose connection the kernel has accepted would see it reset.
-    while let Ok(Ok(stream)) = timeout(Duration::ZERO, listener.accept()).await {
-        let Ok(permit) = Arc::clone(&connections.permits).try_acquire_owned() else { break };
-        tasks.spawn(serve(stream, connections.clone(), graceful.watcher(), permit));
+    for stream in listener.close() {
+        let connections = connections.clone();
+        tasks.spawn(async move {
+            if let Ok(permit) = Arc::clone(&connections.permits).acquire_owned().await {
+                serve(stream, connections, permit).await;
+            }
+        });
     }
     tasks
 }
 
 /// Serves the requests of one connection.
-async fn serve(
-    stream: Stream,
-    connections: Connections,
-    watcher: Watcher,
-    permit: OwnedSemaphorePermit,
-) {
-    let handshake = timeout(HANDSHAKE_TIMEOUT, stream.secured(connections.tls.as_ref())).await;
+async fn serve(stream: Stream, connections: Connections, permit: OwnedSemaphorePermit) {
+    let Connections { router, tls, header_timeout, mut stopped, .. } = connections;
+    let handshake = timeout(HANDSHAKE_TIMEOUT, stream.secured(tls.as_ref())).await;
     let stream = match handshake {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!("no TLS: {error}"),
         Err(_) => return tracing::debug!("the handshake of TLS took too long"),
     };
-    let service = TowerToHyperService::new(connections.router);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(connections.header_timeout)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = watcher.watch(connection).await {
+        .header_read_timeout(header_timeout)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = pin!(connection);
+    let stop = async {
+        // Without a sender the server has ended.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+        sleep(IDLE_GRACE).await;
+    };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop => {
+            // Closes an idle connection, and others after their response.
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
         // Clients that go away are no fault of the server.
         tracing::debug!("connection: {error}");
     }

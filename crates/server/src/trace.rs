@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{ALLOW, CONTENT_TYPE, SERVER};
+use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, SERVER};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -52,6 +52,10 @@ pub(crate) async fn log(
     end.status = Some(response.status());
     let headers = response.headers_mut();
     headers.insert(SERVER, HeaderValue::from_static(SERVER_NAME));
+    if end.state.is_stopping() {
+        // A proxy that would send its next request on this connection opens another one, to a server that goes on.
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     if let Ok(id) = HeaderValue::from_str(&end.id) {
         headers.insert(&REQUEST_ID, id);
     }

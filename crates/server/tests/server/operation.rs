@@ -290,6 +290,52 @@ async fn a_stop_lets_running_requests_end() {
     server.await.unwrap().unwrap();
 }
 
+/// Reads a response with the body of `/health`.
+async fn read_health(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    while !text.contains("\r\n\r\n{\"") || !text.ends_with('}') {
+        let mut buffer = [0; 1024];
+        let n = stream.read(&mut buffer).await.unwrap();
+        assert!(n > 0, "{text}");
+        text.push_str(str::from_utf8(&buffer[..n]).unwrap());
+    }
+    text
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_answers_requests_that_are_on_their_way() {
+    let keep_alive = HEALTH.replace("Connection: close\r\n", "");
+    // The three connections below, and one more that waits in the queue of the socket.
+    let running = Running::new(ServerOptions { max_connections: 3, ..options() }).await;
+    let (mut used, mut fresh) = (running.connect().await, running.connect().await);
+    used.write_all(keep_alive.as_bytes()).await.unwrap();
+    let answer = read_health(&mut used).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && !answer.contains("connection: close"));
+    let third = running.connect().await;
+    sleep(Duration::from_millis(50)).await;
+    let mut queued = running.connect().await;
+    queued.write_all(keep_alive.as_bytes()).await.unwrap();
+
+    let Running { address, stop, server, state } = running;
+    stop.send(()).unwrap();
+    while !state.is_stopping() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    for stream in [&mut used, &mut fresh] {
+        stream.write_all(keep_alive.as_bytes()).await.unwrap();
+        let answer = read_health(stream).await;
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("connection: close"));
+        // The server has closed it.
+        assert_eq!(talk(stream, "").await, "");
+    }
+    let answer = talk(&mut queued, "").await;
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("connection: close"));
+    // One that stays silent is closed.
+    assert_eq!(talk(third, "").await, "");
+    timeout(Duration::from_secs(20), server).await.unwrap().unwrap().unwrap();
+    assert!(TcpStream::connect(&address).await.is_err());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_has_a_time_limit() {
     let stop_timeout = Duration::from_millis(200);
