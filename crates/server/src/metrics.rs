@@ -3,7 +3,7 @@
 //! | function | called by | when |
 //! |---|---|---|
 //! | [`Metrics::request_finished`] | a generation route | at the end of a request, also of an aborted one |
-//! | [`Metrics::step`] | the engine of a language model | after a step |
+//! | [`Metrics::step`] | the engine of a language model | after a step, and without requests |
 //! | [`Metrics::audio_finished`], [`Metrics::audio_queued`] | the audio routes | at the end of an upload; when the queue changes |
 //! | [`Metrics::http`] | the log of requests | at the end of a response |
 
@@ -146,7 +146,7 @@ impl Metrics {
         }
     }
 
-    /// Records a step of a language model.
+    /// Records a step of a language model, or its state without requests.
     pub fn step(&self, report: &StepReport) {
         let n_tokens = report.prompt_tokens + report.decoded_tokens;
         let label = ModelLabel { model_name: report.model.clone() };
@@ -155,6 +155,9 @@ impl Metrics {
         engine.waiting.get_or_create(&label).set(report.n_waiting as i64);
         let usage = report.kv_pages_used as f64 / report.kv_pages_total.max(1) as f64;
         engine.kv_usage.get_or_create(&label).set(usage);
+        engine.kv_pages.get_or_create(&label).set(report.kv_pages_total as i64);
+        engine.kv_pages_used.get_or_create(&label).set(report.kv_pages_used as i64);
+        engine.kv_pages_cached.get_or_create(&label).set(report.kv_pages_cached as i64);
         engine.preemptions.get_or_create(&label).inc_by(report.n_preempted as u64);
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         if n_tokens > 0 {
@@ -168,17 +171,6 @@ impl Metrics {
         match sums.loads.get_mut(&report.model) {
             Some(old) => *old = load,
             None => drop(sums.loads.insert(report.model.clone(), load)),
-        }
-    }
-
-    /// Records that no request uses a model: its last step may have had some, which were cancelled.
-    pub(crate) fn idle(&self, model: &str) {
-        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(load) = sums.loads.get_mut(model) {
-            *load = Load::default();
-            let label = ModelLabel { model_name: model.to_owned() };
-            self.engine.running.get_or_create(&label).set(0);
-            self.engine.waiting.get_or_create(&label).set(0);
         }
     }
 

@@ -444,11 +444,6 @@ impl ServerModels {
     /// Sets the gauges of the models.
     pub(crate) fn record(&self, metrics: &Metrics) {
         metrics.models(self.registry.n_waiters(), self.registry.memory());
-        for (id, spec) in self.registry.specs() {
-            if self.registry.n_users(id) == 0 {
-                metrics.idle(&spec.name);
-            }
-        }
     }
 }
 

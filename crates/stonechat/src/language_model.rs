@@ -307,7 +307,7 @@ impl LlmBuilder {
         self
     }
 
-    /// Sets a callback that gets the counts of each step, on the thread of the model.
+    /// Sets a callback that gets the counts of each step, and those of the model without requests, on its thread.
     #[must_use]
     pub fn on_step(mut self, on_step: impl FnMut(&StepReport) + Send + 'static) -> Self {
         self.on_step = Some(Box::new(on_step));

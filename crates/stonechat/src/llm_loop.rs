@@ -45,7 +45,8 @@ pub(crate) fn run(
     let mut jobs = Jobs::default();
     loop {
         if scheduler.is_idle() {
-            // Nothing to do until the next request.
+            // Cancelled requests and controls give pages back without a step.
+            on_step(&scheduler.counts());
             match queue.recv() {
                 Ok(query) => jobs.start(&mut scheduler, query),
                 Err(_) => return,

@@ -20,6 +20,8 @@ pub(crate) struct TextRun {
     /// Time after the first token from which the text ends with a line.
     max_decode: Option<Duration>,
     has_line: bool,
+    /// Tokens of the prompt that were cached or have run.
+    prompt_done: usize,
     metrics: Arc<Metrics>,
     report: RequestReport,
     is_reported: bool,
@@ -95,6 +97,7 @@ impl TextRun {
             first: None,
             max_decode: max_decode.map(Duration::from_millis),
             has_line: false,
+            prompt_done: 0,
             metrics: Arc::clone(state.metrics()),
             report,
             is_reported: false,
@@ -184,15 +187,18 @@ impl TextRun {
             LlmEvent::Started { cached_tokens } => {
                 self.clock.started = Some(now);
                 self.report.cached_tokens = cached_tokens;
+                self.prompt_done = cached_tokens;
                 self.report.queue_seconds = (now - self.clock.queued).as_secs_f64();
                 Some(Step::Started { cached_tokens })
             }
             LlmEvent::Prompt { done, total } => {
+                self.prompt_done = done;
                 let elapsed = now - self.clock.started.unwrap_or(now);
                 Some(Step::Prompt { done, total, elapsed })
             }
             LlmEvent::Text { choice, tokens, text } => {
                 let first = *self.clock.first_token.get_or_insert(now);
+                self.prompt_done = self.report.prompt_tokens;
                 let last = &mut self.clock.last_token[choice];
                 if tokens.is_empty() {
                     return Some(Step::Text { choice, tokens, text });
@@ -217,6 +223,7 @@ impl TextRun {
     }
 
     fn end(&mut self, completions: Vec<Completion>) -> Step {
+        self.prompt_done = self.report.prompt_tokens;
         let finishes = completions.iter().map(|completion| completion.finish);
         self.report.finish = match finishes.max_by_key(|finish| *finish == Finish::Length) {
             Some(Finish::Length | Finish::ContextFull | Finish::Cancelled) => FinishReason::Length,
@@ -246,6 +253,8 @@ impl TextRun {
         if std::mem::replace(&mut self.is_reported, true) {
             return;
         }
+        // A client that goes away, or an error, ends a prompt early.
+        self.report.prompt_tokens = self.prompt_done;
         let (now, clock) = (Instant::now(), &self.clock);
         let seconds = |from: Instant, to: Instant| (to - from).as_secs_f64();
         let started = clock.started.unwrap_or(now);

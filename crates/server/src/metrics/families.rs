@@ -39,6 +39,9 @@ pub(super) struct EngineMetrics {
     pub(super) running: Family<ModelLabel, Gauge<i64>>,
     pub(super) waiting: Family<ModelLabel, Gauge<i64>>,
     pub(super) kv_usage: Family<ModelLabel, FloatGauge>,
+    pub(super) kv_pages: Family<ModelLabel, Gauge<i64>>,
+    pub(super) kv_pages_used: Family<ModelLabel, Gauge<i64>>,
+    pub(super) kv_pages_cached: Family<ModelLabel, Gauge<i64>>,
     pub(super) prefix_queries: ModelCounter,
     pub(super) prefix_hits: ModelCounter,
     pub(super) prompt_tokens: ModelCounter,
@@ -192,6 +195,17 @@ impl EngineMetrics {
             kv_usage: names.add(
                 "kv_cache_usage_perc",
                 "Used part of the KV pages, 0 to 1",
+                Family::default(),
+            ),
+            kv_pages: names.add("kv_cache_pages", "Number of KV pages", Family::default()),
+            kv_pages_used: names.add(
+                "kv_cache_pages_used",
+                "Number of KV pages in use by requests alone",
+                Family::default(),
+            ),
+            kv_pages_cached: names.add(
+                "kv_cache_pages_cached",
+                "Number of KV pages of the prefix cache",
                 Family::default(),
             ),
             prefix_queries: names.add(

@@ -45,7 +45,7 @@ pub struct DraftReport {
 pub struct RequestReport {
     /// Name of the model.
     pub model: String,
-    /// Tokens of the prompt, cached ones included.
+    /// Tokens of the prompt that have run, and cached ones.
     pub prompt_tokens: usize,
     /// Prompt tokens taken from the prefix cache.
     pub cached_tokens: usize,
@@ -90,8 +90,10 @@ pub struct StepReport {
     pub n_running: usize,
     /// Requests in the queue.
     pub n_waiting: usize,
-    /// KV pages in use by requests.
+    /// KV pages in use by requests alone.
     pub kv_pages_used: usize,
+    /// KV pages of the prefix cache.
+    pub kv_pages_cached: usize,
     /// KV pages.
     pub kv_pages_total: usize,
     /// Requests that lost their pages to an older one.
@@ -112,6 +114,7 @@ impl StepReport {
             n_waiting: report.n_waiting,
             // Pages that only the prefix cache has are free for requests.
             kv_pages_used: report.used_pages.saturating_sub(report.cached_pages),
+            kv_pages_cached: report.cached_pages,
             kv_pages_total: report.n_pages,
             n_preempted: report.n_preempted,
             seconds: report.seconds,

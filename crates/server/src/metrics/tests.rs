@@ -84,6 +84,7 @@ fn gauges_are_those_of_the_last_step_of_each_model() {
         n_running,
         n_waiting,
         kv_pages_used: 25,
+        kv_pages_cached: 7,
         kv_pages_total: 100,
         n_preempted: 1,
         seconds: 0.01,
@@ -103,7 +104,15 @@ fn gauges_are_those_of_the_last_step_of_each_model() {
     assert!((seconds - 0.02).abs() < 1e-9, "{seconds}");
     let preempted = value(&text, "stonechat:num_preemptions_total{model_name=\"a\"}");
     assert!((preempted - 2.0).abs() < 1e-9, "{preempted}");
-    metrics.idle("a");
+    for (line, expected) in [
+        ("stonechat:kv_cache_pages{model_name=\"a\"}", 100.0),
+        ("stonechat:kv_cache_pages_used{model_name=\"a\"}", 25.0),
+        ("stonechat:kv_cache_pages_cached{model_name=\"a\"}", 7.0),
+    ] {
+        assert!((value(&text, line) - expected).abs() < 1e-9, "{line}\n{text}");
+    }
+    let idle = StepReport { model: "a".to_owned(), kv_pages_total: 100, ..StepReport::default() };
+    metrics.step(&idle);
     let text = metrics.text();
     assert!((value(&text, "llamacpp:requests_processing") - 2.0).abs() < 1e-9);
     assert!((value(&text, "llamacpp:n_decode_total") - 3.0).abs() < 1e-9);
