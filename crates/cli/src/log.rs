@@ -22,7 +22,7 @@ pub(super) struct LogArgs {
     /// Log level: off, error, warn, info, debug, trace; or a filter
     ///
     /// A level is that of stonechat; libraries log warnings. A filter has a level for each module, such as
-    /// `stonechat_llm=debug,wgpu_core=info`.
+    /// `stonechat_llm=debug,wgpu_core=info`. Without it `serve` logs warnings, with --quiet errors.
     #[arg(long, global = true, value_name = "LEVEL", help_heading = OPTIONS)]
     log: Option<String>,
     /// File to append the log to, without --log at level info
@@ -41,16 +41,16 @@ pub(super) fn is_on_stderr() -> bool {
 }
 
 impl LogArgs {
-    /// Starts logging, if a flag asks for it.
+    /// Starts logging, if a flag asks for it or the verb has a default level.
     ///
     /// # Errors
     /// [`UsageError`] for a filter that is none; otherwise if the file cannot be written.
-    pub(super) fn start(&self) -> anyhow::Result<()> {
+    pub(super) fn start(&self, default: Option<&str>) -> anyhow::Result<()> {
         // An empty variable is none.
-        let text = match (self.log.as_deref().filter(|text| !text.is_empty()), &self.log_file) {
+        let text = self.log.as_deref().filter(|text| !text.is_empty());
+        let text = match (text.or_else(|| self.log_file.as_ref().and(Some("info"))), default) {
+            (Some(text), _) | (None, Some(text)) => text,
             (None, None) => return Ok(()),
-            (Some(text), _) => text,
-            (None, Some(_)) => "info",
         };
         let registry = tracing_subscriber::registry().with(filter(text)?);
         if let Some(path) = &self.log_file {

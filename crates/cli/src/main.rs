@@ -148,6 +148,16 @@ fn parse(args: Vec<OsString>) -> anyhow::Result<Cli> {
     }
 }
 
+/// Default log level of a verb.
+fn log_level(verb: &Verb) -> Option<&'static str> {
+    match verb {
+        // Nobody watches a server that runs for long.
+        #[cfg(feature = "server")]
+        Verb::Serve(args) => Some(args.log_level()),
+        _ => None,
+    }
+}
+
 fn main() -> ExitCode {
     environment::silence_drivers();
     completions::answer_shell(command);
@@ -162,7 +172,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if let Err(error) = cli.log.start() {
+    if let Err(error) = cli.log.start(log_level(&cli.verb)) {
         return fail(&error);
     }
     if let Some(folder) = &cli.models_dir {

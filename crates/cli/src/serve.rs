@@ -229,9 +229,17 @@ struct DeviceArgs {
     gpu_layers: Option<GpuLayers>,
 }
 
+impl Args {
+    /// Default log level.
+    pub(super) fn log_level(&self) -> &'static str {
+        if self.quiet { "error" } else { "warn" }
+    }
+}
+
 /// Serves until a signal.
 pub(super) fn run(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ExitCode> {
     let options = options(args, models_dir)?;
+    let page_file = options.engine.page_file.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(n_workers())
         .enable_all()
@@ -253,6 +261,9 @@ pub(super) fn run(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<Exit
     });
     // A model that is being loaded, or a step that runs, need not end.
     runtime.shutdown_background();
+    if let Some(file) = page_file {
+        file.close();
+    }
     served?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,12 +1,15 @@
 //! KV pages in a file: a store that outlives the server.
 //!
 //! A thread of its own writes, so that no step waits for the disk; what does not fit its queue is not stored. Pages are read
-//! where they are needed. The oldest pages are removed once the file holds more than its limit.
+//! where they are needed. The oldest pages are removed once the file holds more than its limit. A crash loses the pages of
+//! the last seconds. After a failed write, such as on a full disk, the file is neither written nor read any more.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use redb::{
     Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
@@ -22,6 +25,8 @@ const USES: TableDefinition<'_, &[u8; 32], u64> = TableDefinition::new("uses");
 
 /// Pages that wait to be written: a few prompts.
 const QUEUE_LEN: usize = 256;
+/// Time after which written pages are made to outlive a crash: a sync of the disk for each batch would slow its other users.
+const SYNC_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +37,7 @@ pub struct PageFileError {
 }
 
 /// Work of the writing thread.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 enum Write {
     Page(PageName, Arc<[u8]>),
     /// A page was read.
@@ -49,6 +54,8 @@ struct Shared {
     /// `None` once the file is closed.
     queue: Mutex<Option<SyncSender<Write>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    /// Whether a write has failed.
+    is_off: Arc<AtomicBool>,
 }
 
 impl PageFile {
@@ -64,12 +71,25 @@ impl PageFile {
         let n_bytes = prepare(&database).map_err(|source| error(source.to_string()))?;
         let database = Arc::new(database);
         let (queue, writes) = sync_channel(QUEUE_LEN);
-        let mut writer = Writer { database: Arc::clone(&database), limit, n_bytes };
+        let is_off = Arc::new(AtomicBool::new(false));
+        let mut writer = Writer { database: Arc::clone(&database), limit, n_bytes, unsynced: None };
+        let file = (path.clone(), Arc::clone(&is_off));
         let thread = std::thread::Builder::new().name("stonechat-pages".to_owned());
-        let writer = thread.spawn(move || writer.run(&writes));
+        let writer = thread.spawn(move || {
+            if let Err(error) = writer.run(&writes) {
+                let (path, is_off) = file;
+                is_off.store(true, Ordering::Release);
+                tracing::warn!("`{}` is no longer used for KV pages: {error}", path.display());
+            }
+        });
         let writer = writer.map_err(|source| error(source.to_string()))?;
         let (queue, writer) = (Mutex::new(Some(queue)), Mutex::new(Some(writer)));
-        Ok(Self(Arc::new(Shared { database, queue, writer })))
+        Ok(Self(Arc::new(Shared { database, queue, writer, is_off })))
+    }
+
+    /// Writes the pages that wait, and takes no more.
+    pub fn close(&self) {
+        self.0.close();
     }
 
     fn send(&self, write: Write) {
@@ -80,8 +100,15 @@ impl PageFile {
         }
     }
 
+    fn is_off(&self) -> bool {
+        self.0.is_off.load(Ordering::Acquire)
+    }
+
     /// Calls `read` with the bytes of a page. A page that is found counts as used.
     fn find<R>(&self, name: PageName, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        if self.is_off() {
+            return None;
+        }
         let find = || -> Result<Option<R>, redb::Error> {
             let table = self.0.database.begin_read()?.open_table(PAGES)?;
             Ok(table.get(&name.0)?.map(|bytes| read(bytes.value())))
@@ -97,15 +124,21 @@ impl PageFile {
     }
 }
 
-impl Drop for Shared {
-    /// Waits until all pages are written.
-    fn drop(&mut self) {
+impl Shared {
+    fn close(&self) {
         *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {
             // A panic was reported by the thread.
             let _ = writer.join();
         }
+    }
+}
+
+impl Drop for Shared {
+    /// Waits until all pages are written.
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -123,13 +156,14 @@ impl PageStore for PageFile {
     }
 
     fn takes_new(&self) -> bool {
-        true
+        !self.is_off()
     }
 }
 
 /// Makes the tables; returns the bytes of the pages.
 fn prepare(database: &Database) -> Result<u64, redb::Error> {
-    let transaction = database.begin_write()?;
+    let mut transaction = database.begin_write()?;
+    transaction.set_quick_repair(true);
     let mut n_bytes = 0;
     {
         transaction.open_table(PAGES)?;
@@ -147,23 +181,43 @@ struct Writer {
     database: Arc<Database>,
     limit: u64,
     n_bytes: u64,
+    /// Time of the first commit since the last one that outlives a crash.
+    unsynced: Option<Instant>,
 }
 
 impl Writer {
-    fn run(&mut self, writes: &Receiver<Write>) {
-        while let Ok(first) = writes.recv() {
+    /// Writes until the queue is closed.
+    fn run(&mut self, writes: &Receiver<Write>) -> Result<(), redb::Error> {
+        loop {
+            let first = match self.unsynced {
+                None => writes.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(since) => {
+                    writes.recv_timeout(SYNC_INTERVAL.saturating_sub(since.elapsed()))
+                }
+            };
+            let has_ended = first == Err(RecvTimeoutError::Disconnected);
             // One transaction for the whole queue.
-            let batch: Vec<Write> = std::iter::once(first).chain(writes.try_iter()).collect();
-            if let Err(error) = self.write(&batch) {
-                tracing::warn!("writing KV pages failed: {error}");
+            let batch: Vec<Write> = first.into_iter().chain(writes.try_iter()).collect();
+            let is_due = self.unsynced.is_some_and(|since| since.elapsed() >= SYNC_INTERVAL);
+            let syncs = is_due || (has_ended && self.unsynced.is_some());
+            if syncs || !batch.is_empty() {
+                self.write(&batch, syncs)?;
+            }
+            if has_ended {
+                return Ok(());
             }
         }
     }
 
-    fn write(&mut self, batch: &[Write]) -> Result<(), redb::Error> {
+    /// Writes a batch in one transaction; `syncs` makes it and those before it outlive a crash.
+    fn write(&mut self, batch: &[Write], syncs: bool) -> Result<(), redb::Error> {
         let mut transaction = self.database.begin_write()?;
-        // A crash may lose the last pages, which are computed again.
-        transaction.set_durability(Durability::None)?;
+        if syncs {
+            // After a crash the file need not be read as a whole before it is used.
+            transaction.set_quick_repair(true);
+        } else {
+            transaction.set_durability(Durability::None)?;
+        }
         let mut n_bytes = self.n_bytes;
         {
             let mut pages = transaction.open_table(PAGES)?;
@@ -201,6 +255,7 @@ impl Writer {
         }
         transaction.commit()?;
         self.n_bytes = n_bytes;
+        self.unsynced = if syncs { None } else { self.unsynced.or_else(|| Some(Instant::now())) };
         Ok(())
     }
 }

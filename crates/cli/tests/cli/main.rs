@@ -20,5 +20,7 @@ mod model_files;
 mod run;
 #[cfg(unix)]
 mod serve;
+#[cfg(unix)]
+mod serve_operation;
 mod settings;
 mod transcripts;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use super::run::{Folder, workspace};
 
 /// A server that runs. Dropping it kills it.
-struct Running {
+pub(crate) struct Running {
     child: Child,
-    address: String,
+    pub(crate) address: String,
     /// Lines of standard error so far.
     lines: Vec<String>,
     stderr: BufReader<std::process::ChildStderr>,
@@ -26,12 +26,12 @@ impl Drop for Running {
 
 impl Running {
     /// Starts a server on a free port; returns once it is healthy.
-    fn new(folder: &Folder, arguments: &[&str]) -> Self {
+    pub(crate) fn new(folder: &Folder, arguments: &[&str]) -> Self {
         let arguments = [&["serve", "--port", "0", "--device", "cpu"], arguments].concat();
         Self::start(folder.command(&arguments))
     }
 
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut running = Self { child, address: String::new(), lines: Vec::new(), stderr };
@@ -66,7 +66,7 @@ impl Running {
     }
 
     /// Sends a signal; returns the status of the process and what it still printed.
-    fn stop(mut self, signal: &str) -> (ExitStatus, String) {
+    pub(crate) fn stop(mut self, signal: &str) -> (ExitStatus, String) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         let mut rest = String::new();
@@ -75,7 +75,7 @@ impl Running {
     }
 }
 
-fn model() -> String {
+pub(crate) fn model() -> String {
     let path = workspace().join("test-data/golden/llm/llama.gguf").canonicalize().unwrap();
     path.to_str().unwrap().to_owned()
 }
