@@ -273,21 +273,19 @@ impl Scheduler {
         report.seconds = started.elapsed().as_secs_f64();
         self.measure(&report);
         let StepReport { prompt_tokens, text_tokens, n_decoding, seconds, .. } = report;
-        let n_preempted = self.n_preempted;
-        let after = self.counts();
-        Ok(StepReport { prompt_tokens, text_tokens, n_decoding, seconds, n_preempted, ..after })
+        let after = StepReport { n_preempted: self.n_preempted, ..self.counts() };
+        Ok(StepReport { prompt_tokens, text_tokens, n_decoding, seconds, ..after })
     }
 
     /// Requests and pages between two steps.
     #[must_use]
     pub fn counts(&self) -> StepReport {
         let n_running = self.entries.iter().filter(|entry| entry.slot.is_some()).count();
-        let n_pages = self.state.n_pages();
         StepReport {
             n_running,
             n_waiting: self.entries.len() - n_running,
-            n_pages,
-            used_pages: n_pages - self.state.free_pages(),
+            n_pages: self.n_pages(),
+            used_pages: self.n_pages() - self.state.free_pages(),
             cached_pages: self.cache.n_pages(),
             ..StepReport::default()
         }

@@ -191,9 +191,7 @@ impl Writer {
         loop {
             let first = match self.unsynced {
                 None => writes.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(since) => {
-                    writes.recv_timeout(SYNC_INTERVAL.saturating_sub(since.elapsed()))
-                }
+                Some(since) => writes.recv_timeout(SYNC_INTERVAL.saturating_sub(since.elapsed())),
             };
             let has_ended = first == Err(RecvTimeoutError::Disconnected);
             // One transaction for the whole queue.

@@ -182,7 +182,9 @@ fn damaged_and_wrong_files_are_one_line() {
     folder.run(&["serve", "-m", "half.gguf"]).fails("cannot open `half`: ");
     folder.run(&["serve", "-m", &model, "--api-key-file", "."]).fails("cannot read `.`: ");
     folder.write("binary", &[0xff, 0xfe, 0]);
-    folder.run(&["serve", "-m", &model, "--api-key-file", "binary"]).fails("cannot read `binary`: ");
+    folder
+        .run(&["serve", "-m", &model, "--api-key-file", "binary"])
+        .fails("cannot read `binary`: ");
     let file = ["serve", "-m", &model, "--cache-disk", "binary", "1GB"];
     folder.run(&file).fails("cannot use `binary/stonechat-kv.redb` for KV pages: ");
     std::fs::create_dir(folder.path("cache")).unwrap();

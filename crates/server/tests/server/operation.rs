@@ -391,9 +391,7 @@ async fn metrics_tell_pages_of_requests_from_cached_ones() {
     options.engine.n_parallel = 1;
     let app = App::new(options).await;
     wait_for(&app, "kv_cache_pages_cached", 0.0).await;
-    let completion = |prompt: &str, n: usize| {
-        json!({"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": true})
-    };
+    let completion = |prompt: &str, n: usize| json!({"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": true});
     assert_eq!(app.post("/v1/completions", &completion("ab", 8)).await.status, 200);
     wait_for(&app, "kv_cache_pages_used", 0.0).await;
     wait_for(&app, "kv_cache_pages_cached", 1.0).await;
