@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::server_process::{ServerProcess, free_port, is_healthy};
 use crate::{load, models, shell, venv};
@@ -81,13 +81,7 @@ pub(crate) fn run(args: &ClientTestArgs) -> Result<()> {
 
 /// Starts a server of both models; its URL.
 fn start(args: &ClientTestArgs) -> Result<(String, ServerProcess)> {
-    let program = match &args.stonechat {
-        Some(path) => {
-            ensure!(path.is_file(), "--stonechat {}: no such file", path.display());
-            std::path::absolute(path)?
-        }
-        None => load::stonechat()?,
-    };
+    let program = load::stonechat(args.stonechat.as_deref())?;
     models::install(&MODELS)?;
     let folder = shell::target_dir().join("client-test");
     let slots = folder.join("slots");

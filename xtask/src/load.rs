@@ -4,14 +4,14 @@
 //! stream; `drive` runs the requests of a point; `report` has figures, tables and JSON; `servers` starts servers,
 //! `llama_server` builds llama.cpp's.
 
-mod client;
+pub(crate) mod client;
 mod drive;
 mod llama_server;
-mod prompts;
+pub(crate) mod prompts;
 mod report;
 mod schedule;
-mod servers;
-mod sse;
+pub(crate) mod servers;
+pub(crate) mod sse;
 
 use std::fs;
 use std::path::PathBuf;
@@ -133,7 +133,7 @@ pub(crate) struct LoadArgs {
 
 /// Route of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Endpoint {
+pub(crate) enum Endpoint {
     /// /v1/completions: the prompt alone
     Completions,
     /// /v1/chat/completions: the prompt in the model's chat template

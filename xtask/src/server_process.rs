@@ -86,6 +86,15 @@ impl ServerProcess {
         self.child.try_wait().ok().flatten()
     }
 
+    /// Waits for the end of a server that was asked to finish, for at most `limit`; `None` if it goes on.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        while self.ended().is_none() && start.elapsed() < limit {
+            sleep(POLL);
+        }
+        self.ended()
+    }
+
     /// The last line of its output.
     pub(crate) fn last_line(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
@@ -93,20 +102,21 @@ impl ServerProcess {
         text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("").trim().to_owned()
     }
 
+    /// Process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Asks the server to finish, which `std` cannot.
-    fn terminate(&self) -> bool {
-        cfg!(unix)
-            && shell::succeeds(Command::new("kill").args(["-TERM", &self.child.id().to_string()]))
+    pub(crate) fn terminate(&self) -> bool {
+        cfg!(unix) && shell::succeeds(Command::new("kill").args(["-TERM", &self.pid().to_string()]))
     }
 }
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        let start = Instant::now();
         if self.ended().is_none() && self.terminate() {
-            while self.ended().is_none() && start.elapsed() < STOP_TIME {
-                sleep(POLL);
-            }
+            self.wait(STOP_TIME);
         }
         // A process that has ended is only waited for.
         let _ = self.child.kill();

@@ -17,22 +17,24 @@ use super::sse::Parser;
 
 /// Bytes of an error body that are read.
 const MAX_ERROR_BYTES: u64 = 4096;
+/// Route of uploads.
+pub(crate) const TRANSCRIPTIONS: &str = "/v1/audio/transcriptions";
 
 /// A server and what every request to it has.
 #[derive(Debug, Clone)]
-pub(super) struct Target {
+pub(crate) struct Target {
     agent: Agent,
     /// `http://HOST:PORT` without `/v1`.
     base: String,
     api_key: Option<String>,
     /// Id of the model, as `/v1/models` gives it.
-    pub(super) model: String,
-    pub(super) endpoint: Endpoint,
+    pub(crate) model: String,
+    pub(crate) endpoint: Endpoint,
 }
 
 /// End of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Done,
     /// The client closed the connection, as planned.
     Aborted,
@@ -40,52 +42,79 @@ pub(super) enum Outcome {
     Failed(String),
 }
 
+/// A whole response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// Whether it says when to retry.
+    pub(crate) has_retry_after: bool,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    pub(crate) fn json(&self) -> Result<Value> {
+        serde_json::from_str(&self.text).with_context(|| format!("expected JSON: {}", self.text))
+    }
+
+    /// Status and message of one that is no success.
+    pub(crate) fn error(&self) -> String {
+        let message = serde_json::from_str(&self.text).ok().and_then(|json| message_of(&json));
+        format!("HTTP {}: {}", self.status, message.as_ref().unwrap_or(&self.text).trim())
+    }
+}
+
 /// A streamed request that has ended.
 #[derive(Debug, Clone)]
-pub(super) struct Stream {
-    pub(super) start: Instant,
-    pub(super) end: Instant,
+pub(crate) struct Stream {
+    pub(crate) start: Instant,
+    pub(crate) end: Instant,
+    /// Status of the response; `None` without one.
+    pub(crate) status: Option<u16>,
     /// Arrivals of the events that have text.
-    pub(super) events: Vec<Instant>,
+    pub(crate) events: Vec<Instant>,
     /// From the usage chunk.
-    pub(super) usage: Option<Usage>,
-    pub(super) outcome: Outcome,
+    pub(crate) usage: Option<Usage>,
+    pub(crate) outcome: Outcome,
 }
 
 /// Token counts of the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Usage {
-    pub(super) prompt_tokens: u64,
-    pub(super) cached_tokens: u64,
-    pub(super) completion_tokens: u64,
+pub(crate) struct Usage {
+    pub(crate) prompt_tokens: u64,
+    pub(crate) cached_tokens: u64,
+    pub(crate) completion_tokens: u64,
 }
 
 /// A request for a stream of tokens.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Prompt<'a> {
-    pub(super) text: &'a str,
-    pub(super) max_tokens: usize,
+pub(crate) struct Prompt<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) max_tokens: usize,
     /// The client closes the connection after so many events.
-    pub(super) abort_after: Option<usize>,
+    pub(crate) abort_after: Option<usize>,
     /// Start of the measured time; a request of an open loop starts at its scheduled arrival.
-    pub(super) start: Instant,
+    pub(crate) start: Instant,
 }
 
 /// A finished upload.
 #[derive(Debug, Clone)]
-pub(super) struct Upload {
-    pub(super) start: Instant,
-    pub(super) end: Instant,
+pub(crate) struct Upload {
+    pub(crate) start: Instant,
+    pub(crate) end: Instant,
     /// Seconds of audio and text, if the server accepted it.
-    pub(super) result: Result<(f64, String), String>,
+    pub(crate) result: Result<(f64, String), String>,
 }
 
 /// A recording to upload.
 #[derive(Debug, Clone)]
-pub(super) struct Recording {
-    pub(super) path: PathBuf,
-    pub(super) bytes: Vec<u8>,
-    pub(super) model: String,
+pub(crate) struct Recording {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) model: String,
 }
 
 /// Kind of a stream's event.
@@ -107,7 +136,7 @@ fn base_of(url: &str) -> String {
 
 impl Target {
     /// A server at `url`; the model is the first that it lists, if none is named.
-    pub(super) fn new(
+    pub(crate) fn new(
         url: &str,
         api_key: Option<&str>,
         model: Option<&str>,
@@ -139,17 +168,40 @@ impl Target {
     }
 
     fn first_model(&self) -> Result<String> {
+        let answer = self.get("/v1/models")?;
         let url = format!("{}/v1/models", self.base);
+        ensure!(answer.is_success(), "{url}: {}", answer.error());
+        let list = answer.json().with_context(|| url.clone())?;
+        let id = list["data"][0]["id"].as_str();
+        Ok(id.with_context(|| format!("{url}: expected a model, got {list}"))?.to_owned())
+    }
+
+    /// Host and port.
+    pub(crate) fn address(&self) -> &str {
+        self.base.split_once("://").map_or(&self.base[..], |(_, address)| address)
+    }
+
+    /// Reads a resource.
+    pub(crate) fn get(&self, path: &str) -> Result<Answer> {
+        let url = format!("{}{path}", self.base);
         let mut request = self.agent.get(&url);
         if let Some(key) = &self.api_key {
             request = request.header("authorization", format!("Bearer {key}"));
         }
-        let mut response = request.call().with_context(|| format!("cannot reach {url}"))?;
-        ensure!(response.status().is_success(), "{url}: {}", error_of(&mut response));
-        let list: Value = serde_json::from_reader(response.body_mut().as_reader())
-            .with_context(|| format!("{url}: expected JSON"))?;
-        let id = list["data"][0]["id"].as_str();
-        Ok(id.with_context(|| format!("{url}: expected a model, got {list}"))?.to_owned())
+        whole(request.call().with_context(|| format!("cannot reach {url}"))?)
+    }
+
+    /// Sends a body and waits for the whole response.
+    pub(crate) fn send(&self, path: &str, content_type: &str, body: &[u8]) -> Result<Answer> {
+        whole(self.post(path, content_type, body)?)
+    }
+
+    /// Path of the route of streams.
+    pub(crate) fn path(&self) -> &'static str {
+        match self.endpoint {
+            Endpoint::Completions => "/v1/completions",
+            Endpoint::Chat => "/v1/chat/completions",
+        }
     }
 
     fn post(
@@ -166,7 +218,8 @@ impl Target {
         request.send(body)
     }
 
-    fn body(&self, text: &str, max_tokens: usize) -> Value {
+    /// Body of a request for a stream.
+    pub(crate) fn body(&self, text: &str, max_tokens: usize) -> Value {
         let mut body = json!({
             "model": self.model,
             "max_tokens": max_tokens,
@@ -185,10 +238,11 @@ impl Target {
 
     /// Sends a prompt and reads the stream to its end. `on_event` runs after each event with text, with the number of
     /// those so far.
-    pub(super) fn stream(&self, prompt: Prompt<'_>, on_event: &dyn Fn(usize)) -> Stream {
+    pub(crate) fn stream(&self, prompt: Prompt<'_>, on_event: &dyn Fn(usize)) -> Stream {
         let mut stream = Stream {
             start: prompt.start,
             end: prompt.start,
+            status: None,
             events: Vec::new(),
             usage: None,
             outcome: Outcome::Done,
@@ -207,13 +261,10 @@ impl Target {
         stream: &mut Stream,
     ) -> Result<()> {
         let body = self.body(prompt.text, prompt.max_tokens).to_string();
-        let path = match self.endpoint {
-            Endpoint::Completions => "/v1/completions",
-            Endpoint::Chat => "/v1/chat/completions",
-        };
-        let mut response = self.post(path, "application/json", body.as_bytes())?;
+        let response = self.post(self.path(), "application/json", body.as_bytes())?;
+        stream.status = Some(response.status().as_u16());
         if !response.status().is_success() {
-            bail!(error_of(&mut response));
+            bail!(whole(response)?.error());
         }
         let mut reader = response.into_body().into_reader();
         let mut parser = Parser::default();
@@ -253,7 +304,7 @@ impl Target {
     }
 
     /// Uploads a recording for transcription and waits for the text.
-    pub(super) fn upload(&self, recording: &Recording) -> Upload {
+    pub(crate) fn upload(&self, recording: &Recording) -> Upload {
         let start = Instant::now();
         let result = self.send_recording(recording).map_err(|error| format!("{error:#}"));
         Upload { start, end: Instant::now(), result }
@@ -261,19 +312,17 @@ impl Target {
 
     fn send_recording(&self, recording: &Recording) -> Result<(f64, String)> {
         let (content_type, body) = multipart(recording);
-        let mut response = self.post("/v1/audio/transcriptions", &content_type, &body)?;
-        ensure!(response.status().is_success(), error_of(&mut response));
-        let mut text = String::new();
-        response.body_mut().as_reader().read_to_string(&mut text)?;
-        let reply: Value = serde_json::from_str(&text).context("expected JSON")?;
+        let answer = self.send(TRANSCRIPTIONS, &content_type, &body)?;
+        ensure!(answer.is_success(), answer.error());
+        let reply = answer.json()?;
         let written =
-            reply["text"].as_str().with_context(|| format!("expected a text in {text}"))?;
+            reply["text"].as_str().with_context(|| format!("expected a text in {reply}"))?;
         Ok((reply["duration"].as_f64().unwrap_or(0.0), written.to_owned()))
     }
 }
 
 /// Content type and body of the upload.
-fn multipart(recording: &Recording) -> (String, Vec<u8>) {
+pub(crate) fn multipart(recording: &Recording) -> (String, Vec<u8>) {
     const BOUNDARY: &str = "stonechat-load-7c9e6679f4b2";
     let field = |name: &str, value: &str| {
         format!(
@@ -295,14 +344,18 @@ fn multipart(recording: &Recording) -> (String, Vec<u8>) {
     (format!("multipart/form-data; boundary={BOUNDARY}"), body)
 }
 
-/// Status and message of a response that is no success.
-fn error_of(response: &mut Response<ureq::Body>) -> String {
-    let status = response.status();
+/// Reads the body of a response. That of an error is kept as far as it came.
+fn whole(mut response: Response<ureq::Body>) -> Result<Answer> {
+    let (status, headers) = (response.status(), response.headers());
+    let has_retry_after = headers.contains_key("retry-after");
     let mut text = String::new();
-    // An error body that breaks off is shown as far as it came.
-    let _ = response.body_mut().as_reader().take(MAX_ERROR_BYTES).read_to_string(&mut text);
-    let message = serde_json::from_str::<Value>(&text).ok().and_then(|json| message_of(&json));
-    format!("HTTP {}: {}", status.as_u16(), message.unwrap_or(text).trim())
+    let mut body = response.body_mut().as_reader();
+    if status.is_success() {
+        body.read_to_string(&mut text)?;
+    } else {
+        let _ = body.take(MAX_ERROR_BYTES).read_to_string(&mut text);
+    }
+    Ok(Answer { status: status.as_u16(), has_retry_after, text })
 }
 
 /// Message of an error in the shape of OpenAI, or a plain one.

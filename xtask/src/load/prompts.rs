@@ -11,7 +11,7 @@ const SOURCE: &str = "test-data/text/evaluation.txt";
 
 /// Chain of order 2: the words that follow each pair of words.
 #[derive(Debug)]
-pub(super) struct Prompts {
+pub(crate) struct Prompts {
     words: Vec<String>,
     /// Indices of the words that stand after a pair.
     after: HashMap<(String, String), Vec<usize>>,
@@ -19,7 +19,7 @@ pub(super) struct Prompts {
 
 impl Prompts {
     /// Reads the text of this checkout.
-    pub(super) fn read() -> Result<Self> {
+    pub(crate) fn read() -> Result<Self> {
         let path = shell::workspace_root().join(SOURCE);
         let text =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -38,7 +38,7 @@ impl Prompts {
 
     /// `n` words, the same for the same seed. The first is a number of 9 digits, so that two seeds agree in a few
     /// tokens at most.
-    pub(super) fn prompt(&self, n: usize, seed: u64) -> String {
+    pub(crate) fn prompt(&self, n: usize, seed: u64) -> String {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut prompt = random.u32(100_000_000..1_000_000_000).to_string();
         // The index of the word after the current one: its pair is found by position, not by a search.
@@ -57,7 +57,7 @@ impl Prompts {
 }
 
 /// Seed of one of many independent random choices.
-pub(super) fn mix(parts: &[u64]) -> u64 {
+pub(crate) fn mix(parts: &[u64]) -> u64 {
     parts.iter().fold(0x9e37_79b9_7f4a_7c15, |state, &part| {
         // SplitMix64 (Steele, Lea and Flood 2014).
         let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);

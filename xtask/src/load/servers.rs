@@ -18,7 +18,7 @@ const ALIAS: &str = "load";
 
 /// A server that can be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Server {
+pub(crate) enum Server {
     /// `stonechat serve` of this tree
     Stonechat,
     /// llama-server, built for this processor from the sources in llama-cpp-python
@@ -27,7 +27,7 @@ pub(super) enum Server {
 }
 
 impl Server {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Stonechat => "stonechat",
             Self::LlamaCpp => "llama.cpp",
@@ -36,23 +36,27 @@ impl Server {
 
     /// The program; it is built where `args` names none.
     pub(super) fn program(self, args: &LoadArgs) -> Result<PathBuf> {
-        let (option, given) = match self {
-            Self::Stonechat => ("--stonechat", &args.stonechat),
-            Self::LlamaCpp => ("--llama-server", &args.llama_server),
-        };
-        if let Some(path) = given {
-            ensure!(path.is_file(), "{option} {}: no such file", path.display());
-            return Ok(std::path::absolute(path)?);
-        }
         match self {
-            Self::Stonechat => stonechat(),
-            Self::LlamaCpp => llama_server::build(),
+            Self::Stonechat => stonechat(args.stonechat.as_deref()),
+            Self::LlamaCpp => match &args.llama_server {
+                Some(path) => given("--llama-server", path),
+                None => llama_server::build(),
+            },
         }
     }
 }
 
-/// Builds this tree's program in the release profile.
-pub(crate) fn stonechat() -> Result<PathBuf> {
+/// Absolute path of a program that an option names.
+fn given(option: &str, path: &Path) -> Result<PathBuf> {
+    ensure!(path.is_file(), "{option} {}: no such file", path.display());
+    Ok(std::path::absolute(path)?)
+}
+
+/// The program of `--stonechat`; without it this tree's, built in the release profile.
+pub(crate) fn stonechat(path: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = path {
+        return given("--stonechat", path);
+    }
     shell::run(shell::cargo().args(["build", "--release", "--package", "stonechat-cli"]))?;
     Ok(shell::target_dir()
         .join("release")
@@ -61,14 +65,14 @@ pub(crate) fn stonechat() -> Result<PathBuf> {
 
 /// Flags that all servers get.
 #[derive(Debug)]
-pub(super) struct Flags<'a> {
-    pub(super) model: &'a Path,
+pub(crate) struct Flags<'a> {
+    pub(crate) model: &'a Path,
     /// Speech model, which only this engine's server gets.
-    pub(super) audio_model: Option<&'a str>,
-    pub(super) slots: usize,
-    pub(super) context: usize,
-    pub(super) threads: usize,
-    pub(super) more: &'a [String],
+    pub(crate) audio_model: Option<&'a str>,
+    pub(crate) slots: usize,
+    pub(crate) context: usize,
+    pub(crate) threads: usize,
+    pub(crate) more: &'a [String],
 }
 
 impl Flags<'_> {
@@ -96,31 +100,50 @@ impl Flags<'_> {
     }
 }
 
+/// Port, name of the log, and time to start.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) port: u16,
+    pub(crate) log: String,
+    pub(crate) timeout: Duration,
+}
+
 /// A server that answers.
 #[derive(Debug)]
-pub(super) struct Running {
-    pub(super) name: &'static str,
-    pub(super) process: ServerProcess,
-    pub(super) target: Target,
+pub(crate) struct Running {
+    pub(crate) name: &'static str,
+    pub(crate) process: ServerProcess,
+    pub(crate) target: Target,
 }
 
 impl Running {
     /// Starts a server on a free port and waits until it is healthy.
-    pub(super) fn start(
+    pub(crate) fn start(
         server: Server,
         program: &Path,
         flags: &Flags<'_>,
         endpoint: Endpoint,
         timeout: Duration,
     ) -> Result<Self> {
-        let port = free_port()?;
+        let place = Place { port: free_port()?, log: format!("{}.log", server.name()), timeout };
+        Self::start_at(&place, server, program, flags, endpoint)
+    }
+
+    /// Starts a server at a place and waits until it is healthy.
+    pub(crate) fn start_at(
+        place: &Place,
+        server: Server,
+        program: &Path,
+        flags: &Flags<'_>,
+        endpoint: Endpoint,
+    ) -> Result<Self> {
+        let Place { port, ref log, timeout } = *place;
         let url = format!("http://127.0.0.1:{port}");
         let folder = shell::target_dir().join("load");
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let log = folder.join(format!("{}.log", server.name()));
         let mut command = Command::new(program);
         command.args(flags.arguments(server, port)).current_dir(shell::workspace_root());
-        let mut process = ServerProcess::start(&mut command, &log)?;
+        let mut process = ServerProcess::start(&mut command, &folder.join(log))?;
         process.wait_until(timeout, || is_healthy(&url))?;
         let target = Target::new(&url, None, Some(ALIAS), endpoint, timeout)?;
         Ok(Self { name: server.name(), process, target })

@@ -4,7 +4,7 @@
 
 /// Parser of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Parser {
+pub(crate) struct Parser {
     /// Bytes of the line that has not ended.
     line: Vec<u8>,
     /// Data lines of the event that has not ended.
@@ -15,7 +15,7 @@ pub(super) struct Parser {
 
 impl Parser {
     /// Data of the events that end within `bytes`.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<String> {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut events = Vec::new();
         for &byte in bytes {
             let is_second_half = byte == b'\n' && self.after_cr;

@@ -11,6 +11,7 @@ fn stream(zero: Instant, start: u64, events: &[u64], outcome: Outcome) -> Stream
     Stream {
         start: at(start),
         end: at(events.last().copied().unwrap_or(start) + 10),
+        status: Some(200),
         events: events.iter().map(|&ms| at(ms)).collect(),
         usage: (outcome == Outcome::Done).then_some(usage),
         outcome,
