@@ -21,6 +21,7 @@ mod picture;
 mod results;
 mod server_process;
 mod setup;
+mod soak;
 mod test;
 mod tidy;
 mod wasm;
@@ -71,6 +72,8 @@ enum Verb {
     Results(results::ResultsArgs),
     /// Install what the tests need: the models tiny.en and base
     Setup,
+    /// Run `stonechat serve` under mixed load and check answers, memory, KV pages and metrics
+    Soak(Box<soak::SoakArgs>),
     /// Write a GGUF file of random weights in the shape of a real model
     Synth(ToolArgs),
     /// Compare rendered chat templates with jinja2
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
         Verb::Picture => picture::run(),
         Verb::Results(args) => results::run(&args),
         Verb::Setup => setup::run(),
+        Verb::Soak(args) => soak::run(&args),
         Verb::Synth(args) => run_tool("synth", &args),
         Verb::Templates(args) => run_tool("templates", &args),
         Verb::Test(args) => test::run(&args),
