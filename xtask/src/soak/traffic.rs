@@ -26,6 +26,8 @@ const FLOOD: usize = 2 * MAX_QUEUE;
 const FLOOD_INTERVAL: Duration = Duration::from_secs(20);
 /// Time that a client waits after a 429.
 const RETRY_TIME: Duration = Duration::from_secs(1);
+/// Pause of a client that went away: long prompts would leave the others no time.
+const ABORT_PAUSE: Duration = Duration::from_millis(500);
 /// Time in which a slow reader reads a few bytes a second.
 const SLOW_TIME: Duration = Duration::from_secs(20);
 /// Tokens of a slow reader, and the probabilities of each, which fill the buffers of the connection.
@@ -281,7 +283,7 @@ impl Traffic {
             Ok(()) => self.ledger.aborted(kind, aborted(text, 64, 0)),
             Err(error) => self.failed(kind, None, &error.to_string()),
         }
-        self.pause(Duration::from_millis(100));
+        self.pause(ABORT_PAUSE);
     }
 
     fn upload(&self, random: &mut Rng) {
