@@ -49,8 +49,8 @@ impl PageName {
 
 /// Storage of pages.
 pub trait PageStore: fmt::Debug + Send {
-    /// Bytes of a page.
-    fn get(&mut self, name: PageName) -> Option<Arc<[u8]>>;
+    /// Calls `read` with the bytes of a page; false if it has no such page.
+    fn read(&mut self, name: PageName, read: &mut dyn FnMut(&[u8])) -> bool;
 
     /// Whether it has a page, which counts as a use of it.
     fn contains(&mut self, name: PageName) -> bool;
@@ -95,16 +95,16 @@ impl MemoryStore {
 }
 
 impl PageStore for MemoryStore {
-    fn get(&mut self, name: PageName) -> Option<Arc<[u8]>> {
-        let now = self.tick();
-        let (used, bytes) = self.pages.get_mut(&name)?;
-        self.by_use.remove(&std::mem::replace(used, now));
-        self.by_use.insert(now, name);
-        Some(Arc::clone(bytes))
+    fn read(&mut self, name: PageName, read: &mut dyn FnMut(&[u8])) -> bool {
+        self.pages.get(&name).map(|(_, bytes)| read(bytes)).is_some()
     }
 
     fn contains(&mut self, name: PageName) -> bool {
-        self.get(name).is_some()
+        let now = self.tick();
+        let Some((used, _)) = self.pages.get_mut(&name) else { return false };
+        self.by_use.remove(&std::mem::replace(used, now));
+        self.by_use.insert(now, name);
+        true
     }
 
     fn put(&mut self, name: PageName, bytes: &Arc<[u8]>) {
@@ -138,11 +138,12 @@ mod tests {
         for i in 0..3 {
             store.put(name(i), &page(i));
         }
-        assert_eq!(store.get(name(0)), Some(page(0)));
+        assert!(store.contains(name(0)));
+        assert!(store.read(name(0), &mut |bytes| assert_eq!(bytes, &page(0)[..])));
         store.put(name(3), &page(3));
         store.put(name(3), &page(3));
         assert_eq!(store.n_bytes(), 30);
-        let kept: Vec<u8> = (0..4).filter(|&i| store.get(name(i)).is_some()).collect();
+        let kept: Vec<u8> = (0..4).filter(|&i| store.contains(name(i))).collect();
         assert_eq!(kept, [0, 2, 3]);
         store.put(name(4), &vec![0; 36].into());
         assert_eq!(store.n_bytes(), 30);

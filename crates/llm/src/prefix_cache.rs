@@ -323,15 +323,19 @@ impl PrefixCache {
             let id = match self.find(parent, page, salt) {
                 Some(id) => id,
                 None => {
-                    let Some(bytes) = self.stores.iter_mut().find_map(|store| store.get(name))
-                    else {
-                        break;
-                    };
+                    let mut stores = self.stores.iter_mut();
+                    let Some(index) = stores.position(|store| store.contains(name)) else { break };
                     // The pages before this one are the ones that were used last.
                     if !self.evict(state, 1).await? || !self.has(parent) {
                         break;
                     }
-                    state.restore(slot, PAGE_LEN, &[&bytes])?;
+                    let mut restored = Ok(());
+                    let mut restore =
+                        |bytes: &[u8]| restored = state.restore(slot, PAGE_LEN, &[bytes]);
+                    if !self.stores[index].read(name, &mut restore) {
+                        break;
+                    }
+                    restored?;
                     let sequences = state.rolled_back();
                     let id = self.insert_page(sequences, parent, (slot, 0), page, salt);
                     sequences.truncate(slot, 0);

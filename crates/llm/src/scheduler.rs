@@ -58,7 +58,7 @@ pub struct Scheduler {
     /// Tokens and salt of the text that each slot held last.
     pub(crate) last_texts: Vec<(Vec<u32>, u64)>,
     next_id: u64,
-    /// Seconds of a prompt's token, smoothed; 0 before the first prompt.
+    /// Seconds of a prompt's token; falls smoothly. 0 before the first prompt.
     token_seconds: f64,
     cost: StepCost,
     n_preempted: usize,
@@ -291,15 +291,15 @@ impl Scheduler {
         }
     }
 
-    /// Smooths the time of a prompt's token, and records that of a step without prompts.
+    /// Updates the time of a prompt's token, and records that of a step without prompts.
     fn measure(&mut self, report: &StepReport) {
         if report.prompt_tokens == 0 && report.text_tokens > 0 {
             self.cost.record(report.text_tokens, report.seconds);
         }
         if report.prompt_tokens >= MIN_CHUNK {
             let seconds = report.seconds / (report.prompt_tokens + report.text_tokens) as f64;
-            let old = if self.token_seconds == 0.0 { seconds } else { self.token_seconds };
-            self.token_seconds = 0.75 * old + 0.25 * seconds;
+            // Each chunk of a long prompt takes longer than the one before: an average would lag behind.
+            self.token_seconds = seconds.max(0.75 * self.token_seconds + 0.25 * seconds);
         }
     }
 

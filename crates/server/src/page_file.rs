@@ -104,7 +104,7 @@ impl PageFile {
         self.0.is_off.load(Ordering::Acquire)
     }
 
-    /// Calls `read` with the bytes of a page. A page that is found counts as used.
+    /// Calls `read` with the bytes of a page.
     fn find<R>(&self, name: PageName, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         if self.is_off() {
             return None;
@@ -113,14 +113,10 @@ impl PageFile {
             let table = self.0.database.begin_read()?.open_table(PAGES)?;
             Ok(table.get(&name.0)?.map(|bytes| read(bytes.value())))
         };
-        let found = find().unwrap_or_else(|error| {
+        find().unwrap_or_else(|error| {
             tracing::warn!("reading a KV page failed: {error}");
             None
-        });
-        if found.is_some() {
-            self.send(Write::Use(name));
-        }
-        found
+        })
     }
 }
 
@@ -143,12 +139,16 @@ impl Drop for Shared {
 }
 
 impl PageStore for PageFile {
-    fn get(&mut self, name: PageName) -> Option<Arc<[u8]>> {
-        self.find(name, |bytes| Arc::from(bytes))
+    fn read(&mut self, name: PageName, read: &mut dyn FnMut(&[u8])) -> bool {
+        self.find(name, read).is_some()
     }
 
     fn contains(&mut self, name: PageName) -> bool {
-        self.find(name, |_| ()).is_some()
+        let is_found = self.find(name, |_| ()).is_some();
+        if is_found {
+            self.send(Write::Use(name));
+        }
+        is_found
     }
 
     fn put(&mut self, name: PageName, bytes: &Arc<[u8]>) {
@@ -285,12 +285,13 @@ mod tests {
         assert!(second.starts_with("cannot use `"), "{second}");
         drop(file);
         let mut file = PageFile::open(folder.path(), 3500).unwrap();
-        assert_eq!(file.get(name(0)), Some(page(0)));
+        assert!(file.contains(name(0)));
+        assert!(file.read(name(0), &mut |bytes| assert_eq!(bytes, &page(0)[..])));
         file.put(name(0), &page(0));
         file.put(name(3), &page(3));
         drop(file);
         let mut file = PageFile::open(folder.path(), 3500).unwrap();
-        let kept: Vec<u8> = (0..4).filter(|&i| file.get(name(i)).is_some()).collect();
+        let kept: Vec<u8> = (0..4).filter(|&i| file.contains(name(i))).collect();
         assert_eq!(kept, [0, 2, 3]);
     }
 

@@ -87,7 +87,7 @@ type OnStep = Box<dyn FnMut(&StepReport) + Send>;
 /// Default number of requests that share a step.
 const N_PARALLEL: usize = 16;
 /// Default time that a prompt may delay a token of other texts.
-const MAX_GAP: Duration = Duration::from_millis(200);
+const MAX_GAP: Duration = Duration::from_millis(180);
 
 impl Default for LlmBuilder {
     fn default() -> Self {
