@@ -92,7 +92,7 @@ pub enum RequestEvent<'a> {
         /// Tokens of its input that the prefix cache had.
         cached_tokens: usize,
     },
-    /// A chunk of its input has run.
+    /// A chunk of its input has run. The last one of an embedding has no event.
     Prompt {
         /// Tokens cached or run.
         done: usize,
@@ -308,6 +308,10 @@ impl Entry {
                         on_event(self.id, RequestEvent::Prompt { done, total: self.n_input });
                     }
                     return;
+                }
+                if self.state == EntryState::Prompt {
+                    let total = self.n_input;
+                    on_event(self.id, RequestEvent::Prompt { done: total, total });
                 }
                 let result = text.accept(rows(), scratch, accepted);
                 if matches!(self.state, EntryState::Prompt | EntryState::New) {

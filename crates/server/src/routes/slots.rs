@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stonechat::llm::SlotInfo;
+use stonechat::llm::{Error as LlmError, SlotInfo};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -127,7 +127,7 @@ async fn act(
             })
         }
         "restore" => {
-            let restored = model.llm.restore_slot(id, file()?).await?;
+            let restored = model.llm.restore_slot(id, file()?).await.map_err(of_file)?;
             json!({
                 "id_slot": id,
                 "filename": filename,
@@ -142,6 +142,16 @@ async fn act(
             return Err(ApiError::field("action", expected, format!("`{other}`")));
         }
     }))
+}
+
+/// A file that cannot be restored is an error of the request, and its folder is no business of the client.
+fn of_file(error: stonechat::Error) -> ApiError {
+    match error {
+        stonechat::Error::Llm(LlmError::PromptCache { problem, .. }) => {
+            ApiError::bad_request(format!("`filename`: cannot restore this file: {problem}"))
+        }
+        error => error.into(),
+    }
 }
 
 /// Path of a file in the folder: the name of a client has no folder in it.

@@ -7,7 +7,7 @@ use crate::support::{Answer, App, language};
 
 /// Data of the events of a stream, without the `[DONE]` at its end.
 #[track_caller]
-fn chunks(answer: &Answer) -> Vec<Value> {
+pub(crate) fn chunks(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.header("content-type"), "text/event-stream");
     assert_eq!(answer.header("x-accel-buffering"), "no");
@@ -22,7 +22,7 @@ fn ends_with_done(answer: &Answer) {
 }
 
 /// A chat that never ends by itself.
-fn chat() -> Value {
+pub(crate) fn chat() -> Value {
     json!({
         "messages": [{"role": "user", "content": "ab"}],
         "max_tokens": 8,
@@ -31,7 +31,7 @@ fn chat() -> Value {
     })
 }
 
-fn with(mut body: Value, fields: Value) -> Value {
+pub(crate) fn with(mut body: Value, fields: Value) -> Value {
     let (Some(body_fields), Value::Object(fields)) = (body.as_object_mut(), fields) else {
         panic!("objects")
     };
@@ -113,7 +113,7 @@ async fn texts_have_seeds_stop_strings_choices_and_limits() {
     assert_ne!(biased["tokens"][0], token);
 }
 
-fn greedy() -> Value {
+pub(crate) fn greedy() -> Value {
     json!({"temperature": 0, "ignore_eos": true})
 }
 
