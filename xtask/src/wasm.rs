@@ -60,6 +60,9 @@ pub(crate) fn run(args: &WasmArgs) -> Result<()> {
             .env("RUSTC", DEBIAN_RUSTC)
             // Building the standard library is unstable; the code itself uses nothing unstable.
             .env("RUSTC_BOOTSTRAP", "1")
+            // The library is compiled although it is only checked against.
+            .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", "/usr/bin/wasm-ld")
             .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", "-C linker-flavor=wasm-ld");
     }
