@@ -104,6 +104,29 @@ fn models() -> Option<PathBuf> {
 }
 
 #[cfg(unix)]
+fn link(from: &Path, to: &Path) {
+    assert!(from.exists(), "{}", from.display());
+    std::os::unix::fs::symlink(from, to).unwrap();
+}
+
+/// Links `test-data`, with an excerpt in the place of the text whose perplexity takes half a minute.
+#[cfg(unix)]
+fn link_test_data(data: &Path, folder: &Folder, excerpt: &str) {
+    for below in ["test-data", "test-data/text"] {
+        fs::create_dir(folder.path(below)).unwrap();
+        for entry in fs::read_dir(data.join("..").join(below)).unwrap() {
+            let entry = entry.unwrap();
+            let to = folder.path(below).join(entry.file_name());
+            match entry.file_name().to_str().unwrap() {
+                "text" => {}
+                "evaluation.txt" => fs::write(to, excerpt).unwrap(),
+                _ => link(&entry.path(), &to),
+            }
+        }
+    }
+}
+
+#[cfg(unix)]
 #[test]
 fn commands_of_documents_run() {
     let Some(models) = models() else {
@@ -112,16 +135,15 @@ fn commands_of_documents_run() {
     };
     let folder = Folder::new("documents");
     let data = workspace().canonicalize().unwrap().join("test-data");
-    let link = |from: PathBuf, to: &str| {
-        assert!(from.exists(), "{}", from.display());
-        std::os::unix::fs::symlink(from, folder.path(to)).unwrap();
-    };
+    let link = |from: PathBuf, to: &str| link(&from, &folder.path(to));
     // A tiny model under a name of the catalog.
     let qwen3 = "models/unsloth--Qwen3-0.6B-GGUF";
     for name in ["talks", "recordings", "models", qwen3, "path", "path/to"] {
         fs::create_dir(folder.path(name)).unwrap();
     }
-    link(data.clone(), "test-data");
+    let text = fs::read_to_string(data.join("text/evaluation.txt")).unwrap();
+    let excerpt = text.chars().take(12_000).collect::<String>();
+    link_test_data(&data, &folder, &excerpt);
     for (from, to) in [
         ("formats/fox.mp3", "talk.mp3"),
         ("formats/fox.m4a", "talk.m4a"),
@@ -134,8 +156,7 @@ fn commands_of_documents_run() {
     ] {
         fs::copy(data.join("audio").join(from), folder.path(to)).unwrap();
     }
-    let text = fs::read_to_string(data.join("text/evaluation.txt")).unwrap();
-    folder.write("wiki.test.raw", text.chars().take(12_000).collect::<String>().as_bytes());
+    folder.write("wiki.test.raw", excerpt.as_bytes());
     folder.write("prompt.txt", b"Once upon a time");
     folder.write("sentences.txt", b"A dog barks.\nA cat sleeps.\n");
     folder.write("main.rs", b"fn main() {\n    println!(\"Stones are hard.\");\n}\n");
@@ -171,7 +192,7 @@ fn commands_of_documents_run() {
         shell.stdin(Stdio::null());
         shell
     };
-    let mut n_run = 0;
+    let (mut n_run, mut n_requests) = (0, 0);
     let mut server: Option<Background> = None;
     for Line { document, place, command } in lines() {
         server = server.filter(|server| server.document == document);
@@ -208,8 +229,16 @@ fn commands_of_documents_run() {
         let ran = finish(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         assert_eq!(ran.code, Some(0), "{place}: `{command}`: {ran:?}");
         n_run += 1;
+        n_requests += usize::from(is_request && document == "serve.md");
     }
     assert!(n_run > 20, "{n_run} commands");
+    if !is_installed("curl") {
+        println!("SKIPPED commands_of_documents_run: no curl for the requests of serve.md");
+        return;
+    }
+    // Every example of the page, counted in another way.
+    let page = fs::read_to_string(workspace().join("docs/guide/serve.md")).unwrap();
+    assert_eq!(n_requests, page.lines().filter(|line| line.starts_with("curl ")).count());
 }
 
 #[test]
