@@ -72,6 +72,8 @@ fn run_step(step: Step) -> Result<()> {
             "clippy",
             "--workspace",
             "--all-targets",
+            // The tests compile everything with the assertions that this profile leaves out.
+            "--release",
             "--",
             "-D",
             "warnings",
@@ -90,7 +92,8 @@ fn run_step(step: Step) -> Result<()> {
         Step::Test => test::run(&test::TestArgs::default()),
         Step::Doc => {
             let mut doc = shell::cargo();
-            doc.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+            doc.args(["doc", "--workspace", "--no-deps", "--release"])
+                .env("RUSTDOCFLAGS", "-D warnings");
             shell::run(&mut doc)
         }
         Step::Smoke => smoke(),
@@ -101,12 +104,11 @@ fn run_step(step: Step) -> Result<()> {
 /// Clippy has checked the benches; this links them, in the profile that the tests built, and runs the
 /// matrix in little.
 fn bench() -> Result<()> {
-    let in_profile = ["--profile", "dev"];
-    shell::run(shell::cargo().args(["bench", "--workspace", "--no-run"]).args(in_profile))?;
+    shell::run(shell::cargo_with_checks().args(["bench", "--workspace", "--no-run"]))?;
     models::install(&["smollm2-135m"])?;
     let report = shell::target_dir().join("ci-bench.json");
-    let mut xtask = shell::cargo();
-    xtask.args(["xtask", "bench", "--quick"]).args(in_profile).arg("--json").arg(&report);
+    let mut xtask = shell::cargo_with_checks();
+    xtask.args(["xtask", "bench", "--quick", "--json"]).arg(&report);
     shell::run(&mut xtask)?;
     bench::check(&report, &["load", "speech", "text", "kernel"])
 }
@@ -122,9 +124,10 @@ fn smoke() -> Result<()> {
         text.lines().any(|line| line.trim().trim_start_matches("$ ") == SMOKE_COMMAND),
         "README.md no longer has the line `{SMOKE_COMMAND}`, which this step runs"
     );
-    println!("$ {SMOKE_COMMAND}");
-    let mut command = shell::cargo();
+    // The program of the tests: it differs in its assertions alone, and another takes minutes to build.
+    let mut command = shell::cargo_with_checks();
     command.args(SMOKE_COMMAND.split(' ').skip(1));
+    println!("$ {}", shell::describe(&command));
     let printed = shell::output(&mut command)?;
     println!("{}", printed.trim_end());
     ensure!(

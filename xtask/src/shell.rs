@@ -28,6 +28,19 @@ pub fn cargo() -> Command {
     command
 }
 
+/// Variables with which cargo's release profile checks the crates of the workspace, but not their dependencies: those are
+/// compiled once for tests, benches and `cargo run --release` (see `Cargo.toml`).
+const CHECKS: [&str; 2] =
+    ["CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS"];
+
+/// [`cargo`], whose release profile is that of the tests.
+#[must_use]
+pub fn cargo_with_checks() -> Command {
+    let mut command = cargo();
+    command.envs(CHECKS.map(|name| (name, "true")));
+    command
+}
+
 /// `program` in the workspace root.
 #[must_use]
 pub fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {

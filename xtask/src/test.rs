@@ -86,8 +86,8 @@ pub(crate) fn run(args: &TestArgs) -> Result<()> {
     })?;
     let mut totals = totals.into_inner().expect("no worker panicked");
     if has_library {
-        let mut doc = shell::cargo();
-        doc.args(["test", "--doc"]).args(&packages).arg("--").arg("--show-output");
+        let mut doc = shell::cargo_with_checks();
+        doc.args(["test", "--doc", "--release"]).args(&packages).arg("--").arg("--show-output");
         let doc = report(doc.args(&args.filter), "documentation")?;
         print!("{}", doc.shown);
         totals.add(&doc.totals);
@@ -115,8 +115,9 @@ struct Program {
 /// Compiles the tests of `packages`: the test programs, the slow ones last, and whether one of them is a library's,
 /// which may have tests in its documentation.
 fn compile(packages: &[&str]) -> Result<(Vec<Program>, bool)> {
-    let mut cargo = shell::cargo();
-    cargo.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]).args(packages);
+    let mut cargo = shell::cargo_with_checks();
+    cargo.args(["test", "--no-run", "--release", "--message-format", "json-render-diagnostics"]);
+    cargo.args(packages);
     println!("$ {}", shell::describe(&cargo));
     let output = cargo.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     if !output.status.success() {
