@@ -1,14 +1,15 @@
-//! `cargo xtask client-test`: checks `stonechat serve` with OpenAI's Python client.
+//! `cargo xtask client-test`: checks `stonechat serve` with OpenAI's Python client. `cargo xtask test` ends in it.
 //!
 //! The checks are in `crates/server/tests/python`. The server runs on a free port with a language and a speech model, an
 //! API key, metrics and a folder for slots.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::server_process::{ServerProcess, free_port, is_healthy};
 use crate::{load, models, shell, venv};
@@ -47,42 +48,95 @@ pub(crate) struct ClientTestArgs {
     verbose: bool,
 }
 
-/// Starts the server and runs the checks; an error if one fails.
+/// Passed and failed checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+}
+
+/// Runs the checks that are asked for; an error if one fails.
 pub(crate) fn run(args: &ClientTestArgs) -> Result<()> {
-    let folder = shell::workspace_root().join(FOLDER);
-    let path = folder.join("requirements.txt");
-    let requirements =
-        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let requirements: Vec<&str> = requirements.lines().collect();
-    let python = venv::programs("client-test", &requirements, &[])?.join("python");
-    let mut checks = shell::program(python);
-    checks.arg(folder.join("client.py"));
+    let mut checks = client(&python()?);
     for text in &args.only {
         checks.args(["--only", text]);
     }
     checks.args(args.verbose.then_some("--verbose"));
-    if let (Some(url), Some(model)) = (&args.url, &args.model) {
+    let counts = if let (Some(url), Some(model)) = (&args.url, &args.model) {
         checks.arg(url).args(["--api-key", &args.api_key, "--model", model]);
         if let Some(model) = &args.audio_model {
             checks.args(["--audio-model", model]);
         }
-        return shell::run(&mut checks);
-    }
-    let (url, mut server) = start(args)?;
+        count(&mut checks)?
+    } else {
+        let program = load::stonechat(args.stonechat.as_deref())?;
+        models::install(&MODELS)?;
+        check_server(&program, &mut checks)?
+    };
+    ensure!(counts.failed == 0, "{} checks failed", counts.failed);
+    ensure!(counts.passed > 0, "no check ran");
+    Ok(())
+}
+
+/// Runs all checks on a server of `program`, whose models are installed.
+pub(crate) fn run_all(program: &Path, python: &Path) -> Result<Counts> {
+    check_server(program, &mut client(python))
+}
+
+/// The Python that has the client installed.
+pub(crate) fn python() -> Result<PathBuf> {
+    let path = shell::workspace_root().join(FOLDER).join("requirements.txt");
+    let requirements =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let requirements: Vec<&str> = requirements.lines().collect();
+    Ok(venv::programs("client-test", &requirements, &[])?.join("python"))
+}
+
+/// The script of the checks.
+fn client(python: &Path) -> Command {
+    let mut checks = shell::program(python);
+    checks.arg(shell::workspace_root().join(FOLDER).join("client.py"));
+    checks
+}
+
+/// Starts a server of both models and runs the checks on it.
+fn check_server(program: &Path, checks: &mut Command) -> Result<Counts> {
+    let (url, mut server) = start(program)?;
     let [model, audio_model] = MODELS;
     checks.args([&url, "--api-key", KEY, "--model", model, "--audio-model", audio_model]);
-    let result = shell::run(&mut checks);
+    let counts = count(checks)?;
     if let Some(status) = server.ended() {
-        let last = server.last_line();
-        return result.with_context(|| format!("the server ended with {status}: {last}"));
+        bail!("the server ended with {status}: {}", server.last_line());
     }
-    result.with_context(|| format!("the server's log is {}", server.log.display()))
+    if counts.failed > 0 {
+        println!("log of the server: {}", server.log.display());
+    }
+    Ok(counts)
+}
+
+/// Runs the checks and passes their output on; the last line has their numbers.
+fn count(checks: &mut Command) -> Result<Counts> {
+    let shown = shell::describe(checks);
+    println!("$ {shown}");
+    let child = checks.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| format!("cannot start `{shown}`"))?;
+    let mut last = String::new();
+    for line in BufReader::new(child.stdout.take().context("no output")?).lines() {
+        last = line?;
+        println!("{last}");
+    }
+    let status = child.wait()?;
+    counts_of(&last).with_context(|| format!("`{shown}` ended with {status}"))
+}
+
+/// Numbers of the line `N passed, M failed`.
+fn counts_of(line: &str) -> Option<Counts> {
+    let (passed, failed) = line.strip_suffix(" failed")?.split_once(" passed, ")?;
+    Some(Counts { passed: passed.parse().ok()?, failed: failed.parse().ok()? })
 }
 
 /// Starts a server of both models; its URL.
-fn start(args: &ClientTestArgs) -> Result<(String, ServerProcess)> {
-    let program = load::stonechat(args.stonechat.as_deref())?;
-    models::install(&MODELS)?;
+fn start(program: &Path) -> Result<(String, ServerProcess)> {
     let folder = shell::target_dir().join("client-test");
     let slots = folder.join("slots");
     fs::create_dir_all(&slots).with_context(|| format!("cannot make {}", slots.display()))?;
@@ -122,6 +176,15 @@ mod tests {
         assert!(!is_valid(&["--url", "http://h:1"]));
         assert!(!is_valid(&["--model", "m"]));
         assert!(!is_valid(&["--url", "http://h:1", "--model", "m", "--stonechat", "x"]));
+    }
+
+    #[test]
+    fn the_last_line_has_the_numbers() {
+        let counts = Counts { passed: 150, failed: 2 };
+        assert_eq!(counts_of("150 passed, 2 failed"), Some(counts));
+        for line in ["", "FAILED chat.a: 3 failed", "150 passed", "a passed, 0 failed"] {
+            assert_eq!(counts_of(line), None, "{line}");
+        }
     }
 
     #[test]

@@ -1,17 +1,18 @@
-//! `cargo xtask test`: sets up, runs every test of the workspace and sums the totals.
+//! `cargo xtask test`: sets up, runs every test of the workspace and sums the totals. The checks of `client-test`, on the
+//! program that the tests have built, come last.
 //!
 //! Test programs run two at a time, the slow ones first. Their output is passed on when one ends, except what passing tests
 //! printed. Of that only lines starting in `SKIPPED ` stay: a test that needs an absent device or model prints one, and
 //! counts as skipped here although the test program calls it passed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::{models, setup, shell};
+use crate::{client_test, models, setup, shell};
 
 /// Tells testkit to run every instruction set and kernel variant.
 const ALL_VARIABLE: &str = "STONECHAT_TEST_ALL";
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<()> {
     if packages.is_empty() {
         packages.push("--workspace");
     }
-    let (programs, has_library) = compile(&packages)?;
+    let Compiled { programs, has_library, stonechat } = compile(&packages)?;
     let queue = Mutex::new(programs);
     let totals = Mutex::new(Totals::default());
     let models = models::models_dir()?;
@@ -92,6 +93,10 @@ pub(crate) fn run(args: &TestArgs) -> Result<()> {
         print!("{}", doc.shown);
         totals.add(&doc.totals);
     }
+    // The filter is of the names of Rust's tests.
+    if let Some(stonechat) = stonechat.filter(|_| args.filter.is_none()) {
+        totals.add(&check_client(&stonechat));
+    }
     let Totals { passed, failed, skipped } = totals;
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     if failed > 0 {
@@ -112,9 +117,19 @@ struct Program {
     folder: PathBuf,
 }
 
-/// Compiles the tests of `packages`: the test programs, the slow ones last, and whether one of them is a library's,
-/// which may have tests in its documentation.
-fn compile(packages: &[&str]) -> Result<(Vec<Program>, bool)> {
+/// What cargo has compiled.
+#[derive(Debug, Default)]
+struct Compiled {
+    /// The test programs, the slow ones last.
+    programs: Vec<Program>,
+    /// Whether one of them is a library's, which may have tests in its documentation.
+    has_library: bool,
+    /// The command line, if its package was selected.
+    stonechat: Option<PathBuf>,
+}
+
+/// Compiles the tests of `packages`.
+fn compile(packages: &[&str]) -> Result<Compiled> {
     let mut cargo = shell::cargo_with_checks();
     cargo.args(["test", "--no-run", "--release", "--message-format", "json-render-diagnostics"]);
     cargo.args(packages);
@@ -123,16 +138,31 @@ fn compile(packages: &[&str]) -> Result<(Vec<Program>, bool)> {
     if !output.status.success() {
         bail!("the tests do not compile");
     }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let compiled: Vec<(Program, bool)> = text.lines().filter_map(program).collect();
-    let has_library = compiled.iter().any(|(_, is_library)| *is_library);
-    let mut programs: Vec<Program> = compiled.into_iter().map(|(program, _)| program).collect();
-    programs.sort_by_key(|program| SLOW.iter().rev().position(|name| *name == program.name));
-    Ok((programs, has_library))
+    let mut compiled = Compiled::default();
+    for artifact in String::from_utf8_lossy(&output.stdout).lines().filter_map(artifact) {
+        match artifact {
+            Artifact::Test { program, is_library } => {
+                compiled.programs.push(program);
+                compiled.has_library |= is_library;
+            }
+            Artifact::Stonechat(path) => compiled.stonechat = Some(path),
+        }
+    }
+    compiled
+        .programs
+        .sort_by_key(|program| SLOW.iter().rev().position(|name| *name == program.name));
+    Ok(compiled)
 }
 
-/// The test program of one of cargo's messages, and whether it tests a library.
-fn program(message: &str) -> Option<(Program, bool)> {
+/// An executable of one of cargo's messages.
+#[derive(Debug)]
+enum Artifact {
+    Test { program: Program, is_library: bool },
+    Stonechat(PathBuf),
+}
+
+/// The executable of one of cargo's messages, if it is needed.
+fn artifact(message: &str) -> Option<Artifact> {
     #[derive(Deserialize)]
     struct Message {
         executable: PathBuf,
@@ -151,10 +181,37 @@ fn program(message: &str) -> Option<(Program, bool)> {
     }
     let Message { executable, manifest_path, profile, target } =
         serde_json::from_str(message).ok()?;
-    let folder = manifest_path.parent()?.to_path_buf();
-    let is_library = target.kind.iter().any(|kind| kind == "lib");
-    let program = Program { name: target.name, path: executable, folder };
-    profile.test.then_some((program, is_library))
+    let is_kind = |name: &str| target.kind.iter().any(|kind| kind == name);
+    let is_library = is_kind("lib");
+    if profile.test {
+        let folder = manifest_path.parent()?.to_path_buf();
+        let program = Program { name: target.name, path: executable, folder };
+        return Some(Artifact::Test { program, is_library });
+    }
+    (target.name == "stonechat" && is_kind("bin")).then_some(Artifact::Stonechat(executable))
+}
+
+/// The checks of `client-test` as tests; without Python or its packages one skipped test.
+fn check_client(stonechat: &Path) -> Totals {
+    println!("\n== client-test");
+    let skipped = |reason: &str| {
+        println!("SKIPPED client-test: {reason}");
+        Totals { skipped: 1, ..Totals::default() }
+    };
+    if !shell::succeeds(Command::new("python3").arg("--version")) {
+        return skipped("no python3");
+    }
+    let python = match client_test::python() {
+        Ok(python) => python,
+        Err(error) => return skipped(&format!("no packages of its client: {error:#}")),
+    };
+    match client_test::run_all(stonechat, &python) {
+        Ok(client_test::Counts { passed, failed }) => Totals { passed, failed, skipped: 0 },
+        Err(error) => {
+            println!("FAILED client-test: {error:#}");
+            Totals { failed: 1, ..Totals::default() }
+        }
+    }
 }
 
 /// Runs a test program to its end.
@@ -293,16 +350,24 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; fini
 
     #[test]
     fn programs_are_read_from_cargo() {
-        let message = |test: bool| {
+        let message = |test: bool, name: &str, kind: &str| {
             format!(
-                r#"{{"reason":"compiler-artifact","executable":"/t/a-1","manifest_path":"/p/a/Cargo.toml","profile":{{"test":{test}}},"target":{{"name":"a","kind":["lib"]}}}}"#
+                r#"{{"reason":"compiler-artifact","executable":"/t/a-1","manifest_path":"/p/a/Cargo.toml","profile":{{"test":{test}}},"target":{{"name":"{name}","kind":["{kind}"]}}}}"#
             )
         };
-        let (found, is_library) = program(&message(true)).unwrap();
-        assert!(is_library);
-        assert_eq!((found.name.as_str(), found.folder.to_str()), ("a", Some("/p/a")));
-        assert!(program(&message(false)).is_none());
-        assert!(program(r#"{"reason":"build-finished"}"#).is_none());
+        let Some(Artifact::Test { program, is_library: true }) =
+            artifact(&message(true, "a", "lib"))
+        else {
+            panic!("no test program");
+        };
+        assert_eq!((program.name.as_str(), program.folder.to_str()), ("a", Some("/p/a")));
+        let found = artifact(&message(false, "stonechat", "bin"));
+        assert!(matches!(found, Some(Artifact::Stonechat(path)) if path == Path::new("/t/a-1")));
+        let test = artifact(&message(true, "stonechat", "bin"));
+        assert!(matches!(test, Some(Artifact::Test { is_library: false, .. })));
+        assert!(artifact(&message(false, "a", "lib")).is_none());
+        assert!(artifact(&message(false, "stonechat", "lib")).is_none());
+        assert!(artifact(r#"{"reason":"build-finished"}"#).is_none());
     }
 
     #[test]

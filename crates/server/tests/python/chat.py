@@ -1,7 +1,11 @@
 """/v1/chat/completions: answers, sampling, structured output, probabilities, streams."""
 
+import contextlib
+import io
 import json
 import math
+import pathlib
+import re
 import typing
 
 import pydantic
@@ -14,6 +18,9 @@ SCHEMA = {
     "required": ["city", "size"],
     "additionalProperties": False,
 }
+
+
+GUIDE = pathlib.Path(__file__).resolve().parents[4] / "docs/guide/serve.md"
 
 
 def text_of(answer):
@@ -403,3 +410,19 @@ def input_tokens_are_those_of_the_answer(server):
     messages = [{"role": "user", "content": "Name three colours."}]
     counted = server.post("/v1/chat/completions/input_tokens", {"messages": messages})
     equal(counted["input_tokens"], server.chat().usage.prompt_tokens)
+
+
+@check
+def example_of_the_guide_prints_an_answer(server):
+    (example,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    for documented, here in (
+        ("http://127.0.0.1:8080", server.base),
+        ('api_key="-"', f"api_key={server.key!r}"),
+        ('model="smollm2-135m"', f"model={server.model!r}, max_tokens=8"),
+    ):
+        expect(documented in example, f"no {documented!r} in {example}")
+        example = example.replace(documented, here)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(example, str(GUIDE), "exec"), {})
+    expect(printed.getvalue().strip(), "nothing was printed")

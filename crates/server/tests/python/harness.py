@@ -17,7 +17,7 @@ def check(function):
     return function
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Context:
     """Server under test."""
 
