@@ -285,7 +285,7 @@ impl LlmBuilder {
         self
     }
 
-    /// Sets the time by which prompts may delay the tokens of other texts; default 200 ms. Prompts are cut into chunks of at
+    /// Sets the time by which prompts may delay the tokens of other texts; default 180 ms. Prompts are cut into chunks of at
     /// least 128 tokens.
     #[must_use]
     pub fn max_gap(mut self, gap: Duration) -> Self {
