@@ -10,8 +10,8 @@ use stonechat::llm::{Drafter, NGramMod, NGramSimple, Pooling};
 use stonechat::nn::sample::SamplingOptions;
 use stonechat::{Device, GpuLayers, Models};
 use stonechat_server::{
-    Drafters, EngineOptions, ModelOption, PageFile, Server, ServerOptions, TlsFiles, read_keys,
-    stop_signal,
+    Drafters, EngineOptions, ModelOption, PageFile, Server, ServerOptions, TlsFiles, Traces,
+    read_keys, stop_signal,
 };
 
 use super::UsageError;
@@ -127,6 +127,12 @@ struct NetworkArgs {
     /// New connections are refused at once. A second signal ends the server.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     stop_timeout: u64,
+    /// OpenTelemetry collector to send traces of requests to (OTLP over HTTP)
+    ///
+    /// Such as http://localhost:4318. Without it the variables OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
+    /// OTEL_EXPORTER_OTLP_ENDPOINT count; OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME and OTEL_TRACES_SAMPLER do, too.
+    #[arg(long, visible_alias = "otlp-traces-endpoint", value_name = "URL")]
+    otlp_endpoint: Option<String>,
     /// Seconds between the comments in a stream without data; -1 sends none
     #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_negative_numbers = true)]
     sse_ping_interval: i64,
@@ -324,6 +330,7 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
         stop_timeout: Duration::from_secs(network.stop_timeout),
         sse_ping_interval: seconds(network.sse_ping_interval).filter(|time| !time.is_zero()),
         metrics: routes.metrics,
+        traces: Traces::start(network.otlp_endpoint.as_deref())?,
         slots: !routes.no_slots,
         slot_save_path: routes.slot_save_path.clone(),
         pooling: routes.pooling,

@@ -138,6 +138,12 @@ impl ApiError {
         self.status
     }
 
+    /// Type of the error, as in the body.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
     /// Text for the client.
     #[must_use]
     pub fn message(&self) -> &str {

@@ -12,6 +12,7 @@
 //! | `page_file` | KV pages of earlier prompts in a file |
 //! | `chat_prompt` | from the body of a chat request to its prompt |
 //! | `metrics` | Prometheus metrics |
+//! | `otlp` | spans of requests for an OpenTelemetry collector |
 //! | `server`, `listen`, `auth`, `trace` | sockets, TLS, shutdown; API keys; the log of requests |
 //!
 //! ```no_run
@@ -36,6 +37,7 @@ mod listen;
 mod metrics;
 mod models;
 mod options;
+mod otlp;
 mod page_file;
 mod routes;
 mod server;
@@ -55,6 +57,7 @@ pub use models::{
     SpeechGuard, SpeechModel, machine_memory,
 };
 pub use options::{Drafters, EngineOptions, ModelOption, ServerOptions, TlsFiles};
+pub use otlp::{Traces, TracesError};
 pub use page_file::{PageFile, PageFileError};
 pub use server::{Server, ServerError, stop_signal};
 pub use state::AppState;

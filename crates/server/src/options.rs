@@ -9,7 +9,7 @@ use stonechat::llm::{Drafter, Pooling};
 use stonechat::nn::sample::SamplingOptions;
 use stonechat::{Device, GpuLayers, KvDType, Models};
 
-use crate::PageFile;
+use crate::{PageFile, Traces};
 
 /// A model to load at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,6 +159,8 @@ pub struct ServerOptions {
     pub sse_ping_interval: Option<Duration>,
     /// Whether `/metrics` is on.
     pub metrics: bool,
+    /// Traces of requests; `None`: off.
+    pub traces: Option<Traces>,
     /// Whether `/slots` is on.
     pub slots: bool,
     /// Folder of saved slots.
@@ -193,6 +195,7 @@ impl Default for ServerOptions {
             stop_timeout: Duration::from_secs(10),
             sse_ping_interval: Some(Duration::from_secs(30)),
             metrics: false,
+            traces: None,
             slots: true,
             slot_save_path: None,
         }

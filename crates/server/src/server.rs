@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
@@ -26,6 +26,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time for which a stopping server keeps idle connections: a proxy may have sent a request that has not arrived yet.
 const IDLE_GRACE: Duration = Duration::from_millis(500);
+/// Maximum time for cancelled requests to end before the last traces are sent.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval at which idle models are looked for.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -157,6 +159,13 @@ impl Server {
         };
         if timeout(options.stop_timeout, drained).await.is_err() {
             tracing::warn!("requests were still running at the end of the stop timeout");
+        }
+        if let Some(traces) = options.traces.clone() {
+            let n_permits = u32::try_from(options.max_connections).unwrap_or(u32::MAX);
+            let no_connection = connections.permits.acquire_many(n_permits);
+            let _ = timeout(CANCEL_TIMEOUT, no_connection).await;
+            // The runtime may be shutting down.
+            let _ = spawn_blocking(move || traces.stop()).await;
         }
         Ok(())
     }

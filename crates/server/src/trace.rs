@@ -1,4 +1,4 @@
-//! Log of requests, their identifiers and metrics; errors of the framework in the shape of the API.
+//! Log of requests, their identifiers, metrics and traces; errors of the framework in the shape of the API.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::ids::new_id;
+use crate::otlp::RequestTrace;
 use crate::{ApiError, AppState};
 
 /// Header of the identifier, in requests and responses.
@@ -36,13 +37,16 @@ pub(crate) async fn log(
     let is_plain = |id: &&str| !id.is_empty() && id.len() <= MAX_ID;
     let id = id.filter(is_plain).map_or_else(|| new_id("req-"), str::to_owned);
     request.extensions_mut().insert(RequestId(id.clone()));
-    let route = request.extensions().get::<MatchedPath>();
-    let route = route.map_or("unknown", |route| route.as_str()).to_owned();
+    let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
+    let trace = route.as_deref().map(|route| RequestTrace::start(&state, &request, route, &id));
+    let trace = trace.unwrap_or_default();
+    request.extensions_mut().insert(trace.clone());
     let mut end = End {
         state,
+        trace,
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
-        route,
+        route: route.unwrap_or_else(|| "unknown".to_owned()),
         id,
         start,
         status: None,
@@ -89,9 +93,10 @@ async fn with_shape(response: Response) -> Response {
     response
 }
 
-/// A response on its way. Dropping it logs and counts it.
+/// A response on its way. Dropping it logs, counts and traces it.
 struct End {
     state: AppState,
+    trace: RequestTrace,
     method: String,
     path: String,
     route: String,
@@ -113,6 +118,7 @@ impl Drop for End {
             _ => CLIENT_GONE,
         };
         self.state.metrics().http(&self.method, &self.route, status, duration);
+        self.trace.end(status, status == CLIENT_GONE);
         tracing::info!(
             id = self.id,
             method = self.method,

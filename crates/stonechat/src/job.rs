@@ -1,14 +1,15 @@
 //! A request that runs on the thread of an engine, and its results.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_core::Stream;
 use stonechat_whisper::CancelToken;
 
-use crate::Error;
+use crate::{Error, Transcription};
 
 /// Message from an engine to the caller of a request.
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub struct Job<I, O> {
     result: Option<Result<O, Error>>,
     has_ended: bool,
     cancel: CancelToken,
+    started: Arc<OnceLock<Instant>>,
     /// Keeps the engine running.
     _engine: Arc<dyn Send + Sync>,
 }
@@ -44,6 +46,7 @@ impl<I, O> std::fmt::Debug for Job<I, O> {
 pub(crate) struct JobSender<I, O> {
     messages: UnboundedSender<Message<I, O>>,
     cancel: CancelToken,
+    started: Arc<OnceLock<Instant>>,
 }
 
 impl<I, O> JobSender<I, O> {
@@ -62,6 +65,11 @@ impl<I, O> JobSender<I, O> {
         self.cancel.is_cancelled() || self.is_abandoned()
     }
 
+    /// Records that the request has left the queue.
+    pub(crate) fn start(&self) {
+        self.started.get_or_init(Instant::now);
+    }
+
     pub(crate) fn send(&self, item: I) {
         // The caller may have dropped the job.
         let _ = self.messages.unbounded_send(Message::Item(item));
@@ -75,15 +83,16 @@ impl<I, O> JobSender<I, O> {
 impl<I, O> Job<I, O> {
     pub(crate) fn new(engine: Arc<dyn Send + Sync>) -> (Self, JobSender<I, O>) {
         let (sender, messages) = unbounded();
-        let cancel = CancelToken::new();
+        let (cancel, started) = (CancelToken::new(), Arc::<OnceLock<Instant>>::default());
         let job = Self {
             messages,
             result: None,
             has_ended: false,
             cancel: cancel.clone(),
+            started: Arc::clone(&started),
             _engine: engine,
         };
-        (job, JobSender { messages: sender, cancel })
+        (job, JobSender { messages: sender, cancel, started })
     }
 
     /// A job that has failed before it reached the engine.
@@ -133,6 +142,14 @@ impl<I, O> Job<I, O> {
         };
         (self.result, self.has_ended) = (Some(result), true);
         Poll::Ready(None)
+    }
+}
+
+impl Transcription {
+    /// Time at which the recording joined the batch; `None` while it waits.
+    #[must_use]
+    pub fn started(&self) -> Option<Instant> {
+        self.started.get().copied()
     }
 }
 

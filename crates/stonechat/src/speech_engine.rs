@@ -183,6 +183,7 @@ impl SpeechEngine {
             }
             let Queued { run, options, sender, guard } = self.waiting.remove(0);
             drop(guard);
+            sender.start();
             match self.decoder.reserve(&options, n_windows) {
                 Ok(()) => {
                     self.active.push(Active { run, sender, transcript: Transcript::default() });

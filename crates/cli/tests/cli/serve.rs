@@ -56,9 +56,17 @@ impl Running {
     }
 
     fn get(&self, path: &str, headers: &str) -> String {
+        self.talk(&format!("GET {path}"), headers)
+    }
+
+    fn post(&self, path: &str, body: &str) -> String {
+        let length = format!("Content-Length: {}\r\n\r\n{body}", body.len());
+        self.talk(&format!("POST {path}"), &length)
+    }
+
+    fn talk(&self, line: &str, rest: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}\r\n");
+        let request = format!("{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{rest}\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
@@ -127,6 +135,68 @@ fn flags_come_from_the_configuration_and_from_variables_of_llama_server() {
     assert!(running.get("/metrics", "").starts_with("HTTP/1.1 200 "));
 }
 
+/// Takes requests of an exporter until one contains `last`; returns them all.
+fn collect(listener: &TcpListener, last: &str) -> String {
+    let mut all = String::new();
+    while !all.contains(last) {
+        let mut stream = BufReader::new(listener.accept().unwrap().0);
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            stream.read_line(&mut line).unwrap();
+            let line = line.to_lowercase();
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            all += &line;
+            if line.trim().is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).unwrap();
+        // Protocol buffers have strings as they are.
+        all += &String::from_utf8_lossy(&body);
+        let answer = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        stream.get_mut().write_all(answer.as_bytes()).unwrap();
+    }
+    all
+}
+
+#[test]
+fn traces_go_to_the_collector_of_the_flag_or_the_variables() {
+    let folder = Folder::new("serve-traces");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let model = model();
+    let serve = ["serve", "--port", "0", "--device", "cpu", "-m", &model];
+    let mut by_variables = folder.command(&serve);
+    by_variables
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("{url}/base"))
+        .env("OTEL_EXPORTER_OTLP_HEADERS", "x-key=one%20two")
+        .env("OTEL_SERVICE_NAME", "front desk");
+    let flag = ["--otlp-traces-endpoint", &url];
+    let by_flag = folder.command(&[&serve[..], &flag].concat());
+    for (command, expected) in [
+        (by_variables, &["post /base/v1/traces ", "x-key: one two\r\n", "front desk"][..]),
+        (by_flag, &["post /v1/traces ", "\x09stonechat"]),
+    ] {
+        let running = Running::start(command);
+        let answer = running.post("/completion", "{\"prompt\": \"a\", \"n_predict\": 1}");
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        std::thread::scope(|scope| {
+            let collected = scope.spawn(|| collect(&listener, "POST /completion"));
+            // A stop sends the spans that are left.
+            let (status, rest) = running.stop("-TERM");
+            assert_eq!(status.code(), Some(0), "{rest}");
+            let collected = collected.join().unwrap();
+            for part in expected.iter().chain(&["llm_request", "prefill", "decode"]) {
+                assert!(collected.contains(part), "expected {part:?} in {collected:?}");
+            }
+        });
+    }
+}
+
 #[test]
 fn errors_of_the_start_are_one_line() {
     let folder = Folder::new("serve-errors");
@@ -141,6 +211,9 @@ fn errors_of_the_start_are_one_line() {
     folder.run(&empty).fails("`empty`: expected an API key a line, got none");
     let tls = ["serve", "-m", &model, "--ssl-key-file", "empty", "--ssl-cert-file", "empty"];
     folder.run(&tls).fails("cannot use `empty` for TLS: ");
+    folder
+        .run(&["serve", "-m", &model, "--otlp-endpoint", "localhost:4317"])
+        .fails("OTLP endpoint: expected a URL such as http://localhost:4318, got `localhost:4317");
     let busy = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = busy.local_addr().unwrap().port().to_string();
     let expected = format!("cannot listen on 127.0.0.1:{port}: ");

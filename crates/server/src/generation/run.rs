@@ -8,6 +8,7 @@ use stonechat::{Completion, Finish, Job, LlmEvent, LlmRequest};
 
 use super::Timings;
 use crate::metrics::DraftReport;
+use crate::otlp::{RequestTrace, TextTimes};
 use crate::{ApiError, ApiResult, AppState, FinishReason, LanguageGuard, Metrics, RequestReport};
 
 /// Texts that are generated for one request. Dropping it cancels them.
@@ -23,6 +24,7 @@ pub(crate) struct TextRun {
     /// Tokens of the prompt that were cached or have run.
     prompt_done: usize,
     metrics: Arc<Metrics>,
+    trace: RequestTrace,
     report: RequestReport,
     is_reported: bool,
 }
@@ -74,12 +76,15 @@ impl TextRun {
         model: LanguageGuard,
         request: LlmRequest,
         t_max_predict_ms: Option<i64>,
+        trace: RequestTrace,
     ) -> Self {
         let report = RequestReport {
             model: model.spec().name.clone(),
             prompt_tokens: request.prompt.len(),
             n_choices: request.n_choices,
             max_tokens: request.options.n_predict,
+            temperature: request.options.sampling.temperature,
+            top_p: request.options.sampling.top_p,
             finish: FinishReason::Abort,
             ..RequestReport::default()
         };
@@ -99,6 +104,7 @@ impl TextRun {
             has_line: false,
             prompt_done: 0,
             metrics: Arc::clone(state.metrics()),
+            trace,
             report,
             is_reported: false,
         }
@@ -243,9 +249,11 @@ impl TextRun {
     }
 
     fn fail(&mut self, error: stonechat::Error) -> ApiError {
+        let error = ApiError::from(error);
         self.report.finish = FinishReason::Error;
+        self.report.error = Some(error.clone());
         self.report();
-        error.into()
+        error
     }
 
     /// Records the request once.
@@ -265,6 +273,8 @@ impl TextRun {
         self.report.e2e_seconds = seconds(clock.queued, now);
         self.report.time_to_first_token = clock.first_token.map(|time| seconds(clock.queued, time));
         self.metrics.request_finished(&self.report);
+        let Clock { queued, started, first_token, .. } = self.clock;
+        self.trace.text(&self.report, &TextTimes { queued, started, first_token, ended: now });
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reports of engines and routes.
 
+use crate::ApiError;
+
 /// End of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FinishReason {
@@ -65,10 +67,16 @@ pub struct RequestReport {
     pub token_gaps: Vec<f64>,
     /// End.
     pub finish: FinishReason,
+    /// Cause of [`FinishReason::Error`].
+    pub error: Option<ApiError>,
     /// Parameter `n`.
     pub n_choices: usize,
     /// Parameter `max_tokens`.
     pub max_tokens: Option<usize>,
+    /// Parameter `temperature`.
+    pub temperature: f32,
+    /// Parameter `top_p`.
+    pub top_p: f32,
     /// Preemptions.
     pub n_preemptions: usize,
     /// Speculative decoding.
@@ -131,8 +139,10 @@ pub struct AudioReport {
     pub audio_seconds: f64,
     /// Seconds in the queue.
     pub queue_seconds: f64,
-    /// Seconds of decoding and transcription.
+    /// Seconds of transcription.
     pub work_seconds: f64,
     /// End.
     pub finish: FinishReason,
+    /// Cause of [`FinishReason::Error`].
+    pub error: Option<ApiError>,
 }

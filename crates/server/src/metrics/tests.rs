@@ -24,7 +24,10 @@ fn report() -> RequestReport {
         time_to_first_token: Some(0.7),
         token_gaps: vec![0.2; 10],
         finish: FinishReason::Length,
+        error: None,
         n_choices: 1,
+        temperature: 0.8,
+        top_p: 0.95,
         max_tokens: Some(11),
         n_preemptions: 1,
         drafts: DraftReport {
@@ -127,6 +130,7 @@ fn audio_and_http_are_counted() {
         queue_seconds: 1.0,
         work_seconds: 3.0,
         finish: FinishReason::Stop,
+        error: None,
     });
     metrics.audio_queued("base", 2, 90.0);
     metrics.http("GET", "/health", 200, Duration::from_millis(2));

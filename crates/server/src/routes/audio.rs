@@ -16,6 +16,7 @@ mod form;
 mod tests;
 mod upload;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
@@ -28,7 +29,8 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::{ApiResult, AppState, AudioReport, FinishReason, SpeechGuard};
+use crate::otlp::{RequestTrace, SpeechTimes};
+use crate::{ApiError, ApiResult, AppState, AudioReport, FinishReason, Metrics, SpeechGuard};
 use fields::Fields;
 use form::Form;
 
@@ -66,8 +68,12 @@ struct TranscriptionAnswer {
         (status = 413, description = "The file has too many bytes"),
     ),
 )]
-async fn transcriptions(State(state): State<AppState>, request: Request) -> ApiResult<Response> {
-    answer(state, request, Task::Transcribe).await
+async fn transcriptions(
+    State(state): State<AppState>,
+    trace: RequestTrace,
+    request: Request,
+) -> ApiResult<Response> {
+    answer(state, trace, request, Task::Transcribe).await
 }
 
 /// English translation of a recording
@@ -79,18 +85,40 @@ async fn transcriptions(State(state): State<AppState>, request: Request) -> ApiR
         (status = 413, description = "The file has too many bytes"),
     ),
 )]
-async fn translations(State(state): State<AppState>, request: Request) -> ApiResult<Response> {
-    answer(state, request, Task::Translate).await
+async fn translations(
+    State(state): State<AppState>,
+    trace: RequestTrace,
+    request: Request,
+) -> ApiResult<Response> {
+    answer(state, trace, request, Task::Translate).await
 }
 
-async fn answer(state: AppState, request: Request, task: Task) -> ApiResult<Response> {
+async fn answer(
+    state: AppState,
+    trace: RequestTrace,
+    request: Request,
+    task: Task,
+) -> ApiResult<Response> {
     state.check_ready()?;
     let Form { fields, samples } = Form::read(&state, request).await?;
+    let received = Instant::now();
     let options = fields.options(task)?;
     let model = state.speech(fields.model.as_deref()).await?;
-    let report = Report::new(&state, &model, samples.len());
-    let job = model.whisper.transcribe(Recording::samples(samples).options(options));
-    let mut running = Running { job, report, _model: model };
+    let report = AudioReport {
+        model: model.spec().name.clone(),
+        audio_seconds: samples.len() as f64 / f64::from(stonechat::audio::SAMPLE_RATE),
+        finish: FinishReason::Abort,
+        ..AudioReport::default()
+    };
+    let mut running = Running {
+        received,
+        queued: Instant::now(),
+        job: model.whisper.transcribe(Recording::samples(samples).options(options)),
+        report,
+        metrics: Arc::clone(state.metrics()),
+        trace,
+        _model: model,
+    };
     if fields.stream {
         return events::respond(running, fields, state.options().sse_ping_interval).await;
     }
@@ -98,47 +126,46 @@ async fn answer(state: AppState, request: Request, task: Task) -> ApiResult<Resp
     body::respond(&transcript, &fields, task)
 }
 
-/// Transcription of an upload. Dropping it cancels it.
+/// Transcription of an upload. Dropping it cancels it, and records it in the metrics and the trace.
 struct Running {
+    /// Time at which the whole upload was decoded.
+    received: Instant,
+    queued: Instant,
     job: Transcription,
-    report: Report,
+    report: AudioReport,
+    metrics: Arc<Metrics>,
+    trace: RequestTrace,
     /// A model in use is not unloaded.
     _model: SpeechGuard,
 }
 
 impl Running {
     /// Waits for the end.
-    async fn transcript(&mut self) -> Result<Transcript, stonechat::Error> {
+    async fn transcript(&mut self) -> ApiResult<Transcript> {
         let result = (&mut self.job).await;
-        let end = if result.is_ok() { FinishReason::Stop } else { FinishReason::Error };
-        self.report.report.finish = end;
+        self.end(result)
+    }
+
+    /// Sets the end in the report.
+    fn end<T>(&mut self, result: Result<T, stonechat::Error>) -> ApiResult<T> {
+        let result = result.map_err(ApiError::from);
+        self.report.error = result.as_ref().err().cloned();
+        self.report.finish = match result {
+            Ok(_) => FinishReason::Stop,
+            Err(_) => FinishReason::Error,
+        };
         result
     }
 }
 
-/// Entry of the metrics, made when it is dropped.
-struct Report {
-    state: AppState,
-    start: Instant,
-    report: AudioReport,
-}
-
-impl Report {
-    fn new(state: &AppState, model: &SpeechGuard, n_samples: usize) -> Self {
-        let audio_seconds = n_samples as f64 / f64::from(stonechat::audio::SAMPLE_RATE);
-        let report = AudioReport {
-            model: model.spec().name.clone(),
-            audio_seconds,
-            finish: FinishReason::Abort,
-            ..AudioReport::default()
-        };
-        Self { state: state.clone(), start: Instant::now(), report }
-    }
-}
-
-impl Drop for Report {
+impl Drop for Running {
     fn drop(&mut self) {
-        self.report.work_seconds = self.start.elapsed().as_secs_f64();
-        self.state.metrics().audio_finished(&self.report);
+        let Self { received, queued, .. } = *self;
+        let (started, ended) = (self.job.started(), Instant::now());
+        let work = started.map_or(Duration::ZERO, |started| ended - started);
+        self.report.queue_seconds = (ended - queued - work).as_secs_f64();
+        self.report.work_seconds = work.as_secs_f64();
+        self.metrics.audio_finished(&self.report);
+        self.trace.speech(&self.report, &SpeechTimes { received, queued, started, ended });
     }
 }

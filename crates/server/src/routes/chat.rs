@@ -15,6 +15,7 @@ use utoipa_axum::routes;
 use crate::generation::{
     GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, chat_logprobs, respond,
 };
+use crate::otlp::RequestTrace;
 use crate::{ApiResult, AppState, ChatBody, ChatPrompt, Json, new_id};
 
 pub(crate) fn router() -> OpenApiRouter<AppState> {
@@ -52,7 +53,11 @@ struct Answer {
     (status = 400, description = "A field is invalid, or the prompt exceeds the context"),
     (status = 429, description = "The queue is full"),
 ))]
-async fn chat(State(state): State<AppState>, Json(body): Json<Value>) -> ApiResult<Response> {
+async fn chat(
+    State(state): State<AppState>,
+    trace: RequestTrace,
+    Json(body): Json<Value>,
+) -> ApiResult<Response> {
     let Parsed { own, fields } = Parsed::<ChatBody>::from_body(&body)?;
     let model = state.language(fields.model.as_deref()).await?;
     let prompt = ChatPrompt::new(&model, &own)?;
@@ -71,7 +76,7 @@ async fn chat(State(state): State<AppState>, Json(body): Json<Value>) -> ApiResu
         includes_usage: fields.includes_usage(),
     };
     let n_choices = request.n_choices;
-    let mut run = TextRun::start(&state, model, request, fields.t_max_predict_ms);
+    let mut run = TextRun::start(&state, model, request, fields.t_max_predict_ms, trace);
     if !fields.is_stream() {
         let completions = run.finish().await?;
         return Ok(Json(answer.whole(&run, &completions)).into_response());

@@ -19,6 +19,7 @@ use crate::generation::{
     GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, native_probabilities,
     prompts, respond,
 };
+use crate::otlp::RequestTrace;
 use crate::{ApiResult, AppState, Json, LanguageGuard};
 
 pub(crate) fn router() -> OpenApiRouter<AppState> {
@@ -83,11 +84,15 @@ struct NativeRequest {
     (status = 400, description = "A field is invalid, or a prompt exceeds the context"),
     (status = 429, description = "The queue is full"),
 ))]
-async fn completion(State(state): State<AppState>, Json(body): Json<Value>) -> ApiResult<Response> {
+async fn completion(
+    State(state): State<AppState>,
+    trace: RequestTrace,
+    Json(body): Json<Value>,
+) -> ApiResult<Response> {
     let Parsed { own, fields } = Parsed::<PromptFields>::from_body(&body)?;
     let model = state.language(fields.model.as_deref()).await?;
     let prompts = prompts(&own.prompt, &model.llm.info().model)?;
-    answer(&state, model, prompts, fields, own.response_fields).await
+    answer(&state, trace, model, prompts, fields, own.response_fields).await
 }
 
 /// Fills the gap between two texts
@@ -95,7 +100,11 @@ async fn completion(State(state): State<AppState>, Json(body): Json<Value>) -> A
     (status = 200, body = Object, description = "As of `/completion`"),
     (status = 501, description = "The vocabulary has no tokens for it"),
 ))]
-async fn infill(State(state): State<AppState>, Json(body): Json<Value>) -> ApiResult<Response> {
+async fn infill(
+    State(state): State<AppState>,
+    trace: RequestTrace,
+    Json(body): Json<Value>,
+) -> ApiResult<Response> {
     let Parsed { own, fields } = Parsed::<InfillFields>::from_body(&body)?;
     let model = state.language(fields.model.as_deref()).await?;
     let info = &model.llm.info().model;
@@ -106,7 +115,7 @@ async fn infill(State(state): State<AppState>, Json(body): Json<Value>) -> ApiRe
     prefix += &own.input_prefix;
     let mut prompt = info.infill(&prefix, &own.input_suffix)?;
     prompt.extend(info.tokenizer().tokenize(&own.prompt, false, true));
-    answer(&state, model, vec![prompt], fields, own.response_fields).await
+    answer(&state, trace, model, vec![prompt], fields, own.response_fields).await
 }
 
 /// Common fields of the objects of an answer.
@@ -126,6 +135,7 @@ struct Answer {
 
 async fn answer(
     state: &AppState,
+    trace: RequestTrace,
     model: LanguageGuard,
     prompts: Vec<Vec<u32>>,
     fields: GenerationFields,
@@ -151,7 +161,8 @@ async fn answer(
     for prompt in prompts {
         let model = state.language(fields.model.as_deref()).await?;
         let request = fields.request(prompt, options.clone())?;
-        runs.push_back(TextRun::start(state, model, request, fields.t_max_predict_ms));
+        let limit = fields.t_max_predict_ms;
+        runs.push_back(TextRun::start(state, model, request, limit, trace.clone()));
     }
     if fields.is_stream() {
         let stream = NativeStream { answer, cached_tokens: 0 };

@@ -16,6 +16,7 @@ use crate::generation::{
     GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, completion_logprobs, prompts,
     respond,
 };
+use crate::otlp::RequestTrace;
 use crate::{ApiError, ApiResult, AppState, Json, new_id};
 
 pub(crate) fn router() -> OpenApiRouter<AppState> {
@@ -67,6 +68,7 @@ struct Answer {
 ))]
 async fn completions(
     State(state): State<AppState>,
+    trace: RequestTrace,
     Json(body): Json<Value>,
 ) -> ApiResult<Response> {
     let Parsed { own, fields } = Parsed::<CompletionFields>::from_body(&body)?;
@@ -94,7 +96,8 @@ async fn completions(
     for prompt in prompts {
         let model = state.language(fields.model.as_deref()).await?;
         let request = fields.request(prompt, options.clone())?;
-        runs.push_back(TextRun::start(&state, model, request, fields.t_max_predict_ms));
+        let limit = fields.t_max_predict_ms;
+        runs.push_back(TextRun::start(&state, model, request, limit, trace.clone()));
     }
     if !fields.is_stream() {
         return Ok(Json(answer.whole(runs).await?).into_response());

@@ -23,8 +23,8 @@ const BOUNDARY: &str = "----stonechat";
 /// Short decoding of a random model: greedy, without the fallback to higher temperatures.
 const SHORT: [(&str, &str); 3] = [("temperature", "0.01"), ("best_of", "1"), ("language", "en")];
 
-/// A multilingual model of random weights.
-fn model() -> ModelOption {
+/// A multilingual model of random weights, `ears`.
+pub(crate) fn multilingual() -> ModelOption {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let path = PATH.get_or_init(|| {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tiny-multilingual-whisper.gguf");
@@ -36,7 +36,7 @@ fn model() -> ModelOption {
 }
 
 fn server() -> ServerOptions {
-    ServerOptions { models: vec![model()], ..ServerOptions::default() }
+    ServerOptions { models: vec![multilingual()], ..ServerOptions::default() }
 }
 
 fn short() -> Options {
@@ -93,6 +93,11 @@ fn form(fields: &[(&str, &str)], file: &[u8]) -> Vec<u8> {
     body.extend(file_part(file));
     body.extend(end());
     body
+}
+
+/// Upload of a short recording, to be decoded quickly.
+pub(crate) fn fox_upload() -> Request<Body> {
+    request(TRANSCRIPTIONS, form(&SHORT, &fox()))
 }
 
 async fn transcribe(app: &App, fields: &[(&str, &str)], file: &[u8]) -> Answer {

@@ -5,6 +5,7 @@ mod audio;
 mod llama_server;
 mod models;
 mod operation;
+mod otlp;
 mod routes;
 mod support;
 mod text;

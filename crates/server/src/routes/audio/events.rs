@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::body::{logprobs, usage};
 use super::fields::{Fields, ResponseFormat};
 use super::{MAX_STATUS_DELAY, Running};
-use crate::{ApiError, ApiResult, FinishReason, sse};
+use crate::{ApiResult, sse};
 
 /// Starts a stream. An error before the first segment is one of the request, unless that takes long.
 pub(super) async fn respond(
@@ -34,10 +34,7 @@ pub(super) async fn respond(
     };
     match timeout(delay, running.job.next_async()).await {
         Ok(Some(Ok(segment))) => events.push(&segment),
-        Ok(Some(Err(error))) => {
-            running.report.report.finish = FinishReason::Error;
-            return Err(error.into());
-        }
+        Ok(Some(Err(error))) => return running.end(Err(error)),
         // Without a segment the end follows.
         Ok(None) | Err(_) => {}
     }
@@ -99,7 +96,7 @@ impl AudioEvents {
     fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Value>> {
         while self.ready.is_empty() {
             let Some(running) = &mut self.running else { return Poll::Ready(None) };
-            let end = match ready!(Pin::new(&mut running.job).poll_next(context)) {
+            let result = match ready!(Pin::new(&mut running.job).poll_next(context)) {
                 Some(Ok(segment)) => {
                     self.push(&segment);
                     continue;
@@ -107,14 +104,11 @@ impl AudioEvents {
                 Some(Err(error)) => Err(error),
                 None => ready!(Pin::new(&mut running.job).poll(context)),
             };
-            let mut running = self.running.take();
-            let finish = if end.is_ok() { FinishReason::Stop } else { FinishReason::Error };
-            if let Some(running) = &mut running {
-                running.report.report.finish = finish;
-            }
-            match end {
+            let result = running.end(result);
+            self.running = None;
+            match result {
                 Ok(transcript) => self.push_end(transcript.duration),
-                Err(error) => self.ready.push_back(ApiError::from(error).to_json()),
+                Err(error) => self.ready.push_back(error.to_json()),
             }
         }
         Poll::Ready(self.ready.pop_front())
