@@ -127,10 +127,11 @@ struct NetworkArgs {
     /// New connections are refused at once. A second signal ends the server.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     stop_timeout: u64,
-    /// OpenTelemetry collector to send traces of requests to (OTLP over HTTP)
+    /// URL of an OpenTelemetry collector to send traces to (OTLP/HTTP)
     ///
-    /// Such as http://localhost:4318. Without it the variables OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
-    /// OTEL_EXPORTER_OTLP_ENDPOINT count; OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME and OTEL_TRACES_SAMPLER do, too.
+    /// Such as `http://localhost:4318`; without it `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT`. The variables `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME` and
+    /// `OTEL_TRACES_SAMPLER` also apply.
     #[arg(long, visible_alias = "otlp-traces-endpoint", value_name = "URL")]
     otlp_endpoint: Option<String>,
     /// Seconds between the comments in a stream without data; -1 sends none
