@@ -27,7 +27,7 @@ pub(super) fn megabytes(bytes: f64) -> f64 {
     bytes / 1e6
 }
 
-/// RssAnon + VmSwap of a process in bytes.
+/// `RssAnon` + `VmSwap` of a process in bytes.
 pub(super) fn read(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

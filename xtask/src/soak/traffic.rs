@@ -343,14 +343,14 @@ impl Traffic {
         for case in garbage::cases(recording) {
             let mark = self.floods.mark();
             let address = self.target.address();
-            let is_closed = match case.answer {
+            let answer = match case.answer {
                 garbage::Expected::Nothing => {
                     let wait = Duration::from_millis(random.u64(0..50));
                     raw::send_and_close(address, &case.bytes, wait).map(|()| None)
                 }
                 _ => raw::exchange(address, &case.bytes),
             };
-            match is_closed {
+            match answer {
                 Ok(status) => match case.check(status) {
                     Some(_) if status == Some(429) && self.floods.overlaps(mark) => {
                         self.ledger.answered(Kind::Garbage, 429);
