@@ -204,7 +204,6 @@ impl TextRun {
             }
             LlmEvent::Text { choice, tokens, text } => {
                 let first = *self.clock.first_token.get_or_insert(now);
-                self.prompt_done = self.report.prompt_tokens;
                 let last = &mut self.clock.last_token[choice];
                 if tokens.is_empty() {
                     return Some(Step::Text { choice, tokens, text });
@@ -229,7 +228,6 @@ impl TextRun {
     }
 
     fn end(&mut self, completions: Vec<Completion>) -> Step {
-        self.prompt_done = self.report.prompt_tokens;
         let finishes = completions.iter().map(|completion| completion.finish);
         self.report.finish = match finishes.max_by_key(|finish| *finish == Finish::Length) {
             Some(Finish::Length | Finish::ContextFull | Finish::Cancelled) => FinishReason::Length,
