@@ -104,14 +104,19 @@ impl PageFile {
         self.0.is_off.load(Ordering::Acquire)
     }
 
-    /// Calls `read` with the bytes of a page.
-    fn find<R>(&self, name: PageName, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    /// Calls `read` with the entry of a page in a table.
+    fn find<V: redb::Value + 'static, R>(
+        &self,
+        table: TableDefinition<'_, &'static [u8; 32], V>,
+        name: PageName,
+        read: impl FnOnce(V::SelfType<'_>) -> R,
+    ) -> Option<R> {
         if self.is_off() {
             return None;
         }
         let find = || -> Result<Option<R>, redb::Error> {
-            let table = self.0.database.begin_read()?.open_table(PAGES)?;
-            Ok(table.get(&name.0)?.map(|bytes| read(bytes.value())))
+            let table = self.0.database.begin_read()?.open_table(table)?;
+            Ok(table.get(&name.0)?.map(|entry| read(entry.value())))
         };
         find().unwrap_or_else(|error| {
             tracing::warn!("reading a KV page failed: {error}");
@@ -140,11 +145,12 @@ impl Drop for Shared {
 
 impl PageStore for PageFile {
     fn read(&mut self, name: PageName, read: &mut dyn FnMut(&[u8])) -> bool {
-        self.find(name, read).is_some()
+        self.find(PAGES, name, read).is_some()
     }
 
     fn contains(&mut self, name: PageName) -> bool {
-        let is_found = self.find(name, |_| ()).is_some();
+        // Not the table of pages: a page has megabytes.
+        let is_found = self.find(USES, name, |_| ()).is_some();
         if is_found {
             self.send(Write::Use(name));
         }
