@@ -87,13 +87,13 @@ impl EngineLoader {
 
     async fn open_speech(&self, spec: &ModelSpec) -> Result<SpeechModel, stonechat::Error> {
         let (metrics, name) = (Arc::clone(&self.metrics), spec.name.clone());
-        // Tokens of a chat are read while they come; a transcription is read at its end.
         // Requests for word times do not wait for a larger state.
         let reserved = Options { word_timestamps: true, ..Options::default() };
         let builder = Whisper::builder()
             .device(self.options.device)
             .threads(self.options.n_threads)
             .parallel(self.options.audio_windows)
+            // Tokens of a chat are read while they come; a transcription is read at its end.
             .background(true)
             .reserve_for(reserved)
             .on_step(move |step| metrics.audio_queued(&name, step.waiting, step.waiting_seconds));
