@@ -1,8 +1,8 @@
-//! `cargo xtask soak`: hours of mixed load on `stonechat serve`, with checks of every answer, memory, KV pages, metrics.
+//! `cargo xtask soak`: mixed load on `stonechat serve`, with checks of every answer, memory, KV pages, metrics.
 //!
-//! File map (`soak/`): `traffic` has the clients that behave, go away or flood; `garbage` what is no request; `raw` the
-//! sockets of both; `ledger` the sums of the answers; `memory` and `metrics` what the server says of itself; `checks`
-//! compares them at the end; `drain` stops servers behind nginx.
+//! File map (`soak/`): `traffic` has the clients, `garbage` invalid requests, `raw` their sockets; `ledger` sums the
+//! answers; `memory` and `metrics` read those of the server; `checks` compares them at the end; `drain` stops servers
+//! behind nginx.
 
 mod checks;
 mod drain;

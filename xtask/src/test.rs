@@ -117,7 +117,7 @@ struct Program {
     folder: PathBuf,
 }
 
-/// What cargo has compiled.
+/// Executables of a build.
 #[derive(Debug, Default)]
 struct Compiled {
     /// The test programs, the slow ones last.

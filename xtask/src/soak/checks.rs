@@ -1,4 +1,4 @@
-//! Checks at the end of a soak: what the server says of itself, compared with what its clients saw.
+//! Checks at the end of a soak: metrics of the server against sums of the answers.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -24,18 +24,18 @@ const MAX_SECONDS_ERROR: f64 = 1e-3;
 /// Result of a check.
 #[derive(Debug)]
 pub(super) struct Check {
-    name: &'static str,
+    name: String,
     detail: String,
     pub(super) is_ok: bool,
 }
 
 impl Check {
-    fn new(name: &'static str, is_ok: bool, detail: String) -> Self {
-        Self { name, detail, is_ok }
+    fn new(name: impl Into<String>, is_ok: bool, detail: String) -> Self {
+        Self { name: name.into(), detail, is_ok }
     }
 
-    /// A count within bounds; `bound` says where the upper one comes from.
-    fn between(name: &'static str, got: u64, (low, high): (u64, u64)) -> Self {
+    /// A count within bounds; aborted clients make the difference.
+    fn between(name: impl Into<String>, got: u64, (low, high): (u64, u64)) -> Self {
         let detail = if low == high {
             format!("{got}, expected {low}")
         } else {
@@ -76,17 +76,11 @@ fn idle(target: &Target) -> Result<Metrics> {
         ensure!(start.elapsed() < IDLE_TIME, "not idle after {} s", IDLE_TIME.as_secs());
         sleep(POLL);
         let metrics = metrics::read(target)?;
-        if metrics.n_active() == 0 && n_posts(&metrics, None) == n_posts(&last, None) {
+        if metrics.n_active() == 0 && metrics.n_posts(None) == last.n_posts(None) {
             return Ok(metrics);
         }
         last = metrics;
     }
-}
-
-/// `POST` requests of a status, or of all.
-fn n_posts(metrics: &Metrics, status: Option<u16>) -> u64 {
-    let status = status.map_or_else(String::new, |status| format!("status=\"{status}\""));
-    metrics.count("stonechat:http_requests_total", &["method=\"POST\"", &status])
 }
 
 fn problems(totals: &Totals) -> Check {
@@ -119,7 +113,7 @@ fn memory(samples: &[Sample], settle_time: Duration) -> Check {
 
 /// Counters beside the sums of the answers. Nobody has read the answers of aborted clients, so that they are bounds.
 fn counters(metrics: &Metrics, totals: &Totals) -> Vec<Check> {
-    let Totals { ended, aborted, .. } = totals;
+    let Totals { n_ended, usage, aborted, .. } = totals;
     let count = |name: &str| metrics.count(name, &[]);
     let finished = |reason: &str| {
         metrics
@@ -127,17 +121,17 @@ fn counters(metrics: &Metrics, totals: &Totals) -> Vec<Check> {
     };
     let with_aborted = |low: u64, more: u64| (low, low + more);
     let generated = (
-        ended.generated_tokens + aborted.min_generated_tokens,
-        ended.generated_tokens + aborted.max_generated_tokens,
+        usage.completion_tokens + aborted.min_generated_tokens,
+        usage.completion_tokens + aborted.max_generated_tokens,
     );
-    let prompts = with_aborted(ended.prompt_tokens, aborted.max_prompt_tokens);
-    let cached = with_aborted(ended.cached_tokens, aborted.max_prompt_tokens);
+    let prompts = with_aborted(usage.prompt_tokens, aborted.max_prompt_tokens);
+    let cached = with_aborted(usage.cached_tokens, aborted.max_prompt_tokens);
     let whole = finished("stop") + finished("length");
-    let aborts = aborted.requests + ended.requests - whole.min(ended.requests + aborted.requests);
+    let aborts = (n_ended + aborted.requests).saturating_sub(whole);
     let seconds = metrics.sum("stonechat:audio_seconds_total", &[]);
     let recordings = count("stonechat:audio_request_success_total");
     let mut checks = vec![
-        Check::between("texts", whole, with_aborted(ended.requests, aborted.requests)),
+        Check::between("texts", whole, with_aborted(*n_ended, aborted.requests)),
         Check::between("aborted texts", finished("abort"), (0, aborts)),
         Check::between("prompt tokens", count("stonechat:prompt_tokens_total"), prompts),
         Check::between("cached tokens", count("stonechat:prompt_tokens_cached_total"), cached),
@@ -155,29 +149,25 @@ fn counters(metrics: &Metrics, totals: &Totals) -> Vec<Check> {
         ),
     ];
     let n_read: u64 = totals.responses.values().sum();
-    let posts = n_posts(metrics, None);
+    let posts = metrics.n_posts(None);
     checks.push(Check::between("POST requests", posts, with_aborted(n_read, totals.unread)));
     for (&status, &n) in &totals.responses {
-        let name = match status {
-            200 => "POST requests with 200",
-            429 => "POST requests with 429",
-            _ => "POST requests with another status",
-        };
-        let got = n_posts(metrics, Some(status));
-        checks.push(Check::between(name, got, with_aborted(n, totals.unread)));
+        let name = format!("POST requests with {status}");
+        let bounds = with_aborted(n, totals.unread);
+        checks.push(Check::between(name, metrics.n_posts(Some(status)), bounds));
     }
     checks
 }
 
 /// All pages are free but those of the prefix cache; a prompt that fills the pool takes these, and erasing its slot
 /// frees all.
-fn pages(target: &Target, idle: Pages) -> Result<Vec<Check>> {
+fn pages(target: &Target, before: Pages) -> Result<Vec<Check>> {
     let describe =
         |pages: Pages| format!("{} used, {} cached of {}", pages.used, pages.cached, pages.total);
     let mut checks = vec![Check::new(
         "KV pages when idle",
-        idle.used == 0 && idle.total > 0,
-        format!("{}, expected 0 used", describe(idle)),
+        before.used == 0 && before.total > 0,
+        format!("{}, expected 0 used", describe(before)),
     )];
     let tokens: Vec<usize> = (0..CONTEXT - 8).map(|i| i % 50 + 4).collect();
     let body = json!({"prompt": tokens, "max_tokens": 2, "ignore_eos": true}).to_string();
@@ -189,17 +179,13 @@ fn pages(target: &Target, idle: Pages) -> Result<Vec<Check>> {
         let answer = target.send(&path, "application/json", b"{}")?;
         ensure!(answer.is_success(), "{path}: {}", answer.error());
     }
-    let erased = idle_pages(target)?;
+    let erased = idle(target)?.pages();
     checks.push(Check::new(
         "KV pages after its slot is erased",
         erased.used == 0 && erased.cached == 0,
         format!("{}, expected 0 used, 0 cached", describe(erased)),
     ));
     Ok(checks)
-}
-
-fn idle_pages(target: &Target) -> Result<Pages> {
-    Ok(idle(target)?.pages())
 }
 
 #[cfg(test)]

@@ -182,9 +182,7 @@ impl Fleet<'_> {
         *server = self.start(index)?;
         let start = Instant::now();
         loop {
-            let metrics = metrics::read(&server.target)?;
-            let n = metrics.count("stonechat:http_requests_total", &["method=\"POST\""]);
-            if n > 0 {
+            if metrics::read(&server.target)?.n_posts(None) > 0 {
                 break;
             }
             ensure!(start.elapsed() < RETURN_TIME, "nginx sends a restarted server no requests");

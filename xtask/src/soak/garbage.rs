@@ -1,4 +1,4 @@
-//! Bytes that are no valid request, with the answer that each must get.
+//! Invalid requests with their expected answers.
 
 use serde_json::json;
 
@@ -31,7 +31,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// What is wrong with an answer.
+    /// Error message for an unexpected answer.
     pub(super) fn check(&self, status: Option<u16>) -> Option<String> {
         let is_right = match self.answer {
             Expected::Status(expected) => status == Some(expected),
@@ -42,14 +42,18 @@ impl Case {
     }
 }
 
-fn json_case(name: &'static str, path: &str, body: &str, status: u16) -> Case {
-    let bytes = raw::post(path, "application/json", body.as_bytes());
+/// A whole `POST` request.
+fn post_case(name: &'static str, path: &str, content_type: &str, body: &[u8], status: u16) -> Case {
+    let bytes = raw::post(path, content_type, body);
     Case { name, bytes, answer: Expected::Status(status), reaches_route: true }
 }
 
+fn json_case(name: &'static str, path: &str, body: &str, status: u16) -> Case {
+    post_case(name, path, "application/json", body.as_bytes(), status)
+}
+
 fn form_case(name: &'static str, content_type: &str, body: &[u8], status: u16) -> Case {
-    let bytes = raw::post(TRANSCRIPTIONS, content_type, body);
-    Case { name, bytes, answer: Expected::Status(status), reaches_route: true }
+    post_case(name, TRANSCRIPTIONS, content_type, body, status)
 }
 
 /// All cases; uploads are made of `recording`.
@@ -87,12 +91,7 @@ fn json_cases() -> Vec<Case> {
         json_case("large body", CHAT, &format!("\"{}\"", "a".repeat(MAX_BODY)), 413),
         json_case("unknown route", "/v1/nothing", "{}", 404),
         json_case("wrong method", "/metrics", "{}", 405),
-        Case {
-            name: "media type",
-            bytes: raw::post(CHAT, "image/png", b"{}"),
-            answer: Expected::Status(415),
-            reaches_route: true,
-        },
+        post_case("media type", CHAT, "image/png", b"{}", 415),
     ]
 }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use crate::load::client::Usage;
+
 /// Problems that are kept as text.
 const MAX_PROBLEMS: usize = 20;
 
@@ -42,15 +44,6 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Texts whose answers were read to their end.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Ended {
-    pub(super) requests: u64,
-    pub(super) prompt_tokens: u64,
-    pub(super) cached_tokens: u64,
-    pub(super) generated_tokens: u64,
-}
-
 /// Texts whose clients went away, of which only bounds are known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Aborted {
@@ -70,7 +63,9 @@ pub(super) struct Totals {
     pub(super) responses: BTreeMap<u16, u64>,
     /// `POST` requests that may have reached a route and whose answer nobody read.
     pub(super) unread: u64,
-    pub(super) ended: Ended,
+    /// Requests for texts whose answers were read to their end, and their tokens.
+    pub(super) n_ended: u64,
+    pub(super) usage: Usage,
     pub(super) aborted: Aborted,
     pub(super) n_recordings: u64,
     pub(super) audio_seconds: f64,
@@ -145,14 +140,14 @@ impl Ledger {
         });
     }
 
-    /// The texts of an answer.
-    pub(super) fn ended(&self, tokens: Ended) {
+    /// The tokens of an answer that was read to its end.
+    pub(super) fn ended(&self, usage: Usage) {
         self.change(|totals| {
-            let Ended { requests, prompt_tokens, cached_tokens, generated_tokens } = tokens;
-            totals.ended.requests += requests;
-            totals.ended.prompt_tokens += prompt_tokens;
-            totals.ended.cached_tokens += cached_tokens;
-            totals.ended.generated_tokens += generated_tokens;
+            let Usage { prompt_tokens, cached_tokens, completion_tokens } = usage;
+            totals.n_ended += 1;
+            totals.usage.prompt_tokens += prompt_tokens;
+            totals.usage.cached_tokens += cached_tokens;
+            totals.usage.completion_tokens += completion_tokens;
         });
     }
 
@@ -175,7 +170,7 @@ impl Ledger {
         });
     }
 
-    /// Something that must not happen.
+    /// A broken expectation.
     pub(super) fn problem(&self, kind: Kind, text: &str) {
         self.change(|totals| totals.problem(kind, text));
     }

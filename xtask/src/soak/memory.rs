@@ -1,4 +1,4 @@
-//! Memory of the server: what is its own and cannot be dropped, over time.
+//! Anonymous memory of the server over time.
 
 use std::fs;
 use std::time::Duration;

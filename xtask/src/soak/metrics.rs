@@ -50,6 +50,12 @@ impl Metrics {
         self.sum(name, labels).round() as u64
     }
 
+    /// `POST` requests of a status, or of all.
+    pub(super) fn n_posts(&self, status: Option<u16>) -> u64 {
+        let status = status.map_or_else(String::new, |status| format!("status=\"{status}\""));
+        self.count("stonechat:http_requests_total", &["method=\"POST\"", &status])
+    }
+
     pub(super) fn pages(&self) -> Pages {
         Pages {
             total: self.count("stonechat:kv_cache_pages", &[]),

@@ -1,4 +1,4 @@
-//! Sockets of clients that no HTTP library would be: they break off, send bytes that are no request, or read slowly.
+//! Raw sockets: clients that break off, send invalid bytes, or read slowly.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

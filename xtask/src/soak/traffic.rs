@@ -1,4 +1,4 @@
-//! Clients that send requests, go away, read slowly, upload recordings, or come all at once.
+//! Clients: streams, several choices, aborts, slow readers, uploads, floods.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Scope, scope, sleep};
@@ -8,10 +8,10 @@ use anyhow::{Context, Result, ensure};
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use super::ledger::{Aborted, Ended, Kind, Ledger};
+use super::ledger::{Aborted, Kind, Ledger};
 use super::{MAX_QUEUE, garbage, raw};
 use crate::load::client::{
-    Answer, Outcome, Prompt, Recording, Stream, TRANSCRIPTIONS, Target, multipart,
+    Answer, Outcome, Prompt, Recording, Stream, TRANSCRIPTIONS, Target, Usage, multipart,
 };
 use crate::load::prompts::{Prompts, mix};
 use crate::load::sse::Parser;
@@ -69,7 +69,7 @@ pub(super) struct Traffic {
     pub(super) seed: u64,
     pub(super) ledger: Ledger,
     pub(super) floods: Floods,
-    /// Nothing starts any more.
+    /// Whether the load has ended: clients start no further request.
     pub(super) is_over: AtomicBool,
 }
 
@@ -140,16 +140,7 @@ impl Traffic {
                 let Some(usage) = usage else {
                     return self.ledger.problem(kind, "the stream has no usage");
                 };
-                self.take_usage(
-                    kind,
-                    Ended {
-                        requests: 1,
-                        prompt_tokens: usage.prompt_tokens,
-                        cached_tokens: usage.cached_tokens,
-                        generated_tokens: usage.completion_tokens,
-                    },
-                    max_tokens,
-                );
+                self.take_usage(kind, usage, max_tokens);
                 // The last tokens may share an event, but not all of them.
                 if events.is_empty() {
                     self.ledger.problem(kind, "the stream has no text");
@@ -173,9 +164,9 @@ impl Traffic {
         self.pause(RETRY_TIME);
     }
 
-    fn take_usage(&self, kind: Kind, ended: Ended, expected: usize) {
-        self.ledger.ended(ended);
-        let got = ended.generated_tokens;
+    fn take_usage(&self, kind: Kind, usage: Usage, expected: usize) {
+        self.ledger.ended(usage);
+        let got = usage.completion_tokens;
         if got != expected as u64 {
             self.ledger.problem(kind, &format!("expected {expected} tokens, got {got}"));
         }
@@ -205,7 +196,7 @@ impl Traffic {
             usage(&json["usage"])
         };
         match read() {
-            Ok(ended) => self.take_usage(kind, ended, n * max_tokens),
+            Ok(usage) => self.take_usage(kind, usage, n * max_tokens),
             Err(error) => self.ledger.problem(kind, &format!("{error:#}")),
         }
     }
@@ -330,7 +321,7 @@ impl Traffic {
             Some(200) => {
                 self.ledger.answered(Kind::SlowReader, 200);
                 match usage_of_stream(&answer) {
-                    Ok(ended) => self.take_usage(Kind::SlowReader, ended, SLOW_TOKENS),
+                    Ok(usage) => self.take_usage(Kind::SlowReader, usage, SLOW_TOKENS),
                     Err(error) => self.ledger.problem(Kind::SlowReader, &format!("{error:#}")),
                 }
             }
@@ -387,18 +378,17 @@ fn aborted(text: &str, max_tokens: usize, n_events: usize) -> Aborted {
 }
 
 /// Counts of an object `usage`.
-fn usage(usage: &Value) -> Result<Ended> {
+fn usage(usage: &Value) -> Result<Usage> {
     let count = |value: &Value| value.as_u64().with_context(|| format!("expected counts: {usage}"));
-    Ok(Ended {
-        requests: 1,
+    Ok(Usage {
         prompt_tokens: count(&usage["prompt_tokens"])?,
         cached_tokens: count(&usage["prompt_tokens_details"]["cached_tokens"])?,
-        generated_tokens: count(&usage["completion_tokens"])?,
+        completion_tokens: count(&usage["completion_tokens"])?,
     })
 }
 
 /// Counts at the end of a whole stream, which has a text and `[DONE]`.
-fn usage_of_stream(answer: &[u8]) -> Result<Ended> {
+fn usage_of_stream(answer: &[u8]) -> Result<Usage> {
     let head = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").context("no headers")?;
     let mut events = Parser::default().push(&answer[head + 4..]);
     let last = events.pop();
@@ -436,10 +426,9 @@ mod tests {
         let answer = |parts: &[&str]| {
             usage_of_stream(format!("HTTP/1.0 200 OK\r\n\r\n{}", parts.concat()).as_bytes())
         };
-        let ended = answer(&[&text, &counts, "data: [DONE]\n\n"]).unwrap();
-        let expected =
-            Ended { requests: 1, prompt_tokens: 7, cached_tokens: 3, generated_tokens: 5 };
-        assert_eq!(ended, expected);
+        let usage = answer(&[&text, &counts, "data: [DONE]\n\n"]).unwrap();
+        let expected = Usage { prompt_tokens: 7, cached_tokens: 3, completion_tokens: 5 };
+        assert_eq!(usage, expected);
         for broken in [&[&text[..], &counts][..], &[&counts, "data: [DONE]\n\n"], &[&text]] {
             assert!(answer(broken).is_err(), "{broken:?}");
         }
