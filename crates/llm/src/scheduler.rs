@@ -273,8 +273,7 @@ impl Scheduler {
         report.seconds = started.elapsed().as_secs_f64();
         self.measure(&report);
         let StepReport { prompt_tokens, text_tokens, n_decoding, seconds, .. } = report;
-        let n_preempted = self.n_preempted;
-        let counts = self.counts();
+        let (n_preempted, counts) = (self.n_preempted, self.counts());
         Ok(StepReport { prompt_tokens, text_tokens, n_decoding, n_preempted, seconds, ..counts })
     }
 
