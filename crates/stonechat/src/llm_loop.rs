@@ -47,6 +47,10 @@ pub(crate) fn run(
         if scheduler.is_idle() {
             // Cancelled requests and controls give pages back without a step.
             on_step(&scheduler.counts());
+        }
+        // After the report: who has an answer finds its last step counted.
+        jobs.end_complete();
+        if scheduler.is_idle() {
             match queue.recv() {
                 Ok(query) => jobs.start(&mut scheduler, query),
                 Err(_) => return,
@@ -98,7 +102,6 @@ impl Jobs {
         let ids = ids.into_iter().enumerate();
         self.requests.extend(ids.map(|(index, id)| (id, (job, index))));
         self.sinks.insert(job, sink);
-        self.end_complete(job);
     }
 
     /// Cancels the requests of jobs that were cancelled or dropped.
@@ -110,6 +113,7 @@ impl Jobs {
             scheduler.cancel(id, &mut |id, event| self.send(id, event));
             self.requests.remove(&id);
         }
+        self.end_complete();
         // The job of a cancelled embedding gets no event.
         self.sinks.retain(|job, _| self.requests.values().any(|(other, _)| other == job));
     }
@@ -127,15 +131,12 @@ impl Jobs {
         }
         if let Some(sink) = self.sinks.get_mut(&job) {
             sink.take(index, event);
-            self.end_complete(job);
         }
     }
 
-    /// Ends a job that has all its results.
-    fn end_complete(&mut self, job: u64) {
-        if self.sinks.get(&job).is_some_and(|sink| sink.is_complete())
-            && let Some(sink) = self.sinks.remove(&job)
-        {
+    /// Ends the jobs that have all their results.
+    fn end_complete(&mut self) {
+        for (job, sink) in self.sinks.extract_if(|_, sink| sink.is_complete()) {
             self.requests.retain(|_, (other, _)| *other != job);
             sink.end(Ok(()));
         }
