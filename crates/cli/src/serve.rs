@@ -122,6 +122,17 @@ struct NetworkArgs {
     /// Maximum requests of a model, running or waiting; others get 429
     #[arg(long, value_name = "N", default_value_t = 512)]
     max_queue: usize,
+    /// Seconds that a request may take; 0 is no limit
+    ///
+    /// A text ends with what it has; one without a token, embeddings and transcriptions get 503, but streams of
+    /// transcriptions have no limit. The field `timeout_ms` of a request wins.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    request_timeout: u64,
+    /// Seconds that a request waits for its model to be loaded; 0 is no limit
+    ///
+    /// Mostly for memory that other models use. Then it gets 503.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    load_timeout: u64,
     /// Seconds that running requests have to end after SIGTERM or Ctrl-C
     ///
     /// New connections are refused at once. A second signal ends the server.
@@ -307,6 +318,7 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
     api_keys.retain(|key| !key.is_empty());
     let tls = network.ssl_key_file.clone().zip(network.ssl_cert_file.clone());
     let seconds = |n: i64| u64::try_from(n).ok().map(Duration::from_secs);
+    let limit = |n: u64| Some(Duration::from_secs(n)).filter(|limit| !limit.is_zero());
     // Models of the folder are served if it is named, or no model is.
     let installed: Option<Models> =
         (args.model.is_empty() || models_dir.is_some()).then(find_model::models);
@@ -328,6 +340,8 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
         max_audio_size: size(network.max_audio_size),
         max_audio_seconds: network.max_audio_seconds,
         max_connections: network.max_connections,
+        request_timeout: limit(network.request_timeout),
+        load_timeout: limit(network.load_timeout),
         stop_timeout: Duration::from_secs(network.stop_timeout),
         sse_ping_interval: seconds(network.sse_ping_interval).filter(|time| !time.is_zero()),
         metrics: routes.metrics,

@@ -112,6 +112,9 @@ pub enum Error {
         /// The value.
         got: String,
     },
+    /// The deadline of a request has passed before its first token.
+    #[error("the time of the request passed before its first token")]
+    DeadlinePassed,
     /// A step of several requests has failed on a device.
     #[error("a step of the batch has failed: {message}")]
     Step {

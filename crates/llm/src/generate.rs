@@ -119,6 +119,8 @@ pub enum Finish {
     ContextFull,
     /// The grammar is complete and allows no more text.
     GrammarEnd,
+    /// The time of a request in a [`Scheduler`](crate::Scheduler) has passed.
+    TimeLimit,
     /// The caller cancelled.
     Cancelled,
 }
@@ -133,6 +135,7 @@ impl Finish {
             Self::Length => "length",
             Self::ContextFull => "context_full",
             Self::GrammarEnd => "grammar_end",
+            Self::TimeLimit => "time_limit",
             Self::Cancelled => "cancelled",
         }
     }

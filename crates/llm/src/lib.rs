@@ -15,7 +15,7 @@
 //! | `vocabulary`, `chat` | tokenizer and chat template of a file, prompts of conversations |
 //! | `generation`, `stop`, `probabilities` | one text in the making, without a device |
 //! | `session`, `generate`, `prompt_cache` | a loop over one text, with a cached prefix in memory and in files |
-//! | `scheduler`, `scheduler_slots`, `request` | a loop over any number of texts and embeddings in one batch |
+//! | `scheduler`, `scheduler_slots`, `scheduler_ends`, `request` | a loop over any number of texts and embeddings in one batch |
 //! | `speculation`, `draft_gate` | drafts: n-grams, a smaller model; whether they pay |
 //! | `prefix_cache`, `page_store` | pages of earlier prompts, in the pool and beside it |
 //! | `embed` | embeddings |
@@ -48,6 +48,7 @@ mod request;
 mod rope;
 mod runner;
 mod scheduler;
+mod scheduler_ends;
 mod scheduler_slots;
 mod session;
 mod source;

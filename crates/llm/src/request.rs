@@ -1,5 +1,7 @@
 //! A request in a [`Scheduler`](crate::Scheduler): a text, several continuations of one prompt, or an embedding.
 
+use std::time::Duration;
+
 use stonechat_nn::Slot;
 use web_time::Instant;
 
@@ -22,13 +24,26 @@ pub struct Request {
     pub salt: u64,
     /// Whether pages of earlier prompts are used.
     pub reads_cache: bool,
+    /// Time at which it ends between two steps: with [`Error::DeadlinePassed`] before its first token, then with
+    /// [`Finish::TimeLimit`].
+    pub deadline: Option<Instant>,
+    /// Time after its first token from which a text with a line break ends with [`Finish::TimeLimit`].
+    pub max_decode: Option<Duration>,
 }
 
 impl Request {
     /// One text or embedding of priority 0 that uses the prefix cache.
     #[must_use]
     pub fn new(work: impl Into<Work>) -> Self {
-        Self { work: work.into(), n_choices: 1, priority: 0, salt: 0, reads_cache: true }
+        Self {
+            work: work.into(),
+            n_choices: 1,
+            priority: 0,
+            salt: 0,
+            reads_cache: true,
+            deadline: None,
+            max_decode: None,
+        }
     }
 }
 
@@ -143,6 +158,8 @@ pub(crate) struct Entry {
     pub(crate) priority: i32,
     pub(crate) salt: u64,
     reads_cache: bool,
+    deadline: Option<Instant>,
+    max_decode: Option<Duration>,
     pub(crate) work: Work,
     pub(crate) state: EntryState,
     pub(crate) slot: Option<Slot>,
@@ -166,13 +183,16 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn new(id: RequestId, request: Request) -> Self {
-        let Request { work, n_choices, priority, salt, reads_cache } = request;
+        let Request { work, n_choices, priority, salt, reads_cache, deadline, max_decode } =
+            request;
         Self {
             id,
             choice: 0,
             priority,
             salt,
             reads_cache,
+            deadline,
+            max_decode,
             n_input: work.pending().len(),
             work,
             state: EntryState::Queued,
@@ -230,6 +250,19 @@ impl Entry {
             }
             Work::Embedding(_) => false,
         }
+    }
+
+    /// Whether its deadline has passed, or the time of a text that may end at a line break.
+    pub(crate) fn has_expired(&self, now: Instant) -> bool {
+        let has_decoded =
+            |limit| self.prompt_end.is_some_and(|end| now.duration_since(end) > limit);
+        self.deadline.is_some_and(|deadline| deadline <= now)
+            || self.max_decode.is_some_and(has_decoded) && self.text.contains('\n')
+    }
+
+    /// Whether it has a token.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.prompt_end.is_some()
     }
 
     pub(crate) fn is_new(&self) -> bool {
@@ -321,7 +354,7 @@ impl Entry {
                         if is_first { EntryState::PromptDone } else { EntryState::Decoding };
                 }
                 if let Err(error) = result {
-                    (self.error, self.state) = (Some(error), EntryState::Ended);
+                    self.fail(error);
                 } else {
                     self.emit(accepted, on_event);
                 }
@@ -344,6 +377,11 @@ impl Entry {
             (self.finish, self.state) = (accepted.finish, EntryState::Ended);
         }
         on_event(self.id, RequestEvent::Text { choice: self.choice, accepted });
+    }
+
+    /// Ends it with an error.
+    pub(crate) fn fail(&mut self, error: Error) {
+        (self.error, self.state) = (Some(error), EntryState::Ended);
     }
 
     /// Ends it between two steps.
@@ -400,5 +438,26 @@ impl Entry {
             },
         };
         on_event(self.id, RequestEvent::Ended { choice: self.choice, completion });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pooling;
+
+    #[test]
+    fn a_text_with_a_line_break_ends_after_the_time_of_decoding() {
+        let (second, now) = (Duration::from_secs(1), Instant::now());
+        let embedding = Embedding::new(vec![3], Pooling::Mean).unwrap();
+        let request = Request { max_decode: Some(second), ..Request::new(embedding) };
+        let mut entry = Entry::new(RequestId(0), request);
+        entry.text = "a\nb".to_owned();
+        assert!(!entry.has_expired(now + 9 * second), "the time begins with the first token");
+        entry.prompt_end = Some(now);
+        assert!(!entry.has_expired(now + second));
+        assert!(entry.has_expired(now + 2 * second));
+        entry.text = "ab".to_owned();
+        assert!(!entry.has_expired(now + 9 * second));
     }
 }

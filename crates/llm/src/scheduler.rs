@@ -23,7 +23,6 @@ use stonechat_nn::{PAGE_LEN, Slot};
 use web_time::Instant;
 
 use crate::draft_gate::StepCost;
-use crate::generate::Finish;
 use crate::generation::{Accepted, GenerationScratch};
 use crate::request::{Entry, EntryState, Work};
 use crate::{
@@ -63,7 +62,7 @@ pub struct Scheduler {
     cost: StepCost,
     n_preempted: usize,
     scratch: GenerationScratch,
-    accepted: Accepted,
+    pub(crate) accepted: Accepted,
     draft: Vec<u32>,
     planned: Vec<Planned>,
 }
@@ -229,24 +228,6 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Ends a request between two steps; its texts end with [`Finish::Cancelled`].
-    pub fn cancel(&mut self, id: RequestId, on_event: &mut OnRequestEvent<'_>) {
-        while let Some(index) = self.entries.iter().position(|entry| entry.id == id) {
-            self.end(index, Finish::Cancelled, on_event);
-        }
-    }
-
-    /// Ends all requests with an error, and empties the prefix cache: after a failed step nothing is known of the pages.
-    pub fn fail_all(&mut self, error: impl Fn() -> Error, on_event: &mut OnRequestEvent<'_>) {
-        for entry in std::mem::take(&mut self.entries) {
-            on_event(entry.id, RequestEvent::Failed(error()));
-        }
-        let n_slots = self.state.options().n_sequences;
-        self.free_slots = (0..n_slots).rev().map(Slot::new).collect();
-        (0..n_slots).for_each(|slot| _ = self.state.truncate(Slot::new(slot), 0));
-        self.cache.clear(&mut self.state);
-    }
-
     /// Runs one step of the requests whose turn it is.
     ///
     /// # Errors
@@ -254,6 +235,7 @@ impl Scheduler {
     pub async fn step(&mut self, on_event: &mut OnRequestEvent<'_>) -> Result<StepReport, Error> {
         let started = Instant::now();
         self.n_preempted = 0;
+        self.end_expired(started, on_event);
         self.end_full(on_event);
         self.admit(on_event).await?;
         self.propose().await?;
@@ -300,28 +282,6 @@ impl Scheduler {
             let seconds = report.seconds / (report.prompt_tokens + report.text_tokens) as f64;
             // Each chunk of a long prompt takes longer than the one before: an average would lag behind.
             self.token_seconds = seconds.max(0.75 * self.token_seconds + 0.25 * seconds);
-        }
-    }
-
-    /// Shifts the contexts that are full, or ends their texts.
-    fn end_full(&mut self, on_event: &mut OnRequestEvent<'_>) {
-        let max_tokens = self.max_tokens();
-        let mut index = 0;
-        while let Some(entry) = self.entries.get_mut(index) {
-            let Work::Text(text) = &mut entry.work else {
-                index += 1;
-                continue;
-            };
-            if !text.exceeds(max_tokens) {
-                index += 1;
-            } else if let Some(len) = text.shift_full(max_tokens) {
-                if let Some(slot) = entry.slot {
-                    self.state.truncate(slot, len);
-                }
-                index += 1;
-            } else {
-                self.end(index, Finish::ContextFull, on_event);
-            }
         }
     }
 
@@ -500,7 +460,7 @@ impl Scheduler {
     }
 
     /// Gives back the slots of a request with their pages.
-    fn release(&mut self, index: usize) {
+    pub(crate) fn release(&mut self, index: usize) {
         let entry = &mut self.entries[index];
         for slot in entry.slot.take().into_iter().chain(entry.spare.drain(..)) {
             self.state.truncate(slot, 0);
@@ -566,35 +526,5 @@ impl Scheduler {
             }
         }
         Ok(())
-    }
-
-    /// Removes the requests that have ended.
-    fn remove_ended(&mut self, on_event: &mut OnRequestEvent<'_>) {
-        let mut index = 0;
-        while let Some(entry) = self.entries.get_mut(index) {
-            if !entry.is_ended() {
-                index += 1;
-                continue;
-            }
-            self.close(index, on_event);
-        }
-    }
-
-    /// Ends a request between two steps.
-    fn end(&mut self, index: usize, finish: Finish, on_event: &mut OnRequestEvent<'_>) {
-        self.entries[index].end(finish, &mut self.accepted, on_event);
-        self.close(index, on_event);
-    }
-
-    /// Removes a request that has ended; the prefix cache keeps the pages of its text.
-    fn close(&mut self, index: usize, on_event: &mut OnRequestEvent<'_>) {
-        let entry = &self.entries[index];
-        if let (Some(slot), Work::Text(text)) = (entry.slot, &entry.work) {
-            self.state.truncate(slot, text.cached().len());
-            self.cache.insert_ended(&mut self.state, slot, text.cached(), entry.salt);
-            self.last_texts[slot.index()] = (text.cached().to_vec(), entry.salt);
-        }
-        self.release(index);
-        self.entries.remove(index).finish(on_event);
     }
 }

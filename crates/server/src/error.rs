@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-/// Seconds after which a client may repeat a request that met a full queue.
+/// Seconds after which a client may repeat a request that met a full queue, or waited too long.
 const RETRY_SECONDS: u64 = 1;
 
 /// Error of a request, with its HTTP status.
@@ -125,6 +125,12 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
+    /// 503 `unavailable_error` with `Retry-After`: the time of the request passed while it waited.
+    #[must_use]
+    pub fn timed_out(message: impl Into<String>) -> Self {
+        Self { retry_after: Some(RETRY_SECONDS), ..Self::unavailable(message) }
+    }
+
     /// Adds a field to the error object.
     #[must_use]
     pub fn with_field(mut self, name: &str, value: Value) -> Self {
@@ -225,6 +231,7 @@ impl From<stonechat::llm::Error> for ApiError {
         match error {
             Error::ContextFull { tokens, n_ctx } => Self::context_overflow(tokens, n_ctx),
             Error::KvFull(_) => Self::overloaded(error.to_string()),
+            Error::DeadlinePassed => Self::timed_out(error.to_string()),
             Error::NoInfill { .. } => Self::not_supported(error.to_string()),
             Error::Text(_)
             | Error::UnknownToken { .. }
@@ -302,6 +309,9 @@ mod tests {
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()[RETRY_AFTER], "1");
         assert_eq!(response.headers()["content-type"], "application/json");
+        let response = ApiError::timed_out("late").into_response();
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
     }
 
     #[test]
@@ -311,6 +321,7 @@ mod tests {
             (Error::ContextFull { tokens: 9, n_ctx: 8 }, 400),
             (Error::EmptyPrompt, 400),
             (Error::NoInfill { model: "m".to_owned() }, 501),
+            (Error::DeadlinePassed, 503),
             (Error::MissingTensor { name: "t".to_owned() }, 500),
         ];
         for (error, status) in cases {

@@ -6,7 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `app`, `routes` | the router; one file for each group of routes |
-//! | `error`, `json`, `sse` | errors as clients know them; JSON bodies with limits; responses of events |
+//! | `error`, `json`, `sse`, `deadline` | errors as clients know them; JSON bodies with limits; events; time limits |
 //! | `models` | open models: loading, sharing, eviction by memory |
 //! | `generation` | what routes of generated text share: fields, the running request, streams |
 //! | `page_file` | KV pages of earlier prompts in a file |
@@ -29,6 +29,7 @@
 mod app;
 mod auth;
 mod chat_prompt;
+mod deadline;
 mod error;
 mod generation;
 mod ids;

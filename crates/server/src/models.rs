@@ -11,7 +11,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use stonechat::formats::ModelFile;
 use stonechat::{Details, ModelKind, Models};
@@ -229,9 +229,9 @@ impl ServerModels {
             if !spec.is_preset {
                 continue;
             }
-            match self.registry.open(id).await {
+            match self.registry.open(id, None).await {
                 Ok(lease) => drop(lease),
-                Err(OpenError::Full) => {}
+                Err(OpenError::Full | OpenError::TimedOut) => {}
                 Err(OpenError::Failed(reason)) => {
                     return Err(LoadError { name: spec.name.clone(), reason });
                 }
@@ -240,12 +240,17 @@ impl ServerModels {
         Ok(())
     }
 
-    /// A language model by the `model` field of a request, opened if need be.
+    /// A language model by the `model` field of a request, opened if need be; the request waits for it until `deadline`.
     ///
     /// # Errors
-    /// 404 for an unknown name, 400 for a speech model, 429 if the queue is full, 500 if the load fails.
-    pub async fn language(&self, name: Option<&str>) -> Result<LanguageGuard, ApiError> {
-        let lease = self.open(name, ModelKind::Language).await?;
+    /// 404 for an unknown name, 400 for a speech model, 429 if the queue is full, 500 if the load fails, 503 if it takes
+    /// longer than the deadline or [`ServerOptions::load_timeout`].
+    pub async fn language(
+        &self,
+        name: Option<&str>,
+        deadline: Option<Instant>,
+    ) -> Result<LanguageGuard, ApiError> {
+        let lease = self.open(name, ModelKind::Language, deadline).await?;
         match lease.model() {
             Some(OpenModel::Language(model)) => {
                 Ok(LanguageGuard { model: Arc::clone(model), lease })
@@ -258,8 +263,12 @@ impl ServerModels {
     ///
     /// # Errors
     /// As [`language`](Self::language).
-    pub async fn speech(&self, name: Option<&str>) -> Result<SpeechGuard, ApiError> {
-        let lease = self.open(name, ModelKind::Speech).await?;
+    pub async fn speech(
+        &self,
+        name: Option<&str>,
+        deadline: Option<Instant>,
+    ) -> Result<SpeechGuard, ApiError> {
+        let lease = self.open(name, ModelKind::Speech, deadline).await?;
         match lease.model() {
             Some(OpenModel::Speech(model)) => Ok(SpeechGuard { model: Arc::clone(model), lease }),
             _ => Err(ApiError::server("the model is no speech model")),
@@ -270,12 +279,19 @@ impl ServerModels {
         &self,
         name: Option<&str>,
         kind: ModelKind,
+        deadline: Option<Instant>,
     ) -> Result<Lease<EngineLoader>, ApiError> {
         let id = self.find(name, kind).await?;
-        self.registry.open(id).await.map_err(|error| match error {
+        let limit = self.options.load_timeout.map(|timeout| Instant::now() + timeout);
+        let until = [deadline, limit].into_iter().flatten().min();
+        self.registry.open(id, until).await.map_err(|error| match error {
             OpenError::Failed(reason) => {
                 ApiError::server(format!("cannot open `{}`: {reason}", self.registry.spec(id).name))
             }
+            OpenError::TimedOut => ApiError::timed_out(format!(
+                "`{}` was not open in the time of the request: try again later",
+                self.registry.spec(id).name
+            )),
             OpenError::Full => ApiError::overloaded(format!(
                 "`{}` has {} requests, the maximum: try again later",
                 self.registry.spec(id).name,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stonechat::llm::{Drafter, Pooling};
 use stonechat::nn::sample::SamplingOptions;
@@ -133,6 +133,10 @@ pub struct ServerOptions {
     pub sleep_idle: Option<Duration>,
     /// Maximum requests that use or wait for one model; more get 429.
     pub max_queue: usize,
+    /// Time in which a request must end, unless it says so itself.
+    pub request_timeout: Option<Duration>,
+    /// Time for which a request waits until its model is open.
+    pub load_timeout: Option<Duration>,
     /// Addresses to listen on; one that ends in `.sock` is a unix socket.
     pub hosts: Vec<String>,
     /// TCP port; 0 is a free one.
@@ -182,6 +186,8 @@ impl Default for ServerOptions {
             models_memory: None,
             sleep_idle: None,
             max_queue: 512,
+            request_timeout: None,
+            load_timeout: Some(Duration::from_secs(300)),
             hosts: vec!["127.0.0.1".to_owned()],
             port: 8080,
             api_keys: Vec::new(),
@@ -199,5 +205,12 @@ impl Default for ServerOptions {
             slots: true,
             slot_save_path: None,
         }
+    }
+}
+
+impl ServerOptions {
+    /// Time at which a request that arrives now must have ended.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.request_timeout.map(|timeout| Instant::now() + timeout)
     }
 }

@@ -111,10 +111,20 @@ impl AppState {
     /// The language model of a request, opened if need be; `name` is its field `model`.
     ///
     /// # Errors
-    /// 503 while the first models load, 404 for an unknown name, 400 for a speech model, 429 if the queue is full.
+    /// 503 while the first models load or if it takes too long to open the model, 404 for an unknown name, 400 for a speech
+    /// model, 429 if the queue is full.
     pub async fn language(&self, name: Option<&str>) -> ApiResult<LanguageGuard> {
+        self.language_by(name, self.options().deadline()).await
+    }
+
+    /// [`language`](Self::language) of a request with a deadline of its own.
+    pub(crate) async fn language_by(
+        &self,
+        name: Option<&str>,
+        deadline: Option<Instant>,
+    ) -> ApiResult<LanguageGuard> {
         self.check_ready()?;
-        self.count_rejection(self.0.models.language(name).await)
+        self.count_rejection(self.0.models.language(name, deadline).await)
     }
 
     /// The speech model of a request, opened if need be; `name` is its field `model`.
@@ -122,8 +132,17 @@ impl AppState {
     /// # Errors
     /// As [`language`](Self::language).
     pub async fn speech(&self, name: Option<&str>) -> ApiResult<SpeechGuard> {
+        self.speech_by(name, self.options().deadline()).await
+    }
+
+    /// [`speech`](Self::speech) of a request with a deadline.
+    pub(crate) async fn speech_by(
+        &self,
+        name: Option<&str>,
+        deadline: Option<Instant>,
+    ) -> ApiResult<SpeechGuard> {
         self.check_ready()?;
-        self.count_rejection(self.0.models.speech(name).await)
+        self.count_rejection(self.0.models.speech(name, deadline).await)
     }
 
     /// Refuses requests while the first models load.

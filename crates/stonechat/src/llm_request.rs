@@ -1,5 +1,7 @@
 //! Request of tokens to a language model, and its events.
 
+use std::time::{Duration, Instant};
+
 use stonechat_llm::{AcceptedToken, GenerateOptions, Generation, ModelInfo, Request};
 
 use crate::Error;
@@ -19,20 +21,37 @@ pub struct LlmRequest {
     pub cache_salt: u64,
     /// Whether cached prefixes are used.
     pub reads_cache: bool,
+    /// Time at which it ends: with an error before its first token, then with [`Finish::TimeLimit`](crate::Finish::TimeLimit).
+    pub deadline: Option<Instant>,
+    /// Time after the first token from which a text with a line break ends with
+    /// [`Finish::TimeLimit`](crate::Finish::TimeLimit).
+    pub max_decode: Option<Duration>,
 }
 
 impl LlmRequest {
     /// One text of priority 0.
     #[must_use]
     pub fn new(prompt: Vec<u32>, options: GenerateOptions) -> Self {
-        Self { prompt, options, n_choices: 1, priority: 0, cache_salt: 0, reads_cache: true }
+        Self {
+            prompt,
+            options,
+            n_choices: 1,
+            priority: 0,
+            cache_salt: 0,
+            reads_cache: true,
+            deadline: None,
+            max_decode: None,
+        }
     }
 
     /// Request of a scheduler.
     pub(crate) fn schedule(self, model: &std::sync::Arc<ModelInfo>) -> Result<Request, Error> {
-        let Self { prompt, options, n_choices, priority, cache_salt, reads_cache } = self;
-        let text = Generation::new(model, prompt, options)?;
-        Ok(Request { n_choices, priority, salt: cache_salt, reads_cache, ..Request::new(text) })
+        let Self {
+            prompt, options, n_choices, priority, reads_cache, deadline, max_decode, ..
+        } = self;
+        let work = Generation::new(model, prompt, options)?.into();
+        let salt = self.cache_salt;
+        Ok(Request { work, n_choices, priority, salt, reads_cache, deadline, max_decode })
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Alias::{self, Ignored, IgnoredSwitch, Is, Refused};
 use super::{BATCH, FUSED, MEMORY_MAP, ONE_GPU, ONE_TEAM, TEMPLATES, WARM_UP};
 
+const TIMEOUT: &str = "sockets have no timeout of their own: see --request-timeout";
 const BATCHED: &str = "requests are always batched";
 const ONE_CACHE: &str = "all requests share one KV cache";
 const BY_MEMORY: &str = "open models are bounded by memory: see --models-memory";
@@ -50,8 +51,8 @@ pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
     ("--ubatch-size", Ignored(1, BATCH)),
     ("-tb", Ignored(1, ONE_TEAM)),
     ("--threads-batch", Ignored(1, ONE_TEAM)),
-    ("-to", Ignored(1, "a request has no time limit")),
-    ("--timeout", Ignored(1, "a request has no time limit")),
+    ("-to", Ignored(1, TIMEOUT)),
+    ("--timeout", Ignored(1, TIMEOUT)),
     ("--threads-http", Ignored(1, "connections need no threads of their own")),
     ("--mlock", Ignored(0, MEMORY_MAP)),
     ("--mmap", Ignored(0, MEMORY_MAP)),

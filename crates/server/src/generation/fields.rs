@@ -1,7 +1,7 @@
 //! Fields of a body that say how a text is generated, under the names of OpenAI and llama-server.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -123,8 +123,13 @@ pub(crate) struct GenerationFields {
     pub(crate) id_slot: Option<i64>,
     /// Tokens at the start that a context shift keeps, with the server's `--context-shift`.
     pub(crate) n_keep: Option<i64>,
-    /// Milliseconds after the first token from which the text ends with a line.
+    /// Milliseconds after the first token from which a text with a line break ends; 0 or less: no limit.
     pub(crate) t_max_predict_ms: Option<i64>,
+    /// Milliseconds in which the request must end: with 503 before its first token, then with the reason `length`.
+    pub(crate) timeout_ms: Option<i64>,
+    /// Time at which the request must have ended.
+    #[serde(skip)]
+    pub(crate) deadline: Option<Instant>,
     /// Whether the tokens are returned.
     pub(crate) return_tokens: Option<bool>,
     /// Whether a stream reports the progress of the prompt.
@@ -190,9 +195,11 @@ pub(crate) struct Parsed<T> {
 }
 
 impl<T: DeserializeOwned> Parsed<T> {
-    /// Reads both from a body.
-    pub(crate) fn from_body(body: &Value) -> ApiResult<Self> {
-        Ok(Self { own: part(body)?, fields: part(body)? })
+    /// Reads both from a body that has just arrived.
+    pub(crate) fn from_body(body: &Value, server: &ServerOptions) -> ApiResult<Self> {
+        let (own, mut fields): (T, GenerationFields) = (part(body)?, part(body)?);
+        fields.deadline = fields.deadline(server)?;
+        Ok(Self { own, fields })
     }
 }
 
@@ -303,13 +310,24 @@ impl GenerationFields {
         })
     }
 
+    /// Deadline of a request that arrives now.
+    fn deadline(&self, server: &ServerOptions) -> ApiResult<Option<Instant>> {
+        let Some(ms) = self.timeout_ms else { return Ok(server.deadline()) };
+        let timeout = u64::try_from(ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        deadline.map(Some).ok_or_else(|| ApiError::field("timeout_ms", "at least 1", ms))
+    }
+
     /// Request for the texts after a prompt.
     pub(crate) fn request(
         &self,
         prompt: Vec<u32>,
         options: GenerateOptions,
     ) -> ApiResult<LlmRequest> {
+        let max_ms = self.t_max_predict_ms.and_then(|ms| u64::try_from(ms).ok());
         Ok(LlmRequest {
+            deadline: self.deadline,
+            max_decode: max_ms.filter(|&ms| ms > 0).map(Duration::from_millis),
             n_choices: self.n_choices()?,
             priority: self.priority.unwrap_or(0),
             cache_salt: self.salt(),
@@ -504,81 +522,4 @@ fn count(name: &str, n: i64) -> ApiResult<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::{GenerationFields, Parsed};
-    use crate::ServerOptions;
-
-    fn fields(body: Value) -> GenerationFields {
-        Parsed::<()>::of(body).unwrap()
-    }
-
-    impl Parsed<()> {
-        fn of(body: Value) -> crate::ApiResult<GenerationFields> {
-            super::part(&body)
-        }
-    }
-
-    #[test]
-    fn errors_name_the_field() {
-        for (body, expected) in [
-            (json!({"temperature": "hot"}), "`temperature`: invalid type: string \"hot\""),
-            (json!({"stop": 7}), "`stop`: expected a string or a list of strings"),
-            (json!({"stream_options": {"include_usage": 1}}), "`stream_options.include_usage`"),
-            (json!([]), "expected an object, got a list"),
-        ] {
-            let error = Parsed::<()>::of(body).unwrap_err();
-            assert!(error.message().contains(expected), "{error}");
-        }
-    }
-
-    #[test]
-    fn limits_of_tokens_have_three_names() {
-        let server = ServerOptions { n_predict: Some(9), ..ServerOptions::default() };
-        for (body, expected) in [
-            (json!({}), Some(9)),
-            (json!({"max_tokens": null}), Some(9)),
-            (json!({"n_predict": -1}), None),
-            (json!({"n_predict": 5, "max_tokens": 7}), Some(7)),
-            (json!({"max_tokens": 7, "max_completion_tokens": 0}), Some(0)),
-        ] {
-            assert_eq!(fields(body).max_tokens(&server).unwrap(), expected);
-        }
-        assert!(fields(json!({"max_tokens": -2})).max_tokens(&server).is_err());
-        assert!(fields(json!({"n": 0})).n_choices().is_err());
-        assert_eq!(fields(json!({"n_cmpl": 3})).n_choices().unwrap(), 3);
-    }
-
-    #[test]
-    fn probabilities_are_asked_for_in_three_ways() {
-        assert_eq!(fields(json!({"n_probs": 3})).n_probs().unwrap(), 3);
-        assert_eq!(fields(json!({"logprobs": 4})).n_probs().unwrap(), 4);
-        let chat = |body| fields(body).chat_probs();
-        assert_eq!(chat(json!({"logprobs": true, "top_logprobs": 2})).unwrap(), Some(2));
-        assert_eq!(chat(json!({"logprobs": false})).unwrap(), None);
-        assert!(chat(json!({"top_logprobs": 2})).is_err());
-        assert!(chat(json!({"logprobs": 2})).is_err());
-        assert_eq!(fields(json!({"logprobs": 2})).completion_probs().unwrap(), Some(2));
-    }
-
-    #[test]
-    fn a_text_has_one_grammar() {
-        let source = |body| fields(body).grammar_source();
-        assert!(source(json!({"grammar": "root ::= \"a\"", "json_schema": {}})).is_err());
-        assert!(source(json!({"response_format": {"type": "text"}})).unwrap().is_none());
-        assert!(source(json!({"response_format": {"type": "json_object"}})).unwrap().is_some());
-        let error = source(json!({"response_format": {"type": "json_schema"}})).unwrap_err();
-        assert!(error.message().contains("expected an object, got nothing"), "{error}");
-        assert!(source(json!({"response_format": {"type": "xml"}})).is_err());
-    }
-
-    #[test]
-    fn salts_differ() {
-        assert_eq!(fields(json!({})).salt(), 0);
-        let salt = |salt: &str| fields(json!({"cache_salt": salt})).salt();
-        assert_eq!(salt("a"), salt("a"));
-        assert_ne!(salt("a"), salt("b"));
-        assert_ne!(salt(""), 0);
-    }
-}
+mod tests;

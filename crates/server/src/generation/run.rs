@@ -1,4 +1,4 @@
-//! A running request: its events, the limit of its time, the report for the metrics.
+//! A running request: its events, the report for the metrics.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,9 +18,6 @@ pub(crate) struct TextRun {
     /// First event, which was taken before the headers of the answer were sent.
     first: Option<Step>,
     clock: Clock,
-    /// Time after the first token from which the text ends with a line.
-    max_decode: Option<Duration>,
-    has_line: bool,
     /// Tokens of the prompt that were cached or have run.
     prompt_done: usize,
     metrics: Arc<Metrics>,
@@ -70,12 +67,11 @@ struct Clock {
 }
 
 impl TextRun {
-    /// Starts a request. `t_max_predict_ms` is the field of this name.
+    /// Starts a request.
     pub(crate) fn start(
         state: &AppState,
         model: LanguageGuard,
         request: LlmRequest,
-        t_max_predict_ms: Option<i64>,
         trace: RequestTrace,
     ) -> Self {
         let report = RequestReport {
@@ -88,8 +84,6 @@ impl TextRun {
             finish: FinishReason::Abort,
             ..RequestReport::default()
         };
-        let max_decode =
-            t_max_predict_ms.and_then(|ms| u64::try_from(ms).ok()).filter(|&ms| ms > 0);
         Self {
             clock: Clock {
                 queued: Instant::now(),
@@ -100,8 +94,6 @@ impl TextRun {
             job: model.llm.generate(request),
             model,
             first: None,
-            max_decode: max_decode.map(Duration::from_millis),
-            has_line: false,
             prompt_done: 0,
             metrics: Arc::clone(state.metrics()),
             trace,
@@ -203,7 +195,7 @@ impl TextRun {
                 Some(Step::Prompt { done, total, elapsed })
             }
             LlmEvent::Text { choice, tokens, text } => {
-                let first = *self.clock.first_token.get_or_insert(now);
+                self.clock.first_token.get_or_insert(now);
                 let last = &mut self.clock.last_token[choice];
                 if tokens.is_empty() {
                     return Some(Step::Text { choice, tokens, text });
@@ -217,10 +209,6 @@ impl TextRun {
                 }
                 *last = Some(now);
                 self.report.generated_tokens += tokens.len();
-                self.has_line |= text.contains('\n');
-                if self.has_line && self.max_decode.is_some_and(|limit| now - first > limit) {
-                    self.job.cancel_token().cancel();
-                }
                 Some(Step::Text { choice, tokens, text })
             }
             _ => None,
@@ -230,7 +218,9 @@ impl TextRun {
     fn end(&mut self, completions: Vec<Completion>) -> Step {
         let finishes = completions.iter().map(|completion| completion.finish);
         self.report.finish = match finishes.max_by_key(|finish| *finish == Finish::Length) {
-            Some(Finish::Length | Finish::ContextFull | Finish::Cancelled) => FinishReason::Length,
+            Some(Finish::Length | Finish::ContextFull | Finish::TimeLimit | Finish::Cancelled) => {
+                FinishReason::Length
+            }
             _ => FinishReason::Stop,
         };
         let drafts = completions.iter().map(|completion| completion.drafts);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::time::timeout_at;
 
 use super::table::{self, Action, ModelId, ModelStatus, Refusal, Requested, Table};
 
@@ -27,6 +28,8 @@ pub(crate) enum OpenError {
     Failed(String),
     /// Too many requests use the model or wait for it.
     Full,
+    /// The time of the request has passed.
+    TimedOut,
 }
 
 type Waiter<L> = oneshot::Sender<Result<Lease<L>, OpenError>>;
@@ -129,11 +132,16 @@ impl<L: Loader> Registry<L> {
         Arc::clone(&self.lock().specs[id.0])
     }
 
-    /// Waits until a model is open. A caller that gives up does not end the load.
+    /// Waits until a model is open, at most until `until`. A caller that gives up does not end a load, but takes one that has
+    /// not begun from the queue.
     ///
     /// # Errors
-    /// If the load fails, or too many requests use the model.
-    pub(crate) async fn open(&self, id: ModelId) -> Result<Lease<L>, OpenError> {
+    /// If the load fails, the time has passed, or too many requests use the model.
+    pub(crate) async fn open(
+        &self,
+        id: ModelId,
+        until: Option<Instant>,
+    ) -> Result<Lease<L>, OpenError> {
         let (sender, receiver) = oneshot::channel();
         let requested = self.lock().table.request(id, sender, Instant::now());
         match requested {
@@ -142,21 +150,26 @@ impl<L: Loader> Registry<L> {
             Requested::Waits => {
                 self.run();
                 let stopped = || OpenError::Failed("the server is stopping".to_owned());
-                receiver.await.unwrap_or_else(|_| Err(stopped()))
+                let Some(until) = until else {
+                    return receiver.await.unwrap_or_else(|_| Err(stopped()));
+                };
+                let answer = timeout_at(until.into(), receiver).await;
+                match answer {
+                    Ok(answer) => answer.unwrap_or_else(|_| Err(stopped())),
+                    Err(_) => {
+                        // A load that nobody waits for must not hold back others.
+                        self.run();
+                        Err(OpenError::TimedOut)
+                    }
+                }
             }
         }
     }
 
     /// Starts to load a model, unless it is open; the result is in [`status`](Self::status).
     pub(crate) fn start_loading(&self, id: ModelId) {
-        // The waiter is gone before the load ends, so that nobody uses the model.
-        let (sender, _) = oneshot::channel();
-        let requested = self.lock().table.request(id, sender, Instant::now());
-        match requested {
-            Requested::Open(model, _) => drop(self.lease(id, model)),
-            Requested::Full(_) => {}
-            Requested::Waits => self.run(),
-        }
+        self.lock().table.load(id);
+        self.run();
     }
 
     fn lease(&self, id: ModelId, model: Arc<L::Model>) -> Lease<L> {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Memory counts from `Loading` until `closed`. A model with users is never closed. The queue is first in, first out:
-//! a model that does not fit yet holds back those behind it. Without I/O, threads and a clock, so that tests step it.
+//! a model that does not fit yet holds back those behind it, until nobody waits for it any more. Without I/O, threads and a clock, so that tests step it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -65,6 +65,8 @@ struct Entry<M, W> {
     n_users: usize,
     last_used: Instant,
     waiters: Vec<W>,
+    /// Whether it is loaded without a waiter.
+    is_wanted: bool,
     is_asleep: bool,
     failure: Option<String>,
 }
@@ -127,6 +129,7 @@ impl<M, W: Waiter> Table<M, W> {
             n_users: 0,
             last_used: now,
             waiters: Vec::new(),
+            is_wanted: false,
             is_asleep: false,
             failure: None,
         });
@@ -154,6 +157,26 @@ impl<M, W: Waiter> Table<M, W> {
         Requested::Waits
     }
 
+    /// Requests a model that nobody waits for.
+    pub(crate) fn load(&mut self, id: ModelId) {
+        let entry = &mut self.entries[id.0];
+        match entry.state {
+            State::Open(_) | State::Loading => {}
+            State::Queued | State::Closing => entry.is_wanted = true,
+            State::Unloaded => {
+                entry.is_wanted = true;
+                self.enqueue(id);
+            }
+        }
+    }
+
+    /// Whether the end of a load has a use.
+    fn is_requested(&mut self, id: ModelId) -> bool {
+        let entry = &mut self.entries[id.0];
+        entry.waiters.retain(|waiter| !waiter.is_gone());
+        entry.is_wanted || !entry.waiters.is_empty()
+    }
+
     fn enqueue(&mut self, id: ModelId) {
         self.entries[id.0].state = State::Queued;
         self.queue.push_back(id);
@@ -162,7 +185,14 @@ impl<M, W: Waiter> Table<M, W> {
     /// Next work: the first load of the queue if it fits, else the model to close for it. Call it until it returns
     /// `None` after every change.
     pub(crate) fn next(&mut self) -> Option<Action<M>> {
-        let id = *self.queue.front()?;
+        let id = loop {
+            let id = *self.queue.front()?;
+            if self.is_requested(id) {
+                break id;
+            }
+            self.queue.pop_front();
+            self.entries[id.0].state = State::Unloaded;
+        };
         let needed = self.entries[id.0].bytes;
         let (used, closing) = (self.used_bytes(), self.closing_bytes());
         // A model alone is loaded whatever its size: the estimate must not forbid what the machine can do.
@@ -208,7 +238,7 @@ impl<M, W: Waiter> Table<M, W> {
     ) -> Vec<W> {
         let entry = &mut self.entries[id.0];
         let waiters = std::mem::take(&mut entry.waiters);
-        entry.is_asleep = false;
+        (entry.is_asleep, entry.is_wanted) = (false, false);
         match result {
             Ok(model) => {
                 entry.state = State::Open(model);
@@ -227,7 +257,7 @@ impl<M, W: Waiter> Table<M, W> {
     /// Ends a close: its memory is free. Requests that came meanwhile queue for a load.
     pub(crate) fn closed(&mut self, id: ModelId) {
         self.entries[id.0].state = State::Unloaded;
-        if !self.entries[id.0].waiters.is_empty() {
+        if self.is_requested(id) {
             self.enqueue(id);
         }
     }
@@ -264,7 +294,7 @@ impl<M, W: Waiter> Table<M, W> {
         match entry.state {
             State::Open(_) => ModelStatus::Loaded,
             State::Queued | State::Loading => ModelStatus::Loading,
-            State::Closing if !entry.waiters.is_empty() => ModelStatus::Loading,
+            State::Closing if entry.is_wanted || !entry.waiters.is_empty() => ModelStatus::Loading,
             State::Unloaded | State::Closing if entry.is_asleep => ModelStatus::Sleeping,
             State::Unloaded if entry.failure.is_some() => ModelStatus::Failed,
             State::Unloaded | State::Closing => ModelStatus::Unloaded,
@@ -313,242 +343,4 @@ impl<M, W: Waiter> Table<M, W> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::time::{Duration, Instant};
-
-    use super::{Action, ModelId, ModelStatus, Refusal, Requested, Table, Waiter};
-
-    /// A request that ends in `gone` has no client any more.
-    impl Waiter for &'static str {
-        fn is_gone(&self) -> bool {
-            self.ends_with("gone")
-        }
-    }
-
-    /// Table with a clock of seconds, whose models are their own numbers and whose waiters are names.
-    struct Fixture {
-        table: Table<usize, &'static str>,
-        start: Instant,
-        seconds: u64,
-    }
-
-    impl Fixture {
-        fn new(budget: u64, sizes: &[u64]) -> Self {
-            let (mut table, start) = (Table::new(budget, 4), Instant::now());
-            for &bytes in sizes {
-                table.add(bytes, start);
-            }
-            Self { table, start, seconds: 0 }
-        }
-
-        fn now(&mut self) -> Instant {
-            self.seconds += 1;
-            self.start + Duration::from_secs(self.seconds)
-        }
-
-        /// `open`, `waits` or `full`.
-        fn request(&mut self, id: usize, waiter: &'static str) -> &'static str {
-            let now = self.now();
-            match self.table.request(ModelId(id), waiter, now) {
-                Requested::Open(..) => "open",
-                Requested::Waits => "waits",
-                Requested::Full(_) => "full",
-            }
-        }
-
-        /// All work, as `load N` and `close N`.
-        fn work(&mut self) -> Vec<String> {
-            std::iter::from_fn(|| self.table.next()).map(|action| text(&action)).collect()
-        }
-
-        fn loaded(&mut self, id: usize) -> Vec<&'static str> {
-            let now = self.now();
-            self.table.loaded(ModelId(id), Ok(Arc::new(id)), now)
-        }
-
-        /// Loads a model that nobody uses afterwards.
-        fn open(&mut self, id: usize) {
-            assert_eq!(self.request(id, "-"), "waits");
-            assert_eq!(self.work(), [format!("load {id}")]);
-            assert_eq!(self.loaded(id), ["-"]);
-            self.release(id);
-        }
-
-        fn release(&mut self, id: usize) {
-            let now = self.now();
-            self.table.release(ModelId(id), now);
-        }
-
-        fn status(&self, id: usize) -> &'static str {
-            self.table.status(ModelId(id)).name()
-        }
-    }
-
-    fn text(action: &Action<usize>) -> String {
-        match action {
-            Action::Load(id) => format!("load {}", id.0),
-            Action::Close(id, _) => format!("close {}", id.0),
-        }
-    }
-
-    #[test]
-    fn requests_for_one_model_share_a_load() {
-        let mut f = Fixture::new(100, &[10]);
-        assert_eq!(f.status(0), "unloaded");
-        assert_eq!(f.request(0, "a"), "waits");
-        assert_eq!(f.work(), ["load 0"]);
-        assert_eq!(f.request(0, "b"), "waits");
-        assert!(f.work().is_empty());
-        assert_eq!((f.status(0), f.table.n_waiters()), ("loading", 2));
-        assert_eq!(f.loaded(0), ["a", "b"]);
-        assert_eq!((f.status(0), f.table.n_users(ModelId(0))), ("loaded", 2));
-        assert_eq!(f.request(0, "c"), "open");
-    }
-
-    #[test]
-    fn a_failure_is_reported_to_all_and_tried_again() {
-        let mut f = Fixture::new(100, &[10]);
-        f.request(0, "a");
-        f.request(0, "b");
-        assert_eq!(f.work(), ["load 0"]);
-        let now = f.now();
-        let waiters = f.table.loaded(ModelId(0), Err("damaged".to_owned()), now);
-        assert_eq!(waiters, ["a", "b"]);
-        assert_eq!((f.status(0), f.table.failure(ModelId(0))), ("failed", Some("damaged")));
-        assert_eq!((f.table.used_bytes(), f.table.n_users(ModelId(0))), (0, 0));
-        f.open(0);
-        assert_eq!((f.status(0), f.table.failure(ModelId(0))), ("loaded", None));
-    }
-
-    #[test]
-    fn the_least_recently_used_are_closed_until_the_new_one_fits() {
-        let mut f = Fixture::new(100, &[40, 30, 20, 60]);
-        (0..3).for_each(|id| f.open(id));
-        // Model 0 is used again, so that 1 and 2 are older.
-        assert_eq!(f.request(0, "a"), "open");
-        f.release(0);
-        assert_eq!(f.table.used_bytes(), 90);
-        assert_eq!(f.request(3, "b"), "waits");
-        // 60 bytes fit once 1 (30 bytes) and 2 (20 bytes) are closed.
-        assert_eq!(f.work(), ["close 1", "close 2"]);
-        assert_eq!(f.table.used_bytes(), 90);
-        f.table.closed(ModelId(1));
-        assert!(f.work().is_empty());
-        f.table.closed(ModelId(2));
-        assert_eq!(f.work(), ["load 3"]);
-        assert_eq!(f.loaded(3), ["b"]);
-        assert_eq!((f.table.used_bytes(), f.status(0), f.status(1)), (100, "loaded", "unloaded"));
-    }
-
-    #[test]
-    fn a_busy_model_is_never_closed() {
-        let mut f = Fixture::new(100, &[60, 30, 70]);
-        f.request(0, "a");
-        assert_eq!(f.work(), ["load 0"]);
-        f.loaded(0);
-        f.open(1);
-        assert_eq!(f.request(2, "b"), "waits");
-        // Closing 1 alone would not make room, so that it stays open.
-        assert!(f.work().is_empty());
-        assert_eq!((f.status(0), f.status(1), f.status(2)), ("loaded", "loaded", "loading"));
-        f.release(0);
-        assert_eq!(f.work(), ["close 1", "close 0"]);
-        f.table.closed(ModelId(1));
-        f.table.closed(ModelId(0));
-        assert_eq!(f.work(), ["load 2"]);
-    }
-
-    #[test]
-    fn loads_start_in_the_order_of_requests() {
-        let mut f = Fixture::new(100, &[90, 80, 5]);
-        f.request(0, "a");
-        assert_eq!(f.work(), ["load 0"]);
-        f.loaded(0);
-        f.request(1, "b");
-        // 5 bytes would fit, but a stream of small models must not hold back a large one for ever.
-        f.request(2, "c");
-        assert!(f.work().is_empty());
-        f.release(0);
-        assert_eq!(f.work(), ["close 0"]);
-        f.table.closed(ModelId(0));
-        assert_eq!(f.work(), ["load 1", "load 2"]);
-    }
-
-    #[test]
-    fn a_model_larger_than_the_budget_is_loaded_alone() {
-        let mut f = Fixture::new(100, &[10, 500]);
-        f.open(0);
-        f.request(1, "a");
-        assert_eq!(f.work(), ["close 0"]);
-        f.table.closed(ModelId(0));
-        assert_eq!(f.work(), ["load 1"]);
-    }
-
-    #[test]
-    fn a_request_for_a_closing_model_loads_it_again() {
-        let mut f = Fixture::new(100, &[60, 70]);
-        f.open(0);
-        f.request(1, "a");
-        assert_eq!(f.work(), ["close 0"]);
-        assert_eq!(f.request(0, "b"), "waits");
-        f.table.closed(ModelId(0));
-        assert_eq!(f.work(), ["load 1"]);
-        assert_eq!(f.loaded(1), ["a"]);
-        f.release(1);
-        assert_eq!(f.work(), ["close 1"]);
-        f.table.closed(ModelId(1));
-        assert_eq!(f.work(), ["load 0"]);
-    }
-
-    #[test]
-    fn idle_models_sleep_and_a_request_wakes_them() {
-        let mut f = Fixture::new(100, &[10, 20, 30]);
-        (0..2).for_each(|id| f.open(id));
-        f.request(2, "user");
-        assert_eq!(f.work(), ["load 2"]);
-        f.loaded(2);
-        f.seconds += 58;
-        assert_eq!(f.request(1, "a"), "open");
-        f.release(1);
-        // A look at a model is no use.
-        assert!(f.table.peek(ModelId(0)).is_some());
-        f.seconds += 10;
-        let now = f.now();
-        let slept = f.table.sleep(Duration::from_secs(60), now);
-        assert_eq!(slept.iter().map(text).collect::<Vec<_>>(), ["close 0"]);
-        f.table.closed(ModelId(0));
-        assert_eq!((f.status(0), f.status(1), f.status(2)), ("sleeping", "loaded", "loaded"));
-        f.open(0);
-        assert_eq!(f.status(0), "loaded");
-        assert_eq!(f.table.status(ModelId(0)), ModelStatus::Loaded);
-    }
-
-    #[test]
-    fn a_model_is_unloaded_by_request_unless_it_is_busy() {
-        let mut f = Fixture::new(100, &[10]);
-        assert_eq!(f.table.unload(ModelId(0)).unwrap_err(), Refusal::NotLoaded);
-        f.request(0, "a");
-        assert_eq!(f.work(), ["load 0"]);
-        f.loaded(0);
-        assert_eq!(f.table.unload(ModelId(0)).unwrap_err(), Refusal::Busy);
-        f.release(0);
-        assert_eq!(text(&f.table.unload(ModelId(0)).unwrap()), "close 0");
-        f.table.closed(ModelId(0));
-        assert_eq!((f.status(0), f.table.used_bytes()), ("unloaded", 0));
-    }
-
-    #[test]
-    fn users_and_waiters_of_a_model_are_bounded() {
-        let mut f = Fixture::new(100, &[10]);
-        for waiter in ["a", "b", "gone", "c", "d"] {
-            assert_eq!(f.request(0, waiter), "waits");
-        }
-        assert_eq!(f.request(0, "e"), "full");
-        assert_eq!(f.work(), ["load 0"]);
-        assert_eq!(f.loaded(0).len(), 4);
-        assert_eq!(f.request(0, "f"), "full");
-        f.release(0);
-        assert_eq!(f.request(0, "g"), "open");
-    }
-}
+mod tests;

@@ -29,6 +29,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::deadline::within;
 use crate::otlp::{RequestTrace, SpeechTimes};
 use crate::{ApiError, ApiResult, AppState, AudioReport, FinishReason, Metrics, SpeechGuard};
 use fields::Fields;
@@ -103,7 +104,8 @@ async fn answer(
     let Form { fields, samples } = Form::read(&state, request).await?;
     let received = Instant::now();
     let options = fields.options(task)?;
-    let model = state.speech(fields.model.as_deref()).await?;
+    let deadline = state.options().deadline();
+    let model = state.speech_by(fields.model.as_deref(), deadline).await?;
     let report = AudioReport {
         model: model.spec().name.clone(),
         audio_seconds: samples.len() as f64 / f64::from(stonechat::audio::SAMPLE_RATE),
@@ -122,7 +124,7 @@ async fn answer(
     if fields.stream {
         return events::respond(running, fields, state.options().sse_ping_interval).await;
     }
-    let transcript = running.transcript().await?;
+    let transcript = within(deadline, running.transcript()).await??;
     body::respond(&transcript, &fields, task)
 }
 

@@ -52,14 +52,15 @@ struct Answer {
     (status = 200, body = Object, description = "`chat.completion`, or a stream of `chat.completion.chunk`"),
     (status = 400, description = "A field is invalid, or the prompt exceeds the context"),
     (status = 429, description = "The queue is full"),
+    (status = 503, description = "The time of the request passed before its first token"),
 ))]
 async fn chat(
     State(state): State<AppState>,
     trace: RequestTrace,
     Json(body): Json<Value>,
 ) -> ApiResult<Response> {
-    let Parsed { own, fields } = Parsed::<ChatBody>::from_body(&body)?;
-    let model = state.language(fields.model.as_deref()).await?;
+    let Parsed { own, fields } = Parsed::<ChatBody>::from_body(&body, state.options())?;
+    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
     let prompt = ChatPrompt::new(&model, &own)?;
     let n_probs = fields.chat_probs()?;
     let mut options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
@@ -76,7 +77,7 @@ async fn chat(
         includes_usage: fields.includes_usage(),
     };
     let n_choices = request.n_choices;
-    let mut run = TextRun::start(&state, model, request, fields.t_max_predict_ms, trace);
+    let mut run = TextRun::start(&state, model, request, trace);
     if !fields.is_stream() {
         let completions = run.finish().await?;
         return Ok(Json(answer.whole(&run, &completions)).into_response());

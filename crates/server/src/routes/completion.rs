@@ -83,14 +83,15 @@ struct NativeRequest {
     (status = 200, body = Object, description = "An object, a list of them for several texts, or a stream"),
     (status = 400, description = "A field is invalid, or a prompt exceeds the context"),
     (status = 429, description = "The queue is full"),
+    (status = 503, description = "The time of the request passed before its first token"),
 ))]
 async fn completion(
     State(state): State<AppState>,
     trace: RequestTrace,
     Json(body): Json<Value>,
 ) -> ApiResult<Response> {
-    let Parsed { own, fields } = Parsed::<PromptFields>::from_body(&body)?;
-    let model = state.language(fields.model.as_deref()).await?;
+    let Parsed { own, fields } = Parsed::<PromptFields>::from_body(&body, state.options())?;
+    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
     let prompts = prompts(&own.prompt, &model.llm.info().model)?;
     answer(&state, trace, model, prompts, fields, own.response_fields).await
 }
@@ -105,8 +106,8 @@ async fn infill(
     trace: RequestTrace,
     Json(body): Json<Value>,
 ) -> ApiResult<Response> {
-    let Parsed { own, fields } = Parsed::<InfillFields>::from_body(&body)?;
-    let model = state.language(fields.model.as_deref()).await?;
+    let Parsed { own, fields } = Parsed::<InfillFields>::from_body(&body, state.options())?;
+    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
     let info = &model.llm.info().model;
     let mut prefix = String::new();
     for file in &own.input_extra {
@@ -159,10 +160,9 @@ async fn answer(
     drop(model);
     let mut runs = VecDeque::new();
     for prompt in prompts {
-        let model = state.language(fields.model.as_deref()).await?;
+        let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
         let request = fields.request(prompt, options.clone())?;
-        let limit = fields.t_max_predict_ms;
-        runs.push_back(TextRun::start(state, model, request, limit, trace.clone()));
+        runs.push_back(TextRun::start(state, model, request, trace.clone()));
     }
     if fields.is_stream() {
         let stream = NativeStream { answer, cached_tokens: 0 };

@@ -65,17 +65,18 @@ struct Answer {
     (status = 200, body = Object, description = "`text_completion`, or a stream of them"),
     (status = 400, description = "A field is invalid, or a prompt exceeds the context"),
     (status = 429, description = "The queue is full"),
+    (status = 503, description = "The time of the request passed before its first token"),
 ))]
 async fn completions(
     State(state): State<AppState>,
     trace: RequestTrace,
     Json(body): Json<Value>,
 ) -> ApiResult<Response> {
-    let Parsed { own, fields } = Parsed::<CompletionFields>::from_body(&body)?;
+    let Parsed { own, fields } = Parsed::<CompletionFields>::from_body(&body, state.options())?;
     if own.suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "none: `/infill` has one", "a text"));
     }
-    let model = state.language(fields.model.as_deref()).await?;
+    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
     let prompts = prompts(&own.prompt, &model.llm.info().model)?;
     let n_probs = fields.completion_probs()?;
     let options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
@@ -94,10 +95,9 @@ async fn completions(
     drop(model);
     let mut runs = VecDeque::new();
     for prompt in prompts {
-        let model = state.language(fields.model.as_deref()).await?;
+        let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
         let request = fields.request(prompt, options.clone())?;
-        let limit = fields.t_max_predict_ms;
-        runs.push_back(TextRun::start(&state, model, request, limit, trace.clone()));
+        runs.push_back(TextRun::start(&state, model, request, trace.clone()));
     }
     if !fields.is_stream() {
         return Ok(Json(answer.whole(runs).await?).into_response());

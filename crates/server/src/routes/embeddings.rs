@@ -14,6 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::chat_prompt::{blocking, kind_of};
+use crate::deadline::within;
 use crate::{ApiError, ApiResult, AppState, Json, LanguageGuard};
 
 pub(crate) fn router() -> OpenApiRouter<AppState> {
@@ -122,7 +123,8 @@ async fn embed(state: &AppState, body: &EmbeddingsBody) -> ApiResult<Embedded> {
         p if p > 0 => Some(Norm::P(p as f32)),
         p => return Err(ApiError::field("embd_normalize", "-1 or more", p)),
     };
-    let model = state.language(body.model.as_deref()).await?;
+    let deadline = state.options().deadline();
+    let model = state.language_by(body.model.as_deref(), deadline).await?;
     let info = model.llm.info();
     let d_model = info.model.config().d_model;
     let width = match body.dimensions {
@@ -136,7 +138,7 @@ async fn embed(state: &AppState, body: &EmbeddingsBody) -> ApiResult<Embedded> {
     }
     let n_tokens = inputs.iter().map(Vec::len).sum();
     let pooling = state.options().pooling.or(info.model.config().pooling).unwrap_or(Pooling::Mean);
-    let vectors = model.llm.embed(inputs, pooling).await?;
+    let vectors = within(deadline, model.llm.embed(inputs, pooling)).await??;
     let vectors = vectors.into_iter().map(|values| {
         let rows = values.chunks(d_model).flat_map(|row| {
             let mut row = row[..width].to_vec();

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod audio;
+mod deadlines;
 mod llama_server;
 mod models;
 mod operation;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -77,7 +77,7 @@ impl Fixture {
     /// Requests a model in a task, which runs until it waits.
     async fn request(&self, id: usize) -> tokio::task::JoinHandle<Result<Lease<Fake>, OpenError>> {
         let registry = self.registry.clone();
-        let task = tokio::spawn(async move { registry.open(ModelId(id)).await });
+        let task = tokio::spawn(async move { registry.open(ModelId(id), None).await });
         sleep(Duration::from_millis(5)).await;
         task
     }
@@ -85,7 +85,7 @@ impl Fixture {
     /// Opens a model at once.
     async fn open(&self, id: usize) -> Lease<Fake> {
         self.permits.add_permits(1);
-        self.registry.open(ModelId(id)).await.unwrap()
+        self.registry.open(ModelId(id), None).await.unwrap()
     }
 
     fn n_loads(&self) -> usize {
@@ -173,6 +173,20 @@ async fn a_request_waits_for_a_busy_model() {
     drop(busy);
     assert_eq!(task.await.unwrap().unwrap().model().unwrap().name, "b");
     assert_eq!(fixture.registry.status(ModelId(0)), ModelStatus::Unloaded);
+}
+
+#[tokio::test]
+async fn a_request_that_waits_too_long_leaves_the_queue() {
+    let fixture = Fixture::new(10, &["a", "b"]);
+    let busy = fixture.open(0).await;
+    let until = Some(Instant::now() + Duration::from_millis(20));
+    let late = fixture.registry.open(ModelId(1), until).await;
+    assert_eq!(late.unwrap_err(), OpenError::TimedOut);
+    assert_eq!(fixture.registry.status(ModelId(1)), ModelStatus::Unloaded);
+    drop(busy);
+    // Nobody waits for it, so that the first one stays open.
+    assert_eq!(fixture.registry.status(ModelId(0)), ModelStatus::Loaded);
+    assert_eq!((fixture.n_loads(), fixture.registry.n_waiters()), (1, 0));
 }
 
 #[tokio::test]

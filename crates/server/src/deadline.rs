@@ -1,0 +1,20 @@
+//! Deadlines of requests whose engine knows none.
+
+use std::time::Instant;
+
+use tokio::time::timeout_at;
+
+use crate::{ApiError, ApiResult};
+
+/// Waits for `work` until `deadline`, then drops it, which cancels a job.
+///
+/// # Errors
+/// 503 if the deadline passes.
+pub(crate) async fn within<T>(
+    deadline: Option<Instant>,
+    work: impl Future<Output = T>,
+) -> ApiResult<T> {
+    let Some(deadline) = deadline else { return Ok(work.await) };
+    let passed = |_| ApiError::timed_out("the time of the request passed before its end");
+    timeout_at(deadline.into(), work).await.map_err(passed)
+}
