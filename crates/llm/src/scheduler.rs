@@ -494,7 +494,7 @@ impl Scheduler {
             }
             let of_entry = forks.iter_mut().filter(|fork: &&mut Entry| fork.id == entry.id);
             for fork in of_entry.filter(|fork| fork.is_new()) {
-                fork.take_rows(0, || outputs.rows(rows.clone()), (scratch, accepted), on_event);
+                fork.take_rows(n, || outputs.rows(rows.clone()), (scratch, accepted), on_event);
             }
         }
         self.settle(forks).await?;

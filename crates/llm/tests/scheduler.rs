@@ -102,6 +102,17 @@ fn texts_go_before_prompts_and_prompts_in_chunks() {
 }
 
 #[test]
+fn the_texts_of_a_prompt_begin_in_its_last_step() {
+    let (mut scheduler, mut log) = (scheduler(SIZES), Log::default());
+    scheduler.add(Request { n_choices: 3, ..text(0, 100, 5) }).unwrap();
+    assert_eq!(log.step(&mut scheduler).prompt_tokens, 100);
+    let report = log.step(&mut scheduler);
+    assert_eq!((report.prompt_tokens, report.n_decoding, report.text_tokens), (0, 3, 3));
+    log.run(&mut scheduler);
+    assert!(log.completions.iter().all(|(_, text)| text.tokens.len() == 5));
+}
+
+#[test]
 fn requests_start_by_priority_and_arrival_and_none_overtakes() {
     let (mut scheduler, mut log) = (scheduler(SIZES), Log::default());
     let add = |scheduler: &mut Scheduler, priority, len| {
