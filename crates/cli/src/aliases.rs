@@ -12,6 +12,7 @@ use std::path::Path;
 use stonechat::whisper::OutputFormat;
 
 /// Translation of another program's flag.
+#[derive(Debug, Clone, Copy)]
 enum Alias {
     /// Replaced by these arguments; a value may follow.
     Is(&'static [&'static str]),
@@ -209,17 +210,6 @@ const LLAMA: &[(&str, Alias)] = &[
     ("--lora", Refused("adapters are not supported yet")),
     ("--image", Refused("images are not supported yet")),
     ("--mmproj", Refused("images are not supported yet")),
-    ("-md", Is(&["--model-draft"])),
-    ("--spec-draft-model", Is(&["--model-draft"])),
-    ("--draft", Is(&["--spec-draft-n-max"])),
-    ("--draft-n", Is(&["--spec-draft-n-max"])),
-    ("--draft-n-min", Is(&["--spec-draft-n-min"])),
-    ("-ngld", Ignored(1, DRAFT_MODEL)),
-    ("--gpu-layers-draft", Ignored(1, DRAFT_MODEL)),
-    ("-devd", Ignored(1, DRAFT_MODEL)),
-    ("--device-draft", Ignored(1, DRAFT_MODEL)),
-    ("-cd", Ignored(1, DRAFT_MODEL)),
-    ("--ctx-size-draft", Ignored(1, DRAFT_MODEL)),
     ("-sm", Refused(ONE_GPU)),
     ("--split-mode", Refused(ONE_GPU)),
     ("-ts", Refused(ONE_GPU)),
@@ -227,6 +217,25 @@ const LLAMA: &[(&str, Alias)] = &[
     ("--main-gpu", Refused(ONE_GPU)),
     ("--backend-sampling", Refused("sampling runs on the CPU")),
     ("-mg", Refused(ONE_GPU)),
+];
+
+/// Flags of speculative decoding of llama.cpp and llama-server.
+const DRAFTS: &[(&str, Alias)] = &[
+    ("-md", Is(&["--model-draft"])),
+    ("--spec-draft-model", Is(&["--model-draft"])),
+    ("--draft", Is(&["--spec-draft-n-max"])),
+    ("--draft-n", Is(&["--spec-draft-n-max"])),
+    ("--draft-n-min", Is(&["--spec-draft-n-min"])),
+    ("--spec-default", Is(&["--spec-type=ngram-mod"])),
+    ("-ngld", Ignored(1, DRAFT_MODEL)),
+    ("--gpu-layers-draft", Ignored(1, DRAFT_MODEL)),
+    ("-devd", Ignored(1, DRAFT_MODEL)),
+    ("--device-draft", Ignored(1, DRAFT_MODEL)),
+    ("-cd", Ignored(1, DRAFT_MODEL)),
+    ("--ctx-size-draft", Ignored(1, DRAFT_MODEL)),
+    // Measurements of llama.cpp's own tests.
+    ("--spec-synth-len", Refused("drafts are never made up")),
+    ("--spec-synth-rates", Refused("drafts are never made up")),
 ];
 
 /// Values of switches of llama.cpp.
@@ -246,7 +255,7 @@ pub(super) struct Expanded {
 /// Flags of other programs that a verb knows.
 #[derive(Clone, Copy)]
 struct Program {
-    aliases: &'static [(&'static str, Alias)],
+    tables: &'static [&'static [(&'static str, Alias)]],
     /// Whether those of [`Expanded::push_switch`] are among them.
     has_switches: bool,
 }
@@ -267,10 +276,10 @@ pub(super) fn expand(args: impl Iterator<Item = OsString>) -> Result<Expanded, S
     let verb = args.next();
     expanded.args.extend(verb.clone());
     let program = match verb.as_ref().and_then(|verb| verb.to_str()) {
-        Some("transcribe") => Program { aliases: ALIASES, has_switches: true },
-        Some("serve") => Program { aliases: serve::LLAMA_SERVER, has_switches: false },
+        Some("transcribe") => Program { tables: &[ALIASES], has_switches: true },
+        Some("serve") => Program { tables: &[serve::LLAMA_SERVER, DRAFTS], has_switches: false },
         Some(verb) if LLAMA_VERBS.contains(&verb) => {
-            Program { aliases: LLAMA, has_switches: false }
+            Program { tables: &[LLAMA, DRAFTS], has_switches: false }
         }
         _ => {
             expanded.args.extend(args);
@@ -315,7 +324,8 @@ impl Expanded {
         {
             return takes_next.map(usize::from);
         }
-        let alias = program.aliases.iter().find(|(name, _)| *name == flag).map(|(_, alias)| alias);
+        let mut aliases = program.tables.iter().copied().flatten();
+        let alias = aliases.find(|(name, _)| *name == flag).map(|(_, alias)| alias);
         match (alias, value) {
             (Some(Is(replacement)), value) => {
                 self.args.extend(replacement.iter().map(OsString::from));
@@ -420,7 +430,8 @@ fn is_formats(value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALIASES, GLOBAL_FLAGS, LLAMA, expand};
+    use super::serve::LLAMA_SERVER;
+    use super::{ALIASES, DRAFTS, GLOBAL_FLAGS, LLAMA, expand};
 
     fn words(args: &str) -> impl Iterator<Item = std::ffi::OsString> {
         args.split(' ').map(Into::into)
@@ -463,6 +474,13 @@ mod tests {
             "stonechat chat -m a.gguf --gpu-layers 20 --cache-type-k f16 --single-turn --system-prompt b",
         );
         check("stonechat tokenize -ngl", "stonechat tokenize -ngl");
+        for verb in ["generate", "serve"] {
+            let notes = check(
+                &format!("stonechat {verb} -md a.gguf -ngld 9 --draft 4"),
+                &format!("stonechat {verb} --model-draft a.gguf --spec-draft-n-max 4"),
+            );
+            assert_eq!(notes.len(), 1);
+        }
     }
 
     #[test]
@@ -541,7 +559,8 @@ mod tests {
 
     #[test]
     fn every_flag_has_one_alias() {
-        for aliases in [ALIASES, LLAMA, super::serve::LLAMA_SERVER] {
+        for aliases in [ALIASES.to_vec(), [LLAMA, DRAFTS].concat(), [LLAMA_SERVER, DRAFTS].concat()]
+        {
             for (i, (flag, _)) in aliases.iter().enumerate() {
                 assert!(aliases[i + 1..].iter().all(|(other, _)| other != flag), "{flag}");
             }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytesize::ByteSize;
-use stonechat::llm::{Drafter, NGramMod, NGramSimple, Pooling};
+use stonechat::llm::Pooling;
 use stonechat::nn::sample::SamplingOptions;
 use stonechat::{Device, GpuLayers, Models};
 use stonechat_server::{
-    Drafters, EngineOptions, ModelOption, PageFile, Server, ServerOptions, TlsFiles, Traces,
-    read_keys, stop_signal,
+    EngineOptions, ModelOption, PageFile, Server, ServerOptions, TlsFiles, Traces, read_keys,
+    stop_signal,
 };
 
 use super::UsageError;
@@ -21,7 +21,7 @@ use super::find_model;
 use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
 use super::interrupt::INTERRUPTED;
 use super::kv_type::KvTypeArgs;
-use super::llm::speculation::{SpecType, SpeculationArgs};
+use super::llm::speculation::SpeculationArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -379,7 +379,6 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
     const WINDOWS: UsageError = UsageError("--audio-windows: expected 1 to 64");
     let audio_windows = args.context.audio_windows;
     ensure!((1..=64).contains(&audio_windows), WINDOWS);
-    args.speculation.check()?;
     let defaults = EngineOptions::default();
     Ok(EngineOptions {
         device: args.device.device,
@@ -393,7 +392,7 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         n_parallel: usize::try_from(args.context.parallel).unwrap_or(defaults.n_parallel),
         n_batch: args.context.batch_size,
         audio_windows,
-        drafters: drafters(&args.speculation)?,
+        drafts: args.speculation.source(|name| find(args, name))?,
         chat_template,
     })
 }
@@ -413,34 +412,15 @@ fn page_file(flag: &[String]) -> anyhow::Result<Option<PageFile>> {
     Ok(Some(PageFile::open(folder.as_ref(), size.0)?))
 }
 
-/// Drafters of n-grams, if that is what the flags say.
-fn drafters(flags: &SpeculationArgs) -> Result<Option<Drafters>, UsageError> {
-    const NO_MODEL: UsageError =
-        UsageError("--model-draft: `stonechat serve` drafts by n-grams alone: see --spec-type");
-    let (length, n) = (flags.length(), flags.ngram_len());
-    Ok(match flags.kind() {
-        SpecType::None => None,
-        SpecType::NgramSimple => {
-            Some(Drafters::new(move || Drafter::NGramSimple(NGramSimple { n, length })))
-        }
-        SpecType::NgramMod => {
-            Some(Drafters::new(move || Drafter::NGramMod(NGramMod::new(n, length))))
-        }
-        SpecType::DraftSimple => return Err(NO_MODEL),
-    })
-}
-
 /// Paths of the models, under the names that requests use.
 fn models(args: &Args) -> anyhow::Result<Vec<ModelOption>> {
-    let find = |text: &String| {
-        let path = if args.offline {
-            find_model::models().find(text)?
-        } else {
-            find_model::find_or_pull(text)?
-        };
-        Ok(ModelOption { name: name(text), path })
-    };
-    args.model.iter().map(find).collect()
+    let option = |text: &String| Ok(ModelOption { name: name(text), path: find(args, text)? });
+    args.model.iter().map(option).collect()
+}
+
+/// Path of a model, which is downloaded if need be.
+fn find(args: &Args, text: &str) -> anyhow::Result<PathBuf> {
+    if args.offline { Ok(find_model::models().find(text)?) } else { find_model::find_or_pull(text) }
 }
 
 /// Name of a model: the stem of a file, the name of a folder, else as it is given.

@@ -1,23 +1,27 @@
-//! Whether drafts pay, by measurement: the duration of steps by their rows, and the accepted tokens of each text.
+//! Whether drafts pay, by measurement: the duration of steps by their rows, that of the drafts by their tokens, and the
+//! accepted tokens of each text.
 //!
 //! ```text
-//! a step of N texts takes t(N), with a draft of k tokens t(N + k), and gives A tokens more, the mean of recent drafts
-//! the draft pays if (N + A) / N > t(N + k) / t(N)
+//! a step of N texts takes t(N), with a draft of k tokens t(N + k) + k d, and gives A tokens more, the mean of recent drafts
+//! the draft pays if (N + A) / N > (t(N + k) + k d) / t(N)
 //! ```
 //!
-//! A text whose drafts do not pay has none for some tokens, then tries one again, each time after twice as many.
+//! A text whose drafts do not pay has none for some tokens, then tries one again, each time after twice as many. While all
+//! steps have drafts, one without is run now and then: t(N) is not known otherwise.
 
 /// Part of the sums that each new step replaces.
 const DECAY: f64 = 0.95;
 /// Steps from which the line is used.
 const MIN_STEPS: f64 = 4.0;
+/// Weight of steps without drafts below which the next one has none: that of one step 62 steps ago.
+const MIN_PLAIN: f64 = 0.04;
 /// Drafts of a text before it may pause.
 const MIN_DRAFTS: usize = 2;
 /// Tokens of the first pause, and of the longest.
 const PAUSE: usize = 16;
 const MAX_PAUSE: usize = 512;
 
-/// Duration of steps by their rows: the line through recent steps.
+/// Duration of steps by their rows: the line through recent steps. Duration of drafts by their tokens: the mean.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StepCost {
     n: f64,
@@ -25,26 +29,43 @@ pub(crate) struct StepCost {
     seconds: f64,
     rows_rows: f64,
     rows_seconds: f64,
+    /// Steps without drafts.
+    plain: f64,
+    drafted: f64,
+    draft_seconds: f64,
 }
 
 impl StepCost {
-    /// Adds a step without prompts.
-    pub(crate) fn record(&mut self, rows: usize, seconds: f64) {
+    /// Adds a step without prompts: its rows, those of drafts among them, and its duration.
+    pub(crate) fn record(&mut self, rows: usize, drafted: usize, seconds: f64) {
         let rows = rows as f64;
-        let values = [1.0, rows, seconds, rows * rows, rows * seconds];
+        let is_plain = if drafted == 0 { 1.0 } else { 0.0 };
+        let values = [1.0, rows, seconds, rows * rows, rows * seconds, is_plain];
         let sums = [
             &mut self.n,
             &mut self.rows,
             &mut self.seconds,
             &mut self.rows_rows,
             &mut self.rows_seconds,
+            &mut self.plain,
         ];
         for (sum, value) in sums.into_iter().zip(values) {
             *sum = DECAY * *sum + value;
         }
     }
 
-    /// Factor by which `more` rows lengthen a step of `rows`; 1 as long as nothing is known.
+    /// Adds the drafts for a step: their tokens, and the duration of drafting.
+    pub(crate) fn record_drafts(&mut self, tokens: usize, seconds: f64) {
+        self.drafted = DECAY * self.drafted + tokens as f64;
+        self.draft_seconds = DECAY * self.draft_seconds + seconds;
+    }
+
+    /// Whether the next step must have no drafts, to be measured.
+    pub(crate) fn needs_plain_step(&self) -> bool {
+        self.n >= MIN_STEPS && self.plain < MIN_PLAIN
+    }
+
+    /// Factor by which a draft of `more` tokens lengthens a step of `rows`; 1 as long as nothing is known.
     fn factor(&self, rows: usize, more: usize) -> f64 {
         let spread = self.n * self.rows_rows - self.rows * self.rows;
         if self.n < MIN_STEPS || spread < 1e-9 {
@@ -52,7 +73,10 @@ impl StepCost {
         }
         let slope = (self.n * self.rows_seconds - self.rows * self.seconds) / spread;
         let base = (self.seconds - slope * self.rows) / self.n + slope * rows as f64;
-        if slope <= 0.0 || base <= 0.0 { 1.0 } else { 1.0 + slope * more as f64 / base }
+        let drafting = if self.drafted > 0.0 { self.draft_seconds / self.drafted } else { 0.0 };
+        // A slope below 0 is noise.
+        let each = slope.max(0.0) + drafting;
+        if base <= 0.0 { 1.0 } else { 1.0 + each * more as f64 / base }
     }
 }
 
@@ -111,7 +135,7 @@ mod tests {
     fn cost(base: f64, each: f64) -> StepCost {
         let mut cost = StepCost::default();
         for rows in [1, 9, 1, 5, 1, 9] {
-            cost.record(rows, base + each * rows as f64);
+            cost.record(rows, rows - 1, base + each * rows as f64);
         }
         cost
     }
@@ -122,8 +146,39 @@ mod tests {
         assert_eq!(StepCost::default().factor(1, 10), 1.0);
         // Steps of one size tell nothing.
         let mut same = StepCost::default();
-        (0..9).for_each(|_| same.record(1, 1.0));
+        (0..9).for_each(|_| same.record(1, 0, 1.0));
         assert_eq!(same.factor(1, 10), 1.0);
+    }
+
+    #[test]
+    fn the_duration_of_drafting_counts() {
+        let mut cost = cost(1.0, 0.0);
+        assert!((cost.factor(1, 3) - 1.0).abs() < 1e-9);
+        (0..4).for_each(|_| cost.record_drafts(3, 0.6));
+        assert!((cost.factor(1, 3) - 1.6).abs() < 1e-9);
+        // Two of three tokens pay for a draft of 0.6 steps, none does not.
+        for (accepted, pays) in [(2, true), (0, false)] {
+            let mut gate = DraftGate::default();
+            (0..2).for_each(|_| gate.record((3, accepted), 1, &cost));
+            assert_eq!(gate.limit(3) > 0, pays);
+        }
+    }
+
+    #[test]
+    fn a_step_without_drafts_is_run_now_and_then() {
+        let (mut cost, mut plain) = (StepCost::default(), Vec::new());
+        for step in 0..200 {
+            let drafted = if cost.needs_plain_step() { 0 } else { 3 };
+            cost.record(1 + drafted, drafted, 1.0);
+            if drafted == 0 {
+                plain.push(step);
+            }
+        }
+        assert_eq!((plain[0], plain.len()), (5, 4));
+        assert!(plain.windows(2).all(|pair| (60..70).contains(&(pair[1] - pair[0]))), "{plain:?}");
+        let mut cost = StepCost::default();
+        (0..99).for_each(|_| cost.record(1, 0, 1.0));
+        assert!(!cost.needs_plain_step());
     }
 
     #[test]

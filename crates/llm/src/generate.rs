@@ -263,7 +263,7 @@ impl Session {
                 continue;
             }
             if run.prompt_end.is_some() {
-                self.cost.record(1 + n_draft, started.elapsed().as_secs_f64());
+                self.cost.record(1 + n_draft, n_draft, started.elapsed().as_secs_f64());
                 let accepted = generation.drafts().accepted - accepted;
                 self.gate.record((n_draft, accepted), 1, &self.cost);
             }

@@ -16,7 +16,7 @@
 //! | `generation`, `stop`, `probabilities` | one text in the making, without a device |
 //! | `session`, `generate`, `prompt_cache` | a loop over one text, with a cached prefix in memory and in files |
 //! | `scheduler`, `scheduler_slots`, `scheduler_ends`, `request` | a loop over any number of texts and embeddings in one batch |
-//! | `speculation`, `draft_gate` | drafts: n-grams, a smaller model; whether they pay |
+//! | `speculation`, `draft_model`, `draft_gate` | drafts: n-grams, a smaller model; whether they pay |
 //! | `prefix_cache`, `page_store` | pages of earlier prompts, in the pool and beside it |
 //! | `embed` | embeddings |
 //! | `beam`, `perplexity` | beam search, perplexity |
@@ -29,6 +29,7 @@ mod chat;
 mod config;
 mod devices;
 mod draft_gate;
+mod draft_model;
 mod embed;
 mod error;
 mod forward;
@@ -64,6 +65,7 @@ pub use beam::{Beam, BeamOptions};
 pub use chat::ChatFormat;
 pub use config::{Config, ExpertsConfig, RopeConfig, RopeScaling};
 pub use devices::{Devices, Split};
+pub use draft_model::ModelDrafter;
 pub use embed::{Embedding, Norm, Pooling, normalize};
 pub use error::Error;
 pub use generate::{
@@ -82,10 +84,10 @@ pub use request::{Request, RequestEvent, RequestId, Work};
 pub use scheduler::{OnRequestEvent, Scheduler, SchedulerOptions, StepReport};
 pub use scheduler_slots::{SavedText, SlotInfo};
 pub use session::{Session, SessionOptions};
-pub use speculation::{DraftLength, Drafter, ModelDrafter, NGramMod, NGramSimple};
+pub use speculation::{DraftLength, Drafter, NGramMod, NGramSimple};
 pub use state::{BatchPlan, State, StateOptions, Ticket};
 pub use stonechat_nn::{KvFull, Prefix, Slot};
-pub use vocabulary::{chat_template, tokenizer};
+pub use vocabulary::{chat_template, same_vocabulary, tokenizer};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

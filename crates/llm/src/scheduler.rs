@@ -25,6 +25,7 @@ use web_time::Instant;
 use crate::draft_gate::StepCost;
 use crate::generation::{Accepted, GenerationScratch};
 use crate::request::{Entry, EntryState, Work};
+use crate::speculation::DraftText;
 use crate::{
     Drafter, Error, Model, ModelInfo, OutputRequest, PageStore, PrefixCache, Request, RequestEvent,
     RequestId, State, StateOptions,
@@ -50,7 +51,7 @@ pub struct Scheduler {
     pub(crate) state: State,
     pub(crate) cache: PrefixCache,
     max_gap: Duration,
-    drafter: Option<Drafter>,
+    pub(crate) drafter: Option<Drafter>,
     /// In order of rank.
     pub(crate) entries: Vec<Entry>,
     pub(crate) free_slots: Vec<Slot>,
@@ -63,7 +64,6 @@ pub struct Scheduler {
     n_preempted: usize,
     scratch: GenerationScratch,
     pub(crate) accepted: Accepted,
-    draft: Vec<u32>,
     planned: Vec<Planned>,
 }
 
@@ -147,7 +147,6 @@ impl Scheduler {
             n_preempted: 0,
             scratch: GenerationScratch::new(model),
             accepted: Accepted::default(),
-            draft: Vec::new(),
             planned: Vec::new(),
         })
     }
@@ -239,6 +238,7 @@ impl Scheduler {
         self.end_full(on_event);
         self.admit(on_event).await?;
         self.propose().await?;
+        let planned_at = Instant::now();
         self.plan().await?;
         let mut report = StepReport::default();
         for planned in &self.planned {
@@ -253,7 +253,7 @@ impl Scheduler {
             self.run(on_event).await?;
         }
         report.seconds = started.elapsed().as_secs_f64();
-        self.measure(&report);
+        self.measure(&report, planned_at.elapsed().as_secs_f64());
         let StepReport { prompt_tokens, text_tokens, n_decoding, seconds, .. } = report;
         let (n_preempted, counts) = (self.n_preempted, self.counts());
         Ok(StepReport { prompt_tokens, text_tokens, n_decoding, n_preempted, seconds, ..counts })
@@ -273,13 +273,14 @@ impl Scheduler {
         }
     }
 
-    /// Updates the time of a prompt's token, and records that of a step without prompts.
-    fn measure(&mut self, report: &StepReport) {
+    /// Updates the time of a prompt's token, and records that of a step without prompts; `seconds` are those of the model.
+    fn measure(&mut self, report: &StepReport, seconds: f64) {
         if report.prompt_tokens == 0 && report.text_tokens > 0 {
-            self.cost.record(report.text_tokens, report.seconds);
+            let n_drafted = report.text_tokens - report.n_decoding;
+            self.cost.record(report.text_tokens, n_drafted, seconds);
         }
         if report.prompt_tokens >= MIN_CHUNK {
-            let seconds = report.seconds / (report.prompt_tokens + report.text_tokens) as f64;
+            let seconds = seconds / (report.prompt_tokens + report.text_tokens) as f64;
             // Each chunk of a long prompt takes longer than the one before: an average would lag behind.
             self.token_seconds = seconds.max(0.75 * self.token_seconds + 0.25 * seconds);
         }
@@ -332,27 +333,43 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Asks for a draft after the last token of each text that decodes.
+    /// Drafts for the texts that decode, in one batch.
     async fn propose(&mut self) -> Result<(), Error> {
-        let Self { drafter: Some(drafter), entries, draft, state, .. } = self else {
+        let max_new = self.chunk();
+        let Self { drafter: Some(drafter), entries, state, cost, .. } = self else {
             return Ok(());
         };
-        let StateOptions { n_outputs, n_batch, .. } = state.options();
+        let StateOptions { n_outputs, n_batch, n_ctx, .. } = state.options();
         let n_decoding = entries.iter().filter(|entry| entry.is_decoding()).count();
-        let mut room = n_outputs.min(n_batch).saturating_sub(n_decoding);
+        let room = n_outputs.min(n_batch).saturating_sub(n_decoding);
+        let needs_plain_step = cost.needs_plain_step();
+        let mut texts = Vec::with_capacity(n_decoding);
         for entry in entries.iter_mut().filter(|entry| entry.is_decoding()) {
-            let Work::Text(text) = &mut entry.work else { continue };
+            let Entry { work: Work::Text(text), gate, slot: Some(slot), .. } = entry else {
+                continue;
+            };
+            text.propose(&[]);
             let left = text.tokens_left().map_or(usize::MAX, |left| left.saturating_sub(1));
-            let n_ctx = state.options().n_ctx;
-            let in_context = n_ctx.saturating_sub(text.context().len());
-            let n = entry.gate.limit(room.min(left).min(in_context));
-            draft.clear();
-            if n > 0 {
-                drafter.draft(text.context(), entry.gate.known, n, draft).await?;
-                entry.gate.known = text.context().len();
+            let context = text.context();
+            let in_context = n_ctx.saturating_sub(context.len());
+            let max = gate.limit(room.min(left).min(in_context));
+            if max > 0 && !needs_plain_step {
+                let known = std::mem::replace(&mut gate.known, context.len());
+                texts.push(DraftText { slot: *slot, context, known, max, draft: Vec::new() });
             }
-            text.propose(draft);
-            room -= draft.len();
+        }
+        if texts.is_empty() {
+            return Ok(());
+        }
+        let seconds = drafter.draft(&mut texts, room, max_new).await?;
+        let drafts: Vec<(Slot, Vec<u32>)> =
+            texts.into_iter().map(|text| (text.slot, text.draft)).collect();
+        cost.record_drafts(drafts.iter().map(|(_, draft)| draft.len()).sum(), seconds);
+        for (slot, draft) in drafts {
+            let of_slot = entries.iter_mut().find(|entry| entry.slot == Some(slot));
+            if let Some(Entry { work: Work::Text(text), .. }) = of_slot {
+                text.propose(&draft);
+            }
         }
         Ok(())
     }

@@ -24,6 +24,9 @@ impl Scheduler {
         self.free_slots = (0..n_slots).rev().map(Slot::new).collect();
         (0..n_slots).for_each(|slot| _ = self.state.truncate(Slot::new(slot), 0));
         self.cache.clear(&mut self.state);
+        if let Some(drafter) = &mut self.drafter {
+            drafter.clear();
+        }
     }
 
     /// Ends the requests whose time has passed: texts with what they have, those without a token with an error.

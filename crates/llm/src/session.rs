@@ -13,7 +13,7 @@ use stonechat_nn::{KvDType, Slot};
 
 use crate::draft_gate::{DraftGate, StepCost};
 use crate::generation::{Accepted, GenerationScratch};
-use crate::speculation::Drafter;
+use crate::speculation::{DraftText, Drafter};
 use crate::{Config, Error, Generation, Model, State, StateOptions};
 
 /// Limit of the default context size.
@@ -74,7 +74,6 @@ pub struct Session {
     pub(crate) scratch: GenerationScratch,
     pub(crate) accepted: Accepted,
     drafter: Option<Drafter>,
-    draft: Vec<u32>,
     pub(crate) gate: DraftGate,
     pub(crate) cost: StepCost,
 }
@@ -95,7 +94,6 @@ impl Session {
             drafter: None,
             gate: DraftGate::default(),
             cost: StepCost::default(),
-            draft: Vec::new(),
             state,
         })
     }
@@ -116,6 +114,12 @@ impl Session {
     #[must_use]
     pub fn tokens(&self) -> &[u32] {
         &self.tokens[TEXT.index()]
+    }
+
+    /// Sizes of the state.
+    #[must_use]
+    pub fn options(&self) -> StateOptions {
+        self.state.options()
     }
 
     /// Context size in tokens.
@@ -152,13 +156,16 @@ impl Session {
         let options = self.state.options();
         let context = generation.context();
         let room = (options.n_outputs - 1).min(options.n_ctx.saturating_sub(context.len()));
-        let room = self.gate.limit(room);
-        self.draft.clear();
-        if room > 0 {
-            drafter.draft(context, self.gate.known, room, &mut self.draft).await?;
-            self.gate.known = context.len();
+        let max = self.gate.limit(room);
+        if max == 0 || self.cost.needs_plain_step() {
+            return Ok(());
         }
-        generation.propose(&self.draft);
+        let known = std::mem::replace(&mut self.gate.known, context.len());
+        let mut texts = [DraftText { slot: TEXT, context, known, max, draft: Vec::new() }];
+        let seconds = drafter.draft(&mut texts, room, options.n_batch).await?;
+        let [DraftText { draft, .. }] = texts;
+        self.cost.record_drafts(draft.len(), seconds);
+        generation.propose(&draft);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Drafts for speculative decoding: tokens that a text may continue with, verified in one step of the model.
+//! Drafts for speculative decoding: tokens that may follow the texts of a step, verified in one step of the model.
 //!
 //! | drafter | source of the draft |
 //! |---|---|
@@ -9,9 +9,9 @@
 //! Source: llama.cpp `--spec-type ngram-simple`, `ngram-mod`, `draft-simple`; its defaults.
 
 use stonechat_nn::Slot;
+use web_time::Instant;
 
-use crate::session::common_prefix;
-use crate::{Error, Model, ModelInfo, OutputRequest, OutputRow, State, StateOptions};
+use crate::{Error, ModelDrafter};
 
 /// Source of drafts.
 #[derive(Debug)]
@@ -45,44 +45,74 @@ impl Drafter {
         }
     }
 
-    /// Writes at most `room` tokens that may follow `context` to `draft`; none if there is no good guess. The first `known`
-    /// tokens of the context were those of an earlier call.
+    /// Drafts for the texts of a step, at most `room` tokens in all; none where there is no good guess. A draft model runs at
+    /// most `max_new` tokens of contexts that it lacks. Returns the seconds that the drafts took, without those of such
+    /// contexts.
     ///
     /// # Errors
     /// If the device of a draft model fails.
-    pub async fn draft(
+    pub(crate) async fn draft(
         &mut self,
-        context: &[u32],
-        known: usize,
+        texts: &mut [DraftText<'_>],
         room: usize,
-        draft: &mut Vec<u32>,
-    ) -> Result<(), Error> {
-        draft.clear();
-        let n = self.max_len().min(room);
-        let min = match self {
+        max_new: usize,
+    ) -> Result<f64, Error> {
+        let (started, max_len, mut left) = (Instant::now(), self.max_len(), room);
+        for text in &mut *texts {
+            text.max = text.max.min(max_len);
+        }
+        let (length, seconds) = match self {
             Self::NGramSimple(drafter) => {
-                drafter.draft(context, n, draft);
-                drafter.length.min
+                for text in &mut *texts {
+                    drafter.draft(text.context, text.max.min(left), &mut text.draft);
+                    left -= text.draft.len();
+                }
+                (drafter.length, None)
             }
             Self::NGramMod(drafter) => {
-                drafter.learn(context, known);
-                drafter.draft(context, n, draft);
-                drafter.length.min
+                for text in &mut *texts {
+                    drafter.learn(text.context, text.known);
+                    drafter.draft(text.context, text.max.min(left), &mut text.draft);
+                    left -= text.draft.len();
+                }
+                (drafter.length, None)
             }
             Self::Model(drafter) => {
-                drafter.draft(context, n, draft).await?;
-                drafter.length.min
+                let seconds = drafter.draft(texts, room, max_new).await?;
+                (drafter.length, Some(seconds))
             }
         };
-        if draft.len() < min {
-            draft.clear();
+        for text in texts.iter_mut().filter(|text| text.draft.len() < length.min) {
+            text.draft.clear();
         }
-        Ok(())
+        Ok(seconds.unwrap_or_else(|| started.elapsed().as_secs_f64()))
+    }
+
+    /// Forgets the sequences of a draft model, after a step that failed.
+    pub(crate) fn clear(&mut self) {
+        if let Self::Model(drafter) = self {
+            drafter.clear();
+        }
     }
 }
 
+/// A text of a step, with its draft.
+#[derive(Debug)]
+pub(crate) struct DraftText<'a> {
+    /// Sequence of the text.
+    pub(crate) slot: Slot,
+    /// Tokens so far.
+    pub(crate) context: &'a [u32],
+    /// Tokens of these that the context of an earlier call had.
+    pub(crate) known: usize,
+    /// Maximum tokens of the draft.
+    pub(crate) max: usize,
+    /// Tokens that may follow.
+    pub(crate) draft: Vec<u32>,
+}
+
 /// Drafts from repetitions in the context.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NGramSimple {
     /// Tokens that must repeat.
     pub n: usize,
@@ -161,100 +191,6 @@ impl NGramMod {
     }
 }
 
-/// Drafts from a smaller model.
-#[derive(Debug)]
-pub struct ModelDrafter {
-    model: Model,
-    state: State,
-    length: DraftLength,
-    /// Cached tokens.
-    tokens: Vec<u32>,
-}
-
-const SLOT: usize = 0;
-
-impl ModelDrafter {
-    /// Default length of drafts.
-    pub const LENGTH: DraftLength = DraftLength { max: 3, min: 0 };
-
-    /// A drafter for `target`, with a context of `n_ctx` tokens.
-    ///
-    /// # Errors
-    /// If the vocabularies differ or the device is out of memory.
-    pub fn new(
-        model: Model,
-        target: &ModelInfo,
-        length: DraftLength,
-        n_ctx: usize,
-    ) -> Result<Self, Error> {
-        check_vocabulary(&model, target)?;
-        let state = model.state(StateOptions::new(n_ctx))?;
-        Ok(Self { model, state, length, tokens: Vec::with_capacity(n_ctx) })
-    }
-
-    async fn draft(
-        &mut self,
-        context: &[u32],
-        max: usize,
-        draft: &mut Vec<u32>,
-    ) -> Result<(), Error> {
-        let Self { model, state, tokens, .. } = self;
-        let (slot, n_ctx, n_batch) =
-            (Slot::new(SLOT), state.options().n_ctx, state.options().n_batch);
-        if context.len() + max > n_ctx || max == 0 {
-            return Ok(());
-        }
-        let vocab_size = model.config().vocab_size;
-        if context.iter().any(|&token| token as usize >= vocab_size) {
-            return Ok(());
-        }
-        let request =
-            if model.max_top_k() > 0 { OutputRequest::TopK(1) } else { OutputRequest::Logits };
-        let known = common_prefix(tokens, context).min(context.len() - 1);
-        state.truncate(slot, known);
-        tokens.truncate(known);
-        let mut pending = context[known..].to_vec();
-        while draft.len() < max {
-            let n = pending.len().min(n_batch);
-            let n_outputs = usize::from(n == pending.len());
-            let outputs = state.run(slot, &pending[..n], request, n_outputs).await?;
-            tokens.extend(pending.drain(..n));
-            if n_outputs == 0 {
-                continue;
-            }
-            let token = match outputs.row(0) {
-                OutputRow::TopK(top_k) => top_k[0].index,
-                OutputRow::Logits(row) | OutputRow::Hidden(row) => {
-                    (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or(0)
-                        as u32
-                }
-            };
-            if model.tokenizer().is_end_of_generation(token) {
-                break;
-            }
-            draft.push(token);
-            pending.push(token);
-        }
-        Ok(())
-    }
-}
-
-/// Checks that the tokens of both models have the same text. The size of a vocabulary may differ by unused tokens.
-fn check_vocabulary(model: &ModelInfo, target: &ModelInfo) -> Result<(), Error> {
-    const MAX_DIFFERENCE: usize = 128;
-    let (n, n_target) = (model.config().vocab_size, target.config().vocab_size);
-    let piece = |info: &ModelInfo, token| info.tokenizer().token_piece(token, true).to_vec();
-    let differs = |&token: &u32| piece(model, token) != piece(target, token);
-    if n.abs_diff(n_target) <= MAX_DIFFERENCE && !(0..n.min(n_target) as u32).any(|t| differs(&t)) {
-        return Ok(());
-    }
-    Err(Error::Option {
-        option: "draft model",
-        expected: format!("the vocabulary of {}", target.summary().name),
-        got: format!("that of {}", model.summary().name),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,13 +229,25 @@ mod tests {
     }
 
     #[test]
-    fn short_drafts_are_dropped() {
-        let length = DraftLength { max: 9, min: 3 };
+    fn short_drafts_are_dropped_and_texts_share_the_room() {
+        let length = DraftLength { max: 9, min: 2 };
         let mut drafter = Drafter::NGramSimple(NGramSimple { n: 1, length });
-        let mut draft = vec![5];
-        pollster::block_on(drafter.draft(&[1, 2, 3, 1], 0, 8, &mut draft)).unwrap();
-        assert_eq!(draft, [2, 3, 1]);
-        pollster::block_on(drafter.draft(&[1, 2, 3, 1], 4, 2, &mut draft)).unwrap();
-        assert!(draft.is_empty());
+        let mut drafts = |max: [usize; 2], room| {
+            let context = [1, 2, 3, 1];
+            let text = |max| DraftText {
+                slot: Slot::new(0),
+                context: &context,
+                known: 0,
+                max,
+                draft: Vec::new(),
+            };
+            let mut texts = max.map(text);
+            pollster::block_on(drafter.draft(&mut texts, room, 0)).unwrap();
+            texts.map(|text| text.draft)
+        };
+        assert_eq!(drafts([8, 8], 20), [vec![2, 3, 1], vec![2, 3, 1]]);
+        assert_eq!(drafts([1, 8], 20), [vec![], vec![2, 3, 1]]);
+        assert_eq!(drafts([8, 8], 5), [vec![2, 3, 1], vec![2, 3]]);
+        assert_eq!(drafts([8, 8], 4), [vec![2, 3, 1], vec![]]);
     }
 }

@@ -38,6 +38,15 @@ fn roles(file: &ModelFile) -> (Option<u32>, Vec<u32>) {
     (bos, ends)
 }
 
+/// Whether tokens of one model are tokens of another one, of tokenizers and sizes of vocabularies: equal texts of all tokens.
+/// The sizes may differ by unused tokens.
+#[must_use]
+pub fn same_vocabulary((a, n_a): (&Tokenizer, usize), (b, n_b): (&Tokenizer, usize)) -> bool {
+    const MAX_DIFFERENCE: usize = 128;
+    let is_same = |token| a.token_piece(token, true) == b.token_piece(token, true);
+    n_a.abs_diff(n_b) <= MAX_DIFFERENCE && (0..n_a.min(n_b) as u32).all(is_same)
+}
+
 fn vocabulary(metadata: &Metadata) -> Result<GgmlVocabulary<'_>, Error> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let has = |name: &str| metadata.get(&key(name)).is_some();

@@ -8,9 +8,9 @@ use std::time::Duration;
 use pollster::block_on;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
-    Completion, Embedding, Error, Finish, GenerateOptions, Generation, Guidance, MemoryStore,
-    Model, PageStore, Pooling, Request, RequestEvent, RequestId, Scheduler, SchedulerOptions,
-    StateOptions, StepReport,
+    Completion, DraftLength, Drafter, Embedding, Error, Finish, GenerateOptions, Generation,
+    Guidance, MemoryStore, Model, ModelDrafter, PageStore, Pooling, Request, RequestEvent,
+    RequestId, Scheduler, SchedulerOptions, StateOptions, StepReport,
 };
 use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
@@ -36,6 +36,19 @@ fn scheduler(state: StateOptions) -> Scheduler {
         SchedulerOptions { state, max_gap: Duration::ZERO, drafter: None, stores: Vec::new() };
     Scheduler::new(&MODEL, options).unwrap()
 }
+
+/// A scheduler whose model drafts for itself, in a state that `change` changes.
+fn drafting(state: StateOptions, change: impl Fn(StateOptions) -> StateOptions) -> Scheduler {
+    let sizes = change(ModelDrafter::state_options(state, MODEL.config()));
+    let length = DraftLength { max: 3, min: 0 };
+    let drafter = ModelDrafter::new(MODEL.clone(), &MODEL, length, sizes).unwrap();
+    let drafter = Some(Drafter::Model(Box::new(drafter)));
+    let options = SchedulerOptions { state, max_gap: Duration::ZERO, drafter, stores: Vec::new() };
+    Scheduler::new(&MODEL, options).unwrap()
+}
+
+/// Rows of drafts of three texts.
+const DRAFTED: StateOptions = StateOptions { n_outputs: 12, n_pages: Some(20), ..SIZES };
 
 /// A greedy text of `n` tokens after a prompt of `len` tokens, different for each `family`.
 fn text(family: u32, len: usize, n: usize) -> Request {
@@ -145,6 +158,72 @@ fn a_text_that_needs_pages_takes_those_of_the_newest() {
     assert!(new.preemptions > 0 && new.tokens.len() == 120);
     assert!(reports.iter().all(|report| report.used_pages <= report.n_pages));
     assert_eq!(scheduler.clear_cache(), 5);
+}
+
+#[test]
+fn a_model_drafts_for_all_texts_of_a_step() {
+    let (mut scheduler, mut log) = (drafting(DRAFTED, |sizes| sizes), Log::default());
+    let ids = [0, 1, 2].map(|family| scheduler.add(text(family, 30, 40)).unwrap());
+    assert_eq!(log.step(&mut scheduler).prompt_tokens, 90);
+    let report = log.step(&mut scheduler);
+    // Drafts of two texts at least: one that begins with an end token is empty.
+    assert!(report.n_decoding == 3 && (3 + 4..=3 + 9).contains(&report.text_tokens), "{report:?}");
+    log.run(&mut scheduler);
+    let (mut plain, mut plain_log) = (self::scheduler(SIZES), Log::default());
+    for (family, id) in [0, 1, 2].into_iter().zip(ids) {
+        let drafted = log.completion(id);
+        assert!(drafted.drafts.proposed > 0);
+        assert_eq!(drafted.drafts.accepted, drafted.drafts.proposed);
+        let id = plain.add(text(family, 30, 40)).unwrap();
+        plain_log.run(&mut plain);
+        assert_eq!(drafted.tokens, plain_log.completion(id).tokens);
+    }
+}
+
+#[test]
+fn a_draft_model_catches_up_with_a_long_prompt_in_chunks() {
+    let (mut second, mut forked) = (Vec::new(), Vec::new());
+    for family in 0..6 {
+        let (mut scheduler, mut log) = (drafting(DRAFTED, |sizes| sizes), Log::default());
+        let mut first_of_text = |scheduler: &mut Scheduler| loop {
+            let report = log.step(scheduler);
+            if report.n_decoding > 0 {
+                break report.text_tokens;
+            }
+        };
+        scheduler.add(text(family, 200, 20)).unwrap();
+        // A chunk of 128 tokens is not enough for the first step.
+        assert_eq!(first_of_text(&mut scheduler), 1);
+        second.push(first_of_text(&mut scheduler));
+        Log::default().run(&mut scheduler);
+        // Both texts of the prompt share the pages that the draft model has.
+        scheduler.add(Request { n_choices: 2, ..text(family, 200, 20) }).unwrap();
+        forked.push(first_of_text(&mut scheduler));
+    }
+    // A draft that begins with an end token is empty.
+    assert!(second.contains(&(1 + 3)), "{second:?}");
+    assert!(forked.contains(&(2 + 6)), "{forked:?}");
+}
+
+#[test]
+fn texts_that_do_not_fit_the_draft_model_have_no_draft() {
+    let one = |sizes| StateOptions { n_pages: Some(2), ..sizes };
+    let (mut scheduler, mut log) = (drafting(DRAFTED, one), Log::default());
+    for family in [0, 1] {
+        scheduler.add(text(family, 70, 20)).unwrap();
+    }
+    let reports = log.run(&mut scheduler);
+    // Two pages hold one of the texts.
+    let both = || reports.iter().filter(|report| report.n_decoding == 2);
+    assert!(both().all(|report| report.text_tokens <= 2 + 3));
+    assert!(both().any(|report| report.text_tokens == 2 + 3));
+
+    let short = |sizes| StateOptions { n_ctx: 40, n_batch: 40, ..sizes };
+    let (mut scheduler, mut log) = (drafting(DRAFTED, short), Log::default());
+    let [short, long] = [30, 70].map(|len| scheduler.add(text(0, len, 9)).unwrap());
+    log.run(&mut scheduler);
+    assert!(log.completion(short).drafts.proposed > 0);
+    assert_eq!(log.completion(long).drafts.proposed, 0);
 }
 
 #[test]

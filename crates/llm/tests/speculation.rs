@@ -7,7 +7,7 @@ use pollster::block_on;
 use stonechat_formats::{GgufWriter, ModelFile, TensorInfo};
 use stonechat_llm::{
     Completion, DraftLength, Drafter, Error, GenerateOptions, Model, ModelDrafter, NGramMod,
-    NGramSimple, Session, SessionOptions,
+    NGramSimple, Session, SessionOptions, StateOptions,
 };
 use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType};
@@ -33,6 +33,11 @@ fn session(model: &Model, drafter: Option<Drafter>) -> Session {
     let mut session = Session::new(model, options).unwrap();
     session.set_drafter(drafter);
     session
+}
+
+/// Sizes of the state of a draft model.
+fn sizes() -> StateOptions {
+    StateOptions { n_batch: 16, kv_dtype: KvDType::F32, ..StateOptions::new(100) }
 }
 
 fn plain(model: &Model) -> Session {
@@ -107,7 +112,8 @@ fn n_gram_drafts_change_no_text() {
 fn drafts_of_a_model_change_no_text() {
     let length = DraftLength { max: 3, min: 0 };
     let drafter = |name: &str, target: &Model| {
-        Drafter::Model(Box::new(ModelDrafter::new(load(name), target, length, 100).unwrap()))
+        let drafter = ModelDrafter::new(load(name), target, length, sizes());
+        Drafter::Model(Box::new(drafter.unwrap()))
     };
     for name in TARGETS {
         let target = load(name);
@@ -136,6 +142,6 @@ fn a_draft_model_of_another_vocabulary_is_refused() {
     let file = ModelFile::from_reader(writer.finish().unwrap()).unwrap();
     let other = Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap();
     let length = DraftLength { max: 3, min: 0 };
-    let error = ModelDrafter::new(other, &load("llama"), length, 100).unwrap_err();
+    let error = ModelDrafter::new(other, &load("llama"), length, sizes()).unwrap_err();
     assert!(matches!(error, Error::Option { option: "draft model", .. }), "{error:?}");
 }

@@ -3,6 +3,7 @@
 //! [`ServerModels::language`] and [`ServerModels::speech`] give a guard for a request. The model is loaded if need be,
 //! and stays open until the last guard is dropped. A guard must live as long as the jobs of its request.
 
+mod draft;
 mod loader;
 mod registry;
 mod table;
@@ -14,13 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use stonechat::formats::ModelFile;
-use stonechat::{Details, ModelKind, Models};
+use stonechat::{Details, DraftSource, ModelKind, Models};
 use tokio::runtime::Handle;
 
 pub use loader::{LanguageModel, SpeechModel};
 pub use table::ModelStatus;
 
-use crate::{ApiError, Metrics, ServerOptions};
+use crate::{ApiError, EngineOptions, Metrics, ServerOptions};
+use draft::DraftHeaders;
 use loader::{EngineLoader, OpenModel};
 use registry::{Lease, OpenError, Registry};
 use table::{ModelId, Refusal};
@@ -62,9 +64,16 @@ pub struct ModelSpec {
     pub created: u64,
     /// Whether it was named at the start of the server.
     pub is_preset: bool,
+    /// Whether the draft model of the server drafts for it.
+    pub has_draft: bool,
 }
 
 impl ModelSpec {
+    /// Source of its drafts.
+    pub(crate) fn drafts<'a>(&self, options: &'a EngineOptions) -> Option<&'a DraftSource> {
+        options.drafts.as_ref().filter(|drafts| drafts.model().is_none() || self.has_draft)
+    }
+
     fn has_name(&self, name: &str) -> bool {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
     }
@@ -89,6 +98,7 @@ pub struct ListedModel {
 pub struct ServerModels {
     registry: Registry<EngineLoader>,
     options: Arc<ServerOptions>,
+    draft: Option<Arc<DraftHeaders>>,
     /// Held while the folder of installed models is read, so that no model is added twice.
     scan: Arc<Mutex<()>>,
 }
@@ -154,7 +164,7 @@ impl ServerModels {
     /// `runtime`.
     ///
     /// # Errors
-    /// If a model cannot be read.
+    /// If a model cannot be read, or none of them has the vocabulary of the draft model.
     pub fn new(
         options: Arc<ServerOptions>,
         metrics: Arc<Metrics>,
@@ -164,7 +174,9 @@ impl ServerModels {
         let budget = options.models_memory.unwrap_or_else(|| default_memory(cache_ram));
         let loader = EngineLoader::new(options.engine.clone(), metrics);
         let registry = Registry::new(loader, budget, options.max_queue, runtime);
-        let models = Self { registry, options, scan: Arc::default() };
+        let draft = options.engine.drafts.as_ref().and_then(DraftSource::model);
+        let draft = draft.map(|(path, _)| DraftHeaders::read(path)).transpose()?.map(Arc::new);
+        let models = Self { registry, options, draft, scan: Arc::default() };
         for (i, model) in models.options.models.iter().enumerate() {
             let error = |reason| LoadError { name: model.name.clone(), reason };
             let specs = models.registry.specs();
@@ -179,7 +191,21 @@ impl ServerModels {
             }
             models.add(spec);
         }
+        models.check_draft()?;
         Ok(models)
+    }
+
+    /// Checks that the draft model drafts for a model that was named, or may be installed.
+    fn check_draft(&self) -> Result<(), LoadError> {
+        let Some(draft) = &self.draft else { return Ok(()) };
+        let specs = self.registry.specs();
+        let targets = specs.iter().filter(|(_, spec)| spec.kind == ModelKind::Language);
+        let mut has_draft = targets.map(|(_, spec)| spec.has_draft).peekable();
+        let may_follow = has_draft.peek().is_none() && self.options.installed.is_some();
+        if may_follow || has_draft.any(|has_draft| has_draft) {
+            return Ok(());
+        }
+        Err(draft.error("no model has the vocabulary of this draft model"))
     }
 
     fn add(&self, spec: ModelSpec) -> ModelId {
@@ -200,6 +226,12 @@ impl ServerModels {
                 window_bytes * self.options.engine.audio_windows as u64
             }
         };
+        let draft = self.draft.as_ref().filter(|_| details.kind == ModelKind::Language);
+        let draft_bytes = draft.and_then(|draft| draft.bytes_for(&file, &self.options.engine));
+        if draft.is_some() && draft_bytes.is_none() {
+            tracing::warn!(model = name, "has another vocabulary than the draft model: no drafts");
+        }
+        let bytes = size + kv_bytes + draft_bytes.unwrap_or_default();
         let created = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
         let created = created.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         Ok(ModelSpec {
@@ -214,9 +246,10 @@ impl ServerModels {
             n_embd: details.width,
             n_vocab: details.vocab_size,
             size,
-            memory_bytes: ((size + kv_bytes) as f64 * MEMORY_FACTOR) as u64,
+            memory_bytes: (bytes as f64 * MEMORY_FACTOR) as u64,
             created: created.map_or(0, |time| time.as_secs()),
             is_preset: false,
+            has_draft: draft_bytes.is_some(),
         })
     }
 

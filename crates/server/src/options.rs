@@ -1,13 +1,11 @@
 //! Options of the server.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stonechat::llm::{Drafter, Pooling};
+use stonechat::llm::Pooling;
 use stonechat::nn::sample::SamplingOptions;
-use stonechat::{Device, GpuLayers, KvDType, Models};
+use stonechat::{Device, DraftSource, GpuLayers, KvDType, Models};
 
 use crate::{PageFile, Traces};
 
@@ -27,29 +25,6 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// Certificate, with those of the authorities after it.
     pub certificate: PathBuf,
-}
-
-/// Constructor of the drafter of a language model that is opened.
-#[derive(Clone)]
-pub struct Drafters(Arc<dyn Fn() -> Drafter + Send + Sync>);
-
-impl Drafters {
-    /// Wraps a constructor.
-    #[must_use]
-    pub fn new(make: impl Fn() -> Drafter + Send + Sync + 'static) -> Self {
-        Self(Arc::new(make))
-    }
-
-    /// A drafter for one model.
-    pub(crate) fn make(&self) -> Drafter {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for Drafters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Drafters").finish_non_exhaustive()
-    }
 }
 
 /// Options with which models are opened.
@@ -75,8 +50,8 @@ pub struct EngineOptions {
     pub n_parallel: usize,
     /// Maximum tokens of a step.
     pub n_batch: usize,
-    /// Speculative decoding; `None`: off.
-    pub drafters: Option<Drafters>,
+    /// Speculative decoding; `None`: off. A draft model drafts for the models of its vocabulary.
+    pub drafts: Option<DraftSource>,
     /// Chat template in place of the model's: Jinja, or the name of a built-in one.
     pub chat_template: Option<String>,
     /// Windows of recordings that a speech model decodes in one batch, 1 to 64.
@@ -99,7 +74,7 @@ impl Default for EngineOptions {
             page_file: None,
             n_parallel: 16,
             n_batch: 512,
-            drafters: None,
+            drafts: None,
             chat_template: None,
             audio_windows: 4,
         }

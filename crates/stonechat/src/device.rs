@@ -234,7 +234,8 @@ impl OpenDevice {
         Ok(stonechat_whisper::Model::load(cpu, file, on_progress)?)
     }
 
-    /// Number of layers of the model in `file` that are on the GPU, the output as one; 0 without a GPU.
+    /// Number of layers of the model in `file` that are on the GPU, the output as one; 0 without a GPU. `beside`: bytes of
+    /// other models there.
     ///
     /// # Errors
     /// If the file has no configuration of a supported model.
@@ -244,9 +245,10 @@ impl OpenDevice {
         file: &ModelFile,
         config: &Config,
         options: &StateOptions,
+        beside: u64,
     ) -> Result<usize, Error> {
         match &self.gpu {
-            Some(gpu) => layers.count(gpu, file, config, options),
+            Some(gpu) => layers.count(gpu, file, config, options, beside),
             None => Ok(0),
         }
     }

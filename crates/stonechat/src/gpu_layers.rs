@@ -54,7 +54,8 @@ impl GpuLayers {
         if device == Device::Auto { Self::Auto } else { Self::All }
     }
 
-    /// Number of layers of the model in `file` on `gpu`, at most [`total`](Self::total), with a state of these sizes.
+    /// Number of layers of the model in `file` on `gpu`, at most [`total`](Self::total), with a state of these sizes and
+    /// `beside` bytes of other models.
     ///
     /// # Errors
     /// If the file has no configuration of a supported model.
@@ -64,13 +65,15 @@ impl GpuLayers {
         file: &ModelFile,
         config: &Config,
         options: &StateOptions,
+        beside: u64,
     ) -> Result<usize, Error> {
         let all = Self::total(config);
         Ok(match (self, gpu.total_memory_bytes()) {
             (Self::Last(n), _) => n.min(all),
             (Self::All, _) | (Self::Auto, None) => all,
             (Self::Auto, Some(bytes)) => {
-                let n = layers_that_fit(gpu, file, options, bytes.saturating_sub(RESERVED_BYTES))?;
+                let bytes_left = bytes.saturating_sub(RESERVED_BYTES + beside);
+                let n = layers_that_fit(gpu, file, options, bytes_left)?;
                 tracing::info!("{n} of {all} layers fit in {bytes} bytes of GPU memory");
                 n
             }

@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
-    ChatFormat, Completion, Config, Drafter, Embedding, GenerateOptions, ModelInfo, ModelSummary,
-    PageStore, Pooling, Request, SavedText, Scheduler, SchedulerOptions, SessionOptions, SlotInfo,
+    ChatFormat, Completion, Config, Embedding, GenerateOptions, ModelInfo, ModelSummary, PageStore,
+    Pooling, Request, SavedText, Scheduler, SchedulerOptions, SessionOptions, SlotInfo,
     StateOptions, StepReport,
 };
 use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
 
+use crate::drafts::DraftModel;
 use crate::engine::{Engine, EngineOptions, Load, ModelSource, Server};
 use crate::llm_loop::{self, Query};
 use crate::llm_sink::{Embeddings, Events, Pieces};
-use crate::{Chat, Device, Error, GpuLayers, Job, LlmEvent, LlmRequest};
+use crate::{Chat, Device, DraftSource, Error, GpuLayers, Job, LlmEvent, LlmRequest};
 
 /// A running answer or completion: a stream of pieces of text, with the [`Completion`] at its end.
 pub type Generation = Job<String, Completion>;
@@ -64,7 +65,7 @@ pub struct LlmBuilder {
     sizes: SessionOptions,
     kv_tokens: Option<usize>,
     max_gap: Duration,
-    drafter: Option<Drafter>,
+    drafts: Option<DraftSource>,
     stores: Vec<Box<dyn PageStore>>,
     chat_template: Option<String>,
     on_step: Option<OnStep>,
@@ -97,7 +98,7 @@ impl Default for LlmBuilder {
             sizes: SessionOptions { n_sequences: N_PARALLEL, ..SessionOptions::default() },
             kv_tokens: None,
             max_gap: MAX_GAP,
-            drafter: None,
+            drafts: None,
             stores: Vec::new(),
             chat_template: None,
             on_step: None,
@@ -295,8 +296,8 @@ impl LlmBuilder {
 
     /// Sets the source of drafts for speculative decoding. The texts are the same as without it.
     #[must_use]
-    pub fn drafter(mut self, drafter: Drafter) -> Self {
-        self.drafter = Some(drafter);
+    pub fn drafts(mut self, drafts: DraftSource) -> Self {
+        self.drafts = Some(drafts);
         self
     }
 
@@ -396,18 +397,22 @@ impl Load for LlmBuilder {
         let config = Config::from_file(file)?;
         let state = self.state(&config);
         let layers = self.gpu_layers.unwrap_or(GpuLayers::default_on(self.engine.device));
-        let n_gpu = device.n_gpu_layers(layers, file, &config, &state)?;
+        let draft = self.drafts.as_ref().and_then(DraftSource::model);
+        let draft =
+            draft.map(|draft| DraftModel::open(draft, state, device, layers)).transpose()?;
+        let beside = draft.as_ref().map_or(0, |draft| draft.gpu_bytes);
+        let n_gpu = device.n_gpu_layers(layers, file, &config, &state, beside)?;
         let n_threads = self.engine.n_threads;
         let model = std::mem::take(&mut self.engine).with_progress(|on_progress| {
             device.load_language_model(file, n_gpu, || Cpu::new(n_threads), on_progress)
         })?;
         let chat_format = ChatFormat::new(&model, self.chat_template.as_deref())?;
-        let options = SchedulerOptions {
-            state,
-            max_gap: self.max_gap,
-            drafter: self.drafter,
-            stores: self.stores,
+        let drafter = match draft {
+            Some(draft) => Some(draft.load(&model, device, n_threads)?),
+            None => self.drafts.as_ref().and_then(DraftSource::n_grams),
         };
+        let options =
+            SchedulerOptions { state, max_gap: self.max_gap, drafter, stores: self.stores };
         let scheduler = Scheduler::new(&model, options)?;
         let info = LlmInfo {
             model: model.info().clone(),
@@ -427,7 +432,7 @@ impl Load for LlmBuilder {
 impl LlmBuilder {
     /// Sizes of the state.
     fn state(&self, config: &Config) -> StateOptions {
-        let n_draft = self.drafter.as_ref().map_or(0, Drafter::max_len);
+        let n_draft = self.drafts.as_ref().map_or(0, |drafts| drafts.length().max);
         let state = SessionOptions { n_draft, ..self.sizes }.state(config);
         let kv_tokens = self.kv_tokens.unwrap_or(state.n_ctx);
         StateOptions {

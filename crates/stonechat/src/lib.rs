@@ -31,6 +31,7 @@
 
 mod chat;
 mod device;
+mod drafts;
 mod engine;
 mod error;
 mod gpu_layers;
@@ -60,6 +61,7 @@ pub use stonechat_whisper as whisper;
 
 pub use chat::Chat;
 pub use device::{ChosenDevice, Device, DeviceNeeds, Gpu, OpenDevice, ParseError};
+pub use drafts::DraftSource;
 pub use error::Error;
 pub use gpu_layers::GpuLayers;
 pub use job::{IntoItems, Items, Job};

@@ -90,12 +90,6 @@ pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
     ("--no-mmproj", Ignored(0, IMAGES)),
     ("--lora", Refused(ADAPTERS)),
     ("--lora-scaled", Refused(ADAPTERS)),
-    ("-md", Is(&["--model-draft"])),
-    ("--spec-draft-model", Is(&["--model-draft"])),
-    ("--draft", Is(&["--spec-draft-n-max"])),
-    ("--draft-n", Is(&["--spec-draft-n-max"])),
-    ("--draft-n-min", Is(&["--spec-draft-n-min"])),
-    ("--spec-default", Is(&["--spec-type=ngram-mod"])),
     ("-bs", Refused("sampling runs on the CPU")),
     ("--backend-sampling", Refused("sampling runs on the CPU")),
     ("-sm", Refused(ONE_GPU)),
@@ -105,7 +99,4 @@ pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
     ("-mg", Refused(ONE_GPU)),
     ("--main-gpu", Refused(ONE_GPU)),
     ("--list-devices", Refused("see `stonechat devices`")),
-    // Measurements of llama.cpp's own tests.
-    ("--spec-synth-len", Refused("drafts are never made up")),
-    ("--spec-synth-rates", Refused("drafts are never made up")),
 ];

@@ -85,7 +85,7 @@ impl DevicesArgs {
         console: &Console,
     ) -> Result<usize> {
         let layers = self.gpu_layers.unwrap_or(GpuLayers::default_on(self.device.device()));
-        let n = device.n_gpu_layers(layers, file, config, state)?;
+        let n = device.n_gpu_layers(layers, file, config, state, 0)?;
         let all = GpuLayers::total(config);
         if let Some((name, memory)) = device.gpu_memory()
             && layers == GpuLayers::Auto

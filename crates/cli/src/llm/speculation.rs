@@ -1,8 +1,11 @@
 //! Flags of speculative decoding, with llama.cpp's names and defaults.
 
+use std::path::PathBuf;
+
 use clap::ValueEnum;
+use stonechat::DraftSource;
 use stonechat::llm::{
-    DraftLength, Drafter, Model, ModelDrafter, NGramMod, NGramSimple, Session, SessionOptions,
+    DraftLength, Drafter, ModelDrafter, NGramMod, NGramSimple, Session, SessionOptions,
     StateOptions,
 };
 
@@ -18,7 +21,8 @@ use crate::headings::SPECULATION;
 pub(crate) struct SpeculationArgs {
     /// Draft model: a smaller model of the same vocabulary
     ///
-    /// Its tokens are verified in one step of the model; the text is the same as without it.
+    /// Its tokens are verified in one step of the model; the text is the same as without it. `serve` uses it for every model
+    /// of its vocabulary.
     #[arg(long, value_name = "MODEL", add = language_names())]
     model_draft: Option<String>,
     /// Source of drafts: none, ngram-simple, ngram-mod or draft-simple
@@ -43,7 +47,7 @@ pub(crate) struct SpeculationArgs {
 
 /// Values of `--spec-type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SpecType {
+enum SpecType {
     None,
     NgramSimple,
     NgramMod,
@@ -77,8 +81,8 @@ impl SpeculationArgs {
         }
     }
 
-    /// Source of drafts.
-    pub(crate) fn kind(&self) -> SpecType {
+    /// Type of drafts.
+    fn kind(&self) -> SpecType {
         self.spec_type.unwrap_or(match self.model_draft {
             Some(_) => SpecType::DraftSimple,
             None => SpecType::None,
@@ -86,7 +90,7 @@ impl SpeculationArgs {
     }
 
     /// Length of drafts.
-    pub(crate) fn length(&self) -> DraftLength {
+    fn length(&self) -> DraftLength {
         let (length, ngram) = match self.kind() {
             SpecType::None => return DraftLength { max: 0, min: 0 },
             SpecType::NgramSimple => (NGramSimple::default().length, self.spec_ngram_size_m),
@@ -98,7 +102,7 @@ impl SpeculationArgs {
     }
 
     /// Tokens of an n-gram.
-    pub(crate) fn ngram_len(&self) -> usize {
+    fn ngram_len(&self) -> usize {
         self.spec_ngram_size_n.unwrap_or(match self.kind() {
             SpecType::NgramMod => NGramMod::N,
             _ => NGramSimple::default().n,
@@ -110,27 +114,40 @@ impl SpeculationArgs {
         SessionOptions { n_draft: self.length().max, ..options }
     }
 
+    /// Source of drafts; `find` finds the draft model.
+    pub(crate) fn source(
+        &self,
+        find: impl FnOnce(&str) -> anyhow::Result<PathBuf>,
+    ) -> anyhow::Result<Option<DraftSource>> {
+        self.check()?;
+        let (length, n) = (self.length(), self.ngram_len());
+        Ok(match (self.kind(), &self.model_draft) {
+            (SpecType::NgramSimple, _) => Some(DraftSource::NGramSimple(NGramSimple { n, length })),
+            (SpecType::NgramMod, _) => Some(DraftSource::NGramMod { n, length }),
+            (SpecType::DraftSimple, Some(name)) => {
+                Some(DraftSource::Model { path: find(name)?, length })
+            }
+            _ => None,
+        })
+    }
+
     /// Sets the drafter of a session. The result holds the devices of a draft model.
     pub(super) fn set_drafter(
         &self,
         run: &RunArgs,
         session: &mut Session,
     ) -> anyhow::Result<Option<Loaded>> {
-        let (length, n) = (self.length(), self.ngram_len());
-        let (drafter, loaded) = match (self.kind(), &self.model_draft) {
-            (SpecType::NgramSimple, _) => (Drafter::NGramSimple(NGramSimple { n, length }), None),
-            (SpecType::NgramMod, _) => (Drafter::NGramMod(NGramMod::new(n, length)), None),
-            (SpecType::DraftSimple, Some(name)) => {
-                let n_ctx = session.n_ctx();
-                let path = find_model::find(name)?;
-                let loaded = run.load(&path, |_| StateOptions::new(n_ctx))?;
-                let model: Model = loaded.model.clone();
-                let drafter = ModelDrafter::new(model, session.model(), length, n_ctx)?;
-                (Drafter::Model(Box::new(drafter)), Some(loaded))
-            }
-            _ => return Ok(None),
+        let Some(source) = self.source(find_model::find)? else { return Ok(None) };
+        let Some((path, length)) = source.model() else {
+            session.set_drafter(source.n_grams());
+            return Ok(None);
         };
-        session.set_drafter(Some(drafter));
-        Ok(loaded)
+        let target = StateOptions { n_sequences: 1, ..session.options() };
+        let loaded = run.load(path, |config| ModelDrafter::state_options(target, config))?;
+        let model = loaded.model.clone();
+        let options = ModelDrafter::state_options(target, model.config());
+        let drafter = ModelDrafter::new(model, session.model(), length, options)?;
+        session.set_drafter(Some(Drafter::Model(Box::new(drafter))));
+        Ok(Some(loaded))
     }
 }

@@ -11,7 +11,7 @@ fn golden(name: &str) -> String {
 }
 
 /// Path of an installed model; prints why `test` is skipped otherwise.
-fn installed(test: &str, name: &str) -> Option<String> {
+pub(crate) fn installed(test: &str, name: &str) -> Option<String> {
     let found = stonechat::Models::from_env().find(name).ok();
     if found.is_none() {
         println!("SKIPPED {test}: model {name} is not installed (cargo xtask models {name})");

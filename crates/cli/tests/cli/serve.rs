@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use super::language_models::installed;
 use super::run::{Folder, workspace};
 
 /// A server that runs. Dropping it kills it.
@@ -195,6 +196,46 @@ fn traces_go_to_the_collector_of_the_flag_or_the_variables() {
             }
         });
     }
+}
+
+/// Checks that a draft model changes no text.
+fn assert_drafts_change_no_text(folder: &Folder, model: &str, draft: &[&str]) {
+    let prompt =
+        "fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n\nfn sub(a: i32, b: i32) -> i32 {\n";
+    let body = serde_json::json!({
+        "prompt": prompt, "n_predict": 32, "temperature": 0, "ignore_eos": true,
+    });
+    let answer = |flags: &[&str]| -> serde_json::Value {
+        let running = Running::new(folder, &[&["-m", model, "-c", "256"], flags].concat());
+        let answer = running.post("/completion", &body.to_string());
+        serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap()
+    };
+    let (plain, drafted) = (answer(&[]), answer(draft));
+    assert_eq!(drafted["content"], plain["content"]);
+    assert!(plain["timings"]["draft_n"].is_null(), "{plain}");
+    let count = |name: &str| drafted["timings"][name].as_u64().unwrap();
+    assert!(count("draft_n") > 0 && count("draft_n_accepted") > 0, "{drafted}");
+}
+
+#[test]
+fn a_draft_model_changes_no_text() {
+    let folder = Folder::new("serve-draft").with_tiny_model(51864);
+    let model = model();
+    assert_drafts_change_no_text(&folder, &model, &["-md", &model, "--draft-max", "4"]);
+    folder.run(&["serve", "-m", &model, "-md", "tiny.gguf"]).fails("cannot open `tiny.gguf`: ");
+    folder.run(&["serve", "-m", &model, "-md", "missing"]).fails("no model `missing`");
+    folder
+        .run(&["serve", "-m", &model, "--spec-type", "draft-simple"])
+        .misused("expected --model-draft");
+}
+
+#[test]
+fn a_real_draft_model_changes_no_text() {
+    let test = "a_real_draft_model_changes_no_text";
+    let Some(model) = installed(test, "qwen2.5-coder-1.5b") else { return };
+    let Some(draft) = installed(test, "qwen2.5-coder-0.5b") else { return };
+    let folder = Folder::new("serve-draft-real");
+    assert_drafts_change_no_text(&folder, &model, &["--model-draft", &draft]);
 }
 
 #[test]

@@ -256,8 +256,14 @@ fn scheduled_requests_equal_each_alone() {
     if let Err(error) = result {
         panic!("seed, number of requests: {error}");
     }
-    let Happened { preempted, cached_tokens, drafts_accepted, shared_steps, cancelled } =
-        happened.into_inner().unwrap();
-    let counts = [preempted, cached_tokens, drafts_accepted, shared_steps, cancelled];
+    let happened = happened.into_inner().unwrap();
+    let counts = [
+        happened.preempted,
+        happened.cached_tokens,
+        happened.drafts_accepted,
+        happened.model_drafts_accepted,
+        happened.shared_steps,
+        happened.cancelled,
+    ];
     assert!(counts.iter().all(|&n| n > 0), "{counts:?}");
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use pollster::block_on;
 use stonechat_llm::{
     Completion, DraftLength, Drafter, Embedding, Finish, Generation, MemoryStore, Model,
-    NGramSimple, PageStore, Pooling, Request as Scheduled, RequestEvent, RequestId, Scheduler,
-    SchedulerOptions, StateOptions,
+    ModelDrafter, NGramSimple, PageStore, Pooling, Request as Scheduled, RequestEvent, RequestId,
+    Scheduler, SchedulerOptions, StateOptions,
 };
 
+use crate::PANELS;
 use crate::engine::Random;
 use crate::request::{Request, Start, Text};
 
@@ -27,6 +28,8 @@ pub(crate) struct Happened {
     pub(crate) preempted: usize,
     pub(crate) cached_tokens: usize,
     pub(crate) drafts_accepted: usize,
+    /// Tokens of a draft model.
+    pub(crate) model_drafts_accepted: usize,
     pub(crate) shared_steps: usize,
     pub(crate) cancelled: usize,
 }
@@ -57,10 +60,8 @@ pub(crate) fn run(
     happened: &Mutex<Happened>,
 ) -> Result<Vec<Results>, String> {
     let options = StateOptions { n_hidden: options.n_batch, ..options };
-    let drafter = random.once_in(2).then(|| {
-        let length = DraftLength { max: random.pick(&[1, 3, 8]), min: 0 };
-        Drafter::NGramSimple(NGramSimple { n: random.pick(&[1, 2]), length })
-    });
+    let drafter = random.once_in(2).then(|| drafter(model, options, random));
+    let has_draft_model = matches!(drafter, Some(Drafter::Model(_)));
     let max_gap = Duration::from_millis(random.pick(&[0, 100]));
     let store: Box<dyn PageStore> = Box::new(MemoryStore::new(random.pick(&[100_000, 1 << 24])));
     let stores = if random.once_in(2) { vec![store] } else { Vec::new() };
@@ -92,7 +93,11 @@ pub(crate) fn run(
                     }
                 }
                 RequestEvent::Ended { choice, completion } => {
-                    happened.drafts_accepted += completion.drafts.accepted;
+                    if has_draft_model {
+                        happened.model_drafts_accepted += completion.drafts.accepted;
+                    } else {
+                        happened.drafts_accepted += completion.drafts.accepted;
+                    }
                     check(result.texts.entry(choice).or_default(), &completion);
                 }
                 RequestEvent::Embedded(values) => result.embedding = Some(values),
@@ -129,6 +134,21 @@ pub(crate) fn run(
         happened.lock().unwrap().cancelled += ended.count();
     }
     Ok(results)
+}
+
+/// A drafter of n-grams, or of a model whose pool is too small for all texts.
+fn drafter(model: &Model, options: StateOptions, random: &mut Random) -> Drafter {
+    let length = DraftLength { max: random.pick(&[1, 3, 8]), min: 0 };
+    if random.once_in(2) {
+        return Drafter::NGramSimple(NGramSimple { n: random.pick(&[1, 2]), length });
+    }
+    // Its own tokens are mostly right, those of another one mostly wrong.
+    let draft =
+        if random.once_in(2) { model.clone() } else { random.pick::<(Model, bool)>(&PANELS).0 };
+    let state = ModelDrafter::state_options(options, draft.config());
+    let n_pages = Some(1 + random.below(options.n_pages.unwrap_or(8)));
+    let state = StateOptions { n_pages, ..state };
+    Drafter::Model(Box::new(ModelDrafter::new(draft, model, length, state).unwrap()))
 }
 
 /// The embedding of a text that runs alone.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stonechat::formats::ModelFile;
-use stonechat::llm::{ChatFormat, Config, MemoryStore, SessionOptions, StateOptions};
+use stonechat::llm::{ChatFormat, Config, MemoryStore, ModelDrafter, SessionOptions, StateOptions};
 use stonechat::nn::PAGE_LEN;
 use stonechat::whisper::Options;
 use stonechat::{Llm, ModelKind, Whisper};
@@ -59,8 +59,8 @@ impl EngineLoader {
             .parallel(options.n_parallel)
             .n_batch(options.n_batch)
             .on_step(move |report| metrics.step(&StepReport::of_engine(&model, report)));
-        if let Some(drafters) = &options.drafters {
-            builder = builder.drafter(drafters.make());
+        if let Some(drafts) = spec.drafts(options) {
+            builder = builder.drafts(drafts.clone());
         }
         if options.cache_ram > 0 {
             builder = builder.page_store(Box::new(MemoryStore::new(options.cache_ram)));
@@ -126,9 +126,19 @@ impl EngineOptions {
     /// Bytes of the KV cache of the language model in `file`.
     pub(crate) fn kv_bytes(&self, file: &ModelFile) -> Option<u64> {
         let config = Config::from_file(file).ok()?;
+        Some(self.state(&config).kv_bytes(&config))
+    }
+
+    /// Bytes of the KV cache of a draft model.
+    pub(super) fn draft_kv_bytes(&self, target: &Config, draft: &Config) -> u64 {
+        ModelDrafter::state_options(self.state(target), draft).kv_bytes(draft)
+    }
+
+    /// Sizes of the KV cache of a language model.
+    fn state(&self, config: &Config) -> StateOptions {
         let (n_ctx, kv_dtype) = (self.n_ctx(config.n_ctx_train), self.kv_dtype);
-        let state = SessionOptions { n_ctx, kv_dtype, ..SessionOptions::default() }.state(&config);
-        let n_pages = self.kv_tokens.map(|n| n.div_ceil(PAGE_LEN));
-        Some(StateOptions { n_pages: n_pages.or(state.n_pages), ..state }.kv_bytes(&config))
+        let state = SessionOptions { n_ctx, kv_dtype, ..SessionOptions::default() }.state(config);
+        let n_pages = self.kv_tokens.unwrap_or(state.n_ctx).div_ceil(PAGE_LEN);
+        StateOptions { n_pages: Some(n_pages), ..state }
     }
 }

@@ -67,13 +67,14 @@ async fn slots(
         return Err(ApiError::unavailable("no slot available"));
     }
     let n_ctx = model.llm.info().n_ctx;
+    let is_speculative = model.spec().drafts(&state.options().engine).is_some();
     let of_slot = |(id, slot): (usize, &SlotInfo)| {
         let is_processing = slot.request.is_some();
         let remaining = slot.tokens_left.map_or(-1, |n| n as i64);
         json!({
             "id": id,
             "n_ctx": n_ctx,
-            "speculative": state.options().engine.drafters.is_some(),
+            "speculative": is_speculative,
             "is_processing": is_processing,
             "id_task": slot.request.map_or(-1, |id| id as i64),
             "n_prompt_tokens": slot.prompt_tokens,

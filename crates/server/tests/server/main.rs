@@ -3,6 +3,7 @@
 
 mod audio;
 mod deadlines;
+mod drafts;
 mod llama_server;
 mod models;
 mod operation;
