@@ -20,6 +20,8 @@ const MAIN_TYPES: [DType; 3] = [DType::F16, DType::Q8_0, DType::Q4K];
 const PROMPT: usize = 128;
 /// Rows of Whisper's encoder, with `(N, K)` of its base model.
 const ENCODER: (usize, usize, usize) = (1500, 2048, 512);
+/// Rows of a step of Whisper's decoder: five beams of one window, of two and of eight.
+const BEAMS: [usize; 3] = [5, 10, 40];
 /// Rows that are packed; the weights repeat them, since packing K types takes long.
 const DIFFERENT_ROWS: usize = 64;
 
@@ -42,6 +44,9 @@ pub(super) fn cases() -> Vec<Case> {
     }
     for &dtype in &types {
         cases.push(gemm(dtype, ENCODER));
+    }
+    for shape in [(51_865, 512), (2048, 512), (512, 2048)] {
+        cases.extend(BEAMS.map(|rows| gemm(DType::F16, (rows, shape.0, shape.1))));
     }
     cases.extend([conv((3000, 80, 512), 1), conv((3000, 512, 512), 2)]);
     cases.extend(types.iter().map(|&dtype| loading(dtype)));

@@ -3,13 +3,16 @@
 //! ```text
 //! in parallel, for each range of columns (a multiple of TILE_COLS):
 //!   for each tile of 32 columns:
-//!     for NB rows of W (8 if M = 1, else 4):       from memory
-//!       for MB rows of A (4 or 2):                 W from cache after the first
-//!         acc[NB][MB] = 0                          in registers
-//!         for k in 0..K by LANES: acc[j][m] += W[j][k..] * A[m][k..], prefetch the next NB rows of W
-//!         sums[m][j] = horizontal sum of acc[j][m]
+//!     for each block of its rows of W:             in the L1 cache after the first rows of A
+//!       for MB rows of A (at most 6; 3 with 16 registers):
+//!         for NB rows of W (8 if M = 1, else 4):
+//!           acc[NB][MB] = 0                        in registers
+//!           for k in 0..K by LANES: acc[j][m] += W[j][k..] * A[m][k..], prefetch the next NB rows of W
+//!           sums[m][j] = horizontal sum of acc[j][m]
 //!     C = epilogue(sums)
 //! ```
+
+use std::ops::Range;
 
 use super::element::Element;
 use super::epilogue::Epilogue;
@@ -22,6 +25,8 @@ use crate::simd::{Kernel, Simd, prefetch};
 pub(crate) const MAX_ROWS: usize = 48;
 /// Columns whose sums go through the epilogue together.
 const TILE_COLS: usize = 32;
+/// Bytes of a block of W: a third of a small L1 cache, beside the rows of A.
+const BLOCK_BYTES: usize = 16 << 10;
 /// Minimum multiplications per task.
 const MIN_TASK: usize = 64 << 10;
 
@@ -61,23 +66,14 @@ impl<E: Element> Kernel for GemvColumns<'_, E> {
     fn run<S: Simd>(self, s: S) {
         let Self { out, x, w, epilogue, first, end } = self;
         let k = x.cols;
+        let block_cols = (BLOCK_BYTES / (k * size_of::<E>()).max(1)).clamp(8, TILE_COLS) & !7;
         let mut sums = [[0.0; TILE_COLS]; MAX_ROWS];
         for n in (first..end).step_by(TILE_COLS) {
             let n_cols = TILE_COLS.min(end - n);
-            let mut j = 0;
-            while j < n_cols {
-                let rows = &w[(n + j) * k..(n + n_cols) * k];
-                let left = n_cols - j;
-                j += if x.rows == 1 && left >= 8 {
-                    dot_tile::<S, E, 8, 1>(s, rows, x, j, 0, &mut sums);
-                    8
-                } else if left >= 4 {
-                    dot_columns::<S, E, 4>(s, rows, x, j, &mut sums);
-                    4
-                } else {
-                    dot_columns::<S, E, 1>(s, rows, x, j, &mut sums);
-                    1
-                };
+            for col in (0..n_cols).step_by(block_cols) {
+                let cols = col..n_cols.min(col + block_cols);
+                let w = &w[(n + cols.start) * k..(n + cols.end) * k];
+                dot_block(s, w, x, cols, &mut sums);
             }
             for m in 0..x.rows {
                 // SAFETY: column ranges of tasks are disjoint, and one span is alive at a time.
@@ -88,28 +84,64 @@ impl<E: Element> Kernel for GemvColumns<'_, E> {
     }
 }
 
-/// `sums[m][col + j] = w[j] · x[m]` for `j < NB` and every row `m`.
+/// MB: with NB = 4, the sums, MB vectors of A and one of W just fit into the registers.
+const fn max_tile_rows<S: Simd>() -> usize {
+    if S::N_REGISTERS >= 32 { 6 } else { 3 }
+}
+
+/// `sums[m][cols.start + j] = w[j] · x[m]` for all rows of `w` and `x`.
 #[inline(always)]
-fn dot_columns<S: Simd, E: Element, const NB: usize>(
+fn dot_block<S: Simd, E: Element>(
     s: S,
     w: &[E],
     x: MatRef<'_>,
-    col: usize,
+    cols: Range<usize>,
     sums: &mut [[f32; TILE_COLS]; MAX_ROWS],
 ) {
     let mut m = 0;
     while m < x.rows {
         let left = x.rows - m;
-        m += if S::N_REGISTERS >= 32 && left >= 4 {
-            dot_tile::<S, E, NB, 4>(s, w, x, col, m, sums);
-            4
-        } else if left >= 2 {
-            dot_tile::<S, E, NB, 2>(s, w, x, col, m, sums);
-            2
+        // The rest of the tiles differ by at most one row.
+        let n_rows = left.div_ceil(left.div_ceil(max_tile_rows::<S>()));
+        let cols = cols.clone();
+        if const { max_tile_rows::<S>() > 3 } && n_rows > 3 {
+            match n_rows {
+                4 => dot_rows::<S, E, 4, 4>(s, w, x, cols, m, sums),
+                5 => dot_rows::<S, E, 4, 5>(s, w, x, cols, m, sums),
+                _ => dot_rows::<S, E, 4, 6>(s, w, x, cols, m, sums),
+            }
         } else {
-            dot_tile::<S, E, NB, 1>(s, w, x, col, m, sums);
-            1
-        };
+            match n_rows {
+                1 if x.rows == 1 => dot_rows::<S, E, 8, 1>(s, w, x, cols, m, sums),
+                1 => dot_rows::<S, E, 4, 1>(s, w, x, cols, m, sums),
+                2 => dot_rows::<S, E, 4, 2>(s, w, x, cols, m, sums),
+                _ => dot_rows::<S, E, 4, 3>(s, w, x, cols, m, sums),
+            }
+        }
+        m += n_rows;
+    }
+}
+
+/// `sums[first_row + m][cols.start + j] = w[j] · x[first_row + m]` for `m < MB` and all rows of `w`, in tiles of `NB`.
+#[inline(always)]
+fn dot_rows<S: Simd, E: Element, const NB: usize, const MB: usize>(
+    s: S,
+    w: &[E],
+    x: MatRef<'_>,
+    cols: Range<usize>,
+    first_row: usize,
+    sums: &mut [[f32; TILE_COLS]; MAX_ROWS],
+) {
+    let mut col = cols.start;
+    while col < cols.end {
+        let w = &w[(col - cols.start) * x.cols..];
+        if cols.end - col >= NB {
+            dot_tile::<S, E, NB, MB>(s, w, x, col, first_row, sums);
+            col += NB;
+        } else {
+            dot_tile::<S, E, 1, MB>(s, w, x, col, first_row, sums);
+            col += 1;
+        }
     }
 }
 
@@ -150,13 +182,25 @@ fn dot_tile<S: Simd, E: Element, const NB: usize, const MB: usize>(
         }
         k += S::LANES;
     }
+    // Small loops are unrolled, so that the vectors of `acc` stay in registers.
+    let mut totals = [[0.0; MB]; NB];
     for j in 0..NB {
         for m in 0..MB {
-            let mut sum = s.reduce_sum(acc[j][m]);
-            for i in k..k_len {
-                sum += w[j * k_len + i].widen() * rows[m][i];
+            totals[j][m] = s.reduce_sum(acc[j][m]);
+        }
+    }
+    if k < k_len {
+        for j in 0..NB {
+            for m in 0..MB {
+                let products = (k..k_len).map(|i| w[j * k_len + i].widen() * rows[m][i]);
+                products.for_each(|product| totals[j][m] += product);
             }
-            sums[first_row + m][col + j] = sum;
+        }
+    }
+    for m in 0..MB {
+        let sums = &mut sums[first_row + m][col..col + NB];
+        for j in 0..NB {
+            sums[j] = totals[j][m];
         }
     }
 }
