@@ -519,7 +519,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Forks sequences, cuts refused drafts, and caches the prompts that have just ended.
+    /// Forks sequences, cuts refused drafts, and caches the prompts and texts that have just ended.
     async fn settle(&mut self, forks: Vec<Entry>) -> Result<(), Error> {
         for fork in forks {
             let from = self.entries.iter().find(|entry| entry.id == fork.id && entry.choice == 0);
@@ -536,10 +536,12 @@ impl Scheduler {
             if cached.len() < self.state.len(slot) {
                 self.state.truncate(slot, cached.len());
             }
-            if entry.state == EntryState::PromptDone {
-                entry.state = EntryState::Decoding;
+            if matches!(entry.state, EntryState::PromptDone | EntryState::Ended) {
                 self.cache.insert(&mut self.state, slot, cached, entry.salt);
                 self.cache.store_new(&self.state, cached, entry.salt).await?;
+            }
+            if entry.state == EntryState::PromptDone {
+                entry.state = EntryState::Decoding;
             }
         }
         Ok(())

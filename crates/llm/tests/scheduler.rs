@@ -1,16 +1,17 @@
 //! Order, limits, slots and faults of the scheduler; `requests` compares its texts with those alone.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use pollster::block_on;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
     Completion, DraftLength, Drafter, Embedding, Error, Finish, GenerateOptions, Generation,
-    Guidance, MemoryStore, Model, ModelDrafter, PageStore, Pooling, Request, RequestEvent,
-    RequestId, Scheduler, SchedulerOptions, StateOptions, StepReport,
+    Guidance, MemoryStore, Model, ModelDrafter, PageName, PageStore, Pooling, Request,
+    RequestEvent, RequestId, Scheduler, SchedulerOptions, StateOptions, StepReport,
 };
 use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
@@ -331,6 +332,54 @@ fn dropped_pages_come_back_from_a_store() {
     assert_eq!(run(&mut scheduler, 0, 0), (3 * PAGE_LEN, tokens.clone()));
     assert_eq!(run(&mut scheduler, 0, 1), (0, tokens));
     assert_eq!(scheduler.clear_cache(), 8);
+}
+
+/// A store that takes pages at once, as one on a disk does.
+#[derive(Debug, Clone, Default)]
+struct NewPages(Arc<Mutex<HashMap<PageName, Arc<[u8]>>>>);
+
+impl PageStore for NewPages {
+    fn read(&mut self, name: PageName, read: &mut dyn FnMut(&[u8])) -> bool {
+        self.0.lock().unwrap().get(&name).is_some_and(|bytes| {
+            read(bytes);
+            true
+        })
+    }
+
+    fn contains(&mut self, name: PageName) -> bool {
+        self.0.lock().unwrap().contains_key(&name)
+    }
+
+    fn put(&mut self, name: PageName, bytes: &Arc<[u8]>) {
+        assert!(self.0.lock().unwrap().insert(name, Arc::clone(bytes)).is_none());
+    }
+
+    fn takes_new(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_store_gets_the_pages_of_a_text_of_one_token_and_of_an_answer() {
+    for (len, n_predict, n_pages) in [(200, 1, 3), (60, 2 * PAGE_LEN, 2)] {
+        let pages = NewPages::default();
+        let new = || {
+            let stores: Vec<Box<dyn PageStore>> = vec![Box::new(pages.clone())];
+            let (max_gap, drafter) = (Duration::ZERO, None);
+            Scheduler::new(&MODEL, SchedulerOptions { state: SIZES, max_gap, drafter, stores })
+        };
+        let mut tokens = Vec::new();
+        for cached in [0, len / PAGE_LEN * PAGE_LEN] {
+            let (mut scheduler, mut log) = (new().unwrap(), Log::default());
+            let id = scheduler.add(text(0, len, n_predict)).unwrap();
+            log.run(&mut scheduler);
+            assert_eq!(pages.0.lock().unwrap().len(), n_pages);
+            let completion = log.completion(id);
+            assert_eq!(completion.cached_tokens, cached);
+            tokens.push(completion.tokens.clone());
+        }
+        assert_eq!(tokens[0], tokens[1]);
+    }
 }
 
 #[test]

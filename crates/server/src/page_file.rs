@@ -23,6 +23,9 @@ const BY_USE: TableDefinition<'_, u64, (&[u8; 32], u64)> = TableDefinition::new(
 /// Time of the last use by name.
 const USES: TableDefinition<'_, &[u8; 32], u64> = TableDefinition::new("uses");
 
+/// Bytes of the file kept in memory: enough to find pages. A page is read once, and memory that was used before needs no
+/// page faults.
+const CACHE_BYTES: usize = 4 << 20;
 /// Pages that wait to be written: a few prompts.
 const QUEUE_LEN: usize = 256;
 /// Time after which written pages are made to outlive a crash: a sync of the disk for each batch would slow its other users.
@@ -67,7 +70,8 @@ impl PageFile {
         let path = folder.join("stonechat-kv.redb");
         let error = |reason: String| PageFileError { path: path.clone(), reason };
         std::fs::create_dir_all(folder).map_err(|source| error(source.to_string()))?;
-        let database = Database::create(&path).map_err(|source| error(source.to_string()))?;
+        let database = Database::builder().set_cache_size(CACHE_BYTES).create(&path);
+        let database = database.map_err(|source| error(source.to_string()))?;
         let n_bytes = prepare(&database).map_err(|source| error(source.to_string()))?;
         let database = Arc::new(database);
         let (queue, writes) = sync_channel(QUEUE_LEN);
