@@ -88,7 +88,7 @@ type OnStep = Box<dyn FnMut(&StepReport) + Send>;
 /// Default number of requests that share a step.
 const N_PARALLEL: usize = 16;
 /// Default time that a prompt may delay a token of other texts.
-const MAX_GAP: Duration = Duration::from_millis(180);
+const MAX_GAP: Duration = Duration::from_millis(140);
 
 impl Default for LlmBuilder {
     fn default() -> Self {
@@ -286,7 +286,7 @@ impl LlmBuilder {
         self
     }
 
-    /// Sets the time by which prompts may delay the tokens of other texts; default 180 ms. Prompts are cut into chunks of at
+    /// Sets the time by which prompts may delay the tokens of other texts; default 140 ms. Prompts are cut into chunks of at
     /// least 128 tokens.
     #[must_use]
     pub fn max_gap(mut self, gap: Duration) -> Self {

@@ -33,7 +33,7 @@ async fn occupy(app: &Arc<App>) -> JoinHandle<Answer> {
 }
 
 #[track_caller]
-fn assert_late(answer: &Answer, message: &str) {
+fn assert_refused(answer: &Answer, message: &str) {
     assert_eq!((answer.status, answer.kind().as_str()), (503, "unavailable_error"), "{answer:?}");
     assert_eq!(answer.header("retry-after"), "1");
     assert_eq!(answer.message(), message);
@@ -63,30 +63,30 @@ async fn a_text_ends_with_what_it_has() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_waits_too_long_gets_503() {
-    const LATE: &str = "the time of the request passed before its first token";
+    const ERROR: &str = "the time of the request passed before its first token";
     let app = Arc::new(App::new(options()).await);
     let running = occupy(&app).await;
     let mut body = endless();
     body["timeout_ms"] = json!(50);
-    assert_late(&app.post("/completion", &body).await, LATE);
+    assert_refused(&app.post("/completion", &body).await, ERROR);
     // A stream waits for its status as long as there is no comment to send.
     body["stream"] = json!(true);
-    assert_late(&app.post("/v1/completions", &body).await, LATE);
+    assert_refused(&app.post("/v1/completions", &body).await, ERROR);
     running.abort();
 
     let request_timeout = Some(Duration::from_millis(50));
     let app = Arc::new(App::new(ServerOptions { request_timeout, ..options() }).await);
     let running = occupy(&app).await;
     let answer = app.post("/v1/completions", &json!({"prompt": "ab"})).await;
-    assert_late(&answer, LATE);
+    assert_refused(&answer, ERROR);
     let answer = app.post("/v1/embeddings", &json!({"input": "ab"})).await;
-    assert_late(&answer, "the time of the request passed before its end");
+    assert_refused(&answer, "the time of the request passed before its end");
     running.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_without_memory_is_waited_for_in_bounds() {
-    const LATE: &str = "`b` was not open in the time of the request: try again later";
+    const ERROR: &str = "`b` was not open in the time of the request: try again later";
     let folder = tempfile::tempdir().unwrap();
     for name in ["a", "b"] {
         let path = folder.path().join(format!("{name}.gguf"));
@@ -107,13 +107,13 @@ async fn a_model_without_memory_is_waited_for_in_bounds() {
         }
     };
     let body = json!({"model": "b", "content": "ab"});
-    assert_late(&app.post("/tokenize", &body).await, LATE);
+    assert_refused(&app.post("/tokenize", &body).await, ERROR);
     drop(busy);
 
     let app = App::new(options(None)).await;
     let busy = app.state().language(Some("a")).await.unwrap();
     let text = json!({"model": "b", "prompt": "ab", "n_predict": 2, "timeout_ms": 50});
-    assert_late(&app.post("/completion", &text).await, LATE);
+    assert_refused(&app.post("/completion", &text).await, ERROR);
     drop(busy);
     assert_eq!(app.post("/tokenize", &body).await.status, 200);
 }
