@@ -121,8 +121,12 @@ pub type OnRequestEvent<'a> = dyn FnMut(RequestId, RequestEvent<'_>) + Send + 'a
 #[cfg(target_arch = "wasm32")]
 pub type OnRequestEvent<'a> = dyn FnMut(RequestId, RequestEvent<'_>) + 'a;
 
-/// Shortest chunk of a prompt, in tokens.
+/// Shortest chunk of a prompt, in tokens: enough rows for the products.
 const MIN_CHUNK: usize = 2 * PAGE_LEN;
+/// Tokens of a prompt behind which attention takes most of the time. It gains nothing from many rows.
+const LONG_PROMPT: usize = 2048;
+/// Shortest chunk behind [`LONG_PROMPT`].
+const MIN_LATE_CHUNK: usize = PAGE_LEN;
 
 impl Scheduler {
     /// Allocates and warms up the state.
@@ -279,7 +283,7 @@ impl Scheduler {
             let n_drafted = report.text_tokens - report.n_decoding;
             self.cost.record(report.text_tokens, n_drafted, seconds);
         }
-        if report.prompt_tokens >= MIN_CHUNK {
+        if report.prompt_tokens >= MIN_LATE_CHUNK {
             let seconds = seconds / (report.prompt_tokens + report.text_tokens) as f64;
             // Each chunk of a long prompt takes longer than the one before: an average would lag behind.
             self.token_seconds = seconds.max(0.75 * self.token_seconds + 0.25 * seconds);
@@ -401,11 +405,14 @@ impl Scheduler {
     /// Longest chunk of prompts beside texts, in tokens.
     fn chunk(&self) -> usize {
         let n_batch = self.state.options().n_batch;
+        let next = self.entries.iter().find(|entry| !entry.is_decoding() && entry.slot.is_some());
+        let n_before = next.and_then(|entry| entry.slot).map_or(0, |slot| self.state.len(slot));
+        let shortest = if n_before < LONG_PROMPT { MIN_CHUNK } else { MIN_LATE_CHUNK };
         if self.token_seconds == 0.0 {
-            return MIN_CHUNK.min(n_batch);
+            return shortest.min(n_batch);
         }
         let n = (self.max_gap.as_secs_f64() / self.token_seconds) as usize;
-        (n / 16 * 16).clamp(MIN_CHUNK, n_batch.max(MIN_CHUNK))
+        (n / 16 * 16).clamp(shortest, n_batch.max(shortest))
     }
 
     /// Adds at most `n` tokens of a request to the plan, as many as fit the step, if it gets their pages.

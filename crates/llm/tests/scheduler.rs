@@ -116,6 +116,21 @@ fn texts_go_before_prompts_and_prompts_in_chunks() {
 }
 
 #[test]
+fn chunks_of_a_long_prompt_become_shorter() {
+    let sizes = StateOptions { n_ctx: 2400, n_pages: Some(40), ..SIZES };
+    let (mut scheduler, mut log) = (scheduler(sizes), Log::default());
+    scheduler.add(text(0, 5, 30)).unwrap();
+    log.step(&mut scheduler);
+    scheduler.add(text(1, 2300, 1)).unwrap();
+    let mut chunks = Vec::new();
+    while chunks.iter().sum::<usize>() < 2300 {
+        chunks.push(log.step(&mut scheduler).prompt_tokens);
+    }
+    let late = [PAGE_LEN, PAGE_LEN, PAGE_LEN, 2300 - 2048 - 3 * PAGE_LEN];
+    assert_eq!(chunks, [&[2 * PAGE_LEN; 16][..], &late].concat());
+}
+
+#[test]
 fn the_texts_of_a_prompt_begin_in_its_last_step() {
     let (mut scheduler, mut log) = (scheduler(SIZES), Log::default());
     scheduler.add(Request { n_choices: 3, ..text(0, 100, 5) }).unwrap();

@@ -287,7 +287,7 @@ impl LlmBuilder {
     }
 
     /// Sets the time by which prompts may delay the tokens of other texts; default 140 ms. Prompts are cut into chunks of at
-    /// least 128 tokens.
+    /// least 128 tokens, 64 from the 2,049th token on.
     #[must_use]
     pub fn max_gap(mut self, gap: Duration) -> Self {
         self.max_gap = gap;
