@@ -4,13 +4,14 @@
 use std::ops::ControlFlow;
 
 use pollster::block_on;
-use stonechat_formats::{GgufWriter, ModelFile, TensorInfo};
+use stonechat_formats::ModelFile;
 use stonechat_llm::{
     Completion, DraftLength, Drafter, Error, GenerateOptions, Model, ModelDrafter, NGramMod,
     NGramSimple, Session, SessionOptions, StateOptions,
 };
 use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType};
+use stonechat_testkit::exchanged_tokens;
 
 /// Dense, MoE, sliding windows, soft cap (no top-k on the device), ALiBi.
 const TARGETS: [&str; 6] = ["llama", "qwen2", "qwen3moe", "gemma3", "gemma2", "bloom"];
@@ -129,17 +130,7 @@ fn drafts_of_a_model_change_no_text() {
 #[test]
 fn a_draft_model_of_another_vocabulary_is_refused() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
-    let file = ModelFile::open(path).unwrap();
-    let mut metadata = file.metadata().clone();
-    let mut tokens = metadata.strings("tokenizer.ggml.tokens").unwrap().to_vec();
-    tokens.swap(20, 21);
-    metadata.set("tokenizer.ggml.tokens", tokens);
-    let infos = file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
-    let mut writer = GgufWriter::new(Vec::new(), &metadata, infos).unwrap();
-    for tensor in file.tensors() {
-        writer.write_tensor(tensor.name, &tensor.data.load().unwrap()).unwrap();
-    }
-    let file = ModelFile::from_reader(writer.finish().unwrap()).unwrap();
+    let file = ModelFile::from_reader(exchanged_tokens(path.as_ref())).unwrap();
     let other = Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap();
     let length = DraftLength { max: 3, min: 0 };
     let error = ModelDrafter::new(other, &load("llama"), length, sizes()).unwrap_err();

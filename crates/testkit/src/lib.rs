@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 mod counting_allocator;
+mod exchanged_tokens;
 mod lcg;
 mod random_weights;
 mod reference;
@@ -20,6 +21,7 @@ mod tiny_whisper;
 pub mod wgpu;
 
 pub use counting_allocator::CountingAllocator;
+pub use exchanged_tokens::exchanged_tokens;
 pub use lcg::Lcg;
 pub use random_weights::random_weights;
 pub use reference::{Reference, ReferenceBuffer, ReferenceKv, ReferenceMatrix};

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use stonechat::formats::{GgufWriter, ModelFile, TensorInfo};
 use stonechat::llm::DraftLength;
 use stonechat::{DraftSource, Models};
 use stonechat_server::{AppState, EngineOptions, ModelOption, ServerOptions};
+use stonechat_testkit::exchanged_tokens;
 use tokio::runtime::Handle;
 
 use crate::support::{App, language, test_data};
@@ -21,18 +21,9 @@ fn options(models: Vec<ModelOption>, draft: bool) -> ServerOptions {
 
 /// The tiny model, with two tokens of its vocabulary exchanged.
 fn other_vocabulary() -> ModelOption {
-    let file = ModelFile::open(test_data("golden/llm/llama.gguf")).unwrap();
-    let mut metadata = file.metadata().clone();
-    let mut tokens = metadata.strings("tokenizer.ggml.tokens").unwrap().to_vec();
-    tokens.swap(20, 21);
-    metadata.set("tokenizer.ggml.tokens", tokens);
-    let infos = file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
-    let mut writer = GgufWriter::new(Vec::new(), &metadata, infos).unwrap();
-    for tensor in file.tensors() {
-        writer.write_tensor(tensor.name, &tensor.data.load().unwrap()).unwrap();
-    }
     let path: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join("other-vocabulary.gguf");
-    std::fs::write(&path, writer.finish().unwrap()).unwrap();
+    let model = exchanged_tokens(&test_data("golden/llm/llama.gguf"));
+    std::fs::write(&path, model).unwrap();
     ModelOption { name: "other".to_owned(), path }
 }
 
