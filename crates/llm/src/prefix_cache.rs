@@ -277,6 +277,12 @@ impl PrefixCache {
         Ok(())
     }
 
+    /// Whether a store takes pages as soon as they are full.
+    #[must_use]
+    pub fn stores_new(&self) -> bool {
+        self.stores.iter().any(|store| store.takes_new())
+    }
+
     /// Gives the pages of a text that stores take as soon as they are full to these.
     ///
     /// # Errors
@@ -287,7 +293,7 @@ impl PrefixCache {
         tokens: &[u32],
         salt: u64,
     ) -> Result<(), Error> {
-        if !self.stores.iter().any(|store| store.takes_new()) {
+        if !self.stores_new() {
             return Ok(());
         }
         for id in self.longest(tokens, salt).0 {

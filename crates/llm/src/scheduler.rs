@@ -536,6 +536,7 @@ impl Scheduler {
             let at = self.entries.partition_point(|other| other.rank() <= fork.rank());
             self.entries.insert(at, fork);
         }
+        let stores_new = self.cache.stores_new();
         for entry in &mut self.entries {
             let Some(slot) = entry.slot else { continue };
             let Work::Text(text) = &entry.work else { continue };
@@ -543,7 +544,8 @@ impl Scheduler {
             if cached.len() < self.state.len(slot) {
                 self.state.truncate(slot, cached.len());
             }
-            if matches!(entry.state, EntryState::PromptDone | EntryState::Ended) {
+            let is_stored = stores_new && entry.state == EntryState::Ended;
+            if entry.state == EntryState::PromptDone || is_stored {
                 self.cache.insert(&mut self.state, slot, cached, entry.salt);
                 self.cache.store_new(&self.state, cached, entry.salt).await?;
             }
