@@ -6,29 +6,29 @@ use anyhow::Result;
 use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_formats::ModelFile;
 use stonechat_llm::StateOptions;
-use stonechat_nn::Backend;
+use stonechat_nn::Device;
 use stonechat_whisper::Transcriber;
 
 use super::{Work, timed};
 
 /// Loads a model again and again.
-pub(super) struct Load<B: Backend> {
-    backend: B,
+pub(super) struct Load {
+    device: Device,
     model: PathBuf,
     is_speech: bool,
     file_bytes: u64,
 }
 
-impl<B: Backend> Load<B> {
-    pub(super) fn new(backend: B, model: PathBuf) -> Result<Self> {
+impl Load {
+    pub(super) fn new(device: impl Into<Device>, model: PathBuf) -> Result<Self> {
         let file = ModelFile::open(&model)?;
         let is_speech = stonechat_whisper::Config::from_file(&file).is_ok();
         let file_bytes = file.file_bytes();
-        Ok(Self { backend, model, is_speech, file_bytes })
+        Ok(Self { device: device.into(), model, is_speech, file_bytes })
     }
 }
 
-impl<B: Backend> Work for Load<B> {
+impl Work for Load {
     fn stages(&self) -> Vec<Stage> {
         let amount = self.file_bytes as f64;
         vec![Stage {
@@ -45,13 +45,13 @@ impl<B: Backend> Work for Load<B> {
     }
 
     fn sample(&mut self) -> Result<Vec<f64>> {
-        let backend = self.backend.clone();
+        let device = self.device.clone();
         let path = &self.model;
         // The models are dropped after the clock has stopped.
         let seconds = if self.is_speech {
             let load = || -> Result<_> {
                 let file = ModelFile::open(path)?;
-                Ok(Transcriber::builder().load(backend, &file, |_| {})?)
+                Ok(Transcriber::builder().load(device, &file, |_| {})?)
             };
             let (seconds, loaded) = timed(load);
             loaded?;
@@ -59,7 +59,7 @@ impl<B: Backend> Work for Load<B> {
         } else {
             let load = || -> Result<_> {
                 let file = ModelFile::open(path)?;
-                let model = stonechat_llm::Model::load(backend, &file, |_| {})?;
+                let model = stonechat_llm::Model::load(device, &file, |_| {})?;
                 let state = model.state(StateOptions::new(512))?;
                 Ok((model, state))
             };

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::{Device, KvDType};
 use stonechat_whisper::{
     Config, Language, Model, Options, State, StateOptions, Transcriber, WINDOW_FRAMES,
     WINDOW_SAMPLES,
@@ -40,10 +40,10 @@ pub(super) struct Speech {
 
 impl Speech {
     /// Loads the model; checks that the recording can be read.
-    pub(super) fn new(backend: impl Backend, model: &Path, audio: PathBuf) -> Result<Self> {
+    pub(super) fn new(device: impl Into<Device>, model: &Path, audio: PathBuf) -> Result<Self> {
         let file = ModelFile::open(model)?;
         let dtype = main_dtype(&file);
-        let model = Model::load(backend, &file, |_| {})?;
+        let model = Model::load(device, &file, |_| {})?;
         drop(file);
         let samples = stonechat_audio::decode_file(&audio)?.samples;
         let n = samples.len() as f64 / f64::from(stonechat_audio::SAMPLE_RATE);
@@ -53,7 +53,12 @@ impl Speech {
         let kv = KvDType::F16;
         let english = Language::find("en").context("a list of languages without English")?;
         Ok(Self {
-            state: model.state(StateOptions { n_windows: 1, n_sequences: 1, kv_dtype: kv })?,
+            state: model.state(StateOptions {
+                n_windows: 1,
+                n_sequences: 1,
+                kv_dtype: kv,
+                has_alignment: false,
+            })?,
             transcriber: Transcriber::builder().kv_dtype(kv).build(&model)?,
             audio,
             samples,

@@ -7,7 +7,7 @@ use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_formats::{ModelFile, TensorView};
 use stonechat_llm::{Model, OutputRequest, Slot, State, StateOptions};
 use stonechat_nn::sample::SamplingOptions;
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::{Device, KvDType};
 
 use super::files::main_dtype;
 use super::{Work, timed};
@@ -50,7 +50,7 @@ struct Costs {
 
 impl Text {
     /// Loads the model.
-    pub(super) fn new<B: Backend>(backend: B, path: &Path, mut sizes: Sizes) -> Result<Self> {
+    pub(super) fn new(device: impl Into<Device>, path: &Path, mut sizes: Sizes) -> Result<Self> {
         let Sizes { prefill, decode, batch } = &mut sizes;
         ensure!(
             prefill.iter().chain(&*decode).chain(&*batch).all(|&n| n > 0),
@@ -58,7 +58,7 @@ impl Text {
         );
         prefill.sort_unstable();
         let file = ModelFile::open(path)?;
-        let model = Model::load(backend, &file, |_| {})?;
+        let model = Model::load(device.into(), &file, |_| {})?;
         let costs = Costs::new(&file, &model);
         drop(file);
         let start = prefill.first().copied().unwrap_or(0);

@@ -5,6 +5,7 @@ mod config;
 pub mod cpu;
 mod dtype;
 mod error;
+pub mod op;
 mod parts;
 mod scratch;
 mod shared_bytes;

@@ -1,61 +1,47 @@
-//! Devices of a model: one, or two as a pipeline of two stages.
+//! Devices of a model as a pipeline of stages.
 
-use std::fmt::Debug;
+use stonechat_nn::Device;
 
-use stonechat_nn::Backend;
-
-/// Devices of a model. Every [`Backend`] is one that holds all layers; [`Split`] is two.
-pub trait Devices: Clone + Debug + Send + Sync + 'static {
-    /// Device of the first pipeline stage: the embedding and the first layers.
-    type First: Backend;
-    /// Device of the second pipeline stage: the other layers and the output.
-    type Second: Backend;
-
-    /// The first stage's device and its number of layers; `None` if the second stage is the whole model.
-    fn first(&self) -> Option<(&Self::First, usize)>;
-
-    /// The second stage's device.
-    fn second(&self) -> &Self::Second;
+/// Devices of a model in pipeline order. The first stage has the embedding, the last one the output. A step copies the
+/// residual stream from stage to stage through the host.
+#[derive(Debug, Clone)]
+pub struct Devices {
+    /// Devices and their numbers of layers.
+    first: Vec<(Device, usize)>,
+    /// Device of the layers that are left.
+    last: Device,
 }
 
-impl<B: Backend> Devices for B {
-    type First = B;
-    type Second = B;
-
-    fn first(&self) -> Option<(&B, usize)> {
-        None
+impl<D: Into<Device>> From<D> for Devices {
+    fn from(device: D) -> Self {
+        Self { first: Vec::new(), last: device.into() }
     }
+}
 
-    fn second(&self) -> &B {
+impl Devices {
+    /// Adds a stage: the last device so far gets `n_layers` layers, `next` those that are left.
+    #[must_use]
+    pub fn split(mut self, n_layers: usize, next: impl Into<Device>) -> Self {
+        let last = std::mem::replace(&mut self.last, next.into());
+        self.first.push((last, n_layers));
         self
     }
-}
 
-/// Two devices. A forward pass copies the residual stream from the first to the second through the host, once.
-#[derive(Debug, Clone)]
-pub struct Split<F, S> {
-    first: F,
-    second: S,
-    n_first: usize,
-}
-
-impl<F: Backend, S: Backend> Split<F, S> {
-    /// `n_first` layers and the embedding are on `first`, the other layers and the output on `second`.
-    #[must_use]
-    pub fn new(first: F, second: S, n_first: usize) -> Self {
-        Self { first, second, n_first }
-    }
-}
-
-impl<F: Backend, S: Backend> Devices for Split<F, S> {
-    type First = F;
-    type Second = S;
-
-    fn first(&self) -> Option<(&F, usize)> {
-        Some((&self.first, self.n_first))
+    /// Number of layers of all devices but the last.
+    pub(crate) fn n_split(&self) -> usize {
+        self.first.iter().map(|(_, n_layers)| n_layers).sum()
     }
 
-    fn second(&self) -> &S {
-        &self.second
+    /// Device and layers of each stage of a model of `n_layers`; `None` if the first stages have more.
+    pub(crate) fn stages(&self, n_layers: usize) -> Option<Vec<(Device, std::ops::Range<usize>)>> {
+        let mut start = 0;
+        let mut stages = Vec::with_capacity(self.first.len() + 1);
+        for (device, n) in &self.first {
+            let end = start + n;
+            stages.push((device.clone(), start..end));
+            start = end;
+        }
+        stages.push((self.last.clone(), start..n_layers));
+        (start <= n_layers).then_some(stages)
     }
 }

@@ -1,19 +1,25 @@
-//! The forward pass of every architecture: a ragged batch of tokens to logits.
+//! The forward pass of every architecture, recorded as a program: a ragged batch of tokens to logits.
 
-use stonechat_nn::{
-    Activation, Attention, Backend, Embed, Epilogue, GatedMlp, MatmulOp, Rope, Rotation, Rows,
-    StepInputs, View,
+use stonechat_nn::op::{
+    AttentionArgs, Count, EmbedArgs, KvWriteArgs, MatmulArgs, Op, PoolId, Port, RopeArgs, Rotation,
+    RowTable, Rows, SlotTable, Tensor, Weight,
 };
+use stonechat_nn::{Activation, KvShape, Program, Recorder, SegmentName};
 
 use crate::Config;
 use crate::arch::{FeedForward, Residual};
-use crate::config::RopeConfig;
-use crate::outputs::OutputLayout;
-use crate::stage::{Buffers, StageState};
 use crate::weights::{Block, Ffn, Input, Output, Weights};
 
-/// Runs a step through one pipeline stage. Input: the tokens, or the residual stream in `Buffers::x` if the stage has no
-/// embedding. Output: the results of `layout`, or the residual stream in `x`.
+/// Angles of the rotary embeddings of a state, by position.
+#[derive(Debug)]
+pub(crate) struct RopeTables {
+    pub(crate) full: Option<Rotation>,
+    /// Of sliding-window layers with a RoPE base of their own.
+    pub(crate) local: Option<Rotation>,
+}
+
+/// Records one pipeline stage. Input: the tokens, or the residual stream if the stage has no embedding. Output: hidden
+/// states, logits and top-k logits, or the residual stream.
 ///
 /// ```text
 /// x = embed(tokens)
@@ -26,216 +32,142 @@ use crate::weights::{Block, Ffn, Input, Output, Weights};
 ///
 /// Variants by [`Architecture`](crate::Architecture): parallel residual (attention and FFN read the same `x`),
 /// post-norms, norms of query and key heads, sliding windows, ALiBi, attention sinks.
-pub(crate) fn forward<B: Backend>(
-    backend: &B,
+pub(crate) fn record(
     config: &Config,
-    weights: &Weights<B>,
-    stage: &mut StageState<B>,
-    (inputs, layout): (&StepInputs, &OutputLayout),
-) {
-    stage.prepare(backend, inputs, config.window);
-    if let Some(input) = &weights.input {
-        input.forward(backend, config, &mut stage.buffers, &inputs.tokens);
-    }
+    weights: &Weights,
+    ropes: &RopeTables,
+    (kv, max_top_k): (KvShape, usize),
+) -> Program {
+    let mut r = Recorder::new();
+    let pool = r.pool(kv);
+    r.segment(SegmentName::Body);
+    let mut x = match &weights.input {
+        Some(input) => input.record(&mut r, config),
+        None => r.import(Port::Stream, Rows::of(Count::Tokens), config.d_model),
+    };
     for (layer, block) in weights.blocks.iter().enumerate() {
         let is_local = config.is_local[weights.layers.start + layer];
-        let pass = Pass { backend, config, weights, inputs, layer, is_local };
-        pass.attention(block, stage);
-        pass.feed_forward(block, &mut stage.buffers);
+        x = Layer { config, weights, ropes, block, pool, layer, is_local }.record(&mut r, x);
     }
-    if let Some(output) = &weights.output {
-        let t = inputs.n_tokens();
-        output.forward(backend, config, weights.input.as_ref(), &mut stage.buffers, (t, layout));
+    match &weights.output {
+        Some(output) => output.record(&mut r, weights.input.as_ref(), x, max_top_k),
+        None => r.output(Port::Stream, x),
+    }
+    r.finish()
+}
+
+impl Input {
+    /// The embedded tokens: `[T, D]`.
+    fn record(&self, r: &mut Recorder, config: &Config) -> Tensor {
+        let (table, scale) = (self.token_embd.clone(), config.embedding_scale());
+        let x = r.embed(EmbedArgs { table, positions: None, scale });
+        self.norm.as_ref().map_or(x, |norm| norm.record(r, x))
     }
 }
 
-impl<B: Backend> Input<B> {
-    /// Embeds the tokens of the step: `x`, `[T, D]`.
-    fn forward(&self, backend: &B, config: &Config, buffers: &mut Buffers<B>, tokens: &[u32]) {
-        let Buffers { x, h, .. } = buffers;
-        let embed = Embed { tokens, scale: config.embedding_scale(), positions: None };
-        backend.embed(x, &self.token_embd, embed);
-        if let Some(norm) = &self.norm {
-            norm.forward(backend, h, View::packed(x, tokens.len(), config.d_model));
-            std::mem::swap(x, h);
-        }
-    }
-}
-
-impl<B: Backend> Output<B> {
-    /// Computes the results of `layout`: hidden states in `h`, `[outputs, D]`, logits of the first rows, and their top-k.
-    /// Only these rows go through the last norm and the vocabulary projection, the largest matrix of small models.
-    /// `input` has that matrix if the embedding is tied.
-    fn forward(
-        &self,
-        backend: &B,
-        config: &Config,
-        input: Option<&Input<B>>,
-        buffers: &mut Buffers<B>,
-        (t, layout): (usize, &OutputLayout),
-    ) {
-        let (d, vocab_size) = (config.d_model, config.vocab_size);
-        let Buffers { x, h, output, logits, top_k, .. } = buffers;
-        for (i, &row) in layout.rows.iter().enumerate() {
-            let from = View::new(&*x, Rows::packed(t, d).slice(row, 1));
-            backend.copy(output, i * d, from);
-        }
-        if layout.rows.is_empty() {
-            return;
-        }
-        self.norm.forward(backend, h, View::packed(output, layout.rows.len(), d));
-        if layout.n_projected() > 0 {
-            let tied = input.map(|input| &input.token_embd);
-            let w = self.matrix.as_ref().or(tied).expect("`Weights::load` gives one of them");
-            let bias = self.bias.as_ref();
-            let epilogue = Epilogue { bias, activation: Activation::None, accumulate: false };
-            backend.matmul(
-                View::packed(h, layout.n_projected(), d),
-                [MatmulOp { out: logits, w, epilogue, consumer: None }],
-            );
-        }
-        if layout.n_top_k > 0 {
-            backend.top_k(top_k, View::packed(logits, layout.n_top_k, vocab_size), layout.k);
+impl Output {
+    /// Hidden states, logits and top-k logits of the outputs. Only these rows go through the last norm and the vocabulary
+    /// projection, the largest matrix of small models. `input` has that matrix if the embedding is tied.
+    fn record(&self, r: &mut Recorder, input: Option<&Input>, x: Tensor, max_top_k: usize) {
+        r.segment(SegmentName::Outputs);
+        let rows = r.gather(x);
+        let hidden = self.norm.record(r, rows);
+        r.output(Port::Hidden, hidden);
+        let tied = input.map(|input| &input.token_embd);
+        let weight = self.matrix.as_ref().or(tied).expect("`Weights::load` gives one of them");
+        let (weight, bias) = (weight.clone(), self.bias.clone());
+        let matmul = MatmulArgs { weight, bias, activation: Activation::None };
+        let logits = r.op(Op::Matmul(matmul), &[hidden.first(Count::Logits)]);
+        r.output(Port::Logits, logits);
+        if max_top_k > 0 {
+            let top_k = r.top_k(logits.first(Count::TopK));
+            r.output(Port::TopK, top_k);
         }
     }
 }
 
-/// Arguments of one layer of a forward pass.
-struct Pass<'a, B: Backend> {
-    backend: &'a B,
+/// One layer.
+struct Layer<'a> {
     config: &'a Config,
-    weights: &'a Weights<B>,
-    inputs: &'a StepInputs,
+    weights: &'a Weights,
+    ropes: &'a RopeTables,
+    block: &'a Block,
+    pool: PoolId,
     /// Index among the layers of the stage.
     layer: usize,
     /// Whether the layer attends to a sliding window.
     is_local: bool,
 }
 
-impl<B: Backend> Pass<'_, B> {
-    /// Adds self-attention to the residual stream, and leaves the normed input of a parallel FFN in `h`.
-    fn attention(&self, block: &Block<B>, stage: &mut StageState<B>) {
-        let Self { backend, config, inputs, layer, is_local, .. } = *self;
-        let t = inputs.n_tokens();
-        let d = config.d_model;
-        let Buffers { x, h, q, k, v, attn, cos_sin, local_cos_sin, .. } = &mut stage.buffers;
-        block.attn_norm.forward(backend, h, View::packed(x, t, d));
-        let qkv = [block.attn_q.matmul_op(q), block.attn_k.matmul_op(k), block.attn_v.matmul_op(v)];
-        backend.matmul(View::packed(h, t, d), qkv);
-        let (rope, cos_sin) = match (&config.local_rope, &*local_cos_sin) {
-            (Some(rope), Some(cos_sin)) if is_local => (Some(rope), Some(cos_sin)),
-            _ => (config.rope.as_ref(), cos_sin.as_ref()),
+impl Layer<'_> {
+    fn record(&self, r: &mut Recorder, x: Tensor) -> Tensor {
+        let h = self.block.attn_norm.record(r, x);
+        let attn = self.attention(r, h);
+        let stream = r.add(x, attn);
+        let input = match (self.config.architecture.residual, &self.block.ffn_norm) {
+            (Residual::Sequential, Some(norm)) => norm.record(r, stream),
+            // A parallel FFN reads the stream before attention is added.
+            (Residual::Parallel, Some(norm)) => norm.record(r, x),
+            (_, None) => h,
         };
-        let rows = |width| Rows::packed(t, width);
-        self.rope(q, rows(config.q_width()), block.attn_q_norm.as_ref(), rope.zip(cos_sin));
-        self.rope(k, rows(config.kv_width()), block.attn_k_norm.as_ref(), rope.zip(cos_sin));
-        let width = config.kv_width();
-        let (k, v) = (View::packed(k, t, width), View::packed(v, t, width));
-        backend.kv_write(&mut stage.kv, layer, k, v, &inputs.kv_rows);
-        backend.attention(
-            attn,
-            Attention {
-                q: View::packed(q, t, config.q_width()),
-                kv: &stage.kv,
-                layer,
-                n_heads: config.n_heads,
-                scale: config.attn_scale,
-                soft_cap: config.attn_soft_cap,
-                slopes: self.weights.alibi_slopes.as_ref(),
-                sinks: block.attn_sinks.as_ref(),
-                rows: if is_local { &stage.local_query_rows } else { &inputs.query_rows },
-                page_table: &inputs.page_table,
-                precision: block.attn_precision,
-            },
-        );
-        let result = View::packed(attn, t, config.q_width());
-        match &block.post_attn_norm {
-            Some(norm) => {
-                block.attn_output.forward(backend, h, result);
-                norm.accumulate(backend, x, View::packed(h, t, d));
-            }
-            None if config.architecture.residual == Residual::Parallel
-                && block.ffn_norm.is_some() =>
-            {
-                // A parallel FFN reads the stream before attention is added.
-                self.parallel_norm(block, x, h);
-                block.attn_output.accumulate(backend, x, result);
-            }
-            None => block.attn_output.accumulate(backend, x, result),
-        }
+        let ffn = self.feed_forward(r, input);
+        r.add(stream, ffn)
     }
 
-    fn parallel_norm(&self, block: &Block<B>, x: &B::Buffer, h: &mut B::Buffer) {
-        if let Some(norm) = &block.ffn_norm {
-            norm.forward(
-                self.backend,
-                h,
-                View::packed(x, self.inputs.n_tokens(), self.config.d_model),
-            );
-        }
+    /// Self-attention of the normed stream `h`.
+    fn attention(&self, r: &mut Recorder, h: Tensor) -> Tensor {
+        let Self { config, block, pool, layer, .. } = *self;
+        let q = block.attn_q.record(r, h);
+        let k = block.attn_k.record(r, h);
+        let v = block.attn_v.record(r, h);
+        let q = self.rope(r, q, block.attn_q_norm.as_ref());
+        let k = self.rope(r, k, block.attn_k_norm.as_ref());
+        r.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::Tokens }, k, v);
+        let args = AttentionArgs {
+            pool,
+            layer,
+            n_heads: config.n_heads,
+            scale: config.attn_scale,
+            soft_cap: config.attn_soft_cap,
+            slopes: self.weights.alibi_slopes.clone(),
+            sinks: block.attn_sinks.clone(),
+            rows: if self.is_local { RowTable::Window } else { RowTable::Full },
+            precision: block.attn_precision,
+        };
+        let attn = r.attention(q, args);
+        let out = block.attn_output.record(r, attn);
+        block.post_attn_norm.as_ref().map_or(out, |norm| norm.record(r, out))
     }
 
-    /// Applies the RMS norm of query or key heads and the rotary embedding to the heads of `x`, `[T, heads*C]`.
-    fn rope(
-        &self,
-        x: &mut B::Buffer,
-        rows: Rows,
-        norm: Option<&B::Buffer>,
-        rotation: Option<(&RopeConfig, &B::Buffer)>,
-    ) {
-        let norm = norm.map(|weight| (weight, self.config.norm_eps));
-        let rotation = rotation.map(|(rope, cos_sin)| Rotation {
-            cos_sin,
-            n_rot: rope.n_rot,
-            pairs: rope.pairs,
-        });
-        if norm.is_some() || rotation.is_some() {
-            let head_dim = self.config.head_dim;
-            self.backend.rope(x, rows, Rope { head_dim, norm, rotation });
+    /// The RMS norm of query or key heads and the rotary embedding of the heads of `x`, `[T, heads*C]`.
+    fn rope(&self, r: &mut Recorder, x: Tensor, norm: Option<&Weight>) -> Tensor {
+        let norm = norm.map(|weight| (weight.clone(), self.config.norm_eps));
+        let RopeTables { full, local } = self.ropes;
+        let rotation = local.as_ref().filter(|_| self.is_local).or(full.as_ref()).cloned();
+        if norm.is_none() && rotation.is_none() {
+            return x;
         }
+        r.rope(x, RopeArgs { head_dim: self.config.head_dim, norm, rotation })
     }
 
-    /// Adds the FFN to the residual stream.
-    fn feed_forward(&self, block: &Block<B>, buffers: &mut Buffers<B>) {
-        let Self { backend, config, inputs, .. } = *self;
-        let t = inputs.n_tokens();
-        let (d, f) = (config.d_model, config.d_ff);
-        let Buffers { x, h, result, gate, up, hidden, .. } = buffers;
-        if let (Residual::Sequential, Some(norm)) = (config.architecture.residual, &block.ffn_norm)
-        {
-            norm.forward(backend, h, View::packed(x, t, d));
-        }
-        // A post-norm needs the output apart from the residual stream.
-        let norm = block.post_ffn_norm.as_ref();
-        let accumulate = norm.is_none();
-        let out = if accumulate { &mut *x } else { &mut *result };
-        match (&block.ffn, config.architecture.feed_forward) {
-            (Ffn::Gated { gate: w_gate, up: w_up, down }, FeedForward::Gated(activation)) => {
-                let mlp = GatedMlp {
-                    gate: w_gate,
-                    up: w_up,
-                    down,
-                    activation,
-                    d_ff: f,
-                    accumulate,
-                    scratch: [gate, up, hidden],
-                };
-                backend.gated_mlp(out, View::packed(h, t, d), mlp);
+    /// The FFN of the normed stream `h`.
+    fn feed_forward(&self, r: &mut Recorder, h: Tensor) -> Tensor {
+        let out = match (&self.block.ffn, self.config.architecture.feed_forward) {
+            (Ffn::Gated { gate, up, down }, FeedForward::Gated(activation)) => {
+                let (gate, up) = (gate.record(r, h), up.record(r, h));
+                let hidden = r.gated(gate, up, activation);
+                down.record(r, hidden)
             }
-            (Ffn::Plain { up: w_up, down }, FeedForward::Plain(activation)) => {
-                w_up.forward_activated(backend, up, View::packed(h, t, d), (activation, down));
-                down.forward_into(backend, out, View::packed(up, t, f), accumulate);
+            (Ffn::Plain { up, down }, FeedForward::Plain(activation)) => {
+                let hidden = up.record_activated(r, h, activation);
+                down.record(r, hidden)
             }
             (Ffn::Experts { router, experts }, _) => {
-                router.forward(backend, gate, View::packed(h, t, d));
-                let logits = View::packed(gate, t, experts.n_experts);
-                backend.moe(x, View::packed(h, t, d), logits, experts);
-                return;
+                let logits = router.record(r, h);
+                return r.moe(h, logits, experts.clone());
             }
             _ => unreachable!("`Weights::load` follows the architecture"),
-        }
-        if let Some(norm) = norm {
-            norm.accumulate(backend, x, View::packed(result, t, d));
-        }
+        };
+        self.block.post_ffn_norm.as_ref().map_or(out, |norm| norm.record(r, out))
     }
 }

@@ -47,7 +47,6 @@ mod prompt_cache;
 mod quantize;
 mod request;
 mod rope;
-mod runner;
 mod scheduler;
 mod scheduler_ends;
 mod scheduler_slots;
@@ -64,7 +63,7 @@ pub use arch::{ARCHITECTURES, Architecture, FeedForward, NormKind, Positions, Re
 pub use beam::{Beam, BeamOptions};
 pub use chat::ChatFormat;
 pub use config::{Config, ExpertsConfig, RopeConfig, RopeScaling};
-pub use devices::{Devices, Split};
+pub use devices::Devices;
 pub use draft_model::ModelDrafter;
 pub use embed::{Embedding, Norm, Pooling, normalize};
 pub use error::Error;

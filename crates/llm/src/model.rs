@@ -9,16 +9,16 @@ use stonechat_nn::{LoadStats, MAX_TOP_K, MAX_TOP_K_COLS};
 use stonechat_text::Tokenizer;
 use web_time::Instant;
 
-use crate::runner::{LoadedModel, Pipeline};
 use crate::source::Source;
+use crate::stage::Stage;
 use crate::weights::{StageLayers, Weights};
 use crate::{Config, Devices, Error, Placement, State, StateOptions, vocabulary};
 
-/// Immutable language model on one or two devices. Clones share it. Its properties are those of [`ModelInfo`].
+/// Immutable language model on its devices. Clones share it. Its properties are those of [`ModelInfo`].
 #[derive(Debug, Clone)]
 pub struct Model {
     info: Arc<ModelInfo>,
-    loaded: Arc<dyn LoadedModel>,
+    stages: Arc<[Stage]>,
 }
 
 /// Properties of a model that do not depend on its devices: configuration, tokenizer, chat template.
@@ -62,9 +62,9 @@ impl Model {
     ///
     /// # Errors
     /// If the architecture is unknown, a tensor is missing or misshapen, the tokenizer cannot be
-    /// read, a device is out of memory, or the first stage has more layers than the model.
-    pub fn load<D: Devices>(
-        devices: D,
+    /// read, a device is out of memory, or the first stages have more layers than the model.
+    pub fn load(
+        devices: impl Into<Devices>,
         file: &ModelFile,
         mut progress: impl FnMut(f32),
     ) -> Result<Self, Error> {
@@ -85,22 +85,20 @@ impl Model {
             progress(done / steps);
         };
         let source = Source::new(file, config);
-        let (mut first, mut start) = (None, 0);
-        if let Some((backend, n_first)) = devices.first() {
-            if n_first > n_layers {
-                let (expected, got) = (format!("0 to {n_layers}"), n_first.to_string());
-                return Err(Error::Option { option: "layers of the first device", expected, got });
-            }
-            let stage = StageLayers { layers: 0..n_first, has_input: true, has_output: false };
-            first = Some(Weights::load(backend, (file, &source), config, stage, &mut step)?);
-            start = n_first;
-        }
-        let stage =
-            StageLayers { layers: start..n_layers, has_input: first.is_none(), has_output: true };
-        let second = Weights::load(devices.second(), (file, &source), config, stage, &mut step)?;
+        let devices = devices.into();
+        let stages = devices.stages(n_layers).ok_or_else(|| {
+            let (expected, got) = (format!("0 to {n_layers}"), devices.n_split().to_string());
+            Error::Option { option: "layers of the first devices", expected, got }
+        })?;
+        let last = stages.len() - 1;
+        let load = |(i, (device, layers))| {
+            let layers = StageLayers { layers, has_input: i == 0, has_output: i == last };
+            let weights = Weights::load(&device, (file, &source), config, layers, &mut step)?;
+            Ok::<_, Error>(Stage { device, weights })
+        };
+        let stages = stages.into_iter().enumerate().map(load).collect::<Result<_, _>>()?;
         source.check_read(config)?;
-        let loaded = Arc::new(Pipeline { info: Arc::clone(&info), devices, first, second });
-        let model = Self { info, loaded };
+        let model = Self { info, stages };
         tracing::info!(
             name = model.summary.name,
             architecture = model.config.architecture.name,
@@ -122,19 +120,21 @@ impl Model {
     /// Names of the kernels and devices in use, for logs and benchmarks.
     #[must_use]
     pub fn describe(&self) -> String {
-        self.loaded.describe()
+        let names: Vec<String> = self.stages.iter().map(|stage| stage.device.describe()).collect();
+        names.join(" + ")
     }
 
     /// Load statistics of the weights, summed over the devices.
     #[must_use]
     pub fn load_stats(&self) -> LoadStats {
-        self.loaded.load_stats()
+        let stats = self.stages.iter().map(|stage| stage.device.load_stats());
+        stats.fold(LoadStats::default(), |sum, stats| sum + stats)
     }
 
     /// Layers, weight bytes and KV bytes of each device for a state of these sizes, in pipeline order.
     #[must_use]
     pub fn placements(&self, options: &StateOptions) -> Vec<Placement> {
-        self.loaded.placements(options)
+        self.stages.iter().map(|stage| stage.placement(&self.info.config, options)).collect()
     }
 
     /// Allocates sequences, KV pages and buffers, and warms up the devices.
@@ -142,8 +142,7 @@ impl Model {
     /// # Errors
     /// If a size is out of range or a device is out of memory.
     pub fn state(&self, options: StateOptions) -> Result<State, Error> {
-        let make = |options| Arc::clone(&self.loaded).runner(options);
-        State::new(Arc::clone(&self.info), options, make)
+        State::new(&self.info, &self.stages, options)
     }
 }
 

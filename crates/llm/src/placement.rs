@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::Backend;
+use stonechat_nn::Device;
 
 use crate::{Config, Error, StateOptions};
 
@@ -48,8 +48,8 @@ impl fmt::Display for Placement {
 ///
 /// # Errors
 /// If the file has no configuration of a supported model.
-pub fn layers_that_fit<B: Backend>(
-    device: &B,
+pub fn layers_that_fit(
+    device: &Device,
     file: &ModelFile,
     options: &StateOptions,
     bytes: u64,
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn as_many_layers_fit_as_there_is_room_for() {
-        let cpu = Cpu::new(1).unwrap();
+        let cpu = Device::from(Cpu::new(1).unwrap());
         for name in ["llama.gguf", "llama-hf", "llama-bias-tied.gguf", "gemma3.gguf"] {
             let file = model(name);
             let n_layers = Config::from_file(&file).unwrap().n_layers;

@@ -1,129 +1,308 @@
-//! State of one pipeline stage: KV pool, activation buffers and the inputs of a step. A step allocates nothing.
+//! Pipeline stages of a model: weights on a device, and the program of a state.
 
-use stonechat_nn::{Backend, KvShape, MAX_TOP_K, PageCopy, QueryRow, StepInputs};
+use stonechat_nn::op::{Count, PoolId, Port, Rotation, RowTable, SlotTable};
+use stonechat_nn::{
+    AttentionRows, Counts, Device, Error as NnError, Executable, PAGE_LEN, QueryRow, ReadPort,
+    SegmentName, Sequences, Slot, Step, StepInputs, warmup_batch_sizes,
+};
 
-use crate::rope::RopeTable;
+use crate::config::RopeConfig;
+use crate::forward::{RopeTables, record};
+use crate::model::ModelInfo;
+use crate::outputs::{OutputData, OutputLayout};
+use crate::rope::RopeFrequencies;
 use crate::weights::Weights;
-use crate::{Config, Error, StateOptions};
+use crate::{Config, Error, OutputRequest, Placement, StateOptions};
 
-/// State of one pipeline stage.
+/// Layers of a model on a device.
 #[derive(Debug)]
-pub(crate) struct StageState<B: Backend> {
-    pub(crate) options: StateOptions,
-    pub(crate) kv: B::Kv,
-    pub(crate) kv_shape: KvShape,
-    pub(crate) buffers: Buffers<B>,
-    rope: Option<RopeTable>,
-    local_rope: Option<RopeTable>,
-    /// [`StepInputs::query_rows`] of sliding-window layers.
-    pub(crate) local_query_rows: Vec<QueryRow>,
-    /// Contents of [`Buffers::cos_sin`] or [`Buffers::local_cos_sin`] to upload.
-    cos_sin: Vec<f32>,
+pub(crate) struct Stage {
+    pub(crate) device: Device,
+    pub(crate) weights: Weights,
 }
 
-/// Activations. `T` is `n_batch`, `F` is `d_ff`, `R` the rotated channels of a head.
-#[derive(Debug)]
-pub(crate) struct Buffers<B: Backend> {
-    /// `[T, D]`: the residual stream.
-    pub(crate) x: B::Buffer,
-    /// `[T, D]`: normed input of attention or the FFN; output of attention before a post-norm.
-    pub(crate) h: B::Buffer,
-    /// `[T, D]`: output of the FFN before a post-norm.
-    pub(crate) result: B::Buffer,
-    /// `[T, H*C]`.
-    pub(crate) q: B::Buffer,
-    /// `[T, G*C]`.
-    pub(crate) k: B::Buffer,
-    /// `[T, G*C]`.
-    pub(crate) v: B::Buffer,
-    /// `[T, H*C]`.
-    pub(crate) attn: B::Buffer,
-    /// `[T, F]`; logits of the MoE router, `[T, n_experts]`.
-    pub(crate) gate: B::Buffer,
-    /// `[T, F]`.
-    pub(crate) up: B::Buffer,
-    /// `[T, F]`.
-    pub(crate) hidden: B::Buffer,
-    /// `[n_outputs + n_hidden, D]`: rows of `x` whose results are wanted.
-    pub(crate) output: B::Buffer,
-    /// `[n_outputs, V]`.
-    pub(crate) logits: B::Buffer,
-    /// `[n_outputs, 2k]`, `k <= MAX_TOP_K`: the top-k logits of a row, then their tokens.
-    pub(crate) top_k: B::Buffer,
-    /// `[T, R]`: `R/2` cosines, then `R/2` sines, of a token's position.
-    pub(crate) cos_sin: Option<B::Buffer>,
-    /// `[T, R]`: the same for sliding-window layers with a RoPE base of their own.
-    pub(crate) local_cos_sin: Option<B::Buffer>,
-}
-
-impl<B: Backend> StageState<B> {
-    pub(crate) fn new(
-        backend: &B,
-        config: &Config,
-        weights: &Weights<B>,
-        options: StateOptions,
-    ) -> Result<Self, Error> {
-        let StateOptions { n_ctx, n_batch: t, .. } = options;
-        let (mut n_outputs, mut n_hidden) = (0, 0);
-        if weights.output.is_some() {
-            (n_outputs, n_hidden) = (options.n_outputs, options.n_hidden);
+impl Stage {
+    /// Layers and bytes on the device with a state of these sizes.
+    pub(crate) fn placement(&self, config: &Config, options: &StateOptions) -> Placement {
+        let Self { device, weights } = self;
+        Placement {
+            device: device.name(),
+            layers: weights.layers.clone(),
+            has_input: weights.input.is_some(),
+            has_output: weights.output.is_some(),
+            weight_bytes: weights.bytes,
+            kv_bytes: options.kv_shape(config, weights.layers.len()).bytes(),
         }
-        let kv_shape = options.kv_shape(config, weights.layers.len());
-        let table = |rope: &_| RopeTable::new(rope, &weights.rope_freq_factors, n_ctx);
-        let rope = config.rope.as_ref().map(table);
-        let local_rope = config.local_rope.as_ref().map(table);
-        let alloc_cos_sin = |table: &Option<RopeTable>| match table {
-            Some(table) => backend.alloc(t * table.n_rot()).map(Some),
+    }
+
+    /// Compiles the program of a state.
+    fn compile(
+        &self,
+        info: &ModelInfo,
+        options: StateOptions,
+    ) -> Result<Box<dyn Executable>, NnError> {
+        let (config, Self { device, weights }) = (&info.config, self);
+        let table = |rope: Option<&RopeConfig>| match rope {
+            Some(rope) => self.rotation(rope, options).map(Some),
             None => Ok(None),
         };
-        let n_rot = rope.as_ref().map_or(0, RopeTable::n_rot);
-        let n_experts = config.experts.map_or(0, |e| e.n_experts);
-        let d_ff = if n_experts > 0 { 0 } else { config.d_ff };
-        let buffers = Buffers {
-            x: backend.alloc(t * config.d_model)?,
-            h: backend.alloc(t * config.d_model)?,
-            result: backend.alloc(t * config.d_model)?,
-            q: backend.alloc(t * config.q_width())?,
-            k: backend.alloc(t * config.kv_width())?,
-            v: backend.alloc(t * config.kv_width())?,
-            attn: backend.alloc(t * config.q_width())?,
-            gate: backend.alloc(t * d_ff.max(n_experts))?,
-            up: backend.alloc(t * d_ff)?,
-            hidden: backend.alloc(t * d_ff)?,
-            output: backend.alloc((n_outputs + n_hidden) * config.d_model)?,
-            logits: backend.alloc(n_outputs * config.vocab_size)?,
-            top_k: backend.alloc(n_outputs * 2 * MAX_TOP_K)?,
-            cos_sin: alloc_cos_sin(&rope)?,
-            local_cos_sin: alloc_cos_sin(&local_rope)?,
+        let ropes = RopeTables {
+            full: table(config.rope.as_ref())?,
+            local: table(config.local_rope.as_ref())?,
         };
+        let kv = options.kv_shape(config, weights.layers.len());
+        let program = record(config, weights, &ropes, (kv, info.max_top_k()));
+        let mut max = Counts::default();
+        max[Count::Tokens] = options.n_batch;
+        max[Count::Outputs] = options.n_outputs + options.n_hidden;
+        max[Count::Logits] = options.n_outputs;
+        max[Count::TopK] = options.n_outputs;
+        device.compile(&program, &max)
+    }
+
+    fn rotation(&self, rope: &RopeConfig, options: StateOptions) -> Result<Rotation, NnError> {
+        let frequencies =
+            RopeFrequencies::new(rope, &self.weights.rope_freq_factors, options.n_ctx);
+        let table = frequencies.table(&self.device, options.max_positions())?;
+        Ok(Rotation { table, n_rot: rope.n_rot, pairs: rope.pairs })
+    }
+}
+
+/// Programs of a state, one a stage.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    stages: Vec<StageProgram>,
+    rows: WindowRows,
+    /// `[T, D]`: the residual stream on its way to the next stage; empty for one stage.
+    stream: Vec<f32>,
+    d_model: usize,
+    vocab_size: usize,
+}
+
+/// Program of a stage.
+#[derive(Debug)]
+struct StageProgram {
+    executable: Box<dyn Executable>,
+    /// Bytes of a page of all layers.
+    page_bytes: usize,
+}
+
+/// The KV pool of a stage.
+const KV: PoolId = PoolId(0);
+
+impl Runner {
+    /// Compiles the programs of a state.
+    pub(crate) fn new(
+        stages: &[Stage],
+        info: &ModelInfo,
+        options: StateOptions,
+    ) -> Result<Self, Error> {
+        let config = &info.config;
+        let program = |stage: &Stage| {
+            let kv = options.kv_shape(config, stage.weights.layers.len());
+            let page_bytes = kv.layout().page_bytes() * kv.n_layers;
+            Ok::<_, Error>(StageProgram { executable: stage.compile(info, options)?, page_bytes })
+        };
+        let stream_len = if stages.len() > 1 { options.n_batch * config.d_model } else { 0 };
         Ok(Self {
-            options,
-            kv: backend.kv(kv_shape)?,
-            kv_shape,
-            buffers,
-            rope,
-            local_rope,
-            local_query_rows: Vec::with_capacity(t),
-            cos_sin: Vec::with_capacity(t * n_rot),
+            stages: stages.iter().map(program).collect::<Result<_, _>>()?,
+            rows: WindowRows { window: config.window, rows: Vec::with_capacity(options.n_batch) },
+            stream: vec![0.0; stream_len],
+            d_model: config.d_model,
+            vocab_size: config.vocab_size,
         })
     }
 
-    /// Copies shared pages, derives the rows of sliding-window layers, and uploads cosines and sines.
-    pub(crate) fn prepare(&mut self, backend: &B, inputs: &StepInputs, window: Option<usize>) {
-        for &PageCopy { from, to } in &inputs.copies {
-            backend.kv_copy_page(&mut self.kv, from, to);
+    /// Whether [`run`](Self::run) enqueues all of a step. Otherwise [`read`](Self::read) completes it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.stages.len() == 1
+    }
+
+    /// Enqueues the first stage of a step.
+    pub(crate) fn run(&mut self, inputs: &StepInputs, layout: &OutputLayout) {
+        self.rows.fill(inputs);
+        self.stages[0].executable.run(&self.rows.step(inputs, layout));
+    }
+
+    /// Completes a step and reads its outputs.
+    pub(crate) async fn read(
+        &mut self,
+        inputs: &StepInputs,
+        layout: &OutputLayout,
+        data: &mut OutputData,
+    ) -> Result<(), Error> {
+        if inputs.n_tokens() == 0 {
+            return Ok(());
         }
-        self.local_query_rows.clear();
-        self.local_query_rows.extend(inputs.query_rows.iter().map(|row| {
+        let Self { stages, rows, stream, d_model, vocab_size } = self;
+        let step = rows.step(inputs, layout);
+        for i in 1..stages.len() {
+            let stream = &mut stream[..inputs.n_tokens() * *d_model];
+            let port = ReadPort { port: Port::Stream, offset: 0, out: &mut *stream };
+            read(&*stages[i - 1].executable, &mut [port]).await?;
+            let executable = &mut stages[i].executable;
+            executable.import(Port::Stream, stream);
+            executable.run(&step);
+        }
+        if layout.rows.is_empty() {
+            return Ok(());
+        }
+        let OutputData { top_k, logits, hidden, .. } = data;
+        // Rows of logits lie behind ranked rows, hidden states behind the rows of the projection.
+        let (logits_at, hidden_at) =
+            (layout.n_top_k * *vocab_size, layout.n_projected() * *d_model);
+        let reads = &mut [
+            ReadPort { port: Port::TopK, offset: 0, out: top_k },
+            ReadPort { port: Port::Logits, offset: logits_at, out: logits },
+            ReadPort { port: Port::Hidden, offset: hidden_at, out: hidden },
+        ];
+        let last = stages.last().expect("a model has a stage");
+        read(&*last.executable, reads).await
+    }
+
+    /// Appends a page, all layers in order, to `out`.
+    pub(crate) async fn read_page(&self, page: u32, out: &mut Vec<u8>) -> Result<(), Error> {
+        for StageProgram { executable, .. } in &self.stages {
+            executable.read_page(KV, page, out).await?;
+        }
+        Ok(())
+    }
+
+    /// Replaces a page by the bytes of [`read_page`](Self::read_page).
+    pub(crate) fn write_page(&mut self, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let expected = self.stages.iter().map(|stage| stage.page_bytes).sum();
+        if bytes.len() != expected {
+            return Err(NnError::KvPage { expected, got: bytes.len() }.into());
+        }
+        let mut rest = bytes;
+        for StageProgram { executable, page_bytes } in &mut self.stages {
+            let (head, tail) = rest.split_at(*page_bytes);
+            executable.write_page(KV, page, head)?;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Compiles kernels and allocates device memory for steps of empty `sequences`, which are empty again afterwards.
+    pub(crate) fn warm_up(
+        &mut self,
+        info: &ModelInfo,
+        options: StateOptions,
+        (sequences, layout): (&mut Sequences, &mut OutputLayout),
+    ) -> Result<(), Error> {
+        let Self { stages, rows, stream, d_model, .. } = self;
+        for (i, StageProgram { executable, .. }) in stages.iter_mut().enumerate() {
+            let mut result = Ok(());
+            executable.warm_up(&mut |executable| {
+                let mut run = |inputs: &StepInputs, layout: &OutputLayout| {
+                    if i > 0 {
+                        executable.import(Port::Stream, &stream[..inputs.n_tokens() * *d_model]);
+                    }
+                    rows.fill(inputs);
+                    executable.run(&rows.step(inputs, layout));
+                };
+                result = run_all_sizes(info, options, (sequences, layout), &mut run);
+            })?;
+            result?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads outputs, without a future on the heap where no device has to be awaited.
+async fn read(executable: &dyn Executable, reads: &mut [ReadPort<'_>]) -> Result<(), Error> {
+    match executable.read_now(reads) {
+        Some(result) => Ok(result?),
+        None => Ok(executable.read(reads).await?),
+    }
+}
+
+/// Rows of sliding-window layers.
+#[derive(Debug)]
+struct WindowRows {
+    window: Option<usize>,
+    /// [`StepInputs::query_rows`] that see the window alone.
+    rows: Vec<QueryRow>,
+}
+
+impl WindowRows {
+    fn fill(&mut self, inputs: &StepInputs) {
+        let Self { window, rows } = self;
+        rows.clear();
+        rows.extend(inputs.query_rows.iter().map(|row| {
             let kv_start = row.kv_len.saturating_sub(window.map_or(row.kv_len, |w| w as u32));
             QueryRow { kv_start, ..*row }
         }));
-        let Buffers { cos_sin, local_cos_sin, .. } = &mut self.buffers;
-        for (table, buffer) in [(&self.rope, cos_sin), (&self.local_rope, local_cos_sin)] {
-            if let (Some(table), Some(buffer)) = (table, buffer) {
-                table.fill(&inputs.pos, &mut self.cos_sin);
-                backend.write(buffer, 0, &self.cos_sin);
-            }
+    }
+
+    /// A step of the inputs that these rows are of.
+    fn step<'a>(&'a self, inputs: &'a StepInputs, layout: &'a OutputLayout) -> Step<'a> {
+        let page_table = &inputs.page_table[..];
+        let mut step = Step {
+            segments: &[SegmentName::Body, SegmentName::Outputs],
+            tokens: &inputs.tokens,
+            positions: &inputs.pos,
+            output_rows: &layout.rows,
+            k: layout.k,
+            copies: &inputs.copies,
+            ..Step::default()
+        };
+        step.counts[Count::Tokens] = inputs.n_tokens();
+        step.counts[Count::Outputs] = layout.rows.len();
+        step.counts[Count::Logits] = layout.n_projected();
+        step.counts[Count::TopK] = layout.n_top_k;
+        step.slots[SlotTable::Tokens as usize] = &inputs.kv_rows;
+        let full = AttentionRows { rows: &inputs.query_rows, page_table };
+        step.rows[RowTable::Full as usize] = full;
+        step.rows[RowTable::Window as usize] = AttentionRows { rows: &self.rows, page_table };
+        step
+    }
+}
+
+/// Runs steps of every batch size that selects kernels, at the start and at the end of the context.
+fn run_all_sizes(
+    info: &ModelInfo,
+    options: StateOptions,
+    (sequences, layout): (&mut Sequences, &mut OutputLayout),
+    run: &mut dyn FnMut(&StepInputs, &OutputLayout),
+) -> Result<(), Error> {
+    let StateOptions { n_ctx, n_batch, n_outputs, n_sequences, .. } = options;
+    let max_positions = n_ctx.min(sequences.limits().n_pages * PAGE_LEN);
+    let max_batch = n_batch.min(max_positions);
+    let tokens = vec![0; max_batch];
+    let request = match info.max_top_k() {
+        0 => OutputRequest::Logits,
+        k => OutputRequest::TopK(k),
+    };
+    // Runs `n` tokens of each of the first sequences, `n_outputs` of them with outputs.
+    let mut run = |sequences: &mut Sequences, slots: usize, n: usize, n_outputs: usize| {
+        layout.clear();
+        let mut plan = sequences.plan();
+        for slot in (0..slots).map(Slot::new) {
+            plan.add(slot, &tokens[..n], n - n_outputs..n)?;
+            layout.push(request, n_outputs);
+        }
+        layout.arrange(&plan.inputs().outputs);
+        plan.commit();
+        run(sequences.inputs(), layout);
+        Ok::<_, Error>(())
+    };
+    for n in warmup_batch_sizes(max_batch) {
+        for past in [0, max_positions - n] {
+            sequences.fill(Slot::new(0), past)?;
+            run(sequences, 1, n, n.min(n_outputs))?;
+            sequences.truncate(Slot::new(0), 0);
         }
     }
+    // A step of several sequences forked from one: each copies the shared page.
+    let n_pages = sequences.pages().n_pages();
+    let n = max_batch.min(n_outputs).min(n_sequences).min(n_pages);
+    if n > 1 {
+        run(sequences, 1, 1, 1)?;
+        (1..n).for_each(|to| sequences.fork(Slot::new(0), Slot::new(to)));
+        run(sequences, n, 1, 1)?;
+        (0..n).for_each(|slot| sequences.truncate(Slot::new(slot), 0));
+    }
+    layout.clear();
+    Ok(())
 }

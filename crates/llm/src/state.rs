@@ -15,7 +15,7 @@ use stonechat_nn::{
 
 use crate::model::ModelInfo;
 use crate::outputs::{OutputData, OutputLayout};
-use crate::runner::Runner;
+use crate::stage::{Runner, Stage};
 use crate::{Config, Error, OutputRequest, Outputs};
 
 /// Sizes of a [`State`].
@@ -75,6 +75,11 @@ impl StateOptions {
         self.n_pages.unwrap_or_else(|| self.n_sequences.saturating_mul(each))
     }
 
+    /// Longest sequence: that of the context, or of the whole pool.
+    pub(crate) fn max_positions(&self) -> usize {
+        self.n_ctx.min(self.n_pages().saturating_mul(PAGE_LEN))
+    }
+
     /// Bytes of the KV cache of a model.
     #[must_use]
     pub fn kv_bytes(&self, config: &Config) -> u64 {
@@ -111,7 +116,7 @@ pub struct State {
     sequences: Sequences,
     layout: OutputLayout,
     data: OutputData,
-    runner: Box<dyn Runner>,
+    runner: Runner,
 }
 
 /// Step that runs. [`State::outputs`] takes it.
@@ -120,18 +125,25 @@ pub struct State {
 pub struct Ticket(());
 
 impl State {
-    /// Allocates the state of `make(options)` and warms it up.
+    /// Allocates a state and warms up its devices.
     pub(crate) fn new(
-        info: Arc<ModelInfo>,
+        info: &Arc<ModelInfo>,
+        stages: &[Stage],
         options: StateOptions,
-        make: impl FnOnce(StateOptions) -> Result<Box<dyn Runner>, Error>,
     ) -> Result<Self, Error> {
         options.check()?;
         let mut sequences = Sequences::new(options.limits());
         let mut layout = OutputLayout::with_capacity(options.n_outputs + options.n_hidden);
-        let mut runner = make(options)?;
-        runner.warm_up(&mut sequences, &mut layout)?;
-        Ok(Self { info, options, sequences, layout, data: OutputData::default(), runner })
+        let mut runner = Runner::new(stages, info, options)?;
+        runner.warm_up(info, options, (&mut sequences, &mut layout))?;
+        Ok(Self {
+            info: Arc::clone(info),
+            options,
+            sequences,
+            layout,
+            data: OutputData::default(),
+            runner,
+        })
     }
 
     /// Sizes of the state.
@@ -234,7 +246,7 @@ impl State {
             options: &self.options,
             plan: self.sequences.plan(),
             layout: &mut self.layout,
-            runner: &mut *self.runner,
+            runner: &mut self.runner,
         }
     }
 
@@ -269,11 +281,7 @@ impl State {
         let config = &info.config;
         data.resize(layout, config.vocab_size, config.d_model);
         let step = RollBackOnDrop(sequences);
-        let read = match runner.read_now(step.0.inputs(), layout, data) {
-            Some(read) => read,
-            None => runner.read(step.0.inputs(), layout, data).await,
-        };
-        read?;
+        runner.read(step.0.inputs(), layout, data).await?;
         step.0.commit();
         drop(step);
         data.convert(layout, config.final_soft_cap);
@@ -330,7 +338,7 @@ pub struct BatchPlan<'a> {
     options: &'a StateOptions,
     plan: StepPlan<'a>,
     layout: &'a mut OutputLayout,
-    runner: &'a mut dyn Runner,
+    runner: &'a mut Runner,
 }
 
 impl BatchPlan<'_> {
@@ -416,7 +424,7 @@ impl BatchPlan<'_> {
         let Self { plan, layout, runner, .. } = self;
         layout.arrange(&plan.inputs().outputs);
         if plan.n_tokens() > 0 {
-            runner.run(plan.inputs(), layout)?;
+            runner.run(plan.inputs(), layout);
         }
         if runner.is_whole() {
             plan.commit();

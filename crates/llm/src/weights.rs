@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Backend, Experts, LayerNorm, Linear, MatrixSource, Norm, Precision, RmsNorm};
+use stonechat_nn::op::{MoeArgs, NormArgs, Weight};
+use stonechat_nn::{Device, Linear, MatrixSource, Norm, Precision};
 
 use crate::arch::{FeedForward, NormKind, Residual};
 use crate::rope::RopeFreqFactors;
@@ -24,15 +25,15 @@ pub(crate) struct StageLayers {
 
 /// Weights of a pipeline stage.
 #[derive(Debug)]
-pub(crate) struct Weights<B: Backend> {
+pub(crate) struct Weights {
     pub(crate) layers: Range<usize>,
     /// Embedding, if the stage is the model's start.
-    pub(crate) input: Option<Input<B>>,
-    pub(crate) blocks: Vec<Block<B>>,
+    pub(crate) input: Option<Input>,
+    pub(crate) blocks: Vec<Block>,
     /// Vocabulary projection, if the stage is the model's end.
-    pub(crate) output: Option<Output<B>>,
+    pub(crate) output: Option<Output>,
     /// `[H]`: ALiBi slopes.
-    pub(crate) alibi_slopes: Option<B::Buffer>,
+    pub(crate) alibi_slopes: Option<Weight>,
     pub(crate) rope_freq_factors: RopeFreqFactors,
     /// Bytes on the device, in the types that it stores.
     pub(crate) bytes: u64,
@@ -40,64 +41,64 @@ pub(crate) struct Weights<B: Backend> {
 
 /// Tokens to the residual stream.
 #[derive(Debug)]
-pub(crate) struct Input<B: Backend> {
+pub(crate) struct Input {
     /// `[V, D]`.
-    pub(crate) token_embd: B::Matrix,
-    pub(crate) norm: Option<Norm<B>>,
+    pub(crate) token_embd: Weight,
+    pub(crate) norm: Option<Norm>,
 }
 
 /// Residual stream to logits.
 #[derive(Debug)]
-pub(crate) struct Output<B: Backend> {
-    pub(crate) norm: Norm<B>,
+pub(crate) struct Output {
+    pub(crate) norm: Norm,
     /// `[V, D]`; `None` if tied to the embedding of the same stage.
-    pub(crate) matrix: Option<B::Matrix>,
+    pub(crate) matrix: Option<Weight>,
     /// `[V]`.
-    pub(crate) bias: Option<B::Buffer>,
+    pub(crate) bias: Option<Weight>,
 }
 
 /// Weights of a layer.
 #[derive(Debug)]
-pub(crate) struct Block<B: Backend> {
-    pub(crate) attn_norm: Norm<B>,
-    pub(crate) attn_q: Linear<B>,
-    pub(crate) attn_k: Linear<B>,
-    pub(crate) attn_v: Linear<B>,
+pub(crate) struct Block {
+    pub(crate) attn_norm: Norm,
+    pub(crate) attn_q: Linear,
+    pub(crate) attn_k: Linear,
+    pub(crate) attn_v: Linear,
     /// `[C]`.
-    pub(crate) attn_q_norm: Option<B::Buffer>,
+    pub(crate) attn_q_norm: Option<Weight>,
     /// `[C]`.
-    pub(crate) attn_k_norm: Option<B::Buffer>,
+    pub(crate) attn_k_norm: Option<Weight>,
     /// `[H]`.
-    pub(crate) attn_sinks: Option<B::Buffer>,
+    pub(crate) attn_sinks: Option<Weight>,
     /// [`Precision::AsProducts`] if `attn_output` is quantized, else f32.
     pub(crate) attn_precision: Precision,
-    pub(crate) attn_output: Linear<B>,
-    pub(crate) post_attn_norm: Option<RmsNorm<B>>,
+    pub(crate) attn_output: Linear,
+    pub(crate) post_attn_norm: Option<Norm>,
     /// `None` if the FFN reads the normed input of attention (parallel residual with one norm).
-    pub(crate) ffn_norm: Option<Norm<B>>,
-    pub(crate) ffn: Ffn<B>,
-    pub(crate) post_ffn_norm: Option<RmsNorm<B>>,
+    pub(crate) ffn_norm: Option<Norm>,
+    pub(crate) ffn: Ffn,
+    pub(crate) post_ffn_norm: Option<Norm>,
 }
 
 /// FFN of a layer.
 #[derive(Debug)]
-pub(crate) enum Ffn<B: Backend> {
-    Gated { gate: Linear<B>, up: Linear<B>, down: Linear<B> },
-    Plain { up: Linear<B>, down: Linear<B> },
-    Experts { router: Linear<B>, experts: Experts<B> },
+pub(crate) enum Ffn {
+    Gated { gate: Linear, up: Linear, down: Linear },
+    Plain { up: Linear, down: Linear },
+    Experts { router: Linear, experts: MoeArgs },
 }
 
-impl<B: Backend> Weights<B> {
+impl Weights {
     /// Loads the tensors of `stage` and checks their shapes. Calls `step` after each layer, the embedding and the
     /// output.
     pub(crate) fn load(
-        backend: &B,
+        device: &Device,
         (file, source): (&ModelFile, &Source<'_>),
         config: &Config,
         stage: StageLayers,
         step: &mut dyn FnMut(),
     ) -> Result<Self, Error> {
-        let loader = Loader { backend, source, config, bytes: Cell::new(0) };
+        let loader = Loader { device, source, config, bytes: Cell::new(0) };
         let StageLayers { layers, has_input, has_output } = stage;
         let input = has_input.then(|| loader.input().inspect(|_| step())).transpose()?;
         let block = |i| loader.block(&format!("blk.{i}")).inspect(|_| step());
@@ -128,16 +129,16 @@ impl<B: Backend> Weights<B> {
     }
 }
 
-struct Loader<'a, B: Backend> {
-    backend: &'a B,
+struct Loader<'a> {
+    device: &'a Device,
     source: &'a Source<'a>,
     config: &'a Config,
     /// Bytes uploaded so far.
     bytes: Cell<u64>,
 }
 
-impl<B: Backend> Loader<'_, B> {
-    fn input(&self) -> Result<Input<B>, Error> {
+impl Loader<'_> {
+    fn input(&self) -> Result<Input, Error> {
         let normed = self.config.architecture.norm_embeddings;
         Ok(Input {
             token_embd: self.token_embd()?,
@@ -145,7 +146,7 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    fn output(&self, has_input: bool) -> Result<Output<B>, Error> {
+    fn output(&self, has_input: bool) -> Result<Output, Error> {
         let (vocab, d) = (self.config.vocab_size, self.config.d_model);
         Ok(Output {
             norm: self.norm("output_norm")?,
@@ -158,11 +159,11 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    fn token_embd(&self) -> Result<B::Matrix, Error> {
+    fn token_embd(&self) -> Result<Weight, Error> {
         self.matrix("token_embd.weight", self.config.vocab_size, self.config.d_model)
     }
 
-    fn block(&self, name: &str) -> Result<Block<B>, Error> {
+    fn block(&self, name: &str) -> Result<Block, Error> {
         let config = self.config;
         let arch = config.architecture;
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
@@ -212,7 +213,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// Query, key and value projections, from three tensors or from one fused `attn_qkv`.
-    fn attention_inputs(&self, name: &str, widths: [usize; 3]) -> Result<[Linear<B>; 3], Error> {
+    fn attention_inputs(&self, name: &str, widths: [usize; 3]) -> Result<[Linear; 3], Error> {
         let d = self.config.d_model;
         if self.source.find(&format!("{name}.attn_qkv.weight"))?.is_some() {
             let parts = self.fused(&format!("{name}.attn_qkv"), &widths, d)?;
@@ -226,7 +227,7 @@ impl<B: Backend> Loader<'_, B> {
         ])
     }
 
-    fn ffn(&self, name: &str) -> Result<Ffn<B>, Error> {
+    fn ffn(&self, name: &str) -> Result<Ffn, Error> {
         let config = self.config;
         let (d, f) = (config.d_model, config.d_ff);
         if config.experts.is_some() {
@@ -252,7 +253,7 @@ impl<B: Backend> Loader<'_, B> {
         }
     }
 
-    fn experts(&self, name: &str) -> Result<Ffn<B>, Error> {
+    fn experts(&self, name: &str) -> Result<Ffn, Error> {
         let config = self.config;
         let (d, f) = (config.d_model, config.d_ff);
         let Some(sizes) = config.experts else { unreachable!("checked by the caller") };
@@ -271,7 +272,7 @@ impl<B: Backend> Loader<'_, B> {
                 None => Ok(None),
             }
         };
-        let experts = Experts {
+        let experts = MoeArgs {
             gate: matrix("ffn_gate_exps", f, d)?,
             up: matrix("ffn_up_exps", f, d)?,
             down: matrix("ffn_down_exps", d, f)?,
@@ -286,11 +287,11 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Ffn::Experts { router: self.linear(&format!("{name}.ffn_gate_inp"), n, d)?, experts })
     }
 
-    fn norm(&self, name: &str) -> Result<Norm<B>, Error> {
+    fn norm(&self, name: &str) -> Result<Norm, Error> {
         let config = self.config;
         Ok(match config.architecture.norm {
-            NormKind::Rms => Norm::Rms(self.rms_norm(name)?),
-            NormKind::Layer => Norm::Layer(LayerNorm {
+            NormKind::Rms => self.rms_norm(name)?,
+            NormKind::Layer => Norm::Layer(NormArgs {
                 weight: self.vector(&format!("{name}.weight"), config.d_model)?,
                 bias: self.optional_vector(&format!("{name}.bias"), config.d_model)?,
                 eps: config.norm_eps,
@@ -298,19 +299,19 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    fn rms_norm(&self, name: &str) -> Result<RmsNorm<B>, Error> {
+    fn rms_norm(&self, name: &str) -> Result<Norm, Error> {
         let weight = self.vector(&format!("{name}.weight"), self.config.d_model)?;
-        Ok(RmsNorm { weight, eps: self.config.norm_eps })
+        Ok(Norm::Rms(NormArgs { weight, bias: None, eps: self.config.norm_eps }))
     }
 
     /// Matrix `[rows, cols]` with its bias `[rows]`, if the file has one.
-    fn linear(&self, name: &str, rows: usize, cols: usize) -> Result<Linear<B>, Error> {
+    fn linear(&self, name: &str, rows: usize, cols: usize) -> Result<Linear, Error> {
         let weight = self.matrix(&format!("{name}.weight"), rows, cols)?;
         Ok(Linear { weight, bias: self.optional_vector(&format!("{name}.bias"), rows)? })
     }
 
     /// Matrices `[width, cols]` of a fused tensor `[sum(widths), cols]`, in order of its rows, with their biases.
-    fn fused(&self, name: &str, widths: &[usize], cols: usize) -> Result<Vec<Linear<B>>, Error> {
+    fn fused(&self, name: &str, widths: &[usize], cols: usize) -> Result<Vec<Linear>, Error> {
         let total = widths.iter().sum();
         let tensor = self.checked(&format!("{name}.weight"), &[total, cols])?;
         let bias_name = format!("{name}.bias");
@@ -335,7 +336,7 @@ impl<B: Backend> Loader<'_, B> {
             .collect()
     }
 
-    fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<B::Matrix, Error> {
+    fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Weight, Error> {
         self.upload_matrix(&self.source.require(name)?, rows, cols)
     }
 
@@ -344,7 +345,7 @@ impl<B: Backend> Loader<'_, B> {
         tensor: &Tensor<'_>,
         rows: usize,
         cols: usize,
-    ) -> Result<B::Matrix, Error> {
+    ) -> Result<Weight, Error> {
         check(tensor, &[rows, cols])?;
         self.upload_rows(tensor, 0, rows, cols)
     }
@@ -356,7 +357,7 @@ impl<B: Backend> Loader<'_, B> {
         from: usize,
         rows: usize,
         cols: usize,
-    ) -> Result<B::Matrix, Error> {
+    ) -> Result<Weight, Error> {
         let row_bytes = tensor.dtype.bytes_for(cols).filter(|_| whole_blocks(tensor.dtype, cols));
         let row_bytes = row_bytes.ok_or_else(|| Error::Shape {
             name: tensor.name.clone(),
@@ -365,15 +366,15 @@ impl<B: Backend> Loader<'_, B> {
         })?;
         let bytes = &tensor.load(from * row_bytes..(from + rows) * row_bytes)?;
         let (name, dtype) = (&tensor.name, tensor.dtype);
-        self.count(self.backend.stored_dtype(dtype).bytes_for(rows * cols).unwrap_or(bytes.len()));
-        Ok(self.backend.matrix(MatrixSource { name, rows, cols, dtype, bytes })?)
+        self.count(self.device.stored_dtype(dtype).bytes_for(rows * cols).unwrap_or(bytes.len()));
+        Ok(self.device.load_matrix(MatrixSource { name, rows, cols, dtype, bytes })?)
     }
 
-    fn vector(&self, name: &str, len: usize) -> Result<B::Buffer, Error> {
+    fn vector(&self, name: &str, len: usize) -> Result<Weight, Error> {
         self.upload(&self.checked(name, &[len])?.to_f32()?)
     }
 
-    fn optional_vector(&self, name: &str, len: usize) -> Result<Option<B::Buffer>, Error> {
+    fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Weight>, Error> {
         match self.source.find(name)? {
             Some(_) => self.vector(name, len).map(Some),
             None => Ok(None),
@@ -389,11 +390,9 @@ impl<B: Backend> Loader<'_, B> {
         tensor.to_f32().map(Some)
     }
 
-    fn upload(&self, values: &[f32]) -> Result<B::Buffer, Error> {
+    fn upload(&self, values: &[f32]) -> Result<Weight, Error> {
         self.count(size_of_val(values));
-        let mut buffer = self.backend.alloc(values.len())?;
-        self.backend.write(&mut buffer, 0, values);
-        Ok(buffer)
+        Ok(self.device.load_values(values)?)
     }
 
     fn count(&self, bytes: usize) {

@@ -9,10 +9,10 @@ use pollster::block_on;
 use serde::Deserialize;
 use stonechat_formats::{DType, GgufWriter, ModelFile, TensorInfo};
 use stonechat_llm::{
-    Config, Devices, Error, KvFull, Model, OutputRequest, OutputRow, Slot, Split, State,
-    StateOptions, quantize,
+    Config, Devices, Error, KvFull, Model, OutputRequest, OutputRow, Slot, State, StateOptions,
+    quantize,
 };
-use stonechat_nn::{Backend, Cpu, KvDType, Repack};
+use stonechat_nn::{Cpu, KvDType, Repack};
 use stonechat_testkit::Reference;
 
 const GOLDEN: [&str; 19] = [
@@ -67,7 +67,7 @@ impl Golden {
         serde_json::from_str(&text).unwrap()
     }
 
-    fn model<D: Devices>(&self, devices: D) -> Result<Model, String> {
+    fn model(&self, devices: impl Into<Devices>) -> Result<Model, String> {
         load(devices, &self.model)
     }
 
@@ -79,7 +79,7 @@ impl Golden {
     }
 }
 
-fn load<D: Devices>(devices: D, name: &str) -> Result<Model, String> {
+fn load(devices: impl Into<Devices>, name: &str) -> Result<Model, String> {
     let file = ModelFile::open(folder().join(name)).map_err(|e| e.to_string())?;
     Model::load(devices, &file, |_| {}).map_err(|e| e.to_string())
 }
@@ -256,7 +256,7 @@ fn quantized_mapped_weights_are_close_to_repacked_ones() {
     std::fs::remove_file(path).unwrap();
 }
 
-fn prefill<B: Backend>(backend: B, golden: &Golden, limit: f32) -> Result<(), String> {
+fn prefill(backend: impl Into<Devices>, golden: &Golden, limit: f32) -> Result<(), String> {
     let model = golden.model(backend)?;
     let mut state = state(&model, golden);
     let rows: Vec<usize> = (0..golden.tokens.len()).collect();
@@ -271,7 +271,7 @@ fn prefill_equals_token_by_token() {
     holds_everywhere!(prefill);
 }
 
-fn chunks<B: Backend>(backend: B, golden: &Golden, limit: f32) -> Result<(), String> {
+fn chunks(backend: impl Into<Devices>, golden: &Golden, limit: f32) -> Result<(), String> {
     let model = golden.model(backend)?;
     let mut state = state(&model, golden);
     let rows: Vec<usize> = (0..golden.tokens.len()).collect();
@@ -289,7 +289,7 @@ fn a_prompt_in_chunks_equals_the_whole() {
     holds_everywhere!(chunks);
 }
 
-fn ragged_batch<B: Backend>(backend: B, golden: &Golden, limit: f32) -> Result<(), String> {
+fn ragged_batch(backend: impl Into<Devices>, golden: &Golden, limit: f32) -> Result<(), String> {
     let model = golden.model(backend)?;
     // Prompts of three lengths in one call, then one token of each.
     let prompt = &golden.tokens;
@@ -320,7 +320,11 @@ fn a_batch_of_sequences_equals_each_alone() {
     holds_everywhere!(ragged_batch);
 }
 
-fn truncate_and_fork<B: Backend>(backend: B, golden: &Golden, limit: f32) -> Result<(), String> {
+fn truncate_and_fork(
+    backend: impl Into<Devices>,
+    golden: &Golden,
+    limit: f32,
+) -> Result<(), String> {
     let model = golden.model(backend)?;
     let mut state = state(&model, golden);
     let (kept, rest) = golden.tokens.split_at(20);
@@ -359,7 +363,7 @@ fn a_model_split_anywhere_computes_the_same() {
         let options = StateOptions::new(golden.n_ctx);
         let all = &whole.placements(&options)[0];
         for n_first in 0..=whole.config().n_layers {
-            let split = golden.model(Split::new(cpu(), cpu(), n_first))?;
+            let split = golden.model(Devices::from(cpu()).split(n_first, cpu()))?;
             if story(&split, golden) != expected {
                 return Err(format!("other logits with the first {n_first} layers apart"));
             }
@@ -384,7 +388,7 @@ fn a_hugging_face_folder_can_be_split() {
     check_all(&FOLDERS, |golden| {
         let name = golden.model.replace(".gguf", "-hf");
         let expected = story(&load(cpu(), &name)?, golden);
-        let split = load(Split::new(cpu(), cpu(), 1), &name)?;
+        let split = load(Devices::from(cpu()).split(1, cpu()), &name)?;
         if story(&split, golden) == expected { Ok(()) } else { Err("other logits".to_owned()) }
     });
 }
@@ -393,17 +397,18 @@ fn a_hugging_face_folder_can_be_split() {
 fn there_are_no_more_layers_to_split_than_the_model_has() {
     let file = ModelFile::open(folder().join("llama.gguf")).unwrap();
     let n_layers = Config::from_file(&file).unwrap().n_layers;
-    let error = Model::load(Split::new(cpu(), cpu(), n_layers + 1), &file, |_| {}).unwrap_err();
+    let error =
+        Model::load(Devices::from(cpu()).split(n_layers + 1, cpu()), &file, |_| {}).unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("layers of the first device: expected 0 to {n_layers}, got {}", n_layers + 1)
+        format!("layers of the first devices: expected 0 to {n_layers}, got {}", n_layers + 1)
     );
 }
 
 #[test]
 fn a_batch_that_does_not_fit_changes_neither_side() {
     let golden = Golden::read("llama");
-    let model = golden.model(Split::new(cpu(), cpu(), 1)).unwrap();
+    let model = golden.model(Devices::from(cpu()).split(1, cpu())).unwrap();
     let options = StateOptions {
         n_sequences: 2,
         n_pages: Some(1),

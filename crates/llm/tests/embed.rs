@@ -3,15 +3,13 @@
 
 use pollster::block_on;
 use stonechat_formats::ModelFile;
-use stonechat_llm::{
-    Devices, Error, Model, OutputRequest, OutputRow, Pooling, Slot, Split, StateOptions,
-};
+use stonechat_llm::{Devices, Error, Model, OutputRequest, OutputRow, Pooling, Slot, StateOptions};
 use stonechat_nn::Cpu;
 use stonechat_testkit::Reference;
 
 const POOLINGS: [Pooling; 3] = [Pooling::Mean, Pooling::Cls, Pooling::Last];
 
-fn load<D: Devices>(devices: D, name: &str) -> Model {
+fn load(devices: impl Into<Devices>, name: &str) -> Model {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm");
     let file = ModelFile::open(format!("{folder}/{name}.gguf")).unwrap();
     Model::load(devices, &file, |_| ()).unwrap()
@@ -87,7 +85,7 @@ fn embeddings_are_pooled_hidden_states() {
         check(&load(Reference, name), 1e-5);
         check(&load(cpu(), name), 5e-3);
     }
-    check(&load(Split::new(cpu(), cpu(), 1), "llama"), 5e-3);
+    check(&load(Devices::from(cpu()).split(1, cpu()), "llama"), 5e-3);
 }
 
 #[test]

@@ -7,8 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
-    Accepted, Devices, GenerateOptions, Generation, GenerationScratch, Model, Slot, Split,
-    StateOptions,
+    Accepted, Devices, GenerateOptions, Generation, GenerationScratch, Model, Slot, StateOptions,
 };
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::CountingAllocator;
@@ -25,7 +24,7 @@ fn a_decode_step_allocates_nothing() {
     for name in MODELS {
         for (kv_dtype, n_threads) in [(KvDType::F16, 1), (KvDType::F16, 2), (KvDType::Q8_0, 2)] {
             let cpu = Cpu::new(n_threads).unwrap();
-            let split = Split::new(cpu.clone(), cpu.clone(), 1);
+            let split = Devices::from(cpu.clone()).split(1, cpu.clone());
             assert_eq!(fewest(name, kv_dtype, cpu), 0, "{name} {kv_dtype:?} {n_threads}");
             assert_eq!(fewest(name, kv_dtype, split), 0, "split: {name} {kv_dtype:?} {n_threads}");
         }
@@ -42,7 +41,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 
 /// Minimum allocations of a round of steps: a thread allocates its scratch when it first takes
 /// part, which may be late on a busy machine.
-fn fewest(name: &str, kv_dtype: KvDType, devices: impl Devices) -> usize {
+fn fewest(name: &str, kv_dtype: KvDType, devices: impl Into<Devices>) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
     let file = ModelFile::open(folder.join(format!("{name}.gguf"))).unwrap();
     let model = Model::load(devices, &file, |_| ()).unwrap();

@@ -8,7 +8,7 @@ use pollster::block_on;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
     BeamOptions, Completion, Devices, Error, Event, Finish, GenerateOptions, Guidance, Model,
-    OnFull, PerplexityOptions, Session, SessionOptions, Split, perplexity,
+    OnFull, PerplexityOptions, Session, SessionOptions, perplexity,
 };
 use stonechat_nn::sample::{GrammarSource, SamplingOptions};
 use stonechat_nn::{Cpu, KvDType};
@@ -21,10 +21,10 @@ fn model() -> Model {
 
 /// The same model as a pipeline of two stages.
 fn split_model() -> Model {
-    load(Split::new(Cpu::new(1).unwrap(), Cpu::new(1).unwrap(), 1))
+    load(Devices::from(Cpu::new(1).unwrap()).split(1, Cpu::new(1).unwrap()))
 }
 
-fn load<D: Devices>(devices: D) -> Model {
+fn load(devices: impl Into<Devices>) -> Model {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
     let file = ModelFile::open(path).unwrap();
     Model::load(devices, &file, |_| ()).unwrap()

@@ -10,19 +10,14 @@
 use std::fmt::Debug;
 use std::future::Future;
 
-use stonechat_compute::cpu::KvLayout;
 pub use stonechat_compute::cpu::{
     Activation, GatedActivation, KvDType, KvRow, Precision, QueryRow, RopePairs, TopKEntry,
 };
+pub use stonechat_compute::op::{KvShape, MAX_TOP_K, MAX_TOP_K_COLS, Routing};
 use stonechat_compute::{DType, SharedBytes};
 
 use crate::maybe_send::MaybeSend;
-use crate::{Error, Linear, LoadStats};
-
-/// Largest `k` of [`Backend::top_k`].
-pub const MAX_TOP_K: usize = 128;
-/// Most columns of a row of [`Backend::top_k`]: an f32 represents every column index below it exactly.
-pub const MAX_TOP_K_COLS: usize = 1 << 24;
+use crate::{Error, LoadStats};
 
 /// Batch sizes for [`Backend::warm_up`]: the powers of two below `max_rows`, by which devices select kernels, and
 /// `max_rows`.
@@ -168,36 +163,6 @@ pub struct MatrixSource<'a> {
     pub bytes: &'a SharedBytes,
 }
 
-/// Geometry of a KV pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvShape {
-    /// Layers. A page id stands for one page in each of them.
-    pub n_layers: usize,
-    /// Pages per layer.
-    pub n_pages: usize,
-    /// KV heads `G`.
-    pub n_kv_heads: usize,
-    /// Width of a head `C`.
-    pub head_dim: usize,
-    /// Element type.
-    pub dtype: KvDType,
-}
-
-impl KvShape {
-    /// Bytes of the whole pool.
-    #[must_use]
-    pub fn bytes(self) -> u64 {
-        let Self { n_layers, n_pages, .. } = self;
-        self.layout().page_bytes() as u64 * n_pages as u64 * n_layers as u64
-    }
-
-    /// Geometry of a page.
-    pub(crate) fn layout(self) -> KvLayout {
-        let Self { n_kv_heads, head_dim, dtype, .. } = self;
-        KvLayout { n_kv_heads, head_dim, dtype }
-    }
-}
-
 /// Arguments of [`Backend::attention`].
 #[derive(Debug)]
 pub struct Attention<'a, B: Backend> {
@@ -278,9 +243,11 @@ pub struct Rope<'a, B: Backend> {
 /// Angles of a rotary embedding.
 #[derive(Debug)]
 pub struct Rotation<'a, B: Backend> {
-    /// `[T, R]`: `R/2` cosines, then `R/2` sines per row, times the model's `mscale` if it has one.
+    /// `[n_ctx, R]`: `R/2` cosines, then `R/2` sines of each position, times the model's `mscale` if it has one.
     /// Only the first `R` of the `C` channels of a head are rotated.
-    pub cos_sin: &'a B::Buffer,
+    pub table: &'a B::Buffer,
+    /// Position of each row, `[T]`: its row of the table.
+    pub positions: &'a [u32],
     /// Rotated channels `R`, even.
     pub n_rot: usize,
     /// Pairing of the channels: adjacent (GPT-J) or `(i, i + R/2)` (GPT-NeoX).
@@ -289,19 +256,19 @@ pub struct Rotation<'a, B: Backend> {
 
 /// Expert weights of a mixture-of-experts (`MoE`) layer, stacked: expert `e` is rows `e * N .. (e + 1) * N`.
 #[derive(Debug)]
-pub struct Experts<B: Backend> {
+pub struct Experts<'a, B: Backend> {
     /// `[E * F, D]`.
-    pub gate: B::Matrix,
+    pub gate: &'a B::Matrix,
     /// `[E * F, D]`.
-    pub up: B::Matrix,
+    pub up: &'a B::Matrix,
     /// `[E * D, F]`.
-    pub down: B::Matrix,
+    pub down: &'a B::Matrix,
     /// `[E * F]`.
-    pub gate_bias: Option<B::Buffer>,
+    pub gate_bias: Option<&'a B::Buffer>,
     /// `[E * F]`.
-    pub up_bias: Option<B::Buffer>,
+    pub up_bias: Option<&'a B::Buffer>,
     /// `[E * D]`.
-    pub down_bias: Option<B::Buffer>,
+    pub down_bias: Option<&'a B::Buffer>,
     /// Experts `E`.
     pub n_experts: usize,
     /// Experts per token (top-k).
@@ -312,26 +279,18 @@ pub struct Experts<B: Backend> {
     pub activation: GatedActivation,
 }
 
-/// Weights of the routed experts, from the router logits. The `n_used` largest logits are routed to; of equal ones
-/// that of the lower expert.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Routing {
-    /// Softmax over all experts, not renormalized over the top-k.
-    Softmax,
-    /// Softmax over all experts, renormalized over the top-k, which equals a softmax over the top-k logits
-    /// (Mixtral, Qwen 3, gpt-oss).
-    NormalizedTopK,
-}
+/// Weight and bias of a linear layer.
+pub type LinearRef<'a, B> = (&'a <B as Backend>::Matrix, Option<&'a <B as Backend>::Buffer>);
 
 /// A gated MLP (`SwiGLU`, `GeGLU`), the argument of [`Backend::gated_mlp`].
 #[derive(Debug)]
 pub struct GatedMlp<'a, B: Backend> {
-    /// `[F, D]`.
-    pub gate: &'a Linear<B>,
-    /// `[F, D]`.
-    pub up: &'a Linear<B>,
-    /// `[D, F]`.
-    pub down: &'a Linear<B>,
+    /// `[F, D]` and bias `[F]`.
+    pub gate: LinearRef<'a, B>,
+    /// `[F, D]` and bias `[F]`.
+    pub up: LinearRef<'a, B>,
+    /// `[D, F]` and bias `[D]`.
+    pub down: LinearRef<'a, B>,
     /// Combines gate and up.
     pub activation: GatedActivation,
     /// Intermediate width `F`.
@@ -498,10 +457,18 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     fn gated_mlp(&self, out: &mut Self::Buffer, x: View<'_, Self>, mlp: GatedMlp<'_, Self>) {
         let GatedMlp { activation, d_ff, scratch: [gate, up, hidden], .. } = mlp;
         let t = x.rows.rows;
-        self.matmul(x, [mlp.gate.matmul_op(gate), mlp.up.matmul_op(up)]);
+        fn op<'a, B: Backend>(
+            out: &'a mut B::Buffer,
+            (w, bias): LinearRef<'a, B>,
+            accumulate: bool,
+        ) -> MatmulOp<'a, B> {
+            let epilogue = Epilogue { bias, activation: Activation::None, accumulate };
+            MatmulOp { out, w, epilogue, consumer: None }
+        }
+        self.matmul(x, [op(gate, mlp.gate, false), op(up, mlp.up, false)]);
         let both = [gate, up].map(|buffer| View::packed(buffer, t, d_ff));
         self.gated(hidden, both[0], both[1], activation);
-        mlp.down.forward_into(self, out, View::packed(hidden, t, d_ff), mlp.accumulate);
+        self.matmul(View::packed(hidden, t, d_ff), [op(out, mlp.down, mlp.accumulate)]);
     }
 
     /// Mixture of experts (`MoE`): `out[t] += Σ_e weight[t, e] * mlp_e(x[t])` over the top-k experts `e` of row `t`, `mlp_e` a
@@ -513,7 +480,7 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         out: &mut Self::Buffer,
         x: View<'_, Self>,
         logits: View<'_, Self>,
-        experts: &Experts<Self>,
+        experts: &Experts<'_, Self>,
     );
 
     /// Matmuls of one input: `out[t, n] = Σ_k x[t, k] w[n, k]` with its epilogue, for each of `ops`. `x` is quantized at

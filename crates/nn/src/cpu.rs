@@ -29,7 +29,7 @@ use self::weights::Weights;
 pub use self::weights::{CpuMatrix, Repack};
 use crate::{
     Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, GatedMlp, KvRow, KvShape,
-    Linear, LoadStats, MatmulOp, MatrixSource, Read, Rope, Rows, View,
+    LinearRef, LoadStats, MatmulOp, MatrixSource, Read, Rope, Rotation, Rows, View,
 };
 
 /// Most rows of activations for which a quantized matrix that is not repacked is multiplied by int8 dot products. With
@@ -171,8 +171,8 @@ fn op_label<'a>(
     format!("{op}, {} rows", n_rows.next_power_of_two())
 }
 
-fn bias(linear: &Linear<Cpu>) -> Option<&[f32]> {
-    linear.bias.as_ref().map(|bias| &bias[..])
+fn bias<'a>((_, bias): LinearRef<'a, Cpu>) -> Option<&'a [f32]> {
+    bias.map(|bias| &bias[..])
 }
 
 fn cpu_epilogue<'a>(epilogue: &Epilogue<'a, Cpu>) -> cpu::Epilogue<'a> {
@@ -340,9 +340,11 @@ impl Backend for Cpu {
         let _timer = self.timer(|| "rope".to_owned());
         let Rows { offset, rows: n_rows, cols, stride } = rows;
         let x = &mut x[offset..rows.end().max(offset)];
-        let rotation = args.rotation.map(|rotation| cpu::Rotation {
-            cos_sin: MatRef::packed(&rotation.cos_sin[..], n_rows, rotation.n_rot),
-            pairs: rotation.pairs,
+        let rotation = args.rotation.filter(|rotation| rotation.n_rot > 0);
+        let rotation = rotation.map(|Rotation { table, positions, n_rot, pairs }| cpu::Rotation {
+            table: MatRef::packed(&table[..], table.len() / n_rot, n_rot),
+            positions,
+            pairs,
         });
         let norm = args.norm.map(|(weight, eps)| (&weight[..], eps));
         cpu::rope(
@@ -370,7 +372,7 @@ impl Backend for Cpu {
         let _timer = self.timer(|| {
             op_label(
                 "gated MLP",
-                [mlp.gate, mlp.up, mlp.down].map(|linear| &linear.weight),
+                [mlp.gate, mlp.up, mlp.down].map(|(weight, _)| weight),
                 x.rows.rows,
             )
         });
@@ -379,9 +381,9 @@ impl Backend for Cpu {
         let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
         let epilogue = cpu::Epilogue { bias: bias(down), accumulate, ..cpu::Epilogue::default() };
         let mlp = MlpWeights {
-            gate: (gate.weight.all(), bias(gate)),
-            up: (up.weight.all(), bias(up)),
-            down: (down.weight.all(), epilogue),
+            gate: (gate.0.all(), bias(gate)),
+            up: (up.0.all(), bias(up)),
+            down: (down.0.all(), epilogue),
             activation,
         };
         let scratch = scratch.map(|buffer| &mut buffer[..rows * d_ff]);
@@ -393,7 +395,7 @@ impl Backend for Cpu {
         out: &mut AlignedVec,
         x: View<'_, Self>,
         logits: View<'_, Self>,
-        experts: &Experts<Self>,
+        experts: &Experts<'_, Self>,
     ) {
         let _timer = self.timer(|| "moe".to_owned());
         let Rows { rows, cols, .. } = x.rows;

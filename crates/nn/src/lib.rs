@@ -21,12 +21,18 @@
 mod backend;
 mod conv1d;
 mod cpu;
+mod device;
 mod error;
+mod fuse;
+mod interpreter;
 mod linear;
 mod load_stats;
 mod maybe_send;
 mod norm;
 mod pages;
+mod plan;
+mod program;
+mod recorder;
 pub mod sample;
 mod step;
 #[cfg(feature = "wgpu")]
@@ -34,17 +40,23 @@ mod wgpu;
 
 pub use backend::{
     Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, GatedMlp, KvDType,
-    KvRow, KvShape, MAX_TOP_K, MAX_TOP_K_COLS, MatmulOp, MatrixSource, Precision, QueryRow, Read,
-    Rope, RopePairs, Rotation, Routing, Rows, TopKEntry, View, warmup_batch_sizes,
+    KvRow, KvShape, LinearRef, MAX_TOP_K, MAX_TOP_K_COLS, MatmulOp, MatrixSource, Precision,
+    QueryRow, Read, Rope, RopePairs, Rotation, Routing, Rows, TopKEntry, View, warmup_batch_sizes,
 };
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};
+pub use device::{AttentionRows, Counts, Device, DeviceApi, Executable, HostTask, ReadPort, Step};
 pub use error::Error;
+pub use fuse::{Capabilities, fuse};
 pub use linear::Linear;
 pub use load_stats::LoadStats;
 pub use maybe_send::{BoxFuture, MaybeSend};
-pub use norm::{LayerNorm, Norm, RmsNorm};
+pub use norm::Norm;
 pub use pages::{KvFull, PAGE_LEN, PageCopy, PageRef, Pages, Sequence};
+pub use plan::{SlotPlan, plan_slots};
+pub use program::{Node, Program, Segment, SegmentName};
+pub use recorder::Recorder;
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};
+pub use stonechat_compute::op;
 #[cfg(feature = "wgpu")]
 pub use wgpu::Wgpu;

@@ -1,60 +1,32 @@
 //! Linear layers.
 
-use crate::backend::Activation;
-use crate::{Backend, Epilogue, MatmulOp, View};
+use stonechat_compute::op::{MatmulArgs, Op, Tensor, Weight};
 
-/// Linear layer `y = act(x·Wᵀ + b)`, generic over the storage of `W`.
-#[derive(Debug)]
-pub struct Linear<B: Backend> {
+use crate::{Activation, Recorder};
+
+/// Linear layer `y = act(x·Wᵀ + b)`, for every type of `W`.
+#[derive(Debug, Clone)]
+pub struct Linear {
     /// `[N, K]`.
-    pub weight: B::Matrix,
+    pub weight: Weight,
     /// `[N]`.
-    pub bias: Option<B::Buffer>,
+    pub bias: Option<Weight>,
 }
 
-impl<B: Backend> Linear<B> {
-    /// `out = x·Wᵀ + b`, `x` = `[T, K]`, `out` packed `[T, N]`.
+impl Linear {
+    /// `x·Wᵀ + b`: `[T, K]` to `[T, N]`.
     ///
     /// # Panics
-    /// If the shapes do not fit, as the other methods do.
-    pub fn forward(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
-        self.forward_into(backend, out, x, false);
+    /// If the shapes do not fit, as the other method does.
+    #[track_caller]
+    pub fn record(&self, r: &mut Recorder, x: Tensor) -> Tensor {
+        self.record_activated(r, x, Activation::None)
     }
 
-    /// `out = act(x·Wᵀ + b)`, with `consumer` as the sole reader of `out` ([`MatmulOp::consumer`]).
-    pub fn forward_activated(
-        &self,
-        backend: &B,
-        out: &mut B::Buffer,
-        x: View<'_, B>,
-        (activation, consumer): (Activation, &Self),
-    ) {
-        let op = MatmulOp { consumer: Some(&consumer.weight), ..self.op(out, activation, false) };
-        backend.matmul(x, [op]);
-    }
-
-    /// `out += x·Wᵀ + b`: adds to the residual stream.
-    pub fn accumulate(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>) {
-        self.forward_into(backend, out, x, true);
-    }
-
-    /// [`accumulate`](Self::accumulate) if `accumulate` is set, else [`forward`](Self::forward).
-    pub fn forward_into(&self, backend: &B, out: &mut B::Buffer, x: View<'_, B>, accumulate: bool) {
-        backend.matmul(x, [self.op(out, Activation::None, accumulate)]);
-    }
-
-    /// `out = x·Wᵀ + b` as an op for [`Backend::matmul`], which takes several of the same `x`.
-    pub fn matmul_op<'a>(&'a self, out: &'a mut B::Buffer) -> MatmulOp<'a, B> {
-        self.op(out, Activation::None, false)
-    }
-
-    fn op<'a>(
-        &'a self,
-        out: &'a mut B::Buffer,
-        activation: Activation,
-        accumulate: bool,
-    ) -> MatmulOp<'a, B> {
-        let epilogue = Epilogue { bias: self.bias.as_ref(), activation, accumulate };
-        MatmulOp { out, w: &self.weight, epilogue, consumer: None }
+    /// `act(x·Wᵀ + b)`.
+    #[track_caller]
+    pub fn record_activated(&self, r: &mut Recorder, x: Tensor, activation: Activation) -> Tensor {
+        let Self { weight, bias } = self.clone();
+        r.op(Op::Matmul(MatmulArgs { weight, bias, activation }), &[x])
     }
 }

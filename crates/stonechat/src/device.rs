@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[cfg(feature = "wgpu")]
 use stonechat_compute::wgpu::Adapter;
 use stonechat_formats::ModelFile;
-use stonechat_llm::{Config, Model, Split, StateOptions};
+use stonechat_llm::{Config, Devices, Model, StateOptions};
 #[cfg(feature = "wgpu")]
 use stonechat_nn::Wgpu;
 use stonechat_nn::{Backend, Cpu};
@@ -248,7 +248,10 @@ impl OpenDevice {
         beside: u64,
     ) -> Result<usize, Error> {
         match &self.gpu {
-            Some(gpu) => layers.count(gpu, file, config, options, beside),
+            Some(gpu) => {
+                let gpu = stonechat_nn::Device::from(gpu.clone());
+                layers.count(&gpu, file, config, options, beside)
+            }
             None => Ok(0),
         }
     }
@@ -279,7 +282,7 @@ impl OpenDevice {
                 return Ok(Model::load(cpu, file, on_progress)?);
             }
             self.gpu = Some(gpu.clone());
-            return Ok(Model::load(Split::new(cpu, gpu, n_cpu), file, on_progress)?);
+            return Ok(Model::load(Devices::from(cpu).split(n_cpu, gpu), file, on_progress)?);
         }
         let cpu = match &self.cpu {
             Some(cpu) => cpu.clone(),

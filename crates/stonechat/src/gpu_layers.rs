@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use stonechat_formats::ModelFile;
 use stonechat_llm::{Config, StateOptions, layers_that_fit};
-use stonechat_nn::Backend;
 
 use crate::device::{ParseError, RESERVED_BYTES};
 use crate::{Device, Error};
@@ -59,9 +58,9 @@ impl GpuLayers {
     ///
     /// # Errors
     /// If the file has no configuration of a supported model.
-    pub(crate) fn count<B: Backend>(
+    pub(crate) fn count(
         self,
-        gpu: &B,
+        gpu: &stonechat_nn::Device,
         file: &ModelFile,
         config: &Config,
         options: &StateOptions,

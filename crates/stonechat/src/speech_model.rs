@@ -225,6 +225,7 @@ impl Load for WhisperBuilder {
             n_windows: n_windows.or(reserved.batch_size).unwrap_or(1),
             n_sequences: reserved.beam_size.max(reserved.best_of),
             kv_dtype,
+            has_alignment: reserved.word_timestamps,
         };
         let mut decoder = WindowDecoder::new(&model, sizes)?;
         decoder.reserve(&reserved, sizes.n_windows)?;

@@ -272,8 +272,9 @@ impl Backend for Reference {
                     let scale = inverse_rms(head, eps);
                     head.iter_mut().zip(&weight.0).for_each(|(v, w)| *v *= scale * w);
                 }
-                if let Some(Rotation { cos_sin, n_rot, pairs }) = args.rotation {
-                    let (cos, sin) = cos_sin.0[t * n_rot..][..n_rot].split_at(n_rot / 2);
+                if let Some(Rotation { table, positions, n_rot, pairs }) = args.rotation {
+                    let angles = &table.0[positions[t] as usize * n_rot..][..n_rot];
+                    let (cos, sin) = angles.split_at(n_rot / 2);
                     for i in 0..n_rot / 2 {
                         let (a, b) = match pairs {
                             RopePairs::Adjacent => (2 * i, 2 * i + 1),
@@ -309,26 +310,26 @@ impl Backend for Reference {
         out: &mut ReferenceBuffer,
         x: View<'_, Self>,
         logits: View<'_, Self>,
-        experts: &Experts<Self>,
+        experts: &Experts<'_, Self>,
     ) {
         let d = x.rows.cols;
         let f = experts.gate.n / experts.n_experts;
-        let bias = |bias: &Option<ReferenceBuffer>, i: usize| bias.as_ref().map_or(0.0, |b| b.0[i]);
+        let bias = |bias: Option<&ReferenceBuffer>, i: usize| bias.map_or(0.0, |b| b.0[i]);
         for (t, (x_row, l_row)) in indices(x.rows).zip(indices(logits.rows)).enumerate() {
             let x = &x.buffer.0[x_row];
             for (expert, weight) in route(&logits.buffer.0[l_row], experts.n_used, experts.routing)
             {
                 let hidden: Vec<f64> = (expert * f..(expert + 1) * f)
                     .map(|n| {
-                        let g = experts.gate.dot(n, x) + bias(&experts.gate_bias, n);
-                        let u = experts.up.dot(n, x) + bias(&experts.up_bias, n);
+                        let g = experts.gate.dot(n, x) + bias(experts.gate_bias, n);
+                        let u = experts.up.dot(n, x) + bias(experts.up_bias, n);
                         gated(g, u, experts.activation)
                     })
                     .collect();
                 for i in 0..d {
                     let n = expert * d + i;
                     out.0[t * d + i] +=
-                        weight * (experts.down.dot(n, &hidden) + bias(&experts.down_bias, n));
+                        weight * (experts.down.dot(n, &hidden) + bias(experts.down_bias, n));
                 }
             }
         }

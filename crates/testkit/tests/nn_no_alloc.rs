@@ -29,10 +29,11 @@ fn quantized(cpu: &Cpu, rows: usize, cols: usize) -> <Cpu as Backend>::Matrix {
 fn matmuls_and_experts_of_one_token_do_not_allocate() {
     let cpu = Cpu::new(2).unwrap();
     let (d, f, n_experts) = (64, 96, 8);
-    let experts: Experts<Cpu> = Experts {
-        gate: quantized(&cpu, n_experts * f, d),
-        up: quantized(&cpu, n_experts * f, d),
-        down: quantized(&cpu, n_experts * d, f),
+    let [gate, up, down] = [(f, d), (f, d), (d, f)].map(|(n, k)| quantized(&cpu, n_experts * n, k));
+    let experts: Experts<'_, Cpu> = Experts {
+        gate: &gate,
+        up: &up,
+        down: &down,
         gate_bias: None,
         up_bias: None,
         down_bias: None,

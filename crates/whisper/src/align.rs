@@ -16,7 +16,6 @@ use std::ops::Range;
 
 use crate::error::Error;
 use crate::model::Model;
-use crate::runner::CaptureData;
 use crate::sampling::probability;
 use crate::state::State;
 use crate::words::TokenTimes;
@@ -112,8 +111,7 @@ async fn alignment_weights(
     let (c, n_tokens) = (config.text_head_dim(), rows.len());
     let mut keys = vec![0.0; n_heads * config.n_audio_ctx * c];
     let mut queries = vec![0.0; n_heads * n_tokens * c];
-    let out = CaptureData { keys: &mut keys, queries: &mut queries };
-    state.read_capture(window, rows, out).await?;
+    state.read_capture(window, rows, (&mut keys, &mut queries)).await?;
     let mut mean = vec![0.0; n_tokens * n_positions];
     if n_positions == 0 {
         return Ok(mean);

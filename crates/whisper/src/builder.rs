@@ -1,7 +1,7 @@
 //! Builder of a transcriber.
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Backend, KvDType};
+use stonechat_nn::{Device, KvDType};
 
 use crate::cancel::CancelToken;
 use crate::error::Error;
@@ -74,10 +74,10 @@ impl TranscriberBuilder {
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(
         self,
-        backend: impl Backend,
+        device: impl Into<Device>,
         path: impl AsRef<std::path::Path>,
     ) -> Result<Transcriber, Error> {
-        self.load(backend, &ModelFile::open(path)?, |_| {})
+        self.load(device, &ModelFile::open(path)?, |_| {})
     }
 
     /// Loads a model of any supported format; `on_progress` gets the fraction done, 0 to 1.
@@ -86,12 +86,12 @@ impl TranscriberBuilder {
     /// If the file is no Whisper model, an option does not fit the model or the device is out of memory.
     pub fn load(
         self,
-        backend: impl Backend,
+        device: impl Into<Device>,
         file: &ModelFile,
         on_progress: impl FnMut(f32),
     ) -> Result<Transcriber, Error> {
         self.options.validate()?;
-        self.build(&Model::load(backend, file, on_progress)?)
+        self.build(&Model::load(device, file, on_progress)?)
     }
 
     /// Allocates state for a loaded model.

@@ -7,8 +7,8 @@
 //! | file | holds |
 //! |---|---|
 //! | `config.rs`, `source.rs`, `weights.rs`, `model.rs` | sizes, tensor names by file format, checked weights, loaded model |
-//! | `encoder.rs`, `decoder.rs`, `capture.rs` | the forward passes and their buffers, copies of cross-attention for alignment |
-//! | `state.rs`, `runner.rs` | audio, sequences and steps of a state; model and buffers of any device behind a trait |
+//! | `encoder.rs`, `decoder.rs` | weights, and the forward passes as programs |
+//! | `state.rs` | audio, sequences and steps of a state |
 //! | `special.rs`, `languages.rs` | special token ids, language codes |
 //! | `options.rs`, `error.rs`, `cancel.rs`, `timings.rs` | decoding options, errors, cancellation, time spent |
 //! | `transcript.rs` | results: segments, words, transcripts, events |
@@ -34,7 +34,6 @@ mod alignment_heads;
 mod audio_source;
 mod builder;
 mod cancel;
-mod capture;
 mod chunk;
 mod chunking;
 mod config;
@@ -52,7 +51,6 @@ mod options;
 mod output;
 mod prompt;
 mod rules;
-mod runner;
 mod sampling;
 mod search;
 mod source;

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use stonechat_audio::{LogMel, Mel, Vad};
 use stonechat_formats::{Format, ModelFile};
-use stonechat_nn::{Backend, LoadStats};
+use stonechat_nn::{Device, LoadStats};
 use stonechat_text::Tokenizer;
 use web_time::Instant;
 
@@ -12,7 +12,6 @@ use crate::alignment_heads::AlignmentHeads;
 use crate::config::Config;
 use crate::error::Error;
 use crate::languages::LANGUAGES;
-use crate::runner::{DeviceModel, HostTask, LoadedModel, Runner};
 use crate::source::Source;
 use crate::special::SpecialTokens;
 use crate::state::{State, StateOptions};
@@ -22,7 +21,8 @@ use crate::weights::Weights;
 #[derive(Debug, Clone)]
 pub struct Model {
     info: Arc<ModelInfo>,
-    loaded: Arc<dyn LoadedModel>,
+    device: Device,
+    weights: Arc<Weights>,
 }
 
 /// Properties that do not depend on the device.
@@ -32,7 +32,7 @@ struct ModelInfo {
     special: SpecialTokens,
     tokenizer: Tokenizer,
     log_mel: LogMel,
-    alignment_heads: Arc<AlignmentHeads>,
+    alignment_heads: AlignmentHeads,
     /// Made for the first recording that needs it.
     vad: OnceLock<Vad>,
 }
@@ -44,11 +44,11 @@ impl Model {
     /// If the file is no Whisper model, a tensor is missing or has another shape, or the device is out
     /// of memory.
     pub fn load(
-        backend: impl Backend,
+        device: impl Into<Device>,
         file: &ModelFile,
         progress: impl FnMut(f32),
     ) -> Result<Self, Error> {
-        let started = Instant::now();
+        let (started, device) = (Instant::now(), device.into());
         let source = Source::new(file)?;
         let config = Config::read(&source)?;
         let special = SpecialTokens::new(config.vocab_size)?;
@@ -56,42 +56,40 @@ impl Model {
             special,
             tokenizer: read_tokenizer(file, &special)?,
             log_mel: LogMel::new(config.n_mels),
-            alignment_heads: Arc::new(AlignmentHeads::read(file, &config)?),
+            alignment_heads: AlignmentHeads::read(file, &config)?,
             vad: OnceLock::new(),
             config,
         });
-        let weights = Arc::new(Weights::load(&backend, &source, &config, progress)?);
+        let weights = Arc::new(Weights::load(&device, &source, &config, progress)?);
         tracing::info!(
-            device = backend.describe(),
+            device = device.describe(),
             bytes = file.weight_bytes(),
             seconds = started.elapsed().as_secs_f64(),
             "speech model loaded"
         );
-        let alignment_heads = Arc::clone(&info.alignment_heads);
-        let loaded = Arc::new(DeviceModel { backend, config, weights, alignment_heads });
-        Ok(Self { info, loaded })
+        Ok(Self { info, device, weights })
     }
 
-    /// Divides the device ([`Backend::divide`]) into 1 to `n` models for concurrent use, which share
+    /// Divides the device ([`DeviceApi::divide`](stonechat_nn::DeviceApi::divide)) into 1 to `n` models for concurrent use, which share
     /// the weights.
     ///
     /// # Errors
     /// If threads cannot be started.
     pub fn divide(&self, n: usize) -> Result<Vec<Self>, Error> {
-        let on = |loaded| Self { info: Arc::clone(&self.info), loaded };
-        Ok(self.loaded.divide(n)?.into_iter().map(on).collect())
+        let on = |device| Self { device, ..self.clone() };
+        Ok(self.device.divide(n)?.into_iter().map(on).collect())
     }
 
     /// Names of the kernels and device in use.
     #[must_use]
     pub fn describe(&self) -> String {
-        self.loaded.describe()
+        self.device.describe()
     }
 
     /// Load statistics of the device.
     #[must_use]
     pub fn load_stats(&self) -> LoadStats {
-        self.loaded.load_stats()
+        self.device.load_stats()
     }
 
     /// The sizes.
@@ -117,7 +115,7 @@ impl Model {
     #[must_use]
     pub fn mel(&self, samples: &[f32], padding_samples: usize) -> Mel {
         self.info.log_mel.compute_by(samples, padding_samples, |parts, task| {
-            self.for_each(parts, task);
+            self.device.for_each(parts, task);
         })
     }
 
@@ -134,8 +132,12 @@ impl Model {
         State::new(self, options)
     }
 
-    pub(crate) fn runner(&self, options: StateOptions) -> Result<Box<dyn Runner>, Error> {
-        Arc::clone(&self.loaded).runner(options)
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn weights(&self) -> &Weights {
+        &self.weights
     }
 
     pub(crate) fn alignment_heads(&self) -> &AlignmentHeads {
@@ -149,14 +151,6 @@ impl Model {
         }
         let vad = Vad::new()?;
         Ok(self.info.vad.get_or_init(|| vad))
-    }
-
-    /// Calls `task` for each item, on the device's host threads if it has any.
-    pub(crate) fn for_each<T: Send>(&self, items: &mut [T], task: impl Fn(&mut T) + Sync) {
-        let task = &task;
-        let mut tasks: Vec<_> = items.iter_mut().map(|item| move || task(item)).collect();
-        let mut tasks: Vec<HostTask<'_>> = tasks.iter_mut().map(|task| task as _).collect();
-        self.loaded.run_on_host(&mut tasks);
     }
 }
 

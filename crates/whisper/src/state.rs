@@ -5,17 +5,26 @@
 //! plan().add(slot(window, i), tokens, outputs).run() ──► read_logits
 //! ```
 
-use std::ops::Range;
-
+use stonechat_nn::op::{Count, PoolId, Port, RowTable, SlotTable};
 use stonechat_nn::{
-    KvDType, PAGE_LEN, QueryRow, Sequences, Slot, StepInputs, StepLimits, StepPlan,
+    AttentionRows, Counts, Executable, KvDType, KvRow, KvShape, PAGE_LEN, Program, QueryRow,
+    ReadPort, Recorder, SegmentName, Sequences, Slot, Step, StepInputs, StepLimits, StepPlan,
+    warmup_batch_sizes,
 };
 
+use crate::WINDOW_FRAMES;
+use crate::alignment_heads::AlignmentHeads;
 use crate::config::Config;
-use crate::decoder::DecoderStep;
 use crate::error::Error;
 use crate::model::Model;
-use crate::runner::{CaptureData, Runner};
+use crate::weights::Weights;
+
+/// Keys and values of the decoder's self-attention. Page copies are in this pool.
+pub(crate) const SELF_POOL: PoolId = PoolId(0);
+/// Keys and values of the decoder's cross-attention.
+pub(crate) const CROSS_POOL: PoolId = PoolId(1);
+/// Keys and values of the encoder's current layer.
+pub(crate) const ENCODER_POOL: PoolId = PoolId(2);
 
 /// Sizes of a [`State`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +35,8 @@ pub struct StateOptions {
     pub n_sequences: usize,
     /// Element type of cached keys and values.
     pub kv_dtype: KvDType,
+    /// Whether words can be aligned with the audio.
+    pub has_alignment: bool,
 }
 
 impl StateOptions {
@@ -46,35 +57,188 @@ impl StateOptions {
             n_outputs: n_sequences.max(2 * self.n_windows),
         }
     }
+
+    /// The program of encoder and decoder.
+    fn program(&self, config: &Config, weights: &Weights, heads: &AlignmentHeads) -> Program {
+        let heads = Some(heads).filter(|_| self.has_alignment);
+        let mut r = Recorder::new();
+        let audio_pages = config.n_audio_ctx.div_ceil(PAGE_LEN);
+        let text = KvShape {
+            n_layers: config.n_text_layers,
+            n_pages: self.limits(config).n_pages,
+            n_kv_heads: config.n_text_heads,
+            head_dim: config.text_head_dim(),
+            dtype: self.kv_dtype,
+        };
+        let audio = KvShape {
+            n_layers: 1,
+            n_pages: audio_pages,
+            n_kv_heads: config.n_audio_heads,
+            head_dim: config.audio_head_dim(),
+            dtype: self.kv_dtype,
+        };
+        let cross = KvShape { n_pages: self.n_windows * audio_pages, ..text };
+        let pools = [text, cross, audio].map(|shape| r.pool(shape));
+        assert_eq!(pools, [SELF_POOL, CROSS_POOL, ENCODER_POOL], "order of the pools");
+        let audio = weights.encoder.record(&mut r, config);
+        weights.decoder.record_audio(&mut r, config, heads, audio);
+        weights.decoder.record(&mut r, config, heads);
+        r.finish()
+    }
+}
+
+/// Pages of the audio, which do not change.
+#[derive(Debug)]
+struct AudioPages {
+    n_audio_ctx: usize,
+    sequences_per_window: usize,
+    has_alignment: bool,
+    /// `[n_audio_ctx]`: of the encoder.
+    encoder_slots: Vec<KvRow>,
+    encoder_rows: Vec<QueryRow>,
+    /// `[windows, n_audio_ctx]`.
+    cross_slots: Vec<KvRow>,
+    /// Pages of all windows: window `w` has `w * n .. (w + 1) * n`.
+    page_table: Vec<u32>,
+    /// `[T]`: audio of each token of the step.
+    cross_rows: Vec<QueryRow>,
+}
+
+impl AudioPages {
+    fn new(config: &Config, options: &StateOptions, max_tokens: usize) -> Self {
+        let t = config.n_audio_ctx;
+        let n_pages = t.div_ceil(PAGE_LEN);
+        let slot = |i: usize| {
+            let (window, pos) = (i / t, i % t);
+            let page = (window * n_pages + pos / PAGE_LEN) as u32;
+            KvRow { page, slot: (pos % PAGE_LEN) as u32 }
+        };
+        let row =
+            QueryRow { first_page: 0, n_pages: n_pages as u32, kv_start: 0, kv_len: t as u32 };
+        Self {
+            n_audio_ctx: t,
+            sequences_per_window: options.n_sequences,
+            has_alignment: options.has_alignment,
+            encoder_slots: (0..t).map(slot).collect(),
+            encoder_rows: vec![row; t],
+            cross_slots: (0..options.n_windows * t).map(slot).collect(),
+            page_table: (0..(options.n_windows * n_pages) as u32).collect(),
+            cross_rows: Vec::with_capacity(max_tokens),
+        }
+    }
+
+    /// The pass of the encoder over one window.
+    fn encoder_step(&self) -> Step<'_> {
+        let n_pages = self.n_audio_ctx.div_ceil(PAGE_LEN);
+        let page_table = &self.page_table[..n_pages];
+        let mut step = Step { segments: &[SegmentName::Encoder], ..Step::default() };
+        step.counts[Count::Windows] = 1;
+        step.slots[SlotTable::Encoder as usize] = &self.encoder_slots;
+        let rows = AttentionRows { rows: &self.encoder_rows, page_table };
+        step.rows[RowTable::Encoder as usize] = rows;
+        step
+    }
+
+    /// The pass that makes the encoder's output the audio of a window.
+    fn audio_step(&self, window: usize) -> Step<'_> {
+        let t = self.n_audio_ctx;
+        let mut step =
+            Step { segments: &[SegmentName::CrossKv], first_window: window, ..Step::default() };
+        step.counts[Count::Windows] = 1;
+        step.counts[Count::CapturedWindows] = usize::from(self.has_alignment);
+        step.slots[SlotTable::Cross as usize] = &self.cross_slots[window * t..(window + 1) * t];
+        step
+    }
+
+    /// Sets the audio of each token: that of the window of its sequence.
+    fn set_rows(&mut self, inputs: &StepInputs) {
+        let n_pages = self.n_audio_ctx.div_ceil(PAGE_LEN) as u32;
+        self.cross_rows.clear();
+        for run in &inputs.runs {
+            let window = (run.slot.index() / self.sequences_per_window) as u32;
+            let first_page = window * n_pages;
+            let kv_len = self.n_audio_ctx as u32;
+            let row = QueryRow { first_page, n_pages, kv_start: 0, kv_len };
+            self.cross_rows.extend(run.rows.clone().map(|_| row));
+        }
+    }
+
+    /// A decoder step.
+    fn text_step<'a>(&'a self, inputs: &'a StepInputs, has_capture: bool) -> Step<'a> {
+        let mut step = Step {
+            segments: &[SegmentName::Body, SegmentName::Outputs],
+            tokens: &inputs.tokens,
+            positions: &inputs.pos,
+            output_rows: &inputs.outputs,
+            copies: &inputs.copies,
+            ..Step::default()
+        };
+        step.counts[Count::Tokens] = inputs.n_tokens();
+        step.counts[Count::Outputs] = inputs.outputs.len();
+        step.counts[Count::Logits] = inputs.outputs.len();
+        step.counts[Count::CapturedTokens] = if has_capture { inputs.n_tokens() } else { 0 };
+        step.slots[SlotTable::Tokens as usize] = &inputs.kv_rows;
+        let own = AttentionRows { rows: &inputs.query_rows, page_table: &inputs.page_table };
+        let audio = AttentionRows { rows: &self.cross_rows, page_table: &self.page_table };
+        step.rows[RowTable::Full as usize] = own;
+        step.rows[RowTable::Cross as usize] = audio;
+        step
+    }
 }
 
 /// KV pages and activations of a [`Model`], allocated once; a step allocates nothing.
 #[derive(Debug)]
 pub struct State {
-    runner: Box<dyn Runner>,
+    executable: Box<dyn Executable>,
     options: StateOptions,
-    n_audio_ctx: usize,
+    pages: AudioPages,
     sequences: Sequences,
     /// Whether each window has audio.
     has_audio: Vec<bool>,
-    cross_rows: Vec<QueryRow>,
+    head_dim: usize,
+    n_mel_values: usize,
 }
 
 impl State {
     pub(crate) fn new(model: &Model, options: StateOptions) -> Result<Self, Error> {
         let config = model.config();
         let limits = options.limits(config);
-        let mut runner = model.runner(options)?;
-        let mut sequences = Sequences::new(limits);
-        runner.warm_up(&mut sequences)?;
-        Ok(Self {
-            runner,
+        let program = options.program(config, model.weights(), model.alignment_heads());
+        let mut max = Counts::default();
+        max[Count::Tokens] = limits.n_batch;
+        max[Count::CapturedTokens] = limits.n_batch;
+        max[Count::Outputs] = limits.n_outputs;
+        max[Count::Logits] = limits.n_outputs;
+        max[Count::Windows] = 1;
+        max[Count::CapturedWindows] = options.n_windows;
+        let mut state = Self {
+            executable: model.device().compile(&program, &max)?,
             options,
-            n_audio_ctx: config.n_audio_ctx,
-            sequences,
+            pages: AudioPages::new(config, &options, limits.n_batch),
+            sequences: Sequences::new(limits),
             has_audio: vec![false; options.n_windows],
-            cross_rows: Vec::with_capacity(limits.n_batch),
-        })
+            head_dim: config.text_head_dim(),
+            n_mel_values: WINDOW_FRAMES * config.n_mels,
+        };
+        state.warm_up()?;
+        Ok(state)
+    }
+
+    /// Compiles kernels and allocates device memory for the passes of one window and for decoder steps of every size that
+    /// selects kernels.
+    fn warm_up(&mut self) -> Result<(), Error> {
+        let Self { executable, options, pages, sequences, n_mel_values, .. } = self;
+        let mut result = Ok(());
+        executable.warm_up(&mut |executable| {
+            executable.import(Port::Mel, &vec![0.0; *n_mel_values]);
+            executable.run(&pages.encoder_step());
+            executable.run(&pages.audio_step(0));
+            result = run_all_sizes(sequences, options.n_sequences, &mut |inputs| {
+                pages.set_rows(inputs);
+                executable.run(&pages.text_step(inputs, false));
+            });
+        })?;
+        result
     }
 
     /// The sizes.
@@ -100,7 +264,9 @@ impl State {
     /// # Panics
     /// If `mel` has another length.
     pub fn encode(&mut self, mel: &[f32]) {
-        self.runner.encode(mel);
+        assert_eq!(mel.len(), self.n_mel_values, "one window of mel frames");
+        self.executable.import(Port::Mel, mel);
+        self.executable.run(&self.pages.encoder_step());
     }
 
     /// Reads the output of the encoder, `[n_audio_ctx, d_model]`.
@@ -108,7 +274,15 @@ impl State {
     /// # Errors
     /// If the device fails.
     pub async fn read_encoded(&mut self, out: &mut [f32]) -> Result<(), Error> {
-        self.runner.read_encoded(out).await
+        self.read(&mut [ReadPort { port: Port::Audio, offset: 0, out }]).await
+    }
+
+    /// Reads outputs, without a future on the heap where no device has to be awaited.
+    async fn read(&self, reads: &mut [ReadPort<'_>]) -> Result<(), Error> {
+        match self.executable.read_now(reads) {
+            Some(result) => Ok(result?),
+            None => Ok(self.executable.read(reads).await?),
+        }
     }
 
     /// Sets the audio of window `window` to the output of the encoder, and empties the window's
@@ -118,7 +292,7 @@ impl State {
     /// If there is no such window.
     pub fn set_audio(&mut self, window: usize) {
         self.clear(window);
-        self.runner.set_audio(window);
+        self.executable.run(&self.pages.audio_step(window));
         self.has_audio[window] = true;
     }
 
@@ -142,14 +316,13 @@ impl State {
 
     /// Starts the plan of the next step.
     pub fn plan(&mut self) -> BatchPlan<'_> {
-        let Self { runner, options, n_audio_ctx, sequences, has_audio, cross_rows } = self;
+        let Self { executable, options, pages, sequences, has_audio, .. } = self;
         BatchPlan {
             plan: sequences.plan(),
-            runner: &mut **runner,
-            sequences_per_window: options.n_sequences,
-            n_audio_ctx: *n_audio_ctx,
+            executable: &mut **executable,
+            options,
+            pages,
             has_audio,
-            cross_rows,
             has_capture: false,
         }
     }
@@ -158,46 +331,80 @@ impl State {
     ///
     /// # Errors
     /// If the device fails.
-    pub async fn read_logits(&mut self, logits: &mut [f32]) -> Result<(), Error> {
-        // Without the future on the heap where no device has to be awaited.
-        match self.runner.read_logits_now(logits) {
-            Some(result) => result,
-            None => self.runner.read_logits(logits).await,
-        }
+    pub async fn read_logits(&mut self, out: &mut [f32]) -> Result<(), Error> {
+        self.read(&mut [ReadPort { port: Port::Logits, offset: 0, out }]).await
     }
 
     /// Computes the logits of `rows` of the last step for [`read_logits`](Self::read_logits).
     pub(crate) fn project(&mut self, rows: &[usize]) {
         let max_rows = self.limits().n_outputs;
         assert!(rows.len() <= max_rows, "{} rows of logits of {max_rows}", rows.len());
-        self.runner.project(self.sequences.inputs().n_tokens(), rows);
+        let segments = &[SegmentName::Outputs];
+        let mut step = Step { segments, output_rows: rows, ..Step::default() };
+        step.counts[Count::Tokens] = self.sequences.inputs().n_tokens();
+        step.counts[Count::Outputs] = rows.len();
+        step.counts[Count::Logits] = rows.len();
+        self.executable.run(&step);
     }
 
-    /// Allocates what [`BatchPlan::add_captured`] needs; before audio is set.
-    pub(crate) fn enable_alignment(&mut self) -> Result<(), Error> {
-        self.runner.enable_alignment()
-    }
-
-    /// Reads the cross-attention keys of `window` and the queries of `rows` of the last step with capture.
+    /// Reads the cross-attention keys of `window`, `[heads, n_audio_ctx, C]`, and the queries of `rows` of the last step with
+    /// capture, `[heads, rows, C]`.
     pub(crate) async fn read_capture(
-        &mut self,
+        &self,
         window: usize,
-        rows: Range<usize>,
-        out: CaptureData<'_>,
+        rows: std::ops::Range<usize>,
+        (keys, queries): (&mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
-        self.runner.read_capture(window, rows, out).await
+        let c = self.head_dim;
+        let (n_keys, n_queries) = (self.pages.n_audio_ctx * c, rows.len() * c);
+        let mut reads = Vec::new();
+        for (i, out) in keys.chunks_exact_mut(n_keys).enumerate() {
+            reads.push(ReadPort { port: Port::CapturedKeys(i), offset: window * n_keys, out });
+        }
+        for (i, out) in queries.chunks_exact_mut(n_queries).enumerate() {
+            reads.push(ReadPort { port: Port::CapturedQueries(i), offset: rows.start * c, out });
+        }
+        self.read(&mut reads).await
     }
+}
+
+/// Runs decoder steps over window 0 of every size that selects kernels; the sequences are empty before and after.
+fn run_all_sizes(
+    sequences: &mut Sequences,
+    n_sequences: usize,
+    run: &mut dyn FnMut(&StepInputs),
+) -> Result<(), Error> {
+    let max_tokens = sequences.limits().n_ctx;
+    let tokens = vec![0; max_tokens];
+    let mut run = |sequences: &mut Sequences, slots: usize, n: usize| {
+        let mut plan = sequences.plan();
+        for slot in (0..slots).map(Slot::new) {
+            plan.add(slot, &tokens[..n], [n - 1])?;
+        }
+        plan.commit();
+        run(sequences.inputs());
+        Ok::<_, Error>(())
+    };
+    for n in warmup_batch_sizes(max_tokens) {
+        run(sequences, 1, n)?;
+        sequences.truncate(Slot::new(0), 0);
+    }
+    // One step of all sequences after forks of one, with copies of its KV page.
+    run(sequences, 1, 1)?;
+    (1..n_sequences).for_each(|to| sequences.fork(Slot::new(0), Slot::new(to)));
+    run(sequences, n_sequences, 1)?;
+    (0..n_sequences).for_each(|slot| sequences.truncate(Slot::new(slot), 0));
+    Ok(())
 }
 
 /// Plan of a decoder step. Dropping it gives back all that it took.
 #[derive(Debug)]
 pub struct BatchPlan<'a> {
     plan: StepPlan<'a>,
-    runner: &'a mut dyn Runner,
-    sequences_per_window: usize,
-    n_audio_ctx: usize,
+    executable: &'a mut dyn Executable,
+    options: &'a StateOptions,
+    pages: &'a mut AudioPages,
     has_audio: &'a [bool],
-    cross_rows: &'a mut Vec<QueryRow>,
     has_capture: bool,
 }
 
@@ -216,13 +423,14 @@ impl BatchPlan<'_> {
         tokens: &[u32],
         outputs: impl IntoIterator<Item = usize>,
     ) -> Result<(), Error> {
-        let window = slot.index() / self.sequences_per_window;
+        let window = slot.index() / self.options.n_sequences;
         assert!(self.has_audio[window], "`set_audio` of window {window} comes before its steps");
         Ok(self.plan.add(slot, tokens, outputs)?)
     }
 
     /// Adds tokens whose cross-attention queries are copied for alignment.
     pub(crate) fn add_captured(&mut self, slot: Slot, tokens: &[u32]) -> Result<(), Error> {
+        assert!(self.options.has_alignment, "a state with alignment");
         self.has_capture = true;
         self.add(slot, tokens, [])
     }
@@ -241,28 +449,11 @@ impl BatchPlan<'_> {
 
     /// Enqueues the step.
     pub fn run(self) {
-        let Self { plan, runner, cross_rows: cross, has_capture, .. } = self;
+        let Self { plan, executable, pages, has_capture, .. } = self;
         if plan.n_tokens() > 0 {
-            cross_rows(plan.inputs(), self.sequences_per_window, self.n_audio_ctx, cross);
-            runner.run(DecoderStep { inputs: plan.inputs(), cross_rows: cross, has_capture });
+            pages.set_rows(plan.inputs());
+            executable.run(&pages.text_step(plan.inputs(), has_capture));
         }
         plan.commit();
-    }
-}
-
-/// Cross-attention pages of each token: those of the window of its sequence.
-pub(crate) fn cross_rows(
-    inputs: &StepInputs,
-    sequences_per_window: usize,
-    n_audio_ctx: usize,
-    rows: &mut Vec<QueryRow>,
-) {
-    let n_pages = n_audio_ctx.div_ceil(PAGE_LEN) as u32;
-    rows.clear();
-    for run in &inputs.runs {
-        let window = (run.slot.index() / sequences_per_window) as u32;
-        let first_page = window * n_pages;
-        let row = QueryRow { first_page, n_pages, kv_start: 0, kv_len: n_audio_ctx as u32 };
-        rows.extend(run.rows.clone().map(|_| row));
     }
 }

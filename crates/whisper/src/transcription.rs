@@ -433,7 +433,9 @@ impl<'a> Transcription<'a> {
             let options = &self.options.vad_options;
             let mut new: Vec<_> =
                 self.chunks.range_mut(n_old..).map(|open| &mut open.chunk).collect();
-            self.model.for_each(&mut new, |chunk| chunk.find_speech_end(samples, vad, options));
+            self.model
+                .device()
+                .for_each(&mut new, |chunk| chunk.find_speech_end(samples, vad, options));
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! Weights: read from the file, shape-checked, uploaded to the device.
 
 use stonechat_compute::{DType, SharedBytes};
-use stonechat_nn::{Backend, Conv1d, LayerNorm, Linear, MatrixSource, Precision};
+use stonechat_nn::op::{NormArgs, Weight};
+use stonechat_nn::{Conv1d, Device, Linear, MatrixSource, Norm, Precision};
 
 use crate::config::Config;
 use crate::decoder::{Decoder, DecoderBlock};
@@ -14,20 +15,20 @@ const LAYER_NORM_EPS: f32 = 1e-5;
 
 /// All weights of a model.
 #[derive(Debug)]
-pub(crate) struct Weights<B: Backend> {
-    pub(crate) encoder: Encoder<B>,
-    pub(crate) decoder: Decoder<B>,
+pub(crate) struct Weights {
+    pub(crate) encoder: Encoder,
+    pub(crate) decoder: Decoder,
 }
 
-impl<B: Backend> Weights<B> {
+impl Weights {
     /// Loads and checks every tensor; `progress` gets the fraction done, 0 to 1.
     pub(crate) fn load(
-        backend: &B,
+        device: &Device,
         source: &Source<'_>,
         config: &Config,
         mut progress: impl FnMut(f32),
     ) -> Result<Self, Error> {
-        let loader = Loader { backend, source, d_model: config.d_model };
+        let loader = Loader { device, source, d_model: config.d_model };
         let n_layers = (config.n_audio_layers + config.n_text_layers + 1) as f32;
         let mut done = 0.0;
         let mut step = || {
@@ -63,14 +64,14 @@ impl<B: Backend> Weights<B> {
     }
 }
 
-struct Loader<'a, B: Backend> {
-    backend: &'a B,
+struct Loader<'a> {
+    device: &'a Device,
     source: &'a Source<'a>,
     d_model: usize,
 }
 
-impl<B: Backend> Loader<'_, B> {
-    fn encoder_block(&self, name: &str) -> Result<EncoderBlock<B>, Error> {
+impl Loader<'_> {
+    fn encoder_block(&self, name: &str) -> Result<EncoderBlock, Error> {
         let d = self.d_model;
         let query = self.checked(&format!("{name}.attn.query.weight"), &[d, d])?;
         Ok(EncoderBlock {
@@ -88,7 +89,7 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    fn decoder_block(&self, name: &str) -> Result<DecoderBlock<B>, Error> {
+    fn decoder_block(&self, name: &str) -> Result<DecoderBlock, Error> {
         let d = self.d_model;
         Ok(DecoderBlock {
             attn_norm: self.norm(&format!("{name}.attn_ln"))?,
@@ -104,16 +105,16 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    fn norm(&self, name: &str) -> Result<LayerNorm<B>, Error> {
-        Ok(LayerNorm {
+    fn norm(&self, name: &str) -> Result<Norm, Error> {
+        Ok(Norm::Layer(NormArgs {
             weight: self.vector(&format!("{name}.weight"), &[self.d_model])?,
             bias: Some(self.vector(&format!("{name}.bias"), &[self.d_model])?),
             eps: LAYER_NORM_EPS,
-        })
+        }))
     }
 
     /// Stacks `[D, D]` projections into one matrix; keys have no bias.
-    fn projections(&self, name: &str, parts: &[&str]) -> Result<Linear<B>, Error> {
+    fn projections(&self, name: &str, parts: &[&str]) -> Result<Linear, Error> {
         let weights: Vec<_> = parts.iter().map(|part| format!("{name}.{part}.weight")).collect();
         let biases: Vec<_> = parts
             .iter()
@@ -124,7 +125,7 @@ impl<B: Backend> Loader<'_, B> {
         self.stacked(&weights, &biases, [self.d_model, self.d_model])
     }
 
-    fn linear(&self, name: &str, shape: [usize; 2]) -> Result<Linear<B>, Error> {
+    fn linear(&self, name: &str, shape: [usize; 2]) -> Result<Linear, Error> {
         self.stacked(&[&format!("{name}.weight")], &[Some(&format!("{name}.bias"))], shape)
     }
 
@@ -134,12 +135,12 @@ impl<B: Backend> Loader<'_, B> {
         weights: &[&str],
         biases: &[Option<&str>],
         shape: [usize; 2],
-    ) -> Result<Linear<B>, Error> {
+    ) -> Result<Linear, Error> {
         let [rows, cols] = shape;
         let parts =
             weights.iter().map(|name| self.checked(name, &shape)).collect::<Result<Vec<_>, _>>()?;
         let (dtype, bytes) = load_joined(&parts)?;
-        let weight = self.backend.matrix(MatrixSource {
+        let weight = self.device.load_matrix(MatrixSource {
             name: &parts[0].name,
             rows: rows * parts.len(),
             cols,
@@ -156,13 +157,13 @@ impl<B: Backend> Loader<'_, B> {
                     None => values.resize(values.len() + rows, 0.0),
                 }
             }
-            Some(self.upload(&values)?)
+            Some(self.device.load_values(&values)?)
         };
         Ok(Linear { weight, bias })
     }
 
     /// A convolution; its weight is permuted from `[D, n_in, 3]` to `[D, 3, n_in]`.
-    fn conv(&self, name: &str, n_in: usize, stride: usize) -> Result<Conv1d<B>, Error> {
+    fn conv(&self, name: &str, n_in: usize, stride: usize) -> Result<Conv1d, Error> {
         let d = self.d_model;
         let stored = self.checked(&format!("{name}.weight"), &[d, n_in, 3])?;
         let width = match stored.dtype {
@@ -184,28 +185,23 @@ impl<B: Backend> Loader<'_, B> {
             }
         }
         drop(loaded);
-        let weight = self.backend.matrix(MatrixSource {
+        let weight = self.device.load_matrix(MatrixSource {
             name: &stored.name,
             rows: d,
             cols: 3 * n_in,
             dtype: stored.dtype,
             bytes: &SharedBytes::from(bytes),
         })?;
-        Ok(Conv1d { weight, bias: self.vector(&format!("{name}.bias"), &[d])?, stride })
+        let bias = Some(self.vector(&format!("{name}.bias"), &[d])?);
+        Ok(Conv1d { linear: Linear { weight, bias }, stride })
     }
 
-    fn vector(&self, name: &str, shape: &[usize]) -> Result<B::Buffer, Error> {
-        self.upload(&self.floats(name, shape)?)
+    fn vector(&self, name: &str, shape: &[usize]) -> Result<Weight, Error> {
+        Ok(self.device.load_values(&self.floats(name, shape)?)?)
     }
 
     fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
         self.checked(name, shape)?.to_f32()
-    }
-
-    fn upload(&self, values: &[f32]) -> Result<B::Buffer, Error> {
-        let mut buffer = self.backend.alloc(values.len())?;
-        self.backend.write(&mut buffer, 0, values);
-        Ok(buffer)
     }
 
     /// Tensor with shape `expected`. Axes of length 1 are ignored: whisper.cpp stores the biases of

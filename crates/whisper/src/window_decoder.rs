@@ -47,7 +47,6 @@ use places::{Active, Place, Queued};
 pub struct WindowDecoder {
     model: Model,
     state: State,
-    has_alignment: bool,
     /// By window of the state.
     places: Vec<Place>,
     queue: VecDeque<Queued>,
@@ -166,7 +165,6 @@ impl WindowDecoder {
         Ok(Self {
             state: model.state(options)?,
             model: model.clone(),
-            has_alignment: false,
             places: (0..options.n_windows).map(|_| Place::Free).collect(),
             queue: VecDeque::new(),
             finished: Vec::new(),
@@ -183,9 +181,8 @@ impl WindowDecoder {
         options.validate()?;
         options.validate_for(model.config())?;
         let (n_windows, n_sequences) = (options.n_windows(), options.n_sequences());
-        let mut decoder = Self::new(model, StateOptions { n_windows, n_sequences, kv_dtype })?;
-        decoder.reserve(options, n_windows)?;
-        Ok(decoder)
+        let has_alignment = options.word_timestamps;
+        Self::new(model, StateOptions { n_windows, n_sequences, kv_dtype, has_alignment })
     }
 
     /// Makes room for recordings with `options`, `n_windows` of them at a time. A larger state replaces the current one.
@@ -199,10 +196,10 @@ impl WindowDecoder {
         let new = StateOptions {
             n_windows: n_windows.max(old.n_windows),
             n_sequences: options.n_sequences().max(old.n_sequences),
+            has_alignment: options.word_timestamps || old.has_alignment,
             ..old
         };
-        let needs_alignment = options.word_timestamps && !self.has_alignment;
-        if new == old && !needs_alignment {
+        if new == old {
             return Ok(());
         }
         self.remove_abandoned();
@@ -219,15 +216,8 @@ impl WindowDecoder {
                 got,
             });
         }
-        if new != old {
-            self.state = self.model.state(new)?;
-            self.places = (0..new.n_windows).map(|_| Place::Free).collect();
-            self.has_alignment = false;
-        }
-        if options.word_timestamps {
-            self.state.enable_alignment()?;
-            self.has_alignment = true;
-        }
+        self.state = self.model.state(new)?;
+        self.places = (0..new.n_windows).map(|_| Place::Free).collect();
         Ok(())
     }
 
@@ -262,7 +252,10 @@ impl WindowDecoder {
             WindowTask::DetectLanguage(languages) => Task::DetectLanguage(languages),
             WindowTask::Decode(request) => Task::Decode(Box::new(self.decoding(request)?)),
             WindowTask::Align(request) => {
-                assert!(self.has_alignment, "`reserve` for word times comes before alignment");
+                assert!(
+                    self.state.options().has_alignment,
+                    "`reserve` for word times comes before alignment"
+                );
                 Task::Align(request)
             }
         };
@@ -352,7 +345,7 @@ impl WindowDecoder {
     /// Checks that recordings with `options` fit the state.
     pub(crate) fn check(&self, options: &Options) -> Result<(), Error> {
         self.check_sequences(options)?;
-        if options.word_timestamps && !self.has_alignment {
+        if options.word_timestamps && !self.state.options().has_alignment {
             let (expected, got) = ("a decoder reserved for them", "one without".to_owned());
             return Err(Error::Option { option: "word-timestamps", expected, got });
         }
@@ -469,7 +462,7 @@ impl WindowDecoder {
                 });
             }
         }
-        model.for_each(&mut rows, LogitRow::evaluate);
+        model.device().for_each(&mut rows, LogitRow::evaluate);
     }
 
     /// Most probable of `candidates` in a window; of all languages if there are none.

@@ -87,7 +87,8 @@ fn check_model(name: &str) {
     let golden = std::fs::read(root().join(format!("golden/whisper-{name}.json"))).unwrap();
     let golden: Value = serde_json::from_slice(&golden).unwrap();
     let config = *model.config();
-    let options = StateOptions { n_windows: 1, n_sequences: 1, kv_dtype: KvDType::F32 };
+    let options =
+        StateOptions { n_windows: 1, n_sequences: 1, kv_dtype: KvDType::F32, has_alignment: false };
     let mut state = model.state(options).unwrap();
     let slot = state.slot(0, 0);
     let mut encoded = vec![0.0; config.n_audio_ctx * config.d_model];

@@ -2,14 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pollster::block_on;
-use stonechat_nn::{Backend, Cpu, KvDType};
+use stonechat_nn::{Cpu, Device, KvDType};
 use stonechat_testkit::{Lcg, Reference, TinyWhisper};
 use stonechat_whisper::{Model, State, StateOptions, WINDOW_FRAMES};
 
 const PROMPT: [u32; 7] = [50257, 50362, 11, 300, 4000, 17, 50000];
 
-fn model(backend: impl Backend) -> Model {
-    Model::load(backend, &TinyWhisper::default().file(), |_| {}).unwrap()
+fn model(device: impl Into<Device>) -> Model {
+    Model::load(device, &TinyWhisper::default().file(), |_| {}).unwrap()
 }
 
 fn mel(seed: u64) -> Vec<f32> {
@@ -18,7 +18,8 @@ fn mel(seed: u64) -> Vec<f32> {
 
 /// State with noise of `seed` as audio, for `n` sequences.
 fn state(model: &Model, seed: u64, n: usize) -> State {
-    let options = StateOptions { n_windows: 1, n_sequences: n, kv_dtype: KvDType::F32 };
+    let options =
+        StateOptions { n_windows: 1, n_sequences: n, kv_dtype: KvDType::F32, has_alignment: false };
     let mut state = model.state(options).unwrap();
     state.encode(&mel(seed));
     state.set_audio(0);

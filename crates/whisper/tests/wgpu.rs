@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pollster::block_on;
-use stonechat_nn::{Backend, KvDType, Slot};
+use stonechat_nn::{Device, KvDType, Slot};
 use stonechat_testkit::{Lcg, Reference, TinyWhisper, wgpu};
 use stonechat_whisper::{
     Model, Options, SAMPLE_RATE, State, StateOptions, Transcriber, WINDOW_FRAMES,
@@ -11,10 +11,11 @@ use stonechat_whisper::{
 const PROMPT: [u32; 7] = [50257, 50362, 11, 300, 4000, 17, 50000];
 
 /// Logits after a prompt and of two continuations of it that share its pages.
-fn logits(backend: impl Backend) -> Vec<Vec<f32>> {
-    let model = Model::load(backend, &TinyWhisper::default().file(), |_| {}).unwrap();
+fn logits(device: impl Into<Device>) -> Vec<Vec<f32>> {
+    let model = Model::load(device, &TinyWhisper::default().file(), |_| {}).unwrap();
     let mel = Lcg::new(3).normals(WINDOW_FRAMES * 80, 0.5);
-    let options = StateOptions { n_windows: 1, n_sequences: 2, kv_dtype: KvDType::F32 };
+    let options =
+        StateOptions { n_windows: 1, n_sequences: 2, kv_dtype: KvDType::F32, has_alignment: false };
     let mut state = model.state(options).unwrap();
     state.encode(&mel);
     state.set_audio(0);

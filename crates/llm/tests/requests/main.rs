@@ -19,7 +19,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use proptest::prelude::{ProptestConfig, TestCaseError, any};
 use proptest::test_runner::TestRunner;
 use stonechat_formats::{DType, ModelFile};
-use stonechat_llm::{Devices, Finish, GenerateOptions, Model, Split, quantize};
+use stonechat_llm::{Devices, Finish, GenerateOptions, Model, quantize};
 use stonechat_nn::Cpu;
 use stonechat_testkit::runs_all;
 
@@ -36,7 +36,7 @@ static PANELS: LazyLock<Vec<(Model, bool)>> = LazyLock::new(|| {
         quantize(&golden(name), &path, DType::Q8_0, |_| ()).unwrap();
         let file = ModelFile::from_reader(std::fs::read(&path).unwrap()).unwrap();
         std::fs::remove_file(&path).unwrap();
-        [(load(cpu(), &file), false), (load(Split::new(cpu(), cpu(), 1), &file), true)]
+        [(load(cpu(), &file), false), (load(Devices::from(cpu()).split(1, cpu()), &file), true)]
     });
     models.into_iter().flatten().collect()
 });
@@ -65,7 +65,7 @@ fn cpu() -> Cpu {
     Cpu::new(1).unwrap()
 }
 
-fn load<D: Devices>(devices: D, file: &ModelFile) -> Model {
+fn load(devices: impl Into<Devices>, file: &ModelFile) -> Model {
     Model::load(devices, file, |_| ()).unwrap()
 }
 

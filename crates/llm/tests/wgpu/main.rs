@@ -13,7 +13,7 @@ use stonechat_compute::wgpu::Counters;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
     Config, Devices, Event, GenerateOptions, Model, OutputRequest, OutputRow, Session,
-    SessionOptions, Slot, Split, State, StateOptions,
+    SessionOptions, Slot, State, StateOptions,
 };
 use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType, Wgpu};
@@ -66,7 +66,7 @@ impl Golden {
         ModelFile::open(folder.join(&self.model)).unwrap()
     }
 
-    fn model<D: Devices>(&self, devices: D) -> Model {
+    fn model(&self, devices: impl Into<Devices>) -> Model {
         Model::load(devices, &self.file(), |_| ()).unwrap()
     }
 }
@@ -247,7 +247,8 @@ fn a_decode_step_is_one_submission_and_makes_nothing() {
                 let what = format!("{name} {kv_dtype:?}");
                 count_steps(&backend, &golden, &golden.model(backend.clone()), kv_dtype, &what);
                 // The same counters if the first layer is on the CPU.
-                let split = golden.model(Split::new(Cpu::new(1).unwrap(), backend.clone(), 1));
+                let split =
+                    golden.model(Devices::from(Cpu::new(1).unwrap()).split(1, backend.clone()));
                 count_steps(&backend, &golden, &split, kv_dtype, &format!("split: {what}"));
             }
         }
@@ -274,7 +275,7 @@ fn count_steps(gpu: &Wgpu, golden: &Golden, model: &Model, kv_dtype: KvDType, wh
 }
 
 /// Checks a prompt and the greedy tokens after it.
-fn check_split<D: Devices>(name: &str, golden: &Golden, devices: D) {
+fn check_split(name: &str, golden: &Golden, devices: impl Into<Devices>) {
     let model = golden.model(devices);
     let mut state = state(&model, golden, KvDType::F32);
     let n = golden.tokens.len();
@@ -295,9 +296,9 @@ fn a_model_split_between_cpu_and_gpu_agrees_with_its_reference() {
             let n_layers = Config::from_file(&golden.file()).unwrap().n_layers;
             for n_lower in 0..=n_layers {
                 let cpu = Cpu::new(1).unwrap();
-                check_split(name, &golden, Split::new(cpu.clone(), gpu.clone(), n_lower));
+                check_split(name, &golden, Devices::from(cpu.clone()).split(n_lower, gpu.clone()));
                 if n_lower == n_layers / 2 {
-                    check_split(name, &golden, Split::new(gpu.clone(), cpu, n_lower));
+                    check_split(name, &golden, Devices::from(gpu.clone()).split(n_lower, cpu));
                 }
             }
         }

@@ -52,7 +52,7 @@ impl Cpu {
         mut out: MatMut<'_>,
         x: MatRef<'_>,
         logits: MatRef<'_>,
-        experts: &Experts<Self>,
+        experts: &Experts<'_, Self>,
     ) {
         let (n_experts, n_used) = (experts.n_experts, experts.n_used);
         assert_eq!((logits.rows, logits.cols), (x.rows, n_experts), "moe: shape of the logits");
@@ -77,7 +77,7 @@ impl Cpu {
         out: &mut MatMut<'_>,
         x: MatRef<'_>,
         group: &[RoutedExpert],
-        experts: &Experts<Self>,
+        experts: &Experts<'_, Self>,
     ) {
         let (rows, d, expert) = (group.len(), x.cols, group[0].expert);
         let f = experts.gate.shape().0 / experts.n_experts;
@@ -87,15 +87,12 @@ impl Cpu {
             row.copy_from_slice(x.row(r.token));
         }
         let mlp = MlpWeights {
-            gate: (
-                experts.gate.rows(inner.clone()),
-                bias_rows(experts.gate_bias.as_ref(), inner.clone()),
-            ),
-            up: (experts.up.rows(inner.clone()), bias_rows(experts.up_bias.as_ref(), inner)),
+            gate: (experts.gate.rows(inner.clone()), bias_rows(experts.gate_bias, inner.clone())),
+            up: (experts.up.rows(inner.clone()), bias_rows(experts.up_bias, inner)),
             down: (
                 experts.down.rows(outer.clone()),
                 cpu::Epilogue {
-                    bias: bias_rows(experts.down_bias.as_ref(), outer),
+                    bias: bias_rows(experts.down_bias, outer),
                     ..cpu::Epilogue::default()
                 },
             ),

@@ -16,7 +16,7 @@ impl Wgpu {
         out: &GpuBuffer,
         x: GpuRows<'_>,
         logits: GpuRows<'_>,
-        experts: &Experts<Self>,
+        experts: &Experts<'_, Self>,
     ) -> Result<()> {
         let gpu = self.flush_pending();
         let Experts { n_experts, n_used, .. } = *experts;
@@ -42,14 +42,14 @@ impl Wgpu {
             n,
             bias,
         };
-        let args = expert_matmul(f, experts.gate_bias.as_ref(), n_used);
-        matmul_experts(gpu, &gate, x, &experts.gate, args);
-        let args = expert_matmul(f, experts.up_bias.as_ref(), n_used);
-        matmul_experts(gpu, &up, x, &experts.up, args);
+        let args = expert_matmul(f, experts.gate_bias, n_used);
+        matmul_experts(gpu, &gate, x, experts.gate, args);
+        let args = expert_matmul(f, experts.up_bias, n_used);
+        matmul_experts(gpu, &up, x, experts.up, args);
         let rows = |buffer| GpuRows::packed(buffer, n_choices, f);
         gated::gated(gpu, &hidden, rows(&gate), rows(&up), experts.activation);
-        let args = expert_matmul(d, experts.down_bias.as_ref(), 1);
-        matmul_experts(gpu, &results, rows(&hidden), &experts.down, args);
+        let args = expert_matmul(d, experts.down_bias, 1);
+        matmul_experts(gpu, &results, rows(&hidden), experts.down, args);
         moe::combine(gpu, out, &choices, &results, [x.rows, d, n_used]);
         Ok(())
     }

@@ -79,13 +79,14 @@ impl MoeCase {
             let source = MatrixSource { name: "test", rows: n_experts * n, cols, dtype, bytes };
             backend.matrix(source).expect("a supported type")
         };
+        let (gate, up, down) = (stack(0, f, d), stack(1, f, d), stack(2, d, f));
         let experts = Experts {
-            gate: stack(0, f, d),
-            up: stack(1, f, d),
-            down: stack(2, d, f),
-            gate_bias,
-            up_bias,
-            down_bias,
+            gate: &gate,
+            up: &up,
+            down: &down,
+            gate_bias: gate_bias.as_ref(),
+            up_bias: up_bias.as_ref(),
+            down_bias: down_bias.as_ref(),
             n_experts,
             n_used,
             routing: options.routing,

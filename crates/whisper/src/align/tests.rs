@@ -1,5 +1,5 @@
 use pollster::block_on;
-use stonechat_nn::{Backend, Cpu, KvDType};
+use stonechat_nn::{Cpu, Device, KvDType};
 use stonechat_testkit::{Lcg, Reference, TinyWhisper};
 
 use super::*;
@@ -12,11 +12,11 @@ const N_POSITIONS: usize = 700;
 const WINDOW: usize = 1;
 
 /// A random model with noise as audio, ready to align.
-fn encoded(backend: impl Backend) -> (Model, State) {
-    let model = Model::load(backend, &TinyWhisper::default().file(), |_| {}).unwrap();
-    let options = StateOptions { n_windows: 2, n_sequences: 2, kv_dtype: KvDType::F32 };
+fn encoded(device: impl Into<Device>) -> (Model, State) {
+    let model = Model::load(device, &TinyWhisper::default().file(), |_| {}).unwrap();
+    let options =
+        StateOptions { n_windows: 2, n_sequences: 2, kv_dtype: KvDType::F32, has_alignment: true };
     let mut state = model.state(options).unwrap();
-    state.enable_alignment().unwrap();
     state.encode(&Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));
     state.set_audio(WINDOW);
     (model, state)
@@ -42,8 +42,8 @@ fn request(model: &Model, text: &[u32], n_positions: usize) -> AlignRequest {
 
 #[test]
 fn the_cpu_agrees_with_the_f64_oracle() {
-    fn align(backend: impl Backend) -> (TokenTimes, Vec<f32>) {
-        let (model, mut state) = encoded(backend);
+    fn align(device: impl Into<Device>) -> (TokenTimes, Vec<f32>) {
+        let (model, mut state) = encoded(device);
         let request = request(&model, &TEXT, N_POSITIONS);
         let place = (WINDOW, run(&model, &mut state, &request));
         let weights = alignment_weights(&model, &mut state, place.clone(), N_POSITIONS);

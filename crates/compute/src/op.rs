@@ -1,0 +1,591 @@
+//! Op vocabulary of programs: tensors with one producer, one struct of arguments an op, checks of shapes.
+//!
+//! An op is data. `stonechat-nn` records ops into a program and fuses them; a device compiles the result. The contract of
+//! an op (formula, shapes) is the doc of its variant. Its f64 reference is in `stonechat-testkit`.
+//!
+//! ```text
+//! Node    = Op, operands, residual, results          results are values with one producer
+//! Tensor  = value, rows, range of columns            what an op reads
+//! Rows    = count of the step * rows of each         T tokens, 3000 frames of each of W windows, ...
+//! ```
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::DType;
+use crate::cpu::{Activation, GatedActivation, KvDType, KvLayout, Precision, RopePairs};
+
+/// Largest `k` of [`Op::TopK`].
+pub const MAX_TOP_K: usize = 128;
+/// Most columns of [`Op::TopK`]: an f32 represents every column index below it exactly.
+pub const MAX_TOP_K_COLS: usize = 1 << 24;
+
+/// Number of rows that a step decides. Rows of the later counts of outputs are the first rows of the earlier ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Count {
+    /// Tokens `T` of the batch.
+    Tokens,
+    /// Tokens whose results are read: ranked rows, then rows of logits, then hidden states.
+    Outputs,
+    /// Outputs that go through the vocabulary projection: ranked rows, then rows of logits.
+    Logits,
+    /// Outputs of which the top-k logits are read.
+    TopK,
+    /// Windows of audio.
+    Windows,
+    /// Windows of audio whose keys are captured for alignment: 0 or [`Count::Windows`].
+    CapturedWindows,
+    /// Tokens whose queries are captured for alignment: 0 or [`Count::Tokens`].
+    CapturedTokens,
+}
+
+impl Count {
+    /// Number of counts.
+    pub const N: usize = 7;
+}
+
+/// Number of rows of a tensor: `each` for every one of `count`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rows {
+    /// Number that the step decides.
+    pub count: Count,
+    /// Rows of each.
+    pub each: usize,
+}
+
+impl Rows {
+    /// One row of each of `count`.
+    #[must_use]
+    pub const fn of(count: Count) -> Self {
+        Self { count, each: 1 }
+    }
+}
+
+impl fmt::Display for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.each {
+            1 => write!(f, "{:?}", self.count),
+            each => write!(f, "{each}*{:?}", self.count),
+        }
+    }
+}
+
+/// Shape of a value, f32 in row-major order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Number of rows.
+    pub rows: Rows,
+    /// Values in a row.
+    pub cols: usize,
+}
+
+/// A value, or the first rows and a range of the columns of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tensor {
+    /// Index of the value in its program.
+    pub id: usize,
+    /// Rows that are read.
+    pub rows: Rows,
+    /// First column that is read.
+    pub first_col: usize,
+    /// Columns that are read.
+    pub cols: usize,
+}
+
+impl Tensor {
+    /// The columns `from .. from + cols`.
+    ///
+    /// # Panics
+    /// If the columns are not inside the tensor.
+    #[must_use]
+    #[track_caller]
+    pub fn columns(self, from: usize, cols: usize) -> Self {
+        assert!(from + cols <= self.cols, "columns {from}+{cols} of {}", self.cols);
+        Self { first_col: self.first_col + from, cols, ..self }
+    }
+
+    /// The first rows: as many as `count`, which counts some of the rows of this tensor.
+    ///
+    /// # Panics
+    /// If `count` does not count rows of this tensor.
+    #[must_use]
+    #[track_caller]
+    pub fn first(self, count: Count) -> Self {
+        let is_part = match count {
+            Count::Outputs | Count::Logits | Count::TopK => {
+                self.rows.count >= Count::Outputs && self.rows.count <= count
+            }
+            Count::CapturedTokens => self.rows.count == Count::Tokens,
+            Count::CapturedWindows => self.rows.count == Count::Windows,
+            Count::Tokens | Count::Windows => self.rows.count == count,
+        };
+        assert!(is_part, "{count:?} are no part of {}", self.rows);
+        Self { rows: Rows { count, ..self.rows }, ..self }
+    }
+}
+
+/// Weights on a device: a matrix or values, in the device's own type. Clones share them.
+#[derive(Clone)]
+pub struct Weight {
+    info: WeightInfo,
+    data: Arc<dyn Any + Send + Sync>,
+}
+
+/// Type and shape of a [`Weight`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightInfo {
+    /// Type of the stored values in the file; f32 for values made by the host.
+    pub dtype: DType,
+    /// Output features `N` of a matrix; 1 for values.
+    pub rows: usize,
+    /// Input features `K` of a matrix; number of values.
+    pub cols: usize,
+}
+
+impl Weight {
+    /// Weights of a device.
+    #[must_use]
+    pub fn new(info: WeightInfo, data: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { info, data }
+    }
+
+    /// Type and shape.
+    #[must_use]
+    pub fn info(&self) -> WeightInfo {
+        self.info
+    }
+
+    /// The device's own type; `None` if the weights are of another device.
+    #[must_use]
+    pub fn data<T: Any>(&self) -> Option<&T> {
+        self.data.downcast_ref()
+    }
+
+    /// Whether both are the same weights in memory.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.data, &other.data)
+    }
+}
+
+impl fmt::Debug for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WeightInfo { dtype, rows, cols } = self.info;
+        write!(f, "{dtype}[{rows}, {cols}]")
+    }
+}
+
+/// KV pool of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PoolId(pub usize);
+
+/// Geometry of a KV pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvShape {
+    /// Layers. A page id stands for one page in each of them.
+    pub n_layers: usize,
+    /// Pages per layer.
+    pub n_pages: usize,
+    /// KV heads `G`.
+    pub n_kv_heads: usize,
+    /// Width of a head `C`.
+    pub head_dim: usize,
+    /// Element type.
+    pub dtype: KvDType,
+}
+
+impl KvShape {
+    /// Bytes of the whole pool.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        let Self { n_layers, n_pages, .. } = self;
+        self.layout().page_bytes() as u64 * n_pages as u64 * n_layers as u64
+    }
+
+    /// Geometry of a page.
+    #[must_use]
+    pub fn layout(self) -> KvLayout {
+        let Self { n_kv_heads, head_dim, dtype, .. } = self;
+        KvLayout { n_kv_heads, head_dim, dtype }
+    }
+}
+
+/// List of pages and slots of keys and values in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SlotTable {
+    /// `[T]`: of tokens.
+    Tokens,
+    /// `[W * positions]`: of the encoder's own keys and values.
+    Encoder,
+    /// `[W * positions]`: of the keys and values that the decoder attends to.
+    Cross,
+}
+
+/// List of pages and visible positions of query rows in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RowTable {
+    /// `[T]`: all earlier positions of the sequence.
+    Full,
+    /// `[T]`: the sliding window before the position.
+    Window,
+    /// `[W * positions]`: all positions of the window of audio.
+    Encoder,
+    /// `[T]`: the audio of the sequence.
+    Cross,
+}
+
+/// Values that come from the host, or that the host reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Port {
+    /// `[T, D]`: the residual stream between two stages of a model.
+    Stream,
+    /// `[O, D]`: hidden states after the last norm.
+    Hidden,
+    /// `[P, V]`: logits.
+    Logits,
+    /// `[Q, 2k]`: top-k logits, then their tokens.
+    TopK,
+    /// `[W * 3000, n_mels]`: mel frames.
+    Mel,
+    /// `[W * positions, D]`: output of the encoder.
+    Audio,
+    /// `[W * positions, C]` of each captured window: keys of alignment head `i`.
+    CapturedKeys(usize),
+    /// `[T, C]`: queries of alignment head `i`.
+    CapturedQueries(usize),
+}
+
+/// Arguments of [`Op::Embed`].
+#[derive(Debug, Clone)]
+pub struct EmbedArgs {
+    /// `[V, D]`.
+    pub table: Weight,
+    /// Learned position embeddings `[n_ctx, D]`, added after scaling.
+    pub positions: Option<Weight>,
+    /// Factor of the table's rows.
+    pub scale: f32,
+}
+
+/// Arguments of [`Op::LayerNorm`] and [`Op::RmsNorm`].
+#[derive(Debug, Clone)]
+pub struct NormArgs {
+    /// `[D]`.
+    pub weight: Weight,
+    /// `[D]`; of layer norms only.
+    pub bias: Option<Weight>,
+    /// Added to the variance or the mean square.
+    pub eps: f32,
+}
+
+/// Arguments of [`Op::Rope`].
+#[derive(Debug, Clone)]
+pub struct RopeArgs {
+    /// Width of a head `C`.
+    pub head_dim: usize,
+    /// QK norm, the RMS norm of every head before the rotation: weight `[C]` and epsilon (Qwen 3, Gemma 3).
+    pub norm: Option<(Weight, f32)>,
+    /// Rotation after the norm; `None` only norms.
+    pub rotation: Option<Rotation>,
+}
+
+/// Angles of a rotary embedding.
+#[derive(Debug, Clone)]
+pub struct Rotation {
+    /// `[n_ctx, R]`: `R/2` cosines, then `R/2` sines of a position, times the model's `mscale` if it has one. Only the
+    /// first `R` of the `C` channels of a head are rotated.
+    pub table: Weight,
+    /// Rotated channels `R`, even.
+    pub n_rot: usize,
+    /// Pairing of the channels: adjacent (GPT-J) or `(i, i + R/2)` (GPT-NeoX).
+    pub pairs: RopePairs,
+}
+
+/// Arguments of [`Op::Matmul`].
+#[derive(Debug, Clone)]
+pub struct MatmulArgs {
+    /// `[N, K]`.
+    pub weight: Weight,
+    /// `[N]`, added to every row.
+    pub bias: Option<Weight>,
+    /// Applied after the bias.
+    pub activation: Activation,
+}
+
+/// Arguments of [`Op::Conv1d`].
+#[derive(Debug, Clone)]
+pub struct ConvArgs {
+    /// `[C_out, 3 * C_in]`, tap-major; bias `[C_out]`; activation.
+    pub matmul: MatmulArgs,
+    /// Input rows per output row.
+    pub stride: usize,
+}
+
+/// Arguments of [`Op::Moe`]. Expert weights are stacked: expert `e` is rows `e * N .. (e + 1) * N`.
+#[derive(Debug, Clone)]
+pub struct MoeArgs {
+    /// `[E * F, D]`.
+    pub gate: Weight,
+    /// `[E * F, D]`.
+    pub up: Weight,
+    /// `[E * D, F]`.
+    pub down: Weight,
+    /// `[E * F]`.
+    pub gate_bias: Option<Weight>,
+    /// `[E * F]`.
+    pub up_bias: Option<Weight>,
+    /// `[E * D]`.
+    pub down_bias: Option<Weight>,
+    /// Experts `E`.
+    pub n_experts: usize,
+    /// Experts per token (top-k).
+    pub n_used: usize,
+    /// Weights of the routed experts.
+    pub routing: Routing,
+    /// Combines gate and up.
+    pub activation: GatedActivation,
+}
+
+/// Weights of the routed experts, from the router logits. The `n_used` largest logits are routed to; of equal ones
+/// that of the lower expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routing {
+    /// Softmax over all experts, not renormalized over the top-k.
+    Softmax,
+    /// Softmax over all experts, renormalized over the top-k, which equals a softmax over the top-k logits
+    /// (Mixtral, Qwen 3, gpt-oss).
+    NormalizedTopK,
+}
+
+/// Arguments of [`Op::KvWrite`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvWriteArgs {
+    /// The pool.
+    pub pool: PoolId,
+    /// Layer of the pool.
+    pub layer: usize,
+    /// Pages and slots of the rows.
+    pub slots: SlotTable,
+}
+
+/// Arguments of [`Op::Attention`].
+#[derive(Debug, Clone)]
+pub struct AttentionArgs {
+    /// The pool.
+    pub pool: PoolId,
+    /// Layer of the pool.
+    pub layer: usize,
+    /// Query heads `H`, a multiple of the KV heads `G`; head `h` reads KV head `h / (H / G)`.
+    pub n_heads: usize,
+    /// Factor of the scores, usually `1/sqrt(C)`.
+    pub scale: f32,
+    /// Soft cap: `cap * tanh(score / cap)`, before masking (Gemma 2).
+    pub soft_cap: Option<f32>,
+    /// `[H]`: `ALiBi` slopes. Adds `slope * (pos_k - pos_q)` to a score, `pos_q = kv_len - 1`.
+    pub slopes: Option<Weight>,
+    /// `[H]`: attention sinks, an extra logit per head in the softmax's denominator (gpt-oss).
+    pub sinks: Option<Weight>,
+    /// Pages and visible positions of the rows.
+    pub rows: RowTable,
+    /// Precision of the factors of `Q·Kᵀ` and `P·V` in prefill.
+    pub precision: Precision,
+}
+
+/// Arguments of [`Op::GatedMlp`]: matmuls without activation.
+#[derive(Debug, Clone)]
+pub struct GatedMlpArgs {
+    /// `[F, D]`.
+    pub gate: MatmulArgs,
+    /// `[F, D]`.
+    pub up: MatmulArgs,
+    /// `[D, F]`.
+    pub down: MatmulArgs,
+    /// Combines gate and up.
+    pub activation: GatedActivation,
+}
+
+/// An op. `x`, `y`, ... are its operands in order. Shape letters: `T` rows of any count, others as in `stonechat-nn`.
+///
+/// A node may have a residual `r`, the shape of the result: the result is then `r + op(..)`. See
+/// [`Op::takes_residual`].
+#[derive(Debug, Clone)]
+pub enum Op {
+    /// Token embedding of the step's tokens: `scale * table[token] + positions[pos]`, `[T, D]`.
+    Embed(EmbedArgs),
+    /// Values written by the host before the step.
+    Import(Port),
+    /// A constant, once for each of the count: `[each * count, D]` of `[each, D]`.
+    Constant(Weight),
+    /// Rows of the step's output list: `[T, D]` to `[O, D]`.
+    Gather,
+    /// Copies `x` to a port with memory of its own, which holds it until the next step with rows. Windows have places of
+    /// their own.
+    Export(Port),
+    /// Layer norm: `(x - mean) / sqrt(var + eps) * weight + bias`, `var` the mean squared deviation (Ba et al. 2016).
+    LayerNorm(NormArgs),
+    /// RMS norm: `x / sqrt(mean(x²) + eps) * weight` (Zhang & Sennrich 2019, eq. 4).
+    RmsNorm(NormArgs),
+    /// Rotary embedding of `[T, H*C]`, after an optional RMS norm of each head: a pair `(u, v)` of channels becomes
+    /// `(u cos - v sin, u sin + v cos)` with the angles of the token's position. Source: Su et al. 2021, eq. 34.
+    Rope(RopeArgs),
+    /// Gated activation: `act(x) * y`, see [`GatedActivation`].
+    Gated(GatedActivation),
+    /// `x + y`.
+    Add,
+    /// `act(x·Wᵀ + bias)`: `[T, K]` to `[T, N]`.
+    Matmul(MatmulArgs),
+    /// Convolution over time with kernel size 3 and padding 1 in each group of rows:
+    /// `act(Σ_{tap,i} x[t * stride + tap - 1, i] w[o, tap * C_in + i] + bias)`, `[T, C_in]` to `[ceil(T / stride), C_out]`.
+    Conv1d(ConvArgs),
+    /// Mixture of experts of `x`, `[T, D]`, by the router logits `y`, `[T, E]`: `Σ_e weight[t, e] * mlp_e(x[t])` over the
+    /// top-k experts, `mlp_e` a gated MLP. The terms are added to the residual one by one.
+    Moe(MoeArgs),
+    /// Writes keys `x` and values `y`, `[T, G*C]`, to the pool, rounded to its element type. No result.
+    KvWrite(KvWriteArgs),
+    /// Paged attention of queries `x`, `[T, H*C]`: `Σ_p softmax_p(scale * x[t, h] · k[p, g]) * v[p, g]` over positions
+    /// `kv_start .. kv_len` of the row's pages, `g = h / (H / G)`.
+    Attention(AttentionArgs),
+    /// Top-k of every row, `k` of the step: the `k` largest values in descending order, then their column indices as f32,
+    /// packed `[T, 2k]`. Equal values are ordered by ascending column; NaN counts as −∞, +∞ as `f32::MAX`.
+    TopK,
+    /// Fused: [`Op::Matmul`]s of one operand, with one result each. `x` is quantized once.
+    MatmulGroup(Vec<MatmulArgs>),
+    /// Fused gated MLP: `down · (act(gate · x) * (up · x))`. Results after the first are scratch.
+    GatedMlp(GatedMlpArgs),
+}
+
+impl Op {
+    /// Name for messages and profiles.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Embed(_) => "embed",
+            Self::Import(_) => "import",
+            Self::Constant(_) => "constant",
+            Self::Gather => "gather",
+            Self::Export(_) => "export",
+            Self::LayerNorm(_) => "layer_norm",
+            Self::RmsNorm(_) => "rms_norm",
+            Self::Rope(_) => "rope",
+            Self::Gated(_) => "gated",
+            Self::Add => "add",
+            Self::Matmul(_) => "matmul",
+            Self::Conv1d(_) => "conv1d",
+            Self::Moe(_) => "moe",
+            Self::KvWrite(_) => "kv_write",
+            Self::Attention(_) => "attention",
+            Self::TopK => "top_k",
+            Self::MatmulGroup(_) => "matmul_group",
+            Self::GatedMlp(_) => "gated_mlp",
+        }
+    }
+
+    /// Whether the op can add its result to a residual.
+    #[must_use]
+    pub fn takes_residual(&self) -> bool {
+        matches!(
+            self,
+            Self::Matmul(_) | Self::GatedMlp(_) | Self::RmsNorm(_) | Self::Moe(_) | Self::Conv1d(_)
+        )
+    }
+
+    /// Whether the first result can be in the memory of the first operand.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        matches!(self, Self::Rope(_) | Self::Add)
+    }
+
+    /// The pool and the layer that the op reads or writes, and whether it writes.
+    #[must_use]
+    pub fn kv_access(&self) -> Option<(PoolId, usize, bool)> {
+        match self {
+            Self::KvWrite(args) => Some((args.pool, args.layer, true)),
+            Self::Attention(args) => Some((args.pool, args.layer, false)),
+            _ => None,
+        }
+    }
+
+    /// Shapes of the results of a matmul, convolution, norm, ... of these operands; `None` for a source, whose recorder
+    /// knows the shape.
+    ///
+    /// # Panics
+    /// If the number or the shapes of the operands do not fit.
+    #[track_caller]
+    #[must_use]
+    pub fn results(&self, x: &[Tensor]) -> Option<Vec<TensorInfo>> {
+        let name = self.name();
+        assert_eq!(x.len(), self.n_operands(), "{name}: operands");
+        let same = |x: &Tensor| TensorInfo { rows: x.rows, cols: x.cols };
+        let values = |what: &str, weight: &Weight, expected: usize| {
+            let WeightInfo { rows, cols, .. } = weight.info;
+            assert_eq!(rows * cols, expected, "{name}: values of the {what}");
+        };
+        let product = |args: &MatmulArgs, rows: Rows, k: usize| {
+            let WeightInfo { rows: n, cols, .. } = args.weight.info;
+            assert_eq!(cols, k, "{name}: columns of the weights and of the operand");
+            args.bias.iter().for_each(|bias| values("bias", bias, n));
+            TensorInfo { rows, cols: n }
+        };
+        Some(match self {
+            Self::Embed(_) | Self::Import(_) | Self::Constant(_) => return None,
+            Self::Export(_) => vec![],
+            Self::Gather => {
+                assert_eq!(x[0].rows, Rows::of(Count::Tokens), "{name}: rows");
+                vec![TensorInfo { rows: Rows::of(Count::Outputs), cols: x[0].cols }]
+            }
+            Self::LayerNorm(args) | Self::RmsNorm(args) => {
+                values("weight", &args.weight, x[0].cols);
+                args.bias.iter().for_each(|bias| values("bias", bias, x[0].cols));
+                vec![same(&x[0])]
+            }
+            Self::Rope(RopeArgs { head_dim, norm, rotation }) => {
+                assert!(x[0].cols.is_multiple_of(*head_dim), "{name}: whole heads");
+                norm.iter().for_each(|(weight, _)| values("norm", weight, *head_dim));
+                let n_rot = rotation.as_ref().map_or(0, |rotation| rotation.n_rot);
+                assert!(n_rot <= *head_dim, "{name}: {n_rot} of {head_dim} channels");
+                vec![same(&x[0])]
+            }
+            Self::Gated(_) | Self::Add => {
+                assert_eq!(same(&x[0]), same(&x[1]), "{name}: shapes of the operands");
+                vec![same(&x[0])]
+            }
+            Self::Matmul(args) => vec![product(args, x[0].rows, x[0].cols)],
+            Self::MatmulGroup(all) => {
+                all.iter().map(|args| product(args, x[0].rows, x[0].cols)).collect()
+            }
+            Self::GatedMlp(GatedMlpArgs { gate, up, down, .. }) => {
+                let hidden = product(gate, x[0].rows, x[0].cols);
+                assert_eq!(product(up, x[0].rows, x[0].cols), hidden, "{name}: gate and up");
+                vec![product(down, x[0].rows, hidden.cols), hidden, hidden, hidden]
+            }
+            Self::Conv1d(ConvArgs { matmul, stride }) => {
+                let Rows { count, each } = x[0].rows;
+                let rows = Rows { count, each: each.div_ceil(*stride) };
+                vec![product(matmul, rows, 3 * x[0].cols)]
+            }
+            Self::Moe(args) => {
+                let logits = TensorInfo { rows: x[0].rows, cols: args.n_experts };
+                assert_eq!(same(&x[1]), logits, "{name}: router logits");
+                assert_eq!(args.gate.info.cols, x[0].cols, "{name}: columns of the gate");
+                vec![same(&x[0])]
+            }
+            Self::KvWrite(_) => {
+                assert_eq!(same(&x[0]), same(&x[1]), "{name}: keys and values");
+                vec![]
+            }
+            Self::Attention(args) => {
+                assert!(x[0].cols.is_multiple_of(args.n_heads), "{name}: whole heads");
+                vec![same(&x[0])]
+            }
+            Self::TopK => vec![TensorInfo { rows: x[0].rows, cols: 2 * MAX_TOP_K }],
+        })
+    }
+
+    fn n_operands(&self) -> usize {
+        match self {
+            Self::Embed(_) | Self::Import(_) | Self::Constant(_) => 0,
+            Self::Gated(_) | Self::Add | Self::Moe(_) | Self::KvWrite(_) => 2,
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Devices: what loads weights, compiles programs and runs their steps.
+//!
+//! ```text
+//! device.load_matrix(..), load_values(..)    weights as handles
+//! device.compile(program, max)               an executable: memory, kernels
+//! executable.run(step); executable.read(..)  a step enqueues work, only a read waits for it
+//! ```
+
+use std::fmt::Debug;
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+
+use stonechat_compute::DType;
+use stonechat_compute::op::{Count, PoolId, Port, RowTable, Rows, SlotTable, Weight};
+
+use crate::fuse::Capabilities;
+use crate::interpreter::BackendDevice;
+use crate::program::{Program, SegmentName};
+use crate::{Backend, BoxFuture, Error, KvRow, LoadStats, MatrixSource, PageCopy, QueryRow};
+
+/// A device. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Device(Arc<dyn DeviceApi>);
+
+impl<B: Backend> From<B> for Device {
+    fn from(backend: B) -> Self {
+        Self(Arc::new(BackendDevice(backend)))
+    }
+}
+
+impl std::ops::Deref for Device {
+    type Target = dyn DeviceApi;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+/// Work of one host thread.
+pub type HostTask<'a> = &'a mut (dyn FnMut() + Send);
+
+impl Device {
+    /// Calls `task` for each item, on the device's host threads if it has any.
+    pub fn for_each<T: Send>(&self, items: &mut [T], task: impl Fn(&mut T) + Sync) {
+        let task = &task;
+        let mut tasks: Vec<_> = items.iter_mut().map(|item| move || task(item)).collect();
+        let mut tasks: Vec<HostTask<'_>> = tasks.iter_mut().map(|task| task as _).collect();
+        self.run_on_host(&mut tasks);
+    }
+}
+
+/// What a device does, independent of its type.
+pub trait DeviceApi: Debug + Send + Sync {
+    /// Name for messages, for example `cpu`.
+    fn name(&self) -> &'static str;
+
+    /// Names of the kernels and device in use, for logs and benchmarks.
+    fn describe(&self) -> String;
+
+    /// Cost of loading so far; zeros if the device does not count it.
+    fn load_stats(&self) -> LoadStats;
+
+    /// Memory of the device in bytes, in use or not; `None` if it is unknown or shared with the host.
+    fn total_memory_bytes(&self) -> Option<u64>;
+
+    /// Type in which weights of `dtype` are stored: `dtype`, unless no kernel reads it.
+    fn stored_dtype(&self, dtype: DType) -> DType;
+
+    /// Splits the device into at most `n` that share its weights and run passes concurrently; one if the device runs
+    /// passes one by one.
+    ///
+    /// # Errors
+    /// If threads cannot be started.
+    fn divide(&self, n: usize) -> Result<Vec<Device>, Error>;
+
+    /// Runs `tasks` on the device's host threads, if it has any.
+    fn run_on_host(&self, tasks: &mut [HostTask<'_>]);
+
+    /// Loads a weight matrix, repacked for the kernels if that pays.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedWeight`] if the type has no kernel, [`Error::WeightSize`] if the bytes do not fit the shape,
+    /// [`Error::OutOfMemory`].
+    fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error>;
+
+    /// Loads f32 values.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    fn load_values(&self, values: &[f32]) -> Result<Weight, Error>;
+
+    /// Kernels that fusion depends on.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Fuses a program and allocates its pools and values for steps of at most `max` rows.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], or [`Error::Unsupported`] if an op has no kernel.
+    fn compile(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error>;
+}
+
+/// A compiled program with its memory.
+pub trait Executable: Debug + Send + Sync {
+    /// Compiles kernels and allocates what the steps of `run` need, which are dropped instead of run. A device without
+    /// kernels to compile does not call `run`.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn warm_up(&mut self, run: &mut dyn FnMut(&mut dyn Executable)) -> Result<(), Error>;
+
+    /// Writes the first values of an [`Op::Import`](stonechat_compute::op::Op::Import), for the next step.
+    ///
+    /// # Panics
+    /// If the program has no such port or there are too many values.
+    fn import(&mut self, port: Port, values: &[f32]);
+
+    /// Enqueues a step.
+    ///
+    /// # Panics
+    /// If it has more rows than the executable.
+    fn run(&mut self, step: &Step<'_>);
+
+    /// Reads outputs, if no device has to be awaited.
+    fn read_now(&self, reads: &mut [ReadPort<'_>]) -> Option<Result<(), Error>>;
+
+    /// Reads outputs after all earlier steps, in one round trip to the device. Resolves to an error if the device failed
+    /// in one of them.
+    fn read<'a, 'b: 'a>(
+        &'a self,
+        reads: &'a mut [ReadPort<'b>],
+    ) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// Appends the bytes of page `page` of every layer of a pool to `out`, after all earlier steps.
+    fn read_page<'a>(
+        &'a self,
+        pool: PoolId,
+        page: u32,
+        out: &'a mut Vec<u8>,
+    ) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// Replaces page `page` of every layer by the bytes of [`read_page`](Self::read_page).
+    ///
+    /// # Errors
+    /// [`Error::KvPage`] if `bytes` has not the length of a page in every layer.
+    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error>;
+}
+
+/// Values of a port to read to the host: `out[i] = values[offset + i]`.
+#[derive(Debug)]
+pub struct ReadPort<'a> {
+    /// The port.
+    pub port: Port,
+    /// Index of the first value.
+    pub offset: usize,
+    /// Destination; its length is the number of values.
+    pub out: &'a mut [f32],
+}
+
+/// Number of each [`Count`] in a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts([usize; Count::N]);
+
+impl Counts {
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self, rows: Rows) -> usize {
+        self[rows.count] * rows.each
+    }
+}
+
+impl Index<Count> for Counts {
+    type Output = usize;
+
+    fn index(&self, count: Count) -> &usize {
+        &self.0[count as usize]
+    }
+}
+
+impl IndexMut<Count> for Counts {
+    fn index_mut(&mut self, count: Count) -> &mut usize {
+        &mut self.0[count as usize]
+    }
+}
+
+/// Pages and visible positions of query rows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AttentionRows<'a> {
+    /// Pages and visible positions of each row; rows of one sequence are adjacent.
+    pub rows: &'a [QueryRow],
+    /// Page ids of all sequences, concatenated; [`QueryRow::first_page`] indexes it.
+    pub page_table: &'a [u32],
+}
+
+/// Inputs of a step: everything that changes between two steps.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Step<'a> {
+    /// Segments to run.
+    pub segments: &'a [SegmentName],
+    /// Number of rows.
+    pub counts: Counts,
+    /// `[T]` token ids.
+    pub tokens: &'a [u32],
+    /// `[T]` positions.
+    pub positions: &'a [u32],
+    /// `[O]` rows of the batch whose results are read.
+    pub output_rows: &'a [usize],
+    /// `k` of [`Op::TopK`](stonechat_compute::op::Op::TopK).
+    pub k: usize,
+    /// Page copies in pool 0, done first.
+    pub copies: &'a [PageCopy],
+    /// By [`SlotTable`].
+    pub slots: [&'a [KvRow]; 3],
+    /// By [`RowTable`].
+    pub rows: [AttentionRows<'a>; 4],
+    /// Place of the first window of audio in exported values.
+    pub first_window: usize,
+}
+
+impl<'a> Step<'a> {
+    /// A list of pages and slots.
+    #[must_use]
+    pub fn slots(&self, table: SlotTable) -> &'a [KvRow] {
+        self.slots[table as usize]
+    }
+
+    /// A list of pages and visible positions.
+    #[must_use]
+    pub fn rows(&self, table: RowTable) -> AttentionRows<'a> {
+        self.rows[table as usize]
+    }
+}

@@ -1,0 +1,196 @@
+//! Programs: lists of ops in segments, over values with one producer.
+//!
+//! ```text
+//! Program
+//! ├─ tensors   shape of every value                        [T, 576] [T, 1536] ...
+//! ├─ pools     geometry of the KV pools
+//! ├─ segments  "body"    matmul %1 -> %2, rope %2 -> %5, ...    runs if the step asks for it
+//! │            "logits"  gather, norm, matmul
+//! └─ outputs   values that the host reads                  Logits -> %97
+//! ```
+//!
+//! Order follows from data flow alone: an op comes after the producers of its operands, attention after the last KV write of
+//! its layer, a KV write after the attention that reads what it overwrites.
+
+use std::fmt;
+
+use stonechat_compute::op::{KvShape, Op, Port, Tensor, TensorInfo};
+
+/// Part of a program that a step runs as a whole or not at all. Values may cross segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SegmentName {
+    /// Tokens to the residual stream.
+    Body,
+    /// Residual stream to hidden states and logits of the outputs.
+    Outputs,
+    /// Mel frames to encoded audio.
+    Encoder,
+    /// Encoded audio to the keys and values that the decoder attends to.
+    CrossKv,
+}
+
+/// Ops of a segment in an order that respects their data flow.
+#[derive(Debug, Clone)]
+pub struct Segment {
+    /// Name.
+    pub name: SegmentName,
+    /// Ops.
+    pub nodes: Vec<Node>,
+}
+
+/// An op with its operands and results.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// The op.
+    pub op: Op,
+    /// Operands.
+    pub inputs: Vec<Tensor>,
+    /// Value to which the result is added, see [`Op::takes_residual`].
+    pub residual: Option<Tensor>,
+    /// Values that the op produces, by index in [`Program::tensors`].
+    pub outputs: Vec<usize>,
+}
+
+impl Node {
+    /// Operands and the residual.
+    pub fn reads(&self) -> impl Iterator<Item = Tensor> {
+        self.inputs.iter().copied().chain(self.residual)
+    }
+
+    /// Whether the op has an effect beside its results.
+    pub(crate) fn has_effect(&self) -> bool {
+        matches!(self.op, Op::Export(_) | Op::KvWrite(_))
+    }
+
+    /// Value whose memory the first result may take: the residual, or the first operand of an op in place.
+    pub(crate) fn overwrites(&self) -> Option<Tensor> {
+        self.residual.or_else(|| self.inputs.first().copied().filter(|_| self.op.is_in_place()))
+    }
+}
+
+/// A program, recorded by [`Recorder`](crate::Recorder).
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    /// Shape of every value.
+    pub tensors: Vec<TensorInfo>,
+    /// KV pools.
+    pub pools: Vec<KvShape>,
+    /// Segments in the order of their data flow.
+    pub segments: Vec<Segment>,
+    /// Values that the host reads.
+    pub outputs: Vec<(Port, Tensor)>,
+}
+
+impl Program {
+    /// Number of reads of each value, by operands, residuals and the host.
+    pub(crate) fn n_reads(&self) -> Vec<usize> {
+        let mut n_reads = vec![0; self.tensors.len()];
+        for segment in &self.segments {
+            segment.nodes.iter().flat_map(Node::reads).for_each(|x| n_reads[x.id] += 1);
+        }
+        self.outputs.iter().for_each(|(_, x)| n_reads[x.id] += 1);
+        n_reads
+    }
+
+    /// Whether `x` is all of its value.
+    pub(crate) fn is_whole(&self, x: Tensor) -> bool {
+        let TensorInfo { rows, cols } = self.tensors[x.id];
+        (x.first_col, x.cols, x.rows) == (0, cols, rows)
+    }
+
+    /// The output at a port.
+    #[must_use]
+    pub fn output(&self, port: Port) -> Option<Tensor> {
+        self.outputs.iter().find(|(other, _)| *other == port).map(|(_, x)| *x)
+    }
+}
+
+impl fmt::Display for Program {
+    /// One line an op: results, op, weights, operands.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values are numbered in the order of the list, so that the text does not depend on how ops were made.
+        let mut numbers = vec![None; self.tensors.len()];
+        let mut next = 0;
+        for segment in &self.segments {
+            writeln!(f, "{:?}:", segment.name)?;
+            for Node { op, inputs, residual, outputs } in &segment.nodes {
+                write!(f, "  ")?;
+                for &id in outputs {
+                    numbers[id] = Some(next);
+                    let TensorInfo { rows, cols } = self.tensors[id];
+                    write!(f, "%{next}[{rows}, {cols}] ")?;
+                    next += 1;
+                }
+                write!(f, "= {}", OpText(op))?;
+                let name = |f: &mut fmt::Formatter<'_>, x: &Tensor| {
+                    let number = numbers[x.id].unwrap_or(usize::MAX);
+                    write!(f, " %{number}")?;
+                    if x.cols != self.tensors[x.id].cols {
+                        write!(f, "[{}..{}]", x.first_col, x.first_col + x.cols)?;
+                    }
+                    Ok(())
+                };
+                inputs.iter().try_for_each(|x| name(f, x))?;
+                if let Some(x) = residual {
+                    write!(f, " onto")?;
+                    name(f, x)?;
+                }
+                writeln!(f)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Name and arguments of an op in one line.
+struct OpText<'a>(&'a Op);
+
+impl fmt::Display for OpText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(op) = self;
+        write!(f, "{}", op.name())?;
+        let matmul = |f: &mut fmt::Formatter<'_>, args: &stonechat_compute::op::MatmulArgs| {
+            write!(f, " {:?}", args.weight)?;
+            if args.bias.is_some() {
+                write!(f, "+bias")?;
+            }
+            match args.activation {
+                crate::Activation::None => Ok(()),
+                activation => write!(f, " {activation:?}"),
+            }
+        };
+        match op {
+            Op::Matmul(args) => matmul(f, args),
+            Op::MatmulGroup(all) => all.iter().try_for_each(|args| matmul(f, args)),
+            Op::Conv1d(args) => {
+                matmul(f, &args.matmul)?;
+                write!(f, " stride {}", args.stride)
+            }
+            Op::GatedMlp(args) => {
+                [&args.gate, &args.up, &args.down].into_iter().try_for_each(|m| matmul(f, m))?;
+                write!(f, " {:?}", args.activation)
+            }
+            Op::Gated(activation) => write!(f, " {activation:?}"),
+            Op::Moe(args) => {
+                write!(f, " {} of {} experts {:?}", args.n_used, args.n_experts, args.gate)
+            }
+            Op::Rope(args) => {
+                if args.norm.is_some() {
+                    write!(f, " norm")?;
+                }
+                match &args.rotation {
+                    Some(rotation) => write!(f, " {} {:?}", rotation.n_rot, rotation.pairs),
+                    None => Ok(()),
+                }
+            }
+            Op::KvWrite(args) => {
+                write!(f, " pool {} layer {} {:?}", args.pool.0, args.layer, args.slots)
+            }
+            Op::Attention(args) => {
+                write!(f, " pool {} layer {} {:?}", args.pool.0, args.layer, args.rows)
+            }
+            Op::Import(port) | Op::Export(port) => write!(f, " {port:?}"),
+            _ => Ok(()),
+        }
+    }
+}
