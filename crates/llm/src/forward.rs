@@ -118,17 +118,17 @@ impl<B: Backend> Pass<'_, B> {
         let Self { backend, config, inputs, layer, is_local, .. } = *self;
         let t = inputs.n_tokens();
         let d = config.d_model;
-        let Buffers { x, h, q, k, v, attn, cos_sin, local_cos_sin, .. } = &mut stage.buffers;
+        let Buffers { x, h, q, k, v, attn, rope_table, local_rope_table, .. } = &mut stage.buffers;
         block.attn_norm.forward(backend, h, View::packed(x, t, d));
         let qkv = [block.attn_q.matmul_op(q), block.attn_k.matmul_op(k), block.attn_v.matmul_op(v)];
         backend.matmul(View::packed(h, t, d), qkv);
-        let (rope, cos_sin) = match (&config.local_rope, &*local_cos_sin) {
-            (Some(rope), Some(cos_sin)) if is_local => (Some(rope), Some(cos_sin)),
-            _ => (config.rope.as_ref(), cos_sin.as_ref()),
+        let (rope, table) = match (&config.local_rope, &*local_rope_table) {
+            (Some(rope), Some(table)) if is_local => (Some(rope), Some(table)),
+            _ => (config.rope.as_ref(), rope_table.as_ref()),
         };
         let rows = |width| Rows::packed(t, width);
-        self.rope(q, rows(config.q_width()), block.attn_q_norm.as_ref(), rope.zip(cos_sin));
-        self.rope(k, rows(config.kv_width()), block.attn_k_norm.as_ref(), rope.zip(cos_sin));
+        self.rope(q, rows(config.q_width()), block.attn_q_norm.as_ref(), rope.zip(table));
+        self.rope(k, rows(config.kv_width()), block.attn_k_norm.as_ref(), rope.zip(table));
         let width = config.kv_width();
         let (k, v) = (View::packed(k, t, width), View::packed(v, t, width));
         backend.kv_write(&mut stage.kv, layer, k, v, &inputs.kv_rows);
@@ -184,8 +184,9 @@ impl<B: Backend> Pass<'_, B> {
         rotation: Option<(&RopeConfig, &B::Buffer)>,
     ) {
         let norm = norm.map(|weight| (weight, self.config.norm_eps));
-        let rotation = rotation.map(|(rope, cos_sin)| Rotation {
-            cos_sin,
+        let rotation = rotation.map(|(rope, table)| Rotation {
+            table,
+            positions: &self.inputs.pos,
             n_rot: rope.n_rot,
             pairs: rope.pairs,
         });

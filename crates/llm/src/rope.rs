@@ -1,11 +1,19 @@
-//! Cosines and sines of rotary embeddings, computed on the host in f64, once for each batch.
+//! Table of cosines and sines of rotary embeddings, computed on the host in f64 when a state is made.
 //!
 //! Pair `i` of `R/2` is rotated by `pos * f[i]`: `f[i] = base^(-2i/R)`, changed by RoPE scaling, then divided by the
 //! file's frequency factor. Cosine and sine are multiplied by `mscale`.
 
 use std::f64::consts::PI;
 
+use stonechat_nn::Backend;
+
+use crate::Error;
 use crate::config::{RopeConfig, RopeScaling};
+
+/// Values of a block: computed on the host, then uploaded.
+const BLOCK_LEN: usize = 1 << 19;
+/// Positions of a block that one task computes.
+const TASK_POSITIONS: usize = 64;
 
 /// Frequency factors of a file, `[R/2]` each: divisors of the frequencies.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -20,14 +28,14 @@ pub(crate) struct RopeFreqFactors {
 
 /// Scaled frequencies of a rotary embedding, for a context length.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct RopeTable {
+pub(crate) struct RopeFrequencies {
     /// `[R/2]`: radians per position.
     frequencies: Vec<f64>,
     /// Factor of cosines and sines (YaRN, LongRoPE).
     mscale: f64,
 }
 
-impl RopeTable {
+impl RopeFrequencies {
     pub(crate) fn new(rope: &RopeConfig, factors: &RopeFreqFactors, n_ctx: usize) -> Self {
         let n = rope.n_rot as f64;
         let base = f64::from(rope.freq_base);
@@ -74,17 +82,48 @@ impl RopeTable {
     }
 
     /// Rotated channels of a head, `R`.
-    pub(crate) fn n_rot(&self) -> usize {
+    fn n_rot(&self) -> usize {
         2 * self.frequencies.len()
     }
 
-    /// Writes `R/2` cosines, then `R/2` sines, for each position: `[T, R]`.
-    pub(crate) fn fill(&self, pos: &[u32], out: &mut Vec<f32>) {
-        out.clear();
-        for &pos in pos {
-            let angle = |f: &f64| f64::from(pos) * f;
-            out.extend(self.frequencies.iter().map(|f| (angle(f).cos() * self.mscale) as f32));
-            out.extend(self.frequencies.iter().map(|f| (angle(f).sin() * self.mscale) as f32));
+    /// Computes the table of the positions `0..n_positions`, block by block:
+    ///
+    /// ```text
+    /// table   [n_positions, R]    R/2 cosines, then R/2 sines of a position
+    /// block   BLOCK_LEN values    uploaded by one write
+    /// task    TASK_POSITIONS      on one host thread
+    /// ```
+    ///
+    /// # Errors
+    /// If the device has no memory for the table.
+    pub(crate) fn table<B: Backend>(
+        &self,
+        backend: &B,
+        n_positions: usize,
+    ) -> Result<B::Buffer, Error> {
+        let n_rot = self.n_rot();
+        let mut table = backend.alloc(n_positions * n_rot)?;
+        let block_positions = (BLOCK_LEN / n_rot).clamp(1, n_positions);
+        let mut block = vec![0.0; block_positions * n_rot];
+        for first in (0..n_positions).step_by(block_positions) {
+            let block = &mut block[..block_positions.min(n_positions - first) * n_rot];
+            let rows = block.chunks_mut(TASK_POSITIONS * n_rot);
+            let mut tasks: Vec<_> = (first..).step_by(TASK_POSITIONS).zip(rows).collect();
+            backend.for_each(&mut tasks, |(first, rows)| self.fill(*first, rows));
+            backend.write(&mut table, first * n_rot, block);
+        }
+        Ok(table)
+    }
+
+    /// Computes the rows of the positions from `first`.
+    fn fill(&self, first: usize, rows: &mut [f32]) {
+        for (position, row) in (first..).zip(rows.chunks_exact_mut(self.n_rot())) {
+            let (cos, sin) = row.split_at_mut(self.frequencies.len());
+            for ((f, cos), sin) in self.frequencies.iter().zip(cos).zip(sin) {
+                let angle = position as f64 * f;
+                *cos = (angle.cos() * self.mscale) as f32;
+                *sin = (angle.sin() * self.mscale) as f32;
+            }
         }
     }
 }
@@ -108,9 +147,9 @@ fn yarn_ramp(rope: &RopeConfig) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
-    use stonechat_nn::RopePairs;
+    use stonechat_nn::{Cpu, RopePairs};
 
-    use super::{RopeFreqFactors, RopeTable};
+    use super::{BLOCK_LEN, RopeFreqFactors, RopeFrequencies};
     use crate::config::{RopeConfig, RopeScaling};
 
     fn rope(scaling: RopeScaling) -> RopeConfig {
@@ -119,14 +158,28 @@ mod tests {
 
     #[test]
     fn plain_frequencies_are_powers_of_the_base() {
-        let table = RopeTable::new(&rope(RopeScaling::None), &RopeFreqFactors::default(), 64);
+        let table = RopeFrequencies::new(&rope(RopeScaling::None), &RopeFreqFactors::default(), 64);
         for (f, expected) in table.frequencies.iter().zip([1.0, 0.1, 0.01, 0.001]) {
             assert!((f - expected).abs() < 1e-12, "{f}");
         }
-        let mut out = Vec::new();
-        table.fill(&[0, 3], &mut out);
-        assert_eq!(out[..8], [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
-        assert!((out[8] - 3f32.cos()).abs() < 1e-6 && (out[12] - 3f32.sin()).abs() < 1e-6);
+    }
+
+    /// More positions than a block has, and a last task of one position.
+    #[test]
+    fn tables_hold_cosines_then_sines_of_every_position() {
+        let cpu = Cpu::new(2).unwrap();
+        let rope = RopeFrequencies { frequencies: vec![1.0, 0.1, 0.01, 0.001], mscale: 1.5 };
+        for n_positions in [1, 64, BLOCK_LEN / 8, BLOCK_LEN / 8 + 65] {
+            let table = rope.table(&cpu, n_positions).unwrap();
+            assert_eq!(table.len(), 8 * n_positions);
+            for (position, row) in table.chunks_exact(8).enumerate() {
+                for (i, f) in rope.frequencies.iter().enumerate() {
+                    let angle = position as f64 * f;
+                    assert_eq!(row[i], (1.5 * angle.cos()) as f32, "cosine {i} of {position}");
+                    assert_eq!(row[4 + i], (1.5 * angle.sin()) as f32, "sine {i} of {position}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -137,8 +190,8 @@ mod tests {
             long: Some(vec![4.0; 4]),
         };
         let scaling = RopeScaling::Long { n_ctx_orig: 128, attn_factor: 1.5 };
-        let short = RopeTable::new(&rope(scaling), &factors, 128);
-        let long = RopeTable::new(&rope(scaling), &factors, 129);
+        let short = RopeFrequencies::new(&rope(scaling), &factors, 128);
+        let long = RopeFrequencies::new(&rope(scaling), &factors, 129);
         assert!((short.frequencies[3] - 0.0005).abs() < 1e-12);
         assert!((long.frequencies[0] - 0.25).abs() < 1e-12);
         assert_eq!(long.mscale, 1.5);
@@ -154,7 +207,7 @@ mod tests {
             attn_factor: 1.0,
             truncate: true,
         };
-        let table = RopeTable::new(&rope(scaling), &RopeFreqFactors::default(), 4096);
+        let table = RopeFrequencies::new(&rope(scaling), &RopeFreqFactors::default(), 4096);
         assert!((table.frequencies[0] - 1.0).abs() < 1e-12);
         assert!((table.frequencies[3] - 0.001 / 4.0).abs() < 1e-12);
         assert!((table.mscale - (1.0 + 0.1 * 4f64.ln())).abs() < 1e-12);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use stonechat_nn::{
-    Backend, BoxFuture, LoadStats, PAGE_LEN, Read, Sequences, Slot, StepInputs, warmup_batch_sizes,
+    Backend, BoxFuture, LoadStats, Read, Sequences, Slot, StepInputs, warmup_batch_sizes,
 };
 
 use crate::forward::forward;
@@ -272,8 +272,8 @@ fn warm_up<B: Backend>(
     stage: &mut StageState<B>,
     (sequences, layout): (&mut Sequences, &mut OutputLayout),
 ) -> Result<(), Error> {
-    let StateOptions { n_ctx, n_batch, n_outputs, n_sequences, .. } = stage.options;
-    let max_positions = n_ctx.min(sequences.limits().n_pages * PAGE_LEN);
+    let StateOptions { n_batch, n_outputs, n_sequences, .. } = stage.options;
+    let max_positions = stage.options.max_positions();
     let max_batch = n_batch.min(max_positions);
     let tokens = vec![0; max_batch];
     let n_hidden = if weights.input.is_some() { 0 } else { max_batch * info.config.d_model };

@@ -1,8 +1,9 @@
-//! State of one pipeline stage: KV pool, activation buffers and the inputs of a step. A step allocates nothing.
+//! State of one pipeline stage: KV pool, activation buffers, `RoPE` tables. A step allocates nothing.
 
 use stonechat_nn::{Backend, KvShape, MAX_TOP_K, PageCopy, QueryRow, StepInputs};
 
-use crate::rope::RopeTable;
+use crate::config::RopeConfig;
+use crate::rope::RopeFrequencies;
 use crate::weights::Weights;
 use crate::{Config, Error, StateOptions};
 
@@ -13,15 +14,11 @@ pub(crate) struct StageState<B: Backend> {
     pub(crate) kv: B::Kv,
     pub(crate) kv_shape: KvShape,
     pub(crate) buffers: Buffers<B>,
-    rope: Option<RopeTable>,
-    local_rope: Option<RopeTable>,
     /// [`StepInputs::query_rows`] of sliding-window layers.
     pub(crate) local_query_rows: Vec<QueryRow>,
-    /// Contents of [`Buffers::cos_sin`] or [`Buffers::local_cos_sin`] to upload.
-    cos_sin: Vec<f32>,
 }
 
-/// Activations. `T` is `n_batch`, `F` is `d_ff`, `R` the rotated channels of a head.
+/// Activations and `RoPE` tables. `T` is `n_batch`, `F` is `d_ff`, `R` the rotated channels of a head.
 #[derive(Debug)]
 pub(crate) struct Buffers<B: Backend> {
     /// `[T, D]`: the residual stream.
@@ -50,10 +47,10 @@ pub(crate) struct Buffers<B: Backend> {
     pub(crate) logits: B::Buffer,
     /// `[n_outputs, 2k]`, `k <= MAX_TOP_K`: the top-k logits of a row, then their tokens.
     pub(crate) top_k: B::Buffer,
-    /// `[T, R]`: `R/2` cosines, then `R/2` sines, of a token's position.
-    pub(crate) cos_sin: Option<B::Buffer>,
-    /// `[T, R]`: the same for sliding-window layers with a RoPE base of their own.
-    pub(crate) local_cos_sin: Option<B::Buffer>,
+    /// `[max_positions, R]`: `R/2` cosines, then `R/2` sines, of a position.
+    pub(crate) rope_table: Option<B::Buffer>,
+    /// `[max_positions, R]`: the same for sliding-window layers with a RoPE base of their own.
+    pub(crate) local_rope_table: Option<B::Buffer>,
 }
 
 impl<B: Backend> StageState<B> {
@@ -69,14 +66,10 @@ impl<B: Backend> StageState<B> {
             (n_outputs, n_hidden) = (options.n_outputs, options.n_hidden);
         }
         let kv_shape = options.kv_shape(config, weights.layers.len());
-        let table = |rope: &_| RopeTable::new(rope, &weights.rope_freq_factors, n_ctx);
-        let rope = config.rope.as_ref().map(table);
-        let local_rope = config.local_rope.as_ref().map(table);
-        let alloc_cos_sin = |table: &Option<RopeTable>| match table {
-            Some(table) => backend.alloc(t * table.n_rot()).map(Some),
-            None => Ok(None),
+        let rope_table = |rope: &RopeConfig| {
+            let frequencies = RopeFrequencies::new(rope, &weights.rope_freq_factors, n_ctx);
+            frequencies.table(backend, options.max_positions())
         };
-        let n_rot = rope.as_ref().map_or(0, RopeTable::n_rot);
         let n_experts = config.experts.map_or(0, |e| e.n_experts);
         let d_ff = if n_experts > 0 { 0 } else { config.d_ff };
         let buffers = Buffers {
@@ -93,22 +86,19 @@ impl<B: Backend> StageState<B> {
             output: backend.alloc((n_outputs + n_hidden) * config.d_model)?,
             logits: backend.alloc(n_outputs * config.vocab_size)?,
             top_k: backend.alloc(n_outputs * 2 * MAX_TOP_K)?,
-            cos_sin: alloc_cos_sin(&rope)?,
-            local_cos_sin: alloc_cos_sin(&local_rope)?,
+            rope_table: config.rope.as_ref().map(rope_table).transpose()?,
+            local_rope_table: config.local_rope.as_ref().map(rope_table).transpose()?,
         };
         Ok(Self {
             options,
             kv: backend.kv(kv_shape)?,
             kv_shape,
             buffers,
-            rope,
-            local_rope,
             local_query_rows: Vec::with_capacity(t),
-            cos_sin: Vec::with_capacity(t * n_rot),
         })
     }
 
-    /// Copies shared pages, derives the rows of sliding-window layers, and uploads cosines and sines.
+    /// Copies shared pages and derives the rows of sliding-window layers.
     pub(crate) fn prepare(&mut self, backend: &B, inputs: &StepInputs, window: Option<usize>) {
         for &PageCopy { from, to } in &inputs.copies {
             backend.kv_copy_page(&mut self.kv, from, to);
@@ -118,12 +108,5 @@ impl<B: Backend> StageState<B> {
             let kv_start = row.kv_len.saturating_sub(window.map_or(row.kv_len, |w| w as u32));
             QueryRow { kv_start, ..*row }
         }));
-        let Buffers { cos_sin, local_cos_sin, .. } = &mut self.buffers;
-        for (table, buffer) in [(&self.rope, cos_sin), (&self.local_rope, local_cos_sin)] {
-            if let (Some(table), Some(buffer)) = (table, buffer) {
-                table.fill(&inputs.pos, &mut self.cos_sin);
-                backend.write(buffer, 0, &self.cos_sin);
-            }
-        }
     }
 }

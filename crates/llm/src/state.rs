@@ -75,6 +75,11 @@ impl StateOptions {
         self.n_pages.unwrap_or_else(|| self.n_sequences.saturating_mul(each))
     }
 
+    /// Longest sequence: that of the context, or of the whole pool.
+    pub(crate) fn max_positions(&self) -> usize {
+        self.n_ctx.min(self.n_pages().saturating_mul(PAGE_LEN))
+    }
+
     /// Bytes of the KV cache of a model.
     #[must_use]
     pub fn kv_bytes(&self, config: &Config) -> u64 {

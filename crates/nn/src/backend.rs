@@ -278,9 +278,11 @@ pub struct Rope<'a, B: Backend> {
 /// Angles of a rotary embedding.
 #[derive(Debug)]
 pub struct Rotation<'a, B: Backend> {
-    /// `[T, R]`: `R/2` cosines, then `R/2` sines per row, times the model's `mscale` if it has one.
+    /// `[n_ctx, R]`: `R/2` cosines, then `R/2` sines of each position, times the model's `mscale` if it has one.
     /// Only the first `R` of the `C` channels of a head are rotated.
-    pub cos_sin: &'a B::Buffer,
+    pub table: &'a B::Buffer,
+    /// Position of each row, `[T]`: its row of the table.
+    pub positions: &'a [u32],
     /// Rotated channels `R`, even.
     pub n_rot: usize,
     /// Pairing of the channels: adjacent (GPT-J) or `(i, i + R/2)` (GPT-NeoX).

@@ -29,7 +29,7 @@ use self::weights::Weights;
 pub use self::weights::{CpuMatrix, Repack};
 use crate::{
     Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, GatedMlp, KvRow, KvShape,
-    Linear, LoadStats, MatmulOp, MatrixSource, Read, Rope, Rows, View,
+    Linear, LoadStats, MatmulOp, MatrixSource, Read, Rope, Rotation, Rows, View,
 };
 
 /// Most rows of activations for which a quantized matrix that is not repacked is multiplied by int8 dot products. With
@@ -340,9 +340,11 @@ impl Backend for Cpu {
         let _timer = self.timer(|| "rope".to_owned());
         let Rows { offset, rows: n_rows, cols, stride } = rows;
         let x = &mut x[offset..rows.end().max(offset)];
-        let rotation = args.rotation.map(|rotation| cpu::Rotation {
-            cos_sin: MatRef::packed(&rotation.cos_sin[..], n_rows, rotation.n_rot),
-            pairs: rotation.pairs,
+        let rotation = args.rotation.filter(|rotation| rotation.n_rot > 0);
+        let rotation = rotation.map(|Rotation { table, positions, n_rot, pairs }| cpu::Rotation {
+            table: MatRef::packed(&table[..], table.len() / n_rot, n_rot),
+            positions,
+            pairs,
         });
         let norm = args.norm.map(|(weight, eps)| (&weight[..], eps));
         cpu::rope(

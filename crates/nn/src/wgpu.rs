@@ -18,7 +18,7 @@ use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all
 use self::fusion::{FusionWindow, PendingGateUp, PendingNorm, PendingRope};
 use crate::{
     Attention, Backend, Embed, Epilogue, Error, Experts, GatedActivation, KvRow, KvShape,
-    LoadStats, MatmulOp, MatrixSource, Read, Rope, Rows, View,
+    LoadStats, MatmulOp, MatrixSource, Read, Rope, Rotation, Rows, View,
 };
 
 const NAME: &str = "wgpu";
@@ -230,11 +230,15 @@ impl Backend for Wgpu {
 
     fn rope(&self, x: &mut GpuBuffer, rows: Rows, args: Rope<'_, Self>) {
         let Rope { head_dim, norm, rotation } = args;
-        let rotation = rotation.map(|r| (r.cos_sin, r.n_rot, r.pairs));
+        let rotation = rotation.map(|Rotation { table, positions, n_rot, pairs }| rope::Rotation {
+            table,
+            positions,
+            n_rot,
+            pairs,
+        });
         let (x, args) = (gpu_rows(x, rows), rope::Rope { head_dim, norm, rotation });
-        let pending = PendingRope::new(x, args);
-        if pending.can_fuse() {
-            self.fusion.push_rope(&self.gpu, pending);
+        if PendingRope::can_fuse(x) {
+            self.fusion.push_rope(&self.gpu, PendingRope::new(x, args));
         } else {
             rope::rope(self.flush_pending(), x, args);
         }

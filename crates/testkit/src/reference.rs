@@ -272,8 +272,9 @@ impl Backend for Reference {
                     let scale = inverse_rms(head, eps);
                     head.iter_mut().zip(&weight.0).for_each(|(v, w)| *v *= scale * w);
                 }
-                if let Some(Rotation { cos_sin, n_rot, pairs }) = args.rotation {
-                    let (cos, sin) = cos_sin.0[t * n_rot..][..n_rot].split_at(n_rot / 2);
+                if let Some(Rotation { table, positions, n_rot, pairs }) = args.rotation {
+                    let angles = &table.0[positions[t] as usize * n_rot..][..n_rot];
+                    let (cos, sin) = angles.split_at(n_rot / 2);
                     for i in 0..n_rot / 2 {
                         let (a, b) = match pairs {
                             RopePairs::Adjacent => (2 * i, 2 * i + 1),

@@ -259,18 +259,13 @@ impl Case {
         let mut random = self.random();
         let wide = Self { rows: self.rows, cols: 3 * self.cols, seed: self.seed };
         let weight = upload(backend, &random.normals(self.cols, 1.0));
-        let angles = random.normals(self.rows * n_rot / 2, 3.0);
-        let mut cos_sin = Vec::with_capacity(2 * angles.len());
-        for row in angles.chunks(n_rot / 2 + usize::from(n_rot == 0)) {
-            cos_sin.extend(row.iter().map(|a| a.cos()));
-            cos_sin.extend(row.iter().map(|a| a.sin()));
-        }
-        let cos_sin = upload(backend, &cos_sin);
+        let (table, positions) = rope_angles(backend, &mut random, self.rows, n_rot);
         let mut results = Vec::new();
         for norm in [None, Some((&weight, 1e-6))] {
             for pairs in [None, Some(RopePairs::Adjacent), Some(RopePairs::Neox)] {
                 let (mut x, rows) = wide.strided(backend, &mut random);
-                let rotation = pairs.map(|pairs| Rotation { cos_sin: &cos_sin, n_rot, pairs });
+                let (table, positions) = (&table, &positions[..]);
+                let rotation = pairs.map(|pairs| Rotation { table, positions, n_rot, pairs });
                 backend.rope(&mut x, rows, Rope { head_dim: self.cols, norm, rotation });
                 let mut packed = upload(backend, &vec![0.0; wide.rows * wide.cols]);
                 backend.copy(&mut packed, 0, View::new(&x, rows));
@@ -349,6 +344,24 @@ impl Case {
         backend.conv1d(&mut out, View::packed(&x, self.rows, self.cols), &w, stride, epilogue);
         download(backend, &out, len)
     }
+}
+
+/// Table of cosines and sines with more positions than rows, and a position of each row: the last one first, neither
+/// ascending nor descending.
+fn rope_angles<B: Backend>(
+    backend: &B,
+    random: &mut Lcg,
+    rows: usize,
+    n_rot: usize,
+) -> (B::Buffer, Vec<u32>) {
+    let n_ctx = rows + 7;
+    let angles = random.normals(n_ctx * n_rot / 2, 3.0);
+    let table: Vec<f32> = angles
+        .chunks((n_rot / 2).max(1))
+        .flat_map(|row| row.iter().map(|a| a.cos()).chain(row.iter().map(|a| a.sin())))
+        .collect();
+    let positions = (0..rows).map(|row| ((3 * row + 1) * (n_ctx - 1) % n_ctx) as u32);
+    (upload(backend, &table), positions.collect())
 }
 
 fn upload<B: Backend>(backend: &B, values: &[f32]) -> B::Buffer {

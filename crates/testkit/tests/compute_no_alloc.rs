@@ -31,6 +31,7 @@ fn ops_of_a_decode_step_do_not_allocate() {
         .map(|first_page| QueryRow { first_page, n_pages: 1, kv_start: 0, kv_len: 8 })
         .collect();
     let page_table: Vec<u32> = (0..n_rows as u32).collect();
+    let positions: Vec<u32> = page_table.iter().rev().copied().collect();
     let (up, norm) = (vec![0.01; d_ff * width], vec![1.0; width]);
     let mut x = vec![0.5; n_rows * width];
     let (mut y, mut hidden) = (x.clone(), vec![0.0; n_rows * d_ff]);
@@ -41,9 +42,10 @@ fn ops_of_a_decode_step_do_not_allocate() {
         let norm = RmsNorm { weight: norm.weight, eps: 1e-5, accumulate: true };
         rms_norm(&cpu, MatMut::packed(&mut y, n_rows, width), rows_of(&x), norm);
         for pairs in [RopePairs::Neox, RopePairs::Adjacent] {
-            let cos_sin = MatRef::packed(&angles, n_rows, 64);
+            let table = MatRef::packed(&angles, n_rows, 64);
             let norm = Some((&norm.weight[..64], 1e-5));
-            let args = Rope { head_dim: 64, norm, rotation: Some(Rotation { cos_sin, pairs }) };
+            let rotation = Some(Rotation { table, positions: &positions, pairs });
+            let args = Rope { head_dim: 64, norm, rotation };
             rope(&cpu, MatMut::packed(&mut y, n_rows, width), args);
         }
         for pool in &mut pools {

@@ -65,14 +65,19 @@ fn rope(t: usize, n_heads: usize, head_dim: usize) -> Case {
         open: Box::new(move |backend| {
             let width = n_heads * head_dim;
             let mut x = filled(backend, t * width)?;
-            let mut cos_sin = backend.alloc(t * head_dim)?;
+            let mut table = backend.alloc(t * head_dim)?;
             // Rotations by an eighth turn, so that values neither grow nor vanish.
-            backend.write(&mut cos_sin, 0, &vec![std::f32::consts::FRAC_1_SQRT_2; t * head_dim]);
+            backend.write(&mut table, 0, &vec![std::f32::consts::FRAC_1_SQRT_2; t * head_dim]);
+            let positions: Vec<u32> = (0..t as u32).collect();
             let device = backend.clone();
             let run = move || {
-                let pairs = RopePairs::Neox;
-                let rotation = Some(Rotation { cos_sin: &cos_sin, n_rot: head_dim, pairs });
-                let args = Rope { head_dim, norm: None, rotation };
+                let rotation = Rotation {
+                    table: &table,
+                    positions: &positions,
+                    n_rot: head_dim,
+                    pairs: RopePairs::Neox,
+                };
+                let args = Rope { head_dim, norm: None, rotation: Some(rotation) };
                 device.rope(&mut x, Rows::packed(t, width), args);
             };
             Ok(Repeated::new(bytes(2 * t * width), run))

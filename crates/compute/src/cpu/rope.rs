@@ -31,8 +31,11 @@ pub struct Rope<'a> {
 /// Angles of a rotary embedding.
 #[derive(Debug, Clone, Copy)]
 pub struct Rotation<'a> {
-    /// `[T, R]`: `R/2` cosines, then `R/2` sines per row. Only the first `R` of the `C` channels of a head are rotated.
-    pub cos_sin: MatRef<'a>,
+    /// `[n_ctx, R]`: `R/2` cosines, then `R/2` sines of each position. Only the first `R` of the `C` channels of a head
+    /// are rotated.
+    pub table: MatRef<'a>,
+    /// Position of each row, `[T]`.
+    pub positions: &'a [u32],
     /// Pairing of channels.
     pub pairs: RopePairs,
 }
@@ -42,7 +45,7 @@ pub struct Rotation<'a> {
 /// Shapes: `x` = `[T, H*C]`. Numerics: f32. Source: Su et al. 2021, eq. 34.
 ///
 /// # Panics
-/// If the shapes do not fit or `R` is odd.
+/// If the shapes do not fit, `R` is odd or a position is outside the table.
 #[track_caller]
 pub fn rope(cpu: &Cpu, x: MatMut<'_>, args: Rope<'_>) {
     let x = x.checked();
@@ -52,13 +55,14 @@ pub fn rope(cpu: &Cpu, x: MatMut<'_>, args: Rope<'_>) {
         assert_eq!(weight.len(), c, "rope: norm weight length is not the head width");
     }
     if let Some(rotation) = args.rotation {
-        let angles = rotation.cos_sin.checked();
-        assert_eq!(angles.rows, x.rows, "rope: rows of angles");
+        let MatRef { rows, cols, .. } = rotation.table.checked();
         assert!(
-            angles.cols.is_multiple_of(2) && angles.cols <= c,
-            "rope: {} rotated channels in heads of {c}",
-            angles.cols
+            cols.is_multiple_of(2) && cols <= c,
+            "rope: {cols} rotated channels in heads of {c}"
         );
+        assert_eq!(rotation.positions.len(), x.rows, "rope: a position a row");
+        let inside = rotation.positions.iter().all(|&position| (position as usize) < rows);
+        assert!(inside, "rope: a position is outside of {rows} rows of the table");
     }
     let x = x.shared();
     for_row_ranges(cpu, x.rows, x.cols, |rows| {
@@ -80,15 +84,18 @@ impl Kernel for RopeRows<'_> {
         for r in self.rows {
             // SAFETY: the row ranges of tasks are disjoint, and the span ends before the next row.
             let row = unsafe { self.x.span(r, 0, self.x.cols) };
+            let rotation = self.args.rotation.map(|Rotation { table, positions, pairs }| {
+                (table.row(positions[r] as usize), pairs)
+            });
             for head in row.chunks_exact_mut(self.args.head_dim) {
                 if let Some((weight, eps)) = self.args.norm {
                     norm(s, head, weight, eps);
                 }
-                if let Some(Rotation { cos_sin, pairs }) = self.args.rotation {
-                    let head = &mut head[..cos_sin.cols];
+                if let Some((cos_sin, pairs)) = rotation {
+                    let head = &mut head[..cos_sin.len()];
                     match pairs {
-                        RopePairs::Neox => rotate_neox(s, head, cos_sin.row(r)),
-                        RopePairs::Adjacent => rotate_adjacent(head, cos_sin.row(r)),
+                        RopePairs::Neox => rotate_neox(s, head, cos_sin),
+                        RopePairs::Adjacent => rotate_adjacent(head, cos_sin),
                     }
                 }
             }
@@ -162,14 +169,14 @@ mod tests {
             let scale = 1.0 / (mean + f64::from(eps)).sqrt();
             head.iter_mut().zip(weight).for_each(|(v, &w)| *v *= scale * f64::from(w));
         }
-        if let Some(Rotation { cos_sin, pairs }) = args.rotation {
-            let half = cos_sin.cols / 2;
+        if let Some(Rotation { table, positions, pairs }) = args.rotation {
+            let half = table.cols / 2;
             for i in 0..half {
                 let (a, b) = match pairs {
                     RopePairs::Adjacent => (2 * i, 2 * i + 1),
                     RopePairs::Neox => (i, i + half),
                 };
-                let row = cos_sin.row(t);
+                let row = table.row(positions[t] as usize);
                 let (cos, sin) = (f64::from(row[i]), f64::from(row[i + half]));
                 (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
             }
@@ -180,12 +187,16 @@ mod tests {
     fn check(cpu: &Cpu, Case { t, n_heads, c, r }: Case) {
         let width = n_heads * c;
         let stride = width + 3;
-        let (x, weight, angles) = (random(t * stride, 1), random(c, 2), random(t * r, 3));
-        let cos_sin = MatRef::packed(&angles, t, r);
-        let neox = Some(Rotation { cos_sin, pairs: RopePairs::Neox });
-        let adjacent = Some(Rotation { cos_sin, pairs: RopePairs::Adjacent });
+        let n_ctx = t + 7;
+        let (x, weight, angles) = (random(t * stride, 1), random(c, 2), random(n_ctx * r, 3));
+        let table = MatRef::packed(&angles, n_ctx, r);
+        // The last position first; two rows may have one position.
+        let positions: Vec<u32> =
+            (0..t).map(|row| ((row * 5 + 1) * (n_ctx - 1) % n_ctx) as u32).collect();
+        let neox = Rotation { table, positions: &positions, pairs: RopePairs::Neox };
+        let adjacent = Rotation { pairs: RopePairs::Adjacent, ..neox };
         for norm in [None, Some((&weight[..], 1e-6))] {
-            for rotation in [None, neox, adjacent] {
+            for rotation in [None, Some(neox), Some(adjacent)] {
                 let args = Rope { head_dim: c, norm, rotation };
                 let mut y = x.clone();
                 rope(cpu, MatMut::new(&mut y, t, width, stride), args);
@@ -217,9 +228,25 @@ mod tests {
     #[test]
     #[should_panic(expected = "rotated channels")]
     fn more_rotated_channels_than_a_head_has_are_refused() {
+        rotate_row(MatRef::packed(&[0.0; 6], 1, 6), &[0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a position is outside of 3 rows of the table")]
+    fn positions_outside_the_table_are_refused() {
+        rotate_row(MatRef::packed(&[0.0; 12], 3, 4), &[3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a position a row")]
+    fn fewer_positions_than_rows_are_refused() {
+        rotate_row(MatRef::packed(&[0.0; 12], 3, 4), &[]);
+    }
+
+    /// Rotates one row of two heads of 4 channels.
+    fn rotate_row(table: MatRef<'_>, positions: &[u32]) {
         let cpu = Cpu { isa: Isa::available()[0], threads: ThreadTeam::new(1).unwrap() };
-        let cos_sin = MatRef::packed(&[0.0; 6], 1, 6);
-        let rotation = Some(Rotation { cos_sin, pairs: RopePairs::Neox });
+        let rotation = Some(Rotation { table, positions, pairs: RopePairs::Neox });
         let mut x = [0.0; 8];
         let args = Rope { head_dim: 4, norm: None, rotation };
         rope(&cpu, MatMut::packed(&mut x, 1, 8), args);

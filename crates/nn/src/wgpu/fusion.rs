@@ -104,29 +104,48 @@ pub(super) struct PendingRope {
     rows: Rows,
     head_dim: usize,
     norm: Option<(GpuBuffer, f32)>,
-    rotation: Option<(GpuBuffer, usize, RopePairs)>,
+    rotation: Option<PendingRotation>,
+}
+
+#[derive(Debug, Clone)]
+struct PendingRotation {
+    table: GpuBuffer,
+    positions: Vec<u32>,
+    n_rot: usize,
+    pairs: RopePairs,
 }
 
 impl PendingRope {
     pub(super) fn new(x: GpuRows<'_>, args: rope::Rope<'_>) -> Self {
         let GpuRows { buffer, offset, rows, cols, stride } = x;
+        let rotation = args.rotation.map(|rotation| PendingRotation {
+            table: rotation.table.clone(),
+            positions: rotation.positions.to_vec(),
+            n_rot: rotation.n_rot,
+            pairs: rotation.pairs,
+        });
         Self {
             x: buffer.clone(),
             rows: Rows { offset, rows, cols, stride },
             head_dim: args.head_dim,
             norm: args.norm.map(|(weight, eps)| (weight.clone(), eps)),
-            rotation: args.rotation.map(|(angles, n, pairs)| (angles.clone(), n, pairs)),
+            rotation,
         }
     }
 
-    /// Whether a later kernel may fuse it.
-    pub(super) fn can_fuse(&self) -> bool {
-        self.rows.rows <= MAX_GEMV_ROWS
+    /// Whether a later kernel may fuse `RoPE` of `x`.
+    pub(super) fn can_fuse(x: GpuRows<'_>) -> bool {
+        x.rows <= MAX_GEMV_ROWS
     }
 
     fn args(&self) -> (GpuRows<'_>, rope::Rope<'_>) {
         let norm = self.norm.as_ref().map(|(weight, eps)| (weight, *eps));
-        let rotation = self.rotation.as_ref().map(|(angles, n, pairs)| (angles, *n, *pairs));
+        let rotation = self.rotation.as_ref().map(|rotation| rope::Rotation {
+            table: &rotation.table,
+            positions: &rotation.positions,
+            n_rot: rotation.n_rot,
+            pairs: rotation.pairs,
+        });
         (
             super::gpu_rows(&self.x, self.rows),
             rope::Rope { head_dim: self.head_dim, norm, rotation },

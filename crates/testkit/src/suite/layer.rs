@@ -7,7 +7,7 @@ use stonechat_nn::{
     Linear, MatmulOp, PAGE_LEN, Precision, QueryRow, Rope, RopePairs, Rotation, Rows, View,
 };
 
-use super::{Case, F32, INT8, download, upload, weights};
+use super::{Case, F32, INT8, download, rope_angles, upload, weights};
 use crate::{Lcg, Reference};
 
 const HEAD_DIM: usize = 32;
@@ -41,7 +41,10 @@ impl Layer {
             let name = format!("{name} of {self:?}");
             case.check(&name, tolerance, backends, |_, backend| got(backend), &oracle);
         };
-        check("attention", self.attention(&Reference), &|b| self.attention(b));
+        for shift in [0, 1] {
+            let name = format!("attention with positions of the keys from row {shift}");
+            check(&name, self.attention(&Reference, shift), &|b| self.attention(b, shift));
+        }
         for has_bias in [false, true] {
             let name = if has_bias { "gated MLP with biases" } else { "gated MLP" };
             check(name, self.gated(&Reference, has_bias), &|b| self.gated(b, has_bias));
@@ -149,7 +152,8 @@ impl Layer {
         results
     }
 
-    fn attention<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    /// Projections, `RoPE` (row `t` of the keys has the position of row `t + shift` of the queries), KV write, attention.
+    fn attention<B: Backend>(&self, backend: &B, shift: usize) -> Vec<f32> {
         let Self { rows: t, dtype, .. } = *self;
         let mut random = Lcg::new(7 + t as u64);
         let kv_width = N_KV_HEADS * HEAD_DIM;
@@ -182,15 +186,14 @@ impl Layer {
         backend.matmul(View::packed(&x, t, D), ops);
         let [q_norm, k_norm] = [0, 1].map(|_| upload(backend, &random.normals(HEAD_DIM, 1.0)));
         let n_rot = 24;
-        let angles = random.normals(t * n_rot / 2, 3.0);
-        let cos_sin: Vec<f32> = angles
-            .chunks(n_rot / 2)
-            .flat_map(|row| row.iter().map(|a| a.cos()).chain(row.iter().map(|a| a.sin())))
-            .collect();
-        let cos_sin = upload(backend, &cos_sin);
-        for (x, width, norm) in [(&mut q, D, &q_norm), (&mut k, kv_width, &k_norm)] {
+        let (table, positions) = rope_angles(backend, &mut random, t + shift, n_rot);
+        let (q_positions, k_positions) = (&positions[..t], &positions[shift..]);
+        for (x, width, norm, positions) in
+            [(&mut q, D, &q_norm, q_positions), (&mut k, kv_width, &k_norm, k_positions)]
+        {
             let norm = self.has_norms.then_some((norm, 1e-6));
-            let rotation = Some(Rotation { cos_sin: &cos_sin, n_rot, pairs: RopePairs::Neox });
+            let pairs = RopePairs::Neox;
+            let rotation = Some(Rotation { table: &table, positions, n_rot, pairs });
             backend.rope(x, Rows::packed(t, width), Rope { head_dim: HEAD_DIM, norm, rotation });
         }
         let slots: Vec<_> = (first..first + t).map(slot).collect();

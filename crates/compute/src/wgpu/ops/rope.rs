@@ -12,7 +12,7 @@ pub const MAX_HEAD_DIM: usize = 1024;
 pub(super) const SPEC: KernelSpec = KernelSpec {
     name: "rope",
     params: RopeParams::LAYOUT,
-    access: &[Access::Write, Access::Read, Access::Read],
+    access: &[Access::Read, Access::Write, Access::Read, Access::Read],
     workgroup: WORKGROUP,
     files: &[include_str!("rotate.wgsl"), include_str!("rope.wgsl")],
     copy_writer: CopyWriter::None,
@@ -25,24 +25,49 @@ pub struct Rope<'a> {
     pub head_dim: usize,
     /// RMS norm of the head before the rotation: weight `[C]` and epsilon.
     pub norm: Option<(&'a GpuBuffer, f32)>,
-    /// Cosines and sines `[T, R]`, number of rotated channels `R`, and the pairing of channels.
-    pub rotation: Option<(&'a GpuBuffer, usize, RopePairs)>,
+    /// Rotation after the norm; `None` for the norm alone.
+    pub rotation: Option<Rotation<'a>>,
+}
+
+/// Angles of a rotary embedding.
+#[derive(Debug, Clone, Copy)]
+pub struct Rotation<'a> {
+    /// `[n_ctx, R]`: `R/2` cosines, then `R/2` sines of each position.
+    pub table: &'a GpuBuffer,
+    /// Position of each row, `[T]`.
+    pub positions: &'a [u32],
+    /// Rotated channels `R`.
+    pub n_rot: usize,
+    /// Pairing of channels.
+    pub pairs: RopePairs,
+}
+
+impl Rotation<'_> {
+    fn equals(&self, other: &Self) -> bool {
+        self.table.is(other.table)
+            && (self.positions, self.n_rot, self.pairs)
+                == (other.positions, other.n_rot, other.pairs)
+    }
 }
 
 impl Rope<'_> {
     /// Whether queries and keys can share [`rope_and_write`]: equal head width and rotation.
     #[must_use]
     pub fn is_compatible(&self, other: &Self) -> bool {
-        let same_angles = match (self.rotation, other.rotation) {
-            (Some((a, n, pairs)), Some((b, m, other))) => a.is(b) && n == m && pairs == other,
+        let same_rotation = match (&self.rotation, &other.rotation) {
+            (Some(rotation), Some(other)) => rotation.equals(other),
             (None, None) => true,
             _ => false,
         };
-        self.head_dim == other.head_dim && same_angles
+        self.head_dim == other.head_dim && same_rotation
     }
 
-    fn angles(&self) -> Option<&GpuBuffer> {
-        self.rotation.map(|(cos_sin, ..)| cos_sin)
+    fn table(&self) -> Option<&GpuBuffer> {
+        self.rotation.map(|rotation| rotation.table)
+    }
+
+    fn positions(&self) -> &[u32] {
+        self.rotation.map_or(&[], |rotation| rotation.positions)
     }
 
     fn weight(&self) -> Option<&GpuBuffer> {
@@ -55,16 +80,21 @@ impl Rope<'_> {
         let Self { head_dim, norm, rotation } = *self;
         assert!(head_dim <= MAX_HEAD_DIM && x.cols.is_multiple_of(head_dim), "rope: heads");
         norm.inspect(|(weight, _)| check_len("rope", weight, head_dim));
-        let n_rot = rotation.map_or(0, |(_, n_rot, _)| n_rot);
-        assert!(n_rot <= head_dim, "rope: {n_rot} of {head_dim} channels");
-        rotation.inspect(|(cos_sin, ..)| check_len("rope", cos_sin, x.rows * n_rot));
+        if let Some(Rotation { table, positions, n_rot, .. }) = rotation {
+            assert!(n_rot <= head_dim, "rope: {n_rot} of {head_dim} channels");
+            assert_eq!(positions.len(), x.rows, "rope: a position a row");
+            let rows = (table.bytes() / 4).checked_div(n_rot).unwrap_or(usize::MAX);
+            let inside = positions.iter().all(|&position| (position as usize) < rows);
+            assert!(inside, "rope: a position is outside of {rows} rows of the table");
+        }
         x.cols / head_dim
     }
 
-    fn params(&self) -> Rotation {
-        Rotation {
-            n_rot: self.rotation.map_or(0, |(_, n_rot, _)| n_rot) as u32,
-            is_adjacent: u32::from(matches!(self.rotation, Some((.., RopePairs::Adjacent)))),
+    fn params(&self) -> RotationParams {
+        let is_adjacent = |rotation: Rotation<'_>| rotation.pairs == RopePairs::Adjacent;
+        RotationParams {
+            n_rot: self.rotation.map_or(0, |rotation| rotation.n_rot) as u32,
+            is_adjacent: u32::from(self.rotation.is_some_and(is_adjacent)),
             has_norm: u32::from(self.norm.is_some()),
             eps: self.norm.map_or(0.0, |(_, eps)| eps),
         }
@@ -72,7 +102,7 @@ impl Rope<'_> {
 }
 
 kernel_params! {
-    struct Rotation {
+    struct RotationParams {
         n_rot: u32,
         is_adjacent: u32,
         has_norm: u32,
@@ -82,12 +112,13 @@ kernel_params! {
 
 kernel_params! {
     struct RopeParams {
-        rotation: Rotation,
+        rotation: RotationParams,
         rows: u32,
         n_heads: u32,
         head_dim: u32,
         offset: u32,
         stride: u32,
+        positions: u32,
     }
 }
 
@@ -99,6 +130,8 @@ kernel_params! {
 pub fn rope(gpu: &Gpu, x: GpuRows<'_>, args: Rope<'_>) {
     let x = x.checked();
     let n_heads = args.check(x);
+    let kernel = SPEC.kernel(gpu);
+    let mut record = gpu.record(args.positions().len());
     let params = RopeParams {
         rotation: args.params(),
         rows: x.rows as u32,
@@ -106,15 +139,16 @@ pub fn rope(gpu: &Gpu, x: GpuRows<'_>, args: Rope<'_>) {
         head_dim: args.head_dim as u32,
         offset: x.offset as u32,
         stride: x.stride as u32,
+        positions: record.push_data(args.positions()),
     };
-    let binds = [Bind::Buffer(x.buffer), args.weight().into(), args.angles().into()];
-    gpu.record(0).dispatch_linear(&SPEC.kernel(gpu), &params, binds, x.rows * n_heads);
+    let binds = [Bind::Data, Bind::Buffer(x.buffer), args.weight().into(), args.table().into()];
+    record.dispatch_linear(&kernel, &params, binds, x.rows * n_heads);
 }
 
 kernel_params! {
     struct RopeKvParams {
-        q_rotation: Rotation,
-        k_rotation: Rotation,
+        q_rotation: RotationParams,
+        k_rotation: RotationParams,
         rows: u32,
         n_heads: u32,
         n_kv_heads: u32,
@@ -128,6 +162,7 @@ kernel_params! {
         k_stride: u32,
         v_offset: u32,
         v_stride: u32,
+        positions: u32,
         slots: u32,
         stores_per_head: u32,
     }
@@ -177,7 +212,8 @@ pub fn rope_and_write(
     assert_eq!((n_kv_heads, k_args.head_dim), shape, "rope: heads of the keys");
     assert_eq!(q.rows, k.rows, "rope: rows of the queries and of the keys");
     let (words, stores_per_head, data) = kv::check_write(pool, k, v, rows);
-    let mut record = gpu.record(data.len());
+    let positions = q_args.positions();
+    let mut record = gpu.record(positions.len() + data.len());
     let params = RopeKvParams {
         q_rotation: q_args.params(),
         k_rotation: k_args.params(),
@@ -194,6 +230,7 @@ pub fn rope_and_write(
         k_stride: k.stride as u32,
         v_offset: v.offset as u32,
         v_stride: v.stride as u32,
+        positions: record.push_data(positions),
         slots: record.push_data(&data),
         stores_per_head: stores_per_head as u32,
     };
@@ -208,7 +245,7 @@ pub fn rope_and_write(
         v.buffer.into(),
         q_args.weight().into(),
         k_args.weight().into(),
-        q_args.angles().into(),
+        q_args.table().into(),
         Bind::Buffer(&pool.buffer),
     ];
     record.dispatch(&kernel, &params, binds, [q.rows as u32, (n_heads + n_kv_heads) as u32, 1]);

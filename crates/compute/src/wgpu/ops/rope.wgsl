@@ -1,18 +1,20 @@
 // RMS norm and RoPE of a head, in place; one workgroup a head.
 
 struct Params {
-    rotation: Rotation,
+    rotation: RotationParams,
     rows: u32,
     n_heads: u32,
     head_dim: u32,
     offset: u32,
     stride: u32,
+    positions: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read_write> x: array<f32>;
-@group(0) @binding(2) var<storage, read> weight: array<f32>;
-@group(0) @binding(3) var<storage, read> cos_sin: array<f32>;
+@group(0) @binding(1) var<storage, read> data: array<u32>;
+@group(0) @binding(2) var<storage, read_write> x: array<f32>;
+@group(0) @binding(3) var<storage, read> weight: array<f32>;
+@group(0) @binding(4) var<storage, read> cos_sin: array<f32>;
 
 // First value of the head.
 var<private> head_at: u32;
@@ -33,7 +35,8 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = index / p.n_heads;
     head_at = p.offset + t * p.stride + index % p.n_heads * p.head_dim;
     load_head(p.head_dim, p.rotation, lid);
+    let angles = table_row(p.positions + t, p.rotation);
     for (var c = lid; c < p.head_dim; c += WG) {
-        x[head_at + c] = rotated(c, p.rotation, t * p.rotation.n_rot);
+        x[head_at + c] = rotated(c, p.rotation, angles);
     }
 }

@@ -2,8 +2,8 @@
 // workgroup a query head, or a KV head.
 
 struct Params {
-    q_rotation: Rotation,
-    k_rotation: Rotation,
+    q_rotation: RotationParams,
+    k_rotation: RotationParams,
     rows: u32,
     n_heads: u32,
     n_kv_heads: u32,
@@ -17,6 +17,7 @@ struct Params {
     k_stride: u32,
     v_offset: u32,
     v_stride: u32,
+    positions: u32,
     slots: u32,
     stores_per_head: u32,
 }
@@ -62,11 +63,13 @@ fn value_at(c: u32) -> f32 {
 fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group.x;
     is_key = group.y >= p.n_heads;
+    // Queries and keys have one rotation.
+    let angles = table_row(p.positions + t, p.q_rotation);
     if !is_key {
         head_at = p.q_offset + t * p.q_stride + group.y * p.head_dim;
         load_head(p.head_dim, p.q_rotation, lid);
         for (var c = lid; c < p.head_dim; c += WG) {
-            queries[head_at + c] = rotated(c, p.q_rotation, t * p.q_rotation.n_rot);
+            queries[head_at + c] = rotated(c, p.q_rotation, angles);
         }
         return;
     }
@@ -74,7 +77,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     head_at = p.k_offset + t * p.k_stride + g * p.head_dim;
     load_head(p.head_dim, p.k_rotation, lid);
     for (var c = lid; c < p.head_dim; c += WG) {
-        let key = rotated(c, p.k_rotation, t * p.k_rotation.n_rot);
+        let key = rotated(c, p.k_rotation, angles);
         rotated_key[c] = key;
         keys[head_at + c] = key;
     }

@@ -1,9 +1,10 @@
-// RMS norm and RoPE of a head. A kernel defines `head_value` and `head_weight`: value of a channel and its norm weight.
+// RMS norm and RoPE of a head. A kernel binds `cos_sin`, the table of angles, and `data`, and defines `head_value` and
+// `head_weight`: value of a channel and its norm weight.
 
 var<workgroup> head: array<f32, 1024>;
 
 // Parameters of a head; 16 bytes, the alignment of nested uniform structs.
-struct Rotation {
+struct RotationParams {
     n_rot: u32,
     is_adjacent: u32,
     has_norm: u32,
@@ -11,7 +12,7 @@ struct Rotation {
 }
 
 // Loads the head into workgroup memory and normalizes it.
-fn load_head(head_dim: u32, r: Rotation, lid: u32) {
+fn load_head(head_dim: u32, r: RotationParams, lid: u32) {
     var squares = 0.0;
     for (var c = lid; c < head_dim; c += WG) {
         let v = head_value(c);
@@ -27,8 +28,16 @@ fn load_head(head_dim: u32, r: Rotation, lid: u32) {
     workgroupBarrier();
 }
 
+// First value of the table row of a position, the word `position` of the data.
+fn table_row(position: u32, r: RotationParams) -> u32 {
+    if r.n_rot == 0u {
+        return 0u;
+    }
+    return data[position] * r.n_rot;
+}
+
 // Channel `c` of the head, rotated by the cosines and sines at `angles`.
-fn rotated(c: u32, r: Rotation, angles: u32) -> f32 {
+fn rotated(c: u32, r: RotationParams, angles: u32) -> f32 {
     if c >= r.n_rot {
         return head[c];
     }
