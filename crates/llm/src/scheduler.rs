@@ -188,8 +188,7 @@ impl Scheduler {
     /// Longest text in tokens: that of the context, or of the whole pool.
     #[must_use]
     pub fn max_tokens(&self) -> usize {
-        let options = self.state.options();
-        options.n_ctx.min(options.n_pages.map_or(usize::MAX, |n| n * PAGE_LEN))
+        self.state.options().max_positions()
     }
 
     /// Appends a request to the queue.
