@@ -403,6 +403,11 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// Packs the rows of `src`: `dst[offset + r * cols + c] = src[r, c]`.
     fn copy(&self, dst: &mut Self::Buffer, offset: usize, src: View<'_, Self>);
 
+    /// Sum: `out[t] += x[t]`.
+    ///
+    /// Shapes: `x` = `[T, D]`, `out` packed `[T, D]`.
+    fn add(&self, out: &mut Self::Buffer, x: View<'_, Self>);
+
     /// Token embedding: `out[t] = scale * table[tokens[t]] + positions[pos[t]]`.
     ///
     /// Shapes: `table` = `[V, D]`, `out` packed `[T, D]`.

@@ -282,6 +282,13 @@ impl Backend for Cpu {
         }
     }
 
+    fn add(&self, out: &mut AlignedVec, x: View<'_, Self>) {
+        let _timer = self.timer(|| "add".to_owned());
+        let Rows { rows, cols, .. } = x.rows;
+        let out = MatMut::packed(&mut out[..rows * cols], rows, cols);
+        cpu::add(&self.device, out, mat(x.buffer, x.rows));
+    }
+
     fn embed(&self, out: &mut AlignedVec, table: &CpuMatrix, args: Embed<'_, Self>) {
         let _timer = self.timer(|| "embed".to_owned());
         let (_, d) = table.shape();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use stonechat_compute::DType;
 use stonechat_compute::op::{Count, PoolId, Port, RowTable, Rows, SlotTable, Weight};
 
-use crate::fuse::Capabilities;
+use crate::fuse::{Capabilities, fuse};
 use crate::interpreter::BackendDevice;
 use crate::program::{Program, SegmentName};
 use crate::{Backend, BoxFuture, Error, KvRow, LoadStats, MatrixSource, PageCopy, QueryRow};
@@ -40,6 +40,14 @@ impl std::ops::Deref for Device {
 pub type HostTask<'a> = &'a mut (dyn FnMut() + Send);
 
 impl Device {
+    /// Fuses a program and allocates its pools and values for steps of at most `max` rows.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], or [`Error::Unsupported`] if an op has no kernel.
+    pub fn compile(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
+        self.compile_fused(&fuse(program, &self.capabilities()), max)
+    }
+
     /// Calls `task` for each item, on the device's host threads if it has any.
     pub fn for_each<T: Send>(&self, items: &mut [T], task: impl Fn(&mut T) + Sync) {
         let task = &task;
@@ -92,11 +100,11 @@ pub trait DeviceApi: Debug + Send + Sync {
     /// Kernels that fusion depends on.
     fn capabilities(&self) -> Capabilities;
 
-    /// Fuses a program and allocates its pools and values for steps of at most `max` rows.
+    /// Allocates the pools and values of a fused program for steps of at most `max` rows, see [`Device::compile`].
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], or [`Error::Unsupported`] if an op has no kernel.
-    fn compile(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error>;
+    fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error>;
 }
 
 /// A compiled program with its memory.

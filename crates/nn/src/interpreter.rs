@@ -15,7 +15,7 @@ use stonechat_compute::op::{
 use crate::device::{
     AttentionRows, Counts, Device, DeviceApi, Executable, HostTask, ReadPort, Step,
 };
-use crate::fuse::{Capabilities, fuse};
+use crate::fuse::Capabilities;
 use crate::plan::plan_slots;
 use crate::program::{Node, Program};
 use crate::{
@@ -80,24 +80,15 @@ impl<B: Backend> DeviceApi for BackendDevice<B> {
         Capabilities { max_group: MAX_GROUP, has_gated_mlp: true }
     }
 
-    fn compile(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
+    fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
         let Self(backend) = self;
-        let program = fuse(program, &self.capabilities());
-        let plan = plan_slots(&program, max);
+        let plan = plan_slots(program, max);
         let slots = plan.lens.iter().map(|&len| backend.alloc(len).map(Some));
         let mut exports = BTreeMap::new();
         for node in program.segments.iter().flat_map(|segment| &segment.nodes) {
-            match &node.op {
-                Op::Export(port) => {
-                    let Tensor { rows, cols, .. } = node.inputs[0];
-                    exports.insert(*port, backend.alloc(max.rows(rows) * cols)?);
-                }
-                Op::Add => {
-                    let reason = "a sum of two values that is no residual".to_owned();
-                    let (backend, op) = (backend.name(), node.op.name());
-                    return Err(Error::Unsupported { backend, op, reason });
-                }
-                _ => {}
+            if let Op::Export(port) = node.op {
+                let Tensor { rows, cols, .. } = node.inputs[0];
+                exports.insert(port, backend.alloc(max.rows(rows) * cols)?);
             }
         }
         Ok(Box::new(Interpreter {
@@ -110,8 +101,8 @@ impl<B: Backend> DeviceApi for BackendDevice<B> {
                 .map(|&shape| backend.kv(shape))
                 .collect::<Result<_, _>>()?,
             exports,
-            consumers: consumers(&program),
-            program,
+            consumers: consumers(program),
+            program: program.clone(),
         }))
     }
 }
@@ -275,6 +266,7 @@ impl<B: Backend> Interpreter<B> {
                 let rows = Rows::packed(counts.rows(rows), cols);
                 backend.rope(out, rows, rope::<B>(args, step));
             }
+            Op::Add => backend.add(out, x(1)),
             Op::Gated(activation) => backend.gated(out, x(0), x(1), *activation),
             Op::Matmul(args) => {
                 let consumer = self.consumers[node.outputs[0]].as_ref().map(matrix::<B>);
@@ -288,7 +280,9 @@ impl<B: Backend> Interpreter<B> {
                 backend.conv1d(out, x(0), w, args.stride, epilogue);
             }
             Op::Moe(args) => {
-                assert!(accumulate, "experts are added to a residual");
+                if !accumulate {
+                    backend.write(out, 0, &vec![0.0; counts.rows(rows) * cols]);
+                }
                 backend.moe(out, x(0), x(1), &experts::<B>(args));
             }
             Op::Attention(args) => backend.attention(out, self.attention(args, x(0), step)),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use stonechat_compute::DType;
-use stonechat_compute::wgpu::ops::{GpuRows, attention, copy, gated, kv, norm, rope, top_k};
+use stonechat_compute::wgpu::ops::{GpuRows, add, attention, copy, gated, kv, norm, rope, top_k};
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, ReadRange, Variant};
 use stonechat_quant::wgpu::{GpuEmbed, GpuEpilogue, GpuMatrix, matmul, matmul_all};
 
@@ -189,6 +189,10 @@ impl Backend for Wgpu {
 
     fn copy(&self, dst: &mut GpuBuffer, offset: usize, src: View<'_, Self>) {
         copy::copy(self.flush_pending(), dst, offset, src.rows.cols, view_rows(src));
+    }
+
+    fn add(&self, out: &mut GpuBuffer, x: View<'_, Self>) {
+        add::add(self.flush_pending(), out, view_rows(x));
     }
 
     fn embed(&self, out: &mut GpuBuffer, table: &GpuMatrix, args: Embed<'_, Self>) {

@@ -214,6 +214,12 @@ impl Backend for Reference {
         }
     }
 
+    fn add(&self, out: &mut ReferenceBuffer, x: View<'_, Self>) {
+        for (to, i) in out.0.iter_mut().zip(indices(x.rows).flatten()) {
+            *to += x.buffer.0[i];
+        }
+    }
+
     fn embed(&self, out: &mut ReferenceBuffer, table: &ReferenceMatrix, args: Embed<'_, Self>) {
         for (t, &token) in args.tokens.iter().enumerate() {
             for d in 0..table.k {

@@ -64,6 +64,7 @@ pub fn run_with<B: Backend>(backends: &[B], f16_tolerance: Tolerance) {
             case.check("layer_norm", F32, backends, |c, b| c.layer_norm(b, bias), &oracle);
         }
         case.check("rms_norm", F32, backends, Case::rms_norm, &case.rms_norm(&Reference));
+        case.check("add", F32, backends, Case::add, &case.add(&Reference));
         case.check("gated", F32, backends, Case::gated, &case.gated(&Reference));
         for dtype in [DType::F32, DType::F16, DType::BF16] {
             let oracle = case.embed(&Reference, dtype);
@@ -233,6 +234,15 @@ impl Case {
             results.extend(download(backend, &out, len));
         }
         results
+    }
+
+    fn add<B: Backend>(&self, backend: &B) -> Vec<f32> {
+        let mut random = self.random();
+        let (x, rows) = self.strided(backend, &mut random);
+        let len = self.rows * self.cols;
+        let mut out = upload(backend, &random.normals(len, 1.0));
+        backend.add(&mut out, View::new(&x, rows));
+        download(backend, &out, len)
     }
 
     fn gated<B: Backend>(&self, backend: &B) -> Vec<f32> {

@@ -4,6 +4,7 @@
 //! invocation. [`kernel_source`] prepends the entry point and the workgroup reductions of the [`Variant`].
 
 mod activation_copy;
+pub mod add;
 pub mod attention;
 mod attention_decode;
 mod attention_prefill;
@@ -152,6 +153,7 @@ impl KernelSpec {
 #[must_use]
 pub fn sources(variant: Variant) -> Vec<Source> {
     let specs = [
+        add::SPEC,
         copy::SPEC,
         rope::SPEC,
         gated::SPEC,
