@@ -254,6 +254,8 @@ pub enum Port {
     CapturedKeys(usize),
     /// `[T, C]`: queries of alignment head `i`.
     CapturedQueries(usize),
+    /// A value of a program that is no model.
+    Value(usize),
 }
 
 /// Arguments of [`Op::Embed`].
