@@ -21,17 +21,17 @@ pub const MAX_TOP_K: usize = 128;
 /// Most columns of [`Op::TopK`]: an f32 represents every column index below it exactly.
 pub const MAX_TOP_K_COLS: usize = 1 << 24;
 
-/// Number of rows that a step decides. Rows of the later counts of outputs are the first rows of the earlier ones.
+/// Number of rows that a step decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Count {
     /// Tokens `T` of the batch.
     Tokens,
-    /// Tokens whose results are read: ranked rows, then rows of logits, then hidden states.
-    Outputs,
-    /// Outputs that go through the vocabulary projection: ranked rows, then rows of logits.
+    /// Tokens whose logits are computed: those of [`Count::TopK`] first.
     Logits,
-    /// Outputs of which the top-k logits are read.
+    /// Tokens of which the top-k logits are read.
     TopK,
+    /// Tokens whose hidden states are read.
+    Hidden,
     /// Windows of audio.
     Windows,
     /// Windows of audio whose keys are captured for alignment: 0 or [`Count::Windows`].
@@ -71,13 +71,32 @@ impl fmt::Display for Rows {
     }
 }
 
-/// Shape of a value, f32 in row-major order.
+/// Type and order of the values of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TensorType {
+    /// f32, row-major.
+    F32,
+    /// Activations of products, in the type and order of the device's kernels: q8 blocks, or bf16 tiles with AMX.
+    Operand,
+}
+
+/// Type and shape of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Number of rows.
     pub rows: Rows,
     /// Values in a row.
     pub cols: usize,
+    /// Type and order.
+    pub dtype: TensorType,
+}
+
+impl TensorInfo {
+    /// f32 values, row-major.
+    #[must_use]
+    pub const fn f32(rows: Rows, cols: usize) -> Self {
+        Self { rows, cols, dtype: TensorType::F32 }
+    }
 }
 
 /// A value, or the first rows and a range of the columns of one.
@@ -113,12 +132,10 @@ impl Tensor {
     #[track_caller]
     pub fn first(self, count: Count) -> Self {
         let is_part = match count {
-            Count::Outputs | Count::Logits | Count::TopK => {
-                self.rows.count >= Count::Outputs && self.rows.count <= count
-            }
+            Count::TopK => self.rows.count == Count::Logits,
             Count::CapturedTokens => self.rows.count == Count::Tokens,
             Count::CapturedWindows => self.rows.count == Count::Windows,
-            Count::Tokens | Count::Windows => self.rows.count == count,
+            _ => self.rows.count == count,
         };
         assert!(is_part, "{count:?} are no part of {}", self.rows);
         Self { rows: Rows { count, ..self.rows }, ..self }
@@ -141,6 +158,25 @@ pub struct WeightInfo {
     pub rows: usize,
     /// Input features `K` of a matrix; number of values.
     pub cols: usize,
+    /// Order in memory.
+    pub layout: WeightLayout,
+}
+
+/// Order of weights in the memory of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WeightLayout {
+    /// Rows one after the other, as in the file.
+    Rows,
+    /// Repacked for the device's kernels.
+    Packed,
+}
+
+impl WeightInfo {
+    /// `n` values made by the host.
+    #[must_use]
+    pub const fn values(n: usize) -> Self {
+        Self { dtype: DType::F32, rows: 1, cols: n, layout: WeightLayout::Rows }
+    }
 }
 
 impl Weight {
@@ -171,7 +207,7 @@ impl Weight {
 
 impl fmt::Debug for Weight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WeightInfo { dtype, rows, cols } = self.info;
+        let WeightInfo { dtype, rows, cols, .. } = self.info;
         write!(f, "{dtype}[{rows}, {cols}]")
     }
 }
@@ -240,7 +276,7 @@ pub enum RowTable {
 pub enum Port {
     /// `[T, D]`: the residual stream between two stages of a model.
     Stream,
-    /// `[O, D]`: hidden states after the last norm.
+    /// `[H, D]`: hidden states after the last norm.
     Hidden,
     /// `[P, V]`: logits.
     Logits,
@@ -393,6 +429,17 @@ pub struct AttentionArgs {
     pub precision: Precision,
 }
 
+/// Arguments of [`Op::GatedProduct`]: matmuls without activation.
+#[derive(Debug, Clone)]
+pub struct GatedProductArgs {
+    /// `[F, D]`.
+    pub gate: MatmulArgs,
+    /// `[F, D]`.
+    pub up: MatmulArgs,
+    /// Combines gate and up.
+    pub activation: GatedActivation,
+}
+
 /// Arguments of [`Op::GatedMlp`]: matmuls without activation.
 #[derive(Debug, Clone)]
 pub struct GatedMlpArgs {
@@ -418,8 +465,8 @@ pub enum Op {
     Import(Port),
     /// A constant, once for each of the count: `[each * count, D]` of `[each, D]`.
     Constant(Weight),
-    /// Rows of the step's output list: `[T, D]` to `[O, D]`.
-    Gather,
+    /// Rows of the step's list of outputs, of those whose logits or whose hidden states are read: `[T, D]` to `[P, D]`.
+    Gather(Count),
     /// Copies `x` to a port with memory of its own, which holds it until the next step with rows. Windows have places of
     /// their own.
     Export(Port),
@@ -450,6 +497,10 @@ pub enum Op {
     /// Top-k of every row, `k` of the step: the `k` largest values in descending order, then their column indices as f32,
     /// packed `[T, 2k]`. Equal values are ordered by ascending column; NaN counts as −∞, +∞ as `f32::MAX`.
     TopK,
+    /// Made by fusion: `x` in another type, for the products that read it.
+    Convert(TensorType),
+    /// Fused: `act(gate · x) * (up · x)` as the operand of one product.
+    GatedProduct(GatedProductArgs),
     /// Fused: [`Op::Matmul`]s of one operand, with one result each. `x` is quantized once.
     MatmulGroup(Vec<MatmulArgs>),
     /// Fused gated MLP: `down · (act(gate · x) * (up · x))`. Results after the first are scratch.
@@ -464,7 +515,7 @@ impl Op {
             Self::Embed(_) => "embed",
             Self::Import(_) => "import",
             Self::Constant(_) => "constant",
-            Self::Gather => "gather",
+            Self::Gather(_) => "gather",
             Self::Export(_) => "export",
             Self::LayerNorm(_) => "layer_norm",
             Self::RmsNorm(_) => "rms_norm",
@@ -477,6 +528,8 @@ impl Op {
             Self::KvWrite(_) => "kv_write",
             Self::Attention(_) => "attention",
             Self::TopK => "top_k",
+            Self::Convert(_) => "convert",
+            Self::GatedProduct(_) => "gated_product",
             Self::MatmulGroup(_) => "matmul_group",
             Self::GatedMlp(_) => "gated_mlp",
         }
@@ -517,7 +570,7 @@ impl Op {
     pub fn results(&self, x: &[Tensor]) -> Option<Vec<TensorInfo>> {
         let name = self.name();
         assert_eq!(x.len(), self.n_operands(), "{name}: operands");
-        let same = |x: &Tensor| TensorInfo { rows: x.rows, cols: x.cols };
+        let same = |x: &Tensor| TensorInfo::f32(x.rows, x.cols);
         let values = |what: &str, weight: &Weight, expected: usize| {
             let WeightInfo { rows, cols, .. } = weight.info;
             assert_eq!(rows * cols, expected, "{name}: values of the {what}");
@@ -526,14 +579,20 @@ impl Op {
             let WeightInfo { rows: n, cols, .. } = args.weight.info;
             assert_eq!(cols, k, "{name}: columns of the weights and of the operand");
             args.bias.iter().for_each(|bias| values("bias", bias, n));
-            TensorInfo { rows, cols: n }
+            TensorInfo::f32(rows, n)
         };
         Some(match self {
             Self::Embed(_) | Self::Import(_) | Self::Constant(_) => return None,
             Self::Export(_) => vec![],
-            Self::Gather => {
+            Self::Gather(count) => {
                 assert_eq!(x[0].rows, Rows::of(Count::Tokens), "{name}: rows");
-                vec![TensorInfo { rows: Rows::of(Count::Outputs), cols: x[0].cols }]
+                vec![TensorInfo::f32(Rows::of(*count), x[0].cols)]
+            }
+            Self::Convert(dtype) => vec![TensorInfo { dtype: *dtype, ..same(&x[0]) }],
+            Self::GatedProduct(GatedProductArgs { gate, up, .. }) => {
+                let hidden = product(gate, x[0].rows, x[0].cols);
+                assert_eq!(product(up, x[0].rows, x[0].cols), hidden, "{name}: gate and up");
+                vec![TensorInfo { dtype: TensorType::Operand, ..hidden }]
             }
             Self::LayerNorm(args) | Self::RmsNorm(args) => {
                 values("weight", &args.weight, x[0].cols);
@@ -566,7 +625,7 @@ impl Op {
                 vec![product(matmul, rows, 3 * x[0].cols)]
             }
             Self::Moe(args) => {
-                let logits = TensorInfo { rows: x[0].rows, cols: args.n_experts };
+                let logits = TensorInfo::f32(x[0].rows, args.n_experts);
                 assert_eq!(same(&x[1]), logits, "{name}: router logits");
                 assert_eq!(args.gate.info.cols, x[0].cols, "{name}: columns of the gate");
                 vec![same(&x[0])]
@@ -579,7 +638,7 @@ impl Op {
                 assert!(x[0].cols.is_multiple_of(args.n_heads), "{name}: whole heads");
                 vec![same(&x[0])]
             }
-            Self::TopK => vec![TensorInfo { rows: x[0].rows, cols: 2 * MAX_TOP_K }],
+            Self::TopK => vec![TensorInfo::f32(x[0].rows, 2 * MAX_TOP_K)],
         })
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn record(
 ) -> Program {
     let mut r = Recorder::new();
     let pool = r.pool(kv);
-    r.segment(SegmentName::Body);
+    r.segment(SegmentName::Body, Rows::of(Count::Tokens));
     let mut x = match &weights.input {
         Some(input) => input.record(&mut r, config),
         None => r.import(Port::Stream, Rows::of(Count::Tokens), config.d_model),
@@ -69,15 +69,18 @@ impl Output {
     /// Hidden states, logits and top-k logits of the outputs. Only these rows go through the last norm and the vocabulary
     /// projection, the largest matrix of small models. `input` has that matrix if the embedding is tied.
     fn record(&self, r: &mut Recorder, input: Option<&Input>, x: Tensor, max_top_k: usize) {
-        r.segment(SegmentName::Outputs);
-        let rows = r.gather(x);
+        r.segment(SegmentName::Hidden, Rows::of(Count::Hidden));
+        let rows = r.gather(x, Count::Hidden);
         let hidden = self.norm.record(r, rows);
         r.output(Port::Hidden, hidden);
+        r.segment(SegmentName::Logits, Rows::of(Count::Logits));
+        let rows = r.gather(x, Count::Logits);
+        let h = self.norm.record(r, rows);
         let tied = input.map(|input| &input.token_embd);
         let weight = self.matrix.as_ref().or(tied).expect("`Weights::load` gives one of them");
         let (weight, bias) = (weight.clone(), self.bias.clone());
         let matmul = MatmulArgs { weight, bias, activation: Activation::None };
-        let logits = r.op(Op::Matmul(matmul), &[hidden.first(Count::Logits)]);
+        let logits = r.op(Op::Matmul(matmul), &[h]);
         r.output(Port::Logits, logits);
         if max_top_k > 0 {
             let top_k = r.top_k(logits.first(Count::TopK));

@@ -54,7 +54,7 @@ impl Stage {
         let program = record(config, weights, &ropes, (kv, info.max_top_k()));
         let mut max = Counts::default();
         max[Count::Tokens] = options.n_batch;
-        max[Count::Outputs] = options.n_outputs + options.n_hidden;
+        max[Count::Hidden] = options.n_hidden;
         max[Count::Logits] = options.n_outputs;
         max[Count::TopK] = options.n_outputs;
         device.compile(&program, &max)
@@ -148,13 +148,12 @@ impl Runner {
             return Ok(());
         }
         let OutputData { top_k, logits, hidden, .. } = data;
-        // Rows of logits lie behind ranked rows, hidden states behind the rows of the projection.
-        let (logits_at, hidden_at) =
-            (layout.n_top_k * *vocab_size, layout.n_projected() * *d_model);
+        // Rows of logits lie behind ranked rows.
+        let offset = layout.n_top_k * *vocab_size;
         let reads = &mut [
             ReadPort { port: Port::TopK, offset: 0, out: top_k },
-            ReadPort { port: Port::Logits, offset: logits_at, out: logits },
-            ReadPort { port: Port::Hidden, offset: hidden_at, out: hidden },
+            ReadPort { port: Port::Logits, offset, out: logits },
+            ReadPort { port: Port::Hidden, offset: 0, out: hidden },
         ];
         let last = stages.last().expect("a model has a stage");
         read(&*last.executable, reads).await
@@ -239,7 +238,7 @@ impl WindowRows {
     fn step<'a>(&'a self, inputs: &'a StepInputs, layout: &'a OutputLayout) -> Step<'a> {
         let page_table = &inputs.page_table[..];
         let mut step = Step {
-            segments: &[SegmentName::Body, SegmentName::Outputs],
+            segments: &[SegmentName::Body, SegmentName::Logits, SegmentName::Hidden],
             tokens: &inputs.tokens,
             positions: &inputs.pos,
             output_rows: &layout.rows,
@@ -248,7 +247,7 @@ impl WindowRows {
             ..Step::default()
         };
         step.counts[Count::Tokens] = inputs.n_tokens();
-        step.counts[Count::Outputs] = layout.rows.len();
+        step.counts[Count::Hidden] = layout.n_hidden;
         step.counts[Count::Logits] = layout.n_projected();
         step.counts[Count::TopK] = layout.n_top_k;
         step.slots[SlotTable::Tokens as usize] = &inputs.kv_rows;

@@ -15,7 +15,7 @@ use stonechat_compute::op::{Count, PoolId, Port, RowTable, Rows, SlotTable, Weig
 
 use crate::fuse::{Capabilities, fuse};
 use crate::interpreter::BackendDevice;
-use crate::program::{Program, SegmentName};
+use crate::program::{Program, Segment, SegmentName};
 use crate::{Backend, BoxFuture, Error, KvRow, LoadStats, MatrixSource, PageCopy, QueryRow};
 
 /// A device. Clones share it.
@@ -24,7 +24,7 @@ pub struct Device(Arc<dyn DeviceApi>);
 
 impl<B: Backend> From<B> for Device {
     fn from(backend: B) -> Self {
-        Self(Arc::new(BackendDevice(backend)))
+        Self::new(BackendDevice(backend))
     }
 }
 
@@ -40,6 +40,12 @@ impl std::ops::Deref for Device {
 pub type HostTask<'a> = &'a mut (dyn FnMut() + Send);
 
 impl Device {
+    /// A device.
+    #[must_use]
+    pub fn new(api: impl DeviceApi + 'static) -> Self {
+        Self(Arc::new(api))
+    }
+
     /// Fuses a program and allocates its pools and values for steps of at most `max` rows.
     ///
     /// # Errors
@@ -210,7 +216,7 @@ pub struct Step<'a> {
     pub tokens: &'a [u32],
     /// `[T]` positions.
     pub positions: &'a [u32],
-    /// `[O]` rows of the batch whose results are read.
+    /// Rows of the batch whose logits are computed, then those whose hidden states are read.
     pub output_rows: &'a [usize],
     /// `k` of [`Op::TopK`](stonechat_compute::op::Op::TopK).
     pub k: usize,
@@ -225,6 +231,26 @@ pub struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
+    /// Whether the step runs a variant of a segment.
+    pub(crate) fn runs(&self, segment: &Segment) -> bool {
+        let n_rows = self.counts.rows(segment.rows);
+        self.segments.contains(&segment.name) && segment.class.contains(n_rows)
+    }
+
+    /// Rows of the batch whose logits are computed, or whose hidden states are read.
+    ///
+    /// # Panics
+    /// If `count` counts no such rows.
+    #[must_use]
+    pub fn output_rows(&self, count: Count) -> &'a [usize] {
+        let (logits, rest) = self.output_rows.split_at(self.counts[Count::Logits]);
+        match count {
+            Count::Logits => logits,
+            Count::Hidden => &rest[..self.counts[Count::Hidden]],
+            _ => panic!("no outputs of {count:?}"),
+        }
+    }
+
     /// A list of pages and slots.
     #[must_use]
     pub fn slots(&self, table: SlotTable) -> &'a [KvRow] {

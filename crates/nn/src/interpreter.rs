@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use stonechat_compute::DType;
 use stonechat_compute::op::{
     AttentionArgs, Count, EmbedArgs, GatedMlpArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId, Port,
-    RopeArgs, Tensor, TensorInfo, Weight, WeightInfo,
+    RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
 };
 
 use crate::device::{
@@ -17,7 +17,7 @@ use crate::device::{
 };
 use crate::fuse::Capabilities;
 use crate::plan::plan_slots;
-use crate::program::{Node, Program};
+use crate::program::{Node, Program, RowClass};
 use crate::{
     Attention, Backend, BoxFuture, Embed, Epilogue, Error, Experts, GatedMlp, LoadStats, MatmulOp,
     MatrixSource, PageCopy, Read, Rope, Rotation, Rows, View,
@@ -65,25 +65,33 @@ impl<B: Backend> DeviceApi for BackendDevice<B> {
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {
         let MatrixSource { rows, cols, dtype, .. } = source;
         let data: Data<B> = Data::Matrix(self.0.matrix(source)?);
-        Ok(Weight::new(WeightInfo { dtype, rows, cols }, Arc::new(data)))
+        Ok(Weight::new(
+            WeightInfo { dtype, rows, cols, layout: WeightLayout::Rows },
+            Arc::new(data),
+        ))
     }
 
     fn load_values(&self, values: &[f32]) -> Result<Weight, Error> {
         let mut buffer = self.0.alloc(values.len())?;
         self.0.write(&mut buffer, 0, values);
-        let info = WeightInfo { dtype: DType::F32, rows: 1, cols: values.len() };
+        let info = WeightInfo::values(values.len());
         let data: Data<B> = Data::Values(buffer);
         Ok(Weight::new(info, Arc::new(data)))
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { max_group: MAX_GROUP, has_gated_mlp: true }
+        Capabilities {
+            row_classes: &[RowClass { min: 1, max: usize::MAX }],
+            max_group: MAX_GROUP,
+            operand: |_, _| TensorType::F32,
+            accepts: |op, _| matches!(op, Op::GatedMlp(_)),
+        }
     }
 
     fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
         let Self(backend) = self;
         let plan = plan_slots(program, max);
-        let slots = plan.lens.iter().map(|&len| backend.alloc(len).map(Some));
+        let slots = plan.slots.iter().map(|slot| backend.alloc(slot.len).map(Some));
         let mut exports = BTreeMap::new();
         for node in program.segments.iter().flat_map(|segment| &segment.nodes) {
             if let Op::Export(port) = node.op {
@@ -112,11 +120,15 @@ const MAX_GROUP: usize = 3;
 
 /// Weight of the matmul that is the sole reader of each value.
 fn consumers(program: &Program) -> Vec<Option<Weight>> {
-    let n_reads = program.n_reads();
+    let is_pinned = program.pinned();
+    let nodes = || program.segments.iter().flat_map(|segment| &segment.nodes);
+    let mut n_reads = vec![0; program.tensors.len()];
+    nodes().flat_map(Node::reads).for_each(|x| n_reads[x.id] += 1);
     let mut consumers = vec![None; program.tensors.len()];
-    for node in program.segments.iter().flat_map(|segment| &segment.nodes) {
+    for node in nodes() {
         if let (Op::Matmul(args), [x]) = (&node.op, &node.inputs[..])
             && n_reads[x.id] == 1
+            && !is_pinned[x.id]
             && program.is_whole(*x)
         {
             consumers[x.id] = Some(args.weight.clone());
@@ -234,7 +246,7 @@ impl<B: Backend> Interpreter<B> {
     /// Runs an op with one result, which holds the residual, if there is one.
     fn run_op(&self, op: &Op, node: &Node, out: &mut B::Buffer, step: &Step<'_>) {
         let (backend, counts) = (&self.backend, &step.counts);
-        let TensorInfo { rows, cols } = self.program.tensors[node.outputs[0]];
+        let TensorInfo { rows, cols, .. } = self.program.tensors[node.outputs[0]];
         let accumulate = node.residual.is_some();
         let x = |i: usize| self.view(node.inputs[i], counts);
         match op {
@@ -249,9 +261,9 @@ impl<B: Backend> Interpreter<B> {
                     backend.copy(out, i * rows.each * cols, view);
                 }
             }
-            Op::Gather => {
+            Op::Gather(count) => {
                 let x = x(0);
-                for (i, &row) in step.output_rows.iter().enumerate() {
+                for (i, &row) in step.output_rows(*count).iter().enumerate() {
                     backend.copy(out, i * cols, View::new(x.buffer, x.rows.slice(row, 1)));
                 }
             }
@@ -437,7 +449,7 @@ impl<B: Backend> Executable for Interpreter<B> {
             self.backend.kv_copy_page(&mut self.pools[0], from, to);
         }
         let segments = std::mem::take(&mut self.program.segments);
-        for segment in segments.iter().filter(|segment| step.segments.contains(&segment.name)) {
+        for segment in segments.iter().filter(|segment| step.runs(segment)) {
             segment.nodes.iter().for_each(|node| self.run_node(node, step));
         }
         self.program.segments = segments;

@@ -14,15 +14,37 @@
 
 use std::fmt;
 
-use stonechat_compute::op::{KvShape, Op, Port, Tensor, TensorInfo};
+use stonechat_compute::op::{KvShape, Op, Port, Rows, Tensor, TensorInfo};
+
+/// Range of numbers of rows for which a device has the same kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RowClass {
+    /// Smallest number.
+    pub min: usize,
+    /// Largest number.
+    pub max: usize,
+}
+
+impl RowClass {
+    /// Any number of rows.
+    pub const ALL: Self = Self { min: 0, max: usize::MAX };
+
+    /// Whether `n_rows` are in the range.
+    #[must_use]
+    pub fn contains(self, n_rows: usize) -> bool {
+        (self.min..=self.max).contains(&n_rows)
+    }
+}
 
 /// Part of a program that a step runs as a whole or not at all. Values may cross segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SegmentName {
     /// Tokens to the residual stream.
     Body,
-    /// Residual stream to hidden states and logits of the outputs.
-    Outputs,
+    /// Residual stream to logits and top-k logits.
+    Logits,
+    /// Residual stream to hidden states.
+    Hidden,
     /// Mel frames to encoded audio.
     Encoder,
     /// Encoded audio to the keys and values that the decoder attends to.
@@ -34,6 +56,10 @@ pub enum SegmentName {
 pub struct Segment {
     /// Name.
     pub name: SegmentName,
+    /// Rows of its products.
+    pub rows: Rows,
+    /// Number of rows that this variant of the segment is for.
+    pub class: RowClass,
     /// Ops.
     pub nodes: Vec<Node>,
 }
@@ -82,19 +108,27 @@ pub struct Program {
 }
 
 impl Program {
-    /// Number of reads of each value, by operands, residuals and the host.
-    pub(crate) fn n_reads(&self) -> Vec<usize> {
-        let mut n_reads = vec![0; self.tensors.len()];
+    /// Whether each value outlives its segment: another one reads it, or the host reads or writes it.
+    pub(crate) fn pinned(&self) -> Vec<bool> {
+        let mut is_pinned = vec![false; self.tensors.len()];
+        self.outputs.iter().for_each(|(_, x)| is_pinned[x.id] = true);
         for segment in &self.segments {
-            segment.nodes.iter().flat_map(Node::reads).for_each(|x| n_reads[x.id] += 1);
+            let mut is_own = vec![false; self.tensors.len()];
+            for node in &segment.nodes {
+                for &id in &node.outputs {
+                    is_own[id] = true;
+                    is_pinned[id] |= matches!(node.op, Op::Import(_));
+                }
+            }
+            let reads = segment.nodes.iter().flat_map(Node::reads);
+            reads.filter(|x| !is_own[x.id]).for_each(|x| is_pinned[x.id] = true);
         }
-        self.outputs.iter().for_each(|(_, x)| n_reads[x.id] += 1);
-        n_reads
+        is_pinned
     }
 
     /// Whether `x` is all of its value.
     pub(crate) fn is_whole(&self, x: Tensor) -> bool {
-        let TensorInfo { rows, cols } = self.tensors[x.id];
+        let TensorInfo { rows, cols, .. } = self.tensors[x.id];
         (x.first_col, x.cols, x.rows) == (0, cols, rows)
     }
 
@@ -112,12 +146,18 @@ impl fmt::Display for Program {
         let mut numbers = vec![None; self.tensors.len()];
         let mut next = 0;
         for segment in &self.segments {
-            writeln!(f, "{:?}:", segment.name)?;
+            match segment.class {
+                RowClass::ALL => writeln!(f, "{:?}:", segment.name)?,
+                RowClass { min, max: usize::MAX } => {
+                    writeln!(f, "{:?}, {min} rows and more:", segment.name)?;
+                }
+                RowClass { min, max } => writeln!(f, "{:?}, {min} to {max} rows:", segment.name)?,
+            }
             for Node { op, inputs, residual, outputs } in &segment.nodes {
                 write!(f, "  ")?;
                 for &id in outputs {
                     numbers[id] = Some(next);
-                    let TensorInfo { rows, cols } = self.tensors[id];
+                    let TensorInfo { rows, cols, .. } = self.tensors[id];
                     write!(f, "%{next}[{rows}, {cols}] ")?;
                     next += 1;
                 }
@@ -165,6 +205,10 @@ impl fmt::Display for OpText<'_> {
             Op::Conv1d(args) => {
                 matmul(f, &args.matmul)?;
                 write!(f, " stride {}", args.stride)
+            }
+            Op::GatedProduct(args) => {
+                [&args.gate, &args.up].into_iter().try_for_each(|m| matmul(f, m))?;
+                write!(f, " {:?}", args.activation)
             }
             Op::GatedMlp(args) => {
                 [&args.gate, &args.up, &args.down].into_iter().try_for_each(|m| matmul(f, m))?;

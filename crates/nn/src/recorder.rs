@@ -6,7 +6,7 @@ use stonechat_compute::op::{
 };
 
 use crate::GatedActivation;
-use crate::program::{Node, Program, Segment, SegmentName};
+use crate::program::{Node, Program, RowClass, Segment, SegmentName};
 
 /// Records ops. Each checks the shapes of its operands.
 ///
@@ -31,8 +31,10 @@ impl Recorder {
     }
 
     /// Starts a segment.
-    pub fn segment(&mut self, name: SegmentName) {
-        self.program.segments.push(Segment { name, nodes: Vec::new() });
+    ///
+    /// `rows` are those of its products: fusion makes one variant of the segment for each class of rows of the device.
+    pub fn segment(&mut self, name: SegmentName, rows: Rows) {
+        self.program.segments.push(Segment { name, rows, class: RowClass::ALL, nodes: Vec::new() });
     }
 
     /// The program.
@@ -44,7 +46,7 @@ impl Recorder {
     /// Records an op with results of these shapes.
     fn push_node(&mut self, op: Op, inputs: &[Tensor], results: Vec<TensorInfo>) -> Option<Tensor> {
         let first = self.program.tensors.len();
-        let result = results.first().map(|&TensorInfo { rows, cols }| Tensor {
+        let result = results.first().map(|&TensorInfo { rows, cols, .. }| Tensor {
             id: first,
             rows,
             first_col: 0,
@@ -60,7 +62,7 @@ impl Recorder {
 
     /// Records a source.
     fn source(&mut self, op: Op, rows: Rows, cols: usize) -> Tensor {
-        let result = self.push_node(op, &[], vec![TensorInfo { rows, cols }]);
+        let result = self.push_node(op, &[], vec![TensorInfo::f32(rows, cols)]);
         result.expect("a source has a result")
     }
 
@@ -104,8 +106,8 @@ impl Recorder {
 
     /// [`Op::Gather`].
     #[track_caller]
-    pub fn gather(&mut self, x: Tensor) -> Tensor {
-        self.op(Op::Gather, &[x])
+    pub fn gather(&mut self, x: Tensor, count: Count) -> Tensor {
+        self.op(Op::Gather(count), &[x])
     }
 
     /// [`Op::Rope`].

@@ -12,7 +12,7 @@
 //! cross-attention keys and queries. Keys are copied when a window's audio is set, queries in the steps that align windows.
 
 use stonechat_nn::op::{
-    Count, EmbedArgs, KvWriteArgs, PoolId, Port, RowTable, SlotTable, Tensor, Weight,
+    Count, EmbedArgs, KvWriteArgs, PoolId, Port, RowTable, Rows, SlotTable, Tensor, Weight,
 };
 use stonechat_nn::{Activation, Linear, Norm, Recorder, SegmentName};
 
@@ -59,7 +59,7 @@ impl Decoder {
         heads: Option<&AlignmentHeads>,
         audio: Tensor,
     ) {
-        r.segment(SegmentName::CrossKv);
+        r.segment(SegmentName::CrossKv, audio.rows);
         let (d, c) = (config.d_model, config.text_head_dim());
         for (layer, block) in self.blocks.iter().enumerate() {
             let kv = block.cross_kv.record(r, audio);
@@ -74,7 +74,7 @@ impl Decoder {
 
     /// Records a step; exports the queries of `heads`.
     pub(crate) fn record(&self, r: &mut Recorder, config: &Config, heads: Option<&AlignmentHeads>) {
-        r.segment(SegmentName::Body);
+        r.segment(SegmentName::Body, Rows::of(Count::Tokens));
         let (table, positions) = (self.tokens.weight.clone(), Some(self.positions.clone()));
         let mut x = r.embed(EmbedArgs { table, positions, scale: 1.0 });
         for (layer, block) in self.blocks.iter().enumerate() {
@@ -99,8 +99,8 @@ impl Decoder {
             x = r.add(x, ffn);
         }
         // The vocabulary projection is the largest matrix of the small models, and runs for the outputs only.
-        r.segment(SegmentName::Outputs);
-        let rows = r.gather(x).first(Count::Logits);
+        r.segment(SegmentName::Logits, Rows::of(Count::Logits));
+        let rows = r.gather(x, Count::Logits);
         let h = self.norm.record(r, rows);
         let logits = self.tokens.record(r, h);
         r.output(Port::Logits, logits);

@@ -44,7 +44,8 @@ pub(crate) struct EncoderBlock {
 impl Encoder {
     /// Records the encoder; returns its output, `[W * n_audio_ctx, D]`.
     pub(crate) fn record(&self, r: &mut Recorder, config: &Config) -> Tensor {
-        r.segment(SegmentName::Encoder);
+        let positions = Rows { count: Count::Windows, each: config.n_audio_ctx };
+        r.segment(SegmentName::Encoder, positions);
         let frames = Rows { count: Count::Windows, each: WINDOW_FRAMES };
         let mel = r.import(Port::Mel, frames, config.n_mels);
         let x = self.conv1.record(r, mel, Activation::Gelu);

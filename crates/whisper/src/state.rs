@@ -166,7 +166,7 @@ impl AudioPages {
     /// A decoder step.
     fn text_step<'a>(&'a self, inputs: &'a StepInputs, has_capture: bool) -> Step<'a> {
         let mut step = Step {
-            segments: &[SegmentName::Body, SegmentName::Outputs],
+            segments: &[SegmentName::Body, SegmentName::Logits],
             tokens: &inputs.tokens,
             positions: &inputs.pos,
             output_rows: &inputs.outputs,
@@ -174,7 +174,6 @@ impl AudioPages {
             ..Step::default()
         };
         step.counts[Count::Tokens] = inputs.n_tokens();
-        step.counts[Count::Outputs] = inputs.outputs.len();
         step.counts[Count::Logits] = inputs.outputs.len();
         step.counts[Count::CapturedTokens] = if has_capture { inputs.n_tokens() } else { 0 };
         step.slots[SlotTable::Tokens as usize] = &inputs.kv_rows;
@@ -207,7 +206,6 @@ impl State {
         let mut max = Counts::default();
         max[Count::Tokens] = limits.n_batch;
         max[Count::CapturedTokens] = limits.n_batch;
-        max[Count::Outputs] = limits.n_outputs;
         max[Count::Logits] = limits.n_outputs;
         max[Count::Windows] = 1;
         max[Count::CapturedWindows] = options.n_windows;
@@ -339,10 +337,9 @@ impl State {
     pub(crate) fn project(&mut self, rows: &[usize]) {
         let max_rows = self.limits().n_outputs;
         assert!(rows.len() <= max_rows, "{} rows of logits of {max_rows}", rows.len());
-        let segments = &[SegmentName::Outputs];
+        let segments = &[SegmentName::Logits];
         let mut step = Step { segments, output_rows: rows, ..Step::default() };
         step.counts[Count::Tokens] = self.sequences.inputs().n_tokens();
-        step.counts[Count::Outputs] = rows.len();
         step.counts[Count::Logits] = rows.len();
         self.executable.run(&step);
     }

@@ -62,10 +62,11 @@ impl Cpu {
         times.sort_by_key(|time| std::cmp::Reverse(time.total));
         times
     }
+}
 
-    /// Starts a timer for the current op, if the profile is enabled.
-    pub(super) fn timer(&self, name: impl FnOnce() -> String) -> Option<Timer<'_>> {
-        let profile = self.profile.as_deref()?;
-        Some(Timer { profile, name: name(), start: Instant::now() })
+impl Profile {
+    /// Starts a timer for the op `name`.
+    pub(super) fn timer(&self, name: String) -> Timer<'_> {
+        Timer { profile: self, name, start: Instant::now() }
     }
 }

@@ -8,7 +8,8 @@ use stonechat_compute::{DType, Isa, SharedBytes};
 use stonechat_quant::{PackedMatrix, QuantMatrix, dequantize_rows};
 use web_time::Instant;
 
-use super::{Cpu, MAX_INT_DOT_ROWS};
+use super::Cpu;
+use super::products::MAX_INT_DOT_ROWS;
 use crate::{Error, MatrixSource};
 
 /// Bytes repacked at a time. The source pages of a chunk are released after it.
@@ -54,8 +55,8 @@ pub(super) enum Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// Whether `n_rows` rows of activations are quantized before the matmul.
-    pub(super) fn quantizes_activations(&self, n_rows: usize) -> bool {
+    /// Whether `n_rows` rows of activations are quantized for the matmul.
+    pub(super) fn reads_quantized(&self, n_rows: usize) -> bool {
         match self {
             Self::Dense(_) => false,
             Self::Quant(_) => n_rows <= MAX_INT_DOT_ROWS,
@@ -67,6 +68,11 @@ impl Weights<'_> {
 impl CpuMatrix {
     pub(super) fn shape(&self) -> (usize, usize) {
         (self.n, self.k)
+    }
+
+    /// Whether the weights are repacked into panels.
+    pub(super) fn is_packed(&self) -> bool {
+        matches!(self.storage, Storage::Packed(_))
     }
 
     /// Profile label: type and shape.
@@ -133,7 +139,7 @@ impl Cpu {
         }
     }
 
-    /// Checks the size of a matrix, stores it by [`Repack`], and reserves its quantized activations of a decode step.
+    /// Checks the size of a matrix and stores it by [`Repack`].
     pub(super) fn load(&self, source: MatrixSource<'_>) -> Result<CpuMatrix, Error> {
         let MatrixSource { name, rows, cols, dtype, bytes } = source;
         let expected =
@@ -145,14 +151,7 @@ impl Cpu {
         let alignment = match dtype {
             DType::F32 => align_of::<f32>(),
             DType::F16 | DType::BF16 => align_of::<half::f16>(),
-            _ if QuantMatrix::has_kernel(dtype) => {
-                // A decode step must not allocate.
-                for buffer in [&self.activations, &self.hidden] {
-                    let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
-                    buffer.reserve(MAX_INT_DOT_ROWS, cols);
-                }
-                1
-            }
+            _ if QuantMatrix::has_kernel(dtype) => 1,
             _ => {
                 let name = name.to_owned();
                 return Err(Error::UnsupportedWeight { name, dtype, backend: "cpu" });

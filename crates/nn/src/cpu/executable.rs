@@ -1,0 +1,560 @@
+//! Programs on the CPU: one call of a kernel an op, over slots.
+
+use std::collections::BTreeMap;
+use std::future::ready;
+use std::sync::{Mutex, PoisonError};
+
+use stonechat_compute::AlignedVec;
+use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef};
+use stonechat_compute::op::{
+    AttentionArgs, Count, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId,
+    Port, RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
+};
+use stonechat_quant::{ActivationBuffer, PackedRows, gated_packed};
+
+use super::experts::{self, Experts, run_experts};
+use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
+use super::weights::Weights;
+use super::{Cpu, CpuMatrix};
+use crate::device::{AttentionRows, Counts, Executable, ReadPort, Step};
+use crate::fuse::Capabilities;
+use crate::plan::{SlotInfo, plan_slots};
+use crate::program::{Node, Program, RowClass};
+use crate::{BoxFuture, Error, PageCopy};
+
+/// Rows that read weights as they are in memory.
+const FEW_ROWS: RowClass = RowClass { min: 1, max: MAX_INT_DOT_ROWS };
+/// Rows for which weights are unpacked once for all.
+const MANY_ROWS: RowClass = RowClass { min: MAX_INT_DOT_ROWS + 1, max: usize::MAX };
+/// Most matmuls of a group.
+const MAX_GROUP: usize = 3;
+/// Values that one thread copies in a read: more than the logits of a token.
+const READ_LEN: usize = 1 << 18;
+
+/// Kernels that fusion depends on.
+pub(super) const CAPABILITIES: Capabilities = Capabilities {
+    row_classes: &[FEW_ROWS, MANY_ROWS],
+    max_group: MAX_GROUP,
+    operand: |weight, class| {
+        let reads_quantized = match weight.layout {
+            WeightLayout::Packed => true,
+            WeightLayout::Rows => weight.dtype.is_quantized() && class == FEW_ROWS,
+        };
+        if reads_quantized { TensorType::Operand } else { TensorType::F32 }
+    },
+    // In decode, which is bound by memory bandwidth, a thread reads a long run of one matrix faster than short runs of two
+    // in turn.
+    accepts: |op, class| match op {
+        Op::GatedProduct(args) => {
+            class == MANY_ROWS && [&args.gate, &args.up].into_iter().all(is_gated_factor)
+        }
+        _ => false,
+    },
+};
+
+/// Whether [`gated_packed`] takes the weights: panels in whole q8 blocks of rows.
+fn is_gated_factor(args: &MatmulArgs) -> bool {
+    let WeightInfo { rows, layout, .. } = args.weight.info();
+    layout == WeightLayout::Packed && rows.is_multiple_of(32)
+}
+
+/// Weights on the CPU.
+#[derive(Debug)]
+pub(super) enum CpuWeight {
+    Matrix(CpuMatrix),
+    Values(AlignedVec),
+}
+
+fn matrix(weight: &Weight) -> &CpuMatrix {
+    match weight.data() {
+        Some(CpuWeight::Matrix(matrix)) => matrix,
+        _ => panic!("expected a matrix on the CPU, got {weight:?}"),
+    }
+}
+
+fn values(weight: &Weight) -> &AlignedVec {
+    match weight.data() {
+        Some(CpuWeight::Values(values)) => values,
+        _ => panic!("expected values on the CPU, got {weight:?}"),
+    }
+}
+
+fn bias(args: &MatmulArgs) -> Option<&[f32]> {
+    args.bias.as_ref().map(|bias| &values(bias)[..])
+}
+
+fn epilogue(args: &MatmulArgs, accumulate: bool) -> cpu::Epilogue<'_> {
+    cpu::Epilogue { bias: bias(args), activation: args.activation, accumulate }
+}
+
+/// A compiled program.
+#[derive(Debug)]
+pub(super) struct CpuExecutable {
+    cpu: Cpu,
+    program: Program,
+    slot_of: Vec<Option<usize>>,
+    /// By slot; empty for slots of operands.
+    values: Vec<AlignedVec>,
+    /// By slot; empty for slots of values.
+    operands: Vec<ActivationBuffer>,
+    /// By pool and layer.
+    pools: Vec<Vec<KvPool>>,
+    exports: BTreeMap<Port, AlignedVec>,
+    scratch: Scratch,
+}
+
+/// Memory within an op.
+#[derive(Debug, Default)]
+struct Scratch {
+    experts: experts::Scratch,
+    /// Operand of a convolution.
+    windows: ActivationBuffer,
+    top_k: Vec<cpu::TopKEntry>,
+}
+
+fn alloc(len: usize) -> Result<AlignedVec, Error> {
+    let out_of_memory = Error::OutOfMemory { bytes: len.saturating_mul(4), backend: "cpu" };
+    AlignedVec::try_zeroed(len).ok_or(out_of_memory)
+}
+
+impl CpuExecutable {
+    pub(super) fn new(cpu: &Cpu, program: &Program, max: &Counts) -> Result<Self, Error> {
+        let plan = plan_slots(program, max);
+        let mut executable = Self {
+            cpu: cpu.clone(),
+            program: program.clone(),
+            slot_of: plan.slot_of,
+            values: Vec::with_capacity(plan.slots.len()),
+            operands: Vec::with_capacity(plan.slots.len()),
+            pools: Vec::new(),
+            exports: BTreeMap::new(),
+            scratch: Scratch::default(),
+        };
+        for SlotInfo { dtype, rows, cols, len } in plan.slots {
+            let mut operand = ActivationBuffer::new();
+            let is_operand = dtype == TensorType::Operand;
+            if is_operand {
+                // A decode step must not allocate.
+                operand.reserve(rows.min(MAX_INT_DOT_ROWS), cols);
+            }
+            executable.values.push(alloc(if is_operand { 0 } else { len })?);
+            executable.operands.push(operand);
+        }
+        for shape in &program.pools {
+            let pool = |_| KvPool::new(shape.layout(), shape.n_pages);
+            let layers: Result<_, stonechat_compute::Error> =
+                (0..shape.n_layers).map(pool).collect();
+            executable.pools.push(layers?);
+        }
+        for node in program.segments.iter().flat_map(|segment| &segment.nodes) {
+            match &node.op {
+                Op::Export(port) => {
+                    let Tensor { rows, cols, .. } = node.inputs[0];
+                    executable.exports.insert(*port, alloc(max.rows(rows) * cols)?);
+                }
+                Op::Moe(args) => executable.scratch.experts.reserve(&experts(args)),
+                Op::GatedMlp(_) => {
+                    let (backend, op) = ("cpu", node.op.name());
+                    let reason = "the CPU fuses gated products".to_owned();
+                    return Err(Error::Unsupported { backend, op, reason });
+                }
+                _ => {}
+            }
+        }
+        Ok(executable)
+    }
+
+    fn slot(&self, id: usize) -> usize {
+        self.slot_of[id].expect("a value of the program")
+    }
+
+    /// `x` in a step of `counts`.
+    fn view(&self, x: Tensor, counts: &Counts) -> MatRef<'_> {
+        let (stride, rows) = (self.program.tensors[x.id].cols, counts.rows(x.rows));
+        let end = if rows == 0 { 0 } else { (rows - 1) * stride + x.cols };
+        let values = &self.values[self.slot(x.id)][x.first_col..x.first_col + end];
+        MatRef::new(values, rows, x.cols, stride)
+    }
+
+    /// Operand `x` of products.
+    fn operand(&self, x: Tensor, counts: &Counts) -> Operand<'_> {
+        match self.program.tensors[x.id].dtype {
+            TensorType::F32 => Operand { values: Some(self.view(x, counts)), quantized: None },
+            TensorType::Operand => {
+                Operand { values: None, quantized: Some(&self.operands[self.slot(x.id)]) }
+            }
+        }
+    }
+
+    fn take(&mut self, id: usize) -> AlignedVec {
+        let slot = self.slot(id);
+        std::mem::take(&mut self.values[slot])
+    }
+
+    fn put(&mut self, id: usize, values: AlignedVec) {
+        let slot = self.slot(id);
+        self.values[slot] = values;
+    }
+
+    /// Profile label: op, types and shapes of its weights, rows rounded up to a power of two.
+    fn label(&self, node: &Node, step: &Step<'_>, n_rows: usize) -> String {
+        let name = node.op.name();
+        let weights: Vec<&MatmulArgs> = match &node.op {
+            Op::Matmul(args) => vec![args],
+            Op::MatmulGroup(all) => all.iter().collect(),
+            Op::GatedProduct(args) => vec![&args.gate, &args.up],
+            Op::Conv1d(args) => vec![&args.matmul],
+            Op::Attention(args) => {
+                let rows = step.rows(args.rows).rows.iter();
+                let n_positions = rows.map(|row| row.kv_len as usize).max().unwrap_or(0);
+                let [n_rows, n_positions] = [n_rows, n_positions].map(usize::next_power_of_two);
+                return format!("{name}, {n_rows} rows, {n_positions} positions");
+            }
+            _ => return name.to_owned(),
+        };
+        let label = |text: String, args: &MatmulArgs| text + " " + &matrix(&args.weight).label();
+        let text = weights.into_iter().fold(name.to_owned(), label);
+        format!("{text}, {} rows", n_rows.next_power_of_two())
+    }
+
+    /// Runs one op.
+    fn run_node(&mut self, node: &Node, step: &Step<'_>) {
+        let rows = match (node.outputs.first(), node.inputs.first()) {
+            (Some(&id), _) => self.program.tensors[id].rows,
+            (None, Some(x)) => x.rows,
+            (None, None) => return,
+        };
+        let n_rows = step.counts.rows(rows);
+        if n_rows == 0 {
+            return;
+        }
+        let timer = self.cpu.profile.clone();
+        let _timer = timer.as_deref().map(|profile| profile.timer(self.label(node, step, n_rows)));
+        match &node.op {
+            Op::Import(_) => {}
+            Op::Export(port) => self.export(*port, node.inputs[0], step),
+            Op::KvWrite(args) => {
+                let mut layers = std::mem::take(&mut self.pools[args.pool.0]);
+                let [k, v] = [0, 1].map(|i| self.view(node.inputs[i], &step.counts));
+                layers[args.layer].write(&self.cpu.device, k, v, step.slots(args.slots));
+                self.pools[args.pool.0] = layers;
+            }
+            Op::Convert(_) | Op::GatedProduct(_) => {
+                let slot = self.slot(node.outputs[0]);
+                let mut out = std::mem::take(&mut self.operands[slot]);
+                let (device, x) = (&self.cpu.device, node.inputs[0]);
+                match &node.op {
+                    Op::GatedProduct(args) => self.gated_product(&mut out, x, args),
+                    _ => out.prepare(device, self.view(x, &step.counts)),
+                }
+                self.operands[slot] = out;
+            }
+            Op::Matmul(args) => {
+                self.matmuls(&node.outputs, std::slice::from_ref(args), node, &step.counts);
+            }
+            Op::MatmulGroup(all) => self.matmuls(&node.outputs, all, node, &step.counts),
+            op => {
+                let mut out = self.take_result(node.outputs[0], node, &step.counts);
+                let mut scratch = std::mem::take(&mut self.scratch);
+                self.run_op(op, node, &mut out, (&mut scratch, step));
+                self.scratch = scratch;
+                self.put(node.outputs[0], out);
+            }
+        }
+    }
+
+    /// Takes the memory of a result, which holds the value that the op overwrites.
+    fn take_result(&mut self, id: usize, node: &Node, counts: &Counts) -> AlignedVec {
+        let mut out = self.take(id);
+        if let Some(x) = node.overwrites().filter(|x| self.slot(x.id) != self.slot(id)) {
+            copy_rows(&mut out, self.view(x, counts));
+        }
+        out
+    }
+
+    /// Runs matmuls of one operand.
+    fn matmuls(&mut self, ids: &[usize], all: &[MatmulArgs], node: &Node, counts: &Counts) {
+        let mut outs: [AlignedVec; MAX_GROUP] = Default::default();
+        for (out, &id) in outs.iter_mut().zip(ids) {
+            *out = self.take_result(id, node, counts);
+        }
+        let n_rows = counts.rows(node.inputs[0].rows);
+        let mut args = all.iter();
+        let all = outs.each_mut().map(|out| {
+            let args = args.next()?;
+            let w = matrix(&args.weight);
+            let (n, _) = w.shape();
+            let out = MatMut::packed(&mut out[..n_rows * n], n_rows, n);
+            Some((out, w.all(), epilogue(args, node.residual.is_some())))
+        });
+        products(&self.cpu.device, self.operand(node.inputs[0], counts), all);
+        for (out, &id) in outs.into_iter().zip(ids) {
+            self.put(id, out);
+        }
+    }
+
+    fn gated_product(&self, out: &mut ActivationBuffer, x: Tensor, args: &GatedProductArgs) {
+        let x = &self.operands[self.slot(x.id)];
+        let factor = |args| {
+            let Weights::Packed(w, start, end) = matrix_of(args).all() else {
+                unreachable!("`CAPABILITIES` accepts panels")
+            };
+            PackedRows { w, rows: start..end, bias: bias(args) }
+        };
+        let factors = [factor(&args.gate), factor(&args.up)];
+        gated_packed(&self.cpu.device, out, x, factors, args.activation);
+    }
+
+    /// Runs an op with one result, which holds the residual, if there is one.
+    fn run_op(
+        &self,
+        op: &Op,
+        node: &Node,
+        out: &mut AlignedVec,
+        (scratch, step): (&mut Scratch, &Step<'_>),
+    ) {
+        let (device, counts) = (&self.cpu.device, &step.counts);
+        let TensorInfo { rows, cols, .. } = self.program.tensors[node.outputs[0]];
+        let n_rows = counts.rows(rows);
+        let x = |i: usize| self.view(node.inputs[i], counts);
+        let accumulate = node.residual.is_some();
+        let mut result = MatMut::packed(&mut out[..n_rows * cols], n_rows, cols);
+        match op {
+            Op::Embed(args) => embed(device, result, args, step),
+            Op::Constant(constant) => {
+                let constant = values(constant);
+                result
+                    .data
+                    .chunks_exact_mut(constant.len())
+                    .for_each(|w| w.copy_from_slice(constant));
+            }
+            Op::Gather(count) => {
+                let x = x(0);
+                for (i, &row) in step.output_rows(*count).iter().enumerate() {
+                    result.row_mut(i).copy_from_slice(x.row(row));
+                }
+            }
+            Op::LayerNorm(NormArgs { weight, bias, eps }) => {
+                let bias = bias.as_ref().map(|bias| &values(bias)[..]);
+                let norm = cpu::LayerNorm { weight: values(weight), bias, eps: *eps };
+                cpu::layer_norm(device, result, x(0), norm);
+            }
+            Op::RmsNorm(NormArgs { weight, eps, .. }) => {
+                let norm = cpu::RmsNorm { weight: values(weight), eps: *eps, accumulate };
+                cpu::rms_norm(device, result, x(0), norm);
+            }
+            Op::Rope(args) => cpu::rope(device, result, rope(args, step)),
+            Op::Add => cpu::add(device, result, x(1)),
+            Op::Gated(activation) => cpu::gated(device, result, x(0), x(1), *activation),
+            Op::Conv1d(args) => {
+                let each = (node.inputs[0].rows.each, rows.each);
+                let w = matrix(&args.matmul.weight).all();
+                let epilogue = epilogue(&args.matmul, accumulate);
+                for window in 0..counts[rows.count] {
+                    let out = result.reborrow().slice(window * each.1, each.1);
+                    let x = x(0).slice(window * each.0, each.0);
+                    cpu::conv1d(out, x, args.stride, |out, x| {
+                        let product: Product<'_> = (out, w, epilogue);
+                        quantized_products(device, &mut scratch.windows, x, [Some(product)]);
+                    });
+                }
+            }
+            Op::Moe(args) => {
+                if !accumulate {
+                    result.data.fill(0.0);
+                }
+                run_experts(device, &mut scratch.experts, result, (x(0), x(1)), &experts(args));
+            }
+            Op::Attention(args) => cpu::attention(device, result, self.attention(args, x(0), step)),
+            Op::TopK => {
+                let (k, x) = (step.k, x(0));
+                assert!((1..=x.cols).contains(&k), "top_k: {k} of {} values", x.cols);
+                for (t, row) in out[..2 * k * n_rows].chunks_exact_mut(2 * k).enumerate() {
+                    cpu::top_k(x.row(t), k, &mut scratch.top_k);
+                    let (values, columns) = row.split_at_mut(k);
+                    for (i, entry) in scratch.top_k.iter().enumerate() {
+                        (values[i], columns[i]) = (entry.value, entry.index as f32);
+                    }
+                }
+            }
+            _ => unreachable!("{} has no single f32 result", op.name()),
+        }
+    }
+
+    fn attention<'a>(
+        &'a self,
+        args: &'a AttentionArgs,
+        q: MatRef<'a>,
+        step: &Step<'a>,
+    ) -> cpu::Attention<'a> {
+        let AttentionRows { rows, page_table } = step.rows(args.rows);
+        cpu::Attention {
+            q,
+            kv: &self.pools[args.pool.0][args.layer],
+            n_heads: args.n_heads,
+            scale: args.scale,
+            soft_cap: args.soft_cap,
+            slopes: args.slopes.as_ref().map(|slopes| &values(slopes)[..]),
+            sinks: args.sinks.as_ref().map(|sinks| &values(sinks)[..]),
+            rows,
+            page_table,
+            precision: args.precision,
+        }
+    }
+
+    fn export(&mut self, port: Port, x: Tensor, step: &Step<'_>) {
+        let mut exports = std::mem::take(&mut self.exports);
+        let first = match x.rows.count {
+            Count::Windows | Count::CapturedWindows => step.first_window * x.rows.each * x.cols,
+            _ => 0,
+        };
+        let out = exports.get_mut(&port).expect("`new` allocated every port");
+        copy_rows(&mut out[first..], self.view(x, &step.counts));
+        self.exports = exports;
+    }
+
+    /// Values of a port.
+    fn port(&self, port: Port) -> &[f32] {
+        if let Some(values) = self.exports.get(&port) {
+            return values;
+        }
+        let output = self.program.output(port);
+        &self.values[self.slot(output.unwrap_or_else(|| panic!("no output {port:?}")).id)]
+    }
+}
+
+fn matrix_of(args: &MatmulArgs) -> &CpuMatrix {
+    matrix(&args.weight)
+}
+
+/// Packs the rows of `x`.
+fn copy_rows(out: &mut [f32], x: MatRef<'_>) {
+    for (r, row) in out.chunks_exact_mut(x.cols).take(x.rows).enumerate() {
+        row.copy_from_slice(x.row(r));
+    }
+}
+
+fn embed(
+    device: &stonechat_compute::Cpu,
+    mut out: MatMut<'_>,
+    EmbedArgs { table, positions, scale }: &EmbedArgs,
+    step: &Step<'_>,
+) {
+    let (table, d) = (matrix(table), out.cols);
+    for (t, &token) in step.tokens.iter().enumerate() {
+        let row = out.row_mut(t);
+        table.dequantize_row(device.isa, token as usize, row);
+        if *scale != 1.0 {
+            row.iter_mut().for_each(|r| *r *= scale);
+        }
+        if let Some(positions) = positions {
+            let position = &values(positions)[step.positions[t] as usize * d..][..d];
+            row.iter_mut().zip(position).for_each(|(r, p)| *r += p);
+        }
+    }
+}
+
+fn rope<'a>(args: &'a RopeArgs, step: &Step<'a>) -> cpu::Rope<'a> {
+    let rotation = args.rotation.as_ref().map(|rotation| {
+        let (table, n_rot) = (values(&rotation.table), rotation.n_rot);
+        cpu::Rotation {
+            table: MatRef::packed(table, table.len() / n_rot, n_rot),
+            positions: step.positions,
+            pairs: rotation.pairs,
+        }
+    });
+    let norm = args.norm.as_ref().map(|(weight, eps)| (&values(weight)[..], *eps));
+    cpu::Rope { head_dim: args.head_dim, norm, rotation }
+}
+
+fn experts(args: &MoeArgs) -> Experts<'_> {
+    Experts {
+        gate: (matrix(&args.gate), args.gate_bias.as_ref().map(values)),
+        up: (matrix(&args.up), args.up_bias.as_ref().map(values)),
+        down: (matrix(&args.down), args.down_bias.as_ref().map(values)),
+        n_experts: args.n_experts,
+        n_used: args.n_used,
+        routing: args.routing,
+        activation: args.activation,
+    }
+}
+
+impl Executable for CpuExecutable {
+    /// There are no kernels to compile.
+    fn warm_up(&mut self, _: &mut dyn FnMut(&mut dyn Executable)) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn import(&mut self, port: Port, values: &[f32]) {
+        let nodes = self.program.segments.iter().flat_map(|segment| &segment.nodes);
+        let mut imports =
+            nodes.filter(|node| matches!(&node.op, Op::Import(other) if *other == port));
+        let id = imports.next().map(|node| node.outputs[0]);
+        let slot = self.slot(id.unwrap_or_else(|| panic!("no import {port:?}")));
+        self.values[slot][..values.len()].copy_from_slice(values);
+    }
+
+    fn run(&mut self, step: &Step<'_>) {
+        for &PageCopy { from, to } in step.copies {
+            self.pools[0].iter_mut().for_each(|pool| pool.copy_page(from, to));
+        }
+        let segments = std::mem::take(&mut self.program.segments);
+        for segment in segments.iter().filter(|segment| step.runs(segment)) {
+            segment.nodes.iter().for_each(|node| self.run_node(node, step));
+        }
+        self.program.segments = segments;
+    }
+
+    fn read_now(&self, reads: &mut [ReadPort<'_>]) -> Option<Result<(), Error>> {
+        for ReadPort { port, offset, out } in reads.iter_mut().filter(|read| !read.out.is_empty()) {
+            let values = &self.port(*port)[*offset..*offset + out.len()];
+            let n_tasks = out.len().div_ceil(READ_LEN);
+            if n_tasks == 1 {
+                out.copy_from_slice(values);
+                continue;
+            }
+            let parts = Mutex::new(out.chunks_mut(READ_LEN).zip(values.chunks(READ_LEN)));
+            self.cpu.device.threads.run(n_tasks, |_| {
+                let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+                if let Some((to, from)) = part {
+                    to.copy_from_slice(from);
+                }
+            });
+        }
+        Some(Ok(()))
+    }
+
+    fn read<'a, 'b: 'a>(
+        &'a self,
+        reads: &'a mut [ReadPort<'b>],
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        let result = self.read_now(reads).unwrap_or(Ok(()));
+        Box::pin(ready(result))
+    }
+
+    fn read_page<'a>(
+        &'a self,
+        pool: PoolId,
+        page: u32,
+        out: &'a mut Vec<u8>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.pools[pool.0].iter().for_each(|layer| out.extend_from_slice(layer.page(page)));
+        Box::pin(ready(Ok(())))
+    }
+
+    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let layers = &mut self.pools[pool.0];
+        let expected = layers.iter().map(|layer| layer.page(page).len()).sum();
+        if bytes.len() != expected {
+            return Err(Error::KvPage { expected, got: bytes.len() });
+        }
+        let mut rest = bytes;
+        for layer in layers {
+            let page = layer.page_mut(page);
+            let (head, tail) = rest.split_at(page.len());
+            page.copy_from_slice(head);
+            rest = tail;
+        }
+        Ok(())
+    }
+}

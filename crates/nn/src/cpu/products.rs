@@ -1,0 +1,74 @@
+//! Products of rows of activations with weights of any storage.
+//!
+//! ```text
+//! storage of w      operand, up to MAX_INT_DOT_ROWS rows     operand, more rows
+//! f32, f16, bf16    values: matmul                           values: matmul
+//! blocks of a file  quantized: int8 dot products             values: dequantize a row of weights, f32
+//! panels            quantized: matmul_packed                 quantized: matmul_packed
+//! ```
+
+use stonechat_compute::cpu::{self, MatMut, MatRef, matmul, matmul_dequantized};
+use stonechat_quant::{ActivationBuffer, PackedProduct, matmul_packed};
+
+use super::weights::Weights;
+
+/// Most rows of activations for which a quantized matrix that is not repacked is multiplied by int8 dot products. With
+/// more rows, each row of weights is dequantized once and multiplied in f32.
+pub(super) const MAX_INT_DOT_ROWS: usize = 16;
+
+/// Operand of products, in the types that their weights need.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Operand<'a> {
+    pub(super) values: Option<MatRef<'a>>,
+    pub(super) quantized: Option<&'a ActivationBuffer>,
+}
+
+/// Result, weights and epilogue of a product.
+pub(super) type Product<'a> = (MatMut<'a>, Weights<'a>, cpu::Epilogue<'a>);
+
+/// Products of one operand. Those with panels share one parallel loop.
+pub(super) fn products<const N: usize>(
+    device: &stonechat_compute::Cpu,
+    x: Operand<'_>,
+    products: [Option<Product<'_>>; N],
+) {
+    let mut packed = [const { None }; N];
+    let values = || x.values.expect("values, as `Weights::reads_quantized` says");
+    for (product, packed) in products.into_iter().zip(&mut packed) {
+        let Some((out, w, epilogue)) = product else { continue };
+        match (w, x.quantized) {
+            (Weights::Dense(w), _) => matmul(device, out, values(), w, epilogue),
+            (Weights::Packed(w, start, end), _) => {
+                *packed = Some(PackedProduct { out, w, rows: start..end, epilogue });
+            }
+            (Weights::Quant(w), Some(x)) if x.rows() <= MAX_INT_DOT_ROWS => {
+                stonechat_quant::matmul(device, out, x, w, epilogue);
+            }
+            (Weights::Quant(w), _) => {
+                let dequantize = |rows, values: &mut [f32]| {
+                    w.dequantize_rows(device.isa, rows, values);
+                };
+                matmul_dequantized(device, out, values(), &dequantize, epilogue);
+            }
+        }
+    }
+    if packed.iter().any(Option::is_some) {
+        let x = x.quantized.expect("quantized rows, as `Weights::reads_quantized` says");
+        matmul_packed(device, x, packed);
+    }
+}
+
+/// Products of `x`, which is quantized into `quantized` if one of them needs it.
+pub(super) fn quantized_products<const N: usize>(
+    device: &stonechat_compute::Cpu,
+    quantized: &mut ActivationBuffer,
+    x: MatRef<'_>,
+    all: [Option<Product<'_>>; N],
+) {
+    let reads_quantized = all.iter().flatten().any(|(_, w, _)| w.reads_quantized(x.rows));
+    if reads_quantized {
+        quantized.prepare(device, x);
+    }
+    let quantized = reads_quantized.then_some(&*quantized);
+    products(device, Operand { values: Some(x), quantized }, all);
+}
