@@ -327,6 +327,19 @@ pub struct RopeArgs {
     pub rotation: Option<Rotation>,
 }
 
+impl RopeArgs {
+    /// Whether both have the same width of a head and the same rotation.
+    #[must_use]
+    pub fn rotates_like(&self, other: &Self) -> bool {
+        let same_rotation = match (&self.rotation, &other.rotation) {
+            (Some(a), Some(b)) => a.table.is(&b.table) && (a.n_rot, a.pairs) == (b.n_rot, b.pairs),
+            (None, None) => true,
+            _ => false,
+        };
+        self.head_dim == other.head_dim && same_rotation
+    }
+}
+
 /// Angles of a rotary embedding.
 #[derive(Debug, Clone)]
 pub struct Rotation {
@@ -438,25 +451,25 @@ pub struct GatedProductArgs {
     pub up: MatmulArgs,
     /// Combines gate and up.
     pub activation: GatedActivation,
+    /// Type of the result.
+    pub dtype: TensorType,
 }
 
-/// Arguments of [`Op::GatedMlp`]: matmuls without activation.
+/// Arguments of [`Op::RopeKv`]. Both embeddings have the same width of a head and the same rotation.
 #[derive(Debug, Clone)]
-pub struct GatedMlpArgs {
-    /// `[F, D]`.
-    pub gate: MatmulArgs,
-    /// `[F, D]`.
-    pub up: MatmulArgs,
-    /// `[D, F]`.
-    pub down: MatmulArgs,
-    /// Combines gate and up.
-    pub activation: GatedActivation,
+pub struct RopeKvArgs {
+    /// Of the queries.
+    pub q: RopeArgs,
+    /// Of the keys.
+    pub k: RopeArgs,
+    /// Of the keys and values.
+    pub write: KvWriteArgs,
 }
 
 /// An op. `x`, `y`, ... are its operands in order. Shape letters: `T` rows of any count, others as in `stonechat-nn`.
 ///
 /// A node may have a residual `r`, the shape of the result: the result is then `r + op(..)`. See
-/// [`Op::takes_residual`].
+/// [`Op::takes_residual`]. A product of one row may have a norm, which is applied to its operand first.
 #[derive(Debug, Clone)]
 pub enum Op {
     /// Token embedding of the step's tokens: `scale * table[token] + positions[pos]`, `[T, D]`.
@@ -499,12 +512,13 @@ pub enum Op {
     TopK,
     /// Made by fusion: `x` in another type, for the products that read it.
     Convert(TensorType),
-    /// Fused: `act(gate · x) * (up · x)` as the operand of one product.
+    /// Fused: `act(gate · x) * (up · x)`. The results after it are `gate · x` and `up · x`, as scratch, if it is in f32.
     GatedProduct(GatedProductArgs),
+    /// Fused: rotary embeddings of queries `x` and keys `y`, and the KV write of the keys and values `z`. Results: queries
+    /// and keys.
+    RopeKv(RopeKvArgs),
     /// Fused: [`Op::Matmul`]s of one operand, with one result each. `x` is quantized once.
     MatmulGroup(Vec<MatmulArgs>),
-    /// Fused gated MLP: `down · (act(gate · x) * (up · x))`. Results after the first are scratch.
-    GatedMlp(GatedMlpArgs),
 }
 
 impl Op {
@@ -531,30 +545,33 @@ impl Op {
             Self::Convert(_) => "convert",
             Self::GatedProduct(_) => "gated_product",
             Self::MatmulGroup(_) => "matmul_group",
-            Self::GatedMlp(_) => "gated_mlp",
+            Self::RopeKv(_) => "rope_kv",
         }
     }
 
     /// Whether the op can add its result to a residual.
     #[must_use]
     pub fn takes_residual(&self) -> bool {
-        matches!(
-            self,
-            Self::Matmul(_) | Self::GatedMlp(_) | Self::RmsNorm(_) | Self::Moe(_) | Self::Conv1d(_)
-        )
+        matches!(self, Self::Matmul(_) | Self::RmsNorm(_) | Self::Moe(_) | Self::Conv1d(_))
     }
 
-    /// Whether the first result can be in the memory of the first operand.
+    /// Number of results that can be in the memory of the operand of the same index.
     #[must_use]
-    pub fn is_in_place(&self) -> bool {
-        matches!(self, Self::Rope(_) | Self::Add)
+    pub fn n_in_place(&self) -> usize {
+        match self {
+            Self::Rope(_) | Self::Add => 1,
+            Self::RopeKv(_) => 2,
+            _ => 0,
+        }
     }
 
     /// The pool and the layer that the op reads or writes, and whether it writes.
     #[must_use]
     pub fn kv_access(&self) -> Option<(PoolId, usize, bool)> {
         match self {
-            Self::KvWrite(args) => Some((args.pool, args.layer, true)),
+            Self::KvWrite(args) | Self::RopeKv(RopeKvArgs { write: args, .. }) => {
+                Some((args.pool, args.layer, true))
+            }
             Self::Attention(args) => Some((args.pool, args.layer, false)),
             _ => None,
         }
@@ -589,10 +606,17 @@ impl Op {
                 vec![TensorInfo::f32(Rows::of(*count), x[0].cols)]
             }
             Self::Convert(dtype) => vec![TensorInfo { dtype: *dtype, ..same(&x[0]) }],
-            Self::GatedProduct(GatedProductArgs { gate, up, .. }) => {
+            Self::GatedProduct(GatedProductArgs { gate, up, dtype, .. }) => {
                 let hidden = product(gate, x[0].rows, x[0].cols);
                 assert_eq!(product(up, x[0].rows, x[0].cols), hidden, "{name}: gate and up");
-                vec![TensorInfo { dtype: TensorType::Operand, ..hidden }]
+                match dtype {
+                    TensorType::F32 => vec![hidden; 3],
+                    TensorType::Operand => vec![TensorInfo { dtype: *dtype, ..hidden }],
+                }
+            }
+            Self::RopeKv(args) => {
+                assert!(args.q.rotates_like(&args.k), "{name}: rotations");
+                vec![same(&x[0]), same(&x[1])]
             }
             Self::LayerNorm(args) | Self::RmsNorm(args) => {
                 values("weight", &args.weight, x[0].cols);
@@ -613,11 +637,6 @@ impl Op {
             Self::Matmul(args) => vec![product(args, x[0].rows, x[0].cols)],
             Self::MatmulGroup(all) => {
                 all.iter().map(|args| product(args, x[0].rows, x[0].cols)).collect()
-            }
-            Self::GatedMlp(GatedMlpArgs { gate, up, down, .. }) => {
-                let hidden = product(gate, x[0].rows, x[0].cols);
-                assert_eq!(product(up, x[0].rows, x[0].cols), hidden, "{name}: gate and up");
-                vec![product(down, x[0].rows, hidden.cols), hidden, hidden, hidden]
             }
             Self::Conv1d(ConvArgs { matmul, stride }) => {
                 let Rows { count, each } = x[0].rows;
@@ -646,6 +665,7 @@ impl Op {
         match self {
             Self::Embed(_) | Self::Import(_) | Self::Constant(_) => 0,
             Self::Gated(_) | Self::Add | Self::Moe(_) | Self::KvWrite(_) => 2,
+            Self::RopeKv(_) => 3,
             _ => 1,
         }
     }

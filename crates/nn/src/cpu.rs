@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use stonechat_compute::op::{Weight, WeightInfo, WeightLayout};
 use stonechat_compute::{AlignedVec, DType, Isa, ThreadTeam};
 
-use self::executable::{CAPABILITIES, CpuExecutable, CpuWeight};
+use self::executable::{CpuExecutable, CpuWeight, capabilities};
 pub use self::profile::OpTime;
 use self::profile::Profile;
 pub use self::weights::{CpuMatrix, Repack};
@@ -143,7 +143,7 @@ impl DeviceApi for Cpu {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        capabilities()
     }
 
     fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {

@@ -5,10 +5,11 @@
 //! | rule | pattern | result |
 //! |---|---|---|
 //! | operand | a matmul that reads another type than f32 | [`Op::Convert`], one for equal operands |
-//! | gated product | `Gated` of two matmuls of one operand, read by a conversion | [`Op::GatedProduct`] |
-//! | gated MLP | `Gated` of two matmuls of one operand, read by a matmul | [`Op::GatedMlp`] |
+//! | gated product | `Gated` of two matmuls of one operand | [`Op::GatedProduct`], converted if that is all that reads it |
+//! | rotation | `Rope` of queries and keys, KV write of the keys | [`Op::RopeKv`] |
 //! | residual | `Add` of a value and the result of an op that takes a residual | the residual on that op |
 //! | group | matmuls of one operand, without activation and residual | [`Op::MatmulGroup`] |
+//! | norm | RMS norm, read first by one product or group | the norm on that op |
 //! | dead value | an op without effect whose results nobody reads | removed |
 //!
 //! Rules match data flow (producer, sole reader), never neighbors in the list. The order of the result is topological with
@@ -18,14 +19,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use stonechat_compute::op::{
-    GatedMlpArgs, GatedProductArgs, MatmulArgs, Op, Tensor, TensorInfo, TensorType, WeightInfo,
+    GatedProductArgs, MatmulArgs, Op, RopeKvArgs, Tensor, TensorInfo, TensorType, WeightInfo,
 };
 
 use crate::Activation;
 use crate::program::{Node, Program, RowClass, Segment};
 
 /// Kernels of a device that fusion depends on.
-#[derive(Debug, Clone, Copy)]
 pub struct Capabilities {
     /// Classes of rows, ascending, without gaps from 1 on.
     pub row_classes: &'static [RowClass],
@@ -33,8 +33,20 @@ pub struct Capabilities {
     pub max_group: usize,
     /// Type in which matmuls with such weights read their operand.
     pub operand: fn(&WeightInfo, RowClass) -> TensorType,
-    /// Whether there is a kernel for a [`Op::GatedProduct`] or [`Op::GatedMlp`].
-    pub accepts: fn(&Op, RowClass) -> bool,
+    /// Whether there is a kernel for a [`Op::GatedProduct`] or [`Op::RopeKv`].
+    pub accepts: Box<dyn Fn(&Op, RowClass) -> bool>,
+    /// Whether a product can apply an RMS norm to its operand.
+    pub fuses_norm: fn(&Op, RowClass) -> bool,
+}
+
+impl std::fmt::Debug for Capabilities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { row_classes, max_group, .. } = self;
+        f.debug_struct("Capabilities")
+            .field("row_classes", row_classes)
+            .field("max_group", max_group)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Fuses the ops of a program.
@@ -58,9 +70,10 @@ pub fn fuse(program: &Program, capabilities: &Capabilities) -> Program {
             rules.operands(|weight| (capabilities.operand)(weight, class));
             let accepts = |op: &Op| (capabilities.accepts)(op, class);
             rules.gated_products(accepts);
-            rules.gated_mlps(accepts);
+            rules.rotations(accepts);
             rules.residuals();
             rules.groups(capabilities.max_group);
+            rules.norms(|op| (capabilities.fuses_norm)(op, class));
             let nodes = ordered(rules.alive());
             fused.segments.push(Segment { class, nodes, ..*segment });
         }
@@ -159,12 +172,7 @@ impl Rules<'_> {
                         let result = Tensor { id, first_col: 0, ..x };
                         converted.push((x, dtype, result));
                         let (op, inputs) = (Op::Convert(dtype), vec![x]);
-                        self.nodes.push(Some(Node {
-                            op,
-                            inputs,
-                            residual: None,
-                            outputs: vec![id],
-                        }));
+                        self.nodes.push(Some(Node::new(op, inputs, vec![id])));
                         result
                     }
                 };
@@ -175,63 +183,90 @@ impl Rules<'_> {
 
     fn gated_products(&mut self, accepts: impl Fn(&Op) -> bool) {
         for gated in 0..self.nodes.len() {
-            if let Some((convert, [gate, up], product)) = self.gated_product(gated)
-                && accepts(&product.op)
-            {
-                self.nodes[convert] = Some(product);
-                [gated, gate, up].into_iter().for_each(|index| self.nodes[index] = None);
+            let Some((last, parts, product)) = self.gated_product(gated) else { continue };
+            if accepts(&product.op) {
+                parts.into_iter().for_each(|index| self.nodes[index] = None);
+                self.nodes[last] = Some(product);
             }
         }
     }
 
-    /// The gated activation at `gated`, of two plain matmuls of one operand: its activation, their indexes and arguments.
-    fn gated_matmuls(&self, gated: usize) -> Option<GatedMatmuls> {
+    /// Gated product around the op at `gated`: index of its last part, indexes of all parts, the fused op.
+    fn gated_product(&self, gated: usize) -> Option<(usize, [usize; 3], Node)> {
         let node = self.nodes[gated].as_ref()?;
         let Op::Gated(activation) = node.op else { return None };
-        let &[gate, up] = &node.inputs[..] else { return None };
-        let indexes = [self.sole_producer(gate)?, self.sole_producer(up)?];
-        let (gate, gate_node) = self.plain_matmul(indexes[0])?;
-        let (up, up_node) = self.plain_matmul(indexes[1])?;
-        let args = GatedProductArgs { gate: gate.clone(), up: up.clone(), activation };
-        let outputs = [gate_node.outputs[0], up_node.outputs[0], node.outputs[0]];
-        let x = gate_node.inputs[0];
-        (up_node.inputs[0] == x).then_some(GatedMatmuls { args, indexes, x, outputs })
-    }
-
-    /// Gated product around the op at `gated`: index of the conversion, indexes of the matmuls, the fused op.
-    fn gated_product(&self, gated: usize) -> Option<(usize, [usize; 2], Node)> {
-        let GatedMatmuls { args, indexes, x, outputs: [.., hidden] } = self.gated_matmuls(gated)?;
-        let convert = self.sole_reader(hidden)?;
-        let Some(Node { op: Op::Convert(_), outputs, .. }) = &self.nodes[convert] else {
+        let &[gate_out, up_out] = &node.inputs[..] else { return None };
+        let (gate, up) = (self.sole_producer(gate_out)?, self.sole_producer(up_out)?);
+        let (gate_args, gate_node) = self.plain_matmul(gate)?;
+        let (up_args, up_node) = self.plain_matmul(up)?;
+        if gate_node.inputs != up_node.inputs {
             return None;
+        }
+        let hidden = node.outputs[0];
+        let reader = self.sole_reader(hidden);
+        let convert = reader.and_then(|reader| match &self.nodes[reader] {
+            Some(Node { op: Op::Convert(dtype), outputs, .. }) => Some((reader, *dtype, outputs)),
+            _ => None,
+        });
+        let (last, dtype, outputs) = match convert {
+            Some((convert, dtype, outputs)) => (convert, dtype, outputs.clone()),
+            None => (gated, TensorType::F32, vec![hidden, gate_out.id, up_out.id]),
         };
-        let (op, outputs) = (Op::GatedProduct(args), outputs.clone());
-        Some((convert, indexes, Node { op, inputs: vec![x], residual: None, outputs }))
+        let (gate_args, up_args) = (gate_args.clone(), up_args.clone());
+        let args = GatedProductArgs { gate: gate_args, up: up_args, activation, dtype };
+        let node = Node::new(Op::GatedProduct(args), gate_node.inputs.clone(), outputs);
+        Some((last, [gate, up, gated], node))
     }
 
-    fn gated_mlps(&mut self, accepts: impl Fn(&Op) -> bool) {
-        for gated in 0..self.nodes.len() {
-            if let Some((down, [gate, up], mlp)) = self.gated_mlp(gated)
-                && accepts(&mlp.op)
-            {
-                self.nodes[down] = Some(mlp);
-                [gated, gate, up].into_iter().for_each(|index| self.nodes[index] = None);
+    fn rotations(&mut self, accepts: impl Fn(&Op) -> bool) {
+        for write in 0..self.nodes.len() {
+            let Some((ropes, node)) = self.rotation(write) else { continue };
+            if accepts(&node.op) {
+                ropes.into_iter().for_each(|index| self.nodes[index] = None);
+                self.nodes[write] = Some(node);
             }
         }
     }
 
-    /// Gated MLP around the op at `gated`: index of its last matmul, indexes of its first ones, the fused op.
-    fn gated_mlp(&self, gated: usize) -> Option<(usize, [usize; 2], Node)> {
-        let GatedMatmuls { args, indexes, x, outputs: [gate, up, hidden] } =
-            self.gated_matmuls(gated)?;
-        let down = self.sole_reader(hidden)?;
-        let (down_args, down_node) = self.plain_matmul(down)?;
-        let GatedProductArgs { gate: gate_args, up: up_args, activation } = args;
-        let args =
-            GatedMlpArgs { gate: gate_args, up: up_args, down: down_args.clone(), activation };
-        let outputs = vec![down_node.outputs[0], gate, up, hidden];
-        let node = Node { op: Op::GatedMlp(args), inputs: vec![x], residual: None, outputs };
-        Some((down, indexes, node))
+    /// Rotary embeddings around the KV write at `write`: their indexes, the fused op.
+    fn rotation(&self, write: usize) -> Option<([usize; 2], Node)> {
+        let node = self.nodes[write].as_ref()?;
+        let Op::KvWrite(write) = node.op else { return None };
+        let &[k_out, v] = &node.inputs[..] else { return None };
+        let attention = self.nodes.iter().flatten().find(|node| match &node.op {
+            Op::Attention(args) => (args.pool, args.layer) == (write.pool, write.layer),
+            _ => false,
+        })?;
+        let q_out = attention.inputs[0];
+        let ropes = [self.sole_producer(q_out)?, self.sole_producer(k_out)?];
+        let [Some(q), Some(k)] = ropes.map(|index| self.nodes[index].as_ref()) else { return None };
+        let (Op::Rope(q_args), Op::Rope(k_args)) = (&q.op, &k.op) else { return None };
+        let is_apart = v.id != q.inputs[0].id && v.id != k.inputs[0].id;
+        if !is_apart || !q_args.rotates_like(k_args) {
+            return None;
+        }
+        let args = RopeKvArgs { q: q_args.clone(), k: k_args.clone(), write };
+        let inputs = vec![q.inputs[0], k.inputs[0], v];
+        let outputs = vec![q_out.id, k_out.id];
+        Some((ropes, Node::new(Op::RopeKv(args), inputs, outputs)))
+    }
+
+    /// The first reader of a norm applies it, and writes the norm for the others.
+    fn norms(&mut self, fuses_norm: impl Fn(&Op) -> bool) {
+        for norm in 0..self.nodes.len() {
+            let Some(node) = &self.nodes[norm] else { continue };
+            let (Op::RmsNorm(args), None) = (&node.op, &node.residual) else { continue };
+            let (args, x, h) = (args.clone(), node.inputs[0], node.outputs[0]);
+            let Some(first) = self.readers(h).next() else { continue };
+            let Some(product) = &mut self.nodes[first] else { continue };
+            let overwrites_x = product.overwrites().any(|(y, _)| y.id == x.id);
+            if fuses_norm(&product.op) && !overwrites_x && product.inputs[0].id == h {
+                product.norm = Some(args);
+                product.inputs[0] = x;
+                product.outputs.push(h);
+                self.nodes[norm] = None;
+            }
+        }
     }
 
     fn residuals(&mut self) {
@@ -278,8 +313,7 @@ impl Rules<'_> {
                     outputs.extend(own);
                 }
             }
-            let op = Op::MatmulGroup(all);
-            self.nodes[first] = Some(Node { op, inputs, residual: None, outputs });
+            self.nodes[first] = Some(Node::new(Op::MatmulGroup(all), inputs, outputs));
         }
     }
 
@@ -297,17 +331,6 @@ impl Rules<'_> {
         alive.reverse();
         alive
     }
-}
-
-/// Two matmuls of one operand and the gated activation of their results.
-struct GatedMatmuls {
-    args: GatedProductArgs,
-    /// Indexes of gate and up.
-    indexes: [usize; 2],
-    /// Their operand.
-    x: Tensor,
-    /// Results of gate, up, and the activation.
-    outputs: [usize; 3],
 }
 
 /// Sorts ops: those that others follow come first, then readers of a value before the op that may overwrite it, then the
@@ -378,11 +401,12 @@ impl Graph {
     /// Puts readers of a value before an op that may write its result in the value's memory, unless they follow it.
     fn put_readers_first(&mut self, nodes: &[Node]) {
         for (i, node) in nodes.iter().enumerate() {
-            let Some(overwritten) = node.overwrites() else { continue };
-            for (reader, other) in nodes.iter().enumerate() {
-                let reads = reader != i && other.reads().any(|x| x.id == overwritten.id);
-                if reads && !self.is_before(i, reader) {
-                    self.add(reader, i);
+            for (overwritten, _) in node.overwrites() {
+                for (reader, other) in nodes.iter().enumerate() {
+                    let reads = reader != i && other.reads().any(|x| x.id == overwritten.id);
+                    if reads && !self.is_before(i, reader) {
+                        self.add(reader, i);
+                    }
                 }
             }
         }

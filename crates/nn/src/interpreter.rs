@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use stonechat_compute::DType;
 use stonechat_compute::op::{
-    AttentionArgs, Count, EmbedArgs, GatedMlpArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId, Port,
-    RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
+    AttentionArgs, Count, EmbedArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId, Port, RopeArgs,
+    Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
 };
 
 use crate::device::{
@@ -19,7 +19,7 @@ use crate::fuse::Capabilities;
 use crate::plan::plan_slots;
 use crate::program::{Node, Program, RowClass};
 use crate::{
-    Attention, Backend, BoxFuture, Embed, Epilogue, Error, Experts, GatedMlp, LoadStats, MatmulOp,
+    Attention, Backend, BoxFuture, Embed, Epilogue, Error, Experts, LoadStats, MatmulOp,
     MatrixSource, PageCopy, Read, Rope, Rotation, Rows, View,
 };
 
@@ -84,7 +84,8 @@ impl<B: Backend> DeviceApi for BackendDevice<B> {
             row_classes: &[RowClass { min: 1, max: usize::MAX }],
             max_group: MAX_GROUP,
             operand: |_, _| TensorType::F32,
-            accepts: |op, _| matches!(op, Op::GatedMlp(_)),
+            accepts: Box::new(|_, _| false),
+            fuses_norm: |_, _| false,
         }
     }
 
@@ -173,10 +174,6 @@ fn epilogue<B: Backend>(args: &MatmulArgs, accumulate: bool) -> Epilogue<'_, B> 
     Epilogue { bias, activation: args.activation, accumulate }
 }
 
-fn linear<B: Backend>(args: &MatmulArgs) -> (&B::Matrix, Option<&B::Buffer>) {
-    (matrix::<B>(&args.weight), args.bias.as_ref().map(values::<B>))
-}
-
 impl<B: Backend> Interpreter<B> {
     fn slot(&self, id: usize) -> usize {
         self.slot_of[id].expect("a value of the program")
@@ -228,11 +225,9 @@ impl<B: Backend> Interpreter<B> {
                 self.pools = pool;
             }
             Op::MatmulGroup(all) => self.matmul_group(node, all, &step.counts),
-            Op::GatedMlp(args) => self.gated_mlp(node, args, &step.counts),
             op => {
                 let mut out = self.take(node.outputs[0]);
-                let overwritten = node.overwrites();
-                if let Some(x) = overwritten
+                if let Some((x, _)) = node.overwrites().next()
                     && self.slot(x.id) != self.slot(node.outputs[0])
                 {
                     self.backend.copy(&mut out, 0, self.view(x, &step.counts));
@@ -350,32 +345,6 @@ impl<B: Backend> Interpreter<B> {
             }
             _ => unreachable!("groups of at most {MAX_GROUP}"),
         }
-    }
-
-    fn gated_mlp(&mut self, node: &Node, args: &GatedMlpArgs, counts: &Counts) {
-        let &[out, gate, up, hidden] = &node.outputs[..] else { unreachable!("four results") };
-        let mut out_buf = self.take(out);
-        if let Some(x) = node.residual
-            && self.slot(x.id) != self.slot(out)
-        {
-            self.backend.copy(&mut out_buf, 0, self.view(x, counts));
-        }
-        let [mut gate_buf, mut up_buf, mut hidden_buf] = [gate, up, hidden].map(|id| self.take(id));
-        let mlp = GatedMlp {
-            gate: linear::<B>(&args.gate),
-            up: linear::<B>(&args.up),
-            down: linear::<B>(&args.down),
-            activation: args.activation,
-            d_ff: self.program.tensors[hidden].cols,
-            accumulate: node.residual.is_some(),
-            scratch: [&mut gate_buf, &mut up_buf, &mut hidden_buf],
-        };
-        let x = self.view(node.inputs[0], counts);
-        self.backend.gated_mlp(&mut out_buf, x, mlp);
-        self.put(out, out_buf);
-        self.put(gate, gate_buf);
-        self.put(up, up_buf);
-        self.put(hidden, hidden_buf);
     }
 
     fn export(&mut self, port: Port, x: Tensor, step: &Step<'_>) {

@@ -133,12 +133,13 @@ fn chains(program: &Program, segment: &Segment, is_pinned: &[bool]) -> Vec<usize
     let mut chain_of: Vec<usize> = (0..program.tensors.len()).collect();
     let last_read = last_reads(segment, program.tensors.len());
     for (i, node) in segment.nodes.iter().enumerate() {
-        let is_operand = |id| node.residual.is_some() && node.inputs.iter().any(|x| x.id == id);
-        let dies = |id: usize| last_read[id] == Some(i) && !is_pinned[id];
-        let overwritten =
-            node.overwrites().filter(|x| dies(x.id) && program.is_whole(*x) && !is_operand(x.id));
-        if let (Some(x), Some(&first)) = (overwritten, node.outputs.first()) {
-            chain_of[first] = chain_of[x.id];
+        // An op does not read a value while it writes its memory, unless it works in place.
+        let n_reads = |id| node.reads().filter(|x| x.id == id).count();
+        let dies = |id: usize| last_read[id] == Some(i) && !is_pinned[id] && n_reads(id) == 1;
+        for (x, result) in node.overwrites() {
+            if dies(x.id) && program.is_whole(x) {
+                chain_of[result] = chain_of[x.id];
+            }
         }
     }
     chain_of

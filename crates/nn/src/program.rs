@@ -14,7 +14,9 @@
 
 use std::fmt;
 
-use stonechat_compute::op::{KvShape, Op, Port, Rows, Tensor, TensorInfo};
+use stonechat_compute::op::{
+    KvShape, KvWriteArgs, NormArgs, Op, Port, RopeArgs, Rows, Tensor, TensorInfo,
+};
 
 /// Range of numbers of rows for which a device has the same kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,11 +75,18 @@ pub struct Node {
     pub inputs: Vec<Tensor>,
     /// Value to which the result is added, see [`Op::takes_residual`].
     pub residual: Option<Tensor>,
+    /// RMS norm of the operand, before the products of one row. The norm of the row is the last result.
+    pub norm: Option<NormArgs>,
     /// Values that the op produces, by index in [`Program::tensors`].
     pub outputs: Vec<usize>,
 }
 
 impl Node {
+    /// An op without residual and norm.
+    pub(crate) fn new(op: Op, inputs: Vec<Tensor>, outputs: Vec<usize>) -> Self {
+        Self { op, inputs, residual: None, norm: None, outputs }
+    }
+
     /// Operands and the residual.
     pub fn reads(&self) -> impl Iterator<Item = Tensor> {
         self.inputs.iter().copied().chain(self.residual)
@@ -85,12 +94,14 @@ impl Node {
 
     /// Whether the op has an effect beside its results.
     pub(crate) fn has_effect(&self) -> bool {
-        matches!(self.op, Op::Export(_) | Op::KvWrite(_))
+        matches!(self.op, Op::Export(_) | Op::KvWrite(_) | Op::RopeKv(_))
     }
 
-    /// Value whose memory the first result may take: the residual, or the first operand of an op in place.
-    pub(crate) fn overwrites(&self) -> Option<Tensor> {
-        self.residual.or_else(|| self.inputs.first().copied().filter(|_| self.op.is_in_place()))
+    /// Results that hold another value before the op runs, in whose memory they may be: the residual, operands of an op in
+    /// place.
+    pub fn overwrites(&self) -> impl Iterator<Item = (Tensor, usize)> {
+        let in_place = &self.inputs[..self.op.n_in_place()];
+        self.residual.iter().chain(in_place).copied().zip(self.outputs.iter().copied())
     }
 }
 
@@ -153,7 +164,7 @@ impl fmt::Display for Program {
                 }
                 RowClass { min, max } => writeln!(f, "{:?}, {min} to {max} rows:", segment.name)?,
             }
-            for Node { op, inputs, residual, outputs } in &segment.nodes {
+            for Node { op, inputs, residual, norm, outputs } in &segment.nodes {
                 write!(f, "  ")?;
                 for &id in outputs {
                     numbers[id] = Some(next);
@@ -171,6 +182,9 @@ impl fmt::Display for Program {
                     Ok(())
                 };
                 inputs.iter().try_for_each(|x| name(f, x))?;
+                if norm.is_some() {
+                    write!(f, " normed")?;
+                }
                 if let Some(x) = residual {
                     write!(f, " onto")?;
                     name(f, x)?;
@@ -179,6 +193,16 @@ impl fmt::Display for Program {
             }
         }
         Ok(())
+    }
+}
+
+fn rope(f: &mut fmt::Formatter<'_>, args: &RopeArgs) -> fmt::Result {
+    if args.norm.is_some() {
+        write!(f, " norm")?;
+    }
+    match &args.rotation {
+        Some(rotation) => write!(f, " {} {:?}", rotation.n_rot, rotation.pairs),
+        None => Ok(()),
     }
 }
 
@@ -210,22 +234,16 @@ impl fmt::Display for OpText<'_> {
                 [&args.gate, &args.up].into_iter().try_for_each(|m| matmul(f, m))?;
                 write!(f, " {:?}", args.activation)
             }
-            Op::GatedMlp(args) => {
-                [&args.gate, &args.up, &args.down].into_iter().try_for_each(|m| matmul(f, m))?;
-                write!(f, " {:?}", args.activation)
-            }
             Op::Gated(activation) => write!(f, " {activation:?}"),
             Op::Moe(args) => {
                 write!(f, " {} of {} experts {:?}", args.n_used, args.n_experts, args.gate)
             }
-            Op::Rope(args) => {
-                if args.norm.is_some() {
-                    write!(f, " norm")?;
-                }
-                match &args.rotation {
-                    Some(rotation) => write!(f, " {} {:?}", rotation.n_rot, rotation.pairs),
-                    None => Ok(()),
-                }
+            Op::Rope(args) => rope(f, args),
+            Op::RopeKv(args) => {
+                rope(f, &args.q)?;
+                rope(f, &args.k)?;
+                let KvWriteArgs { pool, layer, slots } = args.write;
+                write!(f, " pool {} layer {layer} {slots:?}", pool.0)
             }
             Op::KvWrite(args) => {
                 write!(f, " pool {} layer {} {:?}", args.pool.0, args.layer, args.slots)

@@ -54,7 +54,7 @@ impl Recorder {
         });
         self.program.tensors.extend(results);
         let outputs = (first..self.program.tensors.len()).collect();
-        let node = Node { op, inputs: inputs.to_vec(), residual: None, outputs };
+        let node = Node::new(op, inputs.to_vec(), outputs);
         let segment = self.program.segments.last_mut().expect("an op is recorded in a segment");
         segment.nodes.push(node);
         result

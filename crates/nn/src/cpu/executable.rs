@@ -32,25 +32,30 @@ const MAX_GROUP: usize = 3;
 const READ_LEN: usize = 1 << 18;
 
 /// Kernels that fusion depends on.
-pub(super) const CAPABILITIES: Capabilities = Capabilities {
-    row_classes: &[FEW_ROWS, MANY_ROWS],
-    max_group: MAX_GROUP,
-    operand: |weight, class| {
-        let reads_quantized = match weight.layout {
-            WeightLayout::Packed => true,
-            WeightLayout::Rows => weight.dtype.is_quantized() && class == FEW_ROWS,
-        };
-        if reads_quantized { TensorType::Operand } else { TensorType::F32 }
-    },
-    // In decode, which is bound by memory bandwidth, a thread reads a long run of one matrix faster than short runs of two
-    // in turn.
-    accepts: |op, class| match op {
-        Op::GatedProduct(args) => {
-            class == MANY_ROWS && [&args.gate, &args.up].into_iter().all(is_gated_factor)
-        }
-        _ => false,
-    },
-};
+pub(super) fn capabilities() -> Capabilities {
+    Capabilities {
+        row_classes: &[FEW_ROWS, MANY_ROWS],
+        max_group: MAX_GROUP,
+        operand: |weight, class| {
+            let reads_quantized = match weight.layout {
+                WeightLayout::Packed => true,
+                WeightLayout::Rows => weight.dtype.is_quantized() && class == FEW_ROWS,
+            };
+            if reads_quantized { TensorType::Operand } else { TensorType::F32 }
+        },
+        // In decode, which is bound by memory bandwidth, a thread reads a long run of one matrix faster than short runs of two
+        // in turn.
+        accepts: Box::new(|op, class| match op {
+            Op::GatedProduct(args) => {
+                class == MANY_ROWS
+                    && args.dtype == TensorType::Operand
+                    && [&args.gate, &args.up].into_iter().all(is_gated_factor)
+            }
+            _ => false,
+        }),
+        fuses_norm: |_, _| false,
+    }
+}
 
 /// Whether [`gated_packed`] takes the weights: panels in whole q8 blocks of rows.
 fn is_gated_factor(args: &MatmulArgs) -> bool {
@@ -153,9 +158,9 @@ impl CpuExecutable {
                     executable.exports.insert(*port, alloc(max.rows(rows) * cols)?);
                 }
                 Op::Moe(args) => executable.scratch.experts.reserve(&experts(args)),
-                Op::GatedMlp(_) => {
+                Op::RopeKv(_) => {
                     let (backend, op) = ("cpu", node.op.name());
-                    let reason = "the CPU fuses gated products".to_owned();
+                    let reason = "the CPU rotates and writes in two ops".to_owned();
                     return Err(Error::Unsupported { backend, op, reason });
                 }
                 _ => {}
@@ -266,7 +271,8 @@ impl CpuExecutable {
     /// Takes the memory of a result, which holds the value that the op overwrites.
     fn take_result(&mut self, id: usize, node: &Node, counts: &Counts) -> AlignedVec {
         let mut out = self.take(id);
-        if let Some(x) = node.overwrites().filter(|x| self.slot(x.id) != self.slot(id)) {
+        let overwritten = node.overwrites().find(|(_, result)| *result == id);
+        if let Some((x, _)) = overwritten.filter(|(x, _)| self.slot(x.id) != self.slot(id)) {
             copy_rows(&mut out, self.view(x, counts));
         }
         out
@@ -297,7 +303,7 @@ impl CpuExecutable {
         let x = &self.operands[self.slot(x.id)];
         let factor = |args| {
             let Weights::Packed(w, start, end) = matrix_of(args).all() else {
-                unreachable!("`CAPABILITIES` accepts panels")
+                unreachable!("`capabilities` accepts panels")
             };
             PackedRows { w, rows: start..end, bias: bias(args) }
         };

@@ -2,55 +2,49 @@
 //! results in the order of the choices.
 
 use stonechat_compute::Result;
-use stonechat_compute::wgpu::GpuBuffer;
+use stonechat_compute::op::{MoeArgs, Routing};
 use stonechat_compute::wgpu::ops::{GpuRows, gated, moe};
+use stonechat_compute::wgpu::{Gpu, GpuBuffer};
 use stonechat_quant::wgpu::{ExpertMatmul, matmul_experts};
 
-use super::Wgpu;
-use crate::{Experts, Routing};
+use super::executable::{matrix, values};
 
-impl Wgpu {
-    /// `out[t] += Σ weight * expert(x[t])` over the top-k experts of the logits.
-    pub(super) fn moe_experts(
-        &self,
-        out: &GpuBuffer,
-        x: GpuRows<'_>,
-        logits: GpuRows<'_>,
-        experts: &Experts<'_, Self>,
-    ) -> Result<()> {
-        let gpu = self.flush_pending();
-        let Experts { n_experts, n_used, .. } = *experts;
-        assert_eq!((logits.rows, logits.cols), (x.rows, n_experts), "moe: shape of the logits");
-        let (d, f) = (x.cols, experts.gate.n() / n_experts);
-        let n_choices = x.rows * n_used;
-        if n_choices == 0 {
-            return Ok(());
-        }
-        let choices = gpu.scratch("moe choices", 8 * n_choices)?;
-        let [gate, up, hidden] = [
-            gpu.scratch("moe gate", 4 * n_choices * f)?,
-            gpu.scratch("moe up", 4 * n_choices * f)?,
-            gpu.scratch("moe hidden", 4 * n_choices * f)?,
-        ];
-        let results = gpu.scratch("moe results", 4 * n_choices * d)?;
-        let normalize_top_k = experts.routing == Routing::NormalizedTopK;
-        moe::route(gpu, &choices, logits, n_used, normalize_top_k);
-        let expert_matmul = |n, bias, choices_per_row| ExpertMatmul {
-            choices: &choices,
-            n_choices,
-            choices_per_row,
-            n,
-            bias,
-        };
-        let args = expert_matmul(f, experts.gate_bias, n_used);
-        matmul_experts(gpu, &gate, x, experts.gate, args);
-        let args = expert_matmul(f, experts.up_bias, n_used);
-        matmul_experts(gpu, &up, x, experts.up, args);
-        let rows = |buffer| GpuRows::packed(buffer, n_choices, f);
-        gated::gated(gpu, &hidden, rows(&gate), rows(&up), experts.activation);
-        let args = expert_matmul(d, experts.down_bias, 1);
-        matmul_experts(gpu, &results, rows(&hidden), experts.down, args);
-        moe::combine(gpu, out, &choices, &results, [x.rows, d, n_used]);
-        Ok(())
+/// `out[t] += Σ weight * expert(x[t])` over the top-k experts of the logits.
+pub(super) fn run_experts(
+    gpu: &Gpu,
+    out: &GpuBuffer,
+    (x, logits): (GpuRows<'_>, GpuRows<'_>),
+    args: &MoeArgs,
+) -> Result<()> {
+    let MoeArgs { n_experts, n_used, .. } = *args;
+    let [w_gate, w_up, w_down] = [&args.gate, &args.up, &args.down].map(matrix);
+    let (d, f) = (x.cols, w_gate.n() / n_experts);
+    let n_choices = x.rows * n_used;
+    if n_choices == 0 {
+        return Ok(());
     }
+    let choices = gpu.scratch("moe choices", 8 * n_choices)?;
+    let [gate, up, hidden] = [
+        gpu.scratch("moe gate", 4 * n_choices * f)?,
+        gpu.scratch("moe up", 4 * n_choices * f)?,
+        gpu.scratch("moe hidden", 4 * n_choices * f)?,
+    ];
+    let results = gpu.scratch("moe results", 4 * n_choices * d)?;
+    moe::route(gpu, &choices, logits, n_used, args.routing == Routing::NormalizedTopK);
+    let expert_matmul = |n, bias, choices_per_row| ExpertMatmul {
+        choices: &choices,
+        n_choices,
+        choices_per_row,
+        n,
+        bias,
+    };
+    let of_input = |bias| expert_matmul(f, bias, n_used);
+    matmul_experts(gpu, &gate, x, w_gate, of_input(args.gate_bias.as_ref().map(values)));
+    matmul_experts(gpu, &up, x, w_up, of_input(args.up_bias.as_ref().map(values)));
+    let rows = |buffer| GpuRows::packed(buffer, n_choices, f);
+    gated::gated(gpu, &hidden, rows(&gate), rows(&up), args.activation);
+    let of_hidden = expert_matmul(d, args.down_bias.as_ref().map(values), 1);
+    matmul_experts(gpu, &results, rows(&hidden), w_down, of_hidden);
+    moe::combine(gpu, out, &choices, &results, [x.rows, d, n_used]);
+    Ok(())
 }
