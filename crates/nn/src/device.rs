@@ -10,23 +10,16 @@ use std::fmt::Debug;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-use stonechat_compute::DType;
 use stonechat_compute::op::{Count, PoolId, Port, RowTable, Rows, SlotTable, Weight};
+use stonechat_compute::{DType, SharedBytes};
 
 use crate::fuse::{Capabilities, fuse};
-use crate::interpreter::BackendDevice;
 use crate::program::{Program, Segment, SegmentName};
-use crate::{Backend, BoxFuture, Error, KvRow, LoadStats, MatrixSource, PageCopy, QueryRow};
+use crate::{BoxFuture, Error, KvRow, LoadStats, PageCopy, QueryRow};
 
 /// A device. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Device(Arc<dyn DeviceApi>);
-
-impl<B: Backend> From<B> for Device {
-    fn from(backend: B) -> Self {
-        Self::new(BackendDevice(backend))
-    }
-}
 
 impl std::ops::Deref for Device {
     type Target = dyn DeviceApi;
@@ -61,6 +54,22 @@ impl Device {
         let mut tasks: Vec<HostTask<'_>> = tasks.iter_mut().map(|task| task as _).collect();
         self.run_on_host(&mut tasks);
     }
+}
+
+/// A weight matrix `[N, K]` in a file's format.
+#[derive(Debug, Clone, Copy)]
+pub struct MatrixSource<'a> {
+    /// Name for error messages.
+    pub name: &'a str,
+    /// Output features `N`.
+    pub rows: usize,
+    /// Input features `K`.
+    pub cols: usize,
+    /// Type of the stored values.
+    pub dtype: DType,
+    /// `rows` consecutive rows; any alignment. A device keeps a reference, or copies them and releases the source in
+    /// chunks of a few MB ([`SharedBytes::release`]).
+    pub bytes: &'a SharedBytes,
 }
 
 /// What a device does, independent of its type.
@@ -170,6 +179,12 @@ pub struct ReadPort<'a> {
     pub out: &'a mut [f32],
 }
 
+/// Batch sizes for [`Executable::warm_up`]: the powers of two below `max_rows`, by which devices select kernels, and
+/// `max_rows`.
+pub fn warmup_batch_sizes(max_rows: usize) -> impl Iterator<Item = usize> {
+    (0..usize::BITS).map(|power| 1 << power).take_while(move |&n| n < max_rows).chain([max_rows])
+}
+
 /// Number of each [`Count`] in a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts([usize; Count::N]);
@@ -232,7 +247,8 @@ pub struct Step<'a> {
 
 impl<'a> Step<'a> {
     /// Whether the step runs a variant of a segment.
-    pub(crate) fn runs(&self, segment: &Segment) -> bool {
+    #[must_use]
+    pub fn runs(&self, segment: &Segment) -> bool {
         let n_rows = self.counts.rows(segment.rows);
         self.segments.contains(&segment.name) && segment.class.contains(n_rows)
     }

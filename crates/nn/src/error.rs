@@ -1,4 +1,4 @@
-//! Errors of backends, caches and sampling.
+//! Errors of devices, caches and sampling.
 
 use stonechat_compute::DType;
 
@@ -9,14 +9,14 @@ pub enum Error {
     /// The device could not be set up.
     #[error(transparent)]
     Compute(#[from] stonechat_compute::Error),
-    /// A weight is stored in a type that the backend has no kernel for.
+    /// A weight is stored in a type that the device has no kernel for.
     #[error("tensor `{name}`: the {backend} backend cannot use weights of type {dtype}")]
     UnsupportedWeight {
         /// The tensor's name in its file.
         name: String,
         /// The stored type.
         dtype: DType,
-        /// Name of the backend.
+        /// Name of the device.
         backend: &'static str,
     },
     /// A tensor's size does not match its declared shape.
@@ -41,12 +41,12 @@ pub enum Error {
         /// Bytes given.
         got: usize,
     },
-    /// A backend has no kernel of an op for these shapes.
+    /// A device has no kernel of an op for these shapes.
     #[error("the {backend} backend cannot run {op}: {reason}")]
     Unsupported {
-        /// Name of the backend.
+        /// Name of the device.
         backend: &'static str,
-        /// The op of [`Backend`](crate::Backend).
+        /// The op.
         op: &'static str,
         /// Shape given and limit, in words.
         reason: String,
@@ -56,7 +56,7 @@ pub enum Error {
     OutOfMemory {
         /// Size of the buffer.
         bytes: usize,
-        /// Name of the backend.
+        /// Name of the device.
         backend: &'static str,
     },
     /// A sampling option is out of its range.

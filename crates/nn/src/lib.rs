@@ -1,15 +1,18 @@
-//! The op vocabulary of backends, layers, the paged KV cache and sampling.
+//! Programs of ops, devices that run them, layers, the paged KV cache and sampling.
 //!
 //! Not here: architectures (in the model crates) and kernels (in `stonechat-compute` and `stonechat-quant`).
 //!
 //! | file | holds |
 //! |---|---|
-//! | `backend.rs` | [`Backend`]: every op with its contract; [`View`], [`Rows`], [`Epilogue`] |
-//! | `cpu.rs` | [`Cpu`]: the backend on SIMD and threads |
-//! | `wgpu.rs` | `Wgpu`: the backend on any GPU (feature `wgpu`) |
+//! | `program.rs`, `recorder.rs` | [`Program`]: a forward pass as data; [`Recorder`] |
+//! | `fuse.rs` | [`fuse()`]: a recorded program to the ops that a device has kernels for |
+//! | `plan.rs` | [`plan_slots`]: memory of a program's values |
+//! | `device.rs` | [`Device`], [`Executable`], [`Step`] |
+//! | `cpu.rs` | [`Cpu`]: SIMD and threads |
+//! | `wgpu.rs` | `Wgpu`: any GPU (feature `wgpu`) |
 //! | `pages.rs` | [`Pages`]: reference counts and copy-on-write of KV pages; [`Sequence`] |
 //! | `step.rs` | [`Sequences`] of a state; [`StepPlan`]: a ragged batch of tokens, with rollback |
-//! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that applies them |
+//! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that they record |
 //! | `load_stats.rs` | [`LoadStats`]: bytes and time of loading |
 //! | `maybe_send.rs` | [`MaybeSend`], [`BoxFuture`]: `Send` where threads exist |
 //! | `sample.rs` | [`sample`]: the sampling chain |
@@ -18,13 +21,11 @@
 //! `E` experts, `V` vocabulary, `N`/`K` rows and columns of a weight matrix, `R` rotated channels.
 #![forbid(unsafe_code)]
 
-mod backend;
 mod conv1d;
 mod cpu;
 mod device;
 mod error;
 mod fuse;
-mod interpreter;
 mod linear;
 mod load_stats;
 mod maybe_send;
@@ -38,14 +39,12 @@ mod step;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
-pub use backend::{
-    Activation, Attention, Backend, Embed, Epilogue, Experts, GatedActivation, GatedMlp, KvDType,
-    KvRow, KvShape, LinearRef, MAX_TOP_K, MAX_TOP_K_COLS, MatmulOp, MatrixSource, Precision,
-    QueryRow, Read, Rope, RopePairs, Rotation, Routing, Rows, TopKEntry, View, warmup_batch_sizes,
-};
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};
-pub use device::{AttentionRows, Counts, Device, DeviceApi, Executable, HostTask, ReadPort, Step};
+pub use device::{
+    AttentionRows, Counts, Device, DeviceApi, Executable, HostTask, MatrixSource, ReadPort, Step,
+    warmup_batch_sizes,
+};
 pub use error::Error;
 pub use fuse::{Capabilities, fuse};
 pub use linear::Linear;
@@ -57,6 +56,10 @@ pub use plan::{SlotInfo, SlotPlan, plan_slots};
 pub use program::{Node, Program, RowClass, Segment, SegmentName};
 pub use recorder::Recorder;
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};
+pub use stonechat_compute::cpu::{
+    Activation, GatedActivation, KvDType, KvRow, Precision, QueryRow, RopePairs, TopKEntry,
+};
 pub use stonechat_compute::op;
+pub use stonechat_compute::op::{KvShape, MAX_TOP_K, MAX_TOP_K_COLS, Routing};
 #[cfg(feature = "wgpu")]
 pub use wgpu::Wgpu;

@@ -1,6 +1,6 @@
 //! Page accounting of the paged KV cache: reference counts and copy-on-write (`PagedAttention`, Kwon et al. 2023).
 //!
-//! Host memory only: the keys and values are in pools of the devices ([`Backend::kv`](crate::Backend::kv)), whose pages
+//! Host memory only: the keys and values are in pools of the devices, whose pages
 //! have the same numbers on every device of a model.
 //!
 //! ```text

@@ -11,7 +11,7 @@ use stonechat_formats::ModelFile;
 use stonechat_llm::{Config, Devices, Model, StateOptions};
 #[cfg(feature = "wgpu")]
 use stonechat_nn::Wgpu;
-use stonechat_nn::{Backend, Cpu};
+use stonechat_nn::{Cpu, DeviceApi};
 
 use crate::{Error, GpuLayers};
 

@@ -15,6 +15,7 @@ mod exchanged_tokens;
 mod lcg;
 mod random_weights;
 mod reference;
+#[cfg(any())]
 pub mod suite;
 mod tiny_whisper;
 #[cfg(feature = "wgpu")]
@@ -24,7 +25,7 @@ pub use counting_allocator::CountingAllocator;
 pub use exchanged_tokens::exchanged_tokens;
 pub use lcg::Lcg;
 pub use random_weights::random_weights;
-pub use reference::{Reference, ReferenceBuffer, ReferenceKv, ReferenceMatrix};
+pub use reference::Reference;
 pub use tiny_whisper::TinyWhisper;
 
 /// Whether slow variants run, too: every instruction set and kernel variant, long clips. `cargo xtask test --all` sets

@@ -9,7 +9,7 @@ use stonechat_llm::{
     Completion, Error, Event, GenerateOptions, Model, Session, SessionOptions, StateOptions,
 };
 use stonechat_nn::sample::SamplingOptions;
-use stonechat_nn::{Backend, Wgpu};
+use stonechat_nn::{DeviceApi, Wgpu};
 use stonechat_testkit::wgpu;
 
 fn load(backend: &Wgpu) -> Result<Model, Error> {
@@ -89,6 +89,6 @@ fn a_lost_device_is_an_error_of_every_request() {
         is_told(generate(&mut session).unwrap_err());
         is_told(Session::new(&model, options).unwrap_err());
         is_told(load(&backend).unwrap_err());
-        assert!(backend.alloc(4).is_err());
+        assert!(backend.load_values(&[0.0; 4]).is_err());
     }
 }

@@ -1,0 +1,415 @@
+//! Programs in f64: every value has memory of its own.
+
+use std::collections::BTreeMap;
+use std::future::ready;
+
+use stonechat_nn::op::{
+    AttentionArgs, ConvArgs, Count, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, NormArgs, Op,
+    PoolId, Port, RopeArgs, RopeKvArgs, Rotation, Tensor, TensorInfo, WeightInfo,
+};
+use stonechat_nn::{
+    AttentionRows, BoxFuture, Counts, Error, Executable, KvRow, KvShape, Node, PAGE_LEN, PageCopy,
+    Program, ReadPort, RopePairs, Step,
+};
+
+use super::{ReferenceKv, activated, gated, inverse_rms, round_kv, route, values};
+
+/// A compiled program.
+#[derive(Debug)]
+pub(super) struct ReferenceExecutable {
+    program: Program,
+    /// By value.
+    values: Vec<Vec<f64>>,
+    pools: Vec<ReferenceKv>,
+    exports: BTreeMap<Port, Vec<f64>>,
+}
+
+/// A matrix.
+type Matrix = Vec<Vec<f64>>;
+
+impl ReferenceKv {
+    /// NaN shows reads of unwritten positions.
+    fn new(shape: KvShape) -> Self {
+        let len = shape.n_layers * shape.n_pages * PAGE_LEN * shape.n_kv_heads * shape.head_dim;
+        Self { shape, keys: vec![f64::NAN; len], values: vec![f64::NAN; len] }
+    }
+
+    fn write(&mut self, layer: usize, (k, v): (Matrix, Matrix), rows: &[KvRow]) {
+        let width = self.width();
+        for ((&at, k), v) in rows.iter().zip(k).zip(v) {
+            let start = self.row(layer, at);
+            let row = start..start + width;
+            self.keys[row.clone()].copy_from_slice(&round_kv(&k, &self.shape));
+            self.values[row].copy_from_slice(&round_kv(&v, &self.shape));
+        }
+    }
+
+    fn copy_page(&mut self, src: u32, dst: u32) {
+        for layer in 0..self.shape.n_layers {
+            let from = self.row(layer, KvRow { page: src, slot: 0 });
+            let to = self.row(layer, KvRow { page: dst, slot: 0 });
+            let len = PAGE_LEN * self.width();
+            self.keys.copy_within(from..from + len, to);
+            self.values.copy_within(from..from + len, to);
+        }
+    }
+}
+
+impl ReferenceExecutable {
+    pub(super) fn new(program: &Program, max: &Counts) -> Self {
+        let nodes = program.segments.iter().flat_map(|segment| &segment.nodes);
+        let exports = nodes.filter_map(|node| match &node.op {
+            Op::Export(port) => {
+                let Tensor { rows, cols, .. } = node.inputs[0];
+                Some((*port, vec![f64::NAN; max.rows(rows) * cols]))
+            }
+            _ => None,
+        });
+        let len = |info: &TensorInfo| max.rows(info.rows) * info.cols;
+        Self {
+            values: program.tensors.iter().map(|info| vec![f64::NAN; len(info)]).collect(),
+            pools: program.pools.iter().map(|&shape| ReferenceKv::new(shape)).collect(),
+            exports: exports.collect(),
+            program: program.clone(),
+        }
+    }
+
+    fn rows(&self, x: Tensor, counts: &Counts) -> Matrix {
+        let stride = self.program.tensors[x.id].cols;
+        let row = |r: usize| self.values[x.id][r * stride + x.first_col..][..x.cols].to_vec();
+        (0..counts.rows(x.rows)).map(row).collect()
+    }
+
+    fn set(&mut self, id: usize, rows: Matrix) {
+        for (to, row) in self.values[id].chunks_mut(self.program.tensors[id].cols).zip(rows) {
+            to[..row.len()].copy_from_slice(&row);
+        }
+    }
+
+    fn run_node(&mut self, node: &Node, step: &Step<'_>) {
+        let counts = &step.counts;
+        let mut operands: Vec<Matrix> = node.inputs.iter().map(|&x| self.rows(x, counts)).collect();
+        if let Some(norm) = &node.norm {
+            let normed = rms_norm(&operands[0], norm);
+            self.set(*node.outputs.last().expect("the norm of the rows"), normed.clone());
+            operands[0] = normed;
+        }
+        let x = |i: usize| &operands[i];
+        let result = match &node.op {
+            Op::Import(_) => return,
+            Op::Export(port) => return self.export(*port, node.inputs[0], step),
+            Op::KvWrite(args) => {
+                let kv = (x(0).clone(), x(1).clone());
+                return self.pools[args.pool.0].write(args.layer, kv, step.slots(args.slots));
+            }
+            Op::RopeKv(RopeKvArgs { q, k, write }) => {
+                let (q, k) = (rope(x(0), q, step), rope(x(1), k, step));
+                let kv = (k.clone(), x(2).clone());
+                self.pools[write.pool.0].write(write.layer, kv, step.slots(write.slots));
+                self.set(node.outputs[0], q);
+                return self.set(node.outputs[1], k);
+            }
+            Op::MatmulGroup(all) => {
+                for (args, &id) in all.iter().zip(&node.outputs) {
+                    self.set(id, matmul(x(0), args));
+                }
+                return;
+            }
+            Op::GatedProduct(GatedProductArgs { gate, up, activation, .. }) => {
+                let (gate, up) = (matmul(x(0), gate), matmul(x(0), up));
+                zip(&gate, &up, |gate, up| gated(gate, up, *activation))
+            }
+            Op::Embed(args) => embed(args, step),
+            Op::Constant(constant) => {
+                let TensorInfo { rows, cols, .. } = self.program.tensors[node.outputs[0]];
+                let rows_of_one = values(constant).chunks(cols).map(<[f64]>::to_vec);
+                let all = std::iter::repeat_n(rows_of_one, counts[rows.count]);
+                all.flatten().collect()
+            }
+            Op::Gather(count) => {
+                step.output_rows(*count).iter().map(|&row| x(0)[row].clone()).collect()
+            }
+            Op::LayerNorm(args) => layer_norm(x(0), args),
+            Op::RmsNorm(args) => rms_norm(x(0), args),
+            Op::Rope(args) => rope(x(0), args, step),
+            Op::Gated(activation) => zip(x(0), x(1), |gate, up| gated(gate, up, *activation)),
+            Op::Add => zip(x(0), x(1), |x, y| x + y),
+            Op::Convert(_) => x(0).clone(),
+            Op::Matmul(args) => matmul(x(0), args),
+            Op::Conv1d(args) => {
+                let each = node.inputs[0].rows.each;
+                x(0).chunks(each).flat_map(|x| conv1d(x, args)).collect()
+            }
+            Op::Moe(args) => {
+                // The terms are added to the residual one by one.
+                let residual = node.residual.map(|residual| self.rows(residual, counts));
+                let zeros = || vec![vec![0.0; x(0)[0].len()]; x(0).len()];
+                let start =
+                    if x(0).is_empty() { Vec::new() } else { residual.unwrap_or_else(zeros) };
+                let sum = moe(start, (x(0), x(1)), args);
+                return self.set(node.outputs[0], sum);
+            }
+            Op::Attention(args) => {
+                attention(x(0), &self.pools[args.pool.0], args, step.rows(args.rows))
+            }
+            Op::TopK => return self.top_k(node.outputs[0], x(0), step.k),
+        };
+        let result = match node.residual {
+            Some(residual) => zip(&self.rows(residual, counts), &result, |x, y| x + y),
+            None => result,
+        };
+        self.set(node.outputs[0], result);
+    }
+
+    fn export(&mut self, port: Port, x: Tensor, step: &Step<'_>) {
+        let first = match x.rows.count {
+            Count::Windows | Count::CapturedWindows => step.first_window * x.rows.each * x.cols,
+            _ => 0,
+        };
+        let rows = self.rows(x, &step.counts).concat();
+        let out = self.exports.get_mut(&port).expect("`new` made every port");
+        out[first..first + rows.len()].copy_from_slice(&rows);
+    }
+
+    fn top_k(&mut self, id: usize, x: &Matrix, k: usize) {
+        let finite = |v: &f64| if v.is_nan() { f64::NEG_INFINITY } else { v.min(f32::MAX.into()) };
+        for (row, out) in x.iter().zip(self.values[id].chunks_exact_mut(2 * k)) {
+            let values: Vec<f64> = row.iter().map(finite).collect();
+            let mut order: Vec<usize> = (0..values.len()).collect();
+            // A stable sort keeps equal values in column order; -0 equals +0.
+            order.sort_by(|&a, &b| values[b].partial_cmp(&values[a]).expect("numbers"));
+            for (i, &column) in order[..k].iter().enumerate() {
+                (out[i], out[k + i]) = (values[column], column as f64);
+            }
+        }
+    }
+
+    fn port(&self, port: Port) -> &[f64] {
+        if let Some(values) = self.exports.get(&port) {
+            return values;
+        }
+        let output = self.program.output(port);
+        &self.values[output.unwrap_or_else(|| panic!("no output {port:?}")).id]
+    }
+}
+
+fn zip(x: &Matrix, y: &Matrix, f: impl Fn(f64, f64) -> f64) -> Matrix {
+    let row = |(x, y): (&Vec<f64>, &Vec<f64>)| x.iter().zip(y).map(|(&x, &y)| f(x, y)).collect();
+    x.iter().zip(y).map(row).collect()
+}
+
+fn dot(x: &[f64], y: &[f64]) -> f64 {
+    x.iter().zip(y).map(|(x, y)| x * y).sum()
+}
+
+fn matmul(x: &Matrix, args: &MatmulArgs) -> Matrix {
+    let WeightInfo { cols: k, .. } = args.weight.info();
+    let weights = values(&args.weight).chunks_exact(k);
+    let bias = args.bias.as_ref().map(values);
+    let out = |row: &[f64], (n, w): (usize, &[f64])| {
+        activated(dot(w, row) + bias.map_or(0.0, |bias| bias[n]), args.activation)
+    };
+    x.iter().map(|row| weights.clone().enumerate().map(|w| out(row, w)).collect()).collect()
+}
+
+fn conv1d(x: &[Vec<f64>], ConvArgs { matmul: args, stride }: &ConvArgs) -> Matrix {
+    let zeros = vec![0.0; x[0].len()];
+    let frame = |t: usize| t.checked_sub(1).and_then(|t| x.get(t)).unwrap_or(&zeros);
+    let window = |t: usize| (0..3).flat_map(|tap| frame(t * stride + tap).clone()).collect();
+    matmul(&(0..x.len().div_ceil(*stride)).map(window).collect(), args)
+}
+
+fn layer_norm(x: &Matrix, NormArgs { weight, bias, eps }: &NormArgs) -> Matrix {
+    let (weight, bias) = (values(weight), bias.as_ref().map(values));
+    let norm = |row: &Vec<f64>| {
+        let n = row.len() as f64;
+        let mean = row.iter().sum::<f64>() / n;
+        let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+        let normal = |v: f64| (v - mean) / (variance + f64::from(*eps)).sqrt();
+        let value = |d: usize| normal(row[d]) * weight[d] + bias.map_or(0.0, |bias| bias[d]);
+        (0..row.len()).map(value).collect()
+    };
+    x.iter().map(norm).collect()
+}
+
+fn rms_norm(x: &Matrix, NormArgs { weight, eps, .. }: &NormArgs) -> Matrix {
+    let norm = |row: &Vec<f64>| {
+        let scale = inverse_rms(row, *eps);
+        row.iter().zip(values(weight)).map(|(v, w)| v * scale * w).collect()
+    };
+    x.iter().map(norm).collect()
+}
+
+fn rope(x: &Matrix, RopeArgs { head_dim, norm, rotation }: &RopeArgs, step: &Step<'_>) -> Matrix {
+    let mut x = x.clone();
+    for (t, row) in x.iter_mut().enumerate() {
+        for head in row.chunks_exact_mut(*head_dim) {
+            if let Some((weight, eps)) = norm {
+                let scale = inverse_rms(head, *eps);
+                head.iter_mut().zip(values(weight)).for_each(|(v, w)| *v *= scale * w);
+            }
+            let Some(Rotation { table, n_rot, pairs }) = rotation else { continue };
+            let angles = &values(table)[step.positions[t] as usize * n_rot..][..*n_rot];
+            let (cos, sin) = angles.split_at(n_rot / 2);
+            for i in 0..n_rot / 2 {
+                let (a, b) = match pairs {
+                    RopePairs::Adjacent => (2 * i, 2 * i + 1),
+                    RopePairs::Neox => (i, i + n_rot / 2),
+                };
+                let (u, v) = (head[a], head[b]);
+                head[a] = u * cos[i] - v * sin[i];
+                head[b] = u * sin[i] + v * cos[i];
+            }
+        }
+    }
+    x
+}
+
+fn embed(EmbedArgs { table, positions, scale }: &EmbedArgs, step: &Step<'_>) -> Matrix {
+    let d = table.info().cols;
+    let row = |t: usize| {
+        let token = &values(table)[step.tokens[t] as usize * d..][..d];
+        let at = |positions| &values(positions)[step.positions[t] as usize * d..][..d];
+        let position = positions.as_ref().map(at);
+        let value = |i: usize| f64::from(*scale) * token[i] + position.map_or(0.0, |p| p[i]);
+        (0..d).map(value).collect()
+    };
+    (0..step.tokens.len()).map(row).collect()
+}
+
+/// Adds the experts' outputs to `out`.
+fn moe(mut out: Matrix, (x, logits): (&Matrix, &Matrix), args: &MoeArgs) -> Matrix {
+    let bias = |bias: &Option<_>, i: usize| bias.as_ref().map_or(0.0, |bias| values(bias)[i]);
+    let (d, f) = (args.gate.info().cols, args.down.info().cols);
+    for (t, x) in x.iter().enumerate() {
+        for (expert, weight) in route(&logits[t], args.n_used, args.routing) {
+            let hidden = (expert * f..(expert + 1) * f).map(|n| {
+                let row = |w| &values(w)[n * d..][..d];
+                let gate = dot(row(&args.gate), x) + bias(&args.gate_bias, n);
+                let up = dot(row(&args.up), x) + bias(&args.up_bias, n);
+                gated(gate, up, args.activation)
+            });
+            let hidden: Vec<f64> = hidden.collect();
+            for (i, out) in out[t].iter_mut().enumerate() {
+                let n = expert * d + i;
+                let down = &values(&args.down)[n * f..][..f];
+                *out += weight * (dot(down, &hidden) + bias(&args.down_bias, n));
+            }
+        }
+    }
+    out
+}
+
+fn attention(
+    q: &Matrix,
+    kv: &ReferenceKv,
+    args: &AttentionArgs,
+    AttentionRows { rows, page_table }: AttentionRows<'_>,
+) -> Matrix {
+    let head_dim = kv.shape.head_dim;
+    let group = args.n_heads / kv.shape.n_kv_heads;
+    let head = |t: usize, head: usize| {
+        let query = &rows[t];
+        let pages = &page_table[query.first_page as usize..][..query.n_pages as usize];
+        let q = &q[t][head * head_dim..][..head_dim];
+        let at = |pos: usize| {
+            let slot = KvRow { page: pages[pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 };
+            kv.row(args.layer, slot) + head / group * head_dim
+        };
+        let visible = query.kv_start as usize..query.kv_len as usize;
+        let score = |pos: usize| {
+            let score = f64::from(args.scale) * dot(q, &kv.keys[at(pos)..][..head_dim]);
+            let capped =
+                args.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh());
+            let distance = pos as f64 - f64::from(query.kv_len - 1);
+            let slope = args.slopes.as_ref().map_or(0.0, |slopes| values(slopes)[head]);
+            capped + slope * distance
+        };
+        let scores: Vec<f64> = visible.clone().map(score).collect();
+        let sink = args.sinks.as_ref().map(|sinks| values(sinks)[head]);
+        let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+        let total: f64 = scores.iter().chain(&sink).map(|s| (s - max).exp()).sum();
+        let mut sums = vec![0.0; head_dim];
+        for (score, pos) in scores.iter().zip(visible) {
+            let weight = (score - max).exp() / total;
+            let value = &kv.values[at(pos)..][..head_dim];
+            sums.iter_mut().zip(value).for_each(|(sum, v)| *sum += weight * v);
+        }
+        sums
+    };
+    (0..q.len()).map(|t| (0..args.n_heads).flat_map(|h| head(t, h)).collect()).collect()
+}
+
+impl Executable for ReferenceExecutable {
+    fn warm_up(&mut self, _: &mut dyn FnMut(&mut dyn Executable)) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn import(&mut self, port: Port, values: &[f32]) {
+        let nodes = self.program.segments.iter().flat_map(|segment| &segment.nodes);
+        let mut imports =
+            nodes.filter(|node| matches!(&node.op, Op::Import(other) if *other == port));
+        let id = imports.next().map(|node| node.outputs[0]);
+        let id = id.unwrap_or_else(|| panic!("no import {port:?}"));
+        self.values[id].iter_mut().zip(values).for_each(|(to, &from)| *to = f64::from(from));
+    }
+
+    fn run(&mut self, step: &Step<'_>) {
+        for &PageCopy { from, to } in step.copies {
+            self.pools[0].copy_page(from, to);
+        }
+        let segments = std::mem::take(&mut self.program.segments);
+        for segment in segments.iter().filter(|segment| step.runs(segment)) {
+            segment.nodes.iter().for_each(|node| self.run_node(node, step));
+        }
+        self.program.segments = segments;
+    }
+
+    fn read_now(&self, reads: &mut [ReadPort<'_>]) -> Option<Result<(), Error>> {
+        for ReadPort { port, offset, out } in reads.iter_mut().filter(|read| !read.out.is_empty()) {
+            let values = &self.port(*port)[*offset..];
+            out.iter_mut().zip(values).for_each(|(to, from)| *to = *from as f32);
+        }
+        Some(Ok(()))
+    }
+
+    fn read<'a, 'b: 'a>(
+        &'a self,
+        reads: &'a mut [ReadPort<'b>],
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(ready(self.read_now(reads).unwrap_or(Ok(()))))
+    }
+
+    fn read_page<'a>(
+        &'a self,
+        pool: PoolId,
+        page: u32,
+        out: &'a mut Vec<u8>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        let kv = &self.pools[pool.0];
+        for range in kv.page_ranges(page) {
+            out.extend_from_slice(bytemuck::cast_slice(&kv.keys[range.clone()]));
+            out.extend_from_slice(bytemuck::cast_slice(&kv.values[range]));
+        }
+        Box::pin(ready(Ok(())))
+    }
+
+    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let kv = &mut self.pools[pool.0];
+        let ranges: Vec<_> = kv.page_ranges(page).collect();
+        let expected = ranges.iter().map(|range| range.len() * 16).sum();
+        if bytes.len() != expected {
+            return Err(Error::KvPage { expected, got: bytes.len() });
+        }
+        let values: Vec<f64> = bytemuck::pod_collect_to_vec(bytes);
+        let mut rest = &values[..];
+        for range in ranges {
+            for side in [&mut kv.keys, &mut kv.values] {
+                let (head, tail) = rest.split_at(range.len());
+                side[range.clone()].copy_from_slice(head);
+                rest = tail;
+            }
+        }
+        Ok(())
+    }
+}
