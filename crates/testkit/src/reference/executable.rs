@@ -88,6 +88,11 @@ impl ReferenceExecutable {
 
     fn run_node(&mut self, node: &Node, step: &Step<'_>) {
         let counts = &step.counts;
+        let rows = node.outputs.first().map(|&id| self.program.tensors[id].rows);
+        let rows = rows.or_else(|| node.inputs.first().map(|x| x.rows));
+        if rows.is_none_or(|rows| counts.rows(rows) == 0) {
+            return;
+        }
         let mut operands: Vec<Matrix> = node.inputs.iter().map(|&x| self.rows(x, counts)).collect();
         if let Some(norm) = &node.norm {
             let normed = rms_norm(&operands[0], norm);
@@ -144,9 +149,7 @@ impl ReferenceExecutable {
                 // The terms are added to the residual one by one.
                 let residual = node.residual.map(|residual| self.rows(residual, counts));
                 let zeros = || vec![vec![0.0; x(0)[0].len()]; x(0).len()];
-                let start =
-                    if x(0).is_empty() { Vec::new() } else { residual.unwrap_or_else(zeros) };
-                let sum = moe(start, (x(0), x(1)), args);
+                let sum = moe(residual.unwrap_or_else(zeros), (x(0), x(1)), args);
                 return self.set(node.outputs[0], sum);
             }
             Op::Attention(args) => {
