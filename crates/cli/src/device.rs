@@ -3,7 +3,7 @@
 use anyhow::bail;
 #[cfg(feature = "wgpu")]
 use stonechat::nn::Wgpu;
-use stonechat::nn::{self, Backend, Cpu};
+use stonechat::nn::{self, Cpu, DeviceApi};
 use stonechat::{ChosenDevice, Device, DeviceNeeds, OpenDevice};
 
 use super::console::print_note;

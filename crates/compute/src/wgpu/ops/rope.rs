@@ -119,6 +119,8 @@ kernel_params! {
         offset: u32,
         stride: u32,
         positions: u32,
+        /// Position of a single row.
+        only_position: u32,
     }
 }
 
@@ -140,6 +142,7 @@ pub fn rope(gpu: &Gpu, x: GpuRows<'_>, args: Rope<'_>) {
         offset: x.offset as u32,
         stride: x.stride as u32,
         positions: record.push_data(args.positions()),
+        only_position: args.positions().first().copied().unwrap_or(0),
     };
     let binds = [Bind::Data, Bind::Buffer(x.buffer), args.weight().into(), args.table().into()];
     record.dispatch_linear(&kernel, &params, binds, x.rows * n_heads);
@@ -163,6 +166,8 @@ kernel_params! {
         v_offset: u32,
         v_stride: u32,
         positions: u32,
+        /// Position of a single row.
+        only_position: u32,
         slots: u32,
         stores_per_head: u32,
     }
@@ -231,6 +236,7 @@ pub fn rope_and_write(
         v_offset: v.offset as u32,
         v_stride: v.stride as u32,
         positions: record.push_data(positions),
+        only_position: positions.first().copied().unwrap_or(0),
         slots: record.push_data(&data),
         stores_per_head: stores_per_head as u32,
     };

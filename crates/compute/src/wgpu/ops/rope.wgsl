@@ -8,6 +8,7 @@ struct Params {
     offset: u32,
     stride: u32,
     positions: u32,
+    only_position: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -35,7 +36,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = index / p.n_heads;
     head_at = p.offset + t * p.stride + index % p.n_heads * p.head_dim;
     load_head(p.head_dim, p.rotation, lid);
-    let angles = table_row(p.positions + t, p.rotation);
+    let angles = table_row(t, p.rotation);
     for (var c = lid; c < p.head_dim; c += WG) {
         x[head_at + c] = rotated(c, p.rotation, angles);
     }

@@ -18,6 +18,7 @@ struct Params {
     v_offset: u32,
     v_stride: u32,
     positions: u32,
+    only_position: u32,
     slots: u32,
     stores_per_head: u32,
 }
@@ -64,7 +65,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group.x;
     is_key = group.y >= p.n_heads;
     // Queries and keys have one rotation.
-    let angles = table_row(p.positions + t, p.q_rotation);
+    let angles = table_row(t, p.q_rotation);
     if !is_key {
         head_at = p.q_offset + t * p.q_stride + group.y * p.head_dim;
         load_head(p.head_dim, p.q_rotation, lid);

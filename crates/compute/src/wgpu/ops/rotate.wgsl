@@ -28,12 +28,13 @@ fn load_head(head_dim: u32, r: RotationParams, lid: u32) {
     workgroupBarrier();
 }
 
-// First value of the table row of a position, the word `position` of the data.
-fn table_row(position: u32, r: RotationParams) -> u32 {
-    if r.n_rot == 0u {
-        return 0u;
+// First value of the table row of row `t`. The position of a single row is a parameter: read from the data, it would
+// precede the read of the table.
+fn table_row(t: u32, r: RotationParams) -> u32 {
+    if p.rows == 1u || r.n_rot == 0u {
+        return p.only_position * r.n_rot;
     }
-    return data[position] * r.n_rot;
+    return data[p.positions + t] * r.n_rot;
 }
 
 // Channel `c` of the head, rotated by the cosines and sines at `angles`.
