@@ -14,13 +14,14 @@
 //! | `step.rs` | [`Sequences`] of a state; [`StepPlan`]: a ragged batch of tokens, with rollback |
 //! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that they record |
 //! | `load_stats.rs` | [`LoadStats`]: bytes and time of loading |
-//! | `maybe_send.rs` | [`MaybeSend`], [`BoxFuture`]: `Send` where threads exist |
+//! | `box_future.rs` | [`BoxFuture`]: `Send` where threads exist |
 //! | `sample.rs` | [`sample`]: the sampling chain |
 //!
 //! Shape letters: `T` token or time rows, `D` `d_model`, `F` `d_ff`, `H` heads, `G` KV heads, `C` `head_dim`,
 //! `E` experts, `V` vocabulary, `N`/`K` rows and columns of a weight matrix, `R` rotated channels.
 #![forbid(unsafe_code)]
 
+mod box_future;
 mod conv1d;
 mod cpu;
 mod device;
@@ -28,7 +29,6 @@ mod error;
 mod fuse;
 mod linear;
 mod load_stats;
-mod maybe_send;
 mod norm;
 mod pages;
 mod plan;
@@ -39,6 +39,7 @@ mod step;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
+pub use box_future::BoxFuture;
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};
 pub use device::{
@@ -49,7 +50,6 @@ pub use error::Error;
 pub use fuse::{Capabilities, fuse};
 pub use linear::Linear;
 pub use load_stats::LoadStats;
-pub use maybe_send::{BoxFuture, MaybeSend};
 pub use norm::Norm;
 pub use pages::{KvFull, PAGE_LEN, PageCopy, PageRef, Pages, Sequence};
 pub use plan::{SlotInfo, SlotPlan, plan_slots};
