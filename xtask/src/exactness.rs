@@ -147,10 +147,12 @@ pub struct SpeechRow {
     pub subject: Subject,
     /// Beams of both engines; 1 is greedy.
     pub beam_size: usize,
-    /// Clips transcribed.
+    /// Clips that both engines transcribed.
     pub n_clips: usize,
-    /// Audio of all clips in seconds.
+    /// Audio of these clips in seconds.
     pub seconds: f64,
+    /// Clips that an engine cannot transcribe, with its reason; they are in no count.
+    pub failed: Vec<String>,
     /// Errors by metric and language: `wer all`, `wer en`, `insertions all`.
     pub errors: BTreeMap<String, ErrorCounts>,
     /// Times of the words that both engines have.
@@ -269,7 +271,8 @@ impl Run {
             }
             text.push_str(
                 "Speech models, numbers as stonechat / faster-whisper in float32. Word times: absolute difference of starts \
-                 and ends of\nequal words, median and 95 %. Invented: words on clips without speech.\n\n\
+                 and ends of\nequal words, median and 95 %. Invented: words on clips without speech.\n\
+                 Clips that an engine cannot read are in no count.\n\n\
                  | model | device | beams | clips | WER | WER en | CER zh ja th | invented | word times |\n\
                  |---|---|---|---|---|---|---|---|---|\n",
             );
@@ -356,9 +359,10 @@ fn speech_line(row: &SpeechRow) -> String {
     let WordTimes { n_edges, median_s, p95_s } = row.words;
     let times = if n_edges == 0 { String::new() } else { format!("{median_s:.2}, {p95_s:.2} s") };
     format!(
-        "| {model} {weights} | {device} | {} | {} ({:.0} min) | {} | {} | {} | {} | {times} |\n",
+        "| {model} {weights} | {device} | {} | {} of {} ({:.0} min) | {} | {} | {} | {} | {times} |\n",
         row.beam_size,
         row.n_clips,
+        row.n_clips + row.failed.len(),
         row.seconds / 60.0,
         rate("wer all"),
         rate("wer en"),
@@ -488,12 +492,13 @@ mod tests {
             beam_size: 1,
             n_clips: 9,
             seconds: 95.0,
+            failed: vec!["x: stonechat: no such format".to_owned()],
             errors: errors.into(),
             words: WordTimes { n_edges: 300, median_s: 0.0, p95_s: 0.12 },
         };
         assert_eq!(
             speech_line(&row),
-            "| tiny q4_1 | cpu avx2 | 1 | 9 (2 min) | 15.00 / 16.00 % | 2.00 / 4.00 % |  | 2 / 0 | 0.00, 0.12 s |\n"
+            "| tiny q4_1 | cpu avx2 | 1 | 9 of 10 (2 min) | 15.00 / 16.00 % | 2.00 / 4.00 % |  | 2 / 0 | 0.00, 0.12 s |\n"
         );
     }
 

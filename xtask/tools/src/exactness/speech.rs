@@ -69,11 +69,17 @@ pub(super) fn measure(
     let threads = args.threads;
     let run = engine::Run { binary, model, clips, threads, jobs: 1, options: &options };
     let own = engine::transcribe(&run)?;
+    let failures = clips.iter().filter_map(|clip| failure(clip, &own, transcripts));
+    let failed: Vec<String> = failures.collect();
+    failed.iter().for_each(|line| println!("left out: {line}"));
+    let is_compared = |clip: &&Clip| failure(clip, &own, transcripts).is_none();
+    let clips: Vec<Clip> = clips.iter().filter(is_compared).cloned().collect();
+    ensure!(!clips.is_empty(), "no clip is left that both engines transcribed");
     let mut normalizer = Normalizer::start()?;
     let mut normalize =
         |text: &str, language: Option<&str>, unit| normalizer.units(text, language, unit);
     let scores =
-        ModelScores::new(&subject.model, clips, Some(&own), Some(transcripts), &mut normalize)?;
+        ModelScores::new(&subject.model, &clips, Some(&own), Some(transcripts), &mut normalize)?;
     scores.print(false, ["stonechat", "faster-whisper"]);
     let edges = own.iter().flat_map(|(id, transcript)| {
         let peer = transcripts.get(id).map_or(&[][..], |transcript| &transcript.words);
@@ -83,9 +89,24 @@ pub(super) fn measure(
         subject,
         beam_size: args.beam_size,
         n_clips: clips.len(),
-        seconds: seconds(clips),
+        seconds: seconds(&clips),
+        failed,
         errors: errors(&scores),
         words: words::times(edges.collect()),
+    })
+}
+
+/// Why a clip cannot be compared, if it cannot: an engine failed on it, or has no transcript of it.
+fn failure(clip: &Clip, own: &Transcripts, peer: &Transcripts) -> Option<String> {
+    // The place of the corpus is no part of a saved run.
+    let (place, name) =
+        (clip.file.to_string_lossy(), clip.file.file_name().unwrap_or_default().to_string_lossy());
+    [("stonechat", own), ("faster-whisper", peer)].into_iter().find_map(|(engine, transcripts)| {
+        let error = match transcripts.get(&clip.id) {
+            Some(transcript) => transcript.error.as_deref()?,
+            None => "no transcript",
+        };
+        Some(format!("{}: {engine}: {}", clip.id, error.replace(&*place, &name)))
     })
 }
 
@@ -102,7 +123,27 @@ fn errors(scores: &ModelScores) -> BTreeMap<String, ErrorCounts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wer::manifest;
+    use crate::wer::{Transcript, manifest};
+
+    #[test]
+    fn a_clip_is_compared_if_both_engines_transcribed_it() {
+        let transcripts = |errors: &[(&str, Option<&str>)]| {
+            let one = |&(id, error): &(&str, Option<&str>)| {
+                let error = error.map(str::to_owned);
+                (id.to_owned(), Transcript { error, ..Transcript::default() })
+            };
+            errors.iter().map(one).collect::<Transcripts>()
+        };
+        let own = transcripts(&[("a", None), ("b", Some("/c/b.wma: no WMA")), ("c", None)]);
+        let peer = transcripts(&[("a", None), ("b", None)]);
+        let of = |id: &str| {
+            let line = format!(r#"{{"file": "{id}.wma", "id": "{id}", "language": "en"}}"#);
+            failure(&manifest::parse(&line, Path::new("/c")).unwrap()[0], &own, &peer)
+        };
+        assert_eq!(of("a"), None);
+        assert_eq!(of("b").as_deref(), Some("b: stonechat: b.wma: no WMA"));
+        assert_eq!(of("c").as_deref(), Some("c: faster-whisper: no transcript"));
+    }
 
     #[test]
     fn clips_are_spread_over_those_of_the_model() {
