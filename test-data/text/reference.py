@@ -104,6 +104,7 @@ def greedy(args):
     engine = Engine(args, args.n_ctx)
     results = []
     prompts = [line.replace("\\n", "\n") for line in Path(args.input).read_text().splitlines()]
+    prompts = prompts[:args.prompts] if args.prompts else prompts
     for prompt in prompts:
         engine.clear()
         sequence = engine.tokenize(prompt)
@@ -203,6 +204,7 @@ def main():
     parser.add_argument("--n-ctx", type=int, default=512)
     parser.add_argument("--n-predict", type=int, default=64)
     parser.add_argument("--n-prompt", type=int, default=128)
+    parser.add_argument("--prompts", type=int, default=0, help="greedy: at most so many prompts; 0 is all")
     parser.add_argument("--windows", type=int, default=0, help="at most so many windows; 0 is all")
     parser.add_argument("--kv", choices=["f16", "f32"], default="f16", help="type of cached keys and values")
     parser.add_argument("--no-special", action="store_true", help="tokens: add no BOS or EOS")

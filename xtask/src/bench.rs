@@ -2,12 +2,11 @@
 //! revisions of itself.
 //!
 //! File map (`bench/`): `build` the worker; `engine` talks to one; `models` finds what they load;
-//! `peers` installs other engines; `matrix` says which jobs run and runs them; `sampling` takes turns;
-//! `machine` and `peaks` describe where; `saved` keeps reports.
+//! `peers` starts other engines; `matrix` says which jobs run and runs them; `sampling` takes turns;
+//! `peaks` measures the machine; `saved` keeps reports.
 
 mod build;
 mod engine;
-pub(crate) mod machine;
 mod matrix;
 mod models;
 mod peaks;
@@ -23,11 +22,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use stonechat_benches::report::{Build, Limits, Machine, Report, SCHEMA};
 use stonechat_benches::{chart, comparison, table};
 
-use crate::shell;
+use crate::peers::{Peer, PeerPython};
+use crate::{machine, shell};
 use matrix::Matrix;
-pub(crate) use models::locate;
-pub(crate) use peers::{LLAMA_CPP, LLAMA_CPP_SOURCE};
-use peers::{Peer, PeerPython};
 use saved::Baseline;
 
 /// Options of `cargo xtask bench`.
@@ -186,7 +183,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(Baseline::Revision(hash)) = &baseline {
         matrix.add_revision(hash, build::worker_of(hash, args.profile())?);
     }
-    let (revision, dirty) = build::revision();
+    let (revision, dirty) = shell::revision(&[]);
     println!("{}", machine::describe(&machine));
     let mut report = Report {
         schema: SCHEMA,

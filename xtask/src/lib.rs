@@ -1,7 +1,11 @@
-//! Shared by xtask and its tools: running programs, Python environments, installed models.
+//! Shared by xtask and its tools: running programs, Python environments, other engines, installed models, this machine,
+//! accuracy runs.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command-line tool reports by printing")]
 
+pub mod exactness;
+pub mod machine;
 pub mod models;
+pub mod peers;
 pub mod shell;
 pub mod venv;

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::bench::{locate, machine};
+use crate::machine;
+use crate::models::locate;
 use client::{Outcome, Prompt, Recording, Target};
 use drive::{Arrival, Load};
 use prompts::{Prompts, mix};

@@ -30,7 +30,7 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
-use xtask::{models, shell, venv};
+use xtask::{exactness, machine, models, peers, shell, venv};
 
 /// Builds, checks, models and measurements of this workspace.
 #[derive(Parser)]
@@ -54,6 +54,8 @@ enum Verb {
     Deny,
     /// Pack the program with completions, man pages and licences into an archive
     Dist(dist::DistArgs),
+    /// Compare texts, logits and word times with llama.cpp and faster-whisper, by device and weight type
+    Exactness(ToolArgs),
     /// Fuzz one parser, or each in turn
     Fuzz(fuzz::FuzzArgs),
     /// Regenerate the golden references with the other implementation that they come from
@@ -68,7 +70,7 @@ enum Verb {
     Mutants(mutants::MutantsArgs),
     /// Draw the terminal of the README from a real run
     Picture,
-    /// Write the tables of README.md and docs/performance.md from the runs under benches/runs
+    /// Write the tables of README.md and of docs from the committed runs
     Results(results::ResultsArgs),
     /// Install what the tests need: the models tiny.en and base
     Setup,
@@ -116,6 +118,7 @@ fn main() -> ExitCode {
         Verb::CrossTest(args) => cross::run(&args),
         Verb::Deny => cargo_deny::run(),
         Verb::Dist(args) => dist::run(&args),
+        Verb::Exactness(args) => run_tool("exactness", &args),
         Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Golden(args) => golden::run(&args),
         Verb::GpuTest(args) => gpu_test::run(&args),

@@ -8,12 +8,14 @@ mod install;
 mod table;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
 pub use install::sha256;
 use table::{MODELS, Model};
+
+use crate::shell;
 
 /// Options of `cargo xtask models`.
 #[derive(Debug, clap::Args)]
@@ -72,6 +74,40 @@ pub fn models_dir() -> Result<PathBuf> {
     Ok(cache.join("stonechat").join("models"))
 }
 
+/// The file or folder that a name stands for.
+///
+/// # Errors
+/// If there is no such file and no such installed model.
+pub fn locate(name: &str) -> Result<PathBuf> {
+    let path = Path::new(name);
+    if path.exists() {
+        return Ok(single_gguf(std::path::absolute(path)?));
+    }
+    let mut candidates =
+        vec![shell::workspace_root().join("test-data/models").join(format!("{name}.gguf"))];
+    if let Ok(folder) = models_dir() {
+        let files = [
+            name.to_owned(),
+            format!("{name}.gguf"),
+            format!("{name}.bin"),
+            format!("ggml-{name}.bin"),
+        ];
+        candidates.extend(files.map(|file| folder.join(file)));
+    }
+    match candidates.into_iter().find(|path| path.exists()) {
+        Some(path) => Ok(single_gguf(path)),
+        None => bail!(
+            "--model {name}: no such file, and no installed model is called so (`cargo xtask models --list`)"
+        ),
+    }
+}
+
+/// The one GGUF file of a folder that holds nothing else: other engines want the file.
+fn single_gguf(path: PathBuf) -> PathBuf {
+    let file = path.join("model.gguf");
+    if file.is_file() { file } else { path }
+}
+
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
@@ -93,4 +129,19 @@ fn list() -> Result<()> {
         println!("{:20} {megabytes:8.1} MB  {state:9}  {}", model.name, model.about);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::locate;
+
+    #[test]
+    fn unknown_models_are_named() {
+        let error = locate("no-such-model").unwrap_err().to_string();
+        assert!(
+            error.contains("--model no-such-model") && error.contains("models --list"),
+            "{error}"
+        );
+        assert!(locate("tiny.en-q5_1").unwrap().ends_with("test-data/models/tiny.en-q5_1.gguf"));
+    }
 }

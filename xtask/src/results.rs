@@ -1,7 +1,7 @@
-//! `cargo xtask results`: the tables of README.md and docs/performance.md, from the runs under `benches/runs`.
+//! `cargo xtask results`: the tables of README.md, docs/performance.md and docs/accuracy.md, from the committed runs.
 //!
-//! A run is saved by `cargo xtask bench --peers --save benches/runs/MACHINE/DATE.json`. The last date of each
-//! machine counts.
+//! A run of speed is saved by `cargo xtask bench --peers --save benches/runs/MACHINE/DATE.json`; the last date of each
+//! machine counts. A run of accuracy is saved by `cargo xtask exactness --save MACHINE`.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use stonechat_benches::results::{Headline, SavedRun, headline, replaced, sections};
 
-use crate::bench;
-use crate::shell;
+use crate::{bench, exactness, shell};
 
 /// Folder of the committed runs.
 const RUNS: &str = "benches/runs";
@@ -44,7 +43,7 @@ pub(crate) struct ResultsArgs {
 pub(crate) fn run(args: &ResultsArgs) -> Result<()> {
     let changed = documents()?;
     for (path, text) in &changed {
-        ensure!(!args.check, "{path}: a table differs from {RUNS}: run `cargo xtask results`");
+        ensure!(!args.check, "{path}: a table differs from the runs: run `cargo xtask results`");
         fs::write(shell::workspace_root().join(path), text)
             .with_context(|| format!("cannot write {path}"))?;
         println!("wrote {path}");
@@ -73,6 +72,7 @@ pub(crate) fn documents() -> Result<Vec<(&'static str, String)>> {
             changed.push((path, new));
         }
     }
+    changed.extend(exactness::page()?);
     Ok(changed)
 }
 

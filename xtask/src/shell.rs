@@ -115,3 +115,15 @@ pub fn succeeds(command: &mut Command) -> bool {
         .status()
         .is_ok_and(|status| status.success())
 }
+
+/// The commit that is checked out, and whether tracked files differ from it, but for those below the folders `except`;
+/// nothing outside a repository.
+#[must_use]
+pub fn revision(except: &[&str]) -> (String, bool) {
+    let git = |args: &[&str]| output(program("git").args(args)).unwrap_or_default();
+    let others: Vec<String> = except.iter().map(|folder| format!(":!{folder}")).collect();
+    let mut status = vec!["status", "--porcelain", "--untracked-files=no", "--", "."];
+    status.extend(others.iter().map(String::as_str));
+    let dirty = !git(&status).trim().is_empty();
+    (git(&["rev-parse", "HEAD"]).trim().to_owned(), dirty)
+}

@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::bench::locate;
 use crate::load::client::Recording;
 use crate::load::prompts::Prompts;
 use crate::load::servers::{Flags, Place, Running, Server};
 use crate::load::{Endpoint, stonechat};
+use crate::models::locate;
 use crate::server_process::{ServerProcess, free_port};
 use crate::shell;
 use checks::Check;

@@ -64,7 +64,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(graph::check()?);
     match results::documents() {
         Ok(stale) => findings.extend(stale.iter().map(|(path, _)| {
-            format!("{path}:1: a table differs from benches/runs: run `cargo xtask results`")
+            format!("{path}:1: a table differs from the runs: run `cargo xtask results`")
         })),
         Err(error) => findings.push(format!("{error:#}")),
     }

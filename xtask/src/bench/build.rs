@@ -85,13 +85,6 @@ fn remove_tree(tree: &Path) {
     git(&["worktree", "prune"]);
 }
 
-/// The commit that is checked out, and whether tracked files differ from it; nothing outside a repository.
-pub(super) fn revision() -> (String, bool) {
-    let git = |args: &[&str]| shell::output(shell::program("git").args(args)).unwrap_or_default();
-    let dirty = !git(&["status", "--porcelain", "--untracked-files=no"]).trim().is_empty();
-    (git(&["rev-parse", "HEAD"]).trim().to_owned(), dirty)
-}
-
 /// The full hash of a commit that is named in any of git's ways.
 pub(super) fn find_revision(name: &str) -> Option<String> {
     let commit = format!("{name}^{{commit}}");

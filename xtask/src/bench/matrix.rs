@@ -10,9 +10,9 @@ use stonechat_benches::table;
 
 use super::engine::Engine;
 use super::models::{self, Model};
-use super::peers::Peer;
 use super::sampling::{Contender, sample};
-use super::{BenchArgs, Work, folder, peaks};
+use super::{BenchArgs, Work, folder, peaks, peers};
+use crate::peers::Peer;
 use crate::shell;
 
 /// The recordings that make 11 s together.
@@ -142,7 +142,7 @@ impl<'a> Matrix<'a> {
         let all = [Peer::LlamaCpp, Peer::WhisperCpp, Peer::FasterWhisper];
         let wanted = if wanted.is_empty() { &all[..] } else { wanted };
         for &peer in wanted {
-            if self.models.iter().any(|model| peer.refuses(model).is_none()) {
+            if self.models.iter().any(|model| peers::refusal(peer, model).is_none()) {
                 self.peers.push((peer, peer.python(&self.args.peer_pythons)?));
             }
         }
@@ -223,7 +223,7 @@ impl<'a> Matrix<'a> {
     fn model(&self, model: &Model, threads: usize, report: &mut Report) -> Result<()> {
         let mut peers = Vec::new();
         for (peer, python) in &self.peers {
-            match peer.refuses(model) {
+            match peers::refusal(*peer, model) {
                 None => peers.push((*peer, python)),
                 Some(reason) if reason.is_empty() || report.notes.contains(&reason) => {}
                 Some(reason) => report.notes.push(reason),
@@ -233,7 +233,7 @@ impl<'a> Matrix<'a> {
             let own = self.own_engines(threads)?;
             let mut engines: Vec<_> = own.into_iter().map(|engine| (engine, None)).collect();
             for &(peer, python) in &peers {
-                let mut command = peer.command(python, model, threads);
+                let mut command = peers::command(peer, python, model, threads);
                 match self.start(&mut command, Some(peer.name())) {
                     Ok(engine) => engines.push((engine, Some(peer))),
                     // Another engine's trouble must not end the run.
@@ -243,7 +243,7 @@ impl<'a> Matrix<'a> {
             let mut contenders = Vec::new();
             for (engine, peer) in &mut engines {
                 let job = match peer {
-                    Some(peer) => with_path(&job, peer.path(model).to_owned()),
+                    Some(peer) => with_path(&job, peers::model_path(*peer, model).to_owned()),
                     None => job.clone(),
                 };
                 match Contender::open(engine, job, (&model.name, &model.dtype), threads) {

@@ -8,7 +8,7 @@ use stonechat_benches::protocol::{ModelKind, Reply, Request};
 
 use super::engine::Engine;
 use super::folder;
-use crate::{models, shell};
+use crate::models;
 
 /// A model on this machine.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ fn split(name: &str) -> (&str, Option<&str>) {
 /// Finds a model; `worker` looks into it and converts it where a type is named.
 pub(super) fn find(worker: &mut Engine, wanted: &str) -> Result<Model> {
     let (name, dtype) = if Path::new(wanted).exists() { (wanted, None) } else { split(wanted) };
-    let source = locate(name)?;
+    let source = models::locate(name)?;
     let inspect = Request::Inspect { model: source.clone() };
     let reply = worker.ask(&inspect).with_context(|| format!("--model {wanted}"))?;
     let Reply::Model { kind, dtype: stored, is_quantized } = reply else {
@@ -89,37 +89,6 @@ fn stamp(path: &Path) -> u64 {
     since.map_or(0, |since| since.as_secs()).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ bytes
 }
 
-/// The file or folder that a name stands for.
-pub(crate) fn locate(name: &str) -> Result<PathBuf> {
-    let path = Path::new(name);
-    if path.exists() {
-        return Ok(single_gguf(std::path::absolute(path)?));
-    }
-    let mut candidates =
-        vec![shell::workspace_root().join("test-data/models").join(format!("{name}.gguf"))];
-    if let Ok(folder) = models::models_dir() {
-        let files = [
-            name.to_owned(),
-            format!("{name}.gguf"),
-            format!("{name}.bin"),
-            format!("ggml-{name}.bin"),
-        ];
-        candidates.extend(files.map(|file| folder.join(file)));
-    }
-    match candidates.into_iter().find(|path| path.exists()) {
-        Some(path) => Ok(single_gguf(path)),
-        None => bail!(
-            "--model {name}: no such file, and no installed model is called so (`cargo xtask models --list`)"
-        ),
-    }
-}
-
-/// The one GGUF file of a folder that holds nothing else: other engines want the file.
-fn single_gguf(path: PathBuf) -> PathBuf {
-    let file = path.join("model.gguf");
-    if file.is_file() { file } else { path }
-}
-
 /// Names of the models that run when none is named: those of `cargo xtask models` that are installed and
 /// the one of this checkout; in a quick run the checkout's and the smallest language model.
 pub(super) fn default_names(quick: bool) -> Result<Vec<String>> {
@@ -148,15 +117,5 @@ mod tests {
         assert_eq!(split("tiny.en"), ("tiny.en", None));
         assert_eq!(split("base:q8_0"), ("base", Some("q8_0")));
         assert_eq!(split("C:/models/base"), ("C:/models/base", None));
-    }
-
-    #[test]
-    fn unknown_models_are_named() {
-        let error = locate("no-such-model").unwrap_err().to_string();
-        assert!(
-            error.contains("--model no-such-model") && error.contains("models --list"),
-            "{error}"
-        );
-        assert!(locate("tiny.en-q5_1").unwrap().ends_with("test-data/models/tiny.en-q5_1.gguf"));
     }
 }

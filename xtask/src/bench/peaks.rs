@@ -5,7 +5,7 @@ use stonechat_benches::protocol::{Job, PeakKind, Reply, Request};
 use stonechat_benches::report::Peak;
 
 use super::engine::Engine;
-use super::machine;
+use crate::machine;
 
 /// Samples of each peak; the best counts, since nothing makes a machine faster than it is.
 const SAMPLES: usize = 20;

@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 use anyhow::{Context, Result, ensure};
 use flate2::read::GzDecoder;
 
-use crate::{bench, shell, venv};
+use crate::{peers, shell, venv};
 
 /// The build's tools, which distributions often have too old or not at all.
 const TOOLS: [&str; 2] = ["cmake==4.4.5", "ninja==1.13.2"];
@@ -26,7 +26,7 @@ const OPTIONS: [&str; 9] = [
 
 /// Path of the program; what is there already is kept.
 pub(super) fn build() -> Result<PathBuf> {
-    let (_, version) = bench::LLAMA_CPP.split_once("==").context("the version is pinned")?;
+    let (_, version) = peers::LLAMA_CPP.split_once("==").context("the version is pinned")?;
     let folder = shell::target_dir().join("peers").join(format!("llama.cpp-{version}"));
     let program =
         folder.join("build/bin").join(format!("llama-server{}", std::env::consts::EXE_SUFFIX));
@@ -70,7 +70,7 @@ fn unpack(python: &Path, folder: &Path, source: &Path) -> Result<()> {
     fs::create_dir_all(&partial).with_context(|| format!("cannot make {}", partial.display()))?;
     let mut pip = shell::program(python);
     pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-    pip.args([bench::LLAMA_CPP_SOURCE, "--dest"]).arg(&partial).arg(bench::LLAMA_CPP);
+    pip.args([peers::LLAMA_CPP_SOURCE, "--dest"]).arg(&partial).arg(peers::LLAMA_CPP);
     shell::run(&mut pip)?;
     let entries = fs::read_dir(&partial)?.collect::<std::io::Result<Vec<_>>>()?;
     let archive = entries

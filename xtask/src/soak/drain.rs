@@ -15,11 +15,11 @@ use anyhow::{Context, Result, ensure};
 use fastrand::Rng;
 
 use super::{CONTEXT, SLOTS, SoakArgs, TIMEOUT, metrics, n_threads};
-use crate::bench::locate;
 use crate::load::client::{Outcome, Prompt, Target};
 use crate::load::prompts::{Prompts, mix};
 use crate::load::servers::{Flags, Place, Running, Server};
 use crate::load::{Endpoint, stonechat};
+use crate::models::locate;
 use crate::server_process::{ServerProcess, free_port, is_healthy};
 use crate::shell;
 

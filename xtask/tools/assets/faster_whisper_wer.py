@@ -1,4 +1,4 @@
-"""Transcribe clips with faster-whisper for `cargo xtask wer --peer faster-whisper`.
+"""Transcribe clips with faster-whisper for `cargo xtask wer --peer faster-whisper` and `cargo xtask exactness`.
 
 Standard input: one JSON object a line, {"id", "path", "language"} (language null: detect).
 Standard output: one JSON object a line, {"id", "language", "seconds", "text", "segments"}, or
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--beam-size", type=int, required=True)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--vad", choices=["on", "off"])
+    parser.add_argument("--word-timestamps", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
@@ -51,6 +52,7 @@ def main() -> None:
                 clip["path"],
                 language=clip.get("language"),
                 beam_size=args.beam_size,
+                word_timestamps=args.word_timestamps,
                 **batch,
                 **vad,
             )
@@ -64,6 +66,7 @@ def main() -> None:
                     "avg_logprob": s.avg_logprob,
                     "compression_ratio": s.compression_ratio,
                     "no_speech_prob": s.no_speech_prob,
+                    "words": [{"word": w.word, "start": w.start, "end": w.end} for w in s.words or []],
                 }
                 for s in segments
             ]

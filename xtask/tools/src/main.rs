@@ -1,4 +1,4 @@
-//! The verbs of `cargo xtask` that link the engine: `synth`, `templates` and `wer`.
+//! The verbs of `cargo xtask` that link the engine: `exactness`, `synth`, `templates` and `wer`.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::print_stdout,
@@ -6,6 +6,7 @@
     reason = "a command-line tool reports by printing"
 )]
 
+mod exactness;
 mod synth;
 mod templates;
 mod wer;
@@ -13,7 +14,7 @@ mod wer;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{models, shell, venv};
+use xtask::{models, peers, shell, venv};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -24,6 +25,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Compare texts, logits and word times with llama.cpp and faster-whisper, by device and weight type
+    Exactness(exactness::ExactnessArgs),
     /// Write a GGUF file of random weights in the shape of a real model
     Synth(synth::SynthArgs),
     /// Compare rendered chat templates with jinja2
@@ -34,6 +37,7 @@ enum Verb {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().verb {
+        Verb::Exactness(args) => exactness::run(&args),
         Verb::Synth(args) => synth::run(&args),
         Verb::Templates(args) => templates::run(&args),
         Verb::Wer(args) => wer::run(args),

@@ -39,9 +39,13 @@ pub(crate) struct SynthArgs {
     /// The file to write
     #[arg(short, long, required_unless_present = "list", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Type of the weights: `q4_k_m`, `q5_k_m`, or one type for every matrix, as `stonechat quantize` takes them
-    #[arg(long = "type", default_value = "q4_k_m", value_name = "TYPE")]
-    types: Types,
+    /// Type of the weights: `q4_k_m`, `q5_k_m`, `mxfp4_moe` (experts in MXFP4), or one type for every matrix, as
+    /// `stonechat quantize` takes them [default: that of the shape, see --list]
+    #[arg(long = "type", value_name = "TYPE")]
+    types: Option<Types>,
+    /// Only the first N layers, for a machine that cannot hold the whole model
+    #[arg(long, value_name = "N", conflicts_with = "list")]
+    layers: Option<usize>,
     /// Seed of the random weights
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -56,16 +60,20 @@ pub(crate) fn run(args: &SynthArgs) -> Result<()> {
         return list(args.types);
     };
     let shape = find(name)?;
+    let types = types_of(shape, args.types)?;
+    let (sizes, part) = match args.layers {
+        Some(n) => (shape.sizes.with_layers(n)?, format!(", {n} layers")),
+        None => (shape.sizes.clone(), String::new()),
+    };
     let start = Instant::now();
-    let mut plan = plan(&shape.sizes, args.types)?;
-    plan.metadata.set("general.name", format!("{name}, random weights"));
+    let mut plan = plan(&sizes, types)?;
+    plan.metadata.set("general.name", format!("{name}{part}, random weights"));
     // The message holds its source already.
     let n_bytes = write(&plan, path, args.seed).map_err(|error| anyhow!("{error}"))?;
     let (megabytes, seconds) = (n_bytes as f64 / 1e6, start.elapsed().as_secs_f64());
     println!(
-        "{}: random weights of type {} in the shape of {name}, {megabytes:.1} MB in {seconds:.1} s",
-        path.display(),
-        args.types
+        "{}: random weights of type {types} in the shape of {name}{part}, {megabytes:.1} MB in {seconds:.1} s",
+        path.display()
     );
     Ok(())
 }
@@ -101,6 +109,11 @@ fn find(name: &str) -> Result<&'static Shape> {
     bail!("unknown shape {name:?}: expected one of {known}")
 }
 
+/// The types that are asked for, or those of the shape.
+fn types_of(shape: &Shape, types: Option<Types>) -> Result<Types> {
+    types.map_or_else(|| shape.types.parse().map_err(|error| anyhow!("{error}")), Ok)
+}
+
 fn plan(sizes: &Sizes, types: Types) -> Result<Plan> {
     let mut plan = match sizes {
         Sizes::Language(sizes) => language::plan(sizes)?,
@@ -131,8 +144,9 @@ fn write(plan: &Plan, path: &Path, seed: u64) -> Result<usize> {
     Ok(n_bytes)
 }
 
-fn list(types: Types) -> Result<()> {
+fn list(types: Option<Types>) -> Result<()> {
     for shape in &SHAPES {
+        let types = types_of(shape, types)?;
         let plan = plan(&shape.sizes, types)?;
         let sizes = plan.tensors.iter().map(|tensor| tensor.info.data_bytes());
         let n_bytes = sizes.sum::<Result<usize, _>>()?;

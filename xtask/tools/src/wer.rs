@@ -5,11 +5,11 @@
 //! texts comparable; `score` counts errors; `report` prints and writes the results; `stream` runs
 //! live transcription.
 
-mod engine;
-mod manifest;
-mod normalize;
-mod peer;
-mod report;
+pub(crate) mod engine;
+pub(crate) mod manifest;
+pub(crate) mod normalize;
+pub(crate) mod peer;
+pub(crate) mod report;
 mod score;
 mod stream;
 
@@ -17,8 +17,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
 
-use crate::models;
+use crate::{models, peers};
 use manifest::{Clip, Tier};
 
 /// Options of `cargo xtask wer`.
@@ -89,7 +90,7 @@ pub(crate) struct WerArgs {
     engine_options: Vec<String>,
 }
 
-/// Another engine.
+/// Engine of `--peer`.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Peer {
     /// In a virtual environment under the target folder: float32, its other defaults
@@ -98,22 +99,49 @@ enum Peer {
 
 /// Values of `--vad`, as both engines' options have them.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Vad {
+pub(crate) enum Vad {
     On,
     Off,
 }
 
 /// Transcript of one clip by one engine.
-#[derive(Debug, Clone, Default)]
-struct Transcript {
-    text: String,
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Transcript {
+    pub(crate) text: String,
     /// As given or detected.
-    language: Option<String>,
-    error: Option<String>,
+    pub(crate) language: Option<String>,
+    pub(crate) error: Option<String>,
+    /// Words with their times, if they were asked for.
+    pub(crate) words: Vec<Word>,
+}
+
+/// Segment of a transcript, as both engines write it.
+#[derive(Debug, Default, Deserialize)]
+struct Segment {
+    #[serde(default)]
+    words: Vec<Word>,
+}
+
+/// Word of a transcript and its times in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Word {
+    pub(crate) word: String,
+    pub(crate) start: f64,
+    pub(crate) end: f64,
+}
+
+/// The value below which the share `q` of the sorted `values` lies; not a number without values.
+pub(crate) fn quantile(values: &[f64], q: f64) -> f64 {
+    values.get((q * values.len() as f64) as usize).copied().unwrap_or(f64::NAN)
+}
+
+/// The words of all segments.
+fn words_of(segments: Vec<Segment>) -> Vec<Word> {
+    segments.into_iter().flat_map(|segment| segment.words).collect()
 }
 
 /// Transcripts by clip id.
-type Transcripts = BTreeMap<String, Transcript>;
+pub(crate) type Transcripts = BTreeMap<String, Transcript>;
 
 /// Runs the manifest with each model and reports.
 pub(crate) fn run(args: WerArgs) -> Result<()> {
@@ -138,7 +166,7 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
     for model in &args.models {
         let clips = for_model(&clips, model, args.auto_language);
         ensure!(!clips.is_empty(), "no clip of the manifest is left for {model}");
-        let path = resolve(model)?;
+        let path = models::locate(model)?;
         println!("{model}: {} clips, {:.0} s of audio", clips.len(), seconds(&clips));
         let ours = match &binary {
             Some(binary) => Some(engine::transcribe(&engine::Run {
@@ -153,7 +181,8 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
         };
         let peer = match (args.peer, &args.peer_results) {
             (Some(Peer::FasterWhisper), _) => {
-                Some(peer::transcribe(&path, &clips, args.threads, args.search())?)
+                let python = peers::Peer::FasterWhisper.python(&[])?;
+                Some(peer::transcribe(&python, &path, &clips, args.threads, args.search())?)
             }
             (None, Some(file)) => Some(peer::read_results(file)?),
             (None, None) => None,
@@ -196,15 +225,16 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
 
 /// How both engines search.
 #[derive(Debug, Clone, Copy)]
-struct Search {
-    beam_size: usize,
-    batch_size: Option<usize>,
-    vad: Option<Vad>,
+pub(crate) struct Search {
+    pub(crate) beam_size: usize,
+    pub(crate) batch_size: Option<usize>,
+    pub(crate) vad: Option<Vad>,
+    pub(crate) word_timestamps: bool,
 }
 
 impl Search {
     /// Options that stonechat and the peer's script both know.
-    fn options(self) -> Vec<String> {
+    pub(crate) fn options(self) -> Vec<String> {
         let mut options = vec!["--beam-size".to_owned(), self.beam_size.to_string()];
         if let Some(n) = self.batch_size {
             options.extend(["--batch-size".to_owned(), n.to_string()]);
@@ -216,23 +246,31 @@ impl Search {
             };
             options.extend(["--vad", when].map(str::to_owned));
         }
+        if self.word_timestamps {
+            options.push("--word-timestamps".to_owned());
+        }
         options
     }
 }
 
 impl WerArgs {
     fn search(&self) -> Search {
-        Search { beam_size: self.beam_size, batch_size: self.batch_size, vad: self.vad }
+        Search {
+            beam_size: self.beam_size,
+            batch_size: self.batch_size,
+            vad: self.vad,
+            word_timestamps: false,
+        }
     }
 }
 
-fn seconds(clips: &[Clip]) -> f64 {
+pub(crate) fn seconds(clips: &[Clip]) -> f64 {
     clips.iter().map(|clip| clip.seconds).sum()
 }
 
 /// The clips that a model can do, with the language to tell it. An English-only model (its name
 /// ends in `.en`) gets the English clips and those without speech.
-fn for_model(clips: &[Clip], model: &str, auto_language: bool) -> Vec<Clip> {
+pub(crate) fn for_model(clips: &[Clip], model: &str, auto_language: bool) -> Vec<Clip> {
     let english_only = Path::new(model).file_name().is_some_and(|name| {
         name.to_string_lossy()
             .split(['-', '_'])
@@ -251,21 +289,6 @@ fn for_model(clips: &[Clip], model: &str, auto_language: bool) -> Vec<Clip> {
         };
     }
     clips
-}
-
-/// A path as it is, a name as the folder of that installed model.
-fn resolve(model: &str) -> Result<PathBuf> {
-    let path = PathBuf::from(model);
-    if path.exists() {
-        return Ok(std::path::absolute(path)?);
-    }
-    let installed = models::models_dir()?.join(model);
-    ensure!(
-        installed.exists(),
-        "model {model}: no such file, and not installed as {} (`cargo xtask models {model}`)",
-        installed.display()
-    );
-    Ok(installed)
 }
 
 #[cfg(test)]

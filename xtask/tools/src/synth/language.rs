@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use stonechat_formats::{DType, Metadata, TensorInfo};
 use stonechat_llm::{Architecture, FeedForward, NormKind, Residual};
 
-use super::shapes::{Biases, Language};
+use super::shapes::{Biases, Experts, Language, Yarn};
 use super::{Plan, Planned, Values, vocabulary};
 
 /// GGML's token types that are used here (`enum llama_token_type`).
@@ -23,7 +23,10 @@ pub(super) fn plan(sizes: &Language) -> Result<Plan> {
     }
     list.norm("output_norm", d);
     if !sizes.is_tied {
-        list.linear("output", vocab_size, d);
+        list.random("output.weight", &[vocab_size, d]);
+        if sizes.biases == Biases::All {
+            list.random("output.bias", &[vocab_size]);
+        }
     }
     Ok(Plan { metadata: metadata(sizes, architecture), tensors: list.tensors })
 }
@@ -54,21 +57,36 @@ impl List {
                 self.ones(&format!("{name}.{part}.weight"), sizes.head_dim);
             }
         }
-        self.linear(&format!("{name}.attn_output"), d, q_width);
+        self.linear(&format!("{name}.attn_output"), &[d, q_width]);
+        if architecture.sinks {
+            self.random(&format!("{name}.attn_sinks.weight"), &[sizes.n_heads]);
+        }
         if architecture.post_norms {
             self.ones(&format!("{name}.post_attention_norm.weight"), d);
         }
         if architecture.residual == Residual::Sequential {
             self.norm(&format!("{name}.{}", architecture.ffn_norm), d);
         }
-        if let FeedForward::Gated(_) = architecture.feed_forward {
-            self.linear(&format!("{name}.ffn_gate"), sizes.d_ff, d);
-        }
-        self.linear(&format!("{name}.ffn_up"), sizes.d_ff, d);
-        self.linear(&format!("{name}.ffn_down"), d, sizes.d_ff);
+        self.ffn(name, sizes);
         if architecture.post_norms {
             self.ones(&format!("{name}.post_ffw_norm.weight"), d);
         }
+    }
+
+    fn ffn(&mut self, name: &str, sizes: &Language) {
+        let d = sizes.d_model;
+        if let Some(Experts { n_experts: n, d_ff, .. }) = sizes.experts {
+            self.linear(&format!("{name}.ffn_gate_inp"), &[n, d]);
+            self.linear(&format!("{name}.ffn_gate_exps"), &[n, d_ff, d]);
+            self.linear(&format!("{name}.ffn_up_exps"), &[n, d_ff, d]);
+            self.linear(&format!("{name}.ffn_down_exps"), &[n, d, d_ff]);
+            return;
+        }
+        if let FeedForward::Gated(_) = self.architecture.feed_forward {
+            self.linear(&format!("{name}.ffn_gate"), &[sizes.d_ff, d]);
+        }
+        self.linear(&format!("{name}.ffn_up"), &[sizes.d_ff, d]);
+        self.linear(&format!("{name}.ffn_down"), &[d, sizes.d_ff]);
     }
 
     fn norm(&mut self, name: &str, len: usize) {
@@ -78,10 +96,11 @@ impl List {
         }
     }
 
-    fn linear(&mut self, name: &str, rows: usize, cols: usize) {
-        self.random(&format!("{name}.weight"), &[rows, cols]);
-        if self.biases == Biases::All {
-            self.random(&format!("{name}.bias"), &[rows]);
+    /// A matrix of a layer, or those of all experts, with its bias if there is one.
+    fn linear(&mut self, name: &str, shape: &[usize]) {
+        self.random(&format!("{name}.weight"), shape);
+        if let (Biases::Layers | Biases::All, [outputs @ .., _]) = (self.biases, shape) {
+            self.random(&format!("{name}.bias"), outputs);
         }
     }
 
@@ -121,6 +140,16 @@ fn metadata(sizes: &Language, architecture: &Architecture) -> Metadata {
     }
     metadata.set(key(architecture.norm.epsilon_key()), sizes.norm_eps);
     metadata.set(key("rope.freq_base"), sizes.freq_base);
+    if let Some(Yarn { factor, n_ctx_orig }) = sizes.yarn {
+        metadata.set(key("rope.scaling.type"), "yarn");
+        metadata.set(key("rope.scaling.factor"), factor);
+        metadata.set(key("rope.scaling.original_context_length"), n_ctx_orig as u32);
+    }
+    if let Some(Experts { n_experts, n_used, d_ff }) = sizes.experts {
+        metadata.set(key("expert_count"), n_experts as u32);
+        metadata.set(key("expert_used_count"), n_used as u32);
+        metadata.set(key("expert_feed_forward_length"), d_ff as u32);
+    }
     set_vocabulary(&mut metadata, sizes);
     metadata
 }

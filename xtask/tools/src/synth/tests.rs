@@ -6,7 +6,7 @@ use stonechat_llm::{Model, OutputRequest, OutputRow, Slot, StateOptions};
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_whisper::StateOptions as SpeechStateOptions;
 
-use super::shapes::{Biases, Language, Whisper};
+use super::shapes::{Biases, Experts, Language, Whisper};
 use super::*;
 
 /// The shape `name`, cut down so that a test has it in a moment.
@@ -23,6 +23,7 @@ fn tiny(name: &str) -> Language {
         head_dim,
         n_rot,
         d_ff: 512,
+        experts: sizes.experts.map(|_| Experts { n_experts: 8, n_used: 2, d_ff: 256 }),
         vocab_size: 300,
         ..sizes.clone()
     }
@@ -68,7 +69,8 @@ fn every_language_shape_loads_and_its_logits_are_finite_and_differ() {
     let folder = Folder::new("language");
     for shape in &SHAPES {
         let Sizes::Language(_) = shape.sizes else { continue };
-        for types in ["q4_k_m", "q8_0", "f16"] {
+        let own = Some(shape.types).filter(|types| *types != "q4_k_m");
+        for types in ["q4_k_m", "q8_0", "f16"].into_iter().chain(own) {
             let path = folder.0.join(format!("{}-{types}.gguf", shape.name));
             let sizes = Sizes::Language(tiny(shape.name));
             write(&plan(&sizes, types.parse().unwrap()).unwrap(), &path, 7).unwrap();
@@ -119,6 +121,8 @@ fn the_full_shapes_have_the_sizes_of_the_models() {
         ("qwen2.5-1.5b", 1_543_714_304),
         ("phi-2", 2_779_683_840),
         ("llama-3-8b", 8_030_261_248),
+        ("gpt-oss-20b", 20_914_757_184),
+        ("qwen3-30b-a3b", 30_532_122_624),
         ("tiny.en", 37_760_256),
         ("large-v3-turbo", 808_878_080),
         ("large-v3", 1_543_490_560),
@@ -150,10 +154,51 @@ fn a_mixture_gives_each_tensor_llama_cpps_type() {
     let short_rows = types_of("smollm2-135m");
     assert_eq!(short_rows("blk.3.attn_q.weight"), DType::Q5_0);
     assert_eq!(short_rows("token_embd.weight"), DType::Q8_0);
+    let routed = types_of("qwen3-30b-a3b");
+    assert_eq!(routed("blk.0.ffn_gate_inp.weight"), DType::F32);
+    assert_eq!(routed("blk.6.ffn_down_exps.weight"), DType::Q4K);
+    assert_eq!(routed("blk.47.ffn_down_exps.weight"), DType::Q6K);
+    assert_eq!(routed("blk.47.ffn_up_exps.weight"), DType::Q4K);
     let whisper = types_of("base");
     assert_eq!(whisper("encoder.conv2.weight"), DType::F16);
     assert_eq!(whisper("encoder.positional_embedding"), DType::F32);
     assert_eq!(whisper("decoder.blocks.0.mlp.0.weight"), DType::Q4K);
+}
+
+#[test]
+fn gpt_oss_is_planned_as_its_file_is() {
+    let shape = find("gpt-oss-20b").unwrap();
+    let plan = plan(&shape.sizes, types_of(shape, None).unwrap()).unwrap();
+    let tensor = |name: &str| &plan.tensors.iter().find(|t| t.info.name == name).unwrap().info;
+    let experts = tensor("blk.23.ffn_gate_exps.weight");
+    assert_eq!((experts.dtype, &experts.shape[..]), (DType::Mxfp4, &[32, 2880, 2880][..]));
+    let bias = tensor("blk.23.ffn_gate_exps.bias");
+    assert_eq!((bias.dtype, &bias.shape[..]), (DType::F32, &[32, 2880][..]));
+    assert_eq!(tensor("blk.0.attn_sinks.weight").shape, [64]);
+    assert_eq!(tensor("blk.0.post_attention_norm.weight").dtype, DType::F32);
+    for name in ["token_embd.weight", "output.weight", "blk.0.attn_q.weight"] {
+        assert_eq!(tensor(name).dtype, DType::Q8_0, "{name}");
+    }
+    assert_eq!(plan.metadata.f32("gpt-oss.rope.scaling.factor").unwrap(), 32.0);
+    assert_eq!(plan.metadata.usize("general.file_type").unwrap(), 38);
+}
+
+#[test]
+fn the_first_layers_are_those_of_the_whole_shape() {
+    let names = |sizes: &Sizes| {
+        let plan = plan(sizes, "q8_0".parse().unwrap()).unwrap();
+        plan.tensors.iter().map(|t| t.info.name.clone()).collect::<Vec<_>>()
+    };
+    let sizes = &find("qwen3-30b-a3b").unwrap().sizes;
+    let (all, first) = (names(sizes), names(&sizes.with_layers(2).unwrap()));
+    let is_in_first = |name: &&String| {
+        !name.starts_with("blk.") || name.starts_with("blk.0.") || name.starts_with("blk.1.")
+    };
+    assert_eq!(first, all.iter().filter(is_in_first).cloned().collect::<Vec<_>>());
+    // The decoder of large-v3-turbo has fewer layers than its encoder.
+    let turbo = find("large-v3-turbo").unwrap().sizes.with_layers(6).unwrap();
+    let Sizes::Whisper(turbo) = turbo else { panic!("Whisper") };
+    assert_eq!((turbo.n_audio_layers, turbo.n_text_layers), (6, 4));
 }
 
 #[test]
@@ -193,6 +238,8 @@ fn biases_stand_where_the_models_have_them() {
         ("qwen2.5-1.5b", Biases::Inputs, 3 * 28),
         // Query, key, value, output, up, down and norm of each layer; the last norm and the logits.
         ("phi-2", Biases::All, 7 * 32 + 2),
+        // Query, key, value, output, router, gate, up and down of each layer.
+        ("gpt-oss-20b", Biases::Layers, 8 * 24),
     ] {
         let Sizes::Language(sizes) = &find(name).unwrap().sizes else { panic!("{name}") };
         let plan = plan(&Sizes::Language(sizes.clone()), "q4_0".parse().unwrap()).unwrap();
@@ -207,7 +254,8 @@ fn what_cannot_be_written_is_one_line() {
     let args = |shape: &str, output: PathBuf| SynthArgs {
         shape: Some(shape.to_owned()),
         output: Some(output),
-        types: "q4_k_m".parse().unwrap(),
+        types: Some("q4_k_m".parse().unwrap()),
+        layers: None,
         seed: 1,
         list: false,
     };
@@ -218,5 +266,8 @@ fn what_cannot_be_written_is_one_line() {
     assert!(missing.contains("No such file or directory") && !missing.contains('\n'), "{missing}");
     let is_folder = message(&args("tiny.en", folder.0.clone()));
     assert!(is_folder.contains("is a directory") && !is_folder.contains('\n'), "{is_folder}");
+    let layers = |n| SynthArgs { layers: Some(n), ..args("tiny.en", folder.0.join("x.gguf")) };
+    assert_eq!(message(&layers(0)), "--layers: expected 1 to 4, got 0");
+    assert_eq!(message(&layers(5)), "--layers: expected 1 to 4, got 5");
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0);
 }

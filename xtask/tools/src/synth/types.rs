@@ -15,14 +15,23 @@ pub(super) struct Types {
     dtype: DType,
     /// Type of the value and down projections of the layers that llama.cpp gives more bits.
     finer: DType,
+    /// Type of experts, if it is not that of the other matrices.
+    experts: Option<DType>,
     /// GGUF's `general.file_type` (`enum llama_ftype`).
     file_type: u32,
 }
 
 /// Mixtures that are no single type.
-const MIXTURES: [Types; 2] = [
-    Types { name: "q4_k_m", dtype: DType::Q4K, finer: DType::Q6K, file_type: 15 },
-    Types { name: "q5_k_m", dtype: DType::Q5K, finer: DType::Q6K, file_type: 17 },
+const MIXTURES: [Types; 3] = [
+    Types { name: "q4_k_m", dtype: DType::Q4K, finer: DType::Q6K, experts: None, file_type: 15 },
+    Types { name: "q5_k_m", dtype: DType::Q5K, finer: DType::Q6K, experts: None, file_type: 17 },
+    Types {
+        name: "mxfp4_moe",
+        dtype: DType::Q8_0,
+        finer: DType::Q8_0,
+        experts: Some(DType::Mxfp4),
+        file_type: 38,
+    },
 ];
 
 impl Types {
@@ -32,11 +41,15 @@ impl Types {
         let layers = plan.tensors.iter().filter_map(|tensor| layer_of(&tensor.info.name));
         let n_layers = layers.max().map_or(0, |last| last + 1);
         for tensor in plan.tensors.iter_mut().filter(|tensor| tensor.values == Values::Random) {
-            let has_more_bits = ["attn_v.weight", "ffn_down.weight"]
+            let has_more_bits = ["attn_v.weight", "ffn_down.weight", "ffn_down_exps.weight"]
                 .iter()
                 .any(|part| tensor.info.name.ends_with(part))
                 && layer_of(&tensor.info.name).is_some_and(|layer| more_bits(layer, n_layers));
-            let dtype = if has_more_bits { self.finer } else { self.dtype };
+            let dtype = match self.experts {
+                Some(dtype) if tensor.info.shape.len() == 3 => dtype,
+                _ if has_more_bits => self.finer,
+                _ => self.dtype,
+            };
             tensor.info.dtype = stonechat_llm::quantized_dtype(&tensor.info, dtype, is_tied);
         }
         plan.metadata.set("general.file_type", self.file_type);
@@ -74,7 +87,7 @@ impl FromStr for Types {
         let single = |dtype: DType| {
             let file_type =
                 stonechat_formats::llama_ftype(dtype).filter(|_| blocks::can_fill(dtype))?;
-            Some(Self { name: dtype.name(), dtype, finer: dtype, file_type })
+            Some(Self { name: dtype.name(), dtype, finer: dtype, experts: None, file_type })
         };
         DType::from_name(name).and_then(single).ok_or_else(|| {
             let names = DType::ALL.iter().filter_map(|&dtype| single(dtype)).map(|t| t.name);
@@ -100,7 +113,10 @@ mod tests {
         assert_eq!("q8_0".parse::<Types>().unwrap().finer, DType::Q8_0);
         for unknown in ["", "q4_k_x", "iq1_s", "i32", "q8_k"] {
             let error = unknown.parse::<Types>().unwrap_err();
-            assert!(error.starts_with("expected one of q4_k_m, q5_k_m, f32, f16, "), "{error}");
+            assert!(
+                error.starts_with("expected one of q4_k_m, q5_k_m, mxfp4_moe, f32, "),
+                "{error}"
+            );
         }
     }
 }

@@ -11,18 +11,18 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::manifest::Clip;
-use super::{Transcript, Transcripts};
+use super::{Segment, Transcript, Transcripts, words_of};
 use crate::shell;
 
 /// Binary, model, clips and options of a run.
 #[derive(Debug)]
-pub(super) struct Run<'a> {
-    pub(super) binary: &'a Path,
-    pub(super) model: &'a Path,
-    pub(super) clips: &'a [Clip],
-    pub(super) threads: usize,
-    pub(super) jobs: usize,
-    pub(super) options: &'a [String],
+pub(crate) struct Run<'a> {
+    pub(crate) binary: &'a Path,
+    pub(crate) model: &'a Path,
+    pub(crate) clips: &'a [Clip],
+    pub(crate) threads: usize,
+    pub(crate) jobs: usize,
+    pub(crate) options: &'a [String],
 }
 
 /// The fields of `-f json` that are scored.
@@ -31,10 +31,12 @@ struct Output {
     text: String,
     #[serde(default)]
     language: Option<String>,
+    #[serde(default)]
+    segments: Vec<Segment>,
 }
 
 /// The binary that is given, or the release build, brought up to date.
-pub(super) fn binary(given: Option<&Path>) -> Result<PathBuf> {
+pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = given {
         ensure!(path.is_file(), "--binary {}: no such file", path.display());
         return Ok(std::path::absolute(path)?);
@@ -45,7 +47,7 @@ pub(super) fn binary(given: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Transcribes every clip. A clip that fails has an error and no text.
-pub(super) fn transcribe(run: &Run<'_>) -> Result<Transcripts> {
+pub(crate) fn transcribe(run: &Run<'_>) -> Result<Transcripts> {
     let folder = shell::target_dir().join(format!("wer-{}", std::process::id()));
     let batches = batches(run.clips);
     let next = AtomicUsize::new(0);
@@ -162,13 +164,14 @@ fn read_output(clip: &Clip, folder: &Path) -> Result<Transcript> {
     let json = fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))?;
     let output: Output =
         serde_json::from_str(&json).with_context(|| format!("{}", path.display()))?;
-    Ok(Transcript { text: output.text, language: output.language, error: None })
+    let Output { text, language, segments } = output;
+    Ok(Transcript { text, language, error: None, words: words_of(segments) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wer::manifest;
+    use crate::wer::{Word, manifest};
 
     fn clips(files: &[(&str, &str)]) -> Vec<Clip> {
         let line = |(n, (file, language)): (usize, &(&str, &str))| {
@@ -217,7 +220,8 @@ shift
 for file in "$@"; do
     name=$(basename "$file" .wav)
     [ "$name" = bad ] && { echo "cannot read bad.wav" >&2; exit 1; }
-    echo "{\"text\": \" This is $name.\", \"language\": \"$language\"}" > "$out/$name.json"
+    echo "{\"text\": \" This is $name.\", \"language\": \"$language\", \"segments\": [{\"words\":
+        [{\"word\": \" This\", \"start\": 0.5, \"end\": 1}]}]}" > "$out/$name.json"
 done
 "#;
         // Written by another process: were it open for writing here while another test starts a
@@ -238,6 +242,8 @@ done
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(transcripts["0"].text, " This is one.");
         assert_eq!(transcripts["2"].text, " This is two.");
+        let word = Word { word: " This".to_owned(), start: 0.5, end: 1.0 };
+        assert_eq!(transcripts["2"].words, [word]);
         assert_eq!(transcripts["2"].language.as_deref(), Some("en"));
         let error = transcripts["1"].error.as_deref().unwrap();
         assert!(error.ends_with("cannot read bad.wav"), "{error}");

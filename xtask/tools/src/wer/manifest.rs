@@ -8,7 +8,7 @@ use serde::Deserialize;
 /// How a clip is scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Metric {
+pub(crate) enum Metric {
     /// Word error rate.
     Wer,
     /// Letter error rate, for languages written without spaces.
@@ -20,36 +20,36 @@ pub(super) enum Metric {
 /// How much of the manifest a run covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Tier {
+pub(crate) enum Tier {
     Core,
     Full,
 }
 
 /// One recording.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Clip {
+pub(crate) struct Clip {
     /// Absolute once read.
-    pub(super) file: PathBuf,
-    pub(super) id: String,
+    pub(crate) file: PathBuf,
+    pub(crate) id: String,
     /// ISO 639-1; none for several languages or no speech.
-    pub(super) language: Option<String>,
+    pub(crate) language: Option<String>,
     /// Reference text; `None` without one.
-    pub(super) reference: Option<String>,
+    pub(crate) reference: Option<String>,
     /// None: run, but not scored.
-    pub(super) metric: Option<Metric>,
+    pub(crate) metric: Option<Metric>,
     #[serde(default)]
     tier: Option<Tier>,
     #[serde(default)]
-    pub(super) seconds: f64,
+    pub(crate) seconds: f64,
     #[serde(default)]
     split: Option<String>,
     /// The language that the engines are told; none: they detect it.
     #[serde(skip)]
-    pub(super) spoken: Option<String>,
+    pub(crate) spoken: Option<String>,
 }
 
 impl Clip {
-    pub(super) fn is_english_or_no_speech(&self) -> bool {
+    pub(crate) fn is_english_or_no_speech(&self) -> bool {
         match &self.language {
             Some(language) => language == "en",
             None => self.metric == Some(Metric::Insertions),
@@ -59,16 +59,16 @@ impl Clip {
 
 /// Selection of clips.
 #[derive(Debug)]
-pub(super) struct Selection<'a> {
+pub(crate) struct Selection<'a> {
     /// Empty: all.
-    pub(super) languages: &'a [String],
-    pub(super) tier: Option<Tier>,
-    pub(super) split: Option<&'a str>,
-    pub(super) id_part: Option<&'a str>,
+    pub(crate) languages: &'a [String],
+    pub(crate) tier: Option<Tier>,
+    pub(crate) split: Option<&'a str>,
+    pub(crate) id_part: Option<&'a str>,
 }
 
 /// Reads a manifest; its files are relative to its folder.
-pub(super) fn read(path: &Path) -> Result<Vec<Clip>> {
+pub(crate) fn read(path: &Path) -> Result<Vec<Clip>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the manifest {}", path.display()))?;
     let path = std::path::absolute(path)?;
@@ -76,7 +76,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Clip>> {
     parse(&text, folder).with_context(|| format!("manifest {}", path.display()))
 }
 
-pub(super) fn parse(text: &str, folder: &Path) -> Result<Vec<Clip>> {
+pub(crate) fn parse(text: &str, folder: &Path) -> Result<Vec<Clip>> {
     let mut clips: Vec<Clip> = Vec::new();
     for (n, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let mut clip: Clip =
@@ -94,7 +94,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Vec<Clip>> {
 }
 
 /// The clips that `selection` asks for.
-pub(super) fn select(clips: Vec<Clip>, selection: &Selection<'_>) -> Result<Vec<Clip>> {
+pub(crate) fn select(clips: Vec<Clip>, selection: &Selection<'_>) -> Result<Vec<Clip>> {
     if let Some(split) = selection.split
         && clips.iter().all(|clip| clip.split.is_none())
     {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -10,11 +10,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::manifest::Clip;
-use super::{Search, Transcript, Transcripts};
-use crate::{shell, venv};
+use super::{Search, Segment, Transcript, Transcripts, words_of};
+use crate::shell;
 
-const REQUIREMENTS: [&str; 1] = ["faster-whisper==1.2.1"];
-const SCRIPT: &str = "xtask/tools/assets/faster_whisper_wer.py";
+pub(crate) const SCRIPT: &str = "xtask/tools/assets/faster_whisper_wer.py";
 
 /// One line of the script's output.
 #[derive(Deserialize)]
@@ -26,22 +25,31 @@ struct Line {
     language: Option<String>,
     #[serde(default)]
     error: Option<String>,
+    #[serde(default)]
+    segments: Vec<Segment>,
+}
+
+/// The weights in the folder of a model.
+pub(crate) fn weights(model: &Path) -> Result<PathBuf> {
+    let weights = model.join("model.bin");
+    ensure!(
+        weights.is_file(),
+        "faster-whisper needs a CTranslate2 folder with model.bin, got {}",
+        model.display()
+    );
+    Ok(weights)
 }
 
 /// Transcribes every clip with faster-whisper: float32, its defaults otherwise. It opens and decodes
 /// the audio itself, as its users have it do.
-pub(super) fn transcribe(
+pub(crate) fn transcribe(
+    python: &Path,
     model: &Path,
     clips: &[Clip],
     threads: usize,
     search: Search,
 ) -> Result<Transcripts> {
-    ensure!(
-        model.join("model.bin").is_file(),
-        "faster-whisper needs a CTranslate2 folder with model.bin, got {}",
-        model.display()
-    );
-    let python = venv::programs("faster-whisper", &REQUIREMENTS, &[])?.join("python");
+    weights(model)?;
     let list = shell::target_dir().join(format!("wer-peer-{}.jsonl", std::process::id()));
     let lines: Vec<String> = clips
         .iter()
@@ -112,8 +120,8 @@ fn parse_line(value: Value) -> Result<(String, Transcript)> {
         value = peer;
     }
     let line: Line = serde_json::from_value(value).context("a clip's result")?;
-    let Line { id, text, language, error } = line;
-    Ok((id, Transcript { text, language, error }))
+    let Line { id, text, language, error, segments } = line;
+    Ok((id, Transcript { text, language, error, words: words_of(segments) }))
 }
 
 #[cfg(test)]

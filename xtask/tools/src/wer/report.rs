@@ -13,7 +13,7 @@ use super::{Transcript, Transcripts};
 
 /// Scores of every clip with one model, by stonechat and by the peer.
 #[derive(Debug, Serialize)]
-pub(super) struct ModelScores {
+pub(crate) struct ModelScores {
     model: String,
     /// By group: all, and each language; words and letters apart.
     totals: BTreeMap<String, Pair<Errors>>,
@@ -32,11 +32,11 @@ struct ClipScores {
 
 /// Something of each side that ran.
 #[derive(Debug, Clone, Default, Serialize)]
-struct Pair<T> {
+pub(crate) struct Pair<T> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    stonechat: Option<T>,
+    pub(crate) stonechat: Option<T>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    peer: Option<T>,
+    pub(crate) peer: Option<T>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -53,7 +53,7 @@ struct Scored {
 impl ModelScores {
     /// Scores what each side made of `clips`. A clip that a side has no transcript of counts as
     /// one with no text: what is not heard is an error.
-    pub(super) fn new(
+    pub(crate) fn new(
         model: &str,
         clips: &[Clip],
         stonechat: Option<&Transcripts>,
@@ -66,7 +66,7 @@ impl ModelScores {
             let Some(transcripts) = transcripts else { return Ok(None) };
             let transcript = transcripts.get(&clip.id).cloned().unwrap_or(missing);
             let score = score(clip, &transcript, normalize)?;
-            let Transcript { text, language, error } = transcript;
+            let Transcript { text, language, error, words: _ } = transcript;
             anyhow::Ok(Some(Scored { text, language, error, score }))
         };
         let clips: Vec<ClipScores> = clips
@@ -84,8 +84,13 @@ impl ModelScores {
         Ok(Self { model: model.to_owned(), totals: totals(&clips), clips })
     }
 
+    /// Sums over each group, such as `wer all` and `wer de`.
+    pub(crate) fn totals(&self) -> &BTreeMap<String, Pair<Errors>> {
+        &self.totals
+    }
+
     /// Prints each clip if asked to, then the totals; `names` are those of the two sides.
-    pub(super) fn print(&self, each_clip: bool, names: [&str; 2]) {
+    pub(crate) fn print(&self, each_clip: bool, names: [&str; 2]) {
         let has = |side: fn(&Pair<Scored>) -> bool| self.clips.iter().any(|clip| side(&clip.by));
         let sides = (has(|by| by.stonechat.is_some()), has(|by| by.peer.is_some()));
         if each_clip {

@@ -10,17 +10,17 @@ use super::normalize::{Normalize, Unit};
 
 /// Errors and what they are counted against; sums of both make an error rate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Errors {
+pub(crate) struct Errors {
     /// Substituted, missing and added units.
-    pub(super) errors: usize,
+    pub(crate) errors: usize,
     /// Units of the reference.
-    pub(super) units: usize,
-    pub(super) clips: usize,
+    pub(crate) units: usize,
+    pub(crate) clips: usize,
 }
 
 impl Errors {
     /// Errors per hundred units of the reference; not a number without any.
-    pub(super) fn percent(&self) -> f64 {
+    pub(crate) fn percent(&self) -> f64 {
         100.0 * self.errors as f64 / self.units as f64
     }
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::engine::Run;
 use super::manifest::Clip;
-use super::{Transcript, Transcripts};
+use super::{Transcript, Transcripts, quantile};
 
 /// The fields of `-f json` that are looked at.
 #[derive(Debug, Deserialize)]
@@ -40,7 +40,7 @@ impl Speed {
     pub(super) fn report(&mut self) -> String {
         self.latencies.sort_by(f64::total_cmp);
         let n = self.latencies.len();
-        let quantile = |q: f64| self.latencies.get((q * n as f64) as usize).unwrap_or(&f64::NAN);
+        let quantile = |q: f64| quantile(&self.latencies, q);
         format!(
             "streaming: {n} committed words, latency {:.2} s (median), {:.2} s (95 %), real-time factor {:.3}",
             quantile(0.5),

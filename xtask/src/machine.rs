@@ -11,7 +11,8 @@ use crate::shell;
 const MIN_READ_BYTES: u64 = 256 << 20;
 
 /// Looks at this machine. Where the system does not tell, fields are empty.
-pub(crate) fn detect(cores: usize) -> Machine {
+#[must_use]
+pub fn detect(cores: usize) -> Machine {
     let cpuinfo = read("/proc/cpuinfo");
     let field = |name: &str| {
         let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
@@ -40,12 +41,14 @@ pub(crate) fn detect(cores: usize) -> Machine {
 }
 
 /// Processes that were ready to run, averaged over a minute.
-pub(crate) fn load() -> Option<f64> {
+#[must_use]
+pub fn load() -> Option<f64> {
     read("/proc/loadavg").split(' ').next()?.parse().ok()
 }
 
 /// Bytes to read for the memory peak: many times the caches, but no large part of the memory.
-pub(super) fn peak_bytes() -> usize {
+#[must_use]
+pub fn peak_bytes() -> usize {
     let kib = |size: &str| size.strip_suffix('K')?.parse::<u64>().ok();
     let largest = caches().iter().filter_map(|cache| kib(cache.rsplit(' ').next()?)).max();
     let wanted = (largest.unwrap_or(0) * 1024 * 16).max(MIN_READ_BYTES);
@@ -55,7 +58,8 @@ pub(super) fn peak_bytes() -> usize {
 }
 
 /// One line for each thing worth knowing.
-pub(crate) fn describe(machine: &Machine) -> String {
+#[must_use]
+pub fn describe(machine: &Machine) -> String {
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
     let or_unknown = |text: &str| if text.is_empty() { "unknown" } else { text }.to_owned();
     let kind = match machine.virtual_machine {
