@@ -155,7 +155,8 @@ fn executables(
         Err(Error::Unsupported { .. }) => {
             let single = Capabilities {
                 max_group: 1,
-                accepts: |_, _| false,
+                accepts: Box::new(|_, _| false),
+                fuses_norm: |_, _| false,
                 ..device.capabilities()
             };
             let converted = fuse(program, &single);
