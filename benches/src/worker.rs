@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use stonechat_benches::protocol::{Job, PROTOCOL, Reply, Request, Stage};
-use stonechat_nn::{Backend, Cpu};
+use stonechat_nn::{Cpu, DeviceApi};
 
 /// A job that is ready to be timed.
 trait Work {

@@ -1,8 +1,7 @@
-//! One op at a time, at shapes that models have, through the backend's vocabulary, so that the kernels are
-//! those that models get.
+//! One op at a time, at shapes that models have, in compiled programs, so that the kernels are those that models get.
 //!
 //! `matmul` has products and loading of weights, `attention` the KV ops, `rows` ops on activations,
-//! `host` what runs beside the backend: spectrograms, resampling, parallel loops.
+//! `host` what runs beside the device: spectrograms, resampling, parallel loops.
 
 mod attention;
 mod host;
@@ -11,7 +10,8 @@ mod rows;
 
 use anyhow::{Context, Result};
 use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
-use stonechat_nn::{Backend, Cpu};
+use stonechat_nn::op::{Count, Port, Rows, Tensor};
+use stonechat_nn::{Counts, Cpu, Device, Executable, Recorder, SegmentName, Step};
 
 use super::{Work, timed};
 
@@ -56,14 +56,22 @@ pub(super) fn open(backend: &Cpu, name: &str) -> Result<Box<dyn Work>> {
 struct Repeated {
     /// For one call; the name is the case's.
     stage: Stage,
+    /// Calls of the op in a run.
     calls: usize,
+    /// Runs in a sample.
+    runs: usize,
     run: Box<dyn FnMut() + Send>,
 }
 
 impl Repeated {
     fn new((amount, unit): (f64, Unit), run: impl FnMut() + Send + 'static) -> Self {
         let stage = Stage { name: String::new(), amount, unit, peak: Vec::new(), kernel: None };
-        Self { stage, calls: 1, run: Box::new(run) }
+        Self { stage, calls: 1, runs: 1, run: Box::new(run) }
+    }
+
+    /// A run calls the op `calls` times.
+    fn of_calls(self, calls: usize) -> Self {
+        Self { calls, ..self }
     }
 
     /// Bounded by `kind`, of which a call needs as much as its rate counts.
@@ -78,18 +86,18 @@ impl Repeated {
     }
 
     fn time(&mut self) -> f64 {
-        let (calls, run) = (self.calls, &mut self.run);
-        timed(|| (0..calls).for_each(|_| run())).0 / calls as f64
+        let (runs, run) = (self.runs, &mut self.run);
+        timed(|| (0..runs).for_each(|_| run())).0 / (runs * self.calls) as f64
     }
 
-    /// Finds how many calls a sample needs; the first calls are not measured.
+    /// Finds how many runs a sample needs; the first runs are not measured.
     fn calibrate(&mut self) {
         self.time();
-        let mut seconds = self.time();
-        while seconds * (self.calls as f64) < SAMPLE_SECONDS && self.calls < 1 << 24 {
+        let mut seconds = self.time() * self.calls as f64;
+        while seconds * (self.runs as f64) < SAMPLE_SECONDS && self.runs < 1 << 24 {
             let wanted = (SAMPLE_SECONDS / seconds.max(1e-9)).ceil() as usize;
-            self.calls = wanted.clamp(2 * self.calls, 1 << 24);
-            seconds = self.time();
+            self.runs = wanted.clamp(2 * self.runs, 1 << 24);
+            seconds = self.time() * self.calls as f64;
         }
     }
 }
@@ -109,11 +117,67 @@ fn made_up(len: usize) -> Vec<f32> {
     (0..len).map(|i| (i * 7919 % 1999) as f32 / 1000.0 - 1.0).collect()
 }
 
-/// A buffer of made-up values.
-fn filled(backend: &Cpu, len: usize) -> Result<<Cpu as Backend>::Buffer> {
-    let mut buffer = backend.alloc(len)?;
-    backend.write(&mut buffer, 0, &made_up(len));
-    Ok(buffer)
+/// Program of one segment.
+#[derive(Default)]
+struct Ops {
+    recorder: Recorder,
+    counts: Counts,
+    /// Ports and their numbers of values.
+    imports: Vec<(Port, usize)>,
+    n_outputs: usize,
+}
+
+/// Port of the first result; imports have those before it.
+const FIRST_OUTPUT: usize = 1 << 16;
+
+impl Ops {
+    /// Ops of `t` tokens and of one window of audio.
+    fn new(t: usize) -> Self {
+        let mut ops = Self::default();
+        ops.counts[Count::Tokens] = t;
+        ops.counts[Count::Windows] = 1;
+        ops.recorder.segment(SegmentName::Body, Rows::of(Count::Tokens));
+        ops
+    }
+
+    /// Made-up values, `[t, cols]`.
+    fn tokens(&mut self, cols: usize) -> Tensor {
+        self.import(Rows::of(Count::Tokens), cols)
+    }
+
+    /// Made-up values.
+    fn import(&mut self, rows: Rows, cols: usize) -> Tensor {
+        let port = Port::Value(self.imports.len());
+        self.imports.push((port, self.counts.rows(rows) * cols));
+        self.recorder.import(port, rows, cols)
+    }
+
+    /// Keeps a result.
+    fn output(&mut self, x: Tensor) {
+        self.recorder.output(Port::Value(FIRST_OUTPUT + self.n_outputs), x);
+        self.n_outputs += 1;
+    }
+
+    /// The compiled program with its inputs, and the counts of a step.
+    fn compile(self, device: &Device) -> Result<(Box<dyn Executable>, Counts)> {
+        let Self { recorder, counts, imports, .. } = self;
+        let mut executable = device.compile(&recorder.finish(), &counts)?;
+        for (port, len) in imports {
+            executable.import(port, &made_up(len));
+        }
+        Ok((executable, counts))
+    }
+
+    /// As [`compile`](Self::compile), as a function that runs a step without tables.
+    fn runner(self, device: &Device) -> Result<impl FnMut() + Send + use<>> {
+        let (mut executable, counts) = self.compile(device)?;
+        Ok(move || executable.run(&step(counts)))
+    }
+}
+
+/// A step without tables.
+fn step(counts: Counts) -> Step<'static> {
+    Step { segments: &[SegmentName::Body], counts, ..Step::default() }
 }
 
 #[cfg(test)]

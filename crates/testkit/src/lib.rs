@@ -15,7 +15,6 @@ mod exchanged_tokens;
 mod lcg;
 mod random_weights;
 mod reference;
-#[cfg(any())]
 pub mod suite;
 mod tiny_whisper;
 #[cfg(feature = "wgpu")]

@@ -1,24 +1,30 @@
-//! Conformance suite: every op of a backend against [`Reference`], over odd shapes.
+//! Conformance suite: every op of a device against [`Reference`], over odd shapes.
 //!
-//! A case makes its inputs from a seed, runs one op and returns its outputs, on the backend and on the oracle. Gaps
-//! of strided inputs hold NaN, and so do unwritten KV positions of the oracle: a read out of bounds fails the case.
+//! A case records a program of one op, or of a layer's ops, with inputs from a seed. It runs on the oracle as recorded, on
+//! the device fused and, where fusion changes it, as recorded, and each step runs twice. Gaps of strided inputs hold NaN,
+//! and so do unwritten KV positions of the oracle: a read out of bounds fails the case.
 
 mod attention;
 mod layer;
 mod moe;
+mod recording;
 mod top_k;
 
 use pollster::block_on;
-use stonechat_compute::{DType, SharedBytes};
+use stonechat_compute::DType;
+use stonechat_nn::op::{
+    ConvArgs, Count, EmbedArgs, MatmulArgs, NormArgs, Op, Port, RopeArgs, Rotation, Rows, Weight,
+};
 use stonechat_nn::{
-    Activation, Backend, Embed, Epilogue, GatedActivation, KvDType, MatmulOp, MatrixSource, Rope,
-    RopePairs, Rotation, Rows, View,
+    Activation, Counts, Device, GatedActivation, KvDType, ReadPort, Recorder, RopePairs,
+    SegmentName, Step,
 };
 
 use self::attention::AttentionCase;
 use self::layer::Layer;
 use self::moe::MoeCase;
-use crate::{Lcg, Reference, random_weights};
+use self::recording::{Recording, Suite, compare};
+use crate::{Lcg, Reference};
 
 /// Accepted error: `|got - expected| <= absolute + relative * max|expected|`.
 #[derive(Debug, Clone, Copy)]
@@ -39,47 +45,31 @@ const INT8: Tolerance = Tolerance { absolute: 1e-5, relative: 2e-2 };
 /// Attention with bf16 factors: scores have a relative error of up to `2^-7`.
 const BF16_FACTORS: Tolerance = Tolerance { absolute: 1e-5, relative: 1e-2 };
 
-/// q8 keys and values: the oracle rounds them alike, but a backend may round ties the other way.
+/// q8 keys and values: the oracle rounds them alike, but a device may round ties the other way.
 const Q8_KV: Tolerance = Tolerance { absolute: 1e-5, relative: 5e-3 };
 
-/// Runs every op on each of `backends`.
+/// Equal values.
+const EXACT: Tolerance = Tolerance { absolute: 0.0, relative: 0.0 };
+
+/// Runs every op on each of `devices`.
 ///
 /// # Panics
-/// At the first value out of tolerance, with the backend, the op, the shape and the index.
-pub fn run<B: Backend>(backends: &[B]) {
-    run_with(backends, F32);
+/// At the first value out of tolerance, with the device, the op, the shape and the index.
+pub fn run(devices: &[Device]) {
+    run_with(devices, F32);
 }
 
 /// As [`run`], with the tolerance of matmuls with f16 and bf16 weights and of attention over f16 pages.
 ///
 /// # Panics
 /// Like [`run`].
-pub fn run_with<B: Backend>(backends: &[B], f16_tolerance: Tolerance) {
+pub fn run_with(devices: &[Device], f16_tolerance: Tolerance) {
+    let suite = Suite { devices, oracle: &Device::from(Reference), f16: f16_tolerance };
     let lengths = [1, 3, 7, 8, 15, 16, 17, 31, 33, 48, 64, 100, 129];
     for (i, &cols) in lengths.iter().enumerate() {
-        let case = Case { rows: [1, 2, 3, 5, 17][i % 5], cols, seed: i as u64 };
-        case.check("copy", F32, backends, Case::copy, &case.copy(&Reference));
-        for bias in [true, false] {
-            let oracle = case.layer_norm(&Reference, bias);
-            case.check("layer_norm", F32, backends, |c, b| c.layer_norm(b, bias), &oracle);
-        }
-        case.check("rms_norm", F32, backends, Case::rms_norm, &case.rms_norm(&Reference));
-        case.check("add", F32, backends, Case::add, &case.add(&Reference));
-        case.check("gated", F32, backends, Case::gated, &case.gated(&Reference));
-        for dtype in [DType::F32, DType::F16, DType::BF16] {
-            let oracle = case.embed(&Reference, dtype);
-            case.check("embed", F32, backends, |c, b| c.embed(b, dtype), &oracle);
-        }
-        for n_rot in [0, case.cols / 2 / 2 * 2, case.cols / 2 * 2] {
-            let oracle = case.rope(&Reference, n_rot);
-            let name = format!("rope of {n_rot} channels");
-            case.check(&name, F32, backends, |c, b| c.rope(b, n_rot), &oracle);
-        }
-        for stride in [1, 2] {
-            let oracle = case.conv1d(&Reference, stride);
-            case.check("conv1d", F32, backends, |c, b| c.conv1d(b, stride), &oracle);
-        }
+        Case { rows: [1, 2, 3, 5, 17][i % 5], cols, seed: i as u64 }.check_rows(&suite);
     }
+    export_windows(devices);
     // Row counts below and above every switch between kernels.
     for rows in [1, 2, 5, 16, 17, 40] {
         for (n, k) in [(1, 1), (5, 3), (33, 65), (67, 96), (129, 256)] {
@@ -92,27 +82,26 @@ pub fn run_with<B: Backend>(backends: &[B], f16_tolerance: Tolerance) {
                         _ => F32,
                     };
                     let name = format!("matmul {dtype} n={n}");
-                    let oracle = case.matmul(&Reference, dtype, n);
-                    case.check(&name, tolerance, backends, |c, b| c.matmul(b, dtype, n), &oracle);
+                    case.check(&name, tolerance, &suite, |r| case.matmul(r, dtype, n));
                 }
             }
         }
     }
-    top_k::check(backends);
+    top_k::check(&suite);
     for (i, head_dim) in [1, 8, 20, 64, 80].into_iter().enumerate() {
         for (n_heads, n_kv_heads) in [(2, 2), (6, 2)] {
             for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
                 for decode in [false, true] {
                     let seed = i as u64;
                     AttentionCase { n_heads, n_kv_heads, head_dim, dtype, decode, seed }
-                        .check(backends, f16_tolerance);
+                        .check(&suite);
                 }
             }
         }
     }
     for rows in [1, 3, 8, 9, 40] {
         for (dtype, d_ff) in [(DType::F32, 256), (DType::Q8_0, 512), (DType::Q4_1, 256)] {
-            Layer { rows, d_ff, dtype, has_norms: rows == 3 }.check(backends);
+            Layer { rows, d_ff, dtype, has_norms: rows == 3 }.check(&suite);
         }
     }
     for (i, dtype) in [DType::F32, DType::F16, DType::Q8_0, DType::Q4K].into_iter().enumerate() {
@@ -120,23 +109,24 @@ pub fn run_with<B: Backend>(backends: &[B], f16_tolerance: Tolerance) {
         for rows in [1, 3, 60] {
             for (n_experts, n_used) in [(4, 2), (5, 1)] {
                 let case = MoeCase { n_experts, n_used, rows, dtype, seed: i as u64 };
-                case.check(backends);
+                case.check(&suite);
             }
         }
     }
 }
 
-/// Compares large matmuls and attention of many heads, for which a backend may select other kernels, with `oracle`.
+/// Compares large matmuls with those of `oracle`, and attention of many heads: a device may select other kernels for them.
 ///
 /// # Panics
 /// Like [`run`].
-pub fn run_large<B: Backend>(backends: &[B], oracle: &impl Backend, f16_tolerance: Tolerance) {
+pub fn run_large(devices: &[Device], oracle: &Device, f16_tolerance: Tolerance) {
+    let suite = Suite { devices, oracle, f16: f16_tolerance };
     for (dtype, cols) in [(DType::F16, 40), (DType::Q8_0, 96)] {
         let (case, n) = (Case { rows: 1300, cols, seed: 1 }, 1300);
-        let expected = case.matmul(oracle, dtype, n);
         let name = format!("large matmul {dtype}");
-        case.check(&name, f16_tolerance, backends, |c, b| c.matmul(b, dtype, n), &expected);
+        case.check(&name, f16_tolerance, &suite, |r| case.matmul(r, dtype, n));
     }
+    let suite = Suite { oracle: &Device::from(Reference), ..suite };
     for head_dim in [8, 64, 80] {
         let case = AttentionCase {
             n_heads: 54,
@@ -146,7 +136,7 @@ pub fn run_large<B: Backend>(backends: &[B], oracle: &impl Backend, f16_toleranc
             decode: false,
             seed: 3,
         };
-        case.check(backends, f16_tolerance);
+        case.check(&suite);
     }
 }
 
@@ -155,6 +145,37 @@ fn stored_as_weights(dtype: DType) -> bool {
         dtype,
         DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F64 | DType::Q8_1 | DType::Q8K
     )
+}
+
+/// Exports windows of audio to their places, a later one first.
+fn export_windows(devices: &[Device]) {
+    let (each, cols, places) = (2, 5, 3);
+    let values = Lcg::new(4).normals(places * each * (cols + 3), 1.0);
+    let window = each * (cols + 3);
+    let expected: Vec<f32> =
+        values.chunks(cols + 3).flat_map(|row| &row[2..2 + cols]).copied().collect();
+    let [from, to] = [0, 1].map(Port::Value);
+    for device in devices {
+        let mut ops = Recorder::new();
+        let rows = Rows { count: Count::Windows, each };
+        ops.segment(SegmentName::Body, rows);
+        let x = ops.import(from, rows, cols + 3);
+        ops.export(to, x.columns(2, cols));
+        let mut max = Counts::default();
+        max[Count::Windows] = places;
+        let mut executable = device.compile(&ops.finish(), &max).expect("a small program");
+        for (first_window, n_windows) in [(2, 1), (0, 2)] {
+            let mut counts = Counts::default();
+            counts[Count::Windows] = n_windows;
+            executable.import(from, &values[first_window * window..][..n_windows * window]);
+            let segments = &[SegmentName::Body];
+            executable.run(&Step { segments, counts, first_window, ..Step::default() });
+        }
+        let mut got = vec![0.0; expected.len()];
+        let reads = &mut [ReadPort { port: to, offset: 0, out: &mut got }];
+        block_on(executable.read(reads)).expect("readable values");
+        compare(&got, &expected, EXACT, || format!("{}: windows", device.describe()));
+    }
 }
 
 /// Shape and seed of random inputs.
@@ -167,238 +188,202 @@ struct Case {
 
 impl Case {
     #[track_caller]
-    fn check<B: Backend>(
+    fn check(
         &self,
         name: &str,
         tolerance: Tolerance,
-        backends: &[B],
-        run: impl Fn(&Self, &B) -> Vec<f32>,
-        expected: &[f32],
+        suite: &Suite<'_>,
+        record: impl Fn(&mut Recording<'_>),
     ) {
-        let largest = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-        let limit = tolerance.absolute + tolerance.relative * largest;
-        for backend in backends {
-            let got = run(self, backend);
-            assert_eq!(got.len(), expected.len());
-            for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
-                assert!(
-                    (got - expected).abs() <= limit,
-                    "{}: {name} {self:?}: value {i} is {got}, expected {expected} within {limit}",
-                    backend.describe()
-                );
-            }
+        let (name, seed) = (format!("{name} {self:?}"), self.seed * 1000 + self.cols as u64);
+        suite.check(&name, tolerance, (self.rows, seed), record);
+    }
+
+    /// Ops on rows.
+    fn check_rows(&self, suite: &Suite<'_>) {
+        self.check("export", EXACT, suite, |r| self.export(r));
+        self.check("constant", F32, suite, |r| self.constant(r));
+        self.check("gather", F32, suite, |r| self.gather(r));
+        for bias in [true, false] {
+            self.check("layer_norm", F32, suite, |r| self.layer_norm(r, bias));
+        }
+        self.check("rms_norm", F32, suite, |r| self.rms_norm(r));
+        self.check("add", F32, suite, |r| self.add(r));
+        self.check("gated", F32, suite, |r| self.gated(r));
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            self.check("embed", F32, suite, |r| self.embed(r, dtype));
+        }
+        for n_rot in [0, self.cols / 2 / 2 * 2, self.cols / 2 * 2] {
+            let name = format!("rope of {n_rot} channels");
+            self.check(&name, F32, suite, |r| self.rope(r, n_rot));
+        }
+        for stride in [1, 2] {
+            self.check("conv1d", F32, suite, |r| self.conv1d(r, stride));
         }
     }
 
-    fn random(&self) -> Lcg {
-        Lcg::new(self.seed * 1000 + self.cols as u64)
+    fn export(&self, r: &mut Recording<'_>) {
+        let x = r.strided(self.cols);
+        r.export(x);
+        let y = r.packed(self.cols);
+        r.export(y);
     }
 
-    /// Random rows with NaN in the gaps between them.
-    fn strided<B: Backend>(&self, backend: &B, random: &mut Lcg) -> (B::Buffer, Rows) {
-        let rows = Rows { offset: 2, rows: self.rows, cols: self.cols, stride: self.cols + 3 };
-        let mut values = vec![f32::NAN; rows.end() + 1];
-        for r in 0..self.rows {
-            let start = rows.offset + r * rows.stride;
-            values[start..start + self.cols].copy_from_slice(&random.normals(self.cols, 1.0));
+    /// Of several windows: read, and added to.
+    fn constant(&self, r: &mut Recording<'_>) {
+        r.tables().counts[Count::Windows] = 3;
+        let values = r.values(2 * self.cols, 1.0);
+        let x = r.ops.constant(&values, Count::Windows, self.cols);
+        r.output(x);
+        let y = r.random_rows(Rows { count: Count::Windows, each: 2 }, self.cols);
+        let x = r.ops.constant(&values, Count::Windows, self.cols);
+        let sum = r.ops.add(x, y);
+        r.output(sum);
+    }
+
+    /// Rows of logits, rows of hidden states in descending order, and the first of the rows of logits.
+    fn gather(&self, r: &mut Recording<'_>) {
+        let (n_logits, n_hidden) = (self.rows.div_ceil(2), self.rows);
+        let tables = r.tables();
+        tables.counts[Count::Logits] = n_logits;
+        tables.counts[Count::Hidden] = n_hidden;
+        tables.counts[Count::TopK] = n_logits.div_ceil(2);
+        let logits = (0..n_logits).map(|i| (2 * i + 1) % self.rows);
+        tables.output_rows = logits.chain((0..n_hidden).rev()).collect();
+        let x = r.strided(self.cols);
+        for count in [Count::Logits, Count::Hidden] {
+            let rows = r.ops.gather(x, count);
+            r.output(rows);
         }
-        (upload(backend, &values), rows)
+        let weight = r.values(self.cols, 1.0);
+        let rows = r.ops.gather(x, Count::Logits);
+        let args = NormArgs { weight, bias: None, eps: 1e-6 };
+        let first = r.ops.op(Op::RmsNorm(args), &[rows.first(Count::TopK)]);
+        r.output(first);
     }
 
-    fn copy<B: Backend>(&self, backend: &B) -> Vec<f32> {
-        let (x, rows) = self.strided(backend, &mut self.random());
-        let mut out = upload(backend, &vec![9.0; self.rows * self.cols + 2]);
-        backend.copy(&mut out, 1, View::new(&x, rows));
-        download(backend, &out, self.rows * self.cols + 2)
+    fn layer_norm(&self, r: &mut Recording<'_>, has_bias: bool) {
+        let x = r.strided(self.cols);
+        let weight = r.values(self.cols, 1.0);
+        let bias = has_bias.then(|| r.values(self.cols, 1.0));
+        let y = r.ops.op(Op::LayerNorm(NormArgs { weight, bias, eps: 1e-5 }), &[x]);
+        r.output(y);
     }
 
-    fn layer_norm<B: Backend>(&self, backend: &B, has_bias: bool) -> Vec<f32> {
-        let mut random = self.random();
-        let (x, rows) = self.strided(backend, &mut random);
-        let weight = upload(backend, &random.normals(self.cols, 1.0));
-        let bias = has_bias.then(|| upload(backend, &random.normals(self.cols, 1.0)));
-        let mut out = upload(backend, &vec![0.0; self.rows * self.cols]);
-        backend.layer_norm(&mut out, View::new(&x, rows), &weight, bias.as_ref(), 1e-5);
-        download(backend, &out, self.rows * self.cols)
-    }
-
-    fn rms_norm<B: Backend>(&self, backend: &B) -> Vec<f32> {
-        let mut random = self.random();
-        let (x, rows) = self.strided(backend, &mut random);
-        let weight = upload(backend, &random.normals(self.cols, 1.0));
-        let len = self.rows * self.cols;
-        let mut results = Vec::new();
-        for accumulate in [false, true] {
-            let mut out = upload(backend, &random.normals(len, 1.0));
-            backend.rms_norm(&mut out, View::new(&x, rows), &weight, 1e-6, accumulate);
-            results.extend(download(backend, &out, len));
+    fn rms_norm(&self, r: &mut Recording<'_>) {
+        let x = r.strided(self.cols);
+        let weight = r.values(self.cols, 1.0);
+        let residual = r.packed(self.cols);
+        for onto in [None, Some(residual)] {
+            let args = NormArgs { weight: weight.clone(), bias: None, eps: 1e-6 };
+            let y = r.ops.op(Op::RmsNorm(args), &[x]);
+            let y = onto.map_or(y, |residual| r.ops.add(residual, y));
+            r.output(y);
         }
-        results
     }
 
-    fn add<B: Backend>(&self, backend: &B) -> Vec<f32> {
-        let mut random = self.random();
-        let (x, rows) = self.strided(backend, &mut random);
-        let len = self.rows * self.cols;
-        let mut out = upload(backend, &random.normals(len, 1.0));
-        backend.add(&mut out, View::new(&x, rows));
-        download(backend, &out, len)
+    /// Packed and strided operands, and a value that is both.
+    fn add(&self, r: &mut Recording<'_>) {
+        let x = r.strided(self.cols);
+        let y = r.packed(self.cols);
+        for (x, y) in [(y, x), (x, y), (x, x)] {
+            let sum = r.ops.add(x, y);
+            r.export(sum);
+            let twice = r.ops.add(sum, sum);
+            r.output(twice);
+        }
     }
 
-    fn gated<B: Backend>(&self, backend: &B) -> Vec<f32> {
-        let mut random = self.random();
-        let (gate, gate_rows) = self.strided(backend, &mut random);
-        let (up, up_rows) = self.strided(backend, &mut random);
-        let len = self.rows * self.cols;
-        let mut results = Vec::new();
+    fn gated(&self, r: &mut Recording<'_>) {
+        let (gate, up) = (r.strided(self.cols), r.strided(self.cols));
         for activation in [
             GatedActivation::Silu,
             GatedActivation::GeluTanh,
             GatedActivation::ClampedSwiglu { alpha: 1.702, limit: 0.75 },
         ] {
-            let mut out = upload(backend, &vec![f32::NAN; len]);
-            let (gate, up) = (View::new(&gate, gate_rows), View::new(&up, up_rows));
-            backend.gated(&mut out, gate, up, activation);
-            results.extend(download(backend, &out, len));
+            let y = r.ops.gated(gate, up, activation);
+            r.output(y);
         }
-        results
     }
 
     /// Three heads of `cols` channels: with and without QK norm; adjacent and half-split pairs, and no rotation.
-    fn rope<B: Backend>(&self, backend: &B, n_rot: usize) -> Vec<f32> {
-        let mut random = self.random();
-        let wide = Self { rows: self.rows, cols: 3 * self.cols, seed: self.seed };
-        let weight = upload(backend, &random.normals(self.cols, 1.0));
-        let (table, positions) = rope_angles(backend, &mut random, self.rows, n_rot);
-        let mut results = Vec::new();
-        for norm in [None, Some((&weight, 1e-6))] {
+    fn rope(&self, r: &mut Recording<'_>, n_rot: usize) {
+        let weight = r.values(self.cols, 1.0);
+        let table = rope_table(r, self.rows, n_rot);
+        for norm in [None, Some((weight, 1e-6))] {
             for pairs in [None, Some(RopePairs::Adjacent), Some(RopePairs::Neox)] {
-                let (mut x, rows) = wide.strided(backend, &mut random);
-                let (table, positions) = (&table, &positions[..]);
-                let rotation = pairs.map(|pairs| Rotation { table, positions, n_rot, pairs });
-                backend.rope(&mut x, rows, Rope { head_dim: self.cols, norm, rotation });
-                let mut packed = upload(backend, &vec![0.0; wide.rows * wide.cols]);
-                backend.copy(&mut packed, 0, View::new(&x, rows));
-                results.extend(download(backend, &packed, wide.rows * wide.cols));
+                let x = r.strided(3 * self.cols);
+                let rotation = pairs.map(|pairs| Rotation { table: table.clone(), n_rot, pairs });
+                let args = RopeArgs { head_dim: self.cols, norm: norm.clone(), rotation };
+                let y = r.ops.rope(x, args);
+                r.output(y);
             }
         }
-        results
     }
 
-    fn embed<B: Backend>(&self, backend: &B, dtype: DType) -> Vec<f32> {
-        let mut random = self.random();
-        let table = weights(backend, &mut random, dtype, 11, self.cols);
-        let positions = upload(backend, &random.normals(7 * self.cols, 1.0));
-        let tokens: Vec<u32> = (0..self.rows).map(|_| random.next_u32() % 11).collect();
-        let pos: Vec<u32> = (0..self.rows).map(|_| random.next_u32() % 7).collect();
-        let mut results = Vec::new();
-        for (scale, positions) in [(1.0, Some((&positions, &pos[..]))), (2.5, None)] {
-            let mut out = upload(backend, &vec![0.0; self.rows * self.cols]);
-            backend.embed(&mut out, &table, Embed { tokens: &tokens, scale, positions });
-            results.extend(download(backend, &out, self.rows * self.cols));
+    fn embed(&self, r: &mut Recording<'_>, dtype: DType) {
+        let table = r.weights(dtype, 11, self.cols);
+        let positions = r.values(7 * self.cols, 1.0);
+        let tokens = (0..self.rows).map(|_| r.random.next_u32() % 11).collect();
+        let pos = (0..self.rows).map(|_| r.random.next_u32() % 7).collect();
+        (r.tables().tokens, r.tables().positions) = (tokens, pos);
+        for (scale, positions) in [(1.0, Some(positions)), (2.5, None)] {
+            let y = r.ops.embed(EmbedArgs { table: table.clone(), positions, scale });
+            r.output(y);
         }
-        results
     }
 
-    fn matmul<B: Backend>(&self, backend: &B, dtype: DType, n: usize) -> Vec<f32> {
-        let mut random = self.random();
-        let (x, rows) = self.strided(backend, &mut random);
-        let w = weights(backend, &mut random, dtype, n, self.cols);
-        let dense = weights(backend, &mut random, DType::F32, 3, self.cols);
-        let bias = upload(backend, &random.normals(n, 1.0));
-        let mut results = Vec::new();
+    /// Beside a matmul of the same operand with dense weights.
+    fn matmul(&self, r: &mut Recording<'_>, dtype: DType, n: usize) {
+        let w = r.weights(dtype, n, self.cols);
+        let dense = r.weights(DType::F32, 3, self.cols);
+        let bias = &r.values(n, 1.0);
         for (bias, activation, accumulate) in [
             (None, Activation::None, false),
-            (Some(&bias), Activation::Gelu, false),
-            (Some(&bias), Activation::GeluTanh, false),
-            (Some(&bias), Activation::None, true),
+            (Some(bias), Activation::None, false),
+            (Some(bias), Activation::Gelu, false),
+            (Some(bias), Activation::GeluTanh, false),
+            (Some(bias), Activation::None, true),
             (None, Activation::None, true),
         ] {
-            let mut out = upload(backend, &random.normals(self.rows * n, 1.0));
-            let mut dense_out = upload(backend, &vec![f32::NAN; self.rows * 3]);
-            let ops = [
-                MatmulOp {
-                    out: &mut out,
-                    w: &w,
-                    epilogue: Epilogue { bias, activation, accumulate },
-                    consumer: None,
-                },
-                MatmulOp {
-                    out: &mut dense_out,
-                    w: &dense,
-                    epilogue: Epilogue {
-                        bias: None,
-                        activation: Activation::None,
-                        accumulate: false,
-                    },
-                    consumer: None,
-                },
-            ];
-            backend.matmul(View::new(&x, rows), ops);
-            results.extend(download(backend, &out, self.rows * n));
-            results.extend(download(backend, &dense_out, self.rows * 3));
+            let x = r.strided(self.cols);
+            let y = r.matmul(x, &w, (bias, activation));
+            let dense = r.product(x, &dense);
+            let y = if accumulate {
+                let residual = r.packed(n);
+                r.ops.add(residual, y)
+            } else {
+                y
+            };
+            r.output(y);
+            r.output(dense);
         }
-        results
     }
 
-    fn conv1d<B: Backend>(&self, backend: &B, stride: usize) -> Vec<f32> {
-        let mut random = self.random();
+    fn conv1d(&self, r: &mut Recording<'_>, stride: usize) {
         let n = 5;
-        let x = upload(backend, &random.normals(self.rows * self.cols, 1.0));
-        let w = weights(backend, &mut random, DType::F32, n, 3 * self.cols);
-        let bias = upload(backend, &random.normals(n, 1.0));
-        let len = self.rows.div_ceil(stride) * n;
-        let mut out = upload(backend, &random.normals(len, 1.0));
-        let epilogue =
-            Epilogue { bias: Some(&bias), activation: Activation::Gelu, accumulate: true };
-        backend.conv1d(&mut out, View::packed(&x, self.rows, self.cols), &w, stride, epilogue);
-        download(backend, &out, len)
+        let window = |each| Rows { count: Count::Windows, each };
+        let x = r.random_rows(window(self.rows), self.cols);
+        let weight = r.weights(DType::F32, n, 3 * self.cols);
+        let bias = Some(r.values(n, 1.0));
+        let residual = r.random_rows(window(self.rows.div_ceil(stride)), n);
+        let matmul = MatmulArgs { weight, bias, activation: Activation::Gelu };
+        let y = r.ops.op(Op::Conv1d(ConvArgs { matmul, stride }), &[x]);
+        let sum = r.ops.add(residual, y);
+        r.output(sum);
     }
 }
 
-/// Table of cosines and sines with more positions than rows, and a position of each row: the last one first, neither
+/// Table of cosines and sines with more positions than rows. Gives each row a position: the last one first, neither
 /// ascending nor descending.
-fn rope_angles<B: Backend>(
-    backend: &B,
-    random: &mut Lcg,
-    rows: usize,
-    n_rot: usize,
-) -> (B::Buffer, Vec<u32>) {
+fn rope_table(r: &mut Recording<'_>, rows: usize, n_rot: usize) -> Weight {
     let n_ctx = rows + 7;
-    let angles = random.normals(n_ctx * n_rot / 2, 3.0);
+    let angles = r.random.normals(n_ctx * n_rot / 2, 3.0);
     let table: Vec<f32> = angles
         .chunks((n_rot / 2).max(1))
         .flat_map(|row| row.iter().map(|a| a.cos()).chain(row.iter().map(|a| a.sin())))
         .collect();
     let positions = (0..rows).map(|row| ((3 * row + 1) * (n_ctx - 1) % n_ctx) as u32);
-    (upload(backend, &table), positions.collect())
-}
-
-fn upload<B: Backend>(backend: &B, values: &[f32]) -> B::Buffer {
-    let mut buffer = backend.alloc(values.len()).expect("a small buffer");
-    backend.write(&mut buffer, 0, values);
-    buffer
-}
-
-fn download<B: Backend>(backend: &B, buffer: &B::Buffer, len: usize) -> Vec<f32> {
-    let mut values = vec![0.0; len];
-    block_on(backend.read(buffer, 0, &mut values)).expect("a readable buffer");
-    values
-}
-
-fn weights<B: Backend>(
-    backend: &B,
-    random: &mut Lcg,
-    dtype: DType,
-    rows: usize,
-    cols: usize,
-) -> B::Matrix {
-    // Any alignment, as in files.
-    let mut bytes = vec![0; (random.next_u32() % 2) as usize];
-    let start = bytes.len();
-    bytes.extend(random_weights(dtype, random, (rows, cols), 1.0 / (cols as f32).sqrt()));
-    let bytes = SharedBytes::from(bytes);
-    let bytes = &bytes.slice(start..bytes.len());
-    let source = MatrixSource { name: "test", rows, cols, dtype, bytes };
-    backend.matrix(source).expect("a supported type")
+    r.tables().positions = positions.collect();
+    r.load(&table)
 }

@@ -1,13 +1,13 @@
-//! Conformance of the CPU backend, repacked and not, on the best instruction set and AVX2; on every one of this machine
+//! Conformance of the CPU, repacked and not, on the best instruction set and AVX2; on every one of this machine
 //! with `cargo xtask test --all`.
 
 use stonechat_compute::{Isa, ThreadTeam};
-use stonechat_nn::{Backend, Cpu, Repack};
+use stonechat_nn::{Cpu, Device, Repack};
 use stonechat_testkit::{runs_all, suite};
 
 #[test]
 fn cpu_conforms_on_every_isa() {
-    let mut backends = Vec::new();
+    let mut devices = Vec::new();
     let mut tiers = Isa::available();
     if !runs_all() {
         let best = tiers.len() - 1;
@@ -19,11 +19,11 @@ fn cpu_conforms_on_every_isa() {
             let threads = ThreadTeam::new(n_threads).expect("a thread team");
             let device = stonechat_compute::Cpu { isa, threads };
             for repack in [Repack::On, Repack::Off] {
-                backends.push(Cpu::with_device(device.clone()).with_repack(repack));
-                println!("{}", backends[backends.len() - 1].describe());
+                devices.push(Device::from(Cpu::with_device(device.clone()).with_repack(repack)));
+                println!("{}", devices[devices.len() - 1].describe());
             }
         }
     }
-    assert!(!backends.is_empty());
-    suite::run(&backends);
+    assert!(!devices.is_empty());
+    suite::run(&devices);
 }

@@ -1,9 +1,10 @@
-//! Matmul and `MoE` of a decode step do not allocate on the CPU backend after a few steps.
+//! Matmul and `MoE` of a decode step do not allocate on the CPU after a few steps.
 
 use stonechat_compute::{DType, SharedBytes};
+use stonechat_nn::op::{Count, MatmulArgs, MoeArgs, Op, Port, Routing, Rows, Weight};
 use stonechat_nn::{
-    Activation, Backend, Cpu, Epilogue, Experts, GatedActivation, MatmulOp, MatrixSource, Routing,
-    View,
+    Activation, Counts, Cpu, Device, GatedActivation, MatrixSource, ReadPort, Recorder,
+    SegmentName, Step,
 };
 use stonechat_testkit::CountingAllocator;
 
@@ -11,29 +12,24 @@ use stonechat_testkit::CountingAllocator;
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// `rows × cols` weights of 0.25.
-fn quantized(cpu: &Cpu, rows: usize, cols: usize) -> <Cpu as Backend>::Matrix {
+fn quantized(device: &Device, rows: usize, cols: usize) -> Weight {
     // A block of Q8_0 is an f16 scale and 32 integers.
     let block: Vec<u8> = [0x00, 0x34].into_iter().chain([1; 32]).collect();
-    let bytes = block.repeat(rows * cols / 32);
-    cpu.matrix(MatrixSource {
-        name: "test",
-        rows,
-        cols,
-        dtype: DType::Q8_0,
-        bytes: &SharedBytes::from(bytes),
-    })
-    .expect("a supported type")
+    let bytes = &SharedBytes::from(block.repeat(rows * cols / 32));
+    let source = MatrixSource { name: "test", rows, cols, dtype: DType::Q8_0, bytes };
+    device.load_matrix(source).expect("a supported type")
 }
 
 #[test]
 fn matmuls_and_experts_of_one_token_do_not_allocate() {
-    let cpu = Cpu::new(2).unwrap();
+    let device = Device::from(Cpu::new(2).unwrap());
     let (d, f, n_experts) = (64, 96, 8);
-    let [gate, up, down] = [(f, d), (f, d), (d, f)].map(|(n, k)| quantized(&cpu, n_experts * n, k));
-    let experts: Experts<'_, Cpu> = Experts {
-        gate: &gate,
-        up: &up,
-        down: &down,
+    let [gate, up, down] =
+        [(f, d), (f, d), (d, f)].map(|(n, k)| quantized(&device, n_experts * n, k));
+    let experts = MoeArgs {
+        gate,
+        up,
+        down,
         gate_bias: None,
         up_bias: None,
         down_bias: None,
@@ -42,17 +38,28 @@ fn matmuls_and_experts_of_one_token_do_not_allocate() {
         routing: Routing::NormalizedTopK,
         activation: GatedActivation::Silu,
     };
-    let head = quantized(&cpu, 512, d);
-    let mut x = cpu.alloc(d).unwrap();
-    cpu.write(&mut x, 0, &[0.5; 64]);
-    let mut logits = cpu.alloc(n_experts).unwrap();
-    cpu.write(&mut logits, 0, &[1.0, 5.0, 2.0, 8.0, 7.0, 3.0, 6.0, 4.0]);
-    let (mut y, mut out) = (cpu.alloc(d).unwrap(), cpu.alloc(512).unwrap());
+    let weight = quantized(&device, 512, d);
+    let head = MatmulArgs { weight, bias: None, activation: Activation::None };
+    let mut ops = Recorder::new();
+    let tokens = Rows::of(Count::Tokens);
+    ops.segment(SegmentName::Body, tokens);
+    let ports = [0, 1, 2].map(Port::Value);
+    let x = ops.import(ports[0], tokens, d);
+    let logits = ops.import(ports[1], tokens, n_experts);
+    let y = ops.moe(x, logits, experts);
+    let y = ops.add(x, y);
+    let out = ops.op(Op::Matmul(head), &[y]);
+    ops.output(ports[2], out);
+    let mut counts = Counts::default();
+    counts[Count::Tokens] = 1;
+    let mut executable = device.compile(&ops.finish(), &counts).unwrap();
+    let mut out = [0.0; 512];
     let mut step = || {
-        let epilogue = Epilogue { bias: None, activation: Activation::None, accumulate: false };
-        cpu.moe(&mut y, View::packed(&x, 1, d), View::packed(&logits, 1, n_experts), &experts);
-        let product = MatmulOp { out: &mut out, w: &head, epilogue, consumer: None };
-        cpu.matmul(View::packed(&y, 1, d), [product]);
+        executable.import(ports[0], &[0.5; 64]);
+        executable.import(ports[1], &[1.0, 5.0, 2.0, 8.0, 7.0, 3.0, 6.0, 4.0]);
+        executable.run(&Step { segments: &[SegmentName::Body], counts, ..Step::default() });
+        let reads = &mut [ReadPort { port: ports[2], offset: 0, out: &mut out }];
+        executable.read_now(reads).unwrap().unwrap();
     };
     // Scratch is allocated in the first rounds; one of the later ones must be free of allocations.
     let rounds = {
@@ -66,5 +73,5 @@ fn matmuls_and_experts_of_one_token_do_not_allocate() {
     };
     assert!(rounds.contains(&0), "allocations in rounds of 50 steps: {rounds:?}");
     assert!(ALLOCATOR.count() > 0, "the counter does not count");
-    assert!(y[0] > 0.0, "the experts did nothing");
+    assert!(out[0] > 8.0, "the experts did nothing: {}", out[0]);
 }

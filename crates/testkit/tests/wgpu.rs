@@ -1,20 +1,55 @@
-//! The wgpu backend against the f64 oracle, with every kernel variant, and tests beyond the suite: pages read and written,
+//! The wgpu device against the f64 oracle, with every kernel variant, and tests beyond the suite: pages read and written,
 //! recordings longer than a submission, allocations that fail.
 
 use pollster::block_on;
-use stonechat_nn::{Backend, Cpu, KvDType, KvRow, KvShape, PAGE_LEN, View};
+use stonechat_nn::op::{Count, KvShape, KvWriteArgs, PoolId, Port, Rows, SlotTable};
+use stonechat_nn::{
+    Counts, Cpu, Device, Executable, KvDType, KvRow, PAGE_LEN, Program, ReadPort, Recorder,
+    SegmentName, Step,
+};
 use stonechat_testkit::{Lcg, suite, variants, wgpu};
+
+/// Imported values.
+const IMPORT: Port = Port::Value(0);
+/// Values that are read.
+const OUTPUT: Port = Port::Value(1);
+
+/// An empty body.
+fn body(rows: Rows) -> Recorder {
+    let mut ops = Recorder::new();
+    ops.segment(SegmentName::Body, rows);
+    ops
+}
+
+/// Counts of a step.
+fn counts(all: &[(Count, usize)]) -> Counts {
+    let mut counts = Counts::default();
+    all.iter().for_each(|&(count, n)| counts[count] = n);
+    counts
+}
+
+/// A step of the body.
+fn step(counts: Counts) -> Step<'static> {
+    Step { segments: &[SegmentName::Body], counts, ..Step::default() }
+}
+
+/// The first values of a port.
+fn read(executable: &dyn Executable, port: Port, out: &mut [f32]) {
+    let reads = &mut [ReadPort { port, offset: 0, out }];
+    block_on(executable.read(reads)).expect("readable values");
+}
 
 #[test]
 fn wgpu_conforms_with_every_variant() {
     let backends = variants(wgpu::backends("wgpu_conforms_with_every_variant"));
-    for backend in &backends {
-        println!("{}", backend.describe());
+    let devices: Vec<Device> = backends.iter().cloned().map(Device::from).collect();
+    for device in &devices {
+        println!("{}", device.describe());
     }
     if let Some(first) = backends.first() {
         // Split matrices in one variant, whole ones in the other.
         first.gpu().limit_binding_bytes(6000);
-        suite::run(&backends);
+        suite::run(&devices);
     }
 }
 
@@ -22,11 +57,12 @@ fn wgpu_conforms_with_every_variant() {
 fn wgpu_conforms_with_matrices() {
     let name = "wgpu_conforms_with_matrices";
     if let Some(backend) = wgpu::with_matrices(name) {
-        println!("{}", backend.describe());
-        let without = &wgpu::backends(name)[0];
-        suite::run_large(std::slice::from_ref(&backend), without, suite::F16_FACTORS);
+        let devices = [Device::from(backend.clone())];
+        println!("{}", devices[0].describe());
+        let without = Device::from(wgpu::backends(name).remove(0));
+        suite::run_large(&devices, &without, suite::F16_FACTORS);
         backend.gpu().limit_binding_bytes(6000);
-        suite::run_with(&[backend], suite::F16_FACTORS);
+        suite::run_with(&devices, suite::F16_FACTORS);
     }
 }
 
@@ -38,34 +74,38 @@ fn slots() -> Vec<KvRow> {
     rows
 }
 
-fn filled<B: Backend>(backend: &B, shape: KvShape, values: &[f32]) -> B::Kv {
-    let rows = slots();
+/// A pool with keys and values at [`slots`].
+fn filled(device: &Device, shape: KvShape, values: &[f32]) -> Box<dyn Executable> {
+    let slots = slots();
     let width = shape.n_kv_heads * shape.head_dim;
-    let mut kv = backend.kv(shape).expect("a small pool");
-    let (k, v) = values.split_at(values.len() / 2);
+    let tokens = Rows::of(Count::Tokens);
+    let mut ops = body(tokens);
+    let pool = ops.pool(shape);
+    let ports = [0, 1].map(Port::Value);
+    let [k, v] = ports.map(|port| ops.import(port, tokens, width));
     for layer in 0..shape.n_layers {
-        let upload = |values: &[f32]| {
-            let mut buffer = backend.alloc(values.len()).expect("a small buffer");
-            backend.write(&mut buffer, 0, values);
-            buffer
-        };
-        let (k, v) = (upload(k), upload(v));
-        let view = |buffer| View::packed(buffer, rows.len(), width);
-        backend.kv_write(&mut kv, layer, view(&k), view(&v), &rows);
+        ops.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::Tokens }, k, v);
     }
-    kv
+    let counts = counts(&[(Count::Tokens, slots.len())]);
+    let mut executable = device.compile(&ops.finish(), &counts).expect("a small pool");
+    for (port, values) in ports.into_iter().zip(values.chunks(values.len() / 2)) {
+        executable.import(port, values);
+    }
+    executable.run(&Step { slots: [&slots, &[], &[]], ..step(counts) });
+    executable
 }
 
-fn page<B: Backend>(backend: &B, kv: &B::Kv, page: u32) -> Vec<u8> {
+fn page(executable: &dyn Executable, page: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    block_on(backend.kv_read_page(kv, page, &mut bytes)).expect("a readable page");
+    block_on(executable.read_page(PoolId(0), page, &mut bytes)).expect("a readable page");
     bytes
 }
 
 #[test]
 fn pages_leave_and_enter_in_the_order_of_the_cpu() {
-    let cpu = Cpu::new(1).expect("a CPU");
+    let cpu = Device::from(Cpu::new(1).expect("a CPU"));
     for backend in wgpu::backends("pages_leave_and_enter_in_the_order_of_the_cpu") {
+        let device = Device::from(backend);
         for (dtype, head_dim) in [
             (KvDType::F32, 20),
             (KvDType::F16, 64),
@@ -80,16 +120,15 @@ fn pages_leave_and_enter_in_the_order_of_the_cpu() {
             let values: Vec<f32> = (0..n)
                 .map(|i| if i % 4 == 0 { 127.0 } else { (random.next_u32() % 255) as f32 - 127.0 })
                 .collect();
-            let (host, mut device) =
-                (filled(&cpu, shape, &values), filled(&backend, shape, &values));
+            let (host, mut gpu) = (filled(&cpu, shape, &values), filled(&device, shape, &values));
             for index in 0..4 {
-                let expected = page(&cpu, &host, index);
-                assert!(page(&backend, &device, index) == expected, "{shape:?}, page {index}");
+                let expected = page(&*host, index);
+                assert!(page(&*gpu, index) == expected, "{shape:?}, page {index}");
             }
-            let full = page(&backend, &device, 2);
-            backend.kv_write_page(&mut device, 3, &full).expect("a page of this pool");
-            assert!(page(&backend, &device, 3) == full, "{shape:?}");
-            assert!(backend.kv_write_page(&mut device, 3, &full[1..]).is_err());
+            let full = page(&*gpu, 2);
+            gpu.write_page(PoolId(0), 3, &full).expect("a page of this pool");
+            assert!(page(&*gpu, 3) == full, "{shape:?}");
+            assert!(gpu.write_page(PoolId(0), 3, &full[1..]).is_err());
         }
     }
 }
@@ -97,45 +136,62 @@ fn pages_leave_and_enter_in_the_order_of_the_cpu() {
 #[test]
 fn recordings_may_be_longer_than_a_submission() {
     for backend in wgpu::backends("recordings_may_be_longer_than_a_submission") {
-        let before = backend.counters();
         let n = 3 << 20;
-        let values: Vec<f32> = (0..n).map(|i| i as f32).collect();
-        let mut buffer = backend.alloc(n).expect("12 MB");
-        let mut sums = backend.alloc(2).expect("a small buffer");
-        // Every copy sees the writes recorded before it.
-        for round in 0..3 {
-            backend.write(&mut buffer, 0, &values);
-            backend.write(&mut buffer, n - 1, &[round as f32]);
-            backend.copy(&mut sums, round % 2, View::packed(&buffer, 1, 1));
+        let rows = Rows::of(Count::Windows);
+        let mut ops = body(rows);
+        let x = ops.import(IMPORT, rows, n);
+        ops.export(OUTPUT, x.columns(n - 1, 1));
+        ops.output(IMPORT, x);
+        let max = counts(&[(Count::Windows, 3)]);
+        let device = Device::from(backend.clone());
+        let mut executable = device.compile(&ops.finish(), &max).expect("12 MB a window");
+        let before = backend.counters();
+        let mut values: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        // Every step sees the values imported before it.
+        for first_window in 0..3 {
+            values[n - 1] = first_window as f32;
+            executable.import(IMPORT, &values);
+            executable.run(&Step { first_window, ..step(counts(&[(Count::Windows, 1)])) });
         }
-        let mut got = vec![0.0; n];
-        block_on(backend.read(&buffer, 0, &mut got)).expect("a readable buffer");
-        assert!(got[..n - 1] == values[..n - 1]);
-        assert_eq!(got[n - 1], 2.0);
+        let (mut got, mut last) = (vec![0.0; n], [9.0; 3]);
+        read(&*executable, IMPORT, &mut got);
+        read(&*executable, OUTPUT, &mut last);
+        assert!(got == values);
+        assert_eq!(last, [0.0, 1.0, 2.0]);
         assert!((backend.counters() - before).submissions > 8);
     }
+}
+
+/// Copies a value of each token.
+fn copy_of_tokens() -> Program {
+    let rows = Rows::of(Count::Tokens);
+    let mut ops = body(rows);
+    let x = ops.import(IMPORT, rows, 1);
+    ops.export(OUTPUT, x);
+    ops.finish()
 }
 
 #[test]
 fn equal_recordings_are_encoded_ahead_and_give_their_own_results() {
     for backend in wgpu::backends("equal_recordings_are_encoded_ahead_and_give_their_own_results") {
-        let mut x = backend.alloc(64).expect("a small buffer");
-        let mut y = backend.alloc(128).expect("a small buffer");
+        let device = Device::from(backend.clone());
+        let max = counts(&[(Count::Tokens, 64)]);
+        let mut executable = device.compile(&copy_of_tokens(), &max).expect("a small program");
         let before = backend.counters();
-        let mut step = |value: f32, n: usize| {
-            backend.write(&mut x, 0, &vec![value; n]);
-            backend.copy(&mut y, 64 - n, View::packed(&x, 1, n));
+        let mut run = |value: f32, n: usize| {
+            executable.import(IMPORT, &vec![value; n]);
+            executable.run(&step(counts(&[(Count::Tokens, n)])));
             let mut got = vec![0.0; n];
-            block_on(backend.read(&y, 64 - n, &mut got)).expect("a readable buffer");
+            read(&*executable, OUTPUT, &mut got);
             assert!(got.iter().all(|got| *got == value), "{got:?} of {value}");
         };
         // The third step is the first that repeats two equal ones.
-        (0..5).for_each(|i| step(i as f32, 64));
+        (0..5).for_each(|i| run(i as f32, 64));
         let steady = backend.counters() - before;
         assert_eq!((steady.submissions, steady.repeats), (5, 3));
         // Other commands are encoded again.
-        step(7.0, 32);
-        step(8.0, 64);
+        run(7.0, 32);
+        run(8.0, 64);
         assert_eq!((backend.counters() - before).repeats, 3);
     }
 }
@@ -143,19 +199,31 @@ fn equal_recordings_are_encoded_ahead_and_give_their_own_results() {
 #[test]
 fn what_cannot_be_had_is_an_error_and_the_device_lives() {
     for backend in wgpu::backends("what_cannot_be_had_is_an_error_and_the_device_lives") {
-        let error = backend.alloc(usize::MAX / 8).expect_err("no device has that").to_string();
+        let device = Device::from(backend.clone());
+        let program = copy_of_tokens();
+        let max = counts(&[(Count::Tokens, usize::MAX / 8)]);
+        let error = device.compile(&program, &max).expect_err("no device has that").to_string();
         assert!(error.contains("buffers of at most"), "{error}");
-        let shape =
-            KvShape { n_layers: 1, n_pages: 1, n_kv_heads: 1, head_dim: 4096, dtype: KvDType::F16 };
-        let error = backend.kv(shape).expect_err("a head too wide").to_string();
+        let mut ops = body(Rows::of(Count::Tokens));
+        ops.pool(KvShape {
+            n_layers: 1,
+            n_pages: 1,
+            n_kv_heads: 1,
+            head_dim: 4096,
+            dtype: KvDType::F16,
+        });
+        let error = device.compile(&ops.finish(), &Counts::default());
+        let error = error.expect_err("a head too wide").to_string();
         assert!(error.contains("attention") && error.contains("4096"), "{error}");
         // The next read reports a fault, once.
+        let max = counts(&[(Count::Tokens, 4)]);
+        let executable = device.compile(&program, &max).expect("a small program");
         backend.gpu().fault("a fault".to_owned());
-        let buffer = backend.alloc(4).expect("a small buffer");
         let mut values = [1.0; 4];
-        let error = block_on(backend.read(&buffer, 0, &mut values)).expect_err("the fault");
+        let reads = &mut [ReadPort { port: OUTPUT, offset: 0, out: &mut values }];
+        let error = block_on(executable.read(reads)).expect_err("the fault");
         assert!(error.to_string().contains("a fault"));
-        block_on(backend.read(&buffer, 0, &mut values)).expect("a device that lives");
+        read(&*executable, OUTPUT, &mut values);
         assert_eq!(values, [0.0; 4]);
     }
 }

@@ -2,12 +2,15 @@
 
 use anyhow::Result;
 use stonechat_benches::protocol::{PeakKind, Unit};
+use stonechat_nn::op::{
+    AttentionArgs, Count, KvShape, KvWriteArgs, PoolId, RowTable, Rows, SlotTable,
+};
 use stonechat_nn::{
-    Attention, Backend, Cpu, KvDType, KvRow, KvShape, PAGE_LEN, Pages, Precision, QueryRow,
-    Sequence, View,
+    AttentionRows, Cpu, Device, KvDType, KvRow, PAGE_LEN, Pages, Precision, QueryRow, SegmentName,
+    Sequence, Step,
 };
 
-use super::{Case, Repeated, STREAM_BYTES, filled};
+use super::{Case, Ops, Repeated, STREAM_BYTES, step};
 
 /// Heads of a model and the positions that are attended to.
 #[derive(Debug, Clone, Copy)]
@@ -47,50 +50,71 @@ fn label(name: &str, shape: Shape, kind: &str) -> String {
     format!("{name} {kind} {n_ctx} of {n_heads}/{n_kv_heads}x{head_dim}")
 }
 
-/// Pages of keys and values.
-type Kv = <Cpu as Backend>::Kv;
-
-/// Filled pages of `n_layers` layers, and the sequence that has them.
-fn filled_pages(
-    backend: &Cpu,
-    shape: Shape,
-    n_layers: usize,
-    dtype: KvDType,
-) -> Result<(Kv, Sequence)> {
-    let Shape { n_kv_heads, head_dim, n_ctx, .. } = shape;
-    let n_pages = n_ctx.div_ceil(PAGE_LEN);
-    let mut kv = backend.kv(KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype })?;
-    let mut sequence = Sequence::with_capacity(n_ctx);
-    Pages::new(n_pages).extend(&mut sequence, n_ctx)?;
-    let width = n_kv_heads * head_dim;
-    let values = filled(backend, n_ctx * width)?;
-    let slots: Vec<KvRow> = (0..n_ctx).map(|pos| sequence.slot(pos)).collect();
-    for layer in 0..n_layers {
-        let values = View::packed(&values, n_ctx, width);
-        backend.kv_write(&mut kv, layer, values, values, &slots);
-    }
-    Ok((kv, sequence))
+/// Attention or a KV write of `t` tokens, with a pool of pages.
+struct Paged {
+    ops: Ops,
+    pool: PoolId,
+    sequence: Sequence,
 }
 
-fn attend<'a>(
-    shape: Shape,
-    q: View<'a, Cpu>,
-    (kv, layer): (&'a Kv, usize),
-    rows: &'a [QueryRow],
-    page_table: &'a [u32],
-) -> Attention<'a, Cpu> {
-    Attention {
-        q,
-        kv,
-        layer,
-        n_heads: shape.n_heads,
-        scale: 1.0 / (shape.head_dim as f32).sqrt(),
-        soft_cap: None,
-        slopes: None,
-        sinks: None,
-        rows,
-        page_table,
-        precision: Precision::F32,
+impl Paged {
+    fn new(shape: Shape, t: usize, n_layers: usize, dtype: KvDType) -> Result<Self> {
+        let Shape { n_kv_heads, head_dim, n_ctx, .. } = shape;
+        let n_pages = n_ctx.div_ceil(PAGE_LEN);
+        let mut ops = Ops::new(t);
+        let shape = KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype };
+        let pool = ops.recorder.pool(shape);
+        let mut sequence = Sequence::with_capacity(n_ctx);
+        Pages::new(n_pages).extend(&mut sequence, n_ctx)?;
+        Ok(Self { ops, pool, sequence })
+    }
+
+    /// Records attention in each layer.
+    fn attend(&mut self, shape: Shape, n_layers: usize) {
+        let q = self.ops.tokens(shape.n_heads * shape.head_dim);
+        for layer in 0..n_layers {
+            let args = AttentionArgs {
+                pool: self.pool,
+                layer,
+                n_heads: shape.n_heads,
+                scale: 1.0 / (shape.head_dim as f32).sqrt(),
+                soft_cap: None,
+                slopes: None,
+                sinks: None,
+                rows: RowTable::Full,
+                precision: Precision::F32,
+            };
+            let y = self.ops.recorder.attention(q, args);
+            self.ops.output(y);
+        }
+    }
+
+    /// Compiles the program; fills all pages. The function runs a step with these query rows.
+    fn runner(
+        mut self,
+        cpu: &Cpu,
+        (shape, n_layers): (Shape, usize),
+        rows: Vec<QueryRow>,
+    ) -> Result<impl FnMut() + Send + use<>> {
+        let Shape { n_kv_heads, head_dim, n_ctx, .. } = shape;
+        let window = Rows { count: Count::Windows, each: n_ctx };
+        self.ops.recorder.segment(SegmentName::CrossKv, window);
+        let values = self.ops.import(window, n_kv_heads * head_dim);
+        for layer in 0..n_layers {
+            let args = KvWriteArgs { pool: self.pool, layer, slots: SlotTable::Cross };
+            self.ops.recorder.kv_write(args, values, values);
+        }
+        let (mut executable, counts) = self.ops.compile(&Device::from(cpu.clone()))?;
+        let slots: Vec<KvRow> = (0..n_ctx).map(|pos| self.sequence.slot(pos)).collect();
+        let mut fill = Step { segments: &[SegmentName::CrossKv], ..step(counts) };
+        fill.slots[SlotTable::Cross as usize] = &slots;
+        executable.run(&fill);
+        Ok(move || {
+            let mut step = step(counts);
+            let page_table = self.sequence.pages();
+            step.rows[RowTable::Full as usize] = AttentionRows { rows: &rows, page_table };
+            executable.run(&step);
+        })
     }
 }
 
@@ -99,10 +123,11 @@ fn many(name: &str, shape: Shape, causal: bool, (dtype, kind): (KvDType, &str)) 
     Case {
         name: label(name, shape, kind),
         quick: causal && dtype == KvDType::F16,
-        open: Box::new(move |backend| {
-            let (kv, sequence) = filled_pages(backend, shape, 1, dtype)?;
+        open: Box::new(move |cpu| {
             let (t, width) = (shape.n_ctx, shape.n_heads * shape.head_dim);
-            let n_pages = sequence.pages().len() as u32;
+            let mut paged = Paged::new(shape, t, 1, dtype)?;
+            paged.attend(shape, 1);
+            let n_pages = paged.sequence.pages().len() as u32;
             let rows: Vec<QueryRow> = (1..=t as u32)
                 .map(|seen| QueryRow {
                     first_page: 0,
@@ -112,12 +137,7 @@ fn many(name: &str, shape: Shape, causal: bool, (dtype, kind): (KvDType, &str)) 
                 })
                 .collect();
             let pairs: f64 = rows.iter().map(|row| f64::from(row.kv_len)).sum();
-            let (q, mut out) = (filled(backend, t * width)?, backend.alloc(t * width)?);
-            let device = backend.clone();
-            let run = move || {
-                let q = View::packed(&q, t, width);
-                device.attention(&mut out, attend(shape, q, (&kv, 0), &rows, sequence.pages()));
-            };
+            let run = paged.runner(cpu, (shape, 1), rows)?;
             let flops = 4.0 * pairs * width as f64;
             Ok(Repeated::new((flops, Unit::Flops), run).bounded(PeakKind::F32))
         }),
@@ -129,31 +149,23 @@ fn token(name: &str, shape: Shape, t: usize, (dtype, kind): (KvDType, &str)) -> 
     Case {
         name: label(name, shape, kind),
         quick: shape.n_ctx == LONG.n_ctx && dtype == KvDType::F16,
-        open: Box::new(move |backend| {
+        open: Box::new(move |cpu| {
             let values = shape.n_ctx * shape.n_kv_heads * shape.head_dim;
             // An f16, or an 8-bit integer and its part of a scale for every 32.
             let bytes_per_value = if dtype == KvDType::Q8_0 { 1.0 + 2.0 / 32.0 } else { 2.0 };
             let bytes = 2.0 * values as f64 * bytes_per_value;
             let n_layers = (STREAM_BYTES as f64 / bytes).ceil() as usize;
-            let (kv, sequence) = filled_pages(backend, shape, n_layers, dtype)?;
-            let width = shape.n_heads * shape.head_dim;
+            let mut paged = Paged::new(shape, t, n_layers, dtype)?;
+            paged.attend(shape, n_layers);
             let row = QueryRow {
                 first_page: 0,
-                n_pages: sequence.pages().len() as u32,
+                n_pages: paged.sequence.pages().len() as u32,
                 kv_start: 0,
                 kv_len: shape.n_ctx as u32,
             };
-            let rows = vec![row; t];
-            let (q, mut out) = (filled(backend, t * width)?, backend.alloc(t * width)?);
-            let device = backend.clone();
-            let mut layer = 0;
-            let run = move || {
-                let q = View::packed(&q, t, width);
-                let args = attend(shape, q, (&kv, layer), &rows, sequence.pages());
-                device.attention(&mut out, args);
-                layer = (layer + 1) % n_layers;
-            };
-            Ok(Repeated::new((bytes, Unit::Bytes), run).bounded(PeakKind::Read))
+            let run = paged.runner(cpu, (shape, n_layers), vec![row; t])?;
+            let repeated = Repeated::new((bytes, Unit::Bytes), run).of_calls(n_layers);
+            Ok(repeated.bounded(PeakKind::Read))
         }),
     }
 }
@@ -163,15 +175,18 @@ fn write(shape: Shape, (dtype, kind): (KvDType, &str)) -> Case {
     Case {
         name: label("kv write", shape, kind),
         quick: false,
-        open: Box::new(move |backend| {
-            let (mut kv, sequence) = filled_pages(backend, shape, 1, dtype)?;
+        open: Box::new(move |cpu| {
             let (t, width) = (shape.n_ctx, shape.n_kv_heads * shape.head_dim);
+            let Paged { mut ops, pool, sequence } = Paged::new(shape, t, 1, dtype)?;
+            let values = ops.tokens(width);
+            let args = KvWriteArgs { pool, layer: 0, slots: SlotTable::Tokens };
+            ops.recorder.kv_write(args, values, values);
+            let (mut executable, counts) = ops.compile(&Device::from(cpu.clone()))?;
             let slots: Vec<KvRow> = (0..t).map(|pos| sequence.slot(pos)).collect();
-            let values = filled(backend, t * width)?;
-            let device = backend.clone();
             let run = move || {
-                let values = View::packed(&values, t, width);
-                device.kv_write(&mut kv, 0, values, values, &slots);
+                let mut step = step(counts);
+                step.slots[SlotTable::Tokens as usize] = &slots;
+                executable.run(&step);
             };
             Ok(Repeated::new(((2 * 4 * t * width) as f64, Unit::Bytes), run))
         }),

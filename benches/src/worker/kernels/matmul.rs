@@ -4,11 +4,12 @@
 use anyhow::{Context, Result};
 use stonechat_benches::protocol::{PeakKind, Unit};
 use stonechat_compute::{DType, SharedBytes};
-use stonechat_nn::{Activation, Backend, Cpu, CpuMatrix, Epilogue, MatmulOp, MatrixSource, View};
+use stonechat_nn::op::{ConvArgs, Count, MatmulArgs, Op, Rows, Weight};
+use stonechat_nn::{Activation, Device, MatrixSource};
 use stonechat_quant::QuantMatrix;
 use stonechat_testkit::{Lcg, random_weights};
 
-use super::{Case, Repeated, STREAM_BYTES, filled};
+use super::{Case, Ops, Repeated, STREAM_BYTES};
 
 /// `(N, K)` of the largest matrix of a layer of Qwen 2.5 1.5B.
 const LARGE: (usize, usize) = (8960, 1536);
@@ -57,30 +58,25 @@ fn gemv(dtype: DType, (n, k): (usize, usize)) -> Case {
     Case {
         name: format!("gemv {dtype} 1x{n}x{k}"),
         quick: (n, k) == LARGE && MAIN_TYPES.contains(&dtype),
-        open: Box::new(move |backend| {
+        open: Box::new(move |cpu| {
             let bytes = weights(dtype, n, k)?;
             let n_copies = STREAM_BYTES.div_ceil(bytes.len());
-            let matrices: Vec<CpuMatrix> = (0..n_copies)
+            let device = Device::from(cpu.clone());
+            let mut ops = Ops::new(1);
+            let mut kernel = String::new();
+            for _ in 0..n_copies {
                 // Weights that are not repacked keep the file's bytes.
-                .map(|_| matrix(backend, dtype, (n, k), &SharedBytes::from(bytes.to_vec())))
-                .collect::<Result<_>>()?;
-            let kernel = backend.matmul_kernel(&matrices[0], 1);
-            let (x, mut out) = (filled(backend, k)?, backend.alloc(n)?);
-            let device = backend.clone();
-            let mut next = 0;
-            let run = move || {
-                let x = View::packed(&x, 1, k);
-                let product = MatmulOp {
-                    out: &mut out,
-                    w: &matrices[next],
-                    epilogue: plain(),
-                    consumer: None,
-                };
-                device.matmul(x, [product]);
-                next = (next + 1) % matrices.len();
-            };
+                let w = matrix(&device, dtype, (n, k), &SharedBytes::from(bytes.to_vec()))?;
+                kernel = cpu.matmul_kernel(&w, 1);
+                // Products of one operand would share a parallel loop.
+                let x = ops.tokens(k);
+                let y = ops.recorder.op(Op::Matmul(plain(w)), &[x]);
+                ops.output(y);
+            }
+            let run = ops.runner(&device)?;
             let work = (bytes.len() as f64, Unit::Bytes);
-            Ok(Repeated::new(work, run).bounded(PeakKind::Read).kernel(kernel))
+            let repeated = Repeated::new(work, run).of_calls(n_copies);
+            Ok(repeated.bounded(PeakKind::Read).kernel(kernel))
         }),
     }
 }
@@ -89,21 +85,21 @@ fn gemm(dtype: DType, (m, n, k): (usize, usize, usize)) -> Case {
     Case {
         name: format!("gemm {dtype} {m}x{n}x{k}"),
         quick: m == PROMPT && MAIN_TYPES.contains(&dtype),
-        open: Box::new(move |backend| {
-            let w = matrix(backend, dtype, (n, k), &weights(dtype, n, k)?)?;
-            let kernel = backend.matmul_kernel(&w, m);
-            let (x, mut out) = (filled(backend, m * k)?, backend.alloc(m * n)?);
-            let device = backend.clone();
-            let run = move || {
-                let product = MatmulOp { out: &mut out, w: &w, epilogue: plain(), consumer: None };
-                device.matmul(View::packed(&x, m, k), [product]);
-            };
-            let ops = 2.0 * (m * n * k) as f64;
+        open: Box::new(move |cpu| {
+            let device = Device::from(cpu.clone());
+            let w = matrix(&device, dtype, (n, k), &weights(dtype, n, k)?)?;
+            let kernel = cpu.matmul_kernel(&w, m);
+            let mut ops = Ops::new(m);
+            let x = ops.tokens(k);
+            let y = ops.recorder.op(Op::Matmul(plain(w)), &[x]);
+            ops.output(y);
+            let run = ops.runner(&device)?;
+            let work = 2.0 * (m * n * k) as f64;
             let (unit, peak) = match dtype.is_quantized() {
                 true => (Unit::IntOps, PeakKind::Int8),
                 false => (Unit::Flops, PeakKind::F32),
             };
-            Ok(Repeated::new((ops, unit), run).bounded(peak).kernel(kernel))
+            Ok(Repeated::new((work, unit), run).bounded(peak).kernel(kernel))
         }),
     }
 }
@@ -113,32 +109,34 @@ fn conv((t, c_in, c_out): (usize, usize, usize), stride: usize) -> Case {
     Case {
         name: format!("conv1d f16 {t}x{c_in} to {c_out} stride {stride}"),
         quick: stride == 2,
-        open: Box::new(move |backend| {
+        open: Box::new(move |cpu| {
+            let device = Device::from(cpu.clone());
             let shape = (c_out, 3 * c_in);
-            let w = matrix(backend, DType::F16, shape, &weights(DType::F16, shape.0, shape.1)?)?;
-            let kernel = backend.matmul_kernel(&w, t);
-            let rows = t.div_ceil(stride);
-            let (x, mut out) = (filled(backend, t * c_in)?, backend.alloc(rows * c_out)?);
-            let device = backend.clone();
-            let run =
-                move || device.conv1d(&mut out, View::packed(&x, t, c_in), &w, stride, plain());
-            let flops = 2.0 * (rows * 3 * c_in * c_out) as f64;
+            let w = matrix(&device, DType::F16, shape, &weights(DType::F16, shape.0, shape.1)?)?;
+            let kernel = cpu.matmul_kernel(&w, t);
+            let mut ops = Ops::new(t);
+            let x = ops.import(Rows { count: Count::Windows, each: t }, c_in);
+            let args = ConvArgs { matmul: plain(w), stride };
+            let y = ops.recorder.op(Op::Conv1d(args), &[x]);
+            ops.output(y);
+            let run = ops.runner(&device)?;
+            let flops = 2.0 * (t.div_ceil(stride) * 3 * c_in * c_out) as f64;
             let repeated = Repeated::new((flops, Unit::Flops), run);
             Ok(repeated.bounded(PeakKind::F32).kernel(kernel))
         }),
     }
 }
 
-/// Loading weights from a file, repacked where the backend repacks.
+/// Loading weights from a file, repacked where the device repacks.
 fn loading(dtype: DType) -> Case {
     let (n, k) = LARGE;
     Case {
         name: format!("take over {dtype} {n}x{k}"),
         quick: dtype == DType::Q4K,
-        open: Box::new(move |backend| {
+        open: Box::new(move |cpu| {
             let bytes = weights(dtype, n, k)?;
-            let kernel = backend.matmul_kernel(&matrix(backend, dtype, (n, k), &bytes)?, 1);
-            let device = backend.clone();
+            let device = Device::from(cpu.clone());
+            let kernel = cpu.matmul_kernel(&matrix(&device, dtype, (n, k), &bytes)?, 1);
             let work = (bytes.len() as f64, Unit::Bytes);
             let run = move || {
                 let taken = matrix(&device, dtype, (n, k), &bytes);
@@ -159,14 +157,14 @@ fn weights(dtype: DType, n: usize, k: usize) -> Result<SharedBytes> {
 }
 
 fn matrix(
-    backend: &Cpu,
+    device: &Device,
     dtype: DType,
     (n, k): (usize, usize),
     bytes: &SharedBytes,
-) -> Result<CpuMatrix> {
-    Ok(backend.matrix(MatrixSource { name: "bench", rows: n, cols: k, dtype, bytes })?)
+) -> Result<Weight> {
+    Ok(device.load_matrix(MatrixSource { name: "bench", rows: n, cols: k, dtype, bytes })?)
 }
 
-fn plain<'a>() -> Epilogue<'a, Cpu> {
-    Epilogue { bias: None, activation: Activation::default(), accumulate: false }
+fn plain(weight: Weight) -> MatmulArgs {
+    MatmulArgs { weight, bias: None, activation: Activation::None }
 }

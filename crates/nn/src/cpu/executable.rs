@@ -70,7 +70,7 @@ pub(super) enum CpuWeight {
     Values(AlignedVec),
 }
 
-fn matrix(weight: &Weight) -> &CpuMatrix {
+pub(super) fn matrix(weight: &Weight) -> &CpuMatrix {
     match weight.data() {
         Some(CpuWeight::Matrix(matrix)) => matrix,
         _ => panic!("expected a matrix on the CPU, got {weight:?}"),
@@ -165,8 +165,28 @@ impl CpuExecutable {
                 }
                 _ => {}
             }
+            executable.check_operand(node)?;
         }
         Ok(executable)
+    }
+
+    /// Checks that the operand of matmuls has the type that their weights need.
+    fn check_operand(&self, node: &Node) -> Result<(), Error> {
+        let all = match &node.op {
+            Op::Matmul(args) => std::slice::from_ref(args),
+            Op::MatmulGroup(all) => all,
+            _ => return Ok(()),
+        };
+        let dtype = self.program.tensors[node.inputs[0].id].dtype;
+        let fits = |args: &MatmulArgs| match args.weight.info() {
+            WeightInfo { layout: WeightLayout::Packed, .. } => dtype == TensorType::Operand,
+            WeightInfo { dtype: weight, .. } => weight.is_quantized() || dtype == TensorType::F32,
+        };
+        if all.iter().all(fits) {
+            return Ok(());
+        }
+        let reason = format!("an operand of {dtype:?}");
+        Err(Error::Unsupported { backend: "cpu", op: node.op.name(), reason })
     }
 
     fn slot(&self, id: usize) -> usize {
@@ -461,7 +481,7 @@ fn embed(
 }
 
 fn rope<'a>(args: &'a RopeArgs, step: &Step<'a>) -> cpu::Rope<'a> {
-    let rotation = args.rotation.as_ref().map(|rotation| {
+    let rotation = args.rotation.as_ref().filter(|rotation| rotation.n_rot > 0).map(|rotation| {
         let (table, n_rot) = (values(&rotation.table), rotation.n_rot);
         cpu::Rotation {
             table: MatRef::packed(table, table.len() / n_rot, n_rot),

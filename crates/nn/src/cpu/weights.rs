@@ -4,11 +4,13 @@ use std::ops::Range;
 use std::sync::PoisonError;
 
 use stonechat_compute::cpu::DenseWeight;
+use stonechat_compute::op::Weight;
 use stonechat_compute::{DType, Isa, SharedBytes};
 use stonechat_quant::{PackedMatrix, QuantMatrix, dequantize_rows};
 use web_time::Instant;
 
 use super::Cpu;
+use super::executable::matrix;
 use super::products::MAX_INT_DOT_ROWS;
 use crate::{Error, MatrixSource};
 
@@ -124,10 +126,13 @@ impl CpuMatrix {
 
 impl Cpu {
     /// Name of the matmul kernel for `rows` rows of activations and `w`, for benchmarks.
+    ///
+    /// # Panics
+    /// If `w` is no matrix of the CPU.
     #[must_use]
-    pub fn matmul_kernel(&self, w: &CpuMatrix, rows: usize) -> String {
+    pub fn matmul_kernel(&self, w: &Weight, rows: usize) -> String {
         let isa = self.device.isa;
-        match w.all() {
+        match matrix(w).all() {
             Weights::Dense(DenseWeight::F32(_)) => format!("f32-{isa}"),
             Weights::Dense(DenseWeight::F16(_)) => format!("f16-{isa}"),
             Weights::Dense(DenseWeight::BF16(_)) => format!("bf16-{isa}"),

@@ -1,11 +1,13 @@
-//! Cases of [`Backend::attention`], [`Backend::kv_write`] and [`Backend::kv_copy_page`].
+//! Cases of [`Op::Attention`](stonechat_nn::op::Op::Attention), [`Op::KvWrite`](stonechat_nn::op::Op::KvWrite) and copies
+//! of pages.
 
-use stonechat_nn::{
-    Attention, Backend, KvDType, KvRow, KvShape, PAGE_LEN, Precision, QueryRow, Rows, View,
+use stonechat_nn::op::{
+    AttentionArgs, Count, KvShape, KvWriteArgs, PoolId, RowTable, Rows, SlotTable,
 };
+use stonechat_nn::{KvDType, KvRow, PAGE_LEN, PageCopy, Precision, QueryRow, SegmentName};
 
-use super::{BF16_FACTORS, Case, F32, Q8_KV, Tolerance, download, upload};
-use crate::{Lcg, Reference};
+use super::recording::{Recording, Suite};
+use super::{BF16_FACTORS, F32, Q8_KV};
 
 /// A ragged batch of two sequences with non-contiguous pages.
 #[derive(Debug)]
@@ -30,13 +32,15 @@ struct Scoring {
     precision: Precision,
 }
 
+/// Layer of the pool.
+const LAYER: usize = 1;
+
 impl AttentionCase {
-    pub(super) fn check<B: Backend>(&self, backends: &[B], f16_tolerance: Tolerance) {
+    pub(super) fn check(&self, suite: &Suite<'_>) {
         let plain = Scoring::default();
-        let case = Case { rows: self.n_heads, cols: self.head_dim, seed: self.seed };
         let tolerance = match self.dtype {
             KvDType::F32 => F32,
-            KvDType::F16 => f16_tolerance,
+            KvDType::F16 => suite.f16,
             KvDType::Q8_0 => Q8_KV,
         };
         for scoring in [
@@ -52,10 +56,13 @@ impl AttentionCase {
             Scoring { window: Some(70), sinks: true, precision: Precision::Bf16, ..plain },
         ] {
             let name = format!("attention {self:?} {scoring:?}");
-            let oracle = self.attention(&Reference, scoring);
             let tolerance =
                 if scoring.precision == Precision::F32 { tolerance } else { BF16_FACTORS };
-            case.check(&name, tolerance, backends, |_, b| self.attention(b, scoring), &oracle);
+            let n_tokens = self.rows(scoring).len();
+            suite.check_program(&name, tolerance, (n_tokens, self.seed), |r| {
+                let pool = self.write(r);
+                self.attention(r, pool, scoring);
+            });
         }
     }
 
@@ -71,35 +78,9 @@ impl AttentionCase {
         [if self.decode { 10 * PAGE_LEN + 1 } else { 2 * PAGE_LEN + 3 }, PAGE_LEN]
     }
 
-    /// Writes both sequences to a new pool.
-    fn pool<B: Backend>(&self, backend: &B, random: &mut Lcg, layer: usize) -> B::Kv {
-        let Self { n_kv_heads, head_dim, dtype, .. } = *self;
-        let shape = KvShape { n_layers: 2, n_pages: 20, n_kv_heads, head_dim, dtype };
-        let mut kv = backend.kv(shape).expect("a small pool");
-        let (long, short) = self.pages();
-        let width = n_kv_heads * head_dim;
-        for (pages, len) in [&long[..], &[short]].into_iter().zip(self.lengths()) {
-            let rows: Vec<_> = (0..len)
-                .map(|pos| KvRow { page: pages[pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 })
-                .collect();
-            let both = upload(backend, &random.normals(len * 2 * width, 1.0));
-            let all = Rows::packed(len, 2 * width);
-            let part = |i| View::new(&both, all.columns(i * width, width));
-            backend.kv_write(&mut kv, layer, part(0), part(1), &rows);
-        }
-        backend.kv_copy_page(&mut kv, 6, 7);
-        kv
-    }
-
-    fn attention<B: Backend>(&self, backend: &B, scoring: Scoring) -> Vec<f32> {
-        let Self { n_heads, head_dim, seed, .. } = *self;
-        let mut random = Lcg::new(seed);
-        let layer = 1;
-        let kv = self.pool(backend, &mut random, layer);
-        let (mut page_table, last) = self.pages();
-        page_table[0] = 7;
-        let n_pages = page_table.len() as u32;
-        page_table.push(last);
+    /// Rows of the batch.
+    fn rows(&self, scoring: Scoring) -> Vec<QueryRow> {
+        let n_pages = self.pages().0.len() as u32;
         let row = |first_page, n_pages, kv_len: usize| {
             let kv_len = kv_len as u32;
             let kv_start = scoring.window.map_or(0, |window| kv_len.saturating_sub(window));
@@ -109,26 +90,51 @@ impl AttentionCase {
         let first = long - if self.decode { 2 } else { 70 };
         let mut rows: Vec<QueryRow> = (first..long).map(|pos| row(0, n_pages, pos + 1)).collect();
         rows.extend([row(n_pages, 1, short), row(0, n_pages, 1)]);
-        let case = Case { rows: rows.len(), cols: n_heads * head_dim, seed };
-        let (q, q_rows) = case.strided(backend, &mut random);
-        let slopes = scoring.slopes.then(|| upload(backend, &random.normals(n_heads, 0.1)));
-        let sinks = scoring.sinks.then(|| upload(backend, &random.normals(n_heads, 2.0)));
-        let len = rows.len() * n_heads * head_dim;
-        let mut out = upload(backend, &vec![0.0; len]);
-        let args = Attention {
-            q: View::new(&q, q_rows),
-            kv: &kv,
-            layer,
+        rows
+    }
+
+    /// Writes both sequences to a pool, in a step before that of the attention.
+    fn write(&self, r: &mut Recording<'_>) -> PoolId {
+        let Self { n_kv_heads, head_dim, dtype, .. } = *self;
+        let shape = KvShape { n_layers: 2, n_pages: 20, n_kv_heads, head_dim, dtype };
+        let pool = r.ops.pool(shape);
+        let (long, short) = self.pages();
+        let width = n_kv_heads * head_dim;
+        r.ops.segment(SegmentName::CrossKv, Rows::of(Count::Windows));
+        let sequences = [(SlotTable::Encoder, &long[..]), (SlotTable::Cross, &[short])];
+        for ((slots, pages), len) in sequences.into_iter().zip(self.lengths()) {
+            r.tables().slots[slots as usize] = (0..len)
+                .map(|pos| KvRow { page: pages[pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 })
+                .collect();
+            let both = r.random_rows(Rows { count: Count::Windows, each: len }, 2 * width);
+            let [k, v] = [0, width].map(|first| both.columns(first, width));
+            r.ops.kv_write(KvWriteArgs { pool, layer: LAYER, slots }, k, v);
+        }
+        r.tables().copies = vec![PageCopy { from: 6, to: 7 }];
+        pool
+    }
+
+    fn attention(&self, r: &mut Recording<'_>, pool: PoolId, scoring: Scoring) {
+        let Self { n_heads, head_dim, .. } = *self;
+        let (mut page_table, last) = self.pages();
+        page_table[0] = 7;
+        page_table.push(last);
+        r.tables().page_table = page_table;
+        r.tables().rows = self.rows(scoring);
+        r.ops.segment(SegmentName::Body, Rows::of(Count::Tokens));
+        let q = r.strided(n_heads * head_dim);
+        let args = AttentionArgs {
+            pool,
+            layer: LAYER,
             n_heads,
             scale: 1.0 / (head_dim as f32).sqrt(),
             soft_cap: scoring.soft_cap,
-            slopes: slopes.as_ref(),
-            sinks: sinks.as_ref(),
-            rows: &rows,
-            page_table: &page_table,
+            slopes: scoring.slopes.then(|| r.values(n_heads, 0.1)),
+            sinks: scoring.sinks.then(|| r.values(n_heads, 2.0)),
+            rows: RowTable::Full,
             precision: scoring.precision,
         };
-        backend.attention(&mut out, args);
-        download(backend, &out, len)
+        let attended = r.ops.attention(q, args);
+        r.output(attended);
     }
 }

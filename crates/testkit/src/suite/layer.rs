@@ -1,20 +1,25 @@
-//! Ops in the order of a model's layer. A backend may fuse consecutive ops; the outputs must stay those of the single
-//! ops.
+//! Ops in the order of a model's layer, which devices fuse.
 
 use stonechat_compute::DType;
+use stonechat_nn::op::{
+    AttentionArgs, Count, KvShape, KvWriteArgs, NormArgs, Op, PoolId, RopeArgs, Rotation, RowTable,
+    Rows, SlotTable, Tensor, Weight,
+};
 use stonechat_nn::{
-    Activation, Attention, Backend, Epilogue, GatedActivation, GatedMlp, KvDType, KvRow, KvShape,
-    MatmulOp, PAGE_LEN, Precision, QueryRow, Rope, RopePairs, Rotation, Rows, View,
+    Activation, GatedActivation, KvDType, KvRow, PAGE_LEN, Precision, QueryRow, RopePairs,
 };
 
-use super::{Case, F32, INT8, download, rope_angles, upload, weights};
-use crate::{Lcg, Reference};
+use super::recording::{Recording, Suite};
+use super::{F32, INT8, rope_table};
 
 const HEAD_DIM: usize = 32;
 const N_HEADS: usize = 4;
 const N_KV_HEADS: usize = 2;
+const KV_WIDTH: usize = N_KV_HEADS * HEAD_DIM;
 /// Width of the residual stream, `d_model`.
 const D: usize = N_HEADS * HEAD_DIM;
+/// Positions before those of the layer's tokens.
+const N_BEFORE: usize = 70;
 
 /// A layer on `rows` tokens.
 #[derive(Debug)]
@@ -27,136 +32,120 @@ pub(super) struct Layer {
     pub(super) has_norms: bool,
 }
 
-fn matmul<'a, B: Backend>(out: &'a mut B::Buffer, w: &'a B::Matrix) -> MatmulOp<'a, B> {
-    let epilogue = Epilogue { bias: None, activation: Activation::None, accumulate: false };
-    MatmulOp { out, w, epilogue, consumer: None }
+fn rms_norm(r: &mut Recording<'_>, x: Tensor, weight: &Weight) -> Tensor {
+    let args = NormArgs { weight: weight.clone(), bias: None, eps: 1e-6 };
+    r.ops.op(Op::RmsNorm(args), &[x])
+}
+
+/// A residual stream that ops may overwrite, unlike an import.
+fn stream(r: &mut Recording<'_>, cols: usize) -> Tensor {
+    let (x, y) = (r.packed(cols), r.packed(cols));
+    r.ops.add(x, y)
 }
 
 impl Layer {
-    pub(super) fn check<B: Backend>(&self, backends: &[B]) {
-        let case = Case { rows: self.rows, cols: D, seed: 11 };
+    pub(super) fn check(&self, suite: &Suite<'_>) {
         // The errors of consecutive matmuls add up, within the tolerance of one.
         let tolerance = if self.dtype.is_quantized() { INT8 } else { F32 };
-        let check = |name: &str, oracle: Vec<f32>, got: &dyn Fn(&B) -> Vec<f32>| {
+        let check = |name: &str, seed, record: &dyn Fn(&mut Recording<'_>)| {
             let name = format!("{name} of {self:?}");
-            case.check(&name, tolerance, backends, |_, backend| got(backend), &oracle);
+            suite.check(&name, tolerance, (self.rows, seed + self.rows as u64), record);
         };
-        for shift in [0, 1] {
-            let name = format!("attention with positions of the keys from row {shift}");
-            check(&name, self.attention(&Reference, shift), &|b| self.attention(b, shift));
+        for has_own_tables in [false, true] {
+            let of = if has_own_tables { "each of queries and keys" } else { "both" };
+            let name = format!("attention with a RoPE table of {of}");
+            check(&name, 7, &|r| self.attention(r, has_own_tables));
         }
         for has_bias in [false, true] {
             let name = if has_bias { "gated MLP with biases" } else { "gated MLP" };
-            check(name, self.gated(&Reference, has_bias), &|b| self.gated(b, has_bias));
+            check(name, 0, &|r| self.gated(r, has_bias));
         }
-        check("plain MLP", self.plain(&Reference), &|b| self.plain(b));
-        check("RMS norm and matmuls", self.normed(&Reference), &|b| self.normed(b));
+        check("plain MLP", 3, &|r| self.plain(r));
+        check("RMS norm and matmuls", 5, &|r| self.normed(r));
     }
 
-    /// RMS norm and matmuls of its output: three, one, and one that accumulates into the input of the norm.
-    fn normed<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    /// RMS norm and matmuls of its output: three, whether the output has another reader or not, one, and one whose residual
+    /// is the input of the norm.
+    fn normed(&self, r: &mut Recording<'_>) {
         // Longer than what one workgroup of a GPU norms in a pass.
         const K: usize = 2304;
         let Self { rows: t, dtype, .. } = *self;
-        let mut random = Lcg::new(5 + t as u64);
-        let mut x = upload(backend, &random.normals(t * K, 1.0));
-        let norm = upload(backend, &random.normals(K, 1.0));
-        let mut h = upload(backend, &vec![f32::NAN; t * K]);
-        let widths = [48, 32, 40];
+        let x = stream(r, K);
+        let norm = r.values(K, 1.0);
         // Mixed quantization, as in Q4_K_M files: one matrix of another type, in the middle or last.
         let other = if dtype.is_quantized() { DType::Q6K } else { dtype };
         let mixed = if t == 3 { [dtype, other, dtype] } else { [dtype, dtype, other] };
-        let mut matrix = |(n, dtype)| weights(backend, &mut random, dtype, n, K);
-        let w = [(48, mixed[0]), (32, mixed[1]), (40, mixed[2])].map(&mut matrix);
-        let to_stream = weights(backend, &mut random, dtype, K, K);
-        let mut outs = widths.map(|n| upload(backend, &vec![f32::NAN; t * n]));
-        let mut results = Vec::new();
-        for n_ops in [3, 1] {
-            backend.rms_norm(&mut h, View::packed(&x, t, K), &norm, 1e-6, false);
-            let [a, b, c] = &mut outs;
-            let input = View::packed(&h, t, K);
-            if n_ops == 3 {
-                let ops = [matmul(a, &w[0]), matmul(b, &w[1]), matmul(c, &w[2])];
-                backend.matmul(input, ops);
-            } else {
-                backend.matmul(input, [matmul(a, &w[0])]);
+        let w = [(48, mixed[0]), (32, mixed[1]), (40, mixed[2])]
+            .map(|(n, dtype)| r.weights(dtype, n, K));
+        let to_stream = r.weights(dtype, K, K);
+        for (n_products, reads_h) in [(3, true), (1, true), (3, false)] {
+            let h = rms_norm(r, x, &norm);
+            for w in &w[..n_products] {
+                let y = r.product(h, w);
+                r.output(y);
             }
-            for (out, n) in outs.iter().zip(widths).take(n_ops) {
-                results.extend(download(backend, out, t * n));
-            }
-            results.extend(download(backend, &h, t * K));
-        }
-        backend.rms_norm(&mut h, View::packed(&x, t, K), &norm, 1e-6, false);
-        let mut added = matmul(&mut x, &to_stream);
-        added.epilogue.accumulate = true;
-        backend.matmul(View::packed(&h, t, K), [added]);
-        results.extend(download(backend, &x, t * K));
-        results
-    }
-
-    /// MLP without a gate: up, GELU, down.
-    fn plain<B: Backend>(&self, backend: &B) -> Vec<f32> {
-        let Self { rows: t, d_ff, dtype, .. } = *self;
-        let mut random = Lcg::new(3 + t as u64);
-        let x = upload(backend, &random.normals(t * D, 1.0));
-        let bias = upload(backend, &random.normals(d_ff, 1.0));
-        let w_up = weights(backend, &mut random, dtype, d_ff, D);
-        let w_down = weights(backend, &mut random, dtype, D, d_ff);
-        let mut hidden = upload(backend, &vec![f32::NAN; t * d_ff]);
-        let mut stream = upload(backend, &vec![f32::NAN; t * D]);
-        let mut results = Vec::new();
-        for has_consumer in [false, false, true, true] {
-            let mut up = matmul(&mut hidden, &w_up);
-            up.consumer = has_consumer.then_some(&w_down);
-            up.epilogue.bias = Some(&bias);
-            up.epilogue.activation = Activation::Gelu;
-            backend.matmul(View::packed(&x, t, D), [up]);
-            let down = [matmul(&mut stream, &w_down)];
-            backend.matmul(View::packed(&hidden, t, d_ff), down);
-            results.extend(download(backend, &stream, t * D));
-            if !has_consumer {
-                results.extend(download(backend, &hidden, t * d_ff));
+            if reads_h {
+                r.output(h);
             }
         }
-        results
+        let h = rms_norm(r, x, &norm);
+        let y = r.product(h, &to_stream);
+        let sum = r.ops.add(x, y);
+        r.output(sum);
     }
 
-    fn gated<B: Backend>(&self, backend: &B, has_bias: bool) -> Vec<f32> {
-        let Self { rows: t, d_ff, dtype, .. } = *self;
-        let mut random = Lcg::new(t as u64);
-        let x = upload(backend, &random.normals(t * D, 1.0));
-        let norm = upload(backend, &random.normals(D, 1.0));
-        let [w_gate, w_up, w_down] = [(d_ff, D), (d_ff, D), (D, d_ff)].map(|(n, k)| {
-            let weight = weights(backend, &mut random, dtype, n, k);
-            (weight, has_bias.then(|| upload(backend, &random.normals(n, 1.0))))
+    /// MLP without a gate: up, GELU, down. Whether the intermediate activations have another reader or not.
+    fn plain(&self, r: &mut Recording<'_>) {
+        let Self { d_ff, dtype, .. } = *self;
+        let x = r.packed(D);
+        let bias = r.values(d_ff, 1.0);
+        let w_up = r.weights(dtype, d_ff, D);
+        let w_down = r.weights(dtype, D, d_ff);
+        for reads_hidden in [true, false] {
+            let hidden = r.matmul(x, &w_up, (Some(&bias), Activation::Gelu));
+            let y = r.product(hidden, &w_down);
+            r.output(y);
+            if reads_hidden {
+                r.output(hidden);
+            }
+        }
+    }
+
+    /// RMS norm and gated MLP: alone, onto the result of the first, onto the input of the norm.
+    fn gated(&self, r: &mut Recording<'_>, has_bias: bool) {
+        let Self { d_ff, dtype, .. } = *self;
+        let x = stream(r, D);
+        let norm = r.values(D, 1.0);
+        let [gate, up, down] = [(d_ff, D), (d_ff, D), (D, d_ff)].map(|(n, k)| {
+            let weight = r.weights(dtype, n, k);
+            (weight, has_bias.then(|| r.values(n, 1.0)))
         });
-        let [mut h, mut stream] = [0, 1].map(|_| upload(backend, &vec![f32::NAN; t * D]));
-        let [mut gate, mut up, mut hidden] =
-            [0; 3].map(|_| upload(backend, &vec![f32::NAN; t * d_ff]));
-        let mut results = Vec::new();
-        // Twice: a backend may adapt its kernels to the first pass.
-        for accumulate in [false, true] {
-            backend.rms_norm(&mut h, View::packed(&x, t, D), &norm, 1e-6, false);
-            let mlp = GatedMlp {
-                gate: (&w_gate.0, w_gate.1.as_ref()),
-                up: (&w_up.0, w_up.1.as_ref()),
-                down: (&w_down.0, w_down.1.as_ref()),
-                activation: GatedActivation::Silu,
-                d_ff,
-                accumulate,
-                scratch: [&mut gate, &mut up, &mut hidden],
+        let mlp = |r: &mut Recording<'_>| {
+            let h = rms_norm(r, x, &norm);
+            let mut linear = |x, (w, bias): &(Weight, Option<Weight>)| {
+                r.matmul(x, w, (bias.as_ref(), Activation::None))
             };
-            backend.gated_mlp(&mut stream, View::packed(&h, t, D), mlp);
-            results.extend(download(backend, &stream, t * D));
-        }
-        results
+            let (gate, up) = (linear(h, &gate), linear(h, &up));
+            let hidden = r.ops.gated(gate, up, GatedActivation::Silu);
+            r.matmul(hidden, &down.0, (down.1.as_ref(), Activation::None))
+        };
+        let first = mlp(r);
+        r.export(first);
+        let second = mlp(r);
+        let sum = r.ops.add(first, second);
+        r.output(sum);
+        let third = mlp(r);
+        let sum = r.ops.add(x, third);
+        r.output(sum);
     }
 
-    /// Projections, `RoPE` (row `t` of the keys has the position of row `t + shift` of the queries), KV write, attention.
-    fn attention<B: Backend>(&self, backend: &B, shift: usize) -> Vec<f32> {
-        let Self { rows: t, dtype, .. } = *self;
-        let mut random = Lcg::new(7 + t as u64);
-        let kv_width = N_KV_HEADS * HEAD_DIM;
+    /// Page and slot of a position.
+    fn slot(pos: usize) -> KvRow {
+        KvRow { page: [2, 0, 1][pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 }
+    }
+
+    /// Writes the keys and values before those of the tokens.
+    fn pool(r: &mut Recording<'_>) -> PoolId {
         let shape = KvShape {
             n_layers: 1,
             n_pages: 3,
@@ -164,69 +153,63 @@ impl Layer {
             head_dim: HEAD_DIM,
             dtype: KvDType::F32,
         };
-        let mut kv = backend.kv(shape).expect("a small pool");
-        let first = 70;
-        let slot =
-            |pos: usize| KvRow { page: [2, 0, 1][pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 };
-        let both = upload(backend, &random.normals(first * 2 * kv_width, 1.0));
-        let part =
-            |i| View::new(&both, Rows::packed(first, 2 * kv_width).columns(i * kv_width, kv_width));
-        let slots: Vec<_> = (0..first).map(slot).collect();
-        backend.kv_write(&mut kv, 0, part(0), part(1), &slots);
+        let pool = r.ops.pool(shape);
+        let rows = Rows { count: Count::Windows, each: N_BEFORE };
+        let both = r.random_rows(rows, 2 * KV_WIDTH);
+        let [k, v] = [0, KV_WIDTH].map(|first| both.columns(first, KV_WIDTH));
+        let slots = SlotTable::Cross;
+        r.tables().slots[slots as usize] = (0..N_BEFORE).map(Self::slot).collect();
+        r.ops.kv_write(KvWriteArgs { pool, layer: 0, slots }, k, v);
+        pool
+    }
 
-        let x = upload(backend, &random.normals(t * D, 1.0));
-        let [w_q, w_k, w_v] =
-            [D, kv_width, kv_width].map(|n| weights(backend, &mut random, dtype, n, D));
-        let bias = upload(backend, &random.normals(kv_width, 1.0));
-        let mut q = upload(backend, &vec![f32::NAN; t * D]);
-        let [mut k, mut v] = [0, 1].map(|_| upload(backend, &vec![f32::NAN; t * kv_width]));
-        let mut with_bias = matmul(&mut k, &w_k);
-        with_bias.epilogue.bias = Some(&bias);
-        let ops = [matmul(&mut q, &w_q), with_bias, matmul(&mut v, &w_v)];
-        backend.matmul(View::packed(&x, t, D), ops);
-        let [q_norm, k_norm] = [0, 1].map(|_| upload(backend, &random.normals(HEAD_DIM, 1.0)));
+    /// Projections, `RoPE`, KV write, attention, projection. Whether the attention's output has another reader or not.
+    fn attention(&self, r: &mut Recording<'_>, has_own_tables: bool) {
+        let Self { rows: t, dtype, .. } = *self;
+        let pool = Self::pool(r);
+        let x = r.packed(D);
+        let [w_q, w_k, w_v] = [D, KV_WIDTH, KV_WIDTH].map(|n| r.weights(dtype, n, D));
+        let bias = r.values(KV_WIDTH, 1.0);
+        let q = r.product(x, &w_q);
+        let k = r.matmul(x, &w_k, (Some(&bias), Activation::None));
+        let v = r.product(x, &w_v);
         let n_rot = 24;
-        let (table, positions) = rope_angles(backend, &mut random, t + shift, n_rot);
-        let (q_positions, k_positions) = (&positions[..t], &positions[shift..]);
-        for (x, width, norm, positions) in
-            [(&mut q, D, &q_norm, q_positions), (&mut k, kv_width, &k_norm, k_positions)]
-        {
+        let q_table = rope_table(r, t, n_rot);
+        let k_table = if has_own_tables { rope_table(r, t, n_rot) } else { q_table.clone() };
+        let [q, k] = [(q, q_table), (k, k_table)].map(|(x, table)| {
+            let norm = r.values(HEAD_DIM, 1.0);
+            let rotation = Some(Rotation { table, n_rot, pairs: RopePairs::Neox });
             let norm = self.has_norms.then_some((norm, 1e-6));
-            let pairs = RopePairs::Neox;
-            let rotation = Some(Rotation { table: &table, positions, n_rot, pairs });
-            backend.rope(x, Rows::packed(t, width), Rope { head_dim: HEAD_DIM, norm, rotation });
-        }
-        let slots: Vec<_> = (first..first + t).map(slot).collect();
-        let views = [&k, &v].map(|buffer| View::packed(buffer, t, kv_width));
-        backend.kv_write(&mut kv, 0, views[0], views[1], &slots);
-        let rows: Vec<_> = (first..first + t)
+            r.ops.rope(x, RopeArgs { head_dim: HEAD_DIM, norm, rotation })
+        });
+        let slots = SlotTable::Tokens;
+        let positions = N_BEFORE..N_BEFORE + t;
+        r.tables().slots[slots as usize] = positions.clone().map(Self::slot).collect();
+        r.tables().page_table = vec![2, 0, 1];
+        r.tables().rows = positions
             .map(|pos| QueryRow { first_page: 0, n_pages: 3, kv_start: 0, kv_len: pos as u32 + 1 })
             .collect();
-        let w = weights(backend, &mut random, dtype, D, D);
-        let [mut attended, mut stream] = [0, 1].map(|_| upload(backend, &vec![f32::NAN; t * D]));
-        let mut results = Vec::new();
-        for _ in 0..2 {
-            let args = Attention {
-                q: View::packed(&q, t, D),
-                kv: &kv,
+        r.ops.kv_write(KvWriteArgs { pool, layer: 0, slots }, k, v);
+        let w = r.weights(dtype, D, D);
+        for reads_attended in [true, false] {
+            let args = AttentionArgs {
+                pool,
                 layer: 0,
                 n_heads: N_HEADS,
                 scale: 1.0 / (HEAD_DIM as f32).sqrt(),
                 soft_cap: None,
                 slopes: None,
                 sinks: None,
-                rows: &rows,
-                page_table: &[2, 0, 1],
+                rows: RowTable::Full,
                 precision: Precision::F32,
             };
-            backend.attention(&mut attended, args);
-            backend.matmul(View::packed(&attended, t, D), [matmul(&mut stream, &w)]);
-            results.extend(download(backend, &stream, t * D));
-            results.extend(download(backend, &attended, t * D));
+            let attended = r.ops.attention(q, args);
+            let y = r.product(attended, &w);
+            r.output(y);
+            if reads_attended {
+                r.output(attended);
+            }
         }
-        results.extend(download(backend, &q, t * D));
-        results.extend(download(backend, &k, t * kv_width));
-        results.extend(download(backend, &v, t * kv_width));
-        results
+        [q, k, v].into_iter().for_each(|x| r.output(x));
     }
 }

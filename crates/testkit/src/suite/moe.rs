@@ -1,10 +1,12 @@
-//! Cases of [`Backend::moe`].
+//! Cases of [`Op::Moe`](stonechat_nn::op::Op::Moe).
 
-use stonechat_compute::{DType, SharedBytes};
-use stonechat_nn::{Backend, Experts, GatedActivation, MatrixSource, Routing, View};
+use stonechat_compute::DType;
+use stonechat_nn::GatedActivation;
+use stonechat_nn::op::{MoeArgs, Routing};
 
-use super::{Case, F32, INT8, download, upload};
-use crate::{Lcg, Reference, random_weights};
+use super::recording::{Recording, Suite};
+use super::{F32, INT8};
+use crate::{Lcg, random_weights};
 
 /// A small `MoE` layer.
 #[derive(Debug, Clone, Copy)]
@@ -25,9 +27,8 @@ struct Options {
 }
 
 impl MoeCase {
-    pub(super) fn check<B: Backend>(&self, backends: &[B]) {
+    pub(super) fn check(&self, suite: &Suite<'_>) {
         let tolerance = if self.dtype.is_quantized() { INT8 } else { F32 };
-        let case = Case { rows: self.rows, cols: self.n_experts, seed: self.seed };
         let ((d, f), mut random) = (self.widths(), Lcg::new(self.seed));
         // Gate, up and down, shared by all variants: quantizing is slow.
         let weights = [(f, d), (f, d), (d, f)].map(|(n, k)| {
@@ -49,9 +50,9 @@ impl MoeCase {
             },
         ] {
             let name = format!("moe {self:?} {options:?}");
-            let oracle = self.moe(&Reference, options, &weights);
-            let run = |_: &Case, b: &B| self.moe(b, options, &weights);
-            case.check(&name, tolerance, backends, run, &oracle);
+            suite.check(&name, tolerance, (self.rows, self.seed + 1), |r| {
+                self.record(r, options, &weights);
+            });
         }
     }
 
@@ -64,37 +65,31 @@ impl MoeCase {
         }
     }
 
-    fn moe<B: Backend>(&self, backend: &B, options: Options, bytes: &[Vec<u8>; 3]) -> Vec<f32> {
-        let Self { n_experts, n_used, rows, dtype, seed } = *self;
-        let mut random = Lcg::new(seed + 1);
+    /// Onto a residual, and alone.
+    fn record(&self, r: &mut Recording<'_>, options: Options, bytes: &[Vec<u8>; 3]) {
+        let Self { n_experts, n_used, dtype, .. } = *self;
         let (d, f) = self.widths();
-        let tokens = Case { rows, cols: d, seed };
-        let (x, x_rows) = tokens.strided(backend, &mut random);
-        let (logits, logit_rows) = Case { cols: n_experts, ..tokens }.strided(backend, &mut random);
-        let mut bias =
-            |n| options.has_bias.then(|| upload(backend, &random.normals(n_experts * n, 1.0)));
+        let (x, logits) = (r.strided(d), r.strided(n_experts));
+        let mut bias = |n| options.has_bias.then(|| r.values(n_experts * n, 1.0));
         let (gate_bias, up_bias, down_bias) = (bias(f), bias(f), bias(d));
-        let stack = |i: usize, n, cols| {
-            let bytes = &SharedBytes::from(bytes[i].clone());
-            let source = MatrixSource { name: "test", rows: n_experts * n, cols, dtype, bytes };
-            backend.matrix(source).expect("a supported type")
-        };
-        let (gate, up, down) = (stack(0, f, d), stack(1, f, d), stack(2, d, f));
-        let experts = Experts {
-            gate: &gate,
-            up: &up,
-            down: &down,
-            gate_bias: gate_bias.as_ref(),
-            up_bias: up_bias.as_ref(),
-            down_bias: down_bias.as_ref(),
+        let stack = |i: usize, n, cols| r.matrix(dtype, [n_experts * n, cols], bytes[i].clone());
+        let args = MoeArgs {
+            gate: stack(0, f, d),
+            up: stack(1, f, d),
+            down: stack(2, d, f),
+            gate_bias,
+            up_bias,
+            down_bias,
             n_experts,
             n_used,
             routing: options.routing,
             activation: options.activation,
         };
-        let mut out = upload(backend, &random.normals(rows * d, 1.0));
-        let (x, logits) = (View::new(&x, x_rows), View::new(&logits, logit_rows));
-        backend.moe(&mut out, x, logits, &experts);
-        download(backend, &out, rows * d)
+        let residual = r.packed(d);
+        let y = r.ops.moe(x, logits, args.clone());
+        let sum = r.ops.add(residual, y);
+        r.output(sum);
+        let y = r.ops.moe(x, logits, args);
+        r.output(y);
     }
 }

@@ -1,9 +1,10 @@
-//! Cases of [`Backend::top_k`], which is exact.
+//! Cases of [`Op::TopK`](stonechat_nn::op::Op::TopK), which is exact.
 
-use stonechat_nn::{Backend, MAX_TOP_K, Rows, View};
+use stonechat_nn::MAX_TOP_K;
+use stonechat_nn::op::{Count, Rows};
 
-use super::{download, upload};
-use crate::{Lcg, Reference};
+use super::EXACT;
+use super::recording::{Recording, Suite};
 
 /// Distribution of a row's values.
 #[derive(Debug, Clone, Copy)]
@@ -16,35 +17,29 @@ enum Values {
     Impossible,
 }
 
-/// Runs every shape on each of `backends`.
-pub(super) fn check<B: Backend>(backends: &[B]) {
+/// Runs every shape.
+pub(super) fn check(suite: &Suite<'_>) {
     for (i, cols) in [1, 3, 64, 129, 1000, 1024, 1025, 5003, 40_007].into_iter().enumerate() {
         let rows = [1, 3, 2][i % 3];
         for values in [Values::Spread, Values::Ties, Values::Impossible] {
             for k in [1, 7, 40, MAX_TOP_K].map(|k| k.min(cols)) {
-                let expected = run(&Reference, (rows, cols), values, k);
-                for backend in backends {
-                    let got = run(backend, (rows, cols), values, k);
-                    let name = backend.describe();
-                    assert!(got == expected, "{name}: top {k} of {rows}x{cols}, {values:?}");
-                }
+                let name = format!("top {k} of {rows}x{cols}, {values:?}");
+                suite.check(&name, EXACT, (rows, cols as u64), |r| {
+                    record(r, (rows, cols), values, k);
+                });
             }
         }
     }
 }
 
-fn run<B: Backend>(
-    backend: &B,
-    (rows, cols): (usize, usize),
-    values: Values,
-    k: usize,
-) -> Vec<f32> {
-    let mut random = Lcg::new(cols as u64);
-    let rows = Rows { offset: 1, rows, cols, stride: cols + 2 };
+fn record(r: &mut Recording<'_>, (rows, cols): (usize, usize), values: Values, k: usize) {
+    r.tables().k = k;
+    let stride = cols + 2;
     // The gaps hold the largest value: a kernel that reads them fails.
-    let mut x = vec![f32::MAX; rows.end() + 1];
-    for r in 0..rows.rows {
-        let row = &mut x[rows.offset + r * rows.stride..][..cols];
+    let mut x = vec![f32::MAX; rows * stride];
+    for row in x.chunks_exact_mut(stride) {
+        let row = &mut row[1..=cols];
+        let random = &mut r.random;
         match values {
             Values::Spread => row.copy_from_slice(&random.normals(cols, 10.0)),
             Values::Ties => {
@@ -58,8 +53,7 @@ fn run<B: Backend>(
             }
         }
     }
-    let x = upload(backend, &x);
-    let mut out = upload(backend, &vec![f32::NAN; 2 * k * rows.rows]);
-    backend.top_k(&mut out, View::new(&x, rows), k);
-    download(backend, &out, 2 * k * rows.rows)
+    let x = r.import(x, Rows::of(Count::Tokens), stride).columns(1, cols);
+    let top_k = r.ops.top_k(x);
+    r.output_values(top_k, 2 * k * rows);
 }
