@@ -25,6 +25,9 @@ use stonechat_compute::op::{
 use crate::Activation;
 use crate::program::{Node, Program, RowClass, Segment};
 
+/// Whether a device has a kernel for an op.
+pub type Accepts = dyn Fn(&Op, RowClass) -> bool;
+
 /// Kernels of a device that fusion depends on.
 pub struct Capabilities {
     /// Classes of rows, ascending, without gaps from 1 on.
@@ -34,7 +37,7 @@ pub struct Capabilities {
     /// Type in which matmuls with such weights read their operand.
     pub operand: fn(&WeightInfo, RowClass) -> TensorType,
     /// Whether there is a kernel for a [`Op::GatedProduct`] or [`Op::RopeKv`].
-    pub accepts: Box<dyn Fn(&Op, RowClass) -> bool>,
+    pub accepts: Box<Accepts>,
     /// Whether a product can apply an RMS norm to its operand.
     pub fuses_norm: fn(&Op, RowClass) -> bool,
 }

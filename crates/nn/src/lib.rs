@@ -47,7 +47,7 @@ pub use device::{
     warmup_batch_sizes,
 };
 pub use error::Error;
-pub use fuse::{Capabilities, fuse};
+pub use fuse::{Accepts, Capabilities, fuse};
 pub use linear::Linear;
 pub use load_stats::LoadStats;
 pub use norm::Norm;

@@ -95,6 +95,9 @@ impl Recorder {
     }
 
     /// [`Op::Constant`]: `[each * count, cols]`.
+    ///
+    /// # Panics
+    /// If the values are no whole number of rows.
     #[track_caller]
     pub fn constant(&mut self, values: &Weight, count: Count, cols: usize) -> Tensor {
         let info = values.info();
@@ -135,6 +138,9 @@ impl Recorder {
     }
 
     /// [`Op::KvWrite`]. Attention that is recorded later reads the keys and values.
+    ///
+    /// # Panics
+    /// If there is no such layer or the shapes do not fit the pool.
     #[track_caller]
     pub fn kv_write(&mut self, args: KvWriteArgs, k: Tensor, v: Tensor) {
         let KvShape { n_layers, n_kv_heads, head_dim, .. } = self.program.pools[args.pool.0];
@@ -144,6 +150,9 @@ impl Recorder {
     }
 
     /// [`Op::Attention`].
+    ///
+    /// # Panics
+    /// If there is no such layer or the shapes do not fit the pool.
     #[track_caller]
     pub fn attention(&mut self, q: Tensor, args: AttentionArgs) -> Tensor {
         let KvShape { n_layers, n_kv_heads, head_dim, .. } = self.program.pools[args.pool.0];

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
-use stonechat::nn::{Backend, Cpu};
+use stonechat::nn::{Cpu, DeviceApi};
 use stonechat::{Device, DeviceNeeds, OpenDevice};
 use stonechat_formats::{DType, ModelFile};
 use xtask::exactness::{Run, Subject, path_of, write_page};
@@ -287,8 +287,8 @@ fn open(device: Device, file: &ModelFile, threads: usize) -> Result<OpenDevice> 
 
 /// Kernels and name of an open device.
 fn describe(device: &OpenDevice) -> String {
-    let gpu = device.gpu.as_ref().map(Backend::describe);
-    gpu.or_else(|| device.cpu.as_ref().map(Backend::describe)).unwrap_or_default()
+    let gpu = device.gpu.as_ref().map(DeviceApi::describe);
+    gpu.or_else(|| device.cpu.as_ref().map(DeviceApi::describe)).unwrap_or_default()
 }
 
 /// The weight type with the most bytes.
