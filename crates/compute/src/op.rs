@@ -9,208 +9,18 @@
 //! Rows    = count of the step * rows of each         T tokens, 3000 frames of each of W windows, ...
 //! ```
 
-use std::any::Any;
-use std::fmt;
-use std::sync::Arc;
+mod tensor;
+mod weight;
 
-use crate::DType;
 use crate::cpu::{Activation, GatedActivation, KvDType, KvLayout, Precision, RopePairs};
+
+pub use tensor::{Count, Rows, Tensor, TensorInfo, TensorType};
+pub use weight::{Weight, WeightInfo, WeightLayout};
 
 /// Largest `k` of [`Op::TopK`].
 pub const MAX_TOP_K: usize = 128;
 /// Most columns of [`Op::TopK`]: an f32 represents every column index below it exactly.
 pub const MAX_TOP_K_COLS: usize = 1 << 24;
-
-/// Number of rows that a step decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Count {
-    /// Tokens `T` of the batch.
-    Tokens,
-    /// Tokens whose logits are computed: those of [`Count::TopK`] first.
-    Logits,
-    /// Tokens of which the top-k logits are read.
-    TopK,
-    /// Tokens whose hidden states are read.
-    Hidden,
-    /// Windows of audio.
-    Windows,
-    /// Windows of audio whose keys are captured for alignment: 0 or [`Count::Windows`].
-    CapturedWindows,
-    /// Tokens whose queries are captured for alignment: 0 or [`Count::Tokens`].
-    CapturedTokens,
-}
-
-impl Count {
-    /// Number of counts.
-    pub const N: usize = 7;
-}
-
-/// Number of rows of a tensor: `each` for every one of `count`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Rows {
-    /// Number that the step decides.
-    pub count: Count,
-    /// Rows of each.
-    pub each: usize,
-}
-
-impl Rows {
-    /// One row of each of `count`.
-    #[must_use]
-    pub const fn of(count: Count) -> Self {
-        Self { count, each: 1 }
-    }
-}
-
-impl fmt::Display for Rows {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.each {
-            1 => write!(f, "{:?}", self.count),
-            each => write!(f, "{each}*{:?}", self.count),
-        }
-    }
-}
-
-/// Type and order of the values of a tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum TensorType {
-    /// f32, row-major.
-    F32,
-    /// Activations of products, in the type and order of the device's kernels: q8 blocks, or bf16 tiles with AMX.
-    Operand,
-}
-
-/// Type and shape of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Number of rows.
-    pub rows: Rows,
-    /// Values in a row.
-    pub cols: usize,
-    /// Type and order.
-    pub dtype: TensorType,
-}
-
-impl TensorInfo {
-    /// f32 values, row-major.
-    #[must_use]
-    pub const fn f32(rows: Rows, cols: usize) -> Self {
-        Self { rows, cols, dtype: TensorType::F32 }
-    }
-}
-
-/// A value, or the first rows and a range of the columns of one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tensor {
-    /// Index of the value in its program.
-    pub id: usize,
-    /// Rows that are read.
-    pub rows: Rows,
-    /// First column that is read.
-    pub first_col: usize,
-    /// Columns that are read.
-    pub cols: usize,
-}
-
-impl Tensor {
-    /// The columns `from .. from + cols`.
-    ///
-    /// # Panics
-    /// If the columns are not inside the tensor.
-    #[must_use]
-    #[track_caller]
-    pub fn columns(self, from: usize, cols: usize) -> Self {
-        assert!(from + cols <= self.cols, "columns {from}+{cols} of {}", self.cols);
-        Self { first_col: self.first_col + from, cols, ..self }
-    }
-
-    /// The first rows: as many as `count`, which counts some of the rows of this tensor.
-    ///
-    /// # Panics
-    /// If `count` does not count rows of this tensor.
-    #[must_use]
-    #[track_caller]
-    pub fn first(self, count: Count) -> Self {
-        let is_part = match count {
-            Count::TopK => self.rows.count == Count::Logits,
-            Count::CapturedTokens => self.rows.count == Count::Tokens,
-            Count::CapturedWindows => self.rows.count == Count::Windows,
-            _ => self.rows.count == count,
-        };
-        assert!(is_part, "{count:?} are no part of {}", self.rows);
-        Self { rows: Rows { count, ..self.rows }, ..self }
-    }
-}
-
-/// Weights on a device: a matrix or values, in the device's own type. Clones share them.
-#[derive(Clone)]
-pub struct Weight {
-    info: WeightInfo,
-    data: Arc<dyn Any + Send + Sync>,
-}
-
-/// Type and shape of a [`Weight`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WeightInfo {
-    /// Type of the stored values in the file; f32 for values made by the host.
-    pub dtype: DType,
-    /// Output features `N` of a matrix; 1 for values.
-    pub rows: usize,
-    /// Input features `K` of a matrix; number of values.
-    pub cols: usize,
-    /// Order in memory.
-    pub layout: WeightLayout,
-}
-
-/// Order of weights in the memory of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum WeightLayout {
-    /// Rows one after the other, as in the file.
-    Rows,
-    /// Repacked for the device's kernels.
-    Packed,
-}
-
-impl WeightInfo {
-    /// `n` values made by the host.
-    #[must_use]
-    pub const fn values(n: usize) -> Self {
-        Self { dtype: DType::F32, rows: 1, cols: n, layout: WeightLayout::Rows }
-    }
-}
-
-impl Weight {
-    /// Weights of a device.
-    #[must_use]
-    pub fn new(info: WeightInfo, data: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { info, data }
-    }
-
-    /// Type and shape.
-    #[must_use]
-    pub fn info(&self) -> WeightInfo {
-        self.info
-    }
-
-    /// The device's own type; `None` if the weights are of another device.
-    #[must_use]
-    pub fn data<T: Any>(&self) -> Option<&T> {
-        self.data.downcast_ref()
-    }
-
-    /// Whether both are the same weights in memory.
-    #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.data, &other.data)
-    }
-}
-
-impl fmt::Debug for Weight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WeightInfo { dtype, rows, cols, .. } = self.info;
-        write!(f, "{dtype}[{rows}, {cols}]")
-    }
-}
 
 /// KV pool of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -646,7 +456,7 @@ impl Op {
             Self::Moe(args) => {
                 let logits = TensorInfo::f32(x[0].rows, args.n_experts);
                 assert_eq!(same(&x[1]), logits, "{name}: router logits");
-                assert_eq!(args.gate.info.cols, x[0].cols, "{name}: columns of the gate");
+                assert_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
                 vec![same(&x[0])]
             }
             Self::KvWrite(_) => {

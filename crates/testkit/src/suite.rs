@@ -333,7 +333,7 @@ impl Case {
         }
     }
 
-    /// Beside a matmul of the same operand with dense weights.
+    /// With a matmul of the same operand by dense weights.
     fn matmul(&self, r: &mut Recording<'_>, dtype: DType, n: usize) {
         let w = r.weights(dtype, n, self.cols);
         let dense = r.weights(DType::F32, 3, self.cols);

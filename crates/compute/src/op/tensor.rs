@@ -1,0 +1,124 @@
+//! Tensors: values with one producer, whose number of rows the step decides.
+
+use std::fmt;
+
+/// Number of rows that a step decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Count {
+    /// Tokens `T` of the batch.
+    Tokens,
+    /// Tokens whose logits are computed: those of [`Count::TopK`] first.
+    Logits,
+    /// Tokens of which the top-k logits are read.
+    TopK,
+    /// Tokens whose hidden states are read.
+    Hidden,
+    /// Windows of audio.
+    Windows,
+    /// Windows of audio whose keys are captured for alignment: 0 or [`Count::Windows`].
+    CapturedWindows,
+    /// Tokens whose queries are captured for alignment: 0 or [`Count::Tokens`].
+    CapturedTokens,
+}
+
+impl Count {
+    /// Number of counts.
+    pub const N: usize = 7;
+}
+
+/// Number of rows of a tensor: `each` for every one of `count`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rows {
+    /// Number that the step decides.
+    pub count: Count,
+    /// Rows of each.
+    pub each: usize,
+}
+
+impl Rows {
+    /// One row of each of `count`.
+    #[must_use]
+    pub const fn of(count: Count) -> Self {
+        Self { count, each: 1 }
+    }
+}
+
+impl fmt::Display for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.each {
+            1 => write!(f, "{:?}", self.count),
+            each => write!(f, "{each}*{:?}", self.count),
+        }
+    }
+}
+
+/// Type and order of the values of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TensorType {
+    /// f32, row-major.
+    F32,
+    /// Activations of products, in the type and order of the device's kernels: q8 blocks, or bf16 tiles with AMX.
+    Operand,
+}
+
+/// Type and shape of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Number of rows.
+    pub rows: Rows,
+    /// Values in a row.
+    pub cols: usize,
+    /// Type and order.
+    pub dtype: TensorType,
+}
+
+impl TensorInfo {
+    /// f32 values, row-major.
+    #[must_use]
+    pub const fn f32(rows: Rows, cols: usize) -> Self {
+        Self { rows, cols, dtype: TensorType::F32 }
+    }
+}
+
+/// A value, or the first rows and a range of the columns of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tensor {
+    /// Index of the value in its program.
+    pub id: usize,
+    /// Rows that are read.
+    pub rows: Rows,
+    /// First column that is read.
+    pub first_col: usize,
+    /// Columns that are read.
+    pub cols: usize,
+}
+
+impl Tensor {
+    /// The columns `from .. from + cols`.
+    ///
+    /// # Panics
+    /// If the columns are not inside the tensor.
+    #[must_use]
+    #[track_caller]
+    pub fn columns(self, from: usize, cols: usize) -> Self {
+        assert!(from + cols <= self.cols, "columns {from}+{cols} of {}", self.cols);
+        Self { first_col: self.first_col + from, cols, ..self }
+    }
+
+    /// The first rows: as many as `count`, which counts some of the rows of this tensor.
+    ///
+    /// # Panics
+    /// If `count` does not count rows of this tensor.
+    #[must_use]
+    #[track_caller]
+    pub fn first(self, count: Count) -> Self {
+        let is_part = match count {
+            Count::TopK => self.rows.count == Count::Logits,
+            Count::CapturedTokens => self.rows.count == Count::Tokens,
+            Count::CapturedWindows => self.rows.count == Count::Windows,
+            _ => self.rows.count == count,
+        };
+        assert!(is_part, "{count:?} are no part of {}", self.rows);
+        Self { rows: Rows { count, ..self.rows }, ..self }
+    }
+}
