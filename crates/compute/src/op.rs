@@ -399,11 +399,11 @@ impl Op {
         assert_eq!(x.len(), self.n_operands(), "{name}: operands");
         let same = |x: &Tensor| TensorInfo::f32(x.rows, x.cols);
         let values = |what: &str, weight: &Weight, expected: usize| {
-            let WeightInfo { rows, cols, .. } = weight.info;
+            let WeightInfo { rows, cols, .. } = weight.info();
             assert_eq!(rows * cols, expected, "{name}: values of the {what}");
         };
         let product = |args: &MatmulArgs, rows: Rows, k: usize| {
-            let WeightInfo { rows: n, cols, .. } = args.weight.info;
+            let WeightInfo { rows: n, cols, .. } = args.weight.info();
             assert_eq!(cols, k, "{name}: columns of the weights and of the operand");
             args.bias.iter().for_each(|bias| values("bias", bias, n));
             TensorInfo::f32(rows, n)
