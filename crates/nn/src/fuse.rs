@@ -6,10 +6,10 @@
 //! |---|---|---|
 //! | operand | a matmul that reads another type than f32 | [`Op::Convert`], one for equal operands |
 //! | gated product | `Gated` of two matmuls of one operand | [`Op::GatedProduct`], converted if that is all that reads it |
-//! | rotation | `Rope` of queries and keys, KV write of the keys | [`Op::RopeKv`] |
+//! | rotation | `Rope` of the queries of one attention and of its keys, KV write of the keys | [`Op::RopeKv`] |
 //! | residual | `Add` of a value and the result of an op that takes a residual | the residual on that op |
 //! | group | matmuls of one operand, without activation and residual | [`Op::MatmulGroup`] |
-//! | norm | RMS norm, read first by one product or group | the norm on that op |
+//! | norm | RMS norm, read by a product or group before all others | the norm on that op |
 //! | dead value | an op without effect whose results nobody reads | removed |
 //!
 //! Rules match data flow (producer, sole reader), never neighbors in the list. The order of the result is topological with
@@ -40,14 +40,17 @@ pub struct Capabilities {
     pub accepts: Box<Accepts>,
     /// Whether a product can apply an RMS norm to its operand.
     pub fuses_norm: fn(&Op, RowClass) -> bool,
+    /// Whether ops can add their result to a residual, see [`Op::takes_residual`].
+    pub residuals: bool,
 }
 
 impl std::fmt::Debug for Capabilities {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { row_classes, max_group, .. } = self;
+        let Self { row_classes, max_group, residuals, .. } = self;
         f.debug_struct("Capabilities")
             .field("row_classes", row_classes)
             .field("max_group", max_group)
+            .field("residuals", residuals)
             .finish_non_exhaustive()
     }
 }
@@ -55,12 +58,15 @@ impl std::fmt::Debug for Capabilities {
 /// Fuses the ops of a program.
 #[must_use]
 pub fn fuse(program: &Program, capabilities: &Capabilities) -> Program {
-    let mut fused = Program { segments: Vec::new(), ..program.clone() };
-    let is_pinned = program.pinned();
-    for segment in &program.segments {
+    let mut fused = program.clone();
+    // Comes first: a dead op is no reader of its operands.
+    remove_dead(&mut fused);
+    let is_pinned = fused.pinned();
+    for segment in std::mem::take(&mut fused.segments) {
         let mut is_first = true;
         for &class in capabilities.row_classes {
-            if class.max < segment.rows.each {
+            let is_part = [class.min, class.max].into_iter().all(|n| segment.class.contains(n));
+            if class.max < segment.rows.each || !is_part {
                 continue;
             }
             let mut nodes = segment.nodes.clone();
@@ -74,14 +80,33 @@ pub fn fuse(program: &Program, capabilities: &Capabilities) -> Program {
             let accepts = |op: &Op| (capabilities.accepts)(op, class);
             rules.gated_products(accepts);
             rules.rotations(accepts);
-            rules.residuals();
+            if capabilities.residuals {
+                rules.residuals();
+            }
             rules.groups(capabilities.max_group);
             rules.norms(|op| (capabilities.fuses_norm)(op, class));
-            let nodes = ordered(rules.alive());
-            fused.segments.push(Segment { class, nodes, ..*segment });
+            let nodes = ordered(rules.nodes.into_iter().flatten().collect());
+            fused.segments.push(Segment { class, nodes, ..segment });
         }
     }
     fused
+}
+
+/// Removes ops without effect whose results nobody reads.
+fn remove_dead(program: &mut Program) {
+    let mut is_read = vec![false; program.tensors.len()];
+    program.outputs.iter().for_each(|(_, x)| is_read[x.id] = true);
+    for segment in program.segments.iter_mut().rev() {
+        let mut alive = Vec::with_capacity(segment.nodes.len());
+        for node in std::mem::take(&mut segment.nodes).into_iter().rev() {
+            if node.has_effect() || node.outputs.iter().any(|&id| is_read[id]) {
+                node.reads().for_each(|x| is_read[x.id] = true);
+                alive.push(node);
+            }
+        }
+        alive.reverse();
+        segment.nodes = alive;
+    }
 }
 
 /// Gives values that only these ops use numbers of their own.
@@ -146,10 +171,10 @@ impl Rules<'_> {
         self.nodes.iter().position(is_producer)
     }
 
-    /// The matmul at `index`, if it has neither activation nor residual.
+    /// The matmul at `index`, if it has neither activation nor norm nor residual.
     fn plain_matmul(&self, index: usize) -> Option<(&MatmulArgs, &Node)> {
         match &self.nodes[index] {
-            Some(node @ Node { op: Op::Matmul(args), residual: None, .. })
+            Some(node @ Node { op: Op::Matmul(args), residual: None, norm: None, .. })
                 if args.activation == Activation::None =>
             {
                 Some((args, node))
@@ -167,7 +192,7 @@ impl Rules<'_> {
                 let (x, dtype) = (node.inputs[0], operand(&args.weight.info()));
                 let known = converted.iter().find(|(y, t, _)| (*y, *t) == (x, dtype));
                 node.inputs[0] = match known {
-                    _ if dtype == TensorType::F32 => x,
+                    _ if self.tensors[x.id].dtype == dtype => x,
                     Some((.., result)) => *result,
                     None => {
                         let id = self.tensors.len();
@@ -231,15 +256,20 @@ impl Rules<'_> {
         }
     }
 
-    /// Rotary embeddings around the KV write at `write`: their indexes, the fused op.
-    fn rotation(&self, write: usize) -> Option<([usize; 2], Node)> {
-        let node = self.nodes[write].as_ref()?;
+    /// Rotary embeddings around the KV write at `index`, which one attention reads: their indexes, the fused op.
+    fn rotation(&self, index: usize) -> Option<([usize; 2], Node)> {
+        let node = self.nodes[index].as_ref()?;
         let Op::KvWrite(write) = node.op else { return None };
         let &[k_out, v] = &node.inputs[..] else { return None };
-        let attention = self.nodes.iter().flatten().find(|node| match &node.op {
-            Op::Attention(args) => (args.pool, args.layer) == (write.pool, write.layer),
-            _ => false,
-        })?;
+        let later = self.nodes[index + 1..].iter().flatten();
+        let mut accesses = later.filter(|node| {
+            let access = node.op.kv_access();
+            access.is_some_and(|(pool, layer, _)| (pool, layer) == (write.pool, write.layer))
+        });
+        let attention = accesses.next().filter(|node| matches!(node.op, Op::Attention(_)))?;
+        if accesses.next().is_some_and(|node| matches!(node.op, Op::Attention(_))) {
+            return None;
+        }
         let q_out = attention.inputs[0];
         let ropes = [self.sole_producer(q_out)?, self.sole_producer(k_out)?];
         let [Some(q), Some(k)] = ropes.map(|index| self.nodes[index].as_ref()) else { return None };
@@ -254,22 +284,41 @@ impl Rules<'_> {
         Some((ropes, Node::new(Op::RopeKv(args), inputs, outputs)))
     }
 
-    /// The first reader of a norm applies it, and writes the norm for the others.
+    /// A reader of a norm applies it, and writes the norm for the others.
     fn norms(&mut self, fuses_norm: impl Fn(&Op) -> bool) {
         for norm in 0..self.nodes.len() {
             let Some(node) = &self.nodes[norm] else { continue };
             let (Op::RmsNorm(args), None) = (&node.op, &node.residual) else { continue };
             let (args, x, h) = (args.clone(), node.inputs[0], node.outputs[0]);
-            let Some(first) = self.readers(h).next() else { continue };
-            let Some(product) = &mut self.nodes[first] else { continue };
-            let overwrites_x = product.overwrites().any(|(y, _)| y.id == x.id);
-            if fuses_norm(&product.op) && !overwrites_x && product.inputs[0].id == h {
-                product.norm = Some(args);
-                product.inputs[0] = x;
-                product.outputs.push(h);
-                self.nodes[norm] = None;
-            }
+            let Some(reader) = self.norm_reader(x, h, &fuses_norm) else { continue };
+            let Some(product) = &mut self.nodes[reader] else { continue };
+            product.norm = Some(args);
+            product.inputs[0] = x;
+            product.outputs.push(h);
+            self.nodes[norm] = None;
         }
+    }
+
+    /// Product that can apply the norm `h` of `x`: all other readers of `h` can follow it.
+    fn norm_reader(&self, x: Tensor, h: usize, fuses_norm: impl Fn(&Op) -> bool) -> Option<usize> {
+        let alive: Vec<usize> =
+            (0..self.nodes.len()).filter(|&i| self.nodes[i].is_some()).collect();
+        let nodes: Vec<&Node> = self.nodes.iter().flatten().collect();
+        let readers: Vec<usize> = self.readers(h).collect();
+        let is_product = |node: &Node| {
+            let overwrites = node.overwrites().any(|(y, _)| y.id == x.id || y.id == h);
+            let reads_all = node.inputs.first().is_some_and(|y| y.id == h && self.is_whole(*y));
+            reads_all && !overwrites && node.norm.is_none() && fuses_norm(&node.op)
+        };
+        let mut products =
+            readers.iter().filter(|&&i| self.nodes[i].as_ref().is_some_and(is_product)).peekable();
+        products.peek()?;
+        let graph = Graph::of_data_flow(&nodes);
+        let position = |index: usize| alive.partition_point(|&i| i < index);
+        let is_after = |first: usize, second| {
+            first != second && graph.is_before(position(first), position(second))
+        };
+        products.copied().find(|&product| !readers.iter().any(|&other| is_after(other, product)))
     }
 
     fn residuals(&mut self) {
@@ -319,27 +368,13 @@ impl Rules<'_> {
             self.nodes[first] = Some(Node::new(Op::MatmulGroup(all), inputs, outputs));
         }
     }
-
-    /// The ops, without those that have no effect and whose results nobody reads.
-    fn alive(self) -> Vec<Node> {
-        let mut is_read = vec![false; self.tensors.len()];
-        let mut alive = Vec::with_capacity(self.nodes.len());
-        for node in self.nodes.iter().flatten().rev() {
-            let is_used = |&id: &usize| is_read[id] || self.is_pinned(id);
-            if node.has_effect() || node.outputs.iter().any(is_used) {
-                node.reads().for_each(|x| is_read[x.id] = true);
-                alive.push(node.clone());
-            }
-        }
-        alive.reverse();
-        alive
-    }
 }
 
 /// Sorts ops: those that others follow come first, then readers of a value before the op that may overwrite it, then the
 /// given order.
 fn ordered(nodes: Vec<Node>) -> Vec<Node> {
-    let mut graph = Graph::of_data_flow(&nodes);
+    let refs: Vec<&Node> = nodes.iter().collect();
+    let mut graph = Graph::of_data_flow(&refs);
     graph.put_readers_first(&nodes);
     let mut n_left: Vec<usize> = graph.before.iter().map(Vec::len).collect();
     let ready = (0..nodes.len()).filter(|&i| n_left[i] == 0).map(Reverse);
@@ -369,10 +404,10 @@ struct Graph {
 
 impl Graph {
     /// Edges by values and by layers of KV pools.
-    fn of_data_flow(nodes: &[Node]) -> Self {
+    fn of_data_flow(nodes: &[&Node]) -> Self {
         let empty = || vec![Vec::new(); nodes.len()];
         let mut graph = Self { before: empty(), after: empty() };
-        let outputs = |(i, node): (usize, &Node)| {
+        let outputs = |(i, node): (usize, &&Node)| {
             node.outputs.iter().map(move |&id| (id, i)).collect::<Vec<_>>()
         };
         let producers: BTreeMap<usize, usize> =
@@ -401,14 +436,18 @@ impl Graph {
         }
     }
 
-    /// Puts readers of a value before an op that may write its result in the value's memory, unless they follow it.
+    /// Puts readers of a value before an op that may write its result in the value's memory, unless they follow it. Where two
+    /// such orders contradict each other, the given one decides, so that sorting a sorted list changes nothing.
     fn put_readers_first(&mut self, nodes: &[Node]) {
-        for (i, node) in nodes.iter().enumerate() {
-            for (overwritten, _) in node.overwrites() {
-                for (reader, other) in nodes.iter().enumerate() {
-                    let reads = reader != i && other.reads().any(|x| x.id == overwritten.id);
-                    if reads && !self.is_before(i, reader) {
-                        self.add(reader, i);
+        for is_before in [true, false] {
+            for (i, node) in nodes.iter().enumerate() {
+                let readers = if is_before { 0..i } else { i + 1..nodes.len() };
+                for (overwritten, _) in node.overwrites() {
+                    for reader in readers.clone() {
+                        let reads = nodes[reader].reads().any(|x| x.id == overwritten.id);
+                        if reads && !self.is_before(i, reader) {
+                            self.add(reader, i);
+                        }
                     }
                 }
             }

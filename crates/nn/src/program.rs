@@ -15,8 +15,11 @@
 use std::fmt;
 
 use stonechat_compute::op::{
-    KvShape, KvWriteArgs, NormArgs, Op, Port, RopeArgs, Rows, Tensor, TensorInfo,
+    AttentionArgs, EmbedArgs, KvShape, KvWriteArgs, MatmulArgs, MoeArgs, NormArgs, Op, Port,
+    RopeArgs, RopeKvArgs, Rows, Tensor, TensorInfo, TensorType,
 };
+
+use crate::{Activation, Precision};
 
 /// Range of numbers of rows for which a device has the same kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -151,58 +154,69 @@ impl Program {
 }
 
 impl fmt::Display for Program {
-    /// One line an op: results, op, weights, operands.
+    /// Pools; one line an op: results, op, weights and arguments, operands; outputs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, pool) in self.pools.iter().enumerate() {
+            let KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype } = pool;
+            write!(f, "pool {i}: {n_layers} layers, {n_pages} pages, ")?;
+            writeln!(f, "{n_kv_heads} heads of {head_dim}, {dtype:?}")?;
+        }
         // Values are numbered in the order of the list, so that the text does not depend on how ops were made.
         let mut numbers = vec![None; self.tensors.len()];
         let mut next = 0;
         for segment in &self.segments {
-            match segment.class {
-                RowClass::ALL => writeln!(f, "{:?}:", segment.name)?,
-                RowClass { min, max: usize::MAX } => {
-                    writeln!(f, "{:?}, {min} rows and more:", segment.name)?;
-                }
-                RowClass { min, max } => writeln!(f, "{:?}, {min} to {max} rows:", segment.name)?,
-            }
+            writeln!(f, "{segment}")?;
             for Node { op, inputs, residual, norm, outputs } in &segment.nodes {
                 write!(f, "  ")?;
                 for &id in outputs {
                     numbers[id] = Some(next);
-                    let TensorInfo { rows, cols, .. } = self.tensors[id];
-                    write!(f, "%{next}[{rows}, {cols}] ")?;
+                    let TensorInfo { rows, cols, dtype } = self.tensors[id];
+                    let dtype = if dtype == TensorType::Operand { " operand" } else { "" };
+                    write!(f, "%{next}[{rows}, {cols}]{dtype} ")?;
                     next += 1;
                 }
                 write!(f, "= {}", OpText(op))?;
-                let name = |f: &mut fmt::Formatter<'_>, x: &Tensor| {
-                    let number = numbers[x.id].unwrap_or(usize::MAX);
-                    write!(f, " %{number}")?;
-                    if x.cols != self.tensors[x.id].cols {
-                        write!(f, "[{}..{}]", x.first_col, x.first_col + x.cols)?;
-                    }
-                    Ok(())
-                };
-                inputs.iter().try_for_each(|x| name(f, x))?;
-                if norm.is_some() {
-                    write!(f, " normed")?;
+                inputs.iter().try_for_each(|&x| write!(f, " {}", self.text(&numbers, x)))?;
+                if let Some(norm) = norm {
+                    write!(f, " normed eps {:e}", norm.eps)?;
                 }
                 if let Some(x) = residual {
-                    write!(f, " onto")?;
-                    name(f, x)?;
+                    write!(f, " onto {}", self.text(&numbers, *x))?;
                 }
                 writeln!(f)?;
             }
+        }
+        for (port, x) in &self.outputs {
+            writeln!(f, "{port:?}: {}", self.text(&numbers, *x))?;
         }
         Ok(())
     }
 }
 
-fn rope(f: &mut fmt::Formatter<'_>, args: &RopeArgs) -> fmt::Result {
-    if args.norm.is_some() {
-        write!(f, " norm")?;
+impl fmt::Display for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, class, .. } = self;
+        match class {
+            &RowClass::ALL => write!(f, "{name:?}:"),
+            RowClass { min, max: usize::MAX } => write!(f, "{name:?}, {min} rows and more:"),
+            RowClass { min, max } => write!(f, "{name:?}, {min} to {max} rows:"),
+        }
     }
-    match &args.rotation {
-        Some(rotation) => write!(f, " {} {:?}", rotation.n_rot, rotation.pairs),
-        None => Ok(()),
+}
+
+impl Program {
+    /// Number of a value, with the rows and columns that are read if they are a part.
+    fn text(&self, numbers: &[Option<usize>], x: Tensor) -> String {
+        let TensorInfo { rows, cols, .. } = self.tensors[x.id];
+        let number = numbers[x.id].map_or_else(|| "?".to_owned(), |number| number.to_string());
+        let columns = x.first_col..x.first_col + x.cols;
+        let part = match (x.rows == rows, x.cols == cols) {
+            (true, true) => String::new(),
+            (true, false) => format!("[{columns:?}]"),
+            (false, true) => format!("[{}]", x.rows),
+            (false, false) => format!("[{}, {columns:?}]", x.rows),
+        };
+        format!("%{number}{part}")
     }
 }
 
@@ -213,46 +227,88 @@ impl fmt::Display for OpText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(op) = self;
         write!(f, "{}", op.name())?;
-        let matmul = |f: &mut fmt::Formatter<'_>, args: &stonechat_compute::op::MatmulArgs| {
-            write!(f, " {:?}", args.weight)?;
-            if args.bias.is_some() {
-                write!(f, "+bias")?;
-            }
-            match args.activation {
-                crate::Activation::None => Ok(()),
-                activation => write!(f, " {activation:?}"),
-            }
-        };
         match op {
-            Op::Matmul(args) => matmul(f, args),
-            Op::MatmulGroup(all) => all.iter().try_for_each(|args| matmul(f, args)),
+            Op::Embed(EmbedArgs { table, positions, scale }) => {
+                write!(f, " {table:?}")?;
+                positions.iter().try_for_each(|positions| write!(f, " positions {positions:?}"))?;
+                write!(f, " scale {scale}")
+            }
+            Op::Constant(values) => write!(f, " {values:?}"),
+            Op::Gather(count) => write!(f, " {count:?}"),
+            Op::LayerNorm(args) | Op::RmsNorm(args) => {
+                let bias = if args.bias.is_some() { " +bias" } else { "" };
+                write!(f, "{bias} eps {:e}", args.eps)
+            }
+            Op::Matmul(args) => matmuls(f, &[args]),
+            Op::MatmulGroup(all) => matmuls(f, &all.iter().collect::<Vec<_>>()),
             Op::Conv1d(args) => {
-                matmul(f, &args.matmul)?;
+                matmuls(f, &[&args.matmul])?;
                 write!(f, " stride {}", args.stride)
             }
             Op::GatedProduct(args) => {
-                [&args.gate, &args.up].into_iter().try_for_each(|m| matmul(f, m))?;
+                matmuls(f, &[&args.gate, &args.up])?;
                 write!(f, " {:?}", args.activation)
             }
             Op::Gated(activation) => write!(f, " {activation:?}"),
-            Op::Moe(args) => {
-                write!(f, " {} of {} experts {:?}", args.n_used, args.n_experts, args.gate)
-            }
+            Op::Moe(args) => moe(f, args),
             Op::Rope(args) => rope(f, args),
-            Op::RopeKv(args) => {
-                rope(f, &args.q)?;
-                rope(f, &args.k)?;
-                let KvWriteArgs { pool, layer, slots } = args.write;
-                write!(f, " pool {} layer {layer} {slots:?}", pool.0)
+            Op::RopeKv(RopeKvArgs { q, k, write }) => {
+                rope(f, q)?;
+                write!(f, ",")?;
+                rope(f, k)?;
+                kv_write(f, write)
             }
-            Op::KvWrite(args) => {
-                write!(f, " pool {} layer {} {:?}", args.pool.0, args.layer, args.slots)
-            }
-            Op::Attention(args) => {
-                write!(f, " pool {} layer {} {:?}", args.pool.0, args.layer, args.rows)
-            }
+            Op::KvWrite(args) => kv_write(f, args),
+            Op::Attention(args) => attention(f, args),
             Op::Import(port) | Op::Export(port) => write!(f, " {port:?}"),
-            _ => Ok(()),
+            Op::Add | Op::TopK | Op::Convert(_) => Ok(()),
         }
+    }
+}
+
+fn matmuls(f: &mut fmt::Formatter<'_>, all: &[&MatmulArgs]) -> fmt::Result {
+    for (i, MatmulArgs { weight, bias, activation }) in all.iter().enumerate() {
+        let comma = if i > 0 { "," } else { "" };
+        let bias = if bias.is_some() { " +bias" } else { "" };
+        write!(f, "{comma} {weight:?}{bias}")?;
+        if *activation != Activation::None {
+            write!(f, " {activation:?}")?;
+        }
+    }
+    Ok(())
+}
+
+fn moe(f: &mut fmt::Formatter<'_>, args: &MoeArgs) -> fmt::Result {
+    let MoeArgs { gate, up, down, n_experts, n_used, routing, activation, .. } = args;
+    write!(f, " {n_used} of {n_experts} {routing:?}")?;
+    let weights = [(gate, &args.gate_bias), (up, &args.up_bias), (down, &args.down_bias)];
+    for (weight, bias) in weights {
+        write!(f, ", {weight:?}{}", if bias.is_some() { " +bias" } else { "" })?;
+    }
+    write!(f, " {activation:?}")
+}
+
+fn rope(f: &mut fmt::Formatter<'_>, args: &RopeArgs) -> fmt::Result {
+    write!(f, " heads of {}", args.head_dim)?;
+    args.norm.iter().try_for_each(|(_, eps)| write!(f, " norm eps {eps:e}"))?;
+    args.rotation.iter().try_for_each(|rotation| {
+        write!(f, " {:?} {} by {:?}", rotation.pairs, rotation.n_rot, rotation.table)
+    })
+}
+
+fn kv_write(f: &mut fmt::Formatter<'_>, args: &KvWriteArgs) -> fmt::Result {
+    let KvWriteArgs { pool, layer, slots } = args;
+    write!(f, " pool {} layer {layer} {slots:?}", pool.0)
+}
+
+fn attention(f: &mut fmt::Formatter<'_>, args: &AttentionArgs) -> fmt::Result {
+    let AttentionArgs { pool, layer, n_heads, scale, soft_cap, rows, precision, .. } = args;
+    write!(f, " pool {} layer {layer} {rows:?} {n_heads} heads scale {scale}", pool.0)?;
+    soft_cap.iter().try_for_each(|cap| write!(f, " cap {cap}"))?;
+    args.slopes.iter().try_for_each(|_| write!(f, " slopes"))?;
+    args.sinks.iter().try_for_each(|_| write!(f, " sinks"))?;
+    match precision {
+        Precision::F32 => Ok(()),
+        precision => write!(f, " {precision:?}"),
     }
 }

@@ -75,6 +75,7 @@ impl DeviceApi for Reference {
         Capabilities {
             row_classes: &[RowClass { min: 1, max: usize::MAX }],
             max_group: 3,
+            residuals: true,
             operand: |_, _| TensorType::F32,
             accepts: Box::new(|_, _| true),
             fuses_norm: |op, _| {

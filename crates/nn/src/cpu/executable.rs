@@ -36,6 +36,7 @@ pub(super) fn capabilities() -> Capabilities {
     Capabilities {
         row_classes: &[FEW_ROWS, MANY_ROWS],
         max_group: MAX_GROUP,
+        residuals: true,
         operand: |weight, class| {
             let reads_quantized = match weight.layout {
                 WeightLayout::Packed => true,

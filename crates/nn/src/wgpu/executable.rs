@@ -33,6 +33,7 @@ pub(super) fn capabilities(gpu: &Gpu) -> Capabilities {
     Capabilities {
         row_classes: &[ONE_ROW, FEW_ROWS, MANY_ROWS],
         max_group: MAX_GROUP,
+        residuals: true,
         operand: |_, _| TensorType::F32,
         accepts: Box::new(move |op, class| match op {
             Op::GatedProduct(args) if class != MANY_ROWS => {
