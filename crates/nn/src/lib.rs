@@ -36,6 +36,8 @@ mod program;
 mod recorder;
 pub mod sample;
 mod step;
+#[cfg(test)]
+mod testing;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 

@@ -1,0 +1,305 @@
+//! Ops that a device may have kernels for: gated products, rotations, norms, operands of another type.
+
+use stonechat_compute::op::{MatmulArgs, Op, Tensor, TensorType};
+
+use super::{check, check_for, names};
+use crate::fuse::{Capabilities, fuse};
+use crate::program::SegmentName;
+use crate::testing::{D, F, Ops, all_rules, cpu_rules, plain_rules};
+
+#[test]
+fn gate_and_up_are_one_op() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let y = ops.mlp(x);
+    ops.output(y);
+    let fused = check(ops, &["embed", "gated_product", "matmul"]);
+    let node = &fused.segments[0].nodes[1];
+    let widths: Vec<usize> = node.outputs.iter().map(|&id| fused.tensors[id].cols).collect();
+    assert_eq!(widths, [F, F, F], "result, gate, up");
+    assert_eq!(node.inputs, [x]);
+}
+
+#[test]
+fn a_gated_product_has_the_type_of_its_reader() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let y = ops.mlp(x);
+    ops.output(y);
+    let expected =
+        ["embed", "matmul_group", "gated", "matmul", "embed", "convert", "gated_product", "matmul"];
+    let fused = check_for(&cpu_rules(), ops, &expected);
+    let outputs = &fused.segments[1].nodes[2].outputs;
+    assert_eq!(outputs.len(), 1, "a result without scratch");
+    assert_eq!(fused.tensors[outputs[0]].dtype, TensorType::Operand);
+    // A second reader in f32.
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let (gate, up) = (ops.matmul(x, F), ops.matmul(x, F));
+    let hidden = ops.gated(gate, up);
+    let y = ops.matmul(hidden, D);
+    ops.output(y);
+    ops.output(hidden);
+    let expected = [
+        "embed",
+        "matmul_group",
+        "gated",
+        "matmul",
+        "embed",
+        "convert",
+        "matmul_group",
+        "gated",
+        "convert",
+        "matmul",
+    ];
+    check_for(&cpu_rules(), ops, &expected);
+}
+
+#[test]
+fn equal_operands_are_converted_once() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let wide = ops.layer_norm(x);
+    let [a, b] = [(); 2].map(|()| ops.activated(wide, F));
+    let [c, d] = [(); 2].map(|()| ops.activated(a.columns(0, D), D));
+    let e = ops.activated(a.columns(D, D), D);
+    [b, c, d, e].into_iter().for_each(|x| ops.output(x));
+    let capabilities = Capabilities { operand: |_, _| TensorType::Operand, ..plain_rules() };
+    let expected = [
+        "embed",
+        "layer_norm",
+        "convert",
+        "matmul",
+        "matmul",
+        "convert",
+        "matmul",
+        "matmul",
+        "convert",
+        "matmul",
+    ];
+    check_for(&capabilities, ops, &expected);
+}
+
+#[test]
+fn biases_do_not_prevent_a_gated_product() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let [gate, up] = [(); 2].map(|()| {
+        let (args, bias) = (ops.matmul_args(D, F), Some(ops.weight(1, F)));
+        ops.r.op(Op::Matmul(MatmulArgs { bias, ..args }), &[x])
+    });
+    let y = ops.gated(gate, up);
+    ops.output(y);
+    check(ops, &["embed", "gated_product"]);
+}
+
+#[test]
+fn a_gated_product_needs_the_kernel() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let y = ops.mlp(x);
+    ops.output(y);
+    check_for(&plain_rules(), ops, &["embed", "matmul_group", "gated", "matmul"]);
+}
+
+#[test]
+fn a_gated_product_hides_no_value_that_is_read() {
+    for is_host in [true, false] {
+        for reads_gate in [true, false] {
+            let mut ops = Ops::new();
+            let x = ops.embed();
+            let (gate, up) = (ops.matmul(x, F), ops.matmul(x, F));
+            let hidden = ops.gated(gate, up);
+            ops.output(hidden);
+            let read = if reads_gate { gate } else { up };
+            if is_host {
+                ops.output(read);
+                check(ops, &["embed", "matmul_group", "gated"]);
+            } else {
+                ops.export(read);
+                check(ops, &["embed", "matmul_group", "gated", "export"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gated_product_has_one_operand() {
+    let mut ops = Ops::new();
+    let (x, y) = (ops.embed(), ops.embed());
+    let (gate, up) = (ops.matmul(x, F), ops.matmul(y, F));
+    let hidden = ops.gated(gate, up);
+    ops.output(hidden);
+    check(ops, &["embed", "embed", "matmul", "matmul", "gated"]);
+}
+
+#[test]
+fn a_gated_product_has_no_activation_on_its_matmuls() {
+    for activated in 0..2 {
+        let mut ops = Ops::new();
+        let x = ops.embed();
+        let mut matmul = |index| match index == activated {
+            true => ops.activated(x, F),
+            false => ops.matmul(x, F),
+        };
+        let (gate, up) = (matmul(0), matmul(1));
+        let hidden = ops.gated(gate, up);
+        ops.output(hidden);
+        check(ops, &["embed", "matmul", "matmul", "gated"]);
+    }
+}
+
+#[test]
+fn a_gated_product_reads_whole_values() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let both = ops.matmul(x, 2 * F);
+    let hidden = ops.gated(both.columns(0, F), both.columns(F, F));
+    ops.output(hidden);
+    check(ops, &["embed", "matmul", "gated"]);
+}
+
+#[test]
+fn a_gated_product_stays_in_its_segment() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let (gate, up) = (ops.matmul(x, F), ops.matmul(x, F));
+    ops.next_segment(SegmentName::Logits);
+    let hidden = ops.gated(gate, up);
+    ops.output(hidden);
+    check(ops, &["embed", "matmul_group", "gated"]);
+}
+
+/// Self-attention of a layer of rotated heads.
+fn rotated_attention(ops: &mut Ops, x: Tensor) -> [Tensor; 3] {
+    let [q, k, v] = [(); 3].map(|()| ops.matmul(x, D));
+    let (q, k) = (ops.rope(q), ops.rope(k));
+    ops.kv_write((0, 0), k, v);
+    let attn = ops.attention((0, 0), q);
+    ops.output(attn);
+    [q, k, v]
+}
+
+#[test]
+fn rotations_write_keys_and_values() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let [q, k, v] = rotated_attention(&mut ops, x);
+    let fused = check(ops, &["embed", "matmul_group", "rope_kv", "attention"]);
+    let node = &fused.segments[0].nodes[2];
+    assert_eq!((&node.outputs[..], node.inputs[2]), (&[q.id, k.id][..], v));
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    rotated_attention(&mut ops, x);
+    let expected = ["embed", "matmul_group", "rope", "rope", "kv_write", "attention"];
+    check_for(&plain_rules(), ops, &expected);
+}
+
+#[test]
+fn rotations_hide_no_value_that_is_read() {
+    for reads_q in [true, false] {
+        let mut ops = Ops::new();
+        let x = ops.embed();
+        let [q, k, _] = rotated_attention(&mut ops, x);
+        ops.output(if reads_q { q } else { k });
+        check(ops, &["embed", "matmul_group", "rope", "rope", "kv_write", "attention"]);
+    }
+}
+
+#[test]
+fn rotations_of_one_of_two_attentions_stay() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    rotated_attention(&mut ops, x);
+    let q = ops.activated(x, D);
+    let second = ops.attention((0, 0), q);
+    ops.output(second);
+    let names = names(&fuse(&ops.r.finish(), &all_rules()));
+    assert!(names.contains(&"kv_write".to_owned()), "{names:?}");
+    // Attention before the write reads other keys.
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let (q, k) = (ops.rope(x), ops.rope(x));
+    let attn = ops.attention((0, 0), q);
+    ops.kv_write((0, 0), k, x);
+    ops.output(attn);
+    check(ops, &["embed", "rope", "rope", "attention", "kv_write"]);
+}
+
+#[test]
+fn rotations_that_overwrite_the_values_stay() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let (q, k) = (ops.rope(x), ops.rope(x));
+    ops.kv_write((0, 0), k, x);
+    let attn = ops.attention((0, 0), q);
+    ops.output(attn);
+    check(ops, &["embed", "rope", "rope", "kv_write", "attention"]);
+}
+
+#[test]
+fn a_product_applies_the_norm_of_its_operand() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let h = ops.rms_norm(x);
+    let (a, b) = (ops.matmul(h, D), ops.matmul(h, F));
+    let c = ops.activated(h, F);
+    [a, b, c].into_iter().for_each(|x| ops.output(x));
+    let fused = check(ops, &["embed", "normed matmul_group", "matmul"]);
+    let node = &fused.segments[0].nodes[1];
+    assert_eq!((&node.inputs[..], &node.outputs[..]), (&[x][..], &[a.id, b.id, h.id][..]));
+}
+
+#[test]
+fn a_norm_without_a_product_that_can_come_first_stays() {
+    // The product follows another reader of the norm.
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let h = ops.rms_norm(x);
+    let rotated = ops.rope(h);
+    let term = ops.matmul(h, D);
+    let sum = ops.r.add(rotated, term);
+    ops.output(sum);
+    check(ops, &["embed", "rms_norm", "rope", "matmul onto"]);
+    // It can come first, wherever it is recorded.
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let h = ops.rms_norm(x);
+    let rotated = ops.rope(h);
+    let y = ops.matmul(h, D);
+    ops.output(rotated);
+    ops.output(y);
+    check(ops, &["embed", "normed matmul", "rope"]);
+    // No kernel.
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let h = ops.rms_norm(x);
+    let y = ops.matmul(h, D);
+    ops.output(y);
+    check_for(&plain_rules(), ops, &["embed", "rms_norm", "matmul"]);
+}
+
+#[test]
+fn a_product_of_some_columns_of_a_norm_does_not_apply_it() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let wide = ops.activated(x, F);
+    let h = ops.rms_norm(wide);
+    let y = ops.matmul(h.columns(D, D), D);
+    ops.output(y);
+    check(ops, &["embed", "matmul", "rms_norm", "matmul"]);
+}
+
+#[test]
+fn a_product_does_not_apply_a_norm_on_its_residual() {
+    // The residual is the norm, or its operand.
+    for is_norm in [true, false] {
+        let mut ops = Ops::new();
+        let x = ops.embed();
+        let h = ops.rms_norm(x);
+        let term = ops.matmul(h, D);
+        let y = ops.r.add(if is_norm { h } else { x }, term);
+        ops.output(y);
+        check(ops, &["embed", "rms_norm", "matmul onto"]);
+    }
+}
