@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use stonechat_formats::ModelFile;
 use stonechat_nn::sample::{CompiledGrammar, GrammarSource, TokenTable};
-use stonechat_nn::{LoadStats, MAX_TOP_K, MAX_TOP_K_COLS};
+use stonechat_nn::{LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, Program};
 use stonechat_text::Tokenizer;
 use web_time::Instant;
 
@@ -143,6 +143,16 @@ impl Model {
     /// If a size is out of range or a device is out of memory.
     pub fn state(&self, options: StateOptions) -> Result<State, Error> {
         State::new(&self.info, &self.stages, options)
+    }
+
+    /// Recorded program of each stage of a state, before fusion, for inspection and tests.
+    ///
+    /// # Errors
+    /// If a size is out of range or a device is out of memory.
+    pub fn programs(&self, options: StateOptions) -> Result<Vec<Program>, Error> {
+        options.check()?;
+        let program = |stage: &Stage| Ok(stage.program(&self.info, options)?);
+        self.stages.iter().map(program).collect()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use stonechat_nn::op::{Count, PoolId, Port, Rotation, RowTable, SlotTable};
 use stonechat_nn::{
-    AttentionRows, Counts, Device, Error as NnError, Executable, PAGE_LEN, QueryRow, ReadPort,
-    SegmentName, Sequences, Slot, Step, StepInputs, warmup_batch_sizes,
+    AttentionRows, Counts, Device, Error as NnError, Executable, PAGE_LEN, Program, QueryRow,
+    ReadPort, SegmentName, Sequences, Slot, Step, StepInputs, warmup_batch_sizes,
 };
 
 use crate::config::RopeConfig;
@@ -35,13 +35,13 @@ impl Stage {
         }
     }
 
-    /// Compiles the program of a state.
-    fn compile(
+    /// Records the program of a state.
+    pub(crate) fn program(
         &self,
         info: &ModelInfo,
         options: StateOptions,
-    ) -> Result<Box<dyn Executable>, NnError> {
-        let (config, Self { device, weights }) = (&info.config, self);
+    ) -> Result<Program, NnError> {
+        let (config, weights) = (&info.config, &self.weights);
         let table = |rope: Option<&RopeConfig>| match rope {
             Some(rope) => self.rotation(rope, options).map(Some),
             None => Ok(None),
@@ -51,13 +51,22 @@ impl Stage {
             local: table(config.local_rope.as_ref())?,
         };
         let kv = options.kv_shape(config, weights.layers.len());
-        let program = record(config, weights, &ropes, (kv, info.max_top_k()));
+        Ok(record(config, weights, &ropes, (kv, info.max_top_k())))
+    }
+
+    /// Compiles the program of a state.
+    fn compile(
+        &self,
+        info: &ModelInfo,
+        options: StateOptions,
+    ) -> Result<Box<dyn Executable>, NnError> {
+        let program = self.program(info, options)?;
         let mut max = Counts::default();
         max[Count::Tokens] = options.n_batch;
         max[Count::Hidden] = options.n_hidden;
         max[Count::Logits] = options.n_outputs;
         max[Count::TopK] = options.n_outputs;
-        device.compile(&program, &max)
+        self.device.compile(&program, &max)
     }
 
     fn rotation(&self, rope: &RopeConfig, options: StateOptions) -> Result<Rotation, NnError> {

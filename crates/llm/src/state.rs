@@ -53,7 +53,7 @@ impl StateOptions {
     }
 
     /// Checks that sizes are in `1..=2^24`.
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         for (option, value) in [
             ("context size", self.n_ctx),
             ("sequences", self.n_sequences),

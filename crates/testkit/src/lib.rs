@@ -3,6 +3,8 @@
 //! | item | is |
 //! |---|---|
 //! | [`Reference`] | a backend in f64 with naive loops: the oracle of single ops and of whole models |
+//! | [`Unfused`] | the oracle as a device that fuses no ops |
+//! | [`check_snapshot`] | comparison of a text with its file under `test-data/golden` |
 //! | [`suite`] | the conformance suite: every op of a backend against the oracle |
 //! | [`TinyWhisper`] | a tiny Whisper model with random weights |
 //! | [`random_weights`], [`Lcg`] | reproducible random weights and values |
@@ -15,8 +17,10 @@ mod exchanged_tokens;
 mod lcg;
 mod random_weights;
 mod reference;
+mod snapshot;
 pub mod suite;
 mod tiny_whisper;
+mod unfused;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
@@ -25,7 +29,9 @@ pub use exchanged_tokens::exchanged_tokens;
 pub use lcg::Lcg;
 pub use random_weights::random_weights;
 pub use reference::Reference;
+pub use snapshot::check_snapshot;
 pub use tiny_whisper::TinyWhisper;
+pub use unfused::Unfused;
 
 /// Whether slow variants run, too: every instruction set and kernel variant, long clips. `cargo xtask test --all` sets
 /// `STONECHAT_TEST_ALL`; without it a test keeps one pass over every op, format and verb.

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use stonechat_audio::{LogMel, Mel, Vad};
 use stonechat_formats::{Format, ModelFile};
-use stonechat_nn::{Device, LoadStats};
+use stonechat_nn::{Device, LoadStats, Program};
 use stonechat_text::Tokenizer;
 use web_time::Instant;
 
@@ -132,12 +132,14 @@ impl Model {
         State::new(self, options)
     }
 
-    pub(crate) fn device(&self) -> &Device {
-        &self.device
+    /// Recorded program of a state, before fusion, for inspection and tests.
+    #[must_use]
+    pub fn program(&self, options: StateOptions) -> Program {
+        options.program(&self.info.config, &self.weights, &self.info.alignment_heads)
     }
 
-    pub(crate) fn weights(&self) -> &Weights {
-        &self.weights
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
     }
 
     pub(crate) fn alignment_heads(&self) -> &AlignmentHeads {

@@ -59,7 +59,12 @@ impl StateOptions {
     }
 
     /// The program of encoder and decoder.
-    fn program(&self, config: &Config, weights: &Weights, heads: &AlignmentHeads) -> Program {
+    pub(crate) fn program(
+        &self,
+        config: &Config,
+        weights: &Weights,
+        heads: &AlignmentHeads,
+    ) -> Program {
         let heads = Some(heads).filter(|_| self.has_alignment);
         let mut r = Recorder::new();
         let audio_pages = config.n_audio_ctx.div_ceil(PAGE_LEN);
@@ -202,7 +207,7 @@ impl State {
     pub(crate) fn new(model: &Model, options: StateOptions) -> Result<Self, Error> {
         let config = model.config();
         let limits = options.limits(config);
-        let program = options.program(config, model.weights(), model.alignment_heads());
+        let program = model.program(options);
         let mut max = Counts::default();
         max[Count::Tokens] = limits.n_batch;
         max[Count::CapturedTokens] = limits.n_batch;
