@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use stonechat_compute::DType;
 use stonechat_compute::op::{
     AttentionArgs, Count, EmbedArgs, KvWriteArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId, Port,
-    RopeArgs, RopeKvArgs, Routing, RowTable, Rows, SlotTable, Tensor, TensorInfo, TensorType,
-    Weight, WeightInfo, WeightLayout,
+    RopeArgs, RopeKvArgs, Routing, RowTable, Rows, SlotTable, Tensor, TensorType, Weight,
+    WeightInfo, WeightLayout,
 };
 
 use crate::program::{Node, Program, RowClass, Segment, SegmentName};
@@ -115,7 +115,9 @@ impl Ops {
         let mut r = Recorder::new();
         let shape =
             KvShape { n_layers: 2, n_pages: 1, n_kv_heads: 1, head_dim: D, dtype: KvDType::F32 };
-        [(); 2].map(|()| r.pool(shape));
+        for _ in 0..2 {
+            r.pool(shape);
+        }
         r.segment(SegmentName::Body, Rows::of(Count::Tokens));
         Self { r, n_weights: 0, n_ports: 0 }
     }
