@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-use stonechat_compute::op::{Count, PoolId, Port, RowTable, Rows, SlotTable, Weight};
+use stonechat_compute::op::{Count, PoolId, Port, RowTable, Rows, SlotTable, Tensor, Weight};
 use stonechat_compute::{DType, SharedBytes};
 
 use crate::fuse::{Capabilities, fuse};
@@ -251,6 +251,15 @@ impl<'a> Step<'a> {
     pub fn runs(&self, segment: &Segment) -> bool {
         let n_rows = self.counts.rows(segment.rows);
         self.segments.contains(&segment.name) && segment.class.contains(n_rows)
+    }
+
+    /// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port.
+    #[must_use]
+    pub fn export_offset(&self, x: Tensor) -> usize {
+        match x.rows.count {
+            Count::Windows | Count::CapturedWindows => self.first_window * x.rows.each * x.cols,
+            _ => 0,
+        }
     }
 
     /// Rows of the batch whose logits are computed, or whose hidden states are read.

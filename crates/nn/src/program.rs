@@ -146,6 +146,21 @@ impl Program {
         (x.first_col, x.cols, x.rows) == (0, cols, rows)
     }
 
+    /// The value that an [`Op::Import`] of a port produces.
+    #[must_use]
+    pub fn import(&self, port: Port) -> Option<usize> {
+        let mut nodes = self.segments.iter().flat_map(|segment| &segment.nodes);
+        let import = nodes.find(|node| matches!(&node.op, Op::Import(other) if *other == port));
+        import.map(|node| node.outputs[0])
+    }
+
+    /// Number of rows of an op.
+    #[must_use]
+    pub fn rows_of(&self, node: &Node) -> Option<Rows> {
+        let result = node.outputs.first().map(|&id| self.tensors[id].rows);
+        result.or_else(|| node.inputs.first().map(|x| x.rows))
+    }
+
     /// The output at a port.
     #[must_use]
     pub fn output(&self, port: Port) -> Option<Tensor> {

@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use stonechat_compute::AlignedVec;
 use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef};
 use stonechat_compute::op::{
-    AttentionArgs, Count, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId,
-    Port, RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
+    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId, Port,
+    RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
 };
 use stonechat_quant::{ActivationBuffer, PackedRows, gated_packed};
 
@@ -245,11 +245,7 @@ impl CpuExecutable {
 
     /// Runs one op.
     fn run_node(&mut self, node: &Node, step: &Step<'_>) {
-        let rows = match (node.outputs.first(), node.inputs.first()) {
-            (Some(&id), _) => self.program.tensors[id].rows,
-            (None, Some(x)) => x.rows,
-            (None, None) => return,
-        };
+        let Some(rows) = self.program.rows_of(node) else { return };
         let n_rows = step.counts.rows(rows);
         if n_rows == 0 {
             return;
@@ -431,10 +427,7 @@ impl CpuExecutable {
 
     fn export(&mut self, port: Port, x: Tensor, step: &Step<'_>) {
         let mut exports = std::mem::take(&mut self.exports);
-        let first = match x.rows.count {
-            Count::Windows | Count::CapturedWindows => step.first_window * x.rows.each * x.cols,
-            _ => 0,
-        };
+        let first = step.export_offset(x);
         let out = exports.get_mut(&port).expect("`new` allocated every port");
         copy_rows(&mut out[first..], self.view(x, &step.counts));
         self.exports = exports;
@@ -513,10 +506,7 @@ impl Executable for CpuExecutable {
     }
 
     fn import(&mut self, port: Port, values: &[f32]) {
-        let nodes = self.program.segments.iter().flat_map(|segment| &segment.nodes);
-        let mut imports =
-            nodes.filter(|node| matches!(&node.op, Op::Import(other) if *other == port));
-        let id = imports.next().map(|node| node.outputs[0]);
+        let id = self.program.import(port);
         let slot = self.slot(id.unwrap_or_else(|| panic!("no import {port:?}")));
         self.values[slot][..values.len()].copy_from_slice(values);
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use stonechat_compute::op::{
-    AttentionArgs, Count, EmbedArgs, GatedProductArgs, MatmulArgs, NormArgs, Op, PoolId, Port,
-    RopeArgs, RopeKvArgs, Tensor, TensorInfo, TensorType, Weight,
+    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, NormArgs, Op, PoolId, Port, RopeArgs,
+    RopeKvArgs, Tensor, TensorInfo, TensorType, Weight,
 };
 use stonechat_compute::wgpu::ops::{GpuRows, add, attention, copy, gated, kv, norm, rope, top_k};
 use stonechat_compute::wgpu::{Gpu, GpuBuffer, ReadRange};
@@ -133,11 +133,7 @@ impl GpuExecutable {
     /// Records one op.
     fn record(&self, node: &Node, step: &Step<'_>) {
         let (gpu, counts) = (&self.gpu, &step.counts);
-        let rows = match (node.outputs.first(), node.inputs.first()) {
-            (Some(&id), _) => self.program.tensors[id].rows,
-            (None, Some(x)) => x.rows,
-            (None, None) => return,
-        };
+        let Some(rows) = self.program.rows_of(node) else { return };
         let n_rows = counts.rows(rows);
         if n_rows == 0 {
             return;
@@ -295,10 +291,7 @@ impl GpuExecutable {
     }
 
     fn export(&self, port: Port, x: Tensor, step: &Step<'_>) {
-        let first = match x.rows.count {
-            Count::Windows | Count::CapturedWindows => step.first_window * x.rows.each * x.cols,
-            _ => 0,
-        };
+        let first = step.export_offset(x);
         let out = &self.exports[&port];
         copy::copy(&self.gpu, out, first, x.cols, self.view(x, &step.counts));
     }
@@ -380,10 +373,7 @@ impl Executable for GpuExecutable {
     }
 
     fn import(&mut self, port: Port, values: &[f32]) {
-        let nodes = self.program.segments.iter().flat_map(|segment| &segment.nodes);
-        let mut imports =
-            nodes.filter(|node| matches!(&node.op, Op::Import(other) if *other == port));
-        let id = imports.next().map(|node| node.outputs[0]);
+        let id = self.program.import(port);
         let buffer = self.buffer(id.unwrap_or_else(|| panic!("no import {port:?}")));
         self.gpu.write(buffer, 0, bytemuck::cast_slice(values));
     }

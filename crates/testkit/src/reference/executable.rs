@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::ready;
 
 use stonechat_nn::op::{
-    AttentionArgs, ConvArgs, Count, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, NormArgs, Op,
+    AttentionArgs, ConvArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, NormArgs, Op,
     PoolId, Port, RopeArgs, RopeKvArgs, Rotation, Tensor, TensorInfo, WeightInfo,
 };
 use stonechat_nn::{
@@ -88,9 +88,7 @@ impl ReferenceExecutable {
 
     fn run_node(&mut self, node: &Node, step: &Step<'_>) {
         let counts = &step.counts;
-        let rows = node.outputs.first().map(|&id| self.program.tensors[id].rows);
-        let rows = rows.or_else(|| node.inputs.first().map(|x| x.rows));
-        if rows.is_none_or(|rows| counts.rows(rows) == 0) {
+        if self.program.rows_of(node).is_none_or(|rows| counts.rows(rows) == 0) {
             return;
         }
         let mut operands: Vec<Matrix> = node.inputs.iter().map(|&x| self.rows(x, counts)).collect();
@@ -165,10 +163,7 @@ impl ReferenceExecutable {
     }
 
     fn export(&mut self, port: Port, x: Tensor, step: &Step<'_>) {
-        let first = match x.rows.count {
-            Count::Windows | Count::CapturedWindows => step.first_window * x.rows.each * x.cols,
-            _ => 0,
-        };
+        let first = step.export_offset(x);
         let rows = self.rows(x, &step.counts).concat();
         let out = self.exports.get_mut(&port).expect("`new` made every port");
         out[first..first + rows.len()].copy_from_slice(&rows);
@@ -349,10 +344,7 @@ impl Executable for ReferenceExecutable {
     }
 
     fn import(&mut self, port: Port, values: &[f32]) {
-        let nodes = self.program.segments.iter().flat_map(|segment| &segment.nodes);
-        let mut imports =
-            nodes.filter(|node| matches!(&node.op, Op::Import(other) if *other == port));
-        let id = imports.next().map(|node| node.outputs[0]);
+        let id = self.program.import(port);
         let id = id.unwrap_or_else(|| panic!("no import {port:?}"));
         self.values[id].iter_mut().zip(values).for_each(|(to, &from)| *to = f64::from(from));
     }
