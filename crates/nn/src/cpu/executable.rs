@@ -1,6 +1,7 @@
 //! Programs on the CPU: one call of a kernel an op, over slots.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::future::ready;
 use std::sync::{Mutex, PoisonError};
 
@@ -155,8 +156,11 @@ impl CpuExecutable {
         for node in program.segments.iter().flat_map(|segment| &segment.nodes) {
             match &node.op {
                 Op::Export(port) => {
-                    let Tensor { rows, cols, .. } = node.inputs[0];
-                    executable.exports.insert(*port, alloc(max.rows(rows) * cols)?);
+                    // Variants of a segment export to the same memory.
+                    if let Entry::Vacant(entry) = executable.exports.entry(*port) {
+                        let Tensor { rows, cols, .. } = node.inputs[0];
+                        entry.insert(alloc(max.rows(rows) * cols)?);
+                    }
                 }
                 Op::Moe(args) => executable.scratch.experts.reserve(&experts(args)),
                 Op::RopeKv(_) => {

@@ -1,6 +1,7 @@
 //! Programs on a GPU: every op records its kernels; a read submits the recording and waits for it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use stonechat_compute::op::{
     AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, NormArgs, Op, PoolId, Port, RopeArgs,
@@ -99,9 +100,12 @@ impl GpuExecutable {
         let slots = plan.slots.iter().map(|slot| alloc(slot.len)).collect::<Result<_, _>>()?;
         let mut exports = BTreeMap::new();
         for node in program.segments.iter().flat_map(|segment| &segment.nodes) {
-            if let Op::Export(port) = node.op {
+            // Variants of a segment export to the same memory.
+            if let Op::Export(port) = node.op
+                && let Entry::Vacant(entry) = exports.entry(port)
+            {
                 let Tensor { rows, cols, .. } = node.inputs[0];
-                exports.insert(port, alloc(max.rows(rows) * cols)?);
+                entry.insert(alloc(max.rows(rows) * cols)?);
             }
         }
         let pools = program.pools.iter().map(|shape| pool(gpu, shape));
