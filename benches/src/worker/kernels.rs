@@ -43,10 +43,10 @@ pub(super) fn list(quick: bool) -> Vec<Case> {
 }
 
 /// Gets the case `name` ready.
-pub(super) fn open(backend: &Cpu, name: &str) -> Result<Box<dyn Work>> {
+pub(super) fn open(cpu: &Cpu, name: &str) -> Result<Box<dyn Work>> {
     let case = list(false).into_iter().find(|case| case.name == name);
     let case = case.with_context(|| format!("unknown kernel `{name}`"))?;
-    let mut repeated = (case.open)(backend)?;
+    let mut repeated = (case.open)(cpu)?;
     repeated.stage.name = case.name;
     repeated.calibrate();
     Ok(Box::new(repeated))
@@ -196,14 +196,14 @@ mod tests {
 
     #[test]
     fn quick_kernels_can_be_timed() {
-        let backend = Cpu::new(2).unwrap();
+        let cpu = Cpu::new(2).unwrap();
         for case in list(true) {
-            let mut work = open(&backend, &case.name).unwrap();
+            let mut work = open(&cpu, &case.name).unwrap();
             let stage = work.stages().remove(0);
             assert_eq!(stage.name, case.name);
             let seconds = work.sample().unwrap();
             assert!(seconds.len() == 1 && seconds[0] > 0.0, "{}: {seconds:?}", case.name);
         }
-        assert!(open(&backend, "gemv of nothing").is_err());
+        assert!(open(&cpu, "gemv of nothing").is_err());
     }
 }

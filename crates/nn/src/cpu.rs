@@ -22,7 +22,7 @@ use stonechat_compute::{AlignedVec, DType, Isa, ThreadTeam};
 use self::executable::{CpuExecutable, CpuWeight, capabilities};
 pub use self::profile::OpTime;
 use self::profile::Profile;
-pub use self::weights::{CpuMatrix, Repack};
+pub use self::weights::Repack;
 use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
 use crate::program::Program;

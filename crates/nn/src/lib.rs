@@ -43,7 +43,7 @@ mod wgpu;
 
 pub use box_future::BoxFuture;
 pub use conv1d::Conv1d;
-pub use cpu::{Cpu, CpuMatrix, OpTime, Repack};
+pub use cpu::{Cpu, OpTime, Repack};
 pub use device::{
     AttentionRows, Counts, Device, DeviceApi, Executable, HostTask, MatrixSource, ReadPort, Step,
     warmup_batch_sizes,

@@ -2,10 +2,10 @@
 //!
 //! | item | is |
 //! |---|---|
-//! | [`Reference`] | a backend in f64 with naive loops: the oracle of single ops and of whole models |
+//! | [`Reference`] | a device in f64 with naive loops: the oracle of single ops and of whole models |
 //! | [`Unfused`] | the oracle as a device that fuses no ops |
 //! | [`check_snapshot`] | comparison of a text with its file under `test-data/golden` |
-//! | [`suite`] | the conformance suite: every op of a backend against the oracle |
+//! | [`suite`] | the conformance suite: every op of a device against the oracle |
 //! | [`TinyWhisper`] | a tiny Whisper model with random weights |
 //! | [`random_weights`], [`Lcg`] | reproducible random weights and values |
 //! | [`CountingAllocator`] | an allocator for tests of code that must not allocate |

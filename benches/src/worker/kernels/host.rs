@@ -1,4 +1,4 @@
-//! Host work outside the backend's ops: spectrograms, resampling, an empty parallel loop.
+//! Host work outside the ops of devices: spectrograms, resampling, an empty parallel loop.
 
 use std::hint::black_box;
 
@@ -48,8 +48,8 @@ fn region() -> Case {
     Case {
         name: "parallel loop".to_owned(),
         quick: true,
-        open: Box::new(move |backend| {
-            let team = backend.device().threads.clone();
+        open: Box::new(move |cpu| {
+            let team = cpu.device().threads.clone();
             let n_tasks = team.n_threads();
             let run = move || {
                 team.run(n_tasks, |i| {

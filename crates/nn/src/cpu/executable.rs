@@ -13,10 +13,10 @@ use stonechat_compute::op::{
 };
 use stonechat_quant::{ActivationBuffer, PackedRows, gated_packed};
 
+use super::Cpu;
 use super::experts::{self, Experts, run_experts};
 use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
-use super::weights::Weights;
-use super::{Cpu, CpuMatrix};
+use super::weights::{CpuMatrix, Weights};
 use crate::device::{AttentionRows, Counts, Executable, ReadPort, Step};
 use crate::fuse::Capabilities;
 use crate::plan::{SlotInfo, plan_slots};

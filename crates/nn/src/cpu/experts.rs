@@ -15,8 +15,8 @@ use stonechat_compute::AlignedVec;
 use stonechat_compute::cpu::{self, GatedActivation, MatMut, MatRef};
 use stonechat_quant::{ActivationBuffer, PackedProduct, PackedRows, gated_packed, matmul_packed};
 
-use super::CpuMatrix;
 use super::products::{MAX_INT_DOT_ROWS, quantized_products};
+use super::weights::CpuMatrix;
 use super::weights::Weights;
 use crate::Routing;
 

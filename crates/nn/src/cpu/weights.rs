@@ -31,7 +31,7 @@ pub enum Repack {
 
 /// A weight matrix in host memory.
 #[derive(Debug)]
-pub struct CpuMatrix {
+pub(super) struct CpuMatrix {
     n: usize,
     k: usize,
     storage: Storage,
