@@ -131,8 +131,10 @@ fn multiset(program: &Program, n_rows: usize) -> Vec<String> {
                 }
                 Op::RopeKv(RopeKvArgs { write, .. }) => lines.push(format!("{line} {write:?}")),
                 op => {
+                    // A norm has a line of its own.
+                    let n = node.outputs.len() - usize::from(node.norm.is_some());
                     let results: Vec<u64> =
-                        node.outputs.iter().map(|id| meaning.values[id]).collect();
+                        node.outputs[..n].iter().map(|id| meaning.values[id]).collect();
                     lines.push(format!("{line} {results:?} {}", hash(format!("{op:?}"))));
                 }
             }
