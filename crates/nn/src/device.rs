@@ -72,7 +72,7 @@ pub struct MatrixSource<'a> {
     pub bytes: &'a SharedBytes,
 }
 
-/// What a device does, independent of its type.
+/// Operations of a device, for any type of device.
 pub trait DeviceApi: Debug + Send + Sync {
     /// Name for messages, for example `cpu`.
     fn name(&self) -> &'static str;

@@ -139,8 +139,7 @@ impl Rules<'_> {
     }
 
     fn is_whole(&self, x: Tensor) -> bool {
-        let TensorInfo { rows, cols, .. } = self.tensors[x.id];
-        (x.first_col, x.cols, x.rows) == (0, cols, rows)
+        self.tensors[x.id].is_whole(x)
     }
 
     /// Indexes of the ops that read a value, once for each read.

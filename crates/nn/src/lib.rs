@@ -38,6 +38,7 @@ pub mod sample;
 mod step;
 #[cfg(test)]
 mod testing;
+mod weight_data;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 

@@ -142,16 +142,22 @@ impl Program {
 
     /// Whether `x` is all of its value.
     pub(crate) fn is_whole(&self, x: Tensor) -> bool {
-        let TensorInfo { rows, cols, .. } = self.tensors[x.id];
-        (x.first_col, x.cols, x.rows) == (0, cols, rows)
+        self.tensors[x.id].is_whole(x)
+    }
+
+    /// Ops of all segments.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.segments.iter().flat_map(|segment| &segment.nodes)
     }
 
     /// The value that an [`Op::Import`] of a port produces.
+    ///
+    /// # Panics
+    /// If there is no such import.
     #[must_use]
-    pub fn import(&self, port: Port) -> Option<usize> {
-        let mut nodes = self.segments.iter().flat_map(|segment| &segment.nodes);
-        let import = nodes.find(|node| matches!(&node.op, Op::Import(other) if *other == port));
-        import.map(|node| node.outputs[0])
+    pub fn import(&self, port: Port) -> usize {
+        let import = self.nodes().find(|node| matches!(&node.op, Op::Import(p) if *p == port));
+        import.map(|node| node.outputs[0]).unwrap_or_else(|| panic!("no import {port:?}"))
     }
 
     /// Number of rows of an op.
@@ -162,9 +168,13 @@ impl Program {
     }
 
     /// The output at a port.
+    ///
+    /// # Panics
+    /// If there is no such output.
     #[must_use]
-    pub fn output(&self, port: Port) -> Option<Tensor> {
-        self.outputs.iter().find(|(other, _)| *other == port).map(|(_, x)| *x)
+    pub fn output(&self, port: Port) -> Tensor {
+        let output = self.outputs.iter().find(|(other, _)| *other == port);
+        output.map(|(_, x)| *x).unwrap_or_else(|| panic!("no output {port:?}"))
     }
 }
 

@@ -110,7 +110,7 @@ pub(crate) fn run(args: &ExactnessArgs) -> Result<()> {
         Some(path) => Run::open(path, &machine)?,
         None => Run::new(&machine),
     };
-    // What a call writes itself.
+    // Files of this verb do not make the tree dirty.
     let (hash, dirty) = shell::revision(&["docs", "benches/accuracy"]);
     let revision = if dirty { hash + "+" } else { hash };
     let mut exactness = Exactness { args, run, path, revision, n_rows: 0, skipped: Vec::new() };

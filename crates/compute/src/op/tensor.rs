@@ -73,6 +73,12 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
+    /// Whether `x`, of a value of this shape, is all of it.
+    #[must_use]
+    pub fn is_whole(&self, x: Tensor) -> bool {
+        (x.first_col, x.cols, x.rows) == (0, self.cols, self.rows)
+    }
+
     /// f32 values, row-major.
     #[must_use]
     pub const fn f32(rows: Rows, cols: usize) -> Self {

@@ -21,6 +21,7 @@ use crate::device::{AttentionRows, Counts, Executable, ReadPort, Step};
 use crate::fuse::Capabilities;
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Node, Program, RowClass};
+use crate::weight_data::WeightData;
 use crate::{BoxFuture, Error, PageCopy};
 
 /// Rows that read weights as they are in memory.
@@ -66,24 +67,14 @@ fn is_gated_factor(args: &MatmulArgs) -> bool {
 }
 
 /// Weights on the CPU.
-#[derive(Debug)]
-pub(super) enum CpuWeight {
-    Matrix(CpuMatrix),
-    Values(AlignedVec),
-}
+pub(super) type CpuWeight = WeightData<CpuMatrix, AlignedVec>;
 
 pub(super) fn matrix(weight: &Weight) -> &CpuMatrix {
-    match weight.data() {
-        Some(CpuWeight::Matrix(matrix)) => matrix,
-        _ => panic!("expected a matrix on the CPU, got {weight:?}"),
-    }
+    CpuWeight::matrix(weight)
 }
 
 fn values(weight: &Weight) -> &AlignedVec {
-    match weight.data() {
-        Some(CpuWeight::Values(values)) => values,
-        _ => panic!("expected values on the CPU, got {weight:?}"),
-    }
+    CpuWeight::values(weight)
 }
 
 fn bias(args: &MatmulArgs) -> Option<&[f32]> {
@@ -153,7 +144,7 @@ impl CpuExecutable {
                 (0..shape.n_layers).map(pool).collect();
             executable.pools.push(layers?);
         }
-        for node in program.segments.iter().flat_map(|segment| &segment.nodes) {
+        for node in program.nodes() {
             match &node.op {
                 Op::Export(port) => {
                     // Variants of a segment export to the same memory.
@@ -442,8 +433,7 @@ impl CpuExecutable {
         if let Some(values) = self.exports.get(&port) {
             return values;
         }
-        let output = self.program.output(port);
-        &self.values[self.slot(output.unwrap_or_else(|| panic!("no output {port:?}")).id)]
+        &self.values[self.slot(self.program.output(port).id)]
     }
 }
 
@@ -510,8 +500,7 @@ impl Executable for CpuExecutable {
     }
 
     fn import(&mut self, port: Port, values: &[f32]) {
-        let id = self.program.import(port);
-        let slot = self.slot(id.unwrap_or_else(|| panic!("no import {port:?}")));
+        let slot = self.slot(self.program.import(port));
         self.values[slot][..values.len()].copy_from_slice(values);
     }
 

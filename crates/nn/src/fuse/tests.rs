@@ -9,7 +9,7 @@ use crate::testing::{D, F, Meaning, N_ROWS, Ops, all_rules, assert_well_formed};
 
 /// Names of the ops in their order, with `onto` where they have a residual, `normed` where they have a norm.
 fn names(program: &Program) -> Vec<String> {
-    let nodes = program.segments.iter().flat_map(|segment| &segment.nodes);
+    let nodes = program.nodes();
     let name = |node: &Node| {
         let norm = if node.norm.is_some() { "normed " } else { "" };
         let onto = if node.residual.is_some() { " onto" } else { "" };

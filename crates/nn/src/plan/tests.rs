@@ -37,7 +37,7 @@ impl<'a> Memory<'a> {
         let is_produced = vec![false; program.tensors.len()];
         let holds = vec![None; plan.slots.len()];
         let mut memory = Self { program, plan, holds, is_produced };
-        for node in program.segments.iter().flat_map(|segment| &segment.nodes) {
+        for node in program.nodes() {
             if let Op::Import(_) = node.op {
                 let slot = memory.slot(node.outputs[0]);
                 memory.holds[slot] = Some(node.outputs[0]);
@@ -109,7 +109,7 @@ impl<'a> Memory<'a> {
 #[track_caller]
 fn assert_lens(program: &Program, plan: &SlotPlan) {
     let mut slots: Vec<Option<SlotInfo>> = vec![None; plan.slots.len()];
-    for node in program.segments.iter().flat_map(|segment| &segment.nodes) {
+    for node in program.nodes() {
         for &id in &node.outputs {
             let TensorInfo { rows, cols, dtype } = program.tensors[id];
             let rows = counts().rows(rows);
@@ -248,14 +248,16 @@ fn residual_slots(record: impl FnOnce(&mut Ops) -> [Tensor; 2]) -> [usize; 2] {
 
 #[test]
 fn a_sum_takes_the_slot_of_a_residual_that_dies() {
-    let [x, sum] = residual_slots(|ops| {
+    /// `x + matmul(norm(x))`, exported.
+    fn x_and_sum(ops: &mut Ops) -> [Tensor; 2] {
         let x = ops.embed();
         let h = ops.layer_norm(x);
         let term = ops.matmul(h, D);
         let sum = ops.r.add(x, term);
         ops.export(sum);
         [x, sum]
-    });
+    }
+    let [x, sum] = residual_slots(x_and_sum);
     assert_eq!(x, sum);
     // The op reads the residual as operand, too.
     let [x, sum] = residual_slots(|ops| {
@@ -268,22 +270,14 @@ fn a_sum_takes_the_slot_of_a_residual_that_dies() {
     assert_ne!(x, sum);
     // The host reads the residual.
     let [x, sum] = residual_slots(|ops| {
-        let x = ops.embed();
-        let h = ops.layer_norm(x);
-        let term = ops.matmul(h, D);
-        let sum = ops.r.add(x, term);
-        ops.export(sum);
+        let [x, sum] = x_and_sum(ops);
         ops.output(x);
         [x, sum]
     });
     assert_ne!(x, sum);
     // Another segment reads it.
     let [x, sum] = residual_slots(|ops| {
-        let x = ops.embed();
-        let h = ops.layer_norm(x);
-        let term = ops.matmul(h, D);
-        let sum = ops.r.add(x, term);
-        ops.export(sum);
+        let [x, sum] = x_and_sum(ops);
         ops.next_segment(SegmentName::Logits);
         ops.export(x);
         [x, sum]

@@ -20,6 +20,7 @@ use crate::device::{AttentionRows, Counts, Executable, ReadPort, Step};
 use crate::fuse::Capabilities;
 use crate::plan::plan_slots;
 use crate::program::{Node, Program, RowClass};
+use crate::weight_data::WeightData;
 use crate::{BoxFuture, Error, KvShape, PageCopy};
 
 const ONE_ROW: RowClass = RowClass { min: 1, max: 1 };
@@ -53,24 +54,14 @@ pub(super) fn capabilities(gpu: &Gpu) -> Capabilities {
 }
 
 /// Weights on a GPU.
-#[derive(Debug)]
-pub(super) enum GpuWeight {
-    Matrix(GpuMatrix),
-    Values(GpuBuffer),
-}
+pub(super) type GpuWeight = WeightData<GpuMatrix, GpuBuffer>;
 
 pub(super) fn matrix(weight: &Weight) -> &GpuMatrix {
-    match weight.data() {
-        Some(GpuWeight::Matrix(matrix)) => matrix,
-        _ => panic!("expected a matrix on this GPU, got {weight:?}"),
-    }
+    GpuWeight::matrix(weight)
 }
 
 pub(super) fn values(weight: &Weight) -> &GpuBuffer {
-    match weight.data() {
-        Some(GpuWeight::Values(values)) => values,
-        _ => panic!("expected values on this GPU, got {weight:?}"),
-    }
+    GpuWeight::values(weight)
 }
 
 fn epilogue(args: &MatmulArgs, accumulate: bool) -> GpuEpilogue<'_> {
@@ -99,7 +90,7 @@ impl GpuExecutable {
             |len: usize| GpuBuffer::new(gpu, len.saturating_mul(4)).map_err(allocation_error);
         let slots = plan.slots.iter().map(|slot| alloc(slot.len)).collect::<Result<_, _>>()?;
         let mut exports = BTreeMap::new();
-        for node in program.segments.iter().flat_map(|segment| &segment.nodes) {
+        for node in program.nodes() {
             // Variants of a segment export to the same memory.
             if let Op::Export(port) = node.op
                 && let Entry::Vacant(entry) = exports.entry(port)
@@ -305,8 +296,7 @@ impl GpuExecutable {
         if let Some(buffer) = self.exports.get(&port) {
             return buffer;
         }
-        let output = self.program.output(port);
-        self.buffer(output.unwrap_or_else(|| panic!("no output {port:?}")).id)
+        self.buffer(self.program.output(port).id)
     }
 }
 
@@ -323,7 +313,7 @@ fn pool(gpu: &Gpu, shape: &KvShape) -> Result<Vec<kv::GpuKvPool>, Error> {
 /// Weights of the matmul that is the sole reader of each value.
 fn consumers(program: &Program) -> Vec<Option<Weight>> {
     let is_pinned = program.pinned();
-    let nodes = || program.segments.iter().flat_map(|segment| &segment.nodes);
+    let nodes = || program.nodes();
     let mut n_reads = vec![0; program.tensors.len()];
     nodes().flat_map(Node::reads).for_each(|x| n_reads[x.id] += 1);
     let mut consumers = vec![None; program.tensors.len()];
@@ -377,8 +367,7 @@ impl Executable for GpuExecutable {
     }
 
     fn import(&mut self, port: Port, values: &[f32]) {
-        let id = self.program.import(port);
-        let buffer = self.buffer(id.unwrap_or_else(|| panic!("no import {port:?}")));
+        let buffer = self.buffer(self.program.import(port));
         self.gpu.write(buffer, 0, bytemuck::cast_slice(values));
     }
 

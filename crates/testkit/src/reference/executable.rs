@@ -57,7 +57,7 @@ impl ReferenceKv {
 
 impl ReferenceExecutable {
     pub(super) fn new(program: &Program, max: &Counts) -> Self {
-        let nodes = program.segments.iter().flat_map(|segment| &segment.nodes);
+        let nodes = program.nodes();
         let exports = nodes.filter_map(|node| match &node.op {
             Op::Export(port) => {
                 let Tensor { rows, cols, .. } = node.inputs[0];
@@ -186,8 +186,7 @@ impl ReferenceExecutable {
         if let Some(values) = self.exports.get(&port) {
             return values;
         }
-        let output = self.program.output(port);
-        &self.values[output.unwrap_or_else(|| panic!("no output {port:?}")).id]
+        &self.values[self.program.output(port).id]
     }
 }
 
@@ -345,7 +344,6 @@ impl Executable for ReferenceExecutable {
 
     fn import(&mut self, port: Port, values: &[f32]) {
         let id = self.program.import(port);
-        let id = id.unwrap_or_else(|| panic!("no import {port:?}"));
         self.values[id].iter_mut().zip(values).for_each(|(to, &from)| *to = f64::from(from));
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Tables {
     pub(super) page_table: Vec<u32>,
 }
 
-/// What the host writes and reads in a step.
+/// Host inputs and outputs of a step.
 #[derive(Debug, Default)]
 struct HostData {
     tables: Tables,

@@ -25,7 +25,7 @@ const N_TOKENS: usize = 64;
 /// Tokens of a window of the perplexity.
 const N_CTX: usize = 512;
 
-/// What llama.cpp makes of a model.
+/// llama.cpp's continuations and perplexity of a model.
 pub(super) struct Reference {
     cases: Vec<Case>,
     perplexity: f64,

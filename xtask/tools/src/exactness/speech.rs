@@ -14,7 +14,7 @@ use crate::wer::normalize::Normalizer;
 use crate::wer::report::ModelScores;
 use crate::wer::{Search, Transcripts, engine, for_model, peer, seconds};
 
-/// What faster-whisper makes of the clips.
+/// faster-whisper's transcripts of the clips.
 pub(super) struct Reference {
     clips: Vec<Clip>,
     transcripts: Transcripts,

@@ -13,7 +13,7 @@ use crate::testing::{
 
 /// Order of the KV accesses of a program: layer of the pool, whether it writes, first operand.
 fn kv_order(program: &Program) -> Vec<((usize, usize), bool, usize)> {
-    let nodes = program.segments.iter().flat_map(|segment| &segment.nodes);
+    let nodes = program.nodes();
     let access = |node: &Node| {
         let (pool, layer, writes) = node.op.kv_access()?;
         Some(((pool.0, layer), writes, node.inputs[0].id))
@@ -160,9 +160,9 @@ fn every_class_of_rows_has_a_variant() {
     let (few, many) = (RowClass { min: 1, max: 4 }, RowClass { min: 5, max: usize::MAX });
     let (body, logits) = (SegmentName::Body, SegmentName::Logits);
     assert_eq!(classes, [(body, few), (body, many), (logits, few), (logits, many)]);
-    // What another segment reads has one number, all else a number for each variant.
+    // Values that another segment reads keep their number in every variant.
     let producers = |id: usize| {
-        let nodes = fused.segments.iter().flat_map(|segment| &segment.nodes);
+        let nodes = fused.nodes();
         nodes.filter(|node| node.outputs.contains(&id)).count()
     };
     assert_eq!([x, h, y, rows].map(|x| producers(x.id)), [1, 1, 2, 2]);
@@ -261,7 +261,7 @@ proptest! {
     #[test]
     fn a_device_without_fusion_runs_recorded_ops(program in programs()) {
         let fused = fuse(&program, &no_rules());
-        for node in fused.segments.iter().flat_map(|segment| &segment.nodes) {
+        for node in fused.nodes() {
             prop_assert!(node.residual.is_none() && node.norm.is_none());
             let is_fused =
                 matches!(node.op, Op::MatmulGroup(_) | Op::GatedProduct(_) | Op::RopeKv(_) | Op::Convert(_));
