@@ -8,29 +8,6 @@ use stonechat::quant;
 
 use super::write_model::write_model;
 
-/// Supported data types.
-const TYPES: [DType; 19] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q5_0,
-    DType::Q5_1,
-    DType::Q8_0,
-    DType::Q2K,
-    DType::Q3K,
-    DType::Q4K,
-    DType::Q5K,
-    DType::Q6K,
-    DType::Iq4Nl,
-    DType::Iq4Xs,
-    DType::Mxfp4,
-    DType::Nvfp4,
-    DType::Tq1_0,
-    DType::Tq2_0,
-];
-
 const EXAMPLES: &str = "\
 Examples:
   stonechat quantize base base-q8_0.bin q8_0
@@ -65,24 +42,26 @@ fn find(name: &str) -> anyhow::Result<DType> {
     if let Some(dtype) = dtype.filter(|&dtype| quant::needs_importance(dtype)) {
         bail!(quant::Error::NeedsImportance { dtype });
     }
-    dtype.filter(|dtype| TYPES.contains(dtype)).ok_or_else(|| {
-        let expected = TYPES.map(DType::name).join(", ");
+    let types = quant::quantizable();
+    dtype.filter(|dtype| types.contains(dtype)).ok_or_else(|| {
+        let names: Vec<_> = types.iter().map(|dtype| dtype.name()).collect();
+        let expected = names.join(", ");
         anyhow!("type: expected {expected}, got `{name}`")
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{TYPES, find};
+    use super::{find, quant};
 
     #[test]
     fn types_are_found_by_name() {
-        for dtype in TYPES {
+        for dtype in quant::quantizable() {
             assert_eq!(find(&dtype.name().to_ascii_uppercase()).unwrap(), dtype);
         }
         let message = find("q9_z").unwrap_err().to_string();
         assert!(message.starts_with("type: expected f32, f16, bf16, q4_0,"), "{message}");
-        assert!(message.ends_with("tq2_0, got `q9_z`"), "{message}");
+        assert!(message.ends_with("nvfp4, got `q9_z`"), "{message}");
         let message = find("iq2_xs").unwrap_err().to_string();
         assert!(message.contains("iq2_xs: it needs an importance matrix"), "{message}");
     }

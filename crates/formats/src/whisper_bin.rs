@@ -25,7 +25,6 @@ mod write;
 use stonechat_compute::DType;
 
 use crate::error::{Error, Result};
-use crate::file_type::dtype_of_ggml_ftype;
 
 pub(crate) use read::parse;
 pub use write::WhisperBinWriter;
@@ -107,7 +106,7 @@ impl WhisperHparams {
     /// # Errors
     /// [`Error::Metadata`] if `ftype` is none of GGML's.
     pub fn dtype(&self) -> Result<DType> {
-        dtype_of_ggml_ftype(self.ftype).ok_or_else(|| {
+        DType::from_ggml_ftype(self.ftype).ok_or_else(|| {
             Error::metadata("whisper.ftype", "0 to 3, 7 to 14 or 24", self.ftype.to_string())
         })
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_formats::{
-    AtomicFile, Format, GgufWriter, Metadata, ModelFile, TensorInfo, TensorView, llama_ftype,
+    AtomicFile, Format, GgufWriter, Metadata, ModelFile, TensorInfo, TensorView,
 };
 use stonechat_quant::{dequantize_row, fitting_dtype, is_float, needs_importance, quantize_rows};
 
@@ -34,7 +34,7 @@ pub fn quantize(
     if needs_importance(dtype) {
         return Err(stonechat_quant::Error::NeedsImportance { dtype }.into());
     }
-    let file_type = llama_ftype(dtype).ok_or_else(|| Error::Option {
+    let file_type = dtype.llama_ftype().ok_or_else(|| Error::Option {
         option: "weight type",
         expected: "a type of whole models".to_owned(),
         got: dtype.to_string(),

@@ -1,9 +1,106 @@
-//! The block formats: layout, quantize and dequantize, one file a format.
+//! The block formats: layout, quantize and dequantize, one file a format; the table of all of them, [`block_formats`].
 //!
 //! Layouts are GGML's, byte for byte. Every struct has alignment 1, so that a block may lie
 //! anywhere in a memory-mapped file. Quantizers reproduce llama.cpp's (`ggml_quantize_chunk`
 //! without an importance matrix) bit for bit, which the golden test checks. The formats below 4
 //! bits that choose from codebooks (`iq1_*`, `iq2_*`, `iq3_*`) are read only.
+
+/// Calls a macro with arguments and all formats.
+///
+/// | group | formats |
+/// |---|---|
+/// | `panels` | weights in panels on the CPU, and in planes on GPUs |
+/// | `rows` | weights with row dots alone |
+/// | `codebooks` | as `rows`, but quantizing needs an importance matrix |
+/// | `activations` | no weights |
+///
+/// | column | holds |
+/// |---|---|
+/// | type, block | variant of [`DType`], struct in this module |
+/// | `fallback` | type for rows that are no whole number of blocks, as in llama.cpp |
+/// | `panel` | unpacking in `packed/format`, and what its `Layout` has beside the block's order |
+/// | `planes` | bytes of the block in each plane, see `wgpu/planes.rs` |
+/// | `wgsl` | files with `load_quants16` |
+/// | `chunk_stride` | chunks between the two chunks of a step of GEMV |
+macro_rules! block_formats {
+    ($callback:ident $args:tt) => {
+        $callback! { $args
+            panels {
+                Q4_0: BlockQ4_0 {
+                    fallback: F16, panel: Nibbles32<false, false> { scale_at: Some(0) },
+                    planes: [2..18, 0..2], wgsl: ["format_q4_0.wgsl"], chunk_stride: 1
+                };
+                Q4_1: BlockQ4_1 {
+                    fallback: F16, panel: Nibbles32<true, false> { u16_pair: Some(0) },
+                    planes: [4..20, 0..4], wgsl: ["format_q4_1.wgsl"], chunk_stride: 1
+                };
+                Q5_0: BlockQ5_0 {
+                    fallback: F16, panel: Nibbles32<false, true> { scale_at: Some(0), fifth_bits: Some(0) },
+                    planes: [6..22, 2..6, 0..2], wgsl: ["format_q5_0.wgsl"], chunk_stride: 1
+                };
+                Q5_1: BlockQ5_1 {
+                    fallback: F16, panel: Nibbles32<true, true> { u16_pair: Some(0), fifth_bits: Some(1) },
+                    planes: [8..24, 4..8, 0..4], wgsl: ["format_q5_1.wgsl"], chunk_stride: 1
+                };
+                Q8_0: BlockQ8_0 {
+                    fallback: F16, panel: Q8_0 { scale_at: Some(0), is_signed: true },
+                    planes: [2..34, 0..2], wgsl: ["format_q8_0.wgsl"], chunk_stride: 1
+                };
+                Iq4Nl: BlockIq4Nl {
+                    fallback: F16, panel: Iq4Nl { scale_at: Some(0) },
+                    planes: [2..18, 0..2], wgsl: ["codebook_iq4.wgsl", "codebook.wgsl", "format_iq4_nl.wgsl"], chunk_stride: 1
+                };
+                Mxfp4: BlockMxfp4 {
+                    fallback: F16, panel: Mxfp4 { scale_at: Some(0), scale_bytes: 1 },
+                    planes: [1..17, 0..1], wgsl: ["codebook.wgsl", "format_mxfp4.wgsl"], chunk_stride: 1
+                };
+                Q2K: BlockQ2K {
+                    fallback: Q4_0, panel: Q2K { order: &[(20, 21), (0, 20)], u16_pair: Some(0) },
+                    planes: [16..80, 0..16, 80..84], wgsl: ["format_q2_k.wgsl"], chunk_stride: 2
+                };
+                Q3K: BlockQ3K {
+                    fallback: Q4_0, panel: Q3K { scale_at: Some(108), order: &[(24, 27), (0, 24)] },
+                    planes: [32..96, 0..32, 96..108, 108..110], wgsl: ["format_q3_k.wgsl"], chunk_stride: 2
+                };
+                Q4K: BlockQ4K {
+                    fallback: Q5_0, panel: NibblesK<false> { u16_pair: Some(0) },
+                    planes: [16..144, 0..16], wgsl: ["scales_k.wgsl", "format_q4_k.wgsl"], chunk_stride: 1
+                };
+                Q5K: BlockQ5K {
+                    fallback: Q5_1, panel: NibblesK<true> { u16_pair: Some(0) },
+                    planes: [48..176, 16..48, 0..16], wgsl: ["scales_k.wgsl", "format_q5_k.wgsl"], chunk_stride: 1
+                };
+                Q6K: BlockQ6K {
+                    fallback: Q8_0, panel: Q6K { scale_at: Some(208), order: &Q6_K_ORDER },
+                    planes: [0..128, 128..192, 192..208, 208..210], wgsl: ["format_q6_k.wgsl"], chunk_stride: 2
+                };
+                Iq4Xs: BlockIq4Xs {
+                    fallback: Iq4Nl, panel: Iq4Xs { u16_pair: Some(0) },
+                    planes: [8..136, 0..8], wgsl: ["codebook_iq4.wgsl", "codebook.wgsl", "format_iq4_xs.wgsl"], chunk_stride: 1
+                };
+            }
+            rows {
+                Nvfp4: BlockNvfp4 { fallback: Iq4Nl };
+                Tq1_0: BlockTq1_0 { fallback: Q4_0 };
+                Tq2_0: BlockTq2_0 { fallback: Q4_0 };
+            }
+            codebooks {
+                Iq1S: BlockIq1S {};
+                Iq1M: BlockIq1M {};
+                Iq2Xxs: BlockIq2Xxs {};
+                Iq2Xs: BlockIq2Xs {};
+                Iq2S: BlockIq2S {};
+                Iq3Xxs: BlockIq3Xxs {};
+                Iq3S: BlockIq3S {};
+            }
+            activations {
+                Q8_1: BlockQ8_1 {};
+                Q8K: BlockQ8K {};
+            }
+        }
+    };
+}
+pub(crate) use block_formats;
 
 mod grid;
 mod iq1_m;

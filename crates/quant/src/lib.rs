@@ -30,5 +30,6 @@ pub use matmul::{QuantMatrix, kernel_name, matmul};
 pub use packed::{PackedMatrix, PackedProduct, PackedRows, gated_packed, matmul_packed};
 pub use peak::int8_peak;
 pub use rows::{
-    dequantize_row, dequantize_rows, fitting_dtype, is_float, needs_importance, quantize_rows,
+    dequantize_row, dequantize_rows, fitting_dtype, is_float, needs_importance, quantizable,
+    quantize_rows,
 };

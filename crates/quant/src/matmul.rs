@@ -20,11 +20,7 @@ use stonechat_compute::simd::{Avx2, Scalar};
 use stonechat_compute::{Cpu, DType, Isa, match_isa};
 
 use crate::activation::{ActivationBuffer, ActivationLayout};
-use crate::block::{
-    BlockIq1M, BlockIq1S, BlockIq2S, BlockIq2Xs, BlockIq2Xxs, BlockIq3S, BlockIq3Xxs, BlockIq4Nl,
-    BlockIq4Xs, BlockMxfp4, BlockNvfp4, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K,
-    BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, BlockTq1_0, BlockTq2_0,
-};
+use crate::block::{self, block_formats};
 use crate::dot::DotRow;
 use crate::error::{Error, Result};
 #[cfg(target_arch = "x86_64")]
@@ -147,33 +143,25 @@ pub fn matmul(
     );
     let n_bias = epilogue.bias.map_or(w.n, <[f32]>::len);
     assert_eq!(n_bias, w.n, "matmul: expected a bias of {}, got {n_bias}", w.n);
-    match w.dtype {
-        DType::Q4_0 => split::<BlockQ4_0>(cpu, out, x, w, epilogue),
-        DType::Q4_1 => split::<BlockQ4_1>(cpu, out, x, w, epilogue),
-        DType::Q5_0 => split::<BlockQ5_0>(cpu, out, x, w, epilogue),
-        DType::Q5_1 => split::<BlockQ5_1>(cpu, out, x, w, epilogue),
-        DType::Q8_0 => split::<BlockQ8_0>(cpu, out, x, w, epilogue),
-        DType::Q2K => split::<BlockQ2K>(cpu, out, x, w, epilogue),
-        DType::Q3K => split::<BlockQ3K>(cpu, out, x, w, epilogue),
-        DType::Q4K => split::<BlockQ4K>(cpu, out, x, w, epilogue),
-        DType::Q5K => split::<BlockQ5K>(cpu, out, x, w, epilogue),
-        DType::Q6K => split::<BlockQ6K>(cpu, out, x, w, epilogue),
-        DType::Iq4Nl => split::<BlockIq4Nl>(cpu, out, x, w, epilogue),
-        DType::Iq4Xs => split::<BlockIq4Xs>(cpu, out, x, w, epilogue),
-        DType::Tq1_0 => split::<BlockTq1_0>(cpu, out, x, w, epilogue),
-        DType::Tq2_0 => split::<BlockTq2_0>(cpu, out, x, w, epilogue),
-        DType::Mxfp4 => split::<BlockMxfp4>(cpu, out, x, w, epilogue),
-        DType::Nvfp4 => split::<BlockNvfp4>(cpu, out, x, w, epilogue),
-        DType::Iq1S => split::<BlockIq1S>(cpu, out, x, w, epilogue),
-        DType::Iq1M => split::<BlockIq1M>(cpu, out, x, w, epilogue),
-        DType::Iq2Xxs => split::<BlockIq2Xxs>(cpu, out, x, w, epilogue),
-        DType::Iq2Xs => split::<BlockIq2Xs>(cpu, out, x, w, epilogue),
-        DType::Iq2S => split::<BlockIq2S>(cpu, out, x, w, epilogue),
-        DType::Iq3Xxs => split::<BlockIq3Xxs>(cpu, out, x, w, epilogue),
-        DType::Iq3S => split::<BlockIq3S>(cpu, out, x, w, epilogue),
-        other => unreachable!("`QuantMatrix::new` rejects {other}"),
-    }
+    block_formats!(split_rows [cpu, out, x, w, epilogue])
 }
+
+macro_rules! split_rows {
+    ([$cpu:ident, $out:ident, $x:ident, $w:ident, $epilogue:ident]
+        panels { $($panel:ident: $P:ident $p:tt;)* }
+        rows { $($row:ident: $R:ident $r:tt;)* }
+        codebooks { $($codebook:ident: $C:ident $c:tt;)* }
+        activations $activations:tt
+    ) => {
+        match $w.dtype {
+            $(DType::$panel => split::<block::$P>($cpu, $out, $x, $w, $epilogue),)*
+            $(DType::$row => split::<block::$R>($cpu, $out, $x, $w, $epilogue),)*
+            $(DType::$codebook => split::<block::$C>($cpu, $out, $x, $w, $epilogue),)*
+            other => unreachable!("`QuantMatrix::new` rejects {other}"),
+        }
+    };
+}
+use split_rows;
 
 /// Splits the output columns into tasks.
 fn split<B: DotRow>(

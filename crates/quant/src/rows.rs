@@ -4,54 +4,42 @@ use half::{bf16, f16};
 use stonechat_compute::simd::{NullaryFnOnce, Scalar};
 use stonechat_compute::{DType, Isa};
 
-use crate::block::{
-    Block, BlockIq1M, BlockIq1S, BlockIq2S, BlockIq2Xs, BlockIq2Xxs, BlockIq3S, BlockIq3Xxs,
-    BlockIq4Nl, BlockIq4Xs, BlockMxfp4, BlockNvfp4, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1,
-    BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, BlockQ8_1, BlockQ8K, BlockTq1_0,
-    BlockTq2_0, Half, QuantizeBlock,
-};
+use crate::block::{Block, Half, QuantizeBlock, block_formats};
 use crate::error::{Error, Result};
 
 /// Evaluates `$block` with `$B` naming the block type of `$dtype`; other types take `$rest`.
 macro_rules! match_block {
     ($dtype:expr, $B:ident => $block:expr, $($rest:tt)*) => {
-        match_quantizable!($dtype, $B => $block,
-            DType::Iq1S => { type $B = BlockIq1S; $block }
-            DType::Iq1M => { type $B = BlockIq1M; $block }
-            DType::Iq2Xxs => { type $B = BlockIq2Xxs; $block }
-            DType::Iq2Xs => { type $B = BlockIq2Xs; $block }
-            DType::Iq2S => { type $B = BlockIq2S; $block }
-            DType::Iq3Xxs => { type $B = BlockIq3Xxs; $block }
-            DType::Iq3S => { type $B = BlockIq3S; $block }
+        block_formats!(block_arms [$dtype, $B, $block, { $($rest)* }])
+    };
+}
+
+macro_rules! block_arms {
+    ([$dtype:expr, $B:ident, $block:expr, { $($rest:tt)* }]
+        $($group:ident { $($variant:ident: $Block:ident $row:tt;)* })*
+    ) => {
+        match $dtype {
+            $($(DType::$variant => { type $B = crate::block::$Block; $block })*)*
             $($rest)*
-        )
+        }
     };
 }
 
 /// [`match_block`] without the formats that need an importance matrix.
 macro_rules! match_quantizable {
     ($dtype:expr, $B:ident => $block:expr, $($rest:tt)*) => {
-        match $dtype {
-            DType::Q4_0 => { type $B = BlockQ4_0; $block }
-            DType::Q4_1 => { type $B = BlockQ4_1; $block }
-            DType::Q5_0 => { type $B = BlockQ5_0; $block }
-            DType::Q5_1 => { type $B = BlockQ5_1; $block }
-            DType::Q8_0 => { type $B = BlockQ8_0; $block }
-            DType::Q8_1 => { type $B = BlockQ8_1; $block }
-            DType::Q2K => { type $B = BlockQ2K; $block }
-            DType::Q3K => { type $B = BlockQ3K; $block }
-            DType::Q4K => { type $B = BlockQ4K; $block }
-            DType::Q5K => { type $B = BlockQ5K; $block }
-            DType::Q6K => { type $B = BlockQ6K; $block }
-            DType::Q8K => { type $B = BlockQ8K; $block }
-            DType::Iq4Nl => { type $B = BlockIq4Nl; $block }
-            DType::Iq4Xs => { type $B = BlockIq4Xs; $block }
-            DType::Tq1_0 => { type $B = BlockTq1_0; $block }
-            DType::Tq2_0 => { type $B = BlockTq2_0; $block }
-            DType::Mxfp4 => { type $B = BlockMxfp4; $block }
-            DType::Nvfp4 => { type $B = BlockNvfp4; $block }
-            $($rest)*
-        }
+        block_formats!(quantizable_arms [$dtype, $B, $block, { $($rest)* }])
+    };
+}
+
+macro_rules! quantizable_arms {
+    ($args:tt
+        panels { $($panels:tt)* }
+        rows { $($rows:tt)* }
+        codebooks $codebooks:tt
+        activations { $($activations:tt)* }
+    ) => {
+        block_arms! { $args all { $($panels)* $($rows)* $($activations)* } }
     };
 }
 
@@ -61,25 +49,48 @@ pub fn is_float(dtype: DType) -> bool {
     dtype.is_quantized() || matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
+macro_rules! needs_importance {
+    ([$dtype:expr] panels $panels:tt rows $rows:tt
+        codebooks { $($variant:ident: $Block:ident $row:tt;)* } activations $activations:tt
+    ) => {
+        matches!($dtype, $(DType::$variant)|*)
+    };
+}
+
 /// Whether the type needs an importance matrix, which [`quantize_rows`] does not support.
 #[must_use]
 pub fn needs_importance(dtype: DType) -> bool {
-    use DType::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
-    matches!(dtype, Iq1S | Iq1M | Iq2Xxs | Iq2Xs | Iq2S | Iq3Xxs | Iq3S)
+    block_formats!(needs_importance[dtype])
+}
+
+/// Types that [`quantize_rows`] supports and weights can have, floats first.
+#[must_use]
+pub fn quantizable() -> Vec<DType> {
+    let is_weight = |dtype: &DType| is_float(*dtype) && !matches!(dtype, DType::Q8_1 | DType::Q8K);
+    let all = DType::ALL.iter().copied().filter(is_weight).filter(|d| !needs_importance(*d));
+    let (floats, blocks): (Vec<_>, Vec<_>) = all.partition(|dtype| !dtype.is_quantized());
+    [floats, blocks].concat()
+}
+
+macro_rules! fallback {
+    ([$dtype:expr]
+        panels { $($panel:ident: $P:ident { fallback: $panel_fallback:ident, $($p:tt)* };)* }
+        rows { $($row:ident: $R:ident { fallback: $row_fallback:ident };)* }
+        codebooks $codebooks:tt activations $activations:tt
+    ) => {
+        match $dtype {
+            $(DType::$panel => DType::$panel_fallback,)*
+            $(DType::$row => DType::$row_fallback,)*
+            _ => DType::F16,
+        }
+    };
 }
 
 /// `dtype`, or llama.cpp's fallback type if `row_len` is no multiple of its block length.
 #[must_use]
 pub fn fitting_dtype(dtype: DType, row_len: usize) -> DType {
     let fits = |dtype: &DType| row_len.is_multiple_of(dtype.block_len());
-    let substitute = match dtype {
-        DType::Q2K | DType::Q3K | DType::Tq1_0 | DType::Tq2_0 => DType::Q4_0,
-        DType::Iq4Xs | DType::Nvfp4 => DType::Iq4Nl,
-        DType::Q4K => DType::Q5_0,
-        DType::Q5K => DType::Q5_1,
-        DType::Q6K => DType::Q8_0,
-        _ => DType::F16,
-    };
+    let substitute = block_formats!(fallback[dtype]);
     [dtype, substitute].into_iter().find(fits).unwrap_or(DType::F16)
 }
 

@@ -6,7 +6,7 @@ use stonechat_audio::LogMel;
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_formats::{
     AtomicFile, GgufWriter, MelFilters, Metadata, ModelFile, TensorInfo, WhisperBinWriter,
-    WhisperHparams, ggml_ftype,
+    WhisperHparams,
 };
 use stonechat_text::Tokenizer;
 
@@ -182,7 +182,7 @@ fn make_uniform(plan: &mut [PlannedTensor], weights: Option<DType>) -> Result<u3
 /// whisper.cpp's `ftype` (`enum ggml_ftype`). No f32: whisper.cpp loads such a file, but its
 /// convolution aborts without f16 kernels.
 fn ftype(dtype: DType) -> Option<u32> {
-    if matches!(dtype, DType::F32 | DType::BF16) { None } else { ggml_ftype(dtype) }
+    if matches!(dtype, DType::F32 | DType::BF16) { None } else { dtype.ggml_ftype() }
 }
 
 /// Converts a tensor to `dtype`.

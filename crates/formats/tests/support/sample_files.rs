@@ -2,7 +2,6 @@
 
 use stonechat_formats::{
     Array, DType, GgufWriter, MelFilters, Metadata, TensorInfo, WhisperBinWriter, WhisperHparams,
-    ggml_ftype,
 };
 
 /// Bytes that differ from place to place.
@@ -83,7 +82,7 @@ pub(crate) fn whisper_hparams(dtype: DType) -> WhisperHparams {
         n_text_head: 2,
         n_text_layer: 0,
         n_mels: 2,
-        ftype: ggml_ftype(dtype).expect("a type that files have"),
+        ftype: dtype.ggml_ftype().expect("a type that files have"),
     }
 }
 

@@ -19,11 +19,11 @@ mod two_bits;
 
 use std::ops::Range;
 
-pub(super) use block32::{Nibbles32, Q8_0};
-pub(super) use block256::{NibblesK, Q6K};
-pub(super) use levels::{Iq4Nl, Iq4Xs, Mxfp4};
+pub(super) use block32::*;
+pub(super) use block256::*;
+pub(super) use levels::*;
 use stonechat_compute::simd::F32;
-pub(super) use two_bits::{Q2K, Q3K};
+pub(super) use two_bits::*;
 
 use super::block::PanelBlock;
 use super::simd::PanelSimd;
@@ -78,29 +78,30 @@ macro_rules! match_format {
     ($dtype:expr, $format:ident => $body:expr) => {{
         use stonechat_compute::DType;
 
-        use $crate::packed::format as f;
-        match $dtype {
-            DType::Q4_0 => match_format!(@ f::Nibbles32<false, false>, $format => $body),
-            DType::Q4_1 => match_format!(@ f::Nibbles32<true, false>, $format => $body),
-            DType::Q5_0 => match_format!(@ f::Nibbles32<false, true>, $format => $body),
-            DType::Q5_1 => match_format!(@ f::Nibbles32<true, true>, $format => $body),
-            DType::Q8_0 => match_format!(@ f::Q8_0, $format => $body),
-            DType::Iq4Nl => match_format!(@ f::Iq4Nl, $format => $body),
-            DType::Mxfp4 => match_format!(@ f::Mxfp4, $format => $body),
-            DType::Q2K => match_format!(@ f::Q2K, $format => $body),
-            DType::Q3K => match_format!(@ f::Q3K, $format => $body),
-            DType::Q4K => match_format!(@ f::NibblesK<false>, $format => $body),
-            DType::Q5K => match_format!(@ f::NibblesK<true>, $format => $body),
-            DType::Q6K => match_format!(@ f::Q6K, $format => $body),
-            DType::Iq4Xs => match_format!(@ f::Iq4Xs, $format => $body),
-            other => unreachable!("{other} has no panels"),
-        }
-    }};
-    (@ $type:ty, $format:ident => $body:expr) => {{
-        type $format = $type;
-        $body
+        use $crate::packed::format::*;
+        $crate::block::block_formats!(format_arms [$dtype, $format, $body])
     }};
 }
+
+macro_rules! format_arms {
+    ([$dtype:expr, $format:ident, $body:expr]
+        panels {
+            $($variant:ident: $Block:ident {
+                fallback: $fallback:ident, panel: $panel:ty { $($layout:tt)* }, $($gpu:tt)*
+            };)*
+        }
+        $($rest:tt)*
+    ) => {
+        match $dtype {
+            $(DType::$variant => {
+                type $format = $panel;
+                $body
+            })*
+            other => unreachable!("{other} has no panels"),
+        }
+    };
+}
+pub(super) use format_arms;
 pub(super) use match_format;
 
 /// Nibbles of one q8 block in four vectors from `first` on: quads 0..4 in the low nibbles, 4..8 in the high ones.

@@ -22,6 +22,7 @@
 use stonechat_compute::DType;
 
 use super::{PANEL_ROWS, U32x16};
+use crate::block::block_formats;
 
 /// Bytes of the largest block.
 pub(super) const MAX_BLOCK_BYTES: usize = 210;
@@ -45,21 +46,23 @@ pub(super) struct Layout {
     is_signed: bool,
 }
 
-const LAYOUTS: [Layout; 13] = [
-    Layout { scale_at: Some(0), ..in_order(DType::Q4_0, 18) },
-    Layout { u16_pair: Some(0), ..in_order(DType::Q4_1, 20) },
-    Layout { scale_at: Some(0), fifth_bits: Some(0), ..in_order(DType::Q5_0, 22) },
-    Layout { u16_pair: Some(0), fifth_bits: Some(1), ..in_order(DType::Q5_1, 24) },
-    Layout { scale_at: Some(0), is_signed: true, ..in_order(DType::Q8_0, 34) },
-    Layout { scale_at: Some(0), ..in_order(DType::Iq4Nl, 18) },
-    Layout { scale_at: Some(0), scale_bytes: 1, ..in_order(DType::Mxfp4, 17) },
-    Layout { order: &[(20, 21), (0, 20)], u16_pair: Some(0), ..in_order(DType::Q2K, 84) },
-    Layout { scale_at: Some(108), order: &[(24, 27), (0, 24)], ..in_order(DType::Q3K, 110) },
-    Layout { u16_pair: Some(0), ..in_order(DType::Q4K, 144) },
-    Layout { u16_pair: Some(0), ..in_order(DType::Q5K, 176) },
-    Layout { scale_at: Some(208), order: &Q6_K_ORDER, ..in_order(DType::Q6K, MAX_BLOCK_BYTES) },
-    Layout { u16_pair: Some(0), ..in_order(DType::Iq4Xs, 136) },
-];
+macro_rules! layouts {
+    ([]
+        panels {
+            $($variant:ident: $Block:ident {
+                fallback: $fallback:ident, panel: $panel:ty { $($layout:tt)* }, $($gpu:tt)*
+            };)*
+        }
+        $($rest:tt)*
+    ) => {
+        &[$(Layout {
+            $($layout)*,
+            ..in_order(DType::$variant, size_of::<crate::block::$Block>())
+        }),*]
+    };
+}
+
+const LAYOUTS: &[Layout] = block_formats!(layouts []);
 
 /// Whether the format has panels.
 #[cfg(target_arch = "x86_64")]

@@ -85,8 +85,7 @@ impl FromStr for Types {
             return Ok(mixture);
         }
         let single = |dtype: DType| {
-            let file_type =
-                stonechat_formats::llama_ftype(dtype).filter(|_| blocks::can_fill(dtype))?;
+            let file_type = dtype.llama_ftype().filter(|_| blocks::can_fill(dtype))?;
             Some(Self { name: dtype.name(), dtype, finer: dtype, experts: None, file_type })
         };
         DType::from_name(name).and_then(single).ok_or_else(|| {
