@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `matrix` | strided views |
 //! | `math` | vector `exp`, `erf`, `tanh` and activations, inlined into the other kernels |
-//! | `add` | sum of two matrices |
+//! | `elementwise` | sum of two matrices, soft cap |
 //! | `layer_norm`, `rms_norm` | norms of rows |
 //! | `log_sum_exp` | reductions of logits |
 //! | `rope` | RMS norm and rotary embedding of heads |
@@ -19,10 +19,10 @@
 //! | `top_k` | k largest values of a row |
 //! | `kv`, `attention` | paged KV cache, attention over it |
 
-mod add;
 mod attention;
 mod conv1d;
 mod element;
+pub mod elementwise;
 mod epilogue;
 mod gated;
 mod gemm;
@@ -41,7 +41,6 @@ mod row_tasks;
 mod test_data;
 mod top_k;
 
-pub use add::add;
 pub use attention::{Attention, Precision, QueryRow, attention};
 pub use conv1d::conv1d;
 pub use epilogue::{Activation, Epilogue};

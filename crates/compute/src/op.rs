@@ -304,6 +304,8 @@ pub enum Op {
     Gated(GatedActivation),
     /// `x + y`.
     Add,
+    /// Soft cap: `cap * tanh(x / cap)` (Gemma 2).
+    SoftCap(f32),
     /// `act(x·Wᵀ + bias)`: `[T, K]` to `[T, N]`.
     Matmul(MatmulArgs),
     /// Convolution over time with kernel size 3 and padding 1 in each group of rows:
@@ -322,7 +324,7 @@ pub enum Op {
     TopK,
     /// Made by fusion: `x` in another type, for the products that read it.
     Convert(TensorType),
-    /// Fused: `act(gate · x) * (up · x)`. The results after it are `gate · x` and `up · x`, as scratch, if it is in f32.
+    /// Fused: `act(gate · x) * (up · x)`.
     GatedProduct(GatedProductArgs),
     /// Fused: rotary embeddings of queries `x` and keys `y`, and the KV write of the keys and values `z`. Results: queries
     /// and keys.
@@ -346,6 +348,7 @@ impl Op {
             Self::Rope(_) => "rope",
             Self::Gated(_) => "gated",
             Self::Add => "add",
+            Self::SoftCap(_) => "soft_cap",
             Self::Matmul(_) => "matmul",
             Self::Conv1d(_) => "conv1d",
             Self::Moe(_) => "moe",
@@ -369,7 +372,7 @@ impl Op {
     #[must_use]
     pub fn n_in_place(&self) -> usize {
         match self {
-            Self::Rope(_) | Self::Add => 1,
+            Self::Rope(_) | Self::Add | Self::SoftCap(_) => 1,
             Self::RopeKv(_) => 2,
             _ => 0,
         }
@@ -419,10 +422,7 @@ impl Op {
             Self::GatedProduct(GatedProductArgs { gate, up, dtype, .. }) => {
                 let hidden = product(gate, x[0].rows, x[0].cols);
                 assert_eq!(product(up, x[0].rows, x[0].cols), hidden, "{name}: gate and up");
-                match dtype {
-                    TensorType::F32 => vec![hidden; 3],
-                    TensorType::Operand => vec![TensorInfo { dtype: *dtype, ..hidden }],
-                }
+                vec![TensorInfo { dtype: *dtype, ..hidden }]
             }
             Self::RopeKv(args) => {
                 assert!(args.q.rotates_like(&args.k), "{name}: rotations");
@@ -459,6 +459,7 @@ impl Op {
                 assert_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
                 vec![same(&x[0])]
             }
+            Self::SoftCap(_) => vec![same(&x[0])],
             Self::KvWrite(_) => {
                 assert_eq!(same(&x[0]), same(&x[1]), "{name}: keys and values");
                 vec![]

@@ -1,14 +1,14 @@
 //! GPUs through wgpu: Vulkan, Metal, DirectX 12 and WebGPU.
 //!
-//! Ops append dispatches to a recording, which is submitted when a result is read: a forward pass is one
-//! submission. After warm-up a pass creates no buffer and no bind group.
+//! Ops append dispatches to a list, which is submitted once a step. What changes from step to step is in one buffer, so that
+//! a list is recorded once for steps of the same shape. After warm-up a step creates no buffer and no bind group.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `adapter` | [`Adapter`]: capabilities of the GPUs of this machine, and [`pick`] |
-//! | `gpu` | [`Gpu`]: an open device with its kernels, scratch memory and recording |
-//! | `recorder` | recording of dispatches and its submission |
-//! | `buffer` | [`GpuBuffer`] with its cached f16 and q8 copies, readback |
+//! | `gpu` | [`Gpu`]: an open device with its kernels |
+//! | `list` | [`CommandList`]: recorded dispatches; [`Recorder`]: what lists share |
+//! | `buffer` | [`GpuBuffer`], submission and readback |
 //! | `kernel_cache` | compiled pipelines saved between runs |
 //! | `shader` | [`Source`]: shaders composed from WGSL files |
 //! | `params` | [`KernelParams`]: layout of uniform parameters |
@@ -21,19 +21,19 @@ mod buffer;
 mod counters;
 mod gpu;
 mod kernel_cache;
+mod list;
 pub mod ops;
 mod params;
 mod profile;
-mod recorder;
 mod shader;
 
 pub use adapter::{Adapter, CoopMatrices, adapters, pick};
-pub use buffer::{CopyFormat, GpuBuffer, ReadRange};
+pub use buffer::{GpuBuffer, ReadRange};
 pub use counters::Counters;
 pub use gpu::{Gpu, KernelKey, Variant};
+pub use list::{Bind, CommandList, Recorder};
 pub use params::{KernelParams, ParamField, ParamLayout};
 pub use profile::KernelTime;
-pub use recorder::{Bind, Record};
 pub use shader::{Access, Kernel, Source};
 
 /// Invocations in a workgroup of elementwise kernels.

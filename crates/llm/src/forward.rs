@@ -50,7 +50,7 @@ pub(crate) fn record(
         x = Layer { config, weights, ropes, block, pool, layer, is_local }.record(&mut r, x);
     }
     match &weights.output {
-        Some(output) => output.record(&mut r, weights.input.as_ref(), x, max_top_k),
+        Some(output) => output.record(&mut r, config, weights.input.as_ref(), (x, max_top_k)),
         None => r.output(Port::Stream, x),
     }
     r.finish()
@@ -68,7 +68,13 @@ impl Input {
 impl Output {
     /// Hidden states, logits and top-k logits of the outputs. Only these rows go through the last norm and the vocabulary
     /// projection, the largest matrix of small models. `input` has that matrix if the embedding is tied.
-    fn record(&self, r: &mut Recorder, input: Option<&Input>, x: Tensor, max_top_k: usize) {
+    fn record(
+        &self,
+        r: &mut Recorder,
+        config: &Config,
+        input: Option<&Input>,
+        (x, max_top_k): (Tensor, usize),
+    ) {
         r.segment(SegmentName::Hidden, Rows::of(Count::Hidden));
         let rows = r.gather(x, Count::Hidden);
         let hidden = self.norm.record(r, rows);
@@ -80,7 +86,10 @@ impl Output {
         let weight = self.matrix.as_ref().or(tied).expect("`Weights::load` gives one of them");
         let (weight, bias) = (weight.clone(), self.bias.clone());
         let matmul = MatmulArgs { weight, bias, activation: Activation::None };
-        let logits = r.op(Op::Matmul(matmul), &[h]);
+        let mut logits = r.op(Op::Matmul(matmul), &[h]);
+        if let Some(cap) = config.final_soft_cap {
+            logits = r.op(Op::SoftCap(cap), &[logits]);
+        }
         r.output(Port::Logits, logits);
         if max_top_k > 0 {
             let top_k = r.top_k(logits.first(Count::TopK));

@@ -242,13 +242,11 @@ impl ModelInfo {
         Ok(CompiledGrammar::new(source, table)?)
     }
 
-    /// Maximum `k` of [`OutputRequest::TopK`](crate::OutputRequest::TopK). 0 if logits have a soft cap: the device ranks
-    /// them before the cap, which may round different logits to equal ones.
+    /// Maximum `k` of [`OutputRequest::TopK`](crate::OutputRequest::TopK); 0 for a vocabulary of more than 16 million tokens.
     #[must_use]
     pub fn max_top_k(&self) -> usize {
         let vocab_size = self.config.vocab_size;
-        let has_top_k = self.config.final_soft_cap.is_none() && vocab_size <= MAX_TOP_K_COLS;
-        if has_top_k { MAX_TOP_K.min(vocab_size) } else { 0 }
+        if vocab_size <= MAX_TOP_K_COLS { MAX_TOP_K.min(vocab_size) } else { 0 }
     }
 }
 

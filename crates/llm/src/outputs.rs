@@ -121,8 +121,8 @@ impl OutputData {
         self.hidden.resize(layout.n_hidden * d_model, 0.0);
     }
 
-    /// Converts what the device wrote: top-k entries, soft-capped logits.
-    pub(crate) fn convert(&mut self, layout: &OutputLayout, soft_cap: Option<f32>) {
+    /// Converts what the device wrote: top-k entries.
+    pub(crate) fn convert(&mut self, layout: &OutputLayout) {
         self.entries.clear();
         if layout.k > 0 {
             for row in self.top_k.chunks_exact(2 * layout.k) {
@@ -131,9 +131,6 @@ impl OutputData {
                     |(&value, &token): (&f32, &f32)| TopKEntry { index: token as u32, value };
                 self.entries.extend(values.iter().zip(tokens).map(entry));
             }
-        }
-        if let Some(cap) = soft_cap {
-            self.logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
         }
     }
 }
@@ -213,7 +210,7 @@ mod tests {
         data.top_k.copy_from_slice(&[0.9, 0.8, 5.0, 6.0, 0.7, 0.6, 7.0, 8.0]);
         data.logits.copy_from_slice(&[0.1, 0.2, 0.3]);
         data.hidden.copy_from_slice(&[1.0, 2.0, 3.0, 4.0]);
-        data.convert(&layout, None);
+        data.convert(&layout);
         let outputs = Outputs { layout: &layout, data: &data };
         let entry = |index, value| TopKEntry { index, value };
         assert_eq!(outputs.len(), 5);
@@ -222,7 +219,5 @@ mod tests {
         assert_eq!(outputs.row(3), OutputRow::Hidden(&[3.0, 4.0]));
         assert_eq!(outputs.row(4), OutputRow::TopK(&[entry(7, 0.7), entry(8, 0.6)]));
         assert_eq!(outputs.rows(2..3).next(), Some(OutputRow::Hidden(&[1.0, 2.0])));
-        data.convert(&layout, Some(0.1));
-        assert_eq!(data.logits[0], 0.1 * 1f32.tanh());
     }
 }

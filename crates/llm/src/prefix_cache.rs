@@ -260,7 +260,7 @@ impl PrefixCache {
     /// Gives the full page of a node to the stores that `choose` accepts and that lack it.
     async fn store(
         &mut self,
-        state: &State,
+        state: &mut State,
         id: u64,
         choose: impl Fn(&dyn PageStore) -> bool,
     ) -> Result<(), Error> {
@@ -289,7 +289,7 @@ impl PrefixCache {
     /// If the device cannot read a page.
     pub async fn store_new(
         &mut self,
-        state: &State,
+        state: &mut State,
         tokens: &[u32],
         salt: u64,
     ) -> Result<(), Error> {

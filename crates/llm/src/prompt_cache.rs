@@ -26,8 +26,9 @@ impl Session {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub async fn save(&self, path: &Path) -> Result<(), Error> {
-        save(&self.model, &self.state, TEXT, self.tokens(), path).await.map(|_| ())
+    pub async fn save(&mut self, path: &Path) -> Result<(), Error> {
+        let Self { model, state, tokens, .. } = self;
+        save(model, state, TEXT, &tokens[TEXT.index()], path).await.map(|_| ())
     }
 
     /// Replaces the content of the session by a saved text; returns its number of tokens.
@@ -47,7 +48,7 @@ impl Session {
 /// Saves the tokens of a sequence and their KV pages; returns the bytes of the file.
 pub(crate) async fn save(
     model: &ModelInfo,
-    state: &State,
+    state: &mut State,
     slot: Slot,
     tokens: &[u32],
     path: &Path,

@@ -546,7 +546,7 @@ impl Scheduler {
             let is_stored = stores_new && entry.state == EntryState::Ended;
             if entry.state == EntryState::PromptDone || is_stored {
                 self.cache.insert(&mut self.state, slot, cached, entry.salt);
-                self.cache.store_new(&self.state, cached, entry.salt).await?;
+                self.cache.store_new(&mut self.state, cached, entry.salt).await?;
             }
             if entry.state == EntryState::PromptDone {
                 entry.state = EntryState::Decoding;

@@ -68,7 +68,7 @@ impl Scheduler {
         // One more token, since a lookup leaves the last one out.
         let n = self.cache.attach(&mut self.state, slot, &[&tokens[..], &[0]].concat(), salt);
         let n = n.min(tokens.len());
-        let saved = prompt_cache::save(&self.info, &self.state, slot, &tokens[..n], path).await;
+        let saved = prompt_cache::save(&self.info, &mut self.state, slot, &tokens[..n], path).await;
         self.state.truncate(slot, 0);
         Ok(SavedText { n_tokens: n, n_bytes: saved? })
     }

@@ -148,7 +148,7 @@ impl Runner {
         for i in 1..stages.len() {
             let stream = &mut stream[..inputs.n_tokens() * *d_model];
             let port = ReadPort { port: Port::Stream, offset: 0, out: &mut *stream };
-            read(&*stages[i - 1].executable, &mut [port]).await?;
+            read(&mut *stages[i - 1].executable, &mut [port]).await?;
             let executable = &mut stages[i].executable;
             executable.import(Port::Stream, stream);
             executable.run(&step);
@@ -164,13 +164,13 @@ impl Runner {
             ReadPort { port: Port::Logits, offset, out: logits },
             ReadPort { port: Port::Hidden, offset: 0, out: hidden },
         ];
-        let last = stages.last().expect("a model has a stage");
-        read(&*last.executable, reads).await
+        let last = stages.last_mut().expect("a model has a stage");
+        read(&mut *last.executable, reads).await
     }
 
     /// Appends a page, all layers in order, to `out`.
-    pub(crate) async fn read_page(&self, page: u32, out: &mut Vec<u8>) -> Result<(), Error> {
-        for StageProgram { executable, .. } in &self.stages {
+    pub(crate) async fn read_page(&mut self, page: u32, out: &mut Vec<u8>) -> Result<(), Error> {
+        for StageProgram { executable, .. } in &mut self.stages {
             executable.read_page(KV, page, out).await?;
         }
         Ok(())
@@ -218,7 +218,7 @@ impl Runner {
 }
 
 /// Reads outputs, without a future on the heap where no device has to be awaited.
-async fn read(executable: &dyn Executable, reads: &mut [ReadPort<'_>]) -> Result<(), Error> {
+async fn read(executable: &mut dyn Executable, reads: &mut [ReadPort<'_>]) -> Result<(), Error> {
     match executable.read_now(reads) {
         Some(result) => Ok(result?),
         None => Ok(executable.read(reads).await?),

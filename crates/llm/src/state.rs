@@ -284,13 +284,13 @@ impl State {
         runner.read(step.0.inputs(), layout, data).await?;
         step.0.commit();
         drop(step);
-        data.convert(layout, config.final_soft_cap);
+        data.convert(layout);
         Ok(Outputs { layout, data })
     }
 
     /// Appends page `index` of a sequence, all layers in order, to `out`; the bytes do not depend on the devices' split.
     pub(crate) async fn read_page(
-        &self,
+        &mut self,
         slot: Slot,
         index: usize,
         out: &mut Vec<u8>,
@@ -301,7 +301,7 @@ impl State {
 
     /// Appends a page, all layers in order, to `out`.
     pub(crate) async fn read_page_ref(
-        &self,
+        &mut self,
         page: &PageRef,
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {

@@ -149,13 +149,13 @@ pub trait Executable: Debug + Send + Sync {
     /// Reads outputs after all earlier steps, in one round trip to the device. Resolves to an error if the device failed
     /// in one of them.
     fn read<'a, 'b: 'a>(
-        &'a self,
+        &'a mut self,
         reads: &'a mut [ReadPort<'b>],
     ) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Appends the bytes of page `page` of every layer of a pool to `out`, after all earlier steps.
     fn read_page<'a>(
-        &'a self,
+        &'a mut self,
         pool: PoolId,
         page: u32,
         out: &'a mut Vec<u8>,
@@ -186,7 +186,7 @@ pub fn warmup_batch_sizes(max_rows: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Number of each [`Count`] in a step.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Counts([usize; Count::N]);
 
 impl Counts {
@@ -208,6 +208,16 @@ impl Index<Count> for Counts {
 impl IndexMut<Count> for Counts {
     fn index_mut(&mut self, count: Count) -> &mut usize {
         &mut self.0[count as usize]
+    }
+}
+
+/// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port, in a step
+/// with this first window.
+#[must_use]
+pub(crate) fn export_offset(x: Tensor, first_window: usize) -> usize {
+    match x.rows.count {
+        Count::Windows | Count::CapturedWindows => first_window * x.rows.each * x.cols,
+        _ => 0,
     }
 }
 
@@ -253,13 +263,10 @@ impl<'a> Step<'a> {
         self.segments.contains(&segment.name) && segment.class.contains(n_rows)
     }
 
-    /// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port.
+    /// [`export_offset`] in this step.
     #[must_use]
     pub fn export_offset(&self, x: Tensor) -> usize {
-        match x.rows.count {
-            Count::Windows | Count::CapturedWindows => self.first_window * x.rows.each * x.cols,
-            _ => 0,
-        }
+        export_offset(x, self.first_window)
     }
 
     /// Rows of the batch whose logits are computed, or whose hidden states are read.

@@ -4,12 +4,13 @@
 //!
 //! | rule | pattern | result |
 //! |---|---|---|
-//! | operand | a matmul that reads another type than f32 | [`Op::Convert`], one for equal operands |
+//! | operand | a matmul or MoE that reads another type than f32 | [`Op::Convert`], one for equal operands |
 //! | gated product | `Gated` of two matmuls of one operand | [`Op::GatedProduct`], converted if that is all that reads it |
 //! | rotation | `Rope` of the queries of one attention and of its keys, KV write of the keys | [`Op::RopeKv`] |
 //! | residual | `Add` of a value and the result of an op that takes a residual | the residual on that op |
 //! | group | matmuls of one operand, without activation and residual | [`Op::MatmulGroup`] |
 //! | norm | RMS norm, read by a product or group before all others | the norm on that op |
+//! | result | `Convert` of the result of an op that can write this type | that type as the result; norms write f32, too, if it is read |
 //! | dead value | an op without effect whose results nobody reads | removed |
 //!
 //! Rules match data flow (producer, sole reader), never neighbors in the list. The order of the result is topological with
@@ -19,37 +20,54 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use stonechat_compute::op::{
-    GatedProductArgs, MatmulArgs, Op, RopeKvArgs, Tensor, TensorInfo, TensorType, WeightInfo,
+    GatedProductArgs, MatmulArgs, Op, RopeKvArgs, Tensor, TensorInfo, TensorType,
 };
 
 use crate::Activation;
 use crate::program::{Node, Program, RowClass, Segment};
 
-/// Whether a device has a kernel for an op.
-pub type Accepts = dyn Fn(&Op, RowClass) -> bool;
+/// Property of an op of a class of rows.
+pub type OfOp<T> = Box<dyn Fn(&Op, RowClass) -> T>;
+
+/// Whether an op of a class of rows can write its result, of so many columns, in a type.
+pub type Writes = Box<dyn Fn(&Op, RowClass, TensorType, usize) -> bool>;
 
 /// Kernels of a device that fusion depends on.
 pub struct Capabilities {
     /// Classes of rows, ascending, without gaps from 1 on.
     pub row_classes: &'static [RowClass],
-    /// Most matmuls of a [`Op::MatmulGroup`]; 1 without that op.
-    pub max_group: usize,
-    /// Type in which matmuls with such weights read their operand.
-    pub operand: fn(&WeightInfo, RowClass) -> TensorType,
-    /// Whether there is a kernel for a [`Op::GatedProduct`] or [`Op::RopeKv`].
-    pub accepts: Box<Accepts>,
+    /// Type in which a [`Op::Matmul`] or [`Op::Moe`] reads its first operand.
+    pub operand: OfOp<TensorType>,
+    /// Whether there is a kernel for a [`Op::GatedProduct`], [`Op::RopeKv`] or [`Op::MatmulGroup`].
+    pub accepts: OfOp<bool>,
     /// Whether a product can apply an RMS norm to its operand.
-    pub fuses_norm: fn(&Op, RowClass) -> bool,
+    pub fuses_norm: OfOp<bool>,
+    /// Whether an op can write its result in another type than f32.
+    pub writes: Writes,
     /// Whether ops can add their result to a residual, see [`Op::takes_residual`].
     pub residuals: bool,
 }
 
+impl Capabilities {
+    /// No kernel but those of recorded ops, for any number of rows.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            row_classes: &[RowClass { min: 1, max: usize::MAX }],
+            operand: Box::new(|_, _| TensorType::F32),
+            accepts: Box::new(|_, _| false),
+            fuses_norm: Box::new(|_, _| false),
+            writes: Box::new(|_, _, _, _| false),
+            residuals: false,
+        }
+    }
+}
+
 impl std::fmt::Debug for Capabilities {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { row_classes, max_group, residuals, .. } = self;
+        let Self { row_classes, residuals, .. } = self;
         f.debug_struct("Capabilities")
             .field("row_classes", row_classes)
-            .field("max_group", max_group)
             .field("residuals", residuals)
             .finish_non_exhaustive()
     }
@@ -76,15 +94,16 @@ pub fn fuse(program: &Program, capabilities: &Capabilities) -> Program {
             let mut rules =
                 Rules { tensors: &mut fused.tensors, is_pinned: &is_pinned, nodes: Vec::new() };
             rules.nodes = nodes.into_iter().map(Some).collect();
-            rules.operands(|weight| (capabilities.operand)(weight, class));
+            rules.operands(|op| (capabilities.operand)(op, class));
             let accepts = |op: &Op| (capabilities.accepts)(op, class);
             rules.gated_products(accepts);
             rules.rotations(accepts);
             if capabilities.residuals {
                 rules.residuals();
             }
-            rules.groups(capabilities.max_group);
+            rules.groups(accepts);
             rules.norms(|op| (capabilities.fuses_norm)(op, class));
+            rules.results(|op, dtype, cols| (capabilities.writes)(op, class, dtype, cols));
             let nodes = ordered(rules.nodes.into_iter().flatten().collect());
             fused.segments.push(Segment { class, nodes, ..segment });
         }
@@ -182,13 +201,13 @@ impl Rules<'_> {
         }
     }
 
-    /// Converts operands of matmuls, right before the first matmul that reads them.
-    fn operands(&mut self, operand: impl Fn(&WeightInfo) -> TensorType) {
+    /// Converts operands of products, right before the first product that reads them.
+    fn operands(&mut self, operand: impl Fn(&Op) -> TensorType) {
         let mut converted: Vec<(Tensor, TensorType, Tensor)> = Vec::new();
         let nodes = std::mem::take(&mut self.nodes);
         for mut node in nodes.into_iter().flatten() {
-            if let Op::Matmul(args) = &node.op {
-                let (x, dtype) = (node.inputs[0], operand(&args.weight.info()));
+            if let (Op::Matmul(_) | Op::Moe(_), None) = (&node.op, &node.norm) {
+                let (x, dtype) = (node.inputs[0], operand(&node.op));
                 let known = converted.iter().find(|(y, t, _)| (*y, *t) == (x, dtype));
                 node.inputs[0] = match known {
                     _ if self.tensors[x.id].dtype == dtype => x,
@@ -237,7 +256,7 @@ impl Rules<'_> {
         });
         let (last, dtype, outputs) = match convert {
             Some((convert, dtype, outputs)) => (convert, dtype, outputs.clone()),
-            None => (gated, TensorType::F32, vec![hidden, gate_out.id, up_out.id]),
+            None => (gated, TensorType::F32, vec![hidden]),
         };
         let (gate_args, up_args) = (gate_args.clone(), up_args.clone());
         let args = GatedProductArgs { gate: gate_args, up: up_args, activation, dtype };
@@ -283,30 +302,54 @@ impl Rules<'_> {
         Some((ropes, Node::new(Op::RopeKv(args), inputs, outputs)))
     }
 
-    /// A reader of a norm applies it, and writes the norm for the others.
+    /// A product that reads a norm, or an operand converted from it, applies it, and writes the norm for other readers.
     fn norms(&mut self, fuses_norm: impl Fn(&Op) -> bool) {
         for norm in 0..self.nodes.len() {
             let Some(node) = &self.nodes[norm] else { continue };
             let (Op::RmsNorm(args), None) = (&node.op, &node.residual) else { continue };
             let (args, x, h) = (args.clone(), node.inputs[0], node.outputs[0]);
-            let Some(reader) = self.norm_reader(x, h, &fuses_norm) else { continue };
+            let converted =
+                self.readers(h).filter_map(|reader| match self.nodes[reader].as_ref()? {
+                    Node { op: Op::Convert(_), inputs, outputs, .. }
+                        if self.is_whole(inputs[0]) =>
+                    {
+                        Some((Some(reader), outputs[0]))
+                    }
+                    _ => None,
+                });
+            let operands: Vec<(Option<usize>, usize)> =
+                [(None, h)].into_iter().chain(converted).collect();
+            let reader = operands.into_iter().find_map(|(convert, operand)| {
+                let reader = self.norm_reader((x, h), (convert, operand), &fuses_norm)?;
+                Some((convert.filter(|_| self.sole_reader(operand).is_some()), reader))
+            });
+            let Some((convert, reader)) = reader else { continue };
             let Some(product) = &mut self.nodes[reader] else { continue };
             product.norm = Some(args);
             product.inputs[0] = x;
             product.outputs.push(h);
             self.nodes[norm] = None;
+            convert.into_iter().for_each(|convert| self.nodes[convert] = None);
         }
     }
 
-    /// Product that can apply the norm `h` of `x`: all other readers of `h` can follow it.
-    fn norm_reader(&self, x: Tensor, h: usize, fuses_norm: impl Fn(&Op) -> bool) -> Option<usize> {
+    /// Product that can apply the norm `h` of `x`, of the readers of `operand`, which `convert` makes of the norm: all other
+    /// readers can follow it.
+    fn norm_reader(
+        &self,
+        (x, h): (Tensor, usize),
+        (convert, operand): (Option<usize>, usize),
+        fuses_norm: impl Fn(&Op) -> bool,
+    ) -> Option<usize> {
         let alive: Vec<usize> =
             (0..self.nodes.len()).filter(|&i| self.nodes[i].is_some()).collect();
         let nodes: Vec<&Node> = self.nodes.iter().flatten().collect();
-        let readers: Vec<usize> = self.readers(h).collect();
+        let readers: Vec<usize> =
+            self.readers(h).chain(self.readers(operand)).filter(|&i| Some(i) != convert).collect();
         let is_product = |node: &Node| {
             let overwrites = node.overwrites().any(|(y, _)| y.id == x.id || y.id == h);
-            let reads_all = node.inputs.first().is_some_and(|y| y.id == h && self.is_whole(*y));
+            let reads_all =
+                node.inputs.first().is_some_and(|y| y.id == operand && self.is_whole(*y));
             reads_all && !overwrites && node.norm.is_none() && fuses_norm(&node.op)
         };
         let mut products =
@@ -320,6 +363,37 @@ impl Rules<'_> {
         products.copied().find(|&product| !readers.iter().any(|&other| is_after(other, product)))
     }
 
+    /// Ops write their result in the type to which it is converted.
+    fn results(&mut self, writes: impl Fn(&Op, TensorType, usize) -> bool) {
+        for convert in 0..self.nodes.len() {
+            let Some(Node { op: Op::Convert(dtype), inputs, outputs, .. }) = &self.nodes[convert]
+            else {
+                continue;
+            };
+            let (dtype, x, y) = (*dtype, inputs[0], outputs[0]);
+            let is_sole = self.sole_reader(x.id).is_some();
+            let is_producer = |node: &&mut Node| node.outputs.first() == Some(&x.id);
+            if !self.is_whole(x) {
+                continue;
+            }
+            let Some(node) = self.nodes.iter_mut().flatten().find(is_producer) else { continue };
+            let is_norm = matches!(node.op, Op::LayerNorm(_) | Op::RmsNorm(_));
+            let is_plain =
+                node.residual.is_none() && node.norm.is_none() && node.outputs.len() == 1;
+            if !is_plain || !writes(&node.op, dtype, x.cols) {
+                continue;
+            }
+            if is_sole {
+                node.outputs[0] = y;
+            } else if is_norm {
+                node.outputs.push(y);
+            } else {
+                continue;
+            }
+            self.nodes[convert] = None;
+        }
+    }
+
     fn residuals(&mut self) {
         for add in 0..self.nodes.len() {
             let Some(Node { op: Op::Add, inputs, outputs, .. }) = &self.nodes[add] else {
@@ -329,9 +403,11 @@ impl Rules<'_> {
             let outputs = outputs.clone();
             for (residual, term) in [(x, y), (y, x)] {
                 let Some(producer) = self.sole_producer(term) else { continue };
-                let takes_residual = self.nodes[producer]
-                    .as_ref()
-                    .is_some_and(|node| node.op.takes_residual() && node.residual.is_none());
+                let takes_residual = self.nodes[producer].as_ref().is_some_and(|node| {
+                    // A norm in two types has one value.
+                    let is_one = node.norm.is_some() || node.outputs.len() == 1;
+                    is_one && node.op.takes_residual() && node.residual.is_none()
+                });
                 if takes_residual && self.is_whole(residual) {
                     let mut node = self.nodes[producer].take().expect("checked above");
                     node.residual = Some(residual);
@@ -344,27 +420,28 @@ impl Rules<'_> {
     }
 
     /// Groups take the place of their first matmul.
-    fn groups(&mut self, max_group: usize) {
+    fn groups(&mut self, accepts: impl Fn(&Op) -> bool) {
         for first in 0..self.nodes.len() {
             let Some((_, node)) = self.plain_matmul(first) else { continue };
             let inputs = node.inputs.clone();
-            let others = first..self.nodes.len();
-            let same_operand =
-                |&index: &usize| self.plain_matmul(index).is_some_and(|(_, n)| n.inputs == inputs);
-            let group: Vec<usize> = others.filter(same_operand).take(max_group).collect();
-            if group.len() < 2 {
-                continue;
-            }
-            let (mut all, mut outputs) = (Vec::new(), Vec::new());
-            for index in group {
-                if let Some(Node { op: Op::Matmul(args), outputs: own, .. }) =
-                    self.nodes[index].take()
-                {
-                    all.push(args);
-                    outputs.extend(own);
+            let (mut group, mut all, mut outputs) = (Vec::new(), Vec::new(), Vec::new());
+            for index in first..self.nodes.len() {
+                let Some((args, node)) = self.plain_matmul(index) else { continue };
+                if node.inputs != inputs {
+                    continue;
                 }
+                all.push(args.clone());
+                if all.len() > 1 && !accepts(&Op::MatmulGroup(all.clone())) {
+                    all.pop();
+                    continue;
+                }
+                group.push(index);
+                outputs.extend(&node.outputs);
             }
-            self.nodes[first] = Some(Node::new(Op::MatmulGroup(all), inputs, outputs));
+            if group.len() > 1 {
+                group.into_iter().for_each(|index| self.nodes[index] = None);
+                self.nodes[first] = Some(Node::new(Op::MatmulGroup(all), inputs, outputs));
+            }
         }
     }
 }

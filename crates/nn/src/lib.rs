@@ -50,7 +50,7 @@ pub use device::{
     warmup_batch_sizes,
 };
 pub use error::Error;
-pub use fuse::{Accepts, Capabilities, fuse};
+pub use fuse::{Capabilities, OfOp, Writes, fuse};
 pub use linear::Linear;
 pub use load_stats::LoadStats;
 pub use norm::Norm;

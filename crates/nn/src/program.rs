@@ -80,7 +80,8 @@ pub struct Node {
     pub residual: Option<Tensor>,
     /// RMS norm of the operand, before the products of one row. The norm of the row is the last result.
     pub norm: Option<NormArgs>,
-    /// Values that the op produces, by index in [`Program::tensors`].
+    /// Values that the op produces, by index in [`Program::tensors`]. A norm may have a second one: its result in another
+    /// type.
     pub outputs: Vec<usize>,
 }
 
@@ -196,8 +197,10 @@ impl fmt::Display for Program {
                 for &id in outputs {
                     numbers[id] = Some(next);
                     let TensorInfo { rows, cols, dtype } = self.tensors[id];
-                    let dtype = if dtype == TensorType::Operand { " operand" } else { "" };
-                    write!(f, "%{next}[{rows}, {cols}]{dtype} ")?;
+                    write!(f, "%{next}[{rows}, {cols}] ")?;
+                    if dtype != TensorType::F32 {
+                        write!(f, "{} ", dtype.name())?;
+                    }
                     next += 1;
                 }
                 write!(f, "= {}", OpText(op))?;
@@ -287,6 +290,12 @@ impl fmt::Display for OpText<'_> {
             Op::Attention(args) => attention(f, args),
             Op::Import(port) | Op::Export(port) => write!(f, " {port:?}"),
             Op::Add | Op::TopK | Op::Convert(_) => Ok(()),
+            // Arguments without weights.
+            op => {
+                let text = format!("{op:?}");
+                let arguments = text.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+                write!(f, " {}", arguments.unwrap_or_default())
+            }
         }
     }
 }

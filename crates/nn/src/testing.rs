@@ -27,59 +27,71 @@ const MANY_ROWS: RowClass = RowClass { min: 5, max: usize::MAX };
 /// Numbers of rows of every class.
 pub(crate) const N_ROWS: [usize; 2] = [1, 7];
 
-/// Every rule, for any number of rows.
-pub(crate) fn all_rules() -> Capabilities {
-    Capabilities {
-        row_classes: &[RowClass { min: 1, max: usize::MAX }],
-        max_group: 3,
-        operand: |_, _| TensorType::F32,
-        accepts: Box::new(|_, _| true),
-        fuses_norm: |op, _| matches!(op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_)),
-        residuals: true,
-    }
+fn is_group_of(op: &Op, max: usize) -> bool {
+    matches!(op, Op::MatmulGroup(all) if all.len() <= max)
 }
 
-/// No rule.
-pub(crate) fn no_rules() -> Capabilities {
+fn is_product(op: &Op) -> bool {
+    matches!(op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_))
+}
+
+/// Every rule for values in f32, for any number of rows.
+pub(crate) fn all_rules() -> Capabilities {
     Capabilities {
-        max_group: 1,
-        accepts: Box::new(|_, _| false),
-        fuses_norm: |_, _| false,
-        residuals: false,
-        ..all_rules()
+        accepts: Box::new(|op, _| !matches!(op, Op::MatmulGroup(_)) || is_group_of(op, 3)),
+        fuses_norm: Box::new(|op, _| is_product(op)),
+        residuals: true,
+        ..Capabilities::none()
     }
 }
 
 /// Residuals and groups alone.
 pub(crate) fn plain_rules() -> Capabilities {
-    Capabilities { max_group: 3, residuals: true, ..no_rules() }
+    Capabilities {
+        residuals: true,
+        accepts: Box::new(|op, _| is_group_of(op, 3)),
+        ..Capabilities::none()
+    }
 }
 
 /// Products that read a type of their own in a class of rows, and gated products in that type, as on a CPU.
 pub(crate) fn cpu_rules() -> Capabilities {
     Capabilities {
         row_classes: &[FEW_ROWS, MANY_ROWS],
-        operand: |_, class| match class {
-            MANY_ROWS => TensorType::Operand,
+        operand: Box::new(|op, class| match op {
+            Op::Matmul(_) if class == MANY_ROWS => TensorType::Operand,
             _ => TensorType::F32,
-        },
-        accepts: Box::new(|op, class| {
-            class == MANY_ROWS
-                && matches!(op, Op::GatedProduct(args) if args.dtype == TensorType::Operand)
+        }),
+        accepts: Box::new(|op, class| match op {
+            Op::GatedProduct(args) => class == MANY_ROWS && args.dtype == TensorType::Operand,
+            op => is_group_of(op, 3),
         }),
         ..plain_rules()
     }
 }
 
-/// Rotations, norms and gated products of few rows, as on a GPU.
+/// Operands of a type of their own in each class of rows, which other ops write; rotations, norms and gated products of few
+/// rows, as on a GPU.
 pub(crate) fn gpu_rules() -> Capabilities {
+    let operand = |class| if class == FEW_ROWS { TensorType::Q8 } else { TensorType::F16 };
     Capabilities {
         row_classes: &[FEW_ROWS, MANY_ROWS],
-        accepts: Box::new(|_, class| class == FEW_ROWS),
-        fuses_norm: |op, class| {
-            class == FEW_ROWS && matches!(op, Op::Matmul(_) | Op::GatedProduct(_))
-        },
-        max_group: 2,
+        operand: Box::new(move |op, class| match op {
+            Op::Moe(_) => TensorType::Q8,
+            _ => operand(class),
+        }),
+        accepts: Box::new(|op, class| {
+            // Of a longer list of matmuls, the order would decide which ones may write another type.
+            class == FEW_ROWS && (!matches!(op, Op::MatmulGroup(_)) || is_group_of(op, 99))
+        }),
+        fuses_norm: Box::new(|op, class| class == FEW_ROWS && is_product(op)),
+        writes: Box::new(move |op, class, dtype, _| {
+            let is_writer = matches!(
+                op,
+                Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Gated(_) | Op::Attention(_) | Op::Matmul(_)
+            );
+            is_writer && (dtype == operand(class) || matches!(op, Op::RmsNorm(_)))
+        }),
         ..all_rules()
     }
 }
@@ -87,10 +99,10 @@ pub(crate) fn gpu_rules() -> Capabilities {
 /// Products that read a type of their own, some of them.
 pub(crate) fn mixed_rules() -> Capabilities {
     Capabilities {
-        operand: |weight, _| match weight.rows {
-            F => TensorType::Operand,
+        operand: Box::new(|op, _| match op {
+            Op::Matmul(args) if args.weight.info().rows == F => TensorType::Operand,
             _ => TensorType::F32,
-        },
+        }),
         residuals: false,
         ..all_rules()
     }
@@ -98,7 +110,7 @@ pub(crate) fn mixed_rules() -> Capabilities {
 
 /// Capabilities of devices.
 pub(crate) fn devices() -> [Capabilities; 6] {
-    [all_rules(), no_rules(), plain_rules(), cpu_rules(), gpu_rules(), mixed_rules()]
+    [all_rules(), Capabilities::none(), plain_rules(), cpu_rules(), gpu_rules(), mixed_rules()]
 }
 
 /// Recorder of ops with weights that are told apart by number.
@@ -451,10 +463,7 @@ impl Meaning {
             Op::GatedProduct(args) => {
                 let (gate, up) = (product(&args.gate, x[0]), product(&args.up, x[0]));
                 let hidden = gated(&args.activation, gate, up);
-                match args.dtype {
-                    TensorType::F32 => vec![hidden, gate, up],
-                    TensorType::Operand => vec![hidden],
-                }
+                vec![hidden]
             }
             Op::Gated(activation) => vec![gated(activation, x[0], x[1])],
             Op::Add => vec![sum(x[0], x[1])],
@@ -485,6 +494,10 @@ impl Meaning {
             results[0] = sum(self.read(program, residual), results[0]);
         }
         results.extend(norm);
+        if let Op::LayerNorm(_) | Op::RmsNorm(_) = node.op {
+            // The result in another type.
+            results.resize(node.outputs.len(), results[0]);
+        }
         assert_eq!(results.len(), node.outputs.len(), "results of {node:?}");
         self.values.extend(node.outputs.iter().copied().zip(results));
     }

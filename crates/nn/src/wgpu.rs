@@ -2,10 +2,14 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `wgpu/capabilities.rs` | ops and types that there are kernels for |
 //! | `wgpu/executable.rs` | a compiled program: slots, pools, the kernels of each op |
+//! | `wgpu/inputs.rs` | inputs of a step as words, shape of a step |
 //! | `wgpu/moe.rs` | mixture of experts |
 
+mod capabilities;
 mod executable;
+mod inputs;
 mod moe;
 
 use std::collections::BTreeMap;
@@ -17,7 +21,8 @@ use stonechat_compute::op::{Weight, WeightInfo, WeightLayout};
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
 use stonechat_quant::wgpu::GpuMatrix;
 
-use self::executable::{GpuExecutable, GpuWeight, capabilities};
+use self::capabilities::capabilities;
+use self::executable::{GpuExecutable, GpuWeight};
 use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
 use crate::program::Program;
@@ -135,7 +140,6 @@ impl DeviceApi for Wgpu {
         }
         let matrix = GpuMatrix::load(&self.gpu, dtype, (rows, cols), bytes);
         let matrix = matrix.map_err(allocation_error)?;
-        stonechat_quant::wgpu::warm_up(&self.gpu, &matrix);
         let info = WeightInfo { dtype, rows, cols, layout: WeightLayout::Packed };
         Ok(Weight::new(info, Arc::new(GpuWeight::Matrix(matrix))))
     }

@@ -18,11 +18,13 @@ mod row_major;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiled;
 
+use std::ops::Range;
+
 use bytemuck::Zeroable;
-use stonechat_compute::cpu::MatRef;
+use stonechat_compute::cpu::{MatMut, MatRef};
 #[cfg(target_arch = "x86_64")]
 use stonechat_compute::simd::Tile;
-use stonechat_compute::{Cpu, Isa, Parts};
+use stonechat_compute::{Cpu, Isa, Parts, with_scratch};
 
 #[cfg(target_arch = "x86_64")]
 use interleaved::InterleavedQBlocks;
@@ -159,6 +161,39 @@ impl ActivationBuffer {
                 self.resize(x.rows, x.cols, ActivationLayout::Interleaved6);
                 self.interleaved6.writer(x.rows, x.cols).store_all(cpu, x);
             }
+        }
+    }
+
+    /// As [`prepare`](Self::prepare) of `[m, k]` values that `fill` computes, a range of rows at a time.
+    ///
+    /// # Panics
+    /// If `k` is no multiple of 32.
+    #[track_caller]
+    pub fn prepare_rows(
+        &mut self,
+        cpu: &Cpu,
+        [m, k]: [usize; 2],
+        fill: impl Fn(Range<usize>, MatMut<'_>) + Sync,
+    ) {
+        match self.writer(m, k, ActivationLayout::for_packed(cpu.isa, m)) {
+            ActivationWriter::RowMajor(writer) => {
+                let rows_per_task = (TASK_LEN / k.max(1)).max(1);
+                cpu.threads.run(m.div_ceil(rows_per_task), |task| {
+                    let first = task * rows_per_task;
+                    let n = rows_per_task.min(m - first);
+                    with_scratch(n * k, |values| {
+                        fill(first..first + n, MatMut::packed(values, n, k));
+                        // SAFETY: each row is of one task, and tasks run once.
+                        unsafe { writer.store(cpu.isa, first, 0, MatRef::packed(values, n, k)) };
+                    });
+                });
+            }
+            #[cfg(target_arch = "x86_64")]
+            ActivationWriter::AmxBf16(writer) => writer.store_rows(cpu, &fill),
+            #[cfg(target_arch = "x86_64")]
+            ActivationWriter::Interleaved4(writer) => writer.store_rows(cpu, &fill),
+            #[cfg(target_arch = "x86_64")]
+            ActivationWriter::Interleaved6(writer) => writer.store_rows(cpu, &fill),
         }
     }
 

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `planes` | layout of a row on the device, table of the formats |
 //! | `matrix` | [`GpuMatrix`]: loading, split by rows if larger than a binding |
-//! | `matmul` | [`matmul`], [`matmul_all`]: choice of the kernel |
-//! | `gemv` | up to [`MAX_GEMV_ROWS`] rows of activations: [`matmul_gated`], [`matmul_experts`] |
+//! | `matmul` | [`matmul`]: choice of the kernel; [`operand_format`] |
+//! | `gemv` | up to [`MAX_GEMV_ROWS`] rows of activations: [`matmul_group`], [`matmul_gated`], [`matmul_experts`] |
 //! | `gemm` | more rows, by cooperative matrices |
 //! | `input_norm` | [`InputNorm`]: RMS norm fused into GEMV |
 //! | `embed` | embedding lookup |
@@ -21,10 +21,11 @@ mod planes;
 
 pub use embed::{GpuEmbed, embed};
 pub use gemv::{
-    ExpertMatmul, GateUpOutput, MAX_GEMV_ROWS, can_fuse_gate_up, matmul_experts, matmul_gated,
+    ExpertMatmul, MAX_GEMV_ROWS, can_fuse_gate_up, can_group, fuses_norm, gate_up_fuses_norm,
+    group_fuses_norm, matmul_experts, matmul_gated, matmul_group,
 };
 pub use input_norm::InputNorm;
-pub use matmul::{GpuEpilogue, matmul, matmul_all, warm_up};
+pub use matmul::{GpuEpilogue, GpuInput, matmul, operand_format, writes_operand};
 pub use matrix::GpuMatrix;
 
 use stonechat_compute::wgpu::{CoopMatrices, Source, Variant};

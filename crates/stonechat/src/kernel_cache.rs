@@ -66,7 +66,7 @@ impl Drop for KernelCache {
 mod tests {
     use pollster::block_on;
     use stonechat_compute::wgpu::ops::{GpuRows, copy};
-    use stonechat_compute::wgpu::{GpuBuffer, adapters};
+    use stonechat_compute::wgpu::{GpuBuffer, ReadRange, Recorder, adapters};
 
     use super::{Gpu, KernelCache};
 
@@ -82,9 +82,12 @@ mod tests {
         assert!(cache.is_some());
         let [from, to] = [GpuBuffer::new(&gpu, 64), GpuBuffer::new(&gpu, 64)].map(Result::unwrap);
         gpu.write(&from, 0, &[7; 16]);
-        copy::copy(&gpu, &to, 0, 16, GpuRows::packed(&from, 1, 16));
+        let mut recorder = Recorder::new(&gpu, 1).unwrap();
+        copy::copy(&mut recorder, &to, 0, 16, GpuRows::packed(&from, 1, 16));
+        let mut list = recorder.finish().unwrap().unwrap();
         let mut bytes = [0; 64];
-        block_on(gpu.read(&to, 0, &mut bytes)).unwrap();
+        let read = ReadRange { src: &to, offset: 0, out: &mut bytes };
+        block_on(gpu.run_and_read(Some(&mut list), &mut [read])).unwrap();
         assert!(bytes.chunks(4).all(|word| word == 7u32.to_le_bytes()), "{bytes:?}");
         true
     }

@@ -6,11 +6,10 @@ mod executable;
 use std::sync::Arc;
 
 use stonechat_compute::DType;
-use stonechat_nn::op::{Op, TensorType, Weight, WeightInfo, WeightLayout};
+use stonechat_nn::op::{Op, Weight, WeightInfo, WeightLayout};
 use stonechat_nn::{
     Activation, Capabilities, Counts, Device, DeviceApi, Error, Executable, GatedActivation,
     HostTask, KvDType, KvRow, KvShape, LoadStats, MatrixSource, PAGE_LEN, Program, Routing,
-    RowClass,
 };
 
 use self::executable::ReferenceExecutable;
@@ -73,14 +72,12 @@ impl DeviceApi for Reference {
     /// Everything that any device fuses.
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            row_classes: &[RowClass { min: 1, max: usize::MAX }],
-            max_group: 3,
             residuals: true,
-            operand: |_, _| TensorType::F32,
-            accepts: Box::new(|_, _| true),
-            fuses_norm: |op, _| {
+            accepts: Box::new(|op, _| !matches!(op, Op::MatmulGroup(all) if all.len() > 3)),
+            fuses_norm: Box::new(|op, _| {
                 matches!(op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_))
-            },
+            }),
+            ..Capabilities::none()
         }
     }
 

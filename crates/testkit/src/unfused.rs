@@ -1,10 +1,10 @@
 //! The f64 oracle without fusion.
 
 use stonechat_compute::DType;
-use stonechat_nn::op::{TensorType, Weight};
+use stonechat_nn::op::Weight;
 use stonechat_nn::{
     Capabilities, Counts, Device, DeviceApi, Error, Executable, HostTask, LoadStats, MatrixSource,
-    Program, RowClass,
+    Program,
 };
 
 use crate::Reference;
@@ -59,14 +59,7 @@ impl DeviceApi for Unfused {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            row_classes: &[RowClass { min: 1, max: usize::MAX }],
-            max_group: 1,
-            residuals: false,
-            operand: |_, _| TensorType::F32,
-            accepts: Box::new(|_, _| false),
-            fuses_norm: |_, _| false,
-        }
+        Capabilities::none()
     }
 
     fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {

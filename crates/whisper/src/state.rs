@@ -281,7 +281,7 @@ impl State {
     }
 
     /// Reads outputs, without a future on the heap where no device has to be awaited.
-    async fn read(&self, reads: &mut [ReadPort<'_>]) -> Result<(), Error> {
+    async fn read(&mut self, reads: &mut [ReadPort<'_>]) -> Result<(), Error> {
         match self.executable.read_now(reads) {
             Some(result) => Ok(result?),
             None => Ok(self.executable.read(reads).await?),
@@ -352,7 +352,7 @@ impl State {
     /// Reads the cross-attention keys of `window`, `[heads, n_audio_ctx, C]`, and the queries of `rows` of the last step with
     /// capture, `[heads, rows, C]`.
     pub(crate) async fn read_capture(
-        &self,
+        &mut self,
         window: usize,
         rows: std::ops::Range<usize>,
         (keys, queries): (&mut [f32], &mut [f32]),

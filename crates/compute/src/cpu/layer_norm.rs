@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::matrix::{MatMut, MatRef, SharedMut};
 use super::row_tasks::for_row_ranges;
-use crate::Cpu;
 use crate::simd::{Kernel, Simd};
+use crate::{Cpu, Isa};
 
 /// Parameters of [`layer_norm`].
 #[derive(Debug, Clone, Copy)]
@@ -27,18 +27,32 @@ pub struct LayerNorm<'a> {
 /// If the shapes do not fit.
 #[track_caller]
 pub fn layer_norm(cpu: &Cpu, out: MatMut<'_>, x: MatRef<'_>, norm: LayerNorm<'_>) {
-    let (out, x) = (out.checked(), x.checked());
-    assert_eq!((out.rows, out.cols), (x.rows, x.cols), "layer_norm: shapes differ");
-    assert_eq!(norm.weight.len(), x.cols, "layer_norm: weight length is not the row width");
-    assert_eq!(
-        norm.bias.map_or(x.cols, <[f32]>::len),
-        x.cols,
-        "layer_norm: bias length is not the row width"
-    );
-    let out = out.shared();
+    let (out, x) = norm.check(out, x);
     for_row_ranges(cpu, x.rows, x.cols, |rows| {
         cpu.isa.dispatch(LayerNormRows { out, x, norm, rows });
     });
+}
+
+impl LayerNorm<'_> {
+    #[track_caller]
+    fn check<'b>(&self, out: MatMut<'b>, x: MatRef<'b>) -> (SharedMut<'b>, MatRef<'b>) {
+        let (out, x) = (out.checked(), x.checked());
+        assert_eq!((out.rows, out.cols), (x.rows, x.cols), "layer_norm: shapes differ");
+        let n_bias = self.bias.map_or(x.cols, <[f32]>::len);
+        assert_eq!(self.weight.len(), x.cols, "layer_norm: weight length is not the row width");
+        assert_eq!(n_bias, x.cols, "layer_norm: bias length is not the row width");
+        (out.shared(), x)
+    }
+
+    /// [`layer_norm`] on this thread.
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn run(self, isa: Isa, out: MatMut<'_>, x: MatRef<'_>) {
+        let (out, x) = self.check(out, x);
+        isa.dispatch(LayerNormRows { out, x, norm: self, rows: 0..x.rows });
+    }
 }
 
 struct LayerNormRows<'a> {

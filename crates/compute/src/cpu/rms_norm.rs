@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::matrix::{MatMut, MatRef, SharedMut};
 use super::row_tasks::for_row_ranges;
-use crate::Cpu;
 use crate::simd::{Kernel, Simd};
+use crate::{Cpu, Isa};
 
 /// Parameters of [`rms_norm`].
 #[derive(Debug, Clone, Copy)]
@@ -26,13 +26,30 @@ pub struct RmsNorm<'a> {
 /// If the shapes do not fit.
 #[track_caller]
 pub fn rms_norm(cpu: &Cpu, out: MatMut<'_>, x: MatRef<'_>, norm: RmsNorm<'_>) {
-    let (out, x) = (out.checked(), x.checked());
-    assert_eq!((out.rows, out.cols), (x.rows, x.cols), "rms_norm: shapes differ");
-    assert_eq!(norm.weight.len(), x.cols, "rms_norm: weight length is not the row width");
-    let out = out.shared();
+    let (out, x) = norm.check(out, x);
     for_row_ranges(cpu, x.rows, x.cols, |rows| {
         cpu.isa.dispatch(RmsNormRows { out, x, norm, rows });
     });
+}
+
+impl RmsNorm<'_> {
+    #[track_caller]
+    fn check<'b>(&self, out: MatMut<'b>, x: MatRef<'b>) -> (SharedMut<'b>, MatRef<'b>) {
+        let (out, x) = (out.checked(), x.checked());
+        assert_eq!((out.rows, out.cols), (x.rows, x.cols), "rms_norm: shapes differ");
+        assert_eq!(self.weight.len(), x.cols, "rms_norm: weight length is not the row width");
+        (out.shared(), x)
+    }
+
+    /// [`rms_norm`] on this thread.
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn run(self, isa: Isa, out: MatMut<'_>, x: MatRef<'_>) {
+        let (out, x) = self.check(out, x);
+        isa.dispatch(RmsNormRows { out, x, norm: self, rows: 0..x.rows });
+    }
 }
 
 struct RmsNormRows<'a> {

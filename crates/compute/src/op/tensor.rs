@@ -57,8 +57,25 @@ impl fmt::Display for Rows {
 pub enum TensorType {
     /// f32, row-major.
     F32,
+    /// f16, row-major.
+    F16,
+    /// int8 in groups of 32 with a scale, row-major.
+    Q8,
     /// Activations of products, in the type and order of the device's kernels: q8 blocks, or bf16 tiles with AMX.
     Operand,
+}
+
+impl TensorType {
+    /// Name for messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Q8 => "q8",
+            Self::Operand => "operand",
+        }
+    }
 }
 
 /// Type and shape of a value.

@@ -1,14 +1,14 @@
-//! Device buffers, their cached f16 and q8 copies, and readback.
+//! Device buffers, submission of lists, and readback.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::counters::count;
 use super::gpu::Gpu;
-use super::recorder::Command;
+use super::list::CommandList;
 use crate::{Error, Result};
 
 /// Alignment of sizes, so that any buffer can be bound as an array of `vec4`.
@@ -26,41 +26,11 @@ struct Allocation {
     /// Unique for the life of the device.
     id: u64,
     bytes: u64,
-    /// Ids of dropped buffers, whose bind groups the recorder evicts.
-    dropped: Arc<Mutex<Vec<u64>>>,
     memory: Arc<Memory>,
-    /// Cached copies of the values, indexed by [`CopyFormat`]; each is allocated by the first matmul that reads it.
-    copies: Mutex<[ActivationCopy; 2]>,
-}
-
-/// Format of a cached copy of activations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyFormat {
-    /// int8 in groups of 32, see [`ops::q8_copy`](super::ops::q8_copy).
-    Q8,
-    /// f16, see [`ops::f16_copy`](super::ops::f16_copy).
-    F16,
-}
-
-/// Cached copy of a buffer's values in a [`CopyFormat`].
-#[derive(Debug)]
-struct ActivationCopy {
-    buffer: Option<GpuBuffer>,
-    /// `[rows, cols]` of the copy; `None` once the buffer was written.
-    shape: Option<[usize; 2]>,
-    /// Fewest rows for which a matmul requested a copy.
-    min_rows: usize,
-}
-
-impl Default for ActivationCopy {
-    fn default() -> Self {
-        Self { buffer: None, shape: None, min_rows: usize::MAX }
-    }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.id);
         self.memory.release(self.raw.size());
     }
 }
@@ -78,11 +48,21 @@ impl GpuBuffer {
             raw: raw_buffer(gpu, bytes as u64, usage)?,
             id: gpu.next_id(),
             bytes: bytes as u64,
-            dropped: Arc::clone(&gpu.inner.dropped),
             memory: Arc::clone(&gpu.inner.memory),
-            copies: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(allocation) })
+    }
+
+    /// In place of a buffer of `bytes` that could not be allocated: for checks of sizes, no kernel may use it.
+    pub(super) fn missing(gpu: &Gpu, placeholder: &Self, bytes: usize) -> Self {
+        let allocation = Allocation {
+            raw: placeholder.raw().clone(),
+            id: gpu.next_id(),
+            bytes: bytes as u64,
+            // It is not of the device's memory.
+            memory: Arc::new(Memory::new()),
+        };
+        Self { inner: Arc::new(allocation) }
     }
 
     /// Requested size; the allocation is rounded up to 16 bytes.
@@ -103,51 +83,6 @@ impl GpuBuffer {
 
     pub(super) fn id(&self) -> u64 {
         self.inner.id
-    }
-
-    fn copies(&self) -> MutexGuard<'_, [ActivationCopy; 2]> {
-        self.inner.copies.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Requests a copy of at least `bytes`; returns it and whether it is current for `[rows, cols] = shape`.
-    pub(super) fn copy_for(
-        &self,
-        gpu: &Gpu,
-        format: CopyFormat,
-        bytes: usize,
-        shape: [usize; 2],
-    ) -> Result<(Self, bool)> {
-        let copy = &mut self.copies()[format as usize];
-        copy.min_rows = copy.min_rows.min(shape[0]);
-        if let Some(buffer) = copy.buffer.as_ref().filter(|buffer| buffer.bytes() >= bytes) {
-            return Ok((buffer.clone(), copy.shape == Some(shape)));
-        }
-        let buffer = Self::new(gpu, bytes)?;
-        (copy.buffer, copy.shape) = (Some(buffer.clone()), None);
-        Ok((buffer, false))
-    }
-
-    /// Copy for a kernel to write with `rows` rows: `None` unless a matmul requested one of so few rows before and the
-    /// buffer has `bytes`.
-    pub(super) fn requested_copy(
-        &self,
-        format: CopyFormat,
-        bytes: usize,
-        rows: usize,
-    ) -> Option<Self> {
-        let copy = &self.copies()[format as usize];
-        let fits = |buffer: &&Self| buffer.bytes() >= bytes && rows >= copy.min_rows;
-        copy.buffer.as_ref().filter(fits).cloned()
-    }
-
-    /// Marks a copy as current, with `[rows, cols] = shape`. Call it after the dispatch that writes both.
-    pub fn mark_copy(&self, format: CopyFormat, shape: [usize; 2]) {
-        self.copies()[format as usize].shape = Some(shape);
-    }
-
-    /// Marks the copies as stale. The recorder calls it for every buffer that a dispatch writes.
-    pub(super) fn forget_copies(&self) {
-        self.copies().iter_mut().for_each(|copy| copy.shape = None);
     }
 }
 
@@ -280,53 +215,91 @@ impl Future for MapFuture {
 }
 
 impl Gpu {
-    /// Submits the recording, then reads `src[offset..]` into `out`; see [`read_all`](Self::read_all).
-    ///
-    /// # Errors
-    /// If the device failed since the last read.
+    /// Writes words, ahead of all lists that are submitted later.
     ///
     /// # Panics
-    /// If the range is outside the buffer or not aligned.
-    pub async fn read(&self, src: &GpuBuffer, offset: usize, out: &mut [u8]) -> Result<()> {
-        self.read_all(&mut [ReadRange { src, offset, out }]).await
+    /// If the range is outside `dst`.
+    pub fn write(&self, dst: &GpuBuffer, offset: usize, words: &[u32]) {
+        assert!(4 * (offset + words.len()) <= dst.bytes(), "write: {offset}+{}", words.len());
+        count(&self.inner.counters.uploads);
+        let bytes = bytemuck::cast_slice(words);
+        self.inner.queue.write_buffer(dst.raw(), 4 * offset as u64, bytes);
     }
 
-    /// Submits the recording, then reads all ranges in one mapping. Offsets and lengths are multiples of 4.
+    /// Submits a list.
+    ///
+    /// # Panics
+    /// If it is not valid any more, see [`Recorder::is_valid`](super::Recorder::is_valid).
+    pub fn submit(&self, list: &mut CommandList) {
+        self.submit_with(Some(list), None);
+    }
+
+    /// Submits a list, if there is one, and the copies after it in one submission.
+    fn submit_with(
+        &self,
+        mut list: Option<&mut CommandList>,
+        copies: Option<::wgpu::CommandBuffer>,
+    ) -> Option<::wgpu::SubmissionIndex> {
+        let mut all = [None, copies];
+        if let Some(list) = &mut list {
+            count(&self.inner.counters.lists);
+            let n = list.dispatches.len() as u64;
+            self.inner.counters.dispatches.fetch_add(n, Ordering::Relaxed);
+            if self.inner.profile.is_on() {
+                self.submit_timed(&list.dispatches);
+            } else {
+                all[0] = Some(list.encoded.take().unwrap_or_else(|| self.encode(list)));
+            }
+        }
+        if all.iter().all(Option::is_none) {
+            return None;
+        }
+        let index = self.inner.queue.submit(all.into_iter().flatten());
+        count(&self.inner.counters.submissions);
+        Some(index)
+    }
+
+    fn encode(&self, list: &CommandList) -> ::wgpu::CommandBuffer {
+        count(&self.inner.counters.encodings);
+        let mut encoder = self.inner.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        list.dispatches.iter().for_each(|dispatch| dispatch.encode(&mut pass));
+        drop(pass);
+        encoder.finish()
+    }
+
+    /// Submits a list, if there is one, then reads all ranges in one mapping. Offsets and lengths are multiples of 4.
     ///
     /// # Errors
     /// If the device failed since the last read.
     ///
     /// # Panics
     /// If a range is outside its buffer or not aligned.
-    pub async fn read_all(&self, reads: &mut [ReadRange<'_>]) -> Result<()> {
+    pub async fn run_and_read(
+        &self,
+        mut list: Option<&mut CommandList>,
+        reads: &mut [ReadRange<'_>],
+    ) -> Result<()> {
         for ReadRange { src, offset, out } in &*reads {
             assert!(offset + out.len() <= src.bytes(), "read: {offset}+{} bytes", out.len());
             assert!(offset.is_multiple_of(4) && out.len().is_multiple_of(4), "read: unaligned");
         }
         let bytes: u64 = reads.iter().map(|read| read.out.len() as u64).sum();
         if bytes == 0 {
+            self.submit_with(list, None);
             return self.check();
         }
         let readback = self.take_readback(bytes)?;
-        let submitted = {
-            let mut recorder = self.lock();
-            let mut dst_offset = 0;
-            for ReadRange { src, offset, out } in &*reads {
-                let bytes = out.len() as u64;
-                if bytes == 0 {
-                    continue;
-                }
-                recorder.push(Command::Copy {
-                    src: src.raw().clone(),
-                    src_offset: *offset as u64,
-                    dst: readback.raw.clone(),
-                    dst_offset,
-                    bytes,
-                });
-                dst_offset += bytes;
+        let mut encoder = self.inner.device.create_command_encoder(&Default::default());
+        let mut at = 0;
+        for ReadRange { src, offset, out } in &*reads {
+            let (from, len) = (*offset as u64, out.len() as u64);
+            if len > 0 {
+                encoder.copy_buffer_to_buffer(src.raw(), from, &readback.raw, at, len);
+                at += len;
             }
-            recorder.submit(self)
-        };
+        }
+        let submitted = self.submit_with(list.as_deref_mut(), Some(encoder.finish()));
         count(&self.inner.counters.readbacks);
         let mapped = Arc::new(MapState::default());
         let shared = Arc::clone(&mapped);
@@ -337,7 +310,12 @@ impl Gpu {
                 waker.wake();
             }
         });
-        self.lock().encode_next(self);
+        if let Some(list) = list {
+            // A list that ran twice probably runs again.
+            if std::mem::replace(&mut list.has_run, true) && !self.inner.profile.is_on() {
+                list.encoded = Some(self.encode(list));
+            }
+        }
         self.wait_for_read(submitted, || mapped.is_ready())?;
         let result = MapFuture(mapped).await;
         self.check()?;

@@ -17,8 +17,12 @@ pub struct Counters {
     pub dispatches: u64,
     /// Queue submissions, weight uploads included.
     pub submissions: u64,
-    /// Submissions of a command buffer that was encoded ahead, while the device ran the one before.
-    pub repeats: u64,
+    /// Lists submitted.
+    pub lists: u64,
+    /// Lists encoded, ahead of their submission or for it.
+    pub encodings: u64,
+    /// Writes of words, such as the inputs of a step; none of weights.
+    pub uploads: u64,
     /// Buffers mapped for reading.
     pub readbacks: u64,
 }
@@ -34,7 +38,9 @@ impl std::ops::Sub for Counters {
             compiling_us: self.compiling_us - earlier.compiling_us,
             dispatches: self.dispatches - earlier.dispatches,
             submissions: self.submissions - earlier.submissions,
-            repeats: self.repeats - earlier.repeats,
+            lists: self.lists - earlier.lists,
+            encodings: self.encodings - earlier.encodings,
+            uploads: self.uploads - earlier.uploads,
             readbacks: self.readbacks - earlier.readbacks,
         }
     }
@@ -49,7 +55,9 @@ pub(super) struct AtomicCounters {
     pub(super) compiling_us: AtomicU64,
     pub(super) dispatches: AtomicU64,
     pub(super) submissions: AtomicU64,
-    pub(super) repeats: AtomicU64,
+    pub(super) lists: AtomicU64,
+    pub(super) encodings: AtomicU64,
+    pub(super) uploads: AtomicU64,
     pub(super) readbacks: AtomicU64,
 }
 
@@ -68,7 +76,9 @@ impl AtomicCounters {
             compiling_us: get(&self.compiling_us),
             dispatches: get(&self.dispatches),
             submissions: get(&self.submissions),
-            repeats: get(&self.repeats),
+            lists: get(&self.lists),
+            encodings: get(&self.encodings),
+            uploads: get(&self.uploads),
             readbacks: get(&self.readbacks),
         }
     }

@@ -10,8 +10,8 @@ use web_time::Instant;
 use super::adapter::{Adapter, CoopMatrices};
 use super::buffer::{GpuBuffer, Memory, Readback};
 use super::counters::{AtomicCounters, Counters, count};
+use super::list::FIRST_BUFFER_ID;
 use super::profile::Profile;
-use super::recorder::{FIRST_BUFFER_ID, Recorder};
 use super::shader::{Access, Kernel, PARAM_BYTES, Source};
 use crate::{Error, Result};
 
@@ -49,7 +49,7 @@ impl Variant {
 /// Cache key of a compiled kernel: op and up to four numbers.
 pub type KernelKey = (&'static str, [u32; 4]);
 
-/// An open device and its recording of ops. Clones share both.
+/// An open device. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Gpu {
     pub(super) inner: Arc<Inner>,
@@ -63,18 +63,15 @@ pub(super) struct Inner {
     adapter: Adapter,
     variant: Variant,
     matrices: Option<CoopMatrices>,
-    /// Alignment of the parameters of a dispatch in the upload list.
+    /// Alignment of the parameters of a dispatch.
     pub(super) param_align: usize,
     pub(super) counters: AtomicCounters,
     pub(super) profile: Profile,
-    recorder: Mutex<Recorder>,
     kernels: Mutex<HashMap<KernelKey, Arc<Kernel>>>,
     /// The driver's pipeline cache, see `kernel_cache`.
     pub(super) kernel_cache: OnceLock<::wgpu::PipelineCache>,
     layouts: Mutex<HashMap<&'static [Access], ::wgpu::BindGroupLayout>>,
-    scratch: Mutex<HashMap<&'static str, GpuBuffer>>,
     pub(super) readbacks: Mutex<Vec<Readback>>,
-    pub(super) dropped: Arc<Mutex<Vec<u64>>>,
     pub(super) memory: Arc<Memory>,
     next_id: AtomicU64,
     /// Largest buffer of weights.
@@ -172,13 +169,10 @@ impl Gpu {
                 param_align,
                 counters: AtomicCounters::default(),
                 profile: Profile::default(),
-                recorder: Mutex::new(Recorder::new()),
                 kernels: Mutex::default(),
                 kernel_cache: OnceLock::new(),
                 layouts: Mutex::default(),
-                scratch: Mutex::default(),
                 readbacks: Mutex::default(),
-                dropped: Arc::default(),
                 memory: Arc::new(Memory::new()),
                 next_id: AtomicU64::new(FIRST_BUFFER_ID),
                 max_binding_bytes: AtomicUsize::new(max_binding),
@@ -336,25 +330,7 @@ impl Gpu {
         layouts.entry(access).or_insert_with(make).clone()
     }
 
-    /// Scratch buffer of the op `name`, of at least `bytes`; it only grows.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn scratch(&self, name: &'static str, bytes: usize) -> Result<GpuBuffer> {
-        let mut scratch = lock(&self.inner.scratch);
-        if let Some(buffer) = scratch.get(name)
-            && buffer.bytes() >= bytes
-        {
-            return Ok(buffer.clone());
-        }
-        let largest = self.max_binding_bytes().max(bytes);
-        let bytes = bytes.next_power_of_two().min(largest);
-        let buffer = GpuBuffer::new(self, bytes)?;
-        scratch.insert(name, buffer.clone());
-        Ok(buffer)
-    }
-
-    /// Uploads bytes immediately, ahead of the recording. Waits after `MAX_IN_FLIGHT_BYTES` (not in browsers), to
+    /// Uploads bytes. Waits after `MAX_IN_FLIGHT_BYTES` (not in browsers), to
     /// bound the host memory of staging buffers.
     ///
     /// # Errors
@@ -376,15 +352,6 @@ impl Gpu {
             }
         }
         self.check()
-    }
-
-    /// Submits the recording without waiting for it.
-    pub fn flush(&self) {
-        self.lock().submit(self);
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, Recorder> {
-        lock(&self.inner.recorder)
     }
 
     pub(super) fn next_id(&self) -> u64 {

@@ -3,18 +3,18 @@
 //! A kernel's WGSL defines `kernel_main(group, groups, lid)`: workgroup id, number of workgroups, index of the
 //! invocation. [`kernel_source`] prepends the entry point and the workgroup reductions of the [`Variant`].
 
-mod activation_copy;
-pub mod add;
 pub mod attention;
 mod attention_decode;
 mod attention_prefill;
 pub mod copy;
-pub mod f16_copy;
+pub mod elementwise;
+pub mod f16;
 pub mod gated;
 pub mod kv;
 pub mod moe;
 pub mod norm;
-pub mod q8_copy;
+pub mod operand;
+pub mod q8;
 pub mod rope;
 pub mod top_k;
 
@@ -119,16 +119,16 @@ struct KernelSpec {
     access: &'static [Access],
     workgroup: u32,
     files: &'static [&'static str],
-    copy_writer: CopyWriter,
+    operand_writer: OperandWriter,
 }
 
-/// Function with which a kernel writes a cached copy of its output, to the binding `out_copy`.
+/// Function with which a kernel writes an operand, to the binding `out_operand`.
 #[derive(Debug, Clone, Copy)]
-enum CopyWriter {
+enum OperandWriter {
     None,
     /// `quantize4`: q8.
     Q8,
-    /// `write_copy4`: q8 or f16 by the parameter `copy_format`.
+    /// `write_operand4`: the format of a parameter.
     Any,
 }
 
@@ -136,10 +136,10 @@ impl KernelSpec {
     fn source(&self, variant: Variant) -> Source {
         let name = format!("{}-{}", self.name, variant.name());
         let source = kernel_source(name, self.params, self.access, variant, self.workgroup);
-        let source = match self.copy_writer {
-            CopyWriter::None => source,
-            CopyWriter::Q8 => q8_copy::with_quantize4(source, variant),
-            CopyWriter::Any => activation_copy::with_write_copy4(source, variant),
+        let source = match self.operand_writer {
+            OperandWriter::None => source,
+            OperandWriter::Q8 => q8::with_quantize4(source, variant),
+            OperandWriter::Any => operand::with_write_operand4(source, variant),
         };
         self.files.iter().fold(source, |source, file| source.file(file))
     }
@@ -153,19 +153,20 @@ impl KernelSpec {
 #[must_use]
 pub fn sources(variant: Variant) -> Vec<Source> {
     let specs = [
-        add::SPEC,
+        elementwise::SPEC,
         copy::SPEC,
+        copy::GATHER,
         rope::SPEC,
         gated::SPEC,
         moe::ROUTE,
         moe::COMBINE,
-        q8_copy::SPEC,
+        q8::SPEC,
         attention::MERGE,
     ];
     let mut all: Vec<_> = specs.iter().map(|spec| spec.source(variant)).collect();
     all.push(copy::im2col_source(variant));
     all.extend(norm::sources(variant));
-    all.push(f16_copy::source(variant));
+    all.push(f16::source(variant));
     all.extend(kv::sources(variant));
     all.extend(rope::sources(variant));
     all.extend(attention::sources(variant));

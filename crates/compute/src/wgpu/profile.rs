@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::gpu::Gpu;
-use super::recorder::Command;
+use super::list::Dispatch;
 
 /// Timestamps in a query set: the limit of WebGPU.
 const MAX_QUERIES: usize = 4096;
@@ -56,18 +56,14 @@ impl Gpu {
         times
     }
 
-    /// Submits commands with timestamps around each dispatch, waits for them and adds their times to the totals.
-    pub(super) fn submit_timed(&self, commands: &[Command]) -> Option<::wgpu::SubmissionIndex> {
-        let mut last = None;
-        for chunk in commands.chunks(MAX_QUERIES / 2) {
-            last = self.submit_timed_chunk(chunk);
-        }
-        last
+    /// Submits dispatches with timestamps around each, waits for them and adds their times to the totals.
+    pub(super) fn submit_timed(&self, dispatches: &[Dispatch]) {
+        dispatches.chunks(MAX_QUERIES / 2).for_each(|chunk| self.submit_timed_chunk(chunk));
     }
 
-    fn submit_timed_chunk(&self, commands: &[Command]) -> Option<::wgpu::SubmissionIndex> {
+    fn submit_timed_chunk(&self, dispatches: &[Dispatch]) {
         let device = &self.inner.device;
-        let count = 2 * commands.len() as u32;
+        let count = 2 * dispatches.len() as u32;
         let queries = device.create_query_set(&::wgpu::QuerySetDescriptor {
             label: None,
             ty: ::wgpu::QueryType::Timestamp,
@@ -85,42 +81,31 @@ impl Gpu {
         let resolved = buffer(::wgpu::BufferUsages::QUERY_RESOLVE | ::wgpu::BufferUsages::COPY_SRC);
         let mapped = buffer(::wgpu::BufferUsages::MAP_READ | ::wgpu::BufferUsages::COPY_DST);
         let mut encoder = device.create_command_encoder(&Default::default());
-        let mut names = Vec::new();
-        for command in commands {
-            match command {
-                Command::Copy { .. } => command.encode_copy(&mut encoder),
-                Command::Dispatch { kernel, .. } => {
-                    let first = 2 * names.len() as u32;
-                    let writes = ::wgpu::ComputePassTimestampWrites {
-                        query_set: &queries,
-                        beginning_of_pass_write_index: Some(first),
-                        end_of_pass_write_index: Some(first + 1),
-                    };
-                    let mut pass = encoder.begin_compute_pass(&::wgpu::ComputePassDescriptor {
-                        label: None,
-                        timestamp_writes: Some(writes),
-                    });
-                    command.encode_dispatch(&mut pass);
-                    names.push(kernel.name.clone());
-                }
-            }
+        let mut names = Vec::with_capacity(dispatches.len());
+        for dispatch in dispatches {
+            let first = 2 * names.len() as u32;
+            let writes = ::wgpu::ComputePassTimestampWrites {
+                query_set: &queries,
+                beginning_of_pass_write_index: Some(first),
+                end_of_pass_write_index: Some(first + 1),
+            };
+            let mut pass = encoder.begin_compute_pass(&::wgpu::ComputePassDescriptor {
+                label: None,
+                timestamp_writes: Some(writes),
+            });
+            dispatch.encode(&mut pass);
+            names.push(dispatch.kernel.name.clone());
         }
-        let used = 2 * names.len() as u32;
-        if used > 0 {
-            encoder.resolve_query_set(&queries, 0..used, &resolved, 0);
-            encoder.copy_buffer_to_buffer(&resolved, 0, &mapped, 0, 8 * u64::from(used));
-        }
+        encoder.resolve_query_set(&queries, 0..count, &resolved, 0);
+        encoder.copy_buffer_to_buffer(&resolved, 0, &mapped, 0, bytes);
         let index = self.inner.queue.submit([encoder.finish()]);
-        if used > 0 {
-            mapped.map_async(::wgpu::MapMode::Read, 0..8 * u64::from(used), |_| ());
-            if self.wait_for(Some(index.clone())).is_ok()
-                && let Ok(view) = mapped.get_mapped_range(0..8 * u64::from(used))
-            {
-                let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&view);
-                self.add_times(&names, &ticks);
-            }
+        mapped.map_async(::wgpu::MapMode::Read, 0..bytes, |_| ());
+        if self.wait_for(Some(index)).is_ok()
+            && let Ok(view) = mapped.get_mapped_range(0..bytes)
+        {
+            let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&view);
+            self.add_times(&names, &ticks);
         }
-        Some(index)
     }
 
     fn add_times(&self, names: &[String], ticks: &[u64]) {

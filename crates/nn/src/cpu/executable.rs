@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::future::ready;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use stonechat_compute::AlignedVec;
-use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef};
+use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, elementwise};
 use stonechat_compute::op::{
     AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId, Port,
     RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
@@ -16,6 +17,7 @@ use stonechat_quant::{ActivationBuffer, PackedRows, gated_packed};
 use super::Cpu;
 use super::experts::{self, Experts, run_experts};
 use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
+use super::profile::label;
 use super::weights::{CpuMatrix, Weights};
 use crate::device::{AttentionRows, Counts, Executable, ReadPort, Step};
 use crate::fuse::Capabilities;
@@ -37,18 +39,15 @@ const READ_LEN: usize = 1 << 18;
 pub(super) fn capabilities() -> Capabilities {
     Capabilities {
         row_classes: &[FEW_ROWS, MANY_ROWS],
-        max_group: MAX_GROUP,
         residuals: true,
-        operand: |weight, class| {
-            let reads_quantized = match weight.layout {
-                WeightLayout::Packed => true,
-                WeightLayout::Rows => weight.dtype.is_quantized() && class == FEW_ROWS,
-            };
-            if reads_quantized { TensorType::Operand } else { TensorType::F32 }
-        },
+        operand: Box::new(|op, class| match op {
+            Op::Matmul(args) if reads_quantized(args.weight.info(), class) => TensorType::Operand,
+            _ => TensorType::F32,
+        }),
         // In decode, which is bound by memory bandwidth, a thread reads a long run of one matrix faster than short runs of two
         // in turn.
         accepts: Box::new(|op, class| match op {
+            Op::MatmulGroup(all) => all.len() <= MAX_GROUP,
             Op::GatedProduct(args) => {
                 class == MANY_ROWS
                     && args.dtype == TensorType::Operand
@@ -56,7 +55,19 @@ pub(super) fn capabilities() -> Capabilities {
             }
             _ => false,
         }),
-        fuses_norm: |_, _| false,
+        // Rows are rounded while they are in the cache.
+        writes: Box::new(|op, _, dtype, _| {
+            dtype == TensorType::Operand && matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_))
+        }),
+        ..Capabilities::none()
+    }
+}
+
+/// Whether products with such weights read quantized activations.
+fn reads_quantized(weight: WeightInfo, class: RowClass) -> bool {
+    match weight.layout {
+        WeightLayout::Packed => true,
+        WeightLayout::Rows => weight.dtype.is_quantized() && class == FEW_ROWS,
     }
 }
 
@@ -79,6 +90,15 @@ fn values(weight: &Weight) -> &AlignedVec {
 
 fn bias(args: &MatmulArgs) -> Option<&[f32]> {
     args.bias.as_ref().map(|bias| &values(bias)[..])
+}
+
+fn layer_norm(NormArgs { weight, bias, eps }: &NormArgs) -> cpu::LayerNorm<'_> {
+    let bias = bias.as_ref().map(|bias| &values(bias)[..]);
+    cpu::LayerNorm { weight: values(weight), bias, eps: *eps }
+}
+
+fn rms_norm(NormArgs { weight, eps, .. }: &NormArgs, accumulate: bool) -> cpu::RmsNorm<'_> {
+    cpu::RmsNorm { weight: values(weight), eps: *eps, accumulate }
 }
 
 fn epilogue(args: &MatmulArgs, accumulate: bool) -> cpu::Epilogue<'_> {
@@ -200,10 +220,10 @@ impl CpuExecutable {
     /// Operand `x` of products.
     fn operand(&self, x: Tensor, counts: &Counts) -> Operand<'_> {
         match self.program.tensors[x.id].dtype {
-            TensorType::F32 => Operand { values: Some(self.view(x, counts)), quantized: None },
             TensorType::Operand => {
                 Operand { values: None, quantized: Some(&self.operands[self.slot(x.id)]) }
             }
+            _ => Operand { values: Some(self.view(x, counts)), quantized: None },
         }
     }
 
@@ -217,27 +237,6 @@ impl CpuExecutable {
         self.values[slot] = values;
     }
 
-    /// Profile label: op, types and shapes of its weights, rows rounded up to a power of two.
-    fn label(&self, node: &Node, step: &Step<'_>, n_rows: usize) -> String {
-        let name = node.op.name();
-        let weights: Vec<&MatmulArgs> = match &node.op {
-            Op::Matmul(args) => vec![args],
-            Op::MatmulGroup(all) => all.iter().collect(),
-            Op::GatedProduct(args) => vec![&args.gate, &args.up],
-            Op::Conv1d(args) => vec![&args.matmul],
-            Op::Attention(args) => {
-                let rows = step.rows(args.rows).rows.iter();
-                let n_positions = rows.map(|row| row.kv_len as usize).max().unwrap_or(0);
-                let [n_rows, n_positions] = [n_rows, n_positions].map(usize::next_power_of_two);
-                return format!("{name}, {n_rows} rows, {n_positions} positions");
-            }
-            _ => return name.to_owned(),
-        };
-        let label = |text: String, args: &MatmulArgs| text + " " + &matrix(&args.weight).label();
-        let text = weights.into_iter().fold(name.to_owned(), label);
-        format!("{text}, {} rows", n_rows.next_power_of_two())
-    }
-
     /// Runs one op.
     fn run_node(&mut self, node: &Node, step: &Step<'_>) {
         let Some(rows) = self.program.rows_of(node) else { return };
@@ -246,7 +245,7 @@ impl CpuExecutable {
             return;
         }
         let timer = self.cpu.profile.clone();
-        let _timer = timer.as_deref().map(|profile| profile.timer(self.label(node, step, n_rows)));
+        let _timer = timer.as_deref().map(|profile| profile.timer(label(node, step, n_rows)));
         match &node.op {
             Op::Import(_) => {}
             Op::Export(port) => self.export(*port, node.inputs[0], step),
@@ -256,14 +255,10 @@ impl CpuExecutable {
                 layers[args.layer].write(&self.cpu.device, k, v, step.slots(args.slots));
                 self.pools[args.pool.0] = layers;
             }
-            Op::Convert(_) | Op::GatedProduct(_) => {
+            op if self.is_operand(node.outputs[0]) => {
                 let slot = self.slot(node.outputs[0]);
                 let mut out = std::mem::take(&mut self.operands[slot]);
-                let (device, x) = (&self.cpu.device, node.inputs[0]);
-                match &node.op {
-                    Op::GatedProduct(args) => self.gated_product(&mut out, x, args),
-                    _ => out.prepare(device, self.view(x, &step.counts)),
-                }
+                self.run_to_operand(op, &mut out, node.inputs[0], &step.counts);
                 self.operands[slot] = out;
             }
             Op::Matmul(args) => {
@@ -276,7 +271,41 @@ impl CpuExecutable {
                 self.run_op(op, node, &mut out, (&mut scratch, step));
                 self.scratch = scratch;
                 self.put(node.outputs[0], out);
+                if let (Op::LayerNorm(_) | Op::RmsNorm(_), [values, operand]) =
+                    (op, &node.outputs[..])
+                {
+                    // The norm in f32 and as an operand.
+                    let slot = self.slot(*operand);
+                    let mut operand = std::mem::take(&mut self.operands[slot]);
+                    let TensorInfo { rows, cols, .. } = self.program.tensors[*values];
+                    let x = Tensor { id: *values, rows, first_col: 0, cols };
+                    operand.prepare(&self.cpu.device, self.view(x, &step.counts));
+                    self.operands[slot] = operand;
+                }
             }
+        }
+    }
+
+    fn is_operand(&self, id: usize) -> bool {
+        self.program.tensors[id].dtype == TensorType::Operand
+    }
+
+    /// Runs an op whose result is an operand of products.
+    fn run_to_operand(&self, op: &Op, out: &mut ActivationBuffer, x: Tensor, counts: &Counts) {
+        let (device, isa) = (&self.cpu.device, self.cpu.device.isa);
+        if let Op::GatedProduct(args) = op {
+            return self.gated_product(out, x, args);
+        }
+        let x = self.view(x, counts);
+        let part = |rows: Range<usize>| x.slice(rows.start, rows.len());
+        match op {
+            Op::LayerNorm(args) => out.prepare_rows(device, [x.rows, x.cols], |rows, out| {
+                layer_norm(args).run(isa, out, part(rows));
+            }),
+            Op::RmsNorm(args) => out.prepare_rows(device, [x.rows, x.cols], |rows, out| {
+                rms_norm(args, false).run(isa, out, part(rows));
+            }),
+            _ => out.prepare(device, x),
         }
     }
 
@@ -352,17 +381,11 @@ impl CpuExecutable {
                     result.row_mut(i).copy_from_slice(x.row(row));
                 }
             }
-            Op::LayerNorm(NormArgs { weight, bias, eps }) => {
-                let bias = bias.as_ref().map(|bias| &values(bias)[..]);
-                let norm = cpu::LayerNorm { weight: values(weight), bias, eps: *eps };
-                cpu::layer_norm(device, result, x(0), norm);
-            }
-            Op::RmsNorm(NormArgs { weight, eps, .. }) => {
-                let norm = cpu::RmsNorm { weight: values(weight), eps: *eps, accumulate };
-                cpu::rms_norm(device, result, x(0), norm);
-            }
+            Op::LayerNorm(args) => cpu::layer_norm(device, result, x(0), layer_norm(args)),
+            Op::RmsNorm(args) => cpu::rms_norm(device, result, x(0), rms_norm(args, accumulate)),
             Op::Rope(args) => cpu::rope(device, result, rope(args, step)),
-            Op::Add => cpu::add(device, result, x(1)),
+            Op::Add => elementwise::add(device, result, x(1)),
+            Op::SoftCap(cap) => elementwise::soft_cap(device, result, *cap),
             Op::Gated(activation) => cpu::gated(device, result, x(0), x(1), *activation),
             Op::Conv1d(args) => {
                 let each = (node.inputs[0].rows.each, rows.each);
@@ -535,7 +558,7 @@ impl Executable for CpuExecutable {
     }
 
     fn read<'a, 'b: 'a>(
-        &'a self,
+        &'a mut self,
         reads: &'a mut [ReadPort<'b>],
     ) -> BoxFuture<'a, Result<(), Error>> {
         let result = self.read_now(reads).unwrap_or(Ok(()));
@@ -543,7 +566,7 @@ impl Executable for CpuExecutable {
     }
 
     fn read_page<'a>(
-        &'a self,
+        &'a mut self,
         pool: PoolId,
         page: u32,
         out: &'a mut Vec<u8>,

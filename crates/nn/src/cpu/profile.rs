@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use stonechat_compute::op::{MatmulArgs, Op};
 use web_time::Instant;
 
 use super::Cpu;
+use super::executable::matrix;
+use crate::device::Step;
+use crate::program::Node;
 
 /// Time of all runs of an op.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,4 +73,25 @@ impl Profile {
     pub(super) fn timer(&self, name: String) -> Timer<'_> {
         Timer { profile: self, name, start: Instant::now() }
     }
+}
+
+/// Profile label: op, types and shapes of its weights, rows rounded up to a power of two.
+pub(super) fn label(node: &Node, step: &Step<'_>, n_rows: usize) -> String {
+    let name = node.op.name();
+    let weights: Vec<&MatmulArgs> = match &node.op {
+        Op::Matmul(args) => vec![args],
+        Op::MatmulGroup(all) => all.iter().collect(),
+        Op::GatedProduct(args) => vec![&args.gate, &args.up],
+        Op::Conv1d(args) => vec![&args.matmul],
+        Op::Attention(args) => {
+            let rows = step.rows(args.rows).rows.iter();
+            let n_positions = rows.map(|row| row.kv_len as usize).max().unwrap_or(0);
+            let [n_rows, n_positions] = [n_rows, n_positions].map(usize::next_power_of_two);
+            return format!("{name}, {n_rows} rows, {n_positions} positions");
+        }
+        _ => return name.to_owned(),
+    };
+    let label = |text: String, args: &MatmulArgs| text + " " + &matrix(&args.weight).label();
+    let text = weights.into_iter().fold(name.to_owned(), label);
+    format!("{text}, {} rows", n_rows.next_power_of_two())
 }

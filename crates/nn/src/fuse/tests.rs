@@ -1,7 +1,7 @@
 mod kernels;
 mod properties;
 
-use stonechat_compute::op::Count;
+use stonechat_compute::op::{Count, Op};
 
 use super::{Capabilities, fuse};
 use crate::program::{Node, Program, SegmentName};
@@ -236,7 +236,9 @@ fn a_group_is_as_long_as_the_kernel_allows() {
             ops.output(y);
         }
         let expected = [&["embed"], expected].concat();
-        check_for(&Capabilities { max_group, ..all_rules() }, ops, &expected);
+        let accepts =
+            move |op: &Op, _| matches!(op, Op::MatmulGroup(all) if all.len() <= max_group);
+        check_for(&Capabilities { accepts: Box::new(accepts), ..all_rules() }, ops, &expected);
     }
 }
 

@@ -1,57 +1,41 @@
-//! Programs on a GPU: every op records its kernels; a read submits the recording and waits for it.
+//! Programs on a GPU. Steps of equal shape run one list of dispatches, recorded when the first of them runs:
+//!
+//! ```text
+//! run  : submit the step before, unless a read did; shape of the step; its list, recorded if it is new; upload the inputs
+//! read : submit the list and the copies of the results; encode the list again; wait
+//! ```
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 use stonechat_compute::op::{
-    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, NormArgs, Op, PoolId, Port, RopeArgs,
-    RopeKvArgs, Tensor, TensorInfo, TensorType, Weight,
+    AttentionArgs, Count, EmbedArgs, MatmulArgs, NormArgs, Op, PoolId, Port, RopeArgs, Tensor,
+    TensorInfo, Weight,
 };
-use stonechat_compute::wgpu::ops::{GpuRows, add, attention, copy, gated, kv, norm, rope, top_k};
-use stonechat_compute::wgpu::{Gpu, GpuBuffer, ReadRange};
+use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, OperandFormat, convert};
+use stonechat_compute::wgpu::ops::{
+    GpuRows, attention, copy, elementwise, gated, kv, norm, rope, top_k,
+};
+use stonechat_compute::wgpu::{CommandList, Gpu, GpuBuffer, ReadRange, Recorder};
 use stonechat_quant::wgpu::{
-    GateUpOutput, GpuEmbed, GpuEpilogue, GpuMatrix, InputNorm, MAX_GEMV_ROWS, can_fuse_gate_up,
-    embed, matmul, matmul_all, matmul_gated,
+    GpuEmbed, GpuEpilogue, GpuInput, GpuMatrix, InputNorm, embed, matmul, matmul_gated,
+    matmul_group, operand_format,
 };
 
+use super::capabilities::{operand_of, operand_type};
+use super::inputs::{Places, StepShape, StepWords};
 use super::moe::run_experts;
 use super::{NAME, allocation_error};
-use crate::device::{AttentionRows, Counts, Executable, ReadPort, Step};
-use crate::fuse::Capabilities;
-use crate::plan::plan_slots;
-use crate::program::{Node, Program, RowClass};
+use crate::device::{Counts, Executable, ReadPort, Step, export_offset};
+use crate::plan::{SlotInfo, plan_slots};
+use crate::program::{Node, Program, RowClass, Segment};
 use crate::weight_data::WeightData;
-use crate::{BoxFuture, Error, KvShape, PageCopy};
+use crate::{BoxFuture, Error, KvShape};
 
-const ONE_ROW: RowClass = RowClass { min: 1, max: 1 };
-const FEW_ROWS: RowClass = RowClass { min: 2, max: MAX_GEMV_ROWS };
-const MANY_ROWS: RowClass = RowClass { min: MAX_GEMV_ROWS + 1, max: usize::MAX };
-/// Most matmuls of a group.
-const MAX_GROUP: usize = 3;
-
-/// Kernels that fusion depends on.
-pub(super) fn capabilities(gpu: &Gpu) -> Capabilities {
-    let gpu = gpu.clone();
-    Capabilities {
-        row_classes: &[ONE_ROW, FEW_ROWS, MANY_ROWS],
-        max_group: MAX_GROUP,
-        residuals: true,
-        operand: |_, _| TensorType::F32,
-        accepts: Box::new(move |op, class| match op {
-            Op::GatedProduct(args) if class != MANY_ROWS => {
-                let plain = [&args.gate, &args.up].into_iter().all(|args| args.bias.is_none());
-                let [gate, up] = [&args.gate, &args.up].map(|args| matrix(&args.weight));
-                plain && can_fuse_gate_up(&gpu, gate, up, class.max)
-            }
-            Op::RopeKv(_) => class != MANY_ROWS,
-            _ => false,
-        }),
-        fuses_norm: |op, class| {
-            let is_product = matches!(op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_));
-            class == ONE_ROW && is_product
-        },
-    }
-}
+/// Most lists of an executable; all are dropped if there would be more.
+const MAX_LISTS: usize = 64;
+/// Words of inputs that most steps fit: tokens of a short prompt with their pages.
+const STEP_WORDS: usize = 1 << 14;
 
 /// Weights on a GPU.
 pub(super) type GpuWeight = WeightData<GpuMatrix, GpuBuffer>;
@@ -66,29 +50,50 @@ pub(super) fn values(weight: &Weight) -> &GpuBuffer {
 
 fn epilogue(args: &MatmulArgs, accumulate: bool) -> GpuEpilogue<'_> {
     let bias = args.bias.as_ref().map(values);
-    GpuEpilogue { bias, activation: args.activation, accumulate, consumer: None }
+    GpuEpilogue { bias, activation: args.activation, accumulate }
 }
 
 /// A compiled program.
 #[derive(Debug)]
 pub(super) struct GpuExecutable {
     gpu: Gpu,
+    memory: ProgramMemory,
+    recorder: Recorder,
+    inputs: StepWords,
+    lists: HashMap<StepShape, CommandList>,
+    /// Shape of the last step.
+    shape: StepShape,
+    /// Memory of the next one.
+    next_shape: StepShape,
+    /// Whether the last step is not submitted yet.
+    is_pending: bool,
+    /// Whether steps only record their list.
+    is_warming_up: bool,
+}
+
+/// A program and the memory of its values.
+#[derive(Debug)]
+struct ProgramMemory {
     program: Program,
     slot_of: Vec<Option<usize>>,
     slots: Vec<GpuBuffer>,
     /// By pool and layer.
     pools: Vec<Vec<kv::GpuKvPool>>,
     exports: BTreeMap<Port, GpuBuffer>,
-    /// Weights of the matmul that is the sole reader of each value.
-    consumers: Vec<Option<Weight>>,
 }
 
 impl GpuExecutable {
     pub(super) fn new(gpu: &Gpu, program: &Program, max: &Counts) -> Result<Self, Error> {
+        for segment in &program.segments {
+            segment.nodes.iter().try_for_each(|node| check_operand(gpu, program, segment, node))?;
+        }
         let plan = plan_slots(program, max);
-        let alloc =
-            |len: usize| GpuBuffer::new(gpu, len.saturating_mul(4)).map_err(allocation_error);
-        let slots = plan.slots.iter().map(|slot| alloc(slot.len)).collect::<Result<_, _>>()?;
+        let alloc = |bytes| GpuBuffer::new(gpu, bytes).map_err(allocation_error);
+        let bytes = |slot: &SlotInfo| match operand_of(slot.dtype) {
+            Some(format) => format.bytes(slot.rows, slot.cols),
+            None => slot.len.saturating_mul(4),
+        };
+        let slots = plan.slots.iter().map(|slot| alloc(bytes(slot))).collect::<Result<_, _>>()?;
         let mut exports = BTreeMap::new();
         for node in program.nodes() {
             // Variants of a segment export to the same memory.
@@ -96,21 +101,103 @@ impl GpuExecutable {
                 && let Entry::Vacant(entry) = exports.entry(port)
             {
                 let Tensor { rows, cols, .. } = node.inputs[0];
-                entry.insert(alloc(max.rows(rows) * cols)?);
+                entry.insert(alloc((max.rows(rows) * cols).saturating_mul(4))?);
             }
         }
         let pools = program.pools.iter().map(|shape| pool(gpu, shape));
-        Ok(Self {
-            gpu: gpu.clone(),
+        let memory = ProgramMemory {
             slot_of: plan.slot_of,
             slots,
             pools: pools.collect::<Result<_, _>>()?,
             exports,
-            consumers: consumers(program),
             program: program.clone(),
+        };
+        Ok(Self {
+            gpu: gpu.clone(),
+            memory,
+            recorder: Recorder::new(gpu, STEP_WORDS).map_err(allocation_error)?,
+            inputs: StepWords::new(program),
+            lists: HashMap::new(),
+            shape: StepShape::default(),
+            next_shape: StepShape::default(),
+            is_pending: false,
+            is_warming_up: false,
         })
     }
 
+    /// Records the list of the current shape, if it is new.
+    fn prepare_list(&mut self) -> Result<(), stonechat_compute::Error> {
+        let Self { memory, recorder, inputs, lists, shape, .. } = self;
+        if lists.get(shape).is_some_and(|list| recorder.is_valid(list)) {
+            return Ok(());
+        }
+        let list = loop {
+            memory.record(recorder, inputs, shape);
+            if let Some(list) = recorder.finish()? {
+                break list;
+            }
+        };
+        lists.retain(|_, list| recorder.is_valid(list));
+        if lists.len() == MAX_LISTS {
+            lists.clear();
+        }
+        lists.insert(shape.clone(), list);
+        Ok(())
+    }
+
+    /// Sets the shape of a step; records its list and uploads its inputs.
+    fn prepare_step(&mut self, step: &Step<'_>) -> Result<(), stonechat_compute::Error> {
+        self.inputs.set_shape(&mut self.next_shape, &self.gpu, step);
+        if self.next_shape != self.shape {
+            if let Some(list) = self.lists.get_mut(&self.shape) {
+                list.forget_encoded();
+            }
+            std::mem::swap(&mut self.shape, &mut self.next_shape);
+        }
+        self.inputs.fill(step, &self.shape);
+        if !self.is_warming_up {
+            self.recorder.write_step(&self.inputs.words)?;
+        }
+        self.prepare_list()
+    }
+
+    /// Takes the list of the step that is not submitted yet.
+    fn take_pending(&mut self) -> Option<&mut CommandList> {
+        let is_pending = std::mem::take(&mut self.is_pending);
+        self.lists.get_mut(&self.shape).filter(|_| is_pending)
+    }
+
+    /// Submits the last step, if that is still to be done.
+    fn flush(&mut self) {
+        let gpu = self.gpu.clone();
+        self.take_pending().into_iter().for_each(|list| gpu.submit(list));
+    }
+}
+
+/// Checks that an op reads its operand in the type of its kernels.
+fn check_operand(
+    gpu: &Gpu,
+    program: &Program,
+    segment: &Segment,
+    node: &Node,
+) -> Result<(), Error> {
+    if !matches!(node.op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_)) {
+        return Ok(());
+    }
+    let dtype = program.tensors[node.inputs[0].id].dtype;
+    // Kernels of all rows read one type, or the segment has to be fused.
+    let expected = operand_type(gpu, &node.op, segment.class);
+    let of_one_row = operand_type(gpu, &node.op, RowClass { min: 1, max: 1 });
+    let is_any = segment.class.min <= 1 && segment.class.max > 1 && expected != of_one_row;
+    let fits = dtype == expected || node.norm.is_some();
+    if fits && !is_any {
+        return Ok(());
+    }
+    let reason = format!("an operand of {}, expected {}", dtype.name(), expected.name());
+    Err(Error::Unsupported { backend: NAME, op: node.op.name(), reason })
+}
+
+impl ProgramMemory {
     fn slot(&self, id: usize) -> usize {
         self.slot_of[id].expect("a value of the program")
     }
@@ -119,15 +206,50 @@ impl GpuExecutable {
         &self.slots[self.slot(id)]
     }
 
-    /// `x` in a step of `counts`.
+    /// `x`, in f32, in a step of `counts`.
     fn view(&self, x: Tensor, counts: &Counts) -> GpuRows<'_> {
         let (buffer, stride) = (self.buffer(x.id), self.program.tensors[x.id].cols);
         GpuRows { buffer, offset: x.first_col, rows: counts.rows(x.rows), cols: x.cols, stride }
     }
 
+    /// Operand `x` of products.
+    fn operand(&self, x: Tensor, counts: &Counts) -> GpuOperand<'_> {
+        match operand_of(self.program.tensors[x.id].dtype) {
+            Some(format) => GpuOperand::Converted(format, self.buffer(x.id)),
+            None => GpuOperand::Values(self.view(x, counts)),
+        }
+    }
+
+    /// Memory of a result, in f32 or as an operand.
+    fn output(&self, id: usize) -> GpuOutput<'_> {
+        let buffer = self.buffer(id);
+        match operand_of(self.program.tensors[id].dtype) {
+            Some(format) => GpuOutput { values: None, operand: Some((format, buffer)) },
+            None => GpuOutput::from(buffer),
+        }
+    }
+
+    /// Records a step.
+    fn record(&self, list: &mut Recorder, inputs: &StepWords, shape: &StepShape) {
+        let step = RecordedStep { inputs, shape, places: shape.places() };
+        if shape.n_copies > 0 {
+            for layer in &self.pools[0] {
+                kv::copy_pages(list, layer, (step.places.copies, shape.n_copies));
+            }
+        }
+        for segment in self.program.segments.iter().filter(|segment| shape.runs(segment)) {
+            segment.nodes.iter().for_each(|node| self.record_node(list, (segment, node), &step));
+        }
+    }
+
     /// Records one op.
-    fn record(&self, node: &Node, step: &Step<'_>) {
-        let (gpu, counts) = (&self.gpu, &step.counts);
+    fn record_node(
+        &self,
+        list: &mut Recorder,
+        (segment, node): (&Segment, &Node),
+        step: &RecordedStep<'_>,
+    ) {
+        let counts = &step.shape.counts;
         let Some(rows) = self.program.rows_of(node) else { return };
         let n_rows = counts.rows(rows);
         if n_rows == 0 {
@@ -135,160 +257,138 @@ impl GpuExecutable {
         }
         for (x, result) in node.overwrites() {
             if self.slot(x.id) != self.slot(result) {
-                copy::copy(gpu, self.buffer(result), 0, x.cols, self.view(x, counts));
+                copy::copy(list, self.buffer(result), 0, x.cols, self.view(x, counts));
             }
         }
         let x = |i: usize| self.view(node.inputs[i], counts);
         match &node.op {
             Op::Import(_) => {}
-            Op::Export(port) => self.export(*port, node.inputs[0], step),
-            Op::KvWrite(args) => {
-                kv::write(
-                    gpu,
-                    self.layer(args.pool, args.layer),
-                    x(0),
-                    x(1),
-                    step.slots(args.slots),
-                );
+            Op::Export(port) => {
+                let x = node.inputs[0];
+                let first = export_offset(x, step.shape.first_window);
+                copy::copy(list, &self.exports[port], first, x.cols, self.view(x, counts));
             }
-            Op::RopeKv(args) => self.rope_kv(node, args, step),
-            Op::Matmul(args) => self.matmuls(node, std::slice::from_ref(args), counts),
-            Op::MatmulGroup(all) => self.matmuls(node, all, counts),
-            Op::GatedProduct(args) => self.gated_product(node, args, counts),
-            op => self.record_op(op, node, n_rows, step),
+            Op::KvWrite(args) => {
+                let slots = step.places.slots[args.slots as usize];
+                kv::write(list, self.layer(args.pool, args.layer), x(0), x(1), slots);
+            }
+            Op::RopeKv(args) => {
+                let result = |i: usize| {
+                    let TensorInfo { rows, cols, .. } = self.program.tensors[node.outputs[i]];
+                    GpuRows::packed(self.buffer(node.outputs[i]), counts.rows(rows), cols)
+                };
+                let slots = step.places.slots[args.write.slots as usize];
+                let pool = (self.layer(args.write.pool, args.write.layer), slots);
+                let (q, k) = ((result(0), step.rope(&args.q)), (result(1), step.rope(&args.k)));
+                rope::rope_and_write(list, q, k, x(2), pool);
+            }
+            Op::MatmulGroup(all) => {
+                let products = all.iter().zip(&node.outputs).map(|(args, &id)| {
+                    let bias = args.bias.as_ref().map(values);
+                    (self.buffer(id), matrix(&args.weight), bias)
+                });
+                let products: Vec<_> = products.collect();
+                matmul_group(list, self.input(node, counts), &products);
+            }
+            Op::Attention(args) => {
+                let pool = &self.program.pools[args.pool.0];
+                let args = step.attention(segment, args, (self, pool, x(0)));
+                attention::attention(list, self.output(node.outputs[0]), args);
+            }
+            op => self.record_op(list, op, node, step),
         }
     }
 
     /// Records an op with one result, which holds the residual, if there is one.
-    fn record_op(&self, op: &Op, node: &Node, n_rows: usize, step: &Step<'_>) {
-        let (gpu, counts, out) = (&self.gpu, &step.counts, self.buffer(node.outputs[0]));
-        let TensorInfo { rows, cols, .. } = self.program.tensors[node.outputs[0]];
+    fn record_op(&self, list: &mut Recorder, op: &Op, node: &Node, step: &RecordedStep<'_>) {
+        let counts = &step.shape.counts;
+        let (id, places) = (node.outputs[0], &step.places);
+        let (out, output) = (self.buffer(id), self.output(id));
+        let TensorInfo { rows, cols, .. } = self.program.tensors[id];
+        let n_rows = counts.rows(rows);
         let accumulate = node.residual.is_some();
         let x = |i: usize| self.view(node.inputs[i], counts);
-        let fault = |result: stonechat_compute::Result<()>| {
-            if let Err(error) = result {
-                gpu.fault(error.to_string());
-            }
-        };
         match op {
             Op::Embed(EmbedArgs { table, positions, scale }) => {
-                let positions = positions.as_ref().map(|p| (values(p), step.positions));
-                let args = GpuEmbed { tokens: step.tokens, scale: *scale, positions };
-                embed(gpu, out, matrix(table), args);
+                let positions = positions.as_ref().map(|p| (values(p), places.positions));
+                let (tokens, scale) = (places.tokens, *scale);
+                let args = GpuEmbed { n_tokens: n_rows, tokens, scale, positions };
+                embed(list, out, matrix(table), args);
             }
             Op::Constant(constant) => {
                 for i in 0..counts[rows.count] {
                     let rows_of_one = GpuRows::packed(values(constant), rows.each, cols);
-                    copy::copy(gpu, out, i * rows.each * cols, cols, rows_of_one);
+                    copy::copy(list, out, i * rows.each * cols, cols, rows_of_one);
                 }
             }
             Op::Gather(count) => {
-                let x = x(0);
-                for (i, &row) in step.output_rows(*count).iter().enumerate() {
-                    let row = GpuRows { offset: x.offset + row * x.stride, rows: 1, ..x };
-                    copy::copy(gpu, out, i * cols, cols, row);
-                }
+                let first = match count {
+                    Count::Hidden => counts[Count::Logits],
+                    _ => 0,
+                };
+                copy::gather(list, out, x(0), (places.outputs + first, n_rows));
             }
             Op::LayerNorm(NormArgs { weight, bias, eps }) => {
-                norm::layer_norm(gpu, out, x(0), (values(weight), bias.as_ref().map(values)), *eps);
+                let weights = (values(weight), bias.as_ref().map(values));
+                norm::layer_norm(list, self.norm_output(node), x(0), weights, *eps);
             }
             Op::RmsNorm(NormArgs { weight, eps, .. }) => {
-                norm::rms_norm(gpu, out, x(0), values(weight), (*eps, accumulate));
+                let output = self.norm_output(node);
+                norm::rms_norm(list, output, x(0), values(weight), (*eps, accumulate));
             }
             Op::Rope(args) => {
-                rope::rope(gpu, GpuRows::packed(out, n_rows, cols), rope_of(args, step))
+                rope::rope(list, GpuRows::packed(out, n_rows, cols), step.rope(args));
             }
-            Op::Add => add::add(gpu, out, x(1)),
-            Op::Gated(activation) => gated::gated(gpu, out, x(0), x(1), *activation),
+            Op::Add => elementwise::add(list, out, x(1)),
+            Op::SoftCap(cap) => elementwise::soft_cap(list, out, [n_rows, cols], *cap),
+            Op::Gated(activation) => gated::gated(list, output, x(0), x(1), *activation),
+            Op::Convert(dtype) => {
+                let format = operand_of(*dtype).expect("a type of operands");
+                convert(list, out, format, x(0));
+            }
+            Op::Matmul(args) => {
+                let (w, epilogue) = (matrix(&args.weight), epilogue(args, accumulate));
+                matmul(list, output, self.input(node, counts), w, epilogue);
+            }
+            Op::GatedProduct(args) => {
+                let weights = [&args.gate, &args.up].map(|args| matrix(&args.weight));
+                matmul_gated(list, output, self.input(node, counts), weights, args.activation);
+            }
             Op::Conv1d(args) => {
                 assert_eq!(counts[rows.count], 1, "a convolution of one window");
                 let epilogue = epilogue(&args.matmul, accumulate);
-                conv1d(gpu, out, x(0), matrix(&args.matmul.weight), args.stride, epilogue);
+                conv1d(list, output, x(0), matrix(&args.matmul.weight), (args.stride, epilogue));
             }
             Op::Moe(args) => {
-                if !accumulate {
-                    gpu.write(out, 0, &vec![0; n_rows * cols]);
-                }
-                fault(run_experts(gpu, out, (x(0), x(1)), args));
+                let (x, logits) = (self.operand(node.inputs[0], counts), x(1));
+                run_experts(list, (out, accumulate), (x, logits), args);
             }
-            Op::Attention(args) => {
-                attention::attention(gpu, out, self.attention(args, x(0), step));
-            }
-            Op::TopK => fault(top_k::top_k(gpu, out, x(0), step.k)),
+            Op::TopK => top_k::top_k(list, out, x(0), step.shape.k),
             _ => unreachable!("{} has no single result", op.name()),
         }
     }
 
-    /// RMS norm that a product applies to its operand, if there is one, and the operand after it.
-    fn operand<'a>(
-        &'a self,
-        node: &'a Node,
-        counts: &Counts,
-    ) -> (GpuRows<'a>, Option<InputNorm<'a>>) {
-        let x = self.view(node.inputs[0], counts);
-        let Some(NormArgs { weight, eps, .. }) = &node.norm else { return (x, None) };
-        let h = self.buffer(*node.outputs.last().expect("the norm of the row"));
-        let input_norm = InputNorm { x, weight: values(weight), eps: *eps };
-        (GpuRows::packed(h, x.rows, x.cols), Some(input_norm))
+    /// Memory of the result of a norm: in f32, as an operand, or both.
+    fn norm_output(&self, node: &Node) -> GpuOutput<'_> {
+        let first = self.output(node.outputs[0]);
+        match node.outputs[..] {
+            [_, operand] => GpuOutput { values: first.values, ..self.output(operand) },
+            _ => first,
+        }
     }
 
-    fn matmuls(&self, node: &Node, all: &[MatmulArgs], counts: &Counts) {
-        let (x, norm) = self.operand(node, counts);
-        let products = all.iter().zip(&node.outputs).map(|(args, &id)| {
-            let consumer = self.consumers[id].as_ref().map(matrix);
-            let epilogue = GpuEpilogue { consumer, ..epilogue(args, node.residual.is_some()) };
-            (self.buffer(id), matrix(&args.weight), epilogue)
+    /// Input of the products of an op, with the norm that they apply to it.
+    fn input<'a>(&'a self, node: &'a Node, counts: &Counts) -> GpuInput<'a> {
+        let x = node.inputs[0];
+        let norm = node.norm.as_ref().map(|NormArgs { weight, eps, .. }| {
+            let out = self.buffer(*node.outputs.last().expect("the norm of the row"));
+            InputNorm { weight: values(weight), eps: *eps, out }
         });
-        matmul_all(&self.gpu, x, norm, products);
-    }
-
-    fn gated_product(&self, node: &Node, args: &GatedProductArgs, counts: &Counts) {
-        let [out, gate, up] = [0, 1, 2].map(|i| self.buffer(node.outputs[i]));
-        let weights = [&args.gate, &args.up].map(|args| matrix(&args.weight));
-        let outputs = GateUpOutput { gate, up, out };
-        matmul_gated(&self.gpu, outputs, self.operand(node, counts), weights, args.activation);
-    }
-
-    fn rope_kv(&self, node: &Node, args: &RopeKvArgs, step: &Step<'_>) {
-        let result = |i: usize| {
-            let TensorInfo { rows, cols, .. } = self.program.tensors[node.outputs[i]];
-            GpuRows::packed(self.buffer(node.outputs[i]), step.counts.rows(rows), cols)
-        };
-        let RopeKvArgs { q, k, write } = args;
-        let v = self.view(node.inputs[2], &step.counts);
-        let pool = (self.layer(write.pool, write.layer), step.slots(write.slots));
-        let (q, k) = ((result(0), rope_of(q, step)), (result(1), rope_of(k, step)));
-        rope::rope_and_write(&self.gpu, q, k, v, pool);
+        GpuInput { x: self.operand(x, counts), rows: counts.rows(x.rows), norm }
     }
 
     fn layer(&self, pool: PoolId, layer: usize) -> &kv::GpuKvPool {
         &self.pools[pool.0][layer]
-    }
-
-    fn attention<'a>(
-        &'a self,
-        args: &'a AttentionArgs,
-        q: GpuRows<'a>,
-        step: &Step<'a>,
-    ) -> attention::Attention<'a> {
-        let AttentionRows { rows, page_table } = step.rows(args.rows);
-        attention::Attention {
-            q,
-            kv: self.layer(args.pool, args.layer),
-            n_heads: args.n_heads,
-            scale: args.scale,
-            soft_cap: args.soft_cap,
-            slopes: args.slopes.as_ref().map(values),
-            sinks: args.sinks.as_ref().map(values),
-            rows,
-            page_table,
-        }
-    }
-
-    fn export(&self, port: Port, x: Tensor, step: &Step<'_>) {
-        let first = step.export_offset(x);
-        let out = &self.exports[&port];
-        copy::copy(&self.gpu, out, first, x.cols, self.view(x, &step.counts));
     }
 
     /// Buffer of a port.
@@ -297,6 +397,48 @@ impl GpuExecutable {
             return buffer;
         }
         self.buffer(self.program.output(port).id)
+    }
+}
+
+/// A step while its list is recorded.
+struct RecordedStep<'a> {
+    inputs: &'a StepWords,
+    shape: &'a StepShape,
+    places: Places,
+}
+
+impl RecordedStep<'_> {
+    fn rope<'a>(&self, args: &'a RopeArgs) -> rope::Rope<'a> {
+        let norm = args.norm.as_ref().map(|(weight, eps)| (values(weight), *eps));
+        let rotation = args.rotation.as_ref().map(|rotation| rope::Rotation {
+            table: values(&rotation.table),
+            positions: self.places.positions,
+            n_rot: rotation.n_rot,
+            pairs: rotation.pairs,
+        });
+        rope::Rope { head_dim: args.head_dim, norm, rotation }
+    }
+
+    fn attention<'a>(
+        &self,
+        segment: &Segment,
+        args: &'a AttentionArgs,
+        (memory, pool, q): (&'a ProgramMemory, &KvShape, GpuRows<'a>),
+    ) -> attention::Attention<'a> {
+        let index = self.inputs.attention(args, pool, segment.name);
+        let (before, rest) = self.shape.grids.split_at(index);
+        let first: usize = before.iter().map(attention::AttentionGrid::n_words).sum();
+        attention::Attention {
+            q,
+            kv: memory.layer(args.pool, args.layer),
+            n_heads: args.n_heads,
+            scale: args.scale,
+            soft_cap: args.soft_cap,
+            slopes: args.slopes.as_ref().map(values),
+            sinks: args.sinks.as_ref().map(values),
+            grid: rest[0],
+            words: self.places.attention + first,
+        }
     }
 }
 
@@ -310,73 +452,62 @@ fn pool(gpu: &Gpu, shape: &KvShape) -> Result<Vec<kv::GpuKvPool>, Error> {
     (0..n_layers).map(layer).collect()
 }
 
-/// Weights of the matmul that is the sole reader of each value.
-fn consumers(program: &Program) -> Vec<Option<Weight>> {
-    let is_pinned = program.pinned();
-    let nodes = || program.nodes();
-    let mut n_reads = vec![0; program.tensors.len()];
-    nodes().flat_map(Node::reads).for_each(|x| n_reads[x.id] += 1);
-    let mut consumers = vec![None; program.tensors.len()];
-    for node in nodes() {
-        if let (Op::Matmul(args), [x]) = (&node.op, &node.inputs[..])
-            && n_reads[x.id] == 1
-            && !is_pinned[x.id]
-            && program.is_whole(*x)
-        {
-            consumers[x.id] = Some(args.weight.clone());
-        }
-    }
-    consumers
-}
-
-fn rope_of<'a>(args: &'a RopeArgs, step: &Step<'a>) -> rope::Rope<'a> {
-    let norm = args.norm.as_ref().map(|(weight, eps)| (values(weight), *eps));
-    let rotation = args.rotation.as_ref().map(|rotation| rope::Rotation {
-        table: values(&rotation.table),
-        positions: step.positions,
-        n_rot: rotation.n_rot,
-        pairs: rotation.pairs,
-    });
-    rope::Rope { head_dim: args.head_dim, norm, rotation }
-}
-
 /// Convolution as a matmul over copied windows.
 fn conv1d(
-    gpu: &Gpu,
-    out: &GpuBuffer,
+    list: &mut Recorder,
+    out: GpuOutput<'_>,
     x: GpuRows<'_>,
     w: &GpuMatrix,
-    stride: usize,
-    epilogue: GpuEpilogue<'_>,
+    (stride, epilogue): (usize, GpuEpilogue<'_>),
 ) {
     assert_eq!(w.k(), 3 * x.cols, "conv1d: columns of the weights");
-    let (n_rows, width) = (x.rows.div_ceil(stride), w.padded_k());
-    let windows = match gpu.scratch("conv1d", 4 * n_rows * width) {
-        Ok(windows) => windows,
-        Err(error) => return gpu.fault(error.to_string()),
+    let (rows, width) = (x.rows.div_ceil(stride), w.padded_k());
+    let windows = list.scratch("conv1d", 4 * rows * width);
+    copy::im2col(list, &windows, width, stride, x);
+    let format = operand_format(list.gpu(), w.dtype(), rows);
+    let values = GpuRows::packed(&windows, rows, width);
+    let converted = format.map(|format| converted(list, "conv1d operand", values, format));
+    let x = match (format, &converted) {
+        (Some(format), Some(buffer)) => GpuOperand::Converted(format, buffer),
+        _ => GpuOperand::Values(values),
     };
-    copy::im2col(gpu, &windows, width, stride, x);
-    matmul(gpu, out, GpuRows::packed(&windows, n_rows, width), w, epilogue);
+    matmul(list, out, GpuInput { x, rows, norm: None }, w, epilogue);
+}
+
+/// `x` as an operand in scratch memory.
+pub(super) fn converted(
+    list: &mut Recorder,
+    name: &'static str,
+    x: GpuRows<'_>,
+    format: OperandFormat,
+) -> GpuBuffer {
+    let operand = list.scratch(name, format.bytes(x.rows, x.cols));
+    convert(list, &operand, format, x);
+    operand
 }
 
 impl Executable for GpuExecutable {
     fn warm_up(&mut self, run: &mut dyn FnMut(&mut dyn Executable)) -> Result<(), Error> {
-        let gpu = self.gpu.clone();
-        gpu.warm_up(|| run(self));
-        Ok(gpu.check()?)
+        self.flush();
+        self.is_warming_up = true;
+        run(self);
+        self.is_warming_up = false;
+        Ok(self.gpu.check()?)
     }
 
     fn import(&mut self, port: Port, values: &[f32]) {
-        let buffer = self.buffer(self.program.import(port));
-        self.gpu.write(buffer, 0, bytemuck::cast_slice(values));
+        if !self.is_warming_up {
+            self.flush();
+            let buffer = self.memory.buffer(self.memory.program.import(port));
+            self.gpu.write(buffer, 0, bytemuck::cast_slice(values));
+        }
     }
 
     fn run(&mut self, step: &Step<'_>) {
-        for &PageCopy { from, to } in step.copies {
-            self.pools[0].iter().for_each(|layer| kv::copy_page(&self.gpu, layer, from, to));
-        }
-        for segment in self.program.segments.iter().filter(|segment| step.runs(segment)) {
-            segment.nodes.iter().for_each(|node| self.record(node, step));
+        self.flush();
+        match self.prepare_step(step) {
+            Ok(()) => self.is_pending = !self.is_warming_up,
+            Err(error) => self.gpu.fault(error.to_string()),
         }
     }
 
@@ -385,26 +516,30 @@ impl Executable for GpuExecutable {
     }
 
     fn read<'a, 'b: 'a>(
-        &'a self,
+        &'a mut self,
         reads: &'a mut [ReadPort<'b>],
     ) -> BoxFuture<'a, Result<(), Error>> {
+        let Self { gpu, memory, lists, shape, is_pending, .. } = self;
+        let is_pending = std::mem::take(is_pending);
+        let list = lists.get_mut(shape).filter(|_| is_pending);
         let range = |read: &'a mut ReadPort<'b>| {
-            let (src, offset) = (self.port(read.port), 4 * read.offset);
+            let (src, offset) = (memory.port(read.port), 4 * read.offset);
             ReadRange { src, offset, out: bytemuck::cast_slice_mut(&mut *read.out) }
         };
         let reads = reads.iter_mut().filter(|read| !read.out.is_empty());
         let mut ranges: Vec<ReadRange<'a>> = reads.map(range).collect();
-        Box::pin(async move { Ok(self.gpu.read_all(&mut ranges).await?) })
+        Box::pin(async move { Ok(gpu.run_and_read(list, &mut ranges).await?) })
     }
 
     fn read_page<'a>(
-        &'a self,
+        &'a mut self,
         pool: PoolId,
         page: u32,
         out: &'a mut Vec<u8>,
     ) -> BoxFuture<'a, Result<(), Error>> {
+        self.flush();
         Box::pin(async move {
-            for layer in &self.pools[pool.0] {
+            for layer in &self.memory.pools[pool.0] {
                 kv::read_page(&self.gpu, layer, page, out).await?;
             }
             Ok(())
@@ -412,7 +547,8 @@ impl Executable for GpuExecutable {
     }
 
     fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
-        let layers = &self.pools[pool.0];
+        self.flush();
+        let layers = &self.memory.pools[pool.0];
         let expected = layers.iter().map(|layer| layer.layout().page_bytes()).sum();
         if bytes.len() != expected {
             return Err(Error::KvPage { expected, got: bytes.len() });

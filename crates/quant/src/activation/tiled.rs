@@ -10,9 +10,9 @@
 use std::ops::Range;
 
 use bytemuck::Zeroable;
-use stonechat_compute::cpu::MatRef;
+use stonechat_compute::cpu::{MatMut, MatRef};
 use stonechat_compute::simd::NullaryFnOnce;
-use stonechat_compute::{Cpu, Isa, Parts};
+use stonechat_compute::{Cpu, Isa, Parts, with_scratch};
 
 use super::grow;
 use super::qblock::QBLOCK_LEN;
@@ -105,6 +105,25 @@ impl<T: RowTile> TiledWriter<'_, T> {
             let qblocks = first..self.n_qblocks.min(first + T::TASK_TILES);
             // SAFETY: each pair of row block and tiles is of one task, and tasks run once.
             unsafe { self.store_row_block(cpu.isa, block, qblocks, (x, first)) };
+        });
+    }
+
+    /// Stores rows that `fill` computes, a row block at a time.
+    pub(super) fn store_rows(self, cpu: &Cpu, fill: &(impl Fn(Range<usize>, MatMut<'_>) + Sync)) {
+        let k = self.n_qblocks * QBLOCK_LEN;
+        cpu.threads.run(self.n_row_blocks, |block| {
+            let first = block * T::ROWS;
+            let n = T::ROWS.min(self.n_rows.saturating_sub(first));
+            with_scratch(n * k, |values| {
+                if n > 0 {
+                    fill(first..first + n, MatMut::packed(values, n, k));
+                }
+                let start = block * self.n_qblocks;
+                // SAFETY: each row block is of one task, and tasks run once.
+                let tiles = unsafe { self.tiles.part(start..start + self.n_qblocks) };
+                let x = MatRef::packed(values, n, k);
+                cpu.isa.vectorize(Fill { tiles, x, rows: 0..n, first: 0 });
+            });
         });
     }
 

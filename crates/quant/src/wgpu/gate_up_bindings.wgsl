@@ -1,8 +1,8 @@
 // The gate (w) and up (w1) matrices, bound as vectors and as words.
 @group(0) @binding(1) var<storage, read> w: array<vec4<u32>>;
-@group(0) @binding(6) var<storage, read> w_words: array<u32>;
-@group(0) @binding(8) var<storage, read> w1: array<vec4<u32>>;
-@group(0) @binding(9) var<storage, read> w1_words: array<u32>;
+@group(0) @binding(3) var<storage, read> w_words: array<u32>;
+@group(0) @binding(4) var<storage, read> w1: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read> w1_words: array<u32>;
 
 // Matrix that `vector` and `word` read: 0 gate, 1 up.
 var<private> matrix: u32;

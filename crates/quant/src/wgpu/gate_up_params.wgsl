@@ -1,4 +1,4 @@
-// Parameters and bindings of gemv_gate_up.wgsl. Bindings 1, 6, 8, 9: matrices; 2: activations.
+// Parameters and bindings of gemv_gate_up.wgsl. Bindings 1, 3, 4, 5: matrices; 2: activations; 6: output.
 
 struct Params {
     w_stride: u32,
@@ -12,12 +12,7 @@ struct Params {
     activation: u32,
     alpha: f32,
     limit: f32,
-    has_q8_copy: u32,
     norm_eps: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(3) var<storage, read_write> gate_out: array<f32>;
-@group(0) @binding(4) var<storage, read_write> up_out: array<f32>;
-@group(0) @binding(5) var<storage, read_write> out: array<f32>;
-@group(0) @binding(7) var<storage, read_write> out_copy: array<u32>;

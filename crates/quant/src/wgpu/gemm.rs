@@ -6,22 +6,18 @@
 use std::sync::Arc;
 
 use stonechat_compute::DType;
-use stonechat_compute::wgpu::ops::f16_copy::{self, COLUMNS};
-use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, kernel_source};
+use stonechat_compute::wgpu::ops::operand::{COLUMNS, GpuOutput};
+use stonechat_compute::wgpu::ops::{ACTIVATIONS, f16, kernel_source};
 use stonechat_compute::wgpu::{
-    Bind, CoopMatrices, CopyFormat, Gpu, GpuBuffer, Kernel, KernelParams, Source, Variant,
+    Bind, CoopMatrices, Gpu, Kernel, KernelParams, Recorder, Source, Variant,
 };
 
 use super::matmul::{
-    ACCESS, ACCESS_WITH_COPY, Activations, GpuEpilogue, MatmulParams, binds, with_format,
+    ACCESS, ACCESS_WITH_OPERAND, Activations, GpuEpilogue, MatmulParams, binds, with_format,
 };
 use super::matrix::GpuMatrix;
 use super::planes::Format;
 
-/// Values of the parameter `f16_output`: write the f16 copy of the output besides the f32 output, or instead of it.
-const F16_NONE: u32 = 0;
-const F16_ALSO: u32 = 1;
-const F16_ONLY: u32 = 2;
 /// Tiles that fill a large device; below, tiles are smaller.
 const MIN_TILES: usize = 96;
 
@@ -53,17 +49,15 @@ fn grid(matrices: CoopMatrices, tile: usize) -> (u32, u32) {
 fn source(format: &Format, matrices: CoopMatrices, tile: usize) -> Source {
     let name = format!("gemm-{}-coop{tile}", format.dtype);
     let (down, across) = grid(matrices, tile);
-    let (params, access) = (MatmulParams::LAYOUT, ACCESS_WITH_COPY);
+    let (params, access) = (MatmulParams::LAYOUT, ACCESS_WITH_OPERAND);
     let source = kernel_source(name, params, access, Variant::Subgroups, workgroup(tile))
         .with_matrices(matrices)
         .constant("DOWN", down)
         .constant("ACROSS", across)
-        .constant("F16_NONE", F16_NONE)
-        .constant("F16_ONLY", F16_ONLY)
         .file(include_str!("matmul_params.wgsl"))
         .file(include_str!("matrix_bindings.wgsl"))
         .file(ACTIVATIONS)
-        .file(f16_copy::PACK);
+        .file(f16::PACK);
     let weights = match format.dtype {
         DType::F16 => include_str!("gemm_coop_f16.wgsl"),
         _ => include_str!("gemm_coop_dequantize.wgsl"),
@@ -73,9 +67,15 @@ fn source(format: &Format, matrices: CoopMatrices, tile: usize) -> Source {
     with_format(source, format).file(weights).unrolled(file, &counts)
 }
 
-/// Whether [`matmul`] supports the device and `w`.
-pub(super) fn supports(gpu: &Gpu, w: &GpuMatrix) -> bool {
-    gpu.matrices().is_some() && w.format.dtype != DType::F32
+/// Whether [`matmul`] supports the device and the format of weights.
+pub(super) fn supports(gpu: &Gpu, format: &Format) -> bool {
+    gpu.matrices().is_some() && format.dtype != DType::F32
+}
+
+/// Whether [`matmul`] with `w` can write f16.
+pub(super) fn writes_f16(gpu: &Gpu, w: &GpuMatrix) -> bool {
+    // Vectors of four outputs do not span slices.
+    supports(gpu, w.format) && w.slices.iter().all(|slice| slice.first.is_multiple_of(4))
 }
 
 /// Every shader of a format, for tests.
@@ -84,59 +84,30 @@ pub(super) fn sources(format: &Format, matrices: CoopMatrices) -> Vec<Source> {
     sides.into_iter().map(|tile| source(format, matrices, tile)).collect()
 }
 
-/// Compiles the kernels of [`matmul`] with `w`.
-pub(super) fn warm_up(gpu: &Gpu, w: &GpuMatrix) {
-    if let Some(matrices) = gpu.matrices().filter(|_| supports(gpu, w)) {
-        for tile in tiles(matrices) {
-            kernel(gpu, w.format, matrices, tile);
-        }
-    }
-}
-
 fn kernel(gpu: &Gpu, format: &'static Format, matrices: CoopMatrices, tile: usize) -> Arc<Kernel> {
     let key = ("gemm_coop", [format.code(), tile as u32, 0, 0]);
     gpu.kernel(key, || source(format, matrices, tile))
 }
 
-/// [`matmul`](super::matmul) with checked arguments; `finish` sets the parameters of the epilogue after the bias.
+/// [`matmul`](super::matmul) with checked arguments.
 pub(super) fn matmul(
-    gpu: &Gpu,
-    out: &GpuBuffer,
-    x: GpuRows<'_>,
+    list: &mut Recorder,
+    out: GpuOutput<'_>,
+    (x, rows): (&Activations<'_>, usize),
     w: &GpuMatrix,
-    GpuEpilogue { bias, accumulate, consumer, .. }: GpuEpilogue<'_>,
-    finish: impl Fn(MatmulParams) -> MatmulParams,
+    epilogue: GpuEpilogue<'_>,
 ) {
-    let Some(matrices) = gpu.matrices() else { return };
-    let activations = match f16_copy::copy_of(gpu, x, w.padded_k()) {
-        Ok(buffer) => Activations { buffer, offset: 0, stride: w.padded_k() / 8 },
-        Err(error) => return gpu.fault(error.to_string()),
-    };
-    // Vectors of four outputs do not span slices.
-    let is_whole = w.slices.iter().all(|slice| slice.first.is_multiple_of(4));
-    let reads_f16 = |consumer: &GpuMatrix| supports(gpu, consumer) && consumer.padded_k() == w.n();
-    let is_only = is_whole && !accumulate && consumer.is_some_and(reads_f16);
-    let copy = if is_only {
-        match f16_copy::allocate(gpu, out, x.rows, w.n()) {
-            Ok(copy) => Some(copy),
-            Err(error) => return gpu.fault(error.to_string()),
-        }
-    } else {
-        f16_copy::requested(out, x.rows, w.n()).filter(|_| is_whole)
-    };
-    let code = copy.as_ref().map_or(F16_NONE, |_| if is_only { F16_ONLY } else { F16_ALSO });
+    let Some(matrices) = list.gpu().matrices() else { return };
+    let operand = out.operand.map(|(_, buffer)| buffer);
     for slice in w.slices.iter() {
-        let tile = tile(matrices, x.rows, slice.rows);
-        let params = finish(MatmulParams::new(w, slice, &activations, [x.rows, w.n()], bias));
-        let params = MatmulParams { f16_output: code, ..params };
-        let mut all = [Bind::from(copy.as_ref()); ACCESS_WITH_COPY.len()];
-        all[..ACCESS.len()].copy_from_slice(&binds(slice, &activations, bias, out));
+        let tile = tile(matrices, rows, slice.rows);
+        let params = MatmulParams::new(w, slice, x, [rows, w.n()], epilogue);
+        let params = MatmulParams { f16_output: u32::from(operand.is_some()), ..params };
+        let mut all = [Bind::from(operand); ACCESS_WITH_OPERAND.len()];
+        all[..ACCESS.len()].copy_from_slice(&binds(slice, x, epilogue.bias, out.values.into()));
         // Adjacent workgroups share weights.
-        let groups = [x.rows.div_ceil(tile) as u32, slice.rows.div_ceil(tile) as u32, 1];
-        gpu.record(0).dispatch(&kernel(gpu, w.format, matrices, tile), &params, all, groups);
-    }
-    if copy.is_some() {
-        out.mark_copy(CopyFormat::F16, [x.rows, w.n()]);
+        let groups = [rows.div_ceil(tile) as u32, slice.rows.div_ceil(tile) as u32, 1];
+        list.dispatch(&kernel(list.gpu(), w.format, matrices, tile), &params, all, groups);
     }
 }
 

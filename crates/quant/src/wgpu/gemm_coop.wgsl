@@ -7,12 +7,12 @@
 //       store xs, ws to x_tile, w_tile
 //       load xs, ws of the next step                  prefetched during the products
 //       for each SIDE columns: sums[i][j] += x_tile matrix i * w_tile matrix j
-//   without activation and f16 copy, inside the output: store or add the matrices directly
+//   without activation, in f32, inside the output: store or add the matrices directly
 //   else: for each matrix: store it to `results`, apply the epilogue there, store it to the outputs
 
 @group(0) @binding(2) var<storage, read> x: array<vec4<u32>>;
-// The f16 copy of the output, see p.f16_output.
-@group(0) @binding(7) var<storage, read_write> out_copy: array<vec2<u32>>;
+// The output in f16, in place of `out`, see p.f16_output.
+@group(0) @binding(7) var<storage, read_write> out_operand: array<vec2<u32>>;
 
 // Rows and columns of the tile. A row of 64 columns is 8 vectors of 16 bytes; an invocation moves 4 of each factor.
 const TILE: u32 = WG / 2u;
@@ -75,10 +75,10 @@ fn store_whole(sum: MatrixC, to: u32) {
     }
 }
 
-// Stores four adjacent outputs of row t, from row n of the slice on, to the f16 copy.
-fn store_copy(t: u32, n: u32, y: vec4<f32>) {
-    if p.f16_output != F16_NONE {
-        out_copy[(t * p.n + p.slice_first + n) / 4u] = pack_f16x4(y);
+// Stores four adjacent outputs of row t, from row n of the slice on, in f16.
+fn store_f16(t: u32, n: u32, y: vec4<f32>) {
+    if p.f16_output != 0u {
+        out_operand[(t * p.n + p.slice_first + n) / 4u] = pack_f16x4(y);
     }
 }
 
@@ -90,7 +90,7 @@ fn store_finished(own: u32, to: u32) {
 // Stores or adds an output; returns the sum.
 fn store(t: u32, n: u32, value: f32) -> f32 {
     var y = value;
-    if n < p.slice_rows && p.f16_output != F16_ONLY {
+    if n < p.slice_rows && p.f16_output == 0u {
         let to = t * p.n + p.slice_first + n;
         if p.accumulate != 0u {
             y += out[to];
@@ -119,11 +119,11 @@ fn finish(is_whole: bool, t0: u32, n0: u32) {
                     store(t, n + 3u, y.w),
                 );
             }
-            store_copy(t, n, y);
+            store_f16(t, n, y);
         }
     }
     workgroupBarrier();
-    if is_whole && p.f16_output != F16_ONLY {
+    if is_whole && p.f16_output == 0u {
         store_finished(own, t0 * p.n + p.slice_first + n0);
     }
 }
@@ -178,7 +178,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     }
 
     let is_inside = t0 + TILE <= p.rows && n0 + TILE <= p.slice_rows && (p.n | p.slice_first) % 4u == 0u;
-    if is_inside && p.activation == ACTIVATION_NONE && p.f16_output == F16_NONE {
+    if is_inside && p.activation == ACTIVATION_NONE && p.f16_output == 0u {
         let at = (t0 + down) * p.n + p.slice_first + n0 + across;
         //@ repeat MATRICES
         store_whole(sums[@], at + @u / ACROSS * SIDE * p.n + @u % ACROSS * SIDE);

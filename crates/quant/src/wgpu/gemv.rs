@@ -1,7 +1,6 @@
 //! GEMV: matmuls of up to [`MAX_GEMV_ROWS`] rows of activations, which read the matrix once for all rows.
 //!
-//! Quantized formats are multiplied in integers, with [q8 copies](q8_copy) of the activations, as on the CPU; float
-//! formats in f32.
+//! Quantized formats are multiplied in integers, with activations in [q8](q8), as on the CPU; float formats in f32.
 //!
 //! ```text
 //! workgroup    = WG / lanes teams
@@ -16,7 +15,7 @@
 //! | part | files |
 //! |---|---|
 //! | parameters, bindings | `matmul_params` + `matrix_bindings`, `gate_up_params` + `gate_up_bindings`, `gemv_group` |
-//! | grid, epilogue | `gemv` with `gemv_output_f32` or `gemv_output_q8`, `gemv_gate_up`, `gemv_group` |
+//! | grid, epilogue | `gemv` with `gemv_output_*`, `gemv_gate_up` with `gate_up_output_*`, `gemv_group` |
 //! | weights | `plane_access`, `format_*` |
 //! | activations | `x_q8`, or `x_rms_norm`: RMS norm fused into the kernel; in f32 part of `gemv_multiply_f32` |
 //! | dot products | `gemv_multiply_q8` or `gemv_multiply_f32` |
@@ -28,21 +27,22 @@ mod group;
 use std::sync::Arc;
 
 use stonechat_compute::DType;
+use stonechat_compute::cpu::Activation;
 use stonechat_compute::wgpu::ops::gated::GATED_ACTIVATION;
-use stonechat_compute::wgpu::ops::{ACTIVATIONS, GpuRows, check_len, kernel_source, q8_copy};
+use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
+use stonechat_compute::wgpu::ops::{ACTIVATIONS, check_len, kernel_source, q8};
 use stonechat_compute::wgpu::{
-    Access, Bind, CopyFormat, Gpu, GpuBuffer, Kernel, KernelParams, ParamLayout, Source, Variant,
+    Access, Bind, Gpu, GpuBuffer, Kernel, KernelParams, ParamLayout, Recorder, Source, Variant,
 };
 
 use self::gate_up::{GATE_UP_SHAPE, GATE_UP_WORKGROUP, GateUpParams};
-pub use self::gate_up::{GateUpOutput, can_fuse_gate_up, matmul_gated};
-pub(super) use self::group::GemvGroup;
+pub use self::gate_up::{can_fuse_gate_up, gate_up_fuses_norm, matmul_gated};
 use self::group::{GROUP_WORKGROUP, GemvGroupParams};
-use super::input_norm::{
-    InputNorm, MatmulInput, access_with_norm, binds_with_norm, with_norm_prologue,
-};
+pub use self::group::{can_group, group_fuses_norm, matmul_group};
+use super::input_norm::{access_with_norm, binds_with_norm, can_fuse_norm, with_norm_prologue};
 use super::matmul::{
-    ACCESS, ACCESS_WITH_COPY, Activations, CHUNK, MatmulParams, binds, format_files, with_format,
+    ACCESS, ACCESS_WITH_OPERAND, Activations, CHUNK, GpuEpilogue, GpuInput, MatmulParams, binds,
+    format_files, with_format,
 };
 use super::matrix::GpuMatrix;
 use super::planes::Format;
@@ -59,7 +59,7 @@ const QUANTIZED_STEP: usize = 64;
 const MIN_BUSY_INVOCATIONS: usize = 48 << 10;
 /// Invocations that a large GPU runs at a time.
 const WAVE_INVOCATIONS: usize = 64 << 10;
-/// Shape of kernels that also write a q8 copy of the output: a q8 group of rows a workgroup.
+/// Shape of kernels that write q8: a q8 group of rows a workgroup.
 const Q8_OUTPUT_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
 /// Most rows of activations of these: a team has an invocation for each of its sums.
 const Q8_OUTPUT_MAX_ROWS: u32 = Q8_OUTPUT_SHAPE.lanes / Q8_OUTPUT_SHAPE.rows;
@@ -126,6 +126,7 @@ enum GemvKind {
     Plain,
     Experts,
     GateUp,
+    GateUpQ8,
     Group,
     Q8Output,
 }
@@ -154,9 +155,9 @@ impl GemvSpec {
         Self { format, last: None, x_rows, shape, workgroup: WORKGROUP, shuffle_lanes, norm_k: 0 }
     }
 
-    /// Fuses an RMS norm of the activations.
-    fn with_norm(self, norm: Option<InputNorm<'_>>) -> Self {
-        Self { norm_k: norm.map_or(0, |norm| norm.x.cols as u32), ..self }
+    /// Fuses the RMS norm of the activations, if they have one, of `w`'s columns.
+    fn with_norm(self, x: &Activations<'_>, w: &GpuMatrix) -> Self {
+        Self { norm_k: if x.norm.is_some() { w.k() as u32 } else { 0 }, ..self }
     }
 
     fn key(&self, kind: GemvKind) -> [u32; 4] {
@@ -217,28 +218,38 @@ impl GemvSpec {
 
     fn q8_output_source(&self, variant: Variant) -> Source {
         let source = self
-            .start("gemv_q8_output", MatmulParams::LAYOUT, ACCESS_WITH_COPY, variant)
+            .start("gemv_q8_output", MatmulParams::LAYOUT, ACCESS_WITH_OPERAND, variant)
             .constant("BY_EXPERT", 0)
             .file(include_str!("matmul_params.wgsl"))
             .file(include_str!("matrix_bindings.wgsl"))
             .file(ACTIVATIONS)
             .file(include_str!("gemv.wgsl"))
             .file(include_str!("gemv_output_q8.wgsl"));
-        let source = q8_copy::with_quantize4(source, variant);
-        with_reduction(self.with_multiply(source, ACCESS_WITH_COPY, true), variant)
+        let source = q8::with_quantize4(source, variant);
+        with_reduction(self.with_multiply(source, ACCESS_WITH_OPERAND, true), variant)
     }
 
-    fn gate_up_source(&self, variant: Variant) -> Source {
+    fn gate_up_source(&self, is_q8: bool, variant: Variant) -> Source {
         let access = if self.norm_k > 0 { &gate_up::ACCESS_WITH_NORM } else { gate_up::ACCESS };
         let source = self
-            .start("gemv_gate_up", GateUpParams::LAYOUT, access, variant)
+            .start(
+                if is_q8 { "gemv_gate_up_q8" } else { "gemv_gate_up" },
+                GateUpParams::LAYOUT,
+                access,
+                variant,
+            )
             .file(include_str!("gate_up_params.wgsl"))
             .file(include_str!("gate_up_bindings.wgsl"))
             .file(ACTIVATIONS)
             .file(GATED_ACTIVATION)
             .file(include_str!("gemv_gate_up.wgsl"));
-        let source = q8_copy::with_quantize4(source, variant);
-        with_reduction(self.with_multiply(source, access, true), variant)
+        let source = match is_q8 {
+            true => {
+                q8::with_quantize4(source, variant).file(include_str!("gate_up_output_q8.wgsl"))
+            }
+            false => source.file(include_str!("gate_up_output_f32.wgsl")),
+        };
+        with_reduction(self.with_multiply(source, access, is_q8), variant)
     }
 
     fn group_source(&self, variant: Variant) -> Source {
@@ -272,8 +283,9 @@ impl GemvSpec {
         gpu.kernel(("gemv", self.key(GemvKind::Group)), || self.group_source(gpu.variant()))
     }
 
-    fn gate_up_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
-        gpu.kernel(("gemv", self.key(GemvKind::GateUp)), || self.gate_up_source(gpu.variant()))
+    fn gate_up_kernel(&self, gpu: &Gpu, is_q8: bool) -> Arc<Kernel> {
+        let kind = if is_q8 { GemvKind::GateUpQ8 } else { GemvKind::GateUp };
+        gpu.kernel(("gemv", self.key(kind)), || self.gate_up_source(is_q8, gpu.variant()))
     }
 }
 
@@ -306,99 +318,68 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
         let Shape { lanes, rows } = GATE_UP_SHAPE;
         let gate_up =
             |x_rows| GemvSpec { workgroup: GATE_UP_WORKGROUP, ..spec(x_rows, lanes, rows) };
-        all.extend([1, 4].map(|x_rows| gate_up(x_rows).gate_up_source(variant)));
+        all.push(gate_up(1).gate_up_source(false, variant));
+        all.extend([1, 4].map(|x_rows| gate_up(x_rows).gate_up_source(true, variant)));
         if variant == Variant::Subgroups {
             let normed_group = GemvSpec { norm_k: 96, ..group(1) };
             all.extend([
                 GemvSpec { norm_k: 96, ..spec(1, 16, 1) }.source(false, variant),
                 normed_group.group_source(variant),
                 GemvSpec { last: Format::of(DType::Q6K), ..normed_group }.group_source(variant),
-                GemvSpec { norm_k: 4096, ..gate_up(1) }.gate_up_source(variant),
+                GemvSpec { norm_k: 4096, ..gate_up(1) }.gate_up_source(false, variant),
+                GemvSpec { norm_k: 4096, ..gate_up(1) }.gate_up_source(true, variant),
             ]);
         }
     }
     all
 }
 
-/// Compiles the kernels of [`matmul`] with `w`.
-pub(super) fn warm_up(gpu: &Gpu, w: &GpuMatrix) {
-    for x_rows in ROW_BUCKETS {
-        let shape = Shape::for_matrix(w.n(), w, x_rows);
-        GemvSpec::new(gpu, w.format, x_rows, shape).kernel(gpu, false);
-    }
+/// Whether [`matmul`] with `w` can write up to `rows` rows in q8.
+pub(super) fn writes_q8(w: &GpuMatrix, rows: usize) -> bool {
+    rows <= Q8_OUTPUT_MAX_ROWS as usize && w.slices.len() == 1
 }
 
-/// Activations for a kernel with `w`: the input of a fused norm, or `x` [prepared](prepare).
-fn fused_or_prepared(
-    gpu: &Gpu,
-    w: &GpuMatrix,
-    x: GpuRows<'_>,
-    norm: Option<InputNorm<'_>>,
-) -> Option<Activations> {
-    norm.map(Activations::before_norm).or_else(|| prepare(gpu, w, x))
-}
-
-/// Activations `x` for a kernel with `w`: the q8 copy, or the values for float formats. `None`, after reporting a fault, if
-/// the device is out of memory.
-fn prepare(gpu: &Gpu, w: &GpuMatrix, x: GpuRows<'_>) -> Option<Activations> {
-    if !w.format.is_quantized {
-        return Activations::values(gpu, w, x);
-    }
-    match q8_copy::copy_of(gpu, x, w.padded_k()) {
-        Ok(buffer) => {
-            Some(Activations { buffer, offset: 0, stride: q8_copy::row_vectors(w.padded_k()) })
-        }
-        Err(error) => {
-            gpu.fault(error.to_string());
-            None
-        }
-    }
-}
-
-/// [`matmul`](super::matmul) of up to [`MAX_GEMV_ROWS`] rows with checked arguments; `finish` sets the parameters of the
-/// epilogue after the bias.
-pub(super) fn matmul(
-    gpu: &Gpu,
-    out: &GpuBuffer,
-    input: &mut MatmulInput<'_>,
-    w: &GpuMatrix,
-    bias: Option<&GpuBuffer>,
-    finish: impl Fn(MatmulParams) -> MatmulParams,
-) {
-    let x = input.x;
-    let x_rows = row_bucket(x.rows);
-    let shape = Shape::for_matrix(w.n(), w, x_rows);
-    let copy = q8_copy::requested(out, x.rows, w.n()).filter(|_| x_rows <= Q8_OUTPUT_MAX_ROWS);
+/// Whether a matmul with `w` can compute the norm of its only row.
+#[must_use]
+pub fn fuses_norm(gpu: &Gpu, w: &GpuMatrix) -> bool {
+    let shape = Shape::for_matrix(w.n(), w, 1);
     let n_groups = w.n().div_ceil(shape.rows_per_workgroup() as usize);
-    if copy.is_none()
-        && let Some(norm) = input.fuse_norm(gpu, w, (n_groups, ACCESS.len()), &[out])
-    {
-        let activations = Activations::before_norm(norm);
-        let params = finish(MatmulParams::new(w, &w.slices[0], &activations, [1, w.n()], bias));
-        let params = MatmulParams { norm_eps: norm.eps, ..params };
-        let binds = binds(&w.slices[0], &activations, bias, out);
-        let all = binds_with_norm::<{ ACCESS_WITH_NORM.len() }>(&binds, norm, x.buffer);
-        let spec = GemvSpec::new(gpu, w.format, 1, shape).with_norm(Some(norm));
-        let kernel = spec.kernel(gpu, false);
-        return gpu.record(0).dispatch_linear(&kernel, &params, all, n_groups);
-    }
-    input.flush_norm(gpu);
-    let Some(activations) = prepare(gpu, w, x) else { return };
-    if let ([slice], Some(copy)) = (&w.slices[..], copy) {
-        let params = finish(MatmulParams::new(w, slice, &activations, [x.rows, w.n()], bias));
-        let mut all = [Bind::Buffer(&copy); ACCESS_WITH_COPY.len()];
-        all[..ACCESS.len()].copy_from_slice(&binds(slice, &activations, bias, out));
-        let groups = slice.rows.div_ceil(Q8_OUTPUT_SHAPE.rows_per_workgroup() as usize);
-        let spec = GemvSpec::new(gpu, w.format, x_rows, Q8_OUTPUT_SHAPE);
-        gpu.record(0).dispatch_linear(&spec.q8_output_kernel(gpu), &params, all, groups);
-        return out.mark_copy(CopyFormat::Q8, [x.rows, w.n()]);
-    }
-    let kernel = GemvSpec::new(gpu, w.format, x_rows, shape).kernel(gpu, false);
+    can_fuse_norm(gpu, w, (n_groups, ACCESS.len()))
+}
+
+/// [`matmul`](super::matmul) of up to [`MAX_GEMV_ROWS`] rows with checked arguments.
+pub(super) fn matmul(
+    list: &mut Recorder,
+    out: GpuOutput<'_>,
+    (x, rows): (&Activations<'_>, usize),
+    w: &GpuMatrix,
+    epilogue: GpuEpilogue<'_>,
+) {
+    let x_rows = row_bucket(rows);
+    let operand = out.operand.map(|(_, buffer)| buffer);
+    let shape = match operand {
+        Some(_) => Q8_OUTPUT_SHAPE,
+        None => Shape::for_matrix(w.n(), w, x_rows),
+    };
+    let spec = GemvSpec::new(list.gpu(), w.format, x_rows, shape).with_norm(x, w);
+    let kernel = match operand {
+        Some(_) => spec.q8_output_kernel(list.gpu()),
+        None => spec.kernel(list.gpu(), false),
+    };
     for slice in w.slices.iter() {
-        let params = finish(MatmulParams::new(w, slice, &activations, [x.rows, w.n()], bias));
-        let binds = binds(slice, &activations, bias, out);
+        let params = MatmulParams::new(w, slice, x, [rows, w.n()], epilogue);
+        let binds = binds(slice, x, epilogue.bias, out.values.into());
         let groups = slice.rows.div_ceil(shape.rows_per_workgroup() as usize);
-        gpu.record(0).dispatch_linear(&kernel, &params, binds, groups);
+        if let Some(norm) = x.norm {
+            let binds = binds_with_norm::<{ ACCESS_WITH_NORM.len() }>(&binds, norm);
+            list.dispatch_linear(&kernel, &params, binds, groups);
+        } else if let Some(operand) = operand {
+            let mut all = [Bind::Buffer(operand); ACCESS_WITH_OPERAND.len()];
+            all[..ACCESS.len()].copy_from_slice(&binds);
+            list.dispatch_linear(&kernel, &params, all, groups);
+        } else {
+            list.dispatch_linear(&kernel, &params, binds, groups);
+        }
     }
 }
 
@@ -417,37 +398,38 @@ pub struct ExpertMatmul<'a> {
     pub bias: Option<&'a GpuBuffer>,
 }
 
-/// For every choice `i` of an expert `e`: `out[i, j] = Σ_k x[i / choices_per_row, k] w[e * n + j, k] + bias[e * n + j]`.
+/// For every choice `i` of an expert `e`, with `x` in q8 if `w` is quantized: `out[i, j] = Σ_k x[i / choices_per_row, k] w[e * n + j, k] + bias[e * n + j]`.
 /// Shapes: `w` = `[E * n, K]`, `out` = `[n_choices, n]`, packed.
 ///
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
 pub fn matmul_experts(
-    gpu: &Gpu,
+    list: &mut Recorder,
     out: &GpuBuffer,
-    x: GpuRows<'_>,
+    input: GpuInput<'_>,
     w: &GpuMatrix,
     args: ExpertMatmul<'_>,
 ) {
-    let x = x.checked();
     let ExpertMatmul { choices, n_choices, choices_per_row, n, bias } = args;
-    assert_eq!((x.cols, x.rows * choices_per_row), (w.k(), n_choices), "experts: shape of x");
+    assert_eq!(input.rows * choices_per_row, n_choices, "experts: rows of x");
     assert!(w.n().is_multiple_of(n), "experts: {} rows are no multiple of {n}", w.n());
     check_len("experts", out, n_choices * n);
     check_len("experts", choices, 2 * n_choices);
     bias.inspect(|bias| check_len("experts", bias, w.n()));
-    let Some(activations) = prepare(gpu, w, x) else { return };
+    let format = w.format.is_quantized.then_some(OperandFormat::Q8);
+    let x = Activations::new(list, w, input, format);
     let shape = Shape::for_matrix(n * n_choices, w, 1);
-    let kernel = GemvSpec::new(gpu, w.format, 1, shape).kernel(gpu, true);
+    let kernel = GemvSpec::new(list.gpu(), w.format, 1, shape).kernel(list.gpu(), true);
+    let epilogue = GpuEpilogue { bias, activation: Activation::None, accumulate: false };
     for slice in w.slices.iter() {
         let params = MatmulParams {
             choices_per_row: choices_per_row as u32,
-            ..MatmulParams::new(w, slice, &activations, [n_choices, n], bias)
+            ..MatmulParams::new(w, slice, &x, [n_choices, n], epilogue)
         };
-        let mut binds = binds(slice, &activations, bias, out);
+        let mut binds = binds(slice, &x, bias, Bind::Buffer(out));
         binds[3] = Bind::Buffer(choices);
         let groups = [(n as u32).div_ceil(shape.rows_per_workgroup()), n_choices as u32, 1];
-        gpu.record(0).dispatch(&kernel, &params, binds, groups);
+        list.dispatch(&kernel, &params, binds, groups);
     }
 }

@@ -4,7 +4,7 @@
 //   sums[r][t] = partial dot products of row r and activations t, over the steps of this invocation
 //   reduce the sums over the team
 //   invocation i of the team: out[t][r] = activate(sum i + bias) (+ out)
-//   finish the workgroup (q8 copy)
+//   finish the workgroup (q8)
 //
 // BY_EXPERT: workgroup (x, i) multiplies with the matrix of the expert of choice i.
 
@@ -58,8 +58,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     reduce_teams(&sums, lid);
     if owns_sum {
         let y = previous + activate(sum_at(&sums, lane) + bias_value, p.activation);
-        out[at] = y;
-        keep_output(t * GROUP_ROWS + team_row + r, y);
+        keep_output(t * GROUP_ROWS + team_row + r, at, y);
     }
     finish_group(column - team_row, lid);
 }

@@ -1,5 +1,5 @@
 // GEMV with the same rows of the gate and up matrices, and the gated activation, see gemv/gate_up.rs. Half of a workgroup takes
-// gate, half up, a multiple of 32 rows of both. Outputs: gate, up, act(gate) * up, and a q8 copy of the latter.
+// gate, half up, a multiple of 32 rows of both. Output: act(gate) * up.
 
 const HALF: u32 = WG / 2u;
 const SUMS: u32 = TEAM_ROWS * X_ROWS;
@@ -48,15 +48,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
             let gate = results[0][i + j];
             let up = results[1][i + j];
             y[j] = gated_activation(gate, up, p.activation, p.alpha, p.limit);
-            if is_stored {
-                let at = t * p.n + c + j;
-                gate_out[at] = gate;
-                up_out[at] = up;
-                out[at] = y[j];
-            }
         }
-        if p.has_q8_copy != 0u {
-            quantize4(y, t, c, p.n, is_stored, lid);
-        }
+        store_output(y, t, c, is_stored, lid);
     }
 }

@@ -1,10 +1,10 @@
-// Output of gemv.wgsl with a q8 copy. A workgroup takes a multiple of 32 rows.
+// Output of gemv.wgsl in q8. A workgroup takes a multiple of 32 rows.
 
-@group(0) @binding(7) var<storage, read_write> out_copy: array<u32>;
+@group(0) @binding(7) var<storage, read_write> out_operand: array<u32>;
 
 var<workgroup> kept: array<f32, X_ROWS * GROUP_ROWS>;
 
-fn keep_output(i: u32, y: f32) {
+fn keep_output(i: u32, at: u32, y: f32) {
     kept[i] = y;
 }
 

@@ -8,17 +8,18 @@
 use std::sync::Arc;
 
 use stonechat_compute::cpu::Activation;
-use stonechat_compute::kernel_params;
+use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, OperandFormat};
 use stonechat_compute::wgpu::ops::{
-    ACTIVATIONS, GpuRows, activation_code, check_len, copy, kernel_source,
+    ACTIVATIONS, activation_code, check_len, copy, kernel_source, q8,
 };
 use stonechat_compute::wgpu::{
-    Access, Bind, Gpu, GpuBuffer, Kernel, KernelParams, Source, Variant,
+    Access, Bind, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
 };
+use stonechat_compute::{DType, kernel_params};
 
 use super::gemm;
-use super::gemv::{self, GemvGroup, MAX_GEMV_ROWS};
-use super::input_norm::{InputNorm, MatmulInput};
+use super::gemv::{self, MAX_GEMV_ROWS};
+use super::input_norm::InputNorm;
 use super::matrix::{GpuMatrix, RowSlice};
 use super::planes::Format;
 
@@ -35,28 +36,8 @@ pub struct GpuEpilogue<'a> {
     pub bias: Option<&'a GpuBuffer>,
     /// Applied after the bias.
     pub activation: Activation,
-    /// Add the result to the output.
+    /// Add the result to the output, which is in f32.
     pub accumulate: bool,
-    /// Matrix of the matmul that is the only reader of the output; the kernel may then write only the f16 copy.
-    pub consumer: Option<&'a GpuMatrix>,
-}
-
-impl GpuEpilogue<'_> {
-    /// No epilogue.
-    pub const PLAIN: Self =
-        Self { bias: None, activation: Activation::None, accumulate: false, consumer: None };
-
-    /// Whether there is at most a bias.
-    #[must_use]
-    pub fn is_bias_only(&self) -> bool {
-        self.activation == Activation::None && !self.accumulate
-    }
-
-    /// Whether there is neither bias, activation nor accumulation.
-    #[must_use]
-    pub fn is_plain(&self) -> bool {
-        self.is_bias_only() && self.bias.is_none()
-    }
 }
 
 kernel_params! {
@@ -86,13 +67,13 @@ kernel_params! {
 }
 
 impl MatmulParams {
-    /// For `[rows, n]` outputs, without epilogue but `bias`.
+    /// For `[rows, n]` outputs, of `x`.
     pub(super) fn new(
         w: &GpuMatrix,
         slice: &RowSlice,
-        x: &Activations,
+        x: &Activations<'_>,
         [rows, n]: [usize; 2],
-        bias: Option<&GpuBuffer>,
+        epilogue: GpuEpilogue<'_>,
     ) -> Self {
         Self {
             w_stride: w.stride() as u32,
@@ -104,11 +85,11 @@ impl MatmulParams {
             n: n as u32,
             x_offset: x.offset as u32,
             x_stride: x.stride as u32,
-            has_bias: u32::from(bias.is_some()),
-            activation: activation_code(Activation::None),
-            accumulate: 0,
+            has_bias: u32::from(epilogue.bias.is_some()),
+            activation: activation_code(epilogue.activation),
+            accumulate: u32::from(epilogue.accumulate),
             choices_per_row: 1,
-            norm_eps: 0.0,
+            norm_eps: x.norm.map_or(0.0, |norm| norm.eps),
             f16_output: 0,
         }
     }
@@ -118,18 +99,18 @@ impl MatmulParams {
 pub(super) const ACCESS: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Read];
 
-/// [`ACCESS`] and a cached copy of the output.
-pub(super) const ACCESS_WITH_COPY: &[Access] =
+/// [`ACCESS`] and the output as an operand.
+pub(super) const ACCESS_WITH_OPERAND: &[Access] =
     &Access::concat::<{ ACCESS.len() + 1 }>(ACCESS, &[Access::Write]);
 
 /// Bindings of [`ACCESS`], without choices of experts.
 pub(super) fn binds<'a>(
     slice: &'a RowSlice,
-    x: &'a Activations,
+    x: &'a Activations<'_>,
     bias: Option<&'a GpuBuffer>,
-    out: &'a GpuBuffer,
+    out: Bind<'a>,
 ) -> [Bind<'a>; 6] {
-    let (w, x, out) = (Bind::Buffer(&slice.buffer), Bind::Buffer(&x.buffer), Bind::Buffer(out));
+    let (w, x) = (Bind::Buffer(&slice.buffer), Bind::Buffer(&x.buffer));
     [w, x, bias.into(), Bind::Unused, out, w]
 }
 
@@ -144,28 +125,16 @@ fn gemm_source(format: &Format, variant: Variant) -> Source {
 /// Appends `dequantize16` of a format, and `load_quants16` if it is quantized.
 pub(super) fn with_format(source: Source, format: &Format) -> Source {
     let source = source.file(include_str!("plane_access.wgsl"));
-    let source = format_files(format).into_iter().fold(source, |source, file| source.file(file));
+    let source = format_files(format).into_iter().fold(source, |source, file| source.file(&file));
     if format.is_quantized { source.file(include_str!("dequantize16.wgsl")) } else { source }
 }
 
 /// WGSL specific to a format.
-pub(super) fn format_files(format: &Format) -> Vec<&'static str> {
-    use stonechat_compute::DType;
-    let mut files = match format.dtype {
-        DType::Q4K | DType::Q5K => vec![include_str!("scales_k.wgsl")],
-        DType::Mxfp4 => vec![include_str!("codebook.wgsl")],
-        DType::Iq4Nl | DType::Iq4Xs => {
-            vec![include_str!("codebook_iq4.wgsl"), include_str!("codebook.wgsl")]
-        }
-        _ => vec![],
-    };
-    files.push(format.file);
+pub(super) fn format_files(format: &Format) -> Vec<String> {
+    let mut files: Vec<String> = format.files.iter().map(|&file| file.to_owned()).collect();
     if format.is_quantized {
-        files.push(match format.dtype {
-            DType::Q2K | DType::Q3K | DType::Q6K => "const CHUNK_STRIDE: u32 = 2u;\n",
-            _ => "const CHUNK_STRIDE: u32 = 1u;\n",
-        });
-        files.push(include_str!("chunks.wgsl"));
+        files.push(format!("const CHUNK_STRIDE: u32 = {}u;\n", format.chunk_stride));
+        files.push(include_str!("chunks.wgsl").to_owned());
     }
     files
 }
@@ -176,137 +145,128 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
     all
 }
 
-/// Compiles the kernels of [`matmul`] with `w`.
-pub fn warm_up(gpu: &Gpu, w: &GpuMatrix) {
-    gemv::warm_up(gpu, w);
-    gemm_kernel(gpu, w.format);
-    gemm::warm_up(gpu, w);
-}
-
 fn gemm_kernel(gpu: &Gpu, format: &'static Format) -> Arc<Kernel> {
     gpu.kernel(("gemm", [format.code(), 0, 0, 0]), || gemm_source(format, gpu.variant()))
 }
 
-/// Activations in the format that a kernel reads; offset and stride in vectors of 16 bytes.
-pub(super) struct Activations {
+/// Format in which matmuls with weights of `dtype` read `rows` rows of activations; `None` for f32.
+#[must_use]
+pub fn operand_format(gpu: &Gpu, dtype: DType, rows: usize) -> Option<OperandFormat> {
+    let format = Format::of(dtype);
+    if rows > MAX_GEMV_ROWS {
+        // Types without kernels are stored as f16.
+        let supports = format.is_none_or(|format| gemm::supports(gpu, format));
+        (supports && gpu.matrices().is_some()).then_some(OperandFormat::F16)
+    } else {
+        format.filter(|format| format.is_quantized).map(|_| OperandFormat::Q8)
+    }
+}
+
+/// Input of matmuls.
+#[derive(Debug, Clone, Copy)]
+pub struct GpuInput<'a> {
+    /// Activations, in the [`operand_format`] of the weights.
+    pub x: GpuOperand<'a>,
+    /// Number of rows.
+    pub rows: usize,
+    /// RMS norm to apply to the only row, which is in f32.
+    pub norm: Option<InputNorm<'a>>,
+}
+
+/// Activations as a kernel binds them; offset and stride in vectors of 16 bytes.
+#[derive(Debug)]
+pub(super) struct Activations<'a> {
     pub(super) buffer: GpuBuffer,
     pub(super) offset: usize,
     pub(super) stride: usize,
+    pub(super) norm: Option<InputNorm<'a>>,
 }
 
-impl Activations {
-    /// One row of f32 values, of which the kernel computes the norm.
-    pub(super) fn before_norm(norm: InputNorm<'_>) -> Self {
-        let GpuRows { buffer, offset, .. } = norm.x;
-        Self { buffer: buffer.clone(), offset: offset / 4, stride: 0 }
-    }
-
-    /// F32 values of `x`; copied if rows are not aligned to vectors or shorter than those of `w`.
-    pub(super) fn values(gpu: &Gpu, w: &GpuMatrix, x: GpuRows<'_>) -> Option<Self> {
+impl<'a> Activations<'a> {
+    /// Input for a kernel with `w`. F32 values are copied if rows are not aligned to vectors or shorter than those of `w`.
+    ///
+    /// # Panics
+    /// If the input is not in `format`, or its columns are not those of `w`.
+    #[track_caller]
+    pub(super) fn new(
+        list: &mut Recorder,
+        w: &GpuMatrix,
+        input: GpuInput<'a>,
+        format: Option<OperandFormat>,
+    ) -> Self {
+        let (norm, padded) = (input.norm, w.padded_k());
+        let x = match input.x {
+            GpuOperand::Converted(got, buffer) => {
+                assert_eq!(Some(got), format, "matmul: format of the operand");
+                let stride = match got {
+                    OperandFormat::Q8 => q8::row_vectors(padded),
+                    OperandFormat::F16 => padded / 8,
+                };
+                let needed = got.bytes(input.rows, w.k());
+                assert!(needed <= buffer.bytes(), "matmul: {} bytes", buffer.bytes());
+                return Self { buffer: buffer.clone(), offset: 0, stride, norm };
+            }
+            GpuOperand::Values(x) => x.checked(),
+        };
+        assert!(format.is_none() || norm.is_some(), "matmul: an operand in f32");
+        assert_eq!(x.rows, input.rows, "matmul: rows");
+        // im2col pads rows to `padded_k`.
+        assert!(x.cols == w.k() || x.cols == padded, "matmul: {} of {} columns", x.cols, w.k());
         let is_aligned = x.offset.is_multiple_of(4)
             && (x.stride.is_multiple_of(4) || x.rows <= 1)
-            && x.cols == w.padded_k();
+            && x.cols == padded;
         if is_aligned {
-            let buffer = x.buffer.clone();
-            return Some(Self { buffer, offset: x.offset / 4, stride: x.stride / 4 });
+            let (offset, stride) = (x.offset / 4, x.stride / 4);
+            return Self { buffer: x.buffer.clone(), offset, stride, norm };
         }
-        match gpu.scratch("matmul", 4 * x.rows * w.padded_k()) {
-            Ok(buffer) => {
-                copy::copy(gpu, &buffer, 0, w.padded_k(), x);
-                Some(Self { buffer, offset: 0, stride: w.padded_k() / 4 })
-            }
-            Err(error) => {
-                gpu.fault(error.to_string());
-                None
-            }
-        }
+        assert!(norm.is_none(), "matmul: the norm of a row that is not aligned");
+        let buffer = list.scratch("matmul", 4 * x.rows * padded);
+        copy::copy(list, &buffer, 0, padded, x);
+        Self { buffer, offset: 0, stride: padded / 4, norm }
     }
 }
 
-/// `out[t, n] (+)= act(Σ_k x[t, k] w[n, k] + bias[n])`. Shapes: `x` = `[T, K]`, `w` = `[N, K]`, `out` = `[T, N]`, packed.
+/// `out[t, n] (+)= act(Σ_k x[t, k] w[n, k] + bias[n])`. Shapes: `x` = `[T, K]`, `w` = `[N, K]`, `out` = `[T, N]`. The result is
+/// an operand only where [`writes_operand`] says so.
 ///
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
 pub fn matmul(
-    gpu: &Gpu,
-    out: &GpuBuffer,
-    x: GpuRows<'_>,
+    list: &mut Recorder,
+    out: GpuOutput<'_>,
+    input: GpuInput<'_>,
     w: &GpuMatrix,
     epilogue: GpuEpilogue<'_>,
 ) {
-    dispatch_matmul(gpu, out, &mut MatmulInput::new(x, None), w, epilogue);
-}
-
-/// [`matmul`] of the same activations with several matrices, in one kernel where possible. With a norm, `x` is its output
-/// and is written, too.
-///
-/// # Panics
-/// If the shapes do not fit.
-#[track_caller]
-pub fn matmul_all<'a>(
-    gpu: &Gpu,
-    x: GpuRows<'_>,
-    norm: Option<InputNorm<'_>>,
-    matmuls: impl IntoIterator<Item = (&'a GpuBuffer, &'a GpuMatrix, GpuEpilogue<'a>)>,
-) {
-    let mut input = MatmulInput::new(x, norm);
-    let mut group = GemvGroup::default();
-    for (out, w, epilogue) in matmuls {
-        let is_grouped = x.cols == w.k()
-            && epilogue.is_bias_only()
-            && group.try_push(gpu, x.rows, (out, w, epilogue.bias));
-        if !is_grouped {
-            dispatch_matmul(gpu, out, &mut input, w, epilogue);
-        }
-    }
-    match group.matmuls() {
-        [] => {}
-        [(out, w, bias)] => {
-            let epilogue = GpuEpilogue { bias: *bias, ..GpuEpilogue::PLAIN };
-            dispatch_matmul(gpu, out, &mut input, w, epilogue);
-        }
-        _ => group.record(gpu, &mut input),
-    }
-    input.flush_norm(gpu);
-}
-
-/// Records a matmul by the kernel for its shape.
-#[track_caller]
-fn dispatch_matmul(
-    gpu: &Gpu,
-    out: &GpuBuffer,
-    input: &mut MatmulInput<'_>,
-    w: &GpuMatrix,
-    epilogue: GpuEpilogue<'_>,
-) {
-    let x = input.x.checked();
-    // im2col pads rows to `padded_k`.
-    assert!(x.cols == w.k() || x.cols == w.padded_k(), "matmul: {} of {} columns", x.cols, w.k());
-    check_len("matmul", out, x.rows * w.n());
+    let rows = input.rows;
+    out.values.inspect(|out| check_len("matmul", out, rows * w.n()));
     epilogue.bias.inspect(|bias| check_len("matmul", bias, w.n()));
-    if x.rows == 0 || w.n() == 0 {
+    if rows == 0 || w.n() == 0 {
         return;
     }
-    let finish = |params| MatmulParams {
-        activation: activation_code(epilogue.activation),
-        accumulate: u32::from(epilogue.accumulate),
-        ..params
-    };
-    if x.rows <= MAX_GEMV_ROWS {
-        return gemv::matmul(gpu, out, input, w, epilogue.bias, finish);
+    let format = operand_format(list.gpu(), w.dtype(), rows);
+    let x = Activations::new(list, w, input, format);
+    if rows <= MAX_GEMV_ROWS {
+        return gemv::matmul(list, out, (&x, rows), w, epilogue);
     }
-    input.flush_norm(gpu);
-    if gemm::supports(gpu, w) {
-        return gemm::matmul(gpu, out, x, w, epilogue, finish);
+    if format.is_some() {
+        return gemm::matmul(list, out, (&x, rows), w, epilogue);
     }
-    let Some(activations) = Activations::values(gpu, w, x) else { return };
-    let kernel = gemm_kernel(gpu, w.format);
+    let kernel = gemm_kernel(list.gpu(), w.format);
     for slice in w.slices.iter() {
-        let params =
-            finish(MatmulParams::new(w, slice, &activations, [x.rows, w.n()], epilogue.bias));
-        let binds = binds(slice, &activations, epilogue.bias, out);
-        let groups = [slice.rows.div_ceil(TILE) as u32, x.rows.div_ceil(TILE) as u32, 1];
-        gpu.record(0).dispatch(&kernel, &params, binds, groups);
+        let params = MatmulParams::new(w, slice, &x, [rows, w.n()], epilogue);
+        let binds = binds(slice, &x, epilogue.bias, out.values.into());
+        let groups = [slice.rows.div_ceil(TILE) as u32, rows.div_ceil(TILE) as u32, 1];
+        list.dispatch(&kernel, &params, binds, groups);
+    }
+}
+
+/// Whether [`matmul`] with `w`, of all numbers of rows up to `max_rows`, can write its result as an operand of `format`.
+#[must_use]
+pub fn writes_operand(gpu: &Gpu, w: &GpuMatrix, max_rows: usize, format: OperandFormat) -> bool {
+    match format {
+        OperandFormat::Q8 => gemv::writes_q8(w, max_rows),
+        OperandFormat::F16 => max_rows > MAX_GEMV_ROWS && gemm::writes_f16(gpu, w),
     }
 }

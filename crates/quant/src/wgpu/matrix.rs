@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use stonechat_compute::wgpu::ops::f16_copy::COLUMNS;
+use stonechat_compute::wgpu::ops::operand::COLUMNS;
 use stonechat_compute::wgpu::{Gpu, GpuBuffer};
 use stonechat_compute::{DType, Result, SharedBytes};
 

@@ -12,6 +12,8 @@ use std::ops::Range;
 
 use stonechat_compute::DType;
 
+use crate::block::block_formats;
+
 /// Format that kernels can read.
 #[derive(Debug)]
 pub(super) struct Format {
@@ -19,7 +21,9 @@ pub(super) struct Format {
     /// Byte range in a block of each field, in the order of the planes.
     pub(super) fields: &'static [Range<usize>],
     /// WGSL of its `load_quants16` or `dequantize16`.
-    pub(super) file: &'static str,
+    pub(super) files: &'static [&'static str],
+    /// Chunks between the two chunks of a step of GEMV.
+    pub(super) chunk_stride: u32,
     /// Whether weights are `scale * quant + offset`.
     pub(super) is_quantized: bool,
 }
@@ -70,33 +74,38 @@ impl Format {
     }
 }
 
+const fn float(
+    dtype: DType,
+    field: &'static [Range<usize>],
+    file: &'static [&'static str],
+) -> Format {
+    Format { dtype, fields: field, files: file, chunk_stride: 1, is_quantized: false }
+}
+
 macro_rules! formats {
-    ($($dtype:ident: [$($field:expr),*], $file:literal;)*) => {
-        /// Every format that kernels can read.
-        pub(super) const FORMATS: &[Format] = &[$(Format {
-            dtype: DType::$dtype,
-            fields: &[$($field),*],
-            file: include_str!($file),
-            is_quantized: !matches!(DType::$dtype, DType::F32 | DType::F16 | DType::BF16),
-        }),*];
+    ([]
+        panels {
+            $($variant:ident: $Block:ident {
+                fallback: $fallback:ident, panel: $panel:ty { $($layout:tt)* },
+                planes: [$($field:expr),*], wgsl: [$($file:literal),*], chunk_stride: $stride:literal
+            };)*
+        }
+        $($rest:tt)*
+    ) => {
+        &[
+            float(DType::F32, &[0..4], &[include_str!("format_f32.wgsl")]),
+            float(DType::F16, &[0..2], &[include_str!("format_f16.wgsl")]),
+            float(DType::BF16, &[0..2], &[include_str!("format_bf16.wgsl")]),
+            $(Format {
+                dtype: DType::$variant,
+                fields: &[$($field),*],
+                files: &[$(include_str!($file)),*],
+                chunk_stride: $stride,
+                is_quantized: true,
+            },)*
+        ]
     };
 }
 
-formats! {
-    F32: [0..4], "format_f32.wgsl";
-    F16: [0..2], "format_f16.wgsl";
-    BF16: [0..2], "format_bf16.wgsl";
-    Q4_0: [2..18, 0..2], "format_q4_0.wgsl";
-    Q4_1: [4..20, 0..4], "format_q4_1.wgsl";
-    Q5_0: [6..22, 2..6, 0..2], "format_q5_0.wgsl";
-    Q5_1: [8..24, 4..8, 0..4], "format_q5_1.wgsl";
-    Q8_0: [2..34, 0..2], "format_q8_0.wgsl";
-    Q2K: [16..80, 0..16, 80..84], "format_q2_k.wgsl";
-    Q3K: [32..96, 0..32, 96..108, 108..110], "format_q3_k.wgsl";
-    Q4K: [16..144, 0..16], "format_q4_k.wgsl";
-    Q5K: [48..176, 16..48, 0..16], "format_q5_k.wgsl";
-    Q6K: [0..128, 128..192, 192..208, 208..210], "format_q6_k.wgsl";
-    Iq4Nl: [2..18, 0..2], "format_iq4_nl.wgsl";
-    Iq4Xs: [8..136, 0..8], "format_iq4_xs.wgsl";
-    Mxfp4: [1..17, 0..1], "format_mxfp4.wgsl";
-}
+/// Every format that kernels can read.
+pub(super) const FORMATS: &[Format] = block_formats!(formats []);

@@ -1,4 +1,4 @@
-// Activations in q8: quants and group headers of rows, see ops/q8_copy.rs of stonechat-compute.
+// Activations in q8: quants and group headers of rows, see ops/q8.rs of stonechat-compute.
 @group(0) @binding(2) var<storage, read> x: array<vec4<u32>>;
 
 fn prepare(is_first: bool, lid: u32) {}

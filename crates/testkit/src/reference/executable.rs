@@ -137,6 +137,10 @@ impl ReferenceExecutable {
             Op::Rope(args) => rope(x(0), args, step),
             Op::Gated(activation) => zip(x(0), x(1), |gate, up| gated(gate, up, *activation)),
             Op::Add => zip(x(0), x(1), |x, y| x + y),
+            Op::SoftCap(cap) => {
+                let cap = f64::from(*cap);
+                zip(x(0), x(0), |x, _| cap * (x / cap).tanh())
+            }
             Op::Convert(_) => x(0).clone(),
             Op::Matmul(args) => matmul(x(0), args),
             Op::Conv1d(args) => {
@@ -367,14 +371,14 @@ impl Executable for ReferenceExecutable {
     }
 
     fn read<'a, 'b: 'a>(
-        &'a self,
+        &'a mut self,
         reads: &'a mut [ReadPort<'b>],
     ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(ready(self.read_now(reads).unwrap_or(Ok(()))))
     }
 
     fn read_page<'a>(
-        &'a self,
+        &'a mut self,
         pool: PoolId,
         page: u32,
         out: &'a mut Vec<u8>,

@@ -90,7 +90,7 @@ impl Suite<'_> {
         let mut oracle =
             self.oracle.compile_fused(&program, &data.tables.counts).expect("any program");
         data.run(&mut *oracle, None);
-        let expected = data.read(&*oracle, false);
+        let expected = data.read(&mut *oracle, false);
         for device in self.devices {
             let (program, data) = recorded(device);
             for (way, mut executable) in executables(device, &program, &data.tables.counts) {
@@ -98,7 +98,7 @@ impl Suite<'_> {
                 data.run(&mut *executable, Some(f32::NAN));
                 for repeated in [false, true] {
                     data.run(&mut *executable, None);
-                    let got = data.read(&*executable, repeated);
+                    let got = data.read(&mut *executable, repeated);
                     let describe = || {
                         let run = if repeated { "repeated" } else { "first" };
                         format!("{}: {name}, {way}, {run} step", device.describe())
@@ -154,9 +154,9 @@ fn executables(
     match device.compile_fused(program, max) {
         Err(Error::Unsupported { .. }) => {
             let single = Capabilities {
-                max_group: 1,
                 accepts: Box::new(|_, _| false),
-                fuses_norm: |_, _| false,
+                fuses_norm: Box::new(|_, _| false),
+                writes: Box::new(|_, _, _, _| false),
                 ..device.capabilities()
             };
             let converted = fuse(program, &single);
@@ -197,7 +197,7 @@ impl HostData {
     }
 
     /// All outputs, at once if the device needs no wait and `at_once` says so.
-    fn read(&self, executable: &dyn Executable, at_once: bool) -> Vec<f32> {
+    fn read(&self, executable: &mut dyn Executable, at_once: bool) -> Vec<f32> {
         let mut values: Vec<Vec<f32>> =
             self.outputs.iter().map(|&(_, len)| vec![0.0; len]).collect();
         let ports = self.outputs.iter().zip(&mut values);

@@ -83,7 +83,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     workgroupBarrier();
 
     for (var entry = split_from; entry < split_to; entry++) {
-        let base = data[p.page_table + entry] * p.page_words + head_at;
+        let base = data[entry] * p.page_words + head_at;
         let scales_at = base + 128u * p.row_words;
 
         var scores: array<f32, SLOTS>;

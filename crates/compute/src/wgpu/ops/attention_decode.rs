@@ -4,12 +4,14 @@
 //! its keys and values through the cache. `attention_merge.wgsl` combines the splits.
 
 use super::attention::{
-    self, ACCESS, ACCESS_WITH_COPY, Attention, AttentionParams, HAS_COPY, merge, with_params,
+    self, ACCESS, ACCESS_WITH_OPERAND, Attention, AttentionGrid, AttentionKernel, AttentionParams,
+    AttentionShape, merge, with_params,
 };
 use super::kv::{KvWords, dtype_name, elements_per_word, kv_reader};
-use super::{ACTIVATIONS, kernel_source, q8_copy};
+use super::operand::GpuOutput;
+use super::{ACTIVATIONS, kernel_source, q8};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
-use crate::wgpu::{CopyFormat, Gpu, GpuBuffer, KernelParams, Source, Variant};
+use crate::wgpu::{Bind, KernelParams, Recorder, Source, Variant};
 
 /// Most rows.
 pub(super) const MAX_ROWS: usize = 8;
@@ -27,7 +29,7 @@ fn source(dtype: KvDType, words: u32, variant: Variant) -> Source {
     let key_slices = if words.is_multiple_of(4) { 4 } else { 1 };
     let batch = (1..=16).rev().find(|n| (words / key_slices).is_multiple_of(*n)).unwrap_or(1);
     let params = AttentionParams::LAYOUT;
-    let source = kernel_source(name, params, ACCESS_WITH_COPY, variant, WORKGROUP)
+    let source = kernel_source(name, params, ACCESS_WITH_OPERAND, variant, WORKGROUP)
         .constant("ROW_WORDS", words)
         .constant("LANES", lanes)
         .constant("LANE_WORDS", words.div_ceil(lanes))
@@ -37,8 +39,7 @@ fn source(dtype: KvDType, words: u32, variant: Variant) -> Source {
         .file(ACTIVATIONS)
         .file(include_str!("f16_bits.wgsl"))
         .file(kv_reader(dtype));
-    with_params(q8_copy::with_quantize4(source, variant))
-        .file(include_str!("attention_decode.wgsl"))
+    with_params(q8::with_quantize4(source, variant)).file(include_str!("attention_decode.wgsl"))
 }
 
 pub(super) fn sources(variant: Variant) -> Vec<Source> {
@@ -64,54 +65,38 @@ fn split(rows: &[QueryRow], n_heads: usize) -> (usize, usize) {
     (pages * PAGE_LEN, n_pages.div_ceil(pages))
 }
 
-/// [`attention`](super::attention::attention) with checked arguments; `group` query heads per KV head.
-pub(super) fn attention(gpu: &Gpu, out: &GpuBuffer, args: &Attention<'_>, group: usize) {
-    let Attention { q, kv, n_heads, rows, page_table, .. } = *args;
-    let (layout, words) = (kv.layout, KvWords::new(kv.layout));
-    let (positions_per_split, n_splits) = split(rows, n_heads);
-    let mut data = Vec::with_capacity(3 * rows.len() + page_table.len());
-    data.extend(rows.iter().flat_map(|row| [row.first_page, row.kv_start, row.kv_len]));
-    data.extend_from_slice(page_table);
-    let scratch = if n_splits > 1 {
-        // Bound for contexts up to some length, so that the scratch buffer seldom grows.
-        let n_partials = rows.len() * n_heads * n_splits;
-        let bound = n_partials.max(2 * (MIN_GROUPS + MAX_ROWS * n_heads));
-        match gpu.scratch("attention", 4 * bound * (layout.head_dim + 2)) {
-            Ok(scratch) => Some(scratch),
-            Err(error) => return gpu.fault(error.to_string()),
-        }
-    } else {
-        None
+/// Division of up to [`MAX_ROWS`] rows.
+pub(super) fn grid(shape: AttentionShape, rows: &[QueryRow]) -> AttentionGrid {
+    let (n_rows, kernel) = (rows.len(), AttentionKernel::Decode);
+    let (per_split, n_splits) = split(rows, shape.n_heads);
+    AttentionGrid { kernel, n_rows, n_blocks: n_rows, block_rows: 1, n_splits, per_split }
+}
+
+/// [`attention`](super::attention::attention) with checked arguments.
+pub(super) fn attention(list: &mut Recorder, out: GpuOutput<'_>, args: &Attention<'_>) {
+    let (layout, words) = (args.kv.layout, KvWords::new(args.kv.layout));
+    let AttentionGrid { n_rows, n_splits, .. } = args.grid;
+    let n_heads = args.n_heads;
+    // Bound for contexts up to some length, so that the scratch buffer seldom grows.
+    let bound = (n_rows * n_heads * n_splits).max(2 * (MIN_GROUPS + MAX_ROWS * n_heads));
+    let partials =
+        (n_splits > 1).then(|| list.scratch("attention", 4 * bound * (layout.head_dim + 2)));
+    let key = [words.row as u32, elements_per_word(layout.dtype) as u32, 0, 0];
+    let variant = list.gpu().variant();
+    let kernel = list
+        .gpu()
+        .kernel(("attention_decode", key), || source(layout.dtype, words.row as u32, variant));
+    let [values, operand] = out.binds();
+    let (values, operand) = match &partials {
+        Some(partials) => (Bind::Buffer(partials), Bind::Unused),
+        None => (values, operand),
     };
-    // A q8 group must not span two heads.
-    let is_whole = layout.head_dim.is_multiple_of(q8_copy::GROUP_LEN);
-    let copy = q8_copy::requested(out, rows.len(), q.cols).filter(|_| is_whole);
-    let unsplit_copy = copy.as_ref().filter(|_| n_splits == 1);
-    let kernel = {
-        let key = [words.row as u32, elements_per_word(layout.dtype) as u32, 0, 0];
-        let source = || source(layout.dtype, words.row as u32, gpu.variant());
-        gpu.kernel(("attention_decode", key), source)
-    };
-    let mut record = gpu.record(data.len());
-    let at = record.push_data(&data);
-    let params = AttentionParams::new(args, group);
-    let params = AttentionParams {
-        rows: at,
-        page_table: at + 3 * rows.len() as u32,
-        flags: params.flags | if unsplit_copy.is_some() { HAS_COPY } else { 0 },
-        n_splits: n_splits as u32,
-        per_split: positions_per_split as u32,
-        ..params
-    };
-    let mut binds = [unsplit_copy.into(); ACCESS_WITH_COPY.len()];
-    binds[..ACCESS.len()].copy_from_slice(&attention::binds(args, scratch.as_ref().unwrap_or(out)));
-    record.dispatch(&kernel, &params, binds, [rows.len() as u32, n_heads as u32, n_splits as u32]);
-    if let Some(scratch) = &scratch {
-        let shape = [rows.len(), n_heads, layout.head_dim, n_splits];
-        merge(gpu, out, scratch, args.sinks, (shape, copy.as_ref()));
-    }
-    if copy.is_some() {
-        out.mark_copy(CopyFormat::Q8, [rows.len(), q.cols]);
+    let params = AttentionParams::new(args, partials.is_none() && out.operand.is_some());
+    let mut binds = [operand; ACCESS_WITH_OPERAND.len()];
+    binds[..ACCESS.len()].copy_from_slice(&attention::binds(args, values));
+    list.dispatch(&kernel, &params, binds, [n_rows as u32, n_heads as u32, n_splits as u32]);
+    if let Some(partials) = &partials {
+        merge(list, out, partials, args);
     }
 }
 

@@ -11,7 +11,7 @@
 //   out = acc / l, after adding up acc of the teams; with splits acc, m and l for attention_merge.wgsl
 
 @group(0) @binding(3) var<storage, read> pool: array<u32>;
-@group(0) @binding(7) var<storage, read_write> out_copy: array<u32>;
+@group(0) @binding(7) var<storage, read_write> out_operand: array<u32>;
 
 // Positions of a page.
 const TILE: u32 = 64u;
@@ -51,7 +51,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group.x;
     let head = group.y;
     let row = p.rows + 3u * t;
-    let table = p.page_table + data[row];
+    let table = data[row];
     let split_from = group.z * p.per_split;
     let first_visible = max(data[row + 1u], split_from);
     let end_visible = min(data[row + 2u], split_from + p.per_split);
@@ -175,13 +175,13 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
                 let c = (lane + LANES * j) * ELEMENTS + e;
                 let y = component(sum, e) * rescale;
                 result[c] = y;
-                if c < p.head_dim {
+                if c < p.head_dim && (p.flags & HAS_OPERAND) == 0u {
                     out[at + c] = y;
                 }
             }
         }
     }
-    if (p.flags & HAS_COPY) != 0u {
+    if (p.flags & HAS_OPERAND) != 0u {
         workgroupBarrier();
         let c = min(4u * lid, LANES * LANE_WORDS * ELEMENTS - 4u);
         let v = vec4<f32>(result[c], result[c + 1u], result[c + 2u], result[c + 3u]);

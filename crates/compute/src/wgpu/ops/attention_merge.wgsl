@@ -10,7 +10,7 @@ struct Params {
     head_dim: u32,
     n_splits: u32,
     has_sinks: u32,
-    has_q8_copy: u32,
+    has_operand: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -18,7 +18,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> partials: array<f32>;
 @group(0) @binding(2) var<storage, read> sinks: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
-@group(0) @binding(4) var<storage, read_write> out_copy: array<u32>;
+@group(0) @binding(4) var<storage, read_write> out_operand: array<u32>;
 
 const LOWEST: f32 = -3.0e38;
 
@@ -57,11 +57,11 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         }
         y = select(vec4<f32>(0.0), y / total, vec4<bool>(total > 0.0));
         for (var j = 0u; j < 4u; j++) {
-            if c + j < p.head_dim {
+            if c + j < p.head_dim && p.has_operand == 0u {
                 out[index * p.head_dim + c + j] = y[j];
             }
         }
-        if p.has_q8_copy != 0u {
+        if p.has_operand != 0u {
             let t = index / p.n_heads;
             let column = index % p.n_heads * p.head_dim + c;
             quantize4(y, t, column, p.n_heads * p.head_dim, c < p.head_dim, lid);

@@ -11,9 +11,8 @@ struct Params {
     page_words: u32,
     q_offset: u32,
     q_stride: u32,
-    // First words in `data`.
+    // First word in `data`.
     rows: u32,
-    page_table: u32,
     // Bits HAS_*.
     flags: u32,
     scale: f32,

@@ -17,8 +17,8 @@
 
 // Bound as vectors of four words.
 @group(0) @binding(3) var<storage, read> pool: array<vec4<u32>>;
-// Cached copy of the output in f16.
-@group(0) @binding(7) var<storage, read_write> out_copy: array<vec2<u32>>;
+// The output in f16, in place of `out`.
+@group(0) @binding(7) var<storage, read_write> out_operand: array<vec2<u32>>;
 
 // Most by which a score may exceed the running maximum before sums are scaled: e^8 is well below the largest f16.
 const SLACK: f32 = 8.0;
@@ -124,12 +124,13 @@ fn store_output(sum: MatrixC, channels: u32, to: u32, first: u32, rescale: f32, 
         let channel = first + 4u * i;
         if channel < channels {
             let y = scores[own + i] * rescale;
-            out[to + channel] = y.x;
-            out[to + channel + 1u] = y.y;
-            out[to + channel + 2u] = y.z;
-            out[to + channel + 3u] = y.w;
-            if (p.flags & HAS_COPY) != 0u {
-                out_copy[(to + channel) / 4u] = pack_f16x4(y);
+            if (p.flags & HAS_OPERAND) != 0u {
+                out_operand[(to + channel) / 4u] = pack_f16x4(y);
+            } else {
+                out[to + channel] = y.x;
+                out[to + channel + 1u] = y.y;
+                out[to + channel + 2u] = y.z;
+                out[to + channel + 3u] = y.w;
             }
         }
     }
@@ -140,7 +141,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let block = p.blocks + 5u * group.x;
     let first = data[block];
     let n_rows = data[block + 1u];
-    let table = p.page_table + data[block + 2u];
+    let table = data[block + 2u];
     let visible = vec2<u32>(data[block + 3u], data[block + 4u]);
     let head = group.y;
     let head_at = head / p.group * (p.head_words / 4u);

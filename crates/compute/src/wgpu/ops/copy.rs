@@ -1,8 +1,8 @@
-//! Copies of rows between strides, and im2col of a convolution.
+//! Copies of rows between strides and of listed rows, and im2col of a convolution.
 
-use super::{CopyWriter, GpuRows, KernelSpec, kernel_source};
+use super::{GpuRows, KernelSpec, OperandWriter, kernel_source};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, Source, Variant, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
 
 pub(super) const SPEC: KernelSpec = KernelSpec {
     name: "copy",
@@ -10,7 +10,7 @@ pub(super) const SPEC: KernelSpec = KernelSpec {
     access: &[Access::Read, Access::Write],
     workgroup: WORKGROUP,
     files: &[include_str!("copy.wgsl")],
-    copy_writer: CopyWriter::None,
+    operand_writer: OperandWriter::None,
 };
 
 kernel_params! {
@@ -29,7 +29,13 @@ kernel_params! {
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
-pub fn copy(gpu: &Gpu, dst: &GpuBuffer, offset: usize, dst_cols: usize, src: GpuRows<'_>) {
+pub fn copy(
+    list: &mut Recorder,
+    dst: &GpuBuffer,
+    offset: usize,
+    dst_cols: usize,
+    src: GpuRows<'_>,
+) {
     let src = src.checked();
     assert!(dst_cols >= src.cols, "copy: {} columns to {dst_cols}", src.cols);
     super::check_len("copy", dst, offset + src.rows * dst_cols);
@@ -42,9 +48,49 @@ pub fn copy(gpu: &Gpu, dst: &GpuBuffer, offset: usize, dst_cols: usize, src: Gpu
         dst_cols: dst_cols as u32,
     };
     let groups = (src.rows * dst_cols).div_ceil(WORKGROUP as usize);
-    let kernel = SPEC.kernel(gpu);
+    let kernel = SPEC.kernel(list.gpu());
     let binds = [src.buffer.into(), Bind::Buffer(dst)];
-    gpu.record(0).dispatch_linear(&kernel, &params, binds, groups);
+    list.dispatch_linear(&kernel, &params, binds, groups);
+}
+
+pub(super) const GATHER: KernelSpec = KernelSpec {
+    name: "gather",
+    params: GatherParams::LAYOUT,
+    access: &[Access::Read, Access::Read, Access::Write],
+    workgroup: WORKGROUP,
+    files: &[include_str!("gather.wgsl")],
+    operand_writer: OperandWriter::None,
+};
+
+kernel_params! {
+    struct GatherParams {
+        rows: u32,
+        cols: u32,
+        src_offset: u32,
+        src_stride: u32,
+        list: u32,
+    }
+}
+
+/// `dst[i] = src[row i]`, packed, for `n` rows whose indexes are inputs of the step, from word `first` on.
+///
+/// # Panics
+/// If the shapes do not fit.
+#[track_caller]
+pub fn gather(list: &mut Recorder, dst: &GpuBuffer, src: GpuRows<'_>, (first, n): (usize, usize)) {
+    let src = src.checked();
+    super::check_len("gather", dst, n * src.cols);
+    let params = GatherParams {
+        rows: n as u32,
+        cols: src.cols as u32,
+        src_offset: src.offset as u32,
+        src_stride: src.stride as u32,
+        list: first as u32,
+    };
+    let groups = (n * src.cols).div_ceil(WORKGROUP as usize);
+    let kernel = GATHER.kernel(list.gpu());
+    let binds = [Bind::Step, src.buffer.into(), Bind::Buffer(dst)];
+    list.dispatch_linear(&kernel, &params, binds, groups);
 }
 
 const IM2COL_ACCESS: &[Access] = &[Access::Read, Access::Write];
@@ -73,7 +119,13 @@ kernel_params! {
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
-pub fn im2col(gpu: &Gpu, dst: &GpuBuffer, dst_cols: usize, step: usize, src: GpuRows<'_>) {
+pub fn im2col(
+    list: &mut Recorder,
+    dst: &GpuBuffer,
+    dst_cols: usize,
+    step: usize,
+    src: GpuRows<'_>,
+) {
     let src = src.checked();
     let rows = src.rows.div_ceil(step);
     assert!(dst_cols >= 3 * src.cols, "im2col: {} columns to {dst_cols}", src.cols);
@@ -88,7 +140,7 @@ pub fn im2col(gpu: &Gpu, dst: &GpuBuffer, dst_cols: usize, step: usize, src: Gpu
         dst_cols: dst_cols as u32,
     };
     let groups = (rows * dst_cols).div_ceil(WORKGROUP as usize);
-    let kernel = gpu.kernel(("im2col", [0; 4]), || im2col_source(gpu.variant()));
+    let kernel = list.gpu().kernel(("im2col", [0; 4]), || im2col_source(list.gpu().variant()));
     let binds = [src.buffer.into(), Bind::Buffer(dst)];
-    gpu.record(0).dispatch_linear(&kernel, &params, binds, groups);
+    list.dispatch_linear(&kernel, &params, binds, groups);
 }

@@ -1,10 +1,10 @@
 //! Gated activation of a gated MLP.
 
-use super::activation_copy::OutputCopy;
-use super::{ACTIVATIONS, CopyWriter, GpuRows, KernelSpec, check_len};
+use super::operand::GpuOutput;
+use super::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter};
 use crate::cpu::GatedActivation;
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, WORKGROUP};
+use crate::wgpu::{Access, KernelParams, Recorder, WORKGROUP};
 
 pub(super) const SPEC: KernelSpec = KernelSpec {
     name: "gated",
@@ -12,7 +12,7 @@ pub(super) const SPEC: KernelSpec = KernelSpec {
     access: &[Access::Read, Access::Read, Access::Write, Access::Write],
     workgroup: WORKGROUP,
     files: &[ACTIVATIONS, GATED_ACTIVATION, include_str!("gated.wgsl")],
-    copy_writer: CopyWriter::Any,
+    operand_writer: OperandWriter::Any,
 };
 
 /// WGSL of `gated_activation`, for epilogues.
@@ -39,27 +39,27 @@ kernel_params! {
         activation: u32,
         alpha: f32,
         limit: f32,
-        copy_format: u32,
+        has_values: u32,
+        operand: u32,
     }
 }
 
-/// `out[t] = act(gate[t]) * up[t]`, see [`GatedActivation`]. Shapes: all `[T, F]`, `out` packed.
+/// `out[t] = act(gate[t]) * up[t]`, see [`GatedActivation`]. Shapes: all `[T, F]`.
 ///
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
 pub fn gated(
-    gpu: &Gpu,
-    out: &GpuBuffer,
+    list: &mut Recorder,
+    out: GpuOutput<'_>,
     gate: GpuRows<'_>,
     up: GpuRows<'_>,
     activation: GatedActivation,
 ) {
     let (gate, up) = (gate.checked(), up.checked());
     assert_eq!((gate.rows, gate.cols), (up.rows, up.cols), "gated: shape of gate and up");
-    check_len("gated", out, gate.rows * gate.cols);
+    out.check("gated", gate.rows, gate.cols);
     let (code, alpha, limit) = gated_code(activation);
-    let copy = OutputCopy::requested(out, gate.rows, gate.cols);
     let params = GatedParams {
         rows: gate.rows as u32,
         cols: gate.cols as u32,
@@ -70,13 +70,13 @@ pub fn gated(
         activation: code,
         alpha,
         limit,
-        copy_format: OutputCopy::code(copy.as_ref()),
+        has_values: u32::from(out.values.is_some()),
+        operand: out.code(),
     };
     // Four values of a row an invocation.
     let groups = gate.rows * gate.cols.div_ceil(4 * WORKGROUP as usize);
-    let kernel = SPEC.kernel(gpu);
-    let copy_buffer = copy.as_ref().map(|copy| &copy.buffer);
-    let binds = [gate.buffer.into(), up.buffer.into(), Bind::Buffer(out), copy_buffer.into()];
-    gpu.record(0).dispatch_linear(&kernel, &params, binds, groups);
-    copy.inspect(|copy| copy.mark_written(out, gate.rows, gate.cols));
+    let kernel = SPEC.kernel(list.gpu());
+    let [values, operand] = out.binds();
+    let binds = [gate.buffer.into(), up.buffer.into(), values, operand];
+    list.dispatch_linear(&kernel, &params, binds, groups);
 }

@@ -10,14 +10,16 @@ struct Params {
     activation: u32,
     alpha: f32,
     limit: f32,
-    copy_format: u32,
+    // Whether to write `out`, and format of `out_operand`.
+    has_values: u32,
+    operand: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> gates: array<f32>;
 @group(0) @binding(2) var<storage, read> ups: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
-@group(0) @binding(4) var<storage, read_write> out_copy: array<u32>;
+@group(0) @binding(4) var<storage, read_write> out_operand: array<u32>;
 
 fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let groups_per_row = (p.cols + 4u * WG - 1u) / (4u * WG);
@@ -30,8 +32,10 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
             let gate = gates[p.gate_offset + t * p.gate_stride + c + i];
             let up = ups[p.up_offset + t * p.up_stride + c + i];
             y[i] = gated_activation(gate, up, p.activation, p.alpha, p.limit);
-            out[t * p.cols + c + i] = y[i];
+            if p.has_values != 0u {
+                out[t * p.cols + c + i] = y[i];
+            }
         }
     }
-    write_copy4(p.copy_format, y, t, c, p.cols, t < p.rows && c < p.cols, lid);
+    write_operand4(p.operand, y, t, c, p.cols, t < p.rows && c < p.cols, lid);
 }

@@ -13,8 +13,10 @@
 //! [`read_page`] and [`write_page`] convert from and to the CPU's page layout, so that saved pages fit both.
 
 use super::{GpuRows, kernel_source};
-use crate::cpu::{KvDType, KvLayout, KvRow, PAGE_LEN};
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, Source, Variant, WORKGROUP};
+use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
+use crate::wgpu::{
+    Access, Bind, Gpu, GpuBuffer, KernelParams, ReadRange, Recorder, Source, Variant, WORKGROUP,
+};
 use crate::{Error, Result, kernel_params};
 
 /// Pages of one layer.
@@ -129,12 +131,12 @@ fn write_source(dtype: KvDType, variant: Variant) -> Source {
     with_store(source.file(include_str!("kv_write.wgsl")), dtype)
 }
 
-const COPY: &[Access] = &[Access::Write];
+const COPY: &[Access] = &[Access::Read, Access::Write];
 
 fn copy_source(variant: Variant) -> Source {
-    let name = format!("kv_copy_page-{}", variant.name());
-    kernel_source(name, KvCopyPageParams::LAYOUT, COPY, variant, WORKGROUP)
-        .file(include_str!("kv_copy_page.wgsl"))
+    let name = format!("kv_copy_pages-{}", variant.name());
+    kernel_source(name, KvCopyPagesParams::LAYOUT, COPY, variant, WORKGROUP)
+        .file(include_str!("kv_copy_pages.wgsl"))
 }
 
 pub(super) fn sources(variant: Variant) -> Vec<Source> {
@@ -143,44 +145,34 @@ pub(super) fn sources(variant: Variant) -> Vec<Source> {
     writes.chain([copy_source(variant)]).collect()
 }
 
-/// Checks the arguments of a KV write; returns the sizes of the layout, calls of `store` for a head, and the (page,
-/// slot) pairs of the rows.
+/// Checks the arguments of a KV write; returns the sizes of the layout and the calls of `store` for a head.
 #[track_caller]
-pub(super) fn check_write(
-    pool: &GpuKvPool,
-    k: GpuRows<'_>,
-    v: GpuRows<'_>,
-    rows: &[KvRow],
-) -> (KvWords, usize, Vec<u32>) {
+pub(super) fn check_write(pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>) -> (KvWords, usize) {
     let layout = pool.layout;
     let width = layout.n_kv_heads * layout.head_dim;
-    assert_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
-    assert_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
-    let inside = |row: &KvRow| (row.page as usize) < pool.n_pages && (row.slot as usize) < PAGE_LEN;
-    assert!(rows.iter().all(inside), "kv write: a row is outside of {} pages", pool.n_pages);
+    assert_eq!((k.cols, v.cols), (width, width), "kv write: columns of keys and values");
+    assert_eq!(k.rows, v.rows, "kv write: rows of keys and of values");
     let words = KvWords::new(layout);
     let stores_per_head = match layout.dtype {
         KvDType::Q8_0 => layout.n_blocks(),
         _ => words.row,
     };
-    (words, stores_per_head, rows.iter().flat_map(|row| [row.page, row.slot]).collect())
+    (words, stores_per_head)
 }
 
-/// Writes key `k[t]` and value `v[t]`, both `[T, G*C]`, to page and slot `rows[t]`.
+/// Writes keys and values, `[T, G*C]`, to pages and slots that are inputs of the step: pairs from word `slots` on.
 ///
 /// # Panics
-/// If the shapes do not fit or a row is outside the pool.
+/// If the shapes do not fit.
 #[track_caller]
-pub fn write(gpu: &Gpu, pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>, rows: &[KvRow]) {
+pub fn write(list: &mut Recorder, pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>, slots: usize) {
     let (k, v, layout) = (k.checked(), v.checked(), pool.layout);
-    let (words, stores_per_head, data) = check_write(pool, k, v, rows);
-    let kernel = gpu
-        .kernel(("kv_write", [elements_per_word(layout.dtype) as u32, 0, 0, 0]), || {
-            write_source(layout.dtype, gpu.variant())
-        });
-    let mut record = gpu.record(data.len());
+    let (words, stores_per_head) = check_write(pool, k, v);
+    let key = [elements_per_word(layout.dtype) as u32, 0, 0, 0];
+    let variant = list.gpu().variant();
+    let kernel = list.gpu().kernel(("kv_write", key), || write_source(layout.dtype, variant));
     let params = KvWriteParams {
-        rows: rows.len() as u32,
+        rows: k.rows as u32,
         n_kv_heads: layout.n_kv_heads as u32,
         head_dim: layout.head_dim as u32,
         row_words: words.row as u32,
@@ -190,37 +182,34 @@ pub fn write(gpu: &Gpu, pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>, rows: 
         k_stride: k.stride as u32,
         v_offset: v.offset as u32,
         v_stride: v.stride as u32,
-        slots: record.push_data(&data),
+        slots: slots as u32,
         stores_per_head: stores_per_head as u32,
     };
     // Tiles of 4 rows and 8 stores, 32 invocations each.
-    let tiles = rows.len().div_ceil(4) * layout.n_kv_heads * stores_per_head.div_ceil(8);
+    let tiles = k.rows.div_ceil(4) * layout.n_kv_heads * stores_per_head.div_ceil(8);
     let groups = (32 * tiles).div_ceil(WORKGROUP as usize);
-    let binds = [Bind::Data, k.buffer.into(), v.buffer.into(), Bind::Buffer(&pool.buffer)];
-    record.dispatch_linear(&kernel, &params, binds, groups);
+    let binds = [Bind::Step, k.buffer.into(), v.buffer.into(), Bind::Buffer(&pool.buffer)];
+    list.dispatch_linear(&kernel, &params, binds, groups);
 }
 
 kernel_params! {
-    struct KvCopyPageParams {
+    struct KvCopyPagesParams {
         words: u32,
-        src: u32,
-        dst: u32,
+        n: u32,
+        /// First word of the (from, to) pairs in the data.
+        pairs: u32,
     }
 }
 
-/// Copies page `src` to page `dst`.
-///
-/// # Panics
-/// If either is outside the pool.
-#[track_caller]
-pub fn copy_page(gpu: &Gpu, pool: &GpuKvPool, src: u32, dst: u32) {
-    let n = pool.n_pages as u32;
-    assert!(src < n && dst < n, "kv copy: page {src} to {dst} of {n}");
-    let words = KvWords::new(pool.layout).page as u32;
-    let params = KvCopyPageParams { words, src: src * words, dst: dst * words };
-    let kernel = gpu.kernel(("kv_copy_page", [0; 4]), || copy_source(gpu.variant()));
-    let groups = words.div_ceil(WORKGROUP) as usize;
-    gpu.record(0).dispatch_linear(&kernel, &params, [Bind::Buffer(&pool.buffer)], groups);
+/// Copies `n` pages to others, pairs of pages that are inputs of the step, from word `pairs` on. No page is in two pairs,
+/// once to be read and once to be written.
+pub fn copy_pages(list: &mut Recorder, pool: &GpuKvPool, (pairs, n): (usize, usize)) {
+    let words = KvWords::new(pool.layout).page;
+    let params = KvCopyPagesParams { words: words as u32, n: n as u32, pairs: pairs as u32 };
+    let variant = list.gpu().variant();
+    let kernel = list.gpu().kernel(("kv_copy_pages", [0; 4]), || copy_source(variant));
+    let groups = (n * words).div_ceil(WORKGROUP as usize);
+    list.dispatch_linear(&kernel, &params, [Bind::Step, Bind::Buffer(&pool.buffer)], groups);
 }
 
 /// Reads a page and appends its bytes to `out`, in the layout of [`KvPool::page`](crate::cpu::KvPool::page).
@@ -235,7 +224,8 @@ pub async fn read_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, out: &mut Vec<u8>
     let words = KvWords::new(pool.layout);
     let mut device = vec![0u32; words.page];
     let offset = 4 * words.page * page as usize;
-    gpu.read(&pool.buffer, offset, bytemuck::cast_slice_mut(&mut device)).await?;
+    let read = bytemuck::cast_slice_mut(&mut device);
+    gpu.run_and_read(None, &mut [ReadRange { src: &pool.buffer, offset, out: read }]).await?;
     let start = out.len();
     out.resize(start + pool.layout.page_bytes(), 0);
     convert_page(

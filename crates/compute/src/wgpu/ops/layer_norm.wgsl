@@ -29,9 +29,11 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
                 if p.has_bias != 0u {
                     y[i] += bias[c + i];
                 }
-                out[t * p.cols + c + i] = y[i];
+                if p.has_values != 0u {
+                    out[t * p.cols + c + i] = y[i];
+                }
             }
         }
-        write_copy4(p.copy_format, y, t, c, p.cols, c < p.cols, lid);
+        write_operand4(p.operand, y, t, c, p.cols, c < p.cols, lid);
     }
 }

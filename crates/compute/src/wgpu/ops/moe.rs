@@ -1,8 +1,8 @@
 //! Mixture of experts: routing, and the weighted sum of the experts' outputs.
 
-use super::{ACTIVATIONS, CopyWriter, GpuRows, KernelSpec, check_len};
+use super::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter, check_len};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
 
 /// Most experts of a layer.
 pub const MAX_EXPERTS: usize = 1024;
@@ -13,7 +13,7 @@ pub(super) const ROUTE: KernelSpec = KernelSpec {
     access: &[Access::Read, Access::Write],
     workgroup: WORKGROUP,
     files: &[ACTIVATIONS, include_str!("moe_route.wgsl")],
-    copy_writer: CopyWriter::None,
+    operand_writer: OperandWriter::None,
 };
 pub(super) const COMBINE: KernelSpec = KernelSpec {
     name: "moe_combine",
@@ -21,7 +21,7 @@ pub(super) const COMBINE: KernelSpec = KernelSpec {
     access: &[Access::Read, Access::Read, Access::Write],
     workgroup: WORKGROUP,
     files: &[include_str!("moe_combine.wgsl")],
-    copy_writer: CopyWriter::None,
+    operand_writer: OperandWriter::None,
 };
 
 kernel_params! {
@@ -43,7 +43,7 @@ kernel_params! {
 /// If the shapes do not fit.
 #[track_caller]
 pub fn route(
-    gpu: &Gpu,
+    list: &mut Recorder,
     choices: &GpuBuffer,
     logits: GpuRows<'_>,
     n_used: usize,
@@ -60,9 +60,9 @@ pub fn route(
         n_used: n_used as u32,
         normalize_top_k: u32::from(normalize_top_k),
     };
-    let kernel = ROUTE.kernel(gpu);
+    let kernel = ROUTE.kernel(list.gpu());
     let binds = [logits.buffer.into(), Bind::Buffer(choices)];
-    gpu.record(0).dispatch_linear(&kernel, &params, binds, logits.rows);
+    list.dispatch_linear(&kernel, &params, binds, logits.rows);
 }
 
 kernel_params! {
@@ -70,28 +70,34 @@ kernel_params! {
         rows: u32,
         cols: u32,
         n_used: u32,
+        accumulate: u32,
     }
 }
 
-/// `out[t] += Σ_i weight[t, i] * results[t * n_used + i]`. Shapes: `out` = `[rows, cols]`, `results` =
+/// `out[t] = Σ_i weight[t, i] * results[t * n_used + i]`, added to `out` if `accumulate`. Shapes: `out` = `[rows, cols]`, `results` =
 /// `[rows * n_used, cols]`, both packed; `choices` as [`route`] writes them.
 ///
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
 pub fn combine(
-    gpu: &Gpu,
+    list: &mut Recorder,
     out: &GpuBuffer,
     choices: &GpuBuffer,
     results: &GpuBuffer,
-    [rows, cols, n_used]: [usize; 3],
+    ([rows, cols, n_used], accumulate): ([usize; 3], bool),
 ) {
     check_len("moe", out, rows * cols);
     check_len("moe", results, rows * n_used * cols);
     check_len("moe", choices, 2 * rows * n_used);
-    let params = MoeCombineParams { rows: rows as u32, cols: cols as u32, n_used: n_used as u32 };
+    let params = MoeCombineParams {
+        rows: rows as u32,
+        cols: cols as u32,
+        n_used: n_used as u32,
+        accumulate: u32::from(accumulate),
+    };
     let groups = (rows * cols).div_ceil(WORKGROUP as usize);
-    let kernel = COMBINE.kernel(gpu);
+    let kernel = COMBINE.kernel(list.gpu());
     let binds = [choices.into(), results.into(), Bind::Buffer(out)];
-    gpu.record(0).dispatch_linear(&kernel, &params, binds, groups);
+    list.dispatch_linear(&kernel, &params, binds, groups);
 }

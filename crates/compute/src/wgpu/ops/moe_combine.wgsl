@@ -1,9 +1,10 @@
-// out[t] += sum_i weight[t, i] * results[t * n_used + i].
+// out[t] (+)= sum_i weight[t, i] * results[t * n_used + i].
 
 struct Params {
     rows: u32,
     cols: u32,
     n_used: u32,
+    accumulate: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -18,7 +19,10 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     }
     let t = i / p.cols;
     let c = i % p.cols;
-    var sum = out[i];
+    var sum = 0.0;
+    if p.accumulate != 0u {
+        sum = out[i];
+    }
     for (var j = 0u; j < p.n_used; j++) {
         let choice = t * p.n_used + j;
         sum = fma(bitcast<f32>(choices[2u * choice + 1u]), results[choice * p.cols + c], sum);

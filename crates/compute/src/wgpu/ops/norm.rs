@@ -1,9 +1,9 @@
 //! Layer norm and RMS norm: one workgroup a row, sums in f32.
 
-use super::activation_copy::{self, OutputCopy};
+use super::operand::{GpuOutput, with_write_operand4};
 use super::{GpuRows, check_len, kernel_source};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, Source, Variant};
+use crate::wgpu::{Access, GpuBuffer, KernelParams, Recorder, Source, Variant};
 
 const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write];
 /// Invocations of a row.
@@ -24,7 +24,7 @@ fn source((name, file): Norm, steps: u32, variant: Variant) -> Source {
     let source = kernel_source(name, NormParams::LAYOUT, ACCESS, variant, WORKGROUP)
         .constant("STEPS", steps)
         .file(include_str!("norm_params.wgsl"));
-    activation_copy::with_write_copy4(source, variant).file(file)
+    with_write_operand4(source, variant).file(file)
 }
 
 pub(super) fn sources(variant: Variant) -> Vec<Source> {
@@ -41,21 +41,26 @@ kernel_params! {
         has_bias: u32,
         /// RMS norm only: add the result to `out`.
         accumulate: u32,
-        copy_format: u32,
+        has_values: u32,
+        operand: u32,
         eps: f32,
     }
 }
 
 /// Records a norm of the rows of `x`.
+#[track_caller]
 fn dispatch(
-    gpu: &Gpu,
+    list: &mut Recorder,
     norm: Norm,
-    out: &GpuBuffer,
+    out: GpuOutput<'_>,
     x: GpuRows<'_>,
     (weight, bias): (&GpuBuffer, Option<&GpuBuffer>),
     (eps, accumulate): (f32, bool),
 ) {
-    let copy = OutputCopy::requested(out, x.rows, x.cols);
+    let x = x.checked();
+    out.check(norm.0, x.rows, x.cols);
+    check_len(norm.0, weight, x.cols);
+    bias.inspect(|bias| check_len(norm.0, bias, x.cols));
     let params = NormParams {
         rows: x.rows as u32,
         cols: x.cols as u32,
@@ -63,54 +68,46 @@ fn dispatch(
         stride: x.stride as u32,
         has_bias: u32::from(bias.is_some()),
         accumulate: u32::from(accumulate),
-        copy_format: OutputCopy::code(copy.as_ref()),
+        has_values: u32::from(out.values.is_some()),
+        operand: out.code(),
         eps,
     };
-    let copy_buffer = copy.as_ref().map(|copy| &copy.buffer);
-    let binds =
-        [x.buffer.into(), weight.into(), bias.into(), Bind::Buffer(out), copy_buffer.into()];
+    let [values, operand] = out.binds();
+    let binds = [x.buffer.into(), weight.into(), bias.into(), values, operand];
     assert!(x.cols <= MAX_COLS, "{}: {} columns, at most {MAX_COLS}", norm.0, x.cols);
     let steps = x.cols.div_ceil(STEP_COLS) as u32;
-    let kernel = gpu.kernel((norm.0, [steps, 0, 0, 0]), || source(norm, steps, gpu.variant()));
-    gpu.record(0).dispatch_linear(&kernel, &params, binds, x.rows);
-    copy.inspect(|copy| copy.mark_written(out, x.rows, x.cols));
+    let variant = list.gpu().variant();
+    let kernel = list.gpu().kernel((norm.0, [steps, 0, 0, 0]), || source(norm, steps, variant));
+    list.dispatch_linear(&kernel, &params, binds, x.rows);
 }
 
-/// `out[t] = (x[t] - mean) / sqrt(var + eps) * weight + bias`. Shapes: `x`, `out` = `[T, D]`, `out` packed; `weight`,
-/// `bias` = `[D]`.
+/// `out[t] = (x[t] - mean) / sqrt(var + eps) * weight + bias`. Shapes: `x`, `out` = `[T, D]`; `weight`, `bias` = `[D]`.
 ///
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
 pub fn layer_norm(
-    gpu: &Gpu,
-    out: &GpuBuffer,
+    list: &mut Recorder,
+    out: GpuOutput<'_>,
     x: GpuRows<'_>,
-    (weight, bias): (&GpuBuffer, Option<&GpuBuffer>),
+    weight_and_bias: (&GpuBuffer, Option<&GpuBuffer>),
     eps: f32,
 ) {
-    let x = x.checked();
-    check_len("layer_norm", out, x.rows * x.cols);
-    check_len("layer_norm", weight, x.cols);
-    bias.inspect(|bias| check_len("layer_norm", bias, x.cols));
-    dispatch(gpu, LAYER_NORM, out, x, (weight, bias), (eps, false));
+    dispatch(list, LAYER_NORM, out, x, weight_and_bias, (eps, false));
 }
 
-/// `out[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight`, added to `out` if `accumulate`. Shapes: `x`, `out` = `[T, D]`,
-/// `out` packed; `weight` = `[D]`.
+/// `out[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight`, added to the values of `out` if `accumulate`. Shapes: `x`, `out` =
+/// `[T, D]`; `weight` = `[D]`.
 ///
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
 pub fn rms_norm(
-    gpu: &Gpu,
-    out: &GpuBuffer,
+    list: &mut Recorder,
+    out: GpuOutput<'_>,
     x: GpuRows<'_>,
     weight: &GpuBuffer,
     (eps, accumulate): (f32, bool),
 ) {
-    let x = x.checked();
-    check_len("rms_norm", out, x.rows * x.cols);
-    check_len("rms_norm", weight, x.cols);
-    dispatch(gpu, RMS_NORM, out, x, (weight, None), (eps, accumulate));
+    dispatch(list, RMS_NORM, out, x, (weight, None), (eps, accumulate));
 }

@@ -9,7 +9,9 @@ struct Params {
     has_bias: u32,
     // RMS norm only.
     accumulate: u32,
-    copy_format: u32,
+    // Whether to write `out`, and format of `out_operand`.
+    has_values: u32,
+    operand: u32,
     eps: f32,
 }
 
@@ -18,7 +20,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
-@group(0) @binding(5) var<storage, read_write> out_copy: array<u32>;
+@group(0) @binding(5) var<storage, read_write> out_operand: array<u32>;
 
 // Values and weights of an invocation, in registers.
 struct LaneValues {

@@ -1,4 +1,4 @@
-// Quantization to q8, see q8_copy.rs.
+// Quantization to q8, see q8.rs.
 
 // Bits of the largest magnitude, among which NaN is largest, so that the scale becomes NaN.
 fn max_abs_bits(v: vec4<f32>) -> u32 {

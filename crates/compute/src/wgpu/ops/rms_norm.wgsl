@@ -20,9 +20,11 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
                 if p.accumulate != 0u {
                     y[i] += out[at];
                 }
-                out[at] = y[i];
+                if p.has_values != 0u {
+                    out[at] = y[i];
+                }
             }
         }
-        write_copy4(p.copy_format, y, t, c, p.cols, c < p.cols, lid);
+        write_operand4(p.operand, y, t, c, p.cols, c < p.cols, lid);
     }
 }

@@ -1,10 +1,10 @@
 //! QK norm and rotary embedding of heads, in place: one workgroup a head. [`rope_and_write`] fuses those of queries and
 //! keys with the KV write.
 
-use super::{CopyWriter, GpuRows, KernelSpec, check_len, kernel_source, kv};
-use crate::cpu::{KvDType, KvRow, RopePairs};
+use super::{GpuRows, KernelSpec, OperandWriter, check_len, kernel_source, kv};
+use crate::cpu::{KvDType, RopePairs};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, Source, Variant, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
 
 /// Widest head.
 pub const MAX_HEAD_DIM: usize = 1024;
@@ -15,7 +15,7 @@ pub(super) const SPEC: KernelSpec = KernelSpec {
     access: &[Access::Read, Access::Write, Access::Read, Access::Read],
     workgroup: WORKGROUP,
     files: &[include_str!("rotate.wgsl"), include_str!("rope.wgsl")],
-    copy_writer: CopyWriter::None,
+    operand_writer: OperandWriter::None,
 };
 
 /// Arguments of [`rope`].
@@ -34,43 +34,24 @@ pub struct Rope<'a> {
 pub struct Rotation<'a> {
     /// `[n_ctx, R]`: `R/2` cosines, then `R/2` sines of each position.
     pub table: &'a GpuBuffer,
-    /// Position of each row, `[T]`.
-    pub positions: &'a [u32],
+    /// First word of the positions of the rows, inputs of the step.
+    pub positions: usize,
     /// Rotated channels `R`.
     pub n_rot: usize,
     /// Pairing of channels.
     pub pairs: RopePairs,
 }
 
-impl Rotation<'_> {
-    fn equals(&self, other: &Self) -> bool {
-        self.table.is(other.table)
-            && (self.positions, self.n_rot, self.pairs)
-                == (other.positions, other.n_rot, other.pairs)
-    }
-}
-
-impl Rope<'_> {
-    /// Whether queries and keys can share [`rope_and_write`]: equal head width and rotation.
-    #[must_use]
-    pub fn is_compatible(&self, other: &Self) -> bool {
-        let same_rotation = match (&self.rotation, &other.rotation) {
-            (Some(rotation), Some(other)) => rotation.equals(other),
-            (None, None) => true,
-            _ => false,
-        };
-        self.head_dim == other.head_dim && same_rotation
-    }
-
-    fn table(&self) -> Option<&GpuBuffer> {
+impl<'a> Rope<'a> {
+    fn table(&self) -> Option<&'a GpuBuffer> {
         self.rotation.map(|rotation| rotation.table)
     }
 
-    fn positions(&self) -> &[u32] {
-        self.rotation.map_or(&[], |rotation| rotation.positions)
+    fn positions(&self) -> u32 {
+        self.rotation.map_or(0, |rotation| rotation.positions) as u32
     }
 
-    fn weight(&self) -> Option<&GpuBuffer> {
+    fn weight(&self) -> Option<&'a GpuBuffer> {
         self.norm.map(|(weight, _)| weight)
     }
 
@@ -80,12 +61,8 @@ impl Rope<'_> {
         let Self { head_dim, norm, rotation } = *self;
         assert!(head_dim <= MAX_HEAD_DIM && x.cols.is_multiple_of(head_dim), "rope: heads");
         norm.inspect(|(weight, _)| check_len("rope", weight, head_dim));
-        if let Some(Rotation { table, positions, n_rot, .. }) = rotation {
+        if let Some(Rotation { n_rot, .. }) = rotation {
             assert!(n_rot <= head_dim, "rope: {n_rot} of {head_dim} channels");
-            assert_eq!(positions.len(), x.rows, "rope: a position a row");
-            let rows = (table.bytes() / 4).checked_div(n_rot).unwrap_or(usize::MAX);
-            let inside = positions.iter().all(|&position| (position as usize) < rows);
-            assert!(inside, "rope: a position is outside of {rows} rows of the table");
         }
         x.cols / head_dim
     }
@@ -119,8 +96,6 @@ kernel_params! {
         offset: u32,
         stride: u32,
         positions: u32,
-        /// Position of a single row.
-        only_position: u32,
     }
 }
 
@@ -129,11 +104,10 @@ kernel_params! {
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
-pub fn rope(gpu: &Gpu, x: GpuRows<'_>, args: Rope<'_>) {
+pub fn rope(list: &mut Recorder, x: GpuRows<'_>, args: Rope<'_>) {
     let x = x.checked();
     let n_heads = args.check(x);
-    let kernel = SPEC.kernel(gpu);
-    let mut record = gpu.record(args.positions().len());
+    let kernel = SPEC.kernel(list.gpu());
     let params = RopeParams {
         rotation: args.params(),
         rows: x.rows as u32,
@@ -141,11 +115,10 @@ pub fn rope(gpu: &Gpu, x: GpuRows<'_>, args: Rope<'_>) {
         head_dim: args.head_dim as u32,
         offset: x.offset as u32,
         stride: x.stride as u32,
-        positions: record.push_data(args.positions()),
-        only_position: args.positions().first().copied().unwrap_or(0),
+        positions: args.positions(),
     };
-    let binds = [Bind::Data, Bind::Buffer(x.buffer), args.weight().into(), args.table().into()];
-    record.dispatch_linear(&kernel, &params, binds, x.rows * n_heads);
+    let binds = [Bind::Step, Bind::Buffer(x.buffer), args.weight().into(), args.table().into()];
+    list.dispatch_linear(&kernel, &params, binds, x.rows * n_heads);
 }
 
 kernel_params! {
@@ -166,8 +139,6 @@ kernel_params! {
         v_offset: u32,
         v_stride: u32,
         positions: u32,
-        /// Position of a single row.
-        only_position: u32,
         slots: u32,
         stores_per_head: u32,
     }
@@ -196,29 +167,26 @@ pub(super) fn sources(variant: Variant) -> Vec<Source> {
     [KvDType::F32, KvDType::F16, KvDType::Q8_0].map(|dtype| write_source(dtype, variant)).into()
 }
 
-/// [`rope`] of queries and keys, then [`kv::write`] of the keys and `v`, in one kernel.
+/// [`rope`] of queries and keys, which have one rotation, then [`kv::write`] of the keys and `v`, in one kernel.
 ///
 /// # Panics
-/// As those, and if the rotations are not [compatible](Rope::is_compatible).
+/// As those.
 #[track_caller]
 pub fn rope_and_write(
-    gpu: &Gpu,
+    list: &mut Recorder,
     (q, q_args): (GpuRows<'_>, Rope<'_>),
     (k, k_args): (GpuRows<'_>, Rope<'_>),
     v: GpuRows<'_>,
-    (pool, rows): (&kv::GpuKvPool, &[KvRow]),
+    (pool, slots): (&kv::GpuKvPool, usize),
 ) {
     let (q, k, v) = (q.checked(), k.checked(), v.checked());
     let n_heads = q_args.check(q);
     let n_kv_heads = k_args.check(k);
-    assert!(q_args.is_compatible(&k_args), "rope: queries and keys have different rotations");
     let layout = pool.layout();
     let shape = (layout.n_kv_heads, layout.head_dim);
     assert_eq!((n_kv_heads, k_args.head_dim), shape, "rope: heads of the keys");
     assert_eq!(q.rows, k.rows, "rope: rows of the queries and of the keys");
-    let (words, stores_per_head, data) = kv::check_write(pool, k, v, rows);
-    let positions = q_args.positions();
-    let mut record = gpu.record(positions.len() + data.len());
+    let (words, stores_per_head) = kv::check_write(pool, k, v);
     let params = RopeKvParams {
         q_rotation: q_args.params(),
         k_rotation: k_args.params(),
@@ -235,17 +203,16 @@ pub fn rope_and_write(
         k_stride: k.stride as u32,
         v_offset: v.offset as u32,
         v_stride: v.stride as u32,
-        positions: record.push_data(positions),
-        only_position: positions.first().copied().unwrap_or(0),
-        slots: record.push_data(&data),
+        positions: q_args.positions(),
+        slots: slots as u32,
         stores_per_head: stores_per_head as u32,
     };
     let dtype = layout.dtype;
-    let kernel = gpu.kernel(("rope_kv", [kv::elements_per_word(dtype) as u32, 0, 0, 0]), || {
-        write_source(dtype, gpu.variant())
-    });
+    let variant = list.gpu().variant();
+    let key = [kv::elements_per_word(dtype) as u32, 0, 0, 0];
+    let kernel = list.gpu().kernel(("rope_kv", key), || write_source(dtype, variant));
     let binds = [
-        Bind::Data,
+        Bind::Step,
         Bind::Buffer(q.buffer),
         Bind::Buffer(k.buffer),
         v.buffer.into(),
@@ -254,5 +221,5 @@ pub fn rope_and_write(
         q_args.table().into(),
         Bind::Buffer(&pool.buffer),
     ];
-    record.dispatch(&kernel, &params, binds, [q.rows as u32, (n_heads + n_kv_heads) as u32, 1]);
+    list.dispatch(&kernel, &params, binds, [q.rows as u32, (n_heads + n_kv_heads) as u32, 1]);
 }

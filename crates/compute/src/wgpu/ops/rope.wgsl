@@ -8,7 +8,6 @@ struct Params {
     offset: u32,
     stride: u32,
     positions: u32,
-    only_position: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -28,6 +27,10 @@ fn head_weight(c: u32) -> f32 {
     return weight[c];
 }
 
+fn store_value(c: u32, v: f32) {
+    x[head_at + c] = v;
+}
+
 fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let index = group_index(group, groups);
     if index >= p.rows * p.n_heads {
@@ -35,9 +38,8 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     }
     let t = index / p.n_heads;
     head_at = p.offset + t * p.stride + index % p.n_heads * p.head_dim;
-    load_head(p.head_dim, p.rotation, lid);
     let angles = table_row(t, p.rotation);
-    for (var c = lid; c < p.head_dim; c += WG) {
-        x[head_at + c] = rotated(c, p.rotation, angles);
-    }
+    let first = angle(lid, p.rotation, angles);
+    load_head(p.head_dim, p.rotation, lid);
+    store_rotated(p.head_dim, p.rotation, angles, first, lid);
 }

@@ -18,7 +18,6 @@ struct Params {
     v_offset: u32,
     v_stride: u32,
     positions: u32,
-    only_position: u32,
     slots: u32,
     stores_per_head: u32,
 }
@@ -53,6 +52,15 @@ fn head_weight(c: u32) -> f32 {
     return q_weight[c];
 }
 
+fn store_value(c: u32, v: f32) {
+    if is_key {
+        rotated_key[c] = v;
+        keys[head_at + c] = v;
+    } else {
+        queries[head_at + c] = v;
+    }
+}
+
 fn key_at(c: u32) -> f32 {
     return rotated_key[c];
 }
@@ -66,26 +74,21 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     is_key = group.y >= p.n_heads;
     // Queries and keys have one rotation.
     let angles = table_row(t, p.q_rotation);
+    let first = angle(lid, p.q_rotation, angles);
+    let page = data[p.slots + 2u * t];
+    let slot = data[p.slots + 2u * t + 1u];
     if !is_key {
         head_at = p.q_offset + t * p.q_stride + group.y * p.head_dim;
         load_head(p.head_dim, p.q_rotation, lid);
-        for (var c = lid; c < p.head_dim; c += WG) {
-            queries[head_at + c] = rotated(c, p.q_rotation, angles);
-        }
+        store_rotated(p.head_dim, p.q_rotation, angles, first, lid);
         return;
     }
     let g = group.y - p.n_heads;
     head_at = p.k_offset + t * p.k_stride + g * p.head_dim;
     load_head(p.head_dim, p.k_rotation, lid);
-    for (var c = lid; c < p.head_dim; c += WG) {
-        let key = rotated(c, p.k_rotation, angles);
-        rotated_key[c] = key;
-        keys[head_at + c] = key;
-    }
+    store_rotated(p.head_dim, p.k_rotation, angles, first, lid);
     workgroupBarrier();
     v_at = p.v_offset + t * p.v_stride + g * p.head_dim;
-    let page = data[p.slots + 2u * t];
-    let slot = data[p.slots + 2u * t + 1u];
     for (var index = lid; index < p.stores_per_head; index += WG) {
         store(index, page * p.page_words + g * p.head_words, slot);
     }

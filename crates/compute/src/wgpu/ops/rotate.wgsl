@@ -1,5 +1,5 @@
-// RMS norm and RoPE of a head. A kernel binds `cos_sin`, the table of angles, and `data`, and defines `head_value` and
-// `head_weight`: value of a channel and its norm weight.
+// RMS norm and RoPE of a head. A kernel binds `cos_sin`, the table of angles, and `data`, and defines `head_value`,
+// `head_weight` and `store_value`: value of a channel, its norm weight, and what to do with the result.
 
 var<workgroup> head: array<f32, 1024>;
 
@@ -28,27 +28,40 @@ fn load_head(head_dim: u32, r: RotationParams, lid: u32) {
     workgroupBarrier();
 }
 
-// First value of the table row of row `t`. The position of a single row is a parameter: read from the data, it would
-// precede the read of the table.
+// First value of the table row of row `t`.
 fn table_row(t: u32, r: RotationParams) -> u32 {
-    if p.rows == 1u || r.n_rot == 0u {
-        return p.only_position * r.n_rot;
+    if r.n_rot == 0u {
+        return 0u;
     }
     return data[p.positions + t] * r.n_rot;
 }
 
-// Channel `c` of the head, rotated by the cosines and sines at `angles`.
-fn rotated(c: u32, r: RotationParams, angles: u32) -> f32 {
-    if c >= r.n_rot {
-        return head[c];
+// Cosine and sine of a pair of channels.
+fn angle(pair: u32, r: RotationParams, angles: u32) -> vec2<f32> {
+    let half = r.n_rot / 2u;
+    if pair >= half {
+        return vec2<f32>(0.0);
     }
+    return vec2<f32>(cos_sin[angles + pair], cos_sin[angles + half + pair]);
+}
+
+// Rotates and stores the head; `first` is the angle of pair `lid`, which a kernel loads ahead of the head.
+fn store_rotated(head_dim: u32, r: RotationParams, angles: u32, first: vec2<f32>, lid: u32) {
     let half = r.n_rot / 2u;
     let is_adjacent = r.is_adjacent != 0u;
-    let pair = select(c % half, c / 2u, is_adjacent);
-    let is_second = select(c >= half, (c & 1u) != 0u, is_adjacent);
-    let a = head[select(pair, 2u * pair, is_adjacent)];
-    let b = head[select(pair + half, 2u * pair + 1u, is_adjacent)];
-    let cosine = cos_sin[angles + pair];
-    let sine = cos_sin[angles + half + pair];
-    return select(a * cosine - b * sine, a * sine + b * cosine, is_second);
+    for (var pair = lid; pair < half; pair += WG) {
+        var cos_and_sin = first;
+        if pair != lid {
+            cos_and_sin = angle(pair, r, angles);
+        }
+        let u = select(pair, 2u * pair, is_adjacent);
+        let v = select(pair + half, 2u * pair + 1u, is_adjacent);
+        let a = head[u];
+        let b = head[v];
+        store_value(u, a * cos_and_sin.x - b * cos_and_sin.y);
+        store_value(v, a * cos_and_sin.y + b * cos_and_sin.x);
+    }
+    for (var c = 2u * half + lid; c < head_dim; c += WG) {
+        store_value(c, head[c]);
+    }
 }

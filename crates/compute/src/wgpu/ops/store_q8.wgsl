@@ -1,4 +1,4 @@
-// Stores q8 groups to `out_copy`, see q8_copy.rs for the layout.
+// Stores q8 groups to `out_operand`, see q8.rs for the layout.
 
 // Row length in words, for `cols` values.
 fn q8_row_words(cols: u32) -> u32 {
@@ -9,10 +9,10 @@ fn q8_row_words(cols: u32) -> u32 {
 // Stores four quants, the columns from `c` on of row `t`, and the header of their group if they are its first.
 fn store_q8x4(word: u32, scale: f32, sums: vec2<i32>, t: u32, c: u32, cols: u32) {
     let row = t * q8_row_words(cols);
-    out_copy[row + c / 4u] = word;
+    out_operand[row + c / 4u] = word;
     if c % 32u == 0u {
         let header = row + (cols + 31u) / 32u * 8u + c / 32u * 2u;
-        out_copy[header] = bitcast<u32>(scale);
-        out_copy[header + 1u] = (bitcast<u32>(sums.x) & 0xffffu) | (bitcast<u32>(sums.y) << 16u);
+        out_operand[header] = bitcast<u32>(scale);
+        out_operand[header + 1u] = (bitcast<u32>(sums.x) & 0xffffu) | (bitcast<u32>(sums.y) << 16u);
     }
 }

@@ -8,8 +8,8 @@
 //! ```
 
 use super::{GpuRows, check_len, kernel_source};
-use crate::wgpu::{Access, Bind, Gpu, GpuBuffer, KernelParams, Source, Variant};
-use crate::{Result, kernel_params};
+use crate::kernel_params;
+use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant};
 
 /// Invocations in a workgroup, each with four candidates.
 const WORKGROUP: u32 = 256;
@@ -47,18 +47,15 @@ kernel_params! {
 /// Writes the `k` largest values of every row of `x`, in descending order, of equal values the lower column first.
 /// `out` is packed `[T, 2k]`: row `t` holds `k` values, then `k` column numbers as f32.
 ///
-/// # Errors
-/// If the device has no memory for the candidates of a round.
-///
 /// # Panics
 /// If `k` is 0, more than the columns or more than half a chunk, or the shapes do not fit.
 #[track_caller]
-pub fn top_k(gpu: &Gpu, out: &GpuBuffer, x: GpuRows<'_>, k: usize) -> Result<()> {
+pub fn top_k(list: &mut Recorder, out: &GpuBuffer, x: GpuRows<'_>, k: usize) {
     let GpuRows { buffer, offset, rows, cols, stride } = x.checked();
     // Every round must reduce the candidates.
     assert!((1..=cols.min(CHUNK / 2)).contains(&k), "top_k: {k} of {cols} values");
     check_len("top_k", out, 2 * k * rows);
-    let kernel = gpu.kernel(("top_k", [0; 4]), || source(gpu.variant()));
+    let kernel = list.gpu().kernel(("top_k", [0; 4]), || source(list.gpu().variant()));
     let (mut src, mut n) = (buffer.clone(), cols);
     for round in 0.. {
         let chunks = n.div_ceil(CHUNK);
@@ -67,7 +64,7 @@ pub fn top_k(gpu: &Gpu, out: &GpuBuffer, x: GpuRows<'_>, k: usize) -> Result<()>
             out.clone()
         } else {
             let name = ["top_k even rounds", "top_k odd rounds"][round % 2];
-            gpu.scratch(name, 8 * rows * chunks * k)?
+            list.scratch(name, 8 * rows * chunks * k)
         };
         let params = TopKParams {
             rows: rows as u32,
@@ -81,11 +78,10 @@ pub fn top_k(gpu: &Gpu, out: &GpuBuffer, x: GpuRows<'_>, k: usize) -> Result<()>
             sort_len: n.next_power_of_two().min(CHUNK) as u32,
         };
         let binds = [Bind::Buffer(&src), Bind::Buffer(&dst)];
-        gpu.record(0).dispatch_linear(&kernel, &params, binds, rows * chunks);
+        list.dispatch_linear(&kernel, &params, binds, rows * chunks);
         if is_last {
             break;
         }
         (src, n) = (dst, chunks * k);
     }
-    Ok(())
 }

@@ -2,11 +2,11 @@
 
 use stonechat_compute::kernel_params;
 use stonechat_compute::wgpu::ops::check_len;
-use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer};
+use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Recorder};
 
 use super::{
-    CHUNK, Format, GemvSpec, GpuMatrix, MAX_GEMV_ROWS, MatmulInput, Shape, access_with_norm,
-    binds_with_norm, fused_or_prepared, row_bucket,
+    Activations, CHUNK, Format, GemvSpec, GpuInput, GpuMatrix, MAX_GEMV_ROWS, OperandFormat, Shape,
+    access_with_norm, binds_with_norm, can_fuse_norm, row_bucket,
 };
 
 /// Bindings of `gemv_group.wgsl`: matrix 0, activations, matrix 0 again, matrices 1 and 2 twice each, 3 biases, 3
@@ -51,121 +51,117 @@ kernel_params! {
     }
 }
 
-/// Output, matrix and bias of a matmul in a [`GemvGroup`].
-type GroupMatmul<'a> = (&'a GpuBuffer, &'a GpuMatrix, Option<&'a GpuBuffer>);
-
-/// Whether one kernel can multiply `rows` rows of activations with both matrices.
-fn can_group(gpu: &Gpu, a: &GpuMatrix, b: &GpuMatrix, rows: usize) -> bool {
-    let is_unsplit = a.slices.len() == 1 && b.slices.len() == 1;
-    // Quantized formats share the q8 copy of the activations.
-    let same_activations =
-        a.format.dtype == b.format.dtype || a.format.is_quantized && b.format.is_quantized;
+/// Order of the matrices in the kernel, and the format of the last one if it differs from that of the others; `None` if one
+/// kernel cannot multiply `rows` rows of activations with all of them.
+fn order(
+    gpu: &Gpu,
+    all: &[&GpuMatrix],
+    rows: usize,
+) -> Option<([usize; MAX_GROUP], Option<&'static Format>)> {
+    let first = all.first()?;
+    let fits = |w: &&GpuMatrix| w.k() == first.k() && w.slices.len() == 1;
     let has_bindings = gpu.max_buffers() >= ACCESS.len();
-    same_activations
-        && a.k() == b.k()
-        && is_unsplit
-        && has_bindings
-        && (1..=MAX_GEMV_ROWS).contains(&rows)
+    let is_alike = |w: &GpuMatrix| w.format.dtype == first.format.dtype;
+    let same_rows = (1..=MAX_GEMV_ROWS).contains(&rows);
+    if all.len() > MAX_GROUP || !all.iter().all(fits) || !has_bindings || !same_rows {
+        return None;
+    }
+    let others: Vec<usize> = (0..all.len()).filter(|&i| !is_alike(all[i])).collect();
+    let mut order = [0, 1, 2];
+    match others[..] {
+        [] => Some((order, None)),
+        // Quantized formats share the q8 operand.
+        [other] if first.format.is_quantized && all[other].format.is_quantized => {
+            order[other..all.len()].rotate_left(1);
+            Some((order, Some(all[other].format)))
+        }
+        _ => None,
+    }
 }
 
-/// Matmuls with up to [`MAX_GROUP`] matrices; the outputs are different buffers.
-#[derive(Debug, Default)]
-pub(in crate::wgpu) struct GemvGroup<'a> {
-    matmuls: Vec<GroupMatmul<'a>>,
-    /// Format of the last matrix, if it differs from that of the others.
-    last: Option<&'static Format>,
+/// Whether [`matmul_group`] supports the matrices and up to `rows` rows of activations.
+#[must_use]
+pub fn can_group(gpu: &Gpu, all: &[&GpuMatrix], rows: usize) -> bool {
+    order(gpu, all, rows).is_some()
 }
 
-impl<'a> GemvGroup<'a> {
-    /// Adds a matmul of `rows` rows, if one kernel can do it together with the others; returns whether it did.
-    pub(in crate::wgpu) fn try_push(
-        &mut self,
-        gpu: &Gpu,
-        rows: usize,
-        matmul: GroupMatmul<'a>,
-    ) -> bool {
-        let w = matmul.1;
-        let first = self.matmuls.first().map_or(w, |first| first.1);
-        if self.matmuls.len() == MAX_GROUP || !can_group(gpu, first, w, rows) {
-            return false;
-        }
-        let n = self.matmuls.len();
-        let is_other = w.format.dtype != first.format.dtype;
-        match self.last {
-            Some(_) if is_other => return false,
-            Some(_) => self.matmuls.insert(n - 1, matmul),
-            None => self.matmuls.push(matmul),
-        }
-        if is_other {
-            self.last = Some(w.format);
-        }
-        true
-    }
+/// Shape of the teams, and workgroups of the kernel.
+fn shape(all: &[&GpuMatrix], x_rows: u32) -> (Shape, usize) {
+    let n = all.iter().map(|w| w.n()).sum();
+    let shape = Shape::for_matrix(n, all[0], x_rows);
+    let n_groups = |w: &&GpuMatrix| w.n().div_ceil(shape.rows_per(GROUP_WORKGROUP) as usize);
+    (shape, all.iter().map(n_groups).sum())
+}
 
-    /// The matmuls of the group.
-    pub(in crate::wgpu) fn matmuls(&self) -> &[GroupMatmul<'a>] {
-        &self.matmuls
-    }
+/// Whether [`matmul_group`] can compute the norm of its only row.
+#[must_use]
+pub fn group_fuses_norm(gpu: &Gpu, all: &[&GpuMatrix]) -> bool {
+    let size = (shape(all, 1).1, ACCESS.len());
+    all.iter().all(|w| can_fuse_norm(gpu, w, size))
+}
 
-    /// Records the matmuls with `input` as one kernel.
-    ///
-    /// # Panics
-    /// If the shapes do not fit or the group is empty.
-    #[track_caller]
-    pub(in crate::wgpu) fn record(&self, gpu: &Gpu, input: &mut MatmulInput<'_>) {
-        let x = input.x.checked();
-        let (w, last) = (self.matmuls[0].1, self.matmuls[self.matmuls.len() - 1].1);
-        assert_eq!(x.cols, w.k(), "group: columns of x");
-        for (out, other, bias) in &self.matmuls {
-            check_len("group", out, x.rows * other.n());
-            bias.inspect(|bias| check_len("group", bias, other.n()));
-        }
-        let x_rows = row_bucket(x.rows);
-        let n = self.matmuls.iter().map(|(_, w, _)| w.n()).sum();
-        let shape = Shape::for_matrix(n, w, x_rows);
-        let n_groups = |w: &GpuMatrix| w.n().div_ceil(shape.rows_per(GROUP_WORKGROUP) as usize);
-        let groups = self.matmuls.iter().map(|(_, w, _)| n_groups(w)).sum();
-        let outs: Vec<_> = self.matmuls.iter().map(|(out, ..)| *out).collect();
-        let norm = input.fuse_norm(gpu, w, (groups, ACCESS.len()), &outs);
-        let Some(activations) = fused_or_prepared(gpu, w, x, norm) else { return };
-        let mut params = GemvGroupParams {
-            n: [0; 4],
-            has_bias: 0,
-            w_stride: w.stride() as u32,
-            w_blocks: w.n_blocks() as u32,
-            chunks: (w.padded_k() / CHUNK) as u32,
-            rows: x.rows as u32,
-            x_offset: activations.offset as u32,
-            x_stride: activations.stride as u32,
-            norm_eps: norm.map_or(0.0, |norm| norm.eps),
-            w_stride_last: last.stride() as u32,
-            w_blocks_last: last.n_blocks() as u32,
-        };
-        let mut binds = [Bind::Unused; ACCESS.len()];
-        binds[1] = Bind::Buffer(&activations.buffer);
-        for (i, (out, w, bias)) in self.matmuls.iter().enumerate() {
-            let is_other = self.last.is_some() && i + 1 == self.matmuls.len();
-            let i = if is_other { MAX_GROUP - 1 } else { i };
-            params.n[i] = w.n() as u32;
-            params.has_bias |= u32::from(bias.is_some()) << i;
-            let matrix = Bind::Buffer(&w.slices[0].buffer);
-            // The activations are between the two bindings of matrix 0.
-            binds[if i == 0 { 0 } else { 2 * i + 1 }] = matrix;
-            binds[2 * i + 2] = matrix;
-            binds[7 + i] = (*bias).into();
-            binds[10 + i] = Bind::Buffer(out);
-        }
-        let spec = GemvSpec {
-            last: self.last,
-            workgroup: GROUP_WORKGROUP,
-            ..GemvSpec::new(gpu, w.format, x_rows, shape)
-        };
-        let kernel = spec.with_norm(norm).group_kernel(gpu);
-        if let Some(norm) = norm {
-            let binds = binds_with_norm::<{ ACCESS_WITH_NORM.len() }>(&binds, norm, x.buffer);
-            gpu.record(0).dispatch_linear(&kernel, &params, binds, groups);
-        } else {
-            gpu.record(0).dispatch_linear(&kernel, &params, binds, groups);
-        }
+/// Matmuls of one input, each with a bias at most: `out_i[t] = x[t] · w_i + bias_i`. The outputs are different buffers.
+///
+/// # Panics
+/// If the shapes do not fit or [`can_group`] is false.
+#[track_caller]
+pub fn matmul_group(
+    list: &mut Recorder,
+    input: GpuInput<'_>,
+    matmuls: &[(&GpuBuffer, &GpuMatrix, Option<&GpuBuffer>)],
+) {
+    let rows = input.rows;
+    let all: Vec<&GpuMatrix> = matmuls.iter().map(|(_, w, _)| *w).collect();
+    let Some((order, last_format)) = order(list.gpu(), &all, rows) else {
+        panic!("group: unsupported matrices");
+    };
+    for (out, w, bias) in matmuls {
+        check_len("group", out, rows * w.n());
+        bias.inspect(|bias| check_len("group", bias, w.n()));
+    }
+    let x_rows = row_bucket(rows);
+    let (shape, groups) = shape(&all, x_rows);
+    let (w, last) = (all[0], all[order[all.len() - 1]]);
+    let format = w.format.is_quantized.then_some(OperandFormat::Q8);
+    let x = Activations::new(list, w, input, format);
+    let mut params = GemvGroupParams {
+        n: [0; 4],
+        has_bias: 0,
+        w_stride: w.stride() as u32,
+        w_blocks: w.n_blocks() as u32,
+        chunks: (w.padded_k() / CHUNK) as u32,
+        rows: rows as u32,
+        x_offset: x.offset as u32,
+        x_stride: x.stride as u32,
+        norm_eps: x.norm.map_or(0.0, |norm| norm.eps),
+        w_stride_last: last.stride() as u32,
+        w_blocks_last: last.n_blocks() as u32,
+    };
+    let mut binds = [Bind::Unused; ACCESS.len()];
+    binds[1] = Bind::Buffer(&x.buffer);
+    for (at, &i) in order[..all.len()].iter().enumerate() {
+        let (out, w, bias) = matmuls[i];
+        let is_other = last_format.is_some() && at + 1 == all.len();
+        let at = if is_other { MAX_GROUP - 1 } else { at };
+        params.n[at] = w.n() as u32;
+        params.has_bias |= u32::from(bias.is_some()) << at;
+        let matrix = Bind::Buffer(&w.slices[0].buffer);
+        // The activations are between the two bindings of matrix 0.
+        binds[if at == 0 { 0 } else { 2 * at + 1 }] = matrix;
+        binds[2 * at + 2] = matrix;
+        binds[7 + at] = bias.into();
+        binds[10 + at] = Bind::Buffer(out);
+    }
+    let spec = GemvSpec {
+        last: last_format,
+        workgroup: GROUP_WORKGROUP,
+        ..GemvSpec::new(list.gpu(), w.format, x_rows, shape)
+    };
+    let kernel = spec.with_norm(&x, w).group_kernel(list.gpu());
+    if let Some(norm) = x.norm {
+        let binds = binds_with_norm::<{ ACCESS_WITH_NORM.len() }>(&binds, norm);
+        list.dispatch_linear(&kernel, &params, binds, groups);
+    } else {
+        list.dispatch_linear(&kernel, &params, binds, groups);
     }
 }

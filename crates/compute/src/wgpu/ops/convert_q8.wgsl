@@ -10,7 +10,7 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(2) var<storage, read_write> out_copy: array<u32>;
+@group(0) @binding(2) var<storage, read_write> out_operand: array<u32>;
 
 fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let groups_per_row = (p.padded + 4u * WG - 1u) / (4u * WG);

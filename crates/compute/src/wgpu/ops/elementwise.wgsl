@@ -1,10 +1,15 @@
-// out[t, c] += x[offset + t * stride + c].
+// ADD:      out[t, c] += x[offset + t * stride + c]
+// SOFT_CAP: out[t, c] = cap * tanh(out[t, c] / cap)
+
+const ADD: u32 = 0u;
 
 struct Params {
+    op: u32,
     rows: u32,
     cols: u32,
     offset: u32,
     stride: u32,
+    cap: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -13,7 +18,12 @@ struct Params {
 
 fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let i = group_index(group, groups) * WG + lid;
-    if i < p.rows * p.cols {
+    if i >= p.rows * p.cols {
+        return;
+    }
+    if p.op == ADD {
         out[i] += x[p.offset + i / p.cols * p.stride + i % p.cols];
+    } else {
+        out[i] = p.cap * tanh_exact(out[i] / p.cap);
     }
 }

@@ -1,0 +1,118 @@
+//! Operands of matmuls: activations in the form that the kernels of a weight format read, written by the kernel that computes
+//! them or converted from f32.
+//!
+//! | format | read by | layout |
+//! |---|---|---|
+//! | f32 | float weights, and all without cooperative matrices above 8 rows | rows, see [`GpuRows`] |
+//! | q8 | quantized weights, up to 8 rows | see [`q8`](super::q8) |
+//! | f16 | all but f32 weights, more rows, by cooperative matrices | packed rows, see [`f16`](super::f16) |
+
+use super::{GpuRows, f16, q8};
+use crate::wgpu::{Bind, GpuBuffer, Recorder, Source, Variant};
+
+/// Columns of an operand are padded with zeros to a multiple of this.
+pub const COLUMNS: usize = 64;
+
+/// Format of an operand other than f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperandFormat {
+    /// int8 in groups of 32.
+    Q8,
+    /// f16.
+    F16,
+}
+
+impl OperandFormat {
+    /// Bytes of `[rows, cols]`, padded.
+    #[must_use]
+    pub fn bytes(self, rows: usize, cols: usize) -> usize {
+        let padded = cols.next_multiple_of(COLUMNS);
+        match self {
+            Self::Q8 => 16 * rows * q8::row_vectors(padded),
+            Self::F16 => 2 * rows * padded,
+        }
+    }
+
+    /// Code in kernel parameters, equal to the `OPERAND_*` constants.
+    fn code(self) -> u32 {
+        match self {
+            Self::Q8 => OPERAND_Q8,
+            Self::F16 => OPERAND_F16,
+        }
+    }
+}
+
+/// Values of kernel parameters `operand`.
+const OPERAND_NONE: u32 = 0;
+const OPERAND_Q8: u32 = 1;
+const OPERAND_F16: u32 = 2;
+
+/// Activations that a matmul reads.
+#[derive(Debug, Clone, Copy)]
+pub enum GpuOperand<'a> {
+    /// f32.
+    Values(GpuRows<'a>),
+    /// Packed rows of another format.
+    Converted(OperandFormat, &'a GpuBuffer),
+}
+
+/// Memory of a result.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GpuOutput<'a> {
+    /// f32, packed.
+    pub values: Option<&'a GpuBuffer>,
+    /// As the operand of matmuls; the columns are a multiple of [`COLUMNS`].
+    pub operand: Option<(OperandFormat, &'a GpuBuffer)>,
+}
+
+impl<'a> From<&'a GpuBuffer> for GpuOutput<'a> {
+    fn from(values: &'a GpuBuffer) -> Self {
+        Self { values: Some(values), operand: None }
+    }
+}
+
+impl<'a> GpuOutput<'a> {
+    /// Value of the kernel parameter `operand`.
+    pub(super) fn code(&self) -> u32 {
+        self.operand.map_or(OPERAND_NONE, |(format, _)| format.code())
+    }
+
+    /// Bindings of the f32 values and of the operand.
+    pub(super) fn binds(&self) -> [Bind<'a>; 2] {
+        [self.values.into(), self.operand.map(|(_, buffer)| buffer).into()]
+    }
+
+    /// Asserts that the result has room for `[rows, cols]`.
+    #[track_caller]
+    pub(super) fn check(&self, what: &str, rows: usize, cols: usize) {
+        self.values.inspect(|values| super::check_len(what, values, rows * cols));
+        if let Some((format, buffer)) = self.operand {
+            assert!(cols.is_multiple_of(COLUMNS), "{what}: {cols} columns of an operand");
+            let (bytes, needed) = (buffer.bytes(), format.bytes(rows, cols));
+            assert!(needed <= bytes, "{what}: {bytes} bytes for an operand of {needed}");
+        }
+    }
+}
+
+/// Converts `x` to `out`, `[rows, padded]` of `format`; columns beyond those of `x` are zero.
+///
+/// # Panics
+/// If the shapes do not fit.
+#[track_caller]
+pub fn convert(list: &mut Recorder, out: &GpuBuffer, format: OperandFormat, x: GpuRows<'_>) {
+    let x = x.checked();
+    assert!(format.bytes(x.rows, x.cols) <= out.bytes(), "convert: {} bytes", out.bytes());
+    match format {
+        OperandFormat::Q8 => q8::convert(list, out, x),
+        OperandFormat::F16 => f16::convert(list, out, x),
+    }
+}
+
+/// Appends `write_operand4`, with which kernels write an operand.
+pub(super) fn with_write_operand4(source: Source, variant: Variant) -> Source {
+    q8::with_quantize4(source, variant)
+        .file(f16::PACK)
+        .constant("OPERAND_Q8", OPERAND_Q8)
+        .constant("OPERAND_F16", OPERAND_F16)
+        .file(include_str!("write_operand4.wgsl"))
+}

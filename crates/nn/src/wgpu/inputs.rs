@@ -1,0 +1,272 @@
+//! Inputs of a step as the words that kernels read, and the shape of the step.
+//!
+//! ```text
+//! tokens | positions | slots of each table | rows of outputs | page copies | rows of each attention | page tables
+//! ```
+//!
+//! The place of each follows from the [`StepShape`], so that steps of equal shape run the same list of dispatches. Page tables
+//! come last: rows have the places of their pages.
+
+use stonechat_compute::op::{AttentionArgs, Op, RopeArgs, RowTable, SlotTable};
+use stonechat_compute::wgpu::Gpu;
+use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
+
+use crate::device::{AttentionRows, Counts, Step};
+use crate::program::{Program, Segment, SegmentName};
+use crate::{KvRow, KvShape, PAGE_LEN, PageCopy, QueryRow};
+
+/// What the dispatches of a step depend on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct StepShape {
+    /// Bit of each segment that runs.
+    segments: u32,
+    pub(super) counts: Counts,
+    pub(super) k: usize,
+    pub(super) first_window: usize,
+    n_tokens: usize,
+    n_positions: usize,
+    n_slots: [usize; 3],
+    n_outputs: usize,
+    pub(super) n_copies: usize,
+    /// By number of the attention, see [`StepWords::attention`].
+    pub(super) grids: Vec<AttentionGrid>,
+}
+
+fn bit(name: SegmentName) -> u32 {
+    1 << name as u32
+}
+
+impl StepShape {
+    /// Whether a step of this shape runs a variant of a segment.
+    pub(super) fn runs(&self, segment: &Segment) -> bool {
+        let n_rows = self.counts.rows(segment.rows);
+        self.runs_any(segment.name) && segment.class.contains(n_rows)
+    }
+
+    fn runs_any(&self, name: SegmentName) -> bool {
+        self.segments & bit(name) != 0
+    }
+
+    /// First words of the inputs.
+    pub(super) fn places(&self) -> Places {
+        let mut end = 0;
+        let mut place = |len: usize| {
+            end += len;
+            end - len
+        };
+        Places {
+            tokens: place(self.n_tokens),
+            positions: place(self.n_positions),
+            slots: self.n_slots.map(|n| place(2 * n)),
+            outputs: place(self.n_outputs),
+            copies: place(2 * self.n_copies),
+            attention: place(self.grids.iter().map(AttentionGrid::n_words).sum()),
+            end: place(0),
+        }
+    }
+}
+
+/// A list of rows, read by attention of one shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AttentionInput {
+    table: RowTable,
+    segment: SegmentName,
+    shape: AttentionShape,
+}
+
+impl AttentionInput {
+    /// Rows in a step that runs `segments`.
+    fn rows<'a>(&self, step: &Step<'a>, segments: u32) -> &'a [QueryRow] {
+        if segments & bit(self.segment) != 0 { step.rows(self.table).rows } else { &[] }
+    }
+}
+
+/// Sizes that inputs must stay below.
+#[derive(Debug, Default)]
+struct Limits {
+    /// Rows of the smallest embedding table.
+    n_tokens: Option<usize>,
+    /// Rows of the smallest table of positions.
+    n_positions: Option<usize>,
+    /// Pages of the pool of each slot table.
+    slot_pages: [Option<usize>; 3],
+    /// Pages of the pool of each row table.
+    row_pages: [Option<usize>; 4],
+}
+
+/// Inputs of a step as words.
+#[derive(Debug)]
+pub(super) struct StepWords {
+    pub(super) words: Vec<u32>,
+    attention: Vec<AttentionInput>,
+    limits: Limits,
+}
+
+/// Slot tables and row tables, by index in a [`Step`].
+const SLOT_TABLES: [SlotTable; 3] = [SlotTable::Tokens, SlotTable::Encoder, SlotTable::Cross];
+const ROW_TABLES: [RowTable; 4] =
+    [RowTable::Full, RowTable::Window, RowTable::Encoder, RowTable::Cross];
+
+fn lower(limit: &mut Option<usize>, n: usize) {
+    *limit = Some(limit.map_or(n, |limit| limit.min(n)));
+}
+
+impl StepWords {
+    pub(super) fn new(program: &Program) -> Self {
+        let (mut limits, mut attention) = (Limits::default(), Vec::new());
+        let n_pages = |pool: usize| program.pools[pool].n_pages;
+        for segment in &program.segments {
+            for op in segment.nodes.iter().map(|node| &node.op) {
+                match op {
+                    Op::Embed(args) => {
+                        let table = args.table.info();
+                        lower(&mut limits.n_tokens, table.rows);
+                        args.positions.iter().for_each(|positions| {
+                            let info = positions.info();
+                            lower(&mut limits.n_positions, info.rows * info.cols / table.cols);
+                        });
+                    }
+                    Op::Rope(args) => lower_positions(&mut limits, args),
+                    Op::RopeKv(args) => {
+                        lower_positions(&mut limits, &args.q);
+                        lower_positions(&mut limits, &args.k);
+                        let write = args.write;
+                        lower(&mut limits.slot_pages[write.slots as usize], n_pages(write.pool.0));
+                    }
+                    Op::KvWrite(write) => {
+                        lower(&mut limits.slot_pages[write.slots as usize], n_pages(write.pool.0));
+                    }
+                    Op::Attention(args) => {
+                        lower(&mut limits.row_pages[args.rows as usize], n_pages(args.pool.0));
+                        let (table, name) = (args.rows, segment.name);
+                        let shape = attention_shape(args, &program.pools[args.pool.0]);
+                        let input = AttentionInput { table, segment: name, shape };
+                        if !attention.contains(&input) {
+                            attention.push(input);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Self { words: Vec::new(), attention, limits }
+    }
+
+    /// Sets the shape of a step.
+    pub(super) fn set_shape(&self, shape: &mut StepShape, gpu: &Gpu, step: &Step<'_>) {
+        let StepShape { grids, .. } = shape;
+        grids.clear();
+        let mut next = StepShape {
+            segments: step.segments.iter().fold(0, |all, &name| all | bit(name)),
+            counts: step.counts,
+            k: step.k,
+            first_window: step.first_window,
+            n_tokens: step.tokens.len(),
+            n_positions: step.positions.len(),
+            n_slots: SLOT_TABLES.map(|table| step.slots(table).len()),
+            n_outputs: step.output_rows.len(),
+            n_copies: step.copies.len(),
+            grids: std::mem::take(grids),
+        };
+        for input in &self.attention {
+            let grid = AttentionGrid::new(gpu, input.shape, input.rows(step, next.segments));
+            next.grids.push(grid);
+        }
+        *shape = next;
+    }
+
+    /// Number of the attention that an op is, in a segment.
+    pub(super) fn attention(
+        &self,
+        args: &AttentionArgs,
+        pool: &KvShape,
+        segment: SegmentName,
+    ) -> usize {
+        let (table, shape) = (args.rows, attention_shape(args, pool));
+        let input = AttentionInput { table, segment, shape };
+        self.attention.iter().position(|other| *other == input).expect("an op of the program")
+    }
+
+    /// Writes the inputs of a step.
+    ///
+    /// # Panics
+    /// If an input is outside of what it indexes.
+    pub(super) fn fill(&mut self, step: &Step<'_>, shape: &StepShape) {
+        self.check(step);
+        let places = shape.places();
+        let Self { words, attention, .. } = self;
+        words.clear();
+        words.extend_from_slice(step.tokens);
+        words.extend_from_slice(step.positions);
+        for slots in SLOT_TABLES.map(|table| step.slots(table)) {
+            words.extend(slots.iter().flat_map(|row| [row.page, row.slot]));
+        }
+        words.extend(step.output_rows.iter().map(|&row| row as u32));
+        words.extend(step.copies.iter().flat_map(|&PageCopy { from, to }| [from, to]));
+        let mut page_table = places.end;
+        let page_tables = ROW_TABLES.map(|table| {
+            let first = page_table;
+            page_table += step.rows(table).page_table.len();
+            first
+        });
+        for (input, grid) in attention.iter().zip(&shape.grids) {
+            let page_table = page_tables[input.table as usize];
+            grid.push_words(input.rows(step, shape.segments), page_table, words);
+        }
+        assert_eq!(words.len(), places.end, "places of the inputs");
+        ROW_TABLES.iter().for_each(|&table| words.extend_from_slice(step.rows(table).page_table));
+    }
+
+    fn check(&self, step: &Step<'_>) {
+        let Limits { n_tokens, n_positions, slot_pages, row_pages } = &self.limits;
+        let check = |what: &str, values: &[u32], limit: Option<usize>| {
+            let limit = limit.unwrap_or(usize::MAX);
+            let max = values.iter().max().map_or(0, |&value| value as usize);
+            assert!(values.is_empty() || max < limit, "{what} {max} of {limit}");
+        };
+        check("token", step.tokens, *n_tokens);
+        check("position", step.positions, *n_positions);
+        for (slots, limit) in SLOT_TABLES.iter().zip(slot_pages) {
+            let limit = limit.unwrap_or(usize::MAX);
+            let is_inside = |row: &KvRow| (row.page as usize) < limit;
+            let slots = step.slots(*slots);
+            assert!(slots.iter().all(is_inside), "a page outside of {limit}");
+        }
+        for (table, limit) in ROW_TABLES.iter().zip(row_pages) {
+            let AttentionRows { rows, page_table } = step.rows(*table);
+            check("page", page_table, *limit);
+            for row in rows {
+                let n_pages = row.n_pages as usize;
+                let end = row.first_page as usize + n_pages;
+                let fits = row.kv_len as usize <= n_pages * PAGE_LEN;
+                assert!(fits && end <= page_table.len(), "{row:?} of {} pages", page_table.len());
+            }
+        }
+    }
+}
+
+fn lower_positions(limits: &mut Limits, args: &RopeArgs) {
+    let rotation = args.rotation.as_ref().filter(|rotation| rotation.n_rot > 0);
+    rotation.into_iter().for_each(|rotation| {
+        let info = rotation.table.info();
+        lower(&mut limits.n_positions, info.rows * info.cols / rotation.n_rot);
+    });
+}
+
+fn attention_shape(args: &AttentionArgs, pool: &KvShape) -> AttentionShape {
+    AttentionShape { n_heads: args.n_heads, layout: pool.layout() }
+}
+
+/// First words of the inputs of a step.
+#[derive(Debug)]
+pub(super) struct Places {
+    pub(super) tokens: usize,
+    pub(super) positions: usize,
+    pub(super) slots: [usize; 3],
+    pub(super) outputs: usize,
+    pub(super) copies: usize,
+    /// Of the first attention.
+    pub(super) attention: usize,
+    /// Of the page tables.
+    end: usize,
+}
