@@ -6,6 +6,7 @@ mod commands;
 mod examples;
 mod features;
 mod graph;
+mod how_to_add;
 mod lexer;
 mod names;
 mod text;
@@ -61,6 +62,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(unsafety::check(&files));
     findings.extend(commands::check(&files));
     findings.extend(examples::check(&files));
+    findings.extend(how_to_add::check(&files));
     findings.extend(graph::check()?);
     match results::documents() {
         Ok(stale) => findings.extend(stale.iter().map(|(path, _)| {
