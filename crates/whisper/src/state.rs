@@ -376,12 +376,14 @@ fn run_all_sizes(
     n_sequences: usize,
     run: &mut dyn FnMut(&StepInputs),
 ) -> Result<(), Error> {
-    let max_tokens = sequences.limits().n_ctx;
+    let StepLimits { n_ctx: max_tokens, n_outputs: max_outputs, .. } = sequences.limits();
     let tokens = vec![0; max_tokens];
     let mut run = |sequences: &mut Sequences, slots: usize, n: usize| {
         let mut plan = sequences.plan();
+        // Logits of as many rows as a step can have, since their product has kernels of its own sizes.
+        let n_outputs = (max_outputs / slots).clamp(1, n);
         for slot in (0..slots).map(Slot::new) {
-            plan.add(slot, &tokens[..n], [n - 1])?;
+            plan.add(slot, &tokens[..n], n - n_outputs..n)?;
         }
         plan.commit();
         run(sequences.inputs());
