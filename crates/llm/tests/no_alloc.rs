@@ -15,9 +15,23 @@ use stonechat_testkit::CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Every kind of layer: dense, sliding-window, parallel, MoE, ALiBi.
-const MODELS: [&str; 8] =
-    ["llama", "qwen3", "gemma3", "phi2", "phi3", "gpt-oss", "falcon-40b", "bloom"];
+/// Every architecture.
+const MODELS: [&str; 14] = [
+    "bloom",
+    "falcon-40b",
+    "falcon-7b",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gpt-oss",
+    "llama",
+    "mpt",
+    "phi2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+];
 
 #[test]
 fn a_decode_step_allocates_nothing() {

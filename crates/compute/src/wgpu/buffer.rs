@@ -71,12 +71,6 @@ impl GpuBuffer {
         self.inner.bytes as usize
     }
 
-    /// Whether both share the same allocation.
-    #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
-        self.id() == other.id()
-    }
-
     pub(super) fn raw(&self) -> &::wgpu::Buffer {
         &self.inner.raw
     }

@@ -146,12 +146,6 @@ impl Recorder {
         &self.gpu
     }
 
-    /// Number of times that all lists became invalid.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
     /// Writes the inputs of the next step. Lists that are not submitted yet read them, too.
     ///
     /// # Errors

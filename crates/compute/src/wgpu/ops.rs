@@ -45,12 +45,6 @@ impl<'a> GpuRows<'a> {
         Self { buffer, offset: 0, rows, cols, stride: cols }
     }
 
-    /// Whether rows are contiguous from the start of the buffer.
-    #[must_use]
-    pub fn is_packed(self) -> bool {
-        self.offset == 0 && (self.stride == self.cols || self.rows <= 1)
-    }
-
     /// Asserts that the rows are inside the buffer.
     ///
     /// # Panics
