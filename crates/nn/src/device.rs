@@ -263,7 +263,7 @@ impl<'a> Step<'a> {
         self.segments.contains(&segment.name) && segment.class.contains(n_rows)
     }
 
-    /// [`export_offset`] in this step.
+    /// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port.
     #[must_use]
     pub fn export_offset(&self, x: Tensor) -> usize {
         export_offset(x, self.first_window)

@@ -4,8 +4,8 @@
 //! | format | read by | layout |
 //! |---|---|---|
 //! | f32 | float weights, and all without cooperative matrices above 8 rows | rows, see [`GpuRows`] |
-//! | q8 | quantized weights, up to 8 rows | see [`q8`](super::q8) |
-//! | f16 | all but f32 weights, more rows, by cooperative matrices | packed rows, see [`f16`](super::f16) |
+//! | q8 | quantized weights, up to 8 rows | see [`super::q8`] |
+//! | f16 | all but f32 weights, more rows, by cooperative matrices | packed rows, see [`super::f16`] |
 
 use super::{GpuRows, f16, q8};
 use crate::wgpu::{Bind, GpuBuffer, Recorder, Source, Variant};
