@@ -187,7 +187,7 @@ fn steps_of_equal_shape_run_one_list_and_give_their_own_results() {
         // The second step encodes for itself, and ahead for the third.
         let encodings: Vec<u64> = (0..5).map(|i| run(i as f32, 64).encodings).collect();
         assert_eq!(encodings, [1, 2, 1, 1, 1]);
-        // What was encoded ahead of a step of another shape is dropped.
+        // A step of another shape drops the encoded list.
         assert_eq!(run(7.0, 32).encodings, 1);
         assert_eq!(run(8.0, 64).encodings, 2);
         // As many shapes as there are rows: parameters of old lists make room for new ones.

@@ -41,9 +41,12 @@ impl GpuBuffer {
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::BufferTooLarge`].
     pub fn new(gpu: &Gpu, bytes: usize) -> Result<Self> {
-        let usage = ::wgpu::BufferUsages::STORAGE
-            | ::wgpu::BufferUsages::COPY_SRC
-            | ::wgpu::BufferUsages::COPY_DST;
+        Self::with_usage(gpu, bytes, ::wgpu::BufferUsages::STORAGE | ::wgpu::BufferUsages::COPY_SRC)
+    }
+
+    /// Allocates `bytes` zeros for `usage`, and to be written.
+    pub(super) fn with_usage(gpu: &Gpu, bytes: usize, usage: ::wgpu::BufferUsages) -> Result<Self> {
+        let usage = usage | ::wgpu::BufferUsages::COPY_DST;
         let allocation = Allocation {
             raw: raw_buffer(gpu, bytes as u64, usage)?,
             id: gpu.next_id(),
@@ -59,7 +62,7 @@ impl GpuBuffer {
             raw: placeholder.raw().clone(),
             id: gpu.next_id(),
             bytes: bytes as u64,
-            // It is not of the device's memory.
+            // Not counted as memory of the device.
             memory: Arc::new(Memory::new()),
         };
         Self { inner: Arc::new(allocation) }
@@ -220,10 +223,7 @@ impl Gpu {
         self.inner.queue.write_buffer(dst.raw(), 4 * offset as u64, bytes);
     }
 
-    /// Submits a list.
-    ///
-    /// # Panics
-    /// If it is not valid any more, see [`Recorder::is_valid`](super::Recorder::is_valid).
+    /// Submits a list, which must still be [valid](super::Recorder::is_valid).
     pub fn submit(&self, list: &mut CommandList) {
         self.submit_with(Some(list), None);
     }

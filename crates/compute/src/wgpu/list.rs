@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::buffer::{GpuBuffer, raw_buffer};
+use super::buffer::GpuBuffer;
 use super::counters::count;
 use super::gpu::Gpu;
 use super::params::KernelParams;
@@ -77,7 +77,7 @@ impl Dispatch {
 #[derive(Debug)]
 pub struct CommandList {
     pub(super) dispatches: Vec<Dispatch>,
-    /// The dispatches, encoded while the device ran them before.
+    /// The dispatches encoded for the next submission.
     pub(super) encoded: Option<::wgpu::CommandBuffer>,
     /// Whether the list was submitted before.
     pub(super) has_run: bool,
@@ -103,7 +103,7 @@ struct BindKey {
 pub struct Recorder {
     gpu: Gpu,
     step: GpuBuffer,
-    params: ::wgpu::Buffer,
+    params: GpuBuffer,
     /// First free byte of `params`.
     next_param: usize,
     /// Number of times that all lists became invalid.
@@ -119,7 +119,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder for steps with up to `step_words` words of inputs. Both are made larger where that is too few.
+    /// A recorder with memory for `step_words` words of inputs; longer steps make it grow.
     ///
     /// # Errors
     /// If the device is out of memory or lost.
@@ -232,7 +232,7 @@ impl Recorder {
             self.words.clear();
             return Err(error);
         }
-        if bytes as u64 > self.params.size() {
+        if bytes > self.params.bytes() {
             self.words.clear();
             self.params = param_buffer(&self.gpu, LISTS * bytes)?;
             self.invalidate();
@@ -240,13 +240,13 @@ impl Recorder {
             self.bind_groups.clear();
             return Ok(None);
         }
-        if (self.next_param + bytes) as u64 > self.params.size() {
+        if self.next_param + bytes > self.params.bytes() {
             self.invalidate();
         }
         if bytes > 0 {
             let at = self.next_param as u64;
             let words = bytemuck::cast_slice(&self.words);
-            self.gpu.inner.queue.write_buffer(&self.params, at, words);
+            self.gpu.inner.queue.write_buffer(self.params.raw(), at, words);
         }
         dispatches.iter_mut().for_each(|dispatch| dispatch.offset += self.next_param as u32);
         self.next_param += bytes;
@@ -270,6 +270,7 @@ impl Recorder {
     fn param_words(&self) -> usize {
         (PARAM_BYTES as usize).next_multiple_of(self.gpu.inner.param_align) / 4
     }
+
     fn bind_group(&mut self, kernel: &Kernel, binds: &[Bind<'_>]) -> ::wgpu::BindGroup {
         assert_eq!(binds.len(), kernel.access.len(), "{}: buffers", kernel.name);
         let mut key = BindKey { access: kernel.access, ids: [UNUSED_ID; MAX_BINDINGS] };
@@ -284,7 +285,7 @@ impl Recorder {
             return group.clone();
         }
         let parameters = ::wgpu::BindingResource::Buffer(::wgpu::BufferBinding {
-            buffer: &self.params,
+            buffer: self.params.raw(),
             offset: 0,
             size: std::num::NonZeroU64::new(PARAM_BYTES),
         });
@@ -310,7 +311,6 @@ impl Recorder {
     }
 }
 
-fn param_buffer(gpu: &Gpu, bytes: usize) -> Result<::wgpu::Buffer> {
-    let usage = ::wgpu::BufferUsages::UNIFORM | ::wgpu::BufferUsages::COPY_DST;
-    raw_buffer(gpu, bytes as u64, usage)
+fn param_buffer(gpu: &Gpu, bytes: usize) -> Result<GpuBuffer> {
+    GpuBuffer::with_usage(gpu, bytes, ::wgpu::BufferUsages::UNIFORM)
 }

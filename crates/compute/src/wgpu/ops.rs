@@ -155,12 +155,12 @@ pub fn sources(variant: Variant) -> Vec<Source> {
         moe::ROUTE,
         moe::COMBINE,
         q8::SPEC,
+        f16::SPEC,
         attention::MERGE,
     ];
     let mut all: Vec<_> = specs.iter().map(|spec| spec.source(variant)).collect();
     all.push(copy::im2col_source(variant));
     all.extend(norm::sources(variant));
-    all.push(f16::source(variant));
     all.extend(kv::sources(variant));
     all.extend(rope::sources(variant));
     all.extend(attention::sources(variant));

@@ -276,7 +276,7 @@ fn count_steps(gpu: &Wgpu, golden: &Golden, model: &Model, kv_dtype: KvDType, is
         step(token, token == 5);
         let made = gpu.counters() - before;
         let Counters { dispatches, encodings, .. } = made;
-        // What was encoded ahead is of no use after a step with other outputs.
+        // A step with other outputs drops the encoded list.
         assert!((1..=2).contains(&encodings), "{what}, token {token}: {encodings} encodings");
         // A second stage imports the residual stream.
         let uploads = if is_split { 2 } else { 1 };

@@ -9,8 +9,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use stonechat_compute::op::{
-    AttentionArgs, Count, EmbedArgs, MatmulArgs, NormArgs, Op, PoolId, Port, RopeArgs, Tensor,
-    TensorInfo, Weight,
+    AttentionArgs, Count, EmbedArgs, MatmulArgs, NormArgs, Op, PoolId, Port, RopeArgs, SlotTable,
+    Tensor, TensorInfo, Weight,
 };
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, OperandFormat, convert};
 use stonechat_compute::wgpu::ops::{
@@ -161,16 +161,13 @@ impl GpuExecutable {
         self.prepare_list()
     }
 
-    /// Takes the list of the step that is not submitted yet.
-    fn take_pending(&mut self) -> Option<&mut CommandList> {
-        let is_pending = std::mem::take(&mut self.is_pending);
-        self.lists.get_mut(&self.shape).filter(|_| is_pending)
-    }
-
-    /// Submits the last step, if that is still to be done.
+    /// Submits the last step, unless it is submitted.
     fn flush(&mut self) {
-        let gpu = self.gpu.clone();
-        self.take_pending().into_iter().for_each(|list| gpu.submit(list));
+        if std::mem::take(&mut self.is_pending)
+            && let Some(list) = self.lists.get_mut(&self.shape)
+        {
+            self.gpu.submit(list);
+        }
     }
 }
 
@@ -269,7 +266,7 @@ impl ProgramMemory {
                 copy::copy(list, &self.exports[port], first, x.cols, self.view(x, counts));
             }
             Op::KvWrite(args) => {
-                let slots = step.places.slots[args.slots as usize];
+                let slots = step.slots(args.slots, n_rows);
                 kv::write(list, self.layer(args.pool, args.layer), x(0), x(1), slots);
             }
             Op::RopeKv(args) => {
@@ -277,9 +274,10 @@ impl ProgramMemory {
                     let TensorInfo { rows, cols, .. } = self.program.tensors[node.outputs[i]];
                     GpuRows::packed(self.buffer(node.outputs[i]), counts.rows(rows), cols)
                 };
-                let slots = step.places.slots[args.write.slots as usize];
+                let slots = step.slots(args.write.slots, n_rows);
                 let pool = (self.layer(args.write.pool, args.write.layer), slots);
-                let (q, k) = ((result(0), step.rope(&args.q)), (result(1), step.rope(&args.k)));
+                let [q_rope, k_rope] = [&args.q, &args.k].map(|args| step.rope(args, n_rows));
+                let (q, k) = ((result(0), q_rope), (result(1), k_rope));
                 rope::rope_and_write(list, q, k, x(2), pool);
             }
             Op::MatmulGroup(all) => {
@@ -310,7 +308,8 @@ impl ProgramMemory {
         let x = |i: usize| self.view(node.inputs[i], counts);
         match op {
             Op::Embed(EmbedArgs { table, positions, scale }) => {
-                let positions = positions.as_ref().map(|p| (values(p), places.positions));
+                let positions = positions.as_ref().map(|p| (values(p), step.positions(n_rows)));
+                assert_eq!(step.shape.n_tokens, n_rows, "embed: a token a row");
                 let (tokens, scale) = (places.tokens, *scale);
                 let args = GpuEmbed { n_tokens: n_rows, tokens, scale, positions };
                 embed(list, out, matrix(table), args);
@@ -337,7 +336,7 @@ impl ProgramMemory {
                 norm::rms_norm(list, output, x(0), values(weight), (*eps, accumulate));
             }
             Op::Rope(args) => {
-                rope::rope(list, GpuRows::packed(out, n_rows, cols), step.rope(args));
+                rope::rope(list, GpuRows::packed(out, n_rows, cols), step.rope(args, n_rows));
             }
             Op::Add => elementwise::add(list, out, x(1)),
             Op::SoftCap(cap) => elementwise::soft_cap(list, out, [n_rows, cols], *cap),
@@ -408,11 +407,23 @@ struct RecordedStep<'a> {
 }
 
 impl RecordedStep<'_> {
-    fn rope<'a>(&self, args: &'a RopeArgs) -> rope::Rope<'a> {
+    /// First word of the pages and slots of `n_rows` rows.
+    fn slots(&self, table: SlotTable, n_rows: usize) -> usize {
+        assert_eq!(self.shape.n_slots[table as usize], n_rows, "a slot a row of keys");
+        self.places.slots[table as usize]
+    }
+
+    /// First word of the positions of `n_rows` rows.
+    fn positions(&self, n_rows: usize) -> usize {
+        assert_eq!(self.shape.n_positions, n_rows, "a position a row");
+        self.places.positions
+    }
+
+    fn rope<'a>(&self, args: &'a RopeArgs, n_rows: usize) -> rope::Rope<'a> {
         let norm = args.norm.as_ref().map(|(weight, eps)| (values(weight), *eps));
         let rotation = args.rotation.as_ref().map(|rotation| rope::Rotation {
             table: values(&rotation.table),
-            positions: self.places.positions,
+            positions: self.positions(n_rows),
             n_rot: rotation.n_rot,
             pairs: rotation.pairs,
         });
@@ -465,25 +476,23 @@ fn conv1d(
     let windows = list.scratch("conv1d", 4 * rows * width);
     copy::im2col(list, &windows, width, stride, x);
     let format = operand_format(list.gpu(), w.dtype(), rows);
-    let values = GpuRows::packed(&windows, rows, width);
-    let converted = format.map(|format| converted(list, "conv1d operand", values, format));
-    let x = match (format, &converted) {
-        (Some(format), Some(buffer)) => GpuOperand::Converted(format, buffer),
-        _ => GpuOperand::Values(values),
-    };
-    matmul(list, out, GpuInput { x, rows, norm: None }, w, epilogue);
+    let x = GpuOperand::Values(GpuRows::packed(&windows, rows, width));
+    with_operand(list, "conv1d operand", (x, format), |list, x| {
+        matmul(list, out, GpuInput { x, rows, norm: None }, w, epilogue);
+    });
 }
 
-/// `x` as an operand in scratch memory.
-pub(super) fn converted(
+/// Records `f` with `x` as an operand of `format`: f32 values are converted to scratch memory.
+pub(super) fn with_operand(
     list: &mut Recorder,
-    name: &'static str,
-    x: GpuRows<'_>,
-    format: OperandFormat,
-) -> GpuBuffer {
-    let operand = list.scratch(name, format.bytes(x.rows, x.cols));
-    convert(list, &operand, format, x);
-    operand
+    scratch: &'static str,
+    (x, format): (GpuOperand<'_>, Option<OperandFormat>),
+    f: impl FnOnce(&mut Recorder, GpuOperand<'_>),
+) {
+    let (GpuOperand::Values(values), Some(format)) = (x, format) else { return f(list, x) };
+    let operand = list.scratch(scratch, format.bytes(values.rows, values.cols));
+    convert(list, &operand, format, values);
+    f(list, GpuOperand::Converted(format, &operand));
 }
 
 impl Executable for GpuExecutable {

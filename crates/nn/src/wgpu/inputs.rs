@@ -7,7 +7,7 @@
 //! The place of each follows from the [`StepShape`], so that steps of equal shape run the same list of dispatches. Page tables
 //! come last: rows have the places of their pages.
 
-use stonechat_compute::op::{AttentionArgs, Op, RopeArgs, RowTable, SlotTable};
+use stonechat_compute::op::{AttentionArgs, Count, Op, RopeArgs, RowTable, SlotTable};
 use stonechat_compute::wgpu::Gpu;
 use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 
@@ -15,7 +15,7 @@ use crate::device::{AttentionRows, Counts, Step};
 use crate::program::{Program, Segment, SegmentName};
 use crate::{KvRow, KvShape, PAGE_LEN, PageCopy, QueryRow};
 
-/// What the dispatches of a step depend on.
+/// Shape of a step. Steps of equal shape have equal dispatches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct StepShape {
     /// Bit of each segment that runs.
@@ -23,9 +23,9 @@ pub(super) struct StepShape {
     pub(super) counts: Counts,
     pub(super) k: usize,
     pub(super) first_window: usize,
-    n_tokens: usize,
-    n_positions: usize,
-    n_slots: [usize; 3],
+    pub(super) n_tokens: usize,
+    pub(super) n_positions: usize,
+    pub(super) n_slots: [usize; 3],
     n_outputs: usize,
     pub(super) n_copies: usize,
     /// By number of the attention, see [`StepWords::attention`].
@@ -40,11 +40,7 @@ impl StepShape {
     /// Whether a step of this shape runs a variant of a segment.
     pub(super) fn runs(&self, segment: &Segment) -> bool {
         let n_rows = self.counts.rows(segment.rows);
-        self.runs_any(segment.name) && segment.class.contains(n_rows)
-    }
-
-    fn runs_any(&self, name: SegmentName) -> bool {
-        self.segments & bit(name) != 0
+        self.segments & bit(segment.name) != 0 && segment.class.contains(n_rows)
     }
 
     /// First words of the inputs.
@@ -92,6 +88,8 @@ struct Limits {
     slot_pages: [Option<usize>; 3],
     /// Pages of the pool of each row table.
     row_pages: [Option<usize>; 4],
+    /// Pages of the pool that pages are copied in.
+    copied_pages: Option<usize>,
 }
 
 /// Inputs of a step as words.
@@ -114,6 +112,7 @@ fn lower(limit: &mut Option<usize>, n: usize) {
 impl StepWords {
     pub(super) fn new(program: &Program) -> Self {
         let (mut limits, mut attention) = (Limits::default(), Vec::new());
+        limits.copied_pages = program.pools.first().map(|pool| pool.n_pages);
         let n_pages = |pool: usize| program.pools[pool].n_pages;
         for segment in &program.segments {
             for op in segment.nodes.iter().map(|node| &node.op) {
@@ -218,7 +217,7 @@ impl StepWords {
     }
 
     fn check(&self, step: &Step<'_>) {
-        let Limits { n_tokens, n_positions, slot_pages, row_pages } = &self.limits;
+        let Limits { n_tokens, n_positions, slot_pages, row_pages, copied_pages } = &self.limits;
         let check = |what: &str, values: &[u32], limit: Option<usize>| {
             let limit = limit.unwrap_or(usize::MAX);
             let max = values.iter().max().map_or(0, |&value| value as usize);
@@ -226,9 +225,14 @@ impl StepWords {
         };
         check("token", step.tokens, *n_tokens);
         check("position", step.positions, *n_positions);
+        let n_rows = step.counts[Count::Tokens];
+        let rows = step.output_rows;
+        assert!(rows.iter().all(|&row| row < n_rows), "an output outside of {n_rows} rows");
+        step.copies.iter().for_each(|copy| check("page", &[copy.from, copy.to], *copied_pages));
         for (slots, limit) in SLOT_TABLES.iter().zip(slot_pages) {
             let limit = limit.unwrap_or(usize::MAX);
-            let is_inside = |row: &KvRow| (row.page as usize) < limit;
+            let is_inside =
+                |row: &KvRow| (row.page as usize) < limit && (row.slot as usize) < PAGE_LEN;
             let slots = step.slots(*slots);
             assert!(slots.iter().all(is_inside), "a page outside of {limit}");
         }

@@ -7,7 +7,7 @@ use stonechat_compute::wgpu::ops::{GpuRows, gated, moe};
 use stonechat_compute::wgpu::{GpuBuffer, Recorder};
 use stonechat_quant::wgpu::{ExpertMatmul, GpuInput, GpuMatrix, matmul_experts, operand_format};
 
-use super::executable::{converted, matrix, values};
+use super::executable::{matrix, values, with_operand};
 
 /// `out[t] (+)= Σ weight * expert(x[t])` over the top-k experts of the logits.
 pub(super) fn run_experts(
@@ -63,15 +63,7 @@ fn products(
     args: ExpertMatmul<'_>,
 ) {
     let format = operand_format(list.gpu(), w.dtype(), 1);
-    let converted = match (x, format) {
-        (GpuOperand::Values(x), Some(format)) => {
-            Some((format, converted(list, "moe operand", x, format)))
-        }
-        _ => None,
-    };
-    let x = match &converted {
-        Some((format, buffer)) => GpuOperand::Converted(*format, buffer),
-        None => x,
-    };
-    matmul_experts(list, out, GpuInput { x, rows, norm: None }, w, args);
+    with_operand(list, "moe operand", (x, format), |list, x| {
+        matmul_experts(list, out, GpuInput { x, rows, norm: None }, w, args);
+    });
 }

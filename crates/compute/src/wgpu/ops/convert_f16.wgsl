@@ -3,9 +3,9 @@
 struct Params {
     rows: u32,
     cols: u32,
-    src_offset: u32,
-    src_stride: u32,
-    dst_cols: u32,
+    offset: u32,
+    stride: u32,
+    padded: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -25,10 +25,10 @@ fn load4(at: u32, column: u32) -> vec4<f32> {
 
 fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let i = group_index(group, groups) * WG + lid;
-    let per_row = p.dst_cols / 8u;
+    let per_row = p.padded / 8u;
     if i < p.rows * per_row {
         let column = i % per_row * 8u;
-        let at = p.src_offset + i / per_row * p.src_stride + column;
+        let at = p.offset + i / per_row * p.stride + column;
         let first = pack_f16x4(load4(at, column));
         dst[i] = vec4<u32>(first, pack_f16x4(load4(at + 4u, column + 4u)));
     }

@@ -8,7 +8,8 @@
 //! | f16 | all but f32 weights, more rows, by cooperative matrices | packed rows, see [`super::f16`] |
 
 use super::{GpuRows, f16, q8};
-use crate::wgpu::{Bind, GpuBuffer, Recorder, Source, Variant};
+use crate::kernel_params;
+use crate::wgpu::{Bind, GpuBuffer, Recorder, Source, Variant, WORKGROUP};
 
 /// Columns of an operand are padded with zeros to a multiple of this.
 pub const COLUMNS: usize = 64;
@@ -57,7 +58,7 @@ pub enum GpuOperand<'a> {
 }
 
 /// Memory of a result.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct GpuOutput<'a> {
     /// f32, packed.
     pub values: Option<&'a GpuBuffer>,
@@ -94,6 +95,17 @@ impl<'a> GpuOutput<'a> {
     }
 }
 
+kernel_params! {
+    pub(super) struct ConvertParams {
+        rows: u32,
+        cols: u32,
+        offset: u32,
+        stride: u32,
+        /// Columns of the operand; those from `cols` on are zero.
+        padded: u32,
+    }
+}
+
 /// Converts `x` to `out`, `[rows, padded]` of `format`; columns beyond those of `x` are zero.
 ///
 /// # Panics
@@ -102,10 +114,20 @@ impl<'a> GpuOutput<'a> {
 pub fn convert(list: &mut Recorder, out: &GpuBuffer, format: OperandFormat, x: GpuRows<'_>) {
     let x = x.checked();
     assert!(format.bytes(x.rows, x.cols) <= out.bytes(), "convert: {} bytes", out.bytes());
-    match format {
-        OperandFormat::Q8 => q8::convert(list, out, x),
-        OperandFormat::F16 => f16::convert(list, out, x),
-    }
+    let padded = x.cols.next_multiple_of(COLUMNS);
+    let params = ConvertParams {
+        rows: x.rows as u32,
+        cols: x.cols as u32,
+        offset: x.offset as u32,
+        stride: x.stride as u32,
+        padded: padded as u32,
+    };
+    let (spec, groups) = match format {
+        OperandFormat::Q8 => (q8::SPEC, x.rows * padded.div_ceil(4 * q8::WORKGROUP as usize)),
+        OperandFormat::F16 => (f16::SPEC, (x.rows * padded / 8).div_ceil(WORKGROUP as usize)),
+    };
+    let kernel = spec.kernel(list.gpu());
+    list.dispatch_linear(&kernel, &params, [x.buffer.into(), Bind::Buffer(out)], groups);
 }
 
 /// Appends `write_operand4`, with which kernels write an operand.

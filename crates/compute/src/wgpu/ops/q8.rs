@@ -8,19 +8,18 @@
 //!
 //! The sums multiply the offsets (mins) of weight formats.
 
-use super::operand::COLUMNS;
-use super::{GpuRows, KernelSpec, OperandWriter};
-use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant};
+use super::operand::ConvertParams;
+use super::{KernelSpec, OperandWriter};
+use crate::wgpu::{Access, KernelParams, Source, Variant};
 
 /// Values that share a scale.
 pub const GROUP_LEN: usize = 32;
-/// Invocations in a workgroup, each with four values.
-const WORKGROUP: u32 = 256;
+/// Invocations in a workgroup, each with four values of a row.
+pub(super) const WORKGROUP: u32 = 256;
 
 pub(super) const SPEC: KernelSpec = KernelSpec {
     name: "convert_q8",
-    params: ConvertQ8Params::LAYOUT,
+    params: ConvertParams::LAYOUT,
     access: &[Access::Read, Access::Write],
     workgroup: WORKGROUP,
     files: &[include_str!("convert_q8.wgsl")],
@@ -45,31 +44,4 @@ pub fn with_quantize4(source: Source, variant: Variant) -> Source {
 pub fn row_vectors(cols: usize) -> usize {
     let n_groups = cols.div_ceil(GROUP_LEN);
     2 * n_groups + n_groups.div_ceil(2)
-}
-
-kernel_params! {
-    struct ConvertQ8Params {
-        rows: u32,
-        cols: u32,
-        offset: u32,
-        stride: u32,
-        /// Columns of the operand; those from `cols` on are zero.
-        padded: u32,
-    }
-}
-
-/// Quantizes `x` to `out`, `[rows, padded]`; columns beyond those of `x` are zero.
-pub(super) fn convert(list: &mut Recorder, out: &GpuBuffer, x: GpuRows<'_>) {
-    let padded = x.cols.next_multiple_of(COLUMNS);
-    let params = ConvertQ8Params {
-        rows: x.rows as u32,
-        cols: x.cols as u32,
-        offset: x.offset as u32,
-        stride: x.stride as u32,
-        padded: padded as u32,
-    };
-    let kernel = SPEC.kernel(list.gpu());
-    let groups_per_row = padded.div_ceil(4 * WORKGROUP as usize);
-    let binds = [x.buffer.into(), Bind::Buffer(out)];
-    list.dispatch_linear(&kernel, &params, binds, x.rows * groups_per_row);
 }
