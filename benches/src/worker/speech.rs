@@ -140,13 +140,13 @@ fn passes(model: &Model, state: &mut State, samples: &[f32]) -> Result<[f64; 6]>
     let window = mel.window(0, WINDOW_FRAMES);
     let (encode_s, ()) = timed(|| state.encode(&window));
     let (keys_s, ()) = timed(|| state.set_audio(0));
-    let mut logits = vec![0.0; model.config().vocab_size];
+    let mut logits = Vec::new();
     let mut run = |tokens: &[u32]| -> Result<()> {
         let slot = state.slot(0, 0);
         let mut plan = state.plan();
         plan.add(slot, tokens, [tokens.len() - 1])?;
         plan.run();
-        Ok(pollster::block_on(state.read_logits(&mut logits))?)
+        Ok(pollster::block_on(state.read_logits(1, &mut logits))?)
     };
     let (prompt_s, done) = timed(|| run(&[TOKEN; PROMPT]));
     done?;

@@ -92,6 +92,8 @@ pub enum Port {
     Logits,
     /// `[Q, 2k]`: top-k logits, then their tokens.
     TopK,
+    /// `[R, 1]`: log-sum-exp of logits.
+    LogSumExp,
     /// `[W * 3000, n_mels]`: mel frames.
     Mel,
     /// `[W * positions, D]`: output of the encoder.
@@ -322,6 +324,8 @@ pub enum Op {
     /// Top-k of every row, `k` of the step: the `k` largest values in descending order, then their column indices as f32,
     /// packed `[T, 2k]`. Equal values are ordered by ascending column; NaN counts as −∞, +∞ as `f32::MAX`.
     TopK,
+    /// `ln Σ exp(x)` of every row, `[T, 1]`; −∞ of a row of −∞.
+    LogSumExp,
     /// Made by fusion: `x` in another type, for the products that read it.
     Convert(TensorType),
     /// Fused: `act(gate · x) * (up · x)`.
@@ -355,6 +359,7 @@ impl Op {
             Self::KvWrite(_) => "kv_write",
             Self::Attention(_) => "attention",
             Self::TopK => "top_k",
+            Self::LogSumExp => "log_sum_exp",
             Self::Convert(_) => "convert",
             Self::GatedProduct(_) => "gated_product",
             Self::MatmulGroup(_) => "matmul_group",
@@ -469,6 +474,7 @@ impl Op {
                 vec![same(&x[0])]
             }
             Self::TopK => vec![TensorInfo::f32(x[0].rows, 2 * MAX_TOP_K)],
+            Self::LogSumExp => vec![TensorInfo::f32(x[0].rows, 1)],
         })
     }
 

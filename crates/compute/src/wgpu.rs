@@ -28,7 +28,7 @@ mod profile;
 mod shader;
 
 pub use adapter::{Adapter, CoopMatrices, adapters, pick};
-pub use buffer::{GpuBuffer, ReadRange};
+pub use buffer::{CopyRange, GpuBuffer, HostCopies};
 pub use counters::Counters;
 pub use gpu::{Gpu, KernelKey, Variant};
 pub use list::{Bind, CommandList, Recorder};

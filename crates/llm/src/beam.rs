@@ -134,10 +134,14 @@ impl Session {
         alive: &[Alive],
         (width, n_outputs): (usize, usize),
     ) -> Result<Vec<Step>, Error> {
-        let Self { state, tokens, .. } = self;
+        let Self { model, state, tokens, .. } = self;
+        let request = match 2 * width {
+            k if k <= model.max_top_k() => OutputRequest::LogProbs(k),
+            _ => OutputRequest::Logits,
+        };
         let mut plan = state.plan();
         for &(slot, run) in runs {
-            plan.add(slot, run, OutputRequest::Logits, n_outputs)?;
+            plan.add(slot, run, request, n_outputs)?;
         }
         let ticket = plan.run()?;
         let outputs = state.outputs(ticket).await?;
@@ -170,11 +174,18 @@ impl BeamOptions {
 fn candidates(outputs: Outputs<'_>, alive: &[Alive], width: usize) -> Vec<Step> {
     let mut steps = Vec::new();
     for (parent, (row, beam)) in outputs.rows(0..outputs.len()).zip(alive).enumerate() {
-        let OutputRow::Logits(logits) = row else { unreachable!("a request for logits") };
-        let total = log_sum_exp(logits);
-        for candidate in token_probs(logits, 0, 2 * width).top {
-            let logprob = beam.logprob + candidate.logit - total;
-            steps.push(Step { parent, token: candidate.token, logprob });
+        let mut add = |token, logit, total: f32| {
+            steps.push(Step { parent, token, logprob: beam.logprob + logit - total });
+        };
+        match row {
+            OutputRow::LogProbs { top_k, log_sum_exp } => {
+                top_k.iter().for_each(|entry| add(entry.index, entry.value, log_sum_exp));
+            }
+            OutputRow::Logits(logits) => {
+                let (total, top) = (log_sum_exp(logits), token_probs(logits, 0, 2 * width).top);
+                top.iter().for_each(|entry| add(entry.token, entry.logit, total));
+            }
+            _ => unreachable!("`run_beams` asks for logits"),
         }
     }
     steps.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));

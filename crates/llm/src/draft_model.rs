@@ -215,10 +215,11 @@ impl ModelDrafter {
                 room -= n;
             }
         }
-        self.run(texts, &mut planned, 0, |_, _| {}).await
+        self.run(texts, &mut planned, (0, &[])).await
     }
 
-    /// Drafts of the texts that lack few tokens, one token of each a step.
+    /// Drafts of the texts that lack few tokens, one token of each a step. On a device that runs ahead, each step takes the
+    /// tokens of the step before on the device, and all are read at once.
     async fn generate(&mut self, texts: &mut [DraftText<'_>], room: usize) -> Result<(), Error> {
         let (mut room, mut n_tokens) = (room, 0);
         let n_batch = self.state.options().n_batch;
@@ -231,40 +232,47 @@ impl ModelDrafter {
                 planned.push(Planned { text: index, slot: text.slot.index(), tokens });
             }
         }
+        let runs_ahead = self.state.runs_ahead() && self.model.max_top_k() > 0;
         for n_drafted in 1.. {
             planned.truncate(room);
             if planned.is_empty() {
                 break;
             }
-            room -= planned.len();
-            let (info, n_target) = (self.model.info().clone(), self.n_target);
-            self.run(texts, &mut planned, 1, |text, token| {
-                if token < n_target && !info.tokenizer().is_end_of_generation(token) {
-                    text.draft.push(token);
+            // Number of texts in each step: those of longer drafts first.
+            planned.sort_by_key(|Planned { text, .. }| Reverse(texts[*text].max));
+            let goes_on = |n: usize| {
+                planned.partition_point(|Planned { text, .. }| texts[*text].max >= n_drafted + n)
+            };
+            let mut sizes = Vec::new();
+            for n in 0..if runs_ahead { usize::MAX } else { 1 } {
+                let size = goes_on(n).min(room);
+                if size == 0 {
+                    break;
                 }
-            })
-            .await?;
+                room -= size;
+                sizes.push(size);
+            }
+            self.run(texts, &mut planned, (1, &sizes[1..])).await?;
             planned.retain_mut(|Planned { text, tokens, .. }| {
                 let DraftText { draft, max, .. } = &texts[*text];
                 tokens.clear();
                 tokens.extend(draft.last());
                 // A draft without a token of this step has ended.
-                draft.len() == n_drafted && n_drafted < *max
+                !runs_ahead && draft.len() == n_drafted && n_drafted < *max
             });
         }
         Ok(())
     }
 
-    /// Runs a step, with `n_outputs` rows of each text; `take` gets the most probable token of each row. Texts whose pages
-    /// are not free after all leave the plan and have no draft.
+    /// Runs a step, with `n_outputs` rows of each text, then one for each of `sizes`, which continues as many texts by their
+    /// most probable token. Texts whose pages are not free after all leave the plan and have no draft.
     async fn run(
         &mut self,
         texts: &mut [DraftText<'_>],
         planned: &mut Vec<Planned>,
-        n_outputs: usize,
-        take: impl Fn(&mut DraftText<'_>, u32),
+        (n_outputs, sizes): (usize, &[usize]),
     ) -> Result<(), Error> {
-        let Self { model, state, slots, .. } = self;
+        let Self { model, state, slots, n_target, .. } = self;
         let request =
             if model.max_top_k() > 0 { OutputRequest::TopK(1) } else { OutputRequest::Logits };
         let mut plan = state.plan();
@@ -288,12 +296,30 @@ impl ModelDrafter {
         if planned.is_empty() {
             return Ok(());
         }
-        let ticket = plan.run()?;
-        let outputs = state.outputs(ticket).await?;
-        for (row, Planned { text, slot, tokens }) in planned.iter().enumerate() {
-            slots[*slot].tokens.extend_from_slice(tokens);
-            if n_outputs > 0 {
-                take(&mut texts[*text], most_probable(outputs.row(row)));
+        let mut tickets = Vec::with_capacity(1 + sizes.len());
+        for &size in sizes {
+            tickets.push(plan.run_with_next()?);
+            plan = state.plan();
+            for (row, Planned { slot, .. }) in planned.iter().enumerate().take(size) {
+                plan.add_next(Slot::new(*slot), row, request)?;
+            }
+        }
+        tickets.push(plan.run()?);
+        let ends = |token: u32| token >= *n_target || model.tokenizer().is_end_of_generation(token);
+        let sizes = [planned.len()].into_iter().chain(sizes.iter().copied());
+        for (n_drafted, (ticket, size)) in tickets.into_iter().zip(sizes).enumerate() {
+            let outputs = state.outputs(ticket).await?;
+            for (row, Planned { text, slot, tokens }) in planned.iter_mut().enumerate().take(size) {
+                slots[*slot].tokens.append(tokens);
+                if n_outputs == 0 {
+                    continue;
+                }
+                let (draft, token) = (&mut texts[*text].draft, most_probable(outputs.row(row)));
+                // The next step runs it even if the draft has ended.
+                tokens.push(token);
+                if draft.len() >= n_drafted && !ends(token) {
+                    draft.push(token);
+                }
             }
         }
         Ok(())
@@ -302,7 +328,7 @@ impl ModelDrafter {
 
 fn most_probable(row: OutputRow<'_>) -> u32 {
     match row {
-        OutputRow::TopK(top_k) => top_k[0].index,
+        OutputRow::TopK(top_k) | OutputRow::LogProbs { top_k, .. } => top_k[0].index,
         OutputRow::Logits(row) | OutputRow::Hidden(row) => {
             (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or(0) as u32
         }

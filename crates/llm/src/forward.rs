@@ -94,6 +94,8 @@ impl Output {
         if max_top_k > 0 {
             let top_k = r.top_k(logits.first(Count::TopK));
             r.output(Port::TopK, top_k);
+            let log_sum_exp = r.op(Op::LogSumExp, &[logits.first(Count::LogProbs)]);
+            r.output(Port::LogSumExp, log_sum_exp);
         }
     }
 }

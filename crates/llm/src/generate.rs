@@ -10,7 +10,7 @@ use crate::draft_gate::DraftGate;
 use crate::generation::{Accepted, AcceptedToken, DraftCounts};
 use crate::probabilities::TokenProbs;
 use crate::session::{NEGATIVE_PROMPT, TEXT};
-use crate::{Error, Generation, OutputRequest, OutputRow, Session};
+use crate::{Error, Generation, OutputRequest, OutputRow, Session, Ticket};
 
 /// How to continue a prompt.
 #[derive(Debug, Clone, Default)]
@@ -239,6 +239,7 @@ impl Session {
         generation.ran(cached);
         generation.ran_negative(cached_negative);
         let mut has_begun = false;
+        let mut ahead = None;
         self.gate = DraftGate::default();
         while generation.finish().is_none() {
             let is_prompt = run.prompt_end.is_none();
@@ -259,7 +260,7 @@ impl Session {
             }
             let (started, n_draft) = (Instant::now(), generation.draft().len());
             let accepted = generation.drafts().accepted;
-            if !self.step(generation).await? {
+            if !self.step(generation, &mut ahead).await? {
                 continue;
             }
             if run.prompt_end.is_some() {
@@ -278,6 +279,8 @@ impl Session {
                 self.propose(generation).await?;
             }
         }
+        // A step that ran ahead ran a token too many.
+        self.truncate(TEXT, self.tokens().len());
         Ok(())
     }
 
@@ -295,8 +298,14 @@ impl Session {
         }
     }
 
-    /// Runs the next pending tokens, at most a batch; returns whether tokens were sampled, into `accepted`.
-    async fn step(&mut self, generation: &mut Generation) -> Result<bool, Error> {
+    /// Runs the next pending tokens, at most a batch, or takes the step that runs `ahead`; returns whether tokens were sampled,
+    /// into `accepted`. Another step is enqueued behind it, if the device can go on without the host.
+    async fn step(
+        &mut self,
+        generation: &mut Generation,
+        ahead: &mut Option<Ticket>,
+    ) -> Result<bool, Error> {
+        let can_run_ahead = self.runs_ahead() && generation.can_run_ahead(self.n_ctx());
         let Self { state, tokens, scratch, accepted, .. } = self;
         let n_batch = state.options().n_batch;
         let (text, negative) = (generation.pending(), generation.pending_negative());
@@ -307,16 +316,26 @@ impl Session {
         };
         let ends = n_text == text.len();
         let n_negative = if n_text > 0 && !ends { 0 } else { n_negative };
-        let mut plan = state.plan();
-        if n_negative > 0 {
-            let chunk = &negative[..n_negative];
-            plan.add(NEGATIVE_PROMPT, chunk, OutputRequest::Logits, usize::from(ends))?;
+        let (request, n_rows) = generation.output(n_text);
+        let ticket = match ahead.take() {
+            Some(ticket) => ticket,
+            None => {
+                let mut plan = state.plan();
+                if n_negative > 0 {
+                    let chunk = &negative[..n_negative];
+                    plan.add(NEGATIVE_PROMPT, chunk, OutputRequest::Logits, usize::from(ends))?;
+                }
+                if n_text > 0 {
+                    plan.add(TEXT, &text[..n_text], request, n_rows)?;
+                }
+                plan.run()?
+            }
+        };
+        if ends && can_run_ahead {
+            let mut plan = state.plan();
+            plan.add_next(TEXT, 0, request)?;
+            *ahead = Some(plan.run()?);
         }
-        if n_text > 0 {
-            let (request, n_rows) = generation.output(n_text);
-            plan.add(TEXT, &text[..n_text], request, n_rows)?;
-        }
-        let ticket = plan.run()?;
         let outputs = state.outputs(ticket).await?;
         tokens[TEXT.index()].extend_from_slice(&text[..n_text]);
         if n_negative > 0 {
@@ -337,8 +356,10 @@ impl Session {
             };
             generation.accept_guided(logits, negative, scratch, accepted)?;
         }
-        let kv_len = self.accepted.kv_len;
-        self.truncate(TEXT, kv_len);
+        if ahead.is_none() {
+            let kv_len = self.accepted.kv_len;
+            self.truncate(TEXT, kv_len);
+        }
         Ok(true)
     }
 

@@ -25,7 +25,7 @@ use stonechat_text::{StreamDecoder, Tokenizer};
 
 use crate::generate::{Finish, GenerateOptions, OnFull};
 use crate::model::ModelInfo;
-use crate::probabilities::{TokenProbs, guide, token_probs};
+use crate::probabilities::{TokenProbs, guide, token_probs, top_k_probs};
 use crate::stop::StopFilter;
 use crate::{Error, OutputRequest, OutputRow};
 
@@ -263,21 +263,36 @@ impl Generation {
     /// of the prompt, else one and one for each token of the draft. A draft runs in one step: one that does not fit is
     /// dropped with [`propose(&[])`](Self::propose).
     ///
-    /// Top-k suffices if the sampler starts with a truncation to few logits and neither probabilities, guidance, grammar
-    /// nor healing need all of them.
+    /// Top-k suffices if the sampler starts with a truncation to few logits and neither guidance, grammar nor healing need
+    /// all of them.
     #[must_use]
     pub fn output(&self, n: usize) -> (OutputRequest, usize) {
         let n_draft = self.context.tokens.len() - self.n_accepted;
         let n_rows = if n == self.pending().len() { 1 + n_draft } else { 0 };
-        let needs_all = self.options.n_probs > 0
-            || self.negative.is_some()
-            || self.grammar.is_some()
-            || !self.healing.is_satisfied();
-        let request = match self.sampler.required_top_k() {
-            Some(k) if !needs_all && k <= self.info.max_top_k() => OutputRequest::TopK(k),
+        let (max, n_probs) = (self.info.max_top_k(), self.options.n_probs);
+        let request = match self.sampler.required_top_k().filter(|_| !self.is_constrained()) {
+            Some(k) if n_probs == 0 && k <= max => OutputRequest::TopK(k),
+            Some(k) if k.max(n_probs) <= max => OutputRequest::LogProbs(k.max(n_probs)),
             _ => OutputRequest::Logits,
         };
         (request, n_rows)
+    }
+
+    /// Whether guidance, grammar or healing change the logits.
+    fn is_constrained(&self) -> bool {
+        self.negative.is_some() || self.grammar.is_some() || !self.healing.is_satisfied()
+    }
+
+    /// Whether a step can run the next token before it is known: it is the most probable one, and not the last one by the
+    /// limit of the text or a context of `n_ctx` tokens. The text may still end with it.
+    #[must_use]
+    pub fn can_run_ahead(&self, n_ctx: usize) -> bool {
+        self.sampler.required_top_k() == Some(1)
+            && !self.is_constrained()
+            && matches!(self.output(0).0, OutputRequest::TopK(_) | OutputRequest::LogProbs(_))
+            && self.draft().is_empty()
+            && self.tokens_left().is_none_or(|left| left > 1)
+            && self.n_accepted < n_ctx
     }
 
     /// Records that the first `n` pending tokens are in the KV cache: they run in the current step, or were found there.
@@ -325,6 +340,12 @@ impl Generation {
             let (token, probs) = match row {
                 OutputRow::TopK(top_k) => {
                     (self.sampler.sample_top_k(top_k, &mut scratch.sample), None)
+                }
+                OutputRow::LogProbs { top_k, log_sum_exp } => {
+                    let n = self.sampler.required_top_k().expect("as `output` found");
+                    let token = self.sampler.sample_top_k(&top_k[..n], &mut scratch.sample);
+                    let n_probs = self.options.n_probs;
+                    (token, Some(top_k_probs(top_k, log_sum_exp, token, n_probs)))
                 }
                 OutputRow::Logits(logits) => {
                     let token = self.draw(logits, scratch)?;

@@ -1,5 +1,6 @@
 //! Log-probabilities of tokens.
 
+use stonechat_nn::TopKEntry;
 use stonechat_nn::sample::log_sum_exp;
 
 /// Sampled token and the most probable tokens, by the raw logits.
@@ -46,6 +47,23 @@ pub(crate) fn token_probs(logits: &[f32], token: u32, n: usize) -> TokenProbs {
         })
         .collect();
     TokenProbs { token, logprob: logits[token as usize] - total, top }
+}
+
+/// [`token_probs`] from the top-k logits, which include `token` and the `n` most probable tokens.
+pub(crate) fn top_k_probs(
+    top_k: &[TopKEntry],
+    log_sum_exp: f32,
+    token: u32,
+    n: usize,
+) -> TokenProbs {
+    let prob = |entry: &TopKEntry| TokenProb {
+        token: entry.index,
+        logit: entry.value,
+        logprob: entry.value - log_sum_exp,
+    };
+    let sampled = top_k.iter().find(|entry| entry.index == token).expect("a token of these");
+    let logprob = prob(sampled).logprob;
+    TokenProbs { token, logprob, top: top_k[..n].iter().map(prob).collect() }
 }
 
 /// Classifier-free guidance on log-probabilities: `logits = negative + scale * (logits - negative)`.

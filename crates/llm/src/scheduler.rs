@@ -13,6 +13,9 @@
 //! priority. A request that lacks a page takes one from the prefix cache, else from the newest request; so the oldest one
 //! always goes on, and none fails because others use the pool.
 //!
+//! On a device that runs ahead, a step whose texts all take the most probable token is enqueued before the outputs of the step
+//! before are read. A text that ends with these has run one token too many, which is cut off.
+//!
 //! While texts are decoding, the chunk of prompts is as long as [`SchedulerOptions::max_gap`] allows, by the measured time of
 //! a token.
 
@@ -28,7 +31,7 @@ use crate::request::{Entry, EntryState, Work};
 use crate::speculation::DraftText;
 use crate::{
     Drafter, Error, Model, ModelInfo, OutputRequest, PageStore, PrefixCache, Request, RequestEvent,
-    RequestId, State, StateOptions,
+    RequestId, State, StateOptions, Ticket,
 };
 
 /// Options of a [`Scheduler`].
@@ -65,12 +68,15 @@ pub struct Scheduler {
     scratch: GenerationScratch,
     pub(crate) accepted: Accepted,
     planned: Vec<Planned>,
+    /// Step that runs behind the current one, with its plan.
+    pub(crate) ahead: Option<(Ticket, Vec<Planned>)>,
 }
 
 /// Tokens of a request in a step.
 #[derive(Debug, Clone, Copy)]
-struct Planned {
-    entry: usize,
+pub(crate) struct Planned {
+    id: RequestId,
+    choice: usize,
     slot: Slot,
     n: usize,
     output: OutputRequest,
@@ -128,6 +134,12 @@ const LONG_PROMPT: usize = 2048;
 /// Shortest chunk behind [`LONG_PROMPT`].
 const MIN_LATE_CHUNK: usize = PAGE_LEN;
 
+impl Planned {
+    fn is_of(&self, entry: &Entry) -> bool {
+        (self.id, self.choice) == (entry.id, entry.choice)
+    }
+}
+
 impl Scheduler {
     /// Allocates and warms up the state.
     ///
@@ -152,6 +164,7 @@ impl Scheduler {
             scratch: GenerationScratch::new(model),
             accepted: Accepted::default(),
             planned: Vec::new(),
+            ahead: None,
         })
     }
 
@@ -238,22 +251,33 @@ impl Scheduler {
         let started = Instant::now();
         self.n_preempted = 0;
         self.end_expired(started, on_event);
-        self.end_full(on_event);
-        self.admit(on_event).await?;
-        self.propose().await?;
-        let planned_at = Instant::now();
-        self.plan().await?;
+        let mut planned_at = started;
+        let ticket = match self.take_ahead() {
+            Some(ticket) => Some(ticket),
+            None => {
+                self.end_full(on_event);
+                self.admit(on_event).await?;
+                self.propose().await?;
+                planned_at = Instant::now();
+                self.plan().await?;
+                self.enqueue()?
+            }
+        };
         let mut report = StepReport::default();
         for planned in &self.planned {
-            if self.entries[planned.entry].is_decoding() {
+            let Some(entry) = self.entries.iter().find(|entry| planned.is_of(entry)) else {
+                continue;
+            };
+            if entry.is_decoding() {
                 report.text_tokens += planned.n;
                 report.n_decoding += 1;
             } else {
                 report.prompt_tokens += planned.n;
             }
         }
-        if !self.planned.is_empty() {
-            self.run(on_event).await?;
+        if let Some(ticket) = ticket {
+            self.plan_ahead()?;
+            self.take_outputs(ticket, on_event).await?;
         }
         report.seconds = started.elapsed().as_secs_f64();
         self.measure(&report, planned_at.elapsed().as_secs_f64());
@@ -439,7 +463,8 @@ impl Scheduler {
         if output != OutputRequest::Hidden {
             room.rows -= n_rows;
         }
-        self.planned.push(Planned { entry: index, slot, n, output, n_rows });
+        let Entry { id, choice, .. } = self.entries[index];
+        self.planned.push(Planned { id, choice, slot, n, output, n_rows });
         Ok(())
     }
 
@@ -459,7 +484,9 @@ impl Scheduler {
             {
                 return Ok(true);
             }
-            let is_planned = |victim: usize| self.planned.iter().any(|other| other.entry == victim);
+            let is_planned = |victim: usize| {
+                self.planned.iter().any(|planned| planned.is_of(&self.entries[victim]))
+            };
             let victim = (index + 1..self.entries.len())
                 .rev()
                 .find(|&victim| self.entries[victim].slot.is_some() && !is_planned(victim));
@@ -491,22 +518,80 @@ impl Scheduler {
         }
     }
 
-    /// Runs the plan, and hands its outputs to the requests.
-    async fn run(&mut self, on_event: &mut OnRequestEvent<'_>) -> Result<(), Error> {
-        let Self { state, entries, planned, scratch, accepted, cost, .. } = self;
-        let n_texts = planned.iter().filter(|planned| entries[planned.entry].is_decoding()).count();
-        let mut plan = state.plan();
-        for &Planned { entry, slot, n, output, n_rows } in planned.iter() {
-            plan.add(slot, &entries[entry].work.pending()[..n], output, n_rows)?;
+    /// Enqueues the planned step; `None` if it has no tokens.
+    fn enqueue(&mut self) -> Result<Option<Ticket>, Error> {
+        let Self { state, entries, planned, .. } = self;
+        if planned.is_empty() {
+            return Ok(None);
         }
-        let ticket = plan.run()?;
+        let mut plan = state.plan();
+        for planned in planned.iter() {
+            let entry = entries.iter().find(|entry| planned.is_of(entry)).expect("a request");
+            let &Planned { slot, n, output, n_rows, .. } = planned;
+            plan.add(slot, &entry.work.pending()[..n], output, n_rows)?;
+        }
+        Ok(Some(plan.run()?))
+    }
+
+    /// The step that was enqueued ahead, as the current one; `None` if none of its requests is left.
+    fn take_ahead(&mut self) -> Option<Ticket> {
+        let (ticket, planned) = self.ahead.take()?;
+        self.planned = planned;
+        let is_left = |planned: &Planned| self.entries.iter().any(|entry| planned.is_of(entry));
+        self.planned.iter().any(is_left).then_some(ticket)
+    }
+
+    /// Enqueues another step behind the current one, if the device can go on without the host: all requests are texts that
+    /// take the most probable token.
+    fn plan_ahead(&mut self) -> Result<(), Error> {
+        let max_tokens = self.max_tokens();
+        let Self { state, entries, planned, drafter: None, ahead, .. } = self else {
+            return Ok(());
+        };
+        let goes_on = |planned: &Planned| {
+            let entry = entries.iter().find(|entry| planned.is_of(entry));
+            entry.is_some_and(|entry| match &entry.work {
+                Work::Text(text) => entry.is_decoding() && text.can_run_ahead(max_tokens),
+                Work::Embedding(_) => false,
+            })
+        };
+        let can_go_on = state.runs_ahead()
+            && entries.len() == planned.len()
+            && planned.iter().all(goes_on)
+            && planned.iter().map(|planned| state.pages_needed(planned.slot, 1)).sum::<usize>()
+                <= state.free_pages();
+        if can_go_on {
+            let mut plan = state.plan();
+            for (row, planned) in planned.iter().enumerate() {
+                plan.add_next(planned.slot, row, planned.output)?;
+            }
+            *ahead = Some((plan.run()?, planned.clone()));
+        }
+        Ok(())
+    }
+
+    /// Waits for the outputs of the current step, and hands them to the requests.
+    async fn take_outputs(
+        &mut self,
+        ticket: Ticket,
+        on_event: &mut OnRequestEvent<'_>,
+    ) -> Result<(), Error> {
+        let Self { state, entries, planned, scratch, accepted, cost, .. } = self;
+        let is_text = |planned: &&Planned| {
+            entries.iter().any(|entry| planned.is_of(entry) && entry.is_decoding())
+        };
+        let n_texts = planned.iter().filter(is_text).count();
         let outputs = state.outputs(ticket).await?;
         let mut row = 0;
         let mut forks = Vec::new();
-        for &Planned { entry, n, n_rows, .. } in planned.iter() {
+        for planned in planned.iter() {
+            let &Planned { n, n_rows, .. } = planned;
             let rows = row..row + n_rows;
             row += n_rows;
-            let entry = &mut entries[entry];
+            // A request may have ended while its step was in flight.
+            let Some(entry) = entries.iter_mut().find(|entry| planned.is_of(entry)) else {
+                continue;
+            };
             if n_rows > 0 {
                 forks.extend(entry.fork());
             }
@@ -540,8 +625,12 @@ impl Scheduler {
             let Some(slot) = entry.slot else { continue };
             let Work::Text(text) = &entry.work else { continue };
             let cached = text.cached();
-            if cached.len() < self.state.len(slot) {
-                self.state.truncate(slot, cached.len());
+            let is_ahead = |(_, planned): &(Ticket, Vec<Planned>)| {
+                planned.iter().any(|planned| planned.is_of(entry))
+            };
+            let len = cached.len() + usize::from(self.ahead.as_ref().is_some_and(is_ahead));
+            if len < self.state.len(slot) {
+                self.state.truncate(slot, len);
             }
             let is_stored = stores_new && entry.state == EntryState::Ended;
             if entry.state == EntryState::PromptDone || is_stored {

@@ -20,6 +20,7 @@ impl Scheduler {
         for entry in std::mem::take(&mut self.entries) {
             on_event(entry.id, RequestEvent::Failed(error()));
         }
+        self.ahead = None;
         let n_slots = self.state.options().n_sequences;
         self.free_slots = (0..n_slots).rev().map(Slot::new).collect();
         (0..n_slots).for_each(|slot| _ = self.state.truncate(Slot::new(slot), 0));

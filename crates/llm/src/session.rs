@@ -128,6 +128,11 @@ impl Session {
         self.state.options().n_ctx
     }
 
+    /// Whether steps may be enqueued before the outputs of the step before are read.
+    pub(crate) fn runs_ahead(&self) -> bool {
+        self.state.runs_ahead() && self.drafter.is_none()
+    }
+
     /// Empties every slot.
     pub fn clear(&mut self) {
         for index in 0..self.tokens.len() {

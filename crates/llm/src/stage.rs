@@ -2,8 +2,8 @@
 
 use stonechat_nn::op::{Count, PoolId, Port, Rotation, RowTable, SlotTable};
 use stonechat_nn::{
-    AttentionRows, Counts, Device, Error as NnError, Executable, PAGE_LEN, Program, QueryRow,
-    ReadPort, SegmentName, Sequences, Slot, Step, StepInputs, warmup_batch_sizes,
+    AttentionRows, Counts, Device, Error as NnError, Executable, PAGE_LEN, PortRange, Program,
+    QueryRow, SegmentName, Sequences, Slot, Step, StepInputs, warmup_batch_sizes,
 };
 
 use crate::config::RopeConfig;
@@ -66,6 +66,7 @@ impl Stage {
         max[Count::Hidden] = options.n_hidden;
         max[Count::Logits] = options.n_outputs;
         max[Count::TopK] = options.n_outputs;
+        max[Count::LogProbs] = options.n_outputs;
         self.device.compile(&program, &max)
     }
 
@@ -82,7 +83,7 @@ impl Stage {
 pub(crate) struct Runner {
     stages: Vec<StageProgram>,
     rows: WindowRows,
-    /// `[T, D]`: the residual stream on its way to the next stage; empty for one stage.
+    /// `[T, D]`: the residual stream on its way to the next stage.
     stream: Vec<f32>,
     d_model: usize,
     vocab_size: usize,
@@ -112,11 +113,10 @@ impl Runner {
             let page_bytes = kv.layout().page_bytes() * kv.n_layers;
             Ok::<_, Error>(StageProgram { executable: stage.compile(info, options)?, page_bytes })
         };
-        let stream_len = if stages.len() > 1 { options.n_batch * config.d_model } else { 0 };
         Ok(Self {
             stages: stages.iter().map(program).collect::<Result<_, _>>()?,
             rows: WindowRows { window: config.window, rows: Vec::with_capacity(options.n_batch) },
-            stream: vec![0.0; stream_len],
+            stream: Vec::new(),
             d_model: config.d_model,
             vocab_size: config.vocab_size,
         })
@@ -127,45 +127,77 @@ impl Runner {
         self.stages.len() == 1
     }
 
-    /// Enqueues the first stage of a step.
-    pub(crate) fn run(&mut self, inputs: &StepInputs, layout: &OutputLayout) {
-        self.rows.fill(inputs);
-        self.stages[0].executable.run(&self.rows.step(inputs, layout));
+    /// Whether a step runs while the host plans the next one.
+    pub(crate) fn runs_ahead(&self) -> bool {
+        self.is_whole() && self.stages[0].executable.runs_ahead()
     }
 
-    /// Completes a step and reads its outputs.
-    pub(crate) async fn read(
+    /// Enqueues the first stage of a step, and the copy of its outputs if it is the last one. `reads_now` ends the steps whose
+    /// outputs are read together.
+    pub(crate) fn run(&mut self, inputs: &StepInputs, layout: &OutputLayout, reads_now: bool) {
+        self.rows.fill(inputs);
+        self.stages[0].executable.run(&self.rows.step(inputs, layout));
+        if self.is_whole() {
+            self.fetch(layout, reads_now);
+        }
+    }
+
+    /// Enqueues the copy of the outputs of the last stage.
+    fn fetch(&mut self, layout: &OutputLayout, is_last: bool) {
+        if layout.rows.is_empty() {
+            return;
+        }
+        let [top_k, log_sum_exp, logits, hidden] = self.n_values(layout);
+        // Rows of logits lie behind top-k rows.
+        let offset = layout.n_top_k * self.vocab_size;
+        let ranges = &[
+            PortRange::first(Port::TopK, top_k),
+            PortRange::first(Port::LogSumExp, log_sum_exp),
+            PortRange { port: Port::Logits, offset, len: logits },
+            PortRange::first(Port::Hidden, hidden),
+        ];
+        let last = self.stages.last_mut().expect("a model has a stage");
+        last.executable.fetch(ranges, is_last);
+    }
+
+    fn n_values(&self, layout: &OutputLayout) -> [usize; 4] {
+        layout.n_values(self.vocab_size, self.d_model)
+    }
+
+    /// Completes a step of several stages. `inputs` are those of [`run`](Self::run).
+    pub(crate) async fn complete(
         &mut self,
         inputs: &StepInputs,
         layout: &OutputLayout,
-        data: &mut OutputData,
     ) -> Result<(), Error> {
-        if inputs.n_tokens() == 0 {
+        if inputs.n_tokens() == 0 || self.is_whole() {
             return Ok(());
         }
-        let Self { stages, rows, stream, d_model, vocab_size } = self;
+        let Self { stages, rows, stream, d_model, .. } = self;
         let step = rows.step(inputs, layout);
         for i in 1..stages.len() {
-            let stream = &mut stream[..inputs.n_tokens() * *d_model];
-            let port = ReadPort { port: Port::Stream, offset: 0, out: &mut *stream };
-            read(&mut *stages[i - 1].executable, &mut [port]).await?;
+            let range = PortRange::first(Port::Stream, inputs.n_tokens() * *d_model);
+            stages[i - 1].executable.read(&[range], stream).await?;
             let executable = &mut stages[i].executable;
             executable.import(Port::Stream, stream);
             executable.run(&step);
         }
-        if layout.rows.is_empty() {
-            return Ok(());
+        self.fetch(layout, true);
+        Ok(())
+    }
+
+    /// Passes to the outputs of the next step that ran, and waits for them if they are not on the host.
+    pub(crate) async fn read(
+        &mut self,
+        layout: &OutputLayout,
+        data: &mut OutputData,
+    ) -> Result<(), Error> {
+        if data.is_used_up() && !layout.rows.is_empty() {
+            let last = self.stages.last_mut().expect("a model has a stage");
+            last.executable.wait(data.replace()).await?;
         }
-        let OutputData { top_k, logits, hidden, .. } = data;
-        // Rows of logits lie behind ranked rows.
-        let offset = layout.n_top_k * *vocab_size;
-        let reads = &mut [
-            ReadPort { port: Port::TopK, offset: 0, out: top_k },
-            ReadPort { port: Port::Logits, offset, out: logits },
-            ReadPort { port: Port::Hidden, offset: 0, out: hidden },
-        ];
-        let last = stages.last_mut().expect("a model has a stage");
-        read(&mut *last.executable, reads).await
+        data.advance(layout, self.n_values(layout));
+        Ok(())
     }
 
     /// Appends a page, all layers in order, to `out`.
@@ -198,7 +230,8 @@ impl Runner {
         options: StateOptions,
         (sequences, layout): (&mut Sequences, &mut OutputLayout),
     ) -> Result<(), Error> {
-        let Self { stages, rows, stream, d_model, .. } = self;
+        let Self { stages, rows, d_model, .. } = self;
+        let stream = vec![0.0; if stages.len() > 1 { options.n_batch * *d_model } else { 0 }];
         for (i, StageProgram { executable, .. }) in stages.iter_mut().enumerate() {
             let mut result = Ok(());
             executable.warm_up(&mut |executable| {
@@ -214,14 +247,6 @@ impl Runner {
             result?;
         }
         Ok(())
-    }
-}
-
-/// Reads outputs, without a future on the heap where no device has to be awaited.
-async fn read(executable: &mut dyn Executable, reads: &mut [ReadPort<'_>]) -> Result<(), Error> {
-    match executable.read_now(reads) {
-        Some(result) => Ok(result?),
-        None => Ok(executable.read(reads).await?),
     }
 }
 
@@ -259,6 +284,7 @@ impl WindowRows {
         step.counts[Count::Hidden] = layout.n_hidden;
         step.counts[Count::Logits] = layout.n_projected();
         step.counts[Count::TopK] = layout.n_top_k;
+        step.counts[Count::LogProbs] = layout.n_log_probs;
         step.slots[SlotTable::Tokens as usize] = &inputs.kv_rows;
         let full = AttentionRows { rows: &inputs.query_rows, page_table };
         step.rows[RowTable::Full as usize] = full;
@@ -280,7 +306,7 @@ fn run_all_sizes(
     let tokens = vec![0; max_batch];
     let request = match info.max_top_k() {
         0 => OutputRequest::Logits,
-        k => OutputRequest::TopK(k),
+        k => OutputRequest::LogProbs(k),
     };
     // Runs `n` tokens of each of the first sequences, `n_outputs` of them with outputs.
     let mut run = |sequences: &mut Sequences, slots: usize, n: usize, n_outputs: usize| {

@@ -6,11 +6,16 @@
 //! let ticket = plan.run()?;                              enqueues the step; a dropped plan changes nothing
 //! let outputs = state.outputs(ticket).await?;            rows in the order of the plan
 //! ```
+//!
+//! On a device that [runs ahead](State::runs_ahead), the next step can be planned before the outputs are read:
+//! [`BatchPlan::add_next`] continues a sequence by the most probable token of the step before.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use stonechat_nn::{
     KvDType, KvShape, PAGE_LEN, PageRef, Prefix, Sequence, Sequences, Slot, StepLimits, StepPlan,
+    token_reference,
 };
 
 use crate::model::ModelInfo;
@@ -114,15 +119,61 @@ pub struct State {
     info: Arc<ModelInfo>,
     options: StateOptions,
     sequences: Sequences,
-    layout: OutputLayout,
+    steps: Steps,
     data: OutputData,
     runner: Runner,
 }
 
-/// Step that runs. [`State::outputs`] takes it.
+/// Step that runs. [`State::outputs`] takes it; steps whose ticket was dropped are passed over.
 #[derive(Debug)]
 #[must_use = "a step on two devices ends in `State::outputs`"]
-pub struct Ticket(());
+pub struct Ticket(u64);
+
+/// Outputs of steps: of the one that is planned, of those in flight, of the last one that was read.
+#[derive(Debug)]
+struct Steps {
+    planned: OutputLayout,
+    in_flight: VecDeque<OutputLayout>,
+    read: OutputLayout,
+    spare: Vec<OutputLayout>,
+    n_outputs: usize,
+    /// Number of steps that ran.
+    n_run: u64,
+}
+
+impl Steps {
+    fn new(n_outputs: usize) -> Self {
+        let layout = || OutputLayout::with_capacity(n_outputs);
+        let (planned, read, spare) = (layout(), layout(), vec![layout(), layout()]);
+        Self { planned, in_flight: VecDeque::new(), read, spare, n_outputs, n_run: 0 }
+    }
+
+    /// The step before the planned one.
+    fn last(&self) -> &OutputLayout {
+        self.in_flight.back().unwrap_or(&self.read)
+    }
+
+    /// The planned step is in flight.
+    fn run(&mut self) -> Ticket {
+        let new = self.spare.pop();
+        let new = new.unwrap_or_else(|| OutputLayout::with_capacity(self.n_outputs));
+        self.in_flight.push_back(std::mem::replace(&mut self.planned, new));
+        self.n_run += 1;
+        Ticket(self.n_run)
+    }
+
+    fn drop_in_flight(&mut self) {
+        self.spare.extend(self.in_flight.drain(..));
+    }
+
+    /// The oldest step in flight is read; returns its number.
+    fn next(&mut self) -> u64 {
+        let number = self.n_run + 1 - self.in_flight.len() as u64;
+        let next = self.in_flight.pop_front().expect("a step in flight");
+        self.spare.push(std::mem::replace(&mut self.read, next));
+        number
+    }
+}
 
 impl State {
     /// Allocates a state and warms up its devices.
@@ -133,14 +184,14 @@ impl State {
     ) -> Result<Self, Error> {
         options.check()?;
         let mut sequences = Sequences::new(options.limits());
-        let mut layout = OutputLayout::with_capacity(options.n_outputs + options.n_hidden);
+        let mut steps = Steps::new(options.n_outputs + options.n_hidden);
         let mut runner = Runner::new(stages, info, options)?;
-        runner.warm_up(info, options, (&mut sequences, &mut layout))?;
+        runner.warm_up(info, options, (&mut sequences, &mut steps.planned))?;
         Ok(Self {
             info: Arc::clone(info),
             options,
             sequences,
-            layout,
+            steps,
             data: OutputData::default(),
             runner,
         })
@@ -240,14 +291,24 @@ impl State {
 
     /// Starts the plan of the next step.
     pub fn plan(&mut self) -> BatchPlan<'_> {
-        self.layout.clear();
+        if !self.runner.is_whole() {
+            // They have not happened.
+            self.steps.drop_in_flight();
+        }
+        self.steps.planned.clear();
         BatchPlan {
             info: &self.info,
             options: &self.options,
             plan: self.sequences.plan(),
-            layout: &mut self.layout,
+            steps: &mut self.steps,
             runner: &mut self.runner,
         }
+    }
+
+    /// Whether a step runs while the host plans the next one, so that steps planned ahead of the outputs are worthwhile.
+    #[must_use]
+    pub fn runs_ahead(&self) -> bool {
+        self.runner.runs_ahead()
     }
 
     /// Runs a step of one sequence; returns `output` of its last `n_outputs` tokens.
@@ -275,17 +336,23 @@ impl State {
     ///
     /// # Errors
     /// If a device fails.
+    ///
+    /// # Panics
+    /// If the outputs of a later step were read.
     pub async fn outputs(&mut self, ticket: Ticket) -> Result<Outputs<'_>, Error> {
-        let Ticket(()) = ticket;
-        let Self { info, sequences, layout, data, runner, .. } = self;
-        let config = &info.config;
-        data.resize(layout, config.vocab_size, config.d_model);
+        let Self { sequences, steps, data, runner, .. } = self;
         let step = RollBackOnDrop(sequences);
-        runner.read(step.0.inputs(), layout, data).await?;
+        loop {
+            let number = steps.next();
+            runner.complete(step.0.inputs(), &steps.read).await?;
+            runner.read(&steps.read, data).await?;
+            if number == ticket.0 {
+                break;
+            }
+        }
         step.0.commit();
         drop(step);
-        data.convert(layout);
-        Ok(Outputs { layout, data })
+        Ok(Outputs { layout: &self.steps.read, data: &self.data })
     }
 
     /// Appends page `index` of a sequence, all layers in order, to `out`; the bytes do not depend on the devices' split.
@@ -337,7 +404,7 @@ pub struct BatchPlan<'a> {
     info: &'a ModelInfo,
     options: &'a StateOptions,
     plan: StepPlan<'a>,
-    layout: &'a mut OutputLayout,
+    steps: &'a mut Steps,
     runner: &'a mut Runner,
 }
 
@@ -363,18 +430,42 @@ impl BatchPlan<'_> {
         if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab_size) {
             return Err(Error::UnknownToken { token, vocab_size });
         }
-        if let OutputRequest::TopK(k) = output {
+        self.add_tokens(slot, tokens, output, n_outputs)
+    }
+
+    /// Continues a sequence by the most probable token of row `row` of the outputs of the step before, which need not have
+    /// been read, with `output` of this token.
+    ///
+    /// # Errors
+    /// [`Error::ContextFull`] and [`Error::KvFull`]; the plan is as before.
+    ///
+    /// # Panics
+    /// As [`add`](Self::add), and if that row has no top-k logits.
+    pub fn add_next(&mut self, slot: Slot, row: usize, output: OutputRequest) -> Result<(), Error> {
+        let (place, k) = self.steps.last().most_probable(row);
+        self.add_tokens(slot, &[token_reference(place, k)], output, 1)
+    }
+
+    fn add_tokens(
+        &mut self,
+        slot: Slot,
+        tokens: &[u32],
+        output: OutputRequest,
+        n_outputs: usize,
+    ) -> Result<(), Error> {
+        if let OutputRequest::TopK(k) | OutputRequest::LogProbs(k) = output {
             let max = self.info.max_top_k();
             assert!((1..=max).contains(&k), "{k} logits of {max}");
         }
+        let layout = &mut self.steps.planned;
         let (n, StateOptions { n_outputs: max_outputs, n_hidden, .. }) = (n_outputs, *self.options);
         let (kind, used, max) = match output {
-            OutputRequest::Hidden => ("hidden states", self.layout.n_hidden, n_hidden),
-            _ => ("outputs", self.layout.n_projected(), max_outputs),
+            OutputRequest::Hidden => ("hidden states", layout.n_hidden, n_hidden),
+            _ => ("outputs", layout.n_projected(), max_outputs),
         };
         assert!(used + n <= max, "{kind}: {} of {max}", used + n);
         self.plan.add(slot, tokens, tokens.len() - n..tokens.len())?;
-        self.layout.push(output, n);
+        layout.push(output, n);
         Ok(())
     }
 
@@ -421,16 +512,29 @@ impl BatchPlan<'_> {
     /// # Errors
     /// If a device fails; the state is as before.
     pub fn run(self) -> Result<Ticket, Error> {
-        let Self { plan, layout, runner, .. } = self;
-        layout.arrange(&plan.inputs().outputs);
+        self.enqueue(true)
+    }
+
+    /// [`run`](Self::run) of a step whose outputs are read together with those of the next step, which must have some.
+    ///
+    /// # Errors
+    /// If a device fails; the state is as before.
+    pub fn run_with_next(self) -> Result<Ticket, Error> {
+        self.enqueue(false)
+    }
+
+    fn enqueue(self, reads_now: bool) -> Result<Ticket, Error> {
+        let Self { plan, steps, runner, .. } = self;
+        assert!(runner.is_whole() || steps.in_flight.is_empty(), "one step on several devices");
+        steps.planned.arrange(&plan.inputs().outputs);
         if plan.n_tokens() > 0 {
-            runner.run(plan.inputs(), layout);
+            runner.run(plan.inputs(), &steps.planned, reads_now);
         }
         if runner.is_whole() {
             plan.commit();
         } else {
             plan.keep();
         }
-        Ok(Ticket(()))
+        Ok(steps.run())
     }
 }

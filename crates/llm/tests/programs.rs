@@ -10,7 +10,7 @@ use serde::Deserialize;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{Devices, Model, OutputRequest, OutputRow, Slot, State, StateOptions};
 use stonechat_nn::{Device, KvDType, Program, fuse};
-use stonechat_testkit::{Reference, Unfused, check_snapshot};
+use stonechat_testkit::{Adapted, Reference, check_snapshot};
 
 /// References of `llm.py`.
 #[derive(Deserialize)]
@@ -91,7 +91,7 @@ fn text(programs: &[Program], device: &Device) -> String {
 #[test]
 fn fusion_changes_no_logit() {
     for (name, golden) in Golden::all() {
-        let (fused, unfused) = (golden.load(Reference), golden.load(Unfused::device()));
+        let (fused, unfused) = (golden.load(Reference), golden.load(Adapted::unfused()));
         let (got, expected) = (story(&fused, &golden), story(&unfused, &golden));
         assert!(got.iter().all(|logit| logit.is_finite()), "{name}: finite logits");
         // Experts are added to the residual one by one, else summed first: equal once f64 is rounded to f32.
@@ -124,7 +124,7 @@ fn fused_programs_equal_their_snapshots() {
     for (name, golden) in Golden::all() {
         let programs = golden.load(device.clone()).programs(golden.options()).unwrap();
         let fused = text(&programs, &device);
-        assert_ne!(fused, text(&programs, &Unfused::device()), "{name}: ops are fused");
+        assert_ne!(fused, text(&programs, &Adapted::unfused()), "{name}: ops are fused");
         failed.extend(check_snapshot(&format!("programs/{name}.txt"), &fused).err());
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));

@@ -3,6 +3,8 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pollster::block_on;
 use stonechat_formats::ModelFile;
@@ -12,6 +14,7 @@ use stonechat_llm::{
 };
 use stonechat_nn::sample::{GrammarSource, SamplingOptions};
 use stonechat_nn::{Cpu, KvDType};
+use stonechat_testkit::Adapted;
 
 const PROMPT: [u32; 12] = [0, 43, 51, 3, 52, 31, 33, 41, 19, 62, 5, 19];
 
@@ -122,6 +125,52 @@ fn a_break_ends_the_text_and_leaves_the_session_usable() {
     let during_prompt =
         block_on(session.generate(&PROMPT, &greedy(10), &mut |_| ControlFlow::Break(()))).unwrap();
     assert_eq!((during_prompt.finish, during_prompt.tokens.len()), (Finish::Cancelled, 0));
+}
+
+#[test]
+fn steps_in_flight_change_no_text() {
+    let max_in_flight = Arc::default();
+    let ahead = load(Adapted::running_ahead(Cpu::new(1).unwrap(), &max_in_flight));
+    let mut session = Session::new(&ahead, options(60, 1)).unwrap();
+    let tiny = model();
+    let reversed: Vec<u32> = PROMPT.iter().rev().copied().collect();
+    let text =
+        generate(&mut Session::new(&tiny, options(60, 1)).unwrap(), &PROMPT, &whole(40)).text;
+    let stop = vec![text[text.len() / 2..].chars().take(3).collect()];
+    let stopped = GenerateOptions { stop, ..whole(40) };
+    let probable = GenerateOptions { n_probs: 3, ..whole(9) };
+    let drawn = GenerateOptions {
+        sampling: SamplingOptions { temperature: 2.0, seed: Some(3), ..SamplingOptions::greedy() },
+        ..whole(9)
+    };
+    // Limits of the text and of the context, a stop string, log-probabilities, draws; each after the cache of the one before.
+    for options in [whole(1), whole(2), whole(40), whole(100), stopped, probable, drawn, whole(7)] {
+        for prompt in [&PROMPT[..], &reversed, &PROMPT] {
+            let mut plain = Session::new(&tiny, self::options(60, 1)).unwrap();
+            let expected = generate(&mut plain, prompt, &options);
+            let got = generate(&mut session, prompt, &options);
+            assert_eq!((got.tokens, got.text), (expected.tokens, expected.text), "{options:?}");
+            assert_eq!((got.probs, got.finish), (expected.probs, expected.finish), "{options:?}");
+            assert_eq!(session.tokens(), plain.tokens(), "{options:?}");
+        }
+    }
+    // That of a text that has ended, and two of the next one.
+    assert_eq!(max_in_flight.load(Ordering::Relaxed), 3);
+    // A caller that cancels leaves a step in flight.
+    let mut n_events = 0;
+    let cancelled = block_on(session.generate(&PROMPT, &whole(40), &mut |_| {
+        n_events += 1;
+        if n_events == 9 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }));
+    assert_eq!(cancelled.unwrap().finish, Finish::Cancelled);
+    let mut plain = Session::new(&tiny, options(60, 1)).unwrap();
+    let expected = generate(&mut plain, &PROMPT, &whole(40));
+    assert_eq!(generate(&mut session, &PROMPT, &whole(40)).tokens, expected.tokens);
+}
+
+/// Greedy options whose text may end with an end token.
+fn whole(n_predict: usize) -> GenerateOptions {
+    GenerateOptions { ignore_eos: false, ..greedy(n_predict) }
 }
 
 #[test]

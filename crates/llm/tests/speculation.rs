@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use pollster::block_on;
 use stonechat_formats::ModelFile;
@@ -10,8 +11,8 @@ use stonechat_llm::{
     NGramSimple, Session, SessionOptions, StateOptions,
 };
 use stonechat_nn::sample::SamplingOptions;
-use stonechat_nn::{Cpu, KvDType};
-use stonechat_testkit::exchanged_tokens;
+use stonechat_nn::{Cpu, Device, KvDType};
+use stonechat_testkit::{Adapted, exchanged_tokens};
 
 /// Dense, MoE, sliding windows, soft cap (no top-k on the device), ALiBi.
 const TARGETS: [&str; 6] = ["llama", "qwen2", "qwen3moe", "gemma3", "gemma2", "bloom"];
@@ -21,9 +22,13 @@ const PROMPT: [u32; 12] = [0, 43, 51, 3, 52, 31, 33, 41, 19, 62, 5, 19];
 const N_DRAFT: usize = 5;
 
 fn load(name: &str) -> Model {
+    load_on(Cpu::new(1).unwrap().into(), name)
+}
+
+fn load_on(device: Device, name: &str) -> Model {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm");
     let file = ModelFile::open(format!("{folder}/{name}.gguf")).unwrap();
-    Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap()
+    Model::load(device, &file, |_| ()).unwrap()
 }
 
 fn session(model: &Model, drafter: Option<Drafter>) -> Session {
@@ -112,17 +117,22 @@ fn n_gram_drafts_change_no_text() {
 #[test]
 fn drafts_of_a_model_change_no_text() {
     let length = DraftLength { max: 3, min: 0 };
-    let drafter = |name: &str, target: &Model| {
-        let drafter = ModelDrafter::new(load(name), target, length, sizes());
+    let drafter = |model: Model, target: &Model| {
+        let drafter = ModelDrafter::new(model, target, length, sizes());
         Drafter::Model(Box::new(drafter.unwrap()))
     };
     for name in TARGETS {
         let target = load(name);
         // Its own greedy continuation is always right; a model of random weights hardly ever is.
-        let (proposed, accepted) = check(&target, || drafter(name, &target));
-        assert!(proposed > 20 && accepted == proposed, "{name}: {accepted} of {proposed}");
+        // So on a device that runs ahead, which keeps the tokens of a draft.
+        let ahead = Adapted::running_ahead(Cpu::new(1).unwrap(), &Arc::default());
+        for device in [Cpu::new(1).unwrap().into(), ahead] {
+            let own = || drafter(load_on(device.clone(), name), &target);
+            let (proposed, accepted) = check(&target, own);
+            assert!(proposed > 20 && accepted == proposed, "{name}: {accepted} of {proposed}");
+        }
         let other = if name == "llama" { "qwen2" } else { "llama" };
-        let (proposed, accepted) = check(&target, || drafter(other, &target));
+        let (proposed, accepted) = check(&target, || drafter(load(other), &target));
         assert!(proposed > 20 && accepted < proposed, "{name}: {accepted} of {proposed}");
     }
 }

@@ -3,9 +3,12 @@
 //! ```text
 //! device.load_matrix(..), load_values(..)    weights as handles
 //! device.compile(program, max)               an executable: memory, kernels
-//! executable.run(step); executable.read(..)  a step enqueues work, only a read waits for it
+//! executable.run(step)                       enqueues a step
+//! executable.fetch(ranges, ..)               enqueues a copy of its outputs; more steps may follow
+//! executable.collect(values)                 waits for the copy
 //! ```
 
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -137,21 +140,30 @@ pub trait Executable: Debug + Send + Sync {
     /// If the program has no such port or there are too many values.
     fn import(&mut self, port: Port, values: &[f32]);
 
+    /// Whether steps run while the host goes on.
+    fn runs_ahead(&self) -> bool;
+
     /// Enqueues a step.
     ///
     /// # Panics
     /// If it has more rows than the executable.
     fn run(&mut self, step: &Step<'_>);
 
-    /// Reads outputs, if no device has to be awaited.
-    fn read_now(&self, reads: &mut [ReadPort<'_>]) -> Option<Result<(), Error>>;
+    /// Enqueues a copy of outputs of the last step. Fetches are read in groups; `is_last` ends a group.
+    ///
+    /// # Panics
+    /// If the program has no such port or not as many values.
+    fn fetch(&mut self, ranges: &[PortRange], is_last: bool);
 
-    /// Reads outputs after all earlier steps, in one round trip to the device. Resolves to an error if the device failed
-    /// in one of them.
-    fn read<'a, 'b: 'a>(
-        &'a mut self,
-        reads: &'a mut [ReadPort<'b>],
-    ) -> BoxFuture<'a, Result<(), Error>>;
+    /// [`collect`](Self::collect), if no device has to be awaited.
+    fn collect_now(&mut self, values: &mut Vec<f32>) -> Option<Result<(), Error>>;
+
+    /// Waits for the oldest group of fetches, in one round trip to the device, and replaces `values` by its values. Resolves
+    /// to an error if the device failed in a step since the last one.
+    ///
+    /// # Panics
+    /// If there is no group.
+    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Appends the bytes of page `page` of every layer of a pool to `out`, after all earlier steps.
     fn read_page<'a>(
@@ -168,15 +180,83 @@ pub trait Executable: Debug + Send + Sync {
     fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error>;
 }
 
-/// Values of a port to read to the host: `out[i] = values[offset + i]`.
-#[derive(Debug)]
-pub struct ReadPort<'a> {
+impl dyn Executable + '_ {
+    /// Waits for the oldest group of fetches, without a future on the heap where no device has to be awaited.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub async fn wait(&mut self, values: &mut Vec<f32>) -> Result<(), Error> {
+        match self.collect_now(values) {
+            Some(result) => result,
+            None => self.collect(values).await,
+        }
+    }
+
+    /// Reads outputs of the last step into `values`.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub async fn read(&mut self, ranges: &[PortRange], values: &mut Vec<f32>) -> Result<(), Error> {
+        self.fetch(ranges, true);
+        self.wait(values).await
+    }
+}
+
+/// Values of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortRange {
     /// The port.
     pub port: Port,
     /// Index of the first value.
     pub offset: usize,
-    /// Destination; its length is the number of values.
-    pub out: &'a mut [f32],
+    /// Number of values.
+    pub len: usize,
+}
+
+impl PortRange {
+    /// The first values of a port.
+    #[must_use]
+    pub fn first(port: Port, len: usize) -> Self {
+        Self { port, offset: 0, len }
+    }
+}
+
+/// Groups of fetched values on the host, of devices that run steps at once.
+#[derive(Debug, Default)]
+pub struct HostFetches {
+    /// Memory of each group, oldest first, and the number of its values.
+    groups: VecDeque<(Vec<f32>, usize)>,
+    is_open: bool,
+    /// Memory of groups that were collected.
+    spare: Vec<Vec<f32>>,
+}
+
+impl HostFetches {
+    /// Memory for `len` values, undefined ones, of a fetch; `is_last` ends its group.
+    pub fn fetch(&mut self, len: usize, is_last: bool) -> &mut [f32] {
+        if self.groups.is_empty() || !self.is_open {
+            self.groups.push_back((self.spare.pop().unwrap_or_default(), 0));
+        }
+        self.is_open = !is_last;
+        let last = self.groups.len() - 1;
+        let (values, end) = &mut self.groups[last];
+        let first = *end;
+        *end += len;
+        if values.len() < *end {
+            values.resize(*end, 0.0);
+        }
+        &mut values[first..*end]
+    }
+
+    /// Replaces `values` by those of the oldest group.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn collect(&mut self, values: &mut Vec<f32>) {
+        let (mut group, len) = self.groups.pop_front().expect("a group of fetches");
+        group.truncate(len);
+        self.spare.push(std::mem::replace(values, group));
+    }
 }
 
 /// Batch sizes for [`Executable::warm_up`]: the powers of two below `max_rows`, by which devices select kernels, and
@@ -230,6 +310,33 @@ pub struct AttentionRows<'a> {
     pub page_table: &'a [u32],
 }
 
+/// Bit of a [`token_reference`].
+const TOKEN_REFERENCE: u32 = 1 << 31;
+
+/// In place of a token: the most probable token of row `row` of [`Port::TopK`] of the step before, which had `k` of each row.
+///
+/// # Panics
+/// If the port is too large.
+#[must_use]
+pub fn token_reference(row: usize, k: usize) -> u32 {
+    let index = 2 * row * k + k;
+    assert!(index < TOKEN_REFERENCE as usize, "row {row} of {k} logits");
+    TOKEN_REFERENCE | index as u32
+}
+
+/// The token that an element of [`Step::tokens`] stands for, with the values of [`Port::TopK`] of the step before.
+///
+/// # Panics
+/// If it refers to a value that is not there.
+#[must_use]
+pub fn resolve_token(token: u32, top_k: impl Fn(usize) -> f32) -> u32 {
+    if token & TOKEN_REFERENCE == 0 {
+        token
+    } else {
+        top_k((token & !TOKEN_REFERENCE) as usize) as u32
+    }
+}
+
 /// Inputs of a step: everything that changes between two steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Step<'a> {
@@ -237,7 +344,7 @@ pub struct Step<'a> {
     pub segments: &'a [SegmentName],
     /// Number of rows.
     pub counts: Counts,
-    /// `[T]` token ids.
+    /// `[T]` token ids, or [references](token_reference) to tokens that the step before chose.
     pub tokens: &'a [u32],
     /// `[T]` positions.
     pub positions: &'a [u32],

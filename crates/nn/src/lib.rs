@@ -46,8 +46,8 @@ pub use box_future::BoxFuture;
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, OpTime, Repack};
 pub use device::{
-    AttentionRows, Counts, Device, DeviceApi, Executable, HostTask, MatrixSource, ReadPort, Step,
-    warmup_batch_sizes,
+    AttentionRows, Counts, Device, DeviceApi, Executable, HostFetches, HostTask, MatrixSource,
+    PortRange, Step, resolve_token, token_reference, warmup_batch_sizes,
 };
 pub use error::Error;
 pub use fuse::{Capabilities, OfOp, Writes, fuse};

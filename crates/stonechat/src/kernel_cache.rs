@@ -66,7 +66,7 @@ impl Drop for KernelCache {
 mod tests {
     use pollster::block_on;
     use stonechat_compute::wgpu::ops::{GpuRows, copy};
-    use stonechat_compute::wgpu::{GpuBuffer, ReadRange, Recorder, adapters};
+    use stonechat_compute::wgpu::{CopyRange, GpuBuffer, HostCopies, Recorder, adapters};
 
     use super::{Gpu, KernelCache};
 
@@ -85,9 +85,12 @@ mod tests {
         let mut recorder = Recorder::new(&gpu, 1).unwrap();
         copy::copy(&mut recorder, &to, 0, 16, GpuRows::packed(&from, 1, 16));
         let mut list = recorder.finish().unwrap().unwrap();
-        let mut bytes = [0; 64];
-        let read = ReadRange { src: &to, offset: 0, out: &mut bytes };
-        block_on(gpu.run_and_read(Some(&mut list), &mut [read])).unwrap();
+        let (mut copies, mut bytes) = (HostCopies::default(), Vec::new());
+        let range = CopyRange { src: &to, offset: 0, len: 64 };
+        gpu.submit_with_copies(Some(&mut list), &[range], &mut copies).unwrap();
+        gpu.map(&mut copies);
+        block_on(gpu.read(copies, |part| bytes.extend_from_slice(part))).unwrap();
+        assert_eq!(bytes.len(), 64);
         assert!(bytes.chunks(4).all(|word| word == 7u32.to_le_bytes()), "{bytes:?}");
         true
     }

@@ -3,7 +3,7 @@
 //! | item | is |
 //! |---|---|
 //! | [`Reference`] | a device in f64 with naive loops: the oracle of single ops and of whole models |
-//! | [`Unfused`] | the oracle as a device that fuses no ops |
+//! | [`Adapted`] | a device with kernels of another: the oracle without fusion, a device that runs ahead |
 //! | [`check_snapshot`] | comparison of a text with its file under `test-data/golden` |
 //! | [`suite`] | the conformance suite: every op of a device against the oracle |
 //! | [`TinyWhisper`] | a tiny Whisper model with random weights |
@@ -12,6 +12,7 @@
 //! | `wgpu` | the GPU of the test machine |
 #![deny(unsafe_code)]
 
+mod adapted;
 mod counting_allocator;
 mod exchanged_tokens;
 mod lcg;
@@ -20,10 +21,10 @@ mod reference;
 mod snapshot;
 pub mod suite;
 mod tiny_whisper;
-mod unfused;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
+pub use adapted::Adapted;
 pub use counting_allocator::CountingAllocator;
 pub use exchanged_tokens::exchanged_tokens;
 pub use lcg::Lcg;
@@ -31,7 +32,6 @@ pub use random_weights::random_weights;
 pub use reference::Reference;
 pub use snapshot::check_snapshot;
 pub use tiny_whisper::TinyWhisper;
-pub use unfused::Unfused;
 
 /// Whether slow variants run, too: every instruction set and kernel variant, long clips. `cargo xtask test --all` sets
 /// `STONECHAT_TEST_ALL`; without it a test keeps one pass over every op, format and verb.

@@ -16,7 +16,7 @@ use stonechat_nn::op::{
     ConvArgs, Count, EmbedArgs, MatmulArgs, NormArgs, Op, Port, RopeArgs, Rotation, Rows, Weight,
 };
 use stonechat_nn::{
-    Activation, Counts, Device, GatedActivation, KvDType, ReadPort, Recorder, RopePairs,
+    Activation, Counts, Device, GatedActivation, KvDType, PortRange, Recorder, RopePairs,
     SegmentName, Step,
 };
 
@@ -177,9 +177,9 @@ fn export_windows(devices: &[Device]) {
             let segments = &[SegmentName::Body];
             executable.run(&Step { segments, counts, first_window, ..Step::default() });
         }
-        let mut got = vec![0.0; expected.len()];
-        let reads = &mut [ReadPort { port: to, offset: 0, out: &mut got }];
-        block_on(executable.read(reads)).expect("readable values");
+        let mut got = Vec::new();
+        let range = PortRange::first(to, expected.len());
+        block_on(executable.read(&[range], &mut got)).expect("readable values");
         compare(&got, &expected, EXACT, || format!("{}: windows", device.describe()));
     }
 }

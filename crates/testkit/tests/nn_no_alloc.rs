@@ -3,7 +3,7 @@
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::op::{Count, MatmulArgs, MoeArgs, Op, Port, Routing, Rows, Weight};
 use stonechat_nn::{
-    Activation, Counts, Cpu, Device, GatedActivation, MatrixSource, ReadPort, Recorder,
+    Activation, Counts, Cpu, Device, GatedActivation, MatrixSource, PortRange, Recorder,
     SegmentName, Step,
 };
 use stonechat_testkit::CountingAllocator;
@@ -53,13 +53,13 @@ fn matmuls_and_experts_of_one_token_do_not_allocate() {
     let mut counts = Counts::default();
     counts[Count::Tokens] = 1;
     let mut executable = device.compile(&ops.finish(), &counts).unwrap();
-    let mut out = [0.0; 512];
+    let mut out = Vec::new();
     let mut step = || {
         executable.import(ports[0], &[0.5; 64]);
         executable.import(ports[1], &[1.0, 5.0, 2.0, 8.0, 7.0, 3.0, 6.0, 4.0]);
         executable.run(&Step { segments: &[SegmentName::Body], counts, ..Step::default() });
-        let reads = &mut [ReadPort { port: ports[2], offset: 0, out: &mut out }];
-        executable.read_now(reads).unwrap().unwrap();
+        executable.fetch(&[PortRange::first(ports[2], 512)], true);
+        executable.collect_now(&mut out).unwrap().unwrap();
     };
     // Scratch is allocated in the first rounds; one of the later ones must be free of allocations.
     let rounds = {

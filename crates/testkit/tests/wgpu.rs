@@ -4,7 +4,7 @@
 use pollster::block_on;
 use stonechat_nn::op::{Count, KvShape, KvWriteArgs, PoolId, Port, Rows, SlotTable};
 use stonechat_nn::{
-    Counts, Cpu, Device, Executable, KvDType, KvRow, PAGE_LEN, Program, ReadPort, Recorder,
+    Counts, Cpu, Device, Executable, KvDType, KvRow, PAGE_LEN, PortRange, Program, Recorder,
     SegmentName, Step,
 };
 use stonechat_testkit::{Lcg, suite, variants, wgpu};
@@ -33,10 +33,11 @@ fn step(counts: Counts) -> Step<'static> {
     Step { segments: &[SegmentName::Body], counts, ..Step::default() }
 }
 
-/// The first values of a port.
-fn read(executable: &mut dyn Executable, port: Port, out: &mut [f32]) {
-    let reads = &mut [ReadPort { port, offset: 0, out }];
-    block_on(executable.read(reads)).expect("readable values");
+/// The first `n` values of a port.
+fn read(executable: &mut dyn Executable, port: Port, n: usize) -> Vec<f32> {
+    let mut values = Vec::new();
+    block_on(executable.read(&[PortRange::first(port, n)], &mut values)).expect("readable values");
+    values
 }
 
 #[test]
@@ -152,11 +153,8 @@ fn steps_see_what_was_imported_before_them() {
             executable.import(IMPORT, &values);
             executable.run(&Step { first_window, ..step(counts(&[(Count::Windows, 1)])) });
         }
-        let (mut got, mut last) = (vec![0.0; n], [9.0; 3]);
-        read(&mut *executable, IMPORT, &mut got);
-        read(&mut *executable, OUTPUT, &mut last);
-        assert!(got == values);
-        assert_eq!(last, [0.0, 1.0, 2.0]);
+        assert!(read(&mut *executable, IMPORT, n) == values);
+        assert_eq!(read(&mut *executable, OUTPUT, 3), [0.0, 1.0, 2.0]);
     }
 }
 
@@ -179,8 +177,7 @@ fn steps_of_equal_shape_run_one_list_and_give_their_own_results() {
             let before = backend.counters();
             executable.import(IMPORT, &vec![value; n]);
             executable.run(&step(counts(&[(Count::Tokens, n)])));
-            let mut got = vec![0.0; n];
-            read(&mut *executable, OUTPUT, &mut got);
+            let got = read(&mut *executable, OUTPUT, n);
             assert!(got.iter().all(|got| *got == value), "{got:?} of {value}");
             backend.counters() - before
         };
@@ -220,11 +217,9 @@ fn what_cannot_be_had_is_an_error_and_the_device_lives() {
         let max = counts(&[(Count::Tokens, 4)]);
         let mut executable = device.compile(&program, &max).expect("a small program");
         backend.gpu().fault("a fault".to_owned());
-        let mut values = [1.0; 4];
-        let reads = &mut [ReadPort { port: OUTPUT, offset: 0, out: &mut values }];
-        let error = block_on(executable.read(reads)).expect_err("the fault");
+        let range = PortRange::first(OUTPUT, 4);
+        let error = block_on(executable.read(&[range], &mut Vec::new())).expect_err("the fault");
         assert!(error.to_string().contains("a fault"));
-        read(&mut *executable, OUTPUT, &mut values);
-        assert_eq!(values, [0.0; 4]);
+        assert_eq!(read(&mut *executable, OUTPUT, 4), [0.0; 4]);
     }
 }

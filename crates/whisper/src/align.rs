@@ -83,16 +83,15 @@ async fn text_probabilities(
     let (vocab_size, n_text_tokens) = (model.config().vocab_size, model.special().eot as usize);
     let max_outputs = state.limits().n_outputs;
     let mut probabilities = Vec::with_capacity(text.len());
-    let mut logits = vec![0.0; max_outputs.min(text.len()) * vocab_size];
+    let mut logits = Vec::new();
     let mut rows = Vec::with_capacity(max_outputs);
     for (chunk, tokens) in text.chunks(max_outputs).enumerate() {
         rows.clear();
         let from = first + chunk * max_outputs;
         rows.extend(from..from + tokens.len());
         state.project(&rows);
-        let read = &mut logits[..tokens.len() * vocab_size];
-        state.read_logits(read).await?;
-        for (&token, logits) in tokens.iter().zip(read.chunks_exact(vocab_size)) {
+        state.read_logits(tokens.len(), &mut logits).await?;
+        for (&token, logits) in tokens.iter().zip(logits.chunks_exact(vocab_size)) {
             probabilities.push(probability(&logits[..n_text_tokens], token));
         }
     }
@@ -109,9 +108,9 @@ async fn alignment_weights(
 ) -> Result<Vec<f32>, Error> {
     let (config, n_heads) = (model.config(), model.alignment_heads().len());
     let (c, n_tokens) = (config.text_head_dim(), rows.len());
-    let mut keys = vec![0.0; n_heads * config.n_audio_ctx * c];
-    let mut queries = vec![0.0; n_heads * n_tokens * c];
-    state.read_capture(window, rows, (&mut keys, &mut queries)).await?;
+    let mut captured = Vec::new();
+    state.read_capture(window, rows, (n_heads, &mut captured)).await?;
+    let (keys, queries) = captured.split_at(n_heads * config.n_audio_ctx * c);
     let mut mean = vec![0.0; n_tokens * n_positions];
     if n_positions == 0 {
         return Ok(mean);

@@ -7,8 +7,8 @@
 
 use stonechat_nn::op::{Count, PoolId, Port, RowTable, SlotTable};
 use stonechat_nn::{
-    AttentionRows, Counts, Executable, KvDType, KvRow, KvShape, PAGE_LEN, Program, QueryRow,
-    ReadPort, Recorder, SegmentName, Sequences, Slot, Step, StepInputs, StepLimits, StepPlan,
+    AttentionRows, Counts, Executable, KvDType, KvRow, KvShape, PAGE_LEN, PortRange, Program,
+    QueryRow, Recorder, SegmentName, Sequences, Slot, Step, StepInputs, StepLimits, StepPlan,
     warmup_batch_sizes,
 };
 
@@ -200,6 +200,8 @@ pub struct State {
     /// Whether each window has audio.
     has_audio: Vec<bool>,
     head_dim: usize,
+    d_model: usize,
+    vocab_size: usize,
     n_mel_values: usize,
 }
 
@@ -221,6 +223,8 @@ impl State {
             sequences: Sequences::new(limits),
             has_audio: vec![false; options.n_windows],
             head_dim: config.text_head_dim(),
+            d_model: config.d_model,
+            vocab_size: config.vocab_size,
             n_mel_values: WINDOW_FRAMES * config.n_mels,
         };
         state.warm_up()?;
@@ -272,20 +276,13 @@ impl State {
         self.executable.run(&self.pages.encoder_step());
     }
 
-    /// Reads the output of the encoder, `[n_audio_ctx, d_model]`.
+    /// Reads the output of the encoder, `[n_audio_ctx, d_model]`, into `out`.
     ///
     /// # Errors
     /// If the device fails.
-    pub async fn read_encoded(&mut self, out: &mut [f32]) -> Result<(), Error> {
-        self.read(&mut [ReadPort { port: Port::Audio, offset: 0, out }]).await
-    }
-
-    /// Reads outputs, without a future on the heap where no device has to be awaited.
-    async fn read(&mut self, reads: &mut [ReadPort<'_>]) -> Result<(), Error> {
-        match self.executable.read_now(reads) {
-            Some(result) => Ok(result?),
-            None => Ok(self.executable.read(reads).await?),
-        }
+    pub async fn read_encoded(&mut self, out: &mut Vec<f32>) -> Result<(), Error> {
+        let len = self.pages.n_audio_ctx * self.d_model;
+        Ok(self.executable.read(&[PortRange::first(Port::Audio, len)], out).await?)
     }
 
     /// Sets the audio of window `window` to the output of the encoder, and empties the window's
@@ -330,12 +327,13 @@ impl State {
         }
     }
 
-    /// Reads the logits of the first outputs of the last step, `[n, vocab_size]`.
+    /// Reads the logits of the first `n` outputs of the last step, `[n, vocab_size]`, into `out`.
     ///
     /// # Errors
     /// If the device fails.
-    pub async fn read_logits(&mut self, out: &mut [f32]) -> Result<(), Error> {
-        self.read(&mut [ReadPort { port: Port::Logits, offset: 0, out }]).await
+    pub async fn read_logits(&mut self, n: usize, out: &mut Vec<f32>) -> Result<(), Error> {
+        let len = n * self.vocab_size;
+        Ok(self.executable.read(&[PortRange::first(Port::Logits, len)], out).await?)
     }
 
     /// Computes the logits of `rows` of the last step for [`read_logits`](Self::read_logits).
@@ -349,24 +347,25 @@ impl State {
         self.executable.run(&step);
     }
 
-    /// Reads the cross-attention keys of `window`, `[heads, n_audio_ctx, C]`, and the queries of `rows` of the last step with
-    /// capture, `[heads, rows, C]`.
+    /// Reads the cross-attention keys of `window`, `[heads, n_audio_ctx, C]`, then the queries of `rows` of the last step with
+    /// capture, `[heads, rows, C]`, into `out`.
     pub(crate) async fn read_capture(
         &mut self,
         window: usize,
         rows: std::ops::Range<usize>,
-        (keys, queries): (&mut [f32], &mut [f32]),
+        (n_heads, out): (usize, &mut Vec<f32>),
     ) -> Result<(), Error> {
         let c = self.head_dim;
         let (n_keys, n_queries) = (self.pages.n_audio_ctx * c, rows.len() * c);
-        let mut reads = Vec::new();
-        for (i, out) in keys.chunks_exact_mut(n_keys).enumerate() {
-            reads.push(ReadPort { port: Port::CapturedKeys(i), offset: window * n_keys, out });
-        }
-        for (i, out) in queries.chunks_exact_mut(n_queries).enumerate() {
-            reads.push(ReadPort { port: Port::CapturedQueries(i), offset: rows.start * c, out });
-        }
-        self.read(&mut reads).await
+        let keys =
+            |i| PortRange { port: Port::CapturedKeys(i), offset: window * n_keys, len: n_keys };
+        let queries = |i| PortRange {
+            port: Port::CapturedQueries(i),
+            offset: rows.start * c,
+            len: n_queries,
+        };
+        let ranges: Vec<_> = (0..n_heads).map(keys).chain((0..n_heads).map(queries)).collect();
+        Ok(self.executable.read(&ranges, out).await?)
     }
 }
 

@@ -299,11 +299,10 @@ impl WindowDecoder {
         self.encode_next();
         let started = Instant::now();
         self.run_step()?;
-        let Self { state, scratch, model, .. } = self;
+        let Self { state, scratch, .. } = self;
         let n_outputs = scratch.planned.iter().map(|window| window.outputs.len()).sum::<usize>();
         if n_outputs > 0 {
-            scratch.logits.resize(n_outputs * model.config().vocab_size, 0.0);
-            state.read_logits(&mut scratch.logits).await?;
+            state.read_logits(n_outputs, &mut scratch.logits).await?;
             self.evaluate();
         }
         let mut has_text = false;

@@ -27,18 +27,18 @@ fn state(model: &Model, seed: u64, n: usize) -> State {
 }
 
 /// Logits of the first `n` outputs of the last step.
-fn logits(model: &Model, state: &mut State, n: usize) -> Vec<f32> {
-    let mut logits = vec![0.0; n * model.config().vocab_size];
-    block_on(state.read_logits(&mut logits)).unwrap();
+fn logits(state: &mut State, n: usize) -> Vec<f32> {
+    let mut logits = Vec::new();
+    block_on(state.read_logits(n, &mut logits)).unwrap();
     logits
 }
 
-fn step(model: &Model, state: &mut State, tokens: &[u32], sequence: usize) -> Vec<f32> {
+fn step(state: &mut State, tokens: &[u32], sequence: usize) -> Vec<f32> {
     let slot = state.slot(0, sequence);
     let mut plan = state.plan();
     plan.add(slot, tokens, [tokens.len() - 1]).unwrap();
     plan.run();
-    logits(model, state, 1)
+    logits(state, 1)
 }
 
 #[track_caller]
@@ -52,8 +52,8 @@ fn assert_close(a: &[f32], b: &[f32], limit: f32) {
 fn the_cpu_agrees_with_the_f64_oracle() {
     let (cpu, oracle) = (model(Cpu::new(2).unwrap()), model(Reference));
     let (mut a, mut b) = (state(&cpu, 3, 1), state(&oracle, 3, 1));
-    let got = step(&cpu, &mut a, &PROMPT, 0);
-    let expected = step(&oracle, &mut b, &PROMPT, 0);
+    let got = step(&mut a, &PROMPT, 0);
+    let expected = step(&mut b, &PROMPT, 0);
     assert_close(&got, &expected, 1e-4);
 }
 
@@ -61,11 +61,11 @@ fn the_cpu_agrees_with_the_f64_oracle() {
 fn prefill_equals_token_by_token() {
     let model = model(Cpu::new(2).unwrap());
     let mut state = state(&model, 4, 1);
-    let at_once = step(&model, &mut state, &PROMPT, 0);
+    let at_once = step(&mut state, &PROMPT, 0);
     state.clear(0);
     let mut one_by_one = Vec::new();
     for token in PROMPT {
-        one_by_one = step(&model, &mut state, &[token], 0);
+        one_by_one = step(&mut state, &[token], 0);
     }
     assert_close(&one_by_one, &at_once, 1e-5);
 }
@@ -82,11 +82,11 @@ fn a_batch_equals_its_parts() {
         plan.add(slot, tokens, [tokens.len() - 1]).unwrap();
     }
     plan.run();
-    let together = logits(&model, &mut state, 3);
+    let together = logits(&mut state, 3);
     let together = together.chunks_exact(model.config().vocab_size);
     for (tokens, together) in [a, b, c].into_iter().zip(together) {
         state.clear(0);
-        assert_close(together, &step(&model, &mut state, tokens, 1), 1e-5);
+        assert_close(together, &step(&mut state, tokens, 1), 1e-5);
     }
 }
 
@@ -94,13 +94,13 @@ fn a_batch_equals_its_parts() {
 fn a_fork_continues_where_its_parent_stood() {
     let model = model(Cpu::new(2).unwrap());
     let mut state = state(&model, 6, 3);
-    step(&model, &mut state, &PROMPT, 0);
+    step(&mut state, &PROMPT, 0);
     let [parent, first, second] = [0, 1, 2].map(|index| state.slot(0, index));
     state.fork(parent, first);
     state.fork(parent, second);
-    let other = step(&model, &mut state, &[77], 1);
-    let forked = step(&model, &mut state, &[9], 2);
-    let parent = step(&model, &mut state, &[9], 0);
+    let other = step(&mut state, &[77], 1);
+    let forked = step(&mut state, &[9], 2);
+    let parent = step(&mut state, &[9], 0);
     assert_eq!(forked, parent, "the same pages and the same token");
     assert!(other != parent);
 }
@@ -108,7 +108,7 @@ fn a_fork_continues_where_its_parent_stood() {
 #[test]
 fn audio_changes_the_answer() {
     let model = model(Cpu::new(2).unwrap());
-    let a = step(&model, &mut state(&model, 7, 1), &PROMPT, 0);
-    let b = step(&model, &mut state(&model, 8, 1), &PROMPT, 0);
+    let a = step(&mut state(&model, 7, 1), &PROMPT, 0);
+    let b = step(&mut state(&model, 8, 1), &PROMPT, 0);
     assert!(a != b);
 }

@@ -28,8 +28,8 @@ fn logits(device: impl Into<Device>) -> Vec<Vec<f32>> {
             plan.add(*slot, tokens, [tokens.len() - 1]).unwrap();
         }
         plan.run();
-        let mut logits = vec![0.0; runs.len() * vocab_size];
-        block_on(state.read_logits(&mut logits)).unwrap();
+        let mut logits = Vec::new();
+        block_on(state.read_logits(runs.len(), &mut logits)).unwrap();
         all.extend(logits.chunks_exact(vocab_size).map(<[f32]>::to_vec));
     };
     step(&mut state, &[(first, &PROMPT)]);

@@ -9,8 +9,10 @@ pub enum Count {
     Tokens,
     /// Tokens whose logits are computed: those of [`Count::TopK`] first.
     Logits,
-    /// Tokens of which the top-k logits are read.
+    /// Tokens of which the top-k logits are read: those of [`Count::LogProbs`] first.
     TopK,
+    /// Tokens of which the log-sum-exp of the logits is read.
+    LogProbs,
     /// Tokens whose hidden states are read.
     Hidden,
     /// Windows of audio.
@@ -23,7 +25,7 @@ pub enum Count {
 
 impl Count {
     /// Number of counts.
-    pub const N: usize = 7;
+    pub const N: usize = 8;
 }
 
 /// Number of rows of a tensor: `each` for every one of `count`.
@@ -136,7 +138,7 @@ impl Tensor {
     #[track_caller]
     pub fn first(self, count: Count) -> Self {
         let is_part = match count {
-            Count::TopK => self.rows.count == Count::Logits,
+            Count::TopK | Count::LogProbs => self.rows.count == Count::Logits,
             Count::CapturedTokens => self.rows.count == Count::Tokens,
             Count::CapturedWindows => self.rows.count == Count::Windows,
             _ => self.rows.count == count,

@@ -13,6 +13,8 @@ use crate::{Error, Result};
 
 /// Alignment of sizes, so that any buffer can be bound as an array of `vec4`.
 const ALIGN: u64 = 16;
+/// Smallest buffer for copies to the host: tokens of many steps.
+const MIN_READBACK_BYTES: u64 = 4096;
 
 /// Zero-initialized device memory. Clones share it.
 #[derive(Debug, Clone)]
@@ -168,15 +170,24 @@ pub(super) struct Readback {
     bytes: u64,
 }
 
-/// Bytes of a buffer to read.
-#[derive(Debug)]
-pub struct ReadRange<'a> {
+/// Bytes of a buffer to copy to the host.
+#[derive(Debug, Clone, Copy)]
+pub struct CopyRange<'a> {
     /// The buffer.
     pub src: &'a GpuBuffer,
-    /// First byte.
+    /// First byte, a multiple of 4.
     pub offset: usize,
-    /// Destination; its length is the number of bytes.
-    pub out: &'a mut [u8],
+    /// Number of bytes, a multiple of 4.
+    pub len: usize,
+}
+
+/// Copies to the host of one or more submissions, which are read together.
+#[derive(Debug, Default)]
+pub struct HostCopies {
+    /// Each with its used bytes. One, unless copies did not fit.
+    buffers: Vec<(Readback, u64)>,
+    last: Option<::wgpu::SubmissionIndex>,
+    mapped: Vec<Arc<MapState>>,
 }
 
 type MapResult = std::result::Result<(), ::wgpu::BufferAsyncError>;
@@ -225,16 +236,71 @@ impl Gpu {
 
     /// Submits a list, which must still be [valid](super::Recorder::is_valid).
     pub fn submit(&self, list: &mut CommandList) {
-        self.submit_with(Some(list), None);
+        self.submit_all(Some(list), None);
     }
 
-    /// Submits a list, if there is one, and the copies after it in one submission.
-    fn submit_with(
+    /// Submits a list, if there is one, and copies of `ranges` behind it, in one submission.
+    ///
+    /// # Errors
+    /// If there is no memory for the copies. The list is submitted.
+    ///
+    /// # Panics
+    /// If a range is outside its buffer or not aligned.
+    pub fn submit_with_copies(
+        &self,
+        list: Option<&mut CommandList>,
+        ranges: &[CopyRange<'_>],
+        copies: &mut HostCopies,
+    ) -> Result<()> {
+        for CopyRange { src, offset, len } in ranges {
+            assert!(offset + len <= src.bytes(), "read: {offset}+{len} bytes");
+            assert!(offset.is_multiple_of(4) && len.is_multiple_of(4), "read: unaligned");
+        }
+        let bytes: u64 = ranges.iter().map(|range| range.len as u64).sum();
+        let mut result = Ok(());
+        let mut encoded = None;
+        if bytes > 0 {
+            match self.place(copies, bytes) {
+                Ok((to, mut at)) => {
+                    let mut encoder = self.inner.device.create_command_encoder(&Default::default());
+                    for CopyRange { src, offset, len } in ranges.iter().filter(|r| r.len > 0) {
+                        let (from, len) = (*offset as u64, *len as u64);
+                        encoder.copy_buffer_to_buffer(src.raw(), from, to, at, len);
+                        at += len;
+                    }
+                    encoded = Some(encoder.finish());
+                }
+                Err(error) => result = Err(error),
+            }
+        }
+        if let Some(index) = self.submit_all(list, encoded) {
+            copies.last = Some(index);
+        }
+        result
+    }
+
+    /// Memory for `bytes` more: a buffer and the place in it.
+    fn place<'a>(
+        &self,
+        copies: &'a mut HostCopies,
+        bytes: u64,
+    ) -> Result<(&'a ::wgpu::Buffer, u64)> {
+        let has_room = |(readback, used): &(Readback, u64)| used + bytes <= readback.bytes;
+        if !copies.buffers.last().is_some_and(has_room) {
+            copies.buffers.push((self.take_readback(bytes)?, 0));
+        }
+        let (readback, used) = copies.buffers.last_mut().expect("one was added");
+        *used += bytes;
+        Ok((&readback.raw, *used - bytes))
+    }
+
+    /// Submits a list, if there is one, and other commands behind it, in one submission.
+    fn submit_all(
         &self,
         mut list: Option<&mut CommandList>,
-        copies: Option<::wgpu::CommandBuffer>,
+        others: Option<::wgpu::CommandBuffer>,
     ) -> Option<::wgpu::SubmissionIndex> {
-        let mut all = [None, copies];
+        let mut all = [None, others];
         if let Some(list) = &mut list {
             count(&self.inner.counters.lists);
             let n = list.dispatches.len() as u64;
@@ -250,6 +316,12 @@ impl Gpu {
         }
         let index = self.inner.queue.submit(all.into_iter().flatten());
         count(&self.inner.counters.submissions);
+        if let Some(list) = list {
+            // A list that ran twice probably runs again: it is encoded while the device works.
+            if std::mem::replace(&mut list.has_run, true) && !self.inner.profile.is_on() {
+                list.encoded = Some(self.encode(list));
+            }
+        }
         Some(index)
     }
 
@@ -262,69 +334,44 @@ impl Gpu {
         encoder.finish()
     }
 
-    /// Submits a list, if there is one, then reads all ranges in one mapping. Offsets and lengths are multiples of 4.
+    /// Ends copies: they are mapped as soon as the device has made them.
+    pub fn map(&self, copies: &mut HostCopies) {
+        for (readback, used) in &copies.buffers {
+            count(&self.inner.counters.readbacks);
+            let mapped = Arc::new(MapState::default());
+            copies.mapped.push(Arc::clone(&mapped));
+            readback.raw.map_async(::wgpu::MapMode::Read, 0..*used, move |result| {
+                let mut state = mapped.state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.0 = Some(result);
+                if let Some(waker) = state.1.take() {
+                    waker.wake();
+                }
+            });
+        }
+    }
+
+    /// Waits for copies that [`map`](Self::map) ended, and passes their bytes to `take` in order.
     ///
     /// # Errors
     /// If the device failed since the last read.
-    ///
-    /// # Panics
-    /// If a range is outside its buffer or not aligned.
-    pub async fn run_and_read(
-        &self,
-        mut list: Option<&mut CommandList>,
-        reads: &mut [ReadRange<'_>],
-    ) -> Result<()> {
-        for ReadRange { src, offset, out } in &*reads {
-            assert!(offset + out.len() <= src.bytes(), "read: {offset}+{} bytes", out.len());
-            assert!(offset.is_multiple_of(4) && out.len().is_multiple_of(4), "read: unaligned");
+    pub async fn read(&self, copies: HostCopies, mut take: impl FnMut(&[u8])) -> Result<()> {
+        let HostCopies { buffers, last, mapped } = copies;
+        if !mapped.is_empty() {
+            self.wait_for_read(last, || mapped.iter().all(|mapped| mapped.is_ready()))?;
         }
-        let bytes: u64 = reads.iter().map(|read| read.out.len() as u64).sum();
-        if bytes == 0 {
-            self.submit_with(list, None);
-            return self.check();
+        let mut results = Ok(());
+        for mapped in mapped {
+            results = results.and(MapFuture(mapped).await);
         }
-        let readback = self.take_readback(bytes)?;
-        let mut encoder = self.inner.device.create_command_encoder(&Default::default());
-        let mut at = 0;
-        for ReadRange { src, offset, out } in &*reads {
-            let (from, len) = (*offset as u64, out.len() as u64);
-            if len > 0 {
-                encoder.copy_buffer_to_buffer(src.raw(), from, &readback.raw, at, len);
-                at += len;
-            }
-        }
-        let submitted = self.submit_with(list.as_deref_mut(), Some(encoder.finish()));
-        count(&self.inner.counters.readbacks);
-        let mapped = Arc::new(MapState::default());
-        let shared = Arc::clone(&mapped);
-        readback.raw.map_async(::wgpu::MapMode::Read, 0..bytes, move |result| {
-            let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.0 = Some(result);
-            if let Some(waker) = state.1.take() {
-                waker.wake();
-            }
-        });
-        if let Some(list) = list {
-            // A list that ran twice probably runs again.
-            if std::mem::replace(&mut list.has_run, true) && !self.inner.profile.is_on() {
-                list.encoded = Some(self.encode(list));
-            }
-        }
-        self.wait_for_read(submitted, || mapped.is_ready())?;
-        let result = MapFuture(mapped).await;
         self.check()?;
         let failed = |message: String| Error::Device { message };
-        result.map_err(|error| failed(error.to_string()))?;
-        let view = readback.raw.get_mapped_range(0..bytes).map_err(|e| failed(e.to_string()))?;
-        let mut rest = &view[..];
-        for ReadRange { out, .. } in reads {
-            let (head, tail) = rest.split_at(out.len());
-            out.copy_from_slice(head);
-            rest = tail;
+        results.map_err(|error| failed(error.to_string()))?;
+        for (readback, used) in buffers {
+            let view = readback.raw.get_mapped_range(0..used);
+            take(&view.map_err(|error| failed(error.to_string()))?);
+            readback.raw.unmap();
+            self.inner.readbacks.lock().unwrap_or_else(PoisonError::into_inner).push(readback);
         }
-        drop(view);
-        readback.raw.unmap();
-        self.inner.readbacks.lock().unwrap_or_else(PoisonError::into_inner).push(readback);
         Ok(())
     }
 
@@ -335,7 +382,7 @@ impl Gpu {
         if let Some((i, _)) = fitting.min_by_key(|(_, readback)| readback.bytes) {
             return Ok(pool.swap_remove(i));
         }
-        let bytes = bytes.next_power_of_two();
+        let bytes = bytes.next_power_of_two().max(MIN_READBACK_BYTES);
         let usage = ::wgpu::BufferUsages::MAP_READ | ::wgpu::BufferUsages::COPY_DST;
         Ok(Readback { raw: raw_buffer(self, bytes, usage)?, bytes })
     }

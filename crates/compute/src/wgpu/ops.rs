@@ -11,6 +11,7 @@ pub mod elementwise;
 pub mod f16;
 pub mod gated;
 pub mod kv;
+pub mod log_sum_exp;
 pub mod moe;
 pub mod norm;
 pub mod operand;
@@ -152,6 +153,7 @@ pub fn sources(variant: Variant) -> Vec<Source> {
         copy::GATHER,
         rope::SPEC,
         gated::SPEC,
+        log_sum_exp::SPEC,
         moe::ROUTE,
         moe::COMBINE,
         q8::SPEC,

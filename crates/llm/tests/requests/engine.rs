@@ -12,6 +12,8 @@ use stonechat_testkit::Lcg;
 
 use crate::request::{Request, Start, Text};
 
+/// Preemptions after which none is made at random.
+const MAX_PREEMPTIONS: usize = 500;
 /// Steps in which the largest case must end.
 const MAX_STEPS: usize = 100_000;
 
@@ -174,7 +176,8 @@ impl<'a> Engine<'a> {
     /// Runs one step; returns whether a request is left.
     fn schedule(&mut self) -> Result<bool, String> {
         self.events.steps += 1;
-        if self.random.once_in(8) {
+        // A long prompt in small steps never ends if each run of it is preempted.
+        if self.events.preempted < MAX_PREEMPTIONS && self.random.once_in(8) {
             let index = self.random.below(self.requests.len());
             self.preempt(index);
         }

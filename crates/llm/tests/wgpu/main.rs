@@ -291,6 +291,56 @@ fn count_steps(gpu: &Wgpu, golden: &Golden, model: &Model, kv_dtype: KvDType, is
         };
         assert_eq!(made, expected, "{what}, token {token}");
     }
+    if !is_split && model.info().max_top_k() > 0 {
+        count_greedy_steps(gpu, &mut state, &what);
+    }
+}
+
+/// Greedy steps that take the tokens of the steps before on the device, and are read at once.
+fn count_greedy_steps(gpu: &Wgpu, state: &mut State, what: &str) {
+    const N: u64 = 6;
+    let output = OutputRequest::TopK(1);
+    let run = |state: &mut State| {
+        let mut plan = state.plan();
+        plan.add(TEXT, &[3], output, 1).unwrap();
+        let mut tickets = Vec::new();
+        for _ in 1..N {
+            tickets.push(plan.run_with_next().unwrap());
+            plan = state.plan();
+            plan.add_next(TEXT, 0, output).unwrap();
+        }
+        tickets.push(plan.run().unwrap());
+        let token = |ticket| match block_on(state.outputs(ticket)).unwrap().row(0) {
+            OutputRow::TopK(top_k) => top_k[0].index,
+            row => panic!("{row:?}"),
+        };
+        tickets.into_iter().map(token).collect::<Vec<_>>()
+    };
+    let n = state.len(TEXT);
+    let first = run(state);
+    state.truncate(TEXT, n);
+    let before = gpu.counters();
+    assert_eq!(run(state), first, "{what}");
+    let made = gpu.counters() - before;
+    let Counters { dispatches, encodings, .. } = made;
+    let expected = Counters {
+        uploads: N,
+        lists: N,
+        encodings,
+        submissions: N,
+        readbacks: 1,
+        dispatches,
+        ..Counters::default()
+    };
+    assert_eq!(made, expected, "{what}: {N} greedy steps");
+    // The same tokens one by one.
+    state.truncate(TEXT, n);
+    let mut token = 3;
+    for expected in first {
+        let outputs = block_on(state.run(TEXT, &[token], OutputRequest::Logits, 1)).unwrap();
+        token = best(&logits(outputs.row(0)));
+        assert_eq!(token, expected, "{what}");
+    }
 }
 
 /// Checks a prompt and the greedy tokens after it.

@@ -19,7 +19,9 @@ use super::experts::{self, Experts, run_experts};
 use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
 use super::profile::label;
 use super::weights::{CpuMatrix, Weights};
-use crate::device::{AttentionRows, Counts, Executable, ReadPort, Step};
+use crate::device::{
+    AttentionRows, Counts, Executable, HostFetches, PortRange, Step, resolve_token,
+};
 use crate::fuse::Capabilities;
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Node, Program, RowClass};
@@ -119,6 +121,7 @@ pub(super) struct CpuExecutable {
     pools: Vec<Vec<KvPool>>,
     exports: BTreeMap<Port, AlignedVec>,
     scratch: Scratch,
+    fetches: HostFetches,
 }
 
 /// Memory within an op.
@@ -147,6 +150,7 @@ impl CpuExecutable {
             pools: Vec::new(),
             exports: BTreeMap::new(),
             scratch: Scratch::default(),
+            fetches: HostFetches::default(),
         };
         for SlotInfo { dtype, rows, cols, len } in plan.slots {
             let mut operand = ActivationBuffer::new();
@@ -367,7 +371,7 @@ impl CpuExecutable {
         let accumulate = node.residual.is_some();
         let mut result = MatMut::packed(&mut out[..n_rows * cols], n_rows, cols);
         match op {
-            Op::Embed(args) => embed(device, result, args, step),
+            Op::Embed(args) => self.embed(result, args, step),
             Op::Constant(constant) => {
                 let constant = values(constant);
                 result
@@ -418,7 +422,30 @@ impl CpuExecutable {
                     }
                 }
             }
+            Op::LogSumExp => {
+                let x = x(0);
+                let row =
+                    |(t, out): (usize, &mut f32)| *out = cpu::log_sum_exp(device.isa, x.row(t));
+                result.data.iter_mut().enumerate().for_each(row);
+            }
             _ => unreachable!("{} has no single f32 result", op.name()),
+        }
+    }
+
+    fn embed(&self, mut out: MatMut<'_>, args: &EmbedArgs, step: &Step<'_>) {
+        let EmbedArgs { table, positions, scale } = args;
+        let (table, d) = (matrix(table), out.cols);
+        for (t, &token) in step.tokens.iter().enumerate() {
+            let row = out.row_mut(t);
+            let token = resolve_token(token, |index| self.port(Port::TopK)[index]);
+            table.dequantize_row(self.cpu.device.isa, token as usize, row);
+            if *scale != 1.0 {
+                row.iter_mut().for_each(|r| *r *= scale);
+            }
+            if let Some(positions) = positions {
+                let position = &values(positions)[step.positions[t] as usize * d..][..d];
+                row.iter_mut().zip(position).for_each(|(r, p)| *r += p);
+            }
         }
     }
 
@@ -451,6 +478,21 @@ impl CpuExecutable {
         self.exports = exports;
     }
 
+    /// Copies values, on all threads if there are many.
+    fn copy_values(&self, out: &mut [f32], values: &[f32]) {
+        let n_tasks = out.len().div_ceil(READ_LEN);
+        if n_tasks == 1 {
+            return out.copy_from_slice(values);
+        }
+        let parts = Mutex::new(out.chunks_mut(READ_LEN).zip(values.chunks(READ_LEN)));
+        self.cpu.device.threads.run(n_tasks, |_| {
+            let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+            if let Some((to, from)) = part {
+                to.copy_from_slice(from);
+            }
+        });
+    }
+
     /// Values of a port.
     fn port(&self, port: Port) -> &[f32] {
         if let Some(values) = self.exports.get(&port) {
@@ -468,26 +510,6 @@ fn matrix_of(args: &MatmulArgs) -> &CpuMatrix {
 fn copy_rows(out: &mut [f32], x: MatRef<'_>) {
     for (r, row) in out.chunks_exact_mut(x.cols).take(x.rows).enumerate() {
         row.copy_from_slice(x.row(r));
-    }
-}
-
-fn embed(
-    device: &stonechat_compute::Cpu,
-    mut out: MatMut<'_>,
-    EmbedArgs { table, positions, scale }: &EmbedArgs,
-    step: &Step<'_>,
-) {
-    let (table, d) = (matrix(table), out.cols);
-    for (t, &token) in step.tokens.iter().enumerate() {
-        let row = out.row_mut(t);
-        table.dequantize_row(device.isa, token as usize, row);
-        if *scale != 1.0 {
-            row.iter_mut().for_each(|r| *r *= scale);
-        }
-        if let Some(positions) = positions {
-            let position = &values(positions)[step.positions[t] as usize * d..][..d];
-            row.iter_mut().zip(position).for_each(|(r, p)| *r += p);
-        }
     }
 }
 
@@ -527,6 +549,10 @@ impl Executable for CpuExecutable {
         self.values[slot][..values.len()].copy_from_slice(values);
     }
 
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
     fn run(&mut self, step: &Step<'_>) {
         for &PageCopy { from, to } in step.copies {
             self.pools[0].iter_mut().for_each(|pool| pool.copy_page(from, to));
@@ -538,31 +564,25 @@ impl Executable for CpuExecutable {
         self.program.segments = segments;
     }
 
-    fn read_now(&self, reads: &mut [ReadPort<'_>]) -> Option<Result<(), Error>> {
-        for ReadPort { port, offset, out } in reads.iter_mut().filter(|read| !read.out.is_empty()) {
-            let values = &self.port(*port)[*offset..*offset + out.len()];
-            let n_tasks = out.len().div_ceil(READ_LEN);
-            if n_tasks == 1 {
-                out.copy_from_slice(values);
-                continue;
-            }
-            let parts = Mutex::new(out.chunks_mut(READ_LEN).zip(values.chunks(READ_LEN)));
-            self.cpu.device.threads.run(n_tasks, |_| {
-                let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
-                if let Some((to, from)) = part {
-                    to.copy_from_slice(from);
-                }
-            });
+    fn fetch(&mut self, ranges: &[PortRange], is_last: bool) {
+        let mut fetches = std::mem::take(&mut self.fetches);
+        let mut out = fetches.fetch(ranges.iter().map(|range| range.len).sum(), is_last);
+        for &PortRange { port, offset, len } in ranges.iter().filter(|range| range.len > 0) {
+            let (part, rest) = out.split_at_mut(len);
+            self.copy_values(part, &self.port(port)[offset..offset + len]);
+            out = rest;
         }
+        self.fetches = fetches;
+    }
+
+    fn collect_now(&mut self, values: &mut Vec<f32>) -> Option<Result<(), Error>> {
+        self.fetches.collect(values);
         Some(Ok(()))
     }
 
-    fn read<'a, 'b: 'a>(
-        &'a mut self,
-        reads: &'a mut [ReadPort<'b>],
-    ) -> BoxFuture<'a, Result<(), Error>> {
-        let result = self.read_now(reads).unwrap_or(Ok(()));
-        Box::pin(ready(result))
+    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>> {
+        self.fetches.collect(values);
+        Box::pin(ready(Ok(())))
     }
 
     fn read_page<'a>(

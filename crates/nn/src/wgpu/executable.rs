@@ -1,12 +1,13 @@
 //! Programs on a GPU. Steps of equal shape run one list of dispatches, recorded when the first of them runs:
 //!
 //! ```text
-//! run  : submit the step before, unless a read did; shape of the step; its list, recorded if it is new; upload the inputs
-//! read : submit the list and the copies of the results; encode the list again; wait
+//! run     : submit the step before, unless a fetch did; shape of the step; its list, recorded if it is new; upload the inputs
+//! fetch   : submit the list and the copies of the results; encode the list again
+//! collect : wait for the oldest copies
 //! ```
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use stonechat_compute::op::{
     AttentionArgs, Count, EmbedArgs, MatmulArgs, NormArgs, Op, PoolId, Port, RopeArgs, SlotTable,
@@ -14,9 +15,9 @@ use stonechat_compute::op::{
 };
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, OperandFormat, convert};
 use stonechat_compute::wgpu::ops::{
-    GpuRows, attention, copy, elementwise, gated, kv, norm, rope, top_k,
+    GpuRows, attention, copy, elementwise, gated, kv, log_sum_exp, norm, rope, top_k,
 };
-use stonechat_compute::wgpu::{CommandList, Gpu, GpuBuffer, ReadRange, Recorder};
+use stonechat_compute::wgpu::{CommandList, CopyRange, Gpu, GpuBuffer, HostCopies, Recorder};
 use stonechat_quant::wgpu::{
     GpuEmbed, GpuEpilogue, GpuInput, GpuMatrix, InputNorm, embed, matmul, matmul_gated,
     matmul_group, operand_format,
@@ -26,7 +27,7 @@ use super::capabilities::{operand_of, operand_type};
 use super::inputs::{Places, StepShape, StepWords};
 use super::moe::run_experts;
 use super::{NAME, allocation_error};
-use crate::device::{Counts, Executable, ReadPort, Step, export_offset};
+use crate::device::{Counts, Executable, PortRange, Step, export_offset};
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Node, Program, RowClass, Segment};
 use crate::weight_data::WeightData;
@@ -69,6 +70,9 @@ pub(super) struct GpuExecutable {
     is_pending: bool,
     /// Whether steps only record their list.
     is_warming_up: bool,
+    /// Groups of fetches, oldest first, and whether the last one goes on.
+    fetches: VecDeque<HostCopies>,
+    is_fetching: bool,
 }
 
 /// A program and the memory of its values.
@@ -122,6 +126,8 @@ impl GpuExecutable {
             next_shape: StepShape::default(),
             is_pending: false,
             is_warming_up: false,
+            fetches: VecDeque::new(),
+            is_fetching: false,
         })
     }
 
@@ -311,7 +317,9 @@ impl ProgramMemory {
                 let positions = positions.as_ref().map(|p| (values(p), step.positions(n_rows)));
                 assert_eq!(step.shape.n_tokens, n_rows, "embed: a token a row");
                 let (tokens, scale) = (places.tokens, *scale);
-                let args = GpuEmbed { n_tokens: n_rows, tokens, scale, positions };
+                let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TopK);
+                let top_k = top_k.map(|(_, x)| self.buffer(x.id));
+                let args = GpuEmbed { n_tokens: n_rows, tokens, top_k, scale, positions };
                 embed(list, out, matrix(table), args);
             }
             Op::Constant(constant) => {
@@ -363,6 +371,7 @@ impl ProgramMemory {
                 run_experts(list, (out, accumulate), (x, logits), args);
             }
             Op::TopK => top_k::top_k(list, out, x(0), step.shape.k),
+            Op::LogSumExp => log_sum_exp::log_sum_exp(list, out, x(0)),
             _ => unreachable!("{} has no single result", op.name()),
         }
     }
@@ -512,6 +521,10 @@ impl Executable for GpuExecutable {
         }
     }
 
+    fn runs_ahead(&self) -> bool {
+        true
+    }
+
     fn run(&mut self, step: &Step<'_>) {
         self.flush();
         match self.prepare_step(step) {
@@ -520,24 +533,44 @@ impl Executable for GpuExecutable {
         }
     }
 
-    fn read_now(&self, _: &mut [ReadPort<'_>]) -> Option<Result<(), Error>> {
+    fn fetch(&mut self, ranges: &[PortRange], is_last: bool) {
+        let Self { gpu, memory, lists, shape, is_pending, fetches, is_fetching, .. } = self;
+        let is_pending = std::mem::take(is_pending);
+        let list = lists.get_mut(shape).filter(|_| is_pending);
+        if !std::mem::replace(is_fetching, !is_last) {
+            fetches.push_back(HostCopies::default());
+        }
+        let copies = fetches.back_mut().expect("one was added");
+        let ranges = ranges.iter().filter(|range| range.len > 0);
+        let ranges: Vec<_> = ranges
+            .map(|range| {
+                let PortRange { port, offset, len } = *range;
+                CopyRange { src: memory.port(port), offset: 4 * offset, len: 4 * len }
+            })
+            .collect();
+        if let Err(error) = gpu.submit_with_copies(list, &ranges, copies) {
+            gpu.fault(error.to_string());
+        }
+        if is_last {
+            gpu.map(copies);
+        }
+    }
+
+    fn collect_now(&mut self, _: &mut Vec<f32>) -> Option<Result<(), Error>> {
         None
     }
 
-    fn read<'a, 'b: 'a>(
-        &'a mut self,
-        reads: &'a mut [ReadPort<'b>],
-    ) -> BoxFuture<'a, Result<(), Error>> {
-        let Self { gpu, memory, lists, shape, is_pending, .. } = self;
-        let is_pending = std::mem::take(is_pending);
-        let list = lists.get_mut(shape).filter(|_| is_pending);
-        let range = |read: &'a mut ReadPort<'b>| {
-            let (src, offset) = (memory.port(read.port), 4 * read.offset);
-            ReadRange { src, offset, out: bytemuck::cast_slice_mut(&mut *read.out) }
-        };
-        let reads = reads.iter_mut().filter(|read| !read.out.is_empty());
-        let mut ranges: Vec<ReadRange<'a>> = reads.map(range).collect();
-        Box::pin(async move { Ok(gpu.run_and_read(list, &mut ranges).await?) })
+    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>> {
+        let copies = self.fetches.pop_front().expect("a group of fetches");
+        values.clear();
+        Box::pin(async move {
+            let append = |bytes: &[u8]| {
+                let first = values.len();
+                values.resize(first + bytes.len() / 4, 0.0);
+                bytemuck::cast_slice_mut(&mut values[first..]).copy_from_slice(bytes);
+            };
+            Ok(self.gpu.read(copies, append).await?)
+        })
     }
 
     fn read_page<'a>(

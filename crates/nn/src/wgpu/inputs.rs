@@ -11,7 +11,7 @@ use stonechat_compute::op::{AttentionArgs, Count, Op, RopeArgs, RowTable, SlotTa
 use stonechat_compute::wgpu::Gpu;
 use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 
-use crate::device::{AttentionRows, Counts, Step};
+use crate::device::{AttentionRows, Counts, Step, resolve_token};
 use crate::program::{Program, Segment, SegmentName};
 use crate::{KvRow, KvShape, PAGE_LEN, PageCopy, QueryRow};
 
@@ -223,7 +223,10 @@ impl StepWords {
             let max = values.iter().max().map_or(0, |&value| value as usize);
             assert!(values.is_empty() || max < limit, "{what} {max} of {limit}");
         };
-        check("token", step.tokens, *n_tokens);
+        // A reference is to a token of the table.
+        step.tokens
+            .iter()
+            .for_each(|&token| check("token", &[resolve_token(token, |_| 0.0)], *n_tokens));
         check("position", step.positions, *n_positions);
         let n_rows = step.counts[Count::Tokens];
         let rows = step.output_rows;

@@ -15,8 +15,10 @@ use super::planes::Format;
 pub struct GpuEmbed<'a> {
     /// Number of tokens `T`.
     pub n_tokens: usize,
-    /// First word of the tokens: rows of the table.
+    /// First word of the tokens: rows of the table, or, with bit 31 set, indexes of values of `top_k` that are.
     pub tokens: usize,
+    /// Values that tokens refer to.
+    pub top_k: Option<&'a GpuBuffer>,
     /// Factor of the rows.
     pub scale: f32,
     /// Position embeddings `[n, D]`, added after scaling, and the first word of the positions.
@@ -38,7 +40,7 @@ kernel_params! {
     }
 }
 
-/// Table, data, position embeddings, output, unused, table again: `matrix_bindings.wgsl` has bindings 1 and 6.
+/// Table, data, position embeddings, output, top-k, table again: `matrix_bindings.wgsl` has bindings 1 and 6.
 const ACCESS: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read, Access::Read];
 
@@ -56,7 +58,7 @@ pub(super) fn source(format: &Format, variant: Variant) -> Source {
 /// If the shapes do not fit.
 #[track_caller]
 pub fn embed(list: &mut Recorder, out: &GpuBuffer, table: &GpuMatrix, args: GpuEmbed<'_>) {
-    let GpuEmbed { n_tokens, tokens, scale, positions } = args;
+    let GpuEmbed { n_tokens, tokens, top_k, scale, positions } = args;
     check_len("embed", out, n_tokens * table.k());
     let (format, variant) = (table.format, list.gpu().variant());
     let key = [format.code(), 0, 0, 0];
@@ -82,7 +84,7 @@ pub fn embed(list: &mut Recorder, out: &GpuBuffer, table: &GpuMatrix, args: GpuE
             Bind::Step,
             values.into(),
             Bind::Buffer(out),
-            Bind::Unused,
+            top_k.into(),
             Bind::Buffer(&slice.buffer),
         ];
         list.dispatch_linear(&kernel, &params, binds, groups);

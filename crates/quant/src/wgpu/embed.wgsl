@@ -17,6 +17,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> data: array<u32>;
 @group(0) @binding(3) var<storage, read> positions: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
+@group(0) @binding(5) var<storage, read> top_k: array<f32>;
 
 fn store(t: u32, c: u32, values: vec4<f32>) {
     for (var i = 0u; i < 4u; i++) {
@@ -38,8 +39,12 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     }
     let t = i / chunks;
     let c = i % chunks;
+    var token = data[p.tokens + t];
+    if (token & 0x80000000u) != 0u {
+        token = u32(top_k[token & 0x7fffffffu]);
+    }
     // Wraps around for rows before the slice.
-    let row = data[p.tokens + t] - p.slice_first;
+    let row = token - p.slice_first;
     if row >= p.slice_rows {
         return;
     }

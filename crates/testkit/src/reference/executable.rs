@@ -8,8 +8,8 @@ use stonechat_nn::op::{
     PoolId, Port, RopeArgs, RopeKvArgs, Rotation, Tensor, TensorInfo, WeightInfo,
 };
 use stonechat_nn::{
-    AttentionRows, BoxFuture, Counts, Error, Executable, KvRow, KvShape, Node, PAGE_LEN, PageCopy,
-    Program, ReadPort, RopePairs, Step,
+    AttentionRows, BoxFuture, Counts, Error, Executable, HostFetches, KvRow, KvShape, Node,
+    PAGE_LEN, PageCopy, PortRange, Program, RopePairs, Step, resolve_token,
 };
 
 use super::{ReferenceKv, activated, gated, inverse_rms, round_kv, route, values};
@@ -22,6 +22,7 @@ pub(super) struct ReferenceExecutable {
     values: Vec<Vec<f64>>,
     pools: Vec<ReferenceKv>,
     exports: BTreeMap<Port, Vec<f64>>,
+    fetches: HostFetches,
 }
 
 /// A matrix.
@@ -70,6 +71,7 @@ impl ReferenceExecutable {
             values: program.tensors.iter().map(|info| vec![f64::NAN; len(info)]).collect(),
             pools: program.pools.iter().map(|&shape| ReferenceKv::new(shape)).collect(),
             exports: exports.collect(),
+            fetches: HostFetches::default(),
             program: program.clone(),
         }
     }
@@ -122,7 +124,7 @@ impl ReferenceExecutable {
                 let (gate, up) = (matmul(x(0), gate), matmul(x(0), up));
                 zip(&gate, &up, |gate, up| gated(gate, up, *activation))
             }
-            Op::Embed(args) => embed(args, step),
+            Op::Embed(args) => self.embed(args, step),
             Op::Constant(constant) => {
                 let TensorInfo { rows, cols, .. } = self.program.tensors[node.outputs[0]];
                 let rows_of_one = values(constant).chunks(cols).map(<[f64]>::to_vec);
@@ -157,6 +159,16 @@ impl ReferenceExecutable {
             Op::Attention(args) => {
                 attention(x(0), &self.pools[args.pool.0], args, step.rows(args.rows))
             }
+            Op::LogSumExp => {
+                let max = |row: &Vec<f64>| row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sum =
+                    |row: &Vec<f64>, max: f64| row.iter().map(|v| (v - max).exp()).sum::<f64>();
+                let log = |row: &Vec<f64>| match max(row) {
+                    f64::NEG_INFINITY => f64::NEG_INFINITY,
+                    max => max + sum(row, max).ln(),
+                };
+                x(0).iter().map(|row| vec![log(row)]).collect()
+            }
             Op::TopK => return self.top_k(node.outputs[0], x(0), step.k),
         };
         let result = match node.residual {
@@ -164,6 +176,19 @@ impl ReferenceExecutable {
             None => result,
         };
         self.set(node.outputs[0], result);
+    }
+
+    fn embed(&self, EmbedArgs { table, positions, scale }: &EmbedArgs, step: &Step<'_>) -> Matrix {
+        let d = table.info().cols;
+        let row = |t: usize| {
+            let token = resolve_token(step.tokens[t], |index| self.port(Port::TopK)[index] as f32);
+            let token = &values(table)[token as usize * d..][..d];
+            let at = |positions| &values(positions)[step.positions[t] as usize * d..][..d];
+            let position = positions.as_ref().map(at);
+            let value = |i: usize| f64::from(*scale) * token[i] + position.map_or(0.0, |p| p[i]);
+            (0..d).map(value).collect()
+        };
+        (0..step.tokens.len()).map(row).collect()
     }
 
     fn export(&mut self, port: Port, x: Tensor, step: &Step<'_>) {
@@ -266,18 +291,6 @@ fn rope(x: &Matrix, RopeArgs { head_dim, norm, rotation }: &RopeArgs, step: &Ste
     x
 }
 
-fn embed(EmbedArgs { table, positions, scale }: &EmbedArgs, step: &Step<'_>) -> Matrix {
-    let d = table.info().cols;
-    let row = |t: usize| {
-        let token = &values(table)[step.tokens[t] as usize * d..][..d];
-        let at = |positions| &values(positions)[step.positions[t] as usize * d..][..d];
-        let position = positions.as_ref().map(at);
-        let value = |i: usize| f64::from(*scale) * token[i] + position.map_or(0.0, |p| p[i]);
-        (0..d).map(value).collect()
-    };
-    (0..step.tokens.len()).map(row).collect()
-}
-
 /// Adds the experts' outputs to `out`.
 fn moe(mut out: Matrix, (x, logits): (&Matrix, &Matrix), args: &MoeArgs) -> Matrix {
     let bias = |bias: &Option<_>, i: usize| bias.as_ref().map_or(0.0, |bias| values(bias)[i]);
@@ -351,6 +364,10 @@ impl Executable for ReferenceExecutable {
         self.values[id].iter_mut().zip(values).for_each(|(to, &from)| *to = f64::from(from));
     }
 
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
     fn run(&mut self, step: &Step<'_>) {
         for &PageCopy { from, to } in step.copies {
             self.pools[0].copy_page(from, to);
@@ -362,19 +379,23 @@ impl Executable for ReferenceExecutable {
         self.program.segments = segments;
     }
 
-    fn read_now(&self, reads: &mut [ReadPort<'_>]) -> Option<Result<(), Error>> {
-        for ReadPort { port, offset, out } in reads.iter_mut().filter(|read| !read.out.is_empty()) {
-            let values = &self.port(*port)[*offset..];
-            out.iter_mut().zip(values).for_each(|(to, from)| *to = *from as f32);
-        }
+    fn fetch(&mut self, ranges: &[PortRange], is_last: bool) {
+        let mut fetches = std::mem::take(&mut self.fetches);
+        let out = fetches.fetch(ranges.iter().map(|range| range.len).sum(), is_last);
+        let range = |range: &PortRange| &self.port(range.port)[range.offset..][..range.len];
+        let values = ranges.iter().filter(|range| range.len > 0).flat_map(range);
+        out.iter_mut().zip(values).for_each(|(to, from)| *to = *from as f32);
+        self.fetches = fetches;
+    }
+
+    fn collect_now(&mut self, values: &mut Vec<f32>) -> Option<Result<(), Error>> {
+        self.fetches.collect(values);
         Some(Ok(()))
     }
 
-    fn read<'a, 'b: 'a>(
-        &'a mut self,
-        reads: &'a mut [ReadPort<'b>],
-    ) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(ready(self.read_now(reads).unwrap_or(Ok(()))))
+    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>> {
+        self.fetches.collect(values);
+        Box::pin(ready(Ok(())))
     }
 
     fn read_page<'a>(

@@ -5,7 +5,7 @@ use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::op::{Count, MatmulArgs, Op, Port, RowTable, Rows, Tensor, Weight};
 use stonechat_nn::{
     Activation, AttentionRows, Capabilities, Counts, Device, Error, Executable, KvRow,
-    MatrixSource, PageCopy, Program, QueryRow, ReadPort, Recorder, Segment, SegmentName, Step,
+    MatrixSource, PageCopy, PortRange, Program, QueryRow, Recorder, Segment, SegmentName, Step,
     fuse,
 };
 
@@ -202,15 +202,14 @@ impl HostData {
 
     /// All outputs, at once if the device needs no wait and `at_once` says so.
     fn read(&self, executable: &mut dyn Executable, at_once: bool) -> Vec<f32> {
-        let mut values: Vec<Vec<f32>> =
-            self.outputs.iter().map(|&(_, len)| vec![0.0; len]).collect();
-        let ports = self.outputs.iter().zip(&mut values);
-        let mut reads: Vec<_> =
-            ports.map(|(&(port, _), out)| ReadPort { port, offset: 0, out }).collect();
-        let result = if at_once { executable.read_now(&mut reads) } else { None };
-        result.unwrap_or_else(|| block_on(executable.read(&mut reads))).expect("readable values");
-        drop(reads);
-        values.concat()
+        let ranges = self.outputs.iter().map(|&(port, len)| PortRange::first(port, len));
+        executable.fetch(&ranges.collect::<Vec<_>>(), true);
+        let mut values = Vec::new();
+        let result = if at_once { executable.collect_now(&mut values) } else { None };
+        result
+            .unwrap_or_else(|| block_on(executable.collect(&mut values)))
+            .expect("readable values");
+        values
     }
 }
 

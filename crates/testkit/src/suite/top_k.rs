@@ -1,10 +1,10 @@
-//! Cases of [`Op::TopK`](stonechat_nn::op::Op::TopK), which is exact.
+//! Cases of [`Op::TopK`], which is exact, and of [`Op::LogSumExp`].
 
 use stonechat_nn::MAX_TOP_K;
-use stonechat_nn::op::{Count, Rows};
+use stonechat_nn::op::{Count, Op, Rows};
 
-use super::EXACT;
 use super::recording::{Recording, Suite};
+use super::{EXACT, Tolerance};
 
 /// Distribution of a row's values.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,25 @@ pub(super) fn check(suite: &Suite<'_>) {
                 });
             }
         }
+        let name = format!("log-sum-exp of {rows}x{cols}");
+        let tolerance = Tolerance { absolute: 2e-5, relative: 1e-6 };
+        suite.check(&name, tolerance, (rows, cols as u64), |r| record_log_sum_exp(r, rows, cols));
     }
+}
+
+/// Rows of normal values, of some −∞, and of −∞ alone.
+fn record_log_sum_exp(r: &mut Recording<'_>, rows: usize, cols: usize) {
+    let stride = cols + 2;
+    let mut x = vec![f32::MAX; rows * stride];
+    for (t, row) in x.chunks_exact_mut(stride).enumerate() {
+        let row = &mut row[1..=cols];
+        row.copy_from_slice(&r.random.normals(cols, 10.0));
+        let n_impossible = [0, cols / 2, cols][t % 3];
+        row[..n_impossible].fill(f32::NEG_INFINITY);
+    }
+    let x = r.import(x, Rows::of(Count::Tokens), stride).columns(1, cols);
+    let log_sum_exp = r.ops.op(Op::LogSumExp, &[x]);
+    r.output_values(log_sum_exp, rows);
 }
 
 fn record(r: &mut Recording<'_>, (rows, cols): (usize, usize), values: Values, k: usize) {

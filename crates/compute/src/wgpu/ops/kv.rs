@@ -15,7 +15,8 @@
 use super::{GpuRows, kernel_source};
 use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
 use crate::wgpu::{
-    Access, Bind, Gpu, GpuBuffer, KernelParams, ReadRange, Recorder, Source, Variant, WORKGROUP,
+    Access, Bind, CopyRange, Gpu, GpuBuffer, HostCopies, KernelParams, Recorder, Source, Variant,
+    WORKGROUP,
 };
 use crate::{Error, Result, kernel_params};
 
@@ -222,18 +223,15 @@ pub fn copy_pages(list: &mut Recorder, pool: &GpuKvPool, (pairs, n): (usize, usi
 pub async fn read_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, out: &mut Vec<u8>) -> Result<()> {
     assert!((page as usize) < pool.n_pages, "kv read: page {page} of {}", pool.n_pages);
     let words = KvWords::new(pool.layout);
-    let mut device = vec![0u32; words.page];
-    let offset = 4 * words.page * page as usize;
-    let read = bytemuck::cast_slice_mut(&mut device);
-    gpu.run_and_read(None, &mut [ReadRange { src: &pool.buffer, offset, out: read }]).await?;
+    let len = 4 * words.page;
+    let range = CopyRange { src: &pool.buffer, offset: len * page as usize, len };
+    let (mut copies, mut device) = (HostCopies::default(), Vec::with_capacity(len));
+    gpu.submit_with_copies(None, &[range], &mut copies)?;
+    gpu.map(&mut copies);
+    gpu.read(copies, |bytes| device.extend_from_slice(bytes)).await?;
     let start = out.len();
     out.resize(start + pool.layout.page_bytes(), 0);
-    convert_page(
-        pool.layout,
-        bytemuck::cast_slice_mut(&mut device),
-        &mut out[start..],
-        Direction::ToHost,
-    );
+    convert_page(pool.layout, &mut device, &mut out[start..], Direction::ToHost);
     Ok(())
 }
 

@@ -1,0 +1,38 @@
+// out[t] = ln(sum_c exp(x[t, c])); one workgroup a row.
+
+struct Params {
+    rows: u32,
+    cols: u32,
+    offset: u32,
+    stride: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read_write> out: array<f32>;
+
+// Below every finite f32 but one; compilers may assume that there is no infinity.
+const LOWEST: f32 = -3.4e38;
+
+fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
+    let t = group_index(group, groups);
+    if t >= p.rows {
+        return;
+    }
+    let row = p.offset + t * p.stride;
+    var largest = LOWEST;
+    for (var c = lid; c < p.cols; c += WG) {
+        largest = max(largest, x[row + c]);
+    }
+    largest = reduce_max(largest, lid);
+    var sum = 0.0;
+    for (var c = lid; c < p.cols; c += WG) {
+        sum += exp(max(x[row + c], LOWEST) - largest);
+    }
+    sum = reduce_add(sum, lid);
+    if lid == 0u {
+        // A row of -inf alone.
+        let is_empty = largest == LOWEST;
+        out[t] = select(largest + log(sum), bitcast<f32>(0xff800000u), is_empty);
+    }
+}

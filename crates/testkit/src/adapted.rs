@@ -1,0 +1,149 @@
+//! Devices that behave otherwise than the one whose kernels they run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use stonechat_compute::DType;
+use stonechat_nn::op::{PoolId, Port, Weight};
+use stonechat_nn::{
+    BoxFuture, Capabilities, Counts, Device, DeviceApi, Error, Executable, HostTask, LoadStats,
+    MatrixSource, PortRange, Program, Step,
+};
+
+use crate::Reference;
+
+/// A device with kernels of another one.
+#[derive(Debug)]
+pub struct Adapted {
+    device: Device,
+    fuses: bool,
+    /// Most steps whose outputs were enqueued and not read, if the device runs ahead.
+    max_in_flight: Option<Arc<AtomicUsize>>,
+}
+
+impl Adapted {
+    /// The f64 oracle as a device that fuses no ops: it runs programs as they were recorded.
+    #[must_use]
+    pub fn unfused() -> Device {
+        Device::new(Self { device: Reference.into(), fuses: false, max_in_flight: None })
+    }
+
+    /// `device` as one that runs steps while the host goes on. `max_in_flight` is raised to the most steps in flight.
+    #[must_use]
+    pub fn running_ahead(device: impl Into<Device>, max_in_flight: &Arc<AtomicUsize>) -> Device {
+        let max_in_flight = Some(Arc::clone(max_in_flight));
+        Device::new(Self { device: device.into(), fuses: true, max_in_flight })
+    }
+}
+
+impl DeviceApi for Adapted {
+    fn name(&self) -> &'static str {
+        self.device.name()
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, adapted", self.device.describe())
+    }
+
+    fn load_stats(&self) -> LoadStats {
+        self.device.load_stats()
+    }
+
+    fn total_memory_bytes(&self) -> Option<u64> {
+        self.device.total_memory_bytes()
+    }
+
+    fn stored_dtype(&self, dtype: DType) -> DType {
+        self.device.stored_dtype(dtype)
+    }
+
+    fn divide(&self, n: usize) -> Result<Vec<Device>, Error> {
+        let Self { fuses, max_in_flight, .. } = self;
+        let adapted = |device| {
+            Device::new(Self { device, fuses: *fuses, max_in_flight: max_in_flight.clone() })
+        };
+        Ok(self.device.divide(n)?.into_iter().map(adapted).collect())
+    }
+
+    fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
+        self.device.run_on_host(tasks);
+    }
+
+    fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {
+        self.device.load_matrix(source)
+    }
+
+    fn load_values(&self, values: &[f32]) -> Result<Weight, Error> {
+        self.device.load_values(values)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        if self.fuses { self.device.capabilities() } else { Capabilities::none() }
+    }
+
+    fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
+        let executable = self.device.compile_fused(program, max)?;
+        Ok(match &self.max_in_flight {
+            Some(max) => {
+                Box::new(RunningAhead { executable, n_in_flight: 0, max: Arc::clone(max) })
+            }
+            None => executable,
+        })
+    }
+}
+
+/// An executable whose steps may be read after later ones ran.
+#[derive(Debug)]
+struct RunningAhead {
+    executable: Box<dyn Executable>,
+    n_in_flight: usize,
+    max: Arc<AtomicUsize>,
+}
+
+impl Executable for RunningAhead {
+    fn warm_up(&mut self, run: &mut dyn FnMut(&mut dyn Executable)) -> Result<(), Error> {
+        self.executable.warm_up(run)
+    }
+
+    fn import(&mut self, port: Port, values: &[f32]) {
+        self.executable.import(port, values);
+    }
+
+    fn runs_ahead(&self) -> bool {
+        true
+    }
+
+    fn run(&mut self, step: &Step<'_>) {
+        self.executable.run(step);
+    }
+
+    fn fetch(&mut self, ranges: &[PortRange], is_last: bool) {
+        self.executable.fetch(ranges, is_last);
+        self.n_in_flight += usize::from(is_last);
+        self.max.fetch_max(self.n_in_flight, Ordering::Relaxed);
+    }
+
+    fn collect_now(&mut self, values: &mut Vec<f32>) -> Option<Result<(), Error>> {
+        let result = self.executable.collect_now(values);
+        self.n_in_flight -= usize::from(result.is_some());
+        result
+    }
+
+    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>> {
+        self.n_in_flight -= 1;
+        self.executable.collect(values)
+    }
+
+    fn read_page<'a>(
+        &'a mut self,
+        pool: PoolId,
+        page: u32,
+        out: &'a mut Vec<u8>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.executable.read_page(pool, page, out)
+    }
+
+    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        self.executable.write_page(pool, page, bytes)
+    }
+}
