@@ -50,6 +50,7 @@ mod rope;
 mod scheduler;
 mod scheduler_ends;
 mod scheduler_slots;
+mod scheduler_steps;
 mod session;
 mod source;
 mod speculation;

@@ -2,12 +2,14 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `cpu/capabilities.rs` | ops and types that fusion may make |
 //! | `cpu/executable.rs` | a compiled program: slots, pools, one kernel call an op |
 //! | `cpu/products.rs` | products with weights of any storage |
 //! | `cpu/experts.rs` | mixture of experts, tokens grouped by expert |
 //! | `cpu/weights.rs` | [`CpuMatrix`]: loading, repacking, row ranges |
 //! | `cpu/profile.rs` | time per op |
 
+mod capabilities;
 mod executable;
 mod experts;
 mod products;
@@ -19,7 +21,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use stonechat_compute::op::{Weight, WeightInfo, WeightLayout};
 use stonechat_compute::{AlignedVec, DType, Isa, ThreadTeam};
 
-use self::executable::{CpuExecutable, CpuWeight, capabilities};
+use self::capabilities::capabilities;
+use self::executable::{CpuExecutable, CpuWeight};
 pub use self::profile::OpTime;
 use self::profile::Profile;
 pub use self::weights::Repack;

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `wgpu/capabilities.rs` | ops and types that there are kernels for |
 //! | `wgpu/executable.rs` | a compiled program: slots, pools, the kernels of each op |
+//! | `wgpu/conv1d.rs` | convolutions, operands in scratch memory |
 //! | `wgpu/inputs.rs` | inputs of a step as words, shape of a step |
 //! | `wgpu/moe.rs` | mixture of experts |
 
 mod capabilities;
+mod conv1d;
 mod executable;
 mod inputs;
 mod moe;

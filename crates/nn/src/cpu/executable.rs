@@ -15,6 +15,7 @@ use stonechat_compute::op::{
 use stonechat_quant::{ActivationBuffer, PackedRows, gated_packed};
 
 use super::Cpu;
+use super::capabilities::MAX_GROUP;
 use super::experts::{self, Experts, run_experts};
 use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
 use super::profile::label;
@@ -22,62 +23,13 @@ use super::weights::{CpuMatrix, Weights};
 use crate::device::{
     AttentionRows, Counts, Executable, HostFetches, PortRange, Step, resolve_token,
 };
-use crate::fuse::Capabilities;
 use crate::plan::{SlotInfo, plan_slots};
-use crate::program::{Node, Program, RowClass};
+use crate::program::{Node, Program};
 use crate::weight_data::WeightData;
 use crate::{BoxFuture, Error, PageCopy};
 
-/// Rows that read weights as they are in memory.
-const FEW_ROWS: RowClass = RowClass { min: 1, max: MAX_INT_DOT_ROWS };
-/// Rows for which weights are unpacked once for all.
-const MANY_ROWS: RowClass = RowClass { min: MAX_INT_DOT_ROWS + 1, max: usize::MAX };
-/// Most matmuls of a group.
-const MAX_GROUP: usize = 3;
 /// Values that one thread copies in a read: more than the logits of a token.
 const READ_LEN: usize = 1 << 18;
-
-/// Kernels that fusion depends on.
-pub(super) fn capabilities() -> Capabilities {
-    Capabilities {
-        row_classes: &[FEW_ROWS, MANY_ROWS],
-        residuals: true,
-        operand: Box::new(|op, class| match op {
-            Op::Matmul(args) if reads_quantized(args.weight.info(), class) => TensorType::Operand,
-            _ => TensorType::F32,
-        }),
-        // In decode, which is bound by memory bandwidth, a thread reads a long run of one matrix faster than short runs of two
-        // in turn.
-        accepts: Box::new(|op, class| match op {
-            Op::MatmulGroup(all) => all.len() <= MAX_GROUP,
-            Op::GatedProduct(args) => {
-                class == MANY_ROWS
-                    && args.dtype == TensorType::Operand
-                    && [&args.gate, &args.up].into_iter().all(is_gated_factor)
-            }
-            _ => false,
-        }),
-        // Rows are rounded while they are in the cache.
-        writes: Box::new(|op, _, dtype, _| {
-            dtype == TensorType::Operand && matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_))
-        }),
-        ..Capabilities::none()
-    }
-}
-
-/// Whether products with such weights read quantized activations.
-fn reads_quantized(weight: WeightInfo, class: RowClass) -> bool {
-    match weight.layout {
-        WeightLayout::Packed => true,
-        WeightLayout::Rows => weight.dtype.is_quantized() && class == FEW_ROWS,
-    }
-}
-
-/// Whether [`gated_packed`] takes the weights: panels in whole q8 blocks of rows.
-fn is_gated_factor(args: &MatmulArgs) -> bool {
-    let WeightInfo { rows, layout, .. } = args.weight.info();
-    layout == WeightLayout::Packed && rows.is_multiple_of(32)
-}
 
 /// Weights on the CPU.
 pub(super) type CpuWeight = WeightData<CpuMatrix, AlignedVec>;

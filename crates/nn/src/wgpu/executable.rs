@@ -13,17 +13,18 @@ use stonechat_compute::op::{
     AttentionArgs, Count, EmbedArgs, MatmulArgs, NormArgs, Op, PoolId, Port, RopeArgs, SlotTable,
     Tensor, TensorInfo, Weight,
 };
-use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, OperandFormat, convert};
+use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, convert};
 use stonechat_compute::wgpu::ops::{
     GpuRows, attention, copy, elementwise, gated, kv, log_sum_exp, norm, rope, top_k,
 };
 use stonechat_compute::wgpu::{CommandList, CopyRange, Gpu, GpuBuffer, HostCopies, Recorder};
 use stonechat_quant::wgpu::{
     GpuEmbed, GpuEpilogue, GpuInput, GpuMatrix, InputNorm, embed, matmul, matmul_gated,
-    matmul_group, operand_format,
+    matmul_group,
 };
 
 use super::capabilities::{operand_of, operand_type};
+use super::conv1d::conv1d;
 use super::inputs::{Places, StepShape, StepWords};
 use super::moe::run_experts;
 use super::{NAME, allocation_error};
@@ -470,38 +471,6 @@ fn pool(gpu: &Gpu, shape: &KvShape) -> Result<Vec<kv::GpuKvPool>, Error> {
     }
     let layer = |_| kv::GpuKvPool::new(gpu, shape.layout(), n_pages).map_err(allocation_error);
     (0..n_layers).map(layer).collect()
-}
-
-/// Convolution as a matmul over copied windows.
-fn conv1d(
-    list: &mut Recorder,
-    out: GpuOutput<'_>,
-    x: GpuRows<'_>,
-    w: &GpuMatrix,
-    (stride, epilogue): (usize, GpuEpilogue<'_>),
-) {
-    assert_eq!(w.k(), 3 * x.cols, "conv1d: columns of the weights");
-    let (rows, width) = (x.rows.div_ceil(stride), w.padded_k());
-    let windows = list.scratch("conv1d", 4 * rows * width);
-    copy::im2col(list, &windows, width, stride, x);
-    let format = operand_format(list.gpu(), w.dtype(), rows);
-    let x = GpuOperand::Values(GpuRows::packed(&windows, rows, width));
-    with_operand(list, "conv1d operand", (x, format), |list, x| {
-        matmul(list, out, GpuInput { x, rows, norm: None }, w, epilogue);
-    });
-}
-
-/// Records `f` with `x` as an operand of `format`: f32 values are converted to scratch memory.
-pub(super) fn with_operand(
-    list: &mut Recorder,
-    scratch: &'static str,
-    (x, format): (GpuOperand<'_>, Option<OperandFormat>),
-    f: impl FnOnce(&mut Recorder, GpuOperand<'_>),
-) {
-    let (GpuOperand::Values(values), Some(format)) = (x, format) else { return f(list, x) };
-    let operand = list.scratch(scratch, format.bytes(values.rows, values.cols));
-    convert(list, &operand, format, values);
-    f(list, GpuOperand::Converted(format, &operand));
 }
 
 impl Executable for GpuExecutable {

@@ -7,7 +7,8 @@ use stonechat_compute::wgpu::ops::{GpuRows, gated, moe};
 use stonechat_compute::wgpu::{GpuBuffer, Recorder};
 use stonechat_quant::wgpu::{ExpertMatmul, GpuInput, GpuMatrix, matmul_experts, operand_format};
 
-use super::executable::{matrix, values, with_operand};
+use super::conv1d::with_operand;
+use super::executable::{matrix, values};
 
 /// `out[t] (+)= Σ weight * expert(x[t])` over the top-k experts of the logits.
 pub(super) fn run_experts(
