@@ -8,12 +8,14 @@
 //! | `cpu/experts.rs` | mixture of experts, tokens grouped by expert |
 //! | `cpu/weights.rs` | [`CpuMatrix`]: loading, repacking, row ranges |
 //! | `cpu/profile.rs` | time per op |
+//! | `cpu/turns.rs` | turns of programs on the same threads |
 
 mod capabilities;
 mod executable;
 mod experts;
 mod products;
 mod profile;
+mod turns;
 mod weights;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +27,7 @@ use self::capabilities::capabilities;
 use self::executable::{CpuExecutable, CpuWeight};
 pub use self::profile::OpTime;
 use self::profile::Profile;
+use self::turns::Turns;
 pub use self::weights::Repack;
 use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
@@ -40,6 +43,10 @@ pub struct Cpu {
     load_stats: Arc<Mutex<LoadStats>>,
     /// Time per op, if enabled.
     profile: Option<Arc<Profile>>,
+    /// Shared by clones.
+    turns: Arc<Turns>,
+    /// Whether programs let others go first.
+    is_background: bool,
 }
 
 impl Cpu {
@@ -54,7 +61,21 @@ impl Cpu {
     /// The given instruction set and thread team.
     #[must_use]
     pub fn with_device(device: stonechat_compute::Cpu) -> Self {
-        Self { device, repack: Repack::default(), load_stats: Arc::default(), profile: None }
+        Self {
+            device,
+            repack: Repack::default(),
+            load_stats: Arc::default(),
+            profile: None,
+            turns: Arc::default(),
+            is_background: false,
+        }
+    }
+
+    /// A CPU for another model on the same threads: steps of both take turns. Those of a CPU in the background let a step that
+    /// waits go first after some milliseconds, others run as a whole.
+    #[must_use]
+    pub fn for_another_model(&self, is_background: bool) -> Self {
+        Self { load_stats: Arc::default(), is_background, ..self.clone() }
     }
 
     /// Sets whether weights are repacked when they are loaded.
@@ -115,7 +136,7 @@ impl DeviceApi for Cpu {
         let divided = |i: usize| {
             let threads = ThreadTeam::new(share(i))?;
             let device = stonechat_compute::Cpu { isa: self.device.isa, threads };
-            Ok(Device::new(Self { device, ..self.clone() }))
+            Ok(Device::new(Self { device, turns: Arc::default(), ..self.clone() }))
         };
         (0..n).map(divided).collect()
     }

@@ -6,8 +6,8 @@ use stonechat_formats::ModelFile;
 use stonechat_llm::{
     Config, DraftLength, Drafter, Model, ModelDrafter, NGramMod, NGramSimple, StateOptions,
 };
-use stonechat_nn::Cpu;
 
+use crate::engine::EngineOptions;
 use crate::{Error, GpuLayers, Models, OpenDevice};
 
 /// Source of drafts for speculative decoding.
@@ -97,12 +97,12 @@ impl DraftModel {
         self,
         target: &Model,
         device: &mut OpenDevice,
-        n_threads: usize,
+        engine: &EngineOptions,
     ) -> Result<Drafter, Error> {
         let Self { path, file, length, state, n_gpu, .. } = self;
         // The CPU of the target has the threads.
         let cpu = device.cpu.clone();
-        let open_cpu = || cpu.map_or_else(|| Cpu::new(n_threads), Ok);
+        let open_cpu = || cpu.map_or_else(|| engine.open_cpu(), Ok);
         let model = device.load_language_model(&file, n_gpu, open_cpu, |_| ());
         let drafter = model.and_then(|model| {
             Ok(Drafter::Model(Box::new(ModelDrafter::new(model, target, length, state)?)))

@@ -18,6 +18,8 @@ pub(crate) struct EngineOptions {
     pub(crate) device: Device,
     /// CPU threads; 0 is one per physical core.
     pub(crate) n_threads: usize,
+    /// CPU whose threads it uses, in place of its own.
+    pub(crate) cpu: Option<Cpu>,
     /// Whether threads of other engines go first.
     pub(crate) is_background: bool,
     /// Gets the fraction loaded, 0 to 1.
@@ -25,11 +27,22 @@ pub(crate) struct EngineOptions {
 }
 
 impl EngineOptions {
+    /// The CPU of the model.
+    pub(crate) fn open_cpu(&self) -> Result<Cpu, stonechat_nn::Error> {
+        match &self.cpu {
+            Some(cpu) => Ok(cpu.for_another_model(self.is_background)),
+            None => Cpu::new(self.n_threads),
+        }
+    }
+
     /// Runs `load` with the callback of the progress, and drops the callback, which may hold a channel open.
-    pub(crate) fn with_progress<R>(self, load: impl FnOnce(&mut dyn FnMut(f32)) -> R) -> R {
-        match self.on_progress {
-            Some(mut on_progress) => load(&mut *on_progress),
-            None => load(&mut |_| {}),
+    pub(crate) fn with_progress<R>(
+        &mut self,
+        load: impl FnOnce(&Self, &mut dyn FnMut(f32)) -> R,
+    ) -> R {
+        match self.on_progress.take() {
+            Some(mut on_progress) => load(self, &mut *on_progress),
+            None => load(self, &mut |_| {}),
         }
     }
 }
@@ -39,6 +52,7 @@ impl fmt::Debug for EngineOptions {
         f.debug_struct("EngineOptions")
             .field("device", &self.device)
             .field("n_threads", &self.n_threads)
+            .field("cpu", &self.cpu)
             .field("is_background", &self.is_background)
             .field("has_progress", &self.on_progress.is_some())
             .finish()
@@ -180,9 +194,8 @@ fn run<L: Load>(
     let file = model.open()?;
     let path = file.path().map(ToOwned::to_owned);
     let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: L::CAN_SPLIT };
-    let n_threads = loader.engine().n_threads;
     let warn = |reason: &str| tracing::warn!("{reason}");
-    let device = device.choose(needs)?.open(device, || Cpu::new(n_threads), warn)?;
+    let device = device.choose(needs)?.open(device, || loader.engine().open_cpu(), warn)?;
     loader.run(Server { file, device, opened, queue }).map_err(|error| match &path {
         Some(path) => error.of_model(path),
         None => error,

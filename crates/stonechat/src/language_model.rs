@@ -243,6 +243,13 @@ impl LlmBuilder {
         self
     }
 
+    /// Uses the threads of `cpu`, which other models may use: steps of all take turns.
+    #[must_use]
+    pub fn cpu(mut self, cpu: Cpu) -> Self {
+        self.engine.cpu = Some(cpu);
+        self
+    }
+
     /// Sets the layers on a GPU, the best one of any kind with [`Device::Auto`]; default: all on a GPU that is named, else
     /// as many as fit.
     #[must_use]
@@ -402,13 +409,12 @@ impl Load for LlmBuilder {
             draft.map(|draft| DraftModel::open(draft, state, device, layers)).transpose()?;
         let beside = draft.as_ref().map_or(0, |draft| draft.gpu_bytes);
         let n_gpu = device.n_gpu_layers(layers, file, &config, &state, beside)?;
-        let n_threads = self.engine.n_threads;
-        let model = std::mem::take(&mut self.engine).with_progress(|on_progress| {
-            device.load_language_model(file, n_gpu, || Cpu::new(n_threads), on_progress)
+        let model = self.engine.with_progress(|engine, on_progress| {
+            device.load_language_model(file, n_gpu, || engine.open_cpu(), on_progress)
         })?;
         let chat_format = ChatFormat::new(&model, self.chat_template.as_deref())?;
         let drafter = match draft {
-            Some(draft) => Some(draft.load(&model, device, n_threads)?),
+            Some(draft) => Some(draft.load(&model, device, &self.engine)?),
             None => self.drafts.as_ref().and_then(DraftSource::n_grams),
         };
         let options =

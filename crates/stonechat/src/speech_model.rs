@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::KvDType;
+use stonechat_nn::{Cpu, KvDType};
 use stonechat_whisper::{Config, Options, Segment, StateOptions, Transcript, WindowDecoder};
 
 use crate::engine::{Engine, EngineOptions, Load, ModelSource, Server};
@@ -113,8 +113,15 @@ impl WhisperBuilder {
         self
     }
 
-    /// Lets threads of other engines of this process go first where cores are busy; default false. On Linux the threads
-    /// have niceness 10; elsewhere it has no effect.
+    /// Uses the threads of `cpu`, which other models may use: steps of all take turns.
+    #[must_use]
+    pub fn cpu(mut self, cpu: Cpu) -> Self {
+        self.engine.cpu = Some(cpu);
+        self
+    }
+
+    /// Lets other models go first: steps on the same [`cpu`](Self::cpu), and on Linux all threads where cores are busy
+    /// (niceness 10); default false.
     #[must_use]
     pub fn background(mut self, is_background: bool) -> Self {
         self.engine.is_background = is_background;
@@ -212,13 +219,13 @@ impl Load for WhisperBuilder {
     }
 
     fn run(self, server: Server<'_, Self>) -> Result<(), Error> {
-        let Self { engine, kv_dtype, reserved, n_windows, n_waiting, on_step } = self;
+        let Self { mut engine, kv_dtype, reserved, n_windows, n_waiting, on_step } = self;
         reserved.validate()?;
         if let Some(n) = n_windows {
             // The range and the message are those of batch sizes.
             Options { batch_size: Some(n), ..Options::default() }.validate()?;
         }
-        let model = engine.with_progress(|on_progress| {
+        let model = engine.with_progress(|_, on_progress| {
             server.device.load_speech_model(&server.file, on_progress)
         })?;
         let sizes = StateOptions {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::future::ready;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stonechat_compute::AlignedVec;
 use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, elementwise};
@@ -506,12 +506,19 @@ impl Executable for CpuExecutable {
     }
 
     fn run(&mut self, step: &Step<'_>) {
+        let (turns, is_background) = (Arc::clone(&self.cpu.turns), self.cpu.is_background);
+        let mut turn = turns.take();
         for &PageCopy { from, to } in step.copies {
             self.pools[0].iter_mut().for_each(|pool| pool.copy_page(from, to));
         }
         let segments = std::mem::take(&mut self.program.segments);
         for segment in segments.iter().filter(|segment| step.runs(segment)) {
-            segment.nodes.iter().for_each(|node| self.run_node(node, step));
+            for node in &segment.nodes {
+                self.run_node(node, step);
+                if is_background {
+                    turn.give_way();
+                }
+            }
         }
         self.program.segments = segments;
     }

@@ -1,10 +1,10 @@
 //! Opening engines.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stonechat::formats::ModelFile;
 use stonechat::llm::{ChatFormat, Config, MemoryStore, ModelDrafter, SessionOptions, StateOptions};
-use stonechat::nn::PAGE_LEN;
+use stonechat::nn::{Cpu, PAGE_LEN};
 use stonechat::whisper::Options;
 use stonechat::{Llm, ModelKind, Whisper};
 
@@ -42,11 +42,21 @@ pub(crate) enum OpenModel {
 pub(crate) struct EngineLoader {
     options: EngineOptions,
     metrics: Arc<Metrics>,
+    /// Whose threads all models use; started by the first one.
+    cpu: Mutex<Option<Cpu>>,
 }
 
 impl EngineLoader {
     pub(crate) fn new(options: EngineOptions, metrics: Arc<Metrics>) -> Self {
-        Self { options, metrics }
+        Self { options, metrics, cpu: Mutex::default() }
+    }
+
+    fn cpu(&self) -> Result<Cpu, stonechat::Error> {
+        let mut cpu = self.cpu.lock().unwrap_or_else(PoisonError::into_inner);
+        if cpu.is_none() {
+            *cpu = Some(Cpu::new(self.options.n_threads)?);
+        }
+        Ok(cpu.clone().expect("it was opened"))
     }
 
     async fn open_language(&self, spec: &ModelSpec) -> Result<LanguageModel, stonechat::Error> {
@@ -54,7 +64,7 @@ impl EngineLoader {
         let (metrics, model) = (Arc::clone(&self.metrics), spec.name.clone());
         let mut builder = Llm::builder()
             .device(options.device)
-            .threads(options.n_threads)
+            .cpu(self.cpu()?)
             .kv_dtype(options.kv_dtype)
             .parallel(options.n_parallel)
             .n_batch(options.n_batch)
@@ -91,7 +101,7 @@ impl EngineLoader {
         let reserved = Options { word_timestamps: true, ..Options::default() };
         let builder = Whisper::builder()
             .device(self.options.device)
-            .threads(self.options.n_threads)
+            .cpu(self.cpu()?)
             .parallel(self.options.audio_windows)
             // Tokens of a chat are read while they come; a transcription is read at its end.
             .background(true)

@@ -1,0 +1,147 @@
+//! Turns of programs that share the threads of a CPU: steps of several models interleave between ops.
+//!
+//! ```text
+//! chat    | step |      | step |      | step |        whole steps
+//! speech         | ops  |      | ops  |      | ops    at least `SLICE` at a time, while a step of the chat waits
+//! ```
+//!
+//! Who waits longest is next. Programs with threads of their own would slow each other down: a loop waits for its slowest
+//! thread, which is the one whose core another loop uses.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use web_time::Instant;
+
+/// Time that a program in the background runs while another one waits.
+const SLICE: Duration = Duration::from_millis(5);
+
+/// Queue of the programs that share a CPU.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    queue: Mutex<Queue>,
+    /// Whether a program waits.
+    has_waiting: AtomicBool,
+    next: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    is_running: bool,
+    /// Numbers of the programs that wait, in order.
+    waiting: VecDeque<u64>,
+    n_tickets: u64,
+}
+
+/// Turn of a program, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    turns: &'a Turns,
+    started: Instant,
+}
+
+impl Turns {
+    /// Waits for a turn.
+    pub(super) fn take(&self) -> Turn<'_> {
+        let mut queue = self.lock();
+        if queue.is_running || !queue.waiting.is_empty() {
+            let ticket = queue.n_tickets;
+            queue.n_tickets += 1;
+            queue.waiting.push_back(ticket);
+            self.has_waiting.store(true, Ordering::Relaxed);
+            while queue.is_running || queue.waiting.front() != Some(&ticket) {
+                queue = self.next.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            queue.waiting.pop_front();
+            self.has_waiting.store(!queue.waiting.is_empty(), Ordering::Relaxed);
+        }
+        queue.is_running = true;
+        Turn { turns: self, started: Instant::now() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn<'_> {
+    /// Lets the program that waits longest go first, if there is one and the slice is over.
+    pub(super) fn give_way(&mut self) {
+        if self.turns.has_waiting.load(Ordering::Relaxed) && self.started.elapsed() >= SLICE {
+            let turns = self.turns;
+            turns.end();
+            // The turn that `self` holds from now on ends when `self` is dropped.
+            std::mem::forget(turns.take());
+            self.started = Instant::now();
+        }
+    }
+}
+
+impl Turns {
+    fn end(&self) {
+        self.lock().is_running = false;
+        self.next.notify_all();
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.turns.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_waits_runs_when_a_slice_is_over() {
+        let turns = Turns::default();
+        let (log, events) = mpsc::channel();
+        thread::scope(|scope| {
+            let mut turn = turns.take();
+            let (turns, other) = (&turns, log.clone());
+            scope.spawn(move || {
+                let _turn = turns.take();
+                other.send("other").unwrap();
+            });
+            while !turns.has_waiting.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            log.send("first").unwrap();
+            thread::sleep(SLICE);
+            turn.give_way();
+            log.send("first again").unwrap();
+            // Nobody waits.
+            turn.give_way();
+        });
+        drop(log);
+        assert_eq!(events.iter().collect::<Vec<_>>(), ["first", "other", "first again"]);
+    }
+
+    #[test]
+    fn turns_never_overlap() {
+        let turns = Turns::default();
+        let is_inside = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let mut turn = turns.take();
+                        for _ in 0..3 {
+                            assert!(!is_inside.swap(true, Ordering::SeqCst));
+                            is_inside.store(false, Ordering::SeqCst);
+                            turn.give_way();
+                        }
+                    }
+                });
+            }
+        });
+        assert!(!turns.lock().is_running && turns.lock().waiting.is_empty());
+    }
+}
