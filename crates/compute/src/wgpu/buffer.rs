@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use super::counters::count;
 use super::gpu::Gpu;
@@ -316,13 +317,19 @@ impl Gpu {
         }
         let index = self.inner.queue.submit(all.into_iter().flatten());
         count(&self.inner.counters.submissions);
-        if let Some(list) = list {
-            // A list that ran twice probably runs again: it is encoded while the device works.
-            if std::mem::replace(&mut list.has_run, true) && !self.inner.profile.is_on() {
-                list.encoded = Some(self.encode(list));
-            }
-        }
         Some(index)
+    }
+
+    /// Encodes a list that was submitted for its next submission, if it ran before: it then probably runs again.
+    pub fn encode_ahead(&self, list: &mut CommandList) {
+        if std::mem::replace(&mut list.has_run, true) && !self.inner.profile.is_on() {
+            list.encoded = Some(self.encode(list));
+        }
+    }
+
+    /// Adds to the counter of the host's time.
+    pub fn count_host_time(&self, time: Duration) {
+        self.inner.counters.host_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
     }
 
     fn encode(&self, list: &CommandList) -> ::wgpu::CommandBuffer {

@@ -25,6 +25,8 @@ pub struct Counters {
     pub uploads: u64,
     /// Buffers mapped for reading.
     pub readbacks: u64,
+    /// Time from the start of steps to their submission.
+    pub host_us: u64,
 }
 
 impl std::ops::Sub for Counters {
@@ -42,6 +44,7 @@ impl std::ops::Sub for Counters {
             encodings: self.encodings - earlier.encodings,
             uploads: self.uploads - earlier.uploads,
             readbacks: self.readbacks - earlier.readbacks,
+            host_us: self.host_us - earlier.host_us,
         }
     }
 }
@@ -59,6 +62,7 @@ pub(super) struct AtomicCounters {
     pub(super) encodings: AtomicU64,
     pub(super) uploads: AtomicU64,
     pub(super) readbacks: AtomicU64,
+    pub(super) host_us: AtomicU64,
 }
 
 /// Increments a counter.
@@ -80,6 +84,7 @@ impl AtomicCounters {
             encodings: get(&self.encodings),
             uploads: get(&self.uploads),
             readbacks: get(&self.readbacks),
+            host_us: get(&self.host_us),
         }
     }
 }

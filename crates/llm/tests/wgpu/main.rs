@@ -275,7 +275,7 @@ fn count_steps(gpu: &Wgpu, golden: &Golden, model: &Model, kv_dtype: KvDType, is
         let before = gpu.counters();
         step(token, token == 5);
         let made = gpu.counters() - before;
-        let Counters { dispatches, encodings, .. } = made;
+        let Counters { dispatches, encodings, host_us, .. } = made;
         // A step with other outputs drops the encoded list.
         assert!((1..=2).contains(&encodings), "{what}, token {token}: {encodings} encodings");
         // A second stage imports the residual stream.
@@ -287,6 +287,7 @@ fn count_steps(gpu: &Wgpu, golden: &Golden, model: &Model, kv_dtype: KvDType, is
             submissions: 1,
             readbacks: 1,
             dispatches,
+            host_us,
             ..Counters::default()
         };
         assert_eq!(made, expected, "{what}, token {token}");
@@ -322,7 +323,7 @@ fn count_greedy_steps(gpu: &Wgpu, state: &mut State, what: &str) {
     let before = gpu.counters();
     assert_eq!(run(state), first, "{what}");
     let made = gpu.counters() - before;
-    let Counters { dispatches, encodings, .. } = made;
+    let Counters { dispatches, encodings, host_us, .. } = made;
     let expected = Counters {
         uploads: N,
         lists: N,
@@ -330,6 +331,7 @@ fn count_greedy_steps(gpu: &Wgpu, state: &mut State, what: &str) {
         submissions: N,
         readbacks: 1,
         dispatches,
+        host_us,
         ..Counters::default()
     };
     assert_eq!(made, expected, "{what}: {N} greedy steps");

@@ -23,6 +23,8 @@ use stonechat_quant::wgpu::{
     matmul_group,
 };
 
+use web_time::Instant;
+
 use super::capabilities::{operand_of, operand_type};
 use super::conv1d::conv1d;
 use super::inputs::{Places, StepShape, StepWords};
@@ -69,6 +71,8 @@ pub(super) struct GpuExecutable {
     next_shape: StepShape,
     /// Whether the last step is not submitted yet.
     is_pending: bool,
+    /// Start of the last step.
+    started: Instant,
     /// Whether steps only record their list.
     is_warming_up: bool,
     /// Groups of fetches, oldest first, and whether the last one goes on.
@@ -126,6 +130,7 @@ impl GpuExecutable {
             shape: StepShape::default(),
             next_shape: StepShape::default(),
             is_pending: false,
+            started: Instant::now(),
             is_warming_up: false,
             fetches: VecDeque::new(),
             is_fetching: false,
@@ -496,6 +501,7 @@ impl Executable for GpuExecutable {
 
     fn run(&mut self, step: &Step<'_>) {
         self.flush();
+        self.started = Instant::now();
         match self.prepare_step(step) {
             Ok(()) => self.is_pending = !self.is_warming_up,
             Err(error) => self.gpu.fault(error.to_string()),
@@ -505,7 +511,7 @@ impl Executable for GpuExecutable {
     fn fetch(&mut self, ranges: &[PortRange], is_last: bool) {
         let Self { gpu, memory, lists, shape, is_pending, fetches, is_fetching, .. } = self;
         let is_pending = std::mem::take(is_pending);
-        let list = lists.get_mut(shape).filter(|_| is_pending);
+        let mut list = lists.get_mut(shape).filter(|_| is_pending);
         if !std::mem::replace(is_fetching, !is_last) {
             fetches.push_back(HostCopies::default());
         }
@@ -517,11 +523,16 @@ impl Executable for GpuExecutable {
                 CopyRange { src: memory.port(port), offset: 4 * offset, len: 4 * len }
             })
             .collect();
-        if let Err(error) = gpu.submit_with_copies(list, &ranges, copies) {
+        if let Err(error) = gpu.submit_with_copies(list.as_deref_mut(), &ranges, copies) {
             gpu.fault(error.to_string());
         }
         if is_last {
             gpu.map(copies);
+        }
+        if let Some(list) = list {
+            gpu.count_host_time(self.started.elapsed());
+            // While the device works.
+            gpu.encode_ahead(list);
         }
     }
 
