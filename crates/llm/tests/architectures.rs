@@ -3,39 +3,14 @@
 //! Models and references are made by `test-data/golden/llm.py`; each has weights for which every switch matters.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::PathBuf;
-
 use pollster::block_on;
-use serde::Deserialize;
 use stonechat_formats::{DType, GgufWriter, ModelFile, TensorInfo};
 use stonechat_llm::{
     Config, Devices, Error, KvFull, Model, OutputRequest, OutputRow, Slot, State, StateOptions,
     quantize,
 };
 use stonechat_nn::{Cpu, KvDType, Repack};
-use stonechat_testkit::Reference;
-
-const GOLDEN: [&str; 19] = [
-    "bloom",
-    "falcon-40b",
-    "falcon-7b",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gpt-oss",
-    "llama",
-    "llama-bias-tied",
-    "llama-linear",
-    "llama-llama3",
-    "llama-yarn",
-    "mpt",
-    "phi2",
-    "phi3-long",
-    "phi3-short",
-    "qwen2",
-    "qwen3",
-    "qwen3moe",
-];
+use stonechat_testkit::{GoldenModel, Reference, golden_folder};
 
 /// Models that are also stored as a Hugging Face folder.
 const FOLDERS: [&str; 7] =
@@ -46,46 +21,23 @@ const N_SEQUENCES: usize = 3;
 /// Relative error limit of the f64 oracle: against references of 6 digits, and against itself.
 const ORACLE_LIMIT: f32 = 1e-5;
 
-/// References of `llm.py`.
-#[derive(Deserialize)]
-struct Golden {
-    model: String,
-    n_ctx: usize,
-    tokens: Vec<u32>,
-    greedy: Vec<u32>,
-    positions: Vec<usize>,
-    logits: Vec<Vec<f32>>,
+fn golden_model(golden: &GoldenModel, devices: impl Into<Devices>) -> Result<Model, String> {
+    load(devices, &golden.model)
 }
 
-fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm"))
-}
-
-impl Golden {
-    fn read(name: &str) -> Self {
-        let text = std::fs::read_to_string(folder().join(format!("{name}.json"))).unwrap();
-        serde_json::from_str(&text).unwrap()
-    }
-
-    fn model(&self, devices: impl Into<Devices>) -> Result<Model, String> {
-        load(devices, &self.model)
-    }
-
-    /// Error limit of the CPU, relative to the largest logit. MXFP4 weights are multiplied by
-    /// activations rounded to 8 bits, which this model amplifies: llama.cpp's own logits are up to
-    /// 0.07 from the reference (`llm_check.py` prints the difference).
-    fn limit(&self) -> f32 {
-        if self.model == "gpt-oss.gguf" { 8e-2 } else { 1e-4 }
-    }
+/// Error limit of the CPU, relative to the largest logit. MXFP4 weights are multiplied by activations rounded to 8 bits, which
+/// this model amplifies: llama.cpp's own logits are up to 0.07 from the reference (`llm_check.py` prints the difference).
+fn limit(golden: &GoldenModel) -> f32 {
+    if golden.model == "gpt-oss.gguf" { 8e-2 } else { 1e-4 }
 }
 
 fn load(devices: impl Into<Devices>, name: &str) -> Result<Model, String> {
-    let file = ModelFile::open(folder().join(name)).map_err(|e| e.to_string())?;
+    let file = ModelFile::open(golden_folder().join(name)).map_err(|e| e.to_string())?;
     Model::load(devices, &file, |_| {}).map_err(|e| e.to_string())
 }
 
 /// A state with exact keys and values.
-fn state(model: &Model, golden: &Golden) -> State {
+fn state(model: &Model, golden: &GoldenModel) -> State {
     let n_batch = golden.tokens.len() * N_SEQUENCES;
     let options = StateOptions {
         n_sequences: N_SEQUENCES,
@@ -144,12 +96,12 @@ fn close(got: &[Vec<f32>], expected: &[Vec<f32>], limit: f32) -> Result<(), Stri
 
 /// Runs `check` on each of `names` and reports all failures together.
 #[track_caller]
-fn check_all(names: &[&str], check: impl Fn(&Golden) -> Result<(), String>) {
-    let failed: Vec<String> = names
+fn check_all(all: &[GoldenModel], check: impl Fn(&GoldenModel) -> Result<(), String>) {
+    let failed: Vec<String> = all
         .iter()
-        .filter_map(|name| check(&Golden::read(name)).err().map(|e| format!("{name}: {e}")))
+        .filter_map(|golden| check(golden).err().map(|e| format!("{}: {e}", golden.name)))
         .collect();
-    assert!(failed.is_empty(), "{} of {} fail\n{}", failed.len(), names.len(), failed.join("\n"));
+    assert!(failed.is_empty(), "{} of {} fail\n{}", failed.len(), all.len(), failed.join("\n"));
 }
 
 fn argmax(logits: &[f32]) -> u32 {
@@ -168,17 +120,17 @@ fn mapped() -> Cpu {
 /// Checks a property on the f64 oracle, within rounding to f32 logits, and on the CPU.
 macro_rules! holds_everywhere {
     ($property:ident) => {
-        check_all(&GOLDEN, |golden| {
+        check_all(&GoldenModel::all(), |golden| {
             $property(Reference, golden, ORACLE_LIMIT).map_err(|e| format!("oracle: {e}"))?;
-            $property(cpu(), golden, golden.limit()).map_err(|e| format!("cpu: {e}"))
+            $property(cpu(), golden, limit(golden)).map_err(|e| format!("cpu: {e}"))
         })
     };
 }
 
 #[test]
 fn the_oracle_computes_the_references() {
-    check_all(&GOLDEN, |golden| {
-        let model = golden.model(Reference)?;
+    check_all(&GoldenModel::all(), |golden| {
+        let model = golden_model(golden, Reference)?;
         let mut state = state(&model, golden);
         let got = run(&mut state, 0, &golden.tokens, &golden.positions);
         close(&got, &golden.logits, ORACLE_LIMIT)
@@ -187,19 +139,19 @@ fn the_oracle_computes_the_references() {
 
 #[test]
 fn the_cpu_computes_the_references() {
-    check_all(&GOLDEN, |golden| {
-        let model = golden.model(cpu())?;
+    check_all(&GoldenModel::all(), |golden| {
+        let model = golden_model(golden, cpu())?;
         let mut state = state(&model, golden);
         let got = run(&mut state, 0, &golden.tokens, &golden.positions);
-        close(&got, &golden.logits, golden.limit().min(3e-2))
+        close(&got, &golden.logits, limit(golden).min(3e-2))
     });
 }
 
 #[test]
 fn greedy_continuations_equal_the_references() {
-    check_all(&GOLDEN, |golden| {
+    check_all(&GoldenModel::all(), |golden| {
         for backend in [cpu(), mapped()] {
-            let model = golden.model(backend)?;
+            let model = golden_model(golden, backend)?;
             let mut state = state(&model, golden);
             let mut logits = run(&mut state, 0, &golden.tokens, &[golden.tokens.len() - 1]);
             let mut got = Vec::new();
@@ -219,10 +171,10 @@ fn greedy_continuations_equal_the_references() {
 
 #[test]
 fn mapped_weights_are_neither_copied_nor_repacked() {
-    check_all(&GOLDEN, |golden| {
-        let model = golden.model(mapped())?;
+    check_all(&GoldenModel::all(), |golden| {
+        let model = golden_model(golden, mapped())?;
         let cost = model.load_stats();
-        let file = ModelFile::open(folder().join(&golden.model)).unwrap();
+        let file = golden.file();
         // Vectors, norms and the like, are the rest.
         let all: usize = file.tensors().map(|t| t.data.len()).sum();
         if cost.mapped_bytes * 10 < all as u64 * 8 || cost.copied_bytes + cost.repacked_bytes > 0 {
@@ -232,7 +184,7 @@ fn mapped_weights_are_neither_copied_nor_repacked() {
         drop(file);
         let mut state = state(&model, golden);
         let got = run(&mut state, 0, &golden.tokens, &golden.positions);
-        close(&got, &golden.logits, golden.limit().min(3e-2))
+        close(&got, &golden.logits, limit(golden).min(3e-2))
     });
 }
 
@@ -240,8 +192,8 @@ fn mapped_weights_are_neither_copied_nor_repacked() {
 fn quantized_mapped_weights_are_close_to_repacked_ones() {
     let path = std::env::temp_dir().join(format!("stonechat-in-place-{}.gguf", std::process::id()));
     for dtype in [DType::Q8_0, DType::Q4_0] {
-        let golden = Golden::read("llama");
-        let file = ModelFile::open(folder().join(&golden.model)).unwrap();
+        let golden = &GoldenModel::read("llama");
+        let file = golden.file();
         quantize(&file, &path, dtype, |_| ()).unwrap();
         let [panels, rows] = [cpu(), mapped()].map(|backend| {
             let model = Model::load(backend, &ModelFile::open(&path).unwrap(), |_| {}).unwrap();
@@ -256,8 +208,8 @@ fn quantized_mapped_weights_are_close_to_repacked_ones() {
     std::fs::remove_file(path).unwrap();
 }
 
-fn prefill(backend: impl Into<Devices>, golden: &Golden, limit: f32) -> Result<(), String> {
-    let model = golden.model(backend)?;
+fn prefill(backend: impl Into<Devices>, golden: &GoldenModel, limit: f32) -> Result<(), String> {
+    let model = golden_model(golden, backend)?;
     let mut state = state(&model, golden);
     let rows: Vec<usize> = (0..golden.tokens.len()).collect();
     let at_once = run(&mut state, 0, &golden.tokens, &rows);
@@ -271,8 +223,8 @@ fn prefill_equals_token_by_token() {
     holds_everywhere!(prefill);
 }
 
-fn chunks(backend: impl Into<Devices>, golden: &Golden, limit: f32) -> Result<(), String> {
-    let model = golden.model(backend)?;
+fn chunks(backend: impl Into<Devices>, golden: &GoldenModel, limit: f32) -> Result<(), String> {
+    let model = golden_model(golden, backend)?;
     let mut state = state(&model, golden);
     let rows: Vec<usize> = (0..golden.tokens.len()).collect();
     let whole = run(&mut state, 0, &golden.tokens, &rows);
@@ -289,8 +241,12 @@ fn a_prompt_in_chunks_equals_the_whole() {
     holds_everywhere!(chunks);
 }
 
-fn ragged_batch(backend: impl Into<Devices>, golden: &Golden, limit: f32) -> Result<(), String> {
-    let model = golden.model(backend)?;
+fn ragged_batch(
+    backend: impl Into<Devices>,
+    golden: &GoldenModel,
+    limit: f32,
+) -> Result<(), String> {
+    let model = golden_model(golden, backend)?;
     // Prompts of three lengths in one call, then one token of each.
     let prompt = &golden.tokens;
     let prompts = [&prompt[..], &prompt[3..8], &prompt[5..30]];
@@ -322,10 +278,10 @@ fn a_batch_of_sequences_equals_each_alone() {
 
 fn truncate_and_fork(
     backend: impl Into<Devices>,
-    golden: &Golden,
+    golden: &GoldenModel,
     limit: f32,
 ) -> Result<(), String> {
-    let model = golden.model(backend)?;
+    let model = golden_model(golden, backend)?;
     let mut state = state(&model, golden);
     let (kept, rest) = golden.tokens.split_at(20);
     run(&mut state, 0, &golden.tokens, &[]);
@@ -344,7 +300,7 @@ fn a_truncated_sequence_and_its_fork_do_not_disturb_each_other() {
 }
 
 /// Logits of two prompts in one batch, then of one token of each sequence after a truncation and a fork.
-fn story(model: &Model, golden: &Golden) -> Vec<Vec<f32>> {
+fn story(model: &Model, golden: &GoldenModel) -> Vec<Vec<f32>> {
     let mut state = state(model, golden);
     let (a, b) = (&golden.tokens[..], &golden.tokens[3..20]);
     let mut logits = run_batch(&mut state, &[(1, a, a.len()), (0, b, b.len())]);
@@ -357,13 +313,13 @@ fn story(model: &Model, golden: &Golden) -> Vec<Vec<f32>> {
 
 #[test]
 fn a_model_split_anywhere_computes_the_same() {
-    check_all(&GOLDEN, |golden| {
-        let whole = golden.model(cpu())?;
+    check_all(&GoldenModel::all(), |golden| {
+        let whole = golden_model(golden, cpu())?;
         let expected = story(&whole, golden);
         let options = StateOptions::new(golden.n_ctx);
         let all = &whole.placements(&options)[0];
         for n_first in 0..=whole.config().n_layers {
-            let split = golden.model(Devices::from(cpu()).split(n_first, cpu()))?;
+            let split = golden_model(golden, Devices::from(cpu()).split(n_first, cpu()))?;
             if story(&split, golden) != expected {
                 return Err(format!("other logits with the first {n_first} layers apart"));
             }
@@ -372,7 +328,7 @@ fn a_model_split_anywhere_computes_the_same() {
             assert_eq!(first.kv_bytes + second.kv_bytes, all.kv_bytes);
             // Each stage has its own ALiBi slopes, and a tied embedding is in both.
             let twice = first.weight_bytes + second.weight_bytes - all.weight_bytes;
-            let file = ModelFile::open(folder().join(&golden.model)).unwrap();
+            let file = golden.file();
             let bytes = |name| file.tensor(name).map_or(0, |tensor| tensor.data.len());
             let tied = bytes("output.weight") == 0;
             let embedding = if tied { bytes("token_embd.weight") } else { 0 };
@@ -385,7 +341,7 @@ fn a_model_split_anywhere_computes_the_same() {
 
 #[test]
 fn a_hugging_face_folder_can_be_split() {
-    check_all(&FOLDERS, |golden| {
+    check_all(&FOLDERS.map(GoldenModel::read), |golden| {
         let name = golden.model.replace(".gguf", "-hf");
         let expected = story(&load(cpu(), &name)?, golden);
         let split = load(Devices::from(cpu()).split(1, cpu()), &name)?;
@@ -395,7 +351,7 @@ fn a_hugging_face_folder_can_be_split() {
 
 #[test]
 fn there_are_no_more_layers_to_split_than_the_model_has() {
-    let file = ModelFile::open(folder().join("llama.gguf")).unwrap();
+    let file = ModelFile::open(golden_folder().join("llama.gguf")).unwrap();
     let n_layers = Config::from_file(&file).unwrap().n_layers;
     let error =
         Model::load(Devices::from(cpu()).split(n_layers + 1, cpu()), &file, |_| {}).unwrap_err();
@@ -407,8 +363,8 @@ fn there_are_no_more_layers_to_split_than_the_model_has() {
 
 #[test]
 fn a_batch_that_does_not_fit_changes_neither_side() {
-    let golden = Golden::read("llama");
-    let model = golden.model(Devices::from(cpu()).split(1, cpu())).unwrap();
+    let golden = &GoldenModel::read("llama");
+    let model = golden_model(golden, Devices::from(cpu()).split(1, cpu())).unwrap();
     let options = StateOptions {
         n_sequences: 2,
         n_pages: Some(1),
@@ -429,7 +385,7 @@ fn a_batch_that_does_not_fit_changes_neither_side() {
     plan.add(Slot::new(0), &[3, 4, 5], OutputRequest::Logits, 0).unwrap();
     let _never_awaited = plan.run().unwrap();
     let again = run(&mut state, 0, &golden.tokens[8..9], &[0]);
-    close(&again, &expected, golden.limit()).unwrap();
+    close(&again, &expected, limit(golden)).unwrap();
     let long = vec![1; golden.n_ctx];
     let error = state.plan().add(Slot::new(0), &long, OutputRequest::Logits, 0).unwrap_err();
     assert!(matches!(error, Error::ContextFull { .. }), "{error:?}");
@@ -439,8 +395,8 @@ fn a_batch_that_does_not_fit_changes_neither_side() {
 
 #[test]
 fn half_precision_keys_and_values_stay_near() {
-    check_all(&GOLDEN, |golden| {
-        let model = golden.model(cpu())?;
+    check_all(&GoldenModel::all(), |golden| {
+        let model = golden_model(golden, cpu())?;
         let options = StateOptions {
             n_outputs: golden.tokens.len(),
             kv_dtype: KvDType::F16,
@@ -448,28 +404,28 @@ fn half_precision_keys_and_values_stay_near() {
         };
         let mut state = model.state(options).unwrap();
         let got = run(&mut state, 0, &golden.tokens, &golden.positions);
-        close(&got, &golden.logits, golden.limit() + 5e-3)
+        close(&got, &golden.logits, limit(golden) + 5e-3)
     });
 }
 
 #[test]
 fn a_hugging_face_folder_equals_its_gguf() {
-    check_all(&FOLDERS, |golden| {
+    check_all(&FOLDERS.map(GoldenModel::read), |golden| {
         let name = golden.model.replace(".gguf", "-hf");
-        let (gguf, folder) = (golden.model(Reference)?, load(Reference, &name)?);
+        let (gguf, folder) = (golden_model(golden, Reference)?, load(Reference, &name)?);
         let (mut a, mut b) = (state(&gguf, golden), state(&folder, golden));
         let expected = run(&mut a, 0, &golden.tokens, &golden.positions);
         let got = run(&mut b, 0, &golden.tokens, &golden.positions);
         close(&got, &expected, 1e-6)?;
         let folder = load(mapped(), &name)?;
         let got = run(&mut state(&folder, golden), 0, &golden.tokens, &golden.positions);
-        close(&got, &expected, golden.limit())
+        close(&got, &expected, limit(golden))
     });
 }
 
 /// The model `name` with its tensors renamed or left out.
 fn rewritten(name: &str, rename: impl Fn(&str) -> Option<String>) -> ModelFile {
-    let file = ModelFile::open(folder().join(name)).unwrap();
+    let file = ModelFile::open(golden_folder().join(name)).unwrap();
     let tensors: Vec<_> = file.tensors().filter_map(|t| Some((rename(t.name)?, t))).collect();
     let infos =
         tensors.iter().map(|(name, t)| TensorInfo::new(name.clone(), t.dtype, t.shape)).collect();

@@ -1,46 +1,31 @@
 //! A decode step allocates nothing but the text: plan, forward pass, outputs and draws under a counting allocator.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use stonechat_formats::ModelFile;
 use stonechat_llm::{
     Accepted, Devices, GenerateOptions, Generation, GenerationScratch, Model, Slot, StateOptions,
 };
 use stonechat_nn::{Cpu, KvDType};
-use stonechat_testkit::CountingAllocator;
+use stonechat_testkit::{CountingAllocator, GoldenModel};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Every architecture.
-const MODELS: [&str; 14] = [
-    "bloom",
-    "falcon-40b",
-    "falcon-7b",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gpt-oss",
-    "llama",
-    "mpt",
-    "phi2",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "qwen3moe",
-];
-
 #[test]
 fn a_decode_step_allocates_nothing() {
-    for name in MODELS {
+    for golden in &GoldenModel::all() {
+        let name = &golden.name;
         for (kv_dtype, n_threads) in [(KvDType::F16, 1), (KvDType::F16, 2), (KvDType::Q8_0, 2)] {
             let cpu = Cpu::new(n_threads).unwrap();
             let split = Devices::from(cpu.clone()).split(1, cpu.clone());
-            assert_eq!(fewest(name, kv_dtype, cpu), 0, "{name} {kv_dtype:?} {n_threads}");
-            assert_eq!(fewest(name, kv_dtype, split), 0, "split: {name} {kv_dtype:?} {n_threads}");
+            assert_eq!(fewest(golden, kv_dtype, cpu), 0, "{name} {kv_dtype:?} {n_threads}");
+            assert_eq!(
+                fewest(golden, kv_dtype, split),
+                0,
+                "split: {name} {kv_dtype:?} {n_threads}"
+            );
         }
     }
 }
@@ -55,10 +40,8 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 
 /// Minimum allocations of a round of steps: a thread allocates its scratch when it first takes
 /// part, which may be late on a busy machine.
-fn fewest(name: &str, kv_dtype: KvDType, devices: impl Into<Devices>) -> usize {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
-    let file = ModelFile::open(folder.join(format!("{name}.gguf"))).unwrap();
-    let model = Model::load(devices, &file, |_| ()).unwrap();
+fn fewest(golden: &GoldenModel, kv_dtype: KvDType, devices: impl Into<Devices>) -> usize {
+    let model = Model::load(devices, &golden.file(), |_| ()).unwrap();
     let options = StateOptions { kv_dtype, n_sequences: 2, n_outputs: 2, ..StateOptions::new(128) };
     let mut state = model.state(options).unwrap();
     // Two texts in one step: one reads logits, one the top-k where the device finds it.

@@ -3,57 +3,26 @@
 //! `UPDATE_SNAPSHOTS=1 cargo test -p stonechat-llm --test programs` writes `test-data/golden/programs`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::PathBuf;
-
 use pollster::block_on;
-use serde::Deserialize;
-use stonechat_formats::ModelFile;
-use stonechat_llm::{Devices, Model, OutputRequest, OutputRow, Slot, State, StateOptions};
-use stonechat_nn::{Device, KvDType, Program, fuse};
-use stonechat_testkit::{Adapted, Reference, check_snapshot};
+use stonechat_formats::{DType, ModelFile};
+use stonechat_llm::{
+    Devices, Model, OutputRequest, OutputRow, Slot, State, StateOptions, quantize,
+};
+use stonechat_nn::{Cpu, Device, KvDType, Program, fuse};
+use stonechat_testkit::{Adapted, GoldenModel, Reference, check_snapshot, wgpu};
 
-/// References of `llm.py`.
-#[derive(Deserialize)]
-struct Golden {
-    model: String,
-    n_ctx: usize,
-    tokens: Vec<u32>,
+fn load(golden: &GoldenModel, devices: impl Into<Devices>) -> Model {
+    Model::load(devices, &golden.file(), |_| {}).unwrap()
 }
 
-impl Golden {
-    /// All models with their names.
-    fn all() -> Vec<(String, Self)> {
-        let paths = folder().read_dir().unwrap().map(|entry| entry.unwrap().path());
-        let mut all: Vec<(String, Self)> = paths
-            .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
-            .map(|path| {
-                let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-                (name, serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap())
-            })
-            .collect();
-        all.sort_by(|a, b| a.0.cmp(&b.0));
-        assert!(all.len() >= 19, "{} models", all.len());
-        all
+fn options(golden: &GoldenModel) -> StateOptions {
+    StateOptions {
+        n_sequences: 2,
+        n_batch: golden.tokens.len() + 1,
+        n_outputs: golden.tokens.len() + 1,
+        kv_dtype: KvDType::F32,
+        ..StateOptions::new(golden.n_ctx)
     }
-
-    fn load(&self, devices: impl Into<Devices>) -> Model {
-        let file = ModelFile::open(folder().join(&self.model)).unwrap();
-        Model::load(devices, &file, |_| {}).unwrap()
-    }
-
-    fn options(&self) -> StateOptions {
-        StateOptions {
-            n_sequences: 2,
-            n_batch: self.tokens.len() + 1,
-            n_outputs: self.tokens.len() + 1,
-            kv_dtype: KvDType::F32,
-            ..StateOptions::new(self.n_ctx)
-        }
-    }
-}
-
-fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm"))
 }
 
 /// Appends the logits of all tokens of a step.
@@ -73,8 +42,8 @@ fn run(state: &mut State, runs: &[(usize, &[u32])], logits: &mut Vec<f32>) {
 }
 
 /// Logits of a prompt, then of steps of two sequences.
-fn story(model: &Model, golden: &Golden) -> Vec<f32> {
-    let mut state = model.state(golden.options()).unwrap();
+fn story(model: &Model, golden: &GoldenModel) -> Vec<f32> {
+    let mut state = model.state(options(golden)).unwrap();
     let mut logits = Vec::new();
     run(&mut state, &[(0, &golden.tokens)], &mut logits);
     state.truncate(Slot::new(0), 20);
@@ -90,9 +59,10 @@ fn text(programs: &[Program], device: &Device) -> String {
 
 #[test]
 fn fusion_changes_no_logit() {
-    for (name, golden) in Golden::all() {
-        let (fused, unfused) = (golden.load(Reference), golden.load(Adapted::unfused()));
-        let (got, expected) = (story(&fused, &golden), story(&unfused, &golden));
+    for golden in &GoldenModel::all() {
+        let name = &golden.name;
+        let (fused, unfused) = (load(golden, Reference), load(golden, Adapted::unfused()));
+        let (got, expected) = (story(&fused, golden), story(&unfused, golden));
         assert!(got.iter().all(|logit| logit.is_finite()), "{name}: finite logits");
         // Experts are added to the residual one by one, else summed first: equal once f64 is rounded to f32.
         assert_eq!(got.len(), expected.len());
@@ -103,11 +73,11 @@ fn fusion_changes_no_logit() {
 
 #[test]
 fn stages_record_the_layers_of_the_whole() {
-    let (_, golden) = Golden::all().swap_remove(0);
+    let golden = &GoldenModel::read("bloom");
     let device = Device::from(Reference);
-    let whole = golden.load(device.clone()).programs(golden.options()).unwrap();
+    let whole = load(golden, device.clone()).programs(options(golden)).unwrap();
     let devices = Devices::from(device.clone()).split(1, device.clone());
-    let split = golden.load(devices).programs(golden.options()).unwrap();
+    let split = load(golden, devices).programs(options(golden)).unwrap();
     let n_ops = |programs: &[Program]| {
         let lines = text(programs, &device);
         lines.lines().filter(|line| line.starts_with("  ")).count()
@@ -117,15 +87,52 @@ fn stages_record_the_layers_of_the_whole() {
     assert_eq!(n_ops(&split), n_ops(&whole) + 1);
 }
 
-#[test]
-fn fused_programs_equal_their_snapshots() {
-    let device = Device::from(Reference);
+/// The file of a model with its matrices in q8_0, whose operands devices convert.
+fn quantized(golden: &GoldenModel) -> ModelFile {
+    let name = format!("stonechat-programs-{}-{}.gguf", golden.name, std::process::id());
+    let path = std::env::temp_dir().join(name);
+    quantize(&golden.file(), &path, DType::Q8_0, |_| ()).unwrap();
+    let file = ModelFile::from_reader(std::fs::read(&path).unwrap()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file
+}
+
+/// Compares the fused programs of all models on a device with their snapshots in `folder`.
+fn check_snapshots(device: &Device, folder: &str, file: impl Fn(&GoldenModel) -> ModelFile) {
     let mut failed = Vec::new();
-    for (name, golden) in Golden::all() {
-        let programs = golden.load(device.clone()).programs(golden.options()).unwrap();
-        let fused = text(&programs, &device);
+    for golden in &GoldenModel::all() {
+        let name = &golden.name;
+        let model = Model::load(device.clone(), &file(golden), |_| {}).unwrap();
+        let programs = model.programs(options(golden)).unwrap();
+        let fused = text(&programs, device);
         assert_ne!(fused, text(&programs, &Adapted::unfused()), "{name}: ops are fused");
-        failed.extend(check_snapshot(&format!("programs/{name}.txt"), &fused).err());
+        failed.extend(check_snapshot(&format!("{folder}/{name}.txt"), &fused).err());
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn fused_programs_equal_their_snapshots() {
+    check_snapshots(&Reference.into(), "programs", GoldenModel::file);
+}
+
+#[test]
+fn fused_programs_of_the_cpu_equal_their_snapshots() {
+    let cpu = Cpu::new(1).unwrap();
+    match cpu.isa().name() {
+        // Weights without panels.
+        "scalar" => println!("SKIPPED fused_programs_of_the_cpu_equal_their_snapshots: scalar"),
+        _ => check_snapshots(&cpu.into(), "programs/cpu", quantized),
+    }
+}
+
+#[test]
+fn fused_programs_of_gpus_equal_their_snapshots() {
+    let name = "fused_programs_of_gpus_equal_their_snapshots";
+    for backend in wgpu::backends(name) {
+        check_snapshots(&backend.into(), "programs/wgpu", quantized);
+    }
+    if let Some(backend) = wgpu::with_matrices(name) {
+        check_snapshots(&backend.into(), "programs/wgpu-matrices", quantized);
+    }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`Reference`] | a device in f64 with naive loops: the oracle of single ops and of whole models |
 //! | [`Adapted`] | a device with kernels of another: the oracle without fusion, a device that runs ahead |
+//! | [`GoldenModel`] | tiny language models of every architecture with references |
 //! | [`check_snapshot`] | comparison of a text with its file under `test-data/golden` |
 //! | [`suite`] | the conformance suite: every op of a device against the oracle |
 //! | [`TinyWhisper`] | a tiny Whisper model with random weights |
@@ -15,6 +16,7 @@
 mod adapted;
 mod counting_allocator;
 mod exchanged_tokens;
+mod golden_model;
 mod lcg;
 mod random_weights;
 mod reference;
@@ -27,6 +29,7 @@ pub mod wgpu;
 pub use adapted::Adapted;
 pub use counting_allocator::CountingAllocator;
 pub use exchanged_tokens::exchanged_tokens;
+pub use golden_model::{GoldenModel, golden_folder};
 pub use lcg::Lcg;
 pub use random_weights::random_weights;
 pub use reference::Reference;

@@ -10,7 +10,9 @@ pub fn check_snapshot(name: &str, text: &str) -> Result<(), String> {
     let golden = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden"));
     let path = golden.join(name);
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some_and(|value| !value.is_empty()) {
-        return std::fs::write(path, text).map_err(|e| format!("{name}: {e}"));
+        let folder = path.parent().unwrap_or(golden);
+        let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
+        return written.map_err(|e| format!("{name}: {e}"));
     }
     let how = "UPDATE_SNAPSHOTS=1 writes it";
     let expected = std::fs::read_to_string(path).map_err(|e| format!("{name}: {e} ({how})"))?;

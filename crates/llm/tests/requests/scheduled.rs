@@ -56,11 +56,11 @@ pub(crate) fn run(
     model: &Model,
     options: StateOptions,
     requests: &[Request],
-    random: &mut Random,
+    (random, has_drafts): (&mut Random, bool),
     happened: &Mutex<Happened>,
 ) -> Result<Vec<Results>, String> {
     let options = StateOptions { n_hidden: options.n_batch, ..options };
-    let drafter = random.once_in(2).then(|| drafter(model, options, random));
+    let drafter = (has_drafts && random.once_in(2)).then(|| drafter(model, options, random));
     let has_draft_model = matches!(drafter, Some(Drafter::Model(_)));
     let max_gap = Duration::from_millis(random.pick(&[0, 100]));
     let store: Box<dyn PageStore> = Box::new(MemoryStore::new(random.pick(&[100_000, 1 << 24])));

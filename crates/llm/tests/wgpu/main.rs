@@ -5,37 +5,16 @@
 mod faults;
 
 use std::ops::ControlFlow;
-use std::path::Path;
 
 use pollster::block_on;
-use serde::Deserialize;
 use stonechat_compute::wgpu::Counters;
-use stonechat_formats::ModelFile;
 use stonechat_llm::{
     Config, Devices, Event, GenerateOptions, Model, OutputRequest, OutputRow, Session,
     SessionOptions, Slot, State, StateOptions,
 };
 use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType, Wgpu};
-use stonechat_testkit::wgpu;
-
-const GOLDEN: [&str; 15] = [
-    "bloom",
-    "falcon-40b",
-    "falcon-7b",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gpt-oss",
-    "llama",
-    "llama-yarn",
-    "mpt",
-    "phi2",
-    "phi3-long",
-    "qwen2",
-    "qwen3",
-    "qwen3moe",
-];
+use stonechat_testkit::{GoldenModel, wgpu};
 
 /// Tolerance relative to the largest logit. The MXFP4 experts of gpt-oss are multiplied with q8 activations, as on the CPU (see
 /// `architectures.rs`).
@@ -43,35 +22,11 @@ fn limit(name: &str) -> f32 {
     if name == "gpt-oss" { 8e-2 } else { 1e-4 }
 }
 
-/// Reference written by `test-data/golden/llm.py`.
-#[derive(Deserialize)]
-struct Golden {
-    model: String,
-    n_ctx: usize,
-    tokens: Vec<u32>,
-    greedy: Vec<u32>,
-    positions: Vec<usize>,
-    logits: Vec<Vec<f32>>,
+fn model(golden: &GoldenModel, devices: impl Into<Devices>) -> Model {
+    Model::load(devices, &golden.file(), |_| ()).unwrap()
 }
 
-impl Golden {
-    fn read(name: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
-        let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
-        serde_json::from_str(&text).unwrap()
-    }
-
-    fn file(&self) -> ModelFile {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm");
-        ModelFile::open(folder.join(&self.model)).unwrap()
-    }
-
-    fn model(&self, devices: impl Into<Devices>) -> Model {
-        Model::load(devices, &self.file(), |_| ()).unwrap()
-    }
-}
-
-fn state(model: &Model, golden: &Golden, kv_dtype: KvDType) -> State {
+fn state(model: &Model, golden: &GoldenModel, kv_dtype: KvDType) -> State {
     let n = golden.tokens.len();
     let options = StateOptions {
         n_batch: n,
@@ -112,7 +67,7 @@ fn best(logits: &[f32]) -> u32 {
 }
 
 /// Fails unless `got` is within [`limit`] of the references.
-fn check(name: &str, golden: &Golden, got: &[Vec<f32>]) {
+fn check(name: &str, golden: &GoldenModel, got: &[Vec<f32>]) {
     let scale = golden.logits.iter().flatten().fold(0.0f32, |m, v| m.max(v.abs()));
     for (row, (got, expected)) in got.iter().zip(&golden.logits).enumerate() {
         for (token, (g, e)) in got.iter().zip(expected).enumerate() {
@@ -128,13 +83,13 @@ fn check(name: &str, golden: &Golden, got: &[Vec<f32>]) {
 #[test]
 fn every_architecture_agrees_with_its_reference() {
     for backend in wgpu::backends("every_architecture_agrees_with_its_reference") {
-        for name in GOLDEN {
-            let golden = Golden::read(name);
-            let model = golden.model(backend.clone());
+        for golden in &GoldenModel::all() {
+            let name = &golden.name;
+            let model = model(golden, backend.clone());
             // Prefill, and token by token.
-            let mut at_once = state(&model, &golden, KvDType::F32);
-            check(name, &golden, &run(&mut at_once, &golden.tokens, &golden.positions));
-            let mut one_by_one = state(&model, &golden, KvDType::F32);
+            let mut at_once = state(&model, golden, KvDType::F32);
+            check(name, golden, &run(&mut at_once, &golden.tokens, &golden.positions));
+            let mut one_by_one = state(&model, golden, KvDType::F32);
             let mut rows = Vec::new();
             for (i, token) in golden.tokens.iter().enumerate() {
                 let logits = run(&mut one_by_one, &[*token], &[0]).remove(0);
@@ -149,7 +104,7 @@ fn every_architecture_agrees_with_its_reference() {
                     }
                 }
             }
-            check(name, &golden, &rows);
+            check(name, golden, &rows);
         }
     }
 }
@@ -157,9 +112,9 @@ fn every_architecture_agrees_with_its_reference() {
 #[test]
 fn kernels_are_compiled_before_the_first_step() {
     for backend in wgpu::backends("kernels_are_compiled_before_the_first_step") {
-        for name in GOLDEN {
-            let golden = Golden::read(name);
-            let model = golden.model(backend.clone());
+        for golden in &GoldenModel::all() {
+            let name = &golden.name;
+            let model = model(golden, backend.clone());
             let options = StateOptions {
                 n_batch: 32,
                 n_outputs: 2,
@@ -198,9 +153,9 @@ fn kernels_are_compiled_before_the_first_step() {
 #[test]
 fn top_k_logits_are_those_of_all() {
     for backend in wgpu::backends("top_k_logits_are_those_of_all") {
-        let golden = Golden::read("llama");
-        let model = golden.model(backend.clone());
-        let mut state = state(&model, &golden, KvDType::F32);
+        let golden = &GoldenModel::read("llama");
+        let model = model(golden, backend.clone());
+        let mut state = state(&model, golden, KvDType::F32);
         // Both kinds of output in one step, of equal sequences.
         let mut plan = state.plan();
         for (slot, output) in [(0, OutputRequest::Logits), (1, OutputRequest::TopK(7))] {
@@ -222,8 +177,8 @@ fn top_k_logits_are_those_of_all() {
 #[test]
 fn texts_are_those_drawn_from_all_logits() {
     for backend in wgpu::backends("texts_are_those_drawn_from_all_logits") {
-        let golden = Golden::read("qwen2");
-        let model = golden.model(backend.clone());
+        let golden = &GoldenModel::read("qwen2");
+        let model = model(golden, backend.clone());
         let options = SessionOptions { n_ctx: Some(golden.n_ctx), ..SessionOptions::default() };
         let mut session = Session::new(&model, options).unwrap();
         let n = golden.n_ctx - golden.tokens.len();
@@ -249,20 +204,19 @@ fn texts_are_those_drawn_from_all_logits() {
 #[test]
 fn a_decode_step_is_one_upload_one_submission_and_one_readback() {
     for backend in wgpu::backends("a_decode_step_is_one_upload_one_submission_and_one_readback") {
-        for name in GOLDEN {
+        for golden in &GoldenModel::all() {
             for kv_dtype in [KvDType::F16, KvDType::Q8_0] {
-                let golden = Golden::read(name);
-                count_steps(&backend, &golden, &golden.model(backend.clone()), kv_dtype, false);
+                count_steps(&backend, golden, &model(golden, backend.clone()), kv_dtype, false);
                 // The same counters if the first layer is on the CPU.
                 let split =
-                    golden.model(Devices::from(Cpu::new(1).unwrap()).split(1, backend.clone()));
-                count_steps(&backend, &golden, &split, kv_dtype, true);
+                    model(golden, Devices::from(Cpu::new(1).unwrap()).split(1, backend.clone()));
+                count_steps(&backend, golden, &split, kv_dtype, true);
             }
         }
     }
 }
 
-fn count_steps(gpu: &Wgpu, golden: &Golden, model: &Model, kv_dtype: KvDType, is_split: bool) {
+fn count_steps(gpu: &Wgpu, golden: &GoldenModel, model: &Model, kv_dtype: KvDType, is_split: bool) {
     let what = format!("{} {kv_dtype:?}, split: {is_split}", golden.model);
     let mut state = state(model, golden, kv_dtype);
     let mut step = |token: u32, with_all: bool| {
@@ -346,8 +300,8 @@ fn count_greedy_steps(gpu: &Wgpu, state: &mut State, what: &str) {
 }
 
 /// Checks a prompt and the greedy tokens after it.
-fn check_split(name: &str, golden: &Golden, devices: impl Into<Devices>) {
-    let model = golden.model(devices);
+fn check_split(name: &str, golden: &GoldenModel, devices: impl Into<Devices>) {
+    let model = model(golden, devices);
     let mut state = state(&model, golden, KvDType::F32);
     let n = golden.tokens.len();
     check(name, golden, &run(&mut state, &golden.tokens, &golden.positions));
@@ -362,14 +316,14 @@ fn check_split(name: &str, golden: &Golden, devices: impl Into<Devices>) {
 #[test]
 fn a_model_split_between_cpu_and_gpu_agrees_with_its_reference() {
     for gpu in wgpu::backends("a_model_split_between_cpu_and_gpu_agrees_with_its_reference") {
-        for name in GOLDEN {
-            let golden = Golden::read(name);
+        for golden in &GoldenModel::all() {
+            let name = &golden.name;
             let n_layers = Config::from_file(&golden.file()).unwrap().n_layers;
             for n_lower in 0..=n_layers {
                 let cpu = Cpu::new(1).unwrap();
-                check_split(name, &golden, Devices::from(cpu.clone()).split(n_lower, gpu.clone()));
+                check_split(name, golden, Devices::from(cpu.clone()).split(n_lower, gpu.clone()));
                 if n_lower == n_layers / 2 {
-                    check_split(name, &golden, Devices::from(gpu.clone()).split(n_lower, cpu));
+                    check_split(name, golden, Devices::from(gpu.clone()).split(n_lower, cpu));
                 }
             }
         }
