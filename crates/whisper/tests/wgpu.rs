@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use pollster::block_on;
+use stonechat_compute::wgpu::Counters;
 use stonechat_nn::{Device, KvDType, Slot};
 use stonechat_testkit::{Lcg, Reference, TinyWhisper, wgpu};
 use stonechat_whisper::{
@@ -58,6 +59,66 @@ fn kernels_are_compiled_before_the_first_window() {
         let made = backend.counters() - before;
         assert!(made.submissions > 3 && !transcript.segments.is_empty(), "{transcript:?}");
         assert_eq!(made.pipelines, 0);
+    }
+}
+
+#[test]
+fn a_step_is_one_upload_one_submission_and_one_readback() {
+    for gpu in wgpu::backends("a_step_is_one_upload_one_submission_and_one_readback") {
+        let file = TinyWhisper::default().file();
+        let model = Model::load(gpu.clone(), &file, |_| {}).unwrap();
+        let options = StateOptions {
+            n_windows: 2,
+            n_sequences: 2,
+            kv_dtype: KvDType::F16,
+            has_alignment: true,
+        };
+        let mut state = model.state(options).unwrap();
+        let mel = Lcg::new(3).normals(WINDOW_FRAMES * 80, 0.5);
+        let mut logits = Vec::new();
+        for round in 0..3 {
+            let before = gpu.counters();
+            state.encode(&mel);
+            state.set_audio(round % 2);
+            // Two tokens of each window in the first rounds, later of the first alone.
+            let mut plan = state.plan();
+            let slots = if round < 2 { 0..1 } else { 0..2 };
+            slots.clone().for_each(|window| {
+                plan.add(Slot::new(2 * window), &[11, 300], [1]).unwrap();
+            });
+            plan.run();
+            block_on(state.read_logits(slots.len(), &mut logits)).unwrap();
+            let made = gpu.counters() - before;
+            // Mel frames are an upload of their own; a pass of the encoder, the keys of the audio, and the tokens are a
+            // submission each.
+            let counts = (made.uploads, made.submissions, made.readbacks);
+            assert_eq!(counts, (4, 3, 1), "round {round}");
+            assert_eq!((made.pipelines, made.bind_groups), (0, 0), "round {round}");
+        }
+        for round in 0..6 {
+            let before = gpu.counters();
+            let mut plan = state.plan();
+            plan.add(Slot::new(0), &[17], [0]).unwrap();
+            plan.add(Slot::new(2), &[18], [0]).unwrap();
+            plan.run();
+            block_on(state.read_logits(2, &mut logits)).unwrap();
+            let made = gpu.counters() - before;
+            let Counters { dispatches, encodings, host_us, .. } = made;
+            let expected = Counters {
+                uploads: 1,
+                lists: 1,
+                submissions: 1,
+                readbacks: 1,
+                dispatches,
+                encodings,
+                host_us,
+                ..Counters::default()
+            };
+            // The first steps make the memory of a readback, and encode for themselves.
+            if round > 1 {
+                assert_eq!((made, encodings), (expected, 1), "round {round}");
+            }
+        }
     }
 }
 
