@@ -11,11 +11,9 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx_bf16;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod interleaved;
 mod qblock;
 mod row_major;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod tiled;
 
 use std::ops::Range;
@@ -24,14 +22,13 @@ use bytemuck::Zeroable;
 use stonechat_compute::cpu::{MatMut, MatRef};
 #[cfg(target_arch = "x86_64")]
 use stonechat_compute::simd::Tile;
+use stonechat_compute::simd::{Int8, Int8Kernel};
 use stonechat_compute::{Cpu, Isa, Parts, with_scratch};
 
-#[cfg(target_arch = "x86_64")]
 use interleaved::InterleavedQBlocks;
 pub(crate) use qblock::{QBLOCK_LEN, QBlock};
 pub(crate) use row_major::ActivationRow;
 use row_major::RowMajorWriter;
-#[cfg(target_arch = "x86_64")]
 use tiled::{TiledRows, TiledWriter};
 
 /// Q8 blocks of 256 elements. Rows are padded to a multiple of them.
@@ -41,8 +38,7 @@ const QBLOCKS_PER_256: usize = 8;
 const TASK_LEN: usize = 16 * 1024;
 
 /// Rows from which packed weights are multiplied by GEMM, which unpacks them first.
-#[cfg(target_arch = "x86_64")]
-const MIN_GEMM_ROWS: usize = 17;
+pub(crate) const MIN_GEMM_ROWS: usize = 17;
 
 /// Quantized rows `x[M, K]`, reusable: after [`reserve`](Self::reserve) nothing is allocated as
 /// long as matrices are no larger.
@@ -64,9 +60,7 @@ pub struct ActivationBuffer {
     int_sums: Vec<[i32; 2]>,
     #[cfg(target_arch = "x86_64")]
     amx_bf16: TiledRows<Tile>,
-    #[cfg(target_arch = "x86_64")]
     interleaved4: TiledRows<InterleavedQBlocks<4>>,
-    #[cfg(target_arch = "x86_64")]
     interleaved6: TiledRows<InterleavedQBlocks<6>>,
 }
 
@@ -80,10 +74,8 @@ pub(crate) enum ActivationLayout {
     #[cfg(target_arch = "x86_64")]
     AmxBf16,
     /// Q8 blocks of MR = 4 rows side by side, for GEMM with 16 vector registers.
-    #[cfg(target_arch = "x86_64")]
     Interleaved4,
     /// Q8 blocks of MR = 6 rows side by side, for GEMM with VNNI.
-    #[cfg(target_arch = "x86_64")]
     Interleaved6,
 }
 
@@ -151,12 +143,10 @@ impl ActivationBuffer {
             ActivationLayout::RowMajor => self.quantize(cpu, x),
             #[cfg(target_arch = "x86_64")]
             ActivationLayout::AmxBf16 => self.convert_to_bf16_tiles(cpu, x),
-            #[cfg(target_arch = "x86_64")]
             ActivationLayout::Interleaved4 => {
                 self.resize(x.rows, x.cols, ActivationLayout::Interleaved4);
                 self.interleaved4.writer(x.rows, x.cols).store_all(cpu, x);
             }
-            #[cfg(target_arch = "x86_64")]
             ActivationLayout::Interleaved6 => {
                 self.resize(x.rows, x.cols, ActivationLayout::Interleaved6);
                 self.interleaved6.writer(x.rows, x.cols).store_all(cpu, x);
@@ -190,9 +180,7 @@ impl ActivationBuffer {
             }
             #[cfg(target_arch = "x86_64")]
             ActivationWriter::AmxBf16(writer) => writer.store_rows(cpu, &fill),
-            #[cfg(target_arch = "x86_64")]
             ActivationWriter::Interleaved4(writer) => writer.store_rows(cpu, &fill),
-            #[cfg(target_arch = "x86_64")]
             ActivationWriter::Interleaved6(writer) => writer.store_rows(cpu, &fill),
         }
     }
@@ -225,11 +213,9 @@ impl ActivationBuffer {
             ActivationLayout::RowMajor => ActivationWriter::RowMajor(self.row_major_writer(m, k)),
             #[cfg(target_arch = "x86_64")]
             ActivationLayout::AmxBf16 => ActivationWriter::AmxBf16(self.amx_bf16.writer(m, k)),
-            #[cfg(target_arch = "x86_64")]
             ActivationLayout::Interleaved4 => {
                 ActivationWriter::Interleaved4(self.interleaved4.writer(m, k))
             }
-            #[cfg(target_arch = "x86_64")]
             ActivationLayout::Interleaved6 => {
                 ActivationWriter::Interleaved6(self.interleaved6.writer(m, k))
             }
@@ -269,13 +255,11 @@ impl ActivationBuffer {
     }
 
     /// The rows interleaved by 4, if that is the layout.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn interleaved4(&self) -> &TiledRows<InterleavedQBlocks<4>> {
         &self.interleaved4
     }
 
     /// The rows interleaved by 6, if that is the layout.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn interleaved6(&self) -> &TiledRows<InterleavedQBlocks<6>> {
         &self.interleaved6
     }
@@ -310,17 +294,31 @@ impl ActivationBuffer {
 impl ActivationLayout {
     /// The layout in which packed weights are multiplied with `rows` rows on `isa`.
     pub(crate) fn for_packed(isa: Isa, rows: usize) -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if rows >= MIN_GEMM_ROWS {
-            match isa.of_integers() {
-                Isa::Amx(_) => return Self::AmxBf16,
-                Isa::Avx2(_) => return Self::Interleaved4,
-                Isa::AvxVnni(_) | Isa::Avx512Vnni(_) => return Self::Interleaved6,
-                _ => {}
+        struct GemmRows;
+        impl Int8Kernel for GemmRows {
+            type Output = usize;
+
+            fn run<S: Int8>(self, _: S) -> usize {
+                S::GEMM_ROWS
             }
         }
-        let _ = (isa, rows);
-        Self::RowMajor
+        if rows < MIN_GEMM_ROWS {
+            return Self::RowMajor;
+        }
+        #[cfg(target_arch = "x86_64")]
+        if isa.tiles().is_some() {
+            return Self::AmxBf16;
+        }
+        Self::interleaved(isa.dispatch_int8(GemmRows))
+    }
+
+    /// The layout of GEMM with tiles of `mr` rows ([`Int8::GEMM_ROWS`]); row-major where GEMV takes any number of rows.
+    pub(crate) fn interleaved(mr: usize) -> Self {
+        match mr {
+            4 => Self::Interleaved4,
+            6 => Self::Interleaved6,
+            _ => Self::RowMajor,
+        }
     }
 
     /// The kernel that multiplies packed weights with rows in this layout.
@@ -329,7 +327,6 @@ impl ActivationLayout {
             Self::RowMajor => "gemv",
             #[cfg(target_arch = "x86_64")]
             Self::AmxBf16 => "amx",
-            #[cfg(target_arch = "x86_64")]
             Self::Interleaved4 | Self::Interleaved6 => "gemm",
         }
     }
@@ -352,9 +349,7 @@ pub(crate) enum ActivationWriter<'a> {
     RowMajor(RowMajorWriter<'a>),
     #[cfg(target_arch = "x86_64")]
     AmxBf16(TiledWriter<'a, Tile>),
-    #[cfg(target_arch = "x86_64")]
     Interleaved4(TiledWriter<'a, InterleavedQBlocks<4>>),
-    #[cfg(target_arch = "x86_64")]
     Interleaved6(TiledWriter<'a, InterleavedQBlocks<6>>),
 }
 
@@ -374,10 +369,8 @@ impl ActivationWriter<'_> {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: 32 columns are one tile of each row block, which no other thread has.
             Self::AmxBf16(writer) => unsafe { writer.store(isa, first, x) },
-            #[cfg(target_arch = "x86_64")]
             // SAFETY: as for bf16 tiles.
             Self::Interleaved4(writer) => unsafe { writer.store(isa, first, x) },
-            #[cfg(target_arch = "x86_64")]
             // SAFETY: as for bf16 tiles.
             Self::Interleaved6(writer) => unsafe { writer.store(isa, first, x) },
         }

@@ -126,6 +126,7 @@ mod q6_k;
 mod q8_0;
 mod q8_1;
 mod q8_k;
+mod row;
 mod search;
 mod tq1_0;
 mod tq2_0;
@@ -133,7 +134,6 @@ mod tq2_0;
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-pub(crate) use grid::GridBlock;
 pub use iq1_m::BlockIq1M;
 pub use iq1_s::BlockIq1S;
 pub use iq2_s::BlockIq2S;
@@ -157,6 +157,7 @@ pub use q6_k::BlockQ6K;
 pub use q8_0::BlockQ8_0;
 pub use q8_1::BlockQ8_1;
 pub use q8_k::BlockQ8K;
+pub(crate) use row::{Quants, RowBlock};
 pub use tq1_0::BlockTq1_0;
 pub use tq2_0::BlockTq2_0;
 

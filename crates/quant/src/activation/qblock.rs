@@ -13,9 +13,10 @@ pub(crate) struct QBlock(pub(crate) [i8; QBLOCK_LEN]);
 impl QBlock {
     pub(crate) const ZERO: Self = Self([0; QBLOCK_LEN]);
 
+    /// The quads as bits.
     #[inline(always)]
-    pub(crate) fn bytes(&self) -> &[u8; QBLOCK_LEN] {
-        bytemuck::cast_ref(&self.0)
+    pub(crate) fn u32s(&self) -> &[u32; QBLOCK_LEN / 4] {
+        bytemuck::cast_ref(self)
     }
 
     /// The eight quads: four consecutive quants each, the operand of a 4-way 8-bit dot product.

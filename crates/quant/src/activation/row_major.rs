@@ -30,7 +30,7 @@ impl ActivationRow<'_> {
             quants: &self.quants[..n],
             scales: &self.scales[..n],
             sums32: &self.sums32[..n],
-            sums16: &self.sums16[..n / QBLOCKS_PER_256],
+            sums16: &self.sums16[..n.div_ceil(QBLOCKS_PER_256)],
             int_sums: &self.int_sums[..n],
         }
     }

@@ -76,6 +76,7 @@ impl<T: RowTile> TiledRows<T> {
     }
 
     /// Tiles of a row block, `K / 32`.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn n_qblocks(&self) -> usize {
         self.n_qblocks
     }

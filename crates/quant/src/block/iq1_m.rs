@@ -2,8 +2,10 @@
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
+use stonechat_compute::simd::RowInt8;
 
-use super::iq1_s::{shifted, value};
+use super::grid;
+use super::row::{self, Quants, RowBlock};
 use super::{Block, Half};
 
 /// `x[i] = d * (2 * s + 1) * (v[i] + delta)`, `v[i]` of -1, 0, 1, with a 3-bit `s` per 16 and a
@@ -30,29 +32,51 @@ pub struct BlockIq1M {
 const _: () = assert!(size_of::<BlockIq1M>() == 56 && align_of::<BlockIq1M>() == 1);
 
 impl BlockIq1M {
-    /// Scale of the scales.
+    /// `8 * (v + 1)`, and `8 * delta + 1`, of elements `32 * u ..`: they have no bits in common.
     #[inline(always)]
-    pub(crate) fn d(&self) -> Half {
+    fn entries_deltas(&self, u: usize) -> ([u8; 32], [u8; 32]) {
+        let (mut entries, mut deltas) = ([[0; 8]; 4], [0; 4]);
+        for l in 0..4 {
+            let high = self.qh[u][l / 2] >> (l % 2 * 4);
+            entries[l] = grid::IQ1_S[usize::from(self.qs[u][l]) | usize::from(high & 7) << 8];
+            deltas[l] = u64::from(!high >> 2 & 2) * 0x0101_0101_0101_0101;
+        }
+        (bytemuck::cast(entries), bytemuck::cast(deltas))
+    }
+}
+
+/// Quants are `8 * (v + delta) + 9`, 0 to 18.
+impl RowBlock for BlockIq1M {
+    const GROUP_LEN: usize = 16;
+    const QUANTS: Quants = Quants::Unsigned { offset: 9 };
+
+    #[inline(always)]
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
+        let (entries, deltas) = self.entries_deltas(u);
+        let mut quants = entries;
+        for i in 0..32 {
+            quants[i] |= deltas[i];
+        }
+        (quants, 0)
+    }
+
+    // Not by `quants32`: LLVM would vectorize the lookups with the addition, to a gather, which is slower.
+    #[inline(always)]
+    fn load_quants<S: RowInt8>(&self, s: S, u: usize, part: usize) -> S::U32s {
+        let (entries, deltas) = self.entries_deltas(u);
+        let [entries, deltas] = [entries, deltas].map(bytemuck::cast::<_, [u32; 8]>);
+        s.or(s.load_u32s(&entries, part), s.load_u32s(&deltas, part))
+    }
+
+    #[inline(always)]
+    fn d(&self) -> Half {
         let nibble = |p: usize| self.scales[p][1] >> 4;
         Half([nibble(0) | nibble(1) << 4, nibble(2) | nibble(3) << 4])
     }
 
-    /// `8 * (v + delta) + 9` of elements `32 * u ..`: integers of 0 to 18.
     #[inline(always)]
-    pub(crate) fn quants32(&self, u: usize) -> [u8; 32] {
-        let mut entries = [[0; 8]; 4];
-        for l in 0..4 {
-            let high = self.qh[u][l / 2] >> (l % 2 * 4);
-            let index = usize::from(self.qs[u][l]) | usize::from(high & 7) << 8;
-            entries[l] = shifted(index, high & 8 != 0);
-        }
-        bytemuck::cast(entries)
-    }
-
-    /// `d * (2 * s + 1)` of the groups.
-    #[inline(always)]
-    pub(crate) fn group_scales(&self, d: f32) -> [f32; 16] {
-        let mut scales = [0.0; 16];
+    fn scales(&self, d: f32) -> [f32; 16] {
+        let (d, mut scales) = (d * 0.125, [0.0; 16]);
         for g in 0..16 {
             let s = u16::from_le_bytes(self.scales[g / 4]) >> (g % 4 * 3) & 7;
             scales[g] = d * f32::from(2 * s + 1);
@@ -68,12 +92,6 @@ impl Block for BlockIq1M {
 
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
-        let scales = self.group_scales(self.d().to_f32());
-        for u in 0..8 {
-            let q = self.quants32(u);
-            for i in 0..32 {
-                out[32 * u + i] = value(scales[2 * u + i / 16], q[i]);
-            }
-        }
+        row::dequantize(self, out);
     }
 }

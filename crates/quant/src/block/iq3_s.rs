@@ -3,7 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::grid::{self, GridBlock};
+use super::grid;
+use super::row::{self, Quants, RowBlock};
 use super::{Block, Half};
 
 /// `x[i] = d * (1 + 2 * s) * sign[i] * magnitude[i]`, with a 4-bit `s` per 32 elements.
@@ -32,8 +33,9 @@ pub struct BlockIq3S {
 
 const _: () = assert!(size_of::<BlockIq3S>() == 110 && align_of::<BlockIq3S>() == 1);
 
-impl GridBlock for BlockIq3S {
-    const GROUPS_OF_16: bool = false;
+impl RowBlock for BlockIq3S {
+    const GROUP_LEN: usize = 32;
+    const QUANTS: Quants = Quants::Signed;
 
     #[inline(always)]
     fn quants32(&self, u: usize) -> ([u8; 32], u32) {
@@ -52,7 +54,7 @@ impl GridBlock for BlockIq3S {
     }
 
     #[inline(always)]
-    fn group_scales(&self, d: f32) -> [f32; 16] {
+    fn scales(&self, d: f32) -> [f32; 16] {
         let mut scales = [0.0; 16];
         for u in 0..8 {
             scales[u] = d * f32::from(1 + 2 * (self.scales[u / 2] >> (u % 2 * 4) & 15));
@@ -68,6 +70,6 @@ impl Block for BlockIq3S {
 
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
-        grid::dequantize(self, out);
+        row::dequantize(self, out);
     }
 }

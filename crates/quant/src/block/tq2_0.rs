@@ -2,8 +2,10 @@
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
+use stonechat_compute::simd::RowInt8;
 
 use super::q2_k::pack2;
+use super::row::{self, Quants, RowBlock};
 use super::tq1_0::ternary;
 use super::{Block, Half, QuantizeBlock};
 
@@ -24,6 +26,36 @@ pub struct BlockTq2_0 {
 
 const _: () = assert!(size_of::<BlockTq2_0>() == 66 && align_of::<BlockTq2_0>() == 1);
 
+impl RowBlock for BlockTq2_0 {
+    const GROUP_LEN: usize = 32;
+    const QUANTS: Quants = Quants::Unsigned { offset: 1 };
+
+    #[inline(always)]
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
+        let mut quants = [0; 32];
+        for m in 0..32 {
+            quants[m] = self.qs[u / 4 * 32 + m] >> (u % 4 * 2) & 3;
+        }
+        (quants, 0)
+    }
+
+    #[inline(always)]
+    fn load_quants<S: RowInt8>(&self, s: S, u: usize, part: usize) -> S::U32s {
+        let halves: [[u32; 8]; 2] = bytemuck::cast(self.qs);
+        s.mask(s.shift_right(s.load_u32s(&halves[u / 4], part), u % 4 * 2), 3)
+    }
+
+    #[inline(always)]
+    fn d(&self) -> Half {
+        self.d
+    }
+
+    #[inline(always)]
+    fn scales(&self, d: f32) -> [f32; 16] {
+        [d; 16]
+    }
+}
+
 impl Block for BlockTq2_0 {
     const DTYPE: DType = DType::Tq2_0;
     const BLOCK_LEN: usize = 256;
@@ -31,15 +63,7 @@ impl Block for BlockTq2_0 {
 
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
-        let d = self.d.to_f32();
-        for h in 0..2 {
-            for n in 0..4 {
-                for m in 0..32 {
-                    let q = self.qs[32 * h + m] >> (2 * n) & 3;
-                    out[128 * h + 32 * n + m] = f32::from(q as i8 - 1) * d;
-                }
-            }
-        }
+        row::dequantize(self, out);
     }
 }
 

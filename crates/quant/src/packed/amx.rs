@@ -18,13 +18,15 @@
 use std::marker::PhantomData;
 
 use bytemuck::Zeroable;
-use stonechat_compute::simd::{Avx512Vnni, NullaryFnOnce, Simd, Tile, TileSums, Tiles};
+use stonechat_compute::simd::{
+    Avx512Vnni, Int8, NullaryFnOnce, Simd, Tile, TileSums, Tiles, Token,
+};
 use stonechat_compute::with_scratch;
 
 use super::block::PanelBlock;
-use super::format::{Accumulator, Format, LoadQuants, QuantGroups, match_format};
-use super::simd::PanelSimd;
-use super::{PANEL_ROWS, PanelTask};
+use super::format::{Accumulator, Format, LoadQuants, QuantGroups};
+use super::panel::PANEL_ROWS;
+use super::task::PanelTask;
 use crate::activation::amx_bf16::TILE_ROWS;
 
 /// Q8 blocks of K that are unpacked at a time: 128 KB of bf16 for 32 weight rows, of the second-level cache. A chunk for
@@ -52,7 +54,7 @@ impl TileUnit for Tiles {
 
 impl PanelTask<'_> {
     /// Multiplies all rows of the activations, which are bf16 tiles.
-    pub(super) fn amx_gemm<T: TileUnit>(&self, s: Avx512Vnni, tiles: &T) {
+    pub(super) fn amx_gemm<T: TileUnit, F: Format>(&self, s: Avx512Vnni, tiles: &T) {
         let n_pairs = self.panels.len().div_ceil(2);
         let m_pairs = self.x.rows().div_ceil(2 * TILE_ROWS);
         let n_sums = n_pairs * m_pairs * (size_of::<TileSums>() / size_of::<f32>());
@@ -62,9 +64,15 @@ impl PanelTask<'_> {
             let (sums, weights) = scratch.split_at_mut(n_sums);
             let sums = bytemuck::cast_slice_mut(sums);
             let weights = bytemuck::cast_slice_mut(weights);
-            match_format!(self.w.dtype(), F => s.vectorize(AmxGemm::<T, F> {
-                task: self, s, tiles, m_pairs, sums, weights, format: PhantomData,
-            }));
+            s.vectorize(AmxGemm::<T, F> {
+                task: self,
+                s,
+                tiles,
+                m_pairs,
+                sums,
+                weights,
+                format: PhantomData,
+            });
         });
     }
 }

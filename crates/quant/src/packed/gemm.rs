@@ -30,16 +30,15 @@ mod store;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use bytemuck::Pod;
-use stonechat_compute::simd::F32;
+use stonechat_compute::simd::{F32, Int8};
 use stonechat_compute::with_scratch;
 
 use self::chunk::{KChunk, UnpackChunk, chunk_vectors, chunk_words, reads_panel_directly};
 use self::microkernel::Microkernel;
 use self::store::StoreSums;
-use super::format::{Format, match_format};
-use super::simd::PanelSimd;
-use super::{PANEL_ROWS, PanelTask};
+use super::format::Format;
+use super::panel::PANEL_ROWS;
+use super::task::PanelTask;
 use crate::activation::interleaved::InterleavedQBlocks;
 use crate::activation::tiled::TiledRows;
 
@@ -57,26 +56,16 @@ const MAX_PANELS: usize = 8;
 /// cache. For more rows, panels are unpacked again.
 const MAX_ROWS: usize = 240;
 
-/// Operations of GEMM in addition to [`PanelSimd`].
-pub(super) trait GemmSimd: PanelSimd<U32s: Pod> {
-    /// Whether [`dot`](PanelSimd::dot) takes any unsigned bytes and adds products in 32 bits, without
-    /// [widening](PanelSimd::widen).
-    const HAS_VNNI: bool;
-
-    /// Adds `more` to every byte.
-    fn add_to_bytes(self, x: Self::U32s, more: u8) -> Self::U32s;
-}
-
 /// Sums of a row of activations with [`NR`] vectors of weight rows.
 type RowSums<S> = [F32<S>; NR];
 
 /// Panels that fill [`NR`] vectors.
-const fn panels_per_nr<S: PanelSimd>() -> usize {
+const fn panels_per_nr<S: Int8>() -> usize {
     NR * S::LANES / PANEL_ROWS
 }
 
 /// Panel and part of the panel of vector `vector` of [`NR`].
-const fn panel_part<S: PanelSimd>(vector: usize) -> (usize, usize) {
+const fn panel_part<S: Int8>(vector: usize) -> (usize, usize) {
     let parts = PANEL_ROWS / S::LANES;
     (vector / parts, vector % parts)
 }
@@ -88,7 +77,7 @@ pub(super) fn panels_per_task(limit: usize) -> usize {
 
 impl PanelTask<'_> {
     /// Multiplies all rows of the activations, which are interleaved by `MR`.
-    pub(super) fn gemm<S: GemmSimd, const MR: usize>(
+    pub(super) fn gemm<S: Int8, F: Format, const MR: usize>(
         &self,
         s: S,
         x: &TiledRows<InterleavedQBlocks<MR>>,
@@ -108,19 +97,17 @@ impl PanelTask<'_> {
                 let padded = rows.len().next_multiple_of(MR);
                 let sums = &mut sums[..n_pairs * padded];
                 // The first chunk fills them, if there is one.
-                if self.w.blocks_per_row() == 0 {
+                if self.w.blocks_per_row == 0 {
                     sums.fill([s.splat(0.0); NR]);
                 }
-                match_format!(self.w.dtype(), F => {
-                    self.accumulate_chunks::<S, F, MR>(s, (x, rows.clone()), &mut chunk, sums);
-                });
+                self.accumulate_chunks::<S, F, MR>(s, (x, rows.clone()), &mut chunk, sums);
                 s.vectorize(StoreSums { task: self, s, rows, padded, sums });
             }
         });
     }
 
     /// Adds the products of all panels with `rows` to `sums`, `[pairs][padded rows]`.
-    fn accumulate_chunks<S: GemmSimd, F: Format, const MR: usize>(
+    fn accumulate_chunks<S: Int8, F: Format, const MR: usize>(
         &self,
         s: S,
         (x, rows): (&TiledRows<InterleavedQBlocks<MR>>, Range<usize>),
@@ -128,7 +115,7 @@ impl PanelTask<'_> {
         sums: &mut [RowSums<S>],
     ) {
         let n_panels = const { panels_per_nr::<S>() };
-        let n_blocks = self.w.blocks_per_row();
+        let n_blocks = self.w.blocks_per_row;
         let at_once = CHUNK_QBLOCKS / F::QBLOCKS;
         let padded = rows.len().next_multiple_of(MR);
         for first in (0..n_blocks).step_by(at_once) {

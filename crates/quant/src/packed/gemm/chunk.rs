@@ -8,17 +8,18 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use stonechat_compute::simd::{F32, NullaryFnOnce};
+use stonechat_compute::simd::{F32, Int8, NullaryFnOnce};
 
-use super::{CHUNK_GROUPS, CHUNK_QBLOCKS, GemmSimd, NR, QUADS, panel_part, panels_per_nr};
+use super::{CHUNK_GROUPS, CHUNK_QBLOCKS, NR, QUADS, panel_part, panels_per_nr};
 use crate::activation::interleaved::OFFSET;
 use crate::packed::block::PanelBlock;
 use crate::packed::format::{Accumulator, Format, LoadQuants, QuantGroups};
 use crate::packed::layout::BlockOffset;
-use crate::packed::{PANEL_ROWS, PackedMatrix, PanelTask, U32x16};
+use crate::packed::panel::{PANEL_ROWS, Panels, U32x16};
+use crate::packed::task::PanelTask;
 
 /// Unpacked weights of [`CHUNK_QBLOCKS`] and [`NR`] vectors.
-pub(super) struct KChunk<'a, S: GemmSimd> {
+pub(super) struct KChunk<'a, S: Int8> {
     pub(super) quants: [&'a mut [S::U32s]; NR],
     /// Per group.
     pub(super) scales: &'a mut [[F32<S>; NR]],
@@ -45,7 +46,7 @@ pub(super) struct ChunkGroups {
     pub(super) run: usize,
 }
 
-impl<'a, S: GemmSimd> KChunk<'a, S> {
+impl<'a, S: Int8> KChunk<'a, S> {
     /// Vectors of quants of one of [`NR`] vectors.
     const N_QUANTS: usize = CHUNK_QBLOCKS * QUADS;
     /// Floats of scratch memory.
@@ -72,7 +73,7 @@ impl<'a, S: GemmSimd> KChunk<'a, S> {
 }
 
 /// Whether the microkernel reads quants in the panel: its vectors are whole operands of the dot product.
-pub(super) const fn reads_panel_directly<S: GemmSimd, F: Format>() -> bool {
+pub(super) const fn reads_panel_directly<S: Int8, F: Format>() -> bool {
     F::IS_PLAIN_BYTES && S::HAS_VNNI && S::LANES == PANEL_ROWS
 }
 
@@ -84,12 +85,12 @@ pub(super) fn chunk_vectors<F: Format>(blocks: &Range<usize>) -> Range<usize> {
 }
 
 /// The memory of some blocks of [`NR`] vectors from panel `first` on; empty for panels beyond the last.
-pub(super) fn chunk_words<S: GemmSimd, F: Format>(
-    w: &PackedMatrix,
+pub(super) fn chunk_words<'a, S: Int8, F: Format>(
+    w: Panels<'a>,
     (first, blocks): (usize, Range<usize>),
-) -> [&[U32x16]; NR] {
+) -> [&'a [U32x16]; NR] {
     let mut words: [&[U32x16]; NR] = [&[]; NR];
-    let panels = first..w.n().div_ceil(PANEL_ROWS).min(first + panels_per_nr::<S>());
+    let panels = first..w.len.min(first + panels_per_nr::<S>());
     for (panel, words) in panels.zip(&mut words) {
         *words = &w.panel(panel)[chunk_vectors::<F>(&blocks)];
     }
@@ -97,7 +98,7 @@ pub(super) fn chunk_words<S: GemmSimd, F: Format>(
 }
 
 /// Unpacks `blocks` of [`NR`] vectors from panel `panel` on.
-pub(super) struct UnpackChunk<'a, 'c, S: GemmSimd, F> {
+pub(super) struct UnpackChunk<'a, 'c, S: Int8, F> {
     pub(super) task: &'a PanelTask<'a>,
     pub(super) s: S,
     pub(super) panel: usize,
@@ -106,7 +107,7 @@ pub(super) struct UnpackChunk<'a, 'c, S: GemmSimd, F> {
     pub(super) format: PhantomData<F>,
 }
 
-impl<S: GemmSimd, F: Format> NullaryFnOnce for UnpackChunk<'_, '_, S, F> {
+impl<S: Int8, F: Format> NullaryFnOnce for UnpackChunk<'_, '_, S, F> {
     type Output = ();
 
     #[inline(always)]
@@ -134,7 +135,7 @@ impl<S: GemmSimd, F: Format> NullaryFnOnce for UnpackChunk<'_, '_, S, F> {
 }
 
 /// Writes quants, scales and mins of one of [`NR`] vectors group by group.
-struct ChunkWriter<'a, 'c, S: GemmSimd> {
+struct ChunkWriter<'a, 'c, S: Int8> {
     chunk: &'a mut KChunk<'c, S>,
     vector: usize,
     /// Position of the block's quants in the panel, if they are read there.
@@ -147,7 +148,7 @@ struct ChunkWriter<'a, 'c, S: GemmSimd> {
     quad: usize,
 }
 
-impl<S: GemmSimd> Accumulator<S> for ChunkWriter<'_, '_, S> {
+impl<S: Int8> Accumulator<S> for ChunkWriter<'_, '_, S> {
     #[inline(always)]
     fn accumulate<const N: usize, const BITS: usize>(
         &mut self,
