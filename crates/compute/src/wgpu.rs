@@ -22,19 +22,22 @@ mod counters;
 mod gpu;
 mod kernel_cache;
 mod list;
+mod memory;
 pub mod ops;
 mod params;
 mod profile;
 mod shader;
+mod submit;
 
 pub use adapter::{Adapter, CoopMatrices, adapters, pick};
-pub use buffer::{GpuBuffer, ReadRange};
+pub use buffer::GpuBuffer;
 pub use counters::Counters;
 pub use gpu::{Gpu, KernelKey, Variant};
 pub use list::{Bind, CommandList, Recorder};
 pub use params::{KernelParams, ParamField, ParamLayout};
 pub use profile::KernelTime;
 pub use shader::{Access, Kernel, Source};
+pub use submit::ReadRange;
 
 /// Invocations in a workgroup of elementwise kernels.
 pub const WORKGROUP: u32 = 64;

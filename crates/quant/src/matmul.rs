@@ -18,7 +18,7 @@ use stonechat_compute::simd::{Int8, Int8Kernel, NullaryFnOnce, RowInt8, Token};
 use stonechat_compute::{Cpu, DType, Isa};
 
 use crate::activation::{ActivationBuffer, ActivationLayout};
-use crate::block::{self, RowBlock, block_formats};
+use crate::block::{self, Block, RowBlock, block_formats};
 use crate::dot::dot;
 use crate::error::{Error, Result};
 
@@ -28,6 +28,22 @@ const TILE_ROWS: usize = 4;
 const TILE_COLS: usize = 32;
 /// Weight bytes of a task: large beside the cost of claiming it, small beside a core's share.
 const TASK_BYTES: usize = 32 * 1024;
+
+/// Evaluates `$row` with `$B` the block type of a dtype with row dots, else `$other`.
+macro_rules! row_arms {
+    ([$dtype:expr, $B:ident => $row:expr, $other:expr]
+        panels $panels:tt
+        rows { $($row_type:ident: $R:ident $r:tt;)* }
+        codebooks { $($codebook:ident: $C:ident $c:tt;)* }
+        activations $activations:tt
+    ) => {
+        match $dtype {
+            $(DType::$row_type => { type $B = block::$R; $row })*
+            $(DType::$codebook => { type $B = block::$C; $row })*
+            _ => $other,
+        }
+    };
+}
 
 /// Weights `[N, K]`, row-major, in a block format.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +84,7 @@ impl<'a> QuantMatrix<'a> {
     /// Whether [`matmul`] works on this type: a block format without panels.
     #[must_use]
     pub fn has_kernel(dtype: DType) -> bool {
-        block_formats!(has_row_dots[dtype])
+        block_formats!(row_arms[dtype, B => <B as Block>::DTYPE == dtype, false])
     }
 
     /// The format.
@@ -146,36 +162,12 @@ pub fn matmul(
     );
     let n_bias = epilogue.bias.map_or(w.n, <[f32]>::len);
     assert_eq!(n_bias, w.n, "matmul: expected a bias of {}, got {n_bias}", w.n);
-    block_formats!(split_rows [cpu, out, x, w, epilogue])
+    block_formats!(row_arms[
+        w.dtype,
+        B => split::<B>(cpu, out, x, w, epilogue),
+        panic!("matmul: {} has no row dots", w.dtype)
+    ]);
 }
-
-macro_rules! split_rows {
-    ([$cpu:ident, $out:ident, $x:ident, $w:ident, $epilogue:ident]
-        panels $panels:tt
-        rows { $($row:ident: $R:ident $r:tt;)* }
-        codebooks { $($codebook:ident: $C:ident $c:tt;)* }
-        activations $activations:tt
-    ) => {
-        match $w.dtype {
-            $(DType::$row => split::<block::$R>($cpu, $out, $x, $w, $epilogue),)*
-            $(DType::$codebook => split::<block::$C>($cpu, $out, $x, $w, $epilogue),)*
-            other => panic!("matmul: {other} has no row dots"),
-        }
-    };
-}
-use split_rows;
-
-macro_rules! has_row_dots {
-    ([$dtype:expr]
-        panels $panels:tt
-        rows { $($row:ident: $R:ident $r:tt;)* }
-        codebooks { $($codebook:ident: $C:ident $c:tt;)* }
-        activations $activations:tt
-    ) => {
-        matches!($dtype, $(DType::$row)|* $(| DType::$codebook)*)
-    };
-}
-use has_row_dots;
 
 /// Splits the output columns into tasks.
 fn split<B: RowBlock>(

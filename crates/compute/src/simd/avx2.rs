@@ -174,42 +174,43 @@ macro_rules! row_int8_256 {
 }
 pub(super) use row_int8_256;
 
-/// Methods of [`Int8`] on 256 bits with `$dpbusd`, which adds four products of unsigned and signed bytes per lane.
-macro_rules! dpbusd_256 {
-    ($dpbusd:ident) => {
-        type Sums = __m256i;
+/// Methods of [`Int8`] on vectors `$V` with `$dpbusd`, which adds four products of unsigned and signed bytes per lane.
+/// `$set1` of the proof in field `$proof` broadcasts 32 bits.
+macro_rules! int8_dpbusd {
+    ($V:ty, $dpbusd:ident, $proof:ident.$set1:ident) => {
+        type Sums = $V;
 
         const HEADROOM: usize = 1 << 16;
         const BYTE_OFFSET: u8 = 128;
 
         #[inline(always)]
-        fn start(self, offset: i32) -> __m256i {
-            self.avx._mm256_set1_epi32(offset)
+        fn start(self, offset: i32) -> $V {
+            self.$proof.$set1(offset)
         }
 
         #[inline(always)]
-        fn dot4(self, sums: __m256i, w: __m256i, x: __m256i) -> __m256i {
+        fn dot4(self, sums: $V, w: $V, x: $V) -> $V {
             // SAFETY: the token proves the instruction.
             unsafe { std::arch::x86_64::$dpbusd(sums, w, x) }
         }
 
         #[inline(always)]
-        fn dot4_quad(self, sums: __m256i, w: __m256i, x: &[i32; 8], quad: usize) -> __m256i {
-            self.dot4(sums, w, self.avx._mm256_set1_epi32(x[quad]))
+        fn dot4_quad(self, sums: $V, w: $V, x: &[i32; 8], quad: usize) -> $V {
+            self.dot4(sums, w, self.$proof.$set1(x[quad]))
         }
 
         #[inline(always)]
-        fn widen(self, sums: __m256i) -> __m256i {
+        fn widen(self, sums: $V) -> $V {
             sums
         }
 
         #[inline(always)]
-        fn finish(self, sums: __m256i, _: i32) -> F32<Self> {
+        fn finish(self, sums: $V, _: i32) -> F32<Self> {
             self.to_floats(sums)
         }
     };
 }
-pub(super) use dpbusd_256;
+pub(super) use int8_dpbusd;
 
 /// The byte of a `u32` that holds bit `i`.
 const BIT_BYTES: [u8; 32] = {

@@ -1,10 +1,10 @@
 //! AVX-512 with VNNI: `vpdpbusd` multiplies 64 unsigned bytes with signed ones and adds four products per lane.
 
-use std::arch::x86_64::{__m256i, __m512i, _mm512_dpbusd_epi32};
+use std::arch::x86_64::{__m256i, __m512i};
 
 use pulp::NullaryFnOnce;
 
-use super::avx2::{Avx2, dpbusd_256, int8_256, row_int8_256};
+use super::avx2::{Avx2, int8_256, int8_dpbusd, row_int8_256};
 use super::avx512::Avx512;
 use super::int8::{Int8, RowInt8};
 use super::token::{Token, token};
@@ -28,15 +28,14 @@ impl Avx512Vnni {
 delegate_simd!(Avx512Vnni, Avx512, Self::avx512);
 
 impl Int8 for Avx512Vnni {
+    int8_dpbusd!(__m512i, _mm512_dpbusd_epi32, avx512f._mm512_set1_epi32);
+
     type U32s = __m512i;
-    type Sums = __m512i;
     type Narrow = Avx512Vnni256;
 
     const NAME: &'static str = "avx512vnni";
     const GEMV_ROWS: usize = 8;
     const GEMM_ROWS: usize = 6;
-    const HEADROOM: usize = 1 << 16;
-    const BYTE_OFFSET: u8 = 128;
 
     #[inline(always)]
     fn narrow(self) -> Avx512Vnni256 {
@@ -101,32 +100,6 @@ impl Int8 for Avx512Vnni {
     fn to_floats(self, x: __m512i) -> F32<Self> {
         bytemuck::cast(self.avx512f._mm512_cvtepi32_ps(x))
     }
-
-    #[inline(always)]
-    fn start(self, offset: i32) -> __m512i {
-        self.avx512f._mm512_set1_epi32(offset)
-    }
-
-    #[inline(always)]
-    fn dot4(self, sums: __m512i, w: __m512i, x: __m512i) -> __m512i {
-        // SAFETY: `self` proves AVX-512 VNNI, which pulp does not wrap.
-        unsafe { _mm512_dpbusd_epi32(sums, w, x) }
-    }
-
-    #[inline(always)]
-    fn dot4_quad(self, sums: __m512i, w: __m512i, x: &[i32; 8], quad: usize) -> __m512i {
-        self.dot4(sums, w, self.avx512f._mm512_set1_epi32(x[quad]))
-    }
-
-    #[inline(always)]
-    fn widen(self, sums: __m512i) -> __m512i {
-        sums
-    }
-
-    #[inline(always)]
-    fn finish(self, sums: __m512i, _: i32) -> F32<Self> {
-        self.to_floats(sums)
-    }
 }
 
 /// [`Avx512Vnni`] on 256-bit vectors.
@@ -164,7 +137,7 @@ delegate_simd!(Avx512Vnni256, Avx2, Self::avx2);
 
 impl Int8 for Avx512Vnni256 {
     int8_256!();
-    dpbusd_256!(_mm256_dpbusd_epi32);
+    int8_dpbusd!(__m256i, _mm256_dpbusd_epi32, avx._mm256_set1_epi32);
 
     const NAME: &'static str = Avx512Vnni::NAME;
     const GEMM_ROWS: usize = Avx512Vnni::GEMM_ROWS;

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::__m256i;
 
-use super::avx2::{Avx2, dpbusd_256, int8_256, row_int8_256};
+use super::avx2::{Avx2, int8_256, int8_dpbusd, row_int8_256};
 use super::int8::{Int8, RowInt8};
 use super::token::token;
 use super::vector::{F32, Simd, delegate_simd};
@@ -25,7 +25,7 @@ delegate_simd!(AvxVnni, Avx2, Self::avx2);
 
 impl Int8 for AvxVnni {
     int8_256!();
-    dpbusd_256!(_mm256_dpbusd_avx_epi32);
+    int8_dpbusd!(__m256i, _mm256_dpbusd_avx_epi32, avx._mm256_set1_epi32);
 
     const NAME: &'static str = "avxvnni";
     const GEMM_ROWS: usize = 6;

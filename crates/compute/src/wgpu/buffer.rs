@@ -1,14 +1,12 @@
-//! Device buffers, submission of lists, and readback.
+//! Device buffers.
 
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::counters::count;
 use super::gpu::Gpu;
-use super::list::CommandList;
+use super::memory::Memory;
 use crate::{Error, Result};
 
 /// Alignment of sizes, so that any buffer can be bound as an array of `vec4`.
@@ -83,41 +81,6 @@ impl GpuBuffer {
     }
 }
 
-/// Bytes in use by a device's buffers, with an optional limit.
-#[derive(Debug)]
-pub(super) struct Memory {
-    used: AtomicU64,
-    limit: AtomicU64,
-}
-
-impl Memory {
-    pub(super) fn new() -> Self {
-        Self { used: AtomicU64::new(0), limit: AtomicU64::new(u64::MAX) }
-    }
-
-    pub(super) fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_limit(&self, bytes: u64) {
-        self.limit.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Reserves `bytes`; returns false where that exceeds the limit.
-    fn reserve(&self, bytes: u64) -> bool {
-        let used = self.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let fits = used <= self.limit.load(Ordering::Relaxed);
-        if !fits {
-            self.release(bytes);
-        }
-        fits
-    }
-
-    fn release(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
-
 /// Creates a wgpu buffer of at least `bytes`.
 pub(super) fn raw_buffer(
     gpu: &Gpu,
@@ -158,185 +121,5 @@ fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
         Poll::Pending => None,
-    }
-}
-
-/// Host-mappable buffer and its size.
-#[derive(Debug)]
-pub(super) struct Readback {
-    raw: ::wgpu::Buffer,
-    bytes: u64,
-}
-
-/// Bytes of a buffer to read.
-#[derive(Debug)]
-pub struct ReadRange<'a> {
-    /// The buffer.
-    pub src: &'a GpuBuffer,
-    /// First byte.
-    pub offset: usize,
-    /// Destination; its length is the number of bytes.
-    pub out: &'a mut [u8],
-}
-
-type MapResult = std::result::Result<(), ::wgpu::BufferAsyncError>;
-
-/// Result of a mapping, set by the device's callback, and the waker of its [`MapFuture`].
-#[derive(Debug, Default)]
-struct MapState {
-    state: Mutex<(Option<MapResult>, Option<Waker>)>,
-}
-
-impl MapState {
-    /// Whether the mapping succeeded. Stays false on failure, which polling the device reports.
-    fn is_ready(&self) -> bool {
-        matches!(self.state.lock().unwrap_or_else(PoisonError::into_inner).0, Some(Ok(())))
-    }
-}
-
-struct MapFuture(Arc<MapState>);
-
-impl Future for MapFuture {
-    type Output = MapResult;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.0.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                state.1 = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl Gpu {
-    /// Writes words, ahead of all lists that are submitted later.
-    ///
-    /// # Panics
-    /// If the range is outside `dst`.
-    pub fn write(&self, dst: &GpuBuffer, offset: usize, words: &[u32]) {
-        assert!(4 * (offset + words.len()) <= dst.bytes(), "write: {offset}+{}", words.len());
-        count(&self.inner.counters.uploads);
-        let bytes = bytemuck::cast_slice(words);
-        self.inner.queue.write_buffer(dst.raw(), 4 * offset as u64, bytes);
-    }
-
-    /// Submits a list, which must still be [valid](super::Recorder::is_valid).
-    pub fn submit(&self, list: &mut CommandList) {
-        self.submit_with(Some(list), None);
-    }
-
-    /// Submits a list, if there is one, and the copies after it in one submission.
-    fn submit_with(
-        &self,
-        mut list: Option<&mut CommandList>,
-        copies: Option<::wgpu::CommandBuffer>,
-    ) -> Option<::wgpu::SubmissionIndex> {
-        let mut all = [None, copies];
-        if let Some(list) = &mut list {
-            count(&self.inner.counters.lists);
-            let n = list.dispatches.len() as u64;
-            self.inner.counters.dispatches.fetch_add(n, Ordering::Relaxed);
-            if self.inner.profile.is_on() {
-                self.submit_timed(&list.dispatches);
-            } else {
-                all[0] = Some(list.encoded.take().unwrap_or_else(|| self.encode(list)));
-            }
-        }
-        if all.iter().all(Option::is_none) {
-            return None;
-        }
-        let index = self.inner.queue.submit(all.into_iter().flatten());
-        count(&self.inner.counters.submissions);
-        Some(index)
-    }
-
-    fn encode(&self, list: &CommandList) -> ::wgpu::CommandBuffer {
-        count(&self.inner.counters.encodings);
-        let mut encoder = self.inner.device.create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        list.dispatches.iter().for_each(|dispatch| dispatch.encode(&mut pass));
-        drop(pass);
-        encoder.finish()
-    }
-
-    /// Submits a list, if there is one, then reads all ranges in one mapping. Offsets and lengths are multiples of 4.
-    ///
-    /// # Errors
-    /// If the device failed since the last read.
-    ///
-    /// # Panics
-    /// If a range is outside its buffer or not aligned.
-    pub async fn run_and_read(
-        &self,
-        mut list: Option<&mut CommandList>,
-        reads: &mut [ReadRange<'_>],
-    ) -> Result<()> {
-        for ReadRange { src, offset, out } in &*reads {
-            assert!(offset + out.len() <= src.bytes(), "read: {offset}+{} bytes", out.len());
-            assert!(offset.is_multiple_of(4) && out.len().is_multiple_of(4), "read: unaligned");
-        }
-        let bytes: u64 = reads.iter().map(|read| read.out.len() as u64).sum();
-        if bytes == 0 {
-            self.submit_with(list, None);
-            return self.check();
-        }
-        let readback = self.take_readback(bytes)?;
-        let mut encoder = self.inner.device.create_command_encoder(&Default::default());
-        let mut at = 0;
-        for ReadRange { src, offset, out } in &*reads {
-            let (from, len) = (*offset as u64, out.len() as u64);
-            if len > 0 {
-                encoder.copy_buffer_to_buffer(src.raw(), from, &readback.raw, at, len);
-                at += len;
-            }
-        }
-        let submitted = self.submit_with(list.as_deref_mut(), Some(encoder.finish()));
-        count(&self.inner.counters.readbacks);
-        let mapped = Arc::new(MapState::default());
-        let shared = Arc::clone(&mapped);
-        readback.raw.map_async(::wgpu::MapMode::Read, 0..bytes, move |result| {
-            let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.0 = Some(result);
-            if let Some(waker) = state.1.take() {
-                waker.wake();
-            }
-        });
-        if let Some(list) = list {
-            // A list that ran twice probably runs again.
-            if std::mem::replace(&mut list.has_run, true) && !self.inner.profile.is_on() {
-                list.encoded = Some(self.encode(list));
-            }
-        }
-        self.wait_for_read(submitted, || mapped.is_ready())?;
-        let result = MapFuture(mapped).await;
-        self.check()?;
-        let failed = |message: String| Error::Device { message };
-        result.map_err(|error| failed(error.to_string()))?;
-        let view = readback.raw.get_mapped_range(0..bytes).map_err(|e| failed(e.to_string()))?;
-        let mut rest = &view[..];
-        for ReadRange { out, .. } in reads {
-            let (head, tail) = rest.split_at(out.len());
-            out.copy_from_slice(head);
-            rest = tail;
-        }
-        drop(view);
-        readback.raw.unmap();
-        self.inner.readbacks.lock().unwrap_or_else(PoisonError::into_inner).push(readback);
-        Ok(())
-    }
-
-    /// Takes the smallest pooled readback buffer of at least `bytes`, or creates one.
-    fn take_readback(&self, bytes: u64) -> Result<Readback> {
-        let mut pool = self.inner.readbacks.lock().unwrap_or_else(PoisonError::into_inner);
-        let fitting = pool.iter().enumerate().filter(|(_, readback)| readback.bytes >= bytes);
-        if let Some((i, _)) = fitting.min_by_key(|(_, readback)| readback.bytes) {
-            return Ok(pool.swap_remove(i));
-        }
-        let bytes = bytes.next_power_of_two();
-        let usage = ::wgpu::BufferUsages::MAP_READ | ::wgpu::BufferUsages::COPY_DST;
-        Ok(Readback { raw: raw_buffer(self, bytes, usage)?, bytes })
     }
 }

@@ -5,6 +5,9 @@ use bytemuck::{Pod, Zeroable};
 /// Elements of a q8 block.
 pub(crate) const QBLOCK_LEN: usize = 32;
 
+/// Q8 blocks of 256 elements. Rows are padded to a multiple of them.
+pub(super) const QBLOCKS_PER_256: usize = 8;
+
 /// The quants of a q8 block: one 256-bit register, never across a cache line.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(32))]
@@ -65,4 +68,11 @@ fn reduce<F: Fn(i32, i32) -> i32>(x: [i32; 16], f: F) -> i32 {
         four[i] = f(eight[i], eight[i + 4]);
     }
     f(f(four[0], four[1]), f(four[2], four[3]))
+}
+
+/// Extends `values` with zeros to `len`. It is never truncated: zeroing the rest again would be one thread's work.
+pub(super) fn grow<T: Zeroable + Clone>(values: &mut Vec<T>, len: usize) {
+    if values.len() < len {
+        values.resize(len, T::zeroed());
+    }
 }

@@ -1,12 +1,12 @@
 //! `IQ1_M`: 256 ternary values from the codebook of `IQ1_S`, 1.75 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 use stonechat_compute::simd::RowInt8;
 
+use super::definition::Half;
 use super::grid;
-use super::row::{self, Quants, RowBlock};
-use super::{Block, Half};
+use super::iq1_s::shifted;
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (2 * s + 1) * (v[i] + delta)`, `v[i]` of -1, 0, 1, with a 3-bit `s` per 16 and a
 /// `delta` of 1/8 or -1/8 per 8 elements.
@@ -39,7 +39,7 @@ impl BlockIq1M {
         for l in 0..4 {
             let high = self.qh[u][l / 2] >> (l % 2 * 4);
             entries[l] = grid::IQ1_S[usize::from(self.qs[u][l]) | usize::from(high & 7) << 8];
-            deltas[l] = u64::from(!high >> 2 & 2) * 0x0101_0101_0101_0101;
+            deltas[l] = if high & 8 == 0 { 0x0202_0202_0202_0202_u64 } else { 0 };
         }
         (bytemuck::cast(entries), bytemuck::cast(deltas))
     }
@@ -52,12 +52,13 @@ impl RowBlock for BlockIq1M {
 
     #[inline(always)]
     fn quants32(&self, u: usize) -> ([u8; 32], u32) {
-        let (entries, deltas) = self.entries_deltas(u);
-        let mut quants = entries;
-        for i in 0..32 {
-            quants[i] |= deltas[i];
+        let mut entries = [[0; 8]; 4];
+        for l in 0..4 {
+            let high = self.qh[u][l / 2] >> (l % 2 * 4);
+            let index = usize::from(self.qs[u][l]) | usize::from(high & 7) << 8;
+            entries[l] = shifted(index, high & 8 != 0);
         }
-        (quants, 0)
+        (bytemuck::cast(entries), 0)
     }
 
     // Not by `quants32`: LLVM would vectorize the lookups with the addition, to a gather, which is slower.
@@ -85,13 +86,4 @@ impl RowBlock for BlockIq1M {
     }
 }
 
-impl Block for BlockIq1M {
-    const DTYPE: DType = DType::Iq1M;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        row::dequantize(self, out);
-    }
-}
+row_block!(BlockIq1M: Iq1M, 256);

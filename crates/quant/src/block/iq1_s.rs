@@ -1,11 +1,10 @@
 //! `IQ1_S`: 256 ternary values from a codebook of 2048 entries, 1.5625 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
+use super::definition::Half;
 use super::grid;
-use super::row::{self, Quants, RowBlock};
-use super::{Block, Half};
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (2 * s + 1) * (v[i] + delta)`, `v[i]` of -1, 0, 1, with a 3-bit `s` and a `delta`
 /// of 1/8 or -1/8 per 32 elements.
@@ -67,13 +66,4 @@ pub(super) fn shifted(index: usize, negative: bool) -> [u8; 8] {
     (u64::from_le_bytes(grid::IQ1_S[index]) + delta).to_le_bytes()
 }
 
-impl Block for BlockIq1S {
-    const DTYPE: DType = DType::Iq1S;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        row::dequantize(self, out);
-    }
-}
+row_block!(BlockIq1S: Iq1S, 256);

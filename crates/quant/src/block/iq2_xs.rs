@@ -1,11 +1,10 @@
 //! `IQ2_XS`: 256 values from a codebook of 512 entries, 2.3125 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
+use super::definition::Half;
 use super::grid;
-use super::row::{self, Quants, RowBlock};
-use super::{Block, Half};
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (0.5 + s) / 4 * sign[i] * magnitude[i]`, with a 4-bit `s` per 16 elements.
 ///
@@ -54,13 +53,4 @@ impl RowBlock for BlockIq2Xs {
     }
 }
 
-impl Block for BlockIq2Xs {
-    const DTYPE: DType = DType::Iq2Xs;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        row::dequantize(self, out);
-    }
-}
+row_block!(BlockIq2Xs: Iq2Xs, 256);

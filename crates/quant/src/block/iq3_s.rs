@@ -1,11 +1,10 @@
 //! `IQ3_S`: 256 values from a codebook of 512 entries of 4, 3.4375 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
+use super::definition::Half;
 use super::grid;
-use super::row::{self, Quants, RowBlock};
-use super::{Block, Half};
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (1 + 2 * s) * sign[i] * magnitude[i]`, with a 4-bit `s` per 32 elements.
 ///
@@ -63,13 +62,4 @@ impl RowBlock for BlockIq3S {
     }
 }
 
-impl Block for BlockIq3S {
-    const DTYPE: DType = DType::Iq3S;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        row::dequantize(self, out);
-    }
-}
+row_block!(BlockIq3S: Iq3S, 256);

@@ -1,11 +1,10 @@
 //! `IQ3_XXS`: 256 values from a codebook of 256 entries of 4, 3.0625 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
+use super::definition::Half;
 use super::grid;
-use super::row::{self, Quants, RowBlock};
-use super::{Block, Half};
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (0.5 + s) / 2 * sign[i] * magnitude[i]`, with a 4-bit `s` per 32 elements.
 ///
@@ -56,13 +55,4 @@ impl RowBlock for BlockIq3Xxs {
     }
 }
 
-impl Block for BlockIq3Xxs {
-    const DTYPE: DType = DType::Iq3Xxs;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        row::dequantize(self, out);
-    }
-}
+row_block!(BlockIq3Xxs: Iq3Xxs, 256);

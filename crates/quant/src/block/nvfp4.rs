@@ -2,11 +2,10 @@
 //! an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
+use super::definition::{Half, QuantizeBlock};
 use super::mxfp4::{E2M1_TWICE, nearest_e2m1};
-use super::row::{self, Quants, RowBlock};
-use super::{Block, Half, QuantizeBlock};
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d / 2 * E2M1_TWICE[q[i]]`, with `d` of the group. A tensor's own scale is not part of
 /// the blocks.
@@ -52,16 +51,7 @@ impl RowBlock for BlockNvfp4 {
     }
 }
 
-impl Block for BlockNvfp4 {
-    const DTYPE: DType = DType::Nvfp4;
-    const BLOCK_LEN: usize = 64;
-    type Values = [f32; 64];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 64]) {
-        row::dequantize(self, out);
-    }
-}
+row_block!(BlockNvfp4: Nvfp4, 64);
 
 impl QuantizeBlock for BlockNvfp4 {
     fn quantize(x: &[f32; 64]) -> Self {

@@ -2,7 +2,7 @@
 
 use stonechat_compute::simd::RowInt8;
 
-use super::{Block, Half};
+use super::definition::{Block, Half};
 
 /// What the bytes of a [`RowBlock`] are.
 #[derive(Clone, Copy, Debug)]
@@ -61,3 +61,20 @@ pub(super) fn dequantize<B: RowBlock>(block: &B, out: &mut [f32]) {
         }
     }
 }
+
+/// Implements [`Block`] for a [`RowBlock`] of `$len` elements.
+macro_rules! row_block {
+    ($Block:ty: $dtype:ident, $len:literal) => {
+        impl $crate::block::Block for $Block {
+            const DTYPE: stonechat_compute::DType = stonechat_compute::DType::$dtype;
+            const BLOCK_LEN: usize = $len;
+            type Values = [f32; $len];
+
+            #[inline(always)]
+            fn dequantize(&self, out: &mut [f32; $len]) {
+                $crate::block::row::dequantize(self, out);
+            }
+        }
+    };
+}
+pub(super) use row_block;

@@ -1,10 +1,9 @@
 //! `TQ1_0`: 256 ternary values with one scale, five to a byte, 1.6875 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
-use super::row::{self, Quants, RowBlock};
-use super::{Block, Half, QuantizeBlock, reciprocal};
+use super::definition::{Half, QuantizeBlock, reciprocal};
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (t[i] - 1)`, `t[i]` of 0, 1, 2.
 ///
@@ -65,16 +64,7 @@ impl RowBlock for BlockTq1_0 {
     }
 }
 
-impl Block for BlockTq1_0 {
-    const DTYPE: DType = DType::Tq1_0;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        row::dequantize(self, out);
-    }
-}
+row_block!(BlockTq1_0: Tq1_0, 256);
 
 impl QuantizeBlock for BlockTq1_0 {
     fn quantize(x: &[f32; 256]) -> Self {

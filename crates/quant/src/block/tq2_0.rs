@@ -2,12 +2,11 @@
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
-use stonechat_compute::simd::RowInt8;
 
+use super::definition::{Block, Half, QuantizeBlock};
 use super::q2_k::pack2;
-use super::row::{self, Quants, RowBlock};
+use super::row::{Quants, RowBlock};
 use super::tq1_0::ternary;
-use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * (q[i] - 1)`.
 ///
@@ -32,17 +31,12 @@ impl RowBlock for BlockTq2_0 {
 
     #[inline(always)]
     fn quants32(&self, u: usize) -> ([u8; 32], u32) {
-        let mut quants = [0; 32];
-        for m in 0..32 {
-            quants[m] = self.qs[u / 4 * 32 + m] >> (u % 4 * 2) & 3;
+        // Words, since vectors of bytes have no shift.
+        let mut words: [u32; 8] = bytemuck::cast::<_, [[u32; 8]; 2]>(self.qs)[u / 4];
+        for word in &mut words {
+            *word = *word >> (u % 4 * 2) & 0x0303_0303;
         }
-        (quants, 0)
-    }
-
-    #[inline(always)]
-    fn load_quants<S: RowInt8>(&self, s: S, u: usize, part: usize) -> S::U32s {
-        let halves: [[u32; 8]; 2] = bytemuck::cast(self.qs);
-        s.mask(s.shift_right(s.load_u32s(&halves[u / 4], part), u % 4 * 2), 3)
+        (bytemuck::cast(words), 0)
     }
 
     #[inline(always)]
@@ -63,7 +57,15 @@ impl Block for BlockTq2_0 {
 
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
-        row::dequantize(self, out);
+        let d = self.d.to_f32();
+        for h in 0..2 {
+            for n in 0..4 {
+                for m in 0..32 {
+                    let q = self.qs[32 * h + m] >> (2 * n) & 3;
+                    out[128 * h + 32 * n + m] = f32::from(q as i8 - 1) * d;
+                }
+            }
+        }
     }
 }
 

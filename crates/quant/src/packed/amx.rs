@@ -23,7 +23,6 @@ use stonechat_compute::simd::{
 };
 use stonechat_compute::with_scratch;
 
-use super::block::PanelBlock;
 use super::format::{Accumulator, Format, LoadQuants, QuantGroups};
 use super::panel::PANEL_ROWS;
 use super::task::PanelTask;
@@ -96,7 +95,7 @@ impl<T: TileUnit, F: Format> NullaryFnOnce for AmxGemm<'_, T, F> {
     #[inline(always)]
     fn call(self) {
         let Self { task, s, tiles, m_pairs, sums, weights, .. } = self;
-        let x = task.x.amx_bf16();
+        let x = &task.x.amx_bf16;
         sums.fill(TileSums::zeroed());
         for first in (0..x.n_qblocks()).step_by(CHUNK_QBLOCKS) {
             let chunk = first..x.n_qblocks().min(first + CHUNK_QBLOCKS);
@@ -134,7 +133,7 @@ fn unpack_panels<F: Format>(
         let panel = task.w.panel(panel);
         for (i, tiles) in out.chunks_exact_mut(F::QBLOCKS).enumerate() {
             // Most prefetched lines are the next chunk's, and arrive while tiles are multiplied.
-            let block = PanelBlock::of::<F>(panel, first / F::QBLOCKS + i, 0).with_prefetch(true);
+            let block = F::block(panel, first / F::QBLOCKS + i, 0).with_prefetch(true);
             F::unpack(s, block, &mut TileWriter { tiles, which });
         }
     }

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use stonechat_compute::simd::{F32, Int8, prefetch_line};
 
-use super::format::Format;
 use super::layout::BlockOffset;
 use super::panel::{PANEL_ROWS, U32x16};
 use crate::block::half_power;
@@ -28,13 +27,17 @@ pub(super) struct PanelBlock<'a> {
 }
 
 impl<'a> PanelBlock<'a> {
-    /// Block `index` of a panel, without prefetch.
+    /// The block at `offset` of a panel, `block_vectors` long, without prefetch.
     #[inline(always)]
-    pub(super) fn of<F: Format>(panel: &'a [U32x16], index: usize, part: usize) -> Self {
-        let BlockOffset { vectors, scales, nth_scale } =
-            BlockOffset::new(F::BLOCK_VECTORS, F::BLOCKS_PER_SCALE_VECTOR, index);
+    pub(super) fn new(
+        panel: &'a [U32x16],
+        offset: BlockOffset,
+        block_vectors: usize,
+        part: usize,
+    ) -> Self {
+        let BlockOffset { vectors, scales, nth_scale } = offset;
         Self {
-            vectors: &panel[vectors..][..F::BLOCK_VECTORS],
+            vectors: &panel[vectors..][..block_vectors],
             scales: &panel[scales],
             nth_scale,
             part,

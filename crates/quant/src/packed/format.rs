@@ -26,10 +26,12 @@ use stonechat_compute::simd::{F32, Int8};
 pub(super) use two_bits::*;
 
 use super::block::PanelBlock;
+use super::layout::BlockOffset;
+use super::panel::U32x16;
 
 /// A format's panel blocks.
 pub(super) trait Format: 'static {
-    /// [`U32x16`](super::panel::U32x16) vectors of a block, without a vector of scales.
+    /// [`U32x16`] vectors of a block, without a vector of scales.
     const BLOCK_VECTORS: usize;
     /// Q8 blocks of activations that a block is multiplied with: 1 or 8.
     const QBLOCKS: usize;
@@ -37,6 +39,18 @@ pub(super) trait Format: 'static {
     const BLOCKS_PER_SCALE_VECTOR: usize = 0;
     /// Whether a block's vectors are the quants of its one group, quad by quad, as bytes offset by 128.
     const IS_PLAIN_BYTES: bool = false;
+
+    /// Block `index` of a panel.
+    #[inline(always)]
+    fn block(panel: &[U32x16], index: usize, part: usize) -> PanelBlock<'_> {
+        PanelBlock::new(panel, Self::offset(index), Self::BLOCK_VECTORS, part)
+    }
+
+    /// Position of block `index` in a panel.
+    #[inline(always)]
+    fn offset(index: usize) -> BlockOffset {
+        BlockOffset::new(Self::BLOCK_VECTORS, Self::BLOCKS_PER_SCALE_VECTOR, index)
+    }
 
     /// Gives `sink` all groups of a block.
     fn unpack<S: Int8>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>);

@@ -30,10 +30,13 @@ mod store;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use stonechat_compute::simd::{F32, Int8};
+use stonechat_compute::simd::Int8;
 use stonechat_compute::with_scratch;
 
-use self::chunk::{KChunk, UnpackChunk, chunk_vectors, chunk_words, reads_panel_directly};
+use self::chunk::{
+    CHUNK_QBLOCKS, KChunk, NR, RowSums, UnpackChunk, chunk_vectors, chunk_words, panels_per_nr,
+    reads_panel_directly,
+};
 use self::microkernel::Microkernel;
 use self::store::StoreSums;
 use super::format::Format;
@@ -42,33 +45,11 @@ use super::task::PanelTask;
 use crate::activation::interleaved::InterleavedQBlocks;
 use crate::activation::tiled::TiledRows;
 
-/// Vectors of weight rows of the microkernel.
-const NR: usize = 2;
-/// Q8 blocks of K that are unpacked at a time: quants and scales stay in the first-level cache.
-const CHUNK_QBLOCKS: usize = 16;
-/// Groups of a chunk at most: 32 or 16 values with a scale.
-const CHUNK_GROUPS: usize = 2 * CHUNK_QBLOCKS;
-/// Quads of a q8 block.
-const QUADS: usize = 8;
 /// Panels of a task, for which the activations of a chunk are read once from the last-level cache.
 const MAX_PANELS: usize = 8;
 /// Rows of activations, a multiple of MR, whose chunk and whose sums with a task's panels stay in the second-level
 /// cache. For more rows, panels are unpacked again.
 const MAX_ROWS: usize = 240;
-
-/// Sums of a row of activations with [`NR`] vectors of weight rows.
-type RowSums<S> = [F32<S>; NR];
-
-/// Panels that fill [`NR`] vectors.
-const fn panels_per_nr<S: Int8>() -> usize {
-    NR * S::LANES / PANEL_ROWS
-}
-
-/// Panel and part of the panel of vector `vector` of [`NR`].
-const fn panel_part<S: Int8>(vector: usize) -> (usize, usize) {
-    let parts = PANEL_ROWS / S::LANES;
-    (vector / parts, vector % parts)
-}
 
 /// Panels of a task, in pairs: at most `limit`, the number that gives each thread several tasks.
 pub(super) fn panels_per_task(limit: usize) -> usize {

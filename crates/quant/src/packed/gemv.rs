@@ -23,7 +23,6 @@ use std::ops::Range;
 
 use stonechat_compute::simd::{F32, Int8, NullaryFnOnce, reads_ahead};
 
-use super::block::PanelBlock;
 use super::format::{Accumulator, Format, LoadQuants, QuantGroups};
 use super::panel::{PANEL_ROWS, U32x16};
 use super::task::PanelTask;
@@ -133,7 +132,7 @@ fn panel_dots<S: Int8, F: Format, const M: usize, const Q: usize, const PREFETCH
                 of_part[m] = unsafe { s.load(lanes.as_ptr()) };
             }
             for index in first..n_blocks.min(first + at_once) {
-                let block = PanelBlock::of::<F>(panel, index, part).with_prefetch(PREFETCH);
+                let block = F::block(panel, index, part).with_prefetch(PREFETCH);
                 // SAFETY: `index < n_blocks`.
                 let x = unsafe { x.block(index) };
                 F::unpack(s, block, &mut GemvAccumulator { x, sums: &mut of_part });

@@ -89,8 +89,8 @@ struct VectorKernels<S, F, const Q: usize>(S, PhantomData<fn() -> F>);
 impl<S: Int8, F: Format, const Q: usize> VectorKernels<S, F, Q> {
     /// GEMM of the tier's rows, so that no other is compiled.
     const GEMM: Option<fn(&PanelTask<'_>, S)> = match S::GEMM_ROWS {
-        4 => Some(|task, s| task.gemm::<S, F, 4>(s, task.x.interleaved4())),
-        6 => Some(|task, s| task.gemm::<S, F, 6>(s, task.x.interleaved6())),
+        4 => Some(|task, s| task.gemm::<S, F, 4>(s, &task.x.interleaved4)),
+        6 => Some(|task, s| task.gemm::<S, F, 6>(s, &task.x.interleaved6)),
         _ => None,
     };
 }

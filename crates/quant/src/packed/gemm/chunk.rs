@@ -10,13 +10,33 @@ use std::ops::Range;
 
 use stonechat_compute::simd::{F32, Int8, NullaryFnOnce};
 
-use super::{CHUNK_GROUPS, CHUNK_QBLOCKS, NR, QUADS, panel_part, panels_per_nr};
 use crate::activation::interleaved::OFFSET;
-use crate::packed::block::PanelBlock;
 use crate::packed::format::{Accumulator, Format, LoadQuants, QuantGroups};
-use crate::packed::layout::BlockOffset;
 use crate::packed::panel::{PANEL_ROWS, Panels, U32x16};
 use crate::packed::task::PanelTask;
+
+/// Vectors of weight rows of the microkernel.
+pub(super) const NR: usize = 2;
+/// Q8 blocks of K that are unpacked at a time: quants and scales stay in the first-level cache.
+pub(super) const CHUNK_QBLOCKS: usize = 16;
+/// Groups of a chunk at most: 32 or 16 values with a scale.
+pub(super) const CHUNK_GROUPS: usize = 2 * CHUNK_QBLOCKS;
+/// Quads of a q8 block.
+pub(super) const QUADS: usize = 8;
+
+/// Sums of a row of activations with [`NR`] vectors of weight rows.
+pub(super) type RowSums<S> = [F32<S>; NR];
+
+/// Panels that fill [`NR`] vectors.
+pub(super) const fn panels_per_nr<S: Int8>() -> usize {
+    NR * S::LANES / PANEL_ROWS
+}
+
+/// Panel and part of the panel of vector `vector` of [`NR`].
+pub(super) const fn panel_part<S: Int8>(vector: usize) -> (usize, usize) {
+    let parts = PANEL_ROWS / S::LANES;
+    (vector / parts, vector % parts)
+}
 
 /// Unpacked weights of [`CHUNK_QBLOCKS`] and [`NR`] vectors.
 pub(super) struct KChunk<'a, S: Int8> {
@@ -80,7 +100,7 @@ pub(super) const fn reads_panel_directly<S: Int8, F: Format>() -> bool {
 /// Vectors of some blocks of a panel, with their vectors of scales. The first block must be the first of its vector of
 /// scales.
 pub(super) fn chunk_vectors<F: Format>(blocks: &Range<usize>) -> Range<usize> {
-    let offset = |index| BlockOffset::new(F::BLOCK_VECTORS, F::BLOCKS_PER_SCALE_VECTOR, index);
+    let offset = |index| F::offset(index);
     offset(blocks.start).scales..offset(blocks.end - 1).vectors + F::BLOCK_VECTORS
 }
 
@@ -123,11 +143,10 @@ impl<S: Int8, F: Format> NullaryFnOnce for UnpackChunk<'_, '_, S, F> {
                 ChunkWriter { chunk, vector, in_panel: None, first_qblock: 0, group: 0, quad: 0 };
             for index in blocks.clone() {
                 if const { reads_panel_directly::<S, F>() } {
-                    let offset =
-                        BlockOffset::new(F::BLOCK_VECTORS, F::BLOCKS_PER_SCALE_VECTOR, index);
+                    let offset = F::offset(index);
                     sink.in_panel = Some(offset.vectors - start);
                 }
-                F::unpack(s, PanelBlock::of::<F>(panel, index, part), &mut sink);
+                F::unpack(s, F::block(panel, index, part), &mut sink);
                 sink.first_qblock += F::QBLOCKS;
             }
         }

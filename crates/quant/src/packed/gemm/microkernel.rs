@@ -13,8 +13,7 @@ use std::ops::Range;
 use stonechat_compute::cpu::SharedMut;
 use stonechat_compute::simd::{Int8, NullaryFnOnce, prefetch};
 
-use super::chunk::{ChunkGroups, KChunk};
-use super::{NR, QUADS, RowSums};
+use super::chunk::{ChunkGroups, KChunk, NR, QUADS, RowSums};
 use crate::activation::QBlock;
 use crate::activation::interleaved::{InterleavedQBlocks, OFFSET};
 use crate::activation::tiled::TiledRows;

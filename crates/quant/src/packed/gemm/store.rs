@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use stonechat_compute::simd::{Int8, NullaryFnOnce};
 
-use super::{NR, RowSums};
+use super::chunk::{NR, RowSums};
 use crate::packed::panel::PANEL_ROWS;
 use crate::packed::task::PanelTask;
 
