@@ -1,7 +1,7 @@
-//! GB/s of weights through the fused kernels, per format and shape.
+//! GB/s of weights through the kernels of few rows, per format and shape.
 //!
 //! ```text
-//! cargo bench -p stonechat-benches --bench quant -- q5_1
+//! cargo bench -p stonechat-benches --bench quant -- q5_1-gemv
 //! STONECHAT_ISA=avx2 cargo bench -p stonechat-benches --bench quant -- 2048x512
 //! ```
 //!
@@ -14,8 +14,8 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType};
 use stonechat_quant::{
-    ActivationBuffer, QuantMatrix, dequantize_rows, kernel_name, matmul, needs_importance,
-    quantize_rows,
+    ActivationBuffer, PackedMatrix, PackedProduct, QuantMatrix, dequantize_rows, kernel_name,
+    matmul, matmul_packed, needs_importance, quantize_rows,
 };
 
 /// `(N, K)`: attention, the two feed-forward matrices and the vocabulary of Whisper's base model.
@@ -48,12 +48,19 @@ fn weights(dtype: DType, n: usize, k: usize) -> Vec<u8> {
 
 fn products(c: &mut Criterion) {
     let cpu = Cpu::new(0).expect("threads");
-    for dtype in DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::has_kernel(dtype)) {
-        let name = format!("{}, {} threads", kernel_name(cpu.isa, dtype), cpu.threads.n_threads());
-        let mut group = c.benchmark_group(name);
+    for dtype in DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::holds(dtype)) {
+        let kernel = match PackedMatrix::zeroed(cpu.isa, dtype, 0, 0) {
+            Some(packed) => packed.kernel_name(1),
+            None => kernel_name(cpu.isa, dtype),
+        };
+        let mut group = c.benchmark_group(format!("{kernel}, {} threads", cpu.threads.n_threads()));
         for (n, k) in SHAPES {
             let bytes = weights(dtype, n, k);
-            let w = QuantMatrix::new(dtype, n, k, &bytes).expect("whole rows");
+            let rows = QuantMatrix::new(dtype, n, k, &bytes).expect("whole rows");
+            let packed = PackedMatrix::zeroed(cpu.isa, dtype, n, k).map(|mut packed| {
+                packed.pack(&cpu, 0, &bytes);
+                packed
+            });
             group.throughput(Throughput::Bytes(bytes.len() as u64));
             for m in [1, 5] {
                 let x = random(m * k);
@@ -62,8 +69,14 @@ fn products(c: &mut Criterion) {
                 group.bench_function(format!("{m}x{n}x{k}"), |b| {
                     b.iter(|| {
                         activations.quantize(&cpu, MatRef::packed(black_box(&x), m, k));
-                        let out = MatMut::packed(&mut y, m, n);
-                        matmul(&cpu, out, &activations, w, Epilogue::default());
+                        let (out, epilogue) = (MatMut::packed(&mut y, m, n), Epilogue::default());
+                        match &packed {
+                            Some(w) => {
+                                let product = PackedProduct { out, w, rows: 0..n, epilogue };
+                                matmul_packed(&cpu, &activations, [Some(product)]);
+                            }
+                            None => matmul(&cpu, out, &activations, rows, epilogue),
+                        }
                     });
                 });
             }
@@ -76,7 +89,7 @@ fn unpacking(c: &mut Criterion) {
     let cpu = Cpu::new(1).expect("threads");
     let (n, k) = (512, 512);
     let mut group = c.benchmark_group(format!("dequantize on {}", cpu.isa));
-    for dtype in DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::has_kernel(dtype)) {
+    for dtype in DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::holds(dtype)) {
         let bytes = weights(dtype, n, k);
         let mut out = vec![0.0; n * k];
         group.throughput(Throughput::Elements((n * k) as u64));

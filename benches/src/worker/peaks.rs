@@ -49,15 +49,13 @@ impl Work for Peaks {
         };
         let bytes = 4.0 * self.memory.len() as f64;
         let flops = n_threads * isa.dispatch(MultiplyAdds(1)) * F32_ROUNDS as f64;
-        let mut stages = vec![
+        let (ops, tier) = int8_peak(isa, 1);
+        let ops = n_threads * ops * INT8_ROUNDS as f64;
+        vec![
             stage("read", bytes, Unit::Bytes, format!("f32 sums, {isa}")),
             stage("f32", flops, Unit::Flops, format!("multiply-adds, {isa}")),
-        ];
-        if let Some((ops, name)) = int8_peak(isa, 1) {
-            let ops = n_threads * ops * INT8_ROUNDS as f64;
-            stages.push(stage("int8", ops, Unit::IntOps, name.to_owned()));
-        }
-        stages
+            stage("int8", ops, Unit::IntOps, format!("8-bit multiply-adds, {tier}")),
+        ]
     }
 
     fn sample(&mut self) -> Result<Vec<f64>> {
@@ -76,16 +74,12 @@ impl Work for Peaks {
                     black_box(isa.dispatch(MultiplyAdds(F32_ROUNDS)));
                 });
             });
-            let mut seconds = vec![read.0, f32.0];
-            if int8_peak(isa, 1).is_some() {
-                let int8 = timed(|| {
-                    team.run(n_threads, |_| {
-                        black_box(int8_peak(isa, INT8_ROUNDS));
-                    });
+            let int8 = timed(|| {
+                team.run(n_threads, |_| {
+                    black_box(int8_peak(isa, INT8_ROUNDS));
                 });
-                seconds.push(int8.0);
-            }
-            seconds
+            });
+            vec![read.0, f32.0, int8.0]
         })
     }
 }

@@ -1,13 +1,29 @@
 //! SIMD: instruction-set tiers, their tokens and detection, and dispatch to kernels generic over the token.
 //!
-//! An f32 kernel is a [`Kernel`], generic over [`Simd`]; [`Isa::dispatch`] runs it with the token of one tier.
-//! Operations that do not generalise (8-bit dot products) belong to an extension trait on the tokens, reached with
-//! [`match_isa!`](crate::match_isa).
+//! An f32 kernel is a [`Kernel`], generic over [`Simd`], a kernel of 8-bit integers an [`Int8Kernel`], generic over [`Int8`].
+//! [`Isa::dispatch`] and [`Isa::dispatch_int8`] run them with the token of a tier. A tier is a row of `isa_tiers!` and a
+//! file with its token, [`Simd`] and [`Int8`].
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
-mod bf16;
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512bf16;
+#[cfg(target_arch = "x86_64")]
+mod avx512vnni;
+#[cfg(target_arch = "x86_64")]
+mod avxvnni;
+mod int8;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neondot;
+mod scalar;
+#[cfg(target_arch = "wasm32")]
+mod simd128;
 mod token;
 mod vector;
 
@@ -15,15 +31,10 @@ use std::fmt;
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
-pub use amx::{Amx, Tile, TileSums, Tiles};
+pub use amx::{Tile, TileSums, Tiles};
+pub use int8::{Int8, RowInt8};
 pub use pulp::NullaryFnOnce;
-pub use token::Scalar;
-#[cfg(target_arch = "wasm32")]
-pub use token::WasmSimd128;
-#[cfg(target_arch = "x86_64")]
-pub use token::{Avx2, Avx512, Avx512Bf16, Avx512Vnni, AvxVnni};
-#[cfg(target_arch = "aarch64")]
-pub use token::{Neon, NeonDot};
+pub use token::Token;
 pub(crate) use vector::transposed;
 pub use vector::{F32, Simd, U32};
 
@@ -31,87 +42,151 @@ use crate::aligned::CACHE_LINE;
 use crate::config;
 use crate::error::{Error, Result};
 
-/// Instruction-set tier, with the token that proves that this CPU has it.
+/// Declares [`Isa`] from one row a tier.
 ///
-/// Variants are in rising order. A later tier includes the earlier ones, except for the 8-bit dot product of AVX-VNNI,
-/// which CPUs with AVX-512 may lack.
-#[derive(Clone, Copy, Debug)]
-pub enum Isa {
-    /// Plain Rust.
-    Scalar(Scalar),
-    /// AVX2, FMA and F16C.
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
-    /// AVX2 with AVX-VNNI.
-    #[cfg(target_arch = "x86_64")]
-    AvxVnni(AvxVnni),
-    /// AVX-512 F, BW, CD, DQ, VL.
-    #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512),
-    /// AVX-512 with VNNI.
-    #[cfg(target_arch = "x86_64")]
-    Avx512Vnni(Avx512Vnni),
-    /// AVX-512 with VNNI and BF16, on CPUs where bf16 dot products are faster than f32 ones.
-    #[cfg(target_arch = "x86_64")]
-    Avx512Bf16(Avx512Bf16),
-    /// AVX-512 with VNNI, and AMX tiles with bf16 products.
-    #[cfg(target_arch = "x86_64")]
-    Amx(Amx),
-    /// NEON.
-    #[cfg(target_arch = "aarch64")]
-    Neon(Neon),
-    /// NEON with `dotprod`.
-    #[cfg(target_arch = "aarch64")]
-    NeonDot(NeonDot),
-    /// WebAssembly `simd128`.
-    #[cfg(target_arch = "wasm32")]
-    WasmSimd128(WasmSimd128),
-}
+/// | column | holds |
+/// |---|---|
+/// | `$Token in $module` | the tier's token, which is the value of its variant, and its file |
+/// | `$name` | value of `STONECHAT_ISA` |
+/// | `found` | the token, if the CPU has the tier |
+/// | `f32` | token of f32 kernels, from the tier's token |
+/// | `int8` | token of integer kernels; tiers without a dot product of their own share one, as do the kernels |
+/// | `bf16`, `tiles` | tokens of extensions of x86-64 |
+macro_rules! isa_tiers {
+    ($($(#[doc = $doc:literal])+ $(#[cfg($cfg:meta)])? $Token:ident in $module:ident, $name:expr; {
+        found: $found:expr,
+        |$token:ident| f32: $f32:expr, int8: $int8:expr, bf16: $bf16:expr, tiles: $tiles:expr
+    })+) => {
+        $($(#[cfg($cfg)])? pub use $module::$Token;)+
 
-/// Evaluates `$body` with `$token` bound to the token that `$isa` holds, once per tier. For AVX-VNNI and
-/// for AVX-512 without VNNI that is the token of AVX2, for bf16 and tiles that of AVX-512 with VNNI: kernels of integers
-/// are compiled once for each 8-bit dot product.
-///
-/// This is how code outside this crate dispatches over its own extension trait. `$body` runs
-/// *outside* the tier's feature context; enter it with `$token.vectorize(…)`, whose argument
-/// implements [`NullaryFnOnce`](crate::simd::NullaryFnOnce) with an `#[inline(always)]` body.
-#[macro_export]
-macro_rules! match_isa {
-    ($isa:expr, $token:ident => $body:expr) => {
-        match $isa {
-            $crate::simd::Isa::Scalar($token) => $body,
-            #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx2($token) => $body,
-            #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::AvxVnni(token) => {
-                let $token = token.avx2();
-                $body
+        /// Instruction-set tier, with the token that proves that this CPU has it.
+        ///
+        /// Variants are in rising order. A later tier includes the earlier ones, except for the 8-bit dot product of
+        /// AVX-VNNI, which CPUs with AVX-512 may lack.
+        #[derive(Clone, Copy, Debug)]
+        pub enum Isa {
+            $($(#[doc = $doc])+ $(#[cfg($cfg)])? $Token($Token),)+
+        }
+
+        impl Isa {
+            /// Names of all tiers of this architecture, in rising order: the values of `STONECHAT_ISA`.
+            pub const NAMES: &'static [&'static str] = &[$($(#[cfg($cfg)])? $name),+];
+
+            /// Name of the tier, one of [`NAMES`](Self::NAMES).
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$Token(_) => $name,)+
+                }
             }
-            #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx512(token) => {
-                let $token = token.avx2();
-                $body
+
+            /// All tiers of this CPU, in rising order, whatever the environment says.
+            #[must_use]
+            pub fn available() -> Vec<Self> {
+                let mut tiers = Vec::new();
+                $($(#[cfg($cfg)])? tiers.extend($found.map(Self::$Token));)+
+                tiers
             }
-            #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx512Vnni($token) => $body,
-            #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx512Bf16(token) => {
-                let $token = token.vnni();
-                $body
+
+            /// Runs `kernel` in the feature context of the tier's vectors. Tiers that differ only in 8-bit or bf16
+            /// products share a token, so that kernels are compiled once per vector width.
+            pub fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$Token($token) => {
+                        let token = $f32;
+                        token.vectorize(InContext(kernel, token))
+                    })+
+                }
             }
-            #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Amx(tiles) => {
-                let $token = tiles.vectors();
-                $body
+
+            /// Runs `kernel` with the token of the tier's integer kernels, *outside* its feature context: kernels enter it
+            /// with [`Token::vectorize`].
+            pub fn dispatch_int8<K: Int8Kernel>(self, kernel: K) -> K::Output {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$Token($token) => kernel.run($int8),)+
+                }
             }
-            #[cfg(target_arch = "aarch64")]
-            $crate::simd::Isa::Neon($token) => $body,
-            #[cfg(target_arch = "aarch64")]
-            $crate::simd::Isa::NeonDot($token) => $body,
-            #[cfg(target_arch = "wasm32")]
-            $crate::simd::Isa::WasmSimd128($token) => $body,
+
+            /// The token of bf16 dot products, on tiers where they are faster than f32.
+            #[cfg(target_arch = "x86_64")]
+            pub(crate) fn bf16(self) -> Option<Avx512Bf16> {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$Token($token) => { let _ = $token; $bf16 })+
+                }
+            }
+
+            /// The token of bf16 matrix tiles, on tiers that have them.
+            #[cfg(target_arch = "x86_64")]
+            #[must_use]
+            pub fn tiles(self) -> Option<Amx> {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$Token($token) => { let _ = $token; $tiles })+
+                }
+            }
         }
     };
+}
+
+isa_tiers! {
+    /// Plain Rust.
+    Scalar in scalar, "scalar"; {
+        found: Scalar::try_new(),
+        |t| f32: t, int8: t, bf16: None, tiles: None
+    }
+    /// AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2 in avx2, "avx2"; {
+        found: Avx2::try_new(),
+        |t| f32: t, int8: t, bf16: None, tiles: None
+    }
+    /// AVX2 with AVX-VNNI.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni in avxvnni, "avxvnni"; {
+        found: AvxVnni::try_new(),
+        |t| f32: t.avx2(), int8: t, bf16: None, tiles: None
+    }
+    /// AVX-512 F, BW, CD, DQ, VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512 in avx512, "avx512"; {
+        found: Avx512::try_new(),
+        |t| f32: t, int8: t.avx2(), bf16: None, tiles: None
+    }
+    /// AVX-512 with VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni in avx512vnni, "avx512vnni"; {
+        found: Avx512Vnni::try_new(),
+        |t| f32: t.avx512(), int8: t, bf16: None, tiles: None
+    }
+    /// AVX-512 with VNNI and BF16, on CPUs where bf16 dot products are faster than f32 ones.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16 in avx512bf16, "avx512bf16"; {
+        found: Avx512Bf16::try_fast(),
+        |t| f32: t.avx512(), int8: t.vnni(), bf16: Some(t), tiles: None
+    }
+    /// AVX-512 with VNNI, and AMX tiles with bf16 products.
+    #[cfg(target_arch = "x86_64")]
+    Amx in amx, Amx::NAME; {
+        found: Amx::try_new(),
+        |t| f32: t.vectors().avx512(), int8: t.vectors(), bf16: Some(t.bf16()), tiles: Some(t)
+    }
+    /// NEON.
+    #[cfg(target_arch = "aarch64")]
+    Neon in neon, "neon"; {
+        found: Neon::try_new(),
+        |t| f32: t, int8: t, bf16: None, tiles: None
+    }
+    /// NEON with `dotprod`.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot in neondot, "neondot"; {
+        found: NeonDot::try_new(),
+        |t| f32: t.neon(), int8: t, bf16: None, tiles: None
+    }
+    /// WebAssembly `simd128`.
+    #[cfg(target_arch = "wasm32")]
+    WasmSimd128 in simd128, "simd128"; {
+        found: WasmSimd128::try_new(),
+        |t| f32: t, int8: t, bf16: None, tiles: None
+    }
 }
 
 /// CPUID family of AMD's Zen 5.
@@ -200,6 +275,15 @@ pub trait Kernel {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
+/// Kernel of 8-bit integers, generic over the token.
+pub trait Int8Kernel {
+    /// Result of the kernel.
+    type Output;
+
+    /// Runs the kernel, outside the token's feature context.
+    fn run<S: Int8>(self, simd: S) -> Self::Output;
+}
+
 /// Kernel and token, to call in the feature context of the token.
 struct InContext<K, S>(K, S);
 
@@ -239,81 +323,10 @@ impl Isa {
         .clone()
     }
 
-    /// All tiers of this CPU, in rising order, whatever the environment says.
+    /// The tier of plain Rust, which every CPU has.
     #[must_use]
-    pub fn available() -> Vec<Self> {
-        #[cfg_attr(
-            not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32")),
-            expect(unused_mut, reason = "only the scalar tier exists")
-        )]
-        let mut tiers = vec![Self::Scalar(Scalar::new())];
-        #[cfg(target_arch = "x86_64")]
-        {
-            tiers.extend(Avx2::try_new().map(Self::Avx2));
-            tiers.extend(AvxVnni::try_new().map(Self::AvxVnni));
-            tiers.extend(Avx512::try_new().map(Self::Avx512));
-            tiers.extend(Avx512Vnni::try_new().map(Self::Avx512Vnni));
-            let bf16 = Avx512Bf16::try_new().filter(|token| token.is_fast());
-            tiers.extend(bf16.map(Self::Avx512Bf16));
-            tiers.extend(Amx::try_new().map(Self::Amx));
-        }
-        #[cfg(target_arch = "aarch64")]
-        {
-            tiers.extend(Neon::try_new().map(Self::Neon));
-            tiers.extend(NeonDot::try_new().map(Self::NeonDot));
-        }
-        #[cfg(target_arch = "wasm32")]
-        tiers.extend(WasmSimd128::try_new().map(Self::WasmSimd128));
-        tiers
-    }
-
-    /// Names of all tiers of this architecture, in rising order: the values of `STONECHAT_ISA`.
-    pub const NAMES: &'static [&'static str] = if cfg!(target_arch = "x86_64") {
-        &["scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx"]
-    } else if cfg!(target_arch = "aarch64") {
-        &["scalar", "neon", "neondot"]
-    } else if cfg!(target_arch = "wasm32") {
-        &["scalar", "simd128"]
-    } else {
-        &["scalar"]
-    };
-
-    /// Name of the tier, one of [`NAMES`](Self::NAMES).
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        Self::NAMES[self.rank()]
-    }
-
-    /// Runs `kernel` in the feature context of the tier's vectors. Tiers that differ only in 8-bit or bf16 products share
-    /// a token, so that kernels are compiled once per vector width.
-    pub fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
-        macro_rules! run {
-            ($token:expr) => {{
-                let token = $token;
-                token.vectorize(InContext(kernel, token))
-            }};
-        }
-        match self {
-            Self::Scalar(token) => run!(token),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(token) => run!(token),
-            #[cfg(target_arch = "x86_64")]
-            Self::AvxVnni(token) => run!(token.avx2()),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(token) => run!(token),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni(token) => run!(token.avx512()),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(token) => run!(token.vnni().avx512()),
-            #[cfg(target_arch = "x86_64")]
-            Self::Amx(token) => run!(token.vectors().avx512()),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(token) => run!(token),
-            #[cfg(target_arch = "aarch64")]
-            Self::NeonDot(token) => run!(token.neon()),
-            #[cfg(target_arch = "wasm32")]
-            Self::WasmSimd128(token) => run!(token),
-        }
+    pub const fn scalar() -> Self {
+        Self::Scalar(Scalar::new())
     }
 
     /// Runs `f`, code without explicit SIMD, in the same context, where the compiler may vectorize it.
@@ -321,64 +334,33 @@ impl Isa {
         self.dispatch(Plain(f))
     }
 
-    /// The tier whose kernels of 8-bit integers this one runs: bf16 adds none, and AVX-512 without VNNI has AVX2's.
-    #[must_use]
-    pub fn of_integers(self) -> Self {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(token) => Self::Avx2(token.avx2()),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(token) => Self::Avx512Vnni(token.vnni()),
-            isa => isa,
-        }
-    }
-
     fn fastest() -> Self {
-        Self::available().pop().unwrap_or(Self::Scalar(Scalar::new()))
+        Self::available().pop().unwrap_or(Self::scalar())
     }
 
     fn limited_to(limit: &str) -> Result<Self> {
         let limit_name = limit.to_ascii_lowercase();
-        let Some(rank) = Self::NAMES.iter().position(|&name| name == limit_name) else {
+        let Some(rank) = rank(&limit_name) else {
             return Err(Error::Config {
                 name: config::ISA_VARIABLE,
                 expected: Self::NAMES.join("|"),
                 got: limit.to_owned(),
             });
         };
-        let best = Self::available().into_iter().rfind(|tier| tier.rank() <= rank);
-        Ok(best.unwrap_or(Self::Scalar(Scalar::new())))
+        let best =
+            Self::available().into_iter().rfind(|tier| self::rank(tier.name()) <= Some(rank));
+        Ok(best.unwrap_or(Self::scalar()))
     }
+}
 
-    /// Index in [`NAMES`](Self::NAMES).
-    fn rank(self) -> usize {
-        match self {
-            Self::Scalar(_) => 0,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => 1,
-            #[cfg(target_arch = "x86_64")]
-            Self::AvxVnni(_) => 2,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(_) => 3,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni(_) => 4,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(_) => 5,
-            #[cfg(target_arch = "x86_64")]
-            Self::Amx(_) => 6,
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(_) => 1,
-            #[cfg(target_arch = "aarch64")]
-            Self::NeonDot(_) => 2,
-            #[cfg(target_arch = "wasm32")]
-            Self::WasmSimd128(_) => 1,
-        }
-    }
+/// Index of a name in [`Isa::NAMES`].
+fn rank(name: &str) -> Option<usize> {
+    Isa::NAMES.iter().position(|&tier| tier == name)
 }
 
 impl PartialEq for Isa {
     fn eq(&self, other: &Self) -> bool {
-        self.rank() == other.rank()
+        self.name() == other.name()
     }
 }
 

@@ -8,7 +8,8 @@
 //! | `adapter` | [`Adapter`]: capabilities of the GPUs of this machine, and [`pick`] |
 //! | `gpu` | [`Gpu`]: an open device with its kernels |
 //! | `list` | [`CommandList`]: recorded dispatches; [`Recorder`]: what lists share |
-//! | `buffer` | [`GpuBuffer`], submission and readback |
+//! | `buffer`, `memory` | [`GpuBuffer`], bytes in use |
+//! | `submit` | submission, uploads, readback |
 //! | `kernel_cache` | compiled pipelines saved between runs |
 //! | `shader` | [`Source`]: shaders composed from WGSL files |
 //! | `params` | [`KernelParams`]: layout of uniform parameters |
@@ -22,19 +23,22 @@ mod counters;
 mod gpu;
 mod kernel_cache;
 mod list;
+mod memory;
 pub mod ops;
 mod params;
 mod profile;
 mod shader;
+mod submit;
 
 pub use adapter::{Adapter, CoopMatrices, adapters, pick};
-pub use buffer::{CopyRange, GpuBuffer, HostCopies};
+pub use buffer::GpuBuffer;
 pub use counters::Counters;
 pub use gpu::{Gpu, KernelKey, Variant};
 pub use list::{Bind, CommandList, Recorder};
 pub use params::{KernelParams, ParamField, ParamLayout};
 pub use profile::KernelTime;
 pub use shader::{Access, Kernel, Source};
+pub use submit::{CopyRange, HostCopies};
 
 /// Invocations in a workgroup of elementwise kernels.
 pub const WORKGROUP: u32 = 64;

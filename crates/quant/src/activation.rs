@@ -11,38 +11,41 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx_bf16;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod interleaved;
 mod qblock;
 mod row_major;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod tiled;
 
 use std::ops::Range;
 
-use bytemuck::Zeroable;
 use stonechat_compute::cpu::{MatMut, MatRef};
 #[cfg(target_arch = "x86_64")]
 use stonechat_compute::simd::Tile;
-use stonechat_compute::{Cpu, Isa, Parts, with_scratch};
+use stonechat_compute::simd::{Int8, Int8Kernel};
+use stonechat_compute::{Cpu, Isa, Parts};
 
-#[cfg(target_arch = "x86_64")]
 use interleaved::InterleavedQBlocks;
 pub(crate) use qblock::{QBLOCK_LEN, QBlock};
+use qblock::{QBLOCKS_PER_256, grow};
 pub(crate) use row_major::ActivationRow;
 use row_major::RowMajorWriter;
-#[cfg(target_arch = "x86_64")]
 use tiled::{TiledRows, TiledWriter};
 
-/// Q8 blocks of 256 elements. Rows are padded to a multiple of them.
-const QBLOCKS_PER_256: usize = 8;
-
-/// Values that a thread quantizes at a time: some microseconds of work.
-const TASK_LEN: usize = 16 * 1024;
+/// Evaluates `$body` with `$w` the writer of the layout.
+macro_rules! each_writer {
+    ($writer:expr, $w:ident => $body:expr) => {
+        match $writer {
+            ActivationWriter::RowMajor($w) => $body,
+            #[cfg(target_arch = "x86_64")]
+            ActivationWriter::AmxBf16($w) => $body,
+            ActivationWriter::Interleaved4($w) => $body,
+            ActivationWriter::Interleaved6($w) => $body,
+        }
+    };
+}
 
 /// Rows from which packed weights are multiplied by GEMM, which unpacks them first.
-#[cfg(target_arch = "x86_64")]
-const MIN_GEMM_ROWS: usize = 17;
+pub(crate) const MIN_GEMM_ROWS: usize = 17;
 
 /// Quantized rows `x[M, K]`, reusable: after [`reserve`](Self::reserve) nothing is allocated as
 /// long as matrices are no larger.
@@ -63,11 +66,9 @@ pub struct ActivationBuffer {
     /// Per q8 block and 16 elements: `sum(q)`.
     int_sums: Vec<[i32; 2]>,
     #[cfg(target_arch = "x86_64")]
-    amx_bf16: TiledRows<Tile>,
-    #[cfg(target_arch = "x86_64")]
-    interleaved4: TiledRows<InterleavedQBlocks<4>>,
-    #[cfg(target_arch = "x86_64")]
-    interleaved6: TiledRows<InterleavedQBlocks<6>>,
+    pub(crate) amx_bf16: TiledRows<Tile>,
+    pub(crate) interleaved4: TiledRows<InterleavedQBlocks<4>>,
+    pub(crate) interleaved6: TiledRows<InterleavedQBlocks<6>>,
 }
 
 /// Order of the rows in an [`ActivationBuffer`].
@@ -80,10 +81,8 @@ pub(crate) enum ActivationLayout {
     #[cfg(target_arch = "x86_64")]
     AmxBf16,
     /// Q8 blocks of MR = 4 rows side by side, for GEMM with 16 vector registers.
-    #[cfg(target_arch = "x86_64")]
     Interleaved4,
     /// Q8 blocks of MR = 6 rows side by side, for GEMM with VNNI.
-    #[cfg(target_arch = "x86_64")]
     Interleaved6,
 }
 
@@ -130,14 +129,7 @@ impl ActivationBuffer {
     /// If the rows of `x` are no whole number of 32 elements.
     #[track_caller]
     pub fn quantize(&mut self, cpu: &Cpu, x: MatRef<'_>) {
-        let writer = self.row_major_writer(x.rows, x.cols);
-        let rows_per_task = (TASK_LEN / x.cols.max(1)).max(1);
-        cpu.threads.run(x.rows.div_ceil(rows_per_task), |task| {
-            let first = task * rows_per_task;
-            let x = x.slice(first, rows_per_task.min(x.rows - first));
-            // SAFETY: each row is of one task, and tasks run once.
-            unsafe { writer.store(cpu.isa, first, 0, x) };
-        });
+        self.row_major_writer(x.rows, x.cols).store_all(cpu, x);
     }
 
     /// Quantizes `x` for packed weights alone: from 17 rows on to the layout of the tier's GEMM, which is bf16 with
@@ -147,21 +139,9 @@ impl ActivationBuffer {
     /// If the rows of `x` are no whole number of 32 elements.
     #[track_caller]
     pub fn prepare(&mut self, cpu: &Cpu, x: MatRef<'_>) {
-        match ActivationLayout::for_packed(cpu.isa, x.rows) {
-            ActivationLayout::RowMajor => self.quantize(cpu, x),
-            #[cfg(target_arch = "x86_64")]
-            ActivationLayout::AmxBf16 => self.convert_to_bf16_tiles(cpu, x),
-            #[cfg(target_arch = "x86_64")]
-            ActivationLayout::Interleaved4 => {
-                self.resize(x.rows, x.cols, ActivationLayout::Interleaved4);
-                self.interleaved4.writer(x.rows, x.cols).store_all(cpu, x);
-            }
-            #[cfg(target_arch = "x86_64")]
-            ActivationLayout::Interleaved6 => {
-                self.resize(x.rows, x.cols, ActivationLayout::Interleaved6);
-                self.interleaved6.writer(x.rows, x.cols).store_all(cpu, x);
-            }
-        }
+        let layout = ActivationLayout::for_packed(cpu.isa, x.rows);
+        let writer = self.writer(x.rows, x.cols, layout);
+        each_writer!(writer, w => w.store_all(cpu, x));
     }
 
     /// As [`prepare`](Self::prepare) of `[m, k]` values that `fill` computes, a range of rows at a time.
@@ -175,30 +155,12 @@ impl ActivationBuffer {
         [m, k]: [usize; 2],
         fill: impl Fn(Range<usize>, MatMut<'_>) + Sync,
     ) {
-        match self.writer(m, k, ActivationLayout::for_packed(cpu.isa, m)) {
-            ActivationWriter::RowMajor(writer) => {
-                let rows_per_task = (TASK_LEN / k.max(1)).max(1);
-                cpu.threads.run(m.div_ceil(rows_per_task), |task| {
-                    let first = task * rows_per_task;
-                    let n = rows_per_task.min(m - first);
-                    with_scratch(n * k, |values| {
-                        fill(first..first + n, MatMut::packed(values, n, k));
-                        // SAFETY: each row is of one task, and tasks run once.
-                        unsafe { writer.store(cpu.isa, first, 0, MatRef::packed(values, n, k)) };
-                    });
-                });
-            }
-            #[cfg(target_arch = "x86_64")]
-            ActivationWriter::AmxBf16(writer) => writer.store_rows(cpu, &fill),
-            #[cfg(target_arch = "x86_64")]
-            ActivationWriter::Interleaved4(writer) => writer.store_rows(cpu, &fill),
-            #[cfg(target_arch = "x86_64")]
-            ActivationWriter::Interleaved6(writer) => writer.store_rows(cpu, &fill),
-        }
+        let writer = self.writer(m, k, ActivationLayout::for_packed(cpu.isa, m));
+        each_writer!(writer, w => w.store_rows(cpu, &fill));
     }
 
     /// Rounds `x` to bf16 tiles.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(test, target_arch = "x86_64"))]
     #[track_caller]
     pub(crate) fn convert_to_bf16_tiles(&mut self, cpu: &Cpu, x: MatRef<'_>) {
         self.resize(x.rows, x.cols, ActivationLayout::AmxBf16);
@@ -225,11 +187,9 @@ impl ActivationBuffer {
             ActivationLayout::RowMajor => ActivationWriter::RowMajor(self.row_major_writer(m, k)),
             #[cfg(target_arch = "x86_64")]
             ActivationLayout::AmxBf16 => ActivationWriter::AmxBf16(self.amx_bf16.writer(m, k)),
-            #[cfg(target_arch = "x86_64")]
             ActivationLayout::Interleaved4 => {
                 ActivationWriter::Interleaved4(self.interleaved4.writer(m, k))
             }
-            #[cfg(target_arch = "x86_64")]
             ActivationLayout::Interleaved6 => {
                 ActivationWriter::Interleaved6(self.interleaved6.writer(m, k))
             }
@@ -247,6 +207,7 @@ impl ActivationBuffer {
         grow(&mut self.sums16, m * qblocks_per_row / QBLOCKS_PER_256);
         grow(&mut self.int_sums, m * qblocks_per_row);
         RowMajorWriter {
+            n_rows: m,
             n_qblocks: k / QBLOCK_LEN,
             qblocks_per_row,
             quants: Parts::new(&mut self.quants),
@@ -260,24 +221,6 @@ impl ActivationBuffer {
     /// The order of the rows.
     pub(crate) fn layout(&self) -> ActivationLayout {
         self.layout
-    }
-
-    /// The rows as bf16 tiles, if that is the layout.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn amx_bf16(&self) -> &TiledRows<Tile> {
-        &self.amx_bf16
-    }
-
-    /// The rows interleaved by 4, if that is the layout.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn interleaved4(&self) -> &TiledRows<InterleavedQBlocks<4>> {
-        &self.interleaved4
-    }
-
-    /// The rows interleaved by 6, if that is the layout.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn interleaved6(&self) -> &TiledRows<InterleavedQBlocks<6>> {
-        &self.interleaved6
     }
 
     /// Dequantizes row `r` of a row-major buffer: the values that the integer dot products see.
@@ -310,17 +253,31 @@ impl ActivationBuffer {
 impl ActivationLayout {
     /// The layout in which packed weights are multiplied with `rows` rows on `isa`.
     pub(crate) fn for_packed(isa: Isa, rows: usize) -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if rows >= MIN_GEMM_ROWS {
-            match isa.of_integers() {
-                Isa::Amx(_) => return Self::AmxBf16,
-                Isa::Avx2(_) => return Self::Interleaved4,
-                Isa::AvxVnni(_) | Isa::Avx512Vnni(_) => return Self::Interleaved6,
-                _ => {}
+        struct GemmRows;
+        impl Int8Kernel for GemmRows {
+            type Output = usize;
+
+            fn run<S: Int8>(self, _: S) -> usize {
+                S::GEMM_ROWS
             }
         }
-        let _ = (isa, rows);
-        Self::RowMajor
+        if rows < MIN_GEMM_ROWS {
+            return Self::RowMajor;
+        }
+        #[cfg(target_arch = "x86_64")]
+        if isa.tiles().is_some() {
+            return Self::AmxBf16;
+        }
+        Self::interleaved(isa.dispatch_int8(GemmRows))
+    }
+
+    /// The layout of GEMM with tiles of `mr` rows ([`Int8::GEMM_ROWS`]); row-major where GEMV takes any number of rows.
+    pub(crate) fn interleaved(mr: usize) -> Self {
+        match mr {
+            4 => Self::Interleaved4,
+            6 => Self::Interleaved6,
+            _ => Self::RowMajor,
+        }
     }
 
     /// The kernel that multiplies packed weights with rows in this layout.
@@ -329,16 +286,8 @@ impl ActivationLayout {
             Self::RowMajor => "gemv",
             #[cfg(target_arch = "x86_64")]
             Self::AmxBf16 => "amx",
-            #[cfg(target_arch = "x86_64")]
             Self::Interleaved4 | Self::Interleaved6 => "gemm",
         }
-    }
-}
-
-/// Extends `values` with zeros to `len`. It is never truncated: zeroing the rest again would be one thread's work.
-fn grow<T: Zeroable + Clone>(values: &mut Vec<T>, len: usize) {
-    if values.len() < len {
-        values.resize(len, T::zeroed());
     }
 }
 
@@ -352,9 +301,7 @@ pub(crate) enum ActivationWriter<'a> {
     RowMajor(RowMajorWriter<'a>),
     #[cfg(target_arch = "x86_64")]
     AmxBf16(TiledWriter<'a, Tile>),
-    #[cfg(target_arch = "x86_64")]
     Interleaved4(TiledWriter<'a, InterleavedQBlocks<4>>),
-    #[cfg(target_arch = "x86_64")]
     Interleaved6(TiledWriter<'a, InterleavedQBlocks<6>>),
 }
 
@@ -368,18 +315,7 @@ impl ActivationWriter<'_> {
     /// # Panics
     /// If there are no such columns.
     pub(crate) unsafe fn store(self, isa: Isa, first: usize, x: MatRef<'_>) {
-        match self {
-            // SAFETY: the contract is that of the row-major writer, from row 0 on.
-            Self::RowMajor(writer) => unsafe { writer.store(isa, 0, first, x) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: 32 columns are one tile of each row block, which no other thread has.
-            Self::AmxBf16(writer) => unsafe { writer.store(isa, first, x) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as for bf16 tiles.
-            Self::Interleaved4(writer) => unsafe { writer.store(isa, first, x) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as for bf16 tiles.
-            Self::Interleaved6(writer) => unsafe { writer.store(isa, first, x) },
-        }
+        // SAFETY: 32 columns are one q8 block of each row or one tile of each row block, which no other thread has.
+        each_writer!(self, w => unsafe { w.store(isa, first, x) });
     }
 }

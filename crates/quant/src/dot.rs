@@ -1,217 +1,127 @@
-//! Fused dot products: rows of weight blocks with q8 activations, in integers within 32 elements.
+//! Dot products of rows of weight blocks with q8 activations, for formats without panels.
 //!
-//! Formats differ only in how a block unpacks to bytes, scales and mins ([`Unpack32`] in `block32`,
-//! [`Unpack256`] in `block256`; `block64` is `NVFP4`), instruction sets only in [`I8Dot`]; the two
-//! loops here are written once.
-//!
-//! With weights `w = scale * q + min` and activations `a = d * p` over a group,
-//! `sum(w * a) = scale * d * sum(q * p) + min * (d * sum(p))`. The first sum is an integer dot
-//! product; the bracket is stored with the activations.
+//! With weights `w = scale * (±q - offset)` and activations `x = d * p` over a group,
+//! `sum(w * x) = scale * d * sum(q * ±p) - scale * offset * (d * sum(p))`. The first sum is an integer dot product; the
+//! bracket is stored with the activations.
 //!
 //! ```text
-//! for each 256 weights of a row:                     8 blocks of 32, or a block of 256
-//!     factors[m] = scale * d[m]                      8 or 16 lanes, one per group
-//!     sums[m] += min * (d * sum(p))[m]
-//!     for each 32 weights:
-//!         q = unpack to bytes                        once for M rows of activations
-//!         sums[m] += f32(dot(q, p[m])) * factors[m][group]
+//! for each block of a row:
+//!     q = bytes of all elements                      once for M rows of activations
+//!     factors[m] = scale * d[m]                      one for each group
+//!     sums[m] -= scale * offset * (d * sum(p))[m]
+//!     for each 32 elements:
+//!         sums[m] += f32(dot4(q, ±p[m])) * factors[m][group]
 //! ```
 //!
-//! Loops, not closures: a closure that the compiler does not inline leaves the feature context,
-//! and every intrinsic in it becomes a call.
+//! Vectors have at most 32 bytes: blocks come as 32 bytes at a time from tables. Loops, not closures: a closure that the
+//! compiler does not inline leaves the feature context, and every intrinsic in it becomes a call.
 
-mod block256;
-mod block32;
-mod block64;
+use stonechat_compute::simd::{F32, RowInt8};
 
-use crate::activation::ActivationRow;
-use crate::block::Block;
-use crate::simd::I8Dot;
+use crate::activation::{ActivationRow, QBLOCK_LEN};
+use crate::block::{Half, Quants, RowBlock};
 
-/// Block formats whose rows have a dot product with q8 activations.
-pub(crate) trait DotRow: Block {
-    /// `sum(w[k] * x[m][k])` for each `m`. The activation rows have as many elements as `w`.
-    fn dot<S: I8Dot, const M: usize>(s: S, w: &[Self], x: &[ActivationRow<'_>; M]) -> [f32; M];
-}
+/// Most vectors of a q8 block: one lane of a q8 block's eight each.
+const MAX_PARTS: usize = 8;
 
-/// A block of 32 elements that share `w = scale * q + min`.
-trait Unpack32: Block {
-    /// Whether the bytes are signed; unsigned ones are at most 127.
-    const SIGNED: bool;
-    /// Whether there is a min.
-    const HAS_MIN: bool;
-
-    /// `q`.
-    fn unpack<S: I8Dot>(&self, s: S) -> S::Bytes;
-
-    /// Scales of up to eight blocks, then zeros.
-    fn scales<S: I8Dot>(s: S, blocks: &[Self]) -> S::Floats;
-
-    /// Mins of up to eight blocks, whose scales are `scales`, then zeros.
-    fn mins<S: I8Dot>(s: S, blocks: &[Self], scales: S::Floats) -> S::Floats;
-}
-
-/// Scales and mins of 16 groups.
-type ScalesMins<S> = [[<S as I8Dot>::Floats; 2]; 2];
-
-/// A block of 256 elements in 16 groups of 16 or 8 groups of 32, each with `w = scale * q + min`.
-trait Unpack256: Block {
-    /// Whether groups have 16 elements.
-    const GROUPS_OF_16: bool;
-    /// Whether the bytes are signed and there are no mins; unsigned ones are at most 127.
-    const SIGNED: bool;
-
-    /// `q` of each 32 elements.
-    fn unpack<S: I8Dot>(&self, s: S) -> [S::Bytes; 8];
-
-    /// Scales and mins; with groups of 32 only the first eight count.
-    fn scales_mins<S: I8Dot>(&self, s: S) -> ScalesMins<S>;
-}
-
-/// Cuts every row to `n` q8 blocks.
+/// `sum(w[k] * x[m][k])` for each `m`. The activation rows have at least as many elements as `w`.
 #[inline(always)]
-fn first_qblocks<'a, const M: usize>(
-    x: &[ActivationRow<'a>; M],
-    n: usize,
-) -> [ActivationRow<'a>; M] {
+pub(crate) fn dot<B: RowBlock, S: RowInt8, const M: usize>(
+    s: S,
+    w: &[B],
+    x: &[ActivationRow<'_>; M],
+) -> [f32; M] {
+    let n_qblocks = const { B::BLOCK_LEN / QBLOCK_LEN };
+    let n_groups = const { B::BLOCK_LEN / B::GROUP_LEN };
+    let n_parts = const { MAX_PARTS / S::LANES };
     let mut x = *x;
     for m in 0..M {
-        x[m] = x[m].first_qblocks(n);
+        x[m] = x[m].first_qblocks(n_qblocks * w.len());
     }
-    x
-}
-
-/// Partial sums of `M` rows: one each, in registers, or four for a single row, to hide the latency of additions.
-struct Sums<F, const M: usize>([[F; 4]; M]);
-
-impl<F: Copy, const M: usize> Sums<F, M> {
-    #[inline(always)]
-    fn zeros<S: I8Dot<Floats = F>>(s: S) -> Self {
-        Self([[s.splat_floats(0.0); 4]; M])
-    }
-
-    /// Accumulates `a * b` for row `m`: in sum `u % 4` if `M` is 1 (four independent chains), else in its only sum.
-    #[inline(always)]
-    fn add<S: I8Dot<Floats = F>>(&mut self, s: S, (m, u): (usize, usize), a: F, b: F) {
-        let sum = &mut self.0[m][if M == 1 { u % 4 } else { 0 }];
-        *sum = s.fused(a, b, *sum);
-    }
-
-    #[inline(always)]
-    fn finish<S: I8Dot<Floats = F>>(self, s: S) -> [f32; M] {
-        let mut dots = [0.0; M];
-        for m in 0..M {
-            let [mut a, b, mut c, d] = self.0[m];
-            if M == 1 {
-                let one = s.splat_floats(1.0);
-                a = s.fused(b, one, a);
-                c = s.fused(d, one, c);
-                a = s.fused(c, one, a);
-            }
-            dots[m] = s.sum(a);
-        }
-        dots
-    }
-}
-
-/// [`DotRow::dot`] for blocks of 32.
-#[inline(always)]
-fn dot32<B: Unpack32, S: I8Dot, const M: usize>(
-    s: S,
-    w: &[B],
-    x: &[ActivationRow<'_>; M],
-) -> [f32; M] {
-    let x = first_qblocks(x, w.len().next_multiple_of(8));
-    let mut sums = Sums::zeros(s);
-    let (groups, rest) = w.as_chunks::<8>();
-    for (i, group) in groups.iter().enumerate() {
-        eight_blocks(s, group, i, &x, &mut sums);
-    }
-    if !rest.is_empty() {
-        eight_blocks(s, rest, groups.len(), &x, &mut sums);
-    }
-    sums.finish(s)
-}
-
-/// Adds the products of up to eight weight blocks with q8 blocks `8 * i ..`. Their scales are one vector.
-#[inline(always)]
-fn eight_blocks<B: Unpack32, S: I8Dot, const M: usize>(
-    s: S,
-    blocks: &[B],
-    i: usize,
-    x: &[ActivationRow<'_>; M],
-    sums: &mut Sums<S::Floats, M>,
-) {
-    let scales = B::scales(s, blocks);
-    let mut factors = [[0.0; 8]; M];
-    for m in 0..M {
-        let x_scales = s.load_floats(&x[m].scales.as_chunks().0[i]);
-        factors[m] = s.to_array(s.scale_floats(scales, x_scales));
-        if B::HAS_MIN {
-            let x_sums = s.load_floats(&x[m].sums32.as_chunks().0[i]);
-            sums.add(s, (m, 0), B::mins(s, blocks, scales), x_sums);
-        }
-    }
-    for (u, block) in blocks.iter().enumerate().take(8) {
-        let q = block.unpack(s);
-        for m in 0..M {
-            let p = s.load_bytes(x[m].quants.as_chunks::<8>().0[i][u].bytes());
-            let dot = if B::SIGNED { s.dot_signed(q, p) } else { s.dot_unsigned(q, p) };
-            sums.add(s, (m, u), s.to_floats(dot), s.splat_floats(factors[m][u]));
-        }
-    }
-}
-
-/// [`DotRow::dot`] for blocks of 256.
-#[inline(always)]
-fn dot256<B: Unpack256, S: I8Dot, const M: usize>(
-    s: S,
-    w: &[B],
-    x: &[ActivationRow<'_>; M],
-) -> [f32; M] {
-    let x = first_qblocks(x, 8 * w.len());
-    let mut sums = Sums::zeros(s);
+    // One chain of additions for each row, four for a single row, to hide their latency.
+    let mut sums = [[s.splat(0.0); 4]; M];
     for (i, block) in w.iter().enumerate() {
-        let q = block.unpack(s);
-        let [scales, mins] = block.scales_mins(s);
-        let mut factors = [[[0.0; 8]; 2]; M];
-        for m in 0..M {
-            let x_scales = &x[m].scales.as_chunks().0[i];
-            if B::GROUPS_OF_16 {
-                let [low, high] = s.load_twice(x_scales);
-                factors[m][0] = s.to_array(s.scale_floats(scales[0], low));
-                factors[m][1] = s.to_array(s.scale_floats(scales[1], high));
-            } else {
-                let x_scales = s.load_floats(x_scales);
-                factors[m][0] = s.to_array(s.scale_floats(scales[0], x_scales));
-            }
-        }
-        for u in 0..8 {
+        let scales = block.scales(widen(s, block.d()));
+        // By vectors of groups; a block of four has none.
+        let mut factors = [[0.0; 16]; M];
+        if n_groups >= 8 {
             for m in 0..M {
-                let p = s.load_bytes(x[m].quants.as_chunks::<8>().0[i][u].bytes());
-                let factor = if B::GROUPS_OF_16 {
-                    let pairs = &factors[m][u / 4];
-                    s.pair(pairs[u % 4 * 2], pairs[u % 4 * 2 + 1])
-                } else {
-                    s.splat_floats(factors[m][0][u])
-                };
-                let dot = if B::SIGNED { s.dot_signed(q[u], p) } else { s.dot_unsigned(q[u], p) };
-                sums.add(s, (m, u), s.to_floats(dot), factor);
+                let x_scales = &x[m].scales[n_qblocks * i..][..n_qblocks];
+                let mut twice = [0.0; 16];
+                if B::GROUP_LEN < QBLOCK_LEN {
+                    for g in 0..n_groups {
+                        twice[g] = x_scales[g / 2];
+                    }
+                }
+                let x_scales = if B::GROUP_LEN < QBLOCK_LEN { &twice } else { x_scales };
+                for g in (0..n_groups).step_by(S::LANES) {
+                    let factor = s.mul(lanes(s, &scales, g), lanes(s, x_scales, g));
+                    let to = &mut factors[m][g..][..S::LANES];
+                    // SAFETY: `to` was cut to `LANES` values.
+                    unsafe { s.store(to.as_mut_ptr(), factor) };
+                }
             }
         }
-        if B::SIGNED {
-            continue;
+        for part in 0..n_parts {
+            let mut q = [s.load_u32s(&[0; 8], 0); 8];
+            for u in 0..n_qblocks {
+                q[u] = block.load_quants(s, u, part);
+            }
+            for u in 0..n_qblocks {
+                let group_scales = s.splat_halves([scales[2 * u], scales[2 * u + 1]], part);
+                for m in 0..M {
+                    let quants = &x[m].quants[n_qblocks * i..][..n_qblocks];
+                    let x_scales = &x[m].scales[n_qblocks * i..][..n_qblocks];
+                    let p = s.load_u32s(quants[u].u32s(), part);
+                    let products = match B::QUANTS {
+                        Quants::Unsigned { .. } => s.dot4(s.start(0), q[u], p),
+                        _ => s.dot4_signed(s.start(0), q[u], p),
+                    };
+                    let products = s.finish(products, 0);
+                    let factor = match B::GROUP_LEN {
+                        QBLOCK_LEN => s.splat(factors[m][u]),
+                        _ if n_groups < 8 => s.mul(group_scales, s.splat(x_scales[u])),
+                        _ => s.splat_halves([factors[m][2 * u], factors[m][2 * u + 1]], part),
+                    };
+                    let sum = &mut sums[m][if M == 1 { (u + part) % 4 } else { 0 }];
+                    *sum = s.mul_add(products, factor, *sum);
+                }
+            }
         }
+        let Quants::Unsigned { offset } = B::QUANTS else { continue };
         for m in 0..M {
-            if B::GROUPS_OF_16 {
-                let [low, high] = &x[m].sums16[i];
-                sums.add(s, (m, 0), mins[0], s.load_floats(low));
-                sums.add(s, (m, 1), mins[1], s.load_floats(high));
-            } else {
-                let (groups, _) = x[m].sums32.as_chunks();
-                sums.add(s, (m, 0), mins[0], s.load_floats(&groups[i]));
+            let x_sums = match B::GROUP_LEN {
+                QBLOCK_LEN => x[m].sums32,
+                _ => x[m].sums16.as_flattened().as_flattened(),
+            };
+            let x_sums = &x_sums[n_groups * i..][..n_groups];
+            for (n, g) in (0..n_groups).step_by(S::LANES).enumerate() {
+                let min = s.mul(lanes(s, &scales, g), s.splat(-f32::from(offset)));
+                let sum = &mut sums[m][if M == 1 { n % 4 } else { 0 }];
+                *sum = s.mul_add(min, lanes(s, x_sums, g), *sum);
             }
         }
     }
-    sums.finish(s)
+    let mut dots = [0.0; M];
+    for m in 0..M {
+        let [a, b, c, d] = sums[m];
+        let sum = if M == 1 { s.add(s.add(a, b), s.add(c, d)) } else { a };
+        dots[m] = s.reduce_sum(sum);
+    }
+    dots
+}
+
+/// [`Simd::LANES`](stonechat_compute::simd::Simd::LANES) values of `x` from `at` on.
+#[inline(always)]
+fn lanes<S: RowInt8>(s: S, x: &[f32], at: usize) -> F32<S> {
+    let x = &x[at..][..S::LANES];
+    // SAFETY: `x` was cut to `LANES` values.
+    unsafe { s.load(x.as_ptr()) }
+}
+
+/// The value of `x`, on vectors where they convert.
+#[inline(always)]
+fn widen<S: RowInt8>(s: S, x: Half) -> f32 {
+    let all = s.load_f16s(&[x.to_bits(); 8], 0);
+    bytemuck::cast_slice(&[all])[0]
 }

@@ -6,7 +6,7 @@
 //! | `rows` | quantizing and dequantizing rows by dtype, dense types included |
 //! | `activation` | activations in q8 blocks, in the layout of each kernel |
 //! | `packed` | weights in panels of 16 rows: GEMV, GEMM and AMX kernels |
-//! | `matmul`, `dot`, `simd` | GEMV on weights in GGML's block order, for formats without panels |
+//! | `matmul`, `dot` | GEMV on weights in GGML's block order, for formats without panels |
 //! | `peak` | peak 8-bit multiply-add rate of a core |
 //! | `wgpu` | matmuls on GPUs |
 //!
@@ -20,7 +20,6 @@ mod matmul;
 mod packed;
 mod peak;
 mod rows;
-pub mod simd;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 

@@ -1,31 +1,26 @@
-//! GEMV on weights in GGML's block order: `y[M, N] = x[M, K] * W[N, K]^T` with few rows of `x`.
+//! GEMV on weights in GGML's block order: `y[M, N] = x[M, K] * W[N, K]^T` with few rows of `x`, for formats without panels.
 //!
 //! ```text
 //! for each 32 weight rows:                    TILE_COLS; stay in the first-level cache
 //!     for each 4 rows of x, else 1:           TILE_ROWS
 //!         for each weight row:
-//!             sums[4] = dot(w, x[4])          DotRow, dot.rs
+//!             sums[4] = dot(w, x[4])          dot.rs
 //!     y[4][32] = epilogue(sums)
 //! ```
 //!
-//! The kernel of formats without panels, and of all with `--repack off`. For many rows (prefill, encoder) a dense GEMM
-//! over [`dequantize_rows`](crate::dequantize_rows) is faster.
+//! For many rows (prefill, encoder) a dense GEMM over [`dequantize_rows`](crate::dequantize_rows) is faster. So are all
+//! other formats multiplied if they are not packed (`--repack off`).
 
 use std::ops::Range;
 
 use stonechat_compute::cpu::{Epilogue, MatMut, SharedMut};
-use stonechat_compute::simd::NullaryFnOnce;
-#[cfg(target_arch = "x86_64")]
-use stonechat_compute::simd::{Avx2, Scalar};
-use stonechat_compute::{Cpu, DType, Isa, match_isa};
+use stonechat_compute::simd::{Int8, Int8Kernel, NullaryFnOnce, RowInt8, Token};
+use stonechat_compute::{Cpu, DType, Isa};
 
 use crate::activation::{ActivationBuffer, ActivationLayout};
-use crate::block::{self, block_formats};
-use crate::dot::DotRow;
+use crate::block::{self, Block, RowBlock, block_formats};
+use crate::dot::dot;
 use crate::error::{Error, Result};
-#[cfg(target_arch = "x86_64")]
-use crate::packed::has_panels;
-use crate::simd::I8Dot;
 
 /// Rows of `x` that are multiplied with a weight row at a time; fewer are multiplied one by one.
 const TILE_ROWS: usize = 4;
@@ -34,7 +29,23 @@ const TILE_COLS: usize = 32;
 /// Weight bytes of a task: large beside the cost of claiming it, small beside a core's share.
 const TASK_BYTES: usize = 32 * 1024;
 
-/// Weights `[N, K]`, row-major, in a block format with a fused kernel.
+/// Evaluates `$row` with `$B` the block type of a dtype with row dots, else `$other`.
+macro_rules! row_arms {
+    ([$dtype:expr, $B:ident => $row:expr, $other:expr]
+        panels $panels:tt
+        rows { $($row_type:ident: $R:ident $r:tt;)* }
+        codebooks { $($codebook:ident: $C:ident $c:tt;)* }
+        activations $activations:tt
+    ) => {
+        match $dtype {
+            $(DType::$row_type => { type $B = block::$R; $row })*
+            $(DType::$codebook => { type $B = block::$C; $row })*
+            _ => $other,
+        }
+    };
+}
+
+/// Weights `[N, K]`, row-major, in a block format.
 #[derive(Clone, Copy, Debug)]
 pub struct QuantMatrix<'a> {
     dtype: DType,
@@ -47,10 +58,10 @@ impl<'a> QuantMatrix<'a> {
     /// A view of `bytes`, which may lie at any address.
     ///
     /// # Errors
-    /// If the format has no fused kernel ([`has_kernel`](Self::has_kernel)), `k` is no multiple
-    /// of its block length, or `bytes` has another length than `n` rows.
+    /// If weights have no such format ([`holds`](Self::holds)), `k` is no multiple of its block length, or `bytes` has
+    /// another length than `n` rows.
     pub fn new(dtype: DType, n: usize, k: usize, bytes: &'a [u8]) -> Result<Self> {
-        if !Self::has_kernel(dtype) {
+        if !Self::holds(dtype) {
             let expected = "the block formats of weights";
             return Err(Error::Unsupported { op: "matmul", expected, dtype });
         }
@@ -64,10 +75,16 @@ impl<'a> QuantMatrix<'a> {
         Ok(Self { dtype, n, k, bytes })
     }
 
-    /// Whether [`matmul`] works on this type.
+    /// Whether the type is a block format of weights.
+    #[must_use]
+    pub fn holds(dtype: DType) -> bool {
+        dtype.is_quantized() && !matches!(dtype, DType::Q8_1 | DType::Q8K)
+    }
+
+    /// Whether [`matmul`] works on this type: a block format without panels.
     #[must_use]
     pub fn has_kernel(dtype: DType) -> bool {
-        dtype.is_quantized() && !matches!(dtype, DType::Q8_1 | DType::Q8K)
+        block_formats!(row_arms[dtype, B => <B as Block>::DTYPE == dtype, false])
     }
 
     /// The format.
@@ -104,14 +121,15 @@ impl<'a> QuantMatrix<'a> {
 /// The kernel that [`matmul`] runs for `dtype` on `isa`, for logs and benches.
 #[must_use]
 pub fn kernel_name(isa: Isa, dtype: DType) -> String {
-    fn dot_name<S: I8Dot>(_: S) -> &'static str {
-        S::DOT_NAME
+    struct Name;
+    impl Int8Kernel for Name {
+        type Output = &'static str;
+
+        fn run<S: Int8>(self, _: S) -> &'static str {
+            S::NAME
+        }
     }
-    #[cfg(target_arch = "x86_64")]
-    if has_panels(dtype) && crate::simd::avx2(isa).is_some() {
-        return format!("{dtype}-{}", Avx2::DOT_NAME);
-    }
-    format!("{dtype}-{}", match_isa!(isa, token => dot_name(token)))
+    format!("{dtype}-rows-{}", isa.dispatch_int8(Name))
 }
 
 /// `out = epilogue(x * w^T)`. Allocates nothing.
@@ -120,7 +138,8 @@ pub fn kernel_name(isa: Isa, dtype: DType) -> String {
 /// in f64 of the quantized activations the error is a few f32 roundings of the terms' magnitudes.
 ///
 /// # Panics
-/// If `x` is `[M, K]`, `w` `[N, K]` and `out` `[M, N]` do not agree, or the bias is not `[N]`.
+/// If the format has no kernel ([`QuantMatrix::has_kernel`]), `x` is `[M, K]`, `w` `[N, K]` and `out` `[M, N]` do not
+/// agree, or the bias is not `[N]`.
 #[track_caller]
 pub fn matmul(
     cpu: &Cpu,
@@ -143,28 +162,15 @@ pub fn matmul(
     );
     let n_bias = epilogue.bias.map_or(w.n, <[f32]>::len);
     assert_eq!(n_bias, w.n, "matmul: expected a bias of {}, got {n_bias}", w.n);
-    block_formats!(split_rows [cpu, out, x, w, epilogue])
+    block_formats!(row_arms[
+        w.dtype,
+        B => split::<B>(cpu, out, x, w, epilogue),
+        panic!("matmul: {} has no row dots", w.dtype)
+    ]);
 }
-
-macro_rules! split_rows {
-    ([$cpu:ident, $out:ident, $x:ident, $w:ident, $epilogue:ident]
-        panels { $($panel:ident: $P:ident $p:tt;)* }
-        rows { $($row:ident: $R:ident $r:tt;)* }
-        codebooks { $($codebook:ident: $C:ident $c:tt;)* }
-        activations $activations:tt
-    ) => {
-        match $w.dtype {
-            $(DType::$panel => split::<block::$P>($cpu, $out, $x, $w, $epilogue),)*
-            $(DType::$row => split::<block::$R>($cpu, $out, $x, $w, $epilogue),)*
-            $(DType::$codebook => split::<block::$C>($cpu, $out, $x, $w, $epilogue),)*
-            other => unreachable!("`QuantMatrix::new` rejects {other}"),
-        }
-    };
-}
-use split_rows;
 
 /// Splits the output columns into tasks.
-fn split<B: DotRow>(
+fn split<B: RowBlock>(
     cpu: &Cpu,
     out: MatMut<'_>,
     x: &ActivationBuffer,
@@ -182,21 +188,8 @@ fn split<B: DotRow>(
         let cols = task * task_cols..w.n.min((task + 1) * task_cols);
         let blocks_per_row = w.k / B::BLOCK_LEN;
         let task = RowTask { blocks, blocks_per_row, x, cols, out: shared, epilogue };
-        run_task(cpu.isa, task);
+        cpu.isa.dispatch_int8(task);
     });
-}
-
-/// Runs a task with the tier's 8-bit dot products. Formats with panels have one kernel on x86-64, AVX2's, since they are
-/// packed unless `--repack off`.
-fn run_task<B: DotRow>(isa: Isa, task: RowTask<'_, B>) {
-    #[cfg(target_arch = "x86_64")]
-    if const { has_panels(B::DTYPE) } {
-        return match crate::simd::avx2(isa) {
-            Some(token) => token.vectorize(InContext(task, token)),
-            None => InContext(task, Scalar::new()).call(),
-        };
-    }
-    match_isa!(isa, token => token.vectorize(InContext(task, token)));
 }
 
 /// Columns `cols` of the output.
@@ -209,9 +202,18 @@ struct RowTask<'a, B> {
     epilogue: Epilogue<'a>,
 }
 
+impl<B: RowBlock> Int8Kernel for RowTask<'_, B> {
+    type Output = ();
+
+    fn run<S: Int8>(self, s: S) {
+        let s = s.narrow();
+        s.vectorize(InContext(self, s));
+    }
+}
+
 struct InContext<'a, B, S>(RowTask<'a, B>, S);
 
-impl<B: DotRow, S: I8Dot> NullaryFnOnce for InContext<'_, B, S> {
+impl<B: RowBlock, S: RowInt8> NullaryFnOnce for InContext<'_, B, S> {
     type Output = ();
 
     #[inline(always)]
@@ -234,10 +236,10 @@ impl<B: DotRow, S: I8Dot> NullaryFnOnce for InContext<'_, B, S> {
     }
 }
 
-impl<B: DotRow> RowTask<'_, B> {
+impl<B: RowBlock> RowTask<'_, B> {
     /// Multiplies rows `row .. row + M` of `x` with at most [`TILE_COLS`] weight rows.
     #[inline(always)]
-    fn tile<S: I8Dot, const M: usize>(&self, s: S, row: usize, cols: Range<usize>) {
+    fn tile<S: RowInt8, const M: usize>(&self, s: S, row: usize, cols: Range<usize>) {
         let mut x = [self.x.row(row); M];
         for m in 1..M {
             x[m] = self.x.row(row + m);
@@ -245,7 +247,7 @@ impl<B: DotRow> RowTask<'_, B> {
         let mut sums = [[0.0f32; TILE_COLS]; M];
         for (i, n) in cols.clone().enumerate() {
             let w = &self.blocks[n * self.blocks_per_row..][..self.blocks_per_row];
-            let dots = B::dot(s, w, &x);
+            let dots = dot(s, w, &x);
             for m in 0..M {
                 sums[m][i] = dots[m];
             }

@@ -1,7 +1,7 @@
 //! Quantizes and dequantizes rows by dtype, dense types included.
 
 use half::{bf16, f16};
-use stonechat_compute::simd::{NullaryFnOnce, Scalar};
+use stonechat_compute::simd::NullaryFnOnce;
 use stonechat_compute::{DType, Isa};
 
 use crate::block::{Block, Half, QuantizeBlock, block_formats};
@@ -101,7 +101,7 @@ pub fn fitting_dtype(dtype: DType, row_len: usize) -> DType {
 /// If the type holds no floats, or the lengths of `bytes` and `out` disagree.
 pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<()> {
     // A malformed `STONECHAT_ISA` is reported where a device is chosen; values are the same on every tier.
-    let isa = Isa::best().unwrap_or(Isa::Scalar(Scalar::new()));
+    let isa = Isa::best().unwrap_or(Isa::scalar());
     dequantize_rows(isa, dtype, bytes, out)
 }
 

@@ -18,6 +18,7 @@ mod input_norm;
 mod matmul;
 mod matrix;
 mod planes;
+mod product;
 
 pub use embed::{GpuEmbed, embed};
 pub use gemv::{
@@ -25,8 +26,9 @@ pub use gemv::{
     group_fuses_norm, matmul_experts, matmul_gated, matmul_group,
 };
 pub use input_norm::InputNorm;
-pub use matmul::{GpuEpilogue, GpuInput, matmul, operand_format, writes_operand};
+pub use matmul::{matmul, operand_format, writes_operand};
 pub use matrix::GpuMatrix;
+pub use product::{GpuEpilogue, GpuInput};
 
 use stonechat_compute::wgpu::{CoopMatrices, Source, Variant};
 

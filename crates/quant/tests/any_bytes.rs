@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 use stonechat_quant::{
-    ActivationBuffer, Error, QuantMatrix, dequantize_rows, is_float, matmul, needs_importance,
-    quantize_rows,
+    ActivationBuffer, Error, PackedMatrix, PackedProduct, QuantMatrix, dequantize_rows, is_float,
+    matmul, matmul_packed, needs_importance, quantize_rows,
 };
 
 fn floats() -> Vec<DType> {
@@ -28,13 +28,20 @@ proptest! {
             let mut out = vec![0.0; n_values];
             let n_bytes = dtype.bytes_for(n_values).unwrap();
             dequantize_rows(isa, dtype, &bytes[..n_bytes], &mut out).unwrap();
-            if QuantMatrix::has_kernel(dtype) {
+            if !QuantMatrix::holds(dtype) {
+                continue;
+            }
+            let mut activations = ActivationBuffer::new();
+            let cpu = Cpu { isa, threads: ThreadTeam::new(1).unwrap() };
+            activations.quantize(&cpu, MatRef::packed(&x, 1, k));
+            let (out, epilogue) = (MatMut::packed(&mut out[..2], 1, 2), Epilogue::default());
+            if let Some(mut w) = PackedMatrix::zeroed(isa, dtype, 2, k) {
+                w.pack(&cpu, 0, bytes);
+                let product = PackedProduct { out, w: &w, rows: 0..2, epilogue };
+                matmul_packed(&cpu, &activations, [Some(product)]);
+            } else {
                 let w = QuantMatrix::new(dtype, 2, k, bytes).unwrap();
-                let mut activations = ActivationBuffer::new();
-                let cpu = Cpu { isa, threads: ThreadTeam::new(1).unwrap() };
-                activations.quantize(&cpu, MatRef::packed(&x, 1, k));
-                let out = MatMut::packed(&mut out[..2], 1, 2);
-                matmul(&cpu, out, &activations, w, Epilogue::default());
+                matmul(&cpu, out, &activations, w, epilogue);
             }
         }
     }

@@ -1,10 +1,12 @@
-//! int8 dot products of every block format against f64, on every instruction set of this machine.
+//! int8 products of every block format against f64, on every instruction set of this machine: of panels, or of rows for
+//! formats without panels.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 use stonechat_quant::{
-    ActivationBuffer, QuantMatrix, dequantize_row, matmul, needs_importance, quantize_rows,
+    ActivationBuffer, PackedMatrix, PackedProduct, QuantMatrix, dequantize_row, matmul,
+    matmul_packed, needs_importance, quantize_rows,
 };
 use stonechat_testkit::{Lcg, random_weights};
 
@@ -33,11 +35,26 @@ fn weights(case: &Case, random: &mut Lcg) -> (Vec<u8>, Vec<f32>) {
     (bytes, unpacked)
 }
 
+/// `out = epilogue(x * w^T)` with panels if the format has them, else with row dots.
+fn multiply(
+    cpu: &Cpu,
+    out: MatMut<'_>,
+    x: &ActivationBuffer,
+    (case, bytes): (&Case, &[u8]),
+    epilogue: Epilogue<'_>,
+) {
+    let Case { dtype, n, k, .. } = *case;
+    let Some(mut w) = PackedMatrix::zeroed(cpu.isa, dtype, n, k) else {
+        return matmul(cpu, out, x, QuantMatrix::new(dtype, n, k, bytes).unwrap(), epilogue);
+    };
+    w.pack(cpu, 0, bytes);
+    matmul_packed(cpu, x, [Some(PackedProduct { out, w: &w, rows: 0..n, epilogue })]);
+}
+
 fn check(case: &Case, threads: &ThreadTeam) {
     let Case { dtype, m, n, k } = *case;
     let random = &mut Lcg::new((m * 1_000_000 + n * 1000 + k) as u64);
     let (bytes, w) = weights(case, random);
-    let w_packed = QuantMatrix::new(dtype, n, k, &bytes[1..]).unwrap();
     // A non-zero mean tests mins and offsets; rows differ in scale.
     let x: Vec<f32> = (0..m * k).map(|i| random.uniform() * (1 + i / k) as f32 + 0.3).collect();
     let bias = random.uniforms(n);
@@ -48,7 +65,8 @@ fn check(case: &Case, threads: &ThreadTeam) {
         let stride = n + 3;
         let mut y = vec![7.0; m * stride];
         let epilogue = Epilogue { bias: Some(&bias), ..Epilogue::default() };
-        matmul(&cpu, MatMut::new(&mut y, m, n, stride), &activations, w_packed, epilogue);
+        let out = MatMut::new(&mut y, m, n, stride);
+        multiply(&cpu, out, &activations, (case, &bytes[1..]), epilogue);
 
         let mut seen = vec![0.0; k];
         for r in 0..m {
@@ -82,7 +100,7 @@ fn check(case: &Case, threads: &ThreadTeam) {
 }
 
 fn formats() -> impl Iterator<Item = DType> {
-    DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::has_kernel(dtype))
+    DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::holds(dtype))
 }
 
 #[test]
@@ -137,11 +155,11 @@ fn a_buffer_serves_one_matmul_after_another() {
         fresh.quantize(&cpu, MatRef::packed(&x, m, k));
         let case = Case { dtype: DType::Q5_1, m, n: 9, k };
         let (bytes, _) = weights(&case, random);
-        let w = QuantMatrix::new(case.dtype, case.n, k, &bytes[1..]).unwrap();
+        let w = (&case, &bytes[1..]);
         let [mut y, mut expected] = [vec![0.0; m * 9], vec![1.0; m * 9]];
         let out = MatMut::packed(&mut y, m, 9);
-        matmul(&cpu, out, &activations, w, Epilogue::default());
-        matmul(&cpu, MatMut::packed(&mut expected, m, 9), &fresh, w, Epilogue::default());
+        multiply(&cpu, out, &activations, w, Epilogue::default());
+        multiply(&cpu, MatMut::packed(&mut expected, m, 9), &fresh, w, Epilogue::default());
         assert_eq!(y, expected);
     }
 }
@@ -151,8 +169,8 @@ fn non_finite_activations_show() {
     for dtype in formats() {
         let k = 2 * dtype.block_len();
         let random = &mut Lcg::new(9);
-        let (bytes, _) = weights(&Case { dtype, m: 1, n: 3, k }, random);
-        let w = QuantMatrix::new(dtype, 3, k, &bytes[1..]).unwrap();
+        let case = Case { dtype, m: 1, n: 3, k };
+        let (bytes, _) = weights(&case, random);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = random.uniforms(k);
             x[k - 7] = bad;
@@ -162,7 +180,7 @@ fn non_finite_activations_show() {
                 activations.quantize(&cpu, MatRef::packed(&x, 1, k));
                 let mut y = [0.0; 3];
                 let out = MatMut::packed(&mut y, 1, 3);
-                matmul(&cpu, out, &activations, w, Epilogue::default());
+                multiply(&cpu, out, &activations, (&case, &bytes[1..]), Epilogue::default());
                 assert!(y.iter().all(|v| !v.is_finite()), "{dtype} on {isa}: {bad} gave {y:?}");
             }
         }

@@ -12,8 +12,8 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 fn decode_steps_do_not_allocate() {
     let cpu = Cpu::new(1).unwrap();
     let (m, n, k) = (5, 70, 512);
-    let bytes = vec![0u8; DType::Q5K.bytes_for(n * k).unwrap()];
-    let w = QuantMatrix::new(DType::Q5K, n, k, &bytes).unwrap();
+    let bytes = vec![0u8; DType::Iq3S.bytes_for(n * k).unwrap()];
+    let w = QuantMatrix::new(DType::Iq3S, n, k, &bytes).unwrap();
     let x = vec![1.0; m * k];
     let mut y = vec![0.0; m * n];
     let mut activations = ActivationBuffer::new();

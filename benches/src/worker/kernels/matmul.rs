@@ -28,7 +28,7 @@ const DIFFERENT_ROWS: usize = 64;
 
 pub(super) fn cases() -> Vec<Case> {
     let dense = [DType::F32, DType::F16, DType::BF16];
-    let quantized = DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::has_kernel(dtype));
+    let quantized = DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::holds(dtype));
     let types: Vec<DType> = dense.into_iter().chain(quantized).collect();
     let is_main = |dtype: &DType| MAIN_TYPES.contains(dtype);
     let mut cases = Vec::new();

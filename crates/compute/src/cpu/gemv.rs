@@ -19,6 +19,7 @@ use super::epilogue::Epilogue;
 use super::matrix::{MatRef, SharedMut};
 use crate::Cpu;
 use crate::aligned::CACHE_LINE;
+use crate::scratch::with_scratch;
 use crate::simd::{Kernel, Simd, prefetch};
 
 /// Maximum `M`; [`gemm`](super::gemm) takes larger ones.
@@ -45,7 +46,27 @@ pub(crate) fn gemv<E: Element>(
     cpu.threads.run(out.cols.div_ceil(cols_per_task.max(1)), |task| {
         let first = task * cols_per_task;
         let end = (first + cols_per_task).min(out.cols);
-        cpu.isa.dispatch(GemvColumns { out, x, w, epilogue, first, end });
+        cpu.isa.dispatch(GemvColumns { out, x, w, w_first: 0, epilogue, first, end });
+    });
+}
+
+/// [`gemv`] with weights that `dequantize` writes to scratch: rows of a tile of columns, which stay in the second-level
+/// cache.
+pub(crate) fn gemv_dequantized(
+    cpu: &Cpu,
+    out: SharedMut<'_>,
+    x: MatRef<'_>,
+    dequantize: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
+    epilogue: Epilogue<'_>,
+) {
+    cpu.threads.run(out.cols.div_ceil(TILE_COLS), |task| {
+        let first = task * TILE_COLS;
+        let end = (first + TILE_COLS).min(out.cols);
+        with_scratch((end - first) * x.cols, |w| {
+            dequantize(first..end, w);
+            let w = &*w;
+            cpu.isa.dispatch(GemvColumns { out, x, w, w_first: first, epilogue, first, end });
+        });
     });
 }
 
@@ -54,6 +75,8 @@ struct GemvColumns<'a, E> {
     out: SharedMut<'a>,
     x: MatRef<'a>,
     w: &'a [E],
+    /// Column of the first row of `w`.
+    w_first: usize,
     epilogue: Epilogue<'a>,
     first: usize,
     end: usize,
@@ -64,7 +87,7 @@ impl<E: Element> Kernel for GemvColumns<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { out, x, w, epilogue, first, end } = self;
+        let Self { out, x, w, w_first, epilogue, first, end } = self;
         let k = x.cols;
         let block_cols = (BLOCK_BYTES / (k * size_of::<E>()).max(1)).clamp(8, TILE_COLS) & !7;
         let mut sums = [[0.0; TILE_COLS]; MAX_ROWS];
@@ -72,7 +95,8 @@ impl<E: Element> Kernel for GemvColumns<'_, E> {
             let n_cols = TILE_COLS.min(end - n);
             for col in (0..n_cols).step_by(block_cols) {
                 let cols = col..n_cols.min(col + block_cols);
-                let w = &w[(n + cols.start) * k..(n + cols.end) * k];
+                let row = n - w_first;
+                let w = &w[(row + cols.start) * k..(row + cols.end) * k];
                 dot_block(s, w, x, cols, &mut sums);
             }
             for m in 0..x.rows {

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use super::element::Element;
 use super::epilogue::Epilogue;
 use super::gemm::{Weights, gemm};
-use super::gemv::{MAX_ROWS, gemv};
+use super::gemv::{MAX_ROWS, gemv, gemv_dequantized};
 use super::matrix::{MatMut, MatRef};
 use crate::Cpu;
 
@@ -64,8 +64,14 @@ pub fn matmul_dequantized(
     let (out, x) = (out.checked(), x.checked());
     assert_eq!(out.rows, x.rows, "matmul: output and input differ in rows");
     epilogue.check(out.cols);
-    if out.rows > 0 && out.cols > 0 {
-        gemm(cpu, out.shared(), x, Weights::Rows(dequantize), epilogue);
+    if out.rows == 0 || out.cols == 0 {
+        return;
+    }
+    let out = out.shared();
+    if x.rows <= MAX_ROWS {
+        gemv_dequantized(cpu, out, x, dequantize, epilogue);
+    } else {
+        gemm(cpu, out, x, Weights::Rows(dequantize), epilogue);
     }
 }
 

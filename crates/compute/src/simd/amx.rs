@@ -20,7 +20,9 @@ use std::sync::OnceLock;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::token::{Avx512Bf16, Avx512Vnni};
+use super::avx512bf16::Avx512Bf16;
+use super::avx512vnni::Avx512Vnni;
+use super::token::Token;
 
 /// Contents of a tile register, 1 KiB of bf16: as `A` 32 values of each of 16 rows; as `B` 16 rows of 16 pairs, row `k`
 /// with values `2k` and `2k + 1` of each of 16 columns.
@@ -40,6 +42,9 @@ pub struct Amx {
 }
 
 impl Amx {
+    /// Name of the tier.
+    pub const NAME: &'static str = "amx";
+
     /// The token, if the CPU has the instructions and the system grants the registers.
     #[must_use]
     pub fn try_new() -> Option<Self> {
@@ -58,7 +63,7 @@ impl Amx {
     /// The token of bf16 dot products.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn bf16(self) -> Avx512Bf16 {
+    pub(super) fn bf16(self) -> Avx512Bf16 {
         self.vectors
     }
 

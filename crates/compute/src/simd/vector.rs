@@ -7,13 +7,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use pulp::Simd as _;
 
-use super::token::Scalar;
-#[cfg(target_arch = "wasm32")]
-use super::token::WasmSimd128;
-#[cfg(target_arch = "x86_64")]
-use super::token::{Avx2, Avx512, Avx512Bf16, Avx512Vnni, AvxVnni};
-#[cfg(target_arch = "aarch64")]
-use super::token::{Neon, NeonDot};
+use super::token::Token;
 
 /// Vector of f32 values.
 pub type F32<S> = <<S as Simd>::Pulp as pulp::Simd>::f32s;
@@ -25,7 +19,7 @@ type M32<S> = <<S as Simd>::Pulp as pulp::Simd>::m32s;
 ///
 /// Outside of the token's feature context ([`Isa::dispatch`](super::Isa)) methods compile to function calls; they are
 /// correct either way.
-pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
+pub trait Simd: Token {
     /// The pulp token of the same vectors.
     type Pulp: pulp::Simd;
 
@@ -246,71 +240,6 @@ pub trait Simd: Copy + Send + Sync + std::fmt::Debug + 'static {
     }
 }
 
-impl Simd for Scalar {
-    type Pulp = pulp::Scalar;
-
-    #[inline(always)]
-    fn pulp(self) -> pulp::Scalar {
-        pulp::Scalar
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(self, p: *const f16) -> f32 {
-        // SAFETY: one readable value, by the contract.
-        unsafe { p.read_unaligned() }.to_f32()
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(self, p: *const bf16) -> f32 {
-        // SAFETY: one readable value, by the contract.
-        unsafe { p.read_unaligned() }.to_f32()
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Simd for Avx2 {
-    type Pulp = pulp::x86::V3;
-
-    #[inline(always)]
-    fn pulp(self) -> pulp::x86::V3 {
-        Self::pulp(self)
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
-        // SAFETY: 16 readable bytes, by the contract.
-        let half = unsafe { self.sse2._mm_loadu_si128(p.cast()) };
-        // SAFETY: `self` holds the proof of F16C, whose methods pulp does not wrap.
-        bytemuck::cast(unsafe { std::arch::x86_64::_mm256_cvtph_ps(half) })
-    }
-
-    #[inline(always)]
-    fn narrow_f16(self, to: &mut [f16], from: &[f32]) {
-        assert_eq!(to.len(), from.len(), "narrow: lengths differ");
-        let (head, tail) = from.as_chunks::<8>();
-        let (to, rest) = to.as_chunks_mut::<8>();
-        for i in 0..head.len() {
-            // SAFETY: the fields of `self` prove F16C; pulp has no method for it.
-            let half = unsafe { std::arch::x86_64::_mm256_cvtps_ph::<0>(bytemuck::cast(head[i])) };
-            to[i] = bytemuck::cast(half);
-        }
-        rest.convert_from_f32_slice(tail);
-    }
-
-    #[inline(always)]
-    fn transpose_u16(self, rows: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
-        transpose_u16(self.sse2, rows)
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
-        // SAFETY: 16 readable bytes, by the contract.
-        let half = unsafe { self.sse2._mm_loadu_si128(p.cast()) };
-        let wide = self.avx2._mm256_cvtepu16_epi32(half);
-        bytemuck::cast(self.avx2._mm256_slli_epi32::<16>(wide))
-    }
-}
-
 /// Transposes an `N × N` matrix. Uses loops, since closures of array methods are not inlined.
 #[inline(always)]
 pub(crate) fn transposed<T: Copy, const N: usize>(rows: [[T; N]; N]) -> [[T; N]; N] {
@@ -323,66 +252,9 @@ pub(crate) fn transposed<T: Copy, const N: usize>(rows: [[T; N]; N]) -> [[T; N];
     columns
 }
 
-/// Transposes by three rounds that interleave rows four apart, each of which rotates the bits of (row, column) by one.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn transpose_u16(sse2: pulp::core_arch::x86::Sse2, rows: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
-    let mut rows: [std::arch::x86_64::__m128i; 8] = bytemuck::cast(rows);
-    for _ in 0..3 {
-        let mut mixed = rows;
-        for i in 0..4 {
-            mixed[2 * i] = sse2._mm_unpacklo_epi16(rows[i], rows[i + 4]);
-            mixed[2 * i + 1] = sse2._mm_unpackhi_epi16(rows[i], rows[i + 4]);
-        }
-        rows = mixed;
-    }
-    bytemuck::cast(rows)
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Simd for Avx512 {
-    type Pulp = pulp::x86::V4;
-
-    #[inline(always)]
-    fn pulp(self) -> pulp::x86::V4 {
-        Self::pulp(self)
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
-        // SAFETY: 32 readable bytes, by the contract.
-        let half = unsafe { self.avx._mm256_loadu_si256(p.cast()) };
-        bytemuck::cast(self.avx512f._mm512_cvtph_ps(half))
-    }
-
-    #[inline(always)]
-    fn narrow_f16(self, to: &mut [f16], from: &[f32]) {
-        assert_eq!(to.len(), from.len(), "narrow: lengths differ");
-        let (head, tail) = from.as_chunks::<16>();
-        let (to, rest) = to.as_chunks_mut::<16>();
-        for i in 0..head.len() {
-            to[i] = bytemuck::cast(self.avx512f._mm512_cvtps_ph::<0>(bytemuck::cast(head[i])));
-        }
-        rest.convert_from_f32_slice(tail);
-    }
-
-    #[inline(always)]
-    fn transpose_u16(self, rows: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
-        transpose_u16(self.sse2, rows)
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
-        // SAFETY: 32 readable bytes, by the contract.
-        let half = unsafe { self.avx._mm256_loadu_si256(p.cast()) };
-        let wide = self.avx512f._mm512_cvtepu16_epi32(half);
-        bytemuck::cast(self.avx512f._mm512_slli_epi32::<16>(wide))
-    }
-}
-
-/// Implements `Simd` for `$token` by delegation to the token `$lesser`, with the same vectors.
+/// Implements [`Simd`] for `$token` by delegation to token `$lesser`, with the same vectors, which `$get` returns.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-macro_rules! delegate {
+macro_rules! delegate_simd {
     ($token:ty, $lesser:ty, $get:expr) => {
         impl Simd for $token {
             type Pulp = <$lesser as Simd>::Pulp;
@@ -393,19 +265,19 @@ macro_rules! delegate {
             }
 
             #[inline(always)]
-            unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
+            unsafe fn load_f16(self, p: *const half::f16) -> F32<Self> {
                 // SAFETY: the contract is the same.
                 unsafe { $get(self).load_f16(p) }
             }
 
             #[inline(always)]
-            unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
+            unsafe fn load_bf16(self, p: *const half::bf16) -> F32<Self> {
                 // SAFETY: the contract is the same.
                 unsafe { $get(self).load_bf16(p) }
             }
 
             #[inline(always)]
-            fn narrow_f16(self, to: &mut [f16], from: &[f32]) {
+            fn narrow_f16(self, to: &mut [half::f16], from: &[f32]) {
                 $get(self).narrow_f16(to, from);
             }
 
@@ -416,21 +288,14 @@ macro_rules! delegate {
         }
     };
 }
-
-#[cfg(target_arch = "x86_64")]
-delegate!(AvxVnni, Avx2, AvxVnni::avx2);
-#[cfg(target_arch = "x86_64")]
-delegate!(Avx512Vnni, Avx512, Avx512Vnni::avx512);
-#[cfg(target_arch = "x86_64")]
-delegate!(Avx512Bf16, Avx512Vnni, Avx512Bf16::vnni);
-#[cfg(target_arch = "aarch64")]
-delegate!(NeonDot, Neon, NeonDot::neon);
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(super) use delegate_simd;
 
 /// Converts f16 bits in the low halves of the lanes to f32, exactly, without a conversion instruction: a multiplication
 /// rebiases the exponent and normalises subnormals.
 #[cfg(any(target_arch = "aarch64", target_arch = "wasm32", test))]
 #[inline(always)]
-fn widen_f16<S: Simd>(s: S, bits: U32<S>) -> F32<S> {
+pub(super) fn widen_f16<S: Simd>(s: S, bits: U32<S>) -> F32<S> {
     let pulp = s.pulp();
     let sign = s.mul_u32(pulp.and_u32s(bits, s.splat_u32(0x8000)), s.splat_u32(1 << 16));
     let rest = s.mul_u32(pulp.and_u32s(bits, s.splat_u32(0x7fff)), s.splat_u32(1 << 13));
@@ -441,62 +306,12 @@ fn widen_f16<S: Simd>(s: S, bits: U32<S>) -> F32<S> {
     s.with_bits(pulp.or_u32s(s.to_bits(magnitude), sign))
 }
 
-#[cfg(target_arch = "aarch64")]
-impl Simd for Neon {
-    type Pulp = pulp::aarch64::Neon;
-
-    #[inline(always)]
-    fn pulp(self) -> pulp::aarch64::Neon {
-        Self::pulp(self)
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
-        // SAFETY: four f16 of `p` are 8 readable bytes, by the trait's contract.
-        let half = unsafe { self.neon.vld1_u16(p.cast()) };
-        widen_f16(self, bytemuck::cast(self.neon.vmovl_u16(half)))
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
-        // SAFETY: four bf16 of `p` are 8 readable bytes, by the trait's contract.
-        let half = unsafe { self.neon.vld1_u16(p.cast()) };
-        bytemuck::cast(self.neon.vshll_n_u16::<16>(half))
-    }
-}
-
-#[cfg(target_arch = "wasm32")]
-impl Simd for WasmSimd128 {
-    type Pulp = pulp::wasm::Simd128;
-
-    #[inline(always)]
-    fn pulp(self) -> pulp::wasm::Simd128 {
-        Self::pulp(self)
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
-        // SAFETY: `load_f16` may read four values: 8 bytes from `p`.
-        let wide = unsafe { self.simd128.i32x4_load_extend_u16x4(p.cast()) };
-        // SAFETY: both are 16 bytes of plain integers.
-        widen_f16(self, unsafe { std::mem::transmute(wide) })
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
-        // SAFETY: `load_bf16` may read four values: 8 bytes from `p`.
-        let wide = unsafe { self.simd128.i32x4_load_extend_u16x4(p.cast()) };
-        // SAFETY: both are 16 bytes; every bit pattern is a valid f32.
-        unsafe { std::mem::transmute(self.simd128.i32x4_shl(wide, 16)) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use half::{bf16, f16};
 
-    use super::{Scalar, Simd, widen_f16};
-    use crate::simd::{Isa, Kernel};
+    use super::{Simd, widen_f16};
+    use crate::simd::{Isa, Kernel, Scalar};
 
     struct Widen<'a>(&'a [u16], &'a mut [f32], bool);
 

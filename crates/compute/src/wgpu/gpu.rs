@@ -8,17 +8,15 @@ use std::time::Duration;
 use web_time::Instant;
 
 use super::adapter::{Adapter, CoopMatrices};
-use super::buffer::{GpuBuffer, Memory, Readback};
 use super::counters::{AtomicCounters, Counters, count};
-use super::list::FIRST_BUFFER_ID;
+use super::memory::{Memory, Readback};
 use super::profile::Profile;
 use super::shader::{Access, Kernel, PARAM_BYTES, Source};
 use crate::{Error, Result};
 
-/// Bytes of weights in one upload.
-const STAGING_BYTES: usize = 16 << 20;
-/// Bytes of weights in flight before an upload waits.
-const MAX_IN_FLIGHT_BYTES: usize = 64 << 20;
+/// Id of the first buffer of a device; smaller ones stand for no buffer.
+pub(super) const FIRST_BUFFER_ID: u64 = 2;
+
 /// Longest time that a read polls the device instead of blocking, and only if the last read took less: a core that
 /// slept wakes late and at a low clock.
 const SPIN_TIME: Duration = Duration::from_millis(5);
@@ -77,7 +75,7 @@ pub(super) struct Inner {
     /// Largest buffer of weights.
     max_binding_bytes: AtomicUsize,
     /// Bytes of weights uploaded since the last wait.
-    in_flight_bytes: AtomicUsize,
+    pub(super) in_flight_bytes: AtomicUsize,
     /// Whether the last read took less than [`SPIN_TIME`].
     last_read_was_short: AtomicBool,
     /// Whether reads may poll: hardware device, more than one core, no browser.
@@ -328,30 +326,6 @@ impl Gpu {
             })
         };
         layouts.entry(access).or_insert_with(make).clone()
-    }
-
-    /// Uploads bytes. Waits after `MAX_IN_FLIGHT_BYTES` (not in browsers), to
-    /// bound the host memory of staging buffers.
-    ///
-    /// # Errors
-    /// If the device failed.
-    ///
-    /// # Panics
-    /// If the range is outside `dst`.
-    pub fn upload(&self, dst: &GpuBuffer, offset: usize, bytes: &[u8]) -> Result<()> {
-        assert!(offset + bytes.len() <= dst.bytes(), "upload: {offset}+{}", bytes.len());
-        for (i, chunk) in bytes.chunks(STAGING_BYTES).enumerate() {
-            let at = (offset + i * STAGING_BYTES) as u64;
-            self.inner.queue.write_buffer(dst.raw(), at, chunk);
-            let index = self.inner.queue.submit([]);
-            count(&self.inner.counters.submissions);
-            let before = self.inner.in_flight_bytes.fetch_add(chunk.len(), Ordering::Relaxed);
-            if before + chunk.len() > MAX_IN_FLIGHT_BYTES {
-                self.wait_for(Some(index))?;
-                self.inner.in_flight_bytes.store(0, Ordering::Relaxed);
-            }
-        }
-        self.check()
     }
 
     pub(super) fn next_id(&self) -> u64 {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::buffer::GpuBuffer;
 use super::counters::count;
-use super::gpu::Gpu;
+use super::gpu::{FIRST_BUFFER_ID, Gpu};
 use super::params::KernelParams;
 use super::shader::{Access, Kernel, PARAM_BYTES};
 use crate::{Error, Result};
@@ -25,11 +25,10 @@ const MAX_BINDINGS: usize = 15;
 const PARAMS_BYTES: usize = 64 << 10;
 const LISTS: usize = 16;
 
-/// Buffer ids in a [`BindKey`] that stand for no buffer.
+/// Buffer ids in a [`BindKey`] that stand for no buffer; none of a buffer is below [`FIRST_BUFFER_ID`].
 const UNUSED_ID: u64 = 0;
 const STEP_ID: u64 = 1;
-/// Id of the first buffer of a device.
-pub(super) const FIRST_BUFFER_ID: u64 = 2;
+const _: () = assert!(UNUSED_ID < FIRST_BUFFER_ID && STEP_ID < FIRST_BUFFER_ID);
 
 /// Resource for a storage binding.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,7 @@
 //! Kernels of the CPU that fusion depends on.
 
 use stonechat_compute::op::{MatmulArgs, Op, TensorType, WeightInfo, WeightLayout};
+use stonechat_quant::QuantMatrix;
 
 use super::products::MAX_INT_DOT_ROWS;
 use crate::fuse::Capabilities;
@@ -44,7 +45,7 @@ pub(super) fn capabilities() -> Capabilities {
 fn reads_quantized(weight: WeightInfo, class: RowClass) -> bool {
     match weight.layout {
         WeightLayout::Packed => true,
-        WeightLayout::Rows => weight.dtype.is_quantized() && class == FEW_ROWS,
+        WeightLayout::Rows => QuantMatrix::has_kernel(weight.dtype) && class == FEW_ROWS,
     }
 }
 

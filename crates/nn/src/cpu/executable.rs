@@ -12,7 +12,7 @@ use stonechat_compute::op::{
     AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId, Port,
     RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
 };
-use stonechat_quant::{ActivationBuffer, PackedRows, gated_packed};
+use stonechat_quant::{ActivationBuffer, PackedRows, QuantMatrix, gated_packed};
 
 use super::Cpu;
 use super::capabilities::MAX_GROUP;
@@ -152,7 +152,9 @@ impl CpuExecutable {
         let dtype = self.program.tensors[node.inputs[0].id].dtype;
         let fits = |args: &MatmulArgs| match args.weight.info() {
             WeightInfo { layout: WeightLayout::Packed, .. } => dtype == TensorType::Operand,
-            WeightInfo { dtype: weight, .. } => weight.is_quantized() || dtype == TensorType::F32,
+            WeightInfo { dtype: weight, .. } => {
+                QuantMatrix::has_kernel(weight) || dtype == TensorType::F32
+            }
         };
         if all.iter().all(fits) {
             return Ok(());

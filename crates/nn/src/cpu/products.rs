@@ -3,8 +3,9 @@
 //! ```text
 //! storage of w      operand, up to MAX_INT_DOT_ROWS rows     operand, more rows
 //! f32, f16, bf16    values: matmul                           values: matmul
-//! blocks of a file  quantized: int8 dot products             values: dequantize a row of weights, f32
 //! panels            quantized: matmul_packed                 quantized: matmul_packed
+//! blocks, no panels quantized: int8 dot products             values: dequantize a row of weights, f32
+//! other blocks      values: dequantize a row of weights, f32 values: dequantize a row of weights, f32
 //! ```
 
 use stonechat_compute::cpu::{self, MatMut, MatRef, matmul, matmul_dequantized};
@@ -12,8 +13,8 @@ use stonechat_quant::{ActivationBuffer, PackedProduct, matmul_packed};
 
 use super::weights::Weights;
 
-/// Most rows of activations for which a quantized matrix that is not repacked is multiplied by int8 dot products. With
-/// more rows, each row of weights is dequantized once and multiplied in f32.
+/// Most rows of activations for which a quantized matrix of a type without panels is multiplied by int8 dot products.
+/// With more rows, each row of weights is dequantized once and multiplied in f32.
 pub(super) const MAX_INT_DOT_ROWS: usize = 16;
 
 /// Operand of products, in the types that their weights need.
@@ -41,8 +42,8 @@ pub(super) fn products<const N: usize>(
             (Weights::Packed(w, start, end), _) => {
                 *packed = Some(PackedProduct { out, w, rows: start..end, epilogue });
             }
-            (Weights::Quant(w), Some(x)) if x.rows() <= MAX_INT_DOT_ROWS => {
-                stonechat_quant::matmul(device, out, x, w, epilogue);
+            (Weights::Quant(matrix), Some(x)) if w.reads_quantized(x.rows()) => {
+                stonechat_quant::matmul(device, out, x, matrix, epilogue);
             }
             (Weights::Quant(w), _) => {
                 let dequantize = |rows, values: &mut [f32]| {

@@ -20,12 +20,12 @@ const CHUNK_BYTES: usize = 8 << 20;
 /// Repacking of quantized weights at load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Repack {
-    /// Repacks weights into panels if the instruction set has a kernel for them (fastest). Copies all others, so that
-    /// the file is not needed after loading.
+    /// Repacks weights into panels if their type has panels (fastest). Copies all others, so that the file is not needed
+    /// after loading.
     #[default]
     On,
-    /// Uses weights from the memory-mapped file, which is read at their first use. Copies only tensors that the model
-    /// joins, and unaligned f32, f16 and bf16 values.
+    /// Uses weights from the memory-mapped file, which is read at their first use; types with panels are dequantized in each
+    /// product. Copies only tensors that the model joins, and unaligned f32, f16 and bf16 values.
     Off,
 }
 
@@ -61,7 +61,7 @@ impl Weights<'_> {
     pub(super) fn reads_quantized(&self, n_rows: usize) -> bool {
         match self {
             Self::Dense(_) => false,
-            Self::Quant(_) => n_rows <= MAX_INT_DOT_ROWS,
+            Self::Quant(w) => QuantMatrix::has_kernel(w.dtype()) && n_rows <= MAX_INT_DOT_ROWS,
             Self::Packed(..) => true,
         }
     }
@@ -132,12 +132,13 @@ impl Cpu {
     #[must_use]
     pub fn matmul_kernel(&self, w: &Weight, rows: usize) -> String {
         let isa = self.device.isa;
-        match matrix(w).all() {
+        let weights = matrix(w).all();
+        match weights {
             Weights::Dense(DenseWeight::F32(_)) => format!("f32-{isa}"),
             Weights::Dense(DenseWeight::F16(_)) => format!("f16-{isa}"),
             Weights::Dense(DenseWeight::BF16(_)) => format!("bf16-{isa}"),
-            Weights::Packed(w, ..) => w.kernel_name(isa, rows),
-            Weights::Quant(w) if rows <= MAX_INT_DOT_ROWS => {
+            Weights::Packed(w, ..) => w.kernel_name(rows),
+            Weights::Quant(w) if weights.reads_quantized(rows) => {
                 stonechat_quant::kernel_name(isa, w.dtype())
             }
             Weights::Quant(w) => format!("{}-dequantized-f32-{isa}", w.dtype()),
@@ -156,7 +157,7 @@ impl Cpu {
         let alignment = match dtype {
             DType::F32 => align_of::<f32>(),
             DType::F16 | DType::BF16 => align_of::<half::f16>(),
-            _ if QuantMatrix::has_kernel(dtype) => 1,
+            _ if QuantMatrix::holds(dtype) => 1,
             _ => {
                 let name = name.to_owned();
                 return Err(Error::UnsupportedWeight { name, dtype, backend: "cpu" });
@@ -193,13 +194,13 @@ impl Cpu {
         Ok(CpuMatrix { n: rows, k: cols, storage })
     }
 
-    /// Repacks the weights, if enabled and the instruction set has a kernel for panels of the type.
+    /// Repacks the weights, if enabled and the type has panels.
     fn repacked(&self, source: &MatrixSource<'_>) -> Option<PackedMatrix> {
         let MatrixSource { rows, cols, dtype, bytes, .. } = *source;
-        if self.repack == Repack::Off || !PackedMatrix::has_kernel(self.device.isa, dtype) {
+        if self.repack == Repack::Off {
             return None;
         }
-        let mut matrix = PackedMatrix::zeroed(dtype, rows, cols)?;
+        let mut matrix = PackedMatrix::zeroed(self.device.isa, dtype, rows, cols)?;
         let row_bytes = matrix.row_bytes().max(1);
         // A multiple of every panel height.
         let chunk_rows = (CHUNK_BYTES / row_bytes).next_multiple_of(64).max(64);

@@ -1,6 +1,6 @@
 //! Reductions of logits, on SIMD.
 
-use stonechat_compute::{Isa, cpu, simd};
+use stonechat_compute::{Isa, cpu};
 
 /// Log-sum-exp `ln Σ exp(logits)`: `logit − log_sum_exp` is a log-probability. −∞ if `logits` is empty.
 #[must_use]
@@ -16,7 +16,7 @@ pub fn max(logits: &[f32]) -> f32 {
 
 /// The best instruction set. An invalid `STONECHAT_ISA` is reported when the CPU backend is opened; here it means scalar.
 fn isa() -> Isa {
-    Isa::best().unwrap_or(Isa::Scalar(simd::Scalar::new()))
+    Isa::best().unwrap_or(Isa::scalar())
 }
 
 #[cfg(test)]

@@ -5,6 +5,9 @@ use bytemuck::{Pod, Zeroable};
 /// Elements of a q8 block.
 pub(crate) const QBLOCK_LEN: usize = 32;
 
+/// Q8 blocks of 256 elements. Rows are padded to a multiple of them.
+pub(super) const QBLOCKS_PER_256: usize = 8;
+
 /// The quants of a q8 block: one 256-bit register, never across a cache line.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(32))]
@@ -13,9 +16,10 @@ pub(crate) struct QBlock(pub(crate) [i8; QBLOCK_LEN]);
 impl QBlock {
     pub(crate) const ZERO: Self = Self([0; QBLOCK_LEN]);
 
+    /// The quads as bits.
     #[inline(always)]
-    pub(crate) fn bytes(&self) -> &[u8; QBLOCK_LEN] {
-        bytemuck::cast_ref(&self.0)
+    pub(crate) fn u32s(&self) -> &[u32; QBLOCK_LEN / 4] {
+        bytemuck::cast_ref(self)
     }
 
     /// The eight quads: four consecutive quants each, the operand of a 4-way 8-bit dot product.
@@ -64,4 +68,11 @@ fn reduce<F: Fn(i32, i32) -> i32>(x: [i32; 16], f: F) -> i32 {
         four[i] = f(eight[i], eight[i + 4]);
     }
     f(f(four[0], four[1]), f(four[2], four[3]))
+}
+
+/// Extends `values` with zeros to `len`. It is never truncated: zeroing the rest again would be one thread's work.
+pub(super) fn grow<T: Zeroable + Clone>(values: &mut Vec<T>, len: usize) {
+    if values.len() < len {
+        values.resize(len, T::zeroed());
+    }
 }

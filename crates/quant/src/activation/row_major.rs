@@ -1,11 +1,15 @@
 //! Row-major q8 activations, for GEMV: the arrays of each row one after the other.
 
-use stonechat_compute::cpu::MatRef;
-use stonechat_compute::simd::NullaryFnOnce;
-use stonechat_compute::{Isa, Parts};
+use std::ops::Range;
 
-use super::QBLOCKS_PER_256;
-use super::qblock::{QBLOCK_LEN, QBlock, quantize_qblock};
+use stonechat_compute::cpu::{MatMut, MatRef};
+use stonechat_compute::simd::NullaryFnOnce;
+use stonechat_compute::{Cpu, Isa, Parts, with_scratch};
+
+use super::qblock::{QBLOCK_LEN, QBLOCKS_PER_256, QBlock, quantize_qblock};
+
+/// Values that a thread quantizes at a time: some microseconds of work.
+const TASK_LEN: usize = 16 * 1024;
 
 /// One row of activations: `quants`, `scales`, `sums32` and `int_sums` have an entry per q8 block, `sums16` one per
 /// eight.
@@ -30,7 +34,7 @@ impl ActivationRow<'_> {
             quants: &self.quants[..n],
             scales: &self.scales[..n],
             sums32: &self.sums32[..n],
-            sums16: &self.sums16[..n / QBLOCKS_PER_256],
+            sums16: &self.sums16[..n.div_ceil(QBLOCKS_PER_256)],
             int_sums: &self.int_sums[..n],
         }
     }
@@ -39,6 +43,7 @@ impl ActivationRow<'_> {
 /// Writes rows of a row-major buffer from several threads.
 #[derive(Clone, Copy)]
 pub(crate) struct RowMajorWriter<'a> {
+    pub(super) n_rows: usize,
     /// Q8 blocks of a row without padding.
     pub(super) n_qblocks: usize,
     /// Q8 blocks of a row with padding.
@@ -51,6 +56,45 @@ pub(crate) struct RowMajorWriter<'a> {
 }
 
 impl RowMajorWriter<'_> {
+    /// Quantizes all of `x`.
+    pub(super) fn store_all(self, cpu: &Cpu, x: MatRef<'_>) {
+        self.run_tasks(cpu, x.rows, |rows| {
+            let x = x.slice(rows.start, rows.len());
+            // SAFETY: each row is of one task, and tasks run once.
+            unsafe { self.store_rows_from(cpu.isa, rows.start, 0, x) };
+        });
+    }
+
+    /// Quantizes rows that `fill` computes, a task's at a time.
+    pub(super) fn store_rows(self, cpu: &Cpu, fill: &(impl Fn(Range<usize>, MatMut<'_>) + Sync)) {
+        let k = self.n_qblocks * QBLOCK_LEN;
+        self.run_tasks(cpu, self.n_rows, |rows| {
+            with_scratch(rows.len() * k, |values| {
+                fill(rows.clone(), MatMut::packed(values, rows.len(), k));
+                let x = MatRef::packed(values, rows.len(), k);
+                // SAFETY: each row is of one task, and tasks run once.
+                unsafe { self.store_rows_from(cpu.isa, rows.start, 0, x) };
+            });
+        });
+    }
+
+    /// Runs `task` for ranges of all rows.
+    fn run_tasks(self, cpu: &Cpu, n_rows: usize, task: impl Fn(Range<usize>) + Sync) {
+        let per_task = (TASK_LEN / (self.n_qblocks * QBLOCK_LEN).max(1)).max(1);
+        cpu.threads.run(n_rows.div_ceil(per_task), |i| {
+            task(i * per_task..n_rows.min((i + 1) * per_task));
+        });
+    }
+
+    /// Quantizes `x`, columns of all rows, to the q8 blocks from `first` on.
+    ///
+    /// # Safety
+    /// As of [`store_rows_from`](Self::store_rows_from) of row 0.
+    pub(super) unsafe fn store(self, isa: Isa, first: usize, x: MatRef<'_>) {
+        // SAFETY: the contract is the same.
+        unsafe { self.store_rows_from(isa, 0, first, x) };
+    }
+
     /// Quantizes `x` to the q8 blocks from `first` on of the rows from `row` on. The last q8 block of a row also
     /// zeroes the row's padding.
     ///
@@ -61,7 +105,7 @@ impl RowMajorWriter<'_> {
     ///
     /// # Panics
     /// If there are no such rows or q8 blocks.
-    pub(super) unsafe fn store(self, isa: Isa, row: usize, first: usize, x: MatRef<'_>) {
+    unsafe fn store_rows_from(self, isa: Isa, row: usize, first: usize, x: MatRef<'_>) {
         let end = first + x.cols / QBLOCK_LEN;
         let end = if end == self.n_qblocks { self.qblocks_per_row } else { end };
         for r in 0..x.rows {

@@ -14,8 +14,7 @@ use stonechat_compute::cpu::{MatMut, MatRef};
 use stonechat_compute::simd::NullaryFnOnce;
 use stonechat_compute::{Cpu, Isa, Parts, with_scratch};
 
-use super::grow;
-use super::qblock::QBLOCK_LEN;
+use super::qblock::{QBLOCK_LEN, grow};
 
 /// 32 columns of each row of a row block.
 pub(crate) trait RowTile: Zeroable + Copy + Send {
@@ -76,6 +75,7 @@ impl<T: RowTile> TiledRows<T> {
     }
 
     /// Tiles of a row block, `K / 32`.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn n_qblocks(&self) -> usize {
         self.n_qblocks
     }

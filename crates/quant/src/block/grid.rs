@@ -5,8 +5,6 @@
 
 mod codes;
 
-use super::{Block, Half};
-
 /// An entry of 8 magnitudes.
 pub(super) type Eight = [u8; 8];
 /// An entry of 4 magnitudes.
@@ -37,36 +35,6 @@ const fn expand<const N: usize, const LEN: usize>(
         i += 1;
     }
     entries
-}
-
-/// A block of 256 elements `scale * sign * magnitude`, with a scale per 16 or 32 elements.
-pub(crate) trait GridBlock: Block {
-    /// Whether groups have 16 elements, else 32.
-    const GROUPS_OF_16: bool;
-
-    /// Magnitudes of elements `32 * u ..`, at most 62, and their signs: bit `i` is set where element `32 * u + i` is
-    /// negative.
-    fn quants32(&self, u: usize) -> ([u8; 32], u32);
-
-    /// Scale of the scales.
-    fn d(&self) -> Half;
-
-    /// Scales of the groups, where `d` is [`Self::d`] widened; with groups of 32 only the first
-    /// eight count.
-    fn group_scales(&self, d: f32) -> [f32; 16];
-}
-
-#[inline(always)]
-pub(super) fn dequantize<B: GridBlock>(block: &B, out: &mut [f32; 256]) {
-    let scales = block.group_scales(block.d().to_f32());
-    for u in 0..8 {
-        let (magnitudes, signs) = block.quants32(u);
-        for i in 0..32 {
-            let group = if B::GROUPS_OF_16 { 2 * u + i / 16 } else { u };
-            let sign = 1 - (signs >> i & 1) as i32 * 2;
-            out[32 * u + i] = scales[group] * (i32::from(magnitudes[i]) * sign) as f32;
-        }
-    }
 }
 
 /// Signs of 8 elements from 7 stored bits: the number of negative ones is even.

@@ -1,10 +1,12 @@
 //! `IQ1_M`: 256 ternary values from the codebook of `IQ1_S`, 1.75 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
+use stonechat_compute::simd::RowInt8;
 
-use super::iq1_s::{shifted, value};
-use super::{Block, Half};
+use super::definition::Half;
+use super::grid;
+use super::iq1_s::shifted;
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (2 * s + 1) * (v[i] + delta)`, `v[i]` of -1, 0, 1, with a 3-bit `s` per 16 and a
 /// `delta` of 1/8 or -1/8 per 8 elements.
@@ -30,29 +32,52 @@ pub struct BlockIq1M {
 const _: () = assert!(size_of::<BlockIq1M>() == 56 && align_of::<BlockIq1M>() == 1);
 
 impl BlockIq1M {
-    /// Scale of the scales.
+    /// `8 * (v + 1)`, and `8 * delta + 1`, of elements `32 * u ..`: they have no bits in common.
     #[inline(always)]
-    pub(crate) fn d(&self) -> Half {
-        let nibble = |p: usize| self.scales[p][1] >> 4;
-        Half([nibble(0) | nibble(1) << 4, nibble(2) | nibble(3) << 4])
+    fn entries_deltas(&self, u: usize) -> ([u8; 32], [u8; 32]) {
+        let (mut entries, mut deltas) = ([[0; 8]; 4], [0; 4]);
+        for l in 0..4 {
+            let high = self.qh[u][l / 2] >> (l % 2 * 4);
+            entries[l] = grid::IQ1_S[usize::from(self.qs[u][l]) | usize::from(high & 7) << 8];
+            deltas[l] = if high & 8 == 0 { 0x0202_0202_0202_0202_u64 } else { 0 };
+        }
+        (bytemuck::cast(entries), bytemuck::cast(deltas))
     }
+}
 
-    /// `8 * (v + delta) + 9` of elements `32 * u ..`: integers of 0 to 18.
+/// Quants are `8 * (v + delta) + 9`, 0 to 18.
+impl RowBlock for BlockIq1M {
+    const GROUP_LEN: usize = 16;
+    const QUANTS: Quants = Quants::Unsigned { offset: 9 };
+
     #[inline(always)]
-    pub(crate) fn quants32(&self, u: usize) -> [u8; 32] {
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
         let mut entries = [[0; 8]; 4];
         for l in 0..4 {
             let high = self.qh[u][l / 2] >> (l % 2 * 4);
             let index = usize::from(self.qs[u][l]) | usize::from(high & 7) << 8;
             entries[l] = shifted(index, high & 8 != 0);
         }
-        bytemuck::cast(entries)
+        (bytemuck::cast(entries), 0)
     }
 
-    /// `d * (2 * s + 1)` of the groups.
+    // Not by `quants32`: LLVM would vectorize the lookups with the addition, to a gather, which is slower.
     #[inline(always)]
-    pub(crate) fn group_scales(&self, d: f32) -> [f32; 16] {
-        let mut scales = [0.0; 16];
+    fn load_quants<S: RowInt8>(&self, s: S, u: usize, part: usize) -> S::U32s {
+        let (entries, deltas) = self.entries_deltas(u);
+        let [entries, deltas] = [entries, deltas].map(bytemuck::cast::<_, [u32; 8]>);
+        s.or(s.load_u32s(&entries, part), s.load_u32s(&deltas, part))
+    }
+
+    #[inline(always)]
+    fn d(&self) -> Half {
+        let nibble = |p: usize| self.scales[p][1] >> 4;
+        Half([nibble(0) | nibble(1) << 4, nibble(2) | nibble(3) << 4])
+    }
+
+    #[inline(always)]
+    fn scales(&self, d: f32) -> [f32; 16] {
+        let (d, mut scales) = (d * 0.125, [0.0; 16]);
         for g in 0..16 {
             let s = u16::from_le_bytes(self.scales[g / 4]) >> (g % 4 * 3) & 7;
             scales[g] = d * f32::from(2 * s + 1);
@@ -61,19 +86,4 @@ impl BlockIq1M {
     }
 }
 
-impl Block for BlockIq1M {
-    const DTYPE: DType = DType::Iq1M;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        let scales = self.group_scales(self.d().to_f32());
-        for u in 0..8 {
-            let q = self.quants32(u);
-            for i in 0..32 {
-                out[32 * u + i] = value(scales[2 * u + i / 16], q[i]);
-            }
-        }
-    }
-}
+row_block!(BlockIq1M: Iq1M, 256);

@@ -1,10 +1,10 @@
 //! `IQ1_S`: 256 ternary values from a codebook of 2048 entries, 1.5625 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
+use super::definition::Half;
 use super::grid;
-use super::{Block, Half};
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (2 * s + 1) * (v[i] + delta)`, `v[i]` of -1, 0, 1, with a 3-bit `s` and a `delta`
 /// of 1/8 or -1/8 per 32 elements.
@@ -28,23 +28,30 @@ pub struct BlockIq1S {
 
 const _: () = assert!(size_of::<BlockIq1S>() == 50 && align_of::<BlockIq1S>() == 1);
 
-impl BlockIq1S {
-    /// `8 * (v + delta) + 9` of elements `32 * u ..`: integers of 0 to 18.
+/// Quants are `8 * (v + delta) + 9`, 0 to 18.
+impl RowBlock for BlockIq1S {
+    const GROUP_LEN: usize = 32;
+    const QUANTS: Quants = Quants::Unsigned { offset: 9 };
+
     #[inline(always)]
-    pub(crate) fn quants32(&self, u: usize) -> [u8; 32] {
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
         let high = u16::from_le_bytes(self.qh[u]);
         let mut entries = [[0; 8]; 4];
         for l in 0..4 {
             let index = usize::from(self.qs[u][l]) | usize::from(high >> (3 * l) & 7) << 8;
             entries[l] = shifted(index, high >> 15 != 0);
         }
-        bytemuck::cast(entries)
+        (bytemuck::cast(entries), 0)
     }
 
-    /// `d * (2 * s + 1)` of the groups.
     #[inline(always)]
-    pub(crate) fn group_scales(&self, d: f32) -> [f32; 8] {
-        let mut scales = [0.0; 8];
+    fn d(&self) -> Half {
+        self.d
+    }
+
+    #[inline(always)]
+    fn scales(&self, d: f32) -> [f32; 16] {
+        let (d, mut scales) = (d * 0.125, [0.0; 16]);
         for u in 0..8 {
             scales[u] = d * f32::from((self.qh[u][1] >> 4 & 7) * 2 + 1);
         }
@@ -59,25 +66,4 @@ pub(super) fn shifted(index: usize, negative: bool) -> [u8; 8] {
     (u64::from_le_bytes(grid::IQ1_S[index]) + delta).to_le_bytes()
 }
 
-/// `scale * (v + delta)` of a value of [`shifted`].
-#[inline(always)]
-pub(super) fn value(scale: f32, q: u8) -> f32 {
-    scale * ((f32::from(q) - 9.0) * 0.125)
-}
-
-impl Block for BlockIq1S {
-    const DTYPE: DType = DType::Iq1S;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        let scales = self.group_scales(self.d.to_f32());
-        for u in 0..8 {
-            let q = self.quants32(u);
-            for i in 0..32 {
-                out[32 * u + i] = value(scales[u], q[i]);
-            }
-        }
-    }
-}
+row_block!(BlockIq1S: Iq1S, 256);

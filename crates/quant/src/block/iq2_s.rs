@@ -1,10 +1,10 @@
 //! `IQ2_S`: 256 values from a codebook of 1024 entries, 2.5625 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
-use super::grid::{self, GridBlock};
-use super::{Block, Half};
+use super::definition::Half;
+use super::grid;
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (0.5 + s) / 4 * sign[i] * magnitude[i]`, with a 4-bit `s` per 16 elements.
 ///
@@ -32,8 +32,9 @@ pub struct BlockIq2S {
 
 const _: () = assert!(size_of::<BlockIq2S>() == 82 && align_of::<BlockIq2S>() == 1);
 
-impl GridBlock for BlockIq2S {
-    const GROUPS_OF_16: bool = true;
+impl RowBlock for BlockIq2S {
+    const GROUP_LEN: usize = 16;
+    const QUANTS: Quants = Quants::Signed;
 
     #[inline(always)]
     fn quants32(&self, u: usize) -> ([u8; 32], u32) {
@@ -52,18 +53,9 @@ impl GridBlock for BlockIq2S {
     }
 
     #[inline(always)]
-    fn group_scales(&self, d: f32) -> [f32; 16] {
+    fn scales(&self, d: f32) -> [f32; 16] {
         grid::half_step_scales(d, 0.25, &self.scales)
     }
 }
 
-impl Block for BlockIq2S {
-    const DTYPE: DType = DType::Iq2S;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        grid::dequantize(self, out);
-    }
-}
+row_block!(BlockIq2S: Iq2S, 256);

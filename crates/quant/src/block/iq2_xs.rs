@@ -1,10 +1,10 @@
 //! `IQ2_XS`: 256 values from a codebook of 512 entries, 2.3125 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
-use super::grid::{self, GridBlock};
-use super::{Block, Half};
+use super::definition::Half;
+use super::grid;
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (0.5 + s) / 4 * sign[i] * magnitude[i]`, with a 4-bit `s` per 16 elements.
 ///
@@ -27,8 +27,9 @@ pub struct BlockIq2Xs {
 
 const _: () = assert!(size_of::<BlockIq2Xs>() == 74 && align_of::<BlockIq2Xs>() == 1);
 
-impl GridBlock for BlockIq2Xs {
-    const GROUPS_OF_16: bool = true;
+impl RowBlock for BlockIq2Xs {
+    const GROUP_LEN: usize = 16;
+    const QUANTS: Quants = Quants::Signed;
 
     #[inline(always)]
     fn quants32(&self, u: usize) -> ([u8; 32], u32) {
@@ -47,18 +48,9 @@ impl GridBlock for BlockIq2Xs {
     }
 
     #[inline(always)]
-    fn group_scales(&self, d: f32) -> [f32; 16] {
+    fn scales(&self, d: f32) -> [f32; 16] {
         grid::half_step_scales(d, 0.25, &self.scales)
     }
 }
 
-impl Block for BlockIq2Xs {
-    const DTYPE: DType = DType::Iq2Xs;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        grid::dequantize(self, out);
-    }
-}
+row_block!(BlockIq2Xs: Iq2Xs, 256);

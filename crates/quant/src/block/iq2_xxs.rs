@@ -1,10 +1,10 @@
 //! `IQ2_XXS`: 256 values from a codebook of 256 entries, 2.0625 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
-use super::grid::{self, GridBlock};
-use super::{Block, Half};
+use super::definition::Half;
+use super::grid;
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (0.5 + s) / 4 * sign[i] * magnitude[i]`, with a 4-bit `s` per 32 elements.
 ///
@@ -33,8 +33,9 @@ impl BlockIq2Xxs {
     }
 }
 
-impl GridBlock for BlockIq2Xxs {
-    const GROUPS_OF_16: bool = false;
+impl RowBlock for BlockIq2Xxs {
+    const GROUP_LEN: usize = 32;
+    const QUANTS: Quants = Quants::Signed;
 
     #[inline(always)]
     fn quants32(&self, u: usize) -> ([u8; 32], u32) {
@@ -49,7 +50,7 @@ impl GridBlock for BlockIq2Xxs {
     }
 
     #[inline(always)]
-    fn group_scales(&self, d: f32) -> [f32; 16] {
+    fn scales(&self, d: f32) -> [f32; 16] {
         let mut scales = [0.0; 16];
         for u in 0..8 {
             scales[u] = d * (0.5 + (self.word(u) >> 28) as f32) * 0.25;
@@ -58,13 +59,4 @@ impl GridBlock for BlockIq2Xxs {
     }
 }
 
-impl Block for BlockIq2Xxs {
-    const DTYPE: DType = DType::Iq2Xxs;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        grid::dequantize(self, out);
-    }
-}
+row_block!(BlockIq2Xxs: Iq2Xxs, 256);

@@ -1,10 +1,10 @@
 //! `IQ3_S`: 256 values from a codebook of 512 entries of 4, 3.4375 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
-use super::grid::{self, GridBlock};
-use super::{Block, Half};
+use super::definition::Half;
+use super::grid;
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (1 + 2 * s) * sign[i] * magnitude[i]`, with a 4-bit `s` per 32 elements.
 ///
@@ -32,8 +32,9 @@ pub struct BlockIq3S {
 
 const _: () = assert!(size_of::<BlockIq3S>() == 110 && align_of::<BlockIq3S>() == 1);
 
-impl GridBlock for BlockIq3S {
-    const GROUPS_OF_16: bool = false;
+impl RowBlock for BlockIq3S {
+    const GROUP_LEN: usize = 32;
+    const QUANTS: Quants = Quants::Signed;
 
     #[inline(always)]
     fn quants32(&self, u: usize) -> ([u8; 32], u32) {
@@ -52,7 +53,7 @@ impl GridBlock for BlockIq3S {
     }
 
     #[inline(always)]
-    fn group_scales(&self, d: f32) -> [f32; 16] {
+    fn scales(&self, d: f32) -> [f32; 16] {
         let mut scales = [0.0; 16];
         for u in 0..8 {
             scales[u] = d * f32::from(1 + 2 * (self.scales[u / 2] >> (u % 2 * 4) & 15));
@@ -61,13 +62,4 @@ impl GridBlock for BlockIq3S {
     }
 }
 
-impl Block for BlockIq3S {
-    const DTYPE: DType = DType::Iq3S;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        grid::dequantize(self, out);
-    }
-}
+row_block!(BlockIq3S: Iq3S, 256);

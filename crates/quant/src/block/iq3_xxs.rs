@@ -1,10 +1,10 @@
 //! `IQ3_XXS`: 256 values from a codebook of 256 entries of 4, 3.0625 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
-use super::grid::{self, GridBlock};
-use super::{Block, Half};
+use super::definition::Half;
+use super::grid;
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (0.5 + s) / 2 * sign[i] * magnitude[i]`, with a 4-bit `s` per 32 elements.
 ///
@@ -27,8 +27,9 @@ pub struct BlockIq3Xxs {
 
 const _: () = assert!(size_of::<BlockIq3Xxs>() == 98 && align_of::<BlockIq3Xxs>() == 1);
 
-impl GridBlock for BlockIq3Xxs {
-    const GROUPS_OF_16: bool = false;
+impl RowBlock for BlockIq3Xxs {
+    const GROUP_LEN: usize = 32;
+    const QUANTS: Quants = Quants::Signed;
 
     #[inline(always)]
     fn quants32(&self, u: usize) -> ([u8; 32], u32) {
@@ -45,7 +46,7 @@ impl GridBlock for BlockIq3Xxs {
     }
 
     #[inline(always)]
-    fn group_scales(&self, d: f32) -> [f32; 16] {
+    fn scales(&self, d: f32) -> [f32; 16] {
         let mut scales = [0.0; 16];
         for u in 0..8 {
             scales[u] = d * (0.5 + f32::from(self.words[u][3] >> 4)) * 0.5;
@@ -54,13 +55,4 @@ impl GridBlock for BlockIq3Xxs {
     }
 }
 
-impl Block for BlockIq3Xxs {
-    const DTYPE: DType = DType::Iq3Xxs;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
-
-    #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        grid::dequantize(self, out);
-    }
-}
+row_block!(BlockIq3Xxs: Iq3Xxs, 256);

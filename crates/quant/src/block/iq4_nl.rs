@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, Half, QuantizeBlock, reciprocal, signed_max};
 use super::search::GROUP_MAX_EPS;
-use super::{Block, Half, QuantizeBlock, reciprocal, signed_max};
 
 /// The levels, ascending, denser around 0 (`kvalues_iq4nl` of llama.cpp).
 pub(crate) const LEVELS: [i8; 16] =

@@ -3,9 +3,9 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, Half, QuantizeBlock, reciprocal, signed_max};
 use super::iq4_nl::{LEVELS, best_scale, dequantize_levels, pack_levels};
 use super::search::nearest;
-use super::{Block, Half, QuantizeBlock, reciprocal, signed_max};
 
 /// `x[i] = d * (s - 32) * LEVELS[q[i]]`, with a 6-bit `s` per 32 elements.
 ///

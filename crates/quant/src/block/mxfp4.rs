@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, QuantizeBlock, truncate};
 use super::iq4_nl::dequantize_levels;
-use super::{Block, QuantizeBlock, truncate};
 
 /// Twice the values of E2M1: a sign, two bits of exponent, one of mantissa.
 pub(crate) const E2M1_TWICE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

@@ -2,10 +2,10 @@
 //! an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
+use super::definition::{Half, QuantizeBlock};
 use super::mxfp4::{E2M1_TWICE, nearest_e2m1};
-use super::{Block, QuantizeBlock};
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d / 2 * E2M1_TWICE[q[i]]`, with `d` of the group. A tensor's own scale is not part of
 /// the blocks.
@@ -25,39 +25,33 @@ pub struct BlockNvfp4 {
 
 const _: () = assert!(size_of::<BlockNvfp4>() == 36 && align_of::<BlockNvfp4>() == 1);
 
-impl BlockNvfp4 {
-    /// Scales of the groups, halved for [`E2M1_TWICE`].
-    #[inline(always)]
-    pub(crate) fn half_scales(&self) -> [f32; 4] {
-        self.d.map(half_of_e4m3)
-    }
+impl RowBlock for BlockNvfp4 {
+    const GROUP_LEN: usize = 16;
+    const QUANTS: Quants = Quants::Levels(&E2M1_TWICE);
 
-    /// Indices of values `32 * u ..`.
     #[inline(always)]
-    pub(crate) fn quants32(&self, u: usize) -> [u8; 32] {
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
         let [a, b] = [2 * u, 2 * u + 1].map(|g| u64::from_le_bytes(self.qs[g]));
         let nibbles = [a, a >> 4, b, b >> 4];
-        bytemuck::cast(nibbles.map(|v| (v & 0x0f0f_0f0f_0f0f_0f0f).to_le_bytes()))
+        (bytemuck::cast(nibbles.map(|v| (v & 0x0f0f_0f0f_0f0f_0f0f).to_le_bytes())), 0)
     }
-}
-
-impl Block for BlockNvfp4 {
-    const DTYPE: DType = DType::Nvfp4;
-    const BLOCK_LEN: usize = 64;
-    type Values = [f32; 64];
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 64]) {
-        let scales = self.half_scales();
-        for u in 0..2 {
-            let q = self.quants32(u);
-            for i in 0..32 {
-                let value = E2M1_TWICE[usize::from(q[i])];
-                out[32 * u + i] = scales[2 * u + i / 16] * f32::from(value);
-            }
+    fn d(&self) -> Half {
+        Half::default()
+    }
+
+    #[inline(always)]
+    fn scales(&self, _: f32) -> [f32; 16] {
+        let mut scales = [0.0; 16];
+        for g in 0..4 {
+            scales[g] = half_of_e4m3(self.d[g]);
         }
+        scales
     }
 }
+
+row_block!(BlockNvfp4: Nvfp4, 64);
 
 impl QuantizeBlock for BlockNvfp4 {
     fn quantize(x: &[f32; 64]) -> Self {

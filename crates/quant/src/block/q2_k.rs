@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, Half, QuantizeBlock};
 use super::search::{AffineSearch, nearest, search_scale_min};
-use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * s * q[i] - dmin * m`, with 4-bit `s`, `m` per 16 elements.
 ///

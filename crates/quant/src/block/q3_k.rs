@@ -3,9 +3,9 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, Half, QuantizeBlock};
 use super::q2_k::pack2;
 use super::search::{nearest, search_scale_q3};
-use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * (s - 32) * (q[i] - 4)`, with a 6-bit `s` per 16 elements.
 ///
@@ -82,7 +82,7 @@ impl QuantizeBlock for BlockQ3K {
         for (g, group) in groups.iter().enumerate() {
             scales[g] = search_scale_q3(group, &mut q[g]);
         }
-        let max_scale = super::signed_max(&scales);
+        let max_scale = super::definition::signed_max(&scales);
         if max_scale != 0.0 {
             let inverse = -32.0 / max_scale;
             for (g, &scale) in scales.iter().enumerate() {

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::{Block, Half, QuantizeBlock, min_max, reciprocal, truncate};
+use super::definition::{Block, Half, QuantizeBlock, min_max, reciprocal, truncate};
 
 /// `x[i] = d * q[i] + m`.
 ///

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, Half, QuantizeBlock, pack_scales_mins, unpack_scales_mins};
 use super::search::{AffineSearch, nearest, search_scale_min};
-use super::{Block, Half, QuantizeBlock, pack_scales_mins, unpack_scales_mins};
 
 /// `x[i] = d * s * q[i] - dmin * m`, with 6-bit `s`, `m` per 32 elements.
 ///

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::{Block, Half, QuantizeBlock, reciprocal, signed_max, truncate};
+use super::definition::{Block, Half, QuantizeBlock, reciprocal, signed_max, truncate};
 
 /// `x[i] = d * (q[i] - 16)`.
 ///

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, Half, QuantizeBlock, min_max, reciprocal, truncate};
 use super::q5_0::{pack5, unpack5};
-use super::{Block, Half, QuantizeBlock, min_max, reciprocal, truncate};
 
 /// `x[i] = d * q[i] + m`.
 ///

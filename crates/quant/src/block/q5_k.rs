@@ -3,9 +3,9 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, Half, QuantizeBlock, unpack_scales_mins};
 use super::q4_k::{Groups, quantize_groups};
 use super::search::AffineSearch;
-use super::{Block, Half, QuantizeBlock, unpack_scales_mins};
 
 /// `x[i] = d * s * q[i] - dmin * m`, with 6-bit `s`, `m` per 32 elements.
 ///

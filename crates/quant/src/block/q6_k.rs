@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, Half, QuantizeBlock};
 use super::search::{GROUP_MAX_EPS, nearest, search_scale};
-use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * s * (q[i] - 32)`, with an 8-bit `s` per 16 elements.
 ///
@@ -61,7 +61,7 @@ impl QuantizeBlock for BlockQ6K {
         for (g, group) in groups.iter().enumerate() {
             scales[g] = search_scale(32, group, &mut q[g]);
         }
-        let max_scale = super::signed_max(&scales);
+        let max_scale = super::definition::signed_max(&scales);
         if max_scale.abs() < GROUP_MAX_EPS {
             return block;
         }

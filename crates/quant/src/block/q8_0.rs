@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::{Block, Half, QuantizeBlock, reciprocal, truncate};
+use super::definition::{Block, Half, QuantizeBlock, reciprocal, truncate};
 
 /// `x[i] = d * q[i]`.
 ///

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, Half, QuantizeBlock};
 use super::q8_0::quantize8;
-use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * q[i]`.
 ///

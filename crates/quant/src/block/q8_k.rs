@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, QuantizeBlock, signed_max};
 use super::search::nearest;
-use super::{Block, QuantizeBlock, signed_max};
 
 /// `x[i] = d * q[i]`.
 ///

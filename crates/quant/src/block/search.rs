@@ -17,7 +17,7 @@ pub(super) fn nearest(x: f32) -> i32 {
 /// Quantizes to `scale * (q - limit)`, `q` in `0..2 * limit`, and returns the scale of least error weighted by `x^2`
 /// (`make_qx_quants`).
 pub(super) fn search_scale<const N: usize>(limit: i32, x: &[f32; N], quants: &mut [u8; N]) -> f32 {
-    let max = super::signed_max(x);
+    let max = super::definition::signed_max(x);
     if max.abs() < GROUP_MAX_EPS {
         quants.fill(0);
         return 0.0;
@@ -59,7 +59,7 @@ pub(super) fn search_scale<const N: usize>(limit: i32, x: &[f32; N], quants: &mu
 /// Quantizes to `scale * (q - 4)`, `q` in `0..8`, improved one value at a time, and returns the scale
 /// (`make_q3_quants`).
 pub(super) fn search_scale_q3(x: &[f32; 16], quants: &mut [u8; 16]) -> f32 {
-    let max = super::signed_max(x);
+    let max = super::definition::signed_max(x);
     if max.abs() < GROUP_MAX_EPS {
         quants.fill(0);
         return 0.0;

@@ -1,6 +1,6 @@
 //! Tests of code shared by formats.
 
-use super::{Half, pack_scales_mins, truncate, unpack_scales_mins};
+use super::definition::{Half, pack_scales_mins, truncate, unpack_scales_mins};
 
 #[test]
 fn every_half_widens_exactly() {

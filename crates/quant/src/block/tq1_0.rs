@@ -1,9 +1,9 @@
 //! `TQ1_0`: 256 ternary values with one scale, five to a byte, 1.6875 bits an element.
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 
-use super::{Block, Half, QuantizeBlock, reciprocal};
+use super::definition::{Half, QuantizeBlock, reciprocal};
+use super::row::{Quants, RowBlock, row_block};
 
 /// `x[i] = d * (t[i] - 1)`, `t[i]` of 0, 1, 2.
 ///
@@ -29,33 +29,42 @@ pub struct BlockTq1_0 {
 
 const _: () = assert!(size_of::<BlockTq1_0>() == 54 && align_of::<BlockTq1_0>() == 1);
 
-impl BlockTq1_0 {
-    /// The digits of all elements.
+impl RowBlock for BlockTq1_0 {
+    const GROUP_LEN: usize = 32;
+    const QUANTS: Quants = Quants::Unsigned { offset: 1 };
+
     #[inline(always)]
-    pub(crate) fn digits(&self) -> [[u8; 32]; 8] {
-        let mut t = [0; 256];
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
         let (wide, narrow) = self.qs.split_at(32);
-        unpack::<32, 5>(wide, &mut t[..160]);
-        unpack::<16, 5>(narrow, &mut t[160..240]);
-        unpack::<4, 4>(&self.qh, &mut t[240..]);
-        bytemuck::cast(t)
+        let mut t = [0; 32];
+        match u {
+            0..5 => digits::<32>(wide, u, &mut t),
+            5..7 => {
+                digits::<16>(narrow, 2 * u - 10, &mut t[..16]);
+                digits::<16>(narrow, 2 * u - 9, &mut t[16..]);
+            }
+            _ => {
+                digits::<16>(narrow, 4, &mut t[..16]);
+                for n in 0..4 {
+                    digits::<4>(&self.qh, n, &mut t[16 + 4 * n..][..4]);
+                }
+            }
+        }
+        (t, 0)
     }
-}
-
-impl Block for BlockTq1_0 {
-    const DTYPE: DType = DType::Tq1_0;
-    const BLOCK_LEN: usize = 256;
-    type Values = [f32; 256];
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
-        let d = self.d.to_f32();
-        let t = self.digits();
-        for i in 0..256 {
-            out[i] = f32::from(t[i / 32][i % 32] as i8 - 1) * d;
-        }
+    fn d(&self) -> Half {
+        self.d
+    }
+
+    #[inline(always)]
+    fn scales(&self, d: f32) -> [f32; 16] {
+        [d; 16]
     }
 }
+
+row_block!(BlockTq1_0: Tq1_0, 256);
 
 impl QuantizeBlock for BlockTq1_0 {
     fn quantize(x: &[f32; 256]) -> Self {
@@ -84,14 +93,13 @@ pub(super) fn ternary(x: &[f32; 256]) -> (Half, [u8; 256]) {
     (Half::from_f32(amax), x.map(digit))
 }
 
+/// Digit `n` of each byte.
 #[inline(always)]
-fn unpack<const LEN: usize, const DIGITS: usize>(packed: &[u8], t: &mut [u8]) {
+fn digits<const LEN: usize>(packed: &[u8], n: usize, t: &mut [u8]) {
+    let factor = [1, 3, 9, 27, 81][n];
     for m in 0..LEN {
-        let mut q = packed[m];
-        for n in 0..DIGITS {
-            t[LEN * n + m] = u8::from(q >= 86) + u8::from(q >= 171);
-            q = q.wrapping_add(q).wrapping_add(q);
-        }
+        let q = packed[m].wrapping_mul(factor);
+        t[m] = u8::from(q >= 86) + u8::from(q >= 171);
     }
 }
 

@@ -3,9 +3,10 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
+use super::definition::{Block, Half, QuantizeBlock};
 use super::q2_k::pack2;
+use super::row::{Quants, RowBlock};
 use super::tq1_0::ternary;
-use super::{Block, Half, QuantizeBlock};
 
 /// `x[i] = d * (q[i] - 1)`.
 ///
@@ -23,6 +24,31 @@ pub struct BlockTq2_0 {
 }
 
 const _: () = assert!(size_of::<BlockTq2_0>() == 66 && align_of::<BlockTq2_0>() == 1);
+
+impl RowBlock for BlockTq2_0 {
+    const GROUP_LEN: usize = 32;
+    const QUANTS: Quants = Quants::Unsigned { offset: 1 };
+
+    #[inline(always)]
+    fn quants32(&self, u: usize) -> ([u8; 32], u32) {
+        // Words, since vectors of bytes have no shift.
+        let mut words: [u32; 8] = bytemuck::cast::<_, [[u32; 8]; 2]>(self.qs)[u / 4];
+        for word in &mut words {
+            *word = *word >> (u % 4 * 2) & 0x0303_0303;
+        }
+        (bytemuck::cast(words), 0)
+    }
+
+    #[inline(always)]
+    fn d(&self) -> Half {
+        self.d
+    }
+
+    #[inline(always)]
+    fn scales(&self, d: f32) -> [f32; 16] {
+        [d; 16]
+    }
+}
 
 impl Block for BlockTq2_0 {
     const DTYPE: DType = DType::Tq2_0;

@@ -18,13 +18,14 @@
 use std::marker::PhantomData;
 
 use bytemuck::Zeroable;
-use stonechat_compute::simd::{Avx512Vnni, NullaryFnOnce, Simd, Tile, TileSums, Tiles};
+use stonechat_compute::simd::{
+    Avx512Vnni, Int8, NullaryFnOnce, Simd, Tile, TileSums, Tiles, Token,
+};
 use stonechat_compute::with_scratch;
 
-use super::block::PanelBlock;
-use super::format::{Accumulator, Format, LoadQuants, QuantGroups, match_format};
-use super::simd::PanelSimd;
-use super::{PANEL_ROWS, PanelTask};
+use super::format::{Accumulator, Format, LoadQuants, QuantGroups};
+use super::panel::PANEL_ROWS;
+use super::task::PanelTask;
 use crate::activation::amx_bf16::TILE_ROWS;
 
 /// Q8 blocks of K that are unpacked at a time: 128 KB of bf16 for 32 weight rows, of the second-level cache. A chunk for
@@ -52,7 +53,7 @@ impl TileUnit for Tiles {
 
 impl PanelTask<'_> {
     /// Multiplies all rows of the activations, which are bf16 tiles.
-    pub(super) fn amx_gemm<T: TileUnit>(&self, s: Avx512Vnni, tiles: &T) {
+    pub(super) fn amx_gemm<T: TileUnit, F: Format>(&self, s: Avx512Vnni, tiles: &T) {
         let n_pairs = self.panels.len().div_ceil(2);
         let m_pairs = self.x.rows().div_ceil(2 * TILE_ROWS);
         let n_sums = n_pairs * m_pairs * (size_of::<TileSums>() / size_of::<f32>());
@@ -62,9 +63,15 @@ impl PanelTask<'_> {
             let (sums, weights) = scratch.split_at_mut(n_sums);
             let sums = bytemuck::cast_slice_mut(sums);
             let weights = bytemuck::cast_slice_mut(weights);
-            match_format!(self.w.dtype(), F => s.vectorize(AmxGemm::<T, F> {
-                task: self, s, tiles, m_pairs, sums, weights, format: PhantomData,
-            }));
+            s.vectorize(AmxGemm::<T, F> {
+                task: self,
+                s,
+                tiles,
+                m_pairs,
+                sums,
+                weights,
+                format: PhantomData,
+            });
         });
     }
 }
@@ -88,7 +95,7 @@ impl<T: TileUnit, F: Format> NullaryFnOnce for AmxGemm<'_, T, F> {
     #[inline(always)]
     fn call(self) {
         let Self { task, s, tiles, m_pairs, sums, weights, .. } = self;
-        let x = task.x.amx_bf16();
+        let x = &task.x.amx_bf16;
         sums.fill(TileSums::zeroed());
         for first in (0..x.n_qblocks()).step_by(CHUNK_QBLOCKS) {
             let chunk = first..x.n_qblocks().min(first + CHUNK_QBLOCKS);
@@ -126,7 +133,7 @@ fn unpack_panels<F: Format>(
         let panel = task.w.panel(panel);
         for (i, tiles) in out.chunks_exact_mut(F::QBLOCKS).enumerate() {
             // Most prefetched lines are the next chunk's, and arrive while tiles are multiplied.
-            let block = PanelBlock::of::<F>(panel, first / F::QBLOCKS + i, 0).with_prefetch(true);
+            let block = F::block(panel, first / F::QBLOCKS + i, 0).with_prefetch(true);
             F::unpack(s, block, &mut TileWriter { tiles, which });
         }
     }

@@ -2,12 +2,10 @@
 
 use std::ops::Range;
 
-use stonechat_compute::simd::{F32, prefetch_line};
+use stonechat_compute::simd::{F32, Int8, prefetch_line};
 
-use super::format::Format;
 use super::layout::BlockOffset;
-use super::simd::PanelSimd;
-use super::{PANEL_ROWS, U32x16};
+use super::panel::{PANEL_ROWS, U32x16};
 use crate::block::half_power;
 
 /// Prefetch distance in cache lines. Each line that is read prefetches one: a block at a time would exceed the line fill
@@ -29,13 +27,17 @@ pub(super) struct PanelBlock<'a> {
 }
 
 impl<'a> PanelBlock<'a> {
-    /// Block `index` of a panel, without prefetch.
+    /// The block at `offset` of a panel, `block_vectors` long, without prefetch.
     #[inline(always)]
-    pub(super) fn of<F: Format>(panel: &'a [U32x16], index: usize, part: usize) -> Self {
-        let BlockOffset { vectors, scales, nth_scale } =
-            BlockOffset::new(F::BLOCK_VECTORS, F::BLOCKS_PER_SCALE_VECTOR, index);
+    pub(super) fn new(
+        panel: &'a [U32x16],
+        offset: BlockOffset,
+        block_vectors: usize,
+        part: usize,
+    ) -> Self {
+        let BlockOffset { vectors, scales, nth_scale } = offset;
         Self {
-            vectors: &panel[vectors..][..F::BLOCK_VECTORS],
+            vectors: &panel[vectors..][..block_vectors],
             scales: &panel[scales],
             nth_scale,
             part,
@@ -66,20 +68,20 @@ impl<'a> PanelBlock<'a> {
 
     /// Vector `i`: 32 bits of each row.
     #[inline(always)]
-    pub(super) fn load<S: PanelSimd>(&self, s: S, i: usize) -> S::U32s {
+    pub(super) fn load<S: Int8>(&self, s: S, i: usize) -> S::U32s {
         self.prefetch(&self.vectors[i]);
         self.load_again(s, i)
     }
 
     /// Vector `i` without prefetch, for vectors that are read several times.
     #[inline(always)]
-    pub(super) fn load_again<S: PanelSimd>(&self, s: S, i: usize) -> S::U32s {
-        s.load_u32s(&self.vectors[i], self.part)
+    pub(super) fn load_again<S: Int8>(&self, s: S, i: usize) -> S::U32s {
+        s.load_u32s(&self.vectors[i].0, self.part)
     }
 
     /// Vector `i` as two f16 of each row.
     #[inline(always)]
-    pub(super) fn load_f16_pair<S: PanelSimd>(&self, s: S, i: usize) -> [F32<S>; 2] {
+    pub(super) fn load_f16_pair<S: Int8>(&self, s: S, i: usize) -> [F32<S>; 2] {
         self.prefetch(&self.vectors[i]);
         let [a, b] = bytemuck::cast_ref::<U32x16, [[u16; PANEL_ROWS]; 2]>(&self.vectors[i]);
         [s.load_f16s(a, self.part), s.load_f16s(b, self.part)]
@@ -87,14 +89,14 @@ impl<'a> PanelBlock<'a> {
 
     /// The second 16 bits of each row in vector `i`, which holds pairs of 16 bits, as integers.
     #[inline(always)]
-    pub(super) fn load_second_u16<S: PanelSimd>(&self, s: S, i: usize) -> S::U32s {
+    pub(super) fn load_second_u16<S: Int8>(&self, s: S, i: usize) -> S::U32s {
         let [_, second] = bytemuck::cast_ref::<U32x16, [[u16; PANEL_ROWS]; 2]>(&self.vectors[i]);
-        s.load_u16(second, self.part)
+        s.load_u16s(second, self.part)
     }
 
     /// The block scale `d` of each row, an f16 from the vector of scales.
     #[inline(always)]
-    pub(super) fn load_scale_f16<S: PanelSimd>(&self, s: S) -> F32<S> {
+    pub(super) fn load_scale_f16<S: Int8>(&self, s: S) -> F32<S> {
         self.prefetch(self.scales);
         let scales = bytemuck::cast_ref::<U32x16, [[u16; PANEL_ROWS]; 2]>(self.scales);
         s.load_f16s(&scales[self.nth_scale % 2], self.part)
@@ -102,7 +104,7 @@ impl<'a> PanelBlock<'a> {
 
     /// The block scale of each row, an E8M0 exponent from the vector of scales, halved.
     #[inline(always)]
-    pub(super) fn load_scale_e8m0<S: PanelSimd>(&self, s: S) -> F32<S> {
+    pub(super) fn load_scale_e8m0<S: Int8>(&self, s: S) -> F32<S> {
         self.prefetch(self.scales);
         let exponents = bytemuck::cast_ref::<U32x16, [[u8; PANEL_ROWS]; 4]>(self.scales);
         let exponents = exponents[self.nth_scale % 4];

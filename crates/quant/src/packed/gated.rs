@@ -12,7 +12,10 @@ use std::ops::Range;
 use stonechat_compute::cpu::{Epilogue, GatedActivation, MatMut, MatRef};
 use stonechat_compute::{Cpu, with_scratch};
 
-use super::{PANEL_ROWS, PackedMatrix, PanelTask, panels_per_task};
+use super::matrix::PackedMatrix;
+use super::panel::PANEL_ROWS;
+use super::product::{check_layout, panels_per_task, run};
+use super::task::PanelTask;
 use crate::activation::{ActivationBuffer, QBLOCK_LEN};
 
 /// Panels of the columns of a q8 block.
@@ -40,9 +43,11 @@ impl PackedRows<'_> {
     }
 
     #[track_caller]
-    fn check(&self, k: usize, n: usize) {
-        assert_eq!(self.w.k, k, "gated: expected weights of K = {k}, got {}", self.w.k);
-        assert!(self.rows.end <= self.w.n, "gated: rows {:?} of {}", self.rows, self.w.n);
+    fn check(&self, x: &ActivationBuffer, n: usize) {
+        let k = x.cols();
+        check_layout(self.w, x);
+        assert_eq!(self.w.k(), k, "gated: expected weights of K = {k}, got {}", self.w.k());
+        assert!(self.rows.end <= self.w.n(), "gated: rows {:?} of {}", self.rows, self.w.n());
         assert_eq!(self.rows.len(), n, "gated: expected {n} rows");
         assert!(self.are_whole_qblocks(), "gated: expected q8 blocks, got rows {:?}", self.rows);
         let n_bias = self.bias.map_or(n, <[f32]>::len);
@@ -50,23 +55,24 @@ impl PackedRows<'_> {
     }
 
     /// `out[m] = w[rows[part]] * x[m] + bias[part]`, packed.
-    fn multiply(&self, cpu: &Cpu, x: &ActivationBuffer, part: Range<usize>, out: &mut [f32]) {
+    fn multiply(&self, x: &ActivationBuffer, part: Range<usize>, out: &mut [f32]) {
         let rows = self.rows.start + part.start..self.rows.start + part.end;
         let out = MatMut::packed(out, x.rows(), part.len()).shared();
         let epilogue = Epilogue { bias: self.bias.map(|b| &b[part]), ..Epilogue::default() };
         let panels = rows.start / PANEL_ROWS..rows.end / PANEL_ROWS;
-        PanelTask { w: self.w, x, panels, rows, out, epilogue }.run(cpu.isa);
+        let task = PanelTask { w: self.w.panels(), x, panels, rows, out, epilogue };
+        run(self.w.kernels(), &task);
     }
 }
 
 /// `out = act(x * gate^T + bias) * (x * up^T + bias)` as activations in the layout of `x`.
 ///
 /// Shapes: `x` is `[M, K]`, `gate` and `up` have `N` rows of `K`, `out` becomes `[M, N]`. Numerics: as
-/// [`matmul_packed`](super::matmul_packed), then as `GatedActivation` and [`ActivationBuffer::quantize`].
+/// [`matmul_packed`](super::product::matmul_packed), then as `GatedActivation` and [`ActivationBuffer::quantize`].
 ///
 /// # Panics
-/// If shapes do not agree, rows are not supported ([`PackedRows::are_whole_qblocks`]), or the instruction set has no
-/// kernel ([`PackedMatrix::has_kernel`]).
+/// If shapes do not agree, rows are not supported ([`PackedRows::are_whole_qblocks`]), or `x` is in the layout
+/// of another instruction set.
 #[track_caller]
 pub fn gated_packed(
     cpu: &Cpu,
@@ -76,8 +82,8 @@ pub fn gated_packed(
     activation: GatedActivation,
 ) {
     let (m, n) = (x.rows(), gate.rows.len());
-    gate.check(x.cols(), n);
-    up.check(x.cols(), n);
+    gate.check(x, n);
+    up.check(x, n);
     let writer = out.writer(m, n, x.layout());
     let n_panels = n / PANEL_ROWS;
     let panel_len = gate.w.panel_len() + up.w.panel_len();
@@ -89,8 +95,8 @@ pub fn gated_packed(
         with_scratch(3 * len, |scratch| {
             let (gate_out, rest) = scratch.split_at_mut(len);
             let (up_out, hidden) = rest.split_at_mut(len);
-            gate.multiply(cpu, x, cols.clone(), gate_out);
-            up.multiply(cpu, x, cols.clone(), up_out);
+            gate.multiply(x, cols.clone(), gate_out);
+            up.multiply(x, cols.clone(), up_out);
             activation.combine(cpu.isa, hidden, gate_out, up_out);
             let hidden = MatRef::packed(hidden, m, cols.len());
             // SAFETY: each column is of one task, and tasks run once.

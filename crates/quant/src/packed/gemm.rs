@@ -30,56 +30,26 @@ mod store;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use bytemuck::Pod;
-use stonechat_compute::simd::F32;
+use stonechat_compute::simd::Int8;
 use stonechat_compute::with_scratch;
 
-use self::chunk::{KChunk, UnpackChunk, chunk_vectors, chunk_words, reads_panel_directly};
+use self::chunk::{
+    CHUNK_QBLOCKS, KChunk, NR, RowSums, UnpackChunk, chunk_vectors, chunk_words, panels_per_nr,
+    reads_panel_directly,
+};
 use self::microkernel::Microkernel;
 use self::store::StoreSums;
-use super::format::{Format, match_format};
-use super::simd::PanelSimd;
-use super::{PANEL_ROWS, PanelTask};
+use super::format::Format;
+use super::panel::PANEL_ROWS;
+use super::task::PanelTask;
 use crate::activation::interleaved::InterleavedQBlocks;
 use crate::activation::tiled::TiledRows;
 
-/// Vectors of weight rows of the microkernel.
-const NR: usize = 2;
-/// Q8 blocks of K that are unpacked at a time: quants and scales stay in the first-level cache.
-const CHUNK_QBLOCKS: usize = 16;
-/// Groups of a chunk at most: 32 or 16 values with a scale.
-const CHUNK_GROUPS: usize = 2 * CHUNK_QBLOCKS;
-/// Quads of a q8 block.
-const QUADS: usize = 8;
 /// Panels of a task, for which the activations of a chunk are read once from the last-level cache.
 const MAX_PANELS: usize = 8;
 /// Rows of activations, a multiple of MR, whose chunk and whose sums with a task's panels stay in the second-level
 /// cache. For more rows, panels are unpacked again.
 const MAX_ROWS: usize = 240;
-
-/// Operations of GEMM in addition to [`PanelSimd`].
-pub(super) trait GemmSimd: PanelSimd<U32s: Pod> {
-    /// Whether [`dot`](PanelSimd::dot) takes any unsigned bytes and adds products in 32 bits, without
-    /// [widening](PanelSimd::widen).
-    const HAS_VNNI: bool;
-
-    /// Adds `more` to every byte.
-    fn add_to_bytes(self, x: Self::U32s, more: u8) -> Self::U32s;
-}
-
-/// Sums of a row of activations with [`NR`] vectors of weight rows.
-type RowSums<S> = [F32<S>; NR];
-
-/// Panels that fill [`NR`] vectors.
-const fn panels_per_nr<S: PanelSimd>() -> usize {
-    NR * S::LANES / PANEL_ROWS
-}
-
-/// Panel and part of the panel of vector `vector` of [`NR`].
-const fn panel_part<S: PanelSimd>(vector: usize) -> (usize, usize) {
-    let parts = PANEL_ROWS / S::LANES;
-    (vector / parts, vector % parts)
-}
 
 /// Panels of a task, in pairs: at most `limit`, the number that gives each thread several tasks.
 pub(super) fn panels_per_task(limit: usize) -> usize {
@@ -88,7 +58,7 @@ pub(super) fn panels_per_task(limit: usize) -> usize {
 
 impl PanelTask<'_> {
     /// Multiplies all rows of the activations, which are interleaved by `MR`.
-    pub(super) fn gemm<S: GemmSimd, const MR: usize>(
+    pub(super) fn gemm<S: Int8, F: Format, const MR: usize>(
         &self,
         s: S,
         x: &TiledRows<InterleavedQBlocks<MR>>,
@@ -108,19 +78,17 @@ impl PanelTask<'_> {
                 let padded = rows.len().next_multiple_of(MR);
                 let sums = &mut sums[..n_pairs * padded];
                 // The first chunk fills them, if there is one.
-                if self.w.blocks_per_row() == 0 {
+                if self.w.blocks_per_row == 0 {
                     sums.fill([s.splat(0.0); NR]);
                 }
-                match_format!(self.w.dtype(), F => {
-                    self.accumulate_chunks::<S, F, MR>(s, (x, rows.clone()), &mut chunk, sums);
-                });
+                self.accumulate_chunks::<S, F, MR>(s, (x, rows.clone()), &mut chunk, sums);
                 s.vectorize(StoreSums { task: self, s, rows, padded, sums });
             }
         });
     }
 
     /// Adds the products of all panels with `rows` to `sums`, `[pairs][padded rows]`.
-    fn accumulate_chunks<S: GemmSimd, F: Format, const MR: usize>(
+    fn accumulate_chunks<S: Int8, F: Format, const MR: usize>(
         &self,
         s: S,
         (x, rows): (&TiledRows<InterleavedQBlocks<MR>>, Range<usize>),
@@ -128,7 +96,7 @@ impl PanelTask<'_> {
         sums: &mut [RowSums<S>],
     ) {
         let n_panels = const { panels_per_nr::<S>() };
-        let n_blocks = self.w.blocks_per_row();
+        let n_blocks = self.w.blocks_per_row;
         let at_once = CHUNK_QBLOCKS / F::QBLOCKS;
         let padded = rows.len().next_multiple_of(MR);
         for first in (0..n_blocks).step_by(at_once) {

@@ -21,12 +21,11 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use stonechat_compute::simd::{F32, NullaryFnOnce, reads_ahead};
+use stonechat_compute::simd::{F32, Int8, NullaryFnOnce, reads_ahead};
 
-use super::block::PanelBlock;
-use super::format::{Accumulator, Format, LoadQuants, QuantGroups, match_format};
-use super::simd::PanelSimd;
-use super::{PANEL_ROWS, PanelTask, U32x16};
+use super::format::{Accumulator, Format, LoadQuants, QuantGroups};
+use super::panel::{PANEL_ROWS, U32x16};
+use super::task::PanelTask;
 use crate::activation::{ActivationRow, QBlock};
 
 /// `M` from which software prefetch pays on all processors: a weight vector is then so much work that no hardware
@@ -37,19 +36,13 @@ const MIN_ROWS_TO_PREFETCH: usize = 4;
 const PART_QBLOCKS: usize = 8;
 
 impl PanelTask<'_> {
-    /// Multiplies all row-major rows of the activations.
-    pub(super) fn gemv<S: PanelSimd>(&self, s: S) {
-        match_format!(self.w.dtype(), F => {
-            self.gemv_all::<S, F, { <F as Format>::QBLOCKS }>(s);
-        });
-    }
-
-    fn gemv_all<S: PanelSimd, F: Format, const Q: usize>(&self, s: S) {
+    /// Multiplies all row-major rows of the activations. `Q` is [`Format::QBLOCKS`].
+    pub(super) fn gemv<S: Int8, F: Format, const Q: usize>(&self, s: S) {
         let n_rows = self.x.rows();
         let mut row = 0;
         while row < n_rows {
             row += match n_rows - row {
-                8.. if S::MR == 8 => self.gemv_rows::<S, F, 8, Q>(s, row),
+                8.. if S::GEMV_ROWS == 8 => self.gemv_rows::<S, F, 8, Q>(s, row),
                 4.. => self.gemv_rows::<S, F, 4, Q>(s, row),
                 2.. => self.gemv_rows::<S, F, 2, Q>(s, row),
                 _ => self.gemv_rows::<S, F, 1, Q>(s, row),
@@ -58,7 +51,7 @@ impl PanelTask<'_> {
     }
 
     /// Multiplies rows `row .. row + M` of the activations with all panels. Returns `M`.
-    fn gemv_rows<S: PanelSimd, F: Format, const M: usize, const Q: usize>(
+    fn gemv_rows<S: Int8, F: Format, const M: usize, const Q: usize>(
         &self,
         s: S,
         row: usize,
@@ -81,7 +74,7 @@ struct Gemv<'a, S, F, const M: usize, const Q: usize, const PREFETCH: bool> {
     format: PhantomData<F>,
 }
 
-impl<S: PanelSimd, F: Format, const M: usize, const Q: usize, const PREFETCH: bool> NullaryFnOnce
+impl<S: Int8, F: Format, const M: usize, const Q: usize, const PREFETCH: bool> NullaryFnOnce
     for Gemv<'_, S, F, M, Q, PREFETCH>
 {
     type Output = ();
@@ -90,7 +83,7 @@ impl<S: PanelSimd, F: Format, const M: usize, const Q: usize, const PREFETCH: bo
     fn call(self) {
         let Self { task, s, row, .. } = self;
         let w = task.w;
-        let n_blocks = w.blocks_per_row();
+        let n_blocks = w.blocks_per_row;
         let mut x = [task.x.row(row); M];
         for m in 1..M {
             x[m] = task.x.row(row + m);
@@ -104,7 +97,7 @@ impl<S: PanelSimd, F: Format, const M: usize, const Q: usize, const PREFETCH: bo
             let lanes = wanted.start - all.start..wanted.end - all.start;
             let cols = wanted.start - task.rows.start..wanted.end - task.rows.start;
             for m in 0..M {
-                // SAFETY: `row + M <= x.rows()` by the split in `gemv_all`, `cols` lies in `0..rows.len()`, and
+                // SAFETY: `row + M <= x.rows()` by the split in `gemv`, `cols` lies in `0..rows.len()`, and
                 // `matmul_packed` checked that the output holds all of them; they are this task's alone.
                 let out = unsafe { task.out.span(row + m, cols.start, cols.len()) };
                 task.epilogue.finish(s, &sums[m].0[lanes.clone()], cols.start, out);
@@ -120,7 +113,7 @@ struct PanelSums([f32; PANEL_ROWS]);
 
 /// Dot products of a panel's rows with `M` rows of activations.
 #[inline(always)]
-fn panel_dots<S: PanelSimd, F: Format, const M: usize, const Q: usize, const PREFETCH: bool>(
+fn panel_dots<S: Int8, F: Format, const M: usize, const Q: usize, const PREFETCH: bool>(
     s: S,
     panel: &[U32x16],
     x: &Activations<'_, M, Q>,
@@ -139,7 +132,7 @@ fn panel_dots<S: PanelSimd, F: Format, const M: usize, const Q: usize, const PRE
                 of_part[m] = unsafe { s.load(lanes.as_ptr()) };
             }
             for index in first..n_blocks.min(first + at_once) {
-                let block = PanelBlock::of::<F>(panel, index, part).with_prefetch(PREFETCH);
+                let block = F::block(panel, index, part).with_prefetch(PREFETCH);
                 // SAFETY: `index < n_blocks`.
                 let x = unsafe { x.block(index) };
                 F::unpack(s, block, &mut GemvAccumulator { x, sums: &mut of_part });
@@ -221,14 +214,12 @@ impl<'a, const M: usize, const Q: usize> Activations<'a, M, Q> {
 }
 
 /// Multiplies groups with the activations of their weight block and adds the products to `sums`.
-struct GemvAccumulator<'a, 'x, S: PanelSimd, const M: usize, const Q: usize> {
+struct GemvAccumulator<'a, 'x, S: Int8, const M: usize, const Q: usize> {
     x: [RowBlock<'x, Q>; M],
     sums: &'a mut [F32<S>; M],
 }
 
-impl<S: PanelSimd, const M: usize, const Q: usize> Accumulator<S>
-    for GemvAccumulator<'_, '_, S, M, Q>
-{
+impl<S: Int8, const M: usize, const Q: usize> Accumulator<S> for GemvAccumulator<'_, '_, S, M, Q> {
     #[inline(always)]
     fn accumulate<const N: usize, const BITS: usize>(
         &mut self,
@@ -257,10 +248,11 @@ impl<S: PanelSimd, const M: usize, const Q: usize> Accumulator<S>
                     if is_full {
                         sums[n][m] = s.widen(sums[n][m]);
                     }
+                    let x = x[n][m].quads();
                     sums[n][m] = if BITS == 8 {
-                        s.dot_bytes(sums[n][m], w[n], x[n][m], quad)
+                        s.dot4_bytes(sums[n][m], w[n], x, quad)
                     } else {
-                        s.dot(sums[n][m], w[n], x[n][m], quad)
+                        s.dot4_quad(sums[n][m], w[n], x, quad)
                     };
                 }
             }
@@ -286,7 +278,7 @@ impl<S: PanelSimd, const M: usize, const Q: usize> Accumulator<S>
     }
 }
 
-impl<S: PanelSimd, const M: usize, const Q: usize> GemvAccumulator<'_, '_, S, M, Q> {
+impl<S: Int8, const M: usize, const Q: usize> GemvAccumulator<'_, '_, S, M, Q> {
     /// `-offset * sum(q)` over halves of a q8 block of row `m`.
     #[inline(always)]
     fn offset(&self, m: usize, qblock: usize, halves: Range<usize>, offset: i32) -> i32 {

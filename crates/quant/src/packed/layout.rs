@@ -21,7 +21,7 @@
 
 use stonechat_compute::DType;
 
-use super::{PANEL_ROWS, U32x16};
+use super::panel::{PANEL_ROWS, U32x16};
 use crate::block::block_formats;
 
 /// Bytes of the largest block.
@@ -63,19 +63,6 @@ macro_rules! layouts {
 }
 
 const LAYOUTS: &[Layout] = block_formats!(layouts []);
-
-/// Whether the format has panels.
-#[cfg(target_arch = "x86_64")]
-pub(crate) const fn has_panels(dtype: DType) -> bool {
-    let mut i = 0;
-    while i < LAYOUTS.len() {
-        if LAYOUTS[i].dtype as u32 == dtype as u32 {
-            return true;
-        }
-        i += 1;
-    }
-    false
-}
 
 /// Scales (words 48 to 51), then for each quarter of 64 values 4 words of `qh` and twice 4 words of `ql`.
 const Q6_K_ORDER: [(usize, usize); 13] = {

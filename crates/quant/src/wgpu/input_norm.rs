@@ -3,8 +3,8 @@
 use stonechat_compute::wgpu::ops::q8;
 use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
 
-use super::matmul::CHUNK;
 use super::matrix::GpuMatrix;
+use super::planes::CHUNK;
 
 /// Longest row: a workgroup keeps it in registers and workgroup memory.
 const MAX_COLS: usize = 8192;

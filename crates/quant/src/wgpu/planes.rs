@@ -14,6 +14,9 @@ use stonechat_compute::DType;
 
 use crate::block::block_formats;
 
+/// Weights of one `dequantize16`.
+pub(super) const CHUNK: usize = 16;
+
 /// Format that kernels can read.
 #[derive(Debug)]
 pub(super) struct Format {

@@ -23,7 +23,7 @@ use super::super::kv::{KvHead, PAGE_LEN};
 use super::head::{VisibleSlots, add_weighted, score};
 use super::{AttentionBlock, Precision, SoftmaxState, StoreWeights};
 use crate::scratch::with_scratch;
-use crate::simd::{Avx512Bf16, F32, Isa, Simd, Tiles, U32};
+use crate::simd::{Avx512Bf16, F32, Isa, Simd, Tiles, Token, U32};
 
 /// Multiply-add of pairs of bf16 values.
 struct Bf16Pairs;
@@ -54,19 +54,19 @@ impl MulAdd<Avx512Bf16> for Bf16Pairs {
 
 /// Required divisor of `head_dim` for bf16 attention on `isa`; `None` where `precision` means f32.
 pub(super) fn channel_multiple(isa: Isa, precision: Precision) -> Option<usize> {
-    match (isa, precision) {
-        (Isa::Amx(_), Precision::AsProducts | Precision::Bf16) => Some(Tiles::SIDE),
-        (Isa::Avx512Bf16(_), Precision::Bf16) => Some(Bf16Pairs::K_PER_ELEMENT),
+    match precision {
+        Precision::AsProducts | Precision::Bf16 if isa.tiles().is_some() => Some(Tiles::SIDE),
+        Precision::Bf16 => isa.bf16().map(|_| Bf16Pairs::K_PER_ELEMENT),
         _ => None,
     }
 }
 
 /// Computes `block`, whose `head_dim` is a multiple of [`channel_multiple`].
 pub(super) fn run(isa: Isa, block: AttentionBlock<'_>) {
-    match isa {
-        Isa::Avx512Bf16(s) => run_with(s, None, block),
-        Isa::Amx(amx) => amx.with_tiles(|tiles| run_with(amx.bf16(), Some(tiles), block)),
-        isa => unreachable!("{isa} has no products of bf16 values"),
+    let s = isa.bf16().expect("`channel_multiple` is `None` without bf16 products");
+    match isa.tiles() {
+        Some(amx) => amx.with_tiles(|tiles| run_with(s, Some(tiles), block)),
+        None => run_with(s, None, block),
     }
 }
 

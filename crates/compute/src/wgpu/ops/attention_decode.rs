@@ -3,13 +3,14 @@
 //! A workgroup takes one query row, one query head and one split of the positions; query heads of the same KV head share
 //! its keys and values through the cache. `attention_merge.wgsl` combines the splits.
 
-use super::attention::{
+use super::attention_args::{
     self, ACCESS, ACCESS_WITH_OPERAND, Attention, AttentionGrid, AttentionKernel, AttentionParams,
     AttentionShape, merge, with_params,
 };
+use super::kernel::{ACTIVATIONS, kernel_source};
 use super::kv::{KvWords, dtype_name, elements_per_word, kv_reader};
 use super::operand::GpuOutput;
-use super::{ACTIVATIONS, kernel_source, q8};
+use super::q8;
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
 use crate::wgpu::{Bind, KernelParams, Recorder, Source, Variant};
 
@@ -93,7 +94,7 @@ pub(super) fn attention(list: &mut Recorder, out: GpuOutput<'_>, args: &Attentio
     };
     let params = AttentionParams::new(args, partials.is_none() && out.operand.is_some());
     let mut binds = [operand; ACCESS_WITH_OPERAND.len()];
-    binds[..ACCESS.len()].copy_from_slice(&attention::binds(args, values));
+    binds[..ACCESS.len()].copy_from_slice(&attention_args::binds(args, values));
     list.dispatch(&kernel, &params, binds, [n_rows as u32, n_heads as u32, n_splits as u32]);
     if let Some(partials) = &partials {
         merge(list, out, partials, args);

@@ -4,12 +4,13 @@
 //! any of the rows once, see the pseudo-code in `attention_prefill.wgsl`. Queries and softmax weights are rounded to
 //! f16; sums are f32.
 
-use super::attention::{
+use super::attention_args::{
     ACCESS, ACCESS_WITH_OPERAND, Attention, AttentionGrid, AttentionKernel, AttentionParams,
     AttentionShape, binds, blocks, with_params,
 };
+use super::f16;
+use super::kernel::{ACTIVATIONS, kernel_source};
 use super::operand::GpuOutput;
-use super::{ACTIVATIONS, f16, kernel_source};
 use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
 use crate::wgpu::{CoopMatrices, Gpu, KernelParams, Recorder, Source, Variant};
 

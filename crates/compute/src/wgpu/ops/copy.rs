@@ -1,6 +1,6 @@
 //! Copies of rows between strides and of listed rows, and im2col of a convolution.
 
-use super::{GpuRows, KernelSpec, OperandWriter, kernel_source};
+use super::kernel::{GpuRows, KernelSpec, OperandWriter, kernel_source};
 use crate::kernel_params;
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
 

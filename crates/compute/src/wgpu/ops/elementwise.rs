@@ -1,6 +1,6 @@
 //! Elementwise ops in place: sum of two matrices, soft cap.
 
-use super::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter, check_len};
+use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter, check_len};
 use crate::kernel_params;
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
 

@@ -1,7 +1,7 @@
 //! Gated activation of a gated MLP.
 
+use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter};
 use super::operand::GpuOutput;
-use super::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter};
 use crate::cpu::GatedActivation;
 use crate::kernel_params;
 use crate::wgpu::{Access, KernelParams, Recorder, WORKGROUP};

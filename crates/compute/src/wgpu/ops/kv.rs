@@ -12,7 +12,7 @@
 //!
 //! [`read_page`] and [`write_page`] convert from and to the CPU's page layout, so that saved pages fit both.
 
-use super::{GpuRows, kernel_source};
+use super::kernel::{GpuRows, kernel_source};
 use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
 use crate::wgpu::{
     Access, Bind, CopyRange, Gpu, GpuBuffer, HostCopies, KernelParams, Recorder, Source, Variant,

@@ -1,6 +1,6 @@
 //! Log-sum-exp of rows, for log-probabilities: one workgroup a row, sums in f32.
 
-use super::{GpuRows, KernelSpec, OperandWriter, check_len};
+use super::kernel::{GpuRows, KernelSpec, OperandWriter, check_len};
 use crate::kernel_params;
 use crate::wgpu::{Access, GpuBuffer, KernelParams, Recorder, WORKGROUP};
 

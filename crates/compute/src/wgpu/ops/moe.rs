@@ -1,6 +1,6 @@
 //! Mixture of experts: routing, and the weighted sum of the experts' outputs.
 
-use super::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter, check_len};
+use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter, check_len};
 use crate::kernel_params;
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
 

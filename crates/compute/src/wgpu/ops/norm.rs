@@ -1,7 +1,7 @@
 //! Layer norm and RMS norm: one workgroup a row, sums in f32.
 
-use super::operand::{GpuOutput, with_write_operand4};
-use super::{GpuRows, check_len, kernel_source};
+use super::kernel::{GpuRows, check_len, kernel_source, with_write_operand4};
+use super::operand::GpuOutput;
 use crate::kernel_params;
 use crate::wgpu::{Access, GpuBuffer, KernelParams, Recorder, Source, Variant};
 

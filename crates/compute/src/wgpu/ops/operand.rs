@@ -7,9 +7,10 @@
 //! | q8 | quantized weights, up to 8 rows | see [`super::q8`] |
 //! | f16 | all but f32 weights, more rows, by cooperative matrices | packed rows, see [`super::f16`] |
 
-use super::{GpuRows, f16, q8};
+use super::kernel::{GpuRows, KernelSpec, OPERAND_F16, OPERAND_Q8, OperandWriter};
+use super::{f16, q8};
 use crate::kernel_params;
-use crate::wgpu::{Bind, GpuBuffer, Recorder, Source, Variant, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
 
 /// Columns of an operand are padded with zeros to a multiple of this.
 pub const COLUMNS: usize = 64;
@@ -45,8 +46,6 @@ impl OperandFormat {
 
 /// Values of kernel parameters `operand`.
 const OPERAND_NONE: u32 = 0;
-const OPERAND_Q8: u32 = 1;
-const OPERAND_F16: u32 = 2;
 
 /// Activations that a matmul reads.
 #[derive(Debug, Clone, Copy)]
@@ -106,6 +105,26 @@ kernel_params! {
     }
 }
 
+/// Four values of a row an invocation.
+pub(super) const Q8_SPEC: KernelSpec = KernelSpec {
+    name: "convert_q8",
+    params: ConvertParams::LAYOUT,
+    access: &[Access::Read, Access::Write],
+    workgroup: q8::WORKGROUP,
+    files: &[include_str!("convert_q8.wgsl")],
+    operand_writer: OperandWriter::Q8,
+};
+
+/// Eight values an invocation.
+pub(super) const F16_SPEC: KernelSpec = KernelSpec {
+    name: "convert_f16",
+    params: ConvertParams::LAYOUT,
+    access: &[Access::Read, Access::Write],
+    workgroup: WORKGROUP,
+    files: &[f16::PACK, include_str!("convert_f16.wgsl")],
+    operand_writer: OperandWriter::None,
+};
+
 /// Converts `x` to `out`, `[rows, padded]` of `format`; columns beyond those of `x` are zero.
 ///
 /// # Panics
@@ -123,18 +142,9 @@ pub fn convert(list: &mut Recorder, out: &GpuBuffer, format: OperandFormat, x: G
         padded: padded as u32,
     };
     let (spec, groups) = match format {
-        OperandFormat::Q8 => (q8::SPEC, x.rows * padded.div_ceil(4 * q8::WORKGROUP as usize)),
-        OperandFormat::F16 => (f16::SPEC, (x.rows * padded / 8).div_ceil(WORKGROUP as usize)),
+        OperandFormat::Q8 => (Q8_SPEC, x.rows * padded.div_ceil(4 * q8::WORKGROUP as usize)),
+        OperandFormat::F16 => (F16_SPEC, (x.rows * padded / 8).div_ceil(WORKGROUP as usize)),
     };
     let kernel = spec.kernel(list.gpu());
     list.dispatch_linear(&kernel, &params, [x.buffer.into(), Bind::Buffer(out)], groups);
-}
-
-/// Appends `write_operand4`, with which kernels write an operand.
-pub(super) fn with_write_operand4(source: Source, variant: Variant) -> Source {
-    q8::with_quantize4(source, variant)
-        .file(f16::PACK)
-        .constant("OPERAND_Q8", OPERAND_Q8)
-        .constant("OPERAND_F16", OPERAND_F16)
-        .file(include_str!("write_operand4.wgsl"))
 }

@@ -8,23 +8,12 @@
 //!
 //! The sums multiply the offsets (mins) of weight formats.
 
-use super::operand::ConvertParams;
-use super::{KernelSpec, OperandWriter};
-use crate::wgpu::{Access, KernelParams, Source, Variant};
+use crate::wgpu::{Source, Variant};
 
 /// Values that share a scale.
 pub const GROUP_LEN: usize = 32;
 /// Invocations in a workgroup, each with four values of a row.
 pub(super) const WORKGROUP: u32 = 256;
-
-pub(super) const SPEC: KernelSpec = KernelSpec {
-    name: "convert_q8",
-    params: ConvertParams::LAYOUT,
-    access: &[Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[include_str!("convert_q8.wgsl")],
-    operand_writer: OperandWriter::Q8,
-};
 
 /// WGSL functions that quantize values.
 pub const PACK: &str = include_str!("pack_q8.wgsl");

@@ -1,7 +1,8 @@
 //! QK norm and rotary embedding of heads, in place: one workgroup a head. [`rope_and_write`] fuses those of queries and
 //! keys with the KV write.
 
-use super::{GpuRows, KernelSpec, OperandWriter, check_len, kernel_source, kv};
+use super::kernel::{GpuRows, KernelSpec, OperandWriter, check_len, kernel_source};
+use super::kv;
 use crate::cpu::{KvDType, RopePairs};
 use crate::kernel_params;
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};

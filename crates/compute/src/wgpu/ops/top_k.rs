@@ -7,7 +7,7 @@
 //! until there was one chunk
 //! ```
 
-use super::{GpuRows, check_len, kernel_source};
+use super::kernel::{GpuRows, check_len, kernel_source};
 use crate::kernel_params;
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant};
 

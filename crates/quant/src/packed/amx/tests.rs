@@ -2,13 +2,17 @@ use std::ops::Range;
 
 use half::bf16;
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
-use stonechat_compute::simd::{Avx512Vnni, Tile, TileSums};
-use stonechat_compute::{Cpu, Isa, ThreadTeam};
+use stonechat_compute::simd::{Avx512Vnni, Tile, TileSums, Token};
+use stonechat_compute::{Cpu, DType};
 
 use super::TileUnit;
 use crate::activation::ActivationBuffer;
+use crate::block::block_formats;
+use crate::packed::PackedMatrix;
+use crate::packed::kernels::format_arms;
+use crate::packed::panel::PANEL_ROWS;
+use crate::packed::task::PanelTask;
 use crate::packed::tests::{DTYPES, packed, random};
-use crate::packed::{PANEL_ROWS, PackedMatrix, PanelTask};
 
 /// The instructions in plain code.
 struct Portable;
@@ -32,13 +36,11 @@ impl TileUnit for Portable {
 /// The portable unit with weights unpacked by the vector code.
 #[test]
 fn tiles_give_the_products_of_rounded_values() {
-    let Some(Isa::Avx512Vnni(s)) =
-        Isa::available().into_iter().find(|isa| matches!(isa, Isa::Avx512Vnni(_)))
-    else {
+    let Some(s) = Avx512Vnni::try_new() else {
         println!("skipped: tiles_give_the_products_of_rounded_values: no AVX-512 VNNI");
         return;
     };
-    let cpu = Cpu { isa: Isa::Avx512Vnni(s), threads: ThreadTeam::new(2).unwrap() };
+    let cpu = Cpu::new(2).unwrap();
     for dtype in DTYPES {
         let ks: &[usize] = if dtype.block_len() == 32 { &[32, 96, 608] } else { &[256, 768] };
         for &k in ks {
@@ -61,8 +63,9 @@ fn check(cpu: &Cpu, s: Avx512Vnni, w: &PackedMatrix, values: &[f32], m: usize, r
     let epilogue = Epilogue { bias: Some(&bias), ..Epilogue::default() };
     let out_rows = MatMut::packed(&mut out, m, n).shared();
     let panels = rows.start / PANEL_ROWS..rows.end.div_ceil(PANEL_ROWS);
+    let (w, dtype) = (w.panels(), w.dtype());
     let task = PanelTask { w, x: &inputs, panels, rows: rows.clone(), out: out_rows, epilogue };
-    task.amx_gemm(s, &Portable);
+    block_formats!(format_arms[dtype, F => task.amx_gemm::<_, F>(s, &Portable)]);
     for i in 0..m {
         for (j, row) in rows.clone().enumerate() {
             let products = (0..k).map(|k_| {
@@ -77,8 +80,7 @@ fn check(cpu: &Cpu, s: Avx512Vnni, w: &PackedMatrix, values: &[f32], m: usize, r
             let limit = magnitude / 256.0 + 1e-5;
             assert!(
                 (got - expected).abs() <= limit,
-                "{} {m}x{n}x{k}, [{i}, {j}]: {got} for {expected}",
-                w.dtype()
+                "{dtype} {m}x{n}x{k}, [{i}, {j}]: {got} for {expected}"
             );
         }
     }

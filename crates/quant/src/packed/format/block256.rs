@@ -1,15 +1,14 @@
 //! `Q4_K`, `Q5_K` and `Q6_K`: 256 values in eight q8 blocks.
 
-use stonechat_compute::simd::F32;
+use stonechat_compute::simd::{F32, Int8};
 
 use super::{Accumulator, Format, LoadQuants, QuantGroups, nibbles};
 use crate::packed::block::PanelBlock;
-use crate::packed::simd::PanelSimd;
 
 /// Scales and negated mins of the eight groups of `Q4_K` or `Q5_K`: vector 0 has the f16 `d` and `dmin`, vectors 1 to 3
 /// have the 6-bit scales and mins as in `block::unpack_scales_mins`.
 #[inline(always)]
-fn scales_mins<S: PanelSimd>(s: S, block: PanelBlock<'_>) -> [[F32<S>; 8]; 2] {
+fn scales_mins<S: Int8>(s: S, block: PanelBlock<'_>) -> [[F32<S>; 8]; 2] {
     let [d, dmin] = block.load_f16_pair(s, 0);
     let factors = [d, s.mul(dmin, s.splat(-1.0))];
     let packed = [block.load(s, 1), block.load(s, 2), block.load(s, 3)];
@@ -41,7 +40,7 @@ impl<const FIFTH_BIT: bool> Format for NibblesK<FIFTH_BIT> {
     const QBLOCKS: usize = 8;
 
     #[inline(always)]
-    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
+    fn unpack<S: Int8>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
         let [scales, mins] = scales_mins(s, block);
         if FIFTH_BIT {
             block.prefetch_for(4..12);
@@ -71,7 +70,7 @@ struct NibblePairs<'a> {
     first: usize,
 }
 
-impl<S: PanelSimd> LoadQuants<S, 2> for NibblePairs<'_> {
+impl<S: Int8> LoadQuants<S, 2> for NibblePairs<'_> {
     #[inline(always)]
     fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 2] {
         let q = self.block.load(s, self.first + quad);
@@ -85,7 +84,7 @@ struct FiveBits<'a> {
     qblock: usize,
 }
 
-impl<S: PanelSimd> LoadQuants<S, 2> for FiveBits<'_> {
+impl<S: Int8> LoadQuants<S, 2> for FiveBits<'_> {
     #[inline(always)]
     fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 2] {
         let [low, high] = self.nibbles.load_quants(s, quad);
@@ -112,7 +111,7 @@ impl Format for Q6K {
     const BLOCKS_PER_SCALE_VECTOR: usize = 2;
 
     #[inline(always)]
-    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
+    fn unpack<S: Int8>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
         let d = block.load_scale_f16(s);
         let mut scales = [s.splat(0.0); 16];
         for (group, scale) in scales.iter_mut().enumerate() {
@@ -144,7 +143,7 @@ struct SixBits<'a> {
     pair: usize,
 }
 
-impl<S: PanelSimd> LoadQuants<S, 2> for SixBits<'_> {
+impl<S: Int8> LoadQuants<S, 2> for SixBits<'_> {
     #[inline(always)]
     fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 2] {
         let bits = s.shift_right(self.block.load(s, self.first + quad % 4), 2 * self.pair);

@@ -1,8 +1,9 @@
 //! Formats of 32 values with one scale.
 
+use stonechat_compute::simd::Int8;
+
 use super::{Accumulator, Format, LoadQuants, Nibbles, QuantGroups};
 use crate::packed::block::PanelBlock;
-use crate::packed::simd::PanelSimd;
 
 /// `Q4_0`, `Q4_1`, `Q5_0` and `Q5_1`.
 ///
@@ -20,7 +21,7 @@ impl<const HAS_MIN: bool, const FIFTH_BIT: bool> Format for Nibbles32<HAS_MIN, F
     const BLOCKS_PER_SCALE_VECTOR: usize = if HAS_MIN { 0 } else { 2 };
 
     #[inline(always)]
-    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
+    fn unpack<S: Int8>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
         let (offset, scale, mins) = if HAS_MIN {
             let [scale, min] = block.load_f16_pair(s, 0);
             (0, scale, Some([min]))
@@ -39,12 +40,12 @@ impl<const HAS_MIN: bool, const FIFTH_BIT: bool> Format for Nibbles32<HAS_MIN, F
 }
 
 /// Nibbles with a fifth bit: those of quad `g` are bits `g` of the bytes of `fifth`.
-struct FiveBits<'a, S: PanelSimd> {
+struct FiveBits<'a, S: Int8> {
     nibbles: Nibbles<'a>,
     fifth: S::U32s,
 }
 
-impl<S: PanelSimd> LoadQuants<S, 1> for FiveBits<'_, S> {
+impl<S: Int8> LoadQuants<S, 1> for FiveBits<'_, S> {
     #[inline(always)]
     fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 1] {
         let [nibbles] = self.nibbles.load_quants(s, quad);
@@ -64,11 +65,10 @@ impl Format for Q8_0 {
     const BLOCK_VECTORS: usize = 8;
     const QBLOCKS: usize = 1;
     const BLOCKS_PER_SCALE_VECTOR: usize = 2;
-    #[cfg(target_arch = "x86_64")]
     const IS_PLAIN_BYTES: bool = true;
 
     #[inline(always)]
-    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
+    fn unpack<S: Int8>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
         let offset = i32::from(S::BYTE_OFFSET);
         let scales = [block.load_scale_f16(s)];
         let groups = QuantGroups { qblocks: [0], quads: 0..8, offset, scales, mins: None };
@@ -78,9 +78,9 @@ impl Format for Q8_0 {
 
 struct Bytes<'a>(PanelBlock<'a>);
 
-impl<S: PanelSimd> LoadQuants<S, 1> for Bytes<'_> {
+impl<S: Int8> LoadQuants<S, 1> for Bytes<'_> {
     #[inline(always)]
     fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 1] {
-        [s.unbias(self.0.load(s, quad))]
+        [s.add_to_bytes(self.0.load(s, quad), S::BYTE_OFFSET.wrapping_add(128))]
     }
 }

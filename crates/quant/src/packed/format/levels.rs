@@ -1,11 +1,10 @@
 //! Formats whose nibbles are indices into 16 levels: `IQ4_NL`, `IQ4_XS` and `MXFP4`.
 
-use stonechat_compute::simd::F32;
+use stonechat_compute::simd::{F32, Int8};
 
 use super::{Accumulator, Format, LoadQuants, Nibbles, QuantGroups};
 use crate::block::{E2M1_TWICE, LEVELS};
 use crate::packed::block::PanelBlock;
-use crate::packed::simd::PanelSimd;
 
 /// The levels as unsigned bytes `level + offset`.
 const fn offset_levels(levels: &[i8; 16], offset: u8) -> [u8; 16] {
@@ -24,7 +23,7 @@ struct Levels<'a> {
     table: [u8; 16],
 }
 
-impl<S: PanelSimd> LoadQuants<S, 1> for Levels<'_> {
+impl<S: Int8> LoadQuants<S, 1> for Levels<'_> {
     #[inline(always)]
     fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 1] {
         let [nibbles] = self.nibbles.load_quants(s, quad);
@@ -41,7 +40,7 @@ impl Format for Iq4Nl {
     const BLOCKS_PER_SCALE_VECTOR: usize = 2;
 
     #[inline(always)]
-    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
+    fn unpack<S: Int8>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
         let scale = block.load_scale_f16(s);
         accumulate_levels(s, block, (0, 0), scale, sink);
     }
@@ -49,7 +48,7 @@ impl Format for Iq4Nl {
 
 /// Gives `sink` a group of `IQ4_NL` levels for q8 block `qblock`, with nibbles in vectors `first ..`.
 #[inline(always)]
-fn accumulate_levels<S: PanelSimd>(
+fn accumulate_levels<S: Int8>(
     s: S,
     block: PanelBlock<'_>,
     (qblock, first): (usize, usize),
@@ -78,7 +77,7 @@ impl Format for Iq4Xs {
     const QBLOCKS: usize = 8;
 
     #[inline(always)]
-    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
+    fn unpack<S: Int8>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
         let [d, _] = block.load_f16_pair(s, 0);
         let (high, low) = (block.load_second_u16(s, 0), block.load(s, 1));
         for u in 0..8 {
@@ -99,7 +98,7 @@ impl Format for Mxfp4 {
     const BLOCKS_PER_SCALE_VECTOR: usize = 4;
 
     #[inline(always)]
-    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
+    fn unpack<S: Int8>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
         let table = const { offset_levels(&E2M1_TWICE, 12) };
         let levels = Levels { nibbles: Nibbles { block, first: 0 }, table };
         let scales = [block.load_scale_e8m0(s)];

@@ -1,10 +1,9 @@
 //! `Q2_K` and `Q3_K`: 256 values of two or three bits in groups of 16.
 
-use stonechat_compute::simd::F32;
+use stonechat_compute::simd::{F32, Int8};
 
 use super::{Accumulator, Format, LoadQuants, QuantGroups};
 use crate::packed::block::PanelBlock;
-use crate::packed::simd::PanelSimd;
 
 /// Two bits of q8 blocks `2 pair` and `2 pair + 1`: vector `first + 8 h + quad` has those of q8 blocks `4 h .. 4 h + 4`,
 /// the lowest first.
@@ -14,7 +13,7 @@ struct TwoBits<'a> {
     pair: usize,
 }
 
-impl<S: PanelSimd> LoadQuants<S, 2> for TwoBits<'_> {
+impl<S: Int8> LoadQuants<S, 2> for TwoBits<'_> {
     #[inline(always)]
     fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 2] {
         let bits = self.block.load(s, self.first + 8 * (self.pair / 2) + quad);
@@ -37,7 +36,7 @@ impl Format for Q2K {
     const QBLOCKS: usize = 8;
 
     #[inline(always)]
-    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
+    fn unpack<S: Int8>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
         let [d, dmin] = block.load_f16_pair(s, 0);
         let dmin = s.mul(dmin, s.splat(-1.0));
         for pair in 0..4 {
@@ -70,7 +69,7 @@ pub(in crate::packed) struct Q3K;
 /// Two bits and a third, from vectors 3 to 10.
 struct ThreeBits<'a>(TwoBits<'a>);
 
-impl<S: PanelSimd> LoadQuants<S, 2> for ThreeBits<'_> {
+impl<S: Int8> LoadQuants<S, 2> for ThreeBits<'_> {
     #[inline(always)]
     fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 2] {
         let [low, high] = self.0.load_quants(s, quad);
@@ -82,7 +81,7 @@ impl<S: PanelSimd> LoadQuants<S, 2> for ThreeBits<'_> {
 
 /// Scale of group `group`, minus 32: low four bits in the first two vectors, high two in the third.
 #[inline(always)]
-fn scale<S: PanelSimd>(s: S, packed: [S::U32s; 3], group: usize) -> F32<S> {
+fn scale<S: Int8>(s: S, packed: [S::U32s; 3], group: usize) -> F32<S> {
     let low = s.bits(packed[group % 8 / 4], 8 * (group % 4) + 4 * (group / 8), 4);
     let high = s.bits(packed[2], 8 * (group % 4) + 2 * (group / 4), 2);
     s.sub(s.to_floats(s.or(low, s.shift_left(high, 4))), s.splat(32.0))
@@ -94,7 +93,7 @@ impl Format for Q3K {
     const BLOCKS_PER_SCALE_VECTOR: usize = 2;
 
     #[inline(always)]
-    fn unpack<S: PanelSimd>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
+    fn unpack<S: Int8>(s: S, block: PanelBlock<'_>, sink: &mut impl Accumulator<S>) {
         let d = block.load_scale_f16(s);
         block.prefetch_for(3..11);
         let packed = [block.load(s, 0), block.load(s, 1), block.load(s, 2)];

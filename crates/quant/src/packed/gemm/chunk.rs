@@ -8,17 +8,38 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use stonechat_compute::simd::{F32, NullaryFnOnce};
+use stonechat_compute::simd::{F32, Int8, NullaryFnOnce};
 
-use super::{CHUNK_GROUPS, CHUNK_QBLOCKS, GemmSimd, NR, QUADS, panel_part, panels_per_nr};
 use crate::activation::interleaved::OFFSET;
-use crate::packed::block::PanelBlock;
 use crate::packed::format::{Accumulator, Format, LoadQuants, QuantGroups};
-use crate::packed::layout::BlockOffset;
-use crate::packed::{PANEL_ROWS, PackedMatrix, PanelTask, U32x16};
+use crate::packed::panel::{PANEL_ROWS, Panels, U32x16};
+use crate::packed::task::PanelTask;
+
+/// Vectors of weight rows of the microkernel.
+pub(super) const NR: usize = 2;
+/// Q8 blocks of K that are unpacked at a time: quants and scales stay in the first-level cache.
+pub(super) const CHUNK_QBLOCKS: usize = 16;
+/// Groups of a chunk at most: 32 or 16 values with a scale.
+pub(super) const CHUNK_GROUPS: usize = 2 * CHUNK_QBLOCKS;
+/// Quads of a q8 block.
+pub(super) const QUADS: usize = 8;
+
+/// Sums of a row of activations with [`NR`] vectors of weight rows.
+pub(super) type RowSums<S> = [F32<S>; NR];
+
+/// Panels that fill [`NR`] vectors.
+pub(super) const fn panels_per_nr<S: Int8>() -> usize {
+    NR * S::LANES / PANEL_ROWS
+}
+
+/// Panel and part of the panel of vector `vector` of [`NR`].
+pub(super) const fn panel_part<S: Int8>(vector: usize) -> (usize, usize) {
+    let parts = PANEL_ROWS / S::LANES;
+    (vector / parts, vector % parts)
+}
 
 /// Unpacked weights of [`CHUNK_QBLOCKS`] and [`NR`] vectors.
-pub(super) struct KChunk<'a, S: GemmSimd> {
+pub(super) struct KChunk<'a, S: Int8> {
     pub(super) quants: [&'a mut [S::U32s]; NR],
     /// Per group.
     pub(super) scales: &'a mut [[F32<S>; NR]],
@@ -45,7 +66,7 @@ pub(super) struct ChunkGroups {
     pub(super) run: usize,
 }
 
-impl<'a, S: GemmSimd> KChunk<'a, S> {
+impl<'a, S: Int8> KChunk<'a, S> {
     /// Vectors of quants of one of [`NR`] vectors.
     const N_QUANTS: usize = CHUNK_QBLOCKS * QUADS;
     /// Floats of scratch memory.
@@ -72,24 +93,24 @@ impl<'a, S: GemmSimd> KChunk<'a, S> {
 }
 
 /// Whether the microkernel reads quants in the panel: its vectors are whole operands of the dot product.
-pub(super) const fn reads_panel_directly<S: GemmSimd, F: Format>() -> bool {
+pub(super) const fn reads_panel_directly<S: Int8, F: Format>() -> bool {
     F::IS_PLAIN_BYTES && S::HAS_VNNI && S::LANES == PANEL_ROWS
 }
 
 /// Vectors of some blocks of a panel, with their vectors of scales. The first block must be the first of its vector of
 /// scales.
 pub(super) fn chunk_vectors<F: Format>(blocks: &Range<usize>) -> Range<usize> {
-    let offset = |index| BlockOffset::new(F::BLOCK_VECTORS, F::BLOCKS_PER_SCALE_VECTOR, index);
+    let offset = |index| F::offset(index);
     offset(blocks.start).scales..offset(blocks.end - 1).vectors + F::BLOCK_VECTORS
 }
 
 /// The memory of some blocks of [`NR`] vectors from panel `first` on; empty for panels beyond the last.
-pub(super) fn chunk_words<S: GemmSimd, F: Format>(
-    w: &PackedMatrix,
+pub(super) fn chunk_words<'a, S: Int8, F: Format>(
+    w: Panels<'a>,
     (first, blocks): (usize, Range<usize>),
-) -> [&[U32x16]; NR] {
+) -> [&'a [U32x16]; NR] {
     let mut words: [&[U32x16]; NR] = [&[]; NR];
-    let panels = first..w.n().div_ceil(PANEL_ROWS).min(first + panels_per_nr::<S>());
+    let panels = first..w.len.min(first + panels_per_nr::<S>());
     for (panel, words) in panels.zip(&mut words) {
         *words = &w.panel(panel)[chunk_vectors::<F>(&blocks)];
     }
@@ -97,7 +118,7 @@ pub(super) fn chunk_words<S: GemmSimd, F: Format>(
 }
 
 /// Unpacks `blocks` of [`NR`] vectors from panel `panel` on.
-pub(super) struct UnpackChunk<'a, 'c, S: GemmSimd, F> {
+pub(super) struct UnpackChunk<'a, 'c, S: Int8, F> {
     pub(super) task: &'a PanelTask<'a>,
     pub(super) s: S,
     pub(super) panel: usize,
@@ -106,7 +127,7 @@ pub(super) struct UnpackChunk<'a, 'c, S: GemmSimd, F> {
     pub(super) format: PhantomData<F>,
 }
 
-impl<S: GemmSimd, F: Format> NullaryFnOnce for UnpackChunk<'_, '_, S, F> {
+impl<S: Int8, F: Format> NullaryFnOnce for UnpackChunk<'_, '_, S, F> {
     type Output = ();
 
     #[inline(always)]
@@ -122,11 +143,10 @@ impl<S: GemmSimd, F: Format> NullaryFnOnce for UnpackChunk<'_, '_, S, F> {
                 ChunkWriter { chunk, vector, in_panel: None, first_qblock: 0, group: 0, quad: 0 };
             for index in blocks.clone() {
                 if const { reads_panel_directly::<S, F>() } {
-                    let offset =
-                        BlockOffset::new(F::BLOCK_VECTORS, F::BLOCKS_PER_SCALE_VECTOR, index);
+                    let offset = F::offset(index);
                     sink.in_panel = Some(offset.vectors - start);
                 }
-                F::unpack(s, PanelBlock::of::<F>(panel, index, part), &mut sink);
+                F::unpack(s, F::block(panel, index, part), &mut sink);
                 sink.first_qblock += F::QBLOCKS;
             }
         }
@@ -134,7 +154,7 @@ impl<S: GemmSimd, F: Format> NullaryFnOnce for UnpackChunk<'_, '_, S, F> {
 }
 
 /// Writes quants, scales and mins of one of [`NR`] vectors group by group.
-struct ChunkWriter<'a, 'c, S: GemmSimd> {
+struct ChunkWriter<'a, 'c, S: Int8> {
     chunk: &'a mut KChunk<'c, S>,
     vector: usize,
     /// Position of the block's quants in the panel, if they are read there.
@@ -147,7 +167,7 @@ struct ChunkWriter<'a, 'c, S: GemmSimd> {
     quad: usize,
 }
 
-impl<S: GemmSimd> Accumulator<S> for ChunkWriter<'_, '_, S> {
+impl<S: Int8> Accumulator<S> for ChunkWriter<'_, '_, S> {
     #[inline(always)]
     fn accumulate<const N: usize, const BITS: usize>(
         &mut self,

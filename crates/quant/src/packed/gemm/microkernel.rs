@@ -11,17 +11,16 @@
 use std::ops::Range;
 
 use stonechat_compute::cpu::SharedMut;
-use stonechat_compute::simd::{NullaryFnOnce, prefetch};
+use stonechat_compute::simd::{Int8, NullaryFnOnce, prefetch};
 
-use super::chunk::{ChunkGroups, KChunk};
-use super::{GemmSimd, NR, QUADS, RowSums};
+use super::chunk::{ChunkGroups, KChunk, NR, QUADS, RowSums};
 use crate::activation::QBlock;
 use crate::activation::interleaved::{InterleavedQBlocks, OFFSET};
 use crate::activation::tiled::TiledRows;
-use crate::packed::U32x16;
+use crate::packed::panel::U32x16;
 
 /// All rows times a chunk.
-pub(super) struct Microkernel<'a, 'c, S: GemmSimd, const MR: usize> {
+pub(super) struct Microkernel<'a, 'c, S: Int8, const MR: usize> {
     pub(super) s: S,
     pub(super) chunk: &'a KChunk<'c, S>,
     /// The chunk's quants, unpacked or in the panel.
@@ -41,7 +40,7 @@ pub(super) struct Microkernel<'a, 'c, S: GemmSimd, const MR: usize> {
     pub(super) out: Option<(SharedMut<'a>, Range<usize>)>,
 }
 
-impl<S: GemmSimd, const MR: usize> NullaryFnOnce for Microkernel<'_, '_, S, MR> {
+impl<S: Int8, const MR: usize> NullaryFnOnce for Microkernel<'_, '_, S, MR> {
     type Output = ();
 
     #[inline(always)]
@@ -69,7 +68,7 @@ impl<S: GemmSimd, const MR: usize> NullaryFnOnce for Microkernel<'_, '_, S, MR> 
     }
 }
 
-impl<S: GemmSimd, const MR: usize> Microkernel<'_, '_, S, MR> {
+impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
     #[inline(always)]
     fn all_rows<const G: usize, const MINS: bool, const HEADROOM: usize>(&mut self) {
         for row in (0..self.sums.len()).step_by(MR) {
@@ -177,9 +176,9 @@ impl<S: GemmSimd, const MR: usize> Microkernel<'_, '_, S, MR> {
                     for v in 0..NR {
                         let sums = products[m][v];
                         products[m][v] = if widens_each {
-                            s.widen(s.dot_bytes(sums, w[v], &x[m], first + quad))
+                            s.widen(s.dot4_bytes(sums, w[v], x[m].quads(), first + quad))
                         } else {
-                            s.dot(sums, w[v], &x[m], first + quad)
+                            s.dot4_quad(sums, w[v], x[m].quads(), first + quad)
                         };
                     }
                 }

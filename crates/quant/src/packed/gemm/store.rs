@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use stonechat_compute::simd::NullaryFnOnce;
+use stonechat_compute::simd::{Int8, NullaryFnOnce};
 
-use super::{GemmSimd, NR, RowSums};
-use crate::packed::{PANEL_ROWS, PanelTask};
+use super::chunk::{NR, RowSums};
+use crate::packed::panel::PANEL_ROWS;
+use crate::packed::task::PanelTask;
 
 /// Stores sums of `rows`.
-pub(super) struct StoreSums<'a, S: GemmSimd> {
+pub(super) struct StoreSums<'a, S: Int8> {
     pub(super) task: &'a PanelTask<'a>,
     pub(super) s: S,
     pub(super) rows: Range<usize>,
@@ -18,7 +19,7 @@ pub(super) struct StoreSums<'a, S: GemmSimd> {
     pub(super) sums: &'a [RowSums<S>],
 }
 
-impl<S: GemmSimd> NullaryFnOnce for StoreSums<'_, S> {
+impl<S: Int8> NullaryFnOnce for StoreSums<'_, S> {
     type Output = ();
 
     #[inline(always)]
@@ -31,7 +32,7 @@ impl<S: GemmSimd> NullaryFnOnce for StoreSums<'_, S> {
     }
 }
 
-impl<S: GemmSimd> StoreSums<'_, S> {
+impl<S: Int8> StoreSums<'_, S> {
     /// `COLS` are the columns of [`NR`] vectors: with a constant length the epilogue has no remainder.
     #[inline(always)]
     fn store<const COLS: usize>(self) {

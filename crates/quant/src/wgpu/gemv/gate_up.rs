@@ -1,16 +1,19 @@
 //! GEMV with the gate and up matrices of a gated MLP, and the gated activation, in one kernel.
 
+use std::sync::Arc;
+
 use stonechat_compute::cpu::GatedActivation;
 use stonechat_compute::kernel_params;
-use stonechat_compute::wgpu::ops::gated::gated_code;
+use stonechat_compute::wgpu::ops::gated::{GATED_ACTIVATION, gated_code};
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
-use stonechat_compute::wgpu::ops::{check_len, q8};
-use stonechat_compute::wgpu::{Access, Bind, Gpu, Recorder};
+use stonechat_compute::wgpu::ops::{ACTIVATIONS, check_len, q8};
+use stonechat_compute::wgpu::{Access, Bind, Gpu, Kernel, KernelParams, Recorder, Source, Variant};
 
-use super::{
-    Activations, CHUNK, GemvSpec, GpuInput, GpuMatrix, MAX_GEMV_ROWS, Shape, access_with_norm,
-    binds_with_norm, can_fuse_norm, row_bucket,
-};
+use super::spec::{GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction};
+use crate::wgpu::input_norm::{access_with_norm, binds_with_norm, can_fuse_norm};
+use crate::wgpu::matrix::GpuMatrix;
+use crate::wgpu::planes::CHUNK;
+use crate::wgpu::product::{Activations, GpuInput};
 
 /// Invocations in a workgroup: half for gate, half for up. More would leave the last workgroups to run alone.
 pub(super) const GATE_UP_WORKGROUP: u32 = 256;
@@ -39,6 +42,36 @@ kernel_params! {
         alpha: f32,
         limit: f32,
         norm_eps: f32,
+    }
+}
+
+impl GemvSpec {
+    pub(super) fn gate_up_source(&self, is_q8: bool, variant: Variant) -> Source {
+        let access = if self.norm_k > 0 { &ACCESS_WITH_NORM } else { ACCESS };
+        let source = self
+            .start(
+                if is_q8 { "gemv_gate_up_q8" } else { "gemv_gate_up" },
+                GateUpParams::LAYOUT,
+                access,
+                variant,
+            )
+            .file(include_str!("../gate_up_params.wgsl"))
+            .file(include_str!("../gate_up_bindings.wgsl"))
+            .file(ACTIVATIONS)
+            .file(GATED_ACTIVATION)
+            .file(include_str!("../gemv_gate_up.wgsl"));
+        let source = match is_q8 {
+            true => {
+                q8::with_quantize4(source, variant).file(include_str!("../gate_up_output_q8.wgsl"))
+            }
+            false => source.file(include_str!("../gate_up_output_f32.wgsl")),
+        };
+        with_reduction(self.with_multiply(source, access, is_q8), variant)
+    }
+
+    fn gate_up_kernel(&self, gpu: &Gpu, is_q8: bool) -> Arc<Kernel> {
+        let kind = if is_q8 { GemvKind::GateUpQ8 } else { GemvKind::GateUp };
+        gpu.kernel(("gemv", self.key(kind)), || self.gate_up_source(is_q8, gpu.variant()))
     }
 }
 

@@ -1,13 +1,19 @@
 //! GEMV of the same activations with up to three matrices in one kernel, as Q, K and V; the last may have another format.
 
+use std::sync::Arc;
+
 use stonechat_compute::kernel_params;
 use stonechat_compute::wgpu::ops::check_len;
-use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Recorder};
-
-use super::{
-    Activations, CHUNK, Format, GemvSpec, GpuInput, GpuMatrix, MAX_GEMV_ROWS, OperandFormat, Shape,
-    access_with_norm, binds_with_norm, can_fuse_norm, row_bucket,
+use stonechat_compute::wgpu::ops::operand::OperandFormat;
+use stonechat_compute::wgpu::{
+    Access, Bind, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
 };
+
+use super::spec::{GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction};
+use crate::wgpu::input_norm::{access_with_norm, binds_with_norm, can_fuse_norm};
+use crate::wgpu::matrix::GpuMatrix;
+use crate::wgpu::planes::{CHUNK, Format};
+use crate::wgpu::product::{Activations, GpuInput, format_files};
 
 /// Bindings of `gemv_group.wgsl`: matrix 0, activations, matrix 0 again, matrices 1 and 2 twice each, 3 biases, 3
 /// outputs.
@@ -48,6 +54,29 @@ kernel_params! {
         norm_eps: f32,
         w_stride_last: u32,
         w_blocks_last: u32,
+    }
+}
+
+impl GemvSpec {
+    pub(super) fn group_source(&self, variant: Variant) -> Source {
+        let access = if self.norm_k > 0 { &ACCESS_WITH_NORM } else { ACCESS };
+        let source = self
+            .start("gemv_group", GemvGroupParams::LAYOUT, access, variant)
+            .file(include_str!("../gemv_group.wgsl"));
+        let source = self.with_multiply(source, access, false);
+        let source = match self.last {
+            Some(last) => {
+                let mut text = format_files(last).concat();
+                text.push_str(include_str!("../gemv_multiply_q8.wgsl"));
+                source.variant_of(&text, &["w_stride", "w_blocks"], "last")
+            }
+            None => source.file(include_str!("../gemv_group_one_format.wgsl")),
+        };
+        with_reduction(source, variant)
+    }
+
+    fn group_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        gpu.kernel(("gemv", self.key(GemvKind::Group)), || self.group_source(gpu.variant()))
     }
 }
 

@@ -1,17 +1,46 @@
-//! [`PanelSimd`] on WebAssembly `simd128`: 4 of a panel's 16 rows. Products are added in 16 bits, and sums widened before
-//! they overflow.
+//! WebAssembly `simd128`: 128-bit vectors. Products are added in 16 bits, and sums widened before they overflow.
 
 use std::arch::wasm32::v128;
 
-use stonechat_compute::simd::{F32, NullaryFnOnce, WasmSimd128};
+use half::{bf16, f16};
 
-use super::PanelSimd;
-use crate::activation::QBlock;
-use crate::packed::{PANEL_ROWS, U32x16};
+use super::int8::{Int8, RowInt8};
+use super::token::token;
+use super::vector::{F32, Simd, widen_f16};
 
-/// Sums of products of the first and last two rows in 16 bits, and the 32-bit sums they were widened to.
-#[derive(Clone, Copy)]
-pub(in crate::packed) struct Narrow {
+token! {
+    /// WebAssembly 128-bit vectors.
+    WasmSimd128(pulp::wasm::Simd128), true, "simd128"
+}
+
+impl Simd for WasmSimd128 {
+    type Pulp = pulp::wasm::Simd128;
+
+    #[inline(always)]
+    fn pulp(self) -> pulp::wasm::Simd128 {
+        self.0
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
+        // SAFETY: `load_f16` may read four values: 8 bytes from `p`.
+        let wide = unsafe { self.simd128.i32x4_load_extend_u16x4(p.cast()) };
+        // SAFETY: both are 16 bytes of plain integers.
+        widen_f16(self, unsafe { std::mem::transmute(wide) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
+        // SAFETY: `load_bf16` may read four values: 8 bytes from `p`.
+        let wide = unsafe { self.simd128.i32x4_load_extend_u16x4(p.cast()) };
+        // SAFETY: both are 16 bytes; every bit pattern is a valid f32.
+        unsafe { std::mem::transmute(self.simd128.i32x4_shl(wide, 16)) }
+    }
+}
+
+/// Sums of products of the first and last two lanes in 16 bits, and the 32-bit sums they were widened to.
+#[derive(Clone, Copy, Debug)]
+pub struct NarrowSums {
     low: v128,
     high: v128,
     wide: v128,
@@ -25,26 +54,29 @@ fn vector<T: bytemuck::Pod>(bytes: T) -> v128 {
     unsafe { std::mem::transmute_copy(&bytes) }
 }
 
-impl PanelSimd for WasmSimd128 {
+impl Int8 for WasmSimd128 {
     type U32s = v128;
-    type Sums = Narrow;
+    type Sums = NarrowSums;
+    type Narrow = Self;
 
-    const MR: usize = 4;
+    const NAME: &'static str = "simd128";
+    const GEMV_ROWS: usize = 4;
+    const GEMM_ROWS: usize = 0;
     const HEADROOM: usize = 2;
     const BYTE_OFFSET: u8 = 0;
 
     #[inline(always)]
-    fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output {
-        Self::vectorize(self, f)
+    fn narrow(self) -> Self {
+        self
     }
 
     #[inline(always)]
-    fn load_u32s(self, x: &U32x16, part: usize) -> v128 {
-        vector(x.0.as_chunks::<4>().0[part])
+    fn load_u32s<const N: usize>(self, x: &[u32; N], part: usize) -> v128 {
+        vector(x.as_chunks::<4>().0[part])
     }
 
     #[inline(always)]
-    fn load_u16(self, x: &[u16; PANEL_ROWS], part: usize) -> v128 {
+    fn load_u16s<const N: usize>(self, x: &[u16; N], part: usize) -> v128 {
         let [a, b, c, d] = x.as_chunks::<4>().0[part];
         self.simd128.i32x4_extend_low_u16x8(vector([a, b, c, d, 0, 0, 0, 0]))
     }
@@ -57,6 +89,11 @@ impl PanelSimd for WasmSimd128 {
     #[inline(always)]
     fn or(self, x: v128, y: v128) -> v128 {
         self.simd128.v128_or(x, y)
+    }
+
+    #[inline(always)]
+    fn add_to_bytes(self, x: v128, y: u8) -> v128 {
+        self.simd128.i8x16_add(x, self.simd128.u8x16_splat(y))
     }
 
     #[inline(always)]
@@ -73,11 +110,6 @@ impl PanelSimd for WasmSimd128 {
     #[inline(always)]
     fn lookup(self, table: &[u8; 16], x: v128) -> v128 {
         self.simd128.i8x16_swizzle(vector(*table), x)
-    }
-
-    #[inline(always)]
-    fn unbias(self, x: v128) -> v128 {
-        self.simd128.v128_xor(x, self.simd128.u8x16_splat(128))
     }
 
     #[inline(always)]
@@ -98,17 +130,16 @@ impl PanelSimd for WasmSimd128 {
     }
 
     #[inline(always)]
-    fn start(self, _: i32) -> Narrow {
+    fn start(self, _: i32) -> NarrowSums {
         let zero = self.simd128.i32x4_splat(0);
-        Narrow { low: zero, high: zero, wide: zero }
+        NarrowSums { low: zero, high: zero, wide: zero }
     }
 
     #[inline(always)]
-    fn dot(self, sums: Narrow, w: v128, x: &QBlock, quad: usize) -> Narrow {
-        let four = self.simd128.i32x4_splat(x.quads()[quad]);
-        let low = self.simd128.i16x8_extmul_low_i8x16(w, four);
-        let high = self.simd128.i16x8_extmul_high_i8x16(w, four);
-        Narrow {
+    fn dot4(self, sums: NarrowSums, w: v128, x: v128) -> NarrowSums {
+        let low = self.simd128.i16x8_extmul_low_i8x16(w, x);
+        let high = self.simd128.i16x8_extmul_high_i8x16(w, x);
+        NarrowSums {
             low: self.simd128.i16x8_add(sums.low, low),
             high: self.simd128.i16x8_add(sums.high, high),
             wide: sums.wide,
@@ -116,23 +147,25 @@ impl PanelSimd for WasmSimd128 {
     }
 
     #[inline(always)]
-    fn dot_bytes(self, sums: Narrow, w: v128, x: &QBlock, quad: usize) -> Narrow {
-        self.dot(sums, w, x, quad)
+    fn dot4_quad(self, sums: NarrowSums, w: v128, x: &[i32; 8], quad: usize) -> NarrowSums {
+        self.dot4(sums, w, self.simd128.i32x4_splat(x[quad]))
     }
 
     #[inline(always)]
-    fn widen(self, sums: Narrow) -> Narrow {
+    fn widen(self, sums: NarrowSums) -> NarrowSums {
         let low = self.simd128.i32x4_extadd_pairwise_i16x8(sums.low);
         let high = self.simd128.i32x4_extadd_pairwise_i16x8(sums.high);
         let even = self.simd128.i32x4_shuffle::<0, 2, 4, 6>(low, high);
         let odd = self.simd128.i32x4_shuffle::<1, 3, 5, 7>(low, high);
         let wide = self.simd128.i32x4_add(even, odd);
-        Narrow { wide: self.simd128.i32x4_add(sums.wide, wide), ..self.start(0) }
+        NarrowSums { wide: self.simd128.i32x4_add(sums.wide, wide), ..self.start(0) }
     }
 
     #[inline(always)]
-    fn finish(self, sums: Narrow, offset: i32) -> F32<Self> {
+    fn finish(self, sums: NarrowSums, offset: i32) -> F32<Self> {
         let wide = self.widen(sums).wide;
         self.to_floats(self.simd128.i32x4_add(wide, self.simd128.i32x4_splat(offset)))
     }
 }
+
+impl RowInt8 for WasmSimd128 {}

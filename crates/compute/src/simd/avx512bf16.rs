@@ -1,11 +1,21 @@
-//! AVX-512 BF16: dot products of bf16 pairs and conversion from f32.
+//! AVX-512 with VNNI and BF16: dot products of bf16 pairs and conversion from f32.
 
 use std::arch::x86_64::{
     __m512bh, __m512i, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_permutexvar_epi16,
 };
 
-use super::token::Avx512Bf16;
-use super::vector::{F32, Simd, U32};
+use super::avx512vnni::Avx512Vnni;
+use super::token::{Token, token};
+use super::vector::{F32, Simd, U32, delegate_simd};
+
+token! {
+    /// [`Avx512Vnni`] and `avx512bf16`, the dot product of bf16 pairs.
+    Avx512Bf16(Avx512Vnni), std::is_x86_feature_detected!("avx512bf16"),
+    "avx2", "fma", "bmi1", "bmi2", "lzcnt", "popcnt", "fxsr", "f16c",
+    "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni", "avx512bf16"
+}
+
+delegate_simd!(Avx512Bf16, Avx512Vnni, Self::vnni);
 
 /// Permutation that interleaves the low and the high half of a vector of 32 values.
 const INTERLEAVED: [u16; 32] = {
@@ -19,6 +29,18 @@ const INTERLEAVED: [u16; 32] = {
 };
 
 impl Avx512Bf16 {
+    /// The token on CPUs where bf16 dot products have twice the throughput of f32 ones: AMD since Zen 4, not Intel's
+    /// Sapphire Rapids.
+    pub(super) fn try_fast() -> Option<Self> {
+        super::amd_family().and(Self::try_new())
+    }
+
+    /// The token without bf16 dot products.
+    #[inline(always)]
+    pub(super) fn vnni(self) -> Avx512Vnni {
+        self.0
+    }
+
     /// `c[i] + a[2i] b[2i] + a[2i+1] b[2i+1]`; a lane of `a` and `b` holds two bf16 values, the first in its low half.
     /// Subnormal values count as zero.
     #[inline(always)]
@@ -75,7 +97,7 @@ mod tests {
     use pulp::NullaryFnOnce;
 
     use super::Avx512Bf16;
-    use crate::simd::Simd;
+    use crate::simd::{Simd, Token};
 
     struct Narrow<'a>(Avx512Bf16, &'a [f32], &'a mut [u32]);
 

@@ -1,0 +1,139 @@
+//! What kernels share: views of values, sources, activations, operands.
+
+use std::sync::Arc;
+
+use super::{f16, q8};
+use crate::cpu::Activation;
+use crate::wgpu::{Access, Gpu, GpuBuffer, Kernel, ParamLayout, Source, Variant};
+
+pub(super) const OPERAND_Q8: u32 = 1;
+pub(super) const OPERAND_F16: u32 = 2;
+
+/// Strided view of `[rows, cols]` f32 values: row `r` starts at value `offset + r * stride`.
+#[derive(Debug, Clone, Copy)]
+pub struct GpuRows<'a> {
+    /// The buffer.
+    pub buffer: &'a GpuBuffer,
+    /// Index of the first value.
+    pub offset: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Values in a row.
+    pub cols: usize,
+    /// Values between the starts of two rows.
+    pub stride: usize,
+}
+
+impl<'a> GpuRows<'a> {
+    /// Packed `[rows, cols]` values at the start of `buffer`.
+    #[must_use]
+    pub fn packed(buffer: &'a GpuBuffer, rows: usize, cols: usize) -> Self {
+        Self { buffer, offset: 0, rows, cols, stride: cols }
+    }
+
+    /// Asserts that the rows are inside the buffer.
+    ///
+    /// # Panics
+    /// If they are not.
+    #[must_use]
+    #[track_caller]
+    pub fn checked(self) -> Self {
+        let end = if self.rows == 0 {
+            0
+        } else {
+            self.offset + (self.rows - 1) * self.stride + self.cols
+        };
+        assert!(
+            4 * end <= self.buffer.bytes(),
+            "rows end at {end} of {} bytes",
+            self.buffer.bytes()
+        );
+        self
+    }
+}
+
+/// Asserts that `buffer` has room for `len` f32 values.
+///
+/// # Panics
+/// If it is smaller.
+#[track_caller]
+pub fn check_len(what: &str, buffer: &GpuBuffer, len: usize) {
+    assert!(4 * len <= buffer.bytes(), "{what}: {} bytes for {len} values", buffer.bytes());
+}
+
+/// Begins a kernel: constant `WG` (invocations in a workgroup), entry point and reductions. The kernel's files follow.
+#[must_use]
+pub fn kernel_source(
+    name: String,
+    params: ParamLayout,
+    access: &'static [Access],
+    variant: Variant,
+    workgroup: u32,
+) -> Source {
+    let source = Source::new(name, params, access);
+    let (source, entry) = match variant {
+        Variant::Portable => (source, include_str!("entry.portable.wgsl")),
+        Variant::Subgroups => (source.with_subgroups(), include_str!("entry.subgroups.wgsl")),
+    };
+    source.constant("WG", workgroup).file(entry)
+}
+
+/// WGSL of `exp`, `tanh`, `erf` and of `activate`, for epilogues.
+pub const ACTIVATIONS: &str = include_str!("activation.wgsl");
+
+/// Code of an activation, equal to the `ACTIVATION_*` constants of `activation.wgsl`.
+#[must_use]
+pub fn activation_code(activation: Activation) -> u32 {
+    match activation {
+        Activation::None => 0,
+        Activation::Gelu => 1,
+        Activation::GeluTanh => 2,
+    }
+}
+
+/// Kernel without compile-time constants of its own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KernelSpec {
+    pub(super) name: &'static str,
+    pub(super) params: ParamLayout,
+    pub(super) access: &'static [Access],
+    pub(super) workgroup: u32,
+    pub(super) files: &'static [&'static str],
+    pub(super) operand_writer: OperandWriter,
+}
+
+/// Function with which a kernel writes an operand, to the binding `out_operand`.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum OperandWriter {
+    None,
+    /// `quantize4`: q8.
+    Q8,
+    /// `write_operand4`: the format of a parameter.
+    Any,
+}
+
+impl KernelSpec {
+    pub(super) fn source(&self, variant: Variant) -> Source {
+        let name = format!("{}-{}", self.name, variant.name());
+        let source = kernel_source(name, self.params, self.access, variant, self.workgroup);
+        let source = match self.operand_writer {
+            OperandWriter::None => source,
+            OperandWriter::Q8 => q8::with_quantize4(source, variant),
+            OperandWriter::Any => with_write_operand4(source, variant),
+        };
+        self.files.iter().fold(source, |source, file| source.file(file))
+    }
+
+    pub(super) fn kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        gpu.kernel((self.name, [0; 4]), || self.source(gpu.variant()))
+    }
+}
+
+/// Appends `write_operand4`, with which kernels write an operand.
+pub(super) fn with_write_operand4(source: Source, variant: Variant) -> Source {
+    q8::with_quantize4(source, variant)
+        .file(f16::PACK)
+        .constant("OPERAND_Q8", OPERAND_Q8)
+        .constant("OPERAND_F16", OPERAND_F16)
+        .file(include_str!("write_operand4.wgsl"))
+}

@@ -1,0 +1,209 @@
+//! Shapes and sources of GEMV kernels.
+
+use std::sync::Arc;
+
+use stonechat_compute::wgpu::ops::{ACTIVATIONS, kernel_source, q8};
+use stonechat_compute::wgpu::{Access, Gpu, Kernel, KernelParams, ParamLayout, Source, Variant};
+
+use crate::wgpu::input_norm::{access_with_norm, with_norm_prologue};
+use crate::wgpu::matrix::GpuMatrix;
+use crate::wgpu::planes::{CHUNK, Format};
+use crate::wgpu::product::{ACCESS, ACCESS_WITH_OPERAND, Activations, MatmulParams, with_format};
+
+/// Most rows of activations of a GEMV.
+pub const MAX_GEMV_ROWS: usize = 8;
+/// Rows of activations for which kernels are compiled.
+pub(super) const ROW_BUCKETS: [u32; 4] = [1, 2, 4, MAX_GEMV_ROWS as u32];
+/// Invocations in a workgroup.
+pub(super) const WORKGROUP: u32 = 128;
+/// Weights that an invocation takes at a time, of quantized formats.
+pub(super) const QUANTIZED_STEP: usize = 64;
+/// Invocations that keep a large GPU busy; below, rows are shared by larger teams.
+pub(super) const MIN_BUSY_INVOCATIONS: usize = 48 << 10;
+/// Invocations that a large GPU runs at a time.
+pub(super) const WAVE_INVOCATIONS: usize = 64 << 10;
+/// Shape of kernels that write q8: a q8 group of rows a workgroup.
+pub(super) const Q8_OUTPUT_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
+/// Most rows of activations of these: a team has an invocation for each of its sums.
+pub(super) const Q8_OUTPUT_MAX_ROWS: u32 = Q8_OUTPUT_SHAPE.lanes / Q8_OUTPUT_SHAPE.rows;
+const _: () = assert!(WORKGROUP / Q8_OUTPUT_SHAPE.lanes * Q8_OUTPUT_SHAPE.rows == 32);
+/// [`ACCESS`] with the weight and the output of a fused norm.
+pub(super) const ACCESS_WITH_NORM: [Access; ACCESS.len() + 2] = access_with_norm(ACCESS);
+
+/// Shape of a team.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Invocations of a team.
+    pub(super) lanes: u32,
+    /// Rows of the matrix a team.
+    pub(super) rows: u32,
+}
+
+impl Shape {
+    /// For `[n, k]` weights of which an invocation takes `step_len` at a time.
+    pub(super) fn of(n: usize, k: usize, step_len: usize, x_rows: u32) -> Self {
+        let steps = k.div_ceil(step_len);
+        // Steps of an invocation are sequential: three or four at most.
+        let mut lanes = (2 * steps).div_ceil(7).next_power_of_two().clamp(8, WORKGROUP as usize);
+        while lanes < WORKGROUP as usize && n * lanes < MIN_BUSY_INVOCATIONS && lanes < steps {
+            lanes *= 2;
+        }
+        // A team has an invocation for each of its sums.
+        let rows = if n * lanes >= 2 * WAVE_INVOCATIONS && x_rows <= 2 { 2 } else { 1 };
+        Self { lanes: lanes as u32, rows }
+    }
+
+    /// For `n` rows like those of `w`.
+    pub(super) fn for_matrix(n: usize, w: &GpuMatrix, x_rows: u32) -> Self {
+        let step_len = if w.format.is_quantized { QUANTIZED_STEP } else { CHUNK };
+        Self::of(n, w.k(), step_len, x_rows)
+    }
+
+    /// Rows of the matrix a workgroup of [`WORKGROUP`] invocations.
+    pub(super) fn rows_per_workgroup(self) -> u32 {
+        self.rows_per(WORKGROUP)
+    }
+
+    pub(super) fn rows_per(self, workgroup: u32) -> u32 {
+        workgroup / self.lanes * self.rows
+    }
+}
+
+/// Smallest of [`ROW_BUCKETS`] for `rows` rows of activations.
+pub(super) fn row_bucket(rows: usize) -> u32 {
+    rows.next_power_of_two() as u32
+}
+
+/// Appends the reduction over teams.
+pub(super) fn with_reduction(source: Source, variant: Variant) -> Source {
+    let source = source.file(match variant {
+        Variant::Portable => include_str!("../gemv_reduce.portable.wgsl"),
+        Variant::Subgroups => include_str!("../gemv_reduce.subgroups.wgsl"),
+    });
+    source.file(include_str!("../gemv_sums.wgsl"))
+}
+
+/// Kernels, by number in their keys.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum GemvKind {
+    Plain,
+    Experts,
+    GateUp,
+    GateUpQ8,
+    Group,
+    Q8Output,
+}
+
+/// Compile-time constants of a GEMV kernel.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GemvSpec {
+    pub(super) format: &'static Format,
+    /// Format of the last matrix of a group, if it differs.
+    pub(super) last: Option<&'static Format>,
+    /// Rows of activations, one of [`ROW_BUCKETS`].
+    pub(super) x_rows: u32,
+    pub(super) shape: Shape,
+    /// Invocations in a workgroup.
+    pub(super) workgroup: u32,
+    /// Adjacent invocations of a team that are in one subgroup on any subgroup size of the device.
+    pub(super) shuffle_lanes: u32,
+    /// Row length of the RMS norm to fuse; 0 without one.
+    pub(super) norm_k: u32,
+}
+
+impl GemvSpec {
+    pub(super) fn new(gpu: &Gpu, format: &'static Format, x_rows: u32, shape: Shape) -> Self {
+        let min_subgroup = gpu.adapter().subgroup_sizes.map_or(1, |(min, _)| min);
+        let shuffle_lanes = shape.lanes.min(min_subgroup);
+        Self { format, last: None, x_rows, shape, workgroup: WORKGROUP, shuffle_lanes, norm_k: 0 }
+    }
+
+    /// Fuses the RMS norm of the activations, if they have one, of `w`'s columns.
+    pub(super) fn with_norm(self, x: &Activations<'_>, w: &GpuMatrix) -> Self {
+        Self { norm_k: if x.norm.is_some() { w.k() as u32 } else { 0 }, ..self }
+    }
+
+    pub(super) fn key(&self, kind: GemvKind) -> [u32; 4] {
+        let Shape { lanes, rows } = self.shape;
+        let input = self.norm_k << 8 | self.x_rows;
+        let last = self.last.map_or(0, |last| last.code() + 1);
+        let formats = last << 16 | self.format.code();
+        [formats, input, lanes << 8 | rows, self.workgroup << 8 | kind as u32]
+    }
+
+    pub(super) fn start(
+        &self,
+        kind: &str,
+        params: ParamLayout,
+        access: &'static [Access],
+        variant: Variant,
+    ) -> Source {
+        let Self { x_rows, shape: Shape { lanes, rows }, workgroup, shuffle_lanes, norm_k, .. } =
+            *self;
+        let last = self.last.map_or_else(String::new, |last| format!("+{}", last.dtype));
+        let norm = if norm_k > 0 { "-normed" } else { "" };
+        let (dtype, variant_name) = (self.format.dtype, variant.name());
+        let name = format!("{kind}-{dtype}{last}-{x_rows}-{lanes}x{rows}{norm}-{variant_name}");
+        kernel_source(name, params, access, variant, workgroup)
+            .constant("LANES", lanes)
+            .constant("TEAM_ROWS", rows)
+            .constant("X_ROWS", x_rows)
+            .constant("SHUFFLE_LANES", shuffle_lanes)
+    }
+
+    /// Appends access to weights and activations, and `multiply`, for a kernel of `access`. `has_quantize4`: the source has
+    /// `quantize4` already.
+    pub(super) fn with_multiply(
+        &self,
+        source: Source,
+        access: &[Access],
+        has_quantize4: bool,
+    ) -> Source {
+        let source = with_format(source, self.format);
+        if !self.format.is_quantized {
+            return source.file(include_str!("../gemv_multiply_f32.wgsl"));
+        }
+        let source = match self.norm_k {
+            0 => source.file(include_str!("../x_q8.wgsl")),
+            k => with_norm_prologue(source, k, (self.workgroup, access.len() - 2), has_quantize4),
+        };
+        source.file(include_str!("../gemv_multiply_q8.wgsl"))
+    }
+
+    pub(super) fn source(&self, by_expert: bool, variant: Variant) -> Source {
+        let kind = if by_expert { "gemv_experts" } else { "gemv" };
+        let access = if self.norm_k > 0 { &ACCESS_WITH_NORM } else { ACCESS };
+        let source = self
+            .start(kind, MatmulParams::LAYOUT, access, variant)
+            .constant("BY_EXPERT", u32::from(by_expert))
+            .file(include_str!("../matmul_params.wgsl"))
+            .file(include_str!("../matrix_bindings.wgsl"))
+            .file(ACTIVATIONS)
+            .file(include_str!("../gemv.wgsl"))
+            .file(include_str!("../gemv_output_f32.wgsl"));
+        with_reduction(self.with_multiply(source, access, false), variant)
+    }
+
+    pub(super) fn q8_output_source(&self, variant: Variant) -> Source {
+        let source = self
+            .start("gemv_q8_output", MatmulParams::LAYOUT, ACCESS_WITH_OPERAND, variant)
+            .constant("BY_EXPERT", 0)
+            .file(include_str!("../matmul_params.wgsl"))
+            .file(include_str!("../matrix_bindings.wgsl"))
+            .file(ACTIVATIONS)
+            .file(include_str!("../gemv.wgsl"))
+            .file(include_str!("../gemv_output_q8.wgsl"));
+        let source = q8::with_quantize4(source, variant);
+        with_reduction(self.with_multiply(source, ACCESS_WITH_OPERAND, true), variant)
+    }
+
+    pub(super) fn kernel(&self, gpu: &Gpu, by_expert: bool) -> Arc<Kernel> {
+        let kind = if by_expert { GemvKind::Experts } else { GemvKind::Plain };
+        gpu.kernel(("gemv", self.key(kind)), || self.source(by_expert, gpu.variant()))
+    }
+
+    pub(super) fn q8_output_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        let key = self.key(GemvKind::Q8Output);
+        gpu.kernel(("gemv", key), || self.q8_output_source(gpu.variant()))
+    }
+}
