@@ -198,7 +198,7 @@ fn quantized_mapped_weights_are_multiplied_as_their_values() {
         let devices: [Devices; 2] = [Reference.into(), mapped().into()];
         let [oracle, rows] = devices.map(|devices| {
             let model = Model::load(devices, &ModelFile::open(&path).unwrap(), |_| {}).unwrap();
-            let mut state = state(&model, &golden);
+            let mut state = state(&model, golden);
             let mut step = |token| run(&mut state, 0, &[token], &[0]).remove(0);
             golden.tokens.iter().map(|&token| step(token)).collect::<Vec<_>>()
         });

@@ -96,6 +96,20 @@ pub(super) fn min_max(x: &[f32]) -> (f32, f32) {
     (min, max)
 }
 
+/// 32 values of 4 bits, one a byte: the low ones first.
+#[inline(always)]
+pub(super) fn nibbles(qs: &[u8; 16]) -> [u8; 32] {
+    let mut q = [0; 32];
+    let (low, high) = q.split_at_mut(16);
+    for j in 0..16 {
+        low[j] = qs[j] & 15;
+    }
+    for j in 0..16 {
+        high[j] = qs[j] >> 4;
+    }
+    q
+}
+
 /// `1 / d`, or 0 where `d` is 0.
 pub(super) fn reciprocal(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::definition::{Block, Half, QuantizeBlock, reciprocal, signed_max};
+use super::definition::{Block, Half, QuantizeBlock, nibbles, reciprocal, signed_max};
 use super::search::GROUP_MAX_EPS;
 
 /// The levels, ascending, denser around 0 (`kvalues_iq4nl` of llama.cpp).
@@ -48,9 +48,10 @@ impl QuantizeBlock for BlockIq4Nl {
 /// `scale * levels[q]` of 32 nibbles, the low ones first.
 #[inline(always)]
 pub(super) fn dequantize_levels(scale: f32, levels: &[i8; 16], qs: &[u8; 16], out: &mut [f32; 32]) {
-    for j in 0..16 {
-        out[j] = scale * f32::from(levels[usize::from(qs[j] & 15)]);
-        out[j + 16] = scale * f32::from(levels[usize::from(qs[j] >> 4)]);
+    let table = levels.map(|level| scale * f32::from(level));
+    let q = nibbles(qs);
+    for j in 0..32 {
+        out[j] = table[usize::from(q[j] & 15)];
     }
 }
 

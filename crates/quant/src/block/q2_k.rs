@@ -41,13 +41,15 @@ impl Block for BlockQ2K {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
         let (d, dmin) = (self.d.to_f32(), self.dmin.to_f32());
-        for g in 0..16 {
-            let (h, p) = (g / 8, g % 8 / 2);
-            let scale = d * f32::from(self.scales[g] & 15);
-            let min = dmin * f32::from(self.scales[g] >> 4);
-            for l in 0..16 {
-                let q = self.qs[32 * h + 16 * (g % 2) + l] >> (2 * p) & 3;
-                out[16 * g + l] = scale * f32::from(q) - min;
+        let qs = self.qs.as_chunks::<32>().0;
+        let out = bytemuck::cast_mut::<_, [[f32; 32]; 8]>(out);
+        for (pair, out) in out.iter_mut().enumerate() {
+            let packed = [0, 1].map(|g| self.scales[2 * pair + g]);
+            let scales = packed.map(|packed| d * f32::from(packed & 15));
+            let mins = packed.map(|packed| dmin * f32::from(packed >> 4));
+            for l in 0..32 {
+                let q = qs[pair / 4][l] >> (2 * (pair % 4)) & 3;
+                out[l] = scales[l / 16] * f32::from(q) - mins[l / 16];
             }
         }
     }

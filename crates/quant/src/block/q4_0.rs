@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::definition::{Block, Half, QuantizeBlock, reciprocal, signed_max, truncate};
+use super::definition::{Block, Half, QuantizeBlock, nibbles, reciprocal, signed_max, truncate};
 
 /// `x[i] = d * (q[i] - 8)`.
 ///
@@ -30,9 +30,9 @@ impl Block for BlockQ4_0 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = self.d.to_f32();
-        for j in 0..16 {
-            out[j] = (i32::from(self.qs[j] & 15) - 8) as f32 * d;
-            out[j + 16] = (i32::from(self.qs[j] >> 4) - 8) as f32 * d;
+        let q = nibbles(&self.qs);
+        for j in 0..32 {
+            out[j] = (i32::from(q[j]) - 8) as f32 * d;
         }
     }
 }

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
 
-use super::definition::{Block, Half, QuantizeBlock, min_max, reciprocal, truncate};
+use super::definition::{Block, Half, QuantizeBlock, min_max, nibbles, reciprocal, truncate};
 
 /// `x[i] = d * q[i] + m`.
 ///
@@ -33,9 +33,9 @@ impl Block for BlockQ4_1 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let (d, m) = (self.d.to_f32(), self.m.to_f32());
-        for j in 0..16 {
-            out[j] = i32::from(self.qs[j] & 15) as f32 * d + m;
-            out[j + 16] = i32::from(self.qs[j] >> 4) as f32 * d + m;
+        let q = nibbles(&self.qs);
+        for j in 0..32 {
+            out[j] = f32::from(q[j]) * d + m;
         }
     }
 }

@@ -39,14 +39,16 @@ impl Block for BlockQ6K {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 256]) {
         let d = self.d.to_f32();
-        for g in 0..16 {
-            let (h, p) = (g / 8, g % 8 / 2);
-            let scale = d * f32::from(self.scales[g]);
-            for l in 0..16 {
-                let column = 16 * (g % 2) + l;
-                let low = self.ql[64 * h + 32 * (p % 2) + column] >> (4 * (p / 2)) & 15;
-                let high = (self.qh[32 * h + column] >> (2 * p) & 3) << 4;
-                out[16 * g + l] = scale * f32::from((low | high) as i8 - 32);
+        let (ql, qh) = (self.ql.as_chunks::<32>().0, self.qh.as_chunks::<32>().0);
+        let out = bytemuck::cast_mut::<_, [[f32; 32]; 8]>(out);
+        for (pair, out) in out.iter_mut().enumerate() {
+            let (h, p) = (pair / 4, pair % 4);
+            let (low, high) = (&ql[2 * h + p % 2], &qh[h]);
+            let scales = [0, 1].map(|g| d * f32::from(self.scales[2 * pair + g]));
+            for l in 0..32 {
+                let low = low[l] >> (4 * (p / 2)) & 15;
+                let high = (high[l] >> (2 * p) & 3) << 4;
+                out[l] = scales[l / 16] * f32::from((low | high) as i8 - 32);
             }
         }
     }
