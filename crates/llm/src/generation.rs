@@ -288,7 +288,6 @@ impl Generation {
     #[must_use]
     pub fn can_run_ahead(&self, n_ctx: usize) -> bool {
         self.sampler.required_top_k() == Some(1)
-            && !self.is_constrained()
             && matches!(self.output(0).0, OutputRequest::TopK(_) | OutputRequest::LogProbs(_))
             && self.draft().is_empty()
             && self.tokens_left().is_none_or(|left| left > 1)

@@ -5,8 +5,8 @@
 //! speech         | ops  |      | ops  |      | ops    at least `SLICE` at a time, while a step of the chat waits
 //! ```
 //!
-//! Who waits longest is next. Programs with threads of their own would slow each other down: a loop waits for its slowest
-//! thread, which is the one whose core another loop uses.
+//! First come, first served. Thread teams of several programs on the same cores slow each other down: a loop waits for its
+//! slowest thread, the one that shares its core.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! What all block formats are, and what their quantizers share.
+//! Traits of block formats, and helpers of their quantizers.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

@@ -4,7 +4,7 @@ use stonechat_compute::simd::RowInt8;
 
 use super::definition::{Block, Half};
 
-/// What the bytes of a [`RowBlock`] are.
+/// Encoding of the bytes of a [`RowBlock`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Quants {
     /// `x = scale * (byte - offset)`.
@@ -19,7 +19,7 @@ pub(crate) enum Quants {
 pub(crate) trait RowBlock: Block {
     /// Elements of a group: 16 or 32.
     const GROUP_LEN: usize;
-    /// What quants are.
+    /// Encoding of the quants.
     const QUANTS: Quants;
 
     /// Bytes of elements `32 * u ..`, below 128; for [`Quants::Signed`] a bit each that is set where the quant is negative.

@@ -42,7 +42,7 @@ pub(crate) enum OpenModel {
 pub(crate) struct EngineLoader {
     options: EngineOptions,
     metrics: Arc<Metrics>,
-    /// Whose threads all models use; started by the first one.
+    /// CPU that all models share; opened for the first one.
     cpu: Mutex<Option<Cpu>>,
 }
 

@@ -1,4 +1,4 @@
-//! What kernels share: views of values, sources, activations, operands.
+//! Common parts of kernels: views of values, sources, activations, operands.
 
 use std::sync::Arc;
 
