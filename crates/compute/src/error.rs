@@ -36,6 +36,12 @@ pub enum Error {
         /// Adapters of this machine.
         found: String,
     },
+    /// No CUDA device, or a driver that is too old.
+    #[error("no CUDA device: {reason}")]
+    NoCuda {
+        /// What is missing.
+        reason: String,
+    },
     /// A buffer exceeds the limit of the GPU.
     #[error("a buffer of {bytes} bytes: this GPU has buffers of at most {limit}")]
     BufferTooLarge {

@@ -1,10 +1,15 @@
-//! Dtypes, SIMD dispatch, thread team, paged KV cache and dense f32 kernels; GPU kernels with the feature `wgpu`.
+//! Dtypes, SIMD dispatch, thread team, paged KV cache and dense f32 kernels; GPU kernels with the features
+//! `wgpu` and `cuda`.
 
 mod aligned;
 mod config;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod dtype;
 mod error;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod kernel_times;
 pub mod op;
 mod parts;
 mod scratch;
@@ -17,6 +22,8 @@ pub mod wgpu;
 pub use aligned::{AlignedBytes, AlignedVec};
 pub use dtype::DType;
 pub use error::{Error, Result};
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub use kernel_times::KernelTime;
 pub use parts::Parts;
 pub use scratch::with_scratch;
 pub use shared_bytes::{ByteOwner, SharedBytes};

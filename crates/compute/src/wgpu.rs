@@ -13,7 +13,6 @@
 //! | `kernel_cache` | compiled pipelines saved between runs |
 //! | `shader` | [`Source`]: shaders composed from WGSL files |
 //! | `params` | [`KernelParams`]: layout of uniform parameters |
-//! | `profile` | run time of each kernel by timestamp queries |
 //! | `counters` | [`Counters`] of buffers, pipelines, dispatches, submissions |
 //! | `ops` | dense kernels, a `.rs` and a `.wgsl` file each |
 
@@ -26,7 +25,6 @@ mod list;
 mod memory;
 pub mod ops;
 mod params;
-mod profile;
 mod shader;
 mod submit;
 
@@ -36,7 +34,6 @@ pub use counters::Counters;
 pub use gpu::{Gpu, KernelKey, Variant};
 pub use list::{Bind, CommandList, Recorder};
 pub use params::{KernelParams, ParamField, ParamLayout};
-pub use profile::KernelTime;
 pub use shader::{Access, Kernel, Source};
 pub use submit::{CopyRange, HostCopies};
 

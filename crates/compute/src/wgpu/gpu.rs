@@ -10,8 +10,8 @@ use web_time::Instant;
 use super::adapter::{Adapter, CoopMatrices};
 use super::counters::{AtomicCounters, Counters, count};
 use super::memory::{Memory, Readback};
-use super::profile::Profile;
 use super::shader::{Access, Kernel, PARAM_BYTES, Source};
+use crate::kernel_times::Profile;
 use crate::{Error, Result};
 
 /// Id of the first buffer of a device; smaller ones stand for no buffer.

@@ -12,7 +12,7 @@ use super::counters::count;
 use super::gpu::Gpu;
 use super::list::{CommandList, Dispatch};
 use super::memory::Readback;
-use super::profile::KernelTime;
+use crate::kernel_times::KernelTime;
 use crate::{Error, Result};
 
 /// Bytes of weights in one upload.

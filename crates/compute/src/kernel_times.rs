@@ -1,7 +1,7 @@
-//! Run time of each kernel, by timestamp queries.
+//! Run time of each kernel of a GPU.
 //!
-//! While profiling, every dispatch is a compute pass between two timestamps and every submission is waited for.
-//! Times are those of kernels that run alone; a whole forward pass takes longer than without profiling.
+//! While profiling, every kernel runs between two timestamps and every step is waited for. Times are those of kernels that
+//! run alone; a whole forward pass takes longer than without profiling.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,23 +19,23 @@ pub struct KernelTime {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Profile {
+pub(crate) struct Profile {
     is_on: AtomicBool,
     /// Dispatches and nanoseconds by kernel name.
     totals: Mutex<BTreeMap<String, (u64, f64)>>,
 }
 
 impl Profile {
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set(&self, is_on: bool) {
+    pub(crate) fn set(&self, is_on: bool) {
         self.is_on.store(is_on, Ordering::Relaxed);
     }
 
     /// Takes the times since the last call, longest first.
-    pub(super) fn take(&self) -> Vec<KernelTime> {
+    pub(crate) fn take(&self) -> Vec<KernelTime> {
         let totals =
             std::mem::take(&mut *self.totals.lock().unwrap_or_else(PoisonError::into_inner));
         let time = |(name, (runs, ns))| KernelTime { name, runs, total_ms: ns / 1e6 };
@@ -45,7 +45,7 @@ impl Profile {
     }
 
     /// Adds the time of a dispatch.
-    pub(super) fn add(&self, name: &str, ns: f64) {
+    pub(crate) fn add(&self, name: &str, ns: f64) {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let total = totals.entry(name.to_owned()).or_default();
         total.0 += 1;

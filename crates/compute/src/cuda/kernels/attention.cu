@@ -1,0 +1,432 @@
+// modules: attention_f16 -DKV_TYPE=1; attention_q8 -DKV_TYPE=2
+//
+// Attention over pages of f16 or int8, by matrix instructions. A column is a query head of a token; C channels of a head are
+// padded to D. A warp multiplies a page of 64 positions with 8 N columns:
+//
+//   S = K Q^T     4 blocks of 16 positions, k: D channels       [64, 8 N]
+//   P = softmax of the columns of S, online (Milakov & Gimelshein 2018)
+//   O += V^T P    D / 16 blocks of channels, k: 64 positions    [D, 8 N]
+//
+// The order of k within an instruction is free as long as both factors agree. So lane t of 4 takes channels t D/4 .. of K and Q,
+// and positions 16 t .. of V and P: it loads vectors of 16 bytes straight into the registers of the factors. Row r of
+// block b of S is position 16 (r % 8 / 2) + 4 b + 2 (r / 8) + r % 2.
+#include "attention.cuh"
+
+#define LOG2E 1.44269504f
+
+// Positions and head of a lane's two columns of a block of 8.
+struct Column {
+    u32 start, end;
+    float slope;
+};
+
+template <int D, int N> struct Warp {
+    u32 q[D / 16][N][2];
+    float o[D / 16][N][4];
+    float largest[N][2], sum[N][2];
+
+    // Column `column` of block n is at x + offset; no column: zeros.
+    DEVICE void load_query(int n, const float *x, bool is_column, u32 dim, u32 t) {
+        for (int s = 0; s < D / 16; s++) {
+            float v[4];
+            for (int e = 0; e < 4; e++) {
+                u32 c = t * (D / 4) + 4 * s + e;
+                v[e] = is_column && c < dim ? x[c] : 0.f;
+            }
+            q[s][n][0] = pack_half(v[0], v[1]);
+            q[s][n][1] = pack_half(v[2], v[3]);
+        }
+    }
+
+    DEVICE void clear() {
+        for (int n = 0; n < N; n++) {
+            for (int i = 0; i < 2; i++) largest[n][i] = -INFINITY, sum[n][i] = 0.f;
+            for (int b = 0; b < D / 16; b++) for (int i = 0; i < 4; i++) o[b][n][i] = 0.f;
+        }
+    }
+
+    // Adds the page with the positions from `first` on, of which those from `end` on are not written.
+    DEVICE void add_page(const u8 *head, u32 first, u32 end, const Column (&columns)[N][2], float scale, float soft_cap, u32 lane) {
+        u32 g = lane >> 2, t = lane & 3;
+        float s[4][N][4];
+#pragma unroll
+        for (int b = 0; b < 4; b++) {
+            for (int n = 0; n < N; n++) for (int i = 0; i < 4; i++) s[b][n][i] = 0.f;
+            u32 low = 16 * (g >> 1) + 4 * b + (g & 1);
+#if KV_TYPE == 1
+            const u8 *keys = head + (low * D + t * (D / 4)) * 2;
+            uint4 rows[2][D / 32];
+#pragma unroll
+            for (int i = 0; i < D / 32; i++) {
+                rows[0][i] = *(const uint4 *)(keys + 16 * i);
+                rows[1][i] = *(const uint4 *)(keys + 4 * D + 16 * i);
+            }
+#pragma unroll
+            for (int i = 0; i < D / 32; i++) {
+                u32 a0[4] = {rows[0][i].x, rows[1][i].x, rows[0][i].y, rows[1][i].y};
+                u32 a1[4] = {rows[0][i].z, rows[1][i].z, rows[0][i].w, rows[1][i].w};
+                for (int n = 0; n < N; n++) {
+                    multiply_add(s[b][n], a0, q[2 * i][n][0], q[2 * i][n][1]);
+                    multiply_add(s[b][n], a1, q[2 * i + 1][n][0], q[2 * i + 1][n][1]);
+                }
+            }
+#else
+            const u8 *keys = head + low * D + t * (D / 4);
+            const u16 *scales = (const u16 *)(head + 128 * D) + low * (D / 32);
+#pragma unroll
+            for (int i = 0; i < D / 16; i++) {
+                u32 block = (t * (D / 4) + 4 * i) / 32;
+                u32 a[4];
+                for (int r = 0; r < 2; r++) {
+                    u32 x = *(const u32 *)(keys + 2 * D * r + 4 * i) ^ 0x80808080u;
+                    u32 d = scales[2 * (D / 32) * r + block];
+                    d |= d << 16;
+                    // 1152 = 1024 + 128.
+                    a[r] = mul_half2(add_half2(select_bytes(x, 0x64646464u, 0x4140), 0xe480e480u), d);
+                    a[r + 2] = mul_half2(add_half2(select_bytes(x, 0x64646464u, 0x4342), 0xe480e480u), d);
+                }
+                for (int n = 0; n < N; n++) multiply_add(s[b][n], a, q[i][n][0], q[i][n][1]);
+            }
+#endif
+        }
+        u32 p[4][N][2];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            float top[2] = {largest[n][0], largest[n][1]};
+#pragma unroll
+            for (int b = 0; b < 4; b++) for (int i = 0; i < 4; i++) {
+                const Column &column = columns[n][i & 1];
+                u32 position = first + 16 * (g >> 1) + 4 * b + 2 * (i >> 1) + (g & 1);
+                float x = s[b][n][i] * scale;
+                if (soft_cap != 0.f) x = soft_cap * tanhf(x / soft_cap);
+                x = fmaf(column.slope, (float)((int)position - (int)column.end + 1), x);
+                bool is_visible = position >= column.start && position < column.end;
+                x = is_visible ? x * LOG2E : -INFINITY;
+                s[b][n][i] = x;
+                top[i & 1] = fmaxf(top[i & 1], x);
+            }
+            float factor[2];
+            for (int i = 0; i < 2; i++) {
+                for (int k = 4; k < 32; k *= 2) top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffff, top[i], k));
+                factor[i] = top[i] == -INFINITY ? 1.f : exp2f(largest[n][i] - top[i]);
+                largest[n][i] = top[i];
+                sum[n][i] *= factor[i];
+                if (top[i] == -INFINITY) top[i] = 0.f;
+            }
+#pragma unroll
+            for (int b = 0; b < 4; b++) {
+                for (int i = 0; i < 4; i++) {
+                    s[b][n][i] = exp2f(s[b][n][i] - top[i & 1]);
+                    sum[n][i & 1] += s[b][n][i];
+                }
+                p[b][n][0] = transpose(pack_half(s[b][n][0], s[b][n][1]));
+                p[b][n][1] = transpose(pack_half(s[b][n][2], s[b][n][3]));
+            }
+            for (int b = 0; b < D / 16; b++) for (int i = 0; i < 4; i++) o[b][n][i] *= factor[i & 1];
+        }
+        // Halves of positions that are not written may be NaN.
+        u32 n_written = end > first ? end - first : 0;
+        bool is_partial = n_written < PAGE_LEN;
+#pragma unroll
+        for (int b = 0; b < D / 16; b++) {
+            u32 v[2][8];
+#if KV_TYPE == 1
+            const u8 *values = head + 128 * D + ((16 * b + g) * PAGE_LEN + 16 * t) * 2;
+            for (int r = 0; r < 2; r++) for (int i = 0; i < 2; i++) {
+                uint4 x = *(const uint4 *)(values + r * 16 * PAGE_LEN + 16 * i);
+                v[r][4 * i] = x.x, v[r][4 * i + 1] = x.y, v[r][4 * i + 2] = x.z, v[r][4 * i + 3] = x.w;
+            }
+#else
+            const u8 *values = head + 64 * D + (16 * b + g) * PAGE_LEN + 16 * t;
+            const u8 *scales = head + 128 * D + 2 * PAGE_LEN * (D / 32) + (b / 2 * PAGE_LEN + 16 * t) * 2;
+            uint4 d0 = *(const uint4 *)scales, d1 = *(const uint4 *)(scales + 16);
+            u32 d[8] = {d0.x, d0.y, d0.z, d0.w, d1.x, d1.y, d1.z, d1.w};
+            for (int r = 0; r < 2; r++) {
+                uint4 x = *(const uint4 *)(values + r * 8 * PAGE_LEN);
+                u32 w[4] = {x.x, x.y, x.z, x.w};
+                for (int i = 0; i < 4; i++) {
+                    u32 y = w[i] ^ 0x80808080u;
+                    v[r][2 * i] = mul_half2(add_half2(select_bytes(y, 0x64646464u, 0x4140), 0xe480e480u), d[2 * i]);
+                    v[r][2 * i + 1] = mul_half2(add_half2(select_bytes(y, 0x64646464u, 0x4342), 0xe480e480u), d[2 * i + 1]);
+                }
+            }
+#endif
+            if (is_partial) {
+                for (int i = 0; i < 8; i++) {
+                    u32 position = 16 * t + 2 * i;
+                    u32 mask = position + 1 < n_written ? 0xffffffffu : position < n_written ? 0xffffu : 0u;
+                    v[0][i] &= mask;
+                    v[1][i] &= mask;
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                u32 a[4] = {v[0][2 * k], v[1][2 * k], v[0][2 * k + 1], v[1][2 * k + 1]};
+                for (int n = 0; n < N; n++) multiply_add(o[b][n], a, p[k][n][0], p[k][n][1]);
+            }
+        }
+    }
+
+    // Adds positions 16 k .. 16 k + 15 of a page. Row r of S is position 4 (r % 8 / 2) + 2 (r / 8) + r % 2, so that lane t has
+    // positions 4 t .. of V.
+    DEVICE void add_quarter(const u8 *head, u32 page_first, u32 k, u32 end, const Column (&columns)[N][2], float scale, float soft_cap, u32 lane) {
+        u32 g = lane >> 2, t = lane & 3, low = 16 * k + 4 * (g >> 1) + (g & 1);
+        // Values first: they arrive while scores are computed.
+        u32 v[D / 16][4];
+#pragma unroll
+        for (int b = 0; b < D / 16; b++) {
+#if KV_TYPE == 1
+            const u8 *values = head + 128 * D + ((16 * b + g) * PAGE_LEN + 16 * k + 4 * t) * 2;
+            uint2 x = *(const uint2 *)values, y = *(const uint2 *)(values + 16 * PAGE_LEN);
+            v[b][0] = x.x, v[b][1] = y.x, v[b][2] = x.y, v[b][3] = y.y;
+#else
+            const u8 *values = head + 64 * D + (16 * b + g) * PAGE_LEN + 16 * k + 4 * t;
+            v[b][0] = *(const u32 *)values, v[b][1] = *(const u32 *)(values + 8 * PAGE_LEN);
+            uint2 d = *(const uint2 *)(head + 128 * D + 2 * PAGE_LEN * (D / 32) + (b / 2 * PAGE_LEN + 16 * k + 4 * t) * 2);
+            v[b][2] = d.x, v[b][3] = d.y;
+#endif
+        }
+        float s[N][4];
+        for (int n = 0; n < N; n++) for (int i = 0; i < 4; i++) s[n][i] = 0.f;
+#if KV_TYPE == 1
+        const u8 *keys = head + (low * D + t * (D / 4)) * 2;
+#pragma unroll
+        for (int i = 0; i < D / 32; i++) {
+            uint4 x = *(const uint4 *)(keys + 16 * i), y = *(const uint4 *)(keys + 4 * D + 16 * i);
+            u32 a0[4] = {x.x, y.x, x.y, y.y}, a1[4] = {x.z, y.z, x.w, y.w};
+            for (int n = 0; n < N; n++) {
+                multiply_add(s[n], a0, q[2 * i][n][0], q[2 * i][n][1]);
+                multiply_add(s[n], a1, q[2 * i + 1][n][0], q[2 * i + 1][n][1]);
+            }
+        }
+#else
+        const u8 *keys = head + low * D + t * (D / 4);
+        const u16 *scales = (const u16 *)(head + 128 * D) + low * (D / 32);
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            u32 a[4];
+            for (int r = 0; r < 2; r++) {
+                u32 x = *(const u32 *)(keys + 2 * D * r + 4 * i) ^ 0x80808080u;
+                u32 d = scales[2 * (D / 32) * r + (t * (D / 4) + 4 * i) / 32];
+                d |= d << 16;
+                a[r] = mul_half2(add_half2(select_bytes(x, 0x64646464u, 0x4140), 0xe480e480u), d);
+                a[r + 2] = mul_half2(add_half2(select_bytes(x, 0x64646464u, 0x4342), 0xe480e480u), d);
+            }
+            for (int n = 0; n < N; n++) multiply_add(s[n], a, q[i][n][0], q[i][n][1]);
+        }
+#endif
+        u32 p[N][2];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            float top[2] = {largest[n][0], largest[n][1]}, factor[2];
+            for (int i = 0; i < 4; i++) {
+                const Column &column = columns[n][i & 1];
+                u32 position = page_first + low + 2 * (i >> 1);
+                float x = s[n][i] * scale;
+                if (soft_cap != 0.f) x = soft_cap * tanhf(x / soft_cap);
+                x = fmaf(column.slope, (float)((int)position - (int)column.end + 1), x);
+                bool is_visible = position >= column.start && position < column.end;
+                s[n][i] = is_visible ? x * LOG2E : -INFINITY;
+                top[i & 1] = fmaxf(top[i & 1], s[n][i]);
+            }
+            for (int i = 0; i < 2; i++) {
+                for (int l = 4; l < 32; l *= 2) top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffff, top[i], l));
+                factor[i] = top[i] == -INFINITY ? 1.f : exp2f(largest[n][i] - top[i]);
+                largest[n][i] = top[i];
+                sum[n][i] *= factor[i];
+                if (top[i] == -INFINITY) top[i] = 0.f;
+            }
+            for (int i = 0; i < 4; i++) {
+                s[n][i] = exp2f(s[n][i] - top[i & 1]);
+                sum[n][i & 1] += s[n][i];
+            }
+            p[n][0] = transpose(pack_half(s[n][0], s[n][1]));
+            p[n][1] = transpose(pack_half(s[n][2], s[n][3]));
+            for (int b = 0; b < D / 16; b++) for (int i = 0; i < 4; i++) o[b][n][i] *= factor[i & 1];
+        }
+        // Halves of positions that are not written may be NaN.
+        u32 position = page_first + 16 * k + 4 * t, mask[2];
+        for (int i = 0; i < 2; i++) mask[i] = position + 2 * i + 1 < end ? 0xffffffffu : position + 2 * i < end ? 0xffffu : 0u;
+#pragma unroll
+        for (int b = 0; b < D / 16; b++) {
+#if KV_TYPE != 1
+            u32 x = v[b][0] ^ 0x80808080u, y = v[b][1] ^ 0x80808080u, d0 = v[b][2], d1 = v[b][3];
+            v[b][0] = mul_half2(add_half2(select_bytes(x, 0x64646464u, 0x4140), 0xe480e480u), d0);
+            v[b][1] = mul_half2(add_half2(select_bytes(y, 0x64646464u, 0x4140), 0xe480e480u), d0);
+            v[b][2] = mul_half2(add_half2(select_bytes(x, 0x64646464u, 0x4342), 0xe480e480u), d1);
+            v[b][3] = mul_half2(add_half2(select_bytes(y, 0x64646464u, 0x4342), 0xe480e480u), d1);
+#endif
+            u32 a[4] = {v[b][0] & mask[0], v[b][1] & mask[0], v[b][2] & mask[1], v[b][3] & mask[1]};
+            for (int n = 0; n < N; n++) multiply_add(o[b][n], a, p[n][0], p[n][1]);
+        }
+    }
+
+    // Sums over the lanes of a column.
+    DEVICE void finish() {
+        for (int n = 0; n < N; n++) for (int i = 0; i < 2; i++)
+            for (int k = 4; k < 32; k *= 2) sum[n][i] += __shfl_xor_sync(0xffffffff, sum[n][i], k);
+    }
+};
+
+// Factor of values and sum of a column with a sink.
+DEVICE void add_sink(const float *sinks, u32 head, float &largest, float &sum, float &factor) {
+    factor = 1.f;
+    if (!sinks) return;
+    float sink = sinks[head] * LOG2E, top = fmaxf(largest, sink);
+    factor = largest == -INFINITY ? 0.f : exp2f(largest - top);
+    sum = sum * factor + exp2f(sink - top);
+    largest = top;
+}
+
+// One row, 8 query heads of a KV head, 256 positions: a quarter of each page a warp. The last block of a row merges its splits.
+// Grid: (items, KV heads * blocks of heads, splits).
+template <int D> DEVICE void decode(const AttentionParams &p) {
+    begin_kernel();
+    __shared__ float values[4][D][8];
+    __shared__ float largests[4][8], sums[4][8];
+    __shared__ bool is_last;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
+    const u32 *item = p.items + 4 * blockIdx.x;
+    u32 row = item[0], table = item[1], start = item[2], end = item[3];
+    u32 kv_head_index = blockIdx.y / p.n_head_blocks, block = blockIdx.y % p.n_head_blocks;
+    u32 first_head = kv_head_index * p.group + block * p.heads_per_block;
+    u32 n_heads = min(p.heads_per_block, p.group - block * p.heads_per_block);
+    u32 first_split = start / 256, n_splits = end > start ? (end - 1) / 256 - first_split + 1 : 1;
+    if (blockIdx.z >= n_splits) return;
+    Warp<D, 1> w;
+    const float *q = p.q + (size_t)row * p.q_stride + (first_head + g) * p.kv.head_dim;
+    w.load_query(0, q, g < n_heads, p.kv.head_dim, t);
+    w.clear();
+    Column columns[1][2];
+    for (int i = 0; i < 2; i++) {
+        bool is_column = 2 * t + i < n_heads;
+        columns[0][i] = {start, end, p.slopes && is_column ? p.slopes[first_head + 2 * t + i] : 0.f};
+    }
+    u32 first_page = max((first_split + blockIdx.z) * 4, start / PAGE_LEN);
+    u32 end_page = min((first_split + blockIdx.z + 1) * 4, (end + PAGE_LEN - 1) / PAGE_LEN);
+    for (u32 page = first_page; page < end_page; page++) {
+        u32 first = page * PAGE_LEN + 16 * warp;
+        if (first >= end || first + 16 <= start) continue;
+        const u8 *head = kv_head(p.kv, p.words[table + page], kv_head_index);
+        w.add_quarter(head, page * PAGE_LEN, warp, end, columns, p.scale, p.soft_cap, lane);
+    }
+    w.finish();
+    for (int i = 0; i < 2; i++) {
+        for (int b = 0; b < D / 16; b++) {
+            values[warp][16 * b + g][2 * t + i] = w.o[b][0][i];
+            values[warp][16 * b + g + 8][2 * t + i] = w.o[b][0][i + 2];
+        }
+        if (g == 0) largests[warp][2 * t + i] = w.largest[0][i], sums[warp][2 * t + i] = w.sum[0][i];
+    }
+    __syncthreads();
+    bool is_whole = n_splits == 1;
+    for (u32 i = threadIdx.x; i < n_heads * D; i += 128) {
+        u32 column = i / D, c = i % D, head = first_head + column;
+        float top = -INFINITY, sum = 0.f, y = 0.f, factor;
+        for (int k = 0; k < 4; k++) top = fmaxf(top, largests[k][column]);
+        if (top > -INFINITY) for (int k = 0; k < 4; k++) {
+            float f = exp2f(largests[k][column] - top);
+            sum = fmaf(sums[k][column], f, sum);
+            y = fmaf(values[k][c][column], f, y);
+        }
+        if (is_whole) {
+            add_sink(p.sinks, head, top, sum, factor);
+            if (c < p.kv.head_dim)
+                store(p.out, ((size_t)row * p.n_heads + head) * p.kv.head_dim + c, sum > 0.f ? y * factor / sum : 0.f);
+        } else {
+            float *partial = p.partials + (((size_t)blockIdx.x * p.n_heads + head) * p.n_splits + blockIdx.z) * (D + 2);
+            partial[c] = y;
+            if (c == 0) partial[D] = top, partial[D + 1] = sum;
+        }
+    }
+    if (is_whole) return;
+    __threadfence();
+    __syncthreads();
+    u32 *count = p.counts + blockIdx.x * gridDim.y + blockIdx.y;
+    if (threadIdx.x == 0) is_last = atomicAdd(count, 1) + 1 == n_splits;
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    if (threadIdx.x == 0) *count = 0;
+    for (u32 i = threadIdx.x; i < n_heads * D; i += 128) {
+        u32 column = i / D, c = i % D, head = first_head + column;
+        const float *partial = p.partials + ((size_t)blockIdx.x * p.n_heads + head) * p.n_splits * (D + 2);
+        float top = -INFINITY, sum = 0.f, y = 0.f, factor;
+        for (u32 k = 0; k < n_splits; k++) top = fmaxf(top, __ldcg(partial + k * (D + 2) + D));
+        if (top > -INFINITY) for (u32 k = 0; k < n_splits; k++) {
+            const float *split = partial + k * (D + 2);
+            float f = exp2f(__ldcg(split + D) - top);
+            sum = fmaf(__ldcg(split + D + 1), f, sum);
+            y = fmaf(__ldcg(split + c), f, y);
+        }
+        add_sink(p.sinks, head, top, sum, factor);
+        if (c < p.kv.head_dim)
+            store(p.out, ((size_t)row * p.n_heads + head) * p.kv.head_dim + c, sum > 0.f ? y * factor / sum : 0.f);
+    }
+}
+
+// Adjacent rows of a sequence: 32 N columns, 8 N a warp; all warps read the same pages.
+// Grid: (items, KV heads * blocks of heads).
+template <int D, int N> DEVICE void prefill(const AttentionParams &p) {
+    begin_kernel();
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
+    const u32 *item = p.items + 4 * blockIdx.x;
+    u32 first_row = item[0], n_rows = item[1], table = item[2], end = item[3];
+    u32 kv_head_index = blockIdx.y / p.n_head_blocks, block = blockIdx.y % p.n_head_blocks;
+    u32 n_heads = min(p.heads_per_block, p.group - block * p.heads_per_block);
+    u32 first_head = kv_head_index * p.group + block * p.heads_per_block, dim = p.kv.head_dim;
+    u32 n_columns = n_rows * n_heads;
+    if (warp * 8 * N >= n_columns) return;
+    Warp<D, N> w;
+    Column columns[N][2];
+    u32 warp_start = 0xffffffffu, warp_end = 0;
+    for (int n = 0; n < N; n++) {
+        u32 column = warp * 8 * N + 8 * n + g;
+        u32 row = first_row + column / n_heads, head = first_head + column % n_heads;
+        w.load_query(n, p.q + (size_t)row * p.q_stride + head * dim, column < n_columns, dim, t);
+        for (int i = 0; i < 2; i++) {
+            column = warp * 8 * N + 8 * n + 2 * t + i;
+            Column &c = columns[n][i];
+            c = {0, 0, 0.f};
+            if (column < n_columns) {
+                row = first_row + column / n_heads;
+                c.start = p.ranges[2 * row], c.end = p.ranges[2 * row + 1];
+                if (p.slopes) c.slope = p.slopes[first_head + column % n_heads];
+                if (c.end > c.start) warp_start = min(warp_start, c.start), warp_end = max(warp_end, c.end);
+            }
+        }
+    }
+    for (int k = 1; k < 4; k *= 2) {
+        warp_start = min(warp_start, __shfl_xor_sync(0xffffffff, warp_start, k));
+        warp_end = max(warp_end, __shfl_xor_sync(0xffffffff, warp_end, k));
+    }
+    w.clear();
+    for (u32 page = warp_start / PAGE_LEN; page * PAGE_LEN < warp_end; page++) {
+        const u8 *head = kv_head(p.kv, p.words[table + page], kv_head_index);
+        w.add_page(head, page * PAGE_LEN, end, columns, p.scale, p.soft_cap, lane);
+    }
+    w.finish();
+    for (int n = 0; n < N; n++) for (int i = 0; i < 2; i++) {
+        u32 column = warp * 8 * N + 8 * n + 2 * t + i;
+        if (column >= n_columns) continue;
+        u32 row = first_row + column / n_heads, head = first_head + column % n_heads;
+        float factor;
+        add_sink(p.sinks, head, w.largest[n][i], w.sum[n][i], factor);
+        factor = w.sum[n][i] > 0.f ? factor / w.sum[n][i] : 0.f;
+        size_t at = ((size_t)row * p.n_heads + head) * dim;
+        for (int b = 0; b < D / 16; b++) {
+            u32 c = 16 * b + g;
+            if (c < dim) store(p.out, at + c, w.o[b][n][i] * factor);
+            if (c + 8 < dim) store(p.out, at + c + 8, w.o[b][n][i + 2] * factor);
+        }
+    }
+}
+
+#define KERNELS(D, N) \
+    KERNEL(128) decode_##D(const __grid_constant__ AttentionParams p) { decode<D>(p); } \
+    KERNEL(128) prefill_##D(const __grid_constant__ AttentionParams p) { prefill<D, N>(p); }
+
+KERNELS(64, 2)
+KERNELS(96, 2)
+KERNELS(128, 2)
+KERNELS(256, 1)

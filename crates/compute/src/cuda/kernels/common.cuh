@@ -1,0 +1,286 @@
+// Types, instructions and reductions of all kernels. No header of a toolkit.
+#pragma once
+
+typedef unsigned char u8;
+typedef signed char i8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define INFINITY __int_as_float(0x7f800000)
+
+#define DEVICE __device__ __forceinline__
+#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+
+// ---- Dependent launch: kernel n + 1 starts while n runs, and waits before it touches what n or an earlier kernel writes.
+
+// Lets the next kernel of the stream start.
+DEVICE void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Waits for all kernels before this one. Every kernel calls it, before its first access to activations.
+DEVICE void wait_for_inputs() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+DEVICE void begin_kernel() {
+    launch_dependents();
+    wait_for_inputs();
+}
+
+// ---- f16
+
+// The nearest value that is finite in f16; NaN stays NaN.
+DEVICE float clamp_half(float x) { return x > 65504.f ? 65504.f : x < -65504.f ? -65504.f : x; }
+
+// Two f32 as f16, the first in the low half; finite values stay finite.
+DEVICE u32 pack_half(float low, float high) {
+    u32 y;
+    low = clamp_half(low), high = clamp_half(high);
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+#else
+    asm("{ .reg .b16 l, h; cvt.rn.f16.f32 l, %2; cvt.rn.f16.f32 h, %1; mov.b32 %0, {l, h}; }" : "=r"(y) : "f"(high), "f"(low));
+#endif
+    return y;
+}
+
+DEVICE u16 to_half(float x) {
+    u16 y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(clamp_half(x)));
+    return y;
+}
+
+DEVICE float from_half(u16 x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+}
+
+DEVICE float low_half(u32 x) { return from_half((u16)x); }
+DEVICE float high_half(u32 x) { return from_half((u16)(x >> 16)); }
+
+DEVICE u32 add_half2(u32 a, u32 b) {
+    u32 y;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
+DEVICE u32 mul_half2(u32 a, u32 b) {
+    u32 y;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
+DEVICE u32 fma_half2(u32 a, u32 b, u32 c) {
+    u32 y;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+    return y;
+}
+
+// Bytes of (a, b) by the selector: byte i of the result is byte `selector >> 4i` of the eight.
+DEVICE u32 select_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
+
+// (x & mask) | bits.
+template <u32 MASK, u32 BITS> DEVICE u32 mask_or(u32 x) {
+    u32 y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "n"(MASK), "n"(BITS));
+    return y;
+}
+
+// ---- Matrix instructions
+
+// c += a * b for a of 16 rows and 16 columns, b of 16 rows and 8 columns, f16, c in f32. g = lane / 4, t = lane % 4:
+//   a: [0] row g, columns 2t, 2t + 1   [1] row g + 8   [2], [3] columns + 8
+//   b: [0] rows 2t, 2t + 1 of column g   [1] rows + 8
+//   c: [0], [1] row g, columns 2t, 2t + 1   [2], [3] row g + 8
+DEVICE void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2]), "r"(a[3]), "r"(b1));
+#endif
+}
+
+// Transposes an 8x8 matrix of f16: lane 4 i + j holds row i, columns 2 j and 2 j + 1.
+DEVICE u32 transpose(u32 x) {
+    u32 y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// Four 8x8 matrices of f16 from shared memory; lane l gives the address of row l % 8 of matrix l / 8. As of `transpose`.
+DEVICE void load_matrices(u32 (&x)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+        : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address));
+}
+
+// ---- Asynchronous copies to shared memory
+
+DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
+// Copies 16 bytes, or writes zeros unless `valid`.
+DEVICE void copy16_async(u32 to, const void *from, bool valid) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
+#else
+    uint4 x = make_uint4(0, 0, 0, 0);
+    if (valid) x = *(const uint4 *)from;
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w));
+#endif
+}
+
+DEVICE void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;");
+#endif
+}
+
+// Waits until at most N groups of copies are under way.
+template <int N> DEVICE void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(N));
+#endif
+}
+
+#if __CUDA_ARCH__ >= 900
+// Barriers of bulk copies: a copy completes the phase of the bytes that it was announced with.
+DEVICE void init_barrier(u32 barrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory"); }
+
+// Copies `bytes`, a multiple of 16, to shared memory; one thread calls it.
+DEVICE void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+        ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+
+DEVICE void wait_for_barrier(u32 barrier, u32 phase) {
+    asm volatile("{\n.reg .pred done;\nagain_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again_%=;\n}"
+        ::"r"(barrier), "r"(phase) : "memory");
+}
+#endif
+
+// Weights are read once a step: past L1, first to leave L2.
+DEVICE uint4 load_weights16(const void *p) {
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+        : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p));
+    return x;
+}
+
+DEVICE uint2 load_weights8(const void *p) {
+    uint2 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(p));
+    return x;
+}
+
+DEVICE u32 load_weights4(const void *p) {
+    u32 x;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(p));
+    return x;
+}
+
+DEVICE u16 load_weights2(const void *p) {
+    u16 x;
+    asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(x) : "l"(p));
+    return x;
+}
+
+// ---- Reductions
+
+DEVICE float warp_sum(float x) {
+    for (int i = 16; i > 0; i >>= 1) x += __shfl_xor_sync(0xffffffff, x, i);
+    return x;
+}
+
+DEVICE float warp_max(float x) {
+    for (int i = 16; i > 0; i >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, i));
+    return x;
+}
+
+// Sum over a block of at most 32 warps, in a fixed order; every thread gets it.
+DEVICE float block_sum(float x) {
+    __shared__ float sums[32];
+    x = warp_sum(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
+    __syncthreads();
+    float y = 0.f;
+    for (int i = 0; i < blockDim.x / 32; i++) y += sums[i];
+    return y;
+}
+
+DEVICE float block_max(float x) {
+    __shared__ float maxima[32];
+    x = warp_max(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) maxima[threadIdx.x / 32] = x;
+    __syncthreads();
+    float y = maxima[0];
+    for (int i = 1; i < blockDim.x / 32; i++) y = fmaxf(y, maxima[i]);
+    return y;
+}
+
+// ---- Activations
+
+enum Activation { ACTIVATION_NONE, ACTIVATION_GELU, ACTIVATION_GELU_TANH };
+enum GatedActivation { GATED_SILU, GATED_GELU_TANH, GATED_CLAMPED_SWIGLU };
+
+DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+
+DEVICE float gelu(float x) { return 0.5f * x * (1.f + erff(x * 0.70710678f)); }
+
+DEVICE float gelu_tanh(float x) { return x * sigmoid(1.595769122f * x * fmaf(0.044715f * x, x, 1.f)); }
+
+DEVICE float activate(float x, u32 activation) {
+    switch (activation) {
+    case ACTIVATION_GELU: return gelu(x);
+    case ACTIVATION_GELU_TANH: return gelu_tanh(x);
+    default: return x;
+    }
+}
+
+DEVICE float gated_activation(float gate, float up, u32 activation, float alpha, float limit) {
+    switch (activation) {
+    case GATED_SILU: return gate * sigmoid(gate) * up;
+    case GATED_GELU_TANH: return gelu_tanh(gate) * up;
+    default: {
+        float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
+        return g * sigmoid(alpha * g) * (u + 1.f);
+    }
+    }
+}
+
+// ---- Results
+
+// Order of the columns of an operand of products, in groups of 64: as they are, for GEMV; or as GEMM reads them, see matmul.cu:
+// column 16 t + 4 s + 2 h + b is at 16 s + 8 h + 2 t + b.
+enum OperandOrder { ORDER_GEMV, ORDER_GEMM };
+
+DEVICE size_t operand_index(size_t i, u64 order) {
+    if (order == ORDER_GEMV) return i;
+    u32 c = (u32)i & 63;
+    return (i & ~(size_t)63) + (c & 12) * 4 + (c & 2) * 4 + (c >> 4) * 2 + (c & 1);
+}
+
+// Where a kernel writes a result: f32 values, f16 operands of products (columns a multiple of 64), or both; null: not.
+struct Output {
+    float *values;
+    u16 *operand;
+    u64 order;
+};
+
+DEVICE void store(const Output &out, size_t i, float x) {
+    if (out.values) out.values[i] = x;
+    if (out.operand) out.operand[operand_index(i, out.order)] = to_half(x);
+}

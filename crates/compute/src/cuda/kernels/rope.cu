@@ -1,0 +1,85 @@
+// QK norm, rotary embeddings and KV writes. A warp a head of a row.
+#include "common.cuh"
+#include "kv.cuh"
+
+struct HeadsParams {
+    const float *x;
+    float *out;
+    const float *weight; // QK norm; null: none.
+    u32 n_heads, stride, out_stride;
+    float eps;
+};
+
+struct RopeKvParams {
+    HeadsParams q, k; // q.n_heads, k.n_heads may be 0. k.out may be null.
+    const float *v;
+    const float *table; // [n_ctx, n_rot]: cosines, sines; null: no rotation.
+    const u32 *positions;
+    const u32 *slots; // Pairs of page and slot; null: no KV write.
+    Kv kv;
+    u32 n_rows, head_dim, n_rot, is_adjacent, v_stride, has_k;
+};
+
+
+// Heads 0 .. q.n_heads are of queries, the next ones of keys, then of values. Grid: (rows, heads / 8).
+KERNEL(256) rope_kv(const __grid_constant__ RopeKvParams p) {
+    begin_kernel();
+    __shared__ float heads[8][1024];
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x, dim = p.head_dim;
+    u32 index = blockIdx.y * 8 + warp, n_q = p.q.n_heads, n_k = p.has_k ? p.k.n_heads : 0;
+    u32 n_v = p.slots ? p.k.n_heads : 0;
+    if (index >= n_q + n_k + n_v) return;
+    float *head = heads[warp];
+    if (index >= n_q + n_k) {
+        u32 g = index - n_q - n_k;
+        const float *v = p.v + (size_t)row * p.v_stride + g * dim;
+        for (u32 c = lane; c < dim; c += 32) head[c] = v[c];
+        __syncwarp();
+        write_value(p.kv, p.slots[2 * row], p.slots[2 * row + 1], g, head, lane);
+        return;
+    }
+    const HeadsParams &h = index < n_q ? p.q : p.k;
+    u32 g = index < n_q ? index : index - n_q;
+    const float *x = h.x + (size_t)row * h.stride + g * dim;
+    float squares = 0.f;
+    for (u32 c = lane; c < dim; c += 32) {
+        float value = x[c];
+        head[c] = value;
+        squares = fmaf(value, value, squares);
+    }
+    if (h.weight) {
+        float scale = 1.f / sqrtf(warp_sum(squares) / dim + h.eps);
+        for (u32 c = lane; c < dim; c += 32) head[c] *= scale * h.weight[c];
+    }
+    __syncwarp();
+    u32 half = p.table ? p.n_rot / 2 : 0;
+    if (half) {
+        const float *angles = p.table + (size_t)p.positions[row] * p.n_rot;
+        for (u32 pair = lane; pair < half; pair += 32) {
+            float c = angles[pair], s = angles[half + pair];
+            u32 i = p.is_adjacent ? 2 * pair : pair, j = p.is_adjacent ? 2 * pair + 1 : pair + half;
+            float a = head[i], b = head[j];
+            head[i] = a * c - b * s;
+            head[j] = a * s + b * c;
+        }
+        __syncwarp();
+    }
+    if (h.out)
+        for (u32 c = lane; c < dim; c += 32) h.out[(size_t)row * h.out_stride + g * dim + c] = head[c];
+    if (index >= n_q && p.slots)
+        write_key(p.kv, p.slots[2 * row], p.slots[2 * row + 1], g, head, lane);
+}
+
+struct CopyPagesParams {
+    Kv kv;
+    const u32 *pairs;
+    u32 n, unused;
+};
+
+// Copies page pairs[2i] to pairs[2i + 1] in vectors of 16 bytes; a page a row of the grid.
+KERNEL(256) copy_pages(const __grid_constant__ CopyPagesParams p) {
+    begin_kernel();
+    const uint4 *from = (const uint4 *)(p.kv.pages + p.pairs[2 * blockIdx.y] * p.kv.page_bytes);
+    uint4 *to = (uint4 *)(p.kv.pages + p.pairs[2 * blockIdx.y + 1] * p.kv.page_bytes);
+    for (u64 i = blockIdx.x * 256ull + threadIdx.x; i < p.kv.page_bytes / 16; i += gridDim.x * 256ull) to[i] = from[i];
+}

@@ -1,0 +1,138 @@
+// Ops on rows: copies, norms, elementwise ops, conversions. `stride`: values from one row to the next.
+#include "row_norm.cuh"
+
+struct CopyParams {
+    const float *from;
+    float *to;
+    const u32 *rows; // Row of each row of the result; null: the same.
+    u32 n_rows, cols, stride, out_stride, n_copies, unused;
+};
+
+// to[i, r] = from[rows[r]], for i of n_copies.
+KERNEL(256) copy_rows(const __grid_constant__ CopyParams p) {
+    begin_kernel();
+    size_t n = (size_t)p.n_rows * p.n_copies * p.cols;
+    for (size_t i = blockIdx.x * 256ull + threadIdx.x; i < n; i += gridDim.x * 256ull) {
+        size_t row = i / p.cols, col = i % p.cols, from = row % p.n_rows;
+        if (p.rows) from = p.rows[from];
+        p.to[row * p.out_stride + col] = p.from[from * p.stride + col];
+    }
+}
+
+struct NormParams {
+    const float *x;
+    const float *weight;
+    const float *bias;
+    Output out;
+    u32 n_rows, cols, stride, is_layer_norm, accumulate;
+    float eps;
+};
+
+// out (+)= norm(x) * weight + bias; a block a row.
+KERNEL(256) norm_rows(const __grid_constant__ NormParams p) {
+    launch_dependents();
+    NormRow row;
+    row.load_weights(p.weight, p.cols);
+    wait_for_inputs();
+    const float *x = p.x + (size_t)blockIdx.x * p.stride;
+    row.load(x, p.eps, p.is_layer_norm);
+    row.write(x, p.weight, [&](u32 c, float y) {
+        size_t i = (size_t)blockIdx.x * p.cols + c;
+        if (p.bias) y += p.bias[c];
+        if (p.accumulate) y += p.out.values[i];
+        store(p.out, i, y);
+    });
+}
+
+struct ElementParams {
+    const float *x;
+    const float *y;
+    Output out;
+    u32 n_rows, cols, x_stride, y_stride, op, activation;
+    float alpha, limit;
+};
+
+enum ElementOp { ELEMENT_ADD, ELEMENT_SOFT_CAP, ELEMENT_GATED };
+
+// out = op(x, y), packed.
+KERNEL(256) elementwise(const __grid_constant__ ElementParams p) {
+    begin_kernel();
+    size_t n = (size_t)p.n_rows * p.cols;
+    for (size_t i = blockIdx.x * 256ull + threadIdx.x; i < n; i += gridDim.x * 256ull) {
+        size_t row = i / p.cols, col = i % p.cols;
+        float x = p.x[row * p.x_stride + col], y = 0.f;
+        if (p.op != ELEMENT_SOFT_CAP) y = p.y[row * p.y_stride + col];
+        float z;
+        switch (p.op) {
+        case ELEMENT_ADD: z = x + y; break;
+        case ELEMENT_SOFT_CAP: z = p.alpha * tanhf(x / p.alpha); break;
+        default: z = gated_activation(x, y, p.activation, p.alpha, p.limit);
+        }
+        store(p.out, i, z);
+    }
+}
+
+struct ConvertParams {
+    const float *x;
+    u16 *out;
+    u64 order;
+    u32 n_rows, cols, stride, out_stride;
+};
+
+// Operand of products: f16, rows padded with zeros to out_stride.
+KERNEL(256) convert(const __grid_constant__ ConvertParams p) {
+    begin_kernel();
+    u32 pairs = p.out_stride / 2;
+    size_t n = (size_t)p.n_rows * pairs;
+    for (size_t i = blockIdx.x * 256ull + threadIdx.x; i < n; i += gridDim.x * 256ull) {
+        size_t row = i / pairs;
+        u32 col = (u32)(i % pairs) * 2;
+        const float *x = p.x + row * p.stride;
+        float low = col < p.cols ? x[col] : 0.f, high = col + 1 < p.cols ? x[col + 1] : 0.f;
+        ((u32 *)p.out)[operand_index(2 * i, p.order) / 2] = pack_half(low, high);
+    }
+}
+
+struct WindowsParams {
+    const float *x;
+    void *out;
+    u64 order;
+    u32 n_rows, in_rows, cols, x_stride, stride, out_stride, is_f32, n_groups;
+};
+
+// Windows of a convolution of size 3 with padding 1: out[g, t] = x[g, t * stride - 1 .. t * stride + 2], as f16 operand or f32.
+// g: groups of in_rows rows of x, n_rows rows of out.
+KERNEL(256) windows(const __grid_constant__ WindowsParams p) {
+    begin_kernel();
+    size_t n = (size_t)p.n_groups * p.n_rows * p.out_stride;
+    for (size_t i = blockIdx.x * 256ull + threadIdx.x; i < n; i += gridDim.x * 256ull) {
+        u32 col = (u32)(i % p.out_stride), row = (u32)(i / p.out_stride);
+        u32 group = row / p.n_rows, tap = col / p.cols;
+        int from = (int)(row % p.n_rows * p.stride + tap) - 1;
+        float x = 0.f;
+        if (tap < 3 && from >= 0 && from < (int)p.in_rows)
+            x = p.x[((size_t)group * p.in_rows + from) * p.x_stride + col % p.cols];
+        if (p.is_f32) ((float *)p.out)[i] = x;
+        else ((u16 *)p.out)[operand_index(i, p.order)] = to_half(x);
+    }
+}
+
+struct LogSumExpParams {
+    const float *x;
+    float *out;
+    u32 n_rows, cols, stride, unused;
+};
+
+// A block a row.
+KERNEL(1024) log_sum_exp(const __grid_constant__ LogSumExpParams p) {
+    begin_kernel();
+    const float *x = p.x + (size_t)blockIdx.x * p.stride;
+    float largest = -INFINITY;
+    for (u32 c = threadIdx.x; c < p.cols; c += 1024) largest = fmaxf(largest, x[c]);
+    largest = block_max(largest);
+    float sum = 0.f;
+    if (largest > -INFINITY)
+        for (u32 c = threadIdx.x; c < p.cols; c += 1024) sum += expf(x[c] - largest);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) p.out[blockIdx.x] = largest > -INFINITY ? largest + logf(sum) : largest;
+}

@@ -1,0 +1,113 @@
+//! Kernels. Ops append launches to a [`CommandList`](super::CommandList).
+//!
+//! | file | holds |
+//! |---|---|
+//! | `rows` | copies, norms, elementwise ops, conversions, log-sum-exp |
+//! | `rope` | QK norm, rotary embedding, KV write |
+//! | `kv` | pages on the device |
+//! | `attention` | decode and prefill over pages |
+//! | `moe` | routing, order by expert, weighted sum |
+//! | `top_k` | largest values of rows |
+
+pub mod attention;
+pub mod kv;
+pub mod moe;
+pub mod rope;
+pub mod rows;
+pub mod top_k;
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Buffer, CommandList, Launch};
+
+/// Columns of an operand of products are padded with zeros to a multiple of this.
+pub const OPERAND_COLUMNS: usize = 64;
+
+/// Rows of f32 values on the device.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows {
+    /// Address of the first value.
+    pub address: u64,
+    /// Number of rows.
+    pub rows: usize,
+    /// Values of a row.
+    pub cols: usize,
+    /// Values from one row to the next.
+    pub stride: usize,
+}
+
+/// Where an op writes its result: f32 values, an f16 operand of products, or both; address 0: not.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct Output {
+    /// Address of the f32 values.
+    pub values: u64,
+    /// Address of the operand.
+    pub operand: u64,
+    order: u64,
+}
+
+/// Order of the columns of an operand, see `common.cuh`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperandOrder {
+    /// As they are.
+    Gemv = 0,
+    /// That of GEMM.
+    Gemm = 1,
+}
+
+impl Output {
+    /// f32 values.
+    #[must_use]
+    pub fn values(buffer: &Buffer) -> Self {
+        Self::at(buffer.address())
+    }
+
+    /// f32 values at an address.
+    #[must_use]
+    pub fn at(values: u64) -> Self {
+        Self { values, ..Self::default() }
+    }
+
+    /// The same, and an operand at an address.
+    #[must_use]
+    pub fn with_operand(self, operand: u64, order: OperandOrder) -> Self {
+        Self { operand, order: order as u64, ..self }
+    }
+}
+
+/// Address of a buffer, 0 without one.
+#[must_use]
+pub fn address(buffer: Option<&Buffer>) -> u64 {
+    buffer.map_or(0, Buffer::address)
+}
+
+/// Threads of a block of elementwise kernels.
+const THREADS: usize = 256;
+/// Most blocks of an elementwise kernel, whose threads take elements in turns.
+const MAX_BLOCKS: usize = 4096;
+
+/// Launches a kernel with a thread an element.
+fn launch_elements<P: Pod>(
+    list: &mut CommandList,
+    module: &'static str,
+    name: &'static str,
+    n: usize,
+    params: &P,
+) {
+    let kernel = list.gpu().kernel(&super::ARCHIVE, module, name, 0);
+    let grid = [n.div_ceil(THREADS).min(MAX_BLOCKS), 1, 1];
+    list.launch(kernel, Launch { grid, threads: THREADS, shared_bytes: 0 }, params);
+}
+
+/// Launches a kernel of a fixed number of threads a block.
+fn launch<P: Pod>(
+    list: &mut CommandList,
+    (module, name): (&'static str, &'static str),
+    grid: [usize; 3],
+    threads: usize,
+    params: &P,
+) {
+    let kernel = list.gpu().kernel(&super::ARCHIVE, module, name, 0);
+    list.launch(kernel, Launch { grid, threads, shared_bytes: 0 }, params);
+}

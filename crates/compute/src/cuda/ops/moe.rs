@@ -1,0 +1,129 @@
+//! Mixture of experts: routing, the order of choices by expert, the weighted sum of results.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Rows, launch, launch_elements};
+use crate::cuda::CommandList;
+
+/// Most experts of a layer.
+pub const MAX_EXPERTS: usize = 1024;
+
+const MODULE: &str = "moe";
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct RouteParams {
+    logits: u64,
+    choices: u64,
+    n_rows: u32,
+    stride: u32,
+    n_experts: u32,
+    n_used: u32,
+    normalize_top_k: u32,
+    unused: u32,
+}
+
+/// Routes every row of `logits`, `[T, E]`, to its `n_used` experts with the largest logits, of equal logits the lower expert
+/// first. `choices`: address of `[T, n_used]` pairs of words, expert and f32 weight. Weights are a softmax over all logits, or
+/// over those of the chosen experts if `normalize_top_k`.
+///
+/// # Panics
+/// If there are too many experts.
+pub fn route(list: &mut CommandList, choices: u64, logits: Rows, n_used: usize, normalize: bool) {
+    assert!(logits.cols <= MAX_EXPERTS, "moe: {} experts", logits.cols);
+    let params = RouteParams {
+        logits: logits.address,
+        choices,
+        n_rows: logits.rows as u32,
+        stride: logits.stride as u32,
+        n_experts: logits.cols as u32,
+        n_used: n_used as u32,
+        normalize_top_k: u32::from(normalize),
+        unused: 0,
+    };
+    launch(list, (MODULE, "moe_route"), [logits.rows, 1, 1], 32, &params);
+}
+
+/// Choices in the order of their experts, and the blocks of choices of one expert.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertOrder {
+    /// Address of the choices by expert.
+    pub order: u64,
+    /// Address of the blocks: expert, first index, number.
+    pub blocks: u64,
+    /// Most blocks.
+    pub n_blocks: usize,
+    /// Most choices of a block.
+    pub block_len: usize,
+}
+
+impl ExpertOrder {
+    /// Number of blocks that `n_choices` have at most.
+    #[must_use]
+    pub fn max_blocks(n_choices: usize, n_experts: usize, block_len: usize) -> usize {
+        n_choices.min(n_experts + n_choices / block_len)
+    }
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct SortParams {
+    choices: u64,
+    order: u64,
+    blocks: u64,
+    n_choices: u32,
+    n_experts: u32,
+    block_len: u32,
+    n_blocks: u32,
+}
+
+/// Sorts `n_choices` choices by expert.
+pub fn sort(
+    list: &mut CommandList,
+    choices: u64,
+    (n_choices, n_experts): (usize, usize),
+    to: ExpertOrder,
+) {
+    let params = SortParams {
+        choices,
+        order: to.order,
+        blocks: to.blocks,
+        n_choices: n_choices as u32,
+        n_experts: n_experts as u32,
+        block_len: to.block_len as u32,
+        n_blocks: to.n_blocks as u32,
+    };
+    launch(list, (MODULE, "moe_sort"), [1, 1, 1], 1024, &params);
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct CombineParams {
+    choices: u64,
+    results: u64,
+    out: u64,
+    n_rows: u32,
+    cols: u32,
+    n_used: u32,
+    accumulate: u32,
+}
+
+/// `out[t] = Σ_i weight[t, i] * results[t * n_used + i]`, added to `out` if `accumulate`; all packed.
+pub fn combine(
+    list: &mut CommandList,
+    out: u64,
+    (choices, results): (u64, u64),
+    [rows, cols, n_used]: [usize; 3],
+    accumulate: bool,
+) {
+    let params = CombineParams {
+        choices,
+        results,
+        out,
+        n_rows: rows as u32,
+        cols: cols as u32,
+        n_used: n_used as u32,
+        accumulate: u32::from(accumulate),
+    };
+    launch_elements(list, MODULE, "moe_combine", rows * cols, &params);
+}

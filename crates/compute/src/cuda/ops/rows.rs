@@ -1,0 +1,259 @@
+//! Ops on rows.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{OPERAND_COLUMNS, OperandOrder, Output, Rows, launch, launch_elements};
+use crate::cpu::GatedActivation;
+use crate::cuda::CommandList;
+
+const MODULE: &str = "rows";
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct CopyParams {
+    from: u64,
+    to: u64,
+    rows: u64,
+    n_rows: u32,
+    cols: u32,
+    stride: u32,
+    out_stride: u32,
+    n_copies: u32,
+    unused: u32,
+}
+
+/// Copies `x` to rows of `stride` values at address `to`, `n` times, one behind the other.
+pub fn copy(list: &mut CommandList, to: u64, stride: usize, x: Rows, n: usize) {
+    copy_rows(list, (to, stride), x, (0, x.rows), n);
+}
+
+/// Copies the rows of `x` that the list of `n` indexes at address `rows` names, packed.
+pub fn gather(list: &mut CommandList, to: u64, x: Rows, (rows, n): (u64, usize)) {
+    copy_rows(list, (to, x.cols), x, (rows, n), 1);
+}
+
+fn copy_rows(
+    list: &mut CommandList,
+    (to, out_stride): (u64, usize),
+    x: Rows,
+    (rows, n_rows): (u64, usize),
+    n_copies: usize,
+) {
+    let params = CopyParams {
+        from: x.address,
+        to,
+        rows,
+        n_rows: n_rows as u32,
+        cols: x.cols as u32,
+        stride: x.stride as u32,
+        out_stride: out_stride as u32,
+        n_copies: n_copies as u32,
+        unused: 0,
+    };
+    launch_elements(list, MODULE, "copy_rows", n_rows * x.cols * n_copies, &params);
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct NormParams {
+    x: u64,
+    weight: u64,
+    bias: u64,
+    out: Output,
+    n_rows: u32,
+    cols: u32,
+    stride: u32,
+    is_layer_norm: u32,
+    accumulate: u32,
+    eps: f32,
+}
+
+/// Weights of a norm.
+#[derive(Debug, Clone, Copy)]
+pub struct Norm {
+    /// Address of the weights.
+    pub weight: u64,
+    /// Address of the bias, 0 without one.
+    pub bias: u64,
+    /// Added to the variance or the mean square.
+    pub eps: f32,
+    /// A layer norm, else an RMS norm.
+    pub is_layer_norm: bool,
+}
+
+/// Norm of every row, added to the values of `out` if `accumulate`.
+pub fn norm(list: &mut CommandList, out: Output, x: Rows, norm: Norm, accumulate: bool) {
+    let params = NormParams {
+        x: x.address,
+        weight: norm.weight,
+        bias: norm.bias,
+        out,
+        n_rows: x.rows as u32,
+        cols: x.cols as u32,
+        stride: x.stride as u32,
+        is_layer_norm: u32::from(norm.is_layer_norm),
+        accumulate: u32::from(accumulate),
+        eps: norm.eps,
+    };
+    launch(list, (MODULE, "norm_rows"), [x.rows, 1, 1], 256, &params);
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct ElementParams {
+    x: u64,
+    y: u64,
+    out: Output,
+    n_rows: u32,
+    cols: u32,
+    x_stride: u32,
+    y_stride: u32,
+    op: u32,
+    activation: u32,
+    alpha: f32,
+    limit: f32,
+}
+
+/// Code, alpha and limit of a gated activation in kernels.
+#[must_use]
+pub fn gated_code(activation: GatedActivation) -> (u32, f32, f32) {
+    match activation {
+        GatedActivation::Silu => (0, 0.0, 0.0),
+        GatedActivation::GeluTanh => (1, 0.0, 0.0),
+        GatedActivation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
+    }
+}
+
+fn elementwise(
+    list: &mut CommandList,
+    out: Output,
+    x: Rows,
+    y: Rows,
+    (op, (activation, alpha, limit)): (u32, (u32, f32, f32)),
+) {
+    let params = ElementParams {
+        x: x.address,
+        y: y.address,
+        out,
+        n_rows: x.rows as u32,
+        cols: x.cols as u32,
+        x_stride: x.stride as u32,
+        y_stride: y.stride as u32,
+        op,
+        activation,
+        alpha,
+        limit,
+    };
+    launch_elements(list, MODULE, "elementwise", x.rows * x.cols, &params);
+}
+
+/// `x + y`.
+pub fn add(list: &mut CommandList, out: Output, x: Rows, y: Rows) {
+    elementwise(list, out, x, y, (0, (0, 0.0, 0.0)));
+}
+
+/// `cap * tanh(x / cap)`.
+pub fn soft_cap(list: &mut CommandList, out: Output, x: Rows, cap: f32) {
+    elementwise(list, out, x, x, (1, (0, cap, 0.0)));
+}
+
+/// `act(gate) * up`.
+pub fn gated(list: &mut CommandList, out: Output, gate: Rows, up: Rows, act: GatedActivation) {
+    elementwise(list, out, gate, up, (2, gated_code(act)));
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct ConvertParams {
+    x: u64,
+    out: u64,
+    order: u64,
+    n_rows: u32,
+    cols: u32,
+    stride: u32,
+    out_stride: u32,
+}
+
+/// Operand of products: f16, columns padded with zeros.
+pub fn convert(list: &mut CommandList, out: u64, x: Rows, order: OperandOrder) {
+    let out_stride = x.cols.next_multiple_of(OPERAND_COLUMNS);
+    let params = ConvertParams {
+        x: x.address,
+        out,
+        order: order as u64,
+        n_rows: x.rows as u32,
+        cols: x.cols as u32,
+        stride: x.stride as u32,
+        out_stride: out_stride as u32,
+    };
+    launch_elements(list, MODULE, "convert", x.rows * out_stride / 2, &params);
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct WindowsParams {
+    x: u64,
+    out: u64,
+    order: u64,
+    n_rows: u32,
+    in_rows: u32,
+    cols: u32,
+    x_stride: u32,
+    stride: u32,
+    out_stride: u32,
+    is_f32: u32,
+    n_groups: u32,
+}
+
+/// Windows of 3 rows of a convolution with padding 1, in each of `n_groups` groups of rows: an operand with padded columns, or
+/// f32 values without an order.
+pub fn windows(
+    list: &mut CommandList,
+    out: u64,
+    x: Rows,
+    (n_groups, stride): (usize, usize),
+    order: Option<OperandOrder>,
+) {
+    let (in_rows, cols) = (x.rows / n_groups.max(1), 3 * x.cols);
+    let n_rows = in_rows.div_ceil(stride);
+    let is_f32 = order.is_none();
+    let out_stride = if is_f32 { cols } else { cols.next_multiple_of(OPERAND_COLUMNS) };
+    let params = WindowsParams {
+        x: x.address,
+        out,
+        order: order.unwrap_or(OperandOrder::Gemv) as u64,
+        n_rows: n_rows as u32,
+        in_rows: in_rows as u32,
+        cols: x.cols as u32,
+        x_stride: x.stride as u32,
+        stride: stride as u32,
+        out_stride: out_stride as u32,
+        is_f32: u32::from(is_f32),
+        n_groups: n_groups as u32,
+    };
+    launch_elements(list, MODULE, "windows", n_groups * n_rows * out_stride, &params);
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct LogSumExpParams {
+    x: u64,
+    out: u64,
+    n_rows: u32,
+    cols: u32,
+    stride: u32,
+    unused: u32,
+}
+
+/// `ln Σ exp(x)` of every row.
+pub fn log_sum_exp(list: &mut CommandList, out: u64, x: Rows) {
+    let params = LogSumExpParams {
+        x: x.address,
+        out,
+        n_rows: x.rows as u32,
+        cols: x.cols as u32,
+        stride: x.stride as u32,
+        unused: 0,
+    };
+    launch(list, (MODULE, "log_sum_exp"), [x.rows, 1, 1], 1024, &params);
+}
