@@ -1,5 +1,6 @@
 //! Workspace automation: `cargo xtask VERB`, one file per verb.
-#![forbid(unsafe_code)]
+// But for `ptx/nvrtc.rs`.
+#![deny(unsafe_code)]
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -18,6 +19,7 @@ mod gpu_test;
 mod load;
 mod mutants;
 mod picture;
+mod ptx;
 mod results;
 mod server_process;
 mod setup;
@@ -60,7 +62,7 @@ enum Verb {
     Fuzz(fuzz::FuzzArgs),
     /// Regenerate the golden references with the other implementation that they come from
     Golden(golden::GoldenArgs),
-    /// Test the wgpu backend on a GPU, down to the text of real models
+    /// Test the CUDA or wgpu backend on a GPU, down to the text of real models
     GpuTest(gpu_test::GpuTestArgs),
     /// Measure servers under load: streams, aborts, uploads, beside a peer in turns
     Load(Box<load::LoadArgs>),
@@ -70,6 +72,8 @@ enum Verb {
     Mutants(mutants::MutantsArgs),
     /// Draw the terminal of the README from a real run
     Picture,
+    /// Compile the CUDA kernels of the crates for every architecture
+    Ptx(ptx::PtxArgs),
     /// Write the tables of README.md and of docs from the committed runs
     Results(results::ResultsArgs),
     /// Install what the tests need: the models tiny.en and base
@@ -126,6 +130,7 @@ fn main() -> ExitCode {
         Verb::Models(args) => models::run(&args),
         Verb::Mutants(args) => mutants::run(&args),
         Verb::Picture => picture::run(),
+        Verb::Ptx(args) => ptx::run(&args),
         Verb::Results(args) => results::run(&args),
         Verb::Setup => setup::run(),
         Verb::Soak(args) => soak::run(&args),

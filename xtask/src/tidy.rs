@@ -3,6 +3,7 @@
 //! One file of `tidy/` per group of rules; each rule returns its findings as `PATH:LINE: what`.
 
 mod commands;
+mod cubins;
 mod examples;
 mod features;
 mod graph;
@@ -61,6 +62,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(features::check(&files));
     findings.extend(unsafety::check(&files));
     findings.extend(commands::check(&files));
+    findings.extend(cubins::check(&files, &root)?);
     findings.extend(examples::check(&files));
     findings.extend(how_to_add::check(&files));
     findings.extend(graph::check()?);
