@@ -9,11 +9,14 @@
 //! | `matmul`, `dot` | GEMV on weights in GGML's block order, for formats without panels |
 //! | `peak` | peak 8-bit multiply-add rate of a core |
 //! | `wgpu` | matmuls on GPUs |
+//! | `cuda` | matmuls on NVIDIA GPUs |
 //!
 //! Not here: files, dense matrix products, model names.
 
 mod activation;
 pub mod block;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod dot;
 mod error;
 mod matmul;

@@ -1,0 +1,458 @@
+//! Products and embeddings.
+
+use bytemuck::{Pod, Zeroable};
+use stonechat_compute::cpu::{Activation, GatedActivation};
+use stonechat_compute::cuda::ops::moe::ExpertOrder;
+use stonechat_compute::cuda::ops::rows::gated_code;
+use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, OperandOrder, Output};
+use stonechat_compute::cuda::{CommandList, Gpu, Launch};
+
+use super::ARCHIVE;
+use super::matrix::{CudaMatrix, Format, Order};
+
+/// Most rows of GEMV, whose sums of a row do not depend on the others.
+pub const MAX_GEMV_ROWS: usize = 64;
+/// Matrices of a launch.
+const MAX_GROUP: usize = 3;
+/// Rows of weights of a block of GEMM.
+const GEMM_BLOCK: usize = 128;
+/// Stages of shared memory of GEMM, of a tile of activations each.
+const GEMM_STAGES: usize = 4;
+/// Most shared memory of a block of GEMV: a pair of 64 rows.
+const GEMV_BYTES: usize = 4 * 8 * GEMV_ROWS * MAX_GEMV_ROWS * 2;
+/// Most dynamic shared memory of a block, of devices with bulk copies.
+const MAX_SHARED_BYTES: usize = 224 << 10;
+/// The same of one row, at most.
+const ROW_BLOCKS: usize = 4;
+/// Units of weights of a warp in shared memory.
+const ROW_SLOTS: usize = 2;
+/// Most columns of a row in shared memory.
+const MAX_ROW: usize = 1 << 15;
+/// Blocks of GEMV that run on a multiprocessor at once.
+const GEMV_BLOCKS: usize = 2;
+/// Threads of a block.
+const THREADS: usize = 256;
+
+/// Order in which products of so many rows read their operand.
+#[must_use]
+pub fn operand_order(rows: usize) -> OperandOrder {
+    if rows <= MAX_GEMV_ROWS { OperandOrder::Gemv } else { OperandOrder::Gemm }
+}
+
+/// Rows that products read: an f16 operand, or f32 for f32 weights.
+#[derive(Debug, Clone, Copy)]
+pub struct Operand {
+    /// Address of the first value.
+    pub address: u64,
+    /// Number of rows.
+    pub rows: usize,
+    /// Values from one row to the next, of f32.
+    pub stride: usize,
+    /// RMS norm of one row of f32 values before the product.
+    pub norm: Option<RowNorm>,
+}
+
+/// RMS norm of a row.
+#[derive(Debug, Clone, Copy)]
+pub struct RowNorm {
+    /// Address of the weights.
+    pub weight: u64,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Address for the result, in f32.
+    pub out: u64,
+}
+
+/// What is done to sums.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CudaEpilogue {
+    /// Address of the bias, 0 without one.
+    pub bias: u64,
+    /// Applied after the bias.
+    pub activation: Activation,
+    /// Adds the result to the values of the output.
+    pub accumulate: bool,
+}
+
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Factor {
+    weights: u64,
+    bias: u64,
+    out: Output,
+    n: u32,
+    out_stride: u32,
+}
+
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+struct MatmulParams {
+    factors: [Factor; MAX_GROUP],
+    x: u64,
+    order: u64,
+    blocks: u64,
+    m: u32,
+    k_tiles: u32,
+    n_chunks: u32,
+    x_stride: u32,
+    n_factors: u32,
+    activation: u32,
+    accumulate: u32,
+    is_gated: u32,
+    alpha: f32,
+    limit: f32,
+    choices_per_row: u32,
+    cols: u32,
+    row: u64,
+    norm_weight: u64,
+    normed: u64,
+    eps: f32,
+    unused: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct DenseParams {
+    weights: u64,
+    x: u64,
+    bias: u64,
+    out: Output,
+    choices: u64,
+    m: u32,
+    n: u32,
+    k: u32,
+    x_stride: u32,
+    out_stride: u32,
+    activation: u32,
+    accumulate: u32,
+    choices_per_row: u32,
+}
+
+fn activation_code(activation: Activation) -> u32 {
+    match activation {
+        Activation::None => 0,
+        Activation::Gelu => 1,
+        Activation::GeluTanh => 2,
+    }
+}
+
+fn params(w: &CudaMatrix, format: &Format, x: Operand) -> MatmulParams {
+    let k_tiles = w.k_tiles();
+    let norm = x.norm.unwrap_or(RowNorm { weight: 0, eps: 0.0, out: 0 });
+    MatmulParams {
+        x: x.address,
+        cols: w.k() as u32,
+        row: if x.norm.is_some() { x.address } else { 0 },
+        norm_weight: norm.weight,
+        normed: norm.out,
+        eps: norm.eps,
+        m: x.rows as u32,
+        k_tiles: k_tiles as u32,
+        n_chunks: k_tiles.div_ceil(format.chunk_tiles) as u32,
+        x_stride: (k_tiles * OPERAND_COLUMNS) as u32,
+        choices_per_row: 1,
+        ..MatmulParams::default()
+    }
+}
+
+fn factor(w: &CudaMatrix, out: Output, bias: u64) -> Factor {
+    let n = w.n() as u32;
+    Factor { weights: w.buffer.address(), bias, out, n, out_stride: n }
+}
+
+/// Kernels of GEMV and their blocks of 8 rows, ascending.
+const GEMV: [(&str, usize); 4] = [("gemv_1", 1), ("gemv_2", 2), ("gemv_4", 4), ("gemv_8", 8)];
+/// Rows of weights of a block.
+const GEMV_ROWS: usize = 16;
+
+/// Launches GEMV of at most `rows` rows, with a block for `strips` strips of weights and `blocks` blocks of choices.
+fn launch_gemv(
+    list: &mut CommandList,
+    format: &'static Format,
+    params: &MatmulParams,
+    rows: usize,
+    (strips, blocks): (usize, usize),
+) {
+    let resident = GEMV_BLOCKS * list.gpu().device().n_multiprocessors as usize;
+    if params.m == 1 && params.blocks == 0 && fuses_norm(list.gpu(), params.cols as usize) {
+        let shared_bytes = 8 * ROW_SLOTS * format.unit_bytes() + 128 * params.k_tiles as usize;
+        let resident = resident * ROW_BLOCKS / GEMV_BLOCKS;
+        let kernel = list.gpu().kernel(&ARCHIVE, format.module, "gemv_row", MAX_SHARED_BYTES);
+        let launch = Launch { grid: [strips.min(resident), 1, 1], threads: THREADS, shared_bytes };
+        list.launch(kernel, launch, params);
+        return;
+    }
+    let mut kernels = GEMV.iter().filter(|(_, row_blocks)| rows <= 8 * row_blocks);
+    let &(name, row_blocks) = kernels.next().expect("few rows");
+    // Sums of 8 warps; of both matrices of a pair.
+    let shared_bytes = 4 * 8 * GEMV_ROWS * 8 * row_blocks * (1 + params.is_gated as usize);
+    let kernel = list.gpu().kernel(&ARCHIVE, format.module, name, GEMV_BYTES);
+    // Blocks take strips in turns, so that the weights of the next one load while sums are added.
+    let grid = [strips.min((resident / blocks).max(1)), blocks, 1];
+    let launch = Launch { grid, threads: THREADS, shared_bytes };
+    list.launch(kernel, launch, params);
+}
+
+/// Launches GEMM. Blocks of 256 rows of activations read weights half as often; they pay if they fill the device.
+fn launch_gemm(list: &mut CommandList, format: &'static Format, params: &MatmulParams, n: usize) {
+    let device = list.gpu().device();
+    let (rows, y) = (params.m as usize, n.div_ceil(GEMM_BLOCK));
+    let n_multiprocessors = device.n_multiprocessors as usize;
+    let (name, block_rows) = match device.capability {
+        (9, 0) if rows.div_ceil(256) * y >= n_multiprocessors => ("wgmma_256", 256),
+        (9, 0) => ("wgmma_128", 128),
+        _ => ("gemm", 128),
+    };
+    // Stages begin at multiples of 1,024 bytes.
+    let shared_bytes = GEMM_STAGES * block_rows * 128 + 1024;
+    let kernel = list.gpu().kernel(&ARCHIVE, format.module, name, shared_bytes);
+    let grid = [rows.div_ceil(block_rows), y, 1];
+    list.launch(kernel, Launch { grid, threads: THREADS, shared_bytes }, params);
+}
+
+fn n_strips(w: &CudaMatrix) -> usize {
+    w.n().div_ceil(GEMV_ROWS)
+}
+
+/// Whether products of one row of `k` columns have it in shared memory, and can apply an RMS norm to it: on devices with bulk
+/// copies.
+#[must_use]
+pub fn fuses_norm(gpu: &Gpu, k: usize) -> bool {
+    k <= MAX_ROW
+        && gpu.device().capability >= (9, 0)
+        && gpu.device().max_shared_bytes as usize > MAX_SHARED_BYTES
+        && gpu.target(&ARCHIVE).is_ok_and(|target| target.capability >= (9, 0))
+}
+
+/// Whether one launch multiplies with all of these matrices.
+#[must_use]
+pub fn can_group(all: &[&CudaMatrix]) -> bool {
+    let is_like = |w: &&CudaMatrix| w.dtype() == all[0].dtype() && w.k() == all[0].k();
+    all.len() <= MAX_GROUP && all[0].reads_operand() && all.iter().all(is_like)
+}
+
+/// Whether one launch multiplies with gate and up.
+#[must_use]
+pub fn can_pair(gate: &CudaMatrix, up: &CudaMatrix) -> bool {
+    can_group(&[gate, up]) && gate.n() == up.n()
+}
+
+/// `act(x·Wᵀ + bias)` of any number of rows.
+pub fn matmul(
+    list: &mut CommandList,
+    out: Output,
+    x: Operand,
+    w: &CudaMatrix,
+    epilogue: CudaEpilogue,
+) {
+    let CudaEpilogue { bias, activation, accumulate } = epilogue;
+    let Order::Strips(format) = w.order else {
+        return dense(list, out, x, (w, w.n()), (epilogue, 0, 1));
+    };
+    let mut params = params(w, format, x);
+    params.factors[0] = factor(w, out, bias);
+    params.n_factors = 1;
+    params.activation = activation_code(activation);
+    params.accumulate = u32::from(accumulate);
+    if x.rows <= MAX_GEMV_ROWS {
+        launch_gemv(list, format, &params, x.rows, (n_strips(w), 1));
+    } else {
+        launch_gemm(list, format, &params, w.n());
+    }
+}
+
+/// Products of one operand of at most [`MAX_GEMV_ROWS`] rows: matrix, output and bias of each.
+///
+/// # Panics
+/// If they cannot be [grouped](can_group).
+pub fn matmul_group(list: &mut CommandList, x: Operand, all: &[(&CudaMatrix, Output, u64)]) {
+    let Order::Strips(format) = all[0].0.order else { panic!("a group of f32 weights") };
+    let mut params = params(all[0].0, format, x);
+    params.n_factors = all.len() as u32;
+    for (to, (w, out, bias)) in params.factors.iter_mut().zip(all) {
+        *to = factor(w, *out, *bias);
+    }
+    let strips = all.iter().map(|(w, ..)| n_strips(w)).sum();
+    launch_gemv(list, format, &params, x.rows, (strips, 1));
+}
+
+/// `act(gate · x) * (up · x)` of at most [`MAX_GEMV_ROWS`] rows.
+///
+/// # Panics
+/// If they cannot be [paired](can_pair).
+pub fn matmul_gated(
+    list: &mut CommandList,
+    out: Output,
+    x: Operand,
+    [gate, up]: [&CudaMatrix; 2],
+    activation: GatedActivation,
+) {
+    let Order::Strips(format) = gate.order else { panic!("a pair of f32 weights") };
+    let mut params = params(gate, format, x);
+    params.n_factors = 2;
+    params.is_gated = 1;
+    params.factors[0] = factor(gate, out, 0);
+    params.factors[1] = factor(up, out, 0);
+    (params.activation, params.alpha, params.limit) = gated_code(activation);
+    launch_gemv(list, format, &params, x.rows, (n_strips(gate), 1));
+}
+
+/// Choices of a block of an expert, for so many choices of so many experts: few tokens have blocks of 8.
+#[must_use]
+pub fn expert_block_len(n_choices: usize, n_experts: usize) -> usize {
+    if n_choices <= 8 * n_experts { 8 } else { 32 }
+}
+
+/// Choices of experts.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertMatmul {
+    /// Address of the choices: pairs of expert and weight.
+    pub choices: u64,
+    /// Number of choices.
+    pub n_choices: usize,
+    /// Choices of a row of the operand.
+    pub choices_per_row: usize,
+    /// The choices by expert.
+    pub order: ExpertOrder,
+    /// Rows of weights of an expert.
+    pub n: usize,
+    /// Address of the bias of all experts, 0 without one.
+    pub bias: u64,
+}
+
+/// Products of rows with the experts of their choices: a row of f32 values a choice.
+pub fn matmul_experts(
+    list: &mut CommandList,
+    out: u64,
+    x: Operand,
+    w: &CudaMatrix,
+    args: ExpertMatmul,
+) {
+    let ExpertMatmul { choices, n_choices, choices_per_row, order, n, bias } = args;
+    let out = Output::at(out);
+    let Order::Strips(format) = w.order else {
+        let x = Operand { rows: n_choices, ..x };
+        let epilogue = CudaEpilogue { bias, ..CudaEpilogue::default() };
+        return dense(list, out, x, (w, n), (epilogue, choices, choices_per_row));
+    };
+    let mut params = params(w, format, x);
+    params.factors[0] = Factor { n: n as u32, out_stride: n as u32, ..factor(w, out, bias) };
+    params.n_factors = 1;
+    params.order = order.order;
+    params.blocks = order.blocks;
+    params.choices_per_row = choices_per_row as u32;
+    // An expert may begin within a strip.
+    let strips = if n.is_multiple_of(GEMV_ROWS) { n / GEMV_ROWS } else { n / GEMV_ROWS + 2 };
+    launch_gemv(list, format, &params, order.block_len, (strips, order.n_blocks));
+}
+
+fn dense(
+    list: &mut CommandList,
+    out: Output,
+    x: Operand,
+    (w, n): (&CudaMatrix, usize),
+    (epilogue, choices, choices_per_row): (CudaEpilogue, u64, usize),
+) {
+    let params = DenseParams {
+        weights: w.buffer.address(),
+        x: x.address,
+        bias: epilogue.bias,
+        out,
+        choices,
+        m: x.rows as u32,
+        n: n as u32,
+        k: w.k() as u32,
+        x_stride: x.stride as u32,
+        out_stride: n as u32,
+        activation: activation_code(epilogue.activation),
+        accumulate: u32::from(epilogue.accumulate),
+        choices_per_row: choices_per_row as u32,
+    };
+    let kernel = list.gpu().kernel(&ARCHIVE, "dense", "dense", 0);
+    let grid = [n.div_ceil(8), x.rows.min(65535), 1];
+    list.launch(kernel, Launch { grid, threads: THREADS, shared_bytes: 0 }, &params);
+}
+
+/// Arguments of [`embed`].
+#[derive(Debug, Clone, Copy)]
+pub struct CudaEmbed {
+    /// Address of the tokens and their number.
+    pub tokens: (u64, usize),
+    /// Address of the result of a top-k, for references to its tokens; 0 without one.
+    pub top_k: u64,
+    /// Factor of the table's rows.
+    pub scale: f32,
+    /// Addresses of learned position embeddings and of the positions; 0 without them.
+    pub positions: (u64, u64),
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct EmbedParams {
+    table: u64,
+    tokens: u64,
+    top_k: u64,
+    positions_table: u64,
+    positions: u64,
+    out: u64,
+    n_chunks: u32,
+    k_tiles: u32,
+    cols: u32,
+    scale: f32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct DenseEmbedParams {
+    table: u64,
+    tokens: u64,
+    top_k: u64,
+    positions_table: u64,
+    positions: u64,
+    out: u64,
+    n_tokens: u32,
+    cols: u32,
+    scale: f32,
+    unused: u32,
+}
+
+/// `scale * table[token] + positions[position]` of every token, packed at address `out`.
+pub fn embed(list: &mut CommandList, out: u64, table: &CudaMatrix, args: CudaEmbed) {
+    let (tokens, n_tokens) = args.tokens;
+    let (positions_table, positions) = args.positions;
+    let cols = table.k() as u32;
+    let Order::Strips(format) = table.order else {
+        let params = DenseEmbedParams {
+            table: table.buffer.address(),
+            tokens,
+            top_k: args.top_k,
+            positions_table,
+            positions,
+            out,
+            n_tokens: n_tokens as u32,
+            cols,
+            scale: args.scale,
+            unused: 0,
+        };
+        let kernel = list.gpu().kernel(&ARCHIVE, "dense", "dense_embed", 0);
+        let grid = [n_tokens, table.k().div_ceil(THREADS).min(16), 1];
+        list.launch(kernel, Launch { grid, threads: THREADS, shared_bytes: 0 }, &params);
+        return;
+    };
+    let k_tiles = table.k_tiles();
+    let params = EmbedParams {
+        table: table.buffer.address(),
+        tokens,
+        top_k: args.top_k,
+        positions_table,
+        positions,
+        out,
+        n_chunks: k_tiles.div_ceil(format.chunk_tiles) as u32,
+        k_tiles: k_tiles as u32,
+        cols,
+        scale: args.scale,
+    };
+    let kernel = list.gpu().kernel(&ARCHIVE, format.module, "embed", 0);
+    let grid = [n_tokens, k_tiles.div_ceil(format.unit_tiles), 1];
+    list.launch(kernel, Launch { grid, threads: 32, shared_bytes: 0 }, &params);
+}
