@@ -129,6 +129,15 @@ impl DeviceApi for Cpu {
         dtype
     }
 
+    /// Whether it was opened [with a profile](Self::with_profile).
+    fn start_profile(&self) -> bool {
+        self.profile.is_some()
+    }
+
+    fn take_profile(&self) -> Vec<OpTime> {
+        Self::take_profile(self)
+    }
+
     fn divide(&self, n: usize) -> Result<Vec<Device>, Error> {
         let n_threads = self.device.threads.n_threads();
         let n = n.clamp(1, n_threads);

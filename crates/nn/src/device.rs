@@ -18,7 +18,7 @@ use stonechat_compute::{DType, SharedBytes};
 
 use crate::fuse::{Capabilities, fuse};
 use crate::program::{Program, Segment, SegmentName};
-use crate::{BoxFuture, Error, KvRow, LoadStats, PageCopy, QueryRow};
+use crate::{BoxFuture, Error, KvRow, LoadStats, OpTime, PageCopy, QueryRow};
 
 /// A device. Clones share it.
 #[derive(Debug, Clone)]
@@ -75,6 +75,35 @@ pub struct MatrixSource<'a> {
     pub bytes: &'a SharedBytes,
 }
 
+impl MatrixSource<'_> {
+    /// Checks that the bytes are those of the shape and that the type has weights.
+    ///
+    /// # Errors
+    /// [`Error::WeightSize`] or [`Error::UnsupportedWeight`].
+    #[cfg(any(feature = "wgpu", feature = "cuda"))]
+    pub(crate) fn check(&self, backend: &'static str) -> Result<(), Error> {
+        let &Self { name, rows, cols, dtype, bytes } = self;
+        let expected =
+            rows.checked_mul(cols).and_then(|n| dtype.bytes_for(n)).unwrap_or(usize::MAX);
+        if bytes.len() != expected || !cols.is_multiple_of(dtype.block_len()) {
+            let (name, shape) = (name.to_owned(), [rows, cols]);
+            return Err(Error::WeightSize { name, dtype, shape, expected, got: bytes.len() });
+        }
+        if !stonechat_quant::is_float(dtype) || matches!(dtype, DType::Q8_1 | DType::Q8K) {
+            return Err(Error::UnsupportedWeight { name: name.to_owned(), dtype, backend });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+impl From<stonechat_compute::KernelTime> for OpTime {
+    fn from(time: stonechat_compute::KernelTime) -> Self {
+        let total = std::time::Duration::from_secs_f64(time.total_ms / 1e3);
+        Self { name: time.name, runs: time.runs, total }
+    }
+}
+
 /// Operations of a device, for any type of device.
 pub trait DeviceApi: Debug + Send + Sync {
     /// Name for messages, for example `cpu`.
@@ -114,6 +143,16 @@ pub trait DeviceApi: Debug + Send + Sync {
     /// # Errors
     /// [`Error::OutOfMemory`].
     fn load_values(&self, values: &[f32]) -> Result<Weight, Error>;
+
+    /// Starts to measure the time of kernels; whether the device can.
+    fn start_profile(&self) -> bool {
+        false
+    }
+
+    /// Takes the times since the last call, longest first; none if they are not measured.
+    fn take_profile(&self) -> Vec<OpTime> {
+        Vec::new()
+    }
 
     /// Kernels that fusion depends on.
     fn capabilities(&self) -> Capabilities;

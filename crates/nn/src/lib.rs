@@ -10,6 +10,8 @@
 //! | `device.rs` | [`Device`], [`Executable`], [`Step`] |
 //! | `cpu.rs` | [`Cpu`]: SIMD and threads |
 //! | `wgpu.rs` | `Wgpu`: any GPU (feature `wgpu`) |
+//! | `cuda.rs` | `Cuda`: NVIDIA GPUs (feature `cuda`) |
+//! | `step_words.rs` | inputs of a step as the words that kernels of GPUs read |
 //! | `pages.rs` | [`Pages`]: reference counts and copy-on-write of KV pages; [`Sequence`] |
 //! | `step.rs` | [`Sequences`] of a state; [`StepPlan`]: a ragged batch of tokens, with rollback |
 //! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that they record |
@@ -24,6 +26,8 @@
 mod box_future;
 mod conv1d;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod device;
 mod error;
 mod fuse;
@@ -36,6 +40,8 @@ mod program;
 mod recorder;
 pub mod sample;
 mod step;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod step_words;
 #[cfg(test)]
 mod testing;
 mod weight_data;
@@ -45,6 +51,8 @@ mod wgpu;
 pub use box_future::BoxFuture;
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, OpTime, Repack};
+#[cfg(feature = "cuda")]
+pub use cuda::Cuda;
 pub use device::{
     AttentionRows, Counts, Device, DeviceApi, Executable, HostFetches, HostTask, MatrixSource,
     PortRange, Step, resolve_token, token_reference, warmup_batch_sizes,

@@ -5,13 +5,11 @@
 //! | `wgpu/capabilities.rs` | ops and types that there are kernels for |
 //! | `wgpu/executable.rs` | a compiled program: slots, pools, the kernels of each op |
 //! | `wgpu/conv1d.rs` | convolutions, operands in scratch memory |
-//! | `wgpu/inputs.rs` | inputs of a step as words, shape of a step |
 //! | `wgpu/moe.rs` | mixture of experts |
 
 mod capabilities;
 mod conv1d;
 mod executable;
-mod inputs;
 mod moe;
 
 use std::collections::BTreeMap;
@@ -28,7 +26,7 @@ use self::executable::{GpuExecutable, GpuWeight};
 use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
 use crate::program::Program;
-use crate::{Error, LoadStats, MatrixSource};
+use crate::{Error, LoadStats, MatrixSource, OpTime};
 
 const NAME: &str = "wgpu";
 
@@ -126,16 +124,8 @@ impl DeviceApi for Wgpu {
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {
-        let MatrixSource { name, rows, cols, dtype, bytes } = source;
-        let expected =
-            rows.checked_mul(cols).and_then(|n| dtype.bytes_for(n)).unwrap_or(usize::MAX);
-        if bytes.len() != expected || !cols.is_multiple_of(dtype.block_len()) {
-            let (name, shape) = (name.to_owned(), [rows, cols]);
-            return Err(Error::WeightSize { name, dtype, shape, expected, got: bytes.len() });
-        }
-        if !stonechat_quant::is_float(dtype) || matches!(dtype, DType::Q8_1 | DType::Q8K) {
-            return Err(Error::UnsupportedWeight { name: name.to_owned(), dtype, backend: NAME });
-        }
+        source.check(NAME)?;
+        let MatrixSource { rows, cols, dtype, bytes, .. } = source;
         if self.stored_dtype(dtype) != dtype {
             let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
             *converted.entry(dtype.name()).or_default() += 1;
@@ -150,6 +140,14 @@ impl DeviceApi for Wgpu {
         let buffer = GpuBuffer::new(&self.gpu, size_of_val(values)).map_err(allocation_error)?;
         self.gpu.upload(&buffer, 0, bytemuck::cast_slice(values))?;
         Ok(Weight::new(WeightInfo::values(values.len()), Arc::new(GpuWeight::Values(buffer))))
+    }
+
+    fn start_profile(&self) -> bool {
+        self.gpu.start_profile()
+    }
+
+    fn take_profile(&self) -> Vec<OpTime> {
+        self.gpu.take_profile().into_iter().map(OpTime::from).collect()
     }
 
     fn capabilities(&self) -> Capabilities {

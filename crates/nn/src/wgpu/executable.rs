@@ -13,6 +13,7 @@ use stonechat_compute::op::{
     AttentionArgs, Count, EmbedArgs, MatmulArgs, NormArgs, Op, PoolId, Port, RopeArgs, SlotTable,
     Tensor, TensorInfo, Weight,
 };
+use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, convert};
 use stonechat_compute::wgpu::ops::{
     GpuRows, attention, copy, elementwise, gated, kv, log_sum_exp, norm, rope, top_k,
@@ -27,19 +28,23 @@ use web_time::Instant;
 
 use super::capabilities::{operand_of, operand_type};
 use super::conv1d::conv1d;
-use super::inputs::{Places, StepShape, StepWords};
 use super::moe::run_experts;
 use super::{NAME, allocation_error};
 use crate::device::{Counts, Executable, PortRange, Step, export_offset};
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Node, Program, RowClass, Segment};
+use crate::step_words::{Grid, Places, StepWords, impl_grid};
 use crate::weight_data::WeightData;
 use crate::{BoxFuture, Error, KvShape};
+
+type StepShape = crate::step_words::StepShape<AttentionGrid>;
 
 /// Most lists of an executable; all are dropped if there would be more.
 const MAX_LISTS: usize = 64;
 /// Words of inputs that most steps fit: tokens of a short prompt with their pages.
 const STEP_WORDS: usize = 1 << 14;
+
+impl_grid!(AttentionGrid);
 
 /// Weights on a GPU.
 pub(super) type GpuWeight = WeightData<GpuMatrix, GpuBuffer>;
@@ -159,7 +164,9 @@ impl GpuExecutable {
 
     /// Sets the shape of a step; records its list and uploads its inputs.
     fn prepare_step(&mut self, step: &Step<'_>) -> Result<(), stonechat_compute::Error> {
-        self.inputs.set_shape(&mut self.next_shape, &self.gpu, step);
+        self.inputs.set_shape(&mut self.next_shape, step, |n_heads, layout, rows| {
+            AttentionGrid::new(&self.gpu, AttentionShape { n_heads, layout }, rows)
+        });
         if self.next_shape != self.shape {
             if let Some(list) = self.lists.get_mut(&self.shape) {
                 list.forget_encoded();
@@ -453,7 +460,7 @@ impl RecordedStep<'_> {
     ) -> attention::Attention<'a> {
         let index = self.inputs.attention(args, pool, segment.name);
         let (before, rest) = self.shape.grids.split_at(index);
-        let first: usize = before.iter().map(attention::AttentionGrid::n_words).sum();
+        let first: usize = before.iter().map(Grid::n_words).sum();
         attention::Attention {
             q,
             kv: memory.layer(args.pool, args.layer),

@@ -1,4 +1,4 @@
-//! Inputs of a step as the words that kernels read, and the shape of the step.
+//! Inputs of a step as the words that kernels of GPUs read, and the shape of the step.
 //!
 //! ```text
 //! tokens | positions | slots of each table | rows of outputs | page copies | rows of each attention | page tables
@@ -7,44 +7,93 @@
 //! The place of each follows from the [`StepShape`], so that steps of equal shape run the same list of dispatches. Page tables
 //! come last: rows have the places of their pages.
 
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use stonechat_compute::cpu::KvLayout;
 use stonechat_compute::op::{AttentionArgs, Count, Op, RopeArgs, RowTable, SlotTable};
-use stonechat_compute::wgpu::Gpu;
-use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 
 use crate::device::{AttentionRows, Counts, Step, resolve_token};
 use crate::program::{Program, Segment, SegmentName};
 use crate::{KvRow, KvShape, PAGE_LEN, PageCopy, QueryRow};
 
+/// Division of the query rows of a step among the kernels of an attention.
+pub(crate) trait Grid: Copy + Debug + Eq + Hash {
+    /// Number of words that [`push_words`](Self::push_words) appends.
+    fn n_words(&self) -> usize;
+
+    /// Appends the inputs of the kernels. The page table of the rows starts at word `page_table`.
+    fn push_words(&self, rows: &[QueryRow], page_table: usize, words: &mut Vec<u32>);
+}
+
+macro_rules! impl_grid {
+    ($grid:ty) => {
+        impl $crate::step_words::Grid for $grid {
+            fn n_words(&self) -> usize {
+                self.n_words()
+            }
+
+            fn push_words(
+                &self,
+                rows: &[$crate::QueryRow],
+                page_table: usize,
+                words: &mut Vec<u32>,
+            ) {
+                self.push_words(rows, page_table, words);
+            }
+        }
+    };
+}
+
+pub(crate) use impl_grid;
+
 /// Shape of a step. Steps of equal shape have equal dispatches.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct StepShape {
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct StepShape<G> {
     /// Bit of each segment that runs.
     segments: u32,
-    pub(super) counts: Counts,
-    pub(super) k: usize,
-    pub(super) first_window: usize,
-    pub(super) n_tokens: usize,
-    pub(super) n_positions: usize,
-    pub(super) n_slots: [usize; 3],
+    pub(crate) counts: Counts,
+    pub(crate) k: usize,
+    pub(crate) first_window: usize,
+    pub(crate) n_tokens: usize,
+    pub(crate) n_positions: usize,
+    pub(crate) n_slots: [usize; 3],
     n_outputs: usize,
-    pub(super) n_copies: usize,
+    pub(crate) n_copies: usize,
     /// By number of the attention, see [`StepWords::attention`].
-    pub(super) grids: Vec<AttentionGrid>,
+    pub(crate) grids: Vec<G>,
 }
 
 fn bit(name: SegmentName) -> u32 {
     1 << name as u32
 }
 
-impl StepShape {
+impl<G> Default for StepShape<G> {
+    fn default() -> Self {
+        Self {
+            segments: 0,
+            counts: Counts::default(),
+            k: 0,
+            first_window: 0,
+            n_tokens: 0,
+            n_positions: 0,
+            n_slots: [0; 3],
+            n_outputs: 0,
+            n_copies: 0,
+            grids: Vec::new(),
+        }
+    }
+}
+
+impl<G: Grid> StepShape<G> {
     /// Whether a step of this shape runs a variant of a segment.
-    pub(super) fn runs(&self, segment: &Segment) -> bool {
+    pub(crate) fn runs(&self, segment: &Segment) -> bool {
         let n_rows = self.counts.rows(segment.rows);
         self.segments & bit(segment.name) != 0 && segment.class.contains(n_rows)
     }
 
     /// First words of the inputs.
-    pub(super) fn places(&self) -> Places {
+    pub(crate) fn places(&self) -> Places {
         let mut end = 0;
         let mut place = |len: usize| {
             end += len;
@@ -56,7 +105,7 @@ impl StepShape {
             slots: self.n_slots.map(|n| place(2 * n)),
             outputs: place(self.n_outputs),
             copies: place(2 * self.n_copies),
-            attention: place(self.grids.iter().map(AttentionGrid::n_words).sum()),
+            attention: place(self.grids.iter().map(Grid::n_words).sum()),
             end: place(0),
         }
     }
@@ -67,7 +116,8 @@ impl StepShape {
 struct AttentionInput {
     table: RowTable,
     segment: SegmentName,
-    shape: AttentionShape,
+    n_heads: usize,
+    layout: KvLayout,
 }
 
 impl AttentionInput {
@@ -94,8 +144,8 @@ struct Limits {
 
 /// Inputs of a step as words.
 #[derive(Debug)]
-pub(super) struct StepWords {
-    pub(super) words: Vec<u32>,
+pub(crate) struct StepWords {
+    pub(crate) words: Vec<u32>,
     attention: Vec<AttentionInput>,
     limits: Limits,
 }
@@ -110,7 +160,7 @@ fn lower(limit: &mut Option<usize>, n: usize) {
 }
 
 impl StepWords {
-    pub(super) fn new(program: &Program) -> Self {
+    pub(crate) fn new(program: &Program) -> Self {
         let (mut limits, mut attention) = (Limits::default(), Vec::new());
         limits.copied_pages = program.pools.first().map(|pool| pool.n_pages);
         let n_pages = |pool: usize| program.pools[pool].n_pages;
@@ -138,8 +188,9 @@ impl StepWords {
                     Op::Attention(args) => {
                         lower(&mut limits.row_pages[args.rows as usize], n_pages(args.pool.0));
                         let (table, name) = (args.rows, segment.name);
-                        let shape = attention_shape(args, &program.pools[args.pool.0]);
-                        let input = AttentionInput { table, segment: name, shape };
+                        let layout = program.pools[args.pool.0].layout();
+                        let n_heads = args.n_heads;
+                        let input = AttentionInput { table, segment: name, n_heads, layout };
                         if !attention.contains(&input) {
                             attention.push(input);
                         }
@@ -151,8 +202,13 @@ impl StepWords {
         Self { words: Vec::new(), attention, limits }
     }
 
-    /// Sets the shape of a step.
-    pub(super) fn set_shape(&self, shape: &mut StepShape, gpu: &Gpu, step: &Step<'_>) {
+    /// Sets the shape of a step; `grid` divides rows for an attention of so many query heads.
+    pub(crate) fn set_shape<G: Grid>(
+        &self,
+        shape: &mut StepShape<G>,
+        step: &Step<'_>,
+        grid: impl Fn(usize, KvLayout, &[QueryRow]) -> G,
+    ) {
         let StepShape { grids, .. } = shape;
         grids.clear();
         let mut next = StepShape {
@@ -168,21 +224,21 @@ impl StepWords {
             grids: std::mem::take(grids),
         };
         for input in &self.attention {
-            let grid = AttentionGrid::new(gpu, input.shape, input.rows(step, next.segments));
-            next.grids.push(grid);
+            let rows = input.rows(step, next.segments);
+            next.grids.push(grid(input.n_heads, input.layout, rows));
         }
         *shape = next;
     }
 
     /// Number of the attention that an op is, in a segment.
-    pub(super) fn attention(
+    pub(crate) fn attention(
         &self,
         args: &AttentionArgs,
         pool: &KvShape,
         segment: SegmentName,
     ) -> usize {
-        let (table, shape) = (args.rows, attention_shape(args, pool));
-        let input = AttentionInput { table, segment, shape };
+        let (table, n_heads, layout) = (args.rows, args.n_heads, pool.layout());
+        let input = AttentionInput { table, segment, n_heads, layout };
         self.attention.iter().position(|other| *other == input).expect("an op of the program")
     }
 
@@ -190,7 +246,7 @@ impl StepWords {
     ///
     /// # Panics
     /// If an input is outside of what it indexes.
-    pub(super) fn fill(&mut self, step: &Step<'_>, shape: &StepShape) {
+    pub(crate) fn fill<G: Grid>(&mut self, step: &Step<'_>, shape: &StepShape<G>) {
         self.check(step);
         let places = shape.places();
         let Self { words, attention, .. } = self;
@@ -260,20 +316,16 @@ fn lower_positions(limits: &mut Limits, args: &RopeArgs) {
     });
 }
 
-fn attention_shape(args: &AttentionArgs, pool: &KvShape) -> AttentionShape {
-    AttentionShape { n_heads: args.n_heads, layout: pool.layout() }
-}
-
 /// First words of the inputs of a step.
 #[derive(Debug)]
-pub(super) struct Places {
-    pub(super) tokens: usize,
-    pub(super) positions: usize,
-    pub(super) slots: [usize; 3],
-    pub(super) outputs: usize,
-    pub(super) copies: usize,
+pub(crate) struct Places {
+    pub(crate) tokens: usize,
+    pub(crate) positions: usize,
+    pub(crate) slots: [usize; 3],
+    pub(crate) outputs: usize,
+    pub(crate) copies: usize,
     /// Of the first attention.
-    pub(super) attention: usize,
+    pub(crate) attention: usize,
     /// Of the page tables.
     end: usize,
 }

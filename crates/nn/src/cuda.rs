@@ -1,0 +1,198 @@
+//! NVIDIA GPUs through their driver as a device.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `cuda/capabilities.rs` | ops and types that there are kernels for |
+//! | `cuda/executable.rs` | a compiled program: memory, steps, results |
+//! | `cuda/record.rs` | kernels of each op |
+//! | `cuda/memory.rs` | memory of a program's values, scratch memory |
+
+mod capabilities;
+mod executable;
+mod memory;
+mod record;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use stonechat_compute::DType;
+use stonechat_compute::cuda::{ARCHIVE, Buffer, Counters, CudaDevice, Gpu, Uploads};
+use stonechat_compute::op::{Weight, WeightInfo, WeightLayout};
+use stonechat_quant::cuda::CudaMatrix;
+
+use self::capabilities::capabilities;
+use self::executable::CudaExecutable;
+use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
+use crate::fuse::Capabilities;
+use crate::program::Program;
+use crate::weight_data::WeightData;
+use crate::{Error, LoadStats, MatrixSource, OpTime};
+
+const NAME: &str = "cuda";
+/// Bytes of an upload at first.
+const UPLOAD_BYTES: usize = 16 << 20;
+
+type CudaWeight = WeightData<CudaMatrix, Buffer>;
+
+fn matrix(weight: &Weight) -> &CudaMatrix {
+    CudaWeight::matrix(weight)
+}
+
+/// Address of f32 values.
+fn values(weight: &Weight) -> u64 {
+    CudaWeight::values(weight).address()
+}
+
+/// Address of f32 values, 0 without them.
+fn optional(weight: Option<&Weight>) -> u64 {
+    weight.map_or(0, values)
+}
+
+/// An open NVIDIA GPU. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Cuda {
+    gpu: Gpu,
+    /// Memory of uploads, from the first weight on.
+    uploads: Arc<Mutex<Option<Uploads>>>,
+    /// Number of matrices of each type that were converted to f16, for lack of a kernel.
+    converted: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+}
+
+impl Cuda {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// If the driver refuses, or the device is too old for the kernels.
+    pub fn open(device: &CudaDevice) -> Result<Self, Error> {
+        Self::with_gpu(Gpu::open(device)?)
+    }
+
+    /// Opens a device, with or without dependent launches.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(device: &CudaDevice, dependent_launch: bool) -> Result<Self, Error> {
+        Self::with_gpu(Gpu::open_with(device, dependent_launch)?)
+    }
+
+    fn with_gpu(gpu: Gpu) -> Result<Self, Error> {
+        gpu.target(&ARCHIVE)?;
+        Ok(Self { gpu, uploads: Arc::default(), converted: Arc::default() })
+    }
+
+    /// Architecture of the kernels that a device runs; `None` if it is too old.
+    #[must_use]
+    pub fn kernels(device: &CudaDevice) -> Option<&'static str> {
+        ARCHIVE.target(device.capability).map(|target| target.name)
+    }
+
+    /// The open device.
+    #[must_use]
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Counters of the device.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.gpu.counters()
+    }
+}
+
+impl From<Cuda> for Device {
+    fn from(cuda: Cuda) -> Self {
+        Self::new(cuda)
+    }
+}
+
+fn allocation_error(error: stonechat_compute::Error) -> Error {
+    match error {
+        stonechat_compute::Error::OutOfMemory { bytes } => {
+            Error::OutOfMemory { bytes, backend: NAME }
+        }
+        other => other.into(),
+    }
+}
+
+impl DeviceApi for Cuda {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn describe(&self) -> String {
+        let device = self.gpu.device();
+        let kernels = Self::kernels(device).unwrap_or("no");
+        let mut text = format!("cuda {}, {kernels} kernels", device.name);
+        if !self.gpu.has_dependent_launch() {
+            text += ", no dependent launch";
+        }
+        let converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
+        for (dtype, n) in converted.iter() {
+            text += &format!(", {n} matrices of {dtype} as f16");
+        }
+        text
+    }
+
+    fn load_stats(&self) -> LoadStats {
+        LoadStats::default()
+    }
+
+    fn total_memory_bytes(&self) -> Option<u64> {
+        Some(self.gpu.device().total_memory_bytes)
+    }
+
+    fn stored_dtype(&self, dtype: DType) -> DType {
+        CudaMatrix::device_dtype(dtype)
+    }
+
+    /// A GPU runs passes one by one.
+    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
+        Ok(vec![Device::new(self.clone())])
+    }
+
+    /// On the calling thread.
+    fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
+        tasks.iter_mut().for_each(|task| task());
+    }
+
+    fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {
+        source.check(NAME)?;
+        let MatrixSource { rows, cols, dtype, bytes, .. } = source;
+        if self.stored_dtype(dtype) != dtype {
+            let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
+            *converted.entry(dtype.name()).or_default() += 1;
+        }
+        let mut uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
+        let uploads = match &mut *uploads {
+            Some(uploads) => uploads,
+            none => none.insert(Uploads::new(&self.gpu, UPLOAD_BYTES).map_err(allocation_error)?),
+        };
+        let matrix = CudaMatrix::load(&self.gpu, uploads, dtype, (rows, cols), bytes);
+        let matrix = matrix.map_err(allocation_error)?;
+        let info = WeightInfo { dtype, rows, cols, layout: WeightLayout::Packed };
+        Ok(Weight::new(info, Arc::new(CudaWeight::Matrix(matrix))))
+    }
+
+    fn load_values(&self, values: &[f32]) -> Result<Weight, Error> {
+        let buffer = Buffer::new(&self.gpu, size_of_val(values)).map_err(allocation_error)?;
+        self.gpu.upload(&buffer, 0, bytemuck::cast_slice(values))?;
+        Ok(Weight::new(WeightInfo::values(values.len()), Arc::new(CudaWeight::Values(buffer))))
+    }
+
+    fn start_profile(&self) -> bool {
+        self.gpu.start_profile();
+        true
+    }
+
+    fn take_profile(&self) -> Vec<OpTime> {
+        self.gpu.take_profile().into_iter().map(OpTime::from).collect()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities(&self.gpu)
+    }
+
+    fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
+        Ok(Box::new(CudaExecutable::new(&self.gpu, program, max)?))
+    }
+}

@@ -1,0 +1,230 @@
+//! Programs on an NVIDIA GPU. Steps of equal shape run one list of launches, recorded when the first of them runs, and a graph
+//! from the second one on:
+//!
+//! ```text
+//! run     : shape of the step; copy of the inputs; its list, recorded if it is new, or its graph
+//! fetch   : copies of the results
+//! collect : wait for the oldest copies
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+
+use stonechat_compute::cuda::ops::attention::AttentionGrid;
+use stonechat_compute::cuda::ops::kv;
+use stonechat_compute::cuda::{CommandList, CopyRange, Gpu, HostCopies, StepBuffer};
+use stonechat_compute::op::{Op, PoolId, Port};
+use web_time::Instant;
+
+use super::capabilities::operand_type;
+use super::memory::{ProgramMemory, Scratch};
+use super::record::RecordedStep;
+use super::{NAME, allocation_error};
+use crate::device::{Counts, Executable, PortRange, Step};
+use crate::program::{Node, Program};
+use crate::step_words::{StepShape, StepWords, impl_grid};
+use crate::{BoxFuture, Error};
+
+/// Most lists of an executable; all are dropped if there would be more.
+const MAX_LISTS: usize = 64;
+/// Bytes of inputs that most steps fit: tokens of a short prompt with their pages.
+const STEP_BYTES: usize = 1 << 16;
+/// Bytes of results at first.
+const RESULT_BYTES: usize = 1 << 12;
+
+impl_grid!(AttentionGrid);
+
+/// A compiled program.
+#[derive(Debug)]
+pub(super) struct CudaExecutable {
+    // Lists are dropped before the memory that they use.
+    lists: HashMap<StepShape<AttentionGrid>, CommandList>,
+    gpu: Gpu,
+    memory: ProgramMemory,
+    scratch: Scratch,
+    inputs: StepWords,
+    step: StepBuffer,
+    /// Shape of the last step.
+    shape: StepShape<AttentionGrid>,
+    /// Whether steps only record their list.
+    is_warming_up: bool,
+    /// Groups of fetches, oldest first, and whether the last one goes on.
+    fetches: VecDeque<HostCopies>,
+    is_fetching: bool,
+    /// Memory of groups that were collected.
+    spare: Vec<HostCopies>,
+}
+
+impl CudaExecutable {
+    pub(super) fn new(gpu: &Gpu, program: &Program, max: &Counts) -> Result<Self, Error> {
+        program.nodes().try_for_each(|node| check_operand(program, node))?;
+        Ok(Self {
+            lists: HashMap::new(),
+            gpu: gpu.clone(),
+            memory: ProgramMemory::new(gpu, program, max)?,
+            scratch: Scratch::new(gpu),
+            inputs: StepWords::new(program),
+            step: StepBuffer::new(gpu, STEP_BYTES).map_err(allocation_error)?,
+            shape: StepShape::default(),
+            is_warming_up: false,
+            fetches: VecDeque::new(),
+            is_fetching: false,
+            spare: Vec::new(),
+        })
+    }
+
+    /// Runs a step.
+    fn run_step(&mut self, step: &Step<'_>) -> Result<(), Error> {
+        self.inputs.set_shape(&mut self.shape, step, AttentionGrid::new);
+        self.inputs.fill(step, &self.shape);
+        if self.step.reserve(4 * self.inputs.words.len())? {
+            self.lists.clear();
+        }
+        if !self.is_warming_up {
+            self.step.write(&self.inputs.words)?;
+        }
+        if !self.lists.contains_key(&self.shape) {
+            if self.lists.len() == MAX_LISTS {
+                self.lists.clear();
+            }
+            let list = self.record()?;
+            self.lists.insert(self.shape.clone(), list);
+        }
+        if !self.is_warming_up {
+            self.lists.get_mut(&self.shape).expect("just recorded").run()?;
+        }
+        Ok(())
+    }
+
+    /// Records the list of the current shape.
+    fn record(&mut self) -> Result<CommandList, Error> {
+        loop {
+            let step = RecordedStep {
+                inputs: &self.inputs,
+                shape: &self.shape,
+                places: self.shape.places(),
+                words: self.step.address(),
+            };
+            let mut list = CommandList::new(&self.gpu);
+            self.memory.record(&mut list, &mut self.scratch, &step);
+            if !self.scratch.finish()? {
+                return Ok(list);
+            }
+            // Memory that this and other lists use is gone.
+            self.lists.clear();
+        }
+    }
+
+    fn enqueue_fetch(&mut self, ranges: &[PortRange], is_last: bool) -> Result<(), Error> {
+        if !std::mem::replace(&mut self.is_fetching, !is_last) {
+            let copies = match self.spare.pop() {
+                Some(mut copies) => {
+                    copies.clear();
+                    copies
+                }
+                None => HostCopies::new(&self.gpu, RESULT_BYTES)?,
+            };
+            self.fetches.push_back(copies);
+        }
+        let copies = self.fetches.back_mut().expect("one was added");
+        let memory = &self.memory;
+        let ranges = ranges.iter().filter(|range| range.len > 0);
+        let ranges: Vec<_> = ranges
+            .map(|range| {
+                let PortRange { port, offset, len } = *range;
+                CopyRange { src: memory.port(port), offset: 4 * offset, len: 4 * len }
+            })
+            .collect();
+        Ok(copies.enqueue(&self.gpu, &ranges)?)
+    }
+}
+
+/// Checks that an op reads its operand in the type of its kernels.
+fn check_operand(program: &Program, node: &Node) -> Result<(), Error> {
+    if !matches!(node.op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_)) {
+        return Ok(());
+    }
+    let (dtype, expected) = (program.tensors[node.inputs[0].id].dtype, operand_type(&node.op));
+    if dtype == expected || node.norm.is_some() {
+        return Ok(());
+    }
+    let reason = format!("an operand of {}, expected {}", dtype.name(), expected.name());
+    Err(Error::Unsupported { backend: NAME, op: node.op.name(), reason })
+}
+
+impl Executable for CudaExecutable {
+    fn warm_up(&mut self, run: &mut dyn FnMut(&mut dyn Executable)) -> Result<(), Error> {
+        self.is_warming_up = true;
+        run(self);
+        self.is_warming_up = false;
+        Ok(self.gpu.check()?)
+    }
+
+    fn import(&mut self, port: Port, values: &[f32]) {
+        if !self.is_warming_up {
+            let buffer = self.memory.buffer(self.memory.program.import(port));
+            if let Err(error) = self.gpu.upload(buffer, 0, bytemuck::cast_slice(values)) {
+                self.gpu.fault(error.to_string());
+            }
+        }
+    }
+
+    fn runs_ahead(&self) -> bool {
+        true
+    }
+
+    fn run(&mut self, step: &Step<'_>) {
+        let started = Instant::now();
+        if let Err(error) = self.run_step(step) {
+            self.gpu.fault(error.to_string());
+        }
+        self.gpu.count_host_time(started.elapsed());
+    }
+
+    fn fetch(&mut self, ranges: &[PortRange], is_last: bool) {
+        if let Err(error) = self.enqueue_fetch(ranges, is_last) {
+            self.gpu.fault(error.to_string());
+        }
+    }
+
+    fn collect_now(&mut self, values: &mut Vec<f32>) -> Option<Result<(), Error>> {
+        let copies = self.fetches.pop_front().expect("a group of fetches");
+        let bytes = copies.wait(&self.gpu);
+        let result = bytes.map(|bytes| {
+            values.clear();
+            values.extend_from_slice(bytemuck::cast_slice(bytes));
+        });
+        self.spare.push(copies);
+        Some(result.map_err(Error::from))
+    }
+
+    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>> {
+        let result = self.collect_now(values).expect("this device waits");
+        Box::pin(std::future::ready(result))
+    }
+
+    fn read_page<'a>(
+        &'a mut self,
+        pool: PoolId,
+        page: u32,
+        out: &'a mut Vec<u8>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        let mut layers = self.memory.pools[pool.0].iter();
+        let read = layers.try_for_each(|layer| kv::read_page(&self.gpu, layer, page, out));
+        Box::pin(std::future::ready(read.map_err(Error::from)))
+    }
+
+    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let layers = &self.memory.pools[pool.0];
+        let expected = layers.iter().map(|layer| layer.layout().page_bytes()).sum();
+        if bytes.len() != expected {
+            return Err(Error::KvPage { expected, got: bytes.len() });
+        }
+        let mut rest = bytes;
+        for layer in layers {
+            let (head, tail) = rest.split_at(layer.layout().page_bytes());
+            kv::write_page(&self.gpu, layer, page, head)?;
+            rest = tail;
+        }
+        Ok(())
+    }
+}
