@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::{models, shell};
 
-/// Packages with a test program called `wgpu`.
+/// Packages with a test program called `wgpu` and one called `cuda`.
 const TESTED: [&str; 3] = ["stonechat-testkit", "stonechat-llm", "stonechat-whisper"];
 /// Models that transcribe; the others continue texts.
 const SPEECH: [&str; 2] = ["tiny.en", "base"];
@@ -47,17 +47,22 @@ pub(crate) struct GpuTestArgs {
 
 /// Builds or runs, or both.
 pub(crate) fn run(args: &GpuTestArgs) -> Result<()> {
+    let backend = args.backend()?;
     let programs = match &args.packed {
-        Some(folder) => Programs::at(folder),
-        None => Programs::build()?,
+        Some(folder) => Programs::at(folder, backend),
+        None => Programs::build(backend)?,
     };
     if let Some(folder) = &args.pack {
-        return programs.pack(folder);
+        return programs.pack(folder, backend, &args.device);
     }
     let devices = shell::output(Command::new(&programs.stonechat).arg("devices"))?;
     print!("{devices}");
+    let is_hardware = |line: &str| match backend {
+        "cuda" => line.starts_with("cuda:") && !line.contains("no kernels"),
+        _ => line.starts_with("wgpu:") && line.contains(", discrete, "),
+    };
     ensure!(
-        args.software || !devices.contains("auto    cpu"),
+        args.software || devices.lines().any(is_hardware),
         "no GPU here that is real hardware; --software takes a processor that plays one"
     );
     for program in &programs.tests {
@@ -70,6 +75,17 @@ pub(crate) fn run(args: &GpuTestArgs) -> Result<()> {
     Ok(())
 }
 
+impl GpuTestArgs {
+    /// Backend of the device, which is also the name of the test programs.
+    fn backend(&self) -> Result<&'static str> {
+        let name = self.device.split(':').next().unwrap_or_default();
+        let known = ["cuda", "wgpu"].into_iter().find(|backend| *backend == name);
+        known.with_context(|| {
+            format!("--device: expected cuda, cuda:N, wgpu or wgpu:N, got `{}`", self.device)
+        })
+    }
+}
+
 /// Programs to run.
 struct Programs {
     stonechat: PathBuf,
@@ -78,16 +94,17 @@ struct Programs {
 
 impl Programs {
     /// Programs of a folder that [`pack`](Self::pack) filled.
-    fn at(folder: &Path) -> Self {
-        let tests = TESTED.iter().map(|package| folder.join(package)).collect();
+    fn at(folder: &Path, backend: &str) -> Self {
+        let tests = TESTED.iter().map(|package| folder.join(format!("{package}-{backend}")));
+        let tests = tests.collect();
         Self { stonechat: folder.join("stonechat"), tests }
     }
 
-    fn build() -> Result<Self> {
+    fn build(backend: &str) -> Result<Self> {
         let mut tests = Vec::new();
         for package in TESTED {
             let mut cargo = shell::cargo();
-            cargo.args(["test", "--no-run", "--message-format=json", "--test", "wgpu"]);
+            cargo.args(["test", "--no-run", "--message-format=json", "--test", backend]);
             tests.push(executable(cargo.args(["--package", package]))?);
         }
         let mut cargo = shell::cargo();
@@ -96,16 +113,18 @@ impl Programs {
     }
 
     /// Copies the programs without what only debuggers read.
-    fn pack(&self, folder: &Path) -> Result<()> {
+    fn pack(&self, folder: &Path, backend: &str, device: &str) -> Result<()> {
         std::fs::create_dir_all(folder)?;
         let this = std::env::current_exe().context("where this program is")?;
-        let names = TESTED.iter().copied().chain(["stonechat", "xtask"]);
+        let tests = TESTED.iter().map(|package| format!("{package}-{backend}"));
+        let names = tests.chain(["stonechat", "xtask"].map(str::to_owned));
         for (from, name) in self.tests.iter().chain([&self.stonechat, &this]).zip(names) {
             let to = folder.join(name);
             std::fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
             shell::run(shell::program("strip").arg(&to))?;
         }
-        println!("there: {}/xtask gpu-test --packed {}", folder.display(), folder.display());
+        let folder = folder.display();
+        println!("there: {folder}/xtask gpu-test --packed {folder} --device {device}");
         Ok(())
     }
 }

@@ -7,14 +7,18 @@
 //! | [`GoldenModel`] | tiny language models of every architecture with references |
 //! | [`check_snapshot`] | comparison of a text with its file under `test-data/golden` |
 //! | [`suite`] | the conformance suite: every op of a device against the oracle |
+//! | [`device_tests`] | tests of GPUs beyond it |
 //! | [`TinyWhisper`] | a tiny Whisper model with random weights |
 //! | [`random_weights`], [`Lcg`] | reproducible random weights and values |
 //! | [`CountingAllocator`] | an allocator for tests of code that must not allocate |
-//! | `wgpu` | the GPU of the test machine |
+//! | `wgpu`, `cuda` | the GPU of the test machine |
 #![deny(unsafe_code)]
 
 mod adapted;
 mod counting_allocator;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod device_tests;
 mod exchanged_tokens;
 mod golden_model;
 mod lcg;

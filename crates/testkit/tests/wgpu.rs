@@ -2,43 +2,10 @@
 //! recordings longer than a submission, allocations that fail.
 
 use pollster::block_on;
-use stonechat_nn::op::{Count, KvShape, KvWriteArgs, PoolId, Port, Rows, SlotTable};
-use stonechat_nn::{
-    Counts, Cpu, Device, Executable, KvDType, KvRow, PAGE_LEN, PortRange, Program, Recorder,
-    SegmentName, Step,
-};
-use stonechat_testkit::{Lcg, suite, variants, wgpu};
-
-/// Imported values.
-const IMPORT: Port = Port::Value(0);
-/// Values that are read.
-const OUTPUT: Port = Port::Value(1);
-
-/// An empty body.
-fn body(rows: Rows) -> Recorder {
-    let mut ops = Recorder::new();
-    ops.segment(SegmentName::Body, rows);
-    ops
-}
-
-/// Counts of a step.
-fn counts(all: &[(Count, usize)]) -> Counts {
-    let mut counts = Counts::default();
-    all.iter().for_each(|&(count, n)| counts[count] = n);
-    counts
-}
-
-/// A step of the body.
-fn step(counts: Counts) -> Step<'static> {
-    Step { segments: &[SegmentName::Body], counts, ..Step::default() }
-}
-
-/// The first `n` values of a port.
-fn read(executable: &mut dyn Executable, port: Port, n: usize) -> Vec<f32> {
-    let mut values = Vec::new();
-    block_on(executable.read(&[PortRange::first(port, n)], &mut values)).expect("readable values");
-    values
-}
+use stonechat_nn::op::{Count, KvShape, Rows};
+use stonechat_nn::{Counts, Device, KvDType, PortRange};
+use stonechat_testkit::device_tests::{IMPORT, OUTPUT, body, copy_of_tokens, counts, read, step};
+use stonechat_testkit::{device_tests, suite, variants, wgpu};
 
 #[test]
 fn wgpu_conforms_with_every_variant() {
@@ -67,104 +34,18 @@ fn wgpu_conforms_with_matrices() {
     }
 }
 
-/// Rows on two pages, one of them partly filled, in descending order.
-fn slots() -> Vec<KvRow> {
-    let row = |page, slot: usize| KvRow { page, slot: slot as u32 };
-    let mut rows: Vec<_> = (0..PAGE_LEN).map(|slot| row(2, slot)).collect();
-    rows.extend((0..7).rev().map(|slot| row(1, slot)));
-    rows
-}
-
-/// A pool with keys and values at [`slots`].
-fn filled(device: &Device, shape: KvShape, values: &[f32]) -> Box<dyn Executable> {
-    let slots = slots();
-    let width = shape.n_kv_heads * shape.head_dim;
-    let tokens = Rows::of(Count::Tokens);
-    let mut ops = body(tokens);
-    let pool = ops.pool(shape);
-    let ports = [0, 1].map(Port::Value);
-    let [k, v] = ports.map(|port| ops.import(port, tokens, width));
-    for layer in 0..shape.n_layers {
-        ops.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::Tokens }, k, v);
-    }
-    let counts = counts(&[(Count::Tokens, slots.len())]);
-    let mut executable = device.compile(&ops.finish(), &counts).expect("a small pool");
-    for (port, values) in ports.into_iter().zip(values.chunks(values.len() / 2)) {
-        executable.import(port, values);
-    }
-    executable.run(&Step { slots: [&slots, &[], &[]], ..step(counts) });
-    executable
-}
-
-fn page(executable: &mut dyn Executable, page: u32) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    block_on(executable.read_page(PoolId(0), page, &mut bytes)).expect("a readable page");
-    bytes
-}
-
 #[test]
 fn pages_leave_and_enter_in_the_order_of_the_cpu() {
-    let cpu = Device::from(Cpu::new(1).expect("a CPU"));
     for backend in wgpu::backends("pages_leave_and_enter_in_the_order_of_the_cpu") {
-        let device = Device::from(backend);
-        for (dtype, head_dim) in [
-            (KvDType::F32, 20),
-            (KvDType::F16, 64),
-            (KvDType::F16, 5),
-            (KvDType::Q8_0, 64),
-            (KvDType::Q8_0, 40),
-        ] {
-            let shape = KvShape { n_layers: 2, n_pages: 4, n_kv_heads: 3, head_dim, dtype };
-            // Multiples of 1/127 of the largest value, so that quantization has no ties.
-            let n = 2 * slots().len() * 3 * head_dim;
-            let mut random = Lcg::new(head_dim as u64);
-            let values: Vec<f32> = (0..n)
-                .map(|i| if i % 4 == 0 { 127.0 } else { (random.next_u32() % 255) as f32 - 127.0 })
-                .collect();
-            let (mut host, mut gpu) =
-                (filled(&cpu, shape, &values), filled(&device, shape, &values));
-            for index in 0..4 {
-                let expected = page(&mut *host, index);
-                assert!(page(&mut *gpu, index) == expected, "{shape:?}, page {index}");
-            }
-            let full = page(&mut *gpu, 2);
-            gpu.write_page(PoolId(0), 3, &full).expect("a page of this pool");
-            assert!(page(&mut *gpu, 3) == full, "{shape:?}");
-            assert!(gpu.write_page(PoolId(0), 3, &full[1..]).is_err());
-        }
+        device_tests::pages_leave_and_enter_in_the_order_of_the_cpu(&Device::from(backend));
     }
 }
 
 #[test]
 fn steps_see_what_was_imported_before_them() {
     for backend in wgpu::backends("steps_see_what_was_imported_before_them") {
-        let n = 3 << 20;
-        let rows = Rows::of(Count::Windows);
-        let mut ops = body(rows);
-        let x = ops.import(IMPORT, rows, n);
-        ops.export(OUTPUT, x.columns(n - 1, 1));
-        ops.output(IMPORT, x);
-        let max = counts(&[(Count::Windows, 3)]);
-        let device = Device::from(backend.clone());
-        let mut executable = device.compile(&ops.finish(), &max).expect("12 MB a window");
-        let mut values: Vec<f32> = (0..n).map(|i| i as f32).collect();
-        for first_window in 0..3 {
-            values[n - 1] = first_window as f32;
-            executable.import(IMPORT, &values);
-            executable.run(&Step { first_window, ..step(counts(&[(Count::Windows, 1)])) });
-        }
-        assert!(read(&mut *executable, IMPORT, n) == values);
-        assert_eq!(read(&mut *executable, OUTPUT, 3), [0.0, 1.0, 2.0]);
+        device_tests::steps_see_what_was_imported_before_them(&Device::from(backend));
     }
-}
-
-/// Copies a value of each token.
-fn copy_of_tokens() -> Program {
-    let rows = Rows::of(Count::Tokens);
-    let mut ops = body(rows);
-    let x = ops.import(IMPORT, rows, 1);
-    ops.export(OUTPUT, x);
-    ops.finish()
 }
 
 #[test]

@@ -287,7 +287,7 @@ fn open(device: Device, file: &ModelFile, threads: usize) -> Result<OpenDevice> 
 
 /// Kernels and name of an open device.
 fn describe(device: &OpenDevice) -> String {
-    let gpu = device.gpu.as_ref().map(DeviceApi::describe);
+    let gpu = device.gpu.as_ref().map(|gpu| gpu.describe());
     gpu.or_else(|| device.cpu.as_ref().map(DeviceApi::describe)).unwrap_or_default()
 }
 

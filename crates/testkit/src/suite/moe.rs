@@ -28,7 +28,11 @@ struct Options {
 
 impl MoeCase {
     pub(super) fn check(&self, suite: &Suite<'_>) {
-        let tolerance = if self.dtype.is_quantized() { INT8 } else { F32 };
+        let tolerance = match self.dtype {
+            DType::F16 => suite.f16,
+            dtype if dtype.is_quantized() => INT8,
+            _ => F32,
+        };
         let ((d, f), mut random) = (self.widths(), Lcg::new(self.seed));
         // Gate, up and down, shared by all variants: quantizing is slow.
         let weights = [(f, d), (f, d), (d, f)].map(|(n, k)| {
