@@ -1,9 +1,7 @@
 //! `--device`, and `stonechat devices`.
 
 use anyhow::bail;
-#[cfg(feature = "wgpu")]
-use stonechat::nn::Wgpu;
-use stonechat::nn::{self, Cpu, DeviceApi};
+use stonechat::nn::{self, Cpu, DeviceApi, OpTime};
 use stonechat::{ChosenDevice, Device, DeviceNeeds, OpenDevice};
 
 use super::console::print_note;
@@ -14,11 +12,12 @@ use super::load::LoadArgs;
 #[derive(Debug, Clone, Copy, clap::Args)]
 #[command(next_help_heading = DEVICE)]
 pub(super) struct DeviceArgs {
-    /// Device to run on: auto, cpu, wgpu or wgpu:N
+    /// Device to run on: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     ///
     /// auto is the CPU for models of less than 200 MB, which are done before a GPU has started, else the first discrete
-    /// GPU: a Whisper model must fit it, of a language model as many layers as fit. wgpu is the best GPU of any kind,
-    /// wgpu:N the GPU N of `stonechat devices`.
+    /// GPU, NVIDIA's through CUDA: a Whisper model must fit it, of a language model as many layers as fit. cuda is the
+    /// first NVIDIA GPU, wgpu the best GPU of any kind through Vulkan, Metal or DirectX 12, and N the number of a GPU
+    /// in `stonechat devices`.
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     device: Device,
     /// Print the time of each op (CPU) or kernel (GPU)
@@ -46,13 +45,8 @@ impl Drop for OpenDevices {
         if !self.args.kernel_times {
             return;
         }
-        for time in self.device.cpu.iter().flat_map(Cpu::take_profile) {
-            note_time(time.total.as_secs_f64() * 1e3, time.runs, &time.name);
-        }
-        #[cfg(feature = "wgpu")]
-        for time in self.device.gpu.iter().flat_map(|gpu| gpu.gpu().take_profile()) {
-            note_time(time.total_ms, time.runs, &time.name);
-        }
+        let cpu = self.device.cpu.iter().flat_map(Cpu::take_profile);
+        cpu.chain(self.device.gpu.iter().flat_map(|gpu| gpu.take_profile())).for_each(note_time);
     }
 }
 
@@ -79,7 +73,7 @@ impl DeviceArgs {
         match self.device {
             Device::Cpu => bail!("--gpu-layers: expected a GPU, got --device cpu"),
             Device::Auto => {
-                let best = Self { device: Device::Wgpu(None), ..self };
+                let best = Self { device: Device::any_gpu(), ..self };
                 Ok(best.choose(GPU_OF_ANY_SIZE, verbose))
             }
             _ => self.choose(GPU_OF_ANY_SIZE, verbose).map(Ok),
@@ -93,11 +87,10 @@ impl DeviceArgs {
         n_threads: usize,
     ) -> anyhow::Result<OpenDevices> {
         let device = device.open(self.device, || self.cpu(n_threads), print_note)?;
-        #[cfg(feature = "wgpu")]
-        if let Some(gpu) = device.gpu.as_ref().filter(|_| self.kernel_times).map(Wgpu::gpu)
+        if let Some(gpu) = device.gpu.as_ref().filter(|_| self.kernel_times)
             && !gpu.start_profile()
         {
-            bail!("--kernel-times: `{}` has no clock", gpu.adapter().name);
+            bail!("--kernel-times: `{}` has no clock", gpu.describe());
         }
         Ok(OpenDevices { device, args: self })
     }
@@ -109,7 +102,8 @@ impl DeviceArgs {
 }
 
 /// Prints a line of `--kernel-times`.
-fn note_time(ms: f64, runs: u64, name: &str) {
+fn note_time(OpTime { name, runs, total, .. }: OpTime) {
+    let ms = total.as_secs_f64() * 1e3;
     let mean_us = ms * 1e3 / runs as f64;
     print_note(&format!("{ms:10.3} ms {runs:7} x {mean_us:9.1} us  {name}"));
 }
@@ -126,21 +120,20 @@ pub(super) struct Args {
 /// Prints every device with its features, and the choice of `--device auto` for a model that is not small.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let cpu = Cpu::new(0)?.describe();
-    let gpus = gpu::list();
-    let auto = match Device::Auto.choose(GPU_OF_ANY_SIZE)? {
-        #[cfg(feature = "wgpu")]
-        ChosenDevice::Gpu(adapter) => Device::Wgpu(Some(adapter.index)),
-        _ => Device::Cpu,
-    };
-    let auto = auto.to_string();
+    let nvidia = cuda::list()?;
+    let gpus = wgpu::list();
+    let auto = Device::Auto.choose(GPU_OF_ANY_SIZE)?.device().to_string();
     let text = if args.json {
-        let all = serde_json::json!({ "cpu": cpu, "wgpu": gpus, "auto": auto });
+        let nvidia = nvidia.unwrap_or_default();
+        let all = serde_json::json!({ "cpu": cpu, "cuda": nvidia, "wgpu": gpus, "auto": auto });
         format!("{all}\n")
     } else {
         let mut text = format!("cpu     {cpu}\n");
-        for gpu in &gpus {
-            text += &gpu.line();
+        match nvidia {
+            Ok(gpus) => text.extend(gpus.iter().map(ListedCuda::line)),
+            Err(reason) => text += &format!("cuda    {reason}\n"),
         }
+        text.extend(gpus.iter().map(ListedAdapter::line));
         if gpus.is_empty() {
             text += "wgpu    no Vulkan, Metal or DirectX 12 adapter\n";
         }
@@ -150,9 +143,40 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An entry of `stonechat devices`.
+/// NVIDIA GPU of `stonechat devices`.
 #[derive(Debug, serde::Serialize)]
-struct Listed {
+struct ListedCuda {
+    index: usize,
+    name: String,
+    /// Major and minor, for example `9.0`.
+    compute_capability: String,
+    multiprocessors: u32,
+    /// Newest CUDA version of the driver.
+    driver_cuda: String,
+    total_memory_bytes: u64,
+    /// Target of the compiled kernels.
+    kernels: Option<&'static str>,
+    dependent_launch: bool,
+}
+
+impl ListedCuda {
+    fn line(&self) -> String {
+        let Self { index, name, compute_capability, multiprocessors, driver_cuda, .. } = self;
+        let kernels = match self.kernels {
+            Some(target) => format!("kernels {target}"),
+            None => "no kernels: compute capability 7.5 or newer is needed".to_owned(),
+        };
+        let launch = if self.dependent_launch { "on" } else { "off" };
+        let memory = super::format_bytes(self.total_memory_bytes);
+        format!(
+            "cuda:{index}  {name} (compute capability {compute_capability}, {multiprocessors} multiprocessors, driver of CUDA {driver_cuda}): {memory} of memory, {kernels}, dependent launch {launch}\n"
+        )
+    }
+}
+
+/// GPU through wgpu of `stonechat devices`.
+#[derive(Debug, serde::Serialize)]
+struct ListedAdapter {
     index: usize,
     name: String,
     api: &'static str,
@@ -168,7 +192,7 @@ struct Listed {
     total_memory_bytes: Option<u64>,
 }
 
-impl Listed {
+impl ListedAdapter {
     fn line(&self) -> String {
         let Self { index, name, api, kind, driver, .. } = self;
         let subgroups = match self.subgroup_sizes {
@@ -192,16 +216,58 @@ impl Listed {
     }
 }
 
+/// NVIDIA GPUs through their driver.
+#[cfg(feature = "cuda")]
+mod cuda {
+    use stonechat::compute::cuda::{CudaDevice, devices};
+    use stonechat::compute::{self, Error};
+    use stonechat::nn::Cuda;
+
+    use super::ListedCuda;
+
+    /// The GPUs, or why there are none.
+    pub(super) fn list() -> compute::Result<Result<Vec<ListedCuda>, String>> {
+        match devices() {
+            Ok(all) => Ok(Ok(all.into_iter().map(listed).collect::<Result<_, _>>()?)),
+            Err(Error::NoCuda { reason }) => Ok(Err(reason)),
+            Err(error) => Ok(Err(error.to_string())),
+        }
+    }
+
+    fn listed(device: CudaDevice) -> compute::Result<ListedCuda> {
+        let (major, minor) = device.capability;
+        let version = device.driver.cuda_version;
+        Ok(ListedCuda {
+            index: device.index,
+            compute_capability: format!("{major}.{minor}"),
+            multiprocessors: device.n_multiprocessors,
+            driver_cuda: format!("{}.{}", version / 1000, version % 1000 / 10),
+            total_memory_bytes: device.total_memory_bytes,
+            kernels: Cuda::kernels(&device),
+            dependent_launch: device.uses_dependent_launch()?,
+            name: device.name,
+        })
+    }
+}
+
+/// A build without the feature `cuda`.
+#[cfg(not(feature = "cuda"))]
+mod cuda {
+    pub(super) fn list() -> stonechat::compute::Result<Result<Vec<super::ListedCuda>, String>> {
+        Ok(Err("not in this build (feature `cuda`)".to_owned()))
+    }
+}
+
 /// GPUs through wgpu.
 #[cfg(feature = "wgpu")]
-mod gpu {
+mod wgpu {
     use pollster::block_on;
     use stonechat::compute::wgpu::{Adapter, adapters};
 
-    use super::Listed;
+    use super::ListedAdapter;
 
-    pub(super) fn list() -> Vec<Listed> {
-        let listed = |adapter: Adapter| Listed {
+    pub(super) fn list() -> Vec<ListedAdapter> {
+        let listed = |adapter: Adapter| ListedAdapter {
             index: adapter.index,
             api: adapter.api,
             kind: adapter.kind,
@@ -221,8 +287,8 @@ mod gpu {
 
 /// A build without the feature `wgpu`.
 #[cfg(not(feature = "wgpu"))]
-mod gpu {
-    pub(super) fn list() -> Vec<super::Listed> {
+mod wgpu {
+    pub(super) fn list() -> Vec<super::ListedAdapter> {
         Vec::new()
     }
 }

@@ -5,17 +5,22 @@ use std::str::FromStr;
 #[cfg(feature = "wgpu")]
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use stonechat_compute::cuda::CudaDevice;
 #[cfg(feature = "wgpu")]
 use stonechat_compute::wgpu::Adapter;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{Config, Devices, Model, StateOptions};
+use stonechat_nn::Cpu;
+#[cfg(feature = "cuda")]
+use stonechat_nn::Cuda;
 #[cfg(feature = "wgpu")]
 use stonechat_nn::Wgpu;
-use stonechat_nn::{Cpu, DeviceApi};
 
 use crate::{Error, GpuLayers};
 
-/// Device of a model, by the names of `stonechat --device`: `auto`, `cpu`, `wgpu` and `wgpu:N`.
+/// Device of a model, by the names of `stonechat --device`: `auto`, `cpu`, `cuda`, `cuda:N`, `wgpu` and
+/// `wgpu:N`.
 ///
 /// ```
 /// use stonechat::Device;
@@ -27,15 +32,17 @@ use crate::{Error, GpuLayers};
 #[non_exhaustive]
 pub enum Device {
     /// The CPU for a model of less than [`Device::AUTO_MIN_BYTES`], else the first discrete GPU: a Whisper model must fit
-    /// its memory, of a language model as many layers as fit. The CPU without such a GPU, or if it cannot be opened; a
-    /// load that runs out of GPU memory is an error.
+    /// its memory, of a language model as many layers as fit. NVIDIA GPUs run CUDA kernels, the others those of wgpu. The
+    /// CPU without such a GPU, or if it cannot be opened; a load that runs out of GPU memory is an error.
     ///
     /// Integrated GPUs share the CPU's memory bandwidth, which limits decoding; they are used by name only.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPU of this index in `stonechat devices`; `None`: the best hardware GPU.
+    /// The NVIDIA GPU of this index in `stonechat devices`, through CUDA; `None`: the first with compiled kernels.
+    Cuda(Option<usize>),
+    /// The GPU of this index in `stonechat devices`, through Vulkan, Metal or DirectX 12; `None`: the best hardware GPU.
     Wgpu(Option<usize>),
 }
 
@@ -51,15 +58,21 @@ impl FromStr for Device {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let expected = "auto, cpu, wgpu or wgpu:N";
+        let expected = "auto, cpu, cuda, cuda:N, wgpu or wgpu:N";
         let wrong = || ParseError { expected, got: text.to_owned() };
         match text {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(None)),
             "wgpu" => Ok(Self::Wgpu(None)),
             _ => {
-                let index = text.strip_prefix("wgpu:").ok_or_else(wrong)?;
-                index.parse().map(|index| Self::Wgpu(Some(index))).map_err(|_| wrong())
+                let (api, index) = text.split_once(':').ok_or_else(wrong)?;
+                let index = Some(index.parse().map_err(|_| wrong())?);
+                match api {
+                    "cuda" => Ok(Self::Cuda(index)),
+                    "wgpu" => Ok(Self::Wgpu(index)),
+                    _ => Err(wrong()),
+                }
             }
         }
     }
@@ -70,6 +83,8 @@ impl fmt::Display for Device {
         match self {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(None) => f.write_str("cuda"),
+            Self::Cuda(Some(index)) => write!(f, "cuda:{index}"),
             Self::Wgpu(None) => f.write_str("wgpu"),
             Self::Wgpu(Some(index)) => write!(f, "wgpu:{index}"),
         }
@@ -85,13 +100,28 @@ pub struct DeviceNeeds {
     pub can_split: bool,
 }
 
+impl DeviceNeeds {
+    /// Bytes of weights that a GPU must hold.
+    fn gpu_bytes(self) -> u64 {
+        if self.can_split { 0 } else { self.weight_bytes }
+    }
+}
+
 /// Result of [`Device::choose`]. `Display`: the device, or the reason for the CPU.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ChosenDevice {
     /// The CPU; with the reason, if [`Device::Auto`] chose it.
     Cpu(Option<&'static str>),
-    /// A GPU.
+    /// An NVIDIA GPU, through CUDA.
+    #[cfg(feature = "cuda")]
+    Cuda {
+        /// The GPU.
+        device: CudaDevice,
+        /// Memory for a GPU that replaces it, if it cannot be opened.
+        needs: DeviceNeeds,
+    },
+    /// A GPU, through wgpu.
     #[cfg(feature = "wgpu")]
     Gpu(Adapter),
 }
@@ -101,6 +131,10 @@ impl fmt::Display for ChosenDevice {
         match self {
             Self::Cpu(None) => f.write_str("device cpu"),
             Self::Cpu(Some(reason)) => write!(f, "device cpu: {reason}"),
+            #[cfg(feature = "cuda")]
+            Self::Cuda { device: CudaDevice { index, name, .. }, .. } => {
+                write!(f, "device cuda:{index}: {name}")
+            }
             #[cfg(feature = "wgpu")]
             Self::Gpu(Adapter { index, name, api, kind, .. }) => {
                 write!(f, "device wgpu:{index}: {name} ({api}, {kind})")
@@ -117,19 +151,29 @@ impl Device {
     /// short runs of smaller models.
     pub const AUTO_MIN_BYTES: u64 = 200_000_000;
 
+    /// A GPU of any kind, integrated ones included: of NVIDIA where there is one with compiled kernels, else the best through
+    /// wgpu.
+    #[must_use]
+    pub fn any_gpu() -> Self {
+        if cuda::is_present() { Self::Cuda(None) } else { Self::Wgpu(None) }
+    }
+
     /// Chooses the device of a model.
     ///
     /// # Errors
     /// If the GPU that is named does not exist, or the build has no GPUs.
     pub fn choose(self, needs: DeviceNeeds) -> Result<ChosenDevice, Error> {
-        let DeviceNeeds { weight_bytes, can_split } = needs;
         let chosen = match self {
             Self::Cpu => ChosenDevice::Cpu(None),
-            Self::Auto if weight_bytes < Self::AUTO_MIN_BYTES => ChosenDevice::Cpu(Some(
+            Self::Auto if needs.weight_bytes < Self::AUTO_MIN_BYTES => ChosenDevice::Cpu(Some(
                 "a GPU takes longer to start than it saves with a small model",
             )),
-            Self::Auto => gpu::discrete(if can_split { 0 } else { weight_bytes }),
-            Self::Wgpu(index) => gpu::named(index)?,
+            Self::Auto if !has_device_file() => ChosenDevice::Cpu(Some("no GPU")),
+            Self::Auto => {
+                cuda::discrete(needs).unwrap_or_else(|| wgpu::discrete(needs.gpu_bytes()))
+            }
+            Self::Cuda(index) => cuda::named(index, needs)?,
+            Self::Wgpu(index) => wgpu::named(index)?,
         };
         tracing::info!("{chosen}");
         Ok(chosen)
@@ -137,25 +181,54 @@ impl Device {
 }
 
 impl ChosenDevice {
-    /// Opens the device. The CPU of `open_cpu` replaces a GPU that cannot be opened and was not `asked` for by name;
-    /// `on_fallback` gets the reason.
+    /// The device by its name.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        match self {
+            Self::Cpu(_) => Device::Cpu,
+            #[cfg(feature = "cuda")]
+            Self::Cuda { device, .. } => Device::Cuda(Some(device.index)),
+            #[cfg(feature = "wgpu")]
+            Self::Gpu(adapter) => Device::Wgpu(Some(adapter.index)),
+        }
+    }
+
+    /// Opens the device. A GPU that cannot be opened and was not `asked` for by name is replaced: an NVIDIA GPU by one through
+    /// wgpu, that by the CPU of `open_cpu`; `on_fallback` gets the reason.
     ///
     /// # Errors
     /// If the device cannot be opened.
-    #[cfg_attr(not(feature = "wgpu"), expect(unused_variables, reason = "the CPU always opens"))]
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "wgpu")),
+        expect(unused_variables, unused_mut, reason = "the CPU always opens")
+    )]
     pub fn open(
         self,
         asked: Device,
         open_cpu: impl FnOnce() -> Result<Cpu, stonechat_nn::Error>,
-        on_fallback: impl FnOnce(&str),
+        mut on_fallback: impl FnMut(&str),
     ) -> Result<OpenDevice, Error> {
         match self {
             Self::Cpu(_) => Ok(OpenDevice::on_cpu(open_cpu()?)),
+            #[cfg(feature = "cuda")]
+            Self::Cuda { device, needs } => match Cuda::open(&device) {
+                Ok(backend) => Ok(OpenDevice::on_gpu(backend)),
+                Err(error) if asked == Device::Auto => {
+                    let next = wgpu::discrete(needs.gpu_bytes());
+                    on_fallback(&format!(
+                        "`{}` cannot be opened through CUDA, so {} is used: {error}",
+                        device.name,
+                        next.device()
+                    ));
+                    next.open(asked, open_cpu, on_fallback)
+                }
+                Err(error) => Err(error.into()),
+            },
             #[cfg(feature = "wgpu")]
             Self::Gpu(adapter) => match pollster::block_on(Wgpu::open(&adapter, None)) {
                 Ok(backend) => {
                     let kernels = crate::KernelCache::open(backend.gpu()).map(Arc::new);
-                    Ok(OpenDevice { cpu: None, gpu: Some(backend), kernels })
+                    Ok(OpenDevice { kernels, ..OpenDevice::on_gpu(backend) })
                 }
                 Err(error) if asked == Device::Auto => {
                     on_fallback(&format!(
@@ -170,21 +243,14 @@ impl ChosenDevice {
     }
 }
 
-/// Backend of GPUs.
-#[cfg(feature = "wgpu")]
-pub type Gpu = Wgpu;
-
-/// Backend of GPUs, which this build has not.
-#[cfg(not(feature = "wgpu"))]
-pub type Gpu = Cpu;
-
-/// An open device, or a GPU and the CPU. Dropping the last clone saves the compiled kernels of a GPU.
+/// An open device, or a GPU and the CPU. Dropping the last clone saves the kernels that wgpu compiled.
 #[derive(Debug, Clone)]
 pub struct OpenDevice {
     /// The CPU; beside a GPU, if it has layers of its own.
     pub cpu: Option<Cpu>,
     /// The GPU.
-    pub gpu: Option<Gpu>,
+    pub gpu: Option<stonechat_nn::Device>,
+    /// Of a GPU through wgpu.
     #[cfg(feature = "wgpu")]
     kernels: Option<Arc<crate::KernelCache>>,
 }
@@ -196,6 +262,17 @@ impl OpenDevice {
         Self {
             cpu: Some(cpu),
             gpu: None,
+            #[cfg(feature = "wgpu")]
+            kernels: None,
+        }
+    }
+
+    /// A GPU alone.
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    fn on_gpu(gpu: impl Into<stonechat_nn::Device>) -> Self {
+        Self {
+            cpu: None,
+            gpu: Some(gpu.into()),
             #[cfg(feature = "wgpu")]
             kernels: None,
         }
@@ -248,10 +325,7 @@ impl OpenDevice {
         beside: u64,
     ) -> Result<usize, Error> {
         match &self.gpu {
-            Some(gpu) => {
-                let gpu = stonechat_nn::Device::from(gpu.clone());
-                layers.count(&gpu, file, config, options, beside)
-            }
+            Some(gpu) => layers.count(gpu, file, config, options, beside),
             None => Ok(0),
         }
     }
@@ -292,9 +366,87 @@ impl OpenDevice {
     }
 }
 
+/// Whether a GPU driver has a device file: the drivers are loaded for nothing otherwise.
+#[cfg(target_os = "linux")]
+fn has_device_file() -> bool {
+    let has = |folder: &str, prefix: &str| {
+        let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        names.map(|file| file.file_name()).any(|name| name.to_string_lossy().starts_with(prefix))
+    };
+    // Render nodes of the kernel, NVIDIA's own driver, the driver of WSL.
+    has("/dev/dri", "renderD") || has("/dev", "nvidia") || has("/dev", "dxg")
+}
+
+/// Other systems have no such files.
+#[cfg(not(target_os = "linux"))]
+fn has_device_file() -> bool {
+    true
+}
+
+/// NVIDIA GPUs through their driver.
+#[cfg(feature = "cuda")]
+mod cuda {
+    use stonechat_compute::cuda::{CudaDevice, devices};
+    use stonechat_nn::Cuda;
+
+    use super::{ChosenDevice, DeviceNeeds, RESERVED_BYTES};
+    use crate::Error;
+
+    fn has_kernels(device: &CudaDevice) -> bool {
+        Cuda::kernels(device).is_some()
+    }
+
+    /// Whether there is a GPU with compiled kernels.
+    pub(super) fn is_present() -> bool {
+        devices().is_ok_and(|all| all.iter().any(has_kernels))
+    }
+
+    /// The first GPU with compiled kernels and enough memory.
+    pub(super) fn discrete(needs: DeviceNeeds) -> Option<ChosenDevice> {
+        let needed = needs.gpu_bytes().saturating_add(RESERVED_BYTES);
+        let mut all = devices().ok()?.into_iter();
+        let device = all.find(|gpu| has_kernels(gpu) && needed <= gpu.total_memory_bytes)?;
+        Some(ChosenDevice::Cuda { device, needs })
+    }
+
+    pub(super) fn named(index: Option<usize>, needs: DeviceNeeds) -> Result<ChosenDevice, Error> {
+        let all = devices().map_err(stonechat_nn::Error::from)?;
+        let device = match index {
+            Some(index) => all.get(index),
+            // One without kernels is refused with the reason when it is opened.
+            None => all.iter().find(|device| has_kernels(device)).or(all.first()),
+        };
+        let device = device.cloned().ok_or_else(|| {
+            let found = all.iter().map(|device| format!("{} {}", device.index, device.name));
+            let found = found.collect::<Vec<_>>().join(", ");
+            stonechat_nn::Error::from(stonechat_compute::Error::NoAdapter { index, found })
+        })?;
+        Ok(ChosenDevice::Cuda { device, needs })
+    }
+}
+
+/// A build without the feature `cuda`.
+#[cfg(not(feature = "cuda"))]
+mod cuda {
+    use super::{ChosenDevice, DeviceNeeds};
+    use crate::Error;
+
+    pub(super) fn is_present() -> bool {
+        false
+    }
+
+    pub(super) fn discrete(_: DeviceNeeds) -> Option<ChosenDevice> {
+        None
+    }
+
+    pub(super) fn named(_: Option<usize>, _: DeviceNeeds) -> Result<ChosenDevice, Error> {
+        Err(Error::NoGpuSupport { feature: "cuda" })
+    }
+}
+
 /// GPUs through wgpu.
 #[cfg(feature = "wgpu")]
-mod gpu {
+mod wgpu {
     use stonechat_compute::wgpu::{Adapter, adapters, pick};
 
     use super::{ChosenDevice, RESERVED_BYTES};
@@ -302,9 +454,6 @@ mod gpu {
 
     /// The first discrete GPU whose memory has room for this many bytes, else the CPU with the reason.
     pub(super) fn discrete(bytes: u64) -> ChosenDevice {
-        if !has_device_file() {
-            return ChosenDevice::Cpu(Some("no GPU"));
-        }
         let mut all = pollster::block_on(adapters());
         all.retain(Adapter::is_discrete);
         if all.is_empty() {
@@ -323,39 +472,20 @@ mod gpu {
         let adapter = pick(&all, index).map_err(stonechat_nn::Error::from)?;
         Ok(ChosenDevice::Gpu(adapter.clone()))
     }
-
-    /// Whether a GPU driver has a device file: the Vulkan drivers are loaded for nothing otherwise.
-    #[cfg(target_os = "linux")]
-    fn has_device_file() -> bool {
-        let has = |folder: &str, prefix: &str| {
-            let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            names
-                .map(|file| file.file_name())
-                .any(|name| name.to_string_lossy().starts_with(prefix))
-        };
-        // Render nodes of the kernel, NVIDIA's own driver, the driver of WSL.
-        has("/dev/dri", "renderD") || has("/dev", "nvidia") || has("/dev", "dxg")
-    }
-
-    /// Other systems have no such files.
-    #[cfg(not(target_os = "linux"))]
-    fn has_device_file() -> bool {
-        true
-    }
 }
 
 /// A build without the feature `wgpu`.
 #[cfg(not(feature = "wgpu"))]
-mod gpu {
+mod wgpu {
     use super::ChosenDevice;
     use crate::Error;
 
     pub(super) fn discrete(_: u64) -> ChosenDevice {
-        ChosenDevice::Cpu(Some("this build has no GPUs"))
+        ChosenDevice::Cpu(Some("no GPU that this build can use"))
     }
 
     pub(super) fn named(_: Option<usize>) -> Result<ChosenDevice, Error> {
-        Err(Error::NoGpuSupport)
+        Err(Error::NoGpuSupport { feature: "wgpu" })
     }
 }
 
@@ -368,13 +498,15 @@ mod tests {
         for (name, device) in [
             ("auto", Device::Auto),
             ("cpu", Device::Cpu),
+            ("cuda", Device::Cuda(None)),
+            ("cuda:1", Device::Cuda(Some(1))),
             ("wgpu", Device::Wgpu(None)),
             ("wgpu:12", Device::Wgpu(Some(12))),
         ] {
             assert_eq!(name.parse(), Ok(device));
             assert_eq!(device.to_string(), name);
         }
-        for wrong in ["", "gpu", "wgpu:", "wgpu:x", "cpu:1"] {
+        for wrong in ["", "gpu", "wgpu:", "wgpu:x", "cuda:", "cuda:-1", "cpu:1"] {
             assert!(wrong.parse::<Device>().is_err(), "{wrong}");
         }
     }

@@ -108,9 +108,12 @@ pub enum Error {
     /// A device cannot be opened.
     #[error(transparent)]
     Device(#[from] stonechat_nn::Error),
-    /// A GPU in a build without the feature `wgpu`.
-    #[error("no GPU: this build has none (feature `wgpu`)")]
-    NoGpuSupport,
+    /// A GPU in a build without its feature.
+    #[error("no GPU: this build has none (feature `{feature}`)")]
+    NoGpuSupport {
+        /// `cuda` or `wgpu`.
+        feature: &'static str,
+    },
     /// The thread of an engine cannot be started.
     #[error("cannot start the thread of the model: {source}")]
     Thread {

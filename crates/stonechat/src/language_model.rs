@@ -390,7 +390,7 @@ impl Load for LlmBuilder {
         match (self.engine.device, self.gpu_layers) {
             (device, None) => Ok(device),
             (_, Some(GpuLayers::Last(0))) => Ok(Device::Cpu),
-            (Device::Auto, Some(_)) => Ok(Device::Wgpu(None)),
+            (Device::Auto, Some(_)) => Ok(Device::any_gpu()),
             (Device::Cpu, Some(_)) => {
                 let (expected, got) = ("a GPU".to_owned(), "cpu".to_owned());
                 Err(stonechat_llm::Error::Option { option: "gpu_layers", expected, got }.into())

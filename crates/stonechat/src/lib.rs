@@ -25,7 +25,7 @@
 //! | [`audio`] | decoding of audio files, resampling, log-mel spectrograms |
 //! | [`formats`] | GGUF, safetensors, whisper.cpp and CTranslate2 files |
 //! | [`text`] | tokenizers, chat templates |
-//! | [`nn`] | backends ([`nn::Cpu`], `nn::Wgpu`), layers, KV cache, sampling |
+//! | [`nn`] | backends ([`nn::Cpu`], `nn::Cuda`, `nn::Wgpu`), layers, KV cache, sampling |
 //! | [`quant`], [`compute`] | block formats and kernels |
 #![forbid(unsafe_code)]
 
@@ -60,7 +60,7 @@ pub use stonechat_text as text;
 pub use stonechat_whisper as whisper;
 
 pub use chat::Chat;
-pub use device::{ChosenDevice, Device, DeviceNeeds, Gpu, OpenDevice, ParseError};
+pub use device::{ChosenDevice, Device, DeviceNeeds, OpenDevice, ParseError};
 pub use drafts::DraftSource;
 pub use error::Error;
 pub use gpu_layers::GpuLayers;

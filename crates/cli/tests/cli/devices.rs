@@ -11,9 +11,16 @@ fn devices_are_listed() {
     let json: serde_json::Value =
         serde_json::from_str(folder.run(&["devices", "--json"]).succeeds()).unwrap();
     let gpus = json["wgpu"].as_array().unwrap();
-    // Software and integrated adapters are only used if named.
+    let nvidia = json["cuda"].as_array().unwrap();
+    assert_eq!(text.contains("\ncuda    "), nvidia.is_empty(), "{text}");
+    assert_eq!(text.contains("\ncuda:0  "), !nvidia.is_empty(), "{text}");
+    // Software and integrated adapters are only used if named; cards without compiled kernels never.
     let has_discrete = gpus.iter().any(|gpu| gpu["kind"] == "discrete");
-    assert_eq!(json["auto"] != "cpu", has_discrete, "{json}");
+    let cuda = nvidia.iter().find(|gpu| !gpu["kernels"].is_null());
+    assert_eq!(json["auto"] != "cpu", has_discrete || cuda.is_some(), "{json}");
+    if let Some(gpu) = cuda {
+        assert_eq!(json["auto"], format!("cuda:{}", gpu["index"]), "{json}");
+    }
 }
 
 #[test]
@@ -38,9 +45,14 @@ fn a_device_that_is_not_there_is_refused() {
     let ran = folder.run(&[&generate[..], &["wgpu:99"]].concat());
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
     assert!(ran.stderr.contains("error: no GPU with number 99"), "{ran:?}");
+    // Without a driver, too.
+    let ran = folder.run(&[&generate[..], &["cuda:99"]].concat());
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
+    let reasons = ["error: no GPU with number 99", "error: no CUDA device: "];
+    assert!(reasons.iter().any(|reason| ran.stderr.contains(reason)), "{ran:?}");
     let ran = folder.run(&[&generate[..], &["tpu"]].concat());
     assert_eq!(ran.code, Some(2), "{ran:?}");
-    assert!(ran.stderr.contains("expected auto, cpu, wgpu or wgpu:N"), "{ran:?}");
+    assert!(ran.stderr.contains("expected auto, cpu, cuda, cuda:N, wgpu or wgpu:N"), "{ran:?}");
 }
 
 /// Tells if there is an adapter, also in software; prints why `test` is skipped otherwise.

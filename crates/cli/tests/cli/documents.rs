@@ -14,11 +14,12 @@ use super::background::{Background, in_background};
 use super::run::{Folder, finish, workspace};
 
 /// Commands that this test cannot run, with the reason.
-const NOT_RUN: [(&str, &str); 6] = [
+const NOT_RUN: [(&str, &str); 7] = [
     ("stonechat serve", "runs until it is stopped; tests/cli/serve.rs runs it"),
     ("stonechat pull", "needs the hub; tests/cli/hub.rs runs it"),
     ("stonechat run user/repo", "needs the hub; tests/cli/hub.rs runs it"),
     ("stonechat rm", "needs models to remove; tests/cli/hub.rs runs it"),
+    ("--device cuda", "needs an NVIDIA GPU"),
     ("--device wgpu", "needs a GPU"),
     ("MANIFEST", "needs a corpus"),
 ];
