@@ -12,6 +12,7 @@
 //! Order follows from data flow alone: an op comes after the producers of its operands, attention after the last KV write of
 //! its layer, a KV write after the attention that reads what it overwrites.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use stonechat_compute::op::{
@@ -19,6 +20,7 @@ use stonechat_compute::op::{
     RopeArgs, RopeKvArgs, Rows, Tensor, TensorInfo, TensorType,
 };
 
+use crate::device::Counts;
 use crate::{Activation, Precision};
 
 /// Range of numbers of rows for which a device has the same kernels.
@@ -159,6 +161,17 @@ impl Program {
     pub fn import(&self, port: Port) -> usize {
         let import = self.nodes().find(|node| matches!(&node.op, Op::Import(p) if *p == port));
         import.map(|node| node.outputs[0]).unwrap_or_else(|| panic!("no import {port:?}"))
+    }
+
+    /// Ports with memory of their own and their values in steps of at most `max` rows.
+    #[cfg_attr(not(any(feature = "wgpu", feature = "cuda")), expect(dead_code, reason = "of GPUs"))]
+    pub(crate) fn exports(&self, max: &Counts) -> BTreeMap<Port, usize> {
+        // Variants of a segment export to the same memory.
+        let exports = self.nodes().filter_map(|node| match node.op {
+            Op::Export(port) => Some((port, max.rows(node.inputs[0].rows) * node.inputs[0].cols)),
+            _ => None,
+        });
+        exports.collect()
     }
 
     /// Number of rows of an op.

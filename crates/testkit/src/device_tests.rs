@@ -150,3 +150,38 @@ pub fn copy_of_tokens() -> Program {
     ops.export(OUTPUT, x);
     ops.finish()
 }
+
+/// Memory and heads that no device has are errors; the next read reports a fault, "a fault", that `fault` causes, once. The device
+/// works afterwards.
+///
+/// # Panics
+/// If not. `too_large` is part of the error of memory that no device has.
+pub fn failures_are_errors_and_the_device_lives(
+    device: &Device,
+    too_large: &str,
+    fault: &dyn Fn(),
+) {
+    let program = copy_of_tokens();
+    let max = counts(&[(Count::Tokens, usize::MAX / 8)]);
+    let error = device.compile(&program, &max).expect_err("no device has that").to_string();
+    assert!(error.contains(too_large), "{error}");
+    let mut ops = body(Rows::of(Count::Tokens));
+    ops.pool(KvShape {
+        n_layers: 1,
+        n_pages: 1,
+        n_kv_heads: 1,
+        head_dim: 4096,
+        dtype: KvDType::F16,
+    });
+    let error = device.compile(&ops.finish(), &Counts::default());
+    let error = error.expect_err("a head too wide").to_string();
+    assert!(error.contains("attention") && error.contains("4096"), "{error}");
+    // The next read reports a fault, once.
+    let max = counts(&[(Count::Tokens, 4)]);
+    let mut executable = device.compile(&program, &max).expect("a small program");
+    fault();
+    let range = PortRange::first(OUTPUT, 4);
+    let error = block_on(executable.read(&[range], &mut Vec::new())).expect_err("the fault");
+    assert!(error.to_string().contains("a fault"));
+    assert_eq!(read(&mut *executable, OUTPUT, 4), [0.0; 4]);
+}

@@ -1,10 +1,9 @@
 //! The wgpu device against the f64 oracle, with every kernel variant, and tests beyond the suite: pages read and written,
 //! recordings longer than a submission, allocations that fail.
 
-use pollster::block_on;
-use stonechat_nn::op::{Count, KvShape, Rows};
-use stonechat_nn::{Counts, Device, KvDType, PortRange};
-use stonechat_testkit::device_tests::{IMPORT, OUTPUT, body, copy_of_tokens, counts, read, step};
+use stonechat_nn::Device;
+use stonechat_nn::op::Count;
+use stonechat_testkit::device_tests::{IMPORT, OUTPUT, copy_of_tokens, counts, read, step};
 use stonechat_testkit::{device_tests, suite, variants, wgpu};
 
 #[test]
@@ -79,28 +78,11 @@ fn steps_of_equal_shape_run_one_list_and_give_their_own_results() {
 fn what_cannot_be_had_is_an_error_and_the_device_lives() {
     for backend in wgpu::backends("what_cannot_be_had_is_an_error_and_the_device_lives") {
         let device = Device::from(backend.clone());
-        let program = copy_of_tokens();
-        let max = counts(&[(Count::Tokens, usize::MAX / 8)]);
-        let error = device.compile(&program, &max).expect_err("no device has that").to_string();
-        assert!(error.contains("buffers of at most"), "{error}");
-        let mut ops = body(Rows::of(Count::Tokens));
-        ops.pool(KvShape {
-            n_layers: 1,
-            n_pages: 1,
-            n_kv_heads: 1,
-            head_dim: 4096,
-            dtype: KvDType::F16,
-        });
-        let error = device.compile(&ops.finish(), &Counts::default());
-        let error = error.expect_err("a head too wide").to_string();
-        assert!(error.contains("attention") && error.contains("4096"), "{error}");
-        // The next read reports a fault, once.
-        let max = counts(&[(Count::Tokens, 4)]);
-        let mut executable = device.compile(&program, &max).expect("a small program");
-        backend.gpu().fault("a fault".to_owned());
-        let range = PortRange::first(OUTPUT, 4);
-        let error = block_on(executable.read(&[range], &mut Vec::new())).expect_err("the fault");
-        assert!(error.to_string().contains("a fault"));
-        assert_eq!(read(&mut *executable, OUTPUT, 4), [0.0; 4]);
+        let fault = &|| backend.gpu().fault("a fault".to_owned());
+        device_tests::failures_are_errors_and_the_device_lives(
+            &device,
+            "buffers of at most",
+            fault,
+        );
     }
 }

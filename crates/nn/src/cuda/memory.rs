@@ -1,13 +1,12 @@
 //! Memory of a program's values, and scratch memory of its kernels.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use stonechat_compute::cuda::ops::attention::MAX_HEAD_DIM;
 use stonechat_compute::cuda::ops::kv::Pool;
 use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output, Rows};
 use stonechat_compute::cuda::{Buffer, Gpu};
-use stonechat_compute::op::{Op, PoolId, Port, Tensor, TensorType};
+use stonechat_compute::op::{PoolId, Port, Tensor, TensorType};
 use stonechat_quant::cuda::{Operand, operand_order};
 
 use super::{NAME, allocation_error};
@@ -51,16 +50,8 @@ impl ProgramMemory {
         let plan = plan_slots(program, max);
         let alloc = |bytes| Buffer::new(gpu, bytes).map_err(allocation_error);
         let slots = plan.slots.iter().map(|slot| alloc(bytes(slot))).collect::<Result<_, _>>()?;
-        let mut exports = BTreeMap::new();
-        for node in program.nodes() {
-            // Variants of a segment export to the same memory.
-            if let Op::Export(port) = node.op
-                && let Entry::Vacant(entry) = exports.entry(port)
-            {
-                let Tensor { rows, cols, .. } = node.inputs[0];
-                entry.insert(alloc((max.rows(rows) * cols).saturating_mul(4))?);
-            }
-        }
+        let export = |(port, n): (Port, usize)| Ok((port, alloc(n.saturating_mul(4))?));
+        let exports = program.exports(max).into_iter().map(export).collect::<Result<_, Error>>()?;
         let pools = program.pools.iter().map(|shape| pool(gpu, shape));
         Ok(Self {
             slot_of: plan.slot_of,

@@ -6,7 +6,6 @@
 //! collect : wait for the oldest copies
 //! ```
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use stonechat_compute::op::{
@@ -108,16 +107,8 @@ impl GpuExecutable {
             None => slot.len.saturating_mul(4),
         };
         let slots = plan.slots.iter().map(|slot| alloc(bytes(slot))).collect::<Result<_, _>>()?;
-        let mut exports = BTreeMap::new();
-        for node in program.nodes() {
-            // Variants of a segment export to the same memory.
-            if let Op::Export(port) = node.op
-                && let Entry::Vacant(entry) = exports.entry(port)
-            {
-                let Tensor { rows, cols, .. } = node.inputs[0];
-                entry.insert(alloc((max.rows(rows) * cols).saturating_mul(4))?);
-            }
-        }
+        let export = |(port, n): (Port, usize)| Ok((port, alloc(n.saturating_mul(4))?));
+        let exports = program.exports(max).into_iter().map(export).collect::<Result<_, Error>>()?;
         let pools = program.pools.iter().map(|shape| pool(gpu, shape));
         let memory = ProgramMemory {
             slot_of: plan.slot_of,

@@ -4,7 +4,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::launch;
-use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
+use crate::cpu::{KvDType, KvLayout, PAGE_LEN, PageElement};
 use crate::cuda::{Buffer, CommandList, CopyRange, Gpu, HostCopies};
 use crate::{Error, Result};
 
@@ -154,36 +154,23 @@ enum Direction {
 
 /// Copies every element of a page between the layouts of device and host.
 fn convert_page(layout: KvLayout, device: &mut [u8], host: &mut [u8], direction: Direction) {
-    let KvLayout { n_kv_heads, head_dim, dtype } = layout;
-    let (size, padded) = (element_bytes(dtype), padded_dim(head_dim));
-    let (n_blocks, blocks_on_device) = (layout.n_blocks(), padded / BLOCK_LEN);
-    let (value_stride, host_head) = (layout.value_stride(), host.len() / n_kv_heads);
-    let mut copy = |at_device: usize, at_host: usize, size: usize| {
+    let (size, padded) = (element_bytes(layout.dtype), padded_dim(layout.head_dim));
+    let n_blocks = padded / BLOCK_LEN;
+    let at_device = |head: usize, p: usize, element: PageElement| {
+        let scales = 2 * PAGE_LEN * padded * size;
+        head * head_bytes(layout)
+            + match element {
+                PageElement::Key(c) => size * (p * padded + c),
+                PageElement::Value(c) => size * (PAGE_LEN * (padded + c) + p),
+                PageElement::KeyScale(b) => scales + 2 * (p * n_blocks + b),
+                PageElement::ValueScale(b) => scales + 2 * PAGE_LEN * (n_blocks + b) + 2 * p,
+            }
+    };
+    layout.convert(at_device, |at_device, at_host, size| {
         let (device, host) = (&mut device[at_device..][..size], &mut host[at_host..][..size]);
         match direction {
             Direction::ToHost => host.copy_from_slice(device),
             Direction::ToDevice => device.copy_from_slice(host),
         }
-    };
-    for g in 0..n_kv_heads {
-        let (device_head, host_head) = (g * head_bytes(layout), g * host_head);
-        let device_scales = device_head + 2 * PAGE_LEN * padded * size;
-        let host_scales = host_head + layout.head_len();
-        for p in 0..PAGE_LEN {
-            for c in 0..head_dim {
-                let key = device_head + size * (p * padded + c);
-                copy(key, host_head + size * (c * PAGE_LEN + p), size);
-                let value = device_head + size * (PAGE_LEN * padded + c * PAGE_LEN + p);
-                let at_host = size * (head_dim * PAGE_LEN + p * value_stride + c);
-                copy(value, host_head + at_host, size);
-            }
-            for b in 0..n_blocks {
-                let at_host = host_scales + 2 * (b * PAGE_LEN + p);
-                copy(device_scales + 2 * (p * blocks_on_device + b), at_host, 2);
-                let value = device_scales + 2 * PAGE_LEN * blocks_on_device;
-                let at_host = at_host + 2 * n_blocks * PAGE_LEN;
-                copy(value + 2 * (b * PAGE_LEN + p), at_host, 2);
-            }
-        }
-    }
+    });
 }

@@ -13,7 +13,7 @@
 //! [`read_page`] and [`write_page`] convert from and to the CPU's page layout, so that saved pages fit both.
 
 use super::kernel::{GpuRows, kernel_source};
-use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
+use crate::cpu::{KvDType, KvLayout, PAGE_LEN, PageElement};
 use crate::wgpu::{
     Access, Bind, CopyRange, Gpu, GpuBuffer, HostCopies, KernelParams, Recorder, Source, Variant,
     WORKGROUP,
@@ -269,36 +269,24 @@ enum Direction {
 
 /// Copies every element of a page between the layouts of device and host.
 fn convert_page(layout: KvLayout, device: &mut [u8], host: &mut [u8], direction: Direction) {
-    let KvLayout { n_kv_heads, head_dim, dtype } = layout;
-    let (words, per_word) = (KvWords::new(layout), elements_per_word(dtype));
-    let (size, value_stride) = (4 / per_word, layout.value_stride());
-    let n_blocks = layout.n_blocks();
-    let host_head = host.len() / n_kv_heads;
-    let mut copy = |at_device: usize, at_host: usize, size: usize| {
+    let (words, per_word) = (KvWords::new(layout), elements_per_word(layout.dtype));
+    let size = 4 / per_word;
+    let at_device = |head: usize, p: usize, element: PageElement| {
+        let byte = |c: usize, word: usize| 4 * word + c % per_word * size;
+        let scales = |b: usize| 4 * ((2 * words.row + b) * PAGE_LEN + p);
+        4 * head * words.head
+            + match element {
+                PageElement::Key(c) => byte(c, c / per_word * PAGE_LEN + p),
+                PageElement::Value(c) => byte(c, (PAGE_LEN + p) * words.row + c / per_word),
+                PageElement::KeyScale(b) => scales(b),
+                PageElement::ValueScale(b) => scales(b) + 2,
+            }
+    };
+    layout.convert(at_device, |at_device, at_host, size| {
         let (device, host) = (&mut device[at_device..][..size], &mut host[at_host..][..size]);
         match direction {
             Direction::ToHost => host.copy_from_slice(device),
             Direction::ToDevice => device.copy_from_slice(host),
         }
-    };
-    for g in 0..n_kv_heads {
-        let (device_head, host_head) = (4 * g * words.head, g * host_head);
-        for p in 0..PAGE_LEN {
-            for c in 0..head_dim {
-                let (word, byte) = (c / per_word, c % per_word * size);
-                let key = 4 * (word * PAGE_LEN + p) + byte;
-                copy(device_head + key, host_head + size * (c * PAGE_LEN + p), size);
-                let value = 4 * ((words.row * PAGE_LEN) + p * words.row + word) + byte;
-                let at_host = size * (head_dim * PAGE_LEN + p * value_stride + c);
-                copy(device_head + value, host_head + at_host, size);
-            }
-            for b in 0..n_blocks {
-                let scales = 4 * (2 * words.row * PAGE_LEN + b * PAGE_LEN + p);
-                let at_host = layout.head_len() + 2 * (b * PAGE_LEN + p);
-                copy(device_head + scales, host_head + at_host, 2);
-                let values = at_host + 2 * n_blocks * PAGE_LEN;
-                copy(device_head + scales + 2, host_head + values, 2);
-            }
-        }
-    }
+    });
 }

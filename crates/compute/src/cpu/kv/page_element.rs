@@ -1,0 +1,49 @@
+//! Conversion of pages from and to the layout of a device.
+
+use super::{KvDType, KvLayout, PAGE_LEN};
+
+/// Element of a page.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum PageElement {
+    /// Channel of a key.
+    Key(usize),
+    /// Channel of a value.
+    Value(usize),
+    /// q8 block of a key.
+    KeyScale(usize),
+    /// q8 block of a value.
+    ValueScale(usize),
+}
+
+impl KvLayout {
+    /// Copies every element of a page between this layout and that of a device, whose byte of an element is `at_device(head,
+    /// position, element)`. Calls `copy` with both bytes and the size.
+    pub(crate) fn convert(
+        self,
+        at_device: impl Fn(usize, usize, PageElement) -> usize,
+        mut copy: impl FnMut(usize, usize, usize),
+    ) {
+        let Self { n_kv_heads, head_dim, dtype } = self;
+        let size = match dtype {
+            KvDType::F32 => 4,
+            KvDType::F16 => 2,
+            KvDType::Q8_0 => 1,
+        };
+        let n_blocks = self.n_blocks();
+        for (g, p) in (0..n_kv_heads).flat_map(|g| (0..PAGE_LEN).map(move |p| (g, p))) {
+            let head = g * self.head_bytes();
+            for c in 0..head_dim {
+                let key = head + size * (c * PAGE_LEN + p);
+                copy(at_device(g, p, PageElement::Key(c)), key, size);
+                let value = head + size * (head_dim * PAGE_LEN + p * self.value_stride() + c);
+                copy(at_device(g, p, PageElement::Value(c)), value, size);
+            }
+            for b in 0..n_blocks {
+                let key = head + self.head_len() + 2 * (b * PAGE_LEN + p);
+                copy(at_device(g, p, PageElement::KeyScale(b)), key, 2);
+                let value = key + 2 * n_blocks * PAGE_LEN;
+                copy(at_device(g, p, PageElement::ValueScale(b)), value, 2);
+            }
+        }
+    }
+}
