@@ -45,9 +45,7 @@ pub use attention::{Attention, Precision, QueryRow, attention};
 pub use conv1d::conv1d;
 pub use epilogue::{Activation, Epilogue};
 pub use gated::{GatedActivation, gated};
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-pub(crate) use kv::PageElement;
-pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN};
+pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN, PageElement};
 pub use layer_norm::{LayerNorm, layer_norm};
 pub use log_sum_exp::{log_sum_exp, max};
 pub use lstm::Lstm;

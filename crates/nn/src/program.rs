@@ -164,8 +164,8 @@ impl Program {
     }
 
     /// Ports with memory of their own and their values in steps of at most `max` rows.
-    #[cfg_attr(not(any(feature = "wgpu", feature = "cuda")), expect(dead_code, reason = "of GPUs"))]
-    pub(crate) fn exports(&self, max: &Counts) -> BTreeMap<Port, usize> {
+    #[must_use]
+    pub fn exports(&self, max: &Counts) -> BTreeMap<Port, usize> {
         // Variants of a segment export to the same memory.
         let exports = self.nodes().filter_map(|node| match node.op {
             Op::Export(port) => Some((port, max.rows(node.inputs[0].rows) * node.inputs[0].cols)),

@@ -12,7 +12,6 @@
 //!
 //! [`KvDType::Q8_0`] has one-byte elements in the same places, then scales, see [`q8_0`].
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod page_element;
 mod q8_0;
 
@@ -22,8 +21,7 @@ use std::ops::Range;
 use bytemuck::Pod;
 use half::f16;
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-pub(crate) use self::page_element::PageElement;
+pub use self::page_element::PageElement;
 pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;

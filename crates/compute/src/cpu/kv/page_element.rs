@@ -4,7 +4,7 @@ use super::{KvDType, KvLayout, PAGE_LEN};
 
 /// Element of a page.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum PageElement {
+pub enum PageElement {
     /// Channel of a key.
     Key(usize),
     /// Channel of a value.
@@ -18,7 +18,7 @@ pub(crate) enum PageElement {
 impl KvLayout {
     /// Copies every element of a page between this layout and that of a device, whose byte of an element is `at_device(head,
     /// position, element)`. Calls `copy` with both bytes and the size.
-    pub(crate) fn convert(
+    pub fn convert(
         self,
         at_device: impl Fn(usize, usize, PageElement) -> usize,
         mut copy: impl FnMut(usize, usize, usize),
