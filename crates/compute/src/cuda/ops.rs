@@ -1,4 +1,4 @@
-//! Kernels. Ops append launches to a [`CommandList`](super::CommandList).
+//! Kernels. Ops append launches to a [`CommandList`].
 //!
 //! | file | holds |
 //! |---|---|
