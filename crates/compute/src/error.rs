@@ -39,7 +39,7 @@ pub enum Error {
     /// No CUDA device, or a driver that is too old.
     #[error("no CUDA device: {reason}")]
     NoCuda {
-        /// What is missing.
+        /// Missing or unusable driver or device, in words.
         reason: String,
     },
     /// A buffer exceeds the limit of the GPU.

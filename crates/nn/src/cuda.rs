@@ -12,7 +12,6 @@ mod executable;
 mod memory;
 mod record;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stonechat_compute::DType;
@@ -22,10 +21,10 @@ use stonechat_quant::cuda::CudaMatrix;
 
 use self::capabilities::capabilities;
 use self::executable::CudaExecutable;
-use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
+use crate::device::{Counts, Device, DeviceApi, Executable};
 use crate::fuse::Capabilities;
 use crate::program::Program;
-use crate::weight_data::WeightData;
+use crate::weight_data::{Conversions, WeightData};
 use crate::{Error, LoadStats, MatrixSource, OpTime};
 
 const NAME: &str = "cuda";
@@ -54,8 +53,7 @@ pub struct Cuda {
     gpu: Gpu,
     /// Memory of uploads, from the first weight on.
     uploads: Arc<Mutex<Option<Uploads>>>,
-    /// Number of matrices of each type that were converted to f16, for lack of a kernel.
-    converted: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+    conversions: Arc<Conversions>,
 }
 
 impl Cuda {
@@ -77,7 +75,7 @@ impl Cuda {
 
     fn with_gpu(gpu: Gpu) -> Result<Self, Error> {
         gpu.target(&ARCHIVE)?;
-        Ok(Self { gpu, uploads: Arc::default(), converted: Arc::default() })
+        Ok(Self { gpu, uploads: Arc::default(), conversions: Arc::default() })
     }
 
     /// Architecture of the kernels that a device runs; `None` if it is too old.
@@ -106,12 +104,7 @@ impl From<Cuda> for Device {
 }
 
 fn allocation_error(error: stonechat_compute::Error) -> Error {
-    match error {
-        stonechat_compute::Error::OutOfMemory { bytes } => {
-            Error::OutOfMemory { bytes, backend: NAME }
-        }
-        other => other.into(),
-    }
+    Error::of_allocation(error, NAME)
 }
 
 impl DeviceApi for Cuda {
@@ -126,11 +119,7 @@ impl DeviceApi for Cuda {
         if !self.gpu.has_dependent_launch() {
             text += ", no dependent launch";
         }
-        let converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
-        for (dtype, n) in converted.iter() {
-            text += &format!(", {n} matrices of {dtype} as f16");
-        }
-        text
+        text + &self.conversions.to_string()
     }
 
     fn load_stats(&self) -> LoadStats {
@@ -150,18 +139,10 @@ impl DeviceApi for Cuda {
         Ok(vec![Device::new(self.clone())])
     }
 
-    /// On the calling thread.
-    fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
-        tasks.iter_mut().for_each(|task| task());
-    }
-
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {
         source.check(NAME)?;
         let MatrixSource { rows, cols, dtype, bytes, .. } = source;
-        if self.stored_dtype(dtype) != dtype {
-            let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
-            *converted.entry(dtype.name()).or_default() += 1;
-        }
+        self.conversions.count(dtype, self.stored_dtype(dtype));
         let mut uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
         let uploads = match &mut *uploads {
             Some(uploads) => uploads,

@@ -128,8 +128,10 @@ pub trait DeviceApi: Debug + Send + Sync {
     /// If threads cannot be started.
     fn divide(&self, n: usize) -> Result<Vec<Device>, Error>;
 
-    /// Runs `tasks` on the device's host threads, if it has any.
-    fn run_on_host(&self, tasks: &mut [HostTask<'_>]);
+    /// Runs `tasks` on the device's host threads, without them on the calling thread.
+    fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
+        tasks.iter_mut().for_each(|task| task());
+    }
 
     /// Loads a weight matrix, repacked for the kernels if that pays.
     ///
@@ -217,6 +219,19 @@ pub trait Executable: Debug + Send + Sync {
     /// # Errors
     /// [`Error::KvPage`] if `bytes` has not the length of a page in every layer.
     fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error>;
+}
+
+/// The bytes of [`Executable::write_page`] of each layer.
+pub(crate) fn layers_of_page(
+    bytes: &[u8],
+    n_layers: usize,
+    page_bytes: usize,
+) -> Result<std::slice::ChunksExact<'_, u8>, Error> {
+    let expected = n_layers * page_bytes;
+    if bytes.len() != expected {
+        return Err(Error::KvPage { expected, got: bytes.len() });
+    }
+    Ok(bytes.chunks_exact(page_bytes.max(1)))
 }
 
 impl dyn Executable + '_ {

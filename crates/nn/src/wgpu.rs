@@ -12,8 +12,7 @@ mod conv1d;
 mod executable;
 mod moe;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use stonechat_compute::DType;
@@ -23,9 +22,10 @@ use stonechat_quant::wgpu::GpuMatrix;
 
 use self::capabilities::capabilities;
 use self::executable::{GpuExecutable, GpuWeight};
-use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
+use crate::device::{Counts, Device, DeviceApi, Executable};
 use crate::fuse::Capabilities;
 use crate::program::Program;
+use crate::weight_data::Conversions;
 use crate::{Error, LoadStats, MatrixSource, OpTime};
 
 const NAME: &str = "wgpu";
@@ -34,8 +34,7 @@ const NAME: &str = "wgpu";
 #[derive(Debug, Clone)]
 pub struct Wgpu {
     gpu: Gpu,
-    /// Number of matrices of each type that were converted to f16, for lack of a kernel.
-    converted: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+    conversions: Arc<Conversions>,
 }
 
 impl Wgpu {
@@ -45,7 +44,7 @@ impl Wgpu {
     /// If the driver refuses, or the adapter lacks what `variant` needs.
     pub async fn open(adapter: &Adapter, variant: Option<Variant>) -> Result<Self, Error> {
         let gpu = Gpu::open(adapter, variant).await?;
-        Ok(Self { gpu, converted: Arc::default() })
+        Ok(Self { gpu, conversions: Arc::default() })
     }
 
     /// The open device.
@@ -68,12 +67,7 @@ impl From<Wgpu> for Device {
 }
 
 fn allocation_error(error: stonechat_compute::Error) -> Error {
-    match error {
-        stonechat_compute::Error::OutOfMemory { bytes } => {
-            Error::OutOfMemory { bytes, backend: NAME }
-        }
-        other => other.into(),
-    }
+    Error::of_allocation(error, NAME)
 }
 
 impl DeviceApi for Wgpu {
@@ -92,11 +86,7 @@ impl DeviceApi for Wgpu {
         if let Some(matrices) = self.gpu.matrices() {
             text += &format!(", cooperative matrices of {0}x{0}", matrices.side);
         }
-        let converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
-        for (dtype, n) in converted.iter() {
-            text += &format!(", {n} matrices of {dtype} as f16");
-        }
-        text
+        text + &self.conversions.to_string()
     }
 
     fn load_stats(&self) -> LoadStats {
@@ -118,18 +108,10 @@ impl DeviceApi for Wgpu {
         Ok(vec![Device::new(self.clone())])
     }
 
-    /// On the calling thread.
-    fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
-        tasks.iter_mut().for_each(|task| task());
-    }
-
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {
         source.check(NAME)?;
         let MatrixSource { rows, cols, dtype, bytes, .. } = source;
-        if self.stored_dtype(dtype) != dtype {
-            let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
-            *converted.entry(dtype.name()).or_default() += 1;
-        }
+        self.conversions.count(dtype, self.stored_dtype(dtype));
         let matrix = GpuMatrix::load(&self.gpu, dtype, (rows, cols), bytes);
         let matrix = matrix.map_err(allocation_error)?;
         let info = WeightInfo { dtype, rows, cols, layout: WeightLayout::Packed };

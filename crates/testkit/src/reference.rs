@@ -9,7 +9,7 @@ use stonechat_compute::DType;
 use stonechat_nn::op::{Op, Weight, WeightInfo, WeightLayout};
 use stonechat_nn::{
     Activation, Capabilities, Counts, Device, DeviceApi, Error, Executable, GatedActivation,
-    HostTask, KvDType, KvRow, KvShape, LoadStats, MatrixSource, PAGE_LEN, Program, Routing,
+    KvDType, KvRow, KvShape, LoadStats, MatrixSource, PAGE_LEN, Program, Routing,
 };
 
 use self::executable::ReferenceExecutable;
@@ -47,10 +47,6 @@ impl DeviceApi for Reference {
 
     fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
         Ok(vec![Device::new(*self)])
-    }
-
-    fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
-        tasks.iter_mut().for_each(|task| task());
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {

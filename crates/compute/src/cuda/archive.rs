@@ -12,7 +12,7 @@ use std::path::Path;
 
 use lzma_rust2::LzmaReader;
 
-use crate::config;
+use crate::{Error, Result, config};
 
 /// Folder of compiled kernels in place of the embedded ones.
 const CUBINS_VARIABLE: &str = "STONECHAT_CUDA_CUBINS";
@@ -35,7 +35,7 @@ pub struct Target {
     pub name: &'static str,
     /// Compute capability.
     pub capability: (u32, u32),
-    /// Which other devices run it.
+    /// Devices that run it.
     pub reach: Reach,
 }
 
@@ -71,16 +71,24 @@ impl Archive {
 
     /// The code of the modules of a target, by name, each with a NUL behind it.
     ///
+    /// # Errors
+    /// [`Error::Config`] if `STONECHAT_CUDA_CUBINS` names no folder with the archive.
+    ///
     /// # Panics
     /// If there is no such target or the archive is damaged.
-    pub(super) fn modules(&self, target: Target) -> HashMap<String, Vec<u8>> {
+    pub(super) fn modules(&self, target: Target) -> Result<HashMap<String, Vec<u8>>> {
         let (_, packed) =
             self.targets.iter().find(|(other, _)| *other == target).expect("a target");
         // Kernels in the making need no build of the crates.
-        let file = config::variable(CUBINS_VARIABLE).map(|folder| {
+        let read = |folder: String| {
             let path = Path::new(&folder).join(self.package).join(format!("{}.bin", target.name));
-            std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-        });
+            std::fs::read(&path).map_err(|_| Error::Config {
+                name: CUBINS_VARIABLE,
+                expected: format!("a folder with {}/{}.bin", self.package, target.name),
+                got: folder,
+            })
+        };
+        let file = config::variable(CUBINS_VARIABLE).map(read).transpose()?;
         let packed = file.as_deref().unwrap_or(packed);
         let mut reader = LzmaReader::new_mem_limit(packed, UNPACK_KIB, None).expect("an archive");
         let mut bytes = Vec::new();
@@ -99,7 +107,7 @@ impl Archive {
             rest = others;
             (name, [code, &[0]].concat())
         });
-        modules.collect()
+        Ok(modules.collect())
     }
 }
 

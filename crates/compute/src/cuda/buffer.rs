@@ -1,7 +1,6 @@
 //! Device memory, and pinned host memory.
 
 use std::ffi::c_void;
-use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{self, CUdeviceptr};
 
@@ -37,7 +36,6 @@ impl Buffer {
         )?;
         let buffer = Self { gpu: gpu.clone(), address, bytes };
         gpu.count(|counters| &counters.buffers);
-        gpu.shared().bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         // SAFETY: the memory was just allocated.
         check(unsafe { sys::cuMemsetD8Async(address, 0, padded, gpu.stream()) })?;
         Ok(buffer)
@@ -54,17 +52,10 @@ impl Buffer {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
-
-    /// The GPU.
-    #[must_use]
-    pub fn gpu(&self) -> &Gpu {
-        &self.gpu
-    }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.gpu.shared().bytes.fetch_sub(self.bytes as u64, Ordering::Relaxed);
         if self.gpu.enter().is_ok() {
             // SAFETY: the memory is freed once. The driver waits for kernels that use it. A context that failed keeps it.
             let _ = unsafe { sys::cuMemFree_v2(self.address) };

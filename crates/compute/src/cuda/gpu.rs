@@ -1,6 +1,7 @@
 //! An open GPU: context, stream, kernels, faults.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::CString;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,8 +34,6 @@ pub(super) struct Shared {
     fault: Mutex<Option<String>>,
     pub(super) counters: AtomicCounters,
     pub(super) profile: Profile,
-    /// Bytes of device memory in use.
-    pub(super) bytes: AtomicU64,
 }
 
 struct Module {
@@ -120,7 +119,6 @@ impl Gpu {
             fault: Mutex::default(),
             counters: AtomicCounters::default(),
             profile: Profile::default(),
-            bytes: AtomicU64::new(0),
         })))
     }
 
@@ -134,24 +132,6 @@ impl Gpu {
     #[must_use]
     pub fn has_dependent_launch(&self) -> bool {
         self.0.has_dependent_launch
-    }
-
-    /// Bytes of device memory in use by this process.
-    #[must_use]
-    pub fn memory_in_use(&self) -> u64 {
-        self.0.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Free memory of the device in bytes.
-    ///
-    /// # Errors
-    /// If the device failed.
-    pub fn free_memory(&self) -> Result<u64> {
-        self.enter()?;
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: the context is current; writes both.
-        check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
-        Ok(free as u64)
     }
 
     /// Counters.
@@ -252,7 +232,10 @@ impl Gpu {
             let mut archives = self.0.archives.lock().unwrap_or_else(PoisonError::into_inner);
             let target = self.target(archive)?;
             let address = std::ptr::from_ref(archive).addr();
-            let archive = archives.entry(address).or_insert_with(|| archive.modules(target));
+            let archive = match archives.entry(address) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => entry.insert(archive.modules(target)?),
+            };
             let code = archive.remove(module).unwrap_or_else(|| panic!("no module `{module}`"));
             let mut raw = std::ptr::null_mut();
             // SAFETY: a cubin, or PTX with a NUL.

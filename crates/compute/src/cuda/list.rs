@@ -102,18 +102,6 @@ impl CommandList {
         bytes[..size_of::<P>()].copy_from_slice(bytemuck::bytes_of(params));
     }
 
-    /// Number of launches.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.commands.len()
-    }
-
-    /// Whether there is no launch.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.commands.is_empty()
-    }
-
     /// Enqueues the launches: one by one at first, then as a graph.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ pub struct Rows {
     pub stride: usize,
 }
 
-/// Where an op writes its result: f32 values, an f16 operand of products, or both; address 0: not.
+/// Memory of a result: f32 values, an f16 operand of products, or both; address 0 for none.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct Output {

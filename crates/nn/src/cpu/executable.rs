@@ -21,7 +21,7 @@ use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_pr
 use super::profile::label;
 use super::weights::{CpuMatrix, Weights};
 use crate::device::{
-    AttentionRows, Counts, Executable, HostFetches, PortRange, Step, resolve_token,
+    AttentionRows, Counts, Executable, HostFetches, PortRange, Step, layers_of_page, resolve_token,
 };
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Node, Program};
@@ -558,16 +558,10 @@ impl Executable for CpuExecutable {
 
     fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
         let layers = &mut self.pools[pool.0];
-        let expected = layers.iter().map(|layer| layer.page(page).len()).sum();
-        if bytes.len() != expected {
-            return Err(Error::KvPage { expected, got: bytes.len() });
-        }
-        let mut rest = bytes;
-        for layer in layers {
-            let page = layer.page_mut(page);
-            let (head, tail) = rest.split_at(page.len());
-            page.copy_from_slice(head);
-            rest = tail;
+        let page_bytes = layers.first().map_or(0, |layer| layer.layout().page_bytes());
+        let all = layers_of_page(bytes, layers.len(), page_bytes)?;
+        for (layer, bytes) in layers.iter_mut().zip(all) {
+            layer.page_mut(page).copy_from_slice(bytes);
         }
         Ok(())
     }

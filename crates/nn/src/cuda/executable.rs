@@ -19,7 +19,7 @@ use super::capabilities::operand_type;
 use super::memory::{ProgramMemory, Scratch};
 use super::record::RecordedStep;
 use super::{NAME, allocation_error};
-use crate::device::{Counts, Executable, PortRange, Step};
+use crate::device::{Counts, Executable, PortRange, Step, layers_of_page};
 use crate::program::{Node, Program};
 use crate::step_words::{StepShape, StepWords, impl_grid};
 use crate::{BoxFuture, Error};
@@ -208,22 +208,15 @@ impl Executable for CudaExecutable {
         page: u32,
         out: &'a mut Vec<u8>,
     ) -> BoxFuture<'a, Result<(), Error>> {
-        let mut layers = self.memory.pools[pool.0].iter();
-        let read = layers.try_for_each(|layer| kv::read_page(&self.gpu, layer, page, out));
+        let read = kv::read_page(&self.gpu, &self.memory.pools[pool.0], page, out);
         Box::pin(std::future::ready(read.map_err(Error::from)))
     }
 
     fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
         let layers = &self.memory.pools[pool.0];
-        let expected = layers.iter().map(|layer| layer.layout().page_bytes()).sum();
-        if bytes.len() != expected {
-            return Err(Error::KvPage { expected, got: bytes.len() });
-        }
-        let mut rest = bytes;
-        for layer in layers {
-            let (head, tail) = rest.split_at(layer.layout().page_bytes());
-            kv::write_page(&self.gpu, layer, page, head)?;
-            rest = tail;
+        let page_bytes = self.memory.program.pools[pool.0].layout().page_bytes();
+        for (layer, bytes) in layers.iter().zip(layers_of_page(bytes, layers.len(), page_bytes)?) {
+            kv::write_page(&self.gpu, layer, page, bytes)?;
         }
         Ok(())
     }

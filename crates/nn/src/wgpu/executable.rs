@@ -29,7 +29,7 @@ use super::capabilities::{operand_of, operand_type};
 use super::conv1d::conv1d;
 use super::moe::run_experts;
 use super::{NAME, allocation_error};
-use crate::device::{Counts, Executable, PortRange, Step, export_offset};
+use crate::device::{Counts, Executable, PortRange, Step, export_offset, layers_of_page};
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Node, Program, RowClass, Segment};
 use crate::step_words::{Grid, Places, StepWords, impl_grid};
@@ -569,15 +569,9 @@ impl Executable for GpuExecutable {
     fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
         self.flush();
         let layers = &self.memory.pools[pool.0];
-        let expected = layers.iter().map(|layer| layer.layout().page_bytes()).sum();
-        if bytes.len() != expected {
-            return Err(Error::KvPage { expected, got: bytes.len() });
-        }
-        let mut rest = bytes;
-        for layer in layers {
-            let (head, tail) = rest.split_at(layer.layout().page_bytes());
-            kv::write_page(&self.gpu, layer, page, head)?;
-            rest = tail;
+        let page_bytes = self.memory.program.pools[pool.0].layout().page_bytes();
+        for (layer, bytes) in layers.iter().zip(layers_of_page(bytes, layers.len(), page_bytes)?) {
+            kv::write_page(&self.gpu, layer, page, bytes)?;
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ pub struct RowNorm {
     pub out: u64,
 }
 
-/// What is done to sums.
+/// Epilogue of a product: bias, activation, accumulation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CudaEpilogue {
     /// Address of the bias, 0 without one.

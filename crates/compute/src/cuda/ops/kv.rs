@@ -108,23 +108,32 @@ pub fn copy_pages(list: &mut CommandList, pool: &Pool, (pairs, n): (u64, usize))
     launch(list, ("rope", "copy_pages"), [blocks, n, 1], 256, &params);
 }
 
-/// Reads a page and appends its bytes to `out`, in the layout of [`KvPool::page`](crate::cpu::KvPool::page).
+/// Reads a page of every layer in one round trip and appends the bytes to `out`, in the layout of
+/// [`KvPool::page`](crate::cpu::KvPool::page).
 ///
 /// # Errors
 /// If the device fails.
 ///
 /// # Panics
 /// If there is no such page.
-pub fn read_page(gpu: &Gpu, pool: &Pool, page: u32, out: &mut Vec<u8>) -> Result<()> {
-    assert!((page as usize) < pool.n_pages, "kv read: page {page} of {}", pool.n_pages);
-    let len = pool.page_bytes();
-    let mut copies = HostCopies::new(gpu, len)?;
-    let range = CopyRange { src: &pool.buffer, offset: len * page as usize, len };
-    copies.enqueue(gpu, &[range])?;
+pub fn read_page(gpu: &Gpu, layers: &[Pool], page: u32, out: &mut Vec<u8>) -> Result<()> {
+    let mut ranges = Vec::with_capacity(layers.len());
+    for pool in layers {
+        assert!((page as usize) < pool.n_pages, "kv read: page {page} of {}", pool.n_pages);
+        let len = pool.page_bytes();
+        ranges.push(CopyRange { src: &pool.buffer, offset: len * page as usize, len });
+    }
+    let mut copies = HostCopies::new(gpu, ranges.iter().map(|range| range.len).sum())?;
+    copies.enqueue(gpu, &ranges)?;
     let mut device = copies.wait(gpu)?.to_vec();
-    let start = out.len();
-    out.resize(start + pool.layout.page_bytes(), 0);
-    convert_page(pool.layout, &mut device, &mut out[start..], Direction::ToHost);
+    let mut rest = &mut device[..];
+    for pool in layers {
+        let (bytes, others) = rest.split_at_mut(pool.page_bytes());
+        let start = out.len();
+        out.resize(start + pool.layout.page_bytes(), 0);
+        convert_page(pool.layout, bytes, &mut out[start..], Direction::ToHost);
+        rest = others;
+    }
     Ok(())
 }
 

@@ -34,7 +34,7 @@ pub struct Rotation {
     pub pairs: RopePairs,
 }
 
-/// Rows of values and where keys and values are written.
+/// KV write: rows of values, pool, pages and slots.
 #[derive(Debug, Clone, Copy)]
 pub struct Write<'a> {
     /// Values `[T, G*C]`.
