@@ -3,14 +3,14 @@
 use stonechat_compute::cuda::CommandList;
 use stonechat_compute::cuda::ops::attention::{Attention, AttentionGrid, attention};
 use stonechat_compute::cuda::ops::moe::ExpertOrder;
-use stonechat_compute::cuda::ops::rope::{Heads, Rotation, Write, rope_kv};
+use stonechat_compute::cuda::ops::rope::{Heads, RopeKv, Rotation, Write, rope_kv};
 use stonechat_compute::cuda::ops::rows::Norm;
 use stonechat_compute::cuda::ops::{
     OPERAND_COLUMNS, OperandOrder, Output, Rows, kv, moe, rows, top_k,
 };
 use stonechat_compute::op::{
-    AttentionArgs, ConvArgs, Count, EmbedArgs, KvWriteArgs, MatmulArgs, MoeArgs, NormArgs, Op,
-    Port, RopeArgs, Routing, SlotTable, TensorType,
+    ConvArgs, Count, EmbedArgs, KvWriteArgs, MatmulArgs, MoeArgs, NormArgs, Op, Port, RopeArgs,
+    RopeKvArgs, Routing, SlotTable, TensorType,
 };
 use stonechat_quant::cuda::{
     CudaEmbed, CudaEpilogue, CudaMatrix, ExpertMatmul, Operand, RowNorm, embed, expert_block_len,
@@ -19,10 +19,10 @@ use stonechat_quant::cuda::{
 
 use super::memory::{ProgramMemory, Scratch};
 use super::{matrix, optional, values};
-use crate::RopePairs;
 use crate::device::{Counts, export_offset};
 use crate::program::{Node, Segment};
 use crate::step_words::{Grid, Places, StepShape, StepWords};
+use crate::{KvDType, RopePairs};
 
 /// A step while its list is recorded.
 pub(super) struct RecordedStep<'a> {
@@ -97,8 +97,15 @@ impl ProgramMemory {
             }
         }
         for segment in self.program.segments.iter().filter(|segment| step.shape.runs(segment)) {
-            for node in &segment.nodes {
-                self.record_node(list, scratch, (segment, node), step);
+            let mut nodes = segment.nodes.iter();
+            while let Some(node) = nodes.next() {
+                match self.rope_for(node, nodes.as_slice().first(), step) {
+                    Some(rope) => {
+                        let attention = nodes.next().expect("an attention");
+                        self.attention(list, scratch, (segment, attention), Some(rope), step);
+                    }
+                    None => self.record_node(list, scratch, (segment, node), step),
+                }
             }
         }
     }
@@ -139,15 +146,10 @@ impl ProgramMemory {
                 let rotation = step.rotation(&none, n_rows);
                 let k = heads(&none, x(0), 0);
                 let write = self.write(args, x(1), step);
-                rope_kv(list, (None, Some(k)), none.head_dim, rotation, Some(write));
+                let (head_dim, k) = (none.head_dim, Some(k));
+                rope_kv(list, RopeKv { q: None, k, head_dim, rotation, write: Some(write) });
             }
-            Op::RopeKv(args) => {
-                let result = |i: usize| self.buffer(node.outputs[i]).address();
-                let (q, k) = (heads(&args.q, x(0), result(0)), heads(&args.k, x(1), result(1)));
-                let write = self.write(&args.write, x(2), step);
-                let rotation = step.rotation(&args.q, n_rows);
-                rope_kv(list, (Some(q), Some(k)), args.q.head_dim, rotation, Some(write));
-            }
+            Op::RopeKv(args) => rope_kv(list, self.rope(node, args, step)),
             Op::MatmulGroup(all) => {
                 let products = all.iter().zip(&node.outputs).map(|(args, &id)| {
                     (matrix(&args.weight), self.output(id, counts), optional(args.bias.as_ref()))
@@ -155,9 +157,44 @@ impl ProgramMemory {
                 let products: Vec<_> = products.collect();
                 matmul_group(list, self.input(node, counts), &products);
             }
-            Op::Attention(args) => self.attention(list, scratch, (segment, node, args), step),
+            Op::Attention(_) => self.attention(list, scratch, (segment, node), None, step),
             op => self.record_op(list, scratch, (op, node), step),
         }
+    }
+
+    fn rope<'a>(&'a self, node: &Node, args: &RopeKvArgs, step: &RecordedStep<'_>) -> RopeKv<'a> {
+        let counts = &step.shape.counts;
+        let x = |i: usize| self.rows(node.inputs[i], counts);
+        let result = |i: usize| self.buffer(node.outputs[i]).address();
+        let (q, k) = (heads(&args.q, x(0), result(0)), heads(&args.k, x(1), result(1)));
+        RopeKv {
+            q: Some(q),
+            k: Some(k),
+            head_dim: args.q.head_dim,
+            rotation: step.rotation(&args.q, x(0).rows),
+            write: Some(self.write(&args.write, x(2), step)),
+        }
+    }
+
+    /// Rotation and KV write that the attention behind them does itself: of one row, if nothing else reads the results.
+    fn rope_for<'a>(
+        &'a self,
+        node: &Node,
+        next: Option<&Node>,
+        step: &RecordedStep<'_>,
+    ) -> Option<RopeKv<'a>> {
+        let (Op::RopeKv(args), Some(next)) = (&node.op, next) else { return None };
+        let Op::Attention(attention) = &next.op else { return None };
+        let is_own = (attention.pool, attention.layer) == (args.write.pool, args.write.layer)
+            && next.inputs[0].id == node.outputs[0];
+        let n_rows = step.shape.counts.rows(node.inputs[0].rows);
+        if n_rows != 1 || !is_own || self.program.pools[attention.pool.0].dtype == KvDType::F32 {
+            return None;
+        }
+        let others = self.program.nodes().filter(|other| !std::ptr::eq(*other, next));
+        let reads = others.flat_map(Node::reads).chain(self.program.outputs.iter().map(|x| x.1));
+        let is_read = reads.into_iter().any(|x| node.outputs.contains(&x.id));
+        (!is_read).then(|| self.rope(node, args, step))
     }
 
     fn head_dim(&self, args: &KvWriteArgs) -> usize {
@@ -222,7 +259,8 @@ impl ProgramMemory {
             Op::Rope(args) => {
                 let rotation = step.rotation(args, result.rows);
                 let q = heads(args, x(0), out);
-                rope_kv(list, (Some(q), None), args.head_dim, rotation, None);
+                let (head_dim, q) = (args.head_dim, Some(q));
+                rope_kv(list, RopeKv { q, k: None, head_dim, rotation, write: None });
             }
             Op::Add => rows::add(list, output, x(0), x(1)),
             Op::SoftCap(cap) => rows::soft_cap(list, output, x(0), *cap),
@@ -282,9 +320,11 @@ impl ProgramMemory {
         &self,
         list: &mut CommandList,
         scratch: &mut Scratch,
-        (segment, node, args): (&Segment, &Node, &AttentionArgs),
+        (segment, node): (&Segment, &Node),
+        rope: Option<RopeKv<'_>>,
         step: &RecordedStep<'_>,
     ) {
+        let Op::Attention(args) = &node.op else { unreachable!("an attention") };
         let pool = &self.program.pools[args.pool.0];
         let index = step.inputs.attention(args, pool, segment.name);
         let (before, rest) = step.shape.grids.split_at(index);
@@ -293,6 +333,7 @@ impl ProgramMemory {
         let partial_bytes = grid.partial_bytes(args.n_heads, pool.layout());
         let args = Attention {
             q: self.rows(node.inputs[0], &step.shape.counts),
+            rope,
             pool: self.layer(args.pool, args.layer),
             n_heads: args.n_heads,
             scale: args.scale,

@@ -21,13 +21,17 @@ const GEMM_STAGES: usize = 4;
 /// Most shared memory of a block of GEMV: a pair of 64 rows.
 const GEMV_BYTES: usize = 4 * 8 * GEMV_ROWS * MAX_GEMV_ROWS * 2;
 /// Most dynamic shared memory of a block, of devices with bulk copies.
-const MAX_SHARED_BYTES: usize = 224 << 10;
-/// The same of one row, at most.
-const ROW_BLOCKS: usize = 4;
-/// Units of weights of a warp in shared memory.
-const ROW_SLOTS: usize = 2;
+const MAX_SHARED_BYTES: usize = 220 << 10;
+/// Groups of [`THREADS`] of a block of one row, which has strips of its own each.
+const ROW_GROUPS: usize = 2;
+/// Least shared memory of such a block, so that a multiprocessor has one.
+const MIN_ROW_BYTES: usize = 112 << 10;
+/// Units of weights of a warp in shared memory: two if they are wide.
+fn row_slots(format: &Format) -> usize {
+    if format.unit_bytes() > 4000 { 2 } else { 3 }
+}
 /// Most columns of a row in shared memory.
-const MAX_ROW: usize = 1 << 15;
+const MAX_ROW: usize = 28 << 10;
 /// Blocks of GEMV that run on a multiprocessor at once.
 const GEMV_BLOCKS: usize = 2;
 /// Threads of a block.
@@ -173,12 +177,14 @@ fn launch_gemv(
     rows: usize,
     (strips, blocks): (usize, usize),
 ) {
-    let resident = GEMV_BLOCKS * list.gpu().device().n_multiprocessors as usize;
-    if params.m == 1 && params.blocks == 0 && fuses_norm(list.gpu(), params.cols as usize) {
-        let shared_bytes = 8 * ROW_SLOTS * format.unit_bytes() + 128 * params.k_tiles as usize;
-        let resident = resident * ROW_BLOCKS / GEMV_BLOCKS;
+    let n_multiprocessors = list.gpu().device().n_multiprocessors as usize;
+    if params.m == 1 && params.blocks == 0 && has_row_kernel(list.gpu(), params.cols as usize) {
+        let row_bytes = 512 * params.k_tiles.div_ceil(4) as usize;
+        let slot_bytes = 8 * ROW_GROUPS * row_slots(format) * format.unit_bytes();
+        let shared_bytes = (slot_bytes + row_bytes).max(MIN_ROW_BYTES);
         let kernel = list.gpu().kernel(&ARCHIVE, format.module, "gemv_row", MAX_SHARED_BYTES);
-        let launch = Launch { grid: [strips.min(resident), 1, 1], threads: THREADS, shared_bytes };
+        let grid = [strips.min(n_multiprocessors), 1, 1];
+        let launch = Launch { grid, threads: ROW_GROUPS * THREADS, shared_bytes };
         list.launch(kernel, launch, params);
         return;
     }
@@ -188,7 +194,7 @@ fn launch_gemv(
     let shared_bytes = 4 * 8 * GEMV_ROWS * 8 * row_blocks * (1 + params.is_gated as usize);
     let kernel = list.gpu().kernel(&ARCHIVE, format.module, name, GEMV_BYTES);
     // Blocks take strips in turns, so that the weights of the next one load while sums are added.
-    let grid = [strips.min((resident / blocks).max(1)), blocks, 1];
+    let grid = [strips.min((GEMV_BLOCKS * n_multiprocessors / blocks).max(1)), blocks, 1];
     let launch = Launch { grid, threads: THREADS, shared_bytes };
     list.launch(kernel, launch, params);
 }
@@ -214,14 +220,18 @@ fn n_strips(w: &CudaMatrix) -> usize {
     w.n().div_ceil(GEMV_ROWS)
 }
 
-/// Whether products of one row of `k` columns have it in shared memory, and can apply an RMS norm to it: on devices with bulk
-/// copies.
-#[must_use]
-pub fn fuses_norm(gpu: &Gpu, k: usize) -> bool {
+/// Whether products of one row of `k` columns have it in shared memory: on devices with bulk copies.
+fn has_row_kernel(gpu: &Gpu, k: usize) -> bool {
     k <= MAX_ROW
         && gpu.device().capability >= (9, 0)
         && gpu.device().max_shared_bytes as usize > MAX_SHARED_BYTES
         && gpu.target(&ARCHIVE).is_ok_and(|target| target.capability >= (9, 0))
+}
+
+/// Whether products of one row of `k` columns can apply an RMS norm to it.
+#[must_use]
+pub fn fuses_norm(gpu: &Gpu, k: usize) -> bool {
+    has_row_kernel(gpu, k) && k.is_multiple_of(4)
 }
 
 /// Whether one launch multiplies with all of these matrices.

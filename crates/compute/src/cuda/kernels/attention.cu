@@ -11,6 +11,7 @@
 // and positions 16 t .. of V and P: it loads vectors of 16 bytes straight into the registers of the factors. Row r of
 // block b of S is position 16 (r % 8 / 2) + 4 b + 2 (r / 8) + r % 2.
 #include "attention.cuh"
+#include "rope.cuh"
 
 #define LOG2E 1.44269504f
 
@@ -278,10 +279,22 @@ DEVICE void add_sink(const float *sinks, u32 head, float &largest, float &sum, f
     largest = top;
 }
 
+// Pages of earlier positions of a split, to the L2 cache.
+template <int D> DEVICE void prefetch_pages(const AttentionParams &p, u32 table, u32 head, u32 first_page, u32 end) {
+    constexpr u32 LINES = (KV_TYPE == 1 ? 4 : 2) * D * PAGE_LEN / 128;
+    for (u32 page = first_page; page < first_page + 4 && page * PAGE_LEN < end; page++) {
+        const u8 *from = kv_head(p.kv, p.words[table + page], head);
+        for (u32 i = threadIdx.x; i < LINES; i += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + 128 * i));
+    }
+}
+
 // One row, 8 query heads of a KV head, 256 positions: a quarter of each page a warp. The last block of a row merges its splits.
+// The only row of a step may come with `rope`: heads are normed and rotated first, and its key and value are written.
 // Grid: (items, KV heads * blocks of heads, splits).
-template <int D> DEVICE void decode(const AttentionParams &p) {
-    begin_kernel();
+template <int D> DEVICE void decode(const AttentionParams &p, const RopeKvParams &rope) {
+    launch_dependents();
+    bool has_rope = rope.q.x;
+    if (!has_rope) wait_for_inputs();
     __shared__ float values[4][D][8];
     __shared__ float largests[4][8], sums[4][8];
     __shared__ bool is_last;
@@ -293,10 +306,31 @@ template <int D> DEVICE void decode(const AttentionParams &p) {
     u32 n_heads = min(p.heads_per_block, p.group - block * p.heads_per_block);
     u32 first_split = start / 256, n_splits = end > start ? (end - 1) / 256 - first_split + 1 : 1;
     if (blockIdx.z >= n_splits) return;
+    u32 dim = p.kv.head_dim;
+    const float *q = p.q + (size_t)row * p.q_stride + (first_head + g) * dim;
+    if (has_rope) {
+        // Query heads, then the key and the value; the memory is that of the results.
+        float *heads = values[0][0];
+        bool has_new = blockIdx.z + 1 == n_splits;
+        u32 n = n_heads * dim, n_all = has_new ? n + 2 * dim : n;
+        prefetch_pages<D>(p, table, kv_head_index, (first_split + blockIdx.z) * 4, end);
+        wait_for_inputs();
+        for (u32 i = threadIdx.x; i < n_all; i += 128) {
+            u32 c = i < n ? i : (i - n) % dim;
+            const float *from = i < n ? rope.q.x + first_head * dim : i < n + dim ? rope.k.x + kv_head_index * dim : rope.v + kv_head_index * dim;
+            heads[i] = from[c];
+        }
+        __syncthreads();
+        for (u32 i = warp; i < n_heads + has_new; i += 4) rotate_head(rope, i < n_heads ? rope.q : rope.k, 0, heads + i * dim, lane);
+        if (has_new && warp == n_heads % 4) write_key(p.kv, rope.slots[0], rope.slots[1], kv_head_index, heads + n, lane);
+        if (has_new && warp == (n_heads + 1) % 4) write_value(p.kv, rope.slots[0], rope.slots[1], kv_head_index, heads + n + dim, lane);
+        __syncthreads();
+        q = heads + g * dim;
+    }
     Warp<D, 1> w;
-    const float *q = p.q + (size_t)row * p.q_stride + (first_head + g) * p.kv.head_dim;
-    w.load_query(0, q, g < n_heads, p.kv.head_dim, t);
+    w.load_query(0, q, g < n_heads, dim, t);
     w.clear();
+    if (has_rope) __syncthreads();
     Column columns[1][2];
     for (int i = 0; i < 2; i++) {
         bool is_column = 2 * t + i < n_heads;
@@ -422,8 +456,13 @@ template <int D, int N> DEVICE void prefill(const AttentionParams &p) {
     }
 }
 
+struct DecodeParams {
+    AttentionParams attention;
+    RopeKvParams rope; // q.x null: none.
+};
+
 #define KERNELS(D, N) \
-    KERNEL(128) decode_##D(const __grid_constant__ AttentionParams p) { decode<D>(p); } \
+    KERNEL(128) decode_##D(const __grid_constant__ DecodeParams p) { decode<D>(p.attention, p.rope); } \
     KERNEL(128) prefill_##D(const __grid_constant__ AttentionParams p) { prefill<D, N>(p); }
 
 KERNELS(64, 2)

@@ -35,26 +35,23 @@ DEVICE void begin_kernel() {
 
 // ---- f16
 
+#if __CUDA_ARCH__ < 800
 // The nearest value that is finite in f16; NaN stays NaN.
 DEVICE float clamp_half(float x) { return x > 65504.f ? 65504.f : x < -65504.f ? -65504.f : x; }
+#endif
 
-// Two f32 as f16, the first in the low half; finite values stay finite.
+// Two f32 as f16, the first in the low half; finite values stay finite, NaN stays NaN.
 DEVICE u32 pack_half(float low, float high) {
     u32 y;
-    low = clamp_half(low), high = clamp_half(high);
 #if __CUDA_ARCH__ >= 800
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
 #else
-    asm("{ .reg .b16 l, h; cvt.rn.f16.f32 l, %2; cvt.rn.f16.f32 h, %1; mov.b32 %0, {l, h}; }" : "=r"(y) : "f"(high), "f"(low));
+    asm("{ .reg .b16 l, h; cvt.rn.f16.f32 l, %2; cvt.rn.f16.f32 h, %1; mov.b32 %0, {l, h}; }" : "=r"(y) : "f"(clamp_half(high)), "f"(clamp_half(low)));
 #endif
     return y;
 }
 
-DEVICE u16 to_half(float x) {
-    u16 y;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(clamp_half(x)));
-    return y;
-}
+DEVICE u16 to_half(float x) { return (u16)pack_half(x, 0.f); }
 
 DEVICE float from_half(u16 x) {
     float y;
@@ -208,6 +205,9 @@ DEVICE float warp_max(float x) {
     return x;
 }
 
+// Waits for the 256 threads of a group, of which a block has two.
+DEVICE void group_barrier(u32 group) { asm volatile("bar.sync %0, 256;" ::"r"(group + 1) : "memory"); }
+
 // Sum over a block of at most 32 warps, in a fixed order; every thread gets it.
 DEVICE float block_sum(float x) {
     __shared__ float sums[32];
@@ -263,14 +263,14 @@ DEVICE float gated_activation(float gate, float up, u32 activation, float alpha,
 
 // ---- Results
 
-// Order of the columns of an operand of products, in groups of 64: as they are, for GEMV; or as GEMM reads them, see matmul.cu:
-// column 16 t + 4 s + 2 h + b is at 16 s + 8 h + 2 t + b.
+// Order of the columns of an operand of products, in groups of 16: as they are, for GEMV; or as GEMM reads them, see matmul.cu:
+// column 4 t + 2 h + b is at 8 h + 2 t + b.
 enum OperandOrder { ORDER_GEMV, ORDER_GEMM };
 
 DEVICE size_t operand_index(size_t i, u64 order) {
     if (order == ORDER_GEMV) return i;
-    u32 c = (u32)i & 63;
-    return (i & ~(size_t)63) + (c & 12) * 4 + (c & 2) * 4 + (c >> 4) * 2 + (c & 1);
+    u32 c = (u32)i & 15;
+    return (i & ~(size_t)15) + (c & 2) * 4 + (c >> 2) * 2 + (c & 1);
 }
 
 // Where a kernel writes a result: f32 values, f16 operands of products (columns a multiple of 64), or both; null: not.

@@ -1,25 +1,5 @@
 // QK norm, rotary embeddings and KV writes. A warp a head of a row.
-#include "common.cuh"
-#include "kv.cuh"
-
-struct HeadsParams {
-    const float *x;
-    float *out;
-    const float *weight; // QK norm; null: none.
-    u32 n_heads, stride, out_stride;
-    float eps;
-};
-
-struct RopeKvParams {
-    HeadsParams q, k; // q.n_heads, k.n_heads may be 0. k.out may be null.
-    const float *v;
-    const float *table; // [n_ctx, n_rot]: cosines, sines; null: no rotation.
-    const u32 *positions;
-    const u32 *slots; // Pairs of page and slot; null: no KV write.
-    Kv kv;
-    u32 n_rows, head_dim, n_rot, is_adjacent, v_stride, has_k;
-};
-
+#include "rope.cuh"
 
 // Heads 0 .. q.n_heads are of queries, the next ones of keys, then of values. Grid: (rows, heads / 8).
 KERNEL(256) rope_kv(const __grid_constant__ RopeKvParams p) {
@@ -41,29 +21,9 @@ KERNEL(256) rope_kv(const __grid_constant__ RopeKvParams p) {
     const HeadsParams &h = index < n_q ? p.q : p.k;
     u32 g = index < n_q ? index : index - n_q;
     const float *x = h.x + (size_t)row * h.stride + g * dim;
-    float squares = 0.f;
-    for (u32 c = lane; c < dim; c += 32) {
-        float value = x[c];
-        head[c] = value;
-        squares = fmaf(value, value, squares);
-    }
-    if (h.weight) {
-        float scale = 1.f / sqrtf(warp_sum(squares) / dim + h.eps);
-        for (u32 c = lane; c < dim; c += 32) head[c] *= scale * h.weight[c];
-    }
+    for (u32 c = lane; c < dim; c += 32) head[c] = x[c];
     __syncwarp();
-    u32 half = p.table ? p.n_rot / 2 : 0;
-    if (half) {
-        const float *angles = p.table + (size_t)p.positions[row] * p.n_rot;
-        for (u32 pair = lane; pair < half; pair += 32) {
-            float c = angles[pair], s = angles[half + pair];
-            u32 i = p.is_adjacent ? 2 * pair : pair, j = p.is_adjacent ? 2 * pair + 1 : pair + half;
-            float a = head[i], b = head[j];
-            head[i] = a * c - b * s;
-            head[j] = a * s + b * c;
-        }
-        __syncwarp();
-    }
+    rotate_head(p, h, row, head, lane);
     if (h.out)
         for (u32 c = lane; c < dim; c += 32) h.out[(size_t)row * h.out_stride + g * dim + c] = head[c];
     if (index >= n_q && p.slots)

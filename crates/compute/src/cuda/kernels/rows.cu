@@ -31,16 +31,22 @@ struct NormParams {
 // out (+)= norm(x) * weight + bias; a block a row.
 KERNEL(256) norm_rows(const __grid_constant__ NormParams p) {
     launch_dependents();
-    NormRow row;
-    row.load_weights(p.weight, p.cols);
+    NormRow<false> row;
+    row.load_weights(p.weight, p.cols, threadIdx.x);
     wait_for_inputs();
     const float *x = p.x + (size_t)blockIdx.x * p.stride;
-    row.load(x, p.eps, p.is_layer_norm);
-    row.write(x, p.weight, [&](u32 c, float y) {
-        size_t i = (size_t)blockIdx.x * p.cols + c;
-        if (p.bias) y += p.bias[c];
-        if (p.accumulate) y += p.out.values[i];
-        store(p.out, i, y);
+    row.load(x, p.eps, p.is_layer_norm, [](float y) { return block_sum(y); });
+    row.write(x, p.weight, [&](u32 first, float4 four) {
+        float y[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) {
+            u32 c = first + e;
+            if (c >= p.cols) break;
+            size_t i = (size_t)blockIdx.x * p.cols + c;
+            if (p.bias) y[e] += p.bias[c];
+            if (p.accumulate) y[e] += p.out.values[i];
+            store(p.out, i, y[e]);
+        }
     });
 }
 

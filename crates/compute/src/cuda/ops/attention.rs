@@ -7,6 +7,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::kv::{KvParams, Pool, padded_dim};
+use super::rope::{RopeKv, RopeKvParams};
 use super::{Output, Rows, launch};
 use crate::cpu::{KvDType, KvLayout, QueryRow};
 use crate::cuda::CommandList;
@@ -25,6 +26,9 @@ const DECODE_HEADS: usize = 8;
 pub struct Attention<'a> {
     /// `[T, H*C]`.
     pub q: Rows,
+    /// Done first, of the only row of a step: rotation of its queries, which replaces `q`, and the write of its key and value.
+    /// Not with f32 pages.
+    pub rope: Option<RopeKv<'a>>,
     /// KV cache of the layer.
     pub pool: &'a Pool,
     /// Query heads `H`, a multiple of the KV heads.
@@ -171,6 +175,13 @@ struct AttentionParams {
     soft_cap: f32,
 }
 
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct DecodeParams {
+    attention: AttentionParams,
+    rope: RopeKvParams,
+}
+
 /// Names of the kernels of decode and prefill for padded heads.
 fn kernels(padded: usize) -> [&'static str; 2] {
     match padded {
@@ -226,7 +237,9 @@ pub fn attention(list: &mut CommandList, out: Output, args: Attention<'_>) {
         n_kv_heads * n_blocks
     };
     let y = blocks_of_heads(group.min(DECODE_HEADS), &mut params);
-    launch(list, (module, decode), [grid.n_decode, y, grid.n_splits], 128, &params);
+    let rope = args.rope.map_or_else(RopeKvParams::zeroed, |rope| rope.params());
+    let decode_params = DecodeParams { attention: params, rope };
+    launch(list, (module, decode), [grid.n_decode, y, grid.n_splits], 128, &decode_params);
     let y = blocks_of_heads(group.min(prefill_columns(padded)), &mut params);
     params.items = word(4 * grid.n_decode);
     launch(list, (module, prefill), [grid.n_prefill, y, 1], 128, &params);

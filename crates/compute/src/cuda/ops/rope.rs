@@ -74,7 +74,7 @@ impl HeadsParams {
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct RopeKvParams {
+pub(super) struct RopeKvParams {
     q: HeadsParams,
     k: HeadsParams,
     v: u64,
@@ -90,35 +90,55 @@ struct RopeKvParams {
     has_k: u32,
 }
 
+/// Rotation of heads of queries and keys, and the write of keys and values.
+#[derive(Debug, Clone, Copy)]
+pub struct RopeKv<'a> {
+    /// Queries.
+    pub q: Option<Heads>,
+    /// Keys.
+    pub k: Option<Heads>,
+    /// Channels of a head.
+    pub head_dim: usize,
+    /// Rotation of both.
+    pub rotation: Rotation,
+    /// Write of the keys and of values.
+    pub write: Option<Write<'a>>,
+}
+
+impl RopeKv<'_> {
+    pub(super) fn params(&self) -> RopeKvParams {
+        let &Self { q, k, head_dim, rotation, write } = self;
+        assert!(head_dim <= MAX_HEAD_DIM, "rope: heads of {head_dim}, at most {MAX_HEAD_DIM}");
+        RopeKvParams {
+            q: HeadsParams::new(q, head_dim),
+            k: HeadsParams::new(k, head_dim),
+            v: write.map_or(0, |write| write.v.address),
+            table: rotation.table,
+            positions: rotation.positions,
+            slots: write.map_or(0, |write| write.slots),
+            kv: write.map_or_else(KvParams::zeroed, |write| write.pool.params()),
+            n_rows: self.n_rows() as u32,
+            head_dim: head_dim as u32,
+            n_rot: rotation.n_rot as u32,
+            is_adjacent: u32::from(rotation.pairs == RopePairs::Adjacent),
+            v_stride: write.map_or(0, |write| write.v.stride) as u32,
+            has_k: u32::from(k.is_some()),
+        }
+    }
+
+    fn n_rows(&self) -> usize {
+        self.q.or(self.k).expect("heads").x.rows
+    }
+}
+
 /// Norms and rotates heads of queries and keys; writes keys and values.
 ///
 /// # Panics
 /// If heads are too wide, or no rows are given.
-pub fn rope_kv(
-    list: &mut CommandList,
-    (q, k): (Option<Heads>, Option<Heads>),
-    head_dim: usize,
-    rotation: Rotation,
-    write: Option<Write<'_>>,
-) {
-    assert!(head_dim <= MAX_HEAD_DIM, "rope: heads of {head_dim}, at most {MAX_HEAD_DIM}");
-    let x = q.or(k).expect("heads").x;
-    let n_heads = |heads: Option<Heads>| heads.map_or(0, |heads| heads.x.cols / head_dim);
-    let n_warps = n_heads(q) + n_heads(k) + if write.is_some() { n_heads(k) } else { 0 };
-    let params = RopeKvParams {
-        q: HeadsParams::new(q, head_dim),
-        k: HeadsParams::new(k, head_dim),
-        v: write.map_or(0, |write| write.v.address),
-        table: rotation.table,
-        positions: rotation.positions,
-        slots: write.map_or(0, |write| write.slots),
-        kv: write.map_or_else(KvParams::zeroed, |write| write.pool.params()),
-        n_rows: x.rows as u32,
-        head_dim: head_dim as u32,
-        n_rot: rotation.n_rot as u32,
-        is_adjacent: u32::from(rotation.pairs == RopePairs::Adjacent),
-        v_stride: write.map_or(0, |write| write.v.stride) as u32,
-        has_k: u32::from(k.is_some()),
-    };
-    launch(list, ("rope", "rope_kv"), [x.rows, n_warps.div_ceil(8), 1], 256, &params);
+pub fn rope_kv(list: &mut CommandList, args: RopeKv<'_>) {
+    let n_heads = |heads: Option<Heads>| heads.map_or(0, |heads| heads.x.cols / args.head_dim);
+    let n_keys = n_heads(args.k);
+    let n_warps = n_heads(args.q) + n_keys + if args.write.is_some() { n_keys } else { 0 };
+    let grid = [args.n_rows(), n_warps.div_ceil(8), 1];
+    launch(list, ("rope", "rope_kv"), grid, 256, &args.params());
 }

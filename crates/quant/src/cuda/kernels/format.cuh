@@ -3,8 +3,8 @@
 // A matrix [N, K] is strips of 16 rows; a strip is chunks of TILES * 64 columns, one behind the other:
 //
 //   strip = chunk 0 | chunk 1 | ...      chunk = header | codes of tile 0 .. TILES - 1, plane by plane
-//   tile  = 16 rows x 64 columns         lane l = 4 g + t holds rows g and g + 8, columns 16 t .. 16 t + 15
-//   step s of 4 in a tile                columns 16 t + 4 s + e, e in 0..4: the factor of one instruction, in registers
+//   tile  = 16 rows x 64 columns         step s of 4: columns 16 s .. 16 s + 15, the factor of one instruction
+//   step                                 lane l = 4 g + t holds columns 4 t + e, e in 0..4, of rows g and g + 8, in registers
 //                                        a[0], a[1]: e = 0, 1 of rows g, g + 8    a[2], a[3]: e = 2, 3
 //
 // Code planes, of a lane and tile (r: register of a step, p: parity of e):
@@ -15,16 +15,13 @@
 //   8 bits   32 bytes   word 2 s + r % 2       byte e; words 0..3 of all lanes, then words 4..7
 //   f16      64 bytes   word 4 s + r           half p; words 4 s .. of all lanes for each s
 //
-// Headers, of 16 rows:
+// Headers, of 16 rows. A scale is that of a block of 32 columns, or of 16 (S8, S4). Block h of tile j:
 //
-//   32-column blocks          scales f16 [16][2]; with minima: [16][2][scale, minimum]
-//   q4_k, q5_k (Q4K)          [16][d dmin | A0 | A1 | H] words. Half t / 2 of a tile j has scale s and minimum m of 6 bits:
-//                             A: nibbles 8 j: s, 8 j + 4: m    H, bits 8 j + 4 half: high bits of s, then m
-//   q6_k, q3_k, iq4_xs (S8)   scales i8 [16][t][j] of 16 columns, then d f16 [16]
-//   q2_k (S4)                 scale and minimum nibbles [16][t][j], then d and dmin f16 [16][2]
-//
-// The product of two lanes' columns with the same lanes of the activations needs no exchange: an activation row is in natural
-// order, and lane t reads its 16 columns of a tile as 32 bytes.
+//   SCALE, SCALE_MIN          f16 [16][h]; with minima: [16][h][scale, minimum]
+//   q4_k, q5_k (Q4K)          [16][d dmin | A | B | C] words. Scales s_h and minima m_h of 6 bits are in byte j:
+//                             A: s_0, bits 6, 7: s_1 & 3    B: m_0, bits 6, 7: m_1 & 3    C: s_1 >> 2, bits 4..8: m_1 >> 2
+//   q6_k, q3_k, iq4_xs (S8)   scales i8 [16][j % 2][h / 2][j / 2][h % 2], then d f16 [16]
+//   q2_k (S4)                 scale and minimum nibbles in the same order, then d and dmin f16 [16][2]
 #pragma once
 #include "common.cuh"
 
@@ -57,6 +54,13 @@ constexpr int chunk_bytes(int f) { return header_bytes(f) + tiles_of(f) * tile_b
 constexpr int TILES = tiles_of(FORMAT);
 constexpr int CHUNK_BYTES = chunk_bytes(FORMAT);
 constexpr bool HAS_CODEBOOK = FORMAT == IQ4_NL || FORMAT == IQ4_XS || FORMAT == MXFP4;
+constexpr bool HAS_MIN = header_of(FORMAT) == SCALE_MIN || header_of(FORMAT) == Q4K || header_of(FORMAT) == S4;
+// Columns of a scale; steps of them; blocks of a tile.
+constexpr int BLOCK = header_of(FORMAT) == S8 || header_of(FORMAT) == S4 ? 16 : 32;
+constexpr int BLOCK_STEPS = BLOCK / 16;
+constexpr int TILE_BLOCKS = 64 / BLOCK;
+// Codes of 0.
+constexpr int OFFSET = FORMAT == Q4_0 ? 8 : FORMAT == Q5_0 ? 16 : FORMAT == Q6_K ? 32 : FORMAT == Q3_K ? 4 : FORMAT == Q8_0 ? 128 : 0;
 
 // Values of the codes of a byte as f16: low nibble, high nibble.
 #if FORMAT == 10 || FORMAT == 11 || FORMAT == 12
@@ -95,7 +99,7 @@ struct Raw {
     u32 code2[TILES][plane2(FORMAT) ? 2 : 1];
     u32 code1[TILES][1];
     u32 wide[TILES][FORMAT == F16 ? 16 : FORMAT == Q8_0 ? 8 : 1];
-    u32 header[2][3];
+    u32 header[2][5]; // Of rows g, g + 8.
 };
 
 // Reads memory that weights were copied to.
@@ -113,28 +117,23 @@ struct FromGlobal {
     static DEVICE u16 load2(const u8 *p) { return load_weights2(p); }
 };
 
-template <typename From> DEVICE void load_raw(Raw &x, const u8 *chunk, u32 lane) {
-    u32 g = lane >> 2, t = lane & 3;
-    const u8 *codes = chunk + header_bytes(FORMAT);
-    for (int r = 0; r < 2; r++) {
-        u32 row = g + 8 * r;
-        if (header_of(FORMAT) == SCALE) x.header[r][0] = From::load2(chunk + 4 * row + 2 * (t >> 1));
-        if (header_of(FORMAT) == SCALE_MIN) x.header[r][0] = From::load4(chunk + 8 * row + 4 * (t >> 1));
-        if (header_of(FORMAT) == Q4K) {
-            uint4 h = From::load16(chunk + 16 * row);
-            x.header[r][0] = h.x;
-            x.header[r][1] = t >> 1 ? h.z : h.y;
-            x.header[r][2] = t >> 1 ? h.w >> 4 : h.w;
-        }
-        if (header_of(FORMAT) == S8) {
-            x.header[r][0] = From::load4(chunk + 16 * row + 4 * t);
-            x.header[r][1] = From::load2(chunk + 256 + 2 * row);
-        }
-        if (header_of(FORMAT) == S4) {
-            x.header[r][0] = From::load4(chunk + 16 * row + 4 * t);
-            x.header[r][1] = From::load4(chunk + 256 + 4 * row);
-        }
+// Header of a row.
+template <typename From> DEVICE void load_header(u32 (&h)[5], const u8 *chunk, u32 row) {
+    if (header_of(FORMAT) == SCALE) h[0] = From::load4(chunk + 4 * row);
+    if (header_of(FORMAT) == SCALE_MIN) {
+        uint2 x = From::load8(chunk + 8 * row);
+        h[0] = x.x, h[1] = x.y;
     }
+    if (header_of(FORMAT) >= Q4K) {
+        uint4 x = From::load16(chunk + 16 * row);
+        h[0] = x.x, h[1] = x.y, h[2] = x.z, h[3] = x.w;
+    }
+    if (header_of(FORMAT) == S8) h[4] = From::load2(chunk + 256 + 2 * row);
+    if (header_of(FORMAT) == S4) h[4] = From::load4(chunk + 256 + 4 * row);
+}
+
+template <typename From> DEVICE void load_codes(Raw &x, const u8 *chunk, u32 lane) {
+    const u8 *codes = chunk + header_bytes(FORMAT);
 #pragma unroll
     for (int j = 0; j < TILES; j++) {
         if (plane4(FORMAT)) {
@@ -160,13 +159,27 @@ template <typename From> DEVICE void load_raw(Raw &x, const u8 *chunk, u32 lane)
     }
 }
 
-// Scale and minimum of the lane's two rows in tile j, each twice, as f16: x = scale * code + minimum.
+template <typename From> DEVICE void load_raw(Raw &x, const u8 *chunk, u32 lane) {
+    for (int r = 0; r < 2; r++) load_header<From>(x.header[r], chunk, (lane >> 2) + 8 * r);
+    load_codes<From>(x, chunk, lane);
+}
+
+DEVICE u32 twice(u32 x) { return select_bytes(x, x, 0x1010); }
+DEVICE u32 twice_high(u32 x) { return select_bytes(x, x, 0x3232); }
+
+// Word and byte of the scale of block h of tile j in the headers S8 and S4.
+constexpr int word_of(int j, int h) { return 2 * (j & 1) + (h >> 1); }
+constexpr int byte_of(int j, int h) { return (j & 2) + (h & 1); }
+
+// ---- Weights in f16: x = scale * code - minimum, each rounded.
+
+// Scale and minus the minimum of a block of rows g, g + 8, each twice.
 struct Scales {
     u32 scale[2], min[2];
 };
 
-DEVICE u32 twice(u32 x) { return select_bytes(x, x, 0x1010); }
-DEVICE u32 twice_high(u32 x) { return select_bytes(x, x, 0x3232); }
+#define HALF_1024 0xe400e400u
+#define HALF_1152 0xe480e480u
 
 // f16 of byte j of x, twice: bytes are unsigned, their value is minus `offset`.
 DEVICE u32 half_of_byte(u32 x, int j, u32 offset) {
@@ -174,27 +187,27 @@ DEVICE u32 half_of_byte(u32 x, int j, u32 offset) {
     return add_half2(y, offset);
 }
 
-#define HALF_1024 0xe400e400u
-#define HALF_1152 0xe480e480u
-
-DEVICE Scales scales_of(const Raw &x, int j) {
+// Of block h of tile j.
+DEVICE Scales scales_of(const Raw &x, int j, int h) {
     Scales y;
     for (int r = 0; r < 2; r++) {
-        u32 h0 = x.header[r][0], h1 = x.header[r][1], h2 = x.header[r][2];
-        if (header_of(FORMAT) == SCALE) y.scale[r] = twice(h0), y.min[r] = 0;
-        if (header_of(FORMAT) == SCALE_MIN) y.scale[r] = twice(h0), y.min[r] = twice_high(h0);
+        const u32(&w)[5] = x.header[r];
+        if (header_of(FORMAT) == SCALE) y.scale[r] = h ? twice_high(w[0]) : twice(w[0]), y.min[r] = 0;
+        if (header_of(FORMAT) == SCALE_MIN) y.scale[r] = twice(w[h & 1]), y.min[r] = twice_high(w[h & 1]);
         if (header_of(FORMAT) == Q4K) {
-            u32 s = (h1 & 0x0f0f0f0fu) | (h2 << 4 & 0x30303030u), m = (h1 >> 4 & 0x0f0f0f0fu) | (h2 << 2 & 0x30303030u);
-            y.scale[r] = mul_half2(half_of_byte(s, j, HALF_1024), twice(h0));
-            y.min[r] = mul_half2(half_of_byte(m, j, HALF_1024), twice_high(h0) ^ 0x80008000u);
+            u32 s = h ? (w[1] >> 6 & 0x03030303u) | (w[3] << 2 & 0x3c3c3c3cu) : w[1] & 0x3f3f3f3fu;
+            u32 m = h ? (w[2] >> 6 & 0x03030303u) | (w[3] >> 2 & 0x3c3c3c3cu) : w[2] & 0x3f3f3f3fu;
+            y.scale[r] = mul_half2(half_of_byte(s, j, HALF_1024), twice(w[0]));
+            y.min[r] = mul_half2(half_of_byte(m, j, HALF_1024), twice_high(w[0]) ^ 0x80008000u);
         }
         if (header_of(FORMAT) == S8) {
-            y.scale[r] = mul_half2(half_of_byte(h0 ^ 0x80808080u, j, HALF_1152), twice(h1));
+            y.scale[r] = mul_half2(half_of_byte(w[word_of(j, h)] ^ 0x80808080u, byte_of(j, h), HALF_1152), twice(w[4]));
             y.min[r] = 0;
         }
         if (header_of(FORMAT) == S4) {
-            y.scale[r] = mul_half2(half_of_byte(h0 & 0x0f0f0f0fu, j, HALF_1024), twice(h1));
-            y.min[r] = mul_half2(half_of_byte(h0 >> 4 & 0x0f0f0f0fu, j, HALF_1024), twice_high(h1) ^ 0x80008000u);
+            u32 s = w[word_of(j, h)];
+            y.scale[r] = mul_half2(half_of_byte(s & 0x0f0f0f0fu, byte_of(j, h), HALF_1024), twice(w[4]));
+            y.min[r] = mul_half2(half_of_byte(s >> 4 & 0x0f0f0f0fu, byte_of(j, h), HALF_1024), twice_high(w[4]) ^ 0x80008000u);
         }
     }
     return y;
@@ -203,48 +216,128 @@ DEVICE Scales scales_of(const Raw &x, int j) {
 // Shifts left by n, or right by -n.
 DEVICE u32 shift(u32 x, int n) { return n >= 0 ? x << n : x >> -n; }
 
-// Weights of step s of tile j as the factor of an instruction. Codes have offsets: q4_0: 8, q5_0: 16, q6_k: 32, q3_k: 4.
-DEVICE void weights_of(const Raw &x, const Scales &scales, int j, int s, u32 (&a)[4]) {
+// Weights of step s of tile j as the factor of an instruction.
+DEVICE void scaled_weights(const Raw &x, int j, int s, u32 (&a)[4]) {
     if (FORMAT == F16) {
         constexpr int LEN = FORMAT == F16 ? 16 : 1;
         for (int r = 0; r < 4; r++) a[r] = x.wide[j][(4 * s + r) % LEN];
         return;
     }
+    Scales scales = scales_of(x, j, s / BLOCK_STEPS);
     if (HAS_CODEBOOK) {
         nibbles(x.code4[j][s % (plane4(FORMAT) ? 4 : 1)], a);
         for (int r = 0; r < 4; r++) a[r] = mul_half2(a[r], scales.scale[r & 1]);
         return;
     }
     // 1024 + offset, negated.
-    constexpr u32 OFFSET = FORMAT == Q4_0 ? 0xe408e408u : FORMAT == Q5_0 ? 0xe410e410u : FORMAT == Q6_K ? 0xe420e420u
-        : FORMAT == Q3_K ? 0xe404e404u : FORMAT == Q8_0 ? HALF_1152 : HALF_1024;
+    constexpr u32 MINUS = HALF_1024 + OFFSET * 0x10001u;
     // The same plus 15 / 16 of 1024, of codes in bits 4..8: x / 16 - 64 - offset.
-    constexpr u32 OFFSET_HIGH = FORMAT == Q4_0 ? 0xd480d480u : 0xd400d400u;
+    constexpr u32 MINUS_HIGH = FORMAT == Q4_0 ? 0xd480d480u : 0xd400d400u;
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         u32 q;
         if (FORMAT == Q8_0) {
             constexpr int LEN = FORMAT == Q8_0 ? 8 : 1;
             u32 w = x.wide[j][(2 * s + (r & 1)) % LEN];
-            q = add_half2(select_bytes(w, 0x64646464u, r < 2 ? 0x4140 : 0x4342), OFFSET);
+            q = add_half2(select_bytes(w, 0x64646464u, r < 2 ? 0x4140 : 0x4342), MINUS);
         } else if (plane4(FORMAT)) {
             u32 w = x.code4[j][s % (plane4(FORMAT) ? 4 : 1)];
             if (!plane2(FORMAT) && !plane1(FORMAT)) {
                 w = r < 2 ? w : w >> 8;
-                q = r & 1 ? fma_half2(mask_or<0x00f000f0u, 0x64006400u>(w), 0x2c002c00u, OFFSET_HIGH)
-                          : add_half2(mask_or<0x000f000fu, 0x64006400u>(w), OFFSET);
+                q = r & 1 ? fma_half2(mask_or<0x00f000f0u, 0x64006400u>(w), 0x2c002c00u, MINUS_HIGH)
+                          : add_half2(mask_or<0x000f000fu, 0x64006400u>(w), MINUS);
             } else {
                 u32 low = (w >> 4 * r) & 0x000f000fu, high;
                 if (plane2(FORMAT)) high = shift(x.code2[j][(s >> 1) % (plane2(FORMAT) ? 2 : 1)], 4 - 2 * (4 * (s & 1) + r)) & 0x00300030u;
                 else high = shift(x.code1[j][0], 4 - (4 * s + r)) & 0x00100010u;
-                q = add_half2(low | high | 0x64006400u, OFFSET);
+                q = add_half2(low | high | 0x64006400u, MINUS);
             }
         } else {
             u32 low = shift(x.code2[j][(s >> 1) % (plane2(FORMAT) ? 2 : 1)], -2 * (4 * (s & 1) + r)) & 0x00030003u;
             u32 high = plane1(FORMAT) ? shift(x.code1[j][0], 2 - (4 * s + r)) & 0x00040004u : 0u;
-            q = add_half2(low | high | 0x64006400u, OFFSET);
+            q = add_half2(low | high | 0x64006400u, MINUS);
         }
-        constexpr bool HAS_MIN = header_of(FORMAT) == SCALE_MIN || header_of(FORMAT) == Q4K || header_of(FORMAT) == S4;
         a[r] = HAS_MIN ? fma_half2(q, scales.scale[r & 1], scales.min[r & 1]) : mul_half2(q, scales.scale[r & 1]);
     }
+}
+
+// ---- Codes in f16, exact: the product of a block of codes with activations is scaled in f32.
+//
+// Codes of up to 10 bits are subnormal numbers: code * 2^-24, or, in bits 4.. of a half, code * 2^-20.
+
+constexpr float UNIT_OF_CODE = HAS_CODEBOOK ? 1.f : 1.f / 16777216.f;
+// Codes of row g + 8 are in bits 4.. .
+constexpr float CODE_OF_ROW[2] = {UNIT_OF_CODE, plane4(FORMAT) && !HAS_CODEBOOK ? 16.f * UNIT_OF_CODE : UNIT_OF_CODE};
+
+// Codes of step s of tile j as the factor of an instruction; f16 weights as they are.
+DEVICE void codes_of(const Raw &x, int j, int s, u32 (&a)[4]) {
+    if (FORMAT == F16) {
+        constexpr int LEN = FORMAT == F16 ? 16 : 1;
+        for (int r = 0; r < 4; r++) a[r] = x.wide[j][(4 * s + r) % LEN];
+        return;
+    }
+    if (HAS_CODEBOOK) return nibbles(x.code4[j][s % (plane4(FORMAT) ? 4 : 1)], a);
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        int bit2 = 2 * (4 * (s & 1) + r), bit1 = 4 * s + r, odd = 4 * (r & 1);
+        u32 code2 = x.code2[j][(s >> 1) % (plane2(FORMAT) ? 2 : 1)], code1 = x.code1[j][0];
+        if (FORMAT == Q8_0) {
+            constexpr int LEN = FORMAT == Q8_0 ? 8 : 1;
+            a[r] = select_bytes(x.wide[j][(2 * s + (r & 1)) % LEN], 0u, r < 2 ? 0x4140 : 0x4342);
+        } else if (plane4(FORMAT)) {
+            u32 w = x.code4[j][s % (plane4(FORMAT) ? 4 : 1)];
+            a[r] = (r < 2 ? w : w >> 8) & 0x000f000fu << odd;
+            if (plane2(FORMAT)) a[r] |= shift(code2, 4 + odd - bit2) & 0x00300030u << odd;
+            if (plane1(FORMAT)) a[r] |= shift(code1, 4 + odd - bit1) & 0x00100010u << odd;
+        } else {
+            a[r] = shift(code2, -bit2) & 0x00030003u;
+            if (plane1(FORMAT)) a[r] |= shift(code1, 2 - bit1) & 0x00040004u;
+        }
+    }
+}
+
+// Scale of the products of a block's codes, and its minimum.
+struct BlockScale {
+    float scale, min;
+};
+
+// d * x for an integer x of up to 8 bits.
+DEVICE float times_byte(float d, u32 x) { return fmaf(__uint_as_float(0x4b000000u | x), d, -8388608.f * d); }
+
+// Of block h of tile j of row g + 8 r, from the header's words; of S8 and S4: from the word of the block and its byte.
+DEVICE BlockScale scale_of_halves(u32 scales, u32 mins, int h, int r) {
+    BlockScale y = {h ? high_half(scales) : low_half(scales), 0.f};
+    if (header_of(FORMAT) == SCALE_MIN) y = {low_half(h ? mins : scales), -high_half(h ? mins : scales)};
+    return {y.scale * (1.f / CODE_OF_ROW[r]), y.min};
+}
+
+DEVICE BlockScale scale_of_bits(const u32 (&w)[5], u32 j, int h, int r) {
+    // Bytes j of A, B, C.
+    u32 y = select_bytes(select_bytes(w[1], w[2], j | (4 + j) << 4), w[3], 0x0010u | (4 + j) << 8);
+    u32 s = h ? (y >> 6 & 3) | (y >> 14 & 0x3c) : y & 63, m = h ? (y >> 14 & 3) | (y >> 18 & 0x3c) : y >> 8 & 63;
+    return {times_byte(low_half(w[0]) * (1.f / CODE_OF_ROW[r]), s), times_byte(high_half(w[0]), m)};
+}
+
+DEVICE BlockScale scale_of_byte(u32 word, int byte, u32 d, int r) {
+    float scale = low_half(d) * (1.f / CODE_OF_ROW[r]);
+    if (header_of(FORMAT) == S4)
+        return {times_byte(scale, word >> 8 * byte & 15), times_byte(high_half(d), word >> (8 * byte + 4) & 15)};
+    u32 x = select_bytes(word ^ 0x80808080u, 0x4b000000u, 0x7440u | byte);
+    return {fmaf(__uint_as_float(x), scale, -8388736.f * scale), 0.f};
+}
+
+DEVICE BlockScale block_scale(const u32 (&w)[5], int j, int h, int r) {
+    if (header_of(FORMAT) == Q4K) return scale_of_bits(w, j, h, r);
+    if (header_of(FORMAT) == S8 || header_of(FORMAT) == S4) return scale_of_byte(w[word_of(j, h)], byte_of(j, h), w[4], r);
+    return scale_of_halves(w[0], w[1], h, r);
+}
+
+// Whether products need the sum of a block's activations.
+constexpr bool NEEDS_SUM = HAS_MIN || OFFSET != 0;
+
+// z + the product of a block of row g + 8 r: `c` of its codes; `x`: the sum of its activations.
+DEVICE float add_block(float z, BlockScale s, float c, float x, int r) {
+    if (OFFSET) return fmaf(s.scale, fmaf(-OFFSET * CODE_OF_ROW[r], x, c), z);
+    z = fmaf(s.scale, c, z);
+    return HAS_MIN ? fmaf(-s.min, x, z) : z;
 }

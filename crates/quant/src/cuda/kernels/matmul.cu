@@ -5,17 +5,21 @@
 //
 // Products with weights in strips, see format.cuh: y[m, n] = act(x[m, k] w[n, k] + bias).
 //
-//   gemv_B     up to 8 B rows. A block takes strips in turns; its 8 warps take units of 4 tiles in turns, and add their sums in
-//              order. Weights go from memory into the registers of instructions, one unit ahead; activations come from L1 and L2.
+//   gemv_row   one row. A block takes strips in turns; its 8 warps take units of 4 tiles in turns, and add their sums in order.
+//              Weights come by bulk copies through slots of shared memory (Hopper and later).
+//   gemv_B     up to 8 B rows, in the same way. Weights go from memory into the registers of instructions, one unit ahead;
+//              activations come from L1 and L2.
 //   gemm       128 rows of weights x 128 rows of activations a block, a tile at a time; 8 warps of 32 x 64. Weights as above;
 //              activations through stages of shared memory.
 //   wgmma_N    128 rows of weights x N rows of activations a block, by instructions of warpgroups (Hopper).
 //   embed      rows of a table.
 //
 // GEMM reads activations in an order of its own, see `operand_index`: rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a step's factor are
-// columns 16 t + 4 s .. of a tile, which lane t has of the weights.
+// columns 4 t .. of the 16, which lane t has of the weights.
 //
-// Weights and activations are f16, sums f32. The sums of a row of y do not depend on the other rows of x.
+// Activations are f16, sums f32. GEMM has weights in f16. GEMV has exact codes: the product of each block of 32 or 16 columns is
+// scaled in f32. Four pairs of blocks are added as (0 + 1) + (2 + 3), then to the sum of the warp, in both kernels: the sums of a
+// row of y do not depend on the other rows of x.
 #include "format.cuh"
 #include "row_norm.cuh"
 #include "wgmma.cuh"
@@ -57,36 +61,69 @@ DEVICE void load_unit(Unit &u, const u8 *strip, u32 first, u32 k_tiles, u32 lane
         load_raw<FromGlobal>(u.chunks[i], strip + (u64)min(first / TILES + i, (k_tiles - 1) / TILES) * CHUNK_BYTES, lane);
 }
 
-// 16 activations of a lane in a tile: words 2 s, 2 s + 1 are the factors of step s.
-struct Activations {
-    u32 words[8];
-};
+// Tiles of four pairs of blocks; pairs of a tile.
+constexpr int GROUP_TILES = BLOCK / 8;
+constexpr int TILE_PAIRS = TILE_BLOCKS / 2;
 
-DEVICE Activations load_activations(const u16 *x, bool is_inside) {
-    Activations y;
-    uint4 a = make_uint4(0, 0, 0, 0), b = a;
-    if (is_inside) a = *(const uint4 *)x, b = *(const uint4 *)(x + 8);
-    y.words[0] = a.x, y.words[1] = a.y, y.words[2] = a.z, y.words[3] = a.w;
-    y.words[4] = b.x, y.words[5] = b.y, y.words[6] = b.z, y.words[7] = b.w;
-    return y;
-}
-
-// Adds the products of a unit of tiles from `first` on.
+// Adds the products of a unit of tiles from `first` on. `rows[b]`: the lane's columns of its row of block b.
 template <int B>
 DEVICE void multiply_unit(float (&sum)[B][4], const Unit &u, u32 first, u32 k_tiles, const u16 *const (&rows)[B]) {
+    constexpr u32 ONES[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
+    // Sums of the first pair of blocks, or of the first two; of the third.
+    float first_pairs[B][4], third_pair[B][4];
 #pragma unroll
     for (int j = 0; j < UNIT; j++) {
-        u32 a[4][4];
+        // Chunks of 4 tiles are whole units.
+        bool is_inside = TILES == 4 || first + j < k_tiles;
         const Raw &raw = u.chunks[j / TILES];
-        Scales scales = scales_of(raw, j % TILES);
+        if (FORMAT == F16) {
+            if (!is_inside) break;
 #pragma unroll
-        for (int step = 0; step < 4; step++) weights_of(raw, scales, j % TILES, step, a[step]);
+            for (int step = 0; step < 4; step++) {
+                u32 a[4];
+                codes_of(raw, j % TILES, step, a);
 #pragma unroll
-        for (int b = 0; b < B; b++) {
-            // Chunks of 4 tiles are whole units.
-            Activations x = load_activations(rows[b] + (first + j) * 64, TILES == 4 || first + j < k_tiles);
+                for (int b = 0; b < B; b++) {
+                    uint2 x = *(const uint2 *)(rows[b] + (first + j) * 64 + 16 * step);
+                    multiply_add(sum[b], a, x.x, x.y);
+                }
+            }
+            continue;
+        }
 #pragma unroll
-            for (int step = 0; step < 4; step++) multiply_add(sum[b], a[step], x.words[2 * step], x.words[2 * step + 1]);
+        for (int i = 0; i < TILE_PAIRS; i++) {
+            float pair[B][4] = {};
+            if (is_inside) {
+#pragma unroll
+                for (int h = 2 * i; h < 2 * i + 2; h++) {
+                    BlockScale scales[2];
+                    for (int r = 0; r < 2; r++) scales[r] = block_scale(raw.header[r], j % TILES, h, r);
+                    u32 a[BLOCK_STEPS][4];
+                    for (int k = 0; k < BLOCK_STEPS; k++) codes_of(raw, j % TILES, BLOCK_STEPS * h + k, a[k]);
+#pragma unroll
+                    for (int b = 0; b < B; b++) {
+                        float c[4] = {}, of_x[4] = {};
+#pragma unroll
+                        for (int k = 0; k < BLOCK_STEPS; k++) {
+                            uint2 x = *(const uint2 *)(rows[b] + (first + j) * 64 + 16 * (BLOCK_STEPS * h + k));
+                            multiply_add(c, a[k], x.x, x.y);
+                            if (NEEDS_SUM) multiply_add(of_x, ONES, x.x, x.y);
+                        }
+#pragma unroll
+                        for (int e = 0; e < 4; e++) pair[b][e] = add_block(pair[b][e], scales[e >> 1], c[e], of_x[e & 1], e >> 1);
+                    }
+                }
+            }
+            int index = j % GROUP_TILES * TILE_PAIRS + i;
+#pragma unroll
+            for (int b = 0; b < B; b++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    if (index == 0) first_pairs[b][e] = pair[b][e];
+                    if (index == 1) first_pairs[b][e] += pair[b][e];
+                    if (index == 2) third_pair[b][e] = pair[b][e];
+                    if (index == 3) sum[b][e] += first_pairs[b][e] + (third_pair[b][e] + pair[b][e]);
+                }
         }
     }
 }
@@ -166,7 +203,7 @@ template <int B> DEVICE void gemv(const MatmulParams &p) {
     for (int b = 0; b < B; b++) {
         u32 row = min(8 * b + g, m - 1);
         if (p.blocks) row = p.order[first_choice + row] / p.choices_per_row;
-        rows[b] = p.x + (size_t)row * p.x_stride + 16 * t;
+        rows[b] = p.x + (size_t)row * p.x_stride + 4 * t;
     }
     constexpr int LEN = 16 * 8 * B;
     for (u32 item = blockIdx.x; item < n_items; item += gridDim.x) {
@@ -207,116 +244,194 @@ template <int B> DEVICE void gemv(const MatmulParams &p) {
 
 // Slots of a warp's weights in shared memory: units on their way.
 constexpr u32 UNIT_BYTES = UNIT_CHUNKS * CHUNK_BYTES;
-constexpr u32 SLOTS = 2;
+constexpr u32 SLOTS = UNIT_BYTES > 4000 ? 2 : 3;
+// Groups of 8 warps of a block, each with strips of its own.
+constexpr u32 GROUPS = 2;
 
 #if __CUDA_ARCH__ >= 900
+// Place of column c of the operand in shared memory: the 8 columns of a lane in a block of 32 are adjacent.
+DEVICE u32 row_index(u32 c) {
+    return FORMAT == F16 || BLOCK == 16 ? c : (c & ~31u) | (c & 12) << 1 | (c & 16) >> 2 | (c & 3);
+}
+
+// Products of one row: 8 blocks at once are the columns of an instruction's second factor, which is zero elsewhere.
+struct RowProducts {
+    u32 masks[8]; // f16 1, twice, for block g; 0 for the others.
+    // Even t: row g; odd t: row g + 8. f16 weights: rows g and g + 8.
+    float sum, sums[4];
+
+    DEVICE RowProducts(u32 lane) {
+        for (u32 q = 0; q < 8; q++) masks[q] = lane >> 2 == q ? 0x3c003c00u : 0u;
+    }
+
+    DEVICE void clear() {
+        sum = 0.f;
+        for (int i = 0; i < 4; i++) sums[i] = 0.f;
+    }
+
+    // Adds the products of a unit with its columns of x. `n_tiles`: those of the unit that are there.
+    DEVICE void add(const u8 *unit, const u16 *x, u32 n_tiles, u32 lane) {
+        Unit u;
+#pragma unroll
+        for (int i = 0; i < UNIT_CHUNKS; i++) load_codes<FromShared>(u.chunks[i], unit + i * CHUNK_BYTES, lane);
+        if (FORMAT == F16) {
+#pragma unroll
+            for (int j = 0; j < UNIT; j++) {
+                if (j >= n_tiles) break;
+#pragma unroll
+                for (int step = 0; step < 4; step++) {
+                    u32 a[4];
+                    codes_of(u.chunks[j / TILES], j % TILES, step, a);
+                    uint2 b = *(const uint2 *)(x + 64 * j + 16 * step + 4 * (lane & 3));
+                    multiply_add(sums, a, b.x, b.y);
+                }
+            }
+            return;
+        }
+#pragma unroll
+        for (int group = 0; group < UNIT / GROUP_TILES; group++) add_group(u, unit, x + group * 64 * GROUP_TILES, group, n_tiles, lane);
+    }
+
+    DEVICE void add_group(const Unit &u, const u8 *unit, const u16 *x, int group, u32 n_tiles, u32 lane) {
+        constexpr u32 ONES[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
+        u32 t = lane & 3, own[2 * BLOCK_STEPS];
+        if (BLOCK_STEPS == 2) *(uint4 *)own = *(const uint4 *)(x + 8 * lane);
+        else *(uint2 *)own = *(const uint2 *)(x + 4 * lane);
+        float of_x[4] = {}, c[2][4] = {};
+#pragma unroll
+        for (int k = 0; k < BLOCK_STEPS; k++) if (NEEDS_SUM) multiply_add(of_x, ONES, own[2 * k], own[2 * k + 1]);
+#pragma unroll
+        for (int q = 0; q < 8; q++) {
+            int j = group * GROUP_TILES + q / TILE_BLOCKS;
+            if (TILES == 1 && j >= n_tiles) break;
+#pragma unroll
+            for (int k = 0; k < BLOCK_STEPS; k++) {
+                u32 a[4];
+                codes_of(u.chunks[j / TILES], j % TILES, q % TILE_BLOCKS * BLOCK_STEPS + k, a);
+                multiply_add(c[q / 4], a, mul_half2(own[2 * k], masks[q]), mul_half2(own[2 * k + 1], masks[q]));
+            }
+        }
+        // The lane has blocks 2 t and 2 t + 1, of rows g and g + 8.
+        float z[2] = {};
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            u32 row = (lane >> 2) + 8 * r, h[5];
+            if (TILES == 4) load_header<FromShared>(h, unit, row);
+            else if (t < n_tiles) load_header<FromShared>(h, unit + t * CHUNK_BYTES, row);
+            u32 word = t & 2 ? (t & 1 ? h[3] : h[2]) : (t & 1 ? h[1] : h[0]);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                BlockScale s = header_of(FORMAT) == Q4K ? scale_of_bits(h, t, i, r)
+                    : BLOCK == 16 ? scale_of_byte(word, 2 * group + i, h[4], r) : scale_of_halves(h[0], h[1], i, r);
+                if (TILES == 1 && t >= n_tiles) s = {0.f, 0.f};
+                z[r] = add_block(z[r], s, c[0][2 * r + i] + c[1][2 * r + i], of_x[i], r);
+            }
+        }
+        float kept = t & 1 ? z[1] : z[0];
+        kept += __shfl_xor_sync(0xffffffff, t & 1 ? z[0] : z[1], 1);
+        sum += kept + __shfl_xor_sync(0xffffffff, kept, 2);
+    }
+
+    // Sums of the strip's rows.
+    DEVICE void store(float *out, u32 lane) {
+        u32 g = lane >> 2, t = lane & 3;
+        if (FORMAT == F16 && t == 0) out[g] = sums[0], out[g + 8] = sums[2];
+        if (FORMAT != F16 && t < 2) out[g + 8 * t] = sum;
+    }
+};
+
 // One row. As `gemv`, with weights by bulk copies to slots of each warp, before the kernel waits for its inputs, and the operand in
-// shared memory.
-extern "C" __global__ void __launch_bounds__(256, 4) gemv_row(const __grid_constant__ MatmulParams p) {
+// shared memory. A block takes more than half of the shared memory of a multiprocessor: two blocks on one would leave others idle.
+// The block of the next kernel starts, and loads its weights, when that of this one ends.
+extern "C" __global__ void __launch_bounds__(256 * GROUPS, 2) gemv_row(const __grid_constant__ MatmulParams p) {
     extern __shared__ uint4 weights_and_row[];
-    __shared__ u64 barriers[WARPS * SLOTS];
-    __shared__ float partial[2 * WARPS * 16];
+    __shared__ u64 barriers[GROUPS * WARPS * SLOTS];
+    __shared__ float partials[GROUPS][2][2 * WARPS * 16];
+    __shared__ float norm_sums[GROUPS][WARPS];
     launch_dependents();
     load_codebook();
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
-    u8 *slots = (u8 *)weights_and_row + warp * SLOTS * UNIT_BYTES;
-    u16 *x = (u16 *)((u8 *)weights_and_row + WARPS * SLOTS * UNIT_BYTES);
-    u32 barrier = shared_address(barriers + warp * SLOTS);
+    u32 lane = threadIdx.x % 32, group = threadIdx.x / 256, thread = threadIdx.x % 256, warp = thread / 32;
+    u8 *slots = (u8 *)weights_and_row + (group * WARPS + warp) * SLOTS * UNIT_BYTES;
+    u16 *x = (u16 *)((u8 *)weights_and_row + GROUPS * WARPS * SLOTS * UNIT_BYTES);
+    u32 barrier = shared_address(barriers + (group * WARPS + warp) * SLOTS);
     if (lane < SLOTS) init_barrier(barrier + 8 * lane);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
     u64 strip_bytes = (u64)p.n_chunks * CHUNK_BYTES;
-    u32 n_items = (p.factors[0].n + 15) / 16;
-    if (!p.is_gated) for (u32 i = 1; i < p.n_factors; i++) n_items += (p.factors[i].n + 15) / 16;
-    auto locate = [&](u32 item, u32 &strip) -> u32 {
-        u32 index = 0;
-        strip = item;
-        if (p.is_gated) return 0;
-        for (; index + 1 < p.n_factors; index++) {
-            u32 n = (p.factors[index].n + 15) / 16;
-            if (strip < n) break;
-            strip -= n;
-        }
-        return index;
-    };
+    // Items: strips of all factors, or of a gated pair.
+    u32 n_first = (p.factors[0].n + 15) / 16, n_items = n_first, n_second = 0;
+    if (!p.is_gated && p.n_factors > 1) n_second = (p.factors[1].n + 15) / 16, n_items += n_second;
+    if (!p.is_gated && p.n_factors > 2) n_items += (p.factors[2].n + 15) / 16;
+    auto factor_of = [&](u32 item) -> u32 { return item < n_first ? 0 : item < n_first + n_second ? 1 : 2; };
+    auto strip_of = [&](u32 item) -> u32 { return item < n_first ? item : item < n_first + n_second ? item - n_first : item - n_first - n_second; };
+    u32 first_item = blockIdx.x + group * gridDim.x, step = gridDim.x * GROUPS;
     // The next unit to copy: item, pass, first tile.
-    u32 next_item = blockIdx.x, next_pass = 0, next_tile = warp * UNIT;
-    const u8 *next_strip = nullptr;
-    auto enter_strip = [&]() {
-        if (next_item >= n_items) return;
-        u32 strip, index = locate(next_item, strip);
-        next_strip = p.factors[index + next_pass].weights + strip * strip_bytes;
-    };
-    enter_strip();
+    u32 next_item = first_item, next_pass = 0, next_tile = warp * UNIT;
     auto copy_next = [&](u32 slot) {
         if (next_item >= n_items || next_tile >= p.k_tiles) return;
         if (lane == 0) {
-            u32 bytes = min((u32)UNIT, p.k_tiles - next_tile) * (CHUNK_BYTES / TILES);
-            // The last chunk may have fewer tiles than others only if chunks are tiles.
-            if (TILES == 4) bytes = UNIT_BYTES;
-            copy_bulk(shared_address(slots + slot * UNIT_BYTES), next_strip + (u64)(next_tile / TILES) * CHUNK_BYTES, bytes, barrier + 8 * slot);
+            // The last unit may have fewer tiles than others only if chunks are tiles.
+            u32 bytes = TILES == 4 ? UNIT_BYTES : min((u32)UNIT, p.k_tiles - next_tile) * CHUNK_BYTES;
+            const u8 *from = p.factors[p.is_gated ? next_pass : factor_of(next_item)].weights + strip_of(next_item) * strip_bytes;
+            copy_bulk(shared_address(slots + slot * UNIT_BYTES), from + (u64)(next_tile / TILES) * CHUNK_BYTES, bytes, barrier + 8 * slot);
         }
         next_tile += WARPS * UNIT;
         if (next_tile < p.k_tiles) return;
         next_tile = warp * UNIT;
-        if (++next_pass > p.is_gated) next_pass = 0, next_item += gridDim.x;
-        enter_strip();
+        if (++next_pass > p.is_gated) next_pass = 0, next_item += step;
     };
+#pragma unroll 1
     for (u32 i = 0; i < SLOTS; i++) copy_next(i);
     // The operand in shared memory: the RMS norm of `row`, as `norm_rows` writes it, or a copy of x.
+    u32 padded = (p.k_tiles + 3) / 4 * 256;
     if (p.row) {
-        NormRow row;
-        row.load_weights(p.norm_weight, p.cols);
+        // Both groups compute the norm, and each writes half of it.
+        NormRow<true> row;
+        row.load_weights(p.norm_weight, p.cols, thread);
         wait_for_inputs();
-        row.load(p.row, p.eps, false);
-        row.write(p.row, p.norm_weight, [&](u32 c, float y) {
-            x[c] = to_half(y);
-            if (p.normed && blockIdx.x == 0) p.normed[c] = y;
+        row.load(p.row, p.eps, false, [&](float y) {
+            y = warp_sum(y);
+            if (lane == 0) norm_sums[group][warp] = y;
+            group_barrier(group);
+            float sum = 0.f;
+            for (int i = 0; i < WARPS; i++) sum += norm_sums[group][i];
+            return sum;
         });
-        for (u32 c = p.cols + threadIdx.x; c < p.k_tiles * 64; c += 256) x[c] = 0;
+        row.write(p.row, p.norm_weight, [&](u32 c, float4 y) {
+            if (c / 1024 % GROUPS != group) return;
+            *(uint2 *)(x + row_index(c)) = make_uint2(pack_half(y.x, y.y), pack_half(y.z, y.w));
+            if (p.normed && blockIdx.x == 0) *(float4 *)(p.normed + c) = y;
+        });
+        for (u32 c = p.cols + 4 * threadIdx.x; c < padded; c += 4 * 256 * GROUPS) *(uint2 *)(x + row_index(c)) = make_uint2(0, 0);
     } else {
         wait_for_inputs();
-        for (u32 i = threadIdx.x; i < p.k_tiles * 8; i += 256) ((uint4 *)x)[i] = ((const uint4 *)p.x)[i];
+        for (u32 i = threadIdx.x; i < padded / 8; i += 256 * GROUPS) {
+            uint4 part = i < p.k_tiles * 8 ? ((const uint4 *)p.x)[i] : make_uint4(0, 0, 0, 0);
+            *(uint2 *)(x + row_index(8 * i)) = make_uint2(part.x, part.y);
+            *(uint2 *)(x + row_index(8 * i + 4)) = make_uint2(part.z, part.w);
+        }
     }
-    u32 slot = 0, phase = 0;
-    for (u32 item = blockIdx.x; item < n_items; item += gridDim.x) {
-        u32 strip, index = locate(item, strip);
-        const Factor &f = p.factors[index];
-        __syncthreads();
+    __syncthreads();
+    RowProducts products(lane);
+    u32 slot = 0, phase = 0, side = 0;
+    for (u32 item = first_item; item < n_items; item += step, side ^= 1) {
+        float *partial = partials[group][side];
         for (u32 pass = 0; pass <= p.is_gated; pass++) {
-            float sum[4] = {};
+            products.clear();
+#pragma unroll 1
             for (u32 first = warp * UNIT; first < p.k_tiles; first += WARPS * UNIT) {
                 wait_for_barrier(barrier + 8 * slot, phase);
-                Unit u;
-#pragma unroll
-                for (int i = 0; i < UNIT_CHUNKS; i++) load_raw<FromShared>(u.chunks[i], slots + slot * UNIT_BYTES + i * CHUNK_BYTES, lane);
-#pragma unroll
-                for (int j = 0; j < UNIT; j++) {
-                    if (TILES == 1 && first + j >= p.k_tiles) break;
-                    const Raw &raw = u.chunks[j / TILES];
-                    Scales scales = scales_of(raw, j % TILES);
-                    const uint4 *from = (const uint4 *)(x + (first + j) * 64 + 16 * t);
-                    uint4 low = from[0], high = from[1];
-                    u32 words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-                    for (int step = 0; step < 4; step++) {
-                        u32 a[4];
-                        weights_of(raw, scales, j % TILES, step, a);
-                        multiply_add(sum, a, words[2 * step], words[2 * step + 1]);
-                    }
-                }
+                products.add(slots + slot * UNIT_BYTES, x + first * 64, p.k_tiles - first, lane);
                 __syncwarp();
                 copy_next(slot);
                 if (++slot == SLOTS) slot = 0, phase ^= 1;
             }
-            // Column 0 of the sums; the others are equal.
-            if (t == 0) {
-                partial[(pass * WARPS + warp) * 16 + g] = sum[0];
-                partial[(pass * WARPS + warp) * 16 + g + 8] = sum[2];
-            }
+            products.store(partial + (pass * WARPS + warp) * 16, lane);
         }
-        __syncthreads();
-        u32 n = threadIdx.x, column = strip * 16 + n;
+        // The other side is read until here at most.
+        group_barrier(group);
+        const Factor &f = p.factors[p.is_gated ? 0 : factor_of(item)];
+        u32 n = thread, column = strip_of(item) * 16 + n;
         if (n >= 16 || column >= f.n) continue;
         float y = 0.f;
         // In the order of the warps.
@@ -402,14 +517,11 @@ KERNEL(256) gemm(const __grid_constant__ MatmulParams p) {
             copy_tile<128>(base + later % STAGES * STAGE_BYTES, p, first_row, later);
             commit_copies();
             u32 stage = base + tile % STAGES * STAGE_BYTES;
-            Scales scales[2];
-            for (int s = 0; s < 2; s++) scales[s] = scales_of(now[s].chunks[j / TILES], j % TILES);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 u32 a[2][2][4];
 #pragma unroll
-                for (int s = 0; s < 2; s++) for (int i = 0; i < 2; i++)
-                    weights_of(now[s].chunks[j / TILES], scales[s], j % TILES, 2 * half + i, a[s][i]);
+                for (int s = 0; s < 2; s++) for (int i = 0; i < 2; i++) scaled_weights(now[s].chunks[j / TILES], j % TILES, 2 * half + i, a[s][i]);
 #pragma unroll
                 for (int b = 0; b < 8; b++) {
                     // Four 8x8 matrices: both halves of two steps, of 8 rows.
@@ -461,9 +573,8 @@ template <int N> DEVICE void wgmma(const MatmulParams &p) {
             // The tile before the last one is done: its registers and its stage are free.
             wait_for_warpgroup<1>();
             const Raw &raw = now.chunks[j / TILES];
-            Scales scales = scales_of(raw, j % TILES);
 #pragma unroll
-            for (int step = 0; step < 4; step++) weights_of(raw, scales, j % TILES, step, a[j & 1][step]);
+            for (int step = 0; step < 4; step++) scaled_weights(raw, j % TILES, step, a[j & 1][step]);
             wait_for_copies<1>();
             publish_shared();
             __syncthreads();
@@ -530,14 +641,13 @@ KERNEL(32) embed(const __grid_constant__ EmbedParams p) {
     for (int j = 0; j < UNIT; j++) {
         if (first + j >= p.k_tiles) break;
         const Raw &raw = u.chunks[j / TILES];
-        Scales scales = scales_of(raw, j % TILES);
 #pragma unroll
         for (int step = 0; step < 4; step++) {
             u32 a[4];
-            weights_of(raw, scales, j % TILES, step, a);
+            scaled_weights(raw, j % TILES, step, a);
             if (g != token % 8) continue;
             bool is_high = token % 16 / 8;
-            u32 *pairs = row + j * 32 + 8 * t + 2 * step;
+            u32 *pairs = row + j * 32 + 8 * step + 2 * t;
             pairs[0] = is_high ? a[1] : a[0], pairs[1] = is_high ? a[3] : a[2];
         }
     }

@@ -102,15 +102,16 @@ KERNEL(256) repack(const __grid_constant__ RepackParams p) {
                 for (u32 group = 0; group < 8; group++) {
                     u32 scale, min, j = group / 2, h = group % 2;
                     scale_min(b + 4, group, scale, min);
-                    words[1 + h] |= (scale & 15) << 8 * j | (min & 15) << (8 * j + 4);
-                    words[3] |= (scale >> 4) << (8 * j + 4 * h) | (min >> 4) << (8 * j + 4 * h + 2);
+                    words[1] |= (h ? (scale & 3) << 6 : scale) << 8 * j;
+                    words[2] |= (h ? (min & 3) << 6 : min) << 8 * j;
+                    if (h) words[3] |= (scale >> 2 | min >> 2 << 4) << 8 * j;
                 }
             }
             ((uint4 *)to)[row] = make_uint4(words[0], words[1], words[2], words[3]);
         }
         if (header_of(FORMAT) == S8 || header_of(FORMAT) == S4) {
             for (u32 group = 0; group < 16; group++) {
-                u32 at = 16 * row + 4 * (group % 4) + group / 4;
+                u32 j = group / 4, h = group % 4, at = 16 * row + 4 * word_of(j, h) + byte_of(j, h);
                 if (header_of(FORMAT) == S8) to[at] = b ? (u8)scale_of(b, group) : 0;
                 else to[at] = b ? b[group] : 0;
             }
@@ -123,7 +124,7 @@ KERNEL(256) repack(const __grid_constant__ RepackParams p) {
     for (u32 j = 0; j < TILES; j++) {
         u32 code4[4] = {}, code2[2] = {}, code1 = 0, wide[16] = {};
         for (u32 s = 0; s < 4; s++) for (u32 r = 0; r < 4; r++) for (u32 parity = 0; parity < 2; parity++) {
-            u32 e = 2 * (r / 2) + parity, q = code(g + 8 * (r & 1), 64 * j + 16 * t + 4 * s + e);
+            u32 e = 2 * (r / 2) + parity, q = code(g + 8 * (r & 1), 64 * j + 16 * s + 4 * t + e);
             if (FORMAT == F16) wide[4 * s + r] |= q << 16 * parity;
             else if (FORMAT == Q8_0) wide[2 * s + (r & 1)] |= q << 8 * e;
             else {
