@@ -188,7 +188,8 @@ impl ProgramMemory {
         let is_own = (attention.pool, attention.layer) == (args.write.pool, args.write.layer)
             && next.inputs[0].id == node.outputs[0];
         let n_rows = step.shape.counts.rows(node.inputs[0].rows);
-        if n_rows != 1 || !is_own || self.program.pools[attention.pool.0].dtype == KvDType::F32 {
+        let pool = &self.program.pools[attention.pool.0];
+        if n_rows != 1 || !is_own || pool.dtype == KvDType::F32 || pool.head_dim % 4 != 0 {
             return None;
         }
         let others = self.program.nodes().filter(|other| !std::ptr::eq(*other, next));

@@ -295,7 +295,7 @@ template <int D> DEVICE void decode(const AttentionParams &p, const RopeKvParams
     launch_dependents();
     bool has_rope = rope.q.x;
     if (!has_rope) wait_for_inputs();
-    __shared__ float values[4][D][8];
+    __shared__ __align__(16) float values[4][D][8];
     __shared__ float largests[4][8], sums[4][8];
     __shared__ bool is_last;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
@@ -309,19 +309,25 @@ template <int D> DEVICE void decode(const AttentionParams &p, const RopeKvParams
     u32 dim = p.kv.head_dim;
     const float *q = p.q + (size_t)row * p.q_stride + (first_head + g) * dim;
     if (has_rope) {
-        // Query heads, then the key and the value; the memory is that of the results.
+        // Query heads, then the key and the value, then the angles; the memory is that of the results.
         float *heads = values[0][0];
         bool has_new = blockIdx.z + 1 == n_splits;
         u32 n = n_heads * dim, n_all = has_new ? n + 2 * dim : n;
+        // Angles and earlier positions are there before the inputs.
+        const float *angles = angles_of(rope, 0);
+        float *own_angles = heads + 10 * D;
+        if (angles) for (u32 i = threadIdx.x; i < rope.n_rot; i += 128) own_angles[i] = angles[i];
         prefetch_pages<D>(p, table, kv_head_index, (first_split + blockIdx.z) * 4, end);
         wait_for_inputs();
-        for (u32 i = threadIdx.x; i < n_all; i += 128) {
-            u32 c = i < n ? i : (i - n) % dim;
-            const float *from = i < n ? rope.q.x + first_head * dim : i < n + dim ? rope.k.x + kv_head_index * dim : rope.v + kv_head_index * dim;
-            heads[i] = from[c];
+        const float *queries = rope.q.x + first_head * dim, *key = rope.k.x + kv_head_index * dim, *value = rope.v + kv_head_index * dim;
+#pragma unroll
+        for (u32 k = 0; k < 10 * D / 512 + 1; k++) {
+            u32 i = 4 * (k * 128 + threadIdx.x);
+            if (i >= n_all) break;
+            *(float4 *)(heads + i) = *(const float4 *)(i < n ? queries + i : i < n + dim ? key + (i - n) : value + (i - n - dim));
         }
         __syncthreads();
-        for (u32 i = warp; i < n_heads + has_new; i += 4) rotate_head(rope, i < n_heads ? rope.q : rope.k, 0, heads + i * dim, lane);
+        for (u32 i = warp; i < n_heads + has_new; i += 4) rotate_head(rope, i < n_heads ? rope.q : rope.k, angles ? own_angles : nullptr, heads + i * dim, lane);
         if (has_new && warp == n_heads % 4) write_key(p.kv, rope.slots[0], rope.slots[1], kv_head_index, heads + n, lane);
         if (has_new && warp == (n_heads + 1) % 4) write_value(p.kv, rope.slots[0], rope.slots[1], kv_head_index, heads + n + dim, lane);
         __syncthreads();

@@ -23,7 +23,7 @@ KERNEL(256) rope_kv(const __grid_constant__ RopeKvParams p) {
     const float *x = h.x + (size_t)row * h.stride + g * dim;
     for (u32 c = lane; c < dim; c += 32) head[c] = x[c];
     __syncwarp();
-    rotate_head(p, h, row, head, lane);
+    rotate_head(p, h, angles_of(p, row), head, lane);
     if (h.out)
         for (u32 c = lane; c < dim; c += 32) h.out[(size_t)row * h.out_stride + g * dim + c] = head[c];
     if (index >= n_q && p.slots)

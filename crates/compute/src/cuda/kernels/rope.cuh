@@ -20,8 +20,11 @@ struct RopeKvParams {
     u32 n_rows, head_dim, n_rot, is_adjacent, v_stride, has_k;
 };
 
-// Norms and rotates a head of row `row` in shared memory.
-DEVICE void rotate_head(const RopeKvParams &p, const HeadsParams &h, u32 row, float *head, u32 lane) {
+// Cosines and sines of a row; null: no rotation.
+DEVICE const float *angles_of(const RopeKvParams &p, u32 row) { return p.table ? p.table + (size_t)p.positions[row] * p.n_rot : nullptr; }
+
+// Norms and rotates a head in shared memory.
+DEVICE void rotate_head(const RopeKvParams &p, const HeadsParams &h, const float *angles, float *head, u32 lane) {
     u32 dim = p.head_dim;
     if (h.weight) {
         float squares = 0.f;
@@ -30,9 +33,8 @@ DEVICE void rotate_head(const RopeKvParams &p, const HeadsParams &h, u32 row, fl
         for (u32 c = lane; c < dim; c += 32) head[c] *= scale * h.weight[c];
         __syncwarp();
     }
-    u32 half = p.table ? p.n_rot / 2 : 0;
+    u32 half = angles ? p.n_rot / 2 : 0;
     if (!half) return;
-    const float *angles = p.table + (size_t)p.positions[row] * p.n_rot;
     for (u32 pair = lane; pair < half; pair += 32) {
         float c = angles[pair], s = angles[half + pair];
         u32 i = p.is_adjacent ? 2 * pair : pair, j = p.is_adjacent ? 2 * pair + 1 : pair + half;

@@ -27,7 +27,7 @@ pub struct Attention<'a> {
     /// `[T, H*C]`.
     pub q: Rows,
     /// Done first, of the only row of a step: rotation of its queries, which replaces `q`, and the write of its key and value.
-    /// Not with f32 pages.
+    /// Not with f32 pages; heads have a multiple of four channels.
     pub rope: Option<RopeKv<'a>>,
     /// KV cache of the layer.
     pub pool: &'a Pool,
