@@ -6,10 +6,10 @@
 use pollster::block_on;
 use stonechat_formats::{DType, ModelFile};
 use stonechat_llm::{
-    Devices, Model, OutputRequest, OutputRow, Slot, State, StateOptions, quantize,
+    Config, Devices, Model, OutputRequest, OutputRow, Slot, State, StateOptions, quantize,
 };
-use stonechat_nn::{Cpu, Device, KvDType, Program, fuse};
-use stonechat_testkit::{Adapted, GoldenModel, Reference, check_snapshot, wgpu};
+use stonechat_nn::{Cpu, Device, KvDType, Program, fuse, shard};
+use stonechat_testkit::{Adapted, GoldenModel, Reference, ReferenceGroup, check_snapshot, wgpu};
 
 fn load(golden: &GoldenModel, devices: impl Into<Devices>) -> Model {
     Model::load(devices, &golden.file(), |_| {}).unwrap()
@@ -68,6 +68,40 @@ fn fusion_changes_no_logit() {
         assert_eq!(got.len(), expected.len());
         let differs = got.iter().zip(&expected).position(|(a, b)| a.to_bits() != b.to_bits());
         assert_eq!(differs, None, "{name}: index of the first logit that differs");
+    }
+}
+
+#[test]
+fn ranks_give_the_logits_of_one_device() {
+    for golden in &GoldenModel::all() {
+        for (quantization, file) in [("", golden.file()), (" q8_0", quantized(golden))] {
+            let load = |device: Device| Model::load(device, &file, |_| {}).unwrap();
+            let expected = story(&load(Reference.into()), golden);
+            for n_ranks in 2..=4 {
+                let got = story(&load(ReferenceGroup(n_ranks).into()), golden);
+                let name = format!("{}{quantization}, {n_ranks} ranks", golden.name);
+                assert_eq!(got.len(), expected.len());
+                // Sums in another order.
+                let differs = got.iter().zip(&expected).position(|(a, b)| (a - b).abs() > 1e-5);
+                assert_eq!(differs, None, "{name}: index of the first logit that differs");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_of_two_ranks_has_two_sums_a_layer() {
+    for name in ["llama", "gemma3", "falcon-40b", "gpt-oss", "bloom"] {
+        let golden = &GoldenModel::read(name);
+        let n_layers = Config::from_file(&golden.file()).unwrap().n_layers;
+        let programs = load(golden, ReferenceGroup(2)).programs(options(golden)).unwrap();
+        let shards = shard(&programs[0], &[Reference.into(), Reference.into()]).unwrap();
+        assert_eq!(shards.replicated, [""; 0], "{name}");
+        for program in shards.programs {
+            let count = |op: &str| program.nodes().filter(|node| node.op.name() == op).count();
+            let n = ["all_reduce", "all_gather"].map(count);
+            assert_eq!(n, [2 * n_layers, 1], "{name}\n{program}");
+        }
     }
 }
 

@@ -84,25 +84,30 @@ impl Exchange {
         Rank { exchange: Arc::clone(self), index }
     }
 
-    /// Checks that all ranks sent in time, after a wait for the work of one of them. Otherwise waits for all ranks and clears
-    /// the memory, so that later steps can run. No step is enqueued meanwhile.
+    /// Whether a rank waited in vain, after a wait for its work.
+    #[must_use]
+    pub fn has_timed_out(&self) -> bool {
+        self.ranks.iter().any(|rank| rank.fault_word().load(Ordering::Acquire) != 0)
+    }
+
+    /// Waits for all ranks and clears the memory, so that later steps can run. No step is enqueued meanwhile.
     ///
     /// # Errors
-    /// [`Error::Device`] if a rank did not send in time or failed.
-    pub fn check(&self) -> Result<()> {
+    /// [`Error::Device`] if a rank failed, or did not get the values of another one in time.
+    pub fn reset(&self) -> Result<()> {
+        self.ranks.iter().try_for_each(|rank| rank.gpu.synchronize())?;
         let late = self.ranks.iter().filter(|rank| rank.fault_word().load(Ordering::Acquire) != 0);
         let late: Vec<String> = late.map(|rank| rank.gpu.device().index.to_string()).collect();
+        self.clear()?;
         if late.is_empty() {
             return Ok(());
         }
-        self.clear()?;
         let message = format!("cuda:{} waited 2 s for the values of another rank", late.join(","));
         Err(Error::Device { message })
     }
 
-    /// Waits for all ranks, then clears the memory.
+    /// Clears the memory of all ranks, which no work uses.
     fn clear(&self) -> Result<()> {
-        self.ranks.iter().try_for_each(|rank| rank.gpu.synchronize())?;
         for RankMemory { gpu, memory, .. } in &self.ranks {
             gpu.enter()?;
             // SAFETY: the range is that of the buffer, which no work uses.
