@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Everything else is computed by every rank, as are heads that cannot be divided evenly. More ranks than KV heads share them. A
-//! bias before an all_reduce is added by rank 0.
+//! bias before a sum is added by rank 0.
 //!
 //! | file | holds |
 //! |---|---|
