@@ -68,7 +68,7 @@ pub use pages::{KvFull, PAGE_LEN, PageCopy, PageRef, Pages, Sequence};
 pub use plan::{SlotInfo, SlotPlan, plan_slots};
 pub use program::{Node, Program, RowClass, Segment, SegmentName};
 pub use recorder::Recorder;
-pub use shard::{Part, Shards, shard, sharded_matrix, sharded_values};
+pub use shard::{Shards, shard, sharded_matrix, sharded_values};
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};
 pub use stonechat_compute::cpu::{
     Activation, GatedActivation, KvDType, KvRow, Precision, QueryRow, RopePairs, TopKEntry,

@@ -22,7 +22,8 @@ mod weights;
 use stonechat_compute::op::{MatmulArgs, MoeArgs, Op, Tensor, TensorInfo, Weight};
 
 use self::plan::{Plan, Split};
-pub use self::weights::{Part, sharded_matrix, sharded_values};
+use self::weights::Part;
+pub use self::weights::{sharded_matrix, sharded_values};
 use crate::program::{Node, Program, Segment};
 use crate::{Device, Error};
 

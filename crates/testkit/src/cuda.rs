@@ -1,5 +1,7 @@
 //! NVIDIA GPUs of tests.
 
+use std::sync::{Mutex, PoisonError};
+
 use stonechat_compute::cuda::{CudaDevice, devices};
 use stonechat_nn::{Cuda, CudaGroup};
 
@@ -14,25 +16,30 @@ pub fn backends(test: &str) -> Vec<Cuda> {
     [true, false].map(|dependent| Cuda::open_with(&device, dependent).expect("an open GPU")).into()
 }
 
-/// Opens groups for tensor parallelism: two ranks on the first NVIDIA GPU, with and without dependent launches, and all GPUs if
-/// there are several. Empty without a GPU, after printing that the test `test` is skipped.
+/// One test at a time uses groups: the driver may put streams of several ranks that share a GPU into one queue.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Opens groups for tensor parallelism, one after the other: two ranks on the first NVIDIA GPU, with and without dependent launches,
+/// and all GPUs if there are several. Empty without a GPU, after printing that the test `test` is skipped.
 ///
 /// # Panics
 /// If one cannot be opened.
-#[must_use]
-pub fn groups(test: &str) -> Vec<CudaGroup> {
+pub fn groups(test: &str) -> impl Iterator<Item = CudaGroup> {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all = all(test);
-    let Some(first) = all.first().cloned() else { return Vec::new() };
     all.truncate(CudaGroup::MAX_RANKS);
-    let same = [first.clone(), first];
-    let mut groups = vec![(same.to_vec(), true), (same.to_vec(), false)];
+    let mut groups = Vec::new();
+    if let Some(first) = all.first() {
+        let same = vec![first.clone(), first.clone()];
+        groups.extend([(same.clone(), true), (same, false)]);
+    }
     if all.len() > 1 {
         groups.push((all, true));
     }
-    let open = |(devices, dependent): (Vec<CudaDevice>, bool)| {
+    groups.into_iter().map(move |(devices, dependent)| {
+        let _turn = &turn;
         CudaGroup::open_with(&devices, dependent).expect("an open group")
-    };
-    groups.into_iter().map(open).collect()
+    })
 }
 
 /// The GPUs; none after printing that the test is skipped.

@@ -32,6 +32,36 @@ fn a_decode_step_is_one_upload_one_graph_and_one_readback() {
     }
 }
 
+#[test]
+fn a_decode_step_of_ranks_is_one_upload_and_one_graph_each_and_one_readback() {
+    let name = "a_decode_step_of_ranks_is_one_upload_and_one_graph_each_and_one_readback";
+    for group in cuda::groups(name) {
+        for golden in &GoldenModel::all() {
+            let model = model(golden, group.clone());
+            let mut state = state(&model, golden, KvDType::F16);
+            let mut step = |token| {
+                block_on(state.run(TEXT, &[token], output(&model, 40), 1)).unwrap();
+            };
+            [1, 2].into_iter().for_each(&mut step);
+            let before: Vec<Counters> = group.ranks().iter().map(Cuda::counters).collect();
+            step(3);
+            for (rank, (gpu, before)) in group.ranks().iter().zip(before).enumerate() {
+                let made = gpu.counters() - before;
+                let Counters { launches, host_us, .. } = made;
+                let expected = Counters {
+                    uploads: 1,
+                    graph_launches: 1,
+                    readbacks: u64::from(rank == 0),
+                    launches,
+                    host_us,
+                    ..Counters::default()
+                };
+                assert_eq!(made, expected, "{}, rank {rank}", golden.name);
+            }
+        }
+    }
+}
+
 fn count_steps(gpu: &Cuda, golden: &GoldenModel, model: &Model, kv_dtype: KvDType) {
     let what = format!("{} {kv_dtype:?}", golden.model);
     let mut state = state(model, golden, kv_dtype);

@@ -12,13 +12,13 @@ use crate::{Device, Error, MatrixSource};
 /// A part of a weight: the same rows and columns of each of `stack` matrices of equal height, one below the other. Values of a
 /// bias are rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Part {
+pub(super) struct Part {
     /// Number of matrices.
-    pub stack: usize,
+    pub(super) stack: usize,
     /// Rows of each; `None`: all.
-    pub rows: Option<Range<usize>>,
+    pub(super) rows: Option<Range<usize>>,
     /// Columns; `None`: all.
-    pub cols: Option<Range<usize>>,
+    pub(super) cols: Option<Range<usize>>,
 }
 
 impl Default for Part {
