@@ -1,7 +1,7 @@
 //! Memory through which the ranks of a group of GPUs exchange values, in the layout of `all_reduce.cu`.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::sys::{self, CUresult};
 
@@ -21,8 +21,12 @@ pub const MAX_RANKS: usize = 8;
 #[derive(Debug)]
 pub struct Exchange {
     ranks: Vec<RankMemory>,
-    shares_gpu: bool,
+    /// Whether a GPU has another rank, of this group or of another one.
+    shares_gpu: AtomicBool,
 }
+
+/// The groups of this process.
+static GROUPS: Mutex<Vec<Weak<Exchange>>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
 struct RankMemory {
@@ -50,9 +54,7 @@ impl Exchange {
     pub fn new(gpus: &[Gpu]) -> Result<Arc<Self>> {
         assert!((1..=MAX_RANKS).contains(&gpus.len()), "{} ranks", gpus.len());
         let is_same = |a: &Gpu, b: &Gpu| a.device().index == b.device().index;
-        let mut shares_gpu = false;
-        for (i, gpu) in gpus.iter().enumerate() {
-            shares_gpu |= gpus[..i].iter().any(|other| is_same(other, gpu));
+        for gpu in gpus {
             for other in gpus.iter().filter(|other| !is_same(other, gpu)) {
                 gpu.enable_peer(other)?;
             }
@@ -63,7 +65,8 @@ impl Exchange {
             Ok(RankMemory { gpu: gpu.clone(), memory, fault })
         };
         let ranks = gpus.iter().map(rank).collect::<Result<_>>()?;
-        let exchange = Arc::new(Self { ranks, shares_gpu });
+        let exchange = Arc::new(Self { ranks, shares_gpu: AtomicBool::new(false) });
+        exchange.register()?;
         for index in 0..gpus.len() {
             let rank = Rank { exchange: Arc::clone(&exchange), index };
             // The driver may load a kernel when it is first launched, and wait for others meanwhile.
@@ -72,6 +75,39 @@ impl Exchange {
         // No rank writes memory that is still being cleared.
         gpus.iter().try_for_each(Gpu::synchronize)?;
         Ok(exchange)
+    }
+
+    /// Adds the group to those of the process. Those with a common GPU launch no kernel early behind a collective one: its blocks
+    /// would take the place of those that a rank of the other group waits for.
+    fn register(self: &Arc<Self>) -> Result<()> {
+        let index = |rank: &RankMemory| rank.gpu.device().index;
+        let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|group| group.strong_count() > 0);
+        for group in groups.iter().filter_map(Weak::upgrade) {
+            let has = |rank: &RankMemory| self.ranks.iter().any(|own| index(own) == index(rank));
+            if group.ranks.iter().any(has) {
+                group.share_gpu()?;
+                self.share_gpu()?;
+            }
+        }
+        let is_repeated = |i: usize| {
+            let mut earlier = self.ranks[..i].iter();
+            earlier.any(|rank| index(rank) == index(&self.ranks[i]))
+        };
+        if (0..self.ranks.len()).any(is_repeated) {
+            self.share_gpu()?;
+        }
+        groups.push(Arc::downgrade(self));
+        Ok(())
+    }
+
+    /// Tells the kernels that a GPU has another rank.
+    fn share_gpu(&self) -> Result<()> {
+        self.shares_gpu.store(true, Ordering::Release);
+        let word = 1u32.to_ne_bytes();
+        self.ranks
+            .iter()
+            .try_for_each(|rank| rank.gpu.upload(&rank.memory, all_reduce::SHARES_GPU, &word))
     }
 
     /// A rank.
@@ -115,6 +151,9 @@ impl Exchange {
                 sys::cuMemsetD8Async(memory.address(), 0, memory.bytes(), gpu.stream())
             })?;
         }
+        if self.shares_gpu.load(Ordering::Acquire) {
+            self.share_gpu()?;
+        }
         self.ranks.iter().try_for_each(|rank| rank.gpu.synchronize())?;
         self.ranks.iter().for_each(|rank| rank.fault_word().store(0, Ordering::Release));
         Ok(())
@@ -140,11 +179,6 @@ impl Rank {
     #[must_use]
     pub fn n_ranks(&self) -> usize {
         self.exchange.ranks.len()
-    }
-
-    /// Whether two ranks are on one GPU.
-    pub(super) fn shares_gpu(&self) -> bool {
-        self.exchange.shares_gpu
     }
 
     /// Addresses of the memory of all ranks, 0 behind the last one.

@@ -1,6 +1,6 @@
 // Sums and gathers over the ranks of a group, in one process. Each rank has memory that all ranks write and it alone reads:
 //
-//   state    epoch | arrived blocks | failed                        one of each rank, 256 bytes
+//   state    epoch | arrived blocks | failed | shares_gpu           256 bytes
 //   flags    [2 phases][MAX_RANKS][BLOCKS] epochs                   two-phase: data of a sender's block has arrived
 //   lines    [2 parities][ranks][LINES] (value, epoch, value, epoch)  one-shot: data that carry their own flag
 //   chunks   [2 parities][CHUNK_FLOATS]                             two-phase: partial sums of the own chunk, by sender
@@ -15,8 +15,8 @@
 // e % 2 of a peer in epoch e, after it received what the peer sent in epoch e - 1, which follows the end of the peer's epoch
 // e - 2, the last reader of that buffer. Hence two buffers and no barrier.
 //
-// Block b of a rank waits for block b of the others alone, which needs no whole grid on the device. Ranks may share a GPU: the
-// next kernel starts behind this one then, since its blocks would take the place of those that another rank has yet to launch.
+// Block b of a rank waits for block b of the others alone, which needs no whole grid on the device. Ranks, of one group or of two,
+// may share a GPU: the next kernel starts behind this one then, since its blocks would take the place of those of another rank.
 // A wait ends after 2 s with an error flag for the host; all later waits end at once, until the host clears the memory.
 #include "common.cuh"
 
@@ -27,13 +27,13 @@
 #define TIMEOUT_NS 2000000000ull
 
 struct State {
-    u32 epoch, arrived, failed;
+    u32 epoch, arrived, failed, shares_gpu;
 };
 
 struct Group {
     u64 memory[MAX_RANKS]; // Of each rank.
     u32 *fault;            // Of the host.
-    u32 rank, n_ranks, shares_gpu, unused;
+    u32 rank, n_ranks;
 };
 
 // ---- Memory of a rank
@@ -101,9 +101,9 @@ struct Turn {
     u32 epoch, polls;
 
     DEVICE void begin(const Group &g) {
-        if (!g.shares_gpu) launch_dependents();
-        wait_for_inputs();
         state = state_of(g.memory[g.rank]);
+        if (!state->shares_gpu) launch_dependents();
+        wait_for_inputs();
         fault = g.fault;
         started = 0, polls = 0;
         epoch = state->epoch + 1;

@@ -19,6 +19,9 @@ const PIECE: usize = 2 << 20;
 /// Bytes of counters and flags.
 const STATE_BYTES: usize = 256 + 4 * 2 * MAX_RANKS * BLOCKS;
 
+/// First byte of the word that is 1 if ranks share a GPU.
+pub(in crate::cuda) const SHARES_GPU: usize = 12;
+
 /// Bytes of memory of a rank of `n_ranks`.
 pub(in crate::cuda) fn memory_bytes(n_ranks: usize) -> usize {
     STATE_BYTES + 2 * 16 * n_ranks * LINES + 2 * 2 * 4 * (PIECE + 4 * MAX_RANKS)
@@ -31,8 +34,6 @@ struct Group {
     fault: u64,
     rank: u32,
     n_ranks: u32,
-    shares_gpu: u32,
-    unused: u32,
 }
 
 impl From<&Rank> for Group {
@@ -42,8 +43,6 @@ impl From<&Rank> for Group {
             fault: rank.fault(),
             rank: rank.index() as u32,
             n_ranks: rank.n_ranks() as u32,
-            shares_gpu: u32::from(rank.shares_gpu()),
-            unused: 0,
         }
     }
 }
