@@ -12,12 +12,12 @@ use super::load::LoadArgs;
 #[derive(Debug, Clone, Copy, clap::Args)]
 #[command(next_help_heading = DEVICE)]
 pub(super) struct DeviceArgs {
-    /// Device to run on: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
+    /// Device to run on: auto, cpu, cuda, cuda:N, cuda:N,N,..., wgpu or wgpu:N
     ///
     /// auto is the CPU for models of less than 200 MB, which are done before a GPU has started, else the first discrete
     /// GPU, NVIDIA's through CUDA: a Whisper model must fit it, of a language model as many layers as fit. cuda is the
     /// first NVIDIA GPU, wgpu the best GPU of any kind through Vulkan, Metal or DirectX 12, and N the number of a GPU
-    /// in `stonechat devices`.
+    /// in `stonechat devices`. cuda:0,1 splits every layer of a language model among NVIDIA GPUs (tensor parallelism).
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     device: Device,
     /// Print the time of each op (CPU) or kernel (GPU)
@@ -157,6 +157,8 @@ struct ListedCuda {
     /// Target of the compiled kernels.
     kernels: Option<&'static str>,
     dependent_launch: bool,
+    /// GPUs whose memory its kernels can access.
+    peers: Vec<usize>,
 }
 
 impl ListedCuda {
@@ -168,8 +170,13 @@ impl ListedCuda {
         };
         let launch = if self.dependent_launch { "on" } else { "off" };
         let memory = super::format_bytes(self.total_memory_bytes);
+        let peers = self.peers.iter().map(|peer| format!("cuda:{peer}"));
+        let peers = match peers.collect::<Vec<_>>().join(", ") {
+            none if none.is_empty() => none,
+            peers => format!(", peer access to {peers}"),
+        };
         format!(
-            "cuda:{index}  {name} (compute capability {compute_capability}, {multiprocessors} multiprocessors, driver of CUDA {driver_cuda}): {memory} of memory, {kernels}, dependent launch {launch}\n"
+            "cuda:{index}  {name} (compute capability {compute_capability}, {multiprocessors} multiprocessors, driver of CUDA {driver_cuda}): {memory} of memory, {kernels}, dependent launch {launch}{peers}\n"
         )
     }
 }
@@ -228,13 +235,22 @@ mod cuda {
     /// The GPUs, or why there are none.
     pub(super) fn list() -> compute::Result<Result<Vec<ListedCuda>, String>> {
         match devices() {
-            Ok(all) => Ok(Ok(all.into_iter().map(listed).collect::<Result<_, _>>()?)),
+            Ok(all) => {
+                let listed = all.iter().map(|device| listed(device, &all));
+                Ok(Ok(listed.collect::<Result<_, _>>()?))
+            }
             Err(Error::NoCuda { reason }) => Ok(Err(reason)),
             Err(error) => Ok(Err(error.to_string())),
         }
     }
 
-    fn listed(device: CudaDevice) -> compute::Result<ListedCuda> {
+    fn listed(device: &CudaDevice, all: &[CudaDevice]) -> compute::Result<ListedCuda> {
+        let mut peers = Vec::new();
+        for other in all.iter().filter(|other| other.index != device.index) {
+            if device.can_access(other)? {
+                peers.push(other.index);
+            }
+        }
         let (major, minor) = device.capability;
         let version = device.driver.cuda_version;
         Ok(ListedCuda {
@@ -243,9 +259,10 @@ mod cuda {
             multiprocessors: device.n_multiprocessors,
             driver_cuda: format!("{}.{}", version / 1000, version % 1000 / 10),
             total_memory_bytes: device.total_memory_bytes,
-            kernels: Cuda::kernels(&device),
+            kernels: Cuda::kernels(device),
             dependent_launch: device.uses_dependent_launch()?,
-            name: device.name,
+            peers,
+            name: device.name.clone(),
         })
     }
 }

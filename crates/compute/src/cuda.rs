@@ -10,6 +10,7 @@
 //! | `archive` | [`Archive`]: compiled kernels by architecture |
 //! | `buffer` | [`Buffer`]: device memory; pinned host memory |
 //! | `list` | [`CommandList`]: launches of a step, its graph |
+//! | `exchange` | [`Exchange`]: memory of the ranks of a group, peer access |
 //! | `event` | points of the stream, their times |
 //! | `transfer` | inputs of steps, results, uploads of weights |
 //! | `counters` | [`Counters`] of allocations, launches, transfers |
@@ -22,6 +23,7 @@ mod call;
 mod counters;
 mod device;
 mod event;
+mod exchange;
 mod gpu;
 mod list;
 pub mod ops;
@@ -31,6 +33,7 @@ pub use archive::{Archive, Reach, Target};
 pub use buffer::Buffer;
 pub use counters::Counters;
 pub use device::{CudaDevice, Driver, devices};
+pub use exchange::{Exchange, MAX_RANKS, Rank};
 pub use gpu::{Gpu, Kernel};
 pub use list::{CommandList, Launch};
 pub use transfer::{CopyRange, HostCopies, StepBuffer, Uploads};

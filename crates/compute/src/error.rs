@@ -42,6 +42,16 @@ pub enum Error {
         /// Missing or unusable driver or device, in words.
         reason: String,
     },
+    /// Two GPUs of a group cannot access each other's memory.
+    #[error("{from} cannot access the memory of {to}: {reason}")]
+    NoPeerAccess {
+        /// The GPU that would access it.
+        from: String,
+        /// Owner of the memory.
+        to: String,
+        /// Cause, in words.
+        reason: String,
+    },
     /// A buffer exceeds the limit of the GPU.
     #[error("a buffer of {bytes} bytes: this GPU has buffers of at most {limit}")]
     BufferTooLarge {

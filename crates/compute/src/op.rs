@@ -335,6 +335,10 @@ pub enum Op {
     RopeKv(RopeKvArgs),
     /// Fused: [`Op::Matmul`]s of one operand, with one result each. `x` is quantized once.
     MatmulGroup(Vec<MatmulArgs>),
+    /// Tensor parallelism: `Σ x` over the ranks of a group, in ascending order of ranks, so that all have equal bits.
+    AllReduce,
+    /// Tensor parallelism: the columns of all ranks side by side, `[T, N_r]` to `[T, N]`. First column of each rank, then `N`.
+    AllGather(Vec<usize>),
 }
 
 impl Op {
@@ -364,13 +368,24 @@ impl Op {
             Self::GatedProduct(_) => "gated_product",
             Self::MatmulGroup(_) => "matmul_group",
             Self::RopeKv(_) => "rope_kv",
+            Self::AllReduce => "all_reduce",
+            Self::AllGather(_) => "all_gather",
         }
     }
 
     /// Whether the op can add its result to a residual.
     #[must_use]
     pub fn takes_residual(&self) -> bool {
-        matches!(self, Self::Matmul(_) | Self::RmsNorm(_) | Self::Moe(_) | Self::Conv1d(_))
+        matches!(
+            self,
+            Self::Matmul(_) | Self::RmsNorm(_) | Self::Moe(_) | Self::Conv1d(_) | Self::AllReduce
+        )
+    }
+
+    /// Whether the op waits for the same op of the other ranks of a group.
+    #[must_use]
+    pub fn is_collective(&self) -> bool {
+        matches!(self, Self::AllReduce | Self::AllGather(_))
     }
 
     /// Number of results that can be in the memory of the operand of the same index.
@@ -464,7 +479,12 @@ impl Op {
                 assert_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
                 vec![same(&x[0])]
             }
-            Self::SoftCap(_) => vec![same(&x[0])],
+            Self::SoftCap(_) | Self::AllReduce => vec![same(&x[0])],
+            Self::AllGather(first_cols) => {
+                let cols = first_cols.last().copied().unwrap_or_default();
+                assert!(x[0].cols < cols, "{name}: a part of the columns");
+                vec![TensorInfo::f32(x[0].rows, cols)]
+            }
             Self::KvWrite(_) => {
                 assert_eq!(same(&x[0]), same(&x[1]), "{name}: keys and values");
                 vec![]

@@ -6,10 +6,10 @@
 use pollster::block_on;
 use stonechat_formats::{DType, ModelFile};
 use stonechat_llm::{
-    Devices, Model, OutputRequest, OutputRow, Slot, State, StateOptions, quantize,
+    Config, Devices, Model, OutputRequest, OutputRow, Slot, State, StateOptions, quantize,
 };
-use stonechat_nn::{Cpu, Device, KvDType, Program, fuse};
-use stonechat_testkit::{Adapted, GoldenModel, Reference, check_snapshot, wgpu};
+use stonechat_nn::{Cpu, Device, KvDType, Program, fuse, shard};
+use stonechat_testkit::{Adapted, GoldenModel, Reference, ReferenceGroup, check_snapshot, wgpu};
 
 fn load(golden: &GoldenModel, devices: impl Into<Devices>) -> Model {
     Model::load(devices, &golden.file(), |_| {}).unwrap()
@@ -72,6 +72,40 @@ fn fusion_changes_no_logit() {
 }
 
 #[test]
+fn ranks_give_the_logits_of_one_device() {
+    for golden in &GoldenModel::all() {
+        for (quantization, file) in [("", golden.file()), (" q8_0", quantized(golden))] {
+            let load = |device: Device| Model::load(device, &file, |_| {}).unwrap();
+            let expected = story(&load(Reference.into()), golden);
+            for n_ranks in 2..=4 {
+                let got = story(&load(ReferenceGroup(n_ranks).into()), golden);
+                let name = format!("{}{quantization}, {n_ranks} ranks", golden.name);
+                assert_eq!(got.len(), expected.len());
+                // Sums in another order.
+                let differs = got.iter().zip(&expected).position(|(a, b)| (a - b).abs() > 1e-5);
+                assert_eq!(differs, None, "{name}: index of the first logit that differs");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_of_two_ranks_has_two_sums_a_layer() {
+    for name in ["llama", "gemma3", "falcon-40b", "qwen3moe", "bloom"] {
+        let golden = &GoldenModel::read(name);
+        let n_layers = Config::from_file(&golden.file()).unwrap().n_layers;
+        let programs = load(golden, ReferenceGroup(2)).programs(options(golden)).unwrap();
+        let shards = shard(&programs[0], &[Reference.into(), Reference.into()]).unwrap();
+        assert_eq!(shards.replicated, [""; 0], "{name}");
+        for program in shards.programs {
+            let count = |op: &str| program.nodes().filter(|node| node.op.name() == op).count();
+            let n = ["all_reduce", "all_gather"].map(count);
+            assert_eq!(n, [2 * n_layers, 1], "{name}\n{program}");
+        }
+    }
+}
+
+#[test]
 fn stages_record_the_layers_of_the_whole() {
     let golden = &GoldenModel::read("bloom");
     let device = Device::from(Reference);
@@ -89,7 +123,9 @@ fn stages_record_the_layers_of_the_whole() {
 
 /// The file of a model with its matrices in q8_0, whose operands devices convert.
 fn quantized(golden: &GoldenModel) -> ModelFile {
-    let name = format!("stonechat-programs-{}-{}.gguf", golden.name, std::process::id());
+    // Tests run at the same time.
+    let (process, thread) = (std::process::id(), std::thread::current().id());
+    let name = format!("stonechat-programs-{}-{process}-{thread:?}.gguf", golden.name);
     let path = std::env::temp_dir().join(name);
     quantize(&golden.file(), &path, DType::Q8_0, |_| ()).unwrap();
     let file = ModelFile::from_reader(std::fs::read(&path).unwrap()).unwrap();

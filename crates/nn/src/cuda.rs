@@ -5,10 +5,12 @@
 //! | `cuda/capabilities.rs` | ops and types that there are kernels for |
 //! | `cuda/executable.rs` | a compiled program: memory, steps, results |
 //! | `cuda/record.rs` | kernels of each op |
+//! | `cuda/group.rs` | tensor parallelism: several GPUs as one device |
 //! | `cuda/memory.rs` | memory of a program's values, scratch memory |
 
 mod capabilities;
 mod executable;
+mod group;
 mod memory;
 mod record;
 
@@ -21,6 +23,7 @@ use stonechat_quant::cuda::CudaMatrix;
 
 use self::capabilities::capabilities;
 use self::executable::CudaExecutable;
+pub use self::group::CudaGroup;
 use crate::device::{Counts, Device, DeviceApi, Executable};
 use crate::fuse::Capabilities;
 use crate::program::Program;
@@ -174,6 +177,6 @@ impl DeviceApi for Cuda {
     }
 
     fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
-        Ok(Box::new(CudaExecutable::new(&self.gpu, program, max)?))
+        Ok(Box::new(CudaExecutable::new(&self.gpu, program, max, None)?))
     }
 }

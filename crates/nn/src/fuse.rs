@@ -479,7 +479,7 @@ struct Graph {
 }
 
 impl Graph {
-    /// Edges by values and by layers of KV pools.
+    /// Edges by values, by layers of KV pools and between collective ops.
     fn of_data_flow(nodes: &[&Node]) -> Self {
         let empty = || vec![Vec::new(); nodes.len()];
         let mut graph = Self { before: empty(), after: empty() };
@@ -490,7 +490,12 @@ impl Graph {
             nodes.iter().enumerate().flat_map(outputs).collect();
         // By layer: last write, and reads since.
         let mut layers: BTreeMap<(usize, usize), (Option<usize>, Vec<usize>)> = BTreeMap::new();
+        let mut last_collective = None;
         for (i, node) in nodes.iter().enumerate() {
+            if node.op.is_collective() {
+                // In one order on all ranks, whatever their kernels are.
+                last_collective.replace(i).into_iter().for_each(|last| graph.add(last, i));
+            }
             node.reads().filter_map(|x| producers.get(&x.id)).for_each(|&p| graph.add(p, i));
             let Some((pool, layer, writes)) = node.op.kv_access() else { continue };
             let (last_write, reads) = layers.entry((pool.0, layer)).or_default();

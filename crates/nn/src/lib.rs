@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `program.rs`, `recorder.rs` | [`Program`]: a forward pass as data; [`Recorder`] |
 //! | `fuse.rs` | [`fuse()`]: a recorded program to the ops that a device has kernels for |
+//! | `shard.rs` | [`shard()`]: tensor parallelism, the program of each rank of a group of devices |
 //! | `plan.rs` | [`plan_slots`]: memory of a program's values |
 //! | `device.rs` | [`Device`], [`Executable`], [`Step`] |
 //! | `cpu.rs` | [`Cpu`]: SIMD and threads |
@@ -39,6 +40,7 @@ mod plan;
 mod program;
 mod recorder;
 pub mod sample;
+mod shard;
 mod step;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod step_words;
@@ -52,7 +54,7 @@ pub use box_future::BoxFuture;
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, OpTime, Repack};
 #[cfg(feature = "cuda")]
-pub use cuda::Cuda;
+pub use cuda::{Cuda, CudaGroup};
 pub use device::{
     AttentionRows, Counts, Device, DeviceApi, Executable, HostFetches, HostTask, MatrixSource,
     PortRange, Step, resolve_token, token_reference, warmup_batch_sizes,
@@ -66,6 +68,7 @@ pub use pages::{KvFull, PAGE_LEN, PageCopy, PageRef, Pages, Sequence};
 pub use plan::{SlotInfo, SlotPlan, plan_slots};
 pub use program::{Node, Program, RowClass, Segment, SegmentName};
 pub use recorder::Recorder;
+pub use shard::{Shards, shard, sharded_matrix, sharded_values};
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};
 pub use stonechat_compute::cpu::{
     Activation, GatedActivation, KvDType, KvRow, Precision, QueryRow, RopePairs, TopKEntry,

@@ -12,14 +12,14 @@ use stonechat_compute::wgpu::Adapter;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{Config, Devices, Model, StateOptions};
 use stonechat_nn::Cpu;
-#[cfg(feature = "cuda")]
-use stonechat_nn::Cuda;
 #[cfg(feature = "wgpu")]
 use stonechat_nn::Wgpu;
+#[cfg(feature = "cuda")]
+use stonechat_nn::{Cuda, CudaGroup};
 
-use crate::{Error, GpuLayers};
+use crate::{Error, GpuLayers, GpuRanks};
 
-/// Device of a model, by the names of `stonechat --device`: `auto`, `cpu`, `cuda`, `cuda:N`, `wgpu` and
+/// Device of a model, by the names of `stonechat --device`: `auto`, `cpu`, `cuda`, `cuda:N`, `cuda:N,N,...`, `wgpu` and
 /// `wgpu:N`.
 ///
 /// ```
@@ -42,6 +42,8 @@ pub enum Device {
     Cpu,
     /// The NVIDIA GPU of this index in `stonechat devices`, through CUDA; `None`: the first with compiled kernels.
     Cuda(Option<usize>),
+    /// NVIDIA GPUs that compute each layer together (tensor parallelism), through CUDA.
+    CudaGroup(GpuRanks),
     /// The GPU of this index in `stonechat devices`, through Vulkan, Metal or DirectX 12; `None`: the best hardware GPU.
     Wgpu(Option<usize>),
 }
@@ -58,7 +60,7 @@ impl FromStr for Device {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let expected = "auto, cpu, cuda, cuda:N, wgpu or wgpu:N";
+        let expected = "auto, cpu, cuda, cuda:N, cuda:N,N,..., wgpu or wgpu:N";
         let wrong = || ParseError { expected, got: text.to_owned() };
         match text {
             "auto" => Ok(Self::Auto),
@@ -67,6 +69,9 @@ impl FromStr for Device {
             "wgpu" => Ok(Self::Wgpu(None)),
             _ => {
                 let (api, index) = text.split_once(':').ok_or_else(wrong)?;
+                if let ("cuda", Ok(ranks)) = (api, index.parse()) {
+                    return Ok(Self::CudaGroup(ranks));
+                }
                 let index = Some(index.parse().map_err(|_| wrong())?);
                 match api {
                     "cuda" => Ok(Self::Cuda(index)),
@@ -85,6 +90,7 @@ impl fmt::Display for Device {
             Self::Cpu => f.write_str("cpu"),
             Self::Cuda(None) => f.write_str("cuda"),
             Self::Cuda(Some(index)) => write!(f, "cuda:{index}"),
+            Self::CudaGroup(ranks) => write!(f, "cuda:{ranks}"),
             Self::Wgpu(None) => f.write_str("wgpu"),
             Self::Wgpu(Some(index)) => write!(f, "wgpu:{index}"),
         }
@@ -121,6 +127,14 @@ pub enum ChosenDevice {
         /// Memory for a GPU that replaces it, if it cannot be opened.
         needs: DeviceNeeds,
     },
+    /// NVIDIA GPUs that compute each layer together.
+    #[cfg(feature = "cuda")]
+    CudaGroup {
+        /// Their indexes.
+        ranks: GpuRanks,
+        /// The GPU of each rank.
+        devices: Vec<CudaDevice>,
+    },
     /// A GPU, through wgpu.
     #[cfg(feature = "wgpu")]
     Gpu(Adapter),
@@ -134,6 +148,11 @@ impl fmt::Display for ChosenDevice {
             #[cfg(feature = "cuda")]
             Self::Cuda { device: CudaDevice { index, name, .. }, .. } => {
                 write!(f, "device cuda:{index}: {name}")
+            }
+            #[cfg(feature = "cuda")]
+            Self::CudaGroup { ranks, devices } => {
+                let names = devices.iter().map(|device| device.name.as_str());
+                write!(f, "device cuda:{ranks}: {}", names.collect::<Vec<_>>().join(", "))
             }
             #[cfg(feature = "wgpu")]
             Self::Gpu(Adapter { index, name, api, kind, .. }) => {
@@ -173,6 +192,7 @@ impl Device {
                 cuda::discrete(needs).unwrap_or_else(|| wgpu::discrete(needs.gpu_bytes()))
             }
             Self::Cuda(index) => cuda::named(index, needs)?,
+            Self::CudaGroup(ranks) => cuda::group(ranks)?,
             Self::Wgpu(index) => wgpu::named(index)?,
         };
         tracing::info!("{chosen}");
@@ -188,6 +208,8 @@ impl ChosenDevice {
             Self::Cpu(_) => Device::Cpu,
             #[cfg(feature = "cuda")]
             Self::Cuda { device, .. } => Device::Cuda(Some(device.index)),
+            #[cfg(feature = "cuda")]
+            Self::CudaGroup { ranks, .. } => Device::CudaGroup(*ranks),
             #[cfg(feature = "wgpu")]
             Self::Gpu(adapter) => Device::Wgpu(Some(adapter.index)),
         }
@@ -224,6 +246,8 @@ impl ChosenDevice {
                 }
                 Err(error) => Err(error.into()),
             },
+            #[cfg(feature = "cuda")]
+            Self::CudaGroup { devices, .. } => Ok(OpenDevice::on_gpu(CudaGroup::open(&devices)?)),
             #[cfg(feature = "wgpu")]
             Self::Gpu(adapter) => match pollster::block_on(Wgpu::open(&adapter, None)) {
                 Ok(backend) => {
@@ -387,10 +411,12 @@ fn has_device_file() -> bool {
 #[cfg(feature = "cuda")]
 mod cuda {
     use stonechat_compute::cuda::{CudaDevice, devices};
-    use stonechat_nn::Cuda;
+    use stonechat_nn::{Cuda, CudaGroup};
 
     use super::{ChosenDevice, DeviceNeeds, RESERVED_BYTES};
-    use crate::Error;
+    use crate::{Error, GpuRanks};
+
+    const _: () = assert!(GpuRanks::MAX == CudaGroup::MAX_RANKS);
 
     fn has_kernels(device: &CudaDevice) -> bool {
         Cuda::kernels(device).is_some()
@@ -416,12 +442,21 @@ mod cuda {
             // One without kernels is refused with the reason when it is opened.
             None => all.iter().find(|device| has_kernels(device)).or(all.first()),
         };
-        let device = device.cloned().ok_or_else(|| {
-            let found = all.iter().map(|device| format!("{} {}", device.index, device.name));
-            let found = found.collect::<Vec<_>>().join(", ");
-            stonechat_nn::Error::from(stonechat_compute::Error::NoAdapter { index, found })
-        })?;
+        let device = device.cloned().ok_or_else(|| no_device(index, &all))?;
         Ok(ChosenDevice::Cuda { device, needs })
+    }
+
+    pub(super) fn group(ranks: GpuRanks) -> Result<ChosenDevice, Error> {
+        let all = devices().map_err(stonechat_nn::Error::from)?;
+        let device = |index| all.get(index).cloned().ok_or_else(|| no_device(Some(index), &all));
+        let devices = ranks.indexes().map(device).collect::<Result<_, _>>()?;
+        Ok(ChosenDevice::CudaGroup { ranks, devices })
+    }
+
+    fn no_device(index: Option<usize>, all: &[CudaDevice]) -> Error {
+        let found = all.iter().map(|device| format!("{} {}", device.index, device.name));
+        let found = found.collect::<Vec<_>>().join(", ");
+        stonechat_nn::Error::from(stonechat_compute::Error::NoAdapter { index, found }).into()
     }
 }
 
@@ -429,7 +464,7 @@ mod cuda {
 #[cfg(not(feature = "cuda"))]
 mod cuda {
     use super::{ChosenDevice, DeviceNeeds};
-    use crate::Error;
+    use crate::{Error, GpuRanks};
 
     pub(super) fn is_present() -> bool {
         false
@@ -440,6 +475,10 @@ mod cuda {
     }
 
     pub(super) fn named(_: Option<usize>, _: DeviceNeeds) -> Result<ChosenDevice, Error> {
+        Err(Error::NoGpuSupport { feature: "cuda" })
+    }
+
+    pub(super) fn group(_: GpuRanks) -> Result<ChosenDevice, Error> {
         Err(Error::NoGpuSupport { feature: "cuda" })
     }
 }
@@ -500,15 +539,20 @@ mod tests {
             ("cpu", Device::Cpu),
             ("cuda", Device::Cuda(None)),
             ("cuda:1", Device::Cuda(Some(1))),
+            ("cuda:0,0", Device::CudaGroup("0,0".parse().unwrap())),
+            ("cuda:7,6,5,4,3,2,1,0", Device::CudaGroup("7,6,5,4,3,2,1,0".parse().unwrap())),
             ("wgpu", Device::Wgpu(None)),
             ("wgpu:12", Device::Wgpu(Some(12))),
         ] {
             assert_eq!(name.parse(), Ok(device));
             assert_eq!(device.to_string(), name);
         }
-        for wrong in ["", "gpu", "wgpu:", "wgpu:x", "cuda:", "cuda:-1", "cpu:1"] {
+        for wrong in
+            ["", "gpu", "wgpu:", "wgpu:x", "cuda:", "cuda:-1", "cpu:1", "wgpu:0,1", "cuda:0,"]
+        {
             assert!(wrong.parse::<Device>().is_err(), "{wrong}");
         }
+        assert!("cuda:0,1,2,3,4,5,6,7,8".parse::<Device>().is_err(), "nine ranks");
     }
 
     #[test]

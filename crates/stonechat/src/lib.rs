@@ -35,6 +35,7 @@ mod drafts;
 mod engine;
 mod error;
 mod gpu_layers;
+mod gpu_ranks;
 mod job;
 #[cfg(feature = "wgpu")]
 mod kernel_cache;
@@ -64,6 +65,7 @@ pub use device::{ChosenDevice, Device, DeviceNeeds, OpenDevice, ParseError};
 pub use drafts::DraftSource;
 pub use error::Error;
 pub use gpu_layers::GpuLayers;
+pub use gpu_ranks::GpuRanks;
 pub use job::{IntoItems, Items, Job};
 #[cfg(feature = "wgpu")]
 pub use kernel_cache::KernelCache;

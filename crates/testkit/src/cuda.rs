@@ -1,7 +1,9 @@
-//! NVIDIA GPU of tests.
+//! NVIDIA GPUs of tests.
 
-use stonechat_compute::cuda::devices;
-use stonechat_nn::Cuda;
+use std::sync::{Mutex, PoisonError};
+
+use stonechat_compute::cuda::{CudaDevice, devices};
+use stonechat_nn::{Cuda, CudaGroup};
 
 /// Opens the first NVIDIA GPU of this machine with and without dependent launches. Empty without one, after printing that the
 /// test `test` is skipped.
@@ -9,19 +11,46 @@ use stonechat_nn::Cuda;
 /// # Panics
 /// If it cannot be opened.
 #[must_use]
-#[expect(clippy::print_stdout, reason = "skipped tests are counted by what they print")]
 pub fn backends(test: &str) -> Vec<Cuda> {
-    match devices().map(|all| all.into_iter().next()) {
-        Ok(Some(device)) => [true, false]
-            .map(|dependent| Cuda::open_with(&device, dependent).expect("an open GPU"))
-            .into(),
-        Ok(None) => {
-            println!("SKIPPED {test}: no NVIDIA GPU");
-            Vec::new()
-        }
-        Err(error) => {
-            println!("SKIPPED {test}: {error}");
-            Vec::new()
-        }
+    let Some(device) = all(test).into_iter().next() else { return Vec::new() };
+    [true, false].map(|dependent| Cuda::open_with(&device, dependent).expect("an open GPU")).into()
+}
+
+/// One test at a time uses groups: the driver may put streams of several ranks that share a GPU into one queue.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Opens groups for tensor parallelism, one after the other: two ranks on the first NVIDIA GPU, with and without dependent launches,
+/// and all GPUs if there are several. Empty without a GPU, after printing that the test `test` is skipped.
+///
+/// # Panics
+/// If one cannot be opened.
+pub fn groups(test: &str) -> impl Iterator<Item = CudaGroup> {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = all(test);
+    all.truncate(CudaGroup::MAX_RANKS);
+    let mut groups = Vec::new();
+    if let Some(first) = all.first() {
+        let same = vec![first.clone(), first.clone()];
+        groups.extend([(same.clone(), true), (same, false)]);
     }
+    if all.len() > 1 {
+        groups.push((all, true));
+    }
+    groups.into_iter().map(move |(devices, dependent)| {
+        let _turn = &turn;
+        CudaGroup::open_with(&devices, dependent).expect("an open group")
+    })
+}
+
+/// The GPUs; none after printing that the test is skipped.
+#[expect(clippy::print_stdout, reason = "skipped tests are counted by what they print")]
+fn all(test: &str) -> Vec<CudaDevice> {
+    let (all, reason) = match devices() {
+        Ok(all) => (all, "no NVIDIA GPU".to_owned()),
+        Err(error) => (Vec::new(), error.to_string()),
+    };
+    if all.is_empty() {
+        println!("SKIPPED {test}: {reason}");
+    }
+    all
 }

@@ -3,6 +3,7 @@
 //! | item | is |
 //! |---|---|
 //! | [`Reference`] | a device in f64 with naive loops: the oracle of single ops and of whole models |
+//! | [`ReferenceGroup`] | a group of such devices with tensor parallelism |
 //! | [`Adapted`] | a device with kernels of another: the oracle without fusion, a device that runs ahead |
 //! | [`GoldenModel`] | tiny language models of every architecture with references |
 //! | [`check_snapshot`] | comparison of a text with its file under `test-data/golden` |
@@ -36,7 +37,7 @@ pub use exchanged_tokens::exchanged_tokens;
 pub use golden_model::{GoldenModel, golden_folder};
 pub use lcg::Lcg;
 pub use random_weights::random_weights;
-pub use reference::Reference;
+pub use reference::{Reference, ReferenceGroup};
 pub use snapshot::check_snapshot;
 pub use tiny_whisper::TinyWhisper;
 

@@ -2,6 +2,7 @@
 //! stands for.
 
 mod executable;
+mod ranks;
 
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use stonechat_nn::{
 };
 
 use self::executable::ReferenceExecutable;
+pub use self::ranks::ReferenceGroup;
 
 /// The f64 oracle.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,10 +1,15 @@
 //! The CUDA device against the f64 oracle, with and without dependent launches, and tests beyond the suite.
 #![cfg(feature = "cuda")]
 
-use stonechat_nn::Device;
+use std::sync::Arc;
+
+use stonechat_compute::cuda::ops::Rows;
+use stonechat_compute::cuda::ops::all_reduce::{all_gather, all_reduce};
+use stonechat_compute::cuda::{Buffer, CommandList, CopyRange, Exchange, Gpu, HostCopies};
 use stonechat_nn::op::Count;
+use stonechat_nn::{CudaGroup, Device};
 use stonechat_testkit::device_tests::{IMPORT, OUTPUT, copy_of_tokens, counts, read, step};
-use stonechat_testkit::{Reference, cuda, device_tests, suite};
+use stonechat_testkit::{Lcg, Reference, cuda, device_tests, suite};
 
 #[test]
 fn cuda_conforms() {
@@ -67,5 +72,152 @@ fn allocations_that_fail_are_errors_and_the_device_lives() {
         let device = Device::from(backend.clone());
         let fault = &|| backend.gpu().fault("a fault".to_owned());
         device_tests::failures_are_errors_and_the_device_lives(&device, "cannot allocate", fault);
+    }
+}
+
+/// A rank with its own values.
+struct TestRank {
+    gpu: Gpu,
+    x: Buffer,
+    out: Buffer,
+    list: CommandList,
+}
+
+impl TestRank {
+    /// Memory with `x`, and for `n_out` results.
+    fn new(gpu: &Gpu, x: &[f32], n_out: usize) -> Self {
+        let buffer = |n: usize| Buffer::new(gpu, 4 * n).expect("memory");
+        let (memory, out) = (buffer(x.len()), buffer(n_out));
+        gpu.upload(&memory, 0, bytemuck::cast_slice(x)).expect("an upload");
+        Self { gpu: gpu.clone(), x: memory, out, list: CommandList::new(gpu) }
+    }
+
+    fn results(&self) -> Vec<u32> {
+        let mut copies = HostCopies::new(&self.gpu, self.out.bytes()).expect("memory");
+        let range = CopyRange { src: &self.out, offset: 0, len: self.out.bytes() };
+        copies.enqueue(&self.gpu, &[range]).expect("a copy");
+        bytemuck::pod_collect_to_vec(copies.wait(&self.gpu).expect("results"))
+    }
+}
+
+/// Runs the lists of all ranks in turn.
+fn run(ranks: &mut [TestRank]) {
+    let parts = ranks.iter_mut().map(|rank| rank.list.start().expect("a list"));
+    let n_parts = parts.max().unwrap_or(0);
+    for part in 0..n_parts {
+        ranks.iter().for_each(|rank| rank.list.run_part(part).expect("a part"));
+    }
+}
+
+fn group_of(group: &CudaGroup) -> (Vec<Gpu>, Arc<Exchange>) {
+    let gpus: Vec<Gpu> = group.ranks().iter().map(|rank| rank.gpu().clone()).collect();
+    let exchange = Exchange::new(&gpus).expect("memory");
+    (gpus, exchange)
+}
+
+fn random(seed: u64, n: usize) -> Vec<f32> {
+    let mut random = Lcg::new(seed);
+    (0..n).map(|_| random.next_u32() as f32 / 2e9 - 1.0).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn sums_over_ranks_have_the_bits_of_sums_in_their_order() {
+    for group in cuda::groups("sums_over_ranks_have_the_bits_of_sums_in_their_order") {
+        let (gpus, exchange) = group_of(&group);
+        // One-shot up to 131,072 values, two-phase in pieces of 2 Mi.
+        for n in [1, 2, 3, 65, 4096, 100_001, 131_072, 131_073, 300_002, 5_000_003] {
+            let terms: Vec<_> = (0..gpus.len()).map(|rank| random(rank as u64, n)).collect();
+            let sum = |i: usize| terms.iter().map(|x| x[i]).reduce(|sum, x| sum + x);
+            let sums: Vec<f32> = (0..n).filter_map(sum).collect();
+            let ranks = gpus.iter().zip(&terms).enumerate().map(|(i, (gpu, x))| {
+                let mut rank = TestRank::new(gpu, x, n);
+                let (list, addresses) = (&mut rank.list, (rank.out.address(), rank.x.address()));
+                let place = exchange.rank(i);
+                all_reduce(list, &place, addresses, n, false);
+                all_reduce(list, &place, addresses, n, true);
+                rank
+            });
+            let mut ranks: Vec<TestRank> = ranks.collect();
+            let expected = bits(&sums.iter().map(|sum| sum + sum).collect::<Vec<_>>());
+            // Launches, then a graph.
+            for round in 0..4 {
+                run(&mut ranks);
+                for (i, rank) in ranks.iter().enumerate() {
+                    assert!(rank.results() == expected, "{n} values, round {round}, rank {i}");
+                }
+                assert!(!exchange.has_timed_out());
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_of_ranks_are_gathered_side_by_side() {
+    for group in cuda::groups("columns_of_ranks_are_gathered_side_by_side") {
+        let (gpus, exchange) = group_of(&group);
+        for (n_rows, width) in [(1, 1), (1, 70_001), (3, 129), (7, 40_000)] {
+            // Rank r has r more columns than the first.
+            let cols: Vec<usize> = (0..gpus.len()).map(|rank| width + rank).collect();
+            let first_cols: Vec<usize> =
+                (0..=gpus.len()).map(|rank| cols[..rank].iter().sum()).collect();
+            let all = first_cols[gpus.len()];
+            let parts = cols.iter().enumerate();
+            let parts: Vec<_> =
+                parts.map(|(rank, cols)| random(rank as u64, n_rows * cols)).collect();
+            let row = |r: usize| {
+                parts.iter().zip(&cols).flat_map(move |(part, &cols)| &part[r * cols..][..cols])
+            };
+            let expected: Vec<f32> = (0..n_rows).flat_map(row).copied().collect();
+            let ranks = gpus.iter().zip(&parts).enumerate().map(|(i, (gpu, x))| {
+                let mut rank = TestRank::new(gpu, x, n_rows * all);
+                let (address, cols) = (rank.x.address(), cols[i]);
+                let x = Rows { address, rows: n_rows, cols, stride: cols };
+                let out = rank.out.address();
+                all_gather(&mut rank.list, &exchange.rank(i), out, x, &first_cols);
+                rank
+            });
+            let mut ranks: Vec<TestRank> = ranks.collect();
+            for round in 0..4 {
+                run(&mut ranks);
+                for (i, rank) in ranks.iter().enumerate() {
+                    let is_equal = rank.results() == bits(&expected);
+                    assert!(is_equal, "{n_rows}x{width}, round {round}, rank {i}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_send_is_an_error_and_the_others_live() {
+    for group in cuda::groups("a_rank_that_does_not_send_is_an_error_and_the_others_live") {
+        let (gpus, exchange) = group_of(&group);
+        let mut ranks: Vec<TestRank> = gpus
+            .iter()
+            .enumerate()
+            .map(|(i, gpu)| {
+                let mut rank = TestRank::new(gpu, &[1.0; 300_000], 300_000);
+                for n in [1000, 300_000] {
+                    let addresses = (rank.out.address(), rank.x.address());
+                    all_reduce(&mut rank.list, &exchange.rank(i), addresses, n, false);
+                }
+                rank
+            })
+            .collect();
+        let (first, _) = ranks.split_at_mut(1);
+        run(first);
+        let _ = first[0].results();
+        assert!(exchange.has_timed_out());
+        let error = exchange.reset().expect_err("a rank did not send").to_string();
+        assert!(error.contains("waited 2 s for the values of another rank"), "{error}");
+        assert!(!exchange.has_timed_out());
+        run(&mut ranks);
+        let expected = bits(&vec![ranks.len() as f32; 300_000]);
+        assert!(ranks.iter().all(|rank| rank.results() == expected));
+        assert!(!exchange.has_timed_out());
     }
 }

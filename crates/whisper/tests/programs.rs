@@ -5,7 +5,7 @@
 
 use pollster::block_on;
 use stonechat_nn::{Device, KvDType, fuse};
-use stonechat_testkit::{Adapted, Lcg, Reference, TinyWhisper, check_snapshot};
+use stonechat_testkit::{Adapted, Lcg, Reference, ReferenceGroup, TinyWhisper, check_snapshot};
 use stonechat_whisper::{Model, StateOptions, WINDOW_FRAMES};
 
 const OPTIONS: StateOptions =
@@ -46,6 +46,16 @@ fn fusion_changes_no_value() {
     assert!(got.iter().all(|value| value.is_finite()), "finite values");
     assert_eq!(got.len(), expected.len());
     let differs = got.iter().zip(&expected).position(|(a, b)| a.to_bits() != b.to_bits());
+    assert_eq!(differs, None, "index of the first value that differs");
+}
+
+#[test]
+fn ranks_give_the_values_of_one_device() {
+    let (got, expected) = (story(&model(ReferenceGroup(2))), story(&model(Reference)));
+    assert_eq!(got.len(), expected.len());
+    // Sums in another order.
+    let differs =
+        got.iter().zip(&expected).position(|(a, b)| (a - b).abs() > 1e-5 * b.abs().max(1.0));
     assert_eq!(differs, None, "index of the first value that differs");
 }
 

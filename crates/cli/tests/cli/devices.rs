@@ -52,7 +52,10 @@ fn a_device_that_is_not_there_is_refused() {
     assert!(reasons.iter().any(|reason| ran.stderr.contains(reason)), "{ran:?}");
     let ran = folder.run(&[&generate[..], &["tpu"]].concat());
     assert_eq!(ran.code, Some(2), "{ran:?}");
-    assert!(ran.stderr.contains("expected auto, cpu, cuda, cuda:N, wgpu or wgpu:N"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("expected auto, cpu, cuda, cuda:N, cuda:N,N,..., wgpu or wgpu:N"),
+        "{ran:?}"
+    );
 }
 
 /// Tells if there is an adapter, also in software; prints why `test` is skipped otherwise.

@@ -157,6 +157,10 @@ impl Gpu {
         self.0.stream
     }
 
+    pub(super) fn context(&self) -> CUcontext {
+        self.0.context
+    }
+
     /// Makes the context that of the calling thread.
     pub(super) fn enter(&self) -> Result<()> {
         // SAFETY: the context lives as long as `self`.

@@ -1,5 +1,6 @@
 //! Launches of a step, and the graph that replays them.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use bytemuck::Pod;
@@ -32,13 +33,27 @@ struct Command {
     params: usize,
 }
 
+/// How a list runs.
+#[derive(Debug)]
+enum Mode {
+    /// Launches one by one.
+    Launches,
+    /// Launches one by one, an event before each and behind the last.
+    Measured(Vec<Event>),
+    Graph,
+}
+
 /// Recorded launches.
 #[derive(Debug)]
 pub struct CommandList {
     gpu: Gpu,
     commands: Vec<Command>,
     params: Vec<u64>,
+    /// Ends of parts, see [`start`](Self::start): commands before and behind each collective one.
+    cuts: Vec<usize>,
     graph: Option<Graph>,
+    /// Mode of the run that was started.
+    mode: Mode,
     /// Number of runs.
     runs: usize,
     error: Option<crate::Error>,
@@ -67,8 +82,16 @@ impl CommandList {
     /// An empty list.
     #[must_use]
     pub fn new(gpu: &Gpu) -> Self {
-        let (commands, params) = (Vec::new(), Vec::new());
-        Self { gpu: gpu.clone(), commands, params, graph: None, runs: 0, error: None }
+        Self {
+            gpu: gpu.clone(),
+            commands: Vec::new(),
+            params: Vec::new(),
+            cuts: Vec::new(),
+            graph: None,
+            mode: Mode::Launches,
+            runs: 0,
+            error: None,
+        }
     }
 
     /// The GPU.
@@ -102,58 +125,111 @@ impl CommandList {
         bytes[..size_of::<P>()].copy_from_slice(bytemuck::bytes_of(params));
     }
 
+    /// As [`launch`](Self::launch), of a kernel that waits for the same kernel of other ranks.
+    pub(super) fn launch_collective<P: Pod>(
+        &mut self,
+        kernel: Result<Kernel>,
+        launch: Launch,
+        params: &P,
+    ) {
+        self.cuts.push(self.commands.len());
+        self.launch(kernel, launch, params);
+        self.cuts.push(self.commands.len());
+    }
+
     /// Enqueues the launches: one by one at first, then as a graph.
     ///
     /// # Errors
     /// If a kernel could not be loaded or the driver refuses.
     pub fn run(&mut self) -> Result<()> {
+        let n_parts = self.start()?;
+        (0..n_parts).try_for_each(|part| self.run_part(part))?;
+        self.finish()
+    }
+
+    /// Starts a run; returns the number of its parts. Parts of the lists of several ranks are enqueued in turn: a rank whose
+    /// collective kernel waits then has nothing behind it that the host or the driver waits for.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn start(&mut self) -> Result<usize> {
         if let Some(error) = &self.error {
             return Err(error.clone());
         }
         self.gpu.enter()?;
         self.runs += 1;
-        let n = self.commands.len() as u64;
-        self.gpu.shared().counters.launches.fetch_add(n, Ordering::Relaxed);
-        if self.gpu.shared().profile.is_on() {
-            return self.measure();
-        }
-        if self.runs == 1 || n == 0 {
+        let n = self.commands.len();
+        self.gpu.shared().counters.launches.fetch_add(n as u64, Ordering::Relaxed);
+        self.mode = if self.gpu.shared().profile.is_on() {
+            let events = (0..=n).map(|_| Event::with_time(&self.gpu));
+            Mode::Measured(events.collect::<Result<_>>()?)
+        } else if self.runs == 1 || n == 0 {
             self.gpu.count(|counters| &counters.lists);
-            return self.launch_all();
-        }
-        if self.graph.is_none() {
-            self.graph = Some(self.capture()?);
-        }
-        self.gpu.count(|counters| &counters.graph_launches);
-        let graph = self.graph.as_ref().map_or(std::ptr::null_mut(), |Graph(graph)| *graph);
-        // SAFETY: the graph was made above; `Executable`s own it and the buffers that it uses.
-        check(unsafe { sys::cuGraphLaunch(graph, self.gpu.stream()) })
+            Mode::Launches
+        } else {
+            if self.graph.is_none() {
+                self.graph = Some(self.capture()?);
+            }
+            self.gpu.count(|counters| &counters.graph_launches);
+            Mode::Graph
+        };
+        Ok(if matches!(self.mode, Mode::Graph) { 1 } else { self.cuts.len() + 1 })
     }
 
-    fn launch_all(&self) -> Result<()> {
-        let is_dependent = self.gpu.has_dependent_launch();
-        // The first kernel follows a copy.
-        let mut all = self.commands.iter().enumerate();
-        all.try_for_each(|(i, command)| self.launch_one(command, is_dependent && i > 0))
+    /// Enqueues a part; none behind the last one.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn run_part(&self, part: usize) -> Result<()> {
+        self.gpu.enter()?;
+        if let (Mode::Graph, Some(Graph(graph))) = (&self.mode, &self.graph) {
+            if part > 0 {
+                return Ok(());
+            }
+            // SAFETY: `capture` made the graph; `Executable`s own it and the buffers that it uses.
+            return check(unsafe { sys::cuGraphLaunch(*graph, self.gpu.stream()) });
+        }
+        let end = |part: usize| self.cuts.get(part).copied().unwrap_or(self.commands.len());
+        let commands = part.checked_sub(1).map_or(0, end)..end(part);
+        match &self.mode {
+            Mode::Measured(events) => {
+                if part == 0 {
+                    events[0].record()?;
+                }
+                commands.into_iter().try_for_each(|i| {
+                    self.launch_one(&self.commands[i], false)?;
+                    events[i + 1].record()
+                })
+            }
+            _ => self.launch_range(commands),
+        }
     }
 
-    /// Launches kernels one by one, each between two events.
-    fn measure(&self) -> Result<()> {
-        let gpu = &self.gpu;
-        let events = (0..=self.commands.len()).map(|_| Event::with_time(gpu));
-        let events = events.collect::<Result<Vec<_>>>()?;
-        events[0].record()?;
-        for (command, event) in self.commands.iter().zip(&events[1..]) {
-            self.launch_one(command, false)?;
-            event.record()?;
-        }
-        gpu.synchronize()?;
+    /// Ends a run whose parts are enqueued. Waits for it if kernels are measured.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn finish(&mut self) -> Result<()> {
+        let Mode::Measured(events) = std::mem::replace(&mut self.mode, Mode::Launches) else {
+            return Ok(());
+        };
+        self.gpu.synchronize()?;
         for (Command { kernel, launch, .. }, pair) in self.commands.iter().zip(events.windows(2)) {
             let [x, y, z] = launch.grid;
             let name = format!("{} {} {x}x{y}x{z}", kernel.module, kernel.name);
-            gpu.shared().profile.add(&name, 1e6 * f64::from(pair[1].ms_since(&pair[0])?));
+            let ms = f64::from(pair[1].ms_since(&pair[0])?);
+            self.gpu.shared().profile.add(&name, 1e6 * ms);
         }
         Ok(())
+    }
+
+    /// Launches commands one by one.
+    fn launch_range(&self, commands: Range<usize>) -> Result<()> {
+        let is_dependent = self.gpu.has_dependent_launch();
+        // The first kernel follows a copy.
+        commands
+            .into_iter()
+            .try_for_each(|i| self.launch_one(&self.commands[i], is_dependent && i > 0))
     }
 
     fn launch_one(&self, command: &Command, is_dependent: bool) -> Result<()> {
@@ -196,7 +272,7 @@ impl CommandList {
         let stream = self.gpu.stream();
         // SAFETY: the stream is not captured yet, and the capture ends below.
         check(unsafe { sys::cuStreamBeginCapture_v2(stream, mode) })?;
-        let launched = self.launch_all();
+        let launched = self.launch_range(0..self.commands.len());
         // SAFETY: the capture that was begun above; the graph is destroyed once.
         unsafe {
             let ended = check(sys::cuStreamEndCapture(stream, &raw mut graph));
@@ -206,6 +282,10 @@ impl CommandList {
             made?;
         }
         self.gpu.count(|counters| &counters.graphs);
-        Ok(Graph(executable))
+        let graph = Graph(executable);
+        // The first launch does not wait for memory while another rank waits for it.
+        // SAFETY: the graph and the stream live.
+        check(unsafe { sys::cuGraphUpload(graph.0, stream) })?;
+        Ok(graph)
     }
 }

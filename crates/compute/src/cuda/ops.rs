@@ -8,7 +8,9 @@
 //! | `attention` | decode and prefill over pages |
 //! | `moe` | routing, order by expert, weighted sum |
 //! | `top_k` | largest values of rows |
+//! | `all_reduce` | sums and gathers over ranks |
 
+pub mod all_reduce;
 pub mod attention;
 pub mod kv;
 pub mod moe;

@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 
 use stonechat_compute::cuda::ops::attention::AttentionGrid;
 use stonechat_compute::cuda::ops::kv;
-use stonechat_compute::cuda::{CommandList, CopyRange, Gpu, HostCopies, StepBuffer};
+use stonechat_compute::cuda::{CommandList, CopyRange, Gpu, HostCopies, Rank, StepBuffer};
 use stonechat_compute::op::{Op, PoolId, Port};
 use web_time::Instant;
 
@@ -55,12 +55,18 @@ pub(super) struct CudaExecutable {
 }
 
 impl CudaExecutable {
-    pub(super) fn new(gpu: &Gpu, program: &Program, max: &Counts) -> Result<Self, Error> {
+    /// Allocates memory for a fused program. `rank`: that of a program with collective ops.
+    pub(super) fn new(
+        gpu: &Gpu,
+        program: &Program,
+        max: &Counts,
+        rank: Option<Rank>,
+    ) -> Result<Self, Error> {
         program.nodes().try_for_each(|node| check_operand(program, node))?;
         Ok(Self {
             lists: HashMap::new(),
             gpu: gpu.clone(),
-            memory: ProgramMemory::new(gpu, program, max)?,
+            memory: ProgramMemory::new(gpu, program, max, rank)?,
             scratch: Scratch::new(gpu),
             inputs: StepWords::new(program),
             step: StepBuffer::new(gpu, STEP_BYTES).map_err(allocation_error)?,
@@ -74,6 +80,15 @@ impl CudaExecutable {
 
     /// Runs a step.
     fn run_step(&mut self, step: &Step<'_>) -> Result<(), Error> {
+        self.prepare(step)?;
+        if let Some(list) = self.list_to_run() {
+            list.run()?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues the inputs of a step and records its list if it is new.
+    pub(super) fn prepare(&mut self, step: &Step<'_>) -> Result<(), Error> {
         self.inputs.set_shape(&mut self.shape, step, AttentionGrid::new);
         self.inputs.fill(step, &self.shape);
         if self.step.reserve(4 * self.inputs.words.len())? {
@@ -89,10 +104,18 @@ impl CudaExecutable {
             let list = self.record()?;
             self.lists.insert(self.shape.clone(), list);
         }
-        if !self.is_warming_up {
-            self.lists.get_mut(&self.shape).expect("just recorded").run()?;
-        }
         Ok(())
+    }
+
+    /// The list of the step that was prepared, unless it is only recorded.
+    pub(super) fn list_to_run(&mut self) -> Option<&mut CommandList> {
+        let list = self.lists.get_mut(&self.shape).expect("a step was prepared");
+        (!self.is_warming_up).then_some(list)
+    }
+
+    /// Sets whether steps only record their list.
+    pub(super) fn set_warming_up(&mut self, is_warming_up: bool) {
+        self.is_warming_up = is_warming_up;
     }
 
     /// Records the list of the current shape.
@@ -153,9 +176,9 @@ fn check_operand(program: &Program, node: &Node) -> Result<(), Error> {
 
 impl Executable for CudaExecutable {
     fn warm_up(&mut self, run: &mut dyn FnMut(&mut dyn Executable)) -> Result<(), Error> {
-        self.is_warming_up = true;
+        self.set_warming_up(true);
         run(self);
-        self.is_warming_up = false;
+        self.set_warming_up(false);
         Ok(self.gpu.check()?)
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use stonechat_compute::cuda::ops::attention::MAX_HEAD_DIM;
 use stonechat_compute::cuda::ops::kv::Pool;
 use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output, Rows};
-use stonechat_compute::cuda::{Buffer, Gpu};
+use stonechat_compute::cuda::{Buffer, Gpu, Rank};
 use stonechat_compute::op::{PoolId, Port, Tensor, TensorType};
 use stonechat_quant::cuda::{Operand, operand_order};
 
@@ -24,6 +24,8 @@ pub(super) struct ProgramMemory {
     /// By pool and layer.
     pub(super) pools: Vec<Vec<Pool>>,
     exports: BTreeMap<Port, Buffer>,
+    /// Of a program with collective ops.
+    rank: Option<Rank>,
 }
 
 fn bytes(slot: &SlotInfo) -> usize {
@@ -46,7 +48,12 @@ fn pool(gpu: &Gpu, shape: &KvShape) -> Result<Vec<Pool>, Error> {
 }
 
 impl ProgramMemory {
-    pub(super) fn new(gpu: &Gpu, program: &Program, max: &Counts) -> Result<Self, Error> {
+    pub(super) fn new(
+        gpu: &Gpu,
+        program: &Program,
+        max: &Counts,
+        rank: Option<Rank>,
+    ) -> Result<Self, Error> {
         let plan = plan_slots(program, max);
         let alloc = |bytes| Buffer::new(gpu, bytes).map_err(allocation_error);
         let slots = plan.slots.iter().map(|slot| alloc(bytes(slot))).collect::<Result<_, _>>()?;
@@ -58,6 +65,7 @@ impl ProgramMemory {
             slots,
             pools: pools.collect::<Result<_, _>>()?,
             exports,
+            rank,
             program: program.clone(),
         })
     }
@@ -101,6 +109,11 @@ impl ProgramMemory {
             TensorType::F16 => Output::default().with_operand(address, operand_order(rows)),
             _ => Output::at(address),
         }
+    }
+
+    /// The rank whose collective ops the program has.
+    pub(super) fn rank(&self) -> &Rank {
+        self.rank.as_ref().expect("collective ops are those of a group")
     }
 
     pub(super) fn layer(&self, pool: PoolId, layer: usize) -> &Pool {

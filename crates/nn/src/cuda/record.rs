@@ -1,6 +1,7 @@
 //! Kernels of each op.
 
 use stonechat_compute::cuda::CommandList;
+use stonechat_compute::cuda::ops::all_reduce::{all_gather, all_reduce};
 use stonechat_compute::cuda::ops::attention::{Attention, AttentionGrid, attention};
 use stonechat_compute::cuda::ops::moe::ExpertOrder;
 use stonechat_compute::cuda::ops::rope::{Heads, RopeKv, Rotation, Write, rope_kv};
@@ -292,6 +293,11 @@ impl ProgramMemory {
                 top_k::top_k(list, out, x, k, (counters, candidates));
             }
             Op::LogSumExp => rows::log_sum_exp(list, out, x(0)),
+            Op::AllReduce => {
+                let Rows { address, rows, cols, .. } = x(0);
+                all_reduce(list, self.rank(), (out, address), rows * cols, accumulate);
+            }
+            Op::AllGather(first_cols) => all_gather(list, self.rank(), out, x(0), first_cols),
             _ => unreachable!("{} has no single result", op.name()),
         }
     }

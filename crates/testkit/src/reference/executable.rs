@@ -26,7 +26,7 @@ pub(super) struct ReferenceExecutable {
 }
 
 /// A matrix.
-type Matrix = Vec<Vec<f64>>;
+pub(super) type Matrix = Vec<Vec<f64>>;
 
 impl ReferenceKv {
     /// NaN shows reads of unwritten positions.
@@ -170,7 +170,13 @@ impl ReferenceExecutable {
                 x(0).iter().map(|row| vec![log(row)]).collect()
             }
             Op::TopK => return self.top_k(node.outputs[0], x(0), step.k),
+            op @ (Op::AllReduce | Op::AllGather(_)) => panic!("{} of one rank", op.name()),
         };
+        self.finish_node(node, result, counts);
+    }
+
+    /// Adds the residual of an op with one result.
+    fn finish_node(&mut self, node: &Node, result: Matrix, counts: &Counts) {
         let result = match node.residual {
             Some(residual) => zip(&self.rows(residual, counts), &result, |x, y| x + y),
             None => result,
@@ -216,6 +222,55 @@ impl ReferenceExecutable {
             return values;
         }
         &self.values[self.program.output(port).id]
+    }
+}
+
+/// Single ops of a program, for ranks that run side by side.
+impl ReferenceExecutable {
+    pub(super) fn n_segments(&self) -> usize {
+        self.program.segments.len()
+    }
+
+    /// Ops of a segment that a step runs.
+    pub(super) fn n_nodes(&self, segment: usize, step: &Step<'_>) -> usize {
+        let segment = &self.program.segments[segment];
+        if step.runs(segment) { segment.nodes.len() } else { 0 }
+    }
+
+    pub(super) fn node(&self, (segment, node): (usize, usize)) -> &Node {
+        &self.program.segments[segment].nodes[node]
+    }
+
+    /// First operand of an op.
+    pub(super) fn operand(&self, place: (usize, usize), step: &Step<'_>) -> Matrix {
+        self.rows(self.node(place).inputs[0], &step.counts)
+    }
+
+    /// Runs an op.
+    pub(super) fn run_at(&mut self, place: (usize, usize), step: &Step<'_>) {
+        let node = self.node(place).clone();
+        self.run_node(&node, step);
+    }
+
+    /// Sets the result of an op.
+    pub(super) fn finish(&mut self, place: (usize, usize), result: Matrix, step: &Step<'_>) {
+        let node = self.node(place).clone();
+        self.finish_node(&node, result, &step.counts);
+    }
+
+    pub(super) fn copy_pages(&mut self, step: &Step<'_>) {
+        for &PageCopy { from, to } in step.copies {
+            self.pools[0].copy_page(from, to);
+        }
+    }
+
+    /// Whether both have equal outputs, bit by bit.
+    pub(super) fn has_outputs_of(&self, other: &Self) -> bool {
+        let is_equal = |(port, x): &(Port, Tensor)| {
+            let bits = |values: &[f64]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            bits(&self.values[x.id]) == bits(&other.values[other.program.output(*port).id])
+        };
+        self.program.outputs.iter().all(is_equal)
     }
 }
 
@@ -369,9 +424,7 @@ impl Executable for ReferenceExecutable {
     }
 
     fn run(&mut self, step: &Step<'_>) {
-        for &PageCopy { from, to } in step.copies {
-            self.pools[0].copy_page(from, to);
-        }
+        self.copy_pages(step);
         let segments = std::mem::take(&mut self.program.segments);
         for segment in segments.iter().filter(|segment| step.runs(segment)) {
             segment.nodes.iter().for_each(|node| self.run_node(node, step));

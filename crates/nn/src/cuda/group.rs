@@ -1,0 +1,324 @@
+//! Tensor parallelism over the NVIDIA GPUs of one host: a device whose programs are split among ranks.
+//!
+//! ```text
+//! load     a reference to the file's bytes
+//! compile  programs of the ranks, parts of the weights, an executable of each
+//! run      inputs to every rank; launches or graphs of all ranks in turn, under one lock
+//! fetch    outputs of rank 0: collective ops leave equal values on all
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use stonechat_compute::DType;
+use stonechat_compute::cuda::{CommandList, CudaDevice, Exchange, MAX_RANKS};
+use stonechat_compute::op::{PoolId, Port, Weight};
+use web_time::Instant;
+
+use super::executable::CudaExecutable;
+use super::{Cuda, NAME};
+use crate::device::{Counts, Device, DeviceApi, Executable, PortRange, Step, layers_of_page};
+use crate::fuse::{Capabilities, fuse};
+use crate::program::Program;
+use crate::shard::{shard, sharded_matrix, sharded_values};
+use crate::{BoxFuture, Error, KvShape, LoadStats, MatrixSource, OpTime};
+
+/// GPUs that compute each layer together. Clones share them.
+#[derive(Debug, Clone)]
+pub struct CudaGroup(Arc<Group>);
+
+#[derive(Debug)]
+struct Group {
+    ranks: Vec<Cuda>,
+    exchange: Arc<Exchange>,
+    /// Held while a step is enqueued: all ranks run steps in one order.
+    order: Mutex<()>,
+    /// Parts of programs that every rank computes as a whole.
+    replicated: Mutex<BTreeSet<String>>,
+}
+
+impl CudaGroup {
+    /// Most GPUs of a group.
+    pub const MAX_RANKS: usize = MAX_RANKS;
+
+    /// Opens GPUs that access each other's memory. A GPU that is there twice is two ranks.
+    ///
+    /// # Errors
+    /// If a GPU cannot be opened, or cannot access the memory of another one.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_RANKS`](Self::MAX_RANKS), or none.
+    pub fn open(devices: &[CudaDevice]) -> Result<Self, Error> {
+        Self::with_ranks(devices.iter().map(Cuda::open).collect::<Result<_, _>>()?)
+    }
+
+    /// Opens GPUs, with or without dependent launches.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    ///
+    /// # Panics
+    /// As [`open`](Self::open).
+    pub fn open_with(devices: &[CudaDevice], dependent_launch: bool) -> Result<Self, Error> {
+        let open = |device| Cuda::open_with(device, dependent_launch);
+        Self::with_ranks(devices.iter().map(open).collect::<Result<_, _>>()?)
+    }
+
+    fn with_ranks(ranks: Vec<Cuda>) -> Result<Self, Error> {
+        let gpus: Vec<_> = ranks.iter().map(|rank| rank.gpu.clone()).collect();
+        let exchange = Exchange::new(&gpus).map_err(super::allocation_error)?;
+        let (order, replicated) = (Mutex::default(), Mutex::default());
+        Ok(Self(Arc::new(Group { ranks, exchange, order, replicated })))
+    }
+
+    /// The devices of the ranks.
+    #[must_use]
+    pub fn ranks(&self) -> &[Cuda] {
+        &self.0.ranks
+    }
+}
+
+impl Group {
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first error of `result` and of the ranks since the last call; all of them are forgotten.
+    fn check(&self, mut result: Result<(), Error>) -> Result<(), Error> {
+        for rank in &self.ranks {
+            let fault = rank.gpu.check();
+            result = result.and(fault.map_err(Error::from));
+        }
+        if result.is_ok() && !self.exchange.has_timed_out() {
+            return Ok(());
+        }
+        let _order = self.lock();
+        let timed_out = self.exchange.reset();
+        result.and(timed_out.map_err(Error::from))
+    }
+}
+
+impl From<CudaGroup> for Device {
+    fn from(group: CudaGroup) -> Self {
+        Self::new(group)
+    }
+}
+
+impl DeviceApi for CudaGroup {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn describe(&self) -> String {
+        let ranks = self.ranks();
+        let indexes = ranks.iter().map(|rank| rank.gpu.device().index.to_string());
+        let indexes = indexes.collect::<Vec<_>>().join(",");
+        let mut text = format!("{}, tensor parallelism over cuda:{indexes}", ranks[0].describe());
+        let replicated = self.0.replicated.lock().unwrap_or_else(PoisonError::into_inner);
+        replicated.iter().for_each(|part| text += &format!(", not split: {part}"));
+        text
+    }
+
+    fn load_stats(&self) -> LoadStats {
+        LoadStats::default()
+    }
+
+    /// Memory of as many GPUs as there are, each as large as the smallest.
+    fn total_memory_bytes(&self) -> Option<u64> {
+        let devices = self.ranks().iter().map(|rank| rank.gpu.device());
+        let n_gpus = devices.clone().map(|device| device.index).collect::<BTreeSet<_>>().len();
+        devices.map(|device| device.total_memory_bytes).min().map(|bytes| bytes * n_gpus as u64)
+    }
+
+    fn stored_dtype(&self, dtype: DType) -> DType {
+        self.ranks()[0].stored_dtype(dtype)
+    }
+
+    /// Passes run one by one.
+    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
+        Ok(vec![Device::new(self.clone())])
+    }
+
+    fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {
+        source.check(NAME)?;
+        Ok(sharded_matrix(source))
+    }
+
+    fn load_values(&self, values: &[f32]) -> Result<Weight, Error> {
+        Ok(sharded_values(values))
+    }
+
+    /// Measures rank 0. The time of collective kernels includes that of waiting for others.
+    fn start_profile(&self) -> bool {
+        self.ranks()[0].start_profile()
+    }
+
+    fn take_profile(&self) -> Vec<OpTime> {
+        self.ranks()[0].take_profile()
+    }
+
+    /// Programs are split before they are fused.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::none()
+    }
+
+    fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
+        let Group { ranks, exchange, replicated, .. } = &*self.0;
+        let devices: Vec<Device> = ranks.iter().cloned().map(Device::from).collect();
+        let shards = shard(program, &devices)?;
+        replicated.lock().unwrap_or_else(PoisonError::into_inner).extend(shards.replicated);
+        let executable = |(i, program): (usize, &Program)| {
+            let fused = fuse(program, &ranks[i].capabilities());
+            CudaExecutable::new(&ranks[i].gpu, &fused, max, Some(exchange.rank(i)))
+        };
+        let ranks = shards.programs.iter().enumerate().map(executable);
+        Ok(Box::new(GroupExecutable {
+            ranks: ranks.collect::<Result<_, _>>()?,
+            group: Arc::clone(&self.0),
+            pools: program.pools.clone(),
+            pool_parts: shards.pool_parts,
+        }))
+    }
+}
+
+/// Executables of the ranks of a group.
+#[derive(Debug)]
+struct GroupExecutable {
+    ranks: Vec<CudaExecutable>,
+    group: Arc<Group>,
+    /// Pools of the whole program.
+    pools: Vec<KvShape>,
+    /// Number of parts of each, see [`Shards`](crate::Shards).
+    pool_parts: Vec<usize>,
+}
+
+impl GroupExecutable {
+    /// Enqueues a step on all ranks.
+    fn run_step(&mut self, step: &Step<'_>) -> Result<(), Error> {
+        let _order = self.group.lock();
+        // What may fail or wait comes first: no rank starts alone.
+        self.ranks.iter_mut().try_for_each(|rank| rank.prepare(step))?;
+        let lists = self.ranks.iter_mut().filter_map(CudaExecutable::list_to_run);
+        let mut lists: Vec<&mut CommandList> = lists.collect();
+        let mut n_parts = 0;
+        for list in &mut lists {
+            n_parts = n_parts.max(list.start()?);
+        }
+        for part in 0..n_parts {
+            lists.iter().try_for_each(|list| list.run_part(part))?;
+        }
+        lists.iter_mut().try_for_each(|list| list.finish())?;
+        Ok(())
+    }
+
+    fn fault(&self, error: &Error) {
+        self.group.ranks[0].gpu.fault(error.to_string());
+    }
+}
+
+impl Executable for GroupExecutable {
+    fn warm_up(&mut self, run: &mut dyn FnMut(&mut dyn Executable)) -> Result<(), Error> {
+        self.ranks.iter_mut().for_each(|rank| rank.set_warming_up(true));
+        run(self);
+        self.ranks.iter_mut().for_each(|rank| rank.set_warming_up(false));
+        self.group.check(Ok(()))
+    }
+
+    fn import(&mut self, port: Port, values: &[f32]) {
+        self.ranks.iter_mut().for_each(|rank| rank.import(port, values));
+    }
+
+    fn runs_ahead(&self) -> bool {
+        true
+    }
+
+    fn run(&mut self, step: &Step<'_>) {
+        let started = Instant::now();
+        if let Err(error) = self.run_step(step) {
+            self.fault(&error);
+        }
+        self.group.ranks[0].gpu.count_host_time(started.elapsed());
+    }
+
+    fn fetch(&mut self, ranges: &[PortRange], is_last: bool) {
+        self.ranks[0].fetch(ranges, is_last);
+    }
+
+    fn collect_now(&mut self, values: &mut Vec<f32>) -> Option<Result<(), Error>> {
+        let result = self.ranks[0].collect_now(values)?;
+        Some(self.group.check(result))
+    }
+
+    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>> {
+        let result = self.collect_now(values).expect("this device waits");
+        Box::pin(std::future::ready(result))
+    }
+
+    fn read_page<'a>(
+        &'a mut self,
+        pool: PoolId,
+        page: u32,
+        out: &'a mut Vec<u8>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let (n_ranks, n_parts) = (self.ranks.len(), self.pool_parts[pool.0]);
+            let mut parts = vec![Vec::new(); n_parts];
+            for (i, part) in parts.iter_mut().enumerate() {
+                self.ranks[i * n_ranks / n_parts].read_page(pool, page, part).await?;
+            }
+            join_heads(&parts, self.pools[pool.0].n_layers, out);
+            Ok(())
+        })
+    }
+
+    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let (shape, n_parts) = (self.pools[pool.0], self.pool_parts[pool.0]);
+        let n_ranks = self.ranks.len();
+        for (i, rank) in self.ranks.iter_mut().enumerate() {
+            let layers = layers_of_page(bytes, shape.n_layers, shape.layout().page_bytes())?;
+            let part = heads_of_part(layers, (i * n_parts / n_ranks, n_parts));
+            rank.write_page(pool, page, &part)?;
+        }
+        Ok(())
+    }
+}
+
+/// Appends the page of each layer with the heads of all parts. `parts`: pages of all layers. Heads of a page lie one behind the
+/// other.
+fn join_heads(parts: &[Vec<u8>], n_layers: usize, out: &mut Vec<u8>) {
+    for layer in 0..n_layers {
+        for part in parts {
+            let len = part.len() / n_layers;
+            out.extend_from_slice(&part[layer * len..][..len]);
+        }
+    }
+}
+
+/// The heads of a part in the page of each layer.
+fn heads_of_part<'a>(
+    layers: impl Iterator<Item = &'a [u8]>,
+    (part, n_parts): (usize, usize),
+) -> Vec<u8> {
+    let heads = layers.flat_map(|page| {
+        let len = page.len() / n_parts;
+        &page[part * len..][..len]
+    });
+    heads.copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{heads_of_part, join_heads};
+
+    #[test]
+    fn pages_of_ranks_are_joined_by_layer() {
+        // Two layers of four heads, on two ranks.
+        let whole: Vec<u8> = (0..8).flat_map(|head| [head; 3]).collect();
+        let part = |rank| heads_of_part(whole.chunks(12), (rank, 2));
+        let parts = [part(0), part(1)];
+        assert_eq!(parts[1], [2, 2, 2, 3, 3, 3, 6, 6, 6, 7, 7, 7]);
+        let mut joined = vec![9];
+        join_heads(&parts, 2, &mut joined);
+        assert_eq!(joined, [&[9][..], &whole].concat());
+    }
+}
