@@ -360,7 +360,10 @@ impl Rules<'_> {
         let is_after = |first: usize, second| {
             first != second && graph.is_before(position(first), position(second))
         };
-        products.copied().find(|&product| !readers.iter().any(|&other| is_after(other, product)))
+        // The choice does not depend on the order of the list.
+        let first = |&product: &usize| self.nodes[product].as_ref().map(|node| node.outputs[0]);
+        let can_be_first = |product: usize| !readers.iter().any(|&other| is_after(other, product));
+        products.copied().filter(|&product| can_be_first(product)).min_by_key(first)
     }
 
     /// Ops write their result in the type to which it is converted.
