@@ -5,6 +5,7 @@
 //! | `cpu/capabilities.rs` | ops and types that fusion may make |
 //! | `cpu/executable.rs` | a compiled program: slots, pools, one kernel call an op |
 //! | `cpu/products.rs` | products with weights of any storage |
+//! | `cpu/logits.rs` | filter, top-k and log-sum-exp of rows of logits |
 //! | `cpu/experts.rs` | mixture of experts, tokens grouped by expert |
 //! | `cpu/weights.rs` | [`CpuMatrix`]: loading, repacking, row ranges |
 //! | `cpu/profile.rs` | time per op |
@@ -13,6 +14,7 @@
 mod capabilities;
 mod executable;
 mod experts;
+mod logits;
 mod products;
 mod profile;
 mod turns;

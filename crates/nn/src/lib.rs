@@ -68,7 +68,8 @@ pub use program::{Node, Program, RowClass, Segment, SegmentName};
 pub use recorder::Recorder;
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};
 pub use stonechat_compute::cpu::{
-    Activation, GatedActivation, KvDType, KvRow, Precision, QueryRow, RopePairs, TopKEntry,
+    Activation, GatedActivation, KvDType, KvRow, LogitFilter, Precision, QueryRow, RopePairs,
+    TopKEntry,
 };
 pub use stonechat_compute::op;
 pub use stonechat_compute::op::{KvShape, MAX_TOP_K, MAX_TOP_K_COLS, Routing};
