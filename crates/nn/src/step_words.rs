@@ -61,6 +61,7 @@ pub(crate) struct StepShape<G> {
     pub(crate) n_slots: [usize; 3],
     n_outputs: usize,
     pub(crate) n_logit_filters: usize,
+    /// Page copies, padded with copies of a page to itself.
     pub(crate) n_copies: usize,
     /// By number of the attention, see [`StepWords::attention`].
     pub(crate) grids: Vec<G>,
@@ -74,6 +75,12 @@ fn filter_words(filter: &LogitFilter, suppressed: u32) -> [u32; FILTER_WORDS] {
     let LogitFilter { text, timestamps, suppressed: [a, b] } = filter;
     let [a, b] = [a, b].map(|list| suppressed + list.start..suppressed + list.end);
     [text.start, text.end, timestamps.start, timestamps.end, a.start, a.end, b.start, b.end]
+}
+
+/// Number of page copies in the list of a step with `n`. Beams fork a few sequences in one step and none in the next: steps
+/// with few copies have one shape.
+fn padded_copies(n: usize) -> usize {
+    if n == 0 { 0 } else { n.next_power_of_two().max(4) }
 }
 
 fn bit(name: SegmentName) -> u32 {
@@ -238,7 +245,7 @@ impl StepWords {
             n_slots: SLOT_TABLES.map(|table| step.slots(table).len()),
             n_outputs: step.output_rows.len(),
             n_logit_filters: step.logit_filters.len(),
-            n_copies: step.copies.len(),
+            n_copies: padded_copies(step.copies.len()),
             grids: std::mem::take(grids),
         };
         for input in &self.attention {
@@ -280,6 +287,7 @@ impl StepWords {
         let suppressed = (places.end + page_tables_len) as u32;
         words.extend(step.logit_filters.iter().flat_map(|filter| filter_words(filter, suppressed)));
         words.extend(step.copies.iter().flat_map(|&PageCopy { from, to }| [from, to]));
+        words.extend(std::iter::repeat_n(0, 2 * (shape.n_copies - step.copies.len())));
         let mut page_table = places.end;
         let page_tables = ROW_TABLES.map(|table| {
             let first = page_table;
