@@ -72,9 +72,9 @@ fn record_logit_filter(r: &mut Recording<'_>, rows: usize, cols: usize) {
     };
     let filter = |t: usize| {
         let (text, timestamps) = (range(0, n_text), range(n_text, cols));
-        // Few ranges are empty: all of the text, all of the timestamps, and all of both.
-        let text = if t % 3 == 0 { text } else { 0..n_text as u32 };
-        let timestamps = if t % 4 == 0 { timestamps } else { n_text as u32..cols as u32 };
+        // Parts of the text or of the timestamps, of both, or all.
+        let text = if t.is_multiple_of(3) { text } else { 0..n_text as u32 };
+        let timestamps = if t.is_multiple_of(4) { timestamps } else { n_text as u32..cols as u32 };
         let lists = [range(0, n_suppressed), range(0, n_suppressed)];
         match t {
             1 => LogitFilter::none(cols as u32),

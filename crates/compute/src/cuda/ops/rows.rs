@@ -270,6 +270,9 @@ struct LogitFilterParams {
 
 /// Sets the logits of tokens that may not follow to −∞: packed rows of `x`. Addresses of the step's inputs and, among them, of
 /// the filters of the rows, see `rows.cu`.
+///
+/// # Panics
+/// If the rows are not packed.
 pub fn logit_filter(list: &mut CommandList, x: Rows, (words, filters): (u64, u64)) {
     assert_eq!(x.stride, x.cols, "logit_filter: packed rows");
     let params = LogitFilterParams {
