@@ -34,6 +34,7 @@ pub use self::weights::Repack;
 use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
 use crate::program::Program;
+use crate::tasks::for_each;
 use crate::{Error, LoadStats, MatrixSource};
 
 /// An instruction set and a thread team.
@@ -153,12 +154,7 @@ impl DeviceApi for Cpu {
     }
 
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
-        let n_tasks = tasks.len();
-        let tasks = Mutex::new(tasks.iter_mut());
-        self.device.threads.run(n_tasks, |_| {
-            let task = tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
-            task.into_iter().for_each(|task| task());
-        });
+        for_each(&self.device.threads, tasks.len(), tasks.iter_mut(), |task| task());
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {

@@ -16,6 +16,7 @@
 //! | `step.rs` | [`Sequences`] of a state; [`StepPlan`]: a ragged batch of tokens, with rollback |
 //! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that they record |
 //! | `load_stats.rs` | [`LoadStats`]: bytes and time of loading |
+//! | `host_threads.rs`, `tasks.rs` | threads beside a GPU, items as tasks of threads |
 //! | `box_future.rs` | [`BoxFuture`]: `Send` where threads exist |
 //! | `sample.rs` | [`sample`]: the sampling chain |
 //!
@@ -31,6 +32,8 @@ mod cuda;
 mod device;
 mod error;
 mod fuse;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod host_threads;
 mod linear;
 mod load_stats;
 mod norm;
@@ -42,6 +45,7 @@ pub mod sample;
 mod step;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod step_words;
+mod tasks;
 #[cfg(test)]
 mod testing;
 mod weight_data;

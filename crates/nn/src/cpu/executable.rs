@@ -26,6 +26,7 @@ use crate::device::{
 };
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Node, Program};
+use crate::tasks::for_each;
 use crate::weight_data::WeightData;
 use crate::{BoxFuture, Error, PageCopy};
 
@@ -433,7 +434,7 @@ impl CpuExecutable {
             return out.copy_from_slice(values);
         }
         let parts = out.chunks_mut(READ_LEN).zip(values.chunks(READ_LEN));
-        logits::for_each(&self.cpu.device.threads, n_tasks, parts, |(to, from)| {
+        for_each(&self.cpu.device.threads, n_tasks, parts, |(to, from)| {
             to.copy_from_slice(from);
         });
     }

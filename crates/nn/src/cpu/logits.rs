@@ -1,23 +1,9 @@
 //! Ops on rows of logits. Each row is a task: a vocabulary is long.
 
-use std::sync::{Mutex, PoisonError};
-
+use stonechat_compute::Cpu;
 use stonechat_compute::cpu::{self, LogitFilter, MatMut, MatRef, TopKEntry};
-use stonechat_compute::{Cpu, ThreadTeam};
 
-/// Calls `task` for each of `n` items in parallel.
-pub(super) fn for_each<T>(
-    threads: &ThreadTeam,
-    n: usize,
-    items: impl Iterator<Item = T> + Send,
-    task: impl Fn(T) + Sync,
-) {
-    let items = Mutex::new(items);
-    threads.run(n, |_| {
-        let item = items.lock().unwrap_or_else(PoisonError::into_inner).next();
-        item.into_iter().for_each(&task);
-    });
-}
+use crate::tasks::for_each;
 
 /// Applies the filter of each row; `suppressed` is the list that filters index.
 ///
