@@ -11,6 +11,7 @@
 //! | `elementwise` | sum of two matrices, soft cap |
 //! | `layer_norm`, `rms_norm` | norms of rows |
 //! | `log_sum_exp` | reductions of logits |
+//! | `logit_filter` | suppression of tokens |
 //! | `rope` | RMS norm and rotary embedding of heads |
 //! | `gated` | `act(gate) * up` of a gated MLP (`SwiGLU`, `GeGLU`) |
 //! | `matmul` | dispatch to `gemv` (decode) or `gemm` (prefill), with an epilogue |
@@ -30,6 +31,7 @@ mod gemv;
 mod kv;
 mod layer_norm;
 mod log_sum_exp;
+mod logit_filter;
 mod lstm;
 mod math;
 mod matmul;
@@ -48,6 +50,7 @@ pub use gated::{GatedActivation, gated};
 pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN, PageElement};
 pub use layer_norm::{LayerNorm, layer_norm};
 pub use log_sum_exp::{log_sum_exp, max};
+pub use logit_filter::LogitFilter;
 pub use lstm::Lstm;
 pub use matmul::{DenseWeight, matmul, matmul_dequantized};
 pub use matrix::{MatMut, MatRef, SharedMut};

@@ -321,6 +321,10 @@ pub enum Op {
     /// Paged attention of queries `x`, `[T, H*C]`: `Σ_p softmax_p(scale * x[t, h] · k[p, g]) * v[p, g]` over positions
     /// `kv_start .. kv_len` of the row's pages, `g = h / (H / G)`.
     Attention(AttentionArgs),
+    /// Sets logits `[T, V]` of tokens that may not follow to −∞, by the step's [`LogitFilter`](crate::cpu::LogitFilter) of
+    /// each row: tokens in neither range, listed tokens, then all text if `ln Σ exp` of the timestamps exceeds its largest
+    /// logit.
+    LogitFilter,
     /// Top-k of every row, `k` of the step: the `k` largest values in descending order, then their column indices as f32,
     /// packed `[T, 2k]`. Equal values are ordered by ascending column; NaN counts as −∞, +∞ as `f32::MAX`.
     TopK,
@@ -362,6 +366,7 @@ impl Op {
             Self::Moe(_) => "moe",
             Self::KvWrite(_) => "kv_write",
             Self::Attention(_) => "attention",
+            Self::LogitFilter => "logit_filter",
             Self::TopK => "top_k",
             Self::LogSumExp => "log_sum_exp",
             Self::Convert(_) => "convert",
@@ -392,7 +397,7 @@ impl Op {
     #[must_use]
     pub fn n_in_place(&self) -> usize {
         match self {
-            Self::Rope(_) | Self::Add | Self::SoftCap(_) => 1,
+            Self::Rope(_) | Self::Add | Self::SoftCap(_) | Self::LogitFilter => 1,
             Self::RopeKv(_) => 2,
             _ => 0,
         }
@@ -479,7 +484,7 @@ impl Op {
                 assert_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
                 vec![same(&x[0])]
             }
-            Self::SoftCap(_) | Self::AllReduce => vec![same(&x[0])],
+            Self::SoftCap(_) | Self::LogitFilter | Self::AllReduce => vec![same(&x[0])],
             Self::AllGather(first_cols) => {
                 let cols = first_cols.last().copied().unwrap_or_default();
                 assert!(x[0].cols < cols, "{name}: a part of the columns");

@@ -5,6 +5,7 @@
 //! | `cpu/capabilities.rs` | ops and types that fusion may make |
 //! | `cpu/executable.rs` | a compiled program: slots, pools, one kernel call an op |
 //! | `cpu/products.rs` | products with weights of any storage |
+//! | `cpu/logits.rs` | filter, top-k and log-sum-exp of rows of logits |
 //! | `cpu/experts.rs` | mixture of experts, tokens grouped by expert |
 //! | `cpu/weights.rs` | [`CpuMatrix`]: loading, repacking, row ranges |
 //! | `cpu/profile.rs` | time per op |
@@ -13,6 +14,7 @@
 mod capabilities;
 mod executable;
 mod experts;
+mod logits;
 mod products;
 mod profile;
 mod turns;
@@ -32,6 +34,7 @@ pub use self::weights::Repack;
 use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
 use crate::program::Program;
+use crate::tasks::for_each;
 use crate::{Error, LoadStats, MatrixSource};
 
 /// An instruction set and a thread team.
@@ -151,12 +154,7 @@ impl DeviceApi for Cpu {
     }
 
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
-        let n_tasks = tasks.len();
-        let tasks = Mutex::new(tasks.iter_mut());
-        self.device.threads.run(n_tasks, |_| {
-            let task = tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
-            task.into_iter().for_each(|task| task());
-        });
+        for_each(&self.device.threads, tasks.len(), tasks.iter_mut(), |task| task());
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {

@@ -24,8 +24,9 @@ use stonechat_quant::cuda::CudaMatrix;
 use self::capabilities::capabilities;
 use self::executable::CudaExecutable;
 pub use self::group::CudaGroup;
-use crate::device::{Counts, Device, DeviceApi, Executable};
+use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
+use crate::host_threads::HostThreads;
 use crate::program::Program;
 use crate::weight_data::{Conversions, WeightData};
 use crate::{Error, LoadStats, MatrixSource, OpTime};
@@ -57,6 +58,7 @@ pub struct Cuda {
     /// Memory of uploads, from the first weight on.
     uploads: Arc<Mutex<Option<Uploads>>>,
     conversions: Arc<Conversions>,
+    host_threads: HostThreads,
 }
 
 impl Cuda {
@@ -78,7 +80,12 @@ impl Cuda {
 
     fn with_gpu(gpu: Gpu) -> Result<Self, Error> {
         gpu.target(&ARCHIVE)?;
-        Ok(Self { gpu, uploads: Arc::default(), conversions: Arc::default() })
+        Ok(Self {
+            gpu,
+            uploads: Arc::default(),
+            conversions: Arc::default(),
+            host_threads: HostThreads::default(),
+        })
     }
 
     /// Architecture of the kernels that a device runs; `None` if it is too old.
@@ -140,6 +147,10 @@ impl DeviceApi for Cuda {
     /// A GPU runs passes one by one.
     fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
         Ok(vec![Device::new(self.clone())])
+    }
+
+    fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
+        self.host_threads.run(tasks);
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {

@@ -18,7 +18,7 @@ use stonechat_compute::{DType, SharedBytes};
 
 use crate::fuse::{Capabilities, fuse};
 use crate::program::{Program, Segment, SegmentName};
-use crate::{BoxFuture, Error, KvRow, LoadStats, OpTime, PageCopy, QueryRow};
+use crate::{BoxFuture, Error, KvRow, LoadStats, LogitFilter, OpTime, PageCopy, QueryRow};
 
 /// A device. Clones share it.
 #[derive(Debug, Clone)]
@@ -404,6 +404,10 @@ pub struct Step<'a> {
     pub positions: &'a [u32],
     /// Rows of the batch whose logits are computed, then those whose hidden states are read.
     pub output_rows: &'a [usize],
+    /// Filter of each row of an [`Op::LogitFilter`](stonechat_compute::op::Op::LogitFilter).
+    pub logit_filters: &'a [LogitFilter],
+    /// Lists of tokens, concatenated; [`LogitFilter::suppressed`] indexes it.
+    pub suppressed: &'a [u32],
     /// `k` of [`Op::TopK`](stonechat_compute::op::Op::TopK).
     pub k: usize,
     /// Page copies in pool 0, done first.

@@ -17,6 +17,7 @@
 //! | `step.rs` | [`Sequences`] of a state; [`StepPlan`]: a ragged batch of tokens, with rollback |
 //! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that they record |
 //! | `load_stats.rs` | [`LoadStats`]: bytes and time of loading |
+//! | `host_threads.rs`, `tasks.rs` | threads beside a GPU, items as tasks of threads |
 //! | `box_future.rs` | [`BoxFuture`]: `Send` where threads exist |
 //! | `sample.rs` | [`sample`]: the sampling chain |
 //!
@@ -32,6 +33,8 @@ mod cuda;
 mod device;
 mod error;
 mod fuse;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod host_threads;
 mod linear;
 mod load_stats;
 mod norm;
@@ -44,6 +47,7 @@ mod shard;
 mod step;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod step_words;
+mod tasks;
 #[cfg(test)]
 mod testing;
 mod weight_data;
@@ -71,7 +75,8 @@ pub use recorder::Recorder;
 pub use shard::{Shards, shard, sharded_matrix, sharded_values};
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};
 pub use stonechat_compute::cpu::{
-    Activation, GatedActivation, KvDType, KvRow, Precision, QueryRow, RopePairs, TopKEntry,
+    Activation, GatedActivation, KvDType, KvRow, LogitFilter, Precision, QueryRow, RopePairs,
+    TopKEntry,
 };
 pub use stonechat_compute::op;
 pub use stonechat_compute::op::{KvShape, MAX_TOP_K, MAX_TOP_K_COLS, Routing};

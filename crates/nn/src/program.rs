@@ -302,7 +302,7 @@ impl fmt::Display for OpText<'_> {
             Op::KvWrite(args) => kv_write(f, args),
             Op::Attention(args) => attention(f, args),
             Op::Import(port) | Op::Export(port) => write!(f, " {port:?}"),
-            Op::Add | Op::TopK | Op::LogSumExp | Op::Convert(_) => Ok(()),
+            Op::Add | Op::LogitFilter | Op::TopK | Op::LogSumExp | Op::Convert(_) => Ok(()),
             // Arguments without weights.
             op => {
                 let text = format!("{op:?}");

@@ -162,6 +162,12 @@ impl Recorder {
         self.op(Op::Attention(args), &[q])
     }
 
+    /// [`Op::LogitFilter`].
+    #[track_caller]
+    pub fn logit_filter(&mut self, x: Tensor) -> Tensor {
+        self.op(Op::LogitFilter, &[x])
+    }
+
     /// [`Op::TopK`].
     #[track_caller]
     pub fn top_k(&mut self, x: Tensor) -> Tensor {

@@ -1,11 +1,12 @@
 //! Inputs of a step as the words that kernels of GPUs read, and the shape of the step.
 //!
 //! ```text
-//! tokens | positions | slots of each table | rows of outputs | page copies | rows of each attention | page tables
+//! tokens | positions | slots of each table | rows of outputs | logit filters | page copies | rows of each attention |
+//! page tables | suppressed tokens
 //! ```
 //!
 //! The place of each follows from the [`StepShape`], so that steps of equal shape run the same list of dispatches. Page tables
-//! come last: rows have the places of their pages.
+//! and suppressed tokens come last: rows and filters have the places of theirs.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -15,7 +16,7 @@ use stonechat_compute::op::{AttentionArgs, Count, Op, RopeArgs, RowTable, SlotTa
 
 use crate::device::{AttentionRows, Counts, Step, resolve_token};
 use crate::program::{Program, Segment, SegmentName};
-use crate::{KvRow, KvShape, PAGE_LEN, PageCopy, QueryRow};
+use crate::{KvRow, KvShape, LogitFilter, PAGE_LEN, PageCopy, QueryRow};
 
 /// Division of the query rows of a step among the kernels of an attention.
 pub(crate) trait Grid: Copy + Debug + Eq + Hash {
@@ -59,9 +60,27 @@ pub(crate) struct StepShape<G> {
     pub(crate) n_positions: usize,
     pub(crate) n_slots: [usize; 3],
     n_outputs: usize,
+    pub(crate) n_logit_filters: usize,
+    /// Page copies, padded with copies of a page to itself.
     pub(crate) n_copies: usize,
     /// By number of the attention, see [`StepWords::attention`].
     pub(crate) grids: Vec<G>,
+}
+
+/// Words of a [`LogitFilter`].
+const FILTER_WORDS: usize = 8;
+
+/// Ranges of a filter, those of suppressed tokens as places of words; the step's list starts at word `suppressed`.
+fn filter_words(filter: &LogitFilter, suppressed: u32) -> [u32; FILTER_WORDS] {
+    let LogitFilter { text, timestamps, suppressed: [a, b] } = filter;
+    let [a, b] = [a, b].map(|list| suppressed + list.start..suppressed + list.end);
+    [text.start, text.end, timestamps.start, timestamps.end, a.start, a.end, b.start, b.end]
+}
+
+/// Number of page copies in the list of a step with `n`. Beams fork a few sequences in one step and none in the next: steps
+/// with few copies have one shape.
+fn padded_copies(n: usize) -> usize {
+    if n == 0 { 0 } else { n.next_power_of_two().max(4) }
 }
 
 fn bit(name: SegmentName) -> u32 {
@@ -79,6 +98,7 @@ impl<G> Default for StepShape<G> {
             n_positions: 0,
             n_slots: [0; 3],
             n_outputs: 0,
+            n_logit_filters: 0,
             n_copies: 0,
             grids: Vec::new(),
         }
@@ -104,6 +124,7 @@ impl<G: Grid> StepShape<G> {
             positions: place(self.n_positions),
             slots: self.n_slots.map(|n| place(2 * n)),
             outputs: place(self.n_outputs),
+            logit_filters: place(FILTER_WORDS * self.n_logit_filters),
             copies: place(2 * self.n_copies),
             attention: place(self.grids.iter().map(Grid::n_words).sum()),
             end: place(0),
@@ -140,6 +161,8 @@ struct Limits {
     row_pages: [Option<usize>; 4],
     /// Pages of the pool that pages are copied in.
     copied_pages: Option<usize>,
+    /// Columns of the logits that are filtered.
+    n_logits: Option<usize>,
 }
 
 /// Inputs of a step as words.
@@ -165,8 +188,9 @@ impl StepWords {
         limits.copied_pages = program.pools.first().map(|pool| pool.n_pages);
         let n_pages = |pool: usize| program.pools[pool].n_pages;
         for segment in &program.segments {
-            for op in segment.nodes.iter().map(|node| &node.op) {
-                match op {
+            for node in &segment.nodes {
+                match &node.op {
+                    Op::LogitFilter => lower(&mut limits.n_logits, node.inputs[0].cols),
                     Op::Embed(args) => {
                         let table = args.table.info();
                         lower(&mut limits.n_tokens, table.rows);
@@ -220,7 +244,8 @@ impl StepWords {
             n_positions: step.positions.len(),
             n_slots: SLOT_TABLES.map(|table| step.slots(table).len()),
             n_outputs: step.output_rows.len(),
-            n_copies: step.copies.len(),
+            n_logit_filters: step.logit_filters.len(),
+            n_copies: padded_copies(step.copies.len()),
             grids: std::mem::take(grids),
         };
         for input in &self.attention {
@@ -257,7 +282,12 @@ impl StepWords {
             words.extend(slots.iter().flat_map(|row| [row.page, row.slot]));
         }
         words.extend(step.output_rows.iter().map(|&row| row as u32));
+        let page_tables_len: usize =
+            ROW_TABLES.iter().map(|&table| step.rows(table).page_table.len()).sum();
+        let suppressed = (places.end + page_tables_len) as u32;
+        words.extend(step.logit_filters.iter().flat_map(|filter| filter_words(filter, suppressed)));
         words.extend(step.copies.iter().flat_map(|&PageCopy { from, to }| [from, to]));
+        words.extend(std::iter::repeat_n(0, 2 * (shape.n_copies - step.copies.len())));
         let mut page_table = places.end;
         let page_tables = ROW_TABLES.map(|table| {
             let first = page_table;
@@ -270,10 +300,12 @@ impl StepWords {
         }
         assert_eq!(words.len(), places.end, "places of the inputs");
         ROW_TABLES.iter().for_each(|&table| words.extend_from_slice(step.rows(table).page_table));
+        words.extend_from_slice(step.suppressed);
     }
 
     fn check(&self, step: &Step<'_>) {
-        let Limits { n_tokens, n_positions, slot_pages, row_pages, copied_pages } = &self.limits;
+        let Limits { n_tokens, n_positions, slot_pages, row_pages, copied_pages, n_logits } =
+            &self.limits;
         let check = |what: &str, values: &[u32], limit: Option<usize>| {
             let limit = limit.unwrap_or(usize::MAX);
             let max = values.iter().max().map_or(0, |&value| value as usize);
@@ -287,6 +319,10 @@ impl StepWords {
         let n_rows = step.counts[Count::Tokens];
         let rows = step.output_rows;
         assert!(rows.iter().all(|&row| row < n_rows), "an output outside of {n_rows} rows");
+        check("suppressed token", step.suppressed, *n_logits);
+        let n_logits = n_logits.unwrap_or_default();
+        let fits = |filter: &LogitFilter| filter.fits(n_logits, step.suppressed.len());
+        assert!(step.logit_filters.iter().all(fits), "a filter of other than {n_logits} logits");
         step.copies.iter().for_each(|copy| check("page", &[copy.from, copy.to], *copied_pages));
         for (slots, limit) in SLOT_TABLES.iter().zip(slot_pages) {
             let limit = limit.unwrap_or(usize::MAX);
@@ -323,6 +359,7 @@ pub(crate) struct Places {
     pub(crate) positions: usize,
     pub(crate) slots: [usize; 3],
     pub(crate) outputs: usize,
+    pub(crate) logit_filters: usize,
     pub(crate) copies: usize,
     /// Of the first attention.
     pub(crate) attention: usize,

@@ -238,7 +238,7 @@ impl Ops {
 
 /// Random programs: several segments, views, outputs, values that cross segments, the patterns of fusion and near misses.
 pub(crate) fn programs() -> impl Strategy<Value = Program> {
-    prop::collection::vec((0..23u8, any::<[u8; 3]>()), 1..50).prop_map(|choices| {
+    prop::collection::vec((0..24u8, any::<[u8; 3]>()), 1..50).prop_map(|choices| {
         let mut ops = Ops::new();
         let mut values = vec![ops.embed()];
         let mut segments =
@@ -328,6 +328,7 @@ fn random_op(ops: &mut Ops, values: &[Tensor], kind: u8, choice: [u8; 3]) -> Opt
             let product = ops.matmul(h, x.cols);
             ops.r.add(other, product)
         }
+        23 => ops.r.logit_filter(x),
         _ => return None,
     })
 }

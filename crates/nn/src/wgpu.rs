@@ -22,8 +22,9 @@ use stonechat_quant::wgpu::GpuMatrix;
 
 use self::capabilities::capabilities;
 use self::executable::{GpuExecutable, GpuWeight};
-use crate::device::{Counts, Device, DeviceApi, Executable};
+use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
+use crate::host_threads::HostThreads;
 use crate::program::Program;
 use crate::weight_data::Conversions;
 use crate::{Error, LoadStats, MatrixSource, OpTime};
@@ -35,6 +36,7 @@ const NAME: &str = "wgpu";
 pub struct Wgpu {
     gpu: Gpu,
     conversions: Arc<Conversions>,
+    host_threads: HostThreads,
 }
 
 impl Wgpu {
@@ -44,7 +46,7 @@ impl Wgpu {
     /// If the driver refuses, or the adapter lacks what `variant` needs.
     pub async fn open(adapter: &Adapter, variant: Option<Variant>) -> Result<Self, Error> {
         let gpu = Gpu::open(adapter, variant).await?;
-        Ok(Self { gpu, conversions: Arc::default() })
+        Ok(Self { gpu, conversions: Arc::default(), host_threads: HostThreads::default() })
     }
 
     /// The open device.
@@ -106,6 +108,10 @@ impl DeviceApi for Wgpu {
     /// A GPU runs passes one by one.
     fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
         Ok(vec![Device::new(self.clone())])
+    }
+
+    fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
+        self.host_threads.run(tasks);
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {

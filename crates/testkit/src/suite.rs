@@ -6,9 +6,9 @@
 
 mod attention;
 mod layer;
+mod logits;
 mod moe;
 mod recording;
-mod top_k;
 
 use pollster::block_on;
 use stonechat_compute::DType;
@@ -93,7 +93,7 @@ pub fn run_with(devices: &[Device], f16_tolerance: Tolerance) {
             }
         }
     }
-    top_k::check(&suite);
+    logits::check(&suite);
     for (i, head_dim) in [1, 8, 20, 64, 80].into_iter().enumerate() {
         for (n_heads, n_kv_heads) in [(2, 2), (6, 2)] {
             for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {

@@ -12,7 +12,7 @@
 //! cross-attention keys and queries. Keys are copied when a window's audio is set, queries in the steps that align windows.
 
 use stonechat_nn::op::{
-    Count, EmbedArgs, KvWriteArgs, PoolId, Port, RowTable, Rows, SlotTable, Tensor, Weight,
+    Count, EmbedArgs, KvWriteArgs, Op, PoolId, Port, RowTable, Rows, SlotTable, Tensor, Weight,
 };
 use stonechat_nn::{Activation, Linear, Norm, Recorder, SegmentName};
 
@@ -103,7 +103,12 @@ impl Decoder {
         let rows = r.gather(x, Count::Logits);
         let h = self.norm.record(r, rows);
         let logits = self.tokens.record(r, h);
+        let logits = r.logit_filter(logits);
         r.output(Port::Logits, logits);
+        let top_k = r.top_k(logits.first(Count::TopK));
+        r.output(Port::TopK, top_k);
+        let log_sum_exp = r.op(Op::LogSumExp, &[logits.first(Count::LogProbs)]);
+        r.output(Port::LogSumExp, log_sum_exp);
     }
 }
 

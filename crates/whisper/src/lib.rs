@@ -18,6 +18,7 @@
 //! | `window_decoder.rs`, `window_request.rs` | batch of windows, its requests |
 //! | `window.rs`, `fallback.rs` | result of a window, temperature fallback |
 //! | `prompt.rs`, `rules.rs`, `search.rs`, `sampling.rs`, `loops.rs` | prompts, logit filters, beam search and best-of, loop detection |
+//! | `logit_filters.rs`, `step_outputs.rs` | filters of the rows of a step, its outputs on the host |
 //! | `align.rs`, `alignment_heads.rs`, `words.rs`, `hallucination.rs` | token and word times, hallucinations in silence |
 //! | `live.rs` | LocalAgreement-2 over a growing buffer |
 //! | `output.rs` | txt, srt, vtt, tsv, lrc, csv and json |
@@ -45,6 +46,7 @@ mod fallback;
 mod hallucination;
 mod languages;
 mod live;
+mod logit_filters;
 mod loops;
 mod model;
 mod options;
@@ -56,6 +58,7 @@ mod search;
 mod source;
 mod special;
 mod state;
+mod step_outputs;
 mod times;
 mod timings;
 mod transcriber;

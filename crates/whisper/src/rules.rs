@@ -1,4 +1,5 @@
-//! Logit filters, applied before a token is chosen.
+//! Logit filters of a window's options: the tokens that may follow a text. Devices apply them, see
+//! [`Op::LogitFilter`](stonechat_nn::op::Op::LogitFilter).
 //!
 //! | filter | source |
 //! |---|---|
@@ -7,7 +8,8 @@
 //! | repeated n-grams | CTranslate2 `NoRepeatNgram` |
 //! | no end before `min_end_timestamp` | own, for batched chunks |
 
-use stonechat_nn::sample::{log_sum_exp, max};
+use std::ops::Range;
+
 use stonechat_text::Tokenizer;
 
 use crate::TIMESTAMP_SECONDS;
@@ -15,13 +17,11 @@ use crate::model::Model;
 use crate::options::Options;
 use crate::special::SpecialTokens;
 
-/// Logit of a token that may not be chosen.
-const SUPPRESSED: f32 = f32::NEG_INFINITY;
-
 /// Logit filters of one recording.
 #[derive(Debug)]
 pub struct Rules {
     special: SpecialTokens,
+    /// Tokens suppressed everywhere.
     suppressed: Vec<u32>,
     /// Tokens suppressed at the start of a window.
     suppressed_first: Vec<u32>,
@@ -56,6 +56,7 @@ impl Rules {
         suppressed.push(special.no_timestamps);
         suppressed.sort_unstable();
         suppressed.dedup();
+        suppressed.retain(|&token| token < special.vocab_size());
         let mut suppressed_first = Vec::new();
         if options.suppress_blank {
             suppressed_first.extend(tokenizer.encode(" "));
@@ -67,81 +68,72 @@ impl Rules {
         Self { special, suppressed, suppressed_first, max_initial_timestamp, no_repeat_ngram_size }
     }
 
-    /// Sets the logits of tokens that may not follow `sampled`, the tokens of the window so far, to
-    /// negative infinity. Text that ends with a timestamp before `min_end_timestamp` may not end.
-    pub(crate) fn apply(
+    /// Tokens suppressed in every row.
+    pub(crate) fn suppressed(&self) -> &[u32] {
+        &self.suppressed
+    }
+
+    /// Appends the tokens suppressed after `sampled`, the tokens of the window so far, to `list`. Text that ends with a timestamp
+    /// before `min_end_timestamp` may not end.
+    pub(crate) fn suppress_after(
         &self,
-        logits: &mut [f32],
         sampled: &[u32],
         min_end_timestamp: Option<u32>,
+        list: &mut Vec<u32>,
     ) {
         if sampled.is_empty() {
-            suppress(logits, &self.suppressed_first);
+            list.extend(&self.suppressed_first);
         }
-        suppress(logits, &self.suppressed);
         if self.no_repeat_ngram_size > 0 {
-            let text = &mut logits[..self.special.eot as usize];
-            suppress_ngrams(text, sampled, self.no_repeat_ngram_size);
+            let repeated = repeated_ngrams(sampled, self.no_repeat_ngram_size);
+            // Timestamps come in equal pairs.
+            list.extend(repeated.filter(|&token| token < self.special.eot));
         }
         if let (Some(min_end), [_, .., last]) = (min_end_timestamp, sampled)
             && self.special.is_timestamp(*last)
             && *last < min_end
         {
-            logits[self.special.eot as usize] = SUPPRESSED;
-        }
-        if let Some(max_initial) = self.max_initial_timestamp {
-            self.apply_timestamps(logits, sampled, max_initial);
+            list.push(self.special.eot);
         }
     }
 
-    fn apply_timestamps(&self, logits: &mut [f32], sampled: &[u32], max_initial: u32) {
-        let begin = self.special.timestamp_begin as usize;
+    /// Text tokens and timestamps that may follow `sampled`, without regard to suppressed tokens.
+    pub(crate) fn ranges(&self, sampled: &[u32]) -> [Range<u32>; 2] {
+        let vocab_size = self.special.vocab_size();
+        let Some(max_initial) = self.max_initial_timestamp else {
+            return [0..vocab_size, vocab_size..vocab_size];
+        };
+        let begin = self.special.timestamp_begin;
+        let (mut text, mut timestamps) = (0..begin, begin..vocab_size);
         let is_timestamp = |token: &u32| self.special.is_timestamp(*token);
         let last_is = sampled.last().is_some_and(is_timestamp);
         let penultimate_is = sampled.len() < 2 || is_timestamp(&sampled[sampled.len() - 2]);
-        if last_is {
-            if penultimate_is {
-                logits[begin..].fill(SUPPRESSED);
-            } else {
-                logits[..self.special.eot as usize].fill(SUPPRESSED);
-            }
+        if last_is && !penultimate_is {
+            text.start = self.special.eot;
         }
         if let Some(&last) = sampled.iter().rev().find(|t| is_timestamp(t)) {
             // Timestamps do not decrease, and a segment must not be empty.
-            let first_allowed = if last_is && !penultimate_is { last } else { last + 1 } as usize;
-            let end = first_allowed.min(logits.len());
-            logits[begin..end.max(begin)].fill(SUPPRESSED);
+            timestamps.start = if last_is && !penultimate_is { last } else { last + 1 };
+        }
+        if last_is && penultimate_is {
+            timestamps.start = vocab_size;
         }
         if sampled.is_empty() {
-            logits[..begin].fill(SUPPRESSED);
-            let first_suppressed = begin + max_initial as usize + 1;
-            if first_suppressed < logits.len() {
-                logits[first_suppressed..].fill(SUPPRESSED);
-            }
+            text.start = begin;
+            timestamps.end = vocab_size.min(begin.saturating_add(max_initial).saturating_add(1));
         }
-        let (text, timestamps) = logits.split_at_mut(begin);
-        if log_sum_exp(timestamps) > max(text) {
-            text.fill(SUPPRESSED);
-        }
+        [text, timestamps]
     }
 }
 
-fn suppress(logits: &mut [f32], tokens: &[u32]) {
-    for &token in tokens {
-        if let Some(logit) = logits.get_mut(token as usize) {
-            *logit = SUPPRESSED;
-        }
-    }
-}
-
-/// Suppresses text tokens that would repeat an n-gram of `sampled` (CTranslate2 `NoRepeatNgram`).
-/// `text` are the logits of text tokens only: timestamps come in equal pairs.
-fn suppress_ngrams(text: &mut [f32], sampled: &[u32], n: usize) {
-    let Some(start) = (sampled.len() + 1).checked_sub(n) else { return };
-    let last = &sampled[start..];
-    for ngram in sampled.windows(n).filter(|ngram| ngram[..n - 1] == *last) {
-        suppress(text, &ngram[n - 1..]);
-    }
+/// Tokens that would repeat an n-gram of `sampled` (CTranslate2 `NoRepeatNgram`).
+fn repeated_ngrams(sampled: &[u32], n: usize) -> impl Iterator<Item = u32> {
+    let start = (sampled.len() + 1).checked_sub(n);
+    start.into_iter().flat_map(move |start| {
+        let last = &sampled[start..];
+        let ngrams = sampled.windows(n).filter(move |ngram| ngram[..n - 1] == *last);
+        ngrams.map(move |ngram| ngram[n - 1])
+    })
 }
 
 /// Tokens of annotations: brackets, notes, speaker dashes (openai/whisper `non_speech_tokens`).
@@ -168,9 +160,15 @@ fn non_speech_tokens(tokenizer: &Tokenizer) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use pollster::block_on;
+    use stonechat_nn::op::{Count, Port, Rows};
+    use stonechat_nn::{Counts, Cpu, Device, PortRange, Recorder, SegmentName, Step};
     use stonechat_text::Tokenizer;
 
-    use super::{Rules, SUPPRESSED, non_speech_tokens, suppress_ngrams};
+    use super::{Rules, non_speech_tokens, repeated_ngrams};
+    use crate::logit_filters::LogitFilters;
     use crate::options::Options;
     use crate::special::SpecialTokens;
 
@@ -184,6 +182,41 @@ mod tests {
         }
     }
 
+    /// Logit of a token that may not follow.
+    const SUPPRESSED: f32 = f32::NEG_INFINITY;
+
+    /// Filters a row of logits in a step of the CPU.
+    fn filter(
+        rules: Rules,
+        logits: &mut Vec<f32>,
+        sampled: &[u32],
+        min_end_timestamp: Option<u32>,
+    ) {
+        let mut filters = LogitFilters::new(logits.len());
+        filters.resize(1);
+        filters.set_last(&Arc::new(rules), sampled, min_end_timestamp);
+        let (port, rows) = (Port::Value(0), Rows::of(Count::Logits));
+        let mut r = Recorder::new();
+        r.segment(SegmentName::Logits, rows);
+        let x = r.import(port, rows, logits.len());
+        let filtered = r.logit_filter(x);
+        r.output(Port::Logits, filtered);
+        let mut counts = Counts::default();
+        counts[Count::Logits] = 1;
+        let device = Device::from(Cpu::new(1).unwrap());
+        let mut executable = device.compile(&r.finish(), &counts).unwrap();
+        executable.import(port, logits);
+        executable.run(&Step {
+            segments: &[SegmentName::Logits],
+            counts,
+            logit_filters: filters.rows(),
+            suppressed: filters.suppressed(),
+            ..Step::default()
+        });
+        let range = PortRange::first(Port::Logits, logits.len());
+        block_on(executable.read(&[range], logits)).unwrap();
+    }
+
     fn allowed(sampled: &[u32]) -> Vec<usize> {
         allowed_before(sampled, None)
     }
@@ -192,7 +225,7 @@ mod tests {
         let mut logits = vec![0.0; 51865];
         // Text must outweigh the sum of 1501 equal timestamps for the last rule not to fire.
         logits[..50364].fill(10.0);
-        rules().apply(&mut logits, sampled, min_end_timestamp);
+        filter(rules(), &mut logits, sampled, min_end_timestamp);
         (0..51865).filter(|&i| logits[i] > SUPPRESSED).collect()
     }
 
@@ -239,18 +272,18 @@ mod tests {
     fn likely_timestamps_win_over_text() {
         let mut logits = vec![0.0; 51865];
         logits[400] = 5.0;
-        rules().apply(&mut logits, &[BEGIN, 400], None);
+        filter(rules(), &mut logits, &[BEGIN, 400], None);
         assert!(logits[400] == SUPPRESSED, "ln(1500) > 5");
     }
 
     #[test]
     fn ngrams_are_not_repeated() {
         #[track_caller]
-        fn check(n: usize, sampled: &[u32], expected: &[usize]) {
-            let mut logits = vec![0.0; 10];
-            suppress_ngrams(&mut logits, sampled, n);
-            let suppressed: Vec<usize> = (0..10).filter(|&i| logits[i] == SUPPRESSED).collect();
-            assert_eq!(suppressed, expected, "{n} {sampled:?}");
+        fn check(n: usize, sampled: &[u32], expected: &[u32]) {
+            let mut repeated: Vec<u32> = repeated_ngrams(sampled, n).collect();
+            repeated.sort_unstable();
+            repeated.dedup();
+            assert_eq!(repeated, expected, "{n} {sampled:?}");
         }
         check(1, &[1, 2, 1], &[1, 2]);
         check(2, &[1, 2, 1], &[2]);
@@ -259,8 +292,6 @@ mod tests {
         check(3, &[1, 2, 4, 2, 1], &[]);
         check(3, &[1], &[]);
         check(1, &[], &[]);
-        // A timestamp may close one segment and open the next.
-        check(1, &[50], &[]);
     }
 
     #[test]
@@ -286,7 +317,7 @@ mod tests {
     fn text_as_likely_as_the_timestamps_stays() {
         // One timestamp is left, the last.
         let mut logits = vec![1.0; 51865];
-        rules().apply(&mut logits, &[BEGIN + 1499, 400], None);
+        filter(rules(), &mut logits, &[BEGIN + 1499, 400], None);
         let last = BEGIN as usize + 1500;
         assert_eq!(last, logits.len() - 1);
         assert_eq!((logits[400], logits[last - 1], logits[last]), (1.0, SUPPRESSED, 1.0));
@@ -297,7 +328,7 @@ mod tests {
         for (max_initial_timestamp, last) in [(Some(1500), 51864), (Some(5000), 51864)] {
             let rules = Rules { max_initial_timestamp, ..rules() };
             let mut logits = vec![0.0; 51865];
-            rules.apply(&mut logits, &[], None);
+            filter(rules, &mut logits, &[], None);
             let is_allowed = |&i: &usize| logits[i] > SUPPRESSED;
             assert_eq!((0..51865).find(is_allowed), Some(BEGIN as usize));
             assert_eq!((0..51865).rfind(is_allowed), Some(last));
@@ -306,10 +337,10 @@ mod tests {
 
     #[test]
     fn without_timestamps_only_suppressed_tokens_are_forbidden() {
-        let rules = Rules { max_initial_timestamp: None, ..rules() };
         let forbidden = |sampled: &[u32]| {
+            let rules = Rules { max_initial_timestamp: None, ..rules() };
             let mut logits = vec![0.0; 51865];
-            rules.apply(&mut logits, sampled, None);
+            filter(rules, &mut logits, sampled, None);
             (0..51865).filter(|&i| logits[i] == SUPPRESSED).collect::<Vec<_>>()
         };
         assert_eq!(forbidden(&[]), [7, 220, 50257]);
@@ -321,7 +352,7 @@ mod tests {
         let mut rules = rules();
         (rules.no_repeat_ngram_size, rules.max_initial_timestamp) = (1, None);
         let mut logits = vec![0.0; 51865];
-        rules.apply(&mut logits, &[BEGIN, 400, BEGIN + 5, BEGIN + 5], None);
+        filter(rules, &mut logits, &[BEGIN, 400, BEGIN + 5, BEGIN + 5], None);
         let forbidden = (0..51865).filter(|&i| logits[i] == SUPPRESSED).collect::<Vec<_>>();
         assert_eq!(forbidden, [7, 400]);
     }

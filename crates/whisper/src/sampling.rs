@@ -18,34 +18,6 @@ pub(crate) struct LogitStats {
     pub(crate) top: Vec<(u32, f32)>,
 }
 
-impl LogitStats {
-    /// Computes the log-sum-exp and the top `k` of `logits`.
-    pub(crate) fn compute(&mut self, logits: &[f32], k: usize) {
-        self.log_sum_exp = log_sum_exp(logits);
-        self.top.clear();
-        let mut least = f32::NEG_INFINITY;
-        for (i, block) in logits.chunks(BLOCK_LEN).enumerate() {
-            // Most blocks hold none of the top k: their maximum shows that.
-            if k == 0 || max(block) <= least {
-                continue;
-            }
-            for (j, &logit) in block.iter().enumerate() {
-                if logit > least {
-                    let at = self.top.partition_point(|b| b.1 >= logit);
-                    self.top.insert(at, ((i * BLOCK_LEN + j) as u32, logit));
-                    self.top.truncate(k);
-                    if self.top.len() == k {
-                        least = self.top[k - 1].1;
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Logits whose maximum is compared at a time.
-const BLOCK_LEN: usize = 512;
-
 /// Samples from `softmax(logits / temperature)`; `None` if every logit is negative infinity.
 pub(crate) fn sample(
     logits: &[f32],
@@ -83,33 +55,7 @@ pub(crate) fn probability(logits: &[f32], token: u32) -> f32 {
 mod tests {
     use stonechat_nn::sample::{Rng, log_sum_exp};
 
-    use super::{BLOCK_LEN, LogitStats, probability, sample};
-
-    fn top(logits: &[f32], n: usize) -> Vec<(u32, f32)> {
-        let mut stats = LogitStats { log_sum_exp: 7.0, top: vec![(1, 9.0)] };
-        stats.compute(logits, n);
-        assert!((stats.log_sum_exp - log_sum_exp(logits)).abs() < 1e-6);
-        stats.top
-    }
-
-    #[test]
-    fn the_top_is_sorted_and_equals_keep_their_order() {
-        let logits = [0.0, 2.0, f32::NEG_INFINITY, 2.0, 3.0, -1.0];
-        assert_eq!(top(&logits, 0), []);
-        assert_eq!(top(&logits, 1), [(4, 3.0)]);
-        assert_eq!(top(&logits, 3), [(4, 3.0), (1, 2.0), (3, 2.0)]);
-        assert_eq!(top(&logits, 9).len(), 5, "a suppressed token is not among them");
-    }
-
-    #[test]
-    fn the_top_of_many_blocks() {
-        let logits: Vec<f32> = (0..5 * BLOCK_LEN + 3).map(|i| (i * 7919 % 4001) as f32).collect();
-        let mut sorted: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
-        sorted.sort_by(|a, b| b.1.total_cmp(&a.1));
-        for n in [1, 6, 40] {
-            assert_eq!(top(&logits, n), sorted[..n]);
-        }
-    }
+    use super::{probability, sample};
 
     #[test]
     fn samples_follow_the_distribution() {

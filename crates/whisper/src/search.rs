@@ -107,10 +107,15 @@ impl Search {
 
     /// Length of [`LogitStats::top`] that a step needs.
     pub(crate) fn top_k(&self) -> usize {
-        if self.options.temperature == 0.0 { self.options.width + 1 } else { 0 }
+        if self.samples() { 0 } else { self.options.width + 1 }
     }
 
-    /// Chooses the next tokens from `logits`, `[active, V]`, and their statistics. For each pair
+    /// Whether a step samples tokens, for which it needs all logits.
+    pub(crate) fn samples(&self) -> bool {
+        self.options.temperature != 0.0
+    }
+
+    /// Chooses the next tokens from the statistics of logits, or from `logits`, `[active, V]`, where it [samples](Self::samples). For each pair
     /// `(from, to)` of `forks`, sequence `to` must become a copy of `from` before the next step.
     pub(crate) fn step(
         &mut self,
@@ -119,10 +124,10 @@ impl Search {
         forks: &mut Vec<(usize, usize)>,
     ) {
         forks.clear();
-        if self.options.temperature == 0.0 {
-            self.step_beams(stats, forks);
-        } else {
+        if self.samples() {
             self.step_samples(logits, stats, forks);
+        } else {
+            self.step_beams(stats, forks);
         }
         self.n_steps += 1;
         if self.n_steps >= self.options.max_tokens {

@@ -75,6 +75,11 @@ impl SpecialTokens {
         })
     }
 
+    /// Number of tokens of the vocabulary.
+    pub(crate) fn vocab_size(&self) -> u32 {
+        self.timestamp_begin + TIMESTAMPS
+    }
+
     /// Token of `language`; `None` if the model has none.
     #[must_use]
     pub fn language(&self, language: Language) -> Option<u32> {

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! encode(mel) ──► set_audio(window)      cross-attention keys and values of the window
-//! plan().add(slot(window, i), tokens, outputs).run() ──► read_logits
+//! plan().add(slot(window, i), tokens, outputs).run() ──► read_logits, read_outputs
 //! ```
+
+use std::ops::Range;
 
 use stonechat_nn::op::{Count, PoolId, Port, RowTable, SlotTable};
 use stonechat_nn::{
@@ -16,8 +18,11 @@ use crate::WINDOW_FRAMES;
 use crate::alignment_heads::AlignmentHeads;
 use crate::config::Config;
 use crate::error::Error;
+use crate::logit_filters::LogitFilters;
 use crate::model::Model;
+use crate::step_outputs::StepOutputs;
 use crate::weights::Weights;
+use crate::window_request::DecodeRequest;
 
 /// Keys and values of the decoder's self-attention. Page copies are in this pool.
 pub(crate) const SELF_POOL: PoolId = PoolId(0);
@@ -169,17 +174,27 @@ impl AudioPages {
     }
 
     /// A decoder step.
-    fn text_step<'a>(&'a self, inputs: &'a StepInputs, has_capture: bool) -> Step<'a> {
+    fn text_step<'a>(
+        &'a self,
+        inputs: &'a StepInputs,
+        filters: &'a LogitFilters,
+        outputs: &StepOutputs,
+        has_capture: bool,
+    ) -> Step<'a> {
         let mut step = Step {
             segments: &[SegmentName::Body, SegmentName::Logits],
             tokens: &inputs.tokens,
             positions: &inputs.pos,
             output_rows: &inputs.outputs,
+            logit_filters: filters.rows(),
+            suppressed: filters.suppressed(),
+            k: outputs.k(),
             copies: &inputs.copies,
             ..Step::default()
         };
         step.counts[Count::Tokens] = inputs.n_tokens();
         step.counts[Count::Logits] = inputs.outputs.len();
+        outputs.set_counts(&mut step.counts);
         step.counts[Count::CapturedTokens] = if has_capture { inputs.n_tokens() } else { 0 };
         step.slots[SlotTable::Tokens as usize] = &inputs.kv_rows;
         let own = AttentionRows { rows: &inputs.query_rows, page_table: &inputs.page_table };
@@ -197,6 +212,8 @@ pub struct State {
     options: StateOptions,
     pages: AudioPages,
     sequences: Sequences,
+    filters: LogitFilters,
+    outputs: StepOutputs,
     /// Whether each window has audio.
     has_audio: Vec<bool>,
     head_dim: usize,
@@ -213,7 +230,9 @@ impl State {
         let mut max = Counts::default();
         max[Count::Tokens] = limits.n_batch;
         max[Count::CapturedTokens] = limits.n_batch;
-        max[Count::Logits] = limits.n_outputs;
+        for count in [Count::Logits, Count::TopK, Count::LogProbs] {
+            max[count] = limits.n_outputs;
+        }
         max[Count::Windows] = 1;
         max[Count::CapturedWindows] = options.n_windows;
         let mut state = Self {
@@ -221,6 +240,8 @@ impl State {
             options,
             pages: AudioPages::new(config, &options, limits.n_batch),
             sequences: Sequences::new(limits),
+            filters: LogitFilters::new(config.vocab_size),
+            outputs: StepOutputs::default(),
             has_audio: vec![false; options.n_windows],
             head_dim: config.text_head_dim(),
             d_model: config.d_model,
@@ -234,7 +255,8 @@ impl State {
     /// Compiles kernels and allocates device memory for the passes of one window and for decoder steps of every size that
     /// selects kernels.
     fn warm_up(&mut self) -> Result<(), Error> {
-        let Self { executable, options, pages, sequences, n_mel_values, .. } = self;
+        let Self { executable, options, pages, sequences, filters, outputs, n_mel_values, .. } =
+            self;
         let mut result = Ok(());
         executable.warm_up(&mut |executable| {
             executable.import(Port::Mel, &vec![0.0; *n_mel_values]);
@@ -242,7 +264,9 @@ impl State {
             executable.run(&pages.audio_step(0));
             result = run_all_sizes(sequences, options.n_sequences, &mut |inputs| {
                 pages.set_rows(inputs);
-                executable.run(&pages.text_step(inputs, false));
+                filters.resize(inputs.outputs.len());
+                outputs.request_stats(inputs.outputs.len(), options.n_sequences + 1);
+                executable.run(&pages.text_step(inputs, filters, outputs, false));
             });
         })?;
         result
@@ -316,12 +340,17 @@ impl State {
 
     /// Starts the plan of the next step.
     pub fn plan(&mut self) -> BatchPlan<'_> {
-        let Self { executable, options, pages, sequences, has_audio, .. } = self;
+        let Self { executable, options, pages, sequences, filters, outputs, has_audio, .. } = self;
+        filters.clear();
+        outputs.clear();
         BatchPlan {
             plan: sequences.plan(),
             executable: &mut **executable,
             options,
             pages,
+            filters,
+            outputs,
+            vocab_size: self.vocab_size,
             has_audio,
             has_capture: false,
         }
@@ -336,12 +365,25 @@ impl State {
         Ok(self.executable.read(&[PortRange::first(Port::Logits, len)], out).await?)
     }
 
+    /// Reads the outputs that the plan of the last step requested.
+    pub(crate) async fn read_outputs(&mut self) -> Result<(), Error> {
+        self.outputs.read(&mut *self.executable).await
+    }
+
+    /// Outputs of the last step, see [`read_outputs`](Self::read_outputs).
+    pub(crate) fn outputs(&self) -> &StepOutputs {
+        &self.outputs
+    }
+
     /// Computes the logits of `rows` of the last step for [`read_logits`](Self::read_logits).
     pub(crate) fn project(&mut self, rows: &[usize]) {
         let max_rows = self.limits().n_outputs;
         assert!(rows.len() <= max_rows, "{} rows of logits of {max_rows}", rows.len());
+        self.filters.clear();
+        self.filters.resize(rows.len());
         let segments = &[SegmentName::Logits];
-        let mut step = Step { segments, output_rows: rows, ..Step::default() };
+        let logit_filters = self.filters.rows();
+        let mut step = Step { segments, output_rows: rows, logit_filters, ..Step::default() };
         step.counts[Count::Tokens] = self.sequences.inputs().n_tokens();
         step.counts[Count::Logits] = rows.len();
         self.executable.run(&step);
@@ -352,7 +394,7 @@ impl State {
     pub(crate) async fn read_capture(
         &mut self,
         window: usize,
-        rows: std::ops::Range<usize>,
+        rows: Range<usize>,
         (n_heads, out): (usize, &mut Vec<f32>),
     ) -> Result<(), Error> {
         let c = self.head_dim;
@@ -407,6 +449,9 @@ pub struct BatchPlan<'a> {
     executable: &'a mut dyn Executable,
     options: &'a StateOptions,
     pages: &'a mut AudioPages,
+    filters: &'a mut LogitFilters,
+    outputs: &'a mut StepOutputs,
+    vocab_size: usize,
     has_audio: &'a [bool],
     has_capture: bool,
 }
@@ -428,7 +473,23 @@ impl BatchPlan<'_> {
     ) -> Result<(), Error> {
         let window = slot.index() / self.options.n_sequences;
         assert!(self.has_audio[window], "`set_audio` of window {window} comes before its steps");
-        Ok(self.plan.add(slot, tokens, outputs)?)
+        self.plan.add(slot, tokens, outputs)?;
+        self.filters.resize(self.plan.n_outputs());
+        Ok(())
+    }
+
+    /// Filters the logits of the last output, which follows `sampled`, the tokens of the window so far. Requests its log-sum-exp
+    /// and its `k` largest logits.
+    pub(crate) fn filter_last(&mut self, request: &DecodeRequest, sampled: &[u32], k: usize) {
+        self.filters.set_last(&request.rules, sampled, request.min_end_timestamp);
+        self.outputs.request_stats(self.plan.n_outputs(), k);
+    }
+
+    /// Requests logits of tokens of an output; returns their place in [`StepOutputs::logits`].
+    pub(crate) fn request_logits(&mut self, output: usize, tokens: Range<u32>) -> Range<usize> {
+        let first = output * self.vocab_size;
+        let range = first + tokens.start as usize..first + tokens.end as usize;
+        self.outputs.request_logits(range)
     }
 
     /// Adds tokens whose cross-attention queries are copied for alignment.
@@ -452,10 +513,10 @@ impl BatchPlan<'_> {
 
     /// Enqueues the step.
     pub fn run(self) {
-        let Self { plan, executable, pages, has_capture, .. } = self;
+        let Self { plan, executable, pages, filters, outputs, has_capture, .. } = self;
         if plan.n_tokens() > 0 {
             pages.set_rows(plan.inputs());
-            executable.run(&pages.text_step(plan.inputs(), has_capture));
+            executable.run(&pages.text_step(plan.inputs(), filters, outputs, has_capture));
         }
         plan.commit();
     }

@@ -8,7 +8,7 @@
 //!
 //! step: encodes a waiting window if there is a free place, then runs one decoder step:
 //!     last token of every active hypothesis; then prompts and alignment passes, as many as fit
-//!     on all threads: apply the rules, compute log-sum-exp and top k of every row
+//!     on the device: logit filters, log-sum-exp and largest logits of every row
 //!     each window's search chooses tokens and forks KV sequences
 //! ```
 //!
@@ -31,8 +31,7 @@ use crate::fallback::Fallback;
 use crate::languages::Language;
 use crate::model::Model;
 use crate::options::{Options, no_temperature};
-use crate::rules::Rules;
-use crate::sampling::{LogitStats, probability};
+use crate::sampling::LogitStats;
 use crate::search::{FinishReason, Search, SearchOptions};
 use crate::state::{BatchPlan, State, StateOptions};
 use crate::timings::Timings;
@@ -69,28 +68,44 @@ impl Task {
         matches!(self, Self::Decode(decoding) if decoding.is_prefilled)
     }
 
-    /// Adds the next rows to the plan of a step of at most `max_tokens`; a prompt or alignment pass only if it fits.
+    /// Adds the next rows to the plan of a step of at most `max_tokens`; a prompt or alignment pass only if it fits. Returns the
+    /// place of the logits that the task needs.
     fn add_to(
         &self,
         plan: &mut BatchPlan<'_>,
         model: &Model,
         max_tokens: usize,
         slot: impl Fn(usize) -> Slot,
-    ) -> Result<(), Error> {
+    ) -> Result<Range<usize>, Error> {
         let room = max_tokens - plan.n_tokens();
-        let sot = model.special().sot;
+        let special = model.special();
+        let mut logits = 0..0;
         match self {
-            Self::DetectLanguage(_) if room > 0 => plan.add(slot(0), &[sot], [0])?,
+            Self::DetectLanguage(_) if room > 0 => {
+                plan.add(slot(0), &[special.sot], [0])?;
+                let first = special.sot + 1;
+                logits =
+                    plan.request_logits(plan.n_outputs() - 1, first..first + special.n_languages);
+            }
             Self::Decode(decoding) if decoding.is_prefilled => {
+                let first = plan.n_outputs();
                 for hypothesis in decoding.search.active() {
                     let last = hypothesis.tokens.last().expect("a prefilled text has a token");
                     plan.add(slot(hypothesis.sequence), &[*last], [0])?;
+                    decoding.filter_last(plan, &hypothesis.tokens);
                 }
+                logits = decoding.request_logits(plan, first, model);
             }
             Self::Decode(decoding) if decoding.request.prompt.len() <= room => {
-                let prompt = &decoding.request.prompt[..];
-                let start = prompt.iter().rposition(|&token| token == sot).unwrap_or(0);
+                let (first, prompt) = (plan.n_outputs(), &decoding.request.prompt[..]);
+                let start = prompt.iter().rposition(|&token| token == special.sot).unwrap_or(0);
                 plan.add(slot(0), prompt, [start, prompt.len() - 1])?;
+                for hypothesis in decoding.search.active() {
+                    decoding.filter_last(plan, &hypothesis.tokens);
+                }
+                let no_speech = special.no_speech..special.no_speech + 1;
+                logits = plan.request_logits(first, no_speech);
+                logits.end = decoding.request_logits(plan, first + 1, model).end;
             }
             Self::Align(request) => {
                 let tokens = request.tokens(model);
@@ -100,7 +115,7 @@ impl Task {
             }
             Self::DetectLanguage(_) | Self::Decode(_) => {}
         }
-        Ok(())
+        Ok(logits)
     }
 }
 
@@ -116,44 +131,41 @@ struct Decoding {
     no_speech_prob: f64,
 }
 
+impl Decoding {
+    /// Filters the logits of the last output of a plan, those after the tokens of a hypothesis.
+    fn filter_last(&self, plan: &mut BatchPlan<'_>, tokens: &[u32]) {
+        plan.filter_last(&self.request, tokens, self.search.top_k());
+    }
+
+    /// Requests the logits of all outputs from `first` on, if tokens are sampled; returns their place.
+    fn request_logits(
+        &self,
+        plan: &mut BatchPlan<'_>,
+        first: usize,
+        model: &Model,
+    ) -> Range<usize> {
+        let n_rows = if self.search.samples() { plan.n_outputs() - first } else { 0 };
+        plan.request_logits(first, 0..(n_rows * model.config().vocab_size) as u32)
+    }
+}
+
 /// Rows of one window in a step.
 #[derive(Debug, Clone)]
 struct PlannedWindow {
     window: usize,
     rows: Range<usize>,
     outputs: Range<usize>,
+    /// Place of requested logits.
+    logits: Range<usize>,
 }
 
 /// Reusable host memory of a step.
 #[derive(Debug, Default)]
 struct Scratch {
-    /// `[outputs, V]`.
-    logits: Vec<f32>,
-    /// `[outputs]`.
+    /// Of the hypotheses of one window.
     stats: Vec<LogitStats>,
     planned: Vec<PlannedWindow>,
     forks: Vec<(usize, usize)>,
-}
-
-/// Logits of the next token of one hypothesis.
-#[derive(Debug)]
-struct LogitRow<'a> {
-    /// `[V]`.
-    logits: &'a mut [f32],
-    stats: &'a mut LogitStats,
-    /// Tokens of the window so far.
-    tokens: &'a [u32],
-    min_end_timestamp: Option<u32>,
-    top_k: usize,
-    rules: &'a Rules,
-}
-
-impl LogitRow<'_> {
-    /// Applies the rules and computes the statistics that the search needs.
-    fn evaluate(&mut self) {
-        self.rules.apply(self.logits, self.tokens, self.min_end_timestamp);
-        self.stats.compute(self.logits, self.top_k);
-    }
 }
 
 impl WindowDecoder {
@@ -299,11 +311,8 @@ impl WindowDecoder {
         self.encode_next();
         let started = Instant::now();
         self.run_step()?;
-        let Self { state, scratch, .. } = self;
-        let n_outputs = scratch.planned.iter().map(|window| window.outputs.len()).sum::<usize>();
-        if n_outputs > 0 {
-            state.read_logits(n_outputs, &mut scratch.logits).await?;
-            self.evaluate();
+        if self.scratch.planned.iter().any(|window| !window.outputs.is_empty()) {
+            self.state.read_outputs().await?;
         }
         let mut has_text = false;
         let planned = std::mem::take(&mut self.scratch.planned);
@@ -420,11 +429,12 @@ impl WindowDecoder {
                     continue;
                 }
                 let (first_row, first_output) = (plan.n_tokens(), plan.n_outputs());
-                task.add_to(&mut plan, model, max_tokens, |index| options.slot(window, index))?;
+                let slot = |index| options.slot(window, index);
+                let logits = task.add_to(&mut plan, model, max_tokens, slot)?;
                 if plan.n_tokens() > first_row {
                     let (rows, outputs) =
                         (first_row..plan.n_tokens(), first_output..plan.n_outputs());
-                    scratch.planned.push(PlannedWindow { window, rows, outputs });
+                    scratch.planned.push(PlannedWindow { window, rows, outputs, logits });
                 }
             }
         }
@@ -433,49 +443,16 @@ impl WindowDecoder {
         Ok(())
     }
 
-    /// Applies the rules to the logits of all hypotheses and computes their statistics.
-    fn evaluate(&mut self) {
-        let Self { scratch, places, model, .. } = self;
-        let vocab_size = model.config().vocab_size;
-        let n_outputs = scratch.logits.len() / vocab_size;
-        scratch.stats.resize_with(n_outputs.max(scratch.stats.len()), LogitStats::default);
-        let mut outputs = scratch.logits.chunks_exact_mut(vocab_size).zip(&mut scratch.stats);
-        let mut rows = Vec::with_capacity(n_outputs);
-        for window in &scratch.planned {
-            let own: Vec<_> = outputs.by_ref().take(window.outputs.len()).collect();
-            let Place::Active(Active { task: Task::Decode(decoding), .. }) = &places[window.window]
-            else {
-                continue;
-            };
-            // A prompt has a row of logits after `<|startoftranscript|>` first.
-            let n_skipped = usize::from(!decoding.is_prefilled);
-            let hypotheses = decoding.search.active();
-            for ((logits, stats), hypothesis) in own.into_iter().skip(n_skipped).zip(hypotheses) {
-                rows.push(LogitRow {
-                    logits,
-                    stats,
-                    tokens: &hypothesis.tokens,
-                    min_end_timestamp: decoding.request.min_end_timestamp,
-                    top_k: decoding.search.top_k(),
-                    rules: &decoding.request.rules,
-                });
-            }
-        }
-        model.device().for_each(&mut rows, LogitRow::evaluate);
-    }
-
     /// Most probable of `candidates` in a window; of all languages if there are none.
     fn choose_language(&self, window: &PlannedWindow, candidates: &[Language]) -> WindowOutput {
         let special = self.model.special();
-        let vocab_size = self.model.config().vocab_size;
-        let logits = &self.scratch.logits[window.outputs.start * vocab_size..];
-        let logits = &logits[special.sot as usize + 1..];
+        let logits = self.state.outputs().logits(window.logits.clone());
         let languages = special.languages().iter().zip(logits);
         let is_candidate = |(language, _): &(&Language, &f32)| {
             candidates.is_empty() || candidates.contains(language)
         };
         let languages = || languages.clone().filter(is_candidate);
-        // `sot` is followed by the languages of the model, of which candidates are some.
+        // The logits are those of the languages of the model, of which candidates are some.
         let best = languages().max_by(|a, b| a.1.total_cmp(b.1));
         let (&language, &best) = best.expect("a language of the model");
         let total: f32 = languages().map(|(_, logit)| (logit - best).exp()).sum();
@@ -485,21 +462,26 @@ impl WindowDecoder {
     /// Chooses the next tokens of a window; its result, if that was the last step of the last attempt.
     fn choose_tokens(&mut self, planned: &PlannedWindow) -> Option<WindowOutput> {
         let Self { state, scratch, places, model, timings, .. } = self;
-        let PlannedWindow { window, outputs, .. } = planned;
+        let PlannedWindow { window, outputs, logits, .. } = planned;
         let Place::Active(Active { task: Task::Decode(decoding), .. }) = &mut places[*window]
         else {
             return None;
         };
-        let vocab_size = model.config().vocab_size;
-        let mut outputs = outputs.clone();
+        let (mut rows, mut logits) = (outputs.clone(), state.outputs().logits(logits.clone()));
         if !decoding.is_prefilled {
-            let sot = &scratch.logits[outputs.start * vocab_size..][..vocab_size];
-            decoding.no_speech_prob = f64::from(probability(sot, model.special().no_speech));
+            // A prompt has a row after `<|startoftranscript|>` first, of which the logit of no speech is known.
+            let no_speech = logits[0] - state.outputs().log_sum_exp(rows.start);
+            decoding.no_speech_prob = f64::from(no_speech.exp());
             decoding.is_prefilled = true;
-            outputs.start += 1;
+            logits = &logits[1..];
+            rows.start += 1;
         }
-        let logits = &scratch.logits[outputs.start * vocab_size..outputs.end * vocab_size];
-        decoding.search.step(logits, &scratch.stats[outputs], &mut scratch.forks);
+        let n_rows = rows.len();
+        scratch.stats.resize_with(n_rows.max(scratch.stats.len()), LogitStats::default);
+        for (row, stats) in rows.zip(&mut scratch.stats) {
+            state.outputs().copy_stats(row, decoding.search.top_k(), stats);
+        }
+        decoding.search.step(logits, &scratch.stats[..n_rows], &mut scratch.forks);
         for &(from, to) in &scratch.forks {
             state.fork(state.slot(*window, from), state.slot(*window, to));
         }

@@ -6,7 +6,7 @@ mod gpu;
 
 use pollster::block_on;
 use stonechat_compute::wgpu::Counters;
-use stonechat_nn::{KvDType, Slot};
+use stonechat_nn::{Cpu, Device, KvDType, Slot};
 use stonechat_testkit::{Lcg, TinyWhisper, wgpu};
 use stonechat_whisper::{Model, Options, SAMPLE_RATE, StateOptions, Transcriber, WINDOW_FRAMES};
 
@@ -30,6 +30,35 @@ fn kernels_are_compiled_before_the_first_window() {
         let made = backend.counters() - before;
         assert!(made.submissions > 3 && !transcript.segments.is_empty(), "{transcript:?}");
         assert_eq!(made.pipelines, 0);
+    }
+}
+
+/// Tokens of all segments of a recording of noise. A random model says nothing that passes a threshold.
+fn tokens(device: impl Into<Device>) -> Vec<Vec<u32>> {
+    let file = TinyWhisper::default().file();
+    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
+    let mut transcriber = builder.load(device, &file, |_| {}).unwrap();
+    let options = Options {
+        temperatures: vec![0.0],
+        beam_size: 3,
+        compression_ratio_threshold: None,
+        logprob_threshold: None,
+        no_speech_threshold: None,
+        no_repeat_ngram_size: 1,
+        max_new_tokens: Some(12),
+        ..Options::default()
+    };
+    let samples = Lcg::new(9).normals(5 * SAMPLE_RATE, 0.1);
+    let transcript = transcriber.transcribe(&samples, &options, &mut |_| ()).unwrap();
+    transcript.segments.into_iter().map(|segment| segment.tokens).collect()
+}
+
+#[test]
+fn beams_choose_the_tokens_of_the_cpu() {
+    let expected = tokens(Cpu::new(2).unwrap());
+    assert!(expected.iter().flatten().count() >= 8, "{expected:?}");
+    for backend in wgpu::backends("beams_choose_the_tokens_of_the_cpu") {
+        assert_eq!(tokens(backend), expected);
     }
 }
 

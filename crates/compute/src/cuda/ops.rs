@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `rows` | copies, norms, elementwise ops, conversions, log-sum-exp |
+//! | `rows` | copies, norms, elementwise ops, conversions, log-sum-exp, logit filters |
 //! | `rope` | QK norm, rotary embedding, KV write |
 //! | `kv` | pages on the device |
 //! | `attention` | decode and prefill over pages |

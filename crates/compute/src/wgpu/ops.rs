@@ -14,6 +14,7 @@ pub mod gated;
 mod kernel;
 pub mod kv;
 pub mod log_sum_exp;
+pub mod logit_filter;
 pub mod moe;
 pub mod norm;
 pub mod operand;
@@ -35,6 +36,7 @@ pub fn sources(variant: Variant) -> Vec<Source> {
         rope::SPEC,
         gated::SPEC,
         log_sum_exp::SPEC,
+        logit_filter::SPEC,
         moe::ROUTE,
         moe::COMBINE,
         operand::Q8_SPEC,

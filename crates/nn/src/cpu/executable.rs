@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::future::ready;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use stonechat_compute::AlignedVec;
 use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, elementwise};
@@ -17,6 +17,7 @@ use stonechat_quant::{ActivationBuffer, PackedRows, QuantMatrix, gated_packed};
 use super::Cpu;
 use super::capabilities::MAX_GROUP;
 use super::experts::{self, Experts, run_experts};
+use super::logits;
 use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
 use super::profile::label;
 use super::weights::{CpuMatrix, Weights};
@@ -25,6 +26,7 @@ use crate::device::{
 };
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Node, Program};
+use crate::tasks::for_each;
 use crate::weight_data::WeightData;
 use crate::{BoxFuture, Error, PageCopy};
 
@@ -82,7 +84,8 @@ struct Scratch {
     experts: experts::Scratch,
     /// Operand of a convolution.
     windows: ActivationBuffer,
-    top_k: Vec<cpu::TopKEntry>,
+    /// Of each row.
+    top_k: Vec<Vec<cpu::TopKEntry>>,
 }
 
 fn alloc(len: usize) -> Result<AlignedVec, Error> {
@@ -365,23 +368,15 @@ impl CpuExecutable {
                 run_experts(device, &mut scratch.experts, result, (x(0), x(1)), &experts(args));
             }
             Op::Attention(args) => cpu::attention(device, result, self.attention(args, x(0), step)),
-            Op::TopK => {
-                let (k, x) = (step.k, x(0));
-                assert!((1..=x.cols).contains(&k), "top_k: {k} of {} values", x.cols);
-                for (t, row) in out[..2 * k * n_rows].chunks_exact_mut(2 * k).enumerate() {
-                    cpu::top_k(x.row(t), k, &mut scratch.top_k);
-                    let (values, columns) = row.split_at_mut(k);
-                    for (i, entry) in scratch.top_k.iter().enumerate() {
-                        (values[i], columns[i]) = (entry.value, entry.index as f32);
-                    }
-                }
-            }
-            Op::LogSumExp => {
-                let x = x(0);
-                let row =
-                    |(t, out): (usize, &mut f32)| *out = cpu::log_sum_exp(device.isa, x.row(t));
-                result.data.iter_mut().enumerate().for_each(row);
-            }
+            Op::LogitFilter => logits::filter(device, result, step.logit_filters, step.suppressed),
+            Op::TopK => logits::top_k(
+                device,
+                &mut out[..2 * step.k * n_rows],
+                x(0),
+                step.k,
+                &mut scratch.top_k,
+            ),
+            Op::LogSumExp => logits::log_sum_exp(device, result.data, x(0)),
             _ => unreachable!("{} has no single f32 result", op.name()),
         }
     }
@@ -438,12 +433,9 @@ impl CpuExecutable {
         if n_tasks == 1 {
             return out.copy_from_slice(values);
         }
-        let parts = Mutex::new(out.chunks_mut(READ_LEN).zip(values.chunks(READ_LEN)));
-        self.cpu.device.threads.run(n_tasks, |_| {
-            let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
-            if let Some((to, from)) = part {
-                to.copy_from_slice(from);
-            }
+        let parts = out.chunks_mut(READ_LEN).zip(values.chunks(READ_LEN));
+        for_each(&self.cpu.device.threads, n_tasks, parts, |(to, from)| {
+            to.copy_from_slice(from);
         });
     }
 

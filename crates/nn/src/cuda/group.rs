@@ -17,7 +17,9 @@ use web_time::Instant;
 
 use super::executable::CudaExecutable;
 use super::{Cuda, NAME};
-use crate::device::{Counts, Device, DeviceApi, Executable, PortRange, Step, layers_of_page};
+use crate::device::{
+    Counts, Device, DeviceApi, Executable, HostTask, PortRange, Step, layers_of_page,
+};
 use crate::fuse::{Capabilities, fuse};
 use crate::program::Program;
 use crate::shard::{shard, sharded_matrix, sharded_values};
@@ -137,6 +139,10 @@ impl DeviceApi for CudaGroup {
     /// Passes run one by one.
     fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
         Ok(vec![Device::new(self.clone())])
+    }
+
+    fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
+        self.ranks()[0].run_on_host(tasks);
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {

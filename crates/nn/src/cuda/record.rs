@@ -51,6 +51,12 @@ impl RecordedStep<'_> {
         self.address(self.places.positions)
     }
 
+    /// Address of the filters of `n_rows` rows.
+    fn logit_filters(&self, n_rows: usize) -> u64 {
+        assert_eq!(self.shape.n_logit_filters, n_rows, "a filter a row of logits");
+        self.address(self.places.logit_filters)
+    }
+
     fn rotation(&self, args: &RopeArgs, n_rows: usize) -> Rotation {
         match &args.rotation {
             Some(rotation) => Rotation {
@@ -285,6 +291,9 @@ impl ProgramMemory {
                 let of_tokens = self.operand(node.inputs[0], counts);
                 let is_operand = self.dtype(node.inputs[0].id) == TensorType::F16;
                 experts(list, scratch, (out, accumulate), (of_tokens, is_operand, x(1)), args);
+            }
+            Op::LogitFilter => {
+                rows::logit_filter(list, result, (step.words, step.logit_filters(result.rows)));
             }
             Op::TopK => {
                 let (x, k) = (x(0), step.shape.k);

@@ -80,7 +80,7 @@ impl<'a> Memory<'a> {
         // The memory that each result may start from: of a residual, of an operand of an op in place.
         let bases: &[Tensor] = match (&node.op, &node.residual) {
             (_, Some(residual)) => std::slice::from_ref(residual),
-            (Op::Add | Op::Rope(_), None) => &node.inputs[..1],
+            (Op::Add | Op::Rope(_) | Op::LogitFilter, None) => &node.inputs[..1],
             (Op::RopeKv(_), None) => &node.inputs[..2],
             _ => &[],
         };

@@ -15,7 +15,7 @@ use stonechat_compute::op::{
 use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, convert};
 use stonechat_compute::wgpu::ops::{
-    GpuRows, attention, copy, elementwise, gated, kv, log_sum_exp, norm, rope, top_k,
+    GpuRows, attention, copy, elementwise, gated, kv, log_sum_exp, logit_filter, norm, rope, top_k,
 };
 use stonechat_compute::wgpu::{CommandList, CopyRange, Gpu, GpuBuffer, HostCopies, Recorder};
 use stonechat_quant::wgpu::{
@@ -374,6 +374,9 @@ impl ProgramMemory {
                 let (x, logits) = (self.operand(node.inputs[0], counts), x(1));
                 run_experts(list, (out, accumulate), (x, logits), args);
             }
+            Op::LogitFilter => {
+                logit_filter::logit_filter(list, out, [n_rows, cols], step.logit_filters(n_rows));
+            }
             Op::TopK => top_k::top_k(list, out, x(0), step.shape.k),
             Op::LogSumExp => log_sum_exp::log_sum_exp(list, out, x(0)),
             _ => unreachable!("{} has no single result", op.name()),
@@ -430,6 +433,12 @@ impl RecordedStep<'_> {
     fn positions(&self, n_rows: usize) -> usize {
         assert_eq!(self.shape.n_positions, n_rows, "a position a row");
         self.places.positions
+    }
+
+    /// First word of the filters of `n_rows` rows.
+    fn logit_filters(&self, n_rows: usize) -> usize {
+        assert_eq!(self.shape.n_logit_filters, n_rows, "a filter a row of logits");
+        self.places.logit_filters
     }
 
     fn rope<'a>(&self, args: &'a RopeArgs, n_rows: usize) -> rope::Rope<'a> {

@@ -8,8 +8,8 @@ use stonechat_nn::op::{
     PoolId, Port, RopeArgs, RopeKvArgs, Rotation, Tensor, TensorInfo, WeightInfo,
 };
 use stonechat_nn::{
-    AttentionRows, BoxFuture, Counts, Error, Executable, HostFetches, KvRow, KvShape, Node,
-    PAGE_LEN, PageCopy, PortRange, Program, RopePairs, Step, resolve_token,
+    AttentionRows, BoxFuture, Counts, Error, Executable, HostFetches, KvRow, KvShape, LogitFilter,
+    Node, PAGE_LEN, PageCopy, PortRange, Program, RopePairs, Step, resolve_token,
 };
 
 use super::{ReferenceKv, activated, gated, inverse_rms, round_kv, route, values};
@@ -159,16 +159,11 @@ impl ReferenceExecutable {
             Op::Attention(args) => {
                 attention(x(0), &self.pools[args.pool.0], args, step.rows(args.rows))
             }
-            Op::LogSumExp => {
-                let max = |row: &Vec<f64>| row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let sum =
-                    |row: &Vec<f64>, max: f64| row.iter().map(|v| (v - max).exp()).sum::<f64>();
-                let log = |row: &Vec<f64>| match max(row) {
-                    f64::NEG_INFINITY => f64::NEG_INFINITY,
-                    max => max + sum(row, max).ln(),
-                };
-                x(0).iter().map(|row| vec![log(row)]).collect()
+            Op::LogitFilter => {
+                let filters = x(0).iter().zip(step.logit_filters);
+                filters.map(|(row, filter)| filtered(row, filter, step.suppressed)).collect()
             }
+            Op::LogSumExp => x(0).iter().map(|row| vec![log_sum_exp(row)]).collect(),
             Op::TopK => return self.top_k(node.outputs[0], x(0), step.k),
             op @ (Op::AllReduce | Op::AllGather(_)) => panic!("{} of one rank", op.name()),
         };
@@ -291,6 +286,34 @@ fn matmul(x: &Matrix, args: &MatmulArgs) -> Matrix {
         activated(dot(w, row) + bias.map_or(0.0, |bias| bias[n]), args.activation)
     };
     x.iter().map(|row| weights.clone().enumerate().map(|w| out(row, w)).collect()).collect()
+}
+
+fn largest(row: &[f64]) -> f64 {
+    row.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn log_sum_exp(row: &[f64]) -> f64 {
+    match largest(row) {
+        f64::NEG_INFINITY => f64::NEG_INFINITY,
+        max => max + row.iter().map(|v| (v - max).exp()).sum::<f64>().ln(),
+    }
+}
+
+/// The logits of tokens that may follow; −∞ of others.
+fn filtered(row: &[f64], filter: &LogitFilter, suppressed: &[u32]) -> Vec<f64> {
+    let LogitFilter { text, timestamps, suppressed: lists } = filter;
+    let in_lists = |token: &u32| {
+        lists.iter().any(|list| suppressed[list.start as usize..list.end as usize].contains(token))
+    };
+    let in_ranges = |token: &u32| text.contains(token) || timestamps.contains(token);
+    let with = |row: &[f64], is_kept: &dyn Fn(&u32) -> bool| {
+        let kept = (0..).zip(row).map(|(t, &v)| if is_kept(&t) { v } else { f64::NEG_INFINITY });
+        kept.collect::<Vec<_>>()
+    };
+    let row = with(row, &|token| in_ranges(token) && !in_lists(token));
+    let timestamps_win = log_sum_exp(&row[timestamps.start as usize..timestamps.end as usize])
+        > largest(&row[text.start as usize..text.end as usize]);
+    with(&row, &|token| !(timestamps_win && text.contains(token)))
 }
 
 fn conv1d(x: &[Vec<f64>], ConvArgs { matmul: args, stride }: &ConvArgs) -> Matrix {

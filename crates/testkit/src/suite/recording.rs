@@ -4,7 +4,7 @@ use pollster::block_on;
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::op::{Count, MatmulArgs, Op, Port, RowTable, Rows, Tensor, Weight};
 use stonechat_nn::{
-    Activation, AttentionRows, Capabilities, Counts, Device, Error, Executable, KvRow,
+    Activation, AttentionRows, Capabilities, Counts, Device, Error, Executable, KvRow, LogitFilter,
     MatrixSource, PageCopy, PortRange, Program, QueryRow, Recorder, Segment, SegmentName, Step,
     fuse,
 };
@@ -28,6 +28,8 @@ pub(super) struct Tables {
     pub(super) tokens: Vec<u32>,
     pub(super) positions: Vec<u32>,
     pub(super) output_rows: Vec<usize>,
+    pub(super) logit_filters: Vec<LogitFilter>,
+    pub(super) suppressed: Vec<u32>,
     pub(super) k: usize,
     /// Copied after the keys and values of [`SegmentName::CrossKv`] are written.
     pub(super) copies: Vec<PageCopy>,
@@ -183,7 +185,8 @@ impl HostData {
                 None => executable.import(*port, values),
             }
         }
-        let Tables { counts, tokens, positions, output_rows, k, copies, slots, rows, page_table } =
+        let Tables { counts, tokens, positions, output_rows, k, .. } = &self.tables;
+        let Tables { logit_filters, suppressed, copies, slots, rows, page_table, .. } =
             &self.tables;
         let mut step = Step {
             segments: &[SegmentName::CrossKv],
@@ -191,6 +194,8 @@ impl HostData {
             tokens,
             positions,
             output_rows,
+            logit_filters,
+            suppressed,
             k: *k,
             slots: slots.each_ref().map(|slots| &slots[..]),
             ..Step::default()

@@ -1,3 +1,5 @@
+use stonechat_nn::sample::log_sum_exp;
+
 use super::*;
 
 /// The end token of a vocabulary of three words.
@@ -28,10 +30,12 @@ fn logprobs(seed: u64, text: &[u32]) -> Vec<f64> {
 
 /// Computes the statistics of `logits` and steps.
 fn step(search: &mut Search, logits: &[f32], forks: &mut Vec<(usize, usize)>) {
-    let compute = |row| {
-        let mut stats = LogitStats::default();
-        stats.compute(row, search.top_k());
-        stats
+    let compute = |row: &[f32]| {
+        let mut top: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
+        top.retain(|(_, logit)| *logit > f32::NEG_INFINITY);
+        top.sort_by(|a, b| b.1.total_cmp(&a.1));
+        top.truncate(search.top_k());
+        LogitStats { log_sum_exp: log_sum_exp(row), top }
     };
     let stats: Vec<LogitStats> = logits.chunks_exact(VOCAB_SIZE).map(compute).collect();
     search.step(logits, &stats, forks);

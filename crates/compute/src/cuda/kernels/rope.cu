@@ -36,10 +36,12 @@ struct CopyPagesParams {
     u32 n, unused;
 };
 
-// Copies page pairs[2i] to pairs[2i + 1] in vectors of 16 bytes; a page a row of the grid.
+// Copies page pairs[2i] to pairs[2i + 1] in vectors of 16 bytes; a page a row of the grid. A pair of equal pages pads the list.
 KERNEL(256) copy_pages(const __grid_constant__ CopyPagesParams p) {
     begin_kernel();
-    const uint4 *from = (const uint4 *)(p.kv.pages + p.pairs[2 * blockIdx.y] * p.kv.page_bytes);
-    uint4 *to = (uint4 *)(p.kv.pages + p.pairs[2 * blockIdx.y + 1] * p.kv.page_bytes);
+    u32 first = p.pairs[2 * blockIdx.y], second = p.pairs[2 * blockIdx.y + 1];
+    if (first == second) return;
+    const uint4 *from = (const uint4 *)(p.kv.pages + first * p.kv.page_bytes);
+    uint4 *to = (uint4 *)(p.kv.pages + second * p.kv.page_bytes);
     for (u64 i = blockIdx.x * 256ull + threadIdx.x; i < p.kv.page_bytes / 16; i += gridDim.x * 256ull) to[i] = from[i];
 }

@@ -142,3 +142,36 @@ KERNEL(1024) log_sum_exp(const __grid_constant__ LogSumExpParams p) {
     sum = block_sum(sum);
     if (threadIdx.x == 0) p.out[blockIdx.x] = largest > -INFINITY ? largest + logf(sum) : largest;
 }
+
+struct LogitFilterParams {
+    float *x;           // Packed.
+    const u32 *words;   // Inputs of the step.
+    const u32 *filters; // [rows, 8]: start and end of the range of text, of timestamps, of the words of two lists of tokens.
+    u32 n_rows, cols;
+};
+
+// Sets the logits of tokens that may not follow to -inf: those in neither range, of both lists, then all text if the log-sum-exp
+// of the timestamps exceeds its largest logit. A block a row.
+KERNEL(1024) logit_filter(const __grid_constant__ LogitFilterParams p) {
+    begin_kernel();
+    u32 tid = threadIdx.x;
+    const u32 *filter = p.filters + 8 * blockIdx.x;
+    float *x = p.x + (size_t)blockIdx.x * p.cols;
+    u32 text = filter[0], text_end = filter[1], first = filter[2], end = filter[3];
+    for (int list = 4; list < 8; list += 2)
+        for (u32 i = filter[list] + tid; i < filter[list + 1]; i += 1024) x[p.words[i]] = -INFINITY;
+    for (u32 c = tid; c < text; c += 1024) x[c] = -INFINITY;
+    for (u32 c = text_end + tid; c < first; c += 1024) x[c] = -INFINITY;
+    for (u32 c = end + tid; c < p.cols; c += 1024) x[c] = -INFINITY;
+    if (text == text_end || first == end) return;
+    __syncthreads();
+    float largest_text = -INFINITY, largest = -INFINITY, sum = 0.f;
+    for (u32 c = text + tid; c < text_end; c += 1024) largest_text = fmaxf(largest_text, x[c]);
+    for (u32 c = first + tid; c < end; c += 1024) largest = fmaxf(largest, x[c]);
+    largest_text = block_max(largest_text);
+    largest = block_max(largest);
+    if (largest == -INFINITY) return;
+    for (u32 c = first + tid; c < end; c += 1024) sum += expf(x[c] - largest);
+    if (largest + logf(block_sum(sum)) > largest_text)
+        for (u32 c = text + tid; c < text_end; c += 1024) x[c] = -INFINITY;
+}

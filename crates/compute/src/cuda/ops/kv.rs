@@ -101,7 +101,7 @@ struct CopyPagesParams {
 }
 
 /// Copies `n` pages to others: pairs of pages at address `pairs`. No page is in two pairs, once to be read and once to be
-/// written.
+/// written. A pair of equal pages is no copy.
 pub fn copy_pages(list: &mut CommandList, pool: &Pool, (pairs, n): (u64, usize)) {
     let params = CopyPagesParams { kv: pool.params(), pairs, n: n as u32, unused: 0 };
     let blocks = pool.page_bytes().div_ceil(16 * 256).min(64);

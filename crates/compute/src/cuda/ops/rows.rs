@@ -257,3 +257,30 @@ pub fn log_sum_exp(list: &mut CommandList, out: u64, x: Rows) {
     };
     launch(list, (MODULE, "log_sum_exp"), [x.rows, 1, 1], 1024, &params);
 }
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct LogitFilterParams {
+    x: u64,
+    words: u64,
+    filters: u64,
+    n_rows: u32,
+    cols: u32,
+}
+
+/// Sets the logits of tokens that may not follow to −∞: packed rows of `x`. Addresses of the step's inputs and, among them, of
+/// the filters of the rows, see `rows.cu`.
+///
+/// # Panics
+/// If the rows are not packed.
+pub fn logit_filter(list: &mut CommandList, x: Rows, (words, filters): (u64, u64)) {
+    assert_eq!(x.stride, x.cols, "logit_filter: packed rows");
+    let params = LogitFilterParams {
+        x: x.address,
+        words,
+        filters,
+        n_rows: x.rows as u32,
+        cols: x.cols as u32,
+    };
+    launch(list, (MODULE, "logit_filter"), [x.rows, 1, 1], 1024, &params);
+}

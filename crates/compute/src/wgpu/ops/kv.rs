@@ -203,7 +203,7 @@ kernel_params! {
 }
 
 /// Copies `n` pages to others, pairs of pages that are inputs of the step, from word `pairs` on. No page is in two pairs,
-/// once to be read and once to be written.
+/// once to be read and once to be written. A pair of equal pages is no copy.
 pub fn copy_pages(list: &mut Recorder, pool: &GpuKvPool, (pairs, n): (usize, usize)) {
     let words = KvWords::new(pool.layout).page;
     let params = KvCopyPagesParams { words: words as u32, n: n as u32, pairs: pairs as u32 };

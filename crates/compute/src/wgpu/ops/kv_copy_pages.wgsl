@@ -1,4 +1,4 @@
-// Copies pages of a KV pool to others.
+// Copies pages of a KV pool to others; a pair of equal pages pads the list.
 
 struct Params {
     // Of a page.
@@ -18,6 +18,8 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         let first = data[p.pairs + 2u * pair] * p.words;
         let to = data[p.pairs + 2u * pair + 1u] * p.words;
         let word = i % p.words;
-        pool[to + word] = pool[first + word];
+        if first != to {
+            pool[to + word] = pool[first + word];
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! Cases of [`Op::TopK`], which is exact, and of [`Op::LogSumExp`].
+//! Cases of [`Op::TopK`] and [`Op::LogitFilter`], which are exact, and of [`Op::LogSumExp`].
 
-use stonechat_nn::MAX_TOP_K;
 use stonechat_nn::op::{Count, Op, Rows};
+use stonechat_nn::{LogitFilter, MAX_TOP_K};
 
 use super::recording::{Recording, Suite};
 use super::{EXACT, Tolerance};
@@ -33,6 +33,12 @@ pub(super) fn check(suite: &Suite<'_>) {
         let tolerance = Tolerance { absolute: 2e-5, relative: 1e-6 };
         suite.check(&name, tolerance, (rows, cols as u64), |r| record_log_sum_exp(r, rows, cols));
     }
+    for (rows, cols) in [(1, 2), (6, 40), (7, 1025), (12, 40_007)] {
+        for seed in 0..4 {
+            let name = format!("logit filter of {rows}x{cols}");
+            suite.check(&name, EXACT, (rows, seed), |r| record_logit_filter(r, rows, cols));
+        }
+    }
 }
 
 /// Rows of normal values, of some −∞, and of −∞ alone.
@@ -48,6 +54,50 @@ fn record_log_sum_exp(r: &mut Recording<'_>, rows: usize, cols: usize) {
     let x = r.import(x, Rows::of(Count::Tokens), stride).columns(1, cols);
     let log_sum_exp = r.ops.op(Op::LogSumExp, &[x]);
     r.output_values(log_sum_exp, rows);
+}
+
+/// Rows whose text or timestamps are more probable, each with ranges and lists of its own: the filtered rows
+/// and their largest values.
+fn record_logit_filter(r: &mut Recording<'_>, rows: usize, cols: usize) {
+    let n_text = (2 * cols / 3).max(1);
+    let mut below = {
+        let random = &mut r.random;
+        move |n: usize| random.next_u32() as usize % n
+    };
+    let n_suppressed = 9;
+    let suppressed: Vec<u32> = (0..n_suppressed).map(|_| below(cols) as u32).collect();
+    let mut range = |from: usize, to: usize| {
+        let [a, b] = [0, 1].map(|_| from + below(to - from + 1));
+        a.min(b) as u32..a.max(b) as u32
+    };
+    let filter = |t: usize| {
+        let (text, timestamps) = (range(0, n_text), range(n_text, cols));
+        // Parts of the text or of the timestamps, of both, or all.
+        let text = if t.is_multiple_of(3) { text } else { 0..n_text as u32 };
+        let timestamps = if t.is_multiple_of(4) { timestamps } else { n_text as u32..cols as u32 };
+        let lists = [range(0, n_suppressed), range(0, n_suppressed)];
+        match t {
+            1 => LogitFilter::none(cols as u32),
+            2 => LogitFilter { text: 0..0, timestamps, suppressed: lists },
+            3 => LogitFilter { text, timestamps: cols as u32..cols as u32, suppressed: lists },
+            _ => LogitFilter { text, timestamps, suppressed: lists },
+        }
+    };
+    let filters = (0..rows).map(filter).collect();
+    let mut logits = r.random.normals(rows * cols, 1.0);
+    for (t, row) in logits.chunks_exact_mut(cols).enumerate() {
+        // The sum of all timestamps decides, and is far from the largest text.
+        let distance = (cols as f32).ln() + 20.0;
+        let sign = if t % 2 == 0 { 1.0 } else { -1.0 };
+        row[n_text..].iter_mut().for_each(|logit| *logit += sign * distance);
+    }
+    let tables = r.tables();
+    (tables.logit_filters, tables.suppressed, tables.k) = (filters, suppressed, 2.min(cols));
+    let x = r.import(logits, Rows::of(Count::Tokens), cols);
+    let filtered = r.ops.logit_filter(x);
+    r.output(filtered);
+    let top_k = r.ops.top_k(filtered);
+    r.output_values(top_k, 2 * 2.min(cols) * rows);
 }
 
 fn record(r: &mut Recording<'_>, (rows, cols): (usize, usize), values: Values, k: usize) {

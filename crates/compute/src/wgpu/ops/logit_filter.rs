@@ -1,0 +1,36 @@
+//! Logit filters: suppression of the tokens that may not follow, one workgroup a row.
+
+use super::kernel::{KernelSpec, OperandWriter, check_len};
+use crate::kernel_params;
+use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
+
+pub(super) const SPEC: KernelSpec = KernelSpec {
+    name: "logit_filter",
+    params: LogitFilterParams::LAYOUT,
+    access: &[Access::Read, Access::Write],
+    workgroup: WORKGROUP,
+    files: &[include_str!("logit_filter.wgsl")],
+    operand_writer: OperandWriter::None,
+};
+
+kernel_params! {
+    struct LogitFilterParams {
+        rows: u32,
+        cols: u32,
+        filters: u32,
+    }
+}
+
+/// Sets the logits of tokens that may not follow to −∞. Shape of `x`: `[rows, cols]`, packed. The filters of the rows are inputs
+/// of the step, from word `filters` on, see `logit_filter.wgsl`.
+///
+/// # Panics
+/// If the shape does not fit.
+#[track_caller]
+pub fn logit_filter(list: &mut Recorder, x: &GpuBuffer, [rows, cols]: [usize; 2], filters: usize) {
+    check_len("logit_filter", x, rows * cols);
+    let params =
+        LogitFilterParams { rows: rows as u32, cols: cols as u32, filters: filters as u32 };
+    let kernel = SPEC.kernel(list.gpu());
+    list.dispatch_linear(&kernel, &params, [Bind::Step, Bind::Buffer(x)], rows);
+}
