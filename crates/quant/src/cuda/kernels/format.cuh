@@ -323,7 +323,8 @@ DEVICE BlockScale scale_of_byte(u32 word, int byte, u32 d, int r) {
     if (header_of(FORMAT) == S4)
         return {times_byte(scale, word >> 8 * byte & 15), times_byte(high_half(d), word >> (8 * byte + 4) & 15)};
     u32 x = select_bytes(word ^ 0x80808080u, 0x4b000000u, 0x7440u | byte);
-    return {fmaf(__uint_as_float(x), scale, -8388736.f * scale), 0.f};
+    // 8388608 + 128; the product with it would not be exact.
+    return {(__uint_as_float(x) - 8388736.f) * scale, 0.f};
 }
 
 DEVICE BlockScale block_scale(const u32 (&w)[5], int j, int h, int r) {
