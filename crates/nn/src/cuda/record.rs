@@ -196,7 +196,8 @@ impl ProgramMemory {
             && next.inputs[0].id == node.outputs[0];
         let n_rows = step.shape.counts.rows(node.inputs[0].rows);
         let pool = &self.program.pools[attention.pool.0];
-        if n_rows != 1 || !is_own || pool.dtype == KvDType::F32 || pool.head_dim % 4 != 0 {
+        if n_rows != 1 || !is_own || pool.dtype == KvDType::F32 || !pool.head_dim.is_multiple_of(4)
+        {
             return None;
         }
         let others = self.program.nodes().filter(|other| !std::ptr::eq(*other, next));
