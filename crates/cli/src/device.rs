@@ -12,7 +12,7 @@ use super::load::LoadArgs;
 #[derive(Debug, Clone, Copy, clap::Args)]
 #[command(next_help_heading = DEVICE)]
 pub(super) struct DeviceArgs {
-    /// Device to run on: auto, cpu, cuda, cuda:N, cuda:N,N,..., wgpu or wgpu:N
+    /// Device: auto, cpu, cuda, cuda:N, cuda:N,N, wgpu or wgpu:N
     ///
     /// auto is the CPU for models of less than 200 MB, which are done before a GPU has started, else the first discrete
     /// GPU, NVIDIA's through CUDA: a Whisper model must fit it, of a language model as many layers as fit. cuda is the

@@ -239,7 +239,7 @@ struct DeviceArgs {
     /// Number of CPU threads; 0 is one per physical core
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
-    /// Device to run on: auto, cpu, cuda, cuda:N, cuda:N,N,..., wgpu or wgpu:N
+    /// Device: auto, cpu, cuda, cuda:N, cuda:N,N, wgpu or wgpu:N
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Auto)]
     device: Device,
     /// Layers to store in VRAM: N, auto or all
