@@ -203,8 +203,11 @@ pub trait Executable: Debug + Send + Sync {
     /// to an error if the device failed in a step since the last one.
     ///
     /// # Panics
-    /// If there is no group.
-    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>>;
+    /// If there is no group, or [`collect_now`](Self::collect_now) has no result and this method is the default.
+    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>> {
+        let result = self.collect_now(values).expect("a device that is not awaited");
+        Box::pin(std::future::ready(result))
+    }
 
     /// Appends the bytes of page `page` of every layer of a pool to `out`, after all earlier steps.
     fn read_page<'a>(

@@ -42,7 +42,7 @@ pub struct Shards {
 /// [`sharded_values`] made. Parts are loaded once and shared by later programs.
 ///
 /// # Errors
-/// Those of [`DeviceApi::load_matrix`](crate::DeviceApi::load_matrix).
+/// If a rank cannot load a part, as [`DeviceApi::load_matrix`](crate::DeviceApi::load_matrix).
 pub fn shard(program: &Program, ranks: &[Device]) -> Result<Shards, Error> {
     shard_with(program, ranks.len(), &mut |rank, weight, part| {
         weights::load(weight, (rank, &ranks[rank]), part)
@@ -136,7 +136,7 @@ impl<'a> RankProgram<'a> {
         segment.nodes.push(node);
     }
 
-    /// What a rank reads of a value.
+    /// Columns of a value on the rank.
     fn part(&self, x: Tensor) -> Tensor {
         match self.plan.columns(x.id) {
             Some(columns) => Tensor { first_col: 0, cols: columns[self.rank].len(), ..x },

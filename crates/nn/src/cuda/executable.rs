@@ -220,11 +220,6 @@ impl Executable for CudaExecutable {
         Some(result.map_err(Error::from))
     }
 
-    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>> {
-        let result = self.collect_now(values).expect("this device waits");
-        Box::pin(std::future::ready(result))
-    }
-
     fn read_page<'a>(
         &'a mut self,
         pool: PoolId,

@@ -202,7 +202,7 @@ impl GroupExecutable {
     /// Enqueues a step on all ranks.
     fn run_step(&mut self, step: &Step<'_>) -> Result<(), Error> {
         let _order = self.group.lock();
-        // What may fail or wait comes first: no rank starts alone.
+        // Inputs and lists of all ranks, then launches: a rank that is launched alone waits until it times out.
         self.ranks.iter_mut().try_for_each(|rank| rank.prepare(step))?;
         let lists = self.ranks.iter_mut().filter_map(CudaExecutable::list_to_run);
         let mut lists: Vec<&mut CommandList> = lists.collect();
@@ -253,11 +253,6 @@ impl Executable for GroupExecutable {
     fn collect_now(&mut self, values: &mut Vec<f32>) -> Option<Result<(), Error>> {
         let result = self.ranks[0].collect_now(values)?;
         Some(self.group.check(result))
-    }
-
-    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>> {
-        let result = self.collect_now(values).expect("this device waits");
-        Box::pin(std::future::ready(result))
     }
 
     fn read_page<'a>(

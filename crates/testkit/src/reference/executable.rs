@@ -469,11 +469,6 @@ impl Executable for ReferenceExecutable {
         Some(Ok(()))
     }
 
-    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>> {
-        self.fetches.collect(values);
-        Box::pin(ready(Ok(())))
-    }
-
     fn read_page<'a>(
         &'a mut self,
         pool: PoolId,

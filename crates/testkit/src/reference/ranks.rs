@@ -129,10 +129,6 @@ impl Executable for GroupExecutable {
         self.0[0].collect_now(values)
     }
 
-    fn collect<'a>(&'a mut self, values: &'a mut Vec<f32>) -> BoxFuture<'a, Result<(), Error>> {
-        self.0[0].collect(values)
-    }
-
     fn read_page<'a>(
         &'a mut self,
         pool: PoolId,
