@@ -76,7 +76,7 @@ pub use model::{Model, ModelInfo, ModelSummary};
 pub use outputs::{OutputRequest, OutputRow, Outputs};
 pub use page_store::{MemoryStore, PageName, PageStore};
 pub use perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
-pub use placement::{Placement, layers_that_fit};
+pub use placement::{Placement, bytes_of_layers, layers_that_fit};
 pub use prefix_cache::PrefixCache;
 pub use probabilities::{TokenProb, TokenProbs};
 pub use quantize::{quantize, quantized_dtype};

@@ -55,36 +55,65 @@ pub fn layers_that_fit(
     bytes: u64,
 ) -> Result<usize, Error> {
     let config = Config::from_file(file)?;
-    let n_layers = config.n_layers;
-    let (mut layers, mut embedding, mut output, mut others) = (vec![0; n_layers], 0, 0, 0);
-    for tensor in file.tensors() {
-        let stored = device.stored_dtype(tensor.dtype).bytes_for(tensor.n_elements());
-        let bytes = stored.unwrap_or(tensor.data.len()) as u64;
-        match layer_of(tensor.name) {
-            Some(layer) if layer < n_layers => layers[layer] += bytes,
-            _ if is_embedding(tensor.name) => embedding += bytes,
-            _ if is_output(tensor.name) => output += bytes,
-            _ => others += bytes,
+    let sizes = LayerBytes::new(device, file, &config, options);
+    let left = bytes.saturating_sub(activations(&config, options));
+    let mut numbers = (1..=config.n_layers + 1).rev();
+    Ok(numbers.find(|&n| sizes.of_last(n) <= left).unwrap_or(0))
+}
+
+/// Bytes of the weights and the KV cache of a model's last `n` layers on a device, counted as by [`layers_that_fit`].
+///
+/// # Errors
+/// If the file has no configuration of a supported model.
+pub fn bytes_of_layers(
+    device: &Device,
+    file: &ModelFile,
+    options: &StateOptions,
+    n: usize,
+) -> Result<u64, Error> {
+    let config = Config::from_file(file)?;
+    Ok(LayerBytes::new(device, file, &config, options).of_last(n))
+}
+
+/// Bytes of the parts of a model on a device.
+struct LayerBytes {
+    /// Weights and KV cache of each layer.
+    layers: Vec<u64>,
+    /// Embedding; 0 if the output is the same.
+    input: u64,
+    /// Output and all that belongs to no layer.
+    output: u64,
+}
+
+impl LayerBytes {
+    fn new(device: &Device, file: &ModelFile, config: &Config, options: &StateOptions) -> Self {
+        let n_layers = config.n_layers;
+        let (mut embedding, mut output, mut others) = (0, 0, 0);
+        let mut layers = vec![options.kv_shape(config, 1).bytes(); n_layers];
+        for tensor in file.tensors() {
+            let stored = device.stored_dtype(tensor.dtype).bytes_for(tensor.n_elements());
+            let bytes = stored.unwrap_or(tensor.data.len()) as u64;
+            match layer_of(tensor.name) {
+                Some(layer) if layer < n_layers => layers[layer] += bytes,
+                _ if is_embedding(tensor.name) => embedding += bytes,
+                _ if is_output(tensor.name) => output += bytes,
+                _ => others += bytes,
+            }
         }
+        // A tied projection is a copy of the embedding, and free if the embedding is on the same device.
+        let (output, input) = if output == 0 { (embedding, 0) } else { (output, embedding) };
+        Self { layers, input, output: output + others }
     }
-    // A tied projection is a copy of the embedding, and free if the embedding is on the same device.
-    let (output, input) = if output == 0 { (embedding, 0) } else { (output, embedding) };
-    let kv_bytes = options.kv_shape(&config, 1).bytes();
-    let mut left = bytes.saturating_sub(activations(&config, options) + others);
-    let mut take = |bytes: u64| {
-        let fits = bytes <= left;
-        left = left.saturating_sub(bytes);
-        fits
-    };
-    if !take(output) {
-        return Ok(0);
+
+    /// Of the last `n` layers.
+    fn of_last(&self, n: usize) -> u64 {
+        if n == 0 {
+            return 0;
+        }
+        let layers: u64 = self.layers.iter().rev().take(n - 1).sum();
+        let input = if n > self.layers.len() { self.input } else { 0 };
+        layers + self.output + input
     }
-    let fitting = layers.iter().rev().take_while(|&&layer| take(layer + kv_bytes)).count();
-    Ok(if fitting == n_layers && take(input) {
-        n_layers + 1
-    } else {
-        fitting.min(n_layers - 1) + 1
-    })
 }
 
 /// Estimate of activation memory: twice the f32 buffers of a state.
@@ -139,6 +168,14 @@ mod tests {
             assert!(short.is_sorted(), "{name}");
             for n in 0..=n_layers + 1 {
                 assert!(short.contains(&n), "{name}: never {n} of {n_layers} layers");
+            }
+            let options = StateOptions { n_batch: 1, ..StateOptions::new(64) };
+            let bytes = |n| bytes_of_layers(&cpu, &file, &options, n).unwrap();
+            assert!((0..=n_layers).all(|n| bytes(n) <= bytes(n + 1)), "{name}");
+            for n in 1..=n_layers + 1 {
+                let config = Config::from_file(&file).unwrap();
+                let all = bytes(n) + activations(&config, &options);
+                assert!(fit(64, all) >= n && fit(64, all - 1) < n, "{name}: {n} layers");
             }
             assert!(long != short && long.iter().zip(&short).all(|(l, s)| l <= s), "{name}");
         }

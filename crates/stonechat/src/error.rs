@@ -114,6 +114,29 @@ pub enum Error {
         /// `cuda` or `wgpu`.
         feature: &'static str,
     },
+    /// Layers that take more memory than a GPU has.
+    #[error(
+        "{gpu} has {:.2} GB of memory, and {asked} of {all} layers with their KV cache take {:.2} GB, {:.2} GB more: \
+         {fitting} layers fit, the output counted as one; expected fewer layers on the GPU (`--gpu-layers auto`), a shorter \
+         context or a smaller model",
+        gigabytes(*available),
+        gigabytes(*needed),
+        gigabytes(needed - available)
+    )]
+    GpuMemory {
+        /// The GPU.
+        gpu: String,
+        /// Layers on the GPU, the output counted as one.
+        asked: usize,
+        /// Layers of the model.
+        all: usize,
+        /// Bytes of the layers and of other models on the GPU.
+        needed: u64,
+        /// Bytes of the GPU.
+        available: u64,
+        /// Layers that fit.
+        fitting: usize,
+    },
     /// The thread of an engine cannot be started.
     #[error("cannot start the thread of the model: {source}")]
     Thread {
@@ -175,4 +198,8 @@ impl Error {
             other => other,
         }
     }
+}
+
+fn gigabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e9
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use stonechat_formats::ModelFile;
-use stonechat_llm::{Config, StateOptions, layers_that_fit};
+use stonechat_llm::{Config, StateOptions, bytes_of_layers, layers_that_fit};
 
 use crate::device::{ParseError, RESERVED_BYTES};
 use crate::{Device, Error};
@@ -57,7 +57,8 @@ impl GpuLayers {
     /// `beside` bytes of other models.
     ///
     /// # Errors
-    /// If the file has no configuration of a supported model.
+    /// If the file has no configuration of a supported model, or [`Error::GpuMemory`] if the layers that were asked for
+    /// take more than all memory of the GPU.
     pub(crate) fn count(
         self,
         gpu: &stonechat_nn::Device,
@@ -67,16 +68,20 @@ impl GpuLayers {
         beside: u64,
     ) -> Result<usize, Error> {
         let all = Self::total(config);
-        Ok(match (self, gpu.total_memory_bytes()) {
-            (Self::Last(n), _) => n.min(all),
-            (Self::All, _) | (Self::Auto, None) => all,
-            (Self::Auto, Some(bytes)) => {
-                let bytes_left = bytes.saturating_sub(RESERVED_BYTES + beside);
-                let n = layers_that_fit(gpu, file, options, bytes_left)?;
-                tracing::info!("{n} of {all} layers fit in {bytes} bytes of GPU memory");
-                n
-            }
-        })
+        let asked = if let Self::Last(n) = self { n.min(all) } else { all };
+        let Some(available) = gpu.total_memory_bytes() else { return Ok(asked) };
+        let bytes_left = available.saturating_sub(RESERVED_BYTES + beside);
+        if self == Self::Auto {
+            let n = layers_that_fit(gpu, file, options, bytes_left)?;
+            tracing::info!("{n} of {all} layers fit in {available} bytes of GPU memory");
+            return Ok(n);
+        }
+        let needed = bytes_of_layers(gpu, file, options, asked)? + beside;
+        if needed <= available {
+            return Ok(asked);
+        }
+        let fitting = layers_that_fit(gpu, file, options, bytes_left)?;
+        Err(Error::GpuMemory { gpu: gpu.describe(), asked, all, needed, available, fitting })
     }
 
     /// Number of layers of a model, with the output as one.
