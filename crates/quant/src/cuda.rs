@@ -3,17 +3,19 @@
 //! | file | holds |
 //! |---|---|
 //! | `matrix` | [`CudaMatrix`]: weights in strips, see `kernels/format.cuh` |
+//! | `gemv` | blocks of GEMV |
 //! | `matmul` | products, of one matrix, of groups, of gated pairs, of experts; embeddings |
 
+mod gemv;
 mod matmul;
 mod matrix;
 
 use stonechat_compute::cuda::Archive;
 
 pub use matmul::{
-    CudaEmbed, CudaEpilogue, ExpertMatmul, MAX_GEMV_ROWS, Operand, RowNorm, can_group, can_pair,
-    embed, expert_block_len, fuses_norm, matmul, matmul_experts, matmul_gated, matmul_group,
-    operand_order,
+    CudaEmbed, CudaEpilogue, ExpertMatmul, MAX_GEMV_ROWS, Operand, RowNorm, Scratch, can_group,
+    can_pair, embed, expert_block_len, fuses_norm, matmul, matmul_experts, matmul_gated,
+    matmul_group,
 };
 pub use matrix::CudaMatrix;
 

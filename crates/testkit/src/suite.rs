@@ -38,7 +38,7 @@ pub struct Tolerance {
 /// f32 factors and sums.
 const F32: Tolerance = Tolerance { absolute: 1e-6, relative: 2e-6 };
 /// f16 factors, f32 sums.
-pub const F16_FACTORS: Tolerance = Tolerance { absolute: 1e-5, relative: 1e-3 };
+const F16_FACTORS: Tolerance = Tolerance { absolute: 1e-5, relative: 1e-3 };
 /// q8 activations: a rounding error of `amax / 254` per value of a block, averaged over the sum.
 const INT8: Tolerance = Tolerance { absolute: 1e-5, relative: 2e-2 };
 
@@ -51,20 +51,38 @@ const Q8_KV: Tolerance = Tolerance { absolute: 1e-5, relative: 5e-3 };
 /// Equal values.
 const EXACT: Tolerance = Tolerance { absolute: 0.0, relative: 0.0 };
 
+/// Tolerances that depend on the factors of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct Tolerances {
+    /// Matmuls with f16 and bf16 weights, attention over f16 pages.
+    f16: Tolerance,
+    /// Matmuls with quantized weights.
+    quantized: Tolerance,
+}
+
+impl Tolerances {
+    /// f32 factors, and q8 activations for quantized weights.
+    pub const F32: Self = Self { f16: F32, quantized: INT8 };
+    /// f16 factors, and q8 activations for quantized weights.
+    pub const F16_OR_INT8: Self = Self { f16: F16_FACTORS, quantized: INT8 };
+    /// f16 factors.
+    pub const F16: Self = Self { f16: F16_FACTORS, quantized: F16_FACTORS };
+}
+
 /// Runs every op on each of `devices`.
 ///
 /// # Panics
 /// At the first value out of tolerance, with the device, the op, the shape and the index.
 pub fn run(devices: &[Device]) {
-    run_with(devices, F32);
+    run_with(devices, Tolerances::F32);
 }
 
-/// As [`run`], with the tolerance of matmuls with f16 and bf16 weights and of attention over f16 pages.
+/// As [`run`], with the tolerances of other factors.
 ///
 /// # Panics
 /// Like [`run`].
-pub fn run_with(devices: &[Device], f16_tolerance: Tolerance) {
-    let suite = Suite { devices, oracle: &Device::from(Reference), f16: f16_tolerance };
+pub fn run_with(devices: &[Device], tolerances: Tolerances) {
+    let suite = Suite { devices, oracle: &Device::from(Reference), tolerances };
     let lengths = [1, 3, 7, 8, 15, 16, 17, 31, 33, 48, 64, 100, 129];
     for (i, &cols) in lengths.iter().enumerate() {
         Case { rows: [1, 2, 3, 5, 17][i % 5], cols, seed: i as u64 }.check_rows(&suite);
@@ -83,8 +101,8 @@ pub fn run_with(devices: &[Device], f16_tolerance: Tolerance) {
                 let is_chosen = !is_gpu || (is_own && (i + j + m) % 2 == 0);
                 if is_chosen && k % dtype.block_len() == 0 {
                     let tolerance = match dtype {
-                        _ if dtype.is_quantized() => INT8,
-                        DType::F16 | DType::BF16 => f16_tolerance,
+                        _ if dtype.is_quantized() => tolerances.quantized,
+                        DType::F16 | DType::BF16 => tolerances.f16,
                         _ => F32,
                     };
                     let name = format!("matmul {dtype} n={n}");
@@ -125,12 +143,12 @@ pub fn run_with(devices: &[Device], f16_tolerance: Tolerance) {
 ///
 /// # Panics
 /// Like [`run`].
-pub fn run_large(devices: &[Device], oracle: &Device, f16_tolerance: Tolerance) {
-    let suite = Suite { devices, oracle, f16: f16_tolerance };
+pub fn run_large(devices: &[Device], oracle: &Device, tolerances: Tolerances) {
+    let suite = Suite { devices, oracle, tolerances };
     for (dtype, cols) in [(DType::F16, 40), (DType::Q8_0, 96)] {
         let (case, n) = (Case { rows: 1300, cols, seed: 1 }, 1300);
         let name = format!("large matmul {dtype}");
-        case.check(&name, f16_tolerance, &suite, |r| case.matmul(r, dtype, n));
+        case.check(&name, tolerances.f16, &suite, |r| case.matmul(r, dtype, n));
     }
     let suite = Suite { oracle: &Device::from(Reference), ..suite };
     for head_dim in [8, 64, 80] {

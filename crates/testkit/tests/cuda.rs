@@ -3,13 +3,17 @@
 
 use std::sync::Arc;
 
-use stonechat_compute::cuda::ops::Rows;
+use stonechat_compute::cuda::ops::Rows as DeviceRows;
 use stonechat_compute::cuda::ops::all_reduce::{all_gather, all_reduce};
 use stonechat_compute::cuda::{Buffer, CommandList, CopyRange, Exchange, Gpu, HostCopies};
-use stonechat_nn::op::Count;
-use stonechat_nn::{CudaGroup, Device};
-use stonechat_testkit::device_tests::{IMPORT, OUTPUT, copy_of_tokens, counts, read, step};
-use stonechat_testkit::{Lcg, Reference, cuda, device_tests, suite};
+use stonechat_compute::{DType, SharedBytes};
+use stonechat_nn::op::{Count, MatmulArgs, NormArgs, Op, Port, Rows, Tensor, Weight};
+use stonechat_nn::{
+    Activation, CudaGroup, Device, Executable, GatedActivation, MatrixSource, PortRange, Recorder,
+};
+use stonechat_quant::cuda::MAX_GEMV_ROWS;
+use stonechat_testkit::device_tests::{IMPORT, OUTPUT, body, copy_of_tokens, counts, read, step};
+use stonechat_testkit::{Lcg, Reference, cuda, device_tests, random_weights, suite};
 
 #[test]
 fn cuda_conforms() {
@@ -19,9 +23,9 @@ fn cuda_conforms() {
         println!("{}", device.describe());
     }
     if !devices.is_empty() {
-        suite::run_with(&devices, suite::F16_FACTORS);
+        suite::run_with(&devices, suite::Tolerances::F16);
         let oracle = Device::from(Reference);
-        suite::run_large(&devices, &oracle, suite::F16_FACTORS);
+        suite::run_large(&devices, &oracle, suite::Tolerances::F16);
     }
 }
 
@@ -72,6 +76,88 @@ fn allocations_that_fail_are_errors_and_the_device_lives() {
         let device = Device::from(backend.clone());
         let fault = &|| backend.gpu().fault("a fault".to_owned());
         device_tests::failures_are_errors_and_the_device_lives(&device, "cannot allocate", fault);
+    }
+}
+
+/// Columns of the group of three of [`products_of_a_layer`].
+const GROUP_COLUMNS: [usize; 3] = [304, 48, 40];
+
+/// Products of a layer of `d` columns: a norm, a group of three, a norm, a gated pair, one onto the input of the norm.
+fn products_of_a_layer(device: &Device, dtype: DType, d: usize) -> Box<dyn Executable> {
+    let (mut random, f) = (Lcg::new(d as u64), 768);
+    let mut weights = |n: usize, k: usize| {
+        let bytes = random_weights(dtype, &mut random, (n, k), 1.0 / (k as f32).sqrt());
+        let bytes = &SharedBytes::from(bytes);
+        let source = MatrixSource { name: "test", rows: n, cols: k, dtype, bytes };
+        device.load_matrix(source).expect("a supported type")
+    };
+    let mut ops = body(Rows::of(Count::Tokens));
+    let norm = |ops: &mut Recorder, x: Tensor| {
+        let weight = device.load_values(&vec![1.5; d]).expect("a few values");
+        ops.op(Op::RmsNorm(NormArgs { weight, bias: None, eps: 1e-5 }), &[x])
+    };
+    let product = |ops: &mut Recorder, x: Tensor, weight: Weight| {
+        let args = MatmulArgs { weight, bias: None, activation: Activation::None };
+        ops.op(Op::Matmul(args), &[x])
+    };
+    let x = ops.import(IMPORT, Rows::of(Count::Tokens), d);
+    let x = ops.add(x, x);
+    let h = norm(&mut ops, x);
+    let group = GROUP_COLUMNS.map(|n| weights(n, d));
+    for (i, weight) in group.into_iter().enumerate() {
+        let y = product(&mut ops, h, weight);
+        ops.output(Port::Value(1 + i), y);
+    }
+    let h = norm(&mut ops, x);
+    let [gate, up] = [0, 1].map(|_| product(&mut ops, h, weights(f, d)));
+    let hidden = ops.op(Op::Gated(GatedActivation::Silu), &[gate, up]);
+    let y = product(&mut ops, hidden, weights(d, f));
+    let sum = ops.add(x, y);
+    ops.output(Port::Value(4), sum);
+    let max = counts(&[(Count::Tokens, MAX_GEMV_ROWS)]);
+    device.compile(&ops.finish(), &max).expect("a small program")
+}
+
+#[test]
+fn rows_of_a_batch_have_the_bits_of_single_rows() {
+    for backend in cuda::backends("rows_of_a_batch_have_the_bits_of_single_rows") {
+        let device = Device::from(backend);
+        let is_own = |dtype: &&DType| device.stored_dtype(**dtype) == **dtype;
+        let types = DType::ALL.iter().filter(|dtype| dtype.is_quantized() || **dtype == DType::F16);
+        for &dtype in types.filter(is_own) {
+            // Parts of several units, of one, or none; a last unit of fewer tiles.
+            for d in if dtype.block_len() == 256 { [2304, 1536] } else { [2304, 1376] } {
+                let [q, k, v] = GROUP_COLUMNS;
+                let (columns, mut layer) = ([q, k, v, d], products_of_a_layer(&device, dtype, d));
+                let values = random(7, MAX_GEMV_ROWS * d);
+                let mut run = |first: usize, n: usize| {
+                    layer.import(IMPORT, &values[first * d..][..n * d]);
+                    layer.run(&step(counts(&[(Count::Tokens, n)])));
+                    let ranges = columns.iter().enumerate();
+                    let ranges: Vec<_> = ranges
+                        .map(|(i, cols)| PortRange::first(Port::Value(1 + i), n * cols))
+                        .collect();
+                    let mut results = Vec::new();
+                    pollster::block_on(layer.read(&ranges, &mut results)).expect("results");
+                    results
+                };
+                let rows = [0, 1, 8, 17, 31, 40, 63, 64, 127];
+                let single = rows.map(|row| run(row, 1));
+                for n in [2, 8, 9, 16, 17, 32, 33, 64, 65, MAX_GEMV_ROWS] {
+                    let batch = run(0, n);
+                    for (row, single) in rows.iter().zip(&single).filter(|(row, _)| **row < n) {
+                        let mut of_row = Vec::new();
+                        let mut rest = &batch[..];
+                        for cols in columns {
+                            of_row.extend_from_slice(&rest[row * cols..][..cols]);
+                            rest = &rest[n * cols..];
+                        }
+                        let is_equal = bits(&of_row) == bits(single);
+                        assert!(is_equal, "{dtype}, {d} columns: row {row} of {n}");
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -175,7 +261,7 @@ fn columns_of_ranks_are_gathered_side_by_side() {
             let ranks = gpus.iter().zip(&parts).enumerate().map(|(i, (gpu, x))| {
                 let mut rank = TestRank::new(gpu, x, n_rows * all);
                 let (address, cols) = (rank.x.address(), cols[i]);
-                let x = Rows { address, rows: n_rows, cols, stride: cols };
+                let x = DeviceRows { address, rows: n_rows, cols, stride: cols };
                 let out = rank.out.address();
                 all_gather(&mut rank.list, &exchange.rank(i), out, x, &first_cols);
                 rank

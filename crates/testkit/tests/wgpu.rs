@@ -27,9 +27,9 @@ fn wgpu_conforms_with_matrices() {
         let devices = [Device::from(backend.clone())];
         println!("{}", devices[0].describe());
         let without = Device::from(wgpu::backends(name).remove(0));
-        suite::run_large(&devices, &without, suite::F16_FACTORS);
+        suite::run_large(&devices, &without, suite::Tolerances::F16_OR_INT8);
         backend.gpu().limit_binding_bytes(6000);
-        suite::run_with(&devices, suite::F16_FACTORS);
+        suite::run_with(&devices, suite::Tolerances::F16_OR_INT8);
     }
 }
 

@@ -46,16 +46,6 @@ pub struct Output {
     pub values: u64,
     /// Address of the operand.
     pub operand: u64,
-    order: u64,
-}
-
-/// Order of the columns of an operand, see `common.cuh`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OperandOrder {
-    /// As they are.
-    Gemv = 0,
-    /// That of GEMM.
-    Gemm = 1,
 }
 
 impl Output {
@@ -73,8 +63,8 @@ impl Output {
 
     /// The same, and an operand at an address.
     #[must_use]
-    pub fn with_operand(self, operand: u64, order: OperandOrder) -> Self {
-        Self { operand, order: order as u64, ..self }
+    pub fn with_operand(self, operand: u64) -> Self {
+        Self { operand, ..self }
     }
 }
 

@@ -35,11 +35,7 @@ pub(super) fn capabilities(gpu: &Gpu) -> Capabilities {
     Capabilities {
         row_classes: CLASSES,
         residuals: true,
-        operand: Box::new(|op, class| match op {
-            // Experts read the order of GEMV, whatever the number of tokens.
-            Op::Moe(_) if class.max > MAX_GEMV_ROWS => TensorType::F32,
-            op => operand_type(op),
-        }),
+        operand: Box::new(|op, _| operand_type(op)),
         accepts: Box::new(accepts),
         fuses_norm: Box::new(move |op, class| {
             let weight = match op {

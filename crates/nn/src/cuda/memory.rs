@@ -7,7 +7,7 @@ use stonechat_compute::cuda::ops::kv::Pool;
 use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output, Rows};
 use stonechat_compute::cuda::{Buffer, Gpu, Rank};
 use stonechat_compute::op::{PoolId, Port, Tensor, TensorType};
-use stonechat_quant::cuda::{Operand, operand_order};
+use stonechat_quant::cuda::Operand;
 
 use super::{NAME, allocation_error};
 use crate::device::Counts;
@@ -104,9 +104,9 @@ impl ProgramMemory {
 
     /// Memory of a result, in f32 or as an operand, in a step of `counts`.
     pub(super) fn output(&self, id: usize, counts: &Counts) -> Output {
-        let Rows { address, rows, .. } = self.result(id, counts);
+        let Rows { address, .. } = self.result(id, counts);
         match self.dtype(id) {
-            TensorType::F16 => Output::default().with_operand(address, operand_order(rows)),
+            TensorType::F16 => Output::default().with_operand(address),
             _ => Output::at(address),
         }
     }

@@ -6,16 +6,14 @@ use stonechat_compute::cuda::ops::attention::{Attention, AttentionGrid, attentio
 use stonechat_compute::cuda::ops::moe::ExpertOrder;
 use stonechat_compute::cuda::ops::rope::{Heads, RopeKv, Rotation, Write, rope_kv};
 use stonechat_compute::cuda::ops::rows::Norm;
-use stonechat_compute::cuda::ops::{
-    OPERAND_COLUMNS, OperandOrder, Output, Rows, kv, moe, rows, top_k,
-};
+use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output, Rows, kv, moe, rows, top_k};
 use stonechat_compute::op::{
     ConvArgs, Count, EmbedArgs, KvWriteArgs, MatmulArgs, MoeArgs, NormArgs, Op, Port, RopeArgs,
     RopeKvArgs, Routing, SlotTable, TensorType,
 };
 use stonechat_quant::cuda::{
     CudaEmbed, CudaEpilogue, CudaMatrix, ExpertMatmul, Operand, RowNorm, embed, expert_block_len,
-    matmul, matmul_experts, matmul_gated, matmul_group, operand_order,
+    matmul, matmul_experts, matmul_gated, matmul_group,
 };
 
 use super::memory::{ProgramMemory, Scratch};
@@ -162,7 +160,8 @@ impl ProgramMemory {
                     (matrix(&args.weight), self.output(id, counts), optional(args.bias.as_ref()))
                 });
                 let products: Vec<_> = products.collect();
-                matmul_group(list, self.input(node, counts), &products);
+                let mut scratch = |name, bytes| scratch.get(name, bytes);
+                matmul_group(list, &mut scratch, self.input(node, counts), &products);
             }
             Op::Attention(_) => self.attention(list, scratch, (segment, node), None, step),
             op => self.record_op(list, scratch, (op, node), step),
@@ -274,15 +273,18 @@ impl ProgramMemory {
             Op::Add => rows::add(list, output, x(0), x(1)),
             Op::SoftCap(cap) => rows::soft_cap(list, output, x(0), *cap),
             Op::Gated(activation) => rows::gated(list, output, x(0), x(1), *activation),
-            Op::Convert(_) => rows::convert(list, out, x(0), operand_order(result.rows)),
+            Op::Convert(_) => rows::convert(list, out, x(0)),
             Op::Matmul(args) => {
                 let x = self.input(node, counts);
-                matmul(list, output, x, matrix(&args.weight), epilogue(args, accumulate));
+                let mut scratch = |name, bytes| scratch.get(name, bytes);
+                let w = matrix(&args.weight);
+                matmul(list, &mut scratch, output, x, w, epilogue(args, accumulate));
             }
             Op::GatedProduct(args) => {
                 let weights = [&args.gate, &args.up].map(|args| matrix(&args.weight));
                 let x = self.input(node, counts);
-                matmul_gated(list, output, x, weights, args.activation);
+                let mut scratch = |name, bytes| scratch.get(name, bytes);
+                matmul_gated(list, &mut scratch, output, x, weights, args.activation);
             }
             Op::Conv1d(args) => {
                 let n_windows = counts[node.inputs[0].rows.count];
@@ -325,10 +327,7 @@ impl ProgramMemory {
     fn norm_output(&self, node: &Node, counts: &Counts) -> Output {
         let first = self.output(node.outputs[0], counts);
         match node.outputs[..] {
-            [_, operand] => {
-                let Rows { address, rows, .. } = self.result(operand, counts);
-                first.with_operand(address, operand_order(rows))
-            }
+            [_, operand] => first.with_operand(self.result(operand, counts).address),
             _ => first,
         }
     }
@@ -377,12 +376,13 @@ fn conv1d(
 ) {
     let w = matrix(&args.matmul.weight);
     let n_rows = n_groups * (x.rows / n_groups).div_ceil(args.stride);
-    let order = w.reads_operand().then(|| operand_order(n_rows));
-    let bytes = order.map_or(4 * n_rows * w.k(), |_| operand_bytes(n_rows, w.k()));
+    let is_operand = w.reads_operand();
+    let bytes = if is_operand { operand_bytes(n_rows, w.k()) } else { 4 * n_rows * w.k() };
     let address = scratch.get("conv1d", bytes);
-    rows::windows(list, address, x, (n_groups, args.stride), order);
+    rows::windows(list, address, x, (n_groups, args.stride), is_operand);
     let x = Operand { address, rows: n_rows, stride: w.k(), norm: None };
-    matmul(list, out, x, w, epilogue(&args.matmul, accumulate));
+    let mut scratch = |name, bytes| scratch.get(name, bytes);
+    matmul(list, &mut scratch, out, x, w, epilogue(&args.matmul, accumulate));
 }
 
 /// `out[t] (+)= Σ weight * expert(x[t])` over the top-k experts of the logits.
@@ -426,32 +426,31 @@ fn experts(
         }
         let address = scratch.get(name, operand_bytes(x.rows, cols));
         let rows_of_x = Rows { address: x.address, rows: x.rows, cols, stride: x.stride };
-        rows::convert(list, address, rows_of_x, OperandOrder::Gemv);
+        rows::convert(list, address, rows_of_x);
         Operand { address, ..x }
     };
     let x_gate = operand(list, "moe x", x, d, w_gate);
     let x_up = operand(list, "moe x", x, d, w_up);
     let [gate, up] = ["moe gate", "moe up"].map(|name| scratch.get(name, 4 * n_choices * f));
     let of_gate = expert_matmul(f, optional(args.gate_bias.as_ref()), n_used);
-    matmul_experts(list, gate, x_gate, w_gate, of_gate);
+    let mut of_gemv = |name, bytes| scratch.get(name, bytes);
+    matmul_experts(list, &mut of_gemv, gate, x_gate, w_gate, of_gate);
     let of_up = expert_matmul(f, optional(args.up_bias.as_ref()), n_used);
-    matmul_experts(list, up, x_up, w_up, of_up);
+    matmul_experts(list, &mut of_gemv, up, x_up, w_up, of_up);
     let packed = |address| Rows { address, rows: n_choices, cols: f, stride: f };
     let writes_operand = w_down.reads_operand() && f.is_multiple_of(OPERAND_COLUMNS);
     let hidden = scratch.get("moe hidden", 4 * n_choices * f);
-    let to = if writes_operand {
-        Output::default().with_operand(hidden, OperandOrder::Gemv)
-    } else {
-        Output::at(hidden)
-    };
+    let to =
+        if writes_operand { Output::default().with_operand(hidden) } else { Output::at(hidden) };
     rows::gated(list, to, packed(gate), packed(up), args.activation);
     let mut of_hidden = Operand { address: hidden, rows: n_choices, stride: f, norm: None };
     if w_down.reads_operand() && !writes_operand {
         of_hidden.address = scratch.get("moe hidden operand", operand_bytes(n_choices, f));
-        rows::convert(list, of_hidden.address, packed(hidden), OperandOrder::Gemv);
+        rows::convert(list, of_hidden.address, packed(hidden));
     }
     let results = scratch.get("moe results", 4 * n_choices * d);
     let of_down = expert_matmul(d, optional(args.down_bias.as_ref()), 1);
-    matmul_experts(list, results, of_hidden, w_down, of_down);
+    let mut of_gemv = |name, bytes| scratch.get(name, bytes);
+    matmul_experts(list, &mut of_gemv, results, of_hidden, w_down, of_down);
     moe::combine(list, out, (choices, results), [logits.rows, d, n_used], accumulate);
 }

@@ -4,22 +4,21 @@ use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cpu::{Activation, GatedActivation};
 use stonechat_compute::cuda::ops::moe::ExpertOrder;
 use stonechat_compute::cuda::ops::rows::gated_code;
-use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, OperandOrder, Output};
+use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output};
 use stonechat_compute::cuda::{CommandList, Gpu, Launch};
 
 use super::ARCHIVE;
+use super::gemv::{GemvShape, GemvWork, MAX_SHARED_BYTES};
 use super::matrix::{CudaMatrix, Format, Order};
 
 /// Most rows of GEMV, whose sums of a row do not depend on the others.
-pub const MAX_GEMV_ROWS: usize = 64;
+pub const MAX_GEMV_ROWS: usize = 128;
 /// Matrices of a launch.
 const MAX_GROUP: usize = 3;
+/// Rows of weights of a strip.
+const STRIP_ROWS: usize = 16;
 /// Rows of weights of a block of GEMM.
 const GEMM_BLOCK: usize = 128;
-/// Most shared memory of a block of GEMV: a pair of 64 rows.
-const GEMV_BYTES: usize = 4 * 8 * GEMV_ROWS * MAX_GEMV_ROWS * 2;
-/// Most dynamic shared memory of a block, of devices with bulk copies.
-const MAX_SHARED_BYTES: usize = 220 << 10;
 /// Groups of [`THREADS`] of a block of one row, which has strips of its own each.
 const ROW_GROUPS: usize = 2;
 /// Least shared memory of such a block, so that a multiprocessor has one.
@@ -30,16 +29,11 @@ fn row_slots(format: &Format) -> usize {
 }
 /// Most columns of a row in shared memory.
 const MAX_ROW: usize = 28 << 10;
-/// Blocks of GEMV that run on a multiprocessor at once.
-const GEMV_BLOCKS: usize = 2;
-/// Threads of a block.
+/// Threads of a block of other kernels.
 const THREADS: usize = 256;
 
-/// Order in which products of so many rows read their operand.
-#[must_use]
-pub fn operand_order(rows: usize) -> OperandOrder {
-    if rows <= MAX_GEMV_ROWS { OperandOrder::Gemv } else { OperandOrder::Gemm }
-}
+/// Memory that kernels of an op share, by name and least bytes: its address. It holds zeros at first.
+pub type Scratch<'a> = &'a mut dyn FnMut(&'static str, usize) -> u64;
 
 /// Rows that products read: an f16 operand, or f32 for f32 weights.
 #[derive(Debug, Clone, Copy)]
@@ -109,7 +103,11 @@ struct MatmulParams {
     norm_weight: u64,
     normed: u64,
     eps: f32,
-    unused: u32,
+    block_strips: u32,
+    n_stages: u32,
+    n_splits: u32,
+    partials: u64,
+    counters: u64,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -162,39 +160,34 @@ fn factor(w: &CudaMatrix, out: Output, bias: u64) -> Factor {
     Factor { weights: w.buffer.address(), bias, out, n, out_stride: n }
 }
 
-/// Kernels of GEMV and their blocks of 8 rows, ascending.
-const GEMV: [(&str, usize); 4] = [("gemv_1", 1), ("gemv_2", 2), ("gemv_4", 4), ("gemv_8", 8)];
-/// Rows of weights of a block.
-const GEMV_ROWS: usize = 16;
-
-/// Launches GEMV of at most `rows` rows, with a block for `strips` strips of weights and `blocks` blocks of choices.
+/// Launches GEMV for the rows of `params`, or for blocks of choices of experts.
 fn launch_gemv(
     list: &mut CommandList,
+    scratch: Scratch<'_>,
     format: &'static Format,
-    params: &MatmulParams,
-    rows: usize,
-    (strips, blocks): (usize, usize),
+    mut params: MatmulParams,
+    work: GemvWork,
 ) {
-    let n_multiprocessors = list.gpu().device().n_multiprocessors as usize;
-    if params.m == 1 && params.blocks == 0 && has_row_kernel(list.gpu(), params.cols as usize) {
+    let device = list.gpu().device();
+    let n_multiprocessors = device.n_multiprocessors as usize;
+    let is_row = params.m == 1 && params.blocks == 0;
+    if is_row && has_row_kernel(list.gpu(), params.cols as usize) {
         let row_bytes = 512 * params.k_tiles.div_ceil(4) as usize;
         let slot_bytes = 8 * ROW_GROUPS * row_slots(format) * format.unit_bytes();
         let shared_bytes = (slot_bytes + row_bytes).max(MIN_ROW_BYTES);
         let kernel = list.gpu().kernel(&ARCHIVE, format.module, "gemv_row", MAX_SHARED_BYTES);
-        let grid = [strips.min(n_multiprocessors), 1, 1];
+        let grid = [work.n_strips.min(n_multiprocessors), 1, 1];
         let launch = Launch { grid, threads: ROW_GROUPS * THREADS, shared_bytes };
-        list.launch(kernel, launch, params);
+        list.launch(kernel, launch, &params);
         return;
     }
-    let mut kernels = GEMV.iter().filter(|(_, row_blocks)| rows <= 8 * row_blocks);
-    let &(name, row_blocks) = kernels.next().expect("few rows");
-    // Sums of 8 warps; of both matrices of a pair.
-    let shared_bytes = 4 * 8 * GEMV_ROWS * 8 * row_blocks * (1 + params.is_gated as usize);
-    let kernel = list.gpu().kernel(&ARCHIVE, format.module, name, GEMV_BYTES);
-    // Blocks take strips in turns, so that the weights of the next one load while sums are added.
-    let grid = [strips.min((GEMV_BLOCKS * n_multiprocessors / blocks).max(1)), blocks, 1];
-    let launch = Launch { grid, threads: THREADS, shared_bytes };
-    list.launch(kernel, launch, params);
+    let shape = GemvShape::new(device, format, &work);
+    (params.block_strips, params.n_stages) = (shape.strips as u32, shape.stages as u32);
+    params.n_splits = shape.n_splits as u32;
+    params.partials = scratch("gemv partials", shape.partial_bytes);
+    params.counters = scratch("gemv counters", shape.counter_bytes);
+    let kernel = list.gpu().kernel(&ARCHIVE, format.module, shape.kernel, MAX_SHARED_BYTES);
+    list.launch(kernel, shape.launch, &params);
 }
 
 /// Launches GEMM. Blocks of 256 rows of activations read weights half as often; they pay if they fill the device.
@@ -215,7 +208,7 @@ fn launch_gemm(list: &mut CommandList, format: &'static Format, params: &MatmulP
 }
 
 fn n_strips(w: &CudaMatrix) -> usize {
-    w.n().div_ceil(GEMV_ROWS)
+    w.n().div_ceil(STRIP_ROWS)
 }
 
 /// Whether products of one row of `k` columns have it in shared memory: on devices with bulk copies.
@@ -248,6 +241,7 @@ pub fn can_pair(gate: &CudaMatrix, up: &CudaMatrix) -> bool {
 /// `act(x·Wᵀ + bias)` of any number of rows.
 pub fn matmul(
     list: &mut CommandList,
+    scratch: Scratch<'_>,
     out: Output,
     x: Operand,
     w: &CudaMatrix,
@@ -263,7 +257,7 @@ pub fn matmul(
     params.activation = activation_code(activation);
     params.accumulate = u32::from(accumulate);
     if x.rows <= MAX_GEMV_ROWS {
-        launch_gemv(list, format, &params, x.rows, (n_strips(w), 1));
+        launch_gemv(list, scratch, format, params, GemvWork::of_rows(x.rows, w.k(), n_strips(w)));
     } else {
         launch_gemm(list, format, &params, w.n());
     }
@@ -273,7 +267,12 @@ pub fn matmul(
 ///
 /// # Panics
 /// If they cannot be [grouped](can_group).
-pub fn matmul_group(list: &mut CommandList, x: Operand, all: &[(&CudaMatrix, Output, u64)]) {
+pub fn matmul_group(
+    list: &mut CommandList,
+    scratch: Scratch<'_>,
+    x: Operand,
+    all: &[(&CudaMatrix, Output, u64)],
+) {
     let Order::Strips(format) = all[0].0.order else { panic!("a group of f32 weights") };
     let mut params = params(all[0].0, format, x);
     params.n_factors = all.len() as u32;
@@ -281,7 +280,8 @@ pub fn matmul_group(list: &mut CommandList, x: Operand, all: &[(&CudaMatrix, Out
         *to = factor(w, *out, *bias);
     }
     let strips = all.iter().map(|(w, ..)| n_strips(w)).sum();
-    launch_gemv(list, format, &params, x.rows, (strips, 1));
+    let work = GemvWork::of_rows(x.rows, all[0].0.k(), strips);
+    launch_gemv(list, scratch, format, params, work);
 }
 
 /// `act(gate · x) * (up · x)` of at most [`MAX_GEMV_ROWS`] rows.
@@ -290,6 +290,7 @@ pub fn matmul_group(list: &mut CommandList, x: Operand, all: &[(&CudaMatrix, Out
 /// If they cannot be [paired](can_pair).
 pub fn matmul_gated(
     list: &mut CommandList,
+    scratch: Scratch<'_>,
     out: Output,
     x: Operand,
     [gate, up]: [&CudaMatrix; 2],
@@ -302,13 +303,18 @@ pub fn matmul_gated(
     params.factors[0] = factor(gate, out, 0);
     params.factors[1] = factor(up, out, 0);
     (params.activation, params.alpha, params.limit) = gated_code(activation);
-    launch_gemv(list, format, &params, x.rows, (n_strips(gate), 1));
+    let work = GemvWork::of_rows(x.rows, gate.k(), n_strips(gate));
+    launch_gemv(list, scratch, format, params, GemvWork { is_gated: true, ..work });
 }
 
-/// Choices of a block of an expert, for so many choices of so many experts: few tokens have blocks of 8.
+/// Choices of a block of an expert, for so many choices of so many experts.
 #[must_use]
 pub fn expert_block_len(n_choices: usize, n_experts: usize) -> usize {
-    if n_choices <= 8 * n_experts { 8 } else { 32 }
+    match n_choices.div_ceil(n_experts) {
+        0..=8 => 8,
+        9..=32 => 32,
+        _ => 64,
+    }
 }
 
 /// Choices of experts.
@@ -331,6 +337,7 @@ pub struct ExpertMatmul {
 /// Products of rows with the experts of their choices: a row of f32 values a choice.
 pub fn matmul_experts(
     list: &mut CommandList,
+    scratch: Scratch<'_>,
     out: u64,
     x: Operand,
     w: &CudaMatrix,
@@ -350,8 +357,10 @@ pub fn matmul_experts(
     params.blocks = order.blocks;
     params.choices_per_row = choices_per_row as u32;
     // An expert may begin within a strip.
-    let strips = if n.is_multiple_of(GEMV_ROWS) { n / GEMV_ROWS } else { n / GEMV_ROWS + 2 };
-    launch_gemv(list, format, &params, order.block_len, (strips, order.n_blocks));
+    let strips = if n.is_multiple_of(STRIP_ROWS) { n / STRIP_ROWS } else { n / STRIP_ROWS + 2 };
+    let work = GemvWork::of_rows(order.block_len, w.k(), strips);
+    let work = GemvWork { n_blocks: order.n_blocks, ..work };
+    launch_gemv(list, scratch, format, params, work);
 }
 
 fn dense(

@@ -40,7 +40,7 @@ impl AttentionCase {
         let plain = Scoring::default();
         let tolerance = match self.dtype {
             KvDType::F32 => F32,
-            KvDType::F16 => suite.f16,
+            KvDType::F16 => suite.tolerances.f16,
             KvDType::Q8_0 => Q8_KV,
         };
         for scoring in [

@@ -10,7 +10,7 @@ use stonechat_nn::{
 };
 
 use super::recording::{Recording, Suite};
-use super::{F32, INT8, rope_table};
+use super::{F32, rope_table};
 
 const HEAD_DIM: usize = 32;
 const N_HEADS: usize = 4;
@@ -49,7 +49,7 @@ fn stream(r: &mut Recording<'_>, cols: usize) -> Tensor {
 impl Layer {
     pub(super) fn check(&self, suite: &Suite<'_>) {
         // The errors of consecutive matmuls add up, within the tolerance of one.
-        let tolerance = if self.dtype.is_quantized() { INT8 } else { F32 };
+        let tolerance = if self.dtype.is_quantized() { suite.tolerances.quantized } else { F32 };
         let check = |name: &str, seed, record: &dyn Fn(&mut Recording<'_>)| {
             let name = format!("{name} of {self:?}");
             suite.check(&name, tolerance, (self.rows, seed + self.rows as u64), record);

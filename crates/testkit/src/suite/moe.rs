@@ -4,8 +4,8 @@ use stonechat_compute::DType;
 use stonechat_nn::GatedActivation;
 use stonechat_nn::op::{MoeArgs, Routing};
 
+use super::F32;
 use super::recording::{Recording, Suite};
-use super::{F32, INT8};
 use crate::{Lcg, random_weights};
 
 /// A small `MoE` layer.
@@ -29,8 +29,8 @@ struct Options {
 impl MoeCase {
     pub(super) fn check(&self, suite: &Suite<'_>) {
         let tolerance = match self.dtype {
-            DType::F16 => suite.f16,
-            dtype if dtype.is_quantized() => INT8,
+            DType::F16 => suite.tolerances.f16,
+            dtype if dtype.is_quantized() => suite.tolerances.quantized,
             _ => F32,
         };
         let ((d, f), mut random) = (self.widths(), Lcg::new(self.seed));

@@ -9,7 +9,7 @@ use stonechat_nn::{
     fuse,
 };
 
-use super::Tolerance;
+use super::{Tolerance, Tolerances};
 use crate::{Lcg, random_weights};
 
 /// Devices of a run of the suite.
@@ -17,8 +17,7 @@ use crate::{Lcg, random_weights};
 pub(super) struct Suite<'a> {
     pub(super) devices: &'a [Device],
     pub(super) oracle: &'a Device,
-    /// Tolerance of matmuls with f16 and bf16 weights and of attention over f16 pages.
-    pub(super) f16: Tolerance,
+    pub(super) tolerances: Tolerances,
 }
 
 /// Tables of a step.

@@ -90,8 +90,6 @@ DEVICE u64 time_ns() {
     return t;
 }
 
-DEVICE float4 add4(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-
 // ---- One collective kernel
 
 struct Turn {

@@ -90,6 +90,8 @@ template <u32 MASK, u32 BITS> DEVICE u32 mask_or(u32 x) {
     return y;
 }
 
+DEVICE float4 add4(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+
 // ---- Matrix instructions
 
 // c += a * b for a of 16 rows and 16 columns, b of 16 rows and 8 columns, f16, c in f32. g = lane / 4, t = lane % 4:
@@ -98,14 +100,26 @@ template <u32 MASK, u32 BITS> DEVICE u32 mask_or(u32 x) {
 //   c: [0], [1] row g, columns 2t, 2t + 1   [2], [3] row g + 8
 DEVICE void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b0));
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2]), "r"(a[3]), "r"(b1));
+#endif
+}
+
+// c = a * b.
+DEVICE void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
+#else
+    c[0] = c[1] = c[2] = c[3] = 0.f;
+    multiply_add(c, a, b0, b1);
 #endif
 }
 
@@ -123,6 +137,13 @@ DEVICE void load_matrices(u32 (&x)[4], u32 address) {
 }
 
 // ---- Asynchronous copies to shared memory
+
+// Shared memory written before is visible to asynchronous copies and to instructions of warpgroups.
+DEVICE void publish_shared() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 
 DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -151,12 +172,16 @@ template <int N> DEVICE void wait_for_copies() {
 }
 
 #if __CUDA_ARCH__ >= 900
-// Barriers of bulk copies: a copy completes the phase of the bytes that it was announced with.
+// Barriers of bulk copies: a phase ends when the announced bytes have arrived.
 DEVICE void init_barrier(u32 barrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory"); }
 
-// Copies `bytes`, a multiple of 16, to shared memory; one thread calls it.
-DEVICE void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) {
+// Announces the bytes of a phase; one thread calls it.
+DEVICE void expect_copies(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Copies `bytes`, a multiple of 16, to shared memory.
+DEVICE void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
         ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
@@ -190,6 +215,13 @@ DEVICE u32 load_weights4(const void *p) {
 DEVICE u16 load_weights2(const void *p) {
     u16 x;
     asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(x) : "l"(p));
+    return x;
+}
+
+// Memory that other blocks of the kernel have written.
+DEVICE float4 load_l2(const float4 *p) {
+    float4 x;
+    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(p) : "memory");
     return x;
 }
 
@@ -263,38 +295,35 @@ DEVICE float gated_activation(float gate, float up, u32 activation, float alpha,
 
 // ---- Results
 
-// Order of the columns of an operand of products, in groups of 16: as they are, for GEMV; or as GEMM reads them, see matmul.cu:
-// column 4 t + 2 h + b is at 8 h + 2 t + b.
-enum OperandOrder { ORDER_GEMV, ORDER_GEMM };
-
-DEVICE size_t operand_index(size_t i, u64 order) {
-    if (order == ORDER_GEMV) return i;
+// Place of element i of an operand of products, whose columns are a multiple of 64: column 4 t + 2 h + b of 16 is at
+// 8 h + 2 t + b. Registers of lane t for a matrix instruction, 2 t, 2 t + 1, 2 t + 8, 2 t + 9, have columns 4 t .. then, which the
+// lane has of the weights.
+DEVICE size_t operand_index(size_t i) {
     u32 c = (u32)i & 15;
     return (i & ~(size_t)15) + (c & 2) * 4 + (c >> 2) * 2 + (c & 1);
 }
 
-// Where a kernel writes a result: f32 values, f16 operands of products (columns a multiple of 64), or both; null: not.
+// Where a kernel writes a result: f32 values, f16 operands of products, or both; null: not.
 struct Output {
     float *values;
     u16 *operand;
-    u64 order;
 };
 
 DEVICE void store(const Output &out, size_t i, float x) {
     if (out.values) out.values[i] = x;
-    if (out.operand) out.operand[operand_index(i, out.order)] = to_half(x);
+    if (out.operand) out.operand[operand_index(i)] = to_half(x);
 }
 
 // Elements i, i + 1 of an even i.
 DEVICE void store2(const Output &out, size_t i, float x, float y) {
     if (out.values) *(float2 *)(out.values + i) = make_float2(x, y);
-    if (out.operand) *(u32 *)(out.operand + operand_index(i, out.order)) = pack_half(x, y);
+    if (out.operand) *(u32 *)(out.operand + operand_index(i)) = pack_half(x, y);
 }
 
 // Elements i .. i + 3 of an i that is a multiple of 4: two pairs of an operand.
 DEVICE void store4(const Output &out, size_t i, float4 x) {
     if (out.values) *(float4 *)(out.values + i) = x;
     if (!out.operand) return;
-    *(u32 *)(out.operand + operand_index(i, out.order)) = pack_half(x.x, x.y);
-    *(u32 *)(out.operand + operand_index(i + 2, out.order)) = pack_half(x.z, x.w);
+    *(u32 *)(out.operand + operand_index(i)) = pack_half(x.x, x.y);
+    *(u32 *)(out.operand + operand_index(i + 2)) = pack_half(x.z, x.w);
 }

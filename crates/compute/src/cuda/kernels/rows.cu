@@ -97,7 +97,6 @@ KERNEL(256) elementwise(const __grid_constant__ ElementParams p) {
 struct ConvertParams {
     const float *x;
     u16 *out;
-    u64 order;
     u32 n_rows, cols, stride, out_stride;
 };
 
@@ -111,14 +110,13 @@ KERNEL(256) convert(const __grid_constant__ ConvertParams p) {
         u32 col = (u32)(i % pairs) * 2;
         const float *x = p.x + row * p.stride;
         float low = col < p.cols ? x[col] : 0.f, high = col + 1 < p.cols ? x[col + 1] : 0.f;
-        ((u32 *)p.out)[operand_index(2 * i, p.order) / 2] = pack_half(low, high);
+        ((u32 *)p.out)[operand_index(2 * i) / 2] = pack_half(low, high);
     }
 }
 
 struct WindowsParams {
     const float *x;
     void *out;
-    u64 order;
     u32 n_rows, in_rows, cols, x_stride, stride, out_stride, is_f32, n_groups;
 };
 
@@ -135,7 +133,7 @@ KERNEL(256) windows(const __grid_constant__ WindowsParams p) {
         if (tap < 3 && from >= 0 && from < (int)p.in_rows)
             x = p.x[((size_t)group * p.in_rows + from) * p.x_stride + col % p.cols];
         if (p.is_f32) ((float *)p.out)[i] = x;
-        else ((u16 *)p.out)[operand_index(i, p.order)] = to_half(x);
+        else ((u16 *)p.out)[operand_index(i)] = to_half(x);
     }
 }
 

@@ -29,9 +29,6 @@ DEVICE void commit_warpgroup() { asm volatile("wgmma.commit_group.sync.aligned;"
 // Waits until at most N groups of instructions are under way.
 template <int N> DEVICE void wait_for_warpgroup() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 
-// Shared memory written before is visible to matrix instructions.
-DEVICE void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
 DEVICE void multiply_add_warpgroup(float (&d)[32], const u32 (&a)[4], u64 b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "

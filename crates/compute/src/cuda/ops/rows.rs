@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{OPERAND_COLUMNS, OperandOrder, Output, Rows, launch, launch_elements};
+use super::{OPERAND_COLUMNS, Output, Rows, launch, launch_elements};
 use crate::cpu::GatedActivation;
 use crate::cuda::CommandList;
 
@@ -167,7 +167,6 @@ pub fn gated(list: &mut CommandList, out: Output, gate: Rows, up: Rows, act: Gat
 struct ConvertParams {
     x: u64,
     out: u64,
-    order: u64,
     n_rows: u32,
     cols: u32,
     stride: u32,
@@ -175,12 +174,11 @@ struct ConvertParams {
 }
 
 /// Operand of products: f16, columns padded with zeros.
-pub fn convert(list: &mut CommandList, out: u64, x: Rows, order: OperandOrder) {
+pub fn convert(list: &mut CommandList, out: u64, x: Rows) {
     let out_stride = x.cols.next_multiple_of(OPERAND_COLUMNS);
     let params = ConvertParams {
         x: x.address,
         out,
-        order: order as u64,
         n_rows: x.rows as u32,
         cols: x.cols as u32,
         stride: x.stride as u32,
@@ -194,7 +192,6 @@ pub fn convert(list: &mut CommandList, out: u64, x: Rows, order: OperandOrder) {
 struct WindowsParams {
     x: u64,
     out: u64,
-    order: u64,
     n_rows: u32,
     in_rows: u32,
     cols: u32,
@@ -206,29 +203,27 @@ struct WindowsParams {
 }
 
 /// Windows of 3 rows of a convolution with padding 1, in each of `n_groups` groups of rows: an operand with padded columns, or
-/// f32 values without an order.
+/// f32 values.
 pub fn windows(
     list: &mut CommandList,
     out: u64,
     x: Rows,
     (n_groups, stride): (usize, usize),
-    order: Option<OperandOrder>,
+    is_operand: bool,
 ) {
     let (in_rows, cols) = (x.rows / n_groups.max(1), 3 * x.cols);
     let n_rows = in_rows.div_ceil(stride);
-    let is_f32 = order.is_none();
-    let out_stride = if is_f32 { cols } else { cols.next_multiple_of(OPERAND_COLUMNS) };
+    let out_stride = if is_operand { cols.next_multiple_of(OPERAND_COLUMNS) } else { cols };
     let params = WindowsParams {
         x: x.address,
         out,
-        order: order.unwrap_or(OperandOrder::Gemv) as u64,
         n_rows: n_rows as u32,
         in_rows: in_rows as u32,
         cols: x.cols as u32,
         x_stride: x.stride as u32,
         stride: stride as u32,
         out_stride: out_stride as u32,
-        is_f32: u32::from(is_f32),
+        is_f32: u32::from(!is_operand),
         n_groups: n_groups as u32,
     };
     launch_elements(list, MODULE, "windows", n_groups * n_rows * out_stride, &params);

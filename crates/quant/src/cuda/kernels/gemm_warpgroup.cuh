@@ -1,4 +1,4 @@
-// GEMM by matrix instructions of warpgroups (Hopper), included by matmul.cu.
+// GEMM by matrix instructions of warpgroups (Hopper), included by gemm.cuh.
 //
 //   block      N rows of x, 128 rows of weights: two warpgroups of 64; K in tiles of 64 columns
 //   x          stages of a tile in shared memory: 16 KB (N = 128) or 32 KB, copied S - 2 tiles ahead

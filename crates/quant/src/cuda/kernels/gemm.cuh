@@ -1,0 +1,105 @@
+// GEMM: products of many rows, with weights in f16.
+#pragma once
+#include "product.cuh"
+
+struct Unit {
+    Raw chunks[UNIT_CHUNKS];
+};
+
+// Loads the unit of tiles from `first` on; behind the last tile of a row the last one, whose activations are zeros.
+DEVICE void load_unit(Unit &u, const u8 *strip, u32 first, u32 k_tiles, u32 lane) {
+#pragma unroll
+    for (int i = 0; i < UNIT_CHUNKS; i++)
+        load_raw<FromGlobal>(u.chunks[i], strip + (u64)min(first / TILES + i, (k_tiles - 1) / TILES) * CHUNK_BYTES, lane);
+}
+
+// Copies a tile of N rows of x from `first_row` on to shared memory: rows of 128 bytes, whose 16-byte parts are exchanged by
+// row % 8.
+// Behind the last row and the last tile: zeros.
+template <int N> DEVICE void copy_tile(u32 stage, const MatmulParams &p, u32 first_row, u32 tile) {
+    u32 part = threadIdx.x % 8, first = threadIdx.x / 8;
+    const u16 *x = p.x + (size_t)(first_row + first) * p.x_stride + tile * 64 + part * 8;
+    stage += first * 128 + ((part ^ (first & 7)) * 16);
+#pragma unroll
+    for (int i = 0; i < N / 32; i++) {
+        bool is_inside = first_row + first + 32 * i < p.m && tile < p.k_tiles;
+        copy16_async(stage + i * 32 * 128, is_inside ? x + (size_t)(32 * i) * p.x_stride : p.x, is_inside);
+    }
+}
+
+DEVICE void store_gemm(const MatmulParams &p, const Factor &f, u32 row, u32 n, float y) {
+    if (n >= f.n || row >= p.m) return;
+    if (f.bias) y += f.bias[n];
+    y = activate(y, p.activation);
+    size_t at = (size_t)row * f.out_stride + n;
+    if (p.accumulate) y += f.out.values[at];
+    store(f.out, at, y);
+}
+
+DEVICE u32 stages_at(const void *shared) { return (shared_address(shared) + 1023) & ~1023u; }
+
+#if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// Grid: (blocks of 128 rows of x, blocks of 128 rows of weights).
+KERNEL(256) gemm(const __grid_constant__ MatmulParams p) {
+    extern __shared__ uint4 shared[];
+    launch_dependents();
+    load_codebook();
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
+    u32 first_row = blockIdx.x * 128, first_n = blockIdx.y * 128 + warp % 4 * 32, warp_rows = warp / 4 * 64;
+    const Factor &f = p.factors[0];
+    u64 strip_bytes = (u64)p.n_chunks * CHUNK_BYTES;
+    u32 n_strips = (f.n + 15) / 16;
+    const u8 *strips[2];
+    // Behind the last strip: the last one, whose results are not stored.
+    for (u32 s = 0; s < 2; s++) strips[s] = f.weights + min(first_n / 16 + s, n_strips - 1) * strip_bytes;
+    Unit next[2];
+    for (int s = 0; s < 2; s++) load_unit(next[s], strips[s], 0, p.k_tiles, lane);
+    wait_for_inputs();
+    constexpr u32 STAGES = 4, STAGE_BYTES = 128 * 128;
+    u32 base = stages_at(shared);
+    for (u32 i = 0; i < STAGES - 1; i++) {
+        copy_tile<128>(base + i * STAGE_BYTES, p, first_row, i);
+        commit_copies();
+    }
+    float sum[2][8][4] = {};
+    for (u32 first = 0; first < p.k_tiles; first += UNIT) {
+        Unit now[2];
+#pragma unroll
+        for (int s = 0; s < 2; s++) {
+            now[s] = next[s];
+            load_unit(next[s], strips[s], first + UNIT, p.k_tiles, lane);
+        }
+#pragma unroll
+        for (int j = 0; j < UNIT; j++) {
+            u32 tile = first + j;
+            wait_for_copies<STAGES - 2>();
+            __syncthreads();
+            u32 later = tile + STAGES - 1;
+            copy_tile<128>(base + later % STAGES * STAGE_BYTES, p, first_row, later);
+            commit_copies();
+            u32 stage = base + tile % STAGES * STAGE_BYTES;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                u32 a[2][2][4];
+#pragma unroll
+                for (int s = 0; s < 2; s++) for (int i = 0; i < 2; i++) scaled_weights(now[s].chunks[j / TILES], j % TILES, 2 * half + i, a[s][i]);
+#pragma unroll
+                for (int b = 0; b < 8; b++) {
+                    // Four 8x8 matrices: both halves of two steps, of 8 rows.
+                    u32 row = warp_rows + 8 * b + (lane & 7), x[4];
+                    load_matrices(x, stage + row * 128 + (((4 * half + lane / 8) ^ (row & 7)) * 16));
+#pragma unroll
+                    for (int s = 0; s < 2; s++) {
+                        multiply_add(sum[s][b], a[s][0], x[0], x[1]);
+                        multiply_add(sum[s][b], a[s][1], x[2], x[3]);
+                    }
+                }
+            }
+        }
+    }
+    for (int s = 0; s < 2; s++) for (int b = 0; b < 8; b++) for (int i = 0; i < 4; i++)
+        store_gemm(p, f, first_row + warp_rows + 8 * b + 2 * t + (i & 1), first_n + 16 * s + g + 8 * (i >> 1), sum[s][b][i]);
+}
+#else
+#include "gemm_warpgroup.cuh"
+#endif
