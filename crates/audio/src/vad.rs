@@ -40,8 +40,8 @@ impl Vad {
         Self::with_threads(1)
     }
 
-    /// [`new`](Self::new) with `n_threads`; 0 means one per physical core. The matrix products
-    /// run in parallel, the FFTs and the recurrence of the LSTM on one thread.
+    /// [`new`](Self::new) with `n_threads`; 0 means one per physical core. All of it runs in
+    /// parallel, but for the recurrence of the LSTM.
     ///
     /// # Errors
     /// If `STONECHAT_ISA` has no meaning or threads cannot be started.

@@ -73,16 +73,11 @@ impl Chunk {
         }
     }
 
-    /// Finds the end of the last speech with the VAD. The model tends to end the last window of a
-    /// chunk after a whole sentence and leave the rest to a further window; see
-    /// [`min_end_timestamp`](Self::min_end_timestamp).
-    pub(crate) fn find_speech_end(&mut self, audio: &[f32], vad: &Vad, options: &VadOptions) {
-        let samples = &audio[self.range.clone()];
-        let tail = samples.len().saturating_sub(TAIL_SAMPLES);
-        let probabilities = vad.probabilities(&samples[tail..]);
-        let last = probabilities.iter().rposition(|&p| p >= options.threshold);
-        self.speech_end =
-            last.map(|step| (tail + (step + 1) * STEP).min(samples.len()) / HOP_LENGTH);
+    /// Sets the end of the last speech, in frames; see [`min_end_timestamp`](Self::min_end_timestamp).
+    #[must_use]
+    pub(crate) fn with_speech_end(mut self, speech_end: Option<usize>) -> Self {
+        self.speech_end = speech_end;
+        self
     }
 
     /// Earliest timestamp token that may end the text of the current window; `None` if any may.
@@ -258,6 +253,15 @@ impl Chunk {
         }
         self.seek += new.advance;
     }
+}
+
+/// Finds the end of the last speech of a chunk, in frames, with the VAD. The model tends to end the last window of a chunk after
+/// a whole sentence and leave the rest to a further window.
+pub(crate) fn find_speech_end(samples: &[f32], vad: &Vad, options: &VadOptions) -> Option<usize> {
+    let tail = samples.len().saturating_sub(TAIL_SAMPLES);
+    let probabilities = vad.probabilities(&samples[tail..]);
+    let last = probabilities.iter().rposition(|&p| p >= options.threshold);
+    last.map(|step| (tail + (step + 1) * STEP).min(samples.len()) / HOP_LENGTH)
 }
 
 /// Segments of one window.

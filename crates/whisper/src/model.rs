@@ -1,6 +1,7 @@
 //! A loaded model: config, weights, tokenizer, mel filters.
 
-use std::sync::{Arc, OnceLock};
+use std::iter;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use stonechat_audio::{LogMel, Mel, Vad};
 use stonechat_formats::{Format, ModelFile};
@@ -117,6 +118,31 @@ impl Model {
         self.info.log_mel.compute_by(samples, padding_samples, |parts, task| {
             self.device.for_each(parts, task);
         })
+    }
+
+    /// As [`mel`](Self::mel), beside another task.
+    pub(crate) fn mel_beside<T: Send>(
+        &self,
+        samples: &[f32],
+        padding_samples: usize,
+        task: impl FnOnce() -> T + Send,
+    ) -> (Mel, T) {
+        let other = Mutex::new((Some(task), None));
+        let mel = self.info.log_mel.compute_by(samples, padding_samples, |parts, task| {
+            // The other task first: it is longer than a part.
+            let mut tasks: Vec<_> = iter::once(None).chain(parts.iter_mut().map(Some)).collect();
+            self.device.for_each(&mut tasks, |part| match part {
+                Some(part) => task(part),
+                None => {
+                    let mut other = other.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Some(task) = other.0.take() {
+                        other.1 = Some(task());
+                    }
+                }
+            });
+        });
+        let (_, result) = other.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (mel, result.expect("the task ran"))
     }
 
     /// As [`mel`](Self::mel), on the calling thread alone.

@@ -7,7 +7,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct Timings {
-    /// Time for log-mel spectrograms.
+    /// Time for log-mel spectrograms; a part of it while the device encodes.
     pub mel: Duration,
     /// Time for the encoder and the keys and values of cross-attention.
     pub encode: Duration,

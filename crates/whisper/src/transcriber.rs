@@ -126,7 +126,7 @@ impl Transcriber {
         }
         let mut result = run.advance(&mut self.decoder);
         if result.is_ok() && !run.is_ended() {
-            result = self.decoder.step().await;
+            result = self.decoder.step_while(|timings| run.prepare_next(timings)).await;
         }
         if result.is_err() {
             run.cancel();

@@ -5,7 +5,7 @@
 //!
 //! advance:
 //!     take the results of its windows: cut text into segments, request word times, move the chunk on
-//!     open chunks until batch_size of them have a current window
+//!     open a chunk, if fewer than batch_size of them have a current window
 //!     request the text of each current window
 //!     emit the segments of the first chunk; of later ones once those before are done
 //! ```
@@ -26,7 +26,7 @@ use web_time::Instant;
 use crate::WINDOW_SAMPLES;
 use crate::align::AlignRequest;
 use crate::audio_source::{self, AudioSource, Recording};
-use crate::chunk::{Chunk, WindowSegments};
+use crate::chunk::{Chunk, WindowSegments, find_speech_end};
 use crate::error::Error;
 use crate::fallback::{DecodedWindow, is_silent};
 use crate::hallucination;
@@ -36,6 +36,7 @@ use crate::options::{Options, Task};
 use crate::prompt::{History, Prompt, PromptBuilder, sot_sequence};
 use crate::rules::Rules;
 use crate::times::seconds;
+use crate::timings::Timings;
 use crate::transcript::{Progress, Segment, Transcript};
 use crate::window_decoder::WindowDecoder;
 use crate::window_request::{
@@ -87,8 +88,8 @@ pub struct Transcription<'a> {
     pending: VecDeque<Range<usize>>,
     /// Spectrogram of the first chunk, if it was computed beforehand.
     first_mel: Option<Mel>,
-    /// The first chunk, if its spectrogram was computed for language detection.
-    first_chunk: Option<Chunk>,
+    /// The next chunk to open, if its spectrogram was computed for language detection or while the device encoded.
+    next_chunk: Option<Chunk>,
     /// Open chunks in order of time. Chunks that are done stay until those before them are done.
     chunks: VecDeque<OpenChunk>,
     /// Window that language detection left encoded, and its first sample.
@@ -178,7 +179,7 @@ impl<'a> Transcription<'a> {
             history: History::default(),
             pending,
             first_mel: None,
-            first_chunk: None,
+            next_chunk: None,
             chunks: VecDeque::new(),
             encoded: None,
             collected_end: 0,
@@ -203,6 +204,16 @@ impl<'a> Transcription<'a> {
             let samples = &self.audio.samples[range.clone()];
             self.first_mel = Some(self.model.mel_on_this_thread(samples, WINDOW_SAMPLES));
         }
+    }
+
+    /// Computes the spectrogram of the next chunk, so that [`advance`](Self::advance) need not do that while the device waits.
+    pub(crate) fn prepare_next(&mut self, timings: &mut Timings) -> Result<(), Error> {
+        if self.next_chunk.is_none()
+            && let Some(range) = self.pending.pop_front()
+        {
+            self.next_chunk = Some(self.chunk(range, timings)?);
+        }
+        Ok(())
     }
 
     /// Most windows at a time.
@@ -289,7 +300,7 @@ impl<'a> Transcription<'a> {
             self.take_result(index, decoder)?;
         }
         self.collect();
-        self.open_chunks(decoder)?;
+        self.open_chunk(decoder)?;
         let mut is_open = false;
         for index in 0..self.chunks.len() {
             let OpenChunk { chunk, request } = &self.chunks[index];
@@ -340,7 +351,7 @@ impl<'a> Transcription<'a> {
         match &self.language {
             DetectedLanguage::Known(..) => return Ok(()),
             DetectedLanguage::Unknown => {
-                let (mel, start) = self.detection_window(decoder);
+                let (mel, start) = self.detection_window(decoder)?;
                 let request = WindowRequest {
                     owner: self.id,
                     audio: WindowAudio::Mel(mel),
@@ -370,15 +381,18 @@ impl<'a> Transcription<'a> {
 
     /// Spectrogram of the first 30 s for language detection; with the first sample of the current window of the first
     /// chunk, if it is that.
-    fn detection_window(&mut self, decoder: &mut WindowDecoder) -> (Vec<f32>, Option<usize>) {
+    fn detection_window(
+        &mut self,
+        decoder: &mut WindowDecoder,
+    ) -> Result<(Vec<f32>, Option<usize>), Error> {
         // A chunk of less than half a window holds too little speech if there is more.
         let is_enough = self.pending.len() == 1
             || self.pending.front().is_some_and(|range| 2 * range.len() > WINDOW_SAMPLES);
         if is_enough && let Some(range) = self.pending.pop_front() {
-            let chunk = self.chunk(range, decoder);
+            let chunk = self.chunk(range, &mut decoder.timings)?;
             let window = (chunk.window_mel(), Some(chunk.window_start()));
-            self.first_chunk = Some(chunk);
-            return window;
+            self.next_chunk = Some(chunk);
+            return Ok(window);
         }
         let samples = &self.audio.samples;
         let speech = self.pending.iter().flat_map(|range| &samples[range.clone()]);
@@ -386,7 +400,7 @@ impl<'a> Transcription<'a> {
         let started = Instant::now();
         let mel = self.model.mel(&speech, WINDOW_SAMPLES);
         decoder.timings.mel += started.elapsed();
-        (Chunk::new(0..speech.len(), mel, false).window_mel(), None)
+        Ok((Chunk::new(0..speech.len(), mel, false).window_mel(), None))
     }
 
     fn build_prompts(&mut self, language: Language) -> Result<(), Error> {
@@ -399,45 +413,42 @@ impl<'a> Transcription<'a> {
     }
 
     /// Computes the spectrogram of the sample range `range` and makes it a chunk.
-    fn chunk(&mut self, range: Range<usize>, decoder: &mut WindowDecoder) -> Chunk {
+    fn chunk(&mut self, range: Range<usize>, timings: &mut Timings) -> Result<Chunk, Error> {
         let started = Instant::now();
         let samples = &self.audio.samples[range.clone()];
-        let mel = self.first_mel.take();
-        let mel = mel.unwrap_or_else(|| self.model.mel(samples, WINDOW_SAMPLES));
-        let chunk = Chunk::new(range, mel, self.audio.is_batched);
-        decoder.timings.mel += started.elapsed();
-        chunk
+        // Audio that was not cut gets the same result as without a batch size.
+        let vad = if self.audio.is_batched { Some(self.model.vad()?) } else { None };
+        let speech_end = || find_speech_end(samples, vad?, &self.options.vad_options);
+        let (mel, speech_end) = match self.first_mel.take() {
+            Some(mel) => (mel, speech_end()),
+            None => self.model.mel_beside(samples, WINDOW_SAMPLES, speech_end),
+        };
+        let chunk = Chunk::new(range, mel, self.audio.is_batched).with_speech_end(speech_end);
+        timings.mel += started.elapsed();
+        Ok(chunk)
     }
 
-    /// Opens pending chunks until there is a current window for every window of the batch.
-    fn open_chunks(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
-        let n_windows = self.options.n_windows();
-        let n_old = self.chunks.len();
-        let mut n_open = self.chunks.iter().filter(|open| !open.chunk.is_done()).count();
-        while n_open < n_windows {
-            let mut chunk = if let Some(first) = self.first_chunk.take() {
-                first
+    /// Opens a pending chunk with speech if a window of the batch is free. One at a time: the decoder encodes one window a step.
+    fn open_chunk(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
+        let n_open = self.chunks.iter().filter(|open| !open.chunk.is_done()).count();
+        if n_open >= self.options.n_windows() {
+            return Ok(());
+        }
+        loop {
+            let mut chunk = if let Some(next) = self.next_chunk.take() {
+                next
             } else if let Some(range) = self.pending.pop_front() {
-                self.chunk(range, decoder)
+                self.chunk(range, &mut decoder.timings)?
             } else {
-                break;
+                return Ok(());
             };
             chunk.history = self.history.clone();
-            n_open += usize::from(chunk.skip_silence(&self.audio.samples));
+            let has_speech = chunk.skip_silence(&self.audio.samples);
             self.chunks.push_back(OpenChunk { chunk, request: None });
+            if has_speech {
+                return Ok(());
+            }
         }
-        // Audio that was not cut gets the same result as without a batch size.
-        if self.audio.is_batched {
-            let vad = self.model.vad()?;
-            let samples = &self.audio.samples[..];
-            let options = &self.options.vad_options;
-            let mut new: Vec<_> =
-                self.chunks.range_mut(n_old..).map(|open| &mut open.chunk).collect();
-            self.model
-                .device()
-                .for_each(&mut new, |chunk| chunk.find_speech_end(samples, vad, options));
-        }
-        Ok(())
     }
 
     /// Request for the text of the current window of chunk `index`.

@@ -307,10 +307,21 @@ impl WindowDecoder {
     /// # Errors
     /// If the device fails: the windows are lost.
     pub async fn step(&mut self) -> Result<(), Error> {
+        self.step_while(|_| Ok(())).await
+    }
+
+    /// As [`step`](Self::step), with work of the host while the device encodes a window, if it does.
+    pub(crate) async fn step_while(
+        &mut self,
+        host_work: impl FnOnce(&mut Timings) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         self.remove_abandoned();
-        self.encode_next();
+        let has_encoded = self.encode_next();
         let started = Instant::now();
         self.run_step()?;
+        if has_encoded {
+            host_work(&mut self.timings)?;
+        }
         if self.scratch.planned.iter().any(|window| !window.outputs.is_empty()) {
             self.state.read_outputs().await?;
         }
@@ -401,11 +412,11 @@ impl WindowDecoder {
         }
     }
 
-    /// Encodes a waiting window into a free place. No more than one: the texts of other windows wait meanwhile.
-    fn encode_next(&mut self) {
+    /// Encodes a waiting window into a free place, if there are both. No more than one: the texts of other windows wait meanwhile.
+    fn encode_next(&mut self) -> bool {
         let is_free = |place: &Place| matches!(place, Place::Free);
-        let Some(window) = self.places.iter().position(is_free) else { return };
-        let Some(queued) = places::take_next(&mut self.queue, &self.places) else { return };
+        let Some(window) = self.places.iter().position(is_free) else { return false };
+        let Some(queued) = places::take_next(&mut self.queue, &self.places) else { return false };
         let started = Instant::now();
         let Queued { handle, owner, mel, keep_audio, task } = queued;
         self.state.encode(&mel);
@@ -413,6 +424,7 @@ impl WindowDecoder {
         self.places[window] = Place::Active(Active { handle, owner, keep_audio, task });
         self.timings.encode += started.elapsed();
         self.timings.windows += 1;
+        true
     }
 
     /// Plans and enqueues a decoder step.

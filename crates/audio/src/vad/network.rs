@@ -3,15 +3,15 @@
 //! A step sees 64 samples of context and 512 new ones, reflected by 64 at the end: 4 frames of a
 //! short-time Fourier transform. Four convolutions over those frames leave one vector, an LSTM
 //! carries it from step to step, and a sigmoid of its state is the probability. Everything but the
-//! LSTM's recurrence is computed for many steps at once.
+//! LSTM's recurrence is computed for many steps at once, by all threads, while one runs the recurrence.
 //!
 //! Own inference: ONNX Runtime, which the reference uses, is C++.
 //! Source: the graph `silero_vad_v6.onnx` of faster-whisper 1.2.1; `test-data/golden/vad.py` makes
 //! `silero_vad_v6.bin` of it and documents its layout.
 
 use std::f64::consts::TAU;
-use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, iter};
 
 use realfft::num_complex::Complex;
 use realfft::{RealFftPlanner, RealToComplex};
@@ -84,9 +84,7 @@ impl LstmState {
 }
 
 /// Activations of a batch of steps; padding stays zero.
-pub(super) struct Buffers {
-    /// Steps that fit.
-    batch: usize,
+struct Buffers {
     frame: Vec<f32>,
     spectrum: Vec<Complex<f32>>,
     scratch: Vec<Complex<f32>>,
@@ -100,8 +98,14 @@ pub(super) struct Buffers {
     x3: Vec<f32>,
     /// `[batch, CHANNELS[3]]`.
     x4: Vec<f32>,
-    /// `[batch, GATES]`.
-    gates: Vec<f32>,
+}
+
+/// A task of a thread.
+enum Work<'a> {
+    /// Products of the LSTM with the inputs of a batch of steps, the first of which begins at a sample.
+    Encode(usize, &'a mut Buffers, &'a mut [f32]),
+    /// The LSTM's recurrence over the products of the group before.
+    Recur(&'a mut LstmState, &'a mut [f32], &'a mut Vec<f32>),
 }
 
 impl fmt::Debug for Network {
@@ -139,7 +143,6 @@ impl Network {
     /// Buffers for `batch` steps at once.
     fn buffers(&self, batch: usize) -> Buffers {
         Buffers {
-            batch,
             frame: self.fft.make_input_vec(),
             spectrum: self.fft.make_output_vec(),
             scratch: self.fft.make_scratch_vec(),
@@ -148,38 +151,59 @@ impl Network {
             x2: vec![0.0; batch * ROWS_2 * CHANNELS[1]],
             x3: vec![0.0; batch * CHANNELS[2]],
             x4: vec![0.0; batch * CHANNELS[3]],
-            gates: vec![0.0; batch * GATES],
         }
     }
 
     /// The probability of each step of `samples`, the last of which reaches past the end.
+    ///
+    /// ```text
+    /// group of batches   encode 0 | encode 1 | encode 2 | ...
+    /// LSTM                          recur 0  | recur 1  | recur 2
+    /// ```
     pub(super) fn run(&self, samples: &[f32]) -> Vec<f32> {
         let n_steps = samples.len() / STEP + 1;
-        let (mut state, mut buffers) = (LstmState::ZERO, self.buffers(BATCH));
+        let n_batches = (2 * self.cpu.threads.n_threads()).min(n_steps.div_ceil(BATCH));
+        let mut buffers: Vec<_> = (0..n_batches).map(|_| self.buffers(BATCH)).collect();
+        let group_steps = n_batches * BATCH;
+        let mut gates = vec![0.0; n_steps.min(group_steps) * GATES];
+        let mut gates_before = vec![0.0; gates.len()];
+        let (mut n_before, mut state) = (0, LstmState::ZERO);
         let mut probabilities = Vec::with_capacity(n_steps);
-        self.steps((samples, 0), n_steps, (&mut state, &mut buffers), &mut probabilities);
+        // One round more, for the LSTM of the last group.
+        for first in (0..n_steps + group_steps).step_by(group_steps) {
+            let n = group_steps.min(n_steps.saturating_sub(first));
+            let before = &mut gates_before[..n_before * GATES];
+            let recur = Work::Recur(&mut state, before, &mut probabilities);
+            let batches = buffers.iter_mut().zip(gates[..n * GATES].chunks_mut(BATCH * GATES));
+            let encode = batches.enumerate().map(|(i, (buffers, gates))| {
+                Work::Encode((first + i * BATCH) * STEP, buffers, gates)
+            });
+            let work = Mutex::new(iter::once(recur).chain(encode));
+            self.cpu.threads.run(1 + n.div_ceil(BATCH), |_| {
+                let next = work.lock().unwrap_or_else(PoisonError::into_inner).next();
+                match next.expect("a piece of work a task") {
+                    Work::Recur(state, gates, probabilities) => {
+                        self.recur(gates, state, probabilities);
+                    }
+                    Work::Encode(first, buffers, gates) => {
+                        self.encode((samples, first), buffers, gates);
+                    }
+                }
+            });
+            std::mem::swap(&mut gates, &mut gates_before);
+            n_before = n;
+        }
         probabilities
     }
 
-    /// Appends the probabilities of `n_steps` steps, the first of which begins at sample `first`.
-    fn steps(
-        &self,
-        (samples, first): (&[f32], usize),
-        n_steps: usize,
-        (state, buffers): (&mut LstmState, &mut Buffers),
-        probabilities: &mut Vec<f32>,
-    ) {
-        for done in (0..n_steps).step_by(buffers.batch) {
-            let n = buffers.batch.min(n_steps - done);
-            self.transform(samples, first + done * STEP, n, buffers);
-            self.encode(n, buffers);
-            for gates in buffers.gates[..n * GATES].chunks_exact_mut(GATES) {
-                let LstmState { hidden, cell } = state;
-                self.lstm_hidden.step(self.cpu.isa, gates, hidden, cell);
-                let weighted = hidden.iter().zip(&self.output.weight);
-                let sum: f32 = weighted.map(|(h, w)| h.max(0.0) * w).sum();
-                probabilities.push(sigmoid(sum + self.output.bias[0]));
-            }
+    /// Appends the probabilities of steps to `probabilities`, from the products `[n, GATES]` of their inputs.
+    fn recur(&self, gates: &mut [f32], state: &mut LstmState, probabilities: &mut Vec<f32>) {
+        for gates in gates.chunks_exact_mut(GATES) {
+            let LstmState { hidden, cell } = state;
+            self.lstm_hidden.step(self.cpu.isa, gates, hidden, cell);
+            let weighted = hidden.iter().zip(&self.output.weight);
+            let sum: f32 = weighted.map(|(h, w)| h.max(0.0) * w).sum();
+            probabilities.push(sigmoid(sum + self.output.bias[0]));
         }
     }
 
@@ -210,9 +234,12 @@ impl Network {
         }
     }
 
-    /// The convolutions and the LSTM's product with its input, for `n` steps.
-    fn encode(&self, n: usize, buffers: &mut Buffers) {
-        let Buffers { magnitudes, x1, x2, x3, x4, gates, .. } = buffers;
+    /// The convolutions and the LSTM's product with its input, `[n, GATES]`, for `n` steps, the first of which begins at
+    /// sample `first`.
+    fn encode(&self, (samples, first): (&[f32], usize), buffers: &mut Buffers, gates: &mut [f32]) {
+        let n = gates.len() / GATES;
+        self.transform(samples, first, n, buffers);
+        let Buffers { magnitudes, x1, x2, x3, x4, .. } = buffers;
         let [c1, c2, c3, c4] = CHANNELS;
         let layer = |layer: &Layer, x: MatRef<'_>, out: MatMut<'_>| {
             let epilogue = Epilogue { bias: Some(&layer.bias), ..Epilogue::default() };
@@ -242,6 +269,7 @@ impl Network {
 pub(super) struct Stream {
     lstm: LstmState,
     buffers: Buffers,
+    gates: Vec<f32>,
     /// Context of the next step, `CONTEXT` samples, then its own samples so far.
     pending: Vec<f32>,
     probabilities: Vec<f32>,
@@ -253,6 +281,7 @@ impl Network {
         Stream {
             lstm: LstmState::ZERO,
             buffers: self.buffers(1),
+            gates: vec![0.0; GATES],
             pending: vec![0.0; CONTEXT],
             probabilities: Vec::new(),
         }
@@ -260,11 +289,14 @@ impl Network {
 
     /// Appends `samples` to `stream`; the probabilities of the steps that they complete.
     pub(super) fn push<'a>(&self, stream: &'a mut Stream, samples: &[f32]) -> &'a [f32] {
-        let Stream { lstm, buffers, pending, probabilities } = stream;
+        let Stream { lstm, buffers, gates, pending, probabilities } = stream;
         pending.extend_from_slice(samples);
         let n_steps = (pending.len() - CONTEXT) / STEP;
         probabilities.clear();
-        self.steps((pending, CONTEXT), n_steps, (lstm, buffers), probabilities);
+        for step in 0..n_steps {
+            self.encode((pending, CONTEXT + step * STEP), buffers, gates);
+            self.recur(gates, lstm, probabilities);
+        }
         pending.drain(..n_steps * STEP);
         probabilities
     }

@@ -43,6 +43,19 @@ fn probabilities_agree_with_onnxruntime() {
 }
 
 #[test]
+fn threads_do_not_change_probabilities() {
+    // More than a group of batches of one thread, with a part of a batch at the end.
+    let samples: Vec<f32> =
+        (0..1100 * STEP + 7).map(|i| (i as f32 * 0.01).sin() * ((i / 9000 % 3) as f32)).collect();
+    let expected = Vad::new().unwrap().probabilities(&samples);
+    assert_eq!(expected.len(), 1101);
+    for n_threads in [2, 3] {
+        let got = Vad::with_threads(n_threads).unwrap().probabilities(&samples);
+        assert_eq!(got, expected, "{n_threads} threads");
+    }
+}
+
+#[test]
 fn ranges_are_those_of_faster_whisper() {
     for (case, samples) in cases() {
         let got = Vad::new().unwrap().probabilities(&samples);

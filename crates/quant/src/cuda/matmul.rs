@@ -19,8 +19,6 @@ const MAX_GROUP: usize = 3;
 const STRIP_ROWS: usize = 16;
 /// Rows of weights of a block of GEMM.
 const GEMM_BLOCK: usize = 128;
-/// Stages of shared memory of GEMM, of a tile of activations each.
-const GEMM_STAGES: usize = 4;
 /// Groups of [`THREADS`] of a block of one row, which has strips of its own each.
 const ROW_GROUPS: usize = 2;
 /// Least shared memory of such a block, so that a multiprocessor has one.
@@ -197,13 +195,13 @@ fn launch_gemm(list: &mut CommandList, format: &'static Format, params: &MatmulP
     let device = list.gpu().device();
     let (rows, y) = (params.m as usize, n.div_ceil(GEMM_BLOCK));
     let n_multiprocessors = device.n_multiprocessors as usize;
-    let (name, block_rows) = match device.capability {
-        (9, 0) if rows.div_ceil(256) * y >= n_multiprocessors => ("wgmma_256", 256),
-        (9, 0) => ("wgmma_128", 128),
-        _ => ("gemm", 128),
+    let (name, block_rows, stages) = match device.capability {
+        (9, 0) if rows.div_ceil(256) * y >= n_multiprocessors => ("wgmma_256", 256, 4),
+        (9, 0) => ("wgmma_128", 128, 6),
+        _ => ("gemm", 128, 4),
     };
-    // Stages begin at multiples of 1,024 bytes.
-    let shared_bytes = GEMM_STAGES * block_rows * 128 + 1024;
+    // A stage is a tile of activations. They begin at multiples of 1,024 bytes.
+    let shared_bytes = stages * block_rows * 128 + 1024;
     let kernel = list.gpu().kernel(&ARCHIVE, format.module, name, shared_bytes);
     let grid = [rows.div_ceil(block_rows), y, 1];
     list.launch(kernel, Launch { grid, threads: THREADS, shared_bytes }, params);

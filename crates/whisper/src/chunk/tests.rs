@@ -11,7 +11,8 @@ fn min_end(recording: &[f32], is_batched: bool) -> Option<f64> {
     let mel = LogMel::new(80).compute(recording, WINDOW_SAMPLES);
     let mut chunk = Chunk::new(0..recording.len(), mel, is_batched);
     if is_batched {
-        chunk.find_speech_end(recording, &Vad::new().unwrap(), &VadOptions::default());
+        let (vad, options) = (Vad::new().unwrap(), VadOptions::default());
+        chunk = chunk.with_speech_end(find_speech_end(recording, &vad, &options));
     }
     let token = chunk.min_end_timestamp(&special)?;
     Some(f64::from(token - special.timestamp_begin) * TIMESTAMP_SECONDS)
@@ -132,9 +133,9 @@ fn speech_is_found_to_the_step() {
     recording.extend(vec![0.0; 5 * SAMPLE_RATE]);
     let samples = &recording[START..];
     let mel = LogMel::new(2).compute(samples, WINDOW_SAMPLES);
-    let mut chunk = Chunk::new(START..recording.len(), mel, true);
     let (vad, options) = (Vad::new().unwrap(), VadOptions::default());
-    chunk.find_speech_end(&recording, &vad, &options);
+    let chunk = Chunk::new(START..recording.len(), mel, true)
+        .with_speech_end(find_speech_end(samples, &vad, &options));
     let first = samples.len() - 10 * SAMPLE_RATE;
     let probabilities = vad.probabilities(&samples[first..]);
     let last = (0..probabilities.len()).rfind(|&i| probabilities[i] >= options.threshold).unwrap();

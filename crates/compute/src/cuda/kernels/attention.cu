@@ -12,6 +12,7 @@
 // block b of S is position 16 (r % 8 / 2) + 4 b + 2 (r / 8) + r % 2.
 #include "attention.cuh"
 #include "rope.cuh"
+#include "wgmma.cuh"
 
 #define LOG2E 1.44269504f
 
@@ -405,7 +406,7 @@ template <int D> DEVICE void decode(const AttentionParams &p, const RopeKvParams
     }
 }
 
-// Adjacent rows of a sequence: 32 N columns, 8 N a warp; all warps read the same pages.
+// Adjacent rows of a sequence: 64 N columns, 8 N a warp; all warps read the same pages.
 // Grid: (items, KV heads * blocks of heads).
 template <int D, int N> DEVICE void prefill(const AttentionParams &p) {
     begin_kernel();
@@ -462,16 +463,212 @@ template <int D, int N> DEVICE void prefill(const AttentionParams &p) {
     }
 }
 
+#if KV_TYPE == 1 && defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// The same by matrix instructions of warpgroups (Hopper): two of 64 columns, which are rows here. Keys and values of a page are
+// factors in shared memory as they are in the pool, both in rows of 128 bytes.
+//
+//   stages   copies of page i + 3 start while page i is read
+//   S        Q K^T     Q in shared memory, too [64, 64 positions]
+//   P        exp2(scale S - largest), in the registers of S
+//   O       += P V     values are transposed   [64, D]
+//
+// Q is not in registers, since ptxas 12.9 gives them to P: it takes the factors of all pages for one.
+template <int D> struct WarpgroupPrefill {
+    static constexpr u32 STAGES = 4, PANEL_BYTES = PAGE_LEN * 128, KEY_BYTES = PAGE_LEN * D * 2, STAGE_BYTES = 2 * KEY_BYTES;
+
+    // Starts copies of a page, whose positions from n_written on are not written: their values become zeros.
+    static DEVICE void copy_page(u32 stage, const u8 *head, u32 n_written) {
+#pragma unroll
+        for (u32 i = 0; i < D / 32; i++) {
+            u32 at = threadIdx.x + 256 * i, row = at / (D / 8), part = at % (D / 8);
+            copy16_async(stage + part / 8 * PANEL_BYTES + row * 128 + ((part ^ row) & 7) * 16, head + 16 * at, true);
+        }
+#pragma unroll
+        for (u32 i = 0; i < D / 32; i++) {
+            u32 at = threadIdx.x + 256 * i, row = at / 8, part = at % 8, to = stage + KEY_BYTES + row * 128 + ((part ^ row) & 7) * 16;
+            int bytes = min(max(2 * ((int)n_written - 8 * (int)part), 0), 16);
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(head + KEY_BYTES + 16 * at), "r"(bytes));
+        }
+    }
+
+    static DEVICE float exp2_of(float x) {
+        float y;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+        return y;
+    }
+
+    // Grid: (items, KV heads * blocks of heads).
+    static DEVICE void run(const AttentionParams &p) {
+        extern __shared__ uint4 shared[];
+        __shared__ u32 starts[8], ends[8];
+        begin_kernel();
+        u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
+        const u32 *item = p.items + 4 * blockIdx.x;
+        u32 first_row = item[0], n_rows = item[1], table = item[2], item_end = item[3];
+        u32 kv_head_index = blockIdx.y / p.n_head_blocks, block = blockIdx.y % p.n_head_blocks;
+        u32 n_heads = min(p.heads_per_block, p.group - block * p.heads_per_block);
+        u32 first_head = kv_head_index * p.group + block * p.heads_per_block, dim = p.kv.head_dim;
+        u32 n_columns = n_rows * n_heads;
+        // Two columns a lane. Positions from `low` to `high` are seen by one of the warp, from `all_low` to `all_high` by all.
+        Column columns[2];
+        u32 rows[2], heads[2], low = 0xffffffffu, high = 0, all_low = 0, all_high = 0xffffffffu;
+        // Queries [D / 64][128][64] behind the stages.
+        u32 base = (shared_address(shared) + 1023) & ~1023u, queries = base + STAGES * STAGE_BYTES;
+        for (int r = 0; r < 2; r++) {
+            u32 column = warp * 16 + g + 8 * r;
+            bool is_column = column < n_columns;
+            rows[r] = first_row + column / n_heads, heads[r] = first_head + column % n_heads;
+            columns[r] = {0, 0, 0.f};
+            if (is_column) {
+                u32 start = p.ranges[2 * rows[r]], end = p.ranges[2 * rows[r] + 1];
+                columns[r] = {start, end, p.slopes ? p.slopes[heads[r]] : 0.f};
+                if (end > start) low = min(low, start), high = max(high, end);
+                all_low = max(all_low, start), all_high = min(all_high, end);
+            }
+            const float *x = p.q + (size_t)rows[r] * p.q_stride + heads[r] * dim;
+#pragma unroll
+            for (int s = 0; s < D / 16; s++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    u32 c = 16 * s + 8 * half + 2 * t;
+                    float a = is_column && c < dim ? x[c] : 0.f, b = is_column && c + 1 < dim ? x[c + 1] : 0.f;
+                    u32 to = queries + c / 64 * (128 * 128) + column * 128 + (((c % 64 / 8) ^ column) & 7) * 16 + c % 8 * 2;
+                    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(pack_half(a, b)) : "memory");
+                }
+        }
+        for (int k = 4; k < 32; k *= 2) {
+            low = min(low, __shfl_xor_sync(0xffffffff, low, k)), high = max(high, __shfl_xor_sync(0xffffffff, high, k));
+            all_low = max(all_low, __shfl_xor_sync(0xffffffff, all_low, k)), all_high = min(all_high, __shfl_xor_sync(0xffffffff, all_high, k));
+        }
+        if (lane == 0) starts[warp] = low, ends[warp] = high;
+        __syncthreads();
+        u32 first = 0xffffffffu, last = 0; // Of the block; low and high: of the warpgroup.
+        for (int i = 0; i < 8; i++) first = min(first, starts[i]), last = max(last, ends[i]);
+        for (int i = 0; i < 4; i++) low = min(low, starts[(warp & 4) + i]), high = max(high, ends[(warp & 4) + i]);
+        first = first == 0xffffffffu ? 0 : first / PAGE_LEN, last = (last + PAGE_LEN - 1) / PAGE_LEN;
+        auto copy = [&](u32 page) {
+            if (page < last)
+                copy_page(base + page % STAGES * STAGE_BYTES, kv_head(p.kv, p.words[table + page], kv_head_index), item_end - min(item_end, page * PAGE_LEN));
+            commit_copies();
+        };
+        for (u32 i = 0; i < STAGES - 1; i++) copy(first + i);
+        float o[D / 2], largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.f, 0.f};
+#pragma unroll
+        for (int i = 0; i < D / 2; i++) o[i] = 0.f;
+        bool is_plain = p.soft_cap == 0.f && !p.slopes && p.scale > 0.f;
+        float unit = is_plain ? p.scale * LOG2E : LOG2E; // Of scores, in powers of two.
+#pragma unroll 1
+        for (u32 page = first; page < last; page++) {
+            wait_for_copies<STAGES - 2>();
+            publish_shared();
+            __syncthreads();
+            // Into the stage of the page before, which all have read.
+            copy(page + STAGES - 1);
+            u32 position = page * PAGE_LEN, stage = base + page % STAGES * STAGE_BYTES;
+            if (position + PAGE_LEN <= low || position >= high) continue;
+            float s[32];
+            begin_warpgroup();
+#pragma unroll
+            for (int k = 0; k < D / 16; k++) {
+                u64 q = matrix_at(queries + k / 4 * (128 * 128) + warp / 4 * (64 * 128)) + 2 * (k % 4);
+                multiply_add_warpgroup(s, q, matrix_at(stage + k / 4 * PANEL_BYTES) + 2 * (k % 4), k > 0);
+            }
+            commit_warpgroup();
+            wait_for_warpgroup<0>();
+            fence_registers(s);
+            if (!is_plain) {
+#pragma unroll
+                for (int i = 0; i < 32; i++) {
+                    const Column &c = columns[i >> 1 & 1];
+                    float x = s[i] * p.scale;
+                    if (p.soft_cap != 0.f) x = p.soft_cap * tanhf(x / p.soft_cap);
+                    s[i] = fmaf(c.slope, (float)((int)(position + i / 4 * 8 + 2 * t + (i & 1)) - (int)c.end + 1), x);
+                }
+            }
+            if (position < all_low || position + PAGE_LEN > all_high) {
+#pragma unroll
+                for (int i = 0; i < 32; i++) {
+                    const Column &c = columns[i >> 1 & 1];
+                    u32 at = position + i / 4 * 8 + 2 * t + (i & 1);
+                    if (at < c.start || at >= c.end) s[i] = -INFINITY;
+                }
+            }
+            float factor[2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float top = largest[r];
+#pragma unroll
+                for (int b = 0; b < 8; b++) top = fmaxf(top, fmaxf(s[4 * b + 2 * r], s[4 * b + 2 * r + 1]));
+                top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 1));
+                top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2));
+                factor[r] = top == -INFINITY ? 1.f : exp2_of((largest[r] - top) * unit);
+                largest[r] = top;
+                float offset = top == -INFINITY ? 0.f : top * unit, page_sum = 0.f;
+#pragma unroll
+                for (int b = 0; b < 8; b++)
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        float &x = s[4 * b + 2 * r + i];
+                        x = exp2_of(fmaf(x, unit, -offset));
+                        page_sum += x;
+                    }
+                sum[r] = fmaf(sum[r], factor[r], page_sum);
+            }
+#pragma unroll
+            for (int i = 0; i < D / 2; i++) o[i] *= factor[i >> 1 & 1];
+            u32 weights[4][4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) weights[k][i] = pack_half(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+            fence_registers(o);
+            fence_registers(weights);
+            begin_warpgroup();
+#pragma unroll
+            for (int k = 0; k < 4; k++) multiply_add_warpgroup(o, weights[k], matrix_at(stage + KEY_BYTES) + 2 * k);
+            commit_warpgroup();
+            wait_for_warpgroup<0>();
+            fence_registers(o);
+        }
+        for (int r = 0; r < 2; r++) {
+            for (int k = 1; k < 4; k *= 2) sum[r] += __shfl_xor_sync(0xffffffff, sum[r], k);
+            if (warp * 16 + g + 8 * r >= n_columns) continue;
+            float factor, top = largest[r] * unit;
+            add_sink(p.sinks, heads[r], top, sum[r], factor);
+            factor = sum[r] > 0.f ? factor / sum[r] : 0.f;
+            size_t at = ((size_t)rows[r] * p.n_heads + heads[r]) * dim;
+            bool is_even = dim % 2 == 0;
+#pragma unroll
+            for (int b = 0; b < D / 8; b++) {
+                u32 c = 8 * b + 2 * t;
+                float x = o[4 * b + 2 * r] * factor, y = o[4 * b + 2 * r + 1] * factor;
+                if (is_even && c < dim) store2(p.out, at + c, x, y);
+                if (!is_even && c < dim) store(p.out, at + c, x);
+                if (!is_even && c + 1 < dim) store(p.out, at + c + 1, y);
+            }
+        }
+    }
+};
+#endif
+
 struct DecodeParams {
     AttentionParams attention;
     RopeKvParams rope; // q.x null: none.
 };
 
-#define KERNELS(D, N) \
-    KERNEL(128) decode_##D(const __grid_constant__ DecodeParams p) { decode<D>(p.attention, p.rope); } \
-    KERNEL(128) prefill_##D(const __grid_constant__ AttentionParams p) { prefill<D, N>(p); }
+#define DECODE(D) KERNEL(128) decode_##D(const __grid_constant__ DecodeParams p) { decode<D>(p.attention, p.rope); }
+#define PREFILL(D, N) KERNEL(256) prefill_##D(const __grid_constant__ AttentionParams p) { prefill<D, N>(p); }
 
-KERNELS(64, 2)
-KERNELS(96, 2)
-KERNELS(128, 2)
-KERNELS(256, 1)
+DECODE(64)
+DECODE(96)
+DECODE(128)
+DECODE(256)
+PREFILL(96, 2)
+PREFILL(256, 1)
+#if KV_TYPE == 1 && defined(__CUDA_ARCH_FEAT_SM90_ALL)
+extern "C" __global__ void __launch_bounds__(256, 2) prefill_64(const __grid_constant__ AttentionParams p) { WarpgroupPrefill<64>::run(p); }
+KERNEL(256) prefill_128(const __grid_constant__ AttentionParams p) { WarpgroupPrefill<128>::run(p); }
+#else
+PREFILL(64, 2)
+PREFILL(128, 2)
+#endif

@@ -313,3 +313,17 @@ DEVICE void store(const Output &out, size_t i, float x) {
     if (out.values) out.values[i] = x;
     if (out.operand) out.operand[operand_index(i)] = to_half(x);
 }
+
+// Elements i, i + 1 of an even i.
+DEVICE void store2(const Output &out, size_t i, float x, float y) {
+    if (out.values) *(float2 *)(out.values + i) = make_float2(x, y);
+    if (out.operand) *(u32 *)(out.operand + operand_index(i)) = pack_half(x, y);
+}
+
+// Elements i .. i + 3 of an i that is a multiple of 4: two pairs of an operand.
+DEVICE void store4(const Output &out, size_t i, float4 x) {
+    if (out.values) *(float4 *)(out.values + i) = x;
+    if (!out.operand) return;
+    *(u32 *)(out.operand + operand_index(i)) = pack_half(x.x, x.y);
+    *(u32 *)(out.operand + operand_index(i + 2)) = pack_half(x.z, x.w);
+}

@@ -30,6 +30,37 @@ KERNEL(256) rope_kv(const __grid_constant__ RopeKvParams p) {
         write_key(p.kv, p.slots[2 * row], p.slots[2 * row + 1], g, head, lane);
 }
 
+// Keys and values of 64 rows and a head as they are, to pages of f16. Values are transposed in shared memory: lanes write adjacent
+// positions. Grid: (blocks of 64 rows, KV heads).
+KERNEL(256) write_kv(const __grid_constant__ RopeKvParams p) {
+    begin_kernel();
+    __shared__ u16 values[64][130];
+    __shared__ u32 slots[64][2];
+    u32 first = blockIdx.x * 64, g = blockIdx.y, n = min(64, p.n_rows - first), padded = p.kv.padded_dim;
+    if (threadIdx.x < 2 * n) slots[threadIdx.x / 2][threadIdx.x % 2] = p.slots[2 * first + threadIdx.x];
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < n * (padded / 2); i += 256) {
+        u32 r = i / (padded / 2), c = i % (padded / 2) * 2;
+        const float *k = p.k.x + (size_t)(first + r) * p.k.stride + g * p.head_dim + c;
+        const float *v = p.v + (size_t)(first + r) * p.v_stride + g * p.head_dim + c;
+        u16 halves[2][2];
+        for (u32 e = 0; e < 2; e++) {
+            bool is_inside = c + e < p.head_dim;
+            halves[0][e] = plain_half(is_inside ? k[e] : 0.f), halves[1][e] = plain_half(is_inside ? v[e] : 0.f);
+        }
+        u32 *key = (u32 *)kv_head(p.kv, slots[r][0], g) + (slots[r][1] * padded + c) / 2;
+        *key = halves[0][0] | (u32)halves[0][1] << 16;
+        *(u32 *)&values[r][c] = halves[1][0] | (u32)halves[1][1] << 16;
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < padded * 64; i += 256) {
+        u32 c = i / 64, r = i % 64;
+        if (r >= n) continue;
+        u16 *to = (u16 *)kv_head(p.kv, slots[r][0], g) + PAGE_LEN * padded;
+        to[c * PAGE_LEN + slots[r][1]] = values[r][c];
+    }
+}
+
 struct CopyPagesParams {
     Kv kv;
     const u32 *pairs;

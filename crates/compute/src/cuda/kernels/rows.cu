@@ -28,26 +28,42 @@ struct NormParams {
     float eps;
 };
 
-// out (+)= norm(x) * weight + bias; a block a row.
-KERNEL(256) norm_rows(const __grid_constant__ NormParams p) {
-    launch_dependents();
-    NormRow<false> row;
+// WHOLE: see NormRow; so do rows of the result and the bias.
+template <bool WHOLE> DEVICE void norm_row(const NormParams &p) {
+    NormRow<WHOLE> row;
     row.load_weights(p.weight, p.cols, threadIdx.x);
     wait_for_inputs();
     const float *x = p.x + (size_t)blockIdx.x * p.stride;
     row.load(x, p.eps, p.is_layer_norm, [](float y) { return block_sum(y); });
-    row.write(x, p.weight, [&](u32 first, float4 four) {
-        float y[4] = {four.x, four.y, four.z, four.w};
+    row.write(x, p.weight, [&](u32 first, float4 y) {
+        size_t at = (size_t)blockIdx.x * p.cols + first;
+        if (WHOLE) {
+            auto add = [&](const float *from) {
+                float4 z = *(const float4 *)from;
+                y = make_float4(y.x + z.x, y.y + z.y, y.z + z.z, y.w + z.w);
+            };
+            if (p.bias) add(p.bias + first);
+            if (p.accumulate) add(p.out.values + at);
+            store4(p.out, at, y);
+            return;
+        }
+        float four[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
         for (u32 e = 0; e < 4; e++) {
-            u32 c = first + e;
-            if (c >= p.cols) break;
-            size_t i = (size_t)blockIdx.x * p.cols + c;
-            if (p.bias) y[e] += p.bias[c];
-            if (p.accumulate) y[e] += p.out.values[i];
-            store(p.out, i, y[e]);
+            if (first + e >= p.cols) break;
+            if (p.bias) four[e] += p.bias[first + e];
+            if (p.accumulate) four[e] += p.out.values[at + e];
+            store(p.out, at + e, four[e]);
         }
     });
+}
+
+// out (+)= norm(x) * weight + bias; a block a row.
+KERNEL(256) norm_rows(const __grid_constant__ NormParams p) {
+    launch_dependents();
+    bool is_whole = ((p.cols | p.stride) & 3) == 0 && (((u64)p.x | (u64)p.weight | (u64)p.bias | (u64)p.out.values) & 15) == 0;
+    if (is_whole) norm_row<true>(p);
+    else norm_row<false>(p);
 }
 
 struct ElementParams {

@@ -1,7 +1,7 @@
 //! Attention over pages.
 //!
 //! Rows of sequences with few rows are decoded: a block of threads has one row, 8 query heads of a KV head and a split of 256
-//! positions, whose bounds do not depend on other rows. Longer runs of rows are prefilled: a block has up to 64 query heads of
+//! positions, whose bounds do not depend on other rows. Longer runs of rows are prefilled: a block has up to 128 query heads of
 //! adjacent rows.
 
 use bytemuck::{Pod, Zeroable};
@@ -9,8 +9,8 @@ use bytemuck::{Pod, Zeroable};
 use super::kv::{KvParams, Pool, padded_dim};
 use super::rope::{RopeKv, RopeKvParams};
 use super::{Output, Rows, launch};
-use crate::cpu::{KvDType, KvLayout, QueryRow};
-use crate::cuda::CommandList;
+use crate::cpu::{KvDType, KvLayout, PAGE_LEN, QueryRow};
+use crate::cuda::{ARCHIVE, CommandList, Gpu, Launch};
 
 /// Widest head.
 pub const MAX_HEAD_DIM: usize = 256;
@@ -76,7 +76,18 @@ fn sequences(rows: &[QueryRow]) -> impl Iterator<Item = (usize, &[QueryRow])> {
 
 /// Columns of a block in prefill, see `attention.cu`.
 fn prefill_columns(padded: usize) -> usize {
-    if padded <= 128 { 64 } else { 32 }
+    if padded <= 128 { 128 } else { 64 }
+}
+
+/// Shared memory of a block of prefill by warpgroups, which devices of capability 9.0 have: four pages and 128 queries.
+fn warpgroup_bytes(gpu: &Gpu, padded: usize, dtype: KvDType) -> usize {
+    let has_kernel = gpu.device().capability == (9, 0) && dtype == KvDType::F16;
+    // Pages begin at a multiple of 1,024 bytes.
+    if has_kernel && matches!(padded, 64 | 128) {
+        (4 * 4 * PAGE_LEN + 2 * 128) * padded + 1024
+    } else {
+        0
+    }
 }
 
 fn is_prefilled(rows: &[QueryRow], dtype: KvDType) -> bool {
@@ -242,5 +253,8 @@ pub fn attention(list: &mut CommandList, out: Output, args: Attention<'_>) {
     launch(list, (module, decode), [grid.n_decode, y, grid.n_splits], 128, &decode_params);
     let y = blocks_of_heads(group.min(prefill_columns(padded)), &mut params);
     params.items = word(4 * grid.n_decode);
-    launch(list, (module, prefill), [grid.n_prefill, y, 1], 128, &params);
+    let shared_bytes = warpgroup_bytes(list.gpu(), padded, layout.dtype);
+    let kernel = list.gpu().kernel(&ARCHIVE, module, prefill, shared_bytes);
+    let launch = Launch { grid: [grid.n_prefill, y, 1], threads: 256, shared_bytes };
+    list.launch(kernel, launch, &params);
 }

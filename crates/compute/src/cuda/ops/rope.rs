@@ -2,13 +2,16 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::kv::{KvParams, Pool};
+use super::kv::{KvParams, Pool, padded_dim};
 use super::{Rows, launch};
-use crate::cpu::RopePairs;
+use crate::cpu::{KvDType, RopePairs};
 use crate::cuda::CommandList;
 
 /// Widest head.
 pub const MAX_HEAD_DIM: usize = 1024;
+
+/// Rows of a block of the KV write without rotation.
+const WRITE_ROWS: usize = 64;
 
 /// Heads that are normed and rotated.
 #[derive(Debug, Clone, Copy)]
@@ -126,6 +129,19 @@ impl RopeKv<'_> {
         }
     }
 
+    /// Whether it only writes many keys and values, to pages of f16.
+    fn is_plain_write(&self) -> bool {
+        let writes = |write: Write<'_>| {
+            let layout = write.pool.layout();
+            layout.dtype == KvDType::F16 && padded_dim(layout.head_dim) <= 128
+        };
+        let is_plain = |k: Heads| k.out == 0 && k.norm.0 == 0 && k.x.rows >= WRITE_ROWS;
+        self.q.is_none()
+            && self.rotation.table == 0
+            && self.k.is_some_and(is_plain)
+            && self.write.is_some_and(writes)
+    }
+
     fn n_rows(&self) -> usize {
         self.q.or(self.k).expect("heads").x.rows
     }
@@ -136,6 +152,10 @@ impl RopeKv<'_> {
 /// # Panics
 /// If heads are too wide, or no rows are given.
 pub fn rope_kv(list: &mut CommandList, args: RopeKv<'_>) {
+    if args.is_plain_write() {
+        let grid = [args.n_rows().div_ceil(WRITE_ROWS), args.params().k.n_heads as usize, 1];
+        return launch(list, ("rope", "write_kv"), grid, 256, &args.params());
+    }
     let n_heads = |heads: Option<Heads>| heads.map_or(0, |heads| heads.x.cols / args.head_dim);
     let n_keys = n_heads(args.k);
     let n_warps = n_heads(args.q) + n_keys + if args.write.is_some() { n_keys } else { 0 };

@@ -1,7 +1,6 @@
 // GEMM: products of many rows, with weights in f16.
 #pragma once
 #include "product.cuh"
-#include "wgmma.cuh"
 
 struct Unit {
     Raw chunks[UNIT_CHUNKS];
@@ -13,8 +12,6 @@ DEVICE void load_unit(Unit &u, const u8 *strip, u32 first, u32 k_tiles, u32 lane
     for (int i = 0; i < UNIT_CHUNKS; i++)
         load_raw<FromGlobal>(u.chunks[i], strip + (u64)min(first / TILES + i, (k_tiles - 1) / TILES) * CHUNK_BYTES, lane);
 }
-
-constexpr int STAGES = 4;
 
 // Copies a tile of N rows of x from `first_row` on to shared memory: rows of 128 bytes, whose 16-byte parts are exchanged by
 // row % 8.
@@ -58,7 +55,7 @@ KERNEL(256) gemm(const __grid_constant__ MatmulParams p) {
     Unit next[2];
     for (int s = 0; s < 2; s++) load_unit(next[s], strips[s], 0, p.k_tiles, lane);
     wait_for_inputs();
-    constexpr u32 STAGE_BYTES = 128 * 128;
+    constexpr u32 STAGES = 4, STAGE_BYTES = 128 * 128;
     u32 base = stages_at(shared);
     for (u32 i = 0; i < STAGES - 1; i++) {
         copy_tile<128>(base + i * STAGE_BYTES, p, first_row, i);
@@ -104,72 +101,5 @@ KERNEL(256) gemm(const __grid_constant__ MatmulParams p) {
         store_gemm(p, f, first_row + warp_rows + 8 * b + 2 * t + (i & 1), first_n + 16 * s + g + 8 * (i >> 1), sum[s][b][i]);
 }
 #else
-// N rows of x, 128 of weights: two warpgroups of 64. Instructions of one tile run while the next one is dequantized.
-// Grid: (blocks of N rows of x, blocks of 128 rows of weights).
-template <int N> DEVICE void wgmma(const MatmulParams &p) {
-    extern __shared__ uint4 shared[];
-    launch_dependents();
-    load_codebook();
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
-    u32 first_row = blockIdx.x * N, first_n = blockIdx.y * 128 + warp * 16;
-    const Factor &f = p.factors[0];
-    u64 strip_bytes = (u64)p.n_chunks * CHUNK_BYTES;
-    const u8 *strip = f.weights + min(first_n / 16, (f.n + 15) / 16 - 1) * strip_bytes;
-    Unit next;
-    load_unit(next, strip, 0, p.k_tiles, lane);
-    wait_for_inputs();
-    constexpr u32 STAGE_BYTES = N * 128;
-    u32 base = stages_at(shared);
-    for (u32 i = 0; i < 2; i++) {
-        copy_tile<N>(base + i * STAGE_BYTES, p, first_row, i);
-        commit_copies();
-    }
-    float sum[N / 2];
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) sum[i] = 0.f;
-    u32 a[2][4][4];
-    for (u32 first = 0; first < p.k_tiles; first += UNIT) {
-        Unit now = next;
-        load_unit(next, strip, first + UNIT, p.k_tiles, lane);
-#pragma unroll
-        for (int j = 0; j < UNIT; j++) {
-            u32 tile = first + j;
-            // The tile before the last one is done: its registers and its stage are free.
-            wait_for_warpgroup<1>();
-            const Raw &raw = now.chunks[j / TILES];
-#pragma unroll
-            for (int step = 0; step < 4; step++) scaled_weights(raw, j % TILES, step, a[j & 1][step]);
-            wait_for_copies<1>();
-            publish_shared();
-            __syncthreads();
-            u64 b = matrix_at(base + tile % STAGES * STAGE_BYTES);
-            begin_warpgroup();
-#pragma unroll
-            for (int step = 0; step < 4; step++) multiply_add_warpgroup(sum, a[j & 1][step], b + 2 * step);
-            commit_warpgroup();
-            copy_tile<N>(base + (tile + 2) % STAGES * STAGE_BYTES, p, first_row, tile + 2);
-            commit_copies();
-        }
-    }
-    wait_for_warpgroup<0>();
-    __syncthreads();
-    // Sums through shared memory: [N][128], columns exchanged by row so that lanes write to different banks.
-    float *sums = (float *)((u8 *)shared + (base - shared_address(shared)));
-#pragma unroll
-    for (int b = 0; b < N / 8; b++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            u32 row = 8 * b + 2 * t + (i & 1), n = warp * 16 + g + 8 * (i >> 1);
-            sums[row * 128 + (n ^ 8 * t)] = sum[4 * b + i];
-        }
-    __syncthreads();
-#pragma unroll 1
-    for (u32 i = threadIdx.x; i < N * 128; i += 256) {
-        u32 row = i / 128, n = i % 128;
-        store_gemm(p, f, first_row + row, blockIdx.y * 128 + n, sums[row * 128 + (n ^ (row >> 1 & 3) * 8)]);
-    }
-}
-
-KERNEL(256) wgmma_128(const __grid_constant__ MatmulParams p) { wgmma<128>(p); }
-KERNEL(256) wgmma_256(const __grid_constant__ MatmulParams p) { wgmma<256>(p); }
+#include "gemm_warpgroup.cuh"
 #endif
