@@ -388,11 +388,11 @@ impl<'a> Transcription<'a> {
         // A chunk of less than half a window holds too little speech if there is more.
         let is_enough = self.pending.len() == 1
             || self.pending.front().is_some_and(|range| 2 * range.len() > WINDOW_SAMPLES);
-        if is_enough && let Some(range) = self.pending.pop_front() {
-            let chunk = self.chunk(range, &mut decoder.timings)?;
-            let window = (chunk.window_mel(), Some(chunk.window_start()));
-            self.next_chunk = Some(chunk);
-            return Ok(window);
+        if is_enough {
+            self.prepare_next(&mut decoder.timings)?;
+            if let Some(chunk) = &self.next_chunk {
+                return Ok((chunk.window_mel(), Some(chunk.window_start())));
+            }
         }
         let samples = &self.audio.samples;
         let speech = self.pending.iter().flat_map(|range| &samples[range.clone()]);
@@ -435,13 +435,8 @@ impl<'a> Transcription<'a> {
             return Ok(());
         }
         loop {
-            let mut chunk = if let Some(next) = self.next_chunk.take() {
-                next
-            } else if let Some(range) = self.pending.pop_front() {
-                self.chunk(range, &mut decoder.timings)?
-            } else {
-                return Ok(());
-            };
+            self.prepare_next(&mut decoder.timings)?;
+            let Some(mut chunk) = self.next_chunk.take() else { return Ok(()) };
             chunk.history = self.history.clone();
             let has_speech = chunk.skip_silence(&self.audio.samples);
             self.chunks.push_back(OpenChunk { chunk, request: None });
